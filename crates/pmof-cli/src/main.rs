@@ -1,0 +1,2 @@
+//! The `pmof` command.
+fn main() {}

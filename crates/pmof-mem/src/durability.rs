@@ -1,0 +1,106 @@
+//! The words of the durability contract: what was reached, how, and on what evidence.
+
+use std::fmt;
+
+/// The failure that written bytes survive, weakest first.
+///
+/// There is no default: whoever asks for a flush names the level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Durability {
+    /// Other initiators and the target's own programs read the new bytes; no failure is survived.
+    Visible = 1,
+    /// The bytes survive the death of the target process.
+    ProcessCrash = 2,
+    /// The bytes reached the medium's persistence domain and survive loss of power.
+    PowerFailure = 3,
+}
+
+impl Durability {
+    /// Every level, weakest first.
+    pub const ALL: [Self; 3] = [Self::Visible, Self::ProcessCrash, Self::PowerFailure];
+
+    /// The level with this wire number, if there is one.
+    pub fn from_wire(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|level| *level as u8 == number)
+    }
+}
+
+impl fmt::Display for Durability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Visible => "Visible",
+            Self::ProcessCrash => "ProcessCrash",
+            Self::PowerFailure => "PowerFailure",
+        })
+    }
+}
+
+/// Why a durability level is believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Evidence {
+    /// The kernel or the CPU was asked and its answer implies the level.
+    Probed = 1,
+    /// An operator said so; nothing on the machine confirms it.
+    Declared = 2,
+}
+
+impl Evidence {
+    /// The evidence with this wire number, if there is one.
+    pub fn from_wire(number: u8) -> Option<Self> {
+        [Self::Probed, Self::Declared].into_iter().find(|evidence| *evidence as u8 == number)
+    }
+}
+
+impl fmt::Display for Evidence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Probed => "probed",
+            Self::Declared => "declared",
+        })
+    }
+}
+
+/// What the owner of the memory does so that stored bytes reach a level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Mechanism {
+    /// The store itself is enough.
+    Store = 1,
+    /// A store fence: the CPU caches belong to the persistence domain (eADR).
+    Fence = 2,
+    /// Cache-line write-back, then a fence.
+    CacheLineWriteBack = 3,
+    /// The kernel writes the file's dirty pages to its device and flushes the device (msync / fdatasync).
+    FileSync = 4,
+}
+
+impl Mechanism {
+    /// The mechanism with this wire number, if there is one.
+    pub fn from_wire(number: u8) -> Option<Self> {
+        [Self::Store, Self::Fence, Self::CacheLineWriteBack, Self::FileSync]
+            .into_iter()
+            .find(|mechanism| *mechanism as u8 == number)
+    }
+}
+
+impl fmt::Display for Mechanism {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Store => "store",
+            Self::Fence => "fence",
+            Self::CacheLineWriteBack => "cache-line write-back",
+            Self::FileSync => "file sync",
+        })
+    }
+}
+
+/// How a medium keeps one durability level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Promise {
+    /// What must be done after a store.
+    pub mechanism: Mechanism,
+    /// Why that is believed to be enough.
+    pub evidence: Evidence,
+}

@@ -1,0 +1,75 @@
+//! What can go wrong with memory and its media.
+
+use std::{io, path::PathBuf};
+
+use crate::Durability;
+
+/// A failed operation on a medium. Each says what failed, on what, why, and what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MemError {
+    /// The range does not lie inside the medium.
+    #[error("range of {len_bytes} bytes at offset {offset} lies outside the medium of {size_bytes} bytes")]
+    OutOfBounds {
+        /// First byte asked for.
+        offset: u64,
+        /// Bytes asked for.
+        len_bytes: u64,
+        /// Bytes there are.
+        size_bytes: u64,
+    },
+    /// An atomic operation needs an offset divisible by 8.
+    #[error("offset {offset} is not divisible by 8, as an 8-byte atomic operation needs")]
+    Misaligned {
+        /// The offset asked for.
+        offset: u64,
+    },
+    /// A length that no medium can have.
+    #[error("a medium cannot be {len_bytes} bytes long: {why}")]
+    BadLength {
+        /// The length asked for.
+        len_bytes: u64,
+        /// The rule that it breaks.
+        why: &'static str,
+    },
+    /// The file system has no room for all of the medium; nothing was left behind.
+    #[error("no room for {len_bytes} bytes at {}: free space there, or ask for less", path.display())]
+    NoSpace {
+        /// The file.
+        path: PathBuf,
+        /// Bytes asked for.
+        len_bytes: u64,
+    },
+    /// The medium cannot give this level of durability.
+    #[error("{medium} cannot give {wanted}: {mend}")]
+    NotDurable {
+        /// The level asked for.
+        wanted: Durability,
+        /// What the medium is.
+        medium: String,
+        /// What would give the level.
+        mend: String,
+    },
+    /// An earlier write-back failed, so what is on the device is unknown.
+    #[error("an earlier flush of {} failed; what reached the device is unknown: close it, check the device, and open it again", path.display())]
+    Poisoned {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A system call failed.
+    #[error("{call} of {} failed: {source}{}", path.display(), crate::error::mend_suffix(mend))]
+    Io {
+        /// The system call.
+        call: &'static str,
+        /// The file, or `(anonymous)`.
+        path: PathBuf,
+        /// What the caller can do about it; may be empty.
+        mend: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+fn mend_suffix(mend: &str) -> String {
+    if mend.is_empty() { String::new() } else { format!("; {mend}") }
+}

@@ -1,0 +1,111 @@
+//! The seam through which every store, flush and fence to a pool's memory goes.
+
+use std::{fmt, io, os::fd::BorrowedFd};
+
+use crate::{Durability, MemError, Promise};
+
+/// What the bytes of a medium lie on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum MediumKind {
+    /// Anonymous memory of one process.
+    Anonymous = 1,
+    /// tmpfs, shmem or hugetlbfs: memory that outlives a process, not the machine.
+    Tmpfs = 2,
+    /// A regular file behind the page cache.
+    PageCache = 3,
+    /// A file mapped with `MAP_SYNC` on a DAX file system.
+    FsDax = 4,
+    /// A DAX character device.
+    DevDax = 5,
+    /// A DAX-less mapping of a virtio-pmem device: durable only after fsync.
+    VirtioPmem = 6,
+}
+
+impl MediumKind {
+    /// Every kind.
+    pub const ALL: [Self; 6] =
+        [Self::Anonymous, Self::Tmpfs, Self::PageCache, Self::FsDax, Self::DevDax, Self::VirtioPmem];
+
+    /// The kind with this wire number, if there is one.
+    pub fn from_wire(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| *kind as u8 == number)
+    }
+}
+
+impl fmt::Display for MediumKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Anonymous => "anonymous memory",
+            Self::Tmpfs => "tmpfs",
+            Self::PageCache => "page-cached file",
+            Self::FsDax => "fsdax file",
+            Self::DevDax => "devdax",
+            Self::VirtioPmem => "virtio-pmem",
+        })
+    }
+}
+
+/// Memory that peers may read and write at any moment.
+///
+/// No reference to the bytes is ever handed out: they are copied in and out, or moved between the memory and a
+/// socket by the kernel. All methods may be called from several threads at once; bytes written by two at the same time
+/// are one or the other for each aligned 8 bytes, as the hardware has it.
+///
+/// Making bytes durable takes two steps: [`write_back`](Self::write_back) each range, then one [`fence`](Self::fence).
+/// Only after a successful fence have the ranges reached [`Durability::PowerFailure`], and only where
+/// [`promise`](Self::promise) names a way to it.
+pub trait Medium: Send + Sync + fmt::Debug {
+    /// Size in bytes; constant.
+    fn len_bytes(&self) -> u64;
+
+    /// What the bytes lie on.
+    fn kind(&self) -> MediumKind;
+
+    /// How this medium keeps `level`, or `None` where it cannot.
+    fn promise(&self, level: Durability) -> Option<Promise>;
+
+    /// Copies `into.len()` bytes at `offset` out.
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), MemError>;
+
+    /// Copies `bytes` in at `offset`.
+    fn store(&self, offset: u64, bytes: &[u8]) -> Result<(), MemError>;
+
+    /// Receives from the socket `fd` (one `recvmsg` without waiting): first into `len_bytes` bytes at `offset`, then
+    /// into `tail`. Returns how many bytes came in all; 0 is the end of the stream.
+    ///
+    /// The range must lie inside the medium, else `InvalidInput`.
+    fn receive(&self, fd: BorrowedFd<'_>, offset: u64, len_bytes: u64, tail: &mut [u8]) -> io::Result<usize>;
+
+    /// Sends to the socket `fd` (one `sendmsg` without waiting and without `SIGPIPE`): `head`, then `len_bytes` bytes at
+    /// `offset`, then `tail`. Returns how many bytes went in all.
+    ///
+    /// The range must lie inside the medium, else `InvalidInput`.
+    fn send(&self, fd: BorrowedFd<'_>, head: &[u8], offset: u64, len_bytes: u64, tail: &[u8]) -> io::Result<usize>;
+
+    /// Stores 8 bytes at an offset divisible by 8, whole or not at all, as a little-endian number.
+    fn atomic_store(&self, offset: u64, value: u64) -> Result<(), MemError>;
+
+    /// Replaces the little-endian number at `offset` by `new` if it is `expected`; returns what was there.
+    fn compare_and_swap(&self, offset: u64, expected: u64, new: u64) -> Result<u64, MemError>;
+
+    /// Adds `addend` (wrapping) to the little-endian number at `offset`; returns what was there.
+    fn fetch_and_add(&self, offset: u64, addend: u64) -> Result<u64, MemError>;
+
+    /// Starts to move the stored bytes of a range towards the persistence domain.
+    fn write_back(&self, offset: u64, len_bytes: u64) -> Result<(), MemError>;
+
+    /// Returns when all that was written back before has reached the persistence domain.
+    fn fence(&self) -> Result<(), MemError>;
+
+    /// CRC32C of a range, computed where it lies.
+    fn crc32c(&self, offset: u64, len_bytes: u64) -> Result<u32, MemError>;
+}
+
+/// Checks that `len_bytes` at `offset` lie inside `size_bytes`, without overflow.
+pub fn check_bounds(offset: u64, len_bytes: u64, size_bytes: u64) -> Result<(), MemError> {
+    match offset.checked_add(len_bytes) {
+        Some(end) if end <= size_bytes => Ok(()),
+        _ => Err(MemError::OutOfBounds { offset, len_bytes, size_bytes }),
+    }
+}
