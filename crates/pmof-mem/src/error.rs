@@ -50,6 +50,22 @@ pub enum MemError {
         /// What would give the level.
         mend: String,
     },
+    /// What lies at the path is nothing that pmof maps.
+    #[error("{} cannot be mapped: {why}; {mend}", path.display())]
+    Unsuitable {
+        /// The path.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: &'static str,
+        /// What would do instead.
+        mend: &'static str,
+    },
+    /// The medium was opened for reading only.
+    #[error("{} was opened for reading only: open it for writing to change it", path.display())]
+    ReadOnly {
+        /// The file.
+        path: PathBuf,
+    },
     /// An earlier write-back failed, so what is on the device is unknown.
     #[error("an earlier flush of {} failed; what reached the device is unknown: close it, check the device, and open it again", path.display())]
     Poisoned {

@@ -18,7 +18,8 @@ pub enum MediumKind {
     FsDax = 4,
     /// A DAX character device.
     DevDax = 5,
-    /// A DAX-less mapping of a virtio-pmem device: durable only after fsync.
+    /// A file on a virtio-pmem device. The kernel refuses `MAP_SYNC` there, since only the host can flush its own page
+    /// cache: nothing that the CPU does in the guest makes bytes durable, fsync does (it asks the host to).
     VirtioPmem = 6,
 }
 
@@ -45,6 +46,93 @@ impl fmt::Display for MediumKind {
         })
     }
 }
+
+/// Writes the methods of [`Medium`] that a wrapper passes on: all of them, or those named after the expression.
+macro_rules! forward_medium {
+    (|$wrapper:ident| $inner:expr) => {
+        forward_medium!(|$wrapper| $inner; len_bytes, kind, promise, read, store, receive, send, atomics, write_back, fence, crc32c);
+    };
+    (|$wrapper:ident| $inner:expr; $($method:ident),+) => { $(forward_medium!(@$method $wrapper $inner);)+ };
+    (@len_bytes $w:ident $inner:expr) => {
+        fn len_bytes(&self) -> u64 {
+            let $w = self;
+            $inner.len_bytes()
+        }
+    };
+    (@kind $w:ident $inner:expr) => {
+        fn kind(&self) -> $crate::MediumKind {
+            let $w = self;
+            $inner.kind()
+        }
+    };
+    (@promise $w:ident $inner:expr) => {
+        fn promise(&self, level: $crate::Durability) -> Option<$crate::Promise> {
+            let $w = self;
+            $inner.promise(level)
+        }
+    };
+    (@read $w:ident $inner:expr) => {
+        fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), $crate::MemError> {
+            let $w = self;
+            $inner.read(offset, into)
+        }
+    };
+    (@store $w:ident $inner:expr) => {
+        fn store(&self, offset: u64, bytes: &[u8]) -> Result<(), $crate::MemError> {
+            let $w = self;
+            $inner.store(offset, bytes)
+        }
+    };
+    (@receive $w:ident $inner:expr) => {
+        fn receive(
+            &self, fd: std::os::fd::BorrowedFd<'_>, offset: u64, len_bytes: u64, tail: &mut [u8],
+        ) -> std::io::Result<usize> {
+            let $w = self;
+            $inner.receive(fd, offset, len_bytes, tail)
+        }
+    };
+    (@send $w:ident $inner:expr) => {
+        fn send(
+            &self, fd: std::os::fd::BorrowedFd<'_>, head: &[u8], offset: u64, len_bytes: u64, tail: &[u8],
+        ) -> std::io::Result<usize> {
+            let $w = self;
+            $inner.send(fd, head, offset, len_bytes, tail)
+        }
+    };
+    (@atomics $w:ident $inner:expr) => {
+        fn atomic_store(&self, offset: u64, value: u64) -> Result<(), $crate::MemError> {
+            let $w = self;
+            $inner.atomic_store(offset, value)
+        }
+        fn compare_and_swap(&self, offset: u64, expected: u64, new: u64) -> Result<u64, $crate::MemError> {
+            let $w = self;
+            $inner.compare_and_swap(offset, expected, new)
+        }
+        fn fetch_and_add(&self, offset: u64, addend: u64) -> Result<u64, $crate::MemError> {
+            let $w = self;
+            $inner.fetch_and_add(offset, addend)
+        }
+    };
+    (@write_back $w:ident $inner:expr) => {
+        fn write_back(&self, offset: u64, len_bytes: u64) -> Result<(), $crate::MemError> {
+            let $w = self;
+            $inner.write_back(offset, len_bytes)
+        }
+    };
+    (@fence $w:ident $inner:expr) => {
+        fn fence(&self) -> Result<(), $crate::MemError> {
+            let $w = self;
+            $inner.fence()
+        }
+    };
+    (@crc32c $w:ident $inner:expr) => {
+        fn crc32c(&self, offset: u64, len_bytes: u64) -> Result<u32, $crate::MemError> {
+            let $w = self;
+            $inner.crc32c(offset, len_bytes)
+        }
+    };
+}
+pub(crate) use forward_medium;
 
 /// Memory that peers may read and write at any moment.
 ///
@@ -74,7 +162,7 @@ pub trait Medium: Send + Sync + fmt::Debug {
     /// Receives from the socket `fd` (one `recvmsg` without waiting): first into `len_bytes` bytes at `offset`, then
     /// into `tail`. Returns how many bytes came in all; 0 is the end of the stream.
     ///
-    /// The range must lie inside the medium, else `InvalidInput`.
+    /// The range must lie inside the medium, and range and tail must not both be empty, else `InvalidInput`.
     fn receive(&self, fd: BorrowedFd<'_>, offset: u64, len_bytes: u64, tail: &mut [u8]) -> io::Result<usize>;
 
     /// Sends to the socket `fd` (one `sendmsg` without waiting and without `SIGPIPE`): `head`, then `len_bytes` bytes at
@@ -108,4 +196,9 @@ pub fn check_bounds(offset: u64, len_bytes: u64, size_bytes: u64) -> Result<(), 
         Some(end) if end <= size_bytes => Ok(()),
         _ => Err(MemError::OutOfBounds { offset, len_bytes, size_bytes }),
     }
+}
+
+/// A shared medium is the medium: what clones do is one.
+impl<M: Medium + ?Sized> Medium for std::sync::Arc<M> {
+    forward_medium!(|arc| **arc);
 }

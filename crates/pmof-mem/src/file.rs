@@ -1,0 +1,224 @@
+//! Files and devices that memory is mapped from: made whole or not at all, opened only if every byte is there.
+
+use std::{
+    ffi::OsString,
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::{AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, Stat},
+    io::Errno,
+};
+
+use crate::{
+    MemError,
+    judge::{HUGETLBFS_MAGIC, System, magic_of},
+    sysfs::{devdax_directory, devdax_len_bytes},
+};
+
+/// Zeros written at a time where the file system cannot allocate: large enough that system calls do not count.
+const ZEROS_BYTES: usize = 1 << 20;
+
+/// Unit of `st_blocks`, whatever the file system's block size (stat(3type)).
+const STAT_BLOCK_BYTES: u64 = 512;
+
+/// Never an existing file, never through a link.
+const NEW_FILE: OFlags =
+    OFlags::RDWR.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+/// A pool's bytes are its owner's.
+const OWNER_ONLY: Mode = Mode::RUSR.union(Mode::WUSR);
+
+/// An open file or device, and how much of it there is to map.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) fd: OwnedFd,
+    pub(crate) len_bytes: u64,
+    /// Its sysfs directory, if it is a devdax device.
+    pub(crate) devdax: Option<PathBuf>,
+}
+
+/// A name just created; removed again on drop unless kept.
+#[derive(Debug)]
+pub(crate) struct Unfinished {
+    directory: OwnedFd,
+    name: OsString,
+    is_kept: bool,
+}
+
+impl Unfinished {
+    /// The file stays.
+    pub(crate) fn keep(mut self) {
+        self.is_kept = true;
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            // The failure that led here is the one to report.
+            let _ = rustix::fs::unlinkat(&self.directory, self.name.as_os_str(), AtFlags::empty());
+        }
+    }
+}
+
+/// Creates `path`, which must not exist, with room for all of `len_bytes`, durably. The file goes again unless the
+/// caller keeps it.
+pub(crate) fn create_whole(path: &Path, len_bytes: u64) -> Result<(OwnedFd, Unfinished), MemError> {
+    let name = path.file_name().ok_or(MemError::Unsuitable {
+        path: path.into(),
+        why: "it does not end in a file name",
+        mend: "name a file",
+    })?;
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::openat(CWD, parent, flags, Mode::empty())
+        .map_err(|errno| io_error("open", parent, "the directory must exist and be readable", errno))?;
+    let fd = rustix::fs::openat(&directory, name, NEW_FILE, OWNER_ONLY).map_err(|errno| {
+        let mend = if errno == Errno::EXIST { "open it, or choose another name" } else { "" };
+        io_error("open", path, mend, errno)
+    })?;
+    let unfinished = Unfinished { directory, name: name.into(), is_kept: false };
+    allocate(fd.as_fd(), path, len_bytes)?;
+    rustix::fs::fsync(&fd).map_err(|errno| space_error("fsync", path, len_bytes, errno))?;
+    match rustix::fs::fsync(&unfinished.directory) {
+        // Some file systems have no fsync on directories: there the name is durable with the file, or nothing is.
+        Ok(()) | Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok((fd, unfinished)),
+        Err(errno) => Err(io_error("fsync of the directory", path, "", errno)),
+    }
+}
+
+/// Opens an existing regular file without holes, or a devdax device.
+pub(crate) fn open_existing(system: &System, path: &Path, writable: bool) -> Result<Opened, MemError> {
+    // Looked at before it is opened: opening some devices and pipes has effects.
+    let look = |stat: &Stat| suitable(system, path, stat);
+    let before = rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW)
+        .map_err(|errno| io_error("stat", path, "the file must exist; create it first", errno))?;
+    look(&before)?;
+    let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
+    let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let fd = rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(|errno| io_error("open", path, "", errno))?;
+    let stat = rustix::fs::fstat(&fd).map_err(|errno| io_error("fstat", path, "", errno))?;
+    let devdax = look(&stat)?;
+    let len_bytes = match &devdax {
+        Some(directory) => devdax_len_bytes(directory).unwrap_or(0),
+        None => stat.st_size.cast_unsigned(),
+    };
+    let (why, mend) = if len_bytes == 0 {
+        ("it is empty", "create it with the length that is needed")
+    } else if devdax.is_none() && stat.st_blocks.cast_unsigned() * STAT_BLOCK_BYTES < len_bytes {
+        ("it has holes, and a store to one dies when the disk is full", "fill them with `fallocate -l LENGTH FILE`")
+    } else {
+        return Ok(Opened { fd, len_bytes, devdax });
+    };
+    Err(MemError::Unsuitable { path: path.into(), why, mend })
+}
+
+/// The sysfs directory if it is a devdax device, `None` if it is a regular file, else an error.
+pub(crate) fn suitable(system: &System, path: &Path, stat: &Stat) -> Result<Option<PathBuf>, MemError> {
+    let mend = "name a regular file or a devdax device (/dev/daxX.Y)";
+    let why = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => return Ok(None),
+        FileType::CharacterDevice => {
+            let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
+            match devdax_directory(&system.sysfs_root, major, minor) {
+                Some(directory) => return Ok(Some(directory)),
+                None => "it is a character device that sysfs does not call dax",
+            }
+        }
+        FileType::Directory => "it is a directory",
+        FileType::Symlink => "it is a symbolic link, which pmof does not follow",
+        FileType::Socket => "it is a socket",
+        FileType::Fifo => "it is a pipe",
+        FileType::BlockDevice => "it is a block device",
+        FileType::Unknown => "it is no file",
+    };
+    Err(MemError::Unsuitable { path: path.into(), why, mend })
+}
+
+/// A new file in `directory` that has no name, of `len_bytes` bytes: for asking the kernel about the directory.
+pub(crate) fn unnamed_file(directory: &Path, len_bytes: u64) -> Result<OwnedFd, MemError> {
+    let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+    let fd = match rustix::fs::openat(CWD, directory, flags, OWNER_ONLY) {
+        Ok(fd) => fd,
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => {
+            let path = directory.join(format!(".pmof-probe-{}", std::process::id()));
+            let fd = rustix::fs::openat(CWD, &path, NEW_FILE, OWNER_ONLY)
+                .map_err(|errno| io_error("open", &path, "", errno))?;
+            rustix::fs::unlink(&path).map_err(|errno| io_error("unlink", &path, "remove it by hand", errno))?;
+            fd
+        }
+        Err(errno) => return Err(io_error("open", directory, "the directory must be writable to be probed", errno)),
+    };
+    rustix::fs::ftruncate(&fd, len_bytes).map_err(|errno| space_error("ftruncate", directory, len_bytes, errno))?;
+    Ok(fd)
+}
+
+pub(crate) fn io_error(call: &'static str, path: &Path, mend: &'static str, source: impl Into<io::Error>) -> MemError {
+    MemError::Io { call, path: path.into(), mend, source: source.into() }
+}
+
+fn space_error(call: &'static str, path: &Path, len_bytes: u64, errno: Errno) -> MemError {
+    match errno {
+        Errno::NOSPC | Errno::FBIG | Errno::DQUOT => MemError::NoSpace { path: path.into(), len_bytes },
+        errno => io_error(call, path, "", errno),
+    }
+}
+
+fn allocate(fd: BorrowedFd<'_>, path: &Path, len_bytes: u64) -> Result<(), MemError> {
+    check_page_multiple(fd, path, len_bytes)?;
+    check_free_space(fd, path, len_bytes)?;
+    reserve(fd, path, len_bytes)
+}
+
+fn reserve(fd: BorrowedFd<'_>, path: &Path, len_bytes: u64) -> Result<(), MemError> {
+    loop {
+        match rustix::fs::fallocate(fd, FallocateFlags::empty(), 0, len_bytes) {
+            Ok(()) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => return write_zeros(fd, path, len_bytes),
+            Err(errno) => return Err(space_error("fallocate", path, len_bytes, errno)),
+        }
+    }
+}
+
+/// Takes the room by writing, where the file system cannot allocate.
+fn write_zeros(fd: BorrowedFd<'_>, path: &Path, len_bytes: u64) -> Result<(), MemError> {
+    let zeros = vec![0; ZEROS_BYTES];
+    let mut done = 0;
+    while done < len_bytes {
+        let part = &zeros[..(len_bytes - done).min(ZEROS_BYTES as u64) as usize];
+        match rustix::io::pwrite(fd, part, done) {
+            Ok(count) => done += count as u64,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(space_error("pwrite", path, len_bytes, errno)),
+        }
+    }
+    Ok(())
+}
+
+/// Refuses at once what cannot fit: else allocation would fill the disk for everybody before it failed.
+fn check_free_space(fd: BorrowedFd<'_>, path: &Path, len_bytes: u64) -> Result<(), MemError> {
+    let free = rustix::fs::fstatvfs(fd).map_err(|errno| io_error("statvfs", path, "", errno))?;
+    // Some file systems count nothing.
+    if free.f_blocks > 0 && free.f_bfree.saturating_mul(free.f_frsize) < len_bytes {
+        return Err(MemError::NoSpace { path: path.into(), len_bytes });
+    }
+    Ok(())
+}
+
+fn check_page_multiple(fd: BorrowedFd<'_>, path: &Path, len_bytes: u64) -> Result<(), MemError> {
+    let failed = |source| io_error("statfs", path, "", source);
+    if magic_of(fd).map_err(failed)? != HUGETLBFS_MAGIC {
+        return Ok(());
+    }
+    let page_bytes = rustix::fs::fstatvfs(fd).map_err(|errno| failed(errno.into()))?.f_bsize;
+    if page_bytes > 0 && !len_bytes.is_multiple_of(page_bytes) {
+        return Err(MemError::BadLength { len_bytes, why: "hugetlbfs needs a multiple of its huge page size" });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

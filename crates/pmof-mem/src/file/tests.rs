@@ -1,0 +1,54 @@
+use std::{fs, os::fd::AsFd, os::unix::fs::MetadataExt, path::Path};
+
+use super::{ZEROS_BYTES, allocate, create_whole, reserve, space_error, unnamed_file, write_zeros};
+use crate::MemError;
+
+#[test]
+fn writing_takes_the_room_where_allocation_cannot() {
+    let file = tempfile::tempfile_in("/dev/shm").unwrap();
+    let len_bytes = 2 * ZEROS_BYTES as u64 + 7;
+    write_zeros(file.as_fd(), Path::new("zeros"), len_bytes).unwrap();
+    let found = file.metadata().unwrap();
+    assert_eq!(found.len(), len_bytes);
+    assert!(found.blocks() * 512 >= len_bytes);
+}
+
+#[test]
+fn allocation_counts_as_blocks() {
+    for directory in ["/dev/shm", env!("CARGO_MANIFEST_DIR")] {
+        let file = tempfile::tempfile_in(directory).unwrap();
+        allocate(file.as_fd(), Path::new("file"), 1 << 20).unwrap();
+        assert!(file.metadata().unwrap().blocks() * 512 >= 1 << 20);
+    }
+}
+
+/// Beyond what the file systems can ever hold, so that nothing is taken while it is refused.
+#[test]
+fn the_kernels_own_refusal_is_no_space() {
+    for directory in ["/dev/shm", env!("CARGO_MANIFEST_DIR")] {
+        let file = tempfile::tempfile_in(directory).unwrap();
+        let outcome = reserve(file.as_fd(), Path::new("file"), 1 << 46);
+        assert!(matches!(outcome, Err(MemError::NoSpace { len_bytes, .. }) if len_bytes == 1 << 46), "{outcome:?}");
+    }
+    for errno in [rustix::io::Errno::NOSPC, rustix::io::Errno::FBIG, rustix::io::Errno::DQUOT] {
+        assert!(matches!(space_error("pwrite", Path::new("file"), 1, errno), MemError::NoSpace { .. }));
+    }
+}
+
+#[test]
+fn a_created_file_goes_unless_it_is_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pool");
+    drop(create_whole(&path, 4096).unwrap());
+    assert!(!path.exists());
+    create_whole(&path, 4096).unwrap().1.keep();
+    assert!(path.exists());
+}
+
+#[test]
+fn a_probe_file_has_no_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = unnamed_file(directory.path(), 4096).unwrap();
+    assert_eq!(rustix::fs::fstat(&file).unwrap().st_size, 4096);
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+}

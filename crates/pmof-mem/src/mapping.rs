@@ -1,0 +1,199 @@
+//! A mapping as pointer and length, and the copies in and out of it.
+//!
+//! Other threads and processes may write the bytes at any moment, so no reference to them is ever formed. All access
+//! is by relaxed atomics of 1 or 8 bytes: aligned 8 bytes are never torn, and a race shows old or new bytes, nothing else.
+
+use std::{
+    io,
+    os::fd::BorrowedFd,
+    ptr::{self, NonNull},
+    sync::atomic::{AtomicU8, AtomicU64, Ordering},
+};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+
+use crate::{MemError, check_bounds};
+
+const _: () = assert!(size_of::<usize>() == 8, "offsets are u64 and must fit usize: pmof needs a 64-bit target");
+
+/// Bytes copied out at a time for a checksum: enough to feed the crc32 instruction, small enough for L1 and the stack.
+const CHECKSUM_CHUNK_BYTES: usize = 4096;
+
+/// From here on a non-temporal copy beats store + write-back on persistent memory (PMDK measured the same threshold).
+pub(crate) const STREAM_MIN_BYTES: usize = 256;
+
+/// Unmapped on drop. The pointer is valid for `len_bytes` bytes as long as the value lives.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    start: NonNull<u8>,
+    len_bytes: usize,
+    writable: bool,
+}
+
+// SAFETY: the mapping belongs to no thread, and every access is atomic or made by the kernel.
+unsafe impl Send for Mapping {}
+// SAFETY: as for Send; shared access races only as relaxed atomics do.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Zeroed private memory.
+    pub(crate) fn anonymous(len_bytes: usize) -> io::Result<Self> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+        let start = unsafe { mmap_anonymous(ptr::null_mut(), len_bytes, protection, MapFlags::PRIVATE) }?;
+        Ok(Self { start: non_null(start)?, len_bytes, writable: true })
+    }
+
+    /// The first `len_bytes` bytes of `file`; with `sync` the kernel must grant `MAP_SYNC`.
+    pub(crate) fn of_file(file: BorrowedFd<'_>, len_bytes: usize, writable: bool, sync: bool) -> io::Result<Self> {
+        let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        let flags = if sync { MapFlags::SHARED_VALIDATE | MapFlags::SYNC } else { MapFlags::SHARED };
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+        let start = unsafe { mmap(ptr::null_mut(), len_bytes, protection, flags, file, 0) }?;
+        Ok(Self { start: non_null(start)?, len_bytes, writable })
+    }
+
+    pub(crate) fn len_bytes(&self) -> u64 {
+        self.len_bytes as u64
+    }
+
+    pub(crate) fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// A pointer to `len_bytes` bytes at `offset`, all inside the mapping.
+    pub(crate) fn range(&self, offset: u64, len_bytes: u64) -> Result<*mut u8, MemError> {
+        check_bounds(offset, len_bytes, self.len_bytes())?;
+        // SAFETY: the bounds were checked, so the result lies inside the mapping or one past its end.
+        Ok(unsafe { self.start.as_ptr().add(offset as usize) })
+    }
+
+    pub(crate) fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), MemError> {
+        let from = self.range(offset, into.len() as u64)?;
+        // SAFETY: `from` is valid for `into.len()` bytes while `self` lives; `into` is a private borrow.
+        unsafe { copy_out(from, into) };
+        Ok(())
+    }
+
+    /// The caller has checked that the mapping is writable.
+    pub(crate) fn store(&self, offset: u64, bytes: &[u8]) -> Result<(), MemError> {
+        debug_assert!(self.writable, "the caller refuses stores to a read-only mapping");
+        let into = self.range(offset, bytes.len() as u64)?;
+        // SAFETY: `into` is valid and writable for `bytes.len()` bytes while `self` lives.
+        unsafe { copy_in(into, bytes, |word, value| word.store(value, Ordering::Relaxed)) };
+        Ok(())
+    }
+
+    /// As `store`, past the CPU caches where the architecture can. On return the bytes are ordered before later stores.
+    pub(crate) fn store_streaming(&self, offset: u64, bytes: &[u8]) -> Result<(), MemError> {
+        debug_assert!(self.writable, "the caller refuses stores to a read-only mapping");
+        let into = self.range(offset, bytes.len() as u64)?;
+        // SAFETY: `into` is valid and writable for `bytes.len()` bytes while `self` lives.
+        unsafe { copy_in(into, bytes, stream_word) };
+        crate::cache::persist_fence();
+        Ok(())
+    }
+
+    /// The 8 bytes at `offset` as an atomic; the reference must not outlive `self`.
+    pub(crate) fn atomic(&self, offset: u64) -> Result<&AtomicU64, MemError> {
+        if !offset.is_multiple_of(8) {
+            return Err(MemError::Misaligned { offset });
+        }
+        let word = self.range(offset, 8)?;
+        // SAFETY: inside the mapping, 8-aligned (a mapping starts at a page), alive as long as `self`; every other
+        // access to these bytes is atomic or made by the kernel.
+        Ok(unsafe { AtomicU64::from_ptr(word.cast()) })
+    }
+
+    pub(crate) fn crc32c(&self, offset: u64, len_bytes: u64) -> Result<u32, MemError> {
+        self.range(offset, len_bytes)?;
+        let mut chunk = [0_u8; CHECKSUM_CHUNK_BYTES];
+        let (mut crc, mut done) = (0, 0);
+        while done < len_bytes {
+            let part = &mut chunk[..(len_bytes - done).min(CHECKSUM_CHUNK_BYTES as u64) as usize];
+            self.read(offset + done, part)?;
+            crc = crc32c::crc32c_append(crc, part);
+            done += part.len() as u64;
+        }
+        Ok(crc)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: `start` and `len_bytes` are what mmap gave, and no pointer into the mapping outlives `self`.
+        // munmap of a whole mapping has no failure that could be answered here.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len_bytes) };
+    }
+}
+
+fn non_null(start: *mut std::ffi::c_void) -> io::Result<NonNull<u8>> {
+    NonNull::new(start.cast()).ok_or_else(|| io::Error::other("the kernel mapped at address 0"))
+}
+
+/// Bytes before the first 8-aligned address at or after `pointer`, at most `len`.
+fn lead_bytes(pointer: *const u8, len: usize) -> usize {
+    (pointer.addr().wrapping_neg() & 7).min(len)
+}
+
+/// # Safety
+///
+/// `from` must be valid for reads of `into.len()` bytes that others access atomically only.
+unsafe fn copy_out(from: *mut u8, into: &mut [u8]) {
+    let lead = lead_bytes(from, into.len());
+    let (head, rest) = into.split_at_mut(lead);
+    // SAFETY: `head` and `tail` cover bytes of the range, and single bytes need no alignment.
+    let byte = |index: usize| unsafe { AtomicU8::from_ptr(from.add(index)) }.load(Ordering::Relaxed);
+    for (index, slot) in head.iter_mut().enumerate() {
+        *slot = byte(index);
+    }
+    let (words, tail) = rest.as_chunks_mut::<8>();
+    let tail_start = lead + words.len() * 8;
+    for (index, slot) in words.iter_mut().enumerate() {
+        // SAFETY: inside the range, and 8-aligned since `from + lead` is.
+        let word = unsafe { AtomicU64::from_ptr(from.add(lead + index * 8).cast()) };
+        *slot = u64::from_le(word.load(Ordering::Relaxed)).to_le_bytes();
+    }
+    for (index, slot) in tail.iter_mut().enumerate() {
+        *slot = byte(tail_start + index);
+    }
+}
+
+/// # Safety
+///
+/// `into` must be valid for writes of `bytes.len()` bytes that others access atomically only.
+unsafe fn copy_in(into: *mut u8, bytes: &[u8], store_word: impl Fn(&AtomicU64, u64)) {
+    let lead = lead_bytes(into, bytes.len());
+    let (head, rest) = bytes.split_at(lead);
+    let store_byte = |index: usize, value: u8| {
+        // SAFETY: `index` lies inside the range, and single bytes need no alignment.
+        unsafe { AtomicU8::from_ptr(into.add(index)) }.store(value, Ordering::Relaxed);
+    };
+    for (index, value) in head.iter().enumerate() {
+        store_byte(index, *value);
+    }
+    let (words, tail) = rest.as_chunks::<8>();
+    let tail_start = lead + words.len() * 8;
+    for (index, value) in words.iter().enumerate() {
+        // SAFETY: inside the range, and 8-aligned since `into + lead` is.
+        let word = unsafe { AtomicU64::from_ptr(into.add(lead + index * 8).cast()) };
+        store_word(word, u64::from_le_bytes(*value).to_le());
+    }
+    for (index, value) in tail.iter().enumerate() {
+        store_byte(tail_start + index, *value);
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn stream_word(word: &AtomicU64, value: u64) {
+    // SAFETY: the word is valid and 8-aligned; `movnti` of 8 aligned bytes is a single store (Intel SDM 3A, 9.1.1).
+    unsafe { core::arch::x86_64::_mm_stream_si64(word.as_ptr().cast(), value.cast_signed()) };
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn stream_word(word: &AtomicU64, value: u64) {
+    word.store(value, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,413 @@
+//! The real medium: memory mapped from the kernel, a file or a device.
+
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    path::{Path, PathBuf},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use rustix::io::Errno;
+
+use crate::{
+    CacheWriteBack, Durability, Mechanism, Medium, MediumKind, MemError, Promise,
+    cache::{persist_fence, write_back_lines},
+    file::{Opened, create_whole, io_error, open_existing},
+    judge::{Judgement, System, judge_devdax, judge_file},
+    mapping::{Mapping, STREAM_MIN_BYTES},
+    socket,
+};
+
+/// The longest medium: mmap, file offsets and pointer arithmetic are all bounded by it.
+pub const LEN_BYTES_MAX: u64 = i64::MAX as u64;
+
+/// From this length on, `write_back` has the kernel start writing at once, so that the fence finds less to wait for.
+/// Below, the system call costs more than it saves.
+const EARLY_WRITE_MIN_BYTES: u64 = 1 << 20;
+
+/// What stands for the path of memory that has none.
+const NO_PATH: &str = "(anonymous)";
+
+/// What an operator vouches for and nothing on the machine confirms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Declaration {
+    /// The memory of this host survives loss of power (battery, or a UPS with an orderly save). It helps media that
+    /// outlive their process; never anonymous memory, which dies with it.
+    BatteryBacked,
+}
+
+/// Memory that the kernel mapped, with what its medium can promise. Unmapped on drop.
+///
+/// For files the kernel is asked for `MAP_SYNC` first; where it grants it, the file lies on DAX and cache-line write-back
+/// makes bytes durable; else fdatasync does. Every answer that a promise rests on is in [`evidence`](Self::evidence).
+///
+/// The file must not be made shorter while it is mapped, and its device must be able to deliver its pages: the kernel
+/// answers a touch of a page that is gone with `SIGBUS`. Allocation at creation, the check for holes at opening and the
+/// caller's lock on [`file`](Self::file) keep the first from happening.
+#[derive(Debug)]
+pub struct Memory {
+    mapping: Mapping,
+    path: PathBuf,
+    file: Option<OwnedFd>,
+    judgement: Judgement,
+    is_declared: bool,
+    flush: Flush,
+}
+
+/// How `write_back` and `fence` do their work.
+#[derive(Debug)]
+enum Flush {
+    /// There is nothing to flush to, but the order among threads is kept.
+    Order,
+    /// The caches belong to the persistence domain.
+    Fence,
+    /// Cache lines are written back one by one.
+    Lines(CacheWriteBack),
+    /// The kernel flushes the file.
+    Sync(SyncState),
+}
+
+/// What has been written back and what has been flushed, counted in calls of `write_back`.
+#[derive(Debug, Default)]
+struct SyncState {
+    written: AtomicU64,
+    /// How far the last successful flush reached. Held during a flush: whoever waits for it finds its own work done.
+    synced: Mutex<u64>,
+    is_poisoned: AtomicBool,
+}
+
+impl SyncState {
+    /// That of a file just opened: a process that died may have left bytes in the page cache which nobody flushed.
+    fn unknown() -> Self {
+        Self { written: AtomicU64::new(1), ..Self::default() }
+    }
+}
+
+impl Memory {
+    /// Zeroed memory of this process. Promises [`Durability::Visible`] and nothing more.
+    ///
+    /// `len_bytes`: 1 to [`LEN_BYTES_MAX`]. Errors: `BadLength`; `NoSpace` where the kernel has no memory for it.
+    pub fn anonymous(len_bytes: u64) -> Result<Self, MemError> {
+        check_len(len_bytes)?;
+        let mapping = Mapping::anonymous(len_bytes as usize).map_err(|error| {
+            if error.raw_os_error() == Some(Errno::NOMEM.raw_os_error()) {
+                return MemError::NoSpace { path: NO_PATH.into(), len_bytes };
+            }
+            io_error("mmap", NO_PATH.as_ref(), "", error)
+        })?;
+        Ok(Self::assemble(NO_PATH.into(), None, mapping, Judgement::anonymous(), None))
+    }
+
+    /// Creates the file `path` (mode 0600, never an existing one, never through a link) with all its space allocated, and
+    /// maps it. File and name survive loss of power when this returns. On an error no file is left behind.
+    ///
+    /// Behind the page cache, the first write to each allocated block also commits the file system's journal at the next
+    /// fence; later writes do not. A caller who measures writes the range once before.
+    ///
+    /// `len_bytes`: 1 to [`LEN_BYTES_MAX`]. Errors: `BadLength`, `NoSpace`, `Io` (`EEXIST` if there is a file).
+    pub fn create(path: &Path, len_bytes: u64, declaration: Option<Declaration>) -> Result<Self, MemError> {
+        check_len(len_bytes)?;
+        let (fd, unfinished) = create_whole(path, len_bytes)?;
+        let memory = Self::of(&System::real(), path, Opened { fd, len_bytes, devdax: None }, true, declaration)?;
+        unfinished.keep();
+        Ok(memory)
+    }
+
+    /// Maps all of an existing regular file or devdax device.
+    ///
+    /// Errors: `Unsuitable` for anything else, for links, empty files, and files with fewer blocks than bytes (a store to
+    /// a hole dies when the disk is full); `Io`.
+    pub fn open(path: &Path, declaration: Option<Declaration>) -> Result<Self, MemError> {
+        let system = System::real();
+        Self::of(&system, path, open_existing(&system, path, true)?, true, declaration)
+    }
+
+    /// As [`open`](Self::open), but every change is refused with `ReadOnly`.
+    pub fn open_read_only(path: &Path, declaration: Option<Declaration>) -> Result<Self, MemError> {
+        let system = System::real();
+        Self::of(&system, path, open_existing(&system, path, false)?, false, declaration)
+    }
+
+    /// The file, for locks; `None` for anonymous memory.
+    pub fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.file.as_ref().map(AsFd::as_fd)
+    }
+
+    /// The path as it was given; `(anonymous)` where there is none.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The name of the file system, as the kernel calls it; `none` for devices and anonymous memory.
+    pub fn file_system(&self) -> &str {
+        &self.judgement.file_system
+    }
+
+    /// What the kernel was asked about the medium and what it said, a sentence each.
+    pub fn evidence(&self) -> &[String] {
+        &self.judgement.evidence
+    }
+
+    /// The error for a caller who needs `wanted` and was promised nothing: says what would give it.
+    pub fn not_durable(&self, wanted: Durability) -> MemError {
+        let medium = format!("{} ({}, file system {})", self.path.display(), self.kind(), self.file_system());
+        let mend = self.judgement.mend().unwrap_or_else(|| format!("it gives {}", Durability::PowerFailure));
+        MemError::NotDurable { wanted, medium, mend }
+    }
+
+    fn of(
+        system: &System,
+        path: &Path,
+        opened: Opened,
+        writable: bool,
+        declaration: Option<Declaration>,
+    ) -> Result<Self, MemError> {
+        let Opened { fd, len_bytes, devdax } = opened;
+        check_len(len_bytes)?;
+        let map = |sync| Mapping::of_file(fd.as_fd(), len_bytes as usize, writable, sync);
+        let failed = |error| io_error("mmap", path, "the file system must allow shared mappings", error);
+        let (mapping, judgement) = if let Some(directory) = devdax {
+            (map(false).map_err(failed)?, judge_devdax(system, &directory))
+        } else {
+            let (mapping, map_sync) = match map(true) {
+                Ok(mapping) => (mapping, true),
+                Err(error) if refuses_map_sync(&error) => (map(false).map_err(failed)?, false),
+                Err(error) => return Err(failed(error)),
+            };
+            let judgement = judge_file(system, fd.as_fd(), map_sync);
+            (mapping, judgement.map_err(|error| io_error("statfs", path, "", error))?)
+        };
+        Ok(Self::assemble(path.into(), Some(fd), mapping, judgement, declaration))
+    }
+
+    fn assemble(
+        path: PathBuf,
+        file: Option<OwnedFd>,
+        mapping: Mapping,
+        judgement: Judgement,
+        declaration: Option<Declaration>,
+    ) -> Self {
+        let is_declared = declaration == Some(Declaration::BatteryBacked);
+        let flush = match judgement.kind {
+            MediumKind::Anonymous | MediumKind::Tmpfs => Flush::Order,
+            MediumKind::PageCache | MediumKind::VirtioPmem => Flush::Sync(SyncState::unknown()),
+            MediumKind::FsDax | MediumKind::DevDax => {
+                let promise = judgement.promise(Durability::PowerFailure, is_declared);
+                match (promise.map(|promise| promise.mechanism), CacheWriteBack::detect()) {
+                    (Some(Mechanism::CacheLineWriteBack), Some(instruction)) => Flush::Lines(instruction),
+                    // Without a promise the fence still orders.
+                    _ => Flush::Fence,
+                }
+            }
+        };
+        Self { mapping, path, file, judgement, is_declared, flush }
+    }
+
+    fn check_writable(&self) -> Result<(), MemError> {
+        if self.mapping.is_writable() { Ok(()) } else { Err(MemError::ReadOnly { path: self.path.clone() }) }
+    }
+
+    fn is_dax(&self) -> bool {
+        matches!(self.judgement.kind, MediumKind::FsDax | MediumKind::DevDax)
+    }
+
+    fn poisoned(&self) -> MemError {
+        MemError::Poisoned { path: self.path.clone() }
+    }
+
+    fn start_sync(&self, state: &SyncState, offset: u64, len_bytes: u64) -> Result<(), MemError> {
+        if state.is_poisoned.load(Ordering::Acquire) {
+            return Err(self.poisoned());
+        }
+        if len_bytes >= EARLY_WRITE_MIN_BYTES
+            && let Some(file) = &self.file
+            && let Err(error) = start_writing(file.as_fd(), offset, len_bytes)
+        {
+            state.is_poisoned.store(true, Ordering::Release);
+            return Err(io_error("sync_file_range", &self.path, POISON_MEND, error));
+        }
+        state.written.fetch_add(1, Ordering::Release);
+        Ok(())
+    }
+
+    fn sync(&self, state: &SyncState) -> Result<(), MemError> {
+        let wanted = state.written.load(Ordering::Acquire);
+        let mut synced = state.synced.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.is_poisoned.load(Ordering::Acquire) {
+            return Err(self.poisoned());
+        }
+        if *synced >= wanted {
+            return Ok(());
+        }
+        // All that was written back until here is in the page cache, so this flush covers it.
+        let covered = state.written.load(Ordering::Acquire);
+        match self.file.as_ref().map_or(Ok(()), flush_file) {
+            Ok(()) => {
+                *synced = covered;
+                Ok(())
+            }
+            Err(errno) => {
+                // The kernel reports a lost page once and then counts it as clean: no later flush may be believed.
+                state.is_poisoned.store(true, Ordering::Release);
+                Err(io_error("fdatasync", &self.path, POISON_MEND, errno))
+            }
+        }
+    }
+}
+
+impl Medium for Memory {
+    fn len_bytes(&self) -> u64 {
+        self.mapping.len_bytes()
+    }
+
+    fn kind(&self) -> MediumKind {
+        self.judgement.kind
+    }
+
+    fn promise(&self, level: Durability) -> Option<Promise> {
+        self.judgement.promise(level, self.is_declared)
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), MemError> {
+        self.mapping.read(offset, into)
+    }
+
+    fn store(&self, offset: u64, bytes: &[u8]) -> Result<(), MemError> {
+        self.check_writable()?;
+        if self.is_dax() && bytes.len() >= STREAM_MIN_BYTES {
+            self.mapping.store_streaming(offset, bytes)
+        } else {
+            self.mapping.store(offset, bytes)
+        }
+    }
+
+    fn receive(&self, fd: BorrowedFd<'_>, offset: u64, len_bytes: u64, tail: &mut [u8]) -> io::Result<usize> {
+        let start = self.mapping.range(offset, len_bytes).map_err(invalid_input)?;
+        if len_bytes > 0 {
+            self.check_writable().map_err(|error| io::Error::new(io::ErrorKind::PermissionDenied, error))?;
+        }
+        let parts = [(start, len_bytes as usize), (tail.as_mut_ptr(), tail.len())];
+        // SAFETY: the range was checked and stays mapped while `self` is borrowed; `tail` is borrowed alone.
+        unsafe { socket::receive(fd, parts) }
+    }
+
+    fn send(&self, fd: BorrowedFd<'_>, head: &[u8], offset: u64, len_bytes: u64, tail: &[u8]) -> io::Result<usize> {
+        let start = self.mapping.range(offset, len_bytes).map_err(invalid_input)?;
+        let parts = [
+            (head.as_ptr().cast_mut(), head.len()),
+            (start, len_bytes as usize),
+            (tail.as_ptr().cast_mut(), tail.len()),
+        ];
+        // SAFETY: the range was checked and stays mapped while `self` is borrowed; the slices are only read from.
+        unsafe { socket::send(fd, parts) }
+    }
+
+    fn atomic_store(&self, offset: u64, value: u64) -> Result<(), MemError> {
+        self.check_writable()?;
+        self.mapping.atomic(offset)?.store(value.to_le(), Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn compare_and_swap(&self, offset: u64, expected: u64, new: u64) -> Result<u64, MemError> {
+        self.check_writable()?;
+        let word = self.mapping.atomic(offset)?;
+        let found = word.compare_exchange(expected.to_le(), new.to_le(), Ordering::SeqCst, Ordering::SeqCst);
+        Ok(u64::from_le(found.unwrap_or_else(|found| found)))
+    }
+
+    fn fetch_and_add(&self, offset: u64, addend: u64) -> Result<u64, MemError> {
+        self.check_writable()?;
+        let word = self.mapping.atomic(offset)?;
+        let add = |stored: u64| u64::from_le(stored).wrapping_add(addend).to_le();
+        let mut found = word.load(Ordering::SeqCst);
+        while let Err(newer) = word.compare_exchange_weak(found, add(found), Ordering::SeqCst, Ordering::SeqCst) {
+            found = newer;
+        }
+        Ok(u64::from_le(found))
+    }
+
+    fn write_back(&self, offset: u64, len_bytes: u64) -> Result<(), MemError> {
+        let start = self.mapping.range(offset, len_bytes)?;
+        match &self.flush {
+            Flush::Order | Flush::Fence => Ok(()),
+            Flush::Lines(instruction) => {
+                // SAFETY: the range was checked and stays mapped; the instruction was detected on this CPU.
+                unsafe { write_back_lines(*instruction, start, len_bytes as usize) };
+                Ok(())
+            }
+            Flush::Sync(state) => self.start_sync(state, offset, len_bytes),
+        }
+    }
+
+    fn fence(&self) -> Result<(), MemError> {
+        match &self.flush {
+            Flush::Order => {
+                std::sync::atomic::fence(Ordering::SeqCst);
+                Ok(())
+            }
+            Flush::Fence | Flush::Lines(_) => {
+                persist_fence();
+                Ok(())
+            }
+            Flush::Sync(state) => self.sync(state),
+        }
+    }
+
+    fn crc32c(&self, offset: u64, len_bytes: u64) -> Result<u32, MemError> {
+        self.mapping.crc32c(offset, len_bytes)
+    }
+}
+
+const POISON_MEND: &str = "what reached the device is unknown: close it, check the device, and open it again";
+
+fn check_len(len_bytes: u64) -> Result<(), MemError> {
+    let why = match len_bytes {
+        0 => "there must be at least one byte",
+        1..=LEN_BYTES_MAX => return Ok(()),
+        _ => "the largest file and mapping is 2^63 - 1 bytes",
+    };
+    Err(MemError::BadLength { len_bytes, why })
+}
+
+fn invalid_input(error: MemError) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, error)
+}
+
+/// `EOPNOTSUPP` from files that are not on DAX; `EINVAL` from kernels before 4.15.
+pub(crate) fn refuses_map_sync(error: &io::Error) -> bool {
+    let refusals = [Errno::OPNOTSUPP, Errno::INVAL];
+    refusals.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}
+
+fn flush_file(file: &OwnedFd) -> Result<(), Errno> {
+    // Stores through the mapping marked their pages dirty, so fdatasync covers them (msync would do the same by address).
+    loop {
+        match rustix::fs::fdatasync(file) {
+            Err(Errno::INTR) => {}
+            outcome => return outcome,
+        }
+    }
+}
+
+/// Has the kernel start to write a range; what it cannot do here the fence does.
+fn start_writing(file: BorrowedFd<'_>, offset: u64, len_bytes: u64) -> io::Result<()> {
+    let flags = libc::SYNC_FILE_RANGE_WRITE;
+    // SAFETY: the call takes numbers only; the range lies inside the file, so both fit i64.
+    let outcome =
+        unsafe { libc::sync_file_range(file.as_raw_fd(), offset.cast_signed(), len_bytes.cast_signed(), flags) };
+    if outcome == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::EIO | libc::ENOSPC | libc::EDQUOT) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,62 @@
+//! Sysfs trees for tests: the directories and links that the kernel makes, in a temporary directory.
+
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+};
+
+pub(crate) struct Tree {
+    directory: tempfile::TempDir,
+}
+
+impl Tree {
+    pub(crate) fn new() -> Self {
+        let tree = Self { directory: tempfile::tempdir().unwrap() };
+        for path in ["dev/block", "dev/char", "bus/nd/devices"] {
+            fs::create_dir_all(tree.root().join(path)).unwrap();
+        }
+        tree
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// An nd region; `domain` as the attribute reads, `None` where the file is missing.
+    pub(crate) fn region(&self, number: u32, domain: Option<&str>, driver: &str) -> PathBuf {
+        let bus = self.root().join(format!("devices/bus{number}"));
+        let region = bus.join(format!("ndbus{number}/region{number}"));
+        fs::create_dir_all(&region).unwrap();
+        if let Some(domain) = domain {
+            fs::write(region.join("persistence_domain"), format!("{domain}\n")).unwrap();
+        }
+        symlink(format!("/drivers/{driver}"), bus.join("driver")).unwrap();
+        symlink(&region, self.root().join(format!("bus/nd/devices/region{number}"))).unwrap();
+        region
+    }
+
+    /// A block device in `parent`, known as `number`.
+    pub(crate) fn block(&self, parent: &Path, name: &str, number: &str) -> PathBuf {
+        let disk = parent.join("block").join(name);
+        fs::create_dir_all(&disk).unwrap();
+        symlink(&disk, self.root().join("dev/block").join(number)).unwrap();
+        disk
+    }
+
+    /// A devdax device in `parent`, known as `number`.
+    pub(crate) fn devdax(&self, parent: &Path, number: &str, len_bytes: u64) -> PathBuf {
+        let device = parent.join("dax0.0/dax/dax0.0");
+        fs::create_dir_all(&device).unwrap();
+        fs::write(device.join("size"), format!("{len_bytes}\n")).unwrap();
+        symlink("/bus/dax", device.join("subsystem")).unwrap();
+        symlink(&device, self.root().join("dev/char").join(number)).unwrap();
+        device
+    }
+
+    /// Lays `upper` over `lower`, as device-mapper does.
+    pub(crate) fn stack(upper: &Path, lower: &Path) {
+        fs::create_dir_all(upper.join("slaves")).unwrap();
+        symlink(lower, upper.join("slaves").join(lower.file_name().unwrap())).unwrap();
+    }
+}
