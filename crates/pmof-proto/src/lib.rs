@@ -1,2 +1,22 @@
-//! Placeholder while the crate is written.
+//! The protocol of pmof without any input or output: bytes and operations in, bytes and completions out.
+//!
+//! An [`Endpoint`] is one end of a connection, initiator and target in one. It owns no socket, clock or thread. The
+//! transport asks it where the next bytes belong ([`Endpoint::input_place`]), so that a payload goes from the socket
+//! straight into its region, and what to send ([`Endpoint::output_view`]).
 #![forbid(unsafe_code)]
+
+mod endpoint;
+pub mod frame;
+mod handshake;
+pub mod limits;
+mod output;
+mod refusal;
+mod region;
+
+pub use endpoint::{
+    Completion, Endpoint, Event, InputPlace, Operation, OperationKind, Outcome, Payload, Role, Signal, Ticket,
+};
+pub use handshake::{Capabilities, Settings};
+pub use output::{LocalSlice, OutputView};
+pub use refusal::{ConnectionError, Flushed, OperationError, PostError, Refusal};
+pub use region::{Access, DESCRIPTOR_BYTES, Descriptor, DescriptorError, RegionKey, RegionTable, RegisteredRegion};

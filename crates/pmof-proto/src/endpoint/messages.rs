@@ -1,0 +1,234 @@
+//! Messages: posted receives, the bounded inbox of what came before a receive was posted, and the credit that keeps a
+//! sender from overrunning it.
+
+use std::collections::VecDeque;
+
+use super::{Completion, Endpoint, OperationKind, Outcome, State, Ticket, initiator::check_local, input::Sink};
+use crate::{
+    ConnectionError, LocalSlice, OperationError, PostError, Refusal, Settings,
+    frame::{Frame, Opcode},
+    limits::{HEADER_BYTES, RECEIVE_QUEUE_LIMIT},
+};
+
+/// Tickets of receives have this bit, those of operations do not.
+const RECEIVE_TICKET: u64 = 1 << 63;
+
+/// A receive that awaits its message.
+#[derive(Debug)]
+pub(super) struct PostedReceive {
+    ticket: Ticket,
+    context: u64,
+    pub(super) into: LocalSlice,
+}
+
+/// What came before a receive was posted for it.
+#[derive(Debug)]
+enum Arrival {
+    Message { data: Vec<u8>, immediate: Option<u32> },
+    Written { len_bytes: u64, immediate: Option<u32> },
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Messages {
+    posted: u64,
+    receives: VecDeque<PostedReceive>,
+    inbox: VecDeque<Arrival>,
+    /// Messages of the other side that were matched with a receive.
+    consumed: u64,
+    /// How many of them the other side was told of, and where in the output that notice ends.
+    pub(super) told: u64,
+    told_at: u64,
+    /// Messages of this side sent, and how many of them the other side has matched.
+    pub(super) sent: u64,
+    consumed_there: u64,
+}
+
+impl Messages {
+    /// Messages in the inbox, and their bytes.
+    #[cfg(test)]
+    pub(super) fn inbox_size(&self) -> (usize, usize) {
+        let bytes = |arrival: &Arrival| match arrival {
+            Arrival::Message { data, .. } => data.capacity(),
+            Arrival::Written { .. } => 0,
+        };
+        (self.inbox.len(), self.inbox.iter().map(bytes).sum())
+    }
+
+    /// True if the other side has room for one more message.
+    pub(super) fn may_send(&self, agreed: &Settings) -> bool {
+        self.sent - self.consumed_there < u64::from(agreed.inbox_messages)
+    }
+}
+
+impl Endpoint {
+    /// Posts a receive: the next message that has none goes into `into`.
+    pub fn post_receive(&mut self, into: LocalSlice, context: u64) -> Result<Ticket, PostError> {
+        if let State::Ended(why) = &self.state {
+            return Err(PostError::NotConnected(why.clone()));
+        }
+        if self.messages.receives.len() >= RECEIVE_QUEUE_LIMIT {
+            return Err(PostError::ReceiveQueueFull { limit: RECEIVE_QUEUE_LIMIT });
+        }
+        check_local(&into)?;
+        self.messages.posted += 1;
+        let ticket = Ticket(RECEIVE_TICKET | self.messages.posted);
+        self.messages.receives.push_back(PostedReceive { ticket, context, into });
+        self.match_inbox();
+        Ok(ticket)
+    }
+
+    /// Where the payload of an arriving message goes: straight into a posted receive, else into a buffer.
+    pub(super) fn begin_message(&mut self, frame: &Frame) -> Result<Sink, (Refusal, u64)> {
+        if frame.length > u64::from(self.own.message_max_bytes) {
+            return Err((Refusal::TooLong, u64::from(self.own.message_max_bytes)));
+        }
+        if self.messages.inbox.is_empty()
+            && let Some(receive) = self.messages.receives.pop_front()
+        {
+            if receive.into.len_bytes < frame.length {
+                let capacity = receive.into.len_bytes;
+                self.receive_too_small(&receive, frame.length);
+                return Err((Refusal::ReceiveTooSmall, capacity));
+            }
+            return Ok(Sink::Receive(receive));
+        }
+        if self.messages.inbox.len() >= self.own.inbox_messages as usize {
+            return Err((Refusal::ReceiverNotReady, u64::from(self.own.inbox_messages)));
+        }
+        Ok(Sink::Buffer(Vec::with_capacity(frame.length as usize)))
+    }
+
+    pub(super) fn message_buffered(&mut self, frame: &Frame, data: Vec<u8>) {
+        self.reply_done(frame);
+        self.messages.inbox.push_back(Arrival::Message { data, immediate: frame.immediate_data() });
+        self.match_inbox();
+    }
+
+    pub(super) fn message_received(&mut self, frame: &Frame, receive: &PostedReceive) {
+        self.reply_done(frame);
+        let outcome = Outcome::Received { len_bytes: frame.length, immediate: frame.immediate_data() };
+        self.complete_receive(receive, OperationKind::Receive, Ok(outcome));
+        self.grant_credit(1);
+    }
+
+    /// A write with immediate consumes a receive. False: there is no room to remember it.
+    pub(super) fn notice_written(&mut self, frame: &Frame) -> bool {
+        if self.messages.receives.is_empty() && self.messages.inbox.len() >= self.own.inbox_messages as usize {
+            return false;
+        }
+        let arrival = Arrival::Written { len_bytes: frame.length, immediate: frame.immediate_data() };
+        self.messages.inbox.push_back(arrival);
+        self.match_inbox();
+        true
+    }
+
+    pub(super) fn credit_arrived(&mut self, frame: &Frame) {
+        // Every notice tells of more than the one before.
+        if frame.operand <= self.messages.consumed_there || frame.operand > self.messages.sent {
+            return self.refuse_stream("credit for messages that were not sent");
+        }
+        self.messages.consumed_there = frame.operand;
+        self.release_stalled();
+    }
+
+    /// Puts a receive back whose message did not arrive whole.
+    pub(super) fn return_receive(&mut self, receive: PostedReceive) {
+        self.messages.receives.push_front(receive);
+    }
+
+    pub(super) fn end_receives(&mut self, why: &ConnectionError) {
+        for receive in std::mem::take(&mut self.messages.receives) {
+            let ended = Err(OperationError::ConnectionEnded(why.clone()));
+            self.complete_receive(&receive, OperationKind::Receive, ended);
+        }
+    }
+
+    /// Brings messages that waited and receives together.
+    fn match_inbox(&mut self) {
+        let mut matched = 0;
+        while !self.messages.receives.is_empty()
+            && let Some(arrival) = self.messages.inbox.pop_front()
+        {
+            let Some(receive) = self.messages.receives.pop_front() else { break };
+            matched += 1;
+            if !self.deliver(&receive, &arrival) {
+                break;
+            }
+        }
+        if matched > 0 {
+            self.grant_credit(matched);
+        }
+    }
+
+    fn deliver(&mut self, receive: &PostedReceive, arrival: &Arrival) -> bool {
+        match arrival {
+            Arrival::Written { len_bytes, immediate } => {
+                let outcome = Outcome::Received { len_bytes: *len_bytes, immediate: *immediate };
+                self.complete_receive(receive, OperationKind::ReceiveWriteImmediate, Ok(outcome));
+                true
+            }
+            Arrival::Message { data, immediate } => {
+                let message_bytes = data.len() as u64;
+                if message_bytes > receive.into.len_bytes {
+                    self.receive_too_small(receive, message_bytes);
+                    // The message itself was answered when it came.
+                    self.last_words(Refusal::ReceiveTooSmall);
+                    self.end(ConnectionError::RefusedHere(Refusal::ReceiveTooSmall));
+                    return false;
+                }
+                if receive.into.memory.store(receive.into.offset, data).is_err() {
+                    self.local_memory_failed("the memory of a receive");
+                    let State::Ended(why) = &self.state else { return false };
+                    let ended = Err(OperationError::ConnectionEnded(why.clone()));
+                    self.complete_receive(receive, OperationKind::Receive, ended);
+                    return false;
+                }
+                let outcome = Outcome::Received { len_bytes: message_bytes, immediate: *immediate };
+                self.complete_receive(receive, OperationKind::Receive, Ok(outcome));
+                true
+            }
+        }
+    }
+
+    fn receive_too_small(&mut self, receive: &PostedReceive, message_bytes: u64) {
+        let error = OperationError::ReceiveTooSmall { message_bytes, capacity_bytes: receive.into.len_bytes };
+        self.complete_receive(receive, OperationKind::Receive, Err(error));
+    }
+
+    fn complete_receive(
+        &mut self,
+        receive: &PostedReceive,
+        kind: OperationKind,
+        outcome: Result<Outcome, OperationError>,
+    ) {
+        let PostedReceive { ticket, context, .. } = *receive;
+        self.completions.push_back(Completion { ticket, context, kind, outcome });
+    }
+
+    /// This side's own memory failed, which is no fault of the other side: the connection closes in order.
+    pub(super) fn local_memory_failed(&mut self, what: &'static str) {
+        if self.is_established() {
+            self.output.push_bytes(&Frame::new(Opcode::Disconnect, 0).encode());
+        }
+        self.end(ConnectionError::LocalMemoryFailed { what });
+    }
+
+    fn grant_credit(&mut self, matched: u64) {
+        self.messages.consumed += matched;
+        self.tell_credit();
+    }
+
+    /// Tells the sender that its messages left the inbox; at most one such notice waits for the socket, so that a peer
+    /// that reads nothing makes no output grow.
+    pub(super) fn tell_credit(&mut self) {
+        let Messages { consumed, told, told_at, .. } = self.messages;
+        let (pushed, sent) = self.output.totals();
+        if consumed == told || sent < told_at || self.posted.is_borrowing || !self.is_established() {
+            return;
+        }
+        let credit = Frame { operand: consumed, ..Frame::new(Opcode::Credit, 0) };
+        self.output.push_bytes(&credit.encode());
+        self.messages.told = consumed;
+        self.messages.told_at = pushed + HEADER_BYTES as u64;
+    }
+}

@@ -1,0 +1,359 @@
+//! One end of a connection: initiator and target in one state machine.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use crate::{
+    Capabilities, ConnectionError, OutputView, Refusal, RegionTable, RegisteredRegion, Settings,
+    frame::{Frame, Opcode},
+    handshake::{decode_offer, encode_hello, encode_welcome},
+    limits,
+    output::Output,
+};
+
+mod initiator;
+mod input;
+mod messages;
+mod target;
+#[cfg(test)]
+mod tests;
+mod types;
+
+use initiator::Posted;
+use input::Input;
+use messages::Messages;
+pub use types::{Completion, Event, InputPlace, Operation, OperationKind, Outcome, Payload, Role, Signal, Ticket};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum State {
+    /// Initiator: the hello is on its way.
+    AwaitWelcome,
+    /// Target: nothing came yet.
+    AwaitHello,
+    /// Target: the application decides.
+    Requested,
+    Established,
+    Ended(ConnectionError),
+}
+
+/// One end of a connection.
+#[derive(Debug)]
+pub struct Endpoint {
+    role: Role,
+    state: State,
+    own: Settings,
+    /// What holds on this connection: capabilities of both; limits as the other side stated them for what it takes.
+    agreed: Settings,
+    regions: Arc<RegionTable>,
+    /// The version that both sides speak.
+    version: u16,
+    /// The region used last, so that a stream of operations looks it up once; weak, so that an idle connection does not
+    /// keep deregistered memory.
+    recent_region: Weak<RegisteredRegion>,
+    input: Input,
+    output: Output,
+    posted: Posted,
+    messages: Messages,
+    /// Sequence of the last request taken in.
+    served: u64,
+    completions: VecDeque<Completion>,
+    events: VecDeque<Event>,
+    /// Something came since the last tick, or the wait for an answer began since then.
+    heard: bool,
+    heard_at: Duration,
+}
+
+impl Endpoint {
+    /// The end that asks for a connection; `private_data` goes with the request.
+    ///
+    /// # Panics
+    ///
+    /// If the private data is longer than [`limits::CONNECT_PRIVATE_MAX_BYTES`].
+    pub fn initiator(settings: Settings, regions: Arc<RegionTable>, private_data: &[u8]) -> Self {
+        assert!(private_data.len() <= limits::CONNECT_PRIVATE_MAX_BYTES, "checked by the caller");
+        let mut endpoint = Self::new(Role::Initiator, State::AwaitWelcome, settings, regions);
+        let hello = encode_hello(endpoint.own, private_data);
+        endpoint.output.push_bytes(&hello.encode());
+        endpoint.output.push_bytes(private_data);
+        endpoint
+    }
+
+    /// The end that waits for a request.
+    pub fn target(settings: Settings, regions: Arc<RegionTable>) -> Self {
+        Self::new(Role::Target, State::AwaitHello, settings, regions)
+    }
+
+    fn new(role: Role, state: State, settings: Settings, regions: Arc<RegionTable>) -> Self {
+        let own = settings.clamped();
+        Self {
+            role,
+            state,
+            own,
+            agreed: own,
+            version: limits::VERSION_MAX,
+            regions,
+            recent_region: Weak::new(),
+            input: Input::default(),
+            output: Output::default(),
+            posted: Posted::default(),
+            messages: Messages::default(),
+            served: 0,
+            completions: VecDeque::new(),
+            events: VecDeque::new(),
+            heard: true,
+            heard_at: Duration::ZERO,
+        }
+    }
+
+    /// Which side of the handshake this is.
+    pub fn role(&self) -> Role {
+        self.role
+    }
+
+    /// True while operations may be posted.
+    pub fn is_established(&self) -> bool {
+        self.state == State::Established
+    }
+
+    /// Why the connection ended, if it has.
+    pub fn ended(&self) -> Option<&ConnectionError> {
+        match &self.state {
+            State::Ended(why) => Some(why),
+            _ => None,
+        }
+    }
+
+    /// What was agreed in the handshake.
+    pub fn agreed(&self) -> Settings {
+        self.agreed
+    }
+
+    /// Takes the request; `private_data` goes with the answer. Without effect unless the connection was requested.
+    ///
+    /// # Panics
+    ///
+    /// If the private data is longer than [`limits::ACCEPT_PRIVATE_MAX_BYTES`].
+    pub fn accept(&mut self, private_data: &[u8]) {
+        assert!(private_data.len() <= limits::ACCEPT_PRIVATE_MAX_BYTES, "checked by the caller");
+        if self.state != State::Requested {
+            return;
+        }
+        let mut answer = self.own;
+        answer.capabilities = self.agreed.capabilities;
+        answer.send_queue = self.agreed.send_queue;
+        let welcome = encode_welcome(self.version, answer, None, private_data);
+        self.output.push_bytes(&welcome.encode());
+        self.output.push_bytes(private_data);
+        self.established(Vec::new());
+        self.process();
+    }
+
+    /// Refuses the request with a reason. Without effect once the connection stands or has ended.
+    ///
+    /// # Panics
+    ///
+    /// If the private data is longer than [`limits::REJECT_PRIVATE_MAX_BYTES`].
+    pub fn reject(&mut self, refusal: Refusal, private_data: &[u8]) {
+        assert!(private_data.len() <= limits::REJECT_PRIVATE_MAX_BYTES, "checked by the caller");
+        if matches!(self.state, State::Requested | State::AwaitHello) {
+            let welcome = encode_welcome(self.version, self.own, Some(refusal), private_data);
+            self.output.push_bytes(&welcome.encode());
+            self.output.push_bytes(private_data);
+            self.end(ConnectionError::RefusedHere(refusal));
+        }
+    }
+
+    /// Closes in order: what was posted is still sent, what has no outcome yet completes as ended.
+    pub fn disconnect(&mut self) {
+        if self.state == State::Established {
+            self.output.push_bytes(&Frame::new(Opcode::Disconnect, 0).encode());
+        }
+        self.end(ConnectionError::ClosedHere);
+    }
+
+    /// The wire broke or ended.
+    pub fn wire_lost(&mut self, why: String) {
+        self.output.clear();
+        self.end(ConnectionError::Lost { why });
+        self.end_posted();
+    }
+
+    /// What to send next, if anything.
+    pub fn output_view(&self) -> Option<OutputView<'_>> {
+        self.output.view()
+    }
+
+    /// Bytes queued for output and not yet sent.
+    pub fn output_waiting_bytes(&self) -> usize {
+        let (pushed, sent) = self.output.totals();
+        (pushed - sent) as usize
+    }
+
+    /// `count` bytes of the view were sent.
+    ///
+    /// # Panics
+    ///
+    /// If the view held fewer.
+    pub fn output_sent(&mut self, count: usize) {
+        self.output.sent(count);
+        // A peer that takes bytes is alive.
+        self.heard |= count > 0 && !self.is_handshaking();
+        if !self.posted.is_borrowing {
+            self.output_moved();
+        }
+    }
+
+    /// True when the connection has ended and all that should still go out has gone: the wire may be closed.
+    pub fn is_finished(&self) -> bool {
+        self.ended().is_some() && self.output.is_empty()
+    }
+
+    /// The next outcome.
+    pub fn poll_completion(&mut self) -> Option<Completion> {
+        self.completions.pop_front()
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Tells the time (since any fixed origin). Ends the connection if an answer is due and for `limit` nothing came and
+    /// nothing could be sent; the whole handshake has `limit`. Returns when to call again, if an answer is due.
+    pub fn tick(&mut self, now: Duration, limit: Duration) -> Option<Duration> {
+        let awaited = self.awaited();
+        if self.heard || awaited.is_none() {
+            self.heard = false;
+            self.heard_at = now;
+        }
+        let awaited = awaited?;
+        let due = self.heard_at.saturating_add(limit);
+        if now < due {
+            return Some(due);
+        }
+        self.output.clear();
+        self.end(ConnectionError::TimedOut { limit_ms: limit.as_millis() as u64, awaited });
+        self.end_posted();
+        None
+    }
+
+    /// What the other side owes.
+    fn awaited(&self) -> Option<&'static str> {
+        match self.state {
+            State::AwaitWelcome => Some("the answer to the connection request"),
+            State::AwaitHello => Some("the connection request"),
+            State::Established if self.input.is_inside_frame() && !self.input.paused => Some("the rest of a frame"),
+            State::Established if self.posted.awaits_reply() => Some("the reply to a posted operation"),
+            State::Established if !self.output.is_empty() => Some("room to send"),
+            State::Ended(_) if !self.output.is_empty() => Some("room to send the last words"),
+            _ => None,
+        }
+    }
+
+    fn is_handshaking(&self) -> bool {
+        matches!(self.state, State::AwaitHello | State::AwaitWelcome)
+    }
+
+    /// What waited for output to go may go on.
+    fn output_moved(&mut self) {
+        self.end_posted();
+        self.tell_credit();
+        if self.input.paused {
+            self.process();
+        }
+    }
+
+    /// The borrowed payload lies in the stream, so other things may follow it.
+    fn borrowed_done(&mut self) {
+        if self.posted.is_borrowing {
+            self.posted.is_borrowing = false;
+            self.output_moved();
+        }
+    }
+
+    fn established(&mut self, private_data: Vec<u8>) {
+        self.state = State::Established;
+        self.heard = true;
+        self.events.push_back(Event::Established { private_data });
+    }
+
+    /// Ends the connection once; everything without an outcome gets one.
+    fn end(&mut self, why: ConnectionError) {
+        if self.ended().is_some() {
+            return;
+        }
+        self.state = State::Ended(why.clone());
+        if let Some(receive) = self.input.take_receive() {
+            self.return_receive(receive);
+        }
+        self.input.clear();
+        self.posted.is_borrowing = false;
+        self.recent_region = Weak::new();
+        // The last words have their own time.
+        self.heard = true;
+        self.end_posted();
+        self.end_receives(&why);
+        self.events.push_back(Event::Ended(why));
+    }
+
+    /// Ends the connection because of what the other side did, and tells it.
+    fn refuse_stream(&mut self, what: &'static str) {
+        self.last_words(Refusal::Malformed);
+        self.end(ConnectionError::Malformed { what });
+    }
+
+    /// Tells the other side that the connection ends, with a reply that answers no request.
+    fn last_words(&mut self, refusal: Refusal) {
+        if self.state == State::Established {
+            let mut reply = Frame::new(Opcode::Reply, 0);
+            reply.code = refusal as u8;
+            self.output.push_bytes(&reply.encode());
+        }
+    }
+
+    fn hello_arrived(&mut self, frame: &Frame, private_data: Vec<u8>) {
+        let offer = match decode_offer(frame, limits::CONNECT_PRIVATE_MAX_BYTES) {
+            Ok(offer) => offer,
+            Err(why) => return self.end(why),
+        };
+        match offer.common_version() {
+            Ok(version) => self.version = version,
+            Err(refusal) => return self.reject(refusal, &[]),
+        }
+        self.agree(&offer.settings);
+        self.state = State::Requested;
+        self.events.push_back(Event::Requested { private_data });
+    }
+
+    fn welcome_arrived(&mut self, frame: &Frame, private_data: Vec<u8>) {
+        let offer = match decode_offer(frame, limits::ACCEPT_PRIVATE_MAX_BYTES) {
+            Ok(offer) => offer,
+            Err(why) => return self.end(why),
+        };
+        if frame.code != 0 {
+            let refusal = Refusal::from_wire(frame.code).unwrap_or(Refusal::Rejected);
+            return self.end(ConnectionError::Refused { refusal, private_data });
+        }
+        match offer.common_version() {
+            Ok(version) if offer.version_min == offer.version_max => self.version = version,
+            _ => return self.end(ConnectionError::RefusedHere(Refusal::NoCommonVersion)),
+        }
+        self.agree(&offer.settings);
+        self.established(private_data);
+    }
+
+    fn agree(&mut self, offered: &Settings) {
+        self.agreed = Settings {
+            capabilities: offered.capabilities & self.own.capabilities,
+            send_queue: offered.send_queue.min(self.own.send_queue),
+            ..*offered
+        };
+    }
+
+    fn payload_crc_agreed(&self) -> bool {
+        self.agreed.capabilities.contains(Capabilities::PAYLOAD_CRC)
+    }
+}

@@ -1,0 +1,255 @@
+//! The target's side: rights, bounds, stores and flushes. This is the one place where a peer's request touches memory.
+
+use std::sync::{
+    Arc, Weak,
+    atomic::{Ordering, fence},
+};
+
+use pmof_mem::{Durability, MemError};
+
+use super::{Endpoint, input::Sink};
+use crate::{
+    Access, ConnectionError, Flushed, LocalSlice, Refusal, RegionKey, RegisteredRegion,
+    frame::{FLAG_PAYLOAD_CRC, FLAG_REPLY, Frame, Opcode},
+    limits::{ATOMIC_BYTES, REPLY_COPY_MAX_BYTES},
+};
+
+/// A checked range of a region that a write's payload goes to.
+#[derive(Debug)]
+pub(super) struct WriteTarget {
+    pub(super) region: Arc<RegisteredRegion>,
+    /// First byte in the region's medium.
+    pub(super) at: u64,
+}
+
+/// A refusal with the limit that was broken.
+type Refused = (Refusal, u64);
+
+impl Endpoint {
+    pub(super) fn request_arrived(&mut self, frame: &Frame) -> Option<Sink> {
+        if frame.sequence != self.served + 1 {
+            self.refuse_stream("a request is out of sequence");
+            return None;
+        }
+        self.served = frame.sequence;
+        let done = match frame.opcode {
+            Opcode::Write => match self.begin_write(frame) {
+                Ok(target) => return Some(Sink::Region(target)),
+                Err(refused) => Err(refused),
+            },
+            Opcode::Send => match self.begin_message(frame) {
+                Ok(sink) => return Some(sink),
+                Err(refused) => Err(refused),
+            },
+            Opcode::Read => self.serve_read(frame),
+            Opcode::Flush => self.serve_flush(frame),
+            Opcode::AtomicWrite => self.serve_atomic_write(frame),
+            Opcode::CompareAndSwap | Opcode::FetchAndAdd => self.serve_atomic(frame),
+            _ => {
+                self.refuse_stream("an opcode has no place here");
+                return None;
+            }
+        };
+        if let Err((refusal, limit)) = done {
+            self.refuse(frame, refusal, limit);
+        }
+        None
+    }
+
+    /// The payload of a write lies in its region.
+    pub(super) fn write_arrived(&mut self, frame: &Frame, target: &WriteTarget) {
+        // Write-back is started here, so that a flush only has to wait for what is still under way.
+        if target.region.memory().write_back(target.at, frame.length).is_err() {
+            return self.refuse(frame, Refusal::MediumFailed, 0);
+        }
+        if frame.immediate_data().is_some() && !self.notice_written(frame) {
+            return self.refuse(frame, Refusal::ReceiverNotReady, u64::from(self.own.inbox_messages));
+        }
+        self.reply_done(frame);
+    }
+
+    /// Answers a request with a refusal and ends the connection: like a queue pair in error, it does nothing more, so
+    /// that no later flush can vouch for a write that was refused.
+    pub(super) fn refuse(&mut self, frame: &Frame, refusal: Refusal, limit: u64) {
+        let mut reply = Frame::new(Opcode::Reply, frame.sequence);
+        reply.code = refusal as u8;
+        reply.offset = frame.offset;
+        reply.length = match frame.opcode {
+            Opcode::AtomicWrite | Opcode::CompareAndSwap | Opcode::FetchAndAdd => ATOMIC_BYTES,
+            _ => frame.length,
+        };
+        reply.operand = limit;
+        self.output.push_bytes(&reply.encode());
+        self.end(ConnectionError::RefusedHere(refusal));
+    }
+
+    /// The reply to a request that succeeded and has nothing to tell, if one is wanted.
+    pub(super) fn reply_done(&mut self, frame: &Frame) {
+        if frame.has(FLAG_REPLY) {
+            self.reply(&Frame::new(Opcode::Reply, frame.sequence));
+        }
+    }
+
+    fn reply(&mut self, reply: &Frame) {
+        self.output.push_bytes(&reply.encode());
+        self.output.end_reply();
+    }
+
+    fn begin_write(&mut self, frame: &Frame) -> Result<WriteTarget, Refused> {
+        if frame.length > self.own.payload_max_bytes {
+            return Err((Refusal::TooLong, self.own.payload_max_bytes));
+        }
+        let (region, at) = self.checked_range(frame, Access::WRITE, frame.length)?;
+        Ok(WriteTarget { region, at })
+    }
+
+    fn serve_read(&mut self, frame: &Frame) -> Result<(), Refused> {
+        let len_bytes = frame.length;
+        if len_bytes > self.own.payload_max_bytes {
+            return Err((Refusal::TooLong, self.own.payload_max_bytes));
+        }
+        let (region, at) = self.checked_range(frame, Access::READ, len_bytes)?;
+        let memory = region.memory();
+        let mut reply = Frame::new(Opcode::ReadReply, frame.sequence);
+        reply.length = len_bytes;
+        if self.payload_crc_agreed() {
+            reply.flags |= FLAG_PAYLOAD_CRC;
+        }
+        if len_bytes <= REPLY_COPY_MAX_BYTES && self.output.has_reply_room(len_bytes) {
+            let mut bytes = [0; REPLY_COPY_MAX_BYTES as usize];
+            let bytes = &mut bytes[..len_bytes as usize];
+            memory.read(at, bytes).map_err(medium_failed)?;
+            if self.payload_crc_agreed() {
+                reply.payload_crc = crc32c::crc32c(bytes);
+            }
+            self.output.push_bytes(&reply.encode());
+            self.output.push_reply_bytes(bytes);
+        } else {
+            if self.payload_crc_agreed() {
+                reply.payload_crc = memory.crc32c(at, len_bytes).map_err(medium_failed)?;
+            }
+            self.output.push_bytes(&reply.encode());
+            self.output.push_reply_slice(LocalSlice { memory: Arc::clone(memory), offset: at, len_bytes });
+        }
+        self.output.end_reply();
+        Ok(())
+    }
+
+    /// Operations take effect in the order posted: bytes of a read that wait to be sent from their region are copied
+    /// before a later request changes them. False: there is no room for the copy, so the request waits.
+    pub(super) fn may_begin(&mut self, frame: &Frame) -> bool {
+        let len_bytes = match frame.opcode {
+            Opcode::Write => frame.length,
+            Opcode::AtomicWrite | Opcode::CompareAndSwap | Opcode::FetchAndAdd => ATOMIC_BYTES,
+            _ => return true,
+        };
+        if self.output.is_plain() {
+            return true;
+        }
+        let Some(region) = self.region(RegionKey(frame.key)) else { return true };
+        let Some(at) = region.offset().checked_add(frame.offset) else { return true };
+        if !self.output.shares(region.memory(), at, len_bytes) {
+            return true;
+        }
+        self.output.unshare(region.memory(), at, len_bytes).unwrap_or_else(|_| {
+            self.output.clear();
+            self.end(ConnectionError::RefusedHere(Refusal::MediumFailed));
+            false
+        })
+    }
+
+    fn serve_flush(&mut self, frame: &Frame) -> Result<(), Refused> {
+        let level = Durability::from_wire(frame.code).ok_or((Refusal::Malformed, 0))?;
+        let rights = match level {
+            Durability::Visible => Access::FLUSH_VISIBLE | Access::FLUSH_PERSISTENT,
+            Durability::ProcessCrash | Durability::PowerFailure => Access::FLUSH_PERSISTENT,
+        };
+        let (region, _) = self.checked_range(frame, rights, frame.length)?;
+        let promise = region.memory().promise(level).ok_or((Refusal::NotDurable, 0))?;
+        // Every store of this connection was written back when it arrived (`write_arrived`), in this same order, so
+        // one fence covers all those to this medium, whatever the range.
+        match level {
+            Durability::Visible | Durability::ProcessCrash => fence(Ordering::SeqCst),
+            Durability::PowerFailure => region.memory().fence().map_err(medium_failed)?,
+        }
+        if frame.has(FLAG_REPLY) {
+            let mut reply = Frame::new(Opcode::Reply, frame.sequence);
+            reply.immediate = Flushed { durability: level, promise }.to_wire();
+            self.reply(&reply);
+        }
+        Ok(())
+    }
+
+    fn serve_atomic_write(&mut self, frame: &Frame) -> Result<(), Refused> {
+        let (region, at) = self.checked_range(frame, Access::WRITE, ATOMIC_BYTES)?;
+        region.memory().atomic_store(at, frame.operand).map_err(|error| atomic_failed(&error))?;
+        region.memory().write_back(at, ATOMIC_BYTES).map_err(medium_failed)?;
+        self.reply_done(frame);
+        Ok(())
+    }
+
+    fn serve_atomic(&mut self, frame: &Frame) -> Result<(), Refused> {
+        let (region, at) = self.checked_range(frame, Access::ATOMIC, ATOMIC_BYTES)?;
+        let memory = region.memory();
+        let previous = match frame.opcode {
+            Opcode::CompareAndSwap => memory.compare_and_swap(at, frame.length, frame.operand),
+            _ => memory.fetch_and_add(at, frame.operand),
+        }
+        .map_err(|error| atomic_failed(&error))?;
+        memory.write_back(at, ATOMIC_BYTES).map_err(medium_failed)?;
+        let mut reply = Frame::new(Opcode::Reply, frame.sequence);
+        reply.operand = previous;
+        self.reply(&reply);
+        Ok(())
+    }
+
+    /// The region of a request and where its range begins in the region's medium, after all checks. One of `rights` is
+    /// enough.
+    fn checked_range(
+        &mut self,
+        frame: &Frame,
+        rights: Access,
+        len_bytes: u64,
+    ) -> Result<(Arc<RegisteredRegion>, u64), Refused> {
+        let region = self.region(RegionKey(frame.key)).ok_or((Refusal::UnknownRegion, 0))?;
+        if !region.access().intersects(rights) {
+            return Err((Refusal::NoRight, 0));
+        }
+        let inside = frame.offset.checked_add(len_bytes).is_some_and(|end| end <= region.len_bytes());
+        if !inside {
+            return Err((Refusal::OutOfBounds, region.len_bytes()));
+        }
+        let at = region.offset() + frame.offset;
+        Ok((region, at))
+    }
+
+    fn region(&mut self, key: RegionKey) -> Option<Arc<RegisteredRegion>> {
+        if let Some(recent) = self.recent_region.upgrade()
+            && recent.key() == key
+            && !recent.is_revoked()
+        {
+            return Some(recent);
+        }
+        let region = self.regions.find(key);
+        self.recent_region = region.as_ref().map_or_else(Weak::new, Arc::downgrade);
+        region
+    }
+
+    pub(super) fn payload_corrupt(&mut self, frame: &Frame) {
+        match frame.opcode {
+            Opcode::Write | Opcode::Send => self.refuse(frame, Refusal::CorruptPayload, 0),
+            _ => self.refuse_stream("a payload's checksum is wrong"),
+        }
+    }
+}
+
+fn medium_failed(_: MemError) -> Refused {
+    (Refusal::MediumFailed, 0)
+}
+
+fn atomic_failed(error: &MemError) -> Refused {
+    match error {
+        MemError::Misaligned { .. } => (Refusal::Misaligned, ATOMIC_BYTES),
+        _ => (Refusal::MediumFailed, 0),
+    }
+}

@@ -1,0 +1,15 @@
+//! Tests of the endpoint: two of them in one process, joined by byte pipes, under a virtual clock.
+
+mod crash;
+mod faults;
+mod golden;
+mod handshake;
+mod hostile;
+mod messages;
+mod operations;
+mod ordering;
+mod refusals;
+mod scenario;
+mod support;
+mod time;
+mod violations;

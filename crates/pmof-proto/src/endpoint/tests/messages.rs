@@ -1,0 +1,242 @@
+//! Messages, receives, and the credit between them.
+
+use super::support::*;
+use crate::{
+    Completion, ConnectionError, Operation, OperationError, OperationKind, Outcome, Payload, PostError, Refusal,
+    Settings, Signal, limits::RECEIVE_QUEUE_LIMIT,
+};
+
+fn received(completion: &Completion) -> (u64, Option<u32>) {
+    match completion.outcome {
+        Ok(Outcome::Received { len_bytes, immediate }) => (len_bytes, immediate),
+        ref other => panic!("a receive that succeeded expected, found {other:?}"),
+    }
+}
+
+#[test]
+fn messages_before_and_after_their_receives_arrive_in_order() {
+    for chunk in CHUNKS {
+        for receives_first in [0, 3, 6] {
+            let mut pair = Pair::new(settings(true));
+            pair.chunk = chunk;
+            let mut places: Vec<_> = (0..receives_first).map(|_| pair.post_receive(1, 300).1).collect();
+            for index in 0..6 {
+                let bytes = pattern(100 + usize::from(index), index);
+                let (payload, immediate) = (Payload::Inline(&bytes), Some(u32::from(index)));
+                let operation = if index % 2 == 0 {
+                    Operation::Send { payload, immediate }
+                } else {
+                    Operation::Write { key: KEY, offset: 0, payload, immediate }
+                };
+                pair.post(operation);
+            }
+            pair.run();
+            places.extend((receives_first..6).map(|_| pair.post_receive(1, 300).1));
+            pair.run();
+            assert_eq!(pair.sides[0].completions.len(), 6);
+            assert_eq!(pair.sides[1].completions.len(), 6);
+            for (index, (done, place)) in pair.sides[1].completions.iter().zip(&places).enumerate() {
+                assert_eq!(received(done), (100 + index as u64, Some(index as u32)));
+                if index % 2 == 0 {
+                    assert_eq!(done.kind, OperationKind::Receive);
+                    assert_eq!(bytes_of(place)[..100 + index], pattern(100 + index, index as u8));
+                } else {
+                    assert_eq!(done.kind, OperationKind::ReceiveWriteImmediate);
+                    assert_eq!(bytes_of(place), [0; 300], "the bytes went into the region");
+                }
+            }
+            assert_eq!(pair.peek(0, 105), pattern(105, 5));
+        }
+    }
+}
+
+#[test]
+fn messages_wait_for_room_and_keep_their_place_in_the_order() {
+    let mut pair = Pair::new(Settings { inbox_messages: 2, ..settings(false) });
+    for index in 0..5_u64 {
+        pair.post_as(0, send(&[index as u8; 10]), Signal::Always, index);
+    }
+    let payload = Payload::Local(local(b"from memory"));
+    pair.post_as(0, Operation::Send { payload, immediate: None }, Signal::Always, 5);
+    pair.post_as(0, write(0, b"behind the messages"), Signal::Always, 6);
+    pair.run();
+    let done = |pair: &Pair| pair.sides[0].completions.iter().map(|done| done.context).collect::<Vec<_>>();
+    assert_eq!(done(&pair), [0, 1], "two fit into the inbox");
+    assert_eq!(pair.peek(0, 6), [0; 6], "what was posted later does not overtake");
+    assert_eq!(pair.sides[0].endpoint.outstanding(), 5);
+    pair.post_receive(1, 10);
+    pair.run();
+    assert_eq!(done(&pair), [0, 1, 2], "one taken out lets one in");
+    for _ in 0..5 {
+        pair.post_receive(1, 11);
+    }
+    pair.run();
+    assert_eq!(done(&pair), [0, 1, 2, 3, 4, 5, 6]);
+    assert_eq!(pair.peek(0, 6), *b"behind");
+    assert_eq!(pair.sides[1].completions.len(), 6);
+}
+
+#[test]
+fn posted_receives_let_messages_pass_without_the_inbox() {
+    let mut pair = Pair::new(Settings { inbox_messages: 1, ..settings(false) });
+    for _ in 0..50 {
+        pair.post_receive(1, 10);
+        pair.post(send(b"0123456789"));
+    }
+    pair.run();
+    assert_eq!(pair.sides[0].completions.len(), 50);
+    assert_eq!(pair.sides[1].completions.len(), 50);
+}
+
+#[test]
+fn stalled_messages_end_with_the_connection_once_each() {
+    let mut pair = Pair::new(Settings { inbox_messages: 1, ..settings(false) });
+    for index in 0..4 {
+        pair.post_as(0, send(b"m"), Signal::OnError, index);
+    }
+    pair.run();
+    pair.sides[1].endpoint.disconnect();
+    pair.run();
+    let contexts: Vec<_> = pair.sides[0].completions.iter().map(|done| done.context).collect();
+    assert_eq!(contexts, [0, 1, 2, 3], "none was answered, so none is known to have succeeded");
+    assert_eq!(pair.sides[0].endpoint.outstanding(), 0);
+}
+
+#[test]
+fn a_receive_too_small_ends_the_connection_and_both_sides_know_why() {
+    for posted_first in [true, false] {
+        let mut pair = Pair::new(settings(false));
+        if posted_first {
+            pair.post_receive(1, 9);
+            pair.post_receive(1, 100);
+        }
+        pair.post(send(b"0123456789"));
+        pair.run();
+        if !posted_first {
+            assert_eq!(pair.sides[0].completions.pop_front().unwrap().outcome, Ok(Outcome::Done { len_bytes: 10 }));
+            pair.post_receive(1, 9);
+            pair.run();
+        }
+        let too_small = OperationError::ReceiveTooSmall { message_bytes: 10, capacity_bytes: 9 };
+        assert_eq!(pair.sides[1].completions[0].outcome, Err(too_small));
+        let refusal = Refusal::ReceiveTooSmall;
+        assert_eq!(pair.sides[1].endpoint.ended(), Some(&ConnectionError::RefusedHere(refusal)));
+        let told = ConnectionError::Refused { refusal, private_data: Vec::new() };
+        assert_eq!(pair.sides[0].endpoint.ended(), Some(&told));
+        if posted_first {
+            let outcome = &pair.sides[0].completions[0].outcome;
+            assert_eq!(*outcome, Err(OperationError::Refused { refusal, offset: 0, len_bytes: 10, limit: 9 }));
+            assert_eq!(pair.sides[1].completions.len(), 2, "the other receive ended too");
+        }
+    }
+}
+
+#[test]
+fn a_write_with_immediate_needs_no_bytes_of_the_receive() {
+    let mut pair = Pair::new(settings(false));
+    pair.post_receive(1, 0);
+    let payload = Payload::Inline(&[5; 1000]);
+    assert!(pair.outcome(Operation::Write { key: KEY, offset: 0, payload, immediate: Some(7) }).is_ok());
+    assert_eq!(received(&pair.sides[1].completions[0]), (1000, Some(7)));
+}
+
+#[test]
+fn a_receive_whose_message_broke_off_or_is_corrupt_still_has_one_outcome() {
+    // Bytes of the message that arrive.
+    for arrived in [0, 1, 499, 500] {
+        let mut pair = Pair::new(settings(true));
+        let from = pair.wires[0].log.len();
+        if arrived == 500 {
+            pair.wires[0].corrupt = Some((from + 64 + 250, 1));
+        } else {
+            pair.wires[0].cut_after = Some(from + 64 + arrived);
+        }
+        let (first, second) = (pair.post_receive(1, 500).0, pair.post_receive(1, 500).0);
+        pair.chunk = Chunk::Bytes(100);
+        pair.post(send(&[1; 500]));
+        pair.run();
+        let tickets: Vec<_> = pair.sides[1].completions.iter().map(|done| done.ticket).collect();
+        assert_eq!(tickets, [first, second], "{arrived} bytes");
+        assert!(pair.sides[1].completions.iter().all(|done| done.outcome.is_err()));
+        assert!(pair.sides[0].completions[0].outcome.is_err());
+    }
+}
+
+#[test]
+fn credit_for_a_peer_that_reads_nothing_does_not_pile_up() {
+    let mut pair = Pair::new(settings(false));
+    pair.wires[1].window_bytes = 0;
+    // A peer that needs no credit, since receives are posted, and asks for no replies.
+    for sequence in 1..=1000 {
+        pair.post_receive(1, 1);
+        pair.inject_frame(0, &crate::frame::Frame::new(crate::frame::Opcode::Send, sequence));
+    }
+    pair.run();
+    assert_eq!(pair.sides[1].completions.len(), 1000);
+    assert_eq!(pair.sides[1].endpoint.output_waiting_bytes(), 64, "one notice waits");
+    // When the peer reads again, one more notice tells of all the rest.
+    pair.sides[0].endpoint.messages.sent = 1000;
+    pair.wires[1].window_bytes = usize::MAX;
+    pair.run();
+    assert!(pair.sides[0].endpoint.is_established());
+    assert!(pair.sides[0].endpoint.messages.may_send(&pair.sides[0].endpoint.agreed));
+    assert_eq!(pair.sides[1].endpoint.messages.told, 1000);
+}
+
+#[test]
+fn receives_are_bounded() {
+    let mut pair = Pair::new(settings(false));
+    let into = local(b"");
+    let endpoint = &mut pair.sides[0].endpoint;
+    for index in 0..RECEIVE_QUEUE_LIMIT {
+        endpoint.post_receive(into.clone(), index as u64).unwrap();
+    }
+    let full = PostError::ReceiveQueueFull { limit: RECEIVE_QUEUE_LIMIT };
+    assert_eq!(endpoint.post_receive(into, 0), Err(full));
+    endpoint.disconnect();
+    pair.run();
+    assert_eq!(pair.sides[0].completions.len(), RECEIVE_QUEUE_LIMIT);
+}
+
+#[test]
+fn receives_may_be_posted_before_the_connection_stands() {
+    let mut pair = Pair::apart([settings(false); 2], b"");
+    pair.post_receive(1, 10);
+    pair.post_receive(0, 10);
+    pair.connect();
+    for side in 0..2 {
+        pair.post_as(side, send(b"early"), Signal::Always, 0);
+    }
+    pair.run();
+    for side in &pair.sides {
+        assert!(side.completions.iter().any(|done| done.kind == OperationKind::Receive && done.outcome.is_ok()));
+    }
+}
+
+#[test]
+fn this_sides_own_memory_failing_is_not_blamed_on_the_peer() {
+    use pmof_mem::{
+        MediumKind,
+        faults::{FailNth, FaultPoint},
+    };
+    let failing = || {
+        let memory = FailNth::new(Plain::new(100, MediumKind::Anonymous), FaultPoint::Store, 1);
+        crate::LocalSlice { memory: std::sync::Arc::new(memory), offset: 0, len_bytes: 100 }
+    };
+    // A message that waited, and the destination of a read.
+    let mut pair = Pair::new(settings(false));
+    pair.post(send(b"waits"));
+    pair.run();
+    pair.sides[1].endpoint.post_receive(failing(), 0).unwrap();
+    pair.run();
+    assert_eq!(pair.sides[0].endpoint.ended(), Some(&ConnectionError::Closed));
+    let own = pair.sides[1].endpoint.ended().cloned();
+    assert!(matches!(own, Some(ConnectionError::LocalMemoryFailed { .. })), "{own:?}");
+    assert_eq!(pair.sides[1].completions.len(), 1);
+
+    let mut pair = Pair::new(settings(false));
+    assert!(pair.outcome(Operation::Read { key: KEY, offset: 0, into: failing() }).is_err());
+    let own = pair.sides[0].endpoint.ended().cloned();
+    assert!(matches!(own, Some(ConnectionError::LocalMemoryFailed { .. })), "{own:?}");
+    assert_eq!(pair.sides[1].endpoint.ended(), Some(&ConnectionError::Closed));
+}
