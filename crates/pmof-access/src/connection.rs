@@ -1,0 +1,399 @@
+//! Connections: posting operations, and what happens to the connection itself.
+
+use std::{
+    net::SocketAddr,
+    ops::RangeBounds,
+    sync::{Arc, MutexGuard},
+    time::Duration,
+};
+
+use pmof_mem::Durability;
+use pmof_proto::{
+    Access, ConnectionError, DescriptorError, Event, Operation, Payload, PostError, Refusal, Signal, Ticket,
+};
+
+use crate::{
+    CompletionQueue, ConnectionId, Method, RegionSlice, RemoteRegion,
+    link::{BORROW_MIN_BYTES, Link, LinkCore},
+    region::resolve,
+};
+
+/// Bytes that held batches may keep waiting: enough to fill system calls, little enough to keep the wire busy.
+const HOLD_MAX_BYTES: usize = 256 << 10;
+
+/// Bytes to write or send.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Source<'a> {
+    /// Bytes of the caller: free again when the call returns.
+    Bytes(&'a [u8]),
+    /// Registered memory: sent from where it lies, and to be left unchanged until the completion.
+    Region(RegionSlice),
+}
+
+impl<'a, B: AsRef<[u8]> + ?Sized> From<&'a B> for Source<'a> {
+    fn from(bytes: &'a B) -> Self {
+        Self::Bytes(bytes.as_ref())
+    }
+}
+
+impl From<RegionSlice> for Source<'_> {
+    fn from(slice: RegionSlice) -> Self {
+        Self::Region(slice)
+    }
+}
+
+/// What happened to a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ConnectionEvent {
+    /// Operations may be posted.
+    Established,
+    /// One of the two sides closed in order.
+    Closed,
+    /// The connection ended for this reason; outcomes not yet known stay unknown.
+    Lost(ConnectionError),
+}
+
+/// An ordered channel to the other side: operations take effect there in the order posted here.
+///
+/// Dropping it closes it in order, without waiting.
+#[derive(Debug)]
+pub struct Connection {
+    link: Arc<Link>,
+    queue: CompletionQueue,
+    peer_address: Option<SocketAddr>,
+    private_data: Vec<u8>,
+}
+
+impl Connection {
+    pub(crate) fn new(
+        link: Arc<Link>,
+        queue: CompletionQueue,
+        peer_address: Option<SocketAddr>,
+        private_data: Vec<u8>,
+    ) -> Self {
+        Self { link, queue, peer_address, private_data }
+    }
+
+    /// The connection's name in completions.
+    pub fn id(&self) -> ConnectionId {
+        ConnectionId(self.link.id)
+    }
+
+    /// The other side's address, where the transport has one.
+    pub fn peer_address(&self) -> Option<SocketAddr> {
+        self.peer_address
+    }
+
+    /// What the other side's application sent along when connecting or accepting.
+    pub fn private_data(&self) -> &[u8] {
+        &self.private_data
+    }
+
+    /// The queue that collects this connection's outcomes.
+    pub fn queue(&self) -> &CompletionQueue {
+        &self.queue
+    }
+
+    /// Reads a descriptor of the other side's memory.
+    pub fn remote_region(&self, descriptor: &[u8]) -> Result<RemoteRegion, DescriptorError> {
+        RemoteRegion::from_descriptor(descriptor)
+    }
+
+    /// True while operations may be posted.
+    pub fn is_established(&self) -> bool {
+        self.link.lock().endpoint.is_established()
+    }
+
+    /// Why the connection ended, if it has.
+    pub fn ended(&self) -> Option<ConnectionError> {
+        self.link.lock().endpoint.ended().cloned()
+    }
+
+    /// Operations posted whose outcome is not known.
+    pub fn outstanding(&self) -> usize {
+        self.link.lock().endpoint.outstanding()
+    }
+
+    /// How flushes of this connection reach the target's persistence domain.
+    pub fn flush_method(&self) -> Method {
+        Method::SendAfterWrite
+    }
+
+    /// Drives the queue until an operation can be posted again, at most `timeout`. False when the time is up; true also
+    /// when the connection has ended, which posting then tells.
+    pub fn wait_send_room(&self, timeout: Duration) -> bool {
+        self.queue.wait_until(timeout, || self.link.lock().endpoint.has_room().then_some(())).is_some()
+    }
+
+    /// Starts a batch: what is posted in it goes out together when it is submitted or dropped.
+    ///
+    /// The connection is locked meanwhile; polling its queue does not move it on.
+    pub fn batch(&self) -> Batch<'_> {
+        Batch { connection: self, core: self.link.lock(), signal: Signal::Always, context: 0, held: false }
+    }
+
+    /// Posts one write of at most 1 GiB at `offset` (bytes) of the region.
+    pub fn write<'a>(&self, to: &RemoteRegion, offset: u64, from: impl Into<Source<'a>>) -> Result<Ticket, PostError> {
+        self.batch().write(to, offset, from)
+    }
+
+    /// Posts a read of the slice's length, from `offset` (bytes) of the region.
+    pub fn read(&self, from: &RemoteRegion, offset: u64, into: RegionSlice) -> Result<Ticket, PostError> {
+        self.batch().read(from, offset, into)
+    }
+
+    /// Posts a flush: brings all earlier writes of this connection in the range to `level`.
+    pub fn flush(
+        &self,
+        region: &RemoteRegion,
+        range: impl RangeBounds<u64>,
+        level: Durability,
+    ) -> Result<Ticket, PostError> {
+        self.batch().flush(region, range, level)
+    }
+
+    /// Posts a message.
+    pub fn send<'a>(&self, from: impl Into<Source<'a>>) -> Result<Ticket, PostError> {
+        self.batch().send(from)
+    }
+
+    /// Posts a receive for the next message that has none; `context` comes back with its completion.
+    pub fn receive(&self, into: RegionSlice, context: u64) -> Result<Ticket, PostError> {
+        let mut batch = self.batch();
+        batch.core.endpoint.post_receive(into.0, context)
+    }
+
+    /// The next event, waiting for it at most `timeout`.
+    pub fn next_event(&self, timeout: Duration) -> Option<ConnectionEvent> {
+        self.queue.wait_until(timeout, || self.link.lock().events.pop_front().map(event_of))
+    }
+
+    /// Closes in order: what was posted is still sent; outcomes not yet known stay unknown. Does not wait.
+    pub fn disconnect(&self) {
+        let mut core = self.link.lock();
+        core.endpoint.disconnect();
+        self.settle(&mut core);
+    }
+
+    /// Waits for the end of the handshake.
+    pub(crate) fn wait_established(&mut self, timeout: Duration) -> Option<Result<(), ConnectionError>> {
+        let event = self.queue.wait_until(timeout, || self.link.lock().events.pop_front())?;
+        Some(match event {
+            Event::Established { private_data } => {
+                self.private_data = private_data;
+                self.link.lock().events.push_front(Event::Established { private_data: Vec::new() });
+                Ok(())
+            }
+            Event::Ended(why) => Err(why),
+            Event::Requested { .. } => Err(ConnectionError::Malformed { what: "a request where an answer was due" }),
+        })
+    }
+
+    pub(crate) fn take_wire_error(&self) -> Option<std::io::Error> {
+        self.link.lock().wire_error.take()
+    }
+
+    /// Hands over what finished while posting, and has the wire watched for what is left to send.
+    fn settle(&self, core: &mut LinkCore) {
+        let driver = &self.queue.shared.driver;
+        let ended = core.endpoint.ended().is_some();
+        if ended {
+            core.drive(|| driver.now());
+        }
+        if driver.collect(self.link.id, core) || ended {
+            driver.tell();
+        }
+        core.update_interest();
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.disconnect();
+    }
+}
+
+/// Operations that go out together.
+#[derive(Debug)]
+pub struct Batch<'c> {
+    connection: &'c Connection,
+    core: MutexGuard<'c, LinkCore>,
+    signal: Signal,
+    context: u64,
+    /// What was posted may wait for the next batch.
+    held: bool,
+}
+
+impl Batch<'_> {
+    /// When the operations posted from now on complete; [`Signal::Always`] at first.
+    pub fn signal(&mut self, signal: Signal) -> &mut Self {
+        self.signal = signal;
+        self
+    }
+
+    /// The number that comes back with the completions of the operations posted from now on; 0 at first.
+    pub fn context(&mut self, context: u64) -> &mut Self {
+        self.context = context;
+        self
+    }
+
+    /// Posts a write at `offset` (bytes) of the region.
+    pub fn write<'a>(
+        &mut self,
+        to: &RemoteRegion,
+        offset: u64,
+        from: impl Into<Source<'a>>,
+    ) -> Result<Ticket, PostError> {
+        self.write_maybe_immediate(to, offset, from.into(), None)
+    }
+
+    /// Posts a write that also consumes a receive at the other side and hands it `immediate`.
+    pub fn write_with_immediate<'a>(
+        &mut self,
+        to: &RemoteRegion,
+        offset: u64,
+        from: impl Into<Source<'a>>,
+        immediate: u32,
+    ) -> Result<Ticket, PostError> {
+        self.write_maybe_immediate(to, offset, from.into(), Some(immediate))
+    }
+
+    /// Posts a read of the slice's length, from `offset` (bytes) of the region.
+    pub fn read(&mut self, from: &RemoteRegion, offset: u64, into: RegionSlice) -> Result<Ticket, PostError> {
+        from.check(Access::READ, "remote reads", offset, into.0.len_bytes)?;
+        self.post(Operation::Read { key: from.key(), offset, into: into.0 })
+    }
+
+    /// Posts a flush: brings all earlier writes of this connection in the range to `level`.
+    pub fn flush(
+        &mut self,
+        region: &RemoteRegion,
+        range: impl RangeBounds<u64>,
+        level: Durability,
+    ) -> Result<Ticket, PostError> {
+        let (offset, len_bytes) = resolve(range, region.len_bytes())?;
+        region.check_flush(level)?;
+        self.post(Operation::Flush { key: region.key(), offset, len_bytes, level })
+    }
+
+    /// Posts an atomic write of 8 bytes (`value` as little-endian) at an offset divisible by 8: whole or not at all, also
+    /// in a crash.
+    pub fn atomic_write(&mut self, to: &RemoteRegion, offset: u64, value: u64) -> Result<Ticket, PostError> {
+        check_atomic(to, Access::WRITE, "remote writes", offset)?;
+        self.post(Operation::AtomicWrite { key: to.key(), offset, value })
+    }
+
+    /// Posts a compare-and-swap of 8 bytes; completes with the number that was there.
+    pub fn compare_and_swap(
+        &mut self,
+        at: &RemoteRegion,
+        offset: u64,
+        expected: u64,
+        new: u64,
+    ) -> Result<Ticket, PostError> {
+        check_atomic(at, Access::ATOMIC, "remote atomic operations", offset)?;
+        self.post(Operation::CompareAndSwap { key: at.key(), offset, expected, new })
+    }
+
+    /// Posts a wrapping addition to 8 bytes; completes with the number that was there.
+    pub fn fetch_and_add(&mut self, at: &RemoteRegion, offset: u64, addend: u64) -> Result<Ticket, PostError> {
+        check_atomic(at, Access::ATOMIC, "remote atomic operations", offset)?;
+        self.post(Operation::FetchAndAdd { key: at.key(), offset, addend })
+    }
+
+    /// Posts a message.
+    pub fn send<'a>(&mut self, from: impl Into<Source<'a>>) -> Result<Ticket, PostError> {
+        self.post_payload(from.into(), |payload| Operation::Send { payload, immediate: None })
+    }
+
+    /// Posts a message that hands `immediate` to its receive.
+    pub fn send_with_immediate<'a>(
+        &mut self,
+        from: impl Into<Source<'a>>,
+        immediate: u32,
+    ) -> Result<Ticket, PostError> {
+        self.post_payload(from.into(), |payload| Operation::Send { payload, immediate: Some(immediate) })
+    }
+
+    /// Sends what was posted. Dropping the batch does the same.
+    pub fn submit(self) {}
+
+    /// Lets what was posted wait, to go out with the next batch or when the queue is next polled; beyond 256 KiB it goes
+    /// out now.
+    pub fn hold(mut self) {
+        self.held = self.core.endpoint.output_waiting_bytes() < HOLD_MAX_BYTES;
+    }
+
+    fn write_maybe_immediate(
+        &mut self,
+        to: &RemoteRegion,
+        offset: u64,
+        from: Source<'_>,
+        immediate: Option<u32>,
+    ) -> Result<Ticket, PostError> {
+        let len_bytes = match &from {
+            Source::Bytes(bytes) => bytes.len() as u64,
+            Source::Region(slice) => slice.0.len_bytes,
+        };
+        to.check(Access::WRITE, "remote writes", offset, len_bytes)?;
+        let key = to.key();
+        self.post_payload(from, |payload| Operation::Write { key, offset, payload, immediate })
+    }
+
+    fn post_payload<'a>(
+        &mut self,
+        from: Source<'a>,
+        operation: impl FnOnce(Payload<'a>) -> Operation<'a>,
+    ) -> Result<Ticket, PostError> {
+        match from {
+            Source::Region(slice) => self.post(operation(Payload::Local(slice.0))),
+            Source::Bytes(bytes) => {
+                let large = bytes.len() >= BORROW_MIN_BYTES;
+                let operation = operation(Payload::Inline(bytes));
+                // A message may have to wait for room at the other side, so it is always copied.
+                let message = matches!(operation, Operation::Send { .. } | Operation::Write { immediate: Some(_), .. });
+                if !large || message || !self.core.endpoint.may_borrow() {
+                    return self.post(operation);
+                }
+                let Operation::Write { key, offset, .. } = operation else { return self.post(operation) };
+                let payload = Payload::Borrowed(bytes);
+                let ticket = self.post(Operation::Write { key, offset, payload, immediate: None })?;
+                self.core.send_borrowed(bytes);
+                Ok(ticket)
+            }
+        }
+    }
+
+    fn post(&mut self, operation: Operation<'_>) -> Result<Ticket, PostError> {
+        self.core.endpoint.post(operation, self.signal, self.context)
+    }
+}
+
+impl Drop for Batch<'_> {
+    fn drop(&mut self) {
+        let driver = &self.connection.queue.shared.driver;
+        if !self.held {
+            self.core.flush_output();
+        } else if driver.signal().is_some() || driver.asks_epoll() {
+            // Nobody polls a queue that has a thread, and one with many connections polls those that are ready.
+            self.core.watch_output();
+        }
+        self.connection.settle(&mut self.core);
+    }
+}
+
+fn check_atomic(region: &RemoteRegion, right: Access, name: &'static str, offset: u64) -> Result<(), PostError> {
+    region.check(right, name, offset, 8)?;
+    if offset.is_multiple_of(8) { Ok(()) } else { Err(PostError::Misaligned { offset }) }
+}
+
+fn event_of(event: Event) -> ConnectionEvent {
+    match event {
+        Event::Established { .. } => ConnectionEvent::Established,
+        Event::Ended(ConnectionError::Closed | ConnectionError::ClosedHere) => ConnectionEvent::Closed,
+        Event::Ended(why) => ConnectionEvent::Lost(why),
+        Event::Requested { .. } => ConnectionEvent::Lost(ConnectionError::RefusedHere(Refusal::Malformed)),
+    }
+}

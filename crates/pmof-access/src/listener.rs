@@ -1,0 +1,281 @@
+//! Listening for connection requests.
+
+use std::{
+    net::SocketAddr,
+    os::fd::{AsFd, OwnedFd},
+    sync::Arc,
+    time::Duration,
+};
+
+use pmof_proto::{Endpoint, Refusal, Settings, limits};
+use rustix::{
+    io::Errno,
+    net::{
+        AddressFamily, SocketFlags, SocketType, accept_with, bind, getpeername, getsockname, ipproto, listen,
+        socket_with, sockopt,
+    },
+};
+
+use crate::{
+    CompletionQueue, ConnectError, Connection, SetupError,
+    clock::Clock,
+    driver::{Driver, next_link_id},
+    error::system,
+    link::Link,
+    peer::{DEFAULT_LOSS_TIMEOUT, PeerShared},
+    poller::Interest,
+    sim::SimNetwork,
+    wire::{Wire, tcp::TcpWire},
+};
+
+/// Connections that the kernel keeps while the application does not take them.
+const BACKLOG: i32 = 1024;
+
+/// Handshakes under way at once. Beyond it the oldest is dropped: slow clients cannot shut others out.
+const HANDSHAKES_MAX: usize = 1024;
+
+/// New connections taken between two looks at the handshakes under way.
+const ACCEPTS_PER_TURN: usize = 64;
+
+/// Default time for a client to say what it wants.
+pub const DEFAULT_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Settings of a listener.
+#[derive(Clone, Copy, Debug)]
+pub struct ListenOptions {
+    /// What this side takes.
+    pub settings: Settings,
+    /// Time for a client to finish its request.
+    pub handshake_timeout: Duration,
+}
+
+impl Default for ListenOptions {
+    fn default() -> Self {
+        Self { settings: Settings::default(), handshake_timeout: DEFAULT_HANDSHAKE_TIMEOUT }
+    }
+}
+
+/// What goes with an acceptance.
+#[derive(Clone, Debug)]
+pub struct AcceptOptions {
+    /// For the other side's application, at most [`limits::ACCEPT_PRIVATE_MAX_BYTES`].
+    pub private_data: Vec<u8>,
+    /// Time without an answer that is due, after which the connection counts as lost.
+    pub loss_timeout: Duration,
+}
+
+impl Default for AcceptOptions {
+    fn default() -> Self {
+        Self { private_data: Vec::new(), loss_timeout: DEFAULT_LOSS_TIMEOUT }
+    }
+}
+
+#[derive(Debug)]
+enum Door {
+    Tcp(OwnedFd),
+    Sim(Arc<SimNetwork>, u16),
+}
+
+/// A connection that nobody has said anything on, and where it comes from.
+type Incoming = (Box<dyn Wire>, Option<SocketAddr>);
+
+/// Takes connection requests on one address. Handshakes under way are moved on by [`next_request`](Self::next_request).
+#[derive(Debug)]
+pub struct Listener {
+    peer: Arc<PeerShared>,
+    driver: Arc<Driver>,
+    door: Door,
+    address: SocketAddr,
+    options: ListenOptions,
+}
+
+impl Listener {
+    pub(crate) fn tcp(peer: Arc<PeerShared>, address: SocketAddr, options: ListenOptions) -> Result<Self, SetupError> {
+        if !address.ip().is_loopback() {
+            return Err(SetupError::NotLoopback { address });
+        }
+        let failed = |errno: Errno| SetupError::Listen { address, source: errno.into() };
+        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP)).map_err(failed)?;
+        // A target that was killed must be able to come back on its port at once.
+        sockopt::set_socket_reuseaddr(&socket, true).map_err(failed)?;
+        bind(&socket, &address).map_err(failed)?;
+        listen(&socket, BACKLOG).map_err(failed)?;
+        let address = getsockname(&socket)
+            .ok()
+            .and_then(|name| SocketAddr::try_from(name).ok())
+            .ok_or_else(|| failed(Errno::INVAL))?;
+        let driver = Driver::new(&Clock::real(), None)?;
+        if let Some(poller) = driver.poller() {
+            // No connection has the number 0.
+            poller.add(socket.as_fd(), 0, Interest { input: true, output: false }).map_err(system("epoll_ctl"))?;
+        }
+        Ok(Self { peer, driver, door: Door::Tcp(socket), address, options })
+    }
+
+    pub(crate) fn sim(
+        peer: Arc<PeerShared>,
+        network: &Arc<SimNetwork>,
+        port: u16,
+        options: ListenOptions,
+    ) -> Result<Self, SetupError> {
+        let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let port = network.listen(port).map_err(|source| SetupError::Listen { address: at(port), source })?;
+        let driver = Driver::new(&Clock::Virtual(Arc::clone(network)), None)?;
+        Ok(Self { peer, driver, door: Door::Sim(Arc::clone(network), port), address: at(port), options })
+    }
+
+    /// Where it listens, with the port that was picked.
+    pub fn local_address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The next connection request, waiting for it at most `timeout`.
+    ///
+    /// # Errors
+    /// [`SetupError::System`] when the process is out of file descriptors or memory. Waiting requests stay; call again
+    /// after a while.
+    pub fn next_request(&self, timeout: Duration) -> Result<Option<ConnectionRequest>, SetupError> {
+        let deadline = self.driver.now().saturating_add(timeout);
+        loop {
+            let accepted = self.accept_waiting()?;
+            let moved = self.driver.drive();
+            let mut request = self.take_request();
+            if request.is_some() {
+                return Ok(request);
+            }
+            if self.driver.now() >= deadline || self.driver.take_interrupt() {
+                return Ok(None);
+            }
+            if !accepted && !moved {
+                self.driver.rest(deadline, &mut || {
+                    request = self.take_request();
+                    request.is_some() || self.driver.is_interrupted()
+                });
+                if request.is_some() {
+                    return Ok(request);
+                }
+            }
+        }
+    }
+
+    /// Ends the present wait for a request as if its time were up, or else the next one.
+    pub fn interrupt(&self) {
+        self.driver.interrupt();
+    }
+
+    fn take_request(&self) -> Option<ConnectionRequest> {
+        let (link, private_data) = self.driver.take_request()?;
+        let peer_address = link.peer_address;
+        Some(ConnectionRequest { driver: Arc::clone(&self.driver), link: Some(link), private_data, peer_address })
+    }
+
+    /// Takes new connections in. True if there were any.
+    fn accept_waiting(&self) -> Result<bool, SetupError> {
+        let mut any = false;
+        for _ in 0..ACCEPTS_PER_TURN {
+            let Some((wire, peer_address)) = self.accept_one()? else { break };
+            if self.driver.len() >= HANDSHAKES_MAX {
+                self.driver.remove_oldest();
+            }
+            let endpoint = Endpoint::target(self.options.settings, Arc::clone(&self.peer.regions));
+            let link = Link::new(next_link_id(), endpoint, wire, self.options.handshake_timeout, peer_address);
+            self.driver.add(&link)?;
+            any = true;
+        }
+        Ok(any)
+    }
+
+    fn accept_one(&self) -> Result<Option<Incoming>, SetupError> {
+        let socket = match &self.door {
+            Door::Sim(network, port) => {
+                return Ok(network.accept(*port).map(|wire| (Box::new(wire) as Box<dyn Wire>, None)));
+            }
+            Door::Tcp(socket) => accept_with(socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC),
+        };
+        let socket = match socket {
+            Ok(socket) => socket,
+            // The client gave up before it was its turn.
+            Err(Errno::WOULDBLOCK | Errno::INTR | Errno::CONNABORTED) => return Ok(None),
+            Err(errno) => return Err(system("accept4")(errno)),
+        };
+        let peer_address = getpeername(&socket).ok().flatten().and_then(|name| SocketAddr::try_from(name).ok());
+        // A connection that broke already fails here; the next one may not.
+        Ok(TcpWire::new(socket, DEFAULT_LOSS_TIMEOUT).ok().map(|wire| (Box::new(wire) as Box<dyn Wire>, peer_address)))
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Door::Sim(network, port) = &self.door {
+            network.close_port(*port);
+        }
+    }
+}
+
+/// Someone asks for a connection. Dropping it rejects.
+#[derive(Debug)]
+pub struct ConnectionRequest {
+    driver: Arc<Driver>,
+    link: Option<Arc<Link>>,
+    private_data: Vec<u8>,
+    peer_address: Option<SocketAddr>,
+}
+
+impl ConnectionRequest {
+    /// What the other side's application sent along.
+    pub fn private_data(&self) -> &[u8] {
+        &self.private_data
+    }
+
+    /// Where the request comes from.
+    pub fn peer_address(&self) -> Option<SocketAddr> {
+        self.peer_address
+    }
+
+    /// Takes the request; the connection's outcomes go to `queue`. Operations may be posted at once.
+    pub fn accept(mut self, queue: &CompletionQueue, options: &AcceptOptions) -> Result<Connection, ConnectError> {
+        check_private_data(&options.private_data, limits::ACCEPT_PRIVATE_MAX_BYTES)?;
+        let Some(link) = self.link.take() else {
+            return Err(ConnectError::Unreachable { address: String::new(), why: "the request is gone".into() });
+        };
+        {
+            let mut core = link.lock();
+            core.set_loss_timeout(options.loss_timeout);
+            core.endpoint.accept(&options.private_data);
+            core.flush_output();
+        }
+        queue.shared.driver.add(&link)?;
+        Ok(Connection::new(link, queue.clone(), self.peer_address, std::mem::take(&mut self.private_data)))
+    }
+
+    /// Refuses it; `private_data` (at most [`limits::REJECT_PRIVATE_MAX_BYTES`]) tells the other side why.
+    pub fn reject(mut self, refusal: Refusal, private_data: &[u8]) -> Result<(), ConnectError> {
+        check_private_data(private_data, limits::REJECT_PRIVATE_MAX_BYTES)?;
+        self.reject_now(refusal, private_data);
+        Ok(())
+    }
+
+    fn reject_now(&mut self, refusal: Refusal, private_data: &[u8]) {
+        if let Some(link) = self.link.take() {
+            let mut core = link.lock();
+            core.endpoint.reject(refusal, private_data);
+            core.drive(|| self.driver.now());
+            drop(core);
+            // The listener sees to it that the answer is read; where it cannot watch one more, the connection just ends.
+            let _ = self.driver.add(&link);
+        }
+    }
+}
+
+impl Drop for ConnectionRequest {
+    fn drop(&mut self) {
+        self.reject_now(Refusal::Rejected, &[]);
+    }
+}
+
+pub(crate) fn check_private_data(private_data: &[u8], limit_bytes: usize) -> Result<(), ConnectError> {
+    let len_bytes = private_data.len();
+    if len_bytes > limit_bytes { Err(ConnectError::PrivateData { len_bytes, limit_bytes }) } else { Ok(()) }
+}

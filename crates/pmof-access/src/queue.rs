@@ -1,0 +1,282 @@
+//! Completion queues: where the outcomes of many connections are collected.
+
+use std::{
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use pmof_proto::{Completion as ProtoCompletion, OperationError, OperationKind, Outcome, Ticket};
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::{
+    SetupError,
+    clock::Clock,
+    driver::{Driver, ReadySignal},
+    error::system,
+};
+
+/// Spinning before parking, by default: about what a persist over loopback takes, so that a lone operation is seldom
+/// slowed by going to sleep, and an idle queue costs nothing.
+pub const DEFAULT_SPIN: Duration = Duration::from_micros(50);
+
+/// Names a connection of this process; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId(pub(crate) u64);
+
+/// The outcome of an operation or receive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// The connection that it was posted on.
+    pub connection: ConnectionId,
+    /// What posting returned.
+    pub ticket: Ticket,
+    /// The number given when posting.
+    pub context: u64,
+    /// What was posted.
+    pub kind: OperationKind,
+    /// How it ended.
+    pub outcome: Result<Outcome, OperationError>,
+}
+
+impl Completion {
+    pub(crate) fn new(connection: ConnectionId, inner: ProtoCompletion) -> Self {
+        let ProtoCompletion { ticket, context, kind, outcome } = inner;
+        Self { connection, ticket, context, kind, outcome }
+    }
+}
+
+/// How long a wait spins before it parks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waiting {
+    /// Spins so long after the last byte moved, then sleeps until the kernel reports something.
+    Adaptive {
+        /// Time without any progress before sleeping.
+        spin: Duration,
+    },
+    /// Never sleeps: the lowest latency for a core of its own.
+    BusyPoll,
+}
+
+/// Who moves the bytes of a queue's connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Whoever polls or waits on the queue. Remote operations on this side's regions are served only then.
+    Caller,
+    /// A thread of the queue: remote operations are served whatever the application does.
+    Thread,
+}
+
+/// Settings of a completion queue.
+#[derive(Clone, Copy, Debug)]
+pub struct QueueOptions {
+    /// How to wait.
+    pub waiting: Waiting,
+    /// Who makes progress.
+    pub progress: Progress,
+}
+
+impl Default for QueueOptions {
+    fn default() -> Self {
+        Self { waiting: Waiting::Adaptive { spin: DEFAULT_SPIN }, progress: Progress::Caller }
+    }
+}
+
+/// Collects the outcomes of any number of connections. Handles are cheap to clone; all methods may be called from several
+/// threads.
+#[derive(Clone, Debug)]
+pub struct CompletionQueue {
+    pub(crate) shared: Arc<QueueShared>,
+}
+
+#[derive(Debug)]
+pub(crate) struct QueueShared {
+    pub(crate) driver: Arc<Driver>,
+    waiting: Waiting,
+    thread: Option<ProgressThread>,
+}
+
+impl CompletionQueue {
+    pub(crate) fn new(clock: &Clock, options: QueueOptions) -> Result<Self, SetupError> {
+        let threaded = options.progress == Progress::Thread && matches!(clock, Clock::Real(_));
+        let signal = threaded.then(ReadySignal::new).transpose()?;
+        let driver = Driver::new(clock, signal)?;
+        let thread = threaded.then(|| ProgressThread::start(&driver, options.waiting)).transpose()?;
+        Ok(Self { shared: Arc::new(QueueShared { driver, waiting: options.waiting, thread }) })
+    }
+
+    /// The next outcome that is there now. Never waits.
+    pub fn poll(&self) -> Option<Completion> {
+        let driver = &self.shared.driver;
+        if let Some(completion) = driver.take_ready() {
+            return Some(completion);
+        }
+        if self.shared.thread.is_none() {
+            driver.drive();
+        }
+        driver.take_ready()
+    }
+
+    /// Appends up to `max` outcomes that are there now; returns how many. Never waits.
+    pub fn poll_many(&self, max: usize, into: &mut Vec<Completion>) -> usize {
+        let before = into.len();
+        while into.len() - before < max {
+            match self.poll() {
+                Some(completion) => into.push(completion),
+                None => break,
+            }
+        }
+        into.len() - before
+    }
+
+    /// The next outcome, waiting for it at most `timeout`.
+    pub fn wait(&self, timeout: Duration) -> Option<Completion> {
+        self.wait_until(timeout, || self.shared.driver.take_ready())
+    }
+
+    /// Waits for the outcome of one operation. Outcomes of others that come meanwhile stay for the next poll, in order.
+    pub fn wait_for(&self, connection: ConnectionId, ticket: Ticket, timeout: Duration) -> Option<Completion> {
+        self.wait_until(timeout, || self.shared.driver.take_ready_where(connection, ticket))
+    }
+
+    /// Ends the present wait on this queue as if its time were up, or else the next one. For stopping a waiting thread.
+    pub fn interrupt(&self) {
+        self.shared.driver.interrupt();
+    }
+
+    /// Forgets the outcomes of one connection that were not collected yet.
+    pub fn discard(&self, connection: ConnectionId) {
+        self.shared.driver.discard_ready(connection);
+    }
+
+    /// Drives the connections until `done` gives something or the time is up.
+    pub(crate) fn wait_until<T>(&self, timeout: Duration, mut done: impl FnMut() -> Option<T>) -> Option<T> {
+        if let Some(found) = done() {
+            return Some(found);
+        }
+        let driver = &self.shared.driver;
+        let mut now = driver.now();
+        let deadline = now.saturating_add(timeout);
+        let mut moved_at = now;
+        loop {
+            let moved = self.shared.thread.is_none() && driver.drive_at(now);
+            // The clock is read only after that: an outcome does not wait for it.
+            if let Some(found) = done() {
+                return Some(found);
+            }
+            now = driver.now();
+            if now >= deadline || driver.take_interrupt() {
+                return None;
+            }
+            if moved {
+                moved_at = now;
+            } else if must_rest(self.shared.waiting, now.saturating_sub(moved_at), &driver.clock) {
+                let mut found = None;
+                driver.rest(deadline, &mut || {
+                    found = done();
+                    found.is_some() || driver.is_interrupted()
+                });
+                if found.is_some() {
+                    return found;
+                }
+                now = driver.now();
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+    }
+}
+
+/// Readable when a poll may find something. Poll until `None` before waiting for it: what was collected already does not
+/// show. Where the caller makes progress, limits of time are noticed by polling alone, so wait for no longer than a loss
+/// may go unnoticed.
+impl AsFd for CompletionQueue {
+    /// # Panics
+    /// On the simulated network, which the kernel does not know.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match (self.shared.driver.signal(), self.shared.driver.poller()) {
+            (Some(signal), _) => signal.as_fd(),
+            (None, Some(poller)) => poller.as_fd(),
+            (None, None) => panic!("a simulated network has no file descriptors"),
+        }
+    }
+}
+
+/// Whether a thread that has seen nothing move for `idle` goes to sleep. A virtual clock goes on only then.
+fn must_rest(waiting: Waiting, idle: Duration, clock: &Clock) -> bool {
+    match (clock, waiting) {
+        (Clock::Virtual(_), _) => true,
+        (Clock::Real(_), Waiting::Adaptive { spin }) => idle >= spin,
+        (Clock::Real(_), Waiting::BusyPoll) => false,
+    }
+}
+
+#[derive(Debug)]
+struct ProgressThread {
+    driver: Arc<Driver>,
+    stop: Arc<AtomicBool>,
+    handle: Option<JoinHandle<()>>,
+}
+
+impl ProgressThread {
+    fn start(driver: &Arc<Driver>, waiting: Waiting) -> Result<Self, SetupError> {
+        let stop = Arc::new(AtomicBool::new(false));
+        // Nobody else has the driver yet.
+        driver.lead_for_good();
+        let (driver_there, stop_there) = (Arc::clone(driver), Arc::clone(&stop));
+        let handle = std::thread::Builder::new()
+            .name("pmof-progress".to_owned())
+            .spawn(move || make_progress(&driver_there, &stop_there, waiting))
+            .map_err(|source| SetupError::System { call: "clone", source })?;
+        Ok(Self { driver: Arc::clone(driver), stop, handle: Some(handle) })
+    }
+}
+
+fn make_progress(driver: &Driver, stop: &AtomicBool, waiting: Waiting) {
+    let mut moved_at = driver.now();
+    while !stop.load(Ordering::SeqCst) {
+        let moved = driver.drive();
+        let now = driver.now();
+        if moved {
+            moved_at = now;
+        } else if must_rest(waiting, now.saturating_sub(moved_at), &driver.clock) {
+            driver.lead(Duration::MAX, &mut || stop.load(Ordering::SeqCst));
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+impl Drop for ProgressThread {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        self.driver.tell();
+        if let Some(handle) = self.handle.take() {
+            // A panic of the thread was reported when it happened; there is nothing to add while dropping.
+            let _ = handle.join();
+        }
+    }
+}
+
+impl ReadySignal {
+    pub(crate) fn new() -> Result<Self, SetupError> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(Self { fd: eventfd(0, flags).map_err(system("eventfd"))? })
+    }
+
+    pub(crate) fn set(&self) {
+        let _ = rustix::io::write(&self.fd, &[1; 8]);
+    }
+
+    pub(crate) fn clear(&self) {
+        let _ = rustix::io::read(&self.fd, &mut [0; 8]);
+    }
+
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        OwnedFd::as_fd(&self.fd)
+    }
+}

@@ -1,0 +1,185 @@
+//! Registered memory of this side, and regions of the other.
+
+use std::{
+    ops::{Bound, RangeBounds},
+    sync::Arc,
+};
+
+use pmof_mem::{Durability, Medium, MediumKind, Promise, check_bounds};
+use pmof_proto::{
+    Access, DESCRIPTOR_BYTES, Descriptor, DescriptorError, LocalSlice, PostError, RegionKey, RegionTable,
+    RegisteredRegion,
+};
+
+use crate::RegisterError;
+
+/// A range of memory that the connections of its peer may use, and, with access rights, the other sides too.
+///
+/// Handles are cheap to clone. When the last one is dropped the region is deregistered: its key is forgotten and every
+/// later remote use is refused. Operations already posted keep the memory alive.
+#[derive(Clone, Debug)]
+pub struct Region(Arc<Registration>);
+
+#[derive(Debug)]
+struct Registration {
+    region: Arc<RegisteredRegion>,
+    table: Arc<RegionTable>,
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.table.remove(self.region.key());
+    }
+}
+
+impl Region {
+    pub(crate) fn register(
+        table: &Arc<RegionTable>,
+        memory: Arc<dyn Medium>,
+        offset: u64,
+        len_bytes: u64,
+        access: Access,
+    ) -> Result<Self, RegisterError> {
+        check_bounds(offset, len_bytes, memory.len_bytes())?;
+        let mut key = [0; 16];
+        getrandom::fill(&mut key)
+            .map_err(|error| RegisterError::Random { source: std::io::Error::other(error.to_string()) })?;
+        let region = Arc::new(RegisteredRegion::new(RegionKey(key), memory, offset, len_bytes, access));
+        table.insert(Arc::clone(&region));
+        Ok(Self(Arc::new(Registration { region, table: Arc::clone(table) })))
+    }
+
+    /// What the other side needs to use the region: hand it over as private data or in a message.
+    pub fn descriptor(&self) -> [u8; DESCRIPTOR_BYTES] {
+        self.0.region.descriptor().encode()
+    }
+
+    /// Size in bytes.
+    pub fn len_bytes(&self) -> u64 {
+        self.0.region.len_bytes()
+    }
+
+    /// Copies bytes out, from `offset` of the region on.
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), RegisterError> {
+        check_bounds(offset, into.len() as u64, self.len_bytes())?;
+        Ok(self.0.region.memory().read(self.0.region.offset() + offset, into)?)
+    }
+
+    /// Copies bytes in, from `offset` of the region on.
+    pub fn store(&self, offset: u64, bytes: &[u8]) -> Result<(), RegisterError> {
+        check_bounds(offset, bytes.len() as u64, self.len_bytes())?;
+        Ok(self.0.region.memory().store(self.0.region.offset() + offset, bytes)?)
+    }
+
+    /// A part of the region: the source of a write or send, the destination of a read or receive.
+    pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<RegionSlice, PostError> {
+        let (offset, len_bytes) = resolve(range, self.len_bytes())?;
+        let memory = Arc::clone(self.0.region.memory());
+        Ok(RegionSlice(LocalSlice { memory, offset: self.0.region.offset() + offset, len_bytes }))
+    }
+
+    /// Deregisters now, whatever other handles there are: every later remote use is refused.
+    pub fn deregister(self) {
+        self.0.table.remove(self.0.region.key());
+    }
+}
+
+/// A part of a [`Region`]; keeps its memory alive.
+#[derive(Clone, Debug)]
+pub struct RegionSlice(pub(crate) LocalSlice);
+
+/// A region of the other side, known by its descriptor.
+#[derive(Clone, Copy, Debug)]
+pub struct RemoteRegion {
+    descriptor: Descriptor,
+}
+
+impl RemoteRegion {
+    /// Reads a descriptor that the other side handed over: its first [`DESCRIPTOR_BYTES`] bytes.
+    pub fn from_descriptor(bytes: &[u8]) -> Result<Self, DescriptorError> {
+        let bytes = bytes.get(..DESCRIPTOR_BYTES).unwrap_or(bytes);
+        Ok(Self { descriptor: Descriptor::decode(bytes)? })
+    }
+
+    /// Size in bytes.
+    pub fn len_bytes(&self) -> u64 {
+        self.descriptor.len_bytes
+    }
+
+    /// What this side may do with it.
+    pub fn access(&self) -> Access {
+        self.descriptor.access
+    }
+
+    /// What the bytes lie on.
+    pub fn kind(&self) -> MediumKind {
+        self.descriptor.kind
+    }
+
+    /// How the region keeps `level`, or `None` where it cannot.
+    pub fn promise(&self, level: Durability) -> Option<Promise> {
+        self.descriptor.promise(level)
+    }
+
+    /// The strongest level that the region can give.
+    pub fn strongest(&self) -> Durability {
+        self.descriptor.strongest()
+    }
+
+    pub(crate) fn key(&self) -> RegionKey {
+        self.descriptor.key
+    }
+
+    /// Checks a range and a right before anything is sent.
+    pub(crate) fn check(
+        &self,
+        right: Access,
+        right_name: &'static str,
+        offset: u64,
+        len_bytes: u64,
+    ) -> Result<(), PostError> {
+        if !self.access().contains(right) {
+            return Err(PostError::NoRight { right: right_name });
+        }
+        check_range(offset, len_bytes, self.len_bytes())
+    }
+
+    pub(crate) fn check_flush(&self, level: Durability) -> Result<(), PostError> {
+        let persistent = self.access().contains(Access::FLUSH_PERSISTENT);
+        let visible = level == Durability::Visible && self.access().contains(Access::FLUSH_VISIBLE);
+        if !persistent && !visible {
+            return Err(PostError::NoRight { right: "flush to this level" });
+        }
+        if self.promise(level).is_none() {
+            return Err(PostError::NotDurable {
+                wanted: level,
+                strongest: self.strongest(),
+                medium: self.kind().to_string(),
+            });
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn check_range(offset: u64, len_bytes: u64, size_bytes: u64) -> Result<(), PostError> {
+    check_bounds(offset, len_bytes, size_bytes).map_err(|_| PostError::OutOfBounds { offset, len_bytes, size_bytes })
+}
+
+/// Offset and length of a range inside `size_bytes`.
+pub(crate) fn resolve(range: impl RangeBounds<u64>, size_bytes: u64) -> Result<(u64, u64), PostError> {
+    let start = match range.start_bound() {
+        Bound::Included(start) => *start,
+        Bound::Excluded(start) => start.saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(end) => end.saturating_add(1),
+        Bound::Excluded(end) => *end,
+        Bound::Unbounded => size_bytes,
+    };
+    let len_bytes = end.saturating_sub(start);
+    if start > end || end > size_bytes {
+        return Err(PostError::OutOfBounds { offset: start, len_bytes, size_bytes });
+    }
+    Ok((start, len_bytes))
+}

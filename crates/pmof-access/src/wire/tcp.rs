@@ -1,0 +1,121 @@
+//! TCP.
+
+use std::{
+    io::{self, IoSlice},
+    net::SocketAddr,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    time::Duration,
+};
+
+use pmof_proto::{InputPlace, OutputView};
+use rustix::{
+    io::Errno,
+    net::{
+        AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags, SocketType, connect,
+        getsockname, ipproto, recv, send, sendmsg, shutdown, socket_with, sockopt,
+    },
+};
+
+use super::Wire;
+
+/// Keepalive probes before a silent peer counts as gone: enough that one lost probe does not end a connection.
+const KEEPALIVE_PROBES: u32 = 3;
+
+/// Longest time between keepalive probes that Linux takes (`MAX_TCP_KEEPIDLE`).
+const KEEPALIVE_INTERVAL_MAX: Duration = Duration::from_secs(32_767);
+
+/// Longest `TCP_USER_TIMEOUT` that Linux takes, in milliseconds: it is a signed number there.
+const USER_TIMEOUT_MAX_MS: u32 = i32::MAX as u32;
+
+/// Congestion control within one machine, where nothing is congested: BBR, the default of some, paces what it sends by
+/// timers, which costs loopback half its bandwidth and makes it waver tenfold. This one is part of every Linux.
+const LOOPBACK_CONGESTION_CONTROL: &str = "reno";
+
+#[derive(Debug)]
+pub(crate) struct TcpWire {
+    socket: OwnedFd,
+}
+
+impl TcpWire {
+    /// Starts to connect; success or failure shows when bytes are moved.
+    pub(crate) fn connect(address: SocketAddr, loss_timeout: Duration) -> Result<Self, Errno> {
+        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
+        match connect(&socket, &address) {
+            Ok(()) | Err(Errno::INPROGRESS) => Self::new(socket, loss_timeout),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Takes a non-blocking socket over and lets the kernel watch the other host.
+    pub(crate) fn new(socket: OwnedFd, loss_timeout: Duration) -> Result<Self, Errno> {
+        sockopt::set_tcp_nodelay(&socket, true)?;
+        sockopt::set_tcp_keepcnt(&socket, KEEPALIVE_PROBES)?;
+        sockopt::set_socket_keepalive(&socket, true)?;
+        if is_loopback(&socket) {
+            // Where it is not allowed, the system's choice serves too.
+            let _ = sockopt::set_tcp_congestion(&socket, LOOPBACK_CONGESTION_CONTROL);
+        }
+        let wire = Self { socket };
+        wire.watch_host(loss_timeout)?;
+        Ok(wire)
+    }
+
+    /// The kernel's probes tell a vanished host or a cut cable even while neither side's application does anything.
+    fn watch_host(&self, loss_timeout: Duration) -> Result<(), Errno> {
+        let user_timeout_ms = loss_timeout.as_millis().min(USER_TIMEOUT_MAX_MS.into()) as u32;
+        let interval = (loss_timeout / (KEEPALIVE_PROBES + 1)).clamp(Duration::from_secs(1), KEEPALIVE_INTERVAL_MAX);
+        sockopt::set_tcp_user_timeout(&self.socket, user_timeout_ms)?;
+        sockopt::set_tcp_keepidle(&self.socket, interval)?;
+        sockopt::set_tcp_keepintvl(&self.socket, interval)
+    }
+}
+
+/// True if both ends are on this machine: only then is the own address a loopback one.
+fn is_loopback(socket: &OwnedFd) -> bool {
+    let own = getsockname(socket).ok().and_then(|name| SocketAddr::try_from(name).ok());
+    own.is_some_and(|own| own.ip().to_canonical().is_loopback())
+}
+
+impl Wire for TcpWire {
+    fn receive(&mut self, place: InputPlace<'_>) -> io::Result<usize> {
+        match place {
+            InputPlace::Staging(buffer) => Ok(recv(&self.socket, buffer, RecvFlags::DONTWAIT)?.0),
+            InputPlace::Memory { memory, offset, len_bytes, tail } => {
+                memory.receive(self.socket.as_fd(), offset, len_bytes, tail)
+            }
+        }
+    }
+
+    fn send(&mut self, view: &OutputView<'_>, borrowed: &[u8]) -> io::Result<usize> {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        if let Some(body) = view.body {
+            return body.memory.send(self.socket.as_fd(), view.head, body.offset, body.len_bytes, view.tail);
+        }
+        if borrowed.is_empty() {
+            return Ok(send(&self.socket, view.head, flags)?);
+        }
+        let parts = [IoSlice::new(view.head), IoSlice::new(borrowed)];
+        Ok(sendmsg(&self.socket, &parts, &mut SendAncillaryBuffer::default(), flags)?)
+    }
+
+    fn gather(&mut self, on: bool) {
+        // Failure costs packets, or means that the connection is gone already, which the next call tells.
+        let _ = sockopt::set_tcp_cork(&self.socket, on);
+    }
+
+    fn set_loss_timeout(&mut self, loss_timeout: Duration) {
+        // Failure means that the connection is gone already, which the next receive tells.
+        let _ = self.watch_host(loss_timeout);
+    }
+
+    fn shutdown_output(&mut self) {
+        // Failure means that the connection is gone already, which the next receive tells.
+        let _ = shutdown(&self.socket, Shutdown::Write);
+    }
+
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
+    }
+}

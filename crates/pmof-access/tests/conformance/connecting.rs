@@ -1,0 +1,244 @@
+//! Making connections: what goes along, who says no, and how long anybody waits.
+
+use std::time::Duration;
+
+use pmof_access::{
+    AcceptOptions, Access, Capabilities, ConnectError, ConnectOptions, ConnectionEvent, Durability, ListenOptions,
+    Outcome, PendingConnection, PostError, QueueOptions, Refusal, Settings, SetupError, limits,
+};
+
+use crate::{
+    fabric::Fabric,
+    pair::{LONG, Setup, join, region},
+    support::pattern,
+};
+
+pub(crate) fn private_data_goes_both_ways<F: Fabric>() {
+    for (asked, answered) in [
+        (0, 0),
+        (1, limits::ACCEPT_PRIVATE_MAX_BYTES),
+        (limits::CONNECT_PRIVATE_MAX_BYTES, 1),
+        (limits::CONNECT_PRIVATE_MAX_BYTES, limits::ACCEPT_PRIVATE_MAX_BYTES),
+    ] {
+        let fabric = F::new();
+        let (question, answer) = (pattern(asked, 1), pattern(answered, 2));
+        let setup = Setup {
+            connect: ConnectOptions { private_data: question.clone(), ..ConnectOptions::default() },
+            accept: AcceptOptions { private_data: answer.clone(), ..AcceptOptions::default() },
+            ..Setup::default()
+        };
+        let pair = fabric.pair_with(&setup);
+        assert_eq!(pair.initiator.connection.private_data(), answer);
+        assert_eq!(pair.target.connection.private_data(), question);
+        assert!(pair.initiator.connection.is_established() && pair.target.connection.is_established());
+        assert_ne!(pair.initiator.connection.id(), pair.target.connection.id());
+    }
+}
+
+pub(crate) fn private_data_is_bounded<F: Fabric>() {
+    let fabric = F::new();
+    let (peer, target) = (fabric.peer(), fabric.peer());
+    let queue = peer.completion_queue(QueueOptions::default()).unwrap();
+    let listener = target.listen("127.0.0.1:0".parse().unwrap(), ListenOptions::default()).unwrap();
+    let too_long = |limit: usize| vec![0; limit + 1];
+    let is_bounded = |error: &ConnectError, limit: usize| {
+        matches!(error, ConnectError::PrivateData { len_bytes, limit_bytes }
+            if *len_bytes == limit + 1 && *limit_bytes == limit)
+    };
+
+    let limit = limits::CONNECT_PRIVATE_MAX_BYTES;
+    let options = ConnectOptions { private_data: too_long(limit), ..ConnectOptions::default() };
+    let error = peer.start_connect(listener.local_address(), &queue, &options).unwrap_err();
+    assert!(is_bounded(&error, limit), "{error}");
+
+    // What the target's application gets wrong is its own error, and a rejection for the other side.
+    let limit = limits::ACCEPT_PRIVATE_MAX_BYTES;
+    let pending = peer.start_connect(listener.local_address(), &queue, &ConnectOptions::default()).unwrap();
+    let request = listener.next_request(LONG).unwrap().unwrap();
+    let options = AcceptOptions { private_data: too_long(limit), ..AcceptOptions::default() };
+    assert!(is_bounded(&request.accept(&queue, &options).unwrap_err(), limit));
+    assert!(matches!(pending.finish().unwrap_err(), ConnectError::Refused { refusal: Refusal::Rejected, .. }));
+
+    let limit = limits::REJECT_PRIVATE_MAX_BYTES;
+    let pending = peer.start_connect(listener.local_address(), &queue, &ConnectOptions::default()).unwrap();
+    let request = listener.next_request(LONG).unwrap().unwrap();
+    assert!(is_bounded(&request.reject(Refusal::Rejected, &too_long(limit)).unwrap_err(), limit));
+    assert!(matches!(pending.finish().unwrap_err(), ConnectError::Refused { refusal: Refusal::Rejected, .. }));
+}
+
+pub(crate) fn a_rejection_says_why<F: Fabric>() {
+    let fabric = F::new();
+    let (peer, target) = (fabric.peer(), fabric.peer());
+    let queue = peer.completion_queue(QueueOptions::default()).unwrap();
+    let listener = target.listen("127.0.0.1:0".parse().unwrap(), ListenOptions::default()).unwrap();
+    for (refusal, len_bytes) in [
+        (Refusal::Rejected, 0),
+        (Refusal::TooManyConnections, 7),
+        (Refusal::Rejected, limits::REJECT_PRIVATE_MAX_BYTES),
+    ] {
+        let reason = pattern(len_bytes, 3);
+        let options = ConnectOptions { private_data: b"please".to_vec(), ..ConnectOptions::default() };
+        let pending = peer.start_connect(listener.local_address(), &queue, &options).unwrap();
+        let request = listener.next_request(LONG).unwrap().unwrap();
+        assert_eq!(request.private_data(), b"please");
+        request.reject(refusal, &reason).unwrap();
+        match pending.finish().unwrap_err() {
+            ConnectError::Refused { refusal: found, private_data, .. } => {
+                assert_eq!((found, private_data), (refusal, reason));
+            }
+            other => panic!("{other}"),
+        }
+    }
+    // Looking away is a rejection too.
+    let pending = peer.start_connect(listener.local_address(), &queue, &ConnectOptions::default()).unwrap();
+    drop(listener.next_request(LONG).unwrap().unwrap());
+    assert!(matches!(pending.finish().unwrap_err(), ConnectError::Refused { refusal: Refusal::Rejected, .. }));
+}
+
+pub(crate) fn where_nobody_listens_it_says_so<F: Fabric>() {
+    let fabric = F::new();
+    let (peer, target) = (fabric.peer(), fabric.peer());
+    let queue = peer.completion_queue(QueueOptions::default()).unwrap();
+    let listener = target.listen("127.0.0.1:0".parse().unwrap(), ListenOptions::default()).unwrap();
+    let address = listener.local_address();
+    drop(listener);
+    let error = peer.start_connect(address, &queue, &ConnectOptions::default()).and_then(PendingConnection::finish);
+    let error = error.unwrap_err();
+    assert!(matches!(error, ConnectError::Unreachable { .. }), "{error}");
+    assert!(error.to_string().contains(&address.port().to_string()), "{error}");
+}
+
+pub(crate) fn a_request_that_nobody_takes_times_out<F: Fabric>() {
+    const LIMIT: Duration = Duration::from_millis(60);
+    let fabric = F::new();
+    let (peer, target) = (fabric.peer(), fabric.peer());
+    let queue = peer.completion_queue(QueueOptions::default()).unwrap();
+    let listener = target.listen("127.0.0.1:0".parse().unwrap(), ListenOptions::default()).unwrap();
+    let options = ConnectOptions { timeout: LIMIT, ..ConnectOptions::default() };
+    let pending = peer.start_connect(listener.local_address(), &queue, &options).unwrap();
+    let error = fabric.takes(LIMIT, || pending.finish()).unwrap_err();
+    assert!(matches!(error, ConnectError::TimedOut { timeout_ms: 60, .. }), "{error}");
+
+    // Whoever loses patience first says how long it lasted.
+    let options = ConnectOptions { loss_timeout: LIMIT, ..ConnectOptions::default() };
+    let pending = peer.start_connect(listener.local_address(), &queue, &options).unwrap();
+    let error = fabric.takes(LIMIT, || pending.finish()).unwrap_err();
+    assert!(matches!(error, ConnectError::TimedOut { timeout_ms: 60, .. }), "{error}");
+
+    // The listener is none the worse for it: it comes across those that gave up, and serves the next.
+    let serving = target.completion_queue(QueueOptions::default()).unwrap();
+    let options = ConnectOptions { private_data: b"patient".to_vec(), ..ConnectOptions::default() };
+    let pending = peer.start_connect(listener.local_address(), &queue, &options).unwrap();
+    let request = loop {
+        let request = listener.next_request(LONG).unwrap().unwrap();
+        if request.private_data() == b"patient" {
+            break request;
+        }
+    };
+    let _there = request.accept(&serving, &AcceptOptions::default()).unwrap();
+    assert!(pending.finish().unwrap().is_established());
+}
+
+pub(crate) fn waiting_for_requests_ends_in_time<F: Fabric>() {
+    let fabric = F::new();
+    let listener = fabric.peer().listen("127.0.0.1:0".parse().unwrap(), ListenOptions::default()).unwrap();
+    let none = fabric.takes(Duration::from_millis(30), || listener.next_request(Duration::from_millis(30)).unwrap());
+    assert!(none.is_none());
+    listener.interrupt();
+    let none = fabric.takes(Duration::ZERO, || listener.next_request(LONG).unwrap());
+    assert!(none.is_none());
+}
+
+pub(crate) fn a_port_is_taken_once<F: Fabric>() {
+    let fabric = F::new();
+    let target = fabric.peer();
+    let listener = target.listen("127.0.0.1:0".parse().unwrap(), ListenOptions::default()).unwrap();
+    let again = target.listen(listener.local_address(), ListenOptions::default());
+    assert!(matches!(again.unwrap_err(), SetupError::Listen { address, .. } if address == listener.local_address()));
+    let address = listener.local_address();
+    drop(listener);
+    assert_eq!(target.listen(address, ListenOptions::default()).unwrap().local_address(), address);
+}
+
+pub(crate) fn settings_are_agreed_on<F: Fabric>() {
+    let fabric = F::new();
+    let small = Settings { message_max_bytes: 100, send_queue: 8, payload_max_bytes: 1000, ..Settings::default() };
+    let setup = Setup { listen: ListenOptions { settings: small, ..ListenOptions::default() }, ..Setup::default() };
+    let pair = fabric.pair_with(&setup);
+    let (_memory, remote) = region(&pair.target.peer, 4096, Access::all());
+    let connection = &pair.initiator.connection;
+    assert!(connection.send(&[0; 100]).is_ok());
+    assert_eq!(connection.send(&[0; 101]), Err(PostError::TooLong { len_bytes: 101, limit_bytes: 100 }));
+    assert!(connection.write(&remote, 0, &[0; 1000]).is_ok());
+    assert_eq!(
+        connection.write(&remote, 0, &[0; 1001]),
+        Err(PostError::TooLong { len_bytes: 1001, limit_bytes: 1000 })
+    );
+    // The other direction is bounded by what the initiator takes.
+    let (_memory, remote) = region(&pair.initiator.peer, 4096, Access::all());
+    assert!(pair.target.connection.write(&remote, 0, &[0; 1001]).is_ok());
+    let mut posted = 1;
+    while pair.target.connection.write(&remote, 0, b"x").is_ok() {
+        posted += 1;
+    }
+    assert!(posted >= 8, "the queue agreed on holds 8 operations, {posted} were taken");
+}
+
+pub(crate) fn checksums_change_nothing_visible<F: Fabric>() {
+    let with = Settings { capabilities: Capabilities::PAYLOAD_CRC, ..Settings::default() };
+    for (here, there) in [(with, with), (with, Settings::default()), (Settings::default(), with)] {
+        let fabric = F::new();
+        let setup = Setup {
+            connect: ConnectOptions { settings: here, ..ConnectOptions::default() },
+            listen: ListenOptions { settings: there, ..ListenOptions::default() },
+            ..Setup::default()
+        };
+        let pair = fabric.pair_with(&setup);
+        let (memory, remote) = region(&pair.target.peer, 1 << 20, Access::all());
+        let (local, _) = region(&pair.initiator.peer, 1 << 20, Access::empty());
+        for len_bytes in [0, 1, 4096, 100_000] {
+            let bytes = pattern(len_bytes, 9);
+            let connection = &pair.initiator.connection;
+            connection.write(&remote, 5, &bytes).unwrap();
+            let into = local.slice(..len_bytes as u64).unwrap();
+            let ticket = connection.read(&remote, 5, into).unwrap();
+            assert_eq!(pair.initiator.done(ticket), Outcome::Done { len_bytes: len_bytes as u64 });
+            assert_eq!(crate::support::content(&local, 0, len_bytes), bytes);
+            assert_eq!(crate::support::content(&memory, 5, len_bytes), bytes);
+        }
+    }
+}
+
+pub(crate) fn events_come_once_and_in_order<F: Fabric>() {
+    let fabric = F::new();
+    let pair = fabric.pair();
+    for side in [&pair.initiator, &pair.target] {
+        assert_eq!(side.event(), ConnectionEvent::Established);
+        let none = fabric.takes(Duration::from_millis(5), || side.connection.next_event(Duration::from_millis(5)));
+        assert_eq!(none, None);
+    }
+    pair.target.connection.disconnect();
+    pair.target.connection.disconnect();
+    for side in [&pair.target, &pair.initiator] {
+        assert_eq!(side.event(), ConnectionEvent::Closed);
+        assert_eq!(side.connection.next_event(Duration::from_millis(5)), None);
+        assert!(!side.connection.is_established());
+        assert!(side.connection.ended().is_some());
+    }
+}
+
+pub(crate) fn one_listener_serves_many<F: Fabric>() {
+    let fabric = F::new();
+    let pair = fabric.pair();
+    let (_memory, remote) = region(&pair.target.peer, 64, Access::all());
+    let more: Vec<_> = (0..20)
+        .map(|_| {
+            join(&pair.initiator.peer, &pair.initiator.queue, &pair.listener, &pair.target.queue, &Setup::default())
+        })
+        .collect();
+    for (connection, _) in &more {
+        let ticket = connection.flush(&remote, .., Durability::Visible).unwrap();
+        let done = pair.initiator.queue.wait_for(connection.id(), ticket, LONG).unwrap();
+        assert!(matches!(done.outcome, Ok(Outcome::Flushed(_))));
+    }
+}
