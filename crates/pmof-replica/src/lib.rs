@@ -1,2 +1,32 @@
-//! Placeholder while the crate is written.
+//! A pool kept on N replicas, and the target service that owns them.
+//!
+//! The initiator's side: [`Pool`] writes to all replicas in parallel and gives a [`Receipt`] for each persist. The
+//! target's side: [`Service`] answers initiators; [`PoolStore`] keeps pools as files under one directory, [`Header`] is
+//! what each file begins with, [`PoolName`] says which names are allowed, and [`control`] holds the messages between the
+//! two.
 #![forbid(unsafe_code)]
+
+pub mod control;
+mod error;
+mod header;
+mod list;
+mod name;
+mod pool;
+mod receipt;
+mod refusal;
+mod replica;
+mod service;
+mod store;
+mod url;
+
+pub use control::ControlError;
+pub use error::{PoolError, ReplicaError};
+pub use header::{DATA_OFFSET, HEADER_BYTES, Header, HeaderError, USER_FLAGS_BYTES};
+pub use list::{LIST_MAX_NAMES, list_pools};
+pub use name::{MAX_NAME_BYTES, NameError, PoolName};
+pub use pool::{Batch, Pool, PoolOptions};
+pub use receipt::{PersistFailure, Receipt, ReplicaReceipt};
+pub use refusal::PoolRefusal;
+pub use service::{DEFAULT_MAX_CONNECTIONS, Service, ServiceError, ServiceOptions};
+pub use store::{DEFAULT_MAX_POOL_BYTES, NewPool, OpenFor, OpenPool, PoolInfo, PoolStore, StoreError, StoreOptions};
+pub use url::{PoolUrl, PoolUrlError};

@@ -1,2 +1,45 @@
-//! Placeholder while the crate is written.
+//! Persistent Memory over Fabrics: keep memory on other machines, make it durable with one flush, and get a receipt that
+//! says which failure it now survives.
+//!
+//! ```
+//! use pmof::{Durability, Pool, Service};
+//!
+//! // Two targets. Here they run in this process; usually each is a `pmof serve` on a machine of its own.
+//! # let (root_a, root_b) = (tempfile::tempdir()?, tempfile::tempdir()?);
+//! # let (root_a, root_b) = (root_a.path(), root_b.path());
+//! let a = Service::start(root_a, &["127.0.0.1:0".parse()?], Default::default())?;
+//! let b = Service::start(root_b, &["127.0.0.1:0".parse()?], Default::default())?;
+//!
+//! // A pool kept on both.
+//! let mut pool = Pool::options()
+//!     .replica(format!("tcp://{}/orders", a.addresses()[0]))
+//!     .replica(format!("tcp://{}/orders", b.addresses()[0]))
+//!     .require(Durability::ProcessCrash) // refused here and now if a replica cannot give it
+//!     .create(1 << 20)?;
+//!
+//! let mut batch = pool.batch();
+//! batch.write(4096, b"a record")?; // many writes ...
+//! batch.write(0, b"a header")?;
+//! let receipt = batch.persist()?; // ... one flush per replica, all in parallel
+//! println!("{receipt}");
+//!
+//! let mut record = [0; 8];
+//! pool.read(4096, &mut record)?;
+//! assert_eq!(&record, b"a record");
+//! pool.close()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! One level down, [`access`] has peers, connections, regions and completion queues; [`mem`] maps memory and judges what it
+//! can promise.
 #![forbid(unsafe_code)]
+
+pub use pmof_access as access;
+pub use pmof_access::{Durability, Evidence, Mechanism, MediumKind, Method, Promise, Waiting};
+pub use pmof_mem as mem;
+pub use pmof_mem::Declaration;
+pub use pmof_replica::{
+    Batch, LIST_MAX_NAMES, NameError, PersistFailure, Pool, PoolError, PoolInfo, PoolName, PoolOptions, PoolRefusal,
+    PoolUrl, PoolUrlError, Receipt, ReplicaError, ReplicaReceipt, Service, ServiceError, ServiceOptions, StoreError,
+    StoreOptions, USER_FLAGS_BYTES, list_pools,
+};

@@ -1,0 +1,506 @@
+//! The messages by which an initiator asks a target for pools, one message of an access connection each.
+//!
+//! The target answers every request with one reply that carries the request's number. All numbers are little-endian.
+//! A message of any version:
+//!
+//! | offset | bytes | field |
+//! |---|---|---|
+//! | 0 | 2 | version of the body: 1 |
+//! | 2 | 2 | kind, see below |
+//! | 4 | 4 | request number, chosen by the initiator and repeated in the reply |
+//! | 8 | 4 | length of the body in bytes, n |
+//! | 12 | n | body |
+//! | 12 + n | 4 | CRC32C of bytes 0..12 + n |
+//!
+//! A *text* is a `u16` length and that many bytes of UTF-8; a *name* is a text that keeps the rules of [`PoolName`]. A
+//! *level* is one byte, [`Durability`]'s number. An *access* is one byte: 1 read, 2 write. Bodies, without gaps:
+//!
+//! | kind | message | body |
+//! |---|---|---|
+//! | 1 | `Create` | level `u8`, publish on close `u8` (0 or 1), replica index `u16`, replica count `u16`, size `u64`, pool UUID `[16]`, user flags `[16]`, name |
+//! | 2 | `Open` | level `u8`, access `u8`, name |
+//! | 3 | `Close` | - |
+//! | 4 | `Remove` | name |
+//! | 5 | `Info` | name |
+//! | 6 | `List` | a text: a name, or nothing for the first page |
+//! | 7 | `Raise` | generation `u64` |
+//! | 0x81 | `Opened` | pool UUID `[16]`, replica UUID `[16]`, size `u64`, generation `u64`, replica count `u16`, user flags `[16]`, `u16` length and descriptor |
+//! | 0x82 | `Closed` | - |
+//! | 0x83 | `Removed` | - |
+//! | 0x84 | `Info` | features `u64`, pool UUID `[16]`, replica UUID `[16]`, size `u64`, created `u64`, generation `u64`, replica count `u16`, replica index `u16`, user flags `[16]`, file length `u64`, medium `u8`, 3 promises, holder, name |
+//! | 0x85 | `List` | more `u8` (0 or 1), count `u16`, that many names |
+//! | 0x86 | `Raised` | - |
+//! | 0xff | `Refused` | code `u16`, text |
+//!
+//! A *promise* is two bytes, [`Mechanism`]'s and [`Evidence`]'s numbers, both 0 where the medium cannot give the level;
+//! they stand in the order of [`Durability::ALL`]. The *holder* is one byte (0 or 1) and, after a 1, a text.
+
+use pmof_mem::{Durability, Evidence, Mechanism, MediumKind, Promise};
+use uuid::Uuid;
+
+use crate::{Header, NameError, OpenFor, PoolInfo, PoolName, USER_FLAGS_BYTES};
+use wire::{Body, Fault, Frame, Parsed};
+
+#[cfg(test)]
+mod tests;
+mod wire;
+
+/// The version of the messages that this program speaks.
+pub const CONTROL_VERSION: u16 = 1;
+/// Longest message in bytes: one page, so that a receive buffer for any message is one page.
+pub const MAX_MESSAGE_BYTES: usize = 4096;
+/// Longest region descriptor in bytes: several times what any transport's descriptor needs.
+pub const MAX_DESCRIPTOR_BYTES: usize = 256;
+/// What to limit a look for names by, to fill a page and know of more: one more than the shortest names that fit.
+pub const LIST_LIMIT: usize = (wire::MAX_BODY_BYTES - 3) / 3 + 1;
+/// Longest text of a refusal in bytes: a few lines for a person; a longer one is cut when encoded.
+pub const MAX_REFUSAL_BYTES: usize = 1024;
+/// Longest description of a pool's holder in bytes: one line for a person; a longer one is cut when encoded.
+pub const MAX_HOLDER_BYTES: usize = 255;
+
+/// What an initiator asks of a target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Request {
+    /// Make a pool and open it for writing.
+    Create {
+        /// Its name.
+        name: PoolName,
+        /// Bytes of user data.
+        size_bytes: u64,
+        /// The pool, the same on every replica.
+        pool_uuid: Uuid,
+        /// Which replica this one is, from 0.
+        replica_index: u16,
+        /// How many replicas the pool has.
+        replica_count: u16,
+        /// The level that the target must be able to give.
+        require: Durability,
+        /// The pool gets its name when it is closed; before, nobody else sees it, and it is gone with the connection.
+        publish_on_close: bool,
+        /// What the maker says of the contents; kept in the header.
+        user_flags: [u8; USER_FLAGS_BYTES],
+    },
+    /// Open a pool.
+    Open {
+        /// Its name.
+        name: PoolName,
+        /// For reading, or for writing too.
+        access: OpenFor,
+        /// The level that the target must be able to give.
+        require: Durability,
+    },
+    /// Close the pool that this connection has open, and publish it where that was put off.
+    Close,
+    /// Delete a pool and its bytes.
+    Remove {
+        /// Its name.
+        name: PoolName,
+    },
+    /// Describe a pool.
+    Info {
+        /// Its name.
+        name: PoolName,
+    },
+    /// Put a higher generation into the header of the pool that this connection has open for writing, durably: another
+    /// replica is left behind.
+    Raise {
+        /// The new one.
+        generation: u32,
+    },
+    /// Name the pools there are, in order, a page at a time.
+    List {
+        /// The last name of the page before; `None` for the first page.
+        after: Option<PoolName>,
+    },
+}
+
+/// What a target answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reply {
+    /// The pool is open.
+    Opened {
+        /// The pool, the same on every replica.
+        pool_uuid: Uuid,
+        /// This replica.
+        replica_uuid: Uuid,
+        /// Bytes of user data.
+        size_bytes: u64,
+        /// The generation in its header.
+        generation: u32,
+        /// Replicas that the pool was made with.
+        replica_count: u16,
+        /// What the pool's maker says of its contents.
+        user_flags: [u8; USER_FLAGS_BYTES],
+        /// What the initiator needs to address the user data; at most [`MAX_DESCRIPTOR_BYTES`].
+        descriptor: Vec<u8>,
+    },
+    /// The pool is closed.
+    Closed,
+    /// The pool is gone.
+    Removed,
+    /// What there is to know of a pool.
+    Info(Box<PoolInfo>),
+    /// One page of names, in order.
+    List {
+        /// The names; as many as fit, see [`Reply::list_page`].
+        names: Vec<PoolName>,
+        /// Whether there are names after these.
+        more: bool,
+    },
+    /// The generation is in the header.
+    Raised,
+    /// The request was not carried out.
+    Refused {
+        /// Why, for programs: [`StoreError::code`](crate::StoreError::code), or a code of the service.
+        code: u16,
+        /// Why and what to do, for people; cut to [`MAX_REFUSAL_BYTES`] when encoded.
+        text: String,
+    },
+}
+
+impl Request {
+    /// The message that carries this request. Fails only where a message would be longer than allowed, which no
+    /// request of this version can be.
+    pub fn encode(&self, request_id: u32) -> Result<Vec<u8>, ControlError> {
+        let mut frame = Frame::new(self.kind(), request_id);
+        match self {
+            Self::Create {
+                name,
+                size_bytes,
+                pool_uuid,
+                replica_index,
+                replica_count,
+                require,
+                publish_on_close,
+                user_flags,
+            } => {
+                frame.byte(*require as u8);
+                frame.byte(u8::from(*publish_on_close));
+                frame.number_u16(*replica_index);
+                frame.number_u16(*replica_count);
+                frame.number_u64(*size_bytes);
+                frame.bytes(pool_uuid.as_bytes());
+                frame.bytes(user_flags);
+                frame.text(name.as_str());
+            }
+            Self::Open { name, access, require } => {
+                frame.byte(*require as u8);
+                frame.byte(*access as u8);
+                frame.text(name.as_str());
+            }
+            Self::Close => {}
+            Self::Remove { name } | Self::Info { name } => frame.text(name.as_str()),
+            Self::Raise { generation } => frame.number_u64(u64::from(*generation)),
+            Self::List { after } => frame.text(after.as_ref().map_or("", PoolName::as_str)),
+        }
+        frame.seal()
+    }
+
+    /// The request that `message` carries, and its number. Any bytes give a value or an error.
+    pub fn decode(message: &[u8]) -> Result<(u32, Self), ControlError> {
+        wire::open(message, Self::parse)
+    }
+
+    fn kind(&self) -> u16 {
+        match self {
+            Self::Create { .. } => 1,
+            Self::Open { .. } => 2,
+            Self::Close => 3,
+            Self::Remove { .. } => 4,
+            Self::Info { .. } => 5,
+            Self::List { .. } => 6,
+            Self::Raise { .. } => 7,
+        }
+    }
+
+    fn parse(kind: u16, body: &mut Body<'_>) -> Parsed<Self> {
+        Ok(match kind {
+            1 => {
+                let (require, publish_on_close) = (body.level()?, body.flag()?);
+                let (replica_index, replica_count) = (body.number_u16()?, body.number_u16()?);
+                let size_bytes = body.number_u64()?;
+                let (pool_uuid, user_flags) = (body.uuid()?, body.array()?);
+                let name = body.name()?;
+                Self::Create {
+                    name,
+                    size_bytes,
+                    pool_uuid,
+                    replica_index,
+                    replica_count,
+                    require,
+                    publish_on_close,
+                    user_flags,
+                }
+            }
+            2 => {
+                let require = body.level()?;
+                let access = OpenFor::from_wire(body.byte()?).ok_or(Fault::Malformed("the access is unknown"))?;
+                Self::Open { name: body.name()?, access, require }
+            }
+            3 => Self::Close,
+            4 => Self::Remove { name: body.name()? },
+            5 => Self::Info { name: body.name()? },
+            6 => Self::List { after: body.optional_name()? },
+            7 => Self::Raise { generation: body.generation()? },
+            _ => return Err(Fault::UnknownKind),
+        })
+    }
+}
+
+impl Reply {
+    /// A page of the names that `names` begins with, as many as one message holds. `names` are in order and come after
+    /// the request's `after`.
+    pub fn list_page(names: impl IntoIterator<Item = PoolName>) -> Self {
+        let mut room = wire::MAX_BODY_BYTES - 3;
+        let mut page = Vec::new();
+        for name in names {
+            let Some(left) = room.checked_sub(2 + name.as_str().len()) else {
+                return Self::List { names: page, more: true };
+            };
+            room = left;
+            page.push(name);
+        }
+        Self::List { names: page, more: false }
+    }
+
+    /// The message that carries this reply. Fails where a descriptor or a list of names is longer than allowed.
+    pub fn encode(&self, request_id: u32) -> Result<Vec<u8>, ControlError> {
+        let mut frame = Frame::new(self.kind(), request_id);
+        match self {
+            Self::Opened { pool_uuid, replica_uuid, size_bytes, generation, replica_count, user_flags, descriptor } => {
+                if descriptor.len() > MAX_DESCRIPTOR_BYTES {
+                    return Err(ControlError::Unencodable {
+                        what: "region descriptor",
+                        len_bytes: descriptor.len(),
+                        limit_bytes: MAX_DESCRIPTOR_BYTES,
+                    });
+                }
+                frame.bytes(pool_uuid.as_bytes());
+                frame.bytes(replica_uuid.as_bytes());
+                frame.number_u64(*size_bytes);
+                frame.number_u64(u64::from(*generation));
+                frame.number_u16(*replica_count);
+                frame.bytes(user_flags);
+                frame.number_u16(descriptor.len() as u16);
+                frame.bytes(descriptor);
+            }
+            Self::Closed | Self::Removed | Self::Raised => {}
+            Self::Info(info) => frame.info(info),
+            Self::List { names, more } => {
+                frame.byte(u8::from(*more));
+                // A count that wraps belongs to a list far too long to be sealed.
+                frame.number_u16(names.len() as u16);
+                for name in names {
+                    frame.text(name.as_str());
+                }
+            }
+            Self::Refused { code, text } => {
+                frame.number_u16(*code);
+                frame.text(cut(text, MAX_REFUSAL_BYTES));
+            }
+        }
+        frame.seal()
+    }
+
+    /// The reply that `message` carries, and the number of its request. Any bytes give a value or an error.
+    pub fn decode(message: &[u8]) -> Result<(u32, Self), ControlError> {
+        wire::open(message, Self::parse)
+    }
+
+    fn kind(&self) -> u16 {
+        match self {
+            Self::Opened { .. } => 0x81,
+            Self::Closed => 0x82,
+            Self::Removed => 0x83,
+            Self::Info(_) => 0x84,
+            Self::List { .. } => 0x85,
+            Self::Raised => 0x86,
+            Self::Refused { .. } => 0xff,
+        }
+    }
+
+    fn parse(kind: u16, body: &mut Body<'_>) -> Parsed<Self> {
+        Ok(match kind {
+            0x81 => {
+                let (pool_uuid, replica_uuid) = (body.uuid()?, body.uuid()?);
+                let size_bytes = body.number_u64()?;
+                let generation = body.generation()?;
+                let replica_count = body.number_u16()?;
+                let user_flags = body.array()?;
+                let descriptor = body.counted(MAX_DESCRIPTOR_BYTES)?.to_vec();
+                Self::Opened { pool_uuid, replica_uuid, size_bytes, generation, replica_count, user_flags, descriptor }
+            }
+            0x82 => Self::Closed,
+            0x83 => Self::Removed,
+            0x84 => Self::Info(Box::new(body.info()?)),
+            0x85 => {
+                let more = body.flag()?;
+                let count = body.number_u16()?;
+                let names = (0..count).map(|_| body.name()).collect::<Parsed<_>>()?;
+                Self::List { names, more }
+            }
+            0x86 => Self::Raised,
+            0xff => Self::Refused { code: body.number_u16()?, text: body.text(MAX_REFUSAL_BYTES)?.to_owned() },
+            _ => return Err(Fault::UnknownKind),
+        })
+    }
+}
+
+/// Why bytes are not a control message, or a message cannot be made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ControlError {
+    /// Too short or too long for any message.
+    #[error(
+        "a control message cannot have {len_bytes} bytes: {} to {MAX_MESSAGE_BYTES} are allowed",
+        wire::FRAME_BYTES
+    )]
+    BadLength {
+        /// Bytes there are.
+        len_bytes: usize,
+    },
+    /// The length that the message states is not the one it has.
+    #[error("the control message states a body of {stated_bytes} bytes and has {found_bytes}")]
+    LengthMismatch {
+        /// What it states.
+        stated_bytes: u32,
+        /// What it has.
+        found_bytes: usize,
+    },
+    /// The bytes changed on the way.
+    #[error("the control message is damaged: checksum {computed:#010x}, stored {stored:#010x}")]
+    BadChecksum {
+        /// The checksum in the message.
+        stored: u32,
+        /// The checksum of its bytes.
+        computed: u32,
+    },
+    /// The other side speaks another version.
+    #[error(
+        "control message {request_id} has version {found}, and this program speaks {CONTROL_VERSION}; use the same \
+         release of pmof on both sides"
+    )]
+    UnsupportedVersion {
+        /// Its number.
+        request_id: u32,
+        /// Its version.
+        found: u16,
+    },
+    /// No message that may come this way has this kind.
+    #[error("control message {request_id} has the unknown kind {kind}; use the same release of pmof on both sides")]
+    UnknownKind {
+        /// Its number.
+        request_id: u32,
+        /// Its kind.
+        kind: u16,
+    },
+    /// The body does not have the form of its kind.
+    #[error("control message {request_id} of kind {kind} is malformed: {what}")]
+    Malformed {
+        /// Its number.
+        request_id: u32,
+        /// Its kind.
+        kind: u16,
+        /// The rule that it breaks.
+        what: &'static str,
+    },
+    /// The body holds a name that no pool can have.
+    #[error("control message {request_id} names a pool wrongly: {source}")]
+    BadName {
+        /// Its number.
+        request_id: u32,
+        /// The rule that the name breaks.
+        source: NameError,
+    },
+    /// A value does not fit into a message.
+    #[error("a {what} of {len_bytes} bytes does not fit into a control message: at most {limit_bytes}")]
+    Unencodable {
+        /// What is too long.
+        what: &'static str,
+        /// Bytes it has.
+        len_bytes: usize,
+        /// Bytes allowed.
+        limit_bytes: usize,
+    },
+}
+
+impl ControlError {
+    /// The number of the request that can still be answered with a refusal, where the message was whole.
+    pub fn request_id(&self) -> Option<u32> {
+        match self {
+            Self::UnsupportedVersion { request_id, .. }
+            | Self::UnknownKind { request_id, .. }
+            | Self::Malformed { request_id, .. }
+            | Self::BadName { request_id, .. } => Some(*request_id),
+            _ => None,
+        }
+    }
+}
+
+impl Frame {
+    fn info(&mut self, info: &PoolInfo) {
+        let header = &info.header;
+        self.number_u64(header.compatible_features);
+        self.bytes(header.pool_uuid.as_bytes());
+        self.bytes(header.replica_uuid.as_bytes());
+        self.number_u64(header.size_bytes);
+        self.number_u64(header.created_at_unix_s);
+        self.number_u64(u64::from(header.generation));
+        self.number_u16(header.replica_count);
+        self.number_u16(header.replica_index);
+        self.bytes(&header.user_flags);
+        self.number_u64(info.file_len_bytes);
+        self.byte(info.medium as u8);
+        for promise in info.promises {
+            self.byte(promise.map_or(0, |promise| promise.mechanism as u8));
+            self.byte(promise.map_or(0, |promise| promise.evidence as u8));
+        }
+        self.byte(u8::from(info.open_by.is_some()));
+        if let Some(holder) = &info.open_by {
+            self.text(cut(holder, MAX_HOLDER_BYTES));
+        }
+        self.text(info.name.as_str());
+    }
+}
+
+impl Body<'_> {
+    fn info(&mut self) -> Parsed<PoolInfo> {
+        let header = Header {
+            compatible_features: self.number_u64()?,
+            pool_uuid: self.uuid()?,
+            replica_uuid: self.uuid()?,
+            size_bytes: self.number_u64()?,
+            created_at_unix_s: self.number_u64()?,
+            generation: self.generation()?,
+            replica_count: self.number_u16()?,
+            replica_index: self.number_u16()?,
+            user_flags: self.array()?,
+        };
+        let file_len_bytes = self.number_u64()?;
+        let medium = MediumKind::from_wire(self.byte()?).ok_or(Fault::Malformed("the medium is unknown"))?;
+        let promises = [self.promise()?, self.promise()?, self.promise()?];
+        let open_by = if self.flag()? { Some(self.text(MAX_HOLDER_BYTES)?.to_owned()) } else { None };
+        Ok(PoolInfo { name: self.name()?, header, file_len_bytes, medium, promises, open_by })
+    }
+
+    fn promise(&mut self) -> Parsed<Option<Promise>> {
+        match (self.byte()?, self.byte()?) {
+            (0, 0) => Ok(None),
+            (mechanism, evidence) => match (Mechanism::from_wire(mechanism), Evidence::from_wire(evidence)) {
+                (Some(mechanism), Some(evidence)) => Ok(Some(Promise { mechanism, evidence })),
+                _ => Err(Fault::Malformed("a promise has an unknown mechanism or evidence")),
+            },
+        }
+    }
+
+    fn level(&mut self) -> Parsed<Durability> {
+        Durability::from_wire(self.byte()?).ok_or(Fault::Malformed("the durability level is unknown"))
+    }
+}
+
+/// The longest beginning of `text` that has at most `limit_bytes` and cuts no character.
+fn cut(text: &str, limit_bytes: usize) -> &str {
+    &text[..text.floor_char_boundary(limit_bytes)]
+}

@@ -1,0 +1,169 @@
+//! What can go wrong with a pool.
+
+use std::sync::Arc;
+
+use pmof_access::{
+    Address, ConnectError, ConnectionError, DescriptorError, Durability, OperationError, PostError, RegisterError,
+    SetupError,
+};
+use uuid::Uuid;
+
+use crate::{ControlError, PersistFailure, PoolRefusal, PoolUrl, PoolUrlError};
+
+/// What went wrong with one replica.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReplicaError {
+    /// There is no connection to its target.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// The target refused.
+    #[error("{text}")]
+    Refused {
+        /// The rule.
+        refusal: PoolRefusal,
+        /// The target's words.
+        text: String,
+    },
+    /// The connection ended.
+    #[error("{0}")]
+    Ended(ConnectionError),
+    /// No answer in time.
+    #[error("no answer within {timeout_ms} ms")]
+    TimedOut {
+        /// The limit in milliseconds.
+        timeout_ms: u64,
+    },
+    /// The target's answer was not understood.
+    #[error("the target's answer was not understood: {0}")]
+    Control(#[from] ControlError),
+    /// The target's answer does not fit the question.
+    #[error("the target's answer does not fit the question; is it of another version?")]
+    Unexpected,
+    /// The descriptor of the pool's memory.
+    #[error(transparent)]
+    Descriptor(#[from] DescriptorError),
+    /// The target's medium cannot give the level asked for.
+    #[error(
+        "the target's {medium} gives at most {strongest}, not {wanted}; keep the pool on a file system that does, or ask for less"
+    )]
+    NotDurable {
+        /// The level asked for.
+        wanted: Durability,
+        /// The most there is.
+        strongest: Durability,
+        /// What the pool lies on.
+        medium: String,
+    },
+    /// The replica belongs to another pool, or has another size.
+    #[error(
+        "it is of pool {found_uuid} with {found_bytes} bytes, the first replica of pool {uuid} with {size_bytes} bytes"
+    )]
+    Mismatch {
+        /// The first replica's pool.
+        uuid: Uuid,
+        /// This replica's.
+        found_uuid: Uuid,
+        /// The first replica's size.
+        size_bytes: u64,
+        /// This replica's.
+        found_bytes: u64,
+    },
+    /// The replica was left behind: others went on without it, so it lacks writes that were acknowledged.
+    #[error(
+        "it was left behind (generation {generation}, the newest is {newest}) and lacks acknowledged writes; open the pool without it, or remove it there (pmof pool rm) and copy the pool anew"
+    )]
+    LeftBehind {
+        /// Its generation.
+        generation: u32,
+        /// The newest generation among the replicas.
+        newest: u32,
+    },
+    /// An operation could not be posted.
+    #[error(transparent)]
+    Post(#[from] PostError),
+    /// An operation failed.
+    #[error(transparent)]
+    Operation(#[from] OperationError),
+    /// Memory of this side.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+}
+
+/// A failed operation on a pool.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PoolError {
+    /// A replica's URL was not understood.
+    #[error(transparent)]
+    Url(#[from] PoolUrlError),
+    /// No replica was named.
+    #[error("a pool needs at least one replica: name one, such as tcp://127.0.0.1:7204/orders")]
+    NoReplicas,
+    /// The pool has no replica of this number.
+    #[error("there is no replica {index}: the pool was opened with {replica_count}, counted from 0")]
+    NoSuchReplica {
+        /// The number asked for.
+        index: usize,
+        /// How many there are.
+        replica_count: usize,
+    },
+    /// More replicas than the header can count, or one named twice.
+    #[error("replica {replica} is named twice")]
+    Twice {
+        /// The replica.
+        replica: Arc<PoolUrl>,
+    },
+    /// Nobody said which failure the data must survive.
+    #[error("say which durability the pool needs (Visible, ProcessCrash or PowerFailure): there is no default")]
+    NoDurability,
+    /// A resource of this side.
+    #[error(transparent)]
+    Setup(#[from] SetupError),
+    /// One replica failed, so the call was not carried out; what it had begun elsewhere was undone where possible.
+    #[error("replica {replica}: {source}")]
+    Replica {
+        /// The replica.
+        replica: Arc<PoolUrl>,
+        /// What went wrong.
+        source: Arc<ReplicaError>,
+    },
+    /// A target did not answer a question about all its pools.
+    #[error("target {target}: {source}")]
+    Target {
+        /// The target.
+        target: Address,
+        /// What went wrong.
+        source: ReplicaError,
+    },
+    /// The range does not lie inside the pool.
+    #[error("range of {len_bytes} bytes at offset {offset} lies outside the pool of {size_bytes} bytes")]
+    OutOfBounds {
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len_bytes: u64,
+        /// Size of the pool.
+        size_bytes: u64,
+    },
+    /// The pool was opened for reading.
+    #[error("the pool is open for reading only")]
+    ReadOnly,
+    /// A persist did not reach every replica; those that it reached keep the data.
+    #[error("{0}")]
+    Persist(Box<PersistFailure>),
+    /// The offset of an atomic write.
+    #[error("offset {offset} is not divisible by 8, as an 8-byte atomic write needs")]
+    Misaligned {
+        /// The offset.
+        offset: u64,
+    },
+    /// No replica is left to read from.
+    #[error("no replica is left; the last to fail was {replica}: {source}")]
+    NoneLeft {
+        /// The last one.
+        replica: Arc<PoolUrl>,
+        /// What went wrong with it.
+        source: Arc<ReplicaError>,
+    },
+}

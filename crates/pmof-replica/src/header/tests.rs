@@ -1,0 +1,175 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const GOLDEN: &[u8] = include_bytes!("../../tests/golden/pool_header_v1.bin");
+
+fn sample() -> Header {
+    Header {
+        compatible_features: 0x0102_0304_0506_0708,
+        pool_uuid: Uuid::from_u128(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff),
+        replica_uuid: Uuid::from_u128(0xffee_ddcc_bbaa_9988_7766_5544_3322_1100),
+        size_bytes: 0x1_0000_0001,
+        created_at_unix_s: 1_700_000_000,
+        generation: 7,
+        replica_count: 3,
+        replica_index: 2,
+        user_flags: *b"the maker's word",
+    }
+}
+
+/// The sample's bytes, changed at `offset`, with a checksum that fits again.
+fn changed(offset: usize, bytes: &[u8]) -> [u8; HEADER_BYTES] {
+    let mut encoded = sample().encode();
+    encoded[offset..offset + bytes.len()].copy_from_slice(bytes);
+    let checksum = checksum(&encoded[..CHECKSUM_OFFSET]);
+    encoded[CHECKSUM_OFFSET..].copy_from_slice(&checksum.to_le_bytes());
+    encoded
+}
+
+#[test]
+fn the_golden_file_decodes_field_by_field() {
+    let header = Header::decode(GOLDEN).expect("version 1.0 is read for ever");
+    assert_eq!(header.compatible_features, 0x0102_0304_0506_0708);
+    assert_eq!(header.pool_uuid.to_string(), "00112233-4455-6677-8899-aabbccddeeff");
+    assert_eq!(header.replica_uuid.to_string(), "ffeeddcc-bbaa-9988-7766-554433221100");
+    assert_eq!(header.size_bytes, 4_294_967_297);
+    assert_eq!(header.created_at_unix_s, 1_700_000_000);
+    assert_eq!(header.generation, 7);
+    assert_eq!(header.replica_count, 3);
+    assert_eq!(header.replica_index, 2);
+    assert_eq!(header.user_flags, *b"the maker's word");
+}
+
+#[test]
+fn encoding_gives_the_golden_bytes() {
+    assert_eq!(GOLDEN.len(), HEADER_BYTES);
+    assert!(sample().encode()[..] == *GOLDEN, "the format of version 1.0 changed");
+}
+
+#[test]
+fn every_flipped_bit_is_detected() {
+    let whole = sample().encode();
+    assert_eq!(Header::decode(&whole), Ok(sample()));
+    for at in 0..HEADER_BYTES {
+        for bit in 0..8 {
+            let mut torn = whole;
+            torn[at] ^= 1 << bit;
+            let error = Header::decode(&torn).expect_err("a flipped bit");
+            match error {
+                HeaderError::NotAPool => assert!(at < 8),
+                HeaderError::BadChecksum { .. } => assert!(at >= 8),
+                other => panic!("byte {at}: {other}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn every_prefix_is_detected() {
+    let whole = sample().encode();
+    assert_eq!(Header::decode(&[]), Err(HeaderError::NotAPool));
+    for len_bytes in 1..HEADER_BYTES {
+        assert_eq!(Header::decode(&whole[..len_bytes]), Err(HeaderError::Truncated { len_bytes }));
+    }
+    assert_eq!(Header::decode(b"PMOFPOLL"), Err(HeaderError::NotAPool));
+}
+
+#[test]
+fn bytes_behind_the_header_do_not_matter() {
+    let mut long = sample().encode().to_vec();
+    long.extend([0xa5; 100]);
+    assert_eq!(Header::decode(&long), Ok(sample()));
+}
+
+#[test]
+fn newer_versions_and_unknown_features_are_refused() {
+    assert_eq!(Header::decode(&changed(8, &[2, 0, 5, 0])), Err(HeaderError::NewerVersion { found: 2, found_minor: 5 }));
+    assert_eq!(Header::decode(&changed(16, &[4])), Err(HeaderError::UnknownFeature { flags: 4 }));
+}
+
+#[test]
+fn a_higher_minor_version_may_use_reserved_bytes() {
+    let mut bytes = changed(10, &[1, 0]);
+    assert_eq!(Header::decode(&bytes), Ok(sample()));
+    bytes[200] = 9;
+    let checksum = checksum(&bytes[..CHECKSUM_OFFSET]);
+    bytes[CHECKSUM_OFFSET..].copy_from_slice(&checksum.to_le_bytes());
+    assert_eq!(Header::decode(&bytes), Ok(sample()));
+}
+
+#[test]
+fn contradictions_are_refused() {
+    for (offset, bytes, word) in [
+        (8, &[0u8, 0][..], "major"),
+        (12, &[1], "reserved"),
+        (116, &[1], "reserved"),
+        (4091, &[1], "reserved"),
+        (64, &[0; 8], "size"),
+        (64, &[0xff; 8], "more than a file"),
+        (64, &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f], "more than a file"),
+        (72, &[0, 0x20], "4096"),
+        (96, &[0, 0], "index"),
+        (98, &[3, 0], "index"),
+    ] {
+        match Header::decode(&changed(offset, bytes)) {
+            Err(HeaderError::Inconsistent { what }) => assert!(what.contains(word), "{offset}: {what}"),
+            other => panic!("{offset}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn file_lengths_are_whole_pages_and_never_overflow() {
+    assert_eq!(file_len_bytes(1), Some(8192));
+    assert_eq!(file_len_bytes(4096), Some(8192));
+    assert_eq!(file_len_bytes(4097), Some(12288));
+    assert_eq!(file_len_bytes(MAX_SIZE_BYTES), Some(i64::MAX.cast_unsigned() + 1 - DATA_OFFSET));
+    assert_eq!(file_len_bytes(MAX_SIZE_BYTES + 1), None);
+    assert_eq!(file_len_bytes(u64::MAX - DATA_OFFSET), None);
+    assert_eq!(file_len_bytes(u64::MAX), None);
+}
+
+proptest! {
+    #[test]
+    fn what_is_encoded_is_decoded(
+        compatible_features: u64,
+        pool: u128,
+        replica: u128,
+        size_bytes in 1..=MAX_SIZE_BYTES,
+        created_at_unix_s: u64,
+        generation: u32,
+        user_flags: [u8; USER_FLAGS_BYTES],
+        (replica_count, replica_index) in (1u16..).prop_flat_map(|count| (Just(count), 0..count)),
+    ) {
+        let header = Header {
+            compatible_features,
+            pool_uuid: Uuid::from_u128(pool),
+            replica_uuid: Uuid::from_u128(replica),
+            size_bytes,
+            created_at_unix_s,
+            generation,
+            replica_count,
+            replica_index,
+            user_flags,
+        };
+        prop_assert_eq!(Header::decode(&header.encode()), Ok(header));
+    }
+
+    #[test]
+    fn any_bytes_give_a_value_or_an_error(
+        mut bytes in proptest::collection::vec(any::<u8>(), 0..2 * HEADER_BYTES),
+        own_magic: bool,
+        own_checksum: bool,
+    ) {
+        if own_magic && bytes.len() >= 8 {
+            bytes[..8].copy_from_slice(&MAGIC);
+        }
+        if own_checksum && bytes.len() >= HEADER_BYTES {
+            let checksum = checksum(&bytes[..CHECKSUM_OFFSET]);
+            bytes[CHECKSUM_OFFSET..HEADER_BYTES].copy_from_slice(&checksum.to_le_bytes());
+        }
+        // Random bytes behind a right magic and checksum still break a rule of the format.
+        prop_assert!(Header::decode(&bytes).is_err());
+    }
+}

@@ -1,0 +1,34 @@
+//! Which pools a target has.
+
+use pmof_access::Address;
+
+use crate::{
+    PoolError, PoolName, PoolOptions, ReplicaError,
+    control::{Reply, Request},
+};
+
+/// Names taken from one target, at most: far more than a directory of pools holds, and little memory. A target that
+/// answers without an end meets it.
+pub const LIST_MAX_NAMES: usize = 1 << 20;
+
+/// The names of all pools of a target, in order. Of `options` only the times and the waiting matter.
+///
+/// Each page is a look of its own: a pool made or removed meanwhile may be in the list or not.
+pub fn list_pools(target: &Address, options: &PoolOptions) -> Result<Vec<PoolName>, PoolError> {
+    let (peer, queue) = options.peer()?;
+    let failed = |source| PoolError::Target { target: target.clone(), source };
+    let connection = options.target(&peer, &queue, target).map_err(failed)?;
+    let mut names: Vec<PoolName> = Vec::new();
+    loop {
+        let reply = connection.ask(&Request::List { after: names.last().cloned() }).map_err(failed)?;
+        let Reply::List { names: page, more } = reply else { return Err(failed(ReplicaError::Unexpected)) };
+        let goes_on = names.last().into_iter().chain(&page).is_sorted_by(|before, after| before < after);
+        if !goes_on || (more && page.is_empty()) || names.len() + page.len() > LIST_MAX_NAMES {
+            return Err(failed(ReplicaError::Unexpected));
+        }
+        names.extend(page);
+        if !more {
+            return Ok(names);
+        }
+    }
+}

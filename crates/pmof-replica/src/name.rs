@@ -1,0 +1,118 @@
+//! Which names a pool may have.
+
+use std::{borrow::Borrow, fmt, str::FromStr};
+
+#[cfg(test)]
+mod tests;
+
+/// Longest name in bytes: what Linux file systems allow for one directory entry (`NAME_MAX`, limits.h).
+pub const MAX_NAME_BYTES: usize = 255;
+
+/// The name of a pool: one plain entry of the store's root directory.
+///
+/// 1 to [`MAX_NAME_BYTES`] bytes of UTF-8 without `/`, NUL and control characters, and not beginning with a dot. So no
+/// name leads out of the root, and none can be one of the store's own working files, which all begin with a dot.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PoolName(String);
+
+impl PoolName {
+    /// Checks `name` against every rule.
+    pub fn new(name: impl Into<String>) -> Result<Self, NameError> {
+        let name = name.into();
+        check(&name)?;
+        Ok(Self(name))
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Why a text cannot name a pool. Each says the rule that it breaks.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NameError {
+    /// No bytes at all.
+    #[error("a pool name needs at least 1 byte")]
+    Empty,
+    /// More than [`MAX_NAME_BYTES`].
+    #[error("the pool name has {len_bytes} bytes; {MAX_NAME_BYTES} are allowed")]
+    TooLong {
+        /// Bytes it has.
+        len_bytes: usize,
+    },
+    /// `/` or NUL, which no directory entry can hold, or another control character.
+    #[error("the pool name holds {character:?} at byte {at}; '/', NUL and control characters are not allowed")]
+    ForbiddenCharacter {
+        /// The first such character.
+        character: char,
+        /// Its place in bytes.
+        at: usize,
+    },
+    /// `.`, `..` and the store's own working files begin like this.
+    #[error("the pool name {name:?} begins with a dot; such names are kept for the store itself")]
+    LeadingDot {
+        /// The name.
+        name: String,
+    },
+    /// Not UTF-8.
+    #[error("the pool name is not UTF-8 from byte {at} on")]
+    NotUtf8 {
+        /// The first byte that is not.
+        at: usize,
+    },
+}
+
+impl TryFrom<&[u8]> for PoolName {
+    type Error = NameError;
+
+    fn try_from(bytes: &[u8]) -> Result<Self, NameError> {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Self::new(text),
+            Err(error) => Err(NameError::NotUtf8 { at: error.valid_up_to() }),
+        }
+    }
+}
+
+impl FromStr for PoolName {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        Self::new(text)
+    }
+}
+
+impl fmt::Display for PoolName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl AsRef<str> for PoolName {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Borrow<str> for PoolName {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+fn check(name: &str) -> Result<(), NameError> {
+    if name.is_empty() {
+        return Err(NameError::Empty);
+    }
+    if name.len() > MAX_NAME_BYTES {
+        return Err(NameError::TooLong { len_bytes: name.len() });
+    }
+    if let Some((at, character)) = name.char_indices().find(|(_, c)| *c == '/' || c.is_control()) {
+        return Err(NameError::ForbiddenCharacter { character, at });
+    }
+    if name.starts_with('.') {
+        return Err(NameError::LeadingDot { name: name.to_owned() });
+    }
+    Ok(())
+}

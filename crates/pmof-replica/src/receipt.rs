@@ -1,0 +1,67 @@
+//! Receipts: what a persist reached, on which replica, by which means, and on what evidence.
+
+use std::{fmt, sync::Arc};
+
+use pmof_access::{Durability, Method, Promise};
+
+use crate::{PoolUrl, ReplicaError};
+
+/// What one replica says about a persist.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplicaReceipt {
+    /// The replica.
+    pub replica: Arc<PoolUrl>,
+    /// The level reached there.
+    pub durability: Durability,
+    /// How the writes were followed by a flush.
+    pub method: Method,
+    /// What the target did, and why that is believed to be enough.
+    pub promise: Promise,
+}
+
+/// Everything written before the persist has reached [`durability`](Self::durability) on every replica listed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Receipt {
+    /// The level that was asked for.
+    pub durability: Durability,
+    /// One receipt per replica that reached it.
+    pub replicas: Vec<ReplicaReceipt>,
+    /// Replicas that the pool has.
+    pub replica_count: usize,
+}
+
+impl fmt::Display for ReplicaReceipt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Promise { mechanism, evidence } = self.promise;
+        write!(f, "{} ({}, {mechanism} by target, {evidence})", self.replica, self.method)
+    }
+}
+
+impl fmt::Display for Receipt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} on {}/{}", self.durability, self.replicas.len(), self.replica_count)?;
+        for (index, replica) in self.replicas.iter().enumerate() {
+            let separator = if index == 0 { ":" } else { "," };
+            write!(f, "{separator} {replica}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A persist that did not reach every replica. The others keep the data; `receipt` says which.
+#[derive(Clone, Debug)]
+pub struct PersistFailure {
+    /// The replicas that reached the level.
+    pub receipt: Receipt,
+    /// The replicas that did not, and why. Whether the writes are there is unknown.
+    pub failed: Vec<(Arc<PoolUrl>, Arc<ReplicaError>)>,
+}
+
+impl fmt::Display for PersistFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (replica, why) in &self.failed {
+            write!(f, "replica {replica} failed: {why}; ")?;
+        }
+        write!(f, "the writes are {}", self.receipt)
+    }
+}

@@ -1,0 +1,56 @@
+//! What a target's refusal means to a program.
+
+/// Codes of the service itself, beside those of [`StoreError::code`](crate::StoreError::code).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub(crate) enum ServiceCode {
+    /// The request was not understood.
+    BadMessage = 256,
+    /// The connection has a pool open already.
+    AlreadyOpen = 257,
+    /// The pool's memory could not be registered.
+    Register = 258,
+    /// The connection has no pool open.
+    NotOpen = 259,
+}
+
+/// The rule by which a target refused what was asked of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum PoolRefusal {
+    /// There is no pool of this name.
+    NotFound,
+    /// There is a pool of this name.
+    AlreadyExists,
+    /// Another initiator has it open for writing.
+    Busy,
+    /// What has this name is not a pool, or its header is damaged or newer, or its file has the wrong length.
+    NotAUsablePool,
+    /// A pool cannot have this size.
+    BadSize,
+    /// The target's file system is full.
+    NoSpace,
+    /// The medium cannot give the durability asked for.
+    NotDurable,
+    /// The target's root directory cannot be written.
+    NotWritable,
+    /// Something failed on the target; its text says what.
+    Failed,
+}
+
+impl PoolRefusal {
+    /// The meaning of a code; codes of newer targets mean [`Failed`](Self::Failed).
+    pub(crate) fn from_code(code: u16) -> Self {
+        match code {
+            3 => Self::NotWritable,
+            4 => Self::NotFound,
+            5 => Self::AlreadyExists,
+            6 => Self::Busy,
+            7..=9 => Self::NotAUsablePool,
+            10 | 11 => Self::BadSize,
+            13 => Self::NoSpace,
+            14 => Self::NotDurable,
+            _ => Self::Failed,
+        }
+    }
+}

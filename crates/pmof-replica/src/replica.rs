@@ -1,0 +1,262 @@
+//! One replica as its initiator sees it: a connection, the control messages on it, and the pool's memory there.
+
+use std::{sync::Arc, time::Duration};
+
+use pmof_access::{
+    Access, Address, CompletionQueue, ConnectOptions, Connection, ConnectionError, Flushed, OperationError, Outcome,
+    Peer, PostError, Region, RemoteRegion, Signal, Ticket,
+};
+
+use crate::{
+    PoolRefusal, PoolUrl, ReplicaError, ReplicaReceipt,
+    control::{MAX_MESSAGE_BYTES, Reply, Request},
+};
+
+/// The answer to the one control message under way carries this number.
+const REQUEST_ID: u32 = 1;
+
+/// A connection to a target over which pools are asked for.
+#[derive(Debug)]
+pub(crate) struct TargetConnection {
+    connection: Connection,
+    reply: Region,
+    timeout: Duration,
+}
+
+/// A request that was sent and not answered yet.
+#[derive(Debug)]
+pub(crate) struct PendingReply(Ticket);
+
+impl TargetConnection {
+    pub(crate) fn open(
+        peer: &Peer,
+        queue: &CompletionQueue,
+        address: &Address,
+        options: &ConnectOptions,
+        timeout: Duration,
+    ) -> Result<Self, ReplicaError> {
+        let connection = peer.connect(address, queue, options)?;
+        let reply = peer.allocate(MAX_MESSAGE_BYTES as u64, Access::empty())?;
+        Ok(Self { connection, reply, timeout })
+    }
+
+    /// Asks and waits for the answer.
+    pub(crate) fn ask(&self, request: &Request) -> Result<Reply, ReplicaError> {
+        let pending = self.send(request)?;
+        self.answer(&pending)
+    }
+
+    pub(crate) fn send(&self, request: &Request) -> Result<PendingReply, ReplicaError> {
+        // Writes that nobody made durable may fill the send queue still.
+        if !self.connection.wait_send_room(self.timeout) {
+            self.connection.disconnect();
+            return Err(ReplicaError::TimedOut { timeout_ms: self.timeout.as_millis() as u64 });
+        }
+        let ticket = self.connection.receive(self.reply.slice(..)?, 0).map_err(|error| self.post_failed(error))?;
+        let message = request.encode(REQUEST_ID)?;
+        let mut batch = self.connection.batch();
+        batch.signal(Signal::OnError).send(&message).map_err(|error| self.post_failed(error))?;
+        Ok(PendingReply(ticket))
+    }
+
+    /// The answer, or the refusal as an error.
+    pub(crate) fn answer(&self, pending: &PendingReply) -> Result<Reply, ReplicaError> {
+        let Outcome::Received { len_bytes, .. } = self.wait(pending.0)? else {
+            return Err(ReplicaError::Unexpected);
+        };
+        let mut message = vec![0; len_bytes as usize];
+        self.reply.read(0, &mut message)?;
+        match Reply::decode(&message)? {
+            (_, Reply::Refused { code, text }) => {
+                Err(ReplicaError::Refused { refusal: PoolRefusal::from_code(code), text })
+            }
+            (REQUEST_ID, reply) => Ok(reply),
+            _ => Err(ReplicaError::Unexpected),
+        }
+    }
+
+    fn wait(&self, ticket: Ticket) -> Result<Outcome, ReplicaError> {
+        let queue = self.connection.queue();
+        let Some(done) = queue.wait_for(self.connection.id(), ticket, self.timeout) else {
+            self.connection.disconnect();
+            return Err(ReplicaError::TimedOut { timeout_ms: self.timeout.as_millis() as u64 });
+        };
+        match done.outcome {
+            Ok(outcome) => Ok(outcome),
+            // Operations of a dead connection that failed beside this one say nothing more.
+            Err(error) => {
+                queue.discard(self.connection.id());
+                Err(match error {
+                    OperationError::ConnectionEnded(why) => ReplicaError::Ended(why),
+                    other => ReplicaError::Operation(other),
+                })
+            }
+        }
+    }
+
+    /// An operation could not be posted: says why the connection ended, if that is the reason.
+    fn post_failed(&self, error: PostError) -> ReplicaError {
+        match error {
+            PostError::NotConnected(why) => {
+                self.connection.queue().discard(self.connection.id());
+                ReplicaError::Ended(why)
+            }
+            other => ReplicaError::Post(other),
+        }
+    }
+}
+
+/// An open replica.
+#[derive(Debug)]
+pub(crate) struct Replica {
+    pub(crate) url: Arc<PoolUrl>,
+    target: TargetConnection,
+    remote: RemoteRegion,
+    /// Why it is out of use, if it is.
+    failure: Option<Arc<ReplicaError>>,
+    /// The flush under way.
+    flushing: Option<Ticket>,
+}
+
+impl Replica {
+    pub(crate) fn new(url: Arc<PoolUrl>, target: TargetConnection, remote: RemoteRegion) -> Self {
+        Self { url, target, remote, failure: None, flushing: None }
+    }
+
+    /// Its URL and connection, which has the pool open still.
+    pub(crate) fn into_target(self) -> (Arc<PoolUrl>, TargetConnection) {
+        (self.url, self.target)
+    }
+
+    pub(crate) fn failure(&self) -> Option<&Arc<ReplicaError>> {
+        self.failure.as_ref()
+    }
+
+    /// Posts a write that goes out with the next flush. A failure is kept for [`failure`](Self::failure).
+    pub(crate) fn write(&mut self, offset: u64, bytes: &[u8]) {
+        let _ = self.post(|replica| {
+            let mut batch = replica.target.connection.batch();
+            batch.signal(Signal::OnError).write(&replica.remote, offset, bytes)?;
+            batch.hold();
+            Ok(())
+        });
+    }
+
+    /// Posts an 8-byte atomic write that goes out with the next flush. A failure is kept.
+    pub(crate) fn atomic_write(&mut self, offset: u64, value: u64) {
+        let _ = self.post(|replica| {
+            let mut batch = replica.target.connection.batch();
+            batch.signal(Signal::OnError).atomic_write(&replica.remote, offset, value)?;
+            batch.hold();
+            Ok(())
+        });
+    }
+
+    /// Posts a flush of all writes so far and sends everything. A failure is kept.
+    pub(crate) fn start_flush(&mut self, level: pmof_access::Durability) {
+        let _ = self.post(|replica| {
+            replica.flushing = Some(replica.target.connection.flush(&replica.remote, .., level)?);
+            Ok(())
+        });
+    }
+
+    /// Waits for the flush under way. `None`: the replica failed.
+    pub(crate) fn finish_flush(&mut self) -> Option<ReplicaReceipt> {
+        let ticket = self.flushing.take()?;
+        match self.target.wait(ticket) {
+            Ok(Outcome::Flushed(Flushed { durability, promise })) => Some(ReplicaReceipt {
+                replica: Arc::clone(&self.url),
+                durability,
+                method: self.target.connection.flush_method(),
+                promise,
+            }),
+            Ok(_) => {
+                self.fail(ReplicaError::Unexpected);
+                None
+            }
+            Err(error) => {
+                self.fail(error);
+                None
+            }
+        }
+    }
+
+    /// Asks for a higher generation in the header there. A failure is kept.
+    pub(crate) fn start_raise(&mut self, generation: u32) -> Option<PendingReply> {
+        if self.failure.is_some() {
+            return None;
+        }
+        self.target.send(&Request::Raise { generation }).map_err(|error| self.fail(error)).ok()
+    }
+
+    /// Waits until the generation is there. A failure is kept.
+    pub(crate) fn finish_raise(&mut self, pending: &PendingReply) {
+        match self.target.answer(pending) {
+            Ok(Reply::Raised) => {}
+            Ok(_) => drop(self.fail(ReplicaError::Unexpected)),
+            Err(error) => drop(self.fail(error)),
+        }
+    }
+
+    /// Reads into a part of `scratch`, which is as long as `into` at least. Several reads are kept under way.
+    pub(crate) fn read(&mut self, offset: u64, into: &mut [u8], scratch: &Region) -> Result<(), Arc<ReplicaError>> {
+        let mut tickets = Vec::with_capacity(into.len().div_ceil(READ_PIECE_BYTES));
+        for (index, piece) in into.chunks(READ_PIECE_BYTES).enumerate() {
+            let at = (index * READ_PIECE_BYTES) as u64;
+            self.post(|replica| {
+                let slice = scratch.slice(at..at + piece.len() as u64)?;
+                tickets.push(replica.target.connection.read(&replica.remote, offset + at, slice)?);
+                Ok(())
+            })?;
+        }
+        for (index, (piece, ticket)) in into.chunks_mut(READ_PIECE_BYTES).zip(tickets).enumerate() {
+            let at = (index * READ_PIECE_BYTES) as u64;
+            let arrived = self.target.wait(ticket).and_then(|_| Ok(scratch.read(at, piece)?));
+            arrived.map_err(|error| self.fail(error))?;
+        }
+        Ok(())
+    }
+
+    /// Closes the pool there. The connection stands for more questions.
+    pub(crate) fn close(self) -> Result<TargetConnection, ReplicaError> {
+        if let Some(failure) = self.failure {
+            let why = ConnectionError::Lost { why: failure.to_string() };
+            return Err(Arc::into_inner(failure).unwrap_or(ReplicaError::Ended(why)));
+        }
+        match self.target.ask(&Request::Close)? {
+            Reply::Closed => Ok(self.target),
+            _ => Err(ReplicaError::Unexpected),
+        }
+    }
+
+    /// Does a step on a replica in use; waits for room in the send queue where there is none.
+    fn post(&mut self, mut step: impl FnMut(&mut Self) -> Result<(), PostError>) -> Result<(), Arc<ReplicaError>> {
+        loop {
+            if let Some(failure) = &self.failure {
+                return Err(Arc::clone(failure));
+            }
+            match step(self) {
+                Ok(()) => return Ok(()),
+                Err(PostError::QueueFull { .. }) => {
+                    if !self.target.connection.wait_send_room(self.target.timeout) {
+                        self.fail(ReplicaError::TimedOut { timeout_ms: self.target.timeout.as_millis() as u64 });
+                    }
+                }
+                Err(error) => {
+                    let error = self.target.post_failed(error);
+                    self.fail(error);
+                }
+            }
+        }
+    }
+
+    /// Takes the replica out of use. What failed first stays the reason.
+    fn fail(&mut self, error: ReplicaError) -> Arc<ReplicaError> {
+        self.target.connection.disconnect();
+        self.target.connection.queue().discard(self.target.connection.id());
+        Arc::clone(self.failure.get_or_insert_with(|| Arc::new(error)))
+    }
+}
+
+/// Bytes of one read: small enough that the first is copied out while the next arrive.
+const READ_PIECE_BYTES: usize = 256 << 10;

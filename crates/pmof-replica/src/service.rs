@@ -1,0 +1,266 @@
+//! The target service: accepts connections, and opens, makes and removes pools for them.
+//!
+//! Reads, writes and flushes of an open pool never come here: the access layer serves them, on the same thread.
+
+use std::{
+    collections::HashMap,
+    io,
+    net::SocketAddr,
+    path::Path,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use pmof_access::{
+    AcceptOptions, CompletionQueue, ConnectError, ConnectionId, ConnectionRequest, DEFAULT_LOSS_TIMEOUT, ListenOptions,
+    Listener, Peer, PostError, QueueOptions, Refusal, RegisterError, Settings, SetupError, Transport, Waiting,
+};
+
+use crate::{PoolStore, StoreError, StoreOptions, control::MAX_MESSAGE_BYTES};
+use session::Session;
+
+mod session;
+
+/// Default for the connections that a target takes.
+pub const DEFAULT_MAX_CONNECTIONS: usize = 10_000;
+
+/// Default number of worker threads, at most: each connection belongs to one, so that a slow flush holds up only those
+/// that share its thread.
+const WORKERS_MAX: usize = 4;
+
+/// Messages kept for a connection between two looks: an initiator asks one thing at a time.
+const INBOX_MESSAGES: u32 = 4;
+
+/// How long an idle thread sleeps at a stretch; stopping interrupts it.
+const NAP: Duration = Duration::from_hours(1);
+
+/// Rest after the system refused a new connection for want of file descriptors or memory.
+const ACCEPT_REST: Duration = Duration::from_millis(50);
+
+/// How a target behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct ServiceOptions {
+    /// How worker threads wait.
+    pub waiting: Waiting,
+    /// Worker threads; 0 chooses: one for busy polling, else as many as CPUs, at most 4.
+    pub workers: usize,
+    /// Connections taken; more are refused.
+    pub max_connections: usize,
+    /// Time without an answer that is due, after which a connection counts as lost and its pool is closed.
+    pub loss_timeout: Duration,
+    /// How pools are kept.
+    pub store: StoreOptions,
+}
+
+impl Default for ServiceOptions {
+    fn default() -> Self {
+        Self {
+            waiting: QueueOptions::default().waiting,
+            workers: 0,
+            max_connections: DEFAULT_MAX_CONNECTIONS,
+            loss_timeout: DEFAULT_LOSS_TIMEOUT,
+            store: StoreOptions::default(),
+        }
+    }
+}
+
+/// Why a target did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServiceError {
+    /// The root directory.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// An address, or a resource of the system.
+    #[error(transparent)]
+    Setup(#[from] SetupError),
+    /// No address was given.
+    #[error("no address to listen on: give at least one, such as tcp://127.0.0.1:7204")]
+    NoAddress,
+    /// A thread did not start.
+    #[error("cannot start a thread: {source}; see the limit of processes (ulimit -u)")]
+    Thread {
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+/// A running target. Dropping it stops it: connections end, pools are closed, acknowledged bytes stay.
+#[derive(Debug)]
+pub struct Service {
+    listeners: Vec<Arc<Listener>>,
+    addresses: Vec<SocketAddr>,
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// What all threads of a service share.
+#[derive(Debug)]
+struct Shared {
+    peer: Peer,
+    store: PoolStore,
+    options: ServiceOptions,
+    workers: Vec<Worker>,
+    stop: AtomicBool,
+}
+
+/// One thread's connections.
+#[derive(Debug)]
+struct Worker {
+    queue: CompletionQueue,
+    /// Each session has a lock of its own: making a large pool takes a while, and must not keep others from connecting.
+    sessions: Mutex<HashMap<ConnectionId, Arc<Mutex<Session>>>>,
+}
+
+impl Service {
+    /// Starts a target for the pools under `root` on these loopback addresses; port 0 picks a free one.
+    pub fn start(root: &Path, listen: &[SocketAddr], options: ServiceOptions) -> Result<Self, ServiceError> {
+        if listen.is_empty() {
+            return Err(ServiceError::NoAddress);
+        }
+        let store = PoolStore::open(root, options.store)?;
+        let peer = Peer::open(Transport::Tcp);
+        let listeners = listen
+            .iter()
+            .map(|address| peer.listen(*address, listen_options()).map(Arc::new))
+            .collect::<Result<Vec<_>, _>>()?;
+        let addresses = listeners.iter().map(|listener| listener.local_address()).collect();
+        let workers = (0..worker_count(&options))
+            .map(|_| {
+                let queue = peer.completion_queue(QueueOptions { waiting: options.waiting, ..Default::default() })?;
+                Ok(Worker { queue, sessions: Mutex::default() })
+            })
+            .collect::<Result<Vec<_>, SetupError>>()?;
+        let shared = Arc::new(Shared { peer, store, options, workers, stop: AtomicBool::new(false) });
+        let mut service =
+            Self { listeners: listeners.clone(), addresses, shared: Arc::clone(&shared), threads: Vec::new() };
+        for index in 0..shared.workers.len() {
+            let shared = Arc::clone(&shared);
+            service.spawn("pmof-worker", move || shared.work(index))?;
+        }
+        for listener in listeners {
+            let shared = Arc::clone(&shared);
+            service.spawn("pmof-listener", move || shared.accept_from(&listener))?;
+        }
+        Ok(service)
+    }
+
+    /// The addresses that it listens on, with the ports that were picked.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    fn spawn(&mut self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), ServiceError> {
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+        self.threads.push(thread.map_err(|source| ServiceError::Thread { source })?);
+        Ok(())
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.shared.workers.iter().for_each(|worker| worker.queue.interrupt());
+        self.listeners.iter().for_each(|listener| listener.interrupt());
+        for thread in self.threads.drain(..) {
+            // A panic was reported by the thread itself; the others are to be stopped all the same.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    fn accept_from(&self, listener: &Listener) {
+        while !self.stopped() {
+            match listener.next_request(NAP) {
+                Ok(Some(request)) => {
+                    // A client that vanished meanwhile is no loss.
+                    let _ = self.take(request);
+                }
+                Ok(None) => {}
+                Err(_) => std::thread::sleep(ACCEPT_REST),
+            }
+        }
+    }
+
+    /// Gives a new connection to the worker that has fewest.
+    fn take(&self, request: ConnectionRequest) -> Result<(), TakeError> {
+        let counts = self.workers.iter().map(|worker| worker.sessions().len()).collect::<Vec<_>>();
+        if counts.iter().sum::<usize>() >= self.options.max_connections {
+            return Ok(request.reject(Refusal::TooManyConnections, &[])?);
+        }
+        let Some((_, worker)) = counts.iter().zip(&self.workers).min_by_key(|(count, _)| **count) else {
+            return Ok(());
+        };
+        let options = AcceptOptions { loss_timeout: self.options.loss_timeout, ..Default::default() };
+        let mut sessions = worker.sessions();
+        let connection = request.accept(&worker.queue, &options)?;
+        let id = connection.id();
+        // The session is known before its first receive can complete.
+        sessions.insert(id, Arc::new(Mutex::new(Session::start(&self.peer, connection)?)));
+        Ok(())
+    }
+
+    fn work(&self, index: usize) {
+        let worker = &self.workers[index];
+        while !self.stopped() {
+            let Some(done) = worker.queue.wait(NAP) else { continue };
+            let Some(session) = worker.sessions().get(&done.connection).cloned() else { continue };
+            let handled = lock(&session).handle(&self.peer, &self.store, &done);
+            if handled.is_break() {
+                worker.sessions().remove(&done.connection);
+            }
+        }
+        worker.sessions().clear();
+    }
+}
+
+impl Worker {
+    fn sessions(&self) -> MutexGuard<'_, HashMap<ConnectionId, Arc<Mutex<Session>>>> {
+        lock(&self.sessions)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Why a new connection was not taken.
+#[derive(Debug, thiserror::Error)]
+enum TakeError {
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+    #[error(transparent)]
+    Ended(#[from] PostError),
+}
+
+fn listen_options() -> ListenOptions {
+    let settings = Settings {
+        message_max_bytes: MAX_MESSAGE_BYTES as u32,
+        inbox_messages: INBOX_MESSAGES,
+        send_queue: pmof_access::limits::SEND_QUEUE_LIMIT,
+        capabilities: pmof_access::Capabilities::all(),
+        ..Settings::default()
+    };
+    ListenOptions { settings, ..Default::default() }
+}
+
+fn worker_count(options: &ServiceOptions) -> usize {
+    match (options.workers, options.waiting) {
+        (0, Waiting::BusyPoll) => 1,
+        (0, Waiting::Adaptive { .. }) => {
+            std::thread::available_parallelism().map_or(1, |cpus| cpus.get().min(WORKERS_MAX))
+        }
+        (workers, _) => workers,
+    }
+}

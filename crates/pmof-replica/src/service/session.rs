@@ -1,0 +1,161 @@
+//! One connection of a target: its requests, and the pool that it has open.
+
+use std::ops::ControlFlow;
+
+use pmof_access::{Access, Completion, Connection, OperationKind, Outcome, Peer, PostError, Region};
+
+use super::TakeError;
+use crate::{
+    NewPool, OpenFor, OpenPool, PoolStore,
+    control::{LIST_LIMIT, MAX_MESSAGE_BYTES, Reply, Request},
+    refusal::ServiceCode,
+};
+
+#[derive(Debug)]
+pub(super) struct Session {
+    connection: Connection,
+    /// Where the next request arrives.
+    request: Region,
+    /// The registration comes before the pool, so that no peer can reach the memory when the pool's lock is released.
+    open: Option<(Region, OpenPool)>,
+    holder: String,
+}
+
+impl Session {
+    /// Awaits the first request. Fails on a connection that ended already: nothing would ever be heard of it again.
+    pub(super) fn start(peer: &Peer, connection: Connection) -> Result<Self, TakeError> {
+        let request = peer.allocate(MAX_MESSAGE_BYTES as u64, Access::empty())?;
+        let holder = match connection.peer_address() {
+            Some(address) => format!("the initiator at {address}"),
+            None => "another initiator".to_owned(),
+        };
+        let session = Self { connection, request, open: None, holder };
+        session.post_receive()?;
+        Ok(session)
+    }
+
+    /// Takes an outcome of this connection in. `Break`: the connection is over.
+    pub(super) fn handle(&mut self, peer: &Peer, store: &PoolStore, done: &Completion) -> ControlFlow<()> {
+        let Ok(outcome) = &done.outcome else { return ControlFlow::Break(()) };
+        if done.kind != OperationKind::Receive {
+            return ControlFlow::Continue(());
+        }
+        let Outcome::Received { len_bytes, .. } = outcome else { return ControlFlow::Continue(()) };
+        let mut message = vec![0; *len_bytes as usize];
+        if self.request.read(0, &mut message).is_err() {
+            return ControlFlow::Break(());
+        }
+        let (request_id, reply) = match Request::decode(&message) {
+            Ok((request_id, request)) => (request_id, self.answer(peer, store, request)),
+            Err(error) => (error.request_id().unwrap_or(0), refused(ServiceCode::BadMessage, error.to_string())),
+        };
+        let sent = reply.encode(request_id).map(|bytes| self.connection.send(&bytes));
+        match (sent, self.post_receive()) {
+            (Ok(Ok(_)), Ok(_)) => ControlFlow::Continue(()),
+            _ => ControlFlow::Break(()),
+        }
+    }
+
+    fn post_receive(&self) -> Result<pmof_access::Ticket, PostError> {
+        self.connection.receive(self.request.slice(..)?, 0)
+    }
+
+    fn answer(&mut self, peer: &Peer, store: &PoolStore, request: Request) -> Reply {
+        let answered = match request {
+            Request::Create {
+                name,
+                size_bytes,
+                pool_uuid,
+                replica_index,
+                replica_count,
+                require,
+                publish_on_close,
+                user_flags,
+            } => {
+                let new = NewPool { pool_uuid, size_bytes, replica_index, replica_count, require, user_flags };
+                self.open(peer, |holder| {
+                    if publish_on_close {
+                        store.create_unpublished(&name, &new)
+                    } else {
+                        store.create(&name, &new, holder)
+                    }
+                })
+            }
+            Request::Open { name, access, require } => self.open(peer, |holder| {
+                let pool = store.open_pool(&name, access, holder)?;
+                pool.require(require)?;
+                Ok(pool)
+            }),
+            Request::Close => self.close(store),
+            Request::Raise { generation } => self.raise(generation),
+            Request::Remove { name } => store.remove(&name).map(|()| Reply::Removed).map_err(Into::into),
+            Request::Info { name } => store.info(&name).map(|info| Reply::Info(Box::new(info))).map_err(Into::into),
+            Request::List { after } => store.list(after.as_ref(), LIST_LIMIT).map(Reply::list_page).map_err(Into::into),
+        };
+        answered.unwrap_or_else(|refusal: Answer| Reply::Refused { code: refusal.code, text: refusal.text })
+    }
+
+    fn close(&mut self, store: &PoolStore) -> Result<Reply, Answer> {
+        if let Some((region, mut pool)) = self.open.take() {
+            drop(region);
+            store.publish(&mut pool, self.holder.clone())?;
+        }
+        Ok(Reply::Closed)
+    }
+
+    fn raise(&mut self, generation: u32) -> Result<Reply, Answer> {
+        let Some((_, pool)) = &mut self.open else {
+            let text = "this connection has no pool open".to_owned();
+            return Err(Answer { code: ServiceCode::NotOpen as u16, text });
+        };
+        pool.raise_generation(generation)?;
+        Ok(Reply::Raised)
+    }
+
+    fn open(
+        &mut self,
+        peer: &Peer,
+        open: impl FnOnce(String) -> Result<OpenPool, crate::StoreError>,
+    ) -> Result<Reply, Answer> {
+        if let Some((_, pool)) = &self.open {
+            let text = format!("this connection has pool {} open; close it first", pool.name());
+            return Err(Answer { code: ServiceCode::AlreadyOpen as u16, text });
+        }
+        let pool = open(self.holder.clone())?;
+        let access = match pool.access() {
+            OpenFor::Read => Access::READ,
+            OpenFor::Write => Access::all(),
+        };
+        let region = peer
+            .register(pool.medium(), pool.data_offset(), pool.data_len_bytes(), access)
+            .map_err(|error| Answer { code: ServiceCode::Register as u16, text: error.to_string() })?;
+        let header = pool.header();
+        let reply = Reply::Opened {
+            pool_uuid: header.pool_uuid,
+            replica_uuid: header.replica_uuid,
+            size_bytes: header.size_bytes,
+            generation: header.generation,
+            replica_count: header.replica_count,
+            user_flags: header.user_flags,
+            descriptor: region.descriptor().to_vec(),
+        };
+        self.open = Some((region, pool));
+        Ok(reply)
+    }
+}
+
+/// A refusal on its way to the initiator.
+struct Answer {
+    code: u16,
+    text: String,
+}
+
+impl From<crate::StoreError> for Answer {
+    fn from(error: crate::StoreError) -> Self {
+        Self { code: error.code(), text: error.to_string() }
+    }
+}
+
+fn refused(code: ServiceCode, text: String) -> Reply {
+    Reply::Refused { code: code as u16, text }
+}

@@ -1,0 +1,454 @@
+//! The pools that a target keeps: files of one directory, each a header and the user's data.
+//!
+//! What each crash leaves: a pool that is whole under its name, or a working file that the next
+//! [`PoolStore::open`] removes. Who writes a pool holds the exclusive `flock` of its file for as long as the memory is
+//! mapped, so a pool has one writer across all processes of the machine.
+
+use std::{
+    collections::HashMap,
+    io,
+    os::fd::{AsFd, BorrowedFd},
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use pmof_mem::{Declaration, Durability, Medium, MediumKind, MemError, Memory, Promise};
+use uuid::Uuid;
+
+use crate::{
+    DATA_OFFSET, HEADER_BYTES, Header, HeaderError, PoolName, USER_FLAGS_BYTES,
+    header::{GENERATION_OFFSET, MAX_SIZE_BYTES, file_len_bytes, generation_word},
+};
+use root::{Entry, Identity, Root, WorkingFile};
+
+mod error;
+mod root;
+#[cfg(test)]
+mod tests;
+
+pub use error::StoreError;
+
+/// Largest pool that a store makes unless told otherwise: 16 TiB, the largest file of ext4 with 4 KiB blocks.
+pub const DEFAULT_MAX_POOL_BYTES: u64 = 16 << 40;
+
+/// Who holds a pool that this store did not open itself.
+const FOREIGN_HOLDER: &str = "another process";
+
+/// How a store of pools behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct StoreOptions {
+    /// What the operator declares of the memory under the root, where the machine cannot be asked.
+    pub declaration: Option<Declaration>,
+    /// Largest pool that may be made, in bytes of user data.
+    pub max_pool_bytes: u64,
+}
+
+impl Default for StoreOptions {
+    /// Nothing declared, at most [`DEFAULT_MAX_POOL_BYTES`].
+    fn default() -> Self {
+        Self { declaration: None, max_pool_bytes: DEFAULT_MAX_POOL_BYTES }
+    }
+}
+
+/// What a new pool is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewPool {
+    /// The pool, the same on every replica.
+    pub pool_uuid: Uuid,
+    /// Bytes of user data, at least 1. The file is rounded up to whole pages of 4096 bytes.
+    pub size_bytes: u64,
+    /// Which replica this one is, from 0.
+    pub replica_index: u16,
+    /// How many replicas the pool has, at least 1.
+    pub replica_count: u16,
+    /// The level that the memory must be able to give, else no pool is made.
+    pub require: Durability,
+    /// What the maker says of the contents; kept in the header.
+    pub user_flags: [u8; USER_FLAGS_BYTES],
+}
+
+/// What a pool is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum OpenFor {
+    /// Reading only; possible while another writes.
+    Read = 1,
+    /// Reading and writing; one at a time.
+    Write = 2,
+}
+
+impl OpenFor {
+    /// The access with this wire number, if there is one.
+    pub fn from_wire(number: u8) -> Option<Self> {
+        [Self::Read, Self::Write].into_iter().find(|access| *access as u8 == number)
+    }
+}
+
+/// What there is to know of a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolInfo {
+    /// Its name.
+    pub name: PoolName,
+    /// The header of its file.
+    pub header: Header,
+    /// Length of its file in bytes: header and data, in whole pages.
+    pub file_len_bytes: u64,
+    /// What its bytes lie on.
+    pub medium: MediumKind,
+    /// How a writer gets each level, in the order of [`Durability::ALL`]; `None` where the medium cannot give it.
+    pub promises: [Option<Promise>; 3],
+    /// Who has it open for writing.
+    pub open_by: Option<String>,
+}
+
+/// The pools under one root directory. All methods may be called from several threads at once.
+#[derive(Debug)]
+pub struct PoolStore {
+    root: Arc<Root>,
+    options: StoreOptions,
+    /// Pools that this store opened for writing. Held while names change hands, never while a file is allocated.
+    writers: Mutex<HashMap<PoolName, Writer>>,
+}
+
+/// A pool that is open. The file stays locked and mapped until this and every [`medium`](Self::medium) of it is dropped.
+#[derive(Debug)]
+pub struct OpenPool {
+    name: PoolName,
+    header: Header,
+    access: OpenFor,
+    memory: Arc<Memory>,
+    /// Its file, where it has not got its name yet.
+    unpublished: Option<WorkingFile>,
+}
+
+impl PoolStore {
+    /// Opens the store in the existing directory `root` and removes what a crash left half-made there.
+    ///
+    /// The root need not be writable to read pools. Pools are files of the directory itself; links are never followed.
+    pub fn open(root: &Path, options: StoreOptions) -> Result<Self, StoreError> {
+        let root = Arc::new(Root::open(root)?);
+        root.remove_leftovers()?;
+        Ok(Self { root, options, writers: Mutex::default() })
+    }
+
+    /// Makes a pool of zeroes and opens it for writing. `holder` is named to whoever finds the pool busy.
+    ///
+    /// All space is allocated, and the pool is durable under its name, before this returns; on failure nothing is left.
+    pub fn create(&self, name: &PoolName, new: &NewPool, holder: String) -> Result<OpenPool, StoreError> {
+        let mut pool = self.create_unpublished(name, new)?;
+        self.publish(&mut pool, holder)?;
+        Ok(pool)
+    }
+
+    /// Makes a pool of zeroes that nobody else sees before it is [published](Self::publish). Dropped before, it is gone, and
+    /// so it is after a crash.
+    pub fn create_unpublished(&self, name: &PoolName, new: &NewPool) -> Result<OpenPool, StoreError> {
+        let file_len_bytes = self.check_new(name, new)?;
+        if self.root.exists(name)? {
+            return Err(StoreError::AlreadyExists { name: name.clone(), root: self.root.path().to_owned() });
+        }
+        let working_file = self.root.working_file()?;
+        let memory = Memory::create(&working_file.path(), file_len_bytes, self.options.declaration)
+            .map_err(|error| self.creation_error(name, new.size_bytes, error))?;
+        check_level(name, &memory, new.require)?;
+        self.lock(name, self.file_of(name, &memory)?)?;
+        let header = new_header(new);
+        self.write_header(name, &memory, &header)?;
+
+        let (memory, unpublished) = (Arc::new(memory), Some(working_file));
+        Ok(OpenPool { name: name.clone(), header, access: OpenFor::Write, memory, unpublished })
+    }
+
+    /// Gives a pool its name, durably; it stays open for writing by `holder`. On failure, as where the name was taken
+    /// meanwhile, nothing of it is left. Does nothing with a pool that has its name.
+    pub fn publish(&self, pool: &mut OpenPool, holder: String) -> Result<(), StoreError> {
+        let Some(working_file) = pool.unpublished.take() else { return Ok(()) };
+        let mut writers = self.writers();
+        working_file.publish(&pool.name)?;
+        writers.insert(pool.name.clone(), Writer { holder, memory: Arc::downgrade(&pool.memory) });
+        Ok(())
+    }
+
+    /// Opens a pool. `holder` is named to whoever finds the pool busy.
+    pub fn open_pool(&self, name: &PoolName, access: OpenFor, holder: String) -> Result<OpenPool, StoreError> {
+        let mut writers = self.writers();
+        let (entry, _) = self.checked_entry(name)?;
+        let memory = match access {
+            OpenFor::Read => self.map(name, &entry, OpenFor::Read)?,
+            OpenFor::Write => {
+                if let Some(writer) = writers.get(name) {
+                    return Err(StoreError::Busy { name: name.clone(), holder: writer.holder.clone() });
+                }
+                let memory = self.map(name, &entry, OpenFor::Write)?;
+                self.lock_named(name, self.file_of(name, &memory)?, entry.identity)?;
+                memory
+            }
+        };
+        // Read again under the lock: the writer before may have changed it.
+        let mut head = [0; HEADER_BYTES];
+        memory.read(0, &mut head).map_err(|error| self.memory_error(name, error))?;
+        let header = Header::decode(&head).map_err(|source| StoreError::Header { name: name.clone(), source })?;
+        let memory = Arc::new(memory);
+        if access == OpenFor::Write {
+            writers.insert(name.clone(), Writer { holder, memory: Arc::downgrade(&memory) });
+        }
+        Ok(OpenPool { name: name.clone(), header, access, memory, unpublished: None })
+    }
+
+    /// Deletes a pool and its bytes, durably. Its readers keep what they have mapped; a writer must close it first.
+    ///
+    /// A file without the whole header of a pool is left alone. A pool of a newer version may be removed.
+    pub fn remove(&self, name: &PoolName) -> Result<(), StoreError> {
+        let writers = self.writers();
+        let entry = self.root.entry(name)?;
+        match self.header_of(name, &entry) {
+            Ok(_)
+            | Err(StoreError::Header {
+                source: HeaderError::NewerVersion { .. } | HeaderError::UnknownFeature { .. },
+                ..
+            }) => {}
+            Err(error) => return Err(error),
+        }
+        if let Some(writer) = writers.get(name) {
+            return Err(StoreError::Busy { name: name.clone(), holder: writer.holder.clone() });
+        }
+        self.lock_named(name, entry.file.as_fd(), entry.identity)?;
+        self.root.unlink(name.as_str())?;
+        self.root.sync()
+    }
+
+    /// Describes a pool without opening it for anybody.
+    pub fn info(&self, name: &PoolName) -> Result<PoolInfo, StoreError> {
+        let writers = self.writers();
+        let (entry, header) = self.checked_entry(name)?;
+        let open_by = match writers.get(name) {
+            Some(writer) => Some(writer.holder.clone()),
+            None if root::is_locked(&entry.file).map_err(|error| self.root.io("flock", name.as_str(), error))? => {
+                Some(FOREIGN_HOLDER.to_owned())
+            }
+            None => None,
+        };
+        // Mapped as a writer would, since it is a writer whom the promises are for.
+        let memory = self.map(name, &entry, OpenFor::Write)?;
+        Ok(PoolInfo {
+            name: name.clone(),
+            header,
+            file_len_bytes: entry.len_bytes,
+            medium: memory.kind(),
+            promises: Durability::ALL.map(|level| memory.promise(level)),
+            open_by,
+        })
+    }
+
+    /// Up to `limit` names of pools after `after`, in order. Files that do not begin as a pool does are passed over; a
+    /// damaged pool is named, and [`info`](Self::info) says what is wrong with it.
+    pub fn list(&self, after: Option<&PoolName>, limit: usize) -> Result<Vec<PoolName>, StoreError> {
+        let looks_like_a_pool = |name: &PoolName| {
+            let head = self.root.entry(name).ok().and_then(|entry| entry.head().ok());
+            head.is_some_and(|head| Header::decode(&head) != Err(HeaderError::NotAPool))
+        };
+        let names = self.root.names_after(after)?;
+        Ok(names.into_iter().filter(looks_like_a_pool).take(limit).collect())
+    }
+
+    /// The live writers; the dead ones are forgotten first.
+    fn writers(&self) -> MutexGuard<'_, HashMap<PoolName, Writer>> {
+        let mut writers = self.writers.lock().unwrap_or_else(PoisonError::into_inner);
+        writers.retain(|_, writer| writer.memory.strong_count() > 0);
+        writers
+    }
+
+    /// The length of the new pool's file in bytes.
+    fn check_new(&self, name: &PoolName, new: &NewPool) -> Result<u64, StoreError> {
+        if new.replica_index >= new.replica_count {
+            return Err(StoreError::BadReplica { index: new.replica_index, count: new.replica_count });
+        }
+        if new.size_bytes == 0 {
+            return Err(StoreError::Empty { name: name.clone() });
+        }
+        let limit_bytes = self.options.max_pool_bytes.min(MAX_SIZE_BYTES);
+        match file_len_bytes(new.size_bytes) {
+            Some(len_bytes) if new.size_bytes <= limit_bytes => Ok(len_bytes),
+            _ => Err(StoreError::TooLarge { name: name.clone(), size_bytes: new.size_bytes, limit_bytes }),
+        }
+    }
+
+    /// The file of a pool and its header, where both are whole.
+    fn checked_entry(&self, name: &PoolName) -> Result<(Entry, Header), StoreError> {
+        let entry = self.root.entry(name)?;
+        let header = self.header_of(name, &entry)?;
+        match file_len_bytes(header.size_bytes) {
+            Some(expected_bytes) if expected_bytes != entry.len_bytes => {
+                Err(StoreError::SizeMismatch { name: name.clone(), expected_bytes, found_bytes: entry.len_bytes })
+            }
+            _ => Ok((entry, header)),
+        }
+    }
+
+    fn header_of(&self, name: &PoolName, entry: &Entry) -> Result<Header, StoreError> {
+        let head = entry.head().map_err(|error| self.root.io("read", name.as_str(), error))?;
+        Header::decode(&head).map_err(|source| StoreError::Header { name: name.clone(), source })
+    }
+
+    /// Maps the very file that `entry` is; a name that now leads elsewhere is refused.
+    fn map(&self, name: &PoolName, entry: &Entry, access: OpenFor) -> Result<Memory, StoreError> {
+        let path = self.root.path_by_descriptor(name.as_str());
+        let memory = match access {
+            OpenFor::Read => Memory::open_read_only(&path, self.options.declaration),
+            OpenFor::Write => Memory::open(&path, self.options.declaration),
+        }
+        .map_err(|error| self.memory_error(name, error))?;
+        match Identity::of_file(self.file_of(name, &memory)?) {
+            Ok(identity) if identity == entry.identity => Ok(memory),
+            Ok(_) => Err(StoreError::Replaced { name: name.clone() }),
+            Err(error) => Err(self.root.io("fstat", name.as_str(), error)),
+        }
+    }
+
+    fn file_of<'a>(&self, name: &PoolName, memory: &'a Memory) -> Result<BorrowedFd<'a>, StoreError> {
+        // Invariant: memory of a path always has its file.
+        memory.file().ok_or_else(|| self.root.io("mmap", name.as_str(), io::Error::other("the memory has no file")))
+    }
+
+    /// Makes the file this process's to write, until its description is closed.
+    fn lock(&self, name: &PoolName, file: BorrowedFd<'_>) -> Result<(), StoreError> {
+        match root::try_lock(file) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(StoreError::Busy { name: name.clone(), holder: FOREIGN_HOLDER.to_owned() }),
+            Err(error) => Err(self.root.io("flock", name.as_str(), error)),
+        }
+    }
+
+    /// As [`lock`](Self::lock). Before the lock was ours, another process may have removed the pool: then it is refused.
+    fn lock_named(&self, name: &PoolName, file: BorrowedFd<'_>, identity: Identity) -> Result<(), StoreError> {
+        self.lock(name, file)?;
+        if self.root.identity(name)? == Some(identity) {
+            Ok(())
+        } else {
+            Err(StoreError::Replaced { name: name.clone() })
+        }
+    }
+
+    fn write_header(&self, name: &PoolName, memory: &Memory, header: &Header) -> Result<(), StoreError> {
+        memory
+            .store(0, &header.encode())
+            .and_then(|()| memory.write_back(0, DATA_OFFSET))
+            .and_then(|()| memory.fence())
+            .map_err(|error| self.memory_error(name, error))
+    }
+
+    fn creation_error(&self, name: &PoolName, size_bytes: u64, error: MemError) -> StoreError {
+        let root = self.root.path().to_owned();
+        match error {
+            MemError::NoSpace { .. } => StoreError::NoSpace { name: name.clone(), size_bytes, root },
+            MemError::Io { source, .. } if refuses_writing(&source) => StoreError::NotWritable { root, source },
+            other => self.memory_error(name, other),
+        }
+    }
+
+    /// Says the path as the operator knows it.
+    fn memory_error(&self, name: &PoolName, error: MemError) -> StoreError {
+        let path = self.root.path().join(name.as_str());
+        let source = match error {
+            MemError::Io { call, mend, source, .. } => MemError::Io { call, path, mend, source },
+            MemError::Unsuitable { why, mend, .. } => MemError::Unsuitable { path, why, mend },
+            MemError::Poisoned { .. } => MemError::Poisoned { path },
+            other => other,
+        };
+        StoreError::Memory { name: name.clone(), source }
+    }
+}
+
+impl OpenPool {
+    /// Its name.
+    pub fn name(&self) -> &PoolName {
+        &self.name
+    }
+
+    /// The header as it was when the pool was opened.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// What it was opened for.
+    pub fn access(&self) -> OpenFor {
+        self.access
+    }
+
+    /// The memory of the whole file, header included: peers get rights from [`data_offset`](Self::data_offset) on
+    /// for [`data_len_bytes`](Self::data_len_bytes) only.
+    pub fn medium(&self) -> Arc<Memory> {
+        Arc::clone(&self.memory)
+    }
+
+    /// Where user data begins in the medium, in bytes.
+    pub fn data_offset(&self) -> u64 {
+        DATA_OFFSET
+    }
+
+    /// Refuses with [`StoreError::NotDurable`] where the pool's medium cannot give the level `wanted`.
+    pub fn require(&self, wanted: Durability) -> Result<(), StoreError> {
+        check_level(&self.name, &self.memory, wanted)
+    }
+
+    /// Puts a higher generation into the header, as durably as the medium can; a lower or equal one is there already.
+    pub fn raise_generation(&mut self, generation: u32) -> Result<(), StoreError> {
+        if generation <= self.header.generation {
+            return Ok(());
+        }
+        self.memory
+            .atomic_store(GENERATION_OFFSET, generation_word(generation))
+            .and_then(|()| self.memory.write_back(GENERATION_OFFSET, 8))
+            .and_then(|()| self.memory.fence())
+            .map_err(|source| StoreError::Memory { name: self.name.clone(), source })?;
+        self.header.generation = generation;
+        Ok(())
+    }
+
+    /// Bytes of user data.
+    pub fn data_len_bytes(&self) -> u64 {
+        self.header.size_bytes
+    }
+}
+
+/// Who has a pool open for writing, as long as its memory lives.
+#[derive(Debug)]
+struct Writer {
+    holder: String,
+    memory: Weak<Memory>,
+}
+
+fn check_level(name: &PoolName, memory: &Memory, wanted: Durability) -> Result<(), StoreError> {
+    if memory.promise(wanted).is_some() {
+        return Ok(());
+    }
+    Err(match memory.not_durable(wanted) {
+        // Without the medium's description, which holds a path of this process only.
+        MemError::NotDurable { wanted, mend, .. } => {
+            StoreError::NotDurable { name: name.clone(), wanted, medium: memory.kind(), mend }
+        }
+        source => StoreError::Memory { name: name.clone(), source },
+    })
+}
+
+fn new_header(new: &NewPool) -> Header {
+    Header {
+        compatible_features: 0,
+        pool_uuid: new.pool_uuid,
+        replica_uuid: Uuid::new_v4(),
+        size_bytes: new.size_bytes,
+        // A clock before 1970 is no reason to refuse a pool.
+        created_at_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        generation: 0,
+        replica_count: new.replica_count,
+        replica_index: new.replica_index,
+        user_flags: new.user_flags,
+    }
+}
+
+/// Whether the kernel's answer means that files cannot be made in a directory.
+fn refuses_writing(error: &io::Error) -> bool {
+    use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+    matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem)
+}

@@ -1,0 +1,263 @@
+//! What targets refuse, and what is left when some of them die.
+
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    time::{Duration, Instant},
+};
+
+use pmof_access::{Durability, OperationError, RemoteRegion};
+use pmof_replica::{
+    OpenFor, PersistFailure, PoolError, PoolName, PoolRefusal, ReplicaError, ServiceOptions,
+    control::{Reply, Request},
+};
+
+use crate::support::{LONG, RawInitiator, Target, assert_refused, of_replica, options, read};
+
+fn persist_failure(error: PoolError) -> PersistFailure {
+    match error {
+        PoolError::Persist(failure) => *failure,
+        other => panic!("not a failed persist: {other:?}"),
+    }
+}
+
+#[test]
+fn a_second_writer_is_told_who_writes() {
+    let target = Target::start();
+    let pools = options([target.url("orders")]);
+    let writer = pools.create(4096).expect("a pool");
+    let error = pools.open().expect_err("busy");
+    assert_refused(&error, &target.url("orders"), PoolRefusal::Busy);
+    let holder = pools.info().expect("info")[0].open_by.clone().expect("a holder");
+    assert!(holder.contains("127.0.0.1:"), "{holder}");
+    assert!(error.to_string().contains(&holder), "{error}");
+    assert_refused(&pools.remove().expect_err("busy"), &target.url("orders"), PoolRefusal::Busy);
+    writer.close().expect("closed");
+    pools.open().expect("free at once").close().expect("closed");
+    pools.remove().expect("free at once");
+}
+
+#[test]
+fn a_level_that_one_replica_cannot_give_leaves_nothing() {
+    let (disk, memory) = (Target::start(), Target::on_tmpfs(ServiceOptions::default()));
+    let pools = options([disk.url("orders"), memory.url("orders")]);
+    let error = pools.clone().require(Durability::PowerFailure).create(4096).expect_err("tmpfs");
+    assert_refused(&error, &memory.url("orders"), PoolRefusal::NotDurable);
+    assert!(error.to_string().contains("PowerFailure") && error.to_string().contains("tmpfs"), "{error}");
+    assert!(disk.files().is_empty() && memory.files().is_empty());
+
+    // What it can give, it gives; and an open pool is judged in the same way.
+    pools.create(4096).expect("a pool").close().expect("closed");
+    let error = pools.clone().require(Durability::PowerFailure).open().expect_err("tmpfs");
+    assert_refused(&error, &memory.url("orders"), PoolRefusal::NotDurable);
+    pools.open().expect("free at once, also on the other").close().expect("closed");
+    assert!(matches!(pmof_replica::Pool::options().replica(disk.url("orders")).open(), Err(PoolError::NoDurability)));
+}
+
+#[test]
+fn a_create_that_one_replica_refuses_is_undone_on_the_others() {
+    let (a, b, c) = (Target::start(), Target::start(), Target::start());
+    let mut theirs = options([b.url("orders")]).create(4096).expect("somebody's pool");
+    theirs.persist(0, b"theirs").expect("a receipt");
+    let uuid = theirs.uuid();
+    theirs.close().expect("closed");
+
+    let error = options([&a, &b, &c].map(|target| target.url("orders"))).create(4096).expect_err("a taken name");
+    assert_refused(&error, &b.url("orders"), PoolRefusal::AlreadyExists);
+    assert!(a.files().is_empty() && c.files().is_empty());
+    let mut theirs = options([b.url("orders")]).open().expect("untouched");
+    assert_eq!((theirs.uuid(), read(&mut theirs, 0, 6)), (uuid, b"theirs".to_vec()));
+}
+
+#[test]
+fn replicas_of_different_pools_are_not_opened_together() {
+    let (a, b) = (Target::start(), Target::start());
+    let urls = [a.url("orders"), b.url("orders")];
+    for (url, size_bytes) in urls.iter().zip([4096, 8192]) {
+        options([url]).create(size_bytes).expect("a pool").close().expect("closed");
+    }
+    let error = options(&urls).open().expect_err("two pools");
+    let (replica, why) = of_replica(&error);
+    assert_eq!(replica.to_string(), urls[1]);
+    assert!(matches!(why, ReplicaError::Mismatch { size_bytes: 4096, found_bytes: 8192, .. }), "{why}");
+    // Neither was kept open.
+    for url in &urls {
+        options([url]).open().expect("free at once").close().expect("closed");
+    }
+}
+
+#[test]
+fn a_dead_replica_is_named_and_the_others_keep_the_data() {
+    let (a, mut b, c) = (Target::start(), Target::start(), Target::start());
+    let urls = [&a, &b, &c].map(|target| target.url("orders"));
+    let mut pool = options(&urls).create(4096).expect("a pool");
+    pool.persist(0, b"before").expect("a receipt");
+    b.stop();
+    for attempt in [b"first!", b"second"] {
+        let failure = persist_failure(pool.persist(0, attempt).expect_err("a replica is dead"));
+        let failed: Vec<_> = failure.failed.iter().map(|(replica, _)| replica.to_string()).collect();
+        assert_eq!(failed, [urls[1].clone()]);
+        assert!(matches!(*failure.failed[0].1, ReplicaError::Ended(_)), "{failure}");
+        let kept: Vec<_> = failure.receipt.replicas.iter().map(|replica| replica.replica.to_string()).collect();
+        assert_eq!(kept, [urls[0].clone(), urls[2].clone()]);
+        assert_eq!(failure.receipt.replica_count, 3);
+        assert!(failure.to_string().contains("ProcessCrash on 2/3"), "{failure}");
+    }
+    // Asked for itself, the dead one says why it is out of use, and goes on saying so.
+    let mut bytes = [0; 6];
+    let first = pool.read_replica(1, 0, &mut bytes).expect_err("dead").to_string();
+    assert_eq!(pool.read_replica(1, 0, &mut bytes).expect_err("dead").to_string(), first);
+    assert_eq!(read(&mut pool, 0, 6), b"second");
+    let error = pool.close().expect_err("one cannot be told");
+    assert_eq!(of_replica(&error).0.to_string(), urls[1]);
+    for url in [&urls[0], &urls[2]] {
+        assert_eq!(read(&mut options([url]).open().expect("closed"), 0, 6), b"second");
+    }
+}
+
+#[test]
+fn reads_fall_over_to_the_next_replica() {
+    let (mut a, mut b) = (Target::start(), Target::start());
+    let mut pool = options([a.url("orders"), b.url("orders")]).create(4096).expect("a pool");
+    let last = b.url("orders");
+    pool.persist(0, b"kept").expect("a receipt");
+    a.stop();
+    assert_eq!(read(&mut pool, 0, 4), b"kept");
+    b.stop();
+    let failure = persist_failure(pool.persist(0, b"lost").expect_err("all are dead"));
+    assert_eq!((failure.failed.len(), failure.receipt.replicas.len()), (2, 0));
+    match pool.read(0, &mut [0; 4]) {
+        Err(PoolError::NoneLeft { replica, .. }) => assert_eq!(replica.to_string(), last),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn nobody_there_and_somebody_else_there_are_told_in_time() {
+    let mut target = Target::start();
+    let gone = target.url("orders");
+    target.stop();
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let mute = format!("tcp://{}/orders", silent.local_addr().expect("an address"));
+    for (url, word) in [(&gone, "refused"), (&mute, "did not answer within")] {
+        let start = Instant::now();
+        let error = options([url]).connect_timeout(Duration::from_millis(300)).open().expect_err("nobody there");
+        assert!(matches!(of_replica(&error).1, ReplicaError::Connect(_)), "{error:?}");
+        assert!(error.to_string().contains(url.as_str()) && error.to_string().contains(word), "{error}");
+        assert!(start.elapsed() < Duration::from_secs(5));
+    }
+}
+
+#[test]
+fn a_stale_initiator_cannot_write_to_a_pool_that_another_opened() {
+    let target = Target::start();
+    let pools = options([target.url("orders")]);
+    pools.create(4096).expect("a pool").close().expect("closed");
+    let name = PoolName::new("orders").expect("a name");
+    let open = Request::Open { name, access: OpenFor::Write, require: Durability::ProcessCrash };
+
+    let stale = RawInitiator::connect(&target.address());
+    let Reply::Opened { descriptor, .. } = stale.ask(&open) else { panic!("not opened") };
+    let old = RemoteRegion::from_descriptor(&descriptor).expect("a descriptor");
+    let write = |initiator: &RawInitiator| {
+        let ticket = initiator.connection.write(&old, 0, b"stale").expect("posted");
+        initiator.queue.wait_for(initiator.connection.id(), ticket, LONG).expect("in time").outcome
+    };
+    write(&stale).expect("positive control: it is open");
+    assert_eq!(stale.ask(&Request::Close), Reply::Closed);
+
+    let mut pool = pools.open().expect("free");
+    pool.persist(0, b"newer").expect("a receipt");
+    // By its own connection, and by a new one with the descriptor kept from before.
+    for initiator in [stale, RawInitiator::connect(&target.address())] {
+        let refused = write(&initiator);
+        assert!(matches!(refused, Err(OperationError::Refused { .. })), "{refused:?}");
+    }
+    assert_eq!(read(&mut pool, 0, 5), b"newer");
+    pool.persist(0, b"newest").expect("not disturbed");
+}
+
+#[test]
+fn an_initiator_that_vanishes_frees_its_pool() {
+    let target = Target::start();
+    let pools = options([target.url("orders")]);
+    drop(pools.create(4096).expect("a pool"));
+    let start = Instant::now();
+    let reopened = loop {
+        match pools.open() {
+            Err(error) if start.elapsed() < LONG => assert_refused(&error, &target.url("orders"), PoolRefusal::Busy),
+            other => break other,
+        }
+    };
+    reopened.expect("free again");
+}
+
+#[test]
+fn nonsense_is_refused_and_the_connection_goes_on() {
+    let target = Target::start();
+    let initiator = RawInitiator::connect(&target.address());
+    let mut newer = Request::Close.encode(7).expect("fits");
+    newer[0] = 9;
+    for message in [&b"hello"[..], &newer] {
+        assert!(matches!(initiator.ask_bytes(message), Reply::Refused { code: 256, .. }));
+    }
+    assert_eq!(initiator.ask(&Request::Close), Reply::Closed);
+    let create = |name: &str| Request::Create {
+        name: PoolName::new(name).expect("a name"),
+        size_bytes: 1,
+        pool_uuid: uuid::Uuid::from_u128(1),
+        replica_index: 0,
+        replica_count: 1,
+        require: Durability::Visible,
+        publish_on_close: false,
+        user_flags: [0; 16],
+    };
+    assert!(matches!(initiator.ask(&create("one")), Reply::Opened { .. }));
+    assert!(matches!(initiator.ask(&create("two")), Reply::Refused { code: 257, .. }));
+    assert_eq!(target.files(), ["one"]);
+}
+
+/// A frame without a payload, as docs/design.md lays it out; `fields` are bytes by their offset.
+fn frame(opcode: u8, fields: &[(usize, &[u8])]) -> [u8; 64] {
+    let mut bytes = [0; 64];
+    bytes[0] = opcode;
+    for (offset, field) in fields {
+        bytes[*offset..*offset + field.len()].copy_from_slice(field);
+    }
+    let crc = crc32c::crc32c(&bytes[..60]);
+    bytes[60..].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+#[test]
+fn connections_that_end_before_they_are_taken_do_not_count() {
+    let target = Target::start_with(
+        tempfile::tempdir().expect("a directory"),
+        ServiceOptions { max_connections: 1, ..Default::default() },
+    );
+    let url = target.url("orders");
+    let address = url.strip_prefix("tcp://").and_then(|rest| rest.split('/').next()).expect("an address").to_owned();
+    // A hello with a payload checksum (that of nothing, 0), and right behind it a disconnect.
+    let (message, payload, queue) = (4096_u32.to_le_bytes(), (1_u64 << 20).to_le_bytes(), 64_u32.to_le_bytes());
+    let versions = [1, 0, 1, 0];
+    let hello = frame(
+        0xf0,
+        &[(1, &[2]), (4, b"PMOF"), (8, &versions), (24, &message), (28, &[4]), (32, &payload), (48, &queue)],
+    );
+    let both = [hello, frame(0x41, &[])].concat();
+    for _ in 0..2 {
+        let mut client = TcpStream::connect(&address).expect("a target");
+        client.write_all(&both).expect("sent");
+        // Until the target has closed; that it did is all that counts.
+        let _ = client.read_to_end(&mut Vec::new());
+    }
+    let pools = options([url]);
+    let deadline = Instant::now() + LONG;
+    loop {
+        match pools.create(4096) {
+            Ok(pool) => break pool.close().expect("closed"),
+            Err(error) => assert!(Instant::now() < deadline, "the gone ones still count: {error}"),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

@@ -1,0 +1,7 @@
+//! Pools over real connections to targets in this process.
+
+mod behind;
+mod failures;
+mod kept;
+mod support;
+mod unpublished;

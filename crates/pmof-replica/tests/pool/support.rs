@@ -1,0 +1,148 @@
+//! Targets in this process, and what tests ask of them again and again.
+
+use std::{fs, path::Path, time::Duration};
+
+use pmof_access::{Access, Address, CompletionQueue, Connection, Durability, Outcome, Peer, Region, Transport};
+use pmof_replica::{
+    Pool, PoolError, PoolOptions, PoolRefusal, PoolUrl, ReplicaError, Service, ServiceOptions,
+    control::{MAX_MESSAGE_BYTES, Reply, Request},
+};
+use tempfile::TempDir;
+
+/// Longer than anything here takes.
+pub(crate) const LONG: Duration = Duration::from_secs(20);
+
+/// A target and its root directory.
+pub(crate) struct Target {
+    pub(crate) root: TempDir,
+    service: Option<Service>,
+    options: ServiceOptions,
+}
+
+impl Target {
+    pub(crate) fn start() -> Self {
+        Self::start_with(tempfile::tempdir().expect("a directory"), ServiceOptions::default())
+    }
+
+    pub(crate) fn start_with(root: TempDir, options: ServiceOptions) -> Self {
+        let mut target = Self { root, service: None, options };
+        target.restart();
+        target
+    }
+
+    /// A target whose pools lie in memory.
+    pub(crate) fn on_tmpfs(options: ServiceOptions) -> Self {
+        Self::start_with(tempfile::tempdir_in("/dev/shm").expect("tmpfs"), options)
+    }
+
+    /// Ends all connections and stops answering.
+    pub(crate) fn stop(&mut self) {
+        self.service = None;
+    }
+
+    /// Starts on the same root, on another port.
+    pub(crate) fn restart(&mut self) {
+        self.stop();
+        let listen = ["127.0.0.1:0".parse().expect("an address")];
+        self.service = Some(Service::start(self.root.path(), &listen, self.options).expect("a target"));
+    }
+
+    pub(crate) fn address(&self) -> Address {
+        let service = self.service.as_ref().expect("a running target");
+        format!("tcp://{}", service.addresses()[0]).parse().expect("an address")
+    }
+
+    pub(crate) fn url(&self, name: &str) -> String {
+        format!("{}/{name}", self.address())
+    }
+
+    /// Names of all files under the root, working files included.
+    pub(crate) fn files(&self) -> Vec<String> {
+        files(self.root.path())
+    }
+}
+
+pub(crate) fn files(root: &Path) -> Vec<String> {
+    let entries = fs::read_dir(root).expect("a directory");
+    let mut names: Vec<_> =
+        entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("UTF-8")).collect();
+    names.sort();
+    names
+}
+
+/// Options for these replicas that ask for what every file gives.
+pub(crate) fn options<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> PoolOptions {
+    let options = Pool::options().require(Durability::ProcessCrash);
+    urls.into_iter().fold(options, PoolOptions::replica)
+}
+
+pub(crate) fn read(pool: &mut Pool, offset: u64, len_bytes: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len_bytes];
+    pool.read(offset, &mut bytes).expect("a read");
+    bytes
+}
+
+/// Bytes in which a piece that is missing, doubled or swapped shows.
+pub(crate) fn pattern(len_bytes: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed | 1;
+    let mut bytes = Vec::with_capacity(len_bytes + 8);
+    while bytes.len() < len_bytes {
+        // Xorshift: enough not to repeat within a test.
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend(state.to_le_bytes());
+    }
+    bytes.truncate(len_bytes);
+    bytes
+}
+
+/// The one replica that the error names, and what went wrong there.
+#[track_caller]
+pub(crate) fn of_replica(error: &PoolError) -> (&PoolUrl, &ReplicaError) {
+    match error {
+        PoolError::Replica { replica, source } => (replica, source),
+        other => panic!("names no replica: {other:?}"),
+    }
+}
+
+#[track_caller]
+pub(crate) fn assert_refused(error: &PoolError, url: &str, expected: PoolRefusal) {
+    match of_replica(error) {
+        (replica, ReplicaError::Refused { refusal, .. }) => {
+            assert_eq!((replica.to_string(), *refusal), (url.to_owned(), expected), "{error}");
+        }
+        _ => panic!("not a refusal: {error}"),
+    }
+}
+
+/// An initiator that speaks to a target without the help of [`Pool`].
+pub(crate) struct RawInitiator {
+    pub(crate) connection: Connection,
+    pub(crate) queue: CompletionQueue,
+    reply: Region,
+}
+
+impl RawInitiator {
+    pub(crate) fn connect(address: &Address) -> Self {
+        let peer = Peer::open(Transport::Tcp);
+        let queue = peer.completion_queue(pmof_access::QueueOptions::default()).expect("a queue");
+        let connection = peer.connect(address, &queue, &pmof_access::ConnectOptions::default()).expect("a target");
+        let reply = peer.allocate(MAX_MESSAGE_BYTES as u64, Access::empty()).expect("memory");
+        Self { connection, queue, reply }
+    }
+
+    pub(crate) fn ask(&self, request: &Request) -> Reply {
+        self.ask_bytes(&request.encode(7).expect("fits"))
+    }
+
+    pub(crate) fn ask_bytes(&self, message: &[u8]) -> Reply {
+        let ticket = self.connection.receive(self.reply.slice(..).expect("all"), 0).expect("posted");
+        self.connection.send(message).expect("posted");
+        let done = self.queue.wait_for(self.connection.id(), ticket, LONG).expect("in time");
+        let Ok(Outcome::Received { len_bytes, .. }) = done.outcome else { panic!("no answer: {done:?}") };
+        let mut bytes = vec![0; len_bytes as usize];
+        self.reply.read(0, &mut bytes).expect("inside");
+        Reply::decode(&bytes).expect("a reply").1
+    }
+}
