@@ -1,0 +1,250 @@
+//! `pmof bench bandwidth`: writes kept in flight.
+
+use crate::output::say;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::Args;
+use pmof::{
+    Durability, PoolName, Waiting,
+    access::{
+        Access, Completion, CompletionQueue, Connection, Flushed, Outcome, Peer, QueueOptions, Region, RemoteRegion,
+        Signal, Transport as AccessTransport,
+    },
+};
+use pmof_replica::{
+    OpenFor,
+    control::{MAX_MESSAGE_BYTES, Reply, Request},
+};
+
+use super::{
+    floor::{FloorClient, FloorMode},
+    report::{Report, spread_text},
+    stage::{Contender, Medium, POOL_BYTES, Server, Stage, StageArgs, socket_address, warm},
+    statistics::Spread,
+};
+
+/// What the floor answers to each block: as much as a reply of pmof.
+const FLOOR_REPLY_BYTES: u32 = 64;
+
+/// Writes of a round: some 20 ms at 64 KiB, so that a disturbance hits few rounds.
+const COUNT_DEFAULT: u64 = 1000;
+
+/// Longest wait for one answer: far beyond a healthy one, short enough to end a run that hangs.
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+
+const POOL_NAME: &str = "bench";
+
+/// Measures writes kept in flight, each answered, beside a raw one-way stream of the same bytes with answers
+///
+/// A round ends with a flush, which is part of its time.
+#[derive(Debug, Args)]
+pub(super) struct BandwidthArgs {
+    #[command(flatten)]
+    stage: StageArgs,
+    /// Bytes of each write
+    #[arg(long, value_name = "BYTES", default_value_t = 65536, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    size: u32,
+    /// Writes in flight
+    #[arg(long, value_name = "COUNT", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    depth: u32,
+    /// Wait as programs do by default, instead of spinning at both ends
+    #[arg(long)]
+    adaptive: bool,
+    /// Writes of each round
+    #[arg(long, value_name = "COUNT", default_value_t = COUNT_DEFAULT, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    count: u64,
+    /// Rounds; each measures both once
+    #[arg(long, value_name = "COUNT", default_value_t = 61, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    rounds: u64,
+}
+
+/// Runs `pmof bench bandwidth`.
+pub(super) fn run(args: &BandwidthArgs) -> Result<()> {
+    ensure!(
+        args.slots_bytes() <= POOL_BYTES,
+        "{} writes of {} bytes in flight need more than the pool's {POOL_BYTES} bytes: ask for less",
+        args.depth,
+        args.size
+    );
+    let stage = Stage::set(&args.stage, Medium::Tmpfs)?;
+    let mut floor = args.floor(&stage)?;
+    let mut pool = args.pool(&stage)?;
+    stage.pin_initiator()?;
+    let (mut floor_rates, mut rates, mut flushed) = (Vec::new(), Vec::new(), None);
+    for _ in 0..args.rounds {
+        floor_rates.push(args.mib_per_s(floor.run(|client| {
+            client.stream(args.depth as usize, u64::from(args.depth) * 2).context("warming the floor up")?;
+            client.stream(args.depth as usize, args.count).context("streaming to the floor server")
+        })?));
+        let (elapsed, reached) = pool.run(|stream| {
+            stream.run(u64::from(args.depth) * 2)?;
+            stream.run(args.count)
+        })?;
+        rates.push(args.mib_per_s(elapsed));
+        flushed = Some(reached);
+    }
+    let ratios = rates.iter().zip(&floor_rates).map(|(own, floor)| own / floor);
+    let no_rounds = "there were no rounds";
+    Findings {
+        ratio: Spread::of(ratios).context(no_rounds)?,
+        rate: Spread::of(rates.iter().copied()).context(no_rounds)?,
+        floor_rate: Spread::of(floor_rates.iter().copied()).context(no_rounds)?,
+        flushed: flushed.context(no_rounds)?,
+        method: pool.run(|stream| Ok(stream.connection.flush_method().to_string()))?,
+    }
+    .print(args)
+}
+
+impl BandwidthArgs {
+    fn slots_bytes(&self) -> u64 {
+        u64::from(self.size) * u64::from(self.depth)
+    }
+
+    fn mib_per_s(&self, elapsed: Duration) -> f64 {
+        (self.count * u64::from(self.size)) as f64 / f64::from(1 << 20) / elapsed.as_secs_f64()
+    }
+
+    fn floor(&self, stage: &Stage) -> Result<Contender<FloorClient>> {
+        let server = stage.floor_server()?;
+        let address = *server.addresses().first().context("the floor server has no address")?;
+        let client = FloorClient::connect(address, &FloorMode::Stream, self.size, FLOOR_REPLY_BYTES, !self.adaptive)
+            .context("connecting to the floor server")?;
+        Contender::new(client, vec![Server::Helper(server)])
+    }
+
+    fn pool(&self, stage: &Stage) -> Result<Contender<WriteStream>> {
+        let target = stage.target("target", !self.adaptive)?;
+        let url = format!("{}/{POOL_NAME}", target.address());
+        let mut pool = stage
+            .pool_options([url], (!self.adaptive).then_some(Waiting::BusyPoll))
+            .create(POOL_BYTES)
+            .context("making the pool")?;
+        warm(&mut pool)?;
+        pool.close()?;
+        let stream = WriteStream::open(&target, self, stage.medium().durability())?;
+        Contender::new(stream, vec![Server::Target(target)])
+    }
+}
+
+/// Writes from registered memory to a pool, each slot from and to a place of its own.
+#[derive(Debug)]
+struct WriteStream {
+    connection: Connection,
+    queue: CompletionQueue,
+    remote: RemoteRegion,
+    source: Region,
+    size_bytes: u64,
+    depth: u64,
+    level: Durability,
+}
+
+impl WriteStream {
+    fn open(target: &crate::children::Target, args: &BandwidthArgs, level: Durability) -> Result<Self> {
+        let peer = Peer::open(AccessTransport::Tcp);
+        let waiting = if args.adaptive { QueueOptions::default().waiting } else { Waiting::BusyPoll };
+        let queue = peer.completion_queue(QueueOptions { waiting, ..Default::default() })?;
+        let to = socket_address(target.address())?;
+        let connection = peer.start_connect(to, &queue, &pmof::access::ConnectOptions::default())?.finish()?;
+        let descriptor = open_pool(&peer, &connection, level)?;
+        let remote = connection.remote_region(&descriptor)?;
+        let source = peer.allocate(args.slots_bytes(), Access::empty())?;
+        source.store(0, &vec![7; args.slots_bytes() as usize])?;
+        let (size_bytes, depth) = (u64::from(args.size), u64::from(args.depth));
+        Ok(Self { connection, queue, remote, source, size_bytes, depth, level })
+    }
+
+    /// Makes `total` writes and a flush; returns the time to the flush's answer, and that answer.
+    fn run(&self, total: u64) -> Result<(Duration, Flushed)> {
+        let (mut posted, mut completed) = (0, 0);
+        let start = Instant::now();
+        while completed < total {
+            posted = self.post(posted, total.min(completed + self.depth))?;
+            check(&self.queue.wait(ANSWER_LIMIT).context("the target does not answer")?)?;
+            completed += 1;
+            while let Some(done) = self.queue.poll() {
+                check(&done)?;
+                completed += 1;
+            }
+        }
+        let ticket = self.connection.flush(&self.remote, .., self.level)?;
+        let done = self.queue.wait_for(self.connection.id(), ticket, ANSWER_LIMIT);
+        let outcome = done.context("the target does not answer the flush")?.outcome?;
+        let elapsed = start.elapsed();
+        let Outcome::Flushed(flushed) = outcome else { bail!("a flush was answered by {outcome:?}") };
+        Ok((elapsed, flushed))
+    }
+
+    /// Posts writes until so many were posted in all.
+    fn post(&self, mut posted: u64, until: u64) -> Result<u64> {
+        let mut batch = self.connection.batch();
+        while posted < until {
+            let at = posted % self.depth * self.size_bytes;
+            batch.write(&self.remote, at, self.source.slice(at..at + self.size_bytes)?)?;
+            posted += 1;
+        }
+        batch.submit();
+        Ok(posted)
+    }
+}
+
+fn check(done: &Completion) -> Result<()> {
+    match &done.outcome {
+        Ok(_) => Ok(()),
+        Err(error) => Err(error.clone()).context("a write failed"),
+    }
+}
+
+/// Opens the pool on a connection of the access layer; gives its descriptor.
+fn open_pool(peer: &Peer, connection: &Connection, require: Durability) -> Result<Vec<u8>> {
+    let answer = peer.allocate(MAX_MESSAGE_BYTES as u64, Access::empty())?;
+    let ticket = connection.receive(answer.slice(..)?, 0)?;
+    let request = Request::Open { name: PoolName::new(POOL_NAME)?, access: OpenFor::Write, require };
+    connection.batch().signal(Signal::OnError).send(&request.encode(1)?)?;
+    let done = connection.queue().wait_for(connection.id(), ticket, ANSWER_LIMIT);
+    let outcome = done.context("the target does not answer")?.outcome?;
+    let Outcome::Received { len_bytes, .. } = outcome else { bail!("a receive gave {outcome:?}") };
+    let mut message = vec![0; len_bytes as usize];
+    answer.read(0, &mut message)?;
+    match Reply::decode(&message)?.1 {
+        Reply::Opened { descriptor, .. } => Ok(descriptor),
+        other => bail!("the target did not open the pool: {other:?}"),
+    }
+}
+
+/// What all rounds gave; rates in MiB/s.
+#[derive(Debug)]
+struct Findings {
+    ratio: Spread,
+    rate: Spread,
+    floor_rate: Spread,
+    flushed: Flushed,
+    method: String,
+}
+
+impl Findings {
+    fn print(&self, args: &BandwidthArgs) -> Result<()> {
+        let Flushed { durability, promise } = self.flushed;
+        if args.stage.json {
+            let mut report = Report::default();
+            report.put("transport", args.stage.transport.name())?.put("medium", Medium::Tmpfs.name())?;
+            report.put("size_bytes", args.size)?.put("depth", args.depth)?;
+            report.put("count", args.count)?.put("rounds", args.rounds)?;
+            report.put("waiting", if args.adaptive { "adaptive" } else { "polling" })?;
+            report.put_spread("mib_per_s", &self.rate)?.put_spread("floor_mib_per_s", &self.floor_rate)?;
+            report.put_spread("ratio_bandwidth", &self.ratio)?;
+            report.put("durability", durability.to_string())?.put("method", &self.method)?;
+            report.put("mechanism", promise.mechanism.to_string())?.put("evidence", promise.evidence.to_string())?;
+            report.print();
+            return Ok(());
+        }
+        let (size, depth, transport) = (args.size, args.depth, args.stage.transport.name());
+        say!("Writes of {size} bytes over {transport}, {depth} in flight, flushed at the end of each round:");
+        for (what, rate) in [("pmof", &self.rate), ("floor", &self.floor_rate)] {
+            say!("{what:<8}{:>10.0} MiB/s ({:.0} to {:.0} over the rounds)", rate.median, rate.min, rate.max);
+        }
+        say!("over the floor's: {}", spread_text(&self.ratio));
+        say!("{durability} ({}, {} by target, {})", self.method, promise.mechanism, promise.evidence);
+        Ok(())
+    }
+}

@@ -1,0 +1,50 @@
+//! `pmof bench`: measurements, each beside the floor of the same transport in the same run.
+//!
+//! This process is the initiator, on a CPU of its own. Targets, floor servers and relays are children on the other CPU;
+//! those that are not being measured are stopped (SIGSTOP), so that what is compared takes turns in short rounds and
+//! meets the same disturbances. A ratio is the median over the rounds of each round's own ratio.
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+
+mod bandwidth;
+mod batch;
+pub(crate) mod floor;
+mod idle;
+mod latency;
+pub(crate) mod pin;
+mod processes;
+pub(crate) mod relay;
+mod report;
+mod stage;
+pub(crate) mod statistics;
+mod usage;
+
+pub(crate) use processes::{
+    FloorClientArgs, FloorServerArgs, RelayArgs, run_floor_client, run_floor_server, run_relay,
+};
+
+/// Measures latency, bandwidth, batching or idling, beside the floor of the same transport in the same run.
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    what: Measurement,
+}
+
+#[derive(Debug, Subcommand)]
+enum Measurement {
+    Latency(latency::LatencyArgs),
+    Bandwidth(bandwidth::BandwidthArgs),
+    Batch(batch::BatchArgs),
+    Idle(idle::IdleArgs),
+}
+
+/// Runs `pmof bench`.
+pub(crate) fn run(args: &BenchArgs) -> Result<()> {
+    match &args.what {
+        Measurement::Latency(args) => latency::run(args),
+        Measurement::Bandwidth(args) => bandwidth::run(args),
+        Measurement::Batch(args) => batch::run(args),
+        Measurement::Idle(args) => idle::run(args),
+    }
+}

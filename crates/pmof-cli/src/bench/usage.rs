@@ -1,0 +1,85 @@
+//! What a process takes: CPU time, memory, threads; from `/proc` (`proc_pid_stat`(5), `proc_pid_status`(5)).
+
+use std::{fs, time::Duration};
+
+use anyhow::{Context as _, Result};
+use rustix::param::clock_ticks_per_second;
+
+/// What a process has taken until now.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Usage {
+    /// CPU time in user and kernel mode.
+    pub(super) cpu: Duration,
+    /// Resident memory in bytes.
+    pub(super) resident_bytes: u64,
+    pub(super) threads: u64,
+}
+
+impl Usage {
+    /// Asks the kernel.
+    pub(super) fn of_process(process_id: u32) -> Result<Self> {
+        let file = |name| {
+            let path = format!("/proc/{process_id}/{name}");
+            fs::read_to_string(&path).with_context(|| format!("reading {path}"))
+        };
+        let (ticks, threads) = parse_stat(&file("stat")?).context("/proc/PID/stat has another form than known")?;
+        let resident_bytes = parse_status(&file("status")?).context("/proc/PID/status has no VmRSS")?;
+        let cpu = Duration::from_secs_f64(ticks as f64 / clock_ticks_per_second() as f64);
+        Ok(Self { cpu, resident_bytes, threads })
+    }
+}
+
+/// CPU time in clock ticks and the number of threads.
+fn parse_stat(stat: &str) -> Option<(u64, u64)> {
+    // The command's name, in parentheses, may hold anything, also spaces and parentheses.
+    let (_, rest) = stat.rsplit_once(')')?;
+    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    // The first field here is the third of the manual page, whose 14 and 15 are times and 20 the threads.
+    let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+    Some((field(14)? + field(15)?, field(20)?))
+}
+
+/// Resident bytes.
+fn parse_status(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STAT: &str = "4711 (a) b (c) S 1 4711 4711 0 -1 4194560 100 0 0 0 250 50 0 0 20 0 7 0 12345 1000000 250 1844";
+
+    #[test]
+    fn stat_is_read_past_any_name() {
+        assert_eq!(parse_stat(STAT), Some((300, 7)));
+        assert_eq!(parse_stat("4711 (short) S 1 2"), None);
+        assert_eq!(parse_stat(""), None);
+    }
+
+    #[test]
+    fn resident_memory_is_read_in_bytes() {
+        assert_eq!(parse_status("Name:\tx\nVmRSS:\t    1234 kB\nThreads:\t1\n"), Some(1234 * 1024));
+        assert_eq!(parse_status("Name:\tx\n"), None);
+        assert_eq!(parse_status("VmRSS:\t 12 MB\n"), None);
+    }
+
+    #[test]
+    fn this_process_takes_something_and_more_when_it_works() {
+        let before = Usage::of_process(std::process::id()).unwrap();
+        assert!(before.resident_bytes > 0 && before.threads > 0, "{before:?}");
+        let start = std::time::Instant::now();
+        while start.elapsed() < Duration::from_millis(100) {
+            std::hint::spin_loop();
+        }
+        let after = Usage::of_process(std::process::id()).unwrap();
+        assert!(after.cpu > before.cpu, "{before:?} {after:?}");
+    }
+
+    #[test]
+    fn a_process_that_is_not_there_is_named() {
+        let error = Usage::of_process(0).unwrap_err();
+        assert!(format!("{error:#}").contains("/proc/0/"), "{error:#}");
+    }
+}

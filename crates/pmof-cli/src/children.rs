@@ -1,0 +1,83 @@
+//! Targets as child processes, for the commands that kill some.
+
+use std::{
+    io::{BufRead, BufReader},
+    path::Path,
+    process::{Child, Command, Stdio},
+};
+
+use anyhow::{Context, ensure};
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+
+/// A `pmof serve` of this very binary. Killed (SIGKILL) when dropped, and by the kernel when the thread that started it
+/// ends in any other way, such as by a signal to this process.
+#[derive(Debug)]
+pub(crate) struct Target {
+    child: Child,
+    address: String,
+}
+
+impl Target {
+    /// Starts a target for `root` and waits until it accepts connections. `port` 0 picks one; `more` are further options
+    /// of `pmof serve`. Call it on a thread that outlives the target: the kernel takes the thread for the parent.
+    pub(crate) fn start(root: &Path, port: u16, more: &[&str]) -> anyhow::Result<Self> {
+        let mut child = this_program("serve")?
+            .arg("--root")
+            .arg(root)
+            .arg("--listen")
+            .arg(format!("tcp://127.0.0.1:{port}"))
+            .args(more)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot start a target")?;
+        let output = child.stdout.take().context("the target has no output")?;
+        let mut target = Self { child, address: String::new() };
+        let mut line = String::new();
+        BufReader::new(output).read_line(&mut line).context("cannot read from the target")?;
+        let address = line.trim_end().strip_prefix("ready ");
+        target.address += address.context("the target did not start; its error stands above")?;
+        Ok(target)
+    }
+
+    /// Where it listens: `tcp://HOST:PORT`.
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Its process number.
+    pub(crate) fn process_id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Kills it with SIGKILL and waits until it is gone.
+    pub(crate) fn kill(&mut self) -> anyhow::Result<()> {
+        self.child.kill().context("cannot kill the target")?;
+        self.child.wait().context("cannot wait for the target")?;
+        Ok(())
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        // It may be dead already, as it should be.
+        let _ = self.kill();
+    }
+}
+
+/// A hidden or public command of this very binary, whose process ends with this one.
+pub(crate) fn this_program(command: &str) -> anyhow::Result<Command> {
+    let program = std::env::current_exe().context("cannot find this program's own file")?;
+    let mut process = Command::new(program);
+    process.arg(command).arg("--exit-with-parent").arg(std::process::id().to_string());
+    Ok(process)
+}
+
+/// Has the kernel kill this process when the thread that started it ends. `parent` is the process number of the
+/// starter, which may be gone already: then this fails.
+pub(crate) fn exit_with_parent(parent: u32) -> anyhow::Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL)).context("prctl(PR_SET_PDEATHSIG) failed")?;
+    let now = getppid().map_or(0, |parent| parent.as_raw_nonzero().get().cast_unsigned());
+    ensure!(now == parent, "the process {parent} that started this one is gone (--exit-with-parent)");
+    Ok(())
+}

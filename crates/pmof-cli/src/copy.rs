@@ -1,0 +1,199 @@
+//! `pmof cp`.
+
+use std::{fmt, path::PathBuf, str::FromStr, time::Instant};
+
+use anyhow::Context;
+use clap::error::ErrorKind;
+use pmof::{Durability, Pool, PoolOptions, PoolUrl, PoolUrlError, Receipt, Waiting};
+use serde::Serialize;
+
+use self::{checksums::Checksums, progress::Progress};
+use crate::output::{self, ReceiptReport, with_mend};
+
+mod checksums;
+mod download;
+mod error;
+pub(crate) mod mark;
+mod progress;
+mod source;
+mod upload;
+
+/// Bytes that are read, sent, checked and written at once: what a pool reads in one go. A few of them are all the memory
+/// that a copy takes, whatever its size.
+const WINDOW_BYTES: usize = 4 << 20;
+
+/// Windows that wait between the file's side and the network's: one in each hand and one on the table.
+const WINDOWS_WAITING: usize = 2;
+
+/// Copies a file to a new pool or a pool to a file, verifies the copy, and prints the receipt.
+///
+/// One of SRC and DST is a pool, tcp://HOST:PORT/POOL, the other a file. A copy that fails leaves
+/// nothing behind, and one that is killed no half pool or file: the pool gets its name, and the file its place, when all
+/// is there and verified (a killed download leaves `.pmof-cp.*.part` beside DST).
+#[derive(Debug, clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
+pub(crate) struct CpArgs {
+    /// File or pool to copy
+    #[arg(value_name = "SRC")]
+    source: Place,
+    /// Pool or file to make
+    #[arg(value_name = "DST")]
+    destination: Place,
+    /// Further replica of the pool; may be given several times
+    #[arg(long, value_name = "URL")]
+    replica: Vec<PoolUrl>,
+    /// Failure that the new pool must survive; power-failure unless given
+    #[arg(long, value_enum, value_name = "LEVEL")]
+    durability: Option<Level>,
+    /// Do not read the copy back to compare it
+    #[arg(long)]
+    no_verify: bool,
+    /// Replace the file DST if it exists
+    #[arg(long)]
+    force: bool,
+    /// Never sleep while waiting for the network: faster where a core is free
+    #[arg(long)]
+    busy_poll: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// A file's path, or a pool: what contains `://`.
+#[derive(Clone, Debug)]
+enum Place {
+    File(PathBuf),
+    Pool(PoolUrl),
+}
+
+/// The levels of durability as the command line names them.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Level {
+    /// Others read the new bytes; no failure is survived
+    Visible,
+    /// The bytes survive the death of the target process
+    ProcessCrash,
+    /// The bytes survive loss of power
+    PowerFailure,
+}
+
+/// What a copy did.
+#[derive(Debug, Serialize)]
+struct Report {
+    source: String,
+    destination: String,
+    direction: &'static str,
+    len_bytes: u64,
+    /// Bytes that were moved; holes of a sparse file are not.
+    moved_bytes: u64,
+    elapsed_ms: u64,
+    mib_per_s: f64,
+    verified: bool,
+    /// The level that an upload reached; nothing for a download.
+    durability: Option<String>,
+    receipt: Option<ReceiptReport>,
+}
+
+/// What one direction reports to the other's like.
+struct Copied {
+    len_bytes: u64,
+    moved_bytes: u64,
+    receipt: Option<Receipt>,
+}
+
+pub(crate) fn run(args: &CpArgs) -> anyhow::Result<()> {
+    let start = Instant::now();
+    let copied = match (&args.source, &args.destination) {
+        (Place::File(file), Place::Pool(url)) if !args.force => {
+            upload::upload(file, &args.pool(url).require(args.level()), args)
+        }
+        (Place::Pool(url), Place::File(file)) if args.durability.is_none() => {
+            download::download(&args.pool(url).require(Durability::Visible), file, args)
+        }
+        (Place::File(_), Place::Pool(_)) => return Err(wrong_use("--force is for files: a pool is never replaced")),
+        (Place::Pool(_), Place::File(_)) => return Err(wrong_use("--durability is for new pools, not for files")),
+        _ => return Err(wrong_use("one of SRC and DST is a file, the other a pool such as tcp://127.0.0.1:7204/NAME")),
+    };
+    let copied = copied.with_context(|| format!("cannot copy {} to {}", args.source, args.destination))?;
+    let seconds = start.elapsed().as_secs_f64();
+    let mib_per_s = copied.moved_bytes as f64 / f64::from(1 << 20) / seconds;
+    if args.json {
+        return output::print_json(&Report {
+            source: args.source.to_string(),
+            destination: args.destination.to_string(),
+            direction: if matches!(args.source, Place::File(_)) { "upload" } else { "download" },
+            len_bytes: copied.len_bytes,
+            moved_bytes: copied.moved_bytes,
+            elapsed_ms: start.elapsed().as_millis() as u64,
+            mib_per_s,
+            verified: !args.no_verify,
+            durability: copied.receipt.as_ref().map(|receipt| receipt.durability.to_string()),
+            receipt: copied.receipt.as_ref().map(Into::into),
+        });
+    }
+    let verified = if args.no_verify { "not verified" } else { "verified" };
+    let mut text = format!("copied {} in {seconds:.2} s, {verified}\n", output::size(copied.len_bytes));
+    if let Some(receipt) = &copied.receipt {
+        text += &receipt.to_string();
+        text.push('\n');
+    }
+    Ok(output::print(&text)?)
+}
+
+impl CpArgs {
+    fn pool(&self, url: &PoolUrl) -> PoolOptions {
+        let replicas = std::iter::once(url).chain(&self.replica);
+        let options = replicas.fold(Pool::options(), |options, url| options.replica(url.to_string()));
+        if self.busy_poll { options.waiting(Waiting::BusyPoll) } else { options }
+    }
+
+    fn level(&self) -> Durability {
+        match self.durability {
+            Some(Level::Visible) => Durability::Visible,
+            Some(Level::ProcessCrash) => Durability::ProcessCrash,
+            Some(Level::PowerFailure) | None => Durability::PowerFailure,
+        }
+    }
+
+    fn progress(&self, verb: &'static str, len_bytes: u64) -> Progress {
+        Progress::new(verb, len_bytes, !self.json)
+    }
+}
+
+impl FromStr for Place {
+    type Err = PoolUrlError;
+
+    fn from_str(text: &str) -> Result<Self, PoolUrlError> {
+        if text.contains("://") { text.parse().map(Self::Pool) } else { Ok(Self::File(text.into())) }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => path.display().fmt(f),
+            Self::Pool(url) => url.fmt(f),
+        }
+    }
+}
+
+/// Reads every replica from the `first` on and compares it with what was copied.
+fn verify(pool: &mut Pool, first: usize, expected: &Checksums, progress: &Progress) -> anyhow::Result<()> {
+    let mut bytes = vec![0; WINDOW_BYTES];
+    for index in first..pool.replica_count() {
+        for window in expected.windows() {
+            let found = &mut bytes[..window.len_bytes];
+            pool.read_replica(index, window.offset, found).map_err(with_mend)?;
+            if crc32c::crc32c(found) != window.checksum {
+                let (offset, len_bytes) = (window.offset, window.len_bytes);
+                return Err(error::CopyError::Differs { index, offset, len_bytes }.into());
+            }
+            progress.advance(window.len_bytes as u64);
+        }
+    }
+    Ok(())
+}
+
+fn wrong_use(what: &str) -> anyhow::Error {
+    clap::Error::raw(ErrorKind::ArgumentConflict, format!("{what}\n")).into()
+}

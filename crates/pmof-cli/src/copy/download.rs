@@ -1,0 +1,187 @@
+//! A pool becomes a file.
+
+use std::{
+    fs::{self, File},
+    io,
+    os::unix::fs::{FileExt, PermissionsExt},
+    path::{Path, PathBuf},
+    sync::mpsc,
+    thread,
+};
+
+use anyhow::Context;
+use pmof::{Pool, PoolOptions};
+use tempfile::NamedTempFile;
+
+use super::{
+    Copied, CpArgs, WINDOW_BYTES, WINDOWS_WAITING, checksums::Checksums, error::CopyError, mark, progress::Progress,
+    verify,
+};
+use crate::output::with_mend;
+
+/// Zeroes are left out of the file by the block of this size: the smallest hole of the usual file systems.
+const BLOCK_BYTES: usize = 4096;
+const ZEROES: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
+
+/// Copies a pool into `destination`, which appears when it is whole, on the disk and verified.
+pub(super) fn download(options: &PoolOptions, destination: &Path, args: &CpArgs) -> anyhow::Result<Copied> {
+    check_destination(destination, args.force)?;
+    let mut pool = options.open_read_only().map_err(with_mend)?;
+    let size_bytes = pool.len_bytes();
+    let len_bytes = mark::decode(&pool.user_flags()).unwrap_or(size_bytes);
+    if len_bytes > size_bytes {
+        return Err(CopyError::BadMark { stated_bytes: len_bytes, size_bytes }.into());
+    }
+    let target = NewFile::create(destination, len_bytes)?;
+    let checksums = receive(&mut pool, &target, &args.progress("copying", len_bytes))?;
+    target.sync()?;
+    if !args.no_verify {
+        let replicas = pool.replica_count() as u64;
+        let progress = args.progress("verifying", len_bytes * replicas);
+        target.verify(&checksums, &progress)?;
+        // The first one was read for the copy itself.
+        verify(&mut pool, 1, &checksums, &progress)?;
+    }
+    // All bytes are here: what the target says of the end changes nothing.
+    let _ = pool.close();
+    target.publish(args.force)?;
+    Ok(Copied { len_bytes, moved_bytes: len_bytes, receipt: None })
+}
+
+fn check_destination(path: &Path, force: bool) -> Result<(), CopyError> {
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(CopyError::io("stat", path, error)),
+        Ok(metadata) if !metadata.is_file() => Err(CopyError::NotReplaced { path: path.into() }),
+        Ok(_) if !force => Err(CopyError::Exists { path: path.into() }),
+        Ok(_) => Ok(()),
+    }
+}
+
+/// Reads the pool while windows read before are written on a thread of their own.
+fn receive(pool: &mut Pool, target: &NewFile, progress: &Progress) -> anyhow::Result<Checksums> {
+    let (filled, windows) = mpsc::sync_channel::<(u64, Vec<u8>)>(WINDOWS_WAITING);
+    let (emptied, buffers) = mpsc::channel();
+    thread::scope(|scope| {
+        let writer = scope.spawn(move || {
+            for (offset, bytes) in windows {
+                target.write_sparse(offset, &bytes)?;
+                // Nobody needs the buffer once all is read.
+                let _ = emptied.send(bytes);
+            }
+            Ok(())
+        });
+        let mut checksums = Checksums::new(target.len_bytes);
+        let mut offset = 0;
+        while offset < target.len_bytes {
+            let mut bytes = buffers.try_recv().unwrap_or_default();
+            bytes.resize((target.len_bytes - offset).min(WINDOW_BYTES as u64) as usize, 0);
+            pool.read(offset, &mut bytes).map_err(with_mend)?;
+            checksums.add(offset, &bytes);
+            let len_bytes = bytes.len() as u64;
+            if filled.send((offset, bytes)).is_err() {
+                // The writer stopped, and says why below.
+                break;
+            }
+            offset += len_bytes;
+            progress.set(offset);
+        }
+        checksums.finish();
+        drop(filled);
+        let written: Result<(), CopyError> = match writer.join() {
+            Ok(written) => written,
+            Err(panic) => std::panic::resume_unwind(panic),
+        };
+        written.map(|()| checksums).map_err(Into::into)
+    })
+}
+
+/// A file that has not got its name yet; gone when dropped before.
+struct NewFile {
+    file: NamedTempFile,
+    path: PathBuf,
+    directory: PathBuf,
+    len_bytes: u64,
+}
+
+impl NewFile {
+    /// A file of zeroes without any space taken, beside its final place.
+    fn create(path: &Path, len_bytes: u64) -> Result<Self, CopyError> {
+        let directory = match path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
+            _ => PathBuf::from("."),
+        };
+        let mut builder = tempfile::Builder::new();
+        // Narrowed by the umask, as for any new file.
+        builder.prefix(".pmof-cp.").suffix(".part").permissions(fs::Permissions::from_mode(0o666));
+        let file = builder.tempfile_in(&directory).map_err(|error| CopyError::io("open", &directory, error))?;
+        let new = Self { file, path: path.into(), directory, len_bytes };
+        new.file().set_len(len_bytes).map_err(|error| new.failed("ftruncate", error))?;
+        Ok(new)
+    }
+
+    fn file(&self) -> &File {
+        self.file.as_file()
+    }
+
+    /// Writes all blocks that are not zeroes, neighbours together.
+    fn write_sparse(&self, offset: u64, bytes: &[u8]) -> Result<(), CopyError> {
+        let mut start = 0;
+        while start < bytes.len() {
+            let is_zero = |block: &[u8]| *block == ZEROES[..block.len()];
+            let blocks = bytes[start..].chunks(BLOCK_BYTES);
+            let first_is_zero = blocks.clone().next().is_some_and(is_zero);
+            let run_bytes: usize = blocks.take_while(|block| is_zero(block) == first_is_zero).map(<[u8]>::len).sum();
+            let end = start + run_bytes;
+            if !first_is_zero {
+                let written = self.file().write_all_at(&bytes[start..end], offset + start as u64);
+                written.map_err(|error| self.failed("write", error))?;
+            }
+            start = end;
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<(), CopyError> {
+        self.file().sync_all().map_err(|error| self.failed("fsync", error))
+    }
+
+    /// Reads the file again and compares it with what was received.
+    fn verify(&self, expected: &Checksums, progress: &Progress) -> Result<(), CopyError> {
+        let mut bytes = vec![0; WINDOW_BYTES];
+        for window in expected.windows() {
+            let found = &mut bytes[..window.len_bytes];
+            self.file().read_exact_at(found, window.offset).map_err(|error| self.failed("read", error))?;
+            if crc32c::crc32c(found) != window.checksum {
+                let (offset, len_bytes) = (window.offset, window.len_bytes);
+                return Err(CopyError::FileDiffers { path: self.path.clone(), offset, len_bytes });
+            }
+            progress.advance(window.len_bytes as u64);
+        }
+        Ok(())
+    }
+
+    /// Gives the file its name, durably.
+    fn publish(self, force: bool) -> anyhow::Result<()> {
+        let Self { file, path, directory, .. } = self;
+        if force {
+            file.persist(&path).map_err(|error| CopyError::io("rename", &path, error.error))?;
+        } else {
+            file.persist_noclobber(&path).map_err(|error| match error.error.kind() {
+                io::ErrorKind::AlreadyExists => CopyError::Exists { path: path.clone() },
+                _ => CopyError::io("rename", &path, error.error),
+            })?;
+        }
+        let synced = File::open(&directory).and_then(|directory| directory.sync_all());
+        synced.with_context(|| format!("{} is complete, but fsync of its directory failed", path.display()))
+    }
+
+    fn failed(&self, call: &'static str, error: io::Error) -> CopyError {
+        match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
+                CopyError::NoSpace { directory: self.directory.clone(), len_bytes: self.len_bytes }
+            }
+            _ => CopyError::io(call, &self.path, error),
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! What can go wrong with a copy beside the pool.
+
+use std::{io, path::PathBuf};
+
+/// A copy that was given up. Nothing of it is left.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum CopyError {
+    /// Only regular files have a length that can be trusted.
+    #[error("{} is {what}, and only regular files can be copied; pack a directory first, as with tar", path.display())]
+    NotAFile { path: PathBuf, what: &'static str },
+    /// Somebody writes the source.
+    #[error(
+        "{} changed its length from {before_bytes} to {after_bytes} bytes while it was copied; copy it when nobody \
+         writes it",
+        path.display()
+    )]
+    LengthChanged { path: PathBuf, before_bytes: u64, after_bytes: u64 },
+    /// A replica does not hold what was copied.
+    #[error(
+        "replica {index} (from 0, in the order given) differs in the {len_bytes} bytes at offset {offset}; check its \
+         machine's memory and disk, and copy again"
+    )]
+    Differs { index: usize, offset: u64, len_bytes: usize },
+    /// The new file does not read back as it was written.
+    #[error(
+        "{} does not read back as it was written, in the {len_bytes} bytes at offset {offset}; check its disk",
+        path.display()
+    )]
+    FileDiffers { path: PathBuf, offset: u64, len_bytes: usize },
+    /// The pool says of itself what cannot be.
+    #[error("the pool says that it holds a file of {stated_bytes} bytes, and has {size_bytes}; restore it")]
+    BadMark { stated_bytes: u64, size_bytes: u64 },
+    /// The destination is there.
+    #[error("{} exists; replace it with --force, or choose another name", path.display())]
+    Exists { path: PathBuf },
+    /// The destination is there, and nothing to replace.
+    #[error("{} is not a regular file, and nothing else is replaced; choose another name", path.display())]
+    NotReplaced { path: PathBuf },
+    /// The destination's file system is full.
+    #[error("no room for {len_bytes} bytes in {}; free space there, or choose another place", directory.display())]
+    NoSpace { directory: PathBuf, len_bytes: u64 },
+    /// A system call failed.
+    #[error("{call} of {} failed: {source}; check that it exists and may be used by this user", path.display())]
+    Io { call: &'static str, path: PathBuf, source: io::Error },
+}
+
+impl CopyError {
+    pub(crate) fn io(call: &'static str, path: impl Into<PathBuf>, source: impl Into<io::Error>) -> Self {
+        Self::Io { call, path: path.into(), source: source.into() }
+    }
+}

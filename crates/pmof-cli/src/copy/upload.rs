@@ -1,0 +1,101 @@
+//! A file becomes a pool.
+
+use std::{path::Path, sync::mpsc, thread};
+
+use anyhow::bail;
+use pmof::{Pool, PoolError, PoolOptions, Receipt};
+
+use super::{
+    Copied, CpArgs, WINDOW_BYTES, WINDOWS_WAITING,
+    checksums::Checksums,
+    error::CopyError,
+    mark,
+    progress::Progress,
+    source::{Source, Window},
+    verify,
+};
+use crate::output::with_mend;
+
+/// Bytes between two persists: enough to hide the flush's fixed cost, little enough that a disk of 4 MB/s has flushed them
+/// before the target counts as lost.
+const PERSIST_EVERY_BYTES: u64 = 32 << 20;
+
+/// Copies `file` into a new pool. The pool appears under its name when it is whole, durable and verified.
+pub(super) fn upload(file: &Path, options: &PoolOptions, args: &CpArgs) -> anyhow::Result<Copied> {
+    let source = Source::open(file)?;
+    let len_bytes = source.len_bytes();
+    let options = options.clone().user_flags(mark::encode(len_bytes)).publish_on_close(true);
+    let mut pool = options.create(len_bytes.max(1)).map_err(with_mend)?;
+    let sent = send(&source, &mut pool, &args.progress("copying", len_bytes))?;
+    source.check_length()?;
+    if !args.no_verify {
+        let progress = args.progress("verifying", len_bytes * pool.replica_count() as u64);
+        verify(&mut pool, 0, &sent.checksums, &progress)?;
+    }
+    pool.close().map_err(with_mend)?;
+    Ok(Copied { len_bytes, moved_bytes: sent.bytes, receipt: Some(sent.receipt) })
+}
+
+struct Sent {
+    receipt: Receipt,
+    checksums: Checksums,
+    bytes: u64,
+}
+
+/// Reads the file on a thread of its own while windows read before are on their way.
+fn send(source: &Source, pool: &mut Pool, progress: &Progress) -> anyhow::Result<Sent> {
+    let (filled, windows) = mpsc::sync_channel(WINDOWS_WAITING);
+    let (emptied, buffers) = mpsc::channel();
+    thread::scope(|scope| {
+        scope.spawn(move || read_all(source, &filled, &buffers));
+        let mut checksums = Checksums::new(source.len_bytes());
+        let (mut bytes, mut unflushed) = (0, 0);
+        for window in windows {
+            let Window { offset, bytes: content, data } = window?;
+            checksums.add(offset, &content);
+            for range in data {
+                pool.batch().write(offset + range.start as u64, &content[range.clone()])?;
+                bytes += range.len() as u64;
+                unflushed += range.len() as u64;
+            }
+            if unflushed >= PERSIST_EVERY_BYTES {
+                persist(pool)?;
+                unflushed = 0;
+            }
+            progress.set(offset + content.len() as u64);
+            // The reader may have ended; then nobody needs the buffer.
+            let _ = emptied.send(content);
+        }
+        checksums.finish();
+        Ok(Sent { receipt: persist(pool)?, checksums, bytes })
+    })
+}
+
+fn read_all(source: &Source, filled: &mpsc::SyncSender<Result<Window, CopyError>>, buffers: &mpsc::Receiver<Vec<u8>>) {
+    let mut offset = 0;
+    loop {
+        let window = match source.next_window(offset, buffers.try_recv().unwrap_or_default()) {
+            Ok(Some(window)) => Ok(window),
+            Ok(None) => return,
+            Err(error) => Err(error),
+        };
+        let is_last = window.is_err();
+        offset = window.as_ref().map_or(offset, |window| window.offset + WINDOW_BYTES as u64);
+        // Whoever takes windows stops at the first failure of the pool.
+        if filled.send(window).is_err() || is_last {
+            return;
+        }
+    }
+}
+
+fn persist(pool: &mut Pool) -> anyhow::Result<Receipt> {
+    match pool.batch().persist() {
+        Ok(receipt) => Ok(receipt),
+        // What the others received is given up with the copy, so their receipt is not told.
+        Err(PoolError::Persist(failure)) => match failure.failed.first() {
+            Some((replica, why)) => bail!("replica {replica} failed: {why}; nothing of the copy is kept"),
+            None => bail!("{failure}"),
+        },
+        Err(error) => Err(with_mend(error)),
+    }
+}

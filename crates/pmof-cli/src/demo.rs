@@ -1,0 +1,282 @@
+//! `pmof demo`.
+
+use std::{
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, ensure};
+use pmof::{Durability, Pool, PoolOptions, PoolUrl, Receipt};
+use serde::Serialize;
+
+use self::{
+    load::{Desk, Load, LoadReport},
+    records::{Book, POOL_BYTES, Verified},
+    scratch::Scratch,
+};
+use crate::children::Target;
+use crate::output::{self, say};
+
+mod load;
+mod records;
+pub(crate) mod scratch;
+
+/// What the targets are called; there are as many as names.
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
+/// The target that is killed first, by its place in [`NAMES`].
+const FIRST_VICTIM: usize = 1;
+
+const POOL_NAME: &str = "demo";
+
+/// The records are the same in every run; what the kills make of them is not.
+const SEED: u64 = 2026;
+
+/// Shows the main job on this machine alone, in about 10 seconds: three targets, one killed, recovery, verification.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DemoArgs {
+    /// Directory for the pools, on a file system that survives loss of power; a temporary one unless given
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Seconds of writing, 1 to 40: with all around it the demo stays within a minute
+    #[arg(long, value_name = "SECONDS", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=40))]
+    seconds: u64,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// What the demo did and found.
+#[derive(Debug, Serialize)]
+struct Report {
+    verdict: &'static str,
+    durability: String,
+    method: String,
+    mechanism: String,
+    evidence: String,
+    file_system: String,
+    pool_bytes: u64,
+    /// While all replicas were alive.
+    complete: LoadReport,
+    /// After the first kill.
+    degraded: LoadReport,
+    failure: String,
+    failure_noticed_ms: f64,
+    replicas: Vec<ReplicaReport>,
+    elapsed_seconds: f64,
+}
+
+/// What became of one replica.
+#[derive(Debug, Serialize)]
+struct ReplicaReport {
+    name: &'static str,
+    killed_first: bool,
+    batches_acknowledged: u64,
+    records_acknowledged: u64,
+    /// Acknowledged records found whole, of those that no later one had overwritten.
+    records_verified: u64,
+    bytes_verified: u64,
+    /// Of these, bytes that were issued and never acknowledged.
+    bytes_unacknowledged: u64,
+}
+
+/// Runs `pmof demo`.
+pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
+    let began = Instant::now();
+    let voice = Voice { silent: args.json };
+    let scratch = Scratch::new(args.dir.as_deref(), "pmof-demo-")?;
+    let roots = make_roots(scratch.path())?;
+    let mut targets = start_targets(&voice, &scratch, &roots)?;
+    let (mut pool, mut desk) = make_pool(&voice, &targets)?;
+    let half = Duration::from_millis(args.seconds * 500);
+
+    voice.step(3, &format!("Writing records of mixed sizes to all three, in batches, for {} s", half.as_secs_f64()));
+    let complete = desk.write_and_kill(&mut pool, &mut targets[FIRST_VICTIM..=FIRST_VICTIM], half, NAMES.len() - 1)?;
+    voice.load(&complete);
+    voice.step(
+        4,
+        &format!("Meanwhile target {} was killed (SIGKILL). The very next persist said so:", NAMES[FIRST_VICTIM]),
+    );
+    voice.failure(&complete);
+
+    voice.step(5, &format!("Writing on with the other two for {} s, then killing them as well", half.as_secs_f64()));
+    let degraded = desk.write_and_kill(&mut pool, &mut targets, half, 0)?;
+    voice.load(&degraded);
+    drop((pool, targets));
+
+    let replicas = recover(&voice, &scratch, &roots, &desk.books)?;
+    let report = Report::new(&scratch, &complete, degraded.report, replicas, began.elapsed())?;
+    if args.json {
+        output::print_json(&report)?;
+    } else {
+        say!("\n{} ({:.1} s)", report.verdict, report.elapsed_seconds);
+        say!("A demo can only kill processes; that a loss of power is survived rests on what the receipts say.");
+    }
+    Ok(())
+}
+
+fn make_roots(parent: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let roots: Vec<_> = NAMES.iter().map(|name| parent.join(name)).collect();
+    for root in &roots {
+        std::fs::create_dir(root).with_context(|| format!("cannot make the directory {}", root.display()))?;
+    }
+    Ok(roots)
+}
+
+fn start_targets(voice: &Voice, scratch: &Scratch, roots: &[PathBuf]) -> anyhow::Result<Vec<Target>> {
+    voice.step(1, "Three targets: processes that own memory and let others write to it");
+    let targets = roots.iter().map(|root| Target::start(root, 0, &[])).collect::<anyhow::Result<Vec<_>>>()?;
+    for ((name, target), root) in NAMES.iter().zip(&targets).zip(roots) {
+        let (address, process) = (target.address(), target.process_id());
+        voice.say(&format!("{name}: {address}, process {process}, files in {}", root.display()));
+    }
+    let probe = scratch.probe();
+    let medium = format!("{} on {}", probe.kind, probe.file_system);
+    voice.say(&format!("each keeps a {medium}: {} by {}", probe.strongest, probe.promise.mechanism));
+    Ok(targets)
+}
+
+fn make_pool(voice: &Voice, targets: &[Target]) -> anyhow::Result<(Pool, Desk)> {
+    voice.step(2, "One pool, kept on all three; what is written there must survive loss of power");
+    let urls: Vec<String> = targets.iter().map(|target| format!("{}/{POOL_NAME}", target.address())).collect();
+    let options = urls.iter().fold(Pool::options(), PoolOptions::replica);
+    let pool = options.require(Durability::PowerFailure).create(POOL_BYTES)?;
+    voice.say(&format!(
+        "{} MiB, {}; a target that cannot promise that is refused",
+        POOL_BYTES >> 20,
+        pool.durability()
+    ));
+    let urls = urls.iter().map(|url| url.parse()).collect::<Result<Vec<PoolUrl>, _>>()?;
+    Ok((pool, Desk::new(SEED, urls)))
+}
+
+/// Restarts the targets on their directories and verifies each replica on its own.
+fn recover(voice: &Voice, scratch: &Scratch, roots: &[PathBuf], books: &[Book]) -> anyhow::Result<Vec<ReplicaReport>> {
+    voice.step(6, "All three are dead. Restarting them on the same directories, and reading each replica on its own");
+    let mut reports = Vec::with_capacity(roots.len());
+    for (index, (root, book)) in roots.iter().zip(books).enumerate() {
+        let name = NAMES[index];
+        let verified = verify(root, book).with_context(|| {
+            format!("replica {name} lost or changed data; targets ran in {}", scratch.path().display())
+        })?;
+        voice.verified(name, book, &verified);
+        reports.push(ReplicaReport {
+            name,
+            killed_first: index == FIRST_VICTIM,
+            batches_acknowledged: book.batches_acknowledged,
+            records_acknowledged: book.records_acknowledged,
+            records_verified: verified.records,
+            bytes_verified: verified.bytes,
+            bytes_unacknowledged: verified.unacknowledged_bytes,
+        });
+    }
+    Ok(reports)
+}
+
+fn verify(root: &Path, book: &Book) -> anyhow::Result<Verified> {
+    let target = Target::start(root, 0, &[])?;
+    let url = format!("{}/{POOL_NAME}", target.address());
+    let mut pool = Pool::options().replica(url).require(Durability::PowerFailure).open()?;
+    ensure!(pool.len_bytes() == POOL_BYTES, "the pool has {} bytes", pool.len_bytes());
+    let mut bytes = vec![0; POOL_BYTES as usize];
+    pool.read(0, &mut bytes)?;
+    pool.close()?;
+    book.verify(&bytes)
+}
+
+impl Report {
+    fn new(
+        scratch: &Scratch,
+        complete: &Load,
+        degraded: LoadReport,
+        replicas: Vec<ReplicaReport>,
+        elapsed: Duration,
+    ) -> anyhow::Result<Self> {
+        let receipt = complete.receipt.replicas.first().context("a receipt of no replica")?;
+        Ok(Self {
+            verdict: "Every acknowledged write was recovered on every replica that acknowledged it.",
+            durability: receipt.durability.to_string(),
+            method: receipt.method.to_string(),
+            mechanism: receipt.promise.mechanism.to_string(),
+            evidence: receipt.promise.evidence.to_string(),
+            file_system: scratch.probe().file_system.clone(),
+            pool_bytes: POOL_BYTES,
+            complete: complete.report.clone(),
+            degraded,
+            failure: failed_replicas(complete),
+            failure_noticed_ms: complete.noticed.as_secs_f64() * 1e3,
+            replicas,
+            elapsed_seconds: elapsed.as_secs_f64(),
+        })
+    }
+}
+
+fn failed_replicas(load: &Load) -> String {
+    let texts: Vec<_> = load.failure.failed.iter().map(|(url, why)| format!("{url}: {why}")).collect();
+    texts.join("; ")
+}
+
+/// Tells people what happens; silent where a program listens.
+#[derive(Debug)]
+struct Voice {
+    silent: bool,
+}
+
+impl Voice {
+    fn step(&self, number: u32, text: &str) {
+        if !self.silent {
+            say!("{number}. {text}");
+        }
+    }
+
+    fn say(&self, text: &str) {
+        if !self.silent {
+            say!("     {text}");
+        }
+    }
+
+    fn load(&self, load: &Load) {
+        let LoadReport { batches, records, records_per_s, mib_per_s, latency, .. } = &load.report;
+        self.say(&format!(
+            "{records} records in {batches} batches: {records_per_s:.0} records/s, {mib_per_s:.1} MiB/s"
+        ));
+        self.say(&format!(
+            "from the first write of a batch to its receipt: half took at most {:.0} us, 99 % at most {:.0} us",
+            latency.p50_us, latency.p99_us
+        ));
+        self.receipt(&load.receipt);
+    }
+
+    fn verified(&self, name: &str, book: &Book, verified: &Verified) {
+        let (acknowledged, kept) = (book.records_acknowledged, verified.records);
+        if kept == acknowledged {
+            self.say(&format!("{name}: all {acknowledged} acknowledged records are there, byte by byte"));
+        } else {
+            self.say(&format!(
+                "{name}: {acknowledged} records acknowledged; the {kept} that no later one overwrote are there, byte by byte"
+            ));
+        }
+        if verified.unacknowledged_bytes > 0 {
+            let bytes = verified.unacknowledged_bytes;
+            self.say(&format!("   and {bytes} bytes of the batch that was under way when it was killed; nothing else"));
+        }
+    }
+
+    fn failure(&self, load: &Load) {
+        self.say(&format!("error after {:.1} ms: {}", load.noticed.as_secs_f64() * 1e3, failed_replicas(load)));
+        self.say("the others have the data all the same:");
+        self.receipt(&load.failure.receipt);
+    }
+
+    fn receipt(&self, receipt: &Receipt) {
+        self.say(&format!(
+            "receipt: {} on {} of {}",
+            receipt.durability,
+            receipt.replicas.len(),
+            receipt.replica_count
+        ));
+        for replica in &receipt.replicas {
+            self.say(&format!("  {replica}"));
+        }
+    }
+}

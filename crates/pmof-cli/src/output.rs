@@ -1,0 +1,114 @@
+//! What commands print: results, errors, receipts and sizes.
+
+use std::io::{self, Write};
+
+use pmof::{PoolError, PoolRefusal, Receipt, ReplicaError, ReplicaReceipt};
+use serde::Serialize;
+
+#[cfg(test)]
+mod tests;
+
+/// Prints `text`. A reader that closed its end, as `head` does, has seen what it wanted.
+pub(crate) fn print(text: &str) -> io::Result<()> {
+    let mut output = io::stdout().lock();
+    match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other,
+    }
+}
+
+/// Prints a line for people. That nobody can read it is no reason to stop: what counts is done, and told by the exit
+/// status.
+macro_rules! say {
+    ($($text:tt)*) => {
+        drop($crate::output::print(&(format!($($text)*) + "\n")))
+    };
+}
+pub(crate) use say;
+
+/// Prints one JSON object on a line of its own.
+pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
+    Ok(print(&(serde_json::to_string(value)? + "\n"))?)
+}
+
+/// An error and its causes in one line. A cause that the words before it tell already is left out.
+pub(crate) fn describe(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
+/// Adds which command helps, where one does.
+pub(crate) fn with_mend(error: PoolError) -> anyhow::Error {
+    let mend = match &error {
+        PoolError::Replica { replica, source } => match **source {
+            ReplicaError::Refused { refusal, .. } => match refusal {
+                PoolRefusal::AlreadyExists => format!("`pmof pool rm {replica}` removes it with its bytes"),
+                PoolRefusal::NotFound => format!("`pmof pool ls {}` lists the pools", replica.address),
+                PoolRefusal::NotDurable => "or ask for less with `--durability`".to_owned(),
+                _ => return error.into(),
+            },
+            _ => return error.into(),
+        },
+        _ => return error.into(),
+    };
+    let text = error.to_string();
+    anyhow::Error::new(error).context(format!("{text}; {mend}"))
+}
+
+/// A size for people and, in full, for sums.
+pub(crate) fn size(len_bytes: u64) -> String {
+    const UNITS: [(u32, &str); 4] = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+    match UNITS.iter().find(|(shift, _)| len_bytes >> shift > 0) {
+        Some((shift, unit)) => {
+            format!("{:.1} {unit} ({len_bytes} bytes)", len_bytes as f64 / (1_u64 << shift) as f64)
+        }
+        None if len_bytes == 1 => "1 byte".to_owned(),
+        None => format!("{len_bytes} bytes"),
+    }
+}
+
+/// A receipt for scripts.
+#[derive(Debug, Serialize)]
+pub(crate) struct ReceiptReport {
+    durability: String,
+    replica_count: usize,
+    replicas: Vec<ReplicaReport>,
+}
+
+#[derive(Debug, Serialize)]
+struct ReplicaReport {
+    replica: String,
+    durability: String,
+    method: String,
+    mechanism: String,
+    evidence: String,
+}
+
+impl From<&Receipt> for ReceiptReport {
+    fn from(receipt: &Receipt) -> Self {
+        Self {
+            durability: receipt.durability.to_string(),
+            replica_count: receipt.replica_count,
+            replicas: receipt.replicas.iter().map(ReplicaReport::from).collect(),
+        }
+    }
+}
+
+impl From<&ReplicaReceipt> for ReplicaReport {
+    fn from(receipt: &ReplicaReceipt) -> Self {
+        Self {
+            replica: receipt.replica.to_string(),
+            durability: receipt.durability.to_string(),
+            method: receipt.method.to_string(),
+            mechanism: receipt.promise.mechanism.to_string(),
+            evidence: receipt.promise.evidence.to_string(),
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! `pmof pool`.
+
+use std::fmt::Write;
+
+use anyhow::{Context, bail};
+use clap::Subcommand;
+use pmof::{Durability, Pool, PoolInfo, PoolUrl, access::Address};
+use serde::Serialize;
+
+use crate::{
+    copy::mark,
+    output::{self, describe, with_mend},
+};
+
+#[cfg(test)]
+mod tests;
+
+/// Looks at pools of targets, or removes them.
+#[derive(Debug, clap::Args)]
+pub(crate) struct PoolArgs {
+    #[command(subcommand)]
+    command: PoolCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum PoolCommand {
+    /// Describes pools without opening them
+    Info(UrlsArgs),
+    /// Removes pools with all their bytes
+    Rm(UrlsArgs),
+    /// Names the pools of a target
+    Ls(LsArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct UrlsArgs {
+    /// Pool, tcp://HOST:PORT/POOL; may be given several times
+    #[arg(value_name = "URL", required = true)]
+    urls: Vec<PoolUrl>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct LsArgs {
+    /// Target, tcp://HOST:PORT
+    #[arg(value_name = "ADDRESS")]
+    target: Address,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &PoolArgs) -> anyhow::Result<()> {
+    match &args.command {
+        PoolCommand::Info(args) => info(args),
+        PoolCommand::Rm(args) => remove(args),
+        PoolCommand::Ls(args) => list(args),
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct InfoReport {
+    pools: Vec<PoolReport>,
+}
+
+#[derive(Debug, Serialize)]
+struct PoolReport {
+    url: String,
+    pool_uuid: String,
+    replica_uuid: String,
+    replica_index: u16,
+    replica_count: u16,
+    len_bytes: u64,
+    file_len_bytes: u64,
+    created_at_unix_s: u64,
+    generation: u32,
+    medium: String,
+    levels: Vec<LevelReport>,
+    open_by: Option<String>,
+    user_flags: String,
+    /// Length of the file that `pmof cp` put there, if it did.
+    copied_file_len_bytes: Option<u64>,
+}
+
+#[derive(Debug, Serialize)]
+struct LevelReport {
+    durability: String,
+    available: bool,
+    mechanism: Option<String>,
+    evidence: Option<String>,
+}
+
+fn info(args: &UrlsArgs) -> anyhow::Result<()> {
+    let mut pools = Vec::with_capacity(args.urls.len());
+    for url in &args.urls {
+        let infos = Pool::options().replica(url.to_string()).info().map_err(with_mend);
+        let infos = infos.with_context(|| format!("cannot describe {url}"))?;
+        pools.extend(infos.iter().map(|info| PoolReport::new(url, info)));
+    }
+    if args.json {
+        return output::print_json(&InfoReport { pools });
+    }
+    let texts: Vec<_> = pools.iter().map(PoolReport::text).collect();
+    Ok(output::print(&texts.join("\n"))?)
+}
+
+#[derive(Debug, Serialize)]
+struct RemoveReport {
+    removed: Vec<String>,
+    failed: Vec<String>,
+}
+
+/// Removes all that can be removed, and fails where one could not be.
+fn remove(args: &UrlsArgs) -> anyhow::Result<()> {
+    let (mut removed, mut failed, mut errors) = (Vec::new(), Vec::new(), Vec::new());
+    for url in &args.urls {
+        match Pool::options().replica(url.to_string()).remove().map_err(with_mend) {
+            Ok(()) => removed.push(url.to_string()),
+            Err(error) => {
+                failed.push(url.to_string());
+                errors.push(describe(&error.context(format!("cannot remove {url}"))));
+            }
+        }
+    }
+    if args.json {
+        output::print_json(&RemoveReport { removed, failed })?;
+    } else {
+        output::print(&removed.iter().map(|url| ["removed ", url, "\n"].concat()).collect::<String>())?;
+    }
+    if errors.is_empty() { Ok(()) } else { bail!("{}", errors.join("\npmof: ")) }
+}
+
+#[derive(Debug, Serialize)]
+struct ListReport {
+    target: String,
+    pools: Vec<String>,
+}
+
+fn list(args: &LsArgs) -> anyhow::Result<()> {
+    let names = pmof::list_pools(&args.target, &Pool::options()).context("cannot list the pools")?;
+    let pools: Vec<_> = names.iter().map(ToString::to_string).collect();
+    if args.json {
+        return output::print_json(&ListReport { target: args.target.to_string(), pools });
+    }
+    Ok(output::print(&pools.iter().map(|name| [name, "\n"].concat()).collect::<String>())?)
+}
+
+impl PoolReport {
+    fn new(url: &PoolUrl, info: &PoolInfo) -> Self {
+        let header = &info.header;
+        let levels = Durability::ALL.iter().zip(info.promises).map(|(level, promise)| LevelReport {
+            durability: level.to_string(),
+            available: promise.is_some(),
+            mechanism: promise.map(|promise| promise.mechanism.to_string()),
+            evidence: promise.map(|promise| promise.evidence.to_string()),
+        });
+        Self {
+            url: url.to_string(),
+            pool_uuid: header.pool_uuid.to_string(),
+            replica_uuid: header.replica_uuid.to_string(),
+            replica_index: header.replica_index,
+            replica_count: header.replica_count,
+            len_bytes: header.size_bytes,
+            file_len_bytes: info.file_len_bytes,
+            created_at_unix_s: header.created_at_unix_s,
+            generation: header.generation,
+            medium: info.medium.to_string(),
+            levels: levels.collect(),
+            open_by: info.open_by.clone(),
+            user_flags: header.user_flags.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}")),
+            copied_file_len_bytes: mark::decode(&header.user_flags),
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut text = format!("{}\n", self.url);
+        // Writing to a string cannot fail.
+        let mut line = |name: &str, value: &dyn std::fmt::Display| {
+            let _ = writeln!(text, "  {name:<10} {value}");
+        };
+        line("size", &output::size(self.len_bytes));
+        match self.copied_file_len_bytes {
+            Some(len_bytes) => line("contents", &format!("a file of {}, by pmof cp", output::size(len_bytes))),
+            None if self.user_flags.bytes().all(|digit| digit == b'0') => line("contents", &"not described"),
+            None => line("contents", &format!("user flags {}", self.user_flags)),
+        }
+        line("writer", &self.open_by.as_deref().unwrap_or("none"));
+        line("medium", &format!("{}, a file of {}", self.medium, output::size(self.file_len_bytes)));
+        for level in &self.levels {
+            let how = match (&level.mechanism, &level.evidence) {
+                (Some(mechanism), Some(evidence)) => format!("yes, by {mechanism}, {evidence}"),
+                _ => "no".to_owned(),
+            };
+            line("", &format!("{:<12} {how}", level.durability));
+        }
+        line("pool", &self.pool_uuid);
+        let place = u32::from(self.replica_index) + 1;
+        line("replica", &format!("{place} of {}, {}", self.replica_count, self.replica_uuid));
+        line("created", &utc(self.created_at_unix_s));
+        line("generation", &self.generation);
+        text
+    }
+}
+
+/// A time in seconds since 1970-01-01 as people write it (Howard Hinnant's `civil_from_days`).
+fn utc(unix_s: u64) -> String {
+    const DAY_S: u64 = 86_400;
+    let (days, second) = (unix_s / DAY_S + 719_468, unix_s % DAY_S);
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    // Months from March on, so that the leap day comes last.
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    let (hour, minute) = (second / 3600, second / 60 % 60);
+    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{:02} UTC", second % 60)
+}

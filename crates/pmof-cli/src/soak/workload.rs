@@ -1,0 +1,158 @@
+//! What is written: chosen by a seed, so that the writer and its judge know it without telling each other.
+
+use super::ledger::{WORD_BYTES, Write};
+
+/// Words of the pool: small enough to be compared whole after each kill, and to have its words overwritten often.
+pub(super) const POOL_WORDS: usize = 1 << ADDRESS_BITS;
+
+/// Bytes of the pool: 1 MiB.
+pub(super) const POOL_BYTES: u64 = (POOL_WORDS * WORD_BYTES) as u64;
+
+/// Rounds that the stamps can tell apart.
+pub(super) const ROUND_LIMIT: u64 = 1 << ROUND_BITS;
+
+/// Batches of one round that the stamps can tell apart: hours of writing.
+pub(super) const BATCH_LIMIT: u64 = 1 << BATCH_BITS;
+
+// A word's stamp says which write put it where; its parts fill 64 bits.
+const ADDRESS_BITS: u32 = 17;
+const WRITE_BITS: u32 = 7;
+const BATCH_BITS: u32 = 24;
+const ROUND_BITS: u32 = 16;
+const _: () = assert!(ADDRESS_BITS + WRITE_BITS + BATCH_BITS + ROUND_BITS == u64::BITS);
+
+/// Writes of one batch, at most: with the longest ones more than a socket takes at once, so that kills cut them.
+const WRITES_MAX: u64 = 16;
+const _: () = assert!(WRITES_MAX <= 1 << WRITE_BITS);
+
+/// Writes have 1 to 2^16 words (8 B to 512 KiB), short ones as often as long ones.
+const LENGTH_BITS_MAX: u64 = 16;
+
+/// Numbers that a seed decides (`SplitMix64`, Steele, Lea and Flood 2014).
+#[derive(Clone, Debug)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    /// The sequence of this seed.
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The next number.
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.0)
+    }
+
+    /// A number below `limit`, which is far below 2^64, or 0 where that is 0.
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        self.next().checked_rem(limit).unwrap_or(0)
+    }
+}
+
+/// All that one seed has a writer write.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Workload {
+    key: u64,
+}
+
+impl Workload {
+    pub(super) fn new(seed: u64) -> Self {
+        Self { key: mix(seed ^ 0x706d_6f66) }
+    }
+
+    /// The writes of a batch: half of the batches have one, the others up to 16 at places of their own.
+    pub(super) fn batch(self, round: u64, batch: u64) -> Vec<Write> {
+        let mut random = Random::new(mix(self.key ^ (round << BATCH_BITS | batch)));
+        let count = if random.below(2) == 0 { 1 } else { 1 + random.below(WRITES_MAX) };
+        let write = |number| {
+            let bits = random.below(LENGTH_BITS_MAX + 1);
+            let length = 1 + random.below(1 << bits) as usize;
+            let first = random.below((POOL_WORDS - length + 1) as u64) as usize;
+            let words = (first..first + length).map(|address| self.word(round, batch, number, address)).collect();
+            Write { first, words }
+        };
+        (0..count).map(write).collect()
+    }
+
+    /// Which write a word comes from, in words.
+    pub(super) fn origin(self, word: u64) -> String {
+        if word == 0 {
+            return "zero, as before the first write".to_owned();
+        }
+        let stamp = unmix(word) ^ self.key;
+        let address = (stamp & ((1 << ADDRESS_BITS) - 1)) as usize;
+        let number = stamp >> ADDRESS_BITS & ((1 << WRITE_BITS) - 1);
+        let batch = stamp >> (ADDRESS_BITS + WRITE_BITS) & (BATCH_LIMIT - 1);
+        let round = stamp >> (ADDRESS_BITS + WRITE_BITS + BATCH_BITS);
+        let known = self
+            .batch(round, batch)
+            .get(number as usize)
+            .is_some_and(|write| (write.first..write.first + write.words.len()).contains(&address));
+        if known {
+            format!("write {number} of batch {batch} of round {round}, to offset {}", address * WORD_BYTES)
+        } else {
+            "no write of this run: torn within 8 bytes, or foreign".to_owned()
+        }
+    }
+
+    fn word(self, round: u64, batch: u64, number: u64, address: usize) -> u64 {
+        let stamp = ((round << BATCH_BITS | batch) << WRITE_BITS | number) << ADDRESS_BITS | address as u64;
+        mix(stamp ^ self.key)
+    }
+}
+
+/// A bijection under which every bit of the input changes about half of the output's.
+fn mix(mut z: u64) -> u64 {
+    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ z >> 31
+}
+
+/// The inverse of [`mix`]: each step undone, with the factors' inverses modulo 2^64.
+fn unmix(mut z: u64) -> u64 {
+    z = (z ^ z >> 31 ^ z >> 62).wrapping_mul(0x3196_42b2_d24d_8ec3);
+    z = (z ^ z >> 27 ^ z >> 54).wrapping_mul(0x96de_1b17_3f11_9089);
+    z ^ z >> 30 ^ z >> 60
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_tell_where_they_come_from() {
+        let workload = Workload::new(7);
+        let writes = workload.batch(3, 12);
+        let last = writes.last().unwrap();
+        let text = workload.origin(*last.words.last().unwrap());
+        let offset = (last.first + last.words.len() - 1) * WORD_BYTES;
+        assert_eq!(text, format!("write {} of batch 12 of round 3, to offset {offset}", writes.len() - 1));
+        // The controls: another seed's words, and half a word, are nobody's.
+        assert!(Workload::new(8).origin(last.words[0]).contains("no write"));
+        assert!(workload.origin(last.words[0] & 0xffff_ffff).contains("no write"));
+    }
+
+    #[test]
+    fn writes_lie_inside_the_pool_and_differ_between_batches() {
+        let workload = Workload::new(1);
+        for batch in 0..2_000 {
+            let writes = workload.batch(batch % 5, batch);
+            assert!((1..=WRITES_MAX as usize).contains(&writes.len()));
+            assert!(
+                writes.iter().all(|write| !write.words.is_empty() && write.first + write.words.len() <= POOL_WORDS)
+            );
+        }
+        assert_eq!(workload.batch(1, 2), workload.batch(1, 2));
+        assert_ne!(workload.batch(1, 2), workload.batch(2, 1));
+    }
+
+    #[test]
+    fn mixing_can_be_undone() {
+        let mut random = Random::new(42);
+        for _ in 0..1_000 {
+            let z = random.next();
+            assert_eq!(unmix(mix(z)), z);
+        }
+    }
+}

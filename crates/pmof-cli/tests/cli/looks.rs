@@ -1,0 +1,114 @@
+//! Commands that only look: pools, the doctor, completions, manual pages.
+
+use std::{fs, process::Stdio};
+
+use pmof::{Durability, Pool};
+
+use crate::support::{Target, command, directory, file_with, files, pmof, text};
+
+#[test]
+fn pools_are_described() {
+    let (target, place) = (Target::start(), directory());
+    let source = file_with(&place, "source", &[7; 5000]);
+    let url = target.url("orders");
+    pmof(["cp", text(&source), &url]).done();
+    let theirs = target.url("theirs");
+    let options = Pool::options().replica(&theirs).require(Durability::Visible).user_flags([0xab; 16]);
+    let writer = options.create(1 << 20).unwrap();
+
+    let report = pmof(["pool", "info", &url, &theirs, "--json"]).json();
+    let [copy, other] = &report["pools"].as_array().unwrap()[..] else { panic!("{report}") };
+    assert_eq!((&copy["url"], &copy["len_bytes"]), (&url.as_str().into(), &5000.into()));
+    assert_eq!((&copy["copied_file_len_bytes"], &copy["open_by"]), (&5000.into(), &serde_json::Value::Null));
+    assert_eq!(copy["file_len_bytes"], 4096 + 8192);
+    let levels = copy["levels"].as_array().unwrap();
+    assert_eq!(levels.len(), 3);
+    assert_eq!((&levels[2]["durability"], &levels[2]["mechanism"]), (&"PowerFailure".into(), &"file sync".into()));
+    assert_eq!(other["pool_uuid"], writer.uuid().to_string());
+    assert_eq!(other["user_flags"], "ab".repeat(16));
+    assert!(other["open_by"].as_str().unwrap().contains("127.0.0.1:"), "{other}");
+
+    let said = pmof(["pool", "info", &url, &theirs]).done();
+    for words in ["a file of 4.9 KiB (5000 bytes), by pmof cp", "user flags abab", "PowerFailure yes", "127.0.0.1:"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    assert_eq!(pmof(["pool", "ls", &target.address]).done(), "orders\ntheirs\n");
+    let list = pmof(["pool", "ls", &target.address, "--json"]).json();
+    assert_eq!((&list["target"], &list["pools"][1]), (&target.address.as_str().into(), &"theirs".into()));
+    let removed = pmof(["pool", "rm", &url, "--json"]).json();
+    assert_eq!((&removed["removed"][0], removed["failed"].as_array().unwrap().len()), (&url.as_str().into(), 0));
+    pmof(["pool", "rm", &theirs]).failed(&["open for writing by", "127.0.0.1:"]);
+    writer.close().unwrap();
+    assert_eq!(pmof(["pool", "rm", &theirs]).done(), format!("removed {theirs}\n"));
+}
+
+#[test]
+fn the_doctor_promises_what_was_probed() {
+    let place = directory();
+    let disk = pmof::mem::probe(place.path()).unwrap();
+    let path = text(place.path());
+    let report = pmof(["doctor", path, "/dev/shm", "--json"]).json();
+    let [there, memory] = &report["media"].as_array().unwrap()[..] else { panic!("{report}") };
+    assert_eq!((&there["path"], &there["medium"]), (&path.into(), &disk.kind.to_string().into()));
+    for (level, found) in Durability::ALL.iter().zip(there["levels"].as_array().unwrap()) {
+        assert_eq!(found["durability"], level.to_string());
+        assert_eq!(found["available"], *level <= disk.strongest, "{there}");
+    }
+    assert_eq!(there["evidence_found"].as_array().unwrap().len(), disk.evidence.len());
+    assert_eq!((&memory["medium"], &memory["levels"][2]["available"]), (&"tmpfs".into(), &false.into()));
+    assert!(memory["mend"].as_str().unwrap().contains("dies with power"), "{memory}");
+    let transports = report["transports"].as_array().unwrap();
+    let available: Vec<_> = transports.iter().filter(|transport| transport["available"] == true).collect();
+    assert_eq!((available.len(), &available[0]["name"]), (1, &"tcp".into()));
+    assert!(report["limits"]["cpus"].as_u64().unwrap() > 0);
+
+    let said = pmof(["doctor"]).done();
+    for words in
+        ["CPU", "Persistent memory", "/dev/shm: tmpfs", "survive loss of power", "tcp      available", "Limits"]
+    {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    assert!(files(place.path()).is_empty(), "probing leaves nothing");
+    let said = pmof(["doctor", "/no/such/place", path]);
+    assert_eq!(said.code, Some(1), "{said:?}");
+    assert!(said.errors.contains("/no/such/place") && said.output.contains(path), "{said:?}");
+}
+
+#[test]
+fn completions_and_pages_tell_of_all_commands_but_the_hidden() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = pmof(["completions", shell]).done();
+        assert!(script.contains("doctor") && script.contains("no-verify"), "{shell}");
+        assert!(!script.contains("bench-floor"), "{shell}");
+    }
+    pmof(["completions", "dos"]).wrong_use(&["dos", "bash"]);
+
+    let pages = pmof(["man"]).done();
+    let place = directory();
+    let into = place.path().join("man1");
+    assert_eq!(pmof(["man", "--dir", text(&into)]).done(), "");
+    let names = files(&into);
+    for name in ["pmof.1", "pmof-cp.1", "pmof-serve.1", "pmof-pool.1", "pmof-pool-info.1", "pmof-doctor.1"] {
+        assert!(names.contains(&name.to_owned()), "{names:?}");
+        assert!(pages.contains(&fs::read_to_string(into.join(name)).unwrap()), "{name}");
+    }
+    assert!(!names.iter().any(|name| name.contains("relay") || name.contains("help")), "{names:?}");
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_failure() {
+    let mut child = command(["man"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), &*output.stderr), (Some(0), &b""[..]));
+}
+
+#[test]
+fn the_bare_command_helps_and_knows_its_version() {
+    pmof([""; 0]).wrong_use(&["Usage: pmof <COMMAND>", "serve", "doctor"]);
+    assert_eq!(pmof(["--version"]).done(), format!("pmof {}\n", env!("CARGO_PKG_VERSION")));
+    let help = pmof(["--help"]).done();
+    assert!(help.contains("cp ") && !help.contains("bench-floor"), "{help}");
+    pmof(["serve", "--root"]).wrong_use(&["--root"]);
+    pmof(["fly"]).wrong_use(&["fly"]);
+}

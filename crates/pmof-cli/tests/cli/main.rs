@@ -1,0 +1,7 @@
+//! The real `pmof` binary, end to end.
+
+mod copies;
+mod killed;
+mod looks;
+mod refused;
+mod support;

@@ -1,0 +1,244 @@
+//! Bad input: the exit status, the words, and that nothing is left half-made.
+
+use std::{
+    fs::{self, File},
+    net::TcpListener,
+    os::unix::net::UnixListener,
+    path::Path,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use crate::support::{Said, Target, change_header, command, directory, file_with, files, pattern, pmof, text};
+
+#[test]
+fn unknown_and_existing_pools() {
+    let (target, place) = (Target::start(), directory());
+    let (source, back) = (file_with(&place, "source", b"first"), place.path().join("back"));
+    let (url, list) = (target.url("orders"), format!("`pmof pool ls {}`", target.address));
+    pmof(["cp", &url, text(&back)]).failed(&["cannot copy", "there is no pool orders", &list]);
+    pmof(["pool", "info", &url]).failed(&["there is no pool orders", &list]);
+    pmof(["cp", text(&source), &url]).done();
+    let other = file_with(&place, "other", b"second");
+    pmof(["cp", text(&other), &url]).failed(&["orders exists", &format!("`pmof pool rm {url}`")]);
+    pmof(["cp", &url, text(&back)]).done();
+    assert_eq!(fs::read(&back).unwrap(), b"first");
+
+    // All that can be removed is, and the rest is told.
+    let missing = target.url("missing");
+    let said = pmof(["pool", "rm", &missing, &url]);
+    assert_eq!((said.code, said.output), (Some(1), format!("removed {url}\n")));
+    assert!(said.errors.contains("there is no pool missing"), "{}", said.errors);
+    assert!(target.files().is_empty());
+    assert_eq!(pmof(["pool", "ls", &target.address]).done(), "");
+}
+
+#[test]
+fn roots() {
+    let place = directory();
+    let missing = place.path().join("missing");
+    let file = file_with(&place, "file", b"");
+    for root in [text(&missing), text(&file), ""] {
+        let said = pmof(["serve", "--listen", "tcp://127.0.0.1:0", "--root", root]);
+        if root.is_empty() {
+            said.wrong_use(&["--root"]);
+        } else {
+            said.failed(&[root, "cannot be the root", "name an existing directory"]);
+        }
+    }
+    pmof(["serve"]).wrong_use(&["--root"]);
+    // Not even the superuser can make files here.
+    let (mut child, address) = crate::support::serve(Path::new("/sys/kernel"));
+    let source = file_with(&place, "source", b"x");
+    let said = pmof(["cp", text(&source), &format!("{address}/orders")]);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    said.failed(&["no pool can be made in /sys/kernel", "make the directory writable"]);
+}
+
+#[test]
+fn names_and_schemes() {
+    let target = Target::start();
+    let place = directory();
+    let source = file_with(&place, "source", b"x");
+    for (name, words) in [
+        ("..", &["begins with a dot"][..]),
+        (".hidden", &["begins with a dot"]),
+        ("../../etc/passwd", &["'/'"]),
+        ("a/b", &["'/'"]),
+        ("", &["names no pool"]),
+        ("a\nb", &["control characters"]),
+        (&"n".repeat(10_000), &["10000 bytes", "255"]),
+    ] {
+        pmof(["cp", text(&source), &target.url(name)]).wrong_use(words);
+        pmof(["pool", "info", &target.url(name)]).wrong_use(words);
+    }
+    for url in ["ssh://host/pool", "verbs://host:1/pool", "http://127.0.0.1/pool", "://x/pool"] {
+        pmof(["cp", text(&source), url]).wrong_use(&["not available", "tcp"]);
+        pmof(["pool", "rm", url]).wrong_use(&["not available", "tcp"]);
+        pmof(["pool", "ls", url]).wrong_use(&["not available", "tcp"]);
+        pmof(["serve", "--root", ".", "--listen", url]).wrong_use(&["not available", "tcp"]);
+    }
+    for url in ["tcp://host/pool", "tcp://host:99999/pool", "tcp://:1/pool"] {
+        pmof(["cp", text(&source), url]).wrong_use(&["HOST:PORT"]);
+    }
+    // The longest name that is allowed.
+    pmof(["cp", text(&source), &target.url(&"n".repeat(255))]).done();
+    assert_eq!(target.files(), ["n".repeat(255)]);
+}
+
+#[test]
+fn wrong_use_of_cp() {
+    let target = Target::start();
+    let place = directory();
+    let source = file_with(&place, "source", b"x");
+    let (a, b) = (target.url("a"), target.url("b"));
+    pmof(["cp", text(&source), "elsewhere"]).wrong_use(&["one of SRC and DST is a file", "tcp://"]);
+    pmof(["cp", &a, &b]).wrong_use(&["one of SRC and DST is a file"]);
+    pmof(["cp", text(&source)]).wrong_use(&["<DST>"]);
+    pmof(["cp", text(&source), &a, "--force"]).wrong_use(&["--force is for files"]);
+    pmof(["cp", &a, "back", "--durability", "visible"]).wrong_use(&["--durability is for new pools"]);
+    pmof(["cp", text(&source), &a, "--replica", &a]).failed(&["named twice"]);
+    assert!(target.files().is_empty());
+}
+
+#[test]
+fn sources_that_are_no_regular_files() {
+    let (target, place) = (Target::start(), directory());
+    let fifo = place.path().join("fifo");
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let socket = place.path().join("socket");
+    let _listener = UnixListener::bind(&socket).unwrap();
+    let url = target.url("orders");
+    for (path, word) in [
+        (place.path(), "a directory"),
+        (&fifo, "a pipe"),
+        (&socket, "a socket"),
+        (Path::new("/dev/zero"), "a device"),
+        (&place.path().join("missing"), "No such file"),
+    ] {
+        pmof(["cp", text(path), &url]).failed(&[word]);
+    }
+    assert!(target.files().is_empty());
+}
+
+#[test]
+fn files_that_are_no_usable_pools() {
+    let (target, place) = (Target::start(), directory());
+    let source = file_with(&place, "source", &pattern(100_000));
+    let back = place.path().join("back");
+    let letter = b"a letter to my aunt".repeat(1000);
+    fs::write(target.file("letter"), &letter).unwrap();
+    for name in ["newer", "feature", "torn", "short"] {
+        pmof(["cp", text(&source), &target.url(name)]).done();
+    }
+    change_header(&target.file("newer"), 8, &[2, 0]);
+    change_header(&target.file("feature"), 16, &[1]);
+    let mut torn = fs::read(target.file("torn")).unwrap();
+    torn[70] ^= 1;
+    fs::write(target.file("torn"), &torn).unwrap();
+    File::options().write(true).open(target.file("short")).unwrap().set_len(50_000).unwrap();
+
+    for (name, words) in [
+        ("letter", &["letter was not touched", "it is not a pool"][..]),
+        ("newer", &["version 2.0", "use a newer pmof"]),
+        ("feature", &["features 0x1", "use a newer pmof"]),
+        ("torn", &["header is damaged", "restore it"]),
+        ("short", &["has 50000 bytes", "restore it"]),
+    ] {
+        let url = target.url(name);
+        pmof(["cp", &url, text(&back)]).failed(words);
+        pmof(["pool", "info", &url]).failed(words);
+        pmof(["cp", text(&source), &url]).failed(&["exists"]);
+    }
+    assert!(!back.exists());
+    // What is no pool is not removed either; what is damaged is kept for the repair.
+    for name in ["letter", "torn"] {
+        let said = pmof(["pool", "rm", &target.url(name)]);
+        assert_eq!(said.code, Some(1), "{said:?}");
+    }
+    assert!(fs::read(target.file("letter")).unwrap() == letter);
+    assert!(fs::read(target.file("torn")).unwrap() == torn);
+    assert_eq!(pmof(["pool", "ls", &target.address]).done(), "feature\nnewer\nshort\ntorn\n");
+}
+
+#[test]
+fn full_disks_at_both_ends() {
+    let (target, place) = (Target::start(), directory());
+    // tmpfs allows files longer than any disk.
+    let memory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let huge = memory.path().join("huge");
+    for (len_bytes, words) in
+        [(15_u64 << 40, &["no room", "free space there"][..]), (1 << 60, &["are allowed", "ask for less"])]
+    {
+        File::create(&huge).unwrap().set_len(len_bytes).unwrap();
+        let said = pmof(["cp", text(&huge), &target.url("huge")]);
+        said.failed(words);
+        assert!(said.elapsed < Duration::from_secs(10), "{said:?}");
+        assert!(target.files().is_empty());
+    }
+    // A limit of 1 MiB a file stands for a full disk; with its signal ignored, writes fail as they do there.
+    let source = file_with(&place, "source", &pattern(3 << 20));
+    let (url, back) = (target.url("orders"), place.path().join("back"));
+    pmof(["cp", text(&source), &url]).done();
+    let script = "trap '' XFSZ; ulimit -f 1024; exec \"$0\" cp \"$1\" \"$2\"";
+    let limited = |script: &str| {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script, env!("CARGO_BIN_EXE_pmof"), &url, text(&back)]);
+        Said::new(Instant::now(), shell.output().unwrap())
+    };
+    limited(script).failed(&["no room for 3145728 bytes", "free space there"]);
+    assert_eq!(files(place.path()), ["source"]);
+    limited(&script.replace("1024", "unlimited")).done();
+    // Into a directory where no file can be made.
+    pmof(["cp", &url, "/sys/kernel/back"]).failed(&["/sys/kernel", "open"]);
+}
+
+#[test]
+fn addresses_to_listen_on() {
+    let target = Target::start();
+    let root = directory();
+    let listen = |address: &str| pmof(["serve", "--root", text(root.path()), "--listen", address]);
+    listen(&target.address).failed(&["cannot listen on", "in use", "choose another port"]);
+    for address in ["tcp://0.0.0.0:0", "tcp://[::]:0", "tcp://192.0.2.1:0"] {
+        listen(address).failed(&["will not listen on", "not authenticated", "loopback"]);
+    }
+    listen("tcp://no-such-host.invalid:0").failed(&["cannot resolve", "no-such-host.invalid"]);
+}
+
+#[test]
+fn targets_out_of_reach_are_given_up_in_time() {
+    let place = directory();
+    let source = file_with(&place, "source", b"x");
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    for (address, words) in [
+        (closed, &["cannot reach", "refused", "is the target running there?"][..]),
+        (silent.local_addr().unwrap(), &["did not answer within", "is it a pmof target"]),
+    ] {
+        let url = format!("tcp://{address}/orders");
+        let back = place.path().join("back");
+        let calls = [
+            vec!["cp", text(&source), &url],
+            vec!["cp", &url, text(&back)],
+            vec!["pool", "info", &url],
+            vec!["pool", "rm", &url],
+        ];
+        // At once, since each waits as long as it may.
+        let children: Vec<_> = calls
+            .iter()
+            .map(|call| {
+                let mut call = command(call);
+                call.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap()
+            })
+            .collect();
+        let start = Instant::now();
+        for child in children {
+            let said = Said::new(start, child.wait_with_output().unwrap());
+            said.failed(words);
+            assert!(said.elapsed < Duration::from_secs(15), "{said:?}");
+        }
+        assert_eq!(files(place.path()), ["source"]);
+    }
+}

@@ -1,0 +1,145 @@
+//! Runs the real binary: the demo, the soak, and the soak's positive control.
+
+use std::{
+    io::{BufRead, BufReader},
+    process::{Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A directory in the build's, which lies on a disk where `/tmp` may not.
+fn directory() -> TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+fn pmof(directory: &TempDir, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_pmof")).args(arguments).arg("--dir").arg(directory.path()).output().unwrap()
+}
+
+fn json(output: &Output) -> Value {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{error}");
+    assert_eq!(text.lines().count(), 1, "one object and nothing else: {text}");
+    serde_json::from_str(&text).unwrap()
+}
+
+fn number(value: &Value, path: &str) -> f64 {
+    value.pointer(path).and_then(Value::as_f64).unwrap_or_else(|| panic!("no number {path} in {value}"))
+}
+
+fn is_empty(directory: &TempDir) -> bool {
+    std::fs::read_dir(directory.path()).unwrap().next().is_none()
+}
+
+#[test]
+fn the_demo_recovers_every_acknowledged_write() {
+    let directory = directory();
+    let report = json(&pmof(&directory, &["demo", "--seconds", "1", "--json"]));
+    assert_eq!(report["durability"], "PowerFailure");
+    assert_eq!(report["evidence"], "probed");
+    let replicas = report["replicas"].as_array().unwrap();
+    assert_eq!(replicas.len(), 3);
+    for replica in replicas {
+        assert!(number(replica, "/records_verified") > 0.0);
+        assert!((number(replica, "/bytes_verified") - number(&report, "/pool_bytes")).abs() < 0.5);
+    }
+    // The one that was killed first acknowledged less than the others.
+    let (killed, other) = (&replicas[1], &replicas[0]);
+    assert_eq!(killed["killed_first"], true);
+    assert!(number(killed, "/batches_acknowledged") < number(other, "/batches_acknowledged"));
+    assert!(number(&report, "/degraded/batches") > 0.0 && number(&report, "/complete/p50_us") > 0.0);
+    assert!(!report["failure"].as_str().unwrap().is_empty());
+    assert!(is_empty(&directory), "the demo cleans up");
+}
+
+#[test]
+fn the_demo_tells_people_what_happens() {
+    let directory = directory();
+    let output = pmof(&directory, &["demo", "--seconds", "1"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    for words in [
+        "1. Three targets",
+        "receipt: PowerFailure on 3 of 3",
+        "receipt: PowerFailure on 2 of 3",
+        "error after",
+        "Every acknowledged write was recovered",
+    ] {
+        assert!(text.contains(words), "{words:?} is missing in:\n{text}");
+    }
+}
+
+#[test]
+fn the_demo_refuses_a_directory_without_durability() {
+    let output = Command::new(env!("CARGO_BIN_EXE_pmof")).args(["demo", "--dir", "/proc"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("/proc") && error.contains("--dir DIR"), "{error}");
+    let output = Command::new(env!("CARGO_BIN_EXE_pmof")).args(["demo", "--seconds", "0"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn killed_with_its_demo_no_target_is_left() {
+    let directory = directory();
+    let mut demo = Command::new(env!("CARGO_BIN_EXE_pmof"))
+        .args(["demo", "--seconds", "20", "--dir"])
+        .arg(directory.path())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(demo.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let targets: Vec<u32> = lines
+        .take_while(|line| !line.starts_with("3."))
+        .filter_map(|line| line.split_once("process ")?.1.split(',').next()?.parse().ok())
+        .collect();
+    assert_eq!(targets.len(), 3);
+    assert!(targets.iter().all(|process| is_running(*process)), "the control");
+    // SIGKILL leaves the demo no say; SIGINT has the same end.
+    demo.kill().unwrap();
+    demo.wait().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while targets.iter().any(|process| is_running(*process)) {
+        assert!(Instant::now() < deadline, "targets outlive their demo");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Whether the process is there and not a zombie that nobody reaped.
+fn is_running(process: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    status.lines().any(|line| line.starts_with("State:") && !line.contains('Z') && !line.contains('X'))
+}
+
+#[test]
+fn acknowledged_writes_survive_the_soak() {
+    let directory = directory();
+    let summary = json(&pmof(&directory, &["soak", "--kills", "21", "--json"]));
+    for (name, expected) in
+        [("kills", 21.0), ("kills_of_target", 7.0), ("kills_of_initiator", 7.0), ("kills_of_both", 7.0)]
+    {
+        assert!((number(&summary, &format!("/{name}")) - expected).abs() < 0.5, "{name} in {summary}");
+    }
+    assert!(number(&summary, "/batches_acknowledged") > 21.0, "{summary}");
+    assert!(
+        number(&summary, "/batches_issued") > number(&summary, "/batches_acknowledged"),
+        "kills cut nothing: {summary}"
+    );
+    assert!((number(&summary, "/words_verified") - 21.0 * 131_072.0).abs() < 0.5, "{summary}");
+    assert!(is_empty(&directory), "the soak cleans up");
+}
+
+#[test]
+fn the_soak_finds_acknowledgements_without_a_write() {
+    let directory = directory();
+    let output = pmof(&directory, &["soak", "--kills", "30", "--seed", "77", "--json", "--break-acknowledgement"]);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(output.stdout.is_empty());
+    for words in ["is wrong after kill", "expected", "found", "--seed 77"] {
+        assert!(error.contains(words), "{words:?} is missing in: {error}");
+    }
+}
