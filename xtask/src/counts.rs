@@ -1,0 +1,157 @@
+//! Counts of tests, read from what the runners print.
+
+use std::ops::AddAssign;
+
+/// How many tests, or suites, came out how.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) passed: u64,
+    pub(crate) failed: u64,
+    pub(crate) skipped: u64,
+}
+
+impl Counts {
+    pub(crate) const ONE_PASSED: Self = Self { passed: 1, failed: 0, skipped: 0 };
+    pub(crate) const ONE_FAILED: Self = Self { passed: 0, failed: 1, skipped: 0 };
+    pub(crate) const ONE_SKIPPED: Self = Self { passed: 0, failed: 0, skipped: 1 };
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+    }
+}
+
+/// Who runs tests and prints their counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Runner {
+    /// Closes with one `Summary` line. Shows the output of failed tests, which holds libtest's lines: not to be counted.
+    Nextest,
+    /// Closes each test binary with a `test result:` line.
+    Libtest,
+}
+
+impl Runner {
+    /// The counts that one line of this runner's output names; `None` for any other line. Colours are ignored.
+    pub(crate) fn counts_of_line(self, line: &str) -> Option<Counts> {
+        let line = without_colours(line);
+        match self {
+            Self::Nextest => nextest_counts(line.trim_start().strip_prefix("Summary [")?),
+            Self::Libtest => libtest_counts(line.strip_prefix("test result: ")?),
+        }
+    }
+}
+
+/// `ok. 3 passed; 0 failed; 1 ignored; 0 measured; 2 filtered out; finished in 0.01s`
+fn libtest_counts(rest: &str) -> Option<Counts> {
+    let (_, counts) = rest.split_once(". ")?;
+    let mut known = Counts::default();
+    for (number, word) in counts.split("; ").filter_map(number_and_word) {
+        match word {
+            "passed" => known.passed += number,
+            "failed" => known.failed += number,
+            "ignored" => known.skipped += number,
+            _ => {}
+        }
+    }
+    Some(known)
+}
+
+/// `   0.123s] 4/5 tests run: 2 passed (1 slow, 1 flaky), 1 failed, 1 timed out, 1 skipped`
+fn nextest_counts(rest: &str) -> Option<Counts> {
+    let (_, counts) = rest.split_once("run: ")?;
+    let mut known = Counts::default();
+    for (number, word) in without_parentheses(counts).split(", ").filter_map(number_and_word) {
+        match word {
+            "passed" => known.passed += number,
+            "skipped" => known.skipped += number,
+            // Every other word is a way to fail: failed, timed out, exec failed.
+            _ => known.failed += number,
+        }
+    }
+    Some(known)
+}
+
+fn number_and_word(part: &str) -> Option<(u64, &str)> {
+    let (number, word) = part.trim().split_once(' ')?;
+    Some((number.parse().ok()?, word.trim()))
+}
+
+fn without_parentheses(text: &str) -> String {
+    let mut depth = 0_u32;
+    let outside = |character: &char| {
+        match character {
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            _ => return depth == 0,
+        }
+        false
+    };
+    text.chars().filter(outside).collect()
+}
+
+/// Drops the escape sequences `ESC [ ... letter`.
+fn without_colours(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    let mut parts = text.split("\x1b[");
+    plain.extend(parts.next());
+    for part in parts {
+        let end = part.find(|character: char| character.is_ascii_alphabetic()).map_or(part.len(), |at| at + 1);
+        plain.push_str(&part[end..]);
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks what one line counts, in the order passed, failed, skipped.
+    fn assert_counts(runner: Runner, line: &str, [passed, failed, skipped]: [u64; 3]) {
+        assert_eq!(runner.counts_of_line(line), Some(Counts { passed, failed, skipped }), "{line}");
+    }
+
+    #[test]
+    fn libtest_lines() {
+        let line = "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 2 filtered out; finished in 0.00s";
+        assert_counts(Runner::Libtest, line, [3, 0, 1]);
+        let line = "test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.50s";
+        assert_counts(Runner::Libtest, line, [1, 2, 0]);
+        let line = "test result: \x1b[32mok\x1b[0m. 7 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out";
+        assert_counts(Runner::Libtest, line, [7, 0, 0]);
+    }
+
+    #[test]
+    fn nextest_lines() {
+        let line = "     Summary [   0.005s] 3 tests run: 3 passed, 0 skipped";
+        assert_counts(Runner::Nextest, line, [3, 0, 0]);
+        let line = "     Summary [   0.005s] 1 test run: 1 passed, 12 skipped";
+        assert_counts(Runner::Nextest, line, [1, 0, 12]);
+        let line = "\x1b[31;1m     Summary\x1b[0m [   9.1s] \x1b[1m4\x1b[0m/\x1b[1m6\x1b[0m tests run: \
+                    \x1b[1m2\x1b[0m \x1b[32mpassed\x1b[0m (\x1b[1m1\x1b[0m slow, 1 flaky), 1 failed, 1 timed out, \
+                    1 exec failed, 2 skipped";
+        assert_counts(Runner::Nextest, line, [2, 3, 2]);
+        let line = "     Summary [   0.000s] 0 tests run: 0 passed, 0 skipped";
+        assert_counts(Runner::Nextest, line, [0, 0, 0]);
+    }
+
+    #[test]
+    fn other_lines_count_nothing() {
+        let lines =
+            ["", "running 3 tests", "test result", "Summary: 3 passed", "3 passed, 0 failed, 0 skipped", "\x1b["];
+        for line in lines {
+            assert_eq!(Runner::Libtest.counts_of_line(line), None, "{line}");
+            assert_eq!(Runner::Nextest.counts_of_line(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn output_of_a_failed_test_is_not_counted_again() {
+        for line in ["    test result: FAILED. 0 passed; 1 failed", "test result: FAILED. 0 passed; 1 failed"] {
+            assert_eq!(Runner::Nextest.counts_of_line(line), None, "{line}");
+        }
+        assert_eq!(Runner::Libtest.counts_of_line("Summary [ 1s] 1 test run: 1 passed"), None);
+    }
+}

@@ -1,0 +1,203 @@
+//! Running suites one after the other and summing up what came out.
+
+use std::{
+    env,
+    io::{self, Read, Write},
+    path::Path,
+    process::{Command, ExitCode, ExitStatus, Stdio},
+    time::Instant,
+};
+
+use anyhow::{Context as _, Result};
+
+use crate::{
+    counts::{Counts, Runner},
+    suites::{Counting, Suite, program_file, suites},
+};
+
+/// Runs all suites from the root of the workspace; prints the closing lines.
+pub(crate) fn run_all(quick: bool) -> Result<ExitCode> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in the workspace's root")?;
+    env::set_current_dir(root).with_context(|| format!("changing to {}", root.display()))?;
+    let skips_fail = env::var_os("CI").is_some_and(|value| value == "true");
+    let mut outcomes = Vec::new();
+    for suite in suites() {
+        outcomes.push((suite.name, run_or_skip(&suite, quick)?));
+    }
+    let (report, total) = sum_up(&outcomes, skips_fail);
+    println!("\n{report}");
+    Ok(if total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Outcome {
+    Ran(Counts),
+    Skipped(String),
+}
+
+/// The list of what was skipped and what failed, closed by the line of counts.
+fn sum_up(outcomes: &[(&str, Outcome)], skips_fail: bool) -> (String, Counts) {
+    let mut total = Counts::default();
+    let mut lines = Vec::new();
+    for (name, outcome) in outcomes {
+        match outcome {
+            Outcome::Skipped(reason) if skips_fail => {
+                total += Counts::ONE_FAILED;
+                lines.push(format!("skipped, a failure in CI: {name}: {reason}"));
+            }
+            Outcome::Skipped(reason) => {
+                total += Counts::ONE_SKIPPED;
+                lines.push(format!("skipped: {name}: {reason}"));
+            }
+            Outcome::Ran(counts) => {
+                total += *counts;
+                if counts.skipped > 0 {
+                    lines.push(format!("skipped: {name}: {} tests that their runner left out", counts.skipped));
+                }
+                if counts.failed > 0 {
+                    lines.push(format!("failed: {name}: {}", counts.failed));
+                }
+            }
+        }
+    }
+    lines.push(format!("{} passed, {} failed, {} skipped", total.passed, total.failed, total.skipped));
+    (lines.join("\n"), total)
+}
+
+fn run_or_skip(suite: &Suite, quick: bool) -> Result<Outcome> {
+    if let Some(reason) = suite.reason_to_skip(quick) {
+        println!("\n== {}: skipped: {reason}", suite.name);
+        return Ok(Outcome::Skipped(reason));
+    }
+    println!("\n== {}: {}", suite.name, suite.command.join(" "));
+    let start = Instant::now();
+    let (status, counted) =
+        run(suite, &mut io::stdout().lock()).with_context(|| format!("running the suite {}", suite.name))?;
+    let counts = judge(suite.counting, status.success(), counted);
+    let verdict = if counts.failed == 0 { "passed" } else { "FAILED" };
+    println!("-- {}: {verdict} in {:.1} s ({status})", suite.name, start.elapsed().as_secs_f64());
+    Ok(Outcome::Ran(counts))
+}
+
+/// `counted` is `None` where the output named no counts.
+fn judge(counting: Counting, succeeded: bool, counted: Option<Counts>) -> Counts {
+    match (counting, counted) {
+        (Counting::AsOne, _) => {
+            if succeeded {
+                Counts::ONE_PASSED
+            } else {
+                Counts::ONE_FAILED
+            }
+        }
+        // A runner that fails without a failed test did not get to all tests: one that does not compile, say.
+        (Counting::ByTest(_), Some(counts)) if !succeeded && counts.failed == 0 => Counts { failed: 1, ..counts },
+        (Counting::ByTest(_), Some(counts)) => counts,
+        // A success without counts would be an empty promise: the runner's format has changed.
+        (Counting::ByTest(_), None) => Counts::ONE_FAILED,
+    }
+}
+
+/// Runs the command; its output goes on as it comes, and is read for counts on the way.
+fn run(suite: &Suite, to: &mut impl Write) -> Result<(ExitStatus, Option<Counts>)> {
+    // One pipe for both streams keeps their order.
+    let (output, input) = io::pipe()?;
+    let (program, arguments) = suite.command.split_first().context("a suite has a command")?;
+    let mut command = Command::new(program_file(program));
+    command.args(arguments).envs(suite.environment.iter().copied()).stdin(Stdio::null());
+    command.stdout(input.try_clone()?).stderr(input);
+    let mut child = command.spawn().with_context(|| format!("starting {program}"))?;
+    // The command holds the pipe's other end, and reading would never end while it does.
+    drop(command);
+    let runner = match suite.counting {
+        Counting::AsOne => None,
+        Counting::ByTest(runner) => Some(runner),
+    };
+    let counted = pass_on(output, to, runner)?;
+    Ok((child.wait()?, counted))
+}
+
+/// Copies all of `from` as it comes; returns the sum of all counts in it, `None` where there were none.
+fn pass_on(mut from: impl Read, to: &mut impl Write, runner: Option<Runner>) -> io::Result<Option<Counts>> {
+    let mut sum: Option<Counts> = None;
+    let mut line = Vec::new();
+    let mut block = [0; 4096];
+    loop {
+        let read = match from.read(&mut block) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            result => result?,
+        };
+        to.write_all(&block[..read])?;
+        to.flush()?;
+        for byte in &block[..read] {
+            if *byte != b'\n' {
+                line.push(*byte);
+                continue;
+            }
+            if let Some(counts) = runner.and_then(|runner| runner.counts_of_line(&String::from_utf8_lossy(&line))) {
+                *sum.get_or_insert_default() += counts;
+            }
+            line.clear();
+        }
+        if read == 0 {
+            return Ok(sum);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BY_TEST: Counting = Counting::ByTest(Runner::Libtest);
+    const THREE: Counts = Counts { passed: 2, failed: 0, skipped: 1 };
+
+    #[test]
+    fn output_passes_unchanged_and_its_counts_are_summed() {
+        let output = b"running\n\xff\ntest result: ok. 2 passed; 0 failed; 0 ignored\n\
+                       test result: FAILED. 1 passed; 3 failed; 1 ignored\nno end of line";
+        let mut shown = Vec::new();
+        let counted = pass_on(&output[..], &mut shown, Some(Runner::Libtest)).unwrap();
+        assert_eq!(shown, output);
+        assert_eq!(counted, Some(Counts { passed: 3, failed: 3, skipped: 1 }));
+        assert_eq!(pass_on(&output[..], &mut Vec::new(), None).unwrap(), None);
+        assert_eq!(pass_on(&b"nothing\n"[..], &mut Vec::new(), Some(Runner::Libtest)).unwrap(), None);
+    }
+
+    #[test]
+    fn a_suite_is_judged_by_status_and_counts() {
+        assert_eq!(judge(Counting::AsOne, true, None), Counts::ONE_PASSED);
+        assert_eq!(judge(Counting::AsOne, false, Some(THREE)), Counts::ONE_FAILED);
+        assert_eq!(judge(BY_TEST, true, Some(THREE)), THREE);
+        assert_eq!(judge(BY_TEST, false, Some(THREE)).failed, 1);
+        assert_eq!(judge(BY_TEST, true, None), Counts::ONE_FAILED);
+        assert_eq!(judge(BY_TEST, false, None), Counts::ONE_FAILED);
+    }
+
+    #[test]
+    fn both_streams_of_a_command_are_counted() {
+        let script = "echo 'test result: ok. 1 passed; 0 failed'; echo 'test result: ok. 2 passed' >&2; exit 3";
+        let command: &'static [&'static str] = vec!["sh", "-c", script].leak();
+        let suite = Suite { name: "streams", command, counting: BY_TEST, ..suites()[0] };
+        let mut shown = Vec::new();
+        let (status, counted) = run(&suite, &mut shown).unwrap();
+        assert_eq!(status.code(), Some(3));
+        assert_eq!(counted, Some(Counts { passed: 3, failed: 0, skipped: 0 }));
+        assert_eq!(shown.split(|byte| *byte == b'\n').count(), 3);
+    }
+
+    #[test]
+    fn the_last_line_is_the_sum_and_stands_alone() {
+        let outcomes = [("a", Outcome::Ran(THREE)), ("b", Outcome::Skipped("no disk".into()))];
+        let (report, total) = sum_up(&outcomes, false);
+        assert_eq!(report.lines().last(), Some("2 passed, 0 failed, 2 skipped"));
+        assert!(report.contains("skipped: b: no disk"), "{report}");
+        assert_eq!(total.failed, 0);
+    }
+
+    #[test]
+    fn a_skipped_suite_fails_in_ci() {
+        let (report, total) = sum_up(&[("b", Outcome::Skipped("no disk".into()))], true);
+        assert_eq!(report.lines().last(), Some("0 passed, 1 failed, 0 skipped"));
+        assert_eq!(total, Counts::ONE_FAILED);
+    }
+}

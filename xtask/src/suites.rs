@@ -1,0 +1,175 @@
+//! Which suites there are, in the order in which they run.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use crate::counts::Runner;
+
+/// How a suite's outcome is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Counting {
+    /// As one: passed where the command exits with 0.
+    AsOne,
+    /// As the tests that the runner's output names.
+    ByTest(Runner),
+}
+
+/// One thing to run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Suite {
+    pub(crate) name: &'static str,
+    /// The program and its arguments.
+    pub(crate) command: &'static [&'static str],
+    pub(crate) environment: &'static [(&'static str, &'static str)],
+    pub(crate) counting: Counting,
+    /// Left out by `--quick`.
+    pub(crate) slow: bool,
+    /// What must hold, else the suite is skipped.
+    pub(crate) needs: Need,
+}
+
+/// What a suite cannot run without.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Need {
+    Nothing,
+    /// `cargo NAME` exists; else what installs it.
+    CargoCommand(&'static str, &'static str),
+    /// The release binary exists and has this command.
+    PmofCommand(&'static str),
+}
+
+/// The release binary, from the root of the workspace.
+const PMOF: &str = "target/release/pmof";
+
+/// A suite that runs always and counts as one; the table names what differs.
+const PLAIN: Suite =
+    Suite { name: "", command: &[], environment: &[], counting: Counting::AsOne, slow: false, needs: Need::Nothing };
+
+/// Every suite but the unit and integration tests, whose runner is chosen by [`suites`].
+const BEFORE_TESTS: &[Suite] = &[
+    Suite {
+        name: "format",
+        command: &["cargo", "fmt", "--all", "--check"],
+        needs: Need::CargoCommand("fmt", "rustup component add rustfmt"),
+        ..PLAIN
+    },
+    Suite {
+        name: "lints",
+        command: &["cargo", "clippy", "--workspace", "--all-targets", "--", "-D", "warnings"],
+        needs: Need::CargoCommand("clippy", "rustup component add clippy"),
+        ..PLAIN
+    },
+    Suite { name: "release build", command: &["cargo", "build", "--workspace", "--release"], slow: true, ..PLAIN },
+];
+
+const NEXTEST: Suite = Suite {
+    name: "tests",
+    command: &["cargo", "nextest", "run", "--workspace", "--no-fail-fast", "--no-tests", "pass"],
+    counting: Counting::ByTest(Runner::Nextest),
+    ..PLAIN
+};
+
+/// What a machine has that has only cargo.
+const LIBTEST: Suite = Suite {
+    name: "tests",
+    command: &["cargo", "test", "--workspace", "--all-targets", "--no-fail-fast"],
+    counting: Counting::ByTest(Runner::Libtest),
+    ..PLAIN
+};
+
+const AFTER_TESTS: &[Suite] = &[
+    Suite {
+        name: "doc tests",
+        command: &["cargo", "test", "--workspace", "--doc", "--no-fail-fast"],
+        counting: Counting::ByTest(Runner::Libtest),
+        ..PLAIN
+    },
+    Suite {
+        name: "documentation",
+        command: &["cargo", "doc", "--workspace", "--no-deps"],
+        environment: &[("RUSTDOCFLAGS", "-D warnings")],
+        ..PLAIN
+    },
+    Suite { name: "demo", command: &[PMOF, "demo"], slow: true, needs: Need::PmofCommand("demo"), ..PLAIN },
+    Suite {
+        name: "soak",
+        command: &[PMOF, "soak", "--kills", "60"],
+        slow: true,
+        needs: Need::PmofCommand("soak"),
+        ..PLAIN
+    },
+];
+
+/// All suites, with the best test runner that this machine has.
+pub(crate) fn suites() -> Vec<Suite> {
+    let tests = if succeeds("cargo", &["nextest", "--version"]) { NEXTEST } else { LIBTEST };
+    [BEFORE_TESTS, &[tests], AFTER_TESTS].concat()
+}
+
+impl Suite {
+    /// Why the suite cannot run now, if so, and what would mend it.
+    pub(crate) fn reason_to_skip(&self, quick: bool) -> Option<String> {
+        if quick && self.slow {
+            return Some("left out by --quick".to_owned());
+        }
+        match self.needs {
+            Need::Nothing => None,
+            Need::CargoCommand(name, mend) => {
+                (!succeeds("cargo", &[name, "--version"])).then(|| format!("no cargo {name} here: {mend}"))
+            }
+            Need::PmofCommand(_) if !program_file(PMOF).exists() => {
+                Some(format!("no {}: see the release build", program_file(PMOF).display()))
+            }
+            Need::PmofCommand(name) => {
+                (!succeeds(PMOF, &[name, "--help"])).then(|| format!("this pmof has no command {name}"))
+            }
+        }
+    }
+}
+
+/// The file of a suite's program: pmof lies where cargo builds, other programs on the search path.
+pub(crate) fn program_file(program: &str) -> PathBuf {
+    match (program.strip_prefix("target/"), std::env::var_os("CARGO_TARGET_DIR")) {
+        (Some(built), Some(directory)) => Path::new(&directory).join(built),
+        _ => program.into(),
+    }
+}
+
+/// Whether the program could be started and exited with 0; its output is dropped.
+fn succeeds(program: &str, arguments: &[&str]) -> bool {
+    Command::new(program_file(program)).args(arguments).output().is_ok_and(|output| output.status.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_suite_has_a_name_of_its_own_and_a_command() {
+        let suites = suites();
+        let names: BTreeSet<_> = suites.iter().map(|suite| suite.name).collect();
+        assert_eq!(names.len(), suites.len());
+        assert!(suites.iter().all(|suite| !suite.name.is_empty() && !suite.command.is_empty()));
+    }
+
+    #[test]
+    fn quick_leaves_out_the_slow_and_says_so() {
+        let slow = Suite { slow: true, ..PLAIN };
+        assert_eq!(slow.reason_to_skip(true).as_deref(), Some("left out by --quick"));
+        assert_eq!(slow.reason_to_skip(false), None);
+        assert_eq!(PLAIN.reason_to_skip(true), None);
+    }
+
+    #[test]
+    fn a_missing_cargo_command_is_named_with_its_mend() {
+        let missing = Suite { needs: Need::CargoCommand("no-such-command", "install it"), ..PLAIN };
+        let reason = missing.reason_to_skip(false).unwrap();
+        assert!(reason.contains("no-such-command") && reason.contains("install it"), "{reason}");
+        // The control: a program that is there does succeed.
+        assert!(succeeds("cargo", &["--version"]));
+    }
+}
