@@ -10,7 +10,7 @@ use pmof::{
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 
-use crate::output;
+use crate::output::{self, LevelReport};
 
 mod text;
 
@@ -73,15 +73,6 @@ struct MediumReport {
     levels: Vec<LevelReport>,
     evidence_found: Vec<String>,
     mend: Option<String>,
-}
-
-#[derive(Debug, Serialize)]
-struct LevelReport {
-    durability: String,
-    available: bool,
-    /// Known of the strongest level; what reaches it reaches the weaker ones.
-    mechanism: Option<String>,
-    evidence: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -175,7 +166,7 @@ impl MediumReport {
                 error: None,
                 medium: Some(probe.kind.to_string()),
                 file_system: Some(probe.file_system.clone()),
-                levels: Durability::ALL.iter().map(|level| LevelReport::new(*level, &probe)).collect(),
+                levels: Durability::ALL.iter().map(|level| level_report(*level, &probe)).collect(),
                 evidence_found: probe.evidence,
                 mend: probe.mend,
             },
@@ -192,14 +183,8 @@ impl MediumReport {
     }
 }
 
-impl LevelReport {
-    fn new(level: Durability, probe: &MediumProbe) -> Self {
-        let promise = (level == probe.strongest).then_some(probe.promise);
-        Self {
-            durability: level.to_string(),
-            available: level <= probe.strongest,
-            mechanism: promise.map(|promise| promise.mechanism.to_string()),
-            evidence: promise.map(|promise| promise.evidence.to_string()),
-        }
-    }
+/// The mechanism is known of the strongest level; what reaches it reaches the weaker ones.
+fn level_report(level: Durability, probe: &MediumProbe) -> LevelReport {
+    let promise = (level == probe.strongest).then_some(probe.promise);
+    LevelReport::new(level, level <= probe.strongest, promise)
 }

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use pmof::{PoolError, PoolRefusal, Receipt, ReplicaError, ReplicaReceipt};
+use pmof::{Durability, PoolError, PoolRefusal, Promise, Receipt, ReplicaError, ReplicaReceipt};
 use serde::Serialize;
 
 #[cfg(test)]
@@ -29,6 +29,26 @@ pub(crate) use say;
 /// Prints one JSON object on a line of its own.
 pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     Ok(print(&(serde_json::to_string(value)? + "\n"))?)
+}
+
+/// What a medium gives at one level.
+#[derive(Debug, Serialize)]
+pub(crate) struct LevelReport {
+    pub(crate) durability: String,
+    pub(crate) available: bool,
+    pub(crate) mechanism: Option<String>,
+    pub(crate) evidence: Option<String>,
+}
+
+impl LevelReport {
+    pub(crate) fn new(level: Durability, available: bool, promise: Option<Promise>) -> Self {
+        Self {
+            durability: level.to_string(),
+            available,
+            mechanism: promise.map(|promise| promise.mechanism.to_string()),
+            evidence: promise.map(|promise| promise.evidence.to_string()),
+        }
+    }
 }
 
 /// An error and its causes in one line. A cause that the words before it tell already is left out.

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::{
     copy::mark,
-    output::{self, describe, with_mend},
+    output::{self, LevelReport, describe, with_mend},
 };
 
 #[cfg(test)]
@@ -84,14 +84,6 @@ struct PoolReport {
     copied_file_len_bytes: Option<u64>,
 }
 
-#[derive(Debug, Serialize)]
-struct LevelReport {
-    durability: String,
-    available: bool,
-    mechanism: Option<String>,
-    evidence: Option<String>,
-}
-
 fn info(args: &UrlsArgs) -> anyhow::Result<()> {
     let mut pools = Vec::with_capacity(args.urls.len());
     for url in &args.urls {
@@ -150,12 +142,10 @@ fn list(args: &LsArgs) -> anyhow::Result<()> {
 impl PoolReport {
     fn new(url: &PoolUrl, info: &PoolInfo) -> Self {
         let header = &info.header;
-        let levels = Durability::ALL.iter().zip(info.promises).map(|(level, promise)| LevelReport {
-            durability: level.to_string(),
-            available: promise.is_some(),
-            mechanism: promise.map(|promise| promise.mechanism.to_string()),
-            evidence: promise.map(|promise| promise.evidence.to_string()),
-        });
+        let levels = Durability::ALL
+            .iter()
+            .zip(info.promises)
+            .map(|(level, promise)| LevelReport::new(*level, promise.is_some(), promise));
         Self {
             url: url.to_string(),
             pool_uuid: header.pool_uuid.to_string(),

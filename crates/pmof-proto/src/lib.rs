@@ -14,7 +14,7 @@ mod refusal;
 mod region;
 
 pub use endpoint::{
-    Completion, Endpoint, Event, InputPlace, Operation, OperationKind, Outcome, Payload, Role, Signal, Ticket,
+    Completion, Endpoint, Event, InputPlace, Operation, OperationKind, Outcome, Payload, Signal, Ticket,
 };
 pub use handshake::{Capabilities, Settings};
 pub use output::{LocalSlice, OutputView};

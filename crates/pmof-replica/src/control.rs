@@ -38,7 +38,7 @@
 use pmof_mem::{Durability, Evidence, Mechanism, MediumKind, Promise};
 use uuid::Uuid;
 
-use crate::{Header, NameError, OpenFor, PoolInfo, PoolName, USER_FLAGS_BYTES};
+use crate::{Header, NameError, NewPool, OpenFor, PoolInfo, PoolName, USER_FLAGS_BYTES};
 use wire::{Body, Fault, Frame, Parsed};
 
 #[cfg(test)]
@@ -66,20 +66,10 @@ pub enum Request {
     Create {
         /// Its name.
         name: PoolName,
-        /// Bytes of user data.
-        size_bytes: u64,
-        /// The pool, the same on every replica.
-        pool_uuid: Uuid,
-        /// Which replica this one is, from 0.
-        replica_index: u16,
-        /// How many replicas the pool has.
-        replica_count: u16,
-        /// The level that the target must be able to give.
-        require: Durability,
+        /// What it is to be.
+        new: NewPool,
         /// The pool gets its name when it is closed; before, nobody else sees it, and it is gone with the connection.
         publish_on_close: bool,
-        /// What the maker says of the contents; kept in the header.
-        user_flags: [u8; USER_FLAGS_BYTES],
     },
     /// Open a pool.
     Open {
@@ -166,23 +156,14 @@ impl Request {
     pub fn encode(&self, request_id: u32) -> Result<Vec<u8>, ControlError> {
         let mut frame = Frame::new(self.kind(), request_id);
         match self {
-            Self::Create {
-                name,
-                size_bytes,
-                pool_uuid,
-                replica_index,
-                replica_count,
-                require,
-                publish_on_close,
-                user_flags,
-            } => {
-                frame.byte(*require as u8);
+            Self::Create { name, new, publish_on_close } => {
+                frame.byte(new.require as u8);
                 frame.byte(u8::from(*publish_on_close));
-                frame.number_u16(*replica_index);
-                frame.number_u16(*replica_count);
-                frame.number_u64(*size_bytes);
-                frame.bytes(pool_uuid.as_bytes());
-                frame.bytes(user_flags);
+                frame.number_u16(new.replica_index);
+                frame.number_u16(new.replica_count);
+                frame.number_u64(new.size_bytes);
+                frame.bytes(new.pool_uuid.as_bytes());
+                frame.bytes(&new.user_flags);
                 frame.text(name.as_str());
             }
             Self::Open { name, access, require } => {
@@ -222,17 +203,8 @@ impl Request {
                 let (replica_index, replica_count) = (body.number_u16()?, body.number_u16()?);
                 let size_bytes = body.number_u64()?;
                 let (pool_uuid, user_flags) = (body.uuid()?, body.array()?);
-                let name = body.name()?;
-                Self::Create {
-                    name,
-                    size_bytes,
-                    pool_uuid,
-                    replica_index,
-                    replica_count,
-                    require,
-                    publish_on_close,
-                    user_flags,
-                }
+                let new = NewPool { pool_uuid, size_bytes, replica_index, replica_count, require, user_flags };
+                Self::Create { name: body.name()?, new, publish_on_close }
             }
             2 => {
                 let require = body.level()?;

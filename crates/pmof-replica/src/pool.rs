@@ -9,7 +9,7 @@ use pmof_access::{
 use uuid::Uuid;
 
 use crate::{
-    OpenFor, PersistFailure, PoolError, PoolInfo, PoolUrl, Receipt, ReplicaError, USER_FLAGS_BYTES,
+    NewPool, OpenFor, PersistFailure, PoolError, PoolInfo, PoolUrl, Receipt, ReplicaError, USER_FLAGS_BYTES,
     control::{Reply, Request},
     replica::{PendingReply, Replica, TargetConnection},
 };
@@ -118,13 +118,15 @@ impl PoolOptions {
         let new = if self.publish_on_close { New::Unpublished } else { New::Published };
         opening.finish(Some(new), OpenFor::Write, |url, index, require| Request::Create {
             name: url.name.clone(),
-            size_bytes,
-            pool_uuid,
-            replica_index: index as u16,
-            replica_count,
-            require,
+            new: NewPool {
+                pool_uuid,
+                size_bytes,
+                replica_index: index as u16,
+                replica_count,
+                require,
+                user_flags: self.user_flags,
+            },
             publish_on_close: self.publish_on_close,
-            user_flags: self.user_flags,
         })
     }
 

@@ -25,7 +25,7 @@ mod types;
 use initiator::Posted;
 use input::Input;
 use messages::Messages;
-pub use types::{Completion, Event, InputPlace, Operation, OperationKind, Outcome, Payload, Role, Signal, Ticket};
+pub use types::{Completion, Event, InputPlace, Operation, OperationKind, Outcome, Payload, Signal, Ticket};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum State {
@@ -42,7 +42,6 @@ enum State {
 /// One end of a connection.
 #[derive(Debug)]
 pub struct Endpoint {
-    role: Role,
     state: State,
     own: Settings,
     /// What holds on this connection: capabilities of both; limits as the other side stated them for what it takes.
@@ -74,7 +73,7 @@ impl Endpoint {
     /// If the private data is longer than [`limits::CONNECT_PRIVATE_MAX_BYTES`].
     pub fn initiator(settings: Settings, regions: Arc<RegionTable>, private_data: &[u8]) -> Self {
         assert!(private_data.len() <= limits::CONNECT_PRIVATE_MAX_BYTES, "checked by the caller");
-        let mut endpoint = Self::new(Role::Initiator, State::AwaitWelcome, settings, regions);
+        let mut endpoint = Self::new(State::AwaitWelcome, settings, regions);
         let hello = encode_hello(endpoint.own, private_data);
         endpoint.output.push_bytes(&hello.encode());
         endpoint.output.push_bytes(private_data);
@@ -83,13 +82,12 @@ impl Endpoint {
 
     /// The end that waits for a request.
     pub fn target(settings: Settings, regions: Arc<RegionTable>) -> Self {
-        Self::new(Role::Target, State::AwaitHello, settings, regions)
+        Self::new(State::AwaitHello, settings, regions)
     }
 
-    fn new(role: Role, state: State, settings: Settings, regions: Arc<RegionTable>) -> Self {
+    fn new(state: State, settings: Settings, regions: Arc<RegionTable>) -> Self {
         let own = settings.clamped();
         Self {
-            role,
             state,
             own,
             agreed: own,
@@ -106,11 +104,6 @@ impl Endpoint {
             heard: true,
             heard_at: Duration::ZERO,
         }
-    }
-
-    /// Which side of the handshake this is.
-    pub fn role(&self) -> Role {
-        self.role
     }
 
     /// True while operations may be posted.

@@ -6,15 +6,6 @@ use pmof_mem::{Durability, Medium};
 
 use crate::{ConnectionError, Flushed, LocalSlice, OperationError, RegionKey};
 
-/// Which side of the handshake this end is. Afterwards the two are equal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Asked for the connection.
-    Initiator,
-    /// Was asked.
-    Target,
-}
-
 /// Names a posted operation or receive of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);

@@ -35,13 +35,15 @@ fn requests() -> Vec<Request> {
     vec![
         Request::Create {
             name: name("orders"),
-            size_bytes: 1 << 30,
-            pool_uuid: Uuid::from_u128(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff),
-            replica_index: 1,
-            replica_count: 2,
-            require: Durability::PowerFailure,
+            new: NewPool {
+                size_bytes: 1 << 30,
+                pool_uuid: Uuid::from_u128(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff),
+                replica_index: 1,
+                replica_count: 2,
+                require: Durability::PowerFailure,
+                user_flags: *b"PMOFCP\0\x01\x09\0\0\0\0\0\0\0",
+            },
             publish_on_close: true,
-            user_flags: *b"PMOFCP\0\x01\x09\0\0\0\0\0\0\0",
         },
         Request::Open { name: name("o"), access: OpenFor::Read, require: Durability::Visible },
         Request::Close,
@@ -261,16 +263,8 @@ fn any_request() -> impl Strategy<Value = Request> {
             |(name, require, numbers)| {
                 let (size_bytes, uuid, replica_index, replica_count, publish_on_close, user_flags) = numbers;
                 let pool_uuid = Uuid::from_u128(uuid);
-                Request::Create {
-                    name,
-                    size_bytes,
-                    pool_uuid,
-                    replica_index,
-                    replica_count,
-                    require,
-                    publish_on_close,
-                    user_flags,
-                }
+                let new = NewPool { pool_uuid, size_bytes, replica_index, replica_count, require, user_flags };
+                Request::Create { name, new, publish_on_close }
             }
         ),
         (any_name(), any_level(), proptest::sample::select(vec![OpenFor::Read, OpenFor::Write]))

@@ -6,7 +6,7 @@ use pmof_access::{Access, Completion, Connection, OperationKind, Outcome, Peer, 
 
 use super::TakeError;
 use crate::{
-    NewPool, OpenFor, OpenPool, PoolStore,
+    OpenFor, OpenPool, PoolStore,
     control::{LIST_LIMIT, MAX_MESSAGE_BYTES, Reply, Request},
     refusal::ServiceCode,
 };
@@ -62,25 +62,9 @@ impl Session {
 
     fn answer(&mut self, peer: &Peer, store: &PoolStore, request: Request) -> Reply {
         let answered = match request {
-            Request::Create {
-                name,
-                size_bytes,
-                pool_uuid,
-                replica_index,
-                replica_count,
-                require,
-                publish_on_close,
-                user_flags,
-            } => {
-                let new = NewPool { pool_uuid, size_bytes, replica_index, replica_count, require, user_flags };
-                self.open(peer, |holder| {
-                    if publish_on_close {
-                        store.create_unpublished(&name, &new)
-                    } else {
-                        store.create(&name, &new, holder)
-                    }
-                })
-            }
+            Request::Create { name, new, publish_on_close } => self.open(peer, |holder| {
+                if publish_on_close { store.create_unpublished(&name, &new) } else { store.create(&name, &new, holder) }
+            }),
             Request::Open { name, access, require } => self.open(peer, |holder| {
                 let pool = store.open_pool(&name, access, holder)?;
                 pool.require(require)?;

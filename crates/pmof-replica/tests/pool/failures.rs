@@ -8,7 +8,7 @@ use std::{
 
 use pmof_access::{Durability, OperationError, RemoteRegion};
 use pmof_replica::{
-    OpenFor, PersistFailure, PoolError, PoolName, PoolRefusal, ReplicaError, ServiceOptions,
+    NewPool, OpenFor, PersistFailure, PoolError, PoolName, PoolRefusal, ReplicaError, ServiceOptions,
     control::{Reply, Request},
 };
 
@@ -204,13 +204,15 @@ fn nonsense_is_refused_and_the_connection_goes_on() {
     assert_eq!(initiator.ask(&Request::Close), Reply::Closed);
     let create = |name: &str| Request::Create {
         name: PoolName::new(name).expect("a name"),
-        size_bytes: 1,
-        pool_uuid: uuid::Uuid::from_u128(1),
-        replica_index: 0,
-        replica_count: 1,
-        require: Durability::Visible,
+        new: NewPool {
+            size_bytes: 1,
+            pool_uuid: uuid::Uuid::from_u128(1),
+            replica_index: 0,
+            replica_count: 1,
+            require: Durability::Visible,
+            user_flags: [0; 16],
+        },
         publish_on_close: false,
-        user_flags: [0; 16],
     };
     assert!(matches!(initiator.ask(&create("one")), Reply::Opened { .. }));
     assert!(matches!(initiator.ask(&create("two")), Reply::Refused { code: 257, .. }));
