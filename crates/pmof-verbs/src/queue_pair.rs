@@ -1,0 +1,508 @@
+//! Reliable connected queue pairs.
+
+use std::{borrow::Borrow, collections::HashSet, fmt, io, mem, ptr::NonNull, sync::Arc};
+
+use pmof_verbs_sys as sys;
+
+use crate::{
+    CmId, CompletionQueue, DeviceInfo, Operation, Payload, PostFailure, ProtectionDomain, Receive, ReceiveFailure,
+    SharedReceiveQueue, VerbsError, WorkRequest, cm::Identifier, receive::post_chained,
+};
+
+/// What every queue pair does.
+const BASE: u64 = sys::IBV_QP_EX_WITH_RDMA_WRITE as u64
+    | sys::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM as u64
+    | sys::IBV_QP_EX_WITH_SEND as u64
+    | sys::IBV_QP_EX_WITH_SEND_WITH_IMM as u64
+    | sys::IBV_QP_EX_WITH_RDMA_READ as u64;
+const ATOMICS: u64 = sys::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP as u64 | sys::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD as u64;
+const FLUSH: u64 = sys::IBV_QP_EX_WITH_FLUSH as u64;
+const ATOMIC_WRITE: u64 = sys::IBV_QP_EX_WITH_ATOMIC_WRITE as u64;
+
+/// How a queue pair is made.
+#[derive(Clone, Debug)]
+pub struct QueuePairOptions {
+    /// Where requests complete.
+    pub send_cq: CompletionQueue,
+    /// Where receives complete; may be the same.
+    pub receive_cq: CompletionQueue,
+    /// Where receives come from, if not from a queue of its own.
+    pub srq: Option<SharedReceiveQueue>,
+    /// How many requests may be posted and not completed, at least 1.
+    pub send_depth: u32,
+    /// The same of receives; not used with a shared queue.
+    pub receive_depth: u32,
+    /// How many inline bytes are wanted; a device that has fewer gives none.
+    pub inline_bytes: u32,
+    /// The most ranges of one request or receive, at least 1.
+    pub max_sge: u32,
+    /// Native flush is wanted.
+    pub flush: bool,
+    /// Atomic write is wanted.
+    pub atomic_write: bool,
+}
+
+/// Where a queue pair stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum QueuePairState {
+    /// Made.
+    Reset,
+    /// Takes receives.
+    Initialized,
+    /// Receives.
+    ReadyToReceive,
+    /// Connected.
+    ReadyToSend,
+    /// Failed or disconnected: everything posted completes as flushed.
+    Error,
+    /// Anything else.
+    Other,
+}
+
+/// A reliable connected queue pair on a [`CmId`]. Keeps everything that it uses.
+pub struct QueuePair {
+    extended: NonNull<sys::ibv_qp_ex>,
+    raw: NonNull<sys::ibv_qp>,
+    available: u64,
+    inline_max: u32,
+    send_depth: u32,
+    number: u32,
+    id: Arc<Identifier>,
+    options: QueuePairOptions,
+    domain: ProtectionDomain,
+}
+
+// SAFETY: a queue pair may be used from any thread; posting, which is for one thread at a time, takes `&mut`.
+unsafe impl Send for QueuePair {}
+// SAFETY: what takes `&` are calls that libibverbs allows from several threads at once.
+unsafe impl Sync for QueuePair {}
+
+impl CmId {
+    /// Makes the queue pair of this connection, once it has a device. Where the device lacks the flush, the atomic write
+    /// or the inline bytes that are wanted, it is made without; ask the queue pair.
+    pub fn create_queue_pair(
+        &self,
+        domain: &ProtectionDomain,
+        options: &QueuePairOptions,
+    ) -> Result<QueuePair, VerbsError> {
+        let device = self.device()?;
+        let of_others = [
+            (domain.device(), "the protection domain"),
+            (options.send_cq.device(), "the send completion queue"),
+            (options.receive_cq.device(), "the receive completion queue"),
+        ];
+        let of_srq = options.srq.as_ref().map(|srq| (srq.device(), "the shared receive queue"));
+        if let Some((_, what)) = of_others.into_iter().chain(of_srq).find(|(other, _)| !device.is_same(other)) {
+            return Err(VerbsError::OtherDevice { what });
+        }
+        let mut first_error = None;
+        let wanted = (options.flush, options.atomic_write);
+        for (operations, inline_bytes) in attempts(wanted, options.inline_bytes, device.capabilities()) {
+            match self.try_create(domain, options, operations, inline_bytes) {
+                Ok(queue_pair) => return Ok(queue_pair),
+                Err(error) => first_error = first_error.or(Some(error)),
+            }
+        }
+        Err(first_error.unwrap_or(VerbsError::NotBound))
+    }
+
+    fn try_create(
+        &self,
+        domain: &ProtectionDomain,
+        options: &QueuePairOptions,
+        operations: u64,
+        inline_bytes: u32,
+    ) -> Result<QueuePair, VerbsError> {
+        let id = self.identifier();
+        // SAFETY: all zeroes are attributes that ask for nothing.
+        let mut attributes: sys::ibv_qp_init_attr_ex = unsafe { mem::zeroed() };
+        attributes.send_cq = options.send_cq.raw();
+        attributes.recv_cq = options.receive_cq.raw();
+        if let Some(srq) = &options.srq {
+            attributes.srq = srq.raw();
+        }
+        attributes.cap = sys::ibv_qp_cap {
+            max_send_wr: options.send_depth,
+            max_recv_wr: if options.srq.is_some() { 0 } else { options.receive_depth },
+            max_send_sge: options.max_sge,
+            max_recv_sge: options.max_sge,
+            max_inline_data: inline_bytes,
+        };
+        attributes.qp_type = sys::IBV_QPT_RC;
+        attributes.comp_mask = sys::IBV_QP_INIT_ATTR_PD | sys::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+        attributes.pd = domain.raw();
+        attributes.send_ops_flags = operations;
+        let made = id.locked(|raw| {
+            // SAFETY: the identifier is alive, and so is what the attributes name, all of the identifier's device.
+            let result = unsafe { (id.verbs().rdma_create_qp_ex)(raw, &raw mut attributes) };
+            // SAFETY: the identifier is alive; on success it has a queue pair.
+            (result == 0).then(|| unsafe { NonNull::new((*raw).qp) }).flatten().ok_or_else(io::Error::last_os_error)
+        });
+        let raw = made.map_err(|error| VerbsError::call("rdma_create_qp_ex", domain.device().name(), error))?;
+        let destroy = || {
+            // SAFETY: the identifier has the queue pair that was made above, of which there is no other handle.
+            id.locked(|raw| unsafe { (id.verbs().rdma_destroy_qp)(raw) });
+        };
+        let missing = |operation| VerbsError::MissingOperation { device: domain.device().name().into(), operation };
+        // SAFETY: the queue pair is alive.
+        let Some(extended) = NonNull::new(unsafe { (id.verbs().ibv_qp_to_qp_ex)(raw.as_ptr()) }) else {
+            destroy();
+            return Err(missing("extended queue pair"));
+        };
+        // SAFETY: the queue pair was made with these operations.
+        let available = match unsafe { sys::available_send_ops(extended.as_ptr(), operations) } {
+            Ok(available) if available & BASE == BASE => available,
+            answer => {
+                destroy();
+                return Err(missing(answer.map_or_else(|error| error.op, |_| "write, read or send")));
+            }
+        };
+        Ok(QueuePair {
+            extended,
+            raw,
+            available,
+            inline_max: attributes.cap.max_inline_data,
+            send_depth: attributes.cap.max_send_wr,
+            // SAFETY: the queue pair is alive.
+            number: unsafe { (*raw.as_ptr()).qp_num },
+            id: Arc::clone(id),
+            options: options.clone(),
+            domain: domain.clone(),
+        })
+    }
+}
+
+/// What to ask the device for, the best first: operations, and inline bytes. `wanted` is flush and atomic write.
+fn attempts(wanted: (bool, bool), inline_bytes: u32, has: &DeviceInfo) -> Vec<(u64, u32)> {
+    let base = if has.atomics { BASE | ATOMICS } else { BASE };
+    let has_flush = has.native_flush_global || has.native_flush_persistent;
+    let flush = if wanted.0 && has_flush { FLUSH } else { 0 };
+    let atomic_write = if wanted.1 && has.atomic_write { ATOMIC_WRITE } else { 0 };
+    let mut attempts: Vec<_> = [base | flush | atomic_write, base, BASE]
+        .into_iter()
+        .flat_map(|operations| [(operations, inline_bytes), (operations, 0)])
+        .collect();
+    let mut tried = HashSet::new();
+    attempts.retain(|attempt| tried.insert(*attempt));
+    attempts
+}
+
+impl QueuePair {
+    /// Posts the requests, in order, with one doorbell: all of them or, on an error, none.
+    ///
+    /// The connection is established. At most as many requests may be under way as the queue pair was made for.
+    #[inline]
+    pub fn post<'r>(
+        &mut self,
+        requests: impl IntoIterator<Item = impl Borrow<WorkRequest<'r>>>,
+    ) -> Result<(), PostFailure> {
+        let mut requests = requests.into_iter();
+        let Some(mut request) = requests.next() else { return Ok(()) };
+        let qp = self.extended.as_ptr();
+        // SAFETY: the queue pair is alive, its operations were asked for, and no batch is begun: every call of this
+        // function ends its own.
+        unsafe { sys::ibv_wr_start(qp) };
+        loop {
+            // SAFETY: a batch is begun.
+            if let Err(failure) = unsafe { self.build(request.borrow()) } {
+                // SAFETY: a batch is begun.
+                unsafe { sys::ibv_wr_abort(qp) };
+                return Err(failure);
+            }
+            match requests.next() {
+                Some(next) => request = next,
+                None => break,
+            }
+        }
+        // SAFETY: a batch is begun. Memory that is registered is a medium's, which outlives its registration, and of
+        // which no references are formed.
+        match unsafe { sys::ibv_wr_complete(qp) } {
+            0 => Ok(()),
+            errno => Err(post_failed(errno)),
+        }
+    }
+
+    /// Posts receives, in order. `EINVAL` where the queue pair has a shared receive queue.
+    #[inline]
+    pub fn post_receives(&mut self, receives: &[Receive]) -> Result<(), ReceiveFailure> {
+        if self.options.srq.is_some() {
+            return Err(ReceiveFailure { posted: 0, errno: libc::EINVAL });
+        }
+        // SAFETY: the queue pair is alive and has no shared receive queue; the chain and its lists can be read during
+        // the call. Memory that is registered is a medium's, which outlives its registration.
+        post_chained(receives, |first, bad| unsafe { sys::ibv_post_recv(self.raw.as_ptr(), first, bad) })
+    }
+
+    /// The number by which completions and asynchronous events name it.
+    #[inline]
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// True if it posts [`Operation::Flush`].
+    #[inline]
+    pub fn has_flush(&self) -> bool {
+        self.available & FLUSH != 0
+    }
+
+    /// True if it posts [`Operation::AtomicWrite`].
+    #[inline]
+    pub fn has_atomic_write(&self) -> bool {
+        self.available & ATOMIC_WRITE != 0
+    }
+
+    /// True if it posts [`Operation::CompareAndSwap`] and [`Operation::FetchAndAdd`].
+    #[inline]
+    pub fn has_atomics(&self) -> bool {
+        self.available & ATOMICS == ATOMICS
+    }
+
+    /// How many inline bytes it takes; a request carries at most [`crate::INLINE_BYTES`].
+    #[inline]
+    pub fn inline_max_bytes(&self) -> u32 {
+        self.inline_max
+    }
+
+    /// How many requests fit, at least as many as were asked for.
+    pub fn send_depth(&self) -> u32 {
+        self.send_depth
+    }
+
+    /// The protection domain.
+    pub fn domain(&self) -> &ProtectionDomain {
+        &self.domain
+    }
+
+    /// How it was made.
+    pub fn options(&self) -> &QueuePairOptions {
+        &self.options
+    }
+
+    /// Where it stands; asks the kernel.
+    pub fn state(&self) -> Result<QueuePairState, VerbsError> {
+        // SAFETY: all zeroes are valid attributes.
+        let (mut attributes, mut init) = unsafe { mem::zeroed::<(sys::ibv_qp_attr, sys::ibv_qp_init_attr)>() };
+        let (verbs, mask) = (self.id.verbs(), sys::IBV_QP_STATE.cast_signed());
+        // SAFETY: the queue pair is alive; the attributes can be written.
+        let errno = unsafe { (verbs.ibv_query_qp)(self.raw.as_ptr(), &raw mut attributes, mask, &raw mut init) };
+        if errno != 0 {
+            return Err(self.failed("ibv_query_qp", errno));
+        }
+        Ok(match attributes.qp_state {
+            sys::IBV_QPS_RESET => QueuePairState::Reset,
+            sys::IBV_QPS_INIT => QueuePairState::Initialized,
+            sys::IBV_QPS_RTR => QueuePairState::ReadyToReceive,
+            sys::IBV_QPS_RTS => QueuePairState::ReadyToSend,
+            sys::IBV_QPS_ERR => QueuePairState::Error,
+            _ => QueuePairState::Other,
+        })
+    }
+
+    /// Ends everything under way here, which then completes as flushed. The peer is not told.
+    pub fn modify_to_error(&self) -> Result<(), VerbsError> {
+        self.modify(sys::IBV_QP_STATE, |attributes| attributes.qp_state = sys::IBV_QPS_ERR)
+    }
+
+    /// How long a peer waits before it sends a request again that found no receive here, as a code of the specification:
+    /// 1 is 0.01 ms, 12 is 0.64 ms, 31 is 491 ms; 0, with which connections are made, is 655 ms. For an established
+    /// connection.
+    pub fn set_receiver_not_ready_timer(&self, code: u8) -> Result<(), VerbsError> {
+        if code > 31 {
+            let (what, value) = ("the code of the receiver-not-ready timer", u64::from(code));
+            return Err(VerbsError::OutOfRange { what, value, least: 0, most: 31 });
+        }
+        self.modify(sys::IBV_QP_MIN_RNR_TIMER, |attributes| attributes.min_rnr_timer = code)
+    }
+
+    fn modify(&self, mask: u32, set: impl FnOnce(&mut sys::ibv_qp_attr)) -> Result<(), VerbsError> {
+        // SAFETY: all zeroes are valid attributes.
+        let mut attributes: sys::ibv_qp_attr = unsafe { mem::zeroed() };
+        set(&mut attributes);
+        // SAFETY: the queue pair is alive. The lock keeps events from changing it at the same time.
+        let errno = self.id.locked(|_| unsafe {
+            (self.id.verbs().ibv_modify_qp)(self.raw.as_ptr(), &raw mut attributes, mask.cast_signed())
+        });
+        match errno {
+            0 => Ok(()),
+            errno => Err(self.failed("ibv_modify_qp", errno)),
+        }
+    }
+
+    /// Adds a request to the batch.
+    ///
+    /// # Safety
+    ///
+    /// A batch is begun.
+    #[inline]
+    unsafe fn build(&self, request: &WorkRequest<'_>) -> Result<(), PostFailure> {
+        let qp = self.extended.as_ptr();
+        let fence = if request.fence { sys::IBV_SEND_FENCE } else { 0 };
+        let signaled = if request.signaled { sys::IBV_SEND_SIGNALED } else { 0 };
+        // SAFETY: a batch is begun on the queue pair, which has the operations of `BASE`; the others are looked up.
+        unsafe {
+            (*qp).wr_id = request.id;
+            (*qp).wr_flags = fence | signaled;
+            match &request.operation {
+                Operation::Write { to, payload } => {
+                    (*qp).wr_flags |= payload_flags(payload);
+                    sys::ibv_wr_rdma_write(qp, to.rkey, to.address);
+                    self.set_payload(payload)
+                }
+                Operation::WriteWithImmediate { to, payload, immediate } => {
+                    (*qp).wr_flags |= payload_flags(payload);
+                    sys::ibv_wr_rdma_write_imm(qp, to.rkey, to.address, immediate.to_be());
+                    self.set_payload(payload)
+                }
+                Operation::Read { from, into } => {
+                    sys::ibv_wr_rdma_read(qp, from.rkey, from.address);
+                    sys::ibv_wr_set_sge(qp, into.lkey, into.address, into.len_bytes);
+                    Ok(())
+                }
+                Operation::Send { payload } => {
+                    (*qp).wr_flags |= payload_flags(payload);
+                    sys::ibv_wr_send(qp);
+                    self.set_payload(payload)
+                }
+                Operation::SendWithImmediate { payload, immediate } => {
+                    (*qp).wr_flags |= payload_flags(payload);
+                    sys::ibv_wr_send_imm(qp, immediate.to_be());
+                    self.set_payload(payload)
+                }
+                Operation::AtomicWrite { to, value } => {
+                    self.check_has(ATOMIC_WRITE, "atomic write")?;
+                    sys::ibv_wr_atomic_write(qp, to.rkey, to.address, value.as_ptr().cast());
+                    Ok(())
+                }
+                Operation::CompareAndSwap { at, expected, new, into } => {
+                    self.check_has(ATOMICS, "compare-and-swap")?;
+                    sys::ibv_wr_atomic_cmp_swp(qp, at.rkey, at.address, *expected, *new);
+                    sys::ibv_wr_set_sge(qp, into.lkey, into.address, into.len_bytes);
+                    Ok(())
+                }
+                Operation::FetchAndAdd { at, addend, into } => {
+                    self.check_has(ATOMICS, "fetch-and-add")?;
+                    sys::ibv_wr_atomic_fetch_add(qp, at.rkey, at.address, *addend);
+                    sys::ibv_wr_set_sge(qp, into.lkey, into.address, into.len_bytes);
+                    Ok(())
+                }
+                Operation::Flush { at, len_bytes, placement, whole_region } => {
+                    self.check_has(FLUSH, "flush")?;
+                    let (address, len_bytes, selectivity) = if *whole_region {
+                        (0, 0, sys::IBV_FLUSH_MR)
+                    } else {
+                        (at.address, *len_bytes as usize, sys::IBV_FLUSH_RANGE)
+                    };
+                    sys::ibv_wr_flush(qp, at.rkey, address, len_bytes, *placement as u8, selectivity as u8);
+                    Ok(())
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// A request that takes data was just begun.
+    #[inline]
+    unsafe fn set_payload(&self, payload: &Payload<'_>) -> Result<(), PostFailure> {
+        let qp = self.extended.as_ptr();
+        // SAFETY: the caller's promise; inline bytes are copied by the call.
+        unsafe {
+            match payload {
+                // Some providers finish a request in the setter, so even no data are set.
+                Payload::Empty => sys::ibv_wr_set_sge_list(qp, &[]),
+                Payload::Sge(sge) => sys::ibv_wr_set_sge(qp, sge.lkey, sge.address, sge.len_bytes),
+                Payload::Inline(bytes) if bytes.len() <= self.inline_max_len() => {
+                    sys::ibv_wr_set_inline_data(qp, bytes.as_ptr().cast(), bytes.len());
+                }
+                Payload::Inline(bytes) => return Err(self.inline_too_long(bytes.len())),
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn check_has(&self, flags: u64, operation: &'static str) -> Result<(), PostFailure> {
+        if self.available & flags == flags { Ok(()) } else { Err(PostFailure::Unsupported { operation }) }
+    }
+
+    #[inline]
+    fn inline_max_len(&self) -> usize {
+        (self.inline_max as usize).min(crate::INLINE_BYTES)
+    }
+
+    #[cold]
+    fn inline_too_long(&self, len: usize) -> PostFailure {
+        let len_bytes = u32::try_from(len).unwrap_or(u32::MAX);
+        PostFailure::InlineTooLong { len_bytes, max_bytes: self.inline_max_len() as u32 }
+    }
+
+    fn failed(&self, call: &'static str, errno: i32) -> VerbsError {
+        VerbsError::call(call, self.domain.device().name(), io::Error::from_raw_os_error(errno))
+    }
+}
+
+/// What a request of this payload has among its flags before it is begun: soft-RoCE looks there, other providers at which
+/// setter is called.
+#[inline]
+fn payload_flags(payload: &Payload<'_>) -> u32 {
+    if matches!(payload, Payload::Inline(_)) { sys::IBV_SEND_INLINE } else { 0 }
+}
+
+#[cold]
+fn post_failed(errno: i32) -> PostFailure {
+    match errno {
+        // Providers differ in which they say.
+        libc::ENOMEM | libc::ENOSPC => PostFailure::QueueFull,
+        errno => PostFailure::Provider { errno },
+    }
+}
+
+impl fmt::Debug for QueuePair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QueuePair")
+            .field("number", &self.number)
+            .field("has_flush", &self.has_flush())
+            .field("has_atomic_write", &self.has_atomic_write())
+            .field("inline_max_bytes", &self.inline_max)
+            .field("send_depth", &self.send_depth)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        // SAFETY: the identifier has this queue pair and no other; what it uses is dropped after it. Asynchronous events
+        // that were taken are acknowledged before anybody sees them, so the call waits for no one.
+        self.id.locked(|id| unsafe { (self.id.verbs().rdma_destroy_qp)(id) });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn less_is_asked_for_step_by_step() {
+        let mut has = DeviceInfo::nothing();
+        assert_eq!(attempts((true, true), 64, &has), [(BASE, 64), (BASE, 0)]);
+        assert_eq!(attempts((true, true), 0, &has), [(BASE, 0)]);
+        has.atomics = true;
+        has.native_flush_global = true;
+        let base = BASE | ATOMICS;
+        let flush = base | FLUSH;
+        let expected = [(flush, 64), (flush, 0), (base, 64), (base, 0), (BASE, 64), (BASE, 0)];
+        assert_eq!(attempts((true, true), 64, &has), expected);
+        assert_eq!(attempts((false, true), 64, &has), expected[2..]);
+        has.atomic_write = true;
+        assert_eq!(attempts((true, true), 64, &has)[0].0, flush | ATOMIC_WRITE);
+        assert_eq!(attempts((false, true), 64, &has)[0].0, base | ATOMIC_WRITE);
+    }
+
+    #[test]
+    fn a_full_queue_is_told_from_other_failures() {
+        assert_eq!(post_failed(libc::ENOMEM), PostFailure::QueueFull);
+        assert_eq!(post_failed(libc::ENOSPC), PostFailure::QueueFull);
+        assert_eq!(post_failed(libc::EINVAL), PostFailure::Provider { errno: libc::EINVAL });
+    }
+}
