@@ -104,3 +104,13 @@ pub struct Promise {
     /// Why that is believed to be enough.
     pub evidence: Evidence,
 }
+
+impl Promise {
+    /// Whether this promise stands on CPU caches that belong to the persistence domain (eADR; the nd region says
+    /// `cpu_cache`), so that a write which is visible to the CPU is durable wherever in the machine it arrived.
+    ///
+    /// Only a promise of [`Durability::PowerFailure`] can say so; [`evidence`](Self::evidence) tells who vouches for it.
+    pub fn cpu_caches_persist(self) -> bool {
+        self.mechanism == Mechanism::Fence
+    }
+}

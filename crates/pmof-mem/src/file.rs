@@ -8,15 +8,19 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, Stat},
+    fs::{AtFlags, CWD, FallocateFlags, FileType, MemfdFlags, Mode, OFlags, SealFlags, Stat},
     io::Errno,
 };
 
 use crate::{
     MemError,
-    judge::{HUGETLBFS_MAGIC, System, magic_of},
+    judge::{System, magic_of},
+    mounts::HUGETLBFS_MAGIC,
     sysfs::{devdax_directory, devdax_len_bytes},
 };
+
+/// What stands for the path of memory that has none.
+pub(crate) const NO_PATH: &str = "(anonymous)";
 
 /// Zeros written at a time where the file system cannot allocate: large enough that system calls do not count.
 const ZEROS_BYTES: usize = 1 << 20;
@@ -92,25 +96,31 @@ pub(crate) fn create_whole(path: &Path, len_bytes: u64) -> Result<(OwnedFd, Unfi
 /// Opens an existing regular file without holes, or a devdax device.
 pub(crate) fn open_existing(system: &System, path: &Path, writable: bool) -> Result<Opened, MemError> {
     // Looked at before it is opened: opening some devices and pipes has effects.
-    let look = |stat: &Stat| suitable(system, path, stat);
     let before = rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW)
         .map_err(|errno| io_error("stat", path, "the file must exist; create it first", errno))?;
-    look(&before)?;
+    suitable(system, path, &before)?;
     let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
     let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let fd = rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(|errno| io_error("open", path, "", errno))?;
+    let (opened, _) = inspect(system, path, fd)?;
+    Ok(opened)
+}
+
+/// What an open file or device is, and whether it has a name. A file with one must have no holes.
+pub(crate) fn inspect(system: &System, path: &Path, fd: OwnedFd) -> Result<(Opened, bool), MemError> {
     let stat = rustix::fs::fstat(&fd).map_err(|errno| io_error("fstat", path, "", errno))?;
-    let devdax = look(&stat)?;
+    let devdax = suitable(system, path, &stat)?;
+    let is_named = stat.st_nlink > 0;
     let len_bytes = match &devdax {
         Some(directory) => devdax_len_bytes(directory).unwrap_or(0),
         None => stat.st_size.cast_unsigned(),
     };
     let (why, mend) = if len_bytes == 0 {
         ("it is empty", "create it with the length that is needed")
-    } else if devdax.is_none() && stat.st_blocks.cast_unsigned() * STAT_BLOCK_BYTES < len_bytes {
+    } else if is_named && devdax.is_none() && stat.st_blocks.cast_unsigned() * STAT_BLOCK_BYTES < len_bytes {
         ("it has holes, and a store to one dies when the disk is full", "fill them with `fallocate -l LENGTH FILE`")
     } else {
-        return Ok(Opened { fd, len_bytes, devdax });
+        return Ok((Opened { fd, len_bytes, devdax }, is_named));
     };
     Err(MemError::Unsuitable { path: path.into(), why, mend })
 }
@@ -153,6 +163,23 @@ pub(crate) fn unnamed_file(directory: &Path, len_bytes: u64) -> Result<OwnedFd, 
     };
     rustix::fs::ftruncate(&fd, len_bytes).map_err(|errno| space_error("ftruncate", directory, len_bytes, errno))?;
     Ok(fd)
+}
+
+/// Memory of `len_bytes` bytes that has a descriptor and no name.
+pub(crate) fn unnamed_memory(len_bytes: u64) -> Result<OwnedFd, MemError> {
+    let path = Path::new(NO_PATH);
+    let fd = rustix::fs::memfd_create("pmof", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+        .map_err(|errno| io_error("memfd_create", path, "see the limit of open files (ulimit -n)", errno))?;
+    rustix::fs::ftruncate(&fd, len_bytes).map_err(|errno| space_error("ftruncate", path, len_bytes, errno))?;
+    Ok(fd)
+}
+
+/// Fixes its length, and for `sealed` also forbids every further way to change its bytes.
+pub(crate) fn seal_memory(fd: BorrowedFd<'_>, sealed: bool) -> Result<(), MemError> {
+    let mut seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    seals.set(SealFlags::FUTURE_WRITE, sealed);
+    let mend = "sealing against writes needs Linux 5.1";
+    rustix::fs::fcntl_add_seals(fd, seals).map_err(|errno| io_error("F_ADD_SEALS", Path::new(NO_PATH), mend, errno))
 }
 
 pub(crate) fn io_error(call: &'static str, path: &Path, mend: &'static str, source: impl Into<io::Error>) -> MemError {

@@ -4,61 +4,65 @@
 //! operator declares the host battery-backed.
 
 use std::{
-    fs, io,
-    os::{
-        fd::{AsFd, AsRawFd, BorrowedFd},
-        unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt},
-    },
+    io,
+    os::fd::{AsRawFd, BorrowedFd},
     path::{Path, PathBuf},
 };
 
 use crate::{
-    CacheWriteBack, Durability, Evidence, Mechanism, MediumKind, PersistenceDomain, Promise, SYSFS_ROOT,
-    sysfs::{Backing, block_backing, region_above},
+    CacheWriteBack, Durability, Evidence, Mechanism, MediumKind, PersistenceDomain, Promise, RegionPower, RegionProbe,
+    SYSFS_ROOT,
+    mounts::{FileSystemClass, Mount, mount_above, mounts},
+    sysfs::{Backing, all_disks, block_backing, block_number, btrfs_members, region_above},
 };
 
 /// A loop device over a file on a loop device and so on is followed this far.
 const LOOP_LIMIT: usize = 4;
 
 /// Mount options after which fsync does not flush the device, or is skipped.
-const UNSAFE_OPTIONS: [&str; 5] = ["nobarrier", "barrier=0", "fsync_mode=nobarrier", "volatile", "fsync=volatile"];
-
-/// `statfs` magics of file systems in memory: tmpfs, ramfs, hugetlbfs (linux/magic.h).
-const MEMORY_MAGICS: [u64; 3] = [0x0102_1994, 0x8584_58f6, HUGETLBFS_MAGIC];
-/// hugetlbfs: lengths must be multiples of its page size.
-pub(crate) const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
-/// overlayfs: fsync reaches the upper file system.
-const OVERLAY_MAGIC: u64 = 0x794c_7630;
-/// File systems that a server or program behind them decides for: NFS, FUSE, 9p, CIFS, SMB2, SMB, Ceph, AFS, Coda,
-/// Lustre, vboxsf, vmhgfs.
-const SERVED_MAGICS: [u64; 12] = [
-    0x6969,
-    0x6573_5546,
-    0x0102_1997,
-    0xff53_4d42,
-    0xfe53_4d42,
-    0x517b,
-    0x00c3_6400,
-    0x5346_414f,
-    0x7375_7245,
-    0x0bd0_0bd0,
-    0x786f_4256,
-    0xbacb_acbc,
+const UNSAFE_OPTIONS: [&str; 8] = [
+    "nobarrier",
+    "barrier=0",
+    "barrier=none",
+    "fsync_mode=nobarrier",
+    "nointegrity",
+    "journal_flush_disabled",
+    "volatile",
+    "fsync=volatile",
 ];
-/// Local file systems whose files show no block device of their own, but whose mount does: btrfs, bcachefs.
-const DEVICELESS_MAGICS: [u64; 2] = [0x9123_683e, 0xca45_1a4e];
 
-/// What is asked: the machine's own, or a fixture's.
-#[derive(Debug)]
-pub(crate) struct System {
+/// What is asked: the machine's own kernel and CPU, or a copy of what another's said.
+#[derive(Clone, Debug)]
+pub struct System {
     pub(crate) sysfs_root: PathBuf,
     pub(crate) proc_root: PathBuf,
     pub(crate) cpu: Option<CacheWriteBack>,
 }
 
 impl System {
-    pub(crate) fn real() -> Self {
-        Self { sysfs_root: SYSFS_ROOT.into(), proc_root: "/proc".into(), cpu: CacheWriteBack::detect() }
+    /// This machine.
+    pub fn real() -> Self {
+        Self::copied(SYSFS_ROOT.into(), "/proc".into(), CacheWriteBack::detect())
+    }
+
+    /// Another machine: copies of its `/sys` and `/proc`, and its instruction for cache write-back.
+    pub fn copied(sysfs_root: PathBuf, proc_root: PathBuf, cpu: Option<CacheWriteBack>) -> Self {
+        Self { sysfs_root, proc_root, cpu }
+    }
+
+    /// Where sysfs is read.
+    pub fn sysfs_root(&self) -> &Path {
+        &self.sysfs_root
+    }
+
+    /// Where procfs is read.
+    pub fn proc_root(&self) -> &Path {
+        &self.proc_root
+    }
+
+    /// The instruction that writes cache lines back.
+    pub fn cpu(&self) -> Option<CacheWriteBack> {
+        self.cpu
     }
 }
 
@@ -73,6 +77,18 @@ pub(crate) enum Power {
     Never { why: String },
 }
 
+impl Power {
+    /// Less is less: never, undecided, write-back, fence.
+    fn rank(&self) -> u8 {
+        match self {
+            Self::Never { .. } => 0,
+            Self::Undecided { .. } => 1,
+            Self::Probed(Mechanism::CacheLineWriteBack) => 2,
+            Self::Probed(_) => 3,
+        }
+    }
+}
+
 /// What a medium is, how that is known, and what follows.
 #[derive(Clone, Debug)]
 pub(crate) struct Judgement {
@@ -81,6 +97,8 @@ pub(crate) struct Judgement {
     pub(crate) power: Power,
     /// Sentences: what was asked, and what the kernel said.
     pub(crate) evidence: Vec<String>,
+    /// The nd regions below.
+    pub(crate) regions: Vec<RegionProbe>,
 }
 
 impl Judgement {
@@ -90,6 +108,7 @@ impl Judgement {
             file_system: "none".into(),
             power: Power::Never { why: "anonymous memory dies with its process".into() },
             evidence: vec!["the memory belongs to no file".into()],
+            regions: Vec::new(),
         }
     }
 
@@ -124,26 +143,49 @@ impl Judgement {
 
 /// Judges an open regular file; `map_sync`: the kernel granted `MAP_SYNC` on it.
 pub(crate) fn judge_file(system: &System, file: BorrowedFd<'_>, map_sync: bool) -> io::Result<Judgement> {
-    Ok(judge_facts(system, &Facts::of(system, file)?, map_sync))
+    Ok(judge_facts(system, &Facts::of(system, file)?, MapSync::Asked(map_sync)))
+}
+
+/// Judges what files of a mounted file system would promise, without opening one.
+pub(crate) fn judge_mount(system: &System, mount: &Mount) -> Judgement {
+    let facts = Facts::of_mount(mount);
+    let foretold = foretells_map_sync(system, &facts);
+    judge_facts(system, &facts, MapSync::Foretold(foretold))
 }
 
 /// Judges the devdax device whose sysfs directory this is.
 pub(crate) fn judge_devdax(system: &System, directory: &Path) -> Judgement {
     let mut evidence = vec![format!("{} is a dax device", directory.display())];
-    let power = match region_above(directory) {
-        Some(region) => domain_power(system, &[(region.name, region.domain)], &mut evidence),
+    let region = region_above(directory);
+    let power = match &region {
+        Some(region) if region.is_virtio() => Power::Never {
+            why: format!("{} is page cache of the host, and a devdax device has no fsync that asks it", region.name),
+        },
+        Some(region) => domain_power(system, std::slice::from_ref(region), &mut evidence),
         None => undecided(Mechanism::CacheLineWriteBack, "the device lies in no nd region".into()),
     };
-    Judgement { kind: MediumKind::DevDax, file_system: "none".into(), power, evidence }
+    let regions = region.into_iter().collect();
+    Judgement { kind: MediumKind::DevDax, file_system: "none".into(), power, evidence, regions }
 }
 
-/// What the kernel says about one open file.
+/// Whether the kernel grants `MAP_SYNC`.
+#[derive(Clone, Copy, Debug)]
+enum MapSync {
+    /// It was asked and answered.
+    Asked(bool),
+    /// It was not asked; by the mount options and the devices it would answer so.
+    Foretold(bool),
+}
+
+/// What the kernel says about one open file or one mount.
 #[derive(Debug)]
 struct Facts {
-    magic: u64,
-    device: u64,
+    class: FileSystemClass,
+    device: (u32, u32),
     mount: Option<Mount>,
-    /// Whether the file system names the file's extents: asked on overlayfs only.
+    /// How the class is known.
+    known_by: String,
+    /// Whether the file system names the file's extents: asked of open files on overlayfs only.
     has_extents: bool,
 }
 
@@ -151,24 +193,64 @@ impl Facts {
     fn of(system: &System, file: BorrowedFd<'_>) -> io::Result<Self> {
         let magic = magic_of(file)?;
         let device = rustix::fs::fstat(file)?.st_dev;
-        let has_extents = magic == OVERLAY_MAGIC && answers_fiemap(file);
-        Ok(Self { magic, device, mount: Mount::of(system, file), has_extents })
+        let class = FileSystemClass::of_magic(magic);
+        Ok(Self {
+            class,
+            device: (rustix::fs::major(device), rustix::fs::minor(device)),
+            mount: Mount::of(&system.proc_root, file),
+            known_by: format!("statfs: magic {magic:#x}"),
+            has_extents: class == FileSystemClass::Overlay && answers_fiemap(file),
+        })
     }
 
-    fn file_system(&self) -> String {
-        self.mount.as_ref().map_or_else(|| format!("{:#x}", self.magic), |mount| mount.file_system.clone())
-    }
-
-    fn backing(&self, system: &System) -> Vec<Backing> {
-        let own = (rustix::fs::major(self.device) != 0).then_some(self.device);
-        let source = || {
-            let source = &self.mount.as_ref().filter(|_| DEVICELESS_MAGICS.contains(&self.magic))?.source;
-            fs::metadata(source).ok().filter(|found| found.file_type().is_block_device()).map(|found| found.rdev())
-        };
-        match own.or_else(source) {
-            Some(device) => block_backing(&system.sysfs_root, rustix::fs::major(device), rustix::fs::minor(device)),
-            None => vec![Backing::Unknown { why: format!("{} names no block device", self.file_system()) }],
+    fn of_mount(mount: &Mount) -> Self {
+        Self {
+            class: FileSystemClass::of_name(&mount.file_system),
+            device: mount.device,
+            known_by: format!("mountinfo: {}", mount.point.display()),
+            mount: Some(mount.clone()),
+            has_extents: false,
         }
+    }
+
+    fn file_system(&self) -> &str {
+        self.mount.as_ref().map_or("an unknown file system", |mount| mount.file_system.as_str())
+    }
+
+    /// What the file system's devices stand on; at least one entry.
+    fn backing(&self, system: &System) -> Vec<Backing> {
+        let numbers = match self.devices(system) {
+            Ok(numbers) => numbers,
+            Err(why) => return vec![Backing::Unknown { why }],
+        };
+        numbers.into_iter().flat_map(|(major, minor)| block_backing(&system.sysfs_root, major, minor)).collect()
+    }
+
+    /// Every block device that holds a part of the file system; at least one.
+    fn devices(&self, system: &System) -> Result<Vec<(u32, u32)>, String> {
+        let nameless = || format!("{} names no block device", self.file_system());
+        let number_of = |source: &str| block_number(&system.sysfs_root, source).ok_or_else(nameless);
+        let mount = self.mount.as_ref();
+        let mut numbers = match (self.device.0, mount) {
+            (0, Some(mount)) if self.class == FileSystemClass::Deviceless => {
+                let named: Vec<_> = mount.source.split(':').map(number_of).collect::<Result<_, _>>()?;
+                if mount.file_system == "btrfs" {
+                    btrfs_members(&system.sysfs_root, named[0])
+                        .ok_or("the kernel does not name all devices of the btrfs")?
+                } else {
+                    named
+                }
+            }
+            (0, _) => return Err(nameless()),
+            _ => vec![self.device],
+        };
+        // XFS keeps its log, and files that ask for it, on devices of their own.
+        for option in ["logdev", "rtdev"] {
+            if let Some(source) = mount.and_then(|mount| mount.option(option)) {
+                numbers.push(number_of(source)?);
+            }
+        }
+        Ok(numbers)
     }
 }
 
@@ -178,65 +260,58 @@ pub(crate) fn magic_of(file: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(rustix::fs::fstatfs(file)?.f_type.cast_unsigned() & u64::from(u32::MAX))
 }
 
-/// One line of mountinfo.
-#[derive(Debug, PartialEq, Eq)]
-struct Mount {
-    file_system: String,
-    source: PathBuf,
-    options: Vec<String>,
+/// Whether the kernel would grant `MAP_SYNC` on a new file: ext4 and xfs do where DAX is on for the whole mount and all
+/// below is persistent memory that needs no fsync. DAX of single files is not foreseen.
+fn foretells_map_sync(system: &System, facts: &Facts) -> bool {
+    let Some(mount) = &facts.mount else { return false };
+    let is_dax = matches!(mount.file_system.as_str(), "ext4" | "xfs") && (mount.has("dax") || mount.has("dax=always"));
+    is_dax
+        && facts
+            .backing(system)
+            .iter()
+            .all(|backing| matches!(backing, Backing::Region { region, .. } if !region.is_virtio()))
 }
 
-impl Mount {
-    fn of(system: &System, file: BorrowedFd<'_>) -> Option<Self> {
-        let own = system.proc_root.join("self");
-        let info = fs::read_to_string(own.join(format!("fdinfo/{}", file.as_raw_fd()))).ok()?;
-        let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim();
-        Self::parse(&fs::read_to_string(own.join("mountinfo")).ok()?, id)
-    }
-
-    /// Finds mount `id` in a mountinfo text; proc(5) names the fields.
-    fn parse(mountinfo: &str, id: &str) -> Option<Self> {
-        let line = mountinfo.lines().find(|line| line.split(' ').next() == Some(id))?;
-        let (place, device) = line.split_once(" - ")?;
-        let mut fields = device.split(' ');
-        let (file_system, source) = (fields.next()?.to_owned(), PathBuf::from(fields.next()?));
-        let own_options = place.split(' ').nth(5)?;
-        let options = own_options.split(',').chain(fields.next().unwrap_or_default().split(','));
-        Some(Self { file_system, source, options: options.map(str::to_owned).collect() })
-    }
-}
-
-fn judge_facts(system: &System, facts: &Facts, map_sync: bool) -> Judgement {
-    let file_system = facts.file_system();
-    let mut evidence = vec![format!("statfs: {file_system} (magic {:#x})", facts.magic)];
-    let (kind, power) = if MEMORY_MAGICS.contains(&facts.magic) {
-        (MediumKind::Tmpfs, undecided(Mechanism::Store, format!("{file_system} lives in memory and dies with power")))
-    } else if map_sync {
-        evidence.push("mmap: the kernel grants MAP_SYNC".into());
-        (MediumKind::FsDax, dax_power(system, facts, &mut evidence))
-    } else {
-        evidence.push("mmap: the kernel refuses MAP_SYNC".into());
-        let mut is_virtio = false;
-        let power = match sync_reaches_device(system, facts, LOOP_LIMIT, &mut evidence, &mut is_virtio) {
-            Ok(()) => Power::Probed(Mechanism::FileSync),
-            Err(why) => undecided(Mechanism::FileSync, why),
-        };
-        (if is_virtio { MediumKind::VirtioPmem } else { MediumKind::PageCache }, power)
+fn judge_facts(system: &System, facts: &Facts, map_sync: MapSync) -> Judgement {
+    let file_system = facts.file_system().to_owned();
+    let mut evidence = vec![format!("{}: {file_system}", facts.known_by)];
+    let backing = facts.backing(system);
+    let (granted, sentence) = match map_sync {
+        MapSync::Asked(true) => (true, "mmap: the kernel grants MAP_SYNC"),
+        MapSync::Asked(false) => (false, "mmap: the kernel refuses MAP_SYNC"),
+        MapSync::Foretold(true) => (true, "mountinfo: mounted with dax, so the kernel would grant MAP_SYNC"),
+        MapSync::Foretold(false) => (false, "mountinfo: by options and device the kernel would refuse MAP_SYNC"),
     };
-    Judgement { kind, file_system, power, evidence }
+    let (kind, power) = if facts.class == FileSystemClass::Memory {
+        (MediumKind::Tmpfs, undecided(Mechanism::Store, format!("{file_system} lives in memory and dies with power")))
+    } else if granted {
+        evidence.push(sentence.into());
+        (MediumKind::FsDax, dax_power(system, &backing, &mut evidence))
+    } else {
+        evidence.push(sentence.into());
+        let is_virtio = |backing: &Backing| matches!(backing, Backing::Region { region, .. } if region.is_virtio());
+        let kind = if backing.iter().any(is_virtio) { MediumKind::VirtioPmem } else { MediumKind::PageCache };
+        let power = sync_power(system, facts, LOOP_LIMIT, &mut evidence);
+        (kind, power.map_or_else(|power| power, |()| Power::Probed(Mechanism::FileSync)))
+    };
+    let regions = backing.into_iter().filter_map(|backing| match backing {
+        Backing::Region { region, .. } => Some(region),
+        _ => None,
+    });
+    Judgement { kind, file_system, power, evidence, regions: regions.collect() }
 }
 
 fn undecided(mechanism: Mechanism, why: String) -> Power {
     Power::Undecided { mechanism, why }
 }
 
-fn dax_power(system: &System, facts: &Facts, evidence: &mut Vec<String>) -> Power {
+fn dax_power(system: &System, backings: &[Backing], evidence: &mut Vec<String>) -> Power {
     let mut regions = Vec::new();
-    for backing in facts.backing(system) {
+    for backing in backings {
         match backing {
-            Backing::Region { region, .. } => regions.push((region.name, region.domain)),
+            Backing::Region { region, .. } => regions.push(region.clone()),
             other => {
-                let why = format!("what the DAX file system stands on is in no nd region ({})", describe(&other));
+                let why = format!("what the DAX file system stands on is in no nd region ({})", describe(other));
                 return undecided(Mechanism::CacheLineWriteBack, why);
             }
         }
@@ -244,19 +319,25 @@ fn dax_power(system: &System, facts: &Facts, evidence: &mut Vec<String>) -> Powe
     domain_power(system, &regions, evidence)
 }
 
-/// Power by the weakest domain of `regions`.
-fn domain_power(system: &System, regions: &[(String, PersistenceDomain)], evidence: &mut Vec<String>) -> Power {
+/// Power by the weakest of `regions`.
+fn domain_power(system: &System, regions: &[RegionProbe], evidence: &mut Vec<String>) -> Power {
     let mut power = Power::Probed(Mechanism::Fence);
-    for (name, domain) in regions {
-        evidence.push(format!("sysfs: the persistence domain of {name} is {domain}"));
-        power = match (domain, power) {
-            (PersistenceDomain::Unknown, _) => {
-                let why = format!("the kernel does not say what {name} keeps without power");
-                undecided(Mechanism::CacheLineWriteBack, why)
+    for region in regions {
+        evidence.extend(region.evidence.iter().map(|sentence| format!("sysfs: {}: {sentence}", region.name)));
+        let name = &region.name;
+        let own = match &region.power {
+            RegionPower::Proven(PersistenceDomain::CpuCache) => Power::Probed(Mechanism::Fence),
+            RegionPower::Proven(PersistenceDomain::MemoryController) => Power::Probed(Mechanism::CacheLineWriteBack),
+            RegionPower::Proven(PersistenceDomain::Unknown) => {
+                undecided(Mechanism::CacheLineWriteBack, format!("{name} does not say what it keeps without power"))
             }
-            (PersistenceDomain::MemoryController, Power::Probed(_)) => Power::Probed(Mechanism::CacheLineWriteBack),
-            (_, power) => power,
+            RegionPower::HostFlush => Power::Never { why: format!("{name}: only fsync has the host write it") },
+            RegionPower::Unproven { why } => undecided(Mechanism::CacheLineWriteBack, format!("{name}: {why}")),
+            RegionPower::Refused { why } => Power::Never { why: format!("{name}: {why}") },
         };
+        if own.rank() < power.rank() {
+            power = own;
+        }
     }
     let by_lines = matches!(
         power,
@@ -273,74 +354,95 @@ fn domain_power(system: &System, regions: &[(String, PersistenceDomain)], eviden
     }
 }
 
-/// Whether fsync carries the file's bytes to something that keeps them without power; if not, why.
-fn sync_reaches_device(
-    system: &System,
-    facts: &Facts,
-    loops_left: usize,
-    evidence: &mut Vec<String>,
-    is_virtio: &mut bool,
-) -> Result<(), String> {
+/// Whether fsync carries the file's bytes to something that keeps them without power; if not, what remains.
+fn sync_power(system: &System, facts: &Facts, loops_left: usize, evidence: &mut Vec<String>) -> Result<(), Power> {
+    let doubt = |why: String| Err(undecided(Mechanism::FileSync, why));
     let file_system = facts.file_system();
-    if SERVED_MAGICS.contains(&facts.magic) {
-        return Err(format!("what fsync on {file_system} promises is up to the server or program behind it"));
-    }
-    if MEMORY_MAGICS.contains(&facts.magic) {
-        return Err(format!("it stands on {file_system}, which lives in memory"));
+    match facts.class {
+        FileSystemClass::Served => {
+            return doubt(format!("what fsync on {file_system} promises is up to the server or program behind it"));
+        }
+        FileSystemClass::Memory => return doubt(format!("it stands on {file_system}, which lives in memory")),
+        _ => {}
     }
     let Some(mount) = &facts.mount else {
-        return Err("/proc does not say how the file system is mounted".into());
+        return doubt("/proc does not say how the file system is mounted".into());
     };
     if let Some(option) = mount.options.iter().find(|option| UNSAFE_OPTIONS.contains(&option.as_str())) {
-        return Err(format!("{file_system} is mounted with {option}, so fsync does not flush the device"));
+        return doubt(format!("{file_system} is mounted with {option}, so fsync does not flush the device"));
     }
-    if facts.magic == OVERLAY_MAGIC {
+    let backings = if facts.class == FileSystemClass::Overlay {
         if !facts.has_extents {
-            return Err("the overlay's upper file system names no extents, so it is on no known disk".into());
+            return doubt("no file of the overlay was seen to lie on a disk (FIEMAP)".into());
         }
-        evidence.push("FIEMAP: the overlay's upper file system keeps extents, so fsync reaches a disk".into());
-        return Ok(());
-    }
-    for backing in facts.backing(system) {
-        evidence.push(format!("sysfs: {}", describe(&backing)));
-        match &backing {
-            Backing::Disk { .. } => {}
-            Backing::Region { region, .. } if region.is_virtio => *is_virtio = true,
-            Backing::Region { region, .. } if region.domain != PersistenceDomain::Unknown => {}
-            Backing::Region { region, .. } => {
-                return Err(format!("the kernel does not say what {} keeps without power", region.name));
-            }
-            Backing::Loop { file: Some(path), .. } => {
-                let lower = loop_facts(system, path, loops_left)?;
-                sync_reaches_device(system, &lower, loops_left - 1, evidence, &mut false)?;
-            }
-            Backing::Loop { file: None, .. } | Backing::MemoryDisk { .. } | Backing::Unknown { .. } => {
-                return Err(describe(&backing));
-            }
+        evidence.push("FIEMAP: the overlay's upper file system keeps extents, so it lies on a disk".into());
+        evidence.push("sysfs: which disk is not said, so every disk of the machine must keep what it flushes".into());
+        match all_disks(&system.sysfs_root) {
+            Some(backings) => backings,
+            None => return doubt("the machine's disks cannot be listed, and one of them holds the overlay".into()),
         }
+    } else {
+        facts.backing(system)
+    };
+    for backing in &backings {
+        backing_power(system, backing, loops_left, evidence)?;
     }
     Ok(())
 }
 
+/// Whether what is flushed to one device is kept without power.
+fn backing_power(
+    system: &System,
+    backing: &Backing,
+    loops_left: usize,
+    evidence: &mut Vec<String>,
+) -> Result<(), Power> {
+    let doubt = |why: String| Err(undecided(Mechanism::FileSync, why));
+    evidence.push(format!("sysfs: {}", describe(backing)));
+    match backing {
+        Backing::Disk { .. } => Ok(()),
+        Backing::Region { region, .. } => match &region.power {
+            RegionPower::Refused { why } => Err(Power::Never { why: format!("{}: {why}", region.name) }),
+            RegionPower::Proven(_) | RegionPower::HostFlush => Ok(()),
+            RegionPower::Unproven { why } => doubt(format!("{}: {why}", region.name)),
+        },
+        Backing::Loop { file: Some(path), .. } => {
+            let lower = loop_facts(system, path, loops_left).map_err(|why| undecided(Mechanism::FileSync, why))?;
+            sync_power(system, &lower, loops_left - 1, evidence)
+        }
+        Backing::Loop { file: None, .. }
+        | Backing::MemoryDisk { .. }
+        | Backing::Served { .. }
+        | Backing::Unknown { .. } => doubt(describe(backing)),
+    }
+}
+
 /// Facts about the file below a loop device; refuses to go deeper than `loops_left`.
 fn loop_facts(system: &System, path: &Path, loops_left: usize) -> Result<Facts, String> {
+    let shown = path.display();
     if loops_left == 0 {
         return Err(format!("more than {LOOP_LIMIT} loop devices stand on each other"));
     }
-    let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::CLOEXEC;
-    let opened = fs::OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path);
-    opened
-        .and_then(|file| Facts::of(system, file.as_fd()))
-        .map_err(|error| format!("the file {} below a loop device cannot be judged: {error}", path.display()))
+    if path.as_os_str().as_encoded_bytes().ends_with(b" (deleted)") {
+        return Err(format!("the file {shown} below a loop device is deleted and gone at the next start"));
+    }
+    let mounts = mounts(&system.proc_root).map_err(|error| format!("the mount table cannot be read: {error}"))?;
+    let mount = mount_above(&mounts, path).ok_or_else(|| format!("no mount holds {shown}, below a loop device"))?;
+    Ok(Facts::of_mount(mount))
 }
 
 fn describe(backing: &Backing) -> String {
     match backing {
-        Backing::Region { device, region } => format!("{device} lies in {}, domain {}", region.name, region.domain),
+        Backing::Region { device, region } => {
+            format!("{device} lies in {}, bus {}, domain {}", region.name, region.bus, region.domain)
+        }
         Backing::MemoryDisk { device } => format!("{device} is a disk in memory"),
         Backing::Loop { device, file: Some(path) } => format!("{device} is the file {}", path.display()),
         Backing::Loop { device, file: None } => format!("{device} is a loop device over a file that is not named"),
-        Backing::Disk { device } => format!("{device} is a disk, which the kernel flushes at fsync"),
+        Backing::Served { device } => format!("{device} is a disk that a server or a program behind it decides for"),
+        Backing::Disk { device, write_cache } => {
+            format!("{device} is a disk, which the kernel flushes at fsync (write_cache: {write_cache})")
+        }
         Backing::Unknown { why } => why.clone(),
     }
 }

@@ -57,6 +57,10 @@ impl Mapping {
         self.len_bytes as u64
     }
 
+    pub(crate) fn address(&self) -> u64 {
+        self.start.as_ptr().expose_provenance() as u64
+    }
+
     pub(crate) fn is_writable(&self) -> bool {
         self.writable
     }

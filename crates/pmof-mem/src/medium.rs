@@ -2,7 +2,7 @@
 
 use std::{fmt, io, os::fd::BorrowedFd};
 
-use crate::{Durability, MemError, Promise};
+use crate::{Durability, MemError, Memory, Promise};
 
 /// What the bytes of a medium lie on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -188,6 +188,12 @@ pub trait Medium: Send + Sync + fmt::Debug {
 
     /// CRC32C of a range, computed where it lies.
     fn crc32c(&self, offset: u64, len_bytes: u64) -> Result<u32, MemError>;
+
+    /// The mapped memory that this medium is, for transports that let a device or another process reach it directly.
+    /// `None` where every access has to come through the methods above: in simulations and under injected faults.
+    fn memory(&self) -> Option<&Memory> {
+        None
+    }
 }
 
 /// Checks that `len_bytes` at `offset` lie inside `size_bytes`, without overflow.
@@ -201,4 +207,8 @@ pub fn check_bounds(offset: u64, len_bytes: u64, size_bytes: u64) -> Result<(), 
 /// A shared medium is the medium: what clones do is one.
 impl<M: Medium + ?Sized> Medium for std::sync::Arc<M> {
     forward_medium!(|arc| **arc);
+
+    fn memory(&self) -> Option<&Memory> {
+        (**self).memory()
+    }
 }

@@ -13,9 +13,9 @@ use std::{
 use rustix::io::Errno;
 
 use crate::{
-    CacheWriteBack, Durability, Mechanism, Medium, MediumKind, MemError, Promise,
+    CacheWriteBack, Durability, Evidence, Mechanism, Medium, MediumKind, MemError, Promise,
     cache::{persist_fence, write_back_lines},
-    file::{Opened, create_whole, io_error, open_existing},
+    file::{NO_PATH, Opened, create_whole, inspect, io_error, open_existing, seal_memory, unnamed_memory},
     judge::{Judgement, System, judge_devdax, judge_file},
     mapping::{Mapping, STREAM_MIN_BYTES},
     socket,
@@ -28,9 +28,6 @@ pub const LEN_BYTES_MAX: u64 = i64::MAX as u64;
 /// Below, the system call costs more than it saves.
 const EARLY_WRITE_MIN_BYTES: u64 = 1 << 20;
 
-/// What stands for the path of memory that has none.
-const NO_PATH: &str = "(anonymous)";
-
 /// What an operator vouches for and nothing on the machine confirms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -38,6 +35,9 @@ pub enum Declaration {
     /// The memory of this host survives loss of power (battery, or a UPS with an orderly save). It helps media that
     /// outlive their process; never anonymous memory, which dies with it.
     BatteryBacked,
+    /// The memory of this host survives loss of power, what is still in its CPU caches does not (ADR): NVDIMMs that the
+    /// kernel takes for ordinary memory. As above otherwise; cache lines are written back where there are such media.
+    MemoryKept,
 }
 
 /// Memory that the kernel mapped, with what its medium can promise. Unmapped on drop.
@@ -54,7 +54,7 @@ pub struct Memory {
     path: PathBuf,
     file: Option<OwnedFd>,
     judgement: Judgement,
-    is_declared: bool,
+    declaration: Option<Declaration>,
     flush: Flush,
 }
 
@@ -102,6 +102,45 @@ impl Memory {
         Ok(Self::assemble(NO_PATH.into(), None, mapping, Judgement::anonymous(), None))
     }
 
+    /// Zeroed memory that other processes can map too, once they are handed [`file`](Self::file): a memfd, whose length is
+    /// fixed. It has no name, so it dies with the last process that holds it, and promises [`Durability::Visible`] and
+    /// nothing more. `sealed`: only this mapping can ever change it, whatever is done with the descriptor
+    /// (`F_SEAL_FUTURE_WRITE`).
+    ///
+    /// `len_bytes`: 1 to [`LEN_BYTES_MAX`]. Errors: `BadLength`, `NoSpace`, `Io`.
+    pub fn shared_anonymous(len_bytes: u64, sealed: bool) -> Result<Self, MemError> {
+        check_len(len_bytes)?;
+        let path = Path::new(NO_PATH);
+        let fd = unnamed_memory(len_bytes)?;
+        let mapping = Mapping::of_file(fd.as_fd(), len_bytes as usize, true, false)
+            .map_err(|error| io_error("mmap", path, "", error))?;
+        // From here on, so that the one mapping that may write stands.
+        seal_memory(fd.as_fd(), sealed)?;
+        Ok(Self::assemble(path.into(), Some(fd), mapping, Judgement::anonymous(), None))
+    }
+
+    /// Maps all of an open file or devdax device that another process handed over, judged as by [`open`](Self::open). One
+    /// that has no name any more (a memfd, an unlinked file) promises what anonymous memory does. `path` is for messages.
+    ///
+    /// Errors: as for `open`; `Io` (`EACCES`, `EPERM`) where the descriptor does not allow what `writable` asks for.
+    pub fn from_file(
+        fd: OwnedFd,
+        path: &Path,
+        writable: bool,
+        declaration: Option<Declaration>,
+    ) -> Result<Self, MemError> {
+        let system = System::real();
+        let (opened, is_named) = inspect(&system, path, fd)?;
+        if is_named {
+            return Self::of(&system, path, opened, writable, declaration);
+        }
+        let Opened { fd, len_bytes, .. } = opened;
+        check_len(len_bytes)?;
+        let mapping = Mapping::of_file(fd.as_fd(), len_bytes as usize, writable, false)
+            .map_err(|error| io_error("mmap", path, "the descriptor must allow it", error))?;
+        Ok(Self::assemble(path.into(), Some(fd), mapping, Judgement::anonymous(), None))
+    }
+
     /// Creates the file `path` (mode 0600, never an existing one, never through a link) with all its space allocated, and
     /// maps it. File and name survive loss of power when this returns. On an error no file is left behind.
     ///
@@ -132,9 +171,24 @@ impl Memory {
         Self::of(&system, path, open_existing(&system, path, false)?, false, declaration)
     }
 
-    /// The file, for locks; `None` for anonymous memory.
+    /// The file, for locks and for handing over; `None` for private anonymous memory.
     pub fn file(&self) -> Option<BorrowedFd<'_>> {
         self.file.as_ref().map(AsFd::as_fd)
+    }
+
+    /// The virtual address of the first byte in this process, fixed until the drop.
+    pub fn address(&self) -> u64 {
+        self.mapping.address()
+    }
+
+    /// True if the memory was mapped for writing.
+    pub fn is_writable(&self) -> bool {
+        self.mapping.is_writable()
+    }
+
+    /// What the operator declared when it was opened.
+    pub fn declaration(&self) -> Option<Declaration> {
+        self.declaration
     }
 
     /// The path as it was given; `(anonymous)` where there is none.
@@ -191,12 +245,15 @@ impl Memory {
         judgement: Judgement,
         declaration: Option<Declaration>,
     ) -> Self {
-        let is_declared = declaration == Some(Declaration::BatteryBacked);
+        let promise = promise_of(&judgement, Durability::PowerFailure, declaration);
         let flush = match judgement.kind {
+            MediumKind::Tmpfs if declaration == Some(Declaration::MemoryKept) => match CacheWriteBack::detect() {
+                Some(instruction) => Flush::Lines(instruction),
+                None => Flush::Order,
+            },
             MediumKind::Anonymous | MediumKind::Tmpfs => Flush::Order,
             MediumKind::PageCache | MediumKind::VirtioPmem => Flush::Sync(SyncState::unknown()),
             MediumKind::FsDax | MediumKind::DevDax => {
-                let promise = judgement.promise(Durability::PowerFailure, is_declared);
                 match (promise.map(|promise| promise.mechanism), CacheWriteBack::detect()) {
                     (Some(Mechanism::CacheLineWriteBack), Some(instruction)) => Flush::Lines(instruction),
                     // Without a promise the fence still orders.
@@ -204,7 +261,7 @@ impl Memory {
                 }
             }
         };
-        Self { mapping, path, file, judgement, is_declared, flush }
+        Self { mapping, path, file, judgement, declaration, flush }
     }
 
     fn check_writable(&self) -> Result<(), MemError> {
@@ -269,7 +326,7 @@ impl Medium for Memory {
     }
 
     fn promise(&self, level: Durability) -> Option<Promise> {
-        self.judgement.promise(level, self.is_declared)
+        promise_of(&self.judgement, level, self.declaration)
     }
 
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), MemError> {
@@ -359,6 +416,23 @@ impl Medium for Memory {
 
     fn crc32c(&self, offset: u64, len_bytes: u64) -> Result<u32, MemError> {
         self.mapping.crc32c(offset, len_bytes)
+    }
+
+    fn memory(&self) -> Option<&Memory> {
+        Some(self)
+    }
+}
+
+/// The promise of a medium whose operator has said so much. Where the memory is kept and its caches are not, a store alone
+/// does not do.
+fn promise_of(judgement: &Judgement, level: Durability, declaration: Option<Declaration>) -> Option<Promise> {
+    let promise = judgement.promise(level, declaration.is_some())?;
+    let is_declared = promise.evidence == Evidence::Declared;
+    match (promise.mechanism, declaration) {
+        (Mechanism::Store | Mechanism::Fence, Some(Declaration::MemoryKept)) if is_declared => {
+            CacheWriteBack::detect().map(|_| Promise { mechanism: Mechanism::CacheLineWriteBack, ..promise })
+        }
+        _ => Some(promise),
     }
 }
 

@@ -9,7 +9,7 @@ use std::{
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 
 use crate::{
-    CacheWriteBack, Durability, MediumKind, MemError, Promise,
+    CacheWriteBack, Durability, Evidence, Mechanism, MediumKind, MemError, Promise, RegionProbe,
     file::{io_error, suitable, unnamed_file},
     judge::{Judgement, System, judge_devdax, judge_file},
     line_bytes,
@@ -33,6 +33,11 @@ pub struct MediumProbe {
     pub strongest: Durability,
     /// How that level is kept.
     pub promise: Promise,
+    /// How [`Durability::PowerFailure`] is kept where an operator declares the host battery-backed; `None` where even then
+    /// it is not.
+    pub declared: Option<Promise>,
+    /// The nd regions that the bytes would lie in.
+    pub regions: Vec<RegionProbe>,
     /// What was asked and what the kernel said, a sentence each.
     pub evidence: Vec<String>,
     /// What keeps the medium from [`Durability::PowerFailure`] and what would give it; `None` where nothing does.
@@ -72,6 +77,20 @@ pub fn probe_cpu() -> CpuProbe {
     }
 }
 
+impl MediumProbe {
+    pub(crate) fn of(path: PathBuf, judgement: Judgement) -> Self {
+        let strongest =
+            Durability::ALL.into_iter().rev().find_map(|level| Some((level, judgement.promise(level, false)?)));
+        // Every medium is visible.
+        let visible = Promise { mechanism: Mechanism::Store, evidence: Evidence::Probed };
+        let (strongest, promise) = strongest.unwrap_or((Durability::Visible, visible));
+        let declared = judgement.promise(Durability::PowerFailure, true);
+        let mend = judgement.mend();
+        let Judgement { kind, file_system, evidence, regions, .. } = judgement;
+        Self { path, kind, file_system, strongest, promise, declared, regions, evidence, mend }
+    }
+}
+
 impl fmt::Display for MediumProbe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Promise { mechanism, evidence } = self.promise;
@@ -99,15 +118,7 @@ fn probe_with(system: &System, path: &Path) -> Result<MediumProbe, MemError> {
             rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(|errno| io_error("open", path, "", errno))?;
         probe_file(system, path, file.as_fd())?
     };
-    let strongest_promise =
-        Durability::ALL.into_iter().rev().find_map(|level| Some((level, judgement.promise(level, false)?)));
-    let Some((strongest, promise)) = strongest_promise else {
-        // Every medium is visible: `Judgement::promise` has no other answer for that level.
-        return Err(MemError::Unsuitable { path: path.into(), why: "it promises nothing", mend: "name another" });
-    };
-    let mend = judgement.mend();
-    let Judgement { kind, file_system, evidence, .. } = judgement;
-    Ok(MediumProbe { path: path.into(), kind, file_system, strongest, promise, evidence, mend })
+    Ok(MediumProbe::of(path.into(), judgement))
 }
 
 fn probe_file(system: &System, path: &Path, file: BorrowedFd<'_>) -> Result<Judgement, MemError> {

@@ -1,20 +1,38 @@
-use std::{fs, os::fd::AsFd, path::PathBuf};
+use std::{fs, os::fd::AsFd, path::Path};
 
-use super::{Facts, Judgement, Mount, OVERLAY_MAGIC, Power, System, judge_devdax, judge_facts, judge_file};
-use crate::{CacheWriteBack, Durability, Evidence, Mechanism, MediumKind, Promise, sysfs::fixture::Tree};
+use super::{Facts, Judgement, MapSync, Power, System, judge_devdax, judge_file, judge_mount};
+use crate::{
+    CacheWriteBack, Durability, Evidence, Mechanism, MediumKind, Promise,
+    mounts::{FileSystemClass, Mount, OVERLAY_MAGIC},
+    sysfs::fixture::Tree,
+};
 
 const EXT4_MAGIC: u64 = 0xef53;
 const NFS_MAGIC: u64 = 0x6969;
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
+fn judge_facts(system: &System, facts: &Facts, map_sync: bool) -> Judgement {
+    super::judge_facts(system, facts, MapSync::Asked(map_sync))
+}
+
 fn system(tree: &Tree) -> System {
     System { sysfs_root: tree.root().into(), proc_root: "/proc".into(), cpu: Some(CacheWriteBack::Clwb) }
 }
 
-fn facts(magic: u64, (major, minor): (u32, u32), options: &str) -> Facts {
-    let options = options.split(',').map(str::to_owned).collect();
-    let mount = Mount { file_system: "name".into(), source: PathBuf::from("/dev/nothing"), options };
-    Facts { magic, device: rustix::fs::makedev(major, minor), mount: Some(mount), has_extents: false }
+fn mount(file_system: &str, device: (u32, u32), options: &str) -> Mount {
+    Mount {
+        id: "1".into(),
+        device,
+        point: "/mnt".into(),
+        file_system: file_system.into(),
+        source: "/dev/nothing".into(),
+        options: options.split(',').map(str::to_owned).collect(),
+    }
+}
+
+fn facts(magic: u64, device: (u32, u32), options: &str) -> Facts {
+    let mount = Some(mount("name", device, options));
+    Facts { class: FileSystemClass::of_magic(magic), device, mount, known_by: "test".into(), has_extents: false }
 }
 
 fn power_promise(judgement: &Judgement, declared: bool) -> Option<(Mechanism, Evidence)> {
@@ -121,31 +139,101 @@ fn page_cache_is_as_good_as_its_device() {
 
 #[test]
 fn a_loop_device_is_as_good_as_its_file() {
-    for (backing, reaches) in [("/dev/shm", false), ("/nowhere at all", false), (env!("CARGO_MANIFEST_DIR"), true)] {
+    let mountinfo = "1 0 8:0 / / rw - ext4 /dev/sda rw\n2 1 0:50 / /dev/shm rw - tmpfs tmpfs rw\n";
+    for (backing, reaches) in
+        [("/dev/shm/disk", false), ("/srv/disk", true), ("/srv/disk (deleted)", false), ("relative", false)]
+    {
         let tree = Tree::new();
         let disk = tree.block(&tree.root().join("devices"), "loop0", "7:0");
         fs::create_dir(disk.join("loop")).unwrap();
         fs::write(disk.join("loop/backing_file"), backing).unwrap();
-        // The file below is a real one: let the fixture know its device as a disk.
-        if let Ok(file) = fs::File::open(backing) {
-            let device = rustix::fs::fstat(&file).unwrap().st_dev;
-            let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
-            tree.block(&tree.root().join("devices"), "sda", &number);
-        }
-        let judgement = judge_facts(&system(&tree), &facts(EXT4_MAGIC, (7, 0), "rw"), false);
+        tree.block(&tree.root().join("devices"), "sda", "8:0");
+        fs::create_dir(tree.root().join("self")).unwrap();
+        fs::write(tree.root().join("self/mountinfo"), mountinfo).unwrap();
+        let system = System { proc_root: tree.root().into(), ..system(&tree) };
+        let judgement = judge_facts(&system, &facts(EXT4_MAGIC, (7, 0), "rw"), false);
         let expected = if reaches { probed(Mechanism::FileSync) } else { declared(Mechanism::FileSync) };
         assert_eq!(both(&judgement), expected, "{backing}: {:?}", judgement.evidence);
     }
 }
 
 #[test]
+fn a_region_that_the_kernel_contradicts_gives_nothing_even_declared() {
+    type Change = (&'static str, fn(&Path), [Option<(Mechanism, Evidence)>; 2]);
+    let write = |path: std::path::PathBuf, text: &str| fs::write(path, text).unwrap();
+    let nothing = [None, None];
+    let lines = declared(Mechanism::CacheLineWriteBack);
+    let changes: [Change; 10] = [
+        ("read-only", |region| fs::write(region.join("read_only"), "1\n").unwrap(), nothing),
+        ("volatile", |region| fs::write(region.join("uevent"), "DEVTYPE=nd_volatile\n").unwrap(), nothing),
+        ("not armed", |region| fs::write(region.join("../nmem0/nfit/flags"), "not_armed \n").unwrap(), nothing),
+        ("lost", |region| fs::write(region.join("../nmem0/nfit/flags"), "smart_notify save_fail\n").unwrap(), nothing),
+        ("new flag", |region| fs::write(region.join("../nmem0/nfit/flags"), "on_fire\n").unwrap(), lines),
+        ("no flags", |region| fs::remove_file(region.join("../nmem0/nfit/flags")).unwrap(), lines),
+        ("no modules", |region| fs::write(region.join("mappings"), "0\n").unwrap(), lines),
+        ("a module is not named", |region| fs::write(region.join("mappings"), "2\n").unwrap(), lines),
+        ("no bus", |region| fs::remove_file(region.join("../provider")).unwrap(), lines),
+        ("memmap=", |region| fs::write(region.join("../provider"), "e820\n").unwrap(), lines),
+    ];
+    for (name, change, expected) in changes {
+        let tree = Tree::new();
+        let region = tree.region(0, Some("memory_controller"), "nd");
+        let device = tree.devdax(&region, "252:0", 4096);
+        // The control: unchanged, it is proven.
+        assert_eq!(both(&judge_devdax(&system(&tree), &device)), probed(Mechanism::CacheLineWriteBack));
+        change(&region);
+        assert_eq!(both(&judge_devdax(&system(&tree), &device)), expected, "{name}");
+    }
+    let tree = Tree::new();
+    let region = tree.region(0, Some("memory_controller"), "nd");
+    let device = tree.devdax(&region, "252:0", 4096);
+    write(region.join("../provider"), "CXL\n");
+    assert_eq!(both(&judge_devdax(&system(&tree), &device)), lines, "global persistent flush is not proven");
+    fs::create_dir(region.join("../nmem0/cxl")).unwrap();
+    write(region.join("../nmem0/cxl/dirty_shutdown"), "0\n");
+    assert_eq!(both(&judge_devdax(&system(&tree), &device)), probed(Mechanism::CacheLineWriteBack));
+    let tree = Tree::new();
+    let region = tree.region(0, None, "virtio_pmem");
+    assert_eq!(both(&judge_devdax(&system(&tree), &tree.devdax(&region, "252:0", 4096))), nothing);
+}
+
+#[test]
+fn a_mount_is_judged_as_its_files_are() {
+    let tree = Tree::new();
+    tree.block(&tree.region(0, Some("memory_controller"), "nd"), "pmem0", "259:0");
+    tree.block(&tree.region(1, None, "virtio_pmem"), "pmem1", "259:1");
+    for (file_system, device, options, kind) in [
+        ("ext4", (259, 0), "rw,dax=always", MediumKind::FsDax),
+        ("xfs", (259, 0), "rw,dax", MediumKind::FsDax),
+        ("xfs", (259, 0), "rw,dax=never", MediumKind::PageCache),
+        ("ext2", (259, 0), "rw,dax", MediumKind::PageCache),
+        ("ext4", (259, 0), "rw", MediumKind::PageCache),
+        ("ext4", (259, 1), "rw,dax=always", MediumKind::VirtioPmem),
+    ] {
+        let found = judge_mount(&system(&tree), &mount(file_system, device, options));
+        assert_eq!(found.kind, kind, "{file_system} {options}");
+        let asked = judge_facts(&system(&tree), &facts(EXT4_MAGIC, device, options), kind == MediumKind::FsDax);
+        assert_eq!((both(&found), found.kind), (both(&asked), asked.kind), "{file_system} {options}");
+    }
+}
+
+#[test]
 fn overlays_served_and_memory_file_systems() {
     let tree = Tree::new();
+    fs::create_dir(tree.root().join("block")).unwrap();
     let judge = |facts: &Facts| judge_facts(&system(&tree), facts, false);
+    let add_disk = |name: &str, number: &str| {
+        let disk = tree.block(&tree.root().join("devices"), name, number);
+        std::os::unix::fs::symlink(&disk, tree.root().join("block").join(name)).unwrap();
+    };
+    add_disk("sda", "8:0");
     let overlay = |options, has_extents| Facts { has_extents, ..facts(OVERLAY_MAGIC, (0, 50), options) };
     assert_eq!(both(&judge(&overlay("rw", true))), probed(Mechanism::FileSync));
     assert_eq!(both(&judge(&overlay("rw", false))), declared(Mechanism::FileSync));
     assert_eq!(both(&judge(&overlay("rw,volatile", true))), declared(Mechanism::FileSync));
+    // The upper file system may lie on any disk, so one in memory spoils all.
+    add_disk("zram0", "252:0");
+    assert_eq!(both(&judge(&overlay("rw", true))), declared(Mechanism::FileSync));
     let served = judge(&facts(NFS_MAGIC, (0, 51), "rw"));
     assert_eq!((served.kind, both(&served)), (MediumKind::PageCache, declared(Mechanism::FileSync)));
     assert!(served.mend().unwrap().contains("server"), "{:?}", served.mend());
@@ -163,17 +251,6 @@ fn lower_levels_and_anonymous_memory() {
     let tree = Tree::new();
     let memory = judge_facts(&system(&tree), &facts(TMPFS_MAGIC, (0, 52), "rw"), false);
     assert_eq!(memory.promise(Durability::ProcessCrash, false), store);
-}
-
-#[test]
-fn a_mount_is_found_by_its_number() {
-    let text = "22 27 0:21 / /proc rw,relatime - proc proc rw\n\
-                27 1 254:0 / / rw,noatime shared:1 master:2 - ext4 /dev/vda rw,nobarrier\n";
-    let mount = Mount::parse(text, "27").unwrap();
-    assert_eq!((mount.file_system.as_str(), mount.source.to_str()), ("ext4", Some("/dev/vda")));
-    assert_eq!(mount.options, ["rw", "noatime", "rw", "nobarrier"]);
-    assert_eq!(Mount::parse(text, "2"), None);
-    assert_eq!(Mount::parse("27 1 254:0\n", "27"), None);
 }
 
 #[test]

@@ -46,6 +46,7 @@ fn as_if_dax(kind: MediumKind, mechanism: Mechanism) -> Memory {
         file_system: "ext4".into(),
         power: Power::Probed(mechanism),
         evidence: vec!["made up by a test".into()],
+        regions: Vec::new(),
     };
     Memory::assemble("(test)".into(), None, Mapping::anonymous(1 << 16).unwrap(), judgement, None)
 }
@@ -353,5 +354,30 @@ fn dax_media_store_past_the_caches_and_write_lines_back() {
         }
         memory.write_back(1 << 16, 0).unwrap();
         memory.write_back((1 << 16) - 1, 1).unwrap();
+    }
+}
+
+#[test]
+fn kept_memory_has_its_cache_lines_written_back() {
+    let [tmpfs, disk] = directories();
+    let kept = Some(Declaration::MemoryKept);
+    let memory = Memory::create(&tmpfs.path().join("a"), 4096, kept).unwrap();
+    let expected = CacheWriteBack::detect()
+        .map(|_| Promise { mechanism: Mechanism::CacheLineWriteBack, evidence: Evidence::Declared });
+    assert_eq!(memory.promise(Durability::PowerFailure), expected);
+    assert_eq!(matches!(memory.flush, Flush::Lines(_)), expected.is_some());
+    assert_eq!(memory.declaration(), kept);
+    memory.store(100, b"kept").unwrap();
+    memory.write_back(100, 4).unwrap();
+    memory.fence().unwrap();
+    assert_eq!(bytes_at(&memory, 100, 4), b"kept");
+
+    // It changes nothing for memory that dies with its process, nor for what the kernel itself can answer for.
+    let anonymous = Memory::anonymous(4096).unwrap();
+    assert_eq!(anonymous.promise(Durability::PowerFailure), None);
+    let [with, without] = [("b", kept), ("c", None)]
+        .map(|(name, declaration)| Memory::create(&disk.path().join(name), 4096, declaration).unwrap());
+    if without.promise(Durability::PowerFailure).is_some() {
+        assert_eq!(with.promise(Durability::PowerFailure), without.promise(Durability::PowerFailure));
     }
 }

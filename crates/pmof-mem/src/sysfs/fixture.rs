@@ -23,7 +23,8 @@ impl Tree {
         self.directory.path()
     }
 
-    /// An nd region; `domain` as the attribute reads, `None` where the file is missing.
+    /// A writable nd region on one sound module of an NFIT bus, unless `driver` is `virtio_pmem`; `domain` as the attribute
+    /// reads, `None` where the file is missing.
     pub(crate) fn region(&self, number: u32, domain: Option<&str>, driver: &str) -> PathBuf {
         let bus = self.root().join(format!("devices/bus{number}"));
         let region = bus.join(format!("ndbus{number}/region{number}"));
@@ -31,15 +32,28 @@ impl Tree {
         if let Some(domain) = domain {
             fs::write(region.join("persistence_domain"), format!("{domain}\n")).unwrap();
         }
+        let module = region.with_file_name(format!("nmem{number}"));
+        fs::create_dir_all(module.join("nfit")).unwrap();
+        for (path, text) in [
+            (region.with_file_name("provider"), "ACPI.NFIT\n".to_owned()),
+            (region.join("read_only"), "0\n".to_owned()),
+            (region.join("uevent"), "DEVTYPE=nd_pmem\nMODALIAS=nd:t2\n".to_owned()),
+            (region.join("mappings"), "1\n".to_owned()),
+            (region.join("mapping0"), format!("nmem{number},0,4096,0\n")),
+            (module.join("nfit/flags"), "\n".to_owned()),
+        ] {
+            fs::write(path, text).unwrap();
+        }
         symlink(format!("/drivers/{driver}"), bus.join("driver")).unwrap();
         symlink(&region, self.root().join(format!("bus/nd/devices/region{number}"))).unwrap();
         region
     }
 
-    /// A block device in `parent`, known as `number`.
+    /// A block device with a cache that can be flushed, in `parent`, known as `number`.
     pub(crate) fn block(&self, parent: &Path, name: &str, number: &str) -> PathBuf {
         let disk = parent.join("block").join(name);
-        fs::create_dir_all(&disk).unwrap();
+        fs::create_dir_all(disk.join("queue")).unwrap();
+        fs::write(disk.join("queue/write_cache"), "write back\n").unwrap();
         symlink(&disk, self.root().join("dev/block").join(number)).unwrap();
         disk
     }

@@ -1,9 +1,10 @@
 use std::fs;
 
 use super::{
-    Backing, PersistenceDomain, RegionProbe, block_backing, devdax_directory, devdax_len_bytes, fixture::Tree,
+    Backing, all_disks, block_backing, block_number, btrfs_members, devdax_directory, devdax_len_bytes, fixture::Tree,
     probe_regions, region_above,
 };
+use crate::PersistenceDomain;
 
 #[test]
 fn regions_are_listed_with_what_the_kernel_says() {
@@ -20,7 +21,7 @@ fn regions_are_listed_with_what_the_kernel_says() {
     let unknown = PersistenceDomain::Unknown;
     let known = [PersistenceDomain::MemoryController, PersistenceDomain::CpuCache];
     assert_eq!(domains, [known[0], known[1], unknown, unknown, unknown, unknown]);
-    let virtio: Vec<_> = regions.iter().map(|region| region.is_virtio).collect();
+    let virtio: Vec<_> = regions.iter().map(crate::RegionProbe::is_virtio).collect();
     assert_eq!(virtio, [false, false, false, false, false, true]);
     assert_eq!(regions[1].name, "region1");
 }
@@ -70,10 +71,19 @@ fn other_disks_are_told_apart() {
     fs::create_dir(disk.join("loop")).unwrap();
     fs::write(disk.join("loop/backing_file"), "/srv/image\n").unwrap();
     let one = |major, minor| block_backing(tree.root(), major, minor).pop().unwrap();
-    assert_eq!(one(8, 0), Backing::Disk { device: "sda".into() });
+    assert_eq!(one(8, 0), Backing::Disk { device: "sda".into(), write_cache: "write back".into() });
     assert_eq!(one(1, 3), Backing::MemoryDisk { device: "ram3".into() });
     assert_eq!(one(252, 0), Backing::MemoryDisk { device: "zram0".into() });
     assert_eq!(one(7, 4), Backing::Loop { device: "loop4".into(), file: Some("/srv/image".into()) });
+    tree.block(&devices, "nbd0", "43:0");
+    let test_disk = tree.block(&devices, "sdb", "8:16");
+    fs::create_dir(test_disk.join("device")).unwrap();
+    fs::write(test_disk.join("device/model"), "scsi_debug      \n").unwrap();
+    let silent = tree.block(&devices, "sdc", "8:32");
+    fs::remove_file(silent.join("queue/write_cache")).unwrap();
+    assert_eq!(one(43, 0), Backing::Served { device: "nbd0".into() });
+    assert_eq!(one(8, 16), Backing::MemoryDisk { device: "sdb".into() });
+    assert!(matches!(one(8, 32), Backing::Unknown { .. }));
     assert!(matches!(one(253, 7), Backing::Unknown { .. }));
     assert!(matches!(one(99, 1), Backing::Unknown { .. }));
 }
@@ -93,9 +103,48 @@ fn a_devdax_device_is_known_by_its_subsystem() {
     tree.devdax(&region, "252:1", 1 << 21);
     let directory = devdax_directory(tree.root(), 252, 1).unwrap();
     assert_eq!(devdax_len_bytes(&directory), Some(1 << 21));
-    let expected = RegionProbe { name: "region0".into(), domain: PersistenceDomain::CpuCache, is_virtio: false };
-    assert_eq!(region_above(&directory), Some(expected));
+    let above = region_above(&directory).unwrap();
+    assert_eq!((above.name.as_str(), above.domain), ("region0", PersistenceDomain::CpuCache));
     fs::remove_file(directory.join("subsystem")).unwrap();
     std::os::unix::fs::symlink("/class/mem", directory.join("subsystem")).unwrap();
     assert_eq!(devdax_directory(tree.root(), 252, 1), None);
+}
+
+#[test]
+fn disks_are_found_by_the_name_that_a_mount_gives() {
+    let tree = Tree::new();
+    let class = tree.root().join("class/block");
+    fs::create_dir_all(class.join("sda1")).unwrap();
+    fs::create_dir_all(class.join("dm-3/dm")).unwrap();
+    fs::write(class.join("sda1/dev"), "8:1\n").unwrap();
+    fs::write(class.join("dm-3/dev"), "253:3\n").unwrap();
+    fs::write(class.join("dm-3/dm/name"), "vg-home\n").unwrap();
+    let number = |source| block_number(tree.root(), source);
+    assert_eq!((number("/dev/sda1"), number("/dev/mapper/vg-home")), (Some((8, 1)), Some((253, 3))));
+    for unknown in ["/dev/sdb", "/dev/mapper/other", "/dev/../sda1", "sda1", "server:/export"] {
+        assert_eq!(number(unknown), None, "{unknown}");
+    }
+}
+
+#[test]
+fn every_device_of_a_btrfs_and_of_the_machine_is_named() {
+    let tree = Tree::new();
+    let members = tree.root().join("fs/btrfs/uuid/devices");
+    for (name, number) in [("sda1", "8:1"), ("zram0", "252:0")] {
+        fs::create_dir_all(members.join(name)).unwrap();
+        fs::write(members.join(name).join("dev"), number).unwrap();
+    }
+    let mut found = btrfs_members(tree.root(), (8, 1)).unwrap();
+    found.sort_unstable();
+    assert_eq!(found, [(8, 1), (252, 0)]);
+    assert_eq!(btrfs_members(tree.root(), (8, 2)), None);
+    assert_eq!(all_disks(tree.root()), None);
+    let devices = tree.root().join("devices");
+    fs::create_dir(tree.root().join("block")).unwrap();
+    for (name, number, sectors) in [("sda", "8:0", "2048\n"), ("zram0", "252:0", "0\n")] {
+        let disk = tree.block(&devices, name, number);
+        fs::write(disk.join("size"), sectors).unwrap();
+        std::os::unix::fs::symlink(&disk, tree.root().join("block").join(name)).unwrap();
+    }
+    assert_eq!(all_disks(tree.root()).unwrap(), block_backing(tree.root(), 8, 0));
 }

@@ -1,0 +1,118 @@
+//! The examination of a machine.
+
+use std::path::Path;
+
+use pmof_mem::{MediumProbe, System, probe_anonymous, probe_mounts};
+use serde::Serialize;
+
+use crate::{
+    Cpu, CxlMemdev, DaxDevice, Limits, Memory, NumaNode, PowerSupply, RdmaCapabilities, RdmaDevice, Region, SwapArea,
+    advice::{self, Context, Finding, Whole},
+    machine,
+    memory::Place,
+    pmem, rdma, read,
+};
+
+/// What is examined.
+#[derive(Clone, Debug)]
+pub struct Platform {
+    /// The kernel's answers.
+    pub system: System,
+    /// Judgements of open files, by [`pmof_mem::probe`], that belong into the report.
+    pub paths: Vec<MediumProbe>,
+}
+
+/// All that was found. Its JSON form has the same names; units are in them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// The CPU.
+    pub cpu: Cpu,
+    /// Everything that a pool's bytes can lie on, best first.
+    pub memories: Vec<Memory>,
+    /// Why the mounted file systems could not be listed.
+    pub mounts_error: Option<String>,
+    /// nd regions.
+    pub regions: Vec<Region>,
+    /// Why they could not be listed.
+    pub regions_error: Option<String>,
+    /// Devices of the dax bus.
+    pub dax_devices: Vec<DaxDevice>,
+    /// CXL memory devices.
+    pub cxl_memdevs: Vec<CxlMemdev>,
+    /// RDMA devices.
+    pub rdma_devices: Vec<RdmaDevice>,
+    /// Limits of this process.
+    pub limits: Limits,
+    /// NUMA nodes.
+    pub numa_nodes: Vec<NumaNode>,
+    /// Swap areas.
+    pub swap_areas: Vec<SwapArea>,
+    /// Batteries and the like: information, never evidence.
+    pub power_supplies: Vec<PowerSupply>,
+    /// What concerns the machine as a whole.
+    pub findings: Vec<Finding>,
+}
+
+/// Examines a machine. What cannot be read is missing from the report or named in it; it never fails and never counts as
+/// proof.
+pub fn examine(platform: &Platform, capabilities: &dyn RdmaCapabilities) -> Report {
+    let system = &platform.system;
+    let cpu = Cpu::of(system);
+    let (regions, regions_error) = pmem::regions(system);
+    let rdma_devices = rdma::rdma_devices(system, capabilities);
+    let limits = Limits::of(system);
+    let dax = pmem::dax_devices(system);
+    let (mounts, mounts_error) = match probe_mounts(system) {
+        Ok(mounts) => (mounts, None),
+        Err(error) => (Vec::new(), Some(error.to_string())),
+    };
+    let context = Context {
+        devices: &rdma_devices,
+        regions: &regions,
+        lockable_bytes: limits.lockable_bytes(),
+        has_persistent_resource: has_persistent_resource(system.proc_root()),
+    };
+    let of = |probe, place| Memory::of(probe, place, &context);
+    let mut memories: Vec<_> = platform.paths.iter().map(|probe| of(probe, Place::Path)).collect();
+    let devices = dax.iter().filter_map(|(_, probe)| Some((probe.medium.as_ref()?, probe.size_bytes)));
+    memories.extend(devices.map(|(medium, size_bytes)| of(medium, Place::Device(size_bytes))));
+    memories.extend(mounts.iter().map(|mount| of(&mount.medium, Place::Mount(mount))));
+    memories.push(of(&probe_anonymous(), Place::Process));
+    // The sort is stable: within a level the order in which they were asked about or mounted stays.
+    memories.sort_by_key(|memory| std::cmp::Reverse((memory.is_writable, memory.durability)));
+    let dax_devices: Vec<_> = dax.into_iter().map(|(device, _)| device).collect();
+    let cxl_memdevs = pmem::cxl_memdevs(system, &regions);
+    let numa_nodes = machine::numa_nodes(system);
+    let findings = advice::findings(&Whole {
+        system,
+        is_virtual: cpu.is_virtual,
+        regions: &regions,
+        dax_devices: &dax_devices,
+        cxl_memdevs: &cxl_memdevs,
+        rdma_devices: &rdma_devices,
+        limits: &limits,
+        nodes: &numa_nodes,
+        memories: &memories,
+    });
+    Report {
+        cpu,
+        memories,
+        mounts_error,
+        regions,
+        regions_error,
+        dax_devices,
+        cxl_memdevs,
+        rdma_devices,
+        limits,
+        numa_nodes,
+        swap_areas: machine::swap_areas(system),
+        power_supplies: machine::power_supplies(system),
+        findings,
+    }
+}
+
+/// The name is exact: "Persistent Memory (legacy)" is ordinary memory.
+fn has_persistent_resource(proc_root: &Path) -> bool {
+    let resources = read::text(&proc_root.join("iomem")).unwrap_or_default();
+    resources.lines().any(|line| line.split_once(" : ").is_some_and(|(_, name)| name == "Persistent Memory"))
+}
