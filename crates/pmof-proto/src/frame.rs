@@ -36,6 +36,8 @@ pub enum Opcode {
     CompareAndSwap = 5,
     FetchAndAdd = 6,
     Send = 7,
+    /// The range was written past the target's CPU (by its device, say): its write-back is to begin. Flushes follow.
+    WriteBack = 8,
     /// `operand` messages have been taken out of the sender's inbox so far.
     Credit = 0x40,
     /// The sender will post nothing more and closes in order.
@@ -46,7 +48,7 @@ pub enum Opcode {
     Welcome = 0xF1,
 }
 
-pub(crate) const OPCODES: [Opcode; 13] = [
+pub(crate) const OPCODES: [Opcode; 14] = [
     Opcode::Write,
     Opcode::Read,
     Opcode::Flush,
@@ -54,6 +56,7 @@ pub(crate) const OPCODES: [Opcode; 13] = [
     Opcode::CompareAndSwap,
     Opcode::FetchAndAdd,
     Opcode::Send,
+    Opcode::WriteBack,
     Opcode::Credit,
     Opcode::Disconnect,
     Opcode::Reply,

@@ -14,9 +14,12 @@ mod refusal;
 mod region;
 
 pub use endpoint::{
-    Completion, Endpoint, Event, InputPlace, Operation, OperationKind, Outcome, Payload, Signal, Ticket,
+    Completion, Endpoint, Event, InputPlace, Operation, OperationKind, Outcome, Payload, SharedReceives, Signal, Ticket,
 };
 pub use handshake::{Capabilities, Settings};
 pub use output::{LocalSlice, OutputView};
 pub use refusal::{ConnectionError, Flushed, OperationError, PostError, Refusal};
-pub use region::{Access, DESCRIPTOR_BYTES, Descriptor, DescriptorError, RegionKey, RegionTable, RegisteredRegion};
+pub use region::{
+    Access, DESCRIPTOR_BYTES, Descriptor, DescriptorError, DirectAccess, RdmaFeatures, RegionKey, RegionTable,
+    RegisteredRegion,
+};

@@ -37,9 +37,11 @@ pub enum Refusal {
     Rejected = 13,
     /// The target has as many connections as it may have.
     TooManyConnections = 14,
+    /// The target's device refused the key, the right or the range of a one-sided operation; it does not say which.
+    DeviceRefused = 15,
 }
 
-const REFUSALS: [Refusal; 14] = [
+const REFUSALS: [Refusal; 15] = [
     Refusal::UnknownRegion,
     Refusal::NoRight,
     Refusal::OutOfBounds,
@@ -54,6 +56,7 @@ const REFUSALS: [Refusal; 14] = [
     Refusal::NoCommonVersion,
     Refusal::Rejected,
     Refusal::TooManyConnections,
+    Refusal::DeviceRefused,
 ];
 
 impl Refusal {
@@ -80,6 +83,7 @@ impl fmt::Display for Refusal {
             Self::NoCommonVersion => "the two sides have no protocol version in common; upgrade the older one",
             Self::Rejected => "the application rejected the connection",
             Self::TooManyConnections => "the target has as many connections as it may have",
+            Self::DeviceRefused => "the target's device refused the key, the right or the range: the descriptor is forged, of a region that was deregistered, or from an earlier life of the target; fetch it anew",
         })
     }
 }
@@ -178,6 +182,9 @@ pub enum PostError {
         /// Receives that the queue holds.
         limit: usize,
     },
+    /// The connection takes its receives from a shared queue.
+    #[error("this connection takes its receives from a shared receive queue: post the receive there")]
+    SharedReceives,
     /// The payload is longer than the agreed limit.
     #[error("{len_bytes} bytes are more than one operation may carry ({limit_bytes}): split it")]
     TooLong {
@@ -217,6 +224,22 @@ pub enum PostError {
         strongest: Durability,
         /// What the medium is.
         medium: String,
+    },
+    /// The method of flush that this connection was told to use cannot give the level there.
+    #[error("{method} cannot give {wanted} here: {why}")]
+    MethodRefused {
+        /// The method.
+        method: &'static str,
+        /// The level asked for.
+        wanted: Durability,
+        /// What is missing.
+        why: &'static str,
+    },
+    /// The transport could not make this side's memory reachable for the operation.
+    #[error("this side's memory cannot be used for the operation: {why}")]
+    LocalMemory {
+        /// What failed, and what would mend it.
+        why: String,
     },
     /// The connection is not established, or has ended.
     #[error("the connection cannot take operations: {0}")]

@@ -43,6 +43,40 @@ impl fmt::Debug for RegionKey {
     }
 }
 
+/// How an initiator reaches a region past the target's CPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DirectAccess {
+    /// It does not: every operation is a message that the target's CPU carries out.
+    #[default]
+    None,
+    /// Through the target's RDMA device.
+    Rdma {
+        /// Virtual address of the region's first byte at the target.
+        address: u64,
+        /// The device's key of the region.
+        remote_key: u32,
+        /// What the device does there.
+        features: RdmaFeatures,
+    },
+    /// By mapping it, which the target allows to processes of its own host.
+    Mapped,
+}
+
+bitflags::bitflags! {
+    /// What an RDMA device does with a region, beyond reads and writes.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct RdmaFeatures: u8 {
+        /// FLUSH with placement type global visibility.
+        const FLUSH_VISIBLE = 1;
+        /// FLUSH with placement type persistence.
+        const FLUSH_PERSISTENT = 2;
+        /// ATOMIC WRITE.
+        const ATOMIC_WRITE = 4;
+        /// The operator declares that inbound writes reach the persistence domain by themselves, past the CPU caches.
+        const INBOUND_DECLARED = 8;
+    }
+}
+
 /// A registered range of a medium.
 #[derive(Debug)]
 pub struct RegisteredRegion {
@@ -51,6 +85,7 @@ pub struct RegisteredRegion {
     offset: u64,
     len_bytes: u64,
     access: Access,
+    direct: DirectAccess,
     revoked: AtomicBool,
 }
 
@@ -63,7 +98,14 @@ impl RegisteredRegion {
     pub fn new(key: RegionKey, memory: Arc<dyn Medium>, offset: u64, len_bytes: u64, access: Access) -> Self {
         let is_inside = check_bounds(offset, len_bytes, memory.len_bytes()).is_ok();
         assert!(is_inside, "a region lies inside its memory");
-        Self { key, memory, offset, len_bytes, access, revoked: AtomicBool::new(false) }
+        let direct = DirectAccess::None;
+        Self { key, memory, offset, len_bytes, access, direct, revoked: AtomicBool::new(false) }
+    }
+
+    /// The same region, which initiators may also reach past this CPU.
+    #[must_use]
+    pub fn with_direct(self, direct: DirectAccess) -> Self {
+        Self { direct, ..self }
     }
 
     /// The medium that the region is a range of.
@@ -104,6 +146,7 @@ impl RegisteredRegion {
             access: self.access,
             kind: self.memory.kind(),
             promises: Durability::ALL.map(promise),
+            direct: self.direct,
         }
     }
 }
@@ -142,6 +185,10 @@ pub const DESCRIPTOR_BYTES: usize = 56;
 
 const DESCRIPTOR_VERSION: u8 = 1;
 
+const DIRECT_NONE: u8 = 0;
+const DIRECT_RDMA: u8 = 1;
+const DIRECT_MAPPED: u8 = 2;
+
 /// What an initiator needs to address a region: its key, bounds, rights, medium, and what the medium promises.
 ///
 /// | offset | bytes | field |
@@ -153,7 +200,12 @@ const DESCRIPTOR_VERSION: u8 = 1;
 /// | 7 | 1 | zero |
 /// | 8 | 8 | length in bytes |
 /// | 16 | 16 | key |
-/// | 32 | 20 | zero (address and keys of RDMA transports) |
+/// | 32 | 1 | direct access: 0 none, 1 RDMA, 2 mapped |
+/// | 33 | 1 | RDMA: bits of [`RdmaFeatures`], else 0 |
+/// | 34 | 2 | zero |
+/// | 36 | 4 | RDMA: the device's remote key, else 0 |
+/// | 40 | 8 | RDMA: virtual address of the first byte, else 0 |
+/// | 48 | 4 | zero |
 /// | 52 | 4 | CRC32C over bytes 0..52 |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptor {
@@ -167,6 +219,8 @@ pub struct Descriptor {
     pub kind: MediumKind,
     /// What the medium promises, per level in the order of [`Durability::ALL`].
     pub promises: [Option<Promise>; 3],
+    /// How to reach it past the target's CPU.
+    pub direct: DirectAccess,
 }
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
@@ -179,7 +233,12 @@ struct RawDescriptor {
     zero: u8,
     len_bytes: U64,
     key: [u8; 16],
-    reserved: [u8; 20],
+    direct: u8,
+    features: u8,
+    zero_2: U16,
+    remote_key: U32,
+    address: U64,
+    zero_3: U32,
     crc: U32,
 }
 
@@ -216,6 +275,11 @@ pub enum DescriptorError {
 impl Descriptor {
     /// The bytes to hand to the other side.
     pub fn encode(&self) -> [u8; DESCRIPTOR_BYTES] {
+        let (direct, features, remote_key, address) = match self.direct {
+            DirectAccess::None => (DIRECT_NONE, RdmaFeatures::empty(), 0, 0),
+            DirectAccess::Rdma { address, remote_key, features } => (DIRECT_RDMA, features, remote_key, address),
+            DirectAccess::Mapped => (DIRECT_MAPPED, RdmaFeatures::empty(), 0, 0),
+        };
         let raw = RawDescriptor {
             version: DESCRIPTOR_VERSION,
             kind: self.kind as u8,
@@ -226,7 +290,12 @@ impl Descriptor {
             zero: 0,
             len_bytes: self.len_bytes.into(),
             key: self.key.0,
-            reserved: [0; 20],
+            direct,
+            features: features.bits(),
+            zero_2: 0.into(),
+            remote_key: remote_key.into(),
+            address: address.into(),
+            zero_3: 0.into(),
             crc: 0.into(),
         };
         let mut bytes: [u8; DESCRIPTOR_BYTES] = zerocopy::transmute!(raw);
@@ -248,7 +317,7 @@ impl Descriptor {
             return Err(DescriptorError::Version { found: raw.version });
         }
         let field = |field| DescriptorError::Field { field };
-        if raw.zero != 0 || raw.reserved != [0; 20] {
+        if raw.zero != 0 || raw.zero_2.get() != 0 || raw.zero_3.get() != 0 {
             return Err(field("a reserved byte is not zero"));
         }
         let mut promises = [None; 3];
@@ -261,6 +330,7 @@ impl Descriptor {
             access: Access::from_bits(raw.access.get()).ok_or(field("access"))?,
             kind: MediumKind::from_wire(raw.kind).ok_or(field("medium kind"))?,
             promises,
+            direct: decode_direct(&raw).ok_or(field("direct access"))?,
         })
     }
 
@@ -272,6 +342,21 @@ impl Descriptor {
     /// The strongest level that the region can give.
     pub fn strongest(&self) -> Durability {
         Durability::ALL.into_iter().rev().find(|level| self.promise(*level).is_some()).unwrap_or(Durability::Visible)
+    }
+}
+
+fn decode_direct(raw: &RawDescriptor) -> Option<DirectAccess> {
+    let (address, remote_key) = (raw.address.get(), raw.remote_key.get());
+    let is_bare = raw.features == 0 && address == 0 && remote_key == 0;
+    match raw.direct {
+        DIRECT_NONE if is_bare => Some(DirectAccess::None),
+        DIRECT_MAPPED if is_bare => Some(DirectAccess::Mapped),
+        // An address range that wraps around belongs to no memory.
+        DIRECT_RDMA if address.checked_add(raw.len_bytes.get()).is_some() => {
+            let features = RdmaFeatures::from_bits(raw.features)?;
+            Some(DirectAccess::Rdma { address, remote_key, features })
+        }
+        _ => None,
     }
 }
 

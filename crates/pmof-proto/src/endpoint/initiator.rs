@@ -79,6 +79,11 @@ impl Endpoint {
             && self.messages.may_send(&self.agreed)
     }
 
+    /// True while posted operations wait for the other side to have room for a message.
+    pub fn is_stalled(&self) -> bool {
+        !self.posted.stalled.is_empty()
+    }
+
     /// True while the send queue has a free place; on a connection that does not stand, posting says why.
     pub fn has_room(&self) -> bool {
         let queued_bytes = self.output.copied_bytes() + self.posted.stalled_bytes;
@@ -140,7 +145,8 @@ impl Endpoint {
         self.borrowed_done();
     }
 
-    fn may_post(&self, operation: &Operation<'_>) -> Result<(), PostError> {
+    /// Whether an operation could be posted now; for those that the caller carries out past this endpoint, too.
+    pub fn may_post(&self, operation: &Operation<'_>) -> Result<(), PostError> {
         match &self.state {
             State::Established => {}
             State::Ended(why) => return Err(PostError::NotConnected(why.clone())),
@@ -366,6 +372,9 @@ fn frame_of(operation: Operation<'_>, sequence: u64) -> (Frame, Option<Payload<'
         Operation::Send { payload, immediate } => {
             let frame = Frame { length: payload.len_bytes(), ..frame(Opcode::Send) };
             (with_immediate(frame, immediate), Some(payload), None)
+        }
+        Operation::WriteBack { key, offset, len_bytes } => {
+            (Frame { key: key.0, offset, length: len_bytes, ..frame(Opcode::WriteBack) }, None, None)
         }
     }
 }

@@ -1,9 +1,12 @@
 //! Messages: posted receives, the bounded inbox of what came before a receive was posted, and the credit that keeps a
 //! sender from overrunning it.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc, task::Waker};
 
-use super::{Completion, Endpoint, OperationKind, Outcome, State, Ticket, initiator::check_local, input::Sink};
+use super::{
+    Completion, Endpoint, OperationKind, Outcome, SharedReceives, State, Ticket, initiator::check_local, input::Sink,
+    shared::Share,
+};
 use crate::{
     ConnectionError, LocalSlice, OperationError, PostError, Refusal, Settings,
     frame::{Frame, Opcode},
@@ -11,13 +14,13 @@ use crate::{
 };
 
 /// Tickets of receives have this bit, those of operations do not.
-const RECEIVE_TICKET: u64 = 1 << 63;
+pub(super) const RECEIVE_TICKET: u64 = 1 << 63;
 
 /// A receive that awaits its message.
 #[derive(Debug)]
 pub(super) struct PostedReceive {
-    ticket: Ticket,
-    context: u64,
+    pub(super) ticket: Ticket,
+    pub(super) context: u64,
     pub(super) into: LocalSlice,
 }
 
@@ -32,6 +35,8 @@ enum Arrival {
 pub(super) struct Messages {
     posted: u64,
     receives: VecDeque<PostedReceive>,
+    /// Where receives come from, if they are not this endpoint's own.
+    share: Option<Share>,
     inbox: VecDeque<Arrival>,
     /// Messages of the other side that were matched with a receive.
     consumed: u64,
@@ -54,6 +59,23 @@ impl Messages {
         (self.inbox.len(), self.inbox.iter().map(bytes).sum())
     }
 
+    /// The receive for a message before which no other waits.
+    fn take_receive(&mut self) -> Option<PostedReceive> {
+        self.receives.pop_front().or_else(|| self.share.as_ref()?.take())
+    }
+
+    /// The receive for the first message of the inbox.
+    fn take_receive_for_first(&mut self) -> Option<PostedReceive> {
+        self.receives.pop_front().or_else(|| self.share.as_mut()?.take_for_first())
+    }
+
+    fn push_arrival(&mut self, arrival: Arrival) {
+        self.inbox.push_back(arrival);
+        if let Some(share) = &mut self.share {
+            share.wait();
+        }
+    }
+
     /// True if the other side has room for one more message.
     pub(super) fn may_send(&self, agreed: &Settings) -> bool {
         self.sent - self.consumed_there < u64::from(agreed.inbox_messages)
@@ -66,6 +88,9 @@ impl Endpoint {
         if let State::Ended(why) = &self.state {
             return Err(PostError::NotConnected(why.clone()));
         }
+        if self.messages.share.is_some() {
+            return Err(PostError::SharedReceives);
+        }
         if self.messages.receives.len() >= RECEIVE_QUEUE_LIMIT {
             return Err(PostError::ReceiveQueueFull { limit: RECEIVE_QUEUE_LIMIT });
         }
@@ -77,13 +102,39 @@ impl Endpoint {
         Ok(ticket)
     }
 
+    /// Has messages take their receives from `queue`; to be called before the connection stands.
+    ///
+    /// `waker` is woken when a receive is there for a message of this endpoint that waited; then
+    /// [`match_shared`](Self::match_shared) is due. It is called with this or another endpoint of the queue locked, so it
+    /// must not wait for a lock of theirs.
+    ///
+    /// A receive that a message took and did not fill when the connection ended completes with that end; those that no
+    /// message took stay in the queue.
+    pub fn share_receives(&mut self, queue: Arc<SharedReceives>, waker: Waker) {
+        if self.ended().is_none() {
+            self.messages.share = Some(Share::new(queue, waker));
+        }
+    }
+
+    /// True where receives come from a shared queue.
+    pub fn shares_receives(&self) -> bool {
+        self.messages.share.is_some()
+    }
+
+    /// Brings messages that waited and receives of the shared queue together.
+    pub fn match_shared(&mut self) {
+        if self.ended().is_none() {
+            self.match_inbox();
+        }
+    }
+
     /// Where the payload of an arriving message goes: straight into a posted receive, else into a buffer.
     pub(super) fn begin_message(&mut self, frame: &Frame) -> Result<Sink, (Refusal, u64)> {
         if frame.length > u64::from(self.own.message_max_bytes) {
             return Err((Refusal::TooLong, u64::from(self.own.message_max_bytes)));
         }
         if self.messages.inbox.is_empty()
-            && let Some(receive) = self.messages.receives.pop_front()
+            && let Some(receive) = self.messages.take_receive()
         {
             if receive.into.len_bytes < frame.length {
                 let capacity = receive.into.len_bytes;
@@ -100,7 +151,7 @@ impl Endpoint {
 
     pub(super) fn message_buffered(&mut self, frame: &Frame, data: Vec<u8>) {
         self.reply_done(frame);
-        self.messages.inbox.push_back(Arrival::Message { data, immediate: frame.immediate_data() });
+        self.messages.push_arrival(Arrival::Message { data, immediate: frame.immediate_data() });
         self.match_inbox();
     }
 
@@ -117,7 +168,7 @@ impl Endpoint {
             return false;
         }
         let arrival = Arrival::Written { len_bytes: frame.length, immediate: frame.immediate_data() };
-        self.messages.inbox.push_back(arrival);
+        self.messages.push_arrival(arrival);
         self.match_inbox();
         true
     }
@@ -141,15 +192,16 @@ impl Endpoint {
             let ended = Err(OperationError::ConnectionEnded(why.clone()));
             self.complete_receive(&receive, OperationKind::Receive, ended);
         }
+        self.messages.share = None;
     }
 
     /// Brings messages that waited and receives together.
     fn match_inbox(&mut self) {
         let mut matched = 0;
-        while !self.messages.receives.is_empty()
-            && let Some(arrival) = self.messages.inbox.pop_front()
+        while !self.messages.inbox.is_empty()
+            && let Some(receive) = self.messages.take_receive_for_first()
         {
-            let Some(receive) = self.messages.receives.pop_front() else { break };
+            let Some(arrival) = self.messages.inbox.pop_front() else { break };
             matched += 1;
             if !self.deliver(&receive, &arrival) {
                 break;

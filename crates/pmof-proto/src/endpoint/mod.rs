@@ -17,6 +17,7 @@ use crate::{
 mod initiator;
 mod input;
 mod messages;
+mod shared;
 mod target;
 #[cfg(test)]
 mod tests;
@@ -25,6 +26,7 @@ mod types;
 use initiator::Posted;
 use input::Input;
 use messages::Messages;
+pub use shared::SharedReceives;
 pub use types::{Completion, Event, InputPlace, Operation, OperationKind, Outcome, Payload, Signal, Ticket};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -169,8 +171,13 @@ impl Endpoint {
 
     /// The wire broke or ended.
     pub fn wire_lost(&mut self, why: String) {
+        self.fail(ConnectionError::Lost { why });
+    }
+
+    /// Ends the connection for a reason that the transport found; nothing more is sent.
+    pub fn fail(&mut self, why: ConnectionError) {
         self.output.clear();
-        self.end(ConnectionError::Lost { why });
+        self.end(why);
         self.end_posted();
     }
 
@@ -227,9 +234,7 @@ impl Endpoint {
         if now < due {
             return Some(due);
         }
-        self.output.clear();
-        self.end(ConnectionError::TimedOut { limit_ms: limit.as_millis() as u64, awaited });
-        self.end_posted();
+        self.fail(ConnectionError::TimedOut { limit_ms: limit.as_millis() as u64, awaited });
         None
     }
 

@@ -44,6 +44,7 @@ impl Endpoint {
             Opcode::Read => self.serve_read(frame),
             Opcode::Flush => self.serve_flush(frame),
             Opcode::AtomicWrite => self.serve_atomic_write(frame),
+            Opcode::WriteBack => self.serve_write_back(frame),
             Opcode::CompareAndSwap | Opcode::FetchAndAdd => self.serve_atomic(frame),
             _ => {
                 self.refuse_stream("an opcode has no place here");
@@ -166,8 +167,8 @@ impl Endpoint {
         };
         let (region, _) = self.checked_range(frame, rights, frame.length)?;
         let promise = region.memory().promise(level).ok_or((Refusal::NotDurable, 0))?;
-        // Every store of this connection was written back when it arrived (`write_arrived`), in this same order, so
-        // one fence covers all those to this medium, whatever the range.
+        // Every store of this connection was written back when it arrived (`write_arrived`, `serve_write_back`), in this
+        // same order, so one fence covers all those to this medium, whatever the range.
         match level {
             Durability::Visible | Durability::ProcessCrash => fence(Ordering::SeqCst),
             Durability::PowerFailure => region.memory().fence().map_err(medium_failed)?,
@@ -177,6 +178,14 @@ impl Endpoint {
             reply.immediate = Flushed { durability: level, promise }.to_wire();
             self.reply(&reply);
         }
+        Ok(())
+    }
+
+    fn serve_write_back(&mut self, frame: &Frame) -> Result<(), Refused> {
+        let rights = Access::FLUSH_VISIBLE | Access::FLUSH_PERSISTENT;
+        let (region, at) = self.checked_range(frame, rights, frame.length)?;
+        region.memory().write_back(at, frame.length).map_err(medium_failed)?;
+        self.reply_done(frame);
         Ok(())
     }
 

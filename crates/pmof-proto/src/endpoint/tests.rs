@@ -10,6 +10,7 @@ mod operations;
 mod ordering;
 mod refusals;
 mod scenario;
+mod shared;
 mod support;
 mod time;
 mod violations;

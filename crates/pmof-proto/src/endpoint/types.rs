@@ -59,6 +59,8 @@ pub enum Operation<'a> {
     FetchAndAdd { key: RegionKey, offset: u64, addend: u64 },
     /// A message, delivered into a receive.
     Send { payload: Payload<'a>, immediate: Option<u32> },
+    /// Begins the write-back of a range that was written past the target's CPU, so that a flush after it covers it.
+    WriteBack { key: RegionKey, offset: u64, len_bytes: u64 },
 }
 
 impl Operation<'_> {
@@ -71,6 +73,7 @@ impl Operation<'_> {
             Self::CompareAndSwap { .. } => OperationKind::CompareAndSwap,
             Self::FetchAndAdd { .. } => OperationKind::FetchAndAdd,
             Self::Send { .. } => OperationKind::Send,
+            Self::WriteBack { .. } => OperationKind::WriteBack,
         }
     }
 
@@ -91,6 +94,7 @@ pub enum OperationKind {
     CompareAndSwap,
     FetchAndAdd,
     Send,
+    WriteBack,
     /// A posted receive took a message.
     Receive,
     /// A posted receive was consumed by a write with immediate; the bytes are in the region.

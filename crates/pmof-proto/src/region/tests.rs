@@ -36,6 +36,20 @@ fn a_descriptor_says_what_the_region_is() {
 }
 
 #[test]
+fn every_way_to_reach_a_region_survives_the_wire() {
+    let features = RdmaFeatures::all();
+    for direct in [
+        DirectAccess::None,
+        DirectAccess::Mapped,
+        DirectAccess::Rdma { address: u64::MAX - 1000, remote_key: u32::MAX, features },
+        DirectAccess::Rdma { address: 0, remote_key: 0, features: RdmaFeatures::empty() },
+    ] {
+        let described = Descriptor { direct, ..descriptor() };
+        assert_eq!(Descriptor::decode(&described.encode()), Ok(described));
+    }
+}
+
+#[test]
 fn every_changed_bit_of_a_descriptor_is_seen() {
     for bit in 0..DESCRIPTOR_BYTES * 8 {
         let mut bytes = descriptor().encode();
@@ -54,9 +68,22 @@ fn descriptors_that_no_writer_makes_are_refused() {
     for promise in [0x01, 0x10, 0x15, 0x31, 0xFF] {
         assert_eq!(Descriptor::decode(&sealed(|bytes| bytes[5] = promise)), field("promise"), "{promise:#x}");
     }
-    for reserved in [7, 32, 51] {
+    for reserved in [7, 34, 35, 48, 51] {
         let found = Descriptor::decode(&sealed(|bytes| bytes[reserved] = 1));
         assert_eq!(found, field("a reserved byte is not zero"));
+    }
+    // A way that is none, one that has what only RDMA has, a feature that is none, addresses that wrap around.
+    let wrong: [&[(usize, u8)]; 6] = [
+        &[(32, 3)],
+        &[(33, 1)],
+        &[(36, 1)],
+        &[(32, 2), (40, 1)],
+        &[(32, 1), (33, 16)],
+        &[(32, 1), (46, 255), (47, 255), (45, 255), (44, 255), (43, 255), (42, 255), (41, 255)],
+    ];
+    for changes in wrong {
+        let found = Descriptor::decode(&sealed(|bytes| changes.iter().for_each(|(at, byte)| bytes[*at] = *byte)));
+        assert_eq!(found, field("direct access"), "{changes:?}");
     }
     for len_bytes in [0, DESCRIPTOR_BYTES - 1, DESCRIPTOR_BYTES + 1] {
         let found = Descriptor::decode(&[0; 100][..len_bytes]);

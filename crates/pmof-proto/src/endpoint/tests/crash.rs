@@ -95,3 +95,33 @@ fn the_check_sees_a_flush_to_a_weaker_level() {
         assert!(first_loss(&shadow, Arc::clone(&shadow) as _, level).is_some(), "{level} promises less");
     }
 }
+
+/// Bytes that a device stored past the target's CPU, then a flush by message that names them or not. The first loss.
+fn loss_past_the_cpu(kind: MediumKind, is_named: bool) -> Option<String> {
+    let shadow = shadow(kind);
+    let mut pair = Pair::with_medium(settings(true), Arc::clone(&shadow) as _);
+    let mut acknowledged = Vec::new();
+    for round in 0..6_u64 {
+        let (offset, bytes) = (round * 512 + 40, pattern(100, round as u8 + 1));
+        shadow.store(REGION_AT + offset, &bytes).expect("it lies inside");
+        if is_named {
+            let operation = Operation::WriteBack { key: KEY, offset, len_bytes: bytes.len() as u64 };
+            pair.post_as(0, operation, Signal::OnError, 0);
+        }
+        let outcome = pair.outcome(flush(Durability::PowerFailure));
+        assert!(matches!(outcome, Ok(Outcome::Flushed(_))), "{outcome:?}");
+        acknowledged.push((offset, bytes));
+        if let Some(loss) = lost(&shadow, &acknowledged) {
+            return Some(format!("round {round}: {loss}"));
+        }
+    }
+    None
+}
+
+#[test]
+fn what_was_written_past_the_cpu_survives_once_it_is_named() {
+    for kind in KINDS {
+        assert_eq!(loss_past_the_cpu(kind, true), None, "{kind}");
+        assert!(loss_past_the_cpu(kind, false).is_some(), "{kind}: a flush by message knows only what passed the CPU");
+    }
+}

@@ -94,6 +94,15 @@ fn the_conversation_is_as_it_was() {
 }
 
 #[test]
+fn a_write_back_is_as_it_was() {
+    let mut pair = Pair::new(settings(false));
+    pair.wires[0].log.clear();
+    pair.post_as(0, Operation::WriteBack { key: KEY, offset: 4096, len_bytes: 100 }, Signal::OnError, 0);
+    pair.run();
+    compare("write_back", &pair.wires[0].log);
+}
+
+#[test]
 fn refusals_are_as_they_were() {
     let mut pair = Pair::new(settings(false));
     pair.wires[1].log.clear();

@@ -50,9 +50,12 @@ fn ranges_outside_the_region_are_refused_with_what_was_asked_and_the_limit() {
     for (offset, len) in ranges {
         let bytes = vec![0; len];
         let len_bytes = len as u64;
-        for operation in
-            [write(offset, &bytes), read(offset, len), Operation::Flush { key: KEY, offset, len_bytes, level }]
-        {
+        for operation in [
+            write(offset, &bytes),
+            read(offset, len),
+            Operation::Flush { key: KEY, offset, len_bytes, level },
+            Operation::WriteBack { key: KEY, offset, len_bytes },
+        ] {
             let error = refused(anonymous(), Access::READ, operation, Refusal::OutOfBounds);
             let refusal = Refusal::OutOfBounds;
             assert_eq!(error, OperationError::Refused { refusal, offset, len_bytes, limit: REGION_BYTES });
@@ -284,7 +287,7 @@ fn a_corrupt_payload_is_refused_with_its_operation() {
 #[test]
 fn every_refusal_and_flush_outcome_survives_the_wire() {
     let known: Vec<Refusal> = (0..=255).filter_map(Refusal::from_wire).collect();
-    assert_eq!(known.len(), 14);
+    assert_eq!(known.len(), 15);
     assert!(known.iter().enumerate().all(|(index, refusal)| *refusal as usize == index + 1));
     assert!(known.iter().all(|refusal| !refusal.to_string().is_empty()));
     let valid = (0..1_u32 << 26).step_by(1).filter(|number| number & 0xF8_F8_F8 == 0);

@@ -184,7 +184,7 @@ fn headers_that_no_peer_makes() {
         (sealed(&|header| header[1] |= 0x80), "reserved"),
         (sealed(&|header| header[3] = 1), "reserved"),
     ];
-    let known = [1, 2, 3, 4, 5, 6, 7, 0x40, 0x41, 0x80, 0x81, 0xF0, 0xF1];
+    let known = [1, 2, 3, 4, 5, 6, 7, 8, 0x40, 0x41, 0x80, 0x81, 0xF0, 0xF1];
     wrong.extend(
         (0..=255)
             .filter(|opcode| !known.contains(opcode))
