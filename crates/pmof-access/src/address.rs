@@ -1,6 +1,11 @@
-//! Addresses of the access layer: `tcp://HOST:PORT`.
+//! Addresses of the access layer.
 
-use std::{fmt, str::FromStr};
+use std::{
+    fmt, io,
+    net::{SocketAddr, ToSocketAddrs},
+    path::{Path, PathBuf},
+    str::FromStr,
+};
 
 use crate::AddressError;
 
@@ -10,25 +15,137 @@ use crate::AddressError;
 pub enum Transport {
     /// A TCP connection; the target's CPU serves it.
     Tcp,
+    /// Memory shared by processes of one host, found through a Unix socket.
+    Shm,
+    /// RDMA verbs: `InfiniBand`, `RoCE`, iWARP.
+    Verbs,
+}
+
+impl Transport {
+    /// Every transport.
+    pub const ALL: [Self; 3] = [Self::Tcp, Self::Shm, Self::Verbs];
+
+    /// The scheme of its addresses.
+    pub fn scheme(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Shm => "shm",
+            Self::Verbs => "verbs",
+        }
+    }
 }
 
 impl fmt::Display for Transport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Tcp => "tcp",
-        })
+        f.pad(self.scheme())
     }
 }
 
-/// A transport, a host and a port.
+/// Where a target listens, once names are resolved.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Location {
+    /// An IP address and a port; 0 picks a free one when listening.
+    Ip(SocketAddr),
+    /// The path of a Unix socket.
+    Path(PathBuf),
+}
+
+impl Location {
+    /// The IP address and port, where there is one.
+    pub fn socket_address(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Ip(address) => Some(*address),
+            Self::Path(_) => None,
+        }
+    }
+
+    /// The port; 0 where there is none.
+    pub fn port(&self) -> u16 {
+        self.socket_address().map_or(0, |address| address.port())
+    }
+}
+
+impl From<SocketAddr> for Location {
+    fn from(address: SocketAddr) -> Self {
+        Self::Ip(address)
+    }
+}
+
+impl From<&Location> for Location {
+    fn from(location: &Location) -> Self {
+        location.clone()
+    }
+}
+
+impl From<&Path> for Location {
+    fn from(path: &Path) -> Self {
+        Self::Path(path.to_owned())
+    }
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ip(address) => address.fmt(f),
+            Self::Path(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// A transport and where to find the target: `tcp://HOST:PORT`, `verbs://HOST:PORT` or `shm://PATH`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
     /// The transport.
     pub transport: Transport,
-    /// Host name or numeric address, IPv6 without brackets.
-    pub host: String,
-    /// TCP port; 0 picks a free one when listening.
-    pub port: u16,
+    /// Where the target is.
+    pub place: Place,
+}
+
+/// Where a target is, as people write it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// A host name or numeric address (IPv6 without brackets) and a port; 0 picks a free one when listening.
+    Host {
+        /// Name or address.
+        host: String,
+        /// Port.
+        port: u16,
+    },
+    /// The path of a Unix socket, absolute.
+    Path(PathBuf),
+}
+
+impl Place {
+    /// What has to be resolved: the host's name, or the path.
+    pub(crate) fn host(&self) -> String {
+        match self {
+            Self::Host { host, .. } => host.clone(),
+            Self::Path(path) => path.display().to_string(),
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Host { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Self::Host { host, port } => write!(f, "{host}:{port}"),
+            Self::Path(path) => path.display().fmt(f),
+        }
+    }
+}
+
+impl Address {
+    /// The addresses that the name stands for: at least one.
+    pub fn resolve(&self) -> io::Result<Vec<Location>> {
+        match &self.place {
+            Place::Path(path) => Ok(vec![Location::Path(path.clone())]),
+            Place::Host { host, port } => {
+                let found: Vec<_> = (host.as_str(), *port).to_socket_addrs()?.map(Location::Ip).collect();
+                if found.is_empty() { Err(io::ErrorKind::NotFound.into()) } else { Ok(found) }
+            }
+        }
+    }
 }
 
 impl FromStr for Address {
@@ -36,10 +153,15 @@ impl FromStr for Address {
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
         let (scheme, rest) = text.split_once("://").ok_or_else(|| AddressError::NoScheme { text: text.to_owned() })?;
-        let transport = match scheme {
-            "tcp" => Transport::Tcp,
-            _ => return Err(AddressError::UnknownTransport { scheme: scheme.to_owned() }),
-        };
+        let transport = Transport::ALL.into_iter().find(|transport| transport.scheme() == scheme);
+        let transport = transport.ok_or_else(|| AddressError::UnknownTransport { scheme: scheme.to_owned() })?;
+        if transport == Transport::Shm {
+            let path = PathBuf::from(rest);
+            if !path.is_absolute() || rest.ends_with('/') {
+                return Err(AddressError::BadPath { text: text.to_owned() });
+            }
+            return Ok(Self { transport, place: Place::Path(path) });
+        }
         let bad = || AddressError::BadHostPort { text: text.to_owned() };
         let (host, port) = rest.rsplit_once(':').ok_or_else(bad)?;
         let host = match host.strip_prefix('[') {
@@ -51,18 +173,14 @@ impl FromStr for Address {
         if host.is_empty() || host.contains('/') || !numeric {
             return Err(bad());
         }
-        Ok(Self { transport, host: host.to_owned(), port: port.parse().map_err(|_| bad())? })
+        let place = Place::Host { host: host.to_owned(), port: port.parse().map_err(|_| bad())? };
+        Ok(Self { transport, place })
     }
 }
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { transport, host, port } = self;
-        if host.contains(':') {
-            write!(f, "{transport}://[{host}]:{port}")
-        } else {
-            write!(f, "{transport}://{host}:{port}")
-        }
+        write!(f, "{}://{}", self.transport, self.place)
     }
 }
 
@@ -72,7 +190,13 @@ mod tests {
 
     #[test]
     fn addresses_round_trip() {
-        for text in ["tcp://127.0.0.1:7204", "tcp://localhost:0", "tcp://[::1]:65535"] {
+        for text in [
+            "tcp://127.0.0.1:7204",
+            "tcp://localhost:0",
+            "tcp://[::1]:65535",
+            "verbs://10.0.0.1:1",
+            "shm:///run/a.sock",
+        ] {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
         }
     }
@@ -81,7 +205,10 @@ mod tests {
     fn wrong_addresses_say_which_rule() {
         let parse = |text: &str| text.parse::<Address>().unwrap_err();
         assert!(matches!(parse("127.0.0.1:1"), AddressError::NoScheme { .. }));
-        assert!(matches!(parse("verbs://a:1"), AddressError::UnknownTransport { .. }));
+        assert!(matches!(parse("rds://a:1"), AddressError::UnknownTransport { .. }));
+        for text in ["shm://", "shm://run/a.sock", "shm:///run/"] {
+            assert!(matches!(parse(text), AddressError::BadPath { .. }), "{text}");
+        }
         for text in [
             "tcp://a",
             "tcp://:1",

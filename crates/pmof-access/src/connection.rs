@@ -1,13 +1,14 @@
 //! Connections: posting operations, and what happens to the connection itself.
 
 use std::{
+    borrow::Cow,
     net::SocketAddr,
     ops::RangeBounds,
     sync::{Arc, MutexGuard},
     time::Duration,
 };
 
-use pmof_mem::Durability;
+use pmof_mem::{Durability, Promise};
 use pmof_proto::{
     Access, ConnectionError, DescriptorError, Event, Operation, Payload, PostError, Refusal, Signal, Ticket,
 };
@@ -16,6 +17,7 @@ use crate::{
     CompletionQueue, ConnectionId, Method, RegionSlice, RemoteRegion,
     link::{BORROW_MIN_BYTES, Link, LinkCore},
     region::resolve,
+    request::{Data, Request},
 };
 
 /// Bytes that held batches may keep waiting: enough to fill system calls, little enough to keep the wire busy.
@@ -34,6 +36,15 @@ pub enum Source<'a> {
 impl<'a, B: AsRef<[u8]> + ?Sized> From<&'a B> for Source<'a> {
     fn from(bytes: &'a B) -> Self {
         Self::Bytes(bytes.as_ref())
+    }
+}
+
+impl<'a> From<Source<'a>> for Data<'a> {
+    fn from(source: Source<'a>) -> Self {
+        match source {
+            Source::Bytes(bytes) => Self::Borrowed(bytes),
+            Source::Region(slice) => Self::Slice(slice),
+        }
     }
 }
 
@@ -62,6 +73,7 @@ pub enum ConnectionEvent {
 pub struct Connection {
     link: Arc<Link>,
     queue: CompletionQueue,
+    receive_queue: Option<CompletionQueue>,
     peer_address: Option<SocketAddr>,
     private_data: Vec<u8>,
 }
@@ -70,10 +82,11 @@ impl Connection {
     pub(crate) fn new(
         link: Arc<Link>,
         queue: CompletionQueue,
+        receive_queue: Option<CompletionQueue>,
         peer_address: Option<SocketAddr>,
         private_data: Vec<u8>,
     ) -> Self {
-        Self { link, queue, peer_address, private_data }
+        Self { link, queue, receive_queue, peer_address, private_data }
     }
 
     /// The connection's name in completions.
@@ -91,9 +104,14 @@ impl Connection {
         &self.private_data
     }
 
-    /// The queue that collects this connection's outcomes.
+    /// The queue that collects this connection's outcomes, but for those of receives where these have their own.
     pub fn queue(&self) -> &CompletionQueue {
         &self.queue
+    }
+
+    /// The queue that collects the outcomes of this connection's receives.
+    pub fn receive_queue(&self) -> &CompletionQueue {
+        self.receive_queue.as_ref().unwrap_or(&self.queue)
     }
 
     /// Reads a descriptor of the other side's memory.
@@ -103,28 +121,40 @@ impl Connection {
 
     /// True while operations may be posted.
     pub fn is_established(&self) -> bool {
-        self.link.lock().endpoint.is_established()
+        let core = self.link.lock();
+        core.endpoint.is_established() && !core.is_closing()
     }
 
     /// Why the connection ended, if it has.
     pub fn ended(&self) -> Option<ConnectionError> {
-        self.link.lock().endpoint.ended().cloned()
+        let core = self.link.lock();
+        core.endpoint.ended().cloned().or_else(|| core.is_closing().then_some(ConnectionError::ClosedHere))
     }
 
     /// Operations posted whose outcome is not known.
     pub fn outstanding(&self) -> usize {
-        self.link.lock().endpoint.outstanding()
+        self.link.lock().outstanding()
     }
 
-    /// How flushes of this connection reach the target's persistence domain.
-    pub fn flush_method(&self) -> Method {
-        Method::SendAfterWrite
+    /// How a flush of `region` to `level` would get there, and the promise behind it: the cheapest method that both sides
+    /// can do, or the one that the options of the connection name.
+    pub fn flush_method(&self, region: &RemoteRegion, level: Durability) -> Result<(Method, Promise), PostError> {
+        self.link.lock().flush_method(region, level)
+    }
+
+    /// Waits, at most `timeout`, until it is known how operations on `region` go. False when the time is up.
+    ///
+    /// Over shm a region is mapped when it is first used; until then operations are messages to the target's CPU, and
+    /// [`Method::LocalWriteBack`] is not to be had. Nothing needs this but a caller who wants to be one-sided from the first
+    /// operation on, or who forces that method. Other transports know at once.
+    pub fn prepare(&self, region: &RemoteRegion, timeout: Duration) -> bool {
+        self.queue.wait_until(timeout, || self.link.lock().is_settled(region).then_some(())).is_some()
     }
 
     /// Drives the queue until an operation can be posted again, at most `timeout`. False when the time is up; true also
     /// when the connection has ended, which posting then tells.
     pub fn wait_send_room(&self, timeout: Duration) -> bool {
-        self.queue.wait_until(timeout, || self.link.lock().endpoint.has_room().then_some(())).is_some()
+        self.queue.wait_until(timeout, || self.link.lock().has_room().then_some(())).is_some()
     }
 
     /// Starts a batch: what is posted in it goes out together when it is submitted or dropped.
@@ -160,9 +190,18 @@ impl Connection {
     }
 
     /// Posts a receive for the next message that has none; `context` comes back with its completion.
+    ///
+    /// # Errors
+    /// [`PostError::SharedReceives`] where the connection takes its receives from a shared queue.
     pub fn receive(&self, into: RegionSlice, context: u64) -> Result<Ticket, PostError> {
         let mut batch = self.batch();
-        batch.core.endpoint.post_receive(into.0, context)
+        if batch.core.is_closing() {
+            return Err(PostError::NotConnected(ConnectionError::ClosedHere));
+        }
+        let posted = batch.core.endpoint.post_receive(into.local, context);
+        // A message that is there already takes it now, and no event of the wire follows.
+        batch.core.take_finished_here();
+        posted
     }
 
     /// The next event, waiting for it at most `timeout`.
@@ -170,10 +209,11 @@ impl Connection {
         self.queue.wait_until(timeout, || self.link.lock().events.pop_front().map(event_of))
     }
 
-    /// Closes in order: what was posted is still sent; outcomes not yet known stay unknown. Does not wait.
+    /// Closes in order: what was posted is still sent, but for messages for which the other side has no room and what was
+    /// posted after them; outcomes not yet known stay unknown. Does not wait.
     pub fn disconnect(&self) {
         let mut core = self.link.lock();
-        core.endpoint.disconnect();
+        core.disconnect();
         self.settle(&mut core);
     }
 
@@ -202,7 +242,13 @@ impl Connection {
         if ended {
             core.drive(|| driver.now());
         }
-        if driver.collect(self.link.id, core) || ended {
+        let has_finished = core.has_finished_here();
+        // A thread of its own may be asleep. Without one the caller takes outcomes one at a time: what it leaves counts
+        // against its send queue.
+        if has_finished && (driver.signal().is_some() || !driver.has_ready()) {
+            core.take_finished_here();
+        }
+        if driver.collect(self.link.id, core) || has_finished || ended {
             driver.tell();
         }
         core.update_interest();
@@ -262,8 +308,8 @@ impl Batch<'_> {
 
     /// Posts a read of the slice's length, from `offset` (bytes) of the region.
     pub fn read(&mut self, from: &RemoteRegion, offset: u64, into: RegionSlice) -> Result<Ticket, PostError> {
-        from.check(Access::READ, "remote reads", offset, into.0.len_bytes)?;
-        self.post(Operation::Read { key: from.key(), offset, into: into.0 })
+        from.check(Access::READ, "remote reads", offset, into.local.len_bytes)?;
+        self.post(Request::Read { from: Cow::Borrowed(from), offset, into })
     }
 
     /// Posts a flush: brings all earlier writes of this connection in the range to `level`.
@@ -275,14 +321,14 @@ impl Batch<'_> {
     ) -> Result<Ticket, PostError> {
         let (offset, len_bytes) = resolve(range, region.len_bytes())?;
         region.check_flush(level)?;
-        self.post(Operation::Flush { key: region.key(), offset, len_bytes, level })
+        self.post(Request::Flush { region: Cow::Borrowed(region), offset, len_bytes, level })
     }
 
     /// Posts an atomic write of 8 bytes (`value` as little-endian) at an offset divisible by 8: whole or not at all, also
     /// in a crash.
     pub fn atomic_write(&mut self, to: &RemoteRegion, offset: u64, value: u64) -> Result<Ticket, PostError> {
         check_atomic(to, Access::WRITE, "remote writes", offset)?;
-        self.post(Operation::AtomicWrite { key: to.key(), offset, value })
+        self.post(Request::AtomicWrite { to: Cow::Borrowed(to), offset, value })
     }
 
     /// Posts a compare-and-swap of 8 bytes; completes with the number that was there.
@@ -294,18 +340,18 @@ impl Batch<'_> {
         new: u64,
     ) -> Result<Ticket, PostError> {
         check_atomic(at, Access::ATOMIC, "remote atomic operations", offset)?;
-        self.post(Operation::CompareAndSwap { key: at.key(), offset, expected, new })
+        self.post(Request::CompareAndSwap { at: Cow::Borrowed(at), offset, expected, new })
     }
 
     /// Posts a wrapping addition to 8 bytes; completes with the number that was there.
     pub fn fetch_and_add(&mut self, at: &RemoteRegion, offset: u64, addend: u64) -> Result<Ticket, PostError> {
         check_atomic(at, Access::ATOMIC, "remote atomic operations", offset)?;
-        self.post(Operation::FetchAndAdd { key: at.key(), offset, addend })
+        self.post(Request::FetchAndAdd { at: Cow::Borrowed(at), offset, addend })
     }
 
     /// Posts a message.
     pub fn send<'a>(&mut self, from: impl Into<Source<'a>>) -> Result<Ticket, PostError> {
-        self.post_payload(from.into(), |payload| Operation::Send { payload, immediate: None })
+        self.post(Request::Send { data: from.into().into(), immediate: None })
     }
 
     /// Posts a message that hands `immediate` to its receive.
@@ -314,7 +360,7 @@ impl Batch<'_> {
         from: impl Into<Source<'a>>,
         immediate: u32,
     ) -> Result<Ticket, PostError> {
-        self.post_payload(from.into(), |payload| Operation::Send { payload, immediate: Some(immediate) })
+        self.post(Request::Send { data: from.into().into(), immediate: Some(immediate) })
     }
 
     /// Sends what was posted. Dropping the batch does the same.
@@ -333,41 +379,32 @@ impl Batch<'_> {
         from: Source<'_>,
         immediate: Option<u32>,
     ) -> Result<Ticket, PostError> {
-        let len_bytes = match &from {
-            Source::Bytes(bytes) => bytes.len() as u64,
-            Source::Region(slice) => slice.0.len_bytes,
-        };
-        to.check(Access::WRITE, "remote writes", offset, len_bytes)?;
-        let key = to.key();
-        self.post_payload(from, |payload| Operation::Write { key, offset, payload, immediate })
-    }
-
-    fn post_payload<'a>(
-        &mut self,
-        from: Source<'a>,
-        operation: impl FnOnce(Payload<'a>) -> Operation<'a>,
-    ) -> Result<Ticket, PostError> {
-        match from {
-            Source::Region(slice) => self.post(operation(Payload::Local(slice.0))),
-            Source::Bytes(bytes) => {
-                let large = bytes.len() >= BORROW_MIN_BYTES;
-                let operation = operation(Payload::Inline(bytes));
-                // A message may have to wait for room at the other side, so it is always copied.
-                let message = matches!(operation, Operation::Send { .. } | Operation::Write { immediate: Some(_), .. });
-                if !large || message || !self.core.endpoint.may_borrow() {
-                    return self.post(operation);
-                }
-                let Operation::Write { key, offset, .. } = operation else { return self.post(operation) };
-                let payload = Payload::Borrowed(bytes);
-                let ticket = self.post(Operation::Write { key, offset, payload, immediate: None })?;
-                self.core.send_borrowed(bytes);
-                Ok(ticket)
-            }
+        let data = Data::from(from);
+        to.check(Access::WRITE, "remote writes", offset, data.len_bytes())?;
+        if immediate.is_none()
+            && let Some(ticket) = self.core.write_straight((to, offset), &data, self.signal, self.context)
+        {
+            return Ok(ticket);
         }
+        self.post(Request::Write { to: Cow::Borrowed(to), offset, data, immediate })
     }
 
-    fn post(&mut self, operation: Operation<'_>) -> Result<Ticket, PostError> {
-        self.core.endpoint.post(operation, self.signal, self.context)
+    #[expect(clippy::needless_pass_by_value, reason = "every caller makes the request for this call")]
+    fn post(&mut self, request: Request<'_>) -> Result<Ticket, PostError> {
+        if self.core.has_lane() {
+            return self.core.post_to_lane(&request, self.signal, self.context);
+        }
+        if let Request::Write { to, offset, data: Data::Borrowed(bytes), immediate: None } = &request
+            && bytes.len() >= BORROW_MIN_BYTES
+            && self.core.endpoint.may_borrow()
+        {
+            let payload = Payload::Borrowed(bytes);
+            let operation = Operation::Write { key: to.key(), offset: *offset, payload, immediate: None };
+            let ticket = self.core.endpoint.post(operation, self.signal, self.context)?;
+            self.core.send_borrowed(bytes);
+            return Ok(ticket);
+        }
+        self.core.endpoint.post(request.as_operation(), self.signal, self.context)
     }
 }
 
@@ -376,7 +413,7 @@ impl Drop for Batch<'_> {
         let driver = &self.connection.queue.shared.driver;
         if !self.held {
             self.core.flush_output();
-        } else if driver.signal().is_some() || driver.asks_epoll() {
+        } else if self.core.has_output() && (driver.signal().is_some() || driver.asks_epoll()) {
             // Nobody polls a queue that has a thread, and one with many connections polls those that are ready.
             self.core.watch_output();
         }

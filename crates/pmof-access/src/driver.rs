@@ -2,22 +2,22 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    os::fd::OwnedFd,
+    os::fd::{AsFd, OwnedFd},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
-use pmof_proto::Ticket;
+use pmof_proto::{Completion as ProtoCompletion, OperationKind, Ticket};
 
 use crate::{
     Completion, ConnectionId, SetupError,
     clock::Clock,
     error::system,
     link::{Link, LinkCore},
-    poller::Poller,
+    poller::{Interest, Poller},
     rest::Rest,
 };
 
@@ -25,7 +25,7 @@ use crate::{
 const DIRECT_MAX: usize = 4;
 
 /// How often a queue with one connection tries it in one turn.
-const LONE_TRIES: usize = 4;
+pub(crate) const LONE_TRIES: usize = 4;
 
 /// Longest time between two looks at the clock on behalf of the connections while someone polls: little against every
 /// limit of time, and so seldom that thousands of connections cost nothing.
@@ -42,9 +42,22 @@ pub(crate) fn next_link_id() -> u64 {
     NEXT_ID.fetch_add(1, Ordering::Relaxed)
 }
 
+/// Turns in which nothing moves, after which a device is asked to announce what happens next instead of being looked at
+/// in every turn.
+const IDLE_TURNS_MAX: u32 = 64;
+
+/// A connection whose device announces nothing for the time being, and for how many turns nothing has moved on it.
+#[derive(Debug)]
+struct Polled {
+    link: Arc<Link>,
+    idle_turns: u32,
+}
+
 #[derive(Debug, Default)]
 struct Links {
     by_id: BTreeMap<u64, Arc<Link>>,
+    /// Of them, where there are too many to look at all of them: those that epoll does not report.
+    polled: Vec<Polled>,
     ticked_at: Duration,
 }
 
@@ -54,12 +67,18 @@ pub(crate) struct Driver {
     poller: Option<Arc<Poller>>,
     links: Mutex<Links>,
     ready: Mutex<VecDeque<Completion>>,
+    /// Connections whose messages may take a receive that was posted while they were locked.
+    woken: Mutex<Vec<Arc<Link>>>,
+    has_woken: AtomicBool,
     /// Connection requests that await a decision, with their private data.
     requests: Mutex<VecDeque<(u64, Vec<u8>)>>,
     /// Someone wants the thread that waits to look up.
     interrupted: AtomicBool,
     /// Set while there are outcomes, where a thread of its own drives.
     signal: Option<ReadySignal>,
+    /// Else set while there are outcomes that someone else brought, where there is someone else: watched by the poller,
+    /// since what they were made of shows there no more.
+    brought: OnceLock<ReadySignal>,
     rest: Rest,
 }
 
@@ -67,6 +86,27 @@ pub(crate) struct Driver {
 #[derive(Debug)]
 pub(crate) struct ReadySignal {
     pub(crate) fd: OwnedFd,
+    /// Whether it is readable; changed under the lock of the ready list.
+    pub(crate) is_set: AtomicBool,
+}
+
+/// Has a device's connection looked at in every turn.
+fn poll_again(polled: &mut Vec<Polled>, link: &Arc<Link>) {
+    match polled.iter_mut().find(|polled| polled.link.id == link.id) {
+        Some(polled) => polled.idle_turns = 0,
+        None => polled.push(Polled { link: Arc::clone(link), idle_turns: 0 }),
+    }
+}
+
+impl Links {
+    fn forget(&mut self, closed: &[u64]) {
+        for id in closed {
+            self.by_id.remove(id);
+        }
+        if !closed.is_empty() {
+            self.polled.retain(|polled| !closed.contains(&polled.link.id));
+        }
+    }
 }
 
 impl Driver {
@@ -80,9 +120,12 @@ impl Driver {
             poller,
             links: Mutex::default(),
             ready: Mutex::default(),
+            woken: Mutex::default(),
+            has_woken: AtomicBool::new(false),
             requests: Mutex::default(),
             interrupted: AtomicBool::new(false),
             signal,
+            brought: OnceLock::new(),
             rest: Rest::default(),
         });
         if let Clock::Virtual(network) = clock {
@@ -102,8 +145,36 @@ impl Driver {
     /// Takes a connection over.
     pub(crate) fn add(&self, link: &Arc<Link>) -> Result<(), SetupError> {
         link.watch(self.poller.as_ref()).map_err(system("epoll_ctl"))?;
-        self.lock_links().by_id.insert(link.id, Arc::clone(link));
+        self.insert(link);
+        Ok(())
+    }
+
+    /// Drives a connection that another driver drives too.
+    pub(crate) fn add_too(&self, link: &Arc<Link>) -> Result<(), SetupError> {
+        link.watch_too(self.poller.as_ref()).map_err(system("epoll_ctl"))?;
+        self.insert(link);
+        Ok(())
+    }
+
+    fn insert(&self, link: &Arc<Link>) {
+        let mut links = self.lock_links();
+        links.by_id.insert(link.id, Arc::clone(link));
+        if link.announces_on_demand {
+            links.polled.push(Polled { link: Arc::clone(link), idle_turns: 0 });
+        }
+        drop(links);
         self.tell();
+    }
+
+    /// Has whoever waits for the file descriptor see what others than this driver bring.
+    pub(crate) fn show_brought(&self) -> Result<(), SetupError> {
+        if let (Some(poller), None, None) = (&self.poller, &self.signal, self.brought.get()) {
+            let signal = ReadySignal::new()?;
+            // No connection has the number 0.
+            poller.add(signal.fd.as_fd(), 0, Interest { input: true, output: false }).map_err(system("epoll_ctl"))?;
+            // If another thread was faster, this one is closed, and so no longer watched.
+            let _ = self.brought.set(signal);
+        }
         Ok(())
     }
 
@@ -117,7 +188,10 @@ impl Driver {
 
     /// Gives a connection up, for another driver.
     pub(crate) fn remove(&self, id: u64) -> Option<Arc<Link>> {
-        let link = self.lock_links().by_id.remove(&id)?;
+        let mut links = self.lock_links();
+        let link = links.by_id.remove(&id)?;
+        links.polled.retain(|polled| polled.link.id != id);
+        drop(links);
         link.lock().unwatch();
         Some(link)
     }
@@ -130,6 +204,11 @@ impl Driver {
     /// True if connections that epoll does not report are not looked at (or if that is not known just now).
     pub(crate) fn asks_epoll(&self) -> bool {
         self.links.try_lock().map_or(true, |links| links.by_id.len() > DIRECT_MAX)
+    }
+
+    /// True if finished operations are known that nobody has taken.
+    pub(crate) fn has_ready(&self) -> bool {
+        !self.lock_ready().is_empty()
     }
 
     /// The next finished operation that is known already.
@@ -162,9 +241,16 @@ impl Driver {
 
     fn show_ready(&self, ready: &VecDeque<Completion>) {
         if ready.is_empty()
-            && let Some(signal) = &self.signal
+            && let Some(signal) = self.signal.as_ref().or_else(|| self.brought.get())
         {
             signal.clear();
+        }
+    }
+
+    /// Makes the file descriptor readable. The ready list is locked.
+    fn show(&self) {
+        if let Some(signal) = self.signal.as_ref().or_else(|| self.brought.get()) {
+            signal.set();
         }
     }
 
@@ -180,27 +266,64 @@ impl Driver {
         }
     }
 
+    /// A receive was posted that a waiting message of the connection may take.
+    pub(crate) fn match_shared(&self, link: &Arc<Link>) {
+        if let Some(mut core) = link.try_lock() {
+            self.match_locked(link, &mut core);
+        } else {
+            // Someone posts on it, perhaps this very thread in a batch, or drives it: whoever drives it next sees to it.
+            self.lock_woken().push(Arc::clone(link));
+            self.has_woken.store(true, Ordering::SeqCst);
+            let _ready = self.lock_ready();
+            self.show();
+        }
+        self.tell();
+    }
+
+    fn match_locked(&self, link: &Link, core: &mut LinkCore) {
+        core.match_shared(|| self.now());
+        core.tell_both();
+        self.bring_all(link.id, core, None, true);
+    }
+
+    /// Sees to the connections that were locked when a receive was posted. True if there were any.
+    fn take_woken(&self) -> bool {
+        let mut any = false;
+        let mut woken = std::mem::take(&mut *self.lock_woken());
+        self.has_woken.store(false, Ordering::SeqCst);
+        woken.retain(|link| {
+            let Some(mut core) = link.try_lock() else { return true };
+            self.match_locked(link, &mut core);
+            any = true;
+            false
+        });
+        if !woken.is_empty() {
+            self.lock_woken().append(&mut woken);
+            self.has_woken.store(true, Ordering::SeqCst);
+        }
+        self.show_ready(&self.lock_ready());
+        any
+    }
+
     /// Moves what can be moved without waiting. True if anything moved.
     pub(crate) fn drive(&self) -> bool {
-        self.drive_at(self.now())
+        self.drive_at(self.now(), LONE_TRIES)
     }
 
     /// As [`drive`](Self::drive), for a caller who has just looked at the clock: doing it again would take a third of a
     /// turn in which nothing moves.
-    pub(crate) fn drive_at(&self, now: Duration) -> bool {
+    ///
+    /// `lone_tries`: how often a lone connection is tried.
+    pub(crate) fn drive_at(&self, now: Duration, lone_tries: usize) -> bool {
+        let mut moved = self.has_woken.load(Ordering::SeqCst) && self.take_woken();
         // Another thread that drives does this thread's work too.
-        let Ok(mut links) = self.links.try_lock() else { return false };
-        let mut moved = false;
+        let Ok(mut links) = self.links.try_lock() else { return moved };
         let mut closed = Vec::new();
         match &self.poller {
-            Some(poller) if links.by_id.len() > DIRECT_MAX => poller.ready(|id| {
-                if let Some(link) = links.by_id.get(&id) {
-                    moved |= self.drive_link(link, &mut closed);
-                }
-            }),
+            Some(poller) if links.by_id.len() > DIRECT_MAX => moved |= self.drive_many(poller, &mut links, &mut closed),
             _ => {
                 // A lone connection is tried several times: what it waits for is seen sooner than after a whole turn.
-                let tries = if links.by_id.len() == 1 { LONE_TRIES } else { 1 };
+                let tries = if links.by_id.len() == 1 { lone_tries } else { 1 };
                 for _ in 0..tries {
                     for link in links.by_id.values() {
                         moved |= self.drive_link(link, &mut closed);
@@ -211,9 +334,7 @@ impl Driver {
                 }
             }
         }
-        for id in closed {
-            links.by_id.remove(&id);
-        }
+        links.forget(&closed);
         if now.saturating_sub(links.ticked_at) >= TICK_PERIOD {
             moved |= self.tick(&mut links).1;
         }
@@ -224,9 +345,9 @@ impl Driver {
         moved
     }
 
-    /// Sleeps until something may have changed, at most until `until`. `is_done` is asked once more before the sleep, from
+    /// Sleeps until something may have changed, at most from `now` until `until`. `is_done` is asked once more before the sleep, from
     /// when on every change ends it.
-    pub(crate) fn rest(&self, until: Duration, is_done: &mut dyn FnMut() -> bool) {
+    pub(crate) fn rest(&self, now: Duration, until: Duration, is_done: &mut dyn FnMut() -> bool) {
         match (&self.clock, &self.poller) {
             (Clock::Virtual(network), _) => {
                 let (due, changed) = self.tick(&mut self.lock_links());
@@ -235,23 +356,57 @@ impl Driver {
                 }
             }
             (_, Some(_)) if self.rest.try_lead() => {
-                self.lead(until, is_done);
+                self.lead(now, until, is_done);
                 self.rest.stop_leading();
             }
-            _ => self.rest.follow(until.saturating_sub(self.now()), is_done),
+            _ => self.rest.follow(until.saturating_sub(now), is_done),
         }
     }
 
     /// Sleeps in the kernel, as the thread that leads.
-    pub(crate) fn lead(&self, until: Duration, is_done: &mut dyn FnMut() -> bool) {
+    pub(crate) fn lead(&self, now: Duration, until: Duration, is_done: &mut dyn FnMut() -> bool) {
         let Some(poller) = &self.poller else { return };
-        let (due, changed) = self.tick(&mut self.lock_links());
+        let mut links = self.lock_links();
+        let tick_at = links.ticked_at.saturating_add(TICK_PERIOD);
+        // Connections that were told the time just now are not told again before each of many short sleeps.
+        let (due, changed) = if now < tick_at { (Some(tick_at), false) } else { self.tick(&mut links) };
+        drop(links);
         if changed {
             return self.tell();
         }
-        let now = self.now();
         let until = due.map_or(until, |due| until.min(due));
-        self.rest.lead(poller, until.saturating_sub(now).min(SLEEP_MAX), is_done);
+        let brought = self.brought.get();
+        if let Some(brought) = brought {
+            let _ready = self.lock_ready();
+            // The sleeper looks at what is there already: that is not to keep it awake.
+            brought.clear();
+        }
+        self.rest.lead(poller, until.saturating_sub(now).min(SLEEP_MAX), &mut || is_done() || self.arm());
+        if let Some(brought) = brought
+            && let ready = self.lock_ready()
+            && !ready.is_empty()
+        {
+            brought.set();
+        }
+    }
+
+    /// Has devices announce what happens next. True if something happened already, or may have.
+    fn arm(&self) -> bool {
+        if self.has_woken.load(Ordering::SeqCst) {
+            return true;
+        }
+        let Ok(mut links) = self.links.try_lock() else { return true };
+        let Links { by_id, polled, .. } = &mut *links;
+        let mut happened = false;
+        // Every one is armed, whatever the first of them says: only those that are can be trusted to wake a sleeper.
+        for link in by_id.values().filter(|link| link.announces_on_demand) {
+            if link.try_lock().is_none_or(|mut core| core.arm()) {
+                happened = true;
+                // What it took in makes no event any more.
+                poll_again(polled, link);
+            }
+        }
+        happened
     }
 
     /// Ends the present wait, or else the next one.
@@ -294,21 +449,46 @@ impl Driver {
         for link in links.by_id.values() {
             let Some(mut core) = link.try_lock() else { continue };
             let (link_due, link_changed) = core.tick(now);
+            if link_changed {
+                core.tell_both();
+            }
             due = [due, link_due].into_iter().flatten().min();
             changed |= self.collect(link.id, &mut core) | link_changed;
             if core.is_closed() {
                 closed.push(link.id);
             }
         }
-        for id in closed {
-            links.by_id.remove(&id);
-        }
+        links.forget(&closed);
         (due, changed)
+    }
+
+    /// Drives the connections that epoll reports, and those that it knows nothing of.
+    fn drive_many(&self, poller: &Poller, links: &mut Links, closed: &mut Vec<u64>) -> bool {
+        let Links { by_id, polled, .. } = links;
+        let mut moved = false;
+        poller.ready(|id| {
+            let Some(link) = by_id.get(&id) else { return };
+            moved |= self.drive_link(link, closed);
+            if link.announces_on_demand {
+                poll_again(polled, link);
+            }
+        });
+        polled.retain_mut(|polled| {
+            let moved_here = self.drive_link(&polled.link, closed);
+            moved |= moved_here;
+            polled.idle_turns = if moved_here { 0 } else { polled.idle_turns + 1 };
+            // From when it is asked to announce, epoll reports it.
+            polled.idle_turns < IDLE_TURNS_MAX || polled.link.try_lock().is_none_or(|mut core| core.arm())
+        });
+        moved
     }
 
     fn drive_link(&self, link: &Link, closed: &mut Vec<u64>) -> bool {
         let Some(mut core) = link.try_lock() else { return false };
         let moved = core.drive(|| self.now());
+        if moved {
+            core.tell_both();
+        }
         self.collect(link.id, &mut core);
         if core.is_closed() {
             closed.push(link.id);
@@ -322,6 +502,10 @@ impl Driver {
             self.requests.lock().unwrap_or_else(PoisonError::into_inner).push_back((id, private_data));
         }
         let Some(first) = core.next_completion() else { return false };
+        if core.has_receive_driver() {
+            self.bring_all(id, core, Some(first), false);
+            return true;
+        }
         let mut ready = self.lock_ready();
         let was_empty = ready.is_empty();
         ready.push_back(Completion::new(ConnectionId(id), first));
@@ -334,6 +518,41 @@ impl Driver {
             signal.set();
         }
         true
+    }
+
+    /// Moves what a connection has finished to the drivers that it is for. `is_brought`: this driver's own threads did not
+    /// take it in.
+    fn bring_all(&self, id: u64, core: &mut LinkCore, first: Option<ProtoCompletion>, is_brought: bool) {
+        let drivers = core.drivers();
+        let mut next = first.or_else(|| core.next_completion());
+        while let Some(done) = next {
+            let is_receive = matches!(done.kind, OperationKind::Receive | OperationKind::ReceiveWriteImmediate);
+            let to = match &drivers {
+                None => Some(self),
+                // Where that queue is gone nobody waits for it.
+                Some([operations, receives]) => if is_receive { receives } else { operations }.as_deref(),
+            };
+            if let Some(to) = to {
+                to.bring(Completion::new(ConnectionId(id), done), is_brought || !std::ptr::eq(to, self));
+            }
+            next = core.next_completion();
+        }
+    }
+
+    fn bring(&self, done: Completion, is_brought: bool) {
+        let mut ready = self.lock_ready();
+        ready.push_back(done);
+        if is_brought || self.signal.is_some() {
+            self.show();
+        }
+        drop(ready);
+        if is_brought {
+            self.tell();
+        }
+    }
+
+    fn lock_woken(&self) -> MutexGuard<'_, Vec<Arc<Link>>> {
+        self.woken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock_links(&self) -> MutexGuard<'_, Links> {

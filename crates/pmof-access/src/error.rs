@@ -4,26 +4,35 @@ use std::{io, net::SocketAddr};
 
 use pmof_mem::MemError;
 use pmof_proto::{ConnectionError, Refusal};
+use pmof_verbs::VerbsError;
+
+use crate::{Location, Transport};
 
 /// Why an address was not understood.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AddressError {
     /// The text has no `scheme://`.
-    #[error("{text:?} is no address: write tcp://HOST:PORT")]
+    #[error("{text:?} is no address: write tcp://HOST:PORT, verbs://HOST:PORT or shm:///PATH")]
     NoScheme {
         /// What was given.
         text: String,
     },
     /// No such transport, or not in this version.
-    #[error("transport {scheme:?} is not available in this build; there is: tcp")]
+    #[error("there is no transport {scheme:?}; there are tcp, shm and verbs")]
     UnknownTransport {
         /// What was given.
         scheme: String,
     },
     /// Host or port is missing or wrong.
-    #[error("{text:?} lacks a host or a port between 0 and 65535: write tcp://HOST:PORT")]
+    #[error("{text:?} lacks a host or a port between 0 and 65535: write tcp://HOST:PORT or verbs://HOST:PORT")]
     BadHostPort {
+        /// What was given.
+        text: String,
+    },
+    /// The path of a shared-memory address is missing or relative.
+    #[error("{text:?} lacks the absolute path of a socket: write shm:///run/pmof.sock")]
+    BadPath {
         /// What was given.
         text: String,
     },
@@ -34,21 +43,40 @@ pub enum AddressError {
 #[non_exhaustive]
 pub enum SetupError {
     /// The address cannot be listened on.
-    #[error("cannot listen on {address}: {source}; choose another port, or 0 for a free one")]
+    #[error("cannot listen on {address}: {source}; {}", listen_mend(address))]
     Listen {
         /// The address.
-        address: SocketAddr,
+        address: Location,
         /// The kernel's answer.
         source: io::Error,
     },
-    /// There is no authentication, so only this machine may connect.
+    /// This transport has addresses of another kind.
+    #[error("{address} is no address of the transport {transport}")]
+    WrongAddress {
+        /// The address.
+        address: Location,
+        /// The transport.
+        transport: Transport,
+    },
+    /// There is no authentication, so only this machine may connect unless the operator trusts the network.
     #[error(
-        "will not listen on {address}: it can be reached from other machines and connections are not authenticated; use a loopback address and a tunnel such as ssh -L"
+        "will not listen on {address}: it can be reached from other machines and connections are not authenticated; use a loopback address and a tunnel such as ssh -L, or, where everybody who reaches this address may read and write its memory, say so (trust the network)"
     )]
     NotLoopback {
         /// The address.
         address: SocketAddr,
     },
+    /// A declaration that the device itself contradicts.
+    #[error(
+        "the declaration that inbound writes reach the persistence domain is wrong for {device}: it is a software device, whose inbound writes are copies made by the CPU and stay in its caches; leave it out"
+    )]
+    InboundContradicted {
+        /// The device.
+        device: String,
+    },
+    /// RDMA is not to be had, or not as asked.
+    #[error(transparent)]
+    Verbs(#[from] VerbsError),
     /// The operating system refused a resource.
     #[error("{call} failed: {source}; see the limits of open files and memory (ulimit -a)")]
     System {
@@ -131,6 +159,16 @@ pub enum RegisterError {
         /// The system's answer.
         source: io::Error,
     },
+    /// The device cannot reach the memory, for a reason that can be mended.
+    #[error(transparent)]
+    Device(#[from] pmof_verbs::RegisterError),
+}
+
+fn listen_mend(address: &Location) -> &'static str {
+    match address {
+        Location::Ip(_) => "choose another port, or 0 for a free one",
+        Location::Path(_) => "name a socket in a directory that exists and is this user's own",
+    }
 }
 
 pub(crate) fn system(call: &'static str) -> impl FnOnce(rustix::io::Errno) -> SetupError {

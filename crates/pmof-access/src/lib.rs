@@ -5,11 +5,24 @@
 //! promised across connections. An operation that the target refuses ends its connection, so that no later flush can
 //! vouch for it.
 //!
+//! Transports, the same interface on each:
+//!
+//! - [`Transport::Tcp`]: every operation is a message that the target's CPU carries out.
+//! - [`Transport::Shm`]: processes of one host. The initiator maps the target's memory, stores, and flushes by itself.
+//! - [`Transport::Verbs`]: RDMA devices carry out reads, writes, atomics and, where both have it, the flush. Memory that a
+//!   device cannot reach, and what devices lack, goes as messages over the same queue pair. The libraries of rdma-core are
+//!   loaded when first asked for; without them, or without a device, opening says what to install or set up.
+//! - [`sim`]: a network in one process, with a virtual clock and faults on demand.
+//!
+//! A flush uses the cheapest [`Method`] that gives the [`Durability`] asked for; [`Connection::flush_method`] tells which,
+//! [`ConnectOptions::method`] forces one. A flush covers what was posted before it. A plain write posted after it may take
+//! effect before the flush is done, over shm and verbs; an atomic write waits, except behind a read-after-write.
+//!
 //! ```
 //! use std::time::Duration;
 //! use pmof_access::{Access, Durability, Outcome, Peer, Progress, QueueOptions, Transport};
 //!
-//! let peer = Peer::open(Transport::Tcp);
+//! let peer = Peer::open(Transport::Tcp)?;
 //! // The target's side, here in the same process: a thread of its queue serves remote operations.
 //! let serving = peer.completion_queue(QueueOptions { progress: Progress::Thread, ..Default::default() })?;
 //! let memory = peer.allocate(4096, Access::WRITE | Access::READ | Access::FLUSH_VISIBLE)?;
@@ -35,8 +48,10 @@
 mod address;
 mod clock;
 mod connection;
+mod direct;
 mod driver;
 mod error;
+mod lane;
 mod link;
 mod listener;
 mod method;
@@ -44,11 +59,16 @@ mod peer;
 mod poller;
 mod queue;
 mod region;
+mod request;
 mod rest;
+mod shared;
+mod shm;
 pub mod sim;
+mod unwritten;
+mod verbs;
 mod wire;
 
-pub use address::{Address, Transport};
+pub use address::{Address, Location, Place, Transport};
 pub use connection::{Batch, Connection, ConnectionEvent, Source};
 pub use error::{AddressError, ConnectError, RegisterError, SetupError};
 pub use listener::{AcceptOptions, ConnectionRequest, DEFAULT_HANDSHAKE_TIMEOUT, ListenOptions, Listener};
@@ -59,5 +79,8 @@ pub use pmof_proto::{
     Access, Capabilities, ConnectionError, DESCRIPTOR_BYTES, DescriptorError, Flushed, OperationError, OperationKind,
     Outcome, PostError, Refusal, Settings, Signal, Ticket, limits,
 };
+pub use pmof_verbs::{DeviceInfo, VerbsError, devices as rdma_devices};
 pub use queue::{Completion, CompletionQueue, ConnectionId, DEFAULT_SPIN, Progress, QueueOptions, Waiting};
 pub use region::{Region, RegionSlice, RemoteRegion};
+pub use shared::SharedReceives;
+pub use verbs::{DeviceChoice, VerbsOptions};

@@ -4,14 +4,21 @@ use std::{
     collections::VecDeque,
     io,
     net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak},
     time::Duration,
 };
 
-use pmof_proto::{Completion as ProtoCompletion, ConnectionError, Endpoint, Event, InputPlace, OutputView};
+use pmof_mem::{Durability, Promise};
+use pmof_proto::{
+    Completion as ProtoCompletion, ConnectionError, Endpoint, Event, InputPlace, OutputView, PostError, Signal, Ticket,
+};
 
 use crate::{
+    Method, RemoteRegion,
+    driver::Driver,
+    lane::{Lane, Through, choose_method, ends_in_order},
     poller::{Interest, Poller},
+    request::{Data, Request},
     wire::Wire,
 };
 
@@ -35,6 +42,8 @@ pub(crate) const BORROW_MIN_BYTES: usize = 16 << 10;
 pub(crate) struct Link {
     pub(crate) id: u64,
     pub(crate) peer_address: Option<SocketAddr>,
+    /// Its descriptors show what happens only after they were asked to: it is a device's connection.
+    pub(crate) announces_on_demand: bool,
     core: Mutex<LinkCore>,
 }
 
@@ -52,6 +61,10 @@ enum Phase {
 pub(crate) struct LinkCore {
     pub(crate) endpoint: Endpoint,
     wire: Option<Box<dyn Wire>>,
+    /// Keeps the order where the wire has a direct way to the other side's memory.
+    lane: Option<Lane>,
+    /// The only method of flush that the application wants, if it wants one.
+    forced: Option<Method>,
     phase: Phase,
     loss_timeout: Duration,
     /// The socket took no more, or a thread that sleeps is to send what waits. Else output is not watched for: it goes out
@@ -59,6 +72,10 @@ pub(crate) struct LinkCore {
     blocked: bool,
     /// Where readiness is watched, and for what.
     watched: Option<(Arc<Poller>, u64, Interest)>,
+    /// Where it is watched too, for the same.
+    watched_too: Option<Arc<Poller>>,
+    /// Whose outcomes are those of operations, and those of receives, where these are two.
+    drivers: Option<Box<[Weak<Driver>; 2]>>,
     pub(crate) events: VecDeque<Event>,
     /// What the kernel said when the wire broke.
     pub(crate) wire_error: Option<io::Error>,
@@ -68,21 +85,27 @@ impl Link {
     pub(crate) fn new(
         id: u64,
         endpoint: Endpoint,
-        wire: Box<dyn Wire>,
+        mut wire: Box<dyn Wire>,
         loss_timeout: Duration,
         peer_address: Option<SocketAddr>,
     ) -> Arc<Self> {
+        let lane = wire.direct().map(|_| Lane::default());
+        let announces_on_demand = lane.is_some() && !wire.is_local();
         let core = LinkCore {
             endpoint,
             wire: Some(wire),
+            lane,
+            forced: None,
             phase: Phase::Open,
             loss_timeout,
             blocked: false,
             watched: None,
+            watched_too: None,
+            drivers: None,
             events: VecDeque::new(),
             wire_error: None,
         };
-        Arc::new(Self { id, peer_address, core: Mutex::new(core) })
+        Arc::new(Self { id, peer_address, announces_on_demand, core: Mutex::new(core) })
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, LinkCore> {
@@ -103,11 +126,28 @@ impl Link {
         let mut core = self.lock();
         core.unwatch();
         let interest = core.wanted_interest();
-        if let (Some(poller), Some(wire)) = (poller, &core.wire)
-            && let Some(fd) = wire.as_fd()
-        {
-            poller.add(fd, self.id, interest)?;
-            core.watched = Some((Arc::clone(poller), self.id, interest));
+        if let (Some(poller), Some(wire)) = (poller, &core.wire) {
+            self.add_to(poller, wire.as_ref(), interest)?;
+            core.watched = wire.as_fds()[0].is_some().then(|| (Arc::clone(poller), self.id, interest));
+        }
+        Ok(())
+    }
+
+    /// Watches the wire with this poller as well.
+    pub(crate) fn watch_too(&self, poller: Option<&Arc<Poller>>) -> Result<(), rustix::io::Errno> {
+        let mut core = self.lock();
+        if let (Some(poller), Some((.., interest)), Some(wire)) = (poller, &core.watched, &core.wire) {
+            self.add_to(poller, wire.as_ref(), *interest)?;
+            core.watched_too = Some(Arc::clone(poller));
+        }
+        Ok(())
+    }
+
+    fn add_to(&self, poller: &Poller, wire: &dyn Wire, interest: Interest) -> Result<(), rustix::io::Errno> {
+        for (fd, interest) in wire.as_fds().into_iter().zip([interest, Interest { output: false, ..interest }]) {
+            if let Some(fd) = fd {
+                poller.add(fd, self.id, interest)?;
+            }
         }
         Ok(())
     }
@@ -116,13 +156,15 @@ impl Link {
 impl LinkCore {
     /// Moves what can be moved without waiting. True if anything moved.
     pub(crate) fn drive(&mut self, now: impl Fn() -> Duration) -> bool {
-        let moved = match self.phase {
+        let mut moved = match self.phase {
             Phase::Open => self.drive_open(&now),
             Phase::Draining { until } => self.drain(now(), until),
             Phase::Closed => false,
         };
         while let Some(event) = self.endpoint.poll_event() {
             self.events.push_back(event);
+            // Whoever waits for it may sleep.
+            moved = true;
         }
         self.update_interest();
         moved
@@ -132,10 +174,163 @@ impl LinkCore {
     pub(crate) fn flush_output(&mut self) -> bool {
         let mut gathers = false;
         let moved = self.send_views(&mut gathers);
-        if gathers && let Some(wire) = &mut self.wire {
-            wire.gather(false);
+        if let Some(wire) = &mut self.wire {
+            if gathers {
+                wire.gather(false);
+            }
+            wire.submit();
         }
         moved
+    }
+
+    /// Outcomes of receives go to another driver than those of operations.
+    pub(crate) fn set_drivers(&mut self, operations: &Arc<Driver>, receives: &Arc<Driver>) {
+        self.drivers = Some(Box::new([Arc::downgrade(operations), Arc::downgrade(receives)]));
+    }
+
+    pub(crate) fn has_receive_driver(&self) -> bool {
+        self.drivers.is_some()
+    }
+
+    /// The driver of operations and that of receives, where these are two, as far as they are there.
+    pub(crate) fn drivers(&self) -> Option<[Option<Arc<Driver>>; 2]> {
+        self.drivers.as_deref().map(|drivers| drivers.each_ref().map(Weak::upgrade))
+    }
+
+    /// Where there are two drivers: whatever moved, those who wait on the other one look for themselves.
+    pub(crate) fn tell_both(&self) {
+        for driver in self.drivers().into_iter().flatten().flatten() {
+            driver.tell();
+        }
+    }
+
+    /// Brings messages that waited and receives of a shared queue together.
+    pub(crate) fn match_shared(&mut self, now: impl Fn() -> Duration) {
+        self.endpoint.match_shared();
+        self.advance_lane();
+        self.drive(now);
+    }
+
+    /// Closes in order, after what was posted.
+    pub(crate) fn disconnect(&mut self) {
+        if let Some((lane, through)) = self.lane_and_rest()
+            && lane.close_after_deferred(&through)
+        {
+            return;
+        }
+        self.endpoint.disconnect();
+    }
+
+    /// True once this side closed, although what was posted before may still have to go.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.lane.as_ref().is_some_and(Lane::is_closing)
+    }
+
+    /// True if operations are posted with [`post_to_lane`](Self::post_to_lane) instead of to the endpoint.
+    pub(crate) fn has_lane(&self) -> bool {
+        self.lane.is_some()
+    }
+
+    fn is_local(&self) -> bool {
+        self.wire.as_ref().is_some_and(|wire| wire.is_local())
+    }
+
+    /// True if bytes wait to be sent, or a device has yet to be handed what was posted.
+    pub(crate) fn has_output(&self) -> bool {
+        self.endpoint.output_view().is_some() || (self.has_lane() && !self.is_local())
+    }
+
+    /// True if operations finished when they were posted and wait to be taken in.
+    pub(crate) fn has_finished_here(&mut self) -> bool {
+        self.wire.as_mut().is_some_and(|wire| wire.is_local() && wire.direct().is_some_and(|direct| !direct.is_idle()))
+    }
+
+    /// Takes in those, and messages that found their receives.
+    pub(crate) fn take_finished_here(&mut self) {
+        self.advance_lane();
+    }
+
+    /// Whether it is known how the region is reached; asking has it found out.
+    pub(crate) fn is_settled(&mut self, region: &RemoteRegion) -> bool {
+        let is_over = self.endpoint.ended().is_some();
+        let is_settled = |wire: &mut Box<dyn Wire>| wire.direct().is_none_or(|direct| direct.is_settled(region));
+        is_over || self.wire.as_mut().is_none_or(is_settled)
+    }
+
+    /// Posts an operation; it goes out with the next [`flush_output`](Self::flush_output).
+    pub(crate) fn post_to_lane(
+        &mut self,
+        request: &Request<'_>,
+        signal: Signal,
+        context: u64,
+    ) -> Result<Ticket, PostError> {
+        if let Some((lane, mut through)) = self.lane_and_rest() {
+            return lane.post(&mut through, request, signal, context);
+        }
+        Err(self.not_connected())
+    }
+
+    /// The short cut for a write of checked rights and bounds. `None`: it has to be posted the long way.
+    pub(crate) fn write_straight(
+        &mut self,
+        to: (&RemoteRegion, u64),
+        data: &Data<'_>,
+        signal: Signal,
+        context: u64,
+    ) -> Option<Ticket> {
+        let (lane, mut through) = self.lane_and_rest()?;
+        lane.write_straight(&mut through, to, data, signal, context)
+    }
+
+    /// Operations posted whose outcome is not known.
+    pub(crate) fn outstanding(&self) -> usize {
+        self.lane.as_ref().map_or_else(|| self.endpoint.outstanding(), Lane::outstanding)
+    }
+
+    /// True while the send queue has a free place.
+    pub(crate) fn has_room(&mut self) -> bool {
+        match self.lane_and_rest() {
+            Some((lane, through)) => lane.has_room(through.endpoint, through.wire, 0),
+            None => self.endpoint.has_room(),
+        }
+    }
+
+    /// The method of a flush of `region` to `level`, and the promise that stands behind it.
+    pub(crate) fn flush_method(
+        &mut self,
+        region: &RemoteRegion,
+        level: Durability,
+    ) -> Result<(Method, Promise), PostError> {
+        if let Some(wire) = &mut self.wire {
+            return choose_method(wire.as_mut(), self.forced, region, level);
+        }
+        Err(self.not_connected())
+    }
+
+    /// Has flushes use this method or fail; `None` chooses the cheapest one.
+    pub(crate) fn force_method(&mut self, method: Option<Method>) {
+        self.forced = method;
+    }
+
+    /// Makes sure that whatever happens next ends a sleep on the poller. True: something happened already.
+    pub(crate) fn arm(&mut self) -> bool {
+        self.wire.as_mut().is_some_and(|wire| wire.arm())
+    }
+
+    fn not_connected(&self) -> PostError {
+        PostError::NotConnected(self.endpoint.ended().cloned().unwrap_or(ConnectionError::ClosedHere))
+    }
+
+    fn lane_and_rest(&mut self) -> Option<(&mut Lane, Through<'_>)> {
+        let (lane, wire) = (self.lane.as_mut()?, self.wire.as_mut()?);
+        Some((lane, Through { endpoint: &mut self.endpoint, wire: wire.as_mut(), forced: self.forced }))
+    }
+
+    fn advance_lane(&mut self) -> bool {
+        match self.lane_and_rest() {
+            Some((lane, mut through)) => lane.advance(&mut through),
+            None => false,
+        }
     }
 
     /// Has whoever sleeps on the wire wake up and send what waits.
@@ -194,7 +389,10 @@ impl LinkCore {
 
     /// Takes the finished operations out.
     pub(crate) fn next_completion(&mut self) -> Option<ProtoCompletion> {
-        self.endpoint.poll_completion()
+        match &mut self.lane {
+            Some(lane) => lane.next_completion(),
+            None => self.endpoint.poll_completion(),
+        }
     }
 
     /// The private data of a connection request that came and was not taken yet.
@@ -221,9 +419,10 @@ impl LinkCore {
         let next = match self.phase {
             Phase::Open => {
                 let is_over_already = self.endpoint.ended().is_some();
-                let next = self.endpoint.tick(now, self.loss_timeout);
+                let (wire_next, wire_moved) = self.tick_wire(now);
+                let next = [self.endpoint.tick(now, self.loss_timeout), wire_next].into_iter().flatten().min();
                 let has_ended = self.endpoint.ended().is_some();
-                let moved = has_ended && self.drive(|| now);
+                let moved = (has_ended || wire_moved) && self.drive(|| now);
                 return (next, moved || has_ended != is_over_already || self.phase != before);
             }
             Phase::Draining { until } => {
@@ -243,25 +442,32 @@ impl LinkCore {
     /// Changes what the wire is watched for, after output was queued or sent.
     pub(crate) fn update_interest(&mut self) {
         let wanted = self.wanted_interest();
-        if let Some((poller, id, interest)) = &mut self.watched
+        if let (Some((poller, id, interest)), Some(wire)) = (&mut self.watched, &self.wire)
             && *interest != wanted
-            && let Some(fd) = self.wire.as_ref().and_then(|wire| wire.as_fd())
+            && let Some(fd) = wire.as_fds()[0]
             && poller.modify(fd, *id, wanted).is_ok()
         {
             *interest = wanted;
+            if let Some(poller) = &self.watched_too {
+                // It watches the same descriptor, which has just been changed elsewhere.
+                let _ = poller.modify(fd, *id, wanted);
+            }
         }
     }
 
     pub(crate) fn unwatch(&mut self) {
-        if let Some((poller, ..)) = self.watched.take()
-            && let Some(fd) = self.wire.as_ref().and_then(|wire| wire.as_fd())
-        {
-            poller.remove(fd);
+        let pollers = [self.watched.take().map(|(poller, ..)| poller), self.watched_too.take()];
+        if let Some(wire) = &self.wire {
+            for poller in pollers.into_iter().flatten() {
+                wire.as_fds().into_iter().flatten().for_each(|fd| poller.remove(fd));
+            }
         }
     }
 
     fn wanted_interest(&self) -> Interest {
         match self.phase {
+            // A device tells of room to send in the same way as of input.
+            Phase::Open if self.has_lane() && !self.is_local() => Interest { input: true, output: false },
             Phase::Open => Interest { input: self.endpoint.wants_input(), output: self.blocked },
             Phase::Draining { .. } => Interest { input: true, output: false },
             Phase::Closed => Interest { input: false, output: false },
@@ -269,10 +475,12 @@ impl LinkCore {
     }
 
     fn drive_open(&mut self, now: &impl Fn() -> Duration) -> bool {
+        let has_progressed = self.has_lane() && self.progress();
+        // Progress was taken in already: only what is sent and received from here on leaves more to do.
         let mut moved = self.flush_output();
         let mut unanswered_bytes = 0;
         for _ in 0..RECEIVES_PER_TURN {
-            let Some(wire) = &mut self.wire else { break };
+            let Some(wire) = self.wire.as_mut().filter(|wire| wire.may_have_input()) else { break };
             let Some(place) = self.endpoint.input_place() else { break };
             let room = room_of(&place);
             match wire.receive(place) {
@@ -301,15 +509,40 @@ impl LinkCore {
             }
         }
         if moved {
+            self.advance_lane();
             self.flush_output();
         }
         if let Some(why) = self.endpoint.ended() {
-            let orderly = !matches!(why, ConnectionError::Lost { .. } | ConnectionError::TimedOut { .. });
-            if self.endpoint.is_finished() {
-                self.start_closing(orderly, now());
+            let is_orderly = ends_in_order(why);
+            let is_unborn = self.wire.as_ref().is_some_and(|wire| wire.is_connecting());
+            if self.endpoint.is_finished() || is_unborn {
+                self.start_closing(is_orderly && !is_unborn, now());
             }
         }
-        moved
+        moved | has_progressed
+    }
+
+    /// Takes in what a device finished.
+    fn progress(&mut self) -> bool {
+        let Some(wire) = &mut self.wire else { return false };
+        match wire.progress() {
+            Ok(moved) => moved | self.advance_lane(),
+            Err(error) => {
+                self.wire_failed(error);
+                true
+            }
+        }
+    }
+
+    fn tick_wire(&mut self, now: Duration) -> (Option<Duration>, bool) {
+        let Some(wire) = &mut self.wire else { return (None, false) };
+        match wire.tick(now) {
+            Ok(ticked) => ticked,
+            Err(error) => {
+                self.wire_failed(error);
+                (None, true)
+            }
+        }
     }
 
     fn start_closing(&mut self, orderly: bool, now: Duration) {
@@ -324,7 +557,7 @@ impl LinkCore {
 
     fn drain(&mut self, now: Duration, until: Duration) -> bool {
         let mut scratch = [0; 4096];
-        let mut moved = false;
+        let mut moved = self.has_lane() && self.progress();
         for _ in 0..RECEIVES_PER_TURN {
             let Some(wire) = &mut self.wire else { break };
             match wire.receive(InputPlace::Staging(&mut scratch)) {
@@ -348,6 +581,10 @@ impl LinkCore {
 
     fn close(&mut self) {
         self.unwatch();
+        if let Some(direct) = self.wire.as_mut().and_then(|wire| wire.direct()) {
+            direct.stop();
+        }
+        self.advance_lane();
         self.wire = None;
         self.phase = Phase::Closed;
     }
@@ -365,6 +602,6 @@ fn room_of(place: &InputPlace<'_>) -> u64 {
     }
 }
 
-fn is_transient(error: &io::Error) -> bool {
+pub(crate) fn is_transient(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }

@@ -2,7 +2,8 @@
 
 use std::{
     net::SocketAddr,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::Path,
     sync::Arc,
     time::Duration,
 };
@@ -17,14 +18,16 @@ use rustix::{
 };
 
 use crate::{
-    CompletionQueue, ConnectError, Connection, SetupError,
+    CompletionQueue, ConnectError, Connection, Location, SetupError, SharedReceives,
     clock::Clock,
     driver::{Driver, next_link_id},
     error::system,
     link::Link,
     peer::{DEFAULT_LOSS_TIMEOUT, PeerShared},
     poller::Interest,
+    shm::{Shares, ShmDoor},
     sim::SimNetwork,
+    verbs::{Opened, VerbsDoor},
     wire::{Wire, tcp::TcpWire},
 };
 
@@ -47,11 +50,14 @@ pub struct ListenOptions {
     pub settings: Settings,
     /// Time for a client to finish its request.
     pub handshake_timeout: Duration,
+    /// Listen also where other machines reach it, although nobody is authenticated: everybody who reaches the address may
+    /// use the memory that the application hands out.
+    pub trust_network: bool,
 }
 
 impl Default for ListenOptions {
     fn default() -> Self {
-        Self { settings: Settings::default(), handshake_timeout: DEFAULT_HANDSHAKE_TIMEOUT }
+        Self { settings: Settings::default(), handshake_timeout: DEFAULT_HANDSHAKE_TIMEOUT, trust_network: false }
     }
 }
 
@@ -62,18 +68,30 @@ pub struct AcceptOptions {
     pub private_data: Vec<u8>,
     /// Time without an answer that is due, after which the connection counts as lost.
     pub loss_timeout: Duration,
+    /// Where outcomes of receives go, if not to the queue of the connection. Whoever polls or waits on either of the two
+    /// drives the connection.
+    pub receive_queue: Option<CompletionQueue>,
+    /// Where messages find their receives, if the connection has none of its own.
+    pub shared_receives: Option<SharedReceives>,
 }
 
 impl Default for AcceptOptions {
     fn default() -> Self {
-        Self { private_data: Vec::new(), loss_timeout: DEFAULT_LOSS_TIMEOUT }
+        Self {
+            private_data: Vec::new(),
+            loss_timeout: DEFAULT_LOSS_TIMEOUT,
+            receive_queue: None,
+            shared_receives: None,
+        }
     }
 }
 
 #[derive(Debug)]
 enum Door {
     Tcp(OwnedFd),
+    Shm(ShmDoor),
     Sim(Arc<SimNetwork>, u16),
+    Verbs(VerbsDoor),
 }
 
 /// A connection that nobody has said anything on, and where it comes from.
@@ -85,16 +103,14 @@ pub struct Listener {
     peer: Arc<PeerShared>,
     driver: Arc<Driver>,
     door: Door,
-    address: SocketAddr,
+    address: Location,
     options: ListenOptions,
 }
 
 impl Listener {
     pub(crate) fn tcp(peer: Arc<PeerShared>, address: SocketAddr, options: ListenOptions) -> Result<Self, SetupError> {
-        if !address.ip().is_loopback() {
-            return Err(SetupError::NotLoopback { address });
-        }
-        let failed = |errno: Errno| SetupError::Listen { address, source: errno.into() };
+        check_reach(address, options)?;
+        let failed = |errno: Errno| SetupError::Listen { address: address.into(), source: errno.into() };
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP)).map_err(failed)?;
@@ -106,12 +122,32 @@ impl Listener {
             .ok()
             .and_then(|name| SocketAddr::try_from(name).ok())
             .ok_or_else(|| failed(Errno::INVAL))?;
-        let driver = Driver::new(&Clock::real(), None)?;
-        if let Some(poller) = driver.poller() {
-            // No connection has the number 0.
-            poller.add(socket.as_fd(), 0, Interest { input: true, output: false }).map_err(system("epoll_ctl"))?;
-        }
-        Ok(Self { peer, driver, door: Door::Tcp(socket), address, options })
+        let driver = driver_watching(socket.as_fd())?;
+        Ok(Self { peer, driver, door: Door::Tcp(socket), address: address.into(), options })
+    }
+
+    pub(crate) fn verbs(
+        peer: Arc<PeerShared>,
+        opened: &Arc<Opened>,
+        address: SocketAddr,
+        options: ListenOptions,
+    ) -> Result<Self, SetupError> {
+        check_reach(address, options)?;
+        let (door, address) = VerbsDoor::open(opened, address)?;
+        let driver = driver_watching(door.as_fd())?;
+        Ok(Self { peer, driver, door: Door::Verbs(door), address: address.into(), options })
+    }
+
+    pub(crate) fn shm(
+        peer: Arc<PeerShared>,
+        shares: &Arc<Shares>,
+        path: &Path,
+        options: ListenOptions,
+    ) -> Result<Self, SetupError> {
+        let failed = |source| SetupError::Listen { address: path.into(), source };
+        let door = ShmDoor::open(path, BACKLOG, Arc::clone(shares)).map_err(failed)?;
+        let driver = driver_watching(door.as_fd())?;
+        Ok(Self { peer, driver, door: Door::Shm(door), address: path.into(), options })
     }
 
     pub(crate) fn sim(
@@ -121,14 +157,14 @@ impl Listener {
         options: ListenOptions,
     ) -> Result<Self, SetupError> {
         let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        let port = network.listen(port).map_err(|source| SetupError::Listen { address: at(port), source })?;
+        let port = network.listen(port).map_err(|source| SetupError::Listen { address: at(port).into(), source })?;
         let driver = Driver::new(&Clock::Virtual(Arc::clone(network)), None)?;
-        Ok(Self { peer, driver, door: Door::Sim(Arc::clone(network), port), address: at(port), options })
+        Ok(Self { peer, driver, door: Door::Sim(Arc::clone(network), port), address: at(port).into(), options })
     }
 
     /// Where it listens, with the port that was picked.
-    pub fn local_address(&self) -> SocketAddr {
-        self.address
+    pub fn local_address(&self) -> &Location {
+        &self.address
     }
 
     /// The next connection request, waiting for it at most `timeout`.
@@ -145,11 +181,12 @@ impl Listener {
             if request.is_some() {
                 return Ok(request);
             }
-            if self.driver.now() >= deadline || self.driver.take_interrupt() {
+            let now = self.driver.now();
+            if now >= deadline || self.driver.take_interrupt() {
                 return Ok(None);
             }
             if !accepted && !moved {
-                self.driver.rest(deadline, &mut || {
+                self.driver.rest(now, deadline, &mut || {
                     request = self.take_request();
                     request.is_some() || self.driver.is_interrupted()
                 });
@@ -191,6 +228,13 @@ impl Listener {
         let socket = match &self.door {
             Door::Sim(network, port) => {
                 return Ok(network.accept(*port).map(|wire| (Box::new(wire) as Box<dyn Wire>, None)));
+            }
+            Door::Shm(door) => {
+                let accepted = door.accept().map_err(|source| SetupError::System { call: "accept4", source });
+                return Ok(accepted?.map(|wire| (Box::new(wire) as Box<dyn Wire>, None)));
+            }
+            Door::Verbs(door) => {
+                return Ok(door.accept()?.map(|(wire, from)| (Box::new(wire) as Box<dyn Wire>, from)));
             }
             Door::Tcp(socket) => accept_with(socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC),
         };
@@ -240,14 +284,22 @@ impl ConnectionRequest {
         let Some(link) = self.link.take() else {
             return Err(ConnectError::Unreachable { address: String::new(), why: "the request is gone".into() });
         };
+        let receive_queue = options.receive_queue.as_ref();
+        queue.attach(&link, receive_queue, options.shared_receives.as_ref())?;
         {
             let mut core = link.lock();
             core.set_loss_timeout(options.loss_timeout);
             core.endpoint.accept(&options.private_data);
             core.flush_output();
         }
-        queue.shared.driver.add(&link)?;
-        Ok(Connection::new(link, queue.clone(), self.peer_address, std::mem::take(&mut self.private_data)))
+        queue.take_over(&link, receive_queue)?;
+        Ok(Connection::new(
+            link,
+            queue.clone(),
+            receive_queue.cloned(),
+            self.peer_address,
+            std::mem::take(&mut self.private_data),
+        ))
     }
 
     /// Refuses it; `private_data` (at most [`limits::REJECT_PRIVATE_MAX_BYTES`]) tells the other side why.
@@ -273,6 +325,21 @@ impl Drop for ConnectionRequest {
     fn drop(&mut self) {
         self.reject_now(Refusal::Rejected, &[]);
     }
+}
+
+/// Refuses addresses that other machines reach, unless that is wanted.
+fn check_reach(address: SocketAddr, options: ListenOptions) -> Result<(), SetupError> {
+    if address.ip().is_loopback() || options.trust_network { Ok(()) } else { Err(SetupError::NotLoopback { address }) }
+}
+
+/// A driver that wakes for connections that come in.
+fn driver_watching(door: BorrowedFd<'_>) -> Result<Arc<Driver>, SetupError> {
+    let driver = Driver::new(&Clock::real(), None)?;
+    if let Some(poller) = driver.poller() {
+        // No connection has the number 0.
+        poller.add(door, 0, Interest { input: true, output: false }).map_err(system("epoll_ctl"))?;
+    }
+    Ok(driver)
 }
 
 pub(crate) fn check_private_data(private_data: &[u8], limit_bytes: usize) -> Result<(), ConnectError> {

@@ -1,23 +1,21 @@
 //! A peer: the local opening of one transport.
 
-use std::{
-    io,
-    net::{SocketAddr, ToSocketAddrs},
-    sync::Arc,
-    time::Duration,
-};
+use std::{io, net::IpAddr, sync::Arc, time::Duration};
 
-use pmof_mem::{Medium, Memory};
+use pmof_mem::{Medium, Memory, check_bounds};
 use pmof_proto::{Access, ConnectionError, Endpoint, RegionTable, Settings, limits};
 
 use crate::{
-    Address, CompletionQueue, ConnectError, Connection, ListenOptions, Listener, QueueOptions, Region, RegisterError,
-    SetupError, Transport,
+    Address, CompletionQueue, ConnectError, Connection, ListenOptions, Listener, Location, Method, QueueOptions,
+    Region, RegisterError, SetupError, SharedReceives, Transport,
     clock::Clock,
     driver::next_link_id,
     link::Link,
     listener::check_private_data,
+    region::Reach,
+    shm::{self, Shares, ShmWire},
     sim::SimNetwork,
+    verbs::{ConnectFailure, DeviceChoice, Opened, VerbsOptions, VerbsWire},
     wire::{Wire, tcp::TcpWire},
 };
 
@@ -38,6 +36,15 @@ pub struct ConnectOptions {
     pub loss_timeout: Duration,
     /// What this side wants and takes.
     pub settings: Settings,
+    /// The only method of flush to use; else the cheapest that reaches the level asked for.
+    pub method: Option<Method>,
+    /// The local address to come from, where routing does not decide it. Verbs only.
+    pub source: Option<IpAddr>,
+    /// Where outcomes of receives go, if not to the queue of the connection. Whoever polls or waits on either of the two
+    /// drives the connection.
+    pub receive_queue: Option<CompletionQueue>,
+    /// Where messages find their receives, if the connection has none of its own.
+    pub shared_receives: Option<SharedReceives>,
 }
 
 impl Default for ConnectOptions {
@@ -47,6 +54,10 @@ impl Default for ConnectOptions {
             timeout: DEFAULT_CONNECT_TIMEOUT,
             loss_timeout: DEFAULT_LOSS_TIMEOUT,
             settings: Settings::default(),
+            method: None,
+            source: None,
+            receive_queue: None,
+            shared_receives: None,
         }
     }
 }
@@ -66,15 +77,42 @@ pub(crate) struct PeerShared {
 #[derive(Debug)]
 enum Opening {
     Tcp,
+    Shm(Arc<Shares>),
     Sim(Arc<SimNetwork>),
+    Verbs(Arc<Opened>),
 }
 
 impl Peer {
-    /// Opens a transport.
-    pub fn open(transport: Transport) -> Self {
+    /// Opens a transport: for verbs the only RDMA device of this machine.
+    pub fn open(transport: Transport) -> Result<Self, SetupError> {
         match transport {
-            Transport::Tcp => Self::new(Opening::Tcp),
+            Transport::Tcp => Ok(Self::new(Opening::Tcp)),
+            Transport::Shm => Ok(Self::new(Opening::Shm(Arc::default()))),
+            Transport::Verbs => Self::open_verbs(&VerbsOptions::default()),
         }
+    }
+
+    /// Opens an RDMA device.
+    pub fn open_verbs(options: &VerbsOptions) -> Result<Self, SetupError> {
+        Ok(Self::new(Opening::Verbs(Opened::open(options)?)))
+    }
+
+    /// Opens what leads to a target: for verbs the device that the network's routes name, coming from `source`, if given.
+    pub fn towards(address: &Address, source: Option<IpAddr>) -> Result<Self, ConnectError> {
+        if address.transport != Transport::Verbs {
+            return Ok(Self::open(address.transport)?);
+        }
+        let resolve = |source| ConnectError::Resolve { host: address.place.host(), source };
+        let targets = address.resolve().map_err(resolve)?;
+        let mut last = resolve(io::ErrorKind::NotFound.into());
+        for target in targets.iter().filter_map(Location::socket_address) {
+            let device = DeviceChoice::Towards { target, source };
+            match Self::open_verbs(&VerbsOptions { device, ..VerbsOptions::default() }) {
+                Ok(peer) => return Ok(peer),
+                Err(error) => last = error.into(),
+            }
+        }
+        Err(last)
     }
 
     /// Opens a simulated network.
@@ -86,16 +124,44 @@ impl Peer {
         Self { shared: Arc::new(PeerShared { regions: Arc::default(), opening }) }
     }
 
+    /// The transport; `None` for a simulated network.
+    pub fn transport(&self) -> Option<Transport> {
+        match &self.shared.opening {
+            Opening::Tcp => Some(Transport::Tcp),
+            Opening::Shm(_) => Some(Transport::Shm),
+            Opening::Sim(_) => None,
+            Opening::Verbs(_) => Some(Transport::Verbs),
+        }
+    }
+
+    /// The name of the RDMA device, where there is one.
+    pub fn device_name(&self) -> Option<&str> {
+        match &self.shared.opening {
+            Opening::Verbs(opened) => Some(opened.device_name()),
+            _ => None,
+        }
+    }
+
     /// Makes a queue for the connections of this peer.
     pub fn completion_queue(&self, options: QueueOptions) -> Result<CompletionQueue, SetupError> {
         let clock = match &self.shared.opening {
-            Opening::Tcp => Clock::real(),
             Opening::Sim(network) => Clock::Virtual(Arc::clone(network)),
+            _ => Clock::real(),
         };
         CompletionQueue::new(&clock, options)
     }
 
+    /// Makes a queue of receives that connections share, of at most `limit` receives that no message took yet.
+    pub fn shared_receive_queue(&self, limit: usize) -> SharedReceives {
+        SharedReceives::new(limit)
+    }
+
     /// Registers `len_bytes` bytes at `offset` of `memory`; `access` is what the other sides may do.
+    ///
+    /// Over verbs the device reaches the region directly where it can; where the memory does not allow that (a file of the
+    /// page cache; fsdax without on-demand paging), operations become messages that the target's CPU carries out, and
+    /// [`Region::why_not_direct`] says why. Over shm the other sides map what has a file: all of the file or device that the
+    /// region is a part of, since the descriptor cannot be narrowed; private anonymous memory is reached by messages.
     pub fn register(
         &self,
         memory: Arc<dyn Medium>,
@@ -103,20 +169,36 @@ impl Peer {
         len_bytes: u64,
         access: Access,
     ) -> Result<Region, RegisterError> {
-        Region::register(&self.shared.regions, memory, offset, len_bytes, access)
+        check_bounds(offset, len_bytes, memory.len_bytes())?;
+        let reach = match &self.shared.opening {
+            Opening::Verbs(opened) => Reach::Device(Box::new(opened.register(&memory, offset, len_bytes, access)?)),
+            Opening::Shm(shares) => Reach::Shared(Arc::clone(shares)),
+            Opening::Tcp | Opening::Sim(_) => Reach::None,
+        };
+        Region::register(&self.shared.regions, memory, (offset, len_bytes), access, reach)
     }
 
-    /// Allocates and registers zeroed anonymous memory.
+    /// Allocates and registers zeroed anonymous memory; over shm it is shared, so that others can map it, and takes a file
+    /// descriptor.
     pub fn allocate(&self, len_bytes: u64, access: Access) -> Result<Region, RegisterError> {
-        self.register(Arc::new(Memory::anonymous(len_bytes)?), 0, len_bytes, access)
+        let memory = match &self.shared.opening {
+            Opening::Shm(_) => shm::allocate(len_bytes, access)?,
+            _ => Memory::anonymous(len_bytes)?,
+        };
+        self.register(Arc::new(memory), 0, len_bytes, access)
     }
 
-    /// Listens on a loopback address; port 0 picks a free one.
-    pub fn listen(&self, address: SocketAddr, options: ListenOptions) -> Result<Listener, SetupError> {
+    /// Listens; port 0 picks a free one. Addresses that other machines reach need
+    /// [`ListenOptions::trust_network`].
+    pub fn listen(&self, address: impl Into<Location>, options: ListenOptions) -> Result<Listener, SetupError> {
         let shared = Arc::clone(&self.shared);
-        match &self.shared.opening {
-            Opening::Tcp => Listener::tcp(shared, address, options),
-            Opening::Sim(network) => Listener::sim(shared, network, address.port(), options),
+        let address = address.into();
+        match (&self.shared.opening, &address) {
+            (Opening::Tcp, Location::Ip(address)) => Listener::tcp(shared, *address, options),
+            (Opening::Shm(offered), Location::Path(path)) => Listener::shm(shared, offered, path, options),
+            (Opening::Sim(network), Location::Ip(address)) => Listener::sim(shared, network, address.port(), options),
+            (Opening::Verbs(opened), Location::Ip(address)) => Listener::verbs(shared, opened, *address, options),
+            _ => Err(self.wrong_address(address)),
         }
     }
 
@@ -128,11 +210,10 @@ impl Peer {
         queue: &CompletionQueue,
         options: &ConnectOptions,
     ) -> Result<Connection, ConnectError> {
-        let resolve = |source| ConnectError::Resolve { host: to.host.clone(), source };
-        let addresses: Vec<_> = (to.host.as_str(), to.port).to_socket_addrs().map_err(resolve)?.collect();
+        let resolve = |source| ConnectError::Resolve { host: to.place.host(), source };
         let mut last = Err(resolve(io::ErrorKind::NotFound.into()));
         let deadline = queue.shared.driver.now().saturating_add(options.timeout);
-        for address in addresses {
+        for address in to.resolve().map_err(resolve)? {
             let timeout = deadline.saturating_sub(queue.shared.driver.now());
             let options = ConnectOptions { timeout, ..options.clone() };
             last = self.start_connect(address, queue, &options).and_then(PendingConnection::finish);
@@ -146,27 +227,54 @@ impl Peer {
     /// Starts to connect without waiting.
     pub fn start_connect(
         &self,
-        address: SocketAddr,
+        address: impl Into<Location>,
         queue: &CompletionQueue,
         options: &ConnectOptions,
     ) -> Result<PendingConnection, ConnectError> {
+        let address = address.into();
         check_private_data(&options.private_data, limits::CONNECT_PRIVATE_MAX_BYTES)?;
-        let unreachable =
-            |error: io::Error| ConnectError::Unreachable { address: address.to_string(), why: error.to_string() };
-        let wire: Box<dyn Wire> = match &self.shared.opening {
-            Opening::Tcp => {
-                let wire = TcpWire::connect(address, options.loss_timeout);
-                Box::new(wire.map_err(|errno| unreachable(errno.into()))?)
-            }
-            Opening::Sim(network) => Box::new(network.connect(address.port()).map_err(unreachable)?),
-        };
+        let wire = self.start_wire(&address, options)?;
         let endpoint = Endpoint::initiator(options.settings, Arc::clone(&self.shared.regions), &options.private_data);
-        let link = Link::new(next_link_id(), endpoint, wire, options.loss_timeout, Some(address));
-        queue.shared.driver.add(&link)?;
+        let peer_address = address.socket_address();
+        let link = Link::new(next_link_id(), endpoint, wire, options.loss_timeout, peer_address);
+        link.lock().force_method(options.method);
+        let receive_queue = options.receive_queue.as_ref();
+        queue.attach(&link, receive_queue, options.shared_receives.as_ref())?;
+        queue.take_over(&link, receive_queue)?;
         // Where connecting is quick, the request is on its way before anyone waits for its answer.
         link.lock().drive(|| queue.shared.driver.now());
-        let connection = Connection::new(link, queue.clone(), Some(address), Vec::new());
+        let connection = Connection::new(link, queue.clone(), receive_queue.cloned(), peer_address, Vec::new());
         Ok(PendingConnection { connection, address, timeout: options.timeout })
+    }
+
+    fn start_wire(&self, address: &Location, options: &ConnectOptions) -> Result<Box<dyn Wire>, ConnectError> {
+        let unreachable =
+            |error: io::Error| ConnectError::Unreachable { address: address.to_string(), why: error.to_string() };
+        Ok(match (&self.shared.opening, address) {
+            (Opening::Tcp, Location::Ip(address)) => {
+                let wire = TcpWire::connect(*address, options.loss_timeout);
+                Box::new(wire.map_err(|errno| unreachable(errno.into()))?)
+            }
+            (Opening::Shm(shares), Location::Path(path)) => {
+                Box::new(ShmWire::connect(path, Arc::clone(shares)).map_err(unreachable)?)
+            }
+            (Opening::Sim(network), Location::Ip(address)) => {
+                Box::new(network.connect(address.port()).map_err(unreachable)?)
+            }
+            (Opening::Verbs(opened), Location::Ip(address)) => {
+                let send_queue = options.settings.send_queue.clamp(1, limits::SEND_QUEUE_LIMIT);
+                let wire = VerbsWire::connecting(opened, *address, options.source, send_queue, options.loss_timeout);
+                Box::new(wire.map_err(|failure| match failure {
+                    ConnectFailure::Network(error) => unreachable(error),
+                    ConnectFailure::Setup(error) => error.into(),
+                })?)
+            }
+            _ => return Err(self.wrong_address(address.clone()).into()),
+        })
+    }
+
+    fn wrong_address(&self, address: Location) -> SetupError {
+        SetupError::WrongAddress { address, transport: self.transport().unwrap_or(Transport::Tcp) }
     }
 }
 
@@ -174,7 +282,7 @@ impl Peer {
 #[derive(Debug)]
 pub struct PendingConnection {
     connection: Connection,
-    address: SocketAddr,
+    address: Location,
     timeout: Duration,
 }
 

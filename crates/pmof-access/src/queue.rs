@@ -1,6 +1,7 @@
 //! Completion queues: where the outcomes of many connections are collected.
 
 use std::{
+    mem,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
         Arc,
@@ -14,10 +15,11 @@ use pmof_proto::{Completion as ProtoCompletion, OperationError, OperationKind, O
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::{
-    SetupError,
+    SetupError, SharedReceives,
     clock::Clock,
-    driver::{Driver, ReadySignal},
+    driver::{Driver, LONE_TRIES, ReadySignal},
     error::system,
+    link::Link,
 };
 
 /// Spinning before parking, by default: about what a persist over loopback takes, so that a lone operation is seldom
@@ -109,6 +111,47 @@ impl CompletionQueue {
         Ok(Self { shared: Arc::new(QueueShared { driver, waiting: options.waiting, thread }) })
     }
 
+    /// Tells a connection where its outcomes go and where its messages find their receives. Before it stands, and before
+    /// [`take_over`](Self::take_over).
+    pub(crate) fn attach(
+        &self,
+        link: &Arc<Link>,
+        receive_queue: Option<&CompletionQueue>,
+        shared_receives: Option<&SharedReceives>,
+    ) -> Result<(), SetupError> {
+        let driver = &self.shared.driver;
+        let receiver = self.receiver(receive_queue);
+        if receiver.is_some() || shared_receives.is_some() {
+            driver.show_brought()?;
+        }
+        if let Some(receiver) = receiver {
+            receiver.show_brought()?;
+            link.lock().set_drivers(driver, receiver);
+        }
+        if let Some(shared) = shared_receives {
+            shared.give_to(link, driver);
+        }
+        Ok(())
+    }
+
+    /// Drives a connection from now on, as the queue of its receives does, if that is another one.
+    pub(crate) fn take_over(
+        &self,
+        link: &Arc<Link>,
+        receive_queue: Option<&CompletionQueue>,
+    ) -> Result<(), SetupError> {
+        self.shared.driver.add(link)?;
+        let Some(receiver) = self.receiver(receive_queue) else { return Ok(()) };
+        receiver.add_too(link).inspect_err(|_| {
+            self.shared.driver.remove(link.id);
+        })
+    }
+
+    fn receiver<'q>(&self, receive_queue: Option<&'q CompletionQueue>) -> Option<&'q Arc<Driver>> {
+        let receiver = &receive_queue?.shared.driver;
+        (!Arc::ptr_eq(receiver, &self.shared.driver)).then_some(receiver)
+    }
+
     /// The next outcome that is there now. Never waits.
     pub fn poll(&self) -> Option<Completion> {
         let driver = &self.shared.driver;
@@ -155,20 +198,24 @@ impl CompletionQueue {
 
     /// Drives the connections until `done` gives something or the time is up.
     pub(crate) fn wait_until<T>(&self, timeout: Duration, mut done: impl FnMut() -> Option<T>) -> Option<T> {
+        let driver = &self.shared.driver;
         if let Some(found) = done() {
             return Some(found);
         }
-        let driver = &self.shared.driver;
         let mut now = driver.now();
         let deadline = now.saturating_add(timeout);
+        let lone_tries = if sleeps_at_once(self.shared.waiting) { 1 } else { LONE_TRIES };
         let mut moved_at = now;
+        let mut is_now = true;
         loop {
-            let moved = self.shared.thread.is_none() && driver.drive_at(now);
+            let moved = self.shared.thread.is_none() && driver.drive_at(now, lone_tries);
             // The clock is read only after that: an outcome does not wait for it.
             if let Some(found) = done() {
                 return Some(found);
             }
-            now = driver.now();
+            if !mem::take(&mut is_now) {
+                now = driver.now();
+            }
             if now >= deadline || driver.take_interrupt() {
                 return None;
             }
@@ -176,14 +223,13 @@ impl CompletionQueue {
                 moved_at = now;
             } else if must_rest(self.shared.waiting, now.saturating_sub(moved_at), &driver.clock) {
                 let mut found = None;
-                driver.rest(deadline, &mut || {
+                driver.rest(now, deadline, &mut || {
                     found = done();
                     found.is_some() || driver.is_interrupted()
                 });
                 if found.is_some() {
                     return found;
                 }
-                now = driver.now();
             } else {
                 std::hint::spin_loop();
             }
@@ -192,7 +238,7 @@ impl CompletionQueue {
 }
 
 /// Readable when a poll may find something. Poll until `None` before waiting for it: what was collected already does not
-/// show. Where the caller makes progress, limits of time are noticed by polling alone, so wait for no longer than a loss
+/// show, nor what finished when it was posted, as over shm. Where the caller makes progress, limits of time are noticed by polling alone, so wait for no longer than a loss
 /// may go unnoticed.
 impl AsFd for CompletionQueue {
     /// # Panics
@@ -213,6 +259,11 @@ fn must_rest(waiting: Waiting, idle: Duration, clock: &Clock) -> bool {
         (Clock::Real(_), Waiting::Adaptive { spin }) => idle >= spin,
         (Clock::Real(_), Waiting::BusyPoll) => false,
     }
+}
+
+/// True where a thread that sees nothing move goes to sleep without looking again.
+fn sleeps_at_once(waiting: Waiting) -> bool {
+    matches!(waiting, Waiting::Adaptive { spin: Duration::ZERO })
 }
 
 #[derive(Debug)]
@@ -244,7 +295,7 @@ fn make_progress(driver: &Driver, stop: &AtomicBool, waiting: Waiting) {
         if moved {
             moved_at = now;
         } else if must_rest(waiting, now.saturating_sub(moved_at), &driver.clock) {
-            driver.lead(Duration::MAX, &mut || stop.load(Ordering::SeqCst));
+            driver.lead(now, Duration::MAX, &mut || stop.load(Ordering::SeqCst));
         } else {
             std::hint::spin_loop();
         }
@@ -265,15 +316,21 @@ impl Drop for ProgressThread {
 impl ReadySignal {
     pub(crate) fn new() -> Result<Self, SetupError> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        Ok(Self { fd: eventfd(0, flags).map_err(system("eventfd"))? })
+        Ok(Self { fd: eventfd(0, flags).map_err(system("eventfd"))?, is_set: AtomicBool::new(false) })
     }
 
     pub(crate) fn set(&self) {
-        let _ = rustix::io::write(&self.fd, &[1; 8]);
+        if !self.is_set.load(Ordering::Relaxed) {
+            self.is_set.store(true, Ordering::Relaxed);
+            let _ = rustix::io::write(&self.fd, &[1; 8]);
+        }
     }
 
     pub(crate) fn clear(&self) {
-        let _ = rustix::io::read(&self.fd, &mut [0; 8]);
+        if self.is_set.load(Ordering::Relaxed) {
+            self.is_set.store(false, Ordering::Relaxed);
+            let _ = rustix::io::read(&self.fd, &mut [0; 8]);
+        }
     }
 
     fn as_fd(&self) -> BorrowedFd<'_> {

@@ -7,11 +7,15 @@ use std::{
 
 use pmof_mem::{Durability, Medium, MediumKind, Promise, check_bounds};
 use pmof_proto::{
-    Access, DESCRIPTOR_BYTES, Descriptor, DescriptorError, LocalSlice, PostError, RegionKey, RegionTable,
+    Access, DESCRIPTOR_BYTES, Descriptor, DescriptorError, DirectAccess, LocalSlice, PostError, RegionKey, RegionTable,
     RegisteredRegion,
 };
 
-use crate::RegisterError;
+use crate::{
+    RegisterError,
+    shm::{Shares, is_shareable},
+    verbs::DeviceMemory,
+};
 
 /// A range of memory that the connections of its peer may use, and, with access rights, the other sides too.
 ///
@@ -24,11 +28,35 @@ pub struct Region(Arc<Registration>);
 struct Registration {
     region: Arc<RegisteredRegion>,
     table: Arc<RegionTable>,
+    device: Option<Arc<DeviceMemory>>,
+    /// Where other processes find the region, if they may map it.
+    shares: Option<Arc<Shares>>,
+}
+
+/// What makes a region reachable past this CPU.
+#[derive(Debug)]
+pub(crate) enum Reach {
+    None,
+    Device(Box<DeviceMemory>),
+    Shared(Arc<Shares>),
+}
+
+impl Registration {
+    /// Takes the region away from the other sides.
+    fn revoke(&self) {
+        self.table.remove(self.region.key());
+        if let Some(device) = &self.device {
+            device.revoke();
+        }
+        if let Some(shares) = &self.shares {
+            shares.revoke(self.region.key());
+        }
+    }
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        self.table.remove(self.region.key());
+        self.revoke();
     }
 }
 
@@ -36,17 +64,31 @@ impl Region {
     pub(crate) fn register(
         table: &Arc<RegionTable>,
         memory: Arc<dyn Medium>,
-        offset: u64,
-        len_bytes: u64,
+        (offset, len_bytes): (u64, u64),
         access: Access,
+        reach: Reach,
     ) -> Result<Self, RegisterError> {
-        check_bounds(offset, len_bytes, memory.len_bytes())?;
         let mut key = [0; 16];
         getrandom::fill(&mut key)
             .map_err(|error| RegisterError::Random { source: std::io::Error::other(error.to_string()) })?;
-        let region = Arc::new(RegisteredRegion::new(RegionKey(key), memory, offset, len_bytes, access));
+        let (device, shares) = match reach {
+            Reach::Device(device) => (Some(*device), None),
+            Reach::Shared(shares) => (None, is_shareable(memory.as_ref()).then_some(shares)),
+            Reach::None => (None, None),
+        };
+        let direct = match (&device, &shares) {
+            (Some(device), _) => device.direct(),
+            (None, Some(_)) => DirectAccess::Mapped,
+            (None, None) => DirectAccess::None,
+        };
+        let region = RegisteredRegion::new(RegionKey(key), memory, offset, len_bytes, access).with_direct(direct);
+        let region = Arc::new(region);
         table.insert(Arc::clone(&region));
-        Ok(Self(Arc::new(Registration { region, table: Arc::clone(table) })))
+        if let Some(shares) = &shares {
+            shares.add(&region);
+        }
+        let table = Arc::clone(table);
+        Ok(Self(Arc::new(Registration { region, table, device: device.map(Arc::new), shares })))
     }
 
     /// What the other side needs to use the region: hand it over as private data or in a message.
@@ -75,18 +117,29 @@ impl Region {
     pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<RegionSlice, PostError> {
         let (offset, len_bytes) = resolve(range, self.len_bytes())?;
         let memory = Arc::clone(self.0.region.memory());
-        Ok(RegionSlice(LocalSlice { memory, offset: self.0.region.offset() + offset, len_bytes }))
+        let local = LocalSlice { memory, offset: self.0.region.offset() + offset, len_bytes };
+        Ok(RegionSlice { local, device: self.0.device.clone() })
     }
 
     /// Deregisters now, whatever other handles there are: every later remote use is refused.
     pub fn deregister(self) {
-        self.0.table.remove(self.0.region.key());
+        self.0.revoke();
+    }
+
+    /// Why the other sides' devices cannot reach the region, where that is so: the memory does not allow it. Its
+    /// operations then are messages that this side's CPU carries out. `None` also where the transport has no devices.
+    pub fn why_not_direct(&self) -> Option<String> {
+        self.0.device.as_ref()?.refusal().map(ToString::to_string)
     }
 }
 
 /// A part of a [`Region`]; keeps its memory alive.
 #[derive(Clone, Debug)]
-pub struct RegionSlice(pub(crate) LocalSlice);
+pub struct RegionSlice {
+    pub(crate) local: LocalSlice,
+    /// How the peer's device reaches it, if it has one.
+    pub(crate) device: Option<Arc<DeviceMemory>>,
+}
 
 /// A region of the other side, known by its descriptor.
 #[derive(Clone, Copy, Debug)]
@@ -150,14 +203,15 @@ impl RemoteRegion {
         if !persistent && !visible {
             return Err(PostError::NoRight { right: "flush to this level" });
         }
-        if self.promise(level).is_none() {
-            return Err(PostError::NotDurable {
-                wanted: level,
-                strongest: self.strongest(),
-                medium: self.kind().to_string(),
-            });
-        }
-        Ok(())
+        if self.promise(level).is_none() { Err(self.not_durable(level)) } else { Ok(()) }
+    }
+
+    pub(crate) fn not_durable(&self, wanted: Durability) -> PostError {
+        PostError::NotDurable { wanted, strongest: self.strongest(), medium: self.kind().to_string() }
+    }
+
+    pub(crate) fn direct(&self) -> DirectAccess {
+        self.descriptor.direct
     }
 }
 

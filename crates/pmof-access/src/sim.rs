@@ -256,8 +256,8 @@ impl Wire for SimWire {
         lock(&self.cable).pipes[self.side].closed = true;
     }
 
-    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
-        None
+    fn as_fds(&self) -> [Option<BorrowedFd<'_>>; 2] {
+        [None, None]
     }
 }
 

@@ -1,5 +1,6 @@
 //! A held batch on a queue with a thread of its own: nobody polls that queue, so the thread sends what was held.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use pmof_access::{
@@ -11,13 +12,13 @@ const IN_TIME: Duration = Duration::from_millis(500);
 
 #[test]
 fn the_thread_of_a_queue_sends_what_was_held() {
-    let peer = Peer::open(Transport::Tcp);
+    let peer = Peer::open(Transport::Tcp).unwrap();
     // The thread is asleep whenever something is posted.
     let options = QueueOptions { progress: Progress::Thread, waiting: Waiting::Adaptive { spin: Duration::ZERO } };
     let serving = peer.completion_queue(options).unwrap();
     let queue = peer.completion_queue(options).unwrap();
     let memory = peer.allocate(4096, Access::all()).unwrap();
-    let listener = peer.listen("127.0.0.1:0".parse().unwrap(), ListenOptions::default()).unwrap();
+    let listener = peer.listen(SocketAddr::from(([127, 0, 0, 1], 0)), ListenOptions::default()).unwrap();
     let pending = peer.start_connect(listener.local_address(), &queue, &ConnectOptions::default()).unwrap();
     let request = listener.next_request(Duration::from_secs(5)).unwrap().unwrap();
     let accepted = AcceptOptions { private_data: memory.descriptor().to_vec(), ..Default::default() };
@@ -36,12 +37,12 @@ fn the_thread_of_a_queue_sends_what_was_held() {
 
 #[test]
 fn polling_a_queue_of_many_connections_sends_what_was_held() {
-    let peer = Peer::open(Transport::Tcp);
+    let peer = Peer::open(Transport::Tcp).unwrap();
     let threaded = QueueOptions { progress: Progress::Thread, ..Default::default() };
     let serving = peer.completion_queue(threaded).unwrap();
     let queue = peer.completion_queue(QueueOptions::default()).unwrap();
     let memory = peer.allocate(4096, Access::all()).unwrap();
-    let listener = peer.listen("127.0.0.1:0".parse().unwrap(), ListenOptions::default()).unwrap();
+    let listener = peer.listen(SocketAddr::from(([127, 0, 0, 1], 0)), ListenOptions::default()).unwrap();
     let mut served = Vec::new();
     let mut connections = Vec::new();
     for _ in 0..8 {

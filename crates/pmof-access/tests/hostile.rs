@@ -14,8 +14,8 @@ use std::{
 };
 
 use pmof_access::{
-    AcceptOptions, Access, Address, ConnectOptions, DESCRIPTOR_BYTES, Durability, ListenOptions, Listener, Outcome,
-    Peer, Progress, QueueOptions, Region, SetupError, Transport, limits::HEADER_BYTES,
+    AcceptOptions, Access, Address, ConnectOptions, DESCRIPTOR_BYTES, Durability, ListenOptions, Listener, Location,
+    Outcome, Peer, Place, Progress, QueueOptions, Region, SetupError, Transport, limits::HEADER_BYTES,
 };
 use pmof_proto::{
     Descriptor,
@@ -44,12 +44,12 @@ struct Server {
 
 impl Server {
     fn start(handshake_timeout: Duration) -> Self {
-        let peer = Peer::open(Transport::Tcp);
+        let peer = Peer::open(Transport::Tcp).unwrap();
         let options = QueueOptions { progress: Progress::Thread, ..QueueOptions::default() };
         let queue = peer.completion_queue(options).expect("a queue");
         let region = peer.allocate(REGION_BYTES, Access::all()).expect("memory");
         let options = ListenOptions { handshake_timeout, ..ListenOptions::default() };
-        let listener = Arc::new(peer.listen("127.0.0.1:0".parse().expect("an address"), options).expect("a port"));
+        let listener = Arc::new(peer.listen(SocketAddr::from(([127, 0, 0, 1], 0)), options).expect("a port"));
         let (accepting, stop) = (Arc::clone(&listener), Arc::new(AtomicBool::new(false)));
         let (stopping, answer) = (Arc::clone(&stop), region.descriptor().to_vec());
         let thread = std::thread::spawn(move || {
@@ -62,17 +62,26 @@ impl Server {
                 }
             }
         });
-        Self { address: listener.local_address(), listener, region, stop, thread: Some(thread) }
+        Self {
+            address: listener.local_address().socket_address().unwrap(),
+            listener,
+            region,
+            stop,
+            thread: Some(thread),
+        }
     }
 
     /// Does what clients are there for, and checks the result.
     #[track_caller]
     fn serves(&self) {
         let start = Instant::now();
-        let peer = Peer::open(Transport::Tcp);
+        let peer = Peer::open(Transport::Tcp).unwrap();
         let queue = peer.completion_queue(QueueOptions::default()).expect("a queue");
         let SocketAddr::V4(address) = self.address else { panic!("bound to IPv4") };
-        let to = Address { transport: Transport::Tcp, host: address.ip().to_string(), port: address.port() };
+        let to = Address {
+            transport: Transport::Tcp,
+            place: Place::Host { host: address.ip().to_string(), port: address.port() },
+        };
         let connection = peer.connect(&to, &queue, &ConnectOptions::default()).expect("connected");
         let remote = connection.remote_region(connection.private_data()).expect("a descriptor");
         let bytes = pattern(5000, u64::from(start.elapsed().subsec_nanos()));
@@ -405,9 +414,12 @@ fn a_client_that_never_reads_its_replies_is_not_listened_to() {
 #[test]
 fn listening_is_refused_where_it_must_be() {
     let server = Server::start(LONG);
-    let peer = Peer::open(Transport::Tcp);
+    let peer = Peer::open(Transport::Tcp).unwrap();
     let taken = peer.listen(server.address, ListenOptions::default()).expect_err("the port is taken");
-    assert!(matches!(taken, SetupError::Listen { address, .. } if address == server.address), "{taken}");
+    assert!(
+        matches!(&taken, SetupError::Listen { address, .. } if *address == Location::from(server.address)),
+        "{taken}"
+    );
     for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:7204", "[2001:db8::1]:7204", "255.255.255.255:0"] {
         let address: SocketAddr = address.parse().expect("an address");
         let refused = peer.listen(address, ListenOptions::default()).expect_err("others could reach it");

@@ -4,12 +4,20 @@ use std::{fmt, io, os::fd::BorrowedFd, time::Duration};
 
 use pmof_proto::{InputPlace, OutputView};
 
+use crate::direct::Direct;
+
 pub(crate) mod tcp;
 
-/// An ordered stream of bytes to the other side. No call waits: where nothing can move it says `WouldBlock`.
+/// An ordered stream of bytes to the other side, and for some a direct way to its memory. No call waits: where nothing can
+/// move it says `WouldBlock`.
 pub(crate) trait Wire: Send + fmt::Debug {
     /// Moves bytes that came into their place. 0 is the end of the stream.
     fn receive(&mut self, place: InputPlace<'_>) -> io::Result<usize>;
+
+    /// False if [`receive`](Self::receive) would say `WouldBlock`, as far as that is known without a system call.
+    fn may_have_input(&self) -> bool {
+        true
+    }
 
     /// Sends the view, then `borrowed`; a view with a body comes without borrowed bytes. Returns how many bytes went.
     fn send(&mut self, view: &OutputView<'_>, borrowed: &[u8]) -> io::Result<usize>;
@@ -23,6 +31,41 @@ pub(crate) trait Wire: Send + fmt::Debug {
     /// Tells the other side that nothing more will be sent.
     fn shutdown_output(&mut self);
 
-    /// What to watch for readiness, if the kernel knows this wire.
-    fn as_fd(&self) -> Option<BorrowedFd<'_>>;
+    /// What to watch for readiness, if the kernel knows this wire: one or two descriptors. Room to send shows on the first.
+    fn as_fds(&self) -> [Option<BorrowedFd<'_>>; 2];
+
+    /// Takes in what the device finished. True if anything moved.
+    fn progress(&mut self) -> io::Result<bool> {
+        Ok(false)
+    }
+
+    /// Hands over to the device what was queued since the last call.
+    fn submit(&mut self) {}
+
+    /// Makes sure that the descriptors become readable with the next thing that happens. True: something happened
+    /// already, so there is no reason to sleep.
+    fn arm(&mut self) -> bool {
+        false
+    }
+
+    /// Does what is due by time. Returns when to do it again, and whether anything moved.
+    fn tick(&mut self, _now: Duration) -> io::Result<(Option<Duration>, bool)> {
+        Ok((None, false))
+    }
+
+    /// True while there is nobody at the other end yet, nor anybody who heard of this one.
+    fn is_connecting(&self) -> bool {
+        false
+    }
+
+    /// True where a socket carries the bytes and this side's CPU carries out the direct operations when they are posted;
+    /// else a wire with a direct way is a device, which tells of room to send as of input.
+    fn is_local(&self) -> bool {
+        false
+    }
+
+    /// The direct way to the other side's memory, if there is one.
+    fn direct(&mut self) -> Option<&mut dyn Direct> {
+        None
+    }
 }

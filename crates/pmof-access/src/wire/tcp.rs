@@ -115,7 +115,7 @@ impl Wire for TcpWire {
         let _ = shutdown(&self.socket, Shutdown::Write);
     }
 
-    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.socket.as_fd())
+    fn as_fds(&self) -> [Option<BorrowedFd<'_>>; 2] {
+        [Some(self.socket.as_fd()), None]
     }
 }

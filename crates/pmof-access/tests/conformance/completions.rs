@@ -6,18 +6,18 @@ use pmof_access::{
     Access, Completion, ConnectOptions, Durability, ListenOptions, OperationError, OperationKind, PostError,
     QueueOptions, Refusal, RemoteRegion, Settings, Signal, Ticket, Waiting,
 };
-use pmof_proto::{Descriptor, RegionKey};
+use pmof_proto::Descriptor;
 
 use crate::{
     fabric::Fabric,
-    pair::{LONG, Pair, Setup, join, region, threaded},
+    pair::{LONG, Pair, Setup, join, listen_options, region, threaded},
     support::{content, pattern},
 };
 
 fn small_queue(send_queue: u32) -> Setup {
     let settings = Settings { send_queue, ..Settings::default() };
     let connect = ConnectOptions { settings, ..ConnectOptions::default() };
-    Setup { connect, listen: ListenOptions { settings, ..ListenOptions::default() }, ..Setup::default() }
+    Setup { connect, listen: ListenOptions { settings, ..listen_options() }, ..Setup::default() }
 }
 
 pub(crate) fn they_come_in_order_with_their_context<F: Fabric>() {
@@ -68,7 +68,7 @@ pub(crate) fn silent_operations_complete_only_in_failure<F: Fabric>() {
     assert_eq!(connection.outstanding(), 0);
 
     let mut forged = Descriptor::decode(&memory.descriptor()).unwrap();
-    forged.key = RegionKey([1; 16]);
+    F::forge_key(&mut forged);
     let forged = RemoteRegion::from_descriptor(&forged.encode()).unwrap();
     let mut batch = connection.batch();
     let bad = batch.signal(Signal::OnError).context(5).write(&forged, 0, b"x").unwrap();
@@ -76,7 +76,10 @@ pub(crate) fn silent_operations_complete_only_in_failure<F: Fabric>() {
     batch.submit();
     let failed = pair.initiator.queue.wait(LONG).unwrap();
     assert_eq!((failed.ticket, failed.context), (bad, 5));
-    assert!(matches!(failed.outcome, Err(OperationError::Refused { refusal: Refusal::UnknownRegion, .. })));
+    match failed.outcome {
+        Err(OperationError::Refused { refusal, .. }) => assert_eq!(refusal, F::refusal(Refusal::UnknownRegion)),
+        other => panic!("{other:?}"),
+    }
     let failed = pair.initiator.queue.wait(LONG).unwrap();
     assert_eq!((failed.ticket, failed.context), (after, 6));
     assert!(matches!(failed.outcome, Err(OperationError::ConnectionEnded(_))));
@@ -247,12 +250,14 @@ fn fill(pair: &Pair, remote: &RemoteRegion, limit: u32) {
             Err(error) => break error,
         }
     };
-    assert_eq!((posted, error), (limit, PostError::QueueFull { limit }));
+    assert_eq!(error, PostError::QueueFull { limit });
+    // Where operations finish when they are posted, the outcome of the first waits elsewhere.
+    assert!(posted == limit || posted == limit + 1, "{posted} operations were taken");
     assert_eq!(connection.outstanding(), limit as usize);
     assert!(connection.wait_send_room(LONG));
     connection.write(remote, 0, b"y").unwrap();
     let completions: Vec<Completion> =
-        (0..=limit).map(|_| pair.initiator.queue.wait(LONG).expect("an outcome in time")).collect();
+        (0..=posted).map(|_| pair.initiator.queue.wait(LONG).expect("an outcome in time")).collect();
     assert!(completions.iter().all(|done| done.outcome.is_ok()));
     assert!(completions.is_sorted_by_key(|done| done.ticket));
     assert_eq!(pair.initiator.queue.poll(), None);
@@ -271,6 +276,10 @@ pub(crate) fn a_full_queue_says_so_and_recovers<F: Fabric>() {
 }
 
 pub(crate) fn much_posted_at_once_is_bounded<F: Fabric>() {
+    if !F::SERVED_BY_CPU {
+        // The bytes go whatever the target does; how many may wait for the device is the transport's own test.
+        return;
+    }
     let fabric = F::new();
     let pair = fabric.pair_with(&Setup { target_queue: QueueOptions::default(), ..Setup::default() });
     let (memory, remote) = region(&pair.target.peer, 8 << 20, Access::all());

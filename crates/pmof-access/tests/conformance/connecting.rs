@@ -9,7 +9,7 @@ use pmof_access::{
 
 use crate::{
     fabric::Fabric,
-    pair::{LONG, Setup, join, region},
+    pair::{LONG, Setup, join, listen_options, next_request, region},
     support::pattern,
 };
 
@@ -37,9 +37,9 @@ pub(crate) fn private_data_goes_both_ways<F: Fabric>() {
 
 pub(crate) fn private_data_is_bounded<F: Fabric>() {
     let fabric = F::new();
-    let (peer, target) = (fabric.peer(), fabric.peer());
+    let (peer, target) = (fabric.peer(), fabric.target());
     let queue = peer.completion_queue(QueueOptions::default()).unwrap();
-    let listener = target.listen("127.0.0.1:0".parse().unwrap(), ListenOptions::default()).unwrap();
+    let listener = target.listen(fabric.listen_address(), listen_options()).unwrap();
     let too_long = |limit: usize| vec![0; limit + 1];
     let is_bounded = |error: &ConnectError, limit: usize| {
         matches!(error, ConnectError::PrivateData { len_bytes, limit_bytes }
@@ -54,23 +54,23 @@ pub(crate) fn private_data_is_bounded<F: Fabric>() {
     // What the target's application gets wrong is its own error, and a rejection for the other side.
     let limit = limits::ACCEPT_PRIVATE_MAX_BYTES;
     let pending = peer.start_connect(listener.local_address(), &queue, &ConnectOptions::default()).unwrap();
-    let request = listener.next_request(LONG).unwrap().unwrap();
+    let request = next_request(&queue, &listener);
     let options = AcceptOptions { private_data: too_long(limit), ..AcceptOptions::default() };
     assert!(is_bounded(&request.accept(&queue, &options).unwrap_err(), limit));
     assert!(matches!(pending.finish().unwrap_err(), ConnectError::Refused { refusal: Refusal::Rejected, .. }));
 
     let limit = limits::REJECT_PRIVATE_MAX_BYTES;
     let pending = peer.start_connect(listener.local_address(), &queue, &ConnectOptions::default()).unwrap();
-    let request = listener.next_request(LONG).unwrap().unwrap();
+    let request = next_request(&queue, &listener);
     assert!(is_bounded(&request.reject(Refusal::Rejected, &too_long(limit)).unwrap_err(), limit));
     assert!(matches!(pending.finish().unwrap_err(), ConnectError::Refused { refusal: Refusal::Rejected, .. }));
 }
 
 pub(crate) fn a_rejection_says_why<F: Fabric>() {
     let fabric = F::new();
-    let (peer, target) = (fabric.peer(), fabric.peer());
+    let (peer, target) = (fabric.peer(), fabric.target());
     let queue = peer.completion_queue(QueueOptions::default()).unwrap();
-    let listener = target.listen("127.0.0.1:0".parse().unwrap(), ListenOptions::default()).unwrap();
+    let listener = target.listen(fabric.listen_address(), listen_options()).unwrap();
     for (refusal, len_bytes) in [
         (Refusal::Rejected, 0),
         (Refusal::TooManyConnections, 7),
@@ -79,7 +79,7 @@ pub(crate) fn a_rejection_says_why<F: Fabric>() {
         let reason = pattern(len_bytes, 3);
         let options = ConnectOptions { private_data: b"please".to_vec(), ..ConnectOptions::default() };
         let pending = peer.start_connect(listener.local_address(), &queue, &options).unwrap();
-        let request = listener.next_request(LONG).unwrap().unwrap();
+        let request = next_request(&queue, &listener);
         assert_eq!(request.private_data(), b"please");
         request.reject(refusal, &reason).unwrap();
         match pending.finish().unwrap_err() {
@@ -91,29 +91,29 @@ pub(crate) fn a_rejection_says_why<F: Fabric>() {
     }
     // Looking away is a rejection too.
     let pending = peer.start_connect(listener.local_address(), &queue, &ConnectOptions::default()).unwrap();
-    drop(listener.next_request(LONG).unwrap().unwrap());
+    drop(next_request(&queue, &listener));
     assert!(matches!(pending.finish().unwrap_err(), ConnectError::Refused { refusal: Refusal::Rejected, .. }));
 }
 
 pub(crate) fn where_nobody_listens_it_says_so<F: Fabric>() {
     let fabric = F::new();
-    let (peer, target) = (fabric.peer(), fabric.peer());
+    let (peer, target) = (fabric.peer(), fabric.target());
     let queue = peer.completion_queue(QueueOptions::default()).unwrap();
-    let listener = target.listen("127.0.0.1:0".parse().unwrap(), ListenOptions::default()).unwrap();
-    let address = listener.local_address();
+    let listener = target.listen(fabric.listen_address(), listen_options()).unwrap();
+    let address = listener.local_address().clone();
     drop(listener);
-    let error = peer.start_connect(address, &queue, &ConnectOptions::default()).and_then(PendingConnection::finish);
+    let error = peer.start_connect(&address, &queue, &ConnectOptions::default()).and_then(PendingConnection::finish);
     let error = error.unwrap_err();
     assert!(matches!(error, ConnectError::Unreachable { .. }), "{error}");
-    assert!(error.to_string().contains(&address.port().to_string()), "{error}");
+    assert!(error.to_string().contains(&address.to_string()), "{error}");
 }
 
 pub(crate) fn a_request_that_nobody_takes_times_out<F: Fabric>() {
     const LIMIT: Duration = Duration::from_millis(60);
     let fabric = F::new();
-    let (peer, target) = (fabric.peer(), fabric.peer());
+    let (peer, target) = (fabric.peer(), fabric.target());
     let queue = peer.completion_queue(QueueOptions::default()).unwrap();
-    let listener = target.listen("127.0.0.1:0".parse().unwrap(), ListenOptions::default()).unwrap();
+    let listener = target.listen(fabric.listen_address(), listen_options()).unwrap();
     let options = ConnectOptions { timeout: LIMIT, ..ConnectOptions::default() };
     let pending = peer.start_connect(listener.local_address(), &queue, &options).unwrap();
     let error = fabric.takes(LIMIT, || pending.finish()).unwrap_err();
@@ -130,7 +130,7 @@ pub(crate) fn a_request_that_nobody_takes_times_out<F: Fabric>() {
     let options = ConnectOptions { private_data: b"patient".to_vec(), ..ConnectOptions::default() };
     let pending = peer.start_connect(listener.local_address(), &queue, &options).unwrap();
     let request = loop {
-        let request = listener.next_request(LONG).unwrap().unwrap();
+        let request = next_request(&queue, &listener);
         if request.private_data() == b"patient" {
             break request;
         }
@@ -141,7 +141,7 @@ pub(crate) fn a_request_that_nobody_takes_times_out<F: Fabric>() {
 
 pub(crate) fn waiting_for_requests_ends_in_time<F: Fabric>() {
     let fabric = F::new();
-    let listener = fabric.peer().listen("127.0.0.1:0".parse().unwrap(), ListenOptions::default()).unwrap();
+    let listener = fabric.target().listen(fabric.listen_address(), listen_options()).unwrap();
     let none = fabric.takes(Duration::from_millis(30), || listener.next_request(Duration::from_millis(30)).unwrap());
     assert!(none.is_none());
     listener.interrupt();
@@ -152,18 +152,18 @@ pub(crate) fn waiting_for_requests_ends_in_time<F: Fabric>() {
 pub(crate) fn a_port_is_taken_once<F: Fabric>() {
     let fabric = F::new();
     let target = fabric.peer();
-    let listener = target.listen("127.0.0.1:0".parse().unwrap(), ListenOptions::default()).unwrap();
-    let again = target.listen(listener.local_address(), ListenOptions::default());
-    assert!(matches!(again.unwrap_err(), SetupError::Listen { address, .. } if address == listener.local_address()));
-    let address = listener.local_address();
+    let listener = target.listen(fabric.listen_address(), listen_options()).unwrap();
+    let again = target.listen(listener.local_address(), listen_options());
+    assert!(matches!(again.unwrap_err(), SetupError::Listen { address, .. } if address == *listener.local_address()));
+    let address = listener.local_address().clone();
     drop(listener);
-    assert_eq!(target.listen(address, ListenOptions::default()).unwrap().local_address(), address);
+    assert_eq!(*target.listen(&address, listen_options()).unwrap().local_address(), address);
 }
 
 pub(crate) fn settings_are_agreed_on<F: Fabric>() {
     let fabric = F::new();
     let small = Settings { message_max_bytes: 100, send_queue: 8, payload_max_bytes: 1000, ..Settings::default() };
-    let setup = Setup { listen: ListenOptions { settings: small, ..ListenOptions::default() }, ..Setup::default() };
+    let setup = Setup { listen: ListenOptions { settings: small, ..listen_options() }, ..Setup::default() };
     let pair = fabric.pair_with(&setup);
     let (_memory, remote) = region(&pair.target.peer, 4096, Access::all());
     let connection = &pair.initiator.connection;
@@ -190,7 +190,7 @@ pub(crate) fn checksums_change_nothing_visible<F: Fabric>() {
         let fabric = F::new();
         let setup = Setup {
             connect: ConnectOptions { settings: here, ..ConnectOptions::default() },
-            listen: ListenOptions { settings: there, ..ListenOptions::default() },
+            listen: ListenOptions { settings: there, ..listen_options() },
             ..Setup::default()
         };
         let pair = fabric.pair_with(&setup);

@@ -1,32 +1,57 @@
-//! What the suite needs of a transport, and the transports.
+//! What the suite needs of a transport.
 
-use std::{
-    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::time::Duration;
 
-use pmof_access::{Peer, Transport, sim::SimNetwork};
+use pmof_access::{ConnectionError, Location, Peer, Refusal};
+use pmof_proto::{Descriptor, RegionKey};
 
-use crate::pair::{Pair, Setup, pair};
+use crate::pair::{Pair, Setup, loopback, pair};
 
 /// One transport under test.
 pub(crate) trait Fabric {
     /// The clock is virtual: time limits are kept exactly.
     const IS_VIRTUAL: bool;
 
+    /// The target's CPU carries every operation out: nothing moves while it does not, and it believes nobody.
+    const SERVED_BY_CPU: bool = true;
+
     /// A fresh one, shared with no other test.
     fn new() -> Self;
 
-    /// A new opening.
+    /// A new opening at the initiator's side.
     fn peer(&self) -> Peer;
+
+    /// A new opening at the target's side.
+    fn target(&self) -> Peer {
+        self.peer()
+    }
+
+    /// Where targets listen: any free port.
+    fn listen_address(&self) -> Location {
+        loopback()
+    }
+
+    /// A descriptor of a region that there is not, made of one that there is.
+    fn forge_key(descriptor: &mut Descriptor) {
+        descriptor.key = RegionKey([7; 16]);
+    }
+
+    /// What the initiator is told where the target breaks off because of `expected`.
+    fn refusal(expected: Refusal) -> Refusal {
+        expected
+    }
+
+    /// How the target's connection ends then.
+    fn is_refused_here(why: &ConnectionError, expected: Refusal) -> bool {
+        *why == ConnectionError::RefusedHere(expected)
+    }
 
     /// Time since a fixed origin.
     fn now(&self) -> Duration;
 
     /// An address that leads to this target, and what breaks the connection made to it without a goodbye, as if the
     /// target had been killed.
-    fn breakable(&self, target: SocketAddr) -> (SocketAddr, Box<dyn FnOnce() + '_>);
+    fn breakable(&self, target: &Location) -> (Location, Box<dyn FnOnce() + '_>);
 
     /// Two sides joined by a connection.
     #[track_caller]
@@ -37,7 +62,7 @@ pub(crate) trait Fabric {
     /// The same, with these settings.
     #[track_caller]
     fn pair_with(&self, setup: &Setup) -> Pair {
-        pair(|| self.peer(), setup)
+        pair((self.peer(), self.target()), self.listen_address(), setup)
     }
 
     /// Runs `wait` and checks that it took `expected`: exactly, or at least where the clock is real.
@@ -54,70 +79,5 @@ pub(crate) trait Fabric {
             assert!(took >= expected && took < expected + SLACK, "took {took:?} instead of {expected:?}");
         }
         result
-    }
-}
-
-/// Sockets on the loopback interface.
-pub(crate) struct Tcp {
-    start: Instant,
-}
-
-impl Fabric for Tcp {
-    const IS_VIRTUAL: bool = false;
-
-    fn new() -> Self {
-        Self { start: Instant::now() }
-    }
-
-    fn peer(&self) -> Peer {
-        Peer::open(Transport::Tcp)
-    }
-
-    fn now(&self) -> Duration {
-        self.start.elapsed()
-    }
-
-    fn breakable(&self, target: SocketAddr) -> (SocketAddr, Box<dyn FnOnce() + '_>) {
-        let relay = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = relay.local_addr().expect("its address");
-        let streams = std::thread::spawn(move || {
-            let (near, _) = relay.accept().expect("the initiator comes");
-            let far = TcpStream::connect(target).expect("the target listens");
-            for (from, to) in [(&near, &far), (&far, &near)] {
-                let (mut from, mut to) = (from.try_clone().expect("a copy"), to.try_clone().expect("a copy"));
-                std::thread::spawn(move || std::io::copy(&mut from, &mut to));
-            }
-            [near, far]
-        });
-        let cut = move || {
-            for stream in streams.join().expect("the relay works") {
-                // One of the sides may have gone already.
-                let _ = stream.shutdown(Shutdown::Both);
-            }
-        };
-        (address, Box::new(cut))
-    }
-}
-
-/// The simulated network.
-pub(crate) struct Sim(Arc<SimNetwork>);
-
-impl Fabric for Sim {
-    const IS_VIRTUAL: bool = true;
-
-    fn new() -> Self {
-        Self(SimNetwork::new())
-    }
-
-    fn peer(&self) -> Peer {
-        Peer::simulated(&self.0)
-    }
-
-    fn now(&self) -> Duration {
-        self.0.now()
-    }
-
-    fn breakable(&self, target: SocketAddr) -> (SocketAddr, Box<dyn FnOnce() + '_>) {
-        (target, Box::new(|| self.0.cut_all()))
     }
 }

@@ -3,12 +3,16 @@
 use std::{path::Path, sync::Arc};
 
 use pmof_access::{
-    Access, Declaration, Durability, Evidence, Flushed, Mechanism, Medium, MediumKind, Memory, OperationError, Outcome,
-    PostError, Promise, Refusal, RemoteRegion,
+    Access, ConnectOptions, Declaration, Durability, Evidence, Flushed, Mechanism, Medium, MediumKind, Memory, Method,
+    OperationError, Outcome, PostError, Promise, Refusal, RemoteRegion,
 };
 use pmof_proto::Descriptor;
 
-use crate::{fabric::Fabric, pair::Pair, support::pattern};
+use crate::{
+    fabric::Fabric,
+    pair::{Pair, Setup},
+    support::pattern,
+};
 
 const LEN_BYTES: u64 = 64 << 10;
 
@@ -80,7 +84,9 @@ pub(crate) fn what_was_declared_is_said_to_be<F: Fabric>() {
 
 pub(crate) fn a_file_survives_loss_of_power<F: Fabric>() {
     let fabric = F::new();
-    let directory = tempfile::tempdir_in(Path::new(env!("CARGO_TARGET_TMPDIR"))).unwrap();
+    // The test bed names a directory of its own, since the one of the build is not there.
+    let disk = std::env::var_os("PMOF_FILE").unwrap_or_else(|| env!("CARGO_TARGET_TMPDIR").into());
+    let directory = tempfile::tempdir_in(Path::new(&disk)).unwrap();
     let memory = Memory::create(&directory.path().join("a"), LEN_BYTES, None).unwrap();
     if memory.kind() != MediumKind::PageCache {
         eprintln!("skipped: the build directory lies on {}", memory.kind());
@@ -117,7 +123,9 @@ pub(crate) fn the_right_to_flush_has_two_strengths<F: Fabric>() {
 
 pub(crate) fn the_target_believes_no_forged_promise<F: Fabric>() {
     let fabric = F::new();
-    let pair = fabric.pair();
+    // Whoever forges a descriptor for itself may fool itself, but not the target's CPU.
+    let connect = ConnectOptions { method: Some(Method::SendAfterWrite), ..ConnectOptions::default() };
+    let pair = fabric.pair_with(&Setup { connect, ..Setup::default() });
     let memory = pair.target.peer.allocate(LEN_BYTES, Access::all()).unwrap();
     let mut forged = Descriptor::decode(&memory.descriptor()).unwrap();
     forged.promises = [Some(probed(Mechanism::Store)); 3];

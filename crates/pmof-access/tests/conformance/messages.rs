@@ -1,15 +1,20 @@
 //! Messages: receives before and after them, lengths, credit, order.
 
-use std::time::Duration;
+use std::{
+    os::fd::AsFd,
+    time::{Duration, Instant},
+};
 
 use pmof_access::{
-    Access, ConnectionError, ConnectionEvent, ListenOptions, OperationError, OperationKind, Outcome, PostError,
-    Refusal, Settings, Ticket,
+    AcceptOptions, Access, Completion, CompletionQueue, ConnectOptions, Connection, ConnectionError, ConnectionEvent,
+    Durability, ListenOptions, OperationError, OperationKind, Outcome, Peer, PostError, QueueOptions, Refusal, Region,
+    Settings, SharedReceives, Ticket,
 };
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{
     fabric::Fabric,
-    pair::{LONG, Pair, Setup, Side, region},
+    pair::{LONG, Pair, Setup, Side, join, listen_options, region, threaded},
     support::{content, pattern},
 };
 
@@ -17,7 +22,7 @@ const CAPACITY_BYTES: u64 = 64 << 10;
 
 /// Checks the next completion of a receive and gives the message.
 #[track_caller]
-fn received(side: &Side, memory: &pmof_access::Region, context: u64, immediate: Option<u32>) -> Vec<u8> {
+fn received(side: &Side, memory: &Region, context: u64, immediate: Option<u32>) -> Vec<u8> {
     let done = side.queue.wait(LONG).expect("a message in time");
     assert_eq!((done.kind, done.context), (OperationKind::Receive, context));
     match done.outcome {
@@ -148,7 +153,7 @@ pub(crate) fn a_slow_receiver_is_not_overrun<F: Fabric>() {
     for inbox_messages in [1, 3, 64] {
         let fabric = F::new();
         let settings = Settings { inbox_messages, ..Settings::default() };
-        let listen = ListenOptions { settings, ..ListenOptions::default() };
+        let listen = ListenOptions { settings, ..listen_options() };
         let pair = fabric.pair_with(&Setup { listen, ..Setup::default() });
         let (inbox, _) = region(&pair.target.peer, 64, Access::empty());
         for index in 0..MESSAGES {
@@ -157,13 +162,12 @@ pub(crate) fn a_slow_receiver_is_not_overrun<F: Fabric>() {
             batch.send(&pattern((index % 64) as usize, index)).unwrap();
         }
         // No more are on their way than the receiver keeps: the rest has no outcome.
-        let mut sent = 0;
-        while pair.initiator.queue.wait(Duration::from_millis(20)).is_some() {
-            sent += 1;
+        for _ in 0..inbox_messages {
+            pair.initiator.queue.wait(LONG).expect("the inbox takes it").outcome.unwrap();
         }
-        assert_eq!(sent, inbox_messages);
-        assert_eq!(pair.initiator.connection.outstanding() as u64, MESSAGES - u64::from(sent));
-        let mut sent = u64::from(sent);
+        assert_eq!(pair.initiator.queue.wait(Duration::from_millis(20)), None);
+        let mut sent = u64::from(inbox_messages);
+        assert_eq!(pair.initiator.connection.outstanding() as u64, MESSAGES - sent);
         for index in 0..MESSAGES {
             pair.target.connection.receive(inbox.slice(..).unwrap(), index).unwrap();
             assert_eq!(received(&pair.target, &inbox, index, None), pattern((index % 64) as usize, index));
@@ -182,7 +186,7 @@ pub(crate) fn a_slow_receiver_is_not_overrun<F: Fabric>() {
 pub(crate) fn what_waits_for_room_keeps_its_place<F: Fabric>() {
     let fabric = F::new();
     let settings = Settings { inbox_messages: 1, ..Settings::default() };
-    let listen = ListenOptions { settings, ..ListenOptions::default() };
+    let listen = ListenOptions { settings, ..listen_options() };
     let pair = fabric.pair_with(&Setup { listen, ..Setup::default() });
     let (memory, remote) = region(&pair.target.peer, 64 << 10, Access::all());
     let (inbox, _) = region(&pair.target.peer, 64, Access::empty());
@@ -206,7 +210,7 @@ pub(crate) fn what_waits_for_room_keeps_its_place<F: Fabric>() {
 }
 
 /// The next message at the target, while the initiator is driven too.
-fn received_while(pair: &Pair, inbox: &pmof_access::Region) -> Vec<u8> {
+fn received_while(pair: &Pair, inbox: &Region) -> Vec<u8> {
     loop {
         if let Some(done) = pair.target.queue.wait(Duration::from_millis(1)) {
             match done.outcome {
@@ -235,4 +239,349 @@ pub(crate) fn receives_come_back_when_the_connection_ends<F: Fabric>() {
     }
     let ended = Err(PostError::NotConnected(ConnectionError::Closed));
     assert_eq!(pair.target.connection.receive(inbox.slice(..).unwrap(), 0), ended);
+}
+
+/// Two sides whose receives have queues of their own.
+struct Apart {
+    pair: Pair,
+    here: CompletionQueue,
+    there: CompletionQueue,
+}
+
+/// `options`: of the initiator's queue of operations and of receives, and the same of the target.
+fn apart<F: Fabric>(fabric: &F, options: [QueueOptions; 4]) -> Apart {
+    let (initiator, target) = (fabric.peer(), fabric.target());
+    let here = initiator.completion_queue(options[1]).unwrap();
+    let there = target.completion_queue(options[3]).unwrap();
+    let setup = Setup {
+        connect: ConnectOptions { receive_queue: Some(here.clone()), timeout: LONG, ..ConnectOptions::default() },
+        accept: AcceptOptions { receive_queue: Some(there.clone()), ..AcceptOptions::default() },
+        initiator_queue: options[0],
+        target_queue: options[2],
+        ..Setup::default()
+    };
+    Apart { pair: crate::pair::pair((initiator, target), fabric.listen_address(), &setup), here, there }
+}
+
+#[track_caller]
+fn next(queue: &CompletionQueue) -> Completion {
+    queue.wait(LONG).expect("an outcome in time")
+}
+
+pub(crate) fn receives_have_a_queue_of_their_own<F: Fabric>() {
+    let caller = QueueOptions::default();
+    // On the target's side at least one queue drives by itself.
+    for (operations, receives) in [(threaded(), caller), (caller, threaded()), (threaded(), threaded())] {
+        let fabric = F::new();
+        let Apart { pair, here, there } = apart(&fabric, [caller, caller, operations, receives]);
+        let (initiator, target) = (&pair.initiator, &pair.target);
+        let (memory, remote) = region(&target.peer, 64, Access::all());
+        let (inbox, _) = region(&target.peer, 64, Access::empty());
+        let (outbox, _) = region(&initiator.peer, 64, Access::empty());
+        for context in 0..20 {
+            // Before its message, and after it.
+            let receive = || target.connection.receive(inbox.slice(..).unwrap(), context).unwrap();
+            let early = (context % 2 == 0).then(receive);
+            let mut batch = initiator.connection.batch();
+            let sent = match context % 3 {
+                0 => batch.write_with_immediate(&remote, 0, b"written", 7).unwrap(),
+                _ => batch.send(b"message").unwrap(),
+            };
+            let flushed = batch.flush(&remote, .., Durability::Visible).unwrap();
+            batch.submit();
+            assert_eq!([next(&initiator.queue).ticket, next(&initiator.queue).ticket], [sent, flushed]);
+            let ticket = early.unwrap_or_else(receive);
+            let done = there.wait_for(target.connection.id(), ticket, LONG).expect("in time");
+            let kinds = [OperationKind::ReceiveWriteImmediate, OperationKind::Receive];
+            assert_eq!((done.context, done.kind), (context, kinds[usize::from(context % 3 != 0)]));
+            assert!(matches!(done.outcome, Ok(Outcome::Received { len_bytes: 7, .. })));
+
+            initiator.connection.receive(outbox.slice(..).unwrap(), context).unwrap();
+            let answer = target.connection.send(b"answer").unwrap();
+            let done = next(&here);
+            assert_eq!((done.connection, done.context), (initiator.connection.id(), context));
+            assert_eq!(target.done(answer), Outcome::Done { len_bytes: 6 });
+        }
+        assert_eq!(content(&memory, 0, 7), b"written");
+        // What is left of each comes back on its own queue.
+        initiator.connection.receive(outbox.slice(..).unwrap(), 99).unwrap();
+        target.connection.receive(inbox.slice(..).unwrap(), 98).unwrap();
+        target.connection.disconnect();
+        for (queue, context) in [(&here, 99), (&there, 98)] {
+            let done = next(queue);
+            assert_eq!((done.context, done.outcome.is_err()), (context, true));
+        }
+        for queue in [&initiator.queue, &target.queue, &here, &there] {
+            assert_eq!(queue.wait(Duration::from_millis(2)), None);
+        }
+    }
+}
+
+pub(crate) fn either_queue_drives<F: Fabric>() {
+    let fabric = F::new();
+    let caller = QueueOptions::default();
+    let Apart { pair, here, there } = apart(&fabric, [caller, caller, threaded(), caller]);
+    let (initiator, target) = (&pair.initiator, &pair.target);
+    let (_memory, remote) = region(&target.peer, 64, Access::all());
+    let (outbox, _) = region(&initiator.peer, 64, Access::empty());
+    let ticket = initiator.connection.flush(&remote, .., Durability::Visible).unwrap();
+    // Nobody looks at the queue of operations.
+    while initiator.connection.outstanding() > 0 {
+        assert_eq!(here.wait(Duration::from_millis(1)), None);
+    }
+    assert_eq!(next(&initiator.queue).ticket, ticket);
+    // Nor here at that of receives.
+    initiator.connection.receive(outbox.slice(..).unwrap(), 5).unwrap();
+    let sent = target.connection.send(b"message").unwrap();
+    let ticket = initiator.connection.flush(&remote, .., Durability::Visible).unwrap();
+    initiator.done(ticket);
+    while target.connection.outstanding() > 0 {
+        assert_eq!(initiator.queue.wait(Duration::from_millis(1)), None);
+    }
+    target.done(sent);
+    let discarded = initiator.connection.id();
+    here.interrupt();
+    assert!(here.wait_for(discarded, Ticket(0), LONG).is_none(), "interrupted, so in no time");
+    here.discard(discarded);
+    assert_eq!(here.wait(Duration::from_millis(2)), None);
+    assert_eq!(there.wait(Duration::from_millis(2)), None);
+}
+
+pub(crate) fn threads_wait_on_both_queues<F: Fabric>() {
+    const ROUNDS: u64 = 200;
+    if F::IS_VIRTUAL {
+        // While one thread posts, the other would take nothing moving for time to go on.
+        return;
+    }
+    let fabric = F::new();
+    let spin = pmof_access::Waiting::Adaptive { spin: Duration::ZERO };
+    let sleepy = QueueOptions { waiting: spin, ..QueueOptions::default() };
+    let Apart { pair, here, .. } = apart(&fabric, [sleepy, sleepy, threaded(), threaded()]);
+    let (initiator, target) = (&pair.initiator, &pair.target);
+    let (_memory, remote) = region(&target.peer, 64, Access::all());
+    let (outbox, _) = region(&initiator.peer, 64, Access::empty());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for context in 0..ROUNDS {
+                initiator.connection.receive(outbox.slice(..).unwrap(), context).unwrap();
+                target.connection.send(b"message").unwrap();
+                assert_eq!(next(&here).context, context);
+                next(&target.queue).outcome.unwrap();
+            }
+        });
+        for _ in 0..ROUNDS {
+            let ticket = initiator.connection.flush(&remote, .., Durability::Visible).unwrap();
+            assert_eq!(next(&initiator.queue).ticket, ticket);
+        }
+    });
+}
+
+fn is_readable(queue: &CompletionQueue, timeout: Duration) -> bool {
+    let timeout = Timespec::try_from(timeout).expect("no more than years");
+    poll(&mut [PollFd::new(&queue.as_fd(), PollFlags::IN)], Some(&timeout)).expect("poll works") > 0
+}
+
+pub(crate) fn a_receive_queue_is_waited_for_by_its_descriptor<F: Fabric>() {
+    if F::IS_VIRTUAL {
+        return;
+    }
+    let caller = QueueOptions::default();
+    for receives in [caller, threaded()] {
+        let fabric = F::new();
+        // What shows is brought by the thread of the other queue, where this one has none.
+        let Apart { pair, there, .. } = apart(&fabric, [caller, caller, threaded(), receives]);
+        let (inbox, _) = region(&pair.target.peer, 64, Access::empty());
+        while there.poll().is_some() {}
+        for context in 0..20 {
+            pair.target.connection.receive(inbox.slice(..).unwrap(), context).unwrap();
+            let sent = pair.initiator.connection.send(b"message").unwrap();
+            pair.initiator.done(sent);
+            // The answer came when the receive was consumed: the queue's own socket has nothing to tell.
+            assert!(is_readable(&there, LONG), "in time");
+            let done = loop {
+                if let Some(done) = there.poll() {
+                    break done;
+                }
+            };
+            assert_eq!((done.context, there.poll()), (context, None));
+            // A device and the one-sided way of shm announce more than outcomes.
+            assert!(!F::SERVED_BY_CPU || !is_readable(&there, Duration::ZERO), "nothing is left");
+        }
+    }
+}
+
+/// A target with several connections that share receives.
+struct Sharing {
+    pair: Pair,
+    more: Vec<(Connection, Connection)>,
+    shared: SharedReceives,
+    inbox: Region,
+}
+
+const PLACE_BYTES: u64 = 64;
+const PLACES: u64 = 64;
+
+fn sharing<F: Fabric>(fabric: &F, target_queue: QueueOptions, inbox_messages: u32, limit: usize) -> Sharing {
+    let (initiator, target): (Peer, Peer) = (fabric.peer(), fabric.target());
+    let shared = target.shared_receive_queue(limit);
+    let settings = Settings { inbox_messages, ..Settings::default() };
+    let setup = Setup {
+        accept: AcceptOptions { shared_receives: Some(shared.clone()), ..AcceptOptions::default() },
+        listen: ListenOptions { settings, ..listen_options() },
+        target_queue,
+        ..Setup::default()
+    };
+    let pair = crate::pair::pair((initiator, target), fabric.listen_address(), &setup);
+    let (one, two) = (&pair.initiator, &pair.target);
+    let more = (0..2).map(|_| join(&one.peer, &one.queue, &pair.listener, &two.queue, &setup)).collect();
+    let (inbox, _) = region(&pair.target.peer, PLACE_BYTES * PLACES, Access::empty());
+    Sharing { pair, more, shared, inbox }
+}
+
+impl Sharing {
+    fn initiator(&self, index: usize) -> &Connection {
+        index.checked_sub(1).map_or(&self.pair.initiator.connection, |index| &self.more[index].0)
+    }
+
+    fn target(&self, index: usize) -> &Connection {
+        index.checked_sub(1).map_or(&self.pair.target.connection, |index| &self.more[index].1)
+    }
+
+    fn post(&self, place: u64) -> Result<Ticket, PostError> {
+        let start = place % PLACES * PLACE_BYTES;
+        self.shared.post(self.inbox.slice(start..start + PLACE_BYTES).unwrap(), place)
+    }
+
+    /// Checks that the next message came on this connection and into this receive.
+    #[track_caller]
+    fn arrives(&self, index: usize, place: u64, message: &[u8]) {
+        let start = Instant::now();
+        let done = loop {
+            if let Some(done) = self.pair.target.queue.wait(Duration::from_millis(1)) {
+                break done;
+            }
+            assert!(self.initiator(index).is_established() && start.elapsed() < LONG);
+            self.pair.initiator.queue.wait(Duration::ZERO);
+        };
+        assert_eq!((done.connection, done.context), (self.target(index).id(), place));
+        let Ok(Outcome::Received { len_bytes, .. }) = done.outcome else { panic!("{done:?}") };
+        assert_eq!(content(&self.inbox, place % PLACES * PLACE_BYTES, len_bytes as usize), message);
+    }
+}
+
+pub(crate) fn connections_share_receives<F: Fabric>() {
+    for target_queue in [threaded(), QueueOptions::default()] {
+        let fabric = F::new();
+        let sharing = sharing(&fabric, target_queue, 8, 4);
+        let tickets: Vec<_> = (0..4).map(|place| sharing.post(place).unwrap()).collect();
+        assert!(tickets.is_sorted() && sharing.shared.waiting() == 4);
+        assert_eq!(sharing.post(4), Err(PostError::ReceiveQueueFull { limit: 4 }));
+        let own = sharing.target(0).receive(sharing.inbox.slice(..8).unwrap(), 0);
+        assert_eq!(own, Err(PostError::SharedReceives));
+        for round in 0..30_u64 {
+            let index = (round * 7 % 3) as usize;
+            let bytes = pattern((round % 60) as usize, round);
+            sharing.initiator(index).send(&bytes).unwrap();
+            sharing.arrives(index, round, &bytes);
+            sharing.post(round + 4).unwrap();
+        }
+        assert_eq!(sharing.shared.waiting(), 4);
+    }
+}
+
+pub(crate) fn shared_receives_go_out_in_order_of_arrival<F: Fabric>() {
+    const MESSAGES: u64 = 40;
+    for target_queue in [threaded(), QueueOptions::default()] {
+        let fabric = F::new();
+        let sharing = sharing(&fabric, target_queue, 4, PLACES as usize);
+        // Two of each connection wait at the target, one after the other.
+        let order = [2, 0, 1, 1, 2, 0];
+        for (number, index) in order.into_iter().enumerate() {
+            let connection = sharing.initiator(index);
+            let ticket = connection.send(&[number as u8]).unwrap();
+            loop {
+                // Its outcome says that it is there.
+                if let Some(done) =
+                    sharing.pair.initiator.queue.wait_for(connection.id(), ticket, Duration::from_millis(1))
+                {
+                    done.outcome.unwrap();
+                    break;
+                }
+                assert_eq!(sharing.pair.target.queue.wait(Duration::ZERO), None);
+            }
+        }
+        for (number, index) in order.into_iter().enumerate() {
+            sharing.post(number as u64).unwrap();
+            sharing.arrives(index, number as u64, &[number as u8]);
+        }
+        // More than the inboxes hold: senders wait, and go on as receives come.
+        for number in 0..MESSAGES {
+            sharing.initiator((number % 3) as usize).send(&[number as u8]).unwrap();
+        }
+        let mut counts = [0; 3];
+        for place in 0..MESSAGES {
+            sharing.post(place).unwrap();
+            let start = Instant::now();
+            let done = loop {
+                if let Some(done) = sharing.pair.target.queue.wait(Duration::from_millis(1)) {
+                    break done;
+                }
+                while sharing.pair.initiator.queue.wait(Duration::ZERO).is_some() {}
+                assert!(start.elapsed() < LONG, "no message in time");
+            };
+            assert_eq!(done.context, place);
+            let index = (0..3).find(|index| sharing.target(*index).id() == done.connection).expect("one of them");
+            let number = content(&sharing.inbox, place % PLACES * PLACE_BYTES, 1)[0];
+            assert_eq!(u64::from(number), counts[index] * 3 + index as u64, "each connection's order holds");
+            counts[index] += 1;
+        }
+        assert_eq!(sharing.shared.waiting(), 0);
+    }
+}
+
+pub(crate) fn shared_receives_outlive_connections<F: Fabric>() {
+    let fabric = F::new();
+    let sharing = sharing(&fabric, threaded(), 4, PLACES as usize);
+    for place in 0..3 {
+        sharing.post(place).unwrap();
+    }
+    sharing.initiator(1).send(b"one").unwrap();
+    sharing.arrives(1, 0, b"one");
+    sharing.initiator(1).disconnect();
+    let closed = || sharing.target(1).ended().is_some();
+    while !closed() {
+        sharing.pair.initiator.queue.wait(Duration::from_millis(1));
+    }
+    assert_eq!(sharing.pair.target.queue.wait(Duration::from_millis(2)), None, "it gives nothing back");
+    assert_eq!(sharing.shared.waiting(), 2);
+    sharing.initiator(2).send(b"two").unwrap();
+    sharing.arrives(2, 1, b"two");
+    let Sharing { pair, more, shared, inbox } = sharing;
+    drop(shared);
+    pair.initiator.connection.send(b"three").unwrap();
+    let done = next(&pair.target.queue);
+    assert_eq!((done.connection, done.context), (pair.target.connection.id(), 2));
+    assert_eq!(content(&inbox, 2 * PLACE_BYTES, 5), b"three");
+    drop(more);
+}
+
+pub(crate) fn a_shared_receive_must_fit<F: Fabric>() {
+    let fabric = F::new();
+    for before in [true, false] {
+        let sharing = sharing(&fabric, threaded(), 4, 8);
+        let post = || sharing.shared.post(sharing.inbox.slice(..8).unwrap(), 1).unwrap();
+        if before {
+            post();
+        }
+        let sent = sharing.initiator(0).send(b"123456789").unwrap();
+        let outcome = sharing.pair.initiator.outcome(sent);
+        assert_eq!(outcome.is_err(), before);
+        if !before {
+            post();
+        }
+        is_too_small(&sharing.pair);
+        sharing.post(3).unwrap();
+        sharing.initiator(1).send(b"fits").unwrap();
+        sharing.arrives(1, 3, b"fits");
+    }
 }

@@ -8,7 +8,7 @@ use pmof_access::{
     sim::{Faults, SimNetwork},
 };
 
-use crate::pair::{Pair, Setup, pair, region};
+use crate::pair::{Pair, Setup, loopback, pair, region};
 
 const LIMIT: Duration = Duration::from_millis(250);
 const NONE: Faults =
@@ -21,7 +21,11 @@ fn silent_after(bytes: u64) -> Faults {
 fn joined(network: &Arc<SimNetwork>) -> Pair {
     let connect = ConnectOptions { loss_timeout: LIMIT, ..ConnectOptions::default() };
     let accept = AcceptOptions { loss_timeout: LIMIT, ..AcceptOptions::default() };
-    pair(|| Peer::simulated(network), &Setup { connect, accept, ..Setup::default() })
+    pair(
+        (Peer::simulated(network), Peer::simulated(network)),
+        loopback(),
+        &Setup { connect, accept, ..Setup::default() },
+    )
 }
 
 fn since(network: &SimNetwork, start: Duration) -> Duration {
@@ -95,7 +99,7 @@ fn a_silent_handshake_ends_on_both_sides() {
         let queue = peer.completion_queue(QueueOptions::default()).unwrap();
         let serving = target.completion_queue(QueueOptions::default()).unwrap();
         let options = ListenOptions { handshake_timeout: LIMIT, ..ListenOptions::default() };
-        let listener = target.listen("127.0.0.1:0".parse().unwrap(), options).unwrap();
+        let listener = target.listen(loopback(), options).unwrap();
         let options = ConnectOptions { timeout: 3 * LIMIT, ..ConnectOptions::default() };
         let pending = peer.start_connect(listener.local_address(), &queue, &options).unwrap();
         let request = listener.next_request(2 * LIMIT).unwrap();
@@ -117,7 +121,11 @@ fn messages_that_wait_for_room_wait_for_ever() {
     let settings = Settings { inbox_messages: 1, ..Settings::default() };
     let connect = ConnectOptions { loss_timeout: LIMIT, ..ConnectOptions::default() };
     let listen = ListenOptions { settings, ..ListenOptions::default() };
-    let pair = pair(|| Peer::simulated(&network), &Setup { connect, listen, ..Setup::default() });
+    let pair = pair(
+        (Peer::simulated(&network), Peer::simulated(&network)),
+        loopback(),
+        &Setup { connect, listen, ..Setup::default() },
+    );
     let first = pair.initiator.connection.send(b"1").unwrap();
     let second = pair.initiator.connection.send(b"2").unwrap();
     pair.initiator.done(first);

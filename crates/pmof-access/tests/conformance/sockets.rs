@@ -2,7 +2,7 @@
 
 use std::{
     io::{Read, Write},
-    net::{TcpListener, TcpStream},
+    net::{SocketAddr, TcpListener, TcpStream},
     thread,
     time::{Duration, Instant},
 };
@@ -15,20 +15,22 @@ use pmof_access::{
 use pmof_proto::frame::{Frame, Opcode};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::pair::{LONG, Pair, Setup, join, pair, region, threaded};
+use crate::pair::{LONG, Pair, Setup, join, loopback, pair, region, threaded};
 use crate::support::content;
 
 /// Far less than [`LONG`], far more than anything takes that is told at once, also on a loaded machine.
 const PROMPT: Duration = Duration::from_secs(30);
 
 fn tcp(setup: &Setup) -> Pair {
-    pair(|| Peer::open(Transport::Tcp), setup)
+    let open = || Peer::open(Transport::Tcp).unwrap();
+    pair((open(), open()), loopback(), setup)
 }
 
 /// Connects to `host` where a listener at `bound` takes one request.
 fn connects_by_name(bound: &str, host: &str) {
-    let (peer, target) = (Peer::open(Transport::Tcp), Peer::open(Transport::Tcp));
-    let listener = target.listen(format!("{bound}:0").parse().unwrap(), ListenOptions::default()).unwrap();
+    let (peer, target) = (Peer::open(Transport::Tcp).unwrap(), Peer::open(Transport::Tcp).unwrap());
+    let listener =
+        target.listen(format!("{bound}:0").parse::<SocketAddr>().unwrap(), ListenOptions::default()).unwrap();
     let address: Address = format!("tcp://{host}:{}", listener.local_address().port()).parse().unwrap();
     let serving = target.completion_queue(threaded()).unwrap();
     let queue = peer.completion_queue(QueueOptions::default()).unwrap();
@@ -39,8 +41,10 @@ fn connects_by_name(bound: &str, host: &str) {
             request.accept(&serving, &AcceptOptions::default()).unwrap()
         });
         let connection = peer.connect(&address, &queue, &ConnectOptions::default()).unwrap();
-        assert_eq!(connection.peer_address().unwrap().ip(), listener.local_address().ip());
-        assert_eq!(connection.flush_method(), Method::SendAfterWrite);
+        assert_eq!(connection.peer_address().unwrap().ip(), listener.local_address().socket_address().unwrap().ip());
+        let (_memory, remote) = region(&target, 64, Access::all());
+        let (method, _) = connection.flush_method(&remote, Durability::Visible).unwrap();
+        assert_eq!(method, Method::SendAfterWrite);
         assert!(accepting.join().unwrap().is_established());
     });
 }
@@ -59,7 +63,7 @@ fn numbers_and_names_lead_there() {
 
 #[test]
 fn an_unknown_name_says_so() {
-    let peer = Peer::open(Transport::Tcp);
+    let peer = Peer::open(Transport::Tcp).unwrap();
     let queue = peer.completion_queue(QueueOptions::default()).unwrap();
     let address: Address = "tcp://no-such-host.invalid:1".parse().unwrap();
     let error = peer.connect(&address, &queue, &ConnectOptions::default()).unwrap_err();
@@ -182,9 +186,9 @@ fn one_thread_posts_while_others_collect() {
 #[test]
 fn another_thread_ends_a_wait() {
     for options in [QueueOptions::default(), threaded()] {
-        let peer = Peer::open(Transport::Tcp);
+        let peer = Peer::open(Transport::Tcp).unwrap();
         let queue = peer.completion_queue(options).unwrap();
-        let listener = peer.listen("127.0.0.1:0".parse().unwrap(), ListenOptions::default()).unwrap();
+        let listener = peer.listen(loopback(), ListenOptions::default()).unwrap();
         let start = Instant::now();
         thread::scope(|scope| {
             let waiting = scope.spawn(|| queue.wait(LONG));
@@ -234,7 +238,7 @@ fn welcome() -> [u8; 64] {
 fn a_target_that_accepts_and_says_nothing_times_out() {
     const LIMIT: Duration = Duration::from_millis(150);
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let peer = Peer::open(Transport::Tcp);
+    let peer = Peer::open(Transport::Tcp).unwrap();
     for options in [QueueOptions::default(), threaded()] {
         let queue = peer.completion_queue(options).unwrap();
         let connect = ConnectOptions { timeout: LIMIT, ..ConnectOptions::default() };
@@ -250,11 +254,11 @@ fn a_target_that_accepts_and_says_nothing_times_out() {
 #[test]
 fn a_target_that_stalls_after_the_handshake_is_lost() {
     const LIMIT: Duration = Duration::from_millis(150);
-    let owner = Peer::open(Transport::Tcp);
+    let owner = Peer::open(Transport::Tcp).unwrap();
     let (_memory, remote) = region(&owner, 64, Access::all());
     for options in [QueueOptions::default(), threaded()] {
         let stalling = TcpListener::bind("127.0.0.1:0").unwrap();
-        let peer = Peer::open(Transport::Tcp);
+        let peer = Peer::open(Transport::Tcp).unwrap();
         let queue = peer.completion_queue(options).unwrap();
         let connect = ConnectOptions { loss_timeout: LIMIT, ..ConnectOptions::default() };
         let pending = peer.start_connect(stalling.local_addr().unwrap(), &queue, &connect).unwrap();
@@ -280,7 +284,7 @@ fn a_target_that_stalls_after_the_handshake_is_lost() {
 fn whoever_only_polls_learns_of_a_loss_too() {
     const LIMIT: Duration = Duration::from_millis(100);
     let stalling = TcpListener::bind("127.0.0.1:0").unwrap();
-    let peer = Peer::open(Transport::Tcp);
+    let peer = Peer::open(Transport::Tcp).unwrap();
     let queue = peer.completion_queue(QueueOptions::default()).unwrap();
     let connect = ConnectOptions { loss_timeout: LIMIT, ..ConnectOptions::default() };
     let pending = peer.start_connect(stalling.local_addr().unwrap(), &queue, &connect).unwrap();
@@ -303,7 +307,7 @@ fn whoever_only_polls_learns_of_a_loss_too() {
 #[test]
 fn a_stream_that_ends_early_is_told_from_a_refusal() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let peer = Peer::open(Transport::Tcp);
+    let peer = Peer::open(Transport::Tcp).unwrap();
     let queue = peer.completion_queue(QueueOptions::default()).unwrap();
     for answer in
         [&b""[..], b"HTTP/1.1 400 Bad Request\r\nServer: something-else\r\nContent-Length: 0\r\n\r\n", &welcome()[..63]]

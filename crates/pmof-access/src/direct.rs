@@ -1,0 +1,70 @@
+//! The seam of one-sided transports: operations at the other side's memory that this side's device, or CPU, carries out.
+
+use pmof_mem::{Durability, Promise};
+use pmof_proto::{OperationError, OperationKind, PostError};
+
+use crate::{
+    Method, RemoteRegion,
+    request::{Data, Request},
+};
+
+/// What a finished direct operation leaves.
+#[derive(Debug)]
+pub(crate) enum DirectOutcome {
+    /// It took effect.
+    Done,
+    /// An atomic operation took effect; the number that was there before.
+    Previous(u64),
+    /// It failed. Nothing posted after it takes effect, and the transport carries nothing more.
+    Failed(OperationError),
+}
+
+/// The part of a wire that reaches the other side's memory by itself.
+///
+/// Operations take effect in the order posted, and in order with the bytes sent on the same wire. They are identified by
+/// their ticket's number.
+pub(crate) trait Direct {
+    /// Whether this kind of operation on `len_bytes` bytes at `offset` of the region goes this way.
+    fn reaches(&self, region: &RemoteRegion, kind: OperationKind, offset: u64) -> bool;
+
+    /// The promise that stands behind a flush to `level` by this method, or why there is none.
+    fn offers(&self, method: Method, region: &RemoteRegion, level: Durability) -> Result<Promise, &'static str>;
+
+    /// False while it is not known yet whether and how the region is reached; asking has it found out.
+    fn is_settled(&self, _region: &RemoteRegion) -> bool {
+        true
+    }
+
+    /// Whether one more operation with so many bytes of its caller can be taken now.
+    fn has_room(&self, len_bytes: u64) -> bool;
+
+    /// Takes an operation that is no flush. It goes out with the next [`Wire::submit`](crate::wire::Wire::submit). On an
+    /// error nothing was taken.
+    fn post(&mut self, ticket: u64, request: &Request<'_>) -> Result<(), PostError>;
+
+    /// The short cut for a write: takes it if it goes this way, there is room for it, and nothing needs care. If not,
+    /// false, and nothing was taken.
+    fn write(&mut self, _ticket: u64, _to: &RemoteRegion, _offset: u64, _data: &Data<'_>) -> bool {
+        false
+    }
+
+    /// Takes a flush of these ranges (offset and bytes) by a method that [`offers`](Self::offers) agreed to: at
+    /// least one range; with [`Method::LocalWriteBack`] those alone that this side did not write back itself, maybe none.
+    fn flush(
+        &mut self,
+        ticket: u64,
+        region: &RemoteRegion,
+        ranges: &[(u64, u64)],
+        level: Durability,
+        method: Method,
+    ) -> Result<(), PostError>;
+
+    /// The next operation that finished; every direct one posted before it succeeded, unless it was given already.
+    fn poll(&mut self) -> Option<(u64, DirectOutcome)>;
+
+    /// True if nothing posted is under way.
+    fn is_idle(&self) -> bool;
+
+    /// Ends all that is under way: on return nothing touches this side's memory any more.
+    fn stop(&mut self);
+}

@@ -1,0 +1,190 @@
+//! What was written past the target's CPU and not flushed yet: the ranges that a flush names, to the target's CPU or to its
+//! device.
+
+use pmof_proto::RegionKey;
+
+/// Ranges kept for one region; beyond it the nearest neighbours are joined, which costs the target needless write-back and
+/// loses nothing.
+const RANGES_MAX: usize = 256;
+
+/// Offset and end, in bytes.
+type Range = (u64, u64);
+
+#[derive(Debug, Default)]
+pub(crate) struct Unwritten {
+    /// Few: one for each region in use, and some without ranges to be used again.
+    regions: Vec<(RegionKey, Vec<Range>)>,
+    /// Where the region is that was written to last.
+    last: usize,
+    /// What was taken last.
+    taken: Vec<Range>,
+}
+
+impl Unwritten {
+    pub(crate) fn add(&mut self, key: RegionKey, offset: u64, len_bytes: u64) {
+        if len_bytes == 0 {
+            return;
+        }
+        let new = (offset, offset + len_bytes);
+        let ranges = self.ranges_of(key);
+        if let Some(last) = ranges.last_mut()
+            && new.0 <= last.1
+            && last.0 <= new.1
+        {
+            *last = (last.0.min(new.0), last.1.max(new.1));
+            return;
+        }
+        ranges.push(new);
+        if ranges.len() > RANGES_MAX {
+            join(ranges, RANGES_MAX / 2);
+        }
+    }
+
+    fn ranges_of(&mut self, key: RegionKey) -> &mut Vec<Range> {
+        let is_last = self.regions.get(self.last).is_some_and(|(found, _)| *found == key);
+        if !is_last {
+            self.last = self.place_of(key);
+        }
+        &mut self.regions[self.last].1
+    }
+
+    fn place_of(&mut self, key: RegionKey) -> usize {
+        let found = self.regions.iter().position(|(found, _)| *found == key);
+        found.unwrap_or_else(|| {
+            let unused = self.regions.iter().position(|(_, ranges)| ranges.is_empty());
+            let at = unused.unwrap_or(self.regions.len());
+            match self.regions.get_mut(at) {
+                Some(entry) => entry.0 = key,
+                None => self.regions.push((key, Vec::new())),
+            }
+            at
+        })
+    }
+
+    /// Takes out what lies in a range, as at most `limit` pieces of (offset, length).
+    pub(crate) fn take(&mut self, key: RegionKey, offset: u64, len_bytes: u64, limit: usize) -> &[(u64, u64)] {
+        self.taken.clear();
+        let end = offset.saturating_add(len_bytes);
+        let Some((_, ranges)) = self.regions.iter_mut().find(|(found, _)| *found == key) else { return &[] };
+        match ranges[..] {
+            [] => {}
+            [(from, to)] if offset <= from && to <= end => {
+                ranges.clear();
+                self.taken.push((from, to));
+            }
+            _ => take_some(ranges, (offset, end), &mut self.taken, limit),
+        }
+        for (from, to) in &mut self.taken {
+            *to -= *from;
+        }
+        &self.taken
+    }
+}
+
+fn take_some(ranges: &mut Vec<Range>, (start, end): Range, taken: &mut Vec<Range>, limit: usize) {
+    let mut left = Vec::new();
+    for (from, to) in ranges.drain(..) {
+        let (inner_from, inner_to) = (from.max(start), to.min(end));
+        if inner_from >= inner_to {
+            left.push((from, to));
+            continue;
+        }
+        taken.push((inner_from, inner_to));
+        left.extend([(from, inner_from), (inner_to, to)].into_iter().filter(|(from, to)| from < to));
+    }
+    *ranges = left;
+    join(taken, limit);
+}
+
+/// Sorts the ranges, joins those that touch, and then those with the smallest gaps until at most `limit` are left.
+fn join(ranges: &mut Vec<Range>, limit: usize) {
+    ranges.sort_unstable();
+    merge(ranges, 0);
+    if ranges.len() <= limit {
+        return;
+    }
+    let mut gaps: Vec<u64> = ranges.windows(2).map(|pair| pair[1].0 - pair[0].1).collect();
+    let surplus = ranges.len() - limit;
+    // The gaps that are closed are the smallest ones: those up to the one in this place.
+    let (_, widest_closed, _) = gaps.select_nth_unstable(surplus - 1);
+    let widest_closed = *widest_closed;
+    merge(ranges, widest_closed);
+}
+
+fn merge(ranges: &mut Vec<Range>, gap_bytes: u64) {
+    ranges.dedup_by(|next, last| {
+        let touches = next.0 <= last.1.saturating_add(gap_bytes);
+        if touches {
+            last.1 = last.1.max(next.1);
+        }
+        touches
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const KEY: RegionKey = RegionKey([1; 16]);
+
+    #[test]
+    fn a_stream_of_writes_is_one_range() {
+        let mut unwritten = Unwritten::default();
+        for index in 0..10_000 {
+            unwritten.add(KEY, index * 64, 64);
+        }
+        assert_eq!(unwritten.take(KEY, 0, u64::MAX, 64), [(0, 640_000)]);
+        assert_eq!(unwritten.take(KEY, 0, u64::MAX, 64), []);
+    }
+
+    #[test]
+    fn other_regions_and_other_ranges_stay() {
+        let mut unwritten = Unwritten::default();
+        let other = RegionKey([2; 16]);
+        unwritten.add(KEY, 0, 100);
+        unwritten.add(other, 0, 7);
+        assert_eq!(unwritten.take(KEY, 40, 20, 64), [(40, 20)]);
+        assert_eq!(unwritten.take(KEY, 0, 1000, 64), [(0, 40), (60, 40)]);
+        assert_eq!(unwritten.take(other, 0, 1000, 64), [(0, 7)]);
+    }
+
+    #[test]
+    fn regions_without_ranges_make_room_for_others() {
+        let mut unwritten = Unwritten::default();
+        for number in 0..100 {
+            let key = RegionKey([number; 16]);
+            unwritten.add(key, 0, 8);
+            assert_eq!(unwritten.take(key, 0, 8, 64), [(0, 8)]);
+        }
+        assert_eq!(unwritten.regions.len(), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_written_is_ever_left_out(
+            writes in prop::collection::vec((0..4000_u64, 1..50_u64), 0..400),
+            (offset, len_bytes) in (0..4000_u64, 0..4000_u64),
+            limit in 1..80_usize,
+        ) {
+            let mut unwritten = Unwritten::default();
+            let mut expected = vec![false; 8192];
+            for (at, len) in &writes {
+                unwritten.add(KEY, *at, *len);
+                expected[*at as usize..(at + len) as usize].fill(true);
+            }
+            let named = unwritten.take(KEY, offset, len_bytes, limit).to_vec();
+            prop_assert!(named.len() <= limit);
+            prop_assert!(named.iter().all(|(at, len)| *at >= offset && at + len <= offset + len_bytes));
+            let rest = unwritten.take(KEY, 0, u64::MAX, 10_000);
+            let covers = |ranges: &[(u64, u64)], byte: u64| ranges.iter().any(|(at, len)| (*at..at + len).contains(&byte));
+            for (byte, is_written) in (0..).zip(expected) {
+                let inside = (offset..offset + len_bytes).contains(&byte);
+                if is_written {
+                    prop_assert!(covers(if inside { &named } else { rest }, byte), "byte {byte}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! One-sided operations through the device.
+
+use pmof_mem::{Durability, Evidence, Mechanism, Promise};
+use pmof_proto::{Access, DirectAccess, OperationKind, PostError, RdmaFeatures};
+use pmof_verbs::{Operation as WorkOperation, Placement, RemoteAddress};
+
+use super::{
+    inbound_evidence,
+    send::{Bytes, Flight, ResultPlace},
+    wire::VerbsWire,
+};
+use crate::{
+    Method, RemoteRegion,
+    direct::{Direct, DirectOutcome},
+    request::{Data, Request},
+};
+
+/// Work requests kept free for messages, credit and probes.
+pub(super) const SERVICE_REQUESTS: usize = 40;
+
+/// Bytes that a read after writes brings back: what pushes them out of the target's device is the read, not its length.
+const READ_BACK_BYTES: u64 = 8;
+
+/// How a region is reached through the device.
+#[derive(Clone, Copy, Debug)]
+struct Reach {
+    address: u64,
+    remote_key: u32,
+    features: RdmaFeatures,
+}
+
+impl Reach {
+    fn of(region: &RemoteRegion) -> Option<Self> {
+        match region.direct() {
+            DirectAccess::Rdma { address, remote_key, features } => Some(Self { address, remote_key, features }),
+            _ => None,
+        }
+    }
+
+    fn at(&self, offset: u64) -> RemoteAddress {
+        RemoteAddress { address: self.address.wrapping_add(offset), rkey: self.remote_key }
+    }
+}
+
+impl Direct for VerbsWire {
+    fn reaches(&self, region: &RemoteRegion, kind: OperationKind, offset: u64) -> bool {
+        let Some(reach) = Reach::of(region) else { return false };
+        // The target's CPU says no in words where a device would break the connection without any.
+        let is_aligned = || reach.address.wrapping_add(offset).is_multiple_of(8);
+        match kind {
+            OperationKind::Write | OperationKind::Read => true,
+            OperationKind::AtomicWrite => {
+                self.has_atomic_write() && reach.features.contains(RdmaFeatures::ATOMIC_WRITE) && is_aligned()
+            }
+            OperationKind::CompareAndSwap | OperationKind::FetchAndAdd => self.has_atomics() && is_aligned(),
+            _ => false,
+        }
+    }
+
+    fn offers(&self, method: Method, region: &RemoteRegion, level: Durability) -> Result<Promise, &'static str> {
+        let no_promise = "the region's medium cannot give this durability";
+        let promise = region.promise(level).ok_or(no_promise)?;
+        let Some(reach) = Reach::of(region) else { return Err("the target's device cannot reach the region") };
+        match method {
+            Method::NativeFlush => self.offers_native(reach, level).map(|()| promise),
+            Method::ReadAfterWrite => offers_read_back(region, reach, level, promise),
+            _ => Err("the memory belongs to another host"),
+        }
+    }
+
+    fn has_room(&self, len_bytes: u64) -> bool {
+        self.queues().is_some_and(|queues| queues.send.has_room(len_bytes, SERVICE_REQUESTS))
+    }
+
+    fn post(&mut self, ticket: u64, request: &Request<'_>) -> Result<(), PostError> {
+        let (Some((region, offset)), Some(queues)) = (request.range(), self.queues_mut()) else {
+            return Err(gone("the device's queues are gone"));
+        };
+        let Some(reach) = Reach::of(region) else { return Err(gone("the target's device cannot reach the region")) };
+        let (at, len_bytes) = (reach.at(offset), request.len_bytes());
+        let send = &mut queues.send;
+        let flight = |result| Flight::Direct { ticket, offset, len_bytes, result };
+        match request {
+            Request::Write { data, .. } => {
+                let staged = match data {
+                    Data::Borrowed(bytes) => send.stage(bytes)?,
+                    Data::Owned(bytes) => send.stage(bytes)?,
+                    Data::Slice(slice) => send.stage_slice(slice)?,
+                };
+                send.push_write(at, flight(ResultPlace::None), staged);
+            }
+            Request::Read { into, .. } => {
+                let (staged, result) = send.stage_read(into)?;
+                match staged.bytes {
+                    Bytes::Registered(into) => send.push_read(at, into, flight(result), staged),
+                    // A read of nothing still keeps its place among the others.
+                    _ => send.push_write(at, flight(result), staged),
+                }
+            }
+            Request::AtomicWrite { value, .. } => {
+                let operation = WorkOperation::AtomicWrite { to: at, value: value.to_le_bytes() };
+                send.push_bare(operation, flight(ResultPlace::None));
+            }
+            Request::CompareAndSwap { expected, new, .. } => {
+                let (into, result) = send.stage_number()?;
+                let operation = WorkOperation::CompareAndSwap { at, expected: *expected, new: *new, into };
+                send.push_bare(operation, flight(result));
+            }
+            Request::FetchAndAdd { addend, .. } => {
+                let (into, result) = send.stage_number()?;
+                send.push_bare(WorkOperation::FetchAndAdd { at, addend: *addend, into }, flight(result));
+            }
+            Request::Flush { .. } | Request::Send { .. } => return Err(gone("such operations go another way")),
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, ticket: u64, to: &RemoteRegion, offset: u64, data: &Data<'_>) -> bool {
+        match (Reach::of(to), self.queues_mut()) {
+            (Some(reach), Some(queues)) => {
+                queues.send.write(reach.at(offset), (ticket, offset), data, SERVICE_REQUESTS)
+            }
+            _ => false,
+        }
+    }
+
+    fn flush(
+        &mut self,
+        ticket: u64,
+        region: &RemoteRegion,
+        ranges: &[(u64, u64)],
+        level: Durability,
+        method: Method,
+    ) -> Result<(), PostError> {
+        let (Some(reach), Some(queues)) = (Reach::of(region), self.queues_mut()) else {
+            return Err(gone("the device's queues are gone"));
+        };
+        let Some(((offset, len_bytes), before)) = ranges.split_last() else { return Ok(()) };
+        let (offset, len_bytes) = (*offset, *len_bytes);
+        let result = ResultPlace::None;
+        let last = Flight::Direct { ticket, offset, len_bytes, result };
+        if method == Method::ReadAfterWrite {
+            let (into, _) = queues.send.stage_number()?;
+            let from = reach.at(offset.min(region.len_bytes() - READ_BACK_BYTES));
+            queues.send.push_read_back(from, into, last);
+            return Ok(());
+        }
+        let placement = match level {
+            Durability::PowerFailure => Placement::Persistent,
+            _ => Placement::Global,
+        };
+        for (offset, len_bytes) in before {
+            let part = Flight::FlushPart { ticket, offset: *offset, len_bytes: *len_bytes };
+            queues.send.push_bare(native_flush(reach.at(*offset), *len_bytes, placement), part);
+        }
+        queues.send.push_bare(native_flush(reach.at(offset), len_bytes, placement), last);
+        Ok(())
+    }
+
+    fn poll(&mut self) -> Option<(u64, DirectOutcome)> {
+        self.next_finished()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.queues().is_none_or(|queues| queues.send.is_idle() || self.is_broken())
+    }
+
+    fn stop(&mut self) {
+        self.stop_queues();
+    }
+}
+
+impl VerbsWire {
+    fn offers_native(&self, reach: Reach, level: Durability) -> Result<(), &'static str> {
+        if !self.has_flush() {
+            return Err("this side's device has no FLUSH, or the peer was told not to use it");
+        }
+        let needed = match level {
+            Durability::PowerFailure => RdmaFeatures::FLUSH_PERSISTENT,
+            _ => RdmaFeatures::FLUSH_VISIBLE,
+        };
+        let missing = "the target's device does not flush this region: it has no FLUSH, was told not to use it, or the \
+                       kernel does not know the memory as persistent";
+        if reach.features.contains(needed) { Ok(()) } else { Err(missing) }
+    }
+}
+
+/// Flushes a range; one that is too long for a work request is flushed with the whole region.
+fn native_flush(at: RemoteAddress, len_bytes: u64, placement: Placement) -> WorkOperation<'static> {
+    let whole_region = len_bytes > u64::from(u32::MAX);
+    WorkOperation::Flush { at, len_bytes: len_bytes as u32, placement, whole_region }
+}
+
+fn gone(why: &str) -> PostError {
+    PostError::LocalMemory { why: why.to_owned() }
+}
+
+fn offers_read_back(
+    region: &RemoteRegion,
+    reach: Reach,
+    level: Durability,
+    promise: Promise,
+) -> Result<Promise, &'static str> {
+    if !region.access().contains(Access::READ) {
+        return Err("the region does not grant remote reads");
+    }
+    if region.len_bytes() < READ_BACK_BYTES {
+        return Err("the region is shorter than the 8 bytes that are read");
+    }
+    // What the target's CPU sees is what the level asks for.
+    if level != Durability::PowerFailure || matches!(promise.mechanism, Mechanism::Store | Mechanism::Fence) {
+        return Ok(promise);
+    }
+    match inbound_evidence(reach.features) {
+        Some(Evidence::Declared) => Ok(Promise { mechanism: Mechanism::Store, evidence: Evidence::Declared }),
+        _ => Err(
+            "nothing attests that inbound writes reach the target's persistence domain by themselves: its CPU caches \
+                  do not belong to it (no eADR found), and over a software device a write is a copy made by the CPU, which \
+                  stays in those caches",
+        ),
+    }
+}

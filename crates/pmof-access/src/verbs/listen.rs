@@ -1,0 +1,80 @@
+//! Listening for connection requests.
+
+use std::{
+    net::SocketAddr,
+    os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
+};
+
+use pmof_verbs::{CmEventKind, CmId, EventChannel};
+use rustix::io::Errno;
+
+use super::{Opened, VerbsWire, connect::Greeting, io_error};
+use crate::SetupError;
+
+/// Requests that the kernel keeps while nobody takes them.
+const BACKLOG: i32 = 1024;
+
+/// Where connection requests come in.
+#[derive(Debug)]
+pub(crate) struct VerbsDoor {
+    opened: Arc<Opened>,
+    /// Listens as long as it is there.
+    _listener: CmId,
+    channel: EventChannel,
+}
+
+impl VerbsDoor {
+    pub(crate) fn open(opened: &Arc<Opened>, address: SocketAddr) -> Result<(Self, SocketAddr), SetupError> {
+        let failed = |error| SetupError::Listen { address: address.into(), source: io_error(error) };
+        let channel = EventChannel::new()?;
+        let id = CmId::new(&channel)?;
+        // A target that was killed must be able to come back on its port at once.
+        id.set_reuse_address(true).map_err(failed)?;
+        id.bind(address).map_err(failed)?;
+        id.listen(BACKLOG).map_err(failed)?;
+        let local = id.local_address().unwrap_or(address);
+        Ok((Self { opened: Arc::clone(opened), _listener: id, channel }, local))
+    }
+
+    /// The next connection that came in, not yet asking for anything.
+    ///
+    /// # Errors
+    /// Where the device or the system has no room for one more; the other side is told that it was rejected.
+    pub(crate) fn accept(&self) -> Result<Option<(VerbsWire, Option<SocketAddr>)>, SetupError> {
+        while let Some(event) = self.channel.next_event()? {
+            let CmEventKind::ConnectRequest { request: id, private_data, .. } = event.kind else { continue };
+            let Some(greeting) = Greeting::decode(&private_data) else {
+                // Not one of ours: it would not understand anything else either.
+                let _ = id.reject(&[]);
+                continue;
+            };
+            let from = id.peer_address();
+            match VerbsWire::accepting(&self.opened, id, greeting) {
+                Ok(wire) => return Ok(Some((wire, from))),
+                Err(error) if is_shortage(&error) => return Err(error),
+                // It gave up meanwhile; the next one may not.
+                Err(_) => {}
+            }
+        }
+        Ok(None)
+    }
+
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+}
+
+/// True if this machine has no room for one more connection, whoever asks.
+fn is_shortage(error: &SetupError) -> bool {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        let shortages = [Errno::NOMEM, Errno::MFILE, Errno::NFILE, Errno::NOSPC, Errno::NOBUFS, Errno::AGAIN];
+        let errno = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error);
+        if shortages.iter().any(|shortage| errno == Some(shortage.raw_os_error())) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}

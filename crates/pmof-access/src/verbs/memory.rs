@@ -1,0 +1,167 @@
+//! Memory of this side as the device reaches it.
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use pmof_mem::{Durability, Mechanism, Medium};
+use pmof_proto::{Access, DirectAccess, LocalSlice};
+use pmof_verbs::{MemoryRegion, MrAccess, ProtectionDomain, Sge};
+
+use super::Opened;
+use crate::RegisterError;
+
+/// One range of memory, registered once for the other sides and, when first needed, once for this side's own operations:
+/// revoking the former must not break the latter.
+#[derive(Debug)]
+pub(crate) struct DeviceMemory {
+    domain: ProtectionDomain,
+    memory: Arc<dyn Medium>,
+    offset: u64,
+    len_bytes: u64,
+    local: OnceLock<Result<MemoryRegion, String>>,
+    remote: Mutex<Option<MemoryRegion>>,
+    direct: DirectAccess,
+    /// Why the other sides cannot reach it directly, if they cannot.
+    refusal: Option<pmof_verbs::RegisterError>,
+}
+
+impl DeviceMemory {
+    pub(super) fn register(
+        opened: &Opened,
+        memory: &Arc<dyn Medium>,
+        offset: u64,
+        len_bytes: u64,
+        access: Access,
+    ) -> Result<Self, RegisterError> {
+        let mut device_memory = Self {
+            domain: opened.domain.clone(),
+            memory: Arc::clone(memory),
+            offset,
+            len_bytes,
+            local: OnceLock::new(),
+            remote: Mutex::new(None),
+            direct: DirectAccess::None,
+            refusal: None,
+        };
+        // The device takes no empty range; there is nothing to reach in it either.
+        if access.is_empty() || len_bytes == 0 {
+            return Ok(device_memory);
+        }
+        match device_memory.register_remote(opened, access) {
+            Ok((region, direct)) => {
+                *device_memory.remote.get_mut().unwrap_or_else(PoisonError::into_inner) = Some(region);
+                device_memory.direct = direct;
+            }
+            // The target's CPU can still serve it.
+            Err(refusal) if refusal.is_of_the_memory() => device_memory.refusal = Some(refusal),
+            Err(refusal) => return Err(refusal.into()),
+        }
+        Ok(device_memory)
+    }
+
+    fn register_remote(
+        &self,
+        opened: &Opened,
+        access: Access,
+    ) -> Result<(MemoryRegion, DirectAccess), pmof_verbs::RegisterError> {
+        let capabilities = opened.device.capabilities();
+        let mut wanted = MrAccess::empty();
+        wanted.set(MrAccess::REMOTE_READ, access.contains(Access::READ));
+        wanted.set(MrAccess::REMOTE_WRITE, access.contains(Access::WRITE));
+        wanted.set(MrAccess::REMOTE_ATOMIC, access.contains(Access::ATOMIC));
+        wanted.set(MrAccess::LOCAL_WRITE, access.intersects(Access::WRITE | Access::ATOMIC));
+        wanted.set(MrAccess::ON_DEMAND, capabilities.on_demand_paging.serves_writes());
+        let has_flush =
+            opened.options.native_flush && access.intersects(Access::FLUSH_VISIBLE | Access::FLUSH_PERSISTENT);
+        let flush_visible = has_flush && capabilities.native_flush_global;
+        wanted.set(MrAccess::FLUSH_GLOBAL, flush_visible);
+        // Asked for where write-back is what makes the memory durable: elsewhere the flush would promise what the medium
+        // does not hold, or what needs no flush.
+        let is_flushed_by_lines = self
+            .memory
+            .promise(Durability::PowerFailure)
+            .is_some_and(|promise| matches!(promise.mechanism, Mechanism::CacheLineWriteBack | Mechanism::Fence));
+        let flush_persistent = has_flush
+            && access.contains(Access::FLUSH_PERSISTENT)
+            && capabilities.native_flush_persistent
+            && is_flushed_by_lines;
+        let register = |wanted| self.domain.register(Arc::clone(&self.memory), self.offset, self.len_bytes, wanted);
+        let (region, flush_persistent) = match flush_persistent.then(|| register(wanted | MrAccess::FLUSH_PERSISTENT)) {
+            Some(Ok(region)) => (region, true),
+            // The kernel does not know the memory as persistent; the device's plain operations still reach it.
+            Some(Err(refusal)) if !refusal.is_of_persistence() => return Err(refusal),
+            _ => (register(wanted)?, false),
+        };
+        let direct = DirectAccess::Rdma {
+            address: region.address(),
+            remote_key: region.rkey(),
+            features: opened.features(flush_visible, flush_persistent),
+        };
+        Ok((region, direct))
+    }
+
+    /// Memory for this side's own operations alone.
+    pub(super) fn scratch(domain: &ProtectionDomain, memory: Arc<dyn Medium>) -> Result<Arc<Self>, String> {
+        let len_bytes = memory.len_bytes();
+        let scratch = Self {
+            domain: domain.clone(),
+            memory,
+            offset: 0,
+            len_bytes,
+            local: OnceLock::new(),
+            remote: Mutex::new(None),
+            direct: DirectAccess::None,
+            refusal: None,
+        };
+        match scratch.local() {
+            Ok(_) => Ok(Arc::new(scratch)),
+            Err(why) => Err(why.to_owned()),
+        }
+    }
+
+    /// How the other sides reach it.
+    pub(crate) fn direct(&self) -> DirectAccess {
+        self.direct
+    }
+
+    /// Why the other sides cannot reach it directly, if they cannot.
+    pub(crate) fn refusal(&self) -> Option<&pmof_verbs::RegisterError> {
+        self.refusal.as_ref()
+    }
+
+    /// Takes the memory away from the other sides; operations of this side that use it go on.
+    pub(crate) fn revoke(&self) {
+        drop(self.remote.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+
+    pub(super) fn memory(&self) -> &Arc<dyn Medium> {
+        &self.memory
+    }
+
+    pub(super) fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    /// What names a range to the device in an operation of this side. `offset` counts from the beginning of the range.
+    pub(super) fn sge(&self, offset: u64, len_bytes: u64) -> Result<Sge, &str> {
+        let outside = "the range lies outside the registered memory";
+        self.local()?.sge(offset, len_bytes).ok_or(outside)
+    }
+
+    /// The same for a slice of the memory that this range is of.
+    pub(super) fn sge_of(&self, slice: &LocalSlice, domain: &ProtectionDomain) -> Option<Sge> {
+        if !self.domain.is_same(domain) {
+            return None;
+        }
+        let offset = slice.offset.checked_sub(self.offset)?;
+        self.sge(offset, slice.len_bytes).ok()
+    }
+
+    fn local(&self) -> Result<&MemoryRegion, &str> {
+        let registered = self.local.get_or_init(|| {
+            let register = |access| self.domain.register(Arc::clone(&self.memory), self.offset, self.len_bytes, access);
+            // What cannot be registered for writing may still be a source.
+            register(MrAccess::LOCAL_WRITE).or_else(|_| register(MrAccess::empty())).map_err(|error| error.to_string())
+        });
+        registered.as_ref().map_err(String::as_str)
+    }
+}

@@ -1,0 +1,506 @@
+//! What one connection has posted to its device: work requests not handed over yet, those under way, and the memory that
+//! their bytes lie in until they have gone.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use pmof_mem::{Medium, Memory};
+use pmof_proto::{LocalSlice, PostError};
+use pmof_verbs::{
+    INLINE_BYTES, Operation as WorkOperation, Payload, PostFailure, ProtectionDomain, QueuePair, RemoteAddress, Sge,
+    WorkRequest,
+};
+
+use super::memory::DeviceMemory;
+use crate::{SetupError, request::Data};
+
+/// Staged bytes of one connection: small writes and messages until the device has taken them.
+const STAGING_BYTES: u64 = 256 << 10;
+
+/// Longest payload that is staged; longer ones get memory of their own, which costs a registration.
+const STAGED_MAX_BYTES: u64 = 32 << 10;
+
+/// Bytes of payloads with memory of their own, per connection, beyond which posting says `QueueFull`; one is always taken.
+const SCRATCH_LIMIT_BYTES: u64 = 64 << 20;
+
+/// A payload's memory is kept for the next one up to this length.
+const SPARE_MAX_BYTES: u64 = 8 << 20;
+
+/// What a work request under way was posted for.
+#[derive(Debug)]
+pub(super) enum Flight {
+    /// Bytes of the message stream.
+    Stream,
+    /// Asks whether the other side is still there, or tells it that there is room.
+    Service,
+    /// One range of a flush that names more.
+    FlushPart { ticket: u64, offset: u64, len_bytes: u64 },
+    /// An operation of the caller, or the last part of it.
+    Direct { ticket: u64, offset: u64, len_bytes: u64, result: ResultPlace },
+}
+
+/// Where the device leaves what a direct operation brings back.
+#[derive(Debug)]
+pub(super) enum ResultPlace {
+    /// Nothing comes back, or it lies where it belongs.
+    None,
+    /// A number, at this place of the staging memory.
+    Number(u64),
+    /// Bytes in the flight's own memory, to be copied.
+    Copy(LocalSlice),
+}
+
+/// A work request that the device has not been handed yet.
+#[derive(Debug)]
+struct Queued {
+    fence: bool,
+    task: Task,
+}
+
+/// What it does. Bytes that go inline lie in a buffer beside the requests.
+#[derive(Debug)]
+enum Task {
+    Write { to: RemoteAddress, bytes: Bytes },
+    Message { bytes: Bytes, immediate: u32 },
+    Other(WorkOperation<'static>),
+}
+
+/// Where the bytes of a work request lie.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Bytes {
+    None,
+    Registered(Sge),
+    /// In the buffer for inline bytes.
+    Inline {
+        start: u32,
+        len: u32,
+    },
+}
+
+impl Bytes {
+    #[inline]
+    fn payload(self, inline: &[u8]) -> Payload<'_> {
+        match self {
+            Self::None => Payload::Empty,
+            Self::Registered(sge) => Payload::Sge(sge),
+            Self::Inline { start, len } => Payload::Inline(&inline[start as usize..][..len as usize]),
+        }
+    }
+}
+
+impl Queued {
+    #[inline]
+    fn request<'r>(&self, id: u64, signaled: bool, inline: &'r [u8]) -> WorkRequest<'r> {
+        let operation = match self.task {
+            Task::Write { to, bytes } => WorkOperation::Write { to, payload: bytes.payload(inline) },
+            Task::Message { bytes, immediate } => {
+                WorkOperation::SendWithImmediate { payload: bytes.payload(inline), immediate }
+            }
+            Task::Other(operation) => operation,
+        };
+        WorkRequest { id, signaled, fence: self.fence, operation }
+    }
+}
+
+/// A work request under way; or writes in a row, to consecutive places and of the same length.
+#[derive(Debug)]
+struct InFlight {
+    count: u64,
+    /// Of the first one.
+    flight: Flight,
+    /// Staged bytes up to here are free when it is done.
+    staged_end: u64,
+    /// Registered memory of the caller, until the device has let go of it.
+    keep: Option<Arc<DeviceMemory>>,
+    scratch: Option<Arc<DeviceMemory>>,
+}
+
+impl InFlight {
+    /// Counts one more write here, if it goes on where the last one ended.
+    #[inline]
+    fn join(&mut self, new: &Flight, staged_end: u64, keep: Option<&Arc<DeviceMemory>>) -> bool {
+        let Flight::Direct { ticket, offset, len_bytes, result: ResultPlace::None } = &self.flight else {
+            return false;
+        };
+        let Flight::Direct { ticket: new_ticket, offset: new_offset, len_bytes: new_len, .. } = new else {
+            return false;
+        };
+        let is_next = ticket + self.count == *new_ticket
+            && len_bytes == new_len
+            && offset + len_bytes * self.count == *new_offset
+            && self.staged_end == staged_end
+            && self.scratch.is_none()
+            && self.keep.as_ref().map(Arc::as_ptr) == keep.map(Arc::as_ptr);
+        self.count += u64::from(is_next);
+        is_next
+    }
+}
+
+/// A finished work request, or the last of several writes in a row.
+#[derive(Debug)]
+pub(super) struct Landed {
+    pub(super) flight: Flight,
+    pub(super) scratch: Option<Arc<DeviceMemory>>,
+}
+
+#[derive(Debug)]
+pub(super) struct SendQueue {
+    domain: ProtectionDomain,
+    requests: Vec<Queued>,
+    /// Inline bytes of the requests.
+    inline: Vec<u8>,
+    in_flight: VecDeque<InFlight>,
+    /// Number of the first work request under way, and how many are.
+    first: u64,
+    under_way: usize,
+    depth: usize,
+    inline_max_bytes: usize,
+    staging: Arc<DeviceMemory>,
+    /// Bytes staged, and of them free again, since the beginning.
+    staged: u64,
+    unstaged: u64,
+    scratch_bytes: u64,
+    spare: Option<Arc<DeviceMemory>>,
+    /// Something was posted whose effect comes with its answer: what follows has to wait for that.
+    is_reading: bool,
+}
+
+/// Bytes on their way to the device.
+pub(super) struct Staged {
+    pub(super) bytes: Bytes,
+    keep: Option<Arc<DeviceMemory>>,
+    scratch: Option<Arc<DeviceMemory>>,
+}
+
+impl Staged {
+    pub(super) fn nothing() -> Self {
+        Self::bare(Bytes::None)
+    }
+
+    fn bare(bytes: Bytes) -> Self {
+        Self { bytes, keep: None, scratch: None }
+    }
+}
+
+impl SendQueue {
+    pub(super) fn new(domain: &ProtectionDomain, depth: usize) -> Result<Self, SetupError> {
+        let system = |why: String| SetupError::System { call: "ibv_reg_mr", source: std::io::Error::other(why) };
+        let memory = Memory::anonymous(STAGING_BYTES).map_err(|error| system(error.to_string()))?;
+        Ok(Self {
+            domain: domain.clone(),
+            requests: Vec::new(),
+            inline: Vec::new(),
+            in_flight: VecDeque::new(),
+            first: 1,
+            under_way: 0,
+            depth,
+            inline_max_bytes: 0,
+            staging: DeviceMemory::scratch(domain, Arc::new(memory)).map_err(system)?,
+            staged: 0,
+            unstaged: 0,
+            scratch_bytes: 0,
+            spare: None,
+            is_reading: false,
+        })
+    }
+
+    pub(super) fn set_inline_max(&mut self, inline_max_bytes: usize) {
+        self.inline_max_bytes = inline_max_bytes.min(INLINE_BYTES);
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.under_way == 0
+    }
+
+    /// Whether there is room for one more work request with so many bytes, and for `reserve` requests after it.
+    pub(super) fn has_room(&self, len_bytes: u64, reserve: usize) -> bool {
+        let has_place = self.under_way + reserve < self.depth;
+        let has_bytes = if len_bytes <= STAGED_MAX_BYTES {
+            // Whatever is skipped at the end of the ring.
+            self.staged - self.unstaged + 2 * STAGED_MAX_BYTES <= STAGING_BYTES
+        } else {
+            self.scratch_bytes == 0 || self.scratch_bytes + len_bytes <= SCRATCH_LIMIT_BYTES
+        };
+        has_place && has_bytes
+    }
+
+    /// Queues a write; it goes out with the next [`submit`](Self::submit).
+    pub(super) fn push_write(&mut self, to: RemoteAddress, flight: Flight, staged: Staged) {
+        let fence = std::mem::take(&mut self.is_reading);
+        self.push(Task::Write { to, bytes: staged.bytes }, fence, flight, staged);
+    }
+
+    /// Queues a message.
+    pub(super) fn push_message(&mut self, immediate: u32, flight: Flight, staged: Staged) {
+        let fence = std::mem::take(&mut self.is_reading);
+        self.push(Task::Message { bytes: staged.bytes, immediate }, fence, flight, staged);
+    }
+
+    /// Queues a read into registered memory.
+    pub(super) fn push_read(&mut self, from: RemoteAddress, into: Sge, flight: Flight, staged: Staged) {
+        self.is_reading = true;
+        self.push(Task::Other(WorkOperation::Read { from, into }), false, flight, staged);
+    }
+
+    /// A read whose bytes nobody looks at: nothing waits for it.
+    pub(super) fn push_read_back(&mut self, from: RemoteAddress, into: Sge, flight: Flight) {
+        self.push(Task::Other(WorkOperation::Read { from, into }), false, flight, Staged::nothing());
+    }
+
+    /// Queues an operation without bytes of this side, but for a number that comes back.
+    pub(super) fn push_bare(&mut self, operation: WorkOperation<'static>, flight: Flight) {
+        let fence = self.is_reading;
+        self.is_reading = matches!(operation, WorkOperation::CompareAndSwap { .. } | WorkOperation::FetchAndAdd { .. });
+        self.push(Task::Other(operation), fence, flight, Staged::nothing());
+    }
+
+    fn push(&mut self, task: Task, fence: bool, flight: Flight, staged: Staged) {
+        self.requests.push(Queued { fence, task });
+        let Staged { keep, scratch, .. } = staged;
+        self.in_flight.push_back(InFlight { count: 1, flight, staged_end: self.staged, keep, scratch });
+        self.under_way += 1;
+    }
+
+    /// The short cut for a write that needs neither staging nor a fence, of a ticket and to an offset. False: it was not
+    /// taken.
+    #[inline]
+    pub(super) fn write(
+        &mut self,
+        to: RemoteAddress,
+        (ticket, offset): (u64, u64),
+        data: &Data<'_>,
+        reserve: usize,
+    ) -> bool {
+        if self.is_reading || self.under_way + reserve >= self.depth {
+            return false;
+        }
+        let inline_max_bytes = self.inline_max_bytes;
+        let (bytes, keep) = match data {
+            Data::Borrowed(bytes) if bytes.len() <= inline_max_bytes => (self.inline(bytes), None),
+            Data::Slice(slice) if slice.local.len_bytes > inline_max_bytes as u64 => match self.reach(slice) {
+                Some((sge, device)) => (Bytes::Registered(sge), Some(device)),
+                None => return false,
+            },
+            _ => return false,
+        };
+        self.requests.push(Queued { fence: false, task: Task::Write { to, bytes } });
+        let flight = Flight::Direct { ticket, offset, len_bytes: data.len_bytes(), result: ResultPlace::None };
+        let staged_end = self.staged;
+        if !self.in_flight.back_mut().is_some_and(|back| back.join(&flight, staged_end, keep)) {
+            self.in_flight.push_back(InFlight { count: 1, flight, staged_end, keep: keep.cloned(), scratch: None });
+        }
+        self.under_way += 1;
+        true
+    }
+
+    /// Hands over all that was queued, with one doorbell; the completion of the last one vouches for all.
+    pub(super) fn submit(&mut self, queue_pair: &mut QueuePair) -> Result<(), PostFailure> {
+        if self.requests.is_empty() {
+            return Ok(());
+        }
+        let last = self.first + self.under_way as u64 - 1;
+        let first = last + 1 - self.requests.len() as u64;
+        let mut id = first;
+        let posted = queue_pair.post(self.requests.iter().map(|queued| {
+            let request = queued.request(id, id == last, &self.inline);
+            id += 1;
+            request
+        }));
+        self.requests.clear();
+        self.inline.clear();
+        posted
+    }
+
+    /// Copies bytes to where the device finds them.
+    pub(super) fn stage(&mut self, bytes: &[u8]) -> Result<Staged, PostError> {
+        if bytes.len() <= self.inline_max_bytes {
+            return Ok(Staged::bare(self.inline(bytes)));
+        }
+        let place = self.place(bytes.len() as u64)?;
+        place.store(bytes)?;
+        Ok(place.staged)
+    }
+
+    /// The bytes of a slice: where they lie if the device reaches them, else copied.
+    pub(super) fn stage_slice(&mut self, slice: &crate::RegionSlice) -> Result<Staged, PostError> {
+        let local = &slice.local;
+        if local.len_bytes <= self.inline_max_bytes as u64 {
+            let mut bytes = [0; INLINE_BYTES];
+            let bytes = &mut bytes[..local.len_bytes as usize];
+            local.memory.read(local.offset, bytes).map_err(|error| local_failed(&error))?;
+            return Ok(Staged::bare(self.inline(bytes)));
+        }
+        if let Some((sge, keep)) = self.reach(slice) {
+            return Ok(Staged { bytes: Bytes::Registered(sge), keep: Some(Arc::clone(keep)), scratch: None });
+        }
+        let place = self.place(local.len_bytes)?;
+        let mut chunk = [0; 4096];
+        let mut done = 0;
+        while done < local.len_bytes {
+            let part = &mut chunk[..(local.len_bytes - done).min(4096) as usize];
+            local.memory.read(local.offset + done, part).map_err(|error| local_failed(&error))?;
+            place.store_at(done, part)?;
+            done += part.len() as u64;
+        }
+        Ok(place.staged)
+    }
+
+    /// Where the device puts what a read brings: into the slice, or into memory that is copied from.
+    pub(super) fn stage_read(&mut self, slice: &crate::RegionSlice) -> Result<(Staged, ResultPlace), PostError> {
+        if slice.local.len_bytes == 0 {
+            return Ok((Staged::bare(Bytes::None), ResultPlace::None));
+        }
+        if let Some((sge, keep)) = self.reach(slice) {
+            return Ok((
+                Staged { bytes: Bytes::Registered(sge), keep: Some(Arc::clone(keep)), scratch: None },
+                ResultPlace::None,
+            ));
+        }
+        let place = self.scratch(slice.local.len_bytes)?;
+        Ok((place.staged, ResultPlace::Copy(slice.local.clone())))
+    }
+
+    /// Eight bytes that an atomic operation brings its result to.
+    pub(super) fn stage_number(&mut self) -> Result<(Sge, ResultPlace), PostError> {
+        // The device wants them aligned.
+        self.staged = self.staged.next_multiple_of(8);
+        let at = self.allocate(8);
+        let sge = self.staging.sge(at, 8).map_err(local_why)?;
+        Ok((sge, ResultPlace::Number(at)))
+    }
+
+    /// The number that an atomic operation brought.
+    pub(super) fn number(&self, at: u64) -> u64 {
+        let mut bytes = [0; 8];
+        // The place lies inside the staging memory, where it was allocated.
+        let _ = self.staging.memory().read(at, &mut bytes);
+        u64::from_le_bytes(bytes)
+    }
+
+    /// A work request is done, and so are all before it: gives the oldest one that was not given yet, or the last of those
+    /// in a row with it.
+    #[inline]
+    pub(super) fn land(&mut self, through: u64) -> Option<Landed> {
+        if self.first > through {
+            return None;
+        }
+        let front = self.in_flight.front_mut()?;
+        let landed = front.count.min(through + 1 - self.first);
+        self.first += landed;
+        self.under_way -= landed as usize;
+        self.unstaged = front.staged_end;
+        front.count -= landed;
+        let is_whole = front.count == 0;
+        if let Flight::Direct { ticket, offset, len_bytes, result: ResultPlace::None } = &mut front.flight {
+            // What is left begins after the last one of those that landed.
+            let (last_ticket, last_offset) = (*ticket + landed - 1, *offset + *len_bytes * (landed - 1));
+            let flight = Flight::Direct {
+                ticket: last_ticket,
+                offset: last_offset,
+                len_bytes: *len_bytes,
+                result: ResultPlace::None,
+            };
+            (*ticket, *offset) = (last_ticket + 1, last_offset + *len_bytes);
+            if !is_whole {
+                return Some(Landed { flight, scratch: None });
+            }
+            let scratch = self.in_flight.pop_front()?.scratch;
+            return Some(Landed { flight, scratch });
+        }
+        let InFlight { flight, scratch, .. } = self.in_flight.pop_front()?;
+        Some(Landed { flight, scratch })
+    }
+
+    /// The oldest work request, which nothing is known of.
+    pub(super) fn give_up_oldest(&mut self) -> Option<Landed> {
+        self.land(self.first)
+    }
+
+    /// Gives back the memory of a finished operation.
+    pub(super) fn recycle(&mut self, scratch: Arc<DeviceMemory>) {
+        self.scratch_bytes -= scratch.len_bytes();
+        if scratch.len_bytes() <= SPARE_MAX_BYTES {
+            self.spare = Some(scratch);
+        }
+    }
+
+    /// Forgets everything: the device has stopped.
+    pub(super) fn clear(&mut self) {
+        self.requests.clear();
+        self.inline.clear();
+        self.in_flight.clear();
+        self.under_way = 0;
+    }
+
+    fn inline(&mut self, bytes: &[u8]) -> Bytes {
+        if bytes.is_empty() {
+            return Bytes::None;
+        }
+        let start = self.inline.len() as u32;
+        self.inline.extend_from_slice(bytes);
+        Bytes::Inline { start, len: bytes.len() as u32 }
+    }
+
+    /// How the device reaches a slice, and what keeps it registered.
+    fn reach<'s>(&self, slice: &'s crate::RegionSlice) -> Option<(Sge, &'s Arc<DeviceMemory>)> {
+        let device = slice.device.as_ref()?;
+        Some((device.sge_of(&slice.local, &self.domain)?, device))
+    }
+
+    fn place(&mut self, len_bytes: u64) -> Result<Place, PostError> {
+        if len_bytes > STAGED_MAX_BYTES {
+            return self.scratch(len_bytes);
+        }
+        let at = self.allocate(len_bytes);
+        let bytes = Bytes::Registered(self.staging.sge(at, len_bytes).map_err(local_why)?);
+        Ok(Place { memory: Arc::clone(self.staging.memory()), at, staged: Staged::bare(bytes) })
+    }
+
+    /// A contiguous piece of the staging memory; [`has_room`](Self::has_room) saw to it that there is one.
+    fn allocate(&mut self, len_bytes: u64) -> u64 {
+        let at = self.staged % STAGING_BYTES;
+        if at + len_bytes > STAGING_BYTES {
+            self.staged += STAGING_BYTES - at;
+        }
+        let at = self.staged % STAGING_BYTES;
+        self.staged += len_bytes;
+        at
+    }
+
+    fn scratch(&mut self, len_bytes: u64) -> Result<Place, PostError> {
+        let scratch = if let Some(spare) = self.spare.take_if(|spare| spare.len_bytes() >= len_bytes) {
+            spare
+        } else {
+            let memory = Memory::anonymous(len_bytes.next_power_of_two()).map_err(|error| local_failed(&error))?;
+            DeviceMemory::scratch(&self.domain, Arc::new(memory)).map_err(|why| PostError::LocalMemory { why })?
+        };
+        self.scratch_bytes += scratch.len_bytes();
+        let bytes = Bytes::Registered(scratch.sge(0, len_bytes).map_err(local_why)?);
+        let memory = Arc::clone(scratch.memory());
+        Ok(Place { memory, at: 0, staged: Staged { bytes, keep: None, scratch: Some(scratch) } })
+    }
+}
+
+/// Memory that a payload is copied to.
+struct Place {
+    memory: Arc<dyn Medium>,
+    at: u64,
+    staged: Staged,
+}
+
+impl Place {
+    fn store(&self, bytes: &[u8]) -> Result<(), PostError> {
+        self.store_at(0, bytes)
+    }
+
+    fn store_at(&self, offset: u64, bytes: &[u8]) -> Result<(), PostError> {
+        self.memory.store(self.at + offset, bytes).map_err(|error| local_failed(&error))
+    }
+}
+
+fn local_failed(error: &pmof_mem::MemError) -> PostError {
+    PostError::LocalMemory { why: error.to_string() }
+}
+
+fn local_why(why: &str) -> PostError {
+    PostError::LocalMemory { why: why.to_owned() }
+}

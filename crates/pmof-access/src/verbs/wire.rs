@@ -1,0 +1,603 @@
+//! One queue pair as a wire: the message stream on SENDs, and the direct way beside it.
+
+use std::{
+    collections::VecDeque,
+    io, mem,
+    net::{IpAddr, SocketAddr},
+    os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
+    time::Duration,
+};
+
+use pmof_proto::{ConnectionError, InputPlace, OperationError, OutputView, Refusal};
+use pmof_verbs::{CmId, CompletionQueue, QueuePair, QueuePairOptions, RemoteAddress, Status, WorkCompletion};
+
+use super::{
+    Opened,
+    connect::{Greeting, Manager, Step},
+    direct::SERVICE_REQUESTS,
+    io_error,
+    receive::{RECEIVE_ID, RECEIVES, ReceiveRing},
+    send::{Flight, Landed, ResultPlace, SendQueue, Staged},
+};
+use crate::{
+    SetupError,
+    direct::{Direct, DirectOutcome},
+    wire::Wire,
+};
+
+/// Completions taken at once.
+const COMPLETIONS_AT_ONCE: usize = 16;
+
+/// Messages that the other side must always be able to send although it has no credit for more: the credit itself.
+const CREDIT_RESERVE: u32 = 1;
+
+/// How many probes fit into the time after which a silent peer counts as lost.
+const PROBES_PER_LOSS: u32 = 3;
+
+/// Code for 0.64 ms: the time after which a sender tries again that found no receive.
+const RECEIVER_NOT_READY_CODE: u8 = 12;
+
+/// Time for the other side to learn from its own device why this one's took the queue pair down.
+const TAKEN_DOWN_GRACE: Duration = Duration::from_millis(200);
+
+/// The queues of a connection.
+#[derive(Debug)]
+pub(super) struct Queues {
+    pub(super) send: SendQueue,
+    receive: ReceiveRing,
+    queue_pair: Option<QueuePair>,
+    /// After the queue pair, which refers to it.
+    completions: CompletionQueue,
+}
+
+#[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own; every combination of them occurs")]
+pub(crate) struct VerbsWire {
+    opened: Arc<Opened>,
+    queues: Queues,
+    manager: Manager,
+    send_depth: u32,
+    /// The next completion makes the queue's descriptor readable.
+    is_armed: bool,
+    /// Something may have come from the connection manager.
+    looks_at_manager: bool,
+    finished: VecDeque<(u64, DirectOutcome)>,
+    /// Where completions are taken to.
+    polled: Vec<WorkCompletion>,
+    /// The queue pair carries nothing any more.
+    is_broken: bool,
+    /// The device took it down on its own, and since when, as far as the clock was looked at.
+    is_taken_down: bool,
+    taken_down_at: Option<Duration>,
+    /// Nothing more will be sent; what was is to arrive before the end.
+    is_closing: bool,
+    has_disconnected: bool,
+    /// What the other side takes: messages that it has room for, and bytes of each.
+    room: Greeting,
+    /// Messages sent, and how many of them the other side has given back; both wrap.
+    sent: u32,
+    credited: u32,
+    /// How many of its messages the other side was told to be given back; wraps.
+    told: u32,
+    loss_timeout: Duration,
+    /// When the other side was last known to be there, and since when a probe is under way.
+    heard_at: Duration,
+    heard: bool,
+    is_probing: bool,
+}
+
+impl VerbsWire {
+    /// Starts to connect; success or failure shows when the wire is driven.
+    pub(crate) fn connecting(
+        opened: &Arc<Opened>,
+        target: SocketAddr,
+        source: Option<IpAddr>,
+        send_queue: u32,
+        loss_timeout: Duration,
+    ) -> Result<Self, ConnectFailure> {
+        let manager =
+            Manager::start(target, source.or(opened.source), loss_timeout).map_err(ConnectFailure::Network)?;
+        Self::new(opened, manager, send_queue, loss_timeout, Greeting::own()).map_err(ConnectFailure::Setup)
+    }
+
+    /// Takes a connection request.
+    pub(super) fn accepting(opened: &Arc<Opened>, id: CmId, room: Greeting) -> Result<Self, SetupError> {
+        let failed = |source| SetupError::System { call: "rdma_accept", source };
+        let loss_timeout = crate::DEFAULT_LOSS_TIMEOUT;
+        let manager = Manager::of_request(id, loss_timeout).map_err(failed)?;
+        let send_queue = pmof_proto::limits::SEND_QUEUE_DEFAULT;
+        let mut wire = Self::new(opened, manager, send_queue, loss_timeout, room)?;
+        wire.make_queue_pair().map_err(failed)?;
+        wire.manager.accept().map_err(failed)?;
+        Ok(wire)
+    }
+
+    fn new(
+        opened: &Arc<Opened>,
+        manager: Manager,
+        send_queue: u32,
+        loss_timeout: Duration,
+        room: Greeting,
+    ) -> Result<Self, SetupError> {
+        // Some are still counted when their operations are known to be done.
+        let send_depth = send_queue + 2 * SERVICE_REQUESTS as u32;
+        let receives = opened.options.shared_receives.unwrap_or_default() + u32::from(RECEIVES);
+        let completions = CompletionQueue::new(&opened.device, send_depth + receives, true)?;
+        let queues = Queues {
+            send: SendQueue::new(&opened.domain, send_depth as usize)?,
+            receive: ReceiveRing::new(&opened.domain, opened.shared.as_ref())?,
+            queue_pair: None,
+            completions,
+        };
+        Ok(Self {
+            opened: Arc::clone(opened),
+            queues,
+            manager,
+            send_depth,
+            is_armed: false,
+            looks_at_manager: true,
+            finished: VecDeque::new(),
+            polled: vec![WorkCompletion::default(); COMPLETIONS_AT_ONCE],
+            is_broken: false,
+            is_taken_down: false,
+            taken_down_at: None,
+            is_closing: false,
+            has_disconnected: false,
+            room,
+            sent: 0,
+            credited: 0,
+            told: 0,
+            loss_timeout,
+            heard_at: Duration::ZERO,
+            heard: true,
+            is_probing: false,
+        })
+    }
+
+    fn make_queue_pair(&mut self) -> io::Result<()> {
+        let Opened { domain, options, shared, .. } = &*self.opened;
+        let wanted = QueuePairOptions {
+            send_cq: self.queues.completions.clone(),
+            receive_cq: self.queues.completions.clone(),
+            srq: shared.as_ref().map(|ring| ring.queue.clone()),
+            send_depth: self.send_depth,
+            receive_depth: u32::from(RECEIVES),
+            inline_bytes: pmof_verbs::INLINE_BYTES as u32,
+            max_sge: 1,
+            flush: options.native_flush,
+            atomic_write: options.atomic_write,
+        };
+        let mut queue_pair = self.manager.id().create_queue_pair(domain, &wanted).map_err(io_error)?;
+        self.queues.send.set_inline_max(queue_pair.inline_max_bytes() as usize);
+        self.queues.receive.post(&mut queue_pair)?;
+        self.queues.queue_pair = Some(queue_pair);
+        Ok(())
+    }
+
+    pub(super) fn queues(&self) -> Option<&Queues> {
+        self.queues.queue_pair.is_some().then_some(&self.queues)
+    }
+
+    pub(super) fn queues_mut(&mut self) -> Option<&mut Queues> {
+        self.queues.queue_pair.is_some().then_some(&mut self.queues)
+    }
+
+    pub(super) fn has_flush(&self) -> bool {
+        self.queues.queue_pair.as_ref().is_some_and(QueuePair::has_flush)
+    }
+
+    pub(super) fn has_atomic_write(&self) -> bool {
+        self.queues.queue_pair.as_ref().is_some_and(QueuePair::has_atomic_write)
+    }
+
+    pub(super) fn has_atomics(&self) -> bool {
+        self.opened.device.capabilities().atomics
+    }
+
+    pub(super) fn is_broken(&self) -> bool {
+        self.is_broken
+    }
+
+    pub(super) fn next_finished(&mut self) -> Option<(u64, DirectOutcome)> {
+        self.finished.pop_front()
+    }
+
+    /// Destroys the queue pair: when that returns the device has let go of everything.
+    pub(super) fn stop_queues(&mut self) {
+        self.is_broken = true;
+        self.manager.disconnect();
+        self.queues.queue_pair = None;
+        self.queues.send.clear();
+    }
+
+    /// Looks at the connection manager, where that may bring something.
+    fn step_manager(&mut self) -> io::Result<bool> {
+        if !self.looks_at_manager && !self.manager.is_connecting() {
+            return Ok(false);
+        }
+        self.looks_at_manager = false;
+        let mut moved = false;
+        loop {
+            match self.manager.step()? {
+                Step::Nothing => return Ok(moved),
+                Step::MakeQueuePair => {
+                    self.make_queue_pair()?;
+                    self.manager.connect()?;
+                }
+                Step::Standing(greeting) => {
+                    if let (Some(queue_pair), true) = (&self.queues.queue_pair, self.opened.shared.is_some()) {
+                        // Others may have used up the receives that they share: not for two thirds of a second, which is
+                        // what connections are made with. Where it cannot be set, that is how long it takes.
+                        let _ = queue_pair.set_receiver_not_ready_timer(RECEIVER_NOT_READY_CODE);
+                    }
+                    // The side that was asked is told of the standing connection without a greeting.
+                    self.room = greeting.unwrap_or(self.room);
+                    self.heard = true;
+                }
+                Step::Disconnected => {}
+            }
+            moved = true;
+        }
+    }
+
+    fn poll_completions(&mut self) -> io::Result<bool> {
+        // Kept from call to call: clearing the places would take longer than looking.
+        let mut done = mem::take(&mut self.polled);
+        let moved = self.poll_into(&mut done);
+        self.polled = done;
+        moved
+    }
+
+    fn poll_into(&mut self, done: &mut [WorkCompletion]) -> io::Result<bool> {
+        let mut moved = false;
+        loop {
+            let count = self.queues.completions.poll(done).map_err(io_error)?;
+            for completion in &done[..count] {
+                self.completed(completion)?;
+            }
+            moved |= count > 0;
+            if count < done.len() {
+                return Ok(moved);
+            }
+        }
+    }
+
+    fn completed(&mut self, completion: &WorkCompletion) -> io::Result<()> {
+        let id = completion.wr_id();
+        let status = completion.status();
+        if id & RECEIVE_ID != 0 {
+            return self.received(completion, status);
+        }
+        if status != Status::Success {
+            return self.failed(id, completion, status);
+        }
+        self.heard = true;
+        while let Some(landed) = self.queues.send.land(id) {
+            match landed {
+                Landed { flight: Flight::Direct { ticket, result: ResultPlace::None, .. }, scratch: None } => {
+                    self.finish(ticket, DirectOutcome::Done);
+                }
+                other => self.landed(other),
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, ticket: u64, outcome: DirectOutcome) {
+        match (self.finished.back_mut(), &outcome) {
+            // The later one vouches for the earlier.
+            (Some((last, DirectOutcome::Done)), DirectOutcome::Done) => *last = ticket,
+            _ => self.finished.push_back((ticket, outcome)),
+        }
+    }
+
+    fn landed(&mut self, landed: Landed) {
+        match landed.flight {
+            Flight::Direct { ticket, result, .. } => {
+                let outcome = match result {
+                    ResultPlace::None => DirectOutcome::Done,
+                    ResultPlace::Number(at) => DirectOutcome::Previous(self.queues.send.number(at)),
+                    ResultPlace::Copy(into) => {
+                        match landed.scratch.as_deref().map(|from| copy(from.memory(), &into)) {
+                            Some(Ok(())) => DirectOutcome::Done,
+                            _ => DirectOutcome::Failed(OperationError::ConnectionEnded(
+                                ConnectionError::LocalMemoryFailed { what: "the destination of a read" },
+                            )),
+                        }
+                    }
+                };
+                self.finish(ticket, outcome);
+            }
+            Flight::Service => self.is_probing = false,
+            Flight::Stream | Flight::FlushPart { .. } => {}
+        }
+        if let Some(scratch) = landed.scratch {
+            self.queues.send.recycle(scratch);
+        }
+    }
+
+    /// A work request failed: what was posted before it succeeded, and the queue pair is in error.
+    fn failed(&mut self, id: u64, completion: &WorkCompletion, status: Status) -> io::Result<()> {
+        if self.is_broken {
+            return Ok(());
+        }
+        while let Some(landed) = self.queues.send.land(id - 1) {
+            self.landed(landed);
+        }
+        self.is_broken = true;
+        let why = why_failed(status, completion);
+        let flight = self.queues.send.land(id).map(|landed| landed.flight);
+        if let Some(
+            Flight::Direct { ticket, offset, len_bytes, .. } | Flight::FlushPart { ticket, offset, len_bytes },
+        ) = flight
+        {
+            let refused = |refusal| OperationError::Refused { refusal, offset, len_bytes, limit: 0 };
+            let error = match status {
+                Status::RemoteAccess | Status::RemoteInvalidRequest => refused(Refusal::DeviceRefused),
+                Status::RemoteOperation => refused(Refusal::MediumFailed),
+                _ => OperationError::ConnectionEnded(ConnectionError::Lost { why }),
+            };
+            self.finished.push_back((ticket, DirectOutcome::Failed(error)));
+            return Ok(());
+        }
+        if self.is_closing { Ok(()) } else { Err(io::Error::new(io::ErrorKind::ConnectionAborted, why)) }
+    }
+
+    fn received(&mut self, completion: &WorkCompletion, status: Status) -> io::Result<()> {
+        if status == Status::Success {
+            self.heard = true;
+            self.manager.heard_from_peer();
+            self.queues.receive.arrive(completion.wr_id(), completion.byte_len());
+            let credited = completion.imm().unwrap_or(self.credited);
+            // A number that was never sent would make this side send without end.
+            if credited.wrapping_sub(self.credited) > self.sent.wrapping_sub(self.credited) {
+                self.is_broken = true;
+                let what = "the other side gave back messages that were not sent";
+                return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+            }
+            self.credited = credited;
+            return Ok(());
+        }
+        self.queues.receive.return_unused(completion.wr_id());
+        if self.is_broken || self.is_closing || self.manager.is_disconnected() {
+            return Ok(());
+        }
+        // The other side's end is told by the connection manager and leaves the queue pair as it is: look there first.
+        self.looks_at_manager = true;
+        self.step_manager()?;
+        if self.manager.is_disconnected() {
+            return Ok(());
+        }
+        // The other side has yet to hear of it from its own device: closing now would leave it guessing.
+        self.is_broken = true;
+        self.is_taken_down = true;
+        Ok(())
+    }
+
+    /// The device took the queue pair down, and the other side has had the time to learn why.
+    fn taken_down(&mut self) -> io::Error {
+        self.is_taken_down = false;
+        let why = "this side's device took the queue pair down: it refused an operation of the other side (key, right or \
+                   range), or it failed";
+        io::Error::new(io::ErrorKind::ConnectionAborted, why)
+    }
+
+    /// Messages that the other side has room for.
+    fn credit(&self) -> u32 {
+        u32::from(self.room.receives).saturating_sub(self.sent.wrapping_sub(self.credited))
+    }
+
+    fn push_message(&mut self, staged: Staged, flight: Flight) {
+        self.told = self.queues.receive.consumed;
+        self.sent = self.sent.wrapping_add(1);
+        self.queues.send.push_message(self.told, flight, staged);
+    }
+
+    /// Tells the other side that there is room, where it might wait for that.
+    fn tell_credit(&mut self) {
+        let untold = self.queues.receive.consumed.wrapping_sub(self.told);
+        if untold >= u32::from(RECEIVES) / 2 && self.credit() > 0 && self.manager.is_standing() {
+            self.push_message(Staged::nothing(), Flight::Service);
+        }
+    }
+
+    fn probe(&mut self) {
+        self.is_probing = true;
+        let nowhere = RemoteAddress { address: 0, rkey: 0 };
+        self.queues.send.push_write(nowhere, Flight::Service, Staged::nothing());
+    }
+}
+
+impl Wire for VerbsWire {
+    fn receive(&mut self, place: InputPlace<'_>) -> io::Result<usize> {
+        if !self.queues.receive.is_empty() {
+            return self.queues.receive.read(place);
+        }
+        if self.manager.is_disconnected() { Ok(0) } else { Err(io::ErrorKind::WouldBlock.into()) }
+    }
+
+    fn may_have_input(&self) -> bool {
+        !self.queues.receive.is_empty() || self.manager.is_disconnected()
+    }
+
+    fn send(&mut self, view: &OutputView<'_>, borrowed: &[u8]) -> io::Result<usize> {
+        debug_assert!(borrowed.is_empty(), "a lane lends no bytes");
+        if !self.manager.is_standing() || self.is_broken {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let mut message = [0; super::receive::RECEIVE_BYTES as usize];
+        let room = (self.room.receive_bytes as usize).min(message.len());
+        let mut total = 0;
+        loop {
+            let len = gather_message(view, total, &mut message[..room])?;
+            if len == 0 {
+                return Ok(total);
+            }
+            if self.credit() <= CREDIT_RESERVE || !self.queues.send.has_room(len as u64, 1) {
+                return if total > 0 { Ok(total) } else { Err(io::ErrorKind::WouldBlock.into()) };
+            }
+            let staged = self.queues.send.stage(&message[..len]).map_err(io::Error::other)?;
+            self.push_message(staged, Flight::Stream);
+            total += len;
+        }
+    }
+
+    fn set_loss_timeout(&mut self, loss_timeout: Duration) {
+        // The device's own time for an acknowledgement was set when the connection was made.
+        self.loss_timeout = loss_timeout;
+    }
+
+    fn shutdown_output(&mut self) {
+        self.is_closing = true;
+    }
+
+    fn as_fds(&self) -> [Option<BorrowedFd<'_>>; 2] {
+        [Some(self.manager.channel().as_fd()), self.queues.completions.event_fd()]
+    }
+
+    fn progress(&mut self) -> io::Result<bool> {
+        let mut moved = self.step_manager()?;
+        moved |= self.poll_completions()?;
+        if self.manager.is_disconnected() {
+            // All that the other side sent before it closed came before the news.
+            moved |= self.poll_completions()?;
+        }
+        if self.is_taken_down && self.manager.is_disconnected() {
+            return Err(self.taken_down());
+        }
+        if self.is_closing && !self.has_disconnected && (self.is_broken || self.is_idle()) {
+            self.has_disconnected = true;
+            self.looks_at_manager = true;
+            self.manager.disconnect();
+            moved = true;
+        }
+        Ok(moved)
+    }
+
+    fn submit(&mut self) {
+        if self.is_broken {
+            return;
+        }
+        self.tell_credit();
+        let Queues { send, receive, queue_pair: Some(queue_pair), .. } = &mut self.queues else { return };
+        // A failure here means that the queue pair is in error, which its completions tell with the reason.
+        let _ = receive.post(queue_pair);
+        if let Err(failure) = send.submit(queue_pair) {
+            self.is_broken = true;
+            while let Some(landed) = self.queues.send.give_up_oldest() {
+                if let Flight::Direct { ticket, .. } = landed.flight {
+                    let why = format!("the device takes no more work requests: {failure}");
+                    let error = OperationError::ConnectionEnded(ConnectionError::Lost { why });
+                    self.finished.push_back((ticket, DirectOutcome::Failed(error)));
+                    return;
+                }
+            }
+        }
+    }
+
+    fn arm(&mut self) -> bool {
+        if self.is_armed {
+            match self.queues.completions.take_event() {
+                // What ended the sleep was something else, perhaps the connection manager's news.
+                Ok(false) => self.looks_at_manager = true,
+                _ => self.is_armed = false,
+            }
+        }
+        if !self.is_armed {
+            // Where asking fails the device is gone, which the next poll tells.
+            self.is_armed = self.queues.completions.request_notify().is_ok();
+        }
+        // What finished before it was asked for makes no event.
+        !matches!(self.progress(), Ok(false)) || !self.finished.is_empty() || !self.queues.receive.is_empty()
+    }
+
+    fn tick(&mut self, now: Duration) -> io::Result<(Option<Duration>, bool)> {
+        self.looks_at_manager = true;
+        let moved = self.progress()?;
+        if self.is_taken_down {
+            let due = self.taken_down_at.get_or_insert(now).saturating_add(TAKEN_DOWN_GRACE);
+            return if now < due { Ok((Some(due), moved)) } else { Err(self.taken_down()) };
+        }
+        if self.heard {
+            self.heard = false;
+            self.heard_at = now;
+        }
+        let due = self.heard_at.saturating_add(self.loss_timeout / PROBES_PER_LOSS);
+        if !self.manager.is_standing() || self.is_broken || self.is_closing {
+            return Ok((None, moved));
+        }
+        if now < due || self.is_probing {
+            return Ok((Some(due.max(now + self.loss_timeout / PROBES_PER_LOSS)), moved));
+        }
+        // An answer that is due comes or fails by the device's own retries; only silence has to be asked after.
+        if self.queues.send.is_idle() {
+            self.probe();
+            self.submit();
+        }
+        Ok((Some(now + self.loss_timeout / PROBES_PER_LOSS), moved))
+    }
+
+    fn is_connecting(&self) -> bool {
+        self.manager.is_connecting()
+    }
+
+    fn direct(&mut self) -> Option<&mut dyn Direct> {
+        Some(self)
+    }
+}
+
+/// Why a connection could not even be asked for.
+#[derive(Debug)]
+pub(crate) enum ConnectFailure {
+    Network(io::Error),
+    Setup(SetupError),
+}
+
+/// Copies the bytes of the view from `from` on into a message; returns how many.
+fn gather_message(view: &OutputView<'_>, from: usize, message: &mut [u8]) -> io::Result<usize> {
+    let body_len = view.body.map_or(0, |body| body.len_bytes as usize);
+    let (mut skip, mut done, room) = (from, 0, message.len());
+    let mut take = |len: usize| {
+        let start = skip.min(len);
+        let count = (len - start).min(room - done);
+        skip -= start;
+        let at = done;
+        done += count;
+        (start, at, count)
+    };
+    let (start, at, count) = take(view.head.len());
+    message[at..at + count].copy_from_slice(&view.head[start..start + count]);
+    let (start, at, count) = take(body_len);
+    if let Some(body) = view.body
+        && count > 0
+    {
+        let bytes = &mut message[at..at + count];
+        body.memory.read(body.offset + start as u64, bytes).map_err(io::Error::other)?;
+    }
+    let (start, at, count) = take(view.tail.len());
+    message[at..at + count].copy_from_slice(&view.tail[start..start + count]);
+    Ok(done)
+}
+
+fn copy(from: &Arc<dyn pmof_mem::Medium>, into: &pmof_proto::LocalSlice) -> Result<(), pmof_mem::MemError> {
+    let mut chunk = [0; 4096];
+    let mut done = 0;
+    while done < into.len_bytes {
+        let part = &mut chunk[..(into.len_bytes - done).min(4096) as usize];
+        from.read(done, part)?;
+        into.memory.store(into.offset + done, part)?;
+        done += part.len() as u64;
+    }
+    Ok(())
+}
+
+fn why_failed(status: Status, completion: &WorkCompletion) -> String {
+    match status {
+        Status::RetriesExceeded => "the other side's device acknowledges nothing any more: its host lost power or was \
+                                  reset, its process died, or the network is cut"
+            .to_owned(),
+        Status::ReceiverNotReady => "the other side posted no receive in time".to_owned(),
+        status => format!("the device says: {status} (vendor error {:#x})", completion.vendor_err()),
+    }
+}

@@ -1,0 +1,224 @@
+//! What only RDMA devices show: methods of flush, media that a device cannot reach, shared receives, silent hosts.
+
+use std::{env, net::IpAddr, sync::Arc, time::Duration};
+
+use pmof_access::{
+    AcceptOptions, Access, ConnectOptions, ConnectionEvent, DeviceChoice, Durability, Evidence, Flushed, Medium,
+    Memory, Method, Outcome, Peer, PostError, QueueOptions, RegisterError, RemoteRegion, SetupError, VerbsOptions,
+};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::{
+    fabric::Fabric,
+    fabrics::{Verbs, peer_at, wire_loses},
+    pair::{LONG, Pair, Setup, join, listen_options, pair, region},
+    support::{content, pattern},
+};
+
+const LEN_BYTES: u64 = 1 << 20;
+
+fn opened(initiator: &VerbsOptions, target: &VerbsOptions, connect: ConnectOptions) -> Pair {
+    let peers = (peer_at("PMOF_WIRE_A", initiator), peer_at("PMOF_WIRE_B", target));
+    pair(peers, Verbs::new().listen_address(), &Setup { connect, ..Setup::default() })
+}
+
+/// The first bytes of the device that is persistent memory.
+fn devdax() -> Arc<dyn Medium> {
+    let path = env::var_os("PMOF_DEVDAX").expect("the test bed names a device");
+    Arc::new(Memory::open(path.as_ref(), None).expect("it opens"))
+}
+
+fn register(owner: &Peer, memory: &Arc<dyn Medium>) -> (pmof_access::Region, RemoteRegion) {
+    let region = owner.register(Arc::clone(memory), 0, LEN_BYTES, Access::all()).expect("a region");
+    let remote = RemoteRegion::from_descriptor(&region.descriptor()).expect("its descriptor");
+    (region, remote)
+}
+
+/// Writes, atomically too, and flushes; the bytes are there and the receipt says what was promised.
+fn persists(pair: &Pair, remote: &RemoteRegion, memory: &Arc<dyn Medium>, expected: Method) {
+    let connection = &pair.initiator.connection;
+    let (method, promise) = connection.flush_method(remote, Durability::PowerFailure).expect("a method");
+    assert_eq!(method, expected);
+    for (round, len_bytes) in (0..).zip([1, 64, 4096, 100_000]) {
+        let bytes = pattern(len_bytes, round);
+        let mut batch = connection.batch();
+        batch.write(remote, 4096, &bytes).unwrap();
+        batch.atomic_write(remote, 8, round).unwrap();
+        let flush = batch.flush(remote, .., Durability::PowerFailure).unwrap();
+        batch.submit();
+        let flushed = Flushed { durability: Durability::PowerFailure, promise };
+        assert_eq!(pair.initiator.done(flush), Outcome::Flushed(flushed));
+        let mut found = vec![0; len_bytes];
+        memory.read(4096, &mut found).unwrap();
+        assert!(found == bytes);
+        memory.read(8, &mut found[..1]).unwrap();
+        assert_eq!(u64::from(found[0]), round);
+    }
+}
+
+#[test]
+fn devdax_is_flushed_natively_where_both_ends_have_it() {
+    let with = VerbsOptions::default();
+    let without = VerbsOptions { native_flush: false, atomic_write: false, ..VerbsOptions::default() };
+    for (initiator, target, expected) in [
+        (&with, &with, Method::NativeFlush),
+        (&without, &with, Method::SendAfterWrite),
+        (&with, &without, Method::SendAfterWrite),
+        (&without, &without, Method::SendAfterWrite),
+    ] {
+        let pair = opened(initiator, target, ConnectOptions::default());
+        let memory = devdax();
+        let (owned, remote) = register(&pair.target.peer, &memory);
+        assert_eq!(owned.why_not_direct(), None);
+        assert_eq!(remote.promise(Durability::PowerFailure).unwrap().evidence, Evidence::Probed);
+        persists(&pair, &remote, &memory, expected);
+    }
+}
+
+#[test]
+fn a_read_after_write_that_makes_nothing_durable_is_refused() {
+    let connect = ConnectOptions { method: Some(Method::ReadAfterWrite), ..ConnectOptions::default() };
+    let pair = opened(&VerbsOptions::default(), &VerbsOptions::default(), connect);
+    let (_owned, remote) = register(&pair.target.peer, &devdax());
+    let error = pair.initiator.connection.flush(&remote, .., Durability::PowerFailure).unwrap_err();
+    assert!(matches!(error, PostError::MethodRefused { method: "read-after-write", .. }), "{error}");
+    assert!(error.to_string().contains("software device"), "{error}");
+    // It does make visible.
+    let flush = pair.initiator.connection.flush(&remote, .., Durability::Visible).unwrap();
+    assert!(matches!(pair.initiator.done(flush), Outcome::Flushed(_)));
+    // Nor does an operator's word help, where the device itself proves it wrong.
+    let declared = VerbsOptions {
+        device: DeviceChoice::Named(pair.target.peer.device_name().unwrap().to_owned()),
+        inbound_declared: true,
+        ..VerbsOptions::default()
+    };
+    assert!(matches!(Peer::open_verbs(&declared).unwrap_err(), SetupError::InboundContradicted { .. }));
+}
+
+#[test]
+fn memory_that_a_device_cannot_reach_is_served_by_messages() {
+    for (variable, why) in [("PMOF_FSDAX", "pin"), ("PMOF_FILE", "pin")] {
+        let directory = env::var_os(variable).expect("the test bed names its media");
+        let directory = tempfile::tempdir_in(directory).unwrap();
+        let memory: Arc<dyn Medium> = Arc::new(Memory::create(&directory.path().join("a"), LEN_BYTES, None).unwrap());
+        let pair = opened(&VerbsOptions::default(), &VerbsOptions::default(), ConnectOptions::default());
+        let (owned, remote) = register(&pair.target.peer, &memory);
+        let reason = owned.why_not_direct().expect("a reason");
+        assert!(reason.contains(why), "{reason}");
+        persists(&pair, &remote, &memory, Method::SendAfterWrite);
+    }
+}
+
+#[test]
+fn what_is_not_durable_stays_refused() {
+    let pair = opened(&VerbsOptions::default(), &VerbsOptions::default(), ConnectOptions::default());
+    let memory: Arc<dyn Medium> = Arc::new(Memory::anonymous(LEN_BYTES).unwrap());
+    let (_owned, remote) = register(&pair.target.peer, &memory);
+    let error = pair.initiator.connection.flush(&remote, .., Durability::PowerFailure).unwrap_err();
+    assert!(matches!(error, PostError::NotDurable { .. }), "{error}");
+    let (method, _) = pair.initiator.connection.flush_method(&remote, Durability::Visible).unwrap();
+    assert_eq!(method, Method::NativeFlush);
+}
+
+#[test]
+fn many_connections_share_receives() {
+    let options = VerbsOptions { shared_receives: Some(64), ..VerbsOptions::default() };
+    let pair = opened(&VerbsOptions::default(), &options, ConnectOptions::default());
+    let (memory, remote) = region(&pair.target.peer, 64 << 10, Access::all());
+    let (inbox, _) = region(&pair.target.peer, 4096, Access::empty());
+    let setup = Setup::default();
+    let more: Vec<_> = (0..12)
+        .map(|_| join(&pair.initiator.peer, &pair.initiator.queue, &pair.listener, &pair.target.queue, &setup))
+        .collect();
+    for round in 0..5 {
+        for (index, (here, there)) in (0..).zip(&more) {
+            there.receive(inbox.slice(..).unwrap(), index).unwrap();
+            here.write(&remote, index * 4096, &pattern(4096, index + round)).unwrap();
+            // More messages than one connection's own ring has.
+            here.send(&pattern(4000, index)).unwrap();
+        }
+        for _ in &more {
+            let done = pair.target.queue.wait(LONG).expect("a message in time");
+            assert_eq!(done.outcome, Ok(Outcome::Received { len_bytes: 4000, immediate: None }));
+        }
+        for _ in 0..2 * more.len() {
+            assert!(pair.initiator.queue.wait(LONG).expect("an outcome in time").outcome.is_ok());
+        }
+        for index in 0..12 {
+            assert!(content(&memory, index * 4096, 4096) == pattern(4096, index + round));
+        }
+    }
+    drop(more);
+    // What the others held comes back to those that stay.
+    for _ in 0..40 {
+        pair.target.connection.receive(inbox.slice(..).unwrap(), 1).unwrap();
+        let sent = pair.initiator.connection.send(&pattern(4000, 1)).unwrap();
+        assert!(pair.target.queue.wait(LONG).expect("a message in time").outcome.is_ok());
+        pair.initiator.done(sent);
+    }
+}
+
+#[test]
+fn ipv6_leads_there_too() {
+    let address: IpAddr = env::var("PMOF_IPV6").expect("the test bed names an address").parse().unwrap();
+    let open = || {
+        let device = DeviceChoice::Local(address);
+        Peer::open_verbs(&VerbsOptions { device, ..VerbsOptions::default() }).expect("a device")
+    };
+    let listen = std::net::SocketAddr::new(address, 0).into();
+    let pair = pair((open(), open()), listen, &Setup::default());
+    let (memory, remote) = region(&pair.target.peer, 4096, Access::all());
+    let ticket = pair.initiator.connection.write(&remote, 0, b"by IPv6").unwrap();
+    pair.initiator.done(ticket);
+    assert_eq!(content(&memory, 0, 7), b"by IPv6");
+    assert!(pair.initiator.connection.peer_address().unwrap().is_ipv6());
+}
+
+#[test]
+fn a_cut_cable_is_noticed_even_where_nobody_does_anything() {
+    let limit = Duration::from_secs(3);
+    let fabric = Verbs::new();
+    let connect = ConnectOptions { loss_timeout: limit, ..ConnectOptions::default() };
+    let accept = AcceptOptions { loss_timeout: limit, ..AcceptOptions::default() };
+    let pair = fabric.pair_with(&Setup { connect, accept, ..Setup::default() });
+    assert_eq!(pair.initiator.event(), ConnectionEvent::Established);
+    wire_loses("100%");
+    assert!(matches!(pair.initiator.event(), ConnectionEvent::Lost(_)));
+}
+
+#[test]
+fn what_cannot_be_opened_says_why() {
+    let open = |device| Peer::open_verbs(&VerbsOptions { device, ..VerbsOptions::default() }).unwrap_err().to_string();
+    let missing = open(DeviceChoice::Named("mlx5_99".into()));
+    assert!(missing.contains("mlx5_99") && missing.contains("rxe0"), "{missing}");
+    let several = open(DeviceChoice::Only);
+    assert!(several.contains("rxe0") && several.contains("rxe1"), "{several}");
+    let elsewhere = open(DeviceChoice::Local("127.0.0.1".parse().unwrap()));
+    assert!(elsewhere.contains("127.0.0.1"), "{elsewhere}");
+}
+
+#[test]
+fn other_machines_reach_only_those_who_trust_the_network() {
+    let fabric = Verbs::new();
+    let careful = pmof_access::ListenOptions { trust_network: false, ..listen_options() };
+    let refused = fabric.target().listen(fabric.listen_address(), careful).unwrap_err();
+    assert!(matches!(refused, SetupError::NotLoopback { .. }), "{refused}");
+}
+
+#[test]
+fn too_little_lockable_memory_is_named() {
+    let old = getrlimit(Resource::Memlock);
+    let peer = peer_at("PMOF_WIRE_A", &VerbsOptions::default());
+    let queue = peer.completion_queue(QueueOptions::default()).unwrap();
+    // The superuser is bound by it only without the capability, which the test bed's shell may drop.
+    setrlimit(Resource::Memlock, Rlimit { current: Some(1 << 20), maximum: old.maximum }).unwrap();
+    let outcome = peer.allocate(64 << 20, Access::all());
+    setrlimit(Resource::Memlock, old).unwrap();
+    drop(queue);
+    match outcome {
+        // With CAP_IPC_LOCK there is no limit.
+        Ok(_) => eprintln!("skipped: this process may lock all it wants"),
+        Err(RegisterError::Device(error)) => assert!(error.to_string().contains("ulimit -l"), "{error}"),
+        Err(other) => panic!("{other}"),
+    }
+}

@@ -1,0 +1,527 @@
+//! Memory shared by processes: other processes as targets, their death, rights, revocation, and hostile neighbours.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, IoSlice, IoSliceMut, Write},
+    mem::MaybeUninit,
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+        unix::{
+            fs::PermissionsExt,
+            net::{UnixListener, UnixStream},
+        },
+    },
+    path::Path,
+    process::{Child, Command, Stdio},
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use pmof_access::{
+    AcceptOptions, Access, Address, CompletionQueue, ConnectError, ConnectOptions, Connection, ConnectionError,
+    ConnectionEvent, Durability, ListenOptions, Mechanism, Memory, Method, Outcome, Peer, PostError, Progress,
+    QueueOptions, Region, RemoteRegion, SetupError, Ticket, Transport,
+};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+
+#[path = "support/mod.rs"]
+mod support;
+
+use support::{content, pattern};
+
+const LONG: Duration = Duration::from_mins(1);
+const LEN_BYTES: u64 = 64 << 10;
+
+/// Names the socket and, after it, the file that the child serves.
+const SERVE_SOCKET: &str = "PMOF_TEST_SERVE_SOCKET";
+const SERVE_FILE: &str = "PMOF_TEST_SERVE_FILE";
+
+fn threaded() -> QueueOptions {
+    QueueOptions { progress: Progress::Thread, ..QueueOptions::default() }
+}
+
+fn open() -> Peer {
+    Peer::open(Transport::Shm).unwrap()
+}
+
+fn address(path: &Path) -> Address {
+    format!("shm://{}", path.display()).parse().unwrap()
+}
+
+/// Connects within this process.
+struct Joined {
+    _directory: tempfile::TempDir,
+    target: Peer,
+    _serving: CompletionQueue,
+    there: Connection,
+    queue: CompletionQueue,
+    here: Connection,
+}
+
+impl Joined {
+    fn new() -> Self {
+        Self::with(&ConnectOptions::default())
+    }
+
+    fn with(options: &ConnectOptions) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        let (peer, target) = (open(), open());
+        let queue = peer.completion_queue(QueueOptions::default()).unwrap();
+        let serving = target.completion_queue(threaded()).unwrap();
+        let listener = target.listen(path.as_path(), ListenOptions::default()).unwrap();
+        let pending = peer.start_connect(path.as_path(), &queue, options).unwrap();
+        let request = listener.next_request(LONG).unwrap().unwrap();
+        let there = request.accept(&serving, &AcceptOptions::default()).unwrap();
+        let here = pending.finish().unwrap();
+        Self { _directory: directory, target, _serving: serving, there, queue, here }
+    }
+
+    fn mapped(&self, region: &Region) -> RemoteRegion {
+        let remote = RemoteRegion::from_descriptor(&region.descriptor()).unwrap();
+        assert!(self.here.prepare(&remote, LONG));
+        remote
+    }
+
+    #[track_caller]
+    fn done(&self, ticket: Ticket) -> Outcome {
+        self.queue.wait_for(self.here.id(), ticket, LONG).expect("in time").outcome.expect("it succeeds")
+    }
+}
+
+/// Not a test of its own: the other process of those that need one.
+#[test]
+fn serve_as_a_child() {
+    let Ok(socket) = std::env::var(SERVE_SOCKET) else { return };
+    let memory = match std::env::var(SERVE_FILE) {
+        Ok(file) => Memory::open(Path::new(&file), None).unwrap(),
+        Err(_) => Memory::shared_anonymous(LEN_BYTES, false).unwrap(),
+    };
+    let peer = open();
+    let serving = peer.completion_queue(threaded()).unwrap();
+    let region = peer.register(Arc::new(memory), 0, LEN_BYTES, Access::all()).unwrap();
+    let listener = peer.listen(Path::new(&socket), ListenOptions::default()).unwrap();
+    println!("\nready");
+    let mut served = Vec::new();
+    let accept = AcceptOptions { private_data: region.descriptor().to_vec(), ..AcceptOptions::default() };
+    loop {
+        let request = listener.next_request(LONG).unwrap().expect("somebody comes, or kills this process");
+        served.push(request.accept(&serving, &accept).unwrap());
+    }
+}
+
+/// A target in a process of its own; killed when dropped.
+struct Target(Child);
+
+impl Target {
+    fn start(socket: &Path, file: Option<&Path>) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "serve_as_a_child", "--nocapture"]).env(SERVE_SOCKET, socket).stdout(Stdio::piped());
+        if let Some(file) = file {
+            command.env(SERVE_FILE, file);
+        }
+        let mut child = command.spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.map(Result::unwrap).any(|line| line == "ready"), "the child serves");
+        Self(child)
+    }
+
+    fn kill(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+#[test]
+fn a_killed_process_is_noticed_and_replaced() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("s");
+    let file = directory.path().join("m");
+    drop(Memory::create(&file, LEN_BYTES, None).unwrap());
+    let peer = open();
+    let queue = peer.completion_queue(QueueOptions::default()).unwrap();
+    for life in 0..3_u64 {
+        let target = Target::start(&socket, Some(&file));
+        let here = peer.connect(&address(&socket), &queue, &ConnectOptions::default()).unwrap();
+        let remote = here.remote_region(here.private_data()).unwrap();
+        assert!(here.prepare(&remote, LONG));
+        let level = remote.strongest();
+        assert_eq!(here.flush_method(&remote, level).unwrap().0, Method::LocalWriteBack);
+        here.write(&remote, 100, &pattern(5000, life)).unwrap();
+        let ticket = here.flush(&remote, .., level).unwrap();
+        let done = queue.wait_for(here.id(), ticket, LONG).unwrap();
+        assert!(matches!(done.outcome, Ok(Outcome::Flushed(flushed)) if flushed.durability == level), "{done:?}");
+        target.kill();
+        // Even one who only posts learns of it within a bounded number of batches.
+        let refused = (0..100).find_map(|_| here.write(&remote, 0, b"x").err());
+        assert!(matches!(refused, Some(PostError::NotConnected(ConnectionError::Lost { .. }))), "{refused:?}");
+        assert_eq!(here.next_event(LONG), Some(ConnectionEvent::Established));
+        assert!(matches!(here.next_event(LONG), Some(ConnectionEvent::Lost(ConnectionError::Lost { .. }))));
+        let mut found = vec![0; 5000];
+        pmof_access::Medium::read(&Memory::open(&file, None).unwrap(), 100, &mut found).unwrap();
+        assert!(found == pattern(5000, life));
+        while queue.poll().is_some() {}
+        let error = peer.connect(&address(&socket), &queue, &ConnectOptions::default()).unwrap_err();
+        assert!(error.to_string().contains("has died"), "{error}");
+    }
+}
+
+#[test]
+fn nobody_serves_what_is_mapped() {
+    let joined = Joined::with(&ConnectOptions { method: Some(Method::LocalWriteBack), ..ConnectOptions::default() });
+    let region = joined.target.allocate(LEN_BYTES, Access::all()).unwrap();
+    let early =
+        joined.here.flush(&RemoteRegion::from_descriptor(&region.descriptor()).unwrap(), .., Durability::Visible);
+    assert!(matches!(&early, Err(error @ PostError::MethodRefused { .. }) if error.to_string().contains("prepare")));
+    let remote = joined.mapped(&region);
+    // With the target's socket full of unread bytes nothing could be served, and all of this works.
+    let into = open().allocate(LEN_BYTES, Access::empty()).unwrap();
+    joined.here.write(&remote, 3, &pattern(1000, 1)).unwrap();
+    assert!(content(&region, 3, 1000) == pattern(1000, 1), "the bytes are there when the call returns");
+    let added = joined.here.batch().fetch_and_add(&remote, 8000, 5).unwrap();
+    let swapped = joined.here.batch().compare_and_swap(&remote, 8000, 5, 9).unwrap();
+    assert_eq!([joined.done(added), joined.done(swapped)], [Outcome::Previous(0), Outcome::Previous(5)]);
+    assert_eq!(content(&region, 8000, 8), 9_u64.to_le_bytes());
+    let ticket = joined.here.read(&remote, 3, into.slice(..1000).unwrap()).unwrap();
+    assert_eq!(joined.done(ticket), Outcome::Done { len_bytes: 1000 });
+    assert!(content(&into, 0, 1000) == pattern(1000, 1));
+    let ticket = joined.here.flush(&remote, .., Durability::Visible).unwrap();
+    assert!(matches!(joined.done(ticket), Outcome::Flushed(flushed) if flushed.promise.mechanism == Mechanism::Store));
+    assert_eq!(joined.here.outstanding(), 0);
+}
+
+/// What another thread's posting finishes at once ends the sleep of the one that waits.
+#[test]
+fn a_sleeper_is_woken_by_what_another_thread_posts() {
+    let joined = Joined::new();
+    let region = joined.target.allocate(4096, Access::all()).unwrap();
+    let remote = joined.mapped(&region);
+    let (say, hear) = std::sync::mpsc::channel();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..200 {
+                let done = joined.queue.wait(LONG).expect("woken");
+                say.send(done.ticket).unwrap();
+            }
+        });
+        let started = Instant::now();
+        for round in 0..200_u64 {
+            if round % 2 == 0 {
+                thread::sleep(Duration::from_micros(round * 3));
+            }
+            let ticket = joined.here.write(&remote, 0, b"x").unwrap();
+            assert_eq!(hear.recv_timeout(LONG), Ok(ticket));
+        }
+        // A wake-up that is lost costs a second; one would go unseen, many do not.
+        assert!(started.elapsed() < Duration::from_secs(30), "took {:?}", started.elapsed());
+    });
+}
+
+#[test]
+fn messages_and_mapped_writes_keep_their_order() {
+    let joined = Joined::new();
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let memory = Memory::create(&directory.path().join("m"), LEN_BYTES, None).unwrap();
+    let region = joined.target.register(Arc::new(memory), 4096, LEN_BYTES - 4096, Access::all()).unwrap();
+    let remote = joined.mapped(&region);
+    let inbox = joined.target.allocate(64, Access::empty()).unwrap();
+    for round in 0..50_u64 {
+        joined.there.receive(inbox.slice(..).unwrap(), 0).unwrap();
+        let mut batch = joined.here.batch();
+        batch.write(&remote, 0, &round.to_le_bytes()).unwrap();
+        batch.write_with_immediate(&remote, 0, &(round + 1000).to_le_bytes(), 1).unwrap();
+        batch.write(&remote, 8, &round.to_le_bytes()).unwrap();
+        batch.write(&remote, 0, &(round + 2000).to_le_bytes()).unwrap();
+        let flush = batch.flush(&remote, .., remote.strongest()).unwrap();
+        batch.submit();
+        assert!(matches!(joined.done(flush), Outcome::Flushed(flushed) if flushed.durability == remote.strongest()));
+        assert_eq!(content(&region, 0, 8), (round + 2000).to_le_bytes());
+        assert_eq!(content(&region, 8, 8), round.to_le_bytes());
+    }
+}
+
+#[test]
+fn a_deregistered_region_is_gone_at_once() {
+    let joined = Joined::new();
+    let (kept, gone) = (joined.target.allocate(4096, Access::all()), joined.target.allocate(4096, Access::all()));
+    let (kept, gone) = (kept.unwrap(), gone.unwrap());
+    let (remote_kept, remote_gone) = (joined.mapped(&kept), joined.mapped(&gone));
+    joined.done(joined.here.write(&remote_gone, 0, b"before").unwrap());
+    let copy = gone.clone();
+    gone.deregister();
+    joined.done(joined.here.write(&remote_kept, 0, b"still").unwrap());
+    let ticket = joined.here.write(&remote_gone, 0, b"after!").unwrap();
+    let done = joined.queue.wait_for(joined.here.id(), ticket, LONG).unwrap();
+    assert!(done.outcome.unwrap_err().to_string().contains("no region has this key"), "said by the target");
+    assert_eq!(content(&copy, 0, 6), b"before");
+}
+
+/// A greeting by hand: the stream, and this side's end of the control channel.
+fn greet(path: &Path) -> (UnixStream, OwnedFd) {
+    let stream = UnixStream::connect(path).unwrap();
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    let (near, far) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    send_with(stream.as_fd(), b"PMOFSHM1", &[far.as_fd()]);
+    (stream, near)
+}
+
+fn send_with(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(fds)));
+    // The other side may have closed already.
+    let _ = sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL);
+}
+
+/// Asks for a region by hand: what the target grants, as another process's code would get it.
+fn ask(listener: &pmof_access::Listener, path: &Path, region: &Region) -> (Vec<u8>, Vec<OwnedFd>) {
+    let (_stream, control) = greet(path);
+    // The key lies at byte 16 of a descriptor.
+    send_with(control.as_fd(), &[&[1, 0, 0, 0, 0, 0, 0, 0], &region.descriptor()[16..32]].concat(), &[]);
+    let mut answer = [0; 64];
+    loop {
+        listener.next_request(Duration::from_millis(5)).unwrap();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+        let mut received = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+        if let Ok(message) = recvmsg(&control, &mut [IoSliceMut::new(&mut answer)], &mut received, flags) {
+            let fds = received.drain().filter_map(|message| match message {
+                RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+                _ => None,
+            });
+            return (answer[..message.bytes].to_vec(), fds.flatten().collect());
+        }
+    }
+}
+
+#[test]
+fn what_is_handed_over_allows_no_more_than_was_granted() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("s");
+    let peer = open();
+    let listener = peer.listen(path.as_path(), ListenOptions::default()).unwrap();
+    let file = Arc::new(Memory::create(&directory.path().join("m"), 4096, None).unwrap());
+    let read_only = Access::READ | Access::FLUSH_PERSISTENT;
+    for (region, may_write, is_sealed) in [
+        (peer.allocate(4096, read_only).unwrap(), false, true),
+        (peer.allocate(4096, Access::all()).unwrap(), true, false),
+        (peer.register(Arc::clone(&file) as _, 0, 4096, read_only).unwrap(), false, false),
+        (peer.register(file as _, 0, 4096, Access::ATOMIC).unwrap(), true, false),
+    ] {
+        let (answer, fds) = ask(&listener, &path, &region);
+        assert_eq!((answer.len(), answer[1], fds.len()), (40, 1, 2));
+        let maps =
+            |fd: &OwnedFd, writable| Memory::from_file(fd.try_clone().unwrap(), Path::new("x"), writable, None).is_ok();
+        assert!(maps(&fds[0], false));
+        assert_eq!(maps(&fds[0], true), may_write, "a writable mapping");
+        assert_eq!(rustix::io::pwrite(&fds[0], b"x", 0).is_ok(), may_write);
+        // The page is sealed: opening it anew, for writing, helps nobody. So it is with allocated memory.
+        for fd in [Some(&fds[1]), is_sealed.then_some(&fds[0])].into_iter().flatten() {
+            let anew =
+                fs::File::options().read(true).write(true).open(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap();
+            let anew = OwnedFd::from(anew);
+            assert!(maps(&anew, false) && !maps(&anew, true));
+            assert!(rustix::io::pwrite(&anew, b"x", 0).is_err() && rustix::fs::ftruncate(&anew, 0).is_err());
+        }
+        region.deregister();
+        let mut word = [0; 8];
+        let page = Memory::from_file(fds[1].try_clone().unwrap(), Path::new("x"), false, None).unwrap();
+        pmof_access::Medium::read(&page, 0, &mut word).unwrap();
+        assert_eq!(word, [1, 0, 0, 0, 0, 0, 0, 0], "those that have it mapped are told");
+    }
+    let private = peer.register(Arc::new(Memory::anonymous(4096).unwrap()), 0, 4096, Access::all()).unwrap();
+    let (answer, fds) = ask(&listener, &path, &private);
+    assert_eq!((answer[1], fds.len()), (0, 0));
+}
+
+fn open_descriptors() -> usize {
+    fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+#[test]
+fn connection_errors_say_what_to_do() {
+    let directory = tempfile::tempdir().unwrap();
+    let peer = open();
+    let queue = peer.completion_queue(QueueOptions::default()).unwrap();
+    let connect = |path: &Path| match peer.connect(&address(path), &queue, &ConnectOptions::default()) {
+        Err(error @ ConnectError::Unreachable { .. }) => error.to_string(),
+        other => panic!("{other:?}"),
+    };
+    let listen = |path: &Path| match peer.listen(path, ListenOptions::default()) {
+        Err(error @ SetupError::Listen { .. }) => error.to_string(),
+        other => panic!("{other:?}"),
+    };
+    let here = |name: &str| directory.path().join(name);
+    assert!(connect(&here("none")).contains("there is no such socket"));
+    assert!(connect(&here("no/socket")).contains("there is no such directory"));
+    assert!(listen(&here("no/socket")).contains("the directory"));
+    let long = here(&"x".repeat(120));
+    assert!(connect(&long).contains("at most 107") && listen(&long).contains("at most 107"));
+    fs::write(here("file"), b"mine").unwrap();
+    assert!(listen(&here("file")).contains("no socket") && !connect(&here("file")).is_empty());
+    assert_eq!(fs::read(here("file")).unwrap(), b"mine");
+    let alive = UnixListener::bind(here("alive")).unwrap();
+    assert!(listen(&here("alive")).contains("another process listens"));
+    // What a dead process leaves behind is replaced, and what is open to nobody else is removed in the end.
+    drop(alive);
+    assert!(connect(&here("alive")).contains("has died"));
+    let listener = peer.listen(here("alive").as_path(), ListenOptions::default()).unwrap();
+    assert_eq!(fs::metadata(here("alive")).unwrap().permissions().mode() & 0o777, 0o600);
+    drop(listener);
+    assert!(!here("alive").exists());
+    let ip = peer.listen(std::net::SocketAddr::from(([127, 0, 0, 1], 0)), ListenOptions::default());
+    assert!(matches!(ip, Err(SetupError::WrongAddress { .. })));
+}
+
+#[test]
+fn another_user_is_refused() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can become another user");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("s");
+    let listener = open().listen(path.as_path(), ListenOptions::default()).unwrap();
+    // The operator opens all doors that a mode can open; the credentials still count.
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
+    let script = "use Socket; socket(my $s, PF_UNIX, SOCK_STREAM, 0); connect($s, pack_sockaddr_un($ARGV[0])) or die; \
+                  sysread($s, my $said, 8); print $said";
+    let Ok(child) = Command::new("setpriv")
+        .args(["--reuid", "65534", "--clear-groups", "perl", "-e", script])
+        .arg(&path)
+        .stdout(Stdio::piped())
+        .spawn()
+    else {
+        eprintln!("skipped: there is no setpriv or perl");
+        return;
+    };
+    let started = Instant::now();
+    while listener.next_request(Duration::from_millis(50)).unwrap().is_none()
+        && started.elapsed() < Duration::from_secs(2)
+    {}
+    assert_eq!(String::from_utf8_lossy(&child.wait_with_output().unwrap().stdout), "FOREIGN1");
+}
+
+#[test]
+fn hostile_neighbours_harm_nobody() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("s");
+    let peer = open();
+    let serving = peer.completion_queue(threaded()).unwrap();
+    let region = peer.allocate(4096, Access::READ).unwrap();
+    let listener = peer.listen(path.as_path(), ListenOptions::default()).unwrap();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let before = open_descriptors();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut served = Vec::new();
+            while !stop.load(std::sync::atomic::Ordering::SeqCst) {
+                if let Some(request) = listener.next_request(Duration::from_millis(20)).unwrap() {
+                    served.push(request.accept(&serving, &AcceptOptions::default()).unwrap());
+                }
+            }
+        });
+        let null = fs::File::open("/dev/null").unwrap();
+        let many: Vec<BorrowedFd<'_>> = (0..60).map(|_| null.as_fd()).collect();
+        for round in 0..20_u64 {
+            let raw = || UnixStream::connect(&path).unwrap();
+            // No descriptor, a wrong one, too many, too few bytes, noise.
+            send_with(raw().as_fd(), b"PMOFSHM1", &[]);
+            send_with(raw().as_fd(), b"PMOFSHM1", &[null.as_fd()]);
+            send_with(raw().as_fd(), b"PMOFSHM1", &many);
+            send_with(raw().as_fd(), b"PMOF", &[null.as_fd()]);
+            raw().write_all(&pattern(4096, round)).unwrap_or(());
+            // Right so far, then nonsense on the stream and on the channel, with descriptors nobody asked for.
+            for message in [&b"x"[..], &[1; 24], &[2; 40], &[0; 40], &[1; 4000], b""] {
+                for fds in [&many[..0], &many[..1], &many[..2], &many[..]] {
+                    let (stream, control) = greet(&path);
+                    send_with(control.as_fd(), message, fds);
+                    send_with(stream.as_fd(), b"no protocol", fds);
+                }
+            }
+        }
+        // An honest one is served all the same.
+        let other = open();
+        let queue = other.completion_queue(QueueOptions::default()).unwrap();
+        let here = other.connect(&address(&path), &queue, &ConnectOptions::default()).unwrap();
+        let remote = here.remote_region(&region.descriptor()).unwrap();
+        assert!(here.prepare(&remote, LONG));
+        let into = other.allocate(8, Access::empty()).unwrap();
+        let ticket = here.read(&remote, 0, into.slice(..).unwrap()).unwrap();
+        assert!(queue.wait_for(here.id(), ticket, LONG).unwrap().outcome.is_ok());
+        stop.store(true, std::sync::atomic::Ordering::SeqCst);
+    });
+    let started = Instant::now();
+    while open_descriptors() > before + 8 && started.elapsed() < LONG {
+        listener.next_request(Duration::from_millis(20)).unwrap();
+    }
+    assert!(open_descriptors() <= before + 8, "descriptors are closed: {before} before, {} now", open_descriptors());
+}
+
+#[test]
+fn many_connections_come_and_go() {
+    let joined_before = open_descriptors();
+    for _ in 0..300 {
+        let joined = Joined::new();
+        let region = joined.target.allocate(4096, Access::all()).unwrap();
+        let remote = joined.mapped(&region);
+        joined.done(joined.here.write(&remote, 0, b"x").unwrap());
+    }
+    // Others of this process's tests open and close some meanwhile.
+    assert!(open_descriptors() < joined_before + 200);
+}
+
+#[cfg(feature = "device-tests")]
+fn path_of(name: &str) -> Option<std::path::PathBuf> {
+    std::env::var_os(name).map(Into::into)
+}
+
+/// Real persistent memory, where the machine has some.
+#[cfg(feature = "device-tests")]
+#[test]
+fn persistent_memory_is_written_back_by_the_initiator() {
+    let mut tried = 0;
+    for (name, is_file) in [("PMOF_DEVDAX", false), ("PMOF_FSDAX", true)] {
+        let Some(place) = path_of(name) else { continue };
+        tried += 1;
+        let file = place.join("shm-test");
+        let memory = if is_file {
+            let _ = fs::remove_file(&file);
+            Memory::create(&file, 1 << 20, None).unwrap()
+        } else {
+            Memory::open(&place, None).unwrap()
+        };
+        let joined = Joined::new();
+        let region = joined.target.register(Arc::new(memory), 4096, LEN_BYTES, Access::all()).unwrap();
+        let remote = joined.mapped(&region);
+        assert_eq!(remote.strongest(), Durability::PowerFailure, "{name}");
+        let (method, promise) = joined.here.flush_method(&remote, Durability::PowerFailure).unwrap();
+        assert_eq!(method, Method::LocalWriteBack, "{name}");
+        assert!(matches!(promise.mechanism, Mechanism::CacheLineWriteBack | Mechanism::Fence), "{name}: {promise:?}");
+        for len_bytes in [8, 512, 40_000] {
+            joined.here.write(&remote, 8, &pattern(len_bytes, 3)).unwrap();
+            let ticket = joined.here.flush(&remote, .., Durability::PowerFailure).unwrap();
+            assert!(matches!(joined.done(ticket), Outcome::Flushed(flushed) if flushed.promise == promise));
+            assert!(content(&region, 8, len_bytes) == pattern(len_bytes, 3));
+        }
+        if is_file {
+            fs::remove_file(&file).unwrap();
+        }
+    }
+    assert!(tried > 0, "name a device (PMOF_DEVDAX) or a directory (PMOF_FSDAX)");
+}
