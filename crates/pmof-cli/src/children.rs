@@ -8,6 +8,7 @@ use std::{
 
 use anyhow::{Context, ensure};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+use tempfile::TempDir;
 
 /// A `pmof serve` of this very binary. Killed (SIGKILL) when dropped, and by the kernel when the thread that started it
 /// ends in any other way, such as by a signal to this process.
@@ -15,24 +16,36 @@ use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 pub(crate) struct Target {
     child: Child,
     address: String,
+    /// Where its Unix socket lies, if it has one.
+    _socket: Option<TempDir>,
 }
 
 impl Target {
-    /// Starts a target for `root` and waits until it accepts connections. `port` 0 picks one; `more` are further options
-    /// of `pmof serve`. Call it on a thread that outlives the target: the kernel takes the thread for the parent.
-    pub(crate) fn start(root: &Path, port: u16, more: &[&str]) -> anyhow::Result<Self> {
+    /// Starts a target for `root` and waits until it accepts connections on `listen`; `more` are further options of
+    /// `pmof serve`. Call it on a thread that outlives the target: the kernel takes the thread for the parent.
+    pub(crate) fn start(root: &Path, listen: &str, more: &[&str]) -> anyhow::Result<Self> {
+        Self::start_with(root, listen, more, None)
+    }
+
+    /// The same on a Unix socket in a directory of its own, because the path of a socket has at most 107 bytes.
+    pub(crate) fn start_on_socket(root: &Path, more: &[&str]) -> anyhow::Result<Self> {
+        let directory = tempfile::Builder::new().prefix("pmof-").tempdir().context("cannot make a directory")?;
+        let listen = format!("shm://{}", directory.path().join("target.sock").display());
+        Self::start_with(root, &listen, more, Some(directory))
+    }
+
+    fn start_with(root: &Path, listen: &str, more: &[&str], socket: Option<TempDir>) -> anyhow::Result<Self> {
         let mut child = this_program("serve")?
             .arg("--root")
             .arg(root)
-            .arg("--listen")
-            .arg(format!("tcp://127.0.0.1:{port}"))
+            .args(["--listen", listen])
             .args(more)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
             .context("cannot start a target")?;
         let output = child.stdout.take().context("the target has no output")?;
-        let mut target = Self { child, address: String::new() };
+        let mut target = Self { child, address: String::new(), _socket: socket };
         let mut line = String::new();
         BufReader::new(output).read_line(&mut line).context("cannot read from the target")?;
         let address = line.trim_end().strip_prefix("ready ");
@@ -40,7 +53,7 @@ impl Target {
         Ok(target)
     }
 
-    /// Where it listens: `tcp://HOST:PORT`.
+    /// Where it listens, such as `tcp://HOST:PORT`.
     pub(crate) fn address(&self) -> &str {
         &self.address
     }

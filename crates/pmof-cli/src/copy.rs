@@ -8,7 +8,10 @@ use pmof::{Durability, Pool, PoolOptions, PoolUrl, PoolUrlError, Receipt, Waitin
 use serde::Serialize;
 
 use self::{checksums::Checksums, progress::Progress};
-use crate::output::{self, ReceiptReport, with_mend};
+use crate::{
+    output::{self, ReceiptReport, with_mend},
+    words::{Level, MethodName},
+};
 
 mod checksums;
 mod download;
@@ -27,7 +30,8 @@ const WINDOWS_WAITING: usize = 2;
 
 /// Copies a file to a new pool or a pool to a file, verifies the copy, and prints the receipt.
 ///
-/// One of SRC and DST is a pool, tcp://HOST:PORT/POOL, the other a file. A copy that fails leaves
+/// One of SRC and DST is a pool (`tcp://HOST:PORT/POOL`, `verbs://HOST:PORT/POOL[?source=IP]` or
+/// `shm:///PATH/OF/SOCKET?pool=POOL`), the other a file. A copy that fails leaves
 /// nothing behind, and one that is killed no half pool or file: the pool gets its name, and the file its place, when all
 /// is there and verified (a killed download leaves `.pmof-cp.*.part` beside DST).
 #[derive(Debug, clap::Args)]
@@ -45,6 +49,9 @@ pub(crate) struct CpArgs {
     /// Failure that the new pool must survive; power-failure unless given
     #[arg(long, value_enum, value_name = "LEVEL")]
     durability: Option<Level>,
+    /// The only method of flush to use for the new pool; the cheapest that gives the durability unless given
+    #[arg(long, value_enum, value_name = "METHOD")]
+    method: Option<MethodName>,
     /// Do not read the copy back to compare it
     #[arg(long)]
     no_verify: bool,
@@ -64,17 +71,6 @@ pub(crate) struct CpArgs {
 enum Place {
     File(PathBuf),
     Pool(PoolUrl),
-}
-
-/// The levels of durability as the command line names them.
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum Level {
-    /// Others read the new bytes; no failure is survived
-    Visible,
-    /// The bytes survive the death of the target process
-    ProcessCrash,
-    /// The bytes survive loss of power
-    PowerFailure,
 }
 
 /// What a copy did.
@@ -107,11 +103,14 @@ pub(crate) fn run(args: &CpArgs) -> anyhow::Result<()> {
         (Place::File(file), Place::Pool(url)) if !args.force => {
             upload::upload(file, &args.pool(url).require(args.level()), args)
         }
-        (Place::Pool(url), Place::File(file)) if args.durability.is_none() => {
+        (Place::Pool(url), Place::File(file)) if args.durability.is_none() && args.method.is_none() => {
             download::download(&args.pool(url).require(Durability::Visible), file, args)
         }
         (Place::File(_), Place::Pool(_)) => return Err(wrong_use("--force is for files: a pool is never replaced")),
-        (Place::Pool(_), Place::File(_)) => return Err(wrong_use("--durability is for new pools, not for files")),
+        (Place::Pool(_), Place::File(_)) => {
+            let option = if args.method.is_some() { "--method" } else { "--durability" };
+            return Err(wrong_use(&format!("{option} is for new pools, not for files")));
+        }
         _ => return Err(wrong_use("one of SRC and DST is a file, the other a pool such as tcp://127.0.0.1:7204/NAME")),
     };
     let copied = copied.with_context(|| format!("cannot copy {} to {}", args.source, args.destination))?;
@@ -144,15 +143,12 @@ impl CpArgs {
     fn pool(&self, url: &PoolUrl) -> PoolOptions {
         let replicas = std::iter::once(url).chain(&self.replica);
         let options = replicas.fold(Pool::options(), |options, url| options.replica(url.to_string()));
+        let options = MethodName::force(self.method, options);
         if self.busy_poll { options.waiting(Waiting::BusyPoll) } else { options }
     }
 
     fn level(&self) -> Durability {
-        match self.durability {
-            Some(Level::Visible) => Durability::Visible,
-            Some(Level::ProcessCrash) => Durability::ProcessCrash,
-            Some(Level::PowerFailure) | None => Durability::PowerFailure,
-        }
+        self.durability.map_or(Durability::PowerFailure, Level::durability)
     }
 
     fn progress(&self, verb: &'static str, len_bytes: u64) -> Progress {

@@ -1,7 +1,7 @@
 //! `pmof demo`.
 
 use std::{
-    path::{Path, PathBuf},
+    path::PathBuf,
     time::{Duration, Instant},
 };
 
@@ -14,8 +14,11 @@ use self::{
     records::{Book, POOL_BYTES, Verified},
     scratch::Scratch,
 };
-use crate::children::Target;
-use crate::output::{self, say};
+use crate::{
+    children::Target,
+    output::{self, say},
+    reach::{ReachArgs, device_option},
+};
 
 mod load;
 mod records;
@@ -41,6 +44,12 @@ pub(crate) struct DemoArgs {
     /// Seconds of writing, 1 to 40: with all around it the demo stays within a minute
     #[arg(long, value_name = "SECONDS", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=40))]
     seconds: u64,
+    #[command(flatten)]
+    reach: ReachArgs,
+    /// Keep the pool of the next target on this devdax device or existing file instead; up to three times. The pool there
+    /// is removed at the end
+    #[arg(long, value_name = "PATH")]
+    device: Vec<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -50,6 +59,7 @@ pub(crate) struct DemoArgs {
 #[derive(Debug, Serialize)]
 struct Report {
     verdict: &'static str,
+    transport: &'static str,
     durability: String,
     method: String,
     mechanism: String,
@@ -85,9 +95,9 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
     let began = Instant::now();
     let voice = Voice { silent: args.json };
     let scratch = Scratch::new(args.dir.as_deref(), "pmof-demo-")?;
-    let roots = make_roots(scratch.path())?;
-    let mut targets = start_targets(&voice, &scratch, &roots)?;
-    let (mut pool, mut desk) = make_pool(&voice, &targets)?;
+    let set = Set::new(args, &scratch)?;
+    let mut targets = set.start(&voice)?;
+    let (mut pool, mut desk) = set.make_pool(&voice, &targets)?;
     let half = Duration::from_millis(args.seconds * 500);
 
     voice.step(3, &format!("Writing records of mixed sizes to all three, in batches, for {} s", half.as_secs_f64()));
@@ -104,8 +114,8 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
     voice.load(&degraded);
     drop((pool, targets));
 
-    let replicas = recover(&voice, &scratch, &roots, &desk.books)?;
-    let report = Report::new(&scratch, &complete, degraded.report, replicas, began.elapsed())?;
+    let replicas = set.recover(&voice, &desk.books)?;
+    let report = Report::new(&set, &complete, degraded.report, replicas, began.elapsed())?;
     if args.json {
         output::print_json(&report)?;
     } else {
@@ -115,78 +125,106 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn make_roots(parent: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let roots: Vec<_> = NAMES.iter().map(|name| parent.join(name)).collect();
-    for root in &roots {
-        std::fs::create_dir(root).with_context(|| format!("cannot make the directory {}", root.display()))?;
+/// Where the demo's targets are and how they are reached.
+struct Set<'a> {
+    args: &'a DemoArgs,
+    scratch: &'a Scratch,
+    roots: Vec<PathBuf>,
+}
+
+impl<'a> Set<'a> {
+    fn new(args: &'a DemoArgs, scratch: &'a Scratch) -> anyhow::Result<Self> {
+        args.reach.check()?;
+        ensure!(args.device.len() <= NAMES.len(), "the demo has {} targets, so at most as many devices", NAMES.len());
+        let roots: Vec<_> = NAMES.iter().map(|name| scratch.path().join(name)).collect();
+        for root in &roots {
+            std::fs::create_dir(root).with_context(|| format!("cannot make the directory {}", root.display()))?;
+        }
+        Ok(Self { args, scratch, roots })
     }
-    Ok(roots)
-}
 
-fn start_targets(voice: &Voice, scratch: &Scratch, roots: &[PathBuf]) -> anyhow::Result<Vec<Target>> {
-    voice.step(1, "Three targets: processes that own memory and let others write to it");
-    let targets = roots.iter().map(|root| Target::start(root, 0, &[])).collect::<anyhow::Result<Vec<_>>>()?;
-    for ((name, target), root) in NAMES.iter().zip(&targets).zip(roots) {
-        let (address, process) = (target.address(), target.process_id());
-        voice.say(&format!("{name}: {address}, process {process}, files in {}", root.display()));
+    fn target(&self, index: usize) -> anyhow::Result<Target> {
+        let device = self.args.device.get(index).map(|device| device_option(POOL_NAME, device)).transpose()?;
+        self.args.reach.start_target(&self.roots[index], &device.iter().map(String::as_str).collect::<Vec<_>>())
     }
-    let probe = scratch.probe();
-    let medium = format!("{} on {}", probe.kind, probe.file_system);
-    voice.say(&format!("each keeps a {medium}: {} by {}", probe.strongest, probe.promise.mechanism));
-    Ok(targets)
-}
 
-fn make_pool(voice: &Voice, targets: &[Target]) -> anyhow::Result<(Pool, Desk)> {
-    voice.step(2, "One pool, kept on all three; what is written there must survive loss of power");
-    let urls: Vec<String> = targets.iter().map(|target| format!("{}/{POOL_NAME}", target.address())).collect();
-    let options = urls.iter().fold(Pool::options(), PoolOptions::replica);
-    let pool = options.require(Durability::PowerFailure).create(POOL_BYTES)?;
-    voice.say(&format!(
-        "{} MiB, {}; a target that cannot promise that is refused",
-        POOL_BYTES >> 20,
-        pool.durability()
-    ));
-    let urls = urls.iter().map(|url| url.parse()).collect::<Result<Vec<PoolUrl>, _>>()?;
-    Ok((pool, Desk::new(SEED, urls)))
-}
-
-/// Restarts the targets on their directories and verifies each replica on its own.
-fn recover(voice: &Voice, scratch: &Scratch, roots: &[PathBuf], books: &[Book]) -> anyhow::Result<Vec<ReplicaReport>> {
-    voice.step(6, "All three are dead. Restarting them on the same directories, and reading each replica on its own");
-    let mut reports = Vec::with_capacity(roots.len());
-    for (index, (root, book)) in roots.iter().zip(books).enumerate() {
-        let name = NAMES[index];
-        let verified = verify(root, book).with_context(|| {
-            format!("replica {name} lost or changed data; targets ran in {}", scratch.path().display())
-        })?;
-        voice.verified(name, book, &verified);
-        reports.push(ReplicaReport {
-            name,
-            killed_first: index == FIRST_VICTIM,
-            batches_acknowledged: book.batches_acknowledged,
-            records_acknowledged: book.records_acknowledged,
-            records_verified: verified.records,
-            bytes_verified: verified.bytes,
-            bytes_unacknowledged: verified.unacknowledged_bytes,
-        });
+    fn url(&self, target: &Target) -> String {
+        self.args.reach.pool_url(target.address(), POOL_NAME)
     }
-    Ok(reports)
-}
 
-fn verify(root: &Path, book: &Book) -> anyhow::Result<Verified> {
-    let target = Target::start(root, 0, &[])?;
-    let url = format!("{}/{POOL_NAME}", target.address());
-    let mut pool = Pool::options().replica(url).require(Durability::PowerFailure).open()?;
-    ensure!(pool.len_bytes() == POOL_BYTES, "the pool has {} bytes", pool.len_bytes());
-    let mut bytes = vec![0; POOL_BYTES as usize];
-    pool.read(0, &mut bytes)?;
-    pool.close()?;
-    book.verify(&bytes)
+    fn start(&self, voice: &Voice) -> anyhow::Result<Vec<Target>> {
+        voice.step(1, "Three targets: processes that own memory and let others write to it");
+        let targets = (0..NAMES.len()).map(|index| self.target(index)).collect::<anyhow::Result<Vec<_>>>()?;
+        for (index, target) in targets.iter().enumerate() {
+            let (name, address, process) = (NAMES[index], target.address(), target.process_id());
+            let place = self.args.device.get(index).unwrap_or(&self.roots[index]).display();
+            voice.say(&format!("{name}: {address}, process {process}, memory in {place}"));
+        }
+        if self.args.device.len() < NAMES.len() {
+            let probe = self.scratch.probe();
+            let medium = format!("{} on {}", probe.kind, probe.file_system);
+            let who = if self.args.device.is_empty() { "each" } else { "each without a device" };
+            voice.say(&format!("{who} keeps a {medium}: {} by {}", probe.strongest, probe.promise.mechanism));
+        }
+        Ok(targets)
+    }
+
+    fn make_pool(&self, voice: &Voice, targets: &[Target]) -> anyhow::Result<(Pool, Desk)> {
+        voice.step(2, "One pool, kept on all three; what is written there must survive loss of power");
+        let urls: Vec<String> = targets.iter().map(|target| self.url(target)).collect();
+        let options = urls.iter().fold(self.args.reach.pool_options(), PoolOptions::replica);
+        let pool = options.require(Durability::PowerFailure).create(POOL_BYTES)?;
+        voice.say(&format!(
+            "{} MiB, {}; a target that cannot promise that is refused",
+            POOL_BYTES >> 20,
+            pool.durability()
+        ));
+        let urls = urls.iter().map(|url| url.parse()).collect::<Result<Vec<PoolUrl>, _>>()?;
+        Ok((pool, Desk::new(SEED, urls)))
+    }
+
+    /// Restarts the targets on their directories and devices, and verifies each replica on its own.
+    fn recover(&self, voice: &Voice, books: &[Book]) -> anyhow::Result<Vec<ReplicaReport>> {
+        voice.step(6, "All three are dead. Restarting them on the same memory, and reading each replica on its own");
+        let mut reports = Vec::with_capacity(NAMES.len());
+        for (index, book) in books.iter().enumerate() {
+            let name = NAMES[index];
+            let verified = self.verify(index, book).with_context(|| {
+                format!("replica {name} lost or changed data; targets ran in {}", self.scratch.path().display())
+            })?;
+            voice.verified(name, book, &verified);
+            reports.push(ReplicaReport {
+                name,
+                killed_first: index == FIRST_VICTIM,
+                batches_acknowledged: book.batches_acknowledged,
+                records_acknowledged: book.records_acknowledged,
+                records_verified: verified.records,
+                bytes_verified: verified.bytes,
+                bytes_unacknowledged: verified.unacknowledged_bytes,
+            });
+        }
+        Ok(reports)
+    }
+
+    fn verify(&self, index: usize, book: &Book) -> anyhow::Result<Verified> {
+        let target = self.target(index)?;
+        let options = self.args.reach.pool_options().replica(self.url(&target)).require(Durability::PowerFailure);
+        let mut pool = options.open()?;
+        ensure!(pool.len_bytes() == POOL_BYTES, "the pool has {} bytes", pool.len_bytes());
+        let mut bytes = vec![0; POOL_BYTES as usize];
+        pool.read(0, &mut bytes)?;
+        pool.close()?;
+        let verified = book.verify(&bytes)?;
+        if self.args.device.get(index).is_some() {
+            options.remove()?;
+        }
+        Ok(verified)
+    }
 }
 
 impl Report {
     fn new(
-        scratch: &Scratch,
+        set: &Set<'_>,
         complete: &Load,
         degraded: LoadReport,
         replicas: Vec<ReplicaReport>,
@@ -195,11 +233,12 @@ impl Report {
         let receipt = complete.receipt.replicas.first().context("a receipt of no replica")?;
         Ok(Self {
             verdict: "Every acknowledged write was recovered on every replica that acknowledged it.",
+            transport: set.args.reach.transport.name(),
             durability: receipt.durability.to_string(),
             method: receipt.method.to_string(),
             mechanism: receipt.promise.mechanism.to_string(),
             evidence: receipt.promise.evidence.to_string(),
-            file_system: scratch.probe().file_system.clone(),
+            file_system: set.scratch.probe().file_system.clone(),
             pool_bytes: POOL_BYTES,
             complete: complete.report.clone(),
             degraded,

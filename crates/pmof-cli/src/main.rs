@@ -15,9 +15,11 @@ mod demo;
 mod doctor;
 mod output;
 mod pool;
+mod reach;
 mod serve;
 mod shell;
 mod soak;
+mod words;
 
 /// Persistent memory over fabrics: memory on other machines, durable with one flush.
 #[derive(Debug, Parser)]

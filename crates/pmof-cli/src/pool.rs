@@ -1,10 +1,10 @@
 //! `pmof pool`.
 
-use std::fmt::Write;
+use std::{fmt::Write, net::IpAddr};
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
-use pmof::{Durability, Pool, PoolInfo, PoolUrl, access::Address};
+use pmof::{Durability, Pool, PoolInfo, PoolOptions, PoolUrl, access::Address};
 use serde::Serialize;
 
 use crate::{
@@ -34,7 +34,8 @@ enum PoolCommand {
 
 #[derive(Debug, clap::Args)]
 struct UrlsArgs {
-    /// Pool, tcp://HOST:PORT/POOL; may be given several times
+    /// Pool: `tcp://HOST:PORT/POOL`, `verbs://HOST:PORT/POOL[?source=IP]` or `shm:///PATH/OF/SOCKET?pool=POOL`; may be
+    /// given several times
     #[arg(value_name = "URL", required = true)]
     urls: Vec<PoolUrl>,
     /// Print one JSON object
@@ -44,9 +45,12 @@ struct UrlsArgs {
 
 #[derive(Debug, clap::Args)]
 struct LsArgs {
-    /// Target, tcp://HOST:PORT
+    /// Target: `tcp://HOST:PORT`, `verbs://HOST:PORT` or `shm:///PATH/OF/SOCKET`
     #[arg(value_name = "ADDRESS")]
     target: Address,
+    /// Local address to come from, where routing does not decide it; verbs only
+    #[arg(long, value_name = "IP")]
+    source: Option<IpAddr>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -131,7 +135,8 @@ struct ListReport {
 }
 
 fn list(args: &LsArgs) -> anyhow::Result<()> {
-    let names = pmof::list_pools(&args.target, &Pool::options()).context("cannot list the pools")?;
+    let options = args.source.into_iter().fold(Pool::options(), PoolOptions::source);
+    let names = pmof::list_pools(&args.target, &options).context("cannot list the pools")?;
     let pools: Vec<_> = names.iter().map(ToString::to_string).collect();
     if args.json {
         return output::print_json(&ListReport { target: args.target.to_string(), pools });
@@ -177,7 +182,7 @@ impl PoolReport {
             None => line("contents", &format!("user flags {}", self.user_flags)),
         }
         line("writer", &self.open_by.as_deref().unwrap_or("none"));
-        line("medium", &format!("{}, a file of {}", self.medium, output::size(self.file_len_bytes)));
+        line("medium", &format!("{}, {} in all", self.medium, output::size(self.file_len_bytes)));
         for level in &self.levels {
             let how = match (&level.mechanism, &level.evidence) {
                 (Some(mechanism), Some(evidence)) => format!("yes, by {mechanism}, {evidence}"),

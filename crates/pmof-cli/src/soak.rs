@@ -15,14 +15,21 @@ use self::{
     workload::{POOL_BYTES, POOL_WORDS, ROUND_LIMIT, Workload},
     writer::{Report, Writer},
 };
-use crate::output::{self, say};
-use crate::{children::Target, demo::scratch::Scratch};
+use crate::{
+    children::Target,
+    demo::scratch::Scratch,
+    output::{self, say},
+    reach::{ReachArgs, device_option},
+};
 
 pub(crate) use workload::Random;
 pub(crate) use writer::{WriterArgs, run_writer};
 
+mod check;
+mod diary;
 pub(crate) mod ledger;
 mod workload;
+mod write;
 mod writer;
 
 /// Kills come up to this long after a load begins, in microseconds: a few dozen batches, so that early and late ones
@@ -45,8 +52,13 @@ const POOL_NAME: &str = "soak";
 /// A process writes to a pool of 1 MiB as fast as it can and tells what was acknowledged. Again and again the target,
 /// the initiator or both are killed with SIGKILL; then every 8 bytes of the pool must be the last acknowledged value or
 /// one issued after it. What a killed process leaves is tested; cutting the machine's power is not.
+///
+/// For that there are its two halves: `pmof soak write` keeps a ledger outside the machine, and `pmof soak check` compares.
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct SoakArgs {
+    #[command(subcommand)]
+    half: Option<Half>,
     /// How many times to kill
     #[arg(long, value_name = "COUNT", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..ROUND_LIMIT))]
     kills: u64,
@@ -56,6 +68,11 @@ pub(crate) struct SoakArgs {
     /// Directory for the pool, on a file system that survives loss of power; a temporary one unless given
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
+    #[command(flatten)]
+    reach: ReachArgs,
+    /// Keep the pool on this devdax device or existing file instead; it is removed there at the end
+    #[arg(long, value_name = "PATH")]
+    device: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -64,8 +81,19 @@ pub(crate) struct SoakArgs {
     break_acknowledgement: bool,
 }
 
+#[derive(Debug, clap::Subcommand)]
+enum Half {
+    Write(write::WriteArgs),
+    Check(check::CheckArgs),
+}
+
 /// Runs `pmof soak`.
 pub(crate) fn run(args: &SoakArgs) -> anyhow::Result<()> {
+    match &args.half {
+        Some(Half::Write(args)) => return write::run(args),
+        Some(Half::Check(args)) => return check::run(args),
+        None => args.reach.check()?,
+    }
     let seed = args.seed.unwrap_or_else(seed_of_the_clock);
     let mut soak = Soak::start(args, seed).with_context(|| format!("seed {seed}"))?;
     if !args.json {
@@ -83,6 +111,7 @@ pub(crate) fn run(args: &SoakArgs) -> anyhow::Result<()> {
             say!("{:>6} kills, {} batches acknowledged", round + 1, soak.summary.batches_acknowledged);
         }
     }
+    soak.clean_up()?;
     let summary = soak.summary();
     if args.json {
         output::print_json(&summary)?;
@@ -127,6 +156,7 @@ struct Summary {
     /// From the kill (and the target's restart) until the pool was open again, at worst.
     reopen_worst_ms: f64,
     elapsed_seconds: f64,
+    transport: &'static str,
     durability: String,
     evidence: String,
     seed: u64,
@@ -134,9 +164,9 @@ struct Summary {
 
 /// A soak under way.
 #[derive(Debug)]
-struct Soak {
+struct Soak<'a> {
+    args: &'a SoakArgs,
     seed: u64,
-    break_acknowledgement: bool,
     /// When to kill, and whom first.
     random: Random,
     workload: Workload,
@@ -148,20 +178,24 @@ struct Soak {
     scratch: Scratch,
 }
 
-impl Soak {
-    fn start(args: &SoakArgs, seed: u64) -> anyhow::Result<Self> {
+impl<'a> Soak<'a> {
+    fn start(args: &'a SoakArgs, seed: u64) -> anyhow::Result<Self> {
         let scratch = Scratch::new(args.dir.as_deref(), "pmof-soak-")?;
-        let target = Target::start(scratch.path(), 0, &[])?;
-        options(&target).create(POOL_BYTES)?.close()?;
+        let target = start_target(args, &scratch)?;
+        let mut pool = options(args, &target).create(POOL_BYTES)?;
+        let receipt = pool.batch().persist()?;
+        pool.close()?;
+        let evidence = receipt.replicas.first().map(|replica| replica.promise.evidence.to_string());
         let summary = Summary {
+            transport: args.reach.transport.name(),
             durability: Durability::PowerFailure.to_string(),
-            evidence: scratch.probe().promise.evidence.to_string(),
+            evidence: evidence.context("a receipt of no replica")?,
             seed,
             ..Summary::default()
         };
         Ok(Self {
+            args,
             seed,
-            break_acknowledgement: args.break_acknowledgement,
             random: Random::new(seed),
             workload: Workload::new(seed),
             ledger: Ledger::new(POOL_WORDS),
@@ -175,14 +209,14 @@ impl Soak {
     /// One load, one kill, one verification.
     fn round(&mut self, round: u64) -> anyhow::Result<()> {
         let victim = Victim::of_round(round);
-        let mut writer = Writer::start(&pool_url(&self.target), self.seed, round, self.break_acknowledgement)?;
+        let mut writer = Writer::start(&pool_url(self.args, &self.target), self.seed, round, self.args)?;
         sleep(Duration::from_micros(self.random.below(KILL_WITHIN_US)));
         writer.expect_running()?;
         self.kill(victim, &mut writer)?;
         let told = writer.finish(victim != Victim::Target)?;
         self.take_note(round, &told)?;
         if victim != Victim::Initiator {
-            self.target = Target::start(self.scratch.path(), 0, &[])?;
+            self.target = start_target(self.args, &self.scratch)?;
         }
         let recovered = self.recover()?;
         match self.ledger.check(&recovered) {
@@ -241,7 +275,7 @@ impl Soak {
     /// The pool's bytes, once its writer's death was noticed.
     fn recover(&mut self) -> anyhow::Result<Vec<u8>> {
         let asked = Instant::now();
-        let (mut pool, busy) = open_when_free(&options(&self.target))?;
+        let (mut pool, busy) = open_when_free(&options(self.args, &self.target))?;
         self.summary.reopened_busy += u64::from(busy);
         self.summary.reopen_worst_ms = self.summary.reopen_worst_ms.max(asked.elapsed().as_secs_f64() * 1e3);
         let mut recovered = vec![0; POOL_BYTES as usize];
@@ -269,6 +303,14 @@ impl Soak {
         Summary { elapsed_seconds: self.began.elapsed().as_secs_f64(), ..self.summary.clone() }
     }
 
+    /// Frees the device, if there is one.
+    fn clean_up(&self) -> anyhow::Result<()> {
+        if self.args.device.is_some() {
+            options(self.args, &self.target).remove()?;
+        }
+        Ok(())
+    }
+
     /// Kills the target and leaves the pool.
     fn stop(self) -> PathBuf {
         drop(self.target);
@@ -276,12 +318,17 @@ impl Soak {
     }
 }
 
-fn pool_url(target: &Target) -> String {
-    format!("{}/{POOL_NAME}", target.address())
+fn start_target(args: &SoakArgs, scratch: &Scratch) -> anyhow::Result<Target> {
+    let device = args.device.as_deref().map(|device| device_option(POOL_NAME, device)).transpose()?;
+    args.reach.start_target(scratch.path(), &device.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-fn options(target: &Target) -> PoolOptions {
-    Pool::options().replica(pool_url(target)).require(Durability::PowerFailure)
+fn pool_url(args: &SoakArgs, target: &Target) -> String {
+    args.reach.pool_url(target.address(), POOL_NAME)
+}
+
+fn options(args: &SoakArgs, target: &Target) -> PoolOptions {
+    args.reach.pool_options().replica(pool_url(args, target)).require(Durability::PowerFailure)
 }
 
 /// Opens a pool that a dead initiator may still hold for a moment. True: it did.

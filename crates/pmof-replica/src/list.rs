@@ -11,13 +11,13 @@ use crate::{
 /// answers without an end meets it.
 pub const LIST_MAX_NAMES: usize = 1 << 20;
 
-/// The names of all pools of a target, in order. Of `options` only the times and the waiting matter.
+/// The names of all pools of a target, in order. Of `options` only the times, the waiting and the source
+/// matter.
 ///
 /// Each page is a look of its own: a pool made or removed meanwhile may be in the list or not.
 pub fn list_pools(target: &Address, options: &PoolOptions) -> Result<Vec<PoolName>, PoolError> {
-    let (peer, queue) = options.peer()?;
     let failed = |source| PoolError::Target { target: target.clone(), source };
-    let connection = options.target(&peer, &queue, target).map_err(failed)?;
+    let connection = options.target(&mut options.peers(), target, None).map_err(failed)?;
     let mut names: Vec<PoolName> = Vec::new();
     loop {
         let reply = connection.ask(&Request::List { after: names.last().cloned() }).map_err(failed)?;

@@ -1,30 +1,30 @@
 //! A pool kept on N targets: written to all in parallel, durable on all with one flush each.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use pmof_access::{
-    Access, Address, Capabilities, CompletionQueue, ConnectOptions, DEFAULT_CONNECT_TIMEOUT, DEFAULT_LOSS_TIMEOUT,
-    Durability, Peer, QueueOptions, Region, RemoteRegion, Settings, Transport, Waiting, limits,
+    Address, Capabilities, ConnectOptions, DEFAULT_CONNECT_TIMEOUT, DEFAULT_LOSS_TIMEOUT, Durability, Method,
+    QueueOptions, RemoteRegion, Settings, Waiting, limits,
 };
 use uuid::Uuid;
 
 use crate::{
     NewPool, OpenFor, PersistFailure, PoolError, PoolInfo, PoolUrl, Receipt, ReplicaError, USER_FLAGS_BYTES,
     control::{Reply, Request},
+    peers::Peers,
     replica::{PendingReply, Replica, TargetConnection},
 };
 
 /// Bytes of one write on the wire; longer ones are split, so that several replicas are fed in turn.
 const WRITE_PIECE_BYTES: usize = 1 << 20;
 
-/// Bytes read from a replica at once.
-const READ_WINDOW_BYTES: usize = 4 << 20;
-
 /// How a pool is reached and what it must give.
 #[derive(Clone, Debug)]
 pub struct PoolOptions {
     replicas: Vec<String>,
     require: Option<Durability>,
+    method: Option<Method>,
+    source: Option<IpAddr>,
     waiting: Waiting,
     connect_timeout: Duration,
     loss_timeout: Duration,
@@ -38,6 +38,8 @@ impl Default for PoolOptions {
         Self {
             replicas: Vec::new(),
             require: None,
+            method: None,
+            source: None,
             waiting: QueueOptions::default().waiting,
             connect_timeout: DEFAULT_CONNECT_TIMEOUT,
             loss_timeout: DEFAULT_LOSS_TIMEOUT,
@@ -49,7 +51,7 @@ impl Default for PoolOptions {
 }
 
 impl PoolOptions {
-    /// Adds a replica, `tcp://HOST:PORT/POOL`. Several replicas may lie on one target under different names.
+    /// Adds a replica, as [`PoolUrl`] describes; they may differ in transport. Several replicas may lie on one target under different names.
     #[must_use]
     pub fn replica(mut self, url: impl Into<String>) -> Self {
         self.replicas.push(url.into());
@@ -60,6 +62,21 @@ impl PoolOptions {
     #[must_use]
     pub fn require(mut self, durability: Durability) -> Self {
         self.require = Some(durability);
+        self
+    }
+
+    /// The only method of flush to use, for tests and operators; else each replica uses the cheapest that reaches the level
+    /// required. Where a replica cannot reach it by this method, the pool does not open for writing.
+    #[must_use]
+    pub fn method(mut self, method: Method) -> Self {
+        self.method = Some(method);
+        self
+    }
+
+    /// The local address to come from for `verbs://` replicas whose URL names none, where routing does not decide it.
+    #[must_use]
+    pub fn source(mut self, source: IpAddr) -> Self {
+        self.source = Some(source);
         self
     }
 
@@ -174,10 +191,11 @@ impl PoolOptions {
         understand: impl Fn(Reply) -> Option<T>,
     ) -> Result<Vec<T>, PoolError> {
         let urls = self.urls()?;
-        let (peer, queue) = self.peer()?;
+        let mut peers = self.peers();
         let mut answers = Vec::with_capacity(urls.len());
         for url in urls {
-            let answer = self.target(&peer, &queue, &url.address).and_then(|target| target.ask(&question(&url)));
+            let answer = self.target(&mut peers, &url.address, url.source);
+            let answer = answer.and_then(|target| target.ask(&question(&url)));
             let answer = answer.and_then(|reply| understand(reply).ok_or(ReplicaError::Unexpected));
             answers.push(answer.map_err(|error| replica_error(&url, error))?);
         }
@@ -187,13 +205,13 @@ impl PoolOptions {
     fn connect(&self) -> Result<Opening, PoolError> {
         let urls = self.urls()?;
         let require = self.require.ok_or(PoolError::NoDurability)?;
-        let (peer, queue) = self.peer()?;
+        let mut peers = self.peers();
         let mut targets = Vec::with_capacity(urls.len());
         for url in urls {
-            let target = self.target(&peer, &queue, &url.address).map_err(|error| replica_error(&url, error))?;
-            targets.push((url, target));
+            let target = self.target(&mut peers, &url.address, url.source);
+            targets.push((Arc::clone(&url), target.map_err(|error| replica_error(&url, error))?));
         }
-        Ok(Opening { peer, targets, require })
+        Ok(Opening { targets, require })
     }
 
     fn urls(&self) -> Result<Vec<Arc<PoolUrl>>, PoolError> {
@@ -208,34 +226,35 @@ impl PoolOptions {
         if urls.is_empty() { Err(PoolError::NoReplicas) } else { Ok(urls) }
     }
 
-    pub(crate) fn peer(&self) -> Result<(Peer, CompletionQueue), PoolError> {
-        let peer = Peer::open(Transport::Tcp);
-        let queue = peer.completion_queue(QueueOptions { waiting: self.waiting, ..Default::default() })?;
-        Ok((peer, queue))
+    pub(crate) fn peers(&self) -> Peers {
+        Peers::new(QueueOptions { waiting: self.waiting, ..Default::default() })
     }
 
     pub(crate) fn target(
         &self,
-        peer: &Peer,
-        queue: &CompletionQueue,
+        peers: &mut Peers,
         address: &Address,
+        source: Option<IpAddr>,
     ) -> Result<TargetConnection, ReplicaError> {
+        let source = source.or(self.source);
+        let (peer, queue) = peers.towards(address, source)?;
         let mut settings = Settings { send_queue: limits::SEND_QUEUE_LIMIT, ..Default::default() };
         settings.capabilities.set(Capabilities::PAYLOAD_CRC, self.payload_checksums);
         let options = ConnectOptions {
             timeout: self.connect_timeout,
             loss_timeout: self.loss_timeout,
             settings,
+            method: self.method,
+            source,
             ..Default::default()
         };
         // Twice the time after which the connection itself ends, so that its reason is the one reported.
-        TargetConnection::open(peer, queue, address, &options, self.loss_timeout * 2)
+        TargetConnection::open(&peer, &queue, address, &options, self.loss_timeout * 2)
     }
 }
 
 /// Connections to every target of a pool that is being opened.
 struct Opening {
-    peer: Peer,
     targets: Vec<(Arc<PoolUrl>, TargetConnection)>,
     require: Durability,
 }
@@ -248,7 +267,7 @@ impl Opening {
         access: OpenFor,
         question: impl Fn(&PoolUrl, usize, Durability) -> Request,
     ) -> Result<Pool, PoolError> {
-        let Self { peer, targets, require } = self;
+        let Self { targets, require } = self;
         let asked: Vec<Result<PendingReply, ReplicaError>> = targets
             .iter()
             .enumerate()
@@ -262,10 +281,10 @@ impl Opening {
         for ((url, target), asked) in targets.into_iter().zip(asked) {
             let reply = asked.and_then(|pending| target.answer(&pending));
             let is_open = matches!(reply, Ok(Reply::Opened { .. }));
-            match reply.and_then(|reply| check_opened(reply, require, access, &mut identity)) {
-                Ok((remote, generation)) => {
+            match reply.and_then(|reply| check_opened(reply, &target, require, access, &mut identity)) {
+                Ok((remote, method, generation)) => {
                     generations.push(generation);
-                    replicas.push(Replica::new(url, target, remote));
+                    replicas.push(Replica::new(url, target, remote, method));
                 }
                 Err(error) => {
                     failed.get_or_insert_with(|| replica_error(&url, error));
@@ -290,8 +309,7 @@ impl Opening {
         }
         let identity = identity.ok_or(PoolError::NoReplicas)?;
         let is_part = replicas.len() < usize::from(identity.replica_count);
-        let mut pool =
-            Pool { peer, replicas, identity, generation: newest, left_behind: 0, require, access, new, scratch: None };
+        let mut pool = Pool { replicas, identity, generation: newest, left_behind: 0, require, access, new };
         if is_part && access == OpenFor::Write && new.is_none() {
             // The replicas that were not named will lack what is written now.
             pool.raise_generation();
@@ -320,13 +338,15 @@ struct Identity {
     replica_count: u16,
 }
 
-/// Checks that a target's answer is what was asked for, and the same pool as at the targets before it.
+/// Checks that a target's answer is what was asked for, and the same pool as at the targets before it. Gives its memory,
+/// how it is flushed if it is to be written, and its generation.
 fn check_opened(
     reply: Reply,
+    target: &TargetConnection,
     wanted: Durability,
     access: OpenFor,
     identity: &mut Option<Identity>,
-) -> Result<(RemoteRegion, u32), ReplicaError> {
+) -> Result<(RemoteRegion, Option<Method>, u32), ReplicaError> {
     let Reply::Opened { pool_uuid, size_bytes, generation, replica_count, user_flags, descriptor, .. } = reply else {
         return Err(ReplicaError::Unexpected);
     };
@@ -344,11 +364,16 @@ fn check_opened(
     if remote.len_bytes() != size_bytes {
         return Err(ReplicaError::Unexpected);
     }
-    if access == OpenFor::Write && remote.promise(wanted).is_none() {
+    target.prepare(&remote)?;
+    if access == OpenFor::Read {
+        return Ok((remote, None, generation));
+    }
+    if remote.promise(wanted).is_none() {
         let (strongest, medium) = (remote.strongest(), remote.kind().to_string());
         return Err(ReplicaError::NotDurable { wanted, strongest, medium });
     }
-    Ok((remote, generation))
+    let method = target.flush_method(&remote, wanted)?;
+    Ok((remote, Some(method), generation))
 }
 
 /// Closes a replica that was opened in vain, before the caller may try again, and removes it if it was made in vain.
@@ -367,7 +392,6 @@ fn give_back(url: &PoolUrl, target: &TargetConnection, new: Option<New>) {
 /// A pool kept on one or more targets. Closing it (or dropping it) lets others open it for writing.
 #[derive(Debug)]
 pub struct Pool {
-    peer: Peer,
     replicas: Vec<Replica>,
     identity: Identity,
     /// The generation of the replicas in use.
@@ -377,8 +401,6 @@ pub struct Pool {
     require: Durability,
     access: OpenFor,
     new: Option<New>,
-    /// Where reads arrive; made by the first read.
-    scratch: Option<Region>,
 }
 
 impl Pool {
@@ -430,30 +452,25 @@ impl Pool {
         if into.is_empty() {
             return Ok(());
         }
-        let mut at = offset;
-        for window in into.chunks_mut(READ_WINDOW_BYTES) {
-            self.read_window(at, window)?;
-            at += window.len() as u64;
+        let mut last = PoolError::NoReplicas;
+        for replica in &mut self.replicas {
+            match replica.read(offset, into) {
+                Ok(()) => return Ok(()),
+                Err(source) => last = PoolError::NoneLeft { replica: Arc::clone(&replica.url), source },
+            }
         }
-        Ok(())
+        Err(last)
     }
 
     /// Reads from one replica, the `index`-th of the options, and from no other.
     pub fn read_replica(&mut self, index: usize, offset: u64, into: &mut [u8]) -> Result<(), PoolError> {
         self.check(offset, into.len() as u64)?;
-        let scratch = self.scratch(READ_WINDOW_BYTES)?;
         let replica_count = self.replicas.len();
         let Some(replica) = self.replicas.get_mut(index) else {
             return Err(PoolError::NoSuchReplica { index, replica_count });
         };
-        let mut at = offset;
-        for window in into.chunks_mut(READ_WINDOW_BYTES) {
-            replica
-                .read(at, window, &scratch)
-                .map_err(|source| PoolError::Replica { replica: Arc::clone(&replica.url), source })?;
-            at += window.len() as u64;
-        }
-        Ok(())
+        let url = Arc::clone(&replica.url);
+        replica.read(offset, into).map_err(|source| PoolError::Replica { replica: url, source })
     }
 
     /// Closes the pool on every replica, and says which could not be told.
@@ -484,37 +501,6 @@ impl Pool {
             }
         }
         Err(error)
-    }
-
-    fn read_window(&mut self, offset: u64, window: &mut [u8]) -> Result<(), PoolError> {
-        let scratch = self.scratch(window.len())?;
-        let mut last = PoolError::NoReplicas;
-        for replica in &mut self.replicas {
-            let read = match replica.failure() {
-                Some(failure) => Err(Arc::clone(failure)),
-                None => replica.read(offset, window, &scratch),
-            };
-            match read {
-                Ok(()) => return Ok(()),
-                Err(source) => last = PoolError::NoneLeft { replica: Arc::clone(&replica.url), source },
-            }
-        }
-        Err(last)
-    }
-
-    /// Local memory for reads of up to `len_bytes`.
-    fn scratch(&mut self, len_bytes: usize) -> Result<Region, PoolError> {
-        match &self.scratch {
-            Some(scratch) if scratch.len_bytes() >= len_bytes as u64 => Ok(scratch.clone()),
-            _ => {
-                let len_bytes = len_bytes.next_power_of_two().min(READ_WINDOW_BYTES) as u64;
-                let made = self.peer.allocate(len_bytes, Access::empty()).map_err(|error| {
-                    let replica = Arc::clone(&self.replicas[0].url);
-                    PoolError::Replica { replica, source: Arc::new(error.into()) }
-                })?;
-                Ok(self.scratch.insert(made).clone())
-            }
-        }
     }
 
     fn check(&self, offset: u64, len_bytes: u64) -> Result<(), PoolError> {

@@ -33,7 +33,19 @@ pub struct Receipt {
 impl fmt::Display for ReplicaReceipt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Promise { mechanism, evidence } = self.promise;
-        write!(f, "{} ({}, {mechanism} by target, {evidence})", self.replica, self.method)
+        write!(f, "{} ({}, {mechanism} by {}, {evidence})", self.replica, self.method, self.done_by())
+    }
+}
+
+impl ReplicaReceipt {
+    /// Who made the writes durable.
+    pub fn done_by(&self) -> &'static str {
+        match self.method {
+            Method::NativeFlush => "the target's device",
+            Method::LocalWriteBack => "initiator",
+            Method::ReadAfterWrite => "the target's platform",
+            _ => "target",
+        }
     }
 }
 

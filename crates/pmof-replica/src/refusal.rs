@@ -46,7 +46,7 @@ impl PoolRefusal {
             4 => Self::NotFound,
             5 => Self::AlreadyExists,
             6 => Self::Busy,
-            7..=9 => Self::NotAUsablePool,
+            7..=9 | 19 => Self::NotAUsablePool,
             10 | 11 => Self::BadSize,
             13 => Self::NoSpace,
             14 => Self::NotDurable,

@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use pmof_access::{
-    Access, Address, CompletionQueue, ConnectOptions, Connection, ConnectionError, Flushed, OperationError, Outcome,
-    Peer, PostError, Region, RemoteRegion, Signal, Ticket,
+    Access, Address, CompletionQueue, ConnectOptions, Connection, ConnectionError, Durability, Flushed, Method,
+    OperationError, Outcome, Peer, PostError, Region, RemoteRegion, Signal, Ticket,
 };
 
 use crate::{
@@ -18,6 +18,8 @@ const REQUEST_ID: u32 = 1;
 /// A connection to a target over which pools are asked for.
 #[derive(Debug)]
 pub(crate) struct TargetConnection {
+    /// Through which it goes, and to which memory for its reads belongs.
+    peer: Peer,
     connection: Connection,
     reply: Region,
     timeout: Duration,
@@ -37,7 +39,22 @@ impl TargetConnection {
     ) -> Result<Self, ReplicaError> {
         let connection = peer.connect(address, queue, options)?;
         let reply = peer.allocate(MAX_MESSAGE_BYTES as u64, Access::empty())?;
-        Ok(Self { connection, reply, timeout })
+        Ok(Self { peer: peer.clone(), connection, reply, timeout })
+    }
+
+    /// Waits until it is known how `region` is reached.
+    pub(crate) fn prepare(&self, region: &RemoteRegion) -> Result<(), ReplicaError> {
+        if self.connection.prepare(region, self.timeout) {
+            return Ok(());
+        }
+        self.connection.disconnect();
+        Err(ReplicaError::TimedOut { timeout_ms: self.timeout.as_millis() as u64 })
+    }
+
+    /// How a flush of `region`, which was prepared, to `level` is done.
+    pub(crate) fn flush_method(&self, region: &RemoteRegion, level: Durability) -> Result<Method, ReplicaError> {
+        let (method, _) = self.connection.flush_method(region, level).map_err(|error| self.post_failed(error))?;
+        Ok(method)
     }
 
     /// Asks and waits for the answer.
@@ -112,6 +129,10 @@ pub(crate) struct Replica {
     pub(crate) url: Arc<PoolUrl>,
     target: TargetConnection,
     remote: RemoteRegion,
+    /// How it is flushed; `None` where it is open for reading only.
+    method: Option<Method>,
+    /// Where reads arrive; made by the first read.
+    scratch: Option<Region>,
     /// Why it is out of use, if it is.
     failure: Option<Arc<ReplicaError>>,
     /// The flush under way.
@@ -119,8 +140,13 @@ pub(crate) struct Replica {
 }
 
 impl Replica {
-    pub(crate) fn new(url: Arc<PoolUrl>, target: TargetConnection, remote: RemoteRegion) -> Self {
-        Self { url, target, remote, failure: None, flushing: None }
+    pub(crate) fn new(
+        url: Arc<PoolUrl>,
+        target: TargetConnection,
+        remote: RemoteRegion,
+        method: Option<Method>,
+    ) -> Self {
+        Self { url, target, remote, method, scratch: None, failure: None, flushing: None }
     }
 
     /// Its URL and connection, which has the pool open still.
@@ -153,7 +179,7 @@ impl Replica {
     }
 
     /// Posts a flush of all writes so far and sends everything. A failure is kept.
-    pub(crate) fn start_flush(&mut self, level: pmof_access::Durability) {
+    pub(crate) fn start_flush(&mut self, level: Durability) {
         let _ = self.post(|replica| {
             replica.flushing = Some(replica.target.connection.flush(&replica.remote, .., level)?);
             Ok(())
@@ -163,18 +189,15 @@ impl Replica {
     /// Waits for the flush under way. `None`: the replica failed.
     pub(crate) fn finish_flush(&mut self) -> Option<ReplicaReceipt> {
         let ticket = self.flushing.take()?;
-        match self.target.wait(ticket) {
-            Ok(Outcome::Flushed(Flushed { durability, promise })) => Some(ReplicaReceipt {
-                replica: Arc::clone(&self.url),
-                durability,
-                method: self.target.connection.flush_method(),
-                promise,
-            }),
-            Ok(_) => {
+        match (self.target.wait(ticket), self.method) {
+            (Ok(Outcome::Flushed(Flushed { durability, promise })), Some(method)) => {
+                Some(ReplicaReceipt { replica: Arc::clone(&self.url), durability, method, promise })
+            }
+            (Ok(_), _) => {
                 self.fail(ReplicaError::Unexpected);
                 None
             }
-            Err(error) => {
+            (Err(error), _) => {
                 self.fail(error);
                 None
             }
@@ -198,8 +221,22 @@ impl Replica {
         }
     }
 
+    /// Reads bytes at `offset`, many pieces at a time.
+    pub(crate) fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), Arc<ReplicaError>> {
+        if let Some(failure) = &self.failure {
+            return Err(Arc::clone(failure));
+        }
+        let mut at = offset;
+        for window in into.chunks_mut(READ_WINDOW_BYTES) {
+            let scratch = self.scratch(window.len()).map_err(|error| self.fail(error))?;
+            self.read_window(at, window, &scratch)?;
+            at += window.len() as u64;
+        }
+        Ok(())
+    }
+
     /// Reads into a part of `scratch`, which is as long as `into` at least. Several reads are kept under way.
-    pub(crate) fn read(&mut self, offset: u64, into: &mut [u8], scratch: &Region) -> Result<(), Arc<ReplicaError>> {
+    fn read_window(&mut self, offset: u64, into: &mut [u8], scratch: &Region) -> Result<(), Arc<ReplicaError>> {
         let mut tickets = Vec::with_capacity(into.len().div_ceil(READ_PIECE_BYTES));
         for (index, piece) in into.chunks(READ_PIECE_BYTES).enumerate() {
             let at = (index * READ_PIECE_BYTES) as u64;
@@ -215,6 +252,18 @@ impl Replica {
             arrived.map_err(|error| self.fail(error))?;
         }
         Ok(())
+    }
+
+    /// Memory of the replica's own peer for reads of up to `len_bytes`: another peer's would have to be copied.
+    fn scratch(&mut self, len_bytes: usize) -> Result<Region, ReplicaError> {
+        match &self.scratch {
+            Some(scratch) if scratch.len_bytes() >= len_bytes as u64 => Ok(scratch.clone()),
+            _ => {
+                let len_bytes = len_bytes.next_power_of_two().min(READ_WINDOW_BYTES) as u64;
+                let made = self.target.peer.allocate(len_bytes, Access::empty())?;
+                Ok(self.scratch.insert(made).clone())
+            }
+        }
     }
 
     /// Closes the pool there. The connection stands for more questions.
@@ -257,6 +306,9 @@ impl Replica {
         Arc::clone(self.failure.get_or_insert_with(|| Arc::new(error)))
     }
 }
+
+/// Bytes read at once.
+const READ_WINDOW_BYTES: usize = 4 << 20;
 
 /// Bytes of one read: small enough that the first is copied out while the next arrive.
 const READ_PIECE_BYTES: usize = 256 << 10;

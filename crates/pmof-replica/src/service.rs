@@ -5,7 +5,6 @@
 use std::{
     collections::HashMap,
     io,
-    net::SocketAddr,
     path::Path,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -16,8 +15,9 @@ use std::{
 };
 
 use pmof_access::{
-    AcceptOptions, CompletionQueue, ConnectError, ConnectionId, ConnectionRequest, DEFAULT_LOSS_TIMEOUT, ListenOptions,
-    Listener, Peer, PostError, QueueOptions, Refusal, RegisterError, Settings, SetupError, Transport, Waiting,
+    AcceptOptions, Address, CompletionQueue, ConnectError, ConnectionId, ConnectionRequest, DEFAULT_LOSS_TIMEOUT,
+    DeviceChoice, ListenOptions, Listener, Location, Peer, Place, PostError, QueueOptions, Refusal, RegisterError,
+    Settings, SetupError, Transport, VerbsOptions, Waiting,
 };
 
 use crate::{PoolStore, StoreError, StoreOptions, control::MAX_MESSAGE_BYTES};
@@ -42,7 +42,7 @@ const NAP: Duration = Duration::from_hours(1);
 const ACCEPT_REST: Duration = Duration::from_millis(50);
 
 /// How a target behaves.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ServiceOptions {
     /// How worker threads wait.
     pub waiting: Waiting,
@@ -52,6 +52,12 @@ pub struct ServiceOptions {
     pub max_connections: usize,
     /// Time without an answer that is due, after which a connection counts as lost and its pool is closed.
     pub loss_timeout: Duration,
+    /// Listen also on addresses that other machines reach, although nobody is authenticated: whoever reaches one may use
+    /// and remove all pools.
+    pub trust_network: bool,
+    /// How `verbs://` addresses are served. Each takes the device that its address belongs to; only the wildcard address
+    /// takes the one named here.
+    pub verbs: VerbsOptions,
     /// How pools are kept.
     pub store: StoreOptions,
 }
@@ -63,6 +69,8 @@ impl Default for ServiceOptions {
             workers: 0,
             max_connections: DEFAULT_MAX_CONNECTIONS,
             loss_timeout: DEFAULT_LOSS_TIMEOUT,
+            trust_network: false,
+            verbs: VerbsOptions::default(),
             store: StoreOptions::default(),
         }
     }
@@ -78,6 +86,14 @@ pub enum ServiceError {
     /// An address, or a resource of the system.
     #[error(transparent)]
     Setup(#[from] SetupError),
+    /// A name that stands for no address here.
+    #[error("cannot listen on {address}: {source}; name an address of this machine")]
+    Resolve {
+        /// The address.
+        address: Address,
+        /// The resolver's answer.
+        source: io::Error,
+    },
     /// No address was given.
     #[error("no address to listen on: give at least one, such as tcp://127.0.0.1:7204")]
     NoAddress,
@@ -92,16 +108,22 @@ pub enum ServiceError {
 /// A running target. Dropping it stops it: connections end, pools are closed, acknowledged bytes stay.
 #[derive(Debug)]
 pub struct Service {
-    listeners: Vec<Arc<Listener>>,
-    addresses: Vec<SocketAddr>,
+    doors: Vec<Arc<Door>>,
+    addresses: Vec<Address>,
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
+}
+
+/// Where connections come in, and the peer that they belong to.
+#[derive(Debug)]
+struct Door {
+    listener: Listener,
+    peer: Peer,
 }
 
 /// What all threads of a service share.
 #[derive(Debug)]
 struct Shared {
-    peer: Peer,
     store: PoolStore,
     options: ServiceOptions,
     workers: Vec<Worker>,
@@ -117,40 +139,34 @@ struct Worker {
 }
 
 impl Service {
-    /// Starts a target for the pools under `root` on these loopback addresses; port 0 picks a free one.
-    pub fn start(root: &Path, listen: &[SocketAddr], options: ServiceOptions) -> Result<Self, ServiceError> {
+    /// Starts a target for the pools under `root` on these addresses, of one or several transports; port 0 picks a free
+    /// one. Addresses that other machines reach need [`ServiceOptions::trust_network`].
+    pub fn start(root: &Path, listen: &[Address], options: ServiceOptions) -> Result<Self, ServiceError> {
         if listen.is_empty() {
             return Err(ServiceError::NoAddress);
         }
-        let store = PoolStore::open(root, options.store)?;
-        let peer = Peer::open(Transport::Tcp);
-        let listeners = listen
-            .iter()
-            .map(|address| peer.listen(*address, listen_options()).map(Arc::new))
-            .collect::<Result<Vec<_>, _>>()?;
-        let addresses = listeners.iter().map(|listener| listener.local_address()).collect();
+        let store = PoolStore::open(root, options.store.clone())?;
+        let doors = open_doors(listen, &options)?;
+        let addresses = listen.iter().zip(&doors).map(|(address, door)| door.address(address.transport)).collect();
+        let queue_options = QueueOptions { waiting: options.waiting, ..Default::default() };
         let workers = (0..worker_count(&options))
-            .map(|_| {
-                let queue = peer.completion_queue(QueueOptions { waiting: options.waiting, ..Default::default() })?;
-                Ok(Worker { queue, sessions: Mutex::default() })
-            })
+            .map(|_| Ok(Worker { queue: doors[0].peer.completion_queue(queue_options)?, sessions: Mutex::default() }))
             .collect::<Result<Vec<_>, SetupError>>()?;
-        let shared = Arc::new(Shared { peer, store, options, workers, stop: AtomicBool::new(false) });
-        let mut service =
-            Self { listeners: listeners.clone(), addresses, shared: Arc::clone(&shared), threads: Vec::new() };
+        let shared = Arc::new(Shared { store, options, workers, stop: AtomicBool::new(false) });
+        let mut service = Self { doors: doors.clone(), addresses, shared: Arc::clone(&shared), threads: Vec::new() };
         for index in 0..shared.workers.len() {
             let shared = Arc::clone(&shared);
             service.spawn("pmof-worker", move || shared.work(index))?;
         }
-        for listener in listeners {
+        for door in doors {
             let shared = Arc::clone(&shared);
-            service.spawn("pmof-listener", move || shared.accept_from(&listener))?;
+            service.spawn("pmof-listener", move || shared.accept_from(&door))?;
         }
         Ok(service)
     }
 
-    /// The addresses that it listens on, with the ports that were picked.
-    pub fn addresses(&self) -> &[SocketAddr] {
+    /// The addresses that it listens on, in the order given, with the ports that were picked.
+    pub fn addresses(&self) -> &[Address] {
         &self.addresses
     }
 
@@ -165,7 +181,7 @@ impl Drop for Service {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.workers.iter().for_each(|worker| worker.queue.interrupt());
-        self.listeners.iter().for_each(|listener| listener.interrupt());
+        self.doors.iter().for_each(|door| door.listener.interrupt());
         for thread in self.threads.drain(..) {
             // A panic was reported by the thread itself; the others are to be stopped all the same.
             let _ = thread.join();
@@ -178,12 +194,12 @@ impl Shared {
         self.stop.load(Ordering::Acquire)
     }
 
-    fn accept_from(&self, listener: &Listener) {
+    fn accept_from(&self, door: &Door) {
         while !self.stopped() {
-            match listener.next_request(NAP) {
+            match door.listener.next_request(NAP) {
                 Ok(Some(request)) => {
                     // A client that vanished meanwhile is no loss.
-                    let _ = self.take(request);
+                    let _ = self.take(&door.peer, request);
                 }
                 Ok(None) => {}
                 Err(_) => std::thread::sleep(ACCEPT_REST),
@@ -192,7 +208,7 @@ impl Shared {
     }
 
     /// Gives a new connection to the worker that has fewest.
-    fn take(&self, request: ConnectionRequest) -> Result<(), TakeError> {
+    fn take(&self, peer: &Peer, request: ConnectionRequest) -> Result<(), TakeError> {
         let counts = self.workers.iter().map(|worker| worker.sessions().len()).collect::<Vec<_>>();
         if counts.iter().sum::<usize>() >= self.options.max_connections {
             return Ok(request.reject(Refusal::TooManyConnections, &[])?);
@@ -205,7 +221,7 @@ impl Shared {
         let connection = request.accept(&worker.queue, &options)?;
         let id = connection.id();
         // The session is known before its first receive can complete.
-        sessions.insert(id, Arc::new(Mutex::new(Session::start(&self.peer, connection)?)));
+        sessions.insert(id, Arc::new(Mutex::new(Session::start(peer, connection)?)));
         Ok(())
     }
 
@@ -214,7 +230,7 @@ impl Shared {
         while !self.stopped() {
             let Some(done) = worker.queue.wait(NAP) else { continue };
             let Some(session) = worker.sessions().get(&done.connection).cloned() else { continue };
-            let handled = lock(&session).handle(&self.peer, &self.store, &done);
+            let handled = lock(&session).handle(&self.store, &done);
             if handled.is_break() {
                 worker.sessions().remove(&done.connection);
             }
@@ -244,7 +260,50 @@ enum TakeError {
     Ended(#[from] PostError),
 }
 
-fn listen_options() -> ListenOptions {
+impl Door {
+    fn address(&self, transport: Transport) -> Address {
+        let place = match self.listener.local_address() {
+            Location::Ip(address) => Place::Host { host: address.ip().to_string(), port: address.port() },
+            Location::Path(path) => Place::Path(path.clone()),
+        };
+        Address { transport, place }
+    }
+}
+
+/// Listens on all addresses, through one peer a transport and device.
+fn open_doors(listen: &[Address], options: &ServiceOptions) -> Result<Vec<Arc<Door>>, ServiceError> {
+    let mut peers: Vec<(Transport, Option<DeviceChoice>, Peer)> = Vec::new();
+    let mut doors = Vec::with_capacity(listen.len());
+    for address in listen {
+        let resolve = |source| ServiceError::Resolve { address: address.clone(), source };
+        let location = address.resolve().map_err(resolve)?.into_iter().next();
+        let location = location.ok_or_else(|| resolve(io::ErrorKind::NotFound.into()))?;
+        let transport = address.transport;
+        let device = (transport == Transport::Verbs).then(|| device_of(&location, &options.verbs));
+        let known = peers.iter().find(|(other, chosen, _)| *other == transport && *chosen == device);
+        let peer = match (known, &device) {
+            (Some((.., peer)), _) => peer.clone(),
+            (None, None) => Peer::open(transport)?,
+            (None, Some(device)) => {
+                Peer::open_verbs(&VerbsOptions { device: device.clone(), ..options.verbs.clone() })?
+            }
+        };
+        peers.push((transport, device, peer.clone()));
+        let listener = peer.listen(location, listen_options(options))?;
+        doors.push(Arc::new(Door { listener, peer }));
+    }
+    Ok(doors)
+}
+
+/// The RDMA device that serves a local address.
+fn device_of(location: &Location, options: &VerbsOptions) -> DeviceChoice {
+    match location.socket_address() {
+        Some(address) if !address.ip().is_unspecified() => DeviceChoice::Local(address.ip()),
+        _ => options.device.clone(),
+    }
+}
+
+fn listen_options(options: &ServiceOptions) -> ListenOptions {
     let settings = Settings {
         message_max_bytes: MAX_MESSAGE_BYTES as u32,
         inbox_messages: INBOX_MESSAGES,
@@ -252,7 +311,7 @@ fn listen_options() -> ListenOptions {
         capabilities: pmof_access::Capabilities::all(),
         ..Settings::default()
     };
-    ListenOptions { settings, ..Default::default() }
+    ListenOptions { settings, trust_network: options.trust_network, ..Default::default() }
 }
 
 fn worker_count(options: &ServiceOptions) -> usize {

@@ -8,7 +8,7 @@ use std::{
     collections::HashMap,
     io,
     os::fd::{AsFd, BorrowedFd},
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -20,8 +20,10 @@ use crate::{
     DATA_OFFSET, HEADER_BYTES, Header, HeaderError, PoolName, USER_FLAGS_BYTES,
     header::{GENERATION_OFFSET, MAX_SIZE_BYTES, file_len_bytes, generation_word},
 };
+use device::{Device, UnfinishedDevice};
 use root::{Entry, Identity, Root, WorkingFile};
 
+mod device;
 mod error;
 mod root;
 #[cfg(test)]
@@ -36,18 +38,21 @@ pub const DEFAULT_MAX_POOL_BYTES: u64 = 16 << 40;
 const FOREIGN_HOLDER: &str = "another process";
 
 /// How a store of pools behaves.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct StoreOptions {
     /// What the operator declares of the memory under the root, where the machine cannot be asked.
     pub declaration: Option<Declaration>,
     /// Largest pool that may be made, in bytes of user data.
     pub max_pool_bytes: u64,
+    /// Names whose pools lie on a device of their own (a devdax device, or an existing file) instead of a file under the
+    /// root. A pool takes the whole device.
+    pub devices: Vec<(PoolName, PathBuf)>,
 }
 
 impl Default for StoreOptions {
-    /// Nothing declared, at most [`DEFAULT_MAX_POOL_BYTES`].
+    /// Nothing declared, at most [`DEFAULT_MAX_POOL_BYTES`], no devices.
     fn default() -> Self {
-        Self { declaration: None, max_pool_bytes: DEFAULT_MAX_POOL_BYTES }
+        Self { declaration: None, max_pool_bytes: DEFAULT_MAX_POOL_BYTES, devices: Vec::new() }
     }
 }
 
@@ -92,7 +97,7 @@ pub struct PoolInfo {
     pub name: PoolName,
     /// The header of its file.
     pub header: Header,
-    /// Length of its file in bytes: header and data, in whole pages.
+    /// Length of its file in bytes: header and data, in whole pages. Of a device: all of it.
     pub file_len_bytes: u64,
     /// What its bytes lie on.
     pub medium: MediumKind,
@@ -107,6 +112,7 @@ pub struct PoolInfo {
 pub struct PoolStore {
     root: Arc<Root>,
     options: StoreOptions,
+    devices: Vec<Device>,
     /// Pools that this store opened for writing. Held while names change hands, never while a file is allocated.
     writers: Mutex<HashMap<PoolName, Writer>>,
 }
@@ -118,18 +124,32 @@ pub struct OpenPool {
     header: Header,
     access: OpenFor,
     memory: Arc<Memory>,
-    /// Its file, where it has not got its name yet.
-    unpublished: Option<WorkingFile>,
+    /// What holds it, where it has not got its name yet.
+    unpublished: Option<Unpublished>,
+}
+
+/// What a pool without a name lies on; freed when dropped.
+#[derive(Debug)]
+enum Unpublished {
+    File(WorkingFile),
+    Device(UnfinishedDevice),
 }
 
 impl PoolStore {
     /// Opens the store in the existing directory `root` and removes what a crash left half-made there.
     ///
     /// The root need not be writable to read pools. Pools are files of the directory itself; links are never followed.
+    /// Each device must be there, and its name free in the root.
     pub fn open(root: &Path, options: StoreOptions) -> Result<Self, StoreError> {
         let root = Arc::new(Root::open(root)?);
+        let devices = Device::all(&options.devices, options.declaration)?;
+        for Device { name, .. } in &devices {
+            if root.exists(name)? {
+                return Err(StoreError::AlreadyExists { name: name.clone(), root: root.path().to_owned() });
+            }
+        }
         root.remove_leftovers()?;
-        Ok(Self { root, options, writers: Mutex::default() })
+        Ok(Self { root, options, devices, writers: Mutex::default() })
     }
 
     /// Makes a pool of zeroes and opens it for writing. `holder` is named to whoever finds the pool busy.
@@ -144,6 +164,9 @@ impl PoolStore {
     /// Makes a pool of zeroes that nobody else sees before it is [published](Self::publish). Dropped before, it is gone, and
     /// so it is after a crash.
     pub fn create_unpublished(&self, name: &PoolName, new: &NewPool) -> Result<OpenPool, StoreError> {
+        if let Some(device) = self.device(name) {
+            return self.create_on(device, new);
+        }
         let file_len_bytes = self.check_new(name, new)?;
         if self.root.exists(name)? {
             return Err(StoreError::AlreadyExists { name: name.clone(), root: self.root.path().to_owned() });
@@ -156,22 +179,30 @@ impl PoolStore {
         let header = new_header(new);
         self.write_header(name, &memory, &header)?;
 
-        let (memory, unpublished) = (Arc::new(memory), Some(working_file));
+        let (memory, unpublished) = (Arc::new(memory), Some(Unpublished::File(working_file)));
         Ok(OpenPool { name: name.clone(), header, access: OpenFor::Write, memory, unpublished })
     }
 
     /// Gives a pool its name, durably; it stays open for writing by `holder`. On failure, as where the name was taken
     /// meanwhile, nothing of it is left. Does nothing with a pool that has its name.
     pub fn publish(&self, pool: &mut OpenPool, holder: String) -> Result<(), StoreError> {
-        let Some(working_file) = pool.unpublished.take() else { return Ok(()) };
+        let Some(unpublished) = pool.unpublished.take() else { return Ok(()) };
         let mut writers = self.writers();
-        working_file.publish(&pool.name)?;
-        writers.insert(pool.name.clone(), Writer { holder, memory: Arc::downgrade(&pool.memory) });
+        match unpublished {
+            Unpublished::File(file) => file.publish(&pool.name)?,
+            Unpublished::Device(device) => {
+                device.publish().map_err(|source| StoreError::Memory { name: pool.name.clone(), source })?;
+            }
+        }
+        writers.insert(pool.name.clone(), Writer::new(holder, &pool.memory));
         Ok(())
     }
 
     /// Opens a pool. `holder` is named to whoever finds the pool busy.
     pub fn open_pool(&self, name: &PoolName, access: OpenFor, holder: String) -> Result<OpenPool, StoreError> {
+        if let Some(device) = self.device(name) {
+            return self.open_on(device, access, holder);
+        }
         let mut writers = self.writers();
         let (entry, _) = self.checked_entry(name)?;
         let memory = match access {
@@ -191,15 +222,19 @@ impl PoolStore {
         let header = Header::decode(&head).map_err(|source| StoreError::Header { name: name.clone(), source })?;
         let memory = Arc::new(memory);
         if access == OpenFor::Write {
-            writers.insert(name.clone(), Writer { holder, memory: Arc::downgrade(&memory) });
+            writers.insert(name.clone(), Writer::new(holder, &memory));
         }
         Ok(OpenPool { name: name.clone(), header, access, memory, unpublished: None })
     }
 
     /// Deletes a pool and its bytes, durably. Its readers keep what they have mapped; a writer must close it first.
     ///
-    /// A file without the whole header of a pool is left alone. A pool of a newer version may be removed.
+    /// A file without the whole header of a pool is left alone. A pool of a newer version may be removed. Of a pool on a
+    /// device the header is wiped; its bytes stay there until another pool is made.
     pub fn remove(&self, name: &PoolName) -> Result<(), StoreError> {
+        if let Some(device) = self.device(name) {
+            return self.remove_on(device);
+        }
         let writers = self.writers();
         let entry = self.root.entry(name)?;
         match self.header_of(name, &entry) {
@@ -220,6 +255,9 @@ impl PoolStore {
 
     /// Describes a pool without opening it for anybody.
     pub fn info(&self, name: &PoolName) -> Result<PoolInfo, StoreError> {
+        if let Some(device) = self.device(name) {
+            return self.info_on(device);
+        }
         let writers = self.writers();
         let (entry, header) = self.checked_entry(name)?;
         let open_by = match writers.get(name) {
@@ -248,8 +286,15 @@ impl PoolStore {
             let head = self.root.entry(name).ok().and_then(|entry| entry.head().ok());
             head.is_some_and(|head| Header::decode(&head) != Err(HeaderError::NotAPool))
         };
-        let names = self.root.names_after(after)?;
-        Ok(names.into_iter().filter(looks_like_a_pool).take(limit).collect())
+        let mut on_devices: Vec<_> =
+            self.names_on_devices().filter(|name| after.is_none_or(|after| name > after)).collect();
+        let mut names: Vec<_> = self.root.names_after(after)?;
+        names.retain(|name| self.device(name).is_none());
+        let mut names: Vec<_> = names.into_iter().filter(looks_like_a_pool).take(limit).collect();
+        names.append(&mut on_devices);
+        names.sort_unstable();
+        names.truncate(limit);
+        Ok(names)
     }
 
     /// The live writers; the dead ones are forgotten first.
@@ -307,8 +352,7 @@ impl PoolStore {
     }
 
     fn file_of<'a>(&self, name: &PoolName, memory: &'a Memory) -> Result<BorrowedFd<'a>, StoreError> {
-        // Invariant: memory of a path always has its file.
-        memory.file().ok_or_else(|| self.root.io("mmap", name.as_str(), io::Error::other("the memory has no file")))
+        memory.file().ok_or_else(|| no_file(&self.root.path().join(name.as_str())))
     }
 
     /// Makes the file this process's to write, until its description is closed.
@@ -419,6 +463,12 @@ struct Writer {
     memory: Weak<Memory>,
 }
 
+impl Writer {
+    fn new(holder: String, memory: &Arc<Memory>) -> Self {
+        Self { holder, memory: Arc::downgrade(memory) }
+    }
+}
+
 fn check_level(name: &PoolName, memory: &Memory, wanted: Durability) -> Result<(), StoreError> {
     if memory.promise(wanted).is_some() {
         return Ok(());
@@ -445,6 +495,11 @@ fn new_header(new: &NewPool) -> Header {
         replica_index: new.replica_index,
         user_flags: new.user_flags,
     }
+}
+
+/// Memory of a path always has its file, unless something is very wrong.
+fn no_file(path: &Path) -> StoreError {
+    StoreError::Io { call: "mmap", path: path.to_owned(), source: io::Error::other("the memory has no file") }
 }
 
 /// Whether the kernel's answer means that files cannot be made in a directory.

@@ -7,13 +7,13 @@
 //! // Two targets. Here they run in this process; usually each is a `pmof serve` on a machine of its own.
 //! # let (root_a, root_b) = (tempfile::tempdir()?, tempfile::tempdir()?);
 //! # let (root_a, root_b) = (root_a.path(), root_b.path());
-//! let a = Service::start(root_a, &["127.0.0.1:0".parse()?], Default::default())?;
-//! let b = Service::start(root_b, &["127.0.0.1:0".parse()?], Default::default())?;
+//! let a = Service::start(root_a, &["tcp://127.0.0.1:0".parse()?], Default::default())?;
+//! let b = Service::start(root_b, &["tcp://127.0.0.1:0".parse()?], Default::default())?;
 //!
 //! // A pool kept on both.
 //! let mut pool = Pool::options()
-//!     .replica(format!("tcp://{}/orders", a.addresses()[0]))
-//!     .replica(format!("tcp://{}/orders", b.addresses()[0]))
+//!     .replica(format!("{}/orders", a.addresses()[0]))
+//!     .replica(format!("{}/orders", b.addresses()[0]))
 //!     .require(Durability::ProcessCrash) // refused here and now if a replica cannot give it
 //!     .create(1 << 20)?;
 //!

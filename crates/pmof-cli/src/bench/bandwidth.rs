@@ -8,8 +8,8 @@ use clap::Args;
 use pmof::{
     Durability, PoolName, Waiting,
     access::{
-        Access, Completion, CompletionQueue, Connection, Flushed, Outcome, Peer, QueueOptions, Region, RemoteRegion,
-        Signal, Transport as AccessTransport,
+        Access, Address, Completion, CompletionQueue, ConnectOptions, Connection, Flushed, Outcome, Peer, QueueOptions,
+        Region, RemoteRegion, Signal,
     },
 };
 use pmof_replica::{
@@ -19,10 +19,12 @@ use pmof_replica::{
 
 use super::{
     floor::{FloorClient, FloorMode},
+    local::LocalFloor,
     report::{Report, spread_text},
-    stage::{Contender, Medium, POOL_BYTES, Server, Stage, StageArgs, socket_address, warm},
+    stage::{Contender, Medium, POOL_BYTES, Server, Stage, StageArgs, warm},
     statistics::Spread,
 };
+use crate::words::{MethodName, TransportName};
 
 /// What the floor answers to each block: as much as a reply of pmof.
 const FLOOR_REPLY_BYTES: u32 = 64;
@@ -73,10 +75,12 @@ pub(super) fn run(args: &BandwidthArgs) -> Result<()> {
     stage.pin_initiator()?;
     let (mut floor_rates, mut rates, mut flushed) = (Vec::new(), Vec::new(), None);
     for _ in 0..args.rounds {
-        floor_rates.push(args.mib_per_s(floor.run(|client| {
-            client.stream(args.depth as usize, u64::from(args.depth) * 2).context("warming the floor up")?;
-            client.stream(args.depth as usize, args.count).context("streaming to the floor server")
-        })?));
+        if let Some(floor) = &mut floor {
+            floor_rates.push(args.mib_per_s(floor.run(|work| {
+                work.stream(args.depth as usize, u64::from(args.depth) * 2).context("warming the floor up")?;
+                work.stream(args.depth as usize, args.count)
+            })?));
+        }
         let (elapsed, reached) = pool.run(|stream| {
             stream.run(u64::from(args.depth) * 2)?;
             stream.run(args.count)
@@ -84,16 +88,41 @@ pub(super) fn run(args: &BandwidthArgs) -> Result<()> {
         rates.push(args.mib_per_s(elapsed));
         flushed = Some(reached);
     }
-    let ratios = rates.iter().zip(&floor_rates).map(|(own, floor)| own / floor);
     let no_rounds = "there were no rounds";
-    Findings {
-        ratio: Spread::of(ratios).context(no_rounds)?,
+    let floor = if let Some(why) = stage.no_floor() {
+        Err(why)
+    } else {
+        let ratios = rates.iter().zip(&floor_rates).map(|(own, floor)| own / floor);
+        let ratio = Spread::of(ratios).context(no_rounds)?;
+        Ok((Spread::of(floor_rates.iter().copied()).context(no_rounds)?, ratio))
+    };
+    let findings = Findings {
         rate: Spread::of(rates.iter().copied()).context(no_rounds)?,
-        floor_rate: Spread::of(floor_rates.iter().copied()).context(no_rounds)?,
+        floor,
         flushed: flushed.context(no_rounds)?,
-        method: pool.run(|stream| Ok(stream.connection.flush_method().to_string()))?,
+        method: pool.run(|stream| {
+            let (method, _) = stream.connection.flush_method(&stream.remote, stream.level)?;
+            Ok(method.to_string())
+        })?,
+    };
+    pool.finish(|stream| stream.finish(&stage))?;
+    findings.print(args)
+}
+
+/// The bare stream of this transport.
+#[derive(Debug)]
+enum Floor {
+    Remote(FloorClient),
+    Local(LocalFloor),
+}
+
+impl Floor {
+    fn stream(&mut self, depth: usize, count: u64) -> Result<Duration> {
+        match self {
+            Self::Remote(client) => client.stream(depth, count).context("streaming to the floor server"),
+            Self::Local(floor) => floor.stream(count),
+        }
     }
-    .print(args)
 }
 
 impl BandwidthArgs {
@@ -105,24 +134,31 @@ impl BandwidthArgs {
         (self.count * u64::from(self.size)) as f64 / f64::from(1 << 20) / elapsed.as_secs_f64()
     }
 
-    fn floor(&self, stage: &Stage) -> Result<Contender<FloorClient>> {
+    fn floor(&self, stage: &Stage) -> Result<Option<Contender<Floor>>> {
+        if stage.no_floor().is_some() {
+            return Ok(None);
+        }
+        if self.stage.reach.transport == TransportName::Shm {
+            let floor = LocalFloor::new(&stage.file("floor"), Medium::Tmpfs, self.size as usize, self.slots_bytes())?;
+            return Contender::new(Floor::Local(floor), Vec::new()).map(Some);
+        }
         let server = stage.floor_server()?;
         let address = *server.addresses().first().context("the floor server has no address")?;
         let client = FloorClient::connect(address, &FloorMode::Stream, self.size, FLOOR_REPLY_BYTES, !self.adaptive)
             .context("connecting to the floor server")?;
-        Contender::new(client, vec![Server::Helper(server)])
+        Contender::new(Floor::Remote(client), vec![Server::Helper(server)]).map(Some)
     }
 
     fn pool(&self, stage: &Stage) -> Result<Contender<WriteStream>> {
-        let target = stage.target("target", !self.adaptive)?;
-        let url = format!("{}/{POOL_NAME}", target.address());
+        let target = stage.target("target", POOL_NAME, !self.adaptive)?;
+        let url = stage.pool_url(target.address(), POOL_NAME);
         let mut pool = stage
-            .pool_options([url], (!self.adaptive).then_some(Waiting::BusyPoll))
+            .pool_options([url.clone()], (!self.adaptive).then_some(Waiting::BusyPoll))
             .create(POOL_BYTES)
             .context("making the pool")?;
         warm(&mut pool)?;
         pool.close()?;
-        let stream = WriteStream::open(&target, self, stage.medium().durability())?;
+        let stream = WriteStream::open(target.address(), url, self, stage.durability())?;
         Contender::new(stream, vec![Server::Target(target)])
     }
 }
@@ -130,6 +166,7 @@ impl BandwidthArgs {
 /// Writes from registered memory to a pool, each slot from and to a place of its own.
 #[derive(Debug)]
 struct WriteStream {
+    peer: Peer,
     connection: Connection,
     queue: CompletionQueue,
     remote: RemoteRegion,
@@ -137,21 +174,31 @@ struct WriteStream {
     size_bytes: u64,
     depth: u64,
     level: Durability,
+    url: String,
 }
 
 impl WriteStream {
-    fn open(target: &crate::children::Target, args: &BandwidthArgs, level: Durability) -> Result<Self> {
-        let peer = Peer::open(AccessTransport::Tcp);
+    fn open(address: &str, url: String, args: &BandwidthArgs, level: Durability) -> Result<Self> {
+        let (to, source) = (address.parse::<Address>()?, args.stage.reach.source);
+        let peer = Peer::towards(&to, source)?;
         let waiting = if args.adaptive { QueueOptions::default().waiting } else { Waiting::BusyPoll };
         let queue = peer.completion_queue(QueueOptions { waiting, ..Default::default() })?;
-        let to = socket_address(target.address())?;
-        let connection = peer.start_connect(to, &queue, &pmof::access::ConnectOptions::default())?.finish()?;
+        let method = args.stage.reach.method.map(MethodName::method);
+        let connection = peer.connect(&to, &queue, &ConnectOptions { source, method, ..Default::default() })?;
         let descriptor = open_pool(&peer, &connection, level)?;
         let remote = connection.remote_region(&descriptor)?;
+        ensure!(connection.prepare(&remote, ANSWER_LIMIT), "the target does not hand over its memory");
         let source = peer.allocate(args.slots_bytes(), Access::empty())?;
         source.store(0, &vec![7; args.slots_bytes() as usize])?;
         let (size_bytes, depth) = (u64::from(args.size), u64::from(args.depth));
-        Ok(Self { connection, queue, remote, source, size_bytes, depth, level })
+        Ok(Self { peer, connection, queue, remote, source, size_bytes, depth, level, url })
+    }
+
+    /// Gives the pool back, and the device that it lies on.
+    fn finish(self, stage: &Stage) -> Result<()> {
+        let answer = ask(&self.peer, &self.connection, &Request::Close)?;
+        ensure!(matches!(answer, Reply::Closed), "the target did not close the pool: {answer:?}");
+        stage.clean_up(&[self.url])
     }
 
     /// Makes `total` writes and a flush; returns the time to the flush's answer, and that answer.
@@ -197,27 +244,31 @@ fn check(done: &Completion) -> Result<()> {
 
 /// Opens the pool on a connection of the access layer; gives its descriptor.
 fn open_pool(peer: &Peer, connection: &Connection, require: Durability) -> Result<Vec<u8>> {
+    let request = Request::Open { name: PoolName::new(POOL_NAME)?, access: OpenFor::Write, require };
+    match ask(peer, connection, &request)? {
+        Reply::Opened { descriptor, .. } => Ok(descriptor),
+        other => bail!("the target did not open the pool: {other:?}"),
+    }
+}
+
+fn ask(peer: &Peer, connection: &Connection, request: &Request) -> Result<Reply> {
     let answer = peer.allocate(MAX_MESSAGE_BYTES as u64, Access::empty())?;
     let ticket = connection.receive(answer.slice(..)?, 0)?;
-    let request = Request::Open { name: PoolName::new(POOL_NAME)?, access: OpenFor::Write, require };
     connection.batch().signal(Signal::OnError).send(&request.encode(1)?)?;
     let done = connection.queue().wait_for(connection.id(), ticket, ANSWER_LIMIT);
     let outcome = done.context("the target does not answer")?.outcome?;
     let Outcome::Received { len_bytes, .. } = outcome else { bail!("a receive gave {outcome:?}") };
     let mut message = vec![0; len_bytes as usize];
     answer.read(0, &mut message)?;
-    match Reply::decode(&message)?.1 {
-        Reply::Opened { descriptor, .. } => Ok(descriptor),
-        other => bail!("the target did not open the pool: {other:?}"),
-    }
+    Ok(Reply::decode(&message)?.1)
 }
 
 /// What all rounds gave; rates in MiB/s.
 #[derive(Debug)]
 struct Findings {
-    ratio: Spread,
     rate: Spread,
-    floor_rate: Spread,
+    /// The floor's rate and the ratio to it, or why there is none.
+    floor: Result<(Spread, Spread), &'static str>,
     flushed: Flushed,
     method: String,
 }
@@ -227,24 +278,39 @@ impl Findings {
         let Flushed { durability, promise } = self.flushed;
         if args.stage.json {
             let mut report = Report::default();
-            report.put("transport", args.stage.transport.name())?.put("medium", Medium::Tmpfs.name())?;
+            report
+                .put("transport", args.stage.reach.transport.name())?
+                .put("medium", args.stage.medium_name(Medium::Tmpfs))?;
             report.put("size_bytes", args.size)?.put("depth", args.depth)?;
             report.put("count", args.count)?.put("rounds", args.rounds)?;
             report.put("waiting", if args.adaptive { "adaptive" } else { "polling" })?;
-            report.put_spread("mib_per_s", &self.rate)?.put_spread("floor_mib_per_s", &self.floor_rate)?;
-            report.put_spread("ratio_bandwidth", &self.ratio)?;
+            report.put_spread("mib_per_s", &self.rate)?;
+            match &self.floor {
+                Ok((rate, ratio)) => {
+                    report.put_spread("floor_mib_per_s", rate)?.put_spread("ratio_bandwidth", ratio)?
+                }
+                Err(why) => report.put_no_floor(why, &["floor_mib_per_s", "ratio_bandwidth"])?,
+            };
             report.put("durability", durability.to_string())?.put("method", &self.method)?;
             report.put("mechanism", promise.mechanism.to_string())?.put("evidence", promise.evidence.to_string())?;
             report.print();
             return Ok(());
         }
-        let (size, depth, transport) = (args.size, args.depth, args.stage.transport.name());
+        let (size, depth, transport) = (args.size, args.depth, args.stage.reach.transport.name());
         say!("Writes of {size} bytes over {transport}, {depth} in flight, flushed at the end of each round:");
-        for (what, rate) in [("pmof", &self.rate), ("floor", &self.floor_rate)] {
-            say!("{what:<8}{:>10.0} MiB/s ({:.0} to {:.0} over the rounds)", rate.median, rate.min, rate.max);
+        say_rate("pmof", &self.rate);
+        match &self.floor {
+            Ok((rate, ratio)) => {
+                say_rate("floor", rate);
+                say!("over the floor's: {}", spread_text(ratio));
+            }
+            Err(why) => say!("no floor: {why}"),
         }
-        say!("over the floor's: {}", spread_text(&self.ratio));
-        say!("{durability} ({}, {} by target, {})", self.method, promise.mechanism, promise.evidence);
+        say!("{durability} ({}, {}, {})", self.method, promise.mechanism, promise.evidence);
         Ok(())
     }
+}
+
+fn say_rate(what: &str, rate: &Spread) {
+    say!("{what:<8}{:>10.0} MiB/s ({:.0} to {:.0} over the rounds)", rate.median, rate.min, rate.max);
 }

@@ -13,6 +13,8 @@ use super::{
     statistics::Spread,
 };
 
+const POOL_NAME: &str = "bench";
+
 /// Measures COUNT persists one after the other, against one batch of COUNT writes with one flush
 #[derive(Debug, Args)]
 pub(super) struct BatchArgs {
@@ -38,11 +40,11 @@ pub(super) struct BatchArgs {
 /// Runs `pmof bench batch`.
 pub(super) fn run(args: &BatchArgs) -> Result<()> {
     let stage = Stage::set(&args.stage, args.medium)?;
-    let target = stage.target("target", !args.adaptive)?;
+    let target = stage.target("target", POOL_NAME, !args.adaptive)?;
     stage.pin_initiator()?;
-    let url = format!("{}/bench", target.address());
+    let url = stage.pool_url(target.address(), POOL_NAME);
     let mut pool = stage
-        .pool_options([url], (!args.adaptive).then_some(Waiting::BusyPoll))
+        .pool_options([url.clone()], (!args.adaptive).then_some(Waiting::BusyPoll))
         .create(POOL_BYTES)
         .context("making the pool")?;
     warm(&mut pool)?;
@@ -59,6 +61,7 @@ pub(super) fn run(args: &BatchArgs) -> Result<()> {
         batches_us.push(start.elapsed().as_secs_f64() * 1e6);
     }
     pool.close()?;
+    stage.clean_up(&[url])?;
     print(args, &persists_us, &batches_us, &receipt.context("there were no rounds")?)
 }
 
@@ -86,7 +89,9 @@ fn print(args: &BatchArgs, persists_us: &[f64], batches_us: &[f64], receipt: &Re
     let (count, size) = (args.count, args.size);
     if args.stage.json {
         let mut report = Report::default();
-        report.put("transport", args.stage.transport.name())?.put("medium", args.medium.name())?;
+        report
+            .put("transport", args.stage.reach.transport.name())?
+            .put("medium", args.stage.medium_name(args.medium))?;
         report.put("count", count)?.put("size_bytes", size)?.put("rounds", args.rounds)?;
         report.put("waiting", if args.adaptive { "adaptive" } else { "polling" })?;
         report.put_spread("persists_us", &persists)?.put_spread("batch_us", &batch)?;
@@ -94,7 +99,11 @@ fn print(args: &BatchArgs, persists_us: &[f64], batches_us: &[f64], receipt: &Re
         report.print();
         return Ok(());
     }
-    say!("{count} writes of {size} bytes over {}, {}:", args.stage.transport.name(), args.medium.name());
+    say!(
+        "{count} writes of {size} bytes over {}, {}:",
+        args.stage.reach.transport.name(),
+        args.stage.medium_name(args.medium)
+    );
     say!("a persist each  {:>12.1} us", persists.median);
     say!("one batch       {:>12.1} us", batch.median);
     say!("times faster: {}", spread_text(&speedup));

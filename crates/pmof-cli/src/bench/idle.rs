@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use pmof::access::{ConnectOptions, Connection, Peer, QueueOptions, Transport as AccessTransport};
+use pmof::access::{Address, ConnectOptions, Connection, Peer, QueueOptions};
 
 use super::{
     report::Report,
-    stage::{Medium, Stage, StageArgs, socket_address},
+    stage::{Medium, Stage, StageArgs},
     usage::Usage,
 };
 
@@ -35,11 +35,11 @@ pub(super) struct IdleArgs {
 pub(super) fn run(args: &IdleArgs) -> Result<()> {
     crate::serve::allow_many_files();
     let stage = Stage::set(&args.stage, Medium::Tmpfs)?;
-    let target = stage.target("target", false)?;
+    let target = stage.target("target", "bench", false)?;
     stage.pin_initiator()?;
     std::thread::sleep(SETTLING);
     let empty = Usage::of_process(target.process_id())?;
-    let connections = connect_all(target.address(), args.connections)?;
+    let connections = connect_all(target.address(), args)?;
     std::thread::sleep(SETTLING);
     let before = Usage::of_process(target.process_id())?;
     let start = Instant::now();
@@ -51,26 +51,29 @@ pub(super) fn run(args: &IdleArgs) -> Result<()> {
     let memory_mib = after.resident_bytes.saturating_sub(empty.resident_bytes) as f64 / f64::from(1 << 20);
     if args.stage.json {
         let mut report = Report::default();
-        report.put("transport", args.stage.transport.name())?.put("connections", alive)?;
+        report.put("transport", args.stage.reach.transport.name())?.put("connections", alive)?;
         report.put("duration_ms", args.duration_ms)?.put("cpu_percent", cpu_percent)?;
         report.put("memory_mib", memory_mib)?.put("threads", after.threads)?.put("empty_threads", empty.threads)?;
         report.print();
         return Ok(());
     }
-    say!("A target with {alive} idle connections over {}, for {} ms:", args.stage.transport.name(), args.duration_ms);
+    say!(
+        "A target with {alive} idle connections over {}, for {} ms:",
+        args.stage.reach.transport.name(),
+        args.duration_ms
+    );
     say!("CPU      {cpu_percent:>8.2} % of one");
     say!("memory   {memory_mib:>8.1} MiB beyond the target without connections");
     say!("threads  {:>8} ({} without connections)", after.threads, empty.threads);
     Ok(())
 }
 
-fn connect_all(url: &str, count: u32) -> Result<Vec<Connection>> {
-    let peer = Peer::open(AccessTransport::Tcp);
+fn connect_all(address: &str, args: &IdleArgs) -> Result<Vec<Connection>> {
+    let (to, source, count) = (address.parse::<Address>()?, args.stage.reach.source, args.connections);
+    let peer = Peer::towards(&to, source)?;
     let queue = peer.completion_queue(QueueOptions::default())?;
-    let (to, options) = (socket_address(url)?, ConnectOptions::default());
-    let connect = |index| {
-        let connected = peer.start_connect(to, &queue, &options).and_then(pmof::access::PendingConnection::finish);
-        connected.with_context(|| format!("connection {index} of {count}"))
-    };
-    (1..=count).map(connect).collect()
+    let options = ConnectOptions { source, ..Default::default() };
+    (1..=count)
+        .map(|index| peer.connect(&to, &queue, &options).with_context(|| format!("connection {index} of {count}")))
+        .collect()
 }

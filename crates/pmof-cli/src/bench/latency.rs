@@ -9,10 +9,12 @@ use pmof::{Pool, Receipt, Waiting};
 
 use super::{
     floor::{FloorClient, FloorMode},
+    local::LocalFloor,
     report::{Report, latency_head, latency_line, spread_text},
     stage::{Contender, Medium, POOL_BYTES, Server, Stage, StageArgs, socket_address, warm},
     statistics::{LatencyHistogram, LatencySummary, Spread},
 };
+use crate::words::TransportName;
 
 /// What the floor answers: enough to say that the bytes came.
 const FLOOR_REPLY_BYTES: u32 = 8;
@@ -38,7 +40,8 @@ const COUNT_SLOW_DEFAULT: u64 = 200;
 /// Measures persists one at a time: write and flush, until the receipt, beside a bare exchange of the same bytes
 ///
 /// The floor on tmpfs: the bytes there, 8 bytes back, over a raw TCP socket. With --medium file: the same, and between
-/// them pwrite and fdatasync of these bytes to a file on the same file system.
+/// them pwrite and fdatasync of these bytes to a file on the same file system. The floor of --transport shm: store,
+/// write-back and fence of these bytes in this process, on the same medium.
 #[derive(Debug, Args)]
 pub(super) struct LatencyArgs {
     #[command(flatten)]
@@ -72,20 +75,29 @@ pub(super) struct LatencyArgs {
 
 /// Runs `pmof bench latency`.
 pub(super) fn run(args: &LatencyArgs) -> Result<()> {
+    ensure!(
+        args.delay_us == 0 || args.stage.reach.transport == TransportName::Tcp,
+        "--delay-us is for --transport tcp: nothing can be put between the two ends of the others"
+    );
+    ensure!(args.replicas == 1 || args.stage.device.is_none(), "a device holds one replica: leave --replicas out");
     let stage = Stage::set(&args.stage, args.medium)?;
-    let mut floor = Series::new(args.floor(&stage)?);
+    let mut floor = args.floor(&stage)?.map(Series::new);
     let mut single = if args.replicas > 1 { Some(Series::new(args.pool(&stage, 1)?)) } else { None };
     let mut pool = Series::new(args.pool(&stage, args.replicas)?);
     stage.pin_initiator()?;
     let count = args.count();
     for _ in 0..args.rounds {
-        floor.round(count)?;
+        if let Some(floor) = &mut floor {
+            floor.round(count)?;
+        }
         if let Some(single) = &mut single {
             single.round(count)?;
         }
         pool.round(count)?;
     }
-    Outcome::of(&floor, single.as_ref(), &pool)?.print(args)
+    let outcome = Outcome::of(floor.as_ref().ok_or(stage.no_floor().unwrap_or_default()), single.as_ref(), &pool)?;
+    pool.contender.finish(|work| work.finish(&stage))?;
+    outcome.print(args)
 }
 
 impl LatencyArgs {
@@ -108,9 +120,16 @@ impl LatencyArgs {
         }
     }
 
-    fn floor(&self, stage: &Stage) -> Result<Contender<Work>> {
+    fn floor(&self, stage: &Stage) -> Result<Option<Contender<Work>>> {
+        if stage.no_floor().is_some() {
+            return Ok(None);
+        }
+        if self.stage.reach.transport == TransportName::Shm {
+            let floor = LocalFloor::new(&stage.file("floor"), self.medium, self.size as usize, self.span_bytes())?;
+            return Contender::new(Work::Local(floor), Vec::new()).map(Some);
+        }
         let mode = match self.medium {
-            Medium::Tmpfs => FloorMode::Ack,
+            Medium::Tmpfs | Medium::Kept => FloorMode::Ack,
             Medium::File => FloorMode::FileSync(stage.file("floor")),
         };
         let server = stage.floor_server()?;
@@ -124,26 +143,27 @@ impl LatencyArgs {
         let polling = self.initiator_waiting() == Some(Waiting::BusyPoll);
         let client = FloorClient::connect(address, &mode, self.size, FLOOR_REPLY_BYTES, polling)
             .context("connecting to the floor server")?;
-        Contender::new(Work::Floor(client), servers)
+        Contender::new(Work::Floor(client), servers).map(Some)
     }
 
     /// A pool of so many replicas, with a target and relay of its own.
     fn pool(&self, stage: &Stage, replicas: u16) -> Result<Contender<Work>> {
-        let target = stage.target(&format!("replicas-{replicas}"), !self.adaptive)?;
-        let address = socket_address(target.address())?;
-        let mut servers = vec![Server::Target(target)];
-        let mut addresses = vec![address; usize::from(replicas)];
+        let target = stage.target(&format!("replicas-{replicas}"), "bench-0", !self.adaptive)?;
+        let mut addresses = vec![target.address().to_owned(); usize::from(replicas)];
+        let mut servers = Vec::new();
         if self.delay_us > 0 {
-            let relay = stage.relay(address, addresses.len(), self.delay_us)?;
-            addresses = relay.addresses().to_vec();
+            let relay = stage.relay(socket_address(target.address())?, addresses.len(), self.delay_us)?;
+            addresses = relay.addresses().iter().map(|address| format!("tcp://{address}")).collect();
             servers.push(Server::Helper(relay));
         }
-        let urls = addresses.iter().enumerate().map(|(index, address)| format!("tcp://{address}/bench-{index}"));
+        servers.push(Server::Target(target));
+        let names = (0..replicas).map(|index| format!("bench-{index}"));
+        let urls: Vec<_> = addresses.iter().zip(names).map(|(address, name)| stage.pool_url(address, &name)).collect();
         let mut pool =
-            stage.pool_options(urls, self.initiator_waiting()).create(POOL_BYTES).context("making the pool")?;
+            stage.pool_options(urls.clone(), self.initiator_waiting()).create(POOL_BYTES).context("making the pool")?;
         warm(&mut pool)?;
         let (span_bytes, bytes) = (self.span_bytes(), vec![7; self.size as usize]);
-        let writer = Writer { pool, span_bytes, bytes, offset: 0, receipt: None };
+        let writer = Writer { pool, urls, span_bytes, bytes, offset: 0, receipt: None };
         Contender::new(Work::Pool(Box::new(writer)), servers)
     }
 }
@@ -152,6 +172,7 @@ impl LatencyArgs {
 #[derive(Debug)]
 enum Work {
     Floor(FloorClient),
+    Local(LocalFloor),
     Pool(Box<Writer>),
 }
 
@@ -159,6 +180,7 @@ enum Work {
 #[derive(Debug)]
 struct Writer {
     pool: Pool,
+    urls: Vec<String>,
     span_bytes: u64,
     bytes: Vec<u8>,
     offset: u64,
@@ -169,15 +191,23 @@ impl Work {
     fn step(&mut self) -> Result<Duration> {
         match self {
             Self::Floor(client) => client.round_trip().context("an exchange with the floor server"),
+            Self::Local(floor) => floor.persist(),
             Self::Pool(writer) => writer.step(),
         }
     }
 
     fn receipt(&self) -> Option<&Receipt> {
         match self {
-            Self::Floor(_) => None,
+            Self::Floor(_) | Self::Local(_) => None,
             Self::Pool(writer) => writer.receipt.as_ref(),
         }
+    }
+
+    /// Gives the pool back, and the device that it lies on.
+    fn finish(self, stage: &Stage) -> Result<()> {
+        let Self::Pool(writer) = self else { return Ok(()) };
+        writer.pool.close()?;
+        stage.clean_up(&writer.urls)
     }
 }
 
@@ -243,20 +273,22 @@ impl Series {
 #[derive(Debug)]
 struct Outcome {
     pool: LatencySummary,
-    floor: LatencySummary,
-    ratio: Spread,
+    /// The floor and the ratio to it, or why there is none.
+    floor: Result<(LatencySummary, Spread), &'static str>,
     /// A pool of one replica, and how much longer several take.
     single: Option<(LatencySummary, Spread)>,
     receipt: Receipt,
 }
 
 impl Outcome {
-    fn of(floor: &Series, single: Option<&Series>, pool: &Series) -> Result<Self> {
+    fn of(floor: Result<&Series, &'static str>, single: Option<&Series>, pool: &Series) -> Result<Self> {
         let single = single.map(|single| Ok::<_, anyhow::Error>((single.total.summary(), pool.ratio(single)?)));
         Ok(Self {
             pool: pool.total.summary(),
-            floor: floor.total.summary(),
-            ratio: pool.ratio(floor)?,
+            floor: match floor {
+                Ok(floor) => Ok((floor.total.summary(), pool.ratio(floor)?)),
+                Err(why) => Err(why),
+            },
             single: single.transpose()?,
             receipt: pool.receipt.clone().context("there is no receipt")?,
         })
@@ -272,15 +304,20 @@ impl Outcome {
 
     fn print_json(&self, args: &LatencyArgs) -> Result<()> {
         let mut report = Report::default();
-        report.put("transport", args.stage.transport.name())?.put("medium", args.medium.name())?;
+        report
+            .put("transport", args.stage.reach.transport.name())?
+            .put("medium", args.stage.medium_name(args.medium))?;
         report.put("size_bytes", args.size)?.put("replicas", args.replicas)?.put("delay_us", args.delay_us)?;
         report
             .put("span_bytes", args.span_bytes())?
             .put("count", args.count())?
             .put("rounds", args.rounds)?
             .put("waiting", waiting(args))?;
-        report.put_latencies("", &self.pool)?.put_latencies("floor_", &self.floor)?;
-        report.put_spread("ratio_p50", &self.ratio)?.put_receipt(&self.receipt)?;
+        report.put_latencies("", &self.pool)?.put_receipt(&self.receipt)?;
+        match &self.floor {
+            Ok((floor, ratio)) => report.put_latencies("floor_", floor)?.put_spread("ratio_p50", ratio)?,
+            Err(why) => report.put_no_floor(why, &["floor_p50_us", "ratio_p50"])?,
+        };
         if let Some((summary, ratio)) = &self.single {
             report.put_latencies("single_", summary)?.put_spread("ratio_replicas_p50", ratio)?;
         }
@@ -290,7 +327,7 @@ impl Outcome {
 
     fn print_text(&self, args: &LatencyArgs) {
         let (size, replicas, delay_us) = (args.size, args.replicas, args.delay_us);
-        let (transport, medium) = (args.stage.transport.name(), args.medium.name());
+        let (transport, medium) = (args.stage.reach.transport.name(), args.stage.medium_name(args.medium));
         say!(
             "Persists of {size} bytes over {transport}, {medium}, {replicas} replica(s), {delay_us} us of delay each way, {}:",
             waiting(args)
@@ -299,8 +336,13 @@ impl Outcome {
         if let Some((summary, _)) = &self.single {
             say!("{}", latency_line("one replica", summary));
         }
-        say!("{}", latency_line("floor", &self.floor));
-        say!("p50 over the floor's: {}", spread_text(&self.ratio));
+        match &self.floor {
+            Ok((floor, ratio)) => {
+                say!("{}", latency_line("floor", floor));
+                say!("p50 over the floor's: {}", spread_text(ratio));
+            }
+            Err(why) => say!("no floor: {why}"),
+        }
         if let Some((_, ratio)) = &self.single {
             say!("p50 over one replica's: {}", spread_text(ratio));
         }

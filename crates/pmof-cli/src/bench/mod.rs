@@ -1,5 +1,8 @@
 //! `pmof bench`: measurements, each beside the floor of the same transport in the same run.
 //!
+//! The floor of shm is the same stores, write-back and fence in this process. Over verbs, and on a device, there is none
+//! here, and the report says so.
+//!
 //! This process is the initiator, on a CPU of its own. Targets, floor servers and relays are children on the other CPU;
 //! those that are not being measured are stopped (SIGSTOP), so that what is compared takes turns in short rounds and
 //! meets the same disturbances. A ratio is the median over the rounds of each round's own ratio.
@@ -12,6 +15,7 @@ mod batch;
 pub(crate) mod floor;
 mod idle;
 mod latency;
+mod local;
 pub(crate) mod pin;
 mod processes;
 pub(crate) mod relay;

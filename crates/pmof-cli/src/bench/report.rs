@@ -34,6 +34,14 @@ impl Report {
         self.put(&format!("{name}_max"), spread.max)
     }
 
+    /// Says that there was no floor, and why: every name of `absent` is null.
+    pub(super) fn put_no_floor(&mut self, why: &str, absent: &[&str]) -> Result<&mut Self> {
+        for name in absent {
+            self.put(name, Value::Null)?;
+        }
+        self.put("no_floor", why)
+    }
+
     /// Adds what a receipt says: `durability`, `method`, `mechanism`, `evidence`.
     pub(super) fn put_receipt(&mut self, receipt: &Receipt) -> Result<&mut Self> {
         let replica = receipt.replicas.first().context("the receipt names no replica")?;

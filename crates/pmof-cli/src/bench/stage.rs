@@ -9,12 +9,16 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, ValueEnum};
-use pmof::{Durability, MediumKind, Pool, PoolOptions, Waiting};
+use pmof::{Declaration, Durability, MediumKind, Pool, PoolOptions, Waiting};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use super::pin;
-use crate::children::Target;
+use crate::{
+    children::Target,
+    reach::{ReachArgs, device_option},
+    words::TransportName,
+};
 
 /// Size of the pools that are measured; also the size of the floor's file, so that both meet the same file system.
 pub(super) const POOL_BYTES: u64 = super::floor::FILE_BYTES;
@@ -31,9 +35,11 @@ const FILE_DIRECTORY: &str = "/var/tmp";
 /// What all measurements are asked.
 #[derive(Clone, Debug, Args)]
 pub(super) struct StageArgs {
-    /// What carries the bytes
-    #[arg(long, value_enum, default_value_t = Transport::Tcp)]
-    pub(super) transport: Transport,
+    #[command(flatten)]
+    pub(super) reach: ReachArgs,
+    /// Keep the pool on this devdax device or existing file instead; it is removed there at the end
+    #[arg(long, value_name = "PATH")]
+    pub(super) device: Option<PathBuf>,
     /// Make the pools in a fresh directory in here [default: /dev/shm for tmpfs, /var/tmp for file]
     #[arg(long, value_name = "DIR")]
     pub(super) dir: Option<PathBuf>,
@@ -48,55 +54,56 @@ pub(super) struct StageArgs {
     pub(super) json: bool,
 }
 
-/// What carries the bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Transport {
-    Tcp,
-}
-
-impl Transport {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Tcp => "tcp",
-        }
-    }
-}
-
 /// What pools lie on, and with it which failure a persist survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Medium {
     /// Memory of the machine: a persist survives the target's death (`ProcessCrash`)
     Tmpfs,
+    /// The same, declared to survive loss of power without its CPU caches: a persist writes cache lines back
+    Kept,
     /// A file behind the page cache: a persist survives loss of power (`PowerFailure`)
     File,
+}
+
+impl StageArgs {
+    /// What pools lie on, for reports.
+    pub(super) fn medium_name(&self, medium: Medium) -> String {
+        self.device.as_ref().map_or_else(|| medium.name().to_owned(), |device| device.display().to_string())
+    }
 }
 
 impl Medium {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Tmpfs => "tmpfs",
+            Self::Kept => "kept",
             Self::File => "file",
         }
+    }
+
+    /// What is declared of it.
+    pub(super) fn declaration(self) -> Option<Declaration> {
+        (self == Self::Kept).then_some(Declaration::MemoryKept)
     }
 
     /// What is asked of a persist.
     pub(super) fn durability(self) -> Durability {
         match self {
             Self::Tmpfs => Durability::ProcessCrash,
-            Self::File => Durability::PowerFailure,
+            Self::Kept | Self::File => Durability::PowerFailure,
         }
     }
 
     fn kind(self) -> MediumKind {
         match self {
-            Self::Tmpfs => MediumKind::Tmpfs,
+            Self::Tmpfs | Self::Kept => MediumKind::Tmpfs,
             Self::File => MediumKind::PageCache,
         }
     }
 
     fn directory(self) -> &'static Path {
         Path::new(match self {
-            Self::Tmpfs => TMPFS_DIRECTORY,
+            Self::Tmpfs | Self::Kept => TMPFS_DIRECTORY,
             Self::File => FILE_DIRECTORY,
         })
     }
@@ -109,11 +116,14 @@ pub(super) struct Stage {
     initiator_cpu: usize,
     servers_cpu: usize,
     medium: Medium,
+    reach: ReachArgs,
+    device: Option<PathBuf>,
 }
 
 impl Stage {
     /// Makes the directory, checks its medium, and chooses the CPUs.
     pub(super) fn set(args: &StageArgs, medium: Medium) -> Result<Self> {
+        args.reach.check()?;
         let parent = args.dir.as_deref().unwrap_or(medium.directory());
         let directory = tempfile::Builder::new()
             .prefix("pmof-bench-")
@@ -121,7 +131,7 @@ impl Stage {
             .with_context(|| format!("cannot make a directory in {}: name another one with --dir", parent.display()))?;
         let found = pmof::mem::probe(directory.path())?;
         ensure!(
-            found.kind == medium.kind(),
+            args.device.is_some() || found.kind == medium.kind(),
             "{} lies on {} ({}), which --medium {} does not measure: name another directory with --dir",
             parent.display(),
             found.kind,
@@ -130,7 +140,8 @@ impl Stage {
         );
         let allowed = pin::allowed_cpus().context("asking for the CPUs that may be used")?;
         let (initiator_cpu, servers_cpu) = choose_cpus(&allowed, args.initiator_cpu, args.target_cpu)?;
-        Ok(Self { directory, initiator_cpu, servers_cpu, medium })
+        let (reach, device) = (args.reach.clone(), args.device.clone());
+        Ok(Self { directory, initiator_cpu, servers_cpu, medium, reach, device })
     }
 
     /// Keeps this thread on the initiator's CPU. To be called when all children are there: they inherit what is allowed,
@@ -139,8 +150,18 @@ impl Stage {
         pin::pin_to(self.initiator_cpu).context("pinning the initiator")
     }
 
-    pub(super) fn medium(&self) -> Medium {
-        self.medium
+    /// What is asked of a persist.
+    pub(super) fn durability(&self) -> Durability {
+        if self.device.is_some() { Durability::PowerFailure } else { self.medium.durability() }
+    }
+
+    /// Why there is no floor to compare with, if so.
+    pub(super) fn no_floor(&self) -> Option<&'static str> {
+        match (self.reach.transport, &self.device) {
+            (TransportName::Verbs, _) => Some("this command has no bare program of verbs"),
+            (_, Some(_)) => Some("the pool takes all of the device"),
+            _ => None,
+        }
     }
 
     /// A file in the directory that a floor server may make.
@@ -148,8 +169,8 @@ impl Stage {
         self.directory.path().join(name)
     }
 
-    /// Starts a target; its pools lie in a directory of their own.
-    pub(super) fn target(&self, name: &str, polling: bool) -> Result<Target> {
+    /// Starts a target; its pools lie in a directory of their own, or the pool of this name on the device.
+    pub(super) fn target(&self, name: &str, pool: &str, polling: bool) -> Result<Target> {
         let root = self.directory.path().join(name);
         std::fs::create_dir(&root).with_context(|| format!("cannot make {}", root.display()))?;
         let cpu = self.servers_cpu.to_string();
@@ -157,7 +178,25 @@ impl Stage {
         if polling {
             options.push("--busy-poll");
         }
-        Target::start(&root, 0, &options)
+        if self.medium == Medium::Kept {
+            options.push("--declare-memory-kept");
+        }
+        let device = self.device.as_deref().map(|device| device_option(pool, device)).transpose()?;
+        options.extend(device.as_deref());
+        self.reach.start_target(&root, &options)
+    }
+
+    /// The URL of a pool at a target.
+    pub(super) fn pool_url(&self, address: &str, pool: &str) -> String {
+        self.reach.pool_url(address, pool)
+    }
+
+    /// Removes pools from the device, if there is one: all else goes with the directory.
+    pub(super) fn clean_up(&self, urls: &[String]) -> Result<()> {
+        if self.device.is_some() {
+            urls.iter().cloned().fold(Pool::options(), PoolOptions::replica).remove()?;
+        }
+        Ok(())
     }
 
     /// Starts a floor server.
@@ -178,7 +217,7 @@ impl Stage {
 
     /// How the initiator reaches pools; without `waiting`, as by default.
     pub(super) fn pool_options(&self, urls: impl IntoIterator<Item = String>, waiting: Option<Waiting>) -> PoolOptions {
-        let mut options = Pool::options().require(self.medium.durability());
+        let mut options = self.reach.pool_options().require(self.durability());
         if let Some(waiting) = waiting {
             options = options.waiting(waiting);
         }
@@ -278,6 +317,12 @@ impl<W> Contender<W> {
         let done = turn(&mut self.work);
         self.signal(Signal::STOP)?;
         done
+    }
+
+    /// Ends it with a last turn.
+    pub(super) fn finish(self, turn: impl FnOnce(W) -> Result<()>) -> Result<()> {
+        self.signal(Signal::CONT)?;
+        turn(self.work)
     }
 
     fn signal(&self, signal: Signal) -> Result<()> {

@@ -67,7 +67,7 @@ pub(crate) struct WrongWord {
     pub(crate) acknowledged: u64,
     /// What was issued for it after that.
     pub(crate) pending: Vec<u64>,
-    /// How many words of the pool are wrong.
+    /// How many words are told of by this one, itself included.
     pub(crate) wrong_words: u64,
 }
 
@@ -98,6 +98,16 @@ impl Ledger {
 
     /// Compares a whole pool with what it may hold.
     pub(crate) fn check(&self, pool: &[u8]) -> Result<Checked, WrongWord> {
+        let mut wrong: Option<WrongWord> = None;
+        let checked = self.judge(pool, |word| match &mut wrong {
+            Some(first) => first.wrong_words += 1,
+            None => wrong = Some(word),
+        });
+        wrong.map_or(Ok(checked), Err)
+    }
+
+    /// Compares a whole pool with what it may hold, and hands over every word that is wrong.
+    pub(crate) fn judge(&self, pool: &[u8], mut wrong: impl FnMut(WrongWord)) -> Checked {
         assert_eq!(pool.len(), self.acknowledged.len() * WORD_BYTES);
         let mut possible: HashMap<usize, Possible> = HashMap::new();
         for write in self.pending.iter().flat_map(|(_, writes)| writes) {
@@ -109,7 +119,6 @@ impl Ledger {
         }
         let none = Possible::default();
         let mut checked = Checked { words: 0, unacknowledged_words: 0 };
-        let mut wrong: Option<WrongWord> = None;
         for (address, (found, acknowledged)) in words_of(pool).zip(&self.acknowledged).enumerate() {
             checked.words += 1;
             if found == *acknowledged {
@@ -121,10 +130,9 @@ impl Ledger {
                 continue;
             }
             let (offset, acknowledged) = ((address * WORD_BYTES) as u64, *acknowledged);
-            let first = || WrongWord { offset, found, acknowledged, pending: pending.clone(), wrong_words: 0 };
-            wrong.get_or_insert_with(first).wrong_words += 1;
+            wrong(WrongWord { offset, found, acknowledged, pending: pending.clone(), wrong_words: 1 });
         }
-        wrong.map_or(Ok(checked), Err)
+        checked
     }
 
     /// Takes a pool that was checked as what the next load starts from: what the crash left undecided is decided.

@@ -75,6 +75,14 @@ impl Workload {
         (0..count).map(write).collect()
     }
 
+    /// The batch that a word comes from, if it is one that this seed has written at this place of the ring.
+    pub(super) fn ring_batch_of(self, word: u64, address: usize) -> Option<u64> {
+        let stamp = unmix(word) ^ self.key;
+        let is_here = stamp & ((1 << ADDRESS_BITS) - 1) == address as u64;
+        let (round, batch) = (stamp >> (ADDRESS_BITS + WRITE_BITS + BATCH_BITS), stamp >> (ADDRESS_BITS + WRITE_BITS));
+        (is_here && round == 0).then_some(batch & (BATCH_LIMIT - 1))
+    }
+
     /// Which write a word comes from, in words.
     pub(super) fn origin(self, word: u64) -> String {
         if word == 0 {
@@ -99,6 +107,100 @@ impl Workload {
     fn word(self, round: u64, batch: u64, number: u64, address: usize) -> u64 {
         let stamp = ((round << BATCH_BITS | batch) << WRITE_BITS | number) << ADDRESS_BITS | address as u64;
         mix(stamp ^ self.key)
+    }
+}
+
+/// What a writer appends to a log that goes round in a part of a pool, batch after batch:
+///
+/// - batch 0 writes the whole part, so that whatever the pool held before is of no matter;
+/// - odd batches append records, each a write of its own, behind the last one or from the first record's place on again;
+/// - even batches change the tail, the part's first word, by one atomic write.
+///
+/// A tail is issued only when the records before it were acknowledged.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ring {
+    workload: Workload,
+    words: usize,
+    batch: u64,
+    /// Where the next record goes, in words.
+    at: usize,
+}
+
+/// One batch of a ring.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum RingBatch {
+    Records(Vec<Write>),
+    /// One word, to be written atomically.
+    Tail(Write),
+}
+
+impl RingBatch {
+    /// Its writes as the ledger knows them.
+    pub(super) fn into_writes(self) -> Vec<Write> {
+        match self {
+            Self::Records(writes) => writes,
+            Self::Tail(write) => vec![write],
+        }
+    }
+}
+
+/// The tail has a cache line of its own.
+const RING_FIRST_WORD: usize = 8;
+
+/// Records of one batch, at most.
+const RECORDS_MAX: u64 = 8;
+
+/// Records have 1 to 2^12 words (8 B to 32 KiB), short ones as often as long ones.
+const RECORD_BITS_MAX: u64 = 12;
+
+/// The smallest pool that a ring fits into: room for a few of the longest records.
+pub(super) const RING_MIN_BYTES: u64 = 128 << 10;
+
+impl Ring {
+    /// The ring of this seed in the first part, at most 1 MiB, of a pool of at least [`RING_MIN_BYTES`].
+    pub(super) fn new(seed: u64, pool_bytes: u64) -> Self {
+        let words = POOL_BYTES.min(pool_bytes) as usize / WORD_BYTES;
+        Self { workload: Workload::new(seed), words, batch: 0, at: RING_FIRST_WORD }
+    }
+
+    /// Words of the part.
+    pub(super) fn words(&self) -> usize {
+        self.words
+    }
+
+    /// The number of the next batch and its writes; `None` when the stamps are used up.
+    pub(super) fn next(&mut self) -> Option<(u64, RingBatch)> {
+        let number = self.batch;
+        if number >= BATCH_LIMIT {
+            return None;
+        }
+        self.batch += 1;
+        let batch = match number {
+            0 => RingBatch::Records(vec![self.write(0, 0, 0, self.words)]),
+            number if number % 2 == 1 => RingBatch::Records(self.records(number)),
+            number => RingBatch::Tail(self.write(number, 0, 0, 1)),
+        };
+        Some((number, batch))
+    }
+
+    fn records(&mut self, batch: u64) -> Vec<Write> {
+        let mut random = Random::new(mix(self.workload.key ^ batch));
+        let count = 1 + random.below(RECORDS_MAX);
+        (0..count)
+            .map(|number| {
+                let bits = random.below(RECORD_BITS_MAX + 1);
+                let length = 1 + random.below(1 << bits) as usize;
+                if self.at + length > self.words {
+                    self.at = RING_FIRST_WORD;
+                }
+                self.at += length;
+                self.write(batch, number, self.at - length, length)
+            })
+            .collect()
+    }
+
+    fn write(&self, batch: u64, number: u64, first: usize, length: usize) -> Write {
+        Write { first, words: (first..first + length).map(|at| self.workload.word(0, batch, number, at)).collect() }
     }
 }
 
@@ -145,6 +247,35 @@ mod tests {
         }
         assert_eq!(workload.batch(1, 2), workload.batch(1, 2));
         assert_ne!(workload.batch(1, 2), workload.batch(2, 1));
+    }
+
+    #[test]
+    fn a_ring_goes_round_inside_its_part() {
+        for pool_bytes in [RING_MIN_BYTES, POOL_BYTES, 1 << 30] {
+            let mut ring = Ring::new(5, pool_bytes);
+            let (words, workload) = (ring.words(), Workload::new(5));
+            assert_eq!(words as u64 * 8, pool_bytes.min(POOL_BYTES));
+            let mut wraps = 0;
+            let mut last = 0;
+            for expected in 0..1_000 {
+                let (number, batch) = ring.next().unwrap();
+                assert_eq!(number, expected);
+                let is_tail = matches!(batch, RingBatch::Tail(_));
+                assert_eq!(is_tail, number > 0 && number % 2 == 0);
+                for write in batch.into_writes() {
+                    assert!(write.first + write.words.len() <= words);
+                    assert!(is_tail || number == 0 || write.first >= RING_FIRST_WORD);
+                    assert!(!is_tail || (write.first, write.words.len()) == (0, 1));
+                    wraps += u32::from(!is_tail && write.first < last);
+                    last = if is_tail { last } else { write.first };
+                    assert_eq!(workload.ring_batch_of(write.words[0], write.first), Some(number));
+                    // The controls: the word of another place, or of another seed.
+                    assert_eq!(workload.ring_batch_of(write.words[0], write.first + 1), None);
+                    assert_ne!(Workload::new(6).ring_batch_of(write.words[0], write.first), Some(number));
+                }
+            }
+            assert!(wraps > 3, "{wraps}");
+        }
     }
 
     #[test]

@@ -10,10 +10,17 @@ use std::{
 };
 
 use anyhow::{Context, bail, ensure};
+use clap::ValueEnum;
 use pmof::{Durability, Pool};
 
-use super::workload::{BATCH_LIMIT, Workload};
-use crate::children::{exit_with_parent, this_program};
+use super::{
+    SoakArgs,
+    workload::{BATCH_LIMIT, Workload},
+};
+use crate::{
+    children::{exit_with_parent, this_program},
+    words::MethodName,
+};
 
 /// A writer that was started opens its pool within this time, or something is wrong: it needs a few milliseconds.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
@@ -31,9 +38,12 @@ const BROKEN_AHEAD: u64 = 8;
 /// Writes until it is killed, telling its parent what was issued and what was acknowledged.
 #[derive(Debug, clap::Args)]
 pub(crate) struct WriterArgs {
-    /// The pool, `tcp://HOST:PORT/POOL`
+    /// The pool
     #[arg(long)]
     pool: String,
+    /// The only method of flush to use
+    #[arg(long, value_enum)]
+    method: Option<MethodName>,
     /// Seed of the workload
     #[arg(long)]
     seed: u64,
@@ -89,7 +99,8 @@ pub(crate) fn run_writer(args: &WriterArgs) -> anyhow::Result<()> {
         exit_with_parent(parent)?;
     }
     let workload = Workload::new(args.seed);
-    let mut pool = Pool::options().replica(&args.pool).require(Durability::PowerFailure).open()?;
+    let options = MethodName::force(args.method, Pool::options()).replica(&args.pool);
+    let mut pool = options.require(Durability::PowerFailure).open()?;
     tell(Report::Opened)?;
     if args.break_acknowledgement {
         for first in (0..BATCH_LIMIT).step_by(BROKEN_AHEAD as usize) {
@@ -134,10 +145,13 @@ pub(super) struct Writer {
 
 impl Writer {
     /// Starts a writer and waits until its load begins.
-    pub(super) fn start(pool: &str, seed: u64, round: u64, break_acknowledgement: bool) -> anyhow::Result<Self> {
+    pub(super) fn start(pool: &str, seed: u64, round: u64, args: &SoakArgs) -> anyhow::Result<Self> {
         let mut command = this_program("soak-writer")?;
         command.args(["--pool", pool, "--seed", &seed.to_string(), "--round", &round.to_string()]);
-        if break_acknowledgement {
+        if let Some(method) = args.reach.method.and_then(|method| method.to_possible_value()) {
+            command.args(["--method", method.get_name()]);
+        }
+        if args.break_acknowledgement {
             command.arg("--break-acknowledgement");
         }
         let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

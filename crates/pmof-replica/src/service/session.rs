@@ -13,6 +13,8 @@ use crate::{
 
 #[derive(Debug)]
 pub(super) struct Session {
+    /// Through which the connection came, and with which the pool's memory is registered.
+    peer: Peer,
     connection: Connection,
     /// Where the next request arrives.
     request: Region,
@@ -29,13 +31,13 @@ impl Session {
             Some(address) => format!("the initiator at {address}"),
             None => "another initiator".to_owned(),
         };
-        let session = Self { connection, request, open: None, holder };
+        let session = Self { peer: peer.clone(), connection, request, open: None, holder };
         session.post_receive()?;
         Ok(session)
     }
 
     /// Takes an outcome of this connection in. `Break`: the connection is over.
-    pub(super) fn handle(&mut self, peer: &Peer, store: &PoolStore, done: &Completion) -> ControlFlow<()> {
+    pub(super) fn handle(&mut self, store: &PoolStore, done: &Completion) -> ControlFlow<()> {
         let Ok(outcome) = &done.outcome else { return ControlFlow::Break(()) };
         if done.kind != OperationKind::Receive {
             return ControlFlow::Continue(());
@@ -46,7 +48,7 @@ impl Session {
             return ControlFlow::Break(());
         }
         let (request_id, reply) = match Request::decode(&message) {
-            Ok((request_id, request)) => (request_id, self.answer(peer, store, request)),
+            Ok((request_id, request)) => (request_id, self.answer(store, request)),
             Err(error) => (error.request_id().unwrap_or(0), refused(ServiceCode::BadMessage, error.to_string())),
         };
         let sent = reply.encode(request_id).map(|bytes| self.connection.send(&bytes));
@@ -60,12 +62,12 @@ impl Session {
         self.connection.receive(self.request.slice(..)?, 0)
     }
 
-    fn answer(&mut self, peer: &Peer, store: &PoolStore, request: Request) -> Reply {
+    fn answer(&mut self, store: &PoolStore, request: Request) -> Reply {
         let answered = match request {
-            Request::Create { name, new, publish_on_close } => self.open(peer, |holder| {
+            Request::Create { name, new, publish_on_close } => self.open(|holder| {
                 if publish_on_close { store.create_unpublished(&name, &new) } else { store.create(&name, &new, holder) }
             }),
-            Request::Open { name, access, require } => self.open(peer, |holder| {
+            Request::Open { name, access, require } => self.open(|holder| {
                 let pool = store.open_pool(&name, access, holder)?;
                 pool.require(require)?;
                 Ok(pool)
@@ -96,11 +98,7 @@ impl Session {
         Ok(Reply::Raised)
     }
 
-    fn open(
-        &mut self,
-        peer: &Peer,
-        open: impl FnOnce(String) -> Result<OpenPool, crate::StoreError>,
-    ) -> Result<Reply, Answer> {
+    fn open(&mut self, open: impl FnOnce(String) -> Result<OpenPool, crate::StoreError>) -> Result<Reply, Answer> {
         if let Some((_, pool)) = &self.open {
             let text = format!("this connection has pool {} open; close it first", pool.name());
             return Err(Answer { code: ServiceCode::AlreadyOpen as u16, text });
@@ -110,7 +108,8 @@ impl Session {
             OpenFor::Read => Access::READ,
             OpenFor::Write => Access::all(),
         };
-        let region = peer
+        let region = self
+            .peer
             .register(pool.medium(), pool.data_offset(), pool.data_len_bytes(), access)
             .map_err(|error| Answer { code: ServiceCode::Register as u16, text: error.to_string() })?;
         let header = pool.header();

@@ -133,6 +133,26 @@ pub enum StoreError {
         /// What would give the level.
         mend: String,
     },
+    /// The device was given to two names, or the name two devices.
+    #[error("pool {name} cannot have {}: the name or the device was given before; name each once", path.display())]
+    DeviceTwice {
+        /// The name.
+        name: PoolName,
+        /// The device.
+        path: PathBuf,
+    },
+    /// The device holds something else.
+    #[error(
+        "{} was not touched: it holds something that is not a pool; if nobody needs that, zero its first 4096 bytes (daxio -z -l 4096 -o {}, or dd for a file) and make pool {name} again",
+        path.display(),
+        path.display()
+    )]
+    DeviceInUse {
+        /// The pool's name.
+        name: PoolName,
+        /// The device.
+        path: PathBuf,
+    },
     /// Somebody replaced the file while it was being opened.
     #[error("{name} was replaced or removed while it was being opened; try again")]
     Replaced {
@@ -180,6 +200,8 @@ impl StoreError {
             Self::Replaced { .. } => 15,
             Self::Memory { .. } => 16,
             Self::Io { .. } => 17,
+            Self::DeviceTwice { .. } => 18,
+            Self::DeviceInUse { .. } => 19,
         }
     }
 }

@@ -261,9 +261,9 @@ pub(super) fn try_lock(file: impl AsFd) -> io::Result<bool> {
 }
 
 /// Whether another has the writer's lock. Looking takes a shared lock for a moment, for which [`try_lock`] waits.
-pub(super) fn is_locked(file: &File) -> io::Result<bool> {
-    match rustix::fs::flock(file, FlockOperation::NonBlockingLockShared) {
-        Ok(()) => Ok(rustix::fs::flock(file, FlockOperation::Unlock).map(|()| false)?),
+pub(super) fn is_locked(file: impl AsFd) -> io::Result<bool> {
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
+        Ok(()) => Ok(rustix::fs::flock(&file, FlockOperation::Unlock).map(|()| false)?),
         Err(Errno::WOULDBLOCK) => Ok(true),
         Err(errno) => Err(errno.into()),
     }

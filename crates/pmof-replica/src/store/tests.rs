@@ -14,6 +14,7 @@ use tempfile::TempDir;
 
 use super::*;
 
+mod devices;
 mod processes;
 
 const SIZE_BYTES: u64 = 10_000;

@@ -4,4 +4,5 @@ mod behind;
 mod failures;
 mod kept;
 mod support;
+mod transports;
 mod unpublished;

@@ -43,13 +43,13 @@ impl Target {
     /// Starts on the same root, on another port.
     pub(crate) fn restart(&mut self) {
         self.stop();
-        let listen = ["127.0.0.1:0".parse().expect("an address")];
-        self.service = Some(Service::start(self.root.path(), &listen, self.options).expect("a target"));
+        let listen = ["tcp://127.0.0.1:0".parse().expect("an address")];
+        self.service = Some(Service::start(self.root.path(), &listen, self.options.clone()).expect("a target"));
     }
 
     pub(crate) fn address(&self) -> Address {
         let service = self.service.as_ref().expect("a running target");
-        format!("tcp://{}", service.addresses()[0]).parse().expect("an address")
+        service.addresses()[0].clone()
     }
 
     pub(crate) fn url(&self, name: &str) -> String {
@@ -125,7 +125,7 @@ pub(crate) struct RawInitiator {
 
 impl RawInitiator {
     pub(crate) fn connect(address: &Address) -> Self {
-        let peer = Peer::open(Transport::Tcp);
+        let peer = Peer::open(Transport::Tcp).unwrap();
         let queue = peer.completion_queue(pmof_access::QueueOptions::default()).expect("a queue");
         let connection = peer.connect(address, &queue, &pmof_access::ConnectOptions::default()).expect("a target");
         let reply = peer.allocate(MAX_MESSAGE_BYTES as u64, Access::empty()).expect("memory");

@@ -1,0 +1,102 @@
+//! The ledger that outlives the machine: lines of a file or device, read back after the power came again.
+//!
+//! `issue N` stands before batch N is posted, `ack N` after its acknowledgement; numbers ascend. A line that a cut left
+//! without its end says nothing.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::Write,
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
+};
+
+use anyhow::{Context, Result, ensure};
+use rustix::fs::OFlags;
+
+/// A ledger being written.
+#[derive(Debug)]
+pub(super) struct Diary(File);
+
+impl Diary {
+    /// Opens a file, which is made where it is missing, or a character device such as a serial port.
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        let flags = OFlags::SYNC | OFlags::NOCTTY;
+        let file = OpenOptions::new().append(true).create(true).custom_flags(flags.bits().cast_signed()).open(path);
+        Ok(Self(file.with_context(|| format!("cannot write the ledger {}", path.display()))?))
+    }
+
+    pub(super) fn issue(&mut self, batch: u64) -> Result<()> {
+        self.line(&format!("issue {batch}\n"))
+    }
+
+    pub(super) fn acknowledge(&mut self, batch: u64) -> Result<()> {
+        self.line(&format!("ack {batch}\n"))
+    }
+
+    fn line(&mut self, line: &str) -> Result<()> {
+        self.0.write_all(line.as_bytes()).context("cannot write to the ledger")
+    }
+}
+
+/// What a ledger says: how many batches, counted from batch 0, were issued and acknowledged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Told {
+    pub(super) issued: u64,
+    pub(super) acked: u64,
+}
+
+impl Told {
+    pub(super) fn read(path: &Path) -> Result<Self> {
+        let bytes = std::fs::read(path).with_context(|| format!("cannot read the ledger {}", path.display()))?;
+        Self::parse(&bytes).with_context(|| format!("{} is not the ledger of one `pmof soak write`", path.display()))
+    }
+
+    fn parse(bytes: &[u8]) -> Result<Self> {
+        let mut told = Self::default();
+        let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        for line in String::from_utf8_lossy(&bytes[..whole]).lines() {
+            // Serial ports turn "\n" into "\r\n".
+            let (word, number) = line.trim_end().split_once(' ').with_context(|| format!("line {line:?}"))?;
+            let number: u64 = number.parse().with_context(|| format!("line {line:?}"))?;
+            let count = match word {
+                "issue" => &mut told.issued,
+                "ack" => &mut told.acked,
+                _ => anyhow::bail!("line {line:?}"),
+            };
+            ensure!(number == *count, "line {line:?} where {word} {count} was due");
+            *count += 1;
+            ensure!(told.acked <= told.issued, "line {line:?} before its issue");
+        }
+        Ok(told)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_but_for_a_line_that_was_cut() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("ledger");
+        let mut diary = Diary::open(&path).unwrap();
+        for batch in 0..12 {
+            diary.issue(batch).unwrap();
+            if batch < 11 {
+                diary.acknowledge(batch).unwrap();
+            }
+        }
+        assert_eq!(Told::read(&path).unwrap(), Told { issued: 12, acked: 11 });
+        std::fs::write(&path, b"issue 0\r\nack 0\r\nissue 1\nack 1").unwrap();
+        assert_eq!(Told::read(&path).unwrap(), Told { issued: 2, acked: 1 });
+        std::fs::write(&path, b"").unwrap();
+        assert_eq!(Told::read(&path).unwrap(), Told::default());
+    }
+
+    #[test]
+    fn what_no_writer_wrote_is_refused() {
+        for wrong in ["ack 0\n", "issue 0\nissue 2\n", "issue 0\nack 0\nack 0\n", "hello\n", "issue x\n", "done 0\n"] {
+            assert!(Told::parse(wrong.as_bytes()).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! The local openings that a pool's connections go through: one a transport and device, with one queue for all.
+
+use std::net::IpAddr;
+
+use pmof_access::{Address, CompletionQueue, ConnectError, Peer, QueueOptions, Transport};
+
+use crate::ReplicaError;
+
+#[derive(Debug)]
+pub(crate) struct Peers {
+    options: QueueOptions,
+    queue: Option<CompletionQueue>,
+    opened: Vec<(Peer, Option<IpAddr>)>,
+}
+
+impl Peers {
+    pub(crate) fn new(options: QueueOptions) -> Self {
+        Self { options, queue: None, opened: Vec::new() }
+    }
+
+    /// The peer that leads to a target, and the queue of all.
+    pub(crate) fn towards(
+        &mut self,
+        address: &Address,
+        source: Option<IpAddr>,
+    ) -> Result<(Peer, CompletionQueue), ReplicaError> {
+        let peer = self.peer(address, source)?;
+        let queue = if let Some(queue) = &self.queue {
+            queue.clone()
+        } else {
+            let made = peer.completion_queue(self.options).map_err(ConnectError::from)?;
+            self.queue.insert(made).clone()
+        };
+        Ok((peer, queue))
+    }
+
+    fn peer(&mut self, address: &Address, source: Option<IpAddr>) -> Result<Peer, ReplicaError> {
+        let transport = address.transport;
+        if transport != Transport::Verbs
+            && let Some((peer, _)) = self.opened.iter().find(|(peer, _)| peer.transport() == Some(transport))
+        {
+            return Ok(peer.clone());
+        }
+        let peer = Peer::towards(address, source)?;
+        let same = |(other, from): &&(Peer, Option<IpAddr>)| {
+            other.transport() == peer.transport() && other.device_name() == peer.device_name() && *from == source
+        };
+        if let Some((known, _)) = self.opened.iter().find(same) {
+            return Ok(known.clone());
+        }
+        self.opened.push((peer.clone(), source));
+        Ok(peer)
+    }
+}
