@@ -1,6 +1,6 @@
 //! Counts of tests, read from what the runners print.
 
-use std::ops::AddAssign;
+use std::{fmt, ops::AddAssign};
 
 /// How many tests, or suites, came out how.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,6 +14,12 @@ impl Counts {
     pub(crate) const ONE_PASSED: Self = Self { passed: 1, failed: 0, skipped: 0 };
     pub(crate) const ONE_FAILED: Self = Self { passed: 0, failed: 1, skipped: 0 };
     pub(crate) const ONE_SKIPPED: Self = Self { passed: 0, failed: 0, skipped: 1 };
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(to, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
+    }
 }
 
 impl AddAssign for Counts {
@@ -31,6 +37,8 @@ pub(crate) enum Runner {
     Nextest,
     /// Closes each test binary with a `test result:` line.
     Libtest,
+    /// Closes with a line that is the counts and nothing else, as xtask itself does.
+    Closing,
 }
 
 impl Runner {
@@ -40,6 +48,7 @@ impl Runner {
         match self {
             Self::Nextest => nextest_counts(line.trim_start().strip_prefix("Summary [")?),
             Self::Libtest => libtest_counts(line.strip_prefix("test result: ")?),
+            Self::Closing => closing_counts(&line),
         }
     }
 }
@@ -72,6 +81,15 @@ fn nextest_counts(rest: &str) -> Option<Counts> {
         }
     }
     Some(known)
+}
+
+/// `23 passed, 0 failed, 0 skipped`
+fn closing_counts(line: &str) -> Option<Counts> {
+    let words: Vec<_> = line.split(", ").map(number_and_word).collect();
+    let [Some((passed, "passed")), Some((failed, "failed")), Some((skipped, "skipped"))] = words[..] else {
+        return None;
+    };
+    Some(Counts { passed, failed, skipped })
 }
 
 fn number_and_word(part: &str) -> Option<(u64, &str)> {
@@ -135,6 +153,15 @@ mod tests {
         assert_counts(Runner::Nextest, line, [2, 3, 2]);
         let line = "     Summary [   0.000s] 0 tests run: 0 passed, 0 skipped";
         assert_counts(Runner::Nextest, line, [0, 0, 0]);
+    }
+
+    #[test]
+    fn closing_lines() {
+        let counts = Counts { passed: 23, failed: 1, skipped: 4 };
+        assert_counts(Runner::Closing, &counts.to_string(), [23, 1, 4]);
+        for line in ["vm guest: 23 passed, 0 failed, 0 skipped in 9.0 s", "1 passed, 2 failed", "ok guest: a", ""] {
+            assert_eq!(Runner::Closing.counts_of_line(line), None, "{line}");
+        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The project's own chores: `cargo xtask test`.
+//! The project's own chores: `cargo xtask test`, `cargo xtask vm`.
 
 #![forbid(unsafe_code)]
 
@@ -10,6 +10,7 @@ use clap::{Parser, Subcommand};
 mod counts;
 mod run;
 mod suites;
+mod vm;
 
 /// The project's own chores.
 #[derive(Debug, Parser)]
@@ -30,10 +31,14 @@ enum Chore {
         #[arg(long)]
         quick: bool,
     },
+    /// Virtual machines with RDMA devices and persistent memory: see testbed/README.md
+    #[command(subcommand)]
+    Vm(Box<vm::Vm>),
 }
 
 fn main() -> Result<ExitCode> {
     match Cli::parse().chore {
         Chore::Test { quick } => run::run_all(quick),
+        Chore::Vm(vm) => vm.run(),
     }
 }

@@ -60,7 +60,7 @@ fn sum_up(outcomes: &[(&str, Outcome)], skips_fail: bool) -> (String, Counts) {
             }
         }
     }
-    lines.push(format!("{} passed, {} failed, {} skipped", total.passed, total.failed, total.skipped));
+    lines.push(total.to_string());
     (lines.join("\n"), total)
 }
 

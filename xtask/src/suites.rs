@@ -5,7 +5,7 @@ use std::{
     process::Command,
 };
 
-use crate::counts::Runner;
+use crate::{counts::Runner, vm};
 
 /// How a suite's outcome is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +38,8 @@ pub(crate) enum Need {
     CargoCommand(&'static str, &'static str),
     /// The release binary exists and has this command.
     PmofCommand(&'static str),
+    /// Virtual machines can be made and run.
+    TestBed,
 }
 
 /// The release binary, from the root of the workspace.
@@ -57,7 +59,7 @@ const BEFORE_TESTS: &[Suite] = &[
     },
     Suite {
         name: "lints",
-        command: &["cargo", "clippy", "--workspace", "--all-targets", "--", "-D", "warnings"],
+        command: &["cargo", "clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"],
         needs: Need::CargoCommand("clippy", "rustup component add clippy"),
         ..PLAIN
     },
@@ -100,6 +102,14 @@ const AFTER_TESTS: &[Suite] = &[
         needs: Need::PmofCommand("soak"),
         ..PLAIN
     },
+    Suite {
+        name: "vm",
+        command: &["cargo", "xtask", "vm", "test"],
+        counting: Counting::ByTest(Runner::Closing),
+        slow: true,
+        needs: Need::TestBed,
+        ..PLAIN
+    },
 ];
 
 /// All suites, with the best test runner that this machine has.
@@ -116,6 +126,7 @@ impl Suite {
         }
         match self.needs {
             Need::Nothing => None,
+            Need::TestBed => vm::missing(),
             Need::CargoCommand(name, mend) => {
                 (!succeeds("cargo", &[name, "--version"])).then(|| format!("no cargo {name} here: {mend}"))
             }

@@ -1,0 +1,191 @@
+//! The tests that need RDMA devices and persistent memory, run in one machine: those of the bindings, of the safe layer
+//! above them, and the conformance suite of the access layer on every medium.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::{machine::Machine, running::End, suites::Report, testbed::Testbed};
+use crate::counts::{Counts, Runner};
+
+/// Time for all of them on a busy machine.
+const TIMEOUT: Duration = Duration::from_mins(25);
+
+/// Cargo's profile for what runs under emulation.
+const PROFILE: &str = "guest";
+
+const PACKAGES: [&str; 3] = ["pmof-verbs-sys", "pmof-verbs", "pmof-access"];
+
+/// One run of a test binary: its name, what it is told by the environment, and which of its tests.
+struct Run {
+    what: &'static str,
+    package: &'static str,
+    target: &'static str,
+    environment: &'static str,
+    /// Put before the command: a checker, say.
+    under: &'static str,
+    tests: &'static str,
+}
+
+const PLAIN: Run =
+    Run { what: "", package: "pmof-access", target: "conformance_verbs", environment: "", under: "", tests: "" };
+
+/// Tests of the conformance suite that depend on what a region lies on.
+const OF_MEDIA: &str = "verbs::regions verbs::transfers verbs::flushing verbs::completions";
+
+const MEMCHECK: &str = "valgrind -q --leak-check=full --show-leak-kinds=definite,indirect \
+    --errors-for-leak-kinds=definite,indirect --suppressions=/host/bin/memcheck.supp --error-exitcode=9";
+
+const RUNS: &[Run] = &[
+    Run {
+        what: "bindings",
+        package: "pmof-verbs-sys",
+        target: "device",
+        environment: "PMOF_VERBS_DEVICE=rxe0",
+        ..PLAIN
+    },
+    Run { what: "safe layer", package: "pmof-verbs", target: "device", ..PLAIN },
+    Run {
+        what: "a thousand connections under memcheck",
+        package: "pmof-verbs",
+        target: "device",
+        environment: "PMOF_VERBS_CYCLES=1000",
+        under: MEMCHECK,
+        tests: "lifetimes::connections_come_and_go",
+    },
+    Run { what: "conformance, verbs, DRAM", ..PLAIN },
+    Run { what: "conformance, verbs, devdax", environment: "PMOF_MEDIUM=devdax", tests: OF_MEDIA, ..PLAIN },
+    Run { what: "conformance, verbs, fsdax", environment: "PMOF_MEDIUM=fsdax", tests: OF_MEDIA, ..PLAIN },
+    Run { what: "conformance, verbs, tmpfs", environment: "PMOF_MEDIUM=tmpfs", tests: OF_MEDIA, ..PLAIN },
+    Run { what: "shm on persistent memory", target: "shm", tests: "persistent_memory", ..PLAIN },
+];
+
+impl Run {
+    /// The file's name in the machine: targets of several packages have the same.
+    fn file_name(&self) -> String {
+        format!("{}-{}", self.package, self.target)
+    }
+}
+
+pub(super) fn run(testbed: &Testbed, report: &mut Report) -> Result<()> {
+    report.test("every structure is laid out as in the headers of rdma-core", layout(testbed));
+    let binaries = build(testbed.workspace())?;
+    let staged = testbed.run_directory()?;
+    let mut machine = Machine::new(testbed).show_output("").bring(&testbed.workspace().join(SUPPRESSIONS));
+    for run in RUNS {
+        let file = staged.path().join(run.file_name());
+        if !file.exists() {
+            let built = binaries.iter().find(|(name, _)| *name == run.file_name());
+            let (_, built) = built.with_context(|| format!("cargo built no test {}", run.file_name()))?;
+            std::fs::copy(built, &file).with_context(|| format!("copying {}", built.display()))?;
+            machine = machine.bring(&file);
+        }
+    }
+    let finished = machine.command(script()).start()?.wait(TIMEOUT)?;
+    let text = finished.text();
+    for (run, part) in RUNS.iter().zip(parts(&text)) {
+        let mut counts = Counts::default();
+        part.lines().filter_map(|line| Runner::Libtest.counts_of_line(line)).for_each(|found| counts += found);
+        let outcome = match part.lines().find_map(|line| line.strip_prefix(EXIT_MARK)) {
+            Some("0") => Ok(()),
+            Some(status) => Err(anyhow::anyhow!("it exited with {status}; see above")),
+            None => Err(anyhow::anyhow!("it did not end: {}", finished.explain())),
+        };
+        report.counted(run.what, counts, outcome);
+    }
+    ensure!(finished.end == End::Exited(0), "the machine: {}", finished.explain());
+    Ok(())
+}
+
+const SUPPRESSIONS: &str = "crates/pmof-verbs/tests/memcheck.supp";
+
+/// Stand before each run's output and before its exit status.
+const START_MARK: &str = "==== ";
+const EXIT_MARK: &str = "---- exit ";
+
+/// Runs all binaries, one after the other: they share devices, and some cut the wire.
+fn script() -> String {
+    let part = |run: &Run| {
+        let Run { what, environment, under, tests, .. } = run;
+        let file = run.file_name();
+        // A checker does not look for its program on the search path.
+        let program = if under.is_empty() { file } else { format!("/host/bin/{file}") };
+        format!(
+            "echo '{START_MARK}{what}'\n{environment} timeout -s KILL 600 {under} {program} --test-threads=1 {tests} 2>&1\n\
+             echo '{EXIT_MARK}'$?\n"
+        )
+    };
+    RUNS.iter().map(part).collect()
+}
+
+/// The output of each run.
+fn parts(output: &str) -> impl Iterator<Item = &str> {
+    output.split(START_MARK).skip(1)
+}
+
+/// Compares the bindings with the guest's headers, which know all operations; those of the host may be too old.
+fn layout(testbed: &Testbed) -> Result<()> {
+    let status = Command::new("cargo")
+        .args(["test", "--quiet", "--package", "pmof-verbs-sys", "--test", "layout"])
+        .env("PMOF_RDMA_HEADERS", testbed.sysroot()?.join("usr/include"))
+        .current_dir(testbed.workspace())
+        .status()
+        .context("starting cargo")?;
+    ensure!(status.success(), "cargo test --test layout: {status}");
+    Ok(())
+}
+
+/// Builds the tests; each has the name of its package and target.
+fn build(workspace: &Path) -> Result<Vec<(String, PathBuf)>> {
+    let mut found = Vec::new();
+    for package in PACKAGES {
+        let output = Command::new("cargo")
+            .args(["test", "--profile", PROFILE, "--no-run", "--features", "device-tests", "--package", package])
+            .args(["--tests", "--message-format", "json"])
+            .current_dir(workspace)
+            .stderr(std::process::Stdio::inherit())
+            .output()
+            .context("starting cargo")?;
+        ensure!(output.status.success(), "building the tests of {package}: {}", output.status);
+        let text = String::from_utf8_lossy(&output.stdout);
+        for file in text.lines().filter_map(executable) {
+            let stem = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            // Cargo adds a hash to the target's name.
+            let target = stem.rsplit_once('-').map_or(stem.as_str(), |(target, _)| target);
+            found.push((format!("{package}-{target}"), file));
+        }
+    }
+    Ok(found)
+}
+
+/// The program that a message of cargo names, if it names one.
+fn executable(message: &str) -> Option<PathBuf> {
+    let (_, rest) = message.split_once("\"executable\":\"")?;
+    Some(PathBuf::from(rest.split_once('"')?.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_names_of_programs_are_read() {
+        let message = r#"{"reason":"compiler-artifact","executable":"/t/deps/device-12ab","fresh":true}"#;
+        assert_eq!(executable(message), Some(PathBuf::from("/t/deps/device-12ab")));
+        assert_eq!(executable(r#"{"reason":"compiler-artifact","executable":null}"#), None);
+    }
+
+    #[test]
+    fn every_run_has_its_part_of_the_output() {
+        let script = script();
+        assert_eq!(script.matches(START_MARK).count(), RUNS.len());
+        let output = format!("{START_MARK}a\nrunning\n{EXIT_MARK}0\n{START_MARK}b\n{EXIT_MARK}101\n");
+        let parts: Vec<_> = parts(&output).collect();
+        assert_eq!(parts.len(), 2);
+        assert!(parts[1].contains("101"));
+    }
+}

@@ -1,0 +1,120 @@
+//! `cargo xtask vm test`: the suites that need machines.
+
+use std::{process::ExitCode, time::Instant};
+
+use anyhow::{Result, ensure};
+
+use super::{devices, guest_suite, pools, power_cuts, referees, testbed::Testbed};
+use crate::counts::Counts;
+
+/// One suite: a name, what it is about, and what runs it.
+struct Suite {
+    name: &'static str,
+    about: &'static str,
+    run: fn(&Testbed, &mut Report) -> Result<()>,
+}
+
+/// All suites, in the order in which they run.
+const SUITES: &[Suite] = &[
+    Suite {
+        name: "guest",
+        about: "the test bed itself: devices, media, exit codes, power cuts",
+        run: guest_suite::run,
+    },
+    Suite {
+        name: "devices",
+        about: "RDMA and persistent memory: the bindings, the safe layer, the conformance suite on every medium",
+        run: devices::run,
+    },
+    Suite {
+        name: "referees",
+        about: "the cache model, the lossy disk and the instruction counter",
+        run: referees::run,
+    },
+    Suite {
+        name: "pools",
+        about: "pools over verbs: receipts, refusals, the demo, CXL memory, no rdma-core",
+        run: pools::run,
+    },
+    Suite {
+        name: "power-cuts",
+        about: "power cuts in replicated write loads: every combination once, and loads that must lose",
+        run: power_cuts::run,
+    },
+];
+
+/// The outcomes of one suite, printed as they come.
+pub(super) struct Report {
+    suite: &'static str,
+    counts: Counts,
+    /// When the last outcome came.
+    last: Instant,
+}
+
+impl Report {
+    /// Counts one test; the outcome is its failure's reason. Its time is that since the test before.
+    pub(super) fn test(&mut self, name: &str, outcome: Result<()>) {
+        let seconds = self.last.elapsed().as_secs_f64();
+        self.last = Instant::now();
+        match outcome {
+            Ok(()) => {
+                self.counts += Counts::ONE_PASSED;
+                println!("ok {}: {name} ({seconds:.1} s)", self.suite);
+            }
+            Err(error) => {
+                self.counts += Counts::ONE_FAILED;
+                println!("FAILED {}: {name} ({seconds:.1} s): {error:#}", self.suite);
+            }
+        }
+    }
+}
+
+impl Report {
+    /// Counts the tests of one program that counts for itself; one failure at least where the program failed.
+    pub(super) fn counted(&mut self, name: &str, counts: Counts, outcome: Result<()>) {
+        let seconds = self.last.elapsed().as_secs_f64();
+        self.last = Instant::now();
+        self.counts += counts;
+        match outcome {
+            Ok(()) if counts.failed == 0 && counts.passed > 0 => {
+                println!("ok {}: {name}: {counts} ({seconds:.1} s)", self.suite);
+            }
+            outcome => {
+                if counts.failed == 0 {
+                    self.counts += Counts::ONE_FAILED;
+                }
+                let why =
+                    outcome.err().map_or_else(|| "no test ran, or one failed".to_owned(), |why| format!("{why:#}"));
+                println!("FAILED {}: {name}: {counts} ({seconds:.1} s): {why}", self.suite);
+            }
+        }
+    }
+}
+
+/// Runs all suites or one; the last line printed is that of the counts.
+pub(super) fn run(testbed: &Testbed, only: Option<&str>, list: bool) -> Result<ExitCode> {
+    if list {
+        for suite in SUITES {
+            println!("{}: {}", suite.name, suite.about);
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let chosen: Vec<_> = SUITES.iter().filter(|suite| only.is_none_or(|name| name == suite.name)).collect();
+    let names: Vec<_> = SUITES.iter().map(|suite| suite.name).collect();
+    ensure!(!chosen.is_empty(), "no suite {}; there are: {}", only.unwrap_or_default(), names.join(", "));
+    let mut total = Counts::default();
+    let mut lines = Vec::new();
+    for suite in chosen {
+        println!("== vm {}: {}", suite.name, suite.about);
+        let start = Instant::now();
+        let mut report = Report { suite: suite.name, counts: Counts::default(), last: Instant::now() };
+        if let Err(error) = (suite.run)(testbed, &mut report) {
+            report.test("to its end", Err(error));
+        }
+        let counts = report.counts;
+        lines.push(format!("vm {}: {} in {:.1} s", suite.name, counts, start.elapsed().as_secs_f64()));
+        total += counts;
+    }
+    println!("\n{}\n{total}", lines.join("\n"));
+    Ok(if total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
