@@ -132,6 +132,7 @@ impl Direct for VerbsWire {
         level: Durability,
         method: Method,
     ) -> Result<(), PostError> {
+        let is_software = self.is_software();
         let (Some(reach), Some(queues)) = (Reach::of(region), self.queues_mut()) else {
             return Err(gone("the device's queues are gone"));
         };
@@ -149,11 +150,14 @@ impl Direct for VerbsWire {
             Durability::PowerFailure => Placement::Persistent,
             _ => Placement::Global,
         };
-        for (offset, len_bytes) in before {
-            let part = Flight::FlushPart { ticket, offset: *offset, len_bytes: *len_bytes };
-            queues.send.push_bare(native_flush(reach.at(*offset), *len_bytes, placement), part);
+        // Soft-RoCE forgets the address of a FLUSH that it has to send again, and its peer refuses that; a whole region has
+        // none. The cost there is the same for what is only to be seen, not for what has to be written back.
+        let whole_region = is_software && placement == Placement::Global;
+        let flush = |offset, len_bytes| native_flush(reach.at(offset), len_bytes, placement, whole_region);
+        for &(offset, len_bytes) in before {
+            queues.send.push_bare(flush(offset, len_bytes), Flight::FlushPart { ticket, offset, len_bytes });
         }
-        queues.send.push_bare(native_flush(reach.at(offset), len_bytes, placement), last);
+        queues.send.push_bare(flush(offset, len_bytes), last);
         Ok(())
     }
 
@@ -185,9 +189,9 @@ impl VerbsWire {
     }
 }
 
-/// Flushes a range; one that is too long for a work request is flushed with the whole region.
-fn native_flush(at: RemoteAddress, len_bytes: u64, placement: Placement) -> WorkOperation<'static> {
-    let whole_region = len_bytes > u64::from(u32::MAX);
+/// Flushes a range, or the whole region: also where the range is too long for a work request.
+fn native_flush(at: RemoteAddress, len_bytes: u64, placement: Placement, whole_region: bool) -> WorkOperation<'static> {
+    let whole_region = whole_region || len_bytes > u64::from(u32::MAX);
     WorkOperation::Flush { at, len_bytes: len_bytes as u32, placement, whole_region }
 }
 

@@ -52,7 +52,8 @@ pub(super) enum ResultPlace {
 /// A work request that the device has not been handed yet.
 #[derive(Debug)]
 struct Queued {
-    fence: bool,
+    /// Number of the work request that it has to wait for, because that brings something back; 0 for none.
+    after: u64,
     task: Task,
 }
 
@@ -89,7 +90,7 @@ impl Bytes {
 
 impl Queued {
     #[inline]
-    fn request<'r>(&self, id: u64, signaled: bool, inline: &'r [u8]) -> WorkRequest<'r> {
+    fn request<'r>(&self, (id, signaled): (u64, bool), may_fence: bool, inline: &'r [u8]) -> WorkRequest<'r> {
         let operation = match self.task {
             Task::Write { to, bytes } => WorkOperation::Write { to, payload: bytes.payload(inline) },
             Task::Message { bytes, immediate } => {
@@ -97,7 +98,7 @@ impl Queued {
             }
             Task::Other(operation) => operation,
         };
-        WorkRequest { id, signaled, fence: self.fence, operation }
+        WorkRequest { id, signaled, fence: may_fence && self.after != 0, operation }
     }
 }
 
@@ -160,8 +161,13 @@ pub(super) struct SendQueue {
     unstaged: u64,
     scratch_bytes: u64,
     spare: Option<Arc<DeviceMemory>>,
-    /// Something was posted whose effect comes with its answer: what follows has to wait for that.
-    is_reading: bool,
+    /// Number of the last work request whose effect comes with its answer, where what follows has to wait for that; 0 for
+    /// none.
+    reading: u64,
+    /// Whether requests that wait for another are kept here until then, instead of leaving it to the device.
+    ///
+    /// Soft-RoCE stops for ever, without a word, if it has to send a fenced request again.
+    holds_fenced: bool,
 }
 
 /// Bytes on their way to the device.
@@ -199,7 +205,8 @@ impl SendQueue {
             unstaged: 0,
             scratch_bytes: 0,
             spare: None,
-            is_reading: false,
+            reading: 0,
+            holds_fenced: domain.device().capabilities().is_software,
         })
     }
 
@@ -209,6 +216,20 @@ impl SendQueue {
 
     pub(super) fn is_idle(&self) -> bool {
         self.under_way == 0
+    }
+
+    /// Work requests posted and not done.
+    pub(super) fn under_way(&self) -> usize {
+        self.under_way
+    }
+
+    /// Bytes that they move; messages are not counted.
+    pub(super) fn under_way_bytes(&self) -> u64 {
+        let bytes = |entry: &InFlight| match entry.flight {
+            Flight::Direct { len_bytes, .. } | Flight::FlushPart { len_bytes, .. } => entry.count * len_bytes,
+            Flight::Stream | Flight::Service => 0,
+        };
+        self.in_flight.iter().map(bytes).sum()
     }
 
     /// Whether there is room for one more work request with so many bytes, and for `reserve` requests after it.
@@ -225,36 +246,44 @@ impl SendQueue {
 
     /// Queues a write; it goes out with the next [`submit`](Self::submit).
     pub(super) fn push_write(&mut self, to: RemoteAddress, flight: Flight, staged: Staged) {
-        let fence = std::mem::take(&mut self.is_reading);
-        self.push(Task::Write { to, bytes: staged.bytes }, fence, flight, staged);
+        let after = std::mem::take(&mut self.reading);
+        self.push(Task::Write { to, bytes: staged.bytes }, after, flight, staged);
     }
 
     /// Queues a message.
     pub(super) fn push_message(&mut self, immediate: u32, flight: Flight, staged: Staged) {
-        let fence = std::mem::take(&mut self.is_reading);
-        self.push(Task::Message { bytes: staged.bytes, immediate }, fence, flight, staged);
+        let after = std::mem::take(&mut self.reading);
+        self.push(Task::Message { bytes: staged.bytes, immediate }, after, flight, staged);
     }
 
     /// Queues a read into registered memory.
     pub(super) fn push_read(&mut self, from: RemoteAddress, into: Sge, flight: Flight, staged: Staged) {
-        self.is_reading = true;
-        self.push(Task::Other(WorkOperation::Read { from, into }), false, flight, staged);
+        self.push(Task::Other(WorkOperation::Read { from, into }), 0, flight, staged);
+        self.reading = self.last();
     }
 
     /// A read whose bytes nobody looks at: nothing waits for it.
     pub(super) fn push_read_back(&mut self, from: RemoteAddress, into: Sge, flight: Flight) {
-        self.push(Task::Other(WorkOperation::Read { from, into }), false, flight, Staged::nothing());
+        self.push(Task::Other(WorkOperation::Read { from, into }), 0, flight, Staged::nothing());
     }
 
     /// Queues an operation without bytes of this side, but for a number that comes back.
     pub(super) fn push_bare(&mut self, operation: WorkOperation<'static>, flight: Flight) {
-        let fence = self.is_reading;
-        self.is_reading = matches!(operation, WorkOperation::CompareAndSwap { .. } | WorkOperation::FetchAndAdd { .. });
-        self.push(Task::Other(operation), fence, flight, Staged::nothing());
+        let after = std::mem::take(&mut self.reading);
+        let brings_back = matches!(operation, WorkOperation::CompareAndSwap { .. } | WorkOperation::FetchAndAdd { .. });
+        self.push(Task::Other(operation), after, flight, Staged::nothing());
+        if brings_back {
+            self.reading = self.last();
+        }
     }
 
-    fn push(&mut self, task: Task, fence: bool, flight: Flight, staged: Staged) {
-        self.requests.push(Queued { fence, task });
+    /// Number of the work request that was queued last.
+    fn last(&self) -> u64 {
+        self.first + self.under_way as u64 - 1
+    }
+
+    fn push(&mut self, task: Task, after: u64, flight: Flight, staged: Staged) {
+        self.requests.push(Queued { after, task });
         let Staged { keep, scratch, .. } = staged;
         self.in_flight.push_back(InFlight { count: 1, flight, staged_end: self.staged, keep, scratch });
         self.under_way += 1;
@@ -270,7 +299,7 @@ impl SendQueue {
         data: &Data<'_>,
         reserve: usize,
     ) -> bool {
-        if self.is_reading || self.under_way + reserve >= self.depth {
+        if self.reading != 0 || self.under_way + reserve >= self.depth {
             return false;
         }
         let inline_max_bytes = self.inline_max_bytes;
@@ -282,7 +311,7 @@ impl SendQueue {
             },
             _ => return false,
         };
-        self.requests.push(Queued { fence: false, task: Task::Write { to, bytes } });
+        self.requests.push(Queued { after: 0, task: Task::Write { to, bytes } });
         let flight = Flight::Direct { ticket, offset, len_bytes: data.len_bytes(), result: ResultPlace::None };
         let staged_end = self.staged;
         if !self.in_flight.back_mut().is_some_and(|back| back.join(&flight, staged_end, keep)) {
@@ -294,20 +323,31 @@ impl SendQueue {
 
     /// Hands over all that was queued, with one doorbell; the completion of the last one vouches for all.
     pub(super) fn submit(&mut self, queue_pair: &mut QueuePair) -> Result<(), PostFailure> {
-        if self.requests.is_empty() {
+        let ready = self.ready();
+        if ready == 0 {
             return Ok(());
         }
-        let last = self.first + self.under_way as u64 - 1;
-        let first = last + 1 - self.requests.len() as u64;
+        let first = self.last() + 1 - self.requests.len() as u64;
+        let last = first + ready as u64 - 1;
         let mut id = first;
-        let posted = queue_pair.post(self.requests.iter().map(|queued| {
-            let request = queued.request(id, id == last, &self.inline);
+        let posted = queue_pair.post(self.requests[..ready].iter().map(|queued| {
+            let request = queued.request((id, id == last), !self.holds_fenced, &self.inline);
             id += 1;
             request
         }));
-        self.requests.clear();
-        self.inline.clear();
+        self.requests.drain(..ready);
+        if self.requests.is_empty() {
+            self.inline.clear();
+        }
         posted
+    }
+
+    /// How many of the queued requests the device may be handed.
+    #[inline]
+    fn ready(&self) -> usize {
+        let waits = |queued: &Queued| queued.after >= self.first;
+        let held = self.holds_fenced.then(|| self.requests.iter().position(waits)).flatten();
+        held.unwrap_or(self.requests.len())
     }
 
     /// Copies bytes to where the device finds them.
@@ -425,6 +465,7 @@ impl SendQueue {
 
     /// Forgets everything: the device has stopped.
     pub(super) fn clear(&mut self) {
+        self.reading = 0;
         self.requests.clear();
         self.inline.clear();
         self.in_flight.clear();

@@ -35,6 +35,11 @@ const CREDIT_RESERVE: u32 = 1;
 /// How many probes fit into the time after which a silent peer counts as lost.
 const PROBES_PER_LOSS: u32 = 3;
 
+/// How many times the loss timeout, and the time that its bytes need at this rate, a device may work on what was posted
+/// without completing anything.
+const STUCK_LOSSES: u32 = 2;
+const LEAST_BYTES_PER_SECOND: u64 = 1 << 20;
+
 /// Code for 0.64 ms: the time after which a sender tries again that found no receive.
 const RECEIVER_NOT_READY_CODE: u8 = 12;
 
@@ -193,6 +198,10 @@ impl VerbsWire {
 
     pub(super) fn has_atomics(&self) -> bool {
         self.opened.device.capabilities().atomics
+    }
+
+    pub(super) fn is_software(&self) -> bool {
+        self.opened.device.capabilities().is_software
     }
 
     pub(super) fn is_broken(&self) -> bool {
@@ -383,6 +392,18 @@ impl VerbsWire {
         io::Error::new(io::ErrorKind::ConnectionAborted, why)
     }
 
+    /// A device fails what it cannot carry out, within the loss timeout. One that does neither has stopped.
+    fn check_stuck(&mut self, silent: Duration) -> io::Result<()> {
+        let send = &self.queues.send;
+        let time_for_bytes = Duration::from_secs(send.under_way_bytes() / LEAST_BYTES_PER_SECOND);
+        if send.is_idle() || silent <= STUCK_LOSSES * self.loss_timeout + time_for_bytes {
+            return Ok(());
+        }
+        self.is_broken = true;
+        let why = format!("this side's device completes nothing: {} posted, silent for {silent:.1?}", send.under_way());
+        Err(io::Error::new(io::ErrorKind::TimedOut, why))
+    }
+
     /// Messages that the other side has room for.
     fn credit(&self) -> u32 {
         u32::from(self.room.receives).saturating_sub(self.sent.wrapping_sub(self.credited))
@@ -522,6 +543,10 @@ impl Wire for VerbsWire {
         if self.heard {
             self.heard = false;
             self.heard_at = now;
+        }
+        let silent = now.saturating_sub(self.heard_at);
+        if silent > STUCK_LOSSES * self.loss_timeout && !self.is_broken && self.manager.is_standing() {
+            self.check_stuck(silent)?;
         }
         let due = self.heard_at.saturating_add(self.loss_timeout / PROBES_PER_LOSS);
         if !self.manager.is_standing() || self.is_broken || self.is_closing {

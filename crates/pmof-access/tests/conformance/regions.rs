@@ -139,7 +139,11 @@ pub(crate) fn bounds_are_checked_when_posting<F: Fabric>() {
 }
 
 pub(crate) fn the_target_checks_bounds_itself<F: Fabric>() {
-    for (index, _) in RIGHTS.into_iter().enumerate() {
+    for (index, right) in RIGHTS.into_iter().enumerate() {
+        if !F::SERVED_BY_CPU && right.contains(Access::FLUSH_VISIBLE) {
+            // Making visible changes nothing and tells nothing: some devices are asked to do it for the whole region.
+            continue;
+        }
         for offset in [LEN_BYTES - 7, LEN_BYTES, HUGE - 16] {
             let offset = if matches!(index, 3 | 5 | 6) { offset.next_multiple_of(8) } else { offset };
             let fabric = F::new();

@@ -186,6 +186,30 @@ fn a_cut_cable_is_noticed_even_where_nobody_does_anything() {
     assert!(matches!(pair.initiator.event(), ConnectionEvent::Lost(_)));
 }
 
+/// A write that follows a read waits for it, also where the device has to send one of them again.
+#[test]
+fn a_wire_that_loses_packets_keeps_the_order() {
+    const PART_BYTES: u64 = 128 << 10;
+    const ROUNDS: u64 = 60;
+    let fabric = Verbs::new();
+    let pair = fabric.pair();
+    let (memory, remote) = region(&pair.target.peer, PART_BYTES, Access::all());
+    let (local, _) = region(&pair.initiator.peer, ROUNDS * PART_BYTES, Access::empty());
+    wire_loses("1%");
+    let connection = &pair.initiator.connection;
+    for round in 0..ROUNDS {
+        connection.write(&remote, 0, &pattern(PART_BYTES as usize, round)).unwrap();
+        connection.read(&remote, 0, local.slice(round * PART_BYTES..(round + 1) * PART_BYTES).unwrap()).unwrap();
+    }
+    let flushed = connection.flush(&remote, .., Durability::Visible).unwrap();
+    assert!(matches!(pair.initiator.done(flushed), Outcome::Flushed(_)));
+    for round in 0..ROUNDS {
+        let read = content(&local, round * PART_BYTES, PART_BYTES as usize);
+        assert!(read == pattern(PART_BYTES as usize, round), "read {round}");
+    }
+    assert_eq!(content(&memory, 0, PART_BYTES as usize), pattern(PART_BYTES as usize, ROUNDS - 1));
+}
+
 #[test]
 fn what_cannot_be_opened_says_why() {
     let open = |device| Peer::open_verbs(&VerbsOptions { device, ..VerbsOptions::default() }).unwrap_err().to_string();

@@ -23,7 +23,7 @@ use super::{
 
 /// Boots and loads take seconds; these are for hosts that do much else.
 const BOOT: Duration = Duration::from_mins(3);
-const FIRST_ACKNOWLEDGEMENT: Duration = Duration::from_mins(1);
+const FIRST_ACKNOWLEDGEMENT: Duration = Duration::from_secs(75);
 
 /// A load runs at most this long after its first acknowledgement, in milliseconds.
 const CUT_WITHIN_MS: u64 = 1500;
@@ -33,6 +33,11 @@ const POOL_BYTES: u32 = 1 << 20;
 
 /// Where the ledger of the cut before lies in the guest.
 const LEDGER: &str = "previous.ledger";
+
+/// Tells what every thread of pmof does, where the machine has not been cut long after a load began.
+const WATCH: &str = "{ sleep 50; tail -n 2 /run/target?; for thread in /proc/[0-9]*/task/*; do
+    case $(cat $thread/comm) in pmof*)
+        echo \"$thread $(cat $thread/comm) $(cat $thread/wchan) $(cut -d ' ' -f 1-4 $thread/syscall)\"; esac; done; }";
 
 /// What the scripts print when the load begins, and where it ends by itself.
 const BEGINS: &str = "the load begins";
@@ -200,6 +205,7 @@ impl Load {
                  tries=$((tries + 1)); [ $tries -le 1200 ] || {{ cat /run/target?; exit 1; }}; sleep 0.05
              done
              echo '{BEGINS}'
+             {WATCH} &
              pmof soak write {} {create} --durability {durability} --ledger $PMOF_PORT_LEDGER --seed {seed} {more}
              echo \"{ENDED} with $?\"; cat /run/target?; exit 1\n",
             self.places.len(),
@@ -372,7 +378,11 @@ fn await_load(running: &mut Running<'_>, ledger: &Path) -> Result<()> {
         }
         let output = || String::from_utf8_lossy(&running.output()).into_owned();
         ensure!(!output().contains(ENDED), "the load failed: {}", output());
-        ensure!(Instant::now() < deadline, "nothing was acknowledged in {FIRST_ACKNOWLEDGEMENT:?}: {}", output());
+        ensure!(
+            Instant::now() < deadline,
+            "batch 0 was not acknowledged in {FIRST_ACKNOWLEDGEMENT:?}; the ledger: {told:?}; the output: {}",
+            output()
+        );
         thread::sleep(Duration::from_millis(2));
     }
 }
