@@ -161,7 +161,8 @@ impl Connection {
     ///
     /// The connection is locked meanwhile; polling its queue does not move it on.
     pub fn batch(&self) -> Batch<'_> {
-        Batch { connection: self, core: self.link.lock(), signal: Signal::Always, context: 0, held: false }
+        let core = self.link.lock();
+        Batch { connection: self, core, signal: Signal::Always, context: 0, held: false, is_clear: false }
     }
 
     /// Posts one write of at most 1 GiB at `offset` (bytes) of the region.
@@ -237,6 +238,10 @@ impl Connection {
 
     /// Hands over what finished while posting, and has the wire watched for what is left to send.
     fn settle(&self, core: &mut LinkCore) {
+        if core.is_quiet_device() {
+            // Its operations finish later, and the device tells of that.
+            return;
+        }
         let driver = &self.queue.shared.driver;
         let ended = core.endpoint.ended().is_some();
         if ended {
@@ -270,6 +275,8 @@ pub struct Batch<'c> {
     context: u64,
     /// What was posted may wait for the next batch.
     held: bool,
+    /// The last operation was a write that waited for nothing, so the next one need not either.
+    is_clear: bool,
 }
 
 impl Batch<'_> {
@@ -382,7 +389,8 @@ impl Batch<'_> {
         let data = Data::from(from);
         to.check(Access::WRITE, "remote writes", offset, data.len_bytes())?;
         if immediate.is_none()
-            && let Some(ticket) = self.core.write_straight((to, offset), &data, self.signal, self.context)
+            && let Some(ticket) =
+                self.core.write_straight((to, offset), &data, (self.signal, self.context), &mut self.is_clear)
         {
             return Ok(ticket);
         }
@@ -391,6 +399,7 @@ impl Batch<'_> {
 
     #[expect(clippy::needless_pass_by_value, reason = "every caller makes the request for this call")]
     fn post(&mut self, request: Request<'_>) -> Result<Ticket, PostError> {
+        self.is_clear = false;
         if self.core.has_lane() {
             return self.core.post_to_lane(&request, self.signal, self.context);
         }

@@ -1,7 +1,7 @@
 //! Drives the connections of one queue or listener: moves their bytes, tells them the time, parks when nothing moves.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::VecDeque,
     os::fd::{AsFd, OwnedFd},
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
@@ -55,7 +55,8 @@ struct Polled {
 
 #[derive(Debug, Default)]
 struct Links {
-    by_id: BTreeMap<u64, Arc<Link>>,
+    /// In the order of their numbers.
+    all: Vec<Arc<Link>>,
     /// Of them, where there are too many to look at all of them: those that epoll does not report.
     polled: Vec<Polled>,
     ticked_at: Duration,
@@ -66,6 +67,8 @@ pub(crate) struct Driver {
     pub(crate) clock: Clock,
     poller: Option<Arc<Poller>>,
     links: Mutex<Links>,
+    /// Hint: the only one of them is a device's.
+    has_lone_device: AtomicBool,
     ready: Mutex<VecDeque<Completion>>,
     /// Connections whose messages may take a receive that was posted while they were locked.
     woken: Mutex<Vec<Arc<Link>>>,
@@ -99,13 +102,8 @@ fn poll_again(polled: &mut Vec<Polled>, link: &Arc<Link>) {
 }
 
 impl Links {
-    fn forget(&mut self, closed: &[u64]) {
-        for id in closed {
-            self.by_id.remove(id);
-        }
-        if !closed.is_empty() {
-            self.polled.retain(|polled| !closed.contains(&polled.link.id));
-        }
+    fn place_of(&self, id: u64) -> Result<usize, usize> {
+        self.all.binary_search_by_key(&id, |link| link.id)
     }
 }
 
@@ -119,6 +117,7 @@ impl Driver {
             clock: clock.clone(),
             poller,
             links: Mutex::default(),
+            has_lone_device: AtomicBool::new(false),
             ready: Mutex::default(),
             woken: Mutex::default(),
             has_woken: AtomicBool::new(false),
@@ -132,6 +131,24 @@ impl Driver {
             network.add_driver(&driver);
         }
         Ok(driver)
+    }
+
+    /// True if the only connection is a device's: its [`rest`](Self::rest) looks at it before the sleep.
+    pub(crate) fn has_lone_device(&self) -> bool {
+        self.has_lone_device.load(Ordering::Relaxed) && !self.has_woken.load(Ordering::SeqCst)
+    }
+
+    fn note_lone_device(&self, links: &Links) {
+        let is_lone_device = matches!(&links.all[..], [link] if link.announces_on_demand);
+        self.has_lone_device.store(is_lone_device, Ordering::Relaxed);
+    }
+
+    fn forget(&self, links: &mut Links, closed: &[u64]) {
+        if !closed.is_empty() {
+            links.all.retain(|link| !closed.contains(&link.id));
+            links.polled.retain(|polled| !closed.contains(&polled.link.id));
+            self.note_lone_device(links);
+        }
     }
 
     pub(crate) fn poller(&self) -> Option<&Arc<Poller>> {
@@ -158,7 +175,10 @@ impl Driver {
 
     fn insert(&self, link: &Arc<Link>) {
         let mut links = self.lock_links();
-        links.by_id.insert(link.id, Arc::clone(link));
+        if let Err(place) = links.place_of(link.id) {
+            links.all.insert(place, Arc::clone(link));
+        }
+        self.note_lone_device(&links);
         if link.announces_on_demand {
             links.polled.push(Polled { link: Arc::clone(link), idle_turns: 0 });
         }
@@ -180,7 +200,7 @@ impl Driver {
 
     /// Gives up the connection that was added first.
     pub(crate) fn remove_oldest(&self) {
-        let oldest = self.lock_links().by_id.keys().next().copied();
+        let oldest = self.lock_links().all.first().map(|link| link.id);
         if let Some(id) = oldest {
             self.remove(id);
         }
@@ -189,7 +209,9 @@ impl Driver {
     /// Gives a connection up, for another driver.
     pub(crate) fn remove(&self, id: u64) -> Option<Arc<Link>> {
         let mut links = self.lock_links();
-        let link = links.by_id.remove(&id)?;
+        let place = links.place_of(id).ok()?;
+        let link = links.all.remove(place);
+        self.note_lone_device(&links);
         links.polled.retain(|polled| polled.link.id != id);
         drop(links);
         link.lock().unwatch();
@@ -198,12 +220,12 @@ impl Driver {
 
     /// Connections there are.
     pub(crate) fn len(&self) -> usize {
-        self.lock_links().by_id.len()
+        self.lock_links().all.len()
     }
 
     /// True if connections that epoll does not report are not looked at (or if that is not known just now).
     pub(crate) fn asks_epoll(&self) -> bool {
-        self.links.try_lock().map_or(true, |links| links.by_id.len() > DIRECT_MAX)
+        self.links.try_lock().map_or(true, |links| links.all.len() > DIRECT_MAX)
     }
 
     /// True if finished operations are known that nobody has taken.
@@ -320,12 +342,12 @@ impl Driver {
         let Ok(mut links) = self.links.try_lock() else { return moved };
         let mut closed = Vec::new();
         match &self.poller {
-            Some(poller) if links.by_id.len() > DIRECT_MAX => moved |= self.drive_many(poller, &mut links, &mut closed),
+            Some(poller) if links.all.len() > DIRECT_MAX => moved |= self.drive_many(poller, &mut links, &mut closed),
             _ => {
                 // A lone connection is tried several times: what it waits for is seen sooner than after a whole turn.
-                let tries = if links.by_id.len() == 1 { lone_tries } else { 1 };
+                let tries = if links.all.len() == 1 { lone_tries } else { 1 };
                 for _ in 0..tries {
-                    for link in links.by_id.values() {
+                    for link in &links.all {
                         moved |= self.drive_link(link, &mut closed);
                     }
                     if moved {
@@ -334,7 +356,7 @@ impl Driver {
                 }
             }
         }
-        links.forget(&closed);
+        self.forget(&mut links, &closed);
         if now.saturating_sub(links.ticked_at) >= TICK_PERIOD {
             moved |= self.tick(&mut links).1;
         }
@@ -396,10 +418,10 @@ impl Driver {
             return true;
         }
         let Ok(mut links) = self.links.try_lock() else { return true };
-        let Links { by_id, polled, .. } = &mut *links;
+        let Links { all, polled, .. } = &mut *links;
         let mut happened = false;
         // Every one is armed, whatever the first of them says: only those that are can be trusted to wake a sleeper.
-        for link in by_id.values().filter(|link| link.announces_on_demand) {
+        for link in all.iter().filter(|link| link.announces_on_demand) {
             if link.try_lock().is_none_or(|mut core| core.arm()) {
                 happened = true;
                 // What it took in makes no event any more.
@@ -446,7 +468,7 @@ impl Driver {
         links.ticked_at = now;
         let (mut due, mut changed) = (None, false);
         let mut closed = Vec::new();
-        for link in links.by_id.values() {
+        for link in &links.all {
             let Some(mut core) = link.try_lock() else { continue };
             let (link_due, link_changed) = core.tick(now);
             if link_changed {
@@ -458,16 +480,17 @@ impl Driver {
                 closed.push(link.id);
             }
         }
-        links.forget(&closed);
+        self.forget(links, &closed);
         (due, changed)
     }
 
     /// Drives the connections that epoll reports, and those that it knows nothing of.
     fn drive_many(&self, poller: &Poller, links: &mut Links, closed: &mut Vec<u64>) -> bool {
-        let Links { by_id, polled, .. } = links;
+        let Links { all, polled, .. } = links;
         let mut moved = false;
         poller.ready(|id| {
-            let Some(link) = by_id.get(&id) else { return };
+            let Ok(place) = all.binary_search_by_key(&id, |link| link.id) else { return };
+            let link = &all[place];
             moved |= self.drive_link(link, closed);
             if link.announces_on_demand {
                 poll_again(polled, link);

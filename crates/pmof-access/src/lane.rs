@@ -179,12 +179,13 @@ impl Lane {
         through: &mut Through<'_>,
         (to, offset): (&RemoteRegion, u64),
         data: &Data<'_>,
-        signal: Signal,
-        context: u64,
+        (signal, context): (Signal, u64),
+        is_clear: &mut bool,
     ) -> Option<Ticket> {
         let (agreed, len_bytes) = (through.endpoint.agreed(), data.len_bytes());
         let has_place = self.outstanding() < agreed.send_queue as usize;
-        if !self.is_clear(through.endpoint) || !has_place || len_bytes > agreed.payload_max_bytes {
+        *is_clear = *is_clear || self.is_clear(through.endpoint);
+        if !*is_clear || !has_place || len_bytes > agreed.payload_max_bytes {
             return None;
         }
         let ticket = self.last + 1;
@@ -253,6 +254,11 @@ impl Lane {
     fn is_clear(&self, endpoint: &Endpoint) -> bool {
         let waits = !self.deferred.is_empty() || !self.streamed.is_empty();
         !waits && endpoint.is_established() && !endpoint.is_stalled() && endpoint.output_waiting_bytes() == 0
+    }
+
+    /// True if only a device can bring news: nothing waits for anything else.
+    pub(crate) fn is_calm(&self, endpoint: &Endpoint) -> bool {
+        self.deferred.is_empty() && endpoint.is_quiet()
     }
 
     fn check(&self, through: &mut Through<'_>, request: &Request<'_>, is_clear: bool) -> Result<(), PostError> {

@@ -63,6 +63,8 @@ pub(crate) struct LinkCore {
     wire: Option<Box<dyn Wire>>,
     /// Keeps the order where the wire has a direct way to the other side's memory.
     lane: Option<Lane>,
+    /// The wire is a device's.
+    is_device: bool,
     /// The only method of flush that the application wants, if it wants one.
     forced: Option<Method>,
     phase: Phase,
@@ -95,6 +97,7 @@ impl Link {
             endpoint,
             wire: Some(wire),
             lane,
+            is_device: announces_on_demand,
             forced: None,
             phase: Phase::Open,
             loss_timeout,
@@ -170,8 +173,20 @@ impl LinkCore {
         moved
     }
 
+    /// True on a standing connection of a device where nothing is to be said, told or heard: all there can be is
+    /// operations under way.
+    pub(crate) fn is_quiet_device(&self) -> bool {
+        let is_quiet =
+            self.is_device && self.phase == Phase::Open && self.endpoint.is_quiet() && self.events.is_empty();
+        is_quiet && self.wire.as_ref().is_some_and(|wire| !wire.may_have_input())
+    }
+
     /// Sends what waits, as far as the socket takes it.
     pub(crate) fn flush_output(&mut self) -> bool {
+        if self.is_quiet_device() {
+            self.wire.as_mut().into_iter().for_each(|wire| wire.submit());
+            return false;
+        }
         let mut gathers = false;
         let moved = self.send_views(&mut gathers);
         if let Some(wire) = &mut self.wire {
@@ -199,6 +214,9 @@ impl LinkCore {
 
     /// Where there are two drivers: whatever moved, those who wait on the other one look for themselves.
     pub(crate) fn tell_both(&self) {
+        if self.drivers.is_none() {
+            return;
+        }
         for driver in self.drivers().into_iter().flatten().flatten() {
             driver.tell();
         }
@@ -271,15 +289,17 @@ impl LinkCore {
     }
 
     /// The short cut for a write of checked rights and bounds. `None`: it has to be posted the long way.
+    ///
+    /// `is_clear`: nothing but such writes was posted since the last one went this way and the connection was locked.
     pub(crate) fn write_straight(
         &mut self,
         to: (&RemoteRegion, u64),
         data: &Data<'_>,
-        signal: Signal,
-        context: u64,
+        told: (Signal, u64),
+        is_clear: &mut bool,
     ) -> Option<Ticket> {
         let (lane, mut through) = self.lane_and_rest()?;
-        lane.write_straight(&mut through, to, data, signal, context)
+        lane.write_straight(&mut through, to, data, told, is_clear)
     }
 
     /// Operations posted whose outcome is not known.
@@ -314,6 +334,8 @@ impl LinkCore {
 
     /// Makes sure that whatever happens next ends a sleep on the poller. True: something happened already.
     pub(crate) fn arm(&mut self) -> bool {
+        // What was held back goes out before a sleep.
+        self.flush_output();
         self.wire.as_mut().is_some_and(|wire| wire.arm())
     }
 
@@ -441,6 +463,10 @@ impl LinkCore {
 
     /// Changes what the wire is watched for, after output was queued or sent.
     pub(crate) fn update_interest(&mut self) {
+        if self.is_device && self.phase == Phase::Open {
+            // As it was from the beginning.
+            return;
+        }
         let wanted = self.wanted_interest();
         if let (Some((poller, id, interest)), Some(wire)) = (&mut self.watched, &self.wire)
             && *interest != wanted
@@ -467,7 +493,7 @@ impl LinkCore {
     fn wanted_interest(&self) -> Interest {
         match self.phase {
             // A device tells of room to send in the same way as of input.
-            Phase::Open if self.has_lane() && !self.is_local() => Interest { input: true, output: false },
+            Phase::Open if self.is_device => Interest { input: true, output: false },
             Phase::Open => Interest { input: self.endpoint.wants_input(), output: self.blocked },
             Phase::Draining { .. } => Interest { input: true, output: false },
             Phase::Closed => Interest { input: false, output: false },
@@ -476,6 +502,10 @@ impl LinkCore {
 
     fn drive_open(&mut self, now: &impl Fn() -> Duration) -> bool {
         let has_progressed = self.has_lane() && self.progress();
+        if self.is_quiet_device() {
+            self.flush_output();
+            return has_progressed;
+        }
         // Progress was taken in already: only what is sent and received from here on leaves more to do.
         let mut moved = self.flush_output();
         let mut unanswered_bytes = 0;
@@ -526,6 +556,7 @@ impl LinkCore {
     fn progress(&mut self) -> bool {
         let Some(wire) = &mut self.wire else { return false };
         match wire.progress() {
+            Ok(false) if self.is_device && self.lane.as_ref().is_some_and(|lane| lane.is_calm(&self.endpoint)) => false,
             Ok(moved) => moved | self.advance_lane(),
             Err(error) => {
                 self.wire_failed(error);

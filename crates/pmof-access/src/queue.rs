@@ -204,11 +204,15 @@ impl CompletionQueue {
         }
         let mut now = driver.now();
         let deadline = now.saturating_add(timeout);
-        let lone_tries = if sleeps_at_once(self.shared.waiting) { 1 } else { LONE_TRIES };
+        let sleeps_at_once = sleeps_at_once(self.shared.waiting);
+        let lone_tries = if sleeps_at_once { 1 } else { LONE_TRIES };
+        // Who goes to sleep looks at such a connection just before.
+        let mut rests_first = sleeps_at_once && driver.has_lone_device();
         let mut moved_at = now;
         let mut is_now = true;
         loop {
-            let moved = self.shared.thread.is_none() && driver.drive_at(now, lone_tries);
+            let looks = self.shared.thread.is_none() && !mem::take(&mut rests_first);
+            let moved = looks && driver.drive_at(now, lone_tries);
             // The clock is read only after that: an outcome does not wait for it.
             if let Some(found) = done() {
                 return Some(found);

@@ -148,6 +148,11 @@ impl ReceiveRing {
         self.consumed = self.consumed.wrapping_add(1);
     }
 
+    /// True if buffers wait to be posted anew.
+    pub(super) fn has_free(&self) -> bool {
+        !self.free.is_empty()
+    }
+
     /// Posts the buffers that are free.
     pub(super) fn post(&mut self, queue_pair: &mut QueuePair) -> io::Result<()> {
         if self.free.is_empty() {

@@ -214,6 +214,11 @@ impl SendQueue {
         self.inline_max_bytes = inline_max_bytes.min(INLINE_BYTES);
     }
 
+    /// True if something was not handed over yet.
+    pub(super) fn has_queued(&self) -> bool {
+        !self.requests.is_empty()
+    }
+
     pub(super) fn is_idle(&self) -> bool {
         self.under_way == 0
     }

@@ -493,7 +493,7 @@ impl Wire for VerbsWire {
             self.manager.disconnect();
             moved = true;
         }
-        Ok(moved)
+        Ok(moved || !self.finished.is_empty())
     }
 
     fn submit(&mut self) {
@@ -502,6 +502,9 @@ impl Wire for VerbsWire {
         }
         self.tell_credit();
         let Queues { send, receive, queue_pair: Some(queue_pair), .. } = &mut self.queues else { return };
+        if !send.has_queued() && !receive.has_free() {
+            return;
+        }
         // A failure here means that the queue pair is in error, which its completions tell with the reason.
         let _ = receive.post(queue_pair);
         if let Err(failure) = send.submit(queue_pair) {

@@ -80,6 +80,7 @@ impl Endpoint {
     }
 
     /// True while posted operations wait for the other side to have room for a message.
+    #[inline]
     pub fn is_stalled(&self) -> bool {
         !self.posted.stalled.is_empty()
     }

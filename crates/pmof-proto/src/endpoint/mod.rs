@@ -109,11 +109,22 @@ impl Endpoint {
     }
 
     /// True while operations may be posted.
+    #[inline]
     pub fn is_established(&self) -> bool {
-        self.state == State::Established
+        matches!(self.state, State::Established)
+    }
+
+    /// True on a standing connection with nothing to send, no outcome and no event to be taken.
+    #[inline]
+    pub fn is_quiet(&self) -> bool {
+        self.is_established()
+            && self.output_waiting_bytes() == 0
+            && self.completions.is_empty()
+            && self.events.is_empty()
     }
 
     /// Why the connection ended, if it has.
+    #[inline]
     pub fn ended(&self) -> Option<&ConnectionError> {
         match &self.state {
             State::Ended(why) => Some(why),
@@ -122,6 +133,7 @@ impl Endpoint {
     }
 
     /// What was agreed in the handshake.
+    #[inline]
     pub fn agreed(&self) -> Settings {
         self.agreed
     }
@@ -187,6 +199,7 @@ impl Endpoint {
     }
 
     /// Bytes queued for output and not yet sent.
+    #[inline]
     pub fn output_waiting_bytes(&self) -> usize {
         let (pushed, sent) = self.output.totals();
         (pushed - sent) as usize
@@ -212,11 +225,13 @@ impl Endpoint {
     }
 
     /// The next outcome.
+    #[inline]
     pub fn poll_completion(&mut self) -> Option<Completion> {
         self.completions.pop_front()
     }
 
     /// The next event.
+    #[inline]
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
