@@ -159,6 +159,17 @@ impl DeviceInfo {
         describe(String::new(), &unsafe { mem::zeroed() }, sys::IBV_TRANSPORT_UNKNOWN, Vec::new())
     }
 
+    /// True if messages and writes may carry a number. iWARP has no place for one (RFC 5040).
+    pub fn has_immediate(&self) -> bool {
+        self.transport != Transport::IWarp
+    }
+
+    /// True if the completion of a write or a message says only that this side's device has handed it over, not that it has
+    /// arrived: iWARP leaves the rest to TCP. The completion of a read says that everything before it has arrived.
+    pub fn completes_early(&self) -> bool {
+        self.transport == Transport::IWarp
+    }
+
     /// True if a port can be used.
     pub fn is_active(&self) -> bool {
         self.ports.iter().any(|port| port.state == PortState::Active)

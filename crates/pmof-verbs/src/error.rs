@@ -44,14 +44,6 @@ pub enum VerbsError {
     /// The connection has no queue pair, and it needs one by now.
     #[error("the connection identifier has no queue pair: create one before connecting or accepting")]
     NoQueuePair,
-    /// The provider cannot post what pmof posts.
-    #[error("the provider of {device} has no {operation}: update ibverbs-providers, or use another device")]
-    MissingOperation {
-        /// The device.
-        device: String,
-        /// What the provider lacks.
-        operation: &'static str,
-    },
     /// Two objects of different devices were put together.
     #[error("{what} belongs to another RDMA device than the rest: make all of them on one device")]
     OtherDevice {
@@ -228,7 +220,7 @@ impl RegisterError {
     }
 }
 
-/// Why a batch of work requests was not posted. Nothing of the batch was.
+/// Why a batch of work requests was not posted. Nothing of the batch was, except where [`PostFailure::Partial`] says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostFailure {
@@ -255,6 +247,36 @@ pub enum PostFailure {
         /// The number.
         errno: i32,
     },
+    /// `ibv_post_send` stopped inside the batch. The rest was not posted; of the first ones nobody knows unless they
+    /// complete: give the queue pair up.
+    #[error(
+        "posting stopped after {posted} requests of a batch: {}; close the connection, their outcome is unknown",
+        io::Error::from_raw_os_error(*errno)
+    )]
+    Partial {
+        /// How many requests may have been posted, at least 1.
+        posted: usize,
+        /// What the provider says of the next one: an `errno` value.
+        errno: i32,
+    },
+}
+
+impl PostFailure {
+    /// What the provider says of a batch of which nothing was posted.
+    #[cold]
+    pub(crate) fn of(errno: i32) -> Self {
+        match errno {
+            // Providers differ in which they say.
+            libc::ENOMEM | libc::ENOSPC => Self::QueueFull,
+            errno => Self::Provider { errno },
+        }
+    }
+
+    #[cold]
+    pub(crate) fn inline_too_long(len: usize, max_len: usize) -> Self {
+        let len_bytes = u32::try_from(len).unwrap_or(u32::MAX);
+        Self::InlineTooLong { len_bytes, max_bytes: max_len as u32 }
+    }
 }
 
 /// Why receives were not posted.
@@ -266,4 +288,16 @@ pub struct ReceiveFailure {
     pub posted: usize,
     /// What the provider says of the next one: an `errno` value, `ENOMEM` where the queue is full.
     pub errno: i32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_queue_is_told_from_other_failures() {
+        assert_eq!(PostFailure::of(libc::ENOMEM), PostFailure::QueueFull);
+        assert_eq!(PostFailure::of(libc::ENOSPC), PostFailure::QueueFull);
+        assert_eq!(PostFailure::of(libc::EINVAL), PostFailure::Provider { errno: libc::EINVAL });
+    }
 }

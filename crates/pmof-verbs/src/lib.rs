@@ -12,11 +12,13 @@
 //!   longer accepts: its request fails.
 //! - Handles may be dropped in any order and on any thread: each keeps what it needs.
 //!
-//! Posting and polling neither allocate nor lock.
+//! Posting and polling neither allocate nor lock; where a provider has no extended queue pairs, posting a batch longer than
+//! all before it allocates.
 
 mod address;
 mod async_event;
 mod capabilities;
+mod classic;
 mod cm;
 mod cm_event;
 mod completion;

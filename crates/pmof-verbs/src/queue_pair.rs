@@ -6,15 +6,17 @@ use pmof_verbs_sys as sys;
 
 use crate::{
     CmId, CompletionQueue, DeviceInfo, Operation, Payload, PostFailure, ProtectionDomain, Receive, ReceiveFailure,
-    SharedReceiveQueue, VerbsError, WorkRequest, cm::Identifier, receive::post_chained,
+    SharedReceiveQueue, VerbsError, WorkRequest,
+    classic::{Chain, Limits},
+    cm::Identifier,
+    receive::post_chained,
 };
 
 /// What every queue pair does.
-const BASE: u64 = sys::IBV_QP_EX_WITH_RDMA_WRITE as u64
-    | sys::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM as u64
-    | sys::IBV_QP_EX_WITH_SEND as u64
-    | sys::IBV_QP_EX_WITH_SEND_WITH_IMM as u64
-    | sys::IBV_QP_EX_WITH_RDMA_READ as u64;
+const BASE: u64 =
+    sys::IBV_QP_EX_WITH_RDMA_WRITE as u64 | sys::IBV_QP_EX_WITH_SEND as u64 | sys::IBV_QP_EX_WITH_RDMA_READ as u64;
+/// What it does besides on all networks but iWARP.
+const IMMEDIATE: u64 = sys::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM as u64 | sys::IBV_QP_EX_WITH_SEND_WITH_IMM as u64;
 const ATOMICS: u64 = sys::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP as u64 | sys::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD as u64;
 const FLUSH: u64 = sys::IBV_QP_EX_WITH_FLUSH as u64;
 const ATOMIC_WRITE: u64 = sys::IBV_QP_EX_WITH_ATOMIC_WRITE as u64;
@@ -40,6 +42,9 @@ pub struct QueuePairOptions {
     pub flush: bool,
     /// Atomic write is wanted.
     pub atomic_write: bool,
+    /// Post with `ibv_post_send` also where the provider has extended queue pairs, to compare the two. There is no flush and
+    /// no atomic write then.
+    pub classic: bool,
 }
 
 /// Where a queue pair stands.
@@ -60,9 +65,17 @@ pub enum QueuePairState {
     Other,
 }
 
+/// How requests reach the provider; decided when the queue pair is made.
+enum Posting {
+    /// Request by request with `ibv_wr_*`.
+    Extended(NonNull<sys::ibv_qp_ex>),
+    /// As a list, with `ibv_post_send`.
+    Classic(Chain),
+}
+
 /// A reliable connected queue pair on a [`CmId`]. Keeps everything that it uses.
 pub struct QueuePair {
-    extended: NonNull<sys::ibv_qp_ex>,
+    posting: Posting,
     raw: NonNull<sys::ibv_qp>,
     available: u64,
     inline_max: u32,
@@ -80,7 +93,11 @@ unsafe impl Sync for QueuePair {}
 
 impl CmId {
     /// Makes the queue pair of this connection, once it has a device. Where the device lacks the flush, the atomic write
-    /// or the inline bytes that are wanted, it is made without; ask the queue pair.
+    /// or the inline bytes that are wanted, it is made without; ask the queue pair. Where its provider lacks extended queue
+    /// pairs, requests are posted with `ibv_post_send`.
+    ///
+    /// # Errors
+    /// What the device says where it is asked for least.
     pub fn create_queue_pair(
         &self,
         domain: &ProtectionDomain,
@@ -96,22 +113,22 @@ impl CmId {
         if let Some((_, what)) = of_others.into_iter().chain(of_srq).find(|(other, _)| !device.is_same(other)) {
             return Err(VerbsError::OtherDevice { what });
         }
-        let mut first_error = None;
-        let wanted = (options.flush, options.atomic_write);
-        for (operations, inline_bytes) in attempts(wanted, options.inline_bytes, device.capabilities()) {
+        let mut last_error = VerbsError::NotBound;
+        for (operations, inline_bytes) in attempts(options, device.capabilities()) {
             match self.try_create(domain, options, operations, inline_bytes) {
                 Ok(queue_pair) => return Ok(queue_pair),
-                Err(error) => first_error = first_error.or(Some(error)),
+                Err(error) => last_error = error,
             }
         }
-        Err(first_error.unwrap_or(VerbsError::NotBound))
+        Err(last_error)
     }
 
+    /// `operations`: those of an extended queue pair, or none for a classic one.
     fn try_create(
         &self,
         domain: &ProtectionDomain,
         options: &QueuePairOptions,
-        operations: u64,
+        operations: Option<u64>,
         inline_bytes: u32,
     ) -> Result<QueuePair, VerbsError> {
         let id = self.identifier();
@@ -130,9 +147,12 @@ impl CmId {
             max_inline_data: inline_bytes,
         };
         attributes.qp_type = sys::IBV_QPT_RC;
-        attributes.comp_mask = sys::IBV_QP_INIT_ATTR_PD | sys::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+        attributes.comp_mask = sys::IBV_QP_INIT_ATTR_PD;
         attributes.pd = domain.raw();
-        attributes.send_ops_flags = operations;
+        if let Some(operations) = operations {
+            attributes.comp_mask |= sys::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+            attributes.send_ops_flags = operations;
+        }
         let made = id.locked(|raw| {
             // SAFETY: the identifier is alive, and so is what the attributes name, all of the identifier's device.
             let result = unsafe { (id.verbs().rdma_create_qp_ex)(raw, &raw mut attributes) };
@@ -140,26 +160,16 @@ impl CmId {
             (result == 0).then(|| unsafe { NonNull::new((*raw).qp) }).flatten().ok_or_else(io::Error::last_os_error)
         });
         let raw = made.map_err(|error| VerbsError::call("rdma_create_qp_ex", domain.device().name(), error))?;
-        let destroy = || {
+        // SAFETY: the queue pair is alive and was made with these operations.
+        let found = unsafe { posting(id.verbs(), raw, operations, domain.device().capabilities()) };
+        let Some((posting, available)) = found else {
             // SAFETY: the identifier has the queue pair that was made above, of which there is no other handle.
             id.locked(|raw| unsafe { (id.verbs().rdma_destroy_qp)(raw) });
-        };
-        let missing = |operation| VerbsError::MissingOperation { device: domain.device().name().into(), operation };
-        // SAFETY: the queue pair is alive.
-        let Some(extended) = NonNull::new(unsafe { (id.verbs().ibv_qp_to_qp_ex)(raw.as_ptr()) }) else {
-            destroy();
-            return Err(missing("extended queue pair"));
-        };
-        // SAFETY: the queue pair was made with these operations.
-        let available = match unsafe { sys::available_send_ops(extended.as_ptr(), operations) } {
-            Ok(available) if available & BASE == BASE => available,
-            answer => {
-                destroy();
-                return Err(missing(answer.map_or_else(|error| error.op, |_| "write, read or send")));
-            }
+            let error = io::Error::from_raw_os_error(libc::EOPNOTSUPP);
+            return Err(VerbsError::call("ibv_qp_to_qp_ex", domain.device().name(), error));
         };
         Ok(QueuePair {
-            extended,
+            posting,
             raw,
             available,
             inline_max: attributes.cap.max_inline_data,
@@ -173,15 +183,52 @@ impl CmId {
     }
 }
 
-/// What to ask the device for, the best first: operations, and inline bytes. `wanted` is flush and atomic write.
-fn attempts(wanted: (bool, bool), inline_bytes: u32, has: &DeviceInfo) -> Vec<(u64, u32)> {
-    let base = if has.atomics { BASE | ATOMICS } else { BASE };
+/// How a queue pair that was made with these operations is posted to, and which it has; `None` where the provider lacks one
+/// that was accepted.
+///
+/// # Safety
+///
+/// The queue pair is alive and was made with `operations`.
+unsafe fn posting(
+    verbs: &sys::Verbs,
+    raw: NonNull<sys::ibv_qp>,
+    operations: Option<u64>,
+    has: &DeviceInfo,
+) -> Option<(Posting, u64)> {
+    let Some(operations) = operations else {
+        return Some((Posting::Classic(Chain::default()), base(has) | if has.atomics { ATOMICS } else { 0 }));
+    };
+    // SAFETY: the caller's promise.
+    let extended = NonNull::new(unsafe { (verbs.ibv_qp_to_qp_ex)(raw.as_ptr()) })?;
+    // SAFETY: the caller's promise.
+    let available = unsafe { sys::available_send_ops(extended.as_ptr(), operations) }.ok()?;
+    (available & base(has) == base(has)).then_some((Posting::Extended(extended), available))
+}
+
+/// What every queue pair of a device does.
+fn base(has: &DeviceInfo) -> u64 {
+    if has.has_immediate() { BASE | IMMEDIATE } else { BASE }
+}
+
+/// What to ask the device for, the best first: operations of an extended queue pair or none for a classic one, and inline
+/// bytes.
+fn attempts(options: &QueuePairOptions, has: &DeviceInfo) -> Vec<(Option<u64>, u32)> {
+    attempts_of((options.flush, options.atomic_write, options.classic), options.inline_bytes, has)
+}
+
+/// `wanted` is flush, atomic write, and classic posting alone.
+fn attempts_of(wanted: (bool, bool, bool), inline_bytes: u32, has: &DeviceInfo) -> Vec<(Option<u64>, u32)> {
+    let base = base(has);
+    let more = if has.atomics { base | ATOMICS } else { base };
     let has_flush = has.native_flush_global || has.native_flush_persistent;
     let flush = if wanted.0 && has_flush { FLUSH } else { 0 };
     let atomic_write = if wanted.1 && has.atomic_write { ATOMIC_WRITE } else { 0 };
-    let mut attempts: Vec<_> = [base | flush | atomic_write, base, BASE]
+    let mut attempts: Vec<_> = [more | flush | atomic_write, more, base]
         .into_iter()
-        .flat_map(|operations| [(operations, inline_bytes), (operations, 0)])
+        .filter(|_| !wanted.2)
+        .flat_map(|operations| [(Some(operations), inline_bytes), (Some(operations), 0)])
+        // Providers of this kind have less room: soft-iWARP 80 bytes.
+        .chain([(None, inline_bytes), (None, inline_bytes / 2), (None, 0)])
         .collect();
     let mut tried = HashSet::new();
     attempts.retain(|attempt| tried.insert(*attempt));
@@ -189,9 +236,13 @@ fn attempts(wanted: (bool, bool), inline_bytes: u32, has: &DeviceInfo) -> Vec<(u
 }
 
 impl QueuePair {
-    /// Posts the requests, in order, with one doorbell: all of them or, on an error, none.
+    /// Posts the requests, in order, with one doorbell.
     ///
     /// The connection is established. At most as many requests may be under way as the queue pair was made for.
+    ///
+    /// # Errors
+    /// None of the requests was posted; but with [`PostFailure::Partial`], which only queue pairs give that are not
+    /// [extended](Self::is_extended), the first ones may have been.
     #[inline]
     pub fn post<'r>(
         &mut self,
@@ -199,13 +250,16 @@ impl QueuePair {
     ) -> Result<(), PostFailure> {
         let mut requests = requests.into_iter();
         let Some(mut request) = requests.next() else { return Ok(()) };
-        let qp = self.extended.as_ptr();
+        let &Posting::Extended(extended) = &self.posting else {
+            return self.post_classic(request, requests);
+        };
+        let qp = extended.as_ptr();
         // SAFETY: the queue pair is alive, its operations were asked for, and no batch is begun: every call of this
         // function ends its own.
         unsafe { sys::ibv_wr_start(qp) };
         loop {
             // SAFETY: a batch is begun.
-            if let Err(failure) = unsafe { self.build(request.borrow()) } {
+            if let Err(failure) = unsafe { self.build(qp, request.borrow()) } {
                 // SAFETY: a batch is begun.
                 unsafe { sys::ibv_wr_abort(qp) };
                 return Err(failure);
@@ -219,8 +273,31 @@ impl QueuePair {
         // which no references are formed.
         match unsafe { sys::ibv_wr_complete(qp) } {
             0 => Ok(()),
-            errno => Err(post_failed(errno)),
+            errno => Err(PostFailure::of(errno)),
         }
+    }
+
+    #[inline(never)]
+    fn post_classic<'r, R: Borrow<WorkRequest<'r>>>(
+        &mut self,
+        first: R,
+        rest: impl Iterator<Item = R>,
+    ) -> Result<(), PostFailure> {
+        let limits = Limits {
+            has_immediate: self.has_immediate(),
+            has_atomics: self.has_atomics(),
+            inline_max_len: self.inline_max_len(),
+        };
+        let Posting::Classic(chain) = &mut self.posting else { return Ok(()) };
+        chain.clear();
+        chain.add(first.borrow(), limits)?;
+        for request in rest {
+            chain.add(request.borrow(), limits)?;
+        }
+        // SAFETY: the queue pair is alive; the list and its ranges can be read during the call, and so can inline bytes, which
+        // are borrowed for longer. Memory that is registered is a medium's, which outlives its registration, and of which no
+        // references are formed.
+        chain.post(|first, bad| unsafe { sys::ibv_post_send(self.raw.as_ptr(), first, bad) })
     }
 
     /// Posts receives, in order. `EINVAL` where the queue pair has a shared receive queue.
@@ -238,6 +315,17 @@ impl QueuePair {
     #[inline]
     pub fn number(&self) -> u32 {
         self.number
+    }
+
+    /// True if requests are posted with `ibv_wr_*`, false if with `ibv_post_send`.
+    pub fn is_extended(&self) -> bool {
+        matches!(self.posting, Posting::Extended(_))
+    }
+
+    /// True if it posts [`Operation::SendWithImmediate`] and [`Operation::WriteWithImmediate`].
+    #[inline]
+    pub fn has_immediate(&self) -> bool {
+        self.available & IMMEDIATE == IMMEDIATE
     }
 
     /// True if it posts [`Operation::Flush`].
@@ -333,10 +421,9 @@ impl QueuePair {
     ///
     /// # Safety
     ///
-    /// A batch is begun.
+    /// A batch is begun on `qp`, the extended part of this queue pair.
     #[inline]
-    unsafe fn build(&self, request: &WorkRequest<'_>) -> Result<(), PostFailure> {
-        let qp = self.extended.as_ptr();
+    unsafe fn build(&self, qp: *mut sys::ibv_qp_ex, request: &WorkRequest<'_>) -> Result<(), PostFailure> {
         let fence = if request.fence { sys::IBV_SEND_FENCE } else { 0 };
         let signaled = if request.signaled { sys::IBV_SEND_SIGNALED } else { 0 };
         // SAFETY: a batch is begun on the queue pair, which has the operations of `BASE`; the others are looked up.
@@ -347,12 +434,13 @@ impl QueuePair {
                 Operation::Write { to, payload } => {
                     (*qp).wr_flags |= payload_flags(payload);
                     sys::ibv_wr_rdma_write(qp, to.rkey, to.address);
-                    self.set_payload(payload)
+                    self.set_payload(qp, payload)
                 }
                 Operation::WriteWithImmediate { to, payload, immediate } => {
+                    self.check_has(IMMEDIATE, "write with immediate")?;
                     (*qp).wr_flags |= payload_flags(payload);
                     sys::ibv_wr_rdma_write_imm(qp, to.rkey, to.address, immediate.to_be());
-                    self.set_payload(payload)
+                    self.set_payload(qp, payload)
                 }
                 Operation::Read { from, into } => {
                     sys::ibv_wr_rdma_read(qp, from.rkey, from.address);
@@ -362,12 +450,13 @@ impl QueuePair {
                 Operation::Send { payload } => {
                     (*qp).wr_flags |= payload_flags(payload);
                     sys::ibv_wr_send(qp);
-                    self.set_payload(payload)
+                    self.set_payload(qp, payload)
                 }
                 Operation::SendWithImmediate { payload, immediate } => {
+                    self.check_has(IMMEDIATE, "send with immediate")?;
                     (*qp).wr_flags |= payload_flags(payload);
                     sys::ibv_wr_send_imm(qp, immediate.to_be());
-                    self.set_payload(payload)
+                    self.set_payload(qp, payload)
                 }
                 Operation::AtomicWrite { to, value } => {
                     self.check_has(ATOMIC_WRITE, "atomic write")?;
@@ -402,10 +491,9 @@ impl QueuePair {
 
     /// # Safety
     ///
-    /// A request that takes data was just begun.
+    /// A request that takes data was just begun on `qp`.
     #[inline]
-    unsafe fn set_payload(&self, payload: &Payload<'_>) -> Result<(), PostFailure> {
-        let qp = self.extended.as_ptr();
+    unsafe fn set_payload(&self, qp: *mut sys::ibv_qp_ex, payload: &Payload<'_>) -> Result<(), PostFailure> {
         // SAFETY: the caller's promise; inline bytes are copied by the call.
         unsafe {
             match payload {
@@ -415,7 +503,7 @@ impl QueuePair {
                 Payload::Inline(bytes) if bytes.len() <= self.inline_max_len() => {
                     sys::ibv_wr_set_inline_data(qp, bytes.as_ptr().cast(), bytes.len());
                 }
-                Payload::Inline(bytes) => return Err(self.inline_too_long(bytes.len())),
+                Payload::Inline(bytes) => return Err(PostFailure::inline_too_long(bytes.len(), self.inline_max_len())),
             }
         }
         Ok(())
@@ -431,12 +519,6 @@ impl QueuePair {
         (self.inline_max as usize).min(crate::INLINE_BYTES)
     }
 
-    #[cold]
-    fn inline_too_long(&self, len: usize) -> PostFailure {
-        let len_bytes = u32::try_from(len).unwrap_or(u32::MAX);
-        PostFailure::InlineTooLong { len_bytes, max_bytes: self.inline_max_len() as u32 }
-    }
-
     fn failed(&self, call: &'static str, errno: i32) -> VerbsError {
         VerbsError::call(call, self.domain.device().name(), io::Error::from_raw_os_error(errno))
     }
@@ -449,19 +531,11 @@ fn payload_flags(payload: &Payload<'_>) -> u32 {
     if matches!(payload, Payload::Inline(_)) { sys::IBV_SEND_INLINE } else { 0 }
 }
 
-#[cold]
-fn post_failed(errno: i32) -> PostFailure {
-    match errno {
-        // Providers differ in which they say.
-        libc::ENOMEM | libc::ENOSPC => PostFailure::QueueFull,
-        errno => PostFailure::Provider { errno },
-    }
-}
-
 impl fmt::Debug for QueuePair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("QueuePair")
             .field("number", &self.number)
+            .field("is_extended", &self.is_extended())
             .field("has_flush", &self.has_flush())
             .field("has_atomic_write", &self.has_atomic_write())
             .field("inline_max_bytes", &self.inline_max)
@@ -485,24 +559,31 @@ mod tests {
     #[test]
     fn less_is_asked_for_step_by_step() {
         let mut has = DeviceInfo::nothing();
-        assert_eq!(attempts((true, true), 64, &has), [(BASE, 64), (BASE, 0)]);
-        assert_eq!(attempts((true, true), 0, &has), [(BASE, 0)]);
+        let both = (true, true, false);
+        let base = BASE | IMMEDIATE;
+        let classic = [(None, 64), (None, 32), (None, 0)];
+        let expected = |extended: &[(u64, u32)]| -> Vec<_> {
+            extended.iter().map(|&(operations, inline)| (Some(operations), inline)).chain(classic).collect()
+        };
+        assert_eq!(attempts_of(both, 64, &has), expected(&[(base, 64), (base, 0)]));
+        assert_eq!(attempts_of(both, 0, &has), [(Some(base), 0), (None, 0)]);
+        assert_eq!(attempts_of((true, true, true), 64, &has), classic);
         has.atomics = true;
         has.native_flush_global = true;
-        let base = BASE | ATOMICS;
-        let flush = base | FLUSH;
-        let expected = [(flush, 64), (flush, 0), (base, 64), (base, 0), (BASE, 64), (BASE, 0)];
-        assert_eq!(attempts((true, true), 64, &has), expected);
-        assert_eq!(attempts((false, true), 64, &has), expected[2..]);
+        let more = base | ATOMICS;
+        let flush = more | FLUSH;
+        let all = [(flush, 64), (flush, 0), (more, 64), (more, 0), (base, 64), (base, 0)];
+        assert_eq!(attempts_of(both, 64, &has), expected(&all));
+        assert_eq!(attempts_of((false, true, false), 64, &has), expected(&all[2..]));
         has.atomic_write = true;
-        assert_eq!(attempts((true, true), 64, &has)[0].0, flush | ATOMIC_WRITE);
-        assert_eq!(attempts((false, true), 64, &has)[0].0, base | ATOMIC_WRITE);
+        assert_eq!(attempts_of(both, 64, &has)[0].0, Some(flush | ATOMIC_WRITE));
+        assert_eq!(attempts_of((false, true, false), 64, &has)[0].0, Some(more | ATOMIC_WRITE));
     }
 
     #[test]
-    fn a_full_queue_is_told_from_other_failures() {
-        assert_eq!(post_failed(libc::ENOMEM), PostFailure::QueueFull);
-        assert_eq!(post_failed(libc::ENOSPC), PostFailure::QueueFull);
-        assert_eq!(post_failed(libc::EINVAL), PostFailure::Provider { errno: libc::EINVAL });
+    fn iwarp_is_asked_for_no_immediate() {
+        let mut has = DeviceInfo::nothing();
+        has.transport = crate::Transport::IWarp;
+        assert!(attempts_of((true, true, false), 64, &has).iter().all(|(of, _)| of.is_none_or(|of| of == BASE)));
     }
 }

@@ -80,11 +80,20 @@ pub(crate) struct Setup {
     pub(crate) inline_bytes: u32,
     pub(crate) flush: bool,
     pub(crate) atomic_write: bool,
+    pub(crate) classic: bool,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { memory: None, access: all_access(), send_depth: 16, inline_bytes: 64, flush: true, atomic_write: true }
+        Self {
+            memory: None,
+            access: all_access(),
+            send_depth: 16,
+            inline_bytes: 64,
+            flush: true,
+            atomic_write: true,
+            classic: false,
+        }
     }
 }
 
@@ -117,6 +126,7 @@ impl End {
             max_sge: 1,
             flush: setup.flush,
             atomic_write: setup.atomic_write,
+            classic: setup.classic,
         };
         Self { device, domain, queue, region, memory, options }
     }
