@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use pmof_mem::{Durability, Mechanism, Medium};
 use pmof_proto::{Access, DirectAccess, LocalSlice};
-use pmof_verbs::{MemoryRegion, MrAccess, ProtectionDomain, Sge};
+use pmof_verbs::{MemoryRegion, MrAccess, ProtectionDomain, Sge, Transport};
 
 use super::Opened;
 use crate::RegisterError;
@@ -159,8 +159,11 @@ impl DeviceMemory {
     fn local(&self) -> Result<&MemoryRegion, &str> {
         let registered = self.local.get_or_init(|| {
             let register = |access| self.domain.register(Arc::clone(&self.memory), self.offset, self.len_bytes, access);
+            let mut access = MrAccess::LOCAL_WRITE;
+            // Over iWARP the answer to a read is written by the other side's device.
+            access.set(MrAccess::REMOTE_WRITE, self.domain.device().capabilities().transport == Transport::IWarp);
             // What cannot be registered for writing may still be a source.
-            register(MrAccess::LOCAL_WRITE).or_else(|_| register(MrAccess::empty())).map_err(|error| error.to_string())
+            register(access).or_else(|_| register(MrAccess::empty())).map_err(|error| error.to_string())
         });
         registered.as_ref().map_err(String::as_str)
     }

@@ -16,6 +16,7 @@ use pmof_verbs::{Device, ProtectionDomain, VerbsError};
 
 use crate::{RegisterError, SetupError};
 
+mod confirm;
 mod connect;
 mod direct;
 mod listen;

@@ -87,14 +87,22 @@ impl ReceiveRing {
         Ok(Self { memory, shared, arrived: VecDeque::new(), free, consumed: 0 })
     }
 
-    /// A message came. One without bytes only carries credit.
-    pub(super) fn arrive(&mut self, id: u64, len_bytes: u32) {
+    /// A message came, whose first `start` bytes are no part of the stream. One with nothing behind them only carries credit.
+    pub(super) fn arrive(&mut self, id: u64, start: u32, len_bytes: u32) {
         let buffer = (id & !RECEIVE_ID) as u32;
-        if len_bytes == 0 {
+        if len_bytes <= start {
             self.give_back(buffer);
         } else {
-            self.arrived.push_back(Arrived { buffer, start: 0, end: len_bytes.min(RECEIVE_BYTES) });
+            self.arrived.push_back(Arrived { buffer, start, end: len_bytes.min(RECEIVE_BYTES) });
         }
+    }
+
+    /// The number at the beginning of a message that came.
+    pub(super) fn number(&self, id: u64) -> io::Result<u32> {
+        let mut bytes = [0; 4];
+        let at = (id & !RECEIVE_ID) * u64::from(RECEIVE_BYTES);
+        self.memory.memory().read(at, &mut bytes).map_err(io::Error::other)?;
+        Ok(u32::from_le_bytes(bytes))
     }
 
     /// A receive came back unused, which only a shared one is posted again after.

@@ -10,7 +10,7 @@ use pmof_verbs::{
     WorkRequest,
 };
 
-use super::memory::DeviceMemory;
+use super::{confirm::Confirming, memory::DeviceMemory};
 use crate::{SetupError, request::Data};
 
 /// Staged bytes of one connection: small writes and messages until the device has taken them.
@@ -30,7 +30,7 @@ const SPARE_MAX_BYTES: u64 = 8 << 20;
 pub(super) enum Flight {
     /// Bytes of the message stream.
     Stream,
-    /// Asks whether the other side is still there, or tells it that there is room.
+    /// Asks whether the other side is still there or has all so far, or tells it that there is room.
     Service,
     /// One range of a flush that names more.
     FlushPart { ticket: u64, offset: u64, len_bytes: u64 },
@@ -61,7 +61,7 @@ struct Queued {
 #[derive(Debug)]
 enum Task {
     Write { to: RemoteAddress, bytes: Bytes },
-    Message { bytes: Bytes, immediate: u32 },
+    Message { bytes: Bytes, immediate: Option<u32> },
     Other(WorkOperation<'static>),
 }
 
@@ -89,13 +89,18 @@ impl Bytes {
 }
 
 impl Queued {
+    fn is_read(&self) -> bool {
+        matches!(self.task, Task::Other(WorkOperation::Read { .. }))
+    }
+
     #[inline]
     fn request<'r>(&self, (id, signaled): (u64, bool), may_fence: bool, inline: &'r [u8]) -> WorkRequest<'r> {
         let operation = match self.task {
             Task::Write { to, bytes } => WorkOperation::Write { to, payload: bytes.payload(inline) },
-            Task::Message { bytes, immediate } => {
+            Task::Message { bytes, immediate: Some(immediate) } => {
                 WorkOperation::SendWithImmediate { payload: bytes.payload(inline), immediate }
             }
+            Task::Message { bytes, immediate: None } => WorkOperation::Send { payload: bytes.payload(inline) },
             Task::Other(operation) => operation,
         };
         WorkRequest { id, signaled, fence: may_fence && self.after != 0, operation }
@@ -168,6 +173,8 @@ pub(super) struct SendQueue {
     ///
     /// Soft-RoCE stops for ever, without a word, if it has to send a fenced request again.
     holds_fenced: bool,
+    /// Where the device completes requests before they have arrived.
+    confirming: Option<Confirming>,
 }
 
 /// Bytes on their way to the device.
@@ -207,6 +214,7 @@ impl SendQueue {
             spare: None,
             reading: 0,
             holds_fenced: domain.device().capabilities().is_software,
+            confirming: domain.device().capabilities().completes_early().then(Confirming::default),
         })
     }
 
@@ -256,7 +264,7 @@ impl SendQueue {
     }
 
     /// Queues a message.
-    pub(super) fn push_message(&mut self, immediate: u32, flight: Flight, staged: Staged) {
+    pub(super) fn push_message(&mut self, immediate: Option<u32>, flight: Flight, staged: Staged) {
         let after = std::mem::take(&mut self.reading);
         self.push(Task::Message { bytes: staged.bytes, immediate }, after, flight, staged);
     }
@@ -270,6 +278,23 @@ impl SendQueue {
     /// A read whose bytes nobody looks at: nothing waits for it.
     pub(super) fn push_read_back(&mut self, from: RemoteAddress, into: Sge, flight: Flight) {
         self.push(Task::Other(WorkOperation::Read { from, into }), 0, flight, Staged::nothing());
+    }
+
+    /// Queues what the other side's device answers: a write of no bytes to nowhere, or a read where a write completes before
+    /// it has arrived.
+    pub(super) fn push_probe(&mut self) {
+        if self.confirming.is_some() {
+            self.push_read_of_nothing();
+        } else {
+            self.push_write(RemoteAddress { address: 0, rkey: 0 }, Flight::Service, Staged::nothing());
+        }
+    }
+
+    fn push_read_of_nothing(&mut self) {
+        let Ok(into) = self.staging.sge(0, 0) else { return };
+        // Nobody looks at key and address of such a read (RFC 5040), but some devices take a key of zero for their own.
+        let from = RemoteAddress { address: 0, rkey: 1 };
+        self.push(Task::Other(WorkOperation::Read { from, into }), 0, Flight::Service, Staged::nothing());
     }
 
     /// Queues an operation without bytes of this side, but for a number that comes back.
@@ -328,6 +353,9 @@ impl SendQueue {
 
     /// Hands over all that was queued, with one doorbell; the completion of the last one vouches for all.
     pub(super) fn submit(&mut self, queue_pair: &mut QueuePair) -> Result<(), PostFailure> {
+        if self.confirming.is_some() {
+            self.confirm();
+        }
         let ready = self.ready();
         if ready == 0 {
             return Ok(());
@@ -340,11 +368,37 @@ impl SendQueue {
             id += 1;
             request
         }));
+        if let Some(confirming) = &mut self.confirming
+            && self.requests[ready - 1].is_read()
+        {
+            confirming.posted(last);
+        }
         self.requests.drain(..ready);
         if self.requests.is_empty() {
             self.inline.clear();
         }
         posted
+    }
+
+    /// Has what is queued end in a read, where it reaches the other side's memory. What has to wait does so for a read, so
+    /// that what goes out before it ends in one already.
+    fn confirm(&mut self) {
+        let reaches_memory = |queued: &Queued| !matches!(queued.task, Task::Message { .. });
+        if self.ready() == self.requests.len()
+            && self.requests.last().is_some_and(|last| !last.is_read())
+            && self.requests.iter().any(reaches_memory)
+        {
+            self.push_read_of_nothing();
+        }
+    }
+
+    /// A work request is complete: the one through which all are done, 0 for none.
+    #[inline]
+    pub(super) fn completed(&mut self, id: u64, is_read: bool) -> u64 {
+        match &mut self.confirming {
+            None => id,
+            Some(confirming) => confirming.completed(id, is_read),
+        }
     }
 
     /// How many of the queued requests the device may be handed.
@@ -475,6 +529,9 @@ impl SendQueue {
         self.inline.clear();
         self.in_flight.clear();
         self.under_way = 0;
+        if let Some(confirming) = &mut self.confirming {
+            confirming.clear();
+        }
     }
 
     fn inline(&mut self, bytes: &[u8]) -> Bytes {

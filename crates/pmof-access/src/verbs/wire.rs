@@ -10,7 +10,7 @@ use std::{
 };
 
 use pmof_proto::{ConnectionError, InputPlace, OperationError, OutputView, Refusal};
-use pmof_verbs::{CmId, CompletionQueue, QueuePair, QueuePairOptions, RemoteAddress, Status, WorkCompletion};
+use pmof_verbs::{CmId, CompletionQueue, Opcode, QueuePair, QueuePairOptions, Status, WorkCompletion};
 
 use super::{
     Opened,
@@ -31,6 +31,9 @@ const COMPLETIONS_AT_ONCE: usize = 16;
 
 /// Messages that the other side must always be able to send although it has no credit for more: the credit itself.
 const CREDIT_RESERVE: u32 = 1;
+
+/// Bytes in front of each message where messages carry no immediate number: the credit.
+const CREDIT_BYTES: usize = 4;
 
 /// How many probes fit into the time after which a silent peer counts as lost.
 const PROBES_PER_LOSS: u32 = 3;
@@ -63,6 +66,10 @@ pub(crate) struct VerbsWire {
     queues: Queues,
     manager: Manager,
     send_depth: u32,
+    /// Bytes of credit in front of each message; 0 where it is the immediate number.
+    credit_bytes: usize,
+    /// The device completes requests before they have arrived: what it does not hear of fails late, if at all.
+    completes_early: bool,
     /// The next completion makes the queue's descriptor readable.
     is_armed: bool,
     /// Something may have come from the connection manager.
@@ -125,8 +132,11 @@ impl VerbsWire {
         loss_timeout: Duration,
         room: Greeting,
     ) -> Result<Self, SetupError> {
+        let capabilities = opened.device.capabilities();
+        // Each operation may have a read of its own behind it, to confirm it.
+        let each = if capabilities.completes_early() { 2 } else { 1 };
         // Some are still counted when their operations are known to be done.
-        let send_depth = send_queue + 2 * SERVICE_REQUESTS as u32;
+        let send_depth = (each * send_queue + 2 * SERVICE_REQUESTS as u32).min(capabilities.max_queue_pair_requests);
         let receives = opened.options.shared_receives.unwrap_or_default() + u32::from(RECEIVES);
         let completions = CompletionQueue::new(&opened.device, send_depth + receives, true)?;
         let queues = Queues {
@@ -140,6 +150,8 @@ impl VerbsWire {
             queues,
             manager,
             send_depth,
+            credit_bytes: if capabilities.has_immediate() { 0 } else { CREDIT_BYTES },
+            completes_early: capabilities.completes_early(),
             is_armed: false,
             looks_at_manager: true,
             finished: VecDeque::new(),
@@ -172,6 +184,7 @@ impl VerbsWire {
             max_sge: 1,
             flush: options.native_flush,
             atomic_write: options.atomic_write,
+            classic: false,
         };
         let mut queue_pair = self.manager.id().create_queue_pair(domain, &wanted).map_err(io_error)?;
         self.queues.send.set_inline_max(queue_pair.inline_max_bytes() as usize);
@@ -281,8 +294,10 @@ impl VerbsWire {
         if status != Status::Success {
             return self.failed(id, completion, status);
         }
-        self.heard = true;
-        while let Some(landed) = self.queues.send.land(id) {
+        let is_read = self.completes_early && completion.opcode() == Opcode::Read;
+        self.heard |= !self.completes_early || is_read;
+        let through = self.queues.send.completed(id, is_read);
+        while let Some(landed) = self.queues.send.land(through) {
             match landed {
                 Landed { flight: Flight::Direct { ticket, result: ResultPlace::None, .. }, scratch: None } => {
                     self.finish(ticket, DirectOutcome::Done);
@@ -331,6 +346,9 @@ impl VerbsWire {
         if self.is_broken {
             return Ok(());
         }
+        if self.completes_early {
+            return self.failed_early(status, completion);
+        }
         while let Some(landed) = self.queues.send.land(id - 1) {
             self.landed(landed);
         }
@@ -353,12 +371,55 @@ impl VerbsWire {
         if self.is_closing { Ok(()) } else { Err(io::Error::new(io::ErrorKind::ConnectionAborted, why)) }
     }
 
+    /// A work request failed over a network where only reads tell what has arrived: of nothing that is under way it is known
+    /// whether it did.
+    fn failed_early(&mut self, status: Status, completion: &WorkCompletion) -> io::Result<()> {
+        self.is_broken = true;
+        let why = match status {
+            Status::Flushed => {
+                "the queue pair is down: the other side's device refused an operation (key, right or range), \
+                                or the other side closed or was lost"
+                    .to_owned()
+            }
+            status => why_failed(status, completion),
+        };
+        if self.fail_oldest(&why) || self.is_closing {
+            return Ok(());
+        }
+        Err(io::Error::new(io::ErrorKind::ConnectionAborted, why))
+    }
+
+    /// Fails the oldest direct operation, if there is one: its outcome, and that of what was posted after it, is unknown.
+    fn fail_oldest(&mut self, why: &str) -> bool {
+        while let Some(landed) = self.queues.send.give_up_oldest() {
+            if let Flight::Direct { ticket, .. } = landed.flight {
+                let error = OperationError::ConnectionEnded(ConnectionError::Lost { why: why.to_owned() });
+                self.finished.push_back((ticket, DirectOutcome::Failed(error)));
+                return true;
+            }
+        }
+        false
+    }
+
+    /// What a message says of how many messages the other side has given back.
+    fn credit_in(&self, completion: &WorkCompletion) -> io::Result<u32> {
+        if self.credit_bytes == 0 {
+            return Ok(completion.imm().unwrap_or(self.credited));
+        }
+        if (completion.byte_len() as usize) < self.credit_bytes {
+            let what = "the other side sent a message that is too short for its credit";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+        }
+        self.queues.receive.number(completion.wr_id())
+    }
+
     fn received(&mut self, completion: &WorkCompletion, status: Status) -> io::Result<()> {
         if status == Status::Success {
             self.heard = true;
             self.manager.heard_from_peer();
-            self.queues.receive.arrive(completion.wr_id(), completion.byte_len());
-            let credited = completion.imm().unwrap_or(self.credited);
+            let credited = self.credit_in(completion);
+            self.queues.receive.arrive(completion.wr_id(), self.credit_bytes as u32, completion.byte_len());
+            let credited = credited.inspect_err(|_| self.is_broken = true)?;
             // A number that was never sent would make this side send without end.
             if credited.wrapping_sub(self.credited) > self.sent.wrapping_sub(self.credited) {
                 self.is_broken = true;
@@ -396,12 +457,25 @@ impl VerbsWire {
     fn check_stuck(&mut self, silent: Duration) -> io::Result<()> {
         let send = &self.queues.send;
         let time_for_bytes = Duration::from_secs(send.under_way_bytes() / LEAST_BYTES_PER_SECOND);
-        if send.is_idle() || silent <= STUCK_LOSSES * self.loss_timeout + time_for_bytes {
+        if send.is_idle() || silent <= self.stuck_after() + time_for_bytes {
             return Ok(());
         }
         self.is_broken = true;
-        let why = format!("this side's device completes nothing: {} posted, silent for {silent:.1?}", send.under_way());
+        let why = if self.completes_early {
+            format!(
+                "the other side's device answers nothing, silent for {silent:.1?}: its host lost power or was reset, or \
+                     the network is cut"
+            )
+        } else {
+            format!("this side's device completes nothing: {} posted, silent for {silent:.1?}", send.under_way())
+        };
         Err(io::Error::new(io::ErrorKind::TimedOut, why))
+    }
+
+    /// How long a silence means that something stopped.
+    fn stuck_after(&self) -> Duration {
+        // TCP goes on trying for many minutes, so that the device does not fail what it cannot carry out.
+        if self.completes_early { self.loss_timeout } else { STUCK_LOSSES * self.loss_timeout }
     }
 
     /// Messages that the other side has room for.
@@ -409,24 +483,42 @@ impl VerbsWire {
         u32::from(self.room.receives).saturating_sub(self.sent.wrapping_sub(self.credited))
     }
 
+    /// The first bytes of the next message, as many as go in front of it.
+    fn credit_to_tell(&self) -> [u8; CREDIT_BYTES] {
+        self.queues.receive.consumed.to_le_bytes()
+    }
+
     fn push_message(&mut self, staged: Staged, flight: Flight) {
         self.told = self.queues.receive.consumed;
         self.sent = self.sent.wrapping_add(1);
-        self.queues.send.push_message(self.told, flight, staged);
+        let immediate = (self.credit_bytes == 0).then_some(self.told);
+        self.queues.send.push_message(immediate, flight, staged);
     }
 
     /// Tells the other side that there is room, where it might wait for that.
     fn tell_credit(&mut self) {
         let untold = self.queues.receive.consumed.wrapping_sub(self.told);
-        if untold >= u32::from(RECEIVES) / 2 && self.credit() > 0 && self.manager.is_standing() {
+        if untold < u32::from(RECEIVES) / 2 || self.credit() == 0 || !self.manager.is_standing() {
+            return;
+        }
+        let front = self.credit_to_tell();
+        if self.credit_bytes == 0 {
             self.push_message(Staged::nothing(), Flight::Service);
+        } else if self.queues.send.has_room(CREDIT_BYTES as u64, 1)
+            && let Ok(staged) = self.queues.send.stage(&front)
+        {
+            self.push_message(staged, Flight::Service);
         }
     }
 
     fn probe(&mut self) {
         self.is_probing = true;
-        let nowhere = RemoteAddress { address: 0, rkey: 0 };
-        self.queues.send.push_write(nowhere, Flight::Service, Staged::nothing());
+        self.queues.send.push_probe();
+    }
+
+    /// Over iWARP the side that connected sends first (RFC 5044), so the other one does not ask before it has heard.
+    fn may_probe(&self) -> bool {
+        !self.completes_early || self.sent > 0 || self.queues.receive.consumed > 0
     }
 }
 
@@ -449,16 +541,18 @@ impl Wire for VerbsWire {
         }
         let mut message = [0; super::receive::RECEIVE_BYTES as usize];
         let room = (self.room.receive_bytes as usize).min(message.len());
+        let start = self.credit_bytes;
+        message[..start].copy_from_slice(&self.credit_to_tell()[..start]);
         let mut total = 0;
         loop {
-            let len = gather_message(view, total, &mut message[..room])?;
+            let len = gather_message(view, total, &mut message[start..room])?;
             if len == 0 {
                 return Ok(total);
             }
-            if self.credit() <= CREDIT_RESERVE || !self.queues.send.has_room(len as u64, 1) {
+            if self.credit() <= CREDIT_RESERVE || !self.queues.send.has_room((start + len) as u64, 1) {
                 return if total > 0 { Ok(total) } else { Err(io::ErrorKind::WouldBlock.into()) };
             }
-            let staged = self.queues.send.stage(&message[..len]).map_err(io::Error::other)?;
+            let staged = self.queues.send.stage(&message[..start + len]).map_err(io::Error::other)?;
             self.push_message(staged, Flight::Stream);
             total += len;
         }
@@ -508,15 +602,9 @@ impl Wire for VerbsWire {
         // A failure here means that the queue pair is in error, which its completions tell with the reason.
         let _ = receive.post(queue_pair);
         if let Err(failure) = send.submit(queue_pair) {
+            // Whether none of the batch was posted or some of it: everything under way is given up.
             self.is_broken = true;
-            while let Some(landed) = self.queues.send.give_up_oldest() {
-                if let Flight::Direct { ticket, .. } = landed.flight {
-                    let why = format!("the device takes no more work requests: {failure}");
-                    let error = OperationError::ConnectionEnded(ConnectionError::Lost { why });
-                    self.finished.push_back((ticket, DirectOutcome::Failed(error)));
-                    return;
-                }
-            }
+            self.fail_oldest(&format!("the device takes no more work requests: {failure}"));
         }
     }
 
@@ -548,7 +636,7 @@ impl Wire for VerbsWire {
             self.heard_at = now;
         }
         let silent = now.saturating_sub(self.heard_at);
-        if silent > STUCK_LOSSES * self.loss_timeout && !self.is_broken && self.manager.is_standing() {
+        if silent > self.stuck_after() && !self.is_broken && self.manager.is_standing() {
             self.check_stuck(silent)?;
         }
         let due = self.heard_at.saturating_add(self.loss_timeout / PROBES_PER_LOSS);
@@ -559,7 +647,7 @@ impl Wire for VerbsWire {
             return Ok((Some(due.max(now + self.loss_timeout / PROBES_PER_LOSS)), moved));
         }
         // An answer that is due comes or fails by the device's own retries; only silence has to be asked after.
-        if self.queues.send.is_idle() {
+        if self.queues.send.is_idle() && self.may_probe() {
             self.probe();
             self.submit();
         }

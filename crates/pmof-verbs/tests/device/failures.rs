@@ -147,6 +147,22 @@ fn a_batch_is_posted_whole_or_not_at_all() {
     assert_eq!(server.read(0, 2), b"no");
 }
 
+/// `ibv_post_send` stops in the middle where the queue is full.
+#[test]
+fn a_batch_that_is_too_long_for_a_classic_queue_is_posted_in_part() {
+    let Some((a, b)) = wire("a_batch_that_is_too_long_for_a_classic_queue_is_posted_in_part") else { return };
+    let classic = Setup { classic: true, ..Setup::default() };
+    let (mut link, _client, server) = connected(a, b, &classic, &Setup::default());
+    let write = |id| signaled(id, Operation::Write { to: server.at(0), payload: Payload::Empty });
+    let bad = signaled(2, flush(&server, 0, 8, Placement::Global));
+    assert_eq!(link.client.post([write(1), bad]), Err(PostFailure::Unsupported { operation: "flush" }));
+    let too_many: Vec<_> = (0..4096).map(write).collect();
+    let failure = link.client.post(&too_many).unwrap_err();
+    let PostFailure::Partial { posted, errno } = failure else { panic!("{failure}") };
+    assert!(posted >= link.client.send_depth() as usize && posted < too_many.len(), "{failure}");
+    assert!(matches!(errno, libc::ENOMEM | libc::ENOSPC), "{failure}");
+}
+
 #[test]
 fn modify_to_error_flushes_what_is_posted() {
     let Some((a, b)) = wire("modify_to_error_flushes_what_is_posted") else { return };

@@ -22,7 +22,6 @@ fn exercise(link: &mut Link, client: &End, server: &End) {
     client.memory.store(0, b"from a region").unwrap();
     let inline = Payload::inline(b"inline").unwrap();
     let to = |offset| server.at(offset);
-    let into = |offset| client.region.sge(offset, 8).unwrap();
     link.client
         .post([
             signaled(1, Operation::Write { to: to(0), payload: sge(client, 0, 13) }),
@@ -36,37 +35,57 @@ fn exercise(link: &mut Link, client: &End, server: &End) {
     assert_eq!(server.read(64, 6), b"inline");
     assert_eq!(client.read(256, 13), b"from a region");
 
+    if link.client.has_atomics() {
+        atomics(link, client, server);
+    }
+    receives(link, client, server);
+}
+
+fn atomics(link: &mut Link, client: &End, server: &End) {
+    let to = |offset| server.at(offset);
+    let into = |offset| client.region.sge(offset, 8).unwrap();
     server.memory.atomic_store(512, 40).unwrap();
-    let fence = |request| WorkRequest { fence: true, ..request };
     link.client
         .post([
             signaled(5, Operation::FetchAndAdd { at: to(512), addend: 2, into: into(512) }),
             signaled(6, Operation::CompareAndSwap { at: to(512), expected: 42, new: 7, into: into(520) }),
             signaled(7, Operation::CompareAndSwap { at: to(512), expected: 42, new: 8, into: into(528) }),
-            fence(signaled(8, Operation::AtomicWrite { to: to(576), value: *b"8 bytes!" })),
         ])
         .unwrap();
-    let expected = [Opcode::FetchAndAdd, Opcode::CompareAndSwap, Opcode::CompareAndSwap, Opcode::AtomicWrite];
-    assert_eq!(opcodes(client, 4), expected);
+    let expected = [Opcode::FetchAndAdd, Opcode::CompareAndSwap, Opcode::CompareAndSwap];
+    assert_eq!(opcodes(client, 3), expected);
     // The device works in the byte order of the machine, which is little-endian here.
     let number =
         |end: &End, offset| end.read(offset, 8).iter().rev().fold(0, |sum: u64, &byte| sum << 8 | u64::from(byte));
     assert_eq!((number(client, 512), number(client, 520), number(client, 528)), (40, 42, 7));
-    assert_eq!((number(server, 512), server.read(576, 8)), (7, b"8 bytes!".to_vec()));
-
-    receives(link, client, server);
+    assert_eq!(number(server, 512), 7);
+    if link.client.has_atomic_write() {
+        let write = signaled(8, Operation::AtomicWrite { to: to(576), value: *b"8 bytes!" });
+        link.client.post([WorkRequest { fence: true, ..write }]).unwrap();
+        assert_eq!(opcodes(client, 1), [Opcode::AtomicWrite]);
+        assert_eq!(server.read(576, 8), b"8 bytes!");
+    }
 }
 
 fn receives(link: &mut Link, client: &End, server: &End) {
     let receives: Vec<_> = (0..4).map(|id| server.receive(100 + id, 1024 + id * 64, 64)).collect();
     link.server.post_receives(&receives).unwrap();
     let payload = Payload::inline(b"message").unwrap();
+    let has_immediate = link.client.has_immediate();
+    let send = |payload, immediate| {
+        if has_immediate { Operation::SendWithImmediate { payload, immediate } } else { Operation::Send { payload } }
+    };
+    let announced = if has_immediate {
+        Operation::WriteWithImmediate { to: server.at(2048), payload, immediate: u32::MAX }
+    } else {
+        Operation::Send { payload }
+    };
     link.client
         .post([
             signaled(1, Operation::Send { payload }),
-            signaled(2, Operation::SendWithImmediate { payload: sge(client, 0, 13), immediate: 0x0102_0304 }),
-            signaled(3, Operation::WriteWithImmediate { to: server.at(2048), payload, immediate: u32::MAX }),
-            signaled(4, Operation::SendWithImmediate { payload: Payload::Empty, immediate: 0 }),
+            signaled(2, send(sge(client, 0, 13), 0x0102_0304)),
+            signaled(3, announced),
+            signaled(4, send(Payload::Empty, 0)),
         ])
         .unwrap();
     assert_eq!(opcodes(client, 4).len(), 4);
@@ -75,19 +94,21 @@ fn receives(link: &mut Link, client: &End, server: &End) {
         .iter()
         .map(|completion| (completion.wr_id(), completion.opcode(), completion.byte_len(), completion.imm()))
         .collect();
+    let number = |number| has_immediate.then_some(number);
+    let third = if has_immediate { Opcode::ReceiveWriteWithImmediate } else { Opcode::Receive };
     assert_eq!(
         seen,
         [
             (100, Opcode::Receive, 7, None),
-            (101, Opcode::Receive, 13, Some(0x0102_0304)),
-            (102, Opcode::ReceiveWriteWithImmediate, 7, Some(u32::MAX)),
-            (103, Opcode::Receive, 0, Some(0)),
+            (101, Opcode::Receive, 13, number(0x0102_0304)),
+            (102, third, 7, number(u32::MAX)),
+            (103, Opcode::Receive, 0, number(0)),
         ]
     );
     assert!(taken.iter().all(|completion| completion.qp_num() == link.server.number()));
     assert_eq!(server.read(1024, 7), b"message");
     assert_eq!(server.read(1024 + 64, 13), b"from a region");
-    assert_eq!(server.read(2048, 7), b"message");
+    assert_eq!(server.read(if has_immediate { 2048 } else { 1024 + 128 }, 7), b"message");
 }
 
 #[test]
@@ -95,7 +116,25 @@ fn every_operation_does_what_it_says_both_ways() {
     let Some((a, b)) = wire("every_operation_does_what_it_says_both_ways") else { return };
     for (from, to) in [(a, b), (b, a)] {
         let (mut link, client, server) = connected(from, to, &Setup::default(), &Setup::default());
-        assert!(link.client.has_flush() && link.client.has_atomic_write() && link.client.has_atomics());
+        let has = client.device.capabilities();
+        assert_eq!(link.client.has_flush(), has.native_flush_global || has.native_flush_persistent);
+        assert_eq!(link.client.has_atomic_write(), has.atomic_write);
+        assert_eq!(link.client.has_atomics(), has.atomics);
+        assert_eq!(link.client.has_immediate(), has.has_immediate());
+        assert!(link.client.inline_max_bytes() >= 64);
+        exercise(&mut link, &client, &server);
+    }
+}
+
+/// The same devices by `ibv_post_send`, at one end and at both.
+#[test]
+fn classic_posting_does_the_same() {
+    let Some((a, b)) = wire("classic_posting_does_the_same") else { return };
+    let classic = Setup { classic: true, ..Setup::default() };
+    for server in [&Setup::default(), &classic] {
+        let (mut link, client, server) = connected(a, b, &classic, server);
+        assert!(!link.client.is_extended() && !link.client.has_flush() && !link.client.has_atomic_write());
+        assert_eq!(link.client.has_atomics(), client.device.capabilities().atomics);
         assert!(link.client.inline_max_bytes() >= 64);
         exercise(&mut link, &client, &server);
     }

@@ -40,6 +40,18 @@ pub(crate) fn all_access() -> MrAccess {
     MrAccess::all() - MrAccess::ON_DEMAND - MrAccess::FLUSH_PERSISTENT
 }
 
+/// What of it a device can register.
+fn what_it_has(device: &Device, mut access: MrAccess) -> MrAccess {
+    let has = device.capabilities();
+    if !has.native_flush_global {
+        access.remove(MrAccess::FLUSH_GLOBAL);
+    }
+    if !has.native_flush_persistent {
+        access.remove(MrAccess::FLUSH_PERSISTENT);
+    }
+    access
+}
+
 /// Repeats until there is something.
 pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
@@ -115,7 +127,8 @@ impl End {
             Some(memory) => Arc::clone(memory),
             None => Arc::new(Memory::anonymous(REGION_BYTES).unwrap()),
         };
-        let region = domain.register(Arc::clone(&memory), 0, REGION_BYTES, setup.access).unwrap();
+        let access = what_it_has(&device, setup.access);
+        let region = domain.register(Arc::clone(&memory), 0, REGION_BYTES, access).unwrap();
         let options = QueuePairOptions {
             send_cq: queue.clone(),
             receive_cq: queue.clone(),
