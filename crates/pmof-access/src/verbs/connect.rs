@@ -6,7 +6,8 @@ use std::{
     time::Duration,
 };
 
-use pmof_verbs::{CmEventKind, CmId, ConnectParameters, EventChannel, REJECT_NO_LISTENER};
+use pmof_verbs::{CmEventKind, CmId, ConnectParameters, EventChannel, REJECT_NO_LISTENER, RemoteAddress};
+use rustix::io::Errno;
 
 use super::{io_error, receive};
 
@@ -26,7 +27,7 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The time for an acknowledgement is 4.096 us times two to the power of this; bounds of what devices take.
 const ACKNOWLEDGE_EXPONENTS: std::ops::RangeInclusive<u8> = 10..=21;
 
-/// What goes along with a connection request and its acceptance, 16 bytes.
+/// What goes along with a connection request and its acceptance: 16 bytes, over iWARP 24.
 ///
 /// | offset | bytes | field |
 /// |---|---|---|
@@ -34,11 +35,14 @@ const ACKNOWLEDGE_EXPONENTS: std::ops::RangeInclusive<u8> = 10..=21;
 /// | 4 | 2 | version of the message stream over verbs, 1, little-endian |
 /// | 6 | 2 | receives that the sender of this has posted, little-endian |
 /// | 8 | 4 | bytes of each, little-endian |
-/// | 12 | 4 | zero |
+/// | 12 | 4 | zero; over iWARP the key of 8 bytes that the other side may read, little-endian |
+/// | 16 | 8 | over iWARP only: their address, little-endian |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Greeting {
     pub(super) receives: u16,
     pub(super) receive_bytes: u32,
+    /// What the other side reads to learn that something has arrived, over iWARP only.
+    pub(super) answer: Option<RemoteAddress>,
 }
 
 const MAGIC: &[u8; 4] = b"pmof";
@@ -51,28 +55,39 @@ const RECEIVES_MIN: u16 = 4;
 const RECEIVE_BYTES_MIN: u32 = pmof_proto::limits::HEADER_BYTES as u32;
 
 impl Greeting {
-    pub(super) fn own() -> Self {
-        Self { receives: receive::RECEIVES, receive_bytes: receive::RECEIVE_BYTES }
+    pub(super) fn own(answer: Option<RemoteAddress>) -> Self {
+        Self { receives: receive::RECEIVES, receive_bytes: receive::RECEIVE_BYTES, answer }
     }
 
-    pub(super) fn encode(self) -> [u8; 16] {
-        let mut bytes = [0; 16];
-        bytes[..4].copy_from_slice(MAGIC);
-        bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
-        bytes[6..8].copy_from_slice(&self.receives.to_le_bytes());
-        bytes[8..12].copy_from_slice(&self.receive_bytes.to_le_bytes());
+    pub(super) fn encode(self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(24);
+        bytes.extend(MAGIC);
+        bytes.extend(VERSION.to_le_bytes());
+        bytes.extend(self.receives.to_le_bytes());
+        bytes.extend(self.receive_bytes.to_le_bytes());
+        bytes.extend(self.answer.map_or(0, |answer| answer.rkey).to_le_bytes());
+        if let Some(answer) = self.answer {
+            bytes.extend(answer.address.to_le_bytes());
+        }
         bytes
     }
 
-    /// What follows the 16 bytes is padding of the connection manager.
-    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
-        let bytes: &[u8; 16] = bytes.get(..16)?.try_into().ok()?;
-        let version = u16::from_le_bytes([bytes[4], bytes[5]]);
-        let receives = u16::from_le_bytes([bytes[6], bytes[7]]);
-        let receive_bytes = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
-        let is_ours = bytes[..4] == *MAGIC && version == VERSION && bytes[12..] == [0; 4];
+    /// What follows may be padding of the connection manager. `has_answer` over iWARP, which both sides know.
+    pub(super) fn decode(bytes: &[u8], has_answer: bool) -> Option<Self> {
+        let (fixed, rest) = bytes.split_first_chunk::<16>()?;
+        let version = u16::from_le_bytes([fixed[4], fixed[5]]);
+        let receives = u16::from_le_bytes([fixed[6], fixed[7]]);
+        let receive_bytes = u32::from_le_bytes([fixed[8], fixed[9], fixed[10], fixed[11]]);
+        let rkey = u32::from_le_bytes([fixed[12], fixed[13], fixed[14], fixed[15]]);
+        let answer = if has_answer {
+            let address = u64::from_le_bytes(*rest.first_chunk()?);
+            Some(RemoteAddress { address, rkey })
+        } else {
+            None
+        };
+        let is_ours = fixed[..4] == *MAGIC && version == VERSION && (has_answer || rkey == 0);
         let is_sane = receives >= RECEIVES_MIN && receive_bytes >= RECEIVE_BYTES_MIN;
-        (is_ours && is_sane).then_some(Self { receives, receive_bytes })
+        (is_ours && is_sane).then_some(Self { receives, receive_bytes, answer })
     }
 }
 
@@ -107,22 +122,28 @@ pub(super) struct Manager {
     channel: EventChannel,
     stage: Stage,
     loss_timeout: Duration,
+    greeting: Greeting,
 }
 
 impl Manager {
-    pub(super) fn start(target: SocketAddr, source: Option<IpAddr>, loss_timeout: Duration) -> io::Result<Self> {
+    pub(super) fn start(
+        target: SocketAddr,
+        source: Option<IpAddr>,
+        loss_timeout: Duration,
+        greeting: Greeting,
+    ) -> io::Result<Self> {
         let channel = EventChannel::new().map_err(io_error)?;
         let id = CmId::new(&channel).map_err(io_error)?;
         id.resolve_address(source.map(|address| SocketAddr::new(address, 0)), target, RESOLVE_TIMEOUT)
             .map_err(io_error)?;
-        Ok(Self { id, channel, stage: Stage::ResolvingAddress, loss_timeout })
+        Ok(Self { id, channel, stage: Stage::ResolvingAddress, loss_timeout, greeting })
     }
 
     /// Takes over the identifier of a connection request.
-    pub(super) fn of_request(id: CmId, loss_timeout: Duration) -> io::Result<Self> {
+    pub(super) fn of_request(id: CmId, loss_timeout: Duration, greeting: Greeting) -> io::Result<Self> {
         let channel = EventChannel::new().map_err(io_error)?;
         id.migrate(&channel).map_err(io_error)?;
-        Ok(Self { id, channel, stage: Stage::Connecting, loss_timeout })
+        Ok(Self { id, channel, stage: Stage::Connecting, loss_timeout, greeting })
     }
 
     pub(super) fn id(&mut self) -> &mut CmId {
@@ -162,13 +183,16 @@ impl Manager {
             }
             CmEventKind::Established { private_data, .. } => {
                 self.stage = Stage::Standing;
-                Ok(Step::Standing(Greeting::decode(&private_data)))
+                Ok(Step::Standing(Greeting::decode(&private_data, self.greeting.answer.is_some())))
             }
             CmEventKind::Disconnected | CmEventKind::TimewaitExit => {
                 self.stage = Stage::Disconnected;
                 Ok(Step::Disconnected)
             }
-            CmEventKind::Rejected { status, .. } if status == REJECT_NO_LISTENER => {
+            // Over iWARP it is TCP that says so.
+            CmEventKind::Rejected { status, .. }
+                if status == REJECT_NO_LISTENER || status == -Errno::CONNREFUSED.raw_os_error() =>
+            {
                 Err(io::Error::new(io::ErrorKind::ConnectionRefused, "nobody listens on that port there"))
             }
             CmEventKind::Rejected { status, .. } => {
@@ -194,13 +218,13 @@ impl Manager {
 
     /// Sends the connection request.
     pub(super) fn connect(&mut self) -> io::Result<()> {
-        self.id.connect(&parameters(&Greeting::own().encode())).map_err(io_error)
+        self.id.connect(&parameters(&self.greeting.encode())).map_err(io_error)
     }
 
     /// Takes the request.
     pub(super) fn accept(&mut self) -> io::Result<()> {
         let _ = self.id.set_ack_timeout(acknowledge_exponent(self.loss_timeout));
-        self.id.accept(&parameters(&Greeting::own().encode())).map_err(io_error)
+        self.id.accept(&parameters(&self.greeting.encode())).map_err(io_error)
     }
 
     /// A message came, so the other side considers the connection as standing: the event that says so is on its way.
@@ -242,18 +266,29 @@ mod tests {
 
     #[test]
     fn greetings_round_trip_and_others_are_refused() {
-        let own = Greeting::own();
+        let own = Greeting::own(None);
         let mut padded = [0; 56];
         padded[..16].copy_from_slice(&own.encode());
-        assert_eq!(Greeting::decode(&padded), Some(own));
-        assert_eq!(Greeting::decode(&padded[..15]), None);
+        assert_eq!(Greeting::decode(&padded, false), Some(own));
+        assert_eq!(Greeting::decode(&padded[..15], false), None);
         for (at, byte) in [(0, b'x'), (4, 2), (7, 0xFF), (12, 1)] {
             let mut bytes = own.encode();
             bytes[at] = byte;
-            assert_eq!(Greeting::decode(&bytes).is_some(), at == 7, "byte {at}");
+            assert_eq!(Greeting::decode(&bytes, false).is_some(), at == 7, "byte {at}");
         }
-        assert_eq!(Greeting::decode(&Greeting { receives: 3, ..own }.encode()), None);
-        assert_eq!(Greeting::decode(&Greeting { receive_bytes: 63, ..own }.encode()), None);
+        assert_eq!(Greeting::decode(&Greeting { receives: 3, ..own }.encode(), false), None);
+        assert_eq!(Greeting::decode(&Greeting { receive_bytes: 63, ..own }.encode(), false), None);
+    }
+
+    #[test]
+    fn over_iwarp_a_greeting_says_where_to_read() {
+        let own = Greeting::own(Some(RemoteAddress { address: 0x0102_0304_0506_0708, rkey: 0x0A0B_0C0D }));
+        let bytes = own.encode();
+        assert_eq!(bytes[12..], [0x0D, 0x0C, 0x0B, 0x0A, 8, 7, 6, 5, 4, 3, 2, 1]);
+        assert_eq!(Greeting::decode(&bytes, true), Some(own));
+        assert_eq!(Greeting::decode(&bytes[..23], true), None);
+        // A peer over another network would not understand.
+        assert_eq!(Greeting::decode(&bytes, false), None);
     }
 
     #[test]

@@ -44,7 +44,7 @@ impl VerbsDoor {
     pub(crate) fn accept(&self) -> Result<Option<(VerbsWire, Option<SocketAddr>)>, SetupError> {
         while let Some(event) = self.channel.next_event()? {
             let CmEventKind::ConnectRequest { request: id, private_data, .. } = event.kind else { continue };
-            let Some(greeting) = Greeting::decode(&private_data) else {
+            let Some(greeting) = Greeting::decode(&private_data, self.opened.answer.is_some()) else {
                 // Not one of ours: it would not understand anything else either.
                 let _ = id.reject(&[]);
                 continue;

@@ -10,9 +10,9 @@ use std::{
     time::Duration,
 };
 
-use pmof_mem::{Evidence, Medium};
+use pmof_mem::{Evidence, Medium, Memory};
 use pmof_proto::{Access, RdmaFeatures};
-use pmof_verbs::{Device, ProtectionDomain, VerbsError};
+use pmof_verbs::{Device, MemoryRegion, MrAccess, ProtectionDomain, RemoteAddress, VerbsError};
 
 use crate::{RegisterError, SetupError};
 
@@ -85,6 +85,8 @@ pub(crate) struct Opened {
     /// Where connections come from, if that was said.
     source: Option<IpAddr>,
     shared: Option<receive::SharedRing>,
+    /// What the other sides read to learn that something has arrived, where devices complete requests early.
+    answer: Option<MemoryRegion>,
 }
 
 impl Opened {
@@ -102,7 +104,12 @@ impl Opened {
         }
         let domain = device.protection_domain()?;
         let shared = options.shared_receives.map(|count| receive::SharedRing::new(&domain, count)).transpose()?;
-        Ok(Arc::new(Self { device, domain, options: options.clone(), source, shared }))
+        let answer = device.capabilities().completes_early().then(|| answer(&domain)).transpose()?;
+        Ok(Arc::new(Self { device, domain, options: options.clone(), source, shared, answer }))
+    }
+
+    fn answer_place(&self) -> Option<RemoteAddress> {
+        self.answer.as_ref().map(|region| RemoteAddress { address: region.address(), rkey: region.rkey() })
     }
 
     pub(crate) fn device_name(&self) -> &str {
@@ -129,6 +136,14 @@ impl Opened {
         features.set(RdmaFeatures::INBOUND_DECLARED, self.options.inbound_declared);
         features
     }
+}
+
+/// A few bytes for the other sides to read.
+fn answer(domain: &ProtectionDomain) -> Result<MemoryRegion, SetupError> {
+    let failed = |error: String| SetupError::System { call: "ibv_reg_mr", source: std::io::Error::other(error) };
+    let memory: Arc<dyn Medium> =
+        Arc::new(Memory::anonymous(confirm::ANSWER_BYTES).map_err(|error| failed(error.to_string()))?);
+    domain.register(memory, 0, confirm::ANSWER_BYTES, MrAccess::REMOTE_READ).map_err(|error| failed(error.to_string()))
 }
 
 /// Who vouches for inbound writes reaching the persistence domain by themselves, as a region's descriptor has it.

@@ -10,7 +10,10 @@ use pmof_verbs::{
     WorkRequest,
 };
 
-use super::{confirm::Confirming, memory::DeviceMemory};
+use super::{
+    confirm::{ANSWER_BYTES, Confirming},
+    memory::DeviceMemory,
+};
 use crate::{SetupError, request::Data};
 
 /// Staged bytes of one connection: small writes and messages until the device has taken them.
@@ -197,7 +200,7 @@ impl Staged {
 impl SendQueue {
     pub(super) fn new(domain: &ProtectionDomain, depth: usize) -> Result<Self, SetupError> {
         let system = |why: String| SetupError::System { call: "ibv_reg_mr", source: std::io::Error::other(why) };
-        let memory = Memory::anonymous(STAGING_BYTES).map_err(|error| system(error.to_string()))?;
+        let memory = Memory::anonymous(STAGING_BYTES + ANSWER_BYTES).map_err(|error| system(error.to_string()))?;
         Ok(Self {
             domain: domain.clone(),
             requests: Vec::new(),
@@ -280,21 +283,32 @@ impl SendQueue {
         self.push(Task::Other(WorkOperation::Read { from, into }), 0, flight, Staged::nothing());
     }
 
-    /// Queues what the other side's device answers: a write of no bytes to nowhere, or a read where a write completes before
-    /// it has arrived.
+    /// Queues what the other side's device answers: a write of no bytes to nowhere, or a read where writes complete early.
     pub(super) fn push_probe(&mut self) {
-        if self.confirming.is_some() {
-            self.push_read_of_nothing();
-        } else {
-            self.push_write(RemoteAddress { address: 0, rkey: 0 }, Flight::Service, Staged::nothing());
+        match self.confirming.as_ref().map(|confirming| confirming.place) {
+            None => self.push_write(RemoteAddress { address: 0, rkey: 0 }, Flight::Service, Staged::nothing()),
+            Some(Some(place)) => self.push_confirming_read(place),
+            // Not connected yet.
+            Some(None) => {}
         }
     }
 
-    fn push_read_of_nothing(&mut self) {
-        let Ok(into) = self.staging.sge(0, 0) else { return };
-        // Nobody looks at key and address of such a read (RFC 5040), but some devices take a key of zero for their own.
-        let from = RemoteAddress { address: 0, rkey: 1 };
+    fn push_confirming_read(&mut self, from: RemoteAddress) {
+        // Behind the ring; nobody looks at it.
+        let Ok(into) = self.staging.sge(STAGING_BYTES, ANSWER_BYTES) else { return };
         self.push(Task::Other(WorkOperation::Read { from, into }), 0, Flight::Service, Staged::nothing());
+    }
+
+    /// The other side is to be asked by reading here, where the device completes requests early.
+    pub(super) fn set_answer(&mut self, place: Option<RemoteAddress>) {
+        if let Some(confirming) = &mut self.confirming {
+            confirming.place = place;
+        }
+    }
+
+    /// Messages were posted of which nothing tells whether they arrived: a probe would.
+    pub(super) fn has_unconfirmed(&self) -> bool {
+        self.confirming.as_ref().is_some_and(|confirming| confirming.has_unconfirmed)
     }
 
     /// Queues an operation without bytes of this side, but for a number that comes back.
@@ -368,10 +382,8 @@ impl SendQueue {
             id += 1;
             request
         }));
-        if let Some(confirming) = &mut self.confirming
-            && self.requests[ready - 1].is_read()
-        {
-            confirming.posted(last);
+        if let Some(confirming) = &mut self.confirming {
+            confirming.posted(last, self.requests[ready - 1].is_read());
         }
         self.requests.drain(..ready);
         if self.requests.is_empty() {
@@ -388,7 +400,7 @@ impl SendQueue {
             && self.requests.last().is_some_and(|last| !last.is_read())
             && self.requests.iter().any(reaches_memory)
         {
-            self.push_read_of_nothing();
+            self.push_probe();
         }
     }
 

@@ -108,18 +108,21 @@ impl VerbsWire {
         send_queue: u32,
         loss_timeout: Duration,
     ) -> Result<Self, ConnectFailure> {
-        let manager =
-            Manager::start(target, source.or(opened.source), loss_timeout).map_err(ConnectFailure::Network)?;
-        Self::new(opened, manager, send_queue, loss_timeout, Greeting::own()).map_err(ConnectFailure::Setup)
+        let greeting = Greeting::own(opened.answer_place());
+        let manager = Manager::start(target, source.or(opened.source), loss_timeout, greeting)
+            .map_err(ConnectFailure::Network)?;
+        Self::new(opened, manager, send_queue, loss_timeout, Greeting::own(None)).map_err(ConnectFailure::Setup)
     }
 
     /// Takes a connection request.
     pub(super) fn accepting(opened: &Arc<Opened>, id: CmId, room: Greeting) -> Result<Self, SetupError> {
         let failed = |source| SetupError::System { call: "rdma_accept", source };
         let loss_timeout = crate::DEFAULT_LOSS_TIMEOUT;
-        let manager = Manager::of_request(id, loss_timeout).map_err(failed)?;
+        let greeting = Greeting::own(opened.answer_place());
+        let manager = Manager::of_request(id, loss_timeout, greeting).map_err(failed)?;
         let send_queue = pmof_proto::limits::SEND_QUEUE_DEFAULT;
         let mut wire = Self::new(opened, manager, send_queue, loss_timeout, room)?;
+        wire.queues.send.set_answer(room.answer);
         wire.make_queue_pair().map_err(failed)?;
         wire.manager.accept().map_err(failed)?;
         Ok(wire)
@@ -255,6 +258,11 @@ impl VerbsWire {
                     }
                     // The side that was asked is told of the standing connection without a greeting.
                     self.room = greeting.unwrap_or(self.room);
+                    if self.completes_early && self.room.answer.is_none() {
+                        let what = "the other side does not speak pmof over iWARP";
+                        return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+                    }
+                    self.queues.send.set_answer(self.room.answer);
                     self.heard = true;
                 }
                 Step::Disconnected => {}
@@ -372,33 +380,34 @@ impl VerbsWire {
     }
 
     /// A work request failed over a network where only reads tell what has arrived: of nothing that is under way it is known
-    /// whether it did.
+    /// whether it did. A refusal, an end and a loss look alike there.
     fn failed_early(&mut self, status: Status, completion: &WorkCompletion) -> io::Result<()> {
         self.is_broken = true;
         let why = match status {
-            Status::Flushed => {
-                "the queue pair is down: the other side's device refused an operation (key, right or range), \
-                                or the other side closed or was lost"
+            Status::Flushed | Status::LocalOperation => {
+                "the queue pair went down: the other side closed or was lost, or its device refused an operation (key, \
+                 right or range)"
                     .to_owned()
             }
             status => why_failed(status, completion),
         };
-        if self.fail_oldest(&why) || self.is_closing {
-            return Ok(());
-        }
-        Err(io::Error::new(io::ErrorKind::ConnectionAborted, why))
+        self.fail_oldest(&why);
+        self.looks_at_manager = true;
+        self.step_manager()?;
+        // Whether the other side has closed is told by the connection manager, soon if not yet.
+        self.is_taken_down = !self.is_closing && !self.manager.is_disconnected();
+        Ok(())
     }
 
     /// Fails the oldest direct operation, if there is one: its outcome, and that of what was posted after it, is unknown.
-    fn fail_oldest(&mut self, why: &str) -> bool {
+    fn fail_oldest(&mut self, why: &str) {
         while let Some(landed) = self.queues.send.give_up_oldest() {
             if let Flight::Direct { ticket, .. } = landed.flight {
                 let error = OperationError::ConnectionEnded(ConnectionError::Lost { why: why.to_owned() });
                 self.finished.push_back((ticket, DirectOutcome::Failed(error)));
-                return true;
+                return;
             }
         }
-        false
     }
 
     /// What a message says of how many messages the other side has given back.
@@ -579,7 +588,16 @@ impl Wire for VerbsWire {
             moved |= self.poll_completions()?;
         }
         if self.is_taken_down && self.manager.is_disconnected() {
-            return Err(self.taken_down());
+            if !self.completes_early {
+                return Err(self.taken_down());
+            }
+            // Over iWARP a device that takes the queue pair down ends the connection in the same breath.
+            self.is_taken_down = false;
+        }
+        if self.is_closing && !self.is_broken && self.is_idle() && self.queues.send.has_unconfirmed() {
+            // TCP may drop at its end what it has taken.
+            self.queues.send.push_probe();
+            self.submit();
         }
         if self.is_closing && !self.has_disconnected && (self.is_broken || self.is_idle()) {
             self.has_disconnected = true;
