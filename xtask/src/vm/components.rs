@@ -12,6 +12,7 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 
 use super::{
+    built_modules,
     cpio::Archive,
     machine::{Machine, Mode},
     packages::Packages,
@@ -82,6 +83,9 @@ pub(crate) fn make_guest(packages: &Packages, recipe: &Path, into: &Path, progre
     packages.unpack(&kernel_package, &kernel)?;
     let release = kernel_package.name.trim_start_matches("linux-image-");
     fs::rename(kernel.join("boot").join(format!("vmlinuz-{release}")), into.join("vmlinuz"))?;
+
+    let own_modules = kernel.join("usr/lib/modules").join(release);
+    built_modules::build(packages, recipe, release, &own_modules, into, progress).context("building kernel modules")?;
 
     progress("choosing kernel modules");
     let modules = Modules::parse(&fs::read_to_string(recipe.join("modules"))?)?;

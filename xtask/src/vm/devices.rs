@@ -26,13 +26,25 @@ struct Run {
     package: &'static str,
     target: &'static str,
     environment: &'static str,
+    /// Commands before it, in a shell of its own.
+    before: &'static str,
     /// Put before the command: a checker, say.
     under: &'static str,
     tests: &'static str,
 }
 
-const PLAIN: Run =
-    Run { what: "", package: "pmof-access", target: "conformance_verbs", environment: "", under: "", tests: "" };
+const PLAIN: Run = Run {
+    what: "",
+    package: "pmof-access",
+    target: "conformance_verbs",
+    environment: "",
+    before: "",
+    under: "",
+    tests: "",
+};
+
+/// Devices that others do not want to see: made last.
+const IWARP: &str = ". /host/guest/iwarp.sh &&";
 
 /// Tests of the conformance suite that depend on what a region lies on.
 const OF_MEDIA: &str = "verbs::regions verbs::transfers verbs::flushing verbs::completions";
@@ -56,12 +68,14 @@ const RUNS: &[Run] = &[
         environment: "PMOF_VERBS_CYCLES=1000",
         under: MEMCHECK,
         tests: "lifetimes::connections_come_and_go",
+        ..PLAIN
     },
     Run { what: "conformance, verbs, DRAM", ..PLAIN },
     Run { what: "conformance, verbs, devdax", environment: "PMOF_MEDIUM=devdax", tests: OF_MEDIA, ..PLAIN },
     Run { what: "conformance, verbs, fsdax", environment: "PMOF_MEDIUM=fsdax", tests: OF_MEDIA, ..PLAIN },
     Run { what: "conformance, verbs, tmpfs", environment: "PMOF_MEDIUM=tmpfs", tests: OF_MEDIA, ..PLAIN },
     Run { what: "shm on persistent memory", target: "shm", tests: "persistent_memory", ..PLAIN },
+    Run { what: "conformance, iWARP", before: IWARP, ..PLAIN },
 ];
 
 impl Run {
@@ -110,12 +124,13 @@ const EXIT_MARK: &str = "---- exit ";
 /// Runs all binaries, one after the other: they share devices, and some cut the wire.
 fn script() -> String {
     let part = |run: &Run| {
-        let Run { what, environment, under, tests, .. } = run;
+        let Run { what, environment, before, under, tests, .. } = run;
         let file = run.file_name();
         // A checker does not look for its program on the search path.
         let program = if under.is_empty() { file } else { format!("/host/bin/{file}") };
         format!(
-            "echo '{START_MARK}{what}'\n{environment} timeout -s KILL 600 {under} {program} --test-threads=1 {tests} 2>&1\n\
+            "echo '{START_MARK}{what}'\n\
+             ({before} {environment} timeout -s KILL 600 {under} {program} --test-threads=1 {tests}) 2>&1\n\
              echo '{EXIT_MARK}'$?\n"
         )
     };

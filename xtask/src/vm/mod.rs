@@ -13,6 +13,7 @@ use clap::Subcommand;
 mod arguments;
 mod bare_verbs;
 mod bench;
+mod built_modules;
 mod components;
 mod cpio;
 mod devices;

@@ -101,7 +101,7 @@ impl Testbed {
     }
 
     pub(crate) fn guest(&self) -> Result<Guest> {
-        let files = [&["packages.guest", "packages.kernel"][..], components::GUEST_FILES].concat();
+        let files = [&["packages.guest", "packages.kernel", "packages.modules"][..], components::GUEST_FILES].concat();
         let hash = recipe::hash_of_files(&self.recipe, &files)?;
         let make = |into: &Path| components::make_guest(&self.packages, &self.recipe, into, self.progress);
         let directory = self.component("guest", &hash, make)?;

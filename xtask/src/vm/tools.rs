@@ -15,6 +15,8 @@ const NEEDS: &[(&str, &str)] = &[
     ("mke2fs", "e2fsprogs"),
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("setpriv", "util-linux"),
+    ("tar", "tar"),
+    ("unshare", "util-linux"),
     ("xz", "xz-utils"),
     (KEYRING, "debian-archive-keyring"),
 ];

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pmof_access::{ConnectionError, Location, Peer, Refusal};
+use pmof_access::{Access, ConnectionError, Location, OperationError, Peer, Refusal};
 use pmof_proto::{Descriptor, RegionKey};
 
 use crate::pair::{Pair, Setup, loopback, pair};
@@ -39,6 +39,18 @@ pub(crate) trait Fabric {
     /// What the initiator is told where the target breaks off because of `expected`.
     fn refusal(expected: Refusal) -> Refusal {
         expected
+    }
+
+    /// Whether what carries operations out at the target checks that this right was granted.
+    fn checks(_right: Access) -> bool {
+        true
+    }
+
+    /// Whether an initiator's operation ended as one does where the target breaks off because of `expected`. Some
+    /// operations go to the target's CPU on every transport.
+    fn is_refused_there(error: &OperationError, expected: Refusal) -> bool {
+        let refusals = [expected, Self::refusal(expected)];
+        matches!(error, OperationError::Refused { refusal, .. } if refusals.contains(refusal))
     }
 
     /// How the target's connection ends then.

@@ -7,9 +7,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use pmof_access::{ConnectionError, DeviceChoice, Location, Peer, Refusal, VerbsOptions};
+use pmof_access::{Access, ConnectionError, DeviceChoice, Location, OperationError, Peer, Refusal, VerbsOptions};
 
 use pmof_proto::{Descriptor, DirectAccess, RegionKey};
+use pmof_verbs::{Device, DeviceInfo, Transport};
 
 use crate::fabric::Fabric;
 
@@ -26,7 +27,13 @@ pub(crate) fn peer_at(name: &str, options: &VerbsOptions) -> Peer {
     Peer::open_verbs(&options).expect("a device at this end of the wire")
 }
 
-/// Soft-RoCE devices, with native flush and without a switch between them.
+/// What the device at the initiators' end can do.
+pub(crate) fn capabilities() -> DeviceInfo {
+    let device = Device::by_local_address(end("PMOF_WIRE_A")).expect("a device at this end of the wire");
+    device.capabilities().clone()
+}
+
+/// Soft devices without a switch between them: soft-RoCE, or soft-iWARP where the environment names its addresses.
 pub(crate) struct Verbs {
     start: Instant,
 }
@@ -66,6 +73,22 @@ impl Fabric for Verbs {
             // A device does not say which of its checks failed.
             Refusal::UnknownRegion | Refusal::NoRight | Refusal::OutOfBounds => Refusal::DeviceRefused,
             other => other,
+        }
+    }
+
+    fn checks(right: Access) -> bool {
+        // Soft-iWARP (Linux 6.12) answers a read of any memory that is registered.
+        let has = capabilities();
+        !(has.is_software && has.transport == Transport::IWarp && right == Access::READ)
+    }
+
+    fn is_refused_there(error: &OperationError, expected: Refusal) -> bool {
+        let refusals = [expected, Self::refusal(expected)];
+        match error {
+            OperationError::Refused { refusal, .. } => refusals.contains(refusal),
+            // Over iWARP the devices tell both sides only that the queue pair is down.
+            OperationError::ConnectionEnded(ConnectionError::Lost { .. }) => capabilities().completes_early(),
+            _ => false,
         }
     }
 
