@@ -202,7 +202,7 @@ mod tests {
                             assert_eq!(((*at).wr.rdma.remote_addr, (*at).wr.rdma.rkey), (0x1000, 7));
                         }
                         sys::IBV_WR_SEND_WITH_IMM => {
-                            assert_eq!((*at).__bindgen_anon_1.imm_data.to_ne_bytes(), [1, 2, 3, 4]);
+                            assert_eq!((*at).__bindgen_anon_1.imm_data, 0x0102_0304_u32.to_be());
                             let address = (*(*at).sg_list).addr;
                             assert_eq!(address, bytes.as_ptr().addr() as u64);
                         }

@@ -75,6 +75,14 @@ const RUNS: &[Run] = &[
     Run { what: "conformance, verbs, fsdax", environment: "PMOF_MEDIUM=fsdax", tests: OF_MEDIA, ..PLAIN },
     Run { what: "conformance, verbs, tmpfs", environment: "PMOF_MEDIUM=tmpfs", tests: OF_MEDIA, ..PLAIN },
     Run { what: "shm on persistent memory", target: "shm", tests: "persistent_memory", ..PLAIN },
+    Run {
+        what: "safe layer, iWARP",
+        package: "pmof-verbs",
+        target: "device",
+        before: IWARP,
+        tests: "every_operation_does classic_posting only_what_is_signaled two_connections a_completion_makes lifetimes",
+        ..PLAIN
+    },
     Run { what: "conformance, iWARP", before: IWARP, ..PLAIN },
 ];
 

@@ -400,14 +400,15 @@ impl VerbsWire {
     }
 
     /// Fails the oldest direct operation, if there is one: its outcome, and that of what was posted after it, is unknown.
-    fn fail_oldest(&mut self, why: &str) {
+    fn fail_oldest(&mut self, why: &str) -> bool {
         while let Some(landed) = self.queues.send.give_up_oldest() {
             if let Flight::Direct { ticket, .. } = landed.flight {
                 let error = OperationError::ConnectionEnded(ConnectionError::Lost { why: why.to_owned() });
                 self.finished.push_back((ticket, DirectOutcome::Failed(error)));
-                return;
+                return true;
             }
         }
+        false
     }
 
     /// What a message says of how many messages the other side has given back.
@@ -622,7 +623,9 @@ impl Wire for VerbsWire {
         if let Err(failure) = send.submit(queue_pair) {
             // Whether none of the batch was posted or some of it: everything under way is given up.
             self.is_broken = true;
-            self.fail_oldest(&format!("the device takes no more work requests: {failure}"));
+            let told = self.fail_oldest(&format!("the device takes no more work requests: {failure}"));
+            // Nobody else would tell of messages that were not sent.
+            self.is_taken_down |= !told;
         }
     }
 
