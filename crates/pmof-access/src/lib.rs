@@ -26,7 +26,8 @@
 //! // The target's side, here in the same process: a thread of its queue serves remote operations.
 //! let serving = peer.completion_queue(QueueOptions { progress: Progress::Thread, ..Default::default() })?;
 //! let memory = peer.allocate(4096, Access::WRITE | Access::READ | Access::FLUSH_VISIBLE)?;
-//! let listener = peer.listen("127.0.0.1:0".parse()?, Default::default())?;
+//! let address: std::net::SocketAddr = "127.0.0.1:0".parse()?;
+//! let listener = peer.listen(address, Default::default())?;
 //!
 //! // The initiator's side.
 //! let queue = peer.completion_queue(Default::default())?;
