@@ -266,13 +266,12 @@ impl Lane {
             return Err(PostError::NotConnected(why.clone()));
         }
         let agreed = through.endpoint.agreed();
-        let (data_bytes, limit_bytes) = match request {
-            Request::Write { data, .. } => (data.len_bytes(), agreed.payload_max_bytes),
-            Request::Send { data, .. } => (data.len_bytes(), u64::from(agreed.message_max_bytes)),
-            Request::Flush { .. } => (0, u64::MAX),
-            _ => (0, agreed.payload_max_bytes),
+        let limit_bytes = match request {
+            Request::Send { .. } => u64::from(agreed.message_max_bytes),
+            Request::Flush { .. } => u64::MAX,
+            _ => agreed.payload_max_bytes,
         };
-        if !self.has_room(through.endpoint, through.wire, data_bytes) {
+        if !self.has_room(through.endpoint, through.wire, request.data_bytes()) {
             return Err(PostError::QueueFull { limit: agreed.send_queue });
         }
         if through.endpoint.is_established() && request.len_bytes() <= limit_bytes {
@@ -421,7 +420,8 @@ impl Lane {
         while let Some((route, request)) = self.deferred.pop_front() {
             // It is the first of the deferred ones, which are the last of all.
             let ticket = self.last - self.deferred.len() as u64;
-            let outcome = if self.may_go(through, route, request.kind()) {
+            let has_room = has_room(through, route, request.data_bytes());
+            let outcome = if has_room && self.may_go(through, route, request.kind()) {
                 self.carry_out(through, ticket, route, &request)
             } else {
                 Err(PostError::QueueFull { limit: 0 })
@@ -605,6 +605,12 @@ impl Pending {
 /// Whether the two sides still speak when a connection ends for this reason.
 pub(crate) fn ends_in_order(why: &ConnectionError) -> bool {
     !matches!(why, ConnectionError::Lost { .. } | ConnectionError::TimedOut { .. })
+}
+
+/// Whether the device can take an operation that was deferred: its bytes were copied then, and lie nowhere that it reaches.
+fn has_room(through: &mut Through<'_>, route: Route, data_bytes: u64) -> bool {
+    let is_direct = matches!(route, Route::Direct(_));
+    !is_direct || through.wire.direct().is_none_or(|direct| direct.has_room(data_bytes))
 }
 
 /// The way of an operation, and the promise behind a flush.

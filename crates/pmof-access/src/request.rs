@@ -76,6 +76,14 @@ impl Request<'_> {
         }
     }
 
+    /// Bytes of this side that it takes along.
+    pub(crate) fn data_bytes(&self) -> u64 {
+        match self {
+            Self::Write { data, .. } | Self::Send { data, .. } => data.len_bytes(),
+            _ => 0,
+        }
+    }
+
     /// The remote range; `None` for messages.
     pub(crate) fn range(&self) -> Option<(&RemoteRegion, u64)> {
         match self {
