@@ -9,6 +9,9 @@ use pmof_verbs::{MemoryRegion, MrAccess, ProtectionDomain, Sge, Transport};
 use super::Opened;
 use crate::RegisterError;
 
+/// Bytes of one piece of advice, whose length has 32 bits.
+const PREFETCH_BYTES: u64 = 1 << 30;
+
 /// One range of memory, registered once for the other sides and, when first needed, once for this side's own operations:
 /// revoking the former must not break the latter.
 #[derive(Debug)]
@@ -91,6 +94,9 @@ impl DeviceMemory {
             Some(Err(refusal)) if !refusal.is_of_persistence() => return Err(refusal),
             _ => (register(wanted)?, false),
         };
+        if wanted.contains(MrAccess::ON_DEMAND) {
+            prefetch(&region, wanted.contains(MrAccess::LOCAL_WRITE));
+        }
         let direct = DirectAccess::Rdma {
             address: region.address(),
             remote_key: region.rkey(),
@@ -166,5 +172,17 @@ impl DeviceMemory {
             register(access).or_else(|_| register(MrAccess::empty())).map_err(|error| error.to_string())
         });
         registered.as_ref().map_err(String::as_str)
+    }
+}
+
+/// Has the pages of a region that is paged on demand brought in, so that the first operations do not wait for that one by
+/// one. It is advice: where it fails, they wait.
+fn prefetch(region: &MemoryRegion, for_writing: bool) {
+    let whole_bytes = region.len_bytes();
+    for offset in (0..whole_bytes).step_by(PREFETCH_BYTES as usize) {
+        let len_bytes = PREFETCH_BYTES.min(whole_bytes - offset);
+        if region.advise_prefetch(offset, len_bytes, for_writing).is_err() {
+            return;
+        }
     }
 }
