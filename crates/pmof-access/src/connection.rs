@@ -190,6 +190,12 @@ impl Connection {
         self.batch().send(from)
     }
 
+    /// Appends a record to the ring that [`ConnectOptions::append_to`](crate::ConnectOptions::append_to) named, at most
+    /// [`RECORD_MAX_BYTES`](crate::RECORD_MAX_BYTES). See [`Batch::append`].
+    pub fn append<'a>(&self, from: impl Into<Source<'a>>) -> Result<Ticket, PostError> {
+        self.batch().append(from)
+    }
+
     /// Posts a receive for the next message that has none; `context` comes back with its completion.
     ///
     /// # Errors
@@ -370,6 +376,24 @@ impl Batch<'_> {
         self.post(Request::Send { data: from.into().into(), immediate: Some(immediate) })
     }
 
+    /// Appends a record to the ring that [`ConnectOptions::append_to`](crate::ConnectOptions::append_to) named, at most
+    /// [`RECORD_MAX_BYTES`](crate::RECORD_MAX_BYTES).
+    ///
+    /// It completes when the target's device has taken the record. A flush of the ring, whatever the range, makes all records
+    /// durable that were appended before. While the ring has no free slot the record waits, and so does everything posted
+    /// after it.
+    ///
+    /// # Errors
+    /// [`PostError::NoRing`] where no ring was named; [`PostError::TooLong`].
+    pub fn append<'a>(&mut self, from: impl Into<Source<'a>>) -> Result<Ticket, PostError> {
+        let data = Data::from(from.into());
+        let limit_bytes = self.core.append_max_bytes()?;
+        if data.len_bytes() > limit_bytes {
+            return Err(PostError::TooLong { len_bytes: data.len_bytes(), limit_bytes });
+        }
+        self.post(Request::Append { data })
+    }
+
     /// Sends what was posted. Dropping the batch does the same.
     pub fn submit(self) {}
 
@@ -413,7 +437,7 @@ impl Batch<'_> {
             self.core.send_borrowed(bytes);
             return Ok(ticket);
         }
-        self.core.endpoint.post(request.as_operation(), self.signal, self.context)
+        self.core.endpoint.post(request.as_operation()?, self.signal, self.context)
     }
 }
 

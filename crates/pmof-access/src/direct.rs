@@ -35,10 +35,25 @@ pub(crate) trait Direct {
         true
     }
 
+    /// Longest record that the connection appends, in bytes; `None` where it appends to no ring.
+    fn append_max_bytes(&self) -> Option<u64> {
+        None
+    }
+
+    /// Whether this is the ring that the connection appends to.
+    fn appends_to(&self, _region: &RemoteRegion) -> bool {
+        false
+    }
+
+    /// Whether the ring has a free slot for one more record.
+    fn has_slot(&self) -> bool {
+        false
+    }
+
     /// Whether one more operation with so many bytes of its caller can be taken now.
     fn has_room(&self, len_bytes: u64) -> bool;
 
-    /// Takes an operation that is no flush. It goes out with the next [`Wire::submit`](crate::wire::Wire::submit). On an
+    /// Takes an operation that is no flush, an append only while there is [a slot](Self::has_slot). It goes out with the next [`Wire::submit`](crate::wire::Wire::submit). On an
     /// error nothing was taken.
     fn post(&mut self, ticket: u64, request: &Request<'_>) -> Result<(), PostError>;
 

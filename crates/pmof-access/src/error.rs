@@ -6,7 +6,7 @@ use pmof_mem::MemError;
 use pmof_proto::{ConnectionError, Refusal};
 use pmof_verbs::VerbsError;
 
-use crate::{Location, Transport};
+use crate::{Location, RingRefusal, Transport};
 
 /// Why an address was not understood.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -133,6 +133,17 @@ pub enum ConnectError {
         /// Why.
         why: ConnectionError,
     },
+    /// The target offers the ring to nobody now.
+    #[error("{address} refused the connection: {refusal}")]
+    RingRefused {
+        /// The address.
+        address: String,
+        /// Why.
+        refusal: RingRefusal,
+    },
+    /// A ring was named, and the transport has none.
+    #[error("there are no rings over this transport: append over verbs (InfiniBand or RoCE), or write and flush")]
+    NoRings,
     /// Private data too long.
     #[error("{len_bytes} bytes of private data are more than {limit_bytes}")]
     PrivateData {

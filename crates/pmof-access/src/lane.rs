@@ -27,6 +27,10 @@ const FLUSH_RANGES_MAX: usize = 8;
 /// Tickets of receives have this bit; they are given by the endpoint and come back as they are.
 const RECEIVE_TICKET: u64 = 1 << 63;
 
+/// Why no other method flushes a ring.
+pub(crate) const RING_METHOD: &str =
+    "the target's device puts records where this side does not know: read-after-send alone flushes a ring";
+
 /// Which way an operation without an outcome went.
 #[derive(Debug, PartialEq, Eq)]
 enum Way {
@@ -110,7 +114,10 @@ pub(crate) fn choose_method(
     level: Durability,
 ) -> Result<(Method, Promise), PostError> {
     let promised = region.promise(level);
+    let is_ring = wire.direct().is_some_and(|direct| direct.appends_to(region));
+    let forced = forced.or(is_ring.then_some(Method::ReadAfterSend));
     let mut offers = |method: Method| match (method, promised) {
+        (Method::SendAfterWrite, _) if is_ring => Err(RING_METHOD),
         (Method::SendAfterWrite, Some(promise)) => Ok(promise),
         (Method::SendAfterWrite, None) => Err("the region's medium cannot give this durability"),
         (method, _) => match wire.direct() {
@@ -155,7 +162,7 @@ impl Lane {
         let kind = request.kind();
         let ticket = self.last + 1;
         let may_go = match route {
-            Route::Direct(_) if is_clear => true,
+            Route::Direct(_) if is_clear => has_slot(through, kind),
             _ => self.deferred.is_empty() && self.may_go(through, route, kind),
         };
         let way = if may_go {
@@ -234,9 +241,9 @@ impl Lane {
 
     /// Has the connection close when what is deferred has gone. False if there is nothing to wait for: a message for
     /// which the other side has no room may wait for ever, and what was posted after it with it.
-    pub(crate) fn close_after_deferred(&mut self, through: &Through<'_>) -> bool {
+    pub(crate) fn close_after_deferred(&mut self, through: &mut Through<'_>) -> bool {
         let has_ended = self.is_ended || through.endpoint.ended().is_some();
-        self.is_closing = !has_ended && !self.deferred.is_empty() && !through.endpoint.is_stalled();
+        self.is_closing = !has_ended && !self.deferred.is_empty() && !self.is_stalled(through);
         self.is_closing
     }
 
@@ -268,7 +275,8 @@ impl Lane {
         let agreed = through.endpoint.agreed();
         let limit_bytes = match request {
             Request::Send { .. } => u64::from(agreed.message_max_bytes),
-            Request::Flush { .. } => u64::MAX,
+            // The one was checked when it was posted, the other moves nothing.
+            Request::Append { .. } | Request::Flush { .. } => u64::MAX,
             _ => agreed.payload_max_bytes,
         };
         if !self.has_room(through.endpoint, through.wire, request.data_bytes()) {
@@ -277,17 +285,18 @@ impl Lane {
         if through.endpoint.is_established() && request.len_bytes() <= limit_bytes {
             return Ok(());
         }
-        through.endpoint.may_post(&request.as_operation())
+        through.endpoint.may_post(&request.as_operation()?)
     }
 
     /// Whether the operation overtakes nothing that it must not.
-    fn may_go(&self, through: &Through<'_>, route: Route, kind: OperationKind) -> bool {
+    fn may_go(&self, through: &mut Through<'_>, route: Route, kind: OperationKind) -> bool {
         match route {
             Route::Message => true,
             // Its messages are queued whole or not at all: at least one range and the flush.
             Route::FlushByMessage => {
                 through.endpoint.outstanding() + 2 <= through.endpoint.agreed().send_queue as usize
             }
+            Route::Direct(_) if !has_slot(through, kind) => false,
             // What waits to be sent was posted before it.
             Route::Direct(_) if through.endpoint.is_stalled() || through.endpoint.output_view().is_some() => false,
             // The target's CPU changes memory when it gets to it, later than this side's device would.
@@ -298,6 +307,12 @@ impl Lane {
                 _ => false,
             }),
         }
+    }
+
+    /// Whether what is deferred waits for room at the other side, which may never come.
+    fn is_stalled(&self, through: &mut Through<'_>) -> bool {
+        let kind = self.deferred.front().map(|(_, request)| request.kind());
+        through.endpoint.is_stalled() || kind.is_some_and(|kind| !has_slot(through, kind))
     }
 
     fn carry_out(
@@ -320,7 +335,7 @@ impl Lane {
                 self.stream_flush(through, ticket, (region, *offset, *len_bytes, *level))
             }
             _ => {
-                let inner = through.endpoint.post(request.as_operation(), Signal::Always, 0)?;
+                let inner = through.endpoint.post(request.as_operation()?, Signal::Always, 0)?;
                 self.streamed.push_back(Streamed { inner, outer: ticket, kind: request.kind() });
                 self.note_streamed(request);
                 pump(through);
@@ -443,7 +458,7 @@ impl Lane {
                 }
             }
         }
-        if self.is_closing && (self.deferred.is_empty() || through.endpoint.is_stalled()) {
+        if self.is_closing && (self.deferred.is_empty() || self.is_stalled(through)) {
             through.endpoint.disconnect();
             return true;
         }
@@ -613,6 +628,11 @@ fn has_room(through: &mut Through<'_>, route: Route, data_bytes: u64) -> bool {
     !is_direct || through.wire.direct().is_none_or(|direct| direct.has_room(data_bytes))
 }
 
+/// Whether an operation of this kind has the room that it needs at the other side beside that of the send queue.
+fn has_slot(through: &mut Through<'_>, kind: OperationKind) -> bool {
+    kind != OperationKind::Append || through.wire.direct().is_some_and(|direct| direct.has_slot())
+}
+
 /// The way of an operation, and the promise behind a flush.
 fn route(through: &mut Through<'_>, request: &Request<'_>) -> Result<(Route, Option<Promise>), PostError> {
     let is_direct = match request {
@@ -624,6 +644,7 @@ fn route(through: &mut Through<'_>, request: &Request<'_>) -> Result<(Route, Opt
             };
             return Ok((route, Some(promise)));
         }
+        Request::Append { .. } => true,
         Request::Send { .. } | Request::Write { immediate: Some(_), .. } => false,
         _ => match (request.range(), through.wire.direct()) {
             (Some((region, offset)), Some(direct)) => direct.reaches(region, request.kind(), offset),

@@ -18,6 +18,9 @@
 //! [`ConnectOptions::method`] forces one. A flush covers what was posted before it. A plain write posted after it may take
 //! effect before the flush is done, over shm and verbs; an atomic write waits, except behind a read-after-write.
 //!
+//! Over verbs a target can lend a ring in persistent memory ([`Peer::create_ring`]): its device receives there what other
+//! hosts [`append`](Connection::append), and a flush of the ring makes it durable without the target's CPU.
+//!
 //! ```
 //! use std::time::Duration;
 //! use pmof_access::{Access, Durability, Outcome, Peer, Progress, QueueOptions, Transport};
@@ -62,6 +65,7 @@ mod queue;
 mod region;
 mod request;
 mod rest;
+mod ring;
 mod shared;
 mod shm;
 pub mod sim;
@@ -83,5 +87,6 @@ pub use pmof_proto::{
 pub use pmof_verbs::{DeviceInfo, VerbsError, devices as rdma_devices};
 pub use queue::{Completion, CompletionQueue, ConnectionId, DEFAULT_SPIN, Progress, QueueOptions, Waiting};
 pub use region::{Region, RegionSlice, RemoteRegion};
+pub use ring::{AppendRing, Hex, RECORD_MAX_BYTES, RingContents, RingError, RingRecord, RingRefusal, read_ring};
 pub use shared::SharedReceives;
 pub use verbs::{DeviceChoice, VerbsOptions};

@@ -19,6 +19,7 @@ use crate::{
     lane::{Lane, Through, choose_method, ends_in_order},
     poller::{Interest, Poller},
     request::{Data, Request},
+    ring::RingState,
     wire::Wire,
 };
 
@@ -231,8 +232,8 @@ impl LinkCore {
 
     /// Closes in order, after what was posted.
     pub(crate) fn disconnect(&mut self) {
-        if let Some((lane, through)) = self.lane_and_rest()
-            && lane.close_after_deferred(&through)
+        if let Some((lane, mut through)) = self.lane_and_rest()
+            && lane.close_after_deferred(&mut through)
         {
             return;
         }
@@ -325,6 +326,17 @@ impl LinkCore {
             return choose_method(wire.as_mut(), self.forced, region, level);
         }
         Err(self.not_connected())
+    }
+
+    /// Longest record that the connection appends.
+    pub(crate) fn append_max_bytes(&mut self) -> Result<u64, PostError> {
+        let Some(wire) = &mut self.wire else { return Err(self.not_connected()) };
+        wire.direct().and_then(|direct| direct.append_max_bytes()).ok_or(PostError::NoRing)
+    }
+
+    /// The ring of this side that the other one appends to.
+    pub(crate) fn ring(&self) -> Option<&Arc<RingState>> {
+        self.wire.as_ref()?.ring()
     }
 
     /// Has flushes use this method or fail; `None` chooses the cheapest one.

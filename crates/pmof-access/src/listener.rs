@@ -273,6 +273,12 @@ impl ConnectionRequest {
         &self.private_data
     }
 
+    /// The identity of the ring of this side that the other side wants to append to, if it named one.
+    pub fn ring_identity(&self) -> Option<[u8; 16]> {
+        let core = self.link.as_ref()?.lock();
+        core.ring().map(|ring| ring.layout().identity())
+    }
+
     /// Where the request comes from.
     pub fn peer_address(&self) -> Option<SocketAddr> {
         self.peer_address
@@ -289,6 +295,9 @@ impl ConnectionRequest {
         {
             let mut core = link.lock();
             core.set_loss_timeout(options.loss_timeout);
+            if let Some(ring) = core.ring() {
+                ring.belongs_to(&link, &queue.shared.driver);
+            }
             core.endpoint.accept(&options.private_data);
             core.flush_output();
         }

@@ -7,12 +7,13 @@ use pmof_proto::{Access, ConnectionError, Endpoint, RegionTable, Settings, limit
 
 use crate::{
     Address, CompletionQueue, ConnectError, Connection, ListenOptions, Listener, Location, Method, QueueOptions,
-    Region, RegisterError, SetupError, SharedReceives, Transport,
+    Region, RegisterError, RemoteRegion, SetupError, SharedReceives, Transport,
     clock::Clock,
     driver::next_link_id,
     link::Link,
     listener::check_private_data,
     region::Reach,
+    ring::{AppendRing, Hex, Layout, RingError, RingRefusal},
     shm::{self, Shares, ShmWire},
     sim::SimNetwork,
     verbs::{ConnectFailure, DeviceChoice, Opened, VerbsOptions, VerbsWire},
@@ -40,6 +41,9 @@ pub struct ConnectOptions {
     pub method: Option<Method>,
     /// The local address to come from, where routing does not decide it. Verbs only.
     pub source: Option<IpAddr>,
+    /// The target's ring that [`Connection::append`] appends to: what [`AppendRing::descriptor`](crate::AppendRing::descriptor)
+    /// says. Verbs only.
+    pub append_to: Option<RemoteRegion>,
     /// Where outcomes of receives go, if not to the queue of the connection. Whoever polls or waits on either of the two
     /// drives the connection.
     pub receive_queue: Option<CompletionQueue>,
@@ -56,11 +60,15 @@ impl Default for ConnectOptions {
             settings: Settings::default(),
             method: None,
             source: None,
+            append_to: None,
             receive_queue: None,
             shared_receives: None,
         }
     }
 }
+
+/// What a ring grants: its bytes are the business of the device that receives into it.
+const RING_ACCESS: Access = Access::READ.union(Access::FLUSH_VISIBLE).union(Access::FLUSH_PERSISTENT);
 
 /// The local opening of one transport: owns the regions that its connections share. Handles are cheap to clone.
 #[derive(Clone, Debug)]
@@ -188,6 +196,48 @@ impl Peer {
         self.register(Arc::new(memory), 0, len_bytes, access)
     }
 
+    /// The device, where rings are to be had: over iWARP they are not.
+    fn opened_with_rings(&self) -> Option<&Arc<Opened>> {
+        match &self.shared.opening {
+            Opening::Verbs(opened) if opened.has_rings() => Some(opened),
+            _ => None,
+        }
+    }
+
+    /// Makes a ring that other hosts append to in `len_bytes` bytes at `offset` (a multiple of 4096) of `memory`, whose first
+    /// 8 bytes there are zero: 4096 bytes of header, and 32 to 16,384 slots of 8 KiB. Over verbs only. It is durable on
+    /// return, as far as the medium goes.
+    pub fn create_ring(&self, memory: Arc<dyn Medium>, offset: u64, len_bytes: u64) -> Result<AppendRing, RingError> {
+        let opened = self.opened_with_rings().ok_or(RingError::NotVerbs)?;
+        let mut identity = [0; 16];
+        getrandom::fill(&mut identity)
+            .map_err(|error| RingError::Random { source: io::Error::other(error.to_string()) })?;
+        opened.offer((identity, Layout::slots_in(len_bytes)), || {
+            let region = self.register(Arc::clone(&memory), offset, len_bytes, RING_ACCESS)?;
+            AppendRing::over(Layout::create(memory, offset, len_bytes, identity)?, region)
+        })
+    }
+
+    /// Opens the ring that lies there, with the records that were not consumed; `identity` is the one that it has to have,
+    /// if that is known. At most one process has it open: whoever shares the memory sees to that.
+    pub fn open_ring(
+        &self,
+        memory: Arc<dyn Medium>,
+        offset: u64,
+        len_bytes: u64,
+        identity: Option<[u8; 16]>,
+    ) -> Result<AppendRing, RingError> {
+        let opened = self.opened_with_rings().ok_or(RingError::NotVerbs)?;
+        let layout = Layout::open(Arc::clone(&memory), offset, len_bytes)?;
+        let found = layout.identity();
+        if let Some(expected) = identity.filter(|expected| *expected != found) {
+            return Err(RingError::OtherRing { found: Hex(found), expected: Hex(expected) });
+        }
+        opened.offer((found, layout.slots()), || {
+            AppendRing::over(layout, self.register(memory, offset, len_bytes, RING_ACCESS)?)
+        })
+    }
+
     /// Listens; port 0 picks a free one. Addresses that other machines reach need
     /// [`ListenOptions::trust_network`].
     pub fn listen(&self, address: impl Into<Location>, options: ListenOptions) -> Result<Listener, SetupError> {
@@ -248,6 +298,9 @@ impl Peer {
     }
 
     fn start_wire(&self, address: &Location, options: &ConnectOptions) -> Result<Box<dyn Wire>, ConnectError> {
+        if options.append_to.is_some() && self.opened_with_rings().is_none() {
+            return Err(ConnectError::NoRings);
+        }
         let unreachable =
             |error: io::Error| ConnectError::Unreachable { address: address.to_string(), why: error.to_string() };
         Ok(match (&self.shared.opening, address) {
@@ -263,7 +316,9 @@ impl Peer {
             }
             (Opening::Verbs(opened), Location::Ip(address)) => {
                 let send_queue = options.settings.send_queue.clamp(1, limits::SEND_QUEUE_LIMIT);
-                let wire = VerbsWire::connecting(opened, *address, options.source, send_queue, options.loss_timeout);
+                let append_to = options.append_to.map(|ring| ring.key().0);
+                let (source, loss_timeout) = (options.source, options.loss_timeout);
+                let wire = VerbsWire::connecting(opened, *address, source, append_to, send_queue, loss_timeout);
                 Box::new(wire.map_err(|failure| match failure {
                     ConnectFailure::Network(error) => unreachable(error),
                     ConnectFailure::Setup(error) => error.into(),
@@ -300,9 +355,16 @@ impl PendingConnection {
                 Err(ConnectError::Refused { address, refusal, private_data })
             }
             Some(Err(why)) => Err(match self.connection.take_wire_error() {
+                Some(error) if let Some(refusal) = ring_refusal(&error) => {
+                    ConnectError::RingRefused { address, refusal }
+                }
                 Some(error) => ConnectError::Unreachable { address, why: error.to_string() },
                 None => ConnectError::Ended { address, why },
             }),
         }
     }
+}
+
+fn ring_refusal(error: &io::Error) -> Option<RingRefusal> {
+    error.get_ref()?.downcast_ref::<RingRefusal>().copied()
 }

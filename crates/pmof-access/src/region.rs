@@ -121,6 +121,15 @@ impl Region {
         Ok(RegionSlice { local, device: self.0.device.clone() })
     }
 
+    /// How the peer's device reaches it, if it has one.
+    pub(crate) fn device(&self) -> Option<&Arc<DeviceMemory>> {
+        self.0.device.as_ref()
+    }
+
+    pub(crate) fn key(&self) -> [u8; 16] {
+        self.0.region.key().0
+    }
+
     /// Deregisters now, whatever other handles there are: every later remote use is refused.
     pub fn deregister(self) {
         self.0.revoke();

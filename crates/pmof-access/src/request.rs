@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use pmof_mem::Durability;
-use pmof_proto::{Operation, OperationKind, Payload};
+use pmof_proto::{Operation, OperationKind, Payload, PostError};
 
 use crate::{RegionSlice, RemoteRegion};
 
@@ -44,13 +44,47 @@ impl Data<'_> {
 /// A posted operation. Rights and bounds of the remote region were checked.
 #[derive(Debug)]
 pub(crate) enum Request<'a> {
-    Write { to: Cow<'a, RemoteRegion>, offset: u64, data: Data<'a>, immediate: Option<u32> },
-    Read { from: Cow<'a, RemoteRegion>, offset: u64, into: RegionSlice },
-    Flush { region: Cow<'a, RemoteRegion>, offset: u64, len_bytes: u64, level: Durability },
-    AtomicWrite { to: Cow<'a, RemoteRegion>, offset: u64, value: u64 },
-    CompareAndSwap { at: Cow<'a, RemoteRegion>, offset: u64, expected: u64, new: u64 },
-    FetchAndAdd { at: Cow<'a, RemoteRegion>, offset: u64, addend: u64 },
-    Send { data: Data<'a>, immediate: Option<u32> },
+    Write {
+        to: Cow<'a, RemoteRegion>,
+        offset: u64,
+        data: Data<'a>,
+        immediate: Option<u32>,
+    },
+    Read {
+        from: Cow<'a, RemoteRegion>,
+        offset: u64,
+        into: RegionSlice,
+    },
+    Flush {
+        region: Cow<'a, RemoteRegion>,
+        offset: u64,
+        len_bytes: u64,
+        level: Durability,
+    },
+    AtomicWrite {
+        to: Cow<'a, RemoteRegion>,
+        offset: u64,
+        value: u64,
+    },
+    CompareAndSwap {
+        at: Cow<'a, RemoteRegion>,
+        offset: u64,
+        expected: u64,
+        new: u64,
+    },
+    FetchAndAdd {
+        at: Cow<'a, RemoteRegion>,
+        offset: u64,
+        addend: u64,
+    },
+    Send {
+        data: Data<'a>,
+        immediate: Option<u32>,
+    },
+    /// A record for the ring that the connection appends to.
+    Append {
+        data: Data<'a>,
+    },
 }
 
 impl Request<'_> {
@@ -63,13 +97,14 @@ impl Request<'_> {
             Self::CompareAndSwap { .. } => OperationKind::CompareAndSwap,
             Self::FetchAndAdd { .. } => OperationKind::FetchAndAdd,
             Self::Send { .. } => OperationKind::Send,
+            Self::Append { .. } => OperationKind::Append,
         }
     }
 
     /// Bytes that the operation moves.
     pub(crate) fn len_bytes(&self) -> u64 {
         match self {
-            Self::Write { data, .. } | Self::Send { data, .. } => data.len_bytes(),
+            Self::Write { data, .. } | Self::Send { data, .. } | Self::Append { data } => data.len_bytes(),
             Self::Read { into, .. } => into.local.len_bytes,
             Self::Flush { len_bytes, .. } => *len_bytes,
             Self::AtomicWrite { .. } | Self::CompareAndSwap { .. } | Self::FetchAndAdd { .. } => 8,
@@ -79,12 +114,12 @@ impl Request<'_> {
     /// Bytes of this side that it takes along.
     pub(crate) fn data_bytes(&self) -> u64 {
         match self {
-            Self::Write { data, .. } | Self::Send { data, .. } => data.len_bytes(),
+            Self::Write { data, .. } | Self::Send { data, .. } | Self::Append { data } => data.len_bytes(),
             _ => 0,
         }
     }
 
-    /// The remote range; `None` for messages.
+    /// The remote range; `None` for messages and records.
     pub(crate) fn range(&self) -> Option<(&RemoteRegion, u64)> {
         match self {
             Self::Write { to: region, offset, .. }
@@ -93,7 +128,7 @@ impl Request<'_> {
             | Self::AtomicWrite { to: region, offset, .. }
             | Self::CompareAndSwap { at: region, offset, .. }
             | Self::FetchAndAdd { at: region, offset, .. } => Some((region, *offset)),
-            Self::Send { .. } => None,
+            Self::Send { .. } | Self::Append { .. } => None,
         }
     }
 
@@ -122,12 +157,13 @@ impl Request<'_> {
                 Request::FetchAndAdd { at: kept(at), offset: *offset, addend: *addend }
             }
             Self::Send { data, immediate } => Request::Send { data: data.to_kept(), immediate: *immediate },
+            Self::Append { data } => Request::Append { data: data.to_kept() },
         }
     }
 
-    /// The same as a message to the target's CPU.
-    pub(crate) fn as_operation(&self) -> Operation<'_> {
-        match self {
+    /// The same as a message to the target's CPU. An append is never one: only a device puts it where it belongs.
+    pub(crate) fn as_operation(&self) -> Result<Operation<'_>, PostError> {
+        Ok(match self {
             Self::Write { to, offset, data, immediate } => {
                 Operation::Write { key: to.key(), offset: *offset, payload: data.as_payload(), immediate: *immediate }
             }
@@ -147,6 +183,7 @@ impl Request<'_> {
                 Operation::FetchAndAdd { key: at.key(), offset: *offset, addend: *addend }
             }
             Self::Send { data, immediate } => Operation::Send { payload: data.as_payload(), immediate: *immediate },
-        }
+            Self::Append { .. } => return Err(PostError::NoRing),
+        })
     }
 }

@@ -235,6 +235,9 @@ pub enum PostError {
         /// What is missing.
         why: &'static str,
     },
+    /// The connection appends to no ring.
+    #[error("this connection appends to no ring: name its descriptor when connecting, over verbs")]
+    NoRing,
     /// The transport could not make this side's memory reachable for the operation.
     #[error("this side's memory cannot be used for the operation: {why}")]
     LocalMemory {

@@ -43,7 +43,7 @@ impl ReplicaReceipt {
         match self.method {
             Method::NativeFlush => "the target's device",
             Method::LocalWriteBack => "initiator",
-            Method::ReadAfterWrite => "the target's platform",
+            Method::ReadAfterWrite | Method::ReadAfterSend => "the target's platform",
             _ => "target",
         }
     }

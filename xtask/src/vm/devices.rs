@@ -1,4 +1,5 @@
-//! The tests that need RDMA devices and persistent memory, run in one machine: those of the bindings, of the safe layer
+//! The tests that need RDMA devices and persistent memory, run in one machine and, where it matters, in one whose memory
+//! keeps the contents of the CPU's caches: those of the bindings, of the safe layer
 //! above them, and the conformance suite of the access layer on every medium.
 
 use std::{
@@ -9,7 +10,12 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::{machine::Machine, running::End, suites::Report, testbed::Testbed};
+use super::{
+    machine::{Machine, Persistence},
+    running::End,
+    suites::Report,
+    testbed::Testbed,
+};
 use crate::counts::{Counts, Runner};
 
 /// Time for all of them on a busy machine.
@@ -86,6 +92,9 @@ const RUNS: &[Run] = &[
     Run { what: "conformance, iWARP", before: IWARP, ..PLAIN },
 ];
 
+/// Those of the machine that keeps the contents of its caches.
+const RUNS_WITH_CACHES_KEPT: &[Run] = &[Run { what: "conformance, rings, caches kept", tests: "rings::", ..PLAIN }];
+
 impl Run {
     /// The file's name in the machine: targets of several packages have the same.
     fn file_name(&self) -> String {
@@ -95,10 +104,21 @@ impl Run {
 
 pub(super) fn run(testbed: &Testbed, report: &mut Report) -> Result<()> {
     report.test("every structure is laid out as in the headers of rdma-core", layout(testbed));
-    let binaries = build(testbed.workspace())?;
+    let binaries = build(testbed.workspace(), &PACKAGES)?;
+    let machine = Machine::new(testbed).show_output("").bring(&testbed.workspace().join(SUPPRESSIONS));
+    run_in(testbed, machine.clone(), &binaries, RUNS, report)?;
+    run_in(testbed, machine.persistence(Persistence::Cpu), &binaries, RUNS_WITH_CACHES_KEPT, report)
+}
+
+fn run_in(
+    testbed: &Testbed,
+    mut machine: Machine,
+    binaries: &[(String, PathBuf)],
+    runs: &[Run],
+    report: &mut Report,
+) -> Result<()> {
     let staged = testbed.run_directory()?;
-    let mut machine = Machine::new(testbed).show_output("").bring(&testbed.workspace().join(SUPPRESSIONS));
-    for run in RUNS {
+    for run in runs {
         let file = staged.path().join(run.file_name());
         if !file.exists() {
             let built = binaries.iter().find(|(name, _)| *name == run.file_name());
@@ -107,9 +127,9 @@ pub(super) fn run(testbed: &Testbed, report: &mut Report) -> Result<()> {
             machine = machine.bring(&file);
         }
     }
-    let finished = machine.command(script()).start()?.wait(TIMEOUT)?;
+    let finished = machine.command(script(runs)).start()?.wait(TIMEOUT)?;
     let text = finished.text();
-    for (run, part) in RUNS.iter().zip(parts(&text)) {
+    for (run, part) in runs.iter().zip(parts(&text)) {
         let mut counts = Counts::default();
         part.lines().filter_map(|line| Runner::Libtest.counts_of_line(line)).for_each(|found| counts += found);
         let outcome = match part.lines().find_map(|line| line.strip_prefix(EXIT_MARK)) {
@@ -129,8 +149,16 @@ const SUPPRESSIONS: &str = "crates/pmof-verbs/tests/memcheck.supp";
 const START_MARK: &str = "==== ";
 const EXIT_MARK: &str = "---- exit ";
 
+/// The built conformance suite over verbs.
+pub(super) fn conformance(testbed: &Testbed) -> Result<PathBuf> {
+    let built = build(testbed.workspace(), &[PLAIN.package])?;
+    let name = PLAIN.file_name();
+    let found = built.into_iter().find(|(built, _)| *built == name);
+    Ok(found.with_context(|| format!("cargo built no test {name}"))?.1)
+}
+
 /// Runs all binaries, one after the other: they share devices, and some cut the wire.
-fn script() -> String {
+fn script(runs: &[Run]) -> String {
     let part = |run: &Run| {
         let Run { what, environment, before, under, tests, .. } = run;
         let file = run.file_name();
@@ -142,7 +170,7 @@ fn script() -> String {
              echo '{EXIT_MARK}'$?\n"
         )
     };
-    RUNS.iter().map(part).collect()
+    runs.iter().map(part).collect()
 }
 
 /// The output of each run.
@@ -163,9 +191,9 @@ fn layout(testbed: &Testbed) -> Result<()> {
 }
 
 /// Builds the tests; each has the name of its package and target.
-fn build(workspace: &Path) -> Result<Vec<(String, PathBuf)>> {
+fn build(workspace: &Path, packages: &[&str]) -> Result<Vec<(String, PathBuf)>> {
     let mut found = Vec::new();
-    for package in PACKAGES {
+    for package in packages {
         let output = Command::new("cargo")
             .args(["test", "--profile", PROFILE, "--no-run", "--features", "device-tests", "--package", package])
             .args(["--tests", "--message-format", "json"])
@@ -204,7 +232,7 @@ mod tests {
 
     #[test]
     fn every_run_has_its_part_of_the_output() {
-        let script = script();
+        let script = script(RUNS);
         assert_eq!(script.matches(START_MARK).count(), RUNS.len());
         let output = format!("{START_MARK}a\nrunning\n{EXIT_MARK}0\n{START_MARK}b\n{EXIT_MARK}101\n");
         let parts: Vec<_> = parts(&output).collect();

@@ -29,6 +29,7 @@ mod power_cuts;
 mod recipe;
 mod record;
 mod referees;
+mod ring_cuts;
 mod running;
 mod suites;
 mod testbed;

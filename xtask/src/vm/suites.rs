@@ -4,7 +4,7 @@ use std::{process::ExitCode, time::Instant};
 
 use anyhow::{Result, ensure};
 
-use super::{devices, guest_suite, pools, power_cuts, referees, testbed::Testbed};
+use super::{devices, guest_suite, pools, power_cuts, referees, ring_cuts, testbed::Testbed};
 use crate::counts::Counts;
 
 /// One suite: a name, what it is about, and what runs it.
@@ -40,6 +40,11 @@ const SUITES: &[Suite] = &[
         name: "power-cuts",
         about: "power cuts in replicated write loads: every combination once, and loads that must lose",
         run: power_cuts::run,
+    },
+    Suite {
+        name: "ring-cuts",
+        about: "power cuts in appends to a ring in persistent memory, whose target's program does nothing",
+        run: ring_cuts::run,
     },
 ];
 

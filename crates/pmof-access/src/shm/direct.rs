@@ -117,7 +117,9 @@ impl Mapped {
                 let add = |memory: &Memory, at| memory.fetch_and_add(at, *addend);
                 return Ok(DirectOutcome::Previous(self.atomic(offset, add)?));
             }
-            Request::Flush { .. } | Request::Send { .. } => return Err(CopyError::Elsewhere),
+            Request::Flush { .. } | Request::Send { .. } | Request::Append { .. } => {
+                return Err(CopyError::Elsewhere);
+            }
         }
         Ok(DirectOutcome::Done)
     }

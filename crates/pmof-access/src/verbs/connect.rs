@@ -10,6 +10,7 @@ use pmof_verbs::{CmEventKind, CmId, ConnectParameters, EventChannel, REJECT_NO_L
 use rustix::io::Errno;
 
 use super::{io_error, receive};
+use crate::ring::RingRefusal;
 
 /// How often a request is sent again before the other side counts as gone. Seven would mean for ever.
 const RETRIES: u8 = 6;
@@ -27,7 +28,8 @@ const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The time for an acknowledgement is 4.096 us times two to the power of this; bounds of what devices take.
 const ACKNOWLEDGE_EXPONENTS: std::ops::RangeInclusive<u8> = 10..=21;
 
-/// What goes along with a connection request and its acceptance: 16 bytes, over iWARP 24.
+/// What goes along with a connection request and its acceptance: 16 bytes, over iWARP 24, and 40 where a ring takes the
+/// messages (never over iWARP).
 ///
 /// | offset | bytes | field |
 /// |---|---|---|
@@ -35,15 +37,30 @@ const ACKNOWLEDGE_EXPONENTS: std::ops::RangeInclusive<u8> = 10..=21;
 /// | 4 | 2 | version of the message stream over verbs, 1, little-endian |
 /// | 6 | 2 | receives that the sender of this has posted, little-endian |
 /// | 8 | 4 | bytes of each, little-endian |
-/// | 12 | 4 | zero; over iWARP the key of 8 bytes that the other side may read, little-endian |
+/// | 12 | 4 | 1 where a ring is named, else zero; over iWARP the key of 8 bytes that the other side may read, little-endian |
 /// | 16 | 8 | over iWARP only: their address, little-endian |
+/// | 16 | 16 | with a ring; request: its key; acceptance: its identity |
+/// | 32 | 8 | with a ring; request: zero; acceptance: number of the first record, little-endian |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Greeting {
     pub(super) receives: u16,
     pub(super) receive_bytes: u32,
     /// What the other side reads to learn that something has arrived, over iWARP only.
     pub(super) answer: Option<RemoteAddress>,
+    pub(super) ring: Option<RingGreeting>,
 }
+
+/// The ring of the target that the messages of the initiator go to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RingGreeting {
+    /// Its key in a request, its identity in an acceptance.
+    pub(super) name: [u8; 16],
+    pub(super) first_sequence: u64,
+}
+
+/// Bytes of a greeting without and with a ring.
+const GREETING_BYTES: usize = 16;
+const RING_GREETING_BYTES: usize = 40;
 
 const MAGIC: &[u8; 4] = b"pmof";
 const VERSION: u16 = 1;
@@ -55,39 +72,56 @@ const RECEIVES_MIN: u16 = 4;
 const RECEIVE_BYTES_MIN: u32 = pmof_proto::limits::HEADER_BYTES as u32;
 
 impl Greeting {
+    /// That of a connection with receives of its own, or shared ones.
     pub(super) fn own(answer: Option<RemoteAddress>) -> Self {
-        Self { receives: receive::RECEIVES, receive_bytes: receive::RECEIVE_BYTES, answer }
+        Self { receives: receive::RECEIVES, receive_bytes: receive::RECEIVE_BYTES, answer, ring: None }
     }
 
     pub(super) fn encode(self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(24);
+        let mut bytes = Vec::with_capacity(RING_GREETING_BYTES);
         bytes.extend(MAGIC);
         bytes.extend(VERSION.to_le_bytes());
         bytes.extend(self.receives.to_le_bytes());
         bytes.extend(self.receive_bytes.to_le_bytes());
-        bytes.extend(self.answer.map_or(0, |answer| answer.rkey).to_le_bytes());
+        let word = self.answer.map_or(u32::from(self.ring.is_some()), |answer| answer.rkey);
+        bytes.extend(word.to_le_bytes());
         if let Some(answer) = self.answer {
             bytes.extend(answer.address.to_le_bytes());
+        } else if let Some(ring) = self.ring {
+            bytes.extend(ring.name);
+            bytes.extend(ring.first_sequence.to_le_bytes());
         }
         bytes
     }
 
     /// What follows may be padding of the connection manager. `has_answer` over iWARP, which both sides know.
     pub(super) fn decode(bytes: &[u8], has_answer: bool) -> Option<Self> {
-        let (fixed, rest) = bytes.split_first_chunk::<16>()?;
+        let (fixed, rest) = bytes.split_first_chunk::<GREETING_BYTES>()?;
         let version = u16::from_le_bytes([fixed[4], fixed[5]]);
         let receives = u16::from_le_bytes([fixed[6], fixed[7]]);
         let receive_bytes = u32::from_le_bytes([fixed[8], fixed[9], fixed[10], fixed[11]]);
-        let rkey = u32::from_le_bytes([fixed[12], fixed[13], fixed[14], fixed[15]]);
-        let answer = if has_answer {
-            let address = u64::from_le_bytes(*rest.first_chunk()?);
-            Some(RemoteAddress { address, rkey })
-        } else {
-            None
+        let word = u32::from_le_bytes([fixed[12], fixed[13], fixed[14], fixed[15]]);
+        let (answer, ring) = match word {
+            rkey if has_answer => {
+                (Some(RemoteAddress { address: u64::from_le_bytes(*rest.first_chunk()?), rkey }), None)
+            }
+            0 => (None, None),
+            1 => (None, Some(RingGreeting::decode(rest.first_chunk()?))),
+            _ => return None,
         };
-        let is_ours = fixed[..4] == *MAGIC && version == VERSION && (has_answer || rkey == 0);
+        let is_ours = fixed[..4] == *MAGIC && version == VERSION;
         let is_sane = receives >= RECEIVES_MIN && receive_bytes >= RECEIVE_BYTES_MIN;
-        (is_ours && is_sane).then_some(Self { receives, receive_bytes, answer })
+        (is_ours && is_sane).then_some(Self { receives, receive_bytes, answer, ring })
+    }
+}
+
+impl RingGreeting {
+    fn decode(bytes: &[u8; RING_GREETING_BYTES - GREETING_BYTES]) -> Self {
+        let mut name = [0; 16];
+        name.copy_from_slice(&bytes[..16]);
+        let mut first_sequence = [0; 8];
+        first_sequence.copy_from_slice(&bytes[16..]);
+        Self { name, first_sequence: u64::from_le_bytes(first_sequence) }
     }
 }
 
@@ -122,6 +156,7 @@ pub(super) struct Manager {
     channel: EventChannel,
     stage: Stage,
     loss_timeout: Duration,
+    /// What this side says of itself.
     greeting: Greeting,
 }
 
@@ -195,7 +230,10 @@ impl Manager {
             {
                 Err(io::Error::new(io::ErrorKind::ConnectionRefused, "nobody listens on that port there"))
             }
-            CmEventKind::Rejected { status, .. } => {
+            CmEventKind::Rejected { status, private_data } => {
+                if let Some(refusal) = RingRefusal::decode(&private_data) {
+                    return Err(io::Error::new(io::ErrorKind::ConnectionRefused, refusal));
+                }
                 let why = format!("the target's connection manager rejected the request (status {status})");
                 Err(io::Error::new(io::ErrorKind::ConnectionRefused, why))
             }

@@ -12,6 +12,7 @@ use super::{
 use crate::{
     Method, RemoteRegion,
     direct::{Direct, DirectOutcome},
+    lane::RING_METHOD,
     request::{Data, Request},
 };
 
@@ -62,10 +63,25 @@ impl Direct for VerbsWire {
         let promise = region.promise(level).ok_or(no_promise)?;
         let Some(reach) = Reach::of(region) else { return Err("the target's device cannot reach the region") };
         match method {
+            Method::ReadAfterSend if self.appends_to(region) => offers_read_back(region, reach, level, promise),
+            Method::ReadAfterSend => Err("the region is no ring that this connection appends to"),
+            _ if self.appends_to(region) => Err(RING_METHOD),
             Method::NativeFlush => self.offers_native(reach, level).map(|()| promise),
             Method::ReadAfterWrite => offers_read_back(region, reach, level, promise),
             _ => Err("the memory belongs to another host"),
         }
+    }
+
+    fn append_max_bytes(&self) -> Option<u64> {
+        self.record_max_bytes()
+    }
+
+    fn appends_to(&self, region: &RemoteRegion) -> bool {
+        self.is_remote_ring(region.key().0)
+    }
+
+    fn has_slot(&self) -> bool {
+        self.has_free_slot()
     }
 
     fn has_room(&self, len_bytes: u64) -> bool {
@@ -73,6 +89,9 @@ impl Direct for VerbsWire {
     }
 
     fn post(&mut self, ticket: u64, request: &Request<'_>) -> Result<(), PostError> {
+        if let Request::Append { data } = request {
+            return self.append(ticket, data);
+        }
         let (Some((region, offset)), Some(queues)) = (request.range(), self.queues_mut()) else {
             return Err(gone("the device's queues are gone"));
         };
@@ -110,7 +129,9 @@ impl Direct for VerbsWire {
                 let (into, result) = send.stage_number()?;
                 send.push_bare(WorkOperation::FetchAndAdd { at, addend: *addend, into }, flight(result));
             }
-            Request::Flush { .. } | Request::Send { .. } => return Err(gone("such operations go another way")),
+            Request::Flush { .. } | Request::Send { .. } | Request::Append { .. } => {
+                return Err(gone("such operations go another way"));
+            }
         }
         Ok(())
     }
@@ -140,7 +161,7 @@ impl Direct for VerbsWire {
         let (offset, len_bytes) = (*offset, *len_bytes);
         let result = ResultPlace::None;
         let last = Flight::Direct { ticket, offset, len_bytes, result };
-        if method == Method::ReadAfterWrite {
+        if matches!(method, Method::ReadAfterWrite | Method::ReadAfterSend) {
             let (into, _) = queues.send.stage_number()?;
             let from = reach.at(offset.min(region.len_bytes() - READ_BACK_BYTES));
             queues.send.push_read_back(from, into, last);
@@ -175,6 +196,26 @@ impl Direct for VerbsWire {
 }
 
 impl VerbsWire {
+    fn append(&mut self, ticket: u64, data: &Data<'_>) -> Result<(), PostError> {
+        let len_bytes = data.len_bytes();
+        let flight = Flight::Direct { ticket, offset: 0, len_bytes, result: ResultPlace::None };
+        let fill = |into: &mut [u8]| match data {
+            Data::Borrowed(bytes) => {
+                into.copy_from_slice(bytes);
+                Ok(())
+            }
+            Data::Owned(bytes) => {
+                into.copy_from_slice(bytes);
+                Ok(())
+            }
+            Data::Slice(slice) => {
+                let local = &slice.local;
+                local.memory.read(local.offset, into).map_err(|error| gone(&error.to_string()))
+            }
+        };
+        self.push_record(len_bytes, fill, flight)
+    }
+
     fn offers_native(&self, reach: Reach, level: Durability) -> Result<(), &'static str> {
         if !self.has_flush() {
             return Err("this side's device has no FLUSH, or the peer was told not to use it");

@@ -49,8 +49,15 @@ impl VerbsDoor {
                 let _ = id.reject(&[]);
                 continue;
             };
+            let ring = match greeting.ring.map(|ring| self.opened.attach(ring.name)).transpose() {
+                Ok(ring) => ring,
+                Err(refusal) => {
+                    let _ = id.reject(&refusal.encode());
+                    continue;
+                }
+            };
             let from = id.peer_address();
-            match VerbsWire::accepting(&self.opened, id, greeting) {
+            match VerbsWire::accepting(&self.opened, id, greeting, ring) {
                 Ok(wire) => return Ok(Some((wire, from))),
                 Err(error) if is_shortage(&error) => return Err(error),
                 // It gave up meanwhile; the next one may not.

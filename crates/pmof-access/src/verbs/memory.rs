@@ -162,6 +162,16 @@ impl DeviceMemory {
         self.sge(offset, slice.len_bytes).ok()
     }
 
+    /// Registers the memory for receives, which is for writing or not at all. Before anything else uses it.
+    pub(crate) fn prepare_receives(&self) -> Result<(), String> {
+        let register = || {
+            let memory = Arc::clone(&self.memory);
+            self.domain.register(memory, self.offset, self.len_bytes, MrAccess::LOCAL_WRITE)
+        };
+        let registered = self.local.get_or_init(|| register().map_err(|error| error.to_string()));
+        registered.as_ref().map(drop).map_err(Clone::clone)
+    }
+
     fn local(&self) -> Result<&MemoryRegion, &str> {
         let registered = self.local.get_or_init(|| {
             let register = |access| self.domain.register(Arc::clone(&self.memory), self.offset, self.len_bytes, access);

@@ -6,7 +6,7 @@
 
 use std::{
     net::{IpAddr, SocketAddr},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError, Weak},
     time::Duration,
 };
 
@@ -14,7 +14,10 @@ use pmof_mem::{Evidence, Medium, Memory};
 use pmof_proto::{Access, RdmaFeatures};
 use pmof_verbs::{Device, MemoryRegion, MrAccess, ProtectionDomain, RemoteAddress, VerbsError};
 
-use crate::{RegisterError, SetupError};
+use crate::{
+    RegisterError, SetupError,
+    ring::{AppendRing, Attached, Hex, RingError, RingRefusal, RingState},
+};
 
 mod confirm;
 mod connect;
@@ -87,6 +90,8 @@ pub(crate) struct Opened {
     shared: Option<receive::SharedRing>,
     /// What the other sides read to learn that something has arrived, where devices complete requests early.
     answer: Option<MemoryRegion>,
+    /// Where connections may append, as long as they are there.
+    rings: Mutex<Vec<Weak<RingState>>>,
 }
 
 impl Opened {
@@ -105,11 +110,17 @@ impl Opened {
         let domain = device.protection_domain()?;
         let shared = options.shared_receives.map(|count| receive::SharedRing::new(&domain, count)).transpose()?;
         let answer = device.capabilities().completes_early().then(|| answer(&domain)).transpose()?;
-        Ok(Arc::new(Self { device, domain, options: options.clone(), source, shared, answer }))
+        let (options, rings) = (options.clone(), Mutex::default());
+        Ok(Arc::new(Self { device, domain, options, source, shared, answer, rings }))
     }
 
     fn answer_place(&self) -> Option<RemoteAddress> {
         self.answer.as_ref().map(|region| RemoteAddress { address: region.address(), rkey: region.rkey() })
+    }
+
+    /// True where the messages of a connection may go to a ring: an iWARP device puts nothing but the stream in order.
+    pub(crate) fn has_rings(&self) -> bool {
+        !self.device.capabilities().completes_early()
     }
 
     pub(crate) fn device_name(&self) -> &str {
@@ -125,6 +136,34 @@ impl Opened {
         access: Access,
     ) -> Result<DeviceMemory, RegisterError> {
         DeviceMemory::register(self, memory, offset, len_bytes, access)
+    }
+
+    /// Makes the handle of a ring and offers it to those who have its key, unless it is offered already.
+    pub(crate) fn offer(
+        &self,
+        (identity, slots): ([u8; 16], u32),
+        make: impl FnOnce() -> Result<AppendRing, RingError>,
+    ) -> Result<AppendRing, RingError> {
+        let most = self.device.capabilities().max_queue_pair_requests;
+        if slots > most {
+            return Err(RingError::TooManySlots { slots, most });
+        }
+        let mut rings = self.rings.lock().unwrap_or_else(PoisonError::into_inner);
+        rings.retain(|ring| ring.strong_count() > 0);
+        if rings.iter().filter_map(Weak::upgrade).any(|other| other.layout().identity() == identity) {
+            return Err(RingError::OpenAlready { identity: Hex(identity) });
+        }
+        let ring = make()?;
+        rings.push(Arc::downgrade(ring.state()));
+        Ok(ring)
+    }
+
+    /// Takes the ring with this key for a connection.
+    fn attach(&self, key: [u8; 16]) -> Result<Attached, RingRefusal> {
+        let rings = self.rings.lock().unwrap_or_else(PoisonError::into_inner);
+        let ring = rings.iter().filter_map(Weak::upgrade).find(|ring| ring.key() == key);
+        drop(rings);
+        ring.ok_or(RingRefusal::Unknown)?.attach()
     }
 
     /// What the device does with a region on which it was granted native flush to this degree.

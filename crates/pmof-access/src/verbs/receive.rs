@@ -7,10 +7,16 @@ use pmof_proto::InputPlace;
 use pmof_verbs::{ProtectionDomain, QueuePair, Receive, ReceiveFailure, SharedReceiveQueue};
 
 use super::memory::DeviceMemory;
-use crate::SetupError;
+use crate::{
+    SetupError,
+    ring::{HEADER_BYTES, RECORD_MAGIC, RingState, SLOT_BYTES, STREAM_MAGIC},
+};
 
 /// Bytes of one receive: a frame with a page behind it fits, and one with two does not leave half of it empty.
 pub(super) const RECEIVE_BYTES: u32 = 8 << 10;
+
+// A slot of a ring is a receive.
+const _: () = assert!(SLOT_BYTES == RECEIVE_BYTES as u64);
 
 /// Receives of a connection that has its own: 128 KiB cover a round trip at the speed of a copy.
 pub(super) const RECEIVES: u16 = 16;
@@ -33,7 +39,7 @@ impl SharedRing {
         let count = count.clamp(u32::from(RECEIVES), SHARED_RECEIVES_MAX);
         let ring = Self { queue: SharedReceiveQueue::new(domain, count, 1)?, memory: buffers(domain, count)? };
         let all: Vec<_> = (0..count).collect();
-        ring.queue.post_receives(&receives_of(&ring.memory, &all)).map_err(post_failed)?;
+        ring.queue.post_receives(&receives_of(&ring.memory, 0, &all)).map_err(post_failed)?;
         Ok(ring)
     }
 }
@@ -49,10 +55,11 @@ fn post_failed(failure: ReceiveFailure) -> SetupError {
     SetupError::System { call: "ibv_post_recv", source: io::Error::other(failure) }
 }
 
-fn receives_of(memory: &DeviceMemory, buffers: &[u32]) -> Vec<Receive> {
+/// Receives into buffers, the first of which lies at `start` of the memory.
+fn receives_of(memory: &DeviceMemory, start: u64, buffers: &[u32]) -> Vec<Receive> {
     let len = u64::from(RECEIVE_BYTES);
     let receive = |index: &u32| {
-        let into = memory.sge(u64::from(*index) * len, len).ok()?;
+        let into = memory.sge(start + u64::from(*index) * len, len).ok()?;
         Some(Receive { id: RECEIVE_ID | u64::from(*index), into })
     };
     buffers.iter().filter_map(receive).collect()
@@ -70,6 +77,8 @@ struct Arrived {
 pub(super) struct ReceiveRing {
     memory: Arc<DeviceMemory>,
     shared: Option<SharedReceiveQueue>,
+    /// The persistent ring that the buffers are the slots of, where they are.
+    durable: Option<Arc<RingState>>,
     arrived: VecDeque<Arrived>,
     /// Buffers to be posted anew.
     free: Vec<u32>,
@@ -84,16 +93,60 @@ impl ReceiveRing {
             None => (buffers(domain, u32::from(RECEIVES))?, (0..u32::from(RECEIVES)).collect()),
         };
         let shared = shared.map(|ring| ring.queue.clone());
-        Ok(Self { memory, shared, arrived: VecDeque::new(), free, consumed: 0 })
+        Ok(Self { memory, shared, durable: None, arrived: VecDeque::new(), free, consumed: 0 })
     }
 
-    /// A message came, whose first `start` bytes are no part of the stream. One with nothing behind them only carries credit.
-    pub(super) fn arrive(&mut self, id: u64, start: u32, len_bytes: u32) {
+    /// The slots of a persistent ring, all of which are free.
+    pub(super) fn durable(ring: &Arc<RingState>) -> Result<Self, SetupError> {
+        let system = |why: &str| SetupError::System { call: "ibv_reg_mr", source: io::Error::other(why.to_owned()) };
+        let memory = Arc::clone(ring.device().ok_or_else(|| system("the ring has no device"))?);
+        let free = (0..ring.layout().slots()).collect();
+        let durable = Some(Arc::clone(ring));
+        Ok(Self { memory, shared: None, durable, arrived: VecDeque::new(), free, consumed: 0 })
+    }
+
+    /// A message came, whose first `start` bytes are no part of the stream. One with nothing behind them only carries credit;
+    /// in a persistent ring any other says what it is.
+    pub(super) fn arrive(&mut self, id: u64, start: u32, len_bytes: u32) -> io::Result<()> {
         let buffer = (id & !RECEIVE_ID) as u32;
-        if len_bytes <= start {
+        let end = len_bytes.min(RECEIVE_BYTES);
+        if end <= start {
             self.give_back(buffer);
-        } else {
-            self.arrived.push_back(Arrived { buffer, start, end: len_bytes.min(RECEIVE_BYTES) });
+            return Ok(());
+        }
+        let Some(ring) = &self.durable else {
+            self.arrived.push_back(Arrived { buffer, start, end });
+            return Ok(());
+        };
+        let mut magic = [0; 8];
+        ring.layout().memory().read(ring.layout().slot_at(buffer), &mut magic).map_err(io::Error::other)?;
+        let start = magic.len() as u32;
+        match magic {
+            // Until it is consumed the slot belongs to the ring.
+            RECORD_MAGIC => ring.arrive(buffer, end)?,
+            STREAM_MAGIC if end > start => self.arrived.push_back(Arrived { buffer, start, end }),
+            _ => {
+                let what = "the other side sent to a ring what is neither a record nor a message";
+                return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes back the slots whose records were consumed.
+    pub(super) fn collect_freed(&mut self) {
+        if let Some(ring) = &self.durable {
+            let freed = ring.take_freed();
+            self.consumed = self.consumed.wrapping_add(freed.len() as u32);
+            self.free.extend(freed);
+        }
+    }
+
+    /// Where a buffer begins in the medium.
+    fn buffer_at(&self, buffer: u32) -> u64 {
+        match &self.durable {
+            Some(ring) => ring.layout().slot_at(buffer),
+            None => u64::from(buffer) * u64::from(RECEIVE_BYTES),
         }
     }
 
@@ -135,10 +188,11 @@ impl ReceiveRing {
     fn read_into(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let mut done = 0;
         while done < buffer.len()
+            && let Some(place) = self.arrived.front().map(|front| self.buffer_at(front.buffer))
             && let Some(front) = self.arrived.front_mut()
         {
             let count = (buffer.len() - done).min((front.end - front.start) as usize);
-            let at = u64::from(front.buffer) * u64::from(RECEIVE_BYTES) + u64::from(front.start);
+            let at = place + u64::from(front.start);
             self.memory.memory().read(at, &mut buffer[done..done + count]).map_err(io::Error::other)?;
             front.start += count as u32;
             done += count;
@@ -166,7 +220,8 @@ impl ReceiveRing {
         if self.free.is_empty() {
             return Ok(());
         }
-        let receives = receives_of(&self.memory, &self.free);
+        let start = if self.durable.is_some() { HEADER_BYTES } else { 0 };
+        let receives = receives_of(&self.memory, start, &self.free);
         self.free.clear();
         match &self.shared {
             Some(queue) => queue.post_receives(&receives),
@@ -181,7 +236,7 @@ impl Drop for ReceiveRing {
         // The others that share the ring need the buffers; if the device fails now, they learn it from their own.
         if let Some(queue) = &self.shared {
             self.free.extend(self.arrived.drain(..).map(|arrived| arrived.buffer));
-            let _ = queue.post_receives(&receives_of(&self.memory, &self.free));
+            let _ = queue.post_receives(&receives_of(&self.memory, 0, &self.free));
         }
     }
 }

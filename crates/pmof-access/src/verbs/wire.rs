@@ -9,12 +9,12 @@ use std::{
     time::Duration,
 };
 
-use pmof_proto::{ConnectionError, InputPlace, OperationError, OutputView, Refusal};
+use pmof_proto::{ConnectionError, InputPlace, OperationError, OutputView, PostError, Refusal};
 use pmof_verbs::{CmId, CompletionQueue, Opcode, QueuePair, QueuePairOptions, Status, WorkCompletion};
 
 use super::{
     Opened,
-    connect::{Greeting, Manager, Step},
+    connect::{Greeting, Manager, RingGreeting, Step},
     direct::SERVICE_REQUESTS,
     io_error,
     receive::{RECEIVE_ID, RECEIVES, ReceiveRing},
@@ -23,6 +23,7 @@ use super::{
 use crate::{
     SetupError,
     direct::{Direct, DirectOutcome},
+    ring::{Attached, RECORD_HEADER_BYTES, RingState, SLOT_BYTES, STREAM_MAGIC, message_bytes, seal_record},
     wire::Wire,
 };
 
@@ -55,8 +56,18 @@ pub(super) struct Queues {
     pub(super) send: SendQueue,
     receive: ReceiveRing,
     queue_pair: Option<QueuePair>,
+    /// The ring of this side that the receives lie in. After the queue pair, which fills it.
+    ring: Option<Attached>,
     /// After the queue pair, which refers to it.
     completions: CompletionQueue,
+}
+
+/// The ring of the other side that this one appends to.
+#[derive(Clone, Copy, Debug)]
+struct RemoteRing {
+    key: [u8; 16],
+    /// Its identity and the number of the next record, from when the connection stands.
+    next: Option<([u8; 16], u64)>,
 }
 
 #[derive(Debug)]
@@ -87,6 +98,7 @@ pub(crate) struct VerbsWire {
     has_disconnected: bool,
     /// What the other side takes: messages that it has room for, and bytes of each.
     room: Greeting,
+    remote_ring: Option<RemoteRing>,
     /// Messages sent, and how many of them the other side has given back; both wrap.
     sent: u32,
     credited: u32,
@@ -105,23 +117,38 @@ impl VerbsWire {
         opened: &Arc<Opened>,
         target: SocketAddr,
         source: Option<IpAddr>,
+        append_to: Option<[u8; 16]>,
         send_queue: u32,
         loss_timeout: Duration,
     ) -> Result<Self, ConnectFailure> {
-        let greeting = Greeting::own(opened.answer_place());
+        let ring = append_to.map(|name| RingGreeting { name, first_sequence: 0 });
+        let greeting = Greeting { ring, ..Greeting::own(opened.answer_place()) };
         let manager = Manager::start(target, source.or(opened.source), loss_timeout, greeting)
             .map_err(ConnectFailure::Network)?;
-        Self::new(opened, manager, send_queue, loss_timeout, Greeting::own(None)).map_err(ConnectFailure::Setup)
+        let made = Self::new(opened, manager, send_queue, loss_timeout, Greeting::own(None), None);
+        let mut wire = made.map_err(ConnectFailure::Setup)?;
+        wire.remote_ring = append_to.map(|key| RemoteRing { key, next: None });
+        Ok(wire)
     }
 
-    /// Takes a connection request.
-    pub(super) fn accepting(opened: &Arc<Opened>, id: CmId, room: Greeting) -> Result<Self, SetupError> {
+    /// Takes a connection request, whose messages go to the ring if there is one.
+    pub(super) fn accepting(
+        opened: &Arc<Opened>,
+        id: CmId,
+        room: Greeting,
+        ring: Option<Attached>,
+    ) -> Result<Self, SetupError> {
         let failed = |source| SetupError::System { call: "rdma_accept", source };
         let loss_timeout = crate::DEFAULT_LOSS_TIMEOUT;
-        let greeting = Greeting::own(opened.answer_place());
+        let own = Greeting::own(opened.answer_place());
+        let greeting = ring.as_ref().map_or(own, |ring| {
+            let layout = ring.state().layout();
+            let named = RingGreeting { name: layout.identity(), first_sequence: ring.first_sequence() };
+            Greeting { receives: layout.slots() as u16, ring: Some(named), ..own }
+        });
         let manager = Manager::of_request(id, loss_timeout, greeting).map_err(failed)?;
         let send_queue = pmof_proto::limits::SEND_QUEUE_DEFAULT;
-        let mut wire = Self::new(opened, manager, send_queue, loss_timeout, room)?;
+        let mut wire = Self::new(opened, manager, send_queue, loss_timeout, room, ring)?;
         wire.queues.send.set_answer(room.answer);
         wire.make_queue_pair().map_err(failed)?;
         wire.manager.accept().map_err(failed)?;
@@ -134,18 +161,24 @@ impl VerbsWire {
         send_queue: u32,
         loss_timeout: Duration,
         room: Greeting,
+        ring: Option<Attached>,
     ) -> Result<Self, SetupError> {
         let capabilities = opened.device.capabilities();
         // Each operation may have a read of its own behind it, to confirm it.
         let each = if capabilities.completes_early() { 2 } else { 1 };
         // Some are still counted when their operations are known to be done.
         let send_depth = (each * send_queue + 2 * SERVICE_REQUESTS as u32).min(capabilities.max_queue_pair_requests);
-        let receives = opened.options.shared_receives.unwrap_or_default() + u32::from(RECEIVES);
+        let shared_receives = opened.options.shared_receives.unwrap_or_default();
+        let receives = shared_receives + ring.as_ref().map_or(RECEIVES.into(), |ring| ring.state().layout().slots());
         let completions = CompletionQueue::new(&opened.device, send_depth + receives, true)?;
         let queues = Queues {
             send: SendQueue::new(&opened.domain, send_depth as usize)?,
-            receive: ReceiveRing::new(&opened.domain, opened.shared.as_ref())?,
+            receive: match &ring {
+                Some(ring) => ReceiveRing::durable(ring.state())?,
+                None => ReceiveRing::new(&opened.domain, opened.shared.as_ref())?,
+            },
             queue_pair: None,
+            ring,
             completions,
         };
         Ok(Self {
@@ -165,6 +198,7 @@ impl VerbsWire {
             is_closing: false,
             has_disconnected: false,
             room,
+            remote_ring: None,
             sent: 0,
             credited: 0,
             told: 0,
@@ -177,12 +211,14 @@ impl VerbsWire {
 
     fn make_queue_pair(&mut self) -> io::Result<()> {
         let Opened { domain, options, shared, .. } = &*self.opened;
+        let slots = self.queues.ring.as_ref().map(|ring| ring.state().layout().slots());
+        let shared = shared.as_ref().filter(|_| slots.is_none());
         let wanted = QueuePairOptions {
             send_cq: self.queues.completions.clone(),
             receive_cq: self.queues.completions.clone(),
-            srq: shared.as_ref().map(|ring| ring.queue.clone()),
+            srq: shared.map(|ring| ring.queue.clone()),
             send_depth: self.send_depth,
-            receive_depth: u32::from(RECEIVES),
+            receive_depth: slots.unwrap_or(RECEIVES.into()),
             inline_bytes: pmof_verbs::INLINE_BYTES as u32,
             max_sge: 1,
             flush: options.native_flush,
@@ -263,6 +299,13 @@ impl VerbsWire {
                         return Err(io::Error::new(io::ErrorKind::InvalidData, what));
                     }
                     self.queues.send.set_answer(self.room.answer);
+                    if let Some(ring) = &mut self.remote_ring {
+                        let Some(named) = self.room.ring else {
+                            let what = "the target took the connection without the ring that was asked for";
+                            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+                        };
+                        ring.next = Some((named.name, named.first_sequence));
+                    }
                     self.heard = true;
                 }
                 Step::Disconnected => {}
@@ -428,8 +471,9 @@ impl VerbsWire {
             self.heard = true;
             self.manager.heard_from_peer();
             let credited = self.credit_in(completion);
-            self.queues.receive.arrive(completion.wr_id(), self.credit_bytes as u32, completion.byte_len());
-            let credited = credited.inspect_err(|_| self.is_broken = true)?;
+            let start = self.credit_bytes as u32;
+            let arrived = self.queues.receive.arrive(completion.wr_id(), start, completion.byte_len());
+            let credited = arrived.and(credited).inspect_err(|_| self.is_broken = true)?;
             // A number that was never sent would make this side send without end.
             if credited.wrapping_sub(self.credited) > self.sent.wrapping_sub(self.credited) {
                 self.is_broken = true;
@@ -498,6 +542,41 @@ impl VerbsWire {
         self.queues.receive.consumed.to_le_bytes()
     }
 
+    /// Longest record for the other side's ring; `None` where there is none.
+    pub(super) fn record_max_bytes(&self) -> Option<u64> {
+        self.remote_ring.map(|_| crate::RECORD_MAX_BYTES)
+    }
+
+    /// Whether the ring with this key is the one that this side appends to.
+    pub(super) fn is_remote_ring(&self, key: [u8; 16]) -> bool {
+        self.remote_ring.is_some_and(|ring| ring.key == key)
+    }
+
+    /// Whether one more record leaves the message stream its receives.
+    pub(super) fn has_free_slot(&self) -> bool {
+        let stands = self.remote_ring.is_some_and(|ring| ring.next.is_some());
+        stands && self.credit() > u32::from(RECEIVES)
+    }
+
+    /// Queues a record for the other side's ring, whose bytes `fill` copies.
+    pub(super) fn push_record(
+        &mut self,
+        len_bytes: u64,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), PostError>,
+        flight: Flight,
+    ) -> Result<(), PostError> {
+        let next = self.remote_ring.as_mut().and_then(|ring| ring.next.as_mut());
+        let (identity, sequence) = next.ok_or(PostError::NoRing)?;
+        let mut message = [0; SLOT_BYTES as usize];
+        let record = &mut message[..RECORD_HEADER_BYTES + len_bytes as usize];
+        fill(&mut record[RECORD_HEADER_BYTES..])?;
+        seal_record(record, identity, *sequence);
+        let staged = self.queues.send.stage(&message[..message_bytes(len_bytes as usize)])?;
+        *sequence += 1;
+        self.push_message(staged, flight);
+        Ok(())
+    }
+
     fn push_message(&mut self, staged: Staged, flight: Flight) {
         self.told = self.queues.receive.consumed;
         self.sent = self.sent.wrapping_add(1);
@@ -551,8 +630,13 @@ impl Wire for VerbsWire {
         }
         let mut message = [0; super::receive::RECEIVE_BYTES as usize];
         let room = (self.room.receive_bytes as usize).min(message.len());
-        let start = self.credit_bytes;
-        message[..start].copy_from_slice(&self.credit_to_tell()[..start]);
+        // Over iWARP the credit goes in front; in a ring, which is never there, each message says what it is.
+        let start = if self.remote_ring.is_some() { STREAM_MAGIC.len() } else { self.credit_bytes };
+        if self.remote_ring.is_some() {
+            message[..start].copy_from_slice(&STREAM_MAGIC);
+        } else {
+            message[..start].copy_from_slice(&self.credit_to_tell()[..start]);
+        }
         let mut total = 0;
         loop {
             let len = gather_message(view, total, &mut message[start..room])?;
@@ -613,6 +697,7 @@ impl Wire for VerbsWire {
         if self.is_broken {
             return;
         }
+        self.queues.receive.collect_freed();
         self.tell_credit();
         let Queues { send, receive, queue_pair: Some(queue_pair), .. } = &mut self.queues else { return };
         if !send.has_queued() && !receive.has_free() {
@@ -677,6 +762,10 @@ impl Wire for VerbsWire {
 
     fn is_connecting(&self) -> bool {
         self.manager.is_connecting()
+    }
+
+    fn ring(&self) -> Option<&Arc<RingState>> {
+        self.queues.ring.as_ref().map(Attached::state)
     }
 
     fn direct(&mut self) -> Option<&mut dyn Direct> {

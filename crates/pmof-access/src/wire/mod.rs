@@ -1,10 +1,10 @@
 //! What carries the bytes of a connection.
 
-use std::{fmt, io, os::fd::BorrowedFd, time::Duration};
+use std::{fmt, io, os::fd::BorrowedFd, sync::Arc, time::Duration};
 
 use pmof_proto::{InputPlace, OutputView};
 
-use crate::direct::Direct;
+use crate::{direct::Direct, ring::RingState};
 
 pub(crate) mod tcp;
 
@@ -62,6 +62,11 @@ pub(crate) trait Wire: Send + fmt::Debug {
     /// else a wire with a direct way is a device, which tells of room to send as of input.
     fn is_local(&self) -> bool {
         false
+    }
+
+    /// The ring of this side that the other one appends to, if it does.
+    fn ring(&self) -> Option<&Arc<RingState>> {
+        None
     }
 
     /// The direct way to the other side's memory, if there is one.

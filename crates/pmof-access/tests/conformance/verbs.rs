@@ -13,6 +13,7 @@ mod media;
 mod messages;
 mod pair;
 mod regions;
+mod rings;
 mod suite;
 #[path = "../support/mod.rs"]
 mod support;

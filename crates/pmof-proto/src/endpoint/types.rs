@@ -95,6 +95,8 @@ pub enum OperationKind {
     FetchAndAdd,
     Send,
     WriteBack,
+    /// A record for a ring of the other side; a device's work, never a message.
+    Append,
     /// A posted receive took a message.
     Receive,
     /// A posted receive was consumed by a write with immediate; the bytes are in the region.
