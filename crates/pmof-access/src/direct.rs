@@ -80,6 +80,11 @@ pub(crate) trait Direct {
     /// True if nothing posted is under way.
     fn is_idle(&self) -> bool;
 
+    /// True if what is under way will not come to anything, and was not stopped yet.
+    fn is_broken(&self) -> bool {
+        false
+    }
+
     /// Ends all that is under way: on return nothing touches this side's memory any more.
     fn stop(&mut self);
 }

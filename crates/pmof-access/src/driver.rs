@@ -67,6 +67,8 @@ pub(crate) struct Driver {
     pub(crate) clock: Clock,
     poller: Option<Arc<Poller>>,
     links: Mutex<Links>,
+    /// The file descriptor was given out.
+    is_watched: AtomicBool,
     /// Hint: the only one of them is a device's.
     has_lone_device: AtomicBool,
     ready: Mutex<VecDeque<Completion>>,
@@ -117,6 +119,7 @@ impl Driver {
             clock: clock.clone(),
             poller,
             links: Mutex::default(),
+            is_watched: AtomicBool::new(false),
             has_lone_device: AtomicBool::new(false),
             ready: Mutex::default(),
             woken: Mutex::default(),
@@ -136,6 +139,21 @@ impl Driver {
     /// True if the only connection is a device's: its [`rest`](Self::rest) looks at it before the sleep.
     pub(crate) fn has_lone_device(&self) -> bool {
         self.has_lone_device.load(Ordering::Relaxed) && !self.has_woken.load(Ordering::SeqCst)
+    }
+
+    /// The application waits for the file descriptor itself.
+    pub(crate) fn note_watched(&self) {
+        let is_first = !self.is_watched.swap(true, Ordering::Relaxed);
+        // Devices announce nothing so far, and what they took in now shows nowhere else. Where there is no second descriptor
+        // to be had, a poll brings it.
+        if is_first && self.signal.is_none() && self.arm() && self.show_brought().is_ok() {
+            let _ready = self.lock_ready();
+            self.show();
+        }
+    }
+
+    pub(crate) fn is_watched(&self) -> bool {
+        self.is_watched.load(Ordering::Relaxed)
     }
 
     fn note_lone_device(&self, links: &Links) {
@@ -236,9 +254,9 @@ impl Driver {
     /// The next finished operation that is known already.
     pub(crate) fn take_ready(&self) -> Option<Completion> {
         let mut ready = self.lock_ready();
-        let taken = ready.pop_front()?;
+        let taken = ready.pop_front();
         self.show_ready(&ready);
-        Some(taken)
+        taken
     }
 
     /// The outcome of this operation, if it is known already.
@@ -311,8 +329,12 @@ impl Driver {
     /// Sees to the connections that were locked when a receive was posted. True if there were any.
     fn take_woken(&self) -> bool {
         let mut any = false;
-        let mut woken = std::mem::take(&mut *self.lock_woken());
-        self.has_woken.store(false, Ordering::SeqCst);
+        let mut woken = {
+            let mut list = self.lock_woken();
+            // Before they are taken: whoever adds one from here on says so after this.
+            self.has_woken.store(false, Ordering::SeqCst);
+            std::mem::take(&mut *list)
+        };
         woken.retain(|link| {
             let Some(mut core) = link.try_lock() else { return true };
             self.match_locked(link, &mut core);
@@ -413,7 +435,7 @@ impl Driver {
     }
 
     /// Has devices announce what happens next. True if something happened already, or may have.
-    fn arm(&self) -> bool {
+    pub(crate) fn arm(&self) -> bool {
         if self.has_woken.load(Ordering::SeqCst) {
             return true;
         }

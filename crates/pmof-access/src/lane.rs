@@ -24,6 +24,9 @@ const WRITE_BACK_RANGES_MAX: usize = 64;
 /// Most ranges that one flush has the device flush one by one.
 const FLUSH_RANGES_MAX: usize = 8;
 
+/// Payload bytes that deferred operations may hold, as many as may wait for output; a single one may be longer.
+const DEFERRED_LIMIT_BYTES: u64 = 64 << 20;
+
 /// Tickets of receives have this bit; they are given by the endpoint and come back as they are.
 const RECEIVE_TICKET: u64 = 1 << 63;
 
@@ -74,6 +77,8 @@ pub(crate) struct Lane {
     pending: VecDeque<Pending>,
     /// The last ones of `pending`, where they wait for those before them.
     deferred: VecDeque<(Route, Request<'static>)>,
+    /// Bytes of their payloads that were copied.
+    deferred_bytes: u64,
     streamed: VecDeque<Streamed>,
     /// Every direct operation up to this one took effect.
     direct_done: u64,
@@ -141,7 +146,7 @@ impl Lane {
     /// True while the send queue has a free place.
     pub(crate) fn has_room(&self, endpoint: &Endpoint, wire: &mut dyn Wire, len_bytes: u64) -> bool {
         let has_place = self.outstanding() < endpoint.agreed().send_queue as usize;
-        let has_place = has_place && endpoint.has_room();
+        let has_place = has_place && endpoint.has_room() && self.deferred_bytes <= DEFERRED_LIMIT_BYTES;
         endpoint.ended().is_some() || (has_place && wire.direct().is_none_or(|direct| direct.has_room(len_bytes)))
     }
 
@@ -170,7 +175,9 @@ impl Lane {
         } else if self.is_closing {
             return Err(PostError::NotConnected(ConnectionError::ClosedHere));
         } else {
-            self.deferred.push_back((route, request.to_kept()));
+            let kept = request.to_kept();
+            self.deferred_bytes += kept.kept_bytes();
+            self.deferred.push_back((route, kept));
             Way::Deferred
         };
         let is_signalled = signal == Signal::Always;
@@ -263,6 +270,11 @@ impl Lane {
         !waits && endpoint.is_established() && !endpoint.is_stalled() && endpoint.output_waiting_bytes() == 0
     }
 
+    /// True if outcomes wait to be taken.
+    pub(crate) fn has_completions(&self) -> bool {
+        !self.completions.is_empty()
+    }
+
     /// True if only a device can bring news: nothing waits for anything else.
     pub(crate) fn is_calm(&self, endpoint: &Endpoint) -> bool {
         self.deferred.is_empty() && endpoint.is_quiet()
@@ -291,6 +303,8 @@ impl Lane {
     /// Whether the operation overtakes nothing that it must not.
     fn may_go(&self, through: &mut Through<'_>, route: Route, kind: OperationKind) -> bool {
         match route {
+            // Devices may let a message pass a FLUSH that was posted before it.
+            Route::Message if kind == OperationKind::AtomicWrite => !self.is_flushing_directly(),
             Route::Message => true,
             // Its messages are queued whole or not at all: at least one range and the flush.
             Route::FlushByMessage => {
@@ -307,6 +321,10 @@ impl Lane {
                 _ => false,
             }),
         }
+    }
+
+    fn is_flushing_directly(&self) -> bool {
+        self.pending.iter().any(|pending| pending.kind == OperationKind::Flush && pending.way == Way::Direct)
     }
 
     /// Whether what is deferred waits for room at the other side, which may never come.
@@ -394,8 +412,11 @@ impl Lane {
             &[]
         };
         if !named.is_empty() || method == Method::LocalWriteBack {
-            direct.flush(ticket, region, named, level, method)?;
-            return Ok(Way::Direct);
+            let posted = direct.flush(ticket, region, named, level, method);
+            if posted.is_err() {
+                self.unwritten.put_back(region.key());
+            }
+            return posted.map(|()| Way::Direct);
         }
         // There is nothing to be made durable, or the level asks for the range itself. A device takes no empty range.
         let offset = offset.min(region.len_bytes().saturating_sub(1));
@@ -412,6 +433,23 @@ impl Lane {
         (region, offset, len_bytes, level): (&RemoteRegion, u64, u64, Durability),
     ) -> Result<Way, PostError> {
         let key = region.key();
+        let posted = self.stream_parts(through, ticket, (key, offset, len_bytes, level));
+        if posted.is_err() {
+            // What was queued already is written back once too often, and nobody waits for it.
+            self.streamed.retain(|streamed| streamed.outer != ticket);
+            self.unwritten.put_back(key);
+        }
+        pump(through);
+        posted.map(|()| Way::Stream)
+    }
+
+    fn stream_parts(
+        &mut self,
+        through: &mut Through<'_>,
+        ticket: u64,
+        (key, offset, len_bytes, level): (RegionKey, u64, u64, Durability),
+    ) -> Result<(), PostError> {
+        self.unwritten.forget_taken();
         if level == Durability::PowerFailure {
             let free = (through.endpoint.agreed().send_queue as usize).saturating_sub(through.endpoint.outstanding());
             let limit = free.saturating_sub(1).clamp(1, WRITE_BACK_RANGES_MAX);
@@ -423,8 +461,7 @@ impl Lane {
         }
         let inner = through.endpoint.post(Operation::Flush { key, offset, len_bytes, level }, Signal::Always, 0)?;
         self.streamed.push_back(Streamed { inner, outer: ticket, kind: OperationKind::Flush });
-        pump(through);
-        Ok(Way::Stream)
+        Ok(())
     }
 
     fn release(&mut self, through: &mut Through<'_>) -> bool {
@@ -443,6 +480,7 @@ impl Lane {
             };
             match outcome {
                 Ok(way) => {
+                    self.deferred_bytes -= request.kept_bytes();
                     if let Some(pending) = self.pending_mut(ticket) {
                         pending.way = way;
                     }
@@ -545,14 +583,14 @@ impl Lane {
             return false;
         }
         let Some(why) = through.endpoint.ended().cloned() else { return false };
-        if let Some(direct) = through.wire.direct()
-            && !direct.is_idle()
-        {
+        if let Some(direct) = through.wire.direct() {
             // The last words are still on their way, and whatever was posted before them.
-            if ends_in_order(&why) {
+            if !direct.is_idle() && ends_in_order(&why) {
                 return false;
             }
-            direct.stop();
+            if !direct.is_idle() || direct.is_broken() {
+                direct.stop();
+            }
         }
         self.end_now(&why);
         true
@@ -565,6 +603,7 @@ impl Lane {
         }
         self.is_ended = true;
         self.deferred.clear();
+        self.deferred_bytes = 0;
         self.streamed.clear();
         for pending in mem::take(&mut self.pending) {
             let Pending { first, count, context, kind, way, .. } = pending;

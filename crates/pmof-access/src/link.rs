@@ -177,9 +177,11 @@ impl LinkCore {
     /// True on a standing connection of a device where nothing is to be said, told or heard: all there can be is
     /// operations under way.
     pub(crate) fn is_quiet_device(&self) -> bool {
-        let is_quiet =
-            self.is_device && self.phase == Phase::Open && self.endpoint.is_quiet() && self.events.is_empty();
-        is_quiet && self.wire.as_ref().is_some_and(|wire| !wire.may_have_input())
+        // That it stands stays to be told until the application asks.
+        let is_told = matches!(self.events.front(), None | Some(Event::Established { .. })) && self.events.len() < 2;
+        let is_quiet = self.is_device && self.phase == Phase::Open && is_told && self.endpoint.is_quiet();
+        let is_collected = is_quiet && self.lane.as_ref().is_some_and(|lane| !lane.has_completions());
+        is_collected && self.wire.as_ref().is_some_and(|wire| !wire.may_have_input() && !wire.has_finished())
     }
 
     /// Sends what waits, as far as the socket takes it.
@@ -261,7 +263,10 @@ impl LinkCore {
 
     /// True if operations finished when they were posted and wait to be taken in.
     pub(crate) fn has_finished_here(&mut self) -> bool {
-        self.wire.as_mut().is_some_and(|wire| wire.is_local() && wire.direct().is_some_and(|direct| !direct.is_idle()))
+        let has_finished = |wire: &mut Box<dyn Wire>| {
+            wire.has_finished() || (wire.is_local() && wire.direct().is_some_and(|direct| !direct.is_idle()))
+        };
+        self.wire.as_mut().is_some_and(has_finished)
     }
 
     /// Takes in those, and messages that found their receives.
@@ -347,8 +352,15 @@ impl LinkCore {
     /// Makes sure that whatever happens next ends a sleep on the poller. True: something happened already.
     pub(crate) fn arm(&mut self) -> bool {
         // What was held back goes out before a sleep.
-        self.flush_output();
-        self.wire.as_mut().is_some_and(|wire| wire.arm())
+        let moved = self.flush_output();
+        match self.wire.as_mut().map(|wire| wire.arm()) {
+            Some(Ok(has_news)) => moved | has_news,
+            Some(Err(error)) => {
+                self.wire_failed(error);
+                true
+            }
+            None => moved,
+        }
     }
 
     fn not_connected(&self) -> PostError {
@@ -369,6 +381,11 @@ impl LinkCore {
 
     /// Has whoever sleeps on the wire wake up and send what waits.
     pub(crate) fn watch_output(&mut self) {
+        if self.is_device {
+            // Its descriptors tell nothing of room to send.
+            self.flush_output();
+            return;
+        }
         self.blocked = self.endpoint.output_view().is_some();
     }
 
@@ -601,6 +618,10 @@ impl LinkCore {
     fn drain(&mut self, now: Duration, until: Duration) -> bool {
         let mut scratch = [0; 4096];
         let mut moved = self.has_lane() && self.progress();
+        if let Some(wire) = &mut self.wire {
+            // What had to wait for a read before it.
+            wire.submit();
+        }
         for _ in 0..RECEIVES_PER_TURN {
             let Some(wire) = &mut self.wire else { break };
             match wire.receive(InputPlace::Staging(&mut scratch)) {

@@ -26,6 +26,9 @@ use crate::{
 /// slowed by going to sleep, and an idle queue costs nothing.
 pub const DEFAULT_SPIN: Duration = Duration::from_micros(50);
 
+/// How often a poll looks again because something came while it asked devices to announce what comes next.
+const WATCHED_TURNS_MAX: u32 = 64;
+
 /// Names a connection of this process; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub(crate) u64);
@@ -158,10 +161,18 @@ impl CompletionQueue {
         if let Some(completion) = driver.take_ready() {
             return Some(completion);
         }
-        if self.shared.thread.is_none() {
-            driver.drive();
+        if self.shared.thread.is_some() {
+            return driver.take_ready();
         }
-        driver.take_ready()
+        for _ in 0..WATCHED_TURNS_MAX {
+            driver.drive();
+            let ready = driver.take_ready();
+            // Whoever waits for the descriptor next is to be woken by whatever comes from here on.
+            if ready.is_some() || !driver.is_watched() || !driver.arm() {
+                return ready;
+            }
+        }
+        None
     }
 
     /// Appends up to `max` outcomes that are there now; returns how many. Never waits.
@@ -207,7 +218,7 @@ impl CompletionQueue {
         let sleeps_at_once = sleeps_at_once(self.shared.waiting);
         let lone_tries = if sleeps_at_once { 1 } else { LONE_TRIES };
         // Who goes to sleep looks at such a connection just before.
-        let mut rests_first = sleeps_at_once && driver.has_lone_device();
+        let mut rests_first = sleeps_at_once && !timeout.is_zero() && driver.has_lone_device();
         let mut moved_at = now;
         let mut is_now = true;
         loop {
@@ -248,6 +259,7 @@ impl AsFd for CompletionQueue {
     /// # Panics
     /// On the simulated network, which the kernel does not know.
     fn as_fd(&self) -> BorrowedFd<'_> {
+        self.shared.driver.note_watched();
         match (self.shared.driver.signal(), self.shared.driver.poller()) {
             (Some(signal), _) => signal.as_fd(),
             (None, Some(poller)) => poller.as_fd(),

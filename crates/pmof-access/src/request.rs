@@ -119,6 +119,16 @@ impl Request<'_> {
         }
     }
 
+    /// Bytes that a copy made by [`to_kept`](Self::to_kept) holds beside the request.
+    pub(crate) fn kept_bytes(&self) -> u64 {
+        match self {
+            Self::Write { data: Data::Owned(bytes), .. }
+            | Self::Send { data: Data::Owned(bytes), .. }
+            | Self::Append { data: Data::Owned(bytes) } => bytes.len() as u64,
+            _ => 0,
+        }
+    }
+
     /// The remote range; `None` for messages and records.
     pub(crate) fn range(&self) -> Option<(&RemoteRegion, u64)> {
         match self {

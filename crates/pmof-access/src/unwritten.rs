@@ -81,6 +81,19 @@ impl Unwritten {
     }
 }
 
+impl Unwritten {
+    /// Puts back what was taken last: the flush that was to name it was not posted.
+    pub(crate) fn put_back(&mut self, key: RegionKey) {
+        for (offset, len_bytes) in std::mem::take(&mut self.taken) {
+            self.add(key, offset, len_bytes);
+        }
+    }
+
+    pub(crate) fn forget_taken(&mut self) {
+        self.taken.clear();
+    }
+}
+
 fn take_some(ranges: &mut Vec<Range>, (start, end): Range, taken: &mut Vec<Range>, limit: usize) {
     let mut left = Vec::new();
     for (from, to) in ranges.drain(..) {
@@ -159,6 +172,19 @@ mod tests {
             assert_eq!(unwritten.take(key, 0, 8, 64), [(0, 8)]);
         }
         assert_eq!(unwritten.regions.len(), 1);
+    }
+
+    #[test]
+    fn what_was_taken_for_nothing_is_named_again() {
+        let mut unwritten = Unwritten::default();
+        unwritten.add(KEY, 0, 8);
+        unwritten.add(KEY, 64, 8);
+        assert_eq!(unwritten.take(KEY, 0, 100, 64), [(0, 8), (64, 8)]);
+        unwritten.put_back(KEY);
+        assert_eq!(unwritten.take(KEY, 0, 100, 64), [(0, 8), (64, 8)]);
+        unwritten.forget_taken();
+        unwritten.put_back(KEY);
+        assert_eq!(unwritten.take(KEY, 0, 100, 64), []);
     }
 
     proptest! {

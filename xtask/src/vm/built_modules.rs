@@ -15,6 +15,9 @@ const SOURCE: &str = "drivers/infiniband/sw/siw";
 const OPTION: &str = "CONFIG_RDMA_SIW=m";
 const MODULE: &str = "siw.ko";
 
+/// What the guest's list of modules calls it.
+pub(crate) const NAME: &str = "siw";
+
 /// Builds the module for the kernel of this release and adds it to that kernel's modules, in `modules`.
 ///
 /// Compiler and headers are those of the guest's Debian, which may be another than the host's: they run in a directory of

@@ -139,6 +139,8 @@ impl Mapped {
 /// Whose memory an operation failed on.
 enum CopyError {
     Remote,
+    /// The other side took the region away.
+    Gone,
     Local(MemError),
     /// Such operations go another way.
     Elsewhere,
@@ -245,9 +247,10 @@ impl ShmWire {
     ) -> Result<(), PostError> {
         let outcome = match outcome {
             Ok(outcome) => outcome,
-            Err(CopyError::Remote) => {
+            Err(error @ (CopyError::Remote | CopyError::Gone)) => {
                 let (offset, len_bytes) = request;
-                let refusal = Refusal::MediumFailed;
+                let is_gone = matches!(error, CopyError::Gone);
+                let refusal = if is_gone { Refusal::UnknownRegion } else { Refusal::MediumFailed };
                 DirectOutcome::Failed(OperationError::Refused { refusal, offset, len_bytes, limit: 0 })
             }
             Err(CopyError::Local(error)) => return Err(PostError::LocalMemory { why: error.to_string() }),
@@ -324,7 +327,8 @@ impl Direct for ShmWire {
         self.check_there()?;
         let Some((region, offset)) = request.range() else { return Err(unmapped()) };
         let Some(mapped) = self.mappings.mapped(region.key()) else { return Err(unmapped()) };
-        let outcome = mapped.carry_out(request, offset);
+        // It may have waited since its way was chosen.
+        let outcome = if mapped.is_revoked() { Err(CopyError::Gone) } else { mapped.carry_out(request, offset) };
         self.finish(ticket, outcome, (offset, request.len_bytes()))
     }
 
@@ -350,7 +354,8 @@ impl Direct for ShmWire {
     ) -> Result<(), PostError> {
         self.check_there()?;
         let Some(mapped) = self.mappings.mapped(region.key()) else { return Err(unmapped()) };
-        let outcome = mapped.flush(ranges, level).map(|()| DirectOutcome::Done).map_err(CopyError::from);
+        let flush = || mapped.flush(ranges, level).map(|()| DirectOutcome::Done).map_err(CopyError::from);
+        let outcome = if mapped.is_revoked() { Err(CopyError::Gone) } else { flush() };
         self.finish(ticket, outcome, (0, region.len_bytes()))
     }
 

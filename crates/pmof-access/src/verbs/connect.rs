@@ -158,6 +158,7 @@ pub(super) struct Manager {
     loss_timeout: Duration,
     /// What this side says of itself.
     greeting: Greeting,
+    is_initiator: bool,
 }
 
 impl Manager {
@@ -171,14 +172,14 @@ impl Manager {
         let id = CmId::new(&channel).map_err(io_error)?;
         id.resolve_address(source.map(|address| SocketAddr::new(address, 0)), target, RESOLVE_TIMEOUT)
             .map_err(io_error)?;
-        Ok(Self { id, channel, stage: Stage::ResolvingAddress, loss_timeout, greeting })
+        Ok(Self { id, channel, stage: Stage::ResolvingAddress, loss_timeout, greeting, is_initiator: true })
     }
 
     /// Takes over the identifier of a connection request.
     pub(super) fn of_request(id: CmId, loss_timeout: Duration, greeting: Greeting) -> io::Result<Self> {
         let channel = EventChannel::new().map_err(io_error)?;
         id.migrate(&channel).map_err(io_error)?;
-        Ok(Self { id, channel, stage: Stage::Connecting, loss_timeout, greeting })
+        Ok(Self { id, channel, stage: Stage::Connecting, loss_timeout, greeting, is_initiator: false })
     }
 
     pub(super) fn id(&mut self) -> &mut CmId {
@@ -218,7 +219,12 @@ impl Manager {
             }
             CmEventKind::Established { private_data, .. } => {
                 self.stage = Stage::Standing;
-                Ok(Step::Standing(Greeting::decode(&private_data, self.greeting.answer.is_some())))
+                let greeting = Greeting::decode(&private_data, self.greeting.answer.is_some());
+                if greeting.is_none() && self.is_initiator {
+                    let what = "what answers on that port does not speak this version of pmof over RDMA";
+                    return Err(io::Error::new(io::ErrorKind::ConnectionRefused, what));
+                }
+                Ok(Step::Standing(greeting))
             }
             CmEventKind::Disconnected | CmEventKind::TimewaitExit => {
                 self.stage = Stage::Disconnected;

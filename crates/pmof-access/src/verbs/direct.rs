@@ -187,7 +187,11 @@ impl Direct for VerbsWire {
     }
 
     fn is_idle(&self) -> bool {
-        self.queues().is_none_or(|queues| queues.send.is_idle() || self.is_broken())
+        self.queues().is_none_or(|queues| queues.send.is_idle() || self.has_broken())
+    }
+
+    fn is_broken(&self) -> bool {
+        self.has_broken() && self.queues().is_some()
     }
 
     fn stop(&mut self) {

@@ -20,11 +20,19 @@ pub(crate) struct DeviceMemory {
     memory: Arc<dyn Medium>,
     offset: u64,
     len_bytes: u64,
-    local: OnceLock<Result<MemoryRegion, String>>,
+    local: OnceLock<Result<LocalRegion, String>>,
     remote: Mutex<Option<MemoryRegion>>,
     direct: DirectAccess,
     /// Why the other sides cannot reach it directly, if they cannot.
     refusal: Option<pmof_verbs::RegisterError>,
+}
+
+/// A range as this side's own operations use it.
+#[derive(Debug)]
+struct LocalRegion {
+    region: MemoryRegion,
+    /// Else the device only takes bytes from there.
+    is_writable: bool,
 }
 
 impl DeviceMemory {
@@ -150,7 +158,7 @@ impl DeviceMemory {
     /// What names a range to the device in an operation of this side. `offset` counts from the beginning of the range.
     pub(super) fn sge(&self, offset: u64, len_bytes: u64) -> Result<Sge, &str> {
         let outside = "the range lies outside the registered memory";
-        self.local()?.sge(offset, len_bytes).ok_or(outside)
+        self.local()?.region.sge(offset, len_bytes).ok_or(outside)
     }
 
     /// The same for a slice of the memory that this range is of.
@@ -162,24 +170,35 @@ impl DeviceMemory {
         self.sge(offset, slice.len_bytes).ok()
     }
 
+    /// The same for a slice that the device is to write to.
+    pub(super) fn sge_into(&self, slice: &LocalSlice, domain: &ProtectionDomain) -> Option<Sge> {
+        let sge = self.sge_of(slice, domain)?;
+        self.local().is_ok_and(|local| local.is_writable).then_some(sge)
+    }
+
     /// Registers the memory for receives, which is for writing or not at all. Before anything else uses it.
     pub(crate) fn prepare_receives(&self) -> Result<(), String> {
         let register = || {
             let memory = Arc::clone(&self.memory);
             self.domain.register(memory, self.offset, self.len_bytes, MrAccess::LOCAL_WRITE)
         };
-        let registered = self.local.get_or_init(|| register().map_err(|error| error.to_string()));
+        let writable = |region| LocalRegion { region, is_writable: true };
+        let registered = self.local.get_or_init(|| register().map(writable).map_err(|error| error.to_string()));
         registered.as_ref().map(drop).map_err(Clone::clone)
     }
 
-    fn local(&self) -> Result<&MemoryRegion, &str> {
+    fn local(&self) -> Result<&LocalRegion, &str> {
         let registered = self.local.get_or_init(|| {
             let register = |access| self.domain.register(Arc::clone(&self.memory), self.offset, self.len_bytes, access);
             let mut access = MrAccess::LOCAL_WRITE;
             // Over iWARP the answer to a read is written by the other side's device.
             access.set(MrAccess::REMOTE_WRITE, self.domain.device().capabilities().transport == Transport::IWarp);
             // What cannot be registered for writing may still be a source.
-            register(access).or_else(|_| register(MrAccess::empty())).map_err(|error| error.to_string())
+            let (registered, is_writable) = match register(access) {
+                Ok(region) => (Ok(region), true),
+                Err(_) => (register(MrAccess::empty()), false),
+            };
+            registered.map(|region| LocalRegion { region, is_writable }).map_err(|error| error.to_string())
         });
         registered.as_ref().map_err(String::as_str)
     }

@@ -35,6 +35,11 @@ pub(super) struct SharedRing {
 }
 
 impl SharedRing {
+    /// How many there are.
+    pub(super) fn count(&self) -> u32 {
+        (self.memory.len_bytes() / u64::from(RECEIVE_BYTES)) as u32
+    }
+
     pub(super) fn new(domain: &ProtectionDomain, count: u32) -> Result<Self, SetupError> {
         let count = count.clamp(u32::from(RECEIVES), SHARED_RECEIVES_MAX);
         let ring = Self { queue: SharedReceiveQueue::new(domain, count, 1)?, memory: buffers(domain, count)? };
@@ -222,12 +227,14 @@ impl ReceiveRing {
         }
         let start = if self.durable.is_some() { HEADER_BYTES } else { 0 };
         let receives = receives_of(&self.memory, start, &self.free);
-        self.free.clear();
-        match &self.shared {
+        let posted = match &self.shared {
             Some(queue) => queue.post_receives(&receives),
             None => queue_pair.post_receives(&receives),
-        }
-        .map_err(io::Error::other)
+        };
+        // Those that were not taken are offered again with the next ones.
+        let count = posted.as_ref().map_or_else(|failure| failure.posted, |()| self.free.len());
+        self.free.drain(..count);
+        posted.map_err(io::Error::other)
     }
 }
 

@@ -460,11 +460,11 @@ impl SendQueue {
         if slice.local.len_bytes == 0 {
             return Ok((Staged::bare(Bytes::None), ResultPlace::None));
         }
-        if let Some((sge, keep)) = self.reach(slice) {
-            return Ok((
-                Staged { bytes: Bytes::Registered(sge), keep: Some(Arc::clone(keep)), scratch: None },
-                ResultPlace::None,
-            ));
+        if let Some(device) = &slice.device
+            && let Some(sge) = device.sge_into(&slice.local, &self.domain)
+        {
+            let staged = Staged { bytes: Bytes::Registered(sge), keep: Some(Arc::clone(device)), scratch: None };
+            return Ok((staged, ResultPlace::None));
         }
         let place = self.scratch(slice.local.len_bytes)?;
         Ok((place.staged, ResultPlace::Copy(slice.local.clone())))
@@ -578,6 +578,7 @@ impl SendQueue {
         }
         let at = self.staged % STAGING_BYTES;
         self.staged += len_bytes;
+        assert!(self.staged - self.unstaged <= STAGING_BYTES, "room was asked for before");
         at
     }
 

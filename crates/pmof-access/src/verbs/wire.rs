@@ -9,32 +9,30 @@ use std::{
     time::Duration,
 };
 
-use pmof_proto::{ConnectionError, InputPlace, OperationError, OutputView, PostError, Refusal};
+use pmof_proto::{ConnectionError, InputPlace, OperationError, OutputView, Refusal};
 use pmof_verbs::{CmId, CompletionQueue, Opcode, QueuePair, QueuePairOptions, Status, WorkCompletion};
+
+mod messages;
+
+use messages::CREDIT_BYTES;
 
 use super::{
     Opened,
     connect::{Greeting, Manager, RingGreeting, Step},
     direct::SERVICE_REQUESTS,
     io_error,
-    receive::{RECEIVE_ID, RECEIVES, ReceiveRing},
-    send::{Flight, Landed, ResultPlace, SendQueue, Staged},
+    receive::{RECEIVE_ID, RECEIVES, ReceiveRing, SharedRing},
+    send::{Flight, Landed, ResultPlace, SendQueue},
 };
 use crate::{
     SetupError,
     direct::{Direct, DirectOutcome},
-    ring::{Attached, RECORD_HEADER_BYTES, RingState, SLOT_BYTES, STREAM_MAGIC, message_bytes, seal_record},
+    ring::{Attached, RingState},
     wire::Wire,
 };
 
 /// Completions taken at once.
 const COMPLETIONS_AT_ONCE: usize = 16;
-
-/// Messages that the other side must always be able to send although it has no credit for more: the credit itself.
-const CREDIT_RESERVE: u32 = 1;
-
-/// Bytes in front of each message where messages carry no immediate number: the credit.
-const CREDIT_BYTES: usize = 4;
 
 /// How many probes fit into the time after which a silent peer counts as lost.
 const PROBES_PER_LOSS: u32 = 3;
@@ -108,6 +106,8 @@ pub(crate) struct VerbsWire {
     /// When the other side was last known to be there, and since when a probe is under way.
     heard_at: Duration,
     heard: bool,
+    /// Since when something was seen to be under way without anything being heard.
+    awaited_since: Option<Duration>,
     is_probing: bool,
 }
 
@@ -168,7 +168,7 @@ impl VerbsWire {
         let each = if capabilities.completes_early() { 2 } else { 1 };
         // Some are still counted when their operations are known to be done.
         let send_depth = (each * send_queue + 2 * SERVICE_REQUESTS as u32).min(capabilities.max_queue_pair_requests);
-        let shared_receives = opened.options.shared_receives.unwrap_or_default();
+        let shared_receives = opened.shared.as_ref().map_or(0, SharedRing::count);
         let receives = shared_receives + ring.as_ref().map_or(RECEIVES.into(), |ring| ring.state().layout().slots());
         let completions = CompletionQueue::new(&opened.device, send_depth + receives, true)?;
         let queues = Queues {
@@ -205,6 +205,7 @@ impl VerbsWire {
             loss_timeout,
             heard_at: Duration::ZERO,
             heard: true,
+            awaited_since: None,
             is_probing: false,
         })
     }
@@ -256,7 +257,7 @@ impl VerbsWire {
         self.opened.device.capabilities().is_software
     }
 
-    pub(super) fn is_broken(&self) -> bool {
+    pub(super) fn has_broken(&self) -> bool {
         self.is_broken
     }
 
@@ -268,8 +269,23 @@ impl VerbsWire {
     pub(super) fn stop_queues(&mut self) {
         self.is_broken = true;
         self.manager.disconnect();
+        self.return_receives();
         self.queues.queue_pair = None;
+        self.return_receives();
         self.queues.send.clear();
+    }
+
+    /// Takes back the receives that this connection used up and nobody will look at: others may share them.
+    fn return_receives(&mut self) {
+        if self.opened.shared.is_none() {
+            return;
+        }
+        let mut done = mem::take(&mut self.polled);
+        while let Ok(count @ 1..) = self.queues.completions.poll(&mut done) {
+            let receives = done[..count].iter().map(WorkCompletion::wr_id).filter(|id| id & RECEIVE_ID != 0);
+            receives.for_each(|id| self.queues.receive.return_unused(id));
+        }
+        self.polled = done;
     }
 
     /// Looks at the connection manager, where that may bring something.
@@ -454,18 +470,6 @@ impl VerbsWire {
         false
     }
 
-    /// What a message says of how many messages the other side has given back.
-    fn credit_in(&self, completion: &WorkCompletion) -> io::Result<u32> {
-        if self.credit_bytes == 0 {
-            return Ok(completion.imm().unwrap_or(self.credited));
-        }
-        if (completion.byte_len() as usize) < self.credit_bytes {
-            let what = "the other side sent a message that is too short for its credit";
-            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
-        }
-        self.queues.receive.number(completion.wr_id())
-    }
-
     fn received(&mut self, completion: &WorkCompletion, status: Status) -> io::Result<()> {
         if status == Status::Success {
             self.heard = true;
@@ -529,75 +533,8 @@ impl VerbsWire {
     /// How long a silence means that something stopped.
     fn stuck_after(&self) -> Duration {
         // TCP goes on trying for many minutes, so that the device does not fail what it cannot carry out.
-        if self.completes_early { self.loss_timeout } else { STUCK_LOSSES * self.loss_timeout }
-    }
-
-    /// Messages that the other side has room for.
-    fn credit(&self) -> u32 {
-        u32::from(self.room.receives).saturating_sub(self.sent.wrapping_sub(self.credited))
-    }
-
-    /// The first bytes of the next message, as many as go in front of it.
-    fn credit_to_tell(&self) -> [u8; CREDIT_BYTES] {
-        self.queues.receive.consumed.to_le_bytes()
-    }
-
-    /// Longest record for the other side's ring; `None` where there is none.
-    pub(super) fn record_max_bytes(&self) -> Option<u64> {
-        self.remote_ring.map(|_| crate::RECORD_MAX_BYTES)
-    }
-
-    /// Whether the ring with this key is the one that this side appends to.
-    pub(super) fn is_remote_ring(&self, key: [u8; 16]) -> bool {
-        self.remote_ring.is_some_and(|ring| ring.key == key)
-    }
-
-    /// Whether one more record leaves the message stream its receives.
-    pub(super) fn has_free_slot(&self) -> bool {
-        let stands = self.remote_ring.is_some_and(|ring| ring.next.is_some());
-        stands && self.credit() > u32::from(RECEIVES)
-    }
-
-    /// Queues a record for the other side's ring, whose bytes `fill` copies.
-    pub(super) fn push_record(
-        &mut self,
-        len_bytes: u64,
-        fill: impl FnOnce(&mut [u8]) -> Result<(), PostError>,
-        flight: Flight,
-    ) -> Result<(), PostError> {
-        let next = self.remote_ring.as_mut().and_then(|ring| ring.next.as_mut());
-        let (identity, sequence) = next.ok_or(PostError::NoRing)?;
-        let mut message = [0; SLOT_BYTES as usize];
-        let record = &mut message[..RECORD_HEADER_BYTES + len_bytes as usize];
-        fill(&mut record[RECORD_HEADER_BYTES..])?;
-        seal_record(record, identity, *sequence);
-        let staged = self.queues.send.stage(&message[..message_bytes(len_bytes as usize)])?;
-        *sequence += 1;
-        self.push_message(staged, flight);
-        Ok(())
-    }
-
-    fn push_message(&mut self, staged: Staged, flight: Flight) {
-        self.told = self.queues.receive.consumed;
-        self.sent = self.sent.wrapping_add(1);
-        let immediate = (self.credit_bytes == 0).then_some(self.told);
-        self.queues.send.push_message(immediate, flight, staged);
-    }
-
-    /// Tells the other side that there is room, where it might wait for that.
-    fn tell_credit(&mut self) {
-        let untold = self.queues.receive.consumed.wrapping_sub(self.told);
-        if untold < u32::from(RECEIVES) / 2 || self.credit() == 0 || !self.manager.is_standing() {
-            return;
-        }
-        let front = self.credit_to_tell();
-        if self.credit_bytes == 0 {
-            self.push_message(Staged::nothing(), Flight::Service);
-        } else if self.queues.send.has_room(CREDIT_BYTES as u64, 1)
-            && let Ok(staged) = self.queues.send.stage(&front)
-        {
-            self.push_message(staged, Flight::Service);
-        }
+        let after_probe = self.loss_timeout / PROBES_PER_LOSS * (PROBES_PER_LOSS - 1);
+        if self.completes_early { after_probe } else { STUCK_LOSSES * self.loss_timeout }
     }
 
     fn probe(&mut self) {
@@ -625,31 +562,7 @@ impl Wire for VerbsWire {
 
     fn send(&mut self, view: &OutputView<'_>, borrowed: &[u8]) -> io::Result<usize> {
         debug_assert!(borrowed.is_empty(), "a lane lends no bytes");
-        if !self.manager.is_standing() || self.is_broken {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        let mut message = [0; super::receive::RECEIVE_BYTES as usize];
-        let room = (self.room.receive_bytes as usize).min(message.len());
-        // Over iWARP the credit goes in front; in a ring, which is never there, each message says what it is.
-        let start = if self.remote_ring.is_some() { STREAM_MAGIC.len() } else { self.credit_bytes };
-        if self.remote_ring.is_some() {
-            message[..start].copy_from_slice(&STREAM_MAGIC);
-        } else {
-            message[..start].copy_from_slice(&self.credit_to_tell()[..start]);
-        }
-        let mut total = 0;
-        loop {
-            let len = gather_message(view, total, &mut message[start..room])?;
-            if len == 0 {
-                return Ok(total);
-            }
-            if self.credit() <= CREDIT_RESERVE || !self.queues.send.has_room((start + len) as u64, 1) {
-                return if total > 0 { Ok(total) } else { Err(io::ErrorKind::WouldBlock.into()) };
-            }
-            let staged = self.queues.send.stage(&message[..start + len]).map_err(io::Error::other)?;
-            self.push_message(staged, Flight::Stream);
-            total += len;
-        }
+        self.send_messages(view)
     }
 
     fn set_loss_timeout(&mut self, loss_timeout: Duration) {
@@ -714,7 +627,11 @@ impl Wire for VerbsWire {
         }
     }
 
-    fn arm(&mut self) -> bool {
+    fn has_finished(&self) -> bool {
+        !self.finished.is_empty()
+    }
+
+    fn arm(&mut self) -> io::Result<bool> {
         if self.is_armed {
             match self.queues.completions.take_event() {
                 // What ended the sleep was something else, perhaps the connection manager's news.
@@ -727,7 +644,7 @@ impl Wire for VerbsWire {
             self.is_armed = self.queues.completions.request_notify().is_ok();
         }
         // What finished before it was asked for makes no event.
-        !matches!(self.progress(), Ok(false)) || !self.finished.is_empty() || !self.queues.receive.is_empty()
+        Ok(self.progress()? || !self.queues.receive.is_empty())
     }
 
     fn tick(&mut self, now: Duration) -> io::Result<(Option<Duration>, bool)> {
@@ -738,12 +655,15 @@ impl Wire for VerbsWire {
             return if now < due { Ok((Some(due), moved)) } else { Err(self.taken_down()) };
         }
         if self.heard {
-            self.heard = false;
             self.heard_at = now;
         }
-        let silent = now.saturating_sub(self.heard_at);
-        if silent > self.stuck_after() && !self.is_broken && self.manager.is_standing() {
-            self.check_stuck(silent)?;
+        if mem::take(&mut self.heard) || self.queues.send.is_idle() {
+            self.awaited_since = None;
+        } else {
+            let silent = now.saturating_sub(*self.awaited_since.get_or_insert(now));
+            if silent > self.stuck_after() && !self.is_broken && self.manager.is_standing() {
+                self.check_stuck(silent)?;
+            }
         }
         let due = self.heard_at.saturating_add(self.loss_timeout / PROBES_PER_LOSS);
         if !self.manager.is_standing() || self.is_broken || self.is_closing {
@@ -778,32 +698,6 @@ impl Wire for VerbsWire {
 pub(crate) enum ConnectFailure {
     Network(io::Error),
     Setup(SetupError),
-}
-
-/// Copies the bytes of the view from `from` on into a message; returns how many.
-fn gather_message(view: &OutputView<'_>, from: usize, message: &mut [u8]) -> io::Result<usize> {
-    let body_len = view.body.map_or(0, |body| body.len_bytes as usize);
-    let (mut skip, mut done, room) = (from, 0, message.len());
-    let mut take = |len: usize| {
-        let start = skip.min(len);
-        let count = (len - start).min(room - done);
-        skip -= start;
-        let at = done;
-        done += count;
-        (start, at, count)
-    };
-    let (start, at, count) = take(view.head.len());
-    message[at..at + count].copy_from_slice(&view.head[start..start + count]);
-    let (start, at, count) = take(body_len);
-    if let Some(body) = view.body
-        && count > 0
-    {
-        let bytes = &mut message[at..at + count];
-        body.memory.read(body.offset + start as u64, bytes).map_err(io::Error::other)?;
-    }
-    let (start, at, count) = take(view.tail.len());
-    message[at..at + count].copy_from_slice(&view.tail[start..start + count]);
-    Ok(done)
 }
 
 fn copy(from: &Arc<dyn pmof_mem::Medium>, into: &pmof_proto::LocalSlice) -> Result<(), pmof_mem::MemError> {

@@ -44,7 +44,12 @@ pub(crate) trait Wire: Send + fmt::Debug {
 
     /// Makes sure that the descriptors become readable with the next thing that happens. True: something happened
     /// already, so there is no reason to sleep.
-    fn arm(&mut self) -> bool {
+    fn arm(&mut self) -> io::Result<bool> {
+        Ok(false)
+    }
+
+    /// True if outcomes of direct operations wait to be taken.
+    fn has_finished(&self) -> bool {
         false
     }
 

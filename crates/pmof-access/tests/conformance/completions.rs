@@ -1,6 +1,10 @@
 //! Completions: one for each operation that wants one, in order, with what was given along.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    iter,
+    time::{Duration, Instant},
+};
 
 use pmof_access::{
     Access, Completion, ConnectOptions, Durability, ListenOptions, OperationError, OperationKind, PostError,
@@ -10,6 +14,7 @@ use pmof_proto::Descriptor;
 
 use crate::{
     fabric::Fabric,
+    messages::is_readable,
     pair::{LONG, Pair, Setup, join, listen_options, region, threaded},
     support::{content, pattern},
 };
@@ -120,6 +125,44 @@ pub(crate) fn waiting_ends_in_time<F: Fabric>() {
             assert_eq!(fabric.takes(LIMIT, || queue.wait(LIMIT)), None, "an interrupt ends one wait");
             assert!(pair.initiator.connection.is_established());
         }
+    }
+}
+
+pub(crate) fn waiting_no_time_makes_progress_too<F: Fabric>() {
+    if F::IS_VIRTUAL {
+        // Its time goes on only in waits.
+        return;
+    }
+    let fabric = F::new();
+    let initiator_queue =
+        QueueOptions { waiting: Waiting::Adaptive { spin: Duration::ZERO }, ..QueueOptions::default() };
+    let pair = fabric.pair_with(&Setup { initiator_queue, ..Setup::default() });
+    let (_memory, remote) = region(&pair.target.peer, 64, Access::all());
+    let ticket = pair.initiator.connection.write(&remote, 0, b"x").unwrap();
+    let start = Instant::now();
+    let done = iter::from_fn(|| (start.elapsed() < LONG).then(|| pair.initiator.queue.wait(Duration::ZERO)));
+    assert_eq!(done.flatten().next().map(|done| done.ticket), Some(ticket));
+}
+
+pub(crate) fn a_queue_is_waited_for_by_its_descriptor<F: Fabric>() {
+    if F::IS_VIRTUAL {
+        return;
+    }
+    let fabric = F::new();
+    let pair = fabric.pair();
+    let (memory, remote) = region(&pair.target.peer, 64, Access::all());
+    let (connection, queue) = (&pair.initiator.connection, &pair.initiator.queue);
+    for round in 0..50_u64 {
+        connection.write(&remote, 0, &round.to_le_bytes()).unwrap();
+        let ticket = connection.flush(&remote, .., Durability::Visible).unwrap();
+        let mut done = Vec::new();
+        while done.last() != Some(&ticket) {
+            match queue.poll() {
+                Some(next) => done.push(next.ticket),
+                None => assert!(is_readable(queue, LONG), "round {round}: nothing wakes who waits for the descriptor"),
+            }
+        }
+        assert_eq!(content(&memory, 0, 8), round.to_le_bytes());
     }
 }
 

@@ -27,6 +27,14 @@ pub(crate) fn peer_at(name: &str, options: &VerbsOptions) -> Peer {
     Peer::open_verbs(&options).expect("a device at this end of the wire")
 }
 
+/// What an initiator is told where the target's device does not do it: not which of its checks failed.
+fn by_device(expected: Refusal) -> Refusal {
+    match expected {
+        Refusal::UnknownRegion | Refusal::NoRight | Refusal::OutOfBounds => Refusal::DeviceRefused,
+        other => other,
+    }
+}
+
 /// What the device at the initiators' end can do.
 pub(crate) fn capabilities() -> DeviceInfo {
     let device = Device::by_local_address(end("PMOF_WIRE_A")).expect("a device at this end of the wire");
@@ -67,12 +75,10 @@ impl Fabric for Verbs {
     }
 
     fn refusal(expected: Refusal) -> Refusal {
-        match expected {
+        match env::var("PMOF_MEDIUM").as_deref() {
             // What a device cannot reach is served by the target's CPU, which does say.
-            _ if matches!(env::var("PMOF_MEDIUM").as_deref(), Ok("fsdax" | "file")) => expected,
-            // A device does not say which of its checks failed.
-            Refusal::UnknownRegion | Refusal::NoRight | Refusal::OutOfBounds => Refusal::DeviceRefused,
-            other => other,
+            Ok("fsdax" | "file") => expected,
+            _ => by_device(expected),
         }
     }
 
@@ -83,7 +89,7 @@ impl Fabric for Verbs {
     }
 
     fn is_refused_there(error: &OperationError, expected: Refusal) -> bool {
-        let refusals = [expected, Self::refusal(expected)];
+        let refusals = [expected, by_device(expected)];
         match error {
             OperationError::Refused { refusal, .. } => refusals.contains(refusal),
             // Over iWARP the devices tell both sides only that the queue pair is down.
@@ -93,10 +99,10 @@ impl Fabric for Verbs {
     }
 
     fn is_refused_here(why: &ConnectionError, expected: Refusal) -> bool {
-        match Self::refusal(expected) {
+        match why {
             // The refusing device tells its own side only that the queue pair is in error.
-            Refusal::DeviceRefused => matches!(why, ConnectionError::Lost { .. } | ConnectionError::RefusedHere(_)),
-            other => *why == ConnectionError::RefusedHere(other),
+            ConnectionError::Lost { .. } => by_device(expected) == Refusal::DeviceRefused,
+            why => [expected, by_device(expected)].iter().any(|refusal| *why == ConnectionError::RefusedHere(*refusal)),
         }
     }
 

@@ -376,7 +376,7 @@ pub(crate) fn threads_wait_on_both_queues<F: Fabric>() {
     });
 }
 
-fn is_readable(queue: &CompletionQueue, timeout: Duration) -> bool {
+pub(crate) fn is_readable(queue: &CompletionQueue, timeout: Duration) -> bool {
     let timeout = Timespec::try_from(timeout).expect("no more than years");
     poll(&mut [PollFd::new(&queue.as_fd(), PollFlags::IN)], Some(&timeout)).expect("poll works") > 0
 }

@@ -81,6 +81,8 @@ macro_rules! suite {
                 silent_operations_complete_only_in_failure
                 many_are_polled_at_once
                 waiting_ends_in_time
+                waiting_no_time_makes_progress_too
+                a_queue_is_waited_for_by_its_descriptor
                 waiting_for_one_leaves_the_others
                 what_is_discarded_does_not_come
                 many_connections_share_a_queue_that_its_caller_drives

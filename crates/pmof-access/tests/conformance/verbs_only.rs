@@ -189,6 +189,20 @@ fn a_cut_cable_is_noticed_even_where_nobody_does_anything() {
     assert!(matches!(pair.initiator.event(), ConnectionEvent::Lost(_)));
 }
 
+#[test]
+fn who_did_nothing_for_long_is_not_taken_for_stuck() {
+    let loss_timeout = Duration::from_secs(1);
+    let fabric = Verbs::new();
+    let connect = ConnectOptions { loss_timeout, ..ConnectOptions::default() };
+    let pair = fabric.pair_with(&Setup { connect, ..Setup::default() });
+    let (_memory, remote) = region(&pair.target.peer, LEN_BYTES, Access::all());
+    for _ in 0..3 {
+        let ticket = pair.initiator.connection.flush(&remote, .., Durability::Visible).unwrap();
+        pair.initiator.done(ticket);
+        std::thread::sleep(3 * loss_timeout);
+    }
+}
+
 /// A write that follows a read waits for it, also where the device has to send one of them again.
 #[test]
 fn a_wire_that_loses_packets_keeps_the_order() {
