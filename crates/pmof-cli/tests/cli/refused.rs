@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, File},
-    net::TcpListener,
+    net::{SocketAddr, TcpListener},
     os::unix::net::UnixListener,
     path::Path,
     process::Command,
@@ -211,7 +211,8 @@ fn addresses_to_listen_on() {
 fn targets_out_of_reach_are_given_up_in_time() {
     let place = directory();
     let source = file_with(&place, "source", b"x");
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // One that no other test could take meanwhile.
+    let closed = SocketAddr::from(([127, 0, 0, 1], 1));
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     for (address, words) in [
         (closed, &["cannot reach", "refused", "is the target running there?"][..]),
