@@ -244,7 +244,7 @@ impl Connection {
 
     /// Hands over what finished while posting, and has the wire watched for what is left to send.
     fn settle(&self, core: &mut LinkCore) {
-        if core.is_quiet_device() {
+        if core.is_quiet_device() && !core.has_outcomes() {
             // Its operations finish later, and the device tells of that.
             return;
         }

@@ -180,8 +180,13 @@ impl LinkCore {
         // That it stands stays to be told until the application asks.
         let is_told = matches!(self.events.front(), None | Some(Event::Established { .. })) && self.events.len() < 2;
         let is_quiet = self.is_device && self.phase == Phase::Open && is_told && self.endpoint.is_quiet();
-        let is_collected = is_quiet && self.lane.as_ref().is_some_and(|lane| !lane.has_completions());
-        is_collected && self.wire.as_ref().is_some_and(|wire| !wire.may_have_input() && !wire.has_finished())
+        is_quiet && self.wire.as_ref().is_some_and(|wire| !wire.may_have_input())
+    }
+
+    /// True if outcomes wait to be taken.
+    pub(crate) fn has_outcomes(&self) -> bool {
+        let has_completions = self.lane.as_ref().is_some_and(Lane::has_completions);
+        has_completions || self.wire.as_ref().is_some_and(|wire| wire.has_finished())
     }
 
     /// Sends what waits, as far as the socket takes it.

@@ -4,7 +4,8 @@ use std::{env, net::IpAddr, sync::Arc, time::Duration};
 
 use pmof_access::{
     AcceptOptions, Access, ConnectOptions, ConnectionEvent, DeviceChoice, Durability, Evidence, Flushed, Medium,
-    Memory, Method, Outcome, Peer, PostError, QueueOptions, RegisterError, RemoteRegion, SetupError, VerbsOptions,
+    Memory, Method, Outcome, Peer, PostError, QueueOptions, RegisterError, RemoteRegion, RingError, SetupError,
+    VerbsOptions,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -225,6 +226,18 @@ fn a_wire_that_loses_packets_keeps_the_order() {
         assert!(read == pattern(PART_BYTES as usize, round), "read {round}");
     }
     assert_eq!(content(&memory, 0, PART_BYTES as usize), pattern(PART_BYTES as usize, ROUNDS - 1));
+}
+
+#[test]
+fn over_iwarp_there_are_no_rings() {
+    let target = peer_at("PMOF_WIRE_B", &VerbsOptions::default());
+    let memory: Arc<dyn Medium> = Arc::new(Memory::anonymous(1 << 20).unwrap());
+    let made = target.create_ring(Arc::clone(&memory), 0, 1 << 20);
+    if capabilities().completes_early() {
+        assert!(matches!(made, Err(RingError::NotVerbs)), "{made:?}");
+    } else {
+        assert!(made.is_ok(), "{made:?}");
+    }
 }
 
 #[test]
