@@ -11,9 +11,9 @@ use std::{
 };
 
 use pmof_access::{
-    Access, AppendRing, CompletionQueue, ConnectError, ConnectOptions, ConnectionEvent, Declaration, Durability,
-    Evidence, Flushed, Medium, Memory, Method, OperationKind, Outcome, Peer, PostError, Promise, QueueOptions,
-    RECORD_MAX_BYTES, RemoteRegion, RingError, RingRecord, RingRefusal, Ticket, VerbsOptions, read_ring,
+    Access, AppendRing, CompletionQueue, ConnectError, ConnectOptions, Connection, ConnectionEvent, Declaration,
+    Durability, Evidence, Flushed, Medium, Memory, Method, OperationKind, Outcome, Peer, PostError, Promise,
+    QueueOptions, RECORD_MAX_BYTES, RemoteRegion, RingError, RingRecord, RingRefusal, Ticket, VerbsOptions, read_ring,
 };
 
 use pmof_proto::{Descriptor, RegionKey};
@@ -90,8 +90,12 @@ fn record(number: u64) -> Vec<u8> {
 
 /// Appends a record as soon as there is room to post it.
 fn append(pair: &Pair, bytes: &[u8]) -> Ticket {
+    when_there_is_room(pair, |connection| connection.append(bytes))
+}
+
+fn when_there_is_room(pair: &Pair, post: impl Fn(&Connection) -> Result<Ticket, PostError>) -> Ticket {
     loop {
-        match pair.initiator.connection.append(bytes) {
+        match post(&pair.initiator.connection) {
             Err(PostError::QueueFull { .. }) => assert!(pair.initiator.connection.wait_send_room(LONG)),
             posted => return posted.expect("posted"),
         }
@@ -104,7 +108,7 @@ fn append_and_flush(pair: &Pair, ring: &RemoteRegion, numbers: std::ops::Range<u
     let (method, promise) = connection.flush_method(ring, Durability::PowerFailure).expect("a method");
     assert_eq!((method, promise.evidence), (Method::ReadAfterSend, evidence));
     let appended: Vec<_> = numbers.clone().map(|number| append(pair, &record(number))).collect();
-    let flush = connection.flush(ring, .., Durability::PowerFailure).unwrap();
+    let flush = when_there_is_room(pair, |connection| connection.flush(ring, .., Durability::PowerFailure));
     for (ticket, number) in appended.into_iter().zip(numbers) {
         let done = pair.initiator.queue.wait_for(connection.id(), ticket, LONG).expect("an outcome in time");
         assert_eq!(done.kind, OperationKind::Append);
