@@ -405,6 +405,7 @@ impl Lane {
         (region, offset, len_bytes, level): (&RemoteRegion, u64, u64, Durability),
     ) -> Result<Way, PostError> {
         let Some(direct) = through.wire.direct() else { return Ok(Way::Deferred) };
+        self.unwritten.forget_taken();
         let by_range = matches!(method, Method::NativeFlush | Method::LocalWriteBack);
         let named = if by_range && level == Durability::PowerFailure {
             self.unwritten.take(region.key(), offset, len_bytes, FLUSH_RANGES_MAX)

@@ -79,9 +79,7 @@ impl Unwritten {
         }
         &self.taken
     }
-}
 
-impl Unwritten {
     /// Puts back what was taken last: the flush that was to name it was not posted.
     pub(crate) fn put_back(&mut self, key: RegionKey) {
         for (offset, len_bytes) in std::mem::take(&mut self.taken) {
@@ -89,6 +87,7 @@ impl Unwritten {
         }
     }
 
+    /// Nothing of what was taken is to be put back any more.
     pub(crate) fn forget_taken(&mut self) {
         self.taken.clear();
     }
