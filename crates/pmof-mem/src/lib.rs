@@ -3,6 +3,7 @@
 //! Everything above stands on [`Medium`]: [`Memory`] is the real one, [`ShadowMedium`] the one that tests crash.
 //! [`probe`] and its siblings say what a path, the CPU and the machine's persistent memory can promise.
 
+mod borrowed;
 mod cache;
 mod durability;
 mod error;

@@ -22,12 +22,14 @@ const CHECKSUM_CHUNK_BYTES: usize = 4096;
 /// From here on a non-temporal copy beats store + write-back on persistent memory (PMDK measured the same threshold).
 pub(crate) const STREAM_MIN_BYTES: usize = 256;
 
-/// Unmapped on drop. The pointer is valid for `len_bytes` bytes as long as the value lives.
+/// Unmapped on drop, unless borrowed. The pointer is valid for `len_bytes` bytes as long as the value lives.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     len_bytes: usize,
     writable: bool,
+    /// The caller mapped it, and unmaps it.
+    is_borrowed: bool,
 }
 
 // SAFETY: the mapping belongs to no thread, and every access is atomic or made by the kernel.
@@ -41,7 +43,7 @@ impl Mapping {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
         let start = unsafe { mmap_anonymous(ptr::null_mut(), len_bytes, protection, MapFlags::PRIVATE) }?;
-        Ok(Self { start: non_null(start)?, len_bytes, writable: true })
+        Ok(Self { start: non_null(start)?, len_bytes, writable: true, is_borrowed: false })
     }
 
     /// The first `len_bytes` bytes of `file`; with `sync` the kernel must grant `MAP_SYNC`.
@@ -50,7 +52,17 @@ impl Mapping {
         let flags = if sync { MapFlags::SHARED_VALIDATE | MapFlags::SYNC } else { MapFlags::SHARED };
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
         let start = unsafe { mmap(ptr::null_mut(), len_bytes, protection, flags, file, 0) }?;
-        Ok(Self { start: non_null(start)?, len_bytes, writable })
+        Ok(Self { start: non_null(start)?, len_bytes, writable, is_borrowed: false })
+    }
+
+    /// Memory that somebody else mapped. `None` at address 0.
+    ///
+    /// # Safety
+    ///
+    /// The range stays mapped, and writable if `writable`, as long as the value lives.
+    pub(crate) unsafe fn borrowed(address: u64, len_bytes: usize, writable: bool) -> Option<Self> {
+        let start = NonNull::new(ptr::with_exposed_provenance_mut(address as usize))?;
+        Some(Self { start, len_bytes, writable, is_borrowed: true })
     }
 
     pub(crate) fn len_bytes(&self) -> u64 {
@@ -100,12 +112,13 @@ impl Mapping {
 
     /// The 8 bytes at `offset` as an atomic; the reference must not outlive `self`.
     pub(crate) fn atomic(&self, offset: u64) -> Result<&AtomicU64, MemError> {
-        if !offset.is_multiple_of(8) {
+        let word = self.range(offset, 8)?;
+        // Memory of the caller may begin anywhere.
+        if !word.addr().is_multiple_of(8) {
             return Err(MemError::Misaligned { offset });
         }
-        let word = self.range(offset, 8)?;
-        // SAFETY: inside the mapping, 8-aligned (a mapping starts at a page), alive as long as `self`; every other
-        // access to these bytes is atomic or made by the kernel.
+        // SAFETY: inside the mapping, 8-aligned, alive as long as `self`; every other access to these bytes is atomic or
+        // made by the kernel.
         Ok(unsafe { AtomicU64::from_ptr(word.cast()) })
     }
 
@@ -125,6 +138,9 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if self.is_borrowed {
+            return;
+        }
         // SAFETY: `start` and `len_bytes` are what mmap gave, and no pointer into the mapping outlives `self`.
         // munmap of a whole mapping has no failure that could be answered here.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len_bytes) };

@@ -53,6 +53,8 @@ pub struct Memory {
     mapping: Mapping,
     path: PathBuf,
     file: Option<OwnedFd>,
+    /// Where the memory begins in the file, in bytes.
+    file_offset: u64,
     judgement: Judgement,
     declaration: Option<Declaration>,
     flush: Flush,
@@ -176,6 +178,11 @@ impl Memory {
         self.file.as_ref().map(AsFd::as_fd)
     }
 
+    /// Where the memory begins in its file, in bytes: 0 unless it was [borrowed](Self::borrow).
+    pub fn file_offset(&self) -> u64 {
+        self.file_offset
+    }
+
     /// The virtual address of the first byte in this process, fixed until the drop.
     pub fn address(&self) -> u64 {
         self.mapping.address()
@@ -238,7 +245,7 @@ impl Memory {
         Ok(Self::assemble(path.into(), Some(fd), mapping, judgement, declaration))
     }
 
-    fn assemble(
+    pub(crate) fn assemble(
         path: PathBuf,
         file: Option<OwnedFd>,
         mapping: Mapping,
@@ -261,7 +268,12 @@ impl Memory {
                 }
             }
         };
-        Self { mapping, path, file, judgement, declaration, flush }
+        Self { mapping, path, file, file_offset: 0, judgement, declaration, flush }
+    }
+
+    /// The same memory, which is a part of its file.
+    pub(crate) fn at_file_offset(self, file_offset: u64) -> Self {
+        Self { file_offset, ..self }
     }
 
     fn check_writable(&self) -> Result<(), MemError> {
@@ -282,7 +294,7 @@ impl Memory {
         }
         if len_bytes >= EARLY_WRITE_MIN_BYTES
             && let Some(file) = &self.file
-            && let Err(error) = start_writing(file.as_fd(), offset, len_bytes)
+            && let Err(error) = start_writing(file.as_fd(), self.file_offset + offset, len_bytes)
         {
             state.is_poisoned.store(true, Ordering::Release);
             return Err(io_error("sync_file_range", &self.path, POISON_MEND, error));
@@ -438,7 +450,7 @@ fn promise_of(judgement: &Judgement, level: Durability, declaration: Option<Decl
 
 const POISON_MEND: &str = "what reached the device is unknown: close it, check the device, and open it again";
 
-fn check_len(len_bytes: u64) -> Result<(), MemError> {
+pub(crate) fn check_len(len_bytes: u64) -> Result<(), MemError> {
     let why = match len_bytes {
         0 => "there must be at least one byte",
         1..=LEN_BYTES_MAX => return Ok(()),

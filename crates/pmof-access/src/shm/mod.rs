@@ -116,7 +116,7 @@ impl Share {
         let is_writable = may_change && memory.is_writable();
         let terms = Terms {
             access: region.access(),
-            offset: region.offset(),
+            offset: memory.file_offset() + region.offset(),
             len_bytes: region.len_bytes(),
             is_writable,
             declaration: memory.declaration(),

@@ -1,0 +1,164 @@
+//! Memory that the caller mapped: what it lies on is found out from the kernel's table of the process's mappings.
+
+use std::{
+    fs::File,
+    io::{self, BufReader},
+    os::fd::{AsFd as _, OwnedFd},
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::{CWD, Mode, OFlags};
+
+use crate::{
+    Declaration, MemError, Memory,
+    file::{NO_PATH, io_error, suitable},
+    judge::{Judgement, System, judge_devdax, judge_file},
+    mapping::Mapping,
+    memory::check_len,
+};
+
+impl Memory {
+    /// Memory that the caller mapped or allocated, at `address` (bytes) of this process, judged by what the kernel says of it:
+    /// a shared mapping of a file or devdax device promises what [`open`](Self::open) would, if the file can be opened once
+    /// more; everything else, and what two mappings share, promises what anonymous memory does.
+    ///
+    /// `len_bytes`: 1 to [`LEN_BYTES_MAX`](crate::LEN_BYTES_MAX). Errors: `BadLength`, also where the process has no such memory;
+    /// `Io` where the kernel does not say.
+    ///
+    /// # Safety
+    ///
+    /// All of the range stays mapped, readable, and writable if it is so now, at this address and to this file, as long as
+    /// the value or anything made from it lives; other threads of the process access it as racing with a device.
+    pub unsafe fn borrow(address: u64, len_bytes: u64, declaration: Option<Declaration>) -> Result<Self, MemError> {
+        check_len(len_bytes)?;
+        let lacking = || MemError::BadLength { len_bytes, why: "the process has no memory there, or less" };
+        let end = address.checked_add(len_bytes).ok_or_else(lacking)?;
+        let areas =
+            areas(address, end).map_err(|error| io_error("read /proc/self/smaps", NO_PATH.as_ref(), "", error))?;
+        let has_gap = areas.windows(2).any(|pair| pair[0].end != pair[1].start);
+        let (Some(first), Some(last)) = (areas.first(), areas.last()) else { return Err(lacking()) };
+        if has_gap || first.start > address || last.end < end || !areas.iter().all(|area| area.permissions[0] == b'r') {
+            return Err(lacking());
+        }
+        let writable = areas.iter().all(Area::is_writable);
+        // SAFETY: the caller keeps the range as it is, and the kernel says that it is mapped so.
+        let mapping = unsafe { Mapping::borrowed(address, len_bytes as usize, writable) };
+        let mapping = mapping.ok_or_else(lacking)?;
+        let system = System::real();
+        let Some((fd, judgement)) = judge_areas(&system, &areas) else {
+            return Ok(Self::assemble(NO_PATH.into(), None, mapping, Judgement::anonymous(), declaration));
+        };
+        let file_offset = first.file_offset + (address - first.start);
+        let path = first.path.clone();
+        Ok(Self::assemble(path, Some(fd), mapping, judgement, declaration).at_file_offset(file_offset))
+    }
+}
+
+/// A range of addresses that were mapped alike.
+#[derive(Debug, PartialEq, Eq)]
+struct Area {
+    start: u64,
+    end: u64,
+    /// As the kernel writes them: `rwxp`, `-` for what is not allowed, `s` at the end where it is shared.
+    permissions: [u8; 4],
+    /// Where it begins in the file.
+    file_offset: u64,
+    /// Major and minor number, inode; inode 0: no file.
+    file: (u32, u32, u64),
+    path: PathBuf,
+    /// Mapped with `MAP_SYNC`.
+    is_sync: bool,
+}
+
+impl Area {
+    fn is_writable(&self) -> bool {
+        self.permissions[1] == b'w'
+    }
+}
+
+/// Those that the range touches.
+fn areas(start: u64, end: u64) -> io::Result<Vec<Area>> {
+    parse(BufReader::new(File::open("/proc/self/smaps")?), start, end)
+}
+
+/// Reads smaps (proc(5)): a line of maps for each area, then lines `Name: value`, of which `VmFlags` has `sf` for `MAP_SYNC`.
+fn parse(lines: impl io::BufRead, start: u64, end: u64) -> io::Result<Vec<Area>> {
+    let mut found: Vec<Area> = Vec::new();
+    let mut is_wanted = false;
+    for line in lines.lines() {
+        let line = line?;
+        if let Some(area) = parse_area(&line) {
+            if area.start >= end {
+                break;
+            }
+            is_wanted = area.end > start;
+            if is_wanted {
+                found.push(area);
+            }
+        } else if is_wanted
+            && let Some(flags) = line.strip_prefix("VmFlags:")
+            && let Some(area) = found.last_mut()
+        {
+            area.is_sync = flags.split_whitespace().any(|flag| flag == "sf");
+        }
+    }
+    Ok(found)
+}
+
+/// `start-end perms offset major:minor inode path`; all numbers but the inode are hexadecimal.
+fn parse_area(line: &str) -> Option<Area> {
+    let mut fields = line.splitn(6, ' ');
+    let (range, permissions, offset) = (fields.next()?, fields.next()?, fields.next()?);
+    let (device, inode, path) = (fields.next()?, fields.next()?, fields.next().unwrap_or(""));
+    let (start, end) = range.split_once('-')?;
+    let (major, minor) = device.split_once(':')?;
+    let hexadecimal = |text| u64::from_str_radix(text, 16).ok();
+    Some(Area {
+        start: hexadecimal(start)?,
+        end: hexadecimal(end)?,
+        permissions: *permissions.as_bytes().first_chunk()?,
+        file_offset: hexadecimal(offset)?,
+        file: (hexadecimal(major)? as u32, hexadecimal(minor)? as u32, inode.parse().ok()?),
+        path: path.trim_start().into(),
+        is_sync: false,
+    })
+}
+
+/// The file of the areas, opened once more, and its judgement. `None` where they are not one shared mapping of one file that
+/// this process can open.
+fn judge_areas(system: &System, areas: &[Area]) -> Option<(OwnedFd, Judgement)> {
+    let first = areas.first()?;
+    let is_one = areas.iter().all(|area| {
+        area.permissions[3] == b's'
+            && area.file == first.file
+            && area.start - first.start == area.file_offset.wrapping_sub(first.file_offset)
+    });
+    if first.file.2 == 0 || !is_one {
+        return None;
+    }
+    let fd = open_again(first)?;
+    let stat = rustix::fs::fstat(&fd).ok()?;
+    let judgement = match suitable(system, &first.path, &stat).ok()? {
+        Some(directory) => judge_devdax(system, &directory),
+        // One without a name dies with the process, as anonymous memory does.
+        None if stat.st_nlink == 0 => return None,
+        None => judge_file(system, fd.as_fd(), areas.iter().all(|area| area.is_sync)).ok()?,
+    };
+    Some((fd, judgement))
+}
+
+/// The kernel's own link to the mapped file needs a capability; else the path that it names, if the same file is there.
+fn open_again(area: &Area) -> Option<OwnedFd> {
+    let access = if area.is_writable() { OFlags::RDWR } else { OFlags::RDONLY };
+    let open = |path: &Path, more| rustix::fs::openat(CWD, path, access | OFlags::CLOEXEC | more, Mode::empty()).ok();
+    let link = format!("/proc/self/map_files/{:x}-{:x}", area.start, area.end);
+    open(link.as_ref(), OFlags::empty()).or_else(|| {
+        let fd = open(&area.path, OFlags::NOFOLLOW | OFlags::NONBLOCK)?;
+        let stat = rustix::fs::fstat(&fd).ok()?;
+        let device = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
+        (area.file == (device.0, device.1, stat.st_ino)).then_some(fd)
+    })
+}
+
+#[cfg(test)]
+mod tests;
