@@ -2,9 +2,11 @@
 
 use std::{
     borrow::Cow,
+    io,
     net::SocketAddr,
     ops::RangeBounds,
-    sync::{Arc, MutexGuard},
+    os::fd::{AsFd as _, BorrowedFd},
+    sync::{Arc, MutexGuard, OnceLock},
     time::Duration,
 };
 
@@ -14,10 +16,13 @@ use pmof_proto::{
 };
 
 use crate::{
-    CompletionQueue, ConnectionId, Method, RegionSlice, RemoteRegion,
+    CompletionQueue, ConnectError, ConnectionId, Location, Method, RegionSlice, RemoteRegion, ResolveError,
+    RingRefusal, SetupError, ShortDescriptor,
+    driver::ReadySignal,
     link::{BORROW_MIN_BYTES, Link, LinkCore},
     region::resolve,
     request::{Data, Request},
+    short::{answer_slice, read_answer},
 };
 
 /// Bytes that held batches may keep waiting: enough to fill system calls, little enough to keep the wire busy.
@@ -75,18 +80,50 @@ pub struct Connection {
     queue: CompletionQueue,
     receive_queue: Option<CompletionQueue>,
     peer_address: Option<SocketAddr>,
-    private_data: Vec<u8>,
+    /// Where this side asked for it.
+    requested: Option<Location>,
+    /// Known once an event has told that it stands.
+    private_data: OnceLock<Vec<u8>>,
+    events_signal: OnceLock<Arc<ReadySignal>>,
 }
 
 impl Connection {
-    pub(crate) fn new(
+    /// One that the other side asked for.
+    pub(crate) fn accepted(
         link: Arc<Link>,
         queue: CompletionQueue,
         receive_queue: Option<CompletionQueue>,
         peer_address: Option<SocketAddr>,
         private_data: Vec<u8>,
     ) -> Self {
-        Self { link, queue, receive_queue, peer_address, private_data }
+        Self {
+            link,
+            queue,
+            receive_queue,
+            peer_address,
+            requested: None,
+            private_data: private_data.into(),
+            events_signal: OnceLock::new(),
+        }
+    }
+
+    /// One that this side asks for.
+    pub(crate) fn requested(
+        link: Arc<Link>,
+        queue: CompletionQueue,
+        receive_queue: Option<CompletionQueue>,
+        address: Location,
+    ) -> Self {
+        let peer_address = address.socket_address();
+        Self {
+            link,
+            queue,
+            receive_queue,
+            peer_address,
+            requested: Some(address),
+            private_data: OnceLock::new(),
+            events_signal: OnceLock::new(),
+        }
     }
 
     /// The connection's name in completions.
@@ -99,9 +136,10 @@ impl Connection {
         self.peer_address
     }
 
-    /// What the other side's application sent along when connecting or accepting.
+    /// What the other side's application sent along when connecting or accepting; empty until it is told that the connection
+    /// stands.
     pub fn private_data(&self) -> &[u8] {
-        &self.private_data
+        self.private_data.get().map_or(&[], Vec::as_slice)
     }
 
     /// The queue that collects this connection's outcomes, but for those of receives where these have their own.
@@ -117,6 +155,24 @@ impl Connection {
     /// Reads a descriptor of the other side's memory.
     pub fn remote_region(&self, descriptor: &[u8]) -> Result<RemoteRegion, DescriptorError> {
         RemoteRegion::from_descriptor(descriptor)
+    }
+
+    /// Asks the other side for the descriptor behind a short one, at most `timeout`. The outcome is nobody else's to collect.
+    ///
+    /// A name that the other side does not know ends the connection, as every refused operation does.
+    pub fn resolve(&self, short: &ShortDescriptor, timeout: Duration) -> Result<RemoteRegion, ResolveError> {
+        let answer = answer_slice()?;
+        let driver = &self.queue.shared.driver;
+        let mut batch = self.batch();
+        let ticket = batch.read(&short.place(), 0, answer.clone())?;
+        driver.keep_aside(self.id(), ticket);
+        drop(batch);
+        let done = self.queue.wait_for(self.id(), ticket, timeout);
+        // An answer that comes too late is one that somebody may collect.
+        driver.give_back(self.id(), ticket);
+        let done = done.ok_or(ResolveError::TimedOut { timeout_ms: timeout.as_millis() as u64 })?;
+        done.outcome?;
+        read_answer(short, &answer)
     }
 
     /// True while operations may be posted.
@@ -213,7 +269,42 @@ impl Connection {
 
     /// The next event, waiting for it at most `timeout`.
     pub fn next_event(&self, timeout: Duration) -> Option<ConnectionEvent> {
-        self.queue.wait_until(timeout, || self.link.lock().events.pop_front().map(event_of))
+        let event = self.queue.wait_until(timeout, || self.link.lock().take_event())?;
+        Some(match event {
+            Event::Established { private_data } => {
+                // Whoever waited for it in connecting, or was asked for it, knows it already.
+                let _ = self.private_data.set(private_data);
+                ConnectionEvent::Established
+            }
+            Event::Ended(ConnectionError::Closed | ConnectionError::ClosedHere) => ConnectionEvent::Closed,
+            Event::Ended(why) => ConnectionEvent::Lost(why),
+            Event::Requested { .. } => ConnectionEvent::Lost(ConnectionError::RefusedHere(Refusal::Malformed)),
+        })
+    }
+
+    /// A descriptor that is readable while [`next_event`](Self::next_event) has an event, as long as someone drives the queue; own
+    /// it no longer than the connection. Whether it blocks makes no difference here.
+    ///
+    /// # Errors
+    /// [`SetupError::System`] when the process is out of file descriptors.
+    pub fn events_fd(&self) -> Result<BorrowedFd<'_>, SetupError> {
+        let signal = if let Some(signal) = self.events_signal.get() {
+            signal
+        } else {
+            let made = Arc::new(ReadySignal::new()?);
+            self.events_signal.get_or_init(|| made)
+        };
+        self.link.lock().show_events(signal);
+        self.queue.shared.driver.note_watched();
+        Ok(signal.fd.as_fd())
+    }
+
+    /// Why a connection that this side asked for never stood, after an event has told that it was lost. `None` for one that
+    /// stood, or may still.
+    pub fn connect_error(&self) -> Option<ConnectError> {
+        let never_stood = self.requested.is_some() && self.private_data.get().is_none();
+        let why = self.link.lock().endpoint.ended().cloned();
+        why.filter(|_| never_stood).map(|why| self.why_not_established(why))
     }
 
     /// Closes in order: what was posted is still sent, but for messages for which the other side has no room and what was
@@ -224,22 +315,42 @@ impl Connection {
         self.settle(&mut core);
     }
 
-    /// Waits for the end of the handshake.
-    pub(crate) fn wait_established(&mut self, timeout: Duration) -> Option<Result<(), ConnectionError>> {
-        let event = self.queue.wait_until(timeout, || self.link.lock().events.pop_front())?;
-        Some(match event {
-            Event::Established { private_data } => {
-                self.private_data = private_data;
-                self.link.lock().events.push_front(Event::Established { private_data: Vec::new() });
-                Ok(())
+    /// Waits for the end of the handshake, which the next event still tells of if it went well.
+    pub(crate) fn wait_established(&self, timeout: Duration) -> Option<Result<(), ConnectionError>> {
+        self.queue.wait_until(timeout, || {
+            let mut core = self.link.lock();
+            match core.events().front_mut()? {
+                Event::Established { private_data } => {
+                    let _ = self.private_data.set(std::mem::take(private_data));
+                    Some(Ok(()))
+                }
+                Event::Ended(why) => Some(Err(why.clone())),
+                Event::Requested { .. } => {
+                    Some(Err(ConnectionError::Malformed { what: "a request where an answer was due" }))
+                }
             }
-            Event::Ended(why) => Err(why),
-            Event::Requested { .. } => Err(ConnectionError::Malformed { what: "a request where an answer was due" }),
         })
     }
 
-    pub(crate) fn take_wire_error(&self) -> Option<std::io::Error> {
-        self.link.lock().wire_error.take()
+    pub(crate) fn requested_address(&self) -> String {
+        self.requested.as_ref().map_or_else(String::new, ToString::to_string)
+    }
+
+    pub(crate) fn why_not_established(&self, why: ConnectionError) -> ConnectError {
+        let address = self.requested_address();
+        match why {
+            ConnectionError::TimedOut { limit_ms, .. } => ConnectError::TimedOut { address, timeout_ms: limit_ms },
+            ConnectionError::Refused { refusal, private_data } => {
+                ConnectError::Refused { address, refusal, private_data }
+            }
+            why => match &self.link.lock().wire_error {
+                Some(error) => match ring_refusal(error) {
+                    Some(refusal) => ConnectError::RingRefused { address, refusal },
+                    None => ConnectError::Unreachable { address, why: error.to_string(), kind: error.kind() },
+                },
+                None => ConnectError::Ended { address, why },
+            },
+        }
     }
 
     /// Hands over what finished while posting, and has the wire watched for what is left to send.
@@ -459,11 +570,6 @@ fn check_atomic(region: &RemoteRegion, right: Access, name: &'static str, offset
     if offset.is_multiple_of(8) { Ok(()) } else { Err(PostError::Misaligned { offset }) }
 }
 
-fn event_of(event: Event) -> ConnectionEvent {
-    match event {
-        Event::Established { .. } => ConnectionEvent::Established,
-        Event::Ended(ConnectionError::Closed | ConnectionError::ClosedHere) => ConnectionEvent::Closed,
-        Event::Ended(why) => ConnectionEvent::Lost(why),
-        Event::Requested { .. } => ConnectionEvent::Lost(ConnectionError::RefusedHere(Refusal::Malformed)),
-    }
+fn ring_refusal(error: &io::Error) -> Option<RingRefusal> {
+    error.get_ref()?.downcast_ref::<RingRefusal>().copied()
 }

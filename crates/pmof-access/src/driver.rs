@@ -5,7 +5,7 @@ use std::{
     os::fd::{AsFd, OwnedFd},
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -72,6 +72,9 @@ pub(crate) struct Driver {
     /// Hint: the only one of them is a device's.
     has_lone_device: AtomicBool,
     ready: Mutex<VecDeque<Completion>>,
+    /// Outcomes that only whoever waits for just them may take, and whether there are any.
+    aside: Mutex<Vec<(ConnectionId, Ticket)>>,
+    has_aside: AtomicBool,
     /// Connections whose messages may take a receive that was posted while they were locked.
     woken: Mutex<Vec<Arc<Link>>>,
     has_woken: AtomicBool,
@@ -81,6 +84,8 @@ pub(crate) struct Driver {
     interrupted: AtomicBool,
     /// Set while there are outcomes, where a thread of its own drives.
     signal: Option<ReadySignal>,
+    /// That thread drives only while nobody else does, who says so here.
+    assisted: Option<Assisted>,
     /// Else set while there are outcomes that someone else brought, where there is someone else: watched by the poller,
     /// since what they were made of shows there no more.
     brought: OnceLock<ReadySignal>,
@@ -93,6 +98,41 @@ pub(crate) struct ReadySignal {
     pub(crate) fd: OwnedFd,
     /// Whether it is readable; changed under the lock of the ready list.
     pub(crate) is_set: AtomicBool,
+}
+
+/// What the thread of an assisted queue goes by.
+#[derive(Debug, Default)]
+pub(crate) struct Assisted {
+    /// Counts what callers did; a lost count only keeps the thread asleep for a moment more.
+    turns: AtomicU64,
+    /// Callers that wait, and so drive.
+    waiting: AtomicUsize,
+}
+
+impl Assisted {
+    /// What changes when a caller drives. `None` while one waits.
+    pub(crate) fn seen(&self) -> Option<u64> {
+        (self.waiting.load(Ordering::SeqCst) == 0).then(|| self.turns.load(Ordering::Relaxed))
+    }
+
+    /// Until it is dropped a caller waits.
+    pub(crate) fn wait(&self) -> impl Drop {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        WaitingCaller(self)
+    }
+
+    pub(crate) fn note_turn(&self) {
+        self.turns.store(self.turns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+}
+
+struct WaitingCaller<'a>(&'a Assisted);
+
+impl Drop for WaitingCaller<'_> {
+    fn drop(&mut self) {
+        self.0.note_turn();
+        self.0.waiting.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// Has a device's connection looked at in every turn.
@@ -110,7 +150,11 @@ impl Links {
 }
 
 impl Driver {
-    pub(crate) fn new(clock: &Clock, signal: Option<ReadySignal>) -> Result<Arc<Self>, SetupError> {
+    pub(crate) fn new(
+        clock: &Clock,
+        signal: Option<ReadySignal>,
+        assisted: Option<Assisted>,
+    ) -> Result<Arc<Self>, SetupError> {
         let poller = match clock {
             Clock::Real(_) => Some(Arc::new(Poller::new()?)),
             Clock::Virtual(_) => None,
@@ -122,11 +166,14 @@ impl Driver {
             is_watched: AtomicBool::new(false),
             has_lone_device: AtomicBool::new(false),
             ready: Mutex::default(),
+            aside: Mutex::default(),
+            has_aside: AtomicBool::new(false),
             woken: Mutex::default(),
             has_woken: AtomicBool::new(false),
             requests: Mutex::default(),
             interrupted: AtomicBool::new(false),
             signal,
+            assisted,
             brought: OnceLock::new(),
             rest: Rest::default(),
         });
@@ -144,6 +191,15 @@ impl Driver {
     /// The application waits for the file descriptor itself.
     pub(crate) fn note_watched(&self) {
         let is_first = !self.is_watched.swap(true, Ordering::Relaxed);
+        if is_first && self.assisted.is_some() {
+            let ready = self.lock_ready();
+            if !ready.is_empty() {
+                self.show();
+            }
+            drop(ready);
+            // The thread drives from here on, whoever else does.
+            self.tell();
+        }
         // Devices announce nothing so far, and what they took in now shows nowhere else. Where there is no second descriptor
         // to be had, a poll brings it.
         if is_first && self.signal.is_none() && self.arm() && self.show_brought().is_ok() {
@@ -254,9 +310,27 @@ impl Driver {
     /// The next finished operation that is known already.
     pub(crate) fn take_ready(&self) -> Option<Completion> {
         let mut ready = self.lock_ready();
-        let taken = ready.pop_front();
+        let taken = if self.has_aside.load(Ordering::SeqCst) {
+            let aside = self.aside.lock().unwrap_or_else(PoisonError::into_inner);
+            let at = ready.iter().position(|done| !aside.contains(&(done.connection, done.ticket)));
+            at.and_then(|at| ready.remove(at))
+        } else {
+            ready.pop_front()
+        };
         self.show_ready(&ready);
         taken
+    }
+
+    /// Keeps an outcome that there is not yet from all but whoever waits for just it.
+    pub(crate) fn keep_aside(&self, connection: ConnectionId, ticket: Ticket) {
+        self.aside.lock().unwrap_or_else(PoisonError::into_inner).push((connection, ticket));
+        self.has_aside.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn give_back(&self, connection: ConnectionId, ticket: Ticket) {
+        let mut aside = self.aside.lock().unwrap_or_else(PoisonError::into_inner);
+        aside.retain(|kept| *kept != (connection, ticket));
+        self.has_aside.store(!aside.is_empty(), Ordering::SeqCst);
     }
 
     /// The outcome of this operation, if it is known already.
@@ -279,6 +353,16 @@ impl Driver {
         self.signal.as_ref()
     }
 
+    /// Where callers say that they drive, if a thread of its own does only while nobody else does.
+    pub(crate) fn assisted(&self) -> Option<&Assisted> {
+        self.assisted.as_ref()
+    }
+
+    /// The signal, where somebody may look at it: setting it costs a system call.
+    fn seen_signal(&self) -> Option<&ReadySignal> {
+        self.signal.as_ref().filter(|_| self.assisted.is_none() || self.is_watched())
+    }
+
     fn show_ready(&self, ready: &VecDeque<Completion>) {
         if ready.is_empty()
             && let Some(signal) = self.signal.as_ref().or_else(|| self.brought.get())
@@ -289,7 +373,7 @@ impl Driver {
 
     /// Makes the file descriptor readable. The ready list is locked.
     fn show(&self) {
-        if let Some(signal) = self.signal.as_ref().or_else(|| self.brought.get()) {
+        if let Some(signal) = self.seen_signal().or_else(|| self.brought.get()) {
             signal.set();
         }
     }
@@ -474,9 +558,14 @@ impl Driver {
         self.rest.tell(self.poller.as_deref());
     }
 
-    /// Makes the calling thread the one that sleeps in the kernel, until it ends. False if another one is.
-    pub(crate) fn lead_for_good(&self) -> bool {
+    /// Makes the calling thread the one that sleeps in the kernel, for good or until it [stops](Self::stop_leading). False if
+    /// another one is.
+    pub(crate) fn try_lead(&self) -> bool {
         self.rest.try_lead()
+    }
+
+    pub(crate) fn stop_leading(&self) {
+        self.rest.stop_leading();
     }
 
     /// Tells every connection the time. Returns when that is due again, and whether it changed anything. Used by the
@@ -557,9 +646,7 @@ impl Driver {
         while let Some(next) = core.next_completion() {
             ready.push_back(Completion::new(ConnectionId(id), next));
         }
-        if let Some(signal) = &self.signal
-            && was_empty
-        {
+        if was_empty && let Some(signal) = self.seen_signal() {
             signal.set();
         }
         true

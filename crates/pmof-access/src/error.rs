@@ -106,6 +106,8 @@ pub enum ConnectError {
         address: String,
         /// What the network said.
         why: String,
+        /// Its kind: `ConnectionRefused` or `NotFound` where nobody listens.
+        kind: io::ErrorKind,
     },
     /// No answer in time.
     #[error("{address} did not answer within {timeout_ms} ms; is it a pmof target, and is it alive?")]

@@ -68,6 +68,7 @@ mod rest;
 mod ring;
 mod shared;
 mod shm;
+mod short;
 pub mod sim;
 mod unwritten;
 mod verbs;
@@ -89,4 +90,5 @@ pub use queue::{Completion, CompletionQueue, ConnectionId, DEFAULT_SPIN, Progres
 pub use region::{Region, RegionSlice, RemoteRegion};
 pub use ring::{AppendRing, Hex, RECORD_MAX_BYTES, RingContents, RingError, RingRecord, RingRefusal, read_ring};
 pub use shared::SharedReceives;
+pub use short::{ResolveError, SHORT_DESCRIPTOR_BYTES, ShortDescriptor};
 pub use verbs::{DeviceChoice, VerbsOptions};

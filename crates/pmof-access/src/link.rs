@@ -15,7 +15,7 @@ use pmof_proto::{
 
 use crate::{
     Method, RemoteRegion,
-    driver::Driver,
+    driver::{Driver, ReadySignal},
     lane::{Lane, Through, choose_method, ends_in_order},
     poller::{Interest, Poller},
     request::{Data, Request},
@@ -79,7 +79,9 @@ pub(crate) struct LinkCore {
     watched_too: Option<Arc<Poller>>,
     /// Whose outcomes are those of operations, and those of receives, where these are two.
     drivers: Option<Box<[Weak<Driver>; 2]>>,
-    pub(crate) events: VecDeque<Event>,
+    events: VecDeque<Event>,
+    /// Set while there are events, where someone waits for its descriptor.
+    events_signal: Option<Arc<ReadySignal>>,
     /// What the kernel said when the wire broke.
     pub(crate) wire_error: Option<io::Error>,
 }
@@ -107,6 +109,7 @@ impl Link {
             watched_too: None,
             drivers: None,
             events: VecDeque::new(),
+            events_signal: None,
             wire_error: None,
         };
         Arc::new(Self { id, peer_address, announces_on_demand, core: Mutex::new(core) })
@@ -167,6 +170,7 @@ impl LinkCore {
         };
         while let Some(event) = self.endpoint.poll_event() {
             self.events.push_back(event);
+            self.events_signal.as_ref().inspect(|signal| signal.set());
             // Whoever waits for it may sleep.
             moved = true;
         }
@@ -449,6 +453,27 @@ impl LinkCore {
             Some(lane) => lane.next_completion(),
             None => self.endpoint.poll_completion(),
         }
+    }
+
+    pub(crate) fn events(&mut self) -> &mut VecDeque<Event> {
+        &mut self.events
+    }
+
+    /// The next event that is known already.
+    pub(crate) fn take_event(&mut self) -> Option<Event> {
+        let event = self.events.pop_front();
+        if let Some(signal) = self.events_signal.as_ref().filter(|_| self.events.is_empty()) {
+            signal.clear();
+        }
+        event
+    }
+
+    /// Has a descriptor show from now on whether there are events.
+    pub(crate) fn show_events(&mut self, signal: &Arc<ReadySignal>) {
+        if !self.events.is_empty() {
+            signal.set();
+        }
+        self.events_signal = Some(Arc::clone(signal));
     }
 
     /// The private data of a connection request that came and was not taken yet.

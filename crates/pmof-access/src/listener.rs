@@ -158,7 +158,7 @@ impl Listener {
     ) -> Result<Self, SetupError> {
         let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
         let port = network.listen(port).map_err(|source| SetupError::Listen { address: at(port).into(), source })?;
-        let driver = Driver::new(&Clock::Virtual(Arc::clone(network)), None)?;
+        let driver = Driver::new(&Clock::Virtual(Arc::clone(network)), None, None)?;
         Ok(Self { peer, driver, door: Door::Sim(Arc::clone(network), port), address: at(port).into(), options })
     }
 
@@ -250,6 +250,19 @@ impl Listener {
     }
 }
 
+/// Readable when [`next_request`](Listener::next_request) may find a request or has a handshake to move on. Limits of time are
+/// noticed by calling it alone.
+impl AsFd for Listener {
+    /// # Panics
+    /// On the simulated network, which the kernel does not know.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self.driver.poller() {
+            Some(poller) => poller.as_fd(),
+            None => panic!("a simulated network has no file descriptors"),
+        }
+    }
+}
+
 impl Drop for Listener {
     fn drop(&mut self) {
         if let Door::Sim(network, port) = &self.door {
@@ -288,7 +301,8 @@ impl ConnectionRequest {
     pub fn accept(mut self, queue: &CompletionQueue, options: &AcceptOptions) -> Result<Connection, ConnectError> {
         check_private_data(&options.private_data, limits::ACCEPT_PRIVATE_MAX_BYTES)?;
         let Some(link) = self.link.take() else {
-            return Err(ConnectError::Unreachable { address: String::new(), why: "the request is gone".into() });
+            let (why, kind) = ("the request is gone".into(), std::io::ErrorKind::NotConnected);
+            return Err(ConnectError::Unreachable { address: String::new(), why, kind });
         };
         let receive_queue = options.receive_queue.as_ref();
         queue.attach(&link, receive_queue, options.shared_receives.as_ref())?;
@@ -302,7 +316,7 @@ impl ConnectionRequest {
             core.flush_output();
         }
         queue.take_over(&link, receive_queue)?;
-        Ok(Connection::new(
+        Ok(Connection::accepted(
             link,
             queue.clone(),
             receive_queue.cloned(),
@@ -343,7 +357,7 @@ fn check_reach(address: SocketAddr, options: ListenOptions) -> Result<(), SetupE
 
 /// A driver that wakes for connections that come in.
 fn driver_watching(door: BorrowedFd<'_>) -> Result<Arc<Driver>, SetupError> {
-    let driver = Driver::new(&Clock::real(), None)?;
+    let driver = Driver::new(&Clock::real(), None, None)?;
     if let Some(poller) = driver.poller() {
         // No connection has the number 0.
         poller.add(door, 0, Interest { input: true, output: false }).map_err(system("epoll_ctl"))?;

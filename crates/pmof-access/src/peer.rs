@@ -3,7 +3,7 @@
 use std::{io, net::IpAddr, sync::Arc, time::Duration};
 
 use pmof_mem::{Medium, Memory, check_bounds};
-use pmof_proto::{Access, ConnectionError, Endpoint, RegionTable, Settings, limits};
+use pmof_proto::{Access, Endpoint, RegionTable, Settings, limits};
 
 use crate::{
     Address, CompletionQueue, ConnectError, Connection, ListenOptions, Listener, Location, Method, QueueOptions,
@@ -13,8 +13,9 @@ use crate::{
     link::Link,
     listener::check_private_data,
     region::Reach,
-    ring::{AppendRing, Hex, Layout, RingError, RingRefusal},
+    ring::{AppendRing, Hex, Layout, RingError},
     shm::{self, Shares, ShmWire},
+    short::add_nowhere,
     sim::SimNetwork,
     verbs::{ConnectFailure, DeviceChoice, Opened, VerbsOptions, VerbsWire},
     wire::{Wire, tcp::TcpWire},
@@ -129,7 +130,9 @@ impl Peer {
     }
 
     fn new(opening: Opening) -> Self {
-        Self { shared: Arc::new(PeerShared { regions: Arc::default(), opening }) }
+        let regions = Arc::default();
+        add_nowhere(&regions);
+        Self { shared: Arc::new(PeerShared { regions, opening }) }
     }
 
     /// The transport; `None` for a simulated network.
@@ -293,16 +296,15 @@ impl Peer {
         queue.take_over(&link, receive_queue)?;
         // Where connecting is quick, the request is on its way before anyone waits for its answer.
         link.lock().drive(|| queue.shared.driver.now());
-        let connection = Connection::new(link, queue.clone(), receive_queue.cloned(), peer_address, Vec::new());
-        Ok(PendingConnection { connection, address, timeout: options.timeout })
+        let connection = Connection::requested(link, queue.clone(), receive_queue.cloned(), address);
+        Ok(PendingConnection { connection, timeout: options.timeout })
     }
 
     fn start_wire(&self, address: &Location, options: &ConnectOptions) -> Result<Box<dyn Wire>, ConnectError> {
         if options.append_to.is_some() && self.opened_with_rings().is_none() {
             return Err(ConnectError::NoRings);
         }
-        let unreachable =
-            |error: io::Error| ConnectError::Unreachable { address: address.to_string(), why: error.to_string() };
+        let unreachable = |error: io::Error| unreachable(address, &error);
         Ok(match (&self.shared.opening, address) {
             (Opening::Tcp, Location::Ip(address)) => {
                 let wire = TcpWire::connect(*address, options.loss_timeout);
@@ -337,34 +339,29 @@ impl Peer {
 #[derive(Debug)]
 pub struct PendingConnection {
     connection: Connection,
-    address: Location,
     timeout: Duration,
 }
 
 impl PendingConnection {
     /// Waits for the handshake's end, at most the timeout that was given when connecting.
-    pub fn finish(mut self) -> Result<Connection, ConnectError> {
-        let address = self.address.to_string();
+    pub fn finish(self) -> Result<Connection, ConnectError> {
         match self.connection.wait_established(self.timeout) {
             Some(Ok(())) => Ok(self.connection),
-            None => Err(ConnectError::TimedOut { address, timeout_ms: self.timeout.as_millis() as u64 }),
-            Some(Err(ConnectionError::TimedOut { limit_ms, .. })) => {
-                Err(ConnectError::TimedOut { address, timeout_ms: limit_ms })
+            None => {
+                let address = self.connection.requested_address();
+                Err(ConnectError::TimedOut { address, timeout_ms: self.timeout.as_millis() as u64 })
             }
-            Some(Err(ConnectionError::Refused { refusal, private_data })) => {
-                Err(ConnectError::Refused { address, refusal, private_data })
-            }
-            Some(Err(why)) => Err(match self.connection.take_wire_error() {
-                Some(error) if let Some(refusal) = ring_refusal(&error) => {
-                    ConnectError::RingRefused { address, refusal }
-                }
-                Some(error) => ConnectError::Unreachable { address, why: error.to_string() },
-                None => ConnectError::Ended { address, why },
-            }),
+            Some(Err(why)) => Err(self.connection.why_not_established(why)),
         }
+    }
+
+    /// The connection as it is: its first [event](Connection::next_event) tells that it stands, or that it was lost. The timeout
+    /// given when connecting plays no part; the loss timeout does.
+    pub fn without_waiting(self) -> Connection {
+        self.connection
     }
 }
 
-fn ring_refusal(error: &io::Error) -> Option<RingRefusal> {
-    error.get_ref()?.downcast_ref::<RingRefusal>().copied()
+pub(crate) fn unreachable(address: &Location, error: &io::Error) -> ConnectError {
+    ConnectError::Unreachable { address: address.to_string(), why: error.to_string(), kind: error.kind() }
 }

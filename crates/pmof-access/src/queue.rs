@@ -17,7 +17,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::{
     SetupError, SharedReceives,
     clock::Clock,
-    driver::{Driver, LONE_TRIES, ReadySignal},
+    driver::{Assisted, Driver, LONE_TRIES, ReadySignal},
     error::system,
     link::Link,
 };
@@ -25,6 +25,9 @@ use crate::{
 /// Spinning before parking, by default: about what a persist over loopback takes, so that a lone operation is seldom
 /// slowed by going to sleep, and an idle queue costs nothing.
 pub const DEFAULT_SPIN: Duration = Duration::from_micros(50);
+
+/// Time without a caller's turn after which the thread of an assisted queue drives.
+const ASSIST_AFTER: Duration = Duration::from_millis(1);
 
 /// How often a poll looks again because something came while it asked devices to announce what comes next.
 const WATCHED_TURNS_MAX: u32 = 64;
@@ -74,6 +77,10 @@ pub enum Progress {
     Caller,
     /// A thread of the queue: remote operations are served whatever the application does.
     Thread,
+    /// Whoever polls or waits on the queue, and after a millisecond in which nobody did a thread of the queue; that thread alone
+    /// once the queue's descriptor was asked for. As quick as [`Caller`](Self::Caller) for a caller who polls, and as reliable
+    /// as [`Thread`](Self::Thread) for the other side.
+    Assisted,
 }
 
 /// Settings of a completion queue.
@@ -107,9 +114,10 @@ pub(crate) struct QueueShared {
 
 impl CompletionQueue {
     pub(crate) fn new(clock: &Clock, options: QueueOptions) -> Result<Self, SetupError> {
-        let threaded = options.progress == Progress::Thread && matches!(clock, Clock::Real(_));
+        let threaded = options.progress != Progress::Caller && matches!(clock, Clock::Real(_));
         let signal = threaded.then(ReadySignal::new).transpose()?;
-        let driver = Driver::new(clock, signal)?;
+        let assisted = (threaded && options.progress == Progress::Assisted).then(Assisted::default);
+        let driver = Driver::new(clock, signal, assisted)?;
         let thread = threaded.then(|| ProgressThread::start(&driver, options.waiting)).transpose()?;
         Ok(Self { shared: Arc::new(QueueShared { driver, waiting: options.waiting, thread }) })
     }
@@ -161,9 +169,10 @@ impl CompletionQueue {
         if let Some(completion) = driver.take_ready() {
             return Some(completion);
         }
-        if self.shared.thread.is_some() {
+        if self.shared.thread_drives() {
             return driver.take_ready();
         }
+        driver.assisted().inspect(|assisted| assisted.note_turn());
         for _ in 0..WATCHED_TURNS_MAX {
             driver.drive();
             let ready = driver.take_ready();
@@ -213,6 +222,8 @@ impl CompletionQueue {
         if let Some(found) = done() {
             return Some(found);
         }
+        let thread_drives = self.shared.thread_drives();
+        let _waiting = driver.assisted().filter(|_| !thread_drives).map(Assisted::wait);
         let mut now = driver.now();
         let deadline = now.saturating_add(timeout);
         let sleeps_at_once = sleeps_at_once(self.shared.waiting);
@@ -222,7 +233,7 @@ impl CompletionQueue {
         let mut moved_at = now;
         let mut is_now = true;
         loop {
-            let looks = self.shared.thread.is_none() && !mem::take(&mut rests_first);
+            let looks = !thread_drives && !mem::take(&mut rests_first);
             let moved = looks && driver.drive_at(now, lone_tries);
             // The clock is read only after that: an outcome does not wait for it.
             if let Some(found) = done() {
@@ -268,6 +279,13 @@ impl AsFd for CompletionQueue {
     }
 }
 
+impl QueueShared {
+    /// True if the queue's own thread drives whatever callers do.
+    fn thread_drives(&self) -> bool {
+        self.thread.is_some() && (self.driver.assisted().is_none() || self.driver.is_watched())
+    }
+}
+
 /// Whether a thread that has seen nothing move for `idle` goes to sleep. A virtual clock goes on only then.
 fn must_rest(waiting: Waiting, idle: Duration, clock: &Clock) -> bool {
     match (clock, waiting) {
@@ -292,28 +310,51 @@ struct ProgressThread {
 impl ProgressThread {
     fn start(driver: &Arc<Driver>, waiting: Waiting) -> Result<Self, SetupError> {
         let stop = Arc::new(AtomicBool::new(false));
-        // Nobody else has the driver yet.
-        driver.lead_for_good();
+        let is_assistant = driver.assisted().is_some();
+        if !is_assistant {
+            // Nobody else has the driver yet.
+            driver.try_lead();
+        }
         let (driver_there, stop_there) = (Arc::clone(driver), Arc::clone(&stop));
         let handle = std::thread::Builder::new()
             .name("pmof-progress".to_owned())
-            .spawn(move || make_progress(&driver_there, &stop_there, waiting))
+            .spawn(move || match driver_there.assisted() {
+                Some(assisted) => assist(&driver_there, assisted, &stop_there, waiting),
+                None => make_progress(&driver_there, waiting, &|| stop_there.load(Ordering::SeqCst)),
+            })
             .map_err(|source| SetupError::System { call: "clone", source })?;
         Ok(Self { driver: Arc::clone(driver), stop, handle: Some(handle) })
     }
 }
 
-fn make_progress(driver: &Driver, stop: &AtomicBool, waiting: Waiting) {
+/// Drives as the thread that leads, until `is_over`.
+fn make_progress(driver: &Driver, waiting: Waiting, is_over: &dyn Fn() -> bool) {
     let mut moved_at = driver.now();
-    while !stop.load(Ordering::SeqCst) {
+    while !is_over() {
         let moved = driver.drive();
         let now = driver.now();
         if moved {
             moved_at = now;
         } else if must_rest(waiting, now.saturating_sub(moved_at), &driver.clock) {
-            driver.lead(now, Duration::MAX, &mut || stop.load(Ordering::SeqCst));
+            driver.lead(now, Duration::MAX, &mut || is_over());
         } else {
             std::hint::spin_loop();
+        }
+    }
+}
+
+/// Drives whenever no caller has for a while.
+fn assist(driver: &Driver, assisted: &Assisted, stop: &AtomicBool, waiting: Waiting) {
+    let mut seen = assisted.seen();
+    while !stop.load(Ordering::SeqCst) {
+        std::thread::park_timeout(ASSIST_AFTER);
+        let now_seen = assisted.seen();
+        let is_idle = now_seen.is_some() && now_seen == seen;
+        seen = now_seen;
+        if (is_idle || driver.is_watched()) && driver.try_lead() {
+            let is_back = || !driver.is_watched() && assisted.seen() != now_seen;
+            make_progress(driver, waiting, &|| stop.load(Ordering::SeqCst) || is_back());
+            driver.stop_leading();
         }
     }
 }
@@ -323,6 +364,7 @@ impl Drop for ProgressThread {
         self.stop.store(true, Ordering::SeqCst);
         self.driver.tell();
         if let Some(handle) = self.handle.take() {
+            handle.thread().unpark();
             // A panic of the thread was reported when it happened; there is nothing to add while dropping.
             let _ = handle.join();
         }

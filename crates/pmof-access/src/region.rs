@@ -2,7 +2,7 @@
 
 use std::{
     ops::{Bound, RangeBounds},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use pmof_mem::{Durability, Medium, MediumKind, Promise, check_bounds};
@@ -14,6 +14,7 @@ use pmof_proto::{
 use crate::{
     RegisterError,
     shm::{Shares, is_shareable},
+    short::{ShortDescriptor, publish, unpublish},
     verbs::DeviceMemory,
 };
 
@@ -31,6 +32,8 @@ struct Registration {
     device: Option<Arc<DeviceMemory>>,
     /// Where other processes find the region, if they may map it.
     shares: Option<Arc<Shares>>,
+    /// Under which names its descriptor is told.
+    published: Mutex<Vec<ShortDescriptor>>,
 }
 
 /// What makes a region reachable past this CPU.
@@ -45,6 +48,9 @@ impl Registration {
     /// Takes the region away from the other sides.
     fn revoke(&self) {
         self.table.remove(self.region.key());
+        for short in self.published.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            unpublish(&self.table, &short);
+        }
         if let Some(device) = &self.device {
             device.revoke();
         }
@@ -68,9 +74,7 @@ impl Region {
         access: Access,
         reach: Reach,
     ) -> Result<Self, RegisterError> {
-        let mut key = [0; 16];
-        getrandom::fill(&mut key)
-            .map_err(|error| RegisterError::Random { source: std::io::Error::other(error.to_string()) })?;
+        let key = random()?;
         let (device, shares) = match reach {
             Reach::Device(device) => (Some(*device), None),
             Reach::Shared(shares) => (None, is_shareable(memory.as_ref()).then_some(shares)),
@@ -88,12 +92,21 @@ impl Region {
             shares.add(&region);
         }
         let table = Arc::clone(table);
-        Ok(Self(Arc::new(Registration { region, table, device: device.map(Arc::new), shares })))
+        let (device, published) = (device.map(Arc::new), Mutex::default());
+        Ok(Self(Arc::new(Registration { region, table, device, shares, published })))
     }
 
     /// What the other side needs to use the region: hand it over as private data or in a message.
     pub fn descriptor(&self) -> [u8; DESCRIPTOR_BYTES] {
         self.0.region.descriptor().encode()
+    }
+
+    /// A [short descriptor](ShortDescriptor), where 24 bytes have to do. It works as long as the region is registered; `note`
+    /// goes along for the application. Each call makes a new one, which takes a page of memory.
+    pub fn short_descriptor(&self, note: u8) -> Result<ShortDescriptor, RegisterError> {
+        let short = publish(&self.0.table, &self.0.region, note)?;
+        self.0.published.lock().unwrap_or_else(PoisonError::into_inner).push(short);
+        Ok(short)
     }
 
     /// Size in bytes.
@@ -157,6 +170,10 @@ pub struct RemoteRegion {
 }
 
 impl RemoteRegion {
+    pub(crate) fn of(descriptor: Descriptor) -> Self {
+        Self { descriptor }
+    }
+
     /// Reads a descriptor that the other side handed over: its first [`DESCRIPTOR_BYTES`] bytes.
     pub fn from_descriptor(bytes: &[u8]) -> Result<Self, DescriptorError> {
         let bytes = bytes.get(..DESCRIPTOR_BYTES).unwrap_or(bytes);
@@ -222,6 +239,14 @@ impl RemoteRegion {
     pub(crate) fn direct(&self) -> DirectAccess {
         self.descriptor.direct
     }
+}
+
+/// Bytes that nobody guesses.
+pub(crate) fn random<const BYTES: usize>() -> Result<[u8; BYTES], RegisterError> {
+    let mut bytes = [0; BYTES];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| RegisterError::Random { source: std::io::Error::other(error.to_string()) })?;
+    Ok(bytes)
 }
 
 pub(crate) fn check_range(offset: u64, len_bytes: u64, size_bytes: u64) -> Result<(), PostError> {

@@ -7,8 +7,8 @@ use std::{
 };
 
 use pmof_access::{
-    Access, Completion, ConnectOptions, Durability, ListenOptions, OperationError, OperationKind, PostError,
-    QueueOptions, Refusal, RemoteRegion, Settings, Signal, Ticket, Waiting,
+    Access, Completion, ConnectOptions, Durability, ListenOptions, OperationError, OperationKind, Outcome, PostError,
+    Progress, QueueOptions, Refusal, RemoteRegion, Settings, Signal, Ticket, Waiting,
 };
 use pmof_proto::Descriptor;
 
@@ -345,4 +345,42 @@ pub(crate) fn much_posted_at_once_is_bounded<F: Fabric>() {
     }
     assert!(connection.wait_send_room(Duration::ZERO));
     assert!(content(&memory, 0, 8 << 20) == bytes);
+}
+
+pub(crate) fn a_queue_is_assisted_where_its_caller_rests<F: Fabric>() {
+    if F::IS_VIRTUAL {
+        return;
+    }
+    let fabric = F::new();
+    let assisted = QueueOptions { progress: Progress::Assisted, ..QueueOptions::default() };
+    let pair = fabric.pair_with(&Setup { initiator_queue: assisted, target_queue: assisted, ..Setup::default() });
+    let (memory, remote) = region(&pair.target.peer, 64, Access::all());
+    let (connection, queue) = (&pair.initiator.connection, &pair.initiator.queue);
+    let persist = |number: u64| {
+        connection.write(&remote, 0, &number.to_le_bytes()).unwrap();
+        connection.flush(&remote, .., Durability::Visible).unwrap()
+    };
+    // The target's caller never does anything. This side's waits, then polls, then waits for the descriptor.
+    for number in 0..50 {
+        assert!(matches!(pair.initiator.done(persist(number)), Outcome::Flushed(_)));
+        assert_eq!(content(&memory, 0, 8), number.to_le_bytes());
+    }
+    iter::from_fn(|| queue.poll()).for_each(drop);
+    let start = Instant::now();
+    let polled = persist(50);
+    while queue.poll().is_none_or(|done| done.ticket != polled) {
+        assert!(start.elapsed() < LONG, "polling drives");
+    }
+    // It rests for longer than the thread waits, and what comes meanwhile is there.
+    let rested = persist(51);
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(iter::from_fn(|| queue.poll()).any(|done| done.ticket == rested));
+    for number in 52..100 {
+        let last = persist(number);
+        let mut done = None;
+        while done != Some(last) {
+            assert!(is_readable(queue, LONG), "{number}: nothing wakes who waits for the descriptor");
+            done = iter::from_fn(|| queue.poll()).map(|done| done.ticket).last();
+        }
+    }
 }

@@ -1,11 +1,13 @@
 //! Making connections: what goes along, who says no, and how long anybody waits.
 
-use std::time::Duration;
+use std::{io::ErrorKind, iter, time::Duration};
 
 use pmof_access::{
-    AcceptOptions, Access, Capabilities, ConnectError, ConnectOptions, ConnectionEvent, Durability, ListenOptions,
-    Outcome, PendingConnection, PostError, QueueOptions, Refusal, Settings, SetupError, limits,
+    AcceptOptions, Access, Capabilities, ConnectError, ConnectOptions, Connection, ConnectionEvent, Durability,
+    ListenOptions, Outcome, PendingConnection, PostError, QueueOptions, Refusal, Settings, SetupError, limits,
 };
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{
     fabric::Fabric,
@@ -241,4 +243,60 @@ pub(crate) fn one_listener_serves_many<F: Fabric>() {
         let done = pair.initiator.queue.wait_for(connection.id(), ticket, LONG).unwrap();
         assert!(matches!(done.outcome, Ok(Outcome::Flushed(_))));
     }
+}
+
+pub(crate) fn connecting_need_not_be_waited_for<F: Fabric>() {
+    if F::IS_VIRTUAL {
+        return;
+    }
+    let fabric = F::new();
+    let (peer, target) = (fabric.peer(), fabric.target());
+    let queue = peer.completion_queue(QueueOptions::default()).unwrap();
+    let serving = target.completion_queue(QueueOptions::default()).unwrap();
+    let listener = target.listen(fabric.listen_address(), listen_options()).unwrap();
+    let address = listener.local_address().clone();
+    let connection = peer.start_connect(&address, &queue, &ConnectOptions::default()).unwrap().without_waiting();
+    assert!(connection.private_data().is_empty() && connection.connect_error().is_none());
+    let is_readable = |connection: &Connection| {
+        let events = connection.events_fd().unwrap();
+        poll(&mut [PollFd::new(&events, PollFlags::IN)], Some(&Timespec::default())).unwrap() > 0
+    };
+    assert!(!is_readable(&connection));
+    let accepted = AcceptOptions { private_data: b"hello".to_vec(), ..AcceptOptions::default() };
+    let there = next_request(&queue, &listener).accept(&serving, &accepted).unwrap();
+    let events = iter::repeat_with(|| {
+        // Over some transports both sides have a part in it.
+        there.next_event(Duration::ZERO);
+        let was_readable = is_readable(&connection);
+        (connection.next_event(Duration::from_millis(1)), was_readable)
+    });
+    let (event, _) = events.take(10_000).find(|(event, _)| event.is_some()).expect("an event in time");
+    assert_eq!(event, Some(ConnectionEvent::Established));
+    assert_eq!(connection.private_data(), b"hello");
+    assert!(!is_readable(&connection), "there is one event only");
+    drop(there);
+    let is_told = || {
+        serving.poll();
+        queue.poll();
+        is_readable(&connection)
+    };
+    assert!((0..10_000).any(|_| {
+        std::thread::sleep(Duration::from_micros(100));
+        is_told()
+    }));
+    assert_eq!(connection.next_event(LONG), Some(ConnectionEvent::Closed));
+    assert!(connection.connect_error().is_none(), "it stood");
+
+    drop(listener);
+    // Some transports know at once.
+    let refused = match peer.start_connect(&address, &queue, &ConnectOptions::default()) {
+        Ok(pending) => {
+            let connection = pending.without_waiting();
+            assert!(matches!(connection.next_event(LONG), Some(ConnectionEvent::Lost(_))));
+            connection.connect_error().expect("it never stood")
+        }
+        Err(error) => error,
+    };
+    let ConnectError::Unreachable { kind, .. } = refused else { panic!("{refused}") };
+    assert!(matches!(kind, ErrorKind::ConnectionRefused | ErrorKind::NotFound), "{kind:?}");
 }

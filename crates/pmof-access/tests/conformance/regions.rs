@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use pmof_access::{
     Access, ConnectionError, ConnectionEvent, DESCRIPTOR_BYTES, DescriptorError, Durability, Medium, Memory,
-    OperationError, Outcome, PostError, Refusal, RegisterError, RemoteRegion, Ticket,
+    OperationError, Outcome, PostError, Refusal, RegisterError, RemoteRegion, ResolveError, ShortDescriptor, Ticket,
 };
 use pmof_proto::Descriptor;
 
 use crate::{
     fabric::Fabric,
-    pair::{Pair, region},
+    pair::{LONG, Pair, region},
     support::{content, pattern},
 };
 
@@ -188,6 +188,46 @@ pub(crate) fn nothing_is_a_length_too<F: Fabric>() {
     }
     assert!(connection.write(&remote, LEN_BYTES + 1, b"").is_err());
     assert_eq!(content(&memory, 0, LEN_BYTES as usize), pattern(LEN_BYTES as usize, 4));
+}
+
+pub(crate) fn nothing_needs_no_region<F: Fabric>() {
+    let fabric = F::new();
+    let pair = fabric.pair();
+    let (connection, nowhere) = (&pair.initiator.connection, RemoteRegion::nowhere());
+    let (local, _) = region(&pair.initiator.peer, 8, Access::empty());
+    let tickets =
+        [connection.write(&nowhere, 0, b"").unwrap(), connection.read(&nowhere, 0, local.slice(..0).unwrap()).unwrap()];
+    for ticket in tickets {
+        assert_eq!(pair.initiator.done(ticket), Outcome::Done { len_bytes: 0 });
+    }
+    let ticket = connection.flush(&nowhere, .., Durability::Visible).unwrap();
+    assert!(matches!(pair.initiator.done(ticket), Outcome::Flushed(_)));
+    assert!(matches!(connection.write(&nowhere, 0, b"x"), Err(PostError::OutOfBounds { .. })));
+}
+
+pub(crate) fn a_short_descriptor_leads_to_its_region<F: Fabric>() {
+    let fabric = F::new();
+    let pair = fabric.pair();
+    let (memory, remote) = region(&pair.target.peer, LEN_BYTES, Access::all());
+    let short = ShortDescriptor::decode(&memory.short_descriptor(17).unwrap().encode()).unwrap();
+    assert_eq!((short.len_bytes(), short.note()), (LEN_BYTES, 17));
+    let connection = &pair.initiator.connection;
+    let written = connection.write(&remote, 0, b"before").unwrap();
+    let found = connection.resolve(&short, LONG).unwrap();
+    assert_eq!((found.len_bytes(), found.access(), found.kind()), (LEN_BYTES, remote.access(), remote.kind()));
+    // Only what was asked for elsewhere is left to collect.
+    pair.initiator.done(written);
+    assert_eq!(pair.initiator.queue.poll(), None);
+    let ticket = connection.write(&found, 6, b" after").unwrap();
+    assert_eq!(pair.initiator.done(ticket), Outcome::Done { len_bytes: 6 });
+    let ticket = connection.flush(&found, .., Durability::Visible).unwrap();
+    pair.initiator.done(ticket);
+    assert_eq!(content(&memory, 0, 12), b"before after");
+
+    memory.deregister();
+    let gone = connection.resolve(&short, LONG).unwrap_err();
+    let ResolveError::Operation(gone) = gone else { panic!("{gone}") };
+    assert!(F::is_refused_there(&gone, Refusal::UnknownRegion), "{gone}");
 }
 
 pub(crate) fn a_damaged_descriptor_is_noticed<F: Fabric>() {

@@ -24,6 +24,7 @@ macro_rules! suite {
                 checksums_change_nothing_visible
                 events_come_once_and_in_order
                 one_listener_serves_many
+                connecting_need_not_be_waited_for
             }
             regions {
                 every_right_is_checked_when_posting
@@ -31,6 +32,8 @@ macro_rules! suite {
                 bounds_are_checked_when_posting
                 the_target_checks_bounds_itself
                 nothing_is_a_length_too
+                nothing_needs_no_region
+                a_short_descriptor_leads_to_its_region
                 a_damaged_descriptor_is_noticed
                 a_key_opens_one_region_of_one_peer
                 a_deregistered_region_is_gone
@@ -83,6 +86,7 @@ macro_rules! suite {
                 waiting_ends_in_time
                 waiting_no_time_makes_progress_too
                 a_queue_is_waited_for_by_its_descriptor
+                a_queue_is_assisted_where_its_caller_rests
                 waiting_for_one_leaves_the_others
                 what_is_discarded_does_not_come
                 many_connections_share_a_queue_that_its_caller_drives
