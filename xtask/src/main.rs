@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
+mod capi;
 mod counts;
 mod run;
 mod suites;
@@ -31,6 +32,8 @@ enum Chore {
         #[arg(long)]
         quick: bool,
     },
+    /// Build the drop-in libraries into target/capi: librpma.so.0, with its header and pkg-config file
+    Capi,
     /// Virtual machines with RDMA devices and persistent memory: see testbed/README.md
     #[command(subcommand)]
     Vm(Box<vm::Vm>),
@@ -39,6 +42,10 @@ enum Chore {
 fn main() -> Result<ExitCode> {
     match Cli::parse().chore {
         Chore::Test { quick } => run::run_all(quick),
+        Chore::Capi => {
+            println!("{}", capi::build()?.display());
+            Ok(ExitCode::SUCCESS)
+        }
         Chore::Vm(vm) => vm.run(),
     }
 }

@@ -1,9 +1,10 @@
 //! A peer: the local opening of one transport.
 
-use std::{io, net::IpAddr, sync::Arc, time::Duration};
+use std::{ffi::c_void, io, net::IpAddr, sync::Arc, time::Duration};
 
 use pmof_mem::{Medium, Memory, check_bounds};
 use pmof_proto::{Access, Endpoint, RegionTable, Settings, limits};
+use pmof_verbs::DeviceInfo;
 
 use crate::{
     Address, CompletionQueue, ConnectError, Connection, ListenOptions, Listener, Location, Method, QueueOptions,
@@ -149,6 +150,23 @@ impl Peer {
     pub fn device_name(&self) -> Option<&str> {
         match &self.shared.opening {
             Opening::Verbs(opened) => Some(opened.device_name()),
+            _ => None,
+        }
+    }
+
+    /// What the RDMA device can do, where there is one.
+    pub fn device_info(&self) -> Option<&DeviceInfo> {
+        match &self.shared.opening {
+            Opening::Verbs(opened) => Some(opened.device_info()),
+            _ => None,
+        }
+    }
+
+    /// The device's `ibv_context`, where there is a device: for programs that ask libibverbs themselves. It stays open as long
+    /// as the peer or anything made from it lives.
+    pub fn device_context(&self) -> Option<*mut c_void> {
+        match &self.shared.opening {
+            Opening::Verbs(opened) => Some(opened.device_context()),
             _ => None,
         }
     }

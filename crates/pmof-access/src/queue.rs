@@ -36,6 +36,13 @@ const WATCHED_TURNS_MAX: u32 = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub(crate) u64);
 
+impl ConnectionId {
+    /// The number, from 1 on.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
 /// The outcome of an operation or receive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Completion {

@@ -134,6 +134,13 @@ impl Region {
         Ok(RegionSlice { local, device: self.0.device.clone() })
     }
 
+    /// Has the pages of a range brought in, for writing or for reading, so that the first operations do not wait for that. It is
+    /// done for all of a region when it is registered. False where nothing is paged on demand.
+    pub fn prefetch(&self, offset: u64, len_bytes: u64, for_writing: bool) -> Result<bool, RegisterError> {
+        check_bounds(offset, len_bytes, self.len_bytes())?;
+        Ok(self.device().is_some_and(|device| device.prefetch(offset, len_bytes, for_writing)))
+    }
+
     /// How the peer's device reaches it, if it has one.
     pub(crate) fn device(&self) -> Option<&Arc<DeviceMemory>> {
         self.0.device.as_ref()

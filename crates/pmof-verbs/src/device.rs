@@ -1,6 +1,7 @@
 //! Devices as the connection manager opens them.
 
 use std::{
+    ffi::c_void,
     fmt, io,
     net::{IpAddr, SocketAddr},
     os::fd::{BorrowedFd, RawFd},
@@ -153,6 +154,11 @@ impl Device {
 
     pub(crate) fn verbs(&self) -> &'static Verbs {
         self.0.verbs
+    }
+
+    /// The `ibv_context` of libibverbs, for callers who ask it themselves; valid as long as the device is open.
+    pub fn raw_context(&self) -> *mut c_void {
+        self.context().cast()
     }
 
     pub(crate) fn context(&self) -> *mut sys::ibv_context {

@@ -103,7 +103,7 @@ impl DeviceMemory {
             _ => (register(wanted)?, false),
         };
         if wanted.contains(MrAccess::ON_DEMAND) {
-            prefetch(&region, wanted.contains(MrAccess::LOCAL_WRITE));
+            prefetch(&region, 0, region.len_bytes(), wanted.contains(MrAccess::LOCAL_WRITE));
         }
         let direct = DirectAccess::Rdma {
             address: region.address(),
@@ -130,6 +130,12 @@ impl DeviceMemory {
             Ok(_) => Ok(Arc::new(scratch)),
             Err(why) => Err(why.to_owned()),
         }
+    }
+
+    /// Has pages brought in. False where nothing is paged on demand.
+    pub(crate) fn prefetch(&self, offset: u64, len_bytes: u64, for_writing: bool) -> bool {
+        let remote = self.remote.lock().unwrap_or_else(PoisonError::into_inner);
+        remote.as_ref().is_some_and(|region| prefetch(region, offset, len_bytes, for_writing))
     }
 
     /// How the other sides reach it.
@@ -204,14 +210,12 @@ impl DeviceMemory {
     }
 }
 
-/// Has the pages of a region that is paged on demand brought in, so that the first operations do not wait for that one by
-/// one. It is advice: where it fails, they wait.
-fn prefetch(region: &MemoryRegion, for_writing: bool) {
-    let whole_bytes = region.len_bytes();
-    for offset in (0..whole_bytes).step_by(PREFETCH_BYTES as usize) {
-        let len_bytes = PREFETCH_BYTES.min(whole_bytes - offset);
-        if region.advise_prefetch(offset, len_bytes, for_writing).is_err() {
-            return;
-        }
-    }
+/// Has the pages of a range that is paged on demand brought in, so that the first operations do not wait for that one by one.
+/// It is advice: where it fails, they wait, and the answer is false.
+fn prefetch(region: &MemoryRegion, offset: u64, len_bytes: u64, for_writing: bool) -> bool {
+    let end = offset + len_bytes;
+    (offset..end).step_by(PREFETCH_BYTES as usize).all(|at| {
+        let len_bytes = PREFETCH_BYTES.min(end - at);
+        region.advise_prefetch(at, len_bytes, for_writing).is_ok()
+    })
 }

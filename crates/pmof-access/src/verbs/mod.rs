@@ -5,6 +5,7 @@
 //! so that the device keeps their order.
 
 use std::{
+    ffi::c_void,
     net::{IpAddr, SocketAddr},
     sync::{Arc, Mutex, PoisonError, Weak},
     time::Duration,
@@ -12,7 +13,7 @@ use std::{
 
 use pmof_mem::{Evidence, Medium, Memory};
 use pmof_proto::{Access, RdmaFeatures};
-use pmof_verbs::{Device, MemoryRegion, MrAccess, ProtectionDomain, RemoteAddress, VerbsError};
+use pmof_verbs::{Device, DeviceInfo, MemoryRegion, MrAccess, ProtectionDomain, RemoteAddress, VerbsError};
 
 use crate::{
     RegisterError, SetupError,
@@ -125,6 +126,14 @@ impl Opened {
 
     pub(crate) fn device_name(&self) -> &str {
         self.device.name()
+    }
+
+    pub(crate) fn device_info(&self) -> &DeviceInfo {
+        self.device.capabilities()
+    }
+
+    pub(crate) fn device_context(&self) -> *mut c_void {
+        self.device.raw_context()
     }
 
     /// Makes memory reachable for the device, as far as it can be.

@@ -1,0 +1,54 @@
+//! What every function of the interface has around it.
+
+use std::{
+    any::Any,
+    ffi::{CStr, c_int},
+    panic::{AssertUnwindSafe, catch_unwind},
+};
+
+use libc::c_char;
+
+use crate::{
+    error::{Code, Failure},
+    log::{Level, log},
+};
+
+/// Runs the body of a function of the interface and gives its code; what went wrong is logged. A panic, which would be a
+/// defect of pmof, stops here.
+pub(crate) fn call(name: &'static CStr, body: impl FnOnce() -> Result<(), Failure>) -> c_int {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => 0,
+        Ok(Err(failure)) => failed(name, &failure),
+        Err(panic) => failed(name, &Failure::new(Code::Unknown, panic_text(panic.as_ref()))),
+    }
+}
+
+#[cold]
+fn failed(name: &'static CStr, failure: &Failure) -> c_int {
+    if !failure.why.is_empty() {
+        log(Level::Error, name, &failure.why);
+    }
+    failure.code as c_int
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    format!("a defect of pmof, please report it: {}", text.unwrap_or("no message"))
+}
+
+/// Fails where a pointer that the function needs is null.
+pub(crate) fn need<T>(pointer: *const T, name: &'static str) -> Result<(), Failure> {
+    if pointer.is_null() { Err(Failure::invalid(format!("{name} is NULL"))) } else { Ok(()) }
+}
+
+/// The text of a C string.
+///
+/// # Safety
+///
+/// `text` is null or a C string that stays as it is during `'a`.
+pub(crate) unsafe fn text<'a>(text: *const c_char, name: &'static str) -> Result<&'a str, Failure> {
+    need(text, name)?;
+    // SAFETY: not null, so a C string by the contract of this function.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_str().map_err(|_| Failure::invalid(format!("{name} is not UTF-8")))
+}

@@ -1,0 +1,476 @@
+//! Making connections: endpoints that listen, and requests of both directions.
+
+use std::{
+    env,
+    ffi::{CStr, c_int, c_void},
+    fs,
+    os::{
+        fd::{AsFd as _, AsRawFd as _},
+        unix::fs::DirBuilderExt as _,
+    },
+    path::PathBuf,
+    ptr,
+    sync::{Arc, Mutex, PoisonError, atomic::AtomicBool, atomic::Ordering},
+    time::Duration,
+};
+
+use libc::c_char;
+use pmof_access::{
+    AcceptOptions, CompletionQueue, ConnectError, ConnectOptions, Connection, ConnectionRequest, ListenOptions,
+    Listener, Location, PendingConnection, Progress, QueueOptions, RegionSlice, Settings, SharedReceives, Transport,
+    limits,
+};
+
+use crate::{
+    call::{call, need, text},
+    configuration::ConnCfg,
+    connection::{Conn, event_of_failure},
+    context::{Peer, PeerShared, resolve},
+    error::{Code, Failure, put},
+    handle::{Handle, is_non_blocking, kind, set_blocking},
+    memory::{MrLocal, slice},
+    queue::{Channel, Cq, TURN},
+    settings::settings,
+    shared::Srq,
+};
+
+/// The shortest send queue: programs for librpma count requests of verbs, of which pmof may need others.
+const SEND_QUEUE_MIN: u32 = 64;
+
+/// librpma's `rpma_conn_private_data`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct PrivateData {
+    /// The bytes, or null.
+    pub ptr: *mut c_void,
+    /// How many.
+    pub len: u8,
+}
+
+impl PrivateData {
+    /// What the library has; the application does not change it.
+    pub(crate) fn of(bytes: &[u8]) -> Self {
+        let ptr = if bytes.is_empty() { ptr::null_mut() } else { bytes.as_ptr().cast_mut().cast() };
+        Self { ptr, len: bytes.len().min(usize::from(u8::MAX)) as u8 }
+    }
+
+    /// What the application has.
+    ///
+    /// # Safety
+    ///
+    /// `data` is null or points to valid private data.
+    unsafe fn read(data: *const Self) -> Result<Vec<u8>, Failure> {
+        // SAFETY: the same contract.
+        let Some(data) = (unsafe { data.as_ref() }) else { return Ok(Vec::new()) };
+        if data.ptr.is_null() || data.len == 0 {
+            return Err(Failure::invalid("private data without bytes: pass NULL where there are none"));
+        }
+        // SAFETY: valid for so many bytes.
+        Ok(unsafe { std::slice::from_raw_parts(data.ptr.cast::<u8>(), usize::from(data.len)) }.to_vec())
+    }
+}
+
+/// Where a program's address and port are, on the peer's transport.
+fn location(peer: &PeerShared, host: &str, port: &str) -> Result<Location, Failure> {
+    let number = port.parse().map_err(|_| Failure::provider(format!("{port:?} is no port: write 0 to 65535")))?;
+    let address = resolve(host, number)?;
+    if peer.transport != Transport::Shm {
+        return Ok(address.into());
+    }
+    let directory = env::var_os("XDG_RUNTIME_DIR").map_or_else(
+        // SAFETY: the call takes nothing.
+        || env::temp_dir().join(format!("pmof-{}", unsafe { libc::getuid() })),
+        |directory| PathBuf::from(directory).join("pmof"),
+    );
+    let made = fs::DirBuilder::new().mode(0o700).recursive(true).create(&directory);
+    made.map_err(|error| Failure::provider(format!("cannot make {}: {error}", directory.display())))?;
+    Ok(directory.join(format!("rpma-{}-{number}.sock", address.ip())).as_path().into())
+}
+
+/// `rpma_ep`.
+#[derive(Debug)]
+pub struct Ep {
+    listener: Listener,
+    peer: Arc<PeerShared>,
+    has_descriptor: AtomicBool,
+}
+kind!(Ep, 9, "rpma_ep");
+
+/// Listens.
+///
+/// # Safety
+///
+/// `peer` is null or a peer; `addr` and `port` are null or C strings; `made` is null or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpma_ep_listen(
+    peer: *mut Handle<Peer>,
+    addr: *const c_char,
+    port: *const c_char,
+    made: *mut *mut Handle<Ep>,
+) -> c_int {
+    call(c"rpma_ep_listen", || {
+        // SAFETY: the same contract.
+        let peer = Arc::clone(&unsafe { Handle::get(peer) }?.shared);
+        // SAFETY: the same contract.
+        let (host, port) = unsafe { (text(addr, "addr")?, text(port, "port")?) };
+        need(made, "ep_ptr")?;
+        // Whoever opens an RDMA device to others means the network behind it, as with librpma.
+        let trust_network = peer.transport == Transport::Verbs || settings().trusts_network;
+        let options = ListenOptions { trust_network, settings: own_settings(0), ..ListenOptions::default() };
+        let listener = peer.peer.listen(location(&peer, host, port)?, options).map_err(|error| {
+            let is_public = matches!(error, pmof_access::SetupError::NotLoopback { .. });
+            let hint = if is_public { " (PMOF_TRUST_NETWORK=1)" } else { "" };
+            Failure::provider(format!("{error}{hint}"))
+        })?;
+        let ep = Ep { listener, peer, has_descriptor: AtomicBool::new(false) };
+        // SAFETY: not null, so valid by the contract of this function.
+        unsafe { put(made, Handle::create(ep)) };
+        Ok(())
+    })
+}
+
+/// Stops to listen; connections made stay.
+///
+/// # Safety
+///
+/// `ep` is null or points at null or at an endpoint that nobody else uses now.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpma_ep_shutdown(ep: *mut *mut Handle<Ep>) -> c_int {
+    // SAFETY: the same contract.
+    call(c"rpma_ep_shutdown", || unsafe { Handle::delete(ep) }.map(drop))
+}
+
+/// Gives a descriptor that is readable when there may be a request. Setting it not to block has the next function not block.
+///
+/// # Safety
+///
+/// `ep` is null or an endpoint; `fd` is null or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpma_ep_get_fd(ep: *const Handle<Ep>, fd: *mut c_int) -> c_int {
+    call(c"rpma_ep_get_fd", || {
+        // SAFETY: the same contract.
+        let ep = unsafe { Handle::get(ep) }?;
+        need(fd, "fd")?;
+        let number = ep.listener.as_fd().as_raw_fd();
+        if !ep.has_descriptor.swap(true, Ordering::Relaxed) {
+            set_blocking(number);
+        }
+        // SAFETY: not null, so valid by the contract of this function.
+        unsafe { put(fd, number) };
+        Ok(())
+    })
+}
+
+/// Takes the next connection request; waits for it, unless the descriptor was set not to block.
+///
+/// # Safety
+///
+/// `ep` is null or an endpoint; `cfg` is null or a configuration; `made` is null or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpma_ep_next_conn_req(
+    ep: *mut Handle<Ep>,
+    cfg: *const Handle<ConnCfg>,
+    made: *mut *mut Handle<ConnReq>,
+) -> c_int {
+    call(c"rpma_ep_next_conn_req", || {
+        // SAFETY: the same contract.
+        let ep = unsafe { Handle::get(ep) }?;
+        need(made, "req_ptr")?;
+        // SAFETY: the same contract.
+        let wants = unsafe { Wants::of(cfg) }?;
+        let blocks = !(ep.has_descriptor.load(Ordering::Relaxed) && is_non_blocking(ep.listener.as_fd().as_raw_fd()));
+        let request = loop {
+            match ep.listener.next_request(if blocks { TURN } else { Duration::ZERO })? {
+                Some(request) => break request,
+                None if blocks => {}
+                None => return Err(Code::NoEvent.into()),
+            }
+        };
+        let private_data = request.private_data().to_vec();
+        let way = Way::In(Mutex::new(Some(request)));
+        let request = ConnReq { peer: Arc::clone(&ep.peer), wants, way, private_data, receives: Mutex::default() };
+        // SAFETY: not null, so valid by the contract of this function.
+        unsafe { put(made, Handle::create(request)) };
+        Ok(())
+    })
+}
+
+/// What a configuration said when the request was made.
+#[derive(Debug)]
+struct Wants {
+    sq_size: u32,
+    has_receive_queue: bool,
+    is_channel_shared: bool,
+    srq: Option<WantedSrq>,
+}
+
+#[derive(Debug)]
+struct WantedSrq {
+    receives: SharedReceives,
+    queue: Option<CompletionQueue>,
+    rcq: *mut Handle<Cq>,
+}
+
+// SAFETY: the pointer is a handle, which any thread may use.
+unsafe impl Send for WantedSrq {}
+// SAFETY: as for Send.
+unsafe impl Sync for WantedSrq {}
+
+impl Wants {
+    /// # Safety
+    ///
+    /// `cfg` is null, for the defaults, or a configuration.
+    unsafe fn of(cfg: *const Handle<ConnCfg>) -> Result<Self, Failure> {
+        let defaults = ConnCfg::default();
+        // SAFETY: the same contract.
+        let cfg = unsafe { Handle::get_if_any(cfg) }?.unwrap_or(&defaults);
+        // SAFETY: the application keeps a queue for as long as a configuration names it.
+        let srq = unsafe { Handle::<Srq>::get_if_any(cfg.srq()) }?.map(|srq| WantedSrq {
+            receives: srq.receives.clone(),
+            queue: srq.queue.clone(),
+            rcq: srq.rcq(),
+        });
+        let wants = Self {
+            sq_size: cfg.sq_size(),
+            has_receive_queue: cfg.has_receive_queue(),
+            is_channel_shared: cfg.is_channel_shared(),
+            srq,
+        };
+        if wants.is_channel_shared && wants.srq.as_ref().is_some_and(|srq| srq.queue.is_some()) {
+            return Err(Failure::invalid(
+                "a shared completion channel and a shared receive queue with a completion queue of its own exclude each other",
+            ));
+        }
+        Ok(wants)
+    }
+}
+
+/// What this side takes; `send_queue`: operations that the application wants to post.
+fn own_settings(send_queue: u32) -> Settings {
+    Settings {
+        message_max_bytes: limits::MESSAGE_LIMIT_BYTES,
+        // A target does not know yet how much will be wanted.
+        send_queue: if send_queue == 0 { limits::SEND_QUEUE_LIMIT } else { send_queue.max(SEND_QUEUE_MIN) },
+        ..Settings::default()
+    }
+}
+
+/// The queues of one connection, as pmof knows them and as the application does.
+struct Queues {
+    queue: CompletionQueue,
+    receive_queue: Option<CompletionQueue>,
+    shared_receives: Option<SharedReceives>,
+    channel: Option<Arc<Channel>>,
+    cq: Cq,
+    /// A receive queue that belongs to the connection, or the one of its shared receives.
+    own_rcq: Option<Cq>,
+    shared_rcq: *mut Handle<Cq>,
+}
+
+impl Queues {
+    fn make(peer: &PeerShared, wants: &Wants) -> Result<Self, Failure> {
+        let options = QueueOptions { progress: Progress::Assisted, ..QueueOptions::default() };
+        let queue = peer.peer.completion_queue(options)?;
+        let shared_queue = wants.srq.as_ref().and_then(|srq| srq.queue.clone());
+        let is_separate = wants.has_receive_queue && shared_queue.is_none();
+        let channel = wants.is_channel_shared.then(|| Channel::new(queue.clone(), is_separate));
+        let (cq, receive_queue, own_rcq) = match &channel {
+            Some(channel) => (Cq::of_channel(channel, false), None, is_separate.then(|| Cq::of_channel(channel, true))),
+            None if is_separate => {
+                let receives = peer.peer.completion_queue(QueueOptions::default())?;
+                (Cq::own(queue.clone()), Some(receives.clone()), Some(Cq::own(receives)))
+            }
+            None => (Cq::own(queue.clone()), shared_queue, None),
+        };
+        let shared_receives = wants.srq.as_ref().map(|srq| srq.receives.clone());
+        let shared_rcq = wants.srq.as_ref().map_or(ptr::null_mut(), |srq| srq.rcq);
+        Ok(Self { queue, receive_queue, shared_receives, channel, cq, own_rcq, shared_rcq })
+    }
+
+    fn into_connection(self, link: Result<Connection, c_int>, peer: &Arc<PeerShared>) -> Conn {
+        let Self { cq, own_rcq, shared_rcq, channel, .. } = self;
+        let link = link.map(Arc::new);
+        if let Ok(connection) = &link {
+            for queue in [Some(&cq), own_rcq.as_ref()].into_iter().flatten() {
+                let _ = queue.connection.set(Arc::downgrade(connection));
+            }
+        }
+        let cq = Handle::create(cq);
+        let own_rcq = own_rcq.map_or(ptr::null_mut(), Handle::create);
+        Conn::new(link, Arc::clone(peer), channel, (cq, own_rcq, shared_rcq))
+    }
+}
+
+/// `rpma_conn_req`: a request to or from the other side.
+#[derive(Debug)]
+pub struct ConnReq {
+    peer: Arc<PeerShared>,
+    wants: Wants,
+    way: Way,
+    private_data: Vec<u8>,
+    /// Receives to post before anything can arrive.
+    receives: Mutex<Vec<(RegionSlice, u64)>>,
+}
+kind!(ConnReq, 10, "rpma_conn_req");
+
+#[derive(Debug)]
+enum Way {
+    Out(Location),
+    In(Mutex<Option<ConnectionRequest>>),
+}
+
+impl ConnReq {
+    fn connect(self, private_data: Vec<u8>) -> Result<Conn, Failure> {
+        let queues = Queues::make(&self.peer, &self.wants)?;
+        let link = match self.way {
+            Way::In(request) => {
+                let request = request.into_inner().unwrap_or_else(PoisonError::into_inner);
+                let request = request.ok_or_else(|| Failure::provider("the request is gone"))?;
+                let options = AcceptOptions {
+                    private_data,
+                    receive_queue: queues.receive_queue.clone(),
+                    shared_receives: queues.shared_receives.clone(),
+                    ..AcceptOptions::default()
+                };
+                Ok(request.accept(&queues.queue, &options)?)
+            }
+            Way::Out(address) => {
+                let options = ConnectOptions {
+                    private_data,
+                    settings: own_settings(self.wants.sq_size),
+                    receive_queue: queues.receive_queue.clone(),
+                    shared_receives: queues.shared_receives.clone(),
+                    ..ConnectOptions::default()
+                };
+                let started = self.peer.peer.start_connect(address, &queues.queue, &options);
+                match started.map(PendingConnection::without_waiting) {
+                    // Some transports know at once what others tell by an event.
+                    Err(error @ ConnectError::Unreachable { .. }) => Err(event_of_failure(&error)),
+                    other => Ok(other?),
+                }
+            }
+        };
+        if let Ok(connection) = &link {
+            for (into, context) in self.receives.into_inner().unwrap_or_else(PoisonError::into_inner) {
+                connection.receive(into, context)?;
+            }
+        }
+        Ok(queues.into_connection(link, &self.peer))
+    }
+}
+
+/// Makes a request to connect.
+///
+/// # Safety
+///
+/// `peer` is null or a peer; `addr` and `port` are null or C strings; `cfg` is null or a configuration; `made` is null or valid for a
+/// write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpma_conn_req_new(
+    peer: *mut Handle<Peer>,
+    addr: *const c_char,
+    port: *const c_char,
+    cfg: *const Handle<ConnCfg>,
+    made: *mut *mut Handle<ConnReq>,
+) -> c_int {
+    call(c"rpma_conn_req_new", || {
+        // SAFETY: the same contract.
+        let peer = Arc::clone(&unsafe { Handle::get(peer) }?.shared);
+        // SAFETY: the same contract.
+        let (host, port) = unsafe { (text(addr, "addr")?, text(port, "port")?) };
+        need(made, "req_ptr")?;
+        // SAFETY: the same contract.
+        let wants = unsafe { Wants::of(cfg) }?;
+        let way = Way::Out(location(&peer, host, port)?);
+        let request = ConnReq { peer, wants, way, private_data: Vec::new(), receives: Mutex::default() };
+        // SAFETY: not null, so valid by the contract of this function.
+        unsafe { put(made, Handle::create(request)) };
+        Ok(())
+    })
+}
+
+/// Deletes a request; one of the other side is rejected.
+///
+/// # Safety
+///
+/// `request` is null or points at null or at a request that nobody else uses now.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpma_conn_req_delete(request: *mut *mut Handle<ConnReq>) -> c_int {
+    // SAFETY: the same contract.
+    call(c"rpma_conn_req_delete", || unsafe { Handle::delete(request) }.map(drop))
+}
+
+/// Connects, or takes the other side's request; the request is used up, whatever comes of it.
+///
+/// # Safety
+///
+/// `request` is null or points at null or at a request that nobody else uses now; `data` is null or valid private data; `made` is
+/// null or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpma_conn_req_connect(
+    request: *mut *mut Handle<ConnReq>,
+    data: *const PrivateData,
+    made: *mut *mut Handle<Conn>,
+) -> c_int {
+    call(c"rpma_conn_req_connect", || {
+        need(request, "req_ptr")?;
+        need(made, "conn_ptr")?;
+        // SAFETY: the same contract.
+        let private_data = unsafe { PrivateData::read(data) }?;
+        // SAFETY: the same contract.
+        let request = unsafe { Handle::delete(request) }?.ok_or_else(|| Failure::invalid("*req_ptr is NULL"))?;
+        let connection = request.connect(private_data)?;
+        // SAFETY: not null, so valid by the contract of this function.
+        unsafe { put(made, Handle::create(connection)) };
+        Ok(())
+    })
+}
+
+/// Posts a receive that is there before the first message can be.
+///
+/// # Safety
+///
+/// `request` is null or a request; `dst` is null or a registration.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpma_conn_req_recv(
+    request: *mut Handle<ConnReq>,
+    dst: *mut Handle<MrLocal>,
+    offset: usize,
+    len: usize,
+    op_context: *const c_void,
+) -> c_int {
+    call(c"rpma_conn_req_recv", || {
+        // SAFETY: the same contract.
+        let request = unsafe { Handle::get(request) }?;
+        need(dst, "dst")?;
+        if request.wants.srq.is_some() {
+            return Err(Failure::invalid("the connection takes its receives from a shared queue: post it there"));
+        }
+        // SAFETY: the same contract.
+        let into = unsafe { slice(&request.peer, dst, offset, len) }?;
+        let mut receives = request.receives.lock().unwrap_or_else(PoisonError::into_inner);
+        receives.push((into, op_context.addr() as u64));
+        Ok(())
+    })
+}
+
+/// Tells what the other side's program sent along with its request. The bytes stay until the request is used up.
+///
+/// # Safety
+///
+/// `request` is null or a request; `data` is null or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpma_conn_req_get_private_data(
+    request: *const Handle<ConnReq>,
+    data: *mut PrivateData,
+) -> c_int {
+    const NAME: &CStr = c"rpma_conn_req_get_private_data";
+    call(NAME, || {
+        // SAFETY: the same contract.
+        let request = unsafe { Handle::get(request) }?;
+        need(data, "pdata")?;
+        // SAFETY: not null, so valid by the contract of this function.
+        unsafe { put(data, PrivateData::of(&request.private_data)) };
+        Ok(())
+    })
+}

@@ -1,0 +1,382 @@
+//! Connections: events, queues, private data, and their end.
+
+use std::{
+    ffi::c_int,
+    io::ErrorKind,
+    os::fd::{AsFd as _, AsRawFd as _},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering},
+    },
+    time::Duration,
+};
+
+use pmof_access::{ConnectError, Connection, ConnectionEvent};
+
+use crate::{
+    call::{call, need},
+    cm::PrivateData,
+    configuration::PeerCfg,
+    context::PeerShared,
+    error::{Code, Failure, put},
+    handle::{Handle, is_non_blocking, kind, set_blocking},
+    log::{Level, log},
+    queue::{Channel, Cq, TURN, queue_pair_number},
+};
+
+const EVENT_UNDEFINED: c_int = -1;
+const EVENT_ESTABLISHED: c_int = 0;
+const EVENT_CLOSED: c_int = 1;
+const EVENT_LOST: c_int = 2;
+const EVENT_REJECTED: c_int = 3;
+const EVENT_UNREACHABLE: c_int = 4;
+
+/// `rpma_conn`.
+#[derive(Debug)]
+pub struct Conn {
+    /// The connection, or the event that tells why there is none.
+    link: Result<Arc<Connection>, c_int>,
+    pub(crate) peer: Arc<PeerShared>,
+    channel: Option<Arc<Channel>>,
+    cq: AtomicPtr<Handle<Cq>>,
+    own_rcq: AtomicPtr<Handle<Cq>>,
+    /// That of the shared receives, which owns it.
+    shared_rcq: AtomicPtr<Handle<Cq>>,
+    /// The application claims that writes of the other side's device reach its persistent memory.
+    pub(crate) claims_direct_write: AtomicBool,
+    /// The descriptor of events, once it was given out.
+    events_fd: OnceLock<c_int>,
+    /// Where there is no connection: what stands for its descriptor.
+    told: OnceLock<std::fs::File>,
+    /// The last event told, if no other can follow; else undefined.
+    end: AtomicI32,
+}
+kind!(Conn, 11, "rpma_conn");
+
+impl Conn {
+    /// `queues`: of operations, of receives if that is the connection's own, and of its shared receives.
+    pub(crate) fn new(
+        link: Result<Arc<Connection>, c_int>,
+        peer: Arc<PeerShared>,
+        channel: Option<Arc<Channel>>,
+        queues: (*mut Handle<Cq>, *mut Handle<Cq>, *mut Handle<Cq>),
+    ) -> Self {
+        Self {
+            link,
+            peer,
+            channel,
+            cq: AtomicPtr::new(queues.0),
+            own_rcq: AtomicPtr::new(queues.1),
+            shared_rcq: AtomicPtr::new(queues.2),
+            claims_direct_write: AtomicBool::new(false),
+            events_fd: OnceLock::new(),
+            told: OnceLock::new(),
+            end: AtomicI32::new(EVENT_UNDEFINED),
+        }
+    }
+
+    pub(crate) fn connection(&self) -> Result<&Arc<Connection>, Failure> {
+        self.link.as_ref().map_err(|_| Failure::provider("the connection was never established"))
+    }
+
+    /// The queue of receives; null where there is none but that of operations.
+    fn rcq(&self) -> *mut Handle<Cq> {
+        let own = self.own_rcq.load(Ordering::Relaxed);
+        if own.is_null() { self.shared_rcq.load(Ordering::Relaxed) } else { own }
+    }
+
+    fn next_event(&self) -> Result<c_int, Failure> {
+        let blocks = !self.events_fd.get().is_some_and(|fd| is_non_blocking(*fd));
+        let connection = match &self.link {
+            Ok(connection) => connection,
+            Err(event) if blocks || self.end.load(Ordering::Relaxed) == EVENT_UNDEFINED => {
+                self.end.store(*event, Ordering::Relaxed);
+                return Ok(*event);
+            }
+            Err(_) => return Err(Code::NoEvent.into()),
+        };
+        loop {
+            if let Some(event) = connection.next_event(if blocks { TURN } else { Duration::ZERO }) {
+                let number = number_of(connection, &event);
+                if number != EVENT_ESTABLISHED {
+                    self.end.store(number, Ordering::Relaxed);
+                }
+                return Ok(number);
+            }
+            let end = self.end.load(Ordering::Relaxed);
+            if !blocks {
+                return Err(Code::NoEvent.into());
+            }
+            // Nothing more can come: whoever asks again is told again.
+            if end != EVENT_UNDEFINED {
+                return Ok(end);
+            }
+        }
+    }
+}
+
+impl Drop for Conn {
+    fn drop(&mut self) {
+        for queue in [&self.cq, &self.own_rcq] {
+            // SAFETY: the handles are the connection's own, and whoever deletes it deletes them.
+            let _ = unsafe { Handle::delete(queue.as_ptr()) };
+        }
+    }
+}
+
+/// The event that stands for a connection that was not made.
+pub(crate) fn event_of_failure(error: &ConnectError) -> c_int {
+    log(Level::Notice, c"rpma_conn_req_connect", &error.to_string());
+    match error {
+        ConnectError::Unreachable { kind: ErrorKind::ConnectionRefused | ErrorKind::NotFound, .. }
+        | ConnectError::Refused { .. } => EVENT_REJECTED,
+        ConnectError::Unreachable { .. } | ConnectError::TimedOut { .. } => EVENT_UNREACHABLE,
+        _ => EVENT_LOST,
+    }
+}
+
+fn number_of(connection: &Connection, event: &ConnectionEvent) -> c_int {
+    match event {
+        ConnectionEvent::Established => EVENT_ESTABLISHED,
+        ConnectionEvent::Closed => EVENT_CLOSED,
+        ConnectionEvent::Lost(why) => match connection.connect_error() {
+            Some(error) => event_of_failure(&error),
+            None => {
+                log(Level::Notice, c"rpma_conn_next_event", &why.to_string());
+                EVENT_LOST
+            }
+        },
+        _ => EVENT_UNDEFINED,
+    }
+}
+
+/// Gives a descriptor that is readable while there are events. Setting it not to block has the next function not block.
+///
+/// # Safety
+///
+/// `conn` is null or a connection; `fd` is null or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpma_conn_get_event_fd(conn: *const Handle<Conn>, fd: *mut c_int) -> c_int {
+    call(c"rpma_conn_get_event_fd", || {
+        // SAFETY: the same contract.
+        let conn = unsafe { Handle::get(conn) }?;
+        need(fd, "fd")?;
+        let number = match &conn.link {
+            Ok(connection) => connection.events_fd()?.as_raw_fd(),
+            // Always readable, as the event is always there.
+            Err(_) => match conn.told.get() {
+                Some(file) => file.as_raw_fd(),
+                None => {
+                    let (reader, writer) = std::io::pipe().map_err(|error| Failure::provider(error.to_string()))?;
+                    drop(writer);
+                    conn.told.get_or_init(|| std::os::fd::OwnedFd::from(reader).into()).as_raw_fd()
+                }
+            },
+        };
+        conn.events_fd.get_or_init(|| {
+            set_blocking(number);
+            number
+        });
+        // SAFETY: not null, so valid by the contract of this function.
+        unsafe { put(fd, number) };
+        Ok(())
+    })
+}
+
+/// Takes the next event; waits for it, unless the descriptor was set not to block. What ended a connection is told again to
+/// whoever waits again.
+///
+/// # Safety
+///
+/// `conn` is null or a connection; `event` is null or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpma_conn_next_event(conn: *mut Handle<Conn>, event: *mut c_int) -> c_int {
+    call(c"rpma_conn_next_event", || {
+        // SAFETY: the same contract.
+        let conn = unsafe { Handle::get(conn) }?;
+        need(event, "event")?;
+        let next = conn.next_event()?;
+        // SAFETY: not null, so valid by the contract of this function.
+        unsafe { put(event, next) };
+        Ok(())
+    })
+}
+
+/// Tells what the other side's program sent along. The bytes stay until the connection is deleted.
+///
+/// # Safety
+///
+/// `conn` is null or a connection; `data` is null or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpma_conn_get_private_data(conn: *const Handle<Conn>, data: *mut PrivateData) -> c_int {
+    call(c"rpma_conn_get_private_data", || {
+        // SAFETY: the same contract.
+        let conn = unsafe { Handle::get(conn) }?;
+        need(data, "pdata")?;
+        let bytes = conn.link.as_ref().map_or(&[][..], |connection| connection.private_data());
+        // SAFETY: not null, so valid by the contract of this function.
+        unsafe { put(data, PrivateData::of(bytes)) };
+        Ok(())
+    })
+}
+
+/// Takes over what the other side claims of its platform.
+///
+/// # Safety
+///
+/// `conn` is null or a connection; `cfg` is null or a configuration.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpma_conn_apply_remote_peer_cfg(
+    conn: *mut Handle<Conn>,
+    cfg: *const Handle<PeerCfg>,
+) -> c_int {
+    call(c"rpma_conn_apply_remote_peer_cfg", || {
+        // SAFETY: the same contract.
+        let (conn, cfg) = unsafe { (Handle::get(conn)?, Handle::get(cfg)?) };
+        let claim = cfg.direct_write_to_pmem.load(Ordering::Relaxed);
+        conn.claims_direct_write.store(claim, Ordering::Relaxed);
+        Ok(())
+    })
+}
+
+/// Tells the number that the connection has in completions.
+///
+/// # Safety
+///
+/// `conn` is null or a connection; `number` is null or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpma_conn_get_qp_num(conn: *const Handle<Conn>, number: *mut u32) -> c_int {
+    call(c"rpma_conn_get_qp_num", || {
+        // SAFETY: the same contract.
+        let conn = unsafe { Handle::get(conn) }?;
+        need(number, "qp_num")?;
+        let own = conn.link.as_ref().map_or(0, |connection| queue_pair_number(connection.id()));
+        // SAFETY: not null, so valid by the contract of this function.
+        unsafe { put(number, own) };
+        Ok(())
+    })
+}
+
+/// Tells the queue of all outcomes, but for those of receives where these have their own.
+///
+/// # Safety
+///
+/// `conn` is null or a connection; `cq` is null or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpma_conn_get_cq(conn: *const Handle<Conn>, cq: *mut *mut Handle<Cq>) -> c_int {
+    call(c"rpma_conn_get_cq", || {
+        // SAFETY: the same contract.
+        let conn = unsafe { Handle::get(conn) }?;
+        need(cq, "cq_ptr")?;
+        // SAFETY: not null, so valid by the contract of this function.
+        unsafe { put(cq, conn.cq.load(Ordering::Relaxed)) };
+        Ok(())
+    })
+}
+
+/// Tells the queue of the outcomes of receives; null where they come with all others.
+///
+/// # Safety
+///
+/// `conn` is null or a connection; `rcq` is null or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpma_conn_get_rcq(conn: *const Handle<Conn>, rcq: *mut *mut Handle<Cq>) -> c_int {
+    call(c"rpma_conn_get_rcq", || {
+        // SAFETY: the same contract.
+        let conn = unsafe { Handle::get(conn) }?;
+        need(rcq, "rcq_ptr")?;
+        // SAFETY: not null, so valid by the contract of this function.
+        unsafe { put(rcq, conn.rcq()) };
+        Ok(())
+    })
+}
+
+/// Gives the descriptor of the completion channel that both queues share.
+///
+/// # Safety
+///
+/// `conn` is null or a connection; `fd` is null or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpma_conn_get_compl_fd(conn: *const Handle<Conn>, fd: *mut c_int) -> c_int {
+    call(c"rpma_conn_get_compl_fd", || {
+        // SAFETY: the same contract.
+        let conn = unsafe { Handle::get(conn) }?;
+        need(fd, "fd")?;
+        let channel = conn.channel.as_ref().ok_or(Code::NotSharedChannel)?;
+        let number = channel.queue.as_fd().as_raw_fd();
+        if !channel.has_descriptor.swap(true, Ordering::Relaxed) {
+            set_blocking(number);
+        }
+        // SAFETY: not null, so valid by the contract of this function.
+        unsafe { put(fd, number) };
+        Ok(())
+    })
+}
+
+/// Waits on the shared completion channel until one of its queues has an outcome, and tells which one.
+///
+/// # Safety
+///
+/// `conn` is null or a connection; `cq` and `is_rcq` are null or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpma_conn_wait(
+    conn: *mut Handle<Conn>,
+    flags: c_int,
+    cq: *mut *mut Handle<Cq>,
+    is_rcq: *mut bool,
+) -> c_int {
+    call(c"rpma_conn_wait", || {
+        // SAFETY: the same contract.
+        let conn = unsafe { Handle::get(conn) }?;
+        need(cq, "cq")?;
+        let channel = conn.channel.as_ref().ok_or(Code::NotSharedChannel)?;
+        if flags != 0 {
+            log(Level::Notice, c"rpma_conn_wait", &format!("flags {flags:#x} mean nothing yet"));
+        }
+        let has_descriptor = channel.has_descriptor.load(Ordering::Relaxed);
+        let blocks = !(has_descriptor && is_non_blocking(channel.queue.as_fd().as_raw_fd()));
+        let of_receives = loop {
+            if let Some(found) = channel.wait(if blocks { TURN } else { Duration::ZERO }) {
+                break found;
+            }
+            if !blocks || conn.connection()?.ended().is_some() {
+                return Err(Code::NoCompletion.into());
+            }
+        };
+        let found = if of_receives { conn.rcq() } else { conn.cq.load(Ordering::Relaxed) };
+        // SAFETY: null or valid by the contract of this function.
+        unsafe {
+            put(cq, found);
+            put(is_rcq, of_receives);
+        }
+        Ok(())
+    })
+}
+
+/// Closes in order; an event tells when that is done. One that has ended already is left as it is.
+///
+/// # Safety
+///
+/// `conn` is null or a connection.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpma_conn_disconnect(conn: *mut Handle<Conn>) -> c_int {
+    call(c"rpma_conn_disconnect", || {
+        // SAFETY: the same contract.
+        let conn = unsafe { Handle::get(conn) }?;
+        if let Ok(connection) = &conn.link {
+            connection.disconnect();
+        }
+        Ok(())
+    })
+}
+
+/// Deletes a connection with its queues; one that stands is closed.
+///
+/// # Safety
+///
+/// `conn` is null or points at null or at a connection that nobody else uses now.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpma_conn_delete(conn: *mut *mut Handle<Conn>) -> c_int {
+    // SAFETY: the same contract.
+    call(c"rpma_conn_delete", || unsafe { Handle::delete(conn) }.map(drop))
+}

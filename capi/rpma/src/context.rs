@@ -1,0 +1,264 @@
+//! Devices, as programs for librpma ask for them, and the peers opened on them.
+
+use std::{
+    ffi::{CStr, c_int},
+    mem,
+    net::{IpAddr, SocketAddr, ToSocketAddrs as _, UdpSocket},
+    ptr,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+};
+
+use libc::c_char;
+use pmof_access::{Access, DeviceChoice, Peer as AccessPeer, Region, RegionSlice, Transport, VerbsOptions};
+use pmof_verbs_sys as sys;
+
+use crate::{
+    call::{call, need, text},
+    error::{Failure, put},
+    handle::{Handle, kind},
+    log::{Level, log},
+    settings::settings,
+};
+
+/// The port that a way to a target is looked up with; nothing is sent there.
+const ANY_PORT: u16 = 9;
+
+/// What stands for the device where there is none: as much of an `ibv_context` as programs look at.
+#[repr(C)]
+struct SoftwareContext {
+    context: sys::ibv_context,
+    device: sys::ibv_device,
+}
+
+/// An `ibv_context` that was given to the application; it stays for as long as the process lives, as those of librdmacm do.
+#[derive(Debug)]
+struct Known {
+    address: usize,
+    transport: Transport,
+    /// The device, opened: what `address` points to is its own.
+    _device: Option<AccessPeer>,
+}
+
+static KNOWN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
+
+/// Gives out the context of a transport that has no device.
+fn software_context(transport: Transport) -> usize {
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(found) = known.iter().find(|known| known.transport == transport) {
+        return found.address;
+    }
+    // SAFETY: all zeros are valid values of both.
+    let mut made: Box<SoftwareContext> = unsafe { Box::new(mem::zeroed()) };
+    let name = format!("pmof_{transport}");
+    for (to, from) in made.device.name.iter_mut().zip(name.bytes()) {
+        *to = from as c_char;
+    }
+    made.device.dev_name = made.device.name;
+    made.context.cmd_fd = -1;
+    made.context.async_fd = -1;
+    let made = Box::leak(made);
+    made.context.device = &raw mut made.device;
+    let address = (&raw mut made.context).expose_provenance();
+    known.push(Known { address, transport, _device: None });
+    address
+}
+
+/// Gives out the context of an RDMA device.
+fn device_context(device: AccessPeer) -> Option<usize> {
+    let address = device.device_context()?.expose_provenance();
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if !known.iter().any(|known| known.address == address) {
+        known.push(Known { address, transport: Transport::Verbs, _device: Some(device) });
+    }
+    Some(address)
+}
+
+/// The addresses of a host, with a port.
+pub(crate) fn resolve(host: &str, port: u16) -> Result<SocketAddr, Failure> {
+    let mut found =
+        (host, port).to_socket_addrs().map_err(|error| Failure::provider(format!("cannot resolve {host}: {error}")))?;
+    found.next().ok_or_else(|| Failure::provider(format!("{host} has no address")))
+}
+
+fn choice(address: IpAddr, is_remote: bool) -> DeviceChoice {
+    if is_remote {
+        DeviceChoice::Towards { target: SocketAddr::new(address, ANY_PORT), source: None }
+    } else {
+        DeviceChoice::Local(address)
+    }
+}
+
+fn open_device(address: IpAddr, is_remote: bool) -> Result<AccessPeer, Failure> {
+    let device = choice(address, is_remote);
+    Ok(AccessPeer::open_verbs(&VerbsOptions { device, ..VerbsOptions::default() })?)
+}
+
+/// Fails where the address is not of this host (or there is no way to it), as asking a device for it would.
+fn check_address(address: IpAddr, is_remote: bool) -> Result<(), Failure> {
+    let local = if is_remote && address.is_ipv6() { "[::]:0" } else { "0.0.0.0:0" };
+    let tried = if is_remote {
+        UdpSocket::bind(local).and_then(|socket| socket.connect((address, ANY_PORT)))
+    } else {
+        UdpSocket::bind((address, 0)).map(drop)
+    };
+    tried.map_err(|error| {
+        let what = if is_remote { "there is no way to it" } else { "it is no address of this host" };
+        Failure::provider(format!("{address}: {what}: {error}"))
+    })
+}
+
+/// Finds the device that an address of this host belongs to (type 0), or that leads to an address (type 1): an RDMA device
+/// where there is one, else what stands for TCP. `PMOF_TRANSPORT` overrides that.
+///
+/// # Safety
+///
+/// `addr` is null or a C string; `found` is null or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpma_utils_get_ibv_context(
+    addr: *const c_char,
+    context_type: c_int,
+    found: *mut *mut sys::ibv_context,
+) -> c_int {
+    const NAME: &CStr = c"rpma_utils_get_ibv_context";
+    call(NAME, || {
+        // SAFETY: the same contract.
+        let host = unsafe { text(addr, "addr") }?;
+        need(found, "ibv_ctx_ptr")?;
+        let is_remote = match context_type {
+            0 => false,
+            1 => true,
+            _ => return Err(Failure::invalid(format!("there is no context type {context_type}"))),
+        };
+        let address = resolve(host, ANY_PORT)?.ip();
+        let device = match settings().transport {
+            Some(Transport::Verbs) => Some(open_device(address, is_remote)?),
+            Some(_) => None,
+            None => match open_device(address, is_remote) {
+                Ok(device) => Some(device),
+                Err(failure) => {
+                    log(
+                        Level::Info,
+                        NAME,
+                        &format!("{address}: TCP, since RDMA is not to be had there: {}", failure.why),
+                    );
+                    None
+                }
+            },
+        };
+        let context = if let Some(device) = device {
+            let name = device.device_name().unwrap_or_default().to_owned();
+            log(Level::Info, NAME, &format!("{address}: RDMA device {name}"));
+            device_context(device).ok_or_else(|| Failure::provider("the device has no context"))?
+        } else {
+            check_address(address, is_remote)?;
+            let transport = settings().transport.unwrap_or(Transport::Tcp);
+            software_context(transport)
+        };
+        // SAFETY: not null, so valid by the contract of this function.
+        unsafe { put(found, ptr::with_exposed_provenance_mut(context)) };
+        Ok(())
+    })
+}
+
+/// Tells whether a device serves memory that is not pinned.
+///
+/// # Safety
+///
+/// `context` is null or a context of an open device; `is_capable` is null or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpma_utils_ibv_context_is_odp_capable(
+    context: *mut sys::ibv_context,
+    is_capable: *mut c_int,
+) -> c_int {
+    call(c"rpma_utils_ibv_context_is_odp_capable", || {
+        need(context, "ibv_ctx")?;
+        need(is_capable, "is_odp_capable")?;
+        // SAFETY: the same contract.
+        let peer = unsafe { open(context) }?;
+        let capable = peer.peer.device_info().is_some_and(|info| info.on_demand_paging.serves_writes());
+        // SAFETY: not null, so valid by the contract of this function.
+        unsafe { put(is_capable, c_int::from(capable)) };
+        Ok(())
+    })
+}
+
+/// `rpma_peer`.
+#[derive(Debug)]
+pub struct Peer {
+    pub(crate) shared: Arc<PeerShared>,
+}
+kind!(Peer, 4, "rpma_peer");
+
+/// What everything made from a peer keeps alive.
+#[derive(Debug)]
+pub(crate) struct PeerShared {
+    pub(crate) peer: AccessPeer,
+    pub(crate) transport: Transport,
+    nothing: OnceLock<Region>,
+}
+
+impl PeerShared {
+    /// No bytes of this side.
+    pub(crate) fn nothing(&self) -> Result<RegionSlice, Failure> {
+        let region = if let Some(region) = self.nothing.get() {
+            region
+        } else {
+            let made = self.peer.allocate(8, Access::empty())?;
+            self.nothing.get_or_init(|| made)
+        };
+        Ok(region.slice(..0)?)
+    }
+}
+
+/// Opens the device of a context.
+///
+/// # Safety
+///
+/// `context` is not null, and a context that the library gave out or of an open device.
+unsafe fn open(context: *mut sys::ibv_context) -> Result<PeerShared, Failure> {
+    let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let transport = known.iter().find(|known| known.address == context.addr()).map(|known| known.transport);
+    drop(known);
+    let peer = match transport {
+        Some(transport @ (Transport::Tcp | Transport::Shm)) => AccessPeer::open(transport)?,
+        _ => {
+            // SAFETY: a context of a device, whose first word points to the device.
+            let device = unsafe { (*context).device };
+            need(device, "the device of ibv_ctx")?;
+            // SAFETY: a device has a name, which ends within its array.
+            let name = unsafe { CStr::from_ptr((*device).name.as_ptr()) }.to_string_lossy().into_owned();
+            AccessPeer::open_verbs(&VerbsOptions { device: DeviceChoice::Named(name), ..VerbsOptions::default() })?
+        }
+    };
+    let transport = transport.unwrap_or(Transport::Verbs);
+    Ok(PeerShared { peer, transport, nothing: OnceLock::new() })
+}
+
+/// Opens a device.
+///
+/// # Safety
+///
+/// `context` is null or a context of an open device; `made` is null or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpma_peer_new(context: *mut sys::ibv_context, made: *mut *mut Handle<Peer>) -> c_int {
+    call(c"rpma_peer_new", || {
+        need(context, "ibv_ctx")?;
+        need(made, "peer_ptr")?;
+        // SAFETY: not null; the same contract.
+        let shared = Arc::new(unsafe { open(context) }?);
+        // SAFETY: not null, so valid by the contract of this function.
+        unsafe { put(made, Handle::create(Peer { shared })) };
+        Ok(())
+    })
+}
+
+/// Closes a peer; what was made from it goes on.
+///
+/// # Safety
+///
+/// `peer` is null or points at null or at a peer that nobody else uses now.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpma_peer_delete(peer: *mut *mut Handle<Peer>) -> c_int {
+    // SAFETY: the same contract.
+    call(c"rpma_peer_delete", || unsafe { Handle::delete(peer) }.map(drop))
+}

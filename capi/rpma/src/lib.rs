@@ -1,0 +1,30 @@
+//! The C interface of librpma 1.3 on `pmof-access`: 84 functions, each a few lines.
+//!
+//! `cargo xtask capi` links this crate into `librpma.so.0`, which programs written for librpma load in place of the original.
+//! What differs from it is told in `docs/librpma.md`. No function panics across the boundary, none aborts: misuse that can be
+//! noticed gives an error code and a line in the log.
+
+mod call;
+mod cm;
+mod configuration;
+mod connection;
+mod context;
+mod error;
+mod handle;
+mod log;
+mod memory;
+mod operations;
+mod queue;
+mod settings;
+mod shared;
+
+pub use cm::*;
+pub use configuration::*;
+pub use connection::*;
+pub use context::*;
+pub use error::{rpma_err_2str, rpma_utils_conn_event_2str};
+pub use log::{rpma_log_get_threshold, rpma_log_set_function, rpma_log_set_threshold};
+pub use memory::*;
+pub use operations::*;
+pub use queue::*;
+pub use shared::*;

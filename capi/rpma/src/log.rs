@@ -1,0 +1,134 @@
+//! What is logged, and where to.
+
+use std::{
+    ffi::{CStr, CString, c_int},
+    io::Write as _,
+    ptr,
+    sync::{
+        OnceLock,
+        atomic::{AtomicI32, AtomicPtr, Ordering},
+    },
+};
+
+use libc::c_char;
+
+use crate::{
+    call::call,
+    error::{Failure, put},
+    settings::variable,
+};
+
+/// How much a message matters, as librpma numbers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(i32)]
+pub(crate) enum Level {
+    Error = 1,
+    Warning = 2,
+    Notice = 3,
+    Info = 4,
+}
+
+const LEVEL_DISABLED: c_int = -1;
+const LEVEL_WARNING: c_int = 2;
+const LEVEL_DEBUG: c_int = 5;
+
+/// What a message must reach to go to the log function (by default syslog), and to standard error.
+static THRESHOLDS: [AtomicI32; 2] = [AtomicI32::new(LEVEL_WARNING), AtomicI32::new(LEVEL_DISABLED)];
+
+/// The application's log function, or null for syslog and standard error.
+static FUNCTION: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
+
+/// librpma's `rpma_log_function`: level, file, line, function, format, what the format asks for.
+type LogFunction = unsafe extern "C" fn(c_int, *const c_char, c_int, *const c_char, *const c_char, ...);
+
+/// `PMOF_LOG`: the level from which on messages go to standard error, whatever the thresholds say.
+fn forced_level() -> Option<c_int> {
+    static LEVEL: OnceLock<Option<c_int>> = OnceLock::new();
+    *LEVEL.get_or_init(|| match variable("PMOF_LOG")?.as_str() {
+        "error" => Some(1),
+        "warning" | "warn" => Some(LEVEL_WARNING),
+        "notice" => Some(3),
+        "debug" => Some(LEVEL_DEBUG),
+        _ => Some(4),
+    })
+}
+
+/// Whether a message of this level goes anywhere: asked before it costs something to put together.
+pub(crate) fn is_logged(level: Level) -> bool {
+    let level = level as c_int;
+    THRESHOLDS.iter().any(|threshold| level <= threshold.load(Ordering::Relaxed))
+        || forced_level().is_some_and(|forced| level <= forced)
+}
+
+/// Logs a message about what `function` did.
+#[cold]
+pub(crate) fn log(level: Level, function: &CStr, message: &str) {
+    let number = level as c_int;
+    let [main, auxiliary] = [0, 1].map(|index| number <= THRESHOLDS[index].load(Ordering::Relaxed));
+    // What the application hands in may hold anything.
+    let text = CString::new(message.replace('\0', "?")).unwrap_or_default();
+    let own = FUNCTION.load(Ordering::Acquire);
+    if main && !own.is_null() {
+        // SAFETY: only `rpma_log_set_function` stores here, which takes a function of this type.
+        let own: LogFunction = unsafe { std::mem::transmute(own) };
+        // SAFETY: the format asks for one string; all strings live during the call.
+        unsafe { own(number, c"pmof".as_ptr(), 0, function.as_ptr(), c"%s".as_ptr(), text.as_ptr()) };
+    } else if main {
+        let priority = libc::LOG_LOCAL7 | (number + libc::LOG_CRIT).min(libc::LOG_DEBUG);
+        // SAFETY: the format asks for two strings, which live during the call.
+        unsafe { libc::syslog(priority, c"rpma: %s: %s".as_ptr(), function.as_ptr(), text.as_ptr()) };
+    }
+    if (auxiliary && own.is_null()) || forced_level().is_some_and(|forced| number <= forced) {
+        let name = ["fatal", "error", "warning", "notice", "info", "debug"][number as usize];
+        let function = function.to_string_lossy();
+        // Where standard error is closed nobody wants to know.
+        let _ = writeln!(std::io::stderr(), "pmof librpma {name}: {function}: {message}");
+    }
+}
+
+fn threshold(number: c_int) -> Result<&'static AtomicI32, Failure> {
+    let threshold = usize::try_from(number).ok().and_then(|number| THRESHOLDS.get(number));
+    threshold.ok_or_else(|| Failure::invalid("the threshold is neither RPMA_LOG_THRESHOLD nor RPMA_LOG_THRESHOLD_AUX"))
+}
+
+/// Sets from which level on messages go to the log function (threshold 0) or to standard error (1).
+#[unsafe(no_mangle)]
+pub extern "C" fn rpma_log_set_threshold(threshold_number: c_int, level: c_int) -> c_int {
+    call(c"rpma_log_set_threshold", || {
+        let threshold = threshold(threshold_number)?;
+        if !(LEVEL_DISABLED..=LEVEL_DEBUG).contains(&level) {
+            return Err(Failure::invalid(format!("there is no log level {level}")));
+        }
+        threshold.store(level, Ordering::Relaxed);
+        Ok(())
+    })
+}
+
+/// Tells what was set.
+///
+/// # Safety
+///
+/// `level` is null or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpma_log_get_threshold(threshold_number: c_int, level: *mut c_int) -> c_int {
+    call(c"rpma_log_get_threshold", || {
+        let threshold = threshold(threshold_number)?;
+        crate::call::need(level, "level")?;
+        // SAFETY: not null, so valid by the contract of this function.
+        unsafe { put(level, threshold.load(Ordering::Relaxed)) };
+        Ok(())
+    })
+}
+
+/// Sets the function that messages go to; null: syslog and standard error.
+///
+/// # Safety
+///
+/// `function` is null or an `rpma_log_function` that may be called from any thread until another one is set.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpma_log_set_function(function: *mut ()) -> c_int {
+    call(c"rpma_log_set_function", || {
+        FUNCTION.store(function, Ordering::Release);
+        Ok(())
+    })
+}

@@ -1,0 +1,384 @@
+//! Operations on the other side's memory, and messages.
+
+use std::{
+    ffi::{CStr, c_int, c_void},
+    sync::atomic::Ordering,
+};
+
+use libc::c_char;
+use pmof_access::{Batch, Connection, Durability, PostError, RemoteRegion, Signal, Source, Ticket, limits};
+
+use crate::{
+    call::{call, need},
+    connection::Conn,
+    error::{Code, Failure},
+    handle::Handle,
+    log::{Level, is_logged, log},
+    memory::{MrLocal, MrRemote, slice},
+    settings::settings,
+};
+
+const COMPLETION_ON_ERROR: c_int = 1;
+const COMPLETION_ALWAYS: c_int = 3;
+
+const FLUSH_PERSISTENT: c_int = 0;
+const FLUSH_VISIBILITY: c_int = 1;
+
+/// When an operation completes.
+fn signal(flags: c_int) -> Result<Signal, Failure> {
+    match flags {
+        COMPLETION_ON_ERROR => Ok(Signal::OnError),
+        // The bit alone, which librpma takes too.
+        2 | COMPLETION_ALWAYS => Ok(Signal::Always),
+        _ => Err(Failure::invalid(format!("flags {flags:#x}: write RPMA_F_COMPLETION_ON_ERROR or _ALWAYS"))),
+    }
+}
+
+/// Posts what `post` says.
+fn posted(
+    connection: &Connection,
+    signal: Signal,
+    op_context: *const c_void,
+    post: impl FnOnce(&mut Batch<'_>) -> Result<Ticket, PostError>,
+) -> Result<(), Failure> {
+    let mut batch = connection.batch();
+    batch.signal(signal).context(op_context.addr() as u64);
+    post(&mut batch)?;
+    Ok(())
+}
+
+/// The ranges that one operation of the interface is made of: pmof's carry at most 1 GiB. At least one.
+fn parts(len: usize) -> impl Iterator<Item = (usize, usize, bool)> {
+    const MOST: usize = limits::PAYLOAD_MAX_BYTES as usize;
+    let count = len.div_ceil(MOST).max(1);
+    (0..count).map(move |index| {
+        let begin = index * MOST;
+        (begin, (len - begin).min(MOST), index + 1 == count)
+    })
+}
+
+/// The other side's memory; where there is none, neither may this side's be, nor any byte.
+///
+/// # Safety
+///
+/// `remote` is null or such memory, `local` null or a registration.
+unsafe fn far<'a>(
+    connection: &Connection,
+    remote: *const Handle<MrRemote>,
+    local: *const Handle<MrLocal>,
+    is_nothing: bool,
+    nowhere: &'a RemoteRegion,
+) -> Result<&'a RemoteRegion, Failure> {
+    if remote.is_null() != local.is_null() || (remote.is_null() && !is_nothing) {
+        return Err(Failure::invalid("dst and src: both or neither, and without them offsets and length must be 0"));
+    }
+    // SAFETY: the same contract.
+    match unsafe { Handle::get_if_any(remote) }? {
+        Some(remote) => remote.region(connection),
+        None => Ok(nowhere),
+    }
+}
+
+/// Posts a read of the other side's memory.
+///
+/// # Safety
+///
+/// All pointers but `op_context` are null or what their types say.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpma_read(
+    conn: *mut Handle<Conn>,
+    dst: *mut Handle<MrLocal>,
+    dst_offset: usize,
+    src: *const Handle<MrRemote>,
+    src_offset: usize,
+    len: usize,
+    flags: c_int,
+    op_context: *const c_void,
+) -> c_int {
+    call(c"rpma_read", || {
+        // SAFETY: the same contract.
+        let conn = unsafe { Handle::get(conn) }?;
+        let (signal, connection) = (signal(flags)?, conn.connection()?);
+        let (is_nothing, nowhere) = (src_offset == 0 && dst_offset == 0 && len == 0, RemoteRegion::nowhere());
+        // SAFETY: the same contract.
+        let from = unsafe { far(connection, src, dst, is_nothing, &nowhere) }?;
+        for (begin, len, is_last) in parts(len) {
+            // SAFETY: the same contract.
+            let into = unsafe { slice(&conn.peer, dst, dst_offset.saturating_add(begin), len) }?;
+            let signal = if is_last { signal } else { Signal::OnError };
+            posted(connection, signal, op_context, |batch| {
+                batch.read(from, (src_offset as u64).saturating_add(begin as u64), into)
+            })?;
+        }
+        Ok(())
+    })
+}
+
+/// What the two functions that write have in common.
+///
+/// # Safety
+///
+/// All pointers but `op_context` are null or what their types say.
+#[expect(clippy::too_many_arguments, reason = "those of the functions of the interface")]
+unsafe fn write(
+    conn: *mut Handle<Conn>,
+    dst: *mut Handle<MrRemote>,
+    dst_offset: usize,
+    src: *const Handle<MrLocal>,
+    src_offset: usize,
+    len: usize,
+    flags: c_int,
+    immediate: Option<u32>,
+    op_context: *const c_void,
+) -> Result<(), Failure> {
+    // SAFETY: the same contract.
+    let conn = unsafe { Handle::get(conn) }?;
+    let (signal, connection) = (signal(flags)?, conn.connection()?);
+    let (is_nothing, nowhere) = (src_offset == 0 && dst_offset == 0 && len == 0, RemoteRegion::nowhere());
+    // SAFETY: the same contract.
+    let to = unsafe { far(connection, dst, src, is_nothing, &nowhere) }?;
+    for (begin, len, is_last) in parts(len) {
+        // SAFETY: the same contract.
+        let from = unsafe { slice(&conn.peer, src, src_offset.saturating_add(begin), len) }?;
+        let offset = (dst_offset as u64).saturating_add(begin as u64);
+        let signal = if is_last { signal } else { Signal::OnError };
+        posted(connection, signal, op_context, |batch| match immediate.filter(|_| is_last) {
+            Some(immediate) => batch.write_with_immediate(to, offset, from, immediate),
+            None => batch.write(to, offset, from),
+        })?;
+    }
+    Ok(())
+}
+
+/// Posts a write to the other side's memory.
+///
+/// # Safety
+///
+/// All pointers but `op_context` are null or what their types say.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpma_write(
+    conn: *mut Handle<Conn>,
+    dst: *mut Handle<MrRemote>,
+    dst_offset: usize,
+    src: *const Handle<MrLocal>,
+    src_offset: usize,
+    len: usize,
+    flags: c_int,
+    op_context: *const c_void,
+) -> c_int {
+    // SAFETY: the same contract.
+    call(c"rpma_write", || unsafe { write(conn, dst, dst_offset, src, src_offset, len, flags, None, op_context) })
+}
+
+/// Posts a write that also uses up a receive of the other side and hands it a number.
+///
+/// # Safety
+///
+/// All pointers but `op_context` are null or what their types say.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpma_write_with_imm(
+    conn: *mut Handle<Conn>,
+    dst: *mut Handle<MrRemote>,
+    dst_offset: usize,
+    src: *const Handle<MrLocal>,
+    src_offset: usize,
+    len: usize,
+    flags: c_int,
+    immediate: u32,
+    op_context: *const c_void,
+) -> c_int {
+    call(c"rpma_write_with_imm", || {
+        // SAFETY: the same contract.
+        unsafe { write(conn, dst, dst_offset, src, src_offset, len, flags, Some(immediate), op_context) }
+    })
+}
+
+/// Posts a write of 8 bytes, at an offset divisible by 8, that is whole or not at all.
+///
+/// # Safety
+///
+/// `src` is null or valid for a read of 8 bytes; the other pointers but `op_context` are null or what their types say.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpma_atomic_write(
+    conn: *mut Handle<Conn>,
+    dst: *mut Handle<MrRemote>,
+    dst_offset: usize,
+    src: *const c_char,
+    flags: c_int,
+    op_context: *const c_void,
+) -> c_int {
+    call(c"rpma_atomic_write", || {
+        // SAFETY: the same contract.
+        let (conn, dst) = unsafe { (Handle::get(conn)?, Handle::get(dst)?) };
+        need(src, "src")?;
+        let (signal, connection) = (signal(flags)?, conn.connection()?);
+        // SAFETY: not null, so valid for 8 bytes, wherever they lie.
+        let value = u64::from_le_bytes(unsafe { src.cast::<[u8; 8]>().read_unaligned() });
+        let to = dst.region(connection)?;
+        posted(connection, signal, op_context, |batch| batch.atomic_write(to, dst_offset as u64, value))
+    })
+}
+
+/// How far a flush of the kind asked for brings what lies there.
+fn level(conn: &Conn, dst: &MrRemote, region: &RemoteRegion, is_persistent: bool) -> Result<Durability, Failure> {
+    const NAME: &CStr = c"rpma_flush";
+    if !dst.may_flush(is_persistent) {
+        let kind = if is_persistent { "persistent" } else { "visibility" };
+        return Err(Failure::new(
+            Code::NotSupported,
+            format!("the memory was not registered for flushes of type {kind}"),
+        ));
+    }
+    if !is_persistent {
+        return Ok(Durability::Visible);
+    }
+    if !conn.claims_direct_write.load(Ordering::Relaxed) {
+        let why = "the other side does not claim direct write to pmem: apply its peer configuration first";
+        return Err(Failure::new(Code::NotSupported, why));
+    }
+    if region.promise(Durability::PowerFailure).is_some() {
+        if is_logged(Level::Info) && dst.warns() {
+            let method = conn.connection()?.flush_method(region, Durability::PowerFailure)?.0;
+            log(Level::Info, NAME, &format!("persistent flushes of the other side's {} go by {method}", region.kind()));
+        }
+        return Ok(Durability::PowerFailure);
+    }
+    let (kind, strongest) = (region.kind(), region.strongest());
+    if settings().is_strict {
+        let why = format!(
+            "the other side claims direct write to pmem, but its memory is {kind}, which gives no more than {strongest}"
+        );
+        return Err(Failure::new(Code::NotSupported, why));
+    }
+    if dst.warns() {
+        log(
+            Level::Warning,
+            NAME,
+            &format!(
+                "PERSISTENT FLUSHES WILL NOT SURVIVE LOSS OF POWER: the other side claims direct write to pmem, but its memory \
+                 is {kind}, which gives no more than {strongest}; they reach that. PMOF_STRICT=1 refuses them instead"
+            ),
+        );
+    }
+    Ok(strongest)
+}
+
+/// Posts a flush: what was written to this memory before becomes persistent (type 0) or visible (type 1). It covers all of the
+/// memory, as a flush of librpma does, whatever the range.
+///
+/// # Safety
+///
+/// All pointers but `op_context` are null or what their types say.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpma_flush(
+    conn: *mut Handle<Conn>,
+    dst: *mut Handle<MrRemote>,
+    dst_offset: usize,
+    len: usize,
+    flush_type: c_int,
+    flags: c_int,
+    op_context: *const c_void,
+) -> c_int {
+    call(c"rpma_flush", || {
+        // SAFETY: the same contract.
+        let (conn, dst) = unsafe { (Handle::get(conn)?, Handle::get(dst)?) };
+        let signal = signal(flags)?;
+        let is_persistent = match flush_type {
+            FLUSH_PERSISTENT => true,
+            FLUSH_VISIBILITY => false,
+            _ => return Err(Failure::invalid(format!("there is no flush type {flush_type}"))),
+        };
+        let connection = conn.connection()?;
+        let region = dst.region(connection)?;
+        if (dst_offset as u64).checked_add(len as u64).is_none_or(|end| end > region.len_bytes()) {
+            return Err(Failure::invalid("the range does not lie in the memory"));
+        }
+        let level = level(conn, dst, region, is_persistent)?;
+        posted(connection, signal, op_context, |batch| batch.flush(region, .., level))
+    })
+}
+
+/// Posts a message.
+///
+/// # Safety
+///
+/// All pointers but `op_context` are null or what their types say.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpma_send(
+    conn: *mut Handle<Conn>,
+    src: *const Handle<MrLocal>,
+    offset: usize,
+    len: usize,
+    flags: c_int,
+    op_context: *const c_void,
+) -> c_int {
+    // SAFETY: the same contract.
+    call(c"rpma_send", || unsafe { send(conn, src, offset, len, flags, None, op_context) })
+}
+
+/// Posts a message that hands a number to its receive.
+///
+/// # Safety
+///
+/// All pointers but `op_context` are null or what their types say.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpma_send_with_imm(
+    conn: *mut Handle<Conn>,
+    src: *const Handle<MrLocal>,
+    offset: usize,
+    len: usize,
+    flags: c_int,
+    immediate: u32,
+    op_context: *const c_void,
+) -> c_int {
+    // SAFETY: the same contract.
+    call(c"rpma_send_with_imm", || unsafe { send(conn, src, offset, len, flags, Some(immediate), op_context) })
+}
+
+/// What the two functions that send have in common.
+///
+/// # Safety
+///
+/// All pointers but `op_context` are null or what their types say.
+unsafe fn send(
+    conn: *mut Handle<Conn>,
+    src: *const Handle<MrLocal>,
+    offset: usize,
+    len: usize,
+    flags: c_int,
+    immediate: Option<u32>,
+    op_context: *const c_void,
+) -> Result<(), Failure> {
+    // SAFETY: the same contract.
+    let conn = unsafe { Handle::get(conn) }?;
+    let (signal, connection) = (signal(flags)?, conn.connection()?);
+    // SAFETY: the same contract.
+    let from: Source<'_> = unsafe { slice(&conn.peer, src, offset, len) }?.into();
+    posted(connection, signal, op_context, |batch| match immediate {
+        Some(immediate) => batch.send_with_immediate(from, immediate),
+        None => batch.send(from),
+    })
+}
+
+/// Posts a receive.
+///
+/// # Safety
+///
+/// All pointers but `op_context` are null or what their types say.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpma_recv(
+    conn: *mut Handle<Conn>,
+    dst: *mut Handle<MrLocal>,
+    offset: usize,
+    len: usize,
+    op_context: *const c_void,
+) -> c_int {
+    call(c"rpma_recv", || {
+        // SAFETY: the same contract.
+        let conn = unsafe { Handle::get(conn) }?;
+        // SAFETY: the same contract.
+        let into = unsafe { slice(&conn.peer, dst, offset, len) }?;
+        conn.connection()?.receive(into, op_context.addr() as u64)?;
+        Ok(())
+    })
+}

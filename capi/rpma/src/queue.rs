@@ -1,0 +1,280 @@
+//! Completion queues.
+
+use std::{
+    collections::VecDeque,
+    ffi::c_int,
+    os::fd::{AsFd as _, AsRawFd as _},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use pmof_access::{
+    Completion, CompletionQueue, Connection, ConnectionError, ConnectionId, OperationError, OperationKind, Outcome,
+    Refusal,
+};
+use pmof_verbs_sys as sys;
+
+use crate::{
+    call::{call, need},
+    error::{Code, Failure, put},
+    handle::{Handle, is_non_blocking, kind, set_blocking},
+};
+
+/// How long a wait without a limit sleeps before it looks whether anything can still come.
+pub(crate) const TURN: Duration = Duration::from_millis(500);
+
+/// `rpma_cq`.
+#[derive(Debug)]
+pub struct Cq {
+    outcomes: Outcomes,
+    /// The only connection whose outcomes come here, if there is just one.
+    pub(crate) connection: OnceLock<Weak<Connection>>,
+    /// The descriptor was given out: its flags say whether waits block.
+    has_descriptor: AtomicBool,
+}
+kind!(Cq, 7, "rpma_cq");
+
+#[derive(Debug)]
+enum Outcomes {
+    /// From a queue of its own; what a wait found already lies in front.
+    Own { queue: CompletionQueue, found: Mutex<VecDeque<Completion>>, has_found: AtomicBool },
+    /// From one of the two lists of a channel.
+    Of { channel: Arc<Channel>, is_receive: bool },
+}
+
+/// A completion channel that the two queues of a connection share.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    pub(crate) queue: CompletionQueue,
+    operations: Mutex<VecDeque<Completion>>,
+    receives: Mutex<VecDeque<Completion>>,
+    /// Receives have a queue of their own.
+    separates: bool,
+    pub(crate) has_descriptor: AtomicBool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Channel {
+    pub(crate) fn new(queue: CompletionQueue, separates: bool) -> Arc<Self> {
+        let (operations, receives) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { queue, operations, receives, separates, has_descriptor: AtomicBool::new(false) })
+    }
+
+    fn list(&self, is_receive: bool) -> &Mutex<VecDeque<Completion>> {
+        if is_receive { &self.receives } else { &self.operations }
+    }
+
+    fn sort(&self, done: Completion) {
+        let is_receive = self.separates && is_receive(done.kind);
+        lock(self.list(is_receive)).push_back(done);
+    }
+
+    /// Which of the two queues has an outcome, after waiting for one at most `timeout`.
+    pub(crate) fn wait(&self, timeout: Duration) -> Option<bool> {
+        let known = || [false, true].into_iter().find(|is_receive| !lock(self.list(*is_receive)).is_empty());
+        known().or_else(|| {
+            self.sort(self.queue.wait(timeout)?);
+            known()
+        })
+    }
+}
+
+fn is_receive(kind: OperationKind) -> bool {
+    matches!(kind, OperationKind::Receive | OperationKind::ReceiveWriteImmediate)
+}
+
+impl Cq {
+    pub(crate) fn own(queue: CompletionQueue) -> Self {
+        Self::of(Outcomes::Own { queue, found: Mutex::default(), has_found: AtomicBool::new(false) })
+    }
+
+    pub(crate) fn of_channel(channel: &Arc<Channel>, is_receive: bool) -> Self {
+        Self::of(Outcomes::Of { channel: Arc::clone(channel), is_receive })
+    }
+
+    fn of(outcomes: Outcomes) -> Self {
+        Self { outcomes, connection: OnceLock::new(), has_descriptor: AtomicBool::new(false) }
+    }
+
+    /// The next outcome that is there now.
+    fn take(&self) -> Option<Completion> {
+        match &self.outcomes {
+            Outcomes::Own { queue, found, has_found } => {
+                if has_found.load(Ordering::Acquire) {
+                    let mut found = lock(found);
+                    let done = found.pop_front();
+                    has_found.store(!found.is_empty(), Ordering::Release);
+                    if done.is_some() {
+                        return done;
+                    }
+                }
+                queue.poll()
+            }
+            Outcomes::Of { channel, is_receive } => loop {
+                let known = lock(channel.list(*is_receive)).pop_front();
+                if known.is_some() {
+                    return known;
+                }
+                channel.sort(channel.queue.poll()?);
+            },
+        }
+    }
+
+    /// Waits until there is an outcome.
+    fn wait(&self) -> Result<(), Failure> {
+        let Outcomes::Own { queue, found, has_found } = &self.outcomes else { return Err(Code::SharedChannel.into()) };
+        if has_found.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let blocks = !(self.has_descriptor.load(Ordering::Relaxed) && is_non_blocking(queue.as_fd().as_raw_fd()));
+        loop {
+            if let Some(done) = queue.wait(if blocks { TURN } else { Duration::ZERO }) {
+                lock(found).push_back(done);
+                has_found.store(true, Ordering::Release);
+                return Ok(());
+            }
+            let has_ended =
+                || self.connection.get().is_some_and(|it| it.upgrade().is_none_or(|it| it.ended().is_some()));
+            if !blocks || has_ended() {
+                return Err(Code::NoCompletion.into());
+            }
+        }
+    }
+}
+
+/// The number of a connection in completions.
+pub(crate) fn queue_pair_number(connection: ConnectionId) -> u32 {
+    // As wide as the numbers of verbs; never 0 or 1, which are taken there.
+    (connection.number() % 0x00FF_FFF0 + 16) as u32
+}
+
+fn opcode(kind: OperationKind) -> sys::ibv_wc_opcode {
+    match kind {
+        OperationKind::Send | OperationKind::Append => sys::IBV_WC_SEND,
+        // What the flush of librpma is made of, where devices have none.
+        OperationKind::Read | OperationKind::Flush => sys::IBV_WC_RDMA_READ,
+        OperationKind::CompareAndSwap => sys::IBV_WC_COMP_SWAP,
+        OperationKind::FetchAndAdd => sys::IBV_WC_FETCH_ADD,
+        OperationKind::Receive => sys::IBV_WC_RECV,
+        OperationKind::ReceiveWriteImmediate => sys::IBV_WC_RECV_RDMA_WITH_IMM,
+        OperationKind::Write | OperationKind::AtomicWrite | OperationKind::WriteBack => sys::IBV_WC_RDMA_WRITE,
+    }
+}
+
+fn status(error: &OperationError) -> sys::ibv_wc_status {
+    match error {
+        OperationError::ReceiveTooSmall { .. } => sys::IBV_WC_LOC_LEN_ERR,
+        OperationError::Refused { refusal, .. } => match refusal {
+            Refusal::MediumFailed | Refusal::NotDurable => sys::IBV_WC_REM_OP_ERR,
+            Refusal::TooLong | Refusal::ReceiveTooSmall | Refusal::Malformed => sys::IBV_WC_REM_INV_REQ_ERR,
+            _ => sys::IBV_WC_REM_ACCESS_ERR,
+        },
+        OperationError::ConnectionEnded(ConnectionError::Lost { .. } | ConnectionError::TimedOut { .. }) => {
+            sys::IBV_WC_RETRY_EXC_ERR
+        }
+        OperationError::ConnectionEnded(_) => sys::IBV_WC_WR_FLUSH_ERR,
+        _ => sys::IBV_WC_GENERAL_ERR,
+    }
+}
+
+fn work_completion(done: &Completion) -> sys::ibv_wc {
+    let (status, byte_len, immediate) = match &done.outcome {
+        Ok(Outcome::Received { len_bytes, immediate }) => (sys::IBV_WC_SUCCESS, *len_bytes, *immediate),
+        Ok(Outcome::Done { len_bytes }) => (sys::IBV_WC_SUCCESS, *len_bytes, None),
+        Ok(_) => (sys::IBV_WC_SUCCESS, 0, None),
+        // A receive that nothing came for.
+        Err(OperationError::ConnectionEnded(_)) if is_receive(done.kind) => (sys::IBV_WC_WR_FLUSH_ERR, 0, None),
+        Err(error) => (status(error), 0, None),
+    };
+    sys::ibv_wc {
+        wr_id: done.context,
+        status,
+        opcode: opcode(done.kind),
+        vendor_err: 0,
+        byte_len: u32::try_from(byte_len).unwrap_or(u32::MAX),
+        // In network order, as devices give it.
+        __bindgen_anon_1: sys::ibv_wc__bindgen_ty_1 { imm_data: immediate.unwrap_or(0).to_be() },
+        qp_num: queue_pair_number(done.connection),
+        src_qp: 0,
+        wc_flags: if immediate.is_some() { sys::IBV_WC_WITH_IMM } else { 0 },
+        pkey_index: 0,
+        slid: 0,
+        sl: 0,
+        dlid_path_bits: 0,
+    }
+}
+
+/// Gives a descriptor that is readable when there may be an outcome. Setting it not to block has waits not block.
+///
+/// # Safety
+///
+/// `cq` is null or a queue; `fd` is null or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpma_cq_get_fd(cq: *const Handle<Cq>, fd: *mut c_int) -> c_int {
+    call(c"rpma_cq_get_fd", || {
+        // SAFETY: the same contract.
+        let cq = unsafe { Handle::get(cq) }?;
+        need(fd, "fd")?;
+        let Outcomes::Own { queue, .. } = &cq.outcomes else { return Err(Code::SharedChannel.into()) };
+        let number = queue.as_fd().as_raw_fd();
+        if !cq.has_descriptor.swap(true, Ordering::Relaxed) {
+            set_blocking(number);
+        }
+        // SAFETY: not null, so valid by the contract of this function.
+        unsafe { put(fd, number) };
+        Ok(())
+    })
+}
+
+/// Waits until there is an outcome to get; for ever, unless the descriptor was set not to block or the connection has ended.
+///
+/// # Safety
+///
+/// `cq` is null or a queue.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpma_cq_wait(cq: *mut Handle<Cq>) -> c_int {
+    // SAFETY: the same contract.
+    call(c"rpma_cq_wait", || unsafe { Handle::get(cq) }?.wait())
+}
+
+/// Gets up to `count` outcomes that are there.
+///
+/// # Safety
+///
+/// `cq` is null or a queue; `completions` is null or valid for `count` writes; `got` is null or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpma_cq_get_wc(
+    cq: *mut Handle<Cq>,
+    count: c_int,
+    completions: *mut sys::ibv_wc,
+    got: *mut c_int,
+) -> c_int {
+    call(c"rpma_cq_get_wc", || {
+        // SAFETY: the same contract.
+        let cq = unsafe { Handle::get(cq) }?;
+        need(completions, "wc")?;
+        if count < 1 || (count > 1 && got.is_null()) {
+            return Err(Failure::invalid("num_entries is less than 1, or more than 1 without num_entries_got"));
+        }
+        let mut taken = 0;
+        while taken < count
+            && let Some(done) = cq.take()
+        {
+            // SAFETY: valid for `count` writes, and less than that many were made.
+            unsafe { completions.add(taken as usize).write(work_completion(&done)) };
+            taken += 1;
+        }
+        if taken == 0 {
+            return Err(Code::NoCompletion.into());
+        }
+        // SAFETY: the same contract.
+        unsafe { put(got, taken) };
+        Ok(())
+    })
+}

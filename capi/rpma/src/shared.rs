@@ -1,0 +1,129 @@
+//! Shared receive queues.
+
+use std::{
+    ffi::{c_int, c_void},
+    ptr,
+    sync::{
+        Arc,
+        atomic::{AtomicPtr, Ordering::Relaxed},
+    },
+};
+
+use pmof_access::{CompletionQueue, QueueOptions, SharedReceives};
+
+use crate::{
+    call::{call, need},
+    configuration::SrqCfg,
+    context::{Peer, PeerShared},
+    error::{Failure, put},
+    handle::{Handle, kind},
+    memory::{MrLocal, slice},
+    queue::Cq,
+};
+
+/// `rpma_srq`.
+#[derive(Debug)]
+pub struct Srq {
+    pub(crate) receives: SharedReceives,
+    /// Where outcomes of receives go, if the connections do not decide that.
+    pub(crate) queue: Option<CompletionQueue>,
+    rcq: AtomicPtr<Handle<Cq>>,
+    peer: Arc<PeerShared>,
+}
+kind!(Srq, 8, "rpma_srq");
+
+impl Srq {
+    /// The application's handle of that queue; null where there is none.
+    pub(crate) fn rcq(&self) -> *mut Handle<Cq> {
+        self.rcq.load(Relaxed)
+    }
+}
+
+impl Drop for Srq {
+    fn drop(&mut self) {
+        // SAFETY: the handle is this one's own, and whoever deletes this deletes that.
+        let _ = unsafe { Handle::delete(self.rcq.as_ptr()) };
+    }
+}
+
+/// Makes a queue of receives that connections share.
+///
+/// # Safety
+///
+/// `peer` is null or a peer; `cfg` is null or a configuration; `made` is null or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpma_srq_new(
+    peer: *mut Handle<Peer>,
+    cfg: *mut Handle<SrqCfg>,
+    made: *mut *mut Handle<Srq>,
+) -> c_int {
+    call(c"rpma_srq_new", || {
+        // SAFETY: the same contract.
+        let peer = Arc::clone(&unsafe { Handle::get(peer) }?.shared);
+        need(made, "srq_ptr")?;
+        let defaults = SrqCfg::default();
+        // SAFETY: the same contract.
+        let cfg = unsafe { Handle::get_if_any(cfg) }?.unwrap_or(&defaults);
+        if cfg.rq_size() == 0 {
+            return Err(Failure::invalid("a shared receive queue of size 0"));
+        }
+        let receives = peer.peer.shared_receive_queue(cfg.rq_size() as usize);
+        let queue = cfg.has_receive_queue().then(|| peer.peer.completion_queue(QueueOptions::default())).transpose()?;
+        let rcq = queue.clone().map_or(ptr::null_mut(), |queue| Handle::create(Cq::own(queue)));
+        let srq = Srq { receives, queue, rcq: AtomicPtr::new(rcq), peer };
+        // SAFETY: not null, so valid by the contract of this function.
+        unsafe { put(made, Handle::create(srq)) };
+        Ok(())
+    })
+}
+
+/// Deletes a queue of shared receives, and the completion queue that belongs to it.
+///
+/// # Safety
+///
+/// `srq` is null or points at null or at a queue that nobody else uses now.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpma_srq_delete(srq: *mut *mut Handle<Srq>) -> c_int {
+    // SAFETY: the same contract.
+    call(c"rpma_srq_delete", || unsafe { Handle::delete(srq) }.map(drop))
+}
+
+/// Posts a receive for a message of any of the connections.
+///
+/// # Safety
+///
+/// `srq` is null or a queue; `dst` is null or a registration.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpma_srq_recv(
+    srq: *mut Handle<Srq>,
+    dst: *mut Handle<MrLocal>,
+    offset: usize,
+    len: usize,
+    op_context: *const c_void,
+) -> c_int {
+    call(c"rpma_srq_recv", || {
+        // SAFETY: the same contract.
+        let srq = unsafe { Handle::get(srq) }?;
+        // SAFETY: the same contract.
+        let into = unsafe { slice(&srq.peer, dst, offset, len) }?;
+        srq.receives.post(into, op_context.addr() as u64)?;
+        Ok(())
+    })
+}
+
+/// Tells where outcomes of the receives go; null where the connections decide that.
+///
+/// # Safety
+///
+/// `srq` is null or a queue; `rcq` is null or valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpma_srq_get_rcq(srq: *const Handle<Srq>, rcq: *mut *mut Handle<Cq>) -> c_int {
+    call(c"rpma_srq_get_rcq", || {
+        // SAFETY: the same contract.
+        let srq = unsafe { Handle::get(srq) }?;
+        need(rcq, "rcq_ptr")?;
+        // SAFETY: not null, so valid by the contract of this function.
+        unsafe { put(rcq, srq.rcq()) };
+        Ok(())
+    })
+}

@@ -1,0 +1,140 @@
+//! `cargo xtask capi`: links the drop-in libraries, and checks what they export.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, bail};
+
+/// A library that programs load in place of another one.
+#[derive(Clone, Copy, Debug)]
+struct Library {
+    package: &'static str,
+    /// The static library that cargo makes.
+    archive: &'static str,
+    /// Its name for the dynamic loader.
+    soname: &'static str,
+    /// Its name for the linker.
+    link_name: &'static str,
+    /// The directory of its version script, header and so on.
+    directory: &'static str,
+    version_script: &'static str,
+    header: &'static str,
+    description: &'static str,
+    /// The version of the original that it stands in for.
+    version: &'static str,
+}
+
+const LIBRARIES: &[Library] = &[Library {
+    package: "pmof-rpma",
+    archive: "libpmof_rpma.a",
+    soname: "librpma.so.0",
+    link_name: "librpma.so",
+    directory: "capi/rpma",
+    version_script: "librpma.map",
+    header: "librpma.h",
+    description: "librpma's interface on pmof",
+    version: "1.3.0",
+}];
+
+/// Where the libraries go.
+pub(crate) fn directory() -> PathBuf {
+    target_directory().join("capi")
+}
+
+fn target_directory() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from)
+}
+
+/// Builds all of them; returns their directory.
+pub(crate) fn build() -> Result<PathBuf> {
+    let directory = directory();
+    fs::create_dir_all(directory.join("include"))?;
+    fs::create_dir_all(directory.join("pkgconfig"))?;
+    for library in LIBRARIES {
+        link(library, &directory).with_context(|| format!("building {}", library.soname))?;
+        check_exports(library, &directory)?;
+    }
+    Ok(directory)
+}
+
+fn run(command: &mut Command) -> Result<Vec<u8>> {
+    let output = command.output().with_context(|| format!("starting {command:?}"))?;
+    if !output.status.success() {
+        bail!("{command:?}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(output.stdout)
+}
+
+fn link(library: &Library, directory: &Path) -> Result<()> {
+    run(Command::new("cargo").args(["build", "--release", "--package", library.package]))?;
+    let script = Path::new(library.directory).join(library.version_script);
+    let shared = directory.join(library.soname);
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-o"]).arg(&shared);
+    cc.arg(format!("-Wl,-soname,{}", library.soname));
+    cc.arg(format!("-Wl,--version-script={}", script.display()));
+    // Threads of the library run its code, so it stays once it is loaded.
+    cc.args(["-Wl,--gc-sections", "-Wl,-z,defs", "-Wl,-z,nodelete", "-Wl,-z,relro", "-Wl,-z,now"]);
+    cc.args(exports(library)?.iter().map(|name| format!("-Wl,-u,{name}")));
+    cc.arg(target_directory().join("release").join(library.archive)).args([
+        "-lgcc_s",
+        "-lpthread",
+        "-ldl",
+        "-lm",
+        "-lc",
+    ]);
+    run(&mut cc)?;
+    let link = directory.join(library.link_name);
+    if link.symlink_metadata().is_ok() {
+        fs::remove_file(&link)?;
+    }
+    std::os::unix::fs::symlink(library.soname, &link)?;
+    let header = Path::new(library.directory).join("include").join(library.header);
+    fs::copy(&header, directory.join("include").join(library.header))?;
+    let name = library.link_name.trim_end_matches(".so");
+    let whole = fs::canonicalize(directory)?;
+    let package = format!(
+        "libdir={0}\nincludedir={0}/include\n\nName: {name}\nDescription: {1}\nVersion: {2}\nLibs: -L${{libdir}} -l{3}\nCflags: -I${{includedir}}\n",
+        whole.display(),
+        library.description,
+        library.version,
+        name.trim_start_matches("lib"),
+    );
+    fs::write(directory.join("pkgconfig").join(format!("{name}.pc")), package)?;
+    Ok(())
+}
+
+/// The names in the version script.
+fn exports(library: &Library) -> Result<BTreeSet<String>> {
+    let script = fs::read_to_string(Path::new(library.directory).join(library.version_script))?;
+    let names = script.lines().filter_map(|line| line.trim().strip_suffix(';'));
+    Ok(names.filter(|name| *name != "*" && *name != "}").map(str::to_owned).collect())
+}
+
+/// The library exports what its version script names, under its version, and nothing else.
+fn check_exports(library: &Library, directory: &Path) -> Result<()> {
+    let nm = run(Command::new("nm").args(["-D", "--defined-only"]).arg(directory.join(library.soname)))?;
+    let script = fs::read_to_string(Path::new(library.directory).join(library.version_script))?;
+    let version = script.split_whitespace().next().context("the version script names a version")?;
+    let mut found = BTreeSet::new();
+    for line in String::from_utf8_lossy(&nm).lines() {
+        let Some(symbol) = line.split_whitespace().last() else { continue };
+        match symbol.split_once("@@") {
+            Some((name, of)) if of == version => found.insert(name.to_owned()),
+            // The version itself.
+            _ if symbol == version => continue,
+            _ => bail!("{} exports {symbol}, which is not of {version}", library.soname),
+        };
+    }
+    let expected = exports(library)?;
+    if found != expected {
+        let missing: Vec<_> = expected.difference(&found).collect();
+        let more: Vec<_> = found.difference(&expected).collect();
+        bail!("{} lacks {missing:?} and exports {more:?} besides", library.soname);
+    }
+    Ok(())
+}
