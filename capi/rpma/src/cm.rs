@@ -37,6 +37,9 @@ use crate::{
 /// The shortest send queue: programs for librpma count requests of verbs, of which pmof may need others.
 const SEND_QUEUE_MIN: u32 = 64;
 
+/// The least time for the other host to answer at all: a packet may be lost and sent again.
+const REACH_MIN: Duration = Duration::from_secs(3);
+
 /// librpma's `rpma_conn_private_data`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -188,7 +191,7 @@ pub unsafe extern "C" fn rpma_ep_next_conn_req(
         };
         let private_data = request.private_data().to_vec();
         let way = Way::In(Mutex::new(Some(request)));
-        let request = ConnReq { peer: Arc::clone(&ep.peer), wants, way, private_data, receives: Mutex::default() };
+        let request = ConnReq::new(Arc::clone(&ep.peer), wants, way, private_data)?;
         // SAFETY: not null, so valid by the contract of this function.
         unsafe { put(made, Handle::create(request)) };
         Ok(())
@@ -198,7 +201,9 @@ pub unsafe extern "C" fn rpma_ep_next_conn_req(
 /// What a configuration said when the request was made.
 #[derive(Debug)]
 struct Wants {
+    timeout: Duration,
     sq_size: u32,
+    rq_size: usize,
     has_receive_queue: bool,
     is_channel_shared: bool,
     srq: Option<WantedSrq>,
@@ -231,7 +236,9 @@ impl Wants {
             rcq: srq.rcq(),
         });
         let wants = Self {
+            timeout: cfg.timeout(),
             sq_size: cfg.sq_size(),
+            rq_size: cfg.rq_size() as usize,
             has_receive_queue: cfg.has_receive_queue(),
             is_channel_shared: cfg.is_channel_shared(),
             srq,
@@ -256,6 +263,7 @@ fn own_settings(send_queue: u32) -> Settings {
 }
 
 /// The queues of one connection, as pmof knows them and as the application does.
+#[derive(Debug)]
 struct Queues {
     queue: CompletionQueue,
     receive_queue: Option<CompletionQueue>,
@@ -266,6 +274,11 @@ struct Queues {
     own_rcq: Option<Cq>,
     shared_rcq: *mut Handle<Cq>,
 }
+
+// SAFETY: the pointer is a handle, which any thread may use.
+unsafe impl Send for Queues {}
+// SAFETY: as for Send.
+unsafe impl Sync for Queues {}
 
 impl Queues {
     fn make(peer: &PeerShared, wants: &Wants) -> Result<Self, Failure> {
@@ -308,6 +321,7 @@ pub struct ConnReq {
     wants: Wants,
     way: Way,
     private_data: Vec<u8>,
+    queues: Queues,
     /// Receives to post before anything can arrive.
     receives: Mutex<Vec<(RegionSlice, u64)>>,
 }
@@ -320,8 +334,13 @@ enum Way {
 }
 
 impl ConnReq {
+    fn new(peer: Arc<PeerShared>, wants: Wants, way: Way, private_data: Vec<u8>) -> Result<Self, Failure> {
+        let queues = Queues::make(&peer, &wants)?;
+        Ok(Self { peer, wants, way, private_data, queues, receives: Mutex::default() })
+    }
+
     fn connect(self, private_data: Vec<u8>) -> Result<Conn, Failure> {
-        let queues = Queues::make(&self.peer, &self.wants)?;
+        let queues = self.queues;
         let link = match self.way {
             Way::In(request) => {
                 let request = request.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -330,6 +349,7 @@ impl ConnReq {
                     private_data,
                     receive_queue: queues.receive_queue.clone(),
                     shared_receives: queues.shared_receives.clone(),
+                    receive_limit: self.wants.rq_size,
                     ..AcceptOptions::default()
                 };
                 Ok(request.accept(&queues.queue, &options)?)
@@ -340,6 +360,8 @@ impl ConnReq {
                     settings: own_settings(self.wants.sq_size),
                     receive_queue: queues.receive_queue.clone(),
                     shared_receives: queues.shared_receives.clone(),
+                    receive_limit: self.wants.rq_size,
+                    timeout: self.wants.timeout.max(REACH_MIN),
                     ..ConnectOptions::default()
                 };
                 let started = self.peer.peer.start_connect(address, &queues.queue, &options);
@@ -382,7 +404,7 @@ pub unsafe extern "C" fn rpma_conn_req_new(
         // SAFETY: the same contract.
         let wants = unsafe { Wants::of(cfg) }?;
         let way = Way::Out(location(&peer, host, port)?);
-        let request = ConnReq { peer, wants, way, private_data: Vec::new(), receives: Mutex::default() };
+        let request = ConnReq::new(peer, wants, way, Vec::new())?;
         // SAFETY: not null, so valid by the contract of this function.
         unsafe { put(made, Handle::create(request)) };
         Ok(())
@@ -413,12 +435,11 @@ pub unsafe extern "C" fn rpma_conn_req_connect(
     made: *mut *mut Handle<Conn>,
 ) -> c_int {
     call(c"rpma_conn_req_connect", || {
-        need(request, "req_ptr")?;
+        // SAFETY: the same contract.
+        let request = unsafe { Handle::delete(request) }?.ok_or_else(|| Failure::invalid("*req_ptr is NULL"))?;
         need(made, "conn_ptr")?;
         // SAFETY: the same contract.
         let private_data = unsafe { PrivateData::read(data) }?;
-        // SAFETY: the same contract.
-        let request = unsafe { Handle::delete(request) }?.ok_or_else(|| Failure::invalid("*req_ptr is NULL"))?;
         let connection = request.connect(private_data)?;
         // SAFETY: not null, so valid by the contract of this function.
         unsafe { put(made, Handle::create(connection)) };

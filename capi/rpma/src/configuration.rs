@@ -4,6 +4,7 @@ use std::{
     ffi::{c_int, c_void},
     ptr,
     sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering::Relaxed},
+    time::Duration,
 };
 
 use crate::{
@@ -56,8 +57,16 @@ impl Default for ConnCfg {
 }
 
 impl ConnCfg {
+    pub(crate) fn timeout(&self) -> Duration {
+        Duration::from_millis(self.timeout_ms.load(Relaxed).unsigned_abs().into())
+    }
+
     pub(crate) fn sq_size(&self) -> u32 {
         self.sq_size.load(Relaxed)
+    }
+
+    pub(crate) fn rq_size(&self) -> u32 {
+        self.rq_size.load(Relaxed)
     }
 
     pub(crate) fn has_receive_queue(&self) -> bool {
@@ -166,11 +175,6 @@ macro_rules! set_and_told {
     };
 }
 
-/// The most completions that a queue of verbs holds.
-fn queue_size(size: u32) -> Result<u32, Failure> {
-    Ok(size.min(i32::MAX.cast_unsigned()))
-}
-
 made_and_deleted!(PeerCfg: rpma_peer_cfg_new c"rpma_peer_cfg_new", rpma_peer_cfg_delete c"rpma_peer_cfg_delete");
 made_and_deleted!(ConnCfg: rpma_conn_cfg_new c"rpma_conn_cfg_new", rpma_conn_cfg_delete c"rpma_conn_cfg_delete");
 made_and_deleted!(SrqCfg: rpma_srq_cfg_new c"rpma_srq_cfg_new", rpma_srq_cfg_delete c"rpma_srq_cfg_delete");
@@ -182,9 +186,9 @@ set_and_told!(ConnCfg.timeout_ms: c_int, rpma_conn_cfg_set_timeout c"rpma_conn_c
     rpma_conn_cfg_get_timeout c"rpma_conn_cfg_get_timeout",
     |value| if value < 0 { Err(Failure::invalid("the timeout is negative")) } else { Ok(value) });
 set_and_told!(ConnCfg.cq_size: u32, rpma_conn_cfg_set_cq_size c"rpma_conn_cfg_set_cq_size",
-    rpma_conn_cfg_get_cq_size c"rpma_conn_cfg_get_cq_size", queue_size);
+    rpma_conn_cfg_get_cq_size c"rpma_conn_cfg_get_cq_size", Ok);
 set_and_told!(ConnCfg.rcq_size: u32, rpma_conn_cfg_set_rcq_size c"rpma_conn_cfg_set_rcq_size",
-    rpma_conn_cfg_get_rcq_size c"rpma_conn_cfg_get_rcq_size", queue_size);
+    rpma_conn_cfg_get_rcq_size c"rpma_conn_cfg_get_rcq_size", Ok);
 set_and_told!(ConnCfg.sq_size: u32, rpma_conn_cfg_set_sq_size c"rpma_conn_cfg_set_sq_size",
     rpma_conn_cfg_get_sq_size c"rpma_conn_cfg_get_sq_size", Ok);
 set_and_told!(ConnCfg.rq_size: u32, rpma_conn_cfg_set_rq_size c"rpma_conn_cfg_set_rq_size",
@@ -197,7 +201,7 @@ set_and_told!(ConnCfg.srq: *mut Handle<Srq>, rpma_conn_cfg_set_srq c"rpma_conn_c
 set_and_told!(SrqCfg.rq_size: u32, rpma_srq_cfg_set_rq_size c"rpma_srq_cfg_set_rq_size",
     rpma_srq_cfg_get_rq_size c"rpma_srq_cfg_get_rq_size", Ok);
 set_and_told!(SrqCfg.rcq_size: u32, rpma_srq_cfg_set_rcq_size c"rpma_srq_cfg_set_rcq_size",
-    rpma_srq_cfg_get_rcq_size c"rpma_srq_cfg_get_rcq_size", queue_size);
+    rpma_srq_cfg_get_rcq_size c"rpma_srq_cfg_get_rcq_size", Ok);
 
 /// Writes what the other side needs to know the configuration: as many bytes as the next function says.
 ///

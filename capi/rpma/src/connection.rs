@@ -3,7 +3,7 @@
 use std::{
     ffi::c_int,
     io::ErrorKind,
-    os::fd::{AsFd as _, AsRawFd as _},
+    os::fd::AsRawFd as _,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering},
@@ -303,10 +303,7 @@ pub unsafe extern "C" fn rpma_conn_get_compl_fd(conn: *const Handle<Conn>, fd: *
         let conn = unsafe { Handle::get(conn) }?;
         need(fd, "fd")?;
         let channel = conn.channel.as_ref().ok_or(Code::NotSharedChannel)?;
-        let number = channel.queue.as_fd().as_raw_fd();
-        if !channel.has_descriptor.swap(true, Ordering::Relaxed) {
-            set_blocking(number);
-        }
+        let number = channel.descriptor();
         // SAFETY: not null, so valid by the contract of this function.
         unsafe { put(fd, number) };
         Ok(())
@@ -333,8 +330,7 @@ pub unsafe extern "C" fn rpma_conn_wait(
         if flags != 0 {
             log(Level::Notice, c"rpma_conn_wait", &format!("flags {flags:#x} mean nothing yet"));
         }
-        let has_descriptor = channel.has_descriptor.load(Ordering::Relaxed);
-        let blocks = !(has_descriptor && is_non_blocking(channel.queue.as_fd().as_raw_fd()));
+        let blocks = channel.blocks();
         let of_receives = loop {
             if let Some(found) = channel.wait(if blocks { TURN } else { Duration::ZERO }) {
                 break found;

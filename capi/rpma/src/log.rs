@@ -3,6 +3,7 @@
 use std::{
     ffi::{CStr, CString, c_int},
     io::Write as _,
+    panic::Location,
     ptr,
     sync::{
         OnceLock,
@@ -62,6 +63,7 @@ pub(crate) fn is_logged(level: Level) -> bool {
 
 /// Logs a message about what `function` did.
 #[cold]
+#[track_caller]
 pub(crate) fn log(level: Level, function: &CStr, message: &str) {
     let number = level as c_int;
     let [main, auxiliary] = [0, 1].map(|index| number <= THRESHOLDS[index].load(Ordering::Relaxed));
@@ -71,8 +73,10 @@ pub(crate) fn log(level: Level, function: &CStr, message: &str) {
     if main && !own.is_null() {
         // SAFETY: only `rpma_log_set_function` stores here, which takes a function of this type.
         let own: LogFunction = unsafe { std::mem::transmute(own) };
+        let place = Location::caller();
+        let (file, line) = (CString::new(place.file()).unwrap_or_default(), place.line().cast_signed());
         // SAFETY: the format asks for one string; all strings live during the call.
-        unsafe { own(number, c"pmof".as_ptr(), 0, function.as_ptr(), c"%s".as_ptr(), text.as_ptr()) };
+        unsafe { own(number, file.as_ptr(), line, function.as_ptr(), c"%s".as_ptr(), text.as_ptr()) };
     } else if main {
         let priority = libc::LOG_LOCAL7 | (number + libc::LOG_CRIT).min(libc::LOG_DEBUG);
         // SAFETY: the format asks for two strings, which live during the call.

@@ -53,7 +53,7 @@ pub(crate) struct Channel {
     receives: Mutex<VecDeque<Completion>>,
     /// Receives have a queue of their own.
     separates: bool,
-    pub(crate) has_descriptor: AtomicBool,
+    has_descriptor: AtomicBool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -75,6 +75,15 @@ impl Channel {
         lock(self.list(is_receive)).push_back(done);
     }
 
+    pub(crate) fn descriptor(&self) -> c_int {
+        give_descriptor(&self.queue, &self.has_descriptor)
+    }
+
+    /// Whether waits block.
+    pub(crate) fn blocks(&self) -> bool {
+        blocks(&self.queue, &self.has_descriptor)
+    }
+
     /// Which of the two queues has an outcome, after waiting for one at most `timeout`.
     pub(crate) fn wait(&self, timeout: Duration) -> Option<bool> {
         let known = || [false, true].into_iter().find(|is_receive| !lock(self.list(*is_receive)).is_empty());
@@ -83,6 +92,19 @@ impl Channel {
             known()
         })
     }
+}
+
+/// The descriptor of a queue, which blocks until the application says otherwise.
+fn give_descriptor(queue: &CompletionQueue, was_given: &AtomicBool) -> c_int {
+    let number = queue.as_fd().as_raw_fd();
+    if !was_given.swap(true, Ordering::Relaxed) {
+        set_blocking(number);
+    }
+    number
+}
+
+fn blocks(queue: &CompletionQueue, was_given: &AtomicBool) -> bool {
+    !(was_given.load(Ordering::Relaxed) && is_non_blocking(queue.as_fd().as_raw_fd()))
 }
 
 fn is_receive(kind: OperationKind) -> bool {
@@ -132,7 +154,7 @@ impl Cq {
         if has_found.load(Ordering::Acquire) {
             return Ok(());
         }
-        let blocks = !(self.has_descriptor.load(Ordering::Relaxed) && is_non_blocking(queue.as_fd().as_raw_fd()));
+        let blocks = blocks(queue, &self.has_descriptor);
         loop {
             if let Some(done) = queue.wait(if blocks { TURN } else { Duration::ZERO }) {
                 lock(found).push_back(done);
@@ -221,11 +243,10 @@ pub unsafe extern "C" fn rpma_cq_get_fd(cq: *const Handle<Cq>, fd: *mut c_int) -
         // SAFETY: the same contract.
         let cq = unsafe { Handle::get(cq) }?;
         need(fd, "fd")?;
-        let Outcomes::Own { queue, .. } = &cq.outcomes else { return Err(Code::SharedChannel.into()) };
-        let number = queue.as_fd().as_raw_fd();
-        if !cq.has_descriptor.swap(true, Ordering::Relaxed) {
-            set_blocking(number);
-        }
+        let number = match &cq.outcomes {
+            Outcomes::Own { queue, .. } => give_descriptor(queue, &cq.has_descriptor),
+            Outcomes::Of { channel, .. } => channel.descriptor(),
+        };
         // SAFETY: not null, so valid by the contract of this function.
         unsafe { put(fd, number) };
         Ok(())

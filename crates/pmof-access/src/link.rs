@@ -169,6 +169,9 @@ impl LinkCore {
             Phase::Closed => false,
         };
         while let Some(event) = self.endpoint.poll_event() {
+            if let (Event::Established { .. }, Some(wire)) = (&event, &mut self.wire) {
+                wire.set_loss_timeout(self.loss_timeout);
+            }
             self.events.push_back(event);
             self.events_signal.as_ref().inspect(|signal| signal.set());
             // Whoever waits for it may sleep.

@@ -73,6 +73,9 @@ pub struct AcceptOptions {
     pub receive_queue: Option<CompletionQueue>,
     /// Where messages find their receives, if the connection has none of its own.
     pub shared_receives: Option<SharedReceives>,
+    /// Receives that may be posted and wait for a message, where they are the connection's own: 1 to
+    /// [`limits::RECEIVE_QUEUE_LIMIT`].
+    pub receive_limit: usize,
 }
 
 impl Default for AcceptOptions {
@@ -82,6 +85,7 @@ impl Default for AcceptOptions {
             loss_timeout: DEFAULT_LOSS_TIMEOUT,
             receive_queue: None,
             shared_receives: None,
+            receive_limit: limits::RECEIVE_QUEUE_LIMIT,
         }
     }
 }
@@ -309,6 +313,7 @@ impl ConnectionRequest {
         {
             let mut core = link.lock();
             core.set_loss_timeout(options.loss_timeout);
+            core.endpoint.limit_receives(options.receive_limit);
             if let Some(ring) = core.ring() {
                 ring.belongs_to(&link, &queue.shared.driver);
             }

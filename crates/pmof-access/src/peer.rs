@@ -51,6 +51,9 @@ pub struct ConnectOptions {
     pub receive_queue: Option<CompletionQueue>,
     /// Where messages find their receives, if the connection has none of its own.
     pub shared_receives: Option<SharedReceives>,
+    /// Receives that may be posted and wait for a message, where they are the connection's own: 1 to
+    /// [`limits::RECEIVE_QUEUE_LIMIT`].
+    pub receive_limit: usize,
 }
 
 impl Default for ConnectOptions {
@@ -65,6 +68,7 @@ impl Default for ConnectOptions {
             append_to: None,
             receive_queue: None,
             shared_receives: None,
+            receive_limit: limits::RECEIVE_QUEUE_LIMIT,
         }
     }
 }
@@ -308,7 +312,10 @@ impl Peer {
         let endpoint = Endpoint::initiator(options.settings, Arc::clone(&self.shared.regions), &options.private_data);
         let peer_address = address.socket_address();
         let link = Link::new(next_link_id(), endpoint, wire, options.loss_timeout, peer_address);
-        link.lock().force_method(options.method);
+        let mut core = link.lock();
+        core.force_method(options.method);
+        core.endpoint.limit_receives(options.receive_limit);
+        drop(core);
         let receive_queue = options.receive_queue.as_ref();
         queue.attach(&link, receive_queue, options.shared_receives.as_ref())?;
         queue.take_over(&link, receive_queue)?;
@@ -325,7 +332,8 @@ impl Peer {
         let unreachable = |error: io::Error| unreachable(address, &error);
         Ok(match (&self.shared.opening, address) {
             (Opening::Tcp, Location::Ip(address)) => {
-                let wire = TcpWire::connect(*address, options.loss_timeout);
+                // A host that does not answer at all is given up in time; once the connection stands the other limit holds.
+                let wire = TcpWire::connect(*address, options.timeout.min(options.loss_timeout));
                 Box::new(wire.map_err(|errno| unreachable(errno.into()))?)
             }
             (Opening::Shm(shares), Location::Path(path)) => {

@@ -31,10 +31,12 @@ enum Arrival {
     Written { len_bytes: u64, immediate: Option<u32> },
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Messages {
     posted: u64,
     receives: VecDeque<PostedReceive>,
+    /// How many of them may wait.
+    receive_limit: usize,
     /// Where receives come from, if they are not this endpoint's own.
     share: Option<Share>,
     inbox: VecDeque<Arrival>,
@@ -46,6 +48,23 @@ pub(super) struct Messages {
     /// Messages of this side sent, and how many of them the other side has matched.
     pub(super) sent: u64,
     consumed_there: u64,
+}
+
+impl Default for Messages {
+    fn default() -> Self {
+        Self {
+            posted: 0,
+            receives: VecDeque::new(),
+            receive_limit: RECEIVE_QUEUE_LIMIT,
+            share: None,
+            inbox: VecDeque::new(),
+            consumed: 0,
+            told: 0,
+            told_at: 0,
+            sent: 0,
+            consumed_there: 0,
+        }
+    }
 }
 
 impl Messages {
@@ -83,6 +102,11 @@ impl Messages {
 }
 
 impl Endpoint {
+    /// Bounds the receives that are posted and wait for a message: 1 to [`RECEIVE_QUEUE_LIMIT`], which holds at first.
+    pub fn limit_receives(&mut self, limit: usize) {
+        self.messages.receive_limit = limit.clamp(1, RECEIVE_QUEUE_LIMIT);
+    }
+
     /// Posts a receive: the next message that has none goes into `into`.
     pub fn post_receive(&mut self, into: LocalSlice, context: u64) -> Result<Ticket, PostError> {
         if let State::Ended(why) = &self.state {
@@ -91,8 +115,9 @@ impl Endpoint {
         if self.messages.share.is_some() {
             return Err(PostError::SharedReceives);
         }
-        if self.messages.receives.len() >= RECEIVE_QUEUE_LIMIT {
-            return Err(PostError::ReceiveQueueFull { limit: RECEIVE_QUEUE_LIMIT });
+        let limit = self.messages.receive_limit;
+        if self.messages.receives.len() >= limit {
+            return Err(PostError::ReceiveQueueFull { limit });
         }
         check_local(&into)?;
         self.messages.posted += 1;
