@@ -25,7 +25,7 @@ use crate::{
     call::{call, need, text},
     configuration::ConnCfg,
     connection::{Conn, event_of_failure},
-    context::{Peer, PeerShared, resolve},
+    context::{Peer, PeerShared, check_address, resolve},
     error::{Code, Failure, put},
     handle::{Handle, is_non_blocking, kind, set_blocking},
     memory::{MrLocal, slice},
@@ -36,6 +36,10 @@ use crate::{
 
 /// The shortest send queue: programs for librpma count requests of verbs, of which pmof may need others.
 const SEND_QUEUE_MIN: u32 = 64;
+
+/// With librpma a request is there when the descriptor says so. Here it may be on its way still, of which programs know nothing: a
+/// call that does not block waits so long for the rest.
+const HANDSHAKE_PATIENCE: Duration = Duration::from_millis(200);
 
 /// The least time for the other host to answer at all: a packet may be lost and sent again.
 const REACH_MIN: Duration = Duration::from_secs(3);
@@ -120,7 +124,12 @@ pub unsafe extern "C" fn rpma_ep_listen(
         // Whoever opens an RDMA device to others means the network behind it, as with librpma.
         let trust_network = peer.transport == Transport::Verbs || settings().trusts_network;
         let options = ListenOptions { trust_network, settings: own_settings(0), ..ListenOptions::default() };
-        let listener = peer.peer.listen(location(&peer, host, port)?, options).map_err(|error| {
+        let place = location(&peer, host, port)?;
+        if peer.transport == Transport::Shm {
+            // Its sockets would take any.
+            check_address(resolve(host, 0)?.ip(), false)?;
+        }
+        let listener = peer.peer.listen(place, options).map_err(|error| {
             let is_public = matches!(error, pmof_access::SetupError::NotLoopback { .. });
             let hint = if is_public { " (PMOF_TRUST_NETWORK=1)" } else { "" };
             Failure::provider(format!("{error}{hint}"))
@@ -183,7 +192,11 @@ pub unsafe extern "C" fn rpma_ep_next_conn_req(
         let wants = unsafe { Wants::of(cfg) }?;
         let blocks = !(ep.has_descriptor.load(Ordering::Relaxed) && is_non_blocking(ep.listener.as_fd().as_raw_fd()));
         let request = loop {
-            match ep.listener.next_request(if blocks { TURN } else { Duration::ZERO })? {
+            let mut found = ep.listener.next_request(if blocks { TURN } else { Duration::ZERO })?;
+            if found.is_none() && !blocks && ep.listener.handshakes() > 0 {
+                found = ep.listener.next_request(HANDSHAKE_PATIENCE)?;
+            }
+            match found {
                 Some(request) => break request,
                 None if blocks => {}
                 None => return Err(Code::NoEvent.into()),

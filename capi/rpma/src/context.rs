@@ -94,7 +94,7 @@ fn open_device(address: IpAddr, is_remote: bool) -> Result<AccessPeer, Failure> 
 }
 
 /// Fails where the address is not of this host (or there is no way to it), as asking a device for it would.
-fn check_address(address: IpAddr, is_remote: bool) -> Result<(), Failure> {
+pub(crate) fn check_address(address: IpAddr, is_remote: bool) -> Result<(), Failure> {
     let local = if is_remote && address.is_ipv6() { "[::]:0" } else { "0.0.0.0:0" };
     let tried = if is_remote {
         UdpSocket::bind(local).and_then(|socket| socket.connect((address, ANY_PORT)))
