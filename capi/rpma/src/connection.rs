@@ -2,7 +2,7 @@
 
 use std::{
     ffi::c_int,
-    io::ErrorKind,
+    io::{ErrorKind, PipeReader},
     os::fd::AsRawFd as _,
     sync::{
         Arc, OnceLock,
@@ -47,7 +47,7 @@ pub struct Conn {
     /// The descriptor of events, once it was given out.
     events_fd: OnceLock<c_int>,
     /// Where there is no connection: what stands for its descriptor.
-    told: OnceLock<std::fs::File>,
+    told: OnceLock<PipeReader>,
     /// The last event told, if no other can follow; else undefined.
     end: AtomicI32,
 }
@@ -139,13 +139,13 @@ fn number_of(connection: &Connection, event: &ConnectionEvent) -> c_int {
     match event {
         ConnectionEvent::Established => EVENT_ESTABLISHED,
         ConnectionEvent::Closed => EVENT_CLOSED,
-        ConnectionEvent::Lost(why) => match connection.connect_error() {
-            Some(error) => event_of_failure(&error),
-            None => {
-                log(Level::Notice, c"rpma_conn_next_event", &why.to_string());
-                EVENT_LOST
+        ConnectionEvent::Lost(why) => {
+            if let Some(error) = connection.connect_error() {
+                return event_of_failure(&error);
             }
-        },
+            log(Level::Notice, c"rpma_conn_next_event", &why.to_string());
+            EVENT_LOST
+        }
         _ => EVENT_UNDEFINED,
     }
 }
@@ -164,14 +164,15 @@ pub unsafe extern "C" fn rpma_conn_get_event_fd(conn: *const Handle<Conn>, fd: *
         let number = match &conn.link {
             Ok(connection) => connection.events_fd()?.as_raw_fd(),
             // Always readable, as the event is always there.
-            Err(_) => match conn.told.get() {
-                Some(file) => file.as_raw_fd(),
-                None => {
+            Err(_) => {
+                if let Some(told) = conn.told.get() {
+                    told.as_raw_fd()
+                } else {
                     let (reader, writer) = std::io::pipe().map_err(|error| Failure::provider(error.to_string()))?;
                     drop(writer);
-                    conn.told.get_or_init(|| std::os::fd::OwnedFd::from(reader).into()).as_raw_fd()
+                    conn.told.get_or_init(|| reader).as_raw_fd()
                 }
-            },
+            }
         };
         conn.events_fd.get_or_init(|| {
             set_blocking(number);

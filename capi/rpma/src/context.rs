@@ -51,7 +51,7 @@ fn software_context(transport: Transport) -> usize {
     let mut made: Box<SoftwareContext> = unsafe { Box::new(mem::zeroed()) };
     let name = format!("pmof_{transport}");
     for (to, from) in made.device.name.iter_mut().zip(name.bytes()) {
-        *to = from as c_char;
+        *to = from.cast_signed();
     }
     made.device.dev_name = made.device.name;
     made.context.cmd_fd = -1;
@@ -219,16 +219,15 @@ unsafe fn open(context: *mut sys::ibv_context) -> Result<PeerShared, Failure> {
     let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let transport = known.iter().find(|known| known.address == context.addr()).map(|known| known.transport);
     drop(known);
-    let peer = match transport {
-        Some(transport @ (Transport::Tcp | Transport::Shm)) => AccessPeer::open(transport)?,
-        _ => {
-            // SAFETY: a context of a device, whose first word points to the device.
-            let device = unsafe { (*context).device };
-            need(device, "the device of ibv_ctx")?;
-            // SAFETY: a device has a name, which ends within its array.
-            let name = unsafe { CStr::from_ptr((*device).name.as_ptr()) }.to_string_lossy().into_owned();
-            AccessPeer::open_verbs(&VerbsOptions { device: DeviceChoice::Named(name), ..VerbsOptions::default() })?
-        }
+    let peer = if let Some(transport @ (Transport::Tcp | Transport::Shm)) = transport {
+        AccessPeer::open(transport)?
+    } else {
+        // SAFETY: a context of a device, whose first word points to the device.
+        let device = unsafe { (*context).device };
+        need(device, "the device of ibv_ctx")?;
+        // SAFETY: a device has a name, which ends within its array.
+        let name = unsafe { CStr::from_ptr((*device).name.as_ptr()) }.to_string_lossy().into_owned();
+        AccessPeer::open_verbs(&VerbsOptions { device: DeviceChoice::Named(name), ..VerbsOptions::default() })?
     };
     let transport = transport.unwrap_or(Transport::Verbs);
     Ok(PeerShared { peer, transport, nothing: OnceLock::new() })

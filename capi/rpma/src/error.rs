@@ -51,8 +51,10 @@ impl From<Code> for Failure {
 impl From<PostError> for Failure {
     fn from(error: PostError) -> Self {
         let code = match error {
-            PostError::OutOfBounds { .. } | PostError::Misaligned { .. } | PostError::NoRight { .. } => Code::Invalid,
-            PostError::SharedReceives => Code::Invalid,
+            PostError::OutOfBounds { .. }
+            | PostError::Misaligned { .. }
+            | PostError::NoRight { .. }
+            | PostError::SharedReceives => Code::Invalid,
             PostError::NotDurable { .. } | PostError::MethodRefused { .. } => Code::NotSupported,
             _ => Code::Provider,
         };

@@ -23,6 +23,7 @@ pub use configuration::*;
 pub use connection::*;
 pub use context::*;
 pub use error::{rpma_err_2str, rpma_utils_conn_event_2str};
+pub use handle::Handle;
 pub use log::{rpma_log_get_threshold, rpma_log_set_function, rpma_log_set_threshold};
 pub use memory::*;
 pub use operations::*;

@@ -83,7 +83,12 @@ pub(crate) fn log(level: Level, function: &CStr, message: &str) {
         unsafe { libc::syslog(priority, c"rpma: %s: %s".as_ptr(), function.as_ptr(), text.as_ptr()) };
     }
     if (auxiliary && own.is_null()) || forced_level().is_some_and(|forced| number <= forced) {
-        let name = ["fatal", "error", "warning", "notice", "info", "debug"][number as usize];
+        let name = match level {
+            Level::Error => "error",
+            Level::Warning => "warning",
+            Level::Notice => "notice",
+            Level::Info => "info",
+        };
         let function = function.to_string_lossy();
         // Where standard error is closed nobody wants to know.
         let _ = writeln!(std::io::stderr(), "pmof librpma {name}: {function}: {message}");

@@ -145,7 +145,7 @@ pub unsafe extern "C" fn rpma_mr_reg(
         let mr = MrLocal {
             region,
             address: begin,
-            usage: usage as u8,
+            usage: usage.to_le_bytes()[0],
             descriptor: OnceLock::new(),
             _peer: Arc::clone(&peer.shared),
         };

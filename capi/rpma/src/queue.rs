@@ -288,7 +288,7 @@ pub unsafe extern "C" fn rpma_cq_get_wc(
             && let Some(done) = cq.take()
         {
             // SAFETY: valid for `count` writes, and less than that many were made.
-            unsafe { completions.add(taken as usize).write(work_completion(&done)) };
+            unsafe { completions.add(taken.unsigned_abs() as usize).write(work_completion(&done)) };
             taken += 1;
         }
         if taken == 0 {
