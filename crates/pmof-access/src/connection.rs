@@ -315,6 +315,16 @@ impl Connection {
         self.settle(&mut core);
     }
 
+    /// Closes in order and drives the queue, at most `timeout`, until what was posted has gone and the other side has closed
+    /// too; one that says nothing is waited for a second. False when the time is up first.
+    ///
+    /// For programs that end next: what [`disconnect`](Self::disconnect) leaves to be sent goes out only while somebody
+    /// drives the queue.
+    pub fn close(self, timeout: Duration) -> bool {
+        self.disconnect();
+        self.queue.wait_until(timeout, || self.link.lock().is_closed().then_some(())).is_some()
+    }
+
     /// Waits for the end of the handshake, which the next event still tells of if it went well.
     pub(crate) fn wait_established(&self, timeout: Duration) -> Option<Result<(), ConnectionError>> {
         self.queue.wait_until(timeout, || {

@@ -31,6 +31,9 @@ use crate::{
     wire::{Wire, tcp::TcpWire},
 };
 
+/// How often a look for requests is repeated because something came while devices were asked to announce what comes next.
+const ARMED_TURNS_MAX: u32 = 64;
+
 /// Connections that the kernel keeps while the application does not take them.
 const BACKLOG: i32 = 1024;
 
@@ -178,6 +181,7 @@ impl Listener {
     /// after a while.
     pub fn next_request(&self, timeout: Duration) -> Result<Option<ConnectionRequest>, SetupError> {
         let deadline = self.driver.now().saturating_add(timeout);
+        let (mut is_over, mut armed_turns) = (false, 0);
         loop {
             let accepted = self.accept_waiting()?;
             let moved = self.driver.drive();
@@ -186,8 +190,14 @@ impl Listener {
                 return Ok(request);
             }
             let now = self.driver.now();
-            if now >= deadline || self.driver.take_interrupt() {
-                return Ok(None);
+            is_over |= now >= deadline || self.driver.take_interrupt();
+            if is_over {
+                // Whoever waits for the descriptor next is to be woken by whatever comes from here on.
+                if armed_turns == ARMED_TURNS_MAX || !self.driver.arm() {
+                    return Ok(None);
+                }
+                armed_turns += 1;
+                continue;
             }
             if !accepted && !moved {
                 self.driver.rest(now, deadline, &mut || {
@@ -259,8 +269,9 @@ impl Listener {
     }
 }
 
-/// Readable when [`next_request`](Listener::next_request) may find a request or has a handshake to move on. Limits of time are
-/// noticed by calling it alone.
+/// Readable when [`next_request`](Listener::next_request) may find something, or has a handshake to move on. Call that
+/// until it gives `None` before waiting for the descriptor; it also notices limits of time, so wait for no longer than a
+/// handshake may be late.
 impl AsFd for Listener {
     /// # Panics
     /// On the simulated network, which the kernel does not know.

@@ -11,7 +11,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{
     fabric::Fabric,
-    pair::{LONG, Setup, join, listen_options, next_request, region},
+    messages::is_readable,
+    pair::{LONG, Setup, join, listen_options, next_request, region, threaded},
     support::pattern,
 };
 
@@ -299,4 +300,27 @@ pub(crate) fn connecting_need_not_be_waited_for<F: Fabric>() {
     };
     let ConnectError::Unreachable { kind, .. } = refused else { panic!("{refused}") };
     assert!(matches!(kind, ErrorKind::ConnectionRefused | ErrorKind::NotFound), "{kind:?}");
+}
+
+pub(crate) fn a_listener_is_waited_for_by_its_descriptor<F: Fabric>() {
+    if F::IS_VIRTUAL {
+        return;
+    }
+    let fabric = F::new();
+    let (peer, target) = (fabric.peer(), fabric.target());
+    let queues = [&peer, &target].map(|peer| peer.completion_queue(threaded()).unwrap());
+    let listener = target.listen(fabric.listen_address(), listen_options()).unwrap();
+    for round in 0..20 {
+        assert!(listener.next_request(Duration::ZERO).unwrap().is_none());
+        assert!(!is_readable(&listener, Duration::ZERO), "round {round}: an idle listener is not readable");
+        let pending = peer.start_connect(listener.local_address(), &queues[0], &ConnectOptions::default()).unwrap();
+        let request = loop {
+            match listener.next_request(Duration::ZERO).unwrap() {
+                Some(request) => break request,
+                None => assert!(is_readable(&listener, LONG), "round {round}: nothing wakes who waits for requests"),
+            }
+        };
+        let _there = request.accept(&queues[1], &AcceptOptions::default()).unwrap();
+        assert!(pending.finish().unwrap().is_established());
+    }
 }

@@ -86,6 +86,19 @@ pub(crate) fn what_was_deferred_before_closing_is_delivered<F: Fabric>() {
     assert_eq!(content(&memory, 0, 9), b"new words");
 }
 
+pub(crate) fn closing_waits_for_the_other_side<F: Fabric>() {
+    for len_bytes in [10, 1 << 20] {
+        let fabric = F::new();
+        let Pair { initiator, target, .. } = fabric.pair();
+        let (memory, remote) = region(&target.peer, 1 << 20, Access::all());
+        initiator.connection.write(&remote, 0, &pattern(len_bytes, 1)).unwrap();
+        assert!(initiator.connection.close(LONG));
+        // Nothing of the initiator is driven any more.
+        assert_eq!([target.event(), target.event()], [ConnectionEvent::Established, ConnectionEvent::Closed]);
+        assert!(content(&memory, 0, len_bytes) == pattern(len_bytes, 1));
+    }
+}
+
 /// Every order of `len` things.
 fn orders(len: usize) -> Vec<Vec<usize>> {
     match len {

@@ -376,9 +376,9 @@ pub(crate) fn threads_wait_on_both_queues<F: Fabric>() {
     });
 }
 
-pub(crate) fn is_readable(queue: &CompletionQueue, timeout: Duration) -> bool {
+pub(crate) fn is_readable(watched: &impl AsFd, timeout: Duration) -> bool {
     let timeout = Timespec::try_from(timeout).expect("no more than years");
-    poll(&mut [PollFd::new(&queue.as_fd(), PollFlags::IN)], Some(&timeout)).expect("poll works") > 0
+    poll(&mut [PollFd::new(watched, PollFlags::IN)], Some(&timeout)).expect("poll works") > 0
 }
 
 pub(crate) fn a_receive_queue_is_waited_for_by_its_descriptor<F: Fabric>() {

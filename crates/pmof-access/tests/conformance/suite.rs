@@ -25,6 +25,7 @@ macro_rules! suite {
                 events_come_once_and_in_order
                 one_listener_serves_many
                 connecting_need_not_be_waited_for
+                a_listener_is_waited_for_by_its_descriptor
             }
             regions {
                 every_right_is_checked_when_posting
@@ -99,6 +100,7 @@ macro_rules! suite {
             ending {
                 what_was_posted_before_closing_is_delivered
                 what_was_deferred_before_closing_is_delivered
+                closing_waits_for_the_other_side
                 handles_may_be_dropped_in_any_order
                 a_pending_connection_may_be_dropped
                 a_killed_target_leaves_outcomes_unknown
