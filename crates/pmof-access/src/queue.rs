@@ -1,7 +1,7 @@
 //! Completion queues: where the outcomes of many connections are collected.
 
 use std::{
-    mem,
+    fmt, mem,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
         Arc,
@@ -40,6 +40,13 @@ impl ConnectionId {
     /// The number, from 1 on.
     pub fn number(self) -> u64 {
         self.0
+    }
+}
+
+/// The number, as the log has it.
+impl fmt::Display for ConnectionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
     }
 }
 

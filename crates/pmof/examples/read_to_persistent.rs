@@ -1,0 +1,73 @@
+//! The initiator copies a target's memory straight into persistent memory of its own, and makes it durable there.
+//!
+//! ```sh
+//! cargo run --example read_to_persistent -- serve tcp://127.0.0.1:7204
+//! cargo run --example read_to_persistent -- tcp://127.0.0.1:7204 copy.pmem
+//! ```
+//!
+//! The file may lie anywhere: on DAX cache lines are written back, elsewhere the kernel syncs the file. What that gives is
+//! judged when the file is mapped. Without a file the copy dies with the program, and the program says so.
+
+mod shared;
+
+use std::{process::ExitCode, sync::Arc};
+
+use pmof::{
+    Durability,
+    access::{AcceptOptions, Access, PostError, QueueOptions},
+};
+use shared::{Arguments, DATA_OFFSET, Failure, PATIENCE};
+
+const TEXT: &[u8] = b"Worth keeping.";
+
+fn main() -> ExitCode {
+    shared::run(("", serve), ("[FILE]", read))
+}
+
+fn serve(arguments: &Arguments) -> Result<(), Failure> {
+    let (peer, listener) = arguments.listen()?;
+    let queue = peer.completion_queue(QueueOptions::default())?;
+    let memory = peer.allocate(TEXT.len() as u64, Access::READ)?;
+    memory.store(0, TEXT)?;
+    let options = AcceptOptions { private_data: memory.descriptor().to_vec(), ..AcceptOptions::default() };
+    let connection = shared::next_request(&listener)?.accept(&queue, &options)?;
+    shared::serve_until_closed(&connection)
+}
+
+fn read(arguments: &Arguments) -> Result<(), Failure> {
+    let memory = arguments.memory()?;
+    let peer = arguments.peer()?;
+    let queue = peer.completion_queue(QueueOptions::default())?;
+    let connection = peer.connect(&arguments.address, &queue, &arguments.options([]))?;
+    let remote = connection.remote_region(connection.private_data())?;
+    let len_bytes = remote.len_bytes();
+
+    let local = peer.register(Arc::clone(&memory), DATA_OFFSET, len_bytes, Access::empty())?;
+    match connection.read(&remote, 0, local.slice(..)?) {
+        Ok(ticket) => {
+            shared::outcome(&connection, ticket)?;
+        }
+        // Not every device can write to every file: then by way of memory that it can write to.
+        Err(PostError::LocalMemory { why }) => {
+            println!("not straight into the file: {why}");
+            let between = peer.allocate(len_bytes, Access::empty())?;
+            shared::outcome(&connection, connection.read(&remote, 0, between.slice(..)?)?)?;
+            let mut bytes = vec![0; usize::try_from(len_bytes)?];
+            between.read(0, &mut bytes)?;
+            local.store(0, &bytes)?;
+        }
+        Err(error) => return Err(error.into()),
+    }
+
+    // The bytes are there, and visible. Durable they are once they were written back, however they came.
+    memory.write_back(DATA_OFFSET, len_bytes)?;
+    memory.fence()?;
+    match Durability::ALL.into_iter().rev().find_map(|level| Some((level, memory.promise(level)?))) {
+        Some((level, promise)) => {
+            println!("{len_bytes} bytes in {}: {level} ({}, {})", memory.kind(), promise.mechanism, promise.evidence);
+        }
+        None => println!("{len_bytes} bytes in {}: no promise at all", memory.kind()),
+    }
+    connection.close(PATIENCE);
+    Ok(())
+}
