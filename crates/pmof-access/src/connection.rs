@@ -309,6 +309,9 @@ impl Connection {
 
     /// Closes in order: what was posted is still sent, but for messages for which the other side has no room and what was
     /// posted after them; outcomes not yet known stay unknown. Does not wait.
+    ///
+    /// A message that waits for a receive when the other side hears of the end is lost, also one whose send has completed:
+    /// where that matters, the other side's program answers before.
     pub fn disconnect(&self) {
         let mut core = self.link.lock();
         core.disconnect();
@@ -455,6 +458,7 @@ impl Batch<'_> {
     ) -> Result<Ticket, PostError> {
         let (offset, len_bytes) = resolve(range, region.len_bytes())?;
         region.check_flush(level)?;
+        self.core.tell_method(region, level);
         self.post(Request::Flush { region: Cow::Borrowed(region), offset, len_bytes, level })
     }
 

@@ -13,6 +13,7 @@ use crate::{
     Method, RemoteRegion,
     direct::DirectOutcome,
     link::is_transient,
+    method::choose_method,
     request::{Data, Request},
     unwritten::Unwritten,
     wire::Wire,
@@ -29,10 +30,6 @@ const DEFERRED_LIMIT_BYTES: u64 = 64 << 20;
 
 /// Tickets of receives have this bit; they are given by the endpoint and come back as they are.
 const RECEIVE_TICKET: u64 = 1 << 63;
-
-/// Why no other method flushes a ring.
-pub(crate) const RING_METHOD: &str =
-    "the target's device puts records where this side does not know: read-after-send alone flushes a ring";
 
 /// Which way an operation without an outcome went.
 #[derive(Debug, PartialEq, Eq)]
@@ -109,33 +106,6 @@ enum Route {
     Message,
     /// As messages that name what was written and ask for a flush.
     FlushByMessage,
-}
-
-/// The cheapest method that brings a flush of the region to `level`.
-pub(crate) fn choose_method(
-    wire: &mut dyn Wire,
-    forced: Option<Method>,
-    region: &RemoteRegion,
-    level: Durability,
-) -> Result<(Method, Promise), PostError> {
-    let promised = region.promise(level);
-    let is_ring = wire.direct().is_some_and(|direct| direct.appends_to(region));
-    let forced = forced.or(is_ring.then_some(Method::ReadAfterSend));
-    let mut offers = |method: Method| match (method, promised) {
-        (Method::SendAfterWrite, _) if is_ring => Err(RING_METHOD),
-        (Method::SendAfterWrite, Some(promise)) => Ok(promise),
-        (Method::SendAfterWrite, None) => Err("the region's medium cannot give this durability"),
-        (method, _) => match wire.direct() {
-            Some(direct) => direct.offers(method, region, level),
-            None => Err("the transport of this connection reaches no memory by itself"),
-        },
-    };
-    if let Some(method) = forced {
-        let refused = |why| PostError::MethodRefused { method: method.name(), wanted: level, why };
-        return offers(method).map(|promise| (method, promise)).map_err(refused);
-    }
-    let found = Method::ALL.into_iter().find_map(|method| offers(method).ok().map(|promise| (method, promise)));
-    found.ok_or_else(|| region.not_durable(level))
 }
 
 impl Lane {

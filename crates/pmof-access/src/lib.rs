@@ -21,6 +21,19 @@
 //! Over verbs a target can lend a ring in persistent memory ([`Peer::create_ring`]): its device receives there what other
 //! hosts [`append`](Connection::append), and a flush of the ring makes it durable without the target's CPU.
 //!
+//! # Log
+//!
+//! What goes on behind the calls is told to the crate [`log`](https://docs.rs/log), and so to the program's logger if it has
+//! one. Errors that a call returns are not repeated there.
+//!
+//! | target | level | what |
+//! |---|---|---|
+//! | `pmof::connection` | info | a connection stands; one was closed in order |
+//! | | warn | one was lost or refused, and why; a request was not taken |
+//! | `pmof::flush` | debug | by which method flushes go, when that is another than last time, and why by no cheaper one |
+//! | `pmof::region` | debug | a region that devices do not reach, and why |
+//! | `pmof::memory` | error | memory of this side failed; the other side is told no more than that |
+//!
 //! ```
 //! use std::time::Duration;
 //! use pmof_access::{Access, Durability, Outcome, Peer, Progress, QueueOptions, Transport};
@@ -55,6 +68,7 @@ mod connection;
 mod direct;
 mod driver;
 mod error;
+mod journal;
 mod lane;
 mod link;
 mod listener;

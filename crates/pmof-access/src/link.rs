@@ -2,7 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    io,
+    io, mem,
     net::SocketAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak},
     time::Duration,
@@ -10,13 +10,16 @@ use std::{
 
 use pmof_mem::{Durability, Promise};
 use pmof_proto::{
-    Completion as ProtoCompletion, ConnectionError, Endpoint, Event, InputPlace, OutputView, PostError, Signal, Ticket,
+    Completion as ProtoCompletion, ConnectionError, Endpoint, Event, InputPlace, OutputView, PostError, RegionKey,
+    Signal, Ticket,
 };
 
 use crate::{
     Method, RemoteRegion,
     driver::{Driver, ReadySignal},
-    lane::{Lane, Through, choose_method, ends_in_order},
+    journal::{self, Name},
+    lane::{Lane, Through, ends_in_order},
+    method::{choose_method, passed_over},
     poller::{Interest, Poller},
     request::{Data, Request},
     ring::RingState,
@@ -60,12 +63,15 @@ enum Phase {
 
 #[derive(Debug)]
 pub(crate) struct LinkCore {
+    name: Name,
     pub(crate) endpoint: Endpoint,
     wire: Option<Box<dyn Wire>>,
     /// Keeps the order where the wire has a direct way to the other side's memory.
     lane: Option<Lane>,
     /// The wire is a device's.
     is_device: bool,
+    /// Of which flushes the log was told last how they go.
+    told_method: Option<(RegionKey, Durability, Method)>,
     /// The only method of flush that the application wants, if it wants one.
     forced: Option<Method>,
     phase: Phase,
@@ -97,6 +103,8 @@ impl Link {
         let lane = wire.direct().map(|_| Lane::default());
         let announces_on_demand = lane.is_some() && !wire.is_local();
         let core = LinkCore {
+            name: Name { id, transport: wire.name(), peer_address },
+            told_method: None,
             endpoint,
             wire: Some(wire),
             lane,
@@ -169,6 +177,7 @@ impl LinkCore {
             Phase::Closed => false,
         };
         while let Some(event) = self.endpoint.poll_event() {
+            journal::tell_event(self.name, &event);
             if let (Event::Established { .. }, Some(wire)) = (&event, &mut self.wire) {
                 wire.set_loss_timeout(self.loss_timeout);
             }
@@ -343,6 +352,26 @@ impl LinkCore {
             return choose_method(wire.as_mut(), self.forced, region, level);
         }
         Err(self.not_connected())
+    }
+
+    /// Tells the log how a flush goes, unless it was told last.
+    pub(crate) fn tell_method(&mut self, region: &RemoteRegion, level: Durability) {
+        let Some(wire) = self.wire.as_mut().filter(|_| journal::tells_methods()) else { return };
+        let Ok((method, promise)) = choose_method(wire.as_mut(), self.forced, region, level) else { return };
+        let known = Some((region.key(), level, method));
+        if mem::replace(&mut self.told_method, known) == known {
+            return;
+        }
+        let passed_over = match self.forced {
+            Some(_) => Vec::new(),
+            None => passed_over(wire.as_mut(), method, region, level),
+        };
+        journal::tell_method(self.name, region.kind(), level, (method, promise), &passed_over);
+    }
+
+    /// What the log calls the connection.
+    pub(crate) fn name(&self) -> Name {
+        self.name
     }
 
     /// Longest record that the connection appends.

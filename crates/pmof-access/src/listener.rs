@@ -22,6 +22,7 @@ use crate::{
     clock::Clock,
     driver::{Driver, next_link_id},
     error::system,
+    journal,
     link::Link,
     peer::{DEFAULT_LOSS_TIMEOUT, PeerShared},
     poller::Interest,
@@ -356,6 +357,7 @@ impl ConnectionRequest {
     fn reject_now(&mut self, refusal: Refusal, private_data: &[u8]) {
         if let Some(link) = self.link.take() {
             let mut core = link.lock();
+            journal::tell_rejected(core.name(), refusal);
             core.endpoint.reject(refusal, private_data);
             core.drive(|| self.driver.now());
             drop(core);

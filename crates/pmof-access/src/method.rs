@@ -2,6 +2,11 @@
 
 use std::fmt;
 
+use pmof_mem::{Durability, Promise};
+use pmof_proto::PostError;
+
+use crate::{RemoteRegion, wire::Wire};
+
 /// How earlier writes of a connection are brought to the level that a flush asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -40,5 +45,59 @@ impl Method {
 impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
+    }
+}
+
+/// Why no other method flushes a ring.
+pub(crate) const RING_METHOD: &str =
+    "the target's device puts records where this side does not know: read-after-send alone flushes a ring";
+
+/// The cheapest method that brings a flush of the region to `level`.
+pub(crate) fn choose_method(
+    wire: &mut dyn Wire,
+    forced: Option<Method>,
+    region: &RemoteRegion,
+    level: Durability,
+) -> Result<(Method, Promise), PostError> {
+    let is_ring = is_ring(wire, region);
+    if let Some(method) = forced.or(is_ring.then_some(Method::ReadAfterSend)) {
+        let refused = |why| PostError::MethodRefused { method: method.name(), wanted: level, why };
+        return offers(wire, method, region, level, is_ring).map(|promise| (method, promise)).map_err(refused);
+    }
+    let mut offered = |method| offers(wire, method, region, level, is_ring).ok().map(|promise| (method, promise));
+    Method::ALL.into_iter().find_map(&mut offered).ok_or_else(|| region.not_durable(level))
+}
+
+/// Why those that are tried before `chosen` are not to be had.
+pub(crate) fn passed_over(
+    wire: &mut dyn Wire,
+    chosen: Method,
+    region: &RemoteRegion,
+    level: Durability,
+) -> Vec<(Method, &'static str)> {
+    let is_ring = is_ring(wire, region);
+    let before = Method::ALL.into_iter().take_while(|method| *method != chosen);
+    before.filter_map(|method| Some((method, offers(wire, method, region, level, is_ring).err()?))).collect()
+}
+
+fn is_ring(wire: &mut dyn Wire, region: &RemoteRegion) -> bool {
+    wire.direct().is_some_and(|direct| direct.appends_to(region))
+}
+
+/// The promise behind a flush by this method, or why there is none.
+fn offers(
+    wire: &mut dyn Wire,
+    method: Method,
+    region: &RemoteRegion,
+    level: Durability,
+    is_ring: bool,
+) -> Result<Promise, &'static str> {
+    match method {
+        Method::SendAfterWrite if is_ring => Err(RING_METHOD),
+        Method::SendAfterWrite => region.promise(level).ok_or("the region's medium cannot give this durability"),
+        method => match wire.direct() {
+            Some(direct) => direct.offers(method, region, level),
+            None => Err("the transport of this connection reaches no memory by itself"),
+        },
     }
 }

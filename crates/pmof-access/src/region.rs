@@ -12,7 +12,7 @@ use pmof_proto::{
 };
 
 use crate::{
-    RegisterError,
+    RegisterError, journal,
     shm::{Shares, is_shareable},
     short::{ShortDescriptor, publish, unpublish},
     verbs::DeviceMemory,
@@ -85,6 +85,9 @@ impl Region {
             (None, Some(_)) => DirectAccess::Mapped,
             (None, None) => DirectAccess::None,
         };
+        if let Some(refusal) = device.as_ref().and_then(DeviceMemory::refusal) {
+            journal::tell_indirect(memory.kind(), len_bytes, refusal);
+        }
         let region = RegisteredRegion::new(RegionKey(key), memory, offset, len_bytes, access).with_direct(direct);
         let region = Arc::new(region);
         table.insert(Arc::clone(&region));

@@ -191,6 +191,10 @@ pub(crate) struct SimWire {
 }
 
 impl Wire for SimWire {
+    fn name(&self) -> &'static str {
+        "a simulated network"
+    }
+
     fn receive(&mut self, place: InputPlace<'_>) -> io::Result<usize> {
         let now = self.network.now();
         let mut cable = lock(&self.cable);

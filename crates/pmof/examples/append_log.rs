@@ -2,8 +2,8 @@
 //! to the next without waiting for any of it.
 //!
 //! ```sh
-//! cargo run --example append_log -- serve tcp://127.0.0.1:7204 log.pmem
-//! cargo run --example append_log -- tcp://127.0.0.1:7204 hello
+//! cargo run -p pmof --example append_log -- serve tcp://127.0.0.1:7204 log.pmem
+//! cargo run -p pmof --example append_log -- tcp://127.0.0.1:7204 hello
 //! ```
 //!
 //! The tail is what makes an entry part of the log. It moves by an atomic write of 8 bytes, which waits for the flush before

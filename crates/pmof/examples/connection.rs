@@ -1,8 +1,8 @@
 //! Two programs connect, tell each other something while they do, see what becomes of the connection, and part.
 //!
 //! ```sh
-//! cargo run --example connection -- serve tcp://127.0.0.1:7204
-//! cargo run --example connection -- tcp://127.0.0.1:7204 Ada
+//! cargo run -p pmof --example connection -- serve tcp://127.0.0.1:7204
+//! cargo run -p pmof --example connection -- tcp://127.0.0.1:7204 Ada
 //! ```
 //!
 //! Whoever does not give a name is refused, and told why. It is the same over `shm:///tmp/example.sock`, and over

@@ -1,8 +1,8 @@
 //! Many writes, one flush: the initiator names the failure that they are to survive, and learns how that was reached.
 //!
 //! ```sh
-//! cargo run --example flush -- serve tcp://127.0.0.1:7204 example.pmem
-//! cargo run --example flush -- tcp://127.0.0.1:7204 power-failure
+//! cargo run -p pmof --example flush -- serve tcp://127.0.0.1:7204 example.pmem
+//! cargo run -p pmof --example flush -- tcp://127.0.0.1:7204 power-failure
 //! ```
 //!
 //! Levels: `visible`, `process-crash`, `power-failure`. Without one the strongest that the target's memory can give is taken.

@@ -2,8 +2,8 @@
 //! general-purpose server persistency method).
 //!
 //! ```sh
-//! cargo run --example gpspm_flush -- serve tcp://127.0.0.1:7204 example.pmem
-//! cargo run --example gpspm_flush -- tcp://127.0.0.1:7204
+//! cargo run -p pmof --example gpspm_flush -- serve tcp://127.0.0.1:7204 example.pmem
+//! cargo run -p pmof --example gpspm_flush -- tcp://127.0.0.1:7204
 //! ```
 //!
 //! This is what `Connection::flush` does by the method send-after-write, and better: it names what was written, shares a

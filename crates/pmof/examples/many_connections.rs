@@ -1,8 +1,8 @@
 //! A target takes many connections with one thread, one completion queue and one `poll`, and refuses more when it is full.
 //!
 //! ```sh
-//! cargo run --example many_connections -- serve tcp://127.0.0.1:7204 2
-//! cargo run --example many_connections -- tcp://127.0.0.1:7204 Ada     # in several terminals
+//! cargo run -p pmof --example many_connections -- serve tcp://127.0.0.1:7204 2
+//! cargo run -p pmof --example many_connections -- tcp://127.0.0.1:7204 Ada     # in several terminals
 //! ```
 //!
 //! The number is that of connections at a time. The target ends when as many have been served. A completion says which

@@ -1,8 +1,8 @@
 //! Ping and pong: messages into receives that were posted for them.
 //!
 //! ```sh
-//! cargo run --example messages -- serve tcp://127.0.0.1:7204
-//! cargo run --example messages -- tcp://127.0.0.1:7204 1000
+//! cargo run -p pmof --example messages -- serve tcp://127.0.0.1:7204
+//! cargo run -p pmof --example messages -- tcp://127.0.0.1:7204 1000
 //! ```
 //!
 //! A message takes the oldest receive of the other side. Without one it waits in the other side's inbox, and beyond that at

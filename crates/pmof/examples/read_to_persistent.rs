@@ -1,8 +1,8 @@
 //! The initiator copies a target's memory straight into persistent memory of its own, and makes it durable there.
 //!
 //! ```sh
-//! cargo run --example read_to_persistent -- serve tcp://127.0.0.1:7204
-//! cargo run --example read_to_persistent -- tcp://127.0.0.1:7204 copy.pmem
+//! cargo run -p pmof --example read_to_persistent -- serve tcp://127.0.0.1:7204
+//! cargo run -p pmof --example read_to_persistent -- tcp://127.0.0.1:7204 copy.pmem
 //! ```
 //!
 //! The file may lie anywhere: on DAX cache lines are written back, elsewhere the kernel syncs the file. What that gives is

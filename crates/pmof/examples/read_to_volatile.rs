@@ -1,8 +1,8 @@
 //! A target lends memory for reading; the initiator copies it into memory of its own.
 //!
 //! ```sh
-//! cargo run --example read_to_volatile -- serve tcp://127.0.0.1:7204
-//! cargo run --example read_to_volatile -- tcp://127.0.0.1:7204
+//! cargo run -p pmof --example read_to_volatile -- serve tcp://127.0.0.1:7204
+//! cargo run -p pmof --example read_to_volatile -- tcp://127.0.0.1:7204
 //! ```
 //!
 //! Over verbs the devices carry the read out, over shm the initiator's CPU does, over tcp the target's. The program is the

@@ -1,8 +1,8 @@
 //! A message with an immediate: 32 bits beside its bytes, which come with the completion of the receive.
 //!
 //! ```sh
-//! cargo run --example send_with_immediate -- serve tcp://127.0.0.1:7204
-//! cargo run --example send_with_immediate -- tcp://127.0.0.1:7204
+//! cargo run -p pmof --example send_with_immediate -- serve tcp://127.0.0.1:7204
+//! cargo run -p pmof --example send_with_immediate -- tcp://127.0.0.1:7204
 //! ```
 //!
 //! The receiver learns what a message is before it looks at its bytes, and a message needs no bytes at all.

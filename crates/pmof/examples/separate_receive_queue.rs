@@ -1,8 +1,8 @@
 //! Outcomes of receives on one completion queue, those of writes and sends on another: each has its own thread.
 //!
 //! ```sh
-//! cargo run --example separate_receive_queue -- serve tcp://127.0.0.1:7204
-//! cargo run --example separate_receive_queue -- tcp://127.0.0.1:7204
+//! cargo run -p pmof --example separate_receive_queue -- serve tcp://127.0.0.1:7204
+//! cargo run -p pmof --example separate_receive_queue -- tcp://127.0.0.1:7204
 //! ```
 //!
 //! The part of a program that reacts to messages never sees the outcomes of what another part posts. Either queue drives the

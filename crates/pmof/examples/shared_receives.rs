@@ -2,8 +2,8 @@
 //! connections that there are.
 //!
 //! ```sh
-//! cargo run --example shared_receives -- serve tcp://127.0.0.1:7204 2
-//! cargo run --example shared_receives -- tcp://127.0.0.1:7204 Ada     # in two terminals
+//! cargo run -p pmof --example shared_receives -- serve tcp://127.0.0.1:7204 2
+//! cargo run -p pmof --example shared_receives -- tcp://127.0.0.1:7204 Ada     # in two terminals
 //! ```
 //!
 //! The number is that of the connections to serve. The completion names the connection that a message came on, and carries
@@ -11,9 +11,9 @@
 
 mod shared;
 
-use std::process::ExitCode;
+use std::{collections::HashMap, process::ExitCode, time::Duration};
 
-use pmof::access::{AcceptOptions, Access, Outcome, Progress, QueueOptions, Signal};
+use pmof::access::{AcceptOptions, Access, Outcome, QueueOptions, Signal};
 use shared::{Arguments, Failure, PATIENCE};
 
 /// The buffers, and the longest message.
@@ -31,8 +31,7 @@ fn serve(arguments: &Arguments) -> Result<(), Failure> {
         None => 2,
     };
     let (peer, listener) = arguments.listen()?;
-    // A thread of the queue serves those who are there while this one waits for those who are not.
-    let queue = peer.completion_queue(QueueOptions { progress: Progress::Thread, ..QueueOptions::default() })?;
+    let queue = peer.completion_queue(QueueOptions::default())?;
     let memory = peer.allocate(BUFFERS * BUFFER_BYTES, Access::empty())?;
     let buffer = |number: u64| memory.slice(number * BUFFER_BYTES..(number + 1) * BUFFER_BYTES);
     let receives = peer.shared_receive_queue(usize::try_from(BUFFERS)?);
@@ -41,20 +40,26 @@ fn serve(arguments: &Arguments) -> Result<(), Failure> {
     }
 
     let options = AcceptOptions { shared_receives: Some(receives.clone()), ..AcceptOptions::default() };
-    let mut connections = Vec::new();
-    while connections.len() < count {
-        connections.push(shared::next_request(&listener)?.accept(&queue, &options)?);
-    }
-    for _ in 0..count * MESSAGES as usize {
-        let done = queue.wait(PATIENCE).ok_or("a message is missing")?;
-        let Outcome::Received { len_bytes, .. } = done.outcome? else { return Err("no receive".into()) };
+    let mut connections = HashMap::new();
+    let mut served = 0;
+    while served < count {
+        if let Some(request) = listener.next_request(Duration::ZERO)? {
+            let connection = request.accept(&queue, &options)?;
+            connections.insert(connection.id(), connection);
+        }
+        let Some(done) = queue.wait(Duration::from_millis(10)) else { continue };
+        let Outcome::Received { len_bytes, immediate } = done.outcome? else { continue };
         let mut text = vec![0; usize::try_from(len_bytes)?];
         memory.read(done.context * BUFFER_BYTES, &mut text)?;
         // The buffer is free again, for whichever connection needs it next.
         receives.post(buffer(done.context)?, done.context)?;
         println!("connection {}: {}", done.connection, String::from_utf8_lossy(&text));
+        if let (Some(0), Some(connection)) = (immediate, connections.get(&done.connection)) {
+            connection.send("thank you")?;
+            served += 1;
+        }
     }
-    for connection in &connections {
+    for connection in connections.values() {
         shared::serve_until_closed(connection)?;
     }
     Ok(())
@@ -65,13 +70,18 @@ fn send(arguments: &Arguments) -> Result<(), Failure> {
     let peer = arguments.peer()?;
     let queue = peer.completion_queue(QueueOptions::default())?;
     let connection = peer.connect(&arguments.address, &queue, &arguments.options([]))?;
+    let answer = peer.allocate(BUFFER_BYTES, Access::empty())?;
+    let thanks = connection.receive(answer.slice(..)?, 0)?;
     let mut batch = connection.batch();
     batch.signal(Signal::OnError);
     for number in 1..=MESSAGES {
-        batch.send(&format!("{word} {number}"))?;
+        // The immediate says how many are still to come.
+        batch.send_with_immediate(&format!("{word} {number}"), MESSAGES - number)?;
     }
     batch.submit();
-    println!("sent {MESSAGES} messages");
+    // What still waits for a receive when a connection closes is lost, so the other side's program has the last word.
+    shared::outcome(&connection, thanks)?;
+    println!("sent {MESSAGES} messages, and was thanked");
     connection.close(PATIENCE);
     Ok(())
 }

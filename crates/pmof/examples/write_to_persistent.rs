@@ -1,8 +1,8 @@
 //! The initiator writes to a target's persistent memory and reads behind the write: what that is worth, and what not.
 //!
 //! ```sh
-//! cargo run --example write_to_persistent -- serve tcp://127.0.0.1:7204 example.pmem
-//! cargo run --example write_to_persistent -- tcp://127.0.0.1:7204
+//! cargo run -p pmof --example write_to_persistent -- serve tcp://127.0.0.1:7204 example.pmem
+//! cargo run -p pmof --example write_to_persistent -- tcp://127.0.0.1:7204
 //! ```
 //!
 //! A read that is posted behind a write pushes it out of the devices: when the read is answered, the target's CPU sees the

@@ -1,8 +1,8 @@
 //! A write with an immediate: the bytes go into the target's region, and a receive of the target tells that they did.
 //!
 //! ```sh
-//! cargo run --example write_with_immediate -- serve tcp://127.0.0.1:7204
-//! cargo run --example write_with_immediate -- tcp://127.0.0.1:7204
+//! cargo run -p pmof --example write_with_immediate -- serve tcp://127.0.0.1:7204
+//! cargo run -p pmof --example write_with_immediate -- tcp://127.0.0.1:7204
 //! ```
 //!
 //! Plain writes tell the target's program nothing. Here the immediate is the number of the slot that was filled; the receive

@@ -178,6 +178,10 @@ impl ShmWire {
 }
 
 impl Wire for ShmWire {
+    fn name(&self) -> &'static str {
+        "shm"
+    }
+
     fn receive(&mut self, place: InputPlace<'_>) -> io::Result<usize> {
         if self.greeting.len < GREETING_BYTES {
             self.greet()?;

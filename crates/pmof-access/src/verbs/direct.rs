@@ -12,7 +12,7 @@ use super::{
 use crate::{
     Method, RemoteRegion,
     direct::{Direct, DirectOutcome},
-    lane::RING_METHOD,
+    method::RING_METHOD,
     request::{Data, Request},
 };
 

@@ -10,7 +10,7 @@ use pmof_verbs::{CmEventKind, CmId, EventChannel};
 use rustix::io::Errno;
 
 use super::{Opened, VerbsWire, connect::Greeting, io_error};
-use crate::SetupError;
+use crate::{SetupError, journal};
 
 /// Requests that the kernel keeps while nobody takes them.
 const BACKLOG: i32 = 1024;
@@ -52,6 +52,7 @@ impl VerbsDoor {
             let ring = match greeting.ring.map(|ring| self.opened.attach(ring.name)).transpose() {
                 Ok(ring) => ring,
                 Err(refusal) => {
+                    journal::tell_ring_refused(id.peer_address(), refusal);
                     let _ = id.reject(&refusal.encode());
                     continue;
                 }

@@ -549,6 +549,10 @@ impl VerbsWire {
 }
 
 impl Wire for VerbsWire {
+    fn name(&self) -> &'static str {
+        "verbs"
+    }
+
     fn receive(&mut self, place: InputPlace<'_>) -> io::Result<usize> {
         if !self.queues.receive.is_empty() {
             return self.queues.receive.read(place);

@@ -11,6 +11,9 @@ pub(crate) mod tcp;
 /// An ordered stream of bytes to the other side, and for some a direct way to its memory. No call waits: where nothing can
 /// move it says `WouldBlock`.
 pub(crate) trait Wire: Send + fmt::Debug {
+    /// What the log calls it.
+    fn name(&self) -> &'static str;
+
     /// Moves bytes that came into their place. 0 is the end of the stream.
     fn receive(&mut self, place: InputPlace<'_>) -> io::Result<usize>;
 

@@ -79,6 +79,10 @@ fn is_loopback(socket: &OwnedFd) -> bool {
 }
 
 impl Wire for TcpWire {
+    fn name(&self) -> &'static str {
+        "tcp"
+    }
+
     fn receive(&mut self, place: InputPlace<'_>) -> io::Result<usize> {
         match place {
             InputPlace::Staging(buffer) => Ok(recv(&self.socket, buffer, RecvFlags::DONTWAIT)?.0),

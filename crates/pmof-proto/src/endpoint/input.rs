@@ -2,7 +2,11 @@
 
 use std::sync::Arc;
 
-use super::{Endpoint, InputPlace, State, messages::PostedReceive, target::WriteTarget};
+use super::{
+    Endpoint, InputPlace, State,
+    messages::PostedReceive,
+    target::{WriteTarget, tell_failed},
+};
 use crate::{
     ConnectionError, LocalSlice, Refusal,
     frame::{FLAG_PAYLOAD_CRC, Frame, Opcode},
@@ -280,7 +284,8 @@ impl Endpoint {
         current.arrived += step as u64;
         let complete = current.arrived == current.frame.length;
         self.input.consume(step);
-        if stored.is_err() {
+        if let Err(error) = stored {
+            tell_failed(&error);
             self.store_failed();
             return true;
         }

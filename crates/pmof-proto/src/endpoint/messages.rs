@@ -5,7 +5,7 @@ use std::{collections::VecDeque, sync::Arc, task::Waker};
 
 use super::{
     Completion, Endpoint, OperationKind, Outcome, SharedReceives, State, Ticket, initiator::check_local, input::Sink,
-    shared::Share,
+    shared::Share, target::tell_failed,
 };
 use crate::{
     ConnectionError, LocalSlice, OperationError, PostError, Refusal, Settings,
@@ -253,7 +253,8 @@ impl Endpoint {
                     self.end(ConnectionError::RefusedHere(Refusal::ReceiveTooSmall));
                     return false;
                 }
-                if receive.into.memory.store(receive.into.offset, data).is_err() {
+                if let Err(error) = receive.into.memory.store(receive.into.offset, data) {
+                    tell_failed(&error);
                     self.local_memory_failed("the memory of a receive");
                     let State::Ended(why) = &self.state else { return false };
                     let ended = Err(OperationError::ConnectionEnded(why.clone()));

@@ -60,8 +60,9 @@ impl Endpoint {
     /// The payload of a write lies in its region.
     pub(super) fn write_arrived(&mut self, frame: &Frame, target: &WriteTarget) {
         // Write-back is started here, so that a flush only has to wait for what is still under way.
-        if target.region.memory().write_back(target.at, frame.length).is_err() {
-            return self.refuse(frame, Refusal::MediumFailed, 0);
+        if let Err(error) = target.region.memory().write_back(target.at, frame.length) {
+            let (refusal, limit) = medium_failed(error);
+            return self.refuse(frame, refusal, limit);
         }
         if frame.immediate_data().is_some() && !self.notice_written(frame) {
             return self.refuse(frame, Refusal::ReceiverNotReady, u64::from(self.own.inbox_messages));
@@ -152,7 +153,8 @@ impl Endpoint {
         if !self.output.shares(region.memory(), at, len_bytes) {
             return true;
         }
-        self.output.unshare(region.memory(), at, len_bytes).unwrap_or_else(|_| {
+        self.output.unshare(region.memory(), at, len_bytes).unwrap_or_else(|error| {
+            tell_failed(&error);
             self.output.clear();
             self.end(ConnectionError::RefusedHere(Refusal::MediumFailed));
             false
@@ -252,13 +254,23 @@ impl Endpoint {
     }
 }
 
-fn medium_failed(_: MemError) -> Refused {
+#[expect(clippy::needless_pass_by_value, reason = "it is what an error becomes")]
+fn medium_failed(error: MemError) -> Refused {
+    tell_failed(&error);
     (Refusal::MediumFailed, 0)
 }
 
 fn atomic_failed(error: &MemError) -> Refused {
     match error {
         MemError::Misaligned { .. } => (Refusal::Misaligned, ATOMIC_BYTES),
-        _ => (Refusal::MediumFailed, 0),
+        error => {
+            tell_failed(error);
+            (Refusal::MediumFailed, 0)
+        }
     }
+}
+
+/// The other side learns only that the medium failed: the rest is for whoever runs this one.
+pub(super) fn tell_failed(error: &MemError) {
+    log::error!(target: "pmof::memory", "{error}");
 }

@@ -103,7 +103,8 @@ impl Arguments {
     /// Connections are not authenticated, so other machines are kept out unless `--trust-network` lets everybody in. No
     /// RDMA device has a loopback address: over verbs it is always needed.
     pub(crate) fn listen(&self) -> Result<(Peer, Listener), Failure> {
-        let location = self.address.resolve()?.into_iter().next().ok_or("the name has no address")?;
+        let locations = self.address.resolve().map_err(|why| format!("cannot resolve {}: {why}", self.address))?;
+        let location = locations.into_iter().next().ok_or("the name has no address")?;
         let peer = match location.socket_address() {
             Some(address) if self.address.transport == Transport::Verbs => {
                 let device = DeviceChoice::Local(address.ip());
