@@ -4,7 +4,7 @@ use std::{fmt, net::SocketAddr};
 
 use log::{Level, debug, info, log_enabled, warn};
 use pmof_mem::{Durability, MediumKind, Promise};
-use pmof_proto::{ConnectionError, Event, Refusal};
+use pmof_proto::{ConnectionError, Event};
 
 use crate::{Method, RingRefusal};
 
@@ -32,17 +32,12 @@ pub(crate) fn tell_event(name: Name, event: &Event) {
     match event {
         Event::Established { .. } => info!(target: CONNECTION, "{name} stands"),
         Event::Ended(why @ (ConnectionError::Closed | ConnectionError::ClosedHere)) => {
-            info!(target: CONNECTION, "{name} ended: {why}")
+            info!(target: CONNECTION, "{name} ended: {why}");
         }
         Event::Ended(why) => warn!(target: CONNECTION, "{name} ended: {why}"),
-        // Its acceptance or rejection follows.
+        // It will stand or end.
         Event::Requested { .. } => {}
     }
-}
-
-/// This side's application does not take a connection.
-pub(crate) fn tell_rejected(name: Name, refusal: Refusal) {
-    warn!(target: CONNECTION, "{name} was not taken: {refusal}");
 }
 
 /// A connection that names a ring is not taken.

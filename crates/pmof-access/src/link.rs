@@ -369,11 +369,6 @@ impl LinkCore {
         journal::tell_method(self.name, region.kind(), level, (method, promise), &passed_over);
     }
 
-    /// What the log calls the connection.
-    pub(crate) fn name(&self) -> Name {
-        self.name
-    }
-
     /// Longest record that the connection appends.
     pub(crate) fn append_max_bytes(&mut self) -> Result<u64, PostError> {
         let Some(wire) = &mut self.wire else { return Err(self.not_connected()) };

@@ -22,7 +22,6 @@ use crate::{
     clock::Clock,
     driver::{Driver, next_link_id},
     error::system,
-    journal,
     link::Link,
     peer::{DEFAULT_LOSS_TIMEOUT, PeerShared},
     poller::Interest,
@@ -357,7 +356,6 @@ impl ConnectionRequest {
     fn reject_now(&mut self, refusal: Refusal, private_data: &[u8]) {
         if let Some(link) = self.link.take() {
             let mut core = link.lock();
-            journal::tell_rejected(core.name(), refusal);
             core.endpoint.reject(refusal, private_data);
             core.drive(|| self.driver.now());
             drop(core);

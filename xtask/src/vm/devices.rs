@@ -24,7 +24,11 @@ const TIMEOUT: Duration = Duration::from_mins(25);
 /// Cargo's profile for what runs under emulation.
 const PROFILE: &str = "guest";
 
-const PACKAGES: [&str; 3] = ["pmof-verbs-sys", "pmof-verbs", "pmof-access"];
+/// Packages and what of them is built: tests that need devices alone, or all tests, and with them the examples.
+const PACKAGES: [(&str, &[&str]); 4] =
+    [("pmof-verbs-sys", DEVICE_TESTS), ("pmof-verbs", DEVICE_TESTS), ("pmof-access", DEVICE_TESTS), ("pmof", &[])];
+
+const DEVICE_TESTS: &[&str] = &["--features", "device-tests", "--tests"];
 
 /// One run of a test binary: its name, what it is told by the environment, and which of its tests.
 struct Run {
@@ -84,6 +88,15 @@ const RUNS: &[Run] = &[
     Run { what: "conformance, verbs, fsdax", environment: "PMOF_MEDIUM=fsdax", tests: OF_MEDIA, ..PLAIN },
     Run { what: "conformance, verbs, tmpfs", environment: "PMOF_MEDIUM=tmpfs", tests: OF_MEDIA, ..PLAIN },
     Run { what: "shm on persistent memory", target: "shm", tests: "persistent_memory", ..PLAIN },
+    // What is typed wrongly is no matter of devices.
+    Run {
+        what: "examples, verbs, every medium",
+        package: "pmof",
+        target: "examples",
+        environment: "PMOF_EXAMPLES=/host/bin",
+        tests: "--skip wrong::",
+        ..PLAIN
+    },
     Run {
         what: "safe layer, iWARP",
         package: "pmof-verbs",
@@ -111,7 +124,9 @@ pub(super) fn run(testbed: &Testbed, report: &mut Report) -> Result<()> {
     report.test("every structure is laid out as in the headers of rdma-core", layout(testbed));
     let binaries = build(testbed.workspace(), &PACKAGES)?;
     let machine = Machine::new(testbed).show_output("").bring(&testbed.workspace().join(SUPPRESSIONS));
-    run_in(testbed, machine.clone(), &binaries, RUNS, report)?;
+    let examples = binaries.iter().map(|(_, file)| file).filter(|file| is_example(file));
+    let with_examples = examples.fold(machine.clone(), |machine, example| machine.bring(example));
+    run_in(testbed, with_examples, &binaries, RUNS, report)?;
     run_in(testbed, machine.persistence(Persistence::Cpu), &binaries, RUNS_WITH_CACHES_KEPT, report)
 }
 
@@ -156,7 +171,7 @@ const EXIT_MARK: &str = "---- exit ";
 
 /// The built conformance suite over verbs.
 pub(super) fn conformance(testbed: &Testbed) -> Result<PathBuf> {
-    let built = build(testbed.workspace(), &[PLAIN.package])?;
+    let built = build(testbed.workspace(), &[(PLAIN.package, DEVICE_TESTS)])?;
     let name = PLAIN.file_name();
     let found = built.into_iter().find(|(built, _)| *built == name);
     Ok(found.with_context(|| format!("cargo built no test {name}"))?.1)
@@ -195,13 +210,13 @@ fn layout(testbed: &Testbed) -> Result<()> {
     Ok(())
 }
 
-/// Builds the tests; each has the name of its package and target.
-fn build(workspace: &Path, packages: &[&str]) -> Result<Vec<(String, PathBuf)>> {
+/// Builds the tests, and what comes along; each has the name of its package and target.
+fn build(workspace: &Path, packages: &[(&str, &[&str])]) -> Result<Vec<(String, PathBuf)>> {
     let mut found = Vec::new();
-    for package in packages {
+    for (package, what) in packages {
         let output = Command::new("cargo")
-            .args(["test", "--profile", PROFILE, "--no-run", "--features", "device-tests", "--package", package])
-            .args(["--tests", "--message-format", "json"])
+            .args(["test", "--profile", PROFILE, "--no-run", "--package", package, "--message-format", "json"])
+            .args(*what)
             .current_dir(workspace)
             .stderr(std::process::Stdio::inherit())
             .output()
@@ -216,6 +231,11 @@ fn build(workspace: &Path, packages: &[&str]) -> Result<Vec<(String, PathBuf)>> 
         }
     }
     Ok(found)
+}
+
+/// Cargo puts examples into a directory of their own.
+fn is_example(program: &Path) -> bool {
+    program.parent().is_some_and(|directory| directory.ends_with("examples"))
 }
 
 /// The program that a message of cargo names, if it names one.

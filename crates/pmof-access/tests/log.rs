@@ -1,0 +1,77 @@
+//! What the program's logger is told. It is one for the process, hence this one test in a program of its own.
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use log::{Level, LevelFilter, Log, Metadata, Record};
+use pmof_access::{
+    AcceptOptions, Access, ConnectOptions, Durability, ListenOptions, MediumKind, Peer, Progress, QueueOptions,
+    Transport,
+};
+use pmof_mem::{
+    ShadowMedium,
+    faults::{FailNth, FaultPoint},
+};
+
+const LONG: Duration = Duration::from_mins(1);
+
+static TOLD: Mutex<Vec<(Level, String, String)>> = Mutex::new(Vec::new());
+
+struct Collector;
+
+impl Log for Collector {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        TOLD.lock().unwrap().push((record.level(), record.target().to_owned(), record.args().to_string()));
+    }
+
+    fn flush(&self) {}
+}
+
+/// The one line of this level and target with these words.
+#[track_caller]
+fn told(level: Level, target: &str, words: &str) -> String {
+    let told = TOLD.lock().unwrap();
+    let mut found = told.iter().filter(|(l, t, text)| *l == level && t == target && text.contains(words));
+    let line = found.next().unwrap_or_else(|| panic!("no {words:?} at {level} of {target}: {told:?}"));
+    assert!(found.next().is_none(), "twice {words:?}: {told:?}");
+    line.2.clone()
+}
+
+#[test]
+fn a_failing_medium_is_named_at_the_target() {
+    log::set_logger(&Collector).unwrap();
+    log::set_max_level(LevelFilter::Debug);
+    let peer = Peer::open(Transport::Tcp).unwrap();
+    let queue = peer.completion_queue(QueueOptions::default()).unwrap();
+    let threaded = QueueOptions { progress: Progress::Thread, ..QueueOptions::default() };
+    let serving = peer.completion_queue(threaded).unwrap();
+    let listener = peer.listen(SocketAddr::from(([127, 0, 0, 1], 0)), ListenOptions::default()).unwrap();
+    let pending = peer.start_connect(listener.local_address(), &queue, &ConnectOptions::default()).unwrap();
+    let request = listener.next_request(LONG).unwrap().unwrap();
+    let _there = request.accept(&serving, &AcceptOptions::default()).unwrap();
+    let connection = pending.finish().unwrap();
+
+    let shadow = ShadowMedium::new(64, MediumKind::FsDax).unwrap();
+    let medium = Arc::new(FailNth::new(shadow, FaultPoint::Fence, 2));
+    let region = peer.register(medium, 0, 64, Access::all()).unwrap();
+    let remote = connection.remote_region(&region.descriptor()).unwrap();
+    for is_good in [true, false] {
+        let flush = connection.flush(&remote, .., Durability::PowerFailure).unwrap();
+        let done = queue.wait_for(connection.id(), flush, LONG).unwrap();
+        assert_eq!(done.outcome.is_ok(), is_good);
+    }
+
+    let how = told(Level::Debug, "pmof::flush", "go by");
+    assert!(how.contains("fsdax file to PowerFailure go by send-after-write (cache-line write-back, probed)"), "{how}");
+    told(Level::Debug, "pmof::flush", "not by native flush: the transport of this connection reaches no memory");
+    told(Level::Error, "pmof::memory", "injected");
+    told(Level::Info, "pmof::connection", &format!("connection {} over tcp with 127.0.0.1:", connection.id()));
+    told(Level::Warn, "pmof::connection", "the target's medium failed; see the target's log");
+}
