@@ -73,5 +73,9 @@ fn a_failing_medium_is_named_at_the_target() {
     told(Level::Debug, "pmof::flush", "not by native flush: the transport of this connection reaches no memory");
     told(Level::Error, "pmof::memory", "injected");
     told(Level::Info, "pmof::connection", &format!("connection {} over tcp with 127.0.0.1:", connection.id()));
-    told(Level::Warn, "pmof::connection", "the target's medium failed; see the target's log");
+    told(
+        Level::Warn,
+        "pmof::connection",
+        "refused by the other side: the target's medium failed; see the target's log",
+    );
 }

@@ -3,13 +3,15 @@
 use std::{io::Write, path::PathBuf, str::FromStr, time::Duration};
 
 use anyhow::Context;
+use log::{Level, LevelFilter, Log, Metadata, Record};
 use pmof::{
     Declaration, PoolName, Service, ServiceOptions, StoreOptions, Waiting,
     access::{Address, VerbsOptions},
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Runs a target: keeps pools under a directory for initiators. Prints `ready ADDRESS` per address when it accepts.
+/// Runs a target: keeps pools under a directory for initiators. Prints `ready ADDRESS` per address when it accepts, and to
+/// standard error what fails in its own memory.
 #[derive(Debug, clap::Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 pub(crate) struct ServeArgs {
@@ -84,6 +86,9 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
         crate::bench::pin::pin_to(cpu).with_context(|| format!("cannot run on CPU {cpu}"))?;
     }
     allow_many_files();
+    // There is no other logger that it could come after.
+    let _ = log::set_logger(&ErrorLog);
+    log::set_max_level(LevelFilter::Error);
     let service = Service::start(&args.root, &args.listen, args.options())?;
     let mut output = std::io::stdout().lock();
     for address in service.addresses() {
@@ -93,6 +98,24 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     loop {
         std::thread::sleep(Duration::MAX);
     }
+}
+
+/// What failed in this process while it served others, who learn only that it did: their errors point here.
+struct ErrorLog;
+
+impl Log for ErrorLog {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.level() <= Level::Error
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if self.enabled(record.metadata()) {
+            // That nobody can read it is no reason to stop serving.
+            let _ = writeln!(std::io::stderr(), "pmof: {}", record.args());
+        }
+    }
+
+    fn flush(&self) {}
 }
 
 impl ServeArgs {

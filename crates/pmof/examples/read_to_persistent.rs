@@ -5,8 +5,9 @@
 //! cargo run -p pmof --example read_to_persistent -- tcp://127.0.0.1:7204 copy.pmem
 //! ```
 //!
-//! The file may lie anywhere: on DAX cache lines are written back, elsewhere the kernel syncs the file. What that gives is
-//! judged when the file is mapped. Without a file the copy dies with the program, and the program says so.
+//! The file may lie anywhere. A device writes straight to where it can (devdax, for one); elsewhere the bytes take a step
+//! between. On DAX cache lines are written back, elsewhere the kernel syncs the file. What that gives is judged when the file
+//! is mapped. Without a file the copy dies with the program, and the program says so.
 
 mod shared;
 
@@ -14,7 +15,7 @@ use std::{process::ExitCode, sync::Arc};
 
 use pmof::{
     Durability,
-    access::{AcceptOptions, Access, PostError, QueueOptions},
+    access::{AcceptOptions, Access, QueueOptions},
 };
 use shared::{Arguments, DATA_OFFSET, Failure, PATIENCE};
 
@@ -43,21 +44,7 @@ fn read(arguments: &Arguments) -> Result<(), Failure> {
     let len_bytes = remote.len_bytes();
 
     let local = peer.register(Arc::clone(&memory), DATA_OFFSET, len_bytes, Access::empty())?;
-    match connection.read(&remote, 0, local.slice(..)?) {
-        Ok(ticket) => {
-            shared::outcome(&connection, ticket)?;
-        }
-        // Not every device can write to every file: then by way of memory that it can write to.
-        Err(PostError::LocalMemory { why }) => {
-            println!("not straight into the file: {why}");
-            let between = peer.allocate(len_bytes, Access::empty())?;
-            shared::outcome(&connection, connection.read(&remote, 0, between.slice(..)?)?)?;
-            let mut bytes = vec![0; usize::try_from(len_bytes)?];
-            between.read(0, &mut bytes)?;
-            local.store(0, &bytes)?;
-        }
-        Err(error) => return Err(error.into()),
-    }
+    shared::outcome(&connection, connection.read(&remote, 0, local.slice(..)?)?)?;
 
     // The bytes are there, and visible. Durable they are once they were written back, however they came.
     memory.write_back(DATA_OFFSET, len_bytes)?;
