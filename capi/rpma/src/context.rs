@@ -16,7 +16,7 @@ use crate::{
     call::{call, need, text},
     error::{Failure, put},
     handle::{Handle, kind},
-    log::{Level, log},
+    log::{Level, listen, log},
     settings::settings,
 };
 
@@ -129,6 +129,7 @@ pub unsafe extern "C" fn rpma_utils_get_ibv_context(
             1 => true,
             _ => return Err(Failure::invalid(format!("there is no context type {context_type}"))),
         };
+        listen();
         let address = resolve(host, ANY_PORT)?.ip();
         let device = match settings().transport {
             Some(Transport::Verbs) => Some(open_device(address, is_remote)?),

@@ -27,6 +27,7 @@ pub(crate) enum Level {
     Warning = 2,
     Notice = 3,
     Info = 4,
+    Debug = 5,
 }
 
 const LEVEL_DISABLED: c_int = -1;
@@ -88,11 +89,55 @@ pub(crate) fn log(level: Level, function: &CStr, message: &str) {
             Level::Warning => "warning",
             Level::Notice => "notice",
             Level::Info => "info",
+            Level::Debug => "debug",
         };
         let function = function.to_string_lossy();
         // Where standard error is closed nobody wants to know.
         let _ = writeln!(std::io::stderr(), "pmof librpma {name}: {function}: {message}");
     }
+}
+
+/// Hands on what pmof's crates tell their program's logger.
+#[derive(Debug)]
+struct Journal;
+
+fn level_of(level: log::Level) -> Level {
+    match level {
+        log::Level::Error => Level::Error,
+        log::Level::Warn => Level::Warning,
+        log::Level::Info => Level::Info,
+        log::Level::Debug | log::Level::Trace => Level::Debug,
+    }
+}
+
+impl log::Log for Journal {
+    fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
+        is_logged(level_of(metadata.level()))
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        if self.enabled(record.metadata()) {
+            let target = CString::new(record.target()).unwrap_or_default();
+            log(level_of(record.level()), &target, &record.args().to_string());
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+/// Listens to pmof's crates from now on.
+pub(crate) fn listen() {
+    // In a program that is written in Rust, another one may be first.
+    let _ = log::set_logger(&Journal);
+    listen_to_what_is_logged();
+}
+
+/// What nobody sees is not put together.
+fn listen_to_what_is_logged() {
+    let filters = [log::LevelFilter::Debug, log::LevelFilter::Info, log::LevelFilter::Warn, log::LevelFilter::Error];
+    let levels = [Level::Debug, Level::Info, Level::Warning, Level::Error];
+    let most = levels.into_iter().zip(filters).find(|(level, _)| is_logged(*level));
+    log::set_max_level(most.map_or(log::LevelFilter::Off, |(_, filter)| filter));
 }
 
 fn threshold(number: c_int) -> Result<&'static AtomicI32, Failure> {
@@ -109,6 +154,7 @@ pub extern "C" fn rpma_log_set_threshold(threshold_number: c_int, level: c_int) 
             return Err(Failure::invalid(format!("there is no log level {level}")));
         }
         threshold.store(level, Ordering::Relaxed);
+        listen_to_what_is_logged();
         Ok(())
     })
 }

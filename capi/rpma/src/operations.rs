@@ -13,7 +13,7 @@ use crate::{
     connection::Conn,
     error::{Code, Failure},
     handle::Handle,
-    log::{Level, is_logged, log},
+    log::{Level, log},
     memory::{MrLocal, MrRemote, slice},
     settings::settings,
 };
@@ -237,10 +237,6 @@ fn level(conn: &Conn, dst: &MrRemote, region: &RemoteRegion, is_persistent: bool
         return Err(Failure::new(Code::NotSupported, why));
     }
     if region.promise(Durability::PowerFailure).is_some() {
-        if is_logged(Level::Info) && dst.warns() {
-            let method = conn.connection()?.flush_method(region, Durability::PowerFailure)?.0;
-            log(Level::Info, NAME, &format!("persistent flushes of the other side's {} go by {method}", region.kind()));
-        }
         return Ok(Durability::PowerFailure);
     }
     let (kind, strongest) = (region.kind(), region.strongest());
