@@ -32,7 +32,7 @@ extern "C" {
 #define RPMA_E_SHARED_CHANNEL (-100008)  /* wait on the connection, not on one of its queues */
 #define RPMA_E_NOT_SHARED_CHNL (-100009) /* wait on a queue, not on the connection */
 
-/* The name of an error code; never NULL. */
+/* The name of an error code, in English; never NULL. */
 const char *rpma_err_2str(int ret);
 
 enum rpma_log_level {
@@ -56,8 +56,16 @@ typedef void rpma_log_function(enum rpma_log_level level, const char *file_name,
 
 #define RPMA_LOG_USE_DEFAULT_FUNCTION (NULL) /* syslog, facility LOCAL7 */
 
+/*
+ * Sets from which level on messages go to the log function (RPMA_LOG_THRESHOLD) or to standard error
+ * (RPMA_LOG_THRESHOLD_AUX, without a function of one's own). Errors: RPMA_E_INVAL for a threshold or level that there is not.
+ */
 int rpma_log_set_threshold(enum rpma_log_threshold threshold, enum rpma_log_level level);
+
+/* Tells what was set. Errors: RPMA_E_INVAL for a threshold that there is not, and for NULL. */
 int rpma_log_get_threshold(enum rpma_log_threshold threshold, enum rpma_log_level *level);
+
+/* Sets the function that messages go to; RPMA_LOG_USE_DEFAULT_FUNCTION for syslog. It is called from any thread. */
 int rpma_log_set_function(rpma_log_function *log_function);
 
 /* --- Devices and peers ------------------------------------------------------------------------------------------------ */
@@ -69,25 +77,53 @@ enum rpma_util_ibv_context_type {
 	RPMA_UTIL_IBV_CONTEXT_REMOTE /* the address is where to connect to */
 };
 
-/* The RDMA device of an address, or what stands for TCP where there is none; PMOF_TRANSPORT=verbs|tcp|shm overrides. */
+/*
+ * Finds the RDMA device of an address, or what stands for TCP where there is none; PMOF_TRANSPORT=verbs|tcp|shm decides
+ * otherwise. It stays for as long as the process lives. Errors: RPMA_E_INVAL for NULL and an unknown type; RPMA_E_PROVIDER
+ * where the name has no address, or the address is not of this host, or no way leads to it.
+ */
 int rpma_utils_get_ibv_context(const char *addr, enum rpma_util_ibv_context_type type,
 		struct ibv_context **ibv_ctx_ptr);
+
+/* Tells whether a device serves memory that is not pinned (1) or not (0). Errors: RPMA_E_INVAL for NULL. */
 int rpma_utils_ibv_context_is_odp_capable(struct ibv_context *ibv_ctx, int *is_odp_capable);
 
 struct rpma_peer;
 
+/* Opens a device. Errors: RPMA_E_INVAL for NULL; RPMA_E_PROVIDER where the device cannot be opened. */
 int rpma_peer_new(struct ibv_context *ibv_ctx, struct rpma_peer **peer_ptr);
+
+/* Closes a peer; what was made from it goes on. Errors: RPMA_E_INVAL for NULL. */
 int rpma_peer_delete(struct rpma_peer **peer_ptr);
 
 /* What a peer claims of its platform: that writes of its device reach persistent memory past the CPU caches. */
 struct rpma_peer_cfg;
 
+/* Makes a configuration that claims nothing. Errors: RPMA_E_INVAL for NULL. */
 int rpma_peer_cfg_new(struct rpma_peer_cfg **pcfg_ptr);
+
+/* Deletes a configuration. Errors: RPMA_E_INVAL for NULL. */
 int rpma_peer_cfg_delete(struct rpma_peer_cfg **pcfg_ptr);
+
+/*
+ * Claims, or not, that writes of the peer's device reach its persistent memory by themselves. The claim opens the gate to
+ * persistent flushes; how they are done rests on what the platform proves. Errors: RPMA_E_INVAL for NULL.
+ */
 int rpma_peer_cfg_set_direct_write_to_pmem(struct rpma_peer_cfg *pcfg, bool supported);
+
+/* Tells what is claimed. Errors: RPMA_E_INVAL for NULL. */
 int rpma_peer_cfg_get_direct_write_to_pmem(const struct rpma_peer_cfg *pcfg, bool *supported);
+
+/*
+ * Writes what the other side needs to know the configuration: as many bytes as rpma_peer_cfg_get_descriptor_size() says.
+ * Errors: RPMA_E_INVAL for NULL.
+ */
 int rpma_peer_cfg_get_descriptor(const struct rpma_peer_cfg *pcfg, void *desc);
+
+/* Tells the size of a descriptor. Errors: RPMA_E_INVAL for NULL. */
 int rpma_peer_cfg_get_descriptor_size(const struct rpma_peer_cfg *pcfg, size_t *desc_size);
+
+/* Makes a configuration as a descriptor says. Errors: RPMA_E_INVAL for NULL and for no bytes. */
 int rpma_peer_cfg_from_descriptor(const void *desc, size_t desc_size, struct rpma_peer_cfg **pcfg_ptr);
 
 /* --- Memory ----------------------------------------------------------------------------------------------------------- */
@@ -105,17 +141,50 @@ struct rpma_mr_remote;
 #define RPMA_MR_USAGE_SEND (1 << 6)
 #define RPMA_MR_USAGE_RECV (1 << 7)
 
+/*
+ * Registers memory of the program, where it lies, for one or more usages. Errors: RPMA_E_INVAL for NULL, a size of 0, a
+ * usage of 0 or unknown bits; RPMA_E_NOMEM; RPMA_E_PROVIDER where there is no such memory or the device refuses it (see
+ * ulimit -l).
+ */
 int rpma_mr_reg(struct rpma_peer *peer, void *ptr, size_t size, int usage, struct rpma_mr_local **mr_ptr);
+
+/* Deletes a registration: from now on the other side is refused. Errors: RPMA_E_INVAL for NULL. */
 int rpma_mr_dereg(struct rpma_mr_local **mr_ptr);
+
+/*
+ * Writes what the other side needs to use the memory: as many bytes as rpma_mr_get_descriptor_size() says, 24. Errors:
+ * RPMA_E_INVAL for NULL.
+ */
 int rpma_mr_get_descriptor(const struct rpma_mr_local *mr, void *desc);
+
+/* Tells the size of a descriptor. Errors: RPMA_E_INVAL for NULL. */
 int rpma_mr_get_descriptor_size(const struct rpma_mr_local *mr, size_t *desc_size);
+
+/* Tells where the memory begins. Errors: RPMA_E_INVAL for NULL. */
 int rpma_mr_get_ptr(const struct rpma_mr_local *mr, void **ptr);
+
+/* Tells the size of the memory. Errors: RPMA_E_INVAL for NULL. */
 int rpma_mr_get_size(const struct rpma_mr_local *mr, size_t *size);
+
+/*
+ * Advises the kernel about a range, as ibv_advise_mr(3): has its pages brought in where the device pages on demand. Errors:
+ * RPMA_E_INVAL for NULL, a range outside, an unknown advice or flag; RPMA_E_NOSUPP where nothing is paged on demand.
+ */
 int rpma_mr_advise(struct rpma_mr_local *mr, size_t offset, size_t len, int advice, uint32_t flags);
 
+/*
+ * Reads a descriptor of the other side's memory. Errors: RPMA_E_INVAL for NULL and for fewer than 24 bytes; RPMA_E_NOSUPP
+ * for bytes that are no descriptor of pmof.
+ */
 int rpma_mr_remote_from_descriptor(const void *desc, size_t desc_size, struct rpma_mr_remote **mr_ptr);
+
+/* Tells the size of the other side's memory. Errors: RPMA_E_INVAL for NULL. */
 int rpma_mr_remote_get_size(const struct rpma_mr_remote *mr, size_t *size);
+
+/* Tells which flushes the memory was registered for: RPMA_MR_USAGE_FLUSH_TYPE_*. Errors: RPMA_E_INVAL for NULL. */
 int rpma_mr_remote_get_flush_type(const struct rpma_mr_remote *mr, int *flush_type);
+
+/* Forgets the other side's memory. Errors: RPMA_E_INVAL for NULL. */
 int rpma_mr_remote_delete(struct rpma_mr_remote **mr_ptr);
 
 /* --- Configuration of connections and shared receive queues ----------------------------------------------------------- */
@@ -124,28 +193,76 @@ struct rpma_conn_cfg;
 struct rpma_srq_cfg;
 struct rpma_srq;
 
+/* Makes a configuration with the defaults. Errors: RPMA_E_INVAL for NULL. */
 int rpma_conn_cfg_new(struct rpma_conn_cfg **cfg_ptr);
+
+/* Deletes a configuration. Errors: RPMA_E_INVAL for NULL. */
 int rpma_conn_cfg_delete(struct rpma_conn_cfg **cfg_ptr);
+
+/*
+ * Time for the other host to be found, in milliseconds; RPMA_DEFAULT_TIMEOUT_MS at first, 3 seconds at least are given.
+ * Errors: RPMA_E_INVAL for NULL and a negative time.
+ */
 int rpma_conn_cfg_set_timeout(struct rpma_conn_cfg *cfg, int timeout_ms);
+
+/* Tells what rpma_conn_cfg_set_timeout() sets. Errors: RPMA_E_INVAL for NULL. */
 int rpma_conn_cfg_get_timeout(const struct rpma_conn_cfg *cfg, int *timeout_ms);
+
+/* Size of the completion queue; 10 at first. Kept and told, but queues grow as needed. Errors: RPMA_E_INVAL for NULL. */
 int rpma_conn_cfg_set_cq_size(struct rpma_conn_cfg *cfg, uint32_t cq_size);
+
+/* Tells what rpma_conn_cfg_set_cq_size() sets. Errors: RPMA_E_INVAL for NULL. */
 int rpma_conn_cfg_get_cq_size(const struct rpma_conn_cfg *cfg, uint32_t *cq_size);
+
+/* Size of a completion queue for receives alone; 0, at first: there is none. Errors: RPMA_E_INVAL for NULL. */
 int rpma_conn_cfg_set_rcq_size(struct rpma_conn_cfg *cfg, uint32_t rcq_size);
+
+/* Tells what rpma_conn_cfg_set_rcq_size() sets. Errors: RPMA_E_INVAL for NULL. */
 int rpma_conn_cfg_get_rcq_size(const struct rpma_conn_cfg *cfg, uint32_t *rcq_size);
+
+/* Operations that may be posted and not completed; 10 at first, 64 at least are given. Errors: RPMA_E_INVAL for NULL. */
 int rpma_conn_cfg_set_sq_size(struct rpma_conn_cfg *cfg, uint32_t sq_size);
+
+/* Tells what rpma_conn_cfg_set_sq_size() sets. Errors: RPMA_E_INVAL for NULL. */
 int rpma_conn_cfg_get_sq_size(const struct rpma_conn_cfg *cfg, uint32_t *sq_size);
+
+/* Receives that may wait for a message; 10 at first. Errors: RPMA_E_INVAL for NULL. */
 int rpma_conn_cfg_set_rq_size(struct rpma_conn_cfg *cfg, uint32_t rq_size);
+
+/* Tells what rpma_conn_cfg_set_rq_size() sets. Errors: RPMA_E_INVAL for NULL. */
 int rpma_conn_cfg_get_rq_size(const struct rpma_conn_cfg *cfg, uint32_t *rq_size);
+
+/* Has both completion queues share one channel, that of rpma_conn_wait(); not so at first. Errors: RPMA_E_INVAL for NULL. */
 int rpma_conn_cfg_set_compl_channel(struct rpma_conn_cfg *cfg, bool shared);
+
+/* Tells what rpma_conn_cfg_set_compl_channel() sets. Errors: RPMA_E_INVAL for NULL. */
 int rpma_conn_cfg_get_compl_channel(const struct rpma_conn_cfg *cfg, bool *shared);
+
+/* Has connections take their receives from a shared queue. Errors: RPMA_E_INVAL for NULL. */
 int rpma_conn_cfg_set_srq(struct rpma_conn_cfg *cfg, struct rpma_srq *srq);
+
+/* Tells what rpma_conn_cfg_set_srq() sets. Errors: RPMA_E_INVAL for NULL. */
 int rpma_conn_cfg_get_srq(const struct rpma_conn_cfg *cfg, struct rpma_srq **srq_ptr);
 
+/* Makes a configuration with the defaults. Errors: RPMA_E_INVAL for NULL. */
 int rpma_srq_cfg_new(struct rpma_srq_cfg **cfg_ptr);
+
+/* Deletes a configuration. Errors: RPMA_E_INVAL for NULL. */
 int rpma_srq_cfg_delete(struct rpma_srq_cfg **cfg_ptr);
+
+/* Receives that may wait for a message; 100 at first. Errors: RPMA_E_INVAL for NULL. */
 int rpma_srq_cfg_set_rq_size(struct rpma_srq_cfg *cfg, uint32_t rq_size);
+
+/* Tells what rpma_srq_cfg_set_rq_size() sets. Errors: RPMA_E_INVAL for NULL. */
 int rpma_srq_cfg_get_rq_size(const struct rpma_srq_cfg *cfg, uint32_t *rq_size);
+
+/*
+ * Size of the completion queue of the shared receives, 100 at first; 0: they complete where those of their connection do.
+ * Errors: RPMA_E_INVAL for NULL.
+ */
 int rpma_srq_cfg_set_rcq_size(struct rpma_srq_cfg *cfg, uint32_t rcq_size);
+
+/* Tells what rpma_srq_cfg_set_rcq_size() sets. Errors: RPMA_E_INVAL for NULL. */
 int rpma_srq_cfg_get_rcq_size(const struct rpma_srq_cfg *cfg, uint32_t *rcq_size);
 
 /* --- Making and ending connections ------------------------------------------------------------------------------------ */
@@ -169,36 +286,119 @@ enum rpma_conn_event {
 	RPMA_CONN_UNREACHABLE
 };
 
+/*
+ * Listens. Errors: RPMA_E_INVAL for NULL; RPMA_E_PROVIDER for what is no address or port of this host, a port that is taken,
+ * and, over TCP, an address that other machines reach (PMOF_TRUST_NETWORK=1 allows it: nobody is authenticated).
+ */
 int rpma_ep_listen(struct rpma_peer *peer, const char *addr, const char *port, struct rpma_ep **ep_ptr);
+
+/* Stops to listen; connections made stay. Errors: RPMA_E_INVAL for NULL. */
 int rpma_ep_shutdown(struct rpma_ep **ep_ptr);
+
+/*
+ * Gives a descriptor that is readable when there may be a request. O_NONBLOCK on it has the next function not block. Errors:
+ * RPMA_E_INVAL for NULL.
+ */
 int rpma_ep_get_fd(const struct rpma_ep *ep, int *fd);
+
+/*
+ * Takes the next connection request; cfg is NULL for the defaults. Errors: RPMA_E_INVAL for NULL and a configuration that
+ * contradicts itself; RPMA_E_NO_EVENT where there is none and it must not block; RPMA_E_PROVIDER without descriptors left.
+ */
 int rpma_ep_next_conn_req(struct rpma_ep *ep, const struct rpma_conn_cfg *cfg, struct rpma_conn_req **req_ptr);
 
+/*
+ * Makes a request to connect; cfg is NULL for the defaults. Errors: RPMA_E_INVAL for NULL and a configuration that contradicts
+ * itself; RPMA_E_PROVIDER for what is no address or port, and without descriptors left.
+ */
 int rpma_conn_req_new(struct rpma_peer *peer, const char *addr, const char *port, const struct rpma_conn_cfg *cfg,
 		struct rpma_conn_req **req_ptr);
+
+/* Deletes a request; one of the other side is rejected. Errors: RPMA_E_INVAL for NULL. */
 int rpma_conn_req_delete(struct rpma_conn_req **req_ptr);
+
+/*
+ * Posts a receive that is there before the first message can be. Errors: RPMA_E_INVAL for NULL, a range outside, and where
+ * receives are shared.
+ */
 int rpma_conn_req_recv(struct rpma_conn_req *req, struct rpma_mr_local *dst, size_t offset, size_t len,
 		const void *op_context);
+
+/* Tells what the other side's program sent along; the bytes stay until the request is used up. Errors: RPMA_E_INVAL for NULL. */
 int rpma_conn_req_get_private_data(const struct rpma_conn_req *req, struct rpma_conn_private_data *pdata);
+
+/*
+ * Connects, or takes the other side's request, and sends pdata along, if that is not NULL. The request is used up whatever
+ * comes of it. Errors: RPMA_E_INVAL for NULL and private data without bytes; RPMA_E_PROVIDER for more private data than 56
+ * bytes (in an answer 196) and where the transport fails at once. That nobody listens there is no error but an event.
+ */
 int rpma_conn_req_connect(struct rpma_conn_req **req_ptr, const struct rpma_conn_private_data *pdata,
 		struct rpma_conn **conn_ptr);
 
+/*
+ * Gives a descriptor that is readable while there are events. O_NONBLOCK on it has the next function not block. Errors:
+ * RPMA_E_INVAL for NULL.
+ */
 int rpma_conn_get_event_fd(const struct rpma_conn *conn, int *fd);
+
+/*
+ * Takes the next event. What ended a connection is told again to whoever waits again. Errors: RPMA_E_INVAL for NULL;
+ * RPMA_E_NO_EVENT where there is none and it must not block.
+ */
 int rpma_conn_next_event(struct rpma_conn *conn, enum rpma_conn_event *event);
+
+/* The name of an event, in English; never NULL. */
 const char *rpma_utils_conn_event_2str(enum rpma_conn_event conn_event);
+
+/*
+ * Tells what the other side's program sent along; the bytes stay until the connection is deleted. Errors: RPMA_E_INVAL for
+ * NULL.
+ */
 int rpma_conn_get_private_data(const struct rpma_conn *conn, struct rpma_conn_private_data *pdata);
+
+/* Takes over what the other side claims of its platform. Errors: RPMA_E_INVAL for NULL. */
 int rpma_conn_apply_remote_peer_cfg(struct rpma_conn *conn, const struct rpma_peer_cfg *pcfg);
+
+/* Tells the number that the connection has in completions. Errors: RPMA_E_INVAL for NULL. */
 int rpma_conn_get_qp_num(const struct rpma_conn *conn, uint32_t *qp_num);
+
+/* Tells the queue of all completions, but for those of receives where these have their own. Errors: RPMA_E_INVAL for NULL. */
 int rpma_conn_get_cq(const struct rpma_conn *conn, struct rpma_cq **cq_ptr);
+
+/* Tells the queue of the completions of receives; NULL where they come with all others. Errors: RPMA_E_INVAL for NULL. */
 int rpma_conn_get_rcq(const struct rpma_conn *conn, struct rpma_cq **rcq_ptr);
+
+/* Gives the descriptor of the channel that both queues share. Errors: RPMA_E_INVAL for NULL; RPMA_E_NOT_SHARED_CHNL. */
 int rpma_conn_get_compl_fd(const struct rpma_conn *conn, int *fd);
+
+/*
+ * Waits on the shared channel until one of its queues has a completion, and tells which one. Errors: RPMA_E_INVAL for NULL;
+ * RPMA_E_NOT_SHARED_CHNL; RPMA_E_NO_COMPLETION where it must not block, and when the connection has ended.
+ */
 int rpma_conn_wait(struct rpma_conn *conn, int flags, struct rpma_cq **cq, bool *is_rcq);
+
+/* Closes in order; an event tells when that is done. One that has ended is left as it is. Errors: RPMA_E_INVAL for NULL. */
 int rpma_conn_disconnect(struct rpma_conn *conn);
+
+/* Deletes a connection with its queues; one that stands is closed. Errors: RPMA_E_INVAL for NULL. */
 int rpma_conn_delete(struct rpma_conn **conn_ptr);
 
+/*
+ * Makes a queue of receives that connections share; cfg is NULL for the defaults. Errors: RPMA_E_INVAL for NULL and a size
+ * of 0.
+ */
 int rpma_srq_new(struct rpma_peer *peer, struct rpma_srq_cfg *cfg, struct rpma_srq **srq_ptr);
+
+/* Deletes a queue of shared receives with its completion queue. Errors: RPMA_E_INVAL for NULL. */
 int rpma_srq_delete(struct rpma_srq **srq_ptr);
+
+/*
+ * Posts a receive for a message of any of the connections. Errors: RPMA_E_INVAL for NULL and a range outside;
+ * RPMA_E_PROVIDER when as many wait as the queue holds.
+ */
 int rpma_srq_recv(struct rpma_srq *srq, struct rpma_mr_local *dst, size_t offset, size_t len, const void *op_context);
+
+/* Tells the completion queue of the shared receives; NULL where there is none. Errors: RPMA_E_INVAL for NULL. */
 int rpma_srq_get_rcq(const struct rpma_srq *srq, struct rpma_cq **rcq_ptr);
 
 /* --- Operations ------------------------------------------------------------------------------------------------------- */
@@ -215,27 +415,70 @@ enum rpma_flush_type {
 	RPMA_FLUSH_TYPE_VISIBILITY
 };
 
+/*
+ * Posts a read of the other side's memory. Without both registrations, and with offsets and length 0, it moves nothing.
+ * Errors: RPMA_E_INVAL for NULL, flags that there are not, a range outside and memory that does not grant it; RPMA_E_PROVIDER
+ * when the send queue is full and when the connection does not stand.
+ */
 int rpma_read(struct rpma_conn *conn, struct rpma_mr_local *dst, size_t dst_offset, const struct rpma_mr_remote *src,
 		size_t src_offset, size_t len, int flags, const void *op_context);
+
+/* Posts a write to the other side's memory. Errors: as for rpma_read(). */
 int rpma_write(struct rpma_conn *conn, struct rpma_mr_remote *dst, size_t dst_offset, const struct rpma_mr_local *src,
 		size_t src_offset, size_t len, int flags, const void *op_context);
+
+/* Posts a write that also uses up a receive of the other side and hands it a number. Errors: as for rpma_read(). */
 int rpma_write_with_imm(struct rpma_conn *conn, struct rpma_mr_remote *dst, size_t dst_offset,
 		const struct rpma_mr_local *src, size_t src_offset, size_t len, int flags, uint32_t imm,
 		const void *op_context);
+
+/*
+ * Posts a write of 8 bytes, at an offset divisible by 8, that is whole or not at all, also in a crash. Errors: as for
+ * rpma_read(); RPMA_E_INVAL for another offset.
+ */
 int rpma_atomic_write(struct rpma_conn *conn, struct rpma_mr_remote *dst, size_t dst_offset, const char src[8],
 		int flags, const void *op_context);
+
+/*
+ * Posts a flush: what this connection wrote to the memory before becomes persistent or visible. It covers all of the memory,
+ * whatever the range. Errors: as for rpma_read(); RPMA_E_NOSUPP where the memory was not registered for it, where a
+ * persistent flush lacks the claim of direct write to pmem, and, with PMOF_STRICT=1, where the platform contradicts that.
+ */
 int rpma_flush(struct rpma_conn *conn, struct rpma_mr_remote *dst, size_t dst_offset, size_t len,
 		enum rpma_flush_type type, int flags, const void *op_context);
+
+/* Posts a message of at most 1 MiB. Errors: as for rpma_read(). */
 int rpma_send(struct rpma_conn *conn, const struct rpma_mr_local *src, size_t offset, size_t len, int flags,
 		const void *op_context);
+
+/* Posts a message that hands a number to its receive. Errors: as for rpma_read(). */
 int rpma_send_with_imm(struct rpma_conn *conn, const struct rpma_mr_local *src, size_t offset, size_t len, int flags,
 		uint32_t imm, const void *op_context);
+
+/*
+ * Posts a receive. Errors: RPMA_E_INVAL for NULL, a range outside, and where receives are shared; RPMA_E_PROVIDER when as
+ * many wait as the queue holds and when the connection has ended.
+ */
 int rpma_recv(struct rpma_conn *conn, struct rpma_mr_local *dst, size_t offset, size_t len, const void *op_context);
 
 /* --- Completions ------------------------------------------------------------------------------------------------------ */
 
+/*
+ * Gives a descriptor that is readable when there may be a completion, that of the channel where it is shared. O_NONBLOCK on it
+ * has waits not block. Errors: RPMA_E_INVAL for NULL.
+ */
 int rpma_cq_get_fd(const struct rpma_cq *cq, int *fd);
+
+/*
+ * Waits until there is a completion to get. Errors: RPMA_E_INVAL for NULL; RPMA_E_SHARED_CHANNEL; RPMA_E_NO_COMPLETION where it
+ * must not block, and when the connection has ended.
+ */
 int rpma_cq_wait(struct rpma_cq *cq);
+
+/*
+ * Gets up to num_entries completions that are there; num_entries_got may be NULL for one. Errors: RPMA_E_INVAL for NULL and
+ * fewer than one; RPMA_E_NO_COMPLETION where there is none.
+ */
 int rpma_cq_get_wc(struct rpma_cq *cq, int num_entries, struct ibv_wc *wc, int *num_entries_got);
 
 #ifdef __cplusplus

@@ -7,7 +7,9 @@ use std::{
     process::Command,
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
+
+mod manual;
 
 /// A library that programs load in place of another one.
 #[derive(Clone, Copy, Debug)]
@@ -96,6 +98,9 @@ fn link(library: &Library, directory: &Path) -> Result<()> {
     let header = Path::new(library.directory).join("include").join(library.header);
     fs::copy(&header, directory.join("include").join(library.header))?;
     let name = library.link_name.trim_end_matches(".so");
+    let title = format!("{name} on pmof");
+    let pages = manual::write(&header, &title, &directory.join("man/man3"))?;
+    ensure!(pages == exports(library)?.len(), "the header describes {pages} functions, not all");
     let whole = fs::canonicalize(directory)?;
     let package = format!(
         "libdir={0}\nincludedir={0}/include\n\nName: {name}\nDescription: {1}\nVersion: {2}\nLibs: -L${{libdir}} -l{3}\nCflags: -I${{includedir}}\n",
