@@ -459,6 +459,14 @@ impl Batch<'_> {
         let (offset, len_bytes) = resolve(range, region.len_bytes())?;
         region.check_flush(level)?;
         self.core.tell_method(region, level);
+        if let Some(ticket) = self.core.flush_straight(
+            (region, offset, len_bytes),
+            level,
+            (self.signal, self.context),
+            &mut self.is_clear,
+        ) {
+            return Ok(ticket);
+        }
         self.post(Request::Flush { region: Cow::Borrowed(region), offset, len_bytes, level })
     }
 
@@ -568,6 +576,9 @@ impl Batch<'_> {
 
 impl Drop for Batch<'_> {
     fn drop(&mut self) {
+        if !self.held && self.core.submit_quietly() {
+            return;
+        }
         let driver = &self.connection.queue.shared.driver;
         if !self.held {
             self.core.flush_output();

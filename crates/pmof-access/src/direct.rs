@@ -3,10 +3,7 @@
 use pmof_mem::{Durability, Promise};
 use pmof_proto::{OperationError, OperationKind, PostError};
 
-use crate::{
-    Method, RemoteRegion,
-    request::{Data, Request},
-};
+use crate::{Method, RemoteRegion, request::Request};
 
 /// What a finished direct operation leaves.
 #[derive(Debug)]
@@ -56,12 +53,6 @@ pub(crate) trait Direct {
     /// Takes an operation that is no flush, an append only while there is [a slot](Self::has_slot). It goes out with the next [`Wire::submit`](crate::wire::Wire::submit). On an
     /// error nothing was taken.
     fn post(&mut self, ticket: u64, request: &Request<'_>) -> Result<(), PostError>;
-
-    /// The short cut for a write: takes it if it goes this way, there is room for it, and nothing needs care. If not,
-    /// false, and nothing was taken.
-    fn write(&mut self, _ticket: u64, _to: &RemoteRegion, _offset: u64, _data: &Data<'_>) -> bool {
-        false
-    }
 
     /// Takes a flush of these ranges (offset and bytes) by a method that [`offers`](Self::offers) agreed to: at
     /// least one range; with [`Method::LocalWriteBack`] those alone that this side did not write back itself, maybe none.

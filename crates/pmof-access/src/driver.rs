@@ -21,11 +21,18 @@ use crate::{
     rest::Rest,
 };
 
+mod lone;
+
+pub(crate) use lone::Lone;
+
 /// Up to this many connections are simply tried in turn; asking epoll first costs a system call more.
 const DIRECT_MAX: usize = 4;
 
+/// Whose outcome a thread waits for; `None` for the next one, whichever it is.
+pub(crate) type Wanted = Option<(ConnectionId, Ticket)>;
+
 /// How often a queue with one connection tries it in one turn.
-pub(crate) const LONE_TRIES: usize = 4;
+const LONE_TRIES: usize = 4;
 
 /// Longest time between two looks at the clock on behalf of the connections while someone polls: little against every
 /// limit of time, and so seldom that thousands of connections cost nothing.
@@ -69,8 +76,6 @@ pub(crate) struct Driver {
     links: Mutex<Links>,
     /// The file descriptor was given out.
     is_watched: AtomicBool,
-    /// Hint: the only one of them is a device's.
-    has_lone_device: AtomicBool,
     ready: Mutex<VecDeque<Completion>>,
     /// Outcomes that only whoever waits for just them may take, and whether there are any.
     aside: Mutex<Vec<(ConnectionId, Ticket)>>,
@@ -147,6 +152,13 @@ impl Links {
     fn place_of(&self, id: u64) -> Result<usize, usize> {
         self.all.binary_search_by_key(&id, |link| link.id)
     }
+
+    fn forget(&mut self, closed: &[u64]) {
+        if !closed.is_empty() {
+            self.all.retain(|link| !closed.contains(&link.id));
+            self.polled.retain(|polled| !closed.contains(&polled.link.id));
+        }
+    }
 }
 
 impl Driver {
@@ -164,7 +176,6 @@ impl Driver {
             poller,
             links: Mutex::default(),
             is_watched: AtomicBool::new(false),
-            has_lone_device: AtomicBool::new(false),
             ready: Mutex::default(),
             aside: Mutex::default(),
             has_aside: AtomicBool::new(false),
@@ -181,11 +192,6 @@ impl Driver {
             network.add_driver(&driver);
         }
         Ok(driver)
-    }
-
-    /// True if the only connection is a device's: its [`rest`](Self::rest) looks at it before the sleep.
-    pub(crate) fn has_lone_device(&self) -> bool {
-        self.has_lone_device.load(Ordering::Relaxed) && !self.has_woken.load(Ordering::SeqCst)
     }
 
     /// The application waits for the file descriptor itself.
@@ -210,19 +216,6 @@ impl Driver {
 
     pub(crate) fn is_watched(&self) -> bool {
         self.is_watched.load(Ordering::Relaxed)
-    }
-
-    fn note_lone_device(&self, links: &Links) {
-        let is_lone_device = matches!(&links.all[..], [link] if link.announces_on_demand);
-        self.has_lone_device.store(is_lone_device, Ordering::Relaxed);
-    }
-
-    fn forget(&self, links: &mut Links, closed: &[u64]) {
-        if !closed.is_empty() {
-            links.all.retain(|link| !closed.contains(&link.id));
-            links.polled.retain(|polled| !closed.contains(&polled.link.id));
-            self.note_lone_device(links);
-        }
     }
 
     pub(crate) fn poller(&self) -> Option<&Arc<Poller>> {
@@ -252,7 +245,6 @@ impl Driver {
         if let Err(place) = links.place_of(link.id) {
             links.all.insert(place, Arc::clone(link));
         }
-        self.note_lone_device(&links);
         if link.announces_on_demand {
             links.polled.push(Polled { link: Arc::clone(link), idle_turns: 0 });
         }
@@ -285,7 +277,6 @@ impl Driver {
         let mut links = self.lock_links();
         let place = links.place_of(id).ok()?;
         let link = links.all.remove(place);
-        self.note_lone_device(&links);
         links.polled.retain(|polled| polled.link.id != id);
         drop(links);
         link.lock().unwatch();
@@ -305,6 +296,14 @@ impl Driver {
     /// True if finished operations are known that nobody has taken.
     pub(crate) fn has_ready(&self) -> bool {
         !self.lock_ready().is_empty()
+    }
+
+    /// The outcome that is waited for, if it is known already.
+    pub(crate) fn take_wanted(&self, wanted: Wanted) -> Option<Completion> {
+        match wanted {
+            None => self.take_ready(),
+            Some((connection, ticket)) => self.take_ready_where(connection, ticket),
+        }
     }
 
     /// The next finished operation that is known already.
@@ -327,6 +326,11 @@ impl Driver {
         self.has_aside.store(true, Ordering::SeqCst);
     }
 
+    /// True for an outcome that was kept aside.
+    fn is_aside(&self, of: (ConnectionId, Ticket)) -> bool {
+        self.has_aside.load(Ordering::SeqCst) && self.aside.lock().unwrap_or_else(PoisonError::into_inner).contains(&of)
+    }
+
     pub(crate) fn give_back(&self, connection: ConnectionId, ticket: Ticket) {
         let mut aside = self.aside.lock().unwrap_or_else(PoisonError::into_inner);
         aside.retain(|kept| *kept != (connection, ticket));
@@ -334,7 +338,7 @@ impl Driver {
     }
 
     /// The outcome of this operation, if it is known already.
-    pub(crate) fn take_ready_where(&self, connection: ConnectionId, ticket: Ticket) -> Option<Completion> {
+    fn take_ready_where(&self, connection: ConnectionId, ticket: Ticket) -> Option<Completion> {
         let mut ready = self.lock_ready();
         let at = ready.iter().position(|done| done.connection == connection && done.ticket == ticket)?;
         let taken = ready.remove(at);
@@ -435,14 +439,12 @@ impl Driver {
 
     /// Moves what can be moved without waiting. True if anything moved.
     pub(crate) fn drive(&self) -> bool {
-        self.drive_at(self.now(), LONE_TRIES)
+        self.drive_at(self.now())
     }
 
     /// As [`drive`](Self::drive), for a caller who has just looked at the clock: doing it again would take a third of a
     /// turn in which nothing moves.
-    ///
-    /// `lone_tries`: how often a lone connection is tried.
-    pub(crate) fn drive_at(&self, now: Duration, lone_tries: usize) -> bool {
+    pub(crate) fn drive_at(&self, now: Duration) -> bool {
         let mut moved = self.has_woken.load(Ordering::SeqCst) && self.take_woken();
         // Another thread that drives does this thread's work too.
         let Ok(mut links) = self.links.try_lock() else { return moved };
@@ -451,7 +453,7 @@ impl Driver {
             Some(poller) if links.all.len() > DIRECT_MAX => moved |= self.drive_many(poller, &mut links, &mut closed),
             _ => {
                 // A lone connection is tried several times: what it waits for is seen sooner than after a whole turn.
-                let tries = if links.all.len() == 1 { lone_tries } else { 1 };
+                let tries = if links.all.len() == 1 { LONE_TRIES } else { 1 };
                 for _ in 0..tries {
                     for link in &links.all {
                         moved |= self.drive_link(link, &mut closed);
@@ -462,7 +464,7 @@ impl Driver {
                 }
             }
         }
-        self.forget(&mut links, &closed);
+        links.forget(&closed);
         if now.saturating_sub(links.ticked_at) >= TICK_PERIOD {
             moved |= self.tick(&mut links).1;
         }
@@ -509,7 +511,8 @@ impl Driver {
             // The sleeper looks at what is there already: that is not to keep it awake.
             brought.clear();
         }
-        self.rest.lead(poller, until.saturating_sub(now).min(SLEEP_MAX), &mut || is_done() || self.arm());
+        let time = until.saturating_sub(now).min(SLEEP_MAX);
+        self.rest.lead(|| poller.sleep(time), &mut || is_done() || self.arm());
         if let Some(brought) = brought
             && let ready = self.lock_ready()
             && !ready.is_empty()
@@ -591,7 +594,7 @@ impl Driver {
                 closed.push(link.id);
             }
         }
-        self.forget(links, &closed);
+        links.forget(&closed);
         (due, changed)
     }
 

@@ -10,14 +10,11 @@ use pmof_proto::{
 };
 
 use crate::{
-    Method, RemoteRegion,
-    direct::DirectOutcome,
-    link::is_transient,
-    method::choose_method,
-    request::{Data, Request},
-    unwritten::Unwritten,
-    wire::Wire,
+    Method, RemoteRegion, direct::DirectOutcome, link::is_transient, method::choose_method, request::Request,
+    unwritten::Unwritten, wire::Wire,
 };
+
+mod straight;
 
 /// Most ranges that one flush names to the target's CPU: beyond it neighbours are joined.
 const WRITE_BACK_RANGES_MAX: usize = 64;
@@ -83,6 +80,8 @@ pub(crate) struct Lane {
     unwritten: Unwritten,
     /// Whether flushes of the region written last name what was written there.
     names_ranges: Option<(RegionKey, bool)>,
+    /// How the region flushed last by the short way is flushed to the level asked for then.
+    flush_method: Option<(RegionKey, Durability, (Method, Promise))>,
     completions: VecDeque<Completion>,
     /// The connection closes as soon as nothing is deferred any more.
     is_closing: bool,
@@ -156,44 +155,6 @@ impl Lane {
         Ok(Ticket(ticket))
     }
 
-    /// The short cut of the most frequent operation: a write of checked rights and bounds that goes straight to the memory
-    /// and waits for nothing. `None`: it has to go by [`post`](Self::post).
-    pub(crate) fn write_straight(
-        &mut self,
-        through: &mut Through<'_>,
-        (to, offset): (&RemoteRegion, u64),
-        data: &Data<'_>,
-        (signal, context): (Signal, u64),
-        is_clear: &mut bool,
-    ) -> Option<Ticket> {
-        let (agreed, len_bytes) = (through.endpoint.agreed(), data.len_bytes());
-        let has_place = self.outstanding() < agreed.send_queue as usize;
-        *is_clear = *is_clear || self.is_clear(through.endpoint);
-        if !*is_clear || !has_place || len_bytes > agreed.payload_max_bytes {
-            return None;
-        }
-        let ticket = self.last + 1;
-        if !through.wire.direct()?.write(ticket, to, offset, data) {
-            return None;
-        }
-        self.note_range(through, to, offset, len_bytes);
-        self.last = ticket;
-        let is_signalled = signal == Signal::Always;
-        match self.pending.back_mut() {
-            Some(back) if !is_signalled && back.may_be_joined(OperationKind::Write, context) => back.count += 1,
-            _ => self.pending.push_back(Pending {
-                first: ticket,
-                count: 1,
-                context,
-                kind: OperationKind::Write,
-                is_signalled,
-                way: Way::Direct,
-                outcome: Outcome::Done { len_bytes },
-            }),
-        }
-        Some(Ticket(ticket))
-    }
-
     /// Takes in what finished and lets go what waited for it. True if anything moved.
     pub(crate) fn advance(&mut self, through: &mut Through<'_>) -> bool {
         let mut moved = self.take_direct(through);
@@ -231,13 +192,6 @@ impl Lane {
 
     pub(crate) fn next_completion(&mut self) -> Option<Completion> {
         self.completions.pop_front()
-    }
-
-    /// True on a standing connection on which nothing waits and no message is under way: a direct operation overtakes
-    /// nothing.
-    fn is_clear(&self, endpoint: &Endpoint) -> bool {
-        let waits = !self.deferred.is_empty() || !self.streamed.is_empty();
-        !waits && endpoint.is_established() && !endpoint.is_stalled() && endpoint.output_waiting_bytes() == 0
     }
 
     /// True if outcomes wait to be taken.
@@ -476,9 +430,8 @@ impl Lane {
 
     fn take_direct(&mut self, through: &mut Through<'_>) -> bool {
         let mut moved = false;
-        loop {
-            let Some(direct) = through.wire.direct() else { return moved };
-            let Some((ticket, outcome)) = direct.poll() else { return moved };
+        let Some(direct) = through.wire.direct() else { return moved };
+        while let Some((ticket, outcome)) = direct.poll() {
             moved = true;
             match outcome {
                 DirectOutcome::Done => self.direct_done = ticket,
@@ -501,6 +454,7 @@ impl Lane {
                 }
             }
         }
+        moved
     }
 
     fn take_streamed(&mut self, completion: Completion) {
@@ -689,62 +643,4 @@ pub(crate) fn pump(through: &mut Through<'_>) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use pmof_proto::Refusal;
-
-    use super::*;
-
-    /// A lane with writes of this signal and context in a row, then a flush that is heard of.
-    fn lane_with(writes: u64) -> Lane {
-        let mut lane = Lane::default();
-        let outcome = Outcome::Done { len_bytes: 8 };
-        let part = |first, count, kind, is_signalled| Pending {
-            first,
-            count,
-            context: first,
-            kind,
-            is_signalled,
-            way: Way::Direct,
-            outcome,
-        };
-        lane.pending.push_back(part(1, writes, OperationKind::Write, false));
-        lane.pending.push_back(part(writes + 1, 1, OperationKind::Flush, true));
-        lane.last = writes + 1;
-        lane
-    }
-
-    fn told(lane: &mut Lane) -> Vec<(u64, OperationKind, bool)> {
-        let is_refused = |outcome: &Result<_, _>| matches!(outcome, Err(OperationError::Refused { .. }));
-        lane.completions.drain(..).map(|done| (done.ticket.0, done.kind, is_refused(&done.outcome))).collect()
-    }
-
-    #[test]
-    fn of_writes_in_a_row_the_one_that_failed_is_named_and_those_before_it_are_not() {
-        use OperationKind::{Flush, Write};
-        for failed in 1..=6 {
-            let mut lane = lane_with(5);
-            let (refusal, offset) = (Refusal::DeviceRefused, 8 * failed);
-            lane.fail(failed, OperationError::Refused { refusal, offset, len_bytes: 8, limit: 0 });
-            assert_eq!(lane.outstanding() as u64, 7 - failed);
-            lane.end_now(&ConnectionError::ClosedHere);
-            let kind = |ticket| if ticket == 6 { Flush } else { Write };
-            let expected: Vec<_> = (failed..=6).map(|ticket| (ticket, kind(ticket), ticket == failed)).collect();
-            assert_eq!(told(&mut lane), expected);
-        }
-    }
-
-    #[test]
-    fn writes_in_a_row_finish_a_part_at_a_time() {
-        let mut lane = lane_with(5);
-        for (done, outstanding) in [(0, 6), (2, 4), (4, 2), (5, 1)] {
-            lane.direct_done = done;
-            lane.complete();
-            assert_eq!((lane.outstanding(), told(&mut lane)), (outstanding, Vec::new()), "{done}");
-        }
-        assert!(lane.pending_mut(5).is_none() && lane.pending_mut(6).is_some());
-        lane.direct_done = 6;
-        lane.complete();
-        assert_eq!(told(&mut lane), [(6, OperationKind::Flush, false)]);
-        assert_eq!(lane.outstanding(), 0);
-    }
-}
+mod tests;

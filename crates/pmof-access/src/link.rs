@@ -2,7 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    io, mem,
+    fmt, io, mem,
     net::SocketAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak},
     time::Duration,
@@ -23,7 +23,7 @@ use crate::{
     poller::{Interest, Poller},
     request::{Data, Request},
     ring::RingState,
-    wire::Wire,
+    wire::{Announcer, Wire},
 };
 
 /// Receives in a row before other connections get their turn.
@@ -42,12 +42,13 @@ const GATHER_MIN_BYTES: usize = 16 << 10;
 /// Payloads from this size up are sent from the caller's memory instead of being copied first.
 pub(crate) const BORROW_MIN_BYTES: usize = 16 << 10;
 
-#[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) id: u64,
     pub(crate) peer_address: Option<SocketAddr>,
     /// Its descriptors show what happens only after they were asked to: it is a device's connection.
     pub(crate) announces_on_demand: bool,
+    /// The one that shows finished operations.
+    pub(crate) announcer: Option<Announcer>,
     core: Mutex<LinkCore>,
 }
 
@@ -102,6 +103,7 @@ impl Link {
     ) -> Arc<Self> {
         let lane = wire.direct().map(|_| Lane::default());
         let announces_on_demand = lane.is_some() && !wire.is_local();
+        let announcer = wire.announcer();
         let core = LinkCore {
             name: Name { id, transport: wire.name(), peer_address },
             told_method: None,
@@ -120,7 +122,7 @@ impl Link {
             events_signal: None,
             wire_error: None,
         };
-        Arc::new(Self { id, peer_address, announces_on_demand, core: Mutex::new(core) })
+        Arc::new(Self { id, peer_address, announces_on_demand, announcer, core: Mutex::new(core) })
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, LinkCore> {
@@ -168,7 +170,34 @@ impl Link {
     }
 }
 
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link").field("id", &self.id).field("core", &self.core).finish_non_exhaustive()
+    }
+}
+
 impl LinkCore {
+    /// The short way of [`drive`](Self::drive): takes in what a device finished, where nothing else is going on. True if
+    /// anything moved. `None`: more is to be seen to, the long way.
+    pub(crate) fn take_in(&mut self) -> Option<bool> {
+        if !self.is_quiet_device() {
+            return None;
+        }
+        let moved = self.progress();
+        if moved && !self.is_quiet_device() {
+            return None;
+        }
+        // What was held back, or had to wait for what finished now.
+        self.submit();
+        Some(moved)
+    }
+
+    fn submit(&mut self) {
+        if let Some(wire) = &mut self.wire {
+            wire.submit();
+        }
+    }
+
     /// Moves what can be moved without waiting. True if anything moved.
     pub(crate) fn drive(&mut self, now: impl Fn() -> Duration) -> bool {
         let mut moved = match self.phase {
@@ -205,10 +234,21 @@ impl LinkCore {
         has_completions || self.wire.as_ref().is_some_and(|wire| wire.has_finished())
     }
 
+    /// The short way of sending what waits, where that is operations for a device alone. False: it is not, or outcomes wait
+    /// to be taken.
+    pub(crate) fn submit_quietly(&mut self) -> bool {
+        if !self.is_quiet_device() {
+            return false;
+        }
+        self.submit();
+        // Its operations finish later, and the device tells of that.
+        !self.has_outcomes()
+    }
+
     /// Sends what waits, as far as the socket takes it.
     pub(crate) fn flush_output(&mut self) -> bool {
         if self.is_quiet_device() {
-            self.wire.as_mut().into_iter().for_each(|wire| wire.submit());
+            self.submit();
             return false;
         }
         let mut gathers = false;
@@ -317,7 +357,7 @@ impl LinkCore {
 
     /// The short cut for a write of checked rights and bounds. `None`: it has to be posted the long way.
     ///
-    /// `is_clear`: nothing but such writes was posted since the last one went this way and the connection was locked.
+    /// `is_clear`: nothing but what goes this way was posted since the last one went this way and the connection was locked.
     pub(crate) fn write_straight(
         &mut self,
         to: (&RemoteRegion, u64),
@@ -327,6 +367,18 @@ impl LinkCore {
     ) -> Option<Ticket> {
         let (lane, mut through) = self.lane_and_rest()?;
         lane.write_straight(&mut through, to, data, told, is_clear)
+    }
+
+    /// The same for a flush.
+    pub(crate) fn flush_straight(
+        &mut self,
+        range: (&RemoteRegion, u64, u64),
+        level: Durability,
+        told: (Signal, u64),
+        is_clear: &mut bool,
+    ) -> Option<Ticket> {
+        let (lane, mut through) = self.lane_and_rest()?;
+        lane.flush_straight(&mut through, range, level, told, is_clear)
     }
 
     /// Operations posted whose outcome is not known.

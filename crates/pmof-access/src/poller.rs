@@ -73,7 +73,12 @@ impl Poller {
 
     /// Sleeps until a socket is ready or a wake-up comes, at most `timeout`. For one thread at a time.
     pub(crate) fn sleep(&self, timeout: Duration) {
-        let mut fds = [PollFd::new(&self.epoll, PollFlags::IN), PollFd::new(&self.wake, PollFlags::IN)];
+        self.sleep_on(self.epoll.as_fd(), timeout);
+    }
+
+    /// The same, until this descriptor is readable or a wake-up comes.
+    pub(crate) fn sleep_on(&self, fd: BorrowedFd<'_>, timeout: Duration) {
+        let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN), PollFd::new(&self.wake, PollFlags::IN)];
         // A signal ends the sleep early, which every caller takes for nothing having happened yet.
         let Ok(_) = poll(&mut fds, Some(&timespec(timeout))) else { return };
         if !fds[1].revents().is_empty() {

@@ -17,7 +17,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::{
     SetupError, SharedReceives,
     clock::Clock,
-    driver::{Assisted, Driver, LONE_TRIES, ReadySignal},
+    driver::{Assisted, Driver, Lone, ReadySignal, Wanted},
     error::system,
     link::Link,
 };
@@ -212,12 +212,12 @@ impl CompletionQueue {
 
     /// The next outcome, waiting for it at most `timeout`.
     pub fn wait(&self, timeout: Duration) -> Option<Completion> {
-        self.wait_until(timeout, || self.shared.driver.take_ready())
+        self.wait_wanted(timeout, None)
     }
 
     /// Waits for the outcome of one operation. Outcomes of others that come meanwhile stay for the next poll, in order.
     pub fn wait_for(&self, connection: ConnectionId, ticket: Ticket, timeout: Duration) -> Option<Completion> {
-        self.wait_until(timeout, || self.shared.driver.take_ready_where(connection, ticket))
+        self.wait_wanted(timeout, Some((connection, ticket)))
     }
 
     /// Ends the present wait on this queue as if its time were up, or else the next one. For stopping a waiting thread.
@@ -230,25 +230,51 @@ impl CompletionQueue {
         self.shared.driver.discard_ready(connection);
     }
 
-    /// Drives the connections until `done` gives something or the time is up.
-    pub(crate) fn wait_until<T>(&self, timeout: Duration, mut done: impl FnMut() -> Option<T>) -> Option<T> {
+    fn wait_wanted(&self, timeout: Duration, wanted: Wanted) -> Option<Completion> {
         let driver = &self.shared.driver;
-        if let Some(found) = done() {
+        if let Some(found) = driver.take_wanted(wanted) {
             return Some(found);
         }
         let thread_drives = self.shared.thread_drives();
         let _waiting = driver.assisted().filter(|_| !thread_drives).map(Assisted::wait);
-        let mut now = driver.now();
-        let deadline = now.saturating_add(timeout);
-        let sleeps_at_once = sleeps_at_once(self.shared.waiting);
-        let lone_tries = if sleeps_at_once { 1 } else { LONE_TRIES };
-        // Who goes to sleep looks at such a connection just before.
-        let mut rests_first = sleeps_at_once && !timeout.is_zero() && driver.has_lone_device();
-        let mut moved_at = now;
+        let from = driver.now();
+        let deadline = from.saturating_add(timeout);
+        let lone =
+            if thread_drives { Lone::No } else { driver.wait_lone((from, deadline), self.shared.waiting, wanted) };
+        let (now, moved_at) = match lone {
+            Lone::Found(found) => return Some(found),
+            Lone::Moved => (driver.now(), None),
+            Lone::Nothing => (driver.now(), Some(from)),
+            Lone::No => (from, None),
+        };
+        self.wait_from(now, moved_at.unwrap_or(now), deadline, thread_drives, || driver.take_wanted(wanted))
+    }
+
+    /// Drives the connections until `done` gives something or the time is up.
+    pub(crate) fn wait_until<T>(&self, timeout: Duration, mut done: impl FnMut() -> Option<T>) -> Option<T> {
+        if let Some(found) = done() {
+            return Some(found);
+        }
+        let driver = &self.shared.driver;
+        let thread_drives = self.shared.thread_drives();
+        let _waiting = driver.assisted().filter(|_| !thread_drives).map(Assisted::wait);
+        let now = driver.now();
+        self.wait_from(now, now, now.saturating_add(timeout), thread_drives, done)
+    }
+
+    /// Goes on waiting `now`, when nothing has moved since `moved_at`.
+    fn wait_from<T>(
+        &self,
+        mut now: Duration,
+        mut moved_at: Duration,
+        deadline: Duration,
+        thread_drives: bool,
+        mut done: impl FnMut() -> Option<T>,
+    ) -> Option<T> {
+        let driver = &self.shared.driver;
         let mut is_now = true;
         loop {
-            let looks = !thread_drives && !mem::take(&mut rests_first);
-            let moved = looks && driver.drive_at(now, lone_tries);
+            let moved = !thread_drives && driver.drive_at(now);
             // The clock is read only after that: an outcome does not wait for it.
             if let Some(found) = done() {
                 return Some(found);
@@ -307,11 +333,6 @@ fn must_rest(waiting: Waiting, idle: Duration, clock: &Clock) -> bool {
         (Clock::Real(_), Waiting::Adaptive { spin }) => idle >= spin,
         (Clock::Real(_), Waiting::BusyPoll) => false,
     }
-}
-
-/// True where a thread that sees nothing move goes to sleep without looking again.
-fn sleeps_at_once(waiting: Waiting) -> bool {
-    matches!(waiting, Waiting::Adaptive { spin: Duration::ZERO })
 }
 
 #[derive(Debug)]

@@ -37,11 +37,11 @@ impl Rest {
         self.tell_followers();
     }
 
-    /// The leader's sleep in the kernel, unless `is_done` at the last moment.
-    pub(crate) fn lead(&self, poller: &Poller, timeout: Duration, is_done: &mut dyn FnMut() -> bool) {
+    /// The leader's sleep in the kernel, which the poller's wake-up ends, unless `is_done` at the last moment.
+    pub(crate) fn lead(&self, sleep: impl FnOnce(), is_done: &mut dyn FnMut() -> bool) {
         self.leader_sleeps.store(true, SeqCst);
         if !is_done() {
-            poller.sleep(timeout);
+            sleep();
         }
         self.leader_sleeps.store(false, SeqCst);
     }

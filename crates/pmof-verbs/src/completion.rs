@@ -2,7 +2,7 @@
 
 use std::{
     fmt, io, mem,
-    os::fd::BorrowedFd,
+    os::fd::{AsFd, BorrowedFd},
     ptr::{self, NonNull},
     sync::Arc,
 };
@@ -222,7 +222,7 @@ pub struct CompletionQueue(Arc<Queue>);
 
 struct Queue {
     raw: NonNull<sys::ibv_cq>,
-    channel: Option<CompletionChannel>,
+    channel: Option<Arc<CompletionChannel>>,
     entries: u32,
     device: Device,
 }
@@ -241,7 +241,7 @@ impl CompletionQueue {
             let (what, value) = ("the number of completion queue entries", u64::from(entries));
             return Err(VerbsError::OutOfRange { what, value, least: 1, most: u64::from(most) });
         }
-        let channel = if notified { Some(CompletionChannel::new(device)?) } else { None };
+        let channel = if notified { Some(Arc::new(CompletionChannel::new(device)?)) } else { None };
         let raw_channel = channel.as_ref().map_or(ptr::null_mut(), |channel| channel.raw.as_ptr());
         // SAFETY: the device keeps its context open; the channel is alive and of that context.
         let raw = unsafe {
@@ -290,11 +290,9 @@ impl CompletionQueue {
         Ok(true)
     }
 
-    /// Readable after a completion that [`request_notify`](Self::request_notify) asked to be told of; `None` for a queue
-    /// that is not notified.
-    pub fn event_fd(&self) -> Option<BorrowedFd<'_>> {
-        // SAFETY: the channel owns the descriptor and lives as long as the queue.
-        self.0.channel.as_ref().map(|channel| unsafe { BorrowedFd::borrow_raw((*channel.raw.as_ptr()).fd) })
+    /// Where events show; `None` for a queue that is not notified.
+    pub fn channel(&self) -> Option<&Arc<CompletionChannel>> {
+        self.0.channel.as_ref()
     }
 
     /// How many completions fit.
@@ -344,11 +342,19 @@ impl Drop for Queue {
     }
 }
 
-struct CompletionChannel {
+/// The completion channel of one queue, which it may outlive. Its descriptor is readable after a completion that
+/// [`CompletionQueue::request_notify`] asked to be told of.
+pub struct CompletionChannel {
     raw: NonNull<sys::ibv_comp_channel>,
-    /// Of the device that keeps the context, which the queue holds too.
+    /// Keeps the context.
     device: Device,
 }
+
+// SAFETY: the channel is used for its descriptor, which does not change, and by calls on its queue, which may be made from
+// any thread.
+unsafe impl Send for CompletionChannel {}
+// SAFETY: as above.
+unsafe impl Sync for CompletionChannel {}
 
 impl CompletionChannel {
     fn new(device: &Device) -> Result<Self, VerbsError> {
@@ -363,9 +369,22 @@ impl CompletionChannel {
     }
 }
 
+impl AsFd for CompletionChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel owns the descriptor and closes it when it is dropped.
+        unsafe { BorrowedFd::borrow_raw((*self.raw.as_ptr()).fd) }
+    }
+}
+
+impl fmt::Debug for CompletionChannel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CompletionChannel").field("device", &self.device).finish_non_exhaustive()
+    }
+}
+
 impl Drop for CompletionChannel {
     fn drop(&mut self) {
-        // SAFETY: the queue on the channel is gone: a queue drops its channel after itself.
+        // SAFETY: the queue on the channel is gone: it keeps its channel until after itself.
         unsafe { (self.device.verbs().ibv_destroy_comp_channel)(self.raw.as_ptr()) };
     }
 }

@@ -277,6 +277,21 @@ fn unmapped() -> PostError {
     PostError::LocalMemory { why: "the region is not mapped".to_owned() }
 }
 
+impl ShmWire {
+    /// The short cut for a write of the caller's bytes to a region that is mapped. False: nothing was taken.
+    pub(super) fn take_write(&mut self, ticket: u64, to: &RemoteRegion, offset: u64, data: &Data<'_>) -> bool {
+        let (Data::Borrowed(bytes), DirectAccess::Mapped, false) = (data, to.direct(), self.is_gone) else {
+            return false;
+        };
+        let Some(mapped) = self.mappings.mapped(to.key()) else { return false };
+        if !mapped.terms.is_writable || !mapped.backs(to) {
+            return false;
+        }
+        let outcome = mapped.write(offset, bytes).map(|()| DirectOutcome::Done).map_err(CopyError::from);
+        self.finish(ticket, outcome, (offset, bytes.len() as u64)).is_ok()
+    }
+}
+
 impl Direct for ShmWire {
     fn reaches(&self, region: &RemoteRegion, kind: OperationKind, offset: u64) -> bool {
         let Some(mapped) = self.mapped(region) else { return false };
@@ -330,18 +345,6 @@ impl Direct for ShmWire {
         // It may have waited since its way was chosen.
         let outcome = if mapped.is_revoked() { Err(CopyError::Gone) } else { mapped.carry_out(request, offset) };
         self.finish(ticket, outcome, (offset, request.len_bytes()))
-    }
-
-    fn write(&mut self, ticket: u64, to: &RemoteRegion, offset: u64, data: &Data<'_>) -> bool {
-        let (Data::Borrowed(bytes), DirectAccess::Mapped, false) = (data, to.direct(), self.is_gone) else {
-            return false;
-        };
-        let Some(mapped) = self.mappings.mapped(to.key()) else { return false };
-        if !mapped.terms.is_writable || !mapped.backs(to) {
-            return false;
-        }
-        let outcome = mapped.write(offset, bytes).map(|()| DirectOutcome::Done).map_err(CopyError::from);
-        self.finish(ticket, outcome, (offset, bytes.len() as u64)).is_ok()
     }
 
     fn flush(

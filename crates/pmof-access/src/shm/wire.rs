@@ -28,7 +28,9 @@ use super::{
     direct::Mappings,
 };
 use crate::{
+    RemoteRegion,
     direct::{Direct, DirectOutcome},
+    request::Data,
     wire::Wire,
 };
 
@@ -233,6 +235,10 @@ impl Wire for ShmWire {
 
     fn is_local(&self) -> bool {
         true
+    }
+
+    fn write_straight(&mut self, ticket: u64, to: &RemoteRegion, offset: u64, data: &Data<'_>) -> bool {
+        self.take_write(ticket, to, offset, data)
     }
 
     fn direct(&mut self) -> Option<&mut dyn Direct> {

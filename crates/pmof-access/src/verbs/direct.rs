@@ -136,15 +136,6 @@ impl Direct for VerbsWire {
         Ok(())
     }
 
-    fn write(&mut self, ticket: u64, to: &RemoteRegion, offset: u64, data: &Data<'_>) -> bool {
-        match (Reach::of(to), self.queues_mut()) {
-            (Some(reach), Some(queues)) => {
-                queues.send.write(reach.at(offset), (ticket, offset), data, SERVICE_REQUESTS)
-            }
-            _ => false,
-        }
-    }
-
     fn flush(
         &mut self,
         ticket: u64,
@@ -200,6 +191,17 @@ impl Direct for VerbsWire {
 }
 
 impl VerbsWire {
+    /// The short cut for a write that needs neither staging nor a fence. False: nothing was taken.
+    #[inline]
+    pub(super) fn take_write(&mut self, ticket: u64, to: &RemoteRegion, offset: u64, data: &Data<'_>) -> bool {
+        match (Reach::of(to), self.queues_mut()) {
+            (Some(reach), Some(queues)) => {
+                queues.send.write(reach.at(offset), (ticket, offset), data, SERVICE_REQUESTS)
+            }
+            _ => false,
+        }
+    }
+
     fn append(&mut self, ticket: u64, data: &Data<'_>) -> Result<(), PostError> {
         let len_bytes = data.len_bytes();
         let flight = Flight::Direct { ticket, offset: 0, len_bytes, result: ResultPlace::None };

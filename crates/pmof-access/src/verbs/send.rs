@@ -124,18 +124,13 @@ struct InFlight {
 }
 
 impl InFlight {
-    /// Counts one more write here, if it goes on where the last one ended.
+    /// Counts one more write here, of a ticket, offset and length, if it goes on where the last one ended.
     #[inline]
-    fn join(&mut self, new: &Flight, staged_end: u64, keep: Option<&Arc<DeviceMemory>>) -> bool {
+    fn join(&mut self, new: (u64, u64, u64), staged_end: u64, keep: Option<&Arc<DeviceMemory>>) -> bool {
         let Flight::Direct { ticket, offset, len_bytes, result: ResultPlace::None } = &self.flight else {
             return false;
         };
-        let Flight::Direct { ticket: new_ticket, offset: new_offset, len_bytes: new_len, .. } = new else {
-            return false;
-        };
-        let is_next = ticket + self.count == *new_ticket
-            && len_bytes == new_len
-            && offset + len_bytes * self.count == *new_offset
+        let is_next = (ticket + self.count, offset + len_bytes * self.count, *len_bytes) == new
             && self.staged_end == staged_end
             && self.scratch.is_none()
             && self.keep.as_ref().map(Arc::as_ptr) == keep.map(Arc::as_ptr);
@@ -356,9 +351,10 @@ impl SendQueue {
             _ => return false,
         };
         self.requests.push(Queued { after: 0, task: Task::Write { to, bytes } });
-        let flight = Flight::Direct { ticket, offset, len_bytes: data.len_bytes(), result: ResultPlace::None };
-        let staged_end = self.staged;
-        if !self.in_flight.back_mut().is_some_and(|back| back.join(&flight, staged_end, keep)) {
+        let (staged_end, len_bytes) = (self.staged, data.len_bytes());
+        let new = (ticket, offset, len_bytes);
+        if !self.in_flight.back_mut().is_some_and(|back| back.join(new, staged_end, keep)) {
+            let flight = Flight::Direct { ticket, offset, len_bytes, result: ResultPlace::None };
             self.in_flight.push_back(InFlight { count: 1, flight, staged_end, keep: keep.cloned(), scratch: None });
         }
         self.under_way += 1;
@@ -485,6 +481,31 @@ impl SendQueue {
         // The place lies inside the staging memory, where it was allocated.
         let _ = self.staging.memory().read(at, &mut bytes);
         u64::from_le_bytes(bytes)
+    }
+
+    /// The short cut of [`land`](Self::land) for direct operations that leave nothing behind: the last one of them.
+    #[inline]
+    pub(super) fn land_plain(&mut self, through: u64) -> Option<u64> {
+        let mut last = None;
+        while self.first <= through
+            && let Some(InFlight { count, flight, staged_end, scratch: None, .. }) = self.in_flight.front_mut()
+            && let Flight::Direct { ticket, offset, len_bytes, result: ResultPlace::None } = flight
+        {
+            let landed = (*count).min(through + 1 - self.first);
+            self.first += landed;
+            self.under_way -= landed as usize;
+            self.unstaged = *staged_end;
+            last = Some(*ticket + landed - 1);
+            if landed == *count {
+                self.in_flight.pop_front();
+            } else {
+                // What is left begins after them.
+                *count -= landed;
+                *ticket += landed;
+                *offset += *len_bytes * landed;
+            }
+        }
+        last
     }
 
     /// A work request is done, and so are all before it: gives the oldest one that was not given yet, or the last of those

@@ -25,10 +25,11 @@ use super::{
     send::{Flight, Landed, ResultPlace, SendQueue},
 };
 use crate::{
-    SetupError,
+    RemoteRegion, SetupError,
     direct::{Direct, DirectOutcome},
+    request::Data,
     ring::{Attached, RingState},
-    wire::Wire,
+    wire::{Announcer, Wire},
 };
 
 /// Completions taken at once.
@@ -364,15 +365,13 @@ impl VerbsWire {
         let is_read = self.completes_early && completion.opcode() == Opcode::Read;
         self.heard |= !self.completes_early || is_read;
         let through = self.queues.send.completed(id, is_read);
-        while let Some(landed) = self.queues.send.land(through) {
-            match landed {
-                Landed { flight: Flight::Direct { ticket, result: ResultPlace::None, .. }, scratch: None } => {
-                    self.finish(ticket, DirectOutcome::Done);
-                }
-                other => self.landed(other),
+        loop {
+            if let Some(ticket) = self.queues.send.land_plain(through) {
+                self.finish(ticket, DirectOutcome::Done);
             }
+            let Some(landed) = self.queues.send.land(through) else { return Ok(()) };
+            self.landed(landed);
         }
-        Ok(())
     }
 
     fn finish(&mut self, ticket: u64, outcome: DirectOutcome) {
@@ -579,7 +578,12 @@ impl Wire for VerbsWire {
     }
 
     fn as_fds(&self) -> [Option<BorrowedFd<'_>>; 2] {
-        [Some(self.manager.channel().as_fd()), self.queues.completions.event_fd()]
+        let completions = self.queues.completions.channel().map(|channel| channel.as_fd());
+        [Some(self.manager.channel().as_fd()), completions]
+    }
+
+    fn announcer(&self) -> Option<Announcer> {
+        self.queues.completions.channel().map(|channel| Arc::clone(channel) as Announcer)
     }
 
     fn progress(&mut self) -> io::Result<bool> {
@@ -690,6 +694,10 @@ impl Wire for VerbsWire {
 
     fn ring(&self) -> Option<&Arc<RingState>> {
         self.queues.ring.as_ref().map(Attached::state)
+    }
+
+    fn write_straight(&mut self, ticket: u64, to: &RemoteRegion, offset: u64, data: &Data<'_>) -> bool {
+        self.take_write(ticket, to, offset, data)
     }
 
     fn direct(&mut self) -> Option<&mut dyn Direct> {

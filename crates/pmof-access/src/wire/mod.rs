@@ -1,12 +1,20 @@
 //! What carries the bytes of a connection.
 
-use std::{fmt, io, os::fd::BorrowedFd, sync::Arc, time::Duration};
+use std::{
+    fmt, io,
+    os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
+    time::Duration,
+};
 
 use pmof_proto::{InputPlace, OutputView};
 
-use crate::{direct::Direct, ring::RingState};
+use crate::{RemoteRegion, direct::Direct, request::Data, ring::RingState};
 
 pub(crate) mod tcp;
+
+/// A descriptor to sleep on.
+pub(crate) type Announcer = Arc<dyn AsFd + Send + Sync>;
 
 /// An ordered stream of bytes to the other side, and for some a direct way to its memory. No call waits: where nothing can
 /// move it says `WouldBlock`.
@@ -51,6 +59,11 @@ pub(crate) trait Wire: Send + fmt::Debug {
         Ok(false)
     }
 
+    /// Of a device: the descriptor that [`arm`](Self::arm) has tell of finished operations, which the holder keeps open.
+    fn announcer(&self) -> Option<Announcer> {
+        None
+    }
+
     /// True if outcomes of direct operations wait to be taken.
     fn has_finished(&self) -> bool {
         false
@@ -75,6 +88,12 @@ pub(crate) trait Wire: Send + fmt::Debug {
     /// The ring of this side that the other one appends to, if it does.
     fn ring(&self) -> Option<&Arc<RingState>> {
         None
+    }
+
+    /// The short cut of [`direct`](Self::direct) for a write: takes it if it goes that way, there is room for it, and nothing
+    /// needs care. If not, false, and nothing was taken.
+    fn write_straight(&mut self, _ticket: u64, _to: &RemoteRegion, _offset: u64, _data: &Data<'_>) -> bool {
+        false
     }
 
     /// The direct way to the other side's memory, if there is one.

@@ -1,6 +1,6 @@
 //! Every operation, over the wire.
 
-use std::{env, path::Path, sync::Arc};
+use std::{env, os::fd::AsFd as _, path::Path, sync::Arc};
 
 use pmof_mem::Memory;
 use pmof_verbs::{MrAccess, Opcode, Operation, Payload, Placement, SharedReceiveQueue, Status, WorkRequest};
@@ -233,7 +233,7 @@ fn a_completion_makes_the_descriptor_readable_once_per_request() {
     for id in 0..3 {
         client.queue.request_notify().unwrap();
         link.client.post([signaled(id, Operation::Write { to: server.at(0), payload: Payload::Empty })]).unwrap();
-        let fd = client.queue.event_fd().unwrap();
+        let fd = client.queue.channel().unwrap().as_fd();
         let limit = Timespec { tv_sec: 20, tv_nsec: 0 };
         assert_eq!(poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&limit)), Ok(1));
         assert!(until("the event", || client.queue.take_event().unwrap().then_some(true)));
@@ -241,5 +241,5 @@ fn a_completion_makes_the_descriptor_readable_once_per_request() {
         completions(&client.queue, 1);
     }
     let silent = pmof_verbs::CompletionQueue::new(&client.device, 1, false).unwrap();
-    assert!(silent.event_fd().is_none() && !silent.take_event().unwrap());
+    assert!(silent.channel().is_none() && !silent.take_event().unwrap());
 }
