@@ -183,13 +183,31 @@ impl LinkCore {
         if !self.is_quiet_device() {
             return None;
         }
-        let moved = self.progress();
-        if moved && !self.is_quiet_device() {
-            return None;
-        }
+        let moved = if let Some(moved) = self.reap() {
+            moved
+        } else {
+            let moved = self.progress() || self.has_outcomes();
+            if !self.is_quiet_device() {
+                return None;
+            }
+            moved
+        };
         // What was held back, or had to wait for what finished now.
         self.submit();
         Some(moved)
+    }
+
+    /// The short way of [`progress`](Self::progress), where nothing waits for what finished. `None`: the long way.
+    fn reap(&mut self) -> Option<bool> {
+        let (lane, wire) = (self.lane.as_mut()?, self.wire.as_mut()?);
+        match wire.reap() {
+            Ok(Some(ticket)) => lane.finished_through(ticket),
+            Ok(None) => None,
+            Err(error) => {
+                self.wire_failed(error);
+                None
+            }
+        }
     }
 
     fn submit(&mut self) {
@@ -441,13 +459,21 @@ impl LinkCore {
     pub(crate) fn arm(&mut self) -> bool {
         // What was held back goes out before a sleep.
         let moved = self.flush_output();
-        match self.wire.as_mut().map(|wire| wire.arm()) {
+        self.announce();
+        match self.wire.as_mut().map(|wire| Ok(wire.progress()? || wire.may_have_input())) {
             Some(Ok(has_news)) => moved | has_news,
             Some(Err(error)) => {
                 self.wire_failed(error);
                 true
             }
             None => moved,
+        }
+    }
+
+    /// Makes sure that what happens from here on ends a sleep; what happened before does not show.
+    pub(crate) fn announce(&mut self) {
+        if let Some(wire) = &mut self.wire {
+            wire.announce();
         }
     }
 

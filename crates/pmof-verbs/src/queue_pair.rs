@@ -256,16 +256,19 @@ impl QueuePair {
         // function ends its own.
         unsafe { sys::ibv_wr_start(qp) };
         let mut is_empty = true;
-        // Not a loop: the compiler makes one of this that takes half the instructions for each request.
-        let built = requests.into_iter().try_for_each(|request| {
+        for request in requests {
             is_empty = false;
             // SAFETY: a batch is begun.
-            unsafe { self.build(qp, request.borrow()) }
-        });
-        if built.is_err() || is_empty {
+            if let Err(failure) = unsafe { self.build(qp, request.borrow()) } {
+                // SAFETY: a batch is begun.
+                unsafe { sys::ibv_wr_abort(qp) };
+                return Err(failure);
+            }
+        }
+        if is_empty {
             // SAFETY: a batch is begun.
             unsafe { sys::ibv_wr_abort(qp) };
-            return built;
+            return Ok(());
         }
         // SAFETY: a batch is begun. Memory that is registered is a medium's, which outlives its registration, and of
         // which no references are formed.

@@ -90,7 +90,8 @@ impl Driver {
     /// The last look before a sleep: what comes after it is announced.
     fn look_armed(&self, link: &Link, wanted: Wanted) -> Lone {
         let Some(mut core) = link.try_lock() else { return Lone::Moved };
-        if core.arm() { self.look_at(link, &mut core, wanted) } else { Lone::Nothing }
+        core.announce();
+        self.look_at(link, &mut core, wanted)
     }
 
     fn look(&self, link: &Link, wanted: Wanted) -> Lone {

@@ -60,6 +60,21 @@ impl Lane {
         Some(Ticket(ticket))
     }
 
+    /// Direct operations took effect up to this one; 0 for none. True if there was one. `None`: what waited for it is to be
+    /// [let go](Self::advance).
+    #[inline]
+    pub(crate) fn finished_through(&mut self, ticket: u64) -> Option<bool> {
+        if ticket == 0 {
+            return Some(false);
+        }
+        self.direct_done = ticket;
+        if !self.deferred.is_empty() {
+            return None;
+        }
+        self.complete();
+        Some(true)
+    }
+
     /// Whether the short ways are open: nothing is before the operation that it might overtake, and it has a place in the
     /// send queue. `is_clear`: the first was found out, and nothing but what goes these ways was posted since.
     #[inline]

@@ -215,9 +215,10 @@ impl ReceiveRing {
         self.consumed = self.consumed.wrapping_add(1);
     }
 
-    /// True if buffers wait to be posted anew.
-    pub(super) fn has_free(&self) -> bool {
-        !self.free.is_empty()
+    /// True if buffers wait to be posted anew; of a persistent ring that is known only when they are collected.
+    #[inline]
+    pub(super) fn may_have_free(&self) -> bool {
+        !self.free.is_empty() || self.durable.is_some()
     }
 
     /// Posts the buffers that are free.

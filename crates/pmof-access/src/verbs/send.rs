@@ -1,7 +1,7 @@
 //! What one connection has posted to its device: work requests not handed over yet, those under way, and the memory that
 //! their bytes lie in until they have gone.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, slice, sync::Arc};
 
 use pmof_mem::{Medium, Memory};
 use pmof_proto::{LocalSlice, PostError};
@@ -96,7 +96,8 @@ impl Queued {
         matches!(self.task, Task::Other(WorkOperation::Read { .. }))
     }
 
-    #[inline]
+    #[expect(clippy::inline_always, reason = "as its only caller")]
+    #[inline(always)]
     fn request<'r>(&self, (id, signaled): (u64, bool), may_fence: bool, inline: &'r [u8]) -> WorkRequest<'r> {
         let operation = match self.task {
             Task::Write { to, bytes } => WorkOperation::Write { to, payload: bytes.payload(inline) },
@@ -107,6 +108,30 @@ impl Queued {
             Task::Other(operation) => operation,
         };
         WorkRequest { id, signaled, fence: may_fence && self.after != 0, operation }
+    }
+}
+
+/// What is handed over at once, as work requests.
+struct Batch<'b> {
+    queued: slice::Iter<'b, Queued>,
+    /// Number of the next one, and of the last, which alone is signalled.
+    id: u64,
+    last: u64,
+    may_fence: bool,
+    inline: &'b [u8],
+}
+
+impl<'b> Iterator for Batch<'b> {
+    type Item = WorkRequest<'b>;
+
+    // Out of line, the request would be put together in memory first: half of what handing it over costs.
+    #[expect(clippy::inline_always, reason = "left to itself the compiler calls it for every request")]
+    #[inline(always)]
+    fn next(&mut self) -> Option<Self::Item> {
+        let queued = self.queued.next()?;
+        let id = self.id;
+        self.id += 1;
+        Some(queued.request((id, id == self.last), self.may_fence, self.inline))
     }
 }
 
@@ -372,12 +397,9 @@ impl SendQueue {
         }
         let first = self.last() + 1 - self.requests.len() as u64;
         let last = first + ready as u64 - 1;
-        let mut id = first;
-        let posted = queue_pair.post(self.requests[..ready].iter().map(|queued| {
-            let request = queued.request((id, id == last), !self.holds_fenced, &self.inline);
-            id += 1;
-            request
-        }));
+        let queued = self.requests[..ready].iter();
+        let batch = Batch { queued, id: first, last, may_fence: !self.holds_fenced, inline: &self.inline };
+        let posted = queue_pair.post(batch);
         if let Some(confirming) = &mut self.confirming {
             confirming.posted(last, self.requests[ready - 1].is_read());
         }
@@ -506,6 +528,12 @@ impl SendQueue {
             }
         }
         last
+    }
+
+    /// Whether one of the work requests through this one is still to be given by [`land`](Self::land).
+    #[inline]
+    pub(super) fn has_landed_less(&self, through: u64) -> bool {
+        self.first <= through
     }
 
     /// A work request is done, and so are all before it: gives the oldest one that was not given yet, or the last of those

@@ -332,25 +332,24 @@ impl VerbsWire {
     }
 
     fn poll_completions(&mut self) -> io::Result<bool> {
-        // Kept from call to call: clearing the places would take longer than looking.
-        let mut done = mem::take(&mut self.polled);
-        let moved = self.poll_into(&mut done);
-        self.polled = done;
-        moved
-    }
-
-    fn poll_into(&mut self, done: &mut [WorkCompletion]) -> io::Result<bool> {
         let mut moved = false;
         loop {
-            let count = self.queues.completions.poll(done).map_err(io_error)?;
-            for completion in &done[..count] {
-                self.completed(completion)?;
-            }
+            let count = self.queues.completions.poll(&mut self.polled).map_err(io_error)?;
+            self.take_completed(0, count)?;
             moved |= count > 0;
-            if count < done.len() {
+            if count < self.polled.len() {
                 return Ok(moved);
             }
         }
+    }
+
+    /// Takes in those of the completions polled last.
+    fn take_completed(&mut self, from: usize, to: usize) -> io::Result<()> {
+        for at in from..to {
+            let completion = self.polled[at];
+            self.completed(&completion)?;
+        }
+        Ok(())
     }
 
     fn completed(&mut self, completion: &WorkCompletion) -> io::Result<()> {
@@ -536,6 +535,22 @@ impl VerbsWire {
         if self.completes_early { after_probe } else { STUCK_LOSSES * self.loss_timeout }
     }
 
+    /// Hands over to the device what was queued and the receives that are free.
+    fn hand_over(&mut self) {
+        self.queues.receive.collect_freed();
+        self.tell_credit();
+        let Queues { send, receive, queue_pair: Some(queue_pair), .. } = &mut self.queues else { return };
+        // A failure here means that the queue pair is in error, which its completions tell with the reason.
+        let _ = receive.post(queue_pair);
+        if let Err(failure) = send.submit(queue_pair) {
+            // Whether none of the batch was posted or some of it: everything under way is given up.
+            self.is_broken = true;
+            let told = self.fail_oldest(&format!("the device takes no more work requests: {failure}"));
+            // Nobody else would tell of messages that were not sent.
+            self.is_taken_down |= !told;
+        }
+    }
+
     fn probe(&mut self) {
         self.is_probing = true;
         self.queues.send.push_probe();
@@ -615,23 +630,9 @@ impl Wire for VerbsWire {
     }
 
     fn submit(&mut self) {
-        if self.is_broken {
-            return;
-        }
-        self.queues.receive.collect_freed();
-        self.tell_credit();
-        let Queues { send, receive, queue_pair: Some(queue_pair), .. } = &mut self.queues else { return };
-        if !send.has_queued() && !receive.has_free() {
-            return;
-        }
-        // A failure here means that the queue pair is in error, which its completions tell with the reason.
-        let _ = receive.post(queue_pair);
-        if let Err(failure) = send.submit(queue_pair) {
-            // Whether none of the batch was posted or some of it: everything under way is given up.
-            self.is_broken = true;
-            let told = self.fail_oldest(&format!("the device takes no more work requests: {failure}"));
-            // Nobody else would tell of messages that were not sent.
-            self.is_taken_down |= !told;
+        let has_some = self.queues.send.has_queued() || self.queues.receive.may_have_free() || self.has_untold();
+        if has_some && !self.is_broken {
+            self.hand_over();
         }
     }
 
@@ -639,7 +640,33 @@ impl Wire for VerbsWire {
         !self.finished.is_empty()
     }
 
-    fn arm(&mut self) -> io::Result<bool> {
+    fn reap(&mut self) -> io::Result<Option<u64>> {
+        let needs_care = self.looks_at_manager || self.is_taken_down || self.is_closing || self.completes_early;
+        if needs_care || self.is_broken || !self.finished.is_empty() {
+            return Ok(None);
+        }
+        let count = self.queues.completions.poll(&mut self.polled).map_err(io_error)?;
+        let mut last = 0;
+        for at in 0..count {
+            let (id, status) = (self.polled[at].wr_id(), self.polled[at].status());
+            let is_plain = id & RECEIVE_ID == 0 && status == Status::Success;
+            if is_plain && let Some(ticket) = self.queues.send.land_plain(id) {
+                last = ticket;
+            }
+            if !is_plain || self.queues.send.has_landed_less(id) {
+                // It is not all that was asked for, and so for the long way.
+                if last > 0 {
+                    self.finish(last, DirectOutcome::Done);
+                }
+                self.take_completed(at, count)?;
+                return Ok(None);
+            }
+            self.heard = true;
+        }
+        Ok(Some(last))
+    }
+
+    fn announce(&mut self) {
         if self.is_armed {
             match self.queues.completions.take_event() {
                 // What ended the sleep was something else, perhaps the connection manager's news.
@@ -651,8 +678,6 @@ impl Wire for VerbsWire {
             // Where asking fails the device is gone, which the next poll tells.
             self.is_armed = self.queues.completions.request_notify().is_ok();
         }
-        // What finished before it was asked for makes no event.
-        Ok(self.progress()? || !self.queues.receive.is_empty())
     }
 
     fn tick(&mut self, now: Duration) -> io::Result<(Option<Duration>, bool)> {

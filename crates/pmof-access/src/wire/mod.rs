@@ -53,13 +53,17 @@ pub(crate) trait Wire: Send + fmt::Debug {
     /// Hands over to the device what was queued since the last call.
     fn submit(&mut self) {}
 
-    /// Makes sure that the descriptors become readable with the next thing that happens. True: something happened
-    /// already, so there is no reason to sleep.
-    fn arm(&mut self) -> io::Result<bool> {
-        Ok(false)
+    /// The short cut of [`progress`](Self::progress) and taking outcomes: the ticket through which direct operations took
+    /// effect since the last call, 0 where none did. `None`: there is more to be seen to, or may be.
+    fn reap(&mut self) -> io::Result<Option<u64>> {
+        Ok(None)
     }
 
-    /// Of a device: the descriptor that [`arm`](Self::arm) has tell of finished operations, which the holder keeps open.
+    /// Makes sure that the descriptors become readable with the next thing that happens. What happened before shows
+    /// nowhere: it is looked for after this.
+    fn announce(&mut self) {}
+
+    /// Of a device: the descriptor that [`announce`](Self::announce) has tell of finished operations, which the holder keeps open.
     fn announcer(&self) -> Option<Announcer> {
         None
     }

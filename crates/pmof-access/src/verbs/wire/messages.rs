@@ -114,10 +114,15 @@ impl VerbsWire {
         self.queues.send.push_message(immediate, flight, staged);
     }
 
+    /// Whether so many messages were given back that the other side might wait to hear of it.
+    #[inline]
+    pub(super) fn has_untold(&self) -> bool {
+        self.queues.receive.consumed.wrapping_sub(self.told) >= u32::from(RECEIVES) / 2
+    }
+
     /// Tells the other side that there is room, where it might wait for that.
     pub(super) fn tell_credit(&mut self) {
-        let untold = self.queues.receive.consumed.wrapping_sub(self.told);
-        if untold < u32::from(RECEIVES) / 2 || self.credit() == 0 || !self.manager.is_standing() {
+        if !self.has_untold() || self.credit() == 0 || !self.manager.is_standing() {
             return;
         }
         let front = self.credit_to_tell();
