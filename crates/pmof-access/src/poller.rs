@@ -1,14 +1,16 @@
-//! Readiness of many sockets at once: epoll, and an eventfd to wake a parked thread.
+//! Readiness of many sockets at once: epoll, and a timer to wake a parked thread.
 
 use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
 use rustix::{
     buffer::spare_capacity,
-    event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll},
+    event::{PollFd, PollFlags, Timespec, epoll, poll},
     io::Errno,
+    time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime},
 };
 
 use crate::{SetupError, error::system};
@@ -35,15 +37,21 @@ impl Interest {
 #[derive(Debug)]
 pub(crate) struct Poller {
     epoll: OwnedFd,
-    /// Not watched by the epoll: that one is readable for sockets alone, which is what applications wait for.
+    /// A timer: it expires at once where a sleeper is to wake. Not watched by the epoll: that one is readable for sockets
+    /// alone, which is what applications wait for.
     wake: OwnedFd,
+    /// What the sleeper has set it to, by the sleeper's clock in ns; `UNSET` when it may be set to anything.
+    alarm_ns: AtomicU64,
 }
+
+const UNSET: u64 = u64::MAX;
 
 impl Poller {
     pub(crate) fn new() -> Result<Self, SetupError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll_create1"))?;
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(system("eventfd"))?;
-        Ok(Self { epoll, wake })
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let wake = timerfd_create(TimerfdClockId::Monotonic, flags).map_err(system("timerfd_create"))?;
+        Ok(Self { epoll, wake, alarm_ns: AtomicU64::new(UNSET) })
     }
 
     pub(crate) fn add(&self, fd: BorrowedFd<'_>, id: u64, interest: Interest) -> Result<(), Errno> {
@@ -73,23 +81,49 @@ impl Poller {
 
     /// Sleeps until a socket is ready or a wake-up comes, at most `timeout`. For one thread at a time.
     pub(crate) fn sleep(&self, timeout: Duration) {
-        self.sleep_on(self.epoll.as_fd(), timeout);
+        self.sleep_on(self.epoll.as_fd(), Some(timeout));
     }
 
-    /// The same, until this descriptor is readable or a wake-up comes.
-    pub(crate) fn sleep_on(&self, fd: BorrowedFd<'_>, timeout: Duration) {
+    /// Sleeps until this descriptor is readable, a wake-up comes or the [alarm](Self::set_alarm) goes off. For one thread at
+    /// a time.
+    pub(crate) fn sleep_till_alarm(&self, fd: BorrowedFd<'_>) {
+        self.sleep_on(fd, None);
+    }
+
+    fn sleep_on(&self, fd: BorrowedFd<'_>, timeout: Option<Duration>) {
         let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN), PollFd::new(&self.wake, PollFlags::IN)];
         // A signal ends the sleep early, which every caller takes for nothing having happened yet.
-        let Ok(_) = poll(&mut fds, Some(&timespec(timeout))) else { return };
+        let Ok(_) = poll(&mut fds, timeout.map(timespec).as_ref()) else { return };
         if !fds[1].revents().is_empty() {
             let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+            self.alarm_ns.store(UNSET, Ordering::Relaxed);
         }
+    }
+
+    /// Has a sleep end at a time. By the thread that is about to sleep, before others know of it: a wake-up that came
+    /// before is forgotten. One timer for many short sleeps costs less than a time limit for each. False if there is none to be
+    /// had.
+    pub(crate) fn set_alarm(&self, now: Duration, at: Duration) -> bool {
+        let at_ns = u64::try_from(at.as_nanos()).unwrap_or(UNSET - 1);
+        if self.alarm_ns.load(Ordering::Relaxed) == at_ns {
+            return true;
+        }
+        let is_set = self.expire_in(at.saturating_sub(now)).is_ok();
+        self.alarm_ns.store(if is_set { at_ns } else { UNSET }, Ordering::Relaxed);
+        is_set
     }
 
     /// Ends the present or next sleep.
     pub(crate) fn wake(&self) {
-        // The counter can only be full if a wake-up is pending already. Any nonzero bytes are a nonzero count.
-        let _ = rustix::io::write(&self.wake, &[1; 8]);
+        // There is nothing that it could fail for.
+        let _ = self.expire_in(Duration::ZERO);
+    }
+
+    fn expire_in(&self, time: Duration) -> Result<(), Errno> {
+        // Zero would stop it.
+        let it_value = timespec(time.max(Duration::from_nanos(1)));
+        let it_interval = timespec(Duration::ZERO);
+        timerfd_settime(&self.wake, TimerfdTimerFlags::empty(), &Itimerspec { it_interval, it_value }).map(drop)
     }
 
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {

@@ -32,7 +32,7 @@ impl Driver {
         let Some((link, tick_at)) = self.lone_device(from) else { return Lone::No };
         let until = until.min(tick_at);
         let lone = match waiting {
-            Waiting::Adaptive { spin: Duration::ZERO } => self.sleep_lone(&link, until.saturating_sub(from), wanted),
+            Waiting::Adaptive { spin: Duration::ZERO } => self.sleep_lone(&link, (from, until), wanted),
             Waiting::Adaptive { spin } => self.spin_lone(&link, until.min(from.saturating_add(spin)), wanted),
             Waiting::BusyPoll => self.spin_lone(&link, until, wanted),
         };
@@ -72,17 +72,18 @@ impl Driver {
     }
 
     /// Sleeps once. What shows on no descriptor of this sleep waits for its end: it is that short.
-    fn sleep_lone(&self, link: &Link, time: Duration, wanted: Wanted) -> Lone {
+    fn sleep_lone(&self, link: &Link, (from, until): (Duration, Duration), wanted: Wanted) -> Lone {
         let (Some(poller), Some(announcer)) = (&self.poller, &link.announcer) else { return Lone::No };
-        if time.is_zero() || !self.rest.try_lead() {
+        if from >= until || !self.rest.try_lead() {
             return Lone::No;
         }
         let mut seen = Lone::Nothing;
-        let sleep = || poller.sleep_on(announcer.as_fd(), time);
-        self.rest.lead(sleep, &mut || {
-            seen = self.look_armed(link, wanted);
-            !matches!(seen, Lone::Nothing) || self.is_interrupted() || self.has_ready()
-        });
+        if poller.set_alarm(from, until) {
+            self.rest.lead(|| poller.sleep_till_alarm(announcer.as_fd()), &mut || {
+                seen = self.look_armed(link, wanted);
+                !matches!(seen, Lone::Nothing) || self.is_interrupted() || self.has_ready()
+            });
+        }
         self.rest.stop_leading();
         if matches!(seen, Lone::Nothing) { self.look(link, wanted) } else { seen }
     }
