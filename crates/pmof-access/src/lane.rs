@@ -293,19 +293,22 @@ impl Lane {
     }
 
     /// Remembers what was written, where a flush to the strongest level of the region is to name it.
+    #[inline]
     fn note_range(&mut self, through: &mut Through<'_>, region: &RemoteRegion, offset: u64, len_bytes: u64) {
         let is_named = match self.names_ranges {
             Some((key, is_named)) if key == region.key() => is_named,
-            _ => {
-                let method = choose_method(through.wire, through.forced, region, region.strongest());
-                let is_named = matches!(method, Ok((Method::SendAfterWrite | Method::NativeFlush, _)));
-                self.names_ranges = Some((region.key(), is_named));
-                is_named
-            }
+            _ => self.find_whether_named(through, region),
         };
         if is_named {
             self.unwritten.add(region.key(), offset, len_bytes);
         }
+    }
+
+    fn find_whether_named(&mut self, through: &mut Through<'_>, region: &RemoteRegion) -> bool {
+        let method = choose_method(through.wire, through.forced, region, region.strongest());
+        let is_named = matches!(method, Ok((Method::SendAfterWrite | Method::NativeFlush, _)));
+        self.names_ranges = Some((region.key(), is_named));
+        is_named
     }
 
     /// The target's CPU begins the write-back of what it stores and completes it when it flushes itself. Where this side

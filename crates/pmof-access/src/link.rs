@@ -376,6 +376,7 @@ impl LinkCore {
     /// The short cut for a write of checked rights and bounds. `None`: it has to be posted the long way.
     ///
     /// `is_clear`: nothing but what goes this way was posted since the last one went this way and the connection was locked.
+    #[inline]
     pub(crate) fn write_straight(
         &mut self,
         to: (&RemoteRegion, u64),
@@ -481,6 +482,7 @@ impl LinkCore {
         PostError::NotConnected(self.endpoint.ended().cloned().unwrap_or(ConnectionError::ClosedHere))
     }
 
+    #[inline]
     fn lane_and_rest(&mut self) -> Option<(&mut Lane, Through<'_>)> {
         let (lane, wire) = (self.lane.as_mut()?, self.wire.as_mut()?);
         Some((lane, Through { endpoint: &mut self.endpoint, wire: wire.as_mut(), forced: self.forced }))

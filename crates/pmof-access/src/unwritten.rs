@@ -21,11 +21,22 @@ pub(crate) struct Unwritten {
 }
 
 impl Unwritten {
+    #[inline]
     pub(crate) fn add(&mut self, key: RegionKey, offset: u64, len_bytes: u64) {
-        if len_bytes == 0 {
-            return;
+        let end = offset + len_bytes;
+        // Most often what was written goes on where the last one ended.
+        if let Some((last_key, ranges)) = self.regions.get_mut(self.last)
+            && *last_key == key
+            && let Some(last) = ranges.last_mut()
+            && last.1 == offset
+        {
+            last.1 = end;
+        } else if len_bytes > 0 {
+            self.add_range(key, (offset, end));
         }
-        let new = (offset, offset + len_bytes);
+    }
+
+    fn add_range(&mut self, key: RegionKey, new: Range) {
         let ranges = self.ranges_of(key);
         if let Some(last) = ranges.last_mut()
             && new.0 <= last.1

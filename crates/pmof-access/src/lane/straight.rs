@@ -91,7 +91,6 @@ impl Lane {
     }
 
     /// A direct operation was handed to the wire.
-    #[inline]
     fn went(&mut self, kind: OperationKind, outcome: Outcome, is_signalled: bool, context: u64) {
         self.last += 1;
         let way = Way::Direct;

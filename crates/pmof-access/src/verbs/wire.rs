@@ -536,6 +536,7 @@ impl VerbsWire {
     }
 
     /// Hands over to the device what was queued and the receives that are free.
+    #[inline(never)]
     fn hand_over(&mut self) {
         self.queues.receive.collect_freed();
         self.tell_credit();
