@@ -269,7 +269,7 @@ impl Connection {
 
     /// The next event, waiting for it at most `timeout`.
     pub fn next_event(&self, timeout: Duration) -> Option<ConnectionEvent> {
-        let event = self.queue.wait_until(timeout, || self.link.lock().take_event())?;
+        let event = self.queue.wait_until(timeout, || self.link.lock().events.take())?;
         Some(match event {
             Event::Established { private_data } => {
                 // Whoever waited for it in connecting, or was asked for it, knows it already.
@@ -294,7 +294,7 @@ impl Connection {
             let made = Arc::new(ReadySignal::new()?);
             self.events_signal.get_or_init(|| made)
         };
-        self.link.lock().show_events(signal);
+        self.link.lock().events.show(signal);
         self.queue.shared.driver.note_watched();
         Ok(signal.fd.as_fd())
     }
@@ -332,7 +332,7 @@ impl Connection {
     pub(crate) fn wait_established(&self, timeout: Duration) -> Option<Result<(), ConnectionError>> {
         self.queue.wait_until(timeout, || {
             let mut core = self.link.lock();
-            match core.events().front_mut()? {
+            match core.events.next()? {
                 Event::Established { private_data } => {
                     let _ = self.private_data.set(std::mem::take(private_data));
                     Some(Ok(()))

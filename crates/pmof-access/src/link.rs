@@ -1,7 +1,6 @@
 //! One connection's endpoint and wire under one lock: everything that moves bytes.
 
 use std::{
-    collections::VecDeque,
     fmt, io, mem,
     net::SocketAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak},
@@ -16,7 +15,7 @@ use pmof_proto::{
 
 use crate::{
     Method, RemoteRegion,
-    driver::{Driver, ReadySignal},
+    driver::Driver,
     journal::{self, Name},
     lane::{Lane, Through, ends_in_order},
     method::{choose_method, passed_over},
@@ -25,6 +24,10 @@ use crate::{
     ring::RingState,
     wire::{Announcer, Wire},
 };
+
+mod events;
+
+use events::Events;
 
 /// Receives in a row before other connections get their turn.
 const RECEIVES_PER_TURN: usize = 16;
@@ -86,9 +89,7 @@ pub(crate) struct LinkCore {
     watched_too: Option<Arc<Poller>>,
     /// Whose outcomes are those of operations, and those of receives, where these are two.
     drivers: Option<Box<[Weak<Driver>; 2]>>,
-    events: VecDeque<Event>,
-    /// Set while there are events, where someone waits for its descriptor.
-    events_signal: Option<Arc<ReadySignal>>,
+    pub(crate) events: Events,
     /// What the kernel said when the wire broke.
     pub(crate) wire_error: Option<io::Error>,
 }
@@ -118,8 +119,7 @@ impl Link {
             watched: None,
             watched_too: None,
             drivers: None,
-            events: VecDeque::new(),
-            events_signal: None,
+            events: Events::default(),
             wire_error: None,
         };
         Arc::new(Self { id, peer_address, announces_on_demand, announcer, core: Mutex::new(core) })
@@ -228,8 +228,7 @@ impl LinkCore {
             if let (Event::Established { .. }, Some(wire)) = (&event, &mut self.wire) {
                 wire.set_loss_timeout(self.loss_timeout);
             }
-            self.events.push_back(event);
-            self.events_signal.as_ref().inspect(|signal| signal.set());
+            self.events.push(event);
             // Whoever waits for it may sleep.
             moved = true;
         }
@@ -240,9 +239,8 @@ impl LinkCore {
     /// True on a standing connection of a device where nothing is to be said, told or heard: all there can be is
     /// operations under way.
     pub(crate) fn is_quiet_device(&self) -> bool {
-        // That it stands stays to be told until the application asks.
-        let is_told = matches!(self.events.front(), None | Some(Event::Established { .. })) && self.events.len() < 2;
-        let is_quiet = self.is_device && self.phase == Phase::Open && is_told && self.endpoint.is_quiet();
+        let is_quiet =
+            self.is_device && self.phase == Phase::Open && self.events.is_quiet() && self.endpoint.is_quiet();
         is_quiet && self.wire.as_ref().is_some_and(|wire| !wire.may_have_input())
     }
 
@@ -562,36 +560,9 @@ impl LinkCore {
         }
     }
 
-    pub(crate) fn events(&mut self) -> &mut VecDeque<Event> {
-        &mut self.events
-    }
-
-    /// The next event that is known already.
-    pub(crate) fn take_event(&mut self) -> Option<Event> {
-        let event = self.events.pop_front();
-        if let Some(signal) = self.events_signal.as_ref().filter(|_| self.events.is_empty()) {
-            signal.clear();
-        }
-        event
-    }
-
-    /// Has a descriptor show from now on whether there are events.
-    pub(crate) fn show_events(&mut self, signal: &Arc<ReadySignal>) {
-        if !self.events.is_empty() {
-            signal.set();
-        }
-        self.events_signal = Some(Arc::clone(signal));
-    }
-
     /// The private data of a connection request that came and was not taken yet.
     pub(crate) fn take_request(&mut self) -> Option<Vec<u8>> {
-        match self.events.front() {
-            Some(Event::Requested { .. }) => match self.events.pop_front() {
-                Some(Event::Requested { private_data }) => Some(private_data),
-                _ => None,
-            },
-            _ => None,
-        }
+        self.events.take_request()
     }
 
     pub(crate) fn set_loss_timeout(&mut self, loss_timeout: Duration) {

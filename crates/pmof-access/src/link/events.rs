@@ -1,0 +1,59 @@
+//! What happened to a connection and was not told yet.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use pmof_proto::Event;
+
+use crate::driver::ReadySignal;
+
+#[derive(Debug, Default)]
+pub(crate) struct Events {
+    untold: VecDeque<Event>,
+    /// Set while there are any, where someone waits for its descriptor.
+    signal: Option<Arc<ReadySignal>>,
+}
+
+impl Events {
+    pub(super) fn push(&mut self, event: Event) {
+        self.untold.push_back(event);
+        self.signal.as_ref().inspect(|signal| signal.set());
+    }
+
+    /// The next one that is known.
+    pub(crate) fn take(&mut self) -> Option<Event> {
+        let event = self.untold.pop_front();
+        if let Some(signal) = self.signal.as_ref().filter(|_| self.untold.is_empty()) {
+            signal.clear();
+        }
+        event
+    }
+
+    /// The next one, which stays.
+    pub(crate) fn next(&mut self) -> Option<&mut Event> {
+        self.untold.front_mut()
+    }
+
+    /// True where nothing waits but, perhaps, that the connection stands: that stays until the application asks.
+    pub(super) fn is_quiet(&self) -> bool {
+        matches!(self.untold.front(), None | Some(Event::Established { .. })) && self.untold.len() < 2
+    }
+
+    /// The private data of a connection request that came and was not taken yet.
+    pub(super) fn take_request(&mut self) -> Option<Vec<u8>> {
+        if !matches!(self.untold.front(), Some(Event::Requested { .. })) {
+            return None;
+        }
+        match self.take() {
+            Some(Event::Requested { private_data }) => Some(private_data),
+            _ => None,
+        }
+    }
+
+    /// Has a descriptor show from now on whether there are any.
+    pub(crate) fn show(&mut self, signal: &Arc<ReadySignal>) {
+        if !self.untold.is_empty() {
+            signal.set();
+        }
+        self.signal = Some(Arc::clone(signal));
+    }
+}
