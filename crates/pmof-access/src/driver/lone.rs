@@ -61,6 +61,8 @@ impl Driver {
         loop {
             for _ in 0..LOOKS {
                 match self.look(link, wanted) {
+                    // Another thread that waits on the queue may have taken it in.
+                    Lone::Nothing if self.has_ready() => return Lone::Moved,
                     Lone::Nothing => std::hint::spin_loop(),
                     seen => return seen,
                 }

@@ -1,11 +1,16 @@
 //! What only RDMA devices show: methods of flush, media that a device cannot reach, shared receives, silent hosts.
 
-use std::{env, net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    env,
+    net::IpAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use pmof_access::{
-    AcceptOptions, Access, ConnectOptions, ConnectionEvent, DeviceChoice, Durability, Evidence, Flushed, Medium,
-    Memory, Method, Outcome, Peer, PostError, QueueOptions, RegisterError, RemoteRegion, RingError, SetupError,
-    VerbsOptions,
+    AcceptOptions, Access, ConnectOptions, ConnectionEvent, DEFAULT_SPIN, DeviceChoice, Durability, Evidence, Flushed,
+    Medium, Memory, Method, Outcome, Peer, PostError, QueueOptions, RegisterError, RemoteRegion, RingError, SetupError,
+    Signal, VerbsOptions, Waiting,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -201,6 +206,49 @@ fn who_did_nothing_for_long_is_not_taken_for_stuck() {
         let ticket = pair.initiator.connection.flush(&remote, .., Durability::Visible).unwrap();
         pair.initiator.done(ticket);
         std::thread::sleep(3 * loss_timeout);
+    }
+}
+
+/// A queue of one device connection has a short way to wait: threads on it lose no outcome to each other, nor a wake-up.
+#[test]
+fn threads_may_share_the_queue_of_a_lone_device() {
+    const THREADS: u64 = 4;
+    const ROUNDS: u64 = 500;
+    // A round that waited until the connections are told the time would take 20 ms.
+    const PROMPT: Duration = Duration::from_secs(20);
+    let fabric = Verbs::new();
+    for spin in [Duration::ZERO, DEFAULT_SPIN] {
+        let initiator_queue = QueueOptions { waiting: Waiting::Adaptive { spin }, ..QueueOptions::default() };
+        let pair = fabric.pair_with(&Setup { initiator_queue, ..Setup::default() });
+        let (memory, remote) = region(&pair.target.peer, LEN_BYTES, Access::all());
+        let (connection, queue, start) = (&pair.initiator.connection, &pair.initiator.queue, Instant::now());
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                scope.spawn(move || {
+                    for round in 1..=ROUNDS {
+                        let mut batch = connection.batch();
+                        batch.signal(Signal::OnError);
+                        batch.write(&remote, thread * 8, &round.to_le_bytes()).unwrap();
+                        batch.signal(Signal::Always);
+                        let ticket = batch.flush(&remote, thread * 8..thread * 8 + 8, Durability::Visible).unwrap();
+                        batch.submit();
+                        let done = queue.wait_for(connection.id(), ticket, LONG).expect("in time");
+                        assert!(matches!(done.outcome, Ok(Outcome::Flushed(_))), "{done:?}");
+                    }
+                });
+            }
+        });
+        assert!(start.elapsed() < PROMPT, "{:?} with {spin:?}", start.elapsed());
+        for thread in 0..THREADS {
+            assert_eq!(content(&memory, thread * 8, 8), ROUNDS.to_le_bytes());
+        }
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| queue.wait(LONG));
+            std::thread::sleep(Duration::from_millis(5));
+            queue.interrupt();
+            assert_eq!(waiting.join().unwrap(), None, "nothing was posted");
+        });
+        assert!(start.elapsed() < LONG, "an interrupt ends the wait");
     }
 }
 
