@@ -9,6 +9,7 @@ use clap::{Parser, Subcommand};
 
 mod capi;
 mod counts;
+mod fio;
 mod run;
 mod suites;
 mod vm;
@@ -37,6 +38,9 @@ enum Chore {
     /// Virtual machines with RDMA devices and persistent memory: see testbed/README.md
     #[command(subcommand)]
     Vm(Box<vm::Vm>),
+    /// fio's unmodified librpma engines against a librpma: see testbed/README.md
+    #[command(subcommand)]
+    Fio(fio::Fio),
 }
 
 fn main() -> Result<ExitCode> {
@@ -47,5 +51,6 @@ fn main() -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Chore::Vm(vm) => vm.run(),
+        Chore::Fio(fio) => fio.run(),
     }
 }

@@ -20,6 +20,7 @@ mod devices;
 mod guest_suite;
 mod kvm;
 mod launch;
+pub(crate) mod librpma;
 mod machine;
 mod modelled;
 mod options;
@@ -32,8 +33,8 @@ mod referees;
 mod ring_cuts;
 mod running;
 mod suites;
-mod testbed;
-mod tools;
+pub(crate) mod testbed;
+pub(crate) mod tools;
 
 use machine::{Link, Machine, Mode};
 use options::Options;

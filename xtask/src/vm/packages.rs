@@ -7,17 +7,21 @@ use std::{
     process::Command,
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 
 use super::tools::{self, KEYRING};
 
-const RELEASE: &str = "trixie";
+/// The Debian of the guest.
+pub(crate) const GUEST_RELEASE: &str = "trixie";
+/// A Debian whose programs run on hosts as old as itself and in the guest alike.
+pub(crate) const HOST_RELEASE: &str = "bookworm";
 const DEFAULT_MIRROR: &str = "http://deb.debian.org/debian";
 
 /// A private apt: nothing of the host's packages is looked at, and no file outside its directory is written.
 #[derive(Debug)]
 pub(crate) struct Packages {
     directory: PathBuf,
+    release: &'static str,
     updated: Cell<bool>,
 }
 
@@ -37,8 +41,9 @@ impl Package {
 }
 
 impl Packages {
-    pub(crate) fn new(directory: PathBuf) -> Self {
-        Self { directory, updated: Cell::new(false) }
+    /// An apt for one release of Debian, with its state in a directory of its own.
+    pub(crate) fn new(directory: PathBuf, release: &'static str) -> Self {
+        Self { directory, release, updated: Cell::new(false) }
     }
 
     /// The packages of these names and all that they depend on, fetched into the cache.
@@ -49,6 +54,37 @@ impl Packages {
         ensure!(!packages.is_empty(), "apt-get --simulate install {} named no package", names.join(" "));
         self.download(&packages)?;
         Ok(packages)
+    }
+
+    /// The packages of these names, without what they depend on.
+    pub(crate) fn fetch_only(&self, names: &[&str]) -> Result<Vec<Package>> {
+        self.update()?;
+        let plan = tools::run(self.apt_get().args(["--simulate", "install"]).args(names))?;
+        let mut packages = parse_plan(&plan);
+        packages.retain(|package| names.contains(&package.name.as_str()));
+        let absent = |name: &&&str| !packages.iter().any(|package| package.name == **name);
+        if let Some(name) = names.iter().find(absent) {
+            bail!("apt-get --simulate install did not name {name}");
+        }
+        self.download(&packages)?;
+        Ok(packages)
+    }
+
+    /// One file of a source package of this exact version. apt checks it against the index that Debian signs.
+    pub(crate) fn fetch_source(&self, name: &str, version: &str, file: &str) -> Result<PathBuf> {
+        self.update()?;
+        let archives = self.directory.join("archives");
+        let sources = self.directory.join("etc/sources.list");
+        let source = format!("deb-src [signed-by={KEYRING}] {} {} main\n", mirror(), self.release);
+        let binary = fs::read_to_string(&sources).with_context(|| format!("reading {}", sources.display()))?;
+        fs::write(&sources, binary + &source)?;
+        tools::run(self.apt_get().arg("update")).with_context(|| format!("reading the sources of {}", self.release))?;
+        let mut command = self.apt_get();
+        command.current_dir(&archives).args(["source", "--download-only", &format!("{name}={version}")]);
+        tools::run(&mut command)?;
+        let path = archives.join(file);
+        ensure!(path.is_file(), "the source package {name} {version} has no {file}");
+        Ok(path)
     }
 
     /// Which package of that plan has a name that begins so: metapackages name the real one by their dependency.
@@ -86,14 +122,14 @@ impl Packages {
             let path = self.directory.join(part);
             fs::create_dir_all(&path).with_context(|| format!("making {}", path.display()))?;
         }
-        let mirror = mirror_of_host().unwrap_or_else(|| DEFAULT_MIRROR.to_owned());
-        let source = format!("deb [signed-by={KEYRING}] {mirror} {RELEASE} main\n");
+        let (mirror, release) = (mirror(), self.release);
+        let source = format!("deb [signed-by={KEYRING}] {mirror} {release} main\n");
         fs::write(self.directory.join("status"), "")?;
         fs::write(self.directory.join("etc/sources.list"), source)?;
         // How the host reaches the network is its own affair; all else of its configuration stays out.
         let network = tools::run(tools::command("apt-config").args(["dump", "Acquire::http", "Acquire::https"]))?;
         fs::write(self.directory.join("apt.conf"), configuration(&self.directory, &network))?;
-        tools::run(self.apt_get().arg("update")).with_context(|| format!("reading the index of {mirror} {RELEASE}"))?;
+        tools::run(self.apt_get().arg("update")).with_context(|| format!("reading the index of {mirror} {release}"))?;
         self.updated.set(true);
         Ok(())
     }
@@ -138,6 +174,10 @@ fn parse_plan(plan: &str) -> Vec<Package> {
         Some(Package { name: name.into(), version: version.into(), architecture: architecture.into() })
     };
     plan.lines().filter_map(parse).collect()
+}
+
+fn mirror() -> String {
+    mirror_of_host().unwrap_or_else(|| DEFAULT_MIRROR.to_owned())
 }
 
 /// The first Debian mirror that the host's apt is set up with.

@@ -9,7 +9,11 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use super::{components, packages::Packages, recipe, tools};
+use super::{
+    components,
+    packages::{GUEST_RELEASE, Packages},
+    recipe, tools,
+};
 
 /// The directory `target/testbed` and the recipe in `testbed/guest`.
 ///
@@ -78,11 +82,26 @@ impl Testbed {
             let path = directory.join(part);
             fs::create_dir_all(&path).with_context(|| format!("making {}", path.display()))?;
         }
-        let packages = Packages::new(directory.join("apt"));
+        let packages = Packages::new(directory.join("apt"), GUEST_RELEASE);
         let recipe = workspace.join("testbed/guest");
         let testbed = Self { recipe, directory, packages, progress };
         testbed.remove_dead_runs()?;
         Ok(testbed)
+    }
+
+    /// An apt of its own for a release of Debian that is not the guest's.
+    pub(super) fn packages_of(&self, release: &'static str) -> Packages {
+        Packages::new(self.directory.join(format!("apt-{release}")), release)
+    }
+
+    /// The apt for the guest's release.
+    pub(super) fn guest_packages(&self) -> &Packages {
+        &self.packages
+    }
+
+    /// Says what is being done.
+    pub(super) fn say(&self, line: &str) {
+        (self.progress)(line);
     }
 
     /// The root of the workspace.
@@ -162,13 +181,24 @@ impl Testbed {
         Ok(RunDirectory { path })
     }
 
-    /// The directory of a component, made where it is not there yet. It appears under its name only when it is whole.
     fn component(&self, name: &str, hash: &str, make: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
+        self.component_with(name, hash, tools::missing, make)
+    }
+
+    /// The directory of a component, made where it is not there yet and `missing` has no reason against it. It appears
+    /// under its name only when it is whole.
+    pub(super) fn component_with(
+        &self,
+        name: &str,
+        hash: &str,
+        missing: fn() -> Option<String>,
+        make: impl FnOnce(&Path) -> Result<()>,
+    ) -> Result<PathBuf> {
         let whole = self.directory.join(format!("{name}-{hash}"));
         if whole.exists() {
             return Ok(whole);
         }
-        if let Some(reason) = tools::missing() {
+        if let Some(reason) = missing() {
             bail!("{reason}");
         }
         // One maker at a time for each component; a media maker boots a guest, hence a lock of its own for each.

@@ -21,6 +21,17 @@ const NEEDS: &[(&str, &str)] = &[
     (KEYRING, "debian-archive-keyring"),
 ];
 
+/// What building programs from Debian's packages needs.
+const BUILD_NEEDS: &[(&str, &str)] = &[
+    ("apt-get", "apt"),
+    ("cc", "gcc"),
+    ("dpkg-deb", "dpkg"),
+    ("make", "make"),
+    ("sha256sum", "coreutils"),
+    ("tar", "tar"),
+    (KEYRING, "debian-archive-keyring"),
+];
+
 /// The keys that sign Debian's releases.
 pub(crate) const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
@@ -30,6 +41,14 @@ pub(crate) fn missing() -> Option<String> {
         return Some("the guest's programs are those of an x86-64 Linux host".to_owned());
     }
     missing_of(NEEDS)
+}
+
+/// Why programs cannot be built from Debian's packages on this host, if so, and what mends it.
+pub(crate) fn missing_to_build() -> Option<String> {
+    if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        return Some("fio has its librpma engines on x86-64 Linux only".to_owned());
+    }
+    missing_of(BUILD_NEEDS)
 }
 
 fn missing_of(needs: &[(&str, &str)]) -> Option<String> {
