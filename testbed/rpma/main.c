@@ -1,0 +1,116 @@
+/*
+ * Calls each function of librpma, with what it is made for and with what it must refuse, and says of each call whether
+ * it did as its manual says. C11 with the extensions of GNU C, against librpma-dev:
+ *
+ *   rpma-check [--port N] [--pmem PATH] [--verbs] [--reference] ADDRESS
+ *
+ * ADDRESS is a local address; both ends of each connection are here. On an RDMA device any device's address does; a
+ * librpma with other transports takes another. Ports from N (default 7400) to N + 15 must be free.
+ *
+ *   --pmem PATH  persistent memory for what is flushed persistently: a device-DAX or a file, of which 2 MiB are written
+ *   --verbs      descriptors must be librpma's to the byte, since the other side may be a program with that library
+ *   --reference  the library is Debian's: what it is known to do wrong is skipped, by name and reason
+ *
+ * Which librpma is judged says LD_LIBRARY_PATH. The output is that of the Test Anything Protocol, with how often each
+ * function was called, and the counts as the last line. Exit code 0: no check failed; 1: one did; 2: usage; 3: a check
+ * on which the rest depends failed, or something took longer than it may.
+ */
+#include <getopt.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "link.h"
+#include "parts.h"
+#include "peer.h"
+
+/* All of it, under valgrind on a busy machine. */
+enum { ALL_SECONDS = 300 };
+
+static _Noreturn void usage(void) {
+    fputs("usage: rpma-check [--port N] [--pmem PATH] [--verbs] [--reference] ADDRESS\n", stderr);
+    exit(2);
+}
+
+static void too_long(int signal) {
+    (void)signal;
+    static const char text[] = "\nBail out! it took too long\n";
+    if (write(STDOUT_FILENO, text, sizeof text - 1) < 0)
+        _exit(4);
+    _exit(3);
+}
+
+pid_t start_peer(const char *port) {
+    fflush(stdout);
+    pid_t child = fork();
+    if (child < 0)
+        bail_out("no other process");
+    if (child > 0)
+        return child;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    char program[] = "/proc/self/exe", peer[] = "--peer", address[256], number[16];
+    snprintf(address, sizeof address, "%s", options.address);
+    snprintf(number, sizeof number, "%s", port);
+    char *const arguments[] = {program, peer, number, address, NULL};
+    execv(program, arguments);
+    _exit(127);
+}
+
+int be_peer(const char *port) {
+    struct rpma_peer *peer = new_peer();
+    struct rpma_conn_req *request = NULL;
+    struct rpma_conn *connection = NULL;
+    NEED(CALL(rpma_conn_req_new)(peer, options.address, port, NULL, &request));
+    NEED(CALL(rpma_conn_req_connect)(&request, NULL, &connection));
+    if (next_event(connection, PATIENCE_MS) != RPMA_CONN_ESTABLISHED)
+        bail_out("the peer was not connected");
+    for (;;)
+        pause();
+}
+
+int main(int count, char **arguments) {
+    static const struct option known[] = {
+        {"port", required_argument, NULL, 'p'}, {"pmem", required_argument, NULL, 'm'},
+        {"verbs", no_argument, NULL, 'v'},      {"reference", no_argument, NULL, 'r'},
+        {"peer", required_argument, NULL, 'P'}, {NULL, 0, NULL, 0},
+    };
+    const char *as_peer_of = NULL;
+    options.port = 7400;
+    for (int option; (option = getopt_long(count, arguments, "", known, NULL)) != -1;) {
+        switch (option) {
+        case 'p': options.port = (unsigned)strtoul(optarg, NULL, 10); break;
+        case 'm': options.pmem = optarg; break;
+        case 'v': options.verbs = true; break;
+        case 'r': options.reference = options.verbs = true; break;
+        case 'P': as_peer_of = optarg; break;
+        default: usage();
+        }
+    }
+    if (optind + 1 != count || options.port == 0 || options.port + PORTS > 65535)
+        usage();
+    options.address = arguments[optind];
+    signal(SIGALRM, too_long);
+    alarm(ALL_SECONDS);
+    if (as_peer_of != NULL)
+        return be_peer(as_peer_of);
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    check_strings();
+    check_logging();
+    check_devices();
+    check_configurations();
+    check_memory();
+    check_connecting();
+    check_lives();
+    check_arguments();
+    check_transfers();
+    check_messages();
+    check_flushing();
+    check_errors();
+    check_waiting();
+    check_receive_queues();
+    check_process();
+    return finish();
+}

@@ -1,0 +1,21 @@
+/* The parts of the program, in the order in which they run. */
+#ifndef PARTS_H
+#define PARTS_H
+
+void check_strings(void);
+void check_logging(void);
+void check_devices(void);
+void check_configurations(void);
+void check_memory(void);
+void check_connecting(void);
+void check_lives(void);
+void check_arguments(void);
+void check_transfers(void);
+void check_messages(void);
+void check_flushing(void);
+void check_errors(void);
+void check_waiting(void);
+void check_receive_queues(void);
+void check_process(void);
+
+#endif
