@@ -15,8 +15,6 @@
 /* Private data that a connection request and an acceptance carry, at most (rdma_cm, port space TCP). */
 enum { REQUEST_DATA_BYTES = 56, ACCEPT_DATA_BYTES = 196 };
 
-#define NO_SUCH_ADDRESS "192.0.2.1"
-
 static void check_requests(struct rpma_peer *peer) {
     section("requests");
     struct rpma_conn_req *const untouched = (struct rpma_conn_req *)&options, *request = untouched;
@@ -24,7 +22,7 @@ static void check_requests(struct rpma_peer *peer) {
     IS(CALL(rpma_conn_req_new)(peer, NULL, port(0), NULL, &request), RPMA_E_INVAL);
     IS(CALL(rpma_conn_req_new)(peer, options.address, NULL, NULL, &request), RPMA_E_INVAL);
     IS(CALL(rpma_conn_req_new)(peer, options.address, port(0), NULL, NULL), RPMA_E_INVAL);
-    IS(CALL(rpma_conn_req_new)(peer, "pmof.invalid", port(0), NULL, &request), RPMA_E_PROVIDER);
+    IS(CALL(rpma_conn_req_new)(peer, NO_SUCH_NAME, port(0), NULL, &request), RPMA_E_PROVIDER);
     IS(CALL(rpma_conn_req_new)(peer, options.address, "no port", NULL, &request), RPMA_E_PROVIDER);
     check(request == untouched, "a failure leaves the request as it was");
     request = NULL;
@@ -59,15 +57,15 @@ static void check_requests(struct rpma_peer *peer) {
     struct rpma_conn_cfg *configuration = NULL;
     NEED(CALL(rpma_conn_cfg_new)(&configuration));
     NEED(CALL(rpma_conn_cfg_set_timeout)(configuration, 300));
-    int returned = CALL(rpma_conn_req_new)(peer, NO_SUCH_ADDRESS, port(0), configuration, &request);
+    int returned = CALL(rpma_conn_req_new)(peer, UNREACHABLE_ADDRESS, port(0), configuration, &request);
     if (returned == 0 && CALL(rpma_conn_req_connect)(&request, NULL, &connection) == 0) {
         /* A transport that does not resolve addresses finds out while it connects. */
         enum rpma_conn_event event = next_event(connection, PATIENCE_MS);
-        check(event == RPMA_CONN_UNREACHABLE, "an address that nobody has is unreachable");
+        check(event == RPMA_CONN_UNREACHABLE, "an address that no packet reaches is unreachable");
         tell("event %d", event);
         NEED(CALL(rpma_conn_delete)(&connection));
     } else {
-        check_code(returned, RPMA_E_PROVIDER, "a request to an address that nobody has is RPMA_E_PROVIDER");
+        check_code(returned, RPMA_E_PROVIDER, "a request to an address that no packet reaches is RPMA_E_PROVIDER");
     }
     NEED(CALL(rpma_conn_cfg_delete)(&configuration));
 }
@@ -81,8 +79,8 @@ static void check_endpoints(struct rpma_peer *peer) {
     IS(CALL(rpma_ep_listen)(peer, NULL, port(0), &endpoint), RPMA_E_INVAL);
     IS(CALL(rpma_ep_listen)(peer, options.address, NULL, &endpoint), RPMA_E_INVAL);
     IS(CALL(rpma_ep_listen)(peer, options.address, port(0), NULL), RPMA_E_INVAL);
-    IS(CALL(rpma_ep_listen)(peer, NO_SUCH_ADDRESS, port(0), &endpoint), RPMA_E_PROVIDER);
-    IS(CALL(rpma_ep_listen)(peer, "pmof.invalid", port(0), &endpoint), RPMA_E_PROVIDER);
+    IS(CALL(rpma_ep_listen)(peer, FOREIGN_ADDRESS, port(0), &endpoint), RPMA_E_PROVIDER);
+    IS(CALL(rpma_ep_listen)(peer, NO_SUCH_NAME, port(0), &endpoint), RPMA_E_PROVIDER);
     IS(CALL(rpma_ep_listen)(peer, options.address, "no port", &endpoint), RPMA_E_PROVIDER);
     check(endpoint == untouched, "a failure leaves the endpoint as it was");
     NEED(CALL(rpma_ep_listen)(peer, options.address, port(0), &endpoint));

@@ -68,6 +68,11 @@ bool completes(struct rpma_cq *cq, uintptr_t request, enum ibv_wc_opcode opcode,
 /* Whether a completion comes within some milliseconds: for what must not come. */
 bool anything_comes(struct rpma_cq *cq);
 
+/* An address that no machine has (RFC 5737), one that no packet reaches (RFC 6666), and a name of nobody (RFC 6761). */
+#define FOREIGN_ADDRESS "198.51.100.77"
+#define UNREACHABLE_ADDRESS "100::1"
+#define NO_SUCH_NAME "pmof.invalid"
+
 #define REQUEST(number) ((const void *)(uintptr_t)(number))
 
 #endif

@@ -51,7 +51,12 @@ pid_t start_peer(const char *port) {
     if (child > 0)
         return child;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    char program[] = "/proc/self/exe", peer[] = "--peer", address[256], number[16];
+    /* The link itself can not be started under valgrind. */
+    char program[4096], peer[] = "--peer", address[256], number[16];
+    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
+    if (length < 0)
+        _exit(127);
+    program[length] = '\0';
     snprintf(address, sizeof address, "%s", options.address);
     snprintf(number, sizeof number, "%s", port);
     char *const arguments[] = {program, peer, number, address, NULL};

@@ -8,10 +8,6 @@
 #include "link.h"
 #include "parts.h"
 
-/* Addresses that no machine has: RFC 5737 and RFC 6761. */
-#define NO_SUCH_ADDRESS "192.0.2.1"
-#define NO_SUCH_NAME "pmof.invalid"
-
 static bool distinct(const char *const *texts, int count) {
     for (int one = 0; one < count; one++) {
         if (texts[one] == NULL || texts[one][0] == '\0')
@@ -146,7 +142,7 @@ void check_devices(void) {
     IS(CALL(rpma_utils_get_ibv_context)(NO_SUCH_NAME, RPMA_UTIL_IBV_CONTEXT_LOCAL, &found), RPMA_E_PROVIDER);
     IS(CALL(rpma_utils_get_ibv_context)(NO_SUCH_NAME, RPMA_UTIL_IBV_CONTEXT_REMOTE, &found), RPMA_E_PROVIDER);
     IS(CALL(rpma_utils_get_ibv_context)("", RPMA_UTIL_IBV_CONTEXT_LOCAL, &found), RPMA_E_PROVIDER);
-    IS(CALL(rpma_utils_get_ibv_context)(NO_SUCH_ADDRESS, RPMA_UTIL_IBV_CONTEXT_LOCAL, &found), RPMA_E_PROVIDER);
+    IS(CALL(rpma_utils_get_ibv_context)(FOREIGN_ADDRESS, RPMA_UTIL_IBV_CONTEXT_LOCAL, &found), RPMA_E_PROVIDER);
     check(found == untouched, "a failure leaves the context as it was");
     IS(CALL(rpma_utils_get_ibv_context)(options.address, RPMA_UTIL_IBV_CONTEXT_REMOTE, &found), 0);
     check(found != NULL && found != untouched, "a remote address has a context");
