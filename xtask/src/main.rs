@@ -10,6 +10,7 @@ use clap::{Parser, Subcommand};
 mod capi;
 mod counts;
 mod fio;
+mod rpma;
 mod run;
 mod suites;
 mod vm;
@@ -41,6 +42,9 @@ enum Chore {
     /// fio's unmodified librpma engines against a librpma: see testbed/README.md
     #[command(subcommand)]
     Fio(fio::Fio),
+    /// A C program that calls each function of a librpma: see testbed/README.md
+    #[command(subcommand)]
+    Rpma(rpma::Rpma),
 }
 
 fn main() -> Result<ExitCode> {
@@ -52,5 +56,6 @@ fn main() -> Result<ExitCode> {
         }
         Chore::Vm(vm) => vm.run(),
         Chore::Fio(fio) => fio.run(),
+        Chore::Rpma(rpma) => rpma.run(),
     }
 }

@@ -98,7 +98,7 @@ impl Setting {
         let files = self.prepare_files(cell)?;
         let done = self.pair(cell, "run")?;
         check_bytes(cell, done)?;
-        self.check_files(cell, &files, done)?;
+        check_files(cell, &files, done)?;
         if device && cell.engine == Engine::Gpspm {
             self.pair(&Cell { engine: Engine::Apm, access: Access::Read, ..*cell }, "after")?;
         }
@@ -120,18 +120,6 @@ impl Setting {
         Ok(files)
     }
 
-    fn check_files(&self, cell: &Cell, files: &[PathBuf], done: Done) -> Result<()> {
-        let mut blocks = 0;
-        for file in files {
-            blocks += content::written_blocks(file, cell)?;
-        }
-        if !files.is_empty() && cell.access.writes() {
-            let said = done.written_bytes / cell.block_bytes;
-            ensure!(blocks == said, "the client wrote {said} blocks, the server's files hold {blocks}");
-        }
-        Ok(())
-    }
-
     /// One server and one client, to their ends.
     fn pair(&self, cell: &Cell, name: &str) -> Result<Done> {
         let port = free_ports(self.address, cell.threads)?;
@@ -139,7 +127,8 @@ impl Setting {
         let mut server = self.start(&format!("{name}-server"), &self.server_libraries, self.server(cell, port))?;
         self.wait_for_listeners(port, cell.threads, &mut server)?;
         let report = self.directory.join(format!("{name}-client.json"));
-        let mut client = self.start(&format!("{name}-client"), &self.client_libraries, self.client(cell, port, &report))?;
+        let mut client =
+            self.start(&format!("{name}-client"), &self.client_libraries, self.client(cell, port, &report))?;
         let ends = wait_for_both([&mut client, &mut server], deadline)?;
         for (who, ended) in ["client", "server"].into_iter().zip(ends) {
             match ended {
@@ -254,7 +243,8 @@ impl Setting {
     /// Over TCP the ports are seen; else it is a matter of time, and clients try again.
     fn wait_for_listeners(&self, port: u16, count: u32, server: &mut Process) -> Result<()> {
         let deadline = Instant::now() + LISTEN_TIMEOUT;
-        let wanted = |ports: &[u16]| (0..count).all(|number| ports.iter().any(|p| u32::from(*p) == u32::from(port) + number));
+        let wanted =
+            |ports: &[u16]| (0..count).all(|number| ports.iter().any(|p| u32::from(*p) == u32::from(port) + number));
         while Instant::now() < deadline && server.child.try_wait()?.is_none() {
             if self.transport == "tcp" && wanted(&listening_ports()) {
                 return Ok(());
@@ -304,6 +294,19 @@ fn check_bytes(cell: &Cell, done: Done) -> Result<()> {
         done.written_bytes,
         done.read_bytes
     );
+    Ok(())
+}
+
+/// The servers' files hold as many written blocks as the client says, and nothing else.
+fn check_files(cell: &Cell, files: &[PathBuf], done: Done) -> Result<()> {
+    let mut blocks = 0;
+    for file in files {
+        blocks += content::written_blocks(file, cell)?;
+    }
+    if !files.is_empty() && cell.access.writes() {
+        let said = done.written_bytes / cell.block_bytes;
+        ensure!(blocks == said, "the client wrote {said} blocks, the server's files hold {blocks}");
+    }
     Ok(())
 }
 

@@ -13,12 +13,7 @@ pub(crate) const VERIFY_PATTERN: &str = "%o";
 const BEFORE: u8 = 0xee;
 
 /// Lines of an engine that are no error: hints, and a server that was not there yet.
-const HARMLESS: &[&str] = &[
-    "Note: ",
-    "Remember that flushing to DRAM",
-    "You can use librpma_client",
-    "Thread [",
-];
+const HARMLESS: &[&str] = &["Note: ", "Remember that flushing to DRAM", "You can use librpma_client", "Thread ["];
 
 /// A file as a whole client that writes, or has written, leaves it.
 fn pattern(block_bytes: u64, bytes: u64) -> Vec<u8> {
@@ -28,11 +23,8 @@ fn pattern(block_bytes: u64, bytes: u64) -> Vec<u8> {
 /// Makes a thread's file: with the pattern where the cell reads it, else with something that is not the pattern.
 pub(crate) fn prepare(file: &Path, cell: &Cell) -> Result<()> {
     let bytes = cell.bytes_of_thread();
-    let content = if cell.access.writes() {
-        vec![BEFORE; usize::try_from(bytes)?]
-    } else {
-        pattern(cell.block_bytes, bytes)
-    };
+    let content =
+        if cell.access.writes() { vec![BEFORE; usize::try_from(bytes)?] } else { pattern(cell.block_bytes, bytes) };
     fs::write(file, content).with_context(|| format!("writing {}", file.display()))
 }
 

@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use clap::{Args, Subcommand};
 
-use crate::{counts::Counts, vm::testbed::Testbed};
+use crate::{capi, counts::Counts, vm::testbed::Testbed};
 
 mod cell;
 mod cell_run;
@@ -37,9 +37,9 @@ pub(crate) enum Fio {
 /// Options of `fio matrix`.
 #[derive(Debug, Args)]
 pub(crate) struct Matrix {
-    /// The directory with the librpma.so.0 that is judged
-    #[arg(long, value_name = "DIRECTORY", default_value = "target/capi")]
-    library: PathBuf,
+    /// The directory with the librpma.so.0 that is judged; ours, where cargo xtask capi puts it, otherwise
+    #[arg(long, value_name = "DIRECTORY")]
+    library: Option<PathBuf>,
     /// Another one for the servers
     #[arg(long, value_name = "DIRECTORY")]
     server_library: Option<PathBuf>,
@@ -86,7 +86,7 @@ impl Matrix {
     fn run(&self) -> Result<ExitCode> {
         // Relative to where xtask was started; the processes of a cell run elsewhere.
         let here = env::current_dir().context("finding the current directory")?;
-        let library = here.join(&self.library);
+        let library = here.join(self.library.clone().unwrap_or_else(capi::directory));
         let server_library = self.server_library.as_ref().map_or_else(|| library.clone(), |path| here.join(path));
         for directory in [&library, &server_library] {
             ensure!(directory.join("librpma.so.0").exists(), "no librpma.so.0 in {}", directory.display());
@@ -197,12 +197,14 @@ impl Table {
         };
         row.passed += 1;
         row.bytes += done.written_bytes + done.read_bytes;
-        row.least_latency_ns =
-            Some(row.least_latency_ns.map_or(done.latency_ns, |least| least.min(done.latency_ns)));
+        row.least_latency_ns = Some(row.least_latency_ns.map_or(done.latency_ns, |least| least.min(done.latency_ns)));
     }
 
     fn print(&self) {
-        println!("\n{:<16} {:>7} {:>7} {:>9} {:>20}", "engine, access", "passed", "failed", "MiB", "least mean latency");
+        println!(
+            "\n{:<16} {:>7} {:>7} {:>9} {:>20}",
+            "engine, access", "passed", "failed", "MiB", "least mean latency"
+        );
         for row in &self.rows {
             let latency = row
                 .least_latency_ns

@@ -166,8 +166,8 @@ fn run_in(
 const SUPPRESSIONS: &str = "crates/pmof-verbs/tests/memcheck.supp";
 
 /// Stand before each run's output and before its exit status.
-const START_MARK: &str = "==== ";
-const EXIT_MARK: &str = "---- exit ";
+pub(super) const START_MARK: &str = "==== ";
+pub(super) const EXIT_MARK: &str = "---- exit ";
 
 /// The built conformance suite over verbs.
 pub(super) fn conformance(testbed: &Testbed) -> Result<PathBuf> {
@@ -194,7 +194,7 @@ fn script(runs: &[Run]) -> String {
 }
 
 /// The output of each run.
-fn parts(output: &str) -> impl Iterator<Item = &str> {
+pub(super) fn parts(output: &str) -> impl Iterator<Item = &str> {
     output.split(START_MARK).skip(1)
 }
 

@@ -5,6 +5,7 @@ use std::{
     ffi::OsString,
     fs,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -35,11 +36,7 @@ pub(crate) struct Fio {
 
 impl Fio {
     fn in_directory(directory: &Path) -> Self {
-        Self {
-            binary: directory.join("fio"),
-            libraries: directory.join("libraries"),
-            rdma: directory.join("rdma"),
-        }
+        Self { binary: directory.join("fio"), libraries: directory.join("libraries"), rdma: directory.join("rdma") }
     }
 
     /// `LD_LIBRARY_PATH` for this host, with the librpma of a directory.
@@ -106,6 +103,33 @@ impl Testbed {
             fs::write(into.join("version"), &package.version).context("writing the version of librpma")
         };
         Ok(self.component_with("librpma-reference", &hash, missing_to_build, make)?.join(LIBRARIES))
+    }
+
+    /// Compiles `testbed/rpma`, which judges a librpma, into a directory that exists.
+    pub(crate) fn build_rpma_check(&self, directory: &Path) -> Result<PathBuf> {
+        let sources = self.workspace().join("testbed/rpma");
+        let entries = fs::read_dir(&sources).with_context(|| format!("reading {}", sources.display()))?;
+        let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+        files.retain(|file| file.extension().is_some_and(|suffix| suffix == "c"));
+        files.sort();
+        let sysroot = self.librpma_sysroot()?;
+        let libraries = sysroot.join(LIBRARIES);
+        let program = directory.join("rpma-check");
+        let mut rpath_link = OsString::from("-Wl,-rpath-link,");
+        rpath_link.push(&libraries);
+        let mut compiler = Command::new("cc");
+        compiler
+            .args(["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-isystem"])
+            .arg(sysroot.join("usr/include"))
+            .arg("-o")
+            .arg(&program)
+            .args(files)
+            .arg("-L")
+            .arg(&libraries)
+            .arg(rpath_link)
+            .arg("-lrpma");
+        tools::run(&mut compiler)?;
+        Ok(program)
     }
 
     fn make_fio(&self, recipe: &Path, into: &Path) -> Result<()> {

@@ -21,6 +21,7 @@ mod guest_suite;
 mod kvm;
 mod launch;
 pub(crate) mod librpma;
+mod librpma_suite;
 mod machine;
 mod modelled;
 mod options;
