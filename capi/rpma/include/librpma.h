@@ -167,8 +167,8 @@ int rpma_mr_get_ptr(const struct rpma_mr_local *mr, void **ptr);
 int rpma_mr_get_size(const struct rpma_mr_local *mr, size_t *size);
 
 /*
- * Advises the kernel about a range, as ibv_advise_mr(3): has its pages brought in where the device pages on demand. Errors:
- * RPMA_E_INVAL for NULL, a range outside, an unknown advice or flag; RPMA_E_NOSUPP where nothing is paged on demand.
+ * Advises the kernel about a range, as ibv_advise_mr(3): has its pages brought in where the device pages on demand; elsewhere
+ * there is nothing to do. Errors: RPMA_E_INVAL for NULL, a range outside, an unknown advice or flag.
  */
 int rpma_mr_advise(struct rpma_mr_local *mr, size_t offset, size_t len, int advice, uint32_t flags);
 
