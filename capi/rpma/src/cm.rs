@@ -24,7 +24,7 @@ use pmof_access::{
 use crate::{
     call::{call, need, text},
     configuration::ConnCfg,
-    connection::{Conn, event_of_failure},
+    connection::{Conn, LOSS_TIMEOUT, event_of_failure},
     context::{Peer, PeerShared, check_address, resolve},
     error::{Code, Failure, put},
     handle::{Handle, is_non_blocking, kind, set_blocking},
@@ -360,6 +360,7 @@ impl ConnReq {
                 let request = request.ok_or_else(|| Failure::provider("the request is gone"))?;
                 let options = AcceptOptions {
                     private_data,
+                    loss_timeout: LOSS_TIMEOUT,
                     receive_queue: queues.receive_queue.clone(),
                     shared_receives: queues.shared_receives.clone(),
                     receive_limit: self.wants.rq_size,
@@ -370,6 +371,7 @@ impl ConnReq {
             Way::Out(address) => {
                 let options = ConnectOptions {
                     private_data,
+                    loss_timeout: LOSS_TIMEOUT,
                     settings: own_settings(self.wants.sq_size),
                     receive_queue: queues.receive_queue.clone(),
                     shared_receives: queues.shared_receives.clone(),

@@ -24,6 +24,10 @@ use crate::{
     queue::{Channel, Cq, TURN, queue_pair_number},
 };
 
+/// Time without an answer that is due, after which a connection is lost. Programs for librpma know of no limit, and a file's flush
+/// may stand behind gigabytes that others wrote.
+pub(crate) const LOSS_TIMEOUT: Duration = Duration::from_secs(30);
+
 const EVENT_UNDEFINED: c_int = -1;
 const EVENT_ESTABLISHED: c_int = 0;
 const EVENT_CLOSED: c_int = 1;

@@ -11,12 +11,12 @@ use std::{
 };
 
 use pmof_access::{
-    Access, Connection, DEFAULT_LOSS_TIMEOUT, Memory, Region, RegionSlice, RemoteRegion, SHORT_DESCRIPTOR_BYTES,
-    ShortDescriptor,
+    Access, Connection, Memory, Region, RegionSlice, RemoteRegion, SHORT_DESCRIPTOR_BYTES, ShortDescriptor,
 };
 
 use crate::{
     call::{call, need},
+    connection::LOSS_TIMEOUT,
     context::{Peer, PeerShared},
     error::{Code, Failure, put},
     handle::{Handle, kind},
@@ -29,7 +29,7 @@ const USAGE_FLUSH_PERSISTENT: c_int = 1 << 5;
 const USAGE_ALL: c_int = (1 << 8) - 1;
 
 /// Longer than a dead peer goes unnoticed: the connection is lost before this ends.
-const RESOLVE_TIMEOUT: Duration = DEFAULT_LOSS_TIMEOUT.saturating_mul(2);
+const RESOLVE_TIMEOUT: Duration = LOSS_TIMEOUT.saturating_mul(2);
 
 /// `rpma_mr_local`.
 #[derive(Debug)]
