@@ -23,6 +23,7 @@ const TIMEOUT: Duration = Duration::from_mins(25);
 
 /// One program in a machine; its last line are its counts.
 struct Run {
+    /// Without an apostrophe: a shell writes it.
     what: &'static str,
     script: String,
 }
@@ -35,8 +36,8 @@ pub(super) fn run(testbed: &Testbed, report: &mut Report) -> Result<()> {
     let program = testbed.build_rpma_check(staged.path())?;
     let reference = testbed.librpma_reference()?;
     let checks = [
-        check("Debian's librpma: each function", "--reference --pmem $PMOF_DEVDAX $PMOF_WIRE_B"),
-        check("Debian's librpma: each function, IPv6", "--reference --pmem $PMOF_DEVDAX $PMOF_IPV6"),
+        check("Debian 13: each function", "--reference --pmem $PMOF_DEVDAX $PMOF_WIRE_B"),
+        check("Debian 13: each function, IPv6", "--reference --pmem $PMOF_DEVDAX $PMOF_IPV6"),
     ];
     run_in(testbed, Machine::new(testbed).bring(&program), &reference, &checks, report)?;
 
@@ -52,7 +53,7 @@ pub(super) fn run(testbed: &Testbed, report: &mut Report) -> Result<()> {
             script: format!("{} /host/bin/rpma-check --verbs --pmem $PMOF_DEVDAX $PMOF_WIRE_B", VALGRIND.join(" ")),
         },
         Run {
-            what: "ours: fio's engines",
+            what: "ours: engines of fio",
             script: format!(
                 "cd /run && xtask fio matrix --fio /host/bin/fio --library /host/bin --transport verbs \
                  --address $PMOF_WIRE_B --medium $PMOF_DEVDAX --only '{CELLS}'"
@@ -81,6 +82,7 @@ fn run_in(testbed: &Testbed, machine: Machine, library: &Path, runs: &[Run], rep
     fs::copy(library.join("librpma.so.0"), &file).with_context(|| format!("copying from {}", library.display()))?;
     let part = |run: &Run| {
         let Run { what, script } = run;
+        debug_assert!(!what.contains('\''), "{what}");
         format!(
             "echo '{START_MARK}{what}'\n\
              (export LD_LIBRARY_PATH=/host/bin PMOF_TRANSPORT=verbs; {script}) 2>&1\n\
