@@ -16,7 +16,6 @@ struct options {
     unsigned port;           /* the first of PORTS that are free */
     const char *pmem;        /* a device-DAX or a file for what is flushed persistently; NULL: ordinary memory */
     bool reference;          /* Debian's librpma is judged: what it is known to do wrong is left out */
-    bool verbs;              /* the transport is verbs: descriptors are librpma's to the byte */
 };
 
 extern struct options options;

@@ -293,7 +293,46 @@ void check_lives(void) {
     delete_peer(&peer);
 }
 
+/* What a program may still hold when the object is gone. */
+static void check_stale(void) {
+    section("deleted objects");
+    if (options.reference) {
+        skip("librpma frees the memory that it then reads", "deleted objects are refused");
+        return;
+    }
+    struct link link;
+    struct rpma_conn_cfg *configuration = NULL;
+    struct rpma_ep *endpoint = NULL;
+    size_t size = 0;
+    uint32_t number = 0;
+    int descriptor = -1;
+    open_link(&link, NULL, NULL);
+    NEED(CALL(rpma_conn_cfg_new)(&configuration));
+    NEED(CALL(rpma_ep_listen)(link.peer, options.address, port(6), &endpoint));
+    struct rpma_conn *connection = link.client.connection;
+    struct rpma_cq *queue = link.client.cq;
+    struct rpma_mr_local *local = link.client.region.local;
+    struct rpma_mr_remote *remote = link.server.region.remote;
+    struct rpma_peer *peer = link.peer;
+    const struct rpma_conn_cfg *gone = configuration;
+    const struct rpma_ep *shut = endpoint;
+    struct ibv_wc completion;
+    NEED(CALL(rpma_ep_shutdown)(&endpoint));
+    NEED(CALL(rpma_conn_cfg_delete)(&configuration));
+    close_link(&link);
+    IS(CALL(rpma_conn_get_qp_num)(connection, &number), RPMA_E_INVAL);
+    IS(CALL(rpma_conn_disconnect)(connection), RPMA_E_INVAL);
+    IS(CALL(rpma_cq_get_wc)(queue, 1, &completion, NULL), RPMA_E_INVAL);
+    IS(CALL(rpma_mr_get_size)(local, &size), RPMA_E_INVAL);
+    IS(CALL(rpma_mr_remote_get_size)(remote, &size), RPMA_E_INVAL);
+    IS(CALL(rpma_ep_listen)(peer, options.address, port(6), &endpoint), RPMA_E_INVAL);
+    IS(CALL(rpma_conn_cfg_get_cq_size)(gone, &number), RPMA_E_INVAL);
+    IS(CALL(rpma_ep_get_fd)(shut, &descriptor), RPMA_E_INVAL);
+    IS(CALL(rpma_conn_delete)(&connection), RPMA_E_INVAL);
+}
+
 void check_process(void) {
+    check_stale();
     section("process");
     struct rpma_peer *peer = new_peer();
     struct rpma_conn_req *request = NULL;
@@ -317,10 +356,25 @@ void check_process(void) {
     struct link link;
     open_link(&link, NULL, NULL);
     fflush(stdout);
+    /* Not the exit code, which valgrind takes for itself. */
+    int answer[2], in_child = 0;
+    if (pipe(answer) != 0)
+        bail_out("no pipe");
     pid_t child = fork();
-    if (child == 0)
-        _Exit(0);
+    if (child == 0) {
+        uint32_t number = 0;
+        in_child = options.reference ? 0 : CALL(rpma_conn_get_qp_num)(link.client.connection, &number);
+        _Exit(write(answer[1], &in_child, sizeof in_child) != sizeof in_child);
+    }
+    close(answer[1]);
+    bool answered = read(answer[0], &in_child, sizeof in_child) == sizeof in_child;
+    close(answer[0]);
     waitpid(child, NULL, 0);
+    check(answered, "a child that is forked ends");
+    if (options.reference)
+        skip("librpma does not look at it", "in a child that is forked a connection is refused");
+    else
+        check_code(in_child, RPMA_E_INVAL, "in a child that is forked a connection is RPMA_E_INVAL");
     link.client.region.bytes[0] = 0x77;
     IS(CALL(rpma_write)(link.client.connection, link.server.region.remote, 0, link.client.region.local, 0, 1,
                         RPMA_F_COMPLETION_ALWAYS, REQUEST(1)), 0);

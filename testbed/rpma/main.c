@@ -2,14 +2,14 @@
  * Calls each function of librpma, with what it is made for and with what it must refuse, and says of each call whether
  * it did as its manual says. C11 with the extensions of GNU C, against librpma-dev:
  *
- *   rpma-check [--port N] [--pmem PATH] [--verbs] [--reference] ADDRESS
+ *   rpma-check [--port N] [--pmem PATH] [--reference] ADDRESS
  *
  * ADDRESS is a local address; both ends of each connection are here. On an RDMA device any device's address does; a
  * librpma with other transports takes another. Ports from N (default 7400) to N + 15 must be free.
  *
  *   --pmem PATH  persistent memory for what is flushed persistently: a device-DAX or a file, of which 2 MiB are written
- *   --verbs      descriptors must be librpma's to the byte, since the other side may be a program with that library
- *   --reference  the library is Debian's: what it is known to do wrong is skipped, by name and reason
+ *   --reference  the library is Debian's, over verbs: its descriptors are looked at to the byte, and what it is known to do
+ *                wrong is skipped, by name and reason
  *
  * Which librpma is judged says LD_LIBRARY_PATH. The output is that of the Test Anything Protocol, with how often each
  * function was called, and the counts as the last line. Exit code 0: no check failed; 1: one did; 2: usage; 3: a check
@@ -31,7 +31,7 @@
 enum { ALL_SECONDS = 300 };
 
 static _Noreturn void usage(void) {
-    fputs("usage: rpma-check [--port N] [--pmem PATH] [--verbs] [--reference] ADDRESS\n", stderr);
+    fputs("usage: rpma-check [--port N] [--pmem PATH] [--reference] ADDRESS\n", stderr);
     exit(2);
 }
 
@@ -79,8 +79,8 @@ int be_peer(const char *port) {
 int main(int count, char **arguments) {
     static const struct option known[] = {
         {"port", required_argument, NULL, 'p'}, {"pmem", required_argument, NULL, 'm'},
-        {"verbs", no_argument, NULL, 'v'},      {"reference", no_argument, NULL, 'r'},
-        {"peer", required_argument, NULL, 'P'}, {NULL, 0, NULL, 0},
+        {"reference", no_argument, NULL, 'r'},  {"peer", required_argument, NULL, 'P'},
+        {NULL, 0, NULL, 0},
     };
     const char *as_peer_of = NULL;
     options.port = 7400;
@@ -88,8 +88,7 @@ int main(int count, char **arguments) {
         switch (option) {
         case 'p': options.port = (unsigned)strtoul(optarg, NULL, 10); break;
         case 'm': options.pmem = optarg; break;
-        case 'v': options.verbs = true; break;
-        case 'r': options.reference = options.verbs = true; break;
+        case 'r': options.reference = true; break;
         case 'P': as_peer_of = optarg; break;
         default: usage();
         }

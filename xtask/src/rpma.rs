@@ -93,9 +93,6 @@ impl Check {
         if let Some(pmem) = &self.pmem {
             arguments.extend(["--pmem".into(), pmem.into()]);
         }
-        if self.transport == "verbs" {
-            arguments.push("--verbs".into());
-        }
         if self.reference {
             arguments.push("--reference".into());
         }

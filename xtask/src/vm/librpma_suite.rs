@@ -45,12 +45,12 @@ pub(super) fn run(testbed: &Testbed, report: &mut Report) -> Result<()> {
     let fio = testbed.fio()?;
     let machine = with_fio(Machine::new(testbed).bring(&program), &fio)?;
     let checks = [
-        check("ours: each function", "--verbs --pmem $PMOF_DEVDAX $PMOF_WIRE_B"),
-        check("ours: each function, ordinary memory", "--verbs $PMOF_WIRE_B"),
-        check("ours: each function, IPv6", "--verbs --pmem $PMOF_DEVDAX $PMOF_IPV6"),
+        check("ours: each function", "--pmem $PMOF_DEVDAX $PMOF_WIRE_B"),
+        check("ours: each function, ordinary memory", "$PMOF_WIRE_B"),
+        check("ours: each function, IPv6", "--pmem $PMOF_DEVDAX $PMOF_IPV6"),
         Run {
             what: "ours: each function, under memcheck",
-            script: format!("{} /host/bin/rpma-check --verbs --pmem $PMOF_DEVDAX $PMOF_WIRE_B", VALGRIND.join(" ")),
+            script: format!("{} /host/bin/rpma-check --pmem $PMOF_DEVDAX $PMOF_WIRE_B", VALGRIND.join(" ")),
         },
         Run {
             what: "ours: engines of fio",
