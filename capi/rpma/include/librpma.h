@@ -220,7 +220,7 @@ int rpma_conn_cfg_set_rcq_size(struct rpma_conn_cfg *cfg, uint32_t rcq_size);
 /* Tells what rpma_conn_cfg_set_rcq_size() sets. Errors: RPMA_E_INVAL for NULL. */
 int rpma_conn_cfg_get_rcq_size(const struct rpma_conn_cfg *cfg, uint32_t *rcq_size);
 
-/* Operations that may be posted and not completed; 10 at first, 64 at least are given. Errors: RPMA_E_INVAL for NULL. */
+/* Operations that may be posted and not completed; 10 at first; more than twice as many are taken. Errors: RPMA_E_INVAL for NULL. */
 int rpma_conn_cfg_set_sq_size(struct rpma_conn_cfg *cfg, uint32_t sq_size);
 
 /* Tells what rpma_conn_cfg_set_sq_size() sets. Errors: RPMA_E_INVAL for NULL. */

@@ -34,7 +34,9 @@ use crate::{
     shared::Srq,
 };
 
-/// The shortest send queue: programs for librpma count requests of verbs, of which pmof may need others.
+/// Added to twice the send queue that was asked for. Programs for librpma count requests of verbs, whose queues are longer than
+/// asked for, and take a slot for free when its completion comes; here one that completed without being told of is free when
+/// a later one is collected.
 const SEND_QUEUE_MIN: u32 = 64;
 
 /// With librpma a request is there when the descriptor says so. Here it may be on its way still, of which programs know nothing: a
@@ -84,6 +86,8 @@ fn location(peer: &PeerShared, host: &str, port: &str) -> Result<Location, Failu
     if peer.transport != Transport::Shm {
         return Ok(address.into());
     }
+    // Its sockets would take any, but both sides are on this host.
+    check_address(address.ip(), false)?;
     let directory = env::var_os("XDG_RUNTIME_DIR").map_or_else(
         // SAFETY: the call takes nothing.
         || env::temp_dir().join(format!("pmof-{}", unsafe { libc::getuid() })),
@@ -125,10 +129,6 @@ pub unsafe extern "C" fn rpma_ep_listen(
         let trust_network = peer.transport == Transport::Verbs || settings().trusts_network;
         let options = ListenOptions { trust_network, settings: own_settings(0), ..ListenOptions::default() };
         let place = location(&peer, host, port)?;
-        if peer.transport == Transport::Shm {
-            // Its sockets would take any.
-            check_address(resolve(host, 0)?.ip(), false)?;
-        }
         let listener = peer.peer.listen(place, options).map_err(|error| {
             let is_public = matches!(error, pmof_access::SetupError::NotLoopback { .. });
             let hint = if is_public { " (PMOF_TRUST_NETWORK=1)" } else { "" };
@@ -270,7 +270,11 @@ fn own_settings(send_queue: u32) -> Settings {
     Settings {
         message_max_bytes: limits::MESSAGE_LIMIT_BYTES,
         // A target does not know yet how much will be wanted.
-        send_queue: if send_queue == 0 { limits::SEND_QUEUE_LIMIT } else { send_queue.max(SEND_QUEUE_MIN) },
+        send_queue: if send_queue == 0 {
+            limits::SEND_QUEUE_LIMIT
+        } else {
+            send_queue.saturating_mul(2).saturating_add(SEND_QUEUE_MIN)
+        },
         ..Settings::default()
     }
 }
@@ -364,7 +368,6 @@ impl ConnReq {
                     receive_queue: queues.receive_queue.clone(),
                     shared_receives: queues.shared_receives.clone(),
                     receive_limit: self.wants.rq_size,
-                    ..AcceptOptions::default()
                 };
                 Ok(request.accept(&queues.queue, &options)?)
             }

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use pmof_access::{ConnectError, Connection, ConnectionEvent};
+use pmof_access::{ConnectError, Connection, ConnectionError, ConnectionEvent};
 
 use crate::{
     call::{call, need},
@@ -148,7 +148,13 @@ fn number_of(connection: &Connection, event: &ConnectionEvent) -> c_int {
                 return event_of_failure(&error);
             }
             log(Level::Notice, c"rpma_conn_next_event", &why.to_string());
-            EVENT_LOST
+            // When a process ends the kernel disconnects its queue pairs in order.
+            let is_of_process = matches!(why, ConnectionError::Lost { .. })
+                && matches!(
+                    connection.wire_error_kind(),
+                    None | Some(ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
+                );
+            if is_of_process { EVENT_CLOSED } else { EVENT_LOST }
         }
         _ => EVENT_UNDEFINED,
     }

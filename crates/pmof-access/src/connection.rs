@@ -299,6 +299,12 @@ impl Connection {
         Ok(signal.fd.as_fd())
     }
 
+    /// Of what kind the kernel's error was that broke the connection, if it was one: the end of the other side's process is
+    /// none, or a reset.
+    pub fn wire_error_kind(&self) -> Option<io::ErrorKind> {
+        self.link.lock().wire_error.as_ref().map(io::Error::kind)
+    }
+
     /// Why a connection that this side asked for never stood, after an event has told that it was lost. `None` for one that
     /// stood, or may still.
     pub fn connect_error(&self) -> Option<ConnectError> {

@@ -33,13 +33,10 @@ impl Memory {
         check_len(len_bytes)?;
         let lacking = || MemError::BadLength { len_bytes, why: "the process has no memory there, or less" };
         let end = address.checked_add(len_bytes).ok_or_else(lacking)?;
-        let areas =
-            areas(address, end).map_err(|error| io_error("read /proc/self/smaps", NO_PATH.as_ref(), "", error))?;
-        let has_gap = areas.windows(2).any(|pair| pair[0].end != pair[1].start);
-        let (Some(first), Some(last)) = (areas.first(), areas.last()) else { return Err(lacking()) };
-        if has_gap || first.start > address || last.end < end || !areas.iter().all(|area| area.permissions[0] == b'r') {
-            return Err(lacking());
-        }
+        let found = whole(address, end);
+        let found = found.map_err(|error| io_error("read /proc/self/smaps", NO_PATH.as_ref(), "", error))?;
+        let areas = found.ok_or_else(lacking)?;
+        let Some(first) = areas.first() else { return Err(lacking()) };
         let writable = areas.iter().all(Area::is_writable);
         // SAFETY: the caller keeps the range as it is, and the kernel says that it is mapped so.
         let mapping = unsafe { Mapping::borrowed(address, len_bytes as usize, writable) };
@@ -74,6 +71,23 @@ impl Area {
     fn is_writable(&self) -> bool {
         self.permissions[1] == b'w'
     }
+}
+
+/// Those that the range touches, if they cover it and may be read.
+fn whole(start: u64, end: u64) -> io::Result<Option<Vec<Area>>> {
+    /// The kernel writes the table piece by piece, while other threads map and unmap: areas that grow or join meanwhile may
+    /// seem to leave a gap.
+    const TRIES: usize = 20;
+    for _ in 0..TRIES {
+        let areas = areas(start, end)?;
+        let has_gap = areas.windows(2).any(|pair| pair[0].end != pair[1].start);
+        let covers =
+            areas.first().is_some_and(|first| first.start <= start) && areas.last().is_some_and(|last| last.end >= end);
+        if covers && !has_gap && areas.iter().all(|area| area.permissions[0] == b'r') {
+            return Ok(Some(areas));
+        }
+    }
+    Ok(None)
 }
 
 /// Those that the range touches.

@@ -97,3 +97,28 @@ fn what_is_not_there_is_refused() {
         assert!(matches!(refused, Err(MemError::BadLength { .. })), "{address}: {refused:?}");
     }
 }
+
+#[test]
+fn other_threads_may_map_meanwhile() {
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut kept = std::collections::VecDeque::new();
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    kept.push_back(vec![1_u8; 300_000]);
+                    if kept.len() > 16 {
+                        kept.pop_front();
+                    }
+                }
+            });
+        }
+        for _ in 0..200 {
+            let mut heap = vec![7_u8; 65_536];
+            // SAFETY: the vector outlives the memory and is not touched meanwhile.
+            let memory = unsafe { Memory::borrow(heap.as_mut_ptr().expose_provenance() as u64, 65_536, None) };
+            assert!(memory.is_ok(), "{memory:?}");
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}
