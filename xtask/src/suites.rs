@@ -102,6 +102,46 @@ const AFTER_TESTS: &[Suite] = &[
         needs: Need::PmofCommand("soak"),
         ..PLAIN
     },
+    Suite { name: "librpma: build", command: &["cargo", "xtask", "capi"], slow: true, ..PLAIN },
+    Suite {
+        name: "librpma: functions over tcp",
+        command: &["cargo", "xtask", "rpma", "check"],
+        counting: Counting::ByTest(Runner::Closing),
+        slow: true,
+        needs: Need::TestBed,
+        ..PLAIN
+    },
+    Suite {
+        name: "librpma: functions over shm",
+        command: &["cargo", "xtask", "rpma", "check", "--transport", "shm"],
+        counting: Counting::ByTest(Runner::Closing),
+        slow: true,
+        needs: Need::TestBed,
+        ..PLAIN
+    },
+    Suite {
+        name: "librpma: interface",
+        command: &["cargo", "xtask", "rpma", "abi"],
+        counting: Counting::ByTest(Runner::Closing),
+        slow: true,
+        needs: Need::TestBed,
+        ..PLAIN
+    },
+    Suite {
+        name: "librpma: table of functions",
+        command: &["cargo", "xtask", "rpma", "matrix", "--check"],
+        slow: true,
+        needs: Need::TestBed,
+        ..PLAIN
+    },
+    Suite {
+        name: "librpma: fio over tcp",
+        command: &["cargo", "xtask", "fio", "matrix", "--sample"],
+        counting: Counting::ByTest(Runner::Closing),
+        slow: true,
+        needs: Need::TestBed,
+        ..PLAIN
+    },
     Suite {
         name: "vm",
         command: &["cargo", "xtask", "vm", "test"],

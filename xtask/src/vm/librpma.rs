@@ -91,6 +91,11 @@ impl Testbed {
         self.component_with("librpma-dev", &hash, missing_to_build, make)
     }
 
+    /// Debian's librpma that fio is linked to: the directory with `librpma.so.0`.
+    pub(crate) fn librpma_of_host_release(&self) -> Result<PathBuf> {
+        Ok(self.librpma_sysroot()?.join(LIBRARIES))
+    }
+
     /// Debian's librpma of the guest's release: the directory with `librpma.so.0`. It runs in the guest; its C library
     /// may be younger than the host's.
     pub(crate) fn librpma_reference(&self) -> Result<PathBuf> {

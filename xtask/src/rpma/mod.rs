@@ -11,6 +11,8 @@ use clap::{Args, Subcommand};
 
 use crate::{capi, vm::testbed::Testbed};
 
+mod symbols;
+
 /// What valgrind is to look for: errors, and memory that nothing leads to any more. A forked child that exits at once
 /// has the parent's memory and no threads, which looks like a leak.
 pub(crate) const VALGRIND: &[&str] = &[
@@ -30,6 +32,14 @@ pub(crate) enum Rpma {
     ///
     /// The output is the program's, the last line `N passed, N failed, N skipped`; so is the exit code.
     Check(Check),
+    /// Compare what ours exports with Debian's libraries, by abidiff
+    Abi,
+    /// Write docs/librpma-functions.md: which function is used by fio and by librpma's examples, and which is checked
+    Matrix {
+        /// Fail where the document says something else
+        #[arg(long)]
+        check: bool,
+    },
 }
 
 /// Options of `rpma check`.
@@ -62,6 +72,8 @@ impl Rpma {
     pub(crate) fn run(self) -> Result<ExitCode> {
         match self {
             Self::Check(check) => check.run(),
+            Self::Abi => symbols::compare(),
+            Self::Matrix { check } => symbols::matrix(check),
         }
     }
 }

@@ -1,0 +1,117 @@
+//! `cargo xtask rpma abi` and `rpma matrix`: what librpma.so.0 exports, beside Debian's, and who calls it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    env,
+    fmt::Write as _,
+    fs,
+    path::Path,
+    process::{Command, ExitCode},
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use crate::{capi, vm::testbed::Testbed};
+
+/// The document that `matrix` writes, from the workspace's root.
+const MATRIX: &str = "docs/librpma-functions.md";
+
+/// Compares ours with Debian's: what `abidiff` says must be nothing.
+pub(super) fn compare() -> Result<ExitCode> {
+    let testbed = Testbed::new(|line| eprintln!("test bed: {line}"))?;
+    let ours = capi::directory().join("librpma.so.0");
+    ensure!(ours.exists(), "no {}: cargo xtask capi builds it", ours.display());
+    let mut failed = 0;
+    for (what, directory) in
+        [("Debian 12", testbed.librpma_of_host_release()?), ("Debian 13", testbed.librpma_reference()?)]
+    {
+        let output = Command::new("abidiff").arg(directory.join("librpma.so.0")).arg(&ours).output();
+        let output = output.context("starting abidiff: install the Debian package abigail-tools")?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        if output.status.success() && said.trim().is_empty() {
+            println!("ok {what}: abidiff finds no difference");
+        } else {
+            failed += 1;
+            println!("FAILED {what}: abidiff: {}\n{said}{}", output.status, String::from_utf8_lossy(&output.stderr));
+        }
+    }
+    println!("{} passed, {failed} failed, 0 skipped", 2 - failed);
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Writes the table of functions and who calls them, or, to check, fails where the document says something else.
+pub(super) fn matrix(check: bool) -> Result<ExitCode> {
+    let testbed = Testbed::new(|line| eprintln!("test bed: {line}"))?;
+    let exported = symbols(&capi::directory().join("librpma.so.0"), "--defined-only")?;
+    let fio = symbols(&testbed.fio()?.binary, "--undefined-only")?;
+    let examples: BTreeSet<String> = fs::read_to_string("testbed/rpma/examples")?.lines().map(str::to_owned).collect();
+    let calls = calls_of_the_check()?;
+    let table = table(&exported, &fio, &examples, &calls);
+    if !check {
+        fs::write(MATRIX, table).with_context(|| format!("writing {MATRIX}"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    ensure!(fs::read_to_string(MATRIX)? == table, "{MATRIX} is out of date: cargo xtask rpma matrix writes it");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The names of librpma that a program or library defines or needs.
+fn symbols(file: &Path, which: &str) -> Result<BTreeSet<String>> {
+    let output = Command::new("nm").args(["-D", which]).arg(file).output().context("starting nm")?;
+    ensure!(output.status.success(), "nm {}: {}", file.display(), String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8_lossy(&output.stdout);
+    let names = text.lines().filter_map(|line| line.split_whitespace().last()?.split('@').next());
+    Ok(names.filter(|name| name.starts_with("rpma_")).map(str::to_owned).collect())
+}
+
+/// How often the C program called each function, on this host over TCP.
+fn calls_of_the_check() -> Result<BTreeMap<String, u64>> {
+    let here = env::current_exe().context("finding this program")?;
+    let output = Command::new(here).args(["rpma", "check"]).output().context("running rpma check")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    if !output.status.success() {
+        bail!("rpma check failed:\n{text}");
+    }
+    let counted = text.lines().filter_map(|line| line.strip_prefix("# calls ")?.split_once(' '));
+    Ok(counted.filter_map(|(name, count)| Some((name.to_owned(), count.parse().ok()?))).collect())
+}
+
+fn table(
+    exported: &BTreeSet<String>,
+    fio: &BTreeSet<String>,
+    examples: &BTreeSet<String>,
+    calls: &BTreeMap<String, u64>,
+) -> String {
+    let mark = |set: &BTreeSet<String>, name: &str| if set.contains(name) { "yes" } else { "" };
+    let mut text = format!(
+        "# The functions of librpma.so.0\n\n\
+         Made by `cargo xtask rpma matrix`. fio: imported by Debian 12's fio 3.33 with its four engines. examples: called by those of librpma\n\
+         1.3 itself. checked: called by `testbed/rpma`, with what it is for and with what it must refuse, by `cargo xtask rpma check` over TCP\n\
+         and shared memory, and over verbs in the virtual machine.\n\n\
+         {} functions: {} used by fio, {} by the examples, {} checked.\n\n\
+         | function | fio | examples | checked |\n|---|---|---|---|\n",
+        exported.len(),
+        exported.intersection(fio).count(),
+        exported.intersection(examples).count(),
+        exported.iter().filter(|name| calls.get(*name).is_some_and(|count| *count > 0)).count(),
+    );
+    for name in exported {
+        let checked = if calls.get(name).is_some_and(|count| *count > 0) { "yes" } else { "**no**" };
+        let _ = writeln!(text, "| `{name}` | {} | {} | {checked} |", mark(fio, name), mark(examples, name));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_checks_stands_out() {
+        let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+        let calls = BTreeMap::from([("rpma_a".to_owned(), 3), ("rpma_b".to_owned(), 0)]);
+        let text = table(&set(&["rpma_a", "rpma_b"]), &set(&["rpma_a"]), &set(&["rpma_b"]), &calls);
+        assert!(text.contains("| `rpma_a` | yes |  | yes |\n| `rpma_b` |  | yes | **no** |"), "{text}");
+        assert!(text.contains("2 functions: 1 used by fio, 1 by the examples, 1 checked."), "{text}");
+    }
+}
