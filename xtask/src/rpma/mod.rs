@@ -15,7 +15,7 @@ mod symbols;
 
 /// What valgrind is to look for: errors, and memory that nothing leads to any more. A forked child that exits at once
 /// has the parent's memory and no threads, which looks like a leak.
-pub(crate) const VALGRIND: &[&str] = &[
+const VALGRIND: &[&str] = &[
     "valgrind",
     "--quiet",
     "--leak-check=full",

@@ -15,7 +15,6 @@ use super::{
 use crate::{
     capi,
     counts::{Counts, Runner},
-    rpma::VALGRIND,
 };
 
 /// Time for one machine with all that it runs.
@@ -46,12 +45,7 @@ pub(super) fn run(testbed: &Testbed, report: &mut Report) -> Result<()> {
     let machine = with_fio(Machine::new(testbed).bring(&program), &fio)?;
     let checks = [
         check("ours: each function", "--pmem $PMOF_DEVDAX $PMOF_WIRE_B"),
-        check("ours: each function, ordinary memory", "$PMOF_WIRE_B"),
         check("ours: each function, IPv6", "--pmem $PMOF_DEVDAX $PMOF_IPV6"),
-        Run {
-            what: "ours: each function, under memcheck",
-            script: format!("{} /host/bin/rpma-check --pmem $PMOF_DEVDAX $PMOF_WIRE_B", VALGRIND.join(" ")),
-        },
         Run {
             what: "ours: engines of fio",
             script: format!(
