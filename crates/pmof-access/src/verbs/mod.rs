@@ -5,7 +5,9 @@
 //! so that the device keeps their order.
 
 use std::{
+    error::Error as _,
     ffi::c_void,
+    io,
     net::{IpAddr, SocketAddr},
     sync::{Arc, Mutex, PoisonError, Weak},
     time::Duration,
@@ -188,7 +190,7 @@ impl Opened {
 
 /// A few bytes for the other sides to read.
 fn answer(domain: &ProtectionDomain) -> Result<MemoryRegion, SetupError> {
-    let failed = |error: String| SetupError::System { call: "ibv_reg_mr", source: std::io::Error::other(error) };
+    let failed = |error: String| SetupError::System { call: "ibv_reg_mr", source: io::Error::other(error) };
     let memory: Arc<dyn Medium> =
         Arc::new(Memory::anonymous(confirm::ANSWER_BYTES).map_err(|error| failed(error.to_string()))?);
     domain.register(memory, 0, confirm::ANSWER_BYTES, MrAccess::REMOTE_READ).map_err(|error| failed(error.to_string()))
@@ -200,6 +202,10 @@ fn inbound_evidence(features: RdmaFeatures) -> Option<Evidence> {
 }
 
 /// Why the device library could not do what it was asked for, as an error of a system call.
-fn io_error(error: VerbsError) -> std::io::Error {
-    std::io::Error::other(error)
+fn io_error(error: VerbsError) -> io::Error {
+    use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable, Other, TimedOut};
+    let system = error.source().and_then(|source| source.downcast_ref::<io::Error>()).map(io::Error::kind);
+    // Over iWARP it is TCP that is refused, in connecting. Other kinds mean something else to whoever moves bytes.
+    let kind = system.filter(|kind| [ConnectionRefused, HostUnreachable, NetworkUnreachable, TimedOut].contains(kind));
+    io::Error::new(kind.unwrap_or(Other), error)
 }
