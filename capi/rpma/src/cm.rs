@@ -3,7 +3,7 @@
 use std::{
     env,
     ffi::{CStr, c_int, c_void},
-    fs,
+    fs, mem,
     os::{
         fd::{AsFd as _, AsRawFd as _},
         unix::fs::DirBuilderExt as _,
@@ -17,8 +17,8 @@ use std::{
 use libc::c_char;
 use pmof_access::{
     AcceptOptions, CompletionQueue, ConnectError, ConnectOptions, Connection, ConnectionRequest, ListenOptions,
-    Listener, Location, PendingConnection, Progress, QueueOptions, RegionSlice, Settings, SharedReceives, Transport,
-    limits,
+    Listener, Location, PendingConnection, PostError, Progress, QueueOptions, RegionSlice, Settings, SharedReceives,
+    Transport, limits,
 };
 
 use crate::{
@@ -211,6 +211,19 @@ pub unsafe extern "C" fn rpma_ep_next_conn_req(
     })
 }
 
+/// Runs what starts a thread so that the thread takes none of the program's signals.
+fn without_signals<T>(start: impl FnOnce() -> T) -> T {
+    // SAFETY: all zeros are a valid set, which the calls fill; the mask is this thread's own, and is put back.
+    unsafe {
+        let (mut all, mut before) = (mem::zeroed::<libc::sigset_t>(), mem::zeroed::<libc::sigset_t>());
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+        let started = start();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut());
+        started
+    }
+}
+
 /// What a configuration said when the request was made.
 #[derive(Debug)]
 struct Wants {
@@ -300,7 +313,7 @@ unsafe impl Sync for Queues {}
 impl Queues {
     fn make(peer: &PeerShared, wants: &Wants) -> Result<Self, Failure> {
         let options = QueueOptions { progress: Progress::Assisted, ..QueueOptions::default() };
-        let queue = peer.peer.completion_queue(options)?;
+        let queue = without_signals(|| peer.peer.completion_queue(options))?;
         let shared_queue = wants.srq.as_ref().and_then(|srq| srq.queue.clone());
         let is_separate = wants.has_receive_queue && shared_queue.is_none();
         let channel = wants.is_channel_shared.then(|| Channel::new(queue.clone(), is_separate));
@@ -392,7 +405,11 @@ impl ConnReq {
         };
         if let Ok(connection) = &link {
             for (into, context) in self.receives.into_inner().unwrap_or_else(PoisonError::into_inner) {
-                connection.receive(into, context)?;
+                match connection.receive(into, context) {
+                    // An event tells.
+                    Err(PostError::NotConnected(_)) => break,
+                    posted => posted?,
+                };
             }
         }
         Ok(queues.into_connection(link, &self.peer))

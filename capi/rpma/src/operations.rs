@@ -79,6 +79,31 @@ unsafe fn far<'a>(
     }
 }
 
+/// Nothing is posted of an operation of which a part lies outside.
+///
+/// # Safety
+///
+/// `local` is null or a registration.
+unsafe fn check_whole(
+    conn: &Conn,
+    remote: &RemoteRegion,
+    remote_offset: usize,
+    local: *const Handle<MrLocal>,
+    local_offset: usize,
+    len: usize,
+) -> Result<(), Failure> {
+    if len as u64 <= limits::PAYLOAD_MAX_BYTES {
+        // It is checked when it is posted.
+        return Ok(());
+    }
+    // SAFETY: the same contract.
+    unsafe { slice(&conn.peer, local, local_offset, len) }?;
+    match (remote_offset as u64).checked_add(len as u64) {
+        Some(end) if end <= remote.len_bytes() => Ok(()),
+        _ => Err(Failure::invalid("the range does not lie in the other side's memory")),
+    }
+}
+
 /// Posts a read of the other side's memory.
 ///
 /// # Safety
@@ -102,6 +127,8 @@ pub unsafe extern "C" fn rpma_read(
         let (is_nothing, nowhere) = (src_offset == 0 && dst_offset == 0 && len == 0, RemoteRegion::nowhere());
         // SAFETY: the same contract.
         let from = unsafe { far(connection, src, dst, is_nothing, &nowhere) }?;
+        // SAFETY: the same contract.
+        unsafe { check_whole(conn, from, src_offset, dst, dst_offset, len) }?;
         for (begin, len, is_last) in parts(len) {
             // SAFETY: the same contract.
             let into = unsafe { slice(&conn.peer, dst, dst_offset.saturating_add(begin), len) }?;
@@ -137,6 +164,8 @@ unsafe fn write(
     let (is_nothing, nowhere) = (src_offset == 0 && dst_offset == 0 && len == 0, RemoteRegion::nowhere());
     // SAFETY: the same contract.
     let to = unsafe { far(connection, dst, src, is_nothing, &nowhere) }?;
+    // SAFETY: the same contract.
+    unsafe { check_whole(conn, to, dst_offset, src, src_offset, len) }?;
     for (begin, len, is_last) in parts(len) {
         // SAFETY: the same contract.
         let from = unsafe { slice(&conn.peer, src, src_offset.saturating_add(begin), len) }?;
@@ -219,9 +248,8 @@ pub unsafe extern "C" fn rpma_atomic_write(
     })
 }
 
-/// How far a flush of the kind asked for brings what lies there.
-fn level(conn: &Conn, dst: &MrRemote, region: &RemoteRegion, is_persistent: bool) -> Result<Durability, Failure> {
-    const NAME: &CStr = c"rpma_flush";
+/// Whether the flush may be asked for at all.
+fn check_gate(conn: &Conn, dst: &MrRemote, is_persistent: bool) -> Result<(), Failure> {
     if !dst.may_flush(is_persistent) {
         let kind = if is_persistent { "persistent" } else { "visibility" };
         return Err(Failure::new(
@@ -229,12 +257,18 @@ fn level(conn: &Conn, dst: &MrRemote, region: &RemoteRegion, is_persistent: bool
             format!("the memory was not registered for flushes of type {kind}"),
         ));
     }
-    if !is_persistent {
-        return Ok(Durability::Visible);
-    }
-    if !conn.claims_direct_write.load(Ordering::Relaxed) {
+    if is_persistent && !conn.claims_direct_write.load(Ordering::Relaxed) {
         let why = "the other side does not claim direct write to pmem: apply its peer configuration first";
         return Err(Failure::new(Code::NotSupported, why));
+    }
+    Ok(())
+}
+
+/// How far a flush of the kind asked for brings what lies there.
+fn level(dst: &MrRemote, region: &RemoteRegion, is_persistent: bool) -> Result<Durability, Failure> {
+    const NAME: &CStr = c"rpma_flush";
+    if !is_persistent {
+        return Ok(Durability::Visible);
     }
     if region.promise(Durability::PowerFailure).is_some() {
         return Ok(Durability::PowerFailure);
@@ -284,12 +318,13 @@ pub unsafe extern "C" fn rpma_flush(
             FLUSH_VISIBILITY => false,
             _ => return Err(Failure::invalid(format!("there is no flush type {flush_type}"))),
         };
+        check_gate(conn, dst, is_persistent)?;
         let connection = conn.connection()?;
         let region = dst.region(connection)?;
         if (dst_offset as u64).checked_add(len as u64).is_none_or(|end| end > region.len_bytes()) {
             return Err(Failure::invalid("the range does not lie in the memory"));
         }
-        let level = level(conn, dst, region, is_persistent)?;
+        let level = level(dst, region, is_persistent)?;
         posted(connection, signal, op_context, |batch| batch.flush(region, .., level))
     })
 }

@@ -48,9 +48,7 @@ enum Outcomes {
 /// A completion channel that the two queues of a connection share.
 #[derive(Debug)]
 pub(crate) struct Channel {
-    pub(crate) queue: CompletionQueue,
-    operations: Mutex<VecDeque<Completion>>,
-    receives: Mutex<VecDeque<Completion>>,
+    queue: CompletionQueue,
     /// Receives have a queue of their own.
     separates: bool,
     has_descriptor: AtomicBool,
@@ -62,17 +60,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Channel {
     pub(crate) fn new(queue: CompletionQueue, separates: bool) -> Arc<Self> {
-        let (operations, receives) = (Mutex::default(), Mutex::default());
-        Arc::new(Self { queue, operations, receives, separates, has_descriptor: AtomicBool::new(false) })
-    }
-
-    fn list(&self, is_receive: bool) -> &Mutex<VecDeque<Completion>> {
-        if is_receive { &self.receives } else { &self.operations }
-    }
-
-    fn sort(&self, done: Completion) {
-        let is_receive = self.separates && is_receive(done.kind);
-        lock(self.list(is_receive)).push_back(done);
+        Arc::new(Self { queue, separates, has_descriptor: AtomicBool::new(false) })
     }
 
     pub(crate) fn descriptor(&self) -> c_int {
@@ -84,13 +72,9 @@ impl Channel {
         blocks(&self.queue, &self.has_descriptor)
     }
 
-    /// Which of the two queues has an outcome, after waiting for one at most `timeout`.
+    /// Which of the two queues has the next outcome, after waiting for one at most `timeout`.
     pub(crate) fn wait(&self, timeout: Duration) -> Option<bool> {
-        let known = || [false, true].into_iter().find(|is_receive| !lock(self.list(*is_receive)).is_empty());
-        known().or_else(|| {
-            self.sort(self.queue.wait(timeout)?);
-            known()
-        })
+        self.queue.wait_next_is_receive(timeout).map(|is_receive| is_receive && self.separates)
     }
 }
 
@@ -138,13 +122,8 @@ impl Cq {
                 }
                 queue.poll()
             }
-            Outcomes::Of { channel, is_receive } => loop {
-                let known = lock(channel.list(*is_receive)).pop_front();
-                if known.is_some() {
-                    return known;
-                }
-                channel.sort(channel.queue.poll()?);
-            },
+            Outcomes::Of { channel, .. } if !channel.separates => channel.queue.poll(),
+            Outcomes::Of { channel, is_receive } => channel.queue.poll_receives(*is_receive),
         }
     }
 

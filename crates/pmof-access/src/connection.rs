@@ -398,6 +398,8 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
+        // Its descriptor is to close, whoever still drives the rest.
+        self.link.lock().events.hide();
         self.disconnect();
     }
 }

@@ -148,6 +148,10 @@ fn poll_again(polled: &mut Vec<Polled>, link: &Arc<Link>) {
     }
 }
 
+fn is_receive(kind: OperationKind) -> bool {
+    matches!(kind, OperationKind::Receive | OperationKind::ReceiveWriteImmediate)
+}
+
 impl Links {
     fn place_of(&self, id: u64) -> Result<usize, usize> {
         self.all.binary_search_by_key(&id, |link| link.id)
@@ -318,6 +322,24 @@ impl Driver {
         };
         self.show_ready(&ready);
         taken
+    }
+
+    /// The next finished operation of one kind that is known already.
+    pub(crate) fn take_ready_of(&self, receives: bool) -> Option<Completion> {
+        let mut ready = self.lock_ready();
+        let is_next =
+            |done: &Completion| is_receive(done.kind) == receives && !self.is_aside((done.connection, done.ticket));
+        let at = ready.iter().position(is_next)?;
+        let taken = ready.remove(at);
+        self.show_ready(&ready);
+        taken
+    }
+
+    /// Whether the next finished operation that is known is a receive.
+    pub(crate) fn next_is_receive(&self) -> Option<bool> {
+        let ready = self.lock_ready();
+        let next = ready.iter().find(|done| !self.is_aside((done.connection, done.ticket)))?;
+        Some(is_receive(next.kind))
     }
 
     /// Keeps an outcome that there is not yet from all but whoever waits for just it.
@@ -493,6 +515,17 @@ impl Driver {
         }
     }
 
+    /// As [`rest`](Self::rest), for a caller who leaves it to the queue's thread to lead.
+    pub(crate) fn follow(&self, now: Duration, until: Duration, is_done: &mut dyn FnMut() -> bool) {
+        /// That thread begins in a moment.
+        const MOMENT: Duration = Duration::from_micros(100);
+        if self.rest.is_led() {
+            self.rest.follow(until.saturating_sub(now), is_done);
+        } else {
+            std::thread::sleep(MOMENT);
+        }
+    }
+
     /// Sleeps in the kernel, as the thread that leads.
     pub(crate) fn lead(&self, now: Duration, until: Duration, is_done: &mut dyn FnMut() -> bool) {
         let Some(poller) = &self.poller else { return };
@@ -661,7 +694,7 @@ impl Driver {
         let drivers = core.drivers();
         let mut next = first.or_else(|| core.next_completion());
         while let Some(done) = next {
-            let is_receive = matches!(done.kind, OperationKind::Receive | OperationKind::ReceiveWriteImmediate);
+            let is_receive = is_receive(done.kind);
             let to = match &drivers {
                 None => Some(self),
                 // Where that queue is gone nobody waits for it.
@@ -677,7 +710,8 @@ impl Driver {
     fn bring(&self, done: Completion, is_brought: bool) {
         let mut ready = self.lock_ready();
         ready.push_back(done);
-        if is_brought || self.signal.is_some() {
+        let is_waited_for = self.is_watched() && self.brought.get().is_some();
+        if is_brought || is_waited_for || self.signal.is_some() {
             self.show();
         }
         drop(ready);

@@ -179,17 +179,27 @@ impl CompletionQueue {
 
     /// The next outcome that is there now. Never waits.
     pub fn poll(&self) -> Option<Completion> {
-        let driver = &self.shared.driver;
-        if let Some(completion) = driver.take_ready() {
+        self.poll_with(Driver::take_ready)
+    }
+
+    /// The next outcome that is there now of a receive, or else of anything but a receive; the others stay, in order. Never
+    /// waits.
+    pub fn poll_receives(&self, receives: bool) -> Option<Completion> {
+        self.poll_with(|driver| driver.take_ready_of(receives))
+    }
+
+    fn poll_with(&self, take: impl Fn(&Driver) -> Option<Completion>) -> Option<Completion> {
+        let driver = &*self.shared.driver;
+        if let Some(completion) = take(driver) {
             return Some(completion);
         }
         if self.shared.thread_drives() {
-            return driver.take_ready();
+            return take(driver);
         }
         driver.assisted().inspect(|assisted| assisted.note_turn());
         for _ in 0..WATCHED_TURNS_MAX {
             driver.drive();
-            let ready = driver.take_ready();
+            let ready = take(driver);
             // Whoever waits for the descriptor next is to be woken by whatever comes from here on.
             if ready.is_some() || !driver.is_watched() || !driver.arm() {
                 return ready;
@@ -213,6 +223,11 @@ impl CompletionQueue {
     /// The next outcome, waiting for it at most `timeout`.
     pub fn wait(&self, timeout: Duration) -> Option<Completion> {
         self.wait_wanted(timeout, None)
+    }
+
+    /// Waits, at most `timeout`, until there is an outcome, which stays; tells whether the next one is a receive's.
+    pub fn wait_next_is_receive(&self, timeout: Duration) -> Option<bool> {
+        self.wait_until(timeout, || self.shared.driver.next_is_receive())
     }
 
     /// Waits for the outcome of one operation. Outcomes of others that come meanwhile stay for the next poll, in order.
@@ -289,10 +304,15 @@ impl CompletionQueue {
                 moved_at = now;
             } else if must_rest(self.shared.waiting, now.saturating_sub(moved_at), &driver.clock) {
                 let mut found = None;
-                driver.rest(now, deadline, &mut || {
+                let mut is_done = || {
                     found = done();
                     found.is_some() || driver.is_interrupted()
-                });
+                };
+                if thread_drives {
+                    driver.follow(now, deadline, &mut is_done);
+                } else {
+                    driver.rest(now, deadline, &mut is_done);
+                }
                 if found.is_some() {
                     return found;
                 }
@@ -382,7 +402,8 @@ fn make_progress(driver: &Driver, waiting: Waiting, is_over: &dyn Fn() -> bool) 
 fn assist(driver: &Driver, assisted: &Assisted, stop: &AtomicBool, waiting: Waiting) {
     let mut seen = assisted.seen();
     while !stop.load(Ordering::SeqCst) {
-        std::thread::park_timeout(ASSIST_AFTER);
+        // Whoever waits drives, often for long.
+        std::thread::park_timeout(if seen.is_some() { ASSIST_AFTER } else { 5 * ASSIST_AFTER });
         let now_seen = assisted.seen();
         let is_idle = now_seen.is_some() && now_seen == seen;
         seen = now_seen;

@@ -31,6 +31,11 @@ impl Rest {
         !self.is_led.swap(true, SeqCst)
     }
 
+    /// True while a thread leads.
+    pub(crate) fn is_led(&self) -> bool {
+        self.is_led.load(SeqCst)
+    }
+
     /// Lets another thread lead.
     pub(crate) fn stop_leading(&self) {
         self.is_led.store(false, SeqCst);

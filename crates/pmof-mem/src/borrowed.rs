@@ -1,9 +1,13 @@
 //! Memory that the caller mapped: what it lies on is found out from the kernel's table of the process's mappings.
 
 use std::{
+    ffi::OsStr,
     fs::File,
     io::{self, BufReader},
-    os::fd::{AsFd as _, OwnedFd},
+    os::{
+        fd::{AsFd as _, OwnedFd},
+        unix::ffi::OsStrExt as _,
+    },
     path::{Path, PathBuf},
 };
 
@@ -99,9 +103,11 @@ fn areas(start: u64, end: u64) -> io::Result<Vec<Area>> {
 fn parse(lines: impl io::BufRead, start: u64, end: u64) -> io::Result<Vec<Area>> {
     let mut found: Vec<Area> = Vec::new();
     let mut is_wanted = false;
-    for line in lines.lines() {
+    for line in lines.split(b'\n') {
         let line = line?;
-        if let Some(area) = parse_area(&line) {
+        // Paths may hold any bytes; the rest is ASCII.
+        let (path, text) = (path_of(&line), String::from_utf8_lossy(&line));
+        if let Some(area) = parse_area(&text, path) {
             if area.start >= end {
                 break;
             }
@@ -110,7 +116,7 @@ fn parse(lines: impl io::BufRead, start: u64, end: u64) -> io::Result<Vec<Area>>
                 found.push(area);
             }
         } else if is_wanted
-            && let Some(flags) = line.strip_prefix("VmFlags:")
+            && let Some(flags) = text.strip_prefix("VmFlags:")
             && let Some(area) = found.last_mut()
         {
             area.is_sync = flags.split_whitespace().any(|flag| flag == "sf");
@@ -119,11 +125,17 @@ fn parse(lines: impl io::BufRead, start: u64, end: u64) -> io::Result<Vec<Area>>
     Ok(found)
 }
 
+/// What follows the five fields of a line and the spaces behind them.
+fn path_of(line: &[u8]) -> &Path {
+    let path = line.splitn(6, |byte| *byte == b' ').nth(5).unwrap_or(&[]);
+    Path::new(OsStr::from_bytes(path.trim_ascii_start()))
+}
+
 /// `start-end perms offset major:minor inode path`; all numbers but the inode are hexadecimal.
-fn parse_area(line: &str) -> Option<Area> {
+fn parse_area(line: &str, path: &Path) -> Option<Area> {
     let mut fields = line.splitn(6, ' ');
     let (range, permissions, offset) = (fields.next()?, fields.next()?, fields.next()?);
-    let (device, inode, path) = (fields.next()?, fields.next()?, fields.next().unwrap_or(""));
+    let (device, inode) = (fields.next()?, fields.next()?);
     let (start, end) = range.split_once('-')?;
     let (major, minor) = device.split_once(':')?;
     let hexadecimal = |text| u64::from_str_radix(text, 16).ok();
@@ -133,7 +145,7 @@ fn parse_area(line: &str) -> Option<Area> {
         permissions: *permissions.as_bytes().first_chunk()?,
         file_offset: hexadecimal(offset)?,
         file: (hexadecimal(major)? as u32, hexadecimal(minor)? as u32, inode.parse().ok()?),
-        path: path.trim_start().into(),
+        path: path.into(),
         is_sync: false,
     })
 }

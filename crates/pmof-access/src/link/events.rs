@@ -49,6 +49,11 @@ impl Events {
         }
     }
 
+    /// No descriptor shows it any more.
+    pub(crate) fn hide(&mut self) {
+        self.signal = None;
+    }
+
     /// Has a descriptor show from now on whether there are any.
     pub(crate) fn show(&mut self, signal: &Arc<ReadySignal>) {
         if !self.untold.is_empty() {
