@@ -41,7 +41,7 @@ kind!(Cq, 7, "rpma_cq");
 enum Outcomes {
     /// From a queue of its own; what a wait found already lies in front.
     Own { queue: CompletionQueue, found: Mutex<VecDeque<Completion>>, has_found: AtomicBool },
-    /// From one of the two lists of a channel.
+    /// Those of one kind that come to a channel.
     Of { channel: Arc<Channel>, is_receive: bool },
 }
 
@@ -89,10 +89,6 @@ fn give_descriptor(queue: &CompletionQueue, was_given: &AtomicBool) -> c_int {
 
 fn blocks(queue: &CompletionQueue, was_given: &AtomicBool) -> bool {
     !(was_given.load(Ordering::Relaxed) && is_non_blocking(queue.as_fd().as_raw_fd()))
-}
-
-fn is_receive(kind: OperationKind) -> bool {
-    matches!(kind, OperationKind::Receive | OperationKind::ReceiveWriteImmediate)
 }
 
 impl Cq {
@@ -190,7 +186,7 @@ fn work_completion(done: &Completion) -> sys::ibv_wc {
         Ok(Outcome::Done { len_bytes }) => (sys::IBV_WC_SUCCESS, *len_bytes, None),
         Ok(_) => (sys::IBV_WC_SUCCESS, 0, None),
         // A receive that nothing came for.
-        Err(OperationError::ConnectionEnded(_)) if is_receive(done.kind) => (sys::IBV_WC_WR_FLUSH_ERR, 0, None),
+        Err(OperationError::ConnectionEnded(_)) if done.kind.is_receive() => (sys::IBV_WC_WR_FLUSH_ERR, 0, None),
         Err(error) => (status(error), 0, None),
     };
     sys::ibv_wc {

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use pmof_proto::{Completion as ProtoCompletion, OperationKind, Ticket};
+use pmof_proto::{Completion as ProtoCompletion, Ticket};
 
 use crate::{
     Completion, ConnectionId, SetupError,
@@ -146,10 +146,6 @@ fn poll_again(polled: &mut Vec<Polled>, link: &Arc<Link>) {
         Some(polled) => polled.idle_turns = 0,
         None => polled.push(Polled { link: Arc::clone(link), idle_turns: 0 }),
     }
-}
-
-fn is_receive(kind: OperationKind) -> bool {
-    matches!(kind, OperationKind::Receive | OperationKind::ReceiveWriteImmediate)
 }
 
 impl Links {
@@ -314,8 +310,7 @@ impl Driver {
     pub(crate) fn take_ready(&self) -> Option<Completion> {
         let mut ready = self.lock_ready();
         let taken = if self.has_aside.load(Ordering::SeqCst) {
-            let aside = self.aside.lock().unwrap_or_else(PoisonError::into_inner);
-            let at = ready.iter().position(|done| !aside.contains(&(done.connection, done.ticket)));
+            let at = ready.iter().position(|done| !self.is_aside((done.connection, done.ticket)));
             at.and_then(|at| ready.remove(at))
         } else {
             ready.pop_front()
@@ -328,7 +323,7 @@ impl Driver {
     pub(crate) fn take_ready_of(&self, receives: bool) -> Option<Completion> {
         let mut ready = self.lock_ready();
         let is_next =
-            |done: &Completion| is_receive(done.kind) == receives && !self.is_aside((done.connection, done.ticket));
+            |done: &Completion| done.kind.is_receive() == receives && !self.is_aside((done.connection, done.ticket));
         let at = ready.iter().position(is_next)?;
         let taken = ready.remove(at);
         self.show_ready(&ready);
@@ -339,7 +334,7 @@ impl Driver {
     pub(crate) fn next_is_receive(&self) -> Option<bool> {
         let ready = self.lock_ready();
         let next = ready.iter().find(|done| !self.is_aside((done.connection, done.ticket)))?;
-        Some(is_receive(next.kind))
+        Some(next.kind.is_receive())
     }
 
     /// Keeps an outcome that there is not yet from all but whoever waits for just it.
@@ -694,7 +689,7 @@ impl Driver {
         let drivers = core.drivers();
         let mut next = first.or_else(|| core.next_completion());
         while let Some(done) = next {
-            let is_receive = is_receive(done.kind);
+            let is_receive = done.kind.is_receive();
             let to = match &drivers {
                 None => Some(self),
                 // Where that queue is gone nobody waits for it.

@@ -381,8 +381,8 @@ impl PendingConnection {
         }
     }
 
-    /// The connection as it is: its first [event](Connection::next_event) tells that it stands, or that it was lost. The timeout
-    /// given when connecting plays no part; the loss timeout does.
+    /// The connection as it is: its first [event](Connection::next_event) tells that it stands, or that it was lost. Over TCP the
+    /// timeout given when connecting bounds how long the other host may be silent; for the rest the loss timeout holds.
     pub fn without_waiting(self) -> Connection {
         self.connection
     }

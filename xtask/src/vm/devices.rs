@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::{
     machine::{Machine, Persistence},
-    running::End,
+    running::{End, Finished},
     suites::Report,
     testbed::Testbed,
 };
@@ -150,17 +150,22 @@ fn run_in(
     let finished = machine.command(script(runs)).start()?.wait(TIMEOUT)?;
     let text = finished.text();
     for (run, part) in runs.iter().zip(parts(&text)) {
-        let mut counts = Counts::default();
-        part.lines().filter_map(|line| Runner::Libtest.counts_of_line(line)).for_each(|found| counts += found);
-        let outcome = match part.lines().find_map(|line| line.strip_prefix(EXIT_MARK)) {
-            Some("0") => Ok(()),
-            Some(status) => Err(anyhow::anyhow!("it exited with {status}; see above")),
-            None => Err(anyhow::anyhow!("it did not end: {}", finished.explain())),
-        };
-        report.counted(run.what, counts, outcome);
+        report_part(report, run.what, part, Runner::Libtest, &finished);
     }
     ensure!(finished.end == End::Exited(0), "the machine: {}", finished.explain());
     Ok(())
+}
+
+/// Counts what one run of several in a machine printed, and how it exited.
+pub(super) fn report_part(report: &mut Report, what: &str, part: &str, runner: Runner, finished: &Finished) {
+    let mut counts = Counts::default();
+    part.lines().filter_map(|line| runner.counts_of_line(line)).for_each(|found| counts += found);
+    let outcome = match part.lines().find_map(|line| line.strip_prefix(EXIT_MARK)) {
+        Some("0") => Ok(()),
+        Some(status) => Err(anyhow::anyhow!("it exited with {status}; see above")),
+        None => Err(anyhow::anyhow!("it did not end: {}", finished.explain())),
+    };
+    report.counted(what, counts, outcome);
 }
 
 const SUPPRESSIONS: &str = "crates/pmof-verbs/tests/memcheck.supp";

@@ -5,17 +5,14 @@ use std::{fs, path::Path, time::Duration};
 use anyhow::{Context as _, Result, ensure};
 
 use super::{
-    devices::{EXIT_MARK, START_MARK, parts},
+    devices::{EXIT_MARK, START_MARK, parts, report_part},
     librpma::Fio,
     machine::Machine,
     running::End,
     suites::Report,
     testbed::Testbed,
 };
-use crate::{
-    capi,
-    counts::{Counts, Runner},
-};
+use crate::{capi, counts::Runner};
 
 /// Time for one machine with all that it runs.
 const TIMEOUT: Duration = Duration::from_mins(25);
@@ -87,17 +84,10 @@ fn run_in(testbed: &Testbed, machine: Machine, library: &Path, runs: &[Run], rep
     let finished = machine.bring(&file).command(script).start()?.wait(TIMEOUT)?;
     let text = finished.text();
     for (run, part) in runs.iter().zip(parts(&text)) {
-        let mut counts = Counts::default();
-        part.lines().filter_map(|line| Runner::Closing.counts_of_line(line)).for_each(|found| counts += found);
         for line in part.lines().filter(|line| is_failure(line)) {
             println!("{}: {line}", run.what);
         }
-        let outcome = match part.lines().find_map(|line| line.strip_prefix(EXIT_MARK)) {
-            Some("0") => Ok(()),
-            Some(status) => Err(anyhow::anyhow!("it exited with {status}; see above")),
-            None => Err(anyhow::anyhow!("it did not end: {}", finished.explain())),
-        };
-        report.counted(run.what, counts, outcome);
+        report_part(report, run.what, part, Runner::Closing, &finished);
     }
     ensure!(finished.end == End::Exited(0), "the machine: {}", finished.explain());
     Ok(())

@@ -103,6 +103,13 @@ pub enum OperationKind {
     ReceiveWriteImmediate,
 }
 
+impl OperationKind {
+    /// True for what a posted receive completes with.
+    pub fn is_receive(self) -> bool {
+        matches!(self, Self::Receive | Self::ReceiveWriteImmediate)
+    }
+}
+
 /// How an operation succeeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
