@@ -38,6 +38,8 @@ pub(crate) enum Need {
     CargoCommand(&'static str, &'static str),
     /// The release binary exists and has this command.
     PmofCommand(&'static str),
+    /// The file of a program; else what installs it.
+    Program(&'static str, &'static str),
     /// Virtual machines can be made and run.
     TestBed,
 }
@@ -100,6 +102,13 @@ const AFTER_TESTS: &[Suite] = &[
         command: &[PMOF, "soak", "--kills", "60"],
         slow: true,
         needs: Need::PmofCommand("soak"),
+        ..PLAIN
+    },
+    Suite {
+        name: "ssh",
+        command: &["cargo", "test", "-p", "pmof-cli", "--test", "ssh", "--", "--ignored"],
+        counting: Counting::ByTest(Runner::Libtest),
+        needs: Need::Program("/usr/sbin/sshd", "apt-get install openssh-server openssh-client"),
         ..PLAIN
     },
     Suite { name: "librpma: build", command: &["cargo", "xtask", "capi"], slow: true, ..PLAIN },
@@ -167,6 +176,7 @@ impl Suite {
         match self.needs {
             Need::Nothing => None,
             Need::TestBed => vm::missing(),
+            Need::Program(file, mend) => (!Path::new(file).exists()).then(|| format!("no {file} here: {mend}")),
             Need::CargoCommand(name, mend) => {
                 (!succeeds("cargo", &[name, "--version"])).then(|| format!("no cargo {name} here: {mend}"))
             }

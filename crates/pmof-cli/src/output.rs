@@ -70,7 +70,7 @@ pub(crate) fn with_mend(error: PoolError) -> anyhow::Error {
         PoolError::Replica { replica, source } => match **source {
             ReplicaError::Refused { refusal, .. } => match refusal {
                 PoolRefusal::AlreadyExists => format!("`pmof pool rm {replica}` removes it with its bytes"),
-                PoolRefusal::NotFound => format!("`pmof pool ls {}` lists the pools", replica.address),
+                PoolRefusal::NotFound => format!("`pmof pool ls {}` lists the pools", replica.target),
                 PoolRefusal::NotDurable => "or ask for less with `--durability`".to_owned(),
                 _ => return error.into(),
             },

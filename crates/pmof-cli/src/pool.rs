@@ -4,7 +4,7 @@ use std::{fmt::Write, net::IpAddr};
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
-use pmof::{Durability, Pool, PoolInfo, PoolOptions, PoolUrl, access::Address};
+use pmof::{Durability, Pool, PoolInfo, PoolOptions, PoolUrl, TargetUrl};
 use serde::Serialize;
 
 use crate::{
@@ -34,8 +34,8 @@ enum PoolCommand {
 
 #[derive(Debug, clap::Args)]
 struct UrlsArgs {
-    /// Pool: `tcp://HOST:PORT/POOL`, `verbs://HOST:PORT/POOL[?source=IP]` or `shm:///PATH/OF/SOCKET?pool=POOL`; may be
-    /// given several times
+    /// Pool: `tcp://HOST:PORT/POOL`, `verbs://HOST:PORT/POOL[?source=IP]`, `shm:///PATH/OF/SOCKET?pool=POOL` or
+    /// `ssh://[USER@]HOST[:PORT]/POOL`; may be given several times
     #[arg(value_name = "URL", required = true)]
     urls: Vec<PoolUrl>,
     /// Print one JSON object
@@ -45,9 +45,9 @@ struct UrlsArgs {
 
 #[derive(Debug, clap::Args)]
 struct LsArgs {
-    /// Target: `tcp://HOST:PORT`, `verbs://HOST:PORT` or `shm:///PATH/OF/SOCKET`
+    /// Target: `tcp://HOST:PORT`, `verbs://HOST:PORT`, `shm:///PATH/OF/SOCKET` or `ssh://[USER@]HOST[:PORT]`
     #[arg(value_name = "ADDRESS")]
-    target: Address,
+    target: TargetUrl,
     /// Local address to come from, where routing does not decide it; verbs only
     #[arg(long, value_name = "IP")]
     source: Option<IpAddr>,

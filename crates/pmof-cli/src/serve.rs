@@ -1,23 +1,64 @@
 //! `pmof serve`.
 
-use std::{io::Write, path::PathBuf, str::FromStr, time::Duration};
+use std::{
+    ffi::OsString,
+    io::Write,
+    net::IpAddr,
+    path::{Path, PathBuf},
+    str::FromStr,
+    time::Duration,
+};
 
 use anyhow::Context;
-use log::{Level, LevelFilter, Log, Metadata, Record};
+use clap::{Args as _, Command, FromArgMatches as _};
 use pmof::{
-    Declaration, PoolName, Service, ServiceOptions, StoreOptions, Waiting,
+    Declaration, PoolName, Service, ServiceOptions, StdioOptions, StoreOptions, Waiting,
     access::{Address, VerbsOptions},
+    serve_stdio,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use config::ConfigFile;
+use logger::{LogLevel, LogTo};
+
+pub(crate) mod config;
+pub(crate) mod logger;
+
+/// What a target reads where no other configuration file is named; the second is below the home directory.
+const SYSTEM_CONFIG: &str = "/etc/pmof/pmof.conf";
+const USER_CONFIG: &str = ".config/pmof/pmof.conf";
+
 /// Runs a target: keeps pools under a directory for initiators. Prints `ready ADDRESS` per address when it accepts, and to
 /// standard error what fails in its own memory.
+///
+/// Every option can stand in a configuration file, as `option = value`, without the dashes.
 #[derive(Debug, clap::Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 pub(crate) struct ServeArgs {
-    /// Directory of the pools; it must exist.
-    #[arg(long, value_name = "DIR")]
-    root: PathBuf,
+    /// Configuration file. Without it, `--stdio` reads /etc/pmof/pmof.conf and then ~/.config/pmof/pmof.conf, where they are
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Directory of the pools; it must exist. `--stdio` takes the home directory unless told otherwise
+    #[arg(long, value_name = "DIR", required_unless_present_any = ["stdio", "config"])]
+    root: Option<PathBuf>,
+    /// Serve one initiator, which started this command through ssh, until standard input ends
+    #[arg(long, conflicts_with_all = ["listen", "trust_network"])]
+    stdio: bool,
+    /// Address that `--stdio` takes the data connection on, else the one that ssh came to
+    #[arg(long, value_name = "IP")]
+    data_address: Option<IpAddr>,
+    /// Write what happens to the end of this file instead of standard error
+    #[arg(long, value_name = "FILE")]
+    log_file: Option<PathBuf>,
+    /// How much to write
+    #[arg(long, value_enum, value_name = "LEVEL", default_value_t = LogLevel::Err)]
+    log_level: LogLevel,
+    /// Connections taken at a time
+    #[arg(long, value_name = "COUNT", default_value_t = pmof::DEFAULT_MAX_CONNECTIONS)]
+    max_connections: usize,
+    /// Largest pool that may be made, in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = pmof::DEFAULT_MAX_POOL_BYTES)]
+    max_pool_bytes: u64,
     /// Address to listen on: `tcp://HOST:PORT`, `verbs://HOST:PORT` or `shm:///PATH/OF/SOCKET`; port 0 picks a free one.
     /// May be given several times.
     #[arg(long, value_name = "ADDRESS", default_value = "tcp://127.0.0.1:7204")]
@@ -79,46 +120,50 @@ impl FromStr for DevicePool {
 }
 
 pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
-    if let Some(parent) = args.exit_with_parent {
-        crate::children::exit_with_parent(parent)?;
+    let files = args.config_files();
+    if files.is_empty() {
+        return args.run();
     }
-    if let Some(cpu) = args.cpu {
-        crate::bench::pin::pin_to(cpu).with_context(|| format!("cannot run on CPU {cpu}"))?;
-    }
-    allow_many_files();
-    // There is no other logger that it could come after.
-    let _ = log::set_logger(&ErrorLog);
-    log::set_max_level(LevelFilter::Error);
-    let service = Service::start(&args.root, &args.listen, args.options())?;
-    let mut output = std::io::stdout().lock();
-    for address in service.addresses() {
-        writeln!(output, "ready {address}")?;
-    }
-    output.flush()?;
-    loop {
-        std::thread::sleep(Duration::MAX);
-    }
-}
-
-/// What failed in this process while it served others, who learn only that it did: their errors point here.
-struct ErrorLog;
-
-impl Log for ErrorLog {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.level() <= Level::Error
-    }
-
-    fn log(&self, record: &Record<'_>) {
-        if self.enabled(record.metadata()) {
-            // That nobody can read it is no reason to stop serving.
-            let _ = writeln!(std::io::stderr(), "pmof: {}", record.args());
-        }
-    }
-
-    fn flush(&self) {}
+    let command = ServeArgs::augment_args(Command::new("pmof serve"));
+    let given: Vec<OsString> = std::env::args_os().skip_while(|argument| argument != "serve").skip(1).collect();
+    ServeArgs::from_arg_matches(&config::arguments(&command, &given, &files)?)?.run()
 }
 
 impl ServeArgs {
+    fn config_files(&self) -> Vec<ConfigFile> {
+        if self.config.is_none() && !self.stdio {
+            return Vec::new();
+        }
+        ConfigFile::named_or_usual(self.config.as_ref(), SYSTEM_CONFIG, USER_CONFIG)
+    }
+
+    fn run(&self) -> anyhow::Result<()> {
+        if let Some(parent) = self.exit_with_parent {
+            crate::children::exit_with_parent(parent)?;
+        }
+        if let Some(cpu) = self.cpu {
+            crate::bench::pin::pin_to(cpu).with_context(|| format!("cannot run on CPU {cpu}"))?;
+        }
+        allow_many_files();
+        let log_to = self.log_file.clone().map_or(LogTo::Stderr, LogTo::File);
+        logger::start("pmof", self.log_level, &log_to)?;
+        if self.stdio {
+            let root = self.root.clone().map_or_else(home, Ok)?;
+            return run_stdio(&root, self.options(), self.data_address);
+        }
+        let root =
+            self.root.as_deref().context("name the directory of the pools: --root, or root in the configuration")?;
+        let service = Service::start(root, &self.listen, self.options())?;
+        let mut output = std::io::stdout().lock();
+        for address in service.addresses() {
+            writeln!(output, "ready {address}")?;
+        }
+        output.flush()?;
+        loop {
+            std::thread::sleep(Duration::MAX);
+        }
+    }
+
     fn options(&self) -> ServiceOptions {
         let kept = self.declare_memory_kept.then_some(Declaration::MemoryKept);
         let declaration = self.declare_battery_backed.then_some(Declaration::BatteryBacked).or(kept);
@@ -126,6 +171,7 @@ impl ServeArgs {
         let mut options = ServiceOptions {
             workers: self.workers,
             trust_network: self.trust_network,
+            max_connections: self.max_connections,
             verbs: VerbsOptions {
                 native_flush: !self.no_native_flush,
                 atomic_write: !self.no_atomic_write,
@@ -133,7 +179,7 @@ impl ServeArgs {
                 shared_receives: self.shared_receives,
                 ..Default::default()
             },
-            store: StoreOptions { declaration, devices, ..Default::default() },
+            store: StoreOptions { declaration, devices, max_pool_bytes: self.max_pool_bytes },
             ..Default::default()
         };
         if self.busy_poll {
@@ -141,6 +187,17 @@ impl ServeArgs {
         }
         options
     }
+}
+
+/// Serves the initiator at the other end of standard input and output.
+pub(crate) fn run_stdio(root: &Path, service: ServiceOptions, data_address: Option<IpAddr>) -> anyhow::Result<()> {
+    let options = StdioOptions { service, data_address };
+    Ok(serve_stdio(root, options, std::io::stdin().lock(), std::io::stdout().lock())?)
+}
+
+/// The home directory.
+pub(crate) fn home() -> anyhow::Result<PathBuf> {
+    std::env::home_dir().filter(|home| home.is_absolute()).context("there is no home directory: name one with --root")
 }
 
 /// Every connection takes a file descriptor, so as many are asked for as the system allows without asking anyone.

@@ -24,21 +24,39 @@
 //! | 5 | `Info` | name |
 //! | 6 | `List` | a text: a name, or nothing for the first page |
 //! | 7 | `Raise` | generation `u64` |
+//! | 8 | `Challenge` | initiator's nonce `[32]` |
+//! | 9 | `Prove` | initiator's proof `[32]` |
+//! | 10 | `CreateSet` | level `u8`, header `u8` (0 or 1), size `u64`, attributes `[104]`, set |
+//! | 11 | `OpenSet` | level `u8`, access `u8`, size `u64`, set |
+//! | 12 | `KeepSet` | - |
+//! | 13 | `SetAttributes` | attributes `[104]` |
+//! | 14 | `RemoveSet` | force `u8` (0 or 1), set file too `u8` (0 or 1), set |
+//! | 15 | `Digest` | offset `u64`, length `u64`, block size `u64` |
 //! | 0x81 | `Opened` | pool UUID `[16]`, replica UUID `[16]`, size `u64`, generation `u64`, replica count `u16`, user flags `[16]`, `u16` length and descriptor |
 //! | 0x82 | `Closed` | - |
 //! | 0x83 | `Removed` | - |
 //! | 0x84 | `Info` | features `u64`, pool UUID `[16]`, replica UUID `[16]`, size `u64`, created `u64`, generation `u64`, replica count `u16`, replica index `u16`, user flags `[16]`, file length `u64`, medium `u8`, 3 promises, holder, name |
 //! | 0x85 | `List` | more `u8` (0 or 1), count `u16`, that many names |
 //! | 0x86 | `Raised` | - |
+//! | 0x88 | `Challenged` | target's nonce `[32]`, target's proof `[32]` |
+//! | 0x89 | `Admitted` | - |
+//! | 0x8a | `SetOpened` | size `u64`, header `u8` (0 or 1), attributes `[104]`, `u16` length and descriptor, `u16` length and the header's descriptor |
+//! | 0x8c | `SetKept` | - |
+//! | 0x8d | `AttributesSet` | - |
+//! | 0x8f | `Digests` | count `u16`, that many BLAKE3 digests `[32]` |
 //! | 0xff | `Refused` | code `u16`, text |
 //!
 //! A *promise* is two bytes, [`Mechanism`]'s and [`Evidence`]'s numbers, both 0 where the medium cannot give the level;
-//! they stand in the order of [`Durability::ALL`]. The *holder* is one byte (0 or 1) and, after a 1, a text.
+//! they stand in the order of [`Durability::ALL`]. A *set* is a text that keeps the rules of [`SetName`]; *attributes* are those of
+//! librpmem's `rpmem_pool_attr`, zero where there is no header. The *holder* is one byte (0 or 1) and, after a 1, a text.
 
 use pmof_mem::{Durability, Evidence, Mechanism, MediumKind, Promise};
 use uuid::Uuid;
 
-use crate::{Header, NameError, NewPool, OpenFor, PoolInfo, PoolName, USER_FLAGS_BYTES};
+use crate::{
+    Header, NameError, NewPool, OpenFor, PoolInfo, PoolName, SetName, USER_FLAGS_BYTES,
+    secret::{NONCE_BYTES, PROOF_BYTES},
+};
 use wire::{Body, Fault, Frame, Parsed};
 
 #[cfg(test)]
@@ -51,6 +69,15 @@ pub const CONTROL_VERSION: u16 = 1;
 pub const MAX_MESSAGE_BYTES: usize = 4096;
 /// Longest region descriptor in bytes: several times what any transport's descriptor needs.
 pub const MAX_DESCRIPTOR_BYTES: usize = 256;
+/// Bytes of a pool set's attributes, librpmem's `rpmem_pool_attr`.
+pub const ATTRIBUTES_BYTES: usize = 104;
+/// Bytes of a digest.
+pub const DIGEST_BYTES: usize = blake3::OUT_LEN;
+/// Digests in one message, at most: as many as fit.
+pub const DIGESTS_MAX: usize = (wire::MAX_BODY_BYTES - 2) / DIGEST_BYTES;
+/// Bytes that one request for digests covers, at most: some ten milliseconds' work, for which the target's thread serves nobody
+/// else.
+pub const DIGESTED_MAX_BYTES: u64 = 32 << 20;
 /// What to limit a look for names by, to fill a page and know of more: one more than the shortest names that fit.
 pub const LIST_LIMIT: usize = (wire::MAX_BODY_BYTES - 3) / 3 + 1;
 /// Longest text of a refusal in bytes: a few lines for a person; a longer one is cut when encoded.
@@ -103,6 +130,64 @@ pub enum Request {
         /// The last name of the page before; `None` for the first page.
         after: Option<PoolName>,
     },
+    /// Begin to prove the session's secret, where the target asks for one.
+    Challenge {
+        /// The initiator's random bytes.
+        nonce: [u8; NONCE_BYTES],
+    },
+    /// Prove it.
+    Prove {
+        /// The initiator's proof.
+        proof: [u8; PROOF_BYTES],
+    },
+    /// Make the pool of a pool set, whose file is there, and open it for writing. Gone with the connection unless
+    /// [kept](Self::KeepSet).
+    CreateSet {
+        /// The set.
+        name: SetName,
+        /// Bytes that the pool needs, at least.
+        size_bytes: u64,
+        /// What the header is to say; `None` for a pool without one.
+        attributes: Option<[u8; ATTRIBUTES_BYTES]>,
+        /// The level that its parts must be able to give.
+        require: Durability,
+    },
+    /// Open the pool of a pool set.
+    OpenSet {
+        /// The set.
+        name: SetName,
+        /// Bytes that the pool needs, at least; 0 for any.
+        size_bytes: u64,
+        /// For reading, or for writing too.
+        access: OpenFor,
+        /// The level that its parts must be able to give.
+        require: Durability,
+    },
+    /// Keep the pool that `CreateSet` made on this connection.
+    KeepSet,
+    /// Change the attributes in the headers of the pool that is open.
+    SetAttributes {
+        /// The new ones.
+        attributes: [u8; ATTRIBUTES_BYTES],
+    },
+    /// Delete the parts of a pool set.
+    RemoveSet {
+        /// The set.
+        name: SetName,
+        /// Also where parts are missing or damaged.
+        force: bool,
+        /// Delete the set's file too.
+        set_file: bool,
+    },
+    /// Compute digests of blocks of the pool that is open.
+    Digest {
+        /// First byte.
+        offset: u64,
+        /// Bytes in all, at most [`DIGESTED_MAX_BYTES`].
+        len_bytes: u64,
+        /// Bytes of each block; the last may be shorter.
+        block_bytes: u64,
+    },
 }
 
 /// What a target answers.
@@ -141,6 +226,35 @@ pub enum Reply {
     },
     /// The generation is in the header.
     Raised,
+    /// The target has shown that it knows the secret.
+    Challenged {
+        /// The target's random bytes.
+        nonce: [u8; NONCE_BYTES],
+        /// Its proof.
+        proof: [u8; PROOF_BYTES],
+    },
+    /// The connection may ask for pools.
+    Admitted,
+    /// The pool of a set is open.
+    SetOpened {
+        /// Bytes of the pool, its header included.
+        size_bytes: u64,
+        /// What its header says, if it has one.
+        attributes: Option<[u8; ATTRIBUTES_BYTES]>,
+        /// What the initiator needs to address the pool behind its header.
+        descriptor: Vec<u8>,
+        /// What it needs to read the header; empty where there is none.
+        header_descriptor: Vec<u8>,
+    },
+    /// The new pool stays.
+    SetKept,
+    /// The attributes are in the headers.
+    AttributesSet,
+    /// Digests of the blocks, in order.
+    Digests {
+        /// At most [`DIGESTS_MAX`].
+        digests: Vec<[u8; DIGEST_BYTES]>,
+    },
     /// The request was not carried out.
     Refused {
         /// Why, for programs: [`StoreError::code`](crate::StoreError::code), or a code of the service.
@@ -171,10 +285,36 @@ impl Request {
                 frame.byte(*access as u8);
                 frame.text(name.as_str());
             }
-            Self::Close => {}
+            Self::Close | Self::KeepSet => {}
             Self::Remove { name } | Self::Info { name } => frame.text(name.as_str()),
             Self::Raise { generation } => frame.number_u64(u64::from(*generation)),
             Self::List { after } => frame.text(after.as_ref().map_or("", PoolName::as_str)),
+            Self::Challenge { nonce } => frame.bytes(nonce),
+            Self::Prove { proof } => frame.bytes(proof),
+            Self::CreateSet { name, size_bytes, attributes, require } => {
+                frame.byte(*require as u8);
+                frame.byte(u8::from(attributes.is_some()));
+                frame.number_u64(*size_bytes);
+                frame.bytes(&attributes.unwrap_or([0; ATTRIBUTES_BYTES]));
+                frame.text(name.as_str());
+            }
+            Self::OpenSet { name, size_bytes, access, require } => {
+                frame.byte(*require as u8);
+                frame.byte(*access as u8);
+                frame.number_u64(*size_bytes);
+                frame.text(name.as_str());
+            }
+            Self::SetAttributes { attributes } => frame.bytes(attributes),
+            Self::RemoveSet { name, force, set_file } => {
+                frame.byte(u8::from(*force));
+                frame.byte(u8::from(*set_file));
+                frame.text(name.as_str());
+            }
+            Self::Digest { offset, len_bytes, block_bytes } => {
+                for number in [*offset, *len_bytes, *block_bytes] {
+                    frame.number_u64(number);
+                }
+            }
         }
         frame.seal()
     }
@@ -193,6 +333,14 @@ impl Request {
             Self::Info { .. } => 5,
             Self::List { .. } => 6,
             Self::Raise { .. } => 7,
+            Self::Challenge { .. } => 8,
+            Self::Prove { .. } => 9,
+            Self::CreateSet { .. } => 10,
+            Self::OpenSet { .. } => 11,
+            Self::KeepSet => 12,
+            Self::SetAttributes { .. } => 13,
+            Self::RemoveSet { .. } => 14,
+            Self::Digest { .. } => 15,
         }
     }
 
@@ -207,8 +355,7 @@ impl Request {
                 Self::Create { name: body.name()?, new, publish_on_close }
             }
             2 => {
-                let require = body.level()?;
-                let access = OpenFor::from_wire(body.byte()?).ok_or(Fault::Malformed("the access is unknown"))?;
+                let (require, access) = (body.level()?, body.access()?);
                 Self::Open { name: body.name()?, access, require }
             }
             3 => Self::Close,
@@ -216,6 +363,27 @@ impl Request {
             5 => Self::Info { name: body.name()? },
             6 => Self::List { after: body.optional_name()? },
             7 => Self::Raise { generation: body.generation()? },
+            8 => Self::Challenge { nonce: body.array()? },
+            9 => Self::Prove { proof: body.array()? },
+            10 => {
+                let (require, has_header) = (body.level()?, body.flag()?);
+                let (size_bytes, attributes) = (body.number_u64()?, body.attributes(has_header)?);
+                Self::CreateSet { name: body.set()?, size_bytes, attributes, require }
+            }
+            11 => {
+                let (require, access, size_bytes) = (body.level()?, body.access()?, body.number_u64()?);
+                Self::OpenSet { name: body.set()?, size_bytes, access, require }
+            }
+            12 => Self::KeepSet,
+            13 => Self::SetAttributes { attributes: body.array()? },
+            14 => {
+                let (force, set_file) = (body.flag()?, body.flag()?);
+                Self::RemoveSet { name: body.set()?, force, set_file }
+            }
+            15 => {
+                let (offset, len_bytes, block_bytes) = (body.number_u64()?, body.number_u64()?, body.number_u64()?);
+                Self::Digest { offset, len_bytes, block_bytes }
+            }
             _ => return Err(Fault::UnknownKind),
         })
     }
@@ -242,23 +410,33 @@ impl Reply {
         let mut frame = Frame::new(self.kind(), request_id);
         match self {
             Self::Opened { pool_uuid, replica_uuid, size_bytes, generation, replica_count, user_flags, descriptor } => {
-                if descriptor.len() > MAX_DESCRIPTOR_BYTES {
-                    return Err(ControlError::Unencodable {
-                        what: "region descriptor",
-                        len_bytes: descriptor.len(),
-                        limit_bytes: MAX_DESCRIPTOR_BYTES,
-                    });
-                }
                 frame.bytes(pool_uuid.as_bytes());
                 frame.bytes(replica_uuid.as_bytes());
                 frame.number_u64(*size_bytes);
                 frame.number_u64(u64::from(*generation));
                 frame.number_u16(*replica_count);
                 frame.bytes(user_flags);
-                frame.number_u16(descriptor.len() as u16);
-                frame.bytes(descriptor);
+                frame.descriptor(descriptor)?;
             }
-            Self::Closed | Self::Removed | Self::Raised => {}
+            Self::Closed | Self::Removed | Self::Raised | Self::Admitted | Self::SetKept | Self::AttributesSet => {}
+            Self::Challenged { nonce, proof } => {
+                frame.bytes(nonce);
+                frame.bytes(proof);
+            }
+            Self::SetOpened { size_bytes, attributes, descriptor, header_descriptor } => {
+                frame.number_u64(*size_bytes);
+                frame.byte(u8::from(attributes.is_some()));
+                frame.bytes(&attributes.unwrap_or([0; ATTRIBUTES_BYTES]));
+                frame.descriptor(descriptor)?;
+                frame.descriptor(header_descriptor)?;
+            }
+            Self::Digests { digests } => {
+                // A count that wraps belongs to a list far too long to be sealed.
+                frame.number_u16(digests.len() as u16);
+                for digest in digests {
+                    frame.bytes(digest);
+                }
+            }
             Self::Info(info) => frame.info(info),
             Self::List { names, more } => {
                 frame.byte(u8::from(*more));
@@ -289,6 +467,12 @@ impl Reply {
             Self::Info(_) => 0x84,
             Self::List { .. } => 0x85,
             Self::Raised => 0x86,
+            Self::Challenged { .. } => 0x88,
+            Self::Admitted => 0x89,
+            Self::SetOpened { .. } => 0x8a,
+            Self::SetKept => 0x8c,
+            Self::AttributesSet => 0x8d,
+            Self::Digests { .. } => 0x8f,
             Self::Refused { .. } => 0xff,
         }
     }
@@ -314,6 +498,21 @@ impl Reply {
                 Self::List { names, more }
             }
             0x86 => Self::Raised,
+            0x88 => Self::Challenged { nonce: body.array()?, proof: body.array()? },
+            0x89 => Self::Admitted,
+            0x8a => {
+                let (size_bytes, has_header) = (body.number_u64()?, body.flag()?);
+                let attributes = body.attributes(has_header)?;
+                let descriptor = body.counted(MAX_DESCRIPTOR_BYTES)?.to_vec();
+                let header_descriptor = body.counted(MAX_DESCRIPTOR_BYTES)?.to_vec();
+                Self::SetOpened { size_bytes, attributes, descriptor, header_descriptor }
+            }
+            0x8c => Self::SetKept,
+            0x8d => Self::AttributesSet,
+            0x8f => {
+                let count = body.number_u16()?;
+                Self::Digests { digests: (0..count).map(|_| body.array()).collect::<Parsed<_>>()? }
+            }
             0xff => Self::Refused { code: body.number_u16()?, text: body.text(MAX_REFUSAL_BYTES)?.to_owned() },
             _ => return Err(Fault::UnknownKind),
         })

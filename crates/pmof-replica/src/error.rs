@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use pmof_access::{
-    Address, ConnectError, ConnectionError, DescriptorError, Durability, OperationError, PostError, RegisterError,
-    SetupError,
+    ConnectError, ConnectionError, DescriptorError, Durability, OperationError, PostError, RegisterError, SetupError,
 };
 use uuid::Uuid;
 
-use crate::{ControlError, PersistFailure, PoolRefusal, PoolUrl, PoolUrlError};
+use crate::{ControlError, PersistFailure, PoolRefusal, PoolUrl, PoolUrlError, SshError, TargetUrl};
 
 /// What went wrong with one replica.
 #[derive(Debug, thiserror::Error)]
@@ -17,6 +16,25 @@ pub enum ReplicaError {
     /// There is no connection to its target.
     #[error(transparent)]
     Connect(#[from] ConnectError),
+    /// ssh did not start a target.
+    #[error(transparent)]
+    Ssh(#[from] Box<SshError>),
+    /// The target that ssh started is there, its data path cannot be reached.
+    #[error(
+        "ssh works, but the target's data path cannot be reached: {why}; open it in the firewall, or name an address that is reachable from here with `data-address` in the target's configuration"
+    )]
+    NoDataPath {
+        /// What was tried, and how it failed.
+        why: String,
+    },
+    /// What listens at the data path's address is not the target that ssh started.
+    #[error(
+        "what listens at the data path's address does not know the session's secret: it is not the target that ssh started"
+    )]
+    Impostor,
+    /// The system gave no random bytes.
+    #[error("no random bytes: {0}")]
+    Random(#[from] getrandom::Error),
     /// The target refused.
     #[error("{text}")]
     Refused {
@@ -132,9 +150,9 @@ pub enum PoolError {
     #[error("target {target}: {source}")]
     Target {
         /// The target.
-        target: Address,
+        target: Box<TargetUrl>,
         /// What went wrong.
-        source: ReplicaError,
+        source: Arc<ReplicaError>,
     },
     /// The range does not lie inside the pool.
     #[error("range of {len_bytes} bytes at offset {offset} lies outside the pool of {size_bytes} bytes")]

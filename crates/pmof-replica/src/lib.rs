@@ -16,7 +16,9 @@ mod pool;
 mod receipt;
 mod refusal;
 mod replica;
+mod secret;
 mod service;
+mod ssh;
 mod store;
 mod url;
 
@@ -24,10 +26,15 @@ pub use control::ControlError;
 pub use error::{PoolError, ReplicaError};
 pub use header::{DATA_OFFSET, HEADER_BYTES, Header, HeaderError, USER_FLAGS_BYTES};
 pub use list::{LIST_MAX_NAMES, list_pools};
-pub use name::{MAX_NAME_BYTES, NameError, PoolName};
+pub use name::{MAX_NAME_BYTES, MAX_SET_NAME_BYTES, NameError, PoolName, SetName};
 pub use pool::{Batch, Pool, PoolOptions};
 pub use receipt::{PersistFailure, Receipt, ReplicaReceipt};
 pub use refusal::PoolRefusal;
-pub use service::{DEFAULT_MAX_CONNECTIONS, Service, ServiceError, ServiceOptions};
+pub use secret::{SECRET_BYTES, Secret};
+pub use service::{Admission, DEFAULT_MAX_CONNECTIONS, Service, ServiceError, ServiceOptions};
+pub use ssh::{
+    DEFAULT_SSH_COMMAND, DEFAULT_SSH_TIMEOUT, HelloError, SshError, SshHost, SshHostError, SshOptions, StdioError,
+    StdioOptions, serve_stdio,
+};
 pub use store::{DEFAULT_MAX_POOL_BYTES, NewPool, OpenFor, OpenPool, PoolInfo, PoolStore, StoreError, StoreOptions};
-pub use url::{PoolUrl, PoolUrlError};
+pub use url::{PoolUrl, PoolUrlError, TargetUrl};

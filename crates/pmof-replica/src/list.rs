@@ -1,9 +1,9 @@
 //! Which pools a target has.
 
-use pmof_access::Address;
+use std::sync::Arc;
 
 use crate::{
-    PoolError, PoolName, PoolOptions, ReplicaError,
+    PoolError, PoolName, PoolOptions, ReplicaError, TargetUrl,
     control::{Reply, Request},
 };
 
@@ -15,9 +15,9 @@ pub const LIST_MAX_NAMES: usize = 1 << 20;
 /// matter.
 ///
 /// Each page is a look of its own: a pool made or removed meanwhile may be in the list or not.
-pub fn list_pools(target: &Address, options: &PoolOptions) -> Result<Vec<PoolName>, PoolError> {
-    let failed = |source| PoolError::Target { target: target.clone(), source };
-    let connection = options.target(&mut options.peers(), target, None).map_err(failed)?;
+pub fn list_pools(target: &TargetUrl, options: &PoolOptions) -> Result<Vec<PoolName>, PoolError> {
+    let failed = |error| PoolError::Target { target: Box::new(target.clone()), source: Arc::new(error) };
+    let connection = options.reach(&mut options.peers(), target, None).map_err(failed)?;
     let mut names: Vec<PoolName> = Vec::new();
     loop {
         let reply = connection.ask(&Request::List { after: names.last().cloned() }).map_err(failed)?;

@@ -29,6 +29,49 @@ impl PoolName {
     }
 }
 
+/// Longest name of a pool set in bytes: what a control message has room for, and more than people write.
+pub const MAX_SET_NAME_BYTES: usize = 1024;
+
+/// The name of a pool set: a relative path below the target's root directory.
+///
+/// At most [`MAX_SET_NAME_BYTES`], each component as [`PoolName`] has it: so no absolute path, no `..`, nothing hidden.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SetName(String);
+
+impl SetName {
+    /// Checks `name` against every rule.
+    pub fn new(name: impl Into<String>) -> Result<Self, NameError> {
+        let name = name.into();
+        if name.len() > MAX_SET_NAME_BYTES {
+            return Err(NameError::SetTooLong { len_bytes: name.len() });
+        }
+        if name.starts_with('/') {
+            return Err(NameError::Absolute { name });
+        }
+        name.split('/').try_for_each(check)?;
+        Ok(Self(name))
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for SetName {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        Self::new(text)
+    }
+}
+
+impl fmt::Display for SetName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
 /// Why a text cannot name a pool. Each says the rule that it breaks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -53,6 +96,18 @@ pub enum NameError {
     /// `.`, `..` and the store's own working files begin like this.
     #[error("the pool name {name:?} begins with a dot; such names are kept for the store itself")]
     LeadingDot {
+        /// The name.
+        name: String,
+    },
+    /// More than [`MAX_SET_NAME_BYTES`].
+    #[error("the name of the pool set has {len_bytes} bytes; {MAX_SET_NAME_BYTES} are allowed")]
+    SetTooLong {
+        /// Bytes it has.
+        len_bytes: usize,
+    },
+    /// A set's name that does not begin below the root directory.
+    #[error("the pool set {name:?} is an absolute path; name it relative to the target's root directory")]
+    Absolute {
         /// The name.
         name: String,
     },

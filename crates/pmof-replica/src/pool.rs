@@ -9,10 +9,12 @@ use pmof_access::{
 use uuid::Uuid;
 
 use crate::{
-    NewPool, OpenFor, PersistFailure, PoolError, PoolInfo, PoolUrl, Receipt, ReplicaError, USER_FLAGS_BYTES,
+    NewPool, OpenFor, PersistFailure, PoolError, PoolInfo, PoolUrl, Receipt, ReplicaError, SshOptions, TargetUrl,
+    USER_FLAGS_BYTES,
     control::{Reply, Request},
     peers::Peers,
     replica::{PendingReply, Replica, TargetConnection},
+    ssh::{SshSession, Started},
 };
 
 /// Bytes of one write on the wire; longer ones are split, so that several replicas are fed in turn.
@@ -31,6 +33,7 @@ pub struct PoolOptions {
     payload_checksums: bool,
     user_flags: [u8; USER_FLAGS_BYTES],
     publish_on_close: bool,
+    ssh: SshOptions,
 }
 
 impl Default for PoolOptions {
@@ -46,6 +49,7 @@ impl Default for PoolOptions {
             payload_checksums: false,
             user_flags: [0; USER_FLAGS_BYTES],
             publish_on_close: false,
+            ssh: SshOptions::from_env(),
         }
     }
 }
@@ -77,6 +81,13 @@ impl PoolOptions {
     #[must_use]
     pub fn source(mut self, source: IpAddr) -> Self {
         self.source = Some(source);
+        self
+    }
+
+    /// How targets of `ssh://` replicas are started; [`SshOptions::from_env`] unless told otherwise.
+    #[must_use]
+    pub fn ssh(mut self, options: SshOptions) -> Self {
+        self.ssh = options;
         self
     }
 
@@ -194,7 +205,7 @@ impl PoolOptions {
         let mut peers = self.peers();
         let mut answers = Vec::with_capacity(urls.len());
         for url in urls {
-            let answer = self.target(&mut peers, &url.address, url.source);
+            let answer = self.reach(&mut peers, &url.target, url.source);
             let answer = answer.and_then(|target| target.ask(&question(&url)));
             let answer = answer.and_then(|reply| understand(reply).ok_or(ReplicaError::Unexpected));
             answers.push(answer.map_err(|error| replica_error(&url, error))?);
@@ -208,7 +219,7 @@ impl PoolOptions {
         let mut peers = self.peers();
         let mut targets = Vec::with_capacity(urls.len());
         for url in urls {
-            let target = self.target(&mut peers, &url.address, url.source);
+            let target = self.reach(&mut peers, &url.target, url.source);
             targets.push((Arc::clone(&url), target.map_err(|error| replica_error(&url, error))?));
         }
         Ok(Opening { targets, require })
@@ -230,7 +241,32 @@ impl PoolOptions {
         Peers::new(QueueOptions { waiting: self.waiting, ..Default::default() })
     }
 
-    pub(crate) fn target(
+    /// A connection to a target, which ssh starts if it is to.
+    pub(crate) fn reach(
+        &self,
+        peers: &mut Peers,
+        target: &TargetUrl,
+        source: Option<IpAddr>,
+    ) -> Result<TargetConnection, ReplicaError> {
+        let host = match target {
+            TargetUrl::Address(address) => return self.connect_to(peers, address, source),
+            TargetUrl::Ssh(host) => host,
+        };
+        let Started { session, addresses, secret } = SshSession::start(host, &self.ssh).map_err(Box::new)?;
+        let mut tried = Vec::with_capacity(addresses.len());
+        for address in &addresses {
+            match self.connect_to(peers, address, source) {
+                Ok(connection) => {
+                    connection.prove(&secret)?;
+                    return Ok(connection.with_session(session));
+                }
+                Err(error) => tried.push(format!("{address}: {error}")),
+            }
+        }
+        Err(ReplicaError::NoDataPath { why: tried.join("; ") })
+    }
+
+    fn connect_to(
         &self,
         peers: &mut Peers,
         address: &Address,

@@ -12,6 +12,15 @@ pub(crate) enum ServiceCode {
     Register = 258,
     /// The connection has no pool open.
     NotOpen = 259,
+    /// The connection did not prove that it may ask.
+    NotAdmitted = 260,
+}
+
+/// A refusal on its way to the initiator.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) code: u16,
+    pub(crate) text: String,
 }
 
 /// The rule by which a target refused what was asked of a pool.
@@ -34,6 +43,8 @@ pub enum PoolRefusal {
     NotDurable,
     /// The target's root directory cannot be written.
     NotWritable,
+    /// The connection did not prove the session's secret.
+    NotAdmitted,
     /// Something failed on the target; its text says what.
     Failed,
 }
@@ -50,6 +61,7 @@ impl PoolRefusal {
             10 | 11 => Self::BadSize,
             13 => Self::NoSpace,
             14 => Self::NotDurable,
+            260 => Self::NotAdmitted,
             _ => Self::Failed,
         }
     }

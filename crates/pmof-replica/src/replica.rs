@@ -10,6 +10,8 @@ use pmof_access::{
 use crate::{
     PoolRefusal, PoolUrl, ReplicaError, ReplicaReceipt,
     control::{MAX_MESSAGE_BYTES, Reply, Request},
+    secret::{Nonces, Prover, Secret, random},
+    ssh::SshSession,
 };
 
 /// The answer to the one control message under way carries this number.
@@ -23,6 +25,8 @@ pub(crate) struct TargetConnection {
     connection: Connection,
     reply: Region,
     timeout: Duration,
+    /// What the target lives by, if this side started it. Ends after the connection.
+    session: Option<SshSession>,
 }
 
 /// A request that was sent and not answered yet.
@@ -39,7 +43,30 @@ impl TargetConnection {
     ) -> Result<Self, ReplicaError> {
         let connection = peer.connect(address, queue, options)?;
         let reply = peer.allocate(MAX_MESSAGE_BYTES as u64, Access::empty())?;
-        Ok(Self { peer: peer.clone(), connection, reply, timeout })
+        Ok(Self { peer: peer.clone(), connection, reply, timeout, session: None })
+    }
+
+    /// Shows the target of an ssh session that this connection belongs to it, after the target has shown the same.
+    pub(crate) fn prove(&self, secret: &Secret) -> Result<(), ReplicaError> {
+        let initiator = random()?;
+        let Reply::Challenged { nonce: target, proof } = self.ask(&Request::Challenge { nonce: initiator })? else {
+            return Err(ReplicaError::Unexpected);
+        };
+        let nonces = Nonces { initiator, target };
+        if !secret.is_proven(Prover::Target, &nonces, proof) {
+            self.connection.disconnect();
+            return Err(ReplicaError::Impostor);
+        }
+        match self.ask(&Request::Prove { proof: secret.proof(Prover::Initiator, &nonces) })? {
+            Reply::Admitted => Ok(()),
+            _ => Err(ReplicaError::Unexpected),
+        }
+    }
+
+    /// Keeps the session that the target lives by as long as this connection.
+    pub(crate) fn with_session(mut self, session: SshSession) -> Self {
+        self.session = Some(session);
+        self
     }
 
     /// Waits until it is known how `region` is reached.

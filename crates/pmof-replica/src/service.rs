@@ -20,8 +20,11 @@ use pmof_access::{
     Settings, SetupError, Transport, VerbsOptions, Waiting,
 };
 
-use crate::{PoolStore, StoreError, StoreOptions, control::MAX_MESSAGE_BYTES};
+use crate::{PoolStore, StoreError, StoreOptions, control::MAX_MESSAGE_BYTES, secret::Secret};
+use gate::Gate;
 use session::Session;
+
+mod gate;
 
 mod session;
 
@@ -41,6 +44,23 @@ const NAP: Duration = Duration::from_hours(1);
 /// Rest after the system refused a new connection for want of file descriptors or memory.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
 
+/// Time for a connection to prove the secret, where one is asked for.
+const ADMISSION_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How often it is looked for connections whose time for the proof is up.
+const ADMISSION_LOOK: Duration = Duration::from_secs(1);
+
+/// Who may ask for pools.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Admission {
+    /// Whoever connects.
+    #[default]
+    Anyone,
+    /// The first connection that proves this secret, and no other ever after. To all others nothing is told.
+    Secret(Secret),
+}
+
 /// How a target behaves.
 #[derive(Clone, Debug)]
 pub struct ServiceOptions {
@@ -55,6 +75,8 @@ pub struct ServiceOptions {
     /// Listen also on addresses that other machines reach, although nobody is authenticated: whoever reaches one may use
     /// and remove all pools.
     pub trust_network: bool,
+    /// Who may ask for pools.
+    pub admission: Admission,
     /// How `verbs://` addresses are served. Each takes the device that its address belongs to; only the wildcard address
     /// takes the one named here.
     pub verbs: VerbsOptions,
@@ -70,6 +92,7 @@ impl Default for ServiceOptions {
             max_connections: DEFAULT_MAX_CONNECTIONS,
             loss_timeout: DEFAULT_LOSS_TIMEOUT,
             trust_network: false,
+            admission: Admission::default(),
             verbs: VerbsOptions::default(),
             store: StoreOptions::default(),
         }
@@ -125,6 +148,7 @@ struct Door {
 #[derive(Debug)]
 struct Shared {
     store: PoolStore,
+    gate: Gate,
     options: ServiceOptions,
     workers: Vec<Worker>,
     stop: AtomicBool,
@@ -152,7 +176,13 @@ impl Service {
         let workers = (0..worker_count(&options))
             .map(|_| Ok(Worker { queue: doors[0].peer.completion_queue(queue_options)?, sessions: Mutex::default() }))
             .collect::<Result<Vec<_>, SetupError>>()?;
-        let shared = Arc::new(Shared { store, options, workers, stop: AtomicBool::new(false) });
+        let shared = Arc::new(Shared {
+            store,
+            gate: Gate::new(options.admission),
+            options,
+            workers,
+            stop: AtomicBool::new(false),
+        });
         let mut service = Self { doors: doors.clone(), addresses, shared: Arc::clone(&shared), threads: Vec::new() };
         for index in 0..shared.workers.len() {
             let shared = Arc::clone(&shared);
@@ -221,16 +251,21 @@ impl Shared {
         let connection = request.accept(&worker.queue, &options)?;
         let id = connection.id();
         // The session is known before its first receive can complete.
-        sessions.insert(id, Arc::new(Mutex::new(Session::start(peer, connection)?)));
+        sessions.insert(id, Arc::new(Mutex::new(Session::start(peer, connection, self.gate.is_open())?)));
         Ok(())
     }
 
     fn work(&self, index: usize) {
         let worker = &self.workers[index];
         while !self.stopped() {
-            let Some(done) = worker.queue.wait(NAP) else { continue };
+            let nap = if self.gate.is_open() { NAP } else { ADMISSION_LOOK };
+            let done = worker.queue.wait(nap);
+            if !self.gate.is_open() {
+                worker.sessions().retain(|_, session| lock(session).is_in_time(ADMISSION_TIMEOUT));
+            }
+            let Some(done) = done else { continue };
             let Some(session) = worker.sessions().get(&done.connection).cloned() else { continue };
-            let handled = lock(&session).handle(&self.store, &done);
+            let handled = lock(&session).handle(&self.store, &self.gate, &done);
             if handled.is_break() {
                 worker.sessions().remove(&done.connection);
             }

@@ -1,10 +1,11 @@
-//! Where a replica lives: `tcp://HOST:PORT/POOL`, `verbs://HOST:PORT/POOL[?source=IP]` or `shm:///SOCKET?pool=POOL`.
+//! Where a replica lives: `tcp://HOST:PORT/POOL`, `verbs://HOST:PORT/POOL[?source=IP]`, `shm:///SOCKET?pool=POOL` or
+//! `ssh://[USER@]HOST[:PORT]/POOL`.
 
 use std::{fmt, net::IpAddr, str::FromStr};
 
 use pmof_access::{Address, AddressError, Transport};
 
-use crate::{NameError, PoolName};
+use crate::{NameError, PoolName, SshHost, SshHostError};
 
 /// Before the pool's name where the address is a path.
 const POOL_PARAMETER: &str = "?pool=";
@@ -12,14 +13,53 @@ const POOL_PARAMETER: &str = "?pool=";
 /// Before the local address to come from.
 const SOURCE_PARAMETER: &str = "?source=";
 
+/// The scheme of targets that ssh starts.
+const SSH_SCHEME: &str = "ssh://";
+
+/// Where a target is found.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum TargetUrl {
+    /// It runs, and listens there.
+    Address(Address),
+    /// ssh starts it.
+    Ssh(SshHost),
+}
+
+impl From<Address> for TargetUrl {
+    fn from(address: Address) -> Self {
+        Self::Address(address)
+    }
+}
+
+impl FromStr for TargetUrl {
+    type Err = PoolUrlError;
+
+    fn from_str(text: &str) -> Result<Self, PoolUrlError> {
+        Ok(match text.strip_prefix(SSH_SCHEME) {
+            Some(host) => Self::Ssh(host.parse()?),
+            None => Self::Address(text.parse()?),
+        })
+    }
+}
+
+impl fmt::Display for TargetUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => address.fmt(f),
+            Self::Ssh(host) => write!(f, "{SSH_SCHEME}{host}"),
+        }
+    }
+}
+
 /// A target's address and the name of a pool there.
 ///
 /// As text `tcp://HOST:PORT/POOL`, `verbs://HOST:PORT/POOL` (then `?source=IP` where routing does not decide which local
-/// device to use; a name with a `?` cannot be written there), or `shm:///PATH/OF/SOCKET?pool=POOL`.
+/// device to use; a name with a `?` cannot be written there), `shm:///PATH/OF/SOCKET?pool=POOL`, or
+/// `ssh://[USER@]HOST[:PORT]/POOL`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PoolUrl {
     /// The target.
-    pub address: Address,
+    pub target: TargetUrl,
     /// The pool.
     pub name: PoolName,
     /// The local address to come from; verbs only.
@@ -33,6 +73,9 @@ pub enum PoolUrlError {
     /// The part before the pool's name.
     #[error(transparent)]
     Address(#[from] AddressError),
+    /// The part before the pool's name, for ssh.
+    #[error(transparent)]
+    Ssh(#[from] SshHostError),
     /// There is no pool's name.
     #[error("{text:?} names no pool: write {form}")]
     NoName {
@@ -66,6 +109,15 @@ impl FromStr for PoolUrl {
 
     fn from_str(text: &str) -> Result<Self, PoolUrlError> {
         let no_name = |form| PoolUrlError::NoName { text: text.to_owned(), form };
+        let wrong_name = |source| PoolUrlError::Name { text: text.to_owned(), source };
+        if let Some(rest) = text.strip_prefix(SSH_SCHEME) {
+            let (host, name) = rest.split_once('/').unwrap_or((rest, ""));
+            let target = TargetUrl::Ssh(host.parse()?);
+            if name.is_empty() {
+                return Err(no_name("ssh://[USER@]HOST[:PORT]/POOL"));
+            }
+            return Ok(Self { target, name: PoolName::new(name).map_err(wrong_name)?, source: None });
+        }
         let scheme = text.split_once("://").map_or("", |(scheme, _)| scheme);
         let transport = Transport::ALL.into_iter().find(|transport| transport.scheme() == scheme);
         let Some((transport, after_scheme)) = transport.map(|transport| (transport, scheme.len() + 3)) else {
@@ -90,15 +142,15 @@ impl FromStr for PoolUrl {
         if name.is_empty() {
             return Err(no_name(form));
         }
-        let name = PoolName::new(name).map_err(|source| PoolUrlError::Name { text: text.to_owned(), source })?;
-        Ok(Self { address, name, source })
+        Ok(Self { target: TargetUrl::Address(address), name: PoolName::new(name).map_err(wrong_name)?, source })
     }
 }
 
 impl fmt::Display for PoolUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let separator = if self.address.transport == Transport::Shm { POOL_PARAMETER } else { "/" };
-        write!(f, "{}{separator}{}", self.address, self.name)?;
+        let is_shm = matches!(&self.target, TargetUrl::Address(address) if address.transport == Transport::Shm);
+        let separator = if is_shm { POOL_PARAMETER } else { "/" };
+        write!(f, "{}{separator}{}", self.target, self.name)?;
         match self.source {
             Some(source) => write!(f, "{SOURCE_PARAMETER}{source}"),
             None => Ok(()),
@@ -130,6 +182,8 @@ mod tests {
             "verbs://[fd00::2]:7204/orders?source=fd00::1",
             "shm:///run/pmof.sock?pool=orders",
             "shm:///run/a b?c?pool=x?pool=y",
+            "ssh://a/orders",
+            "ssh://me@[fd00::1]:2222/orders",
         ] {
             assert_eq!(text.parse::<PoolUrl>().unwrap().to_string(), text);
         }
@@ -145,6 +199,8 @@ mod tests {
             ("verbs://a:1/?source=1.2.3.4", "verbs://HOST:PORT/POOL?source=IP"),
             ("shm:///run/a.sock", "shm:///PATH/OF/SOCKET?pool=POOL"),
             ("shm:///run/a.sock?pool=", "shm:///PATH/OF/SOCKET?pool=POOL"),
+            ("ssh://a", "ssh://[USER@]HOST[:PORT]/POOL"),
+            ("ssh://a/", "ssh://[USER@]HOST[:PORT]/POOL"),
         ] {
             let error = parse(text);
             assert!(matches!(error, PoolUrlError::NoName { .. }), "{text}");
@@ -156,7 +212,10 @@ mod tests {
         for text in ["verbs://a:1/x?source=", "verbs://a:1/x?source=host", "verbs://a:1/x?port=1", "verbs://a:1/x?"] {
             assert!(matches!(parse(text), PoolUrlError::Parameter { .. }), "{text}");
         }
-        for text in ["a:1/x", "ssh://a/x", "shm://run/a?pool=x", "shm://", "verbs://a/x", "tcp://"] {
+        for text in ["ssh:///x", "ssh://-oProxyCommand=x/x"] {
+            assert!(matches!(parse(text), PoolUrlError::Ssh(_)), "{text}");
+        }
+        for text in ["a:1/x", "shm://run/a?pool=x", "shm://", "verbs://a/x", "tcp://"] {
             assert!(matches!(parse(text), PoolUrlError::Address(_)), "{text}");
         }
     }

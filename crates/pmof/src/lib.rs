@@ -39,7 +39,8 @@ pub use pmof_access::{Durability, Evidence, Mechanism, MediumKind, Method, Promi
 pub use pmof_mem as mem;
 pub use pmof_mem::Declaration;
 pub use pmof_replica::{
-    Batch, LIST_MAX_NAMES, NameError, PersistFailure, Pool, PoolError, PoolInfo, PoolName, PoolOptions, PoolRefusal,
-    PoolUrl, PoolUrlError, Receipt, ReplicaError, ReplicaReceipt, Service, ServiceError, ServiceOptions, StoreError,
-    StoreOptions, USER_FLAGS_BYTES, list_pools,
+    Admission, Batch, DEFAULT_MAX_CONNECTIONS, DEFAULT_MAX_POOL_BYTES, LIST_MAX_NAMES, NameError, PersistFailure, Pool,
+    PoolError, PoolInfo, PoolName, PoolOptions, PoolRefusal, PoolUrl, PoolUrlError, Receipt, ReplicaError,
+    ReplicaReceipt, Service, ServiceError, ServiceOptions, SetName, SshError, SshHost, SshHostError, SshOptions,
+    StdioError, StdioOptions, StoreError, StoreOptions, TargetUrl, USER_FLAGS_BYTES, list_pools, serve_stdio,
 };

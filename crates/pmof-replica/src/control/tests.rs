@@ -6,6 +6,10 @@ fn name(text: &str) -> PoolName {
     PoolName::new(text).expect("a good name")
 }
 
+fn set(text: &str) -> SetName {
+    SetName::new(text).expect("a good name")
+}
+
 fn sample_info() -> PoolInfo {
     PoolInfo {
         name: name("orders"),
@@ -52,6 +56,20 @@ fn requests() -> Vec<Request> {
         Request::Info { name: name(&"n".repeat(255)) },
         Request::List { after: None },
         Request::List { after: Some(name("orders")) },
+        Request::Challenge { nonce: [1; NONCE_BYTES] },
+        Request::Prove { proof: [2; PROOF_BYTES] },
+        Request::CreateSet {
+            name: set("a/b.set"),
+            size_bytes: 1 << 30,
+            attributes: Some([3; ATTRIBUTES_BYTES]),
+            require: Durability::ProcessCrash,
+        },
+        Request::CreateSet { name: set("b"), size_bytes: 8192, attributes: None, require: Durability::Visible },
+        Request::OpenSet { name: set("b"), size_bytes: 0, access: OpenFor::Write, require: Durability::Visible },
+        Request::KeepSet,
+        Request::SetAttributes { attributes: [4; ATTRIBUTES_BYTES] },
+        Request::RemoveSet { name: set("b"), force: true, set_file: false },
+        Request::Digest { offset: 1, len_bytes: 2, block_bytes: 3 },
     ]
 }
 
@@ -69,6 +87,18 @@ fn replies() -> Vec<Reply> {
         Reply::Closed,
         Reply::Removed,
         Reply::Raised,
+        Reply::Challenged { nonce: [1; NONCE_BYTES], proof: [2; PROOF_BYTES] },
+        Reply::Admitted,
+        Reply::SetOpened {
+            size_bytes: 1,
+            attributes: Some([5; ATTRIBUTES_BYTES]),
+            descriptor: vec![5; MAX_DESCRIPTOR_BYTES],
+            header_descriptor: vec![6; MAX_DESCRIPTOR_BYTES],
+        },
+        Reply::SetOpened { size_bytes: 1, attributes: None, descriptor: vec![1], header_descriptor: vec![] },
+        Reply::SetKept,
+        Reply::AttributesSet,
+        Reply::Digests { digests: vec![[7; DIGEST_BYTES]; DIGESTS_MAX] },
         Reply::Info(Box::new(sample_info())),
         Reply::Info(Box::new(PoolInfo { open_by: None, ..sample_info() })),
         Reply::List { names: vec![name("a"), name("b")], more: true },

@@ -2,8 +2,8 @@
 
 use uuid::Uuid;
 
-use super::{CONTROL_VERSION, ControlError, MAX_MESSAGE_BYTES};
-use crate::{MAX_NAME_BYTES, NameError, PoolName};
+use super::{ATTRIBUTES_BYTES, CONTROL_VERSION, ControlError, MAX_DESCRIPTOR_BYTES, MAX_MESSAGE_BYTES};
+use crate::{MAX_NAME_BYTES, MAX_SET_NAME_BYTES, NameError, OpenFor, PoolName, SetName};
 
 const HEAD_BYTES: usize = 12;
 const CHECKSUM_BYTES: usize = 4;
@@ -54,6 +54,19 @@ impl Frame {
     pub(super) fn text(&mut self, text: &str) {
         self.number_u16(text.len() as u16);
         self.bytes(text.as_bytes());
+    }
+
+    pub(super) fn descriptor(&mut self, descriptor: &[u8]) -> Result<(), ControlError> {
+        if descriptor.len() > MAX_DESCRIPTOR_BYTES {
+            return Err(ControlError::Unencodable {
+                what: "region descriptor",
+                len_bytes: descriptor.len(),
+                limit_bytes: MAX_DESCRIPTOR_BYTES,
+            });
+        }
+        self.number_u16(descriptor.len() as u16);
+        self.bytes(descriptor);
+        Ok(())
     }
 
     pub(super) fn seal(mut self) -> Result<Vec<u8>, ControlError> {
@@ -140,6 +153,24 @@ impl<'a> Body<'a> {
 
     pub(super) fn uuid(&mut self) -> Parsed<Uuid> {
         self.array().map(Uuid::from_bytes)
+    }
+
+    pub(super) fn access(&mut self) -> Parsed<OpenFor> {
+        OpenFor::from_wire(self.byte()?).ok_or(Fault::Malformed("the access is unknown"))
+    }
+
+    pub(super) fn set(&mut self) -> Parsed<SetName> {
+        SetName::new(self.text(MAX_SET_NAME_BYTES)?).map_err(Fault::Name)
+    }
+
+    /// Attributes take their place also where there are none.
+    pub(super) fn attributes(&mut self, are_there: bool) -> Parsed<Option<[u8; ATTRIBUTES_BYTES]>> {
+        let attributes = self.array()?;
+        match are_there {
+            true => Ok(Some(attributes)),
+            false if attributes == [0; ATTRIBUTES_BYTES] => Ok(None),
+            false => Err(Fault::Malformed("there are attributes without a header")),
+        }
     }
 
     pub(super) fn flag(&mut self) -> Parsed<bool> {

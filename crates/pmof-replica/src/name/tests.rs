@@ -41,3 +41,24 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_set_lies_below_the_root() {
+    for name in ["a", "orders.set", "a/b/c.set", "tab le/x"] {
+        assert_eq!(SetName::new(name).expect(name).to_string(), name);
+    }
+    let long = ["n"; 600].join("/");
+    for (name, error) in [
+        ("", NameError::Empty),
+        ("a//b", NameError::Empty),
+        ("a/", NameError::Empty),
+        ("/etc/passwd", NameError::Absolute { name: "/etc/passwd".to_owned() }),
+        ("..", NameError::LeadingDot { name: "..".to_owned() }),
+        ("a/../b", NameError::LeadingDot { name: "..".to_owned() }),
+        ("a/./b", NameError::LeadingDot { name: ".".to_owned() }),
+        ("a\0", NameError::ForbiddenCharacter { character: '\0', at: 1 }),
+        (&long, NameError::SetTooLong { len_bytes: 1199 }),
+    ] {
+        assert_eq!(SetName::new(name), Err(error), "{name:?}");
+    }
+}

@@ -1,14 +1,20 @@
 //! One connection of a target: its requests, and the pool that it has open.
 
-use std::ops::ControlFlow;
+use std::{
+    ops::ControlFlow,
+    time::{Duration, Instant},
+};
 
 use pmof_access::{Access, Completion, Connection, OperationKind, Outcome, Peer, PostError, Region};
 
-use super::TakeError;
+use super::{
+    TakeError,
+    gate::{Gate, Visitor},
+};
 use crate::{
     OpenFor, OpenPool, PoolStore,
     control::{LIST_LIMIT, MAX_MESSAGE_BYTES, Reply, Request},
-    refusal::ServiceCode,
+    refusal::{Answer, ServiceCode},
 };
 
 #[derive(Debug)]
@@ -21,23 +27,32 @@ pub(super) struct Session {
     /// The registration comes before the pool, so that no peer can reach the memory when the pool's lock is released.
     open: Option<(Region, OpenPool)>,
     holder: String,
+    visitor: Visitor,
+    since: Instant,
 }
 
 impl Session {
     /// Awaits the first request. Fails on a connection that ended already: nothing would ever be heard of it again.
-    pub(super) fn start(peer: &Peer, connection: Connection) -> Result<Self, TakeError> {
+    pub(super) fn start(peer: &Peer, connection: Connection, is_admitted: bool) -> Result<Self, TakeError> {
         let request = peer.allocate(MAX_MESSAGE_BYTES as u64, Access::empty())?;
         let holder = match connection.peer_address() {
             Some(address) => format!("the initiator at {address}"),
             None => "another initiator".to_owned(),
         };
-        let session = Self { peer: peer.clone(), connection, request, open: None, holder };
+        let visitor = if is_admitted { Visitor::Admitted } else { Visitor::Stranger };
+        let since = Instant::now();
+        let session = Self { peer: peer.clone(), connection, request, open: None, holder, visitor, since };
         session.post_receive()?;
         Ok(session)
     }
 
+    /// Whether it may ask, or has time still to show that it may.
+    pub(super) fn is_in_time(&self, limit: Duration) -> bool {
+        matches!(self.visitor, Visitor::Admitted) || self.since.elapsed() < limit
+    }
+
     /// Takes an outcome of this connection in. `Break`: the connection is over.
-    pub(super) fn handle(&mut self, store: &PoolStore, done: &Completion) -> ControlFlow<()> {
+    pub(super) fn handle(&mut self, store: &PoolStore, gate: &Gate, done: &Completion) -> ControlFlow<()> {
         let Ok(outcome) = &done.outcome else { return ControlFlow::Break(()) };
         if done.kind != OperationKind::Receive {
             return ControlFlow::Continue(());
@@ -48,7 +63,7 @@ impl Session {
             return ControlFlow::Break(());
         }
         let (request_id, reply) = match Request::decode(&message) {
-            Ok((request_id, request)) => (request_id, self.answer(store, request)),
+            Ok((request_id, request)) => (request_id, self.answer(store, gate, request)),
             Err(error) => (error.request_id().unwrap_or(0), refused(ServiceCode::BadMessage, error.to_string())),
         };
         let sent = reply.encode(request_id).map(|bytes| self.connection.send(&bytes));
@@ -62,8 +77,17 @@ impl Session {
         self.connection.receive(self.request.slice(..)?, 0)
     }
 
-    fn answer(&mut self, store: &PoolStore, request: Request) -> Reply {
-        let answered = match request {
+    fn answer(&mut self, store: &PoolStore, gate: &Gate, request: Request) -> Reply {
+        let answered = if matches!(self.visitor, Visitor::Admitted) {
+            self.carry_out(store, request)
+        } else {
+            gate.answer(&mut self.visitor, &request)
+        };
+        answered.unwrap_or_else(|refusal| Reply::Refused { code: refusal.code, text: refusal.text })
+    }
+
+    fn carry_out(&mut self, store: &PoolStore, request: Request) -> Result<Reply, Answer> {
+        match request {
             Request::Create { name, new, publish_on_close } => self.open(|holder| {
                 if publish_on_close { store.create_unpublished(&name, &new) } else { store.create(&name, &new, holder) }
             }),
@@ -77,8 +101,15 @@ impl Session {
             Request::Remove { name } => store.remove(&name).map(|()| Reply::Removed).map_err(Into::into),
             Request::Info { name } => store.info(&name).map(|info| Reply::Info(Box::new(info))).map_err(Into::into),
             Request::List { after } => store.list(after.as_ref(), LIST_LIMIT).map(Reply::list_page).map_err(Into::into),
-        };
-        answered.unwrap_or_else(|refusal: Answer| Reply::Refused { code: refusal.code, text: refusal.text })
+            Request::Challenge { .. } | Request::Prove { .. } => {
+                let text = "this target asks for no proof".to_owned();
+                Err(Answer { code: ServiceCode::BadMessage as u16, text })
+            }
+            _ => {
+                let text = "this version keeps no pool sets".to_owned();
+                Err(Answer { code: ServiceCode::BadMessage as u16, text })
+            }
+        }
     }
 
     fn close(&mut self, store: &PoolStore) -> Result<Reply, Answer> {
@@ -125,12 +156,6 @@ impl Session {
         self.open = Some((region, pool));
         Ok(reply)
     }
-}
-
-/// A refusal on its way to the initiator.
-struct Answer {
-    code: u16,
-    text: String,
 }
 
 impl From<crate::StoreError> for Answer {

@@ -221,7 +221,7 @@ fn receipts_tell_what_was_declared_from_what_was_probed() {
 #[test]
 fn lists_of_many_pages_come_whole() {
     let target = Target::start();
-    assert!(list_pools(&target.address(), &options([""; 0])).expect("a list").is_empty());
+    assert!(list_pools(&target.address().into(), &options([""; 0])).expect("a list").is_empty());
     let names: Vec<_> = (0..40).map(|number| format!("{number:0>200}")).collect();
     for name in &names {
         options([target.url(name)]).create(1).expect("a pool").close().expect("closed");
@@ -233,7 +233,7 @@ fn lists_of_many_pages_come_whole() {
         panic!("no list")
     };
     assert!(more && page.len() < names.len());
-    let found = list_pools(&target.address(), &options([""; 0])).expect("a list");
+    let found = list_pools(&target.address().into(), &options([""; 0])).expect("a list");
     assert_eq!(found.iter().map(ToString::to_string).collect::<Vec<_>>(), names);
     assert_eq!(files(target.root.path()), names);
 }

@@ -69,7 +69,7 @@ fn one_pool_is_kept_over_several_transports() {
         assert!(read(&mut pool, 0, expected.len()) == expected);
         pool.close().expect("closed");
     }
-    let list = |address| list_pools(address, &options([""; 0])).expect("a list").len();
+    let list = |address: &Address| list_pools(&address.clone().into(), &options([""; 0])).expect("a list").len();
     assert_eq!((list(&one.service.addresses()[0]), list(&one.service.addresses()[1])), (2, 2));
 }
 

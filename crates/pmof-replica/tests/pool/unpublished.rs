@@ -21,7 +21,7 @@ fn the_name_comes_with_the_close() {
     let mut pool = pools.clone().publish_on_close(true).create(4096).expect("a pool");
     pool.persist(0, b"hello").expect("a receipt");
     assert_refused(&pools.open_read_only().expect_err("unseen"), &a.url("orders"), PoolRefusal::NotFound);
-    assert!(list_pools(&b.address(), &pools).expect("a list").is_empty());
+    assert!(list_pools(&b.address().into(), &pools).expect("a list").is_empty());
     assert!(a.files().iter().all(|file| file.starts_with(".pmof.")));
     pool.close().expect("published");
     assert_eq!((a.files(), b.files()), (vec!["orders".to_owned()], vec!["orders".to_owned()]));

@@ -1,0 +1,7 @@
+//! The `rpmemd` command: a target for programs that were written for librpmem.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    pmof_cli::rpmemd()
+}

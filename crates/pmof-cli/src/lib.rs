@@ -1,0 +1,90 @@
+//! The `pmof` command, and `rpmemd`, the name by which set-ups of librpmem start a target.
+
+#![forbid(unsafe_code)]
+// `println!` panics where nobody reads: see `output::say`.
+#![deny(clippy::print_stdout)]
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod bench;
+mod children;
+mod copy;
+mod demo;
+mod doctor;
+mod output;
+mod pool;
+mod reach;
+mod rpmemd;
+mod serve;
+mod shell;
+mod soak;
+mod words;
+
+/// Persistent memory over fabrics: memory on other machines, durable with one flush.
+#[derive(Debug, Parser)]
+#[command(name = "pmof", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Demo(demo::DemoArgs),
+    Serve(serve::ServeArgs),
+    Cp(copy::CpArgs),
+    Pool(pool::PoolArgs),
+    Bench(bench::BenchArgs),
+    Doctor(doctor::DoctorArgs),
+    Soak(soak::SoakArgs),
+    Completions(shell::CompletionsArgs),
+    Man(shell::ManArgs),
+    #[command(hide = true)]
+    BenchFloor(bench::FloorServerArgs),
+    #[command(hide = true)]
+    BenchFloorClient(bench::FloorClientArgs),
+    #[command(hide = true)]
+    Relay(bench::RelayArgs),
+    #[command(hide = true)]
+    SoakWriter(soak::WriterArgs),
+}
+
+/// Runs `pmof` on the process's arguments.
+pub fn pmof() -> ExitCode {
+    let done = match &Cli::parse().command {
+        Command::Demo(args) => demo::run(args),
+        Command::Serve(args) => serve::run(args),
+        Command::Cp(args) => copy::run(args),
+        Command::Pool(args) => pool::run(args),
+        Command::Bench(args) => bench::run(args),
+        Command::Doctor(args) => doctor::run(args),
+        Command::Soak(args) => soak::run(args),
+        Command::Completions(args) => shell::completions(args),
+        Command::Man(args) => shell::man(args),
+        Command::BenchFloor(args) => bench::run_floor_server(args),
+        Command::BenchFloorClient(args) => bench::run_floor_client(args),
+        Command::Relay(args) => bench::run_relay(args),
+        Command::SoakWriter(args) => soak::run_writer(args),
+    };
+    end("pmof", done)
+}
+
+/// Runs `rpmemd` on the process's arguments.
+pub fn rpmemd() -> ExitCode {
+    end("rpmemd", rpmemd::run(&rpmemd::RpmemdArgs::parse()))
+}
+
+fn end(name: &str, done: anyhow::Result<()>) -> ExitCode {
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            if let Some(wrong_use) = error.downcast_ref::<clap::Error>() {
+                wrong_use.exit();
+            }
+            eprintln!("{name}: {}", output::describe(&error));
+            ExitCode::FAILURE
+        }
+    }
+}

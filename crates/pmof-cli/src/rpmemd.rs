@@ -1,0 +1,99 @@
+//! `rpmemd`: the options and configuration of librpmem's daemon, on a target of pmof.
+
+use std::{ffi::OsString, path::PathBuf};
+
+use clap::{Args as _, CommandFactory as _, FromArgMatches as _};
+use pmof::{ServiceOptions, access::VerbsOptions};
+
+use crate::serve::{
+    config::{self, ConfigFile},
+    home,
+    logger::{self, LogLevel, LogTo},
+    run_stdio,
+};
+
+/// What is read where no other file is named; the second is below the home directory.
+const SYSTEM_CONFIG: &str = "/etc/rpmemd/rpmemd.conf";
+const USER_CONFIG: &str = ".rpmemd.conf";
+
+/// Serves a program that uses librpmem, which starts this command through ssh, until it ends.
+#[derive(Debug, clap::Parser)]
+#[command(name = "rpmemd", version)]
+pub(crate) struct RpmemdArgs {
+    #[command(flatten)]
+    settings: Settings,
+}
+
+/// Every long option can stand in the configuration file too.
+#[derive(Debug, clap::Args)]
+struct Settings {
+    /// Configuration file instead of /etc/rpmemd/rpmemd.conf and ~/.rpmemd.conf
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Threads that serve; 0 chooses
+    #[arg(short = 't', long, value_name = "COUNT", default_value_t = 0)]
+    nthreads: usize,
+    /// Directory of the pool sets; the home directory unless told otherwise. `$HOME` stands for that
+    #[arg(long, value_name = "DIR")]
+    poolset_dir: Option<PathBuf>,
+    /// Your word that writes of the RDMA device reach the persistence domain by themselves, past the CPU caches. Refused for
+    /// software devices, where it is not so
+    #[arg(long, value_name = "YES|NO", value_parser = yes_or_no, num_args = 0..=1, default_missing_value = "yes")]
+    persist_apm: Option<bool>,
+    /// Taken and not needed: the cheapest method that is proven is chosen
+    #[arg(long, value_name = "YES|NO", value_parser = yes_or_no, num_args = 0..=1, default_missing_value = "yes")]
+    persist_general: Option<bool>,
+    /// Tell the system's log what happens
+    #[arg(long, value_name = "YES|NO", value_parser = yes_or_no, num_args = 0..=1, default_missing_value = "yes")]
+    use_syslog: Option<bool>,
+    /// Tell this file what happens, where the system's log is not used; standard error unless given
+    #[arg(long, value_name = "FILE")]
+    log_file: Option<PathBuf>,
+    /// How much to tell
+    #[arg(long, value_enum, value_name = "LEVEL", default_value_t = LogLevel::Err)]
+    log_level: LogLevel,
+}
+
+fn yes_or_no(text: &str) -> Result<bool, String> {
+    match text {
+        "yes" => Ok(true),
+        "no" => Ok(false),
+        _ => Err("write yes or no".to_owned()),
+    }
+}
+
+pub(crate) fn run(args: &RpmemdArgs) -> anyhow::Result<()> {
+    let files = ConfigFile::named_or_usual(args.settings.config.as_ref(), SYSTEM_CONFIG, USER_CONFIG);
+    let command = Settings::augment_args(RpmemdArgs::command());
+    let given: Vec<OsString> = std::env::args_os().skip(1).collect();
+    Settings::from_arg_matches(&config::arguments(&command, &given, &files)?)?.run()
+}
+
+impl Settings {
+    fn run(&self) -> anyhow::Result<()> {
+        let log_to = match (&self.log_file, self.use_syslog) {
+            (_, Some(true)) => LogTo::Syslog,
+            (Some(file), _) => LogTo::File(file.clone()),
+            _ => LogTo::Stderr,
+        };
+        logger::start("rpmemd", self.log_level, &log_to)?;
+        let root = self.poolset_dir.clone().map_or_else(home, with_home)?;
+        let service = ServiceOptions {
+            workers: self.nthreads,
+            verbs: VerbsOptions { inbound_declared: self.persist_apm == Some(true), ..Default::default() },
+            ..Default::default()
+        };
+        run_stdio(&root, service, None)
+    }
+}
+
+/// A directory where `$HOME` may stand for the home directory.
+fn with_home(path: PathBuf) -> anyhow::Result<PathBuf> {
+    match path.to_str().and_then(|text| text.split_once("$HOME")) {
+        Some((before, after)) => {
+            let home = home()?;
+            Ok([before.as_ref(), home.as_os_str(), after.as_ref()].into_iter().collect::<OsString>().into())
+        }
+        None => Ok(path),
+    }
+}

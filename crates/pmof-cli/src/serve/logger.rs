@@ -1,0 +1,102 @@
+//! Where a target tells what happens.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, Write},
+    path::PathBuf,
+    sync::{Mutex, PoisonError},
+};
+
+use anyhow::Context;
+use log::{Level, LevelFilter, Log, Metadata, Record};
+
+/// How much is told, by the names of rpmemd.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum LogLevel {
+    /// What failed in this process while it served others
+    Err,
+    /// Also what is doubtful
+    Warn,
+    /// Also connections that come and go
+    Notice,
+    /// The same as notice
+    Info,
+    /// All there is
+    Debug,
+}
+
+impl LogLevel {
+    fn filter(self) -> LevelFilter {
+        match self {
+            Self::Err => LevelFilter::Error,
+            Self::Warn => LevelFilter::Warn,
+            Self::Notice | Self::Info => LevelFilter::Info,
+            Self::Debug => LevelFilter::Trace,
+        }
+    }
+}
+
+/// Where to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum LogTo {
+    Stderr,
+    File(PathBuf),
+    Syslog,
+}
+
+/// Sets this process's logger, once. `name` is the command's.
+pub(crate) fn start(name: &'static str, level: LogLevel, to: &LogTo) -> anyhow::Result<()> {
+    match to {
+        LogTo::Syslog => {
+            let formatter = syslog::Formatter3164 {
+                facility: syslog::Facility::LOG_DAEMON,
+                hostname: None,
+                process: name.to_owned(),
+                pid: std::process::id(),
+            };
+            let logger = syslog::unix(formatter).context("cannot reach the system's log (use-syslog)")?;
+            // There is no other logger that it could come after.
+            let _ = log::set_boxed_logger(Box::new(syslog::BasicLogger::new(logger)));
+        }
+        LogTo::File(path) => {
+            let file = OpenOptions::new().create(true).append(true).open(path);
+            let file = file.with_context(|| format!("cannot open the log file {}", path.display()))?;
+            let _ = log::set_boxed_logger(Box::new(Lines { name, file: Some(Mutex::new(file)) }));
+        }
+        LogTo::Stderr => {
+            let _ = log::set_boxed_logger(Box::new(Lines { name, file: None }));
+        }
+    }
+    log::set_max_level(level.filter());
+    Ok(())
+}
+
+/// A line a message: to a file, or to standard error.
+struct Lines {
+    name: &'static str,
+    file: Option<Mutex<File>>,
+}
+
+impl Log for Lines {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.level() <= log::max_level()
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if !self.enabled(record.metadata()) {
+            return;
+        }
+        let level = match record.level() {
+            Level::Error => String::new(),
+            level => format!("{}: ", level.as_str().to_lowercase()),
+        };
+        let line = format!("{}: {level}{}\n", self.name, record.args());
+        // That nobody can read it is no reason to stop serving.
+        let _ = match &self.file {
+            Some(file) => file.lock().unwrap_or_else(PoisonError::into_inner).write_all(line.as_bytes()),
+            None => io::stderr().write_all(line.as_bytes()),
+        };
+    }
+
+    fn flush(&self) {}
+}

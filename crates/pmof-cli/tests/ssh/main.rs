@@ -1,0 +1,166 @@
+//! Pools on targets that ssh starts.
+
+mod support;
+
+use std::{
+    fs,
+    io::{Read, Write},
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use support::{PMOF, Sshd, Stage};
+
+#[test]
+fn a_file_goes_to_a_target_that_ssh_starts_and_comes_back() {
+    let stage = Stage::local();
+    let source = stage.directory.path().join("source");
+    fs::write(&source, "kept".repeat(100_000)).unwrap();
+    let (source, back) = (source.to_str().unwrap(), stage.directory.path().join("back"));
+    let copied = stage.succeed(&["cp", source, "ssh://some-host/orders", "--durability", "process-crash"]);
+    assert!(copied.contains("ProcessCrash on 1/1: ssh://some-host/orders"), "{copied}");
+    assert_eq!(stage.succeed(&["pool", "ls", "ssh://some-host"]), "orders\n");
+    stage.succeed(&["cp", "ssh://some-host/orders", back.to_str().unwrap()]);
+    assert_eq!(fs::read(source).unwrap(), fs::read(back).unwrap());
+    stage.succeed(&["pool", "rm", "ssh://some-host/orders"]);
+}
+
+#[test]
+fn what_a_login_prints_is_passed_over() {
+    let stage =
+        Stage::new("echo \"Welcome!  Last login: never\"; printf '\\000\\377'; echo oops >&2; exec sh -c \"$command\"");
+    assert_eq!(stage.succeed(&["pool", "ls", "ssh://h"]), "");
+}
+
+#[test]
+fn ssh_gets_host_user_and_port_apart_from_its_options() {
+    let stage = Stage::new("printf '%s|' \"$@\" >&2; exit 9");
+    let error = stage.fail(&["pool", "ls", "ssh://me@[fd00::1]:2222"]);
+    assert!(error.contains("-T|-oBatchMode=yes|-p|2222|-l|me|--|fd00::1|exec "), "{error}");
+    let output = stage.pmof(&["pool", "ls", "ssh://-oProxyCommand=touch"]);
+    assert_eq!(output.status.code(), Some(2), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn what_goes_wrong_with_ssh_is_told() {
+    for (script, words) in [
+        (
+            "echo 'Permission denied (publickey,password).' >&2; exit 255",
+            &["could not log in", "Permission denied"][..],
+        ),
+        ("echo 'sh: 1: pmof: not found' >&2; exit 127", &["install pmof there", "PMOF_SSH_COMMAND"]),
+        ("echo half; exit 3", &["status 3", "half"]),
+        ("kill -9 $$", &["cut off"]),
+        (
+            "head -c 36 >/dev/null; head -c 100000 /dev/zero | tr '\\0' 'x'; sleep 60",
+            &["not a target's greeting", "xxxx"],
+        ),
+    ] {
+        let error = Stage::new(script).fail(&["pool", "ls", "ssh://h"]);
+        assert!(words.iter().all(|word| error.contains(word)), "{script}: {error}");
+    }
+}
+
+#[test]
+fn a_command_that_is_not_there_is_named() {
+    let output =
+        Command::new(PMOF).args(["pool", "ls", "ssh://h"]).env("PMOF_SSH", "/nonexistent/ssh").output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("/nonexistent/ssh") && error.contains("install the OpenSSH client"), "{error}");
+}
+
+#[test]
+fn a_target_that_cannot_start_says_why() {
+    let stage = Stage::local();
+    fs::remove_dir(stage.root()).unwrap();
+    let error = stage.fail(&["pool", "ls", "ssh://h"]);
+    assert!(error.contains("the target did not start") && error.contains("root"), "{error}");
+}
+
+#[test]
+fn a_target_that_dies_half_way_is_noticed() {
+    // The greeting comes, then the target is gone: its port refuses.
+    let stage = Stage::new("(exec sh -c \"$command\") & sleep 0.3; kill -9 $!; exit 0");
+    let error = stage.fail(&["pool", "ls", "ssh://h"]);
+    assert!(error.contains("ssh"), "{error}");
+}
+
+/// A target by hand: its answer to a hello of ours.
+fn greet(hello: &[u8]) -> (Vec<u8>, bool) {
+    let root = tempfile::tempdir().unwrap();
+    let mut target = Command::new(PMOF)
+        .args(["serve", "--stdio", "--root"])
+        .arg(root.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    target.stdin.take().unwrap().write_all(hello).unwrap();
+    let mut answer = Vec::new();
+    target.stdout.take().unwrap().read_to_end(&mut answer).unwrap();
+    (answer, target.wait().unwrap().success())
+}
+
+#[test]
+fn a_target_ends_with_its_input_and_answers_strangers_nothing() {
+    let (answer, succeeded) = greet(b"GET / HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n\r\n");
+    assert!(answer.is_empty() && !succeeded);
+    assert_eq!(greet(b""), (Vec::new(), false));
+}
+
+#[test]
+fn an_initiator_of_another_version_is_told() {
+    let mut hello = b"PMOFHELO\x07\0\x01\0\0\0\0\0".to_vec();
+    hello.extend_from_slice(b"0123456789abcdef");
+    hello.extend_from_slice(&crc32c::crc32c(&hello).to_le_bytes());
+    let (answer, succeeded) = greet(&hello);
+    assert!(answer.starts_with(b"PMOFREDY0123456789abcdef\x01\0\x01\0") && !succeeded, "{answer:?}");
+}
+
+#[test]
+fn a_target_of_another_version_is_known_as_such() {
+    let stage = Stage::new(
+        "dd bs=1 count=36 2>/dev/null >\"$0.hello\"; printf PMOFREDY; tail -c 20 \"$0.hello\" | head -c 16; \
+         printf '\\011\\000\\000\\000\\000\\000\\000\\000'; sleep 60",
+    );
+    let error = stage.fail(&["pool", "ls", "ssh://h"]);
+    assert!(error.contains("version 9") && error.contains("same release"), "{error}");
+}
+
+#[test]
+#[ignore = "needs sshd: the suite `ssh` of `cargo xtask test` runs it"]
+fn real_sshd_carries_pools() {
+    let sshd = Sshd::start();
+    let source = sshd.directory().join("source");
+    fs::write(&source, "kept".repeat(1000)).unwrap();
+    let (pool, source) = (sshd.url("orders"), source.to_str().unwrap().to_owned());
+    let output = sshd.pmof(&["cp", &source, &pool, "--durability", "process-crash"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = sshd.pmof(&["pool", "info", &pool]);
+    assert!(String::from_utf8_lossy(&output.stdout).contains("a file of 3.9 KiB"), "{output:?}");
+}
+
+#[test]
+#[ignore = "needs sshd: the suite `ssh` of `cargo xtask test` runs it"]
+fn real_sshd_that_refuses_the_key_never_asks_for_a_password() {
+    let sshd = Sshd::start();
+    fs::write(sshd.directory().join("authorized_keys"), "").unwrap();
+    let since = Instant::now();
+    let output = sshd.pmof(&["pool", "ls", sshd.url("").trim_end_matches('/')]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("could not log in") && error.contains("Permission denied"), "{error}");
+    assert!(since.elapsed() < Duration::from_secs(20));
+}
+
+#[test]
+#[ignore = "needs sshd: the suite `ssh` of `cargo xtask test` runs it"]
+fn a_shared_ssh_connection_serves_many_sessions() {
+    let sshd = Sshd::start();
+    let socket = sshd.directory().join("control");
+    sshd.configure_client(&format!("  ControlMaster auto\n  ControlPath {}\n  ControlPersist 5\n", socket.display()));
+    for _ in 0..3 {
+        let output = sshd.pmof(&["pool", "ls", sshd.url("").trim_end_matches('/')]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}

@@ -1,0 +1,153 @@
+//! Ways to start targets: a command in ssh's place, and a real sshd on a loopback port.
+
+use std::{
+    fs,
+    net::{TcpListener, TcpStream},
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use tempfile::TempDir;
+
+pub(crate) const PMOF: &str = env!("CARGO_BIN_EXE_pmof");
+
+/// A directory with a command that stands in for ssh.
+pub(crate) struct Stage {
+    pub(crate) directory: TempDir,
+    ssh: PathBuf,
+}
+
+impl Stage {
+    /// `script` runs in ssh's place; `$command` is the command line for the other machine.
+    pub(crate) fn new(script: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir(directory.path().join("root")).unwrap();
+        let ssh = directory.path().join("ssh");
+        write_program(&ssh, &format!("#!/bin/sh\nfor command; do :; done\n{script}\n"));
+        Self { directory, ssh }
+    }
+
+    /// What runs the command here, as ssh would there.
+    pub(crate) fn local() -> Self {
+        Self::new("exec sh -c \"$command\"")
+    }
+
+    pub(crate) fn root(&self) -> PathBuf {
+        self.directory.path().join("root")
+    }
+
+    /// `pmof` with this in ssh's place, and this root on the other side.
+    pub(crate) fn pmof(&self, arguments: &[&str]) -> Output {
+        run_pmof(&self.ssh, &self.root(), arguments)
+    }
+
+    /// Runs `pmof`, which must succeed.
+    pub(crate) fn succeed(&self, arguments: &[&str]) -> String {
+        let output = self.pmof(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Runs `pmof`, which must fail; gives its words.
+    pub(crate) fn fail(&self, arguments: &[&str]) -> String {
+        let output = self.pmof(arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {}", String::from_utf8_lossy(&output.stdout));
+        String::from_utf8(output.stderr).unwrap()
+    }
+}
+
+fn run_pmof(ssh: &Path, root: &Path, arguments: &[&str]) -> Output {
+    Command::new(PMOF)
+        .args(arguments)
+        .env("PMOF_SSH", ssh)
+        .env("PMOF_SSH_COMMAND", format!("exec {PMOF} serve --stdio --root {}", root.display()))
+        .output()
+        .unwrap()
+}
+
+fn write_program(path: &Path, text: &str) {
+    fs::write(path, text).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// An sshd of its own on a loopback port, with throw-away keys, that lets this user in.
+pub(crate) struct Sshd {
+    directory: TempDir,
+    process: Child,
+    port: u16,
+}
+
+impl Sshd {
+    pub(crate) fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        fs::create_dir(path("root")).unwrap();
+        for key in ["host_key", "user_key"] {
+            let made = Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(path(key)).status();
+            assert!(made.expect("ssh-keygen starts").success());
+        }
+        fs::copy(path("user_key.pub"), path("authorized_keys")).unwrap();
+        // sshd wants it when it runs as root, and systemd makes it only when it starts sshd itself.
+        let _ = fs::create_dir("/run/sshd");
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let here = directory.path().display();
+        fs::write(
+            path("sshd_config"),
+            format!(
+                "Port {port}\nListenAddress 127.0.0.1\nHostKey {here}/host_key\nPidFile {here}/pid\nUsePAM no\n\
+                 AuthorizedKeysFile {here}/authorized_keys\nStrictModes no\nPasswordAuthentication no\nPermitRootLogin yes\n"
+            ),
+        )
+        .unwrap();
+        fs::write(
+            path("client_config"),
+            format!(
+                "Host *\n  IdentityFile {here}/user_key\n  IdentitiesOnly yes\n  UserKnownHostsFile {here}/known_hosts\n  \
+                 StrictHostKeyChecking no\n  LogLevel ERROR\n"
+            ),
+        )
+        .unwrap();
+        write_program(&path("ssh"), &format!("#!/bin/sh\nexec ssh -F {here}/client_config \"$@\"\n"));
+        let process = Command::new("/usr/sbin/sshd")
+            .args(["-D", "-e", "-f"])
+            .arg(path("sshd_config"))
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("sshd starts");
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            assert!(Instant::now() < deadline, "sshd does not accept connections");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Self { directory, process, port }
+    }
+
+    pub(crate) fn url(&self, name: &str) -> String {
+        format!("ssh://127.0.0.1:{}/{name}", self.port)
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Adds lines to the client's configuration.
+    pub(crate) fn configure_client(&self, lines: &str) {
+        let path = self.directory().join("client_config");
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(path, text + lines).unwrap();
+    }
+
+    pub(crate) fn pmof(&self, arguments: &[&str]) -> Output {
+        run_pmof(&self.directory().join("ssh"), &self.directory().join("root"), arguments)
+    }
+}
+
+impl Drop for Sshd {
+    fn drop(&mut self) {
+        // It may be dead already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

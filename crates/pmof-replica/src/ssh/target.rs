@@ -1,0 +1,134 @@
+//! The target's end of an ssh session: `pmof serve --stdio`.
+
+use std::{
+    io::{self, Read, Write},
+    net::IpAddr,
+    path::Path,
+};
+
+use pmof_access::{Address, Location, Peer, Place, SetupError, Transport, VerbsOptions};
+
+use super::greeting::{Greeting, HELLO_BYTES, Hello, HelloError};
+use crate::{Service, ServiceError, ServiceOptions, secret::Secret, service::Admission};
+
+/// How a target that was started through ssh behaves.
+#[derive(Clone, Debug, Default)]
+pub struct StdioOptions {
+    /// The service. Its admission and the rule about addresses that other machines reach are the session's own.
+    pub service: ServiceOptions,
+    /// Where to listen for the data path; else the address that the initiator's ssh came to (`SSH_CONNECTION`), else
+    /// 127.0.0.1.
+    pub data_address: Option<IpAddr>,
+}
+
+/// Why a session failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StdioError {
+    /// What came is no initiator, or one of another version.
+    #[error(transparent)]
+    Hello(#[from] HelloError),
+    /// Standard input or output.
+    #[error("the session's {stream} failed: {source}")]
+    Stream {
+        /// Which.
+        stream: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The service did not start.
+    #[error(transparent)]
+    Service(#[from] ServiceError),
+    /// The system gave no random bytes.
+    #[error("no random bytes for the session's secret: {0}")]
+    Random(#[from] getrandom::Error),
+}
+
+/// Serves one session: answers the initiator on `output`, serves its data connection, and returns when `input` ends.
+///
+/// Nothing is told to a connection before it proved the secret that was handed over on `output`, and only one connection may.
+pub fn serve_stdio(
+    root: &Path,
+    options: StdioOptions,
+    mut input: impl Read,
+    mut output: impl Write,
+) -> Result<(), StdioError> {
+    let mut hello = [0; HELLO_BYTES];
+    input.read_exact(&mut hello).map_err(|source| match source.kind() {
+        io::ErrorKind::UnexpectedEof => StdioError::Hello(HelloError::NotAHello),
+        _ => StdioError::Stream { stream: "standard input", source },
+    })?;
+    let hello = match Hello::decode(&hello) {
+        Ok(hello) => hello,
+        Err(error) => {
+            if let HelloError::OtherVersion { nonce, .. } = &error {
+                say(&mut output, &Greeting::OtherVersion { version: super::greeting::STDIO_VERSION }, nonce)?;
+            }
+            return Err(error.into());
+        }
+    };
+    let started = start(root, options, &hello);
+    let (_service, greeting) = match started {
+        Ok((service, greeting)) => (service, greeting),
+        Err(error) => {
+            say(&mut output, &Greeting::Failed { text: error.to_string() }, &hello.nonce)?;
+            return Err(error);
+        }
+    };
+    say(&mut output, &greeting, &hello.nonce)?;
+    // Nothing more is said; its end is the session's.
+    let mut rest = [0; 512];
+    loop {
+        match input.read(&mut rest) {
+            Ok(0) => return Ok(()),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(source) => return Err(StdioError::Stream { stream: "standard input", source }),
+        }
+    }
+}
+
+fn say(output: &mut impl Write, greeting: &Greeting, nonce: &[u8; 16]) -> Result<(), StdioError> {
+    output
+        .write_all(&greeting.encode(nonce))
+        .and_then(|()| output.flush())
+        .map_err(|source| StdioError::Stream { stream: "standard output", source })
+}
+
+fn start(root: &Path, options: StdioOptions, hello: &Hello) -> Result<(Service, Greeting), StdioError> {
+    let secret = Secret::generate()?;
+    let StdioOptions { mut service, data_address } = options;
+    let host = data_address.unwrap_or_else(address_of_session);
+    let has_verbs = hello.has_verbs && serves_verbs(host, &service.verbs);
+    service.admission = Admission::Secret(secret);
+    // Whoever comes has to prove the secret.
+    service.trust_network = true;
+    let listen = |transport| Address { transport, place: Place::Host { host: host.to_string(), port: 0 } };
+    let transports = has_verbs.then_some(Transport::Verbs).into_iter().chain([Transport::Tcp]);
+    let service = Service::start(root, &transports.map(listen).collect::<Vec<_>>(), service)?;
+    let addresses = service.addresses().to_vec();
+    Ok((service, Greeting::Ready { secret, addresses }))
+}
+
+/// The address of this machine that the initiator's ssh came to: it reached it once.
+fn address_of_session() -> IpAddr {
+    let connection = std::env::var("SSH_CONNECTION").unwrap_or_default();
+    // Client's address and port, this side's address and port.
+    connection
+        .split_whitespace()
+        .nth(2)
+        .and_then(|address| address.parse().ok())
+        .unwrap_or(IpAddr::from([127, 0, 0, 1]))
+}
+
+/// Whether an RDMA device has the address.
+fn serves_verbs(host: IpAddr, options: &VerbsOptions) -> bool {
+    let device = pmof_access::DeviceChoice::Local(host);
+    let peer = Peer::open_verbs(&VerbsOptions { device, ..options.clone() });
+    let listens = |peer: Peer| -> Result<(), SetupError> {
+        let location = Location::from(std::net::SocketAddr::from((host, 0)));
+        let options = pmof_access::ListenOptions { trust_network: true, ..Default::default() };
+        peer.listen(location, options).map(drop)
+    };
+    peer.and_then(listens).is_ok()
+}
