@@ -182,7 +182,7 @@ mod tests {
     fn a_file_that_was_named_must_be_there() {
         let missing = |is_required| {
             let file = ConfigFile { path: "/nonexistent/pmof.conf".into(), is_required };
-            arguments(&command(), &[], &[file]).map(drop)
+            arguments(&command(), &["--stdio".into()], &[file]).map(drop)
         };
         assert!(missing(true).unwrap_err().to_string().contains("/nonexistent/pmof.conf"));
         missing(false).unwrap();
