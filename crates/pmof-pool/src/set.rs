@@ -1,0 +1,193 @@
+//! Pool set files: which files and devices make a pool, and which copies it has.
+//!
+//! The grammar is that of poolset(5) of PMDK 1.12.1. Where its man page and its parser differ, this is what holds here:
+//!
+//! | case | PMDK's parser | here |
+//! |---|---|---|
+//! | both `SINGLEHDR` and `NOHDRS` | accepted, though the page calls them exclusive | refused |
+//! | `NOHDRS` and more than one replica | accepted, refused at creation | refused |
+//! | a keyword with something joined to it (`OPTIONSINGLEHDR`) | accepted for `OPTION` | refused |
+//! | a line of blanks, or of blanks and a comment | refused, though the page says that such lines are skipped | skipped |
+//! | sizes with a sign, and those above 2^64 | accepted, and become another size | refused |
+//! | one path twice | accepted, fails at creation by its own lock | refused |
+//! | a remote set with `..` | accepted | refused: it would leave the target's directory |
+//! | a node that begins with `-` | accepted, and ssh takes it for an option | refused |
+//! | lines that end in CR LF | the CR becomes part of the path | refused |
+//! | an option twice, options after parts | accepted | accepted |
+
+use std::{
+    fmt, fs,
+    io::{self, Read as _},
+    os::unix::ffi::OsStrExt as _,
+    path::{Path, PathBuf},
+};
+
+mod error;
+mod parse;
+mod size;
+#[cfg(test)]
+mod tests;
+
+pub use error::{SetError, SetProblem};
+
+/// The first line of every pool set file, without its newline.
+pub const SET_SIGNATURE: &[u8] = b"PMEMPOOLSET";
+
+/// The longest pool set file that is read.
+pub const SET_LEN_BYTES_MAX: u64 = 1 << 20;
+
+/// What a pool set file says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolSet {
+    /// The file, as it was named.
+    pub path: PathBuf,
+    /// All copies of the pool; the first one is local and is the master.
+    pub replicas: Vec<ReplicaSpec>,
+    /// What holds for all of them.
+    pub options: SetOptions,
+}
+
+/// What an `OPTION` line says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct SetOptions {
+    /// `SINGLEHDR`: only the first part of each replica has a header.
+    pub single_header: bool,
+    /// `NOHDRS`: no part has a header; for sets of a target only.
+    pub no_headers: bool,
+}
+
+/// One copy of a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReplicaSpec {
+    /// Parts on this machine, at least one, in their order.
+    Local(Vec<PartSpec>),
+    /// A pool set of another machine.
+    Remote(RemoteSpec),
+}
+
+/// A file, a devdax device or a directory of such files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartSpec {
+    /// Absolute. That it is a directory is found out when the set is opened.
+    pub path: PathBuf,
+    /// The file's length, or the space reserved for a directory.
+    pub size: PartSize,
+    /// Its line in the set file, from 1; 0 for one that was not read from a file.
+    pub line: u64,
+}
+
+/// How long a part is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PartSize {
+    /// So many bytes, 1 to 2^63 - 1.
+    Bytes(u64),
+    /// As long as the device: `AUTO`, for devdax only.
+    Auto,
+}
+
+/// Where a remote replica is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemoteSpec {
+    /// `[user@]host`, as ssh takes it.
+    pub node: String,
+    /// The pool set file there, relative to the target's directory.
+    pub set: PathBuf,
+    /// Its line in the set file, from 1; 0 for one that was not read from a file.
+    pub line: u64,
+}
+
+impl PartSpec {
+    /// A part of `len_bytes` bytes at `path`, for callers without a set file.
+    pub fn new(path: impl Into<PathBuf>, len_bytes: u64) -> Self {
+        Self { path: path.into(), size: PartSize::Bytes(len_bytes), line: 0 }
+    }
+}
+
+impl ReplicaSpec {
+    /// The parts, if they are on this machine.
+    pub fn local(&self) -> Option<&[PartSpec]> {
+        match self {
+            Self::Local(parts) => Some(parts),
+            Self::Remote(_) => None,
+        }
+    }
+}
+
+impl PoolSet {
+    /// Reads and parses the pool set file `path`.
+    ///
+    /// Errors: [`SetError::Io`]; [`SetError::Line`] for the first line that is wrong.
+    pub fn read(path: &Path) -> Result<Self, SetError> {
+        let failed = |source| SetError::Io { path: path.into(), source };
+        let file = fs::File::open(path).map_err(failed)?;
+        if !file.metadata().map_err(failed)?.is_file() {
+            return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")));
+        }
+        let mut bytes = Vec::new();
+        file.take(SET_LEN_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
+        Self::parse(path, &bytes)
+    }
+
+    /// Parses the contents of a pool set file; `path` is for messages.
+    pub fn parse(path: &Path, bytes: &[u8]) -> Result<Self, SetError> {
+        parse::parse(path, bytes)
+    }
+
+    /// Whether the file at `path` is a pool set file: begins as one. Errors of the system only.
+    pub fn is_set_file(path: &Path) -> io::Result<bool> {
+        let mut start = Vec::new();
+        let file = fs::File::open(path)?;
+        if !file.metadata()?.is_file() {
+            return Ok(false);
+        }
+        file.take(SET_SIGNATURE.len() as u64).read_to_end(&mut start)?;
+        Ok(start == SET_SIGNATURE)
+    }
+
+    /// The set as a file, which parses to the same set. Paths keep their bytes, which need not be UTF-8.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = [SET_SIGNATURE, b"\n"].concat();
+        for (is_set, name) in [(self.options.single_header, "SINGLEHDR"), (self.options.no_headers, "NOHDRS")] {
+            if is_set {
+                bytes.extend_from_slice(format!("OPTION {name}\n").as_bytes());
+            }
+        }
+        for (index, replica) in self.replicas.iter().enumerate() {
+            match replica {
+                ReplicaSpec::Local(parts) => {
+                    if index > 0 {
+                        bytes.extend_from_slice(b"REPLICA\n");
+                    }
+                    for part in parts {
+                        bytes.extend_from_slice(format!("{} ", part.size).as_bytes());
+                        bytes.extend_from_slice(part.path.as_os_str().as_bytes());
+                        bytes.push(b'\n');
+                    }
+                }
+                ReplicaSpec::Remote(remote) => {
+                    bytes.extend_from_slice(format!("REPLICA {} ", remote.node).as_bytes());
+                    bytes.extend_from_slice(remote.set.as_os_str().as_bytes());
+                    bytes.push(b'\n');
+                }
+            }
+        }
+        bytes
+    }
+}
+
+/// The set file; bytes of paths that are no text are replaced, see [`PoolSet::to_bytes`].
+impl fmt::Display for PoolSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(&self.to_bytes()))
+    }
+}
+
+/// As a set file has it: a number of bytes with the largest suffix that loses nothing, or `AUTO`.
+impl fmt::Display for PartSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bytes(bytes) => f.pad(&size::text(*bytes)),
+            Self::Auto => f.pad("AUTO"),
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Sizes as pool set files write them.
+
+use super::SetProblem;
+
+/// Letter of each suffix, and its power of 1024 or 1000.
+const UNITS: [(char, u32); 5] = [('K', 1), ('M', 2), ('G', 3), ('T', 4), ('P', 5)];
+
+/// Files are no longer than this, and mappings neither.
+const SIZE_BYTES_MAX: u64 = i64::MAX as u64;
+
+/// Bytes of a size: digits, then nothing, `B`, `K` to `P` or `KiB` to `PiB` (1024), or `kB` and `MB` to `PB` (1000).
+pub(super) fn parse(text: &str) -> Result<u64, SetProblem> {
+    let bad = |why| SetProblem::BadSize { text: text.to_owned(), why };
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, suffix) = text.split_at(digits);
+    if number.is_empty() {
+        return Err(bad("it does not begin with a digit"));
+    }
+    let unit = unit(suffix).ok_or_else(|| bad("its suffix is none of B, K to P, KiB to PiB, kB and MB to PB"))?;
+    let too_large = || bad("it is 2^63 bytes or more");
+    let number: u64 = number.parse().map_err(|_| too_large())?;
+    let bytes = number.checked_mul(unit).filter(|bytes| *bytes <= SIZE_BYTES_MAX).ok_or_else(too_large)?;
+    if bytes == 0 { Err(bad("it is zero")) } else { Ok(bytes) }
+}
+
+fn unit(suffix: &str) -> Option<u64> {
+    if matches!(suffix, "" | "B") {
+        return Some(1);
+    }
+    UNITS.iter().find_map(|(letter, power)| {
+        // Of the decimal suffixes the smallest alone is written small, as SI has it.
+        let decimal = if *letter == 'K' { 'k' } else { *letter };
+        if suffix == format!("{letter}") || suffix == format!("{letter}iB") {
+            Some(1024_u64.pow(*power))
+        } else if suffix == format!("{decimal}B") {
+            Some(1000_u64.pow(*power))
+        } else {
+            None
+        }
+    })
+}
+
+/// The shortest way to write so many bytes with a suffix of 1024 or none.
+pub(super) fn text(bytes: u64) -> String {
+    let fits = |power: &u32| bytes > 0 && bytes.is_multiple_of(1024_u64.pow(*power));
+    match UNITS.iter().rev().find(|(_, power)| fits(power)) {
+        Some((letter, power)) => format!("{}{letter}", bytes / 1024_u64.pow(*power)),
+        None => bytes.to_string(),
+    }
+}
