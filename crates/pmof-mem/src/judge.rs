@@ -5,13 +5,14 @@
 
 use std::{
     io,
-    os::fd::{AsRawFd, BorrowedFd},
+    os::fd::BorrowedFd,
     path::{Path, PathBuf},
 };
 
 use crate::{
     CacheWriteBack, Durability, Evidence, Mechanism, MediumKind, PersistenceDomain, Promise, RegionPower, RegionProbe,
     SYSFS_ROOT,
+    extents::extents,
     mounts::{FileSystemClass, Mount, mount_above, mounts},
     sysfs::{Backing, all_disks, block_backing, block_number, btrfs_members, region_above},
 };
@@ -78,6 +79,29 @@ pub(crate) enum Power {
 }
 
 impl Power {
+    /// How both are reached together: not, if one is not; by declaration, if one is; with all that either needs.
+    fn and(self, other: Self) -> Self {
+        let more = |one: Mechanism, other: Mechanism| if one as u8 >= other as u8 { one } else { other };
+        match (self, other) {
+            (Self::Never { why }, _) | (_, Self::Never { why }) => Self::Never { why },
+            (Self::Undecided { mechanism, why }, Self::Undecided { mechanism: other, .. } | Self::Probed(other))
+            | (Self::Probed(other), Self::Undecided { mechanism, why }) => {
+                Self::Undecided { mechanism: more(mechanism, other), why }
+            }
+            (Self::Probed(one), Self::Probed(other)) => Self::Probed(more(one, other)),
+        }
+    }
+
+    /// The same, with the file named.
+    fn because_of(self, path: &Path) -> Self {
+        let named = |why| format!("{}: {why}", path.display());
+        match self {
+            Self::Probed(mechanism) => Self::Probed(mechanism),
+            Self::Undecided { mechanism, why } => Self::Undecided { mechanism, why: named(why) },
+            Self::Never { why } => Self::Never { why: named(why) },
+        }
+    }
+
     /// Less is less: never, undecided, write-back, fence.
     fn rank(&self) -> u8 {
         match self {
@@ -87,6 +111,13 @@ impl Power {
             Self::Probed(_) => 3,
         }
     }
+}
+
+/// The kind that says less of two, of memory that lies on both.
+fn weaker_kind(one: MediumKind, other: MediumKind) -> MediumKind {
+    use MediumKind::{Anonymous, DevDax, FsDax, PageCache, Tmpfs, VirtioPmem};
+    let kinds = [Anonymous, Tmpfs, PageCache, VirtioPmem, FsDax, DevDax];
+    kinds.into_iter().find(|kind| *kind == one || *kind == other).unwrap_or(one)
 }
 
 /// What a medium is, how that is known, and what follows.
@@ -110,6 +141,28 @@ impl Judgement {
             evidence: vec!["the memory belongs to no file".into()],
             regions: Vec::new(),
         }
+    }
+
+    /// What follows for memory that is made of several files, each of which was judged: as little as the weakest gives.
+    pub(crate) fn of_parts<'a>(parts: impl Iterator<Item = (&'a Path, &'a Self)>) -> Self {
+        let mut whole: Option<Self> = None;
+        for (path, part) in parts {
+            let evidence = part.evidence.iter().map(|sentence| format!("{}: {sentence}", path.display()));
+            let power = part.power.clone().because_of(path);
+            let Some(whole) = &mut whole else {
+                whole = Some(Self { evidence: evidence.collect(), power, ..part.clone() });
+                continue;
+            };
+            whole.evidence.extend(evidence);
+            whole.kind = weaker_kind(whole.kind, part.kind);
+            if !whole.file_system.split('+').any(|name| name == part.file_system) {
+                whole.file_system = format!("{}+{}", whole.file_system, part.file_system);
+            }
+            whole.power = whole.power.clone().and(power);
+            let new = part.regions.iter().filter(|region| !whole.regions.contains(region)).cloned().collect::<Vec<_>>();
+            whole.regions.extend(new);
+        }
+        whole.unwrap_or_else(Self::anonymous)
     }
 
     /// How `level` is kept; `declared`: an operator said that the host's memory survives loss of power.
@@ -199,7 +252,7 @@ impl Facts {
             device: (rustix::fs::major(device), rustix::fs::minor(device)),
             mount: Mount::of(&system.proc_root, file),
             known_by: format!("statfs: magic {magic:#x}"),
-            has_extents: class == FileSystemClass::Overlay && answers_fiemap(file),
+            has_extents: class == FileSystemClass::Overlay && extents(file).is_ok(),
         })
     }
 
@@ -445,25 +498,6 @@ fn describe(backing: &Backing) -> String {
         }
         Backing::Unknown { why } => why.clone(),
     }
-}
-
-/// Whether the file system below keeps extents (`FS_IOC_FIEMAP`, linux/fiemap.h); those in memory do not.
-fn answers_fiemap(file: BorrowedFd<'_>) -> bool {
-    /// `struct fiemap` without room for extents: start, length, flags, mapped, room, reserved.
-    #[repr(C)]
-    struct Fiemap {
-        start: u64,
-        length: u64,
-        flags: u32,
-        mapped_extents: u32,
-        extent_count: u32,
-        reserved: u32,
-    }
-    /// `_IOWR('f', 11, struct fiemap)`.
-    const FS_IOC_FIEMAP: libc::Ioctl = 0xc020_660b;
-    let mut request = Fiemap { start: 0, length: u64::MAX, flags: 0, mapped_extents: 0, extent_count: 0, reserved: 0 };
-    // SAFETY: the request is a `struct fiemap` with room for 0 extents, which is all that the kernel writes to.
-    unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FIEMAP, &raw mut request) == 0 }
 }
 
 #[cfg(test)]

@@ -48,10 +48,14 @@ impl Mapping {
 
     /// The first `len_bytes` bytes of `file`; with `sync` the kernel must grant `MAP_SYNC`.
     pub(crate) fn of_file(file: BorrowedFd<'_>, len_bytes: usize, writable: bool, sync: bool) -> io::Result<Self> {
-        let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        let flags = if sync { MapFlags::SHARED_VALIDATE | MapFlags::SYNC } else { MapFlags::SHARED };
+        Self::of_piece(&Piece { file, file_offset: 0, len_bytes, writable, sync })
+    }
+
+    /// A piece of a file; with `sync` the kernel must grant `MAP_SYNC`.
+    pub(crate) fn of_piece(piece: &Piece<'_>) -> io::Result<Self> {
+        let Piece { file, file_offset, len_bytes, writable, .. } = *piece;
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
-        let start = unsafe { mmap(ptr::null_mut(), len_bytes, protection, flags, file, 0) }?;
+        let start = unsafe { mmap(ptr::null_mut(), len_bytes, piece.protection(), piece.flags(), file, file_offset) }?;
         Ok(Self { start: non_null(start)?, len_bytes, writable, is_borrowed: false })
     }
 
@@ -133,6 +137,111 @@ impl Mapping {
             done += part.len() as u64;
         }
         Ok(crc)
+    }
+}
+
+/// A piece of a file, and how it is to be mapped.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece<'a> {
+    pub(crate) file: BorrowedFd<'a>,
+    pub(crate) file_offset: u64,
+    pub(crate) len_bytes: usize,
+    pub(crate) writable: bool,
+    pub(crate) sync: bool,
+}
+
+impl Piece<'_> {
+    fn protection(&self) -> ProtFlags {
+        if self.writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ }
+    }
+
+    fn flags(&self) -> MapFlags {
+        if self.sync { MapFlags::SHARED_VALIDATE | MapFlags::SYNC } else { MapFlags::SHARED }
+    }
+}
+
+/// Addresses that nothing else can take, to be filled with pieces of files from the first one on.
+#[derive(Debug)]
+pub(crate) struct Reservation {
+    start: NonNull<u8>,
+    len_bytes: usize,
+    filled_bytes: usize,
+    /// Bytes behind the filled ones that may belong to somebody else: what a refused mapping left.
+    lost_bytes: usize,
+}
+
+impl Reservation {
+    /// `len_bytes`: a multiple of the page size. `align_bytes`: a power of two and a multiple of the page size, which the
+    /// first address is a multiple of.
+    pub(crate) fn new(len_bytes: usize, align_bytes: usize) -> io::Result<Self> {
+        debug_assert!(align_bytes.is_power_of_two(), "alignments of the kernel are powers of two");
+        let whole_bytes = len_bytes.checked_add(align_bytes).ok_or(io::ErrorKind::OutOfMemory)?;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+        let whole = unsafe { mmap_anonymous(ptr::null_mut(), whole_bytes, ProtFlags::empty(), flags) }?;
+        let whole = non_null(whole)?;
+        let lead_bytes = whole.addr().get().wrapping_neg() & (align_bytes - 1);
+        // SAFETY: the lead is shorter than the alignment, which the mapping is longer by.
+        let start = unsafe { whole.add(lead_bytes) };
+        // SAFETY: the end lies inside the mapping.
+        let end = unsafe { start.add(len_bytes) };
+        // SAFETY: the ranges before and behind what is kept are the mapping's own, and nobody has seen them.
+        unsafe { release(whole, lead_bytes) };
+        // SAFETY: as above.
+        unsafe { release(end, align_bytes - lead_bytes) };
+        Ok(Self { start, len_bytes, filled_bytes: 0, lost_bytes: 0 })
+    }
+
+    /// Maps `piece` behind the one before. After an error the reservation can only be dropped.
+    pub(crate) fn fill(&mut self, piece: &Piece<'_>) -> io::Result<()> {
+        assert!(piece.len_bytes <= self.len_bytes - self.filled_bytes && self.lost_bytes == 0, "there is room");
+        let Piece { file, file_offset, len_bytes, .. } = *piece;
+        // SAFETY: there is room, so the address lies inside the reservation.
+        let address = unsafe { self.start.add(self.filled_bytes) }.as_ptr();
+        // SAFETY: the range replaced is the reservation's own, and no pointer to it has been given away.
+        let mapped = unsafe {
+            mmap(address.cast(), len_bytes, piece.protection(), piece.flags() | MapFlags::FIXED, file, file_offset)
+        };
+        match mapped {
+            Ok(_) => {
+                self.filled_bytes += len_bytes;
+                Ok(())
+            }
+            Err(errno) => {
+                // Some kernels undo what was there before they ask the file, and another thread may be there by now.
+                self.lost_bytes = len_bytes;
+                Err(errno.into())
+            }
+        }
+    }
+
+    /// All of it, filled.
+    pub(crate) fn into_mapping(self, writable: bool) -> Mapping {
+        assert_eq!(self.filled_bytes, self.len_bytes, "every address must be a file's");
+        let mapping = Mapping { start: self.start, len_bytes: self.len_bytes, writable, is_borrowed: false };
+        std::mem::forget(self);
+        mapping
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        let behind_bytes = self.filled_bytes + self.lost_bytes;
+        // SAFETY: both ranges are the reservation's own; what a refused mapping left is not touched.
+        unsafe {
+            release(self.start, self.filled_bytes);
+            release(self.start.add(behind_bytes), self.len_bytes - behind_bytes);
+        }
+    }
+}
+
+/// # Safety
+///
+/// The range is the caller's own, at page boundaries, and no pointer into it is used again.
+unsafe fn release(start: NonNull<u8>, len_bytes: usize) {
+    if len_bytes > 0 {
+        // SAFETY: the caller's. munmap of such a range has no failure that could be answered here.
+        let _ = unsafe { munmap(start.as_ptr().cast(), len_bytes) };
     }
 }
 

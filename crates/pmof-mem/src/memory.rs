@@ -2,20 +2,17 @@
 
 use std::{
     io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::atomic::Ordering,
 };
 
 use rustix::io::Errno;
 
 use crate::{
-    CacheWriteBack, Durability, Evidence, Mechanism, Medium, MediumKind, MemError, Promise,
-    cache::{persist_fence, write_back_lines},
+    Durability, Medium, MediumKind, MemError, Promise,
     file::{NO_PATH, Opened, create_whole, inspect, io_error, open_existing, seal_memory, unnamed_memory},
+    flush::{Flush, Flushed, promise_of},
     judge::{Judgement, System, judge_devdax, judge_file},
     mapping::{Mapping, STREAM_MIN_BYTES},
     socket,
@@ -23,10 +20,6 @@ use crate::{
 
 /// The longest medium: mmap, file offsets and pointer arithmetic are all bounded by it.
 pub const LEN_BYTES_MAX: u64 = i64::MAX as u64;
-
-/// From this length on, `write_back` has the kernel start writing at once, so that the fence finds less to wait for.
-/// Below, the system call costs more than it saves.
-const EARLY_WRITE_MIN_BYTES: u64 = 1 << 20;
 
 /// What an operator vouches for and nothing on the machine confirms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -58,35 +51,6 @@ pub struct Memory {
     judgement: Judgement,
     declaration: Option<Declaration>,
     flush: Flush,
-}
-
-/// How `write_back` and `fence` do their work.
-#[derive(Debug)]
-enum Flush {
-    /// There is nothing to flush to, but the order among threads is kept.
-    Order,
-    /// The caches belong to the persistence domain.
-    Fence,
-    /// Cache lines are written back one by one.
-    Lines(CacheWriteBack),
-    /// The kernel flushes the file.
-    Sync(SyncState),
-}
-
-/// What has been written back and what has been flushed, counted in calls of `write_back`.
-#[derive(Debug, Default)]
-struct SyncState {
-    written: AtomicU64,
-    /// How far the last successful flush reached. Held during a flush: whoever waits for it finds its own work done.
-    synced: Mutex<u64>,
-    is_poisoned: AtomicBool,
-}
-
-impl SyncState {
-    /// That of a file just opened: a process that died may have left bytes in the page cache which nobody flushed.
-    fn unknown() -> Self {
-        Self { written: AtomicU64::new(1), ..Self::default() }
-    }
 }
 
 impl Memory {
@@ -173,12 +137,14 @@ impl Memory {
         Self::of(&system, path, open_existing(&system, path, false)?, false, declaration)
     }
 
-    /// The file, for locks and for handing over; `None` for private anonymous memory.
+    /// The file, for locks and for handing over; `None` for private anonymous memory, and for memory of
+    /// [several files](Self::concatenate).
     pub fn file(&self) -> Option<BorrowedFd<'_>> {
         self.file.as_ref().map(AsFd::as_fd)
     }
 
-    /// Where the memory begins in its file, in bytes: 0 unless it was [borrowed](Self::borrow).
+    /// Where the memory begins in its file, in bytes: 0 unless it was [borrowed](Self::borrow) or is a
+    /// [part](Self::concatenate) of one.
     pub fn file_offset(&self) -> u64 {
         self.file_offset
     }
@@ -198,7 +164,7 @@ impl Memory {
         self.declaration
     }
 
-    /// The path as it was given; `(anonymous)` where there is none.
+    /// The path as it was given, of several files that of the first; `(anonymous)` where there is none.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -252,22 +218,18 @@ impl Memory {
         judgement: Judgement,
         declaration: Option<Declaration>,
     ) -> Self {
-        let promise = promise_of(&judgement, Durability::PowerFailure, declaration);
-        let flush = match judgement.kind {
-            MediumKind::Tmpfs if declaration == Some(Declaration::MemoryKept) => match CacheWriteBack::detect() {
-                Some(instruction) => Flush::Lines(instruction),
-                None => Flush::Order,
-            },
-            MediumKind::Anonymous | MediumKind::Tmpfs => Flush::Order,
-            MediumKind::PageCache | MediumKind::VirtioPmem => Flush::Sync(SyncState::unknown()),
-            MediumKind::FsDax | MediumKind::DevDax => {
-                match (promise.map(|promise| promise.mechanism), CacheWriteBack::detect()) {
-                    (Some(Mechanism::CacheLineWriteBack), Some(instruction)) => Flush::Lines(instruction),
-                    // Without a promise the fence still orders.
-                    _ => Flush::Fence,
-                }
-            }
-        };
+        let flush = Flush::of(&judgement, declaration);
+        Self::assemble_with(path, file, mapping, judgement, declaration, flush)
+    }
+
+    pub(crate) fn assemble_with(
+        path: PathBuf,
+        file: Option<OwnedFd>,
+        mapping: Mapping,
+        judgement: Judgement,
+        declaration: Option<Declaration>,
+        flush: Flush,
+    ) -> Self {
         Self { mapping, path, file, file_offset: 0, judgement, declaration, flush }
     }
 
@@ -284,47 +246,13 @@ impl Memory {
         matches!(self.judgement.kind, MediumKind::FsDax | MediumKind::DevDax)
     }
 
-    fn poisoned(&self) -> MemError {
-        MemError::Poisoned { path: self.path.clone() }
+    #[cfg(test)]
+    pub(crate) fn flush_mut(&mut self) -> &mut Flush {
+        &mut self.flush
     }
 
-    fn start_sync(&self, state: &SyncState, offset: u64, len_bytes: u64) -> Result<(), MemError> {
-        if state.is_poisoned.load(Ordering::Acquire) {
-            return Err(self.poisoned());
-        }
-        if len_bytes >= EARLY_WRITE_MIN_BYTES
-            && let Some(file) = &self.file
-            && let Err(error) = start_writing(file.as_fd(), self.file_offset + offset, len_bytes)
-        {
-            state.is_poisoned.store(true, Ordering::Release);
-            return Err(io_error("sync_file_range", &self.path, POISON_MEND, error));
-        }
-        state.written.fetch_add(1, Ordering::Release);
-        Ok(())
-    }
-
-    fn sync(&self, state: &SyncState) -> Result<(), MemError> {
-        let wanted = state.written.load(Ordering::Acquire);
-        let mut synced = state.synced.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.is_poisoned.load(Ordering::Acquire) {
-            return Err(self.poisoned());
-        }
-        if *synced >= wanted {
-            return Ok(());
-        }
-        // All that was written back until here is in the page cache, so this flush covers it.
-        let covered = state.written.load(Ordering::Acquire);
-        match self.file.as_ref().map_or(Ok(()), flush_file) {
-            Ok(()) => {
-                *synced = covered;
-                Ok(())
-            }
-            Err(errno) => {
-                // The kernel reports a lost page once and then counts it as clean: no later flush may be believed.
-                state.is_poisoned.store(true, Ordering::Release);
-                Err(io_error("fdatasync", &self.path, POISON_MEND, errno))
-            }
-        }
+    fn flushed(&self) -> Flushed<'_> {
+        Flushed { path: &self.path, file: self.file(), file_offset: self.file_offset, mapping_offset: 0 }
     }
 }
 
@@ -400,30 +328,11 @@ impl Medium for Memory {
     }
 
     fn write_back(&self, offset: u64, len_bytes: u64) -> Result<(), MemError> {
-        let start = self.mapping.range(offset, len_bytes)?;
-        match &self.flush {
-            Flush::Order | Flush::Fence => Ok(()),
-            Flush::Lines(instruction) => {
-                // SAFETY: the range was checked and stays mapped; the instruction was detected on this CPU.
-                unsafe { write_back_lines(*instruction, start, len_bytes as usize) };
-                Ok(())
-            }
-            Flush::Sync(state) => self.start_sync(state, offset, len_bytes),
-        }
+        self.flush.write_back(&self.flushed(), &self.mapping, offset, len_bytes)
     }
 
     fn fence(&self) -> Result<(), MemError> {
-        match &self.flush {
-            Flush::Order => {
-                std::sync::atomic::fence(Ordering::SeqCst);
-                Ok(())
-            }
-            Flush::Fence | Flush::Lines(_) => {
-                persist_fence();
-                Ok(())
-            }
-            Flush::Sync(state) => self.sync(state),
-        }
+        self.flush.fence(&self.flushed())
     }
 
     fn crc32c(&self, offset: u64, len_bytes: u64) -> Result<u32, MemError> {
@@ -434,21 +343,6 @@ impl Medium for Memory {
         Some(self)
     }
 }
-
-/// The promise of a medium whose operator has said so much. Where the memory is kept and its caches are not, a store alone
-/// does not do.
-fn promise_of(judgement: &Judgement, level: Durability, declaration: Option<Declaration>) -> Option<Promise> {
-    let promise = judgement.promise(level, declaration.is_some())?;
-    let is_declared = promise.evidence == Evidence::Declared;
-    match (promise.mechanism, declaration) {
-        (Mechanism::Store | Mechanism::Fence, Some(Declaration::MemoryKept)) if is_declared => {
-            CacheWriteBack::detect().map(|_| Promise { mechanism: Mechanism::CacheLineWriteBack, ..promise })
-        }
-        _ => Some(promise),
-    }
-}
-
-const POISON_MEND: &str = "what reached the device is unknown: close it, check the device, and open it again";
 
 pub(crate) fn check_len(len_bytes: u64) -> Result<(), MemError> {
     let why = match len_bytes {
@@ -467,32 +361,6 @@ fn invalid_input(error: MemError) -> io::Error {
 pub(crate) fn refuses_map_sync(error: &io::Error) -> bool {
     let refusals = [Errno::OPNOTSUPP, Errno::INVAL];
     refusals.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
-}
-
-fn flush_file(file: &OwnedFd) -> Result<(), Errno> {
-    // Stores through the mapping marked their pages dirty, so fdatasync covers them (msync would do the same by address).
-    loop {
-        match rustix::fs::fdatasync(file) {
-            Err(Errno::INTR) => {}
-            outcome => return outcome,
-        }
-    }
-}
-
-/// Has the kernel start to write a range; what it cannot do here the fence does.
-fn start_writing(file: BorrowedFd<'_>, offset: u64, len_bytes: u64) -> io::Result<()> {
-    let flags = libc::SYNC_FILE_RANGE_WRITE;
-    // SAFETY: the call takes numbers only; the range lies inside the file, so both fit i64.
-    let outcome =
-        unsafe { libc::sync_file_range(file.as_raw_fd(), offset.cast_signed(), len_bytes.cast_signed(), flags) };
-    if outcome == 0 {
-        return Ok(());
-    }
-    let error = io::Error::last_os_error();
-    match error.raw_os_error() {
-        Some(libc::EIO | libc::ENOSPC | libc::EDQUOT) => Err(error),
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]

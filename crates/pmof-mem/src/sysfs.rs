@@ -139,6 +139,12 @@ pub(crate) fn devdax_len_bytes(directory: &Path) -> Option<u64> {
     attribute(directory, "size")?.parse().ok()
 }
 
+/// What mappings of a devdax device must begin and end at a multiple of, in bytes. A page where the kernel does not say.
+pub(crate) fn devdax_align_bytes(directory: &Path) -> u64 {
+    let said = attribute(directory, "align").and_then(|align| align.parse::<u64>().ok());
+    said.filter(|align| align.is_power_of_two()).unwrap_or_else(|| rustix::param::page_size() as u64)
+}
+
 /// The nd region above a device's directory.
 pub(crate) fn region_above(directory: &Path) -> Option<RegionProbe> {
     directory.ancestors().find(|path| is_region(path)).map(region_at)

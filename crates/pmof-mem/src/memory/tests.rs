@@ -14,9 +14,10 @@ use std::{
 
 use tempfile::{TempDir, tempdir_in};
 
-use super::{Declaration, EARLY_WRITE_MIN_BYTES, Flush, LEN_BYTES_MAX, Memory};
+use super::{Declaration, Flush, LEN_BYTES_MAX, Memory};
 use crate::{
     CacheWriteBack, Durability, Evidence, Mechanism, Medium, MediumKind, MemError, Promise,
+    flush::EARLY_WRITE_MIN_BYTES,
     judge::{Judgement, Power},
     mapping::Mapping,
 };

@@ -1,0 +1,214 @@
+//! How stored bytes are made durable: by nothing, by a fence, line by line, or by the kernel.
+
+use std::{
+    io,
+    os::fd::{AsRawFd, BorrowedFd},
+    path::Path,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use rustix::io::Errno;
+
+use crate::{
+    CacheWriteBack, Declaration, Durability, Evidence, Mechanism, MediumKind, MemError, Promise,
+    cache::{persist_fence, write_back_lines},
+    file::io_error,
+    judge::Judgement,
+    mapping::Mapping,
+    parts::PartFlush,
+};
+
+/// From this length on, `write_back` has the kernel start writing at once, so that the fence finds less to wait for.
+/// Below, the system call costs more than it saves.
+pub(crate) const EARLY_WRITE_MIN_BYTES: u64 = 1 << 20;
+
+const POISON_MEND: &str = "what reached the device is unknown: close it, check the device, and open it again";
+
+/// How `write_back` and `fence` do their work.
+#[derive(Debug)]
+pub(crate) enum Flush {
+    /// There is nothing to flush to, but the order among threads is kept.
+    Order,
+    /// The caches belong to the persistence domain.
+    Fence,
+    /// Cache lines are written back one by one.
+    Lines(CacheWriteBack),
+    /// The kernel flushes the file.
+    Sync(SyncState),
+    /// Each of several files by its own means, in the order of their bytes.
+    Parts(Vec<PartFlush>),
+}
+
+/// The file that is flushed, and which of its bytes lies where in the mapping.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flushed<'a> {
+    pub(crate) path: &'a Path,
+    pub(crate) file: Option<BorrowedFd<'a>>,
+    pub(crate) file_offset: u64,
+    pub(crate) mapping_offset: u64,
+}
+
+/// What has been written back and what has been flushed, counted in calls of `write_back`.
+#[derive(Debug, Default)]
+pub(crate) struct SyncState {
+    written: AtomicU64,
+    /// How far the last successful flush reached. Held during a flush: whoever waits for it finds its own work done.
+    pub(crate) synced: Mutex<u64>,
+    is_poisoned: AtomicBool,
+}
+
+impl Flush {
+    /// What this medium needs.
+    pub(crate) fn of(judgement: &Judgement, declaration: Option<Declaration>) -> Self {
+        let promise = promise_of(judgement, Durability::PowerFailure, declaration);
+        match judgement.kind {
+            MediumKind::Tmpfs if declaration == Some(Declaration::MemoryKept) => match CacheWriteBack::detect() {
+                Some(instruction) => Self::Lines(instruction),
+                None => Self::Order,
+            },
+            MediumKind::Anonymous | MediumKind::Tmpfs => Self::Order,
+            MediumKind::PageCache | MediumKind::VirtioPmem => Self::Sync(SyncState::unknown()),
+            MediumKind::FsDax | MediumKind::DevDax => {
+                match (promise.map(|promise| promise.mechanism), CacheWriteBack::detect()) {
+                    (Some(Mechanism::CacheLineWriteBack), Some(instruction)) => Self::Lines(instruction),
+                    // Without a promise the fence still orders.
+                    _ => Self::Fence,
+                }
+            }
+        }
+    }
+
+    /// `offset` is that of the mapping; `flushed` names the file of the range.
+    pub(crate) fn write_back(
+        &self,
+        flushed: &Flushed<'_>,
+        mapping: &Mapping,
+        offset: u64,
+        len_bytes: u64,
+    ) -> Result<(), MemError> {
+        let start = mapping.range(offset, len_bytes)?;
+        match self {
+            Self::Order | Self::Fence => Ok(()),
+            Self::Lines(instruction) => {
+                // SAFETY: the range was checked and stays mapped; the instruction was detected on this CPU.
+                unsafe { write_back_lines(*instruction, start, len_bytes as usize) };
+                Ok(())
+            }
+            Self::Sync(state) => state.start(flushed, offset, len_bytes),
+            Self::Parts(parts) => PartFlush::write_back(parts, mapping, offset, len_bytes),
+        }
+    }
+
+    pub(crate) fn fence(&self, flushed: &Flushed<'_>) -> Result<(), MemError> {
+        match self {
+            Self::Order => {
+                std::sync::atomic::fence(Ordering::SeqCst);
+                Ok(())
+            }
+            Self::Fence | Self::Lines(_) => {
+                persist_fence();
+                Ok(())
+            }
+            Self::Sync(state) => state.sync(flushed),
+            Self::Parts(parts) => PartFlush::fence(parts),
+        }
+    }
+}
+
+impl SyncState {
+    /// That of a file just opened: a process that died may have left bytes in the page cache which nobody flushed.
+    fn unknown() -> Self {
+        Self { written: AtomicU64::new(1), ..Self::default() }
+    }
+
+    fn start(&self, flushed: &Flushed<'_>, offset: u64, len_bytes: u64) -> Result<(), MemError> {
+        if self.is_poisoned.load(Ordering::Acquire) {
+            return Err(flushed.poisoned());
+        }
+        if len_bytes >= EARLY_WRITE_MIN_BYTES
+            && let Some(file) = flushed.file
+            && let Err(error) = start_writing(file, flushed.file_offset + (offset - flushed.mapping_offset), len_bytes)
+        {
+            self.is_poisoned.store(true, Ordering::Release);
+            return Err(io_error("sync_file_range", flushed.path, POISON_MEND, error));
+        }
+        self.written.fetch_add(1, Ordering::Release);
+        Ok(())
+    }
+
+    fn sync(&self, flushed: &Flushed<'_>) -> Result<(), MemError> {
+        let wanted = self.written.load(Ordering::Acquire);
+        let mut synced = self.synced.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.is_poisoned.load(Ordering::Acquire) {
+            return Err(flushed.poisoned());
+        }
+        if *synced >= wanted {
+            return Ok(());
+        }
+        // All that was written back until here is in the page cache, so this flush covers it.
+        let covered = self.written.load(Ordering::Acquire);
+        match flushed.file.map_or(Ok(()), flush_file) {
+            Ok(()) => {
+                *synced = covered;
+                Ok(())
+            }
+            Err(errno) => {
+                // The kernel reports a lost page once and then counts it as clean: no later flush may be believed.
+                self.is_poisoned.store(true, Ordering::Release);
+                Err(io_error("fdatasync", flushed.path, POISON_MEND, errno))
+            }
+        }
+    }
+}
+
+impl Flushed<'_> {
+    fn poisoned(&self) -> MemError {
+        MemError::Poisoned { path: self.path.into() }
+    }
+}
+
+/// The promise of a medium whose operator has said so much. Where the memory is kept and its caches are not, a store alone
+/// does not do.
+pub(crate) fn promise_of(
+    judgement: &Judgement,
+    level: Durability,
+    declaration: Option<Declaration>,
+) -> Option<Promise> {
+    let promise = judgement.promise(level, declaration.is_some())?;
+    let is_declared = promise.evidence == Evidence::Declared;
+    match (promise.mechanism, declaration) {
+        (Mechanism::Store | Mechanism::Fence, Some(Declaration::MemoryKept)) if is_declared => {
+            CacheWriteBack::detect().map(|_| Promise { mechanism: Mechanism::CacheLineWriteBack, ..promise })
+        }
+        _ => Some(promise),
+    }
+}
+
+fn flush_file(file: BorrowedFd<'_>) -> Result<(), Errno> {
+    // Stores through the mapping marked their pages dirty, so fdatasync covers them (msync would do the same by address).
+    loop {
+        match rustix::fs::fdatasync(file) {
+            Err(Errno::INTR) => {}
+            outcome => return outcome,
+        }
+    }
+}
+
+/// Has the kernel start to write a range; what it cannot do here the fence does.
+fn start_writing(file: BorrowedFd<'_>, offset: u64, len_bytes: u64) -> io::Result<()> {
+    let flags = libc::SYNC_FILE_RANGE_WRITE;
+    // SAFETY: the call takes numbers only; the range lies inside the file, so both fit i64.
+    let outcome =
+        unsafe { libc::sync_file_range(file.as_raw_fd(), offset.cast_signed(), len_bytes.cast_signed(), flags) };
+    if outcome == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::EIO | libc::ENOSPC | libc::EDQUOT) => Err(error),
+        _ => Ok(()),
+    }
+}
