@@ -3,14 +3,29 @@
 //!
 //! - [`PoolSet`]: which files make a pool, read from a pool set file.
 //! - [`PoolHeader`], [`Attributes`]: what each part says of itself, and what of that goes over the wire.
+//! - [`LocalReplica`]: the parts of one copy of a pool, made or opened, locked, and mapped one behind the other.
+//! - [`LocalSet`]: all copies of a pool on this machine, with what PMDK's libraries expect to find in them.
 
+#![forbid(unsafe_code)]
+
+mod error;
+mod format;
 mod header;
+mod local_set;
+mod part;
+mod replica;
 mod set;
+mod shutdown;
 
+pub use error::PoolSetError;
+pub use format::{LAYOUT_LEN_BYTES_MAX, NewPool, contents_defect, contents_in_common};
 pub use header::{
     ATTRIBUTES_LEN_BYTES, Arch, Attributes, Feature, Features, HEADER_LEN_BYTES, HeaderError, PoolHeader, PoolKind,
     SHUTDOWN_STATE_LEN_BYTES, ShutdownState, new_uuid, uuid_text,
 };
+pub use local_set::{LocalSet, NewSet};
+pub use part::PART_LEN_BYTES_MIN;
+pub use replica::{Access, LocalReplica, NewReplica, POOL_LEN_BYTES_MIN, part_header, remove};
 pub use set::{
     PartSize, PartSpec, PoolSet, RemoteSpec, ReplicaSpec, SET_LEN_BYTES_MAX, SET_SIGNATURE, SetError, SetOptions,
     SetProblem,

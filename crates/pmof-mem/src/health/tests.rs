@@ -65,7 +65,7 @@ fn bad_blocks_of_the_disk_are_those_of_the_file_where_it_lies_on_them() {
     assert_eq!(bad(), []);
     let extents = match extents(file.as_fd()) {
         Ok(extents) if !extents.is_empty() => extents,
-        other => return println!("skipped: the file system here names no extents ({other:?})"),
+        other => return eprintln!("skipped: the file system here names no extents ({other:?})"),
     };
     assert_eq!(extents.iter().map(|extent| extent.len_bytes).sum::<u64>(), 1 << 20);
     let first = extents[0];

@@ -1,0 +1,223 @@
+//! What can go wrong with a replica's parts.
+
+use std::{
+    io,
+    ops::Range,
+    path::{Path, PathBuf},
+};
+
+use pmof_mem::MemError;
+
+use crate::{Features, HeaderError};
+
+/// A failed operation on the parts of a replica. Each says what failed, on what, why, and what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PoolSetError {
+    /// The memory or its file system failed, or has no room.
+    #[error(transparent)]
+    Mem(#[from] MemError),
+    /// Somebody has the part open.
+    #[error("{} is in use: another process has the pool open; close it there", path.display())]
+    Busy {
+        /// The part.
+        path: PathBuf,
+    },
+    /// A part that is to be made is there.
+    #[error("{} exists: remove it, or name another file", path.display())]
+    Exists {
+        /// The part.
+        path: PathBuf,
+    },
+    /// A device that is to become a part begins with something.
+    #[error("{} is not blank: it begins with a header or with other data; clear its first 4096 bytes if nobody needs them", path.display())]
+    NotBlank {
+        /// The device.
+        path: PathBuf,
+    },
+    /// A part is not there.
+    #[error("the part {} is missing: bring it back, or restore the replica from another one", path.display())]
+    Missing {
+        /// Where it should be.
+        path: PathBuf,
+    },
+    /// A part is longer or shorter than the set says.
+    #[error("{} has {found} bytes and should have {expected}: it was truncated or is another file, or the pool set file is another one's", path.display())]
+    WrongLength {
+        /// The part.
+        path: PathBuf,
+        /// Bytes by the set.
+        expected: u64,
+        /// Bytes there are.
+        found: u64,
+    },
+    /// A part is to be shorter than parts can be.
+    #[error("{} would have {len_bytes} bytes, and {least} are the least: give it a larger size", path.display())]
+    TooSmall {
+        /// The part.
+        path: PathBuf,
+        /// Its bytes.
+        len_bytes: u64,
+        /// The least that there can be.
+        least: u64,
+    },
+    /// The parts together are smaller than a pool of this kind can be.
+    #[error("the replica at {} holds {len_bytes} bytes, and a pool of this kind needs {least}: add parts or make them larger", path.display())]
+    PoolTooSmall {
+        /// Its first part.
+        path: PathBuf,
+        /// Bytes of all its parts, without the headers of all but the first.
+        len_bytes: u64,
+        /// The least that there can be.
+        least: u64,
+    },
+    /// A part is of a kind that cannot be part of this set.
+    #[error("{} cannot be part of this set: {why}; {mend}", path.display())]
+    WrongKind {
+        /// The part.
+        path: PathBuf,
+        /// The rule that it breaks.
+        why: &'static str,
+        /// What to do.
+        mend: &'static str,
+    },
+    /// The set cannot be used so.
+    #[error("{why}; {mend}")]
+    Unsupported {
+        /// What cannot be.
+        why: &'static str,
+        /// What to do.
+        mend: &'static str,
+    },
+    /// The header of a part cannot be read.
+    #[error("the header of {} cannot be used: {problem}; restore the part from another replica", path.display())]
+    Header {
+        /// The part.
+        path: PathBuf,
+        /// What is wrong.
+        problem: HeaderError,
+    },
+    /// A part belongs to another pool set.
+    #[error("{} belongs to the pool set {found}, not to {expected}: name the parts of one pool only", path.display())]
+    OtherSet {
+        /// The part.
+        path: PathBuf,
+        /// The UUID of its set.
+        found: String,
+        /// The UUID of the set of the first part.
+        expected: String,
+    },
+    /// A part or replica is not the neighbour of the one beside it.
+    #[error("{} says that its {neighbour} is {found}, and there is {expected}: the parts or replicas are swapped, or one is of another time", path.display())]
+    WrongNeighbour {
+        /// The part.
+        path: PathBuf,
+        /// Which neighbour.
+        neighbour: &'static str,
+        /// The UUID that the header names.
+        found: String,
+        /// The UUID of what is there.
+        expected: String,
+    },
+    /// A header says something else than that of the first part.
+    #[error("{} has another {what} than {}: restore one of them from a replica that is sound", path.display(), first.display())]
+    Differs {
+        /// The part.
+        path: PathBuf,
+        /// The part that it should be like.
+        first: PathBuf,
+        /// What is not the same.
+        what: &'static str,
+    },
+    /// The options of the set are not those that the pool was made with.
+    #[error("{}: {why}; {mend}", path.display())]
+    WrongOptions {
+        /// The part.
+        path: PathBuf,
+        /// Which option.
+        why: &'static str,
+        /// What to do.
+        mend: &'static str,
+    },
+    /// The pool has features that pmof does not know.
+    #[error("{} has features that pmof does not know (compat {:#x}, incompat {:#x}, ro_compat {:#x}): {mend}", path.display(), features.compat, features.incompat, features.ro_compat)]
+    UnknownFeatures {
+        /// The part.
+        path: PathBuf,
+        /// Those that are not known.
+        features: Features,
+        /// What to do.
+        mend: &'static str,
+    },
+    /// The pool was made by a machine of another architecture.
+    #[error("{} was made on another architecture (machine {machine}): open it there", path.display())]
+    OtherMachine {
+        /// The part.
+        path: PathBuf,
+        /// ELF's number of that machine.
+        machine: u16,
+    },
+    /// The pool is of another kind or version than asked for.
+    #[error("{} is {found}, not {expected}", path.display())]
+    OtherFormat {
+        /// The part.
+        path: PathBuf,
+        /// What it is.
+        found: String,
+        /// What was expected.
+        expected: String,
+    },
+    /// The modules lost power with writes on their way while the pool was open.
+    #[error("{} was open when its memory modules lost power and writes on their way: its bytes may be wrong; restore the replica from another one, or check the pool and clear the shutdown state", path.display())]
+    UnsafeShutdown {
+        /// The first part of the replica.
+        path: PathBuf,
+    },
+    /// Blocks of a part cannot be read.
+    #[error("{} has blocks that cannot be read, at {}: restore the replica from another one", path.display(), ranges_text(blocks))]
+    BadBlocks {
+        /// The part.
+        path: PathBuf,
+        /// Ranges of the part, in bytes.
+        blocks: Vec<Range<u64>>,
+    },
+    /// A system call failed.
+    #[error("{call} of {} failed: {source}{}{mend}", path.display(), if mend.is_empty() { "" } else { "; " })]
+    Io {
+        /// The system call.
+        call: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the caller can do about it; may be empty.
+        mend: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+impl PoolSetError {
+    pub(crate) fn io(call: &'static str, path: &Path, mend: &'static str, source: impl Into<io::Error>) -> Self {
+        Self::Io { call, path: path.into(), mend, source: source.into() }
+    }
+
+    /// Whether the replica is there and broken, so that it can be restored from another one; not where the set is used
+    /// wrongly, somebody has the pool open, or the system failed.
+    pub fn is_damage(&self) -> bool {
+        matches!(
+            self,
+            Self::Missing { .. }
+                | Self::WrongLength { .. }
+                | Self::Header { .. }
+                | Self::OtherSet { .. }
+                | Self::WrongNeighbour { .. }
+                | Self::Differs { .. }
+                | Self::UnsafeShutdown { .. }
+                | Self::BadBlocks { .. }
+        )
+    }
+}
+
+fn ranges_text(ranges: &[Range<u64>]) -> String {
+    let texts: Vec<_> = ranges.iter().map(|range| format!("{}..{}", range.start, range.end)).collect();
+    texts.join(", ")
+}

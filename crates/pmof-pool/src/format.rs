@@ -1,0 +1,320 @@
+//! What a new pool of PMDK 1.12.1 holds behind its header, for each kind. Numbers are little-endian.
+//!
+//! | log, offset | length | field |
+//! |---|---|---|
+//! | 4096 | 8 | where the log begins: 8192 |
+//! | 4104 | 8 | where it ends: the pool's length |
+//! | 4112 | 8 | where the next bytes go: 8192 |
+//!
+//! | blk, offset | length | field |
+//! |---|---|---|
+//! | 4096 | 4 | length of a block |
+//! | 4100 | 4 | 1 if all behind 8192 is zero, which the first write then makes a block table of |
+//!
+//! | obj, offset | length | field |
+//! |---|---|---|
+//! | 4096 | 1024 | name of the layout, ends in zero |
+//! | 5120 | 8 | where the lanes begin: 8192 |
+//! | 5128 | 8 | how many there are: 1024 |
+//! | 5136 | 8 | where the heap begins: 0x302000 |
+//! | 5144 | 992 | zero |
+//! | 6136 | 8 | checksum of the 2048 bytes from 4096 on |
+//! | 6144 | 8 + 8 + 8 + 8 | root object: its offset, the count of openings, its length, flags of conversion; all 0 |
+//! | 6176 | 8 | length of the heap |
+//! | 6184 | 504 | statistics, reserved; zero |
+//! | 6688 | 1504 | what the running program keeps there: differs in every opening and every replica |
+//! | 8192 | 1024 x 3072 | lanes, each three logs with a head of 64 bytes, which has the capacity at 16: 192, 640 and 2048 bytes |
+//! | 0x302000 | 1024 | head of the heap: `MEMORY_HEAP_HDR`, version 1 at 16, chunk 262144 at 40, chunks of a zone 65528 at 48, checksum at 1016 |
+
+use std::ops::Range;
+
+use pmof_mem::Medium;
+
+use crate::{
+    PoolKind, PoolSetError,
+    header::{Checksummed, checksum},
+};
+
+/// The longest name of an obj pool's layout; one byte of 1024 is the zero behind it.
+pub const LAYOUT_LEN_BYTES_MAX: usize = 1023;
+
+const DESCRIPTOR: u64 = 4096;
+const DATA: u64 = 8192;
+
+const OBJ_DESCRIPTOR_LEN_BYTES: usize = 2048;
+const OBJ_ROOT: u64 = DESCRIPTOR + OBJ_DESCRIPTOR_LEN_BYTES as u64;
+const OBJ_HEAP_LEN: u64 = OBJ_ROOT + 32;
+/// What no two replicas have in common.
+const OBJ_RUNTIME: Range<u64> = OBJ_ROOT + 544..DATA;
+const LANE_COUNT: u64 = 1024;
+const LANE_LEN_BYTES: u64 = 3072;
+/// The logs of a lane: where each begins, and what fits into it.
+const LANE_LOGS: [(u64, u64); 3] = [(0, 192), (256, 640), (960, 2048)];
+/// Where in the head of a log its capacity lies.
+const LOG_CAPACITY: u64 = 16;
+const HEAP: u64 = DATA + LANE_COUNT * LANE_LEN_BYTES;
+const HEAP_HEADER_LEN_BYTES: usize = 1024;
+const CHUNK_LEN_BYTES: u64 = 256 << 10;
+const CHUNKS_OF_A_ZONE: u64 = 65_528;
+
+/// Zeros written at a time.
+const ZEROS_LEN_BYTES: usize = 1 << 20;
+
+/// What a new pool is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NewPool {
+    /// Objects, of the layout that this name stands for: at most [`LAYOUT_LEN_BYTES_MAX`] bytes, none of them zero.
+    Obj {
+        /// The name, which programs give when they open the pool; may be empty.
+        layout: String,
+    },
+    /// A log.
+    Log,
+    /// An array of blocks.
+    Blk {
+        /// Bytes of a block, at least 1.
+        block_len_bytes: u32,
+    },
+}
+
+impl NewPool {
+    /// What kind of pool it becomes.
+    pub fn kind(&self) -> PoolKind {
+        match self {
+            Self::Obj { .. } => PoolKind::Obj,
+            Self::Log => PoolKind::Log,
+            Self::Blk { .. } => PoolKind::Blk,
+        }
+    }
+
+    /// Fails for names and lengths that cannot be.
+    pub(crate) fn check(&self) -> Result<(), PoolSetError> {
+        let (why, mend) = match self {
+            Self::Obj { layout } if layout.len() > LAYOUT_LEN_BYTES_MAX => {
+                ("the name of the layout is too long", "give it at most 1023 bytes")
+            }
+            Self::Obj { layout } if layout.contains('\0') => ("the name of the layout has a zero in it", "remove it"),
+            Self::Blk { block_len_bytes: 0 } => ("blocks of no bytes cannot be", "give the length of a block"),
+            _ => return Ok(()),
+        };
+        Err(PoolSetError::Unsupported { why, mend })
+    }
+
+    /// Writes what the pool begins with. `len_bytes`: of the pool, which may be less than the medium's. What is behind the
+    /// header must be zero.
+    pub(crate) fn write(&self, medium: &impl Medium, len_bytes: u64) -> Result<(), PoolSetError> {
+        match self {
+            Self::Obj { layout } => write_obj(medium, len_bytes, layout)?,
+            Self::Log => {
+                let fields = [DATA, len_bytes, DATA].map(u64::to_le_bytes);
+                medium.store(DESCRIPTOR, fields.as_flattened())?;
+            }
+            Self::Blk { block_len_bytes } => {
+                let fields = [*block_len_bytes, 1].map(u32::to_le_bytes);
+                medium.store(DESCRIPTOR, fields.as_flattened())?;
+            }
+        }
+        let end = if self.kind() == PoolKind::Obj { HEAP + HEAP_HEADER_LEN_BYTES as u64 } else { DATA };
+        medium.write_back(DESCRIPTOR, end - DESCRIPTOR)?;
+        Ok(medium.fence()?)
+    }
+}
+
+impl PoolKind {
+    /// The shortest pool of this kind, in bytes, as PMDK has it.
+    pub fn len_bytes_min(self) -> u64 {
+        match self {
+            Self::Obj => 8 << 20,
+            Self::Log => 2 << 20,
+            Self::Blk => (16 << 20) + DATA,
+        }
+    }
+
+    /// Whether a pool of this kind can have more than one replica: PMDK replicates objects only.
+    pub fn can_be_replicated(self) -> bool {
+        self == Self::Obj
+    }
+}
+
+/// What of a pool the replicas have in common, when the pool is closed: all behind the header, but what a running program
+/// keeps in the descriptor.
+pub fn contents_in_common(kind: Option<PoolKind>, len_bytes: u64) -> Vec<Range<u64>> {
+    match kind {
+        Some(PoolKind::Obj) => vec![DESCRIPTOR..OBJ_RUNTIME.start, OBJ_RUNTIME.end..len_bytes],
+        _ => std::iter::once(DESCRIPTOR..len_bytes).collect(),
+    }
+}
+
+/// Fills the medium with zeros from `offset` on.
+pub(crate) fn write_zeros(medium: &impl Medium, mut offset: u64) -> Result<(), PoolSetError> {
+    let zeros = vec![0; ZEROS_LEN_BYTES];
+    while offset < medium.len_bytes() {
+        let part = &zeros[..(medium.len_bytes() - offset).min(ZEROS_LEN_BYTES as u64) as usize];
+        medium.store(offset, part)?;
+        medium.write_back(offset, part.len() as u64)?;
+        offset += part.len() as u64;
+    }
+    Ok(())
+}
+
+/// What is wrong with what a pool begins with behind its header, if anything. `len_bytes`: of its shortest replica.
+pub fn contents_defect(
+    kind: PoolKind,
+    medium: &impl Medium,
+    len_bytes: u64,
+) -> Result<Option<&'static str>, PoolSetError> {
+    let number = |offset: u64| {
+        let mut bytes = [0; 8];
+        medium.read(offset, &mut bytes).map(|()| u64::from_le_bytes(bytes))
+    };
+    Ok(match kind {
+        PoolKind::Log => {
+            let (start, end, next) = (number(DESCRIPTOR)?, number(DESCRIPTOR + 8)?, number(DESCRIPTOR + 16)?);
+            if start != DATA || end > len_bytes {
+                Some("the log does not lie inside the pool")
+            } else if next < start || next > end {
+                Some("the end of the log's contents does not lie inside the log")
+            } else {
+                None
+            }
+        }
+        PoolKind::Blk => (number(DESCRIPTOR)? as u32 == 0).then_some("its blocks have no bytes"),
+        PoolKind::Obj => {
+            let mut descriptor = vec![0; OBJ_DESCRIPTOR_LEN_BYTES];
+            medium.read(DESCRIPTOR, &mut descriptor)?;
+            let mut heap = vec![0; HEAP_HEADER_LEN_BYTES];
+            medium.read(HEAP, &mut heap)?;
+            if !is_sound(&descriptor) {
+                Some("the checksum of its descriptor is wrong")
+            } else if number(OBJ_HEAP_LEN)? > len_bytes.saturating_sub(HEAP) {
+                Some("its heap is longer than the pool")
+            } else if !is_sound(&heap) {
+                Some("the checksum of its heap's head is wrong")
+            } else if !number(OBJ_ROOT + 8)?.is_multiple_of(2) {
+                Some("the count of its openings is odd: it was being opened when its program died")
+            } else {
+                None
+            }
+        }
+    })
+}
+
+fn write_obj(medium: &impl Medium, len_bytes: u64, layout: &str) -> Result<(), PoolSetError> {
+    let mut descriptor = vec![0; OBJ_DESCRIPTOR_LEN_BYTES];
+    descriptor[..layout.len()].copy_from_slice(layout.as_bytes());
+    for (index, field) in [DATA, LANE_COUNT, HEAP].into_iter().enumerate() {
+        descriptor[1024 + index * 8..][..8].copy_from_slice(&field.to_le_bytes());
+    }
+    seal(&mut descriptor);
+    medium.store(DESCRIPTOR, &descriptor)?;
+    medium.store(OBJ_HEAP_LEN, &(len_bytes - HEAP).to_le_bytes())?;
+    for lane in 0..LANE_COUNT {
+        for (log, capacity) in LANE_LOGS {
+            medium.store(DATA + lane * LANE_LEN_BYTES + log + LOG_CAPACITY, &u64::to_le_bytes(capacity))?;
+        }
+    }
+    let mut heap = vec![0; HEAP_HEADER_LEN_BYTES];
+    heap[..15].copy_from_slice(b"MEMORY_HEAP_HDR");
+    for (offset, field) in [(16, 1), (40, CHUNK_LEN_BYTES), (48, CHUNKS_OF_A_ZONE)] {
+        heap[offset..offset + 8].copy_from_slice(&u64::to_le_bytes(field));
+    }
+    seal(&mut heap);
+    Ok(medium.store(HEAP, &heap)?)
+}
+
+/// Puts the checksum of a structure into its last 8 bytes.
+fn seal(bytes: &mut [u8]) {
+    let field = bytes.len() - 8;
+    let sum = checksum(bytes, &Checksummed { field, end: bytes.len() });
+    bytes[field..].copy_from_slice(&sum.to_le_bytes());
+}
+
+fn is_sound(bytes: &[u8]) -> bool {
+    let mut sealed = bytes.to_vec();
+    seal(&mut sealed);
+    sealed == bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use pmof_mem::{Medium as _, Memory};
+
+    use super::{
+        DESCRIPTOR, HEAP, NewPool, OBJ_HEAP_LEN, contents_defect as defect, contents_in_common as common, is_sound,
+        write_zeros,
+    };
+    use crate::{PoolKind, PoolSetError};
+
+    const LEN_BYTES: u64 = 8 << 20;
+
+    fn obj() -> Memory {
+        let memory = Memory::anonymous(LEN_BYTES).unwrap();
+        NewPool::Obj { layout: "lay".into() }.write(&memory, LEN_BYTES).unwrap();
+        memory
+    }
+
+    fn bytes(memory: &Memory, offset: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        memory.read(offset, &mut bytes).unwrap();
+        bytes
+    }
+
+    #[test]
+    fn an_obj_pool_is_what_pmdk_makes() {
+        let memory = obj();
+        let descriptor = include_bytes!("../tests/headers/pmdk-1.12.1-obj-descriptor.bin");
+        let heap = include_bytes!("../tests/headers/pmdk-1.12.1-obj-heap.bin");
+        assert_eq!(bytes(&memory, DESCRIPTOR, 2048), descriptor);
+        assert_eq!(bytes(&memory, HEAP, 1024), heap);
+        assert_eq!(bytes(&memory, OBJ_HEAP_LEN, 8), 0x004f_e000_u64.to_le_bytes());
+        assert!(is_sound(descriptor) && is_sound(heap));
+    }
+
+    #[test]
+    fn what_is_damaged_is_found() {
+        type Change = (u64, &'static [u8], &'static str);
+        let changes: [Change; 5] = [
+            (DESCRIPTOR + 3, b"x", "descriptor"),
+            (HEAP + 40, b"\x01", "heap's head"),
+            (OBJ_HEAP_LEN + 4, b"\x01", "longer"),
+            (6152, b"\x03", "odd"),
+            (100, b"x", ""),
+        ];
+        for (offset, change, expected) in changes {
+            let memory = obj();
+            assert_eq!(defect(PoolKind::Obj, &memory, LEN_BYTES).unwrap(), None);
+            memory.store(offset, change).unwrap();
+            let found = defect(PoolKind::Obj, &memory, LEN_BYTES).unwrap();
+            assert!(found.is_none() == expected.is_empty() && found.unwrap_or("").contains(expected), "{found:?}");
+        }
+        let memory = Memory::anonymous(LEN_BYTES).unwrap();
+        NewPool::Log.write(&memory, LEN_BYTES).unwrap();
+        assert_eq!(defect(PoolKind::Log, &memory, LEN_BYTES).unwrap(), None);
+        assert!(defect(PoolKind::Log, &memory, LEN_BYTES - 1).unwrap().is_some());
+        memory.store(4112, &(LEN_BYTES + 1).to_le_bytes()).unwrap();
+        assert!(defect(PoolKind::Log, &memory, LEN_BYTES).unwrap().is_some());
+        write_zeros(&memory, DESCRIPTOR).unwrap();
+        assert!(defect(PoolKind::Blk, &memory, LEN_BYTES).unwrap().is_some());
+        NewPool::Blk { block_len_bytes: 512 }.write(&memory, LEN_BYTES).unwrap();
+        assert_eq!(defect(PoolKind::Blk, &memory, LEN_BYTES).unwrap(), None);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        for pool in [
+            NewPool::Obj { layout: "x".repeat(1024) },
+            NewPool::Obj { layout: "a\0b".into() },
+            NewPool::Blk { block_len_bytes: 0 },
+        ] {
+            assert!(matches!(pool.check(), Err(PoolSetError::Unsupported { .. })), "{pool:?}");
+        }
+        NewPool::Obj { layout: "x".repeat(1023) }.check().unwrap();
+    }
+
+    #[test]
+    fn what_a_program_keeps_for_itself_is_in_common_with_nobody() {
+        assert_eq!(common(Some(PoolKind::Obj), LEN_BYTES), [4096..6688, 8192..LEN_BYTES]);
+        assert_eq!(common(None, LEN_BYTES).len(), 1);
+    }
+}

@@ -1,0 +1,225 @@
+//! All copies of a pool that a pool set file names on this machine.
+
+use pmof_mem::{Declaration, System};
+
+use crate::{
+    Access, Attributes, Feature, Features, LocalReplica, NewPool, PoolSet, PoolSetError, ReplicaSpec,
+    format::write_zeros,
+    header::Arch,
+    header::PoolHeader,
+    new_uuid,
+    replica::{NewParts, check_neighbours, difference},
+    uuid_text,
+};
+
+#[cfg(test)]
+mod tests;
+
+/// How a pool is made.
+#[derive(Clone, Debug)]
+pub struct NewSet {
+    /// What it is for.
+    pub pool: NewPool,
+    /// What whoever opens it must know; `SINGLEHDR` is added where the set has the option.
+    pub features: Features,
+    /// What the operator vouches for.
+    pub declaration: Option<Declaration>,
+}
+
+/// The local replicas of a pool set, open, and the places of the remote ones.
+#[derive(Debug)]
+pub struct LocalSet {
+    replicas: Vec<Option<LocalReplica>>,
+}
+
+impl NewSet {
+    /// A pool for `pool`, with the features that new pools have.
+    pub fn new(pool: NewPool) -> Self {
+        Self { pool, features: Features::of_new_pools(), declaration: None }
+    }
+
+    /// What the header of each replica's first part will say, remote ones included: one set, linked in a ring.
+    ///
+    /// Errors: `Unsupported` where a pool of this kind cannot be made of the set.
+    pub fn plan(&self, set: &PoolSet) -> Result<Vec<Attributes>, PoolSetError> {
+        self.pool.check()?;
+        let kind = self.pool.kind();
+        let (why, mend) = if set.options.no_headers {
+            ("a set with the option NOHDRS is for a target, whose client knows what is in it", "remove the option")
+        } else if set.replicas.len() > 1 && !kind.can_be_replicated() {
+            ("only pools of objects can have replicas", "remove the replicas from the pool set file")
+        } else if !matches!(set.replicas.first(), Some(ReplicaSpec::Local(_))) {
+            ("the first replica must be local", "name its parts below `PMEMPOOLSET`")
+        } else {
+            return Ok(self.ring(set));
+        };
+        Err(PoolSetError::Unsupported { why, mend })
+    }
+
+    fn ring(&self, set: &PoolSet) -> Vec<Attributes> {
+        let features = if set.options.single_header {
+            self.features.with(Feature::SingleHeader)
+        } else {
+            self.features.without(Feature::SingleHeader)
+        };
+        let poolset_uuid = new_uuid();
+        let count = set.replicas.len();
+        let uuids: Vec<_> = (0..count).map(|_| new_uuid()).collect();
+        let attributes = |index: usize| Attributes {
+            signature: self.pool.kind().signature(),
+            major: self.pool.kind().major(),
+            compat: features.compat,
+            incompat: features.incompat,
+            ro_compat: features.ro_compat,
+            poolset_uuid,
+            uuid: uuids[index],
+            next_uuid: uuids[(index + 1) % count],
+            prev_uuid: uuids[(index + count - 1) % count],
+            user_flags: Arch::of_this_machine().to_bytes(),
+        };
+        (0..count).map(attributes).collect()
+    }
+}
+
+impl LocalSet {
+    /// Makes all local replicas, with what a new pool holds, as `plan` (of [`NewSet::plan`]) has them. The pool is as long
+    /// as its shortest local replica. On an error no file is left behind.
+    ///
+    /// Whoever makes the remote ones gives them the same plan; they need no contents but what is written through the pool.
+    ///
+    /// Errors: as for [`LocalReplica::create`]; `PoolTooSmall`.
+    pub fn create(set: &PoolSet, new: &NewSet, plan: &[Attributes]) -> Result<Self, PoolSetError> {
+        let system = System::real();
+        let mut made = Vec::with_capacity(set.replicas.len());
+        for (spec, attributes) in set.replicas.iter().zip(plan) {
+            let parts = match spec {
+                ReplicaSpec::Local(parts) => {
+                    Some(NewParts::create(&system, parts, set.options, Some(attributes), new.declaration)?)
+                }
+                ReplicaSpec::Remote(_) => None,
+            };
+            made.push(parts);
+        }
+        let len_bytes = made.iter().flatten().map(NewParts::len_bytes).min().unwrap_or(0);
+        for parts in made.iter().flatten() {
+            parts.check_len(new.pool.kind().len_bytes_min())?;
+            if parts.may_hold_bytes() {
+                write_zeros(&parts.memory, crate::HEADER_LEN_BYTES as u64)?;
+            }
+            new.pool.write(&parts.memory, len_bytes)?;
+        }
+        // The contents are there before the headers say so. Each replica is kept as soon as its headers are written, so one
+        // that fails takes those before it along.
+        let mut replicas: Vec<Option<LocalReplica>> = Vec::with_capacity(made.len());
+        for (parts, attributes) in made.into_iter().zip(plan) {
+            match parts.map(|parts| parts.finish(&system, Some(attributes))).transpose() {
+                Ok(replica) => replicas.push(replica),
+                Err(error) => {
+                    drop(replicas);
+                    for spec in set.replicas.iter().filter_map(ReplicaSpec::local) {
+                        // The failure that led here is the one to report.
+                        let _ = crate::remove(spec, true);
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(Self { replicas })
+    }
+
+    /// Opens all local replicas, and checks that they are of one pool and in their order.
+    ///
+    /// Errors: as for [`LocalReplica::open`]; `OtherSet`, `WrongNeighbour` and `Differs` between replicas, `OtherMachine`,
+    /// `OtherFormat`.
+    pub fn open(set: &PoolSet, access: Access, declaration: Option<Declaration>) -> Result<Self, PoolSetError> {
+        let replicas = Self::examine(set, access, declaration).into_iter().map(Option::transpose);
+        let opened = Self { replicas: replicas.collect::<Result<Vec<_>, _>>()? };
+        opened.check()?;
+        Ok(opened)
+    }
+
+    /// Opens each local replica by itself, whatever the others are; `None` for remote ones.
+    pub fn examine(
+        set: &PoolSet,
+        access: Access,
+        declaration: Option<Declaration>,
+    ) -> Vec<Option<Result<LocalReplica, PoolSetError>>> {
+        let open = |spec: &ReplicaSpec| Some(LocalReplica::open(spec.local()?, set.options, access, declaration));
+        set.replicas.iter().map(open).collect()
+    }
+
+    /// The replicas in their order; `None` for remote ones.
+    pub fn replicas(&self) -> &[Option<LocalReplica>] {
+        &self.replicas
+    }
+
+    /// The length of the pool: of its shortest local replica.
+    pub fn len_bytes(&self) -> u64 {
+        self.replicas.iter().flatten().map(LocalReplica::len_bytes).min().unwrap_or(0)
+    }
+
+    /// Notes durably in all replicas that the pool was closed. All are closed, also where one fails; the first failure is
+    /// told.
+    pub fn close(self) -> Result<(), PoolSetError> {
+        self.replicas.into_iter().flatten().map(LocalReplica::close).fold(Ok(()), Result::and)
+    }
+
+    fn check(&self) -> Result<(), PoolSetError> {
+        let replicas = || self.replicas.iter().flatten();
+        if let Some(first) = replicas().next() {
+            replicas().try_for_each(|replica| check_member(first, replica))?;
+        }
+        let count = self.replicas.len();
+        let at = |index: usize| self.replicas[index % count].as_ref();
+        for (index, replica) in self.replicas.iter().enumerate() {
+            if let Some(replica) = replica {
+                check_ring(replica, at(index + count - 1), at(index + 1))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a replica is of the same pool as another, which is known to be of it.
+pub(crate) fn check_member(known: &LocalReplica, replica: &LocalReplica) -> Result<(), PoolSetError> {
+    let (Some(expected), Some(found)) = (known.header(0), replica.header(0)) else { return Ok(()) };
+    let path = || replica.first_path().to_path_buf();
+    if found.arch != Arch::of_this_machine() {
+        return Err(PoolSetError::OtherMachine { path: path(), machine: found.arch.machine });
+    }
+    if let Some(kind) = found.kind().filter(|kind| kind.major() != found.major) {
+        let found = format!("a pool of version {}", found.major);
+        let expected = format!("one of version {}, as PMDK 1.12 makes them", kind.major());
+        return Err(PoolSetError::OtherFormat { path: path(), found, expected });
+    }
+    if found.poolset_uuid != expected.poolset_uuid {
+        let (found, expected) = (uuid_text(&found.poolset_uuid), uuid_text(&expected.poolset_uuid));
+        return Err(PoolSetError::OtherSet { path: path(), found, expected });
+    }
+    // Links are not in common.
+    let linked = PoolHeader {
+        prev_replica_uuid: expected.prev_replica_uuid,
+        next_replica_uuid: expected.next_replica_uuid,
+        ..found
+    };
+    match difference(&expected, &linked) {
+        Some(what) => Err(PoolSetError::Differs { path: path(), first: known.first_path().into(), what }),
+        None => Ok(()),
+    }
+}
+
+/// Whether a replica names those that are beside it as its neighbours; `None` for one that is not here.
+pub(crate) fn check_ring(
+    replica: &LocalReplica,
+    previous: Option<&LocalReplica>,
+    next: Option<&LocalReplica>,
+) -> Result<(), PoolSetError> {
+    let Some(own) = replica.header(0) else { return Ok(()) };
+    let uuid = |other: Option<&LocalReplica>| Some(other?.header(0)?.uuid);
+    let sides = [
+        ("previous replica", own.prev_replica_uuid, uuid(previous)),
+        ("next replica", own.next_replica_uuid, uuid(next)),
+    ];
+    let known = sides.into_iter().filter_map(|(side, found, expected)| Some((side, found, expected?)));
+    check_neighbours(replica.first_path(), known)
+}

@@ -1,0 +1,158 @@
+use std::{fs, path::Path};
+
+use pmof_mem::Medium as _;
+use tempfile::tempdir_in;
+
+use super::{LocalSet, NewSet};
+use crate::{
+    Access, Feature, NewPool, PartSpec, PoolKind, PoolSet, PoolSetError, RemoteSpec, ReplicaSpec, SetOptions,
+    part_header,
+};
+
+const DISK: &str = env!("CARGO_MANIFEST_DIR");
+const MIB: u64 = 1 << 20;
+const SINGLE: SetOptions = SetOptions { single_header: true, no_headers: false };
+
+fn obj() -> NewSet {
+    NewSet::new(NewPool::Obj { layout: "test".into() })
+}
+
+/// A set of replicas with two parts each, of so many MiB.
+fn set(directory: &Path, options: SetOptions, sizes: &[[u64; 2]]) -> PoolSet {
+    let replica = |(replica, sizes): (usize, &[u64; 2])| {
+        let part = |(part, mib): (usize, &u64)| PartSpec::new(directory.join(format!("r{replica}p{part}")), mib * MIB);
+        ReplicaSpec::Local(sizes.iter().enumerate().map(part).collect())
+    };
+    PoolSet { path: directory.join("set"), replicas: sizes.iter().enumerate().map(replica).collect(), options }
+}
+
+fn create(set: &PoolSet, new: &NewSet) -> Result<LocalSet, PoolSetError> {
+    LocalSet::create(set, new, &new.plan(set)?)
+}
+
+fn open(set: &PoolSet) -> Result<LocalSet, PoolSetError> {
+    LocalSet::open(set, Access::ReadWrite, None)
+}
+
+#[test]
+fn replicas_are_linked_in_a_ring_and_hold_the_same() {
+    for options in [SetOptions::default(), SINGLE] {
+        let directory = tempdir_in(DISK).unwrap();
+        let set = set(directory.path(), options, &[[6, 6], [10, 4], [5, 5]]);
+        let made = create(&set, &obj()).unwrap();
+        let header_bytes = if options.single_header { 0 } else { crate::part::page_bytes() };
+        let len_bytes = 10 * MIB - header_bytes;
+        assert_eq!(made.len_bytes(), len_bytes);
+        let headers: Vec<_> =
+            made.replicas().iter().map(|replica| replica.as_ref().unwrap().header(0).unwrap()).collect();
+        for (index, header) in headers.iter().enumerate() {
+            assert_eq!(header.next_replica_uuid, headers[(index + 1) % 3].uuid);
+            assert_eq!(header.prev_replica_uuid, headers[(index + 2) % 3].uuid);
+            assert_eq!(header.poolset_uuid, headers[0].poolset_uuid);
+            assert_eq!(header.features.has(Feature::SingleHeader), options.single_header);
+        }
+        made.close().unwrap();
+        let opened = open(&set).unwrap();
+        let sum =
+            |index: usize| opened.replicas()[index].as_ref().unwrap().memory().crc32c(4096, len_bytes - 4096).unwrap();
+        assert_eq!((sum(0), sum(0)), (sum(1), sum(2)));
+        let memory = opened.replicas()[1].as_ref().unwrap().memory();
+        assert_eq!(crate::contents_defect(PoolKind::Obj, &memory, len_bytes).unwrap(), None);
+        drop(memory);
+        opened.close().unwrap();
+    }
+}
+
+#[test]
+fn replicas_that_do_not_belong_are_told_apart() {
+    let directory = tempdir_in(DISK).unwrap();
+    let whole = set(directory.path(), SINGLE, &[[5, 5], [5, 5], [5, 5]]);
+    create(&whole, &obj()).unwrap().close().unwrap();
+    let elsewhere = tempdir_in(DISK).unwrap();
+    let other = set(elsewhere.path(), SINGLE, &[[5, 5], [5, 5]]);
+    create(&other, &obj()).unwrap().close().unwrap();
+    let mut mixed = whole.clone();
+    mixed.replicas[1] = other.replicas[1].clone();
+    assert!(matches!(open(&mixed), Err(PoolSetError::OtherSet { .. })));
+    let mut swapped = whole.clone();
+    swapped.replicas.swap(0, 1);
+    assert!(matches!(open(&swapped), Err(PoolSetError::WrongNeighbour { neighbour: "previous replica", .. })));
+    let mut fewer = whole.clone();
+    fewer.replicas.pop();
+    assert!(matches!(open(&fewer), Err(PoolSetError::WrongNeighbour { .. })));
+    let ReplicaSpec::Local(parts) = &whole.replicas[2] else { panic!() };
+    let path = &parts[0].path;
+    let change = |edit: fn(&mut crate::PoolHeader)| {
+        let before = fs::read(path).unwrap();
+        let mut header = part_header(path).unwrap();
+        edit(&mut header);
+        let mut bytes = before.clone();
+        bytes[..4096].copy_from_slice(&header.encode());
+        fs::write(path, bytes).unwrap();
+        let outcome = open(&whole);
+        fs::write(path, before).unwrap();
+        outcome.map(drop)
+    };
+    change(|_| {}).unwrap();
+    assert!(matches!(change(|header| header.arch.machine = 1), Err(PoolSetError::OtherMachine { machine: 1, .. })));
+    assert!(matches!(change(|header| header.major = 5), Err(PoolSetError::OtherFormat { .. })));
+    let features = change(|header| header.features = header.features.without(Feature::CheckBadBlocks));
+    assert!(matches!(features, Err(PoolSetError::Differs { what: "set of features", .. })), "{features:?}");
+    let examined = LocalSet::examine(&swapped, Access::ReadOnly, None);
+    assert!(examined.iter().all(|replica| matches!(replica, Some(Ok(_)))), "each is sound by itself");
+}
+
+#[test]
+fn a_remote_replica_has_its_place_in_the_ring() {
+    let directory = tempdir_in(DISK).unwrap();
+    let mut set = set(directory.path(), SetOptions::default(), &[[6, 6], [6, 6]]);
+    let remote = ReplicaSpec::Remote(RemoteSpec { node: "host".into(), set: "far.set".into(), line: 0 });
+    set.replicas.insert(1, remote);
+    let plan = obj().plan(&set).unwrap();
+    let made = LocalSet::create(&set, &obj(), &plan).unwrap();
+    assert!(made.replicas()[1].is_none() && made.replicas().len() == 3);
+    assert_eq!(made.replicas()[0].as_ref().unwrap().attributes().unwrap().next_uuid, plan[1].uuid);
+    assert_eq!(made.replicas()[2].as_ref().unwrap().attributes().unwrap().prev_uuid, plan[1].uuid);
+    made.close().unwrap();
+    open(&set).unwrap();
+}
+
+#[test]
+fn what_cannot_be_made_leaves_nothing() {
+    let directory = tempdir_in(DISK).unwrap();
+    let path = directory.path();
+    let no_headers = SetOptions { no_headers: true, ..SetOptions::default() };
+    let unsupported = |outcome| matches!(outcome, Err(PoolSetError::Unsupported { .. }));
+    assert!(unsupported(create(&set(path, no_headers, &[[5, 5]]), &obj())));
+    assert!(unsupported(create(&set(path, SINGLE, &[[5, 5], [5, 5]]), &NewSet::new(NewPool::Log))));
+    let mut remote_first = set(path, SINGLE, &[[5, 5]]);
+    remote_first.replicas.insert(0, ReplicaSpec::Remote(RemoteSpec { node: "h".into(), set: "s".into(), line: 0 }));
+    assert!(unsupported(create(&remote_first, &obj())));
+    let small = create(&set(path, SINGLE, &[[5, 5], [3, 4]]), &obj()).unwrap_err();
+    assert!(matches!(&small, PoolSetError::PoolTooSmall { least, .. } if *least == 8 * MIB), "{small}");
+    let mut huge = set(path, SINGLE, &[[5, 5], [5, 5]]);
+    huge.replicas[1] = ReplicaSpec::Local(vec![PartSpec::new(path.join("huge"), 1 << 46)]);
+    assert!(matches!(create(&huge, &obj()), Err(PoolSetError::Mem(_))));
+    let same = ReplicaSpec::Local(vec![PartSpec::new(path.join("r0p1"), 10 * MIB)]);
+    huge.replicas[1] = same;
+    assert!(matches!(create(&huge, &obj()), Err(PoolSetError::Exists { .. })));
+    assert_eq!(fs::read_dir(path).unwrap().count(), 0);
+}
+
+#[test]
+fn each_kind_of_pool_is_made() {
+    for (pool, kind, sizes) in [
+        (NewPool::Log, PoolKind::Log, [2, 2]),
+        (NewPool::Blk { block_len_bytes: 512 }, PoolKind::Blk, [16, 2]),
+        (NewPool::Obj { layout: String::new() }, PoolKind::Obj, [6, 6]),
+    ] {
+        let directory = tempdir_in(DISK).unwrap();
+        let set = set(directory.path(), SetOptions::default(), &[sizes]);
+        let made = create(&set, &NewSet::new(pool)).unwrap();
+        let replica = made.replicas()[0].as_ref().unwrap();
+        assert_eq!(replica.header(0).unwrap().kind(), Some(kind));
+        assert_eq!(crate::contents_defect(kind, &replica.memory(), made.len_bytes()).unwrap(), None);
+        made.close().unwrap();
+        open(&set).unwrap();
+    }
+}

@@ -1,0 +1,293 @@
+//! The files and devices that are parts of a replica: found, made, locked.
+
+use std::{
+    fs, io,
+    os::fd::{AsFd as _, OwnedFd},
+    path::{Path, PathBuf},
+};
+
+use pmof_mem::{ExistingFile, FilePart, MemError, NewFile, System, bad_blocks};
+use rustix::{fs::FlockOperation, io::Errno};
+
+use crate::{HEADER_LEN_BYTES, PartSize, PartSpec, PoolSetError, SetOptions, replica::Access};
+
+/// The shortest part, as PMDK has it for every kind of pool.
+pub const PART_LEN_BYTES_MIN: u64 = 2 << 20;
+
+/// Digits of the names of files in directories.
+const NAME_DIGITS: usize = 6;
+const EXTENSION: &str = "pmem";
+
+/// What mappings begin and end at; headers take up as much, so that what follows can be mapped.
+pub(crate) fn page_bytes() -> u64 {
+    rustix::param::page_size() as u64
+}
+
+/// A part that is open and locked.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub(crate) path: PathBuf,
+    pub(crate) file: OwnedFd,
+    pub(crate) len_bytes: u64,
+    pub(crate) devdax_align_bytes: Option<u64>,
+}
+
+/// A part, with directories replaced by the files in them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) path: PathBuf,
+    /// How long it must be; `None` where that does not matter.
+    pub(crate) size: Option<PartSize>,
+}
+
+impl Place {
+    fn of(spec: &PartSpec) -> Self {
+        Self { path: spec.path.clone(), size: Some(spec.size) }
+    }
+}
+
+/// Where the parts of a new replica go: of directories each gets one file, with all the space that is reserved.
+pub(crate) fn new_places(specs: &[PartSpec], options: SetOptions) -> Result<Vec<Place>, PoolSetError> {
+    let name =
+        |(index, spec): (usize, &PartSpec)| Place { path: spec.path.join(file_name(index)), size: Some(spec.size) };
+    if !are_directories(specs, options)? {
+        return Ok(specs.iter().map(Place::of).collect());
+    }
+    if let Some(first) = files_in(specs)?.into_iter().next() {
+        return Err(PoolSetError::Exists { path: first.1.path });
+    }
+    Ok(specs.iter().enumerate().map(name).collect())
+}
+
+/// Where the parts of a replica are.
+pub(crate) fn places(specs: &[PartSpec], options: SetOptions) -> Result<Vec<Place>, PoolSetError> {
+    if !are_directories(specs, options)? {
+        return Ok(specs.iter().map(Place::of).collect());
+    }
+    let files = files_in(specs)?;
+    let first_directory = specs.first().map(|spec| spec.path.clone()).unwrap_or_default();
+    for (expected, (index, place)) in files.iter().enumerate() {
+        if *index < expected {
+            return Err(PoolSetError::WrongKind {
+                path: place.path.clone(),
+                why: "two files in the directories have its number",
+                mend: "remove the one that is not of the pool",
+            });
+        }
+        if *index > expected {
+            return Err(PoolSetError::Missing { path: first_directory.join(file_name(expected)) });
+        }
+    }
+    if files.is_empty() {
+        return Err(PoolSetError::Missing { path: first_directory.join(file_name(0)) });
+    }
+    Ok(files.into_iter().map(|(_, place)| place).collect())
+}
+
+fn file_name(index: usize) -> String {
+    format!("{index:0NAME_DIGITS$}.{EXTENSION}")
+}
+
+/// Whether all parts are directories; an error if only some are, or the set has headers in its parts.
+fn are_directories(specs: &[PartSpec], options: SetOptions) -> Result<bool, PoolSetError> {
+    let Some(directory) = specs.iter().find(|spec| spec.path.is_dir()) else { return Ok(false) };
+    if let Some(other) = specs.iter().find(|spec| !spec.path.is_dir()) {
+        return Err(PoolSetError::WrongKind {
+            path: other.path.clone(),
+            why: "other parts of the replica are directories",
+            mend: "name directories only, or files only",
+        });
+    }
+    if !options.single_header {
+        return Err(PoolSetError::WrongKind {
+            path: directory.path.clone(),
+            why: "a directory can be part of sets with the option SINGLEHDR only",
+            mend: "add `OPTION SINGLEHDR` to the pool set file",
+        });
+    }
+    Ok(true)
+}
+
+/// The files in the directories that are parts, sorted by number.
+fn files_in(specs: &[PartSpec]) -> Result<Vec<(usize, Place)>, PoolSetError> {
+    let mut files = Vec::new();
+    for spec in specs {
+        let failed = |error: io::Error| PoolSetError::io("readdir", &spec.path, "", error);
+        for entry in fs::read_dir(&spec.path).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let path = entry.path();
+            let is_part = path.extension().is_some_and(|extension| extension == EXTENSION);
+            let number = path.file_stem().and_then(|stem| stem.to_str()?.parse::<usize>().ok());
+            if let (true, Some(number)) = (is_part, number) {
+                let len_bytes = entry.metadata().map_err(failed)?.len();
+                files.push((number, Place { path, size: Some(PartSize::Bytes(len_bytes)) }));
+            }
+        }
+    }
+    files.sort_by(|one, other| (one.0, &one.1.path).cmp(&(other.0, &other.1.path)));
+    Ok(files)
+}
+
+impl Part {
+    /// Opens and locks what is there, alone for writing and together with other readers for reading.
+    pub(crate) fn open(place: &Place, access: Access) -> Result<Self, PoolSetError> {
+        let Place { path, size } = place;
+        let ExistingFile { file, len_bytes, devdax_align_bytes } = existing(path, access)?;
+        let part = Self { path: path.clone(), file, len_bytes, devdax_align_bytes };
+        part.lock(access)?;
+        match (size, devdax_align_bytes) {
+            (Some(PartSize::Auto), None) => Err(not_devdax(path)),
+            (Some(PartSize::Bytes(expected)), _) if *expected != len_bytes => {
+                Err(PoolSetError::WrongLength { path: path.clone(), expected: *expected, found: len_bytes })
+            }
+            _ => Ok(part),
+        }
+    }
+
+    /// What is there, not locked, for a look at its header.
+    pub(crate) fn look(path: &Path) -> Result<Self, PoolSetError> {
+        let ExistingFile { file, len_bytes, devdax_align_bytes } = existing(path, Access::ReadOnly)?;
+        let part = Self { path: path.into(), file, len_bytes, devdax_align_bytes };
+        if len_bytes < HEADER_LEN_BYTES as u64 {
+            return Err(PoolSetError::TooSmall { path: path.into(), len_bytes, least: PART_LEN_BYTES_MIN });
+        }
+        Ok(part)
+    }
+
+    /// Makes and locks the file, which goes again unless it is kept; a devdax device must be there.
+    pub(crate) fn create(place: &Place) -> Result<(Self, Option<NewFile>), PoolSetError> {
+        let Place { path, size } = place;
+        let is_file = match fs::symlink_metadata(path) {
+            Ok(metadata) => Some(metadata.is_file()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(PoolSetError::io("stat", path, "", error)),
+        };
+        let exists = || PoolSetError::Exists { path: path.clone() };
+        let (part, file) = match (is_file, size) {
+            (Some(true), Some(PartSize::Bytes(_))) => return Err(exists()),
+            (Some(false), _) => (Self::open(place, Access::ReadWrite)?, None),
+            (None, Some(PartSize::Bytes(len_bytes))) => {
+                check_least(path, *len_bytes)?;
+                let file = NewFile::create(path, *len_bytes).map_err(|error| match error {
+                    MemError::Io { source, .. } if source.kind() == io::ErrorKind::AlreadyExists => exists(),
+                    other => other.into(),
+                })?;
+                let part = Self {
+                    path: path.clone(),
+                    file: cloned(file.file(), path)?,
+                    len_bytes: *len_bytes,
+                    devdax_align_bytes: None,
+                };
+                part.lock(Access::ReadWrite)?;
+                (part, Some(file))
+            }
+            _ => return Err(not_devdax(path)),
+        };
+        check_least(path, part.len_bytes)?;
+        Ok((part, file))
+    }
+
+    /// When the file's inode changed last, in seconds since 1970: for new parts, when they were made.
+    pub(crate) fn changed_at_unix_s(&self) -> Result<u64, PoolSetError> {
+        let stat = rustix::fs::fstat(&self.file).map_err(|errno| PoolSetError::io("fstat", &self.path, "", errno))?;
+        Ok(stat.st_ctime.max(0).cast_unsigned())
+    }
+
+    /// The range of the file that is mapped: all whole pages, without a header.
+    pub(crate) fn mapped(&self, has_header: bool) -> Result<FilePart, PoolSetError> {
+        let file_offset = if has_header { page_bytes() } else { 0 };
+        let len_bytes = self.mapped_len_bytes(has_header);
+        Ok(FilePart { file: cloned(&self.file, &self.path)?, path: self.path.clone(), file_offset, len_bytes })
+    }
+
+    pub(crate) fn mapped_len_bytes(&self, has_header: bool) -> u64 {
+        let align_bytes = self.devdax_align_bytes.unwrap_or_else(page_bytes);
+        let behind_bytes = if has_header { self.len_bytes.saturating_sub(page_bytes()) } else { self.len_bytes };
+        behind_bytes - behind_bytes % align_bytes
+    }
+
+    /// The range of the file that begins with its header, as short as it can be mapped.
+    pub(crate) fn header_range(&self) -> Result<FilePart, PoolSetError> {
+        let len_bytes = self.devdax_align_bytes.unwrap_or_else(page_bytes).max(HEADER_LEN_BYTES as u64);
+        Ok(FilePart { file: cloned(&self.file, &self.path)?, path: self.path.clone(), file_offset: 0, len_bytes })
+    }
+
+    /// Fails if blocks of the part cannot be read. Those of the header always count, others if `all` do.
+    pub(crate) fn check_bad_blocks(&self, system: &System, all: bool) -> Result<(), PoolSetError> {
+        let mut blocks = bad_blocks(system, self.file.as_fd(), &self.path)?;
+        if !all {
+            blocks.retain(|range| range.start < HEADER_LEN_BYTES as u64);
+        }
+        if blocks.is_empty() { Ok(()) } else { Err(PoolSetError::BadBlocks { path: self.path.clone(), blocks }) }
+    }
+
+    /// As PMDK does: flock(2) of the file, which lasts until all descriptors and mappings of this opening are gone.
+    fn lock(&self, access: Access) -> Result<(), PoolSetError> {
+        let operation = match access {
+            Access::ReadOnly => FlockOperation::NonBlockingLockShared,
+            Access::ReadWrite => FlockOperation::NonBlockingLockExclusive,
+        };
+        loop {
+            match rustix::fs::flock(&self.file, operation) {
+                Ok(()) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(Errno::WOULDBLOCK) => return Err(PoolSetError::Busy { path: self.path.clone() }),
+                Err(errno) => return Err(PoolSetError::io("flock", &self.path, "", errno)),
+            }
+        }
+    }
+}
+
+/// Devdax devices must be all of a replica's parts or none, and their alignment must let headers be mapped alone.
+pub(crate) fn check_devices<'a>(
+    parts: impl Iterator<Item = &'a Part> + Clone,
+    options: SetOptions,
+) -> Result<(), PoolSetError> {
+    let has_device = parts.clone().any(|part| part.devdax_align_bytes.is_some());
+    let count = parts.clone().count();
+    for part in parts {
+        let (why, mend) = match part.devdax_align_bytes {
+            None if has_device => ("other parts of the replica are devdax devices", "name devices only, or files only"),
+            Some(align_bytes)
+                if count > 1 && align_bytes != page_bytes() && !(options.single_header || options.no_headers) =>
+            {
+                (
+                    "its mappings are aligned to more than a page, so that its header cannot be mapped alone",
+                    "add `OPTION SINGLEHDR`",
+                )
+            }
+            _ => continue,
+        };
+        return Err(PoolSetError::WrongKind { path: part.path.clone(), why, mend });
+    }
+    Ok(())
+}
+
+fn existing(path: &Path, access: Access) -> Result<ExistingFile, PoolSetError> {
+    ExistingFile::open(path, access == Access::ReadWrite).map_err(|error| match error {
+        MemError::Io { call: "stat", source, .. } if source.kind() == io::ErrorKind::NotFound => {
+            PoolSetError::Missing { path: path.into() }
+        }
+        other => other.into(),
+    })
+}
+
+fn check_least(path: &Path, len_bytes: u64) -> Result<(), PoolSetError> {
+    if len_bytes >= PART_LEN_BYTES_MIN {
+        return Ok(());
+    }
+    Err(PoolSetError::TooSmall { path: path.into(), len_bytes, least: PART_LEN_BYTES_MIN })
+}
+
+fn not_devdax(path: &Path) -> PoolSetError {
+    PoolSetError::WrongKind {
+        path: path.into(),
+        why: "its size is AUTO, and it is no devdax device",
+        mend: "write its size in the pool set file",
+    }
+}
+
+fn cloned(file: &OwnedFd, path: &Path) -> Result<OwnedFd, PoolSetError> {
+    file.try_clone()
+        .map_err(|error| PoolSetError::io("fcntl(F_DUPFD)", path, "see the limit of open files (ulimit -n)", error))
+}

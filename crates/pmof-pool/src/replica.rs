@@ -1,0 +1,579 @@
+//! One copy of a pool on this machine: its parts as one piece of memory.
+
+use std::{
+    fs,
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use pmof_mem::{Declaration, Medium, Memory, NewFile, System};
+
+use crate::{
+    Attributes, Feature, HEADER_LEN_BYTES, PartSpec, PoolHeader, PoolSetError, SHUTDOWN_STATE_LEN_BYTES, SetOptions,
+    ShutdownState,
+    header::{Arch, SHUTDOWN_STATE},
+    new_uuid,
+    part::{Part, Place, check_devices, new_places, page_bytes, places},
+    shutdown, uuid_text,
+};
+
+#[cfg(test)]
+mod tests;
+
+/// The least that a pool of any kind can be, as librpmem has it.
+pub const POOL_LEN_BYTES_MIN: u64 = 8 << 10;
+
+/// What is done with an open replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Access {
+    /// Nothing is changed; others may read too.
+    ReadOnly,
+    /// Nobody else may have it open.
+    ReadWrite,
+}
+
+/// How a replica is made.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NewReplica {
+    /// What its headers say; `None` if and only if the set has `NOHDRS`. UUIDs that are zero are made up, but those of
+    /// neighbours, which become the replica's own: it is then alone. Zero user flags become this machine's architecture.
+    pub attributes: Option<Attributes>,
+    /// Those of the set.
+    pub options: SetOptions,
+    /// What the operator vouches for.
+    pub declaration: Option<Declaration>,
+}
+
+/// The parts of one replica, open, locked and mapped one behind the other.
+///
+/// The memory begins with the header of the first part, if there is one; of later parts it has what follows their headers.
+/// A drop without [`close`](Self::close) leaves the shutdown state as that of a pool that is open.
+#[derive(Debug)]
+pub struct LocalReplica {
+    parts: Vec<Part>,
+    memory: Arc<Memory>,
+    options: SetOptions,
+    access: Access,
+    /// One for each part that has one.
+    headers: Mutex<Vec<PoolHeader>>,
+    /// The shutdown state of this opening, dirty; `None` where there is none to clear.
+    opened: Option<ShutdownState>,
+}
+
+/// A replica that is made and goes again unless it is finished.
+#[derive(Debug)]
+pub(crate) struct NewParts {
+    parts: Vec<Part>,
+    files: Vec<NewFile>,
+    pub(crate) memory: Arc<Memory>,
+    options: SetOptions,
+}
+
+impl LocalReplica {
+    /// Makes all parts of a replica, of zeros, with their headers. On an error no file is left behind, and devices are
+    /// blank as before.
+    ///
+    /// Errors: `Exists`, `NotBlank`, `TooSmall`, `PoolTooSmall`, `WrongKind`, `BadBlocks`; `Unsupported` where attributes
+    /// and options contradict each other; `Mem` where there is no room.
+    pub fn create(parts: &[PartSpec], new: &NewReplica) -> Result<Self, PoolSetError> {
+        Self::create_on(&System::real(), parts, new)
+    }
+
+    pub(crate) fn create_on(system: &System, parts: &[PartSpec], new: &NewReplica) -> Result<Self, PoolSetError> {
+        check_attributes(new.attributes.as_ref(), new.options)?;
+        let attributes = new.attributes.as_ref();
+        NewParts::create(system, parts, new.options, attributes, new.declaration)?.finish(system, attributes)
+    }
+
+    /// Opens all parts of a replica, and checks that they are sound and belong together.
+    ///
+    /// Errors: `Missing`, `WrongLength`, `Busy`, `Header`, `OtherSet`, `WrongNeighbour`, `Differs`, `WrongOptions`,
+    /// `UnknownFeatures`, `UnsafeShutdown`, `BadBlocks`, `WrongKind`, `Mem`.
+    pub fn open(
+        parts: &[PartSpec],
+        options: SetOptions,
+        access: Access,
+        declaration: Option<Declaration>,
+    ) -> Result<Self, PoolSetError> {
+        Self::open_on(&System::real(), parts, options, access, declaration)
+    }
+
+    pub(crate) fn open_on(
+        system: &System,
+        parts: &[PartSpec],
+        options: SetOptions,
+        access: Access,
+        declaration: Option<Declaration>,
+    ) -> Result<Self, PoolSetError> {
+        let places = places(parts, options)?;
+        let parts = places.iter().map(|place| Part::open(place, access)).collect::<Result<Vec<_>, _>>()?;
+        check_devices(parts.iter(), options)?;
+        // Before the first touch: a block that cannot be read would end the process.
+        parts.iter().try_for_each(|part| part.check_bad_blocks(system, false))?;
+        let memory = map(parts.iter(), options, access, declaration)?;
+        let mut replica = Self { parts, memory, options, access, headers: Mutex::new(Vec::new()), opened: None };
+        let headers = replica.read_headers()?;
+        if let Some(first) = headers.first() {
+            replica.check_features(first)?;
+            replica.check_links(&headers)?;
+            if first.features.has(Feature::CheckBadBlocks) {
+                replica.parts.iter().try_for_each(|part| part.check_bad_blocks(system, true))?;
+            }
+            let state = first.features.has(Feature::ShutdownState).then_some(first.shutdown_state);
+            *replica.headers() = headers;
+            if let Some(state) = state {
+                replica.mark_open(system, &state)?;
+            }
+        }
+        Ok(replica)
+    }
+
+    /// The memory of all parts.
+    pub fn memory(&self) -> Arc<Memory> {
+        self.memory.clone()
+    }
+
+    /// Usable bytes: all parts in whole pages, without the headers of all but the first.
+    pub fn len_bytes(&self) -> u64 {
+        self.memory.len_bytes()
+    }
+
+    /// What the header of the first part says; `None` with `NOHDRS`.
+    pub fn attributes(&self) -> Option<Attributes> {
+        self.headers().first().map(PoolHeader::attributes)
+    }
+
+    /// The header of part `index`; `None` for parts without one. With `SINGLEHDR` the first part alone has one.
+    pub fn header(&self, index: usize) -> Option<PoolHeader> {
+        self.headers().get(index).cloned()
+    }
+
+    /// The parts as they are on this machine, the files in directories among them, with their lengths in bytes.
+    pub fn parts(&self) -> impl Iterator<Item = (&Path, u64)> {
+        self.parts.iter().map(|part| (part.path.as_path(), part.len_bytes))
+    }
+
+    /// The path of the first part, which stands for the replica in messages.
+    pub fn first_path(&self) -> &Path {
+        self.parts.first().map_or(Path::new(""), |part| &part.path)
+    }
+
+    /// Which part the byte at `offset` of the memory lies in, and where in that file; `None` behind the end.
+    pub fn locate(&self, offset: u64) -> Option<(usize, u64)> {
+        let mut start = 0;
+        for (index, part) in self.parts.iter().enumerate() {
+            let behind_header = is_behind_header(index, self.options);
+            let end = start + part.mapped_len_bytes(behind_header);
+            if offset < end {
+                let header_bytes = if behind_header { page_bytes() } else { 0 };
+                return Some((index, header_bytes + (offset - start)));
+            }
+            start = end;
+        }
+        None
+    }
+
+    /// Replaces what the headers have of `attributes`, durably: of the last part first and of the first part last. A crash
+    /// in between leaves parts that [`open`](Self::open) tells apart as `Differs`, `WrongNeighbour` or `Header`: the format has no room
+    /// for the old and the new.
+    ///
+    /// Errors: `Unsupported` with `NOHDRS`, or where the attributes say another thing about `SINGLEHDR` than the set;
+    /// `Mem`.
+    pub fn set_attributes(&self, attributes: &Attributes) -> Result<(), PoolSetError> {
+        check_attributes(Some(attributes), self.options)?;
+        let mut headers = self.headers();
+        let count = headers.len();
+        for (index, header) in headers.iter_mut().enumerate() {
+            header.set_attributes(attributes);
+            if index == 0 {
+                header.uuid = attributes.uuid;
+            }
+            if index + 1 == count {
+                header.next_part_uuid = attributes.uuid;
+            }
+            if index == 1 || count == 1 {
+                header.prev_part_uuid = attributes.uuid;
+            }
+        }
+        self.write_headers(&headers)
+    }
+
+    /// Writes all headers, durably: that of the first part last.
+    fn write_headers(&self, headers: &[PoolHeader]) -> Result<(), PoolSetError> {
+        for (index, header) in headers.iter().enumerate().rev() {
+            let mut header = header.clone();
+            if index == 0
+                && let Some(opened) = self.opened
+            {
+                // What lies there now, whatever was read when the replica was opened.
+                header.shutdown_state = opened;
+            }
+            write_header(&self.header_memory(index)?, &header.encode())?;
+        }
+        Ok(())
+    }
+
+    /// Notes durably that the pool was closed, after all that was written back is durable, and unlocks the parts once the
+    /// last user of the memory is gone. Errors: `Mem`; the pool then counts as open.
+    pub fn close(self) -> Result<(), PoolSetError> {
+        if self.access == Access::ReadWrite {
+            self.memory.fence()?;
+        }
+        if let Some(opened) = &self.opened {
+            let closed = ShutdownState::new(opened.unsafe_shutdowns, opened.modules, false);
+            self.write_shutdown_state(&closed)?;
+        }
+        Ok(())
+    }
+
+    fn headers(&self) -> MutexGuard<'_, Vec<PoolHeader>> {
+        self.headers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn header_count(&self) -> usize {
+        header_count(self.parts.len(), self.options)
+    }
+
+    fn header_memory(&self, index: usize) -> Result<Arc<Memory>, PoolSetError> {
+        if index == 0 {
+            return Ok(self.memory.clone());
+        }
+        header_memory(&self.parts[index], self.access)
+    }
+
+    fn read_headers(&self) -> Result<Vec<PoolHeader>, PoolSetError> {
+        let read = |index: usize| {
+            let mut bytes = [0; HEADER_LEN_BYTES];
+            self.header_memory(index)?.read(0, &mut bytes)?;
+            let path = || self.parts[index].path.clone();
+            PoolHeader::decode(&bytes).map_err(|problem| PoolSetError::Header { path: path(), problem })
+        };
+        (0..self.header_count()).map(read).collect()
+    }
+
+    fn check_features(&self, first: &PoolHeader) -> Result<(), PoolSetError> {
+        let path = self.parts[0].path.clone();
+        let features = first.features.unknown();
+        if features.incompat != 0 {
+            return Err(PoolSetError::UnknownFeatures { path, features, mend: "use the program that made the pool" });
+        }
+        if features.ro_compat != 0 && self.access == Access::ReadWrite {
+            let mend = "open it for reading only, or use the program that made the pool";
+            return Err(PoolSetError::UnknownFeatures { path, features, mend });
+        }
+        match (first.features.has(Feature::SingleHeader), self.options.single_header) {
+            (true, false) => Err(PoolSetError::WrongOptions {
+                path,
+                why: "the pool was made with the option SINGLEHDR, and the set does not have it",
+                mend: "add `OPTION SINGLEHDR` to the pool set file",
+            }),
+            (false, true) => Err(PoolSetError::WrongOptions {
+                path,
+                why: "the pool was made without the option SINGLEHDR, and the set has it",
+                mend: "remove `OPTION SINGLEHDR` from the pool set file",
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether all parts are of the same pool, and in their order.
+    fn check_links(&self, headers: &[PoolHeader]) -> Result<(), PoolSetError> {
+        let count = headers.len();
+        let path = |index: usize| self.parts[index].path.clone();
+        for (index, header) in headers.iter().enumerate() {
+            if header.poolset_uuid != headers[0].poolset_uuid {
+                return Err(PoolSetError::OtherSet {
+                    path: path(index),
+                    found: uuid_text(&header.poolset_uuid),
+                    expected: uuid_text(&headers[0].poolset_uuid),
+                });
+            }
+        }
+        for (index, header) in headers.iter().enumerate() {
+            let neighbours = [
+                ("previous part", header.prev_part_uuid, headers[(index + count - 1) % count].uuid),
+                ("next part", header.next_part_uuid, headers[(index + 1) % count].uuid),
+            ];
+            check_neighbours(&path(index), neighbours)?;
+            if let Some(what) = difference(&headers[0], header) {
+                return Err(PoolSetError::Differs { path: path(index), first: path(0), what });
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks the shutdown state, and makes it that of an open pool, durably.
+    fn mark_open(&mut self, system: &System, stored: &ShutdownState) -> Result<(), PoolSetError> {
+        let now = shutdown::of_modules(system, &self.parts, true);
+        if !shutdown::is_trusted(stored, &now) {
+            return Err(PoolSetError::UnsafeShutdown { path: self.parts[0].path.clone() });
+        }
+        if self.access == Access::ReadWrite {
+            self.write_shutdown_state(&now)?;
+            self.opened = Some(now);
+        }
+        Ok(())
+    }
+
+    fn write_shutdown_state(&self, state: &ShutdownState) -> Result<(), PoolSetError> {
+        self.memory.store(SHUTDOWN_STATE as u64, &state.to_bytes())?;
+        self.memory.write_back(SHUTDOWN_STATE as u64, SHUTDOWN_STATE_LEN_BYTES as u64)?;
+        self.memory.fence()?;
+        if let Some(first) = self.headers().first_mut() {
+            first.shutdown_state = *state;
+        }
+        Ok(())
+    }
+}
+
+impl NewParts {
+    /// Makes and maps all parts; they have no headers yet.
+    pub(crate) fn create(
+        system: &System,
+        specs: &[PartSpec],
+        options: SetOptions,
+        attributes: Option<&Attributes>,
+        declaration: Option<Declaration>,
+    ) -> Result<Self, PoolSetError> {
+        let (mut parts, mut files) = (Vec::new(), Vec::new());
+        for place in new_places(specs, options)? {
+            let (part, file) = Part::create(&place)?;
+            parts.push(part);
+            files.extend(file);
+        }
+        check_devices(parts.iter(), options)?;
+        let checks_all = attributes.is_some_and(|attributes| attributes.features().has(Feature::CheckBadBlocks));
+        parts.iter().try_for_each(|part| part.check_bad_blocks(system, checks_all))?;
+        let memory = map(parts.iter(), options, Access::ReadWrite, declaration)?;
+        let new = Self { parts, files, memory, options };
+        for index in 0..header_count(new.parts.len(), options).max(1) {
+            new.check_blank(index)?;
+        }
+        new.check_len(POOL_LEN_BYTES_MIN)?;
+        Ok(new)
+    }
+
+    /// Usable bytes, as of the finished replica.
+    pub(crate) fn len_bytes(&self) -> u64 {
+        self.memory.len_bytes()
+    }
+
+    /// Fails if the replica holds less than `least` bytes.
+    pub(crate) fn check_len(&self, least: u64) -> Result<(), PoolSetError> {
+        let len_bytes = self.memory.len_bytes();
+        if len_bytes >= least {
+            return Ok(());
+        }
+        Err(PoolSetError::PoolTooSmall { path: self.parts[0].path.clone(), len_bytes, least })
+    }
+
+    /// Whether the memory may hold something: that of devices may.
+    pub(crate) fn may_hold_bytes(&self) -> bool {
+        self.parts.iter().any(|part| part.devdax_align_bytes.is_some())
+    }
+
+    /// Writes the headers, that of the first part last, and keeps the parts.
+    pub(crate) fn finish(self, system: &System, attributes: Option<&Attributes>) -> Result<LocalReplica, PoolSetError> {
+        let Self { parts, files, memory, options } = self;
+        let has_state = attributes.is_some_and(|attributes| attributes.features().has(Feature::ShutdownState));
+        let opened = has_state.then(|| shutdown::of_modules(system, &parts, true));
+        let headers = match attributes {
+            Some(attributes) => new_headers(attributes, &parts, options, opened)?,
+            None => Vec::new(),
+        };
+        let headers = Mutex::new(headers);
+        let replica = LocalReplica { parts, memory, options, access: Access::ReadWrite, headers, opened };
+        let written = replica.write_headers(&replica.headers());
+        if let Err(error) = written {
+            // The files go, the devices stay; the failure that led here is the one to report.
+            let devices = replica.parts.iter().filter(|part| part.devdax_align_bytes.is_some());
+            devices.for_each(|part| drop(clear_header(part)));
+            return Err(error);
+        }
+        files.into_iter().for_each(NewFile::keep);
+        Ok(replica)
+    }
+
+    fn check_blank(&self, index: usize) -> Result<(), PoolSetError> {
+        let part = &self.parts[index];
+        let memory = if index == 0 { self.memory.clone() } else { header_memory(part, Access::ReadWrite)? };
+        let mut bytes = [0; HEADER_LEN_BYTES];
+        memory.read(0, &mut bytes)?;
+        if bytes == [0; HEADER_LEN_BYTES] { Ok(()) } else { Err(PoolSetError::NotBlank { path: part.path.clone() }) }
+    }
+}
+
+/// Removes all parts of a replica; of devdax devices the header is cleared, of directories the pool's files go. Nothing is
+/// removed if one of the parts cannot be.
+///
+/// `force`: parts that are missing or of another length than the set says do not matter.
+///
+/// Errors: `Busy`, also with `force`; without it `Missing` and `WrongLength`; `WrongKind`, `Mem`, `Io`.
+pub fn remove(parts: &[PartSpec], force: bool) -> Result<(), PoolSetError> {
+    // Which option the set has does not matter here; directories can be parts with this one only.
+    let options = SetOptions { single_header: true, no_headers: false };
+    let places = match places(parts, options) {
+        Ok(places) => places,
+        Err(PoolSetError::Missing { .. }) if force => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let mut found = Vec::with_capacity(places.len());
+    for place in places {
+        let place = Place { size: place.size.filter(|_| !force), ..place };
+        match Part::open(&place, Access::ReadWrite) {
+            Ok(part) => found.push(part),
+            Err(PoolSetError::Missing { .. }) if force => {}
+            Err(error) => return Err(error),
+        }
+    }
+    for part in found.iter().rev() {
+        if part.devdax_align_bytes.is_some() {
+            clear_header(part)?;
+        } else {
+            fs::remove_file(&part.path).map_err(|error| PoolSetError::io("unlink", &part.path, "", error))?;
+        }
+    }
+    Ok(())
+}
+
+/// The header of a part by itself, whatever set it belongs to. Nothing is locked or changed.
+///
+/// Errors: `Missing`, `Header`, `BadBlocks`, `WrongKind`, `Mem`.
+pub fn part_header(path: &Path) -> Result<PoolHeader, PoolSetError> {
+    let part = Part::look(path)?;
+    part.check_bad_blocks(&System::real(), false)?;
+    read_header(&part, Access::ReadOnly)
+}
+
+fn read_header(part: &Part, access: Access) -> Result<PoolHeader, PoolSetError> {
+    let mut bytes = [0; HEADER_LEN_BYTES];
+    header_memory(part, access)?.read(0, &mut bytes)?;
+    PoolHeader::decode(&bytes).map_err(|problem| PoolSetError::Header { path: part.path.clone(), problem })
+}
+
+fn write_header(memory: &impl Medium, bytes: &[u8; HEADER_LEN_BYTES]) -> Result<(), PoolSetError> {
+    memory.store(0, bytes)?;
+    memory.write_back(0, HEADER_LEN_BYTES as u64)?;
+    Ok(memory.fence()?)
+}
+
+fn clear_header(part: &Part) -> Result<(), PoolSetError> {
+    write_header(&header_memory(part, Access::ReadWrite)?, &[0; HEADER_LEN_BYTES])
+}
+
+fn header_memory(part: &Part, access: Access) -> Result<Arc<Memory>, PoolSetError> {
+    let range = part.header_range()?;
+    Ok(Arc::new(Memory::concatenate(vec![range], access == Access::ReadWrite, None)?))
+}
+
+/// How many parts have a header.
+fn header_count(part_count: usize, options: SetOptions) -> usize {
+    match options {
+        SetOptions { no_headers: true, .. } => 0,
+        SetOptions { single_header: true, .. } => part_count.min(1),
+        _ => part_count,
+    }
+}
+
+/// Whether the memory of part `index` begins behind its header.
+fn is_behind_header(index: usize, options: SetOptions) -> bool {
+    index > 0 && !options.single_header && !options.no_headers
+}
+
+fn map<'a>(
+    parts: impl Iterator<Item = &'a Part>,
+    options: SetOptions,
+    access: Access,
+    declaration: Option<Declaration>,
+) -> Result<Arc<Memory>, PoolSetError> {
+    let mapped = |(index, part): (usize, &Part)| part.mapped(is_behind_header(index, options));
+    let ranges = parts.enumerate().map(mapped).collect::<Result<Vec<_>, _>>()?;
+    Ok(Arc::new(Memory::concatenate(ranges, access == Access::ReadWrite, declaration)?))
+}
+
+/// What the headers of new parts say, as PMDK's target writes them from a client's attributes.
+fn new_headers(
+    attributes: &Attributes,
+    parts: &[Part],
+    options: SetOptions,
+    opened: Option<ShutdownState>,
+) -> Result<Vec<PoolHeader>, PoolSetError> {
+    let or_new = |uuid: [u8; 16]| if uuid == [0; 16] { new_uuid() } else { uuid };
+    let count = header_count(parts.len(), options);
+    let mut uuids = vec![or_new(attributes.uuid)];
+    uuids.resize_with(count, new_uuid);
+    let or_own = |uuid: [u8; 16]| if uuid == [0; 16] { uuids[0] } else { uuid };
+    let poolset_uuid = or_new(attributes.poolset_uuid);
+    let arch = match attributes.user_flags {
+        flags if flags == [0; 16] => Arch::of_this_machine(),
+        flags => Arch::from_bytes(flags),
+    };
+    let header = |(index, part): (usize, &Part)| {
+        Ok(PoolHeader {
+            signature: attributes.signature,
+            major: attributes.major,
+            features: attributes.features(),
+            poolset_uuid,
+            uuid: uuids[index],
+            prev_part_uuid: uuids[(index + count - 1) % count],
+            next_part_uuid: uuids[(index + 1) % count],
+            prev_replica_uuid: or_own(attributes.prev_uuid),
+            next_replica_uuid: or_own(attributes.next_uuid),
+            created_at_unix_s: part.changed_at_unix_s()?,
+            arch,
+            shutdown_state: opened.filter(|_| index == 0).unwrap_or_default(),
+        })
+    };
+    parts.iter().take(count).enumerate().map(header).collect()
+}
+
+/// Whether attributes and options of the set agree.
+fn check_attributes(attributes: Option<&Attributes>, options: SetOptions) -> Result<(), PoolSetError> {
+    let single = attributes.map(|attributes| attributes.features().has(Feature::SingleHeader));
+    let (why, mend) = match (single, options.no_headers) {
+        (Some(_), true) => {
+            ("a set with the option NOHDRS has no room for attributes", "remove the option, or give none")
+        }
+        (None, false) => {
+            ("a set without the option NOHDRS needs attributes for its headers", "add the option, or give them")
+        }
+        (Some(single), false) if single != options.single_header => (
+            "the attributes and the pool set file say different things of SINGLEHDR",
+            "add or remove the option in the pool set file",
+        ),
+        _ => return Ok(()),
+    };
+    Err(PoolSetError::Unsupported { why, mend })
+}
+
+pub(crate) fn check_neighbours(
+    path: &Path,
+    neighbours: impl IntoIterator<Item = (&'static str, [u8; 16], [u8; 16])>,
+) -> Result<(), PoolSetError> {
+    for (neighbour, found, expected) in neighbours {
+        if found != expected {
+            return Err(PoolSetError::WrongNeighbour {
+                path: path.into(),
+                neighbour,
+                found: uuid_text(&found),
+                expected: uuid_text(&expected),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// What two headers of one pool must have in common and do not.
+pub(crate) fn difference(first: &PoolHeader, other: &PoolHeader) -> Option<&'static str> {
+    if first.signature != other.signature || first.major != other.major {
+        Some("kind of pool or version")
+    } else if first.features != other.features {
+        Some("set of features")
+    } else if first.arch != other.arch {
+        Some("architecture")
+    } else if (first.prev_replica_uuid, first.next_replica_uuid) != (other.prev_replica_uuid, other.next_replica_uuid) {
+        Some("neighbouring replica")
+    } else {
+        None
+    }
+}
