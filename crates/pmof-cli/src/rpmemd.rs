@@ -2,8 +2,8 @@
 
 use std::{ffi::OsString, path::PathBuf};
 
-use clap::{Args as _, CommandFactory as _, FromArgMatches as _};
-use pmof::{ServiceOptions, access::VerbsOptions};
+use clap::{CommandFactory as _, FromArgMatches as _};
+use pmof::{ServiceOptions, SetName, access::VerbsOptions};
 
 use crate::serve::{
     config::{self, ConfigFile},
@@ -20,6 +20,15 @@ const USER_CONFIG: &str = ".rpmemd.conf";
 #[derive(Debug, clap::Parser)]
 #[command(name = "rpmemd", version)]
 pub(crate) struct RpmemdArgs {
+    /// Delete the parts of a pool set instead, named relative to the directory of pool sets
+    #[arg(short, long, value_name = "SET")]
+    remove: Option<SetName>,
+    /// With --remove: also where parts are missing or damaged
+    #[arg(short, long, requires = "remove")]
+    force: bool,
+    /// With --remove: the pool set file too
+    #[arg(short = 's', long, requires = "remove")]
+    pool_set: bool,
     #[command(flatten)]
     settings: Settings,
 }
@@ -64,12 +73,20 @@ fn yes_or_no(text: &str) -> Result<bool, String> {
 
 pub(crate) fn run(args: &RpmemdArgs) -> anyhow::Result<()> {
     let files = ConfigFile::named_or_usual(args.settings.config.as_ref(), SYSTEM_CONFIG, USER_CONFIG);
-    let command = Settings::augment_args(RpmemdArgs::command());
     let given: Vec<OsString> = std::env::args_os().skip(1).collect();
-    Settings::from_arg_matches(&config::arguments(&command, &given, &files)?)?.run()
+    let matches = config::arguments(&RpmemdArgs::command(), &given, &files)?;
+    let settings = Settings::from_arg_matches(&matches)?;
+    match &args.remove {
+        Some(set) => Ok(pmof::remove_set(&settings.root()?, set, args.force, args.pool_set)?),
+        None => settings.run(),
+    }
 }
 
 impl Settings {
+    fn root(&self) -> anyhow::Result<PathBuf> {
+        self.poolset_dir.clone().map_or_else(home, with_home)
+    }
+
     fn run(&self) -> anyhow::Result<()> {
         let log_to = match (&self.log_file, self.use_syslog) {
             (_, Some(true)) => LogTo::Syslog,
@@ -77,7 +94,7 @@ impl Settings {
             _ => LogTo::Stderr,
         };
         logger::start("rpmemd", self.log_level, &log_to)?;
-        let root = self.poolset_dir.clone().map_or_else(home, with_home)?;
+        let root = self.root()?;
         let service = ServiceOptions {
             workers: self.nthreads,
             verbs: VerbsOptions { inbound_declared: self.persist_apm == Some(true), ..Default::default() },

@@ -55,6 +55,7 @@ use uuid::Uuid;
 
 use crate::{
     Header, NameError, NewPool, OpenFor, PoolInfo, PoolName, SetName, USER_FLAGS_BYTES,
+    digest::DIGEST_BYTES,
     secret::{NONCE_BYTES, PROOF_BYTES},
 };
 use wire::{Body, Fault, Frame, Parsed};
@@ -71,8 +72,6 @@ pub const MAX_MESSAGE_BYTES: usize = 4096;
 pub const MAX_DESCRIPTOR_BYTES: usize = 256;
 /// Bytes of a pool set's attributes, librpmem's `rpmem_pool_attr`.
 pub const ATTRIBUTES_BYTES: usize = 104;
-/// Bytes of a digest.
-pub const DIGEST_BYTES: usize = blake3::OUT_LEN;
 /// Digests in one message, at most: as many as fit.
 pub const DIGESTS_MAX: usize = (wire::MAX_BODY_BYTES - 2) / DIGEST_BYTES;
 /// Bytes that one request for digests covers, at most: some ten milliseconds' work, for which the target's thread serves nobody

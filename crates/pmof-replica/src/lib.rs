@@ -7,22 +7,28 @@
 #![forbid(unsafe_code)]
 
 pub mod control;
+mod digest;
 mod error;
 mod header;
+mod holder;
 mod list;
 mod name;
 mod peers;
 mod pool;
 mod receipt;
 mod refusal;
+mod remote;
 mod replica;
 mod secret;
 mod service;
+mod set_pool;
+mod sets;
 mod ssh;
 mod store;
 mod url;
 
 pub use control::ControlError;
+pub use digest::{DIGEST_BYTES, digests_of};
 pub use error::{PoolError, ReplicaError};
 pub use header::{DATA_OFFSET, HEADER_BYTES, Header, HeaderError, USER_FLAGS_BYTES};
 pub use list::{LIST_MAX_NAMES, list_pools};
@@ -30,8 +36,13 @@ pub use name::{MAX_NAME_BYTES, MAX_SET_NAME_BYTES, NameError, PoolName, SetName}
 pub use pool::{Batch, Pool, PoolOptions};
 pub use receipt::{PersistFailure, Receipt, ReplicaReceipt};
 pub use refusal::PoolRefusal;
+pub use remote::{Atomicity, Draining, LANES_MAX, RemotePool, RemotePoolError, RemotePoolOptions};
 pub use secret::{SECRET_BYTES, Secret};
 pub use service::{Admission, DEFAULT_MAX_CONNECTIONS, Service, ServiceError, ServiceOptions};
+pub use set_pool::{
+    COMPARED_BLOCK_BYTES, SetPool, SetPoolError, SetPoolOptions, copy_differences, differences, remote_place,
+};
+pub use sets::{SetStoreError, remove_set};
 pub use ssh::{
     DEFAULT_SSH_COMMAND, DEFAULT_SSH_TIMEOUT, HelloError, SshError, SshHost, SshHostError, SshOptions, StdioError,
     StdioOptions, serve_stdio,

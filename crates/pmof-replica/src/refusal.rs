@@ -14,6 +14,8 @@ pub(crate) enum ServiceCode {
     NotOpen = 259,
     /// The connection did not prove that it may ask.
     NotAdmitted = 260,
+    /// The pool's memory failed.
+    Medium = 261,
 }
 
 /// A refusal on its way to the initiator.
@@ -43,6 +45,8 @@ pub enum PoolRefusal {
     NotDurable,
     /// The target's root directory cannot be written.
     NotWritable,
+    /// The pool set's file is wrong, or contradicts what was asked for.
+    BadSet,
     /// The connection did not prove the session's secret.
     NotAdmitted,
     /// Something failed on the target; its text says what.
@@ -53,14 +57,15 @@ impl PoolRefusal {
     /// The meaning of a code; codes of newer targets mean [`Failed`](Self::Failed).
     pub(crate) fn from_code(code: u16) -> Self {
         match code {
-            3 => Self::NotWritable,
-            4 => Self::NotFound,
-            5 => Self::AlreadyExists,
-            6 => Self::Busy,
-            7..=9 | 19 => Self::NotAUsablePool,
-            10 | 11 => Self::BadSize,
-            13 => Self::NoSpace,
-            14 => Self::NotDurable,
+            3 | 301 => Self::NotWritable,
+            4 | 300 => Self::NotFound,
+            5 | 307 => Self::AlreadyExists,
+            6 | 306 => Self::Busy,
+            7..=9 | 19 | 309 => Self::NotAUsablePool,
+            10 | 11 | 304 => Self::BadSize,
+            13 | 308 => Self::NoSpace,
+            14 | 305 => Self::NotDurable,
+            303 => Self::BadSet,
             260 => Self::NotAdmitted,
             _ => Self::Failed,
         }

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use pmof_access::{
-    Access, Address, CompletionQueue, ConnectOptions, Connection, ConnectionError, Durability, Flushed, Method,
+    Access, Address, CompletionQueue, ConnectOptions, Connection, ConnectionError, Durability, Flushed, Medium, Method,
     OperationError, Outcome, Peer, PostError, Region, RemoteRegion, Signal, Ticket,
 };
 
@@ -69,18 +69,27 @@ impl TargetConnection {
         self
     }
 
+    /// Memory of this side that writes may be sent from where it lies.
+    pub(crate) fn register(&self, memory: Arc<dyn Medium>, len_bytes: u64) -> Result<Region, ReplicaError> {
+        Ok(self.peer.register(memory, 0, len_bytes, Access::empty())?)
+    }
+
+    /// Ends the connection; whoever waits on it is told.
+    pub(crate) fn disconnect(&self) {
+        self.connection.disconnect();
+    }
+
     /// Waits until it is known how `region` is reached.
     pub(crate) fn prepare(&self, region: &RemoteRegion) -> Result<(), ReplicaError> {
         if self.connection.prepare(region, self.timeout) {
             return Ok(());
         }
-        self.connection.disconnect();
-        Err(ReplicaError::TimedOut { timeout_ms: self.timeout.as_millis() as u64 })
+        Err(self.timed_out())
     }
 
     /// How a flush of `region`, which was prepared, to `level` is done.
     pub(crate) fn flush_method(&self, region: &RemoteRegion, level: Durability) -> Result<Method, ReplicaError> {
-        let (method, _) = self.connection.flush_method(region, level).map_err(|error| self.post_failed(error))?;
+        let (method, _) = self.connection.flush_method(region, level).map_err(post_failed)?;
         Ok(method)
     }
 
@@ -93,13 +102,12 @@ impl TargetConnection {
     pub(crate) fn send(&self, request: &Request) -> Result<PendingReply, ReplicaError> {
         // Writes that nobody made durable may fill the send queue still.
         if !self.connection.wait_send_room(self.timeout) {
-            self.connection.disconnect();
-            return Err(ReplicaError::TimedOut { timeout_ms: self.timeout.as_millis() as u64 });
+            return Err(self.timed_out());
         }
-        let ticket = self.connection.receive(self.reply.slice(..)?, 0).map_err(|error| self.post_failed(error))?;
+        let ticket = self.connection.receive(self.reply.slice(..)?, 0).map_err(post_failed)?;
         let message = request.encode(REQUEST_ID)?;
         let mut batch = self.connection.batch();
-        batch.signal(Signal::OnError).send(&message).map_err(|error| self.post_failed(error))?;
+        batch.signal(Signal::OnError).send(&message).map_err(post_failed)?;
         Ok(PendingReply(ticket))
     }
 
@@ -119,34 +127,103 @@ impl TargetConnection {
         }
     }
 
-    fn wait(&self, ticket: Ticket) -> Result<Outcome, ReplicaError> {
-        let queue = self.connection.queue();
-        let Some(done) = queue.wait_for(self.connection.id(), ticket, self.timeout) else {
-            self.connection.disconnect();
-            return Err(ReplicaError::TimedOut { timeout_ms: self.timeout.as_millis() as u64 });
+    pub(crate) fn wait(&self, ticket: Ticket) -> Result<Outcome, ReplicaError> {
+        let Some(done) = self.connection.queue().wait_for(self.connection.id(), ticket, self.timeout) else {
+            return Err(self.timed_out());
         };
-        match done.outcome {
-            Ok(outcome) => Ok(outcome),
-            // Operations of a dead connection that failed beside this one say nothing more.
-            Err(error) => {
-                queue.discard(self.connection.id());
-                Err(match error {
-                    OperationError::ConnectionEnded(why) => ReplicaError::Ended(why),
-                    other => ReplicaError::Operation(other),
-                })
+        done.outcome.map_err(|error| match error {
+            OperationError::ConnectionEnded(why) => ReplicaError::Ended(why),
+            other => ReplicaError::Operation(other),
+        })
+    }
+
+    /// Does a step that posts; waits for room in the send queue where there is none.
+    pub(crate) fn post<T>(&self, mut step: impl FnMut(&Connection) -> Result<T, PostError>) -> Result<T, ReplicaError> {
+        loop {
+            match step(&self.connection) {
+                Ok(posted) => return Ok(posted),
+                Err(PostError::QueueFull { .. }) => {
+                    if !self.connection.wait_send_room(self.timeout) {
+                        return Err(self.timed_out());
+                    }
+                }
+                Err(error) => return Err(post_failed(error)),
             }
         }
     }
 
-    /// An operation could not be posted: says why the connection ended, if that is the reason.
-    fn post_failed(&self, error: PostError) -> ReplicaError {
-        match error {
-            PostError::NotConnected(why) => {
-                self.connection.queue().discard(self.connection.id());
-                ReplicaError::Ended(why)
-            }
-            other => ReplicaError::Post(other),
+    /// Reads bytes at `offset` of `remote`, many pieces at a time, through `scratch`, which is made where it is missing or too
+    /// short.
+    pub(crate) fn read(
+        &self,
+        remote: &RemoteRegion,
+        offset: u64,
+        into: &mut [u8],
+        scratch: &mut Option<Region>,
+    ) -> Result<(), ReplicaError> {
+        let mut at = offset;
+        for window in into.chunks_mut(READ_WINDOW_BYTES) {
+            let scratch = self.scratch(window.len(), scratch)?;
+            self.read_window(remote, at, window, &scratch)?;
+            at += window.len() as u64;
         }
+        Ok(())
+    }
+
+    /// Reads into a part of `scratch`, which is as long as `into` at least. Several reads are kept under way.
+    fn read_window(
+        &self,
+        remote: &RemoteRegion,
+        offset: u64,
+        into: &mut [u8],
+        scratch: &Region,
+    ) -> Result<(), ReplicaError> {
+        let mut tickets = Vec::with_capacity(into.len().div_ceil(READ_PIECE_BYTES));
+        for (index, piece) in into.chunks(READ_PIECE_BYTES).enumerate() {
+            let at = (index * READ_PIECE_BYTES) as u64;
+            tickets.push(self.post(|connection| {
+                let slice = scratch.slice(at..at + piece.len() as u64)?;
+                connection.read(remote, offset + at, slice)
+            })?);
+        }
+        for (index, (piece, ticket)) in into.chunks_mut(READ_PIECE_BYTES).zip(tickets).enumerate() {
+            self.wait(ticket)?;
+            scratch.read((index * READ_PIECE_BYTES) as u64, piece)?;
+        }
+        Ok(())
+    }
+
+    /// Memory of the connection's own peer for reads of up to `len_bytes`: another peer's would have to be copied.
+    fn scratch(&self, len_bytes: usize, kept: &mut Option<Region>) -> Result<Region, ReplicaError> {
+        match kept {
+            Some(scratch) if scratch.len_bytes() >= len_bytes as u64 => Ok(scratch.clone()),
+            _ => {
+                let len_bytes = len_bytes.next_power_of_two().min(READ_WINDOW_BYTES) as u64;
+                let made = self.peer.allocate(len_bytes, Access::empty())?;
+                Ok(kept.insert(made).clone())
+            }
+        }
+    }
+
+    fn timed_out(&self) -> ReplicaError {
+        self.connection.disconnect();
+        ReplicaError::TimedOut { timeout_ms: self.timeout.as_millis() as u64 }
+    }
+}
+
+impl Drop for TargetConnection {
+    fn drop(&mut self) {
+        // The queue may live on, and nobody asks for these outcomes any more.
+        self.connection.disconnect();
+        self.connection.queue().discard(self.connection.id());
+    }
+}
+
+/// An operation could not be posted: says why the connection ended, if that is the reason.
+fn post_failed(error: PostError) -> ReplicaError {
+    match error {
+        PostError::NotConnected(why) => ReplicaError::Ended(why),
+        other => ReplicaError::Post(other),
     }
 }
 
@@ -187,30 +264,27 @@ impl Replica {
 
     /// Posts a write that goes out with the next flush. A failure is kept for [`failure`](Self::failure).
     pub(crate) fn write(&mut self, offset: u64, bytes: &[u8]) {
-        let _ = self.post(|replica| {
-            let mut batch = replica.target.connection.batch();
-            batch.signal(Signal::OnError).write(&replica.remote, offset, bytes)?;
+        let _ = self.post(|connection, remote| {
+            let mut batch = connection.batch();
+            let ticket = batch.signal(Signal::OnError).write(remote, offset, bytes)?;
             batch.hold();
-            Ok(())
+            Ok(ticket)
         });
     }
 
     /// Posts an 8-byte atomic write that goes out with the next flush. A failure is kept.
     pub(crate) fn atomic_write(&mut self, offset: u64, value: u64) {
-        let _ = self.post(|replica| {
-            let mut batch = replica.target.connection.batch();
-            batch.signal(Signal::OnError).atomic_write(&replica.remote, offset, value)?;
+        let _ = self.post(|connection, remote| {
+            let mut batch = connection.batch();
+            let ticket = batch.signal(Signal::OnError).atomic_write(remote, offset, value)?;
             batch.hold();
-            Ok(())
+            Ok(ticket)
         });
     }
 
     /// Posts a flush of all writes so far and sends everything. A failure is kept.
     pub(crate) fn start_flush(&mut self, level: Durability) {
-        let _ = self.post(|replica| {
-            replica.flushing = Some(replica.target.connection.flush(&replica.remote, .., level)?);
-            Ok(())
-        });
+        self.flushing = self.post(|connection, remote| connection.flush(remote, .., level));
     }
 
     /// Waits for the flush under way. `None`: the replica failed.
@@ -253,44 +327,8 @@ impl Replica {
         if let Some(failure) = &self.failure {
             return Err(Arc::clone(failure));
         }
-        let mut at = offset;
-        for window in into.chunks_mut(READ_WINDOW_BYTES) {
-            let scratch = self.scratch(window.len()).map_err(|error| self.fail(error))?;
-            self.read_window(at, window, &scratch)?;
-            at += window.len() as u64;
-        }
-        Ok(())
-    }
-
-    /// Reads into a part of `scratch`, which is as long as `into` at least. Several reads are kept under way.
-    fn read_window(&mut self, offset: u64, into: &mut [u8], scratch: &Region) -> Result<(), Arc<ReplicaError>> {
-        let mut tickets = Vec::with_capacity(into.len().div_ceil(READ_PIECE_BYTES));
-        for (index, piece) in into.chunks(READ_PIECE_BYTES).enumerate() {
-            let at = (index * READ_PIECE_BYTES) as u64;
-            self.post(|replica| {
-                let slice = scratch.slice(at..at + piece.len() as u64)?;
-                tickets.push(replica.target.connection.read(&replica.remote, offset + at, slice)?);
-                Ok(())
-            })?;
-        }
-        for (index, (piece, ticket)) in into.chunks_mut(READ_PIECE_BYTES).zip(tickets).enumerate() {
-            let at = (index * READ_PIECE_BYTES) as u64;
-            let arrived = self.target.wait(ticket).and_then(|_| Ok(scratch.read(at, piece)?));
-            arrived.map_err(|error| self.fail(error))?;
-        }
-        Ok(())
-    }
-
-    /// Memory of the replica's own peer for reads of up to `len_bytes`: another peer's would have to be copied.
-    fn scratch(&mut self, len_bytes: usize) -> Result<Region, ReplicaError> {
-        match &self.scratch {
-            Some(scratch) if scratch.len_bytes() >= len_bytes as u64 => Ok(scratch.clone()),
-            _ => {
-                let len_bytes = len_bytes.next_power_of_two().min(READ_WINDOW_BYTES) as u64;
-                let made = self.target.peer.allocate(len_bytes, Access::empty())?;
-                Ok(self.scratch.insert(made).clone())
-            }
-        }
+        let done = self.target.read(&self.remote, offset, into, &mut self.scratch);
+        done.map_err(|error| self.fail(error))
     }
 
     /// Closes the pool there. The connection stands for more questions.
@@ -305,25 +343,14 @@ impl Replica {
         }
     }
 
-    /// Does a step on a replica in use; waits for room in the send queue where there is none.
-    fn post(&mut self, mut step: impl FnMut(&mut Self) -> Result<(), PostError>) -> Result<(), Arc<ReplicaError>> {
-        loop {
-            if let Some(failure) = &self.failure {
-                return Err(Arc::clone(failure));
-            }
-            match step(self) {
-                Ok(()) => return Ok(()),
-                Err(PostError::QueueFull { .. }) => {
-                    if !self.target.connection.wait_send_room(self.target.timeout) {
-                        self.fail(ReplicaError::TimedOut { timeout_ms: self.target.timeout.as_millis() as u64 });
-                    }
-                }
-                Err(error) => {
-                    let error = self.target.post_failed(error);
-                    self.fail(error);
-                }
-            }
+    /// Does a step on a replica in use. A failure is kept.
+    fn post(&mut self, step: impl FnMut(&Connection, &RemoteRegion) -> Result<Ticket, PostError>) -> Option<Ticket> {
+        if self.failure.is_some() {
+            return None;
         }
+        let remote = self.remote;
+        let mut step = step;
+        self.target.post(|connection| step(connection, &remote)).map_err(|error| self.fail(error)).ok()
     }
 
     /// Takes the replica out of use. What failed first stays the reason.

@@ -20,9 +20,9 @@ use pmof_access::{
     Settings, SetupError, Transport, VerbsOptions, Waiting,
 };
 
-use crate::{PoolStore, StoreError, StoreOptions, control::MAX_MESSAGE_BYTES, secret::Secret};
+use crate::{PoolStore, StoreError, StoreOptions, control::MAX_MESSAGE_BYTES, secret::Secret, sets::SetStore};
 use gate::Gate;
-use session::Session;
+use session::{Session, Stores};
 
 mod gate;
 
@@ -147,7 +147,7 @@ struct Door {
 /// What all threads of a service share.
 #[derive(Debug)]
 struct Shared {
-    store: PoolStore,
+    stores: Stores,
     gate: Gate,
     options: ServiceOptions,
     workers: Vec<Worker>,
@@ -169,7 +169,10 @@ impl Service {
         if listen.is_empty() {
             return Err(ServiceError::NoAddress);
         }
-        let store = PoolStore::open(root, options.store.clone())?;
+        let pools = PoolStore::open(root, options.store.clone())?;
+        let sets = SetStore::open(root, options.store.declaration);
+        let sets = sets.map_err(|source| StoreError::Io { call: "open", path: root.to_owned(), source })?;
+        let stores = Stores { pools, sets };
         let doors = open_doors(listen, &options)?;
         let addresses = listen.iter().zip(&doors).map(|(address, door)| door.address(address.transport)).collect();
         let queue_options = QueueOptions { waiting: options.waiting, ..Default::default() };
@@ -177,7 +180,7 @@ impl Service {
             .map(|_| Ok(Worker { queue: doors[0].peer.completion_queue(queue_options)?, sessions: Mutex::default() }))
             .collect::<Result<Vec<_>, SetupError>>()?;
         let shared = Arc::new(Shared {
-            store,
+            stores,
             gate: Gate::new(options.admission),
             options,
             workers,
@@ -265,7 +268,7 @@ impl Shared {
             }
             let Some(done) = done else { continue };
             let Some(session) = worker.sessions().get(&done.connection).cloned() else { continue };
-            let handled = lock(&session).handle(&self.store, &self.gate, &done);
+            let handled = lock(&session).handle(&self.stores, &self.gate, &done);
             if handled.is_break() {
                 worker.sessions().remove(&done.connection);
             }

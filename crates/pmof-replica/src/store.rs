@@ -19,6 +19,7 @@ use uuid::Uuid;
 use crate::{
     DATA_OFFSET, HEADER_BYTES, Header, HeaderError, PoolName, USER_FLAGS_BYTES,
     header::{GENERATION_OFFSET, MAX_SIZE_BYTES, file_len_bytes, generation_word},
+    holder::holder_of_file,
 };
 use device::{Device, UnfinishedDevice};
 use root::{Entry, Identity, Root, WorkingFile};
@@ -33,9 +34,6 @@ pub use error::StoreError;
 
 /// Largest pool that a store makes unless told otherwise: 16 TiB, the largest file of ext4 with 4 KiB blocks.
 pub const DEFAULT_MAX_POOL_BYTES: u64 = 16 << 40;
-
-/// Who holds a pool that this store did not open itself.
-const FOREIGN_HOLDER: &str = "another process";
 
 /// How a store of pools behaves.
 #[derive(Clone, Debug)]
@@ -263,7 +261,7 @@ impl PoolStore {
         let open_by = match writers.get(name) {
             Some(writer) => Some(writer.holder.clone()),
             None if root::is_locked(&entry.file).map_err(|error| self.root.io("flock", name.as_str(), error))? => {
-                Some(FOREIGN_HOLDER.to_owned())
+                Some(holder_of_file(&entry.file))
             }
             None => None,
         };
@@ -359,7 +357,7 @@ impl PoolStore {
     fn lock(&self, name: &PoolName, file: BorrowedFd<'_>) -> Result<(), StoreError> {
         match root::try_lock(file) {
             Ok(true) => Ok(()),
-            Ok(false) => Err(StoreError::Busy { name: name.clone(), holder: FOREIGN_HOLDER.to_owned() }),
+            Ok(false) => Err(StoreError::Busy { name: name.clone(), holder: holder_of_file(file) }),
             Err(error) => Err(self.root.io("flock", name.as_str(), error)),
         }
     }

@@ -41,6 +41,7 @@ pub use pmof_mem::Declaration;
 pub use pmof_replica::{
     Admission, Batch, DEFAULT_MAX_CONNECTIONS, DEFAULT_MAX_POOL_BYTES, LIST_MAX_NAMES, NameError, PersistFailure, Pool,
     PoolError, PoolInfo, PoolName, PoolOptions, PoolRefusal, PoolUrl, PoolUrlError, Receipt, ReplicaError,
-    ReplicaReceipt, Service, ServiceError, ServiceOptions, SetName, SshError, SshHost, SshHostError, SshOptions,
-    StdioError, StdioOptions, StoreError, StoreOptions, TargetUrl, USER_FLAGS_BYTES, list_pools, serve_stdio,
+    ReplicaReceipt, Service, ServiceError, ServiceOptions, SetName, SetStoreError, SshError, SshHost, SshHostError,
+    SshOptions, StdioError, StdioOptions, StoreError, StoreOptions, TargetUrl, USER_FLAGS_BYTES, list_pools,
+    remove_set, serve_stdio,
 };

@@ -30,7 +30,9 @@ struct Library {
     version: &'static str,
 }
 
-const LIBRARIES: &[Library] = &[Library {
+const LIBRARIES: &[Library] = &[RPMA, RPMEM];
+
+const RPMA: Library = Library {
     package: "pmof-rpma",
     archive: "libpmof_rpma.a",
     soname: "librpma.so.0",
@@ -40,7 +42,19 @@ const LIBRARIES: &[Library] = &[Library {
     header: "librpma.h",
     description: "librpma's interface on pmof",
     version: "1.3.0",
-}];
+};
+
+const RPMEM: Library = Library {
+    package: "pmof-rpmem",
+    archive: "libpmof_rpmem.a",
+    soname: "librpmem.so.1",
+    link_name: "librpmem.so",
+    directory: "capi/rpmem",
+    version_script: "librpmem.map",
+    header: "librpmem.h",
+    description: "librpmem's interface on pmof",
+    version: "1.3",
+};
 
 /// Where the libraries go.
 pub(crate) fn directory() -> PathBuf {

@@ -13,7 +13,8 @@ use std::{
 use clap::{ArgAction, ArgMatches, Command, parser::ValueSource};
 
 /// Options that a file cannot set.
-const NOT_IN_FILES: [&str; 5] = ["config", "help", "version", "cpu", "exit-with-parent"];
+const NOT_IN_FILES: [&str; 9] =
+    ["config", "help", "version", "cpu", "exit-with-parent", "stdio", "remove", "force", "pool-set"];
 
 /// Why a configuration file was not taken.
 #[derive(Debug, thiserror::Error)]

@@ -2,10 +2,14 @@
 
 use std::{
     ops::ControlFlow,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use pmof_access::{Access, Completion, Connection, OperationKind, Outcome, Peer, PostError, Region};
+use pmof_access::{
+    Access, Completion, Connection, Memory, OperationKind, Outcome, Peer, PostError, Region, RegisterError,
+};
+use pmof_pool::Attributes;
 
 use super::{
     TakeError,
@@ -13,8 +17,10 @@ use super::{
 };
 use crate::{
     OpenFor, OpenPool, PoolStore,
-    control::{LIST_LIMIT, MAX_MESSAGE_BYTES, Reply, Request},
+    control::{DIGESTED_MAX_BYTES, DIGESTS_MAX, LIST_LIMIT, MAX_MESSAGE_BYTES, Reply, Request},
+    digest::digests_of,
     refusal::{Answer, ServiceCode},
+    sets::{OpenSet, SetStore, SetStoreError},
 };
 
 #[derive(Debug)]
@@ -24,11 +30,35 @@ pub(super) struct Session {
     connection: Connection,
     /// Where the next request arrives.
     request: Region,
-    /// The registration comes before the pool, so that no peer can reach the memory when the pool's lock is released.
-    open: Option<(Region, OpenPool)>,
+    open: Option<Open>,
     holder: String,
     visitor: Visitor,
     since: Instant,
+}
+
+/// What a connection has open. Registrations come before the pool, so that no peer can reach the memory when its lock is
+/// released.
+#[derive(Debug)]
+enum Open {
+    Pool { region: Region, pool: OpenPool },
+    Set { regions: (Region, Option<Region>), set: OpenSet },
+}
+
+impl Open {
+    /// The memory that offsets are counted in, and where they begin.
+    fn memory(&self) -> Option<(Arc<Memory>, u64, u64)> {
+        match self {
+            Self::Pool { pool, .. } => Some((pool.medium(), pool.data_offset(), pool.data_len_bytes())),
+            Self::Set { set, .. } => Some((set.memory()?, 0, set.len_bytes())),
+        }
+    }
+}
+
+/// What a target keeps.
+#[derive(Debug)]
+pub(super) struct Stores {
+    pub(super) pools: PoolStore,
+    pub(super) sets: SetStore,
 }
 
 impl Session {
@@ -52,7 +82,7 @@ impl Session {
     }
 
     /// Takes an outcome of this connection in. `Break`: the connection is over.
-    pub(super) fn handle(&mut self, store: &PoolStore, gate: &Gate, done: &Completion) -> ControlFlow<()> {
+    pub(super) fn handle(&mut self, stores: &Stores, gate: &Gate, done: &Completion) -> ControlFlow<()> {
         let Ok(outcome) = &done.outcome else { return ControlFlow::Break(()) };
         if done.kind != OperationKind::Receive {
             return ControlFlow::Continue(());
@@ -63,8 +93,11 @@ impl Session {
             return ControlFlow::Break(());
         }
         let (request_id, reply) = match Request::decode(&message) {
-            Ok((request_id, request)) => (request_id, self.answer(store, gate, request)),
-            Err(error) => (error.request_id().unwrap_or(0), refused(ServiceCode::BadMessage, error.to_string())),
+            Ok((request_id, request)) => (request_id, self.answer(stores, gate, request)),
+            Err(error) => {
+                let code = ServiceCode::BadMessage as u16;
+                (error.request_id().unwrap_or(0), Reply::Refused { code, text: error.to_string() })
+            }
         };
         let sent = reply.encode(request_id).map(|bytes| self.connection.send(&bytes));
         match (sent, self.post_receive()) {
@@ -77,72 +110,102 @@ impl Session {
         self.connection.receive(self.request.slice(..)?, 0)
     }
 
-    fn answer(&mut self, store: &PoolStore, gate: &Gate, request: Request) -> Reply {
+    fn answer(&mut self, stores: &Stores, gate: &Gate, request: Request) -> Reply {
         let answered = if matches!(self.visitor, Visitor::Admitted) {
-            self.carry_out(store, request)
+            self.carry_out(stores, request)
         } else {
             gate.answer(&mut self.visitor, &request)
         };
         answered.unwrap_or_else(|refusal| Reply::Refused { code: refusal.code, text: refusal.text })
     }
 
-    fn carry_out(&mut self, store: &PoolStore, request: Request) -> Result<Reply, Answer> {
+    fn carry_out(&mut self, stores: &Stores, request: Request) -> Result<Reply, Answer> {
+        let Stores { pools, sets } = stores;
         match request {
             Request::Create { name, new, publish_on_close } => self.open(|holder| {
-                if publish_on_close { store.create_unpublished(&name, &new) } else { store.create(&name, &new, holder) }
+                if publish_on_close { pools.create_unpublished(&name, &new) } else { pools.create(&name, &new, holder) }
             }),
             Request::Open { name, access, require } => self.open(|holder| {
-                let pool = store.open_pool(&name, access, holder)?;
+                let pool = pools.open_pool(&name, access, holder)?;
                 pool.require(require)?;
                 Ok(pool)
             }),
-            Request::Close => self.close(store),
+            Request::Close => self.close(stores),
             Request::Raise { generation } => self.raise(generation),
-            Request::Remove { name } => store.remove(&name).map(|()| Reply::Removed).map_err(Into::into),
-            Request::Info { name } => store.info(&name).map(|info| Reply::Info(Box::new(info))).map_err(Into::into),
-            Request::List { after } => store.list(after.as_ref(), LIST_LIMIT).map(Reply::list_page).map_err(Into::into),
+            Request::Remove { name } => pools.remove(&name).map(|()| Reply::Removed).map_err(Into::into),
+            Request::Info { name } => pools.info(&name).map(|info| Reply::Info(Box::new(info))).map_err(Into::into),
+            Request::List { after } => pools.list(after.as_ref(), LIST_LIMIT).map(Reply::list_page).map_err(Into::into),
             Request::Challenge { .. } | Request::Prove { .. } => {
-                let text = "this target asks for no proof".to_owned();
-                Err(Answer { code: ServiceCode::BadMessage as u16, text })
+                Err(answer(ServiceCode::BadMessage, &"this target asks for no proof"))
             }
-            _ => {
-                let text = "this version keeps no pool sets".to_owned();
-                Err(Answer { code: ServiceCode::BadMessage as u16, text })
+            Request::CreateSet { name, size_bytes, attributes, require } => {
+                let attributes = attributes.map(|bytes| Attributes::from_bytes(&bytes));
+                self.open_set(|| sets.create(&name, size_bytes, attributes.as_ref(), require))
             }
+            Request::OpenSet { name, size_bytes, access, require } => {
+                self.open_set(|| sets.open_set(&name, size_bytes, access, require))
+            }
+            Request::KeepSet => {
+                self.set()?.keep();
+                Ok(Reply::SetKept)
+            }
+            Request::SetAttributes { attributes } => {
+                self.set()?.set_attributes(&Attributes::from_bytes(&attributes))?;
+                Ok(Reply::AttributesSet)
+            }
+            Request::RemoveSet { name, force, set_file } => {
+                sets.remove(&name, force, set_file)?;
+                Ok(Reply::Removed)
+            }
+            Request::Digest { offset, len_bytes, block_bytes } => self.digest(offset, len_bytes, block_bytes),
         }
     }
 
-    fn close(&mut self, store: &PoolStore) -> Result<Reply, Answer> {
-        if let Some((region, mut pool)) = self.open.take() {
-            drop(region);
-            store.publish(&mut pool, self.holder.clone())?;
+    fn close(&mut self, stores: &Stores) -> Result<Reply, Answer> {
+        match self.open.take() {
+            Some(Open::Pool { region, mut pool }) => {
+                drop(region);
+                stores.pools.publish(&mut pool, self.holder.clone())?;
+            }
+            Some(Open::Set { regions, set }) => {
+                drop(regions);
+                set.close()?;
+            }
+            None => {}
         }
         Ok(Reply::Closed)
     }
 
     fn raise(&mut self, generation: u32) -> Result<Reply, Answer> {
-        let Some((_, pool)) = &mut self.open else {
-            let text = "this connection has no pool open".to_owned();
-            return Err(Answer { code: ServiceCode::NotOpen as u16, text });
+        let Some(Open::Pool { pool, .. }) = &mut self.open else {
+            return Err(not_open());
         };
         pool.raise_generation(generation)?;
         Ok(Reply::Raised)
     }
 
-    fn open(&mut self, open: impl FnOnce(String) -> Result<OpenPool, crate::StoreError>) -> Result<Reply, Answer> {
-        if let Some((_, pool)) = &self.open {
-            let text = format!("this connection has pool {} open; close it first", pool.name());
-            return Err(Answer { code: ServiceCode::AlreadyOpen as u16, text });
+    fn set(&mut self) -> Result<&mut OpenSet, Answer> {
+        match &mut self.open {
+            Some(Open::Set { set, .. }) => Ok(set),
+            _ => Err(answer(ServiceCode::NotOpen, &"this connection has no pool set open")),
         }
-        let pool = open(self.holder.clone())?;
-        let access = match pool.access() {
-            OpenFor::Read => Access::READ,
-            OpenFor::Write => Access::all(),
+    }
+
+    fn check_none_open(&self) -> Result<(), Answer> {
+        let name = match &self.open {
+            None => return Ok(()),
+            Some(Open::Pool { pool, .. }) => pool.name().to_string(),
+            Some(Open::Set { set, .. }) => set.name().to_string(),
         };
-        let region = self
-            .peer
-            .register(pool.medium(), pool.data_offset(), pool.data_len_bytes(), access)
-            .map_err(|error| Answer { code: ServiceCode::Register as u16, text: error.to_string() })?;
+        let text = format!("this connection has pool {name} open; close it first");
+        Err(Answer { code: ServiceCode::AlreadyOpen as u16, text })
+    }
+
+    fn open(&mut self, open: impl FnOnce(String) -> Result<OpenPool, crate::StoreError>) -> Result<Reply, Answer> {
+        self.check_none_open()?;
+        let pool = open(self.holder.clone())?;
+        let access = rights(pool.access());
+        let region = self.peer.register(pool.medium(), pool.data_offset(), pool.data_len_bytes(), access)?;
         let header = pool.header();
         let reply = Reply::Opened {
             pool_uuid: header.pool_uuid,
@@ -153,8 +216,70 @@ impl Session {
             user_flags: header.user_flags,
             descriptor: region.descriptor().to_vec(),
         };
-        self.open = Some((region, pool));
+        self.open = Some(Open::Pool { region, pool });
         Ok(reply)
+    }
+
+    /// The header may be read; only the target itself writes it.
+    fn open_set(&mut self, open: impl FnOnce() -> Result<OpenSet, SetStoreError>) -> Result<Reply, Answer> {
+        self.check_none_open()?;
+        let set = open()?;
+        let (header_bytes, len_bytes) = (set.header_bytes(), set.len_bytes());
+        let memory = set.memory().ok_or_else(not_open)?;
+        let register =
+            |offset, len_bytes, access| self.peer.register(Arc::clone(&memory) as _, offset, len_bytes, access);
+        let data = register(header_bytes, len_bytes - header_bytes, rights(set.access))?;
+        let header = set.has_header.then(|| register(0, header_bytes, Access::READ)).transpose()?;
+        let reply = Reply::SetOpened {
+            size_bytes: len_bytes,
+            attributes: set.attributes().as_ref().map(Attributes::to_bytes),
+            descriptor: data.descriptor().to_vec(),
+            header_descriptor: header.as_ref().map_or_else(Vec::new, |header| header.descriptor().to_vec()),
+        };
+        self.open = Some(Open::Set { regions: (data, header), set });
+        Ok(reply)
+    }
+
+    fn digest(&self, offset: u64, len_bytes: u64, block_bytes: u64) -> Result<Reply, Answer> {
+        let Some((memory, begin, size_bytes)) = self.open.as_ref().and_then(Open::memory) else {
+            return Err(not_open());
+        };
+        let is_inside = offset.checked_add(len_bytes).is_some_and(|end| end <= size_bytes);
+        let is_short = len_bytes <= DIGESTED_MAX_BYTES && block_bytes > 0;
+        if !is_inside || !is_short || len_bytes.div_ceil(block_bytes) > DIGESTS_MAX as u64 {
+            let text = format!("cannot digest {len_bytes} bytes at {offset} of {size_bytes} by {block_bytes}");
+            return Err(Answer { code: ServiceCode::BadMessage as u16, text });
+        }
+        let digests = digests_of(&memory, begin + offset, len_bytes, block_bytes);
+        let digests = digests.map_err(|error| answer(ServiceCode::Medium, &error))?;
+        Ok(Reply::Digests { digests })
+    }
+}
+
+fn rights(access: OpenFor) -> Access {
+    match access {
+        OpenFor::Read => Access::READ,
+        OpenFor::Write => Access::all(),
+    }
+}
+
+fn not_open() -> Answer {
+    answer(ServiceCode::NotOpen, &"this connection has no pool open")
+}
+
+fn answer(code: ServiceCode, text: &dyn std::fmt::Display) -> Answer {
+    Answer { code: code as u16, text: text.to_string() }
+}
+
+impl From<RegisterError> for Answer {
+    fn from(error: RegisterError) -> Self {
+        answer(ServiceCode::Register, &error)
+    }
+}
+
+impl From<SetStoreError> for Answer {
+    fn from(error: SetStoreError) -> Self {
+        Self { code: error.code(), text: error.to_string() }
     }
 }
 
@@ -162,8 +287,4 @@ impl From<crate::StoreError> for Answer {
     fn from(error: crate::StoreError) -> Self {
         Self { code: error.code(), text: error.to_string() }
     }
-}
-
-fn refused(code: ServiceCode, text: String) -> Reply {
-    Reply::Refused { code: code as u16, text }
 }

@@ -53,6 +53,8 @@ pub struct SshOptions {
     pub arguments: Vec<String>,
     /// Time until the target answers.
     pub timeout: Duration,
+    /// Use verbs for the data path where both sides have them.
+    pub verbs: bool,
 }
 
 impl Default for SshOptions {
@@ -63,6 +65,7 @@ impl Default for SshOptions {
             command: DEFAULT_SSH_COMMAND.to_owned(),
             arguments: Vec::new(),
             timeout: DEFAULT_SSH_TIMEOUT,
+            verbs: true,
         }
     }
 }
@@ -208,7 +211,7 @@ impl SshSession {
             .map_err(|source| SshError::Start { program: options.program.clone(), source })?;
         let stdout = child.stdout.take();
         let mut session = Self { child, stdin, has_ended: false };
-        let has_verbs = has_verbs();
+        let has_verbs = options.verbs && has_verbs();
         // A new socket has room for it. Where ssh ended already, its answer says why.
         let _ = rustix::net::send(&session.stdin, &Hello { has_verbs, nonce }.encode(), SendFlags::NOSIGNAL);
         let Some(stdout) = stdout else { return Err(io_error("pipe")(Errno::BADF)) };

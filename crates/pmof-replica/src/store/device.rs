@@ -19,10 +19,10 @@ use std::{
 use pmof_mem::{Declaration, Durability, Medium, MemError, Memory};
 
 use super::{
-    FOREIGN_HOLDER, NewPool, OpenFor, OpenPool, PoolInfo, PoolStore, StoreError, Unpublished, Writer, check_level,
-    new_header, no_file, root,
+    NewPool, OpenFor, OpenPool, PoolInfo, PoolStore, StoreError, Unpublished, Writer, check_level, new_header, no_file,
+    root,
 };
-use crate::{DATA_OFFSET, HEADER_BYTES, Header, HeaderError, PoolName, header::file_len_bytes};
+use crate::{DATA_OFFSET, HEADER_BYTES, Header, HeaderError, PoolName, header::file_len_bytes, holder::holder_of_file};
 
 /// The first word of a device with a pool, and of one where a pool is made or removed.
 const POOL_WORD: u64 = u64::from_le_bytes(*b"PMOFPOOL");
@@ -135,9 +135,10 @@ impl Device {
 
     /// Makes the device this process's to write, until its description is closed.
     fn lock(&self, memory: &Memory) -> Result<(), StoreError> {
-        match root::try_lock(self.file(memory)?) {
+        let file = self.file(memory)?;
+        match root::try_lock(file) {
             Ok(true) => Ok(()),
-            Ok(false) => Err(StoreError::Busy { name: self.name.clone(), holder: FOREIGN_HOLDER.to_owned() }),
+            Ok(false) => Err(StoreError::Busy { name: self.name.clone(), holder: holder_of_file(file) }),
             Err(source) => Err(StoreError::Io { call: "flock", path: self.path.clone(), source }),
         }
     }
@@ -246,7 +247,8 @@ impl PoolStore {
             Holds::Nothing => return Err(device.not_found()),
             Holds::Unusable(error) => return Err(device.unusable(error)),
         };
-        let is_locked = root::is_locked(device.file(&memory)?).map_err(|source| StoreError::Io {
+        let file = device.file(&memory)?;
+        let is_locked = root::is_locked(file).map_err(|source| StoreError::Io {
             call: "flock",
             path: device.path.clone(),
             source,
@@ -258,7 +260,7 @@ impl PoolStore {
             file_len_bytes: memory.len_bytes(),
             medium: memory.kind(),
             promises: Durability::ALL.map(|level| memory.promise(level)),
-            open_by: known.or_else(|| is_locked.then(|| FOREIGN_HOLDER.to_owned())),
+            open_by: known.or_else(|| is_locked.then(|| holder_of_file(file))),
         })
     }
 }

@@ -1,0 +1,130 @@
+//! What a failure is to a C program: errno, and a text of its thread.
+
+use std::{
+    any::Any,
+    cell::RefCell,
+    ffi::{CStr, CString, c_int},
+    panic::{AssertUnwindSafe, catch_unwind},
+};
+
+use libc::c_char;
+use pmof_replica::{NameError, PoolRefusal, RemotePoolError, ReplicaError, SshError, SshHostError};
+
+use crate::log::warn;
+
+/// Why a call failed.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    errno: c_int,
+    why: String,
+}
+
+impl Failure {
+    pub(crate) fn new(errno: c_int, why: impl Into<String>) -> Self {
+        Self { errno, why: why.into() }
+    }
+
+    /// An argument that is not allowed.
+    pub(crate) fn invalid(why: impl Into<String>) -> Self {
+        Self::new(libc::EINVAL, why)
+    }
+}
+
+impl From<SshHostError> for Failure {
+    fn from(error: SshHostError) -> Self {
+        Self::invalid(error.to_string())
+    }
+}
+
+impl From<NameError> for Failure {
+    fn from(error: NameError) -> Self {
+        Self::invalid(error.to_string())
+    }
+}
+
+impl From<RemotePoolError> for Failure {
+    fn from(error: RemotePoolError) -> Self {
+        Self::new(error.replica_error().map_or(libc::EINVAL, errno_of), error.to_string())
+    }
+}
+
+fn errno_of(error: &ReplicaError) -> c_int {
+    match error {
+        ReplicaError::Ssh(error) => match &**error {
+            SshError::Start { source, .. } | SshError::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+            SshError::TimedOut { .. } => libc::ETIMEDOUT,
+            SshError::NotATarget { .. } | SshError::OtherVersion { .. } => libc::EPROTONOSUPPORT,
+            SshError::Target { .. } => libc::EREMOTEIO,
+            _ => libc::ECONNREFUSED,
+        },
+        ReplicaError::Refused { refusal, .. } => match refusal {
+            PoolRefusal::NotFound => libc::ENOENT,
+            PoolRefusal::AlreadyExists => libc::EEXIST,
+            PoolRefusal::Busy => libc::EBUSY,
+            PoolRefusal::NotAUsablePool | PoolRefusal::BadSet => libc::EINVAL,
+            PoolRefusal::BadSize => libc::EFBIG,
+            PoolRefusal::NoSpace => libc::ENOSPC,
+            PoolRefusal::NotDurable => libc::ENOTSUP,
+            PoolRefusal::NotWritable | PoolRefusal::NotAdmitted => libc::EACCES,
+            _ => libc::EREMOTEIO,
+        },
+        ReplicaError::Connect(_) | ReplicaError::NoDataPath { .. } => libc::ECONNREFUSED,
+        ReplicaError::Impostor => libc::ECONNABORTED,
+        ReplicaError::TimedOut { .. } => libc::ETIMEDOUT,
+        ReplicaError::Control(_) | ReplicaError::Unexpected | ReplicaError::Descriptor(_) => libc::EPROTO,
+        ReplicaError::NotDurable { .. } => libc::ENOTSUP,
+        ReplicaError::Register(_) => libc::ENOMEM,
+        _ => libc::ECONNRESET,
+    }
+}
+
+thread_local! {
+    static MESSAGE: RefCell<CString> = RefCell::default();
+}
+
+/// Runs the body of a function of the interface. What goes wrong sets errno and this thread's message. A panic, which would be a
+/// defect of pmof, stops here.
+pub(crate) fn call<T>(function: &'static str, body: impl FnOnce() -> Result<T, Failure>) -> Option<T> {
+    let failure = match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(value)) => return Some(value),
+        Ok(Err(failure)) => failure,
+        Err(panic) => Failure::new(libc::EIO, panic_text(panic.as_ref())),
+    };
+    tell(function, failure);
+    None
+}
+
+#[cold]
+fn tell(function: &'static str, Failure { errno, why }: Failure) {
+    warn(&format!("{function}: {why}"));
+    let text = CString::new(why.replace('\0', "?")).unwrap_or_default();
+    // A thread that is ending has nobody to read it.
+    let _ = MESSAGE.try_with(|message| message.replace(text));
+    // SAFETY: the address of this thread's errno.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    format!("a defect of pmof, please report it: {}", text.unwrap_or("no message"))
+}
+
+/// The text of a C string.
+///
+/// # Safety
+///
+/// `text` is null or a C string that stays as it is during `'a`.
+pub(crate) unsafe fn text<'a>(text: *const c_char, name: &'static str) -> Result<&'a str, Failure> {
+    if text.is_null() {
+        return Err(Failure::invalid(format!("{name} is NULL")));
+    }
+    // SAFETY: not null, so a C string by the contract of this function.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_str().map_err(|_| Failure::invalid(format!("{name} is not UTF-8")))
+}
+
+/// What went wrong in this thread's last call that failed; empty before. Good until its next call that fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn rpmem_errormsg() -> *const c_char {
+    MESSAGE.try_with(|message| message.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+}

@@ -1,0 +1,344 @@
+//! The functions.
+
+use std::{
+    ffi::{c_int, c_uint, c_void},
+    ptr, slice,
+    sync::Arc,
+};
+
+use libc::c_char;
+use pmof_mem::Memory;
+use pmof_pool::{ATTRIBUTES_LEN_BYTES, Attributes};
+use pmof_replica::{Atomicity, OpenFor, RemotePool, SetName, TargetUrl};
+
+use crate::{
+    error::{Failure, call, text},
+    log, settings,
+};
+
+/// Bytes of a page: what the pool's memory begins and ends at.
+const PAGE_BYTES: usize = 4096;
+
+/// The versions that this library stands in for.
+const MAJOR_VERSION: c_uint = 1;
+const MINOR_VERSION: c_uint = 3;
+
+const RELAXED: c_uint = 1;
+const REMOVE_FORCE: c_int = 1;
+const REMOVE_POOL_SET: c_int = 2;
+
+/// An open pool, `RPMEMpool` of the header.
+#[derive(Debug)]
+pub struct Pool {
+    remote: RemotePool,
+    /// The process that opened it; its child must not speak on the same connection.
+    process: u32,
+}
+
+/// `struct rpmem_pool_attr`.
+pub type PoolAttributes = [u8; ATTRIBUTES_LEN_BYTES];
+
+/// What both ways to get a pool are given.
+struct Place {
+    url: TargetUrl,
+    set: SetName,
+    memory: Memory,
+    lanes: u32,
+}
+
+impl Place {
+    /// # Safety
+    ///
+    /// The pointers are null or as librpmem has them: C strings, and memory that stays mapped as long as the pool is open.
+    unsafe fn new(
+        target: *const c_char,
+        set: *const c_char,
+        address: *mut c_void,
+        len_bytes: usize,
+        lanes: *const c_uint,
+    ) -> Result<Self, Failure> {
+        // SAFETY: the caller's contract.
+        let (url, set) = unsafe { place(target, set) }?;
+        if lanes.is_null() {
+            return Err(Failure::invalid("nlanes is NULL"));
+        }
+        // SAFETY: not null.
+        let lanes = unsafe { *lanes };
+        if lanes == 0 {
+            return Err(Failure::invalid("nlanes is 0: ask for one lane at least"));
+        }
+        if len_bytes == 0 || !len_bytes.is_multiple_of(PAGE_BYTES) || !address.addr().is_multiple_of(PAGE_BYTES) {
+            let why = format!(
+                "the pool's memory, {len_bytes} bytes at {address:p}, must begin and end at multiples of {PAGE_BYTES} bytes"
+            );
+            return Err(Failure::invalid(why));
+        }
+        // SAFETY: the caller's contract.
+        let memory = unsafe { Memory::borrow(address.expose_provenance() as u64, len_bytes as u64, None) };
+        let memory = memory.map_err(|error| Failure::invalid(format!("the pool's memory: {error}")))?;
+        Ok(Self { url, set, memory, lanes })
+    }
+
+    fn finish(memory: Memory, mut remote: RemotePool, lanes: *mut c_uint) -> Result<*mut Pool, Failure> {
+        remote.use_memory(Arc::new(memory))?;
+        // SAFETY: `new` found that it is not null, and the caller of librpmem lets it be written.
+        unsafe { *lanes = remote.lane_count() };
+        Ok(Box::into_raw(Box::new(Pool { remote, process: std::process::id() })))
+    }
+}
+
+/// # Safety
+///
+/// Both are null or C strings.
+unsafe fn place(target: *const c_char, set: *const c_char) -> Result<(TargetUrl, SetName), Failure> {
+    // SAFETY: the caller's contract.
+    let (target, set) = unsafe { (text(target, "target")?, text(set, "pool_set_name")?) };
+    Ok((TargetUrl::Ssh(target.parse()?), SetName::new(set)?))
+}
+
+/// Makes the pool of a remote pool set and opens it; see the header.
+///
+/// # Safety
+///
+/// Strings are null or C strings, `nlanes` and `create_attr` null or what the header says, and the memory stays mapped as it is
+/// until the pool is closed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpmem_create(
+    target: *const c_char,
+    pool_set_name: *const c_char,
+    pool_addr: *mut c_void,
+    pool_size: usize,
+    nlanes: *mut c_uint,
+    create_attr: *const PoolAttributes,
+) -> *mut Pool {
+    log::start();
+    let made = call("rpmem_create", || {
+        // SAFETY: the caller's contract.
+        let place = unsafe { Place::new(target, pool_set_name, pool_addr, pool_size, nlanes) }?;
+        // SAFETY: the caller's contract.
+        let attributes = unsafe { create_attr.as_ref() }.map(Attributes::from_bytes);
+        let attributes = attributes.filter(|attributes| !attributes.is_zero());
+        let options = settings::options(place.lanes);
+        let remote = RemotePool::create(&place.url, &place.set, pool_size as u64, attributes.as_ref(), &options)?;
+        Place::finish(place.memory, remote, nlanes)
+    });
+    made.unwrap_or(ptr::null_mut())
+}
+
+/// Opens the pool of a remote pool set; see the header.
+///
+/// # Safety
+///
+/// As [`rpmem_create`]; `open_attr` is null or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpmem_open(
+    target: *const c_char,
+    pool_set_name: *const c_char,
+    pool_addr: *mut c_void,
+    pool_size: usize,
+    nlanes: *mut c_uint,
+    open_attr: *mut PoolAttributes,
+) -> *mut Pool {
+    log::start();
+    let opened = call("rpmem_open", || {
+        // SAFETY: the caller's contract.
+        let place = unsafe { Place::new(target, pool_set_name, pool_addr, pool_size, nlanes) }?;
+        let options = settings::options(place.lanes);
+        let (remote, attributes) =
+            RemotePool::open(&place.url, &place.set, pool_size as u64, OpenFor::Write, &options)?;
+        let pool = Place::finish(place.memory, remote, nlanes)?;
+        if !open_attr.is_null() {
+            // SAFETY: not null, so it may be written.
+            unsafe { *open_attr = attributes.unwrap_or_default().to_bytes() };
+        }
+        Ok(pool)
+    });
+    opened.unwrap_or(ptr::null_mut())
+}
+
+/// Changes what the pool's headers say; see the header.
+///
+/// # Safety
+///
+/// `rpp` is null or an open pool, `attr` null or attributes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpmem_set_attr(rpp: *mut Pool, attr: *const PoolAttributes) -> c_int {
+    // SAFETY: the caller's contract.
+    let attributes = unsafe { attr.as_ref() }.map(Attributes::from_bytes).unwrap_or_default();
+    // SAFETY: the caller's contract.
+    unsafe { on_pool("rpmem_set_attr", rpp, |pool| Ok(pool.set_attributes(&attributes)?)) }
+}
+
+/// Closes a pool; see the header.
+///
+/// # Safety
+///
+/// `rpp` is null or an open pool, which nobody uses any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpmem_close(rpp: *mut Pool) -> c_int {
+    let closed = call("rpmem_close", || {
+        if rpp.is_null() {
+            return Err(Failure::invalid("rpp is NULL"));
+        }
+        // SAFETY: not null, so made by `Place::finish` and not closed before.
+        let pool = unsafe { Box::from_raw(rpp) };
+        if pool.process != std::process::id() {
+            // The pool is the parent's: its connection must not be ended.
+            std::mem::forget(pool);
+            return Ok(());
+        }
+        Ok(pool.remote.close()?)
+    });
+    closed.map_or(-1, |()| 0)
+}
+
+/// Copies a range of the local memory to the pool and makes it durable; see the header.
+///
+/// # Safety
+///
+/// `rpp` is null or an open pool.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpmem_persist(
+    rpp: *mut Pool,
+    offset: usize,
+    length: usize,
+    lane: c_uint,
+    flags: c_uint,
+) -> c_int {
+    let persist = |pool: &RemotePool| Ok(pool.persist(lane, offset as u64, length as u64, atomicity(flags)?)?);
+    // SAFETY: the caller's contract.
+    unsafe { on_pool("rpmem_persist", rpp, persist) }
+}
+
+/// Starts to copy a range of the local memory to the pool; see the header.
+///
+/// # Safety
+///
+/// `rpp` is null or an open pool.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpmem_flush(
+    rpp: *mut Pool,
+    offset: usize,
+    length: usize,
+    lane: c_uint,
+    flags: c_uint,
+) -> c_int {
+    let flush = |pool: &RemotePool| Ok(pool.flush(lane, offset as u64, length as u64, atomicity(flags)?)?);
+    // SAFETY: the caller's contract.
+    unsafe { on_pool("rpmem_flush", rpp, flush) }
+}
+
+/// Waits until all that was flushed on the lane is durable; see the header.
+///
+/// # Safety
+///
+/// `rpp` is null or an open pool.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpmem_drain(rpp: *mut Pool, lane: c_uint, flags: c_uint) -> c_int {
+    let drain = |pool: &RemotePool| match flags {
+        0 => Ok(pool.drain(lane)?),
+        _ => Err(Failure::invalid(format!("flags {flags:#x}: none is defined"))),
+    };
+    // SAFETY: the caller's contract.
+    unsafe { on_pool("rpmem_drain", rpp, drain) }
+}
+
+/// Copies a range of the local memory to the pool and makes it durable; see the header.
+///
+/// # Safety
+///
+/// `rpp` is null or an open pool.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpmem_deep_persist(rpp: *mut Pool, offset: usize, length: usize, lane: c_uint) -> c_int {
+    let persist = |pool: &RemotePool| Ok(pool.persist(lane, offset as u64, length as u64, Atomicity::Words)?);
+    // SAFETY: the caller's contract.
+    unsafe { on_pool("rpmem_deep_persist", rpp, persist) }
+}
+
+/// Copies a range of the pool to `buff`; see the header.
+///
+/// # Safety
+///
+/// `rpp` is null or an open pool; `buff` is null or has room for `length` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpmem_read(
+    rpp: *mut Pool,
+    buff: *mut c_void,
+    offset: usize,
+    length: usize,
+    lane: c_uint,
+) -> c_int {
+    let read = |pool: &RemotePool| {
+        if length == 0 {
+            return Ok(pool.read(lane, offset as u64, &mut [])?);
+        }
+        if buff.is_null() {
+            return Err(Failure::invalid("buff is NULL"));
+        }
+        // SAFETY: the caller gives room for so many bytes, and nobody else looks at them during the call.
+        let into = unsafe { slice::from_raw_parts_mut(buff.cast::<u8>(), length) };
+        Ok(pool.read(lane, offset as u64, into)?)
+    };
+    // SAFETY: the caller's contract.
+    unsafe { on_pool("rpmem_read", rpp, read) }
+}
+
+/// Deletes the parts of a remote pool set; see the header.
+///
+/// # Safety
+///
+/// Both strings are null or C strings.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpmem_remove(target: *const c_char, pool_set: *const c_char, flags: c_int) -> c_int {
+    log::start();
+    let removed = call("rpmem_remove", || {
+        if flags & !(REMOVE_FORCE | REMOVE_POOL_SET) != 0 {
+            return Err(Failure::invalid(format!("flags {flags:#x}: only FORCE (1) and POOL_SET (2) are defined")));
+        }
+        // SAFETY: the caller's contract.
+        let (url, set) = unsafe { place(target, pool_set) }?;
+        let (force, set_file) = (flags & REMOVE_FORCE != 0, flags & REMOVE_POOL_SET != 0);
+        Ok(RemotePool::remove(&url, &set, force, set_file, &settings::options(1))?)
+    });
+    removed.map_or(-1, |()| 0)
+}
+
+/// Whether this library stands in for a version: null, or why not.
+#[unsafe(no_mangle)]
+pub extern "C" fn rpmem_check_version(major_required: c_uint, minor_required: c_uint) -> *const c_char {
+    if major_required != MAJOR_VERSION {
+        return c"librpmem major version mismatch: this library stands in for version 1.3".as_ptr();
+    }
+    if minor_required > MINOR_VERSION {
+        return c"librpmem minor version mismatch: this library stands in for version 1.3".as_ptr();
+    }
+    ptr::null()
+}
+
+fn atomicity(flags: c_uint) -> Result<Atomicity, Failure> {
+    match flags {
+        0 => Ok(Atomicity::Words),
+        RELAXED => Ok(Atomicity::Relaxed),
+        _ => Err(Failure::invalid(format!("flags {flags:#x}: only RELAXED (1) is defined"))),
+    }
+}
+
+/// # Safety
+///
+/// `rpp` is null or an open pool.
+unsafe fn on_pool(
+    function: &'static str,
+    rpp: *mut Pool,
+    body: impl FnOnce(&RemotePool) -> Result<(), Failure>,
+) -> c_int {
+    let done = call(function, || {
+        // SAFETY: the caller's contract.
+        let Some(pool) = (unsafe { rpp.as_ref() }) else { return Err(Failure::invalid("rpp is NULL")) };
+        if pool.process != std::process::id() {
+            let why = "the pool was opened before a fork: only the process that opened it may use it";
+            return Err(Failure::new(libc::ECANCELED, why));
+        }
+        body(&pool.remote)
+    });
+    done.map_or(-1, |()| 0)
+}

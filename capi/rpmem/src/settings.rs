@@ -1,0 +1,85 @@
+//! What librpmem's environment variables say.
+
+use std::{
+    env,
+    sync::{
+        Once,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use pmof_access::Waiting;
+use pmof_replica::{LANES_MAX, RemotePoolOptions, SshOptions};
+
+/// What starts a target on the other machine unless `RPMEM_CMD` says otherwise.
+const COMMAND: &str = "rpmemd";
+
+/// The options for the next pool with so many lanes.
+pub(crate) fn options(lanes: u32) -> RemotePoolOptions {
+    tell_replaced();
+    let most = number("RPMEM_MAX_NLANES").filter(|most| *most > 0).unwrap_or(LANES_MAX);
+    let mut options = RemotePoolOptions { ssh: ssh(), lanes: lanes.min(most).min(LANES_MAX), ..Default::default() };
+    if number("PMOF_BUSY_POLL") == Some(1) {
+        options.waiting = Waiting::BusyPoll;
+    }
+    options
+}
+
+/// How the next target is started.
+pub(crate) fn ssh() -> SshOptions {
+    let mut options = SshOptions { command: COMMAND.to_owned(), ..SshOptions::from_env() };
+    if let Some(program) = env::var_os("RPMEM_SSH").filter(|program| !program.is_empty()) {
+        options.program = program.into();
+    }
+    if let Ok(commands) = env::var("RPMEM_CMD")
+        && let Some(command) = next_command(&commands)
+    {
+        options.command = command;
+    }
+    if number("RPMEM_ENABLE_VERBS") == Some(0) {
+        options.verbs = false;
+    }
+    options
+}
+
+/// Of several commands separated by `|` each connection takes the next.
+fn next_command(commands: &str) -> Option<String> {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let commands: Vec<_> = commands.split('|').map(str::trim).filter(|command| !command.is_empty()).collect();
+    let at = NEXT.fetch_add(1, Ordering::Relaxed);
+    commands.get(at % commands.len().max(1)).map(|command| (*command).to_owned())
+}
+
+fn number(name: &str) -> Option<u32> {
+    env::var(name).ok()?.trim().parse().ok()
+}
+
+/// Says once which variables have nothing to do here.
+fn tell_replaced() {
+    static TELL: Once = Once::new();
+    TELL.call_once(|| {
+        for (name, instead) in [
+            (
+                "RPMEM_ENABLE_SOCKETS",
+                "TCP is used wherever both sides have no RDMA device; RPMEM_ENABLE_VERBS=0 asks for it",
+            ),
+            ("RPMEM_WORK_QUEUE_SIZE", "queues are as long as they need to be"),
+        ] {
+            if env::var_os(name).is_some() {
+                log::info!(target: "librpmem", "{name} is not looked at: {instead}");
+            }
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_take_turns() {
+        let taken: Vec<_> = (0..4).map(|_| next_command("a -x | b").unwrap()).collect();
+        assert!(taken[0] == taken[2] && taken[1] == taken[3] && taken[0] != taken[1], "{taken:?}");
+        assert_eq!(next_command(" | "), None);
+    }
+}

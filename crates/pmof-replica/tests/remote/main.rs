@@ -1,0 +1,337 @@
+//! Pools of pool sets on a target, over tcp and shared memory.
+
+use std::{fs, os::unix::fs::symlink, path::PathBuf, sync::Arc, time::Duration};
+
+use pmof_access::{Address, Durability, Medium as _, Memory};
+use pmof_pool::Attributes;
+use pmof_replica::{
+    Atomicity, LANES_MAX, OpenFor, PoolRefusal, RemotePool, RemotePoolError, RemotePoolOptions, ReplicaError, Service,
+    ServiceOptions, SetName, TargetUrl,
+};
+use tempfile::TempDir;
+
+const POOL_BYTES: u64 = 8 << 20;
+const HEADER_BYTES: u64 = 4096;
+/// PMDK's bit of `incompat`.
+const SINGLE_HEADER: u32 = 1;
+
+struct Target {
+    root: TempDir,
+    service: Option<Service>,
+}
+
+impl Target {
+    fn start() -> Self {
+        let root = tempfile::tempdir_in("/dev/shm").unwrap();
+        let addresses: [Address; 2] = [
+            "tcp://127.0.0.1:0".parse().unwrap(),
+            format!("shm://{}", root.path().join("socket").display()).parse().unwrap(),
+        ];
+        let service = Service::start(root.path(), &addresses, ServiceOptions::default()).unwrap();
+        Self { root, service: Some(service) }
+    }
+
+    fn url(&self) -> TargetUrl {
+        self.service.as_ref().unwrap().addresses()[0].clone().into()
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.root.path().join(name)
+    }
+
+    /// A set file with parts of 4 MiB.
+    fn write_set(&self, name: &str, option: &str, parts: &[&str]) -> SetName {
+        let parts: Vec<_> = parts.iter().map(|part| format!("4M {}\n", self.path(part).display())).collect();
+        fs::write(self.path(name), format!("PMEMPOOLSET\n{option}{}", parts.concat())).unwrap();
+        SetName::new(name).unwrap()
+    }
+
+    fn two_parts(&self) -> SetName {
+        self.write_set("orders.set", "", &["one", "two"])
+    }
+
+    fn create(&self, set: &SetName) -> RemotePool {
+        RemotePool::create(&self.url(), set, 4 << 20, Some(&attributes()), &options()).unwrap()
+    }
+
+    fn open(&self, set: &SetName) -> (RemotePool, Option<Attributes>) {
+        RemotePool::open(&self.url(), set, 0, OpenFor::Write, &options()).unwrap()
+    }
+}
+
+fn options() -> RemotePoolOptions {
+    RemotePoolOptions { loss_timeout: Duration::from_secs(5), ..Default::default() }
+}
+
+fn attributes() -> Attributes {
+    Attributes {
+        signature: *b"TESTPOOL",
+        major: 1,
+        incompat: 2,
+        poolset_uuid: [1; 16],
+        uuid: [2; 16],
+        next_uuid: [3; 16],
+        prev_uuid: [3; 16],
+        ..Default::default()
+    }
+}
+
+fn refusal(error: &RemotePoolError) -> Option<PoolRefusal> {
+    match error.replica_error() {
+        Some(ReplicaError::Refused { refusal, .. }) => Some(*refusal),
+        _ => None,
+    }
+}
+
+fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    (0..len as u64).map(|at| (at.wrapping_mul(seed | 1) >> 3) as u8).collect()
+}
+
+fn local_memory(seed: u64) -> Arc<Memory> {
+    let memory = Memory::anonymous(POOL_BYTES - HEADER_BYTES).unwrap();
+    memory.store(0, &pattern(memory.len_bytes() as usize, seed)).unwrap();
+    Arc::new(memory)
+}
+
+#[test]
+fn a_pool_is_made_written_in_lanes_and_opened_again() {
+    let target = Target::start();
+    let set = target.two_parts();
+    let mut pool = target.create(&set);
+    // The second part's header takes a page of it.
+    assert_eq!(pool.len_bytes(), POOL_BYTES - HEADER_BYTES);
+    assert_eq!((pool.header_bytes(), pool.lane_count()), (HEADER_BYTES, LANES_MAX));
+    assert_eq!(pool.durability(), Durability::ProcessCrash);
+    let local = local_memory(77);
+    pool.use_memory(local).unwrap();
+    // Within one part, across their border, unaligned, at the very end, and nothing.
+    let ranges = [(4096, 1), (4099, 5000), ((4 << 20) - 3000, 6001), (POOL_BYTES - HEADER_BYTES - 9, 9), (5000, 0)];
+    for (lane, atomicity) in [(0, Atomicity::Words), (LANES_MAX - 1, Atomicity::Relaxed)] {
+        for (offset, len) in ranges {
+            pool.flush(lane, offset, len, atomicity).unwrap();
+        }
+        pool.drain(lane).unwrap();
+    }
+    pool.persist(3, 1 << 20, 2 << 20, Atomicity::Words).unwrap();
+    pool.persist_bytes(4, 8192, b"of the caller", Atomicity::Relaxed).unwrap();
+    pool.close().unwrap();
+
+    let (pool, found) = target.open(&set);
+    let found = found.unwrap();
+    assert_eq!((found.signature, found.poolset_uuid, found.uuid), (*b"TESTPOOL", [1; 16], [2; 16]));
+    let mut expected = pattern((POOL_BYTES - HEADER_BYTES) as usize, 77);
+    expected[8192..8205].copy_from_slice(b"of the caller");
+    for (offset, len) in ranges.into_iter().chain([(1 << 20, 2 << 20), (8192, 13)]) {
+        let mut bytes = vec![0; len as usize];
+        pool.read(9, offset, &mut bytes).unwrap();
+        assert!(bytes == expected[offset as usize..(offset + len) as usize], "{len} bytes at {offset}");
+    }
+    // The header may be read, also together with what follows it.
+    let mut bytes = [0; 4106];
+    pool.read(0, 0, &mut bytes).unwrap();
+    assert_eq!((&bytes[..8], &bytes[4096..4097]), (&b"TESTPOOL"[..], &expected[4096..4097]));
+}
+
+#[test]
+fn ranges_lanes_and_headers_are_guarded_and_nothing_is_lost_by_asking() {
+    let target = Target::start();
+    let set = target.two_parts();
+    let pool = target.create(&set);
+    let end = pool.len_bytes();
+    for offset in [0, 1, 4095] {
+        let error = pool.persist_bytes(0, offset, b"x", Atomicity::Words).unwrap_err();
+        assert!(matches!(error, RemotePoolError::Header { .. }), "{error}");
+    }
+    for (offset, len) in [(end, 1), (end - 1, 2), (u64::MAX, 1), (u64::MAX - 1, 8)] {
+        let error = pool.persist_bytes(0, offset, &vec![0; len], Atomicity::Relaxed).unwrap_err();
+        assert!(matches!(error, RemotePoolError::OutOfBounds { .. }), "{error}");
+        assert!(matches!(pool.read(0, offset, &mut vec![0; len]), Err(RemotePoolError::OutOfBounds { .. })));
+    }
+    assert!(matches!(pool.drain(LANES_MAX), Err(RemotePoolError::NoSuchLane { lanes: LANES_MAX, .. })));
+    assert!(matches!(pool.persist(0, 8192, 8, Atomicity::Words), Err(RemotePoolError::NoMemory)));
+    pool.persist_bytes(0, 8192, b"still works", Atomicity::Words).unwrap();
+    pool.read(0, end, &mut []).unwrap();
+}
+
+#[test]
+fn attributes_are_changed_and_kept() {
+    let target = Target::start();
+    let set = target.two_parts();
+    let pool = target.create(&set);
+    let changed = Attributes { next_uuid: [7; 16], user_flags: [8; 16], ..attributes() };
+    pool.set_attributes(&changed).unwrap();
+    pool.close().unwrap();
+    let (pool, found) = target.open(&set);
+    let found = found.unwrap();
+    assert_eq!((found.next_uuid, found.user_flags), ([7; 16], [8; 16]));
+    let has_single_header = Attributes { incompat: SINGLE_HEADER, ..changed };
+    let error = pool.set_attributes(&has_single_header).unwrap_err();
+    assert!(error.replica_error().is_some(), "{error}");
+    // A refusal ends nothing.
+    pool.persist_bytes(0, 8192, b"x", Atomicity::Words).unwrap();
+}
+
+#[test]
+fn without_headers_the_whole_pool_is_data() {
+    let target = Target::start();
+    let set = target.write_set("bare.set", "OPTION NOHDRS\n", &["bare"]);
+    let pool = RemotePool::create(&target.url(), &set, 4 << 20, None, &options()).unwrap();
+    assert_eq!((pool.len_bytes(), pool.header_bytes()), (4 << 20, 0));
+    pool.persist_bytes(0, 0, b"from the first byte on", Atomicity::Words).unwrap();
+    assert!(matches!(pool.set_attributes(&attributes()), Err(RemotePoolError::NoHeader)));
+    pool.close().unwrap();
+    let (_, found) = target.open(&set);
+    assert_eq!(found, None);
+    let bytes = fs::read(target.path("bare")).unwrap();
+    assert!(bytes.starts_with(b"from the first byte on"));
+}
+
+#[test]
+fn what_a_target_refuses_is_told_by_its_rule() {
+    let target = Target::start();
+    let set = target.two_parts();
+    let create = |name: &SetName, size, attributes: Option<&Attributes>| {
+        RemotePool::create(&target.url(), name, size, attributes, &options()).unwrap_err()
+    };
+    let attributes = attributes();
+    let missing = SetName::new("missing/x.set").unwrap();
+    assert_eq!(refusal(&create(&missing, 4096, Some(&attributes))), Some(PoolRefusal::NotFound));
+    assert_eq!(refusal(&create(&set, 1 << 30, Some(&attributes))), Some(PoolRefusal::BadSize));
+    assert_eq!(refusal(&create(&set, 4096, None)), Some(PoolRefusal::BadSet));
+    let bare = target.write_set("bare.set", "OPTION NOHDRS\n", &["bare"]);
+    assert_eq!(refusal(&create(&bare, 4096, Some(&attributes))), Some(PoolRefusal::BadSet));
+    let single = target.write_set("single.set", "OPTION SINGLEHDR\n", &["single"]);
+    assert_eq!(refusal(&create(&single, 4096, Some(&attributes))), Some(PoolRefusal::BadSet));
+    fs::write(target.path("twice.set"), "PMEMPOOLSET\n4M /dev/shm/a\nREPLICA\n4M /dev/shm/b\n").unwrap();
+    assert_eq!(
+        refusal(&create(&SetName::new("twice.set").unwrap(), 4096, Some(&attributes))),
+        Some(PoolRefusal::BadSet)
+    );
+    fs::write(target.path("broken.set"), "PMEMPOOLSET\nnonsense\n").unwrap();
+    let error = create(&SetName::new("broken.set").unwrap(), 4096, Some(&attributes));
+    assert!(error.to_string().contains("broken.set:2"), "{error}");
+    // None of it left a part.
+    for part in ["one", "two", "bare", "single"] {
+        assert!(!target.path(part).exists(), "{part}");
+    }
+    let require = RemotePoolOptions { require: Some(Durability::PowerFailure), ..options() };
+    let error = RemotePool::create(&target.url(), &set, 4096, Some(&attributes), &require).unwrap_err();
+    assert_eq!(refusal(&error), Some(PoolRefusal::NotDurable));
+    assert!(!target.path("one").exists());
+}
+
+#[test]
+fn no_link_leads_out_of_the_root() {
+    let target = Target::start();
+    let outside = tempfile::tempdir().unwrap();
+    fs::write(outside.path().join("x.set"), format!("PMEMPOOLSET\n4M {}\n", target.path("x").display())).unwrap();
+    symlink(outside.path(), target.path("out")).unwrap();
+    let name = SetName::new("out/x.set").unwrap();
+    RemotePool::create(&target.url(), &name, 4096, Some(&attributes()), &options()).unwrap_err();
+    assert!(!target.path("x").exists());
+}
+
+#[test]
+fn the_second_opener_is_told_who_has_the_pool() {
+    let target = Target::start();
+    let set = target.two_parts();
+    let _first = target.create(&set);
+    let error = RemotePool::open(&target.url(), &set, 0, OpenFor::Write, &options()).unwrap_err();
+    assert_eq!(refusal(&error), Some(PoolRefusal::Busy));
+    assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
+    let error = RemotePool::remove(&target.url(), &set, false, false, &options()).unwrap_err();
+    assert!(target.path("one").exists(), "{error}");
+}
+
+#[test]
+fn removing_takes_the_parts_and_if_asked_the_set() {
+    let target = Target::start();
+    let set = target.two_parts();
+    target.create(&set).close().unwrap();
+    RemotePool::remove(&target.url(), &set, false, false, &options()).unwrap();
+    assert!(!target.path("one").exists() && !target.path("two").exists() && target.path("orders.set").exists());
+    // What is gone can be removed once more by force only.
+    RemotePool::remove(&target.url(), &set, false, false, &options()).unwrap_err();
+    RemotePool::remove(&target.url(), &set, true, true, &options()).unwrap();
+    assert!(!target.path("orders.set").exists());
+}
+
+#[test]
+fn a_dead_target_is_the_reason_of_every_later_failure() {
+    let mut target = Target::start();
+    let set = target.two_parts();
+    let pool = target.create(&set);
+    pool.persist_bytes(0, 8192, b"kept", Atomicity::Words).unwrap();
+    target.service = None;
+    let first = pool.persist_bytes(0, 8192, b"lost", Atomicity::Words).unwrap_err();
+    for lane in 0..3 {
+        let error = pool.persist_bytes(lane, 8192, b"lost", Atomicity::Words).unwrap_err();
+        assert_eq!(error.to_string(), first.to_string());
+        assert_eq!(pool.read(lane, 8192, &mut [0]).unwrap_err().to_string(), first.to_string());
+    }
+    let bytes = fs::read(target.path("one")).unwrap();
+    assert_eq!(&bytes[8192..8196], b"kept");
+}
+
+#[test]
+fn digests_are_those_of_the_bytes() {
+    let target = Target::start();
+    let set = target.two_parts();
+    let mut pool = target.create(&set);
+    pool.use_memory(local_memory(5)).unwrap();
+    let end = pool.len_bytes();
+    pool.persist(0, HEADER_BYTES, end - HEADER_BYTES, Atomicity::Relaxed).unwrap();
+    let expected = pattern(end as usize, 5);
+    for (offset, len, block) in [(4096, end - 4096, 1 << 16), (4097, 70_001, 1000), (8192, 10, 4096), (8192, 0, 4096)] {
+        let digests = pool.digests(offset, len, block).unwrap();
+        let blocks = expected[offset as usize..(offset + len) as usize].chunks(block as usize);
+        let own: Vec<_> = blocks.map(|block| *blake3::hash(block).as_bytes()).collect();
+        assert!(digests == own, "{len} bytes at {offset} by {block}");
+    }
+}
+
+#[test]
+fn many_threads_use_their_lanes_at_once() {
+    let target = Target::start();
+    let set = target.two_parts();
+    let mut pool = target.create(&set);
+    pool.use_memory(local_memory(11)).unwrap();
+    let expected = &pattern(POOL_BYTES as usize, 11);
+    let before = threads();
+    std::thread::scope(|scope| {
+        for lane in 0..16 {
+            let pool = &pool;
+            scope.spawn(move || {
+                for round in 0..50 {
+                    let offset = HEADER_BYTES + u64::from(lane) * 200_000 + round * 4000;
+                    pool.persist(lane, offset, 3999, Atomicity::Words).unwrap();
+                    let mut bytes = [0; 3999];
+                    pool.read(lane, offset, &mut bytes).unwrap();
+                    assert!(bytes[..] == expected[offset as usize..][..3999]);
+                }
+            });
+        }
+    });
+    // A thread that was joined may still be on its way out.
+    let begun = Instant::now();
+    while threads() > before {
+        assert!(begun.elapsed() < Duration::from_secs(10), "lanes have no threads: {} and {before}", threads());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn threads() -> usize {
+    fs::read_dir("/proc/self/task").unwrap().count()
+}
+
+#[test]
+fn lanes_are_counted() {
+    let target = Target::start();
+    let set = target.two_parts();
+    for lanes in [0, LANES_MAX + 1] {
+        let options = RemotePoolOptions { lanes, ..options() };
+        let error = RemotePool::create(&target.url(), &set, 4096, Some(&attributes()), &options).unwrap_err();
+        assert!(matches!(error, RemotePoolError::BadLanes { .. }), "{error}");
+    }
+    assert!(!target.path("one").exists());
+}
