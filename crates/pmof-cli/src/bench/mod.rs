@@ -14,6 +14,7 @@ mod bandwidth;
 mod batch;
 pub(crate) mod floor;
 mod idle;
+mod lanes;
 mod latency;
 mod local;
 pub(crate) mod pin;
@@ -41,6 +42,7 @@ enum Measurement {
     Bandwidth(bandwidth::BandwidthArgs),
     Batch(batch::BatchArgs),
     Idle(idle::IdleArgs),
+    Lanes(lanes::LanesArgs),
 }
 
 /// Runs `pmof bench`.
@@ -50,5 +52,6 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
         Measurement::Bandwidth(args) => bandwidth::run(args),
         Measurement::Batch(args) => batch::run(args),
         Measurement::Idle(args) => idle::run(args),
+        Measurement::Lanes(args) => lanes::run(args),
     }
 }
