@@ -40,7 +40,7 @@ pub use remote::{Atomicity, Draining, LANES_MAX, RemotePool, RemotePoolError, Re
 pub use secret::{SECRET_BYTES, Secret};
 pub use service::{Admission, DEFAULT_MAX_CONNECTIONS, Service, ServiceError, ServiceOptions};
 pub use set_pool::{
-    COMPARED_BLOCK_BYTES, SetPool, SetPoolError, SetPoolOptions, copy_differences, differences, remote_place,
+    COMPARED_BLOCK_BYTES, Differing, SetPool, SetPoolError, SetPoolOptions, copy_differences, differences, remote_place,
 };
 pub use sets::{SetStoreError, remove_set};
 pub use ssh::{

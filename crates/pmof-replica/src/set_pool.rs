@@ -21,12 +21,31 @@ pub const COMPARED_BLOCK_BYTES: u64 = 64 << 10;
 const COMPARED_WINDOW_BYTES: u64 = 4 << 20;
 
 /// How the replicas of a set are reached.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct SetPoolOptions {
     /// The remote ones.
     pub remote: RemotePoolOptions,
     /// What the operator vouches for of the local ones.
     pub declaration: Option<Declaration>,
+    /// What is done at opening with replicas that differ from the first one: they may lack writes that were under way in a crash,
+    /// or all since they failed.
+    pub differing: Differing,
+}
+
+impl Default for SetPoolOptions {
+    /// Nothing declared; replicas that differ are brought up to date.
+    fn default() -> Self {
+        Self { remote: RemotePoolOptions::default(), declaration: None, differing: Differing::Copy }
+    }
+}
+
+/// What is done with replicas whose bytes differ from those of the first one, which has every write that any has. All are read whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Differing {
+    /// The blocks that differ are copied from the first replica.
+    Copy,
+    /// The pool is not opened.
+    Refuse,
 }
 
 /// What went wrong with a set or one of its replicas.
@@ -102,6 +121,7 @@ pub struct SetPool {
     master: Arc<Memory>,
     remotes: Vec<(usize, RemotePool)>,
     size_bytes: u64,
+    resynced_bytes: u64,
 }
 
 /// Where a remote replica is.
@@ -134,13 +154,11 @@ impl SetPool {
             }
         }?;
         // Remote parts are zero; a new pool is not.
-        for (replica, remote) in &pool.remotes {
-            copy_differences(&pool.master, remote, *replica, |_| {})?;
-        }
+        pool.make_same(Differing::Copy)?;
         Ok(pool)
     }
 
-    /// Opens all replicas of `set`, the remote ones in parallel, and checks that they are of one pool.
+    /// Opens all replicas of `set`, the remote ones in parallel, and checks that they are of one pool and hold the same.
     pub fn open(set: &PoolSet, options: &SetPoolOptions) -> Result<Self, SetPoolError> {
         let local = LocalSet::open(set, Access::ReadWrite, options.declaration)?;
         let size_bytes = local.len_bytes();
@@ -152,7 +170,43 @@ impl SetPool {
             check_attributes(*replica, &expected, found.as_ref())?;
         }
         let remotes = remotes.into_iter().map(|(replica, (remote, _))| (replica, remote)).collect();
-        Self::assemble(local, remotes, size_bytes)
+        let mut pool = Self::assemble(local, remotes, size_bytes)?;
+        pool.resynced_bytes = pool.make_same(options.differing)?;
+        Ok(pool)
+    }
+
+    /// Bytes that were copied at opening to replicas that differed.
+    pub fn resynced_bytes(&self) -> u64 {
+        self.resynced_bytes
+    }
+
+    /// Compares all replicas with the first, at once, and does with those that differ what is to be done; gives the bytes copied.
+    fn make_same(&self, differing: Differing) -> Result<u64, SetPoolError> {
+        std::thread::scope(|scope| {
+            let mut threads = Vec::new();
+            for (replica, remote) in &self.remotes {
+                threads.push(scope.spawn(|| match differing {
+                    Differing::Copy => copy_differences(&self.master, remote, *replica, |_| {}),
+                    Differing::Refuse => match differences(&self.master, remote, *replica, |_| {})?.first() {
+                        Some(_) => Err(SetPoolError::Differs { replica: *replica, what: "bytes" }),
+                        None => Ok(0),
+                    },
+                }));
+            }
+            for (replica, local) in self.locals().skip(1) {
+                threads.push(scope.spawn(move || {
+                    let made = make_local_same(&self.master, &local.memory(), self.size_bytes, differing);
+                    match made.map_err(|source| SetPoolError::Memory { replica, source })? {
+                        Some(copied) => Ok(copied),
+                        None => Err(SetPoolError::Differs { replica, what: "bytes" }),
+                    }
+                }));
+            }
+            let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
+                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            };
+            threads.into_iter().map(join).sum()
+        })
     }
 
     fn assemble(local: LocalSet, mut remotes: Vec<(usize, RemotePool)>, size_bytes: u64) -> Result<Self, SetPoolError> {
@@ -163,7 +217,7 @@ impl SetPool {
             let used = remote.use_memory(Arc::clone(&master) as _);
             used.map_err(|source| SetPoolError::Remote { replica, source })?;
         }
-        Ok(Self { local, master, remotes, size_bytes })
+        Ok(Self { local, master, remotes, size_bytes, resynced_bytes: 0 })
     }
 
     /// The first replica: the program reads and writes it, behind its header.
@@ -341,6 +395,30 @@ fn check_attributes(
         return differs("neighbour");
     }
     Ok(())
+}
+
+/// Copies the blocks behind the header in which `to` differs, durably; gives how many bytes were. `None`: they differ and are to be
+/// refused.
+fn make_local_same(from: &Memory, to: &Memory, size_bytes: u64, differing: Differing) -> Result<Option<u64>, MemError> {
+    let (mut ours, mut theirs) = (vec![0; COMPARED_BLOCK_BYTES as usize], vec![0; COMPARED_BLOCK_BYTES as usize]);
+    let (mut at, mut copied) = (HEADER_LEN_BYTES as u64, 0);
+    while at < size_bytes {
+        let len_bytes = COMPARED_BLOCK_BYTES.min(size_bytes - at);
+        let (ours, theirs) = (&mut ours[..len_bytes as usize], &mut theirs[..len_bytes as usize]);
+        from.read(at, ours)?;
+        to.read(at, theirs)?;
+        if ours != theirs {
+            if differing == Differing::Refuse {
+                return Ok(None);
+            }
+            to.store(at, ours)?;
+            to.write_back(at, len_bytes)?;
+            copied += len_bytes;
+        }
+        at += len_bytes;
+    }
+    to.fence()?;
+    Ok(Some(copied))
 }
 
 fn copy(from: &Memory, to: &Memory, offset: u64, len_bytes: u64) -> Result<(), MemError> {

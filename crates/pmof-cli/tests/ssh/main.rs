@@ -1,5 +1,6 @@
 //! Pools on targets that ssh starts.
 
+mod sets;
 mod support;
 
 use std::{

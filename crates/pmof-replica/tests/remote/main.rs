@@ -1,6 +1,12 @@
 //! Pools of pool sets on a target, over tcp and shared memory.
 
-use std::{fs, os::unix::fs::symlink, path::PathBuf, sync::Arc, time::{Duration, Instant}};
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use pmof_access::{Address, Durability, Medium as _, Memory};
 use pmof_pool::Attributes;

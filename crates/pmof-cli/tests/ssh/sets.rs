@@ -1,0 +1,190 @@
+//! Pools kept on all replicas of a pool set, through a command in ssh's place.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use pmof::{
+    Atomicity, COMPARED_BLOCK_BYTES, Differing, SetPool, SetPoolError, SetPoolOptions, SshOptions,
+    access::Medium as _,
+    pool_set::{NewPool, NewSet, PoolSet},
+};
+
+use crate::support::{PMOF, Stage};
+
+/// A set of two local and two remote replicas.
+struct Fixture {
+    stage: Stage,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let stage = Stage::local();
+        let fixture = Self { stage };
+        let text = format!(
+            "PMEMPOOLSET\n20M {}\nREPLICA\n20M {}\nREPLICA host-a a.set\nREPLICA host-b b.set\n",
+            fixture.path("one").display(),
+            fixture.path("two").display()
+        );
+        fs::write(fixture.path("local.set"), text).unwrap();
+        for name in ["a", "b"] {
+            let text = format!("PMEMPOOLSET\n20M {}\n", fixture.path(name).display());
+            fs::write(fixture.stage.root().join(format!("{name}.set")), text).unwrap();
+        }
+        fixture
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.stage.directory.path().join(name)
+    }
+
+    fn set(&self) -> PoolSet {
+        PoolSet::read(&self.path("local.set")).unwrap()
+    }
+
+    fn options(&self) -> SetPoolOptions {
+        let mut options = SetPoolOptions::default();
+        options.remote.ssh = SshOptions {
+            program: self.path("ssh"),
+            command: format!("exec {PMOF} serve --stdio --root {}", self.stage.root().display()),
+            ..Default::default()
+        };
+        options
+    }
+
+    fn create(&self) -> SetPool {
+        SetPool::create(&self.set(), &NewSet::new(NewPool::Obj { layout: "test".to_owned() }), &self.options()).unwrap()
+    }
+
+    fn open(&self) -> Result<SetPool, SetPoolError> {
+        SetPool::open(&self.set(), &self.options())
+    }
+
+    /// Behind the headers all parts must hold the same.
+    fn check_same(&self) {
+        let data = |name: &str| fs::read(self.path(name)).unwrap().split_off(4096);
+        let first = data("one");
+        for name in ["two", "a", "b"] {
+            assert!(data(name) == first, "{name} differs");
+        }
+    }
+}
+
+const OFFSET: u64 = 5 << 20;
+
+fn write(pool: &SetPool, offset: u64, bytes: &[u8]) -> Result<(), SetPoolError> {
+    pool.memory().store(offset, bytes).unwrap();
+    pool.persist(0, offset, bytes.len() as u64, Atomicity::Words)
+}
+
+#[test]
+fn all_replicas_of_a_set_get_the_same() {
+    let fixture = Fixture::new();
+    let pool = fixture.create();
+    assert_eq!((pool.len_bytes(), pool.replica_count()), (20 << 20, 4));
+    fixture.check_same();
+    write(&pool, OFFSET, b"everywhere").unwrap();
+    pool.memory().store(OFFSET + 100_000, &vec![5; 50_000]).unwrap();
+    pool.flush(3, OFFSET + 100_000, 50_000, Atomicity::Relaxed).unwrap();
+    pool.drain(3).unwrap();
+    fixture.check_same();
+    assert!(matches!(pool.flush(0, 100, 1, Atomicity::Words), Err(SetPoolError::OutOfBounds { .. })));
+    pool.close().unwrap();
+
+    let pool = fixture.open().unwrap();
+    let mut bytes = [0; 10];
+    pool.memory().read(OFFSET, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"everywhere");
+    pool.close().unwrap();
+    fixture.check_same();
+}
+
+#[test]
+fn a_dead_replica_is_named_and_the_others_go_on() {
+    let fixture = Fixture::new();
+    let pool = fixture.create();
+    let target = holder_of(&fixture.path("a"));
+    assert!(Command::new("kill").args(["-9", &target.to_string()]).status().unwrap().success());
+    for round in 0..3_u8 {
+        let error = write(&pool, OFFSET, &[round + 1; 1000]).unwrap_err();
+        assert!(matches!(error, SetPoolError::Remote { replica: 2, .. }), "{error}");
+    }
+    // Not even its end keeps the others from being closed in order.
+    pool.close().unwrap_err();
+    let part = |name: &str| fs::read(fixture.path(name)).unwrap()[OFFSET as usize..][..1000].to_vec();
+    for name in ["one", "two", "b"] {
+        assert_eq!(part(name), [3; 1000], "{name}");
+    }
+    assert_ne!(part("a"), [3; 1000]);
+
+    // What it lacks is found, and copied, and then it is whole.
+    let refuse = SetPoolOptions { differing: Differing::Refuse, ..fixture.options() };
+    let error = SetPool::open(&fixture.set(), &refuse).unwrap_err();
+    assert!(matches!(error, SetPoolError::Differs { replica: 2, what: "bytes" }), "{error}");
+    let pool = fixture.open().unwrap();
+    assert!(
+        pool.resynced_bytes() > 0 && pool.resynced_bytes() <= 2 * COMPARED_BLOCK_BYTES,
+        "{}",
+        pool.resynced_bytes()
+    );
+    pool.close().unwrap();
+    fixture.check_same();
+    SetPool::open(&fixture.set(), &refuse).unwrap().close().unwrap();
+}
+
+#[test]
+fn a_flipped_byte_of_any_replica_is_found_and_mended() {
+    let fixture = Fixture::new();
+    let pool = fixture.create();
+    write(&pool, OFFSET, &[9; 4096]).unwrap();
+    pool.close().unwrap();
+    for (replica, name) in [(1, "two"), (2, "a"), (3, "b")] {
+        let file = fs::OpenOptions::new().write(true).open(fixture.path(name)).unwrap();
+        std::os::unix::fs::FileExt::write_at(&file, &[8], OFFSET + 77).unwrap();
+        let refuse = SetPoolOptions { differing: Differing::Refuse, ..fixture.options() };
+        let error = SetPool::open(&fixture.set(), &refuse).unwrap_err();
+        assert!(matches!(error, SetPoolError::Differs { replica: found, .. } if found == replica), "{error}");
+        let pool = fixture.open().unwrap();
+        assert_eq!(pool.resynced_bytes(), COMPARED_BLOCK_BYTES);
+        pool.close().unwrap();
+        fixture.check_same();
+    }
+}
+
+/// The process that has a part mapped.
+fn holder_of(part: &Path) -> u32 {
+    let processes =
+        fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+    let has = |process: &u32| {
+        let maps = fs::read_to_string(format!("/proc/{process}/maps")).unwrap_or_default();
+        let command = fs::read_to_string(format!("/proc/{process}/cmdline")).unwrap_or_default();
+        command.contains("--stdio") && maps.lines().any(|line| line.ends_with(part.to_str().unwrap()))
+    };
+    processes.into_iter().find(has).expect("a target")
+}
+
+#[test]
+fn a_set_that_cannot_be_made_leaves_nothing() {
+    let fixture = Fixture::new();
+    fs::write(fixture.stage.root().join("b.set"), "PMEMPOOLSET\nnonsense\n").unwrap();
+    let made =
+        SetPool::create(&fixture.set(), &NewSet::new(NewPool::Obj { layout: "test".to_owned() }), &fixture.options());
+    let error = made.unwrap_err();
+    assert!(matches!(error, SetPoolError::Remote { replica: 3, .. }), "{error}");
+    for name in ["one", "two", "a", "b"] {
+        assert!(!fixture.path(name).exists(), "{name}");
+    }
+}
+
+#[test]
+fn a_replica_of_another_pool_is_refused() {
+    let fixture = Fixture::new();
+    fixture.create().close().unwrap();
+    let swapped = fs::read_to_string(fixture.path("local.set")).unwrap();
+    let swapped = swapped.replace("a.set", "x").replace("b.set", "a.set").replace(" x\n", " b.set\n");
+    fs::write(fixture.path("local.set"), swapped).unwrap();
+    let error = fixture.open().unwrap_err();
+    assert!(matches!(error, SetPoolError::Differs { what: "neighbour", .. }), "{error}");
+}
