@@ -135,6 +135,23 @@ demo_over_shm() {
     demo "" --transport shm
 }
 
+# ssh_to ADDRESS: from here on a command in ssh's place, to which the other machine is this one, reached at the address.
+ssh_to() {
+    printf '#!/bin/sh\nfor last; do :; done\nexec sh -c "$last"\n' >ssh && chmod +x ssh
+    export PMOF_SSH=/tmp/ssh
+    export PMOF_SSH_COMMAND="SSH_CONNECTION='$PMOF_WIRE_A 1 $1 22' pmof serve --stdio --root $PMOF_FILE/pools --device dax=$PMOF_DEVDAX"
+}
+
+ssh_over_verbs() {
+    ssh_to "$PMOF_WIRE_B"
+    copies "ssh://peer/dax" "native flush" probed
+}
+
+ssh_over_tcp() {
+    ssh_to 127.0.0.1
+    copies "ssh://peer/file" send-after-write probed
+}
+
 # The same binary on a machine without rdma-core: everything but verbs works.
 hide_rdma_core() {
     mkdir /run/hidden && mv /usr/lib/x86_64-linux-gnu/lib{ibverbs,rdmacm}.so* /run/hidden
@@ -188,7 +205,10 @@ check "fsdax over verbs - send-after-write" fsdax
 check "a page-cached file over verbs - send-after-write" page_cached_file
 check "device-DAX over verbs and IPv6 - native flush" ipv6
 check "the demo over verbs, with targets killed" demo_over_verbs
+check "a target that ssh starts - over verbs, native flush" ssh_over_verbs
+check "a target that ssh starts at an address without a device - over tcp" ssh_over_tcp
 hide_rdma_core
+check "without rdma-core - a target that ssh starts - over tcp" ssh_over_tcp
 check "without rdma-core - verbs names the package" verbs_names_the_package
 check "without rdma-core - the demo over tcp" demo_over_tcp
 check "without rdma-core - the demo over shm" demo_over_shm

@@ -25,8 +25,13 @@ const TIMEOUT: Duration = Duration::from_mins(25);
 const PROFILE: &str = "guest";
 
 /// Packages and what of them is built: tests that need devices alone, or all tests, and with them the examples.
-const PACKAGES: [(&str, &[&str]); 4] =
-    [("pmof-verbs-sys", DEVICE_TESTS), ("pmof-verbs", DEVICE_TESTS), ("pmof-access", DEVICE_TESTS), ("pmof", &[])];
+const PACKAGES: [(&str, &[&str]); 5] = [
+    ("pmof-verbs-sys", DEVICE_TESTS),
+    ("pmof-verbs", DEVICE_TESTS),
+    ("pmof-access", DEVICE_TESTS),
+    ("pmof-replica", &["--test", "remote"]),
+    ("pmof", &[]),
+];
 
 const DEVICE_TESTS: &[&str] = &["--features", "device-tests", "--tests"];
 
@@ -88,6 +93,13 @@ const RUNS: &[Run] = &[
     Run { what: "conformance, verbs, fsdax", environment: "PMOF_MEDIUM=fsdax", tests: OF_MEDIA, ..PLAIN },
     Run { what: "conformance, verbs, tmpfs", environment: "PMOF_MEDIUM=tmpfs", tests: OF_MEDIA, ..PLAIN },
     Run { what: "shm on persistent memory", target: "shm", tests: "persistent_memory", ..PLAIN },
+    Run {
+        what: "pools of pool sets, verbs",
+        package: "pmof-replica",
+        target: "remote",
+        environment: "PMOF_TEST_LISTEN=verbs://$PMOF_WIRE_B:0",
+        ..PLAIN
+    },
     // What is typed wrongly is no matter of devices.
     Run {
         what: "examples, verbs, every medium",
