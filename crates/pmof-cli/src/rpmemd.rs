@@ -1,9 +1,9 @@
 //! `rpmemd`: the options and configuration of librpmem's daemon, on a target of pmof.
 
-use std::{ffi::OsString, path::PathBuf};
+use std::{ffi::OsString, net::IpAddr, path::PathBuf};
 
 use clap::{CommandFactory as _, FromArgMatches as _};
-use pmof::{ServiceOptions, SetName, access::VerbsOptions};
+use pmof::{DataPorts, ServiceOptions, SetName, StdioOptions, access::VerbsOptions};
 
 use crate::serve::{
     config::{self, ConfigFile},
@@ -61,6 +61,12 @@ struct Settings {
     /// How much to tell
     #[arg(long, value_enum, value_name = "LEVEL", default_value_t = LogLevel::Err)]
     log_level: LogLevel,
+    /// Address to take the data connection on, else the one that ssh came to
+    #[arg(long, value_name = "IP")]
+    data_address: Option<IpAddr>,
+    /// Ports to take the data connection on, as FIRST-LAST, where a firewall lets only these through
+    #[arg(long, value_name = "PORTS", default_value_t)]
+    data_ports: DataPorts,
 }
 
 fn yes_or_no(text: &str) -> Result<bool, String> {
@@ -100,7 +106,8 @@ impl Settings {
             verbs: VerbsOptions { inbound_declared: self.persist_apm == Some(true), ..Default::default() },
             ..Default::default()
         };
-        run_stdio(&root, service, None)
+        let (data_address, data_ports) = (self.data_address, self.data_ports.clone());
+        run_stdio(&root, StdioOptions { service, data_address, data_ports })
     }
 }
 

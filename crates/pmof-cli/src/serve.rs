@@ -12,7 +12,7 @@ use std::{
 use anyhow::Context;
 use clap::{Args as _, Command, FromArgMatches as _};
 use pmof::{
-    Declaration, PoolName, Service, ServiceOptions, StdioOptions, StoreOptions, Waiting,
+    DataPorts, Declaration, PoolName, Service, ServiceOptions, StdioOptions, StoreOptions, Waiting,
     access::{Address, VerbsOptions},
     serve_stdio,
 };
@@ -47,6 +47,9 @@ pub(crate) struct ServeArgs {
     /// Address that `--stdio` takes the data connection on, else the one that ssh came to
     #[arg(long, value_name = "IP")]
     data_address: Option<IpAddr>,
+    /// Ports that `--stdio` takes the data connection on, as FIRST-LAST, where a firewall lets only these through
+    #[arg(long, value_name = "PORTS", default_value_t)]
+    data_ports: DataPorts,
     /// Write what happens to the end of this file instead of standard error
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
@@ -149,7 +152,8 @@ impl ServeArgs {
         logger::start("pmof", self.log_level, &log_to)?;
         if self.stdio {
             let root = self.root.clone().map_or_else(home, Ok)?;
-            return run_stdio(&root, self.options(), self.data_address);
+            let (data_address, data_ports) = (self.data_address, self.data_ports.clone());
+            return run_stdio(&root, StdioOptions { service: self.options(), data_address, data_ports });
         }
         let root =
             self.root.as_deref().context("name the directory of the pools: --root, or root in the configuration")?;
@@ -190,8 +194,7 @@ impl ServeArgs {
 }
 
 /// Serves the initiator at the other end of standard input and output.
-pub(crate) fn run_stdio(root: &Path, service: ServiceOptions, data_address: Option<IpAddr>) -> anyhow::Result<()> {
-    let options = StdioOptions { service, data_address };
+pub(crate) fn run_stdio(root: &Path, options: StdioOptions) -> anyhow::Result<()> {
     Ok(serve_stdio(root, options, std::io::stdin().lock(), std::io::stdout().lock())?)
 }
 

@@ -44,8 +44,8 @@ pub use set_pool::{
 };
 pub use sets::{SetStoreError, remove_set};
 pub use ssh::{
-    DEFAULT_SSH_COMMAND, DEFAULT_SSH_TIMEOUT, HelloError, SshError, SshHost, SshHostError, SshOptions, StdioError,
-    StdioOptions, serve_stdio,
+    DEFAULT_SSH_COMMAND, DEFAULT_SSH_TIMEOUT, DataPorts, DataPortsError, HelloError, SshError, SshHost, SshHostError,
+    SshOptions, StdioError, StdioOptions, serve_stdio,
 };
 pub use store::{DEFAULT_MAX_POOL_BYTES, NewPool, OpenFor, OpenPool, PoolInfo, PoolStore, StoreError, StoreOptions};
 pub use url::{PoolUrl, PoolUrlError, TargetUrl};

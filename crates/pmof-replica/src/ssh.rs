@@ -14,4 +14,4 @@ pub use greeting::HelloError;
 pub use host::{SshHost, SshHostError};
 pub use session::{DEFAULT_SSH_COMMAND, DEFAULT_SSH_TIMEOUT, SshError, SshOptions};
 pub(crate) use session::{SshSession, Started};
-pub use target::{StdioError, StdioOptions, serve_stdio};
+pub use target::{DataPorts, DataPortsError, StdioError, StdioOptions, serve_stdio};

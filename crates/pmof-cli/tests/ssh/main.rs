@@ -1,11 +1,13 @@
 //! Pools on targets that ssh starts.
 
+mod rpmemd;
 mod sets;
 mod support;
 
 use std::{
     fs,
     io::{Read, Write},
+    net::TcpListener,
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
@@ -79,11 +81,18 @@ fn a_target_that_cannot_start_says_why() {
 }
 
 #[test]
-fn a_target_that_dies_half_way_is_noticed() {
-    // The greeting comes, then the target is gone: its port refuses.
-    let stage = Stage::new("(exec sh -c \"$command\") & sleep 0.3; kill -9 $!; exit 0");
-    let error = stage.fail(&["pool", "ls", "ssh://h"]);
-    assert!(error.contains("ssh"), "{error}");
+fn a_target_that_dies_half_way_leaves_a_data_path_that_cannot_be_reached() {
+    // Its greeting is held back until it is dead; ssh goes on.
+    let script = "exec 3<&0; \
+        (sh -c \"$command\" <&3 & echo $! >\"$0.pid\"; wait) 2>/dev/null | (sleep 1; cat; sleep 30) & \
+        sleep 0.5; kill -9 $(cat \"$0.pid\"); wait";
+    let begun = Instant::now();
+    let error = Stage::new(script).fail(&["pool", "ls", "ssh://h"]);
+    assert!(
+        error.contains("ssh works") && error.contains("tcp://127.0.0.1:") && error.contains("data-address"),
+        "{error}"
+    );
+    assert!(begun.elapsed() < Duration::from_secs(20));
 }
 
 /// A target by hand: its answer to a hello of ours.
@@ -127,6 +136,18 @@ fn a_target_of_another_version_is_known_as_such() {
     );
     let error = stage.fail(&["pool", "ls", "ssh://h"]);
     assert!(error.contains("version 9") && error.contains("same release"), "{error}");
+}
+
+#[test]
+fn the_data_path_keeps_to_its_ports_and_says_when_there_is_none_left() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let ports = |last: u16| format!("exec sh -c \"$command --data-ports {port}-{last}\"");
+    let error = Stage::new(&ports(port)).fail(&["pool", "ls", "ssh://h"]);
+    assert!(error.contains("did not start") && error.contains(&port.to_string()), "{error}");
+    // The next one is very likely free.
+    let stage = Stage::new(&ports(port.saturating_add(20)));
+    assert_eq!(stage.succeed(&["pool", "ls", "ssh://h"]), "");
 }
 
 #[test]

@@ -24,13 +24,13 @@ impl Fixture {
         let stage = Stage::local();
         let fixture = Self { stage };
         let text = format!(
-            "PMEMPOOLSET\n20M {}\nREPLICA\n20M {}\nREPLICA host-a a.set\nREPLICA host-b b.set\n",
+            "PMEMPOOLSET\n9M {}\nREPLICA\n9M {}\nREPLICA host-a a.set\nREPLICA host-b b.set\n",
             fixture.path("one").display(),
             fixture.path("two").display()
         );
         fs::write(fixture.path("local.set"), text).unwrap();
         for name in ["a", "b"] {
-            let text = format!("PMEMPOOLSET\n20M {}\n", fixture.path(name).display());
+            let text = format!("PMEMPOOLSET\n9M {}\n", fixture.path(name).display());
             fs::write(fixture.stage.root().join(format!("{name}.set")), text).unwrap();
         }
         fixture
@@ -83,7 +83,10 @@ fn write(pool: &SetPool, offset: u64, bytes: &[u8]) -> Result<(), SetPoolError> 
 fn all_replicas_of_a_set_get_the_same() {
     let fixture = Fixture::new();
     let pool = fixture.create();
-    assert_eq!((pool.len_bytes(), pool.replica_count()), (20 << 20, 4));
+    assert_eq!((pool.len_bytes(), pool.replica_count()), (9 << 20, 4));
+    // Of 1,024 lanes.
+    let threads = fs::read_dir(format!("/proc/{}/task", holder_of(&fixture.path("a")))).unwrap().count();
+    assert!(threads <= 16, "{threads}");
     fixture.check_same();
     write(&pool, OFFSET, b"everywhere").unwrap();
     pool.memory().store(OFFSET + 100_000, &vec![5; 50_000]).unwrap();

@@ -1,15 +1,57 @@
 //! The target's end of an ssh session: `pmof serve --stdio`.
 
 use std::{
+    fmt,
     io::{self, Read, Write},
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
+    ops::RangeInclusive,
     path::Path,
+    str::FromStr,
 };
 
 use pmof_access::{Address, Location, Peer, Place, SetupError, Transport, VerbsOptions};
 
 use super::greeting::{Greeting, HELLO_BYTES, Hello, HelloError};
 use crate::{Service, ServiceError, ServiceOptions, secret::Secret, service::Admission};
+
+/// Connections of one session, at most: one is admitted, and the others are strangers.
+const SESSION_CONNECTIONS: usize = 64;
+
+/// Ports that a session may listen on, as `FIRST-LAST` or one number; 0 stands for any that is free.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DataPorts(RangeInclusive<u16>);
+
+/// Why a text names no ports.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} names no ports: write FIRST-LAST, such as 7300-7399, or one port")]
+pub struct DataPortsError {
+    /// What was given.
+    pub text: String,
+}
+
+impl Default for DataPorts {
+    fn default() -> Self {
+        Self(0..=0)
+    }
+}
+
+impl FromStr for DataPorts {
+    type Err = DataPortsError;
+
+    fn from_str(text: &str) -> Result<Self, DataPortsError> {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        match (first.trim().parse(), last.trim().parse()) {
+            (Ok(first), Ok(last)) if first <= last && (first > 0 || last == 0) => Ok(Self(first..=last)),
+            _ => Err(DataPortsError { text: text.to_owned() }),
+        }
+    }
+}
+
+impl fmt::Display for DataPorts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.0.start(), self.0.end())
+    }
+}
 
 /// How a target that was started through ssh behaves.
 #[derive(Clone, Debug, Default)]
@@ -19,6 +61,8 @@ pub struct StdioOptions {
     /// Where to listen for the data path; else the address that the initiator's ssh came to (`SSH_CONNECTION`), else
     /// 127.0.0.1.
     pub data_address: Option<IpAddr>,
+    /// Ports for it, for firewalls; any unless told otherwise. Each transport of a session takes one.
+    pub data_ports: DataPorts,
 }
 
 /// Why a session failed.
@@ -97,17 +141,28 @@ fn say(output: &mut impl Write, greeting: &Greeting, nonce: &[u8; 16]) -> Result
 
 fn start(root: &Path, options: StdioOptions, hello: &Hello) -> Result<(Service, Greeting), StdioError> {
     let secret = Secret::generate()?;
-    let StdioOptions { mut service, data_address } = options;
+    let StdioOptions { mut service, data_address, data_ports } = options;
     let host = data_address.unwrap_or_else(address_of_session);
     let has_verbs = hello.has_verbs && serves_verbs(host, &service.verbs);
     service.admission = Admission::Secret(secret);
     // Whoever comes has to prove the secret.
     service.trust_network = true;
-    let listen = |transport| Address { transport, place: Place::Host { host: host.to_string(), port: 0 } };
-    let transports = has_verbs.then_some(Transport::Verbs).into_iter().chain([Transport::Tcp]);
-    let service = Service::start(root, &transports.map(listen).collect::<Vec<_>>(), service)?;
-    let addresses = service.addresses().to_vec();
-    Ok((service, Greeting::Ready { secret, addresses }))
+    service.max_connections = service.max_connections.min(SESSION_CONNECTIONS);
+    let transports = || has_verbs.then_some(Transport::Verbs).into_iter().chain([Transport::Tcp]);
+    let mut ports = data_ports.0;
+    loop {
+        let port = ports.next().unwrap_or(0);
+        let listen = |transport| Address { transport, place: Place::Host { host: host.to_string(), port } };
+        match Service::start(root, &transports().map(listen).collect::<Vec<_>>(), service.clone()) {
+            Ok(service) => {
+                let addresses = service.addresses().to_vec();
+                return Ok((service, Greeting::Ready { secret, addresses }));
+            }
+            // Another session has it.
+            Err(ServiceError::Setup(_)) if !ports.is_empty() => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 /// The address of this machine that the initiator's ssh came to: it reached it once.
@@ -126,7 +181,7 @@ fn serves_verbs(host: IpAddr, options: &VerbsOptions) -> bool {
     let device = pmof_access::DeviceChoice::Local(host);
     let peer = Peer::open_verbs(&VerbsOptions { device, ..options.clone() });
     let listens = |peer: Peer| -> Result<(), SetupError> {
-        let location = Location::from(std::net::SocketAddr::from((host, 0)));
+        let location = Location::from(SocketAddr::from((host, 0)));
         let options = pmof_access::ListenOptions { trust_network: true, ..Default::default() };
         peer.listen(location, options).map(drop)
     };

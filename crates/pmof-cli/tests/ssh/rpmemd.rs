@@ -1,0 +1,107 @@
+//! `rpmemd`: the options and configuration of librpmem's daemon.
+
+use std::{
+    fs,
+    process::{Command, Output},
+};
+
+use pmof::{OpenFor, RemotePool, RemotePoolOptions, SetName, SshOptions, TargetUrl};
+
+use crate::support::Stage;
+
+const RPMEMD: &str = env!("CARGO_BIN_EXE_rpmemd");
+
+/// A home directory with a pool set below it.
+fn stage() -> Stage {
+    let stage = Stage::local();
+    let text = format!("PMEMPOOLSET\n4M {}\n", stage.root().join("part").display());
+    fs::write(stage.root().join("x.set"), text).unwrap();
+    stage
+}
+
+fn options(stage: &Stage, command: &str) -> RemotePoolOptions {
+    let ssh = SshOptions {
+        program: stage.directory.path().join("ssh"),
+        command: format!("HOME={} {RPMEMD} {command}", stage.root().display()),
+        ..Default::default()
+    };
+    RemotePoolOptions { ssh, ..Default::default() }
+}
+
+fn create(stage: &Stage, command: &str) -> Result<RemotePool, String> {
+    let url: TargetUrl = "ssh://host".parse().unwrap();
+    let attributes = pmof::pool_set::Attributes { incompat: 2, uuid: [1; 16], ..Default::default() };
+    let set = SetName::new("x.set").unwrap();
+    RemotePool::create(&url, &set, 4 << 20, Some(&attributes), &options(stage, command))
+        .map_err(|error| error.to_string())
+}
+
+fn rpmemd(stage: &Stage, arguments: &[&str]) -> Output {
+    Command::new(RPMEMD).args(arguments).env("HOME", stage.root()).output().unwrap()
+}
+
+#[test]
+fn without_configuration_the_home_directory_has_the_sets() {
+    let stage = stage();
+    create(&stage, "").unwrap().close().unwrap();
+    assert!(stage.root().join("part").exists());
+}
+
+#[test]
+fn the_users_file_and_options_are_read_and_options_win() {
+    let stage = stage();
+    fs::create_dir(stage.root().join("sets")).unwrap();
+    fs::rename(stage.root().join("x.set"), stage.root().join("sets/x.set")).unwrap();
+    let log = stage.directory.path().join("log");
+    let text = format!(
+        "# as for librpmem\nlog-file = {}\nuse-syslog = no\nlog-level = debug\npersist-apm = no\npersist-general = yes\n\
+         poolset-dir = $HOME/sets\n",
+        log.display()
+    );
+    fs::write(stage.root().join(".rpmemd.conf"), text).unwrap();
+    create(&stage, "").unwrap().close().unwrap();
+    let told = fs::read_to_string(&log).unwrap();
+    assert!(told.contains("rpmemd: "), "{told}");
+    let error = create(&stage, "--poolset-dir /nonexistent").unwrap_err();
+    assert!(error.contains("/nonexistent"), "{error}");
+}
+
+#[test]
+fn a_wrong_file_reaches_the_initiator_by_file_and_line() {
+    let stage = stage();
+    fs::write(stage.root().join(".rpmemd.conf"), "log-level = err\npersist-apm = perhaps\n").unwrap();
+    let error = create(&stage, "").unwrap_err();
+    assert!(error.contains(".rpmemd.conf:2") && error.contains("perhaps"), "{error}");
+    let error = create(&stage, "--config /nonexistent.conf").unwrap_err();
+    assert!(error.contains("/nonexistent.conf"), "{error}");
+}
+
+#[test]
+fn remove_takes_the_parts_and_if_asked_the_set() {
+    let stage = stage();
+    create(&stage, "").unwrap().close().unwrap();
+    let url = "ssh://host".parse().unwrap();
+    let set = SetName::new("x.set").unwrap();
+    let (open, _) = RemotePool::open(&url, &set, 0, OpenFor::Write, &options(&stage, "")).unwrap();
+    let refused = rpmemd(&stage, &["--remove", "x.set"]);
+    assert_eq!(refused.status.code(), Some(1));
+    let error = String::from_utf8(refused.stderr).unwrap();
+    assert!(error.contains("in use by process"), "{error}");
+    open.close().unwrap();
+
+    assert!(rpmemd(&stage, &["--remove", "x.set"]).status.success());
+    assert!(!stage.root().join("part").exists() && stage.root().join("x.set").exists());
+    assert_eq!(rpmemd(&stage, &["-r", "x.set"]).status.code(), Some(1), "there are no parts");
+    assert!(rpmemd(&stage, &["-r", "x.set", "-f", "-s"]).status.success());
+    assert!(!stage.root().join("x.set").exists());
+}
+
+#[test]
+fn wrong_use_is_told() {
+    let stage = stage();
+    for wrong in
+        [&["--force"][..], &["--remove", "../x.set"], &["--remove", "/x.set"], &["--persist-apm=perhaps"], &["--what"]]
+    {
+        assert_eq!(rpmemd(&stage, wrong).status.code(), Some(2), "{wrong:?}");
+    }
+}
