@@ -19,8 +19,10 @@ use super::{
 
 /// Longer than any cell on a busy machine, with the five seconds of a client that came too early.
 const CELL_TIMEOUT: Duration = Duration::from_mins(3);
-/// How long a server may take until it listens, before a client is started all the same.
-const LISTEN_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a server may take until it is seen to listen, before a client is started all the same.
+const LISTEN_TIMEOUT: Duration = Duration::from_secs(10);
+/// The same where nothing shows whether it listens.
+const BLIND_LISTEN_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long the other side of a process that failed may go on.
 const GRACE: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(10);
@@ -240,19 +242,17 @@ impl Setting {
         arguments
     }
 
-    /// Over TCP the ports are seen; else it is a matter of time, and clients try again.
+    /// A client that comes too early tries again, five seconds later.
     fn wait_for_listeners(&self, port: u16, count: u32, server: &mut Process) -> Result<()> {
-        let deadline = Instant::now() + LISTEN_TIMEOUT;
+        let start = Instant::now();
         let wanted =
             |ports: &[u16]| (0..count).all(|number| ports.iter().any(|p| u32::from(*p) == u32::from(port) + number));
-        while Instant::now() < deadline && server.child.try_wait()?.is_none() {
-            if self.transport == "tcp" && wanted(&listening_ports()) {
-                return Ok(());
+        while start.elapsed() < LISTEN_TIMEOUT && server.child.try_wait()?.is_none() {
+            match listening_ports(&self.transport) {
+                Some(ports) if wanted(&ports) => return Ok(()),
+                None if start.elapsed() >= BLIND_LISTEN_TIMEOUT => return Ok(()),
+                _ => thread::sleep(POLL),
             }
-            if self.transport != "tcp" && Instant::now() + LISTEN_TIMEOUT / 2 > deadline {
-                return Ok(());
-            }
-            thread::sleep(POLL);
         }
         Ok(())
     }
@@ -328,10 +328,29 @@ fn bind(address: IpAddr, port: u32) -> Option<TcpListener> {
     TcpListener::bind((address, u16::try_from(port).ok()?)).ok()
 }
 
-/// The TCP ports that somebody listens on.
-fn listening_ports() -> Vec<u16> {
-    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|table| fs::read_to_string(table).unwrap_or_default());
-    tables.iter().flat_map(|table| table.lines().filter_map(listening_port)).collect()
+/// The ports that somebody listens on over this transport; `None` where nothing tells.
+fn listening_ports(transport: &str) -> Option<Vec<u16>> {
+    match transport {
+        "tcp" => {
+            let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|table| fs::read_to_string(table).unwrap_or_default());
+            Some(tables.iter().flat_map(|table| table.lines().filter_map(listening_port)).collect())
+        }
+        "verbs" => {
+            // Of iproute2.
+            let table = Command::new("rdma").args(["resource", "show", "cm_id"]).output().ok()?;
+            let text = String::from_utf8_lossy(&table.stdout);
+            table.status.success().then(|| text.lines().filter_map(listening_rdma_port).collect())
+        }
+        _ => None,
+    }
+}
+
+/// `link rxe0/1 cm-idn 0 state LISTEN ps TCP pid 76 comm fio src-addr 10.77.0.1:7174 dst-addr 0.0.0.0:0`
+fn listening_rdma_port(line: &str) -> Option<u16> {
+    let mut words = line.split_whitespace();
+    words.find(|word| *word == "state").and_then(|_| words.next()).filter(|state| *state == "LISTEN")?;
+    words.find(|word| *word == "src-addr")?;
+    words.next()?.rsplit_once(':')?.1.parse().ok()
 }
 
 /// `  0: 0100007F:1F90 00000000:0000 0A ...`, where 0A is the state LISTEN.
@@ -349,11 +368,20 @@ mod tests {
     fn a_listener_is_seen_in_the_kernels_table() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        assert!(listening_ports().contains(&port));
+        assert!(listening_ports("tcp").unwrap().contains(&port));
         drop(listener);
-        assert!(!listening_ports().contains(&port));
+        assert!(!listening_ports("tcp").unwrap().contains(&port));
         assert_eq!(listening_port("   1: 0100007F:1F90 0100007F:C001 01 00000000"), None);
         assert_eq!(listening_port("  sl  local_address rem_address   st tx_queue"), None);
+    }
+
+    #[test]
+    fn a_listener_over_rdma_is_seen_in_what_iproute2_says() {
+        let line = "link rxe0/1 cm-idn 3 state LISTEN ps TCP pid 76 comm fio src-addr 10.77.0.1:7174 dst-addr 0.0.0.0:0";
+        assert_eq!(listening_rdma_port(line), Some(7174));
+        assert_eq!(listening_rdma_port(&line.replace("10.77.0.1", "fd77::1")), Some(7174));
+        assert_eq!(listening_rdma_port(&line.replace("LISTEN", "CONNECT")), None);
+        assert_eq!(listening_rdma_port("link rxe0/1 cm-idn 3 state LISTEN ps TCP"), None);
     }
 
     fn process(script: &str) -> Process {

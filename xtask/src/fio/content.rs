@@ -63,9 +63,10 @@ pub(crate) fn failure(output: &str) -> Option<&str> {
 pub(crate) fn complaint(errors: &str) -> Option<&str> {
     errors.lines().map(str::trim).find(|line| {
         let harmless = HARMLESS.iter().any(|begin| line.starts_with(begin));
-        // librpma's own log: what is below an error may be told.
+        // The library's own log, Debian's and ours: what is below an error may be told.
         let told = ["*WARNING*", "*NOTICE*", "*INFO*", "*DEBUG*"].iter().any(|level| line.contains(level));
-        !line.is_empty() && !harmless && !told
+        let is_ours = line.strip_prefix("pmof librpma ").is_some_and(|rest| !rest.starts_with("error:"));
+        !line.is_empty() && !harmless && !told && !is_ours
     })
 }
 
@@ -147,6 +148,9 @@ mod tests {
         assert_eq!(failure(&format!("fio-3.33\nStarting 1 thread\n{error}\n")), Some(error));
         assert_eq!(failure("fio: size of memory mapped from the file f: 4096\nserver: err= 0: pid=7\n"), None);
         assert!(complaint("Jan 01 00:00:00.000000 [7] *ERROR*   conn.rs:  1: f: no\n").is_some());
+        // As told of a client that came before its server, which fio has try again.
+        assert_eq!(complaint("pmof librpma warning: pmof::connection: nobody listens on that port there\n"), None);
+        assert!(complaint("pmof librpma error: pmof::memory: fdatasync failed\n").is_some());
     }
 
     #[test]
