@@ -11,7 +11,7 @@ use std::{
 };
 
 use pmof_access::{
-    Access, Connection, Memory, Region, RegionSlice, RemoteRegion, SHORT_DESCRIPTOR_BYTES, ShortDescriptor,
+    Access, Connection, Lent, Memory, Region, RegionSlice, RemoteRegion, SHORT_DESCRIPTOR_BYTES, ShortDescriptor,
 };
 
 use crate::{
@@ -118,7 +118,7 @@ impl MrRemote {
 /// # Safety
 ///
 /// `peer` is null or a peer; `address` is null or that of `size` bytes that stay mapped, in the same way, until the registration is
-/// deleted and nothing posted uses it any more; `made` is null or valid for a write.
+/// deleted; `made` is null or valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rpma_mr_reg(
     peer: *mut Handle<Peer>,
@@ -141,7 +141,7 @@ pub unsafe extern "C" fn rpma_mr_reg(
         // SAFETY: the same contract.
         let memory = unsafe { Memory::borrow(begin as u64, size as u64, None) };
         let memory = memory.map_err(|error| Failure::provider(error.to_string()))?;
-        let region = peer.shared.peer.register(Arc::new(memory), 0, size as u64, access_of(usage))?;
+        let region = peer.shared.peer.register(Arc::new(Lent::new(memory)), 0, size as u64, access_of(usage))?;
         let mr = MrLocal {
             region,
             address: begin,
@@ -155,7 +155,8 @@ pub unsafe extern "C" fn rpma_mr_reg(
     })
 }
 
-/// Deletes a registration: from now on nobody uses the memory for what was not posted yet.
+/// Deletes a registration: on return neither the library nor a device touches the memory any more. Operations that still need
+/// it fail, and their connections end.
 ///
 /// # Safety
 ///

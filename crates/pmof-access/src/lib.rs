@@ -94,7 +94,7 @@ pub use error::{AddressError, ConnectError, RegisterError, SetupError};
 pub use listener::{AcceptOptions, ConnectionRequest, DEFAULT_HANDSHAKE_TIMEOUT, ListenOptions, Listener};
 pub use method::Method;
 pub use peer::{ConnectOptions, DEFAULT_CONNECT_TIMEOUT, DEFAULT_LOSS_TIMEOUT, Peer, PendingConnection};
-pub use pmof_mem::{Declaration, Durability, Evidence, Mechanism, Medium, MediumKind, MemError, Memory, Promise};
+pub use pmof_mem::{Declaration, Durability, Evidence, Lent, Mechanism, Medium, MediumKind, MemError, Memory, Promise};
 pub use pmof_proto::{
     Access, Capabilities, ConnectionError, DESCRIPTOR_BYTES, DescriptorError, Flushed, OperationError, OperationKind,
     Outcome, PostError, Refusal, Settings, Signal, Ticket, limits,

@@ -26,8 +26,10 @@ use crate::{
 };
 
 mod events;
+mod list;
 
 use events::Events;
+pub(crate) use list::LinkList;
 
 /// Receives in a row before other connections get their turn.
 const RECEIVES_PER_TURN: usize = 16;

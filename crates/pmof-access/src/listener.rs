@@ -237,6 +237,7 @@ impl Listener {
             }
             let endpoint = Endpoint::target(self.options.settings, Arc::clone(&self.peer.regions));
             let link = Link::new(next_link_id(), endpoint, wire, self.options.handshake_timeout, peer_address);
+            self.peer.links.add(&link);
             self.driver.add(&link)?;
             any = true;
         }

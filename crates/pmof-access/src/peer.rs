@@ -11,7 +11,7 @@ use crate::{
     Region, RegisterError, RemoteRegion, SetupError, SharedReceives, Transport,
     clock::Clock,
     driver::next_link_id,
-    link::Link,
+    link::{Link, LinkList},
     listener::check_private_data,
     region::Reach,
     ring::{AppendRing, Hex, Layout, RingError},
@@ -85,6 +85,7 @@ pub struct Peer {
 #[derive(Debug)]
 pub(crate) struct PeerShared {
     pub(crate) regions: Arc<RegionTable>,
+    pub(crate) links: Arc<LinkList>,
     opening: Opening,
 }
 
@@ -137,7 +138,7 @@ impl Peer {
     fn new(opening: Opening) -> Self {
         let regions = Arc::default();
         add_nowhere(&regions);
-        Self { shared: Arc::new(PeerShared { regions, opening }) }
+        Self { shared: Arc::new(PeerShared { regions, links: Arc::default(), opening }) }
     }
 
     /// The transport; `None` for a simulated network.
@@ -208,7 +209,8 @@ impl Peer {
             Opening::Shm(shares) => Reach::Shared(Arc::clone(shares)),
             Opening::Tcp | Opening::Sim(_) => Reach::None,
         };
-        Region::register(&self.shared.regions, memory, (offset, len_bytes), access, reach)
+        let PeerShared { regions, links, .. } = &*self.shared;
+        Region::register((regions, links), memory, (offset, len_bytes), access, reach)
     }
 
     /// Allocates and registers zeroed anonymous memory; over shm it is shared, so that others can map it, and takes a file
@@ -312,6 +314,7 @@ impl Peer {
         let endpoint = Endpoint::initiator(options.settings, Arc::clone(&self.shared.regions), &options.private_data);
         let peer_address = address.socket_address();
         let link = Link::new(next_link_id(), endpoint, wire, options.loss_timeout, peer_address);
+        self.shared.links.add(&link);
         let mut core = link.lock();
         core.force_method(options.method);
         core.endpoint.limit_receives(options.receive_limit);

@@ -13,6 +13,7 @@ use pmof_proto::{
 
 use crate::{
     RegisterError, journal,
+    link::LinkList,
     shm::{Shares, is_shareable},
     short::{ShortDescriptor, publish, unpublish},
     verbs::DeviceMemory,
@@ -29,6 +30,8 @@ pub struct Region(Arc<Registration>);
 struct Registration {
     region: Arc<RegisteredRegion>,
     table: Arc<RegionTable>,
+    /// The connections that may use it.
+    links: Arc<LinkList>,
     device: Option<Arc<DeviceMemory>>,
     /// Where other processes find the region, if they may map it.
     shares: Option<Arc<Shares>>,
@@ -60,6 +63,25 @@ impl Registration {
     }
 }
 
+impl Registration {
+    /// Ends all use of memory that was lent.
+    fn take_back(&self) {
+        let Some(lent) = self.region.memory().lent() else { return };
+        // A write that is coming in just now is refused in words from its next bytes on, which says more than a connection
+        // that breaks.
+        self.links.wait_for_each();
+        lent.take_back();
+        if let Some(device) = &self.device {
+            device.close();
+        }
+        // All that touches memory does it with its connection locked: who comes after this sees that it is gone.
+        self.links.wait_for_each();
+        if let Some(device) = &self.device {
+            device.release();
+        }
+    }
+}
+
 impl Drop for Registration {
     fn drop(&mut self) {
         self.revoke();
@@ -68,7 +90,7 @@ impl Drop for Registration {
 
 impl Region {
     pub(crate) fn register(
-        table: &Arc<RegionTable>,
+        (table, links): (&Arc<RegionTable>, &Arc<LinkList>),
         memory: Arc<dyn Medium>,
         (offset, len_bytes): (u64, u64),
         access: Access,
@@ -94,9 +116,9 @@ impl Region {
         if let Some(shares) = &shares {
             shares.add(&region);
         }
-        let table = Arc::clone(table);
+        let (table, links) = (Arc::clone(table), Arc::clone(links));
         let (device, published) = (device.map(Arc::new), Mutex::default());
-        Ok(Self(Arc::new(Registration { region, table, device, shares, published })))
+        Ok(Self(Arc::new(Registration { region, table, links, device, shares, published })))
     }
 
     /// What the other side needs to use the region: hand it over as private data or in a message.
@@ -154,8 +176,14 @@ impl Region {
     }
 
     /// Deregisters now, whatever other handles there are: every later remote use is refused.
+    ///
+    /// Of [lent](crate::Lent) memory nothing is touched any more on return, by no thread and no device: what operations
+    /// still need it for fails, and their connections end. That waits for what other threads are doing on connections of the
+    /// peer, batches included, so it must not be called while this thread has a [`Batch`](crate::Batch) open. Other memory
+    /// is kept alive by the operations that use it.
     pub fn deregister(self) {
         self.0.revoke();
+        self.0.take_back();
     }
 
     /// Why the other sides' devices cannot reach the region, where that is so: the memory does not allow it. Its

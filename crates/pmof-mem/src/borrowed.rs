@@ -32,7 +32,8 @@ impl Memory {
     /// # Safety
     ///
     /// All of the range stays mapped, readable, and writable if it is so now, at this address and to this file, as long as
-    /// the value or anything made from it lives; other threads of the process access it as racing with a device.
+    /// the value or anything made from it lives, or, in a [`Lent`](crate::Lent), until it was taken back and calls that had
+    /// begun are over; other threads of the process access it as racing with a device.
     pub unsafe fn borrow(address: u64, len_bytes: u64, declaration: Option<Declaration>) -> Result<Self, MemError> {
         check_len(len_bytes)?;
         let lacking = || MemError::BadLength { len_bytes, why: "the process has no memory there, or less" };

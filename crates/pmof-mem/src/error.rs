@@ -72,6 +72,9 @@ pub enum MemError {
         /// The file.
         path: PathBuf,
     },
+    /// The memory was lent, and its owner took it back.
+    #[error("the memory was deregistered while operations still used it: wait for their completions first")]
+    TakenBack,
     /// A system call failed.
     #[error("{call} of {} failed: {source}{}", path.display(), crate::error::mend_suffix(mend))]
     Io {

@@ -2,7 +2,7 @@
 
 use std::{fmt, io, os::fd::BorrowedFd};
 
-use crate::{Durability, MemError, Memory, Promise};
+use crate::{Durability, Lent, MemError, Memory, Promise};
 
 /// What the bytes of a medium lie on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -194,6 +194,11 @@ pub trait Medium: Send + Sync + fmt::Debug {
     fn memory(&self) -> Option<&Memory> {
         None
     }
+
+    /// The loan that this medium is, where its owner may take it back.
+    fn lent(&self) -> Option<&Lent> {
+        None
+    }
 }
 
 /// Checks that `len_bytes` at `offset` lie inside `size_bytes`, without overflow.
@@ -210,5 +215,9 @@ impl<M: Medium + ?Sized> Medium for std::sync::Arc<M> {
 
     fn memory(&self) -> Option<&Memory> {
         (**self).memory()
+    }
+
+    fn lent(&self) -> Option<&Lent> {
+        (**self).lent()
     }
 }

@@ -1,6 +1,12 @@
 //! Protection domains, and memory registered in them.
 
-use std::{fmt, fs, io, mem::ManuallyDrop, ptr, ptr::NonNull, sync::Arc};
+use std::{
+    fmt, fs, io,
+    mem::ManuallyDrop,
+    ptr,
+    ptr::NonNull,
+    sync::{Arc, OnceLock},
+};
 
 use bitflags::bitflags;
 use pmof_mem::{Medium, MediumKind};
@@ -106,6 +112,7 @@ impl ProtectionDomain {
                 address,
                 len_bytes,
                 domain: self.clone(),
+                released: OnceLock::new(),
                 memory: ManuallyDrop::new(memory),
             }),
             None => Err(refusal(io::Error::last_os_error(), device.name(), kind, len_bytes, access, lock_limit)),
@@ -169,6 +176,8 @@ pub struct MemoryRegion {
     address: u64,
     len_bytes: u64,
     domain: ProtectionDomain,
+    /// The device has let go of it, or was told to.
+    released: OnceLock<bool>,
     /// Kept until the device has let go of it.
     memory: ManuallyDrop<Arc<dyn Medium>>,
 }
@@ -224,6 +233,17 @@ impl MemoryRegion {
         Some(Sge { address: self.address + offset, len_bytes: u32::try_from(len_bytes).ok()?, lkey: self.lkey() })
     }
 
+    /// Takes the memory away from the device now, as the drop does. False where the device would not let go of it.
+    ///
+    /// Ranges of it may be made still: the device refuses requests that name them, unless it has given their key to another
+    /// region meanwhile.
+    pub fn release(&self) -> bool {
+        *self.released.get_or_init(|| {
+            // SAFETY: the library made the region, and this is its only release: it is done once.
+            unsafe { (self.domain.device().verbs().ibv_dereg_mr)(self.raw.as_ptr()) == 0 }
+        })
+    }
+
     /// Has the kernel bring the pages of a range in, for writing or for reading, so that the first touch by the device
     /// does not wait. Returns at once. Only for regions registered `ON_DEMAND`.
     pub fn advise_prefetch(&self, offset: u64, len_bytes: u64, for_writing: bool) -> Result<(), VerbsError> {
@@ -263,9 +283,7 @@ impl fmt::Debug for MemoryRegion {
 
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
-        // SAFETY: the library made the region, and this is its only release.
-        let errno = unsafe { (self.domain.device().verbs().ibv_dereg_mr)(self.raw.as_ptr()) };
-        if errno == 0 {
+        if self.release() {
             // SAFETY: dropped here only. The device has let go of the memory. Where it has not, the memory stays mapped
             // for ever.
             unsafe { ManuallyDrop::drop(&mut self.memory) };

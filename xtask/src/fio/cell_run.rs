@@ -377,7 +377,8 @@ mod tests {
 
     #[test]
     fn a_listener_over_rdma_is_seen_in_what_iproute2_says() {
-        let line = "link rxe0/1 cm-idn 3 state LISTEN ps TCP pid 76 comm fio src-addr 10.77.0.1:7174 dst-addr 0.0.0.0:0";
+        let line =
+            "link rxe0/1 cm-idn 3 state LISTEN ps TCP pid 76 comm fio src-addr 10.77.0.1:7174 dst-addr 0.0.0.0:0";
         assert_eq!(listening_rdma_port(line), Some(7174));
         assert_eq!(listening_rdma_port(&line.replace("10.77.0.1", "fd77::1")), Some(7174));
         assert_eq!(listening_rdma_port(&line.replace("LISTEN", "CONNECT")), None);

@@ -1,6 +1,9 @@
 //! Two ends of connections in one process, by the functions of the interface alone.
 
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
 use std::{
+    env,
     ffi::{CStr, CString, c_int, c_void},
     fs, ptr,
 };
@@ -28,6 +31,7 @@ pub(crate) struct Node {
     pub(crate) peer: *mut Handle<Peer>,
     pub(crate) ep: *mut Handle<Ep>,
     pub(crate) mr: *mut Handle<MrLocal>,
+    host: CString,
     port: CString,
     _memory: Box<[u64]>,
 }
@@ -38,16 +42,21 @@ unsafe impl Send for Node {}
 unsafe impl Sync for Node {}
 
 pub(crate) const MEMORY_BYTES: usize = 1 << 16;
-const HOST: &CStr = c"127.0.0.1";
+
+/// Where nodes listen: `PMOF_TEST_ADDRESS`, in a machine with devices that of one of them, else this host's own.
+fn host() -> CString {
+    CString::new(env::var("PMOF_TEST_ADDRESS").unwrap_or_else(|_| "127.0.0.1".to_owned())).unwrap()
+}
 
 impl Node {
     pub(crate) fn new() -> Self {
+        let host = host();
         let mut memory = vec![0_u64; MEMORY_BYTES / 8].into_boxed_slice();
         let (mut context, mut peer) = (ptr::null_mut::<ibv_context>(), ptr::null_mut());
         let (mut ep, mut mr) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: all pointers are valid; the memory outlives its registration.
         unsafe {
-            ok(rpma_utils_get_ibv_context(HOST.as_ptr(), 0, &raw mut context));
+            ok(rpma_utils_get_ibv_context(host.as_ptr(), 0, &raw mut context));
             ok(rpma_peer_new(context, &raw mut peer));
             ok(rpma_mr_reg(peer, memory.as_mut_ptr().cast(), MEMORY_BYTES, USAGE, &raw mut mr));
         }
@@ -56,9 +65,9 @@ impl Node {
             let port = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
             let port = CString::new(port.to_string()).unwrap();
             // SAFETY: all pointers are valid.
-            (unsafe { rpma_ep_listen(peer, HOST.as_ptr(), port.as_ptr(), &raw mut ep) } == 0).then_some(port)
+            (unsafe { rpma_ep_listen(peer, host.as_ptr(), port.as_ptr(), &raw mut ep) } == 0).then_some(port)
         });
-        Self { peer, ep, mr, port: port.expect("a free port"), _memory: memory }
+        Self { peer, ep, mr, host, port: port.expect("a free port"), _memory: memory }
     }
 
     /// Both ends of a new connection, the one that asked first.
@@ -67,7 +76,7 @@ impl Node {
         let (mut incoming, mut accepted) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: all pointers are valid.
         unsafe {
-            ok(rpma_conn_req_new(self.peer, HOST.as_ptr(), self.port.as_ptr(), ptr::null(), &raw mut request));
+            ok(rpma_conn_req_new(self.peer, self.host.as_ptr(), self.port.as_ptr(), ptr::null(), &raw mut request));
             ok(rpma_conn_req_connect(&raw mut request, ptr::null(), &raw mut asked));
             ok(rpma_ep_next_conn_req(self.ep, ptr::null(), &raw mut incoming));
             ok(rpma_conn_req_connect(&raw mut incoming, ptr::null(), &raw mut accepted));
@@ -79,15 +88,7 @@ impl Node {
 
     /// The node's memory as the other side names it.
     pub(crate) fn remote(&self) -> *mut Handle<MrRemote> {
-        let (mut bytes, mut size) = ([0_u8; 64], 0);
-        let mut remote = ptr::null_mut();
-        // SAFETY: all pointers are valid, and the array has room.
-        unsafe {
-            ok(rpma_mr_get_descriptor_size(self.mr, &raw mut size));
-            ok(rpma_mr_get_descriptor(self.mr, bytes.as_mut_ptr().cast()));
-            ok(rpma_mr_remote_from_descriptor(bytes.as_ptr().cast(), size, &raw mut remote));
-        }
-        remote
+        remote_of(self.mr)
     }
 }
 
@@ -107,6 +108,8 @@ pub(crate) struct End(pub(crate) *mut Handle<Conn>);
 
 // SAFETY: handles may be used from any thread.
 unsafe impl Send for End {}
+// SAFETY: as for Send.
+unsafe impl Sync for End {}
 
 impl End {
     pub(crate) fn event(&self) -> c_int {
@@ -172,4 +175,17 @@ pub(crate) fn close(one: End, other: End) {
 pub(crate) fn resources() -> (usize, usize) {
     let count = |path| fs::read_dir(path).unwrap().count();
     (count("/proc/self/fd"), count("/proc/self/task"))
+}
+
+/// Memory as the other side names it.
+pub(crate) fn remote_of(mr: *mut Handle<MrLocal>) -> *mut Handle<MrRemote> {
+    let (mut bytes, mut size) = ([0_u8; 64], 0);
+    let mut remote = ptr::null_mut();
+    // SAFETY: all pointers are valid, and the array has room.
+    unsafe {
+        ok(rpma_mr_get_descriptor_size(mr, &raw mut size));
+        ok(rpma_mr_get_descriptor(mr, bytes.as_mut_ptr().cast()));
+        ok(rpma_mr_remote_from_descriptor(bytes.as_ptr().cast(), size, &raw mut remote));
+    }
+    remote
 }

@@ -1,6 +1,9 @@
 //! Memory of this side as the device reaches it.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{
+    Arc, Mutex, OnceLock, PoisonError,
+    atomic::{AtomicBool, Ordering},
+};
 
 use pmof_mem::{Durability, Mechanism, Medium};
 use pmof_proto::{Access, DirectAccess, LocalSlice};
@@ -25,6 +28,7 @@ pub(crate) struct DeviceMemory {
     direct: DirectAccess,
     /// Why the other sides cannot reach it directly, if they cannot.
     refusal: Option<pmof_verbs::RegisterError>,
+    is_closed: AtomicBool,
 }
 
 /// A range as this side's own operations use it.
@@ -52,6 +56,7 @@ impl DeviceMemory {
             remote: Mutex::new(None),
             direct: DirectAccess::None,
             refusal: None,
+            is_closed: AtomicBool::new(false),
         };
         // The device takes no empty range; there is nothing to reach in it either.
         if access.is_empty() || len_bytes == 0 {
@@ -125,6 +130,7 @@ impl DeviceMemory {
             remote: Mutex::new(None),
             direct: DirectAccess::None,
             refusal: None,
+            is_closed: AtomicBool::new(false),
         };
         match scratch.local() {
             Ok(_) => Ok(Arc::new(scratch)),
@@ -153,6 +159,18 @@ impl DeviceMemory {
         drop(self.remote.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
+    /// Has no operation of this side use it from now on, but those that are being posted by another thread just now.
+    pub(crate) fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+    }
+
+    /// Takes it away from the device after that: operations under way that use it fail.
+    pub(crate) fn release(&self) {
+        if let Some(Ok(local)) = self.local.get() {
+            local.region.release();
+        }
+    }
+
     pub(super) fn memory(&self) -> &Arc<dyn Medium> {
         &self.memory
     }
@@ -169,7 +187,7 @@ impl DeviceMemory {
 
     /// The same for a slice of the memory that this range is of.
     pub(super) fn sge_of(&self, slice: &LocalSlice, domain: &ProtectionDomain) -> Option<Sge> {
-        if !self.domain.is_same(domain) {
+        if !self.domain.is_same(domain) || self.is_closed.load(Ordering::Acquire) {
             return None;
         }
         let offset = slice.offset.checked_sub(self.offset)?;

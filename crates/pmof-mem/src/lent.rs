@@ -1,0 +1,135 @@
+//! Borrowed memory that its owner may take back.
+
+use std::{
+    io,
+    os::fd::BorrowedFd,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use crate::{Durability, Medium, MediumKind, MemError, Memory, Promise};
+
+/// [Borrowed](Memory::borrow) memory whose owner may take it back while handles of it are still about: from then on every call
+/// that would touch its bytes fails with [`MemError::TakenBack`].
+///
+/// Taking it back does not wait for calls under way in other threads: whoever does it sees to that himself, as
+/// `Region::deregister` of pmof-access does for those of its connections.
+#[derive(Debug)]
+pub struct Lent {
+    memory: Memory,
+    is_taken_back: AtomicBool,
+}
+
+impl Lent {
+    /// Lends that memory until it is taken back or dropped.
+    pub fn new(memory: Memory) -> Self {
+        Self { memory, is_taken_back: AtomicBool::new(false) }
+    }
+
+    /// Ends the loan for calls that begin after this one.
+    pub fn take_back(&self) {
+        self.is_taken_back.store(true, Ordering::Release);
+    }
+
+    #[inline]
+    fn reach(&self) -> Result<&Memory, MemError> {
+        if self.is_taken_back.load(Ordering::Acquire) { Err(MemError::TakenBack) } else { Ok(&self.memory) }
+    }
+
+    fn reach_for_io(&self) -> io::Result<&Memory> {
+        self.reach().map_err(|error| io::Error::new(io::ErrorKind::PermissionDenied, error))
+    }
+}
+
+impl Medium for Lent {
+    fn len_bytes(&self) -> u64 {
+        self.memory.len_bytes()
+    }
+
+    fn kind(&self) -> MediumKind {
+        self.memory.kind()
+    }
+
+    fn promise(&self, level: Durability) -> Option<Promise> {
+        self.memory.promise(level)
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), MemError> {
+        self.reach()?.read(offset, into)
+    }
+
+    fn store(&self, offset: u64, bytes: &[u8]) -> Result<(), MemError> {
+        self.reach()?.store(offset, bytes)
+    }
+
+    fn receive(&self, fd: BorrowedFd<'_>, offset: u64, len_bytes: u64, tail: &mut [u8]) -> io::Result<usize> {
+        self.reach_for_io()?.receive(fd, offset, len_bytes, tail)
+    }
+
+    fn send(&self, fd: BorrowedFd<'_>, head: &[u8], offset: u64, len_bytes: u64, tail: &[u8]) -> io::Result<usize> {
+        self.reach_for_io()?.send(fd, head, offset, len_bytes, tail)
+    }
+
+    fn atomic_store(&self, offset: u64, value: u64) -> Result<(), MemError> {
+        self.reach()?.atomic_store(offset, value)
+    }
+
+    fn compare_and_swap(&self, offset: u64, expected: u64, new: u64) -> Result<u64, MemError> {
+        self.reach()?.compare_and_swap(offset, expected, new)
+    }
+
+    fn fetch_and_add(&self, offset: u64, addend: u64) -> Result<u64, MemError> {
+        self.reach()?.fetch_and_add(offset, addend)
+    }
+
+    fn write_back(&self, offset: u64, len_bytes: u64) -> Result<(), MemError> {
+        self.reach()?.write_back(offset, len_bytes)
+    }
+
+    fn fence(&self) -> Result<(), MemError> {
+        self.reach()?.fence()
+    }
+
+    fn crc32c(&self, offset: u64, len_bytes: u64) -> Result<u32, MemError> {
+        self.reach()?.crc32c(offset, len_bytes)
+    }
+
+    fn memory(&self) -> Option<&Memory> {
+        Some(&self.memory)
+    }
+
+    fn lent(&self) -> Option<&Lent> {
+        Some(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd as _;
+
+    use super::*;
+
+    #[test]
+    fn nothing_touches_what_was_taken_back() {
+        let lent = Lent::new(Memory::anonymous(4096).unwrap());
+        lent.store(8, &[7; 8]).unwrap();
+        let mut bytes = [0; 8];
+        lent.read(8, &mut bytes).unwrap();
+        assert_eq!(bytes, [7; 8]);
+        lent.take_back();
+        let refused: [Result<(), MemError>; 8] = [
+            lent.read(8, &mut bytes),
+            lent.store(8, &bytes),
+            lent.atomic_store(8, 1),
+            lent.compare_and_swap(8, 0, 1).map(drop),
+            lent.fetch_and_add(8, 1).map(drop),
+            lent.write_back(8, 8),
+            lent.fence(),
+            lent.crc32c(8, 8).map(drop),
+        ];
+        assert!(refused.iter().all(|call| matches!(call, Err(MemError::TakenBack))), "{refused:?}");
+        let (one, other) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert_eq!(lent.send(one.as_fd(), &[], 8, 8, &[]).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        assert_eq!(lent.receive(other.as_fd(), 8, 8, &mut []).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        assert_eq!(lent.len_bytes(), 4096);
+    }
+}
