@@ -57,6 +57,10 @@ enum Command {
     Unfollowed,
     /// Five times: mark 1, two thousand instructions, mark 2, a system call, mark 3
     Count,
+    /// Mark 1
+    MarkBegin,
+    /// Mark 2
+    MarkEnd,
 }
 
 fn main() -> Result<()> {
@@ -98,6 +102,14 @@ fn main() -> Result<()> {
         }
         Command::Count => {
             (0..5).for_each(|_| cpu::count());
+            Ok(())
+        }
+        Command::MarkBegin => {
+            instruction_counter::mark!(1);
+            Ok(())
+        }
+        Command::MarkEnd => {
+            instruction_counter::mark!(2);
             Ok(())
         }
     }

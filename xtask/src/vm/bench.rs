@@ -253,7 +253,7 @@ fn compare(text: &str, spent: &[Spent], rounds: usize) -> Result<Vec<Compared>> 
     CASES.into_iter().map(|case| Ok(Compared { case, ours: cost(OURS, case)?, bare: cost(BARE, case)? })).collect()
 }
 
-fn median(mut values: Vec<f64>) -> Option<f64> {
+pub(super) fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_unstable_by(f64::total_cmp);
     values.get(values.len() / 2).copied()
 }

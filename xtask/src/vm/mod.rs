@@ -17,6 +17,7 @@ mod built_modules;
 mod components;
 mod cpio;
 mod devices;
+mod fio_bench;
 mod guest_suite;
 mod kvm;
 mod launch;
@@ -79,6 +80,8 @@ pub(crate) enum Vm {
     },
     /// Count what pmof adds to bare verbs calls: instructions, and time on the benchmark clock
     Bench(bench::Bench),
+    /// Measure one unmodified fio over Debian's librpma and over ours, over verbs and on the benchmark clock
+    FioBench(fio_bench::FioBench),
     /// Run the suites that need machines; the last line is `N passed, N failed, N skipped`
     Test {
         /// Only the suite with this name
@@ -131,6 +134,7 @@ impl Vm {
             Self::Shell { options } => shell(options.machine(&testbed)?),
             Self::PowerCuts { cuts, seed } => power_cuts::many(&testbed, cuts, seed),
             Self::Bench(bench) => bench.run(&testbed),
+            Self::FioBench(bench) => bench.run(&testbed),
             Self::Test { only, list } => suites::run(&testbed, only.as_deref(), list),
         }
     }
