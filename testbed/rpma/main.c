@@ -106,6 +106,7 @@ int main(int count, char **arguments) {
     check_devices();
     check_configurations();
     check_memory();
+    check_limits();
     check_connecting();
     check_lives();
     check_arguments();

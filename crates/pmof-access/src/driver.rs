@@ -218,6 +218,16 @@ impl Driver {
         self.is_watched.load(Ordering::Relaxed)
     }
 
+    /// True if every connection is a device's, or seems to be while the list is in use.
+    pub(crate) fn has_devices_alone(&self) -> bool {
+        self.links.try_lock().map_or(true, |links| links.all.iter().all(|link| link.announces_on_demand))
+    }
+
+    /// True while another thread drives or posts, where that can be seen: on the list, or on a lone connection.
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.links.try_lock().map_or(true, |links| matches!(&links.all[..], [link] if link.try_lock().is_none()))
+    }
+
     pub(crate) fn poller(&self) -> Option<&Arc<Poller>> {
         self.poller.as_ref()
     }

@@ -29,6 +29,10 @@ pub const DEFAULT_SPIN: Duration = Duration::from_micros(50);
 /// Time without a caller's turn after which the thread of an assisted queue drives.
 const ASSIST_AFTER: Duration = Duration::from_millis(1);
 
+/// How often the thread looks while callers drive, where that may go on for long or nobody else waits for it: each look costs
+/// them a change of threads, if there is no other processor.
+const LOOK_AFTER: Duration = Duration::from_millis(5);
+
 /// How often a poll looks again because something came while it asked devices to announce what comes next.
 const WATCHED_TURNS_MAX: u32 = 64;
 
@@ -91,8 +95,8 @@ pub enum Progress {
     Caller,
     /// A thread of the queue: remote operations are served whatever the application does.
     Thread,
-    /// Whoever polls or waits on the queue, and after a millisecond in which nobody did a thread of the queue; that thread alone
-    /// once the queue's descriptor was asked for. As quick as [`Caller`](Self::Caller) for a caller who polls, and as reliable
+    /// Whoever polls or waits on the queue, and after a millisecond in which nobody did, or up to six after callers stopped that waited
+    /// or used devices alone, a thread of the queue; that thread alone once the queue's descriptor was asked for. As quick as [`Caller`](Self::Caller) for a caller who polls, and as reliable
     /// as [`Thread`](Self::Thread) for the other side.
     Assisted,
 }
@@ -400,15 +404,18 @@ fn make_progress(driver: &Driver, waiting: Waiting, is_over: &dyn Fn() -> bool) 
 
 /// Drives whenever no caller has for a while.
 fn assist(driver: &Driver, assisted: &Assisted, stop: &AtomicBool, waiting: Waiting) {
-    let mut seen = assisted.seen();
+    let (mut seen, mut time) = (assisted.seen(), ASSIST_AFTER);
     while !stop.load(Ordering::SeqCst) {
-        // Whoever waits drives, often for long.
-        std::thread::park_timeout(if seen.is_some() { ASSIST_AFTER } else { 5 * ASSIST_AFTER });
+        std::thread::park_timeout(time);
         let now_seen = assisted.seen();
         let is_idle = now_seen.is_some() && now_seen == seen;
         seen = now_seen;
-        if (is_idle || driver.is_watched()) && driver.try_lead() {
-            let is_back = || !driver.is_watched() && assisted.seen() != now_seen;
+        // A caller who waits drives, often for long. What the other side does through devices needs no driving.
+        let may_be_late = seen.is_none() || (!is_idle && driver.has_devices_alone());
+        time = if may_be_late { LOOK_AFTER } else { ASSIST_AFTER };
+        // A caller may have lost its processor in the middle of a turn: to spin beside it would only keep it waiting.
+        if ((is_idle && !driver.is_in_use()) || driver.is_watched()) && driver.try_lead() {
+            let is_back = || !driver.is_watched() && (assisted.seen() != now_seen || driver.is_in_use());
             make_progress(driver, waiting, &|| stop.load(Ordering::SeqCst) || is_back());
             driver.stop_leading();
         }

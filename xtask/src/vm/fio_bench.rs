@@ -34,10 +34,10 @@ const USER_RATIO_MAX: f64 = 1.1;
 #[derive(Debug, Args)]
 pub(crate) struct FioBench {
     /// Rounds of each library with each block size; the medians count
-    #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=99))]
+    #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=99))]
     rounds: u32,
     /// Writes with a flush each in a round; of 64 KiB a fourth of them
-    #[arg(long, default_value_t = 2000, value_name = "N", value_parser = clap::value_parser!(u32).range(400..=4000))]
+    #[arg(long, default_value_t = 800, value_name = "N", value_parser = clap::value_parser!(u32).range(400..=4000))]
     count: u32,
     /// What the writes go to: `malloc`, which flushes to visibility, or the device-DAX, which flushes to persistence
     #[arg(long, default_value = "malloc", value_parser = ["malloc", "devdax"])]

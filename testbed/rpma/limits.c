@@ -1,0 +1,83 @@
+/* The limit of locked memory. */
+#include <linux/capability.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "link.h"
+#include "parts.h"
+
+enum { LIMIT_BYTES = 64 * 1024, BYTES = 4 * 1024 * 1024 };
+
+/* The last error that was logged. */
+static char told[1024];
+
+static void note_error(enum rpma_log_level level, const char *file, const int line, const char *function,
+                       const char *format, ...) {
+    (void)file, (void)line, (void)function;
+    if (level > RPMA_LOG_LEVEL_ERROR)
+        return;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(told, sizeof told, format, arguments);
+    va_end(arguments);
+}
+
+static struct __user_cap_header_struct this_thread = {.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
+
+/* Takes the right to lock any amount of memory from this thread, if it has it. `before` is for giving it back. */
+static void drop_right(struct __user_cap_data_struct before[_LINUX_CAPABILITY_U32S_3]) {
+    struct __user_cap_data_struct rights[_LINUX_CAPABILITY_U32S_3];
+    if (syscall(SYS_capget, &this_thread, before) != 0)
+        bail_out("no capabilities");
+    memcpy(rights, before, sizeof rights);
+    rights[0].effective &= ~(1U << CAP_IPC_LOCK);
+    if (syscall(SYS_capset, &this_thread, rights) != 0)
+        bail_out("CAP_IPC_LOCK stays");
+}
+
+void check_limits(void) {
+    section("limits");
+    struct rpma_peer *peer = new_peer();
+    struct rpma_mr_local *const untouched = (struct rpma_mr_local *)&options, *registered = untouched;
+    struct __user_cap_data_struct rights[_LINUX_CAPABILITY_U32S_3];
+    struct rlimit limit, low;
+    void *memory = NULL;
+    if (posix_memalign(&memory, (size_t)sysconf(_SC_PAGESIZE), BYTES) != 0 || getrlimit(RLIMIT_MEMLOCK, &limit) != 0)
+        bail_out("no memory, or no limit of locked memory");
+    memset(memory, 0, BYTES);
+    NEED(CALL(rpma_log_set_function)(note_error));
+    told[0] = '\0';
+    low = (struct rlimit){.rlim_cur = LIMIT_BYTES, .rlim_max = limit.rlim_max};
+    if (setrlimit(RLIMIT_MEMLOCK, &low) != 0)
+        bail_out("the limit of locked memory stays");
+    drop_right(rights);
+    int returned = CALL(rpma_mr_reg)(peer, memory, BYTES, RPMA_MR_USAGE_READ_SRC, &registered);
+    syscall(SYS_capset, &this_thread, rights);
+    setrlimit(RLIMIT_MEMLOCK, &limit);
+    NEED(CALL(rpma_log_set_function)(NULL));
+
+    if (strncmp(context()->device->name, "pmof_", 5) == 0) {
+        /* No device, so nothing is locked. */
+        check_code(returned, 0, "rpma_mr_reg beyond the limit of locked memory is 0 without a device");
+        IS(CALL(rpma_mr_dereg)(&registered), 0);
+    } else {
+        check_code(returned, RPMA_E_PROVIDER, "rpma_mr_reg beyond the limit of locked memory is RPMA_E_PROVIDER");
+        check(registered == untouched, "it leaves the registration as it was");
+        tell("%s", told);
+        const char *advice = "the log says how to raise the limit of locked memory";
+        if (options.reference)
+            skip("librpma tells the error number alone", "%s", advice);
+        else
+            check(strstr(told, "ulimit -l") != NULL, "%s", advice);
+    }
+    registered = NULL;
+    IS(CALL(rpma_mr_reg)(peer, memory, BYTES, RPMA_MR_USAGE_READ_SRC, &registered), 0);
+    IS(CALL(rpma_mr_dereg)(&registered), 0);
+    delete_peer(&peer);
+    free(memory);
+}
