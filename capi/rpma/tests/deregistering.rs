@@ -15,15 +15,12 @@ use std::{
 };
 
 use pmof_rpma::*;
-use support::{ALWAYS, End, NO_COMPLETION, Node, USAGE, ok, remote_of};
+use support::{ALWAYS, End, NO_COMPLETION, Node, USAGE, ok, remote_of, scale};
 
 const BYTES: usize = 1 << 20;
 
 /// What is written and read.
 const FILL: u8 = 0x5A;
-
-/// How many times each is done: what is looked for is a race.
-const ROUNDS: usize = 40;
 
 /// What a connection does over and over.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -183,7 +180,8 @@ fn rounds(kind: Work) {
     let node = Node::new();
     // Short ones are copied by the library, long ones by the kernel; the longest take several turns.
     for len in [512, 8192, BYTES] {
-        (0..ROUNDS).for_each(|number| round(&node, kind, len, number));
+        // What is looked for is a race.
+        (0..scale(12, 200)).for_each(|number| round(&node, kind, len, number));
     }
 }
 

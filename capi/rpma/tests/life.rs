@@ -3,19 +3,13 @@
 mod support;
 
 use std::{
-    env,
     ffi::c_int,
     ptr, thread,
     time::{Duration, Instant},
 };
 
 use pmof_rpma::*;
-use support::{End, INVALID, NO_COMPLETION, NOT_SUPPORTED, Node, close, ok, resources};
-
-/// How much is done: little in every run, `PMOF_SOAK=1` for all that the library is to stand.
-fn scale(little: usize, all: usize) -> usize {
-    if env::var_os("PMOF_SOAK").is_some() { all } else { little }
-}
+use support::{End, INVALID, NO_COMPLETION, NOT_SUPPORTED, Node, close, ok, resources, scale};
 
 /// Threads end a moment after what they served.
 fn settles_at(before: (usize, usize)) {

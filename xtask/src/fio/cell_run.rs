@@ -55,15 +55,15 @@ pub(crate) enum Medium {
 }
 
 /// A process that is killed where it is left alone.
-struct Process {
+pub(super) struct Process {
     child: Child,
 }
 
 /// How the processes of a pair ended: whether with success; `None` where one did not end in time.
-type Ends = [Option<bool>; 2];
+pub(super) type Ends = [Option<bool>; 2];
 
 /// Waits for both. One that fails leaves the other little time: it waits for somebody who is gone.
-fn wait_for_both(pair: [&mut Process; 2], deadline: Instant) -> Result<Ends> {
+pub(super) fn wait_for_both(pair: [&mut Process; 2], deadline: Instant) -> Result<Ends> {
     let [one, other] = pair;
     let (mut ends, mut deadline) = ([None; 2], deadline);
     while Instant::now() < deadline && ends.contains(&None) {
@@ -150,7 +150,7 @@ impl Setting {
         Ok(done)
     }
 
-    fn start(&self, name: &str, libraries: &OsString, arguments: Vec<String>) -> Result<Process> {
+    pub(super) fn start(&self, name: &str, libraries: &OsString, arguments: Vec<String>) -> Result<Process> {
         let stream = |suffix: &str| {
             let path = self.directory.join(format!("{name}.{suffix}"));
             File::create(&path).with_context(|| format!("making {}", path.display()))
@@ -243,7 +243,7 @@ impl Setting {
     }
 
     /// A client that comes too early tries again, five seconds later.
-    fn wait_for_listeners(&self, port: u16, count: u32, server: &mut Process) -> Result<()> {
+    pub(super) fn wait_for_listeners(&self, port: u16, count: u32, server: &mut Process) -> Result<()> {
         let start = Instant::now();
         let wanted =
             |ports: &[u16]| (0..count).all(|number| ports.iter().any(|p| u32::from(*p) == u32::from(port) + number));
@@ -267,7 +267,7 @@ impl Setting {
         content::complaint(&errors).or_else(|| content::failure(&output)).map(ToOwned::to_owned)
     }
 
-    fn last_words(&self, name: &str) -> String {
+    pub(super) fn last_words(&self, name: &str) -> String {
         let words = ["server", "client"].map(|who| {
             let line = self.complaint(&format!("{name}-{who}"));
             line.map(|line| format!("; the {who} says: {line}")).unwrap_or_default()
@@ -311,7 +311,7 @@ fn check_files(cell: &Cell, files: &[PathBuf], done: Done) -> Result<()> {
 }
 
 /// The first of so many ports in a row that nobody has.
-fn free_ports(address: IpAddr, count: u32) -> Result<u16> {
+pub(super) fn free_ports(address: IpAddr, count: u32) -> Result<u16> {
     // Not where another run looks first.
     let spread = u16::try_from(std::process::id() % 100)? * 64;
     let starts = (FIRST_PORT + spread..LAST_PORT).chain(FIRST_PORT..FIRST_PORT + spread).step_by(16);

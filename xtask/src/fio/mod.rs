@@ -17,10 +17,12 @@ use crate::{capi, counts::Counts, vm::testbed::Testbed};
 mod cell;
 mod cell_run;
 mod content;
+mod floor;
 
 use cell::Cell;
 use cell_run::{Medium, Setting};
 use content::Done;
+use floor::Floor;
 
 /// `cargo xtask fio`.
 #[derive(Debug, Subcommand)]
@@ -32,6 +34,8 @@ pub(crate) enum Fio {
     /// The last line is `N passed, N failed, N skipped`; exit status 1 where a cell failed. What both sides of a failed
     /// cell said is kept, and named.
     Matrix(Matrix),
+    /// Measure a write and flush of fio over TCP on this host, beside pmof's own persist and raw exchanges of the same bytes
+    Floor(Floor),
 }
 
 /// Options of `fio matrix`.
@@ -74,6 +78,7 @@ impl Fio {
                 Ok(ExitCode::SUCCESS)
             }
             Self::Matrix(matrix) => matrix.run(),
+            Self::Floor(floor) => floor.run(&testbed()?),
         }
     }
 }

@@ -25,12 +25,13 @@ const TIMEOUT: Duration = Duration::from_mins(25);
 const PROFILE: &str = "guest";
 
 /// Packages and what of them is built: tests that need devices alone, or all tests, and with them the examples.
-const PACKAGES: [(&str, &[&str]); 5] = [
+const PACKAGES: [(&str, &[&str]); 6] = [
     ("pmof-verbs-sys", DEVICE_TESTS),
     ("pmof-verbs", DEVICE_TESTS),
     ("pmof-access", DEVICE_TESTS),
     ("pmof-replica", &["--test", "remote"]),
     ("pmof", &[]),
+    ("pmof-rpma", &["--test", "deregistering"]),
 ];
 
 const DEVICE_TESTS: &[&str] = &["--features", "device-tests", "--tests"];
@@ -98,6 +99,13 @@ const RUNS: &[Run] = &[
         package: "pmof-replica",
         target: "remote",
         environment: "PMOF_TEST_LISTEN=verbs://$PMOF_WIRE_B:0",
+        ..PLAIN
+    },
+    Run {
+        what: "librpma: memory that is deregistered in use",
+        package: "pmof-rpma",
+        target: "deregistering",
+        environment: "PMOF_TEST_ADDRESS=$PMOF_WIRE_B",
         ..PLAIN
     },
     // What is typed wrongly is no matter of devices.

@@ -18,6 +18,11 @@ pub(crate) const NOT_SUPPORTED: c_int = -100_001;
 pub(crate) const INVALID: c_int = -100_004;
 pub(crate) const NO_COMPLETION: c_int = -100_005;
 
+/// How much is done: little in every run, `PMOF_SOAK=1` for all that the library is to stand.
+pub(crate) fn scale(little: usize, all: usize) -> usize {
+    if env::var_os("PMOF_SOAK").is_some() { all } else { little }
+}
+
 /// Fails the test where a function did.
 #[track_caller]
 pub(crate) fn ok(code: c_int) {
