@@ -178,13 +178,19 @@ impl Floor {
             arguments.extend_from_slice(more);
             arguments
         };
+        // Ends that the scheduler puts onto one processor wait for each other's turns.
+        let [first, second] =
+            two_processors(&fs::read_to_string("/proc/self/status").context("reading /proc/self/status")?)?;
         let memory = format!("--size={MEMORY_BYTES}");
-        let server = side("server", &[memory, "--create_on_open=1".to_owned(), "--filename=malloc".to_owned()]);
+        let words =
+            ["--create_on_open=1".to_owned(), "--filename=malloc".to_owned(), format!("--cpus_allowed={second}")];
+        let server = side("server", &[&[memory], &words[..]].concat());
         let report = setting.directory.join("floor-client.json");
         let words = ["--rw=randwrite", "--sync=1", "--iodepth=1", "--output-format=json", "--lat_percentiles=1"];
         let mut more: Vec<_> = words.map(str::to_owned).into();
         more.push(format!("--output={}", report.display()));
         more.push(format!("--bs={bytes}"));
+        more.push(format!("--cpus_allowed={first}"));
         // Blocks are written again and again.
         more.push("--norandommap=1".to_owned());
         more.push(format!("--io_size={}", u64::from(bytes) * u64::from(self.count)));
@@ -196,6 +202,21 @@ impl Floor {
         ensure!(ends == [Some(true); 2], "fio failed (client, server: {ends:?}){}", setting.last_words("floor"));
         let json = fs::read_to_string(&report).with_context(|| format!("reading {}", report.display()))?;
         latency_us(&json)
+    }
+}
+
+/// The first two processors that this process may use, as the floors take them; from `/proc/self/status`, as in `0-1,4`.
+fn two_processors(status: &str) -> Result<[u32; 2]> {
+    let list =
+        status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).context("no list of processors")?;
+    let mut found = Vec::new();
+    for range in list.trim().split(',') {
+        let (from, to) = range.split_once('-').unwrap_or((range, range));
+        found.extend((from.parse::<u32>()?..=to.parse()?).take(2));
+    }
+    match found[..] {
+        [first, second, ..] => Ok([first, second]),
+        _ => anyhow::bail!("this process may use one processor: {}; two ends need one each", list.trim()),
     }
 }
 
@@ -224,6 +245,14 @@ mod tests {
         assert_eq!((line.round.fio, line.round.polling), (32.0, 10.0));
         assert_eq!((line.to_polling, line.to_blocking), (3.0, 1.5));
         Line::of(512, &[]).unwrap_err();
+    }
+
+    #[test]
+    fn processors_are_read_from_the_kernels_list() {
+        let of = |list| two_processors(&format!("Name:\tx\nCpus_allowed_list:\t{list}\nMems_allowed:\t1\n"));
+        assert_eq!(of("0-7").unwrap(), [0, 1]);
+        assert_eq!(of("2,5-6").unwrap(), [2, 5]);
+        assert!(of("3").unwrap_err().to_string().contains("one processor"));
     }
 
     #[test]
