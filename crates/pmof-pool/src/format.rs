@@ -43,7 +43,7 @@ const DATA: u64 = 8192;
 
 const OBJ_DESCRIPTOR_LEN_BYTES: usize = 2048;
 const OBJ_ROOT: u64 = DESCRIPTOR + OBJ_DESCRIPTOR_LEN_BYTES as u64;
-const OBJ_HEAP_LEN: u64 = OBJ_ROOT + 32;
+pub(crate) const OBJ_HEAP_LEN: u64 = OBJ_ROOT + 32;
 /// What no two replicas have in common.
 const OBJ_RUNTIME: Range<u64> = OBJ_ROOT + 544..DATA;
 const LANE_COUNT: u64 = 1024;
@@ -52,10 +52,10 @@ const LANE_LEN_BYTES: u64 = 3072;
 const LANE_LOGS: [(u64, u64); 3] = [(0, 192), (256, 640), (960, 2048)];
 /// Where in the head of a log its capacity lies.
 const LOG_CAPACITY: u64 = 16;
-const HEAP: u64 = DATA + LANE_COUNT * LANE_LEN_BYTES;
-const HEAP_HEADER_LEN_BYTES: usize = 1024;
-const CHUNK_LEN_BYTES: u64 = 256 << 10;
-const CHUNKS_OF_A_ZONE: u64 = 65_528;
+pub(crate) const HEAP: u64 = DATA + LANE_COUNT * LANE_LEN_BYTES;
+pub(crate) const HEAP_HEADER_LEN_BYTES: usize = 1024;
+pub(crate) const CHUNK_LEN_BYTES: u64 = 256 << 10;
+pub(crate) const CHUNKS_OF_A_ZONE: u64 = 65_528;
 
 /// Zeros written at a time.
 const ZEROS_LEN_BYTES: usize = 1 << 20;

@@ -5,18 +5,24 @@
 //! - [`PoolHeader`], [`Attributes`]: what each part says of itself, and what of that goes over the wire.
 //! - [`LocalReplica`]: the parts of one copy of a pool, made or opened, locked, and mapped one behind the other.
 //! - [`LocalSet`]: all copies of a pool on this machine, with what PMDK's libraries expect to find in them.
+//! - [`ReplicaAccess`], [`Comparison`]: copies here and elsewhere held against each other, and made equal again.
 
 #![forbid(unsafe_code)]
 
+mod access;
+mod compare;
 mod error;
 mod format;
 mod header;
+mod heap;
 mod local_set;
 mod part;
 mod replica;
 mod set;
 mod shutdown;
 
+pub use access::{AccessError, DIGEST_BLOCK_LEN_BYTES, RemoteReplicas, ReplicaAccess};
+pub use compare::{Comparison, Copied, DIFFERENCES_MAX, Difference, Differences};
 pub use error::PoolSetError;
 pub use format::{LAYOUT_LEN_BYTES_MAX, NewPool, contents_defect, contents_in_common};
 pub use header::{

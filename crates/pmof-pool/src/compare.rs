@@ -1,0 +1,199 @@
+//! Replicas held against each other, and one made equal to another: by digests computed where each is, and by bytes only
+//! where those differ.
+
+use std::ops::Range;
+
+use pmof_mem::Medium;
+
+use crate::{
+    AccessError, DIGEST_BLOCK_LEN_BYTES, PoolKind, PoolSetError, ReplicaAccess, access::blocks, contents_in_common,
+    heap,
+};
+
+#[cfg(test)]
+mod tests;
+
+/// Bytes that are compared, or copied and made durable, in one go.
+const WINDOW_LEN_BYTES: u64 = 4 << 20;
+
+/// Differences that are told one by one; beyond it they are counted.
+pub const DIFFERENCES_MAX: usize = 1000;
+
+/// What two replicas are held against each other by.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Comparison {
+    /// Ranges that replicas of a closed pool have in common, sorted.
+    common: Vec<Range<u64>>,
+    /// Ranges in which a difference means nothing, sorted and apart.
+    unused: Vec<Range<u64>>,
+}
+
+/// Bytes that two replicas have not in common.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// Where, in bytes from the start of the pool; the first and the last byte differ, those between may.
+    pub range: Range<u64>,
+    /// Whether it lies in space of an obj pool's heap that is not in use: libpmemobj writes there in the first replica only.
+    pub is_unused: bool,
+}
+
+/// All that two replicas have not in common.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Differences {
+    /// The first [`DIFFERENCES_MAX`] that mean something, in their order.
+    pub told: Vec<Difference>,
+    /// How many there are that mean something.
+    pub count: u64,
+    /// How many lie in space that is not in use.
+    pub unused_count: u64,
+}
+
+/// What was copied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Copied {
+    /// Blocks that differed.
+    pub blocks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Comparison {
+    /// By all that replicas of this kind of pool have in common; `len_bytes`: of the pool. `first`: the first replica, whose
+    /// heap says what is in use.
+    pub fn of_pool(kind: Option<PoolKind>, first: &impl Medium, len_bytes: u64) -> Result<Self, PoolSetError> {
+        let common = contents_in_common(kind, len_bytes);
+        let unused = if kind == Some(PoolKind::Obj) { heap::unused(first, len_bytes)? } else { Vec::new() };
+        Ok(Self { common, unused })
+    }
+
+    /// By every byte behind the header.
+    pub fn of_all(len_bytes: u64) -> Self {
+        Self { common: contents_in_common(None, len_bytes), unused: Vec::new() }
+    }
+
+    /// Bytes that are compared.
+    pub fn len_bytes(&self) -> u64 {
+        self.common.iter().map(|range| range.end - range.start).sum()
+    }
+
+    /// All differences between two replicas. `progress` is told after each step how many bytes it compared.
+    pub fn differences(
+        &self,
+        first: &mut dyn ReplicaAccess,
+        other: &mut dyn ReplicaAccess,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Differences, AccessError> {
+        let mut found = Differences::default();
+        let mut bytes = [vec![0; DIGEST_BLOCK_LEN_BYTES as usize], vec![0; DIGEST_BLOCK_LEN_BYTES as usize]];
+        for window in self.windows() {
+            for block in differing(first, other, window.clone())? {
+                let len = (block.end - block.start) as usize;
+                let [one, two] = &mut bytes;
+                let (one, two) = (&mut one[..len], &mut two[..len]);
+                first.read(block.start, one)?;
+                other.read(block.start, two)?;
+                self.add(block.start, one, two, &mut found);
+            }
+            progress(window.end - window.start);
+        }
+        Ok(found)
+    }
+
+    /// Makes `other` equal to `first` where they differ, durably after each step, so that it can be ended at any time and
+    /// begun again. `progress` as above.
+    pub fn copy(
+        &self,
+        first: &mut dyn ReplicaAccess,
+        other: &mut dyn ReplicaAccess,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Copied, AccessError> {
+        let mut copied = Copied::default();
+        let mut bytes = vec![0; DIGEST_BLOCK_LEN_BYTES as usize];
+        for window in self.windows() {
+            let blocks = differing(first, other, window.clone())?;
+            for block in &blocks {
+                let bytes = &mut bytes[..(block.end - block.start) as usize];
+                first.read(block.start, bytes)?;
+                other.write(block.start, bytes)?;
+                copied.blocks += 1;
+                copied.bytes += bytes.len() as u64;
+            }
+            if let (Some(from), Some(to)) = (blocks.first(), blocks.last()) {
+                other.persist(from.start..to.end)?;
+            }
+            progress(window.end - window.start);
+        }
+        Ok(copied)
+    }
+
+    fn windows(&self) -> impl Iterator<Item = Range<u64>> {
+        let cut = |range: &Range<u64>| {
+            let end = range.end;
+            range
+                .clone()
+                .step_by(WINDOW_LEN_BYTES as usize)
+                .map(move |start| start..(start + WINDOW_LEN_BYTES).min(end))
+        };
+        self.common.iter().flat_map(cut)
+    }
+
+    /// Adds the differences of a block that begins at `start`. Bytes that differ with fewer than 8 alike between them are one.
+    fn add(&self, start: u64, one: &[u8], other: &[u8], found: &mut Differences) {
+        const NEAR_LEN_BYTES: u64 = 8;
+        let mut open: Option<Difference> = None;
+        for (index, _) in one.iter().zip(other).enumerate().filter(|(_, (one, other))| one != other) {
+            let offset = start + index as u64;
+            let is_unused = self.is_unused(offset);
+            match &mut open {
+                Some(last) if offset - last.range.end < NEAR_LEN_BYTES && last.is_unused == is_unused => {
+                    last.range.end = offset + 1;
+                }
+                _ => {
+                    let new = Difference { range: offset..offset + 1, is_unused };
+                    found.extend(open.replace(new));
+                }
+            }
+        }
+        found.extend(open);
+    }
+
+    fn is_unused(&self, offset: u64) -> bool {
+        let behind = self.unused.partition_point(|range| range.start <= offset);
+        behind > 0 && self.unused[behind - 1].contains(&offset)
+    }
+}
+
+impl Differences {
+    /// Whether the replicas hold the same, as far as it means something.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    fn extend(&mut self, difference: Option<Difference>) {
+        match difference {
+            Some(Difference { is_unused: true, .. }) => self.unused_count += 1,
+            Some(difference) => {
+                self.count += 1;
+                if self.told.len() < DIFFERENCES_MAX {
+                    self.told.push(difference);
+                }
+            }
+            None => {}
+        }
+    }
+}
+
+fn differing(
+    first: &mut dyn ReplicaAccess,
+    other: &mut dyn ReplicaAccess,
+    window: Range<u64>,
+) -> Result<Vec<Range<u64>>, AccessError> {
+    let (one, two) = (first.digests(window.clone())?, other.digests(window.clone())?);
+    let expected = blocks(window.clone()).count();
+    if one.len() != expected || two.len() != expected {
+        let told = format!("{} and {}", first.name(), other.name());
+        return Err(format!("{told} gave {} and {} digests instead of {expected}", one.len(), two.len()).into());
+    }
+    let pairs = blocks(window).zip(one.into_iter().zip(two));
+    Ok(pairs.filter(|(_, (one, two))| one != two).map(|(block, _)| block).collect())
+}

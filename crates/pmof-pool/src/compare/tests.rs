@@ -1,0 +1,207 @@
+use std::ops::Range;
+
+use pmof_mem::{Medium as _, Memory};
+
+use super::{Comparison, Copied, DIFFERENCES_MAX, Difference, WINDOW_LEN_BYTES};
+use crate::{AccessError, Attributes, DIGEST_BLOCK_LEN_BYTES, NewPool, PoolKind, ReplicaAccess, access::blocks};
+
+/// A replica in memory, whose power fails after so many calls.
+#[derive(Debug)]
+struct InMemory {
+    memory: Memory,
+    calls_left: u64,
+    read_bytes: u64,
+    persisted_bytes: u64,
+}
+
+impl InMemory {
+    fn new(len_bytes: u64) -> Self {
+        let memory = Memory::anonymous(len_bytes).unwrap();
+        Self { memory, calls_left: u64::MAX, read_bytes: 0, persisted_bytes: 0 }
+    }
+
+    fn call(&mut self) -> Result<&Memory, AccessError> {
+        self.calls_left = self.calls_left.checked_sub(1).ok_or("the power failed")?;
+        Ok(&self.memory)
+    }
+}
+
+impl ReplicaAccess for InMemory {
+    fn name(&self) -> String {
+        "memory".into()
+    }
+    fn len_bytes(&self) -> u64 {
+        self.memory.len_bytes()
+    }
+    fn attributes(&mut self) -> Result<Attributes, AccessError> {
+        Ok(Attributes::default())
+    }
+    fn set_attributes(&mut self, _: &Attributes) -> Result<(), AccessError> {
+        Ok(())
+    }
+    fn digests(&mut self, range: Range<u64>) -> Result<Vec<u32>, AccessError> {
+        let memory = self.call()?;
+        Ok(blocks(range).map(|block| memory.crc32c(block.start, block.end - block.start).unwrap()).collect())
+    }
+    fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), AccessError> {
+        self.read_bytes += into.len() as u64;
+        Ok(self.call()?.read(offset, into)?)
+    }
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
+        Ok(self.call()?.store(offset, bytes)?)
+    }
+    fn persist(&mut self, range: Range<u64>) -> Result<(), AccessError> {
+        self.persisted_bytes += range.end - range.start;
+        self.call().map(drop)
+    }
+    fn locate(&self, offset: u64) -> Option<(usize, u64)> {
+        Some((0, offset))
+    }
+    fn close(self: Box<Self>) -> Result<(), AccessError> {
+        Ok(())
+    }
+}
+
+const LEN_BYTES: u64 = 9 << 20;
+
+fn pair() -> (InMemory, InMemory) {
+    let (one, other) = (InMemory::new(LEN_BYTES), InMemory::new(LEN_BYTES));
+    for offset in (0..LEN_BYTES).step_by(4096) {
+        let bytes = [(offset >> 12) as u8; 4096];
+        one.memory.store(offset, &bytes).unwrap();
+        other.memory.store(offset, &bytes).unwrap();
+    }
+    (one, other)
+}
+
+#[test]
+fn every_byte_that_differs_is_found_where_it_is() {
+    let comparison = Comparison::of_all(LEN_BYTES);
+    let places = [4096, DIGEST_BLOCK_LEN_BYTES, DIGEST_BLOCK_LEN_BYTES + 4095, WINDOW_LEN_BYTES + 4096, LEN_BYTES - 1];
+    let (mut one, mut other) = pair();
+    other.memory.store(100, &[0xee; 50]).unwrap();
+    let mut seen = 0;
+    let same = comparison.differences(&mut one, &mut other, &mut |bytes| seen += bytes).unwrap();
+    assert!(same.is_empty() && same.told.is_empty(), "headers are not compared");
+    assert_eq!((seen, one.read_bytes), (LEN_BYTES - 4096, 0), "only digests were read");
+    for offset in places {
+        other.memory.store(offset, &[0xee]).unwrap();
+    }
+    let found = comparison.differences(&mut one, &mut other, &mut |_| {}).unwrap();
+    let expected: Vec<_> =
+        places.iter().map(|offset| Difference { range: *offset..offset + 1, is_unused: false }).collect();
+    assert_eq!(found.told, expected);
+    assert!(one.read_bytes <= 5 * DIGEST_BLOCK_LEN_BYTES);
+    // Near ones are one.
+    other.memory.store(LEN_BYTES - 6, &[0xee]).unwrap();
+    let found = comparison.differences(&mut one, &mut other, &mut |_| {}).unwrap();
+    assert_eq!(found.told.last().unwrap().range, LEN_BYTES - 6..LEN_BYTES);
+}
+
+#[test]
+fn only_what_differs_is_copied_and_an_interrupted_copy_goes_on() {
+    let comparison = Comparison::of_all(LEN_BYTES);
+    let (mut one, mut other) = pair();
+    for offset in (4096..LEN_BYTES).step_by(1 << 20) {
+        one.memory.store(offset, &[0xaa; 3]).unwrap();
+    }
+    let mut calls = 3;
+    let mut interrupted = 0;
+    let copied = loop {
+        other.calls_left = calls;
+        match comparison.copy(&mut one, &mut other, &mut |_| {}) {
+            Ok(copied) => break copied,
+            Err(error) => assert_eq!(error.to_string(), "the power failed"),
+        }
+        interrupted += 1;
+        calls += 1;
+    };
+    assert!(interrupted > 2 && copied.blocks < 9, "what was copied before is not copied again: {copied:?}");
+    other.calls_left = u64::MAX;
+    assert_eq!(
+        one.memory.crc32c(4096, LEN_BYTES - 4096).unwrap(),
+        other.memory.crc32c(4096, LEN_BYTES - 4096).unwrap()
+    );
+    assert_eq!(comparison.copy(&mut one, &mut other, &mut |_| {}).unwrap(), Copied::default());
+    other.memory.store(LEN_BYTES - 1, &[1]).unwrap();
+    other.persisted_bytes = 0;
+    let copied = comparison.copy(&mut one, &mut other, &mut |_| {}).unwrap();
+    assert_eq!((copied.blocks, copied.bytes), (1, other.persisted_bytes));
+}
+
+#[test]
+fn countless_differences_are_counted() {
+    let comparison = Comparison::of_all(LEN_BYTES);
+    let (mut one, mut other) = pair();
+    for offset in (4096..4096 + 64 * (DIFFERENCES_MAX as u64 + 10)).step_by(64) {
+        other.memory.store(offset, &[0xee]).unwrap();
+    }
+    let found = comparison.differences(&mut one, &mut other, &mut |_| {}).unwrap();
+    assert_eq!((found.told.len(), found.count), (DIFFERENCES_MAX, DIFFERENCES_MAX as u64 + 10));
+}
+
+/// A heap with a free chunk, a run with used and free blocks, and a huge object.
+#[test]
+fn differences_in_unused_space_of_a_heap_mean_nothing() {
+    const CHUNK: u64 = 256 << 10;
+    let (mut one, mut other) = (InMemory::new(LEN_BYTES), InMemory::new(LEN_BYTES));
+    let (zone, chunks) = (0x30_2400, 0x38_2400);
+    for memory in [&one.memory, &other.memory] {
+        NewPool::Obj { layout: String::new() }.write(memory, LEN_BYTES).unwrap();
+        let word =
+            |offset: u64, words: [u32; 2]| memory.store(offset, words.map(u32::to_le_bytes).as_flattened()).unwrap();
+        word(zone, [0xc3f0_a2d2, 20]);
+        // Free, one chunk; a run with a fitted bitmap, two; in use, three; free, the rest.
+        for (chunk, header) in [(0, [2, 1]), (1, [4 | 8 << 16, 2]), (3, [3, 3]), (6, [2, 14])] {
+            word(zone + 64 + chunk * 8, header);
+        }
+        // Blocks of 1024 bytes: 511 of them need 8 words, and with the head and the padding 14.
+        word(chunks + CHUNK, [1024, 0]);
+        memory.store(chunks + CHUNK + 16, &[0b101]).unwrap();
+    }
+    let blocks = chunks + CHUNK + 16 + 14 * 8;
+    for (offset, is_unused) in [
+        (chunks + 64, true),
+        (chunks + CHUNK - 1, true),
+        (chunks + CHUNK, false),
+        (chunks + CHUNK + 16, false),
+        (chunks + CHUNK + 20, false),
+        (blocks, false),
+        (blocks + 1023, false),
+        (blocks + 1024, true),
+        (blocks + 2047, true),
+        (blocks + 2048, false),
+        (blocks + 3072, true),
+        (chunks + 3 * CHUNK - 1, true),
+        (chunks + 3 * CHUNK, false),
+        (chunks + 6 * CHUNK - 1, false),
+        (chunks + 6 * CHUNK, true),
+        (zone, false),
+        (zone + 64, false),
+        (zone + 64 + 8, false),
+        (zone + 64 + 2 * 8, true),
+        (zone + 64 + 5 * 8, true),
+        (zone + 64 + 19 * 8, true),
+        (zone + 64 + 20 * 8, false),
+        (8192, false),
+        (4096, false),
+    ] {
+        let comparison = Comparison::of_pool(Some(PoolKind::Obj), &one.memory, LEN_BYTES).unwrap();
+        let mut byte = [0];
+        other.memory.read(offset, &mut byte).unwrap();
+        other.memory.store(offset, &[byte[0] ^ 0xff]).unwrap();
+        let found = comparison.differences(&mut one, &mut other, &mut |_| {}).unwrap();
+        assert_eq!((found.count, found.unused_count), if is_unused { (0, 1) } else { (1, 0) }, "{offset:#x}");
+        other.memory.store(offset, &byte).unwrap();
+    }
+    // What a running program keeps in the descriptor is nobody's.
+    other.memory.store(7000, &[1]).unwrap();
+    let comparison = Comparison::of_pool(Some(PoolKind::Obj), &one.memory, LEN_BYTES).unwrap();
+    assert_eq!(comparison.differences(&mut one, &mut other, &mut |_| {}).unwrap(), super::Differences::default());
+    // A heap that makes no sense counts as a whole.
+    one.memory.store(zone + 64 + 4, &[0xff; 4]).unwrap();
+    other.memory.store(zone + 64 + 4, &[0xff; 4]).unwrap();
+    other.memory.store(chunks + 64, &[1]).unwrap();
+    let comparison = Comparison::of_pool(Some(PoolKind::Obj), &one.memory, LEN_BYTES).unwrap();
+    assert_eq!(comparison.differences(&mut one, &mut other, &mut |_| {}).unwrap().count, 1);
+}

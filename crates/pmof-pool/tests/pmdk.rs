@@ -1,0 +1,251 @@
+//! Beside PMDK's own libraries, where they are installed (`libpmemobj-dev`, `libpmempool-dev`, `libpmemlog-dev`,
+//! `libpmemblk-dev` of Debian 12, and a C compiler): they accept what is made here, and what they make is opened here.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::{Mutex, OnceLock, PoisonError},
+};
+
+use pmof_pool::{
+    Access, Comparison, LocalReplica, LocalSet, NewPool, NewSet, PartSpec, PoolKind, PoolSet, PoolSetError,
+    ReplicaSpec, SetOptions, part_header,
+};
+use tempfile::{TempDir, tempdir_in};
+
+const DISK: &str = env!("CARGO_MANIFEST_DIR");
+const MIB: u64 = 1 << 20;
+const SINGLE: SetOptions = SetOptions { single_header: true, no_headers: false };
+
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// The program that asks PMDK, or why there is none.
+fn program() -> Result<&'static Path, &'static str> {
+    static PROGRAM: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let build = || {
+        let source = Path::new(DISK).join("tests/pmdk/pmdk.c");
+        let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("pmdk");
+        let libraries = ["-lpmemobj", "-lpmempool", "-lpmemlog", "-lpmemblk"];
+        let built = Command::new("cc").args(["-O1", "-Wall", "-o"]).arg(&program).arg(source).args(libraries).output();
+        match built {
+            Ok(output) if output.status.success() => Ok(program),
+            Ok(output) => Err(String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or("").to_owned()),
+            Err(error) => Err(format!("cc: {error}")),
+        }
+    };
+    PROGRAM.get_or_init(build).as_deref().map_err(String::as_str)
+}
+
+/// Runs a command of the program; what it says, and whether PMDK agrees.
+fn pmdk(arguments: &[&Path]) -> (bool, String) {
+    let output = Command::new(program().unwrap()).args(arguments).output().unwrap();
+    (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn agrees(command: &str, path: &Path, other: &str) -> String {
+    let (is_fine, said) = pmdk(&[Path::new(command), path, Path::new(other)]);
+    assert!(is_fine, "{command} {} {other}: {said}", path.display());
+    said
+}
+
+/// Says why, and that nothing was shown, where PMDK is not here.
+macro_rules! need_pmdk {
+    () => {
+        // A process that is being started holds what others have open, locks among it, until its program runs.
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(why) = program() {
+            eprintln!("skipped: PMDK's libraries cannot be asked ({why})");
+            return;
+        }
+    };
+}
+
+/// A set file, with two parts in each replica.
+fn set(directory: &TempDir, name: &str, options: SetOptions, sizes: &[[u64; 2]]) -> PoolSet {
+    let path = directory.path().join(name);
+    let replica = |(replica, sizes): (usize, &[u64; 2])| {
+        let part =
+            |(part, mib): (usize, &u64)| PartSpec::new(directory.path().join(format!("r{replica}p{part}")), mib * MIB);
+        ReplicaSpec::Local(sizes.iter().enumerate().map(part).collect())
+    };
+    let set = PoolSet { path, replicas: sizes.iter().enumerate().map(replica).collect(), options };
+    fs::write(&set.path, set.to_bytes()).unwrap();
+    set
+}
+
+fn create(set: &PoolSet, pool: NewPool) {
+    let new = NewSet::new(pool);
+    LocalSet::create(set, &new, &new.plan(set).unwrap()).unwrap().close().unwrap();
+}
+
+fn obj() -> NewPool {
+    NewPool::Obj { layout: "test".into() }
+}
+
+fn open(set: &PoolSet) -> Result<LocalSet, PoolSetError> {
+    LocalSet::open(set, Access::ReadWrite, None)
+}
+
+/// All replicas hold the same, wherever it means something. Says how many differences mean nothing.
+fn assert_same(set: &PoolSet) -> u64 {
+    let opened = open(set).unwrap();
+    let kind = opened.replicas()[0].as_ref().unwrap().header(0).unwrap().kind();
+    let len_bytes = opened.len_bytes();
+    opened.close().unwrap();
+    let replica =
+        |spec: &ReplicaSpec| LocalReplica::open(spec.local().unwrap(), set.options, Access::ReadWrite, None).unwrap();
+    let mut replicas: Vec<_> = set.replicas.iter().map(replica).collect();
+    let (first, others) = replicas.split_first_mut().unwrap();
+    let comparison = Comparison::of_pool(kind, &first.memory(), len_bytes).unwrap();
+    let mut unused = 0;
+    for other in others {
+        let found = comparison.differences(first, other, &mut |_| {}).unwrap();
+        assert!(found.is_empty(), "{:x?}", found.told);
+        unused += found.unused_count;
+    }
+    for replica in replicas {
+        replica.close().unwrap();
+    }
+    unused
+}
+
+#[test]
+fn pmdk_accepts_and_uses_pools_of_ours() {
+    need_pmdk!();
+    for options in [SetOptions::default(), SINGLE] {
+        for sizes in [&[[6, 6]][..], &[[6, 6], [8, 5]], &[[6, 6], [6, 6], [7, 7]]] {
+            let directory = tempdir_in(DISK).unwrap();
+            let set = set(&directory, "set", options, sizes);
+            create(&set, obj());
+            agrees("check", &set.path, "");
+            agrees("obj-work", &set.path, "test");
+            let unused = assert_same(&set);
+            assert_eq!(unused > 0, sizes.len() > 1, "libpmemobj writes to free space of the first replica");
+            agrees("obj-verify", &set.path, "test");
+            agrees("obj-work", &set.path, "test");
+            agrees("obj-verify", &set.path, "test");
+            agrees("check", &set.path, "");
+            let (is_fine, said) = pmdk(&[Path::new("obj-verify"), &set.path, Path::new("other")]);
+            assert!(!is_fine && said.contains("layout"), "{said}");
+        }
+    }
+}
+
+#[test]
+fn pmdk_accepts_logs_and_blocks_of_ours() {
+    need_pmdk!();
+    for options in [SetOptions::default(), SINGLE] {
+        let directory = tempdir_in(DISK).unwrap();
+        let log = set(&directory, "log", options, &[[2, 3]]);
+        create(&log, NewPool::Log);
+        agrees("check", &log.path, "");
+        assert_eq!(agrees("log-append", &log.path, "one "), "one ");
+        open(&log).unwrap().close().unwrap();
+        assert_eq!(agrees("log-append", &log.path, "two"), "one two");
+        agrees("check", &log.path, "");
+        agrees("rm", &log.path, "");
+        let blk = set(&directory, "blk", options, &[[18, 2]]);
+        create(&blk, NewPool::Blk { block_len_bytes: 512 });
+        agrees("check", &blk.path, "");
+        agrees("blk", &blk.path, "contents of a block");
+        open(&blk).unwrap().close().unwrap();
+        agrees("check", &blk.path, "");
+    }
+}
+
+#[test]
+fn pools_of_pmdk_are_opened() {
+    need_pmdk!();
+    for options in [SetOptions::default(), SINGLE] {
+        let directory = tempdir_in(DISK).unwrap();
+        let set = set(&directory, "set", options, &[[6, 6], [8, 5]]);
+        agrees("obj-create", &set.path, "theirs");
+        let opened = open(&set).unwrap();
+        let header = opened.replicas()[1].as_ref().unwrap().header(0).unwrap();
+        assert_eq!(header.kind(), Some(PoolKind::Obj));
+        opened.close().unwrap();
+        assert_same(&set);
+        agrees("obj-verify", &set.path, "theirs");
+        agrees("check", &set.path, "");
+    }
+}
+
+/// The same set made by both: all bytes that are no UUID, time or checksum of them are the same.
+#[test]
+fn new_pools_are_what_pmdk_makes() {
+    need_pmdk!();
+    for (options, command, pool) in
+        [(SetOptions::default(), "log-create", NewPool::Log), (SINGLE, "log-create", NewPool::Log)]
+    {
+        let directory = tempdir_in(DISK).unwrap();
+        let set = set(&directory, "set", options, &[[2, 3]]);
+        agrees(command, &set.path, "");
+        let parts = set.replicas[0].local().unwrap();
+        let read = || parts.iter().map(|part| fs::read(&part.path).unwrap()).collect::<Vec<_>>();
+        let theirs = read();
+        agrees("rm", &set.path, "");
+        create(&set, pool);
+        for (index, (ours, theirs)) in read().into_iter().zip(theirs).enumerate() {
+            let differ = ours.iter().zip(&theirs).enumerate().filter(|(_, (one, other))| one != other);
+            let strange = differ.map(|(offset, _)| offset).find(|offset| {
+                let is_uuid_or_time = (24..128).contains(offset);
+                // PMDK keeps pointers of the running program behind the descriptor of a log.
+                let is_runtime = index == 0 && (4120..8192).contains(offset);
+                !(is_uuid_or_time || (4088..4096).contains(offset) || is_runtime)
+            });
+            assert_eq!(strange, None, "part {index}");
+        }
+    }
+}
+
+#[test]
+fn who_has_a_pool_open_keeps_the_other_out() {
+    need_pmdk!();
+    let directory = tempdir_in(DISK).unwrap();
+    let set = set(&directory, "set", SetOptions::default(), &[[6, 6]]);
+    create(&set, obj());
+    let opened = open(&set).unwrap();
+    let (is_fine, said) = pmdk(&[Path::new("obj-work"), &set.path, Path::new("test")]);
+    assert!(!is_fine && said.contains("temporarily unavailable"), "{said}");
+    opened.close().unwrap();
+    agrees("obj-work", &set.path, "test");
+}
+
+#[test]
+fn pmdk_restores_and_transforms_sets_of_ours() {
+    need_pmdk!();
+    let directory = tempdir_in(DISK).unwrap();
+    // PMDK's tools want each part to be as long as a pool.
+    let one = set(&directory, "set", SetOptions::default(), &[[9, 9], [9, 9]]);
+    create(&one, obj());
+    agrees("obj-work", &one.path, "test");
+    assert_same(&one);
+    fs::remove_file(directory.path().join("r1p1")).unwrap();
+    match open(&one) {
+        Err(PoolSetError::Missing { path }) => assert!(path.ends_with("r1p1")),
+        other => panic!("{other:?}"),
+    }
+    agrees("sync", &one.path, "");
+    assert_same(&one);
+    agrees("obj-verify", &one.path, "test");
+    let three = set(&directory, "three", SetOptions::default(), &[[9, 9], [9, 9], [10, 10]]);
+    agrees("transform", &one.path, three.path.to_str().unwrap());
+    assert_same(&three);
+    agrees("obj-verify", &three.path, "test");
+    agrees("transform", &three.path, one.path.to_str().unwrap());
+    assert_same(&one);
+    assert!(!directory.path().join("r2p0").exists());
+}
+
+#[test]
+fn a_single_file_of_pmdk_is_a_replica_of_one_part() {
+    need_pmdk!();
+    let directory = tempdir_in(DISK).unwrap();
+    let set = set(&directory, "set", SetOptions::default(), &[[6, 6]]);
+    agrees("obj-create", &set.path, "");
+    let parts = set.replicas[0].local().unwrap();
+    let header = part_header(&parts[1].path).unwrap();
+    assert_eq!(header.prev_part_uuid, part_header(&parts[0].path).unwrap().uuid);
+    assert!(!header.shutdown_state.is_dirty());
+}

@@ -1,0 +1,160 @@
+/* What the tests ask of PMDK's own libraries: one command a run, what they say on standard output, 0 where they agree. */
+
+#include <libpmemblk.h>
+#include <libpmemlog.h>
+#include <libpmemobj.h>
+#include <libpmempool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define COUNT 512
+
+struct root {
+	uint64_t sum;
+	PMEMoid objects[COUNT];
+};
+
+static int failed(const char *what, const char *why)
+{
+	printf("%s: %s\n", what, why);
+	return 1;
+}
+
+static int check(const char *path)
+{
+	struct pmempool_check_args args = {
+		.path = path,
+		.backup_path = NULL,
+		.pool_type = PMEMPOOL_POOL_TYPE_DETECT,
+		.flags = PMEMPOOL_CHECK_VERBOSE | PMEMPOOL_CHECK_FORMAT_STR,
+	};
+	PMEMpoolcheck *check = pmempool_check_init(&args, sizeof(args));
+	if (check == NULL)
+		return failed("pmempool_check_init", pmempool_errormsg());
+	struct pmempool_check_status *status;
+	while ((status = pmempool_check(check)) != NULL)
+		printf("%s\n", status->str.msg);
+	enum pmempool_check_result result = pmempool_check_end(check);
+	printf("result %d\n", result);
+	return result == PMEMPOOL_CHECK_RESULT_CONSISTENT ? 0 : 1;
+}
+
+/* Allocates and frees in transactions, and keeps the sum of what is there. */
+static int work(PMEMobjpool *pool, unsigned seed)
+{
+	PMEMoid oid = pmemobj_root(pool, sizeof(struct root));
+	if (OID_IS_NULL(oid))
+		return failed("pmemobj_root", pmemobj_errormsg());
+	struct root *root = pmemobj_direct(oid);
+	/* Another sequence each time: the same would undo itself. */
+	seed += (unsigned)root->sum;
+	for (int step = 0; step < 2000; step++) {
+		seed = seed * 1103515245 + 12345;
+		int slot = (seed >> 16) % COUNT;
+		uint64_t value = seed;
+		TX_BEGIN(pool) {
+			pmemobj_tx_add_range_direct(&root->sum, sizeof(root->sum));
+			pmemobj_tx_add_range_direct(&root->objects[slot], sizeof(PMEMoid));
+			if (OID_IS_NULL(root->objects[slot])) {
+				root->objects[slot] = pmemobj_tx_zalloc(64 + seed % 3000, 1);
+				*(uint64_t *)pmemobj_direct(root->objects[slot]) = value;
+				root->sum += value;
+			} else {
+				root->sum -= *(uint64_t *)pmemobj_direct(root->objects[slot]);
+				pmemobj_tx_free(root->objects[slot]);
+				root->objects[slot] = OID_NULL;
+			}
+		} TX_ONABORT {
+			return failed("transaction", pmemobj_errormsg());
+		} TX_END
+	}
+	return 0;
+}
+
+static int verify(PMEMobjpool *pool)
+{
+	PMEMoid oid = pmemobj_root(pool, sizeof(struct root));
+	struct root *root = pmemobj_direct(oid);
+	uint64_t sum = 0;
+	int count = 0;
+	for (int slot = 0; slot < COUNT; slot++) {
+		if (!OID_IS_NULL(root->objects[slot])) {
+			sum += *(uint64_t *)pmemobj_direct(root->objects[slot]);
+			count++;
+		}
+	}
+	printf("%d objects\n", count);
+	return sum == root->sum && count > 0 ? 0 : failed("the sum", "is wrong");
+}
+
+static int obj(const char *command, const char *path, const char *layout)
+{
+	int is_new = strcmp(command, "obj-create") == 0;
+	PMEMobjpool *pool = is_new ? pmemobj_create(path, layout, 0, 0600) : pmemobj_open(path, layout);
+	if (pool == NULL)
+		return failed(command, pmemobj_errormsg());
+	int outcome = strcmp(command, "obj-verify") == 0 ? verify(pool) : work(pool, is_new ? 1 : 2);
+	pmemobj_close(pool);
+	return outcome;
+}
+
+static int print(const void *bytes, size_t len, void *arg)
+{
+	(void)arg;
+	fwrite(bytes, 1, len, stdout);
+	return 1;
+}
+
+static int log_pool(const char *command, const char *path, const char *text)
+{
+	int is_new = strcmp(command, "log-create") == 0;
+	PMEMlogpool *pool = is_new ? pmemlog_create(path, 0, 0600) : pmemlog_open(path);
+	if (pool == NULL)
+		return failed(command, pmemlog_errormsg());
+	int outcome = pmemlog_append(pool, text, strlen(text));
+	if (outcome != 0)
+		failed("pmemlog_append", pmemlog_errormsg());
+	pmemlog_walk(pool, 0, print, NULL);
+	pmemlog_close(pool);
+	return outcome;
+}
+
+static int blk_pool(const char *path, const char *text)
+{
+	char block[512] = {0};
+	char found[512] = {0};
+	PMEMblkpool *pool = pmemblk_open(path, sizeof(block));
+	if (pool == NULL)
+		return failed("pmemblk_open", pmemblk_errormsg());
+	strncpy(block, text, sizeof(block) - 1);
+	int outcome = pmemblk_write(pool, block, 7) || pmemblk_read(pool, found, 7);
+	if (outcome != 0 || memcmp(block, found, sizeof(block)) != 0)
+		outcome = failed("pmemblk", pmemblk_errormsg());
+	printf("%zu blocks\n", pmemblk_nblock(pool));
+	pmemblk_close(pool);
+	return outcome;
+}
+
+int main(int argc, char **argv)
+{
+	const char *command = argc > 2 ? argv[1] : "";
+	const char *path = argc > 2 ? argv[2] : "";
+	const char *other = argc > 3 ? argv[3] : "";
+	if (strcmp(command, "check") == 0)
+		return check(path);
+	if (strncmp(command, "obj-", 4) == 0)
+		return obj(command, path, other);
+	if (strncmp(command, "log-", 4) == 0)
+		return log_pool(command, path, other);
+	if (strcmp(command, "blk") == 0)
+		return blk_pool(path, other);
+	if (strcmp(command, "sync") == 0)
+		return pmempool_sync(path, 0) ? failed("pmempool_sync", pmempool_errormsg()) : 0;
+	if (strcmp(command, "transform") == 0)
+		return pmempool_transform(path, other, 0) ? failed("pmempool_transform", pmempool_errormsg()) : 0;
+	if (strcmp(command, "rm") == 0)
+		return pmempool_rm(path, 0) ? failed("pmempool_rm", pmempool_errormsg()) : 0;
+	return failed(command, "is no command");
+}
