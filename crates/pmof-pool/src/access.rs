@@ -1,10 +1,10 @@
 //! The seam between what is done with the replicas of a pool and where they are.
 
-use std::{error::Error, ops::Range};
+use std::{error::Error, ops::Range, sync::Arc};
 
-use pmof_mem::Medium as _;
+use pmof_mem::{Medium as _, Memory};
 
-use crate::{Attributes, LocalReplica, RemoteSpec};
+use crate::{Access, Attributes, DIGEST_BYTES, LocalReplica, RemoteSpec, digests_of, replica::NewParts};
 
 /// Bytes that one digest stands for.
 pub const DIGEST_BLOCK_LEN_BYTES: u64 = 64 << 10;
@@ -27,9 +27,9 @@ pub trait ReplicaAccess {
     /// Replaces what its headers say, durably.
     fn set_attributes(&mut self, attributes: &Attributes) -> Result<(), AccessError>;
 
-    /// CRC32C of each block of [`DIGEST_BLOCK_LEN_BYTES`] of a range, the last of which may be shorter, computed where the
+    /// BLAKE3 of each block of [`DIGEST_BLOCK_LEN_BYTES`] of a range, the last of which may be shorter, computed where the
     /// replica is.
-    fn digests(&mut self, range: Range<u64>) -> Result<Vec<u32>, AccessError>;
+    fn digests(&mut self, range: Range<u64>) -> Result<Vec<[u8; DIGEST_BYTES]>, AccessError>;
 
     /// Copies bytes out.
     fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), AccessError>;
@@ -43,16 +43,26 @@ pub trait ReplicaAccess {
     /// Which part on its machine the byte at `offset` lies in, and where in that file; `None` where that is not known.
     fn locate(&self, offset: u64) -> Option<(usize, u64)>;
 
+    /// The memory, of a replica that is here.
+    fn memory(&self) -> Option<Arc<Memory>> {
+        None
+    }
+
     /// Notes that the replica was closed, and lets go of it.
     fn close(self: Box<Self>) -> Result<(), AccessError>;
 }
 
 /// The way to the replicas that a pool set names on other machines.
 pub trait RemoteReplicas {
-    /// Opens one. `len_bytes`: of the pool.
-    fn open(&mut self, remote: &RemoteSpec, len_bytes: u64) -> Result<Box<dyn ReplicaAccess>, AccessError>;
+    /// Opens one, of at least `len_bytes`. `None`: its machine was reached, and there is no sound replica there.
+    fn open(
+        &mut self,
+        remote: &RemoteSpec,
+        len_bytes: u64,
+        access: Access,
+    ) -> Result<Option<Box<dyn ReplicaAccess>>, AccessError>;
 
-    /// Makes one, of zeros.
+    /// Makes one, of zeros, where none is.
     fn create(
         &mut self,
         remote: &RemoteSpec,
@@ -60,7 +70,7 @@ pub trait RemoteReplicas {
         attributes: &Attributes,
     ) -> Result<Box<dyn ReplicaAccess>, AccessError>;
 
-    /// Removes one; `force`: though parts of it are missing.
+    /// Removes one with all its bytes; `force`: though parts of it are missing or damaged.
     fn remove(&mut self, remote: &RemoteSpec, force: bool) -> Result<(), AccessError>;
 }
 
@@ -68,6 +78,58 @@ pub trait RemoteReplicas {
 pub(crate) fn blocks(range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
     let end = range.end;
     range.step_by(DIGEST_BLOCK_LEN_BYTES as usize).map(move |start| start..(start + DIGEST_BLOCK_LEN_BYTES).min(end))
+}
+
+/// Parts that are being made: they have no headers yet.
+impl ReplicaAccess for NewParts {
+    fn name(&self) -> String {
+        self.memory.path().display().to_string()
+    }
+
+    fn len_bytes(&self) -> u64 {
+        self.len_bytes()
+    }
+
+    fn attributes(&mut self) -> Result<Attributes, AccessError> {
+        Err(format!("{} has no header yet", self.name()).into())
+    }
+
+    fn set_attributes(&mut self, _attributes: &Attributes) -> Result<(), AccessError> {
+        Err(format!("{} has no header yet", self.name()).into())
+    }
+
+    fn digests(&mut self, range: Range<u64>) -> Result<Vec<[u8; DIGEST_BYTES]>, AccessError> {
+        digests_in(&self.memory, range)
+    }
+
+    fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), AccessError> {
+        Ok(self.memory.read(offset, into)?)
+    }
+
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
+        Ok(self.memory.store(offset, bytes)?)
+    }
+
+    fn persist(&mut self, range: Range<u64>) -> Result<(), AccessError> {
+        persist_in(&self.memory, range)
+    }
+
+    fn locate(&self, _offset: u64) -> Option<(usize, u64)> {
+        None
+    }
+
+    fn close(self: Box<Self>) -> Result<(), AccessError> {
+        Ok(())
+    }
+}
+
+fn digests_in(memory: &Memory, range: Range<u64>) -> Result<Vec<[u8; DIGEST_BYTES]>, AccessError> {
+    Ok(digests_of(memory, range.start, range.end.saturating_sub(range.start), DIGEST_BLOCK_LEN_BYTES)?)
+}
+
+fn persist_in(memory: &Memory, range: Range<u64>) -> Result<(), AccessError> {
+    memory.write_back(range.start, range.end - range.start)?;
+    Ok(memory.fence()?)
 }
 
 impl ReplicaAccess for LocalReplica {
@@ -87,10 +149,8 @@ impl ReplicaAccess for LocalReplica {
         Ok(Self::set_attributes(self, attributes)?)
     }
 
-    fn digests(&mut self, range: Range<u64>) -> Result<Vec<u32>, AccessError> {
-        let memory = self.memory();
-        let digest = |block: Range<u64>| memory.crc32c(block.start, block.end - block.start);
-        Ok(blocks(range).map(digest).collect::<Result<_, _>>()?)
+    fn digests(&mut self, range: Range<u64>) -> Result<Vec<[u8; DIGEST_BYTES]>, AccessError> {
+        digests_in(&self.memory(), range)
     }
 
     fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), AccessError> {
@@ -102,13 +162,15 @@ impl ReplicaAccess for LocalReplica {
     }
 
     fn persist(&mut self, range: Range<u64>) -> Result<(), AccessError> {
-        let memory = self.memory();
-        memory.write_back(range.start, range.end - range.start)?;
-        Ok(memory.fence()?)
+        persist_in(&self.memory(), range)
     }
 
     fn locate(&self, offset: u64) -> Option<(usize, u64)> {
         self.locate(offset)
+    }
+
+    fn memory(&self) -> Option<Arc<Memory>> {
+        Some(self.memory())
     }
 
     fn close(self: Box<Self>) -> Result<(), AccessError> {

@@ -66,9 +66,9 @@ impl Comparison {
         Ok(Self { common, unused })
     }
 
-    /// By every byte behind the header.
-    pub fn of_all(len_bytes: u64) -> Self {
-        Self { common: contents_in_common(None, len_bytes), unused: Vec::new() }
+    /// By all that replicas of this kind of pool have in common, whether or not it is in use.
+    pub fn of_kind(kind: Option<PoolKind>, len_bytes: u64) -> Self {
+        Self { common: contents_in_common(kind, len_bytes), unused: Vec::new() }
     }
 
     /// Bytes that are compared.
@@ -120,6 +120,24 @@ impl Comparison {
             }
             if let (Some(from), Some(to)) = (blocks.first(), blocks.last()) {
                 other.persist(from.start..to.end)?;
+            }
+            progress(window.end - window.start);
+        }
+        Ok(copied)
+    }
+
+    /// What [`copy`](Self::copy) would do; nothing is changed.
+    pub fn would_copy(
+        &self,
+        first: &mut dyn ReplicaAccess,
+        other: &mut dyn ReplicaAccess,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Copied, AccessError> {
+        let mut copied = Copied::default();
+        for window in self.windows() {
+            for block in differing(first, other, window.clone())? {
+                copied.blocks += 1;
+                copied.bytes += block.end - block.start;
             }
             progress(window.end - window.start);
         }

@@ -10,7 +10,9 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod check;
 mod compare;
+mod digest;
 mod error;
 mod format;
 mod header;
@@ -20,9 +22,12 @@ mod part;
 mod replica;
 mod set;
 mod shutdown;
+mod sync;
 
 pub use access::{AccessError, DIGEST_BLOCK_LEN_BYTES, RemoteReplicas, ReplicaAccess};
+pub use check::{CheckReport, CheckedReplica, Mismatch, check};
 pub use compare::{Comparison, Copied, DIFFERENCES_MAX, Difference, Differences};
+pub use digest::{DIGEST_BYTES, digests_of};
 pub use error::PoolSetError;
 pub use format::{LAYOUT_LEN_BYTES_MAX, NewPool, contents_defect, contents_in_common};
 pub use header::{
@@ -36,3 +41,4 @@ pub use set::{
     PartSize, PartSpec, PoolSet, RemoteSpec, ReplicaSpec, SET_LEN_BYTES_MAX, SET_SIGNATURE, SetError, SetOptions,
     SetProblem,
 };
+pub use sync::{NoRemotes, Step, SyncError, SyncReport, SyncedReplica, sync, transform};

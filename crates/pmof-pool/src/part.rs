@@ -59,6 +59,17 @@ pub(crate) fn new_places(specs: &[PartSpec], options: SetOptions) -> Result<Vec<
     Ok(specs.iter().enumerate().map(name).collect())
 }
 
+/// What parts of these lengths hold as a replica; `None` where a length is not known.
+pub(crate) fn len_bytes_by_set(specs: &[PartSpec], single_header: bool) -> Option<u64> {
+    let pages = |bytes: u64| bytes - bytes % page_bytes();
+    let mapped = |(index, spec): (usize, &PartSpec)| match spec.size {
+        PartSize::Bytes(len_bytes) if index == 0 || single_header => Some(pages(len_bytes)),
+        PartSize::Bytes(len_bytes) => Some(pages(len_bytes.saturating_sub(page_bytes()))),
+        PartSize::Auto => None,
+    };
+    specs.iter().enumerate().map(mapped).sum()
+}
+
 /// Where the parts of a replica are.
 pub(crate) fn places(specs: &[PartSpec], options: SetOptions) -> Result<Vec<Place>, PoolSetError> {
     if !are_directories(specs, options)? {
@@ -132,7 +143,11 @@ impl Part {
     /// Opens and locks what is there, alone for writing and together with other readers for reading.
     pub(crate) fn open(place: &Place, access: Access) -> Result<Self, PoolSetError> {
         let Place { path, size } = place;
-        let ExistingFile { file, len_bytes, devdax_align_bytes } = existing(path, access)?;
+        let expected = match size {
+            Some(PartSize::Bytes(len_bytes)) => *len_bytes,
+            _ => PART_LEN_BYTES_MIN,
+        };
+        let ExistingFile { file, len_bytes, devdax_align_bytes } = existing(path, access, expected)?;
         let part = Self { path: path.clone(), file, len_bytes, devdax_align_bytes };
         part.lock(access)?;
         match (size, devdax_align_bytes) {
@@ -146,7 +161,8 @@ impl Part {
 
     /// What is there, not locked, for a look at its header.
     pub(crate) fn look(path: &Path) -> Result<Self, PoolSetError> {
-        let ExistingFile { file, len_bytes, devdax_align_bytes } = existing(path, Access::ReadOnly)?;
+        let ExistingFile { file, len_bytes, devdax_align_bytes } =
+            existing(path, Access::ReadOnly, PART_LEN_BYTES_MIN)?;
         let part = Self { path: path.into(), file, len_bytes, devdax_align_bytes };
         if len_bytes < HEADER_LEN_BYTES as u64 {
             return Err(PoolSetError::TooSmall { path: path.into(), len_bytes, least: PART_LEN_BYTES_MIN });
@@ -263,8 +279,13 @@ pub(crate) fn check_devices<'a>(
     Ok(())
 }
 
-fn existing(path: &Path, access: Access) -> Result<ExistingFile, PoolSetError> {
+/// Opens what is there; an empty file is no other than one that was truncated. `expected`: how long it should be.
+fn existing(path: &Path, access: Access, expected: u64) -> Result<ExistingFile, PoolSetError> {
+    let is_empty = || fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.len() == 0);
     ExistingFile::open(path, access == Access::ReadWrite).map_err(|error| match error {
+        MemError::Unsuitable { .. } if is_empty() => {
+            PoolSetError::WrongLength { path: path.into(), expected, found: 0 }
+        }
         MemError::Io { call: "stat", source, .. } if source.kind() == io::ErrorKind::NotFound => {
             PoolSetError::Missing { path: path.into() }
         }

@@ -9,8 +9,8 @@ use std::{
 use pmof_mem::{Declaration, Medium, Memory, NewFile, System};
 
 use crate::{
-    Attributes, Feature, HEADER_LEN_BYTES, PartSpec, PoolHeader, PoolSetError, SHUTDOWN_STATE_LEN_BYTES, SetOptions,
-    ShutdownState,
+    Attributes, Feature, Features, HEADER_LEN_BYTES, PartSize, PartSpec, PoolHeader, PoolSetError,
+    SHUTDOWN_STATE_LEN_BYTES, SetOptions, ShutdownState,
     header::{Arch, SHUTDOWN_STATE},
     new_uuid,
     part::{Part, Place, check_devices, new_places, page_bytes, places},
@@ -54,8 +54,14 @@ pub struct LocalReplica {
     memory: Arc<Memory>,
     options: SetOptions,
     access: Access,
+    state: Mutex<State>,
+}
+
+/// What the headers say.
+#[derive(Debug, Default)]
+struct State {
     /// One for each part that has one.
-    headers: Mutex<Vec<PoolHeader>>,
+    headers: Vec<PoolHeader>,
     /// The shutdown state of this opening, dirty; `None` where there is none to clear.
     opened: Option<ShutdownState>,
 }
@@ -111,7 +117,7 @@ impl LocalReplica {
         // Before the first touch: a block that cannot be read would end the process.
         parts.iter().try_for_each(|part| part.check_bad_blocks(system, false))?;
         let memory = map(parts.iter(), options, access, declaration)?;
-        let mut replica = Self { parts, memory, options, access, headers: Mutex::new(Vec::new()), opened: None };
+        let replica = Self { parts, memory, options, access, state: Mutex::default() };
         let headers = replica.read_headers()?;
         if let Some(first) = headers.first() {
             replica.check_features(first)?;
@@ -119,10 +125,10 @@ impl LocalReplica {
             if first.features.has(Feature::CheckBadBlocks) {
                 replica.parts.iter().try_for_each(|part| part.check_bad_blocks(system, true))?;
             }
-            let state = first.features.has(Feature::ShutdownState).then_some(first.shutdown_state);
-            *replica.headers() = headers;
-            if let Some(state) = state {
-                replica.mark_open(system, &state)?;
+            let stored = keeps_shutdown_state(first.features).then_some(first.shutdown_state);
+            replica.state().headers = headers;
+            if let Some(stored) = stored {
+                replica.mark_open(system, &stored)?;
             }
         }
         Ok(replica)
@@ -140,12 +146,12 @@ impl LocalReplica {
 
     /// What the header of the first part says; `None` with `NOHDRS`.
     pub fn attributes(&self) -> Option<Attributes> {
-        self.headers().first().map(PoolHeader::attributes)
+        self.state().headers.first().map(PoolHeader::attributes)
     }
 
     /// The header of part `index`; `None` for parts without one. With `SINGLEHDR` the first part alone has one.
     pub fn header(&self, index: usize) -> Option<PoolHeader> {
-        self.headers().get(index).cloned()
+        self.state().headers.get(index).cloned()
     }
 
     /// The parts as they are on this machine, the files in directories among them, with their lengths in bytes.
@@ -181,12 +187,17 @@ impl LocalReplica {
     /// `Mem`.
     pub fn set_attributes(&self, attributes: &Attributes) -> Result<(), PoolSetError> {
         check_attributes(Some(attributes), self.options)?;
-        let mut headers = self.headers();
+        let mut state = self.state();
+        let State { headers, opened } = &mut *state;
+        if !keeps_shutdown_state(attributes.features()) {
+            *opened = None;
+        }
         let count = headers.len();
         for (index, header) in headers.iter_mut().enumerate() {
             header.set_attributes(attributes);
             if index == 0 {
                 header.uuid = attributes.uuid;
+                header.shutdown_state = opened.unwrap_or_default();
             }
             if index + 1 == count {
                 header.next_part_uuid = attributes.uuid;
@@ -195,19 +206,12 @@ impl LocalReplica {
                 header.prev_part_uuid = attributes.uuid;
             }
         }
-        self.write_headers(&headers)
+        self.write_headers(headers)
     }
 
     /// Writes all headers, durably: that of the first part last.
     fn write_headers(&self, headers: &[PoolHeader]) -> Result<(), PoolSetError> {
         for (index, header) in headers.iter().enumerate().rev() {
-            let mut header = header.clone();
-            if index == 0
-                && let Some(opened) = self.opened
-            {
-                // What lies there now, whatever was read when the replica was opened.
-                header.shutdown_state = opened;
-            }
             write_header(&self.header_memory(index)?, &header.encode())?;
         }
         Ok(())
@@ -219,15 +223,16 @@ impl LocalReplica {
         if self.access == Access::ReadWrite {
             self.memory.fence()?;
         }
-        if let Some(opened) = &self.opened {
+        let opened = self.state().opened;
+        if let Some(opened) = opened {
             let closed = ShutdownState::new(opened.unsafe_shutdowns, opened.modules, false);
             self.write_shutdown_state(&closed)?;
         }
         Ok(())
     }
 
-    fn headers(&self) -> MutexGuard<'_, Vec<PoolHeader>> {
-        self.headers.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn header_count(&self) -> usize {
@@ -303,14 +308,14 @@ impl LocalReplica {
     }
 
     /// Checks the shutdown state, and makes it that of an open pool, durably.
-    fn mark_open(&mut self, system: &System, stored: &ShutdownState) -> Result<(), PoolSetError> {
+    fn mark_open(&self, system: &System, stored: &ShutdownState) -> Result<(), PoolSetError> {
         let now = shutdown::of_modules(system, &self.parts, true);
         if !shutdown::is_trusted(stored, &now) {
             return Err(PoolSetError::UnsafeShutdown { path: self.parts[0].path.clone() });
         }
         if self.access == Access::ReadWrite {
             self.write_shutdown_state(&now)?;
-            self.opened = Some(now);
+            self.state().opened = Some(now);
         }
         Ok(())
     }
@@ -319,7 +324,7 @@ impl LocalReplica {
         self.memory.store(SHUTDOWN_STATE as u64, &state.to_bytes())?;
         self.memory.write_back(SHUTDOWN_STATE as u64, SHUTDOWN_STATE_LEN_BYTES as u64)?;
         self.memory.fence()?;
-        if let Some(first) = self.headers().first_mut() {
+        if let Some(first) = self.state().headers.first_mut() {
             first.shutdown_state = *state;
         }
         Ok(())
@@ -358,6 +363,36 @@ impl NewParts {
         self.memory.len_bytes()
     }
 
+    /// Opens what of a broken replica is there, and makes what is not; whatever it held may be overwritten. What is made stays, so
+    /// that an interrupted restoration goes on where it was.
+    ///
+    /// Never touches parts of other pools: `member` is the UUID of the set that the replica is of.
+    pub(crate) fn restore(
+        system: &System,
+        specs: &[PartSpec],
+        options: SetOptions,
+        member: &[u8; 16],
+        declaration: Option<Declaration>,
+    ) -> Result<Self, PoolSetError> {
+        let places = match places(specs, options) {
+            Ok(places) => places,
+            Err(PoolSetError::Missing { .. }) => new_places(specs, options)?,
+            Err(error) => return Err(error),
+        };
+        // Before anything is changed.
+        for place in &places[..header_count(places.len(), options)] {
+            check_own(&place.path, member)?;
+        }
+        let mut parts = Vec::with_capacity(places.len());
+        for (index, place) in places.iter().enumerate() {
+            let has_header = index < header_count(places.len(), options);
+            parts.push(restored_part(system, place, has_header)?);
+        }
+        check_devices(parts.iter(), options)?;
+        let memory = map(parts.iter(), options, Access::ReadWrite, declaration)?;
+        Ok(Self { parts, files: Vec::new(), memory, options })
+    }
+
     /// Fails if the replica holds less than `least` bytes.
     pub(crate) fn check_len(&self, least: u64) -> Result<(), PoolSetError> {
         let len_bytes = self.memory.len_bytes();
@@ -375,15 +410,15 @@ impl NewParts {
     /// Writes the headers, that of the first part last, and keeps the parts.
     pub(crate) fn finish(self, system: &System, attributes: Option<&Attributes>) -> Result<LocalReplica, PoolSetError> {
         let Self { parts, files, memory, options } = self;
-        let has_state = attributes.is_some_and(|attributes| attributes.features().has(Feature::ShutdownState));
+        let has_state = attributes.is_some_and(|attributes| keeps_shutdown_state(attributes.features()));
         let opened = has_state.then(|| shutdown::of_modules(system, &parts, true));
         let headers = match attributes {
             Some(attributes) => new_headers(attributes, &parts, options, opened)?,
             None => Vec::new(),
         };
-        let headers = Mutex::new(headers);
-        let replica = LocalReplica { parts, memory, options, access: Access::ReadWrite, headers, opened };
-        let written = replica.write_headers(&replica.headers());
+        let state = Mutex::new(State { headers, opened });
+        let replica = LocalReplica { parts, memory, options, access: Access::ReadWrite, state };
+        let written = replica.write_headers(&replica.state().headers);
         if let Err(error) = written {
             // The files go, the devices stay; the failure that led here is the one to report.
             let devices = replica.parts.iter().filter(|part| part.devdax_align_bytes.is_some());
@@ -401,6 +436,63 @@ impl NewParts {
         memory.read(0, &mut bytes)?;
         if bytes == [0; HEADER_LEN_BYTES] { Ok(()) } else { Err(PoolSetError::NotBlank { path: part.path.clone() }) }
     }
+}
+
+/// Fails if the part is of another pool.
+fn check_own(path: &Path, member: &[u8; 16]) -> Result<(), PoolSetError> {
+    match part_header(path) {
+        Ok(header) if header.poolset_uuid != *member => Err(PoolSetError::OtherSet {
+            path: path.into(),
+            found: uuid_text(&header.poolset_uuid),
+            expected: uuid_text(member),
+        }),
+        Ok(_) => Ok(()),
+        Err(error) if error.is_damage() || matches!(error, PoolSetError::TooSmall { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// A part of a broken replica: as it is, where it can be, else made anew.
+fn restored_part(system: &System, place: &Place, has_header: bool) -> Result<Part, PoolSetError> {
+    let make = || {
+        let (part, file) = Part::create(place)?;
+        if let Some(file) = file {
+            file.keep();
+        }
+        Ok(part)
+    };
+    let part = match Part::open(&Place { path: place.path.clone(), size: None }, Access::ReadWrite) {
+        Ok(part) => part,
+        Err(PoolSetError::Missing { .. }) => return make(),
+        // Empty.
+        Err(PoolSetError::WrongLength { path, .. }) => {
+            fs::remove_file(&path).map_err(|error| PoolSetError::io("unlink", &path, "", error))?;
+            return make();
+        }
+        Err(error) => return Err(error),
+    };
+    let has_bad_blocks = part.check_bad_blocks(system, true).is_err();
+    if has_header && !has_bad_blocks {
+        // From here on, and until all is restored, the replica must not pass for a whole one.
+        clear_header(&part)?;
+    }
+    let is_length = match place.size {
+        Some(PartSize::Bytes(len_bytes)) => len_bytes == part.len_bytes,
+        Some(PartSize::Auto) | None => true,
+    };
+    if is_length && !has_bad_blocks {
+        return Ok(part);
+    }
+    if part.devdax_align_bytes.is_some() {
+        return Err(PoolSetError::WrongKind {
+            path: part.path,
+            why: "it is a device that is not as long as the set says, or has bad blocks",
+            mend: "correct the set, or clear the blocks (`ndctl clear-errors`)",
+        });
+    }
+    // New blocks are sound, and as many as they must be.
+    fs::remove_file(&part.path).map_err(|error| PoolSetError::io("unlink", &part.path, "", error))?;
+    make()
 }
 
 /// Removes all parts of a replica; of devdax devices the header is cleared, of directories the pool's files go. Nothing is
@@ -464,6 +556,11 @@ fn clear_header(part: &Part) -> Result<(), PoolSetError> {
 fn header_memory(part: &Part, access: Access) -> Result<Arc<Memory>, PoolSetError> {
     let range = part.header_range()?;
     Ok(Arc::new(Memory::concatenate(vec![range], access == Access::ReadWrite, None)?))
+}
+
+/// Whether the shutdown state can be changed by itself: it must be wanted, and lie outside of the header's checksum.
+fn keeps_shutdown_state(features: Features) -> bool {
+    features.has(Feature::ShutdownState) && features.has(Feature::Checksum2k)
 }
 
 /// How many parts have a header.

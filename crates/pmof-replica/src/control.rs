@@ -51,11 +51,11 @@
 //! librpmem's `rpmem_pool_attr`, zero where there is no header. The *holder* is one byte (0 or 1) and, after a 1, a text.
 
 use pmof_mem::{Durability, Evidence, Mechanism, MediumKind, Promise};
+use pmof_pool::DIGEST_BYTES;
 use uuid::Uuid;
 
 use crate::{
     Header, NameError, NewPool, OpenFor, PoolInfo, PoolName, SetName, USER_FLAGS_BYTES,
-    digest::DIGEST_BYTES,
     secret::{NONCE_BYTES, PROOF_BYTES},
 };
 use wire::{Body, Fault, Frame, Parsed};

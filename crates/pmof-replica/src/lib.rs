@@ -7,7 +7,6 @@
 #![forbid(unsafe_code)]
 
 pub mod control;
-mod digest;
 mod error;
 mod header;
 mod holder;
@@ -28,7 +27,6 @@ mod store;
 mod url;
 
 pub use control::ControlError;
-pub use digest::{DIGEST_BYTES, digests_of};
 pub use error::{PoolError, ReplicaError};
 pub use header::{DATA_OFFSET, HEADER_BYTES, Header, HeaderError, USER_FLAGS_BYTES};
 pub use list::{LIST_MAX_NAMES, list_pools};

@@ -10,12 +10,11 @@ use pmof_access::{
     DEFAULT_CONNECT_TIMEOUT, DEFAULT_LOSS_TIMEOUT, Durability, Flushed, Medium, Outcome, PostError, Promise, Region,
     RemoteRegion, Signal, Ticket, Waiting,
 };
-use pmof_pool::{ATTRIBUTES_LEN_BYTES, Attributes, HEADER_LEN_BYTES};
+use pmof_pool::{ATTRIBUTES_LEN_BYTES, Attributes, DIGEST_BYTES, HEADER_LEN_BYTES};
 
 use crate::{
     OpenFor, PoolOptions, ReplicaError, SetName, SshOptions, TargetUrl,
     control::{DIGESTED_MAX_BYTES, DIGESTS_MAX, Reply, Request},
-    digest::DIGEST_BYTES,
     replica::TargetConnection,
 };
 

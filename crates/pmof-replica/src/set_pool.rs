@@ -6,12 +6,12 @@ use pmof_access::{Medium as _, Memory};
 use pmof_mem::{Declaration, MemError};
 use pmof_pool::{
     Access, Attributes, HEADER_LEN_BYTES, LocalReplica, LocalSet, NewSet, PoolSet, PoolSetError, RemoteSpec,
-    ReplicaSpec,
+    ReplicaSpec, digests_of,
 };
 
 use crate::{
     Atomicity, Draining, NameError, OpenFor, RemotePool, RemotePoolError, RemotePoolOptions, SetName, SshHostError,
-    TargetUrl, digest::digests_of,
+    TargetUrl,
 };
 
 /// Blocks that are compared: small enough that little is copied for a changed byte, large enough that digests are few.

@@ -3,7 +3,9 @@ use std::ops::Range;
 use pmof_mem::{Medium as _, Memory};
 
 use super::{Comparison, Copied, DIFFERENCES_MAX, Difference, WINDOW_LEN_BYTES};
-use crate::{AccessError, Attributes, DIGEST_BLOCK_LEN_BYTES, NewPool, PoolKind, ReplicaAccess, access::blocks};
+use crate::{
+    AccessError, Attributes, DIGEST_BLOCK_LEN_BYTES, DIGEST_BYTES, NewPool, PoolKind, ReplicaAccess, digests_of,
+};
 
 /// A replica in memory, whose power fails after so many calls.
 #[derive(Debug)]
@@ -39,9 +41,8 @@ impl ReplicaAccess for InMemory {
     fn set_attributes(&mut self, _: &Attributes) -> Result<(), AccessError> {
         Ok(())
     }
-    fn digests(&mut self, range: Range<u64>) -> Result<Vec<u32>, AccessError> {
-        let memory = self.call()?;
-        Ok(blocks(range).map(|block| memory.crc32c(block.start, block.end - block.start).unwrap()).collect())
+    fn digests(&mut self, range: Range<u64>) -> Result<Vec<[u8; DIGEST_BYTES]>, AccessError> {
+        Ok(digests_of(self.call()?, range.start, range.end - range.start, DIGEST_BLOCK_LEN_BYTES)?)
     }
     fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), AccessError> {
         self.read_bytes += into.len() as u64;
@@ -76,7 +77,7 @@ fn pair() -> (InMemory, InMemory) {
 
 #[test]
 fn every_byte_that_differs_is_found_where_it_is() {
-    let comparison = Comparison::of_all(LEN_BYTES);
+    let comparison = Comparison::of_kind(None, LEN_BYTES);
     let places = [4096, DIGEST_BLOCK_LEN_BYTES, DIGEST_BLOCK_LEN_BYTES + 4095, WINDOW_LEN_BYTES + 4096, LEN_BYTES - 1];
     let (mut one, mut other) = pair();
     other.memory.store(100, &[0xee; 50]).unwrap();
@@ -100,7 +101,7 @@ fn every_byte_that_differs_is_found_where_it_is() {
 
 #[test]
 fn only_what_differs_is_copied_and_an_interrupted_copy_goes_on() {
-    let comparison = Comparison::of_all(LEN_BYTES);
+    let comparison = Comparison::of_kind(None, LEN_BYTES);
     let (mut one, mut other) = pair();
     for offset in (4096..LEN_BYTES).step_by(1 << 20) {
         one.memory.store(offset, &[0xaa; 3]).unwrap();
@@ -131,7 +132,7 @@ fn only_what_differs_is_copied_and_an_interrupted_copy_goes_on() {
 
 #[test]
 fn countless_differences_are_counted() {
-    let comparison = Comparison::of_all(LEN_BYTES);
+    let comparison = Comparison::of_kind(None, LEN_BYTES);
     let (mut one, mut other) = pair();
     for offset in (4096..4096 + 64 * (DIFFERENCES_MAX as u64 + 10)).step_by(64) {
         other.memory.store(offset, &[0xee]).unwrap();

@@ -50,7 +50,7 @@ static int work(PMEMobjpool *pool, unsigned seed)
 	struct root *root = pmemobj_direct(oid);
 	/* Another sequence each time: the same would undo itself. */
 	seed += (unsigned)root->sum;
-	for (int step = 0; step < 2000; step++) {
+	for (int step = 0; step < 400; step++) {
 		seed = seed * 1103515245 + 12345;
 		int slot = (seed >> 16) % COUNT;
 		uint64_t value = seed;

@@ -9,7 +9,7 @@ use std::{
 use pmof_access::{
     Access, Completion, Connection, Memory, OperationKind, Outcome, Peer, PostError, Region, RegisterError,
 };
-use pmof_pool::Attributes;
+use pmof_pool::{Attributes, digests_of};
 
 use super::{
     TakeError,
@@ -18,7 +18,6 @@ use super::{
 use crate::{
     OpenFor, OpenPool, PoolStore,
     control::{DIGESTED_MAX_BYTES, DIGESTS_MAX, LIST_LIMIT, MAX_MESSAGE_BYTES, Reply, Request},
-    digest::digests_of,
     refusal::{Answer, ServiceCode},
     sets::{OpenSet, SetStore, SetStoreError},
 };

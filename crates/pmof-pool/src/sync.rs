@@ -1,0 +1,484 @@
+//! A set whose replicas are made equal and whole again, and one that gets other replicas.
+
+use pmof_mem::{Declaration, System};
+
+use crate::{
+    Access, AccessError, Attributes, Comparison, Copied, Feature, LocalReplica, PoolKind, PoolSet, PoolSetError,
+    RemoteReplicas, RemoteSpec, ReplicaAccess, ReplicaSpec, contents_defect, new_uuid, replica::NewParts, uuid_text,
+};
+
+#[cfg(test)]
+mod tests;
+
+/// How far an operation on all replicas is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// So many bytes will be looked at.
+    Total(u64),
+    /// So many more were.
+    Done(u64),
+}
+
+/// What was wrong with one replica, and what was done, or would be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SyncedReplica {
+    /// Its place in the set, from 0.
+    pub index: usize,
+    /// Why it had to be made anew; `None` if it was whole.
+    pub damage: Option<String>,
+    /// What of it differed.
+    pub copied: Copied,
+    /// Whether its links to the other replicas were wrong.
+    pub was_unlinked: bool,
+}
+
+/// What was done for a set, or would be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SyncReport {
+    /// The replica that the others were made equal to: the lowest-numbered sound one.
+    pub source: usize,
+    /// Length of the pool in bytes.
+    pub len_bytes: u64,
+    /// The others.
+    pub replicas: Vec<SyncedReplica>,
+}
+
+/// Why a set cannot be brought in order.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SyncError {
+    /// No replica can be believed.
+    #[error("no replica is sound, so there is nothing to copy from: {}", reasons.join("; "))]
+    NoSource {
+        /// What is wrong with each.
+        reasons: Vec<String>,
+    },
+    /// Replicas of different pools.
+    #[error("replica {index} is of the pool {found}, not of {expected}: name the replicas of one pool only")]
+    OtherPool {
+        /// Its place in the set, from 0.
+        index: usize,
+        /// UUID of its set.
+        found: String,
+        /// UUID of the source's set.
+        expected: String,
+    },
+    /// A replica has no room for the pool.
+    #[error("replica {index} holds {len_bytes} bytes, and the pool has {expected}: make its parts larger")]
+    TooSmall {
+        /// Its place in the set, from 0.
+        index: usize,
+        /// What it holds.
+        len_bytes: u64,
+        /// What it must hold.
+        expected: u64,
+    },
+    /// Something that is not done.
+    #[error("{why}; {mend}")]
+    Unsupported {
+        /// What is not done.
+        why: &'static str,
+        /// What to do instead.
+        mend: &'static str,
+    },
+    /// A replica that must be sound is not.
+    #[error("replica {index} is not sound ({reason}): bring the set in order first (`pmof pool sync`)")]
+    NotSound {
+        /// Its place in the set, from 0.
+        index: usize,
+        /// What is wrong.
+        reason: String,
+    },
+    /// One replica's parts, or the way to it.
+    #[error("replica {index}: {source}")]
+    Replica {
+        /// Its place in the set, from 0.
+        index: usize,
+        /// What went wrong.
+        source: AccessError,
+    },
+}
+
+/// One replica as it was found.
+pub(crate) enum Found {
+    Whole(Box<dyn ReplicaAccess>),
+    Damaged(String),
+}
+
+/// Brings all replicas of a set in order: makes anew those that are broken or missing, copies what differs from the
+/// lowest-numbered sound one, and links them. It can be ended at any time and begun again: a replica that is being made has no
+/// valid header, or is linked to none, until it holds all.
+///
+/// `dry_run`: nothing is changed; what would be is told.
+///
+/// Errors: [`SyncError`].
+pub fn sync(
+    set: &PoolSet,
+    declaration: Option<Declaration>,
+    remotes: &mut dyn RemoteReplicas,
+    dry_run: bool,
+    progress: &mut dyn FnMut(Step),
+) -> Result<SyncReport, SyncError> {
+    let access = if dry_run { Access::ReadOnly } else { Access::ReadWrite };
+    let mut found = Vec::with_capacity(set.replicas.len());
+    for (index, spec) in set.replicas.iter().enumerate() {
+        found.push(look(index, spec, set, access, declaration, remotes)?);
+    }
+    let planned = source_of(&mut found).and_then(|source| {
+        let attributes = whole(&mut found[source])?.attributes();
+        let known = attributes.map_err(|error| SyncError::Replica { index: source, source: error })?;
+        Ok(Plan { source, known, ring: ring(&mut found, source, &known)? })
+    });
+    match planned {
+        Ok(plan) => Work { set, declaration, dry_run, remotes, progress }.run(found, &plan),
+        Err(error) => {
+            // Nothing was changed; the failure that led here is the one to report.
+            for found in found {
+                if let Found::Whole(replica) = found {
+                    let _ = replica.close();
+                }
+            }
+            Err(error)
+        }
+    }
+}
+
+/// What is copied from where, and what the headers will say.
+struct Plan {
+    source: usize,
+    known: Attributes,
+    ring: Vec<Attributes>,
+}
+
+fn whole(found: &mut Found) -> Result<&mut Box<dyn ReplicaAccess>, SyncError> {
+    match found {
+        Found::Whole(replica) => Ok(replica),
+        Found::Damaged(reason) => Err(SyncError::NoSource { reasons: vec![reason.clone()] }),
+    }
+}
+
+/// Gives a set other replicas: those that `to` has and `from` has not are made, those that `from` has and `to` has not are removed
+/// with their bytes, at the end. Options must be the same; the first replica of `to` must be in `from`.
+///
+/// `dry_run`: nothing is changed. Gives the places in `to` of new replicas, and the places in `from` of those removed.
+///
+/// Errors: [`SyncError`].
+pub fn transform(
+    from: &PoolSet,
+    to: &PoolSet,
+    declaration: Option<Declaration>,
+    remotes: &mut dyn RemoteReplicas,
+    dry_run: bool,
+    progress: &mut dyn FnMut(Step),
+) -> Result<(Vec<usize>, Vec<usize>), SyncError> {
+    let in_set =
+        |replica: &ReplicaSpec, set: &PoolSet| set.replicas.iter().position(|other| same_place(other, replica));
+    let places = |one: &PoolSet, other: &PoolSet| {
+        (0..one.replicas.len()).filter(|index| in_set(&one.replicas[*index], other).is_none()).collect::<Vec<_>>()
+    };
+    let (added, removed) = (places(to, from), places(from, to));
+    if from.options != to.options {
+        return Err(SyncError::Unsupported {
+            why: "the sets have other options, and headers are not added to parts or removed from them",
+            mend: "make a new pool with the options, and copy what is in the old one",
+        });
+    }
+    if added.first() == Some(&0) || to.replicas.is_empty() {
+        return Err(SyncError::Unsupported {
+            why: "the first replica of the new set is not one of the old set, so there would be nothing to copy from",
+            mend: "put a replica of the old set first",
+        });
+    }
+    // All must be sound before one is given up.
+    for (index, spec) in from.replicas.iter().enumerate() {
+        match look(index, spec, from, Access::ReadOnly, declaration, remotes)? {
+            Found::Whole(replica) => replica.close().map_err(|source| SyncError::Replica { index, source })?,
+            Found::Damaged(reason) => return Err(SyncError::NotSound { index, reason }),
+        }
+    }
+    check_free(to, &added)?;
+    sync(to, declaration, remotes, dry_run, progress)?;
+    if !dry_run {
+        for index in &removed {
+            let failed = |source| SyncError::Replica { index: *index, source };
+            match &from.replicas[*index] {
+                ReplicaSpec::Local(parts) => crate::remove(parts, true).map_err(|error| failed(error.into()))?,
+                ReplicaSpec::Remote(remote) => remotes.remove(remote, true).map_err(failed)?,
+            }
+        }
+    }
+    Ok((added, removed))
+}
+
+/// No file of a new replica may be there: it could be somebody's.
+fn check_free(set: &PoolSet, added: &[usize]) -> Result<(), SyncError> {
+    for index in added {
+        let paths = set.replicas[*index].local().unwrap_or_default().iter().map(|part| &part.path);
+        if let Some(path) = paths.into_iter().find(|path| path.is_file()) {
+            let source = PoolSetError::Exists { path: path.clone() }.into();
+            return Err(SyncError::Replica { index: *index, source });
+        }
+    }
+    Ok(())
+}
+
+/// Whether two lines of set files, or two blocks of them, name the same replica.
+fn same_place(one: &ReplicaSpec, other: &ReplicaSpec) -> bool {
+    match (one, other) {
+        (ReplicaSpec::Local(one), ReplicaSpec::Local(other)) => {
+            one.iter().map(|part| (&part.path, part.size)).eq(other.iter().map(|part| (&part.path, part.size)))
+        }
+        (ReplicaSpec::Remote(one), ReplicaSpec::Remote(other)) => (&one.node, &one.set) == (&other.node, &other.set),
+        _ => false,
+    }
+}
+
+/// Opens a replica, if it is whole by itself.
+pub(crate) fn look(
+    index: usize,
+    spec: &ReplicaSpec,
+    set: &PoolSet,
+    access: Access,
+    declaration: Option<Declaration>,
+    remotes: &mut dyn RemoteReplicas,
+) -> Result<Found, SyncError> {
+    let failed = |source: AccessError| SyncError::Replica { index, source };
+    match spec {
+        ReplicaSpec::Local(parts) => match LocalReplica::open(parts, set.options, access, declaration) {
+            Ok(replica) => {
+                let kind = replica.header(0).and_then(|header| header.kind());
+                let defect =
+                    kind.map(|kind| contents_defect(kind, &*replica.memory(), replica.len_bytes())).transpose();
+                match defect.map_err(|error| failed(error.into()))?.flatten() {
+                    Some(defect) => Ok(Found::Damaged(format!("{}: {defect}", replica.name()))),
+                    None => Ok(Found::Whole(Box::new(replica))),
+                }
+            }
+            Err(error) if error.is_damage() => Ok(Found::Damaged(error.to_string())),
+            Err(error) => Err(failed(error.into())),
+        },
+        ReplicaSpec::Remote(remote) => match remotes.open(remote, 0, access).map_err(failed)? {
+            Some(replica) => Ok(Found::Whole(replica)),
+            None => {
+                Ok(Found::Damaged(format!("there is no sound pool set {} on {}", remote.set.display(), remote.node)))
+            }
+        },
+    }
+}
+
+/// The lowest-numbered replica that is whole, and linked to others if there are others.
+fn source_of(found: &mut [Found]) -> Result<usize, SyncError> {
+    let is_alone = found.len() == 1;
+    let mut reasons = Vec::new();
+    for (index, found) in found.iter_mut().enumerate() {
+        match found {
+            Found::Whole(replica) => {
+                let attributes = replica.attributes().map_err(|source| SyncError::Replica { index, source })?;
+                // One that was being made when its maker died, or is of a set without other replicas.
+                if is_alone || attributes.next_uuid != attributes.uuid {
+                    return Ok(index);
+                }
+                reasons.push(format!("replica {index} is linked to no other, so it may not hold all"));
+            }
+            Found::Damaged(reason) => reasons.push(format!("replica {index}: {reason}")),
+        }
+    }
+    // A pool that had one replica and gets others: it is whole, and the only one.
+    let whole: Vec<_> = (0..found.len()).filter(|index| matches!(found[*index], Found::Whole(_))).collect();
+    match whole[..] {
+        [only] => Ok(only),
+        _ => Err(SyncError::NoSource { reasons }),
+    }
+}
+
+struct Work<'a> {
+    set: &'a PoolSet,
+    declaration: Option<Declaration>,
+    dry_run: bool,
+    remotes: &'a mut dyn RemoteReplicas,
+    progress: &'a mut dyn FnMut(Step),
+}
+
+impl Work<'_> {
+    fn run(mut self, mut found: Vec<Found>, plan: &Plan) -> Result<SyncReport, SyncError> {
+        let Plan { source, known, ring } = plan;
+        let source = *source;
+        let mut first = match std::mem::replace(&mut found[source], Found::Damaged(String::new())) {
+            Found::Whole(first) => first,
+            Found::Damaged(reason) => return Err(SyncError::NoSource { reasons: vec![reason] }),
+        };
+        let len_bytes = self.pool_len_bytes(&*first, known);
+        let indexes: Vec<_> = (0..self.set.replicas.len()).filter(|index| *index != source).collect();
+        let comparison = Comparison::of_kind(PoolKind::of_signature(&known.signature), len_bytes);
+        (self.progress)(Step::Total(comparison.len_bytes() * indexes.len() as u64));
+        let mut replicas = Vec::new();
+        for index in indexes {
+            let taken = std::mem::replace(&mut found[index], Found::Damaged(String::new()));
+            replicas.push(match taken {
+                Found::Whole(other) => self.equal(index, &comparison, &mut *first, other, &ring[index], len_bytes)?,
+                Found::Damaged(damage) => {
+                    let copied = if self.dry_run {
+                        (self.progress)(Step::Done(comparison.len_bytes()));
+                        Copied::default()
+                    } else {
+                        self.restored(index, &comparison, &mut *first, &ring[index], len_bytes)?
+                    };
+                    SyncedReplica { index, damage: Some(damage), copied, was_unlinked: false }
+                }
+            });
+        }
+        let failed = |error| SyncError::Replica { index: source, source: error };
+        if !self.dry_run && *known != ring[source] {
+            first.set_attributes(&ring[source]).map_err(failed)?;
+        }
+        first.close().map_err(failed)?;
+        Ok(SyncReport { source, len_bytes, replicas })
+    }
+
+    /// Copies what differs to a whole replica, and links it.
+    fn equal(
+        &mut self,
+        index: usize,
+        comparison: &Comparison,
+        first: &mut dyn ReplicaAccess,
+        mut other: Box<dyn ReplicaAccess>,
+        links: &Attributes,
+        len_bytes: u64,
+    ) -> Result<SyncedReplica, SyncError> {
+        let failed = |source| SyncError::Replica { index, source };
+        check_room(index, other.len_bytes(), len_bytes)?;
+        let mut done = |bytes| (self.progress)(Step::Done(bytes));
+        let copied = if self.dry_run {
+            comparison.would_copy(first, &mut *other, &mut done)
+        } else {
+            comparison.copy(first, &mut *other, &mut done)
+        };
+        let copied = copied.map_err(failed)?;
+        let was_unlinked = other.attributes().map_err(failed)? != *links;
+        if was_unlinked && !self.dry_run {
+            other.set_attributes(links).map_err(failed)?;
+        }
+        other.close().map_err(failed)?;
+        Ok(SyncedReplica { index, damage: None, copied, was_unlinked })
+    }
+
+    /// Makes a replica anew, with all that the first holds; its headers come last.
+    fn restored(
+        &mut self,
+        index: usize,
+        comparison: &Comparison,
+        first: &mut dyn ReplicaAccess,
+        links: &Attributes,
+        len_bytes: u64,
+    ) -> Result<Copied, SyncError> {
+        let failed = |source: AccessError| SyncError::Replica { index, source };
+        let mut done = |bytes| (self.progress)(Step::Done(bytes));
+        match &self.set.replicas[index] {
+            ReplicaSpec::Local(parts) => {
+                let system = System::real();
+                let options = self.set.options;
+                let parts = NewParts::restore(&system, parts, options, &links.poolset_uuid, self.declaration);
+                let mut parts = parts.map_err(|error| failed(error.into()))?;
+                check_room(index, parts.len_bytes(), len_bytes)?;
+                let copied = comparison.copy(first, &mut parts, &mut done).map_err(failed)?;
+                let replica = parts.finish(&system, Some(links)).map_err(|error| failed(error.into()))?;
+                replica.close().map_err(|error| failed(error.into()))?;
+                Ok(copied)
+            }
+            ReplicaSpec::Remote(remote) => {
+                self.remotes.remove(remote, true).map_err(failed)?;
+                // Until it holds all it is linked to none, so that nobody takes it for a source.
+                let alone = Attributes { next_uuid: links.uuid, prev_uuid: links.uuid, ..*links };
+                let mut other = self.remotes.create(remote, len_bytes, &alone).map_err(failed)?;
+                let mut done = |bytes| (self.progress)(Step::Done(bytes));
+                let copied = comparison.copy(first, &mut *other, &mut done).map_err(failed)?;
+                other.set_attributes(links).map_err(failed)?;
+                other.close().map_err(failed)?;
+                Ok(copied)
+            }
+        }
+    }
+
+    /// The length of the pool: what its shortest local replica is long, which a broken one is by its set.
+    fn pool_len_bytes(&self, first: &dyn ReplicaAccess, known: &Attributes) -> u64 {
+        let single = known.features().has(Feature::SingleHeader);
+        let by_set = |parts: &[crate::PartSpec]| crate::part::len_bytes_by_set(parts, single);
+        let local = self.set.replicas.iter().filter_map(ReplicaSpec::local).filter_map(by_set);
+        local.chain([first.len_bytes()]).min().unwrap_or(0)
+    }
+}
+
+fn check_room(index: usize, len_bytes: u64, expected: u64) -> Result<(), SyncError> {
+    if len_bytes >= expected { Ok(()) } else { Err(SyncError::TooSmall { index, len_bytes, expected }) }
+}
+
+/// What the headers of all replicas must say, by what is known of those that are whole: `known` is what the source's says.
+fn ring(found: &mut [Found], source: usize, known: &Attributes) -> Result<Vec<Attributes>, SyncError> {
+    let count = found.len();
+    let mut uuids = vec![None; count];
+    uuids[source] = Some(known.uuid);
+    let mut all = vec![None; count];
+    all[source] = Some(*known);
+    for (index, found) in found.iter_mut().enumerate().filter(|(index, _)| *index != source) {
+        if let Found::Whole(replica) = found {
+            let attributes = replica.attributes().map_err(|source| SyncError::Replica { index, source })?;
+            if attributes.poolset_uuid != known.poolset_uuid {
+                let (found, expected) = (uuid_text(&attributes.poolset_uuid), uuid_text(&known.poolset_uuid));
+                return Err(SyncError::OtherPool { index, found, expected });
+            }
+            uuids[index] = Some(attributes.uuid);
+            all[index] = Some(attributes);
+        }
+    }
+    // A broken one keeps the UUID that its neighbours know it by, if nobody else has that.
+    for index in 0..count {
+        if uuids[index].is_none() {
+            let before = all[(index + count - 1) % count].map(|attributes| attributes.next_uuid);
+            let behind = all[(index + 1) % count].map(|attributes| attributes.prev_uuid);
+            let free = [before, behind].into_iter().flatten().find(|uuid| !uuids.contains(&Some(*uuid)));
+            uuids[index] = Some(free.unwrap_or_else(new_uuid));
+        }
+    }
+    let uuid = |index: usize| uuids[index % count].unwrap_or_default();
+    let linked = |index: usize| Attributes {
+        uuid: uuid(index),
+        next_uuid: uuid(index + 1),
+        prev_uuid: uuid(index + count - 1),
+        ..*known
+    };
+    Ok((0..count).map(linked).collect())
+}
+
+/// Where no replica is on another machine, or none can be reached from here.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoRemotes;
+
+impl NoRemotes {
+    fn refused(remote: &RemoteSpec) -> AccessError {
+        format!("the replica {} on {} cannot be reached from here", remote.set.display(), remote.node).into()
+    }
+}
+
+impl RemoteReplicas for NoRemotes {
+    fn open(
+        &mut self,
+        remote: &RemoteSpec,
+        _len_bytes: u64,
+        _access: Access,
+    ) -> Result<Option<Box<dyn ReplicaAccess>>, AccessError> {
+        Err(Self::refused(remote))
+    }
+
+    fn create(
+        &mut self,
+        remote: &RemoteSpec,
+        _len_bytes: u64,
+        _attributes: &Attributes,
+    ) -> Result<Box<dyn ReplicaAccess>, AccessError> {
+        Err(Self::refused(remote))
+    }
+
+    fn remove(&mut self, remote: &RemoteSpec, _force: bool) -> Result<(), AccessError> {
+        Err(Self::refused(remote))
+    }
+}

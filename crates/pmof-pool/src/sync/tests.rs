@@ -1,0 +1,259 @@
+use std::{fs, os::unix::fs::FileExt as _, path::Path};
+
+use pmof_mem::Medium as _;
+use tempfile::{TempDir, tempdir_in};
+
+use super::{NoRemotes, Step, SyncError, SyncReport, sync, transform};
+use crate::{
+    Access, LocalReplica, LocalSet, NewPool, NewSet, PartSpec, PoolSet, PoolSetError, RemoteSpec, ReplicaSpec,
+    SetOptions, check,
+};
+
+const DISK: &str = env!("CARGO_MANIFEST_DIR");
+const MIB: u64 = 1 << 20;
+const SINGLE: SetOptions = SetOptions { single_header: true, no_headers: false };
+
+fn set(directory: &Path, options: SetOptions, replicas: &[usize]) -> PoolSet {
+    let replica = |number: &usize| {
+        let part = |part| PartSpec::new(directory.join(format!("r{number}p{part}")), 5 * MIB);
+        ReplicaSpec::Local((0..2).map(part).collect())
+    };
+    PoolSet { path: directory.join("set"), replicas: replicas.iter().map(replica).collect(), options }
+}
+
+/// A pool with something in it, the same in all replicas.
+fn filled(options: SetOptions, replicas: &[usize]) -> (TempDir, PoolSet) {
+    let directory = tempdir_in(DISK).unwrap();
+    let set = set(directory.path(), options, replicas);
+    let new = NewSet::new(NewPool::Obj { layout: "test".into() });
+    let made = LocalSet::create(&set, &new, &new.plan(&set).unwrap()).unwrap();
+    for replica in made.replicas().iter().flatten() {
+        let memory = replica.memory();
+        for offset in (4 * MIB..8 * MIB).step_by(4096) {
+            memory.store(offset, &(offset ^ 0x5555).to_le_bytes()).unwrap();
+        }
+        memory.write_back(4 * MIB, 4 * MIB).unwrap();
+    }
+    made.close().unwrap();
+    (directory, set)
+}
+
+fn synced(set: &PoolSet) -> SyncReport {
+    sync(set, None, &mut NoRemotes, false, &mut |_| {}).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn dry(set: &PoolSet) -> SyncReport {
+    sync(set, None, &mut NoRemotes, true, &mut |_| {}).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn checked(set: &PoolSet) -> crate::CheckReport {
+    check(set, None, &mut NoRemotes, &mut |_| {}).unwrap()
+}
+
+fn assert_sound(set: &PoolSet) {
+    let report = checked(set);
+    assert!(report.is_sound(), "{report:?}");
+    LocalSet::open(set, Access::ReadWrite, None).unwrap().close().unwrap();
+    let first = LocalReplica::open(set.replicas[0].local().unwrap(), set.options, Access::ReadOnly, None).unwrap();
+    let mut word = [0; 8];
+    first.memory().read(6 * MIB, &mut word).unwrap();
+    assert_eq!(u64::from_le_bytes(word), (6 * MIB) ^ 0x5555, "what was in it is in it");
+}
+
+fn poke(path: &Path, offset: u64) {
+    let file = fs::File::options().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, offset).unwrap();
+    file.write_all_at(&[!byte[0]], offset).unwrap();
+}
+
+/// All bytes of all files in a directory, by name.
+fn contents(directory: &Path) -> Vec<(std::path::PathBuf, Vec<u8>)> {
+    let mut all: Vec<_> = fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .map(|path| (path.clone(), fs::read(&path).unwrap()))
+        .collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn a_flipped_byte_is_found_where_it_is_and_made_good() {
+    for options in [SetOptions::default(), SINGLE] {
+        let (directory, set) = filled(options, &[0, 1, 2]);
+        assert_sound(&set);
+        // In the second part of the last replica; without a header this is further on in the pool.
+        poke(&directory.path().join("r2p1"), 2 * MIB + 17);
+        let report = checked(&set);
+        assert!(!report.is_sound() && report.replicas[0].problems.is_empty() && report.replicas[1].mismatch_count == 0);
+        let [mismatch] = &report.replicas[2].mismatches[..] else { panic!("{report:?}") };
+        assert_eq!((mismatch.part, mismatch.len_bytes), (Some((1, 2 * MIB + 17)), 1));
+        let header_bytes = if options.single_header { 0 } else { crate::part::page_bytes() };
+        assert_eq!(mismatch.offset, 7 * MIB + 17 - header_bytes);
+        let before = contents(directory.path());
+        let told = dry(&set);
+        assert_eq!(contents(directory.path()), before, "a dry run changes nothing");
+        let done = synced(&set);
+        assert_eq!(told, done, "and tells the truth");
+        assert_eq!((done.source, done.replicas[1].copied.blocks, done.replicas[0].copied.blocks), (0, 1, 0));
+        assert_sound(&set);
+        assert_eq!(synced(&set).replicas[1].copied.blocks, 0);
+    }
+}
+
+#[test]
+fn whatever_is_broken_is_restored_from_the_first_sound_replica() {
+    type Break = fn(&Path);
+    let breaks: [(&str, Break); 8] = [
+        ("r1p1", |path| fs::remove_file(path).unwrap()),
+        ("r1p0", |path| fs::remove_file(path).unwrap()),
+        ("r0p0", |path| fs::remove_file(path).unwrap()),
+        ("r0p1", |path| fs::File::options().write(true).open(path).unwrap().set_len(MIB).unwrap()),
+        ("r2p0", |path| fs::write(path, "").unwrap()),
+        ("r0p0", |path| poke(path, 30)),
+        ("r1p1", |path| fs::File::options().write(true).open(path).unwrap().write_all_at(&[0; 4096], 0).unwrap()),
+        ("r2p1", |path| poke(path, 3000)),
+    ];
+    for (name, break_it) in breaks {
+        let (directory, set) = filled(SetOptions::default(), &[0, 1, 2]);
+        break_it(&directory.path().join(name));
+        let report = checked(&set);
+        let broken = name[1..2].parse::<usize>().unwrap();
+        for (index, replica) in report.replicas.iter().enumerate() {
+            assert_eq!(replica.problems.is_empty(), index != broken, "{name}: {replica:?}");
+        }
+        let before = contents(directory.path());
+        assert!(dry(&set).replicas.iter().any(|replica| replica.index == broken && replica.damage.is_some()));
+        assert_eq!(contents(directory.path()), before, "a dry run changes nothing");
+        let done = synced(&set);
+        assert_eq!(done.source, usize::from(broken == 0));
+        assert_sound(&set);
+    }
+}
+
+#[test]
+fn two_lost_replicas_come_back() {
+    let (directory, set) = filled(SINGLE, &[0, 1, 2]);
+    for name in ["r0p0", "r0p1", "r1p0"] {
+        fs::remove_file(directory.path().join(name)).unwrap();
+    }
+    let done = synced(&set);
+    assert_eq!((done.source, done.replicas.len()), (2, 2));
+    assert_sound(&set);
+    for name in ["r0p1", "r1p0", "r2p0"] {
+        fs::remove_file(directory.path().join(name)).unwrap();
+    }
+    match sync(&set, None, &mut NoRemotes, false, &mut |_| {}) {
+        Err(SyncError::NoSource { reasons }) => assert_eq!(reasons.len(), 3),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A restoration that is ended at each step: until it is done the replica is broken, and then it is whole.
+#[test]
+fn a_restoration_that_is_ended_goes_on() {
+    let (directory, set) = filled(SetOptions::default(), &[0, 1]);
+    fs::remove_file(directory.path().join("r1p0")).unwrap();
+    let mut ends = 0;
+    for limit in 1.. {
+        let mut steps = 0;
+        let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let mut count = |step| {
+                if matches!(step, Step::Done(_)) {
+                    steps += 1;
+                    // What a signal would do.
+                    assert!(steps < limit, "ended here");
+                }
+            };
+            sync(&set, None, &mut NoRemotes, false, &mut count).unwrap();
+        }));
+        if ended.is_ok() {
+            break;
+        }
+        ends += 1;
+        let problems = &checked(&set).replicas[1].problems;
+        assert!(problems[0].contains("r1p"), "{problems:?}");
+    }
+    assert!(ends > 1);
+    assert_sound(&set);
+}
+
+#[test]
+fn links_that_are_wrong_are_made_right() {
+    let (_directory, set) = filled(SetOptions::default(), &[0, 1, 2]);
+    let mut fewer = set.clone();
+    fewer.replicas.remove(1);
+    assert!(matches!(LocalSet::open(&fewer, Access::ReadWrite, None), Err(PoolSetError::WrongNeighbour { .. })));
+    let report = checked(&fewer);
+    assert!(!report.is_sound() && report.replicas.iter().all(|replica| replica.mismatch_count == 0));
+    assert!(synced(&fewer).replicas[0].was_unlinked);
+    assert_sound(&fewer);
+    // The one that was left out is of the pool still, and of another time.
+    assert!(!checked(&set).is_sound());
+    synced(&set);
+    assert_sound(&set);
+}
+
+#[test]
+fn what_is_of_another_pool_is_never_touched() {
+    let (_one, set) = filled(SetOptions::default(), &[0, 1]);
+    let (other_directory, other) = filled(SetOptions::default(), &[0, 1]);
+    let mut mixed = set.clone();
+    mixed.replicas[1] = other.replicas[1].clone();
+    let before = contents(other_directory.path());
+    let outcome = sync(&mixed, None, &mut NoRemotes, false, &mut |_| {});
+    assert!(matches!(outcome, Err(SyncError::OtherPool { index: 1, .. })), "{outcome:?}");
+    assert!(!checked(&mixed).is_sound());
+    // One part of it.
+    let (ReplicaSpec::Local(own), Some(theirs)) = (&mut mixed.replicas[1], other.replicas[0].local()) else { panic!() };
+    *own = vec![set.replicas[1].local().unwrap()[0].clone(), theirs[1].clone()];
+    let own_before = fs::read(&own[0].path).unwrap();
+    let own_path = own[0].path.clone();
+    let outcome = sync(&mixed, None, &mut NoRemotes, false, &mut |_| {});
+    assert!(matches!(&outcome, Err(SyncError::Replica { index: 1, .. })), "{outcome:?}");
+    assert_eq!(fs::read(own_path).unwrap(), own_before, "nor is what is of this pool, until all is known");
+    assert_eq!(contents(other_directory.path()), before);
+}
+
+#[test]
+fn replicas_are_added_and_removed() {
+    for options in [SetOptions::default(), SINGLE] {
+        let (directory, one) = filled(options, &[0]);
+        let three = set(directory.path(), options, &[0, 1, 2]);
+        let turn =
+            |from: &PoolSet, to: &PoolSet, dry_run| transform(from, to, None, &mut NoRemotes, dry_run, &mut |_| {});
+        let before = contents(directory.path());
+        assert_eq!(turn(&one, &three, true).unwrap(), (vec![1, 2], vec![]));
+        assert_eq!(contents(directory.path()), before);
+        assert_eq!(turn(&one, &three, false).unwrap(), (vec![1, 2], vec![]));
+        assert_sound(&three);
+        let other = set(directory.path(), options, &[2, 4]);
+        assert_eq!(turn(&three, &other, false).unwrap(), (vec![1], vec![0, 1]));
+        assert_sound(&other);
+        let names: Vec<_> = contents(directory.path()).into_iter().map(|(path, _)| path).collect();
+        assert_eq!(names, ["r2p0", "r2p1", "r4p0", "r4p1"].map(|name| directory.path().join(name)));
+        fs::write(directory.path().join("r5p1"), "somebody's").unwrap();
+        let taken = set(directory.path(), options, &[2, 5]);
+        assert!(turn(&other, &taken, false).unwrap_err().to_string().contains("exists"));
+        assert_eq!(fs::read(directory.path().join("r5p1")).unwrap(), b"somebody's");
+        assert_sound(&other);
+        let foreign = set(directory.path(), options, &[7, 2]);
+        assert!(matches!(turn(&other, &foreign, false), Err(SyncError::Unsupported { .. })));
+        fs::remove_file(directory.path().join("r4p0")).unwrap();
+        let single = set(directory.path(), options, &[2]);
+        assert!(matches!(turn(&other, &single, false), Err(SyncError::NotSound { index: 1, .. })));
+    }
+}
+
+#[test]
+fn a_remote_replica_that_cannot_be_reached_is_told() {
+    let (_directory, mut set) = filled(SetOptions::default(), &[0]);
+    set.replicas.push(ReplicaSpec::Remote(RemoteSpec { node: "far".into(), set: "away".into(), line: 0 }));
+    for dry_run in [true, false] {
+        match sync(&set, None, &mut NoRemotes, dry_run, &mut |_| {}) {
+            Err(error @ SyncError::Replica { index: 1, .. }) => assert!(error.to_string().contains("far"), "{error}"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
