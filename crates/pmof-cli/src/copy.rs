@@ -17,7 +17,7 @@ mod checksums;
 mod download;
 mod error;
 pub(crate) mod mark;
-mod progress;
+pub(crate) mod progress;
 mod source;
 mod upload;
 

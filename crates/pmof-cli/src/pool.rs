@@ -2,20 +2,29 @@
 
 use std::{fmt::Write, net::IpAddr};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::Subcommand;
 use pmof::{Durability, Pool, PoolInfo, PoolOptions, PoolUrl, TargetUrl};
 use serde::Serialize;
 
 use crate::{
     copy::mark,
-    output::{self, LevelReport, describe, with_mend},
+    output::{self, LevelReport, with_mend},
 };
+use contents::{DumpArgs, FeatureArgs};
+use place::PoolPlace;
+use remove::RemoveArgs;
+use sets::{CheckArgs, CreateArgs, SetReport, SyncArgs, TransformArgs};
 
+mod contents;
+mod place;
+mod remote;
+mod remove;
+mod sets;
 #[cfg(test)]
 mod tests;
 
-/// Looks at pools of targets, or removes them.
+/// Looks at pools, of targets and of pool set files, or removes them; makes, checks and restores those of pool set files.
 #[derive(Debug, clap::Args)]
 pub(crate) struct PoolArgs {
     #[command(subcommand)]
@@ -25,19 +34,25 @@ pub(crate) struct PoolArgs {
 #[derive(Debug, Subcommand)]
 enum PoolCommand {
     /// Describes pools without opening them
-    Info(UrlsArgs),
+    Info(InfoArgs),
     /// Removes pools with all their bytes
-    Rm(UrlsArgs),
+    Rm(RemoveArgs),
     /// Names the pools of a target
     Ls(LsArgs),
+    Create(CreateArgs),
+    Check(CheckArgs),
+    Sync(SyncArgs),
+    Transform(TransformArgs),
+    Dump(DumpArgs),
+    Feature(FeatureArgs),
 }
 
 #[derive(Debug, clap::Args)]
-struct UrlsArgs {
+struct InfoArgs {
     /// Pool: `tcp://HOST:PORT/POOL`, `verbs://HOST:PORT/POOL[?source=IP]`, `shm:///PATH/OF/SOCKET?pool=POOL` or
-    /// `ssh://[USER@]HOST[:PORT]/POOL`; may be given several times
-    #[arg(value_name = "URL", required = true)]
-    urls: Vec<PoolUrl>,
+    /// `ssh://[USER@]HOST[:PORT]/POOL`, a pool set file, or the file that is a pool's only part; may be given several times
+    #[arg(value_name = "URL|PATH", required = true)]
+    places: Vec<PoolPlace>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -59,14 +74,22 @@ struct LsArgs {
 pub(crate) fn run(args: &PoolArgs) -> anyhow::Result<()> {
     match &args.command {
         PoolCommand::Info(args) => info(args),
-        PoolCommand::Rm(args) => remove(args),
+        PoolCommand::Rm(args) => remove::run(args),
         PoolCommand::Ls(args) => list(args),
+        PoolCommand::Create(args) => sets::create(args),
+        PoolCommand::Check(args) => sets::run_check(args),
+        PoolCommand::Sync(args) => sets::run_sync(args),
+        PoolCommand::Transform(args) => sets::run_transform(args),
+        PoolCommand::Dump(args) => contents::dump(args),
+        PoolCommand::Feature(args) => contents::feature(args),
     }
 }
 
 #[derive(Debug, Serialize)]
 struct InfoReport {
     pools: Vec<PoolReport>,
+    /// Those in files of this machine.
+    sets: Vec<SetReport>,
 }
 
 #[derive(Debug, Serialize)]
@@ -88,44 +111,28 @@ struct PoolReport {
     copied_file_len_bytes: Option<u64>,
 }
 
-fn info(args: &UrlsArgs) -> anyhow::Result<()> {
-    let mut pools = Vec::with_capacity(args.urls.len());
-    for url in &args.urls {
-        let infos = Pool::options().replica(url.to_string()).info().map_err(with_mend);
-        let infos = infos.with_context(|| format!("cannot describe {url}"))?;
-        pools.extend(infos.iter().map(|info| PoolReport::new(url, info)));
-    }
-    if args.json {
-        return output::print_json(&InfoReport { pools });
-    }
-    let texts: Vec<_> = pools.iter().map(PoolReport::text).collect();
-    Ok(output::print(&texts.join("\n"))?)
-}
-
-#[derive(Debug, Serialize)]
-struct RemoveReport {
-    removed: Vec<String>,
-    failed: Vec<String>,
-}
-
-/// Removes all that can be removed, and fails where one could not be.
-fn remove(args: &UrlsArgs) -> anyhow::Result<()> {
-    let (mut removed, mut failed, mut errors) = (Vec::new(), Vec::new(), Vec::new());
-    for url in &args.urls {
-        match Pool::options().replica(url.to_string()).remove().map_err(with_mend) {
-            Ok(()) => removed.push(url.to_string()),
-            Err(error) => {
-                failed.push(url.to_string());
-                errors.push(describe(&error.context(format!("cannot remove {url}"))));
+fn info(args: &InfoArgs) -> anyhow::Result<()> {
+    let (mut pools, mut sets, mut texts) = (Vec::new(), Vec::new(), Vec::new());
+    for place in &args.places {
+        match place {
+            PoolPlace::Url(url) => {
+                let infos = Pool::options().replica(url.to_string()).info().map_err(with_mend);
+                let infos = infos.with_context(|| format!("cannot describe {url}"))?;
+                let reports: Vec<_> = infos.iter().map(|info| PoolReport::new(url, info)).collect();
+                texts.extend(reports.iter().map(PoolReport::text));
+                pools.extend(reports);
+            }
+            PoolPlace::Path(path) => {
+                let report = sets::describe(path)?;
+                texts.push(report.text());
+                sets.push(report);
             }
         }
     }
     if args.json {
-        output::print_json(&RemoveReport { removed, failed })?;
-    } else {
-        output::print(&removed.iter().map(|url| ["removed ", url, "\n"].concat()).collect::<String>())?;
+        return output::print_json(&InfoReport { pools, sets });
     }
-    if errors.is_empty() { Ok(()) } else { bail!("{}", errors.join("\npmof: ")) }
+    Ok(output::print(&texts.join("\n"))?)
 }
 
 #[derive(Debug, Serialize)]

@@ -4,4 +4,5 @@ mod copies;
 mod killed;
 mod looks;
 mod refused;
+mod sets;
 mod support;

@@ -1,0 +1,199 @@
+//! What is in a pool, and the features that its headers name.
+
+use std::{
+    fs::File,
+    io::{self, Write},
+    path::PathBuf,
+};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use pmof::mem::Medium as _;
+use pmof_pool::{Access, Feature, Features, LocalReplica, PoolKind, RemoteReplicas as _, ReplicaAccess, ReplicaSpec};
+use serde::Serialize;
+
+use super::{place::set_at, remote::OverSsh};
+use crate::output;
+
+/// Bytes read at a time; a multiple of a line of the dump.
+const CHUNK_LEN_BYTES: u64 = 1 << 20;
+/// Bytes on a line of the dump.
+const LINE_LEN_BYTES: usize = 16;
+
+/// Prints what is in a pool: the contents of a log, or a range of any pool
+#[derive(Debug, Args)]
+pub(crate) struct DumpArgs {
+    /// Pool set file, or a pool's only part
+    #[arg(value_name = "PATH")]
+    path: PathBuf,
+    /// First byte; 0 is the first of the pool's header. Of logs what follows is told without it
+    #[arg(long, value_name = "BYTES")]
+    offset: Option<u64>,
+    /// How many bytes; all to the end without it
+    #[arg(long, value_name = "BYTES")]
+    len: Option<u64>,
+    /// Write the bytes as they are, not as text
+    #[arg(long)]
+    binary: bool,
+    /// Write to a new file instead
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+/// Shows the features of a pool, or turns one on or off in all headers
+#[derive(Debug, Args)]
+pub(crate) struct FeatureArgs {
+    /// Pool set file, or a pool's only part
+    #[arg(value_name = "PATH")]
+    path: PathBuf,
+    /// Turn it on: `CKSUM_2K`, `SHUTDOWN_STATE` or `CHECK_BAD_BLOCKS`
+    #[arg(long, value_name = "FEATURE", value_parser = parse_feature, conflicts_with = "disable")]
+    enable: Option<Feature>,
+    /// Turn it off
+    #[arg(long, value_name = "FEATURE", value_parser = parse_feature)]
+    disable: Option<Feature>,
+    /// Change nothing; tell what would be done
+    #[arg(long)]
+    dry_run: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+fn parse_feature(name: &str) -> Result<Feature, String> {
+    let names = || Feature::ALL.map(Feature::name).join(", ");
+    Feature::of_name(name).ok_or_else(|| format!("there are {}", names()))
+}
+
+pub(crate) fn dump(args: &DumpArgs) -> anyhow::Result<()> {
+    let set = set_at(&args.path)?;
+    let parts = set.replicas.iter().find_map(ReplicaSpec::local).context("the set has no replica on this machine")?;
+    let replica = LocalReplica::open(parts, set.options, Access::ReadOnly, None)?;
+    let memory = replica.memory();
+    let is_log = replica.header(0).and_then(|header| header.kind()) == Some(PoolKind::Log);
+    let range = match (args.offset, is_log) {
+        (None, true) => {
+            let mut words = [[0; 8]; 3];
+            memory.read(4096, words.as_flattened_mut())?;
+            let [start, _, next] = words.map(u64::from_le_bytes);
+            start..next
+        }
+        (offset, _) => offset.unwrap_or(0)..memory.len_bytes(),
+    };
+    let end = args.len.map_or(range.end, |len_bytes| range.start.saturating_add(len_bytes).min(range.end));
+    if range.start > end || end > memory.len_bytes() {
+        bail!("the pool has {} bytes: offset {} lies outside of it", memory.len_bytes(), range.start);
+    }
+    let mut output: Box<dyn Write> = match &args.output {
+        Some(path) => {
+            let file = File::create_new(path).with_context(|| format!("cannot make {}", path.display()))?;
+            Box::new(io::BufWriter::new(file))
+        }
+        None => Box::new(io::BufWriter::new(io::stdout().lock())),
+    };
+    let mut bytes = vec![0; CHUNK_LEN_BYTES as usize];
+    let mut offset = range.start;
+    while offset < end {
+        let chunk = &mut bytes[..(end - offset).min(CHUNK_LEN_BYTES) as usize];
+        memory.read(offset, chunk)?;
+        let written = if args.binary { output.write_all(chunk) } else { write_lines(&mut output, offset, chunk) };
+        match written.and_then(|()| output.flush()) {
+            // A reader that closed its end, as `head` does, has seen what it wanted.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
+            outcome => outcome.context("cannot write")?,
+        }
+        offset += chunk.len() as u64;
+    }
+    Ok(replica.close()?)
+}
+
+fn write_lines(output: &mut impl Write, offset: u64, bytes: &[u8]) -> io::Result<()> {
+    for (index, line) in bytes.chunks(LINE_LEN_BYTES).enumerate() {
+        write!(output, "{:012x} ", offset + (index * LINE_LEN_BYTES) as u64)?;
+        for position in 0..LINE_LEN_BYTES {
+            match line.get(position) {
+                Some(byte) => write!(output, " {byte:02x}")?,
+                None => write!(output, "   ")?,
+            }
+        }
+        let is_shown = |byte: u8| byte.is_ascii_graphic() || byte == b' ';
+        let shown: String = line.iter().map(|byte| if is_shown(*byte) { *byte as char } else { '.' }).collect();
+        writeln!(output, "  {shown}")?;
+    }
+    Ok(())
+}
+
+#[derive(Debug, Serialize)]
+struct FeatureReport {
+    set: PathBuf,
+    dry_run: bool,
+    features: Vec<&'static str>,
+}
+
+pub(crate) fn feature(args: &FeatureArgs) -> anyhow::Result<()> {
+    let set = set_at(&args.path)?;
+    let is_change = args.enable.is_some() || args.disable.is_some();
+    let access = if is_change && !args.dry_run { Access::ReadWrite } else { Access::ReadOnly };
+    let mut remotes = OverSsh::new();
+    let mut replicas: Vec<Box<dyn ReplicaAccess>> = Vec::new();
+    for (index, spec) in set.replicas.iter().enumerate() {
+        let failed = || format!("replica {index}");
+        replicas.push(match spec {
+            ReplicaSpec::Local(parts) => {
+                Box::new(LocalReplica::open(parts, set.options, access, None).with_context(failed)?)
+            }
+            ReplicaSpec::Remote(remote) => match remotes.open(remote, 0, access) {
+                Ok(Some(replica)) => replica,
+                Ok(None) => bail!("replica {index} is not sound: bring the set in order first (`pmof pool sync`)"),
+                Err(error) => bail!("replica {index}: {error}"),
+            },
+        });
+    }
+    let mut features = Features::default();
+    let mut failure = None;
+    for (index, replica) in replicas.iter_mut().enumerate() {
+        let changed = change(args, &mut **replica, access);
+        match changed {
+            Ok(now) => features = now,
+            Err(error) => failure = failure.or(Some(error.context(format!("replica {index}")))),
+        }
+    }
+    for replica in replicas {
+        let name = replica.name();
+        if let Err(error) = replica.close() {
+            failure = failure.or_else(|| Some(anyhow::anyhow!("cannot close {name}: {error}")));
+        }
+    }
+    if let Some(error) = failure {
+        return Err(error);
+    }
+    let features: Vec<_> = features.known().map(Feature::name).collect();
+    if args.json {
+        return output::print_json(&FeatureReport { set: args.path.clone(), dry_run: args.dry_run, features });
+    }
+    Ok(output::print(&features.iter().map(|name| [name, "\n"].concat()).collect::<String>())?)
+}
+
+/// The features that the replica has, or would have, after the change.
+fn change(args: &FeatureArgs, replica: &mut dyn ReplicaAccess, access: Access) -> anyhow::Result<Features> {
+    let said = |error: pmof_pool::AccessError| anyhow::anyhow!("{error}");
+    let mut attributes = replica.attributes().map_err(said)?;
+    let before = attributes.features();
+    let after = match (args.enable, args.disable) {
+        (Some(feature), _) => before.with(feature),
+        (_, Some(feature)) => before.without(feature),
+        _ => before,
+    };
+    if before.has(Feature::SingleHeader) != after.has(Feature::SingleHeader) {
+        bail!("SINGLEHDR is an option of the pool set file: a pool has it from the start or not at all");
+    }
+    if after.has(Feature::ShutdownState) && !after.has(Feature::Checksum2k) && after != before {
+        bail!("SHUTDOWN_STATE needs CKSUM_2K: turn SHUTDOWN_STATE off first, or CKSUM_2K on");
+    }
+    if after != before && access == Access::ReadWrite {
+        (attributes.compat, attributes.incompat, attributes.ro_compat) =
+            (after.compat, after.incompat, after.ro_compat);
+        replica.set_attributes(&attributes).map_err(said)?;
+    }
+    Ok(after)
+}

@@ -1,0 +1,53 @@
+//! What a pool is named by on the command line: a URL, a pool set file, or its only part.
+
+use std::{
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+
+use anyhow::{Context, bail};
+use pmof::{PoolUrl, PoolUrlError};
+use pmof_pool::{Feature, HeaderError, PartSpec, PoolSet, PoolSetError, ReplicaSpec, SetOptions, part_header};
+
+/// A pool of a target, or one in files of this machine.
+#[derive(Clone, Debug)]
+pub(crate) enum PoolPlace {
+    /// Of a target.
+    Url(PoolUrl),
+    /// A pool set file, or the file or device that is a pool's only part.
+    Path(PathBuf),
+}
+
+impl FromStr for PoolPlace {
+    type Err = PoolUrlError;
+
+    fn from_str(text: &str) -> Result<Self, PoolUrlError> {
+        if text.contains("://") { Ok(Self::Url(text.parse()?)) } else { Ok(Self::Path(text.into())) }
+    }
+}
+
+/// The pool set that `path` is, or is the only part of.
+pub(crate) fn set_at(path: &Path) -> anyhow::Result<PoolSet> {
+    let is_set = PoolSet::is_set_file(path).with_context(|| {
+        format!("cannot read {}; name a pool set file, a pool's only part, or a URL", path.display())
+    })?;
+    if is_set {
+        return Ok(PoolSet::read(path)?);
+    }
+    let path = std::path::absolute(path)?;
+    let header = match part_header(&path) {
+        Ok(header) => header,
+        Err(PoolSetError::Header { problem: HeaderError::BadChecksum { .. } | HeaderError::Blank, .. }) => {
+            bail!("{} is neither a pool set file nor a part of a pool", path.display())
+        }
+        Err(error) => return Err(error.into()),
+    };
+    if header.next_part_uuid != header.uuid || header.next_replica_uuid != header.uuid {
+        bail!("{} is one of several parts of a pool: name the pool set file that lists them", path.display());
+    }
+    let len_bytes = std::fs::metadata(&path)?.len();
+    let size = if len_bytes == 0 { pmof_pool::PartSize::Auto } else { pmof_pool::PartSize::Bytes(len_bytes) };
+    let part = PartSpec { size, ..PartSpec::new(&path, len_bytes) };
+    let options = SetOptions { single_header: header.features.has(Feature::SingleHeader), no_headers: false };
+    Ok(PoolSet { path, replicas: vec![ReplicaSpec::Local(vec![part])], options })
+}

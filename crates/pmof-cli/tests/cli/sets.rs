@@ -1,0 +1,192 @@
+//! Pools of pool set files: made, described, checked, restored, changed, removed.
+
+use std::{
+    fs::{self, File},
+    os::unix::fs::FileExt as _,
+    path::{Path, PathBuf},
+};
+
+use tempfile::TempDir;
+
+use crate::support::{directory, file_with, files, pmof, text};
+
+const MIB: u64 = 1 << 20;
+
+/// A set of replicas with two parts each.
+fn set(place: &TempDir, name: &str, replicas: &[usize]) -> PathBuf {
+    let replica = |number: &usize| {
+        let part = |part: usize| format!("5M {}/r{number}p{part}\n", text(place.path()));
+        part(0) + &part(1)
+    };
+    let texts: Vec<_> = replicas.iter().map(replica).collect();
+    file_with(place, name, format!("PMEMPOOLSET\nOPTION SINGLEHDR\n{}", texts.join("REPLICA\n")).as_bytes())
+}
+
+fn made(replicas: &[usize]) -> (TempDir, PathBuf) {
+    let place = directory();
+    let set = set(&place, "set", replicas);
+    pmof(["pool", "create", text(&set), "--layout", "test"]).done();
+    (place, set)
+}
+
+fn poke(path: &Path, offset: u64) {
+    File::options().write(true).open(path).unwrap().write_all_at(&[0xee], offset).unwrap();
+}
+
+#[test]
+fn a_pool_is_made_described_and_removed() {
+    let place = directory();
+    let set = set(&place, "set", &[0, 1]);
+    let dry = pmof(["pool", "create", text(&set), "--dry-run"]).done();
+    assert!(dry.contains("would make replica 1: ") && dry.contains("r1p1 (5M)"), "{dry}");
+    assert_eq!(files(place.path()), ["set"]);
+    let report = pmof(["pool", "create", text(&set), "--json"]).json();
+    assert_eq!((&report["kind"], report["replicas"].as_array().unwrap().len()), (&"obj".into(), 2));
+    assert_eq!(files(place.path()), ["r0p0", "r0p1", "r1p0", "r1p1", "set"]);
+    pmof(["pool", "create", text(&set)]).failed(&["r0p0", "exists"]);
+    pmof(["pool", "create", text(&set), "--dry-run"]).failed(&["r0p0", "exists"]);
+
+    let said = pmof(["pool", "info", text(&set)]).done();
+    for words in
+        ["obj, version 6", "SINGLEHDR, CKSUM_2K, SHUTDOWN_STATE, CHECK_BAD_BLOCKS", "replica 1", "r1p1, 5.0 MiB"]
+    {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    let report = pmof(["pool", "info", text(&set), "--json"]).json();
+    let replicas = report["sets"][0]["replicas"].as_array().unwrap();
+    let header = |index: usize| &replicas[index]["parts"][0]["header"];
+    assert_eq!(header(0)["next_replica_uuid"], header(1)["uuid"]);
+    assert_eq!(header(0)["open_for_writing"], false);
+    assert!(replicas[0]["parts"][1]["header"].is_null());
+    fs::remove_file(place.path().join("r1p0")).unwrap();
+    assert!(pmof(["pool", "info", text(&set)]).done().contains("is missing"));
+
+    pmof(["pool", "rm", text(&set)]).failed(&["r1p0", "missing"]);
+    let said = pmof(["pool", "rm", text(&set), "--force", "--dry-run"]).done();
+    assert!(said.starts_with("would remove "), "{said}");
+    pmof(["pool", "rm", text(&set), "--force", "--set-file"]).done();
+    assert_eq!(files(place.path()), [""; 0]);
+    pmof(["pool", "info", text(&set)]).failed(&["No such file", "name a pool set file"]);
+    let other = file_with(&place, "letter", &vec![7; 100_000]);
+    pmof(["pool", "info", text(&other)]).failed(&["neither a pool set file nor a part"]);
+}
+
+#[test]
+fn a_wrong_set_file_is_told_with_its_line() {
+    let place = directory();
+    let set = file_with(&place, "set", b"PMEMPOOLSET\n20M relative\n");
+    for command in ["create", "check", "sync", "info", "rm"] {
+        pmof(["pool", command, text(&set)]).failed(&["set:2: ", "must be absolute"]);
+    }
+}
+
+#[test]
+fn a_flipped_byte_is_found_and_made_good() {
+    let (place, set) = made(&[0, 1, 2]);
+    let said = pmof(["pool", "check", text(&set)]).done();
+    assert!(said.contains("3 replicas are equal"), "{said}");
+    poke(&place.path().join("r2p1"), 3 * MIB);
+    let said = pmof(["pool", "check", text(&set)]);
+    assert_eq!(said.code, Some(1));
+    let place_told = format!("replica 2: contents differ at offset {}, 1 bytes, byte {} of part 1", 8 * MIB, 3 * MIB);
+    assert!(said.output.contains(&place_told) && said.output.contains("r2p1)"), "{said:?}");
+    assert!(said.errors.contains("is not sound"), "{said:?}");
+    let said = pmof(["pool", "check", text(&set), "--json"]);
+    let report: serde_json::Value = serde_json::from_str(&said.output).unwrap();
+    let mismatch = &report["replicas"][2]["mismatches"][0];
+    assert_eq!(
+        (&report["is_sound"], &mismatch["part"], &mismatch["part_offset"]),
+        (&false.into(), &1.into(), &(3 * MIB).into())
+    );
+
+    let dry = pmof(["pool", "sync", text(&set), "--dry-run", "--json"]).json();
+    let done = pmof(["pool", "sync", text(&set), "--json"]).json();
+    assert_eq!(dry["replicas"], done["replicas"], "a dry run is true");
+    assert_eq!(done["replicas"][1]["copied_blocks"], 1);
+    pmof(["pool", "check", text(&set)]).done();
+    let said = pmof(["pool", "sync", text(&set)]).done();
+    assert_eq!(said, "replica 1: as it should be\nreplica 2: as it should be\n");
+}
+
+#[test]
+fn a_lost_part_comes_back() {
+    let (place, set) = made(&[0, 1]);
+    fs::remove_file(place.path().join("r0p1")).unwrap();
+    let said = pmof(["pool", "check", text(&set)]);
+    assert!(said.code == Some(1) && said.output.contains("replica 0: the part"), "{said:?}");
+    let said = pmof(["pool", "sync", text(&set), "--dry-run"]).done();
+    assert!(said.contains("replica 0: would be made anew from replica 1"), "{said}");
+    assert!(!place.path().join("r0p1").exists());
+    let said = pmof(["pool", "sync", text(&set)]).done();
+    assert!(said.contains("replica 0: made anew from replica 1"), "{said}");
+    pmof(["pool", "check", text(&set)]).done();
+    for name in ["r0p0", "r1p0"] {
+        fs::remove_file(place.path().join(name)).unwrap();
+    }
+    pmof(["pool", "sync", text(&set)]).failed(&["no replica is sound", "r0p0", "r1p0"]);
+}
+
+#[test]
+fn replicas_are_added_and_removed() {
+    let (place, one) = made(&[0]);
+    let two = set(&place, "two", &[0, 1]);
+    assert!(pmof(["pool", "transform", text(&one), text(&two), "--dry-run"]).done().contains("would add replica 1"));
+    assert!(!place.path().join("r1p0").exists());
+    assert!(pmof(["pool", "transform", text(&one), text(&two)]).done().contains("added replica 1"));
+    pmof(["pool", "check", text(&two)]).done();
+    let report = pmof(["pool", "transform", text(&two), text(&one), "--json"]).json();
+    assert_eq!((&report["added"], &report["removed"]), (&serde_json::json!([]), &serde_json::json!([1])));
+    assert!(!place.path().join("r1p0").exists());
+    pmof(["pool", "check", text(&one)]).done();
+}
+
+#[test]
+fn features_are_shown_and_turned() {
+    let (_place, set) = made(&[0, 1]);
+    let all = "SINGLEHDR\nCKSUM_2K\nSHUTDOWN_STATE\nCHECK_BAD_BLOCKS\n";
+    let set = text(&set);
+    assert_eq!(pmof(["pool", "feature", set]).done(), all);
+    pmof(["pool", "feature", set, "--disable", "CHECK_BAD_BLOCKS", "--dry-run"]).done();
+    assert_eq!(pmof(["pool", "feature", set]).done(), all);
+    for feature in ["CHECK_BAD_BLOCKS", "SHUTDOWN_STATE", "CKSUM_2K"] {
+        pmof(["pool", "feature", set, "--disable", feature]).done();
+        pmof(["pool", "check", set]).done();
+    }
+    assert_eq!(pmof(["pool", "feature", set, "--json"]).json()["features"], serde_json::json!(["SINGLEHDR"]));
+    pmof(["pool", "feature", set, "--enable", "SHUTDOWN_STATE"]).failed(&["needs CKSUM_2K"]);
+    pmof(["pool", "feature", set, "--disable", "SINGLEHDR"]).failed(&["option of the pool set file"]);
+    pmof(["pool", "feature", set, "--enable", "SPEED"]).wrong_use(&["there are SINGLEHDR, CKSUM_2K"]);
+    for feature in ["CKSUM_2K", "SHUTDOWN_STATE", "CHECK_BAD_BLOCKS"] {
+        pmof(["pool", "feature", set, "--enable", feature]).done();
+    }
+    assert_eq!(pmof(["pool", "feature", set]).done(), all);
+    pmof(["pool", "check", set]).done();
+}
+
+#[test]
+fn contents_are_dumped() {
+    let place = directory();
+    let part = place.path().join("part");
+    let set = file_with(&place, "set", format!("PMEMPOOLSET\n3M {}\n", text(&part)).as_bytes());
+    pmof(["pool", "create", text(&set), "--kind", "log"]).done();
+    assert_eq!(pmof(["pool", "dump", text(&set)]).done(), "", "the log is empty");
+    let file = File::options().write(true).open(&part).unwrap();
+    file.write_all_at(b"an entry of the log", 8192).unwrap();
+    file.write_all_at(&(8192_u64 + 19).to_le_bytes(), 4112).unwrap();
+    assert_eq!(pmof(["pool", "dump", text(&set), "--binary"]).done(), "an entry of the log");
+    let said = pmof(["pool", "dump", text(&part)]).done();
+    let expected = "000000002000  61 6e 20 65 6e 74 72 79 20 6f 66 20 74 68 65 20  an entry of the \n000000002010  6c 6f 67                                         log\n";
+    assert_eq!(said, expected);
+    let said = pmof(["pool", "dump", text(&set), "--offset", "0", "--len", "7", "--binary"]).done();
+    assert_eq!(said, "PMEMLOG");
+    let output = place.path().join("out");
+    pmof(["pool", "dump", text(&set), "--output", text(&output), "--binary"]).done();
+    assert_eq!(fs::read(&output).unwrap(), b"an entry of the log");
+    pmof(["pool", "dump", text(&set), "--output", text(&output)]).failed(&["cannot make"]);
+    pmof(["pool", "dump", text(&set), "--offset", "999999999"]).failed(&["lies outside"]);
+    let report = pmof(["pool", "info", text(&part), "--json"]).json();
+    assert_eq!(report["sets"][0]["replicas"][0]["parts"][0]["header"]["kind"], "log");
+    pmof(["pool", "check", text(&part)]).done();
+    pmof(["pool", "rm", text(&part)]).done();
+    assert!(!part.exists());
+}
