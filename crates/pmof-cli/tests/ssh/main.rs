@@ -3,6 +3,7 @@
 mod rpmemd;
 mod sets;
 mod support;
+mod tools;
 
 use std::{
     fs,

@@ -1,0 +1,132 @@
+//! `pmof pool` on pool sets with replicas on other machines, through a command in ssh's place.
+
+use std::{
+    fs::{self, File},
+    os::unix::fs::FileExt as _,
+    path::PathBuf,
+};
+
+use crate::support::Stage;
+
+const MIB: u64 = 1 << 20;
+
+/// A set of one local replica and two remote ones, made.
+struct Fixture {
+    stage: Stage,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let fixture = Self { stage: Stage::local() };
+        for name in ["a", "b"] {
+            let text = format!("PMEMPOOLSET\n12M {}\n", fixture.path(name).display());
+            fs::write(fixture.stage.root().join(format!("{name}.set")), text).unwrap();
+        }
+        fixture.write("set", "REPLICA host-a a.set\nREPLICA host-b b.set\n");
+        fixture.run(&["create", "set"]);
+        fixture
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.stage.directory.path().join(name)
+    }
+
+    fn write(&self, name: &str, more: &str) {
+        let text = format!("PMEMPOOLSET\n9M {}\n2M {}\n{more}", self.path("one").display(), self.path("two").display());
+        fs::write(self.path(name), text).unwrap();
+    }
+
+    fn arguments<'a>(&self, arguments: &[&'a str], paths: &'a [String]) -> Vec<&'a str> {
+        let mut all = vec!["pool"];
+        for argument in arguments {
+            let path = paths.iter().find(|path| path.ends_with(&format!("/{argument}")));
+            all.push(path.map_or(*argument, String::as_str));
+        }
+        all
+    }
+
+    fn paths(&self) -> Vec<String> {
+        ["set", "fewer"].map(|name| self.path(name).display().to_string()).to_vec()
+    }
+
+    /// Runs `pmof pool`; names of set files stand for their paths.
+    fn run(&self, arguments: &[&str]) -> String {
+        let paths = self.paths();
+        self.stage.succeed(&self.arguments(arguments, &paths))
+    }
+
+    fn fail(&self, arguments: &[&str]) -> String {
+        let paths = self.paths();
+        self.stage.fail(&self.arguments(arguments, &paths))
+    }
+
+    fn poke(&self, name: &str, offset: u64) {
+        File::options().write(true).open(self.path(name)).unwrap().write_all_at(&[0xee], offset).unwrap();
+    }
+}
+
+/// librpmem's tools open the pool, say that it is synchronized, and later restore the wrong byte.
+#[test]
+fn a_flipped_byte_of_a_remote_replica_is_found_and_made_good() {
+    let fixture = Fixture::new();
+    assert!(fixture.run(&["check", "set"]).contains("3 replicas are equal"));
+    fixture.poke("b", 8 * MIB + 5);
+    let paths = fixture.paths();
+    let output = fixture.stage.pmof(&fixture.arguments(&["check", "set", "--json"], &paths));
+    assert_eq!(output.status.code(), Some(1));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["replicas"][2]["mismatches"][0]["offset"], 8 * MIB + 5);
+    assert_eq!((&report["replicas"][1]["mismatch_count"], &report["is_sound"]), (&0.into(), &false.into()));
+    let dry = fixture.run(&["sync", "set", "--dry-run"]);
+    assert!(dry.contains("replica 2: would be made equal to replica 0, 64.0 KiB"), "{dry}");
+    assert!(fixture.fail(&["check", "set"]).contains("not sound"));
+    let done = fixture.run(&["sync", "set"]);
+    assert!(done.contains("replica 1: as it should be\nreplica 2: made equal to replica 0"), "{done}");
+    fixture.run(&["check", "set"]);
+    assert_eq!(fs::read(fixture.path("a")).unwrap()[4096..], fs::read(fixture.path("b")).unwrap()[4096..]);
+}
+
+#[test]
+fn a_lost_replica_comes_back_from_the_others_wherever_it_was() {
+    let fixture = Fixture::new();
+    // Beyond what a new pool has: in all of them, through the tool itself.
+    fixture.poke("one", 7 * MIB);
+    fixture.run(&["sync", "set"]);
+    fs::remove_file(fixture.path("a")).unwrap();
+    let said = fixture.stage.pmof(&fixture.arguments(&["check", "set"], &fixture.paths()));
+    assert!(String::from_utf8_lossy(&said.stdout).contains("replica 1: there is no sound pool set a.set on host-a"));
+    assert!(fixture.run(&["sync", "set"]).contains("replica 1: made anew from replica 0"));
+    fixture.run(&["check", "set"]);
+    for name in ["one", "two"] {
+        fs::remove_file(fixture.path(name)).unwrap();
+    }
+    assert!(fixture.run(&["sync", "set"]).contains("replica 0: made anew from replica 1"));
+    fixture.run(&["check", "set"]);
+    assert_eq!(fs::read(fixture.path("one")).unwrap()[7 * MIB as usize], 0xee);
+}
+
+#[test]
+fn remote_replicas_are_added_removed_and_get_features() {
+    let fixture = Fixture::new();
+    fixture.write("fewer", "REPLICA host-b b.set\n");
+    assert!(fixture.run(&["transform", "set", "fewer"]).contains("removed replica 1 of the old set: a.set on host-a"));
+    assert!(!fixture.path("a").exists() && fixture.path("b").exists());
+    fixture.run(&["check", "fewer"]);
+    assert!(fixture.run(&["transform", "fewer", "set"]).contains("added replica 1: a.set on host-a"));
+    fixture.run(&["check", "set"]);
+    let features = fixture.run(&["feature", "set", "--disable", "CHECK_BAD_BLOCKS"]);
+    assert_eq!(features, "CKSUM_2K\nSHUTDOWN_STATE\n");
+    fixture.run(&["check", "set"]);
+    fixture.run(&["rm", "set"]);
+    assert!(["one", "two", "a", "b"].iter().all(|name| !fixture.path(name).exists()));
+}
+
+#[test]
+fn a_host_that_cannot_be_reached_is_told_and_nothing_is_made_anew() {
+    let fixture = Fixture::new();
+    fs::write(fixture.path("ssh"), "#!/bin/sh\necho 'No route to host' >&2\nexit 255\n").unwrap();
+    for command in ["check", "sync"] {
+        let error = fixture.fail(&[command, "set"]);
+        assert!(error.contains("replica 1") && error.contains("No route to host"), "{error}");
+    }
+}
