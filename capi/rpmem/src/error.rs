@@ -58,7 +58,7 @@ fn errno_of(error: &ReplicaError) -> c_int {
             _ => libc::ECONNREFUSED,
         },
         ReplicaError::Refused { refusal, .. } => match refusal {
-            PoolRefusal::NotFound => libc::ENOENT,
+            PoolRefusal::NotFound | PoolRefusal::PartMissing => libc::ENOENT,
             PoolRefusal::AlreadyExists => libc::EEXIST,
             PoolRefusal::Busy => libc::EBUSY,
             PoolRefusal::NotAUsablePool | PoolRefusal::BadSet => libc::EINVAL,

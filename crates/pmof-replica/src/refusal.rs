@@ -47,6 +47,8 @@ pub enum PoolRefusal {
     NotWritable,
     /// The pool set's file is wrong, or contradicts what was asked for.
     BadSet,
+    /// A part of the pool set, or the directory that it is to lie in, is not there.
+    PartMissing,
     /// The connection did not prove the session's secret.
     NotAdmitted,
     /// Something failed on the target; its text says what.
@@ -66,6 +68,7 @@ impl PoolRefusal {
             13 | 308 => Self::NoSpace,
             14 | 305 => Self::NotDurable,
             303 => Self::BadSet,
+            310 => Self::PartMissing,
             260 => Self::NotAdmitted,
             _ => Self::Failed,
         }

@@ -129,6 +129,12 @@ impl SetStoreError {
                 {
                     301
                 }
+                PoolSetError::Missing { .. } => 310,
+                PoolSetError::Io { source, .. } | PoolSetError::Mem(pmof_mem::MemError::Io { source, .. })
+                    if source.kind() == io::ErrorKind::NotFound =>
+                {
+                    310
+                }
                 source if source.is_damage() => 309,
                 _ => 302,
             },
