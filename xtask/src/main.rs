@@ -11,6 +11,7 @@ mod capi;
 mod counts;
 mod fio;
 mod rpma;
+mod rpmem;
 mod run;
 mod suites;
 mod vm;
@@ -45,6 +46,9 @@ enum Chore {
     /// A C program that calls each function of a librpma: see testbed/README.md
     #[command(subcommand)]
     Rpma(rpma::Rpma),
+    /// C programs that judge a librpmem, one of them with Debian's libpmemobj: see testbed/README.md
+    #[command(subcommand)]
+    Rpmem(rpmem::Rpmem),
 }
 
 fn main() -> Result<ExitCode> {
@@ -57,5 +61,6 @@ fn main() -> Result<ExitCode> {
         Chore::Vm(vm) => vm.run(),
         Chore::Fio(fio) => fio.run(),
         Chore::Rpma(rpma) => rpma.run(),
+        Chore::Rpmem(rpmem) => rpmem.run(),
     }
 }

@@ -1,0 +1,174 @@
+//! `cargo xtask rpmem`: C programs as judges of librpmem, over ssh to a real sshd on a loopback port.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use clap::{Args, Subcommand};
+
+use crate::{capi, suites};
+use stage::Stage;
+
+mod stage;
+
+/// What valgrind is to look for: errors, and memory that nothing leads to any more. A forked child that exits at once
+/// has the parent's memory and no threads, which looks like a leak.
+const VALGRIND: &[&str] = &[
+    "valgrind",
+    "--quiet",
+    "--leak-check=full",
+    "--show-leak-kinds=definite,indirect",
+    "--errors-for-leak-kinds=definite,indirect",
+    "--child-silent-after-fork=yes",
+    "--error-exitcode=9",
+];
+
+/// Debian's package libpmemobj-dev.
+const LIBPMEMOBJ: &str = "/usr/include/libpmemobj.h";
+
+/// `cargo xtask rpmem`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Rpmem {
+    /// Compile testbed/rpmem/api*.c and run it: each of the 12 functions, used and misused
+    ///
+    /// The output is the program's, the last line `N passed, N failed, N skipped`; so is the exit code.
+    Check {
+        /// Under valgrind: errors and leaks fail too
+        #[arg(long)]
+        valgrind: bool,
+        #[command(flatten)]
+        library: Library,
+    },
+    /// Compile testbed/rpmem/obj*.c and run it: Debian's libpmemobj and libpmempool with remote replicas, clients and targets
+    /// killed, parts lost
+    ///
+    /// Needs libpmemobj-dev and libpmempool-dev. Output and exit code as with check.
+    Obj {
+        /// Kill a client so many times
+        #[arg(long, default_value_t = 60)]
+        kills: u32,
+        /// Of the work and the moments of the kills
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        #[command(flatten)]
+        library: Library,
+    },
+    /// Compile testbed/rpmem/bench.c and run it: what a persist, a transaction and opening a pool take, beside raw TCP and ssh
+    Bench {
+        /// Rounds; each measures everything once
+        #[arg(long, default_value_t = 15)]
+        rounds: u32,
+        #[command(flatten)]
+        library: Library,
+    },
+}
+
+/// Which librpmem is judged.
+#[derive(Debug, Args)]
+pub(crate) struct Library {
+    /// The directory with the librpmem.so.1 that is judged; ours, where cargo xtask capi puts it, otherwise
+    #[arg(long, value_name = "DIRECTORY")]
+    library: Option<PathBuf>,
+}
+
+impl Library {
+    fn directory(&self) -> Result<PathBuf> {
+        let directory = env::current_dir().context("finding the current directory")?;
+        let directory = directory.join(self.library.clone().unwrap_or_else(capi::directory));
+        let missing = "cargo xtask capi builds ours";
+        ensure!(directory.join("librpmem.so.1").exists(), "no librpmem.so.1 in {}: {missing}", directory.display());
+        Ok(directory)
+    }
+}
+
+impl Rpmem {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        match self {
+            Self::Check { valgrind, library } => check(valgrind, &library),
+            Self::Obj { kills, seed, library } => obj(kills, seed, &library),
+            Self::Bench { rounds, library } => bench(rounds, &library),
+        }
+    }
+}
+
+fn check(valgrind: bool, library: &Library) -> Result<ExitCode> {
+    let library = library.directory()?;
+    let program = compile("rpmem-check", &["api", "check.c", "stage.c"], &["-lrpmem"])?;
+    let stage = Stage::start(&rpmemd()?)?;
+    let mut command = if valgrind {
+        let mut command = Command::new(VALGRIND[0]);
+        command.args(&VALGRIND[1..]).arg(program).arg("--valgrind");
+        command
+    } else {
+        Command::new(program)
+    };
+    stage.prepare(&mut command, &library);
+    run(command.arg(stage.directory()).arg(stage.target()))
+}
+
+fn obj(kills: u32, seed: u64, library: &Library) -> Result<ExitCode> {
+    let library = library.directory()?;
+    ensure!(Path::new(LIBPMEMOBJ).exists(), "no {LIBPMEMOBJ} here: apt-get install libpmemobj-dev libpmempool-dev");
+    let program = compile("rpmem-obj", &["obj", "check.c", "stage.c"], &["-lpmemobj", "-lpmempool"])?;
+    let real = format!("-DREAL=\"{}\"", library.join("librpmem.so.1").display());
+    let broken =
+        compile("dropping/librpmem.so.1", &["dropping.c"], &[&real, "-shared", "-fPIC", "-Wl,-soname,librpmem.so.1"])?;
+    let stage = Stage::start(&rpmemd()?)?;
+    let mut command = Command::new(program);
+    stage.prepare(&mut command, &library);
+    command.args(["--kills", &kills.to_string(), "--seed", &seed.to_string(), "--broken"]);
+    run(command.args(broken.parent()).arg(stage.directory()).arg(stage.target()))
+}
+
+fn bench(rounds: u32, library: &Library) -> Result<ExitCode> {
+    let library = library.directory()?;
+    let program = compile("rpmem-bench", &["bench.c", "check.c", "stage.c"], &["-lrpmem", "-lpmemobj"])?;
+    let stage = Stage::start(&rpmemd()?)?;
+    let mut command = Command::new(program);
+    stage.prepare(&mut command, &library);
+    // Else libpmemobj would call msync for its own part.
+    command.env("PMEM_IS_PMEM_FORCE", "1").args(["--rounds", &rounds.to_string()]);
+    run(command.arg(stage.directory()).arg(stage.target()))
+}
+
+/// The target's program, as the release build makes it.
+fn rpmemd() -> Result<PathBuf> {
+    Ok(env::current_dir().context("finding the current directory")?.join(suites::program_file("target/release/rpmemd")))
+}
+
+/// The program's exit code is ours.
+fn run(command: &mut Command) -> Result<ExitCode> {
+    let status = command.status().with_context(|| format!("starting {command:?}"))?;
+    Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
+}
+
+/// Compiles a program of the sources in testbed/rpmem whose names begin so, with further arguments, into target/rpmem.
+fn compile(name: &str, sources: &[&str], arguments: &[&str]) -> Result<PathBuf> {
+    let made = env::current_dir().context("finding the current directory")?.join("target/rpmem").join(name);
+    if let Some(directory) = made.parent() {
+        fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
+    }
+    let built = capi::directory();
+    let mut compiler = Command::new("cc");
+    compiler.args(["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-isystem"]);
+    compiler.arg(built.join("include")).arg("-o").arg(&made).args(files(sources)?);
+    compiler.arg("-L").arg(&built).args(arguments);
+    let output = compiler.output().with_context(|| format!("starting {compiler:?}"))?;
+    ensure!(output.status.success(), "{compiler:?}:\n{}", String::from_utf8_lossy(&output.stderr));
+    Ok(made)
+}
+
+fn files(begins: &[&str]) -> Result<Vec<PathBuf>> {
+    let sources = Path::new("testbed/rpmem");
+    let entries = fs::read_dir(sources).with_context(|| format!("reading {}", sources.display()))?;
+    let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+    files.retain(|file| {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        name.ends_with(".c") && begins.iter().any(|begin| name.starts_with(begin))
+    });
+    files.sort();
+    Ok(files)
+}
