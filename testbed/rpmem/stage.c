@@ -71,8 +71,8 @@ void delete_file(const char *name) {
         bail_out("cannot delete %s", path);
 }
 
-/* The last process number in `pids`, and how many there are. */
-static unsigned targets(pid_t *last) {
+/* How many process numbers are in `pids`, and the one at an index. */
+static unsigned targets(unsigned index, pid_t *at_index) {
     size_t bytes;
     char *text = (char *)contents("pids", &bytes);
     if (text == NULL)
@@ -80,7 +80,9 @@ static unsigned targets(pid_t *last) {
     unsigned count = 0;
     char *end;
     for (char *at = text; at[0] != '\0'; at = end, count++) {
-        *last = (pid_t)strtol(at, &end, 10);
+        pid_t process = (pid_t)strtol(at, &end, 10);
+        if (count == index)
+            *at_index = process;
         end += *end == '\n';
     }
     free(text);
@@ -88,15 +90,19 @@ static unsigned targets(pid_t *last) {
 }
 
 unsigned targets_started(void) {
-    pid_t last;
-    return targets(&last);
+    pid_t first;
+    return targets(0, &first);
+}
+
+pid_t target_number(unsigned index) {
+    pid_t process;
+    if (targets(index, &process) <= index)
+        bail_out("so many targets were not started: %u", index);
+    return process;
 }
 
 pid_t last_target(void) {
-    pid_t last;
-    if (targets(&last) == 0)
-        bail_out("no target was started");
-    return last;
+    return target_number(targets_started() - 1);
 }
 
 bool ends_within(pid_t process, unsigned limit_ms) {

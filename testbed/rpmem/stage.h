@@ -36,8 +36,9 @@ bool exists(const char *name);
 /* Deletes a file below the directory. */
 void delete_file(const char *name);
 
-/* How many targets were started so far, and the process number of the last. */
+/* How many targets were started so far, the process number of one of them, counted from 0, and that of the last. */
 unsigned targets_started(void);
+pid_t target_number(unsigned index);
 pid_t last_target(void);
 
 /* Whether the process ends within so many milliseconds. */
