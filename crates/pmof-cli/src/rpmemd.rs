@@ -3,7 +3,7 @@
 use std::{ffi::OsString, net::IpAddr, path::PathBuf};
 
 use clap::{CommandFactory as _, FromArgMatches as _};
-use pmof::{DataPorts, ServiceOptions, SetName, StdioOptions, access::VerbsOptions};
+use pmof::{DataPorts, ServiceOptions, SetName, StdioOptions, Waiting, access::VerbsOptions};
 
 use crate::serve::{
     config::{self, ConfigFile},
@@ -67,6 +67,9 @@ struct Settings {
     /// Ports to take the data connection on, as FIRST-LAST, where a firewall lets only these through
     #[arg(long, value_name = "PORTS", default_value_t)]
     data_ports: DataPorts,
+    /// Never sleep while waiting, for measurements
+    #[arg(long, hide = true)]
+    busy_poll: bool,
 }
 
 fn yes_or_no(text: &str) -> Result<bool, String> {
@@ -101,11 +104,14 @@ impl Settings {
         };
         logger::start("rpmemd", self.log_level, &log_to)?;
         let root = self.root()?;
-        let service = ServiceOptions {
+        let mut service = ServiceOptions {
             workers: self.nthreads,
             verbs: VerbsOptions { inbound_declared: self.persist_apm == Some(true), ..Default::default() },
             ..Default::default()
         };
+        if self.busy_poll {
+            service.waiting = Waiting::BusyPoll;
+        }
         let (data_address, data_ports) = (self.data_address, self.data_ports.clone());
         run_stdio(&root, StdioOptions { service, data_address, data_ports })
     }
