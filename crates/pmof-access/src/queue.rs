@@ -95,9 +95,9 @@ pub enum Progress {
     Caller,
     /// A thread of the queue: remote operations are served whatever the application does.
     Thread,
-    /// Whoever polls or waits on the queue, and after a millisecond in which nobody did, or up to six after callers stopped that waited
-    /// or used devices alone, a thread of the queue; that thread alone once the queue's descriptor was asked for. As quick as [`Caller`](Self::Caller) for a caller who polls, and as reliable
-    /// as [`Thread`](Self::Thread) for the other side.
+    /// Whoever polls or waits on the queue; and, after a millisecond in which nobody did, a thread of the queue (after up to six
+    /// where callers waited, or all connections are devices'). That thread alone once the queue's descriptor was asked for. As
+    /// quick as [`Caller`](Self::Caller) for a caller who polls, and as reliable as [`Thread`](Self::Thread) for the other side.
     Assisted,
 }
 

@@ -149,8 +149,8 @@ impl FioBench {
     /// The libraries in turn, so that what drifts in the machine meets both alike. Each twice: what a tenth of the writes cost is
     /// taken off, and with it what fio's beginning and end do.
     ///
-    /// fio reads the kernel's clock: its own, of the processor's cycles, it would first have to compare with that, which takes
-    /// minutes here.
+    /// Servers have no limit of time (`time_based`): idle time is skipped on this clock, and one that waits for its year to pass
+    /// never ends.
     fn script(&self) -> String {
         let Self { rounds, medium, .. } = self;
         let (file, claim) = if medium == "malloc" { ("malloc", 0) } else { ("$PMOF_DEVDAX", 1) };
