@@ -7,7 +7,7 @@ use std::{
 };
 
 use libc::c_char;
-use pmof_mem::Memory;
+use pmof_mem::{Lent, Memory};
 use pmof_pool::{ATTRIBUTES_LEN_BYTES, Attributes};
 use pmof_replica::{Atomicity, OpenFor, RemotePool, SetName, TargetUrl};
 
@@ -80,7 +80,8 @@ impl Place {
     }
 
     fn finish(memory: Memory, mut remote: RemotePool, lanes: *mut c_uint) -> Result<*mut Pool, Failure> {
-        remote.use_memory(Arc::new(memory))?;
+        // Once the pool is closed nothing of ours touches it.
+        remote.use_memory(Arc::new(Lent::new(memory)))?;
         // SAFETY: `new` found that it is not null, and the caller of librpmem lets it be written.
         unsafe { *lanes = remote.lane_count() };
         Ok(Box::into_raw(Box::new(Pool { remote, process: std::process::id() })))

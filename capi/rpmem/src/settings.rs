@@ -6,6 +6,7 @@ use std::{
         Once,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use pmof_access::Waiting;
@@ -19,6 +20,9 @@ pub(crate) fn options(lanes: u32) -> RemotePoolOptions {
     tell_replaced();
     let most = number("RPMEM_MAX_NLANES").filter(|most| *most > 0).unwrap_or(LANES_MAX);
     let mut options = RemotePoolOptions { ssh: ssh(), lanes: lanes.min(most).min(LANES_MAX), ..Default::default() };
+    if let Some(seconds) = number("PMOF_LOSS_TIMEOUT").filter(|seconds| *seconds > 0) {
+        options.loss_timeout = Duration::from_secs(seconds.into());
+    }
     if number("PMOF_BUSY_POLL") == Some(1) {
         options.waiting = Waiting::BusyPoll;
     }

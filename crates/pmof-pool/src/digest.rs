@@ -18,11 +18,12 @@ pub fn digests_of(
     len_bytes: u64,
     block_bytes: u64,
 ) -> Result<Vec<[u8; DIGEST_BYTES]>, MemError> {
+    let block_bytes = block_bytes.max(1);
     let mut chunk = vec![0; CHUNK_BYTES.min(block_bytes as usize)];
-    let mut digests = Vec::with_capacity(len_bytes.div_ceil(block_bytes.max(1)) as usize);
-    let (mut at, end) = (offset, offset + len_bytes);
+    let mut digests = Vec::with_capacity(len_bytes.div_ceil(block_bytes) as usize);
+    let (mut at, end) = (offset, offset.saturating_add(len_bytes));
     while at < end {
-        let block_end = end.min(at + block_bytes.max(1));
+        let block_end = end.min(at.saturating_add(block_bytes));
         let mut hasher = blake3::Hasher::new();
         while at < block_end {
             let part = (block_end - at).min(chunk.len() as u64) as usize;

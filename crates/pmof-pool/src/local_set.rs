@@ -132,10 +132,20 @@ impl LocalSet {
     /// Errors: as for [`LocalReplica::open`]; `OtherSet`, `WrongNeighbour` and `Differs` between replicas, `OtherMachine`,
     /// `OtherFormat`.
     pub fn open(set: &PoolSet, access: Access, declaration: Option<Declaration>) -> Result<Self, PoolSetError> {
-        let replicas = Self::examine(set, access, declaration).into_iter().map(Option::transpose);
-        let opened = Self { replicas: replicas.collect::<Result<Vec<_>, _>>()? };
-        opened.check()?;
-        Ok(opened)
+        let (mut replicas, mut failed) = (Vec::with_capacity(set.replicas.len()), None);
+        for found in Self::examine(set, access, declaration) {
+            match found.transpose() {
+                Ok(replica) => replicas.push(replica),
+                Err(error) => {
+                    failed.get_or_insert(error);
+                }
+            }
+        }
+        let opened = Self { replicas };
+        let Err(error) = failed.map_or_else(|| opened.check(), Err) else { return Ok(opened) };
+        // Closed as they were: nothing was written. Why the set is not opened is the failure to report.
+        let _ = opened.close();
+        Err(error)
     }
 
     /// Opens each local replica by itself, whatever the others are; `None` for remote ones.

@@ -1,6 +1,7 @@
 //! One copy of a pool on this machine: its parts as one piece of memory.
 
 use std::{
+    collections::BTreeSet,
     fs,
     path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -524,6 +525,12 @@ pub fn remove(parts: &[PartSpec], force: bool) -> Result<(), PoolSetError> {
         } else {
             fs::remove_file(&part.path).map_err(|error| PoolSetError::io("unlink", &part.path, "", error))?;
         }
+    }
+    // What was removed does not come back with the power.
+    let directories: BTreeSet<_> = found.iter().filter_map(|part| part.path.parent()).collect();
+    for directory in directories {
+        let synced = fs::File::open(directory).and_then(|directory| directory.sync_all());
+        synced.map_err(|error| PoolSetError::io("fsync", directory, "", error))?;
     }
     Ok(())
 }

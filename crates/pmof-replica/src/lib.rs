@@ -37,9 +37,7 @@ pub use refusal::PoolRefusal;
 pub use remote::{Atomicity, Draining, LANES_MAX, RemotePool, RemotePoolError, RemotePoolOptions};
 pub use secret::{SECRET_BYTES, Secret};
 pub use service::{Admission, DEFAULT_MAX_CONNECTIONS, Service, ServiceError, ServiceOptions};
-pub use set_pool::{
-    COMPARED_BLOCK_BYTES, Differing, SetPool, SetPoolError, SetPoolOptions, copy_differences, differences, remote_place,
-};
+pub use set_pool::{COMPARED_BLOCK_BYTES, Differing, SetPool, SetPoolError, SetPoolOptions, remote_place};
 pub use sets::{SetStoreError, remove_set};
 pub use ssh::{
     DEFAULT_SSH_COMMAND, DEFAULT_SSH_TIMEOUT, DataPorts, DataPortsError, HelloError, SshError, SshHost, SshHostError,

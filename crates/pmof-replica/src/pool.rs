@@ -255,11 +255,14 @@ impl PoolOptions {
         let Started { session, addresses, secret } = SshSession::start(host, &self.ssh).map_err(Box::new)?;
         let mut tried = Vec::with_capacity(addresses.len());
         for address in &addresses {
-            match self.connect_to(peers, address, source) {
-                Ok(connection) => {
-                    connection.prove(&secret)?;
-                    return Ok(connection.with_session(session));
-                }
+            let proven = self.connect_to(peers, address, source).and_then(|connection| {
+                connection.prove(&secret)?;
+                Ok(connection)
+            });
+            match proven {
+                Ok(connection) => return Ok(connection.with_session(session)),
+                // Another way leads to the same target.
+                Err(error @ (ReplicaError::Refused { .. } | ReplicaError::Impostor)) => return Err(error),
                 Err(error) => tried.push(format!("{address}: {error}")),
             }
         }

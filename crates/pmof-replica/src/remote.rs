@@ -88,6 +88,9 @@ pub enum RemotePoolError {
         /// First byte.
         offset: u64,
     },
+    /// The pool was opened for reading.
+    #[error("the pool is open for reading only")]
+    ReadOnly,
     /// There is no such lane.
     #[error("there is no lane {lane}: the pool was opened with {lanes}, counted from 0")]
     NoSuchLane {
@@ -144,6 +147,7 @@ pub struct RemotePool {
     gathered: RemoteRegion,
     header: Option<RemoteRegion>,
     size_bytes: u64,
+    access: OpenFor,
     durability: Durability,
     local: Option<Region>,
     lanes: Box<[Mutex<Lane>]>,
@@ -179,7 +183,8 @@ impl RemotePool {
     /// Makes the pool of the target's pool set `set`, of `size_bytes` at least, header included, and opens it. Its parts must not exist. With
     /// attributes each part, or the first, gets a header; without, the set must say `OPTION NOHDRS`.
     ///
-    /// On failure, and when this side dies before this returns, nothing is left at the target.
+    /// On failure, and when this side dies before this returns, nothing is left at the target; but where only its answer to the last
+    /// step is lost, the pool is there.
     pub fn create(
         url: &TargetUrl,
         set: &SetName,
@@ -188,7 +193,7 @@ impl RemotePool {
         options: &RemotePoolOptions,
     ) -> Result<Self, RemotePoolError> {
         let question = Question { url, set, options };
-        let (pool, _) = question.open(&|require| Request::CreateSet {
+        let (pool, _) = question.open(OpenFor::Write, &|require| Request::CreateSet {
             name: set.clone(),
             size_bytes,
             attributes: attributes.map(Attributes::to_bytes),
@@ -209,7 +214,7 @@ impl RemotePool {
         options: &RemotePoolOptions,
     ) -> Result<(Self, Option<Attributes>), RemotePoolError> {
         let question = Question { url, set, options };
-        question.open(&|require| Request::OpenSet { name: set.clone(), size_bytes, access, require })
+        question.open(access, &|require| Request::OpenSet { name: set.clone(), size_bytes, access, require })
     }
 
     /// Deletes the parts of the target's pool set `set`, and with `set_file` its file; with `force` also where parts are missing or
@@ -231,11 +236,14 @@ impl RemotePool {
     }
 
     /// Has persists copy from `memory`, the pool's image on this side: what lies at an offset there goes to the same offset of
-    /// the pool. Its bytes must not change while they are being persisted.
+    /// the pool. Its bytes must not change while they are being persisted. Memory that is lent ([`Lent`](pmof_access::Lent)) is not
+    /// touched any more once the pool is closed or dropped.
     pub fn use_memory(&mut self, memory: Arc<dyn Medium>) -> Result<(), RemotePoolError> {
         let len_bytes = memory.len_bytes();
         let region = self.target.register(memory, len_bytes).map_err(|error| self.fail(error))?;
-        self.local = Some(region);
+        if let Some(before) = self.local.replace(region) {
+            before.deregister();
+        }
         Ok(())
     }
 
@@ -307,11 +315,22 @@ impl RemotePool {
         self.finish(&mut *self.lane(lane)?)
     }
 
+    /// Makes a range durable that was written before, by whomever: a flush at the target of what is there.
+    pub fn make_durable(&self, lane: u32, offset: u64, len_bytes: u64) -> Result<(), RemotePoolError> {
+        let lane = &mut *self.lane(lane)?;
+        self.check_writable()?;
+        self.check(offset, len_bytes)?;
+        let begin = offset.max(self.header_bytes()) - self.header_bytes();
+        let end = (offset + len_bytes).max(self.header_bytes()) - self.header_bytes();
+        lane.gathered = Some(lane.gathered.map_or((begin, end), |(first, last)| (first.min(begin), last.max(end))));
+        self.finish(lane)
+    }
+
     /// Starts what [`drain`](Self::drain) does; [`Draining::wait`] is its end. So several pools drain at once.
     pub fn start_drain(&self, lane: u32) -> Result<Draining<'_>, RemotePoolError> {
         let mut lane = self.lane(lane)?;
         let tickets = self.post_flushes(&mut lane)?;
-        Ok(Draining { pool: self, tickets, _lane: lane })
+        Ok(Draining { pool: self, tickets: Some(tickets), _lane: lane })
     }
 
     /// Copies bytes of the pool out, its header included.
@@ -333,6 +352,7 @@ impl RemotePool {
 
     /// Changes what the headers of the target's parts say, durably.
     pub fn set_attributes(&self, attributes: &Attributes) -> Result<(), RemotePoolError> {
+        self.check_writable()?;
         if self.header.is_none() {
             return Err(RemotePoolError::NoHeader);
         }
@@ -386,6 +406,7 @@ impl RemotePool {
         origin: &Origin<'_>,
         send: Send,
     ) -> Result<(), RemotePoolError> {
+        self.check_writable()?;
         self.check(offset, len_bytes)?;
         if offset < self.header_bytes() {
             return Err(RemotePoolError::Header { offset });
@@ -498,6 +519,10 @@ impl RemotePool {
         if is_inside { Ok(()) } else { Err(RemotePoolError::OutOfBounds { offset, len_bytes, size_bytes }) }
     }
 
+    fn check_writable(&self) -> Result<(), RemotePoolError> {
+        if self.access == OpenFor::Write { Ok(()) } else { Err(RemotePoolError::ReadOnly) }
+    }
+
     fn check_alive(&self) -> Result<(), RemotePoolError> {
         self.failure.get().map_or(Ok(()), |source| Err(self.failed(source)))
     }
@@ -526,19 +551,39 @@ enum Send {
     WithFlush,
 }
 
-/// A drain under way. Its lane waits for it.
+/// A drain under way. Its lane waits for it. Dropping it waits too, and a failure is then the next operation's.
 #[must_use = "nothing is known to be durable before it was waited for"]
 #[derive(Debug)]
 pub struct Draining<'p> {
     pool: &'p RemotePool,
-    tickets: [Option<Ticket>; 2],
+    /// `None` once they were waited for.
+    tickets: Option<[Option<Ticket>; 2]>,
     _lane: MutexGuard<'p, Lane>,
+}
+
+impl Drop for Draining<'_> {
+    fn drop(&mut self) {
+        // The failure is kept by the pool.
+        let _ = self.end();
+    }
+}
+
+impl Drop for RemotePool {
+    fn drop(&mut self) {
+        if let Some(local) = self.local.take() {
+            local.deregister();
+        }
+    }
 }
 
 impl Draining<'_> {
     /// Returns when all that the lane flushed is durable.
-    pub fn wait(self) -> Result<(), RemotePoolError> {
-        self.pool.wait_flushed(self.tickets)
+    pub fn wait(mut self) -> Result<(), RemotePoolError> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<(), RemotePoolError> {
+        self.tickets.take().map_or(Ok(()), |tickets| self.pool.wait_flushed(tickets))
     }
 }
 
@@ -562,6 +607,7 @@ impl Question<'_> {
 
     fn open(
         &self,
+        access: OpenFor,
         request: &dyn Fn(Durability) -> Request,
     ) -> Result<(RemotePool, Option<Attributes>), RemotePoolError> {
         let lanes = self.options.lanes;
@@ -593,6 +639,7 @@ impl Question<'_> {
             gathered: data.by_messages(),
             header,
             size_bytes,
+            access,
             durability: self.options.require.unwrap_or(data.strongest()),
             local: None,
             lanes: (0..lanes).map(|_| Mutex::default()).collect(),
@@ -637,7 +684,7 @@ mod tests {
             attributes: Some(attributes.to_bytes()),
             require,
         };
-        let (pool, _) = question.open(&create).unwrap();
+        let (pool, _) = question.open(OpenFor::Write, &create).unwrap();
         pool.persist_bytes(0, 4096, b"not kept", Atomicity::Words).unwrap();
         assert!(root.path().join("part").exists());
         drop(pool);

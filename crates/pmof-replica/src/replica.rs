@@ -1,6 +1,9 @@
 //! One replica as its initiator sees it: a connection, the control messages on it, and the pool's memory there.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use pmof_access::{
     Access, Address, CompletionQueue, ConnectOptions, Connection, ConnectionError, Durability, Flushed, Medium, Method,
@@ -100,14 +103,10 @@ impl TargetConnection {
     }
 
     pub(crate) fn send(&self, request: &Request) -> Result<PendingReply, ReplicaError> {
-        // Writes that nobody made durable may fill the send queue still.
-        if !self.connection.wait_send_room(self.timeout) {
-            return Err(self.timed_out());
-        }
         let ticket = self.connection.receive(self.reply.slice(..)?, 0).map_err(post_failed)?;
         let message = request.encode(REQUEST_ID)?;
-        let mut batch = self.connection.batch();
-        batch.signal(Signal::OnError).send(&message).map_err(post_failed)?;
+        // Writes that nobody made durable, and those of other threads, may fill the send queue.
+        self.post(|connection| connection.batch().signal(Signal::OnError).send(&message))?;
         Ok(PendingReply(ticket))
     }
 
@@ -139,13 +138,17 @@ impl TargetConnection {
 
     /// Does a step that posts; waits for room in the send queue where there is none.
     pub(crate) fn post<T>(&self, mut step: impl FnMut(&Connection) -> Result<T, PostError>) -> Result<T, ReplicaError> {
+        let mut full_since = None;
         loop {
             match step(&self.connection) {
                 Ok(posted) => return Ok(posted),
                 Err(PostError::QueueFull { .. }) => {
-                    if !self.connection.wait_send_room(self.timeout) {
+                    let full_since = *full_since.get_or_insert_with(Instant::now);
+                    if full_since.elapsed() > self.timeout || !self.connection.wait_send_room(self.timeout) {
                         return Err(self.timed_out());
                     }
+                    // There may be a place, and no room for the bytes: those before have to go first.
+                    self.connection.queue().wait_next_is_receive(ROOM_LOOK);
                 }
                 Err(error) => return Err(post_failed(error)),
             }
@@ -360,6 +363,9 @@ impl Replica {
         Arc::clone(self.failure.get_or_insert_with(|| Arc::new(error)))
     }
 }
+
+/// How long it is driven between two tries to post what found no room.
+const ROOM_LOOK: Duration = Duration::from_micros(50);
 
 /// Bytes read at once.
 const READ_WINDOW_BYTES: usize = 4 << 20;

@@ -4,7 +4,7 @@
 
 use std::{
     collections::HashMap,
-    io,
+    io, mem,
     path::Path,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -165,10 +165,12 @@ struct Worker {
 impl Service {
     /// Starts a target for the pools under `root` on these addresses, of one or several transports; port 0 picks a free
     /// one. Addresses that other machines reach need [`ServiceOptions::trust_network`].
-    pub fn start(root: &Path, listen: &[Address], options: ServiceOptions) -> Result<Self, ServiceError> {
+    pub fn start(root: &Path, listen: &[Address], mut options: ServiceOptions) -> Result<Self, ServiceError> {
         if listen.is_empty() {
             return Err(ServiceError::NoAddress);
         }
+        // The gate alone knows the secret, and forgets it.
+        let gate = Gate::new(mem::take(&mut options.admission));
         let pools = PoolStore::open(root, options.store.clone())?;
         let sets = SetStore::open(root, options.store.declaration);
         let sets = sets.map_err(|source| StoreError::Io { call: "open", path: root.to_owned(), source })?;
@@ -179,13 +181,7 @@ impl Service {
         let workers = (0..worker_count(&options))
             .map(|_| Ok(Worker { queue: doors[0].peer.completion_queue(queue_options)?, sessions: Mutex::default() }))
             .collect::<Result<Vec<_>, SetupError>>()?;
-        let shared = Arc::new(Shared {
-            stores,
-            gate: Gate::new(options.admission),
-            options,
-            workers,
-            stop: AtomicBool::new(false),
-        });
+        let shared = Arc::new(Shared { stores, gate, options, workers, stop: AtomicBool::new(false) });
         let mut service = Self { doors: doors.clone(), addresses, shared: Arc::clone(&shared), threads: Vec::new() };
         for index in 0..shared.workers.len() {
             let shared = Arc::clone(&shared);
@@ -201,6 +197,16 @@ impl Service {
     /// The addresses that it listens on, in the order given, with the ports that were picked.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
+    }
+
+    /// Whether the one connection that was admitted is over; never of a service that admits anyone.
+    pub(crate) fn has_served(&self) -> bool {
+        self.shared.gate.is_used_up() && self.shared.workers.iter().all(|worker| worker.sessions().is_empty())
+    }
+
+    /// Whether somebody was admitted by the secret.
+    pub(crate) fn has_admitted(&self) -> bool {
+        self.shared.gate.is_used_up()
     }
 
     fn spawn(&mut self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), ServiceError> {
@@ -243,7 +249,8 @@ impl Shared {
     /// Gives a new connection to the worker that has fewest.
     fn take(&self, peer: &Peer, request: ConnectionRequest) -> Result<(), TakeError> {
         let counts = self.workers.iter().map(|worker| worker.sessions().len()).collect::<Vec<_>>();
-        if counts.iter().sum::<usize>() >= self.options.max_connections {
+        let is_full = counts.iter().sum::<usize>() >= self.options.max_connections;
+        if self.gate.is_used_up() || (is_full && !self.drop_oldest_stranger()) {
             return Ok(request.reject(Refusal::TooManyConnections, &[])?);
         }
         let Some((_, worker)) = counts.iter().zip(&self.workers).min_by_key(|(count, _)| **count) else {
@@ -258,13 +265,31 @@ impl Shared {
         Ok(())
     }
 
+    /// Makes room among those who have proven nothing. False: there are none.
+    fn drop_oldest_stranger(&self) -> bool {
+        if self.gate.is_open() {
+            return false;
+        }
+        let strangers = self.workers.iter().flat_map(|worker| {
+            let sessions = worker.sessions();
+            let strangers = sessions.iter().filter_map(|(id, session)| {
+                let session = session.try_lock().ok()?;
+                (!session.is_admitted()).then(|| (session.since(), *id))
+            });
+            strangers.map(|stranger| (stranger, worker)).collect::<Vec<_>>()
+        });
+        let oldest = strangers.min_by_key(|((since, _), _)| *since);
+        oldest.is_some_and(|((_, id), worker)| worker.sessions().remove(&id).is_some())
+    }
+
     fn work(&self, index: usize) {
         let worker = &self.workers[index];
         while !self.stopped() {
             let nap = if self.gate.is_open() { NAP } else { ADMISSION_LOOK };
             let done = worker.queue.wait(nap);
             if !self.gate.is_open() {
-                worker.sessions().retain(|_, session| lock(session).is_in_time(ADMISSION_TIMEOUT));
+                let limit = if self.gate.is_used_up() { Duration::ZERO } else { ADMISSION_TIMEOUT };
+                worker.sessions().retain(|_, session| lock(session).is_in_time(limit));
             }
             let Some(done) = done else { continue };
             let Some(session) = worker.sessions().get(&done.connection).cloned() else { continue };

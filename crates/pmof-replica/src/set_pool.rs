@@ -1,8 +1,8 @@
 //! A pool kept on all replicas that a pool set file names, local and remote, written in parallel.
 
-use std::sync::Arc;
+use std::{os::unix::ffi::OsStrExt as _, sync::Arc};
 
-use pmof_access::{Medium as _, Memory};
+use pmof_access::{Durability, Medium as _, Memory};
 use pmof_mem::{Declaration, MemError};
 use pmof_pool::{
     Access, Attributes, HEADER_LEN_BYTES, LocalReplica, LocalSet, NewSet, PoolSet, PoolSetError, RemoteSpec,
@@ -20,6 +20,9 @@ pub const COMPARED_BLOCK_BYTES: u64 = 64 << 10;
 /// Bytes compared between two looks at what was found: what one request of digests covers.
 const COMPARED_WINDOW_BYTES: u64 = 4 << 20;
 
+/// Bytes copied between two drains: little enough that a slow medium has them within the time that is allowed for an answer.
+const DRAINED_BYTES: u64 = 32 << 20;
+
 /// How the replicas of a set are reached.
 #[derive(Clone, Debug)]
 pub struct SetPoolOptions {
@@ -33,18 +36,19 @@ pub struct SetPoolOptions {
 }
 
 impl Default for SetPoolOptions {
-    /// Nothing declared; replicas that differ are brought up to date.
+    /// Nothing declared; replicas that differ are refused, since the format cannot tell which one is newer.
     fn default() -> Self {
-        Self { remote: RemotePoolOptions::default(), declaration: None, differing: Differing::Copy }
+        Self { remote: RemotePoolOptions::default(), declaration: None, differing: Differing::Refuse }
     }
 }
 
-/// What is done with replicas whose bytes differ from those of the first one, which has every write that any has. All are read whole.
+/// What is done with replicas whose bytes differ from those of the first one. All are read whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Differing {
-    /// The blocks that differ are copied from the first replica.
+    /// The blocks that differ are copied from the first replica. It has every write that any has, as long as it is the one that was
+    /// written last: not where it was brought back from a backup.
     Copy,
-    /// The pool is not opened.
+    /// The pool is not opened; `pmof pool sync` brings the replicas in line.
     Refuse,
 }
 
@@ -87,9 +91,17 @@ pub enum SetPoolError {
         /// The rule broken.
         source: NameError,
     },
-    /// A remote replica is not the one that belongs there.
+    /// A local replica cannot give the durability that was required.
+    #[error("replica {replica}: {source}")]
+    NotDurable {
+        /// Which, from 0.
+        replica: usize,
+        /// What it can give, and what would help.
+        source: MemError,
+    },
+    /// A replica is not the one that belongs there, or does not hold the same.
     #[error(
-        "replica {replica} says another {what} than the set's other replicas: it is of another pool or place, or was left behind; sync it (pmof pool sync)"
+        "replica {replica} has another {what} than the set's other replicas: it is of another pool or place, was left behind, or lacks what was under way in a crash; `pmof pool check` shows the difference, `pmof pool sync` mends it"
     )]
     Differs {
         /// Which, from 0.
@@ -122,6 +134,7 @@ pub struct SetPool {
     remotes: Vec<(usize, RemotePool)>,
     size_bytes: u64,
     resynced_bytes: u64,
+    durability: Durability,
 }
 
 /// Where a remote replica is.
@@ -130,7 +143,9 @@ pub struct SetPool {
 /// [`SetPoolError::Node`], [`SetPoolError::Name`].
 pub fn remote_place(replica: usize, spec: &RemoteSpec) -> Result<(TargetUrl, SetName), SetPoolError> {
     let host = spec.node.parse().map_err(|source| SetPoolError::Node { replica, source })?;
-    let set = SetName::new(spec.set.to_string_lossy()).map_err(|source| SetPoolError::Name { replica, source })?;
+    let set = std::str::from_utf8(spec.set.as_os_str().as_bytes());
+    let set = set.map_err(|error| NameError::NotUtf8 { at: error.valid_up_to() }).and_then(SetName::new);
+    let set = set.map_err(|source| SetPoolError::Name { replica, source })?;
     Ok((TargetUrl::Ssh(host), set))
 }
 
@@ -141,38 +156,74 @@ impl SetPool {
         let plan = new.plan(set)?;
         let local = LocalSet::create(set, new, &plan)?;
         let size_bytes = local.len_bytes();
+        if let Err(error) = check_durability(&local, options) {
+            drop(local);
+            return Err(undo(set, options, &[], error));
+        }
         let made = each_remote(set, |replica, url, name| {
             let attributes = plan.get(replica).copied();
             RemotePool::create(url, name, size_bytes, attributes.as_ref(), &options.remote)
         });
-        let failed = made.iter().position(Result::is_err);
-        let pool = match failed {
-            None => Self::assemble(local, made.into_iter().flatten().collect(), size_bytes),
-            Some(at) => {
-                drop(local);
-                undo(set, options, made, at)
-            }
-        }?;
-        // Remote parts are zero; a new pool is not.
-        pool.make_same(Differing::Copy)?;
-        Ok(pool)
+        let (made, failed): (Vec<_>, Vec<_>) = made.into_iter().partition(Result::is_ok);
+        let made: Vec<_> = made.into_iter().flatten().collect();
+        let places: Vec<_> = made.iter().map(|(replica, _)| *replica).collect();
+        if let Some(error) = failed.into_iter().find_map(Result::err) {
+            drop((local, made));
+            return Err(undo(set, options, &places, error));
+        }
+        let pool = Self::assemble(local, made, size_bytes, options).and_then(|pool| {
+            // Remote parts are zero; a new pool is not.
+            pool.make_same(Differing::Copy)?;
+            Ok(pool)
+        });
+        pool.map_err(|error| undo(set, options, &places, error))
     }
 
     /// Opens all replicas of `set`, the remote ones in parallel, and checks that they are of one pool and hold the same.
     pub fn open(set: &PoolSet, options: &SetPoolOptions) -> Result<Self, SetPoolError> {
         let local = LocalSet::open(set, Access::ReadWrite, options.declaration)?;
         let size_bytes = local.len_bytes();
+        let remotes = match Self::open_remotes(set, &local, options) {
+            Ok(remotes) => remotes,
+            Err(error) => {
+                // Closed as they were; why the pool is not opened is the failure to report.
+                let _ = local.close();
+                return Err(error);
+            }
+        };
+        let mut pool = Self::assemble(local, remotes, size_bytes, options)?;
+        match pool.make_same(options.differing) {
+            Ok(copied) => {
+                pool.resynced_bytes = copied;
+                Ok(pool)
+            }
+            Err(error) => {
+                let _ = pool.close();
+                Err(error)
+            }
+        }
+    }
+
+    fn open_remotes(
+        set: &PoolSet,
+        local: &LocalSet,
+        options: &SetPoolOptions,
+    ) -> Result<Vec<(usize, RemotePool)>, SetPoolError> {
+        check_durability(local, options)?;
+        let size_bytes = local.len_bytes();
         let remotes =
             each_remote(set, |_, url, name| RemotePool::open(url, name, size_bytes, OpenFor::Write, &options.remote));
         let remotes = remotes.into_iter().collect::<Result<Vec<_>, _>>()?;
-        let expected = ring(&local, &remotes);
+        let expected = ring(local, &remotes);
         for (replica, (_, found)) in &remotes {
             check_attributes(*replica, &expected, found.as_ref())?;
         }
-        let remotes = remotes.into_iter().map(|(replica, (remote, _))| (replica, remote)).collect();
-        let mut pool = Self::assemble(local, remotes, size_bytes)?;
-        pool.resynced_bytes = pool.make_same(options.differing)?;
-        Ok(pool)
+        Ok(remotes.into_iter().map(|(replica, (remote, _))| (replica, remote)).collect())
+    }
+
+    /// The failure that persisted bytes survive on every replica: what was required, else what the weakest can give.
+    pub fn durability(&self) -> Durability {
+        self.durability
     }
 
     /// Bytes that were copied at opening to replicas that differed.
@@ -185,12 +236,10 @@ impl SetPool {
         std::thread::scope(|scope| {
             let mut threads = Vec::new();
             for (replica, remote) in &self.remotes {
-                threads.push(scope.spawn(|| match differing {
-                    Differing::Copy => copy_differences(&self.master, remote, *replica, |_| {}),
-                    Differing::Refuse => match differences(&self.master, remote, *replica, |_| {})?.first() {
-                        Some(_) => Err(SetPoolError::Differs { replica: *replica, what: "bytes" }),
-                        None => Ok(0),
-                    },
+                let comparison = Comparison { master: &self.master, remote, replica: *replica };
+                threads.push(scope.spawn(move || match differing {
+                    Differing::Copy => comparison.copy(),
+                    Differing::Refuse => comparison.check_same().map(|()| 0),
                 }));
             }
             for (replica, local) in self.locals().skip(1) {
@@ -198,7 +247,7 @@ impl SetPool {
                     let made = make_local_same(&self.master, &local.memory(), self.size_bytes, differing);
                     match made.map_err(|source| SetPoolError::Memory { replica, source })? {
                         Some(copied) => Ok(copied),
-                        None => Err(SetPoolError::Differs { replica, what: "bytes" }),
+                        None => Err(SetPoolError::Differs { replica, what: "contents" }),
                     }
                 }));
             }
@@ -209,7 +258,12 @@ impl SetPool {
         })
     }
 
-    fn assemble(local: LocalSet, mut remotes: Vec<(usize, RemotePool)>, size_bytes: u64) -> Result<Self, SetPoolError> {
+    fn assemble(
+        local: LocalSet,
+        mut remotes: Vec<(usize, RemotePool)>,
+        size_bytes: u64,
+        options: &SetPoolOptions,
+    ) -> Result<Self, SetPoolError> {
         let master = local.replicas().first().and_then(Option::as_ref).map(LocalReplica::memory);
         let master = master.ok_or(SetPoolError::NoMaster)?;
         for (replica, remote) in &mut remotes {
@@ -217,7 +271,11 @@ impl SetPool {
             let used = remote.use_memory(Arc::clone(&master) as _);
             used.map_err(|source| SetPoolError::Remote { replica, source })?;
         }
-        Ok(Self { local, master, remotes, size_bytes, resynced_bytes: 0 })
+        let strongest = |memory: &Memory| Durability::ALL.into_iter().rfind(|level| memory.promise(*level).is_some());
+        let locals = local.replicas().iter().flatten().filter_map(|replica| strongest(&replica.memory()));
+        let all = locals.chain(remotes.iter().map(|(_, remote)| remote.durability()));
+        let durability = options.remote.require.or_else(|| all.min()).unwrap_or(Durability::Visible);
+        Ok(Self { local, master, remotes, size_bytes, resynced_bytes: 0, durability })
     }
 
     /// The first replica: the program reads and writes it, behind its header.
@@ -334,33 +392,32 @@ fn each_remote<T: Send>(
     })
 }
 
-/// Removes what was made of a set of which one replica failed; gives that failure.
-fn undo(
-    set: &PoolSet,
-    options: &SetPoolOptions,
-    made: Vec<Result<(usize, RemotePool), SetPoolError>>,
-    failed: usize,
-) -> Result<SetPool, SetPoolError> {
+/// Whether all local replicas give what is required; the remote ones are asked when they are opened.
+fn check_durability(local: &LocalSet, options: &SetPoolOptions) -> Result<(), SetPoolError> {
+    let Some(level) = options.remote.require else { return Ok(()) };
+    for (replica, local) in local.replicas().iter().enumerate() {
+        let Some(memory) = local.as_ref().map(LocalReplica::memory) else { continue };
+        if memory.promise(level).is_none() {
+            return Err(SetPoolError::NotDurable { replica, source: memory.not_durable(level) });
+        }
+    }
+    Ok(())
+}
+
+/// Removes what was made of a set: its local replicas, and the remote ones at these places. Gives back the failure that led here.
+fn undo(set: &PoolSet, options: &SetPoolOptions, made: &[usize], error: SetPoolError) -> SetPoolError {
     for spec in set.replicas.iter().filter_map(ReplicaSpec::local) {
         // The failure that led here is the one to report.
         let _ = pmof_pool::remove(spec, true);
     }
-    let mut failure = None;
-    for (at, made) in made.into_iter().enumerate() {
-        match made {
-            Ok((replica, remote)) => {
-                drop(remote);
-                if let Some(ReplicaSpec::Remote(spec)) = set.replicas.get(replica)
-                    && let Ok((url, name)) = remote_place(replica, spec)
-                {
-                    let _ = RemotePool::remove(&url, &name, true, false, &options.remote);
-                }
-            }
-            Err(error) if at == failed => failure = Some(error),
-            Err(_) => {}
+    for replica in made {
+        if let Some(ReplicaSpec::Remote(spec)) = set.replicas.get(*replica)
+            && let Ok((url, name)) = remote_place(*replica, spec)
+        {
+            let _ = RemotePool::remove(&url, &name, true, false, &options.remote);
         }
     }
-    Err(failure.unwrap_or(SetPoolError::NoMaster))
+    error
 }
 
 /// What the header of each replica says of itself, as far as it is known.
@@ -412,9 +469,10 @@ fn make_local_same(from: &Memory, to: &Memory, size_bytes: u64, differing: Diffe
                 return Ok(None);
             }
             to.store(at, ours)?;
-            to.write_back(at, len_bytes)?;
             copied += len_bytes;
         }
+        // What is the same may have been stored by a process that did not live to make it durable.
+        to.write_back(at, len_bytes)?;
         at += len_bytes;
     }
     to.fence()?;
@@ -433,58 +491,63 @@ fn copy(from: &Memory, to: &Memory, offset: u64, len_bytes: u64) -> Result<(), M
     Ok(())
 }
 
-/// Ranges of blocks in which a remote replica differs from `master`, behind the headers, in order. Both sides compute digests, nothing
-/// else goes over the network. `progress` is told how many bytes were compared.
-///
-/// # Errors
-/// Those of either side.
-pub fn differences(
-    master: &Memory,
-    remote: &RemotePool,
+/// What a remote replica and the first one differ in.
+struct Comparison<'c> {
+    master: &'c Memory,
+    remote: &'c RemotePool,
     replica: usize,
-    mut progress: impl FnMut(u64),
-) -> Result<Vec<(u64, u64)>, SetPoolError> {
-    let mut found = Vec::new();
-    let end = master.len_bytes().min(remote.len_bytes());
-    let mut at = remote.header_bytes();
-    while at < end {
-        let len_bytes = COMPARED_WINDOW_BYTES.min(end - at);
-        let theirs = remote.digests(at, len_bytes, COMPARED_BLOCK_BYTES);
-        let theirs = theirs.map_err(|source| SetPoolError::Remote { replica, source })?;
-        let ours = digests_of(master, at, len_bytes, COMPARED_BLOCK_BYTES);
-        let ours = ours.map_err(|source| SetPoolError::Memory { replica: 0, source })?;
-        for (index, _) in ours.iter().zip(&theirs).enumerate().filter(|(_, (ours, theirs))| ours != theirs) {
-            let begin = at + index as u64 * COMPARED_BLOCK_BYTES;
-            found.push((begin, COMPARED_BLOCK_BYTES.min(at + len_bytes - begin)));
-        }
-        at += len_bytes;
-        progress(len_bytes);
-    }
-    Ok(found)
 }
 
-/// Copies the blocks of `master` in which a remote replica differs, and makes them durable there; gives how many bytes were copied.
-/// What was copied before a failure need not be copied again.
-///
-/// # Errors
-/// Those of either side.
-pub fn copy_differences(
-    master: &Arc<Memory>,
-    remote: &RemotePool,
-    replica: usize,
-    progress: impl FnMut(u64),
-) -> Result<u64, SetPoolError> {
-    /// The lane that copies; nobody else uses the pool.
-    const LANE: u32 = 0;
-    let mut copied = 0;
-    let mut block = vec![0; COMPARED_BLOCK_BYTES as usize];
-    let failed = |source| SetPoolError::Remote { replica, source };
-    for (offset, len_bytes) in differences(master, remote, replica, progress)? {
-        let block = &mut block[..len_bytes as usize];
-        master.read(offset, block).map_err(|source| SetPoolError::Memory { replica: 0, source })?;
-        remote.flush_bytes(LANE, offset, block, Atomicity::Relaxed).map_err(failed)?;
-        copied += len_bytes;
+impl Comparison<'_> {
+    /// Shows each block behind the headers that differs, in order: its offset and length. Both sides compute digests, nothing
+    /// else goes over the network.
+    fn each(&self, mut act: impl FnMut(u64, u64) -> Result<(), SetPoolError>) -> Result<(), SetPoolError> {
+        let Self { master, remote, replica } = *self;
+        let end = master.len_bytes().min(remote.len_bytes());
+        let mut at = remote.header_bytes();
+        while at < end {
+            let len_bytes = COMPARED_WINDOW_BYTES.min(end - at);
+            let theirs = remote.digests(at, len_bytes, COMPARED_BLOCK_BYTES);
+            let theirs = theirs.map_err(|source| SetPoolError::Remote { replica, source })?;
+            let ours = digests_of(master, at, len_bytes, COMPARED_BLOCK_BYTES);
+            let ours = ours.map_err(|source| SetPoolError::Memory { replica: 0, source })?;
+            for (index, _) in ours.iter().zip(&theirs).enumerate().filter(|(_, (ours, theirs))| ours != theirs) {
+                let begin = at + index as u64 * COMPARED_BLOCK_BYTES;
+                act(begin, COMPARED_BLOCK_BYTES.min(at + len_bytes - begin))?;
+            }
+            at += len_bytes;
+        }
+        Ok(())
     }
-    remote.drain(LANE).map_err(failed)?;
-    Ok(copied)
+
+    fn check_same(&self) -> Result<(), SetPoolError> {
+        self.each(|_, _| Err(SetPoolError::Differs { replica: self.replica, what: "contents" }))
+    }
+
+    /// Copies the blocks that differ, and makes all of the replica durable; gives how many bytes were copied. What was copied
+    /// before a failure need not be copied again.
+    fn copy(&self) -> Result<u64, SetPoolError> {
+        /// The lane that copies; nobody else uses the pool.
+        const LANE: u32 = 0;
+        let Self { master, remote, replica } = *self;
+        let failed = |source| SetPoolError::Remote { replica, source };
+        let (mut copied, mut since_drain) = (0, 0);
+        let mut block = vec![0; COMPARED_BLOCK_BYTES as usize];
+        self.each(|offset, len_bytes| {
+            let block = &mut block[..len_bytes as usize];
+            master.read(offset, block).map_err(|source| SetPoolError::Memory { replica: 0, source })?;
+            remote.flush_bytes(LANE, offset, block, Atomicity::Relaxed).map_err(failed)?;
+            copied += len_bytes;
+            since_drain += len_bytes;
+            if since_drain >= DRAINED_BYTES {
+                since_drain = 0;
+                remote.drain(LANE).map_err(failed)?;
+            }
+            Ok(())
+        })?;
+        remote.drain(LANE).map_err(failed)?;
+        // What is the same may have been stored by a target that did not live to make it durable.
+        remote.make_durable(LANE, 0, remote.len_bytes()).map_err(failed)?;
+        Ok(copied)
+    }
 }

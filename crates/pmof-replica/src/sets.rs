@@ -230,14 +230,22 @@ impl SetStore {
 
     /// Deletes the parts of a set, and its file if `set_file`.
     pub(crate) fn remove(&self, name: &SetName, force: bool, set_file: bool) -> Result<(), SetStoreError> {
-        let (parts, _) = self.read(name)?;
+        let (parts, options) = self.read(name)?;
+        if !force {
+            // A pool, whole and of this set: another file of a part's name and length is not ours to remove.
+            let found = LocalReplica::open(&parts, options, Access::ReadOnly, self.declaration);
+            drop(found.map_err(|error| failed(name, error))?);
+        }
         pmof_pool::remove(&parts, force).map_err(|error| failed(name, error))?;
         if !set_file {
             return Ok(());
         }
         let (directory, file) = name.as_str().rsplit_once('/').unwrap_or((".", name.as_str()));
-        let directory = self.beneath(directory, OFlags::DIRECTORY | OFlags::PATH);
-        let removed = directory.and_then(|directory| rustix::fs::unlinkat(directory, file, AtFlags::empty()));
+        let directory = self.beneath(directory, OFlags::DIRECTORY | OFlags::RDONLY);
+        let removed = directory.and_then(|directory| {
+            rustix::fs::unlinkat(&directory, file, AtFlags::empty())?;
+            rustix::fs::fsync(&directory)
+        });
         removed.map_err(|errno| self.io("unlink", name, errno))
     }
 

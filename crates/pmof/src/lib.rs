@@ -46,6 +46,6 @@ pub use pmof_replica::{
     PoolError, PoolInfo, PoolName, PoolOptions, PoolRefusal, PoolUrl, PoolUrlError, Receipt, RemotePool,
     RemotePoolError, RemotePoolOptions, ReplicaError, ReplicaReceipt, Service, ServiceError, ServiceOptions, SetName,
     SetPool, SetPoolError, SetPoolOptions, SetStoreError, SshError, SshHost, SshHostError, SshOptions, StdioError,
-    StdioOptions, StoreError, StoreOptions, TargetUrl, USER_FLAGS_BYTES, copy_differences, differences, list_pools,
-    remote_place, remove_set, serve_stdio,
+    StdioOptions, StoreError, StoreOptions, TargetUrl, USER_FLAGS_BYTES, list_pools, remote_place, remove_set,
+    serve_stdio,
 };

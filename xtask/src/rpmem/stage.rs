@@ -37,10 +37,8 @@ impl Stage {
             fs::create_dir_all(&part).with_context(|| format!("making {}", part.display()))?;
         }
         let here = directory.display();
-        let script = format!(
-            "#!/bin/sh\necho $$ >> {here}/pids\nexec {} --poolset-dir {here}/sets \"$@\"\n",
-            rpmemd.display()
-        );
+        let script =
+            format!("#!/bin/sh\necho $$ >> {here}/pids\nexec {} --poolset-dir {here}/sets \"$@\"\n", rpmemd.display());
         write_program(&directory.join("rpmemd"), &script)?;
         let (sshd, port) = start_sshd(&directory)?;
         let stage = Self { directory, sshd, port };
@@ -111,7 +109,8 @@ fn start_sshd(directory: &Path) -> Result<(Child, u16)> {
     fs::copy(directory.join("user_key.pub"), directory.join("authorized_keys")).context("copying a key")?;
     // sshd wants it where it runs as root, and systemd makes it only where it starts sshd itself.
     let _ = fs::create_dir("/run/sshd");
-    let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).context("looking for a port")?.port();
+    let port =
+        TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).context("looking for a port")?.port();
     let here = directory.display();
     let config = format!(
         "Port {port}\nListenAddress 127.0.0.1\nHostKey {here}/host_key\nPidFile {here}/sshd_pid\nUsePAM no\n\

@@ -4,7 +4,7 @@
 use super::{Lane, Pending, Through, Way, choose_method};
 use crate::{Method, RemoteRegion, request::Data};
 use pmof_mem::{Durability, Promise};
-use pmof_proto::{Endpoint, Flushed, OperationKind, Outcome, Signal, Ticket};
+use pmof_proto::{DirectAccess, Endpoint, Flushed, OperationKind, Outcome, Signal, Ticket};
 
 impl Lane {
     /// A write of checked rights and bounds. `None`: it has to go by [`post`](Self::post).
@@ -105,7 +105,12 @@ impl Lane {
         level: Durability,
     ) -> Option<(Method, Promise)> {
         match self.flush_method {
-            Some((key, of_level, found)) if key == region.key() && of_level == level => Some(found),
+            // What is kept is for the device; the same region may be reached by messages too, whose flush is another.
+            Some((key, of_level, found))
+                if key == region.key() && of_level == level && region.direct() != DirectAccess::None =>
+            {
+                Some(found)
+            }
             _ => {
                 let found = choose_method(through.wire, through.forced, region, level).ok()?;
                 // Over shm it changes when the region is mapped; a message does not go this way.

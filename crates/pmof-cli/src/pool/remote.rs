@@ -68,7 +68,11 @@ impl RemoteReplicas for OverSsh {
 
 /// Whether the target was reached and found that its parts are missing or broken.
 fn is_damage(error: &RemotePoolError) -> bool {
-    matches!(error.replica_error(), Some(ReplicaError::Refused { refusal: PoolRefusal::NotAUsablePool, .. }))
+    let refusal = match error.replica_error() {
+        Some(ReplicaError::Refused { refusal, .. }) => refusal,
+        _ => return false,
+    };
+    matches!(refusal, PoolRefusal::NotAUsablePool | PoolRefusal::PartMissing)
 }
 
 #[derive(Debug)]

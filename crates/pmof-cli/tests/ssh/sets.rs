@@ -58,8 +58,9 @@ impl Fixture {
         SetPool::create(&self.set(), &NewSet::new(NewPool::Obj { layout: "test".to_owned() }), &self.options()).unwrap()
     }
 
+    /// Replicas that differ are brought up to date.
     fn open(&self) -> Result<SetPool, SetPoolError> {
-        SetPool::open(&self.set(), &self.options())
+        SetPool::open(&self.set(), &SetPoolOptions { differing: Differing::Copy, ..self.options() })
     }
 
     /// Behind the headers all parts must hold the same.
@@ -123,9 +124,9 @@ fn a_dead_replica_is_named_and_the_others_go_on() {
     assert_ne!(part("a"), [3; 1000]);
 
     // What it lacks is found, and copied, and then it is whole.
-    let refuse = SetPoolOptions { differing: Differing::Refuse, ..fixture.options() };
+    let refuse = fixture.options();
     let error = SetPool::open(&fixture.set(), &refuse).unwrap_err();
-    assert!(matches!(error, SetPoolError::Differs { replica: 2, what: "bytes" }), "{error}");
+    assert!(matches!(error, SetPoolError::Differs { replica: 2, what: "contents" }), "{error}");
     let pool = fixture.open().unwrap();
     assert!(
         pool.resynced_bytes() > 0 && pool.resynced_bytes() <= 2 * COMPARED_BLOCK_BYTES,
@@ -146,7 +147,7 @@ fn a_flipped_byte_of_any_replica_is_found_and_mended() {
     for (replica, name) in [(1, "two"), (2, "a"), (3, "b")] {
         let file = fs::OpenOptions::new().write(true).open(fixture.path(name)).unwrap();
         std::os::unix::fs::FileExt::write_at(&file, &[8], OFFSET + 77).unwrap();
-        let refuse = SetPoolOptions { differing: Differing::Refuse, ..fixture.options() };
+        let refuse = fixture.options();
         let error = SetPool::open(&fixture.set(), &refuse).unwrap_err();
         assert!(matches!(error, SetPoolError::Differs { replica: found, .. } if found == replica), "{error}");
         let pool = fixture.open().unwrap();

@@ -42,6 +42,11 @@ impl Gate {
         self.is_open
     }
 
+    /// Whether the secret was proven: nobody else is let in.
+    pub(super) fn is_used_up(&self) -> bool {
+        !self.is_open && self.secret.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+
     /// The answer to a request of a connection that was not admitted yet.
     pub(super) fn answer(&self, visitor: &mut Visitor, request: &Request) -> Result<Reply, Answer> {
         let mut secret = self.secret.lock().unwrap_or_else(PoisonError::into_inner);

@@ -7,7 +7,7 @@ use std::{
 };
 
 use pmof_access::{
-    Access, Completion, Connection, Memory, OperationKind, Outcome, Peer, PostError, Region, RegisterError,
+    Access, Completion, Connection, Medium as _, Memory, OperationKind, Outcome, Peer, PostError, Region, RegisterError,
 };
 use pmof_pool::{Attributes, digests_of};
 
@@ -44,6 +44,14 @@ enum Open {
 }
 
 impl Open {
+    fn is_writable(&self) -> bool {
+        let access = match self {
+            Self::Pool { pool, .. } => pool.access(),
+            Self::Set { set, .. } => set.access,
+        };
+        access == OpenFor::Write
+    }
+
     /// The memory that offsets are counted in, and where they begin.
     fn memory(&self) -> Option<(Arc<Memory>, u64, u64)> {
         match self {
@@ -77,7 +85,17 @@ impl Session {
 
     /// Whether it may ask, or has time still to show that it may.
     pub(super) fn is_in_time(&self, limit: Duration) -> bool {
-        matches!(self.visitor, Visitor::Admitted) || self.since.elapsed() < limit
+        self.is_admitted() || self.since.elapsed() < limit
+    }
+
+    /// Whether it may ask.
+    pub(super) fn is_admitted(&self) -> bool {
+        matches!(self.visitor, Visitor::Admitted)
+    }
+
+    /// When it began.
+    pub(super) fn since(&self) -> Instant {
+        self.since
     }
 
     /// Takes an outcome of this connection in. `Break`: the connection is over.
@@ -110,11 +128,8 @@ impl Session {
     }
 
     fn answer(&mut self, stores: &Stores, gate: &Gate, request: Request) -> Reply {
-        let answered = if matches!(self.visitor, Visitor::Admitted) {
-            self.carry_out(stores, request)
-        } else {
-            gate.answer(&mut self.visitor, &request)
-        };
+        let answered =
+            if self.is_admitted() { self.carry_out(stores, request) } else { gate.answer(&mut self.visitor, &request) };
         answered.unwrap_or_else(|refusal| Reply::Refused { code: refusal.code, text: refusal.text })
     }
 
@@ -240,14 +255,18 @@ impl Session {
     }
 
     fn digest(&self, offset: u64, len_bytes: u64, block_bytes: u64) -> Result<Reply, Answer> {
-        let Some((memory, begin, size_bytes)) = self.open.as_ref().and_then(Open::memory) else {
-            return Err(not_open());
-        };
+        let open = self.open.as_ref().ok_or_else(not_open)?;
+        let (memory, begin, size_bytes) = open.memory().ok_or_else(not_open)?;
         let is_inside = offset.checked_add(len_bytes).is_some_and(|end| end <= size_bytes);
-        let is_short = len_bytes <= DIGESTED_MAX_BYTES && block_bytes > 0;
+        let is_short = len_bytes <= DIGESTED_MAX_BYTES && (1..=DIGESTED_MAX_BYTES).contains(&block_bytes);
         if !is_inside || !is_short || len_bytes.div_ceil(block_bytes) > DIGESTS_MAX as u64 {
             let text = format!("cannot digest {len_bytes} bytes at {offset} of {size_bytes} by {block_bytes}");
             return Err(Answer { code: ServiceCode::BadMessage as u16, text });
+        }
+        if open.is_writable() {
+            // What an earlier process stored and did not live to write back looks as durable as the rest; now the next flush
+            // makes it so.
+            memory.write_back(begin + offset, len_bytes).map_err(|error| answer(ServiceCode::Medium, &error))?;
         }
         let digests = digests_of(&memory, begin + offset, len_bytes, block_bytes);
         let digests = digests.map_err(|error| answer(ServiceCode::Medium, &error))?;

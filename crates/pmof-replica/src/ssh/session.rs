@@ -6,7 +6,7 @@ use std::{
     net::Shutdown,
     os::{
         fd::{AsFd, OwnedFd},
-        unix::{fs::FileExt, net::UnixStream},
+        unix::{fs::FileExt, net::UnixStream, process::CommandExt as _},
     },
     path::PathBuf,
     process::{Child, Command, ExitStatus, Stdio},
@@ -114,7 +114,7 @@ pub enum SshError {
         command: String,
         /// What came on standard output, its beginning.
         stdout: String,
-        /// What ssh and the other machine wrote to standard error, its end.
+        /// What ssh and the other machine wrote to standard error, its beginning.
         stderr: String,
     },
     /// No answer in time.
@@ -125,7 +125,7 @@ pub enum SshError {
     TimedOut {
         /// The limit.
         timeout: Duration,
-        /// What ssh and the other machine wrote to standard error, its end.
+        /// What ssh and the other machine wrote to standard error, its beginning.
         stderr: String,
     },
     /// What answered is no target of pmof.
@@ -157,7 +157,7 @@ pub enum SshError {
 fn ended(status: Option<ExitStatus>, command: &str, stdout: &str, stderr: &str) -> String {
     let how = match status.and_then(|status| status.code()) {
         Some(127) => format!(
-            "`{command}` was not found there; install pmof there, or name its path with PMOF_SSH_COMMAND"
+            "`{command}` was not found there; install pmof there, or name its path with PMOF_SSH_COMMAND (programs of librpmem: RPMEM_CMD)"
         ),
         Some(255) => {
             "it could not log in; try `ssh -oBatchMode=yes HOST true` by hand: it must work without a password (a key, or an agent)".to_owned()
@@ -205,6 +205,8 @@ impl SshSession {
         let (stdin, its_stdin) = UnixStream::pair().map_err(|source| SshError::Io { call: "socketpair", source })?;
         let mut child = command(host, options)
             .stdin(Stdio::from(OwnedFd::from(its_stdin)))
+            // What a terminal tells the program (Ctrl-C) is the program's to act on, also by a last persist.
+            .process_group(0)
             .stdout(Stdio::piped())
             .stderr(Stdio::from(stderr))
             .spawn()

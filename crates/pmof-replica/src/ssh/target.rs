@@ -5,14 +5,27 @@ use std::{
     io::{self, Read, Write},
     net::{IpAddr, SocketAddr},
     ops::RangeInclusive,
+    os::fd::AsFd,
     path::Path,
     str::FromStr,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
 };
 
 use pmof_access::{Address, Location, Peer, Place, SetupError, Transport, VerbsOptions};
 
 use super::greeting::{Greeting, HELLO_BYTES, Hello, HelloError};
 use crate::{Service, ServiceError, ServiceOptions, secret::Secret, service::Admission};
+
+/// Time for the initiator's connection to come and prove the secret.
+const ARRIVAL_TIMEOUT: Duration = Duration::from_mins(1);
+
+/// How often it is looked whether that connection is there still.
+const LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// Connections of one session, at most: one is admitted, and the others are strangers.
 const SESSION_CONNECTIONS: usize = 64;
@@ -80,6 +93,14 @@ pub enum StdioError {
         /// The system's answer.
         source: io::Error,
     },
+    /// It is not known where the initiator reaches this machine.
+    #[error(
+        "ssh came to {address:?}, which is no address to listen on; name one with --data-address (data-address in the configuration)"
+    )]
+    NoDataAddress {
+        /// What `SSH_CONNECTION` says.
+        address: String,
+    },
     /// The service did not start.
     #[error(transparent)]
     Service(#[from] ServiceError),
@@ -88,13 +109,14 @@ pub enum StdioError {
     Random(#[from] getrandom::Error),
 }
 
-/// Serves one session: answers the initiator on `output`, serves its data connection, and returns when `input` ends.
+/// Serves one session: answers the initiator on `output`, serves its data connection, and returns when `input` ends, when that
+/// connection has ended, or when there is none after a minute.
 ///
 /// Nothing is told to a connection before it proved the secret that was handed over on `output`, and only one connection may.
 pub fn serve_stdio(
     root: &Path,
     options: StdioOptions,
-    mut input: impl Read,
+    mut input: impl Read + AsFd,
     mut output: impl Write,
 ) -> Result<(), StdioError> {
     let mut hello = [0; HELLO_BYTES];
@@ -112,7 +134,7 @@ pub fn serve_stdio(
         }
     };
     let started = start(root, options, &hello);
-    let (_service, greeting) = match started {
+    let (service, greeting) = match started {
         Ok((service, greeting)) => (service, greeting),
         Err(error) => {
             say(&mut output, &Greeting::Failed { text: error.to_string() }, &hello.nonce)?;
@@ -120,9 +142,19 @@ pub fn serve_stdio(
         }
     };
     say(&mut output, &greeting, &hello.nonce)?;
-    // Nothing more is said; its end is the session's.
+    let since = Instant::now();
     let mut rest = [0; 512];
     loop {
+        // The initiator's machine may be gone without a word: then its connection ends long before ssh does.
+        if service.has_served() || (!service.has_admitted() && since.elapsed() > ARRIVAL_TIMEOUT) {
+            return Ok(());
+        }
+        match poll(&mut [PollFd::new(&input, PollFlags::IN)], Some(&LOOK)) {
+            Ok(0) | Err(Errno::INTR) => continue,
+            Ok(_) => {}
+            Err(errno) => return Err(StdioError::Stream { stream: "standard input", source: errno.into() }),
+        }
+        // Nothing more is said; its end is the session's.
         match input.read(&mut rest) {
             Ok(0) => return Ok(()),
             Ok(_) => {}
@@ -142,7 +174,7 @@ fn say(output: &mut impl Write, greeting: &Greeting, nonce: &[u8; 16]) -> Result
 fn start(root: &Path, options: StdioOptions, hello: &Hello) -> Result<(Service, Greeting), StdioError> {
     let secret = Secret::generate()?;
     let StdioOptions { mut service, data_address, data_ports } = options;
-    let host = data_address.unwrap_or_else(address_of_session);
+    let host = data_address.map_or_else(address_of_session, Ok)?;
     let has_verbs = hello.has_verbs && serves_verbs(host, &service.verbs);
     service.admission = Admission::Secret(secret);
     // Whoever comes has to prove the secret.
@@ -159,21 +191,21 @@ fn start(root: &Path, options: StdioOptions, hello: &Hello) -> Result<(Service, 
                 return Ok((service, Greeting::Ready { secret, addresses }));
             }
             // Another session has it.
-            Err(ServiceError::Setup(_)) if !ports.is_empty() => {}
+            Err(ServiceError::Setup(SetupError::Listen { source, .. }))
+                if source.kind() == io::ErrorKind::AddrInUse && !ports.is_empty() => {}
             Err(error) => return Err(error.into()),
         }
     }
 }
 
-/// The address of this machine that the initiator's ssh came to: it reached it once.
-fn address_of_session() -> IpAddr {
+/// The address of this machine that the initiator's ssh came to: it reached it once. Without ssh it is this machine.
+fn address_of_session() -> Result<IpAddr, StdioError> {
     let connection = std::env::var("SSH_CONNECTION").unwrap_or_default();
     // Client's address and port, this side's address and port.
-    connection
-        .split_whitespace()
-        .nth(2)
-        .and_then(|address| address.parse().ok())
-        .unwrap_or(IpAddr::from([127, 0, 0, 1]))
+    match connection.split_whitespace().nth(2) {
+        Some(address) => address.parse().map_err(|_| StdioError::NoDataAddress { address: address.to_owned() }),
+        None => Ok(IpAddr::from([127, 0, 0, 1])),
+    }
 }
 
 /// Whether an RDMA device has the address.
