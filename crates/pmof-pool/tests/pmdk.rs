@@ -3,18 +3,21 @@
 
 use std::{
     fs,
+    os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
     process::Command,
     sync::{Mutex, OnceLock, PoisonError},
 };
 
 use pmof_pool::{
-    Access, Comparison, LocalReplica, LocalSet, NewPool, NewSet, PartSpec, PoolKind, PoolSet, PoolSetError,
-    ReplicaSpec, SetOptions, part_header,
+    Access, Comparison, LocalReplica, LocalSet, NewPool, NewSet, NoRemotes, PartSpec, PoolKind, PoolSet, PoolSetError,
+    ReplicaSpec, SetOptions, check, part_header, sync, transform,
 };
 use tempfile::{TempDir, tempdir_in};
 
-const DISK: &str = env!("CARGO_MANIFEST_DIR");
+const SOURCES: &str = env!("CARGO_MANIFEST_DIR");
+/// Where msync costs nothing: PMDK flushes at every step.
+const PLACE: &str = "/dev/shm";
 const MIB: u64 = 1 << 20;
 const SINGLE: SetOptions = SetOptions { single_header: true, no_headers: false };
 
@@ -24,7 +27,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 fn program() -> Result<&'static Path, &'static str> {
     static PROGRAM: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let build = || {
-        let source = Path::new(DISK).join("tests/pmdk/pmdk.c");
+        let source = Path::new(SOURCES).join("tests/pmdk/pmdk.c");
         let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("pmdk");
         let libraries = ["-lpmemobj", "-lpmempool", "-lpmemlog", "-lpmemblk"];
         let built = Command::new("cc").args(["-O1", "-Wall", "-o"]).arg(&program).arg(source).args(libraries).output();
@@ -115,7 +118,7 @@ fn pmdk_accepts_and_uses_pools_of_ours() {
     need_pmdk!();
     for options in [SetOptions::default(), SINGLE] {
         for sizes in [&[[6, 6]][..], &[[6, 6], [8, 5]], &[[6, 6], [6, 6], [7, 7]]] {
-            let directory = tempdir_in(DISK).unwrap();
+            let directory = tempdir_in(PLACE).unwrap();
             let set = set(&directory, "set", options, sizes);
             create(&set, obj());
             agrees("check", &set.path, "");
@@ -136,7 +139,7 @@ fn pmdk_accepts_and_uses_pools_of_ours() {
 fn pmdk_accepts_logs_and_blocks_of_ours() {
     need_pmdk!();
     for options in [SetOptions::default(), SINGLE] {
-        let directory = tempdir_in(DISK).unwrap();
+        let directory = tempdir_in(PLACE).unwrap();
         let log = set(&directory, "log", options, &[[2, 3]]);
         create(&log, NewPool::Log);
         agrees("check", &log.path, "");
@@ -158,7 +161,7 @@ fn pmdk_accepts_logs_and_blocks_of_ours() {
 fn pools_of_pmdk_are_opened() {
     need_pmdk!();
     for options in [SetOptions::default(), SINGLE] {
-        let directory = tempdir_in(DISK).unwrap();
+        let directory = tempdir_in(PLACE).unwrap();
         let set = set(&directory, "set", options, &[[6, 6], [8, 5]]);
         agrees("obj-create", &set.path, "theirs");
         let opened = open(&set).unwrap();
@@ -178,7 +181,7 @@ fn new_pools_are_what_pmdk_makes() {
     for (options, command, pool) in
         [(SetOptions::default(), "log-create", NewPool::Log), (SINGLE, "log-create", NewPool::Log)]
     {
-        let directory = tempdir_in(DISK).unwrap();
+        let directory = tempdir_in(PLACE).unwrap();
         let set = set(&directory, "set", options, &[[2, 3]]);
         agrees(command, &set.path, "");
         let parts = set.replicas[0].local().unwrap();
@@ -202,7 +205,7 @@ fn new_pools_are_what_pmdk_makes() {
 #[test]
 fn who_has_a_pool_open_keeps_the_other_out() {
     need_pmdk!();
-    let directory = tempdir_in(DISK).unwrap();
+    let directory = tempdir_in(PLACE).unwrap();
     let set = set(&directory, "set", SetOptions::default(), &[[6, 6]]);
     create(&set, obj());
     let opened = open(&set).unwrap();
@@ -215,7 +218,7 @@ fn who_has_a_pool_open_keeps_the_other_out() {
 #[test]
 fn pmdk_restores_and_transforms_sets_of_ours() {
     need_pmdk!();
-    let directory = tempdir_in(DISK).unwrap();
+    let directory = tempdir_in(PLACE).unwrap();
     // PMDK's tools want each part to be as long as a pool.
     let one = set(&directory, "set", SetOptions::default(), &[[9, 9], [9, 9]]);
     create(&one, obj());
@@ -239,9 +242,47 @@ fn pmdk_restores_and_transforms_sets_of_ours() {
 }
 
 #[test]
+fn sets_of_pmdk_are_checked_restored_and_changed() {
+    need_pmdk!();
+    let directory = tempdir_in(PLACE).unwrap();
+    let one = set(&directory, "set", SetOptions::default(), &[[6, 6], [6, 6]]);
+    agrees("obj-create", &one.path, "theirs");
+    let checked = |set: &PoolSet| check(set, None, &mut NoRemotes, &mut |_| {}).unwrap();
+    let report = checked(&one);
+    assert!(report.is_sound() && report.replicas[1].unused_count > 0, "{report:?}");
+    // A byte of the root object, wherever it is: the heap's first run or chunk that is in use.
+    let path = directory.path().join("r1p0");
+    let file = fs::File::options().read(true).write(true).open(&path).unwrap();
+    let mut root = [0; 8];
+    file.read_exact_at(&mut root, 6144).unwrap();
+    let offset = u64::from_le_bytes(root) + 8;
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, offset).unwrap();
+    file.write_all_at(&[byte[0] ^ 1], offset).unwrap();
+    let report = checked(&one);
+    assert_eq!(report.replicas[1].mismatches.iter().map(|mismatch| mismatch.offset).collect::<Vec<_>>(), [offset]);
+    fs::remove_file(directory.path().join("r0p1")).unwrap();
+    file.write_all_at(&byte, offset).unwrap();
+    let synced = |set: &PoolSet| sync(set, None, &mut NoRemotes, false, &mut |_| {}).unwrap();
+    assert_eq!(synced(&one).source, 1);
+    assert!(checked(&one).is_sound());
+    agrees("check", &one.path, "");
+    agrees("obj-verify", &one.path, "theirs");
+    agrees("obj-work", &one.path, "theirs");
+    let three = set(&directory, "three", SetOptions::default(), &[[6, 6], [6, 6], [8, 8]]);
+    transform(&one, &three, None, &mut NoRemotes, false, &mut |_| {}).unwrap();
+    agrees("check", &three.path, "");
+    agrees("obj-work", &three.path, "theirs");
+    assert!(checked(&three).is_sound());
+    transform(&three, &one, None, &mut NoRemotes, false, &mut |_| {}).unwrap();
+    agrees("obj-verify", &one.path, "theirs");
+    agrees("check", &one.path, "");
+}
+
+#[test]
 fn a_single_file_of_pmdk_is_a_replica_of_one_part() {
     need_pmdk!();
-    let directory = tempdir_in(DISK).unwrap();
+    let directory = tempdir_in(PLACE).unwrap();
     let set = set(&directory, "set", SetOptions::default(), &[[6, 6]]);
     agrees("obj-create", &set.path, "");
     let parts = set.replicas[0].local().unwrap();
