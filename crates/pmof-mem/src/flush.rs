@@ -81,10 +81,12 @@ impl Flush {
         }
     }
 
-    /// `offset` is that of the mapping; `flushed` names the file of the range.
-    pub(crate) fn write_back(
+    /// `offset` is that of the mapping; `flushed` names the file of the range, where that matters.
+    // Inlined, as `fence` is: for most media both are a few instructions.
+    #[inline]
+    pub(crate) fn write_back<'a>(
         &self,
-        flushed: &Flushed<'_>,
+        flushed: impl FnOnce() -> Flushed<'a>,
         mapping: &Mapping,
         offset: u64,
         len_bytes: u64,
@@ -97,12 +99,13 @@ impl Flush {
                 unsafe { write_back_lines(*instruction, start, len_bytes as usize) };
                 Ok(())
             }
-            Self::Sync(state) => state.start(flushed, offset, len_bytes),
+            Self::Sync(state) => state.start(&flushed(), offset, len_bytes),
             Self::Parts(parts) => PartFlush::write_back(parts, mapping, offset, len_bytes),
         }
     }
 
-    pub(crate) fn fence(&self, flushed: &Flushed<'_>) -> Result<(), MemError> {
+    #[inline]
+    pub(crate) fn fence<'a>(&self, flushed: impl FnOnce() -> Flushed<'a>) -> Result<(), MemError> {
         match self {
             Self::Order => {
                 std::sync::atomic::fence(Ordering::SeqCst);
@@ -112,7 +115,7 @@ impl Flush {
                 persist_fence();
                 Ok(())
             }
-            Self::Sync(state) => state.sync(flushed),
+            Self::Sync(state) => state.sync(&flushed()),
             Self::Parts(parts) => PartFlush::fence(parts),
         }
     }

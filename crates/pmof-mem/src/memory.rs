@@ -328,11 +328,11 @@ impl Medium for Memory {
     }
 
     fn write_back(&self, offset: u64, len_bytes: u64) -> Result<(), MemError> {
-        self.flush.write_back(&self.flushed(), &self.mapping, offset, len_bytes)
+        self.flush.write_back(|| self.flushed(), &self.mapping, offset, len_bytes)
     }
 
     fn fence(&self) -> Result<(), MemError> {
-        self.flush.fence(&self.flushed())
+        self.flush.fence(|| self.flushed())
     }
 
     fn crc32c(&self, offset: u64, len_bytes: u64) -> Result<u32, MemError> {

@@ -221,13 +221,13 @@ impl PartFlush {
         let first = parts.partition_point(|part| part.end <= offset);
         for part in parts[first..].iter().take_while(|part| part.start < end) {
             let (from, to) = (offset.max(part.start), end.min(part.end));
-            part.flush.write_back(&part.flushed(), mapping, from, to - from)?;
+            part.flush.write_back(|| part.flushed(), mapping, from, to - from)?;
         }
         Ok(())
     }
 
     pub(crate) fn fence(parts: &[Self]) -> Result<(), MemError> {
-        parts.iter().try_for_each(|part| part.flush.fence(&part.flushed()))
+        parts.iter().try_for_each(|part| part.flush.fence(|| part.flushed()))
     }
 }
 

@@ -13,7 +13,7 @@ use crate::{
 pub struct CheckReport {
     /// What kind of pool it is; `None` for signatures that PMDK has no library for, and where no replica says it.
     pub kind: Option<PoolKind>,
-    /// Bytes that were compared of each replica but the first sound one.
+    /// Bytes that were compared of each replica but the first sound one, or read of that one if it is alone.
     pub compared_bytes: u64,
     /// Every replica, in the order of the set.
     pub replicas: Vec<CheckedReplica>,
@@ -93,7 +93,10 @@ pub fn check(
         None => Comparison::of_kind(kind, len_bytes),
     };
     let others = behind.iter().flatten().count() as u64;
-    progress(Step::Total(comparison.len_bytes() * others));
+    progress(Step::Total(comparison.len_bytes() * others.max(1)));
+    if others == 0 {
+        comparison.read(&mut **first, &mut |bytes| progress(Step::Done(bytes))).map_err(failed(first_index))?;
+    }
     for (place, other) in behind.iter_mut().enumerate() {
         let Some((other, own)) = other else { continue };
         let index = first_index + 1 + place;

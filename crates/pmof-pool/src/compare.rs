@@ -99,6 +99,16 @@ impl Comparison {
         Ok(found)
     }
 
+    /// Reads all of a replica that has no other to be compared with, so that what cannot be read is found. `progress` as
+    /// above.
+    pub fn read(&self, replica: &mut dyn ReplicaAccess, progress: &mut dyn FnMut(u64)) -> Result<(), AccessError> {
+        for window in self.windows() {
+            replica.digests(window.clone())?;
+            progress(window.end - window.start);
+        }
+        Ok(())
+    }
+
     /// Makes `other` equal to `first` where they differ, durably after each step, so that it can be ended at any time and
     /// begun again. `progress` as above.
     pub fn copy(

@@ -405,14 +405,11 @@ fn check_text(path: &Path, set: &PoolSet, report: &CheckReport) -> String {
         }
     }
     if report.is_sound() {
-        let compared = if report.replicas.len() > 1 { "are equal" } else { "is whole" };
-        let count = report.replicas.len();
-        let noun = if count == 1 { "replica" } else { "replicas" };
-        line(format!(
-            "{}: {count} {noun} {compared}, {} compared",
-            path.display(),
-            output::size(report.compared_bytes)
-        ));
+        let (path, bytes) = (path.display(), output::size(report.compared_bytes));
+        line(match report.replicas.len() {
+            1 => format!("{path}: the replica is sound by itself, {bytes} read; there is no other to compare it with"),
+            count => format!("{path}: {count} replicas are equal, {bytes} of each compared"),
+        });
     }
     text
 }

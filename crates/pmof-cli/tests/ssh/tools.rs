@@ -4,6 +4,7 @@ use std::{
     fs::{self, File},
     os::unix::fs::FileExt as _,
     path::PathBuf,
+    process::Output,
 };
 
 use crate::support::Stage;
@@ -36,28 +37,28 @@ impl Fixture {
         fs::write(self.path(name), text).unwrap();
     }
 
-    fn arguments<'a>(&self, arguments: &[&'a str], paths: &'a [String]) -> Vec<&'a str> {
-        let mut all = vec!["pool"];
-        for argument in arguments {
-            let path = paths.iter().find(|path| path.ends_with(&format!("/{argument}")));
-            all.push(path.map_or(*argument, String::as_str));
-        }
-        all
-    }
-
-    fn paths(&self) -> Vec<String> {
-        ["set", "fewer"].map(|name| self.path(name).display().to_string()).to_vec()
-    }
-
     /// Runs `pmof pool`; names of set files stand for their paths.
-    fn run(&self, arguments: &[&str]) -> String {
-        let paths = self.paths();
-        self.stage.succeed(&self.arguments(arguments, &paths))
+    fn pool(&self, arguments: &[&str]) -> Output {
+        let is_set = |argument: &str| ["set", "fewer"].contains(&argument);
+        let path = |argument: &str| self.path(argument).display().to_string();
+        let whole = |argument: &&str| if is_set(argument) { path(argument) } else { (*argument).to_owned() };
+        let arguments: Vec<_> = arguments.iter().map(whole).collect();
+        let all: Vec<_> = ["pool"].into_iter().chain(arguments.iter().map(String::as_str)).collect();
+        self.stage.pmof(&all)
     }
 
-    fn fail(&self, arguments: &[&str]) -> String {
-        let paths = self.paths();
-        self.stage.fail(&self.arguments(arguments, &paths))
+    /// It succeeds: what it prints.
+    fn run(&self, arguments: &[&str]) -> String {
+        let output = self.pool(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// It fails: what it prints, and its words.
+    fn fail(&self, arguments: &[&str]) -> [String; 2] {
+        let output = self.pool(arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {}", String::from_utf8_lossy(&output.stdout));
+        [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap())
     }
 
     fn poke(&self, name: &str, offset: u64) {
@@ -71,15 +72,13 @@ fn a_flipped_byte_of_a_remote_replica_is_found_and_made_good() {
     let fixture = Fixture::new();
     assert!(fixture.run(&["check", "set"]).contains("3 replicas are equal"));
     fixture.poke("b", 8 * MIB + 5);
-    let paths = fixture.paths();
-    let output = fixture.stage.pmof(&fixture.arguments(&["check", "set", "--json"], &paths));
-    assert_eq!(output.status.code(), Some(1));
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let [printed, _] = fixture.fail(&["check", "set", "--json"]);
+    let report: serde_json::Value = serde_json::from_str(&printed).unwrap();
     assert_eq!(report["replicas"][2]["mismatches"][0]["offset"], 8 * MIB + 5);
     assert_eq!((&report["replicas"][1]["mismatch_count"], &report["is_sound"]), (&0.into(), &false.into()));
     let dry = fixture.run(&["sync", "set", "--dry-run"]);
     assert!(dry.contains("replica 2: would be made equal to replica 0, 64.0 KiB"), "{dry}");
-    assert!(fixture.fail(&["check", "set"]).contains("not sound"));
+    assert!(fixture.fail(&["check", "set"])[1].contains("not sound"));
     let done = fixture.run(&["sync", "set"]);
     assert!(done.contains("replica 1: as it should be\nreplica 2: made equal to replica 0"), "{done}");
     fixture.run(&["check", "set"]);
@@ -93,8 +92,8 @@ fn a_lost_replica_comes_back_from_the_others_wherever_it_was() {
     fixture.poke("one", 7 * MIB);
     fixture.run(&["sync", "set"]);
     fs::remove_file(fixture.path("a")).unwrap();
-    let said = fixture.stage.pmof(&fixture.arguments(&["check", "set"], &fixture.paths()));
-    assert!(String::from_utf8_lossy(&said.stdout).contains("replica 1: there is no sound pool set a.set on host-a"));
+    let [said, _] = fixture.fail(&["check", "set"]);
+    assert!(said.contains("replica 1: there is no sound pool set a.set on host-a"), "{said}");
     assert!(fixture.run(&["sync", "set"]).contains("replica 1: made anew from replica 0"));
     fixture.run(&["check", "set"]);
     for name in ["one", "two"] {
@@ -126,7 +125,7 @@ fn a_host_that_cannot_be_reached_is_told_and_nothing_is_made_anew() {
     let fixture = Fixture::new();
     fs::write(fixture.path("ssh"), "#!/bin/sh\necho 'No route to host' >&2\nexit 255\n").unwrap();
     for command in ["check", "sync"] {
-        let error = fixture.fail(&[command, "set"]);
+        let [_, error] = fixture.fail(&[command, "set"]);
         assert!(error.contains("replica 1") && error.contains("No route to host"), "{error}");
     }
 }

@@ -133,6 +133,15 @@ fn whatever_is_broken_is_restored_from_the_first_sound_replica() {
 }
 
 #[test]
+fn a_replica_that_is_alone_is_read() {
+    let (_directory, set) = filled(SINGLE, &[0]);
+    let mut steps = Vec::new();
+    assert!(check(&set, None, &mut NoRemotes, &mut |step| steps.push(step)).unwrap().is_sound());
+    let done: u64 = steps.iter().map(|step| if let Step::Done(bytes) = step { *bytes } else { 0 }).sum();
+    assert!(steps.contains(&Step::Total(done)) && done > 9 * MIB, "{steps:?}");
+}
+
+#[test]
 fn two_lost_replicas_come_back() {
     let (directory, set) = filled(SINGLE, &[0, 1, 2]);
     for name in ["r0p0", "r0p1", "r1p0"] {
