@@ -4,11 +4,13 @@ use std::{
     fs::{self, File},
     os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
 };
 
 use tempfile::TempDir;
 
-use crate::support::{directory, file_with, files, pmof, text};
+use crate::support::{command, directory, file_with, files, pattern, pmof, text};
 
 const MIB: u64 = 1 << 20;
 
@@ -189,4 +191,43 @@ fn contents_are_dumped() {
     pmof(["pool", "check", text(&part)]).done();
     pmof(["pool", "rm", text(&part)]).done();
     assert!(!part.exists());
+}
+
+/// SIGKILL at many moments of a restoration: the replica is broken until it is whole, the source is never touched.
+#[test]
+fn a_killed_sync_leaves_nothing_that_passes_for_whole() {
+    let place = directory();
+    let part = |name: &str| format!("48M {}/{name}\n", text(place.path()));
+    let contents = ["PMEMPOOLSET\n", &part("one"), "REPLICA\n", &part("two")].concat();
+    let set = file_with(&place, "set", contents.as_bytes());
+    pmof(["pool", "create", text(&set)]).done();
+    let file = File::options().write(true).open(place.path().join("one")).unwrap();
+    let bytes = pattern(40 << 20);
+    file.write_all_at(&bytes, 6 << 20).unwrap();
+    let (mut broken, mut whole) = (0, 0);
+    for round in 0..12 {
+        fs::remove_file(place.path().join("two")).unwrap();
+        let mut sync = command(["pool", "sync", text(&set)]).stdout(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(2 << (round % 10)));
+        sync.kill().unwrap();
+        sync.wait().unwrap();
+        let checked = pmof(["pool", "check", text(&set)]);
+        if checked.code == Some(0) {
+            whole += 1;
+        } else {
+            broken += 1;
+            assert!(
+                checked.output.contains("replica 1: ") && !checked.output.contains("contents differ"),
+                "{checked:?}"
+            );
+            pmof(["pool", "sync", text(&set)]).done();
+            pmof(["pool", "check", text(&set)]).done();
+        }
+        let mut found = vec![0; bytes.len()];
+        for name in ["one", "two"] {
+            File::open(place.path().join(name)).unwrap().read_exact_at(&mut found, 6 << 20).unwrap();
+            assert!(found == bytes, "{name} in round {round}");
+        }
+    }
+    assert!(broken > 0, "none was killed in time: {whole}");
 }
