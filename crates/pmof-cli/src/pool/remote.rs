@@ -68,11 +68,8 @@ impl RemoteReplicas for OverSsh {
 
 /// Whether the target was reached and found that its parts are missing or broken.
 fn is_damage(error: &RemotePoolError) -> bool {
-    let refusal = match error.replica_error() {
-        Some(ReplicaError::Refused { refusal, .. }) => refusal,
-        _ => return false,
-    };
-    matches!(refusal, PoolRefusal::NotAUsablePool | PoolRefusal::PartMissing)
+    let refusals = [PoolRefusal::NotAUsablePool, PoolRefusal::PartMissing];
+    matches!(error.replica_error(), Some(ReplicaError::Refused { refusal, .. }) if refusals.contains(refusal))
 }
 
 #[derive(Debug)]
