@@ -109,7 +109,7 @@ impl Comparison {
         Ok(())
     }
 
-    /// Makes `other` equal to `first` where they differ, durably after each step, so that it can be ended at any time and
+    /// Makes `other` equal to `first` where they differ, durably after each step, also what was the same, so that it can be ended at any time and
     /// begun again. `progress` as above.
     pub fn copy(
         &self,
@@ -128,9 +128,8 @@ impl Comparison {
                 copied.blocks += 1;
                 copied.bytes += bytes.len() as u64;
             }
-            if let (Some(from), Some(to)) = (blocks.first(), blocks.last()) {
-                other.persist(from.start..to.end)?;
-            }
+            // All of it: what is the same may have been stored by a process that did not live to make it durable.
+            other.persist(window.clone())?;
             progress(window.end - window.start);
         }
         Ok(copied)

@@ -117,8 +117,9 @@ impl ReplicaAccess for Remote {
         Ok(self.pool.flush_bytes(LANE, offset, bytes, Atomicity::Relaxed)?)
     }
 
-    fn persist(&mut self, _range: Range<u64>) -> Result<(), AccessError> {
-        Ok(self.pool.drain(LANE)?)
+    fn persist(&mut self, range: Range<u64>) -> Result<(), AccessError> {
+        self.pool.drain(LANE)?;
+        Ok(self.pool.make_durable(LANE, range.start, range.end.saturating_sub(range.start))?)
     }
 
     fn locate(&self, _offset: u64) -> Option<(usize, u64)> {
