@@ -38,11 +38,15 @@ pub(crate) enum Need {
     CargoCommand(&'static str, &'static str),
     /// The release binary exists and has this command.
     PmofCommand(&'static str),
-    /// The file of a program; else what installs it.
-    Program(&'static str, &'static str),
+    /// Files of programs and libraries, each with what installs it.
+    Files(&'static [(&'static str, &'static str)]),
     /// Virtual machines can be made and run.
     TestBed,
 }
+
+const SSHD: (&str, &str) = ("/usr/sbin/sshd", "apt-get install openssh-server openssh-client");
+const LIBPMEMOBJ: (&str, &str) = ("/usr/include/libpmemobj.h", "apt-get install libpmemobj-dev");
+const LIBPMEMPOOL: (&str, &str) = ("/usr/include/libpmempool.h", "apt-get install libpmempool-dev");
 
 /// The release binary, from the root of the workspace.
 const PMOF: &str = "target/release/pmof";
@@ -108,7 +112,7 @@ const AFTER_TESTS: &[Suite] = &[
         name: "ssh",
         command: &["cargo", "test", "-p", "pmof-cli", "--test", "ssh", "--", "--ignored"],
         counting: Counting::ByTest(Runner::Libtest),
-        needs: Need::Program("/usr/sbin/sshd", "apt-get install openssh-server openssh-client"),
+        needs: Need::Files(&[SSHD]),
         ..PLAIN
     },
     Suite { name: "librpma: build", command: &["cargo", "xtask", "capi"], slow: true, ..PLAIN },
@@ -152,6 +156,22 @@ const AFTER_TESTS: &[Suite] = &[
         ..PLAIN
     },
     Suite {
+        name: "librpmem: functions",
+        command: &["cargo", "xtask", "rpmem", "check"],
+        counting: Counting::ByTest(Runner::Closing),
+        slow: true,
+        needs: Need::Files(&[SSHD]),
+        ..PLAIN
+    },
+    Suite {
+        name: "librpmem: libpmemobj",
+        command: &["cargo", "xtask", "rpmem", "obj"],
+        counting: Counting::ByTest(Runner::Closing),
+        slow: true,
+        needs: Need::Files(&[SSHD, LIBPMEMOBJ, LIBPMEMPOOL]),
+        ..PLAIN
+    },
+    Suite {
         name: "vm",
         command: &["cargo", "xtask", "vm", "test"],
         counting: Counting::ByTest(Runner::Closing),
@@ -176,7 +196,10 @@ impl Suite {
         match self.needs {
             Need::Nothing => None,
             Need::TestBed => vm::missing(),
-            Need::Program(file, mend) => (!Path::new(file).exists()).then(|| format!("no {file} here: {mend}")),
+            Need::Files(files) => {
+                let missing = files.iter().find(|(file, _)| !Path::new(file).exists());
+                missing.map(|(file, mend)| format!("no {file} here: {mend}"))
+            }
             Need::CargoCommand(name, mend) => {
                 (!succeeds("cargo", &[name, "--version"])).then(|| format!("no cargo {name} here: {mend}"))
             }
@@ -223,6 +246,15 @@ mod tests {
         assert_eq!(slow.reason_to_skip(true).as_deref(), Some("left out by --quick"));
         assert_eq!(slow.reason_to_skip(false), None);
         assert_eq!(PLAIN.reason_to_skip(true), None);
+    }
+
+    #[test]
+    fn the_first_missing_file_is_named_with_its_mend() {
+        let needs =
+            Need::Files(&[("/proc/self/exe", "never"), ("/no/such/file", "install it"), ("/nor/this", "nor it")]);
+        let reason = Suite { needs, ..PLAIN }.reason_to_skip(false).unwrap();
+        assert_eq!(reason, "no /no/such/file here: install it");
+        assert_eq!(Suite { needs: Need::Files(&[("/proc/self/exe", "never")]), ..PLAIN }.reason_to_skip(false), None);
     }
 
     #[test]
