@@ -53,6 +53,12 @@ static void run_on(pid_t thread, int cpu) {
     need(sched_setaffinity(thread, sizeof set, &set) == 0, "sched_setaffinity");
 }
 
+static void run_anywhere(void) {
+    cpu_set_t set;
+    memset(&set, 0xff, sizeof set);
+    need(sched_setaffinity(0, sizeof set, &set) == 0, "sched_setaffinity");
+}
+
 static void run_threads_on(pid_t process, int cpu) {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/task", (int)process);
@@ -275,6 +281,7 @@ static void measure_latency(unsigned rounds) {
     kill(objects.target, SIGCONT);
     need(rpmem_close(remote.pool) == 0, "rpmem_close");
     pmemobj_close(objects.pool);
+    run_anywhere();
     unsetenv("PMOF_BUSY_POLL");
     setenv("RPMEM_CMD", before, 1);
     free(before);

@@ -112,10 +112,11 @@ fn start_sshd(directory: &Path) -> Result<(Child, u16)> {
     let port =
         TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).context("looking for a port")?.port();
     let here = directory.display();
+    // SHLVL keeps a shell from reading the user's start-up files, which may take longer than all else.
     let config = format!(
         "Port {port}\nListenAddress 127.0.0.1\nHostKey {here}/host_key\nPidFile {here}/sshd_pid\nUsePAM no\n\
          AuthorizedKeysFile {here}/authorized_keys\nStrictModes no\nPasswordAuthentication no\nPermitRootLogin yes\n\
-         MaxSessions 100\nMaxStartups 100\n"
+         MaxSessions 100\nMaxStartups 100\nSetEnv SHLVL=2\n"
     );
     let file = directory.join("sshd_config");
     fs::write(&file, config).context("writing sshd's configuration")?;
