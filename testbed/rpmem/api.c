@@ -166,6 +166,10 @@ static void check_versions(void) {
     if (pthread_create(&thread, NULL, message_of_new_thread, other) != 0 || pthread_join(thread, NULL) != 0)
         bail_out("no thread");
     check(message_before[0] != '\0' && other[0] == '\0', "messages are those of their thread");
+    const char *kept = CALL(rpmem_errormsg)();
+    (void)CALL(rpmem_close)(NULL);
+    check(kept == CALL(rpmem_errormsg)() && strcmp(kept, message_before) != 0,
+          "a message's place stays good, and takes the next one: %s", kept);
     check(sizeof(struct rpmem_pool_attr) == 104, "attributes take 104 bytes");
 }
 

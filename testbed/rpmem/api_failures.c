@@ -42,8 +42,11 @@ static int first_failure(RPMEMpool *pool, double limit_ms) {
 
 static void close_lost(RPMEMpool *pool) {
     double start = now_ms();
-    check(CALL(rpmem_close)(pool) != 0, "closing the pool of a lost target says so: %s", CALL(rpmem_errormsg)());
-    check(now_ms() - start < 6000, "it took %.0f ms", now_ms() - start);
+    before_failure();
+    bool failed = CALL(rpmem_close)(pool) != 0;
+    double took = now_ms() - start;
+    check(failed, "closing the pool of a lost target says so: %s", CALL(rpmem_errormsg)());
+    check(took < 6000, "it took %.0f ms", took);
 }
 
 void check_lost_targets(void) {
@@ -87,7 +90,9 @@ void check_lost_targets(void) {
     error = first_failure(pool, 15000);
     FAILS(CALL(rpmem_persist)(pool, HEADER_BYTES, 8, 1, 0), error);
     double start = now_ms();
-    check(CALL(rpmem_close)(pool) != 0 && now_ms() - start < 7000, "closing it takes %.0f ms", now_ms() - start);
+    bool failed = CALL(rpmem_close)(pool) != 0;
+    double took = now_ms() - start;
+    check(failed && took < 7000, "closing it takes %.0f ms", took);
     kill(target, SIGCONT);
     check(ends_within(target, 5000), "the target ends once it goes on");
 }
@@ -205,7 +210,8 @@ void check_environment(void) {
     restore();
 
     say("RPMEM_SSH", "/no/such/ssh");
-    GIVES_NO_POOL(open_own_set(), ENOENT);
+    /* Under valgrind a process begins and ends with an error. */
+    FAILS_EITHER(open_own_set() == NULL ? -1 : 0, ENOENT, under_valgrind ? ECONNREFUSED : ENOENT);
     restore();
     say("RPMEM_SSH", "/bin/false");
     GIVES_NO_POOL(open_own_set(), ECONNREFUSED);

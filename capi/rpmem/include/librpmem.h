@@ -120,7 +120,8 @@ int rpmem_remove(const char *target, const char *pool_set, int flags);
 const char *rpmem_check_version(unsigned major_required, unsigned minor_required);
 
 /*
- * What went wrong in this thread's last call that failed; never NULL. The text is this thread's, until its next call that fails.
+ * What went wrong in this thread's last call that failed; never NULL. The pointer is good until the thread ends; the next call
+ * that fails puts its text there.
  */
 const char *rpmem_errormsg(void);
 

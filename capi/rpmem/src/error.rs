@@ -3,7 +3,7 @@
 use std::{
     any::Any,
     cell::RefCell,
-    ffi::{CStr, CString, c_int},
+    ffi::{CStr, c_int},
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
@@ -78,8 +78,28 @@ fn errno_of(error: &ReplicaError) -> c_int {
     }
 }
 
+/// Bytes of a message with its end, at most.
+const MESSAGE_BYTES: usize = 8192;
+
+/// A C string that stays at its place: programs keep the pointer over calls that fail.
+#[derive(Debug)]
+struct Message(Box<[u8; MESSAGE_BYTES]>);
+
+impl Message {
+    fn set(&mut self, text: &str) {
+        let mut len = text.len().min(MESSAGE_BYTES - 1);
+        while !text.is_char_boundary(len) {
+            len -= 1;
+        }
+        for (to, from) in self.0.iter_mut().zip(&text.as_bytes()[..len]) {
+            *to = if *from == 0 { b'?' } else { *from };
+        }
+        self.0[len] = 0;
+    }
+}
+
 thread_local! {
-    static MESSAGE: RefCell<CString> = RefCell::default();
+    static MESSAGE: RefCell<Message> = RefCell::new(Message(Box::new([0; MESSAGE_BYTES])));
 }
 
 /// Runs the body of a function of the interface. What goes wrong sets errno and this thread's message. A panic, which would be a
@@ -97,9 +117,8 @@ pub(crate) fn call<T>(function: &'static str, body: impl FnOnce() -> Result<T, F
 #[cold]
 fn tell(function: &'static str, Failure { errno, why }: Failure) {
     warn(&format!("{function}: {why}"));
-    let text = CString::new(why.replace('\0', "?")).unwrap_or_default();
     // A thread that is ending has nobody to read it.
-    let _ = MESSAGE.try_with(|message| message.replace(text));
+    let _ = MESSAGE.try_with(|message| message.borrow_mut().set(&why));
     // SAFETY: the address of this thread's errno.
     unsafe { *libc::__errno_location() = errno };
 }
@@ -123,8 +142,25 @@ pub(crate) unsafe fn text<'a>(text: *const c_char, name: &'static str) -> Result
     text.to_str().map_err(|_| Failure::invalid(format!("{name} is not UTF-8")))
 }
 
-/// What went wrong in this thread's last call that failed; empty before. Good until its next call that fails.
+/// What went wrong in this thread's last call that failed; empty before. The pointer is good until the thread ends.
 #[unsafe(no_mangle)]
 pub extern "C" fn rpmem_errormsg() -> *const c_char {
-    MESSAGE.try_with(|message| message.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+    MESSAGE.try_with(|message| message.borrow().0.as_ptr().cast()).unwrap_or(c"".as_ptr())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_cut_to_their_place() {
+        let mut message = Message(Box::new([1; MESSAGE_BYTES]));
+        let text = |message: &Message| CStr::from_bytes_until_nul(&message.0[..]).unwrap().to_str().unwrap().to_owned();
+        message.set("a\0b");
+        assert_eq!(text(&message), "a?b");
+        message.set(&"\u{e4}".repeat(MESSAGE_BYTES));
+        assert_eq!(text(&message).len(), MESSAGE_BYTES - 2);
+        message.set("");
+        assert_eq!(text(&message), "");
+    }
 }
