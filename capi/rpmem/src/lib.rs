@@ -4,6 +4,7 @@
 //! differs from the original is told in `docs/librpmem.md`. No function panics across the boundary, none aborts.
 
 mod error;
+mod fork;
 mod log;
 mod pool;
 mod settings;

@@ -13,6 +13,7 @@ use pmof_replica::{Atomicity, OpenFor, RemotePool, SetName, TargetUrl};
 
 use crate::{
     error::{Failure, call, text},
+    fork::Process,
     log, settings,
 };
 
@@ -32,7 +33,7 @@ const REMOVE_POOL_SET: c_int = 2;
 pub struct Pool {
     remote: RemotePool,
     /// The process that opened it; its child must not speak on the same connection.
-    process: u32,
+    process: Process,
 }
 
 /// `struct rpmem_pool_attr`.
@@ -84,7 +85,7 @@ impl Place {
         remote.use_memory(Arc::new(Lent::new(memory)))?;
         // SAFETY: `new` found that it is not null, and the caller of librpmem lets it be written.
         unsafe { *lanes = remote.lane_count() };
-        Ok(Box::into_raw(Box::new(Pool { remote, process: std::process::id() })))
+        Ok(Box::into_raw(Box::new(Pool { remote, process: Process::watched() })))
     }
 }
 
@@ -183,7 +184,7 @@ pub unsafe extern "C" fn rpmem_close(rpp: *mut Pool) -> c_int {
         }
         // SAFETY: not null, so made by `Place::finish` and not closed before.
         let pool = unsafe { Box::from_raw(rpp) };
-        if pool.process != std::process::id() {
+        if !pool.process.is_this() {
             // The pool is the parent's: its connection must not be ended.
             std::mem::forget(pool);
             return Ok(());
@@ -335,7 +336,7 @@ unsafe fn on_pool(
     let done = call(function, || {
         // SAFETY: the caller's contract.
         let Some(pool) = (unsafe { rpp.as_ref() }) else { return Err(Failure::invalid("rpp is NULL")) };
-        if pool.process != std::process::id() {
+        if !pool.process.is_this() {
             let why = "the pool was opened before a fork: only the process that opened it may use it";
             return Err(Failure::new(libc::ECANCELED, why));
         }
