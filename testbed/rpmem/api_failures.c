@@ -128,6 +128,18 @@ static int open_own(RPMEMpool *pool) {
     return failed != 0 || CALL(rpmem_close)(own) != 0 ? 2 : 0;
 }
 
+/* As a daemon that has nothing open. */
+static int open_without_streams(RPMEMpool *pool) {
+    for (int stream = 0; stream < 3; stream++)
+        close(stream);
+    return open_own(pool);
+}
+
+static int open_without_children(RPMEMpool *pool) {
+    signal(SIGCHLD, SIG_IGN);
+    return open_own(pool);
+}
+
 void check_forks(void) {
     section("forks");
     write_set("own", POOL_BYTES, "");
@@ -139,6 +151,10 @@ void check_forks(void) {
     WORKS(CALL(rpmem_persist)(pool, HEADER_BYTES, 8, 0, 0));
     tell("the pool of the parent stands");
     check(in_child(open_own, pool) == 0, "a child opens a pool of its own");
+    int status = in_child(open_without_streams, pool);
+    check(status == 0, "and one with no standard streams (%d)", status);
+    status = in_child(open_without_children, pool);
+    check(status == 0, "and one whose children nobody waits for (%d)", status);
     WORKS(CALL(rpmem_persist)(pool, HEADER_BYTES, 8, 0, 0));
     WORKS(CALL(rpmem_close)(pool));
 }
