@@ -1,5 +1,6 @@
 /* The limit of locked memory. */
 #include <linux/capability.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,24 +28,35 @@ static void note_error(enum rpma_log_level level, const char *file, const int li
     va_end(arguments);
 }
 
-static struct __user_cap_header_struct this_thread = {.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
+/* A registration that a thread of its own asks for. */
+struct asked {
+    struct rpma_peer *peer;
+    void *memory;
+    struct rpma_mr_local *registered;
+    int returned;
+};
 
-/* Takes the right to lock any amount of memory from this thread, if it has it. `before` is for giving it back. */
-static void drop_right(struct __user_cap_data_struct before[_LINUX_CAPABILITY_U32S_3]) {
+/*
+ * Without the right to lock any amount of memory. A thread that gives a right up, even if it takes it back, has other
+ * credentials than the one that opened the device, and the kernel refuses to take its requests from then on.
+ */
+static void *register_without_right(void *argument) {
+    struct asked *asked = argument;
+    struct __user_cap_header_struct this_thread = {.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
     struct __user_cap_data_struct rights[_LINUX_CAPABILITY_U32S_3];
-    if (syscall(SYS_capget, &this_thread, before) != 0)
+    if (syscall(SYS_capget, &this_thread, rights) != 0)
         bail_out("no capabilities");
-    memcpy(rights, before, sizeof rights);
     rights[0].effective &= ~(1U << CAP_IPC_LOCK);
     if (syscall(SYS_capset, &this_thread, rights) != 0)
         bail_out("CAP_IPC_LOCK stays");
+    asked->returned = CALL(rpma_mr_reg)(asked->peer, asked->memory, BYTES, RPMA_MR_USAGE_READ_SRC, &asked->registered);
+    return NULL;
 }
 
 void check_limits(void) {
     section("limits");
     struct rpma_peer *peer = new_peer();
     struct rpma_mr_local *const untouched = (struct rpma_mr_local *)&options, *registered = untouched;
-    struct __user_cap_data_struct rights[_LINUX_CAPABILITY_U32S_3];
     struct rlimit limit, low;
     void *memory = NULL;
     if (posix_memalign(&memory, (size_t)sysconf(_SC_PAGESIZE), BYTES) != 0 || getrlimit(RLIMIT_MEMLOCK, &limit) != 0)
@@ -55,9 +67,13 @@ void check_limits(void) {
     low = (struct rlimit){.rlim_cur = LIMIT_BYTES, .rlim_max = limit.rlim_max};
     if (setrlimit(RLIMIT_MEMLOCK, &low) != 0)
         bail_out("the limit of locked memory stays");
-    drop_right(rights);
-    int returned = CALL(rpma_mr_reg)(peer, memory, BYTES, RPMA_MR_USAGE_READ_SRC, &registered);
-    syscall(SYS_capset, &this_thread, rights);
+    struct asked asked = {.peer = peer, .memory = memory, .registered = untouched};
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, register_without_right, &asked) != 0)
+        bail_out("no thread");
+    pthread_join(thread, NULL);
+    int returned = asked.returned;
+    registered = asked.registered;
     setrlimit(RLIMIT_MEMLOCK, &limit);
     NEED(CALL(rpma_log_set_function)(NULL));
 

@@ -324,10 +324,11 @@ fn refusal(
     }
 }
 
-/// How many bytes this process may lock; `None` where nothing limits it.
+/// How many bytes this thread may lock; `None` where nothing limits it.
 fn lock_limit() -> Option<u64> {
+    // Rights are those of a thread.
     let may_lock_all =
-        fs::read_to_string("/proc/self/status").is_ok_and(|status| has_capability(&status, CAP_IPC_LOCK));
+        fs::read_to_string("/proc/thread-self/status").is_ok_and(|status| has_capability(&status, CAP_IPC_LOCK));
     if may_lock_all { None } else { getrlimit(Resource::Memlock).current }
 }
 
