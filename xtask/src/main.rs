@@ -14,6 +14,7 @@ mod rpma;
 mod rpmem;
 mod run;
 mod suites;
+mod tsan;
 mod vm;
 
 /// The project's own chores.
@@ -35,7 +36,7 @@ enum Chore {
         #[arg(long)]
         quick: bool,
     },
-    /// Build the drop-in libraries into target/capi: librpma.so.0, with its header and pkg-config file
+    /// Build the drop-in libraries into target/capi: librpma.so.0 and librpmem.so.1, each with its header and pkg-config file
     Capi,
     /// Virtual machines with RDMA devices and persistent memory: see testbed/README.md
     #[command(subcommand)]
@@ -49,6 +50,8 @@ enum Chore {
     /// C programs that judge a librpmem, one of them with Debian's libpmemobj: see testbed/README.md
     #[command(subcommand)]
     Rpmem(rpmem::Rpmem),
+    /// Tests of many threads under the thread sanitizer; needs a nightly toolchain with its sources
+    Tsan,
 }
 
 fn main() -> Result<ExitCode> {
@@ -62,5 +65,6 @@ fn main() -> Result<ExitCode> {
         Chore::Fio(fio) => fio.run(),
         Chore::Rpma(rpma) => rpma.run(),
         Chore::Rpmem(rpmem) => rpmem.run(),
+        Chore::Tsan => tsan::run(),
     }
 }
