@@ -6,7 +6,7 @@
  *
  * DIRECTORY is a stage (stage.h), TARGET what ssh is told. RPMEM_SSH and RPMEM_CMD say how ssh reaches the stage.
  *
- *   --valgrind  everything takes longer, and what takes seconds by itself is left out
+ *   --valgrind  it runs under valgrind, where a program that cannot be started looks otherwise
  *
  * Which librpmem is judged says LD_LIBRARY_PATH. The output is that of the Test Anything Protocol, with how often each function was
  * called, and the counts as the last line. Exit code 0: no check failed; 1: one did; 2: usage; 3: what the rest depends on failed,

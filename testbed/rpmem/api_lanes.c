@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "check.h"
 #include "stage.h"
@@ -33,6 +34,27 @@ static int copy(RPMEMpool *pool, enum way way, size_t offset, size_t length, uns
     }
     default: return -1;
     }
+}
+
+/* The memory is the caller's again once the pool is closed, also where flushes were not drained. */
+static void check_memory_given_back(void) {
+    for (unsigned round = 0; round < 20; round++) {
+        unsigned lanes = 1;
+        unsigned char *own = mmap(NULL, POOL_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (own == MAP_FAILED)
+            bail_out("no memory");
+        memset(own, (int)round, POOL_BYTES);
+        RPMEMpool *pool = CALL(rpmem_open)(stage.target, "copies.set", own, POOL_BYTES, &lanes, NULL);
+        if (pool == NULL)
+            bail_out("rpmem_open: %s", rpmem_errormsg());
+        for (size_t at = 4096; at + 65536 <= POOL_BYTES; at += 65536)
+            if (CALL(rpmem_flush)(pool, at, 65536, 0, RPMEM_FLUSH_RELAXED) != 0)
+                bail_out("rpmem_flush: %s", rpmem_errormsg());
+        if (CALL(rpmem_close)(pool) != 0)
+            bail_out("rpmem_close: %s", rpmem_errormsg());
+        munmap(own, POOL_BYTES);
+    }
+    check(true, "memory is unmapped right after 20 pools with flushes under way are closed");
 }
 
 void check_copies(void) {
@@ -95,6 +117,7 @@ void check_copies(void) {
     check(memcmp(whole, attributes.signature, 8) == 0, "a read gives the header too");
     free(whole);
     WORKS(CALL(rpmem_close)(pool));
+    check_memory_given_back();
 }
 
 void check_ranges(void) {
