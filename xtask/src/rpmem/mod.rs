@@ -48,7 +48,7 @@ pub(crate) enum Rpmem {
     /// Needs libpmemobj-dev and libpmempool-dev. Output and exit code as with check.
     Obj {
         /// Kill a client so many times
-        #[arg(long, default_value_t = 60)]
+        #[arg(long, default_value_t = 200)]
         kills: u32,
         /// Of the work and the moments of the kills
         #[arg(long, default_value_t = 1)]
