@@ -26,6 +26,9 @@ use crate::{
 /// slowed by going to sleep, and an idle queue costs nothing.
 pub const DEFAULT_SPIN: Duration = Duration::from_micros(50);
 
+/// Spinning before the processor is offered to others in each turn: what an exchange over loopback takes, which they must not delay.
+const YIELD_AFTER: Duration = Duration::from_micros(10);
+
 /// Time without a caller's turn after which the thread of an assisted queue drives.
 const ASSIST_AFTER: Duration = Duration::from_millis(1);
 
@@ -321,7 +324,7 @@ impl CompletionQueue {
                     return found;
                 }
             } else {
-                std::hint::spin_loop();
+                spin(self.shared.waiting, now.saturating_sub(moved_at));
             }
         }
     }
@@ -397,8 +400,17 @@ fn make_progress(driver: &Driver, waiting: Waiting, is_over: &dyn Fn() -> bool) 
         } else if must_rest(waiting, now.saturating_sub(moved_at), &driver.clock) {
             driver.lead(now, Duration::MAX, &mut || is_over());
         } else {
-            std::hint::spin_loop();
+            spin(waiting, now.saturating_sub(moved_at));
         }
+    }
+}
+
+/// One turn of spinning, when nothing has moved for `idle`. Whoever is waited for may need this very processor: two that share
+/// one would else each wait until the other goes to sleep.
+fn spin(waiting: Waiting, idle: Duration) {
+    match waiting {
+        Waiting::Adaptive { .. } if idle >= YIELD_AFTER => std::thread::yield_now(),
+        _ => std::hint::spin_loop(),
     }
 }
 
