@@ -294,7 +294,7 @@ impl RemotePool {
     }
 
     /// Starts to copy a range of the local memory to the pool. It is durable after this lane's next [`drain`](Self::drain), and must not
-    /// change before. Any number may be under way.
+    /// change before. Any number may be under way; behind others it may wait until 256 KiB are together, or for the drain.
     pub fn flush(&self, lane: u32, offset: u64, len_bytes: u64, atomicity: Atomicity) -> Result<(), RemotePoolError> {
         self.start(&mut *self.lane(lane)?, offset, len_bytes, atomicity, &Origin::Memory, Send::Now)
     }
@@ -434,6 +434,8 @@ impl RemotePool {
             let piece_end = (at / limit * limit + limit).min(end);
             let from_start = at - begin;
             self.post(|connection| {
+                // Behind others it need not go at once: what goes together costs fewer system calls.
+                let goes_now = matches!(send, Send::Now) && connection.outstanding() == 0;
                 let mut batch = connection.batch();
                 batch.signal(Signal::OnError);
                 let ticket = match (origin, &self.local) {
@@ -448,10 +450,11 @@ impl RemotePool {
                     (Origin::Memory, None) => return Ok(None),
                 };
                 let ticket = ticket?;
-                match send {
-                    // Or when there is enough to send.
-                    Send::WithFlush => batch.hold(),
-                    Send::Now => batch.submit(),
+                if goes_now {
+                    batch.submit();
+                } else {
+                    // Until the flush, or until there is enough to send.
+                    batch.hold();
                 }
                 Ok(Some(ticket))
             })?;

@@ -26,6 +26,8 @@ const POOL_BYTES: u64 = super::floor::FILE_BYTES;
 const FIRST_OFFSET: u64 = 4096;
 /// What persists go round in: it stays in the caches, as the floor's only buffer does.
 const SPAN_BYTES: u64 = 64 << 10;
+/// What streams go round in.
+const STREAM_SPAN_BYTES: u64 = 1 << 20;
 /// Bytes that the floor answers: to an exchange, and to a block of a stream.
 const ACK_BYTES: u32 = 8;
 const STREAM_REPLY_BYTES: u32 = 64;
@@ -205,7 +207,8 @@ impl Pools {
     fn stream(&self, block_bytes: u32, lanes: u32) -> Result<Duration> {
         let remote = self.remotes.first().context("there is no pool")?;
         let block_bytes = u64::from(block_bytes);
-        let span = POOL_BYTES / 4 / u64::from(lanes) / block_bytes * block_bytes;
+        // All lanes together go round as much as one: it stays in the caches, as the floor's only buffer does.
+        let span = (STREAM_SPAN_BYTES / u64::from(lanes) / block_bytes).max(1) * block_bytes;
         let mut drains: Vec<Option<Draining<'_>>> = (0..lanes).map(|_| None).collect();
         let start = Instant::now();
         for turn in 0..BLOCKS / BLOCKS_A_DRAIN {
