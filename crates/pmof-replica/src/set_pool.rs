@@ -23,6 +23,9 @@ const COMPARED_WINDOW_BYTES: u64 = 4 << 20;
 /// Bytes copied between two drains: little enough that a slow medium has them within the time that is allowed for an answer.
 const DRAINED_BYTES: u64 = 32 << 20;
 
+/// The lane that compares and copies: nobody else uses the pool yet.
+const LANE: u32 = 0;
+
 /// How the replicas of a set are reached.
 #[derive(Clone, Debug)]
 pub struct SetPoolOptions {
@@ -231,8 +234,12 @@ impl SetPool {
         self.resynced_bytes
     }
 
-    /// Compares all replicas with the first, at once, and does with those that differ what is to be done; gives the bytes copied.
+    /// Compares all replicas with the first, at once, and does with those that differ what is to be done; gives the bytes copied. All
+    /// of every replica is durable after that: the program acts on what it reads, whoever stored it.
     fn make_same(&self, differing: Differing) -> Result<u64, SetPoolError> {
+        let data_bytes = self.size_bytes - HEADER_LEN_BYTES as u64;
+        let durable = self.master.write_back(HEADER_LEN_BYTES as u64, data_bytes).and_then(|()| self.master.fence());
+        durable.map_err(|source| SetPoolError::Memory { replica: 0, source })?;
         std::thread::scope(|scope| {
             let mut threads = Vec::new();
             for (replica, remote) in &self.remotes {
@@ -521,14 +528,19 @@ impl Comparison<'_> {
     }
 
     fn check_same(&self) -> Result<(), SetPoolError> {
-        self.each(|_, _| Err(SetPoolError::Differs { replica: self.replica, what: "contents" }))
+        self.each(|_, _| Err(SetPoolError::Differs { replica: self.replica, what: "contents" }))?;
+        self.make_durable()
+    }
+
+    /// What is the same may have been stored by a target that did not live to make it durable.
+    fn make_durable(&self) -> Result<(), SetPoolError> {
+        let Self { remote, replica, .. } = *self;
+        remote.make_durable(LANE, 0, remote.len_bytes()).map_err(|source| SetPoolError::Remote { replica, source })
     }
 
     /// Copies the blocks that differ, and makes all of the replica durable; gives how many bytes were copied. What was copied
     /// before a failure need not be copied again.
     fn copy(&self) -> Result<u64, SetPoolError> {
-        /// The lane that copies; nobody else uses the pool.
-        const LANE: u32 = 0;
         let Self { master, remote, replica } = *self;
         let failed = |source| SetPoolError::Remote { replica, source };
         let (mut copied, mut since_drain) = (0, 0);
@@ -546,8 +558,7 @@ impl Comparison<'_> {
             Ok(())
         })?;
         remote.drain(LANE).map_err(failed)?;
-        // What is the same may have been stored by a target that did not live to make it durable.
-        remote.make_durable(LANE, 0, remote.len_bytes()).map_err(failed)?;
+        self.make_durable()?;
         Ok(copied)
     }
 }
