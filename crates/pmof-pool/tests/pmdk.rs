@@ -28,11 +28,16 @@ fn program() -> Result<&'static Path, &'static str> {
     static PROGRAM: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let build = || {
         let source = Path::new(SOURCES).join("tests/pmdk/pmdk.c");
+        // Each test may be a process of its own: what one runs must not be what another is still writing.
         let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("pmdk");
+        let new = program.with_extension(std::process::id().to_string());
         let libraries = ["-lpmemobj", "-lpmempool", "-lpmemlog", "-lpmemblk"];
-        let built = Command::new("cc").args(["-O1", "-Wall", "-o"]).arg(&program).arg(source).args(libraries).output();
+        let built = Command::new("cc").args(["-O1", "-Wall", "-o"]).arg(&new).arg(source).args(libraries).output();
         match built {
-            Ok(output) if output.status.success() => Ok(program),
+            Ok(output) if output.status.success() => {
+                fs::rename(&new, &program).map_err(|error| format!("rename: {error}"))?;
+                Ok(program)
+            }
             Ok(output) => Err(String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or("").to_owned()),
             Err(error) => Err(format!("cc: {error}")),
         }
