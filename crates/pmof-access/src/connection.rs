@@ -6,22 +6,23 @@ use std::{
     net::SocketAddr,
     ops::RangeBounds,
     os::fd::{AsFd as _, BorrowedFd},
-    sync::{Arc, MutexGuard, OnceLock},
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
+use parking_lot::MutexGuard;
 use pmof_mem::{Durability, Promise};
 use pmof_proto::{
     Access, ConnectionError, DescriptorError, Event, Operation, Payload, PostError, Refusal, Signal, Ticket,
 };
 
 use crate::{
-    CompletionQueue, ConnectError, ConnectionId, Location, Method, RegionSlice, RemoteRegion, ResolveError,
+    CompletionQueue, ConnectError, ConnectionId, Location, Method, RegionPart, RegionSlice, RemoteRegion, ResolveError,
     RingRefusal, SetupError, ShortDescriptor,
     driver::ReadySignal,
     link::{BORROW_MIN_BYTES, Link, LinkCore},
     region::resolve,
-    request::{Data, Request},
+    request::{Data, Registered, Request},
     short::{answer_slice, read_answer},
 };
 
@@ -34,8 +35,29 @@ const HOLD_MAX_BYTES: usize = 256 << 10;
 pub enum Source<'a> {
     /// Bytes of the caller: free again when the call returns.
     Bytes(&'a [u8]),
-    /// Registered memory: sent from where it lies, and to be left unchanged until the completion.
+    /// Registered memory: sent from where it lies, and to be left unchanged until the completion; where that comes on error alone,
+    /// until the completion of something posted later.
     Region(RegionSlice),
+    /// The same, without a handle of its own.
+    Part(RegionPart<'a>),
+}
+
+impl Source<'_> {
+    /// Where a device finds it.
+    #[inline]
+    fn registered(&self) -> Option<Registered<'_>> {
+        match self {
+            Self::Part(part) => part.registered(),
+            Self::Region(slice) => slice.registered(),
+            Self::Bytes(_) => None,
+        }
+    }
+}
+
+impl<'a> From<RegionPart<'a>> for Source<'a> {
+    fn from(part: RegionPart<'a>) -> Self {
+        Self::Part(part)
+    }
 }
 
 impl<'a, B: AsRef<[u8]> + ?Sized> From<&'a B> for Source<'a> {
@@ -49,6 +71,7 @@ impl<'a> From<Source<'a>> for Data<'a> {
         match source {
             Source::Bytes(bytes) => Self::Borrowed(bytes),
             Source::Region(slice) => Self::Slice(slice),
+            Source::Part(part) => Self::Slice(part.into()),
         }
     }
 }
@@ -187,7 +210,9 @@ impl Connection {
         core.endpoint.ended().cloned().or_else(|| core.is_closing().then_some(ConnectionError::ClosedHere))
     }
 
-    /// Operations posted whose outcome is not known.
+    /// Operations posted whose outcome is not known. Writes that complete on error alone are counted until something posted
+    /// after them is known to be done; where nothing is, over verbs, until the queue has asked after them: every 20 ms while
+    /// somebody drives it, within a second where a thread of its own sleeps.
     pub fn outstanding(&self) -> usize {
         self.link.lock().outstanding()
     }
@@ -217,13 +242,19 @@ impl Connection {
     ///
     /// The connection is locked meanwhile; polling its queue does not move it on.
     pub fn batch(&self) -> Batch<'_> {
-        let core = self.link.lock();
-        Batch { connection: self, core, signal: Signal::Always, context: 0, held: false, is_clear: false }
+        self.single().in_batch()
+    }
+
+    /// One operation that is posted on its own. A write from registered memory that is longer than goes inline, and a native flush
+    /// of one range, take a shorter way than in a batch of one; all else goes in such a batch.
+    #[inline]
+    pub fn single(&self) -> Single<'_> {
+        Single { connection: self, signal: Signal::Always, context: 0 }
     }
 
     /// Posts one write of at most 1 GiB at `offset` (bytes) of the region.
     pub fn write<'a>(&self, to: &RemoteRegion, offset: u64, from: impl Into<Source<'a>>) -> Result<Ticket, PostError> {
-        self.batch().write(to, offset, from)
+        self.single().write(to, offset, from)
     }
 
     /// Posts a read of the slice's length, from `offset` (bytes) of the region.
@@ -238,7 +269,7 @@ impl Connection {
         range: impl RangeBounds<u64>,
         level: Durability,
     ) -> Result<Ticket, PostError> {
-        self.batch().flush(region, range, level)
+        self.single().flush(region, range, level)
     }
 
     /// Posts a message.
@@ -404,6 +435,80 @@ impl Drop for Connection {
     }
 }
 
+/// One operation that goes out on its own.
+#[derive(Clone, Copy, Debug)]
+pub struct Single<'c> {
+    connection: &'c Connection,
+    signal: Signal,
+    context: u64,
+}
+
+impl<'c> Single<'c> {
+    /// When it completes; [`Signal::Always`] at first.
+    #[inline]
+    #[must_use]
+    pub fn signal(self, signal: Signal) -> Self {
+        Self { signal, ..self }
+    }
+
+    /// The number that comes back with its completion; 0 at first.
+    #[inline]
+    #[must_use]
+    pub fn context(self, context: u64) -> Self {
+        Self { context, ..self }
+    }
+
+    /// Posts a write at `offset` (bytes) of the region.
+    #[inline]
+    pub fn write<'a>(self, to: &RemoteRegion, offset: u64, from: impl Into<Source<'a>>) -> Result<Ticket, PostError> {
+        let from = from.into();
+        let Some(registered) = from.registered() else { return self.in_batch().write(to, offset, from) };
+        to.check(Access::WRITE, "remote writes", offset, registered.len_bytes)?;
+        let mut core = self.connection.link.lock();
+        match core.write_alone((to, offset), registered, (self.signal, self.context)) {
+            Some(ticket) => Ok(self.posted(&mut core, ticket)),
+            None => self.in_batch_of(core).write(to, offset, from),
+        }
+    }
+
+    /// Posts a flush: brings all earlier writes of this connection in the range to `level`.
+    #[inline]
+    pub fn flush(
+        self,
+        region: &RemoteRegion,
+        range: impl RangeBounds<u64>,
+        level: Durability,
+    ) -> Result<Ticket, PostError> {
+        let (offset, len_bytes) = resolve(range, region.len_bytes())?;
+        region.check_flush(level)?;
+        let mut core = self.connection.link.lock();
+        core.tell_method(region, level);
+        match core.flush_alone((region, offset, len_bytes), level, (self.signal, self.context)) {
+            Some(ticket) => Ok(self.posted(&mut core, ticket)),
+            None => self.in_batch_of(core).flush(region, offset..offset + len_bytes, level),
+        }
+    }
+
+    /// The device has it, or has refused it, which somebody may be waiting for.
+    #[inline]
+    fn posted(self, core: &mut LinkCore, ticket: Ticket) -> Ticket {
+        if core.has_outcomes() {
+            self.connection.settle(core);
+        }
+        ticket
+    }
+
+    /// A batch for it, for operations that there is no shorter way for.
+    pub fn in_batch(self) -> Batch<'c> {
+        self.in_batch_of(self.connection.link.lock())
+    }
+
+    fn in_batch_of(self, core: MutexGuard<'c, LinkCore>) -> Batch<'c> {
+        let Self { connection, signal, context } = self;
+        Batch { connection, core, signal, context, held: false, is_clear: false }
+    }
+}
+
 /// Operations that go out together.
 #[derive(Debug)]
 pub struct Batch<'c> {
@@ -413,7 +518,7 @@ pub struct Batch<'c> {
     context: u64,
     /// What was posted may wait for the next batch.
     held: bool,
-    /// The last operation was a write that waited for nothing, so the next one need not either.
+    /// The short ways were found open, and nothing but what goes them was posted since.
     is_clear: bool,
 }
 

@@ -4,12 +4,13 @@ use std::{
     collections::VecDeque,
     os::fd::{AsFd, OwnedFd},
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use pmof_proto::{Completion as ProtoCompletion, Ticket};
 
 use crate::{
@@ -18,12 +19,15 @@ use crate::{
     error::system,
     link::{Link, LinkCore},
     poller::{Interest, Poller},
+    queue::YIELD_AFTER,
     rest::Rest,
 };
 
 mod lone;
+mod ready;
 
 pub(crate) use lone::Lone;
+use ready::{Ready, ReadyList};
 
 /// Up to this many connections are simply tried in turn; asking epoll first costs a system call more.
 const DIRECT_MAX: usize = 4;
@@ -76,7 +80,7 @@ pub(crate) struct Driver {
     links: Mutex<Links>,
     /// The file descriptor was given out.
     is_watched: AtomicBool,
-    ready: Mutex<VecDeque<Completion>>,
+    ready: Ready,
     /// Outcomes that only whoever waits for just them may take, and whether there are any.
     aside: Mutex<Vec<(ConnectionId, Ticket)>>,
     has_aside: AtomicBool,
@@ -87,6 +91,8 @@ pub(crate) struct Driver {
     requests: Mutex<VecDeque<(u64, Vec<u8>)>>,
     /// Someone wants the thread that waits to look up.
     interrupted: AtomicBool,
+    /// The processor's count when a poll last looked at the clock.
+    clocked_at: AtomicU64,
     /// Set while there are outcomes, where a thread of its own drives.
     signal: Option<ReadySignal>,
     /// That thread drives only while nobody else does, who says so here.
@@ -112,7 +118,13 @@ pub(crate) struct Assisted {
     turns: AtomicU64,
     /// Callers that wait, and so drive.
     waiting: AtomicUsize,
+    /// Since when polls have found nothing without a break, and when the last one was, in nanoseconds of the clock.
+    in_vain_since: AtomicU64,
+    polled_at: AtomicU64,
 }
+
+/// A longer time between two polls is one in which the caller does something else.
+const BREAK: Duration = Duration::from_micros(20);
 
 impl Assisted {
     /// What changes when a caller drives. `None` while one waits.
@@ -124,6 +136,17 @@ impl Assisted {
     pub(crate) fn wait(&self) -> impl Drop {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         WaitingCaller(self)
+    }
+
+    /// Notes a poll. True if it and those before it have found nothing for so long that others are to have the processor.
+    pub(crate) fn polls_in_vain(&self, now: Duration, found: bool) -> bool {
+        let now = now.as_nanos() as u64;
+        let has_paused = now.saturating_sub(self.polled_at.swap(now, Ordering::Relaxed)) > BREAK.as_nanos() as u64;
+        if found || has_paused {
+            self.in_vain_since.store(now, Ordering::Relaxed);
+            return false;
+        }
+        now.saturating_sub(self.in_vain_since.load(Ordering::Relaxed)) >= YIELD_AFTER.as_nanos() as u64
     }
 
     pub(crate) fn note_turn(&self) {
@@ -176,13 +199,14 @@ impl Driver {
             poller,
             links: Mutex::default(),
             is_watched: AtomicBool::new(false),
-            ready: Mutex::default(),
+            ready: Ready::default(),
             aside: Mutex::default(),
             has_aside: AtomicBool::new(false),
             woken: Mutex::default(),
             has_woken: AtomicBool::new(false),
             requests: Mutex::default(),
             interrupted: AtomicBool::new(false),
+            clocked_at: AtomicU64::new(0),
             signal,
             assisted,
             brought: OnceLock::new(),
@@ -218,14 +242,14 @@ impl Driver {
         self.is_watched.load(Ordering::Relaxed)
     }
 
-    /// True if every connection is a device's, or seems to be while the list is in use.
-    pub(crate) fn has_devices_alone(&self) -> bool {
-        self.links.try_lock().map_or(true, |links| links.all.iter().all(|link| link.announces_on_demand))
+    /// Whether every connection is a device's; `None` while the list is in use.
+    pub(crate) fn has_devices_alone(&self) -> Option<bool> {
+        self.links.try_lock().map(|links| links.all.iter().all(|link| link.announces_on_demand))
     }
 
     /// True while another thread drives or posts, where that can be seen: on the list, or on a lone connection.
     pub(crate) fn is_in_use(&self) -> bool {
-        self.links.try_lock().map_or(true, |links| matches!(&links.all[..], [link] if link.try_lock().is_none()))
+        self.links.try_lock().is_none_or(|links| matches!(&links.all[..], [link] if link.try_lock().is_none()))
     }
 
     pub(crate) fn poller(&self) -> Option<&Arc<Poller>> {
@@ -300,12 +324,13 @@ impl Driver {
 
     /// True if connections that epoll does not report are not looked at (or if that is not known just now).
     pub(crate) fn asks_epoll(&self) -> bool {
-        self.links.try_lock().map_or(true, |links| links.all.len() > DIRECT_MAX)
+        self.links.try_lock().is_none_or(|links| links.all.len() > DIRECT_MAX)
     }
 
     /// True if finished operations are known that nobody has taken.
+    #[inline]
     pub(crate) fn has_ready(&self) -> bool {
-        !self.lock_ready().is_empty()
+        self.ready.has_some()
     }
 
     /// The outcome that is waited for, if it is known already.
@@ -349,17 +374,17 @@ impl Driver {
 
     /// Keeps an outcome that there is not yet from all but whoever waits for just it.
     pub(crate) fn keep_aside(&self, connection: ConnectionId, ticket: Ticket) {
-        self.aside.lock().unwrap_or_else(PoisonError::into_inner).push((connection, ticket));
+        self.aside.lock().push((connection, ticket));
         self.has_aside.store(true, Ordering::SeqCst);
     }
 
     /// True for an outcome that was kept aside.
     fn is_aside(&self, of: (ConnectionId, Ticket)) -> bool {
-        self.has_aside.load(Ordering::SeqCst) && self.aside.lock().unwrap_or_else(PoisonError::into_inner).contains(&of)
+        self.has_aside.load(Ordering::SeqCst) && self.aside.lock().contains(&of)
     }
 
     pub(crate) fn give_back(&self, connection: ConnectionId, ticket: Ticket) {
-        let mut aside = self.aside.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut aside = self.aside.lock();
         aside.retain(|kept| *kept != (connection, ticket));
         self.has_aside.store(!aside.is_empty(), Ordering::SeqCst);
     }
@@ -413,7 +438,7 @@ impl Driver {
     /// moves it on.
     pub(crate) fn take_request(&self) -> Option<(Arc<Link>, Vec<u8>)> {
         loop {
-            let (id, private_data) = self.requests.lock().unwrap_or_else(PoisonError::into_inner).pop_front()?;
+            let (id, private_data) = self.requests.lock().pop_front()?;
             // One that was given up meanwhile is gone.
             if let Some(link) = self.remove(id) {
                 return Some((link, private_data));
@@ -474,7 +499,7 @@ impl Driver {
     pub(crate) fn drive_at(&self, now: Duration) -> bool {
         let mut moved = self.has_woken.load(Ordering::SeqCst) && self.take_woken();
         // Another thread that drives does this thread's work too.
-        let Ok(mut links) = self.links.try_lock() else { return moved };
+        let Some(mut links) = self.links.try_lock() else { return moved };
         let mut closed = Vec::new();
         match &self.poller {
             Some(poller) if links.all.len() > DIRECT_MAX => moved |= self.drive_many(poller, &mut links, &mut closed),
@@ -564,7 +589,7 @@ impl Driver {
         if self.has_woken.load(Ordering::SeqCst) {
             return true;
         }
-        let Ok(mut links) = self.links.try_lock() else { return true };
+        let Some(mut links) = self.links.try_lock() else { return true };
         let Links { all, polled, .. } = &mut *links;
         let mut happened = false;
         // Every one is armed, whatever the first of them says: only those that are can be trusted to wake a sleeper.
@@ -674,7 +699,7 @@ impl Driver {
     /// Moves what a connection has finished to where it is waited for. True if there was anything.
     pub(crate) fn collect(&self, id: u64, core: &mut LinkCore) -> bool {
         if let Some(private_data) = core.take_request() {
-            self.requests.lock().unwrap_or_else(PoisonError::into_inner).push_back((id, private_data));
+            self.requests.lock().push_back((id, private_data));
         }
         let Some(first) = core.next_completion() else { return false };
         if core.has_receive_driver() {
@@ -726,14 +751,31 @@ impl Driver {
     }
 
     fn lock_woken(&self) -> MutexGuard<'_, Vec<Arc<Link>>> {
-        self.woken.lock().unwrap_or_else(PoisonError::into_inner)
+        self.woken.lock()
     }
 
     fn lock_links(&self) -> MutexGuard<'_, Links> {
-        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+        self.links.lock()
     }
 
-    fn lock_ready(&self) -> MutexGuard<'_, VecDeque<Completion>> {
-        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_ready(&self) -> ReadyList<'_> {
+        self.ready.lock()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn polls_in_vain_are_those_without_a_break_and_without_an_outcome() {
+        let assisted = Assisted::default();
+        let poll = |micros, found| assisted.polls_in_vain(Duration::from_micros(micros), found);
+        let vain = |micros| poll(micros, false);
+        assert!(!vain(1000) && !vain(1005) && !vain(1009));
+        assert!(vain(1010) && vain(1015));
+        // What is found begins it anew, and so does a break.
+        assert!(!poll(1016, true) && !vain(1020) && vain(1026));
+        assert!(!vain(1050) && !vain(1059) && vain(1060));
     }
 }

@@ -29,19 +29,20 @@ const DEFERRED_LIMIT_BYTES: u64 = 64 << 20;
 const RECEIVE_TICKET: u64 = 1 << 63;
 
 /// Which way an operation without an outcome went.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     /// None yet: it must not overtake what is before it.
     Deferred,
     Direct,
     Stream,
     Done,
-    Failed(Box<OperationError>),
+    /// How is among the lane's failures.
+    Failed,
 }
 
 /// An operation without an outcome; or some in a row, of which none is heard unless it fails: then their way is
 /// [`Way::Direct`].
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Pending {
     /// The first one's number.
     first: u64,
@@ -68,6 +69,8 @@ struct Streamed {
 pub(crate) struct Lane {
     /// Number of the last operation posted; the last of `pending` has it.
     last: u64,
+    /// The last one that the device was asked to tell the completion of, or an earlier one.
+    asked: u64,
     pending: VecDeque<Pending>,
     /// The last ones of `pending`, where they wait for those before them.
     deferred: VecDeque<(Route, Request<'static>)>,
@@ -83,6 +86,8 @@ pub(crate) struct Lane {
     /// How the region flushed last by the short way is flushed to the level asked for then.
     flush_method: Option<(RegionKey, Durability, (Method, Promise))>,
     completions: VecDeque<Completion>,
+    /// Of pending operations.
+    failures: Vec<(u64, OperationError)>,
     /// The connection closes as soon as nothing is deferred any more.
     is_closing: bool,
     /// All that was pending when the connection ended has its outcome.
@@ -190,11 +195,13 @@ impl Lane {
         self.is_closing
     }
 
+    #[inline]
     pub(crate) fn next_completion(&mut self) -> Option<Completion> {
         self.completions.pop_front()
     }
 
     /// True if outcomes wait to be taken.
+    #[inline]
     pub(crate) fn has_completions(&self) -> bool {
         !self.completions.is_empty()
     }
@@ -292,7 +299,7 @@ impl Lane {
         }
     }
 
-    /// Remembers what was written, where a flush to the strongest level of the region is to name it.
+    /// Remembers what was written, where a flush that makes it durable is to name it.
     #[inline]
     fn note_range(&mut self, through: &mut Through<'_>, region: &RemoteRegion, offset: u64, len_bytes: u64) {
         let is_named = match self.names_ranges {
@@ -305,7 +312,9 @@ impl Lane {
     }
 
     fn find_whether_named(&mut self, through: &mut Through<'_>, region: &RemoteRegion) -> bool {
-        let method = choose_method(through.wire, through.forced, region, region.strongest());
+        let level = Durability::PowerFailure;
+        let method = choose_method(through.wire, through.forced, region, level);
+        // Flushes to a weaker level name nothing.
         let is_named = matches!(method, Ok((Method::SendAfterWrite | Method::NativeFlush, _)));
         self.names_ranges = Some((region.key(), is_named));
         is_named
@@ -346,10 +355,7 @@ impl Lane {
             }
             return posted.map(|()| Way::Direct);
         }
-        // There is nothing to be made durable, or the level asks for the range itself. A device takes no empty range.
-        let offset = offset.min(region.len_bytes().saturating_sub(1));
-        let len_bytes = if level == Durability::PowerFailure { 1 } else { len_bytes.max(1) };
-        direct.flush(ticket, region, &[(offset, len_bytes)], level, method)?;
+        direct.flush(ticket, region, &[unnamed(region, offset, len_bytes, level)], level, method)?;
         Ok(Way::Direct)
     }
 
@@ -476,7 +482,10 @@ impl Lane {
                             pending.way = Way::Done;
                             pending.outcome = outcome;
                         }
-                        Err(error) => pending.way = Way::Failed(Box::new(error)),
+                        Err(error) => {
+                            pending.way = Way::Failed;
+                            self.failures.push((streamed.outer, error));
+                        }
                     }
                 }
                 return;
@@ -485,23 +494,22 @@ impl Lane {
     }
 
     /// Gives outcomes to the oldest operations that have one.
+    #[inline]
     fn complete(&mut self) {
         while let Some(front) = self.pending.front_mut() {
-            let done = match front.way {
-                Way::Done => 1,
-                Way::Direct => (self.direct_done + 1).saturating_sub(front.first).min(front.count),
-                _ => 0,
-            };
-            if done < front.count {
-                front.first += done;
-                front.count -= done;
+            if !front.is_whole(self.direct_done) {
+                if front.way == Way::Direct {
+                    let done = (self.direct_done + 1).saturating_sub(front.first);
+                    front.first += done;
+                    front.count -= done;
+                }
                 return;
             }
-            let Some(pending) = self.pending.pop_front() else { return };
-            if pending.is_signalled {
-                let Pending { first, context, kind, outcome, .. } = pending;
+            if front.is_signalled {
+                let Pending { first, context, kind, outcome, .. } = *front;
                 self.completions.push_back(Completion { ticket: Ticket(first), context, kind, outcome: Ok(outcome) });
             }
+            self.pending.pop_front();
         }
     }
 
@@ -536,15 +544,18 @@ impl Lane {
         for pending in mem::take(&mut self.pending) {
             let Pending { first, count, context, kind, way, .. } = pending;
             let ended = || OperationError::ConnectionEnded(why.clone());
-            let mut error = match way {
-                Way::Failed(error) => *error,
-                _ => ended(),
-            };
+            let failure = (way == Way::Failed).then(|| self.take_failure(first)).flatten();
+            let mut error = failure.unwrap_or_else(ended);
             for ticket in first..first + count {
                 let outcome = Err(mem::replace(&mut error, ended()));
                 self.completions.push_back(Completion { ticket: Ticket(ticket), context, kind, outcome });
             }
         }
+    }
+
+    fn take_failure(&mut self, ticket: u64) -> Option<OperationError> {
+        let at = self.failures.iter().position(|(of, _)| *of == ticket)?;
+        Some(self.failures.swap_remove(at).1)
     }
 
     fn pending_mut(&mut self, ticket: u64) -> Option<&mut Pending> {
@@ -562,22 +573,39 @@ impl Lane {
         run.count -= after;
         let Pending { context, kind, is_signalled, outcome, .. } = *run;
         let part = |first, count, way| Pending { first, count, context, kind, is_signalled, way, outcome };
-        let failed = Way::Failed(Box::new(error));
         let mut at = at;
         if run.count == 1 {
-            run.way = failed;
+            run.way = Way::Failed;
         } else {
             run.count -= 1;
-            self.pending.insert(at, part(ticket, 1, failed));
+            self.pending.insert(at, part(ticket, 1, Way::Failed));
             at += 1;
         }
+        self.failures.push((ticket, error));
         if after > 0 {
             self.pending.insert(at, part(ticket + 1, after, Way::Direct));
         }
     }
 }
 
+/// The range that a device flushes where there is nothing to be made durable, or the level asks for the range itself. A device
+/// takes no empty one.
+#[inline]
+fn unnamed(region: &RemoteRegion, offset: u64, len_bytes: u64, level: Durability) -> (u64, u64) {
+    let offset = offset.min(region.len_bytes().saturating_sub(1));
+    (offset, if level == Durability::PowerFailure { 1 } else { len_bytes.max(1) })
+}
+
 impl Pending {
+    /// Whether all of it succeeded.
+    #[inline]
+    fn is_whole(&self, direct_done: u64) -> bool {
+        match self.way {
+            Way::Direct => direct_done + 1 >= self.first + self.count,
+            way => way == Way::Done,
+        }
+    }
+
     /// Whether one more operation of this kind, with this context and not to be heard of, may be counted here.
     fn may_be_joined(&self, kind: OperationKind, context: u64) -> bool {
         !self.is_signalled && matches!(self.way, Way::Direct) && self.kind == kind && self.context == context

@@ -89,7 +89,7 @@ mod verbs;
 mod wire;
 
 pub use address::{Address, Location, Place, Transport};
-pub use connection::{Batch, Connection, ConnectionEvent, Source};
+pub use connection::{Batch, Connection, ConnectionEvent, Single, Source};
 pub use error::{AddressError, ConnectError, RegisterError, SetupError};
 pub use listener::{AcceptOptions, ConnectionRequest, DEFAULT_HANDSHAKE_TIMEOUT, ListenOptions, Listener};
 pub use method::Method;
@@ -101,7 +101,7 @@ pub use pmof_proto::{
 };
 pub use pmof_verbs::{DeviceInfo, VerbsError, devices as rdma_devices};
 pub use queue::{Completion, CompletionQueue, ConnectionId, DEFAULT_SPIN, Progress, QueueOptions, Waiting};
-pub use region::{Region, RegionSlice, RemoteRegion};
+pub use region::{Region, RegionPart, RegionSlice, RemoteRegion};
 pub use ring::{AppendRing, Hex, RECORD_MAX_BYTES, RingContents, RingError, RingRecord, RingRefusal, read_ring};
 pub use shared::SharedReceives;
 pub use short::{ResolveError, SHORT_DESCRIPTOR_BYTES, ShortDescriptor};

@@ -3,10 +3,11 @@
 use std::{
     fmt, io, mem,
     net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak},
+    sync::{Arc, Weak},
     time::Duration,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use pmof_mem::{Durability, Promise};
 use pmof_proto::{
     Completion as ProtoCompletion, ConnectionError, Endpoint, Event, InputPlace, OutputView, PostError, RegionKey,
@@ -20,7 +21,7 @@ use crate::{
     lane::{Lane, Through, ends_in_order},
     method::{choose_method, passed_over},
     poller::{Interest, Poller},
-    request::{Data, Request},
+    request::{Data, Registered, Request},
     ring::RingState,
     wire::{Announcer, Wire},
 };
@@ -127,17 +128,15 @@ impl Link {
         Arc::new(Self { id, peer_address, announces_on_demand, announcer, core: Mutex::new(core) })
     }
 
+    #[inline]
     pub(crate) fn lock(&self) -> MutexGuard<'_, LinkCore> {
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+        self.core.lock()
     }
 
     /// The core, unless someone (perhaps this very thread, in a batch) holds it.
+    #[inline]
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, LinkCore>> {
-        match self.core.try_lock() {
-            Ok(core) => Some(core),
-            Err(TryLockError::Poisoned(core)) => Some(core.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        self.core.try_lock()
     }
 
     /// Watches the wire with this poller from now on, and with no other.
@@ -181,35 +180,44 @@ impl fmt::Debug for Link {
 impl LinkCore {
     /// The short way of [`drive`](Self::drive): takes in what a device finished, where nothing else is going on. True if
     /// anything moved. `None`: more is to be seen to, the long way.
+    #[inline]
     pub(crate) fn take_in(&mut self) -> Option<bool> {
-        if !self.is_quiet_device() {
+        if !self.is_calm_device() {
             return None;
         }
-        let moved = if let Some(moved) = self.reap() {
-            moved
-        } else {
-            let moved = self.progress() || self.has_outcomes();
-            if !self.is_quiet_device() {
-                return None;
-            }
-            moved
-        };
-        // What was held back, or had to wait for what finished now.
-        self.submit();
-        Some(moved)
+        self.reap().or_else(|| self.take_in_all())
     }
 
     /// The short way of [`progress`](Self::progress), where nothing waits for what finished. `None`: the long way.
+    #[inline]
     fn reap(&mut self) -> Option<bool> {
         let (lane, wire) = (self.lane.as_mut()?, self.wire.as_mut()?);
         match wire.reap() {
-            Ok(Some(ticket)) => lane.finished_through(ticket),
+            Ok(Some(0)) => Some(false),
+            Ok(Some(ticket)) => lane.finished_through(ticket).then_some(true),
             Ok(None) => None,
             Err(error) => {
                 self.wire_failed(error);
                 None
             }
         }
+    }
+
+    #[inline(never)]
+    fn take_in_all(&mut self) -> Option<bool> {
+        let moved = self.progress() || self.has_outcomes();
+        if !self.is_quiet_device() {
+            return None;
+        }
+        // What was held back, or had to wait for what finished now.
+        self.submit();
+        Some(moved)
+    }
+
+    /// The next outcome of those that [`take_in`](Self::take_in) found.
+    #[inline]
+    pub(crate) fn next_finished(&mut self) -> Option<ProtoCompletion> {
+        self.lane.as_mut()?.next_finished()
     }
 
     fn submit(&mut self) {
@@ -240,16 +248,26 @@ impl LinkCore {
 
     /// True on a standing connection of a device where nothing is to be said, told or heard: all there can be is
     /// operations under way.
+    #[inline]
     pub(crate) fn is_quiet_device(&self) -> bool {
-        let is_quiet =
-            self.is_device && self.phase == Phase::Open && self.events.is_quiet() && self.endpoint.is_quiet();
-        is_quiet && self.wire.as_ref().is_some_and(|wire| !wire.may_have_input())
+        self.is_calm_device() && self.wire.as_ref().is_some_and(|wire| !wire.may_have_input())
+    }
+
+    /// The same, but that something may be to be heard.
+    #[inline]
+    fn is_calm_device(&self) -> bool {
+        self.is_device && self.phase == Phase::Open && self.events.is_quiet() && self.endpoint.is_quiet()
+    }
+
+    /// True if outcomes of operations wait to be taken, where a lane keeps their order.
+    #[inline]
+    pub(crate) fn has_completions(&self) -> bool {
+        self.lane.as_ref().is_some_and(Lane::has_completions)
     }
 
     /// True if outcomes wait to be taken.
     pub(crate) fn has_outcomes(&self) -> bool {
-        let has_completions = self.lane.as_ref().is_some_and(Lane::has_completions);
-        has_completions || self.wire.as_ref().is_some_and(|wire| wire.has_finished())
+        self.has_completions() || self.wire.as_ref().is_some_and(|wire| wire.has_finished())
     }
 
     /// The short way of sending what waits, where that is operations for a device alone. False: it is not, or outcomes wait
@@ -374,8 +392,6 @@ impl LinkCore {
     }
 
     /// The short cut for a write of checked rights and bounds. `None`: it has to be posted the long way.
-    ///
-    /// `is_clear`: nothing but what goes this way was posted since the last one went this way and the connection was locked.
     #[inline]
     pub(crate) fn write_straight(
         &mut self,
@@ -398,6 +414,31 @@ impl LinkCore {
     ) -> Option<Ticket> {
         let (lane, mut through) = self.lane_and_rest()?;
         lane.flush_straight(&mut through, range, level, told, is_clear)
+    }
+
+    /// The short cut for a write of checked rights and bounds that nothing is posted with: the device has it on return. `None`:
+    /// it has to be posted another way.
+    #[inline]
+    pub(crate) fn write_alone(
+        &mut self,
+        to: (&RemoteRegion, u64),
+        from: Registered<'_>,
+        told: (Signal, u64),
+    ) -> Option<Ticket> {
+        let (lane, mut through) = self.lane_and_rest()?;
+        lane.write_alone(&mut through, to, from, told)
+    }
+
+    /// The same for a flush.
+    #[inline]
+    pub(crate) fn flush_alone(
+        &mut self,
+        range: (&RemoteRegion, u64, u64),
+        level: Durability,
+        told: (Signal, u64),
+    ) -> Option<Ticket> {
+        let (lane, mut through) = self.lane_and_rest()?;
+        lane.flush_alone(&mut through, range, level, told)
     }
 
     /// Operations posted whose outcome is not known.
@@ -555,6 +596,7 @@ impl LinkCore {
     }
 
     /// Takes the finished operations out.
+    #[inline]
     pub(crate) fn next_completion(&mut self) -> Option<ProtoCompletion> {
         match &mut self.lane {
             Some(lane) => lane.next_completion(),

@@ -27,14 +27,15 @@ use crate::{
 pub const DEFAULT_SPIN: Duration = Duration::from_micros(50);
 
 /// Spinning before the processor is offered to others in each turn: what an exchange over loopback takes, which they must not delay.
-const YIELD_AFTER: Duration = Duration::from_micros(10);
+pub(crate) const YIELD_AFTER: Duration = Duration::from_micros(10);
 
 /// Time without a caller's turn after which the thread of an assisted queue drives.
 const ASSIST_AFTER: Duration = Duration::from_millis(1);
 
-/// How often the thread looks while callers drive, where that may go on for long or nobody else waits for it: each look costs
-/// them a change of threads, if there is no other processor.
+/// How soon the thread looks again while callers drive, where that may go on for long or nobody else waits for it, and how soon
+/// at last when they go on driving: each look costs them a change of threads, if there is no other processor.
 const LOOK_AFTER: Duration = Duration::from_millis(5);
+const LOOK_AFTER_AT_LAST: Duration = Duration::from_millis(40);
 
 /// How often a poll looks again because something came while it asked devices to announce what comes next.
 const WATCHED_TURNS_MAX: u32 = 64;
@@ -98,8 +99,10 @@ pub enum Progress {
     Caller,
     /// A thread of the queue: remote operations are served whatever the application does.
     Thread,
-    /// Whoever polls or waits on the queue; and, after a millisecond in which nobody did, a thread of the queue (after up to six
-    /// where callers waited, or all connections are devices'). That thread alone once the queue's descriptor was asked for. As
+    /// Whoever polls or waits on the queue; and, after a millisecond in which nobody did, a thread of the queue. Where callers
+    /// waited, or all connections are devices', that thread comes as late as after the time that they were at it, from 6 to 41
+    /// milliseconds. Polls that find nothing for ten microseconds without a break offer the processor to others, but where all
+    /// connections are devices'. That thread alone once the queue's descriptor was asked for. As
     /// quick as [`Caller`](Self::Caller) for a caller who polls, and as reliable as [`Thread`](Self::Thread) for the other side.
     Assisted,
 }
@@ -186,16 +189,36 @@ impl CompletionQueue {
 
     /// The next outcome that is there now. Never waits.
     pub fn poll(&self) -> Option<Completion> {
-        self.poll_with(Driver::take_ready)
+        self.poll_with(Driver::take_ready, Driver::poll_lone)
     }
 
     /// The next outcome that is there now of a receive, or else of anything but a receive; the others stay, in order. Never
     /// waits.
     pub fn poll_receives(&self, receives: bool) -> Option<Completion> {
-        self.poll_with(|driver| driver.take_ready_of(receives))
+        self.poll_with(|driver| driver.take_ready_of(receives), |_, _| Lone::No)
     }
 
-    fn poll_with(&self, take: impl Fn(&Driver) -> Option<Completion>) -> Option<Completion> {
+    /// `look` is the short way.
+    #[inline]
+    fn poll_with(
+        &self,
+        take: impl Fn(&Driver) -> Option<Completion>,
+        look: impl FnOnce(&Driver, &mut Option<Completion>) -> Lone,
+    ) -> Option<Completion> {
+        let driver = &*self.shared.driver;
+        if !driver.is_watched() && !driver.has_ready() && !self.shared.thread_drives() {
+            driver.assisted().inspect(|assisted| assisted.note_turn());
+            let mut found = None;
+            if let Lone::Found | Lone::Nothing = look(driver, &mut found) {
+                return found;
+            }
+        }
+        self.poll_all(take)
+    }
+
+    /// The same without it.
+    #[inline(never)]
+    fn poll_all(&self, take: impl Fn(&Driver) -> Option<Completion>) -> Option<Completion> {
         let driver = &*self.shared.driver;
         if let Some(completion) = take(driver) {
             return Some(completion);
@@ -205,14 +228,26 @@ impl CompletionQueue {
         }
         driver.assisted().inspect(|assisted| assisted.note_turn());
         for _ in 0..WATCHED_TURNS_MAX {
-            driver.drive();
+            let now = driver.now();
+            driver.drive_at(now);
             let ready = take(driver);
             // Whoever waits for the descriptor next is to be woken by whatever comes from here on.
             if ready.is_some() || !driver.is_watched() || !driver.arm() {
+                self.note_polled(now, ready.is_some());
                 return ready;
             }
         }
         None
+    }
+
+    /// A caller who polls without a break may need a processor that the other side's process is waiting for.
+    fn note_polled(&self, now: Duration, found: bool) {
+        let driver = &*self.shared.driver;
+        let Some(assisted) = driver.assisted() else { return };
+        if assisted.polls_in_vain(now, found) && driver.has_devices_alone() == Some(false) {
+            std::thread::yield_now();
+            assisted.polls_in_vain(driver.now(), false);
+        }
     }
 
     /// Appends up to `max` outcomes that are there now; returns how many. Never waits.
@@ -261,10 +296,14 @@ impl CompletionQueue {
         let _waiting = driver.assisted().filter(|_| !thread_drives).map(Assisted::wait);
         let from = driver.now();
         let deadline = from.saturating_add(timeout);
-        let lone =
-            if thread_drives { Lone::No } else { driver.wait_lone((from, deadline), self.shared.waiting, wanted) };
+        let mut found = None;
+        let lone = if thread_drives {
+            Lone::No
+        } else {
+            driver.wait_lone((from, deadline), self.shared.waiting, wanted, &mut found)
+        };
         let (now, moved_at) = match lone {
-            Lone::Found(found) => return Some(found),
+            Lone::Found => return found,
             Lone::Moved => (driver.now(), None),
             Lone::Nothing => (driver.now(), Some(from)),
             Lone::No => (from, None),
@@ -416,15 +455,21 @@ fn spin(waiting: Waiting, idle: Duration) {
 
 /// Drives whenever no caller has for a while.
 fn assist(driver: &Driver, assisted: &Assisted, stop: &AtomicBool, waiting: Waiting) {
-    let (mut seen, mut time) = (assisted.seen(), ASSIST_AFTER);
+    let (mut seen, mut time, mut long, mut of_devices) = (assisted.seen(), ASSIST_AFTER, LOOK_AFTER, false);
     while !stop.load(Ordering::SeqCst) {
         std::thread::park_timeout(time);
         let now_seen = assisted.seen();
         let is_idle = now_seen.is_some() && now_seen == seen;
         seen = now_seen;
         // A caller who waits drives, often for long. What the other side does through devices needs no driving.
-        let may_be_late = seen.is_none() || (!is_idle && driver.has_devices_alone());
-        time = if may_be_late { LOOK_AFTER } else { ASSIST_AFTER };
+        of_devices = driver.has_devices_alone().unwrap_or(of_devices);
+        let may_be_late = seen.is_none() || (!is_idle && of_devices);
+        // Looks are made in pairs then: whether callers are still at it shows by two that are close together.
+        (time, long) = match (may_be_late, time == ASSIST_AFTER) {
+            (true, true) => (long, (2 * long).min(LOOK_AFTER_AT_LAST)),
+            (true, false) => (ASSIST_AFTER, long),
+            (false, _) => (ASSIST_AFTER, LOOK_AFTER),
+        };
         // A caller may have lost its processor in the middle of a turn: to spin beside it would only keep it waiting.
         if ((is_idle && !driver.is_in_use()) || driver.is_watched()) && driver.try_lead() {
             let is_back = || !driver.is_watched() && (assisted.seen() != now_seen || driver.is_in_use());

@@ -14,6 +14,7 @@ use pmof_proto::{
 use crate::{
     RegisterError, journal,
     link::LinkList,
+    request::Registered,
     shm::{Shares, is_shareable},
     short::{ShortDescriptor, publish, unpublish},
     verbs::DeviceMemory,
@@ -153,10 +154,14 @@ impl Region {
 
     /// A part of the region: the source of a write or send, the destination of a read or receive.
     pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<RegionSlice, PostError> {
+        self.part(range).map(RegionSlice::from)
+    }
+
+    /// The same without a handle of its own: the source of one operation, for which it takes less.
+    #[inline]
+    pub fn part(&self, range: impl RangeBounds<u64>) -> Result<RegionPart<'_>, PostError> {
         let (offset, len_bytes) = resolve(range, self.len_bytes())?;
-        let memory = Arc::clone(self.0.region.memory());
-        let local = LocalSlice { memory, offset: self.0.region.offset() + offset, len_bytes };
-        Ok(RegionSlice { local, device: self.0.device.clone() })
+        Ok(RegionPart { region: self, offset, len_bytes })
     }
 
     /// Has the pages of a range brought in, for writing or for reading, so that the first operations do not wait for that. It is
@@ -199,6 +204,40 @@ pub struct RegionSlice {
     pub(crate) local: LocalSlice,
     /// How the peer's device reaches it, if it has one.
     pub(crate) device: Option<Arc<DeviceMemory>>,
+}
+
+impl RegionSlice {
+    #[inline]
+    pub(crate) fn registered(&self) -> Option<Registered<'_>> {
+        let device = self.device.as_ref()?;
+        let offset = self.local.offset.checked_sub(device.offset())?;
+        Some(Registered { device, offset, len_bytes: self.local.len_bytes })
+    }
+}
+
+/// A part of a [`Region`] that lasts no longer than that is borrowed.
+#[derive(Clone, Copy, Debug)]
+pub struct RegionPart<'a> {
+    region: &'a Region,
+    offset: u64,
+    len_bytes: u64,
+}
+
+impl<'a> RegionPart<'a> {
+    #[inline]
+    pub(crate) fn registered(&self) -> Option<Registered<'a>> {
+        let device = self.region.0.device.as_ref()?;
+        Some(Registered { device, offset: self.offset, len_bytes: self.len_bytes })
+    }
+}
+
+impl From<RegionPart<'_>> for RegionSlice {
+    fn from(part: RegionPart<'_>) -> Self {
+        let RegionPart { region, offset, len_bytes } = part;
+        let memory = Arc::clone(region.0.region.memory());
+        let local = LocalSlice { memory, offset: region.0.region.offset() + offset, len_bytes };
+        Self { local, device: region.0.device.clone() }
+    }
 }
 
 /// A region of the other side, known by its descriptor.
@@ -299,6 +338,7 @@ pub(crate) fn check_range(offset: u64, len_bytes: u64, size_bytes: u64) -> Resul
 }
 
 /// Offset and length of a range inside `size_bytes`.
+#[inline]
 pub(crate) fn resolve(range: impl RangeBounds<u64>, size_bytes: u64) -> Result<(u64, u64), PostError> {
     let start = match range.start_bound() {
         Bound::Included(start) => *start,

@@ -1,11 +1,11 @@
 //! Operations as their caller posts them, before it is known which way they go.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc};
 
 use pmof_mem::Durability;
 use pmof_proto::{Operation, OperationKind, Payload, PostError};
 
-use crate::{RegionSlice, RemoteRegion};
+use crate::{RegionSlice, RemoteRegion, verbs::DeviceMemory};
 
 /// Bytes to write or send.
 #[derive(Debug)]
@@ -13,6 +13,14 @@ pub(crate) enum Data<'a> {
     Borrowed(&'a [u8]),
     Owned(Vec<u8>),
     Slice(RegionSlice),
+}
+
+/// Bytes in memory that a device may reach, at an offset of the range that it knows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Registered<'a> {
+    pub(crate) device: &'a Arc<DeviceMemory>,
+    pub(crate) offset: u64,
+    pub(crate) len_bytes: u64,
 }
 
 impl Data<'_> {

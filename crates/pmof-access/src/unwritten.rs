@@ -72,6 +72,11 @@ impl Unwritten {
         })
     }
 
+    /// How many ranges of a region there are.
+    pub(crate) fn count(&self, key: RegionKey) -> usize {
+        self.regions.iter().find(|(found, _)| *found == key).map_or(0, |(_, ranges)| ranges.len())
+    }
+
     /// Takes out what lies in a range, as at most `limit` pieces of (offset, length).
     pub(crate) fn take(&mut self, key: RegionKey, offset: u64, len_bytes: u64, limit: usize) -> &[(u64, u64)] {
         self.taken.clear();

@@ -5,6 +5,7 @@
 
 mod borrowed;
 mod cache;
+mod cycles;
 mod durability;
 mod error;
 mod extents;
@@ -27,6 +28,7 @@ mod survey;
 mod sysfs;
 
 pub use cache::{CacheWriteBack, line_bytes};
+pub use cycles::cycles;
 pub use durability::{Durability, Evidence, Mechanism, Promise};
 pub use error::MemError;
 pub use health::{BadBlocks, Modules, bad_blocks, modules_below};

@@ -278,6 +278,29 @@ impl QueuePair {
         }
     }
 
+    /// Posts one request: [`post`](Self::post) with less around it.
+    #[expect(
+        clippy::inline_always,
+        reason = "where it is called the kind of request is known: most of this falls away there"
+    )]
+    #[inline(always)]
+    pub fn post_one(&mut self, request: &WorkRequest<'_>) -> Result<(), PostFailure> {
+        let &Posting::Extended(extended) = &self.posting else {
+            return self.post_classic([request]);
+        };
+        let qp = extended.as_ptr();
+        // SAFETY: as in `post`, which does the same with any number of requests.
+        let errno = unsafe {
+            sys::ibv_wr_start(qp);
+            if let Err(failure) = self.build(qp, request) {
+                sys::ibv_wr_abort(qp);
+                return Err(failure);
+            }
+            sys::ibv_wr_complete(qp)
+        };
+        if errno == 0 { Ok(()) } else { Err(PostFailure::of(errno)) }
+    }
+
     #[inline(never)]
     fn post_classic<'r>(
         &mut self,
@@ -402,6 +425,14 @@ impl QueuePair {
         self.modify(sys::IBV_QP_MIN_RNR_TIMER, |attributes| attributes.min_rnr_timer = code)
     }
 
+    /// Ends all that is under way: what the other side has not acknowledged completes as flushed, signalled or not.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn put_into_error(&self) -> Result<(), VerbsError> {
+        self.modify(sys::IBV_QP_STATE, |attributes| attributes.qp_state = sys::IBV_QPS_ERR)
+    }
+
     fn modify(&self, mask: u32, set: impl FnOnce(&mut sys::ibv_qp_attr)) -> Result<(), VerbsError> {
         // SAFETY: all zeroes are valid attributes.
         let mut attributes: sys::ibv_qp_attr = unsafe { mem::zeroed() };
@@ -421,7 +452,8 @@ impl QueuePair {
     /// # Safety
     ///
     /// A batch is begun on `qp`, the extended part of this queue pair.
-    #[inline]
+    #[expect(clippy::inline_always, reason = "as its callers")]
+    #[inline(always)]
     unsafe fn build(&self, qp: *mut sys::ibv_qp_ex, request: &WorkRequest<'_>) -> Result<(), PostFailure> {
         let fence = if request.fence { sys::IBV_SEND_FENCE } else { 0 };
         let signaled = if request.signaled { sys::IBV_SEND_SIGNALED } else { 0 };

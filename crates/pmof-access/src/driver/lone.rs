@@ -1,9 +1,11 @@
-//! The short way of a wait: on a queue of one connection, a device's, on which nothing but operations is under way. It looks
+//! The short way of a wait and of a poll: on a queue of one connection, a device's, on which nothing but operations is under way. It looks
 //! at the device alone, sleeps on the device's own descriptor, and hands the outcome over without a stop on the way.
 
 use std::{sync::Arc, sync::atomic::Ordering, time::Duration};
 
-use super::{Driver, TICK_PERIOD, Wanted};
+use pmof_mem::cycles;
+
+use super::{Driver, Links, TICK_PERIOD, Wanted};
 use crate::{
     Completion, ConnectionId, Waiting,
     link::{Link, LinkCore},
@@ -12,11 +14,14 @@ use crate::{
 /// Looks between two at the clock.
 const LOOKS: u32 = 64;
 
-/// How a wait by the short way ended.
+/// The processor's count between two looks of polls at the clock: less than [`TICK_PERIOD`] on every processor.
+const CLOCK_CYCLES: u64 = 1 << 22;
+
+/// How a wait or a poll by the short way ended.
 #[derive(Debug)]
 pub(crate) enum Lone {
-    /// With the outcome.
-    Found(Completion),
+    /// With the outcome, which lies where the caller said.
+    Found,
     /// With something else that is to be seen to.
     Moved,
     /// Without anything. Time has passed.
@@ -28,28 +33,67 @@ pub(crate) enum Lone {
 impl Driver {
     /// Waits for an outcome, from a time until another, as long as nothing else is to be seen to: at most until the
     /// connections are told the time again.
-    pub(crate) fn wait_lone(&self, (from, until): (Duration, Duration), waiting: Waiting, wanted: Wanted) -> Lone {
+    pub(crate) fn wait_lone(
+        &self,
+        (from, until): (Duration, Duration),
+        waiting: Waiting,
+        wanted: Wanted,
+        found: &mut Option<Completion>,
+    ) -> Lone {
         let Some((link, tick_at)) = self.lone_device(from) else { return Lone::No };
         let until = until.min(tick_at);
         let lone = match waiting {
-            Waiting::Adaptive { spin: Duration::ZERO } => self.sleep_lone(&link, (from, until), wanted),
-            Waiting::Adaptive { spin } => self.spin_lone(&link, until.min(from.saturating_add(spin)), wanted),
-            Waiting::BusyPoll => self.spin_lone(&link, until, wanted),
+            Waiting::Adaptive { spin: Duration::ZERO } => self.sleep_lone(&link, (from, until), wanted, found),
+            Waiting::Adaptive { spin } => self.spin_lone(&link, until.min(from.saturating_add(spin)), wanted, found),
+            Waiting::BusyPoll => self.spin_lone(&link, until, wanted, found),
         };
-        if matches!(lone, Lone::Found(_) | Lone::Moved) {
+        if matches!(lone, Lone::Found | Lone::Moved) {
             // Others may wait for room, or for what this thread did not wait for.
             self.tell();
         }
         lone
     }
 
+    /// Looks for an outcome once, where none is known, as long as the connection is not to be told the time.
+    #[inline]
+    pub(crate) fn poll_lone(&self, found: &mut Option<Completion>) -> Lone {
+        if self.is_shared() {
+            return Lone::No;
+        }
+        let Some(links) = self.links.try_lock() else { return Lone::No };
+        let lone = match &links.all[..] {
+            [link] if link.announcer.is_some() && self.is_early(&links) => self.look(link, None, found),
+            _ => Lone::No,
+        };
+        drop(links);
+        if matches!(lone, Lone::Found | Lone::Moved) {
+            // Others may wait for room, or for what came with it.
+            self.tell();
+        }
+        lone
+    }
+
+    /// Whether polls may go on without the clock.
+    fn is_early(&self, links: &Links) -> bool {
+        let Some(count) = cycles() else { return self.now() < links.ticked_at.saturating_add(TICK_PERIOD) };
+        let is_early = count.wrapping_sub(self.clocked_at.load(Ordering::Relaxed)) < CLOCK_CYCLES;
+        if !is_early {
+            self.clocked_at.store(count, Ordering::Relaxed);
+        }
+        is_early
+    }
+
+    /// Whether others than the queue's connections and whoever waits for it have a part in what it does.
+    fn is_shared(&self) -> bool {
+        self.brought.get().is_some() || self.has_woken.load(Ordering::SeqCst)
+    }
+
     /// The connection, where the way is open, and when it is to be told the time.
     fn lone_device(&self, now: Duration) -> Option<(Arc<Link>, Duration)> {
-        let is_shared = self.brought.get().is_some() || self.has_woken.load(Ordering::SeqCst);
-        if is_shared || self.is_interrupted() {
+        if self.is_shared() || self.is_interrupted() {
             return None;
         }
-        let links = self.links.try_lock().ok()?;
+        let links = self.links.try_lock()?;
         let tick_at = links.ticked_at.saturating_add(TICK_PERIOD);
         match &links.all[..] {
             [link] if link.announcer.is_some() && now < tick_at => Some((Arc::clone(link), tick_at)),
@@ -57,10 +101,10 @@ impl Driver {
         }
     }
 
-    fn spin_lone(&self, link: &Link, until: Duration, wanted: Wanted) -> Lone {
+    fn spin_lone(&self, link: &Link, until: Duration, wanted: Wanted, found: &mut Option<Completion>) -> Lone {
         loop {
             for _ in 0..LOOKS {
-                match self.look(link, wanted) {
+                match self.look(link, wanted, found) {
                     // Another thread that waits on the queue may have taken it in.
                     Lone::Nothing if self.has_ready() => return Lone::Moved,
                     Lone::Nothing => std::hint::spin_loop(),
@@ -74,7 +118,13 @@ impl Driver {
     }
 
     /// Sleeps once. What shows on no descriptor of this sleep waits for its end: it is that short.
-    fn sleep_lone(&self, link: &Link, (from, until): (Duration, Duration), wanted: Wanted) -> Lone {
+    fn sleep_lone(
+        &self,
+        link: &Link,
+        (from, until): (Duration, Duration),
+        wanted: Wanted,
+        found: &mut Option<Completion>,
+    ) -> Lone {
         let (Some(poller), Some(announcer)) = (&self.poller, &link.announcer) else { return Lone::No };
         if from >= until || !self.rest.try_lead() {
             return Lone::No;
@@ -82,29 +132,40 @@ impl Driver {
         let mut seen = Lone::Nothing;
         if poller.set_alarm(from, until) {
             self.rest.lead(|| poller.sleep_till_alarm(announcer.as_fd()), &mut || {
-                seen = self.look_armed(link, wanted);
+                // What comes into the list of such a queue does so under the lock of its connection, which this takes: so the flag
+                // that is looked at without a lock says what is there.
+                seen = self.look_armed(link, wanted, found);
                 !matches!(seen, Lone::Nothing) || self.is_interrupted() || self.has_ready()
             });
         }
         self.rest.stop_leading();
-        if matches!(seen, Lone::Nothing) { self.look(link, wanted) } else { seen }
+        if matches!(seen, Lone::Nothing) { self.look(link, wanted, found) } else { seen }
     }
 
     /// The last look before a sleep: what comes after it is announced.
-    fn look_armed(&self, link: &Link, wanted: Wanted) -> Lone {
+    fn look_armed(&self, link: &Link, wanted: Wanted, found: &mut Option<Completion>) -> Lone {
         let Some(mut core) = link.try_lock() else { return Lone::Moved };
         core.announce();
-        self.look_at(link, &mut core, wanted)
+        self.look_at(link, &mut core, wanted, found)
     }
 
-    fn look(&self, link: &Link, wanted: Wanted) -> Lone {
+    #[inline]
+    fn look(&self, link: &Link, wanted: Wanted, found: &mut Option<Completion>) -> Lone {
         let Some(mut core) = link.try_lock() else { return Lone::Moved };
-        self.look_at(link, &mut core, wanted)
+        self.look_at(link, &mut core, wanted, found)
     }
 
-    fn look_at(&self, link: &Link, core: &mut LinkCore, wanted: Wanted) -> Lone {
+    #[inline]
+    fn look_at(&self, link: &Link, core: &mut LinkCore, wanted: Wanted, found: &mut Option<Completion>) -> Lone {
+        if core.has_receive_driver() {
+            // Not all outcomes are this driver's.
+            return Lone::Moved;
+        }
         match core.take_in() {
-            Some(true) => self.hand_over(link.id, core, wanted).map_or(Lone::Moved, Lone::Found),
+            Some(true) => {
+                self.hand_over(link.id, core, wanted, found);
+                if found.is_some() { Lone::Found } else { Lone::Moved }
+            }
             Some(false) => Lone::Nothing,
             None => Lone::Moved,
         }
@@ -112,8 +173,22 @@ impl Driver {
 
     /// The outcome that is wanted, straight from the connection if it is the next one; all others go where they are waited
     /// for.
-    fn hand_over(&self, id: u64, core: &mut LinkCore, wanted: Wanted) -> Option<Completion> {
-        let first = Completion::new(ConnectionId(id), core.next_completion()?);
+    #[inline]
+    fn hand_over(&self, id: u64, core: &mut LinkCore, wanted: Wanted, found: &mut Option<Completion>) {
+        let Some(first) = core.next_finished() else { return };
+        let first = Completion::new(ConnectionId(id), first);
+        // What this connection brought before is known here, since its lock is held.
+        let is_alone = !self.has_ready() && !core.has_completions();
+        *found = if wanted.is_none() && is_alone && !self.has_aside.load(Ordering::SeqCst) {
+            Some(first)
+        } else {
+            self.hand_over_all(first, core, wanted)
+        };
+    }
+
+    #[inline(never)]
+    fn hand_over_all(&self, first: Completion, core: &mut LinkCore, wanted: Wanted) -> Option<Completion> {
+        let id = first.connection;
         let mut ready = self.lock_ready();
         let of_first = (first.connection, first.ticket);
         let is_wanted = wanted.map_or_else(|| !self.is_aside(of_first), |wanted| wanted == of_first);
@@ -125,7 +200,7 @@ impl Driver {
             ready.push_back(first);
         }
         while let Some(next) = core.next_completion() {
-            ready.push_back(Completion::new(ConnectionId(id), next));
+            ready.push_back(Completion::new(id, next));
         }
         if !ready.is_empty() {
             self.seen_signal().inspect(|signal| signal.set());

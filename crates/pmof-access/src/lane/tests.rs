@@ -55,3 +55,27 @@ fn writes_in_a_row_finish_a_part_at_a_time() {
     assert_eq!(told(&mut lane), [(6, OperationKind::Flush, false)]);
     assert_eq!(lane.outstanding(), 0);
 }
+
+#[test]
+fn of_writes_that_nobody_is_to_hear_of_the_device_tells_one_in_a_quarter_of_the_send_queue() {
+    let asked = |send_queue| {
+        let mut lane = Lane::default();
+        let mut asked = Vec::new();
+        for _ in 0..12 {
+            let number = lane.number(send_queue, Signal::OnError);
+            lane.last = number.ticket;
+            if number.is_asked {
+                lane.asked = number.ticket;
+                asked.push(number.ticket);
+            }
+        }
+        asked
+    };
+    assert_eq!(asked(16), [4, 8, 12]);
+    assert_eq!(asked(20), [5, 10]);
+    for send_queue in 1..8 {
+        // Else it would be full before anything is told.
+        assert_eq!(asked(send_queue).len(), 12, "{send_queue}");
+    }
+    assert!(Lane::default().number(1024, Signal::Always).is_asked);
+}

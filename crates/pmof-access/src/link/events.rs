@@ -34,6 +34,7 @@ impl Events {
     }
 
     /// True where nothing waits but, perhaps, that the connection stands: that stays until the application asks.
+    #[inline]
     pub(super) fn is_quiet(&self) -> bool {
         matches!(self.untold.front(), None | Some(Event::Established { .. })) && self.untold.len() < 2
     }

@@ -31,7 +31,7 @@ use crate::{
     RemoteRegion,
     direct::{Direct, DirectOutcome},
     request::Data,
-    wire::Wire,
+    wire::{Numbered, Wire},
 };
 
 /// Bytes that each side says first.
@@ -237,8 +237,8 @@ impl Wire for ShmWire {
         true
     }
 
-    fn write_straight(&mut self, ticket: u64, to: &RemoteRegion, offset: u64, data: &Data<'_>) -> bool {
-        self.take_write(ticket, to, offset, data)
+    fn write_straight(&mut self, number: Numbered, to: &RemoteRegion, offset: u64, data: &Data<'_>) -> bool {
+        self.take_write(number.ticket, to, offset, data)
     }
 
     fn direct(&mut self) -> Option<&mut dyn Direct> {

@@ -2,7 +2,7 @@
 
 use pmof_mem::{Durability, Evidence, Mechanism, Promise};
 use pmof_proto::{Access, DirectAccess, OperationKind, PostError, RdmaFeatures};
-use pmof_verbs::{Operation as WorkOperation, Placement, RemoteAddress};
+use pmof_verbs::{Operation as WorkOperation, Placement, PostFailure, RemoteAddress};
 
 use super::{
     inbound_evidence,
@@ -13,7 +13,8 @@ use crate::{
     Method, RemoteRegion,
     direct::{Direct, DirectOutcome},
     method::RING_METHOD,
-    request::{Data, Request},
+    request::{Data, Registered, Request},
+    wire::Numbered,
 };
 
 /// Work requests kept free for messages, credit and probes.
@@ -158,14 +159,7 @@ impl Direct for VerbsWire {
             queues.send.push_read_back(from, into, last);
             return Ok(());
         }
-        let placement = match level {
-            Durability::PowerFailure => Placement::Persistent,
-            _ => Placement::Global,
-        };
-        // Soft-RoCE forgets the address of a FLUSH that it has to send again, and its peer refuses that; a whole region has
-        // none. The cost there is the same for what is only to be seen, not for what has to be written back.
-        let whole_region = is_software && placement == Placement::Global;
-        let flush = |offset, len_bytes| native_flush(reach.at(offset), len_bytes, placement, whole_region);
+        let flush = |offset, len_bytes| native_flush(reach.at(offset), len_bytes, level, is_software);
         for &(offset, len_bytes) in before {
             queues.send.push_bare(flush(offset, len_bytes), Flight::FlushPart { ticket, offset, len_bytes });
         }
@@ -193,13 +187,56 @@ impl Direct for VerbsWire {
 impl VerbsWire {
     /// The short cut for a write that needs neither staging nor a fence. False: nothing was taken.
     #[inline]
-    pub(super) fn take_write(&mut self, ticket: u64, to: &RemoteRegion, offset: u64, data: &Data<'_>) -> bool {
+    pub(super) fn take_write(&mut self, number: Numbered, to: &RemoteRegion, offset: u64, data: &Data<'_>) -> bool {
         match (Reach::of(to), self.queues_mut()) {
             (Some(reach), Some(queues)) => {
-                queues.send.write(reach.at(offset), (ticket, offset), data, SERVICE_REQUESTS)
+                queues.send.write((reach.at(offset), offset), number, data, SERVICE_REQUESTS)
             }
             _ => false,
         }
+    }
+
+    /// The same, handed to the device at once. Nothing else is to be handed over.
+    #[inline]
+    pub(super) fn post_write(
+        &mut self,
+        number: Numbered,
+        to: &RemoteRegion,
+        offset: u64,
+        from: Registered<'_>,
+    ) -> bool {
+        let Some(reach) = Reach::of(to) else { return false };
+        let Some((send, queue_pair)) = self.free_queue(SERVICE_REQUESTS) else { return false };
+        let Some(sge) = send.reach_registered(from) else { return false };
+        let flight = Flight::plain(number.ticket, offset, from.len_bytes);
+        let posted = send.post_write(queue_pair, (reach.at(offset), sge), flight, from.device, number.is_asked);
+        self.note_posted(posted)
+    }
+
+    /// The same for a flush.
+    #[inline]
+    pub(super) fn post_flush(
+        &mut self,
+        ticket: u64,
+        region: &RemoteRegion,
+        (offset, len_bytes): (u64, u64),
+        (level, method): (Durability, Method),
+    ) -> bool {
+        let Some(reach) = Reach::of(region).filter(|_| method == Method::NativeFlush) else { return false };
+        let is_software = self.is_software();
+        let Some((send, queue_pair)) = self.free_queue(SERVICE_REQUESTS) else { return false };
+        let flush = native_flush(reach.at(offset), len_bytes, level, is_software);
+        let posted = send.post_bare(queue_pair, flush, Flight::plain(ticket, offset, len_bytes));
+        self.note_posted(posted)
+    }
+
+    /// What could not be posted was taken nevertheless: it fails.
+    #[inline]
+    fn note_posted(&mut self, posted: Result<(), PostFailure>) -> bool {
+        if let Err(failure) = posted {
+            self.could_not_post(&failure);
+        }
+        true
     }
 
     fn append(&mut self, ticket: u64, data: &Data<'_>) -> Result<(), PostError> {
@@ -237,8 +274,15 @@ impl VerbsWire {
 }
 
 /// Flushes a range, or the whole region: also where the range is too long for a work request.
-fn native_flush(at: RemoteAddress, len_bytes: u64, placement: Placement, whole_region: bool) -> WorkOperation<'static> {
-    let whole_region = whole_region || len_bytes > u64::from(u32::MAX);
+#[inline]
+fn native_flush(at: RemoteAddress, len_bytes: u64, level: Durability, is_software: bool) -> WorkOperation<'static> {
+    let placement = match level {
+        Durability::PowerFailure => Placement::Persistent,
+        _ => Placement::Global,
+    };
+    // Soft-RoCE forgets the address of a FLUSH that it has to send again, and its peer refuses that; a whole region has
+    // none. The cost there is the same for what is only to be seen, not for what has to be written back.
+    let whole_region = (is_software && placement == Placement::Global) || len_bytes > u64::from(u32::MAX);
     WorkOperation::Flush { at, len_bytes: len_bytes as u32, placement, whole_region }
 }
 

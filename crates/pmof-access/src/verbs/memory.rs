@@ -175,11 +175,18 @@ impl DeviceMemory {
         &self.memory
     }
 
+    /// Where it begins in its memory.
+    #[inline]
+    pub(crate) fn offset(&self) -> u64 {
+        self.offset
+    }
+
     pub(super) fn len_bytes(&self) -> u64 {
         self.len_bytes
     }
 
     /// What names a range to the device in an operation of this side. `offset` counts from the beginning of the range.
+    #[inline]
     pub(super) fn sge(&self, offset: u64, len_bytes: u64) -> Result<Sge, &str> {
         let outside = "the range lies outside the registered memory";
         self.local()?.region.sge(offset, len_bytes).ok_or(outside)
@@ -187,11 +194,16 @@ impl DeviceMemory {
 
     /// The same for a slice of the memory that this range is of.
     pub(super) fn sge_of(&self, slice: &LocalSlice, domain: &ProtectionDomain) -> Option<Sge> {
+        self.sge_at(slice.offset.checked_sub(self.offset)?, slice.len_bytes, domain)
+    }
+
+    /// The same for bytes at an offset of this range.
+    #[inline]
+    pub(super) fn sge_at(&self, offset: u64, len_bytes: u64, domain: &ProtectionDomain) -> Option<Sge> {
         if !self.domain.is_same(domain) || self.is_closed.load(Ordering::Acquire) {
             return None;
         }
-        let offset = slice.offset.checked_sub(self.offset)?;
-        self.sge(offset, slice.len_bytes).ok()
+        self.sge(offset, len_bytes).ok()
     }
 
     /// The same for a slice that the device is to write to.
@@ -211,6 +223,7 @@ impl DeviceMemory {
         registered.as_ref().map(drop).map_err(Clone::clone)
     }
 
+    #[inline]
     fn local(&self) -> Result<&LocalRegion, &str> {
         let registered = self.local.get_or_init(|| {
             let register = |access| self.domain.register(Arc::clone(&self.memory), self.offset, self.len_bytes, access);

@@ -14,7 +14,11 @@ use super::{
     confirm::{ANSWER_BYTES, Confirming},
     memory::DeviceMemory,
 };
-use crate::{SetupError, request::Data};
+use crate::{
+    SetupError,
+    request::{Data, Registered},
+    wire::Numbered,
+};
 
 /// Staged bytes of one connection: small writes and messages until the device has taken them.
 const STAGING_BYTES: u64 = 256 << 10;
@@ -41,6 +45,13 @@ pub(super) enum Flight {
     Direct { ticket: u64, offset: u64, len_bytes: u64, result: ResultPlace },
 }
 
+impl Flight {
+    /// An operation of the caller that brings nothing back.
+    pub(super) fn plain(ticket: u64, offset: u64, len_bytes: u64) -> Self {
+        Self::Direct { ticket, offset, len_bytes, result: ResultPlace::None }
+    }
+}
+
 /// Where the device leaves what a direct operation brings back.
 #[derive(Debug)]
 pub(super) enum ResultPlace {
@@ -49,7 +60,7 @@ pub(super) enum ResultPlace {
     /// A number, at this place of the staging memory.
     Number(u64),
     /// Bytes in the flight's own memory, to be copied.
-    Copy(LocalSlice),
+    Copy(Box<LocalSlice>),
 }
 
 /// A work request that the device has not been handed yet.
@@ -114,9 +125,9 @@ impl Queued {
 /// What is handed over at once, as work requests.
 struct Batch<'b> {
     queued: slice::Iter<'b, Queued>,
-    /// Number of the next one, and of the last, which alone is signalled.
+    /// Number of the next one, and of the one that is signalled; 0 for none.
     id: u64,
-    last: u64,
+    signaled: u64,
     may_fence: bool,
     inline: &'b [u8],
 }
@@ -131,7 +142,7 @@ impl<'b> Iterator for Batch<'b> {
         let queued = self.queued.next()?;
         let id = self.id;
         self.id += 1;
-        Some(queued.request((id, id == self.last), self.may_fence, self.inline))
+        Some(queued.request((id, id == self.signaled), self.may_fence, self.inline))
     }
 }
 
@@ -196,6 +207,10 @@ pub(super) struct SendQueue {
     ///
     /// Soft-RoCE stops for ever, without a word, if it has to send a fenced request again.
     holds_fenced: bool,
+    /// Of what is queued something is to be heard of.
+    is_asked: bool,
+    /// How many were handed over last of which nothing is to be heard, unless they fail.
+    silent: usize,
     /// Where the device completes requests before they have arrived.
     confirming: Option<Confirming>,
 }
@@ -237,6 +252,8 @@ impl SendQueue {
             spare: None,
             reading: 0,
             holds_fenced: domain.device().capabilities().is_software,
+            is_asked: false,
+            silent: 0,
             confirming: domain.device().capabilities().completes_early().then(Confirming::default),
         })
     }
@@ -326,9 +343,12 @@ impl SendQueue {
         }
     }
 
-    /// Messages were posted of which nothing tells whether they arrived: a probe would.
+    /// Something was posted of which nothing tells whether it arrived: a probe would.
     pub(super) fn has_unconfirmed(&self) -> bool {
-        self.confirming.as_ref().is_some_and(|confirming| confirming.has_unconfirmed)
+        match &self.confirming {
+            Some(confirming) => self.is_idle() && confirming.has_unconfirmed,
+            None => self.silent > 0,
+        }
     }
 
     /// Queues an operation without bytes of this side, but for a number that comes back.
@@ -347,19 +367,23 @@ impl SendQueue {
     }
 
     fn push(&mut self, task: Task, after: u64, flight: Flight, staged: Staged) {
+        self.is_asked = true;
         self.requests.push(Queued { after, task });
-        let Staged { keep, scratch, .. } = staged;
+        self.count(flight, staged.keep, staged.scratch);
+    }
+
+    #[inline]
+    fn count(&mut self, flight: Flight, keep: Option<Arc<DeviceMemory>>, scratch: Option<Arc<DeviceMemory>>) {
         self.in_flight.push_back(InFlight { count: 1, flight, staged_end: self.staged, keep, scratch });
         self.under_way += 1;
     }
 
-    /// The short cut for a write that needs neither staging nor a fence, of a ticket and to an offset. False: it was not
-    /// taken.
+    /// The short cut for a write to an offset that needs neither staging nor a fence. False: it was not taken.
     #[inline]
     pub(super) fn write(
         &mut self,
-        to: RemoteAddress,
-        (ticket, offset): (u64, u64),
+        (to, offset): (RemoteAddress, u64),
+        Numbered { ticket, is_asked }: Numbered,
         data: &Data<'_>,
         reserve: usize,
     ) -> bool {
@@ -375,18 +399,85 @@ impl SendQueue {
             },
             _ => return false,
         };
+        self.is_asked |= is_asked || self.is_silent_for_long();
         self.requests.push(Queued { after: 0, task: Task::Write { to, bytes } });
         let (staged_end, len_bytes) = (self.staged, data.len_bytes());
         let new = (ticket, offset, len_bytes);
         if !self.in_flight.back_mut().is_some_and(|back| back.join(new, staged_end, keep)) {
-            let flight = Flight::Direct { ticket, offset, len_bytes, result: ResultPlace::None };
+            let flight = Flight::plain(ticket, offset, len_bytes);
             self.in_flight.push_back(InFlight { count: 1, flight, staged_end, keep: keep.cloned(), scratch: None });
         }
         self.under_way += 1;
         true
     }
 
-    /// Hands over all that was queued, with one doorbell; the completion of the last one vouches for all.
+    /// True if a request may be handed over at once, without a [`submit`](Self::submit): none is queued, it waits for none, and
+    /// there is a place for it and for `reserve` more.
+    #[inline]
+    pub(super) fn is_free(&self, reserve: usize) -> bool {
+        self.requests.is_empty()
+            && self.reading == 0
+            && self.confirming.is_none()
+            && self.under_way + reserve < self.depth
+    }
+
+    /// How the device reaches bytes; only such as do not go inline.
+    #[inline]
+    pub(super) fn reach_registered(&self, from: Registered<'_>) -> Option<Sge> {
+        let is_long = from.len_bytes > self.inline_max_bytes as u64;
+        if is_long { from.device.sge_at(from.offset, from.len_bytes, &self.domain) } else { None }
+    }
+
+    /// Hands over a write, where a request [may be](Self::is_free).
+    #[inline]
+    pub(super) fn post_write(
+        &mut self,
+        queue_pair: &mut QueuePair,
+        (to, from): (RemoteAddress, Sge),
+        flight: Flight,
+        keep: &Arc<DeviceMemory>,
+        is_asked: bool,
+    ) -> Result<(), PostFailure> {
+        self.count(flight, Some(Arc::clone(keep)), None);
+        let is_asked = is_asked || self.is_silent_for_long();
+        self.hand_over(queue_pair, WorkOperation::Write { to, payload: Payload::Sge(from) }, is_asked)
+    }
+
+    /// Whether the device is to tell of the next one, whatever its caller wants: its own queue may be shorter than the one that
+    /// callers know.
+    #[inline]
+    fn is_silent_for_long(&self) -> bool {
+        self.silent + self.requests.len() >= self.depth / 4
+    }
+
+    /// Hands over the request that was counted last, where it [may be](Self::is_free).
+    #[expect(clippy::inline_always, reason = "its callers know the kind of request")]
+    #[inline(always)]
+    fn hand_over(
+        &mut self,
+        queue_pair: &mut QueuePair,
+        operation: WorkOperation<'_>,
+        signaled: bool,
+    ) -> Result<(), PostFailure> {
+        self.silent = if signaled { 0 } else { self.silent + 1 };
+        queue_pair.post_one(&WorkRequest { id: self.last(), signaled, fence: false, operation })
+    }
+
+    /// As [`push_bare`](Self::push_bare), but hands it over, where it [may be](Self::is_free). It brings nothing back.
+    #[expect(clippy::inline_always, reason = "its caller knows the kind of request")]
+    #[inline(always)]
+    pub(super) fn post_bare(
+        &mut self,
+        queue_pair: &mut QueuePair,
+        operation: WorkOperation<'_>,
+        flight: Flight,
+    ) -> Result<(), PostFailure> {
+        self.count(flight, None, None);
+        self.hand_over(queue_pair, operation, true)
+    }
+
+    /// Hands over all that was queued, with one doorbell; the completion of the last one vouches for all, and for those before
+    /// of which nothing was to be heard.
     pub(super) fn submit(&mut self, queue_pair: &mut QueuePair) -> Result<(), PostFailure> {
         if self.confirming.is_some() {
             self.confirm();
@@ -398,14 +489,18 @@ impl SendQueue {
         let first = self.last() + 1 - self.requests.len() as u64;
         let last = first + ready as u64 - 1;
         let queued = self.requests[..ready].iter();
-        let batch = Batch { queued, id: first, last, may_fence: !self.holds_fenced, inline: &self.inline };
+        let is_heard = self.is_asked || self.confirming.is_some();
+        let signaled = if is_heard { last } else { 0 };
+        let batch = Batch { queued, id: first, signaled, may_fence: !self.holds_fenced, inline: &self.inline };
         let posted = queue_pair.post(batch);
+        self.silent = if is_heard { 0 } else { self.silent + ready };
         if let Some(confirming) = &mut self.confirming {
             confirming.posted(last, self.requests[ready - 1].is_read());
         }
         self.requests.drain(..ready);
         if self.requests.is_empty() {
             self.inline.clear();
+            self.is_asked = false;
         }
         posted
     }
@@ -485,7 +580,7 @@ impl SendQueue {
             return Ok((staged, ResultPlace::None));
         }
         let place = self.scratch(slice.local.len_bytes)?;
-        Ok((place.staged, ResultPlace::Copy(slice.local.clone())))
+        Ok((place.staged, ResultPlace::Copy(Box::new(slice.local.clone()))))
     }
 
     /// Eight bytes that an atomic operation brings its result to.
@@ -590,6 +685,7 @@ impl SendQueue {
         self.inline.clear();
         self.in_flight.clear();
         self.under_way = 0;
+        self.silent = 0;
         if let Some(confirming) = &mut self.confirming {
             confirming.clear();
         }

@@ -9,8 +9,9 @@ use std::{
     time::Duration,
 };
 
+use pmof_mem::Durability;
 use pmof_proto::{ConnectionError, InputPlace, OperationError, OutputView, Refusal};
-use pmof_verbs::{CmId, CompletionQueue, Opcode, QueuePair, QueuePairOptions, Status, WorkCompletion};
+use pmof_verbs::{CmId, CompletionQueue, Opcode, PostFailure, QueuePair, QueuePairOptions, Status, WorkCompletion};
 
 mod messages;
 
@@ -25,11 +26,11 @@ use super::{
     send::{Flight, Landed, ResultPlace, SendQueue},
 };
 use crate::{
-    RemoteRegion, SetupError,
+    Method, RemoteRegion, SetupError,
     direct::{Direct, DirectOutcome},
-    request::Data,
+    request::{Data, Registered},
     ring::{Attached, RingState},
-    wire::{Announcer, Wire},
+    wire::{Announcer, Numbered, Wire},
 };
 
 /// Completions taken at once.
@@ -94,6 +95,8 @@ pub(crate) struct VerbsWire {
     taken_down_at: Option<Duration>,
     /// Nothing more will be sent; what was is to arrive before the end.
     is_closing: bool,
+    /// The queue pair was put into error, to learn what had arrived when the other side closed.
+    is_called_in: bool,
     has_disconnected: bool,
     /// What the other side takes: messages that it has room for, and bytes of each.
     room: Greeting,
@@ -197,6 +200,7 @@ impl VerbsWire {
             is_taken_down: false,
             taken_down_at: None,
             is_closing: false,
+            is_called_in: false,
             has_disconnected: false,
             room,
             remote_ring: None,
@@ -236,6 +240,14 @@ impl VerbsWire {
 
     pub(super) fn queues(&self) -> Option<&Queues> {
         self.queues.queue_pair.is_some().then_some(&self.queues)
+    }
+
+    /// What is needed to hand over a request at once, where it need not wait and there is a place for it and `reserve` more.
+    #[inline]
+    pub(super) fn free_queue(&mut self, reserve: usize) -> Option<(&mut SendQueue, &mut QueuePair)> {
+        let Queues { send, queue_pair, .. } = &mut self.queues;
+        let is_free = send.is_free(reserve) && !self.is_broken;
+        Some((send, queue_pair.as_mut().filter(|_| is_free)?))
     }
 
     pub(super) fn queues_mut(&mut self) -> Option<&mut Queues> {
@@ -544,11 +556,34 @@ impl VerbsWire {
         // A failure here means that the queue pair is in error, which its completions tell with the reason.
         let _ = receive.post(queue_pair);
         if let Err(failure) = send.submit(queue_pair) {
-            // Whether none of the batch was posted or some of it: everything under way is given up.
-            self.is_broken = true;
-            let told = self.fail_oldest(&format!("the device takes no more work requests: {failure}"));
-            // Nobody else would tell of messages that were not sent.
-            self.is_taken_down |= !told;
+            self.could_not_post(&failure);
+        }
+    }
+
+    #[inline]
+    fn has_to_hand_over(&self) -> bool {
+        self.queues.send.has_queued() || self.queues.receive.may_have_free() || self.has_untold()
+    }
+
+    /// Whether none of a batch was posted or some of it: everything under way is given up.
+    #[cold]
+    pub(super) fn could_not_post(&mut self, failure: &PostFailure) {
+        self.is_broken = true;
+        let told = self.fail_oldest(&format!("the device takes no more work requests: {failure}"));
+        // Nobody else would tell of messages that were not sent.
+        self.is_taken_down |= !told;
+    }
+
+    /// Whether the other side has closed while something is under way of whose end it will not tell any more.
+    fn has_silent_end(&self) -> bool {
+        self.manager.is_disconnected() && !self.completes_early && !self.is_idle()
+    }
+
+    /// Has the device give back what is under way: what comes back first was not done, and all before it was.
+    fn call_in(&mut self) {
+        if let (Some(queue_pair), false) = (&self.queues.queue_pair, mem::replace(&mut self.is_called_in, true)) {
+            // Where that fails, the end of the time for closing ends it.
+            let _ = queue_pair.put_into_error();
         }
     }
 
@@ -572,7 +607,8 @@ impl Wire for VerbsWire {
         if !self.queues.receive.is_empty() {
             return self.queues.receive.read(place);
         }
-        if self.manager.is_disconnected() { Ok(0) } else { Err(io::ErrorKind::WouldBlock.into()) }
+        let is_over = self.manager.is_disconnected() && !(self.is_closing && !self.is_broken && self.has_silent_end());
+        if is_over { Ok(0) } else { Err(io::ErrorKind::WouldBlock.into()) }
     }
 
     fn may_have_input(&self) -> bool {
@@ -603,6 +639,8 @@ impl Wire for VerbsWire {
     }
 
     fn progress(&mut self) -> io::Result<bool> {
+        // The other side's end is told there alone.
+        self.looks_at_manager |= self.is_closing;
         let mut moved = self.step_manager()?;
         moved |= self.poll_completions()?;
         if self.manager.is_disconnected() {
@@ -616,10 +654,14 @@ impl Wire for VerbsWire {
             // Over iWARP a device that takes the queue pair down ends the connection in the same breath.
             self.is_taken_down = false;
         }
-        if self.is_closing && !self.is_broken && self.is_idle() && self.queues.send.has_unconfirmed() {
-            // TCP may drop at its end what it has taken.
+        if self.is_closing && !self.is_broken && self.queues.send.has_unconfirmed() {
+            // Nothing else would tell of the end of what is under way; and TCP may drop at its end what it has taken.
             self.queues.send.push_probe();
             self.submit();
+        }
+        if self.is_closing && !self.is_broken && self.has_silent_end() {
+            self.call_in();
+            moved |= self.poll_completions()?;
         }
         if self.is_closing && !self.has_disconnected && (self.is_broken || self.is_idle()) {
             self.has_disconnected = true;
@@ -631,8 +673,7 @@ impl Wire for VerbsWire {
     }
 
     fn submit(&mut self) {
-        let has_some = self.queues.send.has_queued() || self.queues.receive.may_have_free() || self.has_untold();
-        if has_some && !self.is_broken {
+        if self.has_to_hand_over() && !self.is_broken {
             self.hand_over();
         }
     }
@@ -643,7 +684,7 @@ impl Wire for VerbsWire {
 
     fn reap(&mut self) -> io::Result<Option<u64>> {
         let needs_care = self.looks_at_manager || self.is_taken_down || self.is_closing || self.completes_early;
-        if needs_care || self.is_broken || !self.finished.is_empty() {
+        if needs_care || self.is_broken || !self.finished.is_empty() || self.may_have_input() {
             return Ok(None);
         }
         let count = self.queues.completions.poll(&mut self.polled).map_err(io_error)?;
@@ -664,6 +705,8 @@ impl Wire for VerbsWire {
             }
             self.heard = true;
         }
+        // What was held back, or had to wait for what finished now.
+        self.submit();
         Ok(Some(last))
     }
 
@@ -699,6 +742,11 @@ impl Wire for VerbsWire {
                 self.check_stuck(silent)?;
             }
         }
+        if self.queues.send.has_unconfirmed() && !self.completes_early && !self.is_probing && !self.is_broken {
+            // What nobody was to hear of is not to stay under way for ever, with all memory that it needs.
+            self.probe();
+            self.submit();
+        }
         let due = self.heard_at.saturating_add(self.loss_timeout / PROBES_PER_LOSS);
         if !self.manager.is_standing() || self.is_broken || self.is_closing {
             return Ok((None, moved));
@@ -722,8 +770,16 @@ impl Wire for VerbsWire {
         self.queues.ring.as_ref().map(Attached::state)
     }
 
-    fn write_straight(&mut self, ticket: u64, to: &RemoteRegion, offset: u64, data: &Data<'_>) -> bool {
-        self.take_write(ticket, to, offset, data)
+    fn write_straight(&mut self, number: Numbered, to: &RemoteRegion, offset: u64, data: &Data<'_>) -> bool {
+        self.take_write(number, to, offset, data)
+    }
+
+    fn write_alone(&mut self, number: Numbered, to: &RemoteRegion, offset: u64, from: Registered<'_>) -> bool {
+        !self.has_to_hand_over() && self.post_write(number, to, offset, from)
+    }
+
+    fn flush_alone(&mut self, ticket: u64, region: &RemoteRegion, range: (u64, u64), to: (Durability, Method)) -> bool {
+        !self.has_to_hand_over() && self.post_flush(ticket, region, range, to)
     }
 
     fn direct(&mut self) -> Option<&mut dyn Direct> {

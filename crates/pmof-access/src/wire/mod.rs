@@ -7,14 +7,28 @@ use std::{
     time::Duration,
 };
 
+use pmof_mem::Durability;
 use pmof_proto::{InputPlace, OutputView};
 
-use crate::{RemoteRegion, direct::Direct, request::Data, ring::RingState};
+use crate::{
+    Method, RemoteRegion,
+    direct::Direct,
+    request::{Data, Registered},
+    ring::RingState,
+};
 
 pub(crate) mod tcp;
 
 /// A descriptor to sleep on.
 pub(crate) type Announcer = Arc<dyn AsFd + Send + Sync>;
+
+/// The number of a write that takes a short way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Numbered {
+    pub(crate) ticket: u64,
+    /// Its completion is to be heard of by itself, not only with that of something posted later.
+    pub(crate) is_asked: bool,
+}
 
 /// An ordered stream of bytes to the other side, and for some a direct way to its memory. No call waits: where nothing can
 /// move it says `WouldBlock`.
@@ -53,8 +67,8 @@ pub(crate) trait Wire: Send + fmt::Debug {
     /// Hands over to the device what was queued since the last call.
     fn submit(&mut self) {}
 
-    /// The short cut of [`progress`](Self::progress) and taking outcomes: the ticket through which direct operations took
-    /// effect since the last call, 0 where none did. `None`: there is more to be seen to, or may be.
+    /// The short cut of [`progress`](Self::progress), taking outcomes and [`submit`](Self::submit): the ticket through which direct
+    /// operations took effect since the last call, 0 where none did. `None`: there is more to be seen to, or may be.
     fn reap(&mut self) -> io::Result<Option<u64>> {
         Ok(None)
     }
@@ -96,7 +110,23 @@ pub(crate) trait Wire: Send + fmt::Debug {
 
     /// The short cut of [`direct`](Self::direct) for a write: takes it if it goes that way, there is room for it, and nothing
     /// needs care. If not, false, and nothing was taken.
-    fn write_straight(&mut self, _ticket: u64, _to: &RemoteRegion, _offset: u64, _data: &Data<'_>) -> bool {
+    fn write_straight(&mut self, _number: Numbered, _to: &RemoteRegion, _offset: u64, _data: &Data<'_>) -> bool {
+        false
+    }
+
+    /// As [`write_straight`](Self::write_straight), but hands it to the device at once, where nothing else is to be handed over.
+    fn write_alone(&mut self, _number: Numbered, _to: &RemoteRegion, _offset: u64, _from: Registered<'_>) -> bool {
+        false
+    }
+
+    /// The same for a flush of one range, by a method that the device [offers](Direct::offers).
+    fn flush_alone(
+        &mut self,
+        _ticket: u64,
+        _region: &RemoteRegion,
+        _range: (u64, u64),
+        _to: (Durability, Method),
+    ) -> bool {
         false
     }
 

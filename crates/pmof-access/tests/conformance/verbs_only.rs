@@ -9,8 +9,8 @@ use std::{
 
 use pmof_access::{
     AcceptOptions, Access, ConnectOptions, ConnectionEvent, DEFAULT_SPIN, DeviceChoice, Durability, Evidence, Flushed,
-    Medium, Memory, Method, Outcome, Peer, PostError, QueueOptions, RegisterError, RemoteRegion, RingError, SetupError,
-    Signal, VerbsOptions, Waiting,
+    Medium, Memory, Method, Outcome, Peer, PostError, Progress, QueueOptions, RegisterError, RemoteRegion, RingError,
+    Settings, SetupError, Signal, VerbsOptions, Waiting,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -322,5 +322,96 @@ fn too_little_lockable_memory_is_named() {
         Ok(_) => eprintln!("skipped: this process may lock all it wants"),
         Err(RegisterError::Device(error)) => assert!(error.to_string().contains("ulimit -l"), "{error}"),
         Err(other) => panic!("{other}"),
+    }
+}
+
+/// Posts writes of pages of this content, one by one and none to be heard of.
+fn write_silently(pair: &Pair, remote: &RemoteRegion, pages: usize) -> Vec<u8> {
+    let bytes = pattern(pages * 4096, 7);
+    let (source, _) = region(&pair.initiator.peer, bytes.len() as u64, Access::empty());
+    source.store(0, &bytes).unwrap();
+    for page in 0..pages as u64 {
+        let part = source.part(page * 4096..(page + 1) * 4096).unwrap();
+        pair.initiator.connection.single().signal(Signal::OnError).write(remote, page * 4096, part).unwrap();
+    }
+    bytes
+}
+
+#[test]
+fn writes_that_nobody_hears_of_are_asked_after() {
+    let pair = opened(&VerbsOptions::default(), &VerbsOptions::default(), ConnectOptions::default());
+    let (memory, remote) = region(&pair.target.peer, LEN_BYTES, Access::all());
+    let bytes = write_silently(&pair, &remote, 3);
+    let start = Instant::now();
+    while pair.initiator.connection.outstanding() > 0 {
+        assert_eq!(pair.initiator.queue.poll(), None, "nothing is to be heard");
+        assert!(start.elapsed() < LONG, "they stay under way");
+    }
+    assert!(content(&memory, 0, bytes.len()) == bytes);
+}
+
+#[test]
+fn silent_writes_never_fill_the_queue() {
+    let settings = Settings { send_queue: 8, ..Settings::default() };
+    let connect = ConnectOptions { settings, ..ConnectOptions::default() };
+    let pair = opened(&VerbsOptions::default(), &VerbsOptions::default(), connect);
+    let (_memory, remote) = region(&pair.target.peer, LEN_BYTES, Access::all());
+    let (source, _) = region(&pair.initiator.peer, 4096, Access::empty());
+    for number in 0..500 {
+        let post = || {
+            let single = pair.initiator.connection.single().signal(Signal::OnError);
+            single.write(&remote, number * 512, source.part(..512).unwrap())
+        };
+        while let Err(error) = post() {
+            assert!(matches!(error, PostError::QueueFull { .. }), "{error}");
+            assert!(pair.initiator.connection.wait_send_room(LONG));
+        }
+    }
+    assert!(pair.initiator.connection.wait_send_room(LONG));
+    let flush = pair.initiator.connection.flush(&remote, .., Durability::Visible).unwrap();
+    assert!(matches!(pair.initiator.done(flush), Outcome::Flushed(_)));
+    assert_eq!(pair.initiator.connection.outstanding(), 0);
+}
+
+#[test]
+fn silent_writes_before_the_other_side_closes_are_no_failures() {
+    let pair = opened(&VerbsOptions::default(), &VerbsOptions::default(), ConnectOptions::default());
+    let (memory, remote) = region(&pair.target.peer, LEN_BYTES, Access::all());
+    let bytes = write_silently(&pair, &remote, 3);
+    let start = Instant::now();
+    while content(&memory, 0, bytes.len()) != bytes {
+        assert!(start.elapsed() < LONG, "they do not arrive");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // The acknowledgements are there too, and this side has not looked.
+    std::thread::sleep(Duration::from_millis(20));
+    let Pair { initiator, target, listener } = pair;
+    drop(target);
+    assert_eq!([initiator.event(), initiator.event()], [ConnectionEvent::Established, ConnectionEvent::Closed]);
+    let settled = Instant::now();
+    while settled.elapsed() < Duration::from_secs(2) {
+        assert_eq!(initiator.queue.poll(), None, "a write that arrived is told as failed");
+    }
+    assert_eq!(initiator.connection.outstanding(), 0);
+    drop(listener);
+}
+
+#[test]
+fn the_queue_of_receives_takes_no_other_outcomes() {
+    let verbs = VerbsOptions::default();
+    let (here, there) = (peer_at("PMOF_WIRE_A", &verbs), peer_at("PMOF_WIRE_B", &verbs));
+    let assisted = QueueOptions { progress: Progress::Assisted, ..QueueOptions::default() };
+    let receives = here.completion_queue(assisted).unwrap();
+    let connect = ConnectOptions { receive_queue: Some(receives.clone()), timeout: LONG, ..ConnectOptions::default() };
+    let setup = Setup { connect, initiator_queue: assisted, ..Setup::default() };
+    let pair = pair((here, there), Verbs::new().listen_address(), &setup);
+    let (_memory, remote) = region(&pair.target.peer, LEN_BYTES, Access::all());
+    for _ in 0..20 {
+        let flush = pair.initiator.connection.flush(&remote, .., Durability::Visible).unwrap();
+        for _ in 0..200 {
+            assert_eq!(receives.poll(), None);
+        }
+        assert_eq!(receives.wait(Duration::from_millis(1)), None);
+        assert!(matches!(pair.initiator.done(flush), Outcome::Flushed(_)));
     }
 }
