@@ -15,20 +15,32 @@ use crate::{
 
 /// Runs the body of a function of the interface and gives its code; what went wrong is logged. A panic, which would be a
 /// defect of pmof, stops here.
+#[inline]
 pub(crate) fn call(name: &'static CStr, body: impl FnOnce() -> Result<(), Failure>) -> c_int {
+    call_for(name, || body().map(|()| 0))
+}
+
+/// The same for a function one of whose codes is as usual as success.
+#[inline]
+pub(crate) fn call_for(name: &'static CStr, body: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
     match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(())) => 0,
+        Ok(Ok(code)) => code,
         Ok(Err(failure)) => failed(name, &failure),
-        Err(panic) => failed(name, &Failure::new(Code::Unknown, panic_text(panic.as_ref()))),
+        Err(panic) => panicked(name, panic.as_ref()),
     }
 }
 
 #[cold]
+fn panicked(name: &'static CStr, panic: &(dyn Any + Send)) -> c_int {
+    failed(name, &Failure::new(Code::Unknown, panic_text(panic)))
+}
+
+#[cold]
 fn failed(name: &'static CStr, failure: &Failure) -> c_int {
-    if !failure.why.is_empty() {
-        log(Level::Error, name, &failure.why);
+    if !failure.why().is_empty() {
+        log(Level::Error, name, failure.why());
     }
-    failure.code as c_int
+    failure.code() as c_int
 }
 
 fn panic_text(panic: &(dyn Any + Send)) -> String {

@@ -140,7 +140,7 @@ pub unsafe extern "C" fn rpma_utils_get_ibv_context(
                     log(
                         Level::Info,
                         NAME,
-                        &format!("{address}: TCP, since RDMA is not to be had there: {}", failure.why),
+                        &format!("{address}: TCP, since RDMA is not to be had there: {}", failure.why()),
                     );
                     None
                 }

@@ -19,16 +19,22 @@ pub(crate) enum Code {
     NotSharedChannel = -100_009,
 }
 
-/// Why a call failed; without words where that is a part of ordinary work.
+/// Why a call failed; without words where that is a part of ordinary work. In a box, so that success costs next to nothing.
 #[derive(Debug)]
-pub(crate) struct Failure {
-    pub(crate) code: Code,
-    pub(crate) why: Cow<'static, str>,
-}
+pub(crate) struct Failure(Box<(Code, Cow<'static, str>)>);
 
 impl Failure {
+    #[cold]
     pub(crate) fn new(code: Code, why: impl Into<Cow<'static, str>>) -> Self {
-        Self { code, why: why.into() }
+        Self(Box::new((code, why.into())))
+    }
+
+    pub(crate) fn code(&self) -> Code {
+        self.0.0
+    }
+
+    pub(crate) fn why(&self) -> &str {
+        &self.0.1
     }
 
     /// An argument that is not allowed.

@@ -90,6 +90,7 @@ impl<T: Kind + Send + Sync> Handle<T> {
     /// # Safety
     ///
     /// `pointer` is null or was returned by [`create`](Self::create), and the handle is not deleted during `'a`.
+    #[inline]
     pub(crate) unsafe fn get<'a>(pointer: *const Self) -> Result<&'a T, Failure> {
         // SAFETY: handles are never given back to the allocator.
         let handle = unsafe { pointer.as_ref() };
@@ -106,6 +107,7 @@ impl<T: Kind + Send + Sync> Handle<T> {
     /// # Safety
     ///
     /// As for `get`.
+    #[inline]
     pub(crate) unsafe fn get_if_any<'a>(pointer: *const Self) -> Result<Option<&'a T>, Failure> {
         if pointer.is_null() {
             return Ok(None);

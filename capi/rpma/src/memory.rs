@@ -11,7 +11,8 @@ use std::{
 };
 
 use pmof_access::{
-    Access, Connection, Lent, Memory, Region, RegionSlice, RemoteRegion, SHORT_DESCRIPTOR_BYTES, ShortDescriptor,
+    Access, Connection, Lent, Memory, Region, RegionPart, RegionSlice, RemoteRegion, SHORT_DESCRIPTOR_BYTES,
+    ShortDescriptor,
 };
 
 use crate::{
@@ -55,10 +56,16 @@ fn access_of(usage: c_int) -> Access {
 
 impl MrLocal {
     /// A part of it; lengths and offsets are checked in 64 bits.
-    pub(crate) fn slice(&self, offset: usize, len_bytes: usize) -> Result<RegionSlice, Failure> {
+    #[inline]
+    pub(crate) fn part(&self, offset: usize, len_bytes: usize) -> Result<RegionPart<'_>, Failure> {
         let (offset, len_bytes) = (offset as u64, len_bytes as u64);
         let end = offset.checked_add(len_bytes).ok_or_else(|| Failure::invalid("offset + len overflows"))?;
-        Ok(self.region.slice(offset..end)?)
+        Ok(self.region.part(offset..end)?)
+    }
+
+    /// The same with a handle of its own.
+    pub(crate) fn slice(&self, offset: usize, len_bytes: usize) -> Result<RegionSlice, Failure> {
+        self.part(offset, len_bytes).map(RegionSlice::from)
     }
 }
 
@@ -67,6 +74,7 @@ impl MrLocal {
 /// # Safety
 ///
 /// `mr` is null or a registration.
+#[inline]
 pub(crate) unsafe fn slice(
     peer: &PeerShared,
     mr: *const Handle<MrLocal>,
@@ -93,10 +101,16 @@ kind!(MrRemote, 6, "rpma_mr_remote");
 
 impl MrRemote {
     /// The region; its owner is asked once. Waits for the answer.
+    #[inline]
     pub(crate) fn region(&self, connection: &Connection) -> Result<&RemoteRegion, Failure> {
-        if let Some(region) = self.region.get() {
-            return Ok(region);
+        match self.region.get() {
+            Some(region) => Ok(region),
+            None => self.ask(connection),
         }
+    }
+
+    #[cold]
+    fn ask(&self, connection: &Connection) -> Result<&RemoteRegion, Failure> {
         let found = connection.resolve(&self.short, RESOLVE_TIMEOUT);
         let found = found.map_err(|error| Failure::provider(error.to_string()))?;
         Ok(self.region.get_or_init(|| found))

@@ -2,11 +2,11 @@
 
 use std::{
     ffi::{CStr, c_int, c_void},
-    sync::atomic::Ordering,
+    sync::{LazyLock, atomic::Ordering},
 };
 
 use libc::c_char;
-use pmof_access::{Batch, Connection, Durability, PostError, RemoteRegion, Signal, Source, Ticket, limits};
+use pmof_access::{Batch, Connection, Durability, PostError, RemoteRegion, Signal, Single, Source, Ticket, limits};
 
 use crate::{
     call::{call, need},
@@ -34,26 +34,32 @@ fn signal(flags: c_int) -> Result<Signal, Failure> {
     }
 }
 
+#[inline]
+fn single(connection: &Connection, signal: Signal, op_context: *const c_void) -> Single<'_> {
+    connection.single().signal(signal).context(op_context.addr() as u64)
+}
+
 /// Posts what `post` says.
+#[inline]
 fn posted(
     connection: &Connection,
     signal: Signal,
     op_context: *const c_void,
     post: impl FnOnce(&mut Batch<'_>) -> Result<Ticket, PostError>,
 ) -> Result<(), Failure> {
-    let mut batch = connection.batch();
-    batch.signal(signal).context(op_context.addr() as u64);
+    let mut batch = single(connection, signal, op_context).in_batch();
     post(&mut batch)?;
     Ok(())
 }
 
+const PART_MAX_BYTES: usize = limits::PAYLOAD_MAX_BYTES as usize;
+
 /// The ranges that one operation of the interface is made of: pmof's carry at most 1 GiB. At least one.
 fn parts(len: usize) -> impl Iterator<Item = (usize, usize, bool)> {
-    const MOST: usize = limits::PAYLOAD_MAX_BYTES as usize;
-    let count = len.div_ceil(MOST).max(1);
+    let count = len.div_ceil(PART_MAX_BYTES).max(1);
     (0..count).map(move |index| {
-        let begin = index * MOST;
-        (begin, (len - begin).min(MOST), index + 1 == count)
+        let begin = index * PART_MAX_BYTES;
+        (begin, (len - begin).min(PART_MAX_BYTES), index + 1 == count)
     })
 }
 
@@ -67,15 +73,15 @@ unsafe fn far<'a>(
     remote: *const Handle<MrRemote>,
     local: *const Handle<MrLocal>,
     is_nothing: bool,
-    nowhere: &'a RemoteRegion,
 ) -> Result<&'a RemoteRegion, Failure> {
+    static NOWHERE: LazyLock<RemoteRegion> = LazyLock::new(RemoteRegion::nowhere);
     if remote.is_null() != local.is_null() || (remote.is_null() && !is_nothing) {
         return Err(Failure::invalid("dst and src: both or neither, and without them offsets and length must be 0"));
     }
     // SAFETY: the same contract.
     match unsafe { Handle::get_if_any(remote) }? {
         Some(remote) => remote.region(connection),
-        None => Ok(nowhere),
+        None => Ok(&NOWHERE),
     }
 }
 
@@ -124,9 +130,9 @@ pub unsafe extern "C" fn rpma_read(
         // SAFETY: the same contract.
         let conn = unsafe { Handle::get(conn) }?;
         let (signal, connection) = (signal(flags)?, conn.connection()?);
-        let (is_nothing, nowhere) = (src_offset == 0 && dst_offset == 0 && len == 0, RemoteRegion::nowhere());
+        let is_nothing = src_offset == 0 && dst_offset == 0 && len == 0;
         // SAFETY: the same contract.
-        let from = unsafe { far(connection, src, dst, is_nothing, &nowhere) }?;
+        let from = unsafe { far(connection, src, dst, is_nothing) }?;
         // SAFETY: the same contract.
         unsafe { check_whole(conn, from, src_offset, dst, dst_offset, len) }?;
         for (begin, len, is_last) in parts(len) {
@@ -147,6 +153,7 @@ pub unsafe extern "C" fn rpma_read(
 ///
 /// All pointers but `op_context` are null or what their types say.
 #[expect(clippy::too_many_arguments, reason = "those of the functions of the interface")]
+#[inline]
 unsafe fn write(
     conn: *mut Handle<Conn>,
     dst: *mut Handle<MrRemote>,
@@ -161,12 +168,42 @@ unsafe fn write(
     // SAFETY: the same contract.
     let conn = unsafe { Handle::get(conn) }?;
     let (signal, connection) = (signal(flags)?, conn.connection()?);
-    let (is_nothing, nowhere) = (src_offset == 0 && dst_offset == 0 && len == 0, RemoteRegion::nowhere());
+    if immediate.is_none() && len <= PART_MAX_BYTES && !dst.is_null() && !src.is_null() {
+        // SAFETY: the same contract.
+        let (to, from) = unsafe { (Handle::get(dst)?, Handle::get(src)?) };
+        let from = from.part(src_offset, len)?;
+        single(connection, signal, op_context).write(to.region(connection)?, dst_offset as u64, from)?;
+        return Ok(());
+    }
     // SAFETY: the same contract.
-    let to = unsafe { far(connection, dst, src, is_nothing, &nowhere) }?;
+    unsafe { write_in_parts(conn, dst, dst_offset, src, src_offset, len, signal, immediate, op_context) }
+}
+
+/// The same for what may be too long for one operation, or nothing, or carries a number.
+///
+/// # Safety
+///
+/// All pointers but `op_context` are null or what their types say.
+#[expect(clippy::too_many_arguments, reason = "those of the functions of the interface")]
+#[inline(never)]
+unsafe fn write_in_parts(
+    conn: &Conn,
+    dst: *mut Handle<MrRemote>,
+    dst_offset: usize,
+    src: *const Handle<MrLocal>,
+    src_offset: usize,
+    len: usize,
+    signal: Signal,
+    immediate: Option<u32>,
+    op_context: *const c_void,
+) -> Result<(), Failure> {
+    let connection = conn.connection()?;
+    let is_nothing = src_offset == 0 && dst_offset == 0 && len == 0;
+    // SAFETY: the same contract.
+    let to = unsafe { far(connection, dst, src, is_nothing) }?;
     // SAFETY: the same contract.
     unsafe { check_whole(conn, to, dst_offset, src, src_offset, len) }?;
-    for (begin, len, is_last) in parts(len) {
+    let post = |(begin, len, is_last)| {
         // SAFETY: the same contract.
         let from = unsafe { slice(&conn.peer, src, src_offset.saturating_add(begin), len) }?;
         let offset = (dst_offset as u64).saturating_add(begin as u64);
@@ -174,9 +211,9 @@ unsafe fn write(
         posted(connection, signal, op_context, |batch| match immediate.filter(|_| is_last) {
             Some(immediate) => batch.write_with_immediate(to, offset, from, immediate),
             None => batch.write(to, offset, from),
-        })?;
-    }
-    Ok(())
+        })
+    };
+    parts(len).try_for_each(post)
 }
 
 /// Posts a write to the other side's memory.
@@ -325,7 +362,8 @@ pub unsafe extern "C" fn rpma_flush(
             return Err(Failure::invalid("the range does not lie in the memory"));
         }
         let level = level(dst, region, is_persistent)?;
-        posted(connection, signal, op_context, |batch| batch.flush(region, .., level))
+        single(connection, signal, op_context).flush(region, .., level)?;
+        Ok(())
     })
 }
 

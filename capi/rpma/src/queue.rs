@@ -18,7 +18,7 @@ use pmof_access::{
 use pmof_verbs_sys as sys;
 
 use crate::{
-    call::{call, need},
+    call::{call, call_for, need},
     error::{Code, Failure, put},
     handle::{Handle, is_non_blocking, kind, set_blocking},
 };
@@ -251,7 +251,7 @@ pub unsafe extern "C" fn rpma_cq_get_wc(
     completions: *mut sys::ibv_wc,
     got: *mut c_int,
 ) -> c_int {
-    call(c"rpma_cq_get_wc", || {
+    call_for(c"rpma_cq_get_wc", || {
         // SAFETY: the same contract.
         let cq = unsafe { Handle::get(cq) }?;
         need(completions, "wc")?;
@@ -267,10 +267,10 @@ pub unsafe extern "C" fn rpma_cq_get_wc(
             taken += 1;
         }
         if taken == 0 {
-            return Err(Code::NoCompletion.into());
+            return Ok(Code::NoCompletion as c_int);
         }
         // SAFETY: the same contract.
         unsafe { put(got, taken) };
-        Ok(())
+        Ok(0)
     })
 }
