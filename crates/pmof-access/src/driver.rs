@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use pmof_proto::{Completion as ProtoCompletion, Ticket};
 
 use crate::{
@@ -27,7 +27,7 @@ mod lone;
 mod ready;
 
 pub(crate) use lone::Lone;
-use ready::{Ready, ReadyList};
+use ready::Ready;
 
 /// Up to this many connections are simply tried in turn; asking epoll first costs a system call more.
 const DIRECT_MAX: usize = 4;
@@ -222,7 +222,7 @@ impl Driver {
     pub(crate) fn note_watched(&self) {
         let is_first = !self.is_watched.swap(true, Ordering::Relaxed);
         if is_first && self.assisted.is_some() {
-            let ready = self.lock_ready();
+            let ready = self.ready.lock();
             if !ready.is_empty() {
                 self.show();
             }
@@ -233,7 +233,7 @@ impl Driver {
         // Devices announce nothing so far, and what they took in now shows nowhere else. Where there is no second descriptor
         // to be had, a poll brings it.
         if is_first && self.signal.is_none() && self.arm() && self.show_brought().is_ok() {
-            let _ready = self.lock_ready();
+            let _ready = self.ready.lock();
             self.show();
         }
     }
@@ -275,7 +275,7 @@ impl Driver {
     }
 
     fn insert(&self, link: &Arc<Link>) {
-        let mut links = self.lock_links();
+        let mut links = self.links.lock();
         if let Err(place) = links.place_of(link.id) {
             links.all.insert(place, Arc::clone(link));
         }
@@ -300,7 +300,7 @@ impl Driver {
 
     /// Gives up the connection that was added first.
     pub(crate) fn remove_oldest(&self) {
-        let oldest = self.lock_links().all.first().map(|link| link.id);
+        let oldest = self.links.lock().all.first().map(|link| link.id);
         if let Some(id) = oldest {
             self.remove(id);
         }
@@ -308,7 +308,7 @@ impl Driver {
 
     /// Gives a connection up, for another driver.
     pub(crate) fn remove(&self, id: u64) -> Option<Arc<Link>> {
-        let mut links = self.lock_links();
+        let mut links = self.links.lock();
         let place = links.place_of(id).ok()?;
         let link = links.all.remove(place);
         links.polled.retain(|polled| polled.link.id != id);
@@ -319,7 +319,7 @@ impl Driver {
 
     /// Connections there are.
     pub(crate) fn len(&self) -> usize {
-        self.lock_links().all.len()
+        self.links.lock().all.len()
     }
 
     /// True if connections that epoll does not report are not looked at (or if that is not known just now).
@@ -343,7 +343,7 @@ impl Driver {
 
     /// The next finished operation that is known already.
     pub(crate) fn take_ready(&self) -> Option<Completion> {
-        let mut ready = self.lock_ready();
+        let mut ready = self.ready.lock();
         let taken = if self.has_aside.load(Ordering::SeqCst) {
             let at = ready.iter().position(|done| !self.is_aside((done.connection, done.ticket)));
             at.and_then(|at| ready.remove(at))
@@ -356,7 +356,7 @@ impl Driver {
 
     /// The next finished operation of one kind that is known already.
     pub(crate) fn take_ready_of(&self, receives: bool) -> Option<Completion> {
-        let mut ready = self.lock_ready();
+        let mut ready = self.ready.lock();
         let is_next =
             |done: &Completion| done.kind.is_receive() == receives && !self.is_aside((done.connection, done.ticket));
         let at = ready.iter().position(is_next)?;
@@ -367,7 +367,7 @@ impl Driver {
 
     /// Whether the next finished operation that is known is a receive.
     pub(crate) fn next_is_receive(&self) -> Option<bool> {
-        let ready = self.lock_ready();
+        let ready = self.ready.lock();
         let next = ready.iter().find(|done| !self.is_aside((done.connection, done.ticket)))?;
         Some(next.kind.is_receive())
     }
@@ -391,7 +391,7 @@ impl Driver {
 
     /// The outcome of this operation, if it is known already.
     fn take_ready_where(&self, connection: ConnectionId, ticket: Ticket) -> Option<Completion> {
-        let mut ready = self.lock_ready();
+        let mut ready = self.ready.lock();
         let at = ready.iter().position(|done| done.connection == connection && done.ticket == ticket)?;
         let taken = ready.remove(at);
         self.show_ready(&ready);
@@ -399,7 +399,7 @@ impl Driver {
     }
 
     pub(crate) fn discard_ready(&self, connection: ConnectionId) {
-        let mut ready = self.lock_ready();
+        let mut ready = self.ready.lock();
         ready.retain(|done| done.connection != connection);
         self.show_ready(&ready);
     }
@@ -452,9 +452,9 @@ impl Driver {
             self.match_locked(link, &mut core);
         } else {
             // Someone posts on it, perhaps this very thread in a batch, or drives it: whoever drives it next sees to it.
-            self.lock_woken().push(Arc::clone(link));
+            self.woken.lock().push(Arc::clone(link));
             self.has_woken.store(true, Ordering::SeqCst);
-            let _ready = self.lock_ready();
+            let _ready = self.ready.lock();
             self.show();
         }
         self.tell();
@@ -470,7 +470,7 @@ impl Driver {
     fn take_woken(&self) -> bool {
         let mut any = false;
         let mut woken = {
-            let mut list = self.lock_woken();
+            let mut list = self.woken.lock();
             // Before they are taken: whoever adds one from here on says so after this.
             self.has_woken.store(false, Ordering::SeqCst);
             std::mem::take(&mut *list)
@@ -482,10 +482,10 @@ impl Driver {
             false
         });
         if !woken.is_empty() {
-            self.lock_woken().append(&mut woken);
+            self.woken.lock().append(&mut woken);
             self.has_woken.store(true, Ordering::SeqCst);
         }
-        self.show_ready(&self.lock_ready());
+        self.show_ready(&self.ready.lock());
         any
     }
 
@@ -532,7 +532,7 @@ impl Driver {
     pub(crate) fn rest(&self, now: Duration, until: Duration, is_done: &mut dyn FnMut() -> bool) {
         match (&self.clock, &self.poller) {
             (Clock::Virtual(network), _) => {
-                let (due, changed) = self.tick(&mut self.lock_links());
+                let (due, changed) = self.tick(&mut self.links.lock());
                 if !changed {
                     network.advance([Some(until), due].into_iter().flatten().min());
                 }
@@ -559,7 +559,7 @@ impl Driver {
     /// Sleeps in the kernel, as the thread that leads.
     pub(crate) fn lead(&self, now: Duration, until: Duration, is_done: &mut dyn FnMut() -> bool) {
         let Some(poller) = &self.poller else { return };
-        let mut links = self.lock_links();
+        let mut links = self.links.lock();
         let tick_at = links.ticked_at.saturating_add(TICK_PERIOD);
         // Connections that were told the time just now are not told again before each of many short sleeps.
         let (due, changed) = if now < tick_at { (Some(tick_at), false) } else { self.tick(&mut links) };
@@ -570,14 +570,14 @@ impl Driver {
         let until = due.map_or(until, |due| until.min(due));
         let brought = self.brought.get();
         if let Some(brought) = brought {
-            let _ready = self.lock_ready();
+            let _ready = self.ready.lock();
             // The sleeper looks at what is there already: that is not to keep it awake.
             brought.clear();
         }
         let time = until.saturating_sub(now).min(SLEEP_MAX);
         self.rest.lead(|| poller.sleep(time), &mut || is_done() || self.arm());
         if let Some(brought) = brought
-            && let ready = self.lock_ready()
+            && let ready = self.ready.lock()
             && !ready.is_empty()
         {
             brought.set();
@@ -706,7 +706,7 @@ impl Driver {
             self.bring_all(id, core, Some(first), false);
             return true;
         }
-        let mut ready = self.lock_ready();
+        let mut ready = self.ready.lock();
         let was_empty = ready.is_empty();
         ready.push_back(Completion::new(ConnectionId(id), first));
         while let Some(next) = core.next_completion() {
@@ -738,7 +738,7 @@ impl Driver {
     }
 
     fn bring(&self, done: Completion, is_brought: bool) {
-        let mut ready = self.lock_ready();
+        let mut ready = self.ready.lock();
         ready.push_back(done);
         let is_waited_for = self.is_watched() && self.brought.get().is_some();
         if is_brought || is_waited_for || self.signal.is_some() {
@@ -748,18 +748,6 @@ impl Driver {
         if is_brought {
             self.tell();
         }
-    }
-
-    fn lock_woken(&self) -> MutexGuard<'_, Vec<Arc<Link>>> {
-        self.woken.lock()
-    }
-
-    fn lock_links(&self) -> MutexGuard<'_, Links> {
-        self.links.lock()
-    }
-
-    fn lock_ready(&self) -> ReadyList<'_> {
-        self.ready.lock()
     }
 }
 

@@ -100,8 +100,8 @@ pub enum Progress {
     /// A thread of the queue: remote operations are served whatever the application does.
     Thread,
     /// Whoever polls or waits on the queue; and, after a millisecond in which nobody did, a thread of the queue. Where callers
-    /// waited, or all connections are devices', that thread comes as late as after the time that they were at it, from 6 to 41
-    /// milliseconds. Polls that find nothing for ten microseconds without a break offer the processor to others, but where all
+    /// waited, or all connections are devices', that thread comes as late as after twice the time that they were at it, from 10 to
+    /// 80 milliseconds. Polls that find nothing for ten microseconds without a break offer the processor to others, but where all
     /// connections are devices'. That thread alone once the queue's descriptor was asked for. As
     /// quick as [`Caller`](Self::Caller) for a caller who polls, and as reliable as [`Thread`](Self::Thread) for the other side.
     Assisted,
@@ -455,7 +455,7 @@ fn spin(waiting: Waiting, idle: Duration) {
 
 /// Drives whenever no caller has for a while.
 fn assist(driver: &Driver, assisted: &Assisted, stop: &AtomicBool, waiting: Waiting) {
-    let (mut seen, mut time, mut long, mut of_devices) = (assisted.seen(), ASSIST_AFTER, LOOK_AFTER, false);
+    let (mut seen, mut time, mut of_devices) = (assisted.seen(), ASSIST_AFTER, false);
     while !stop.load(Ordering::SeqCst) {
         std::thread::park_timeout(time);
         let now_seen = assisted.seen();
@@ -464,12 +464,7 @@ fn assist(driver: &Driver, assisted: &Assisted, stop: &AtomicBool, waiting: Wait
         // A caller who waits drives, often for long. What the other side does through devices needs no driving.
         of_devices = driver.has_devices_alone().unwrap_or(of_devices);
         let may_be_late = seen.is_none() || (!is_idle && of_devices);
-        // Looks are made in pairs then: whether callers are still at it shows by two that are close together.
-        (time, long) = match (may_be_late, time == ASSIST_AFTER) {
-            (true, true) => (long, (2 * long).min(LOOK_AFTER_AT_LAST)),
-            (true, false) => (ASSIST_AFTER, long),
-            (false, _) => (ASSIST_AFTER, LOOK_AFTER),
-        };
+        time = if may_be_late { (2 * time).clamp(LOOK_AFTER, LOOK_AFTER_AT_LAST) } else { ASSIST_AFTER };
         // A caller may have lost its processor in the middle of a turn: to spin beside it would only keep it waiting.
         if ((is_idle && !driver.is_in_use()) || driver.is_watched()) && driver.try_lead() {
             let is_back = || !driver.is_watched() && (assisted.seen() != now_seen || driver.is_in_use());

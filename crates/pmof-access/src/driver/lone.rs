@@ -189,7 +189,7 @@ impl Driver {
     #[inline(never)]
     fn hand_over_all(&self, first: Completion, core: &mut LinkCore, wanted: Wanted) -> Option<Completion> {
         let id = first.connection;
-        let mut ready = self.lock_ready();
+        let mut ready = self.ready.lock();
         let of_first = (first.connection, first.ticket);
         let is_wanted = wanted.map_or_else(|| !self.is_aside(of_first), |wanted| wanted == of_first);
         // What was collected before comes before it.
