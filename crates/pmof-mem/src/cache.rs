@@ -188,5 +188,7 @@ mod arch {
     }
 }
 
+#[cfg(all(test, target_arch = "x86_64"))]
+pub(crate) mod steps;
 #[cfg(test)]
 mod tests;

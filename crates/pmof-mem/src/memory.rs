@@ -363,5 +363,7 @@ pub(crate) fn refuses_map_sync(error: &io::Error) -> bool {
     refusals.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
+#[cfg(all(test, target_arch = "x86_64"))]
+mod instructions;
 #[cfg(test)]
 mod tests;

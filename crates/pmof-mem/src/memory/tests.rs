@@ -41,7 +41,7 @@ fn bytes_at(medium: &impl Medium, offset: u64, len: usize) -> Vec<u8> {
 }
 
 /// Memory as on DAX, by what is asked of the CPU; the bytes are ordinary ones.
-fn as_if_dax(kind: MediumKind, mechanism: Mechanism) -> Memory {
+pub(super) fn as_if_dax(kind: MediumKind, mechanism: Mechanism) -> Memory {
     let judgement = Judgement {
         kind,
         file_system: "ext4".into(),

@@ -1,0 +1,155 @@
+//! What is asked of the kernel to make files durable, and when: by the system calls themselves.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Barrier,
+    thread,
+    time::Duration,
+};
+
+use pmof_mem::{FilePart, Medium as _, MediumKind, MemError, Memory};
+use syscall_recorder::{Call, Unavailable, Verdict, observe, record};
+use tempfile::{TempDir, tempdir_in};
+
+const LEN_BYTES: u64 = 64 << 10;
+const EIO: i32 = 5;
+
+/// A directory whose files need fdatasync, unless the build lies where none does.
+fn on_disk() -> Option<TempDir> {
+    let directory = tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let memory = Memory::create(&directory.path().join("probe"), 4096, None).unwrap();
+    if memory.kind() != MediumKind::PageCache {
+        eprintln!("skipped: the build directory lies on {}", memory.kind());
+        return None;
+    }
+    fs::remove_file(directory.path().join("probe")).unwrap();
+    Some(directory)
+}
+
+fn available<T>(outcome: Result<T, Unavailable>) -> Option<T> {
+    outcome.inspect_err(|error| eprintln!("skipped: {error}")).ok()
+}
+
+fn syncs_of(calls: &[Call], path: &Path) -> usize {
+    calls.iter().filter(|call| call.is_sync_of(path)).count()
+}
+
+#[test]
+fn a_new_file_is_synced_before_the_directory_that_names_it() {
+    let Some(directory) = on_disk() else { return };
+    let path = directory.path().join("pool");
+    let Some((made, calls)) = available(observe(|| Memory::create(&path, LEN_BYTES, None))) else { return };
+    made.unwrap();
+    // Space and length first, so that the name never leads to less than a whole file.
+    assert_eq!(calls, [Call::Fsync(path), Call::Fsync(directory.path().into())]);
+}
+
+#[test]
+fn a_file_that_is_not_durable_is_not_made() {
+    let Some(directory) = on_disk() else { return };
+    let path = directory.path().join("pool");
+    for failing in [path.as_path(), directory.path()] {
+        let judge = |call: &Call| if call.is_sync_of(failing) { Verdict::Fail(EIO) } else { Verdict::Pass };
+        let Some((made, _)) = available(record(judge, || Memory::create(&path, LEN_BYTES, None))) else { return };
+        let error = made.unwrap_err();
+        assert!(matches!(&error, MemError::Io { source, .. } if source.raw_os_error() == Some(EIO)), "{error}");
+        assert!(!path.exists(), "nothing is left behind");
+    }
+}
+
+#[test]
+fn a_flush_covers_nothing_that_was_stored_while_it_ran() {
+    let Some(directory) = on_disk() else { return };
+    let path = directory.path().join("pool");
+    let memory = Memory::create(&path, LEN_BYTES, None).unwrap();
+    memory.fence().unwrap();
+    let mut is_first = true;
+    // Another thread stores while the first fdatasync is under way: the kernel may have passed its page already.
+    let judge = |_: &Call| {
+        if std::mem::take(&mut is_first) {
+            memory.store(4096, &[7; 8]).unwrap();
+            memory.write_back(4096, 8).unwrap();
+        }
+        Verdict::Pass
+    };
+    let act = || {
+        memory.store(0, &[7; 8]).unwrap();
+        memory.write_back(0, 8).unwrap();
+        memory.fence().unwrap();
+        memory.fence().unwrap();
+        memory.fence().unwrap();
+    };
+    let Some(((), calls)) = available(record(judge, act)) else { return };
+    assert_eq!(syncs_of(&calls, &path), 2, "the second fence flushes what came during the first: {calls:?}");
+}
+
+#[test]
+fn whoever_waits_for_a_flush_that_began_before_its_store_flushes_again() {
+    let Some(directory) = on_disk() else { return };
+    let path = directory.path().join("pool");
+    let memory = Memory::create(&path, LEN_BYTES, None).unwrap();
+    memory.fence().unwrap();
+    let (begun, go) = (Barrier::new(2), Barrier::new(2));
+    let mut is_first = true;
+    let judge = |_: &Call| {
+        if std::mem::take(&mut is_first) {
+            begun.wait();
+            go.wait();
+        }
+        Verdict::Pass
+    };
+    let act = || {
+        thread::scope(|scope| {
+            memory.write_back(0, 8).unwrap();
+            scope.spawn(|| memory.fence().unwrap());
+            begun.wait();
+            memory.store(8, &[1; 8]).unwrap();
+            memory.write_back(8, 8).unwrap();
+            let late = scope.spawn(|| memory.fence().unwrap());
+            // Long enough for it to come to its wait, or to take the flush under way for its own.
+            thread::sleep(Duration::from_millis(50));
+            assert!(!late.is_finished(), "what came too late is not durable yet");
+            go.wait();
+        });
+    };
+    let Some(((), calls)) = available(record(judge, act)) else { return };
+    assert_eq!(syncs_of(&calls, &path), 2, "{calls:?}");
+}
+
+#[test]
+fn a_fence_reaches_every_part_and_fails_with_any() {
+    let Some(directory) = on_disk() else { return };
+    let paths = ["a", "b", "c"].map(|name| directory.path().join(name));
+    for path in &paths {
+        drop(Memory::create(path, 8192, None).unwrap());
+    }
+    let part = |path: &PathBuf| FilePart {
+        file: fs::File::options().read(true).write(true).open(path).unwrap().into(),
+        path: path.clone(),
+        file_offset: 0,
+        len_bytes: 8192,
+    };
+    let memory = Memory::concatenate(paths.iter().map(part).collect(), true, None).unwrap();
+    memory.fence().unwrap();
+    let act = || {
+        memory.store(0, &vec![3; 3 * 8192]).unwrap();
+        memory.write_back(0, 3 * 8192).unwrap();
+        memory.fence().unwrap();
+        memory.write_back(8192, 8192).unwrap();
+        memory.fence().unwrap();
+        memory.write_back(8191, 2).unwrap();
+        memory.fence().unwrap();
+    };
+    let Some(((), calls)) = available(observe(act)) else { return };
+    assert_eq!(paths.each_ref().map(|path| syncs_of(&calls, path)), [2, 3, 1], "{calls:?}");
+    let judge = |call: &Call| if call.is_sync_of(&paths[1]) { Verdict::Fail(EIO) } else { Verdict::Pass };
+    let act = || {
+        memory.write_back(0, 3 * 8192).unwrap();
+        [memory.fence(), memory.fence()]
+    };
+    let Some((outcomes, _)) = available(record(judge, act)) else { return };
+    let [first, second] = outcomes;
+    assert!(matches!(&first, Err(MemError::Io { path, .. }) if *path == paths[1]), "{first:?}");
+    assert!(second.is_err(), "the part stays poisoned");
+}
