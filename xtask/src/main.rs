@@ -10,6 +10,7 @@ use clap::{Parser, Subcommand};
 mod capi;
 mod counts;
 mod fio;
+mod mutants;
 mod rpma;
 mod rpmem;
 mod run;
@@ -50,6 +51,8 @@ enum Chore {
     /// C programs that judge a librpmem, one of them with Debian's libpmemobj: see testbed/README.md
     #[command(subcommand)]
     Rpmem(rpmem::Rpmem),
+    /// Break the code in named ways, and see that the suite which must notice does: see docs/mutants.md
+    Mutants(mutants::Mutants),
     /// Tests of many threads under the thread sanitizer; needs a nightly toolchain with its sources
     Tsan,
 }
@@ -65,6 +68,7 @@ fn main() -> Result<ExitCode> {
         Chore::Fio(fio) => fio.run(),
         Chore::Rpma(rpma) => rpma.run(),
         Chore::Rpmem(rpmem) => rpmem.run(),
+        Chore::Mutants(mutants) => mutants.run(),
         Chore::Tsan => tsan::run(),
     }
 }

@@ -1,0 +1,102 @@
+//! The catalogue: `xtask/mutants/*.toml`.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde::Deserialize;
+
+use super::{anchor, suite::SuiteCommand};
+
+#[cfg(test)]
+mod tests;
+
+/// Where the catalogue lies in the workspace.
+pub(super) const DIRECTORY: &str = "xtask/mutants";
+
+/// One way to break the code.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Mutant {
+    /// Lowercase letters, digits and hyphens.
+    pub(super) name: String,
+    /// The promise that it breaks, in a few words.
+    pub(super) breaks: String,
+    /// From the root of the workspace.
+    pub(super) file: PathBuf,
+    /// The function that holds `search` exactly once: see [`anchor::replaced`].
+    pub(super) function: String,
+    pub(super) search: String,
+    pub(super) replace: String,
+    /// Each of these must notice.
+    pub(super) suites: Vec<String>,
+    /// Whether it belongs to the short list.
+    #[serde(default)]
+    pub(super) short: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    mutant: Vec<Mutant>,
+}
+
+impl Mutant {
+    /// The content of its file with the mutant in it.
+    pub(super) fn mutated(&self, root: &Path) -> Result<String> {
+        let path = root.join(&self.file);
+        let source = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        anchor::replaced(&source, &self.function, &self.search, &self.replace)
+            .with_context(|| self.file.display().to_string())
+    }
+
+    fn check(&self, root: &Path) -> Result<()> {
+        let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        ensure!(!self.name.is_empty() && self.name.bytes().all(is_plain), "a name has a-z, 0-9 and - only");
+        ensure!(!self.breaks.trim().is_empty(), "`breaks` says nothing");
+        ensure!(!self.suites.is_empty(), "it names no suite");
+        for suite in &self.suites {
+            SuiteCommand::parse(suite)?;
+        }
+        self.mutated(root).map(drop)
+    }
+}
+
+/// All mutants, in the order of files and of places in them.
+///
+/// # Errors
+/// All that is wrong with the catalogue: files that cannot be read, names that are taken, anchors that are gone.
+pub(super) fn load(root: &Path) -> Result<Vec<Mutant>> {
+    let mutants = read(&root.join(DIRECTORY))?;
+    let mut names = BTreeSet::new();
+    let mut wrong = Vec::new();
+    for mutant in &mutants {
+        if !names.insert(&mutant.name) {
+            wrong.push(format!("{}: another one has this name", mutant.name));
+        }
+        if let Err(error) = mutant.check(root) {
+            wrong.push(format!("{}: {error:#}", mutant.name));
+        }
+    }
+    if !wrong.is_empty() {
+        bail!("wrong in {DIRECTORY}:\n{}", wrong.join("\n"));
+    }
+    Ok(mutants)
+}
+
+fn read(directory: &Path) -> Result<Vec<Mutant>> {
+    let entries = fs::read_dir(directory).with_context(|| format!("reading {}", directory.display()))?;
+    let mut files = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    files.retain(|path| path.extension().is_some_and(|extension| extension == "toml"));
+    files.sort();
+    let mut mutants = Vec::new();
+    for path in files {
+        let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        let file: File = toml::from_str(&text).with_context(|| format!("reading {}", path.display()))?;
+        mutants.extend(file.mutant);
+    }
+    Ok(mutants)
+}

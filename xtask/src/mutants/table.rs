@@ -1,0 +1,56 @@
+//! The table of docs/mutants.md.
+
+use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path};
+
+use anyhow::{Context as _, Result};
+
+use super::{Fate, catalogue::Mutant};
+
+#[cfg(test)]
+mod tests;
+
+const BEGIN: &str = "<!-- table: begin, written by cargo xtask mutants --markdown -->\n";
+const END: &str = "<!-- table: end -->\n";
+
+/// Writes the table between its marks, with the outcomes that are there now and those that were there before.
+pub(super) fn write(path: &Path, mutants: &[Mutant], fates: &BTreeMap<&str, Fate>) -> Result<()> {
+    let page = fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+    fs::write(path, updated(&page, mutants, fates)?).with_context(|| format!("writing {}", path.display()))
+}
+
+fn updated(page: &str, mutants: &[Mutant], fates: &BTreeMap<&str, Fate>) -> Result<String> {
+    let (before, rest) = page.split_once(BEGIN).context("the page has no mark where the table begins")?;
+    let (old, after) = rest.split_once(END).context("the page has no mark where the table ends")?;
+    let killed = mutants.iter().filter(|mutant| outcome(mutant, fates, old) == "yes").count();
+    let mut table = format!("\n{killed} of {} mutants killed.\n\n", mutants.len());
+    table += "| mutant | what it breaks | where | the suite that kills it | killed |\n|---|---|---|---|---|\n";
+    for mutant in mutants {
+        let suites: Vec<_> = mutant.suites.iter().map(|suite| format!("`{}`", suite.replace('|', "\\|"))).collect();
+        let short = if mutant.short { " (short list)" } else { "" };
+        writeln!(
+            table,
+            "| `{}`{short} | {} | `{}`, `{}` | {} | {} |",
+            mutant.name,
+            mutant.breaks.replace('|', "\\|"),
+            mutant.file.display(),
+            mutant.function,
+            suites.join(" and "),
+            outcome(mutant, fates, old)
+        )?;
+    }
+    Ok(format!("{before}{BEGIN}{table}\n{END}{after}"))
+}
+
+/// `yes`, `NO`, `unclear`, or `not run`.
+fn outcome<'a>(mutant: &Mutant, fates: &BTreeMap<&str, Fate>, old: &'a str) -> &'a str {
+    match fates.get(mutant.name.as_str()) {
+        Some(Fate::Killed(_)) => "yes",
+        Some(Fate::Survived(_)) => "NO",
+        Some(Fate::Unclear(_)) => "unclear",
+        None => {
+            let begin = format!("| `{}`", mutant.name);
+            let row = old.lines().find(|line| line.starts_with(&begin));
+            row.and_then(|row| row.trim_end_matches(" |").rsplit(" | ").next()).unwrap_or("not run")
+        }
+    }
+}
