@@ -72,6 +72,14 @@ pub enum MemError {
         /// The file.
         path: PathBuf,
     },
+    /// Pages of a file stay in the page cache, and the disk has other bytes, or cannot be asked for them.
+    #[error("{len_bytes} bytes of {} are in memory and not known to be on the disk: end what else uses the file, and open it for writing", path.display())]
+    Unverified {
+        /// The file.
+        path: PathBuf,
+        /// How many bytes, in whole pages.
+        len_bytes: u64,
+    },
     /// The memory was lent, and its owner took it back.
     #[error("the memory was deregistered while operations still used it: wait for their completions first")]
     TakenBack,

@@ -13,12 +13,13 @@ use std::{
 use rustix::io::Errno;
 
 use crate::{
-    CacheWriteBack, Declaration, Durability, Evidence, Mechanism, MediumKind, MemError, Promise,
+    CacheWriteBack, Declaration, Durability, Evidence, Mechanism, MediumKind, MemError, Promise, Settled,
     cache::{persist_fence, write_back_lines},
     file::io_error,
     judge::Judgement,
     mapping::Mapping,
     parts::PartFlush,
+    settle::Pages,
 };
 
 /// From this length on, `write_back` has the kernel start writing at once, so that the fence finds less to wait for.
@@ -58,6 +59,8 @@ pub(crate) struct SyncState {
     /// How far the last successful flush reached. Held during a flush: whoever waits for it finds its own work done.
     pub(crate) synced: Mutex<u64>,
     is_poisoned: AtomicBool,
+    /// The cache that a failed flush leaves wrong is the host's, out of this kernel's reach.
+    is_host_cached: bool,
 }
 
 impl Flush {
@@ -70,7 +73,7 @@ impl Flush {
                 None => Self::Order,
             },
             MediumKind::Anonymous | MediumKind::Tmpfs => Self::Order,
-            MediumKind::PageCache | MediumKind::VirtioPmem => Self::Sync(SyncState::unknown()),
+            MediumKind::PageCache | MediumKind::VirtioPmem => Self::Sync(SyncState::unknown(judgement.kind)),
             MediumKind::FsDax | MediumKind::DevDax => {
                 match (promise.map(|promise| promise.mechanism), CacheWriteBack::detect()) {
                     (Some(Mechanism::CacheLineWriteBack), Some(instruction)) => Self::Lines(instruction),
@@ -119,12 +122,40 @@ impl Flush {
             Self::Parts(parts) => PartFlush::fence(parts),
         }
     }
+
+    /// [`Memory::settle`](crate::Memory::settle) of a range of the mapping.
+    pub(crate) fn settle(
+        &self,
+        flushed: &Flushed<'_>,
+        mapping: &Mapping,
+        offset: u64,
+        len_bytes: u64,
+    ) -> Result<Settled, MemError> {
+        let start = mapping.range(offset, len_bytes)?;
+        match self {
+            Self::Order => {}
+            Self::Fence => {
+                flushed.settle_metadata()?;
+                persist_fence();
+            }
+            Self::Lines(instruction) => {
+                flushed.settle_metadata()?;
+                // SAFETY: the range was checked and stays mapped; the instruction was detected on this CPU.
+                unsafe { write_back_lines(*instruction, start, len_bytes as usize) };
+                persist_fence();
+            }
+            Self::Sync(state) => return state.settle(flushed, mapping, offset, len_bytes),
+            Self::Parts(parts) => return PartFlush::settle(parts, mapping),
+        }
+        Ok(Settled::default())
+    }
 }
 
 impl SyncState {
     /// That of a file just opened: a process that died may have left bytes in the page cache which nobody flushed.
-    fn unknown() -> Self {
-        Self { written: AtomicU64::new(1), ..Self::default() }
+    fn unknown(kind: MediumKind) -> Self {
+        let is_host_cached = kind == MediumKind::VirtioPmem;
+        Self { written: AtomicU64::new(1), is_host_cached, ..Self::default() }
     }
 
     fn start(&self, flushed: &Flushed<'_>, offset: u64, len_bytes: u64) -> Result<(), MemError> {
@@ -165,9 +196,51 @@ impl SyncState {
             }
         }
     }
+
+    fn settle(
+        &self,
+        flushed: &Flushed<'_>,
+        mapping: &Mapping,
+        offset: u64,
+        len_bytes: u64,
+    ) -> Result<Settled, MemError> {
+        let Some(file) = flushed.file else { return Ok(Settled::default()) };
+        let failed = |errno| {
+            self.is_poisoned.store(true, Ordering::Release);
+            io_error("fdatasync", flushed.path, POISON_MEND, errno)
+        };
+        // Nobody flushes meanwhile: what a flush of now would vouch for is about to be dropped.
+        let _synced = self.synced.lock().unwrap_or_else(PoisonError::into_inner);
+        // The kernel reports a failure once, and it may be of long ago. What is written then is on the disk if the second
+        // says so, and what is lost is dropped below.
+        let has_lost_writes = flush_file(file).is_err();
+        if has_lost_writes {
+            flush_file(file).map_err(failed)?;
+        }
+        let pages = Pages::new(*flushed, file, mapping, offset, len_bytes)?;
+        let held_bytes = pages.drop_cached()?;
+        let rewritten_bytes = match (self.is_host_cached, held_bytes) {
+            (true, _) => pages.make_dirty()?,
+            (false, 0) => 0,
+            (false, _) => pages.drop_held()?,
+        };
+        if rewritten_bytes > 0 {
+            flush_file(file).map_err(failed)?;
+        }
+        Ok(Settled { has_lost_writes, rewritten_bytes })
+    }
 }
 
 impl Flushed<'_> {
+    /// Whoever used a DAX file before may have written it by system calls, or mapped it without `MAP_SYNC`.
+    fn settle_metadata(&self) -> Result<(), MemError> {
+        match self.file.map_or(Ok(()), flush_file) {
+            // A devdax device has no fsync, and nothing that it would do.
+            Ok(()) | Err(Errno::INVAL) => Ok(()),
+            Err(errno) => Err(io_error("fdatasync", self.path, POISON_MEND, errno)),
+        }
+    }
+
     fn poisoned(&self) -> MemError {
         MemError::Poisoned { path: self.path.into() }
     }

@@ -268,7 +268,7 @@ fn lead_bytes(pointer: *const u8, len: usize) -> usize {
 /// # Safety
 ///
 /// `from` must be valid for reads of `into.len()` bytes that others access atomically only.
-unsafe fn copy_out(from: *mut u8, into: &mut [u8]) {
+pub(crate) unsafe fn copy_out(from: *mut u8, into: &mut [u8]) {
     let lead = lead_bytes(from, into.len());
     let (head, rest) = into.split_at_mut(lead);
     // SAFETY: `head` and `tail` cover bytes of the range, and single bytes need no alignment.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    Declaration, MemError, Memory,
+    Declaration, MemError, Memory, Settled,
     file::{Opened, Unfinished, create_whole, inspect, io_error, open_existing},
     flush::{Flush, Flushed},
     judge::{Judgement, System, judge_devdax, judge_file},
@@ -224,6 +224,11 @@ impl PartFlush {
             part.flush.write_back(|| part.flushed(), mapping, from, to - from)?;
         }
         Ok(())
+    }
+
+    pub(crate) fn settle(parts: &[Self], mapping: &Mapping) -> Result<Settled, MemError> {
+        let settle = |part: &Self| part.flush.settle(&part.flushed(), mapping, part.start, part.end - part.start);
+        parts.iter().try_fold(Settled::default(), |done, part| Ok(done.join(settle(part)?)))
     }
 
     pub(crate) fn fence(parts: &[Self]) -> Result<(), MemError> {

@@ -1,0 +1,139 @@
+//! A thinly provisioned disk that runs out of room: ext4 on a loop device over a sparse file on a tmpfs.
+//!
+//! While the tmpfs is full, blocks of the disk that were never written cannot be: write-back of a file on it fails, and the
+//! kernel counts the file's pages as clean from then on. After [`ThinDisk::free`] all works again, but for what was lost.
+//!
+//! Needs root, `/dev/loop-control` and the tools `mount`, `losetup` and `mkfs.ext4`.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{ErrorKind, Write as _},
+    os::unix::fs::{FileExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use tempfile::TempDir;
+
+/// Of the file system that tests use.
+const DISK_BYTES: u64 = 64 << 20;
+
+/// What of it there is room for.
+const ROOM_BYTES: u64 = 24 << 20;
+
+/// Alignment of direct reads: that of any disk's blocks.
+const ALIGN_BYTES: usize = 4096;
+
+/// Undone on drop, whatever the test left.
+#[derive(Debug)]
+pub struct ThinDisk {
+    device: Option<String>,
+    directory: TempDir,
+}
+
+impl ThinDisk {
+    /// The disk, or the reason why this machine cannot have one: to be told as that of a skipped test.
+    ///
+    /// Errors: a tool that failed although root runs it and there are loop devices.
+    pub fn new() -> Result<Result<Self, &'static str>> {
+        if !rustix::process::geteuid().is_root() {
+            return Ok(Err("only root can mount"));
+        }
+        if !Path::new("/dev/loop-control").exists() {
+            return Ok(Err("there are no loop devices"));
+        }
+        let tools = ["mount", "losetup", "mkfs.ext4"];
+        if tools.iter().any(|tool| Command::new(tool).arg("--version").output().is_err()) {
+            return Ok(Err("there is no mount, losetup or mkfs.ext4"));
+        }
+        let mut disk = Self { device: None, directory: TempDir::new()? };
+        disk.make()?;
+        Ok(Ok(disk))
+    }
+
+    fn make(&mut self) -> Result<()> {
+        let (room, files) = (self.directory.path().join("room"), self.files());
+        fs::create_dir(&room)?;
+        fs::create_dir(&files)?;
+        run(Command::new("mount").args(["-t", "tmpfs", "-o", &format!("size={ROOM_BYTES}"), "tmpfs"]).arg(&room))?;
+        let image = room.join("image");
+        File::create(&image)?.set_len(DISK_BYTES)?;
+        // Without a journal, which the lack of room would end for good.
+        let options = ["-q", "-F", "-O", "^has_journal", "-E", "nodiscard,lazy_itable_init=0"];
+        run(Command::new("mkfs.ext4").args(options).arg(&image))?;
+        let device = run(Command::new("losetup").args(["--find", "--show"]).arg(&image))?.trim().to_owned();
+        self.device = Some(device.clone());
+        run(Command::new("mount").args(["-t", "ext4", &device]).arg(&files))?;
+        Ok(())
+    }
+
+    /// The directory for files whose write-back may fail.
+    pub fn files(&self) -> PathBuf {
+        self.directory.path().join("files")
+    }
+
+    fn filler(&self) -> PathBuf {
+        self.directory.path().join("room/filler")
+    }
+
+    /// Takes all room that is left. What was written to the disk before stays writable.
+    pub fn fill(&self) -> Result<()> {
+        rustix::fs::sync();
+        let mut filler = File::create(self.filler())?;
+        let zeros = vec![0; 4096];
+        loop {
+            match filler.write_all(&zeros) {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::StorageFull => return Ok(()),
+                Err(error) => return Err(error).context("filling the room"),
+            }
+        }
+    }
+
+    /// Gives it back.
+    pub fn free(&self) -> Result<()> {
+        fs::remove_file(self.filler()).context("freeing the room")
+    }
+
+    /// Cuts off the disk behind its first `len_bytes` bytes: what lies there cannot be read any more (`EIO`).
+    pub fn truncate(&self, len_bytes: u64) -> Result<()> {
+        rustix::fs::sync();
+        OpenOptions::new().write(true).open(self.directory.path().join("room/image"))?.set_len(len_bytes)?;
+        Ok(())
+    }
+
+    /// What the disk has of one of its files, past the page cache, whose dirty pages the kernel writes out first.
+    ///
+    /// The file's length must be a multiple of 4096 bytes.
+    pub fn on_disk(path: &Path) -> Result<Vec<u8>> {
+        let direct = rustix::fs::OFlags::DIRECT.bits().cast_signed();
+        let file = OpenOptions::new().read(true).custom_flags(direct).open(path)?;
+        let len = usize::try_from(file.metadata()?.len())?;
+        ensure!(len.is_multiple_of(ALIGN_BYTES), "{len} bytes cannot be read directly");
+        let mut buffer = vec![0; len + ALIGN_BYTES];
+        let lead = buffer.as_ptr().addr().wrapping_neg() % ALIGN_BYTES;
+        file.read_exact_at(&mut buffer[lead..lead + len], 0)
+            .with_context(|| format!("reading {} directly", path.display()))?;
+        Ok(buffer[lead..lead + len].to_vec())
+    }
+}
+
+impl Drop for ThinDisk {
+    fn drop(&mut self) {
+        // A test that failed may still hold files; nothing more can be done about a failure here.
+        let _ = Command::new("umount").arg("--lazy").arg(self.files()).output();
+        if let Some(device) = &self.device {
+            let _ = Command::new("losetup").args(["--detach", device]).output();
+        }
+        let _ = Command::new("umount").arg("--lazy").arg(self.directory.path().join("room")).output();
+    }
+}
+
+fn run(command: &mut Command) -> Result<String> {
+    let output = command.output().with_context(|| format!("running {command:?}"))?;
+    if !output.status.success() {
+        bail!("{command:?} failed: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(String::from_utf8(output.stdout)?)
+}
