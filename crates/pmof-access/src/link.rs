@@ -100,11 +100,13 @@ pub(crate) struct LinkCore {
 impl Link {
     pub(crate) fn new(
         id: u64,
-        endpoint: Endpoint,
+        mut endpoint: Endpoint,
         mut wire: Box<dyn Wire>,
         loss_timeout: Duration,
         peer_address: Option<SocketAddr>,
     ) -> Arc<Self> {
+        endpoint.set_number(id);
+        wire.set_number(id);
         let lane = wire.direct().map(|_| Lane::default());
         let announces_on_demand = lane.is_some() && !wire.is_local();
         let announcer = wire.announcer();

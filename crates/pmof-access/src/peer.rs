@@ -3,7 +3,7 @@
 use std::{ffi::c_void, io, net::IpAddr, sync::Arc, time::Duration};
 
 use pmof_mem::{Medium, Memory, check_bounds};
-use pmof_proto::{Access, Endpoint, RegionTable, Settings, limits};
+use pmof_proto::{Access, Endpoint, RegionTable, Scope, Settings, limits};
 use pmof_verbs::DeviceInfo;
 
 use crate::{
@@ -190,7 +190,9 @@ impl Peer {
         SharedReceives::new(limit)
     }
 
-    /// Registers `len_bytes` bytes at `offset` of `memory`; `access` is what the other sides may do.
+    /// Registers `len_bytes` bytes at `offset` of `memory`, shared by all connections of this peer: whoever learns the
+    /// descriptor over one of them may use the region on each. `access` is what the other sides may do. Where one other side
+    /// alone is meant, see [`register_for`](Self::register_for).
     ///
     /// Over verbs the device reaches the region directly where it can; where the memory does not allow that (a file of the
     /// page cache; fsdax without on-demand paging), operations become messages that the target's CPU carries out, and
@@ -203,6 +205,30 @@ impl Peer {
         len_bytes: u64,
         access: Access,
     ) -> Result<Region, RegisterError> {
+        self.register_scoped(memory, (offset, len_bytes), (access, Scope::Peer))
+    }
+
+    /// Registers as [`register`](Self::register) does, for what comes over `connection`, which must be one of this peer, and
+    /// for nothing else: on other connections the key is unknown, for messages and for the mappings of shm alike, whoever
+    /// knows it. What a device of verbs carries out by itself it checks by its own key, which holds for every connection of the
+    /// peer; see the safety model in `docs/design.md`.
+    pub fn register_for(
+        &self,
+        connection: &Connection,
+        memory: Arc<dyn Medium>,
+        offset: u64,
+        len_bytes: u64,
+        access: Access,
+    ) -> Result<Region, RegisterError> {
+        self.register_scoped(memory, (offset, len_bytes), (access, Scope::Connection(connection.id().number())))
+    }
+
+    fn register_scoped(
+        &self,
+        memory: Arc<dyn Medium>,
+        (offset, len_bytes): (u64, u64),
+        (access, scope): (Access, Scope),
+    ) -> Result<Region, RegisterError> {
         check_bounds(offset, len_bytes, memory.len_bytes())?;
         let reach = match &self.shared.opening {
             Opening::Verbs(opened) => Reach::Device(Box::new(opened.register(&memory, offset, len_bytes, access)?)),
@@ -210,7 +236,7 @@ impl Peer {
             Opening::Tcp | Opening::Sim(_) => Reach::None,
         };
         let PeerShared { regions, links, .. } = &*self.shared;
-        Region::register((regions, links), memory, (offset, len_bytes), access, reach)
+        Region::register((regions, links), memory, (offset, len_bytes), (access, scope), reach)
     }
 
     /// Allocates and registers zeroed anonymous memory; over shm it is shared, so that others can map it, and takes a file

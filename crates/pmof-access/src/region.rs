@@ -8,7 +8,7 @@ use std::{
 use pmof_mem::{Durability, Medium, MediumKind, Promise, check_bounds};
 use pmof_proto::{
     Access, DESCRIPTOR_BYTES, Descriptor, DescriptorError, DirectAccess, LocalSlice, PostError, RegionKey, RegionTable,
-    RegisteredRegion,
+    RegisteredRegion, Scope,
 };
 
 use crate::{
@@ -94,7 +94,7 @@ impl Region {
         (table, links): (&Arc<RegionTable>, &Arc<LinkList>),
         memory: Arc<dyn Medium>,
         (offset, len_bytes): (u64, u64),
-        access: Access,
+        (access, scope): (Access, Scope),
         reach: Reach,
     ) -> Result<Self, RegisterError> {
         let key = random()?;
@@ -111,8 +111,8 @@ impl Region {
         if let Some(refusal) = device.as_ref().and_then(DeviceMemory::refusal) {
             journal::tell_indirect(memory.kind(), len_bytes, refusal);
         }
-        let region = RegisteredRegion::new(RegionKey(key), memory, offset, len_bytes, access).with_direct(direct);
-        let region = Arc::new(region);
+        let region = RegisteredRegion::new(RegionKey(key), memory, offset, len_bytes, access);
+        let region = Arc::new(region.with_direct(direct).with_scope(scope));
         table.insert(Arc::clone(&region));
         if let Some(shares) = &shares {
             shares.add(&region);

@@ -176,7 +176,7 @@ pub(crate) fn publish(
     let memory = Memory::anonymous(DESCRIPTOR_BYTES as u64)?;
     memory.store(0, &region.descriptor().encode())?;
     let holder = RegisteredRegion::new(key_of(name), Arc::new(memory), 0, DESCRIPTOR_BYTES as u64, Access::READ);
-    table.insert(Arc::new(holder));
+    table.insert(Arc::new(holder.with_scope(region.scope())));
     Ok(ShortDescriptor { note, len_bytes: region.len_bytes(), name })
 }
 

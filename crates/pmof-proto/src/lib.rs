@@ -21,5 +21,5 @@ pub use output::{LocalSlice, OutputView};
 pub use refusal::{ConnectionError, Flushed, OperationError, PostError, Refusal};
 pub use region::{
     Access, DESCRIPTOR_BYTES, Descriptor, DescriptorError, DirectAccess, RdmaFeatures, RegionKey, RegionTable,
-    RegisteredRegion,
+    RegisteredRegion, Scope,
 };

@@ -77,10 +77,21 @@ bitflags::bitflags! {
     }
 }
 
+/// Which connections may use a region.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scope {
+    /// Every connection of the peer that registered it: whoever learns the key over one of them, may use it on all.
+    #[default]
+    Peer,
+    /// The connection with this [number](crate::Endpoint::set_number) alone; on every other the key is unknown.
+    Connection(u64),
+}
+
 /// A registered range of a medium.
 #[derive(Debug)]
 pub struct RegisteredRegion {
     key: RegionKey,
+    scope: Scope,
     memory: Arc<dyn Medium>,
     offset: u64,
     len_bytes: u64,
@@ -99,13 +110,33 @@ impl RegisteredRegion {
         let is_inside = check_bounds(offset, len_bytes, memory.len_bytes()).is_ok();
         assert!(is_inside, "a region lies inside its memory");
         let direct = DirectAccess::None;
-        Self { key, memory, offset, len_bytes, access, direct, revoked: AtomicBool::new(false) }
+        let (scope, revoked) = (Scope::Peer, AtomicBool::new(false));
+        Self { key, scope, memory, offset, len_bytes, access, direct, revoked }
     }
 
     /// The same region, which initiators may also reach past this CPU.
     #[must_use]
     pub fn with_direct(self, direct: DirectAccess) -> Self {
         Self { direct, ..self }
+    }
+
+    /// The same region for these connections alone.
+    #[must_use]
+    pub fn with_scope(self, scope: Scope) -> Self {
+        Self { scope, ..self }
+    }
+
+    /// Which connections may use it.
+    pub fn scope(&self) -> Scope {
+        self.scope
+    }
+
+    /// Whether the connection with this number may use it.
+    pub fn is_open_to(&self, connection: u64) -> bool {
+        match self.scope {
+            Scope::Peer => true,
+            Scope::Connection(number) => number == connection,
+        }
     }
 
     /// The medium that the region is a range of.
@@ -174,9 +205,15 @@ impl RegionTable {
         }
     }
 
-    /// The region with this key.
-    pub fn find(&self, key: RegionKey) -> Option<Arc<RegisteredRegion>> {
-        self.regions.read().unwrap_or_else(PoisonError::into_inner).get(&key).cloned()
+    /// The region with this key, if the connection with this number may use it.
+    pub fn find_for(&self, connection: u64, key: RegionKey) -> Option<Arc<RegisteredRegion>> {
+        let regions = self.regions.read().unwrap_or_else(PoisonError::into_inner);
+        regions.get(&key).filter(|region| region.is_open_to(connection)).cloned()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn find(&self, key: RegionKey) -> Option<Arc<RegisteredRegion>> {
+        self.find_for(0, key)
     }
 }
 

@@ -141,12 +141,13 @@ impl Control {
         Ok(())
     }
 
-    /// Serves the other side's questions and hands over the answers to this side's. True if anything moved.
-    pub(super) fn progress(&mut self, mut take: impl FnMut(Answer)) -> io::Result<bool> {
+    /// Serves the other side's questions, which come over the connection with this number, and hands over the answers to this
+    /// side's. True if anything moved.
+    pub(super) fn progress(&mut self, connection: u64, mut take: impl FnMut(Answer)) -> io::Result<bool> {
         self.send()?;
         for turn in 0..MESSAGES_PER_TURN {
             if let Some(key) = self.to_answer {
-                if !self.answer(key)? {
+                if !self.answer(connection, key)? {
                     return Ok(turn > 0);
                 }
                 self.to_answer = None;
@@ -169,8 +170,8 @@ impl Control {
     }
 
     /// False if the socket takes no more now.
-    fn answer(&self, key: RegionKey) -> io::Result<bool> {
-        let grant = self.shares.find(key).and_then(|share| share.grant());
+    fn answer(&self, connection: u64, key: RegionKey) -> io::Result<bool> {
+        let grant = self.shares.find_for(connection, key).and_then(|share| share.grant());
         let mut raw = RawAnswer::new(key);
         let Some((terms, memory, page)) = &grant else {
             return send_message(self.socket.as_fd(), raw.as_bytes(), &[]);

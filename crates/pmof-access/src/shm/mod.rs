@@ -65,8 +65,9 @@ impl Shares {
         }
     }
 
-    fn find(&self, key: RegionKey) -> Option<Arc<Share>> {
-        self.lock().get(&key).cloned()
+    /// What the connection with this number may map under this key.
+    fn find_for(&self, connection: u64, key: RegionKey) -> Option<Arc<Share>> {
+        self.lock().get(&key).filter(|share| share.region.is_open_to(connection)).cloned()
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<RegionKey, Arc<Share>>> {

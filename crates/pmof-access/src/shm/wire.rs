@@ -53,6 +53,8 @@ pub(crate) struct ShmWire {
     /// `None` until the other side has handed it over.
     control: Option<Control>,
     shares: Arc<Shares>,
+    /// The number of the connection.
+    number: u64,
     pub(super) mappings: Mappings,
     /// Regions whose memory is to be asked for.
     pub(super) wanted: RefCell<Vec<RegionKey>>,
@@ -110,6 +112,7 @@ impl ShmWire {
             greeting: Greeting { bytes: [0; GREETING_BYTES], len: 0, fd: None, is_initiator },
             control,
             shares,
+            number: 0,
             mappings: Mappings::default(),
             wanted: RefCell::default(),
             finished: VecDeque::new(),
@@ -162,7 +165,7 @@ impl ShmWire {
                 control.ask(key);
             }
         }
-        match control.progress(|answer| mappings.settle(answer)) {
+        match control.progress(self.number, |answer| mappings.settle(answer)) {
             // The end of the stream, or the words before it, say more.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset || is_broken_pipe(&error) => {
                 self.control = None;
@@ -182,6 +185,10 @@ impl ShmWire {
 impl Wire for ShmWire {
     fn name(&self) -> &'static str {
         "shm"
+    }
+
+    fn set_number(&mut self, number: u64) {
+        self.number = number;
     }
 
     fn receive(&mut self, place: InputPlace<'_>) -> io::Result<usize> {

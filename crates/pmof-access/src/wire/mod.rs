@@ -36,6 +36,9 @@ pub(crate) trait Wire: Send + fmt::Debug {
     /// What the log calls it.
     fn name(&self) -> &'static str;
 
+    /// The number of its connection, by which regions are bound to it. Called once, before anything else.
+    fn set_number(&mut self, _number: u64) {}
+
     /// Moves bytes that came into their place. 0 is the end of the stream.
     fn receive(&mut self, place: InputPlace<'_>) -> io::Result<usize>;
 

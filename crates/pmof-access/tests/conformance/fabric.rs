@@ -15,6 +15,9 @@ pub(crate) trait Fabric {
     /// The target's CPU carries every operation out: nothing moves while it does not, and it believes nobody.
     const SERVED_BY_CPU: bool = true;
 
+    /// A key that is bound to one connection is refused on others also for what needs no message.
+    const BINDS_DIRECT_WAY: bool = true;
+
     /// A fresh one, shared with no other test.
     fn new() -> Self;
 

@@ -49,6 +49,7 @@ pub(crate) struct Verbs {
 impl Fabric for Verbs {
     const IS_VIRTUAL: bool = false;
     const SERVED_BY_CPU: bool = false;
+    const BINDS_DIRECT_WAY: bool = false;
 
     fn new() -> Self {
         Self { start: Instant::now() }

@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use pmof_access::{
-    Access, ConnectionError, ConnectionEvent, DESCRIPTOR_BYTES, DescriptorError, Durability, Medium, Memory,
-    OperationError, Outcome, PostError, Refusal, RegisterError, RemoteRegion, ResolveError, ShortDescriptor, Ticket,
+    Access, Connection, ConnectionError, ConnectionEvent, DESCRIPTOR_BYTES, DescriptorError, Durability, Medium,
+    Memory, OperationError, Outcome, PostError, Refusal, RegisterError, RemoteRegion, ResolveError, ShortDescriptor,
+    Ticket,
 };
 use pmof_proto::Descriptor;
 
 use crate::{
     fabric::Fabric,
-    pair::{LONG, Pair, region},
+    pair::{LONG, Pair, Setup, join, region},
     support::{content, pattern},
 };
 
@@ -267,6 +268,73 @@ pub(crate) fn a_key_opens_one_region_of_one_peer<F: Fabric>() {
         let ticket = pair.initiator.connection.write(&remote, 0, b"x").unwrap();
         is_refused::<F>(&pair, ticket, Refusal::UnknownRegion);
         assert_eq!((content(&memory, 0, 1), content(&elsewhere, 0, 1)), (vec![0], vec![0]));
+    }
+}
+
+/// One more connection of the pair's peers, the initiator's end first.
+fn another(pair: &Pair) -> (Connection, Connection) {
+    join(&pair.initiator.peer, &pair.initiator.queue, &pair.listener, &pair.target.queue, &Setup::default())
+}
+
+/// Memory that every transport registers in its way, shm to be mapped.
+fn shared_memory() -> Arc<Memory> {
+    Arc::new(Memory::shared_anonymous(LEN_BYTES, false).unwrap())
+}
+
+pub(crate) fn a_key_may_be_bound_to_one_connection<F: Fabric>() {
+    let fabric = F::new();
+    let pair = fabric.pair();
+    let (initiator, target) = (&pair.initiator, &pair.target);
+    let bound = target.peer.register_for(&target.connection, shared_memory(), 0, LEN_BYTES, Access::all()).unwrap();
+    let remote = RemoteRegion::from_descriptor(&bound.descriptor()).unwrap();
+    let short = bound.short_descriptor(0).unwrap();
+    let works = |bytes: &[u8]| {
+        assert!(initiator.connection.prepare(&remote, LONG));
+        initiator.done(initiator.connection.write(&remote, 0, bytes).unwrap());
+        initiator.done(initiator.connection.flush(&remote, .., Durability::Visible).unwrap());
+        assert_eq!(content(&bound, 0, bytes.len()), bytes);
+    };
+    works(b"mine");
+    assert_eq!(initiator.connection.resolve(&short, LONG).unwrap().len_bytes(), LEN_BYTES);
+
+    let (local, _) = region(&initiator.peer, 8, Access::empty());
+    let slice = || local.slice(..).unwrap();
+    let ways = if F::BINDS_DIRECT_WAY { vec![remote, remote.by_messages()] } else { vec![remote.by_messages()] };
+    for way in ways {
+        for operation in 0..4 {
+            let (other, _there) = another(&pair);
+            assert!(other.prepare(&way, LONG));
+            let ticket = match operation {
+                0 => other.write(&way, 0, b"stolen"),
+                1 => other.read(&way, 0, slice()),
+                2 => other.batch().fetch_and_add(&way, 0, 1),
+                _ => other.flush(&way, .., Durability::Visible),
+            };
+            let outcome = initiator.queue.wait_for(other.id(), ticket.unwrap(), LONG).expect("in time").outcome;
+            // The same words as for a key that there is not.
+            let is_refused = |error| matches!(error, OperationError::Refused { refusal: Refusal::UnknownRegion, .. });
+            assert!(outcome.clone().is_err_and(is_refused), "operation {operation}: {outcome:?}");
+        }
+    }
+    let (other, _there) = another(&pair);
+    let refused = other.resolve(&short, LONG);
+    assert!(matches!(refused, Err(ResolveError::Operation(OperationError::Refused { .. }))), "{refused:?}");
+    works(b"still mine");
+}
+
+pub(crate) fn what_is_not_bound_is_shared_by_connections<F: Fabric>() {
+    let fabric = F::new();
+    let pair = fabric.pair();
+    let shared = pair.target.peer.register(shared_memory(), 0, LEN_BYTES, Access::all()).unwrap();
+    let remote = RemoteRegion::from_descriptor(&shared.descriptor()).unwrap();
+    let (other, _there) = another(&pair);
+    for (connection, bytes) in [(&pair.initiator.connection, b"one"), (&other, b"two")] {
+        assert!(connection.prepare(&remote, LONG));
+        connection.write(&remote, 0, bytes).unwrap();
+        let ticket = connection.flush(&remote, .., Durability::Visible).unwrap();
+        let done = pair.initiator.queue.wait_for(connection.id(), ticket, LONG).expect("in time");
+        assert!(matches!(done.outcome, Ok(Outcome::Flushed(_))), "{done:?}");
+        assert_eq!(content(&shared, 0, 3), bytes);
     }
 }
 

@@ -37,6 +37,8 @@ macro_rules! suite {
                 a_short_descriptor_leads_to_its_region
                 a_damaged_descriptor_is_noticed
                 a_key_opens_one_region_of_one_peer
+                a_key_may_be_bound_to_one_connection
+                what_is_not_bound_is_shared_by_connections
                 a_deregistered_region_is_gone
                 memory_lives_as_long_as_an_operation
                 local_ranges_are_checked

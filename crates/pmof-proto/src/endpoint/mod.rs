@@ -49,6 +49,8 @@ pub struct Endpoint {
     /// What holds on this connection: capabilities of both; limits as the other side stated them for what it takes.
     agreed: Settings,
     regions: Arc<RegionTable>,
+    /// Names this end in the table of regions.
+    number: u64,
     /// The version that both sides speak.
     version: u16,
     /// The region used last, so that a stream of operations looks it up once; weak, so that an idle connection does not
@@ -95,6 +97,7 @@ impl Endpoint {
             agreed: own,
             version: limits::VERSION_MAX,
             regions,
+            number: 0,
             recent_region: Weak::new(),
             input: Input::default(),
             output: Output::default(),
@@ -106,6 +109,12 @@ impl Endpoint {
             heard: true,
             heard_at: Duration::ZERO,
         }
+    }
+
+    /// Gives this end the number by which regions are [bound](crate::Scope::Connection) to it; 0 unless set. To be called before
+    /// the connection stands.
+    pub fn set_number(&mut self, number: u64) {
+        self.number = number;
     }
 
     /// True while operations may be posted.

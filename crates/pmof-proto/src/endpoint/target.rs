@@ -241,7 +241,7 @@ impl Endpoint {
         {
             return Some(recent);
         }
-        let region = self.regions.find(key);
+        let region = self.regions.find_for(self.number, key);
         self.recent_region = region.as_ref().map_or_else(Weak::new, Arc::downgrade);
         region
     }

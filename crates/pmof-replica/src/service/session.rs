@@ -219,7 +219,13 @@ impl Session {
         self.check_none_open()?;
         let pool = open(self.holder.clone())?;
         let access = rights(pool.access());
-        let region = self.peer.register(pool.medium(), pool.data_offset(), pool.data_len_bytes(), access)?;
+        let region = self.peer.register_for(
+            &self.connection,
+            pool.medium(),
+            pool.data_offset(),
+            pool.data_len_bytes(),
+            access,
+        )?;
         let header = pool.header();
         let reply = Reply::Opened {
             pool_uuid: header.pool_uuid,
@@ -240,8 +246,9 @@ impl Session {
         let set = open()?;
         let (header_bytes, len_bytes) = (set.header_bytes(), set.len_bytes());
         let memory = set.memory().ok_or_else(not_open)?;
-        let register =
-            |offset, len_bytes, access| self.peer.register(Arc::clone(&memory) as _, offset, len_bytes, access);
+        let register = |offset, len_bytes, access| {
+            self.peer.register_for(&self.connection, Arc::clone(&memory) as _, offset, len_bytes, access)
+        };
         let data = register(header_bytes, len_bytes - header_bytes, rights(set.access))?;
         let header = set.has_header.then(|| register(0, header_bytes, Access::READ)).transpose()?;
         let reply = Reply::SetOpened {

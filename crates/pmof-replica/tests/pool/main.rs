@@ -3,6 +3,7 @@
 mod behind;
 mod failures;
 mod kept;
+mod keys;
 mod support;
 mod transports;
 mod unpublished;

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, time::Duration};
 
-use pmof_access::{Access, Address, CompletionQueue, Connection, Durability, Outcome, Peer, Region, Transport};
+use pmof_access::{Access, Address, CompletionQueue, Connection, Durability, Outcome, Peer, Region};
 use pmof_replica::{
     Pool, PoolError, PoolOptions, PoolRefusal, PoolUrl, ReplicaError, Service, ServiceOptions,
     control::{MAX_MESSAGE_BYTES, Reply, Request},
@@ -118,6 +118,7 @@ pub(crate) fn assert_refused(error: &PoolError, url: &str, expected: PoolRefusal
 
 /// An initiator that speaks to a target without the help of [`Pool`].
 pub(crate) struct RawInitiator {
+    pub(crate) peer: Peer,
     pub(crate) connection: Connection,
     pub(crate) queue: CompletionQueue,
     reply: Region,
@@ -125,11 +126,11 @@ pub(crate) struct RawInitiator {
 
 impl RawInitiator {
     pub(crate) fn connect(address: &Address) -> Self {
-        let peer = Peer::open(Transport::Tcp).unwrap();
+        let peer = Peer::open(address.transport).unwrap();
         let queue = peer.completion_queue(pmof_access::QueueOptions::default()).expect("a queue");
         let connection = peer.connect(address, &queue, &pmof_access::ConnectOptions::default()).expect("a target");
         let reply = peer.allocate(MAX_MESSAGE_BYTES as u64, Access::empty()).expect("memory");
-        Self { connection, queue, reply }
+        Self { peer, connection, queue, reply }
     }
 
     pub(crate) fn ask(&self, request: &Request) -> Reply {
