@@ -19,14 +19,17 @@ use std::{
 };
 
 use pmof_access::{
-    AcceptOptions, Access, Address, CompletionQueue, ConnectError, ConnectOptions, Connection, ConnectionError,
-    ConnectionEvent, Durability, ListenOptions, Mechanism, Memory, Method, Outcome, Peer, PostError, Progress,
-    QueueOptions, Region, RemoteRegion, SetupError, Ticket, Transport,
+    AcceptOptions, Access, Address, Batch, CompletionQueue, ConnectError, ConnectOptions, Connection, ConnectionError,
+    ConnectionEvent, Declaration, Durability, Evidence, ListenOptions, Mechanism, Medium as _, MediumKind, Memory,
+    Method, OperationError, Outcome, Peer, PostError, Progress, Promise, QueueOptions, Refusal, Region, RemoteRegion,
+    SetupError, Ticket, Transport,
 };
+use pmof_proto::Descriptor;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
+use syscall_recorder::{Call, Verdict, observe, record};
 
 #[path = "support/mod.rs"]
 mod support;
@@ -172,7 +175,7 @@ fn a_killed_process_is_noticed_and_replaced() {
         assert_eq!(here.next_event(LONG), Some(ConnectionEvent::Established));
         assert!(matches!(here.next_event(LONG), Some(ConnectionEvent::Lost(ConnectionError::Lost { .. }))));
         let mut found = vec![0; 5000];
-        pmof_access::Medium::read(&Memory::open(&file, None).unwrap(), 100, &mut found).unwrap();
+        Memory::open(&file, None).unwrap().read(100, &mut found).unwrap();
         assert!(found == pattern(5000, life));
         while queue.poll().is_some() {}
         let error = peer.connect(&address(&socket), &queue, &ConnectOptions::default()).unwrap_err();
@@ -251,6 +254,123 @@ fn messages_and_mapped_writes_keep_their_order() {
         assert!(matches!(joined.done(flush), Outcome::Flushed(flushed) if flushed.durability == remote.strongest()));
         assert_eq!(content(&region, 0, 8), (round + 2000).to_le_bytes());
         assert_eq!(content(&region, 8, 8), round.to_le_bytes());
+    }
+}
+
+/// A file in the page cache, unless the build lies on something else.
+fn file_on_disk(directory: &Path) -> Option<Memory> {
+    let memory = Memory::create(&directory.join("m"), LEN_BYTES, None).unwrap();
+    if memory.kind() != MediumKind::PageCache {
+        eprintln!("skipped: the build directory lies on {}", memory.kind());
+        return None;
+    }
+    Some(memory)
+}
+
+type Change<'c> = dyn Fn(&mut Batch<'_>) -> Result<Ticket, PostError> + 'c;
+
+#[test]
+fn every_change_is_flushed_by_the_initiator_whoever_carried_it_out() {
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let Some(memory) = file_on_disk(directory.path()) else { return };
+    let path = directory.path().join("m");
+    let act = || {
+        let joined = Joined::new();
+        let region = joined.target.register(Arc::new(memory), 0, LEN_BYTES, Access::all()).unwrap();
+        let remote = joined.mapped(&region);
+        let inbox = joined.target.allocate(64, Access::empty()).unwrap();
+        let flush = || {
+            let ticket = joined.here.flush(&remote, .., Durability::PowerFailure).unwrap();
+            assert!(
+                matches!(joined.done(ticket), Outcome::Flushed(done) if done.durability == Durability::PowerFailure)
+            );
+        };
+        assert_eq!(joined.here.flush_method(&remote, Durability::PowerFailure).unwrap().0, Method::LocalWriteBack);
+        // The first one flushes whatever was there.
+        flush();
+        flush();
+        let own = open().allocate(64, Access::empty()).unwrap();
+        let changes: [&Change<'_>; 6] = [
+            &|batch| batch.write(&remote, 0, b"mapped"),
+            &|batch| batch.write(&remote, 64, own.slice(..).unwrap()),
+            &|batch| batch.atomic_write(&remote, 128, 1),
+            &|batch| batch.compare_and_swap(&remote, 128, 1, 2),
+            &|batch| batch.fetch_and_add(&remote, 128, 1),
+            // This one the target's CPU carries out.
+            &|batch| batch.write_with_immediate(&remote, 4096, b"by message", 1),
+        ];
+        for change in changes {
+            joined.there.receive(inbox.slice(..).unwrap(), 0).unwrap();
+            let ticket = change(&mut joined.here.batch()).unwrap();
+            joined.done(ticket);
+            flush();
+            // Nothing was changed since.
+            flush();
+        }
+    };
+    let Ok(((), calls)) = observe(act).inspect_err(|error| eprintln!("skipped: {error}")) else {
+        return;
+    };
+    assert_eq!(calls.iter().filter(|call| call.is_sync_of(&path)).count(), 7, "{calls:?}");
+}
+
+#[test]
+fn what_either_side_was_declared_is_reported_as_declared() {
+    let power = Durability::PowerFailure;
+    let flushed = |memory: Memory, claimed: Evidence| {
+        let joined = Joined::new();
+        let region = joined.target.register(Arc::new(memory), 0, LEN_BYTES, Access::all()).unwrap();
+        // Only a descriptor that was tampered with says other than the memory.
+        let mut descriptor = Descriptor::decode(&region.descriptor()).unwrap();
+        let promise = descriptor.promise(power).unwrap();
+        descriptor.promises[2] = Some(Promise { evidence: claimed, ..promise });
+        let remote = RemoteRegion::from_descriptor(&descriptor.encode()).unwrap();
+        assert!(joined.here.prepare(&remote, LONG));
+        let (method, told) = joined.here.flush_method(&remote, power).unwrap();
+        assert_eq!(method, Method::LocalWriteBack);
+        let Outcome::Flushed(done) = joined.done(joined.here.flush(&remote, .., power).unwrap()) else { panic!() };
+        assert_eq!(done.promise, told);
+        done.promise.evidence
+    };
+    let tmpfs = tempfile::tempdir_in("/dev/shm").unwrap();
+    for (name, claimed) in [("a", Evidence::Declared), ("b", Evidence::Probed)] {
+        let declared = Some(Declaration::BatteryBacked);
+        let memory = Memory::create(&tmpfs.path().join(name), LEN_BYTES, declared).unwrap();
+        assert_eq!(flushed(memory, claimed), Evidence::Declared, "the descriptor says {claimed:?}");
+    }
+    let disk = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    for claimed in [Evidence::Declared, Evidence::Probed] {
+        let directory = tempfile::tempdir_in(disk.path()).unwrap();
+        let Some(memory) = file_on_disk(directory.path()) else { return };
+        if memory.promise(power).is_some_and(|promise| promise.evidence == Evidence::Probed) {
+            assert_eq!(flushed(memory, claimed), claimed);
+        }
+    }
+}
+
+#[test]
+fn a_failed_fdatasync_of_either_side_fails_the_flush() {
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    for (round, method) in [Method::LocalWriteBack, Method::SendAfterWrite].into_iter().enumerate() {
+        let directory = directory.path().join(round.to_string());
+        fs::create_dir(&directory).unwrap();
+        let Some(memory) = file_on_disk(&directory) else { return };
+        let path = directory.join("m");
+        let judge = |call: &Call| if call.is_sync_of(&path) { Verdict::Fail(5) } else { Verdict::Pass };
+        let act = || {
+            let joined = Joined::with(&ConnectOptions { method: Some(method), ..ConnectOptions::default() });
+            let region = joined.target.register(Arc::new(memory), 0, LEN_BYTES, Access::all()).unwrap();
+            let remote = joined.mapped(&region);
+            joined.here.write(&remote, 0, b"lost").unwrap();
+            let weak = joined.here.flush(&remote, .., Durability::ProcessCrash).unwrap();
+            joined.done(weak);
+            let flush = joined.here.flush(&remote, .., Durability::PowerFailure).unwrap();
+            let outcome = joined.queue.wait_for(joined.here.id(), flush, LONG).expect("in time").outcome;
+            let is_refused = matches!(outcome, Err(OperationError::Refused { refusal: Refusal::MediumFailed, .. }));
+            assert!(is_refused, "{method}: {outcome:?}");
+        };
+        let Ok(((), calls)) = record(judge, act).inspect_err(|error| eprintln!("skipped: {error}")) else { return };
+        assert_eq!(calls.iter().filter(|call| call.is_sync_of(&path)).count(), 1, "{calls:?}");
     }
 }
 
@@ -340,7 +460,7 @@ fn what_is_handed_over_allows_no_more_than_was_granted() {
         region.deregister();
         let mut word = [0; 8];
         let page = Memory::from_file(fds[1].try_clone().unwrap(), Path::new("x"), false, None).unwrap();
-        pmof_access::Medium::read(&page, 0, &mut word).unwrap();
+        page.read(0, &mut word).unwrap();
         assert_eq!(word, [1, 0, 0, 0, 0, 0, 0, 0], "those that have it mapped are told");
     }
     let private = peer.register(Arc::new(Memory::anonymous(4096).unwrap()), 0, 4096, Access::all()).unwrap();

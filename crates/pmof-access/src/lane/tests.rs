@@ -79,3 +79,5 @@ fn of_writes_that_nobody_is_to_hear_of_the_device_tells_one_in_a_quarter_of_the_
     }
     assert!(Lane::default().number(1024, Signal::Always).is_asked);
 }
+
+mod device;

@@ -149,21 +149,16 @@ impl Direct for VerbsWire {
         let (Some(reach), Some(queues)) = (Reach::of(region), self.queues_mut()) else {
             return Err(gone("the device's queues are gone"));
         };
-        let Some(((offset, len_bytes), before)) = ranges.split_last() else { return Ok(()) };
-        let (offset, len_bytes) = (*offset, *len_bytes);
-        let result = ResultPlace::None;
-        let last = Flight::Direct { ticket, offset, len_bytes, result };
         if matches!(method, Method::ReadAfterWrite | Method::ReadAfterSend) {
+            let Some(&(offset, len_bytes)) = ranges.last() else { return Ok(()) };
             let (into, _) = queues.send.stage_number()?;
             let from = reach.at(offset.min(region.len_bytes() - READ_BACK_BYTES));
-            queues.send.push_read_back(from, into, last);
+            queues.send.push_read_back(from, into, Flight::plain(ticket, offset, len_bytes));
             return Ok(());
         }
-        let flush = |offset, len_bytes| native_flush(reach.at(offset), len_bytes, level, is_software);
-        for &(offset, len_bytes) in before {
-            queues.send.push_bare(flush(offset, len_bytes), Flight::FlushPart { ticket, offset, len_bytes });
-        }
-        queues.send.push_bare(flush(offset, len_bytes), last);
+        native_flushes(ticket, ranges, |offset, len_bytes, flight| {
+            queues.send.push_bare(native_flush(reach.at(offset), len_bytes, level, is_software), flight);
+        });
         Ok(())
     }
 
@@ -273,6 +268,15 @@ impl VerbsWire {
     }
 }
 
+/// Has each range flushed, one after the other: the last flush carries the outcome of all.
+fn native_flushes(ticket: u64, ranges: &[(u64, u64)], mut push: impl FnMut(u64, u64, Flight)) {
+    let Some((&(offset, len_bytes), before)) = ranges.split_last() else { return };
+    for &(offset, len_bytes) in before {
+        push(offset, len_bytes, Flight::FlushPart { ticket, offset, len_bytes });
+    }
+    push(offset, len_bytes, Flight::plain(ticket, offset, len_bytes));
+}
+
 /// Flushes a range, or the whole region: also where the range is too long for a work request.
 #[inline]
 fn native_flush(at: RemoteAddress, len_bytes: u64, level: Durability, is_software: bool) -> WorkOperation<'static> {
@@ -315,3 +319,6 @@ fn offers_read_back(
         ),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,382 @@
+//! What a lane asks of a device and of the target's CPU for a flush, over a device that only takes notes.
+
+use std::{borrow::Cow, collections::VecDeque, io, os::fd::BorrowedFd, sync::Arc, time::Duration};
+
+use pmof_mem::{Evidence, Mechanism, Medium as _, MediumKind, ShadowMedium, shadow::Event};
+use pmof_proto::{Access, Descriptor, InputPlace, OutputView, RdmaFeatures, RegionTable, RegisteredRegion, Settings};
+use proptest::prelude::*;
+
+use super::*;
+use crate::{direct::Direct, request::Data};
+
+const LEN_BYTES: u64 = 1 << 16;
+const POWER: Durability = Durability::PowerFailure;
+const PROMISE: Promise = Promise { mechanism: Mechanism::CacheLineWriteBack, evidence: Evidence::Probed };
+
+/// What the device was asked to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Asked {
+    /// Offset and bytes, of a write or an atomic operation.
+    Change(u64, u64),
+    Flush {
+        ranges: Vec<(u64, u64)>,
+        level: Durability,
+    },
+}
+
+/// A device with FLUSH, or without.
+#[derive(Debug)]
+struct Device {
+    has_flush: bool,
+    /// The short ways are there.
+    is_short: bool,
+    asked: Vec<Asked>,
+    finished: VecDeque<u64>,
+    sent: Vec<u8>,
+}
+
+impl Device {
+    fn change(&mut self, ticket: u64, offset: u64, len_bytes: u64) {
+        self.asked.push(Asked::Change(offset, len_bytes));
+        self.finished.push_back(ticket);
+    }
+
+    fn take_flush(&mut self, ticket: u64, ranges: &[(u64, u64)], level: Durability) {
+        self.asked.push(Asked::Flush { ranges: ranges.to_vec(), level });
+        self.finished.push_back(ticket);
+    }
+}
+
+impl Direct for Device {
+    fn reaches(&self, region: &RemoteRegion, _kind: OperationKind, _offset: u64) -> bool {
+        region.direct() != DirectAccess::None
+    }
+
+    fn offers(&self, method: Method, region: &RemoteRegion, _level: Durability) -> Result<Promise, &'static str> {
+        let is_offered = method == Method::NativeFlush && self.has_flush && region.direct() != DirectAccess::None;
+        is_offered.then_some(PROMISE).ok_or("not this device")
+    }
+
+    fn has_room(&self, _len_bytes: u64) -> bool {
+        true
+    }
+
+    fn post(&mut self, ticket: u64, request: &Request<'_>) -> Result<(), PostError> {
+        let (_, offset) = request.range().expect("no message");
+        self.change(ticket, offset, request.len_bytes());
+        Ok(())
+    }
+
+    fn flush(
+        &mut self,
+        ticket: u64,
+        _region: &RemoteRegion,
+        ranges: &[(u64, u64)],
+        level: Durability,
+        method: Method,
+    ) -> Result<(), PostError> {
+        assert!(method == Method::NativeFlush && !ranges.is_empty());
+        self.take_flush(ticket, ranges, level);
+        Ok(())
+    }
+
+    fn poll(&mut self) -> Option<(u64, DirectOutcome)> {
+        self.finished.pop_front().map(|ticket| (ticket, DirectOutcome::Done))
+    }
+
+    fn is_idle(&self) -> bool {
+        self.finished.is_empty()
+    }
+
+    fn stop(&mut self) {
+        self.finished.clear();
+    }
+}
+
+impl Wire for Device {
+    fn name(&self) -> &'static str {
+        "a device that takes notes"
+    }
+
+    fn receive(&mut self, _place: InputPlace<'_>) -> io::Result<usize> {
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+
+    fn send(&mut self, view: &OutputView<'_>, _borrowed: &[u8]) -> io::Result<usize> {
+        assert!(view.body.is_none(), "no test sends from registered memory");
+        self.sent.extend_from_slice(view.head);
+        self.sent.extend_from_slice(view.tail);
+        Ok(view.head.len() + view.tail.len())
+    }
+
+    fn set_loss_timeout(&mut self, _loss_timeout: Duration) {}
+
+    fn shutdown_output(&mut self) {}
+
+    fn as_fds(&self) -> [Option<BorrowedFd<'_>>; 2] {
+        [None, None]
+    }
+
+    fn write_straight(
+        &mut self,
+        number: crate::wire::Numbered,
+        _to: &RemoteRegion,
+        offset: u64,
+        data: &Data<'_>,
+    ) -> bool {
+        if self.is_short {
+            self.change(number.ticket, offset, data.len_bytes());
+        }
+        self.is_short
+    }
+
+    fn flush_alone(
+        &mut self,
+        ticket: u64,
+        _region: &RemoteRegion,
+        range: (u64, u64),
+        (level, method): (Durability, Method),
+    ) -> bool {
+        if self.is_short {
+            assert_eq!(method, Method::NativeFlush);
+            self.take_flush(ticket, &[range], level);
+        }
+        self.is_short
+    }
+
+    fn direct(&mut self) -> Option<&mut dyn Direct> {
+        Some(self)
+    }
+}
+
+/// Both ends of a connection; the target's medium takes notes too.
+struct Ends {
+    lane: Lane,
+    here: Endpoint,
+    there: Endpoint,
+    device: Device,
+    medium: Arc<ShadowMedium>,
+    region: RemoteRegion,
+    /// Events of the medium that were looked at.
+    seen: usize,
+}
+
+fn carry(bytes: &[u8], to: &mut Endpoint) {
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let count = match to.input_place().expect("takes input") {
+            InputPlace::Staging(buffer) => {
+                let count = rest.len().min(buffer.len());
+                buffer[..count].copy_from_slice(&rest[..count]);
+                count
+            }
+            InputPlace::Memory { memory, offset, len_bytes, .. } => {
+                let count = rest.len().min(len_bytes as usize);
+                memory.store(offset, &rest[..count]).unwrap();
+                count
+            }
+        };
+        to.input_arrived(count);
+        rest = &rest[count..];
+    }
+}
+
+fn output(of: &mut Endpoint) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while let Some(view) = of.output_view() {
+        let from = bytes.len();
+        bytes.extend_from_slice(view.head);
+        bytes.extend_from_slice(view.tail);
+        let count = bytes.len() - from;
+        of.output_sent(count);
+    }
+    bytes
+}
+
+impl Ends {
+    fn new(has_flush: bool, is_short: bool) -> Self {
+        let medium = Arc::new(ShadowMedium::new(LEN_BYTES, MediumKind::DevDax).unwrap());
+        let table = Arc::<RegionTable>::default();
+        let direct = DirectAccess::Rdma { address: 4096, remote_key: 7, features: RdmaFeatures::FLUSH_PERSISTENT };
+        let registered =
+            RegisteredRegion::new(RegionKey([3; 16]), Arc::clone(&medium) as _, 0, LEN_BYTES, Access::all());
+        let registered = Arc::new(registered.with_direct(direct));
+        let descriptor: Descriptor = registered.descriptor();
+        table.insert(registered);
+        let mut here = Endpoint::initiator(Settings::default(), Arc::default(), b"");
+        let mut there = Endpoint::target(Settings::default(), table);
+        carry(&output(&mut here), &mut there);
+        there.accept(b"");
+        carry(&output(&mut there), &mut here);
+        assert!(here.is_established());
+        let device = Device { has_flush, is_short, asked: Vec::new(), finished: VecDeque::new(), sent: Vec::new() };
+        Self { lane: Lane::default(), here, there, device, medium, region: RemoteRegion::of(descriptor), seen: 0 }
+    }
+
+    fn write(&mut self, offset: u64, bytes: &[u8], is_by_message: bool) {
+        let Self { lane, here, device, region, .. } = self;
+        let region = if is_by_message { region.by_messages() } else { *region };
+        let mut through = Through { endpoint: here, wire: device, forced: None };
+        let (data, signal) = (Data::Borrowed(bytes), (Signal::OnError, 0));
+        if lane.write_straight(&mut through, (&region, offset), &data, signal, &mut false).is_none() {
+            let request = Request::Write { to: Cow::Owned(region), offset, data, immediate: None };
+            lane.post(&mut through, &request, Signal::OnError, 0).unwrap();
+        }
+    }
+
+    fn atomic_write(&mut self, offset: u64) {
+        let Self { lane, here, device, region, .. } = self;
+        let mut through = Through { endpoint: here, wire: device, forced: None };
+        let request = Request::AtomicWrite { to: Cow::Borrowed(region), offset, value: 1 };
+        lane.post(&mut through, &request, Signal::OnError, 0).unwrap();
+    }
+
+    /// Flushes, by the first of the short ways that takes it.
+    fn flush(&mut self, offset: u64, len_bytes: u64, level: Durability) {
+        let Self { lane, here, device, region, .. } = self;
+        let mut through = Through { endpoint: here, wire: device, forced: None };
+        let (range, signal) = ((&*region, offset, len_bytes), (Signal::Always, 0));
+        let taken = lane.flush_alone(&mut through, range, level, signal);
+        if taken.or_else(|| lane.flush_straight(&mut through, range, level, signal, &mut false)).is_none() {
+            let request = Request::Flush { region: Cow::Borrowed(region), offset, len_bytes, level };
+            lane.post(&mut through, &request, Signal::Always, 0).unwrap();
+        }
+    }
+
+    /// Lets everything come to its end, and gives the outcome of the one flush.
+    fn finished(&mut self) -> Outcome {
+        // What was deferred goes out one by one.
+        for _ in 0..200 {
+            carry(&mem::take(&mut self.device.sent), &mut self.there);
+            carry(&output(&mut self.there), &mut self.here);
+            let mut through = Through { endpoint: &mut self.here, wire: &mut self.device, forced: None };
+            self.lane.advance(&mut through);
+            if self.lane.has_completions() {
+                break;
+            }
+        }
+        let done = self.lane.completions.pop_front().expect("an outcome");
+        assert_eq!(done.kind, OperationKind::Flush);
+        done.outcome.expect("it succeeds")
+    }
+
+    /// The ranges that the one flush, to `PowerFailure`, named to the device or had the target's CPU write back.
+    fn flushed(&mut self) -> Vec<(u64, u64)> {
+        assert_eq!(self.finished(), Outcome::Flushed(Flushed { durability: POWER, promise: PROMISE }));
+        assert_eq!((self.lane.completions.len(), self.lane.outstanding()), (0, 0));
+        let mut ranges = Vec::new();
+        for asked in mem::take(&mut self.device.asked) {
+            match asked {
+                Asked::Flush { ranges: named, level: POWER } => ranges.extend(named),
+                Asked::Flush { level, .. } => panic!("flushed to {level}"),
+                Asked::Change(..) => {}
+            }
+        }
+        let trace = self.medium.trace();
+        let events = &trace[mem::replace(&mut self.seen, trace.len())..];
+        let fence = events.iter().rposition(|event| *event == Event::Fence);
+        let before = &events[..fence.unwrap_or(0)];
+        ranges.extend(before.iter().filter_map(|event| match event {
+            Event::WriteBack { offset, len_bytes } => Some((*offset, *len_bytes)),
+            _ => None,
+        }));
+        ranges
+    }
+}
+
+fn covers(ranges: &[(u64, u64)], byte: u64) -> bool {
+    ranges.iter().any(|(at, len_bytes)| (*at..at + len_bytes).contains(&byte))
+}
+
+/// Each with and without FLUSH of the device, and with and without the short ways.
+fn all_ends() -> impl Iterator<Item = Ends> {
+    [(true, true), (true, false), (false, true), (false, false)]
+        .into_iter()
+        .map(|(has_flush, is_short)| Ends::new(has_flush, is_short))
+}
+
+#[test]
+fn every_range_that_was_written_is_flushed_and_not_the_last_one_alone() {
+    for mut ends in all_ends() {
+        for count in [1, 2, 3, 9, 40] {
+            let offset = |index: u64| index * 1000 + 8;
+            for index in 0..count {
+                ends.write(offset(index), &[1; 16], false);
+            }
+            ends.atomic_write(60_000);
+            ends.flush(0, LEN_BYTES, POWER);
+            let ranges = ends.flushed();
+            let written = (0..count).map(offset).chain([60_000]);
+            for at in written {
+                let len_bytes = if at == 60_000 { 8 } else { 16 };
+                assert!((at..at + len_bytes).all(|byte| covers(&ranges, byte)), "{count}: {at} in {ranges:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_flush_leaves_out_the_next_one_flushes() {
+    for mut ends in all_ends() {
+        ends.write(0, &[1; 100], false);
+        ends.write(5000, &[1; 100], false);
+        ends.flush(0, 50, POWER);
+        let ranges = ends.flushed();
+        assert!((0..50).all(|byte| covers(&ranges, byte)), "{ranges:?}");
+        ends.flush(0, LEN_BYTES, POWER);
+        let ranges = ends.flushed();
+        assert!((50..100).chain(5000..5100).all(|byte| covers(&ranges, byte)), "{ranges:?}");
+    }
+}
+
+#[test]
+fn to_a_weaker_level_nothing_counts_as_flushed() {
+    for mut ends in all_ends() {
+        ends.write(64, &[1; 64], false);
+        for level in [Durability::Visible, Durability::ProcessCrash] {
+            ends.flush(0, LEN_BYTES, level);
+            ends.finished();
+        }
+        ends.device.asked.clear();
+        ends.flush(0, LEN_BYTES, POWER);
+        let ranges = ends.flushed();
+        assert!((64..128).all(|byte| covers(&ranges, byte)), "{ranges:?}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn nothing_written_before_a_flush_is_left_out(
+        steps in prop::collection::vec((0..LEN_BYTES - 300, 1..300_u64, 0..8_u8), 1..80),
+        has_flush: bool,
+        is_short: bool,
+    ) {
+        let mut ends = Ends::new(has_flush, is_short);
+        let mut unflushed = vec![false; LEN_BYTES as usize];
+        for (offset, len_bytes, what) in steps {
+            match what {
+                0 => {
+                    let (offset, len_bytes) = (offset / 2, (len_bytes * 200).min(LEN_BYTES - offset / 2));
+                    ends.flush(offset, len_bytes, POWER);
+                    let ranges = ends.flushed();
+                    for byte in offset..offset + len_bytes {
+                        if mem::take(&mut unflushed[byte as usize]) {
+                            prop_assert!(covers(&ranges, byte), "byte {byte} in {ranges:?}");
+                        }
+                    }
+                }
+                1 => {
+                    let offset = offset / 8 * 8;
+                    ends.atomic_write(offset);
+                    unflushed[offset as usize..][..8].fill(true);
+                }
+                // What the target's CPU stores it begins to write back by itself.
+                2 => ends.write(offset, &vec![1; len_bytes as usize], true),
+                _ => {
+                    ends.write(offset, &vec![1; len_bytes as usize], false);
+                    unflushed[offset as usize..][..len_bytes as usize].fill(true);
+                }
+            }
+        }
+    }
+}
