@@ -11,9 +11,11 @@ mod capi;
 mod counts;
 mod fio;
 mod mutants;
+mod readme;
 mod rpma;
 mod rpmem;
 mod run;
+mod sshd;
 mod suites;
 mod tsan;
 mod vm;
@@ -53,6 +55,10 @@ enum Chore {
     Rpmem(rpmem::Rpmem),
     /// Break the code in named ways, and see that the suite which must notice does: see docs/mutants.md
     Mutants(mutants::Mutants),
+    /// Run the commands of README.md's sections Try it and Pools of PMDK, as written, in a clean clone of HEAD
+    ///
+    /// Needs /usr/sbin/sshd, and port 7204 of the loopback address. What it builds stays in target/readme.
+    Readme,
     /// Tests of many threads under the thread sanitizer; needs a nightly toolchain with its sources
     Tsan,
 }
@@ -69,6 +75,7 @@ fn main() -> Result<ExitCode> {
         Chore::Rpma(rpma) => rpma.run(),
         Chore::Rpmem(rpmem) => rpmem.run(),
         Chore::Mutants(mutants) => mutants.run(),
+        Chore::Readme => readme::run(),
         Chore::Tsan => tsan::run(),
     }
 }

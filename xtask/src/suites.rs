@@ -115,6 +115,22 @@ const AFTER_TESTS: &[Suite] = &[
         needs: Need::Files(&[SSHD]),
         ..PLAIN
     },
+    Suite {
+        name: "readme",
+        command: &["cargo", "xtask", "readme"],
+        counting: Counting::ByTest(Runner::Closing),
+        slow: true,
+        needs: Need::Files(&[SSHD]),
+        ..PLAIN
+    },
+    Suite {
+        name: "mutants",
+        command: &["cargo", "xtask", "mutants", "--short"],
+        counting: Counting::ByTest(Runner::Closing),
+        slow: true,
+        needs: Need::CargoCommand("nextest", "cargo install cargo-nextest --locked"),
+        ..PLAIN
+    },
     Suite { name: "librpma: build", command: &["cargo", "xtask", "capi"], slow: true, ..PLAIN },
     Suite {
         name: "librpma: functions over tcp",
