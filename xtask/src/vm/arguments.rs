@@ -7,6 +7,7 @@ use std::{
 };
 
 use super::{
+    core_dump,
     machine::{Accelerator, DiskSource, Files, Link, Machine, Mode, Persistence, PortTarget},
     tools,
 };
@@ -24,22 +25,24 @@ pub(crate) const SERIAL_LOG: &str = "serial.log";
 const KERNEL_ARGUMENTS: &str =
     "console=ttyS0 quiet rw mitigations=off random.trust_cpu=on tsc=reliable panic=-1 oops=panic";
 
-/// The whole command; QEMU dies with the thread that starts it (`setpriv --pdeathsig`).
+/// The whole command; QEMU dies with the thread that starts it (`setpriv --pdeathsig`), and may leave a core.
 pub(super) fn command(machine: &Machine<'_>, files: &Files) -> Command {
-    let mut command = tools::command("setpriv");
-    command.args(["--pdeathsig", "KILL", "--"]);
-    match &files.qemu10 {
-        None => {
-            command.arg(tools::find("qemu-system-x86_64").unwrap_or_else(|| "qemu-system-x86_64".into()));
-        }
-        Some(tree) => {
-            command.args(qemu10(tree));
-        }
-    }
+    let [shell, words @ ..] = core_dump::UNLIMITED;
+    let mut command = tools::command(shell);
+    command.args(words).arg(tools::find("setpriv").unwrap_or_else(|| "setpriv".into()));
+    command.args(["--pdeathsig", "KILL", "--"]).args(qemu(files));
     command.args(arguments(machine, files)).current_dir(files.directory.path());
     // `snapshot=on` puts the changed blocks there.
     command.env("TMPDIR", files.directory.path());
     command
+}
+
+/// QEMU: the program that is executed, and its first arguments.
+pub(super) fn qemu(files: &Files) -> Vec<OsString> {
+    match &files.qemu10 {
+        None => vec![tools::find("qemu-system-x86_64").unwrap_or_else(|| "qemu-system-x86_64".into()).into()],
+        Some(tree) => qemu10(tree),
+    }
 }
 
 /// The newer QEMU runs by the loader and the libraries that it was built for.
@@ -103,7 +106,7 @@ fn accelerator(machine: &Machine<'_>, list: &mut List) {
         Persistence::Cpu => ",nvdimm-persistence=cpu",
     };
     let cxl = if machine.cxl { ",cxl=on,cxl-fmw.0.targets.0=cxl.1,cxl-fmw.0.size=4G" } else { "" };
-    list.pair("-M", format!("q35,nvdimm=on{persistence}{cxl}"));
+    list.pair("-M", format!("q35,nvdimm=on{persistence}{cxl},dump-guest-core=off"));
     let (accelerator, model) = match machine.accelerator {
         Accelerator::Kvm => ("kvm", "host"),
         Accelerator::Emulated if machine.icount => ("tcg,thread=single", "max"),
@@ -245,7 +248,7 @@ mod tests {
     fn the_default_machine() {
         let line = line(|machine| machine);
         let parts = [
-            "-M q35,nvdimm=on,nvdimm-persistence=mem-ctrl -accel tcg,thread=multi -cpu max -smp 2 -m 2048M,",
+            "-M q35,nvdimm=on,nvdimm-persistence=mem-ctrl,dump-guest-core=off -accel tcg,thread=multi -cpu max -smp 2 -m 2048M,",
             "-kernel /g/vmlinuz -initrd /g/initrd.cpio",
             "share=on,size=0,mem-path=/m/nv0.img -device nvdimm,id=n0,memdev=nv0,label-size=2M",
             "id=disk-root,format=raw,snapshot=on,file=/g/root.img",
@@ -274,7 +277,7 @@ mod tests {
                 .link(Link::Connect("../1/link".into()))
         });
         let parts = [
-            "nvdimm-persistence=cpu -accel tcg,thread=single -icount shift=1,sleep=off -cpu max,-clwb -smp 1 ",
+            "nvdimm-persistence=cpu,dump-guest-core=off -accel tcg,thread=single -icount shift=1,sleep=off -cpu max,-clwb -smp 1 ",
             "-plugin /p.so,a=b",
             " panic=-1 oops=panic one two=2 ",
             "cache=none,file.driver=nbd,file.server.type=unix,file.server.path=/s -device",

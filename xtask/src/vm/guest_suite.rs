@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::{BufRead as _, BufReader, Read as _},
+    io::{BufRead as _, BufReader, Read as _, Write as _},
     os::unix::{fs::FileExt as _, net::UnixListener},
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -19,6 +19,7 @@ use super::{
     start_two,
     suites::Report,
     testbed::Testbed,
+    tools,
 };
 
 const TIMEOUT: Duration = Duration::from_mins(10);
@@ -30,6 +31,7 @@ pub(super) fn run(testbed: &Testbed, report: &mut Report) -> Result<()> {
     report.test("an exit code above 127 comes back", exit_code(testbed));
     report.test("a program built on the host runs in the guest", host_program(testbed));
     report.test("a kernel panic is a failure", panic(testbed));
+    report.test("a QEMU that aborts leaves what it said, its core and backtraces", aborted(testbed));
     report.test("a guest that does not get to its first process is a failure", no_init(testbed));
     report.test("a guest that cannot be brought up says why", broken_setup(testbed));
     report.test("a time that is over is seen, and the machine dead", timeout(testbed));
@@ -97,9 +99,37 @@ fn panic(testbed: &Testbed) -> Result<()> {
     let finished = run_to_end(Machine::new(testbed).command(script))?;
     ensure!(matches!(finished.end, End::Crashed(_)), "{}", finished.explain());
     ensure!(finished.text() == "before\n", "output: {}", finished.text());
-    let log = finished.log.context("no log was kept")?;
+    let log = finished.kept.context("no log was kept")?.log;
     let kept = fs::read_to_string(&log)?;
     ensure!(kept.contains("sysrq triggered crash"), "the kept log does not show the panic: {}", log.display());
+    Ok(())
+}
+
+/// Both ways in which a load's machine is waited for must name what an aborted QEMU left.
+fn aborted(testbed: &Testbed) -> Result<()> {
+    const SAID: &str = "qemu-system-x86_64: an assertion, says the test";
+    for newer in [false, true] {
+        let machine = Machine::new(testbed).command("echo up; sleep 1000");
+        let mut running = if newer { machine.cxl() } else { machine }.start()?;
+        running.wait_for_output("up", BOOT)?;
+        let process = running.process_id();
+        writeln!(fs::File::options().append(true).open(format!("/proc/{process}/fd/2"))?, "{SAID}")?;
+        ensure!(Command::new("kill").args(["-ABRT", &process.to_string()]).status()?.success(), "kill failed");
+        let told = if newer {
+            running.wait(TIMEOUT)?.explain()
+        } else {
+            running.wait_for_output("never", BOOT).err().context("the output came")?.to_string()
+        };
+        ensure!(told.contains("signal: 6 (SIGABRT)") && told.contains(SAID), "{told}");
+        if let Some((_, core)) = told.split_once("; core: ") {
+            let core = PathBuf::from(core.split(';').next().unwrap_or_default());
+            let log = fs::read_to_string(core.with_extension("log"))?;
+            ensure!(core.exists() && log.contains(SAID), "{told}");
+            ensure!(tools::find("gdb").is_none() || log.contains("Thread 1"), "no backtraces: {log}");
+        } else {
+            ensure!(told.contains("core_pattern"), "neither a core nor why there is none: {told}");
+        }
+    }
     Ok(())
 }
 

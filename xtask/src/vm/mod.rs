@@ -15,6 +15,7 @@ mod bare_verbs;
 mod bench;
 mod built_modules;
 mod components;
+mod core_dump;
 mod cpio;
 mod devices;
 mod fio_bench;

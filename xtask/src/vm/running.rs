@@ -1,9 +1,10 @@
 //! A machine that runs: its output, its end, and the power cut.
 
 use std::{
-    fs,
+    fmt, fs,
     io::{self, Read, Write as _},
-    path::PathBuf,
+    os::unix::process::ExitStatusExt as _,
+    path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread::{self, JoinHandle},
@@ -14,12 +15,14 @@ use anyhow::{Context as _, Result, bail};
 
 use super::{
     arguments::{self, SERIAL_LOG},
-    launch,
+    core_dump, launch,
     machine::{Files, Machine, Mode},
 };
 
 /// Kept logs beyond this number are removed, the oldest first.
 const KEPT_LOGS: usize = 40;
+/// Of QEMU's standard error so many lines, the last, go into an error's text.
+const SAID_LINES: usize = 3;
 const POLL: Duration = Duration::from_millis(10);
 /// `init.sh` writes it to the serial line.
 const INIT_MARK: &str = "pmof-testbed: init";
@@ -50,8 +53,32 @@ pub(crate) struct Finished {
     pub(crate) output: Vec<u8>,
     /// What the kernel and the scripts wrote to the serial line.
     pub(crate) serial: String,
-    /// Where the serial log is kept; `None` after an exit with 0 and after a power cut.
-    pub(crate) log: Option<PathBuf>,
+    /// What was kept; `None` after an exit with 0 and after a power cut.
+    pub(crate) kept: Option<Evidence>,
+}
+
+/// What is kept of a machine that failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Evidence {
+    /// The serial log, what QEMU wrote to its standard error, the command's output, and backtraces where there are some.
+    pub(crate) log: PathBuf,
+    /// The last lines of QEMU's standard error.
+    said: String,
+    /// Where the core is, or why there is none; `None` where QEMU did not die by a signal.
+    core: Option<String>,
+}
+
+impl fmt::Display for Evidence {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(to, "serial log: {}", self.log.display())?;
+        if !self.said.is_empty() {
+            write!(to, "; QEMU said: {}", self.said)?;
+        }
+        if let Some(core) = &self.core {
+            write!(to, "; {core}")?;
+        }
+        Ok(())
+    }
 }
 
 /// How a machine ended.
@@ -84,8 +111,8 @@ impl Finished {
             End::TimedOut => "the time was over".to_owned(),
             End::PowerCut => "the power was cut".to_owned(),
         };
-        match &self.log {
-            Some(log) => format!("{what}; serial log: {}", log.display()),
+        match &self.kept {
+            Some(kept) => format!("{what}; {kept}"),
             None => what,
         }
     }
@@ -121,10 +148,12 @@ impl<'a> Running<'a> {
             if let Some(status) = self.child.try_wait()?
                 && !self.started_again(status)?
             {
-                bail!("the machine ended ({status}) before it wrote {text:?}; its output: {}", self.shown_output());
+                let (kept, output) = (self.keep(Some(status))?, self.shown_output());
+                bail!("the machine ended ({status}) before it wrote {text:?}; {kept}; its output: {output}");
             }
             if Instant::now() >= deadline {
-                bail!("{text:?} did not come within {timeout:?}; the output: {}", self.shown_output());
+                let (kept, output) = (self.keep(None)?, self.shown_output());
+                bail!("{text:?} did not come within {timeout:?}; {kept}; the output: {output}");
             }
         }
     }
@@ -138,12 +167,12 @@ impl<'a> Running<'a> {
                 Some(status) => {
                     let share = self.files.share();
                     let read = |name: &str| fs::read_to_string(share.join(name)).ok();
-                    let end = judge(status.code(), read("exit-code").as_deref(), read("error").as_deref());
-                    return self.finish(end);
+                    let end = judge(status, read("exit-code").as_deref(), read("error").as_deref());
+                    return self.finish(end, Some(status));
                 }
                 None if Instant::now() >= deadline => {
                     self.kill()?;
-                    return self.finish(End::TimedOut);
+                    return self.finish(End::TimedOut, None);
                 }
                 None => thread::sleep(POLL),
             }
@@ -155,7 +184,7 @@ impl<'a> Running<'a> {
     /// What it wrote to images in files of its own is lost; those of [`Machine::media`] are as the machine left them.
     pub(crate) fn cut_power(mut self) -> Result<Finished> {
         self.kill()?;
-        self.finish(End::PowerCut)
+        self.finish(End::PowerCut, None)
     }
 
     fn kill(&mut self) -> Result<()> {
@@ -175,36 +204,35 @@ impl<'a> Running<'a> {
         Ok(true)
     }
 
-    fn finish(mut self, end: End) -> Result<Finished> {
+    fn finish(mut self, end: End, status: Option<ExitStatus>) -> Result<Finished> {
         if let Some(reader) = self.reader.take() {
             reader.join().ok().context("the reader of the output panicked")?.context("reading the output")?;
         }
-        let directory = self.files.directory.path();
-        let serial = serial_text(&directory.join(SERIAL_LOG));
-        let said = serial_text(&directory.join("qemu.log"));
-        let log = match end {
+        let serial = serial_text(&self.files.directory.path().join(SERIAL_LOG));
+        let kept = match end {
             End::Exited(0) | End::PowerCut => None,
-            _ => Some(self.keep_log(&serial, &said)?),
+            _ => Some(self.keep(status)?),
         };
-        Ok(Finished { end, output: std::mem::take(&mut self.output.lock().bytes), serial, log })
+        Ok(Finished { end, output: std::mem::take(&mut self.output.lock().bytes), serial, kept })
     }
 
-    fn keep_log(&self, serial: &str, said: &str) -> Result<PathBuf> {
-        let logs = self.machine.logs();
-        let name = self.files.directory.path().file_name().context("a run's directory has a name")?;
-        let path = logs.join(name).with_extension("log");
-        fs::write(&path, format!("{serial}\n== QEMU\n{said}\n== output\n{}", self.shown_output()))
-            .with_context(|| format!("writing {}", path.display()))?;
-        let mut known: Vec<_> = fs::read_dir(&logs)?
-            .flatten()
-            .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
-            .collect();
-        known.sort();
-        for (_, old) in known.iter().rev().skip(KEPT_LOGS) {
-            // Another xtask may have removed it.
-            let _ = fs::remove_file(old);
-        }
-        Ok(path)
+    /// Keeps what tells why the machine failed; `status` is that of a QEMU that ended by itself.
+    fn keep(&self, status: Option<ExitStatus>) -> Result<Evidence> {
+        let (logs, directory) = (self.machine.logs(), self.files.directory.path());
+        let log = logs.join(directory.file_name().context("a run's directory has a name")?).with_extension("log");
+        let (serial, said) = (serial_text(&directory.join(SERIAL_LOG)), serial_text(&directory.join("qemu.log")));
+        let mut text = format!("{serial}\n== QEMU\n{said}\n== output\n{}", self.shown_output());
+        let core = if status.is_some_and(|status| status.signal().is_some()) {
+            let program = PathBuf::from(arguments::qemu(&self.files).swap_remove(0));
+            Some(core_dump::keep(directory, &program, &log.with_extension("core"), &mut text)?)
+        } else {
+            None
+        };
+        fs::write(&log, text).with_context(|| format!("writing {}", log.display()))?;
+        remove_old_logs(&logs)?;
+        let lines: Vec<_> = said.lines().collect();
+        let said = lines[lines.len().saturating_sub(SAID_LINES)..].join(" / ");
+        Ok(Evidence { log, said, core })
     }
 
     fn shown_output(&self) -> String {
@@ -220,7 +248,21 @@ impl Drop for Running<'_> {
     }
 }
 
-fn serial_text(path: &std::path::Path) -> String {
+fn remove_old_logs(logs: &Path) -> Result<()> {
+    let mut known: Vec<_> = fs::read_dir(logs)?
+        .flatten()
+        .filter(|entry| entry.path().extension().is_some_and(|extension| extension == "log"))
+        .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
+        .collect();
+    known.sort();
+    for (_, old) in known.iter().rev().skip(KEPT_LOGS) {
+        // Another xtask may have removed it.
+        let _ = fs::remove_file(old);
+    }
+    Ok(())
+}
+
+fn serial_text(path: &Path) -> String {
     fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
 }
 
@@ -249,15 +291,15 @@ fn spawn(command: Command) -> Result<Child> {
     launch::spawn(command).context("starting setpriv with QEMU")
 }
 
-/// How the machine ended, from QEMU's exit code and from what the guest left in the shared directory.
+/// How the machine ended, from QEMU's exit status and from what the guest left in the shared directory.
 ///
 /// The guest's code is in a file since QEMU's exit code holds only seven bits of it, as `2 * code + 1`; both must be
 /// there and agree, so that neither a half-written file nor a chance exit code passes for a result.
-fn judge(qemu: Option<i32>, exit_code: Option<&str>, error: Option<&str>) -> End {
+fn judge(status: ExitStatus, exit_code: Option<&str>, error: Option<&str>) -> End {
     if let Some(error) = error {
         return End::SetupFailed(error.trim_end().to_owned());
     }
-    let Some(qemu) = qemu else { return End::Crashed("QEMU was killed by a signal".to_owned()) };
+    let Some(qemu) = status.code() else { return End::Crashed(format!("QEMU died by a signal ({status})")) };
     let code = exit_code.and_then(|text| text.trim_end().parse::<u8>().ok());
     match code {
         Some(code) if qemu == i32::from(code & 127) * 2 + 1 => End::Exited(code),
@@ -330,26 +372,30 @@ fn show(bytes: &[u8], prefix: &str, at_line_start: &mut bool) -> io::Result<()> 
 mod tests {
     use super::*;
 
+    fn exited(code: i32) -> ExitStatus {
+        ExitStatus::from_raw(code << 8)
+    }
+
     #[test]
     fn the_guests_exit_code_needs_both_witnesses() {
         for code in [0_u8, 1, 3, 127, 128, 137, 255] {
             let qemu = i32::from(code & 127) * 2 + 1;
-            assert_eq!(judge(Some(qemu), Some(&format!("{code}\n")), None), End::Exited(code));
+            assert_eq!(judge(exited(qemu), Some(&format!("{code}\n")), None), End::Exited(code));
         }
         let crashed = [
-            judge(Some(0), None, None),
-            judge(Some(1), None, None),
-            judge(Some(0), Some("0\n"), None),
-            judge(Some(3), Some("0\n"), None),
-            judge(Some(1), Some(""), None),
-            judge(None, Some("0\n"), None),
+            judge(exited(0), None, None),
+            judge(exited(1), None, None),
+            judge(exited(0), Some("0\n"), None),
+            judge(exited(3), Some("0\n"), None),
+            judge(exited(1), Some(""), None),
+            judge(ExitStatus::from_raw(6), Some("0\n"), None),
         ];
         assert!(crashed.iter().all(|end| matches!(end, End::Crashed(_))), "{crashed:?}");
     }
 
     #[test]
     fn a_guest_that_was_not_brought_up_says_why() {
-        assert_eq!(judge(Some(3), None, Some("wire: no\n")), End::SetupFailed("wire: no".into()));
+        assert_eq!(judge(exited(3), None, Some("wire: no\n")), End::SetupFailed("wire: no".into()));
     }
 
     #[test]
