@@ -14,12 +14,14 @@ struct InMemory {
     calls_left: u64,
     read_bytes: u64,
     persisted_bytes: u64,
+    /// Digests that it leaves out, at the end of a range.
+    missing_digests: usize,
 }
 
 impl InMemory {
     fn new(len_bytes: u64) -> Self {
         let memory = Memory::anonymous(len_bytes).unwrap();
-        Self { memory, calls_left: u64::MAX, read_bytes: 0, persisted_bytes: 0 }
+        Self { memory, calls_left: u64::MAX, read_bytes: 0, persisted_bytes: 0, missing_digests: 0 }
     }
 
     fn call(&mut self) -> Result<&Memory, AccessError> {
@@ -42,7 +44,9 @@ impl ReplicaAccess for InMemory {
         Ok(())
     }
     fn digests(&mut self, range: Range<u64>) -> Result<Vec<[u8; DIGEST_BYTES]>, AccessError> {
-        Ok(digests_of(self.call()?, range.start, range.end - range.start, DIGEST_BLOCK_LEN_BYTES)?)
+        let mut digests = digests_of(self.call()?, range.start, range.end - range.start, DIGEST_BLOCK_LEN_BYTES)?;
+        digests.truncate(digests.len().saturating_sub(self.missing_digests));
+        Ok(digests)
     }
     fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), AccessError> {
         self.read_bytes += into.len() as u64;
@@ -97,6 +101,19 @@ fn every_byte_that_differs_is_found_where_it_is() {
     other.memory.store(LEN_BYTES - 6, &[0xee]).unwrap();
     let found = comparison.differences(&mut one, &mut other, &mut |_| {}).unwrap();
     assert_eq!(found.told.last().unwrap().range, LEN_BYTES - 6..LEN_BYTES);
+}
+
+#[test]
+fn a_replica_that_gives_too_few_digests_is_not_equal() {
+    let comparison = Comparison::of_kind(None, LEN_BYTES);
+    for is_first in [true, false] {
+        let (mut one, mut other) = pair();
+        // It differs where a digest is missing.
+        other.memory.store(LEN_BYTES - 1, &[0xee]).unwrap();
+        if is_first { &mut one } else { &mut other }.missing_digests = 1;
+        let error = comparison.differences(&mut one, &mut other, &mut |_| {}).unwrap_err();
+        assert!(error.to_string().contains("digests instead of"), "{error}");
+    }
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::{Operation, Outcome, Signal};
 /// Crash images looked at, at each point.
 const IMAGES: usize = 64;
 
-/// Plays rounds of writes and a flush over `wrapped`, which works on `shadow`; after each round, and amid the next, every
+/// Plays rounds of writes, atomic operations and a flush over `wrapped`, which works on `shadow`; after each round, and amid the next, every
 /// crash image must hold what was acknowledged. Returns the first loss.
 fn first_loss(shadow: &ShadowMedium, wrapped: Arc<dyn Medium>, level: Durability) -> Option<String> {
     let mut pair = Pair::with_medium(settings(true), wrapped);
@@ -28,6 +28,14 @@ fn first_loss(shadow: &ShadowMedium, wrapped: Arc<dyn Medium>, level: Durability
         }
         let (offset, value) = ((round * 3) * 256 + 200, round + 1);
         pair.post_as(0, Operation::AtomicWrite { key: KEY, offset, value }, Signal::OnError, 0);
+        issued.push((offset, value.to_le_bytes().to_vec()));
+        // The words are 0 before.
+        let offset = (round * 3 + 1) * 256 + 200;
+        let swap = Operation::CompareAndSwap { key: KEY, offset, expected: 0, new: value };
+        pair.post_as(0, swap, Signal::OnError, 0);
+        issued.push((offset, value.to_le_bytes().to_vec()));
+        let offset = (round * 3 + 2) * 256 + 200;
+        pair.post_as(0, Operation::FetchAndAdd { key: KEY, offset, addend: value }, Signal::OnError, 0);
         issued.push((offset, value.to_le_bytes().to_vec()));
         pair.run();
         if let Some(loss) = lost(shadow, &acknowledged) {
