@@ -219,10 +219,13 @@ impl SyncState {
         }
         let pages = Pages::new(*flushed, file, mapping, offset, len_bytes)?;
         let held_bytes = pages.drop_cached()?;
-        let rewritten_bytes = match (self.is_host_cached, held_bytes) {
-            (true, _) => pages.make_dirty()?,
-            (false, 0) => 0,
-            (false, _) => pages.drop_held()?,
+        let rewritten_bytes = if self.is_host_cached {
+            // Whether the host has all of it on its disk is not to be known without writing.
+            if mapping.is_writable() { pages.make_dirty() } else { 0 }
+        } else if held_bytes > 0 {
+            pages.drop_held()?
+        } else {
+            0
         };
         if rewritten_bytes > 0 {
             flush_file(file).map_err(failed)?;

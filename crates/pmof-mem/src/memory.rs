@@ -187,6 +187,7 @@ impl Memory {
     ///   mapping holds are compared with the disk by direct reads, and dropped by direct writes where they differ. So bytes
     ///   whose write-back failed earlier are gone: no receipt names them.
     /// - virtio-pmem: the cache is the host's and cannot be dropped, so every page is written again and flushed.
+    ///   Memory that was opened for reading cannot do that: there, what the host lost is not seen.
     /// - DAX, and tmpfs whose operator declared that memory is kept: every line is written back.
     /// - tmpfs and anonymous memory: nothing to do, since nothing else is promised.
     ///

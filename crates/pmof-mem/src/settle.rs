@@ -131,17 +131,15 @@ impl<'a> Pages<'a> {
     }
 
     /// Makes every page dirty without changing it; returns their bytes.
-    pub(crate) fn make_dirty(&self) -> Result<u64, MemError> {
-        if !self.is_writable {
-            return Err(self.unverified(self.whole_bytes as u64));
-        }
+    pub(crate) fn make_dirty(&self) -> u64 {
+        assert!(self.is_writable, "a mapping for reading is not written to");
         for at in (0..self.whole_bytes).step_by(self.page_bytes) {
             // The loan of borrowed memory may begin in the middle of a page.
             let byte = self.start.wrapping_add(at).max(self.first);
             // SAFETY: a byte of the range, which is mapped and writable as `self` was made; atomic, as all access is.
             make_dirty(unsafe { AtomicU8::from_ptr(byte) });
         }
-        Ok(self.whole_bytes as u64)
+        self.whole_bytes as u64
     }
 
     /// Compares the pages that stayed in the page cache with the disk, by direct reads. Where they differ, the disk's bytes are

@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use pmof_mem::{Declaration, Medium, Memory, NewFile, System};
+use pmof_mem::{Declaration, Medium, MediumKind, Memory, NewFile, System};
 
 use crate::{
     Attributes, Feature, Features, HEADER_LEN_BYTES, PartSize, PartSpec, PoolHeader, PoolSetError,
@@ -92,7 +92,9 @@ impl LocalReplica {
         NewParts::create(system, parts, new.options, attributes, new.declaration)?.finish(system, attributes)
     }
 
-    /// Opens all parts of a replica, and checks that they are sound and belong together.
+    /// Opens all parts of a replica, and checks that they are sound and belong together. What they hold is on their medium,
+    /// whatever its last user left ([`Memory::settle`]): at every opening of files behind a page cache, since nobody can be
+    /// believed to have flushed it; of persistent memory where the shutdown state does not say that the pool was closed.
     ///
     /// Errors: `Missing`, `WrongLength`, `Busy`, `Header`, `OtherSet`, `WrongNeighbour`, `Differs`, `WrongOptions`,
     /// `UnknownFeatures`, `UnsafeShutdown`, `BadBlocks`, `WrongKind`, `Mem`.
@@ -118,8 +120,15 @@ impl LocalReplica {
         // Before the first touch: a block that cannot be read would end the process.
         parts.iter().try_for_each(|part| part.check_bad_blocks(system, false))?;
         let memory = map(parts.iter(), options, access, declaration)?;
+        if !is_dax(&memory) {
+            // Whoever wrote last may have failed to flush, and the header itself may be among what only the page cache has.
+            memory.settle()?;
+        }
         let replica = Self { parts, memory, options, access, state: Mutex::default() };
         let headers = replica.read_headers()?;
+        if is_dax(&replica.memory) && !headers.first().is_some_and(was_closed) {
+            replica.memory.settle()?;
+        }
         if let Some(first) = headers.first() {
             replica.check_features(first)?;
             replica.check_links(&headers)?;
@@ -219,9 +228,15 @@ impl LocalReplica {
     }
 
     /// Notes durably that the pool was closed, after all that was written back is durable, and unlocks the parts once the
-    /// last user of the memory is gone. Errors: `Mem`; the pool then counts as open.
+    /// last user of the memory is gone. Where the page cache is, that is all that was stored.
+    ///
+    /// Errors: `Mem`, also where an earlier flush failed; the pool then counts as open.
     pub fn close(self) -> Result<(), PoolSetError> {
         if self.access == Access::ReadWrite {
+            if !is_dax(&self.memory) {
+                // Also what nobody asked to be flushed: the kernel may have failed to write it, and tells that to a flush only.
+                self.memory.write_back(0, self.memory.len_bytes())?;
+            }
             self.memory.fence()?;
         }
         let opened = self.state().opened;
@@ -250,7 +265,11 @@ impl LocalReplica {
     fn read_headers(&self) -> Result<Vec<PoolHeader>, PoolSetError> {
         let read = |index: usize| {
             let mut bytes = [0; HEADER_LEN_BYTES];
-            self.header_memory(index)?.read(0, &mut bytes)?;
+            let memory = self.header_memory(index)?;
+            if index > 0 {
+                memory.settle()?;
+            }
+            memory.read(0, &mut bytes)?;
             let path = || self.parts[index].path.clone();
             PoolHeader::decode(&bytes).map_err(|problem| PoolSetError::Header { path: path(), problem })
         };
@@ -391,6 +410,7 @@ impl NewParts {
         }
         check_devices(parts.iter(), options)?;
         let memory = map(parts.iter(), options, Access::ReadWrite, declaration)?;
+        memory.settle()?;
         Ok(Self { parts, files: Vec::new(), memory, options })
     }
 
@@ -568,6 +588,17 @@ fn header_memory(part: &Part, access: Access) -> Result<Arc<Memory>, PoolSetErro
 /// Whether the shutdown state can be changed by itself: it must be wanted, and lie outside of the header's checksum.
 fn keeps_shutdown_state(features: Features) -> bool {
     features.has(Feature::ShutdownState) && features.has(Feature::Checksum2k)
+}
+
+/// Whether all of the memory is persistent memory, without a page cache between.
+fn is_dax(memory: &Memory) -> bool {
+    matches!(memory.kind(), MediumKind::FsDax | MediumKind::DevDax)
+}
+
+/// Whether a header says that its pool was closed.
+fn was_closed(header: &PoolHeader) -> bool {
+    let state = &header.shutdown_state;
+    keeps_shutdown_state(header.features) && state.is_intact() && !state.is_dirty()
 }
 
 /// How many parts have a header.

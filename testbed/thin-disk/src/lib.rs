@@ -52,6 +52,21 @@ impl ThinDisk {
         Ok(Ok(disk))
     }
 
+    /// As [`new`](Self::new), for tests: `None` where the test is skipped, and has said so. Where `PMOF_THIN_DISK` is set none is.
+    ///
+    /// # Panics
+    /// Where a disk could not be made and should have been.
+    pub fn of_test() -> Option<Self> {
+        match Self::new().unwrap_or_else(|error| panic!("{error:#}")) {
+            Ok(disk) => Some(disk),
+            Err(why) if std::env::var_os("PMOF_THIN_DISK").is_none() => {
+                eprintln!("skipped: {why}");
+                None
+            }
+            Err(why) => panic!("PMOF_THIN_DISK says that there is one: {why}"),
+        }
+    }
+
     fn make(&mut self) -> Result<()> {
         let (room, files) = (self.directory.path().join("room"), self.files());
         fs::create_dir(&room)?;
@@ -79,7 +94,7 @@ impl ThinDisk {
 
     /// Takes all room that is left. What was written to the disk before stays writable.
     pub fn fill(&self) -> Result<()> {
-        rustix::fs::sync();
+        rustix::fs::syncfs(File::open(self.files())?)?;
         let mut filler = File::create(self.filler())?;
         let zeros = vec![0; 4096];
         loop {
@@ -98,7 +113,7 @@ impl ThinDisk {
 
     /// Cuts off the disk behind its first `len_bytes` bytes: what lies there cannot be read any more (`EIO`).
     pub fn truncate(&self, len_bytes: u64) -> Result<()> {
-        rustix::fs::sync();
+        rustix::fs::syncfs(File::open(self.files())?)?;
         OpenOptions::new().write(true).open(self.directory.path().join("room/image"))?.set_len(len_bytes)?;
         Ok(())
     }

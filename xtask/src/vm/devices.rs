@@ -29,7 +29,7 @@ const PACKAGES: [(&str, &[&str]); 6] = [
     ("pmof-verbs-sys", DEVICE_TESTS),
     ("pmof-verbs", DEVICE_TESTS),
     ("pmof-access", DEVICE_TESTS),
-    ("pmof-replica", &["--test", "remote"]),
+    ("pmof-replica", &["--test", "remote", "--test", "failed_flush"]),
     ("pmof", &[]),
     ("pmof-rpma", &["--test", "deregistering"]),
 ];
@@ -99,6 +99,14 @@ const RUNS: &[Run] = &[
         package: "pmof-replica",
         target: "remote",
         environment: "PMOF_TEST_LISTEN=verbs://$PMOF_WIRE_B:0",
+        ..PLAIN
+    },
+    Run {
+        what: "pools after a failed flush",
+        package: "pmof-replica",
+        target: "failed_flush",
+        environment: "PMOF_THIN_DISK=required",
+        before: "modprobe loop &&",
         ..PLAIN
     },
     Run {

@@ -12,16 +12,6 @@ use crate::{Declaration, FilePart, Medium, MediumKind, MemError, Memory};
 const LEN_BYTES: u64 = 4 << 20;
 const LOST: u64 = 1 << 20;
 
-fn thin_disk() -> Option<ThinDisk> {
-    match ThinDisk::new().unwrap() {
-        Ok(disk) => Some(disk),
-        Err(why) => {
-            eprintln!("skipped: {why}");
-            None
-        }
-    }
-}
-
 fn shown_by(memory: &Memory) -> Vec<u8> {
     let mut bytes = vec![0; memory.len_bytes() as usize];
     memory.read(0, &mut bytes).unwrap();
@@ -51,7 +41,7 @@ fn is_lost(bytes: &[u8]) -> bool {
 
 #[test]
 fn after_a_failed_flush_what_is_read_is_on_the_disk() {
-    let Some(disk) = thin_disk() else { return };
+    let Some(disk) = ThinDisk::of_test() else { return };
     let path = file_after_a_failed_flush(&disk);
     let memory = Memory::open(&path, None).unwrap();
     // The premise: nothing tells, and a flush that succeeds changes nothing.
@@ -70,7 +60,7 @@ fn after_a_failed_flush_what_is_read_is_on_the_disk() {
 
 #[test]
 fn pages_that_somebody_holds_are_compared_with_the_disk() {
-    let Some(disk) = thin_disk() else { return };
+    let Some(disk) = ThinDisk::of_test() else { return };
     let path = file_after_a_failed_flush(&disk);
     let holder = Memory::open(&path, None).unwrap();
     assert!(!is_lost(&shown_by(&holder)), "and so its pages are mapped");
@@ -87,7 +77,7 @@ fn pages_that_somebody_holds_are_compared_with_the_disk() {
 
 #[test]
 fn a_reader_settles_what_nobody_holds() {
-    let Some(disk) = thin_disk() else { return };
+    let Some(disk) = ThinDisk::of_test() else { return };
     let path = file_after_a_failed_flush(&disk);
     let memory = Memory::open_read_only(&path, None).unwrap();
     assert!(!is_lost(&shown_by(&memory)));
@@ -97,7 +87,7 @@ fn a_reader_settles_what_nobody_holds() {
 
 #[test]
 fn a_write_back_that_failed_unseen_is_told_and_its_bytes_go() {
-    let Some(disk) = thin_disk() else { return };
+    let Some(disk) = ThinDisk::of_test() else { return };
     let path = disk.files().join("pool");
     let memory = Memory::create(&path, LEN_BYTES, None).unwrap();
     memory.store(0, &[1; 8192]).unwrap();
@@ -114,7 +104,7 @@ fn a_write_back_that_failed_unseen_is_told_and_its_bytes_go() {
 
 #[test]
 fn a_poisoned_memory_stays_poisoned() {
-    let Some(disk) = thin_disk() else { return };
+    let Some(disk) = ThinDisk::of_test() else { return };
     let memory = Memory::create(&disk.files().join("pool"), LEN_BYTES, None).unwrap();
     disk.fill().unwrap();
     memory.store(0, &vec![2; LOST as usize]).unwrap();
