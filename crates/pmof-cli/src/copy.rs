@@ -46,6 +46,10 @@ pub(crate) struct CpArgs {
     /// Further replica of the pool; may be given several times
     #[arg(long, value_name = "URL")]
     replica: Vec<PoolUrl>,
+    /// Copy from as few as N of the replicas that the pool was made with, where the others are not named, cannot be reached or were left
+    /// behind; all of them unless given. Only a majority is safe
+    #[arg(long, value_name = "N")]
+    min_replicas: Option<usize>,
     /// Failure that the new pool must survive; power-failure unless given
     #[arg(long, value_enum, value_name = "LEVEL")]
     durability: Option<Level>,
@@ -100,13 +104,18 @@ struct Copied {
 pub(crate) fn run(args: &CpArgs) -> anyhow::Result<()> {
     let start = Instant::now();
     let copied = match (&args.source, &args.destination) {
-        (Place::File(file), Place::Pool(url)) if !args.force => {
+        (Place::File(file), Place::Pool(url)) if !args.force && args.min_replicas.is_none() => {
             upload::upload(file, &args.pool(url).require(args.level()), args)
         }
         (Place::Pool(url), Place::File(file)) if args.durability.is_none() && args.method.is_none() => {
             download::download(&args.pool(url).require(Durability::Visible), file, args)
         }
-        (Place::File(_), Place::Pool(_)) => return Err(wrong_use("--force is for files: a pool is never replaced")),
+        (Place::File(_), Place::Pool(_)) if args.force => {
+            return Err(wrong_use("--force is for files: a pool is never replaced"));
+        }
+        (Place::File(_), Place::Pool(_)) => {
+            return Err(wrong_use("--min-replicas is for pools that are there: a new one is made on all replicas"));
+        }
         (Place::Pool(_), Place::File(_)) => {
             let option = if args.method.is_some() { "--method" } else { "--durability" };
             return Err(wrong_use(&format!("{option} is for new pools, not for files")));
@@ -144,6 +153,7 @@ impl CpArgs {
         let replicas = std::iter::once(url).chain(&self.replica);
         let options = replicas.fold(Pool::options(), |options, url| options.replica(url.to_string()));
         let options = MethodName::force(self.method, options);
+        let options = self.min_replicas.into_iter().fold(options, PoolOptions::min_replicas);
         if self.busy_poll { options.waiting(Waiting::BusyPoll) } else { options }
     }
 

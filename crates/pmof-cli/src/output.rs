@@ -99,6 +99,8 @@ pub(crate) fn size(len_bytes: u64) -> String {
 pub(crate) struct ReceiptReport {
     durability: String,
     replica_count: usize,
+    /// Replicas that the pool was made with.
+    made_count: usize,
     replicas: Vec<ReplicaReport>,
 }
 
@@ -116,6 +118,7 @@ impl From<&Receipt> for ReceiptReport {
         Self {
             durability: receipt.durability.to_string(),
             replica_count: receipt.replica_count,
+            made_count: receipt.made_count,
             replicas: receipt.replicas.iter().map(ReplicaReport::from).collect(),
         }
     }

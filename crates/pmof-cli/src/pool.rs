@@ -102,7 +102,12 @@ struct PoolReport {
     len_bytes: u64,
     file_len_bytes: u64,
     created_at_unix_s: u64,
-    generation: u32,
+    format: u16,
+    /// Openings for writing and losses of replicas until now.
+    opening: u64,
+    epoch: String,
+    /// The last writer closed it; else the next opening compares all replicas.
+    is_closed: bool,
     medium: String,
     levels: Vec<LevelReport>,
     open_by: Option<String>,
@@ -167,7 +172,10 @@ impl PoolReport {
             len_bytes: header.size_bytes,
             file_len_bytes: info.file_len_bytes,
             created_at_unix_s: header.created_at_unix_s,
-            generation: header.generation,
+            format: header.format.major(),
+            opening: info.state.opening,
+            epoch: info.state.epoch.id.to_string(),
+            is_closed: !info.state.is_open,
             medium: info.medium.to_string(),
             levels: levels.collect(),
             open_by: info.open_by.clone(),
@@ -201,7 +209,13 @@ impl PoolReport {
         let place = u32::from(self.replica_index) + 1;
         line("replica", &format!("{place} of {}, {}", self.replica_count, self.replica_uuid));
         line("created", &utc(self.created_at_unix_s));
-        line("generation", &self.generation);
+        let state = match (&self.open_by, self.is_closed) {
+            (Some(_), _) => "",
+            (None, true) => ", closed in order",
+            (None, false) => ", not closed: the next writer compares the replicas",
+        };
+        line("opening", &format!("{}, epoch {}{state}", self.opening, self.epoch));
+        line("format", &self.format);
         text
     }
 }

@@ -198,7 +198,13 @@ impl Memory {
     /// the page cache differ from the disk and the memory was opened for reading only, or the file system has no direct
     /// reads and writes to compare and mend them by.
     pub fn settle(&self) -> Result<Settled, MemError> {
-        self.flush.settle(&self.flushed(), &self.mapping, 0, self.mapping.len_bytes())
+        self.settle_range(0, self.mapping.len_bytes())
+    }
+
+    /// [`settle`](Self::settle) of `len_bytes` bytes at `offset`: all of the file is flushed, and these pages alone are read anew. Memory of
+    /// several files is settled as a whole.
+    pub fn settle_range(&self, offset: u64, len_bytes: u64) -> Result<Settled, MemError> {
+        self.flush.settle(&self.flushed(), &self.mapping, offset, len_bytes)
     }
 
     /// The error for a caller who needs `wanted` and was promised nothing: says what would give it.

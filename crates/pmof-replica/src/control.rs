@@ -17,13 +17,13 @@
 //!
 //! | kind | message | body |
 //! |---|---|---|
-//! | 1 | `Create` | level `u8`, publish on close `u8` (0 or 1), replica index `u16`, replica count `u16`, size `u64`, pool UUID `[16]`, user flags `[16]`, name |
+//! | 1 | `Create` | level `u8`, publish on close `u8` (0 or 1), replica index `u16`, replica count `u16`, size `u64`, pool UUID `[16]`, first epoch `[16]`, user flags `[16]`, name |
 //! | 2 | `Open` | level `u8`, access `u8`, name |
-//! | 3 | `Close` | - |
+//! | 3 | `Close` | in order `u8` (0 or 1) |
 //! | 4 | `Remove` | name |
 //! | 5 | `Info` | name |
 //! | 6 | `List` | a text: a name, or nothing for the first page |
-//! | 7 | `Raise` | generation `u64` |
+//! | 7 | `Begin` | opening `u64`, epoch, ancestors |
 //! | 8 | `Challenge` | initiator's nonce `[32]` |
 //! | 9 | `Prove` | initiator's proof `[32]` |
 //! | 10 | `CreateSet` | level `u8`, header `u8` (0 or 1), size `u64`, attributes `[104]`, set |
@@ -32,30 +32,35 @@
 //! | 13 | `SetAttributes` | attributes `[104]` |
 //! | 14 | `RemoveSet` | force `u8` (0 or 1), set file too `u8` (0 or 1), set |
 //! | 15 | `Digest` | offset `u64`, length `u64`, block size `u64` |
-//! | 0x81 | `Opened` | pool UUID `[16]`, replica UUID `[16]`, size `u64`, generation `u64`, replica count `u16`, user flags `[16]`, `u16` length and descriptor |
+//! | 16 | `Confirm` | epoch's name `[16]` |
+//! | 0x81 | `Opened` | pool UUID `[16]`, replica UUID `[16]`, size `u64`, replica count `u16`, replica index `u16`, user flags `[16]`, state, `u16` length and descriptor |
 //! | 0x82 | `Closed` | - |
 //! | 0x83 | `Removed` | - |
-//! | 0x84 | `Info` | features `u64`, pool UUID `[16]`, replica UUID `[16]`, size `u64`, created `u64`, generation `u64`, replica count `u16`, replica index `u16`, user flags `[16]`, file length `u64`, medium `u8`, 3 promises, holder, name |
+//! | 0x84 | `Info` | format `u16`, features `u64`, pool UUID `[16]`, replica UUID `[16]`, size `u64`, created `u64`, state, replica count `u16`, replica index `u16`, user flags `[16]`, file length `u64`, medium `u8`, 3 promises, holder, name |
 //! | 0x85 | `List` | more `u8` (0 or 1), count `u16`, that many names |
-//! | 0x86 | `Raised` | - |
+//! | 0x86 | `Begun` | - |
 //! | 0x88 | `Challenged` | target's nonce `[32]`, target's proof `[32]` |
 //! | 0x89 | `Admitted` | - |
 //! | 0x8a | `SetOpened` | size `u64`, header `u8` (0 or 1), attributes `[104]`, `u16` length and descriptor, `u16` length and the header's descriptor |
 //! | 0x8c | `SetKept` | - |
 //! | 0x8d | `AttributesSet` | - |
 //! | 0x8f | `Digests` | count `u16`, that many BLAKE3 digests `[32]` |
+//! | 0x90 | `Confirmed` | - |
 //! | 0xff | `Refused` | code `u16`, text |
 //!
 //! A *promise* is two bytes, [`Mechanism`]'s and [`Evidence`]'s numbers, both 0 where the medium cannot give the level;
 //! they stand in the order of [`Durability::ALL`]. A *set* is a text that keeps the rules of [`SetName`]; *attributes* are those of
-//! librpmem's `rpmem_pool_attr`, zero where there is no header. The *holder* is one byte (0 or 1) and, after a 1, a text.
+//! librpmem's `rpmem_pool_attr`, zero where there is no header. The *holder* is one byte (0 or 1) and, after a 1, a text. An *epoch* is its name `[16]` and its
+//! members `u64`; *ancestors* are one byte, their number, and that many epochs; a *state* is an opening `u64`, a byte of flags (bit 0 open,
+//! bit 1 confirmed), an epoch and ancestors.
 
 use pmof_mem::{Durability, Evidence, Mechanism, MediumKind, Promise};
 use pmof_pool::DIGEST_BYTES;
 use uuid::Uuid;
 
 use crate::{
-    Header, NameError, NewPool, OpenFor, PoolInfo, PoolName, SetName, USER_FLAGS_BYTES,
+    ANCESTORS_MAX, Epoch, Header, NameError, NewPool, OpenFor, PoolFormat, PoolInfo, PoolName, PoolState, SetName,
+    USER_FLAGS_BYTES,
     secret::{NONCE_BYTES, PROOF_BYTES},
 };
 use wire::{Body, Fault, Frame, Parsed};
@@ -65,7 +70,7 @@ mod tests;
 mod wire;
 
 /// The version of the messages that this program speaks.
-pub const CONTROL_VERSION: u16 = 1;
+pub const CONTROL_VERSION: u16 = 2;
 /// Longest message in bytes: one page, so that a receive buffer for any message is one page.
 pub const MAX_MESSAGE_BYTES: usize = 4096;
 /// Longest region descriptor in bytes: several times what any transport's descriptor needs.
@@ -107,7 +112,11 @@ pub enum Request {
         require: Durability,
     },
     /// Close the pool that this connection has open, and publish it where that was put off.
-    Close,
+    Close {
+        /// All that was written is there and flushed on every replica in use, so the pool is closed in order. Else it stays as it is, and
+        /// one that was not published is gone.
+        in_order: bool,
+    },
     /// Delete a pool and its bytes.
     Remove {
         /// Its name.
@@ -118,11 +127,19 @@ pub enum Request {
         /// Its name.
         name: PoolName,
     },
-    /// Put a higher generation into the header of the pool that this connection has open for writing, durably: another
-    /// replica is left behind.
-    Raise {
-        /// The new one.
-        generation: u32,
+    /// Announce an epoch to the pool that this connection has open for writing, durably.
+    Begin {
+        /// The number of the opening.
+        opening: u64,
+        /// The epoch.
+        epoch: Epoch,
+        /// Those before, the latest first; at most [`ANCESTORS_MAX`].
+        ancestors: Vec<Epoch>,
+    },
+    /// Say, durably, that all members of the epoch announced last have it.
+    Confirm {
+        /// Its name.
+        epoch: Uuid,
     },
     /// Name the pools there are, in order, a page at a time.
     List {
@@ -201,12 +218,14 @@ pub enum Reply {
         replica_uuid: Uuid,
         /// Bytes of user data.
         size_bytes: u64,
-        /// The generation in its header.
-        generation: u32,
         /// Replicas that the pool was made with.
         replica_count: u16,
+        /// Which of them this one is.
+        replica_index: u16,
         /// What the pool's maker says of its contents.
         user_flags: [u8; USER_FLAGS_BYTES],
+        /// Which opening wrote it last, and whether that ended in order.
+        state: PoolState,
         /// What the initiator needs to address the user data; at most [`MAX_DESCRIPTOR_BYTES`].
         descriptor: Vec<u8>,
     },
@@ -223,8 +242,10 @@ pub enum Reply {
         /// Whether there are names after these.
         more: bool,
     },
-    /// The generation is in the header.
-    Raised,
+    /// The epoch was announced.
+    Begun,
+    /// The epoch was confirmed.
+    Confirmed,
     /// The target has shown that it knows the secret.
     Challenged {
         /// The target's random bytes.
@@ -276,6 +297,7 @@ impl Request {
                 frame.number_u16(new.replica_count);
                 frame.number_u64(new.size_bytes);
                 frame.bytes(new.pool_uuid.as_bytes());
+                frame.bytes(new.epoch.as_bytes());
                 frame.bytes(&new.user_flags);
                 frame.text(name.as_str());
             }
@@ -284,9 +306,15 @@ impl Request {
                 frame.byte(*access as u8);
                 frame.text(name.as_str());
             }
-            Self::Close | Self::KeepSet => {}
+            Self::Close { in_order } => frame.byte(u8::from(*in_order)),
+            Self::KeepSet => {}
             Self::Remove { name } | Self::Info { name } => frame.text(name.as_str()),
-            Self::Raise { generation } => frame.number_u64(u64::from(*generation)),
+            Self::Begin { opening, epoch, ancestors } => {
+                frame.number_u64(*opening);
+                frame.epoch(epoch);
+                frame.ancestors(ancestors);
+            }
+            Self::Confirm { epoch } => frame.bytes(epoch.as_bytes()),
             Self::List { after } => frame.text(after.as_ref().map_or("", PoolName::as_str)),
             Self::Challenge { nonce } => frame.bytes(nonce),
             Self::Prove { proof } => frame.bytes(proof),
@@ -327,11 +355,11 @@ impl Request {
         match self {
             Self::Create { .. } => 1,
             Self::Open { .. } => 2,
-            Self::Close => 3,
+            Self::Close { .. } => 3,
             Self::Remove { .. } => 4,
             Self::Info { .. } => 5,
             Self::List { .. } => 6,
-            Self::Raise { .. } => 7,
+            Self::Begin { .. } => 7,
             Self::Challenge { .. } => 8,
             Self::Prove { .. } => 9,
             Self::CreateSet { .. } => 10,
@@ -340,6 +368,7 @@ impl Request {
             Self::SetAttributes { .. } => 13,
             Self::RemoveSet { .. } => 14,
             Self::Digest { .. } => 15,
+            Self::Confirm { .. } => 16,
         }
     }
 
@@ -349,19 +378,22 @@ impl Request {
                 let (require, publish_on_close) = (body.level()?, body.flag()?);
                 let (replica_index, replica_count) = (body.number_u16()?, body.number_u16()?);
                 let size_bytes = body.number_u64()?;
-                let (pool_uuid, user_flags) = (body.uuid()?, body.array()?);
-                let new = NewPool { pool_uuid, size_bytes, replica_index, replica_count, require, user_flags };
+                let (pool_uuid, epoch, user_flags) = (body.uuid()?, body.uuid()?, body.array()?);
+                let new = NewPool { pool_uuid, size_bytes, epoch, replica_index, replica_count, require, user_flags };
                 Self::Create { name: body.name()?, new, publish_on_close }
             }
             2 => {
                 let (require, access) = (body.level()?, body.access()?);
                 Self::Open { name: body.name()?, access, require }
             }
-            3 => Self::Close,
+            3 => Self::Close { in_order: body.flag()? },
             4 => Self::Remove { name: body.name()? },
             5 => Self::Info { name: body.name()? },
             6 => Self::List { after: body.optional_name()? },
-            7 => Self::Raise { generation: body.generation()? },
+            7 => {
+                let opening = body.number_u64()?;
+                Self::Begin { opening, epoch: body.epoch()?, ancestors: body.ancestors()? }
+            }
             8 => Self::Challenge { nonce: body.array()? },
             9 => Self::Prove { proof: body.array()? },
             10 => {
@@ -383,6 +415,7 @@ impl Request {
                 let (offset, len_bytes, block_bytes) = (body.number_u64()?, body.number_u64()?, body.number_u64()?);
                 Self::Digest { offset, len_bytes, block_bytes }
             }
+            16 => Self::Confirm { epoch: body.uuid()? },
             _ => return Err(Fault::UnknownKind),
         })
     }
@@ -408,16 +441,32 @@ impl Reply {
     pub fn encode(&self, request_id: u32) -> Result<Vec<u8>, ControlError> {
         let mut frame = Frame::new(self.kind(), request_id);
         match self {
-            Self::Opened { pool_uuid, replica_uuid, size_bytes, generation, replica_count, user_flags, descriptor } => {
+            Self::Opened {
+                pool_uuid,
+                replica_uuid,
+                size_bytes,
+                replica_count,
+                replica_index,
+                user_flags,
+                state,
+                descriptor,
+            } => {
                 frame.bytes(pool_uuid.as_bytes());
                 frame.bytes(replica_uuid.as_bytes());
                 frame.number_u64(*size_bytes);
-                frame.number_u64(u64::from(*generation));
                 frame.number_u16(*replica_count);
+                frame.number_u16(*replica_index);
                 frame.bytes(user_flags);
+                frame.state(state);
                 frame.descriptor(descriptor)?;
             }
-            Self::Closed | Self::Removed | Self::Raised | Self::Admitted | Self::SetKept | Self::AttributesSet => {}
+            Self::Closed
+            | Self::Removed
+            | Self::Begun
+            | Self::Confirmed
+            | Self::Admitted
+            | Self::SetKept
+            | Self::AttributesSet => {}
             Self::Challenged { nonce, proof } => {
                 frame.bytes(nonce);
                 frame.bytes(proof);
@@ -465,13 +514,14 @@ impl Reply {
             Self::Removed => 0x83,
             Self::Info(_) => 0x84,
             Self::List { .. } => 0x85,
-            Self::Raised => 0x86,
+            Self::Begun => 0x86,
             Self::Challenged { .. } => 0x88,
             Self::Admitted => 0x89,
             Self::SetOpened { .. } => 0x8a,
             Self::SetKept => 0x8c,
             Self::AttributesSet => 0x8d,
             Self::Digests { .. } => 0x8f,
+            Self::Confirmed => 0x90,
             Self::Refused { .. } => 0xff,
         }
     }
@@ -481,11 +531,19 @@ impl Reply {
             0x81 => {
                 let (pool_uuid, replica_uuid) = (body.uuid()?, body.uuid()?);
                 let size_bytes = body.number_u64()?;
-                let generation = body.generation()?;
-                let replica_count = body.number_u16()?;
-                let user_flags = body.array()?;
+                let (replica_count, replica_index) = (body.number_u16()?, body.number_u16()?);
+                let (user_flags, state) = (body.array()?, body.state()?);
                 let descriptor = body.counted(MAX_DESCRIPTOR_BYTES)?.to_vec();
-                Self::Opened { pool_uuid, replica_uuid, size_bytes, generation, replica_count, user_flags, descriptor }
+                Self::Opened {
+                    pool_uuid,
+                    replica_uuid,
+                    size_bytes,
+                    replica_count,
+                    replica_index,
+                    user_flags,
+                    state,
+                    descriptor,
+                }
             }
             0x82 => Self::Closed,
             0x83 => Self::Removed,
@@ -496,7 +554,8 @@ impl Reply {
                 let names = (0..count).map(|_| body.name()).collect::<Parsed<_>>()?;
                 Self::List { names, more }
             }
-            0x86 => Self::Raised,
+            0x86 => Self::Begun,
+            0x90 => Self::Confirmed,
             0x88 => Self::Challenged { nonce: body.array()?, proof: body.array()? },
             0x89 => Self::Admitted,
             0x8a => {
@@ -610,14 +669,35 @@ impl ControlError {
 }
 
 impl Frame {
+    fn epoch(&mut self, epoch: &Epoch) {
+        self.bytes(epoch.id.as_bytes());
+        self.number_u64(epoch.members);
+    }
+
+    fn ancestors(&mut self, ancestors: &[Epoch]) {
+        let ancestors = &ancestors[..ancestors.len().min(ANCESTORS_MAX)];
+        self.byte(ancestors.len() as u8);
+        for epoch in ancestors {
+            self.epoch(epoch);
+        }
+    }
+
+    fn state(&mut self, state: &PoolState) {
+        self.number_u64(state.opening);
+        self.byte(state.flags());
+        self.epoch(&state.epoch);
+        self.ancestors(&state.ancestors);
+    }
+
     fn info(&mut self, info: &PoolInfo) {
         let header = &info.header;
+        self.number_u16(header.format.major());
         self.number_u64(header.compatible_features);
         self.bytes(header.pool_uuid.as_bytes());
         self.bytes(header.replica_uuid.as_bytes());
         self.number_u64(header.size_bytes);
         self.number_u64(header.created_at_unix_s);
-        self.number_u64(u64::from(header.generation));
+        self.state(&info.state);
         self.number_u16(header.replica_count);
         self.number_u16(header.replica_index);
         self.bytes(&header.user_flags);
@@ -636,14 +716,41 @@ impl Frame {
 }
 
 impl Body<'_> {
+    fn epoch(&mut self) -> Parsed<Epoch> {
+        Ok(Epoch { id: self.uuid()?, members: self.number_u64()? })
+    }
+
+    fn ancestors(&mut self) -> Parsed<Vec<Epoch>> {
+        let count = usize::from(self.byte()?);
+        if count > ANCESTORS_MAX {
+            return Err(Fault::Malformed("there are more than 64 ancestors"));
+        }
+        (0..count).map(|_| self.epoch()).collect()
+    }
+
+    fn state(&mut self) -> Parsed<PoolState> {
+        let opening = self.number_u64()?;
+        let flags = PoolState::from_flags(self.byte()?);
+        let (is_open, is_confirmed) = flags.ok_or(Fault::Malformed("the state has an unknown flag"))?;
+        Ok(PoolState { opening, is_open, is_confirmed, epoch: self.epoch()?, ancestors: self.ancestors()? })
+    }
+
     fn info(&mut self) -> Parsed<PoolInfo> {
+        let major = self.number_u16()?;
+        let (compatible_features, pool_uuid, replica_uuid) = (self.number_u64()?, self.uuid()?, self.uuid()?);
+        let (size_bytes, created_at_unix_s, state) = (self.number_u64()?, self.number_u64()?, self.state()?);
+        let format = match (major, u32::try_from(state.opening)) {
+            (1, Ok(generation)) => PoolFormat::One { generation },
+            (2, _) => PoolFormat::Two,
+            _ => return Err(Fault::Malformed("the pool's format is unknown")),
+        };
         let header = Header {
-            compatible_features: self.number_u64()?,
-            pool_uuid: self.uuid()?,
-            replica_uuid: self.uuid()?,
-            size_bytes: self.number_u64()?,
-            created_at_unix_s: self.number_u64()?,
-            generation: self.generation()?,
+            format,
+            compatible_features,
+            pool_uuid,
+            replica_uuid,
+            size_bytes,
+            created_at_unix_s,
             replica_count: self.number_u16()?,
             replica_index: self.number_u16()?,
             user_flags: self.array()?,
@@ -652,7 +759,7 @@ impl Body<'_> {
         let medium = MediumKind::from_wire(self.byte()?).ok_or(Fault::Malformed("the medium is unknown"))?;
         let promises = [self.promise()?, self.promise()?, self.promise()?];
         let open_by = if self.flag()? { Some(self.text(MAX_HOLDER_BYTES)?.to_owned()) } else { None };
-        Ok(PoolInfo { name: self.name()?, header, file_len_bytes, medium, promises, open_by })
+        Ok(PoolInfo { name: self.name()?, header, state, file_len_bytes, medium, promises, open_by })
     }
 
     fn promise(&mut self) -> Parsed<Option<Promise>> {

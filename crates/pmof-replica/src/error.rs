@@ -7,7 +7,9 @@ use pmof_access::{
 };
 use uuid::Uuid;
 
-use crate::{ControlError, PersistFailure, PoolRefusal, PoolUrl, PoolUrlError, SshError, TargetUrl};
+use crate::{
+    ControlError, PersistFailure, PoolRefusal, PoolUrl, PoolUrlError, REPLICAS_MAX, SshError, TargetUrl, lineage::Apart,
+};
 
 /// What went wrong with one replica.
 #[derive(Debug, thiserror::Error)]
@@ -89,13 +91,51 @@ pub enum ReplicaError {
     },
     /// The replica was left behind: others went on without it, so it lacks writes that were acknowledged.
     #[error(
-        "it was left behind (generation {generation}, the newest is {newest}) and lacks acknowledged writes; open the pool without it, or remove it there (pmof pool rm) and copy the pool anew"
+        "it was left behind at opening {opening}, the others are at {newest}, and it lacks writes that they acknowledged since; open the pool without it (min_replicas), or remove it there (pmof pool rm) and copy the pool anew"
     )]
     LeftBehind {
-        /// Its generation.
-        generation: u32,
-        /// The newest generation among the replicas.
-        newest: u32,
+        /// Its last opening.
+        opening: u64,
+        /// The last opening of the others.
+        newest: u64,
+    },
+    /// The replica's file was replaced by an older copy: it took part in openings that it knows nothing of.
+    #[error(
+        "its file is an older copy: it took part in openings up to {newest} and holds the state of opening {opening}; put back the newest file, or open the pool without it (min_replicas), or remove it there (pmof pool rm) and copy the pool anew"
+    )]
+    RolledBack {
+        /// The opening whose state it has.
+        opening: u64,
+        /// The last opening that it took part in, or that followed.
+        newest: u64,
+    },
+    /// The replica was written with a minority of the pool's replicas, while the majority stayed where it was.
+    #[error(
+        "it was opened for writing with {members} of the pool's {made} replicas, and the majority knows nothing of what it acknowledged since (it is at opening {opening}, they are at {others}); open the majority without it (min_replicas), or read what it has from it alone and copy that"
+    )]
+    WithoutMajority {
+        /// Its last opening.
+        opening: u64,
+        /// The last opening of the others.
+        others: u64,
+        /// Replicas that took part in its last opening.
+        members: u32,
+        /// Replicas that the pool was made with.
+        made: u16,
+    },
+    /// The replica and the others were written separately, so that each lacks what the other acknowledged.
+    #[error(
+        "it and the others were written separately: each lacks what the other acknowledged (it is at opening {opening}, they are at {others}); {}",
+        if *majority { "the others are the majority: open the pool without it (min_replicas), and read from it alone what they lack" }
+        else { "none is newer than the other: open each alone (min_replicas) for reading, decide which to keep, and copy it to a new pool" }
+    )]
+    Diverged {
+        /// Its last opening.
+        opening: u64,
+        /// The last opening of the others.
+        others: u64,
+        /// The others were written by most of the pool's replicas.
+        majority: bool,
     },
     /// An operation could not be posted.
     #[error(transparent)]
@@ -106,6 +146,19 @@ pub enum ReplicaError {
     /// Memory of this side.
     #[error(transparent)]
     Register(#[from] RegisterError),
+}
+
+impl ReplicaError {
+    pub(crate) fn of(apart: Apart, made: u16) -> Self {
+        match apart {
+            Apart::LeftBehind { opening, newest } => Self::LeftBehind { opening, newest },
+            Apart::RolledBack { opening, newest } => Self::RolledBack { opening, newest },
+            Apart::WithoutMajority { opening, others, members } => {
+                Self::WithoutMajority { opening, others, members, made }
+            }
+            Apart::Diverged { opening, others, majority } => Self::Diverged { opening, others, majority },
+        }
+    }
 }
 
 /// A failed operation on a pool.
@@ -126,11 +179,43 @@ pub enum PoolError {
         /// How many there are.
         replica_count: usize,
     },
-    /// More replicas than the header can count, or one named twice.
+    /// One replica is named twice.
     #[error("replica {replica} is named twice")]
     Twice {
         /// The replica.
         replica: Arc<PoolUrl>,
+    },
+    /// More replicas than a pool can have.
+    #[error("{named} replicas are named, and a pool has at most {REPLICAS_MAX}")]
+    TooMany {
+        /// Replicas named.
+        named: usize,
+    },
+    /// Two of those named are the same replica: one is a copy of the other's file.
+    #[error("{replica} and {other} are both replica {index} of the pool: one is a copy of the other; name one of them")]
+    SameReplica {
+        /// The one.
+        replica: Arc<PoolUrl>,
+        /// The other.
+        other: Arc<PoolUrl>,
+        /// Which replica of the pool they are, from 0.
+        index: u16,
+    },
+    /// Fewer replicas were opened than the pool was made with.
+    #[error(
+        "{opened} of the {made} replicas that the pool was made with can be opened: name them all, or say how many are enough (min_replicas, --min-replicas; only a majority is safe)"
+    )]
+    Degraded {
+        /// Replicas that were opened.
+        opened: usize,
+        /// Replicas that the pool was made with.
+        made: usize,
+    },
+    /// The replicas do not belong together: some lack what others acknowledged.
+    #[error("the replicas do not belong together:{}", listed(replicas))]
+    Apart {
+        /// Those that do not belong to the others, and why.
+        replicas: Vec<(Arc<PoolUrl>, Arc<ReplicaError>)>,
     },
     /// Nobody said which failure the data must survive.
     #[error("say which durability the pool needs (Visible, ProcessCrash or PowerFailure): there is no default")]
@@ -184,4 +269,15 @@ pub enum PoolError {
         /// What went wrong with it.
         source: Arc<ReplicaError>,
     },
+}
+
+fn listed(replicas: &[(Arc<PoolUrl>, Arc<ReplicaError>)]) -> String {
+    use std::fmt::Write as _;
+    let mut text = String::new();
+    for (index, (replica, why)) in replicas.iter().enumerate() {
+        let separator = if index == 0 { "" } else { ";" };
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{separator} {replica}: {why}");
+    }
+    text
 }

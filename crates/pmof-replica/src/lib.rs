@@ -10,6 +10,7 @@ pub mod control;
 mod error;
 mod header;
 mod holder;
+mod lineage;
 mod list;
 mod name;
 mod peers;
@@ -23,12 +24,13 @@ mod service;
 mod set_pool;
 mod sets;
 mod ssh;
+mod state;
 mod store;
 mod url;
 
 pub use control::ControlError;
 pub use error::{PoolError, ReplicaError};
-pub use header::{DATA_OFFSET, HEADER_BYTES, Header, HeaderError, USER_FLAGS_BYTES};
+pub use header::{DATA_OFFSET, HEADER_BYTES, Header, HeaderError, PoolFormat, REPLICAS_MAX, USER_FLAGS_BYTES};
 pub use list::{LIST_MAX_NAMES, list_pools};
 pub use name::{MAX_NAME_BYTES, MAX_SET_NAME_BYTES, NameError, PoolName, SetName};
 pub use pool::{Batch, Pool, PoolOptions};
@@ -43,5 +45,6 @@ pub use ssh::{
     DEFAULT_SSH_COMMAND, DEFAULT_SSH_TIMEOUT, DataPorts, DataPortsError, HelloError, SshError, SshHost, SshHostError,
     SshOptions, StdioError, StdioOptions, serve_stdio,
 };
+pub use state::{ANCESTORS_MAX, Epoch, PoolState};
 pub use store::{DEFAULT_MAX_POOL_BYTES, NewPool, OpenFor, OpenPool, PoolInfo, PoolStore, StoreError, StoreOptions};
 pub use url::{PoolUrl, PoolUrlError, TargetUrl};

@@ -26,8 +26,10 @@ pub struct Receipt {
     pub durability: Durability,
     /// One receipt per replica that reached it.
     pub replicas: Vec<ReplicaReceipt>,
-    /// Replicas that the pool has.
+    /// Replicas that the pool was opened with.
     pub replica_count: usize,
+    /// Replicas that the pool was made with.
+    pub made_count: usize,
 }
 
 impl fmt::Display for ReplicaReceipt {
@@ -52,6 +54,9 @@ impl ReplicaReceipt {
 impl fmt::Display for Receipt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} on {}/{}", self.durability, self.replicas.len(), self.replica_count)?;
+        if self.made_count != self.replica_count {
+            write!(f, ", of {} that the pool was made with", self.made_count)?;
+        }
         for (index, replica) in self.replicas.iter().enumerate() {
             let separator = if index == 0 { ":" } else { "," };
             write!(f, "{separator} {replica}")?;

@@ -37,6 +37,8 @@ pub enum PoolRefusal {
     Busy,
     /// What has this name is not a pool, or its header is damaged or newer, or its file has the wrong length.
     NotAUsablePool,
+    /// The pool has a former format, which can be read and not written.
+    OldFormat,
     /// A pool cannot have this size.
     BadSize,
     /// The target's file system is full.
@@ -64,6 +66,7 @@ impl PoolRefusal {
             5 | 307 => Self::AlreadyExists,
             6 | 306 => Self::Busy,
             7..=9 | 19 | 309 => Self::NotAUsablePool,
+            20 => Self::OldFormat,
             10 | 11 | 304 => Self::BadSize,
             13 | 308 => Self::NoSpace,
             14 | 305 => Self::NotDurable,

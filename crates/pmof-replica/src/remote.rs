@@ -391,7 +391,7 @@ impl RemotePool {
     /// Closes the pool in order. What was flushed and not drained may or may not be there.
     pub fn close(self) -> Result<(), RemotePoolError> {
         self.check_alive()?;
-        match self.ask(&Request::Close)? {
+        match self.ask(&Request::Close { in_order: true })? {
             Reply::Closed => Ok(()),
             _ => Err(self.fail(ReplicaError::Unexpected)),
         }

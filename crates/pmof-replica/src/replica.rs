@@ -235,9 +235,11 @@ fn post_failed(error: PostError) -> ReplicaError {
 pub(crate) struct Replica {
     pub(crate) url: Arc<PoolUrl>,
     target: TargetConnection,
+    /// Which replica of the pool it is.
+    pub(crate) index: u16,
     remote: RemoteRegion,
-    /// How it is flushed; `None` where it is open for reading only.
-    method: Option<Method>,
+    /// How it is flushed, and to which level when the pool is closed; `None` where it is open for reading only.
+    writing: Option<(Method, Durability)>,
     /// Where reads arrive; made by the first read.
     scratch: Option<Region>,
     /// Why it is out of use, if it is.
@@ -250,15 +252,16 @@ impl Replica {
     pub(crate) fn new(
         url: Arc<PoolUrl>,
         target: TargetConnection,
+        index: u16,
         remote: RemoteRegion,
-        method: Option<Method>,
+        writing: Option<(Method, Durability)>,
     ) -> Self {
-        Self { url, target, remote, method, scratch: None, failure: None, flushing: None }
+        Self { url, target, index, remote, writing, scratch: None, failure: None, flushing: None }
     }
 
-    /// Its URL and connection, which has the pool open still.
-    pub(crate) fn into_target(self) -> (Arc<PoolUrl>, TargetConnection) {
-        (self.url, self.target)
+    /// The level to which everything is flushed when the pool is closed.
+    pub(crate) fn closing_level(&self) -> Option<Durability> {
+        self.writing.map(|(_, level)| level)
     }
 
     pub(crate) fn failure(&self) -> Option<&Arc<ReplicaError>> {
@@ -293,8 +296,8 @@ impl Replica {
     /// Waits for the flush under way. `None`: the replica failed.
     pub(crate) fn finish_flush(&mut self) -> Option<ReplicaReceipt> {
         let ticket = self.flushing.take()?;
-        match (self.target.wait(ticket), self.method) {
-            (Ok(Outcome::Flushed(Flushed { durability, promise })), Some(method)) => {
+        match (self.target.wait(ticket), self.writing) {
+            (Ok(Outcome::Flushed(Flushed { durability, promise })), Some((method, _))) => {
                 Some(ReplicaReceipt { replica: Arc::clone(&self.url), durability, method, promise })
             }
             (Ok(_), _) => {
@@ -308,21 +311,17 @@ impl Replica {
         }
     }
 
-    /// Asks for a higher generation in the header there. A failure is kept.
-    pub(crate) fn start_raise(&mut self, generation: u32) -> Option<PendingReply> {
+    /// Sends a request. A failure is kept.
+    pub(crate) fn start_asking(&mut self, request: &Request) -> Option<PendingReply> {
         if self.failure.is_some() {
             return None;
         }
-        self.target.send(&Request::Raise { generation }).map_err(|error| self.fail(error)).ok()
+        self.target.send(request).map_err(|error| self.fail(error)).ok()
     }
 
-    /// Waits until the generation is there. A failure is kept.
-    pub(crate) fn finish_raise(&mut self, pending: &PendingReply) {
-        match self.target.answer(pending) {
-            Ok(Reply::Raised) => {}
-            Ok(_) => drop(self.fail(ReplicaError::Unexpected)),
-            Err(error) => drop(self.fail(error)),
-        }
+    /// Waits for the answer. A failure is kept.
+    pub(crate) fn finish_asking(&mut self, pending: &PendingReply) -> Option<Reply> {
+        self.target.answer(pending).map_err(|error| self.fail(error)).ok()
     }
 
     /// Reads bytes at `offset`, many pieces at a time.
@@ -340,7 +339,7 @@ impl Replica {
             let why = ConnectionError::Lost { why: failure.to_string() };
             return Err(Arc::into_inner(failure).unwrap_or(ReplicaError::Ended(why)));
         }
-        match self.target.ask(&Request::Close)? {
+        match self.target.ask(&Request::Close { in_order: true })? {
             Reply::Closed => Ok(self.target),
             _ => Err(ReplicaError::Unexpected),
         }
@@ -357,7 +356,7 @@ impl Replica {
     }
 
     /// Takes the replica out of use. What failed first stays the reason.
-    fn fail(&mut self, error: ReplicaError) -> Arc<ReplicaError> {
+    pub(crate) fn fail(&mut self, error: ReplicaError) -> Arc<ReplicaError> {
         self.target.connection.disconnect();
         self.target.connection.queue().discard(self.target.connection.id());
         Arc::clone(self.failure.get_or_insert_with(|| Arc::new(error)))

@@ -17,9 +17,11 @@ use pmof_mem::{Declaration, Durability, Medium, MediumKind, MemError, Memory, Pr
 use uuid::Uuid;
 
 use crate::{
-    DATA_OFFSET, HEADER_BYTES, Header, HeaderError, PoolName, USER_FLAGS_BYTES,
-    header::{GENERATION_OFFSET, MAX_SIZE_BYTES, file_len_bytes, generation_word},
+    DATA_OFFSET, Epoch, HEADER_BYTES, Header, HeaderError, PoolFormat, PoolName, PoolState, REPLICAS_MAX,
+    USER_FLAGS_BYTES,
+    header::{MAX_SIZE_BYTES, STATE_OFFSET, file_len_bytes},
     holder::holder_of_file,
+    state::{ANCESTORS_MAX, STATE_BYTES},
 };
 use device::{Device, UnfinishedDevice};
 use root::{Entry, Identity, Root, WorkingFile};
@@ -61,9 +63,11 @@ pub struct NewPool {
     pub pool_uuid: Uuid,
     /// Bytes of user data, at least 1. The file is rounded up to whole pages of 4096 bytes.
     pub size_bytes: u64,
+    /// Its first epoch, the same on every replica.
+    pub epoch: Uuid,
     /// Which replica this one is, from 0.
     pub replica_index: u16,
-    /// How many replicas the pool has, at least 1.
+    /// How many replicas the pool has, 1 to [`REPLICAS_MAX`].
     pub replica_count: u16,
     /// The level that the memory must be able to give, else no pool is made.
     pub require: Durability,
@@ -95,6 +99,8 @@ pub struct PoolInfo {
     pub name: PoolName,
     /// The header of its file.
     pub header: Header,
+    /// Which opening wrote it last, and whether that ended in order.
+    pub state: PoolState,
     /// Length of its file in bytes: header and data, in whole pages. Of a device: all of it.
     pub file_len_bytes: u64,
     /// What its bytes lie on.
@@ -120,6 +126,11 @@ pub struct PoolStore {
 pub struct OpenPool {
     name: PoolName,
     header: Header,
+    state: PoolState,
+    /// Of the slot that `state` lies in.
+    sequence: u64,
+    /// An epoch was begun since it was opened, so that it is for this opening to say that it ended in order.
+    has_begun: bool,
     access: OpenFor,
     memory: Arc<Memory>,
     /// What holds it, where it has not got its name yet.
@@ -174,11 +185,20 @@ impl PoolStore {
             .map_err(|error| self.creation_error(name, new.size_bytes, error))?;
         check_level(name, &memory, new.require)?;
         self.lock(name, self.file_of(name, &memory)?)?;
-        let header = new_header(new);
-        self.write_header(name, &memory, &header)?;
+        let (header, state) = (new_header(new), PoolState::new(new.epoch, new.replica_count));
+        self.write_head(name, &memory, &header, &state)?;
 
         let (memory, unpublished) = (Arc::new(memory), Some(Unpublished::File(working_file)));
-        Ok(OpenPool { name: name.clone(), header, access: OpenFor::Write, memory, unpublished })
+        Ok(OpenPool {
+            name: name.clone(),
+            header,
+            state,
+            sequence: FIRST_SEQUENCE,
+            has_begun: true,
+            access: OpenFor::Write,
+            memory,
+            unpublished,
+        })
     }
 
     /// Gives a pool its name, durably; it stays open for writing by `holder`. On failure, as where the name was taken
@@ -197,32 +217,48 @@ impl PoolStore {
     }
 
     /// Opens a pool. `holder` is named to whoever finds the pool busy.
+    ///
+    /// What a writer left that did not close it is made durable first, so that no byte is shown that a loss of power would take
+    /// back. Pools of format 1 can be read only.
     pub fn open_pool(&self, name: &PoolName, access: OpenFor, holder: String) -> Result<OpenPool, StoreError> {
-        if let Some(device) = self.device(name) {
-            return self.open_on(device, access, holder);
+        let memory = match self.device(name) {
+            Some(device) => self.open_device(device, access, holder)?,
+            None => self.open_file(name, access, holder)?,
+        };
+        // Outside of all locks from here on: it reads and writes as much as the caches hold.
+        if access == OpenFor::Write {
+            // What the cache shows of the state may never have reached the disk.
+            let head_bytes = DATA_OFFSET.min(memory.len_bytes());
+            memory.settle_range(0, head_bytes).map_err(|error| self.memory_error(name, error))?;
         }
+        let (header, state, sequence) = self.read_head(name, &memory)?;
+        if access == OpenFor::Write {
+            if let PoolFormat::One { .. } = header.format {
+                return Err(StoreError::OldFormat { name: name.clone(), found: header.format.major() });
+            }
+            if state.is_open {
+                memory.settle().map_err(|error| self.memory_error(name, error))?;
+            }
+        }
+        let name = name.clone();
+        Ok(OpenPool { name, header, state, sequence, has_begun: false, access, memory, unpublished: None })
+    }
+
+    /// Maps the file of a pool, and makes it this process's to write.
+    fn open_file(&self, name: &PoolName, access: OpenFor, holder: String) -> Result<Arc<Memory>, StoreError> {
         let mut writers = self.writers();
         let (entry, _) = self.checked_entry(name)?;
-        let memory = match access {
-            OpenFor::Read => self.map(name, &entry, OpenFor::Read)?,
-            OpenFor::Write => {
-                if let Some(writer) = writers.get(name) {
-                    return Err(StoreError::Busy { name: name.clone(), holder: writer.holder.clone() });
-                }
-                let memory = self.map(name, &entry, OpenFor::Write)?;
-                self.lock_named(name, self.file_of(name, &memory)?, entry.identity)?;
-                memory
-            }
-        };
-        // Read again under the lock: the writer before may have changed it.
-        let mut head = [0; HEADER_BYTES];
-        memory.read(0, &mut head).map_err(|error| self.memory_error(name, error))?;
-        let header = Header::decode(&head).map_err(|source| StoreError::Header { name: name.clone(), source })?;
-        let memory = Arc::new(memory);
-        if access == OpenFor::Write {
-            writers.insert(name.clone(), Writer::new(holder, &memory));
+        if access == OpenFor::Read {
+            return self.map(name, &entry, OpenFor::Read).map(Arc::new);
         }
-        Ok(OpenPool { name: name.clone(), header, access, memory, unpublished: None })
+        if let Some(writer) = writers.get(name) {
+            return Err(StoreError::Busy { name: name.clone(), holder: writer.holder.clone() });
+        }
+        let memory = self.map(name, &entry, OpenFor::Write)?;
+        self.lock_named(name, self.file_of(name, &memory)?, entry.identity)?;
+        let memory = Arc::new(memory);
+        writers.insert(name.clone(), Writer::new(holder, &memory));
+        Ok(memory)
     }
 
     /// Deletes a pool and its bytes, durably. Its readers keep what they have mapped; a writer must close it first.
@@ -267,9 +303,11 @@ impl PoolStore {
         };
         // Mapped as a writer would, since it is a writer whom the promises are for.
         let memory = self.map(name, &entry, OpenFor::Write)?;
+        let (_, state, _) = self.read_head(name, &memory)?;
         Ok(PoolInfo {
             name: name.clone(),
             header,
+            state,
             file_len_bytes: entry.len_bytes,
             medium: memory.kind(),
             promises: Durability::ALL.map(|level| memory.promise(level)),
@@ -304,7 +342,7 @@ impl PoolStore {
 
     /// The length of the new pool's file in bytes.
     fn check_new(&self, name: &PoolName, new: &NewPool) -> Result<u64, StoreError> {
-        if new.replica_index >= new.replica_count {
+        if new.replica_index >= new.replica_count || new.replica_count > REPLICAS_MAX {
             return Err(StoreError::BadReplica { index: new.replica_index, count: new.replica_count });
         }
         if new.size_bytes == 0 {
@@ -321,7 +359,7 @@ impl PoolStore {
     fn checked_entry(&self, name: &PoolName) -> Result<(Entry, Header), StoreError> {
         let entry = self.root.entry(name)?;
         let header = self.header_of(name, &entry)?;
-        match file_len_bytes(header.size_bytes) {
+        match header.file_len_bytes() {
             Some(expected_bytes) if expected_bytes != entry.len_bytes => {
                 Err(StoreError::SizeMismatch { name: name.clone(), expected_bytes, found_bytes: entry.len_bytes })
             }
@@ -372,11 +410,27 @@ impl PoolStore {
         }
     }
 
-    fn write_header(&self, name: &PoolName, memory: &Memory, header: &Header) -> Result<(), StoreError> {
+    fn read_head(&self, name: &PoolName, memory: &Memory) -> Result<(Header, PoolState, u64), StoreError> {
+        let failed = |source| StoreError::Header { name: name.clone(), source };
+        let mut head = [0; HEADER_BYTES];
+        memory.read(0, &mut head).map_err(|error| self.memory_error(name, error))?;
+        let header = Header::decode(&head).map_err(failed)?;
+        let state = read_state(memory, &header).map_err(|error| self.memory_error(name, error))?;
+        let (state, sequence) = state.map_err(failed)?;
+        Ok((header, state, sequence))
+    }
+
+    fn write_head(
+        &self,
+        name: &PoolName,
+        memory: &Memory,
+        header: &Header,
+        state: &PoolState,
+    ) -> Result<(), StoreError> {
         memory
             .store(0, &header.encode())
-            .and_then(|()| memory.write_back(0, DATA_OFFSET))
-            .and_then(|()| memory.fence())
+            .and_then(|()| memory.write_back(0, HEADER_BYTES as u64))
+            .and_then(|()| write_state(memory, state, FIRST_SEQUENCE))
             .map_err(|error| self.memory_error(name, error))
     }
 
@@ -391,6 +445,9 @@ impl PoolStore {
 
     /// Says the path as the operator knows it.
     fn memory_error(&self, name: &PoolName, error: MemError) -> StoreError {
+        if self.device(name).is_some() {
+            return StoreError::Memory { name: name.clone(), source: error };
+        }
         let path = self.root.path().join(name.as_str());
         let source = match error {
             MemError::Io { call, mend, source, .. } => MemError::Io { call, path, mend, source },
@@ -426,7 +483,7 @@ impl OpenPool {
 
     /// Where user data begins in the medium, in bytes.
     pub fn data_offset(&self) -> u64 {
-        DATA_OFFSET
+        self.header.data_offset()
     }
 
     /// Refuses with [`StoreError::NotDurable`] where the pool's medium cannot give the level `wanted`.
@@ -434,17 +491,45 @@ impl OpenPool {
         check_level(&self.name, &self.memory, wanted)
     }
 
-    /// Puts a higher generation into the header, as durably as the medium can; a lower or equal one is there already.
-    pub fn raise_generation(&mut self, generation: u32) -> Result<(), StoreError> {
-        if generation <= self.header.generation {
+    /// Which opening wrote it last, and whether that ended in order.
+    pub fn state(&self) -> &PoolState {
+        &self.state
+    }
+
+    /// Announces an epoch, as durably as the medium can. Nothing is written under it before it is
+    /// [confirmed](Self::confirm): all its members must have it.
+    pub fn begin(&mut self, epoch: Epoch, opening: u64, ancestors: &[Epoch]) -> Result<(), StoreError> {
+        let ancestors = ancestors.iter().copied().take(ANCESTORS_MAX).collect();
+        self.set_state(PoolState { epoch, opening, is_confirmed: false, is_open: true, ancestors })?;
+        self.has_begun = true;
+        Ok(())
+    }
+
+    /// Says that all members of the epoch have it, as durably as the medium can.
+    pub fn confirm(&mut self, epoch: Uuid) -> Result<(), StoreError> {
+        if self.state.epoch.id != epoch {
+            return Err(StoreError::NotTheEpoch { name: self.name.clone(), epoch, found: self.state.epoch.id });
+        }
+        self.set_state(PoolState { is_confirmed: true, ..self.state.clone() })
+    }
+
+    /// Makes everything that was stored durable, then says that the pool was closed in order.
+    pub(crate) fn close(&mut self) -> Result<(), StoreError> {
+        if !self.has_begun || !self.state.is_open {
             return Ok(());
         }
-        self.memory
-            .atomic_store(GENERATION_OFFSET, generation_word(generation))
-            .and_then(|()| self.memory.write_back(GENERATION_OFFSET, 8))
-            .and_then(|()| self.memory.fence())
+        self.memory.fence().map_err(|source| StoreError::Memory { name: self.name.clone(), source })?;
+        self.set_state(PoolState { is_open: false, ..self.state.clone() })
+    }
+
+    fn set_state(&mut self, state: PoolState) -> Result<(), StoreError> {
+        if self.access == OpenFor::Read {
+            return Err(StoreError::ReadOnly { name: self.name.clone() });
+        }
+        let sequence = self.sequence + 1;
+        write_state(self.memory.as_ref(), &state, sequence)
             .map_err(|source| StoreError::Memory { name: self.name.clone(), source })?;
-        self.header.generation = generation;
+        (self.state, self.sequence) = (state, sequence);
         Ok(())
     }
 
@@ -480,15 +565,36 @@ fn check_level(name: &PoolName, memory: &Memory, wanted: Durability) -> Result<(
     })
 }
 
+/// Number of a new pool's state.
+const FIRST_SEQUENCE: u64 = 1;
+
+/// The state behind the header, and its sequence number.
+fn read_state(memory: &Memory, header: &Header) -> Result<Result<(PoolState, u64), HeaderError>, MemError> {
+    let mut page = [0; STATE_BYTES];
+    if header.format == PoolFormat::Two {
+        memory.read(STATE_OFFSET, &mut page)?;
+    }
+    Ok(PoolState::read(header.format, header.replica_count, &page))
+}
+
+/// Puts the state into its slot, as durably as the medium can. A crash leaves it or the one in the other slot.
+fn write_state(medium: &dyn Medium, state: &PoolState, sequence: u64) -> Result<(), MemError> {
+    let (offset, slot) = state.slot(sequence);
+    let offset = STATE_OFFSET + offset as u64;
+    medium.store(offset, &slot)?;
+    medium.write_back(offset, slot.len() as u64)?;
+    medium.fence()
+}
+
 fn new_header(new: &NewPool) -> Header {
     Header {
+        format: PoolFormat::Two,
         compatible_features: 0,
         pool_uuid: new.pool_uuid,
         replica_uuid: Uuid::new_v4(),
         size_bytes: new.size_bytes,
         // A clock before 1970 is no reason to refuse a pool.
         created_at_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
-        generation: 0,
         replica_count: new.replica_count,
         replica_index: new.replica_index,
         user_flags: new.user_flags,

@@ -196,7 +196,7 @@ impl WriteStream {
 
     /// Gives the pool back, and the device that it lies on.
     fn finish(self, stage: &Stage) -> Result<()> {
-        let answer = ask(&self.peer, &self.connection, &Request::Close)?;
+        let answer = ask(&self.peer, &self.connection, &Request::Close { in_order: true })?;
         ensure!(matches!(answer, Reply::Closed), "the target did not close the pool: {answer:?}");
         stage.clean_up(&[self.url])
     }

@@ -10,7 +10,7 @@ use pmof::{
     Durability, Pool, PoolUrl,
     mem::{Medium, Memory},
 };
-use pmof_replica::{DATA_OFFSET, HEADER_BYTES, Header};
+use pmof_replica::{HEADER_BYTES, Header};
 use serde::Serialize;
 
 use super::{
@@ -110,6 +110,8 @@ fn compare(seed: u64, told: Told, bytes: &[u8], report: &mut Report, mut wrong: 
 
 fn read_pool(url: &PoolUrl) -> Result<Vec<u8>> {
     let options = Pool::options().replica(url.to_string()).require(Durability::Visible);
+    // Each replica for itself.
+    let options = options.min_replicas(1);
     let mut pool = options.open_read_only()?;
     let mut bytes = part_of(pool.len_bytes())?;
     pool.read(0, &mut bytes)?;
@@ -119,13 +121,14 @@ fn read_pool(url: &PoolUrl) -> Result<Vec<u8>> {
 
 fn read_file(path: &Path) -> Result<Vec<u8>> {
     let memory = Memory::open_read_only(path, None)?;
-    ensure!(memory.len_bytes() >= DATA_OFFSET, "it is shorter than the header of a pool");
+    ensure!(memory.len_bytes() >= HEADER_BYTES as u64, "it is shorter than the header of a pool");
     let mut head = vec![0; HEADER_BYTES];
     memory.read(0, &mut head)?;
     let header = Header::decode(&head)?;
-    ensure!(memory.len_bytes() - DATA_OFFSET >= header.size_bytes, "it is shorter than its header says");
+    let needed_bytes = header.data_offset() + header.size_bytes;
+    ensure!(memory.len_bytes() >= needed_bytes, "it is shorter than its header says");
     let mut bytes = part_of(header.size_bytes)?;
-    memory.read(DATA_OFFSET, &mut bytes)?;
+    memory.read(header.data_offset(), &mut bytes)?;
     Ok(bytes)
 }
 

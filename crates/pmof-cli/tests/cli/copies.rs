@@ -98,14 +98,17 @@ fn replicas_are_all_written_verified_and_compared() {
     assert_eq!(report["receipt"]["replicas"][1]["evidence"], "probed");
     for (index, url) in [&first, &second].into_iter().enumerate() {
         let back = place.path().join(format!("back{index}"));
-        pmof(["cp", url, text(&back)]).done();
+        let said = pmof(["cp", url, text(&back)]);
+        said.failed(&["1 of the 2 replicas", "--min-replicas", "only a majority is safe"]);
+        pmof(["cp", url, text(&back), "--min-replicas", "1"]).done();
         assert!(fs::read(&back).unwrap() == bytes);
     }
+    pmof(["cp", text(&source), &a.url("new"), "--min-replicas", "1"]).wrong_use(&["--min-replicas is for pools"]);
     assert!(pmof(["cp", &first, text(&place.path().join("both")), "--replica", &second]).done().contains("verified"));
 
     // One flipped bit in the second replica: told where, and no file is made.
     let damaged = File::options().write(true).open(b.file("copy")).unwrap();
-    damaged.write_all_at(&[bytes[8_500_000] ^ 1], 4096 + 8_500_000).unwrap();
+    damaged.write_all_at(&[bytes[8_500_000] ^ 1], 8192 + 8_500_000).unwrap();
     let torn = place.path().join("torn");
     pmof(["cp", &first, text(&torn), "--replica", &second]).failed(&["replica 1", "differs", "8388608"]);
     assert!(!torn.exists());

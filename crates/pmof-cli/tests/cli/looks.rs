@@ -20,7 +20,9 @@ fn pools_are_described() {
     let [copy, other] = &report["pools"].as_array().unwrap()[..] else { panic!("{report}") };
     assert_eq!((&copy["url"], &copy["len_bytes"]), (&url.as_str().into(), &5000.into()));
     assert_eq!((&copy["copied_file_len_bytes"], &copy["open_by"]), (&5000.into(), &serde_json::Value::Null));
-    assert_eq!(copy["file_len_bytes"], 4096 + 8192);
+    assert_eq!(copy["file_len_bytes"], 8192 + 8192);
+    assert_eq!((&copy["format"], &copy["opening"], &copy["is_closed"]), (&2.into(), &1.into(), &true.into()));
+    assert_eq!(other["is_closed"], false);
     let levels = copy["levels"].as_array().unwrap();
     assert_eq!(levels.len(), 3);
     assert_eq!((&levels[2]["durability"], &levels[2]["mechanism"]), (&"PowerFailure".into(), &"file sync".into()));
@@ -29,7 +31,13 @@ fn pools_are_described() {
     assert!(other["open_by"].as_str().unwrap().contains("127.0.0.1:"), "{other}");
 
     let said = pmof(["pool", "info", &url, &theirs]).done();
-    for words in ["a file of 4.9 KiB (5000 bytes), by pmof cp", "user flags abab", "PowerFailure yes", "127.0.0.1:"] {
+    for words in [
+        "a file of 4.9 KiB (5000 bytes), by pmof cp",
+        "user flags abab",
+        "PowerFailure yes",
+        "127.0.0.1:",
+        "closed in order",
+    ] {
         assert!(said.contains(words), "{words}: {said}");
     }
     assert_eq!(pmof(["pool", "ls", &target.address]).done(), "orders\ntheirs\n");

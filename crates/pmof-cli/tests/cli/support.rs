@@ -193,7 +193,7 @@ pub(crate) fn text(path: &Path) -> &str {
 pub(crate) fn change_header(path: &Path, offset: usize, bytes: &[u8]) {
     let mut head = fs::read(path).unwrap()[..4096].to_vec();
     head[offset..offset + bytes.len()].copy_from_slice(bytes);
-    // The generation (88..96) counts as zero.
+    // Bytes 88..96 count as zero.
     let zeroed = [&head[..88], &[0; 8], &head[96..4092]].concat();
     let checksum = crc32c::crc32c(&zeroed);
     head[4092..].copy_from_slice(&checksum.to_le_bytes());

@@ -10,20 +10,31 @@ fn set(text: &str) -> SetName {
     SetName::new(text).expect("a good name")
 }
 
+fn epoch(number: u128) -> Epoch {
+    Epoch { id: Uuid::from_u128(number), members: number as u64 }
+}
+
+/// As long as a state can be.
+fn sample_state() -> PoolState {
+    let ancestors = (1..=ANCESTORS_MAX as u128).map(epoch).collect();
+    PoolState { epoch: epoch(99), opening: 65, is_confirmed: true, is_open: false, ancestors }
+}
+
 fn sample_info() -> PoolInfo {
     PoolInfo {
         name: name("orders"),
         header: Header {
+            format: PoolFormat::Two,
             compatible_features: 1,
             pool_uuid: Uuid::from_u128(2),
             replica_uuid: Uuid::from_u128(3),
             size_bytes: 4,
             created_at_unix_s: 5,
-            generation: 6,
             replica_count: 8,
             replica_index: 7,
             user_flags: *b"sixteen bytes of",
         },
+        state: sample_state(),
         file_len_bytes: 8192,
         medium: MediumKind::PageCache,
         promises: [
@@ -42,6 +53,7 @@ fn requests() -> Vec<Request> {
             new: NewPool {
                 size_bytes: 1 << 30,
                 pool_uuid: Uuid::from_u128(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff),
+                epoch: Uuid::from_u128(5),
                 replica_index: 1,
                 replica_count: 2,
                 require: Durability::PowerFailure,
@@ -50,8 +62,9 @@ fn requests() -> Vec<Request> {
             publish_on_close: true,
         },
         Request::Open { name: name("o"), access: OpenFor::Read, require: Durability::Visible },
-        Request::Close,
-        Request::Raise { generation: 9 },
+        Request::Close { in_order: true },
+        Request::Begin { opening: 9, epoch: epoch(10), ancestors: sample_state().ancestors },
+        Request::Confirm { epoch: Uuid::from_u128(10) },
         Request::Remove { name: name("größe") },
         Request::Info { name: name(&"n".repeat(255)) },
         Request::List { after: None },
@@ -79,14 +92,16 @@ fn replies() -> Vec<Reply> {
             pool_uuid: Uuid::from_u128(1),
             replica_uuid: Uuid::from_u128(2),
             size_bytes: 3,
-            generation: 4,
             replica_count: 2,
+            replica_index: 1,
             user_flags: [6; USER_FLAGS_BYTES],
+            state: sample_state(),
             descriptor: vec![5; MAX_DESCRIPTOR_BYTES],
         },
         Reply::Closed,
         Reply::Removed,
-        Reply::Raised,
+        Reply::Begun,
+        Reply::Confirmed,
         Reply::Challenged { nonce: [1; NONCE_BYTES], proof: [2; PROOF_BYTES] },
         Reply::Admitted,
         Reply::SetOpened {
@@ -132,25 +147,30 @@ fn every_message_comes_back() {
 }
 
 #[test]
-fn the_bytes_of_version_1_stay_as_they_are() {
+fn the_bytes_of_version_2_stay_as_they_are() {
     let open = Request::Open { name: name("ab"), access: OpenFor::Write, require: Durability::PowerFailure };
     let bytes = open.encode(0x0403_0201).expect("fits");
-    assert_eq!(bytes[..18], *b"\x01\0\x02\0\x01\x02\x03\x04\x06\0\0\0\x03\x02\x02\0ab");
+    assert_eq!(bytes[..18], *b"\x02\0\x02\0\x01\x02\x03\x04\x06\0\0\0\x03\x02\x02\0ab");
     assert_eq!(bytes[18..], crc32c::crc32c(&bytes[..18]).to_le_bytes());
 
     let [create, ..] = &requests()[..] else { unreachable!("the list is not empty") };
     let bytes = create.encode(1).expect("fits");
-    let body = b"\x03\x01\x01\0\x02\0\0\0\0\x40\0\0\0\0\x00\x11\x22\x33\x44\x55\x66\x77\x88\x99\xaa\xbb\xcc\xdd\xee\xffPMOFCP\0\x01\x09\0\0\0\0\0\0\0\x06\0orders";
+    let body = b"\x03\x01\x01\0\x02\0\0\0\0\x40\0\0\0\0\x00\x11\x22\x33\x44\x55\x66\x77\x88\x99\xaa\xbb\xcc\xdd\xee\xff\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x05PMOFCP\0\x01\x09\0\0\0\0\0\0\0\x06\0orders";
     assert_eq!(bytes[12..bytes.len() - 4], *body);
 
     let bytes = Reply::Info(Box::new(sample_info())).encode(1).expect("fits");
-    let mut body = Vec::new();
+    let mut body = vec![2, 0];
     body.extend(1u64.to_le_bytes());
     body.extend(Uuid::from_u128(2).as_bytes());
     body.extend(Uuid::from_u128(3).as_bytes());
-    for number in [4u64, 5, 6] {
+    for number in [4u64, 5, 65] {
         body.extend(number.to_le_bytes());
     }
+    body.push(2);
+    let epoch = |number: u128| [&Uuid::from_u128(number).into_bytes()[..], &(number as u64).to_le_bytes()].concat();
+    body.extend(epoch(99));
+    body.push(64);
+    body.extend((1..=64).flat_map(epoch));
     body.extend([8, 0, 7, 0]);
     body.extend(b"sixteen bytes of");
     body.extend(8192u64.to_le_bytes());
@@ -186,13 +206,13 @@ fn every_prefix_and_every_flipped_bit_is_an_error() {
 fn frames_are_checked() {
     assert_eq!(Request::decode(&[0; 15]), Err(ControlError::BadLength { len_bytes: 15 }));
     assert_eq!(Request::decode(&[0; 4097]), Err(ControlError::BadLength { len_bytes: 4097 }));
-    let mut longer = Request::Close.encode(5).expect("fits");
+    let mut longer = Request::KeepSet.encode(5).expect("fits");
     longer.push(0);
     assert_eq!(Request::decode(&longer), Err(ControlError::LengthMismatch { stated_bytes: 0, found_bytes: 1 }));
-    let mut newer = Request::Close.encode(5).expect("fits");
-    newer[0] = 2;
+    let mut newer = Request::KeepSet.encode(5).expect("fits");
+    newer[0] = 3;
     let error = Request::decode(&reseal(newer)).expect_err("another version");
-    assert_eq!(error, ControlError::UnsupportedVersion { request_id: 5, found: 2 });
+    assert_eq!(error, ControlError::UnsupportedVersion { request_id: 5, found: 3 });
     assert_eq!(error.request_id(), Some(5));
 }
 
@@ -200,7 +220,9 @@ fn frames_are_checked() {
 fn bodies_are_checked() {
     assert_eq!(Request::decode(&message(99, b"")), Err(ControlError::UnknownKind { request_id: 77, kind: 99 }));
     for (kind, body, word) in [
-        (3, &b"x"[..], "left over"),
+        (3, &b"x"[..], "flag"),
+        (12, b"x", "left over"),
+        (7, &[&[0; 32][..], &[65]].concat(), "64 ancestors"),
         (4, b"\x02\0a", "too short"),
         (4, b"\x01\0ab", "left over"),
         (4, b"\0\x01", "longer than allowed"),
@@ -253,9 +275,10 @@ fn long_texts_are_cut_and_long_descriptors_refused() {
         pool_uuid: Uuid::nil(),
         replica_uuid: Uuid::nil(),
         size_bytes: 1,
-        generation: 0,
         replica_count: 1,
+        replica_index: 0,
         user_flags: [0; USER_FLAGS_BYTES],
+        state: sample_state(),
         descriptor: vec![0; MAX_DESCRIPTOR_BYTES + 1],
     };
     assert!(matches!(opened.encode(1), Err(ControlError::Unencodable { len_bytes: 257, limit_bytes: 256, .. })));
@@ -289,21 +312,35 @@ fn any_level() -> impl Strategy<Value = Durability> {
 
 fn any_request() -> impl Strategy<Value = Request> {
     prop_oneof![
-        (any_name(), any_level(), any::<(u64, u128, u16, u16, bool, [u8; USER_FLAGS_BYTES])>()).prop_map(
+        (any_name(), any_level(), any::<(u64, [u128; 2], u16, u16, bool, [u8; USER_FLAGS_BYTES])>()).prop_map(
             |(name, require, numbers)| {
-                let (size_bytes, uuid, replica_index, replica_count, publish_on_close, user_flags) = numbers;
-                let pool_uuid = Uuid::from_u128(uuid);
-                let new = NewPool { pool_uuid, size_bytes, replica_index, replica_count, require, user_flags };
+                let (size_bytes, uuids, replica_index, replica_count, publish_on_close, user_flags) = numbers;
+                let [pool_uuid, epoch] = uuids.map(Uuid::from_u128);
+                let new = NewPool { pool_uuid, size_bytes, epoch, replica_index, replica_count, require, user_flags };
                 Request::Create { name, new, publish_on_close }
             }
         ),
         (any_name(), any_level(), proptest::sample::select(vec![OpenFor::Read, OpenFor::Write]))
             .prop_map(|(name, require, access)| Request::Open { name, access, require }),
-        Just(Request::Close),
+        any::<bool>().prop_map(|in_order| Request::Close { in_order }),
+        any_state().prop_map(|PoolState { opening, epoch, ancestors, .. }| Request::Begin {
+            opening,
+            epoch,
+            ancestors
+        }),
+        any::<u128>().prop_map(|epoch| Request::Confirm { epoch: Uuid::from_u128(epoch) }),
         any_name().prop_map(|name| Request::Remove { name }),
         any_name().prop_map(|name| Request::Info { name }),
         proptest::option::of(any_name()).prop_map(|after| Request::List { after }),
     ]
+}
+
+fn any_state() -> impl Strategy<Value = PoolState> {
+    let epochs = proptest::collection::vec(any::<u128>(), 1..=ANCESTORS_MAX + 1);
+    (epochs, any::<(u32, bool, bool)>()).prop_map(|(epochs, (opening, is_confirmed, is_open))| {
+        let mut ancestors: Vec<_> = epochs.into_iter().map(epoch).collect();
+        PoolState { epoch: ancestors.remove(0), opening: opening.into(), is_confirmed, is_open, ancestors }
+    })
 }
 
 fn any_promise() -> impl Strategy<Value = Option<Promise>> {
@@ -317,26 +354,27 @@ fn any_promise() -> impl Strategy<Value = Option<Promise>> {
 
 fn any_info() -> impl Strategy<Value = PoolInfo> {
     (
-        any_name(),
-        any::<([u64; 5], [u128; 2], [u16; 2], [u8; USER_FLAGS_BYTES])>(),
+        (any_name(), any_state(), any::<bool>()),
+        any::<([u64; 4], [u128; 2], [u16; 2], [u8; USER_FLAGS_BYTES])>(),
         proptest::sample::select(&MediumKind::ALL[..]),
         [any_promise(), any_promise(), any_promise()],
         proptest::option::of("[a-zü:.0-9]{0,60}"),
     )
-        .prop_map(|(name, (wide, uuids, narrow, user_flags), medium, promises, open_by)| PoolInfo {
-            name,
+        .prop_map(|(named, (wide, uuids, narrow, user_flags), medium, promises, open_by)| PoolInfo {
+            name: named.0,
             header: Header {
+                format: if named.2 { PoolFormat::Two } else { PoolFormat::One { generation: named.1.opening as u32 } },
                 compatible_features: wide[0],
                 pool_uuid: Uuid::from_u128(uuids[0]),
                 replica_uuid: Uuid::from_u128(uuids[1]),
                 size_bytes: wide[1],
                 created_at_unix_s: wide[2],
-                generation: wide[3] as u32,
                 replica_count: narrow[0],
                 replica_index: narrow[1],
                 user_flags,
             },
-            file_len_bytes: wide[4],
+            state: named.1,
+            file_len_bytes: wide[3],
             medium,
             promises,
             open_by,
@@ -347,15 +385,17 @@ fn any_reply() -> impl Strategy<Value = Reply> {
     prop_oneof![
         (
             any::<([u64; 2], [u128; 2], [u8; USER_FLAGS_BYTES])>(),
+            any_state(),
             proptest::collection::vec(any::<u8>(), 0..=MAX_DESCRIPTOR_BYTES)
         )
-            .prop_map(|((numbers, uuids, user_flags), descriptor)| Reply::Opened {
+            .prop_map(|((numbers, uuids, user_flags), state, descriptor)| Reply::Opened {
                 pool_uuid: Uuid::from_u128(uuids[0]),
                 replica_uuid: Uuid::from_u128(uuids[1]),
                 size_bytes: numbers[0],
-                generation: numbers[1] as u32,
                 replica_count: numbers[1] as u16,
+                replica_index: (numbers[1] >> 16) as u16,
                 user_flags,
+                state,
                 descriptor,
             }),
         Just(Reply::Closed),
@@ -388,7 +428,7 @@ proptest! {
 
     // Behind a right frame, only the parsers of bodies are left to judge: what they take, they give back unchanged.
     #[test]
-    fn random_bodies_are_judged_whole(kind in prop_oneof![0u16..8, 0x80u16..0x87, Just(0xff)],
+    fn random_bodies_are_judged_whole(kind in prop_oneof![0u16..8, Just(16), 0x80u16..0x87, Just(0xff)],
                                       body in proptest::collection::vec(any::<u8>(), 0..64)) {
         let bytes = message(kind, &body);
         if let Ok((id, request)) = Request::decode(&bytes) {

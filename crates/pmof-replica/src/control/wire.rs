@@ -147,10 +147,6 @@ impl<'a> Body<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
-    pub(super) fn generation(&mut self) -> Parsed<u32> {
-        u32::try_from(self.number_u64()?).map_err(|_| Fault::Malformed("the generation is above 2^32 - 1"))
-    }
-
     pub(super) fn uuid(&mut self) -> Parsed<Uuid> {
         self.array().map(Uuid::from_bytes)
     }

@@ -2,16 +2,17 @@ use proptest::prelude::*;
 
 use super::*;
 
-const GOLDEN: &[u8] = include_bytes!("../../tests/golden/pool_header_v1.bin");
+const GOLDEN: &[u8] = include_bytes!("../../tests/golden/pool_header_v2.bin");
+const GOLDEN_1: &[u8] = include_bytes!("../../tests/golden/pool_header_v1.bin");
 
 fn sample() -> Header {
     Header {
+        format: PoolFormat::Two,
         compatible_features: 0x0102_0304_0506_0708,
         pool_uuid: Uuid::from_u128(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff),
         replica_uuid: Uuid::from_u128(0xffee_ddcc_bbaa_9988_7766_5544_3322_1100),
         size_bytes: 0x1_0000_0001,
         created_at_unix_s: 1_700_000_000,
-        generation: 7,
         replica_count: 3,
         replica_index: 2,
         user_flags: *b"the maker's word",
@@ -28,23 +29,38 @@ fn changed(offset: usize, bytes: &[u8]) -> [u8; HEADER_BYTES] {
 }
 
 #[test]
-fn the_golden_file_decodes_field_by_field() {
-    let header = Header::decode(GOLDEN).expect("version 1.0 is read for ever");
-    assert_eq!(header.compatible_features, 0x0102_0304_0506_0708);
-    assert_eq!(header.pool_uuid.to_string(), "00112233-4455-6677-8899-aabbccddeeff");
-    assert_eq!(header.replica_uuid.to_string(), "ffeeddcc-bbaa-9988-7766-554433221100");
-    assert_eq!(header.size_bytes, 4_294_967_297);
-    assert_eq!(header.created_at_unix_s, 1_700_000_000);
-    assert_eq!(header.generation, 7);
-    assert_eq!(header.replica_count, 3);
-    assert_eq!(header.replica_index, 2);
-    assert_eq!(header.user_flags, *b"the maker's word");
+fn golden_files_of_every_version_are_read() {
+    for (golden, format, data_offset, file_len_bytes) in [
+        (GOLDEN, PoolFormat::Two, 8192, 0x1_0000_3000),
+        (GOLDEN_1, PoolFormat::One { generation: 7 }, 4096, 0x1_0000_2000),
+    ] {
+        let header = Header::decode(golden).expect("a version is read for ever");
+        assert_eq!(header.format, format);
+        assert_eq!((header.data_offset(), header.file_len_bytes()), (data_offset, Some(file_len_bytes)));
+        assert_eq!(header.compatible_features, 0x0102_0304_0506_0708);
+        assert_eq!(header.pool_uuid.to_string(), "00112233-4455-6677-8899-aabbccddeeff");
+        assert_eq!(header.replica_uuid.to_string(), "ffeeddcc-bbaa-9988-7766-554433221100");
+        assert_eq!(header.size_bytes, 4_294_967_297);
+        assert_eq!(header.created_at_unix_s, 1_700_000_000);
+        assert_eq!(header.replica_count, 3);
+        assert_eq!(header.replica_index, 2);
+        assert_eq!(header.user_flags, *b"the maker's word");
+    }
+}
+
+#[test]
+fn every_flipped_bit_of_a_generation_is_detected() {
+    for at in GENERATION_OFFSET..GENERATION_OFFSET + 8 {
+        let mut torn = GOLDEN_1.to_vec();
+        torn[at] ^= 1;
+        assert!(matches!(Header::decode(&torn), Err(HeaderError::BadChecksum { .. })), "{at}");
+    }
 }
 
 #[test]
 fn encoding_gives_the_golden_bytes() {
     assert_eq!(GOLDEN.len(), HEADER_BYTES);
-    assert!(sample().encode()[..] == *GOLDEN, "the format of version 1.0 changed");
+    assert!(sample().encode()[..] == *GOLDEN, "the format of version 2.0 changed");
 }
 
 #[test]
@@ -59,6 +75,7 @@ fn every_flipped_bit_is_detected() {
             match error {
                 HeaderError::NotAPool => assert!(at < 8),
                 HeaderError::BadChecksum { .. } => assert!(at >= 8),
+                HeaderError::Inconsistent { .. } => assert!((88..96).contains(&at)),
                 other => panic!("byte {at}: {other}"),
             }
         }
@@ -84,7 +101,7 @@ fn bytes_behind_the_header_do_not_matter() {
 
 #[test]
 fn newer_versions_and_unknown_features_are_refused() {
-    assert_eq!(Header::decode(&changed(8, &[2, 0, 5, 0])), Err(HeaderError::NewerVersion { found: 2, found_minor: 5 }));
+    assert_eq!(Header::decode(&changed(8, &[3, 0, 5, 0])), Err(HeaderError::NewerVersion { found: 3, found_minor: 5 }));
     assert_eq!(Header::decode(&changed(16, &[4])), Err(HeaderError::UnknownFeature { flags: 4 }));
 }
 
@@ -108,7 +125,9 @@ fn contradictions_are_refused() {
         (64, &[0; 8], "size"),
         (64, &[0xff; 8], "more than a file"),
         (64, &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f], "more than a file"),
-        (72, &[0, 0x20], "4096"),
+        (72, &[0, 0x10], "does not begin"),
+        (88, &[1], "88"),
+        (96, &[65, 0], "64"),
         (96, &[0, 0], "index"),
         (98, &[3, 0], "index"),
     ] {
@@ -121,10 +140,10 @@ fn contradictions_are_refused() {
 
 #[test]
 fn file_lengths_are_whole_pages_and_never_overflow() {
-    assert_eq!(file_len_bytes(1), Some(8192));
-    assert_eq!(file_len_bytes(4096), Some(8192));
-    assert_eq!(file_len_bytes(4097), Some(12288));
-    assert_eq!(file_len_bytes(MAX_SIZE_BYTES), Some(i64::MAX.cast_unsigned() + 1 - DATA_OFFSET));
+    assert_eq!(file_len_bytes(1), Some(12288));
+    assert_eq!(file_len_bytes(4096), Some(12288));
+    assert_eq!(file_len_bytes(4097), Some(16384));
+    assert_eq!(file_len_bytes(MAX_SIZE_BYTES), Some(i64::MAX.cast_unsigned() + 1 - PAGE_BYTES));
     assert_eq!(file_len_bytes(MAX_SIZE_BYTES + 1), None);
     assert_eq!(file_len_bytes(u64::MAX - DATA_OFFSET), None);
     assert_eq!(file_len_bytes(u64::MAX), None);
@@ -138,17 +157,16 @@ proptest! {
         replica: u128,
         size_bytes in 1..=MAX_SIZE_BYTES,
         created_at_unix_s: u64,
-        generation: u32,
         user_flags: [u8; USER_FLAGS_BYTES],
-        (replica_count, replica_index) in (1u16..).prop_flat_map(|count| (Just(count), 0..count)),
+        (replica_count, replica_index) in (1..=REPLICAS_MAX).prop_flat_map(|count| (Just(count), 0..count)),
     ) {
         let header = Header {
+            format: PoolFormat::Two,
             compatible_features,
             pool_uuid: Uuid::from_u128(pool),
             replica_uuid: Uuid::from_u128(replica),
             size_bytes,
             created_at_unix_s,
-            generation,
             replica_count,
             replica_index,
             user_flags,

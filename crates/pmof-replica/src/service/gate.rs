@@ -149,7 +149,9 @@ mod tests {
     #[test]
     fn nothing_is_answered_before() {
         let gate = Gate::new(Admission::Secret(secret(7)));
-        for request in [Request::Close, Request::List { after: None }, Request::Prove { proof: [0; 32] }] {
+        for request in
+            [Request::Close { in_order: true }, Request::List { after: None }, Request::Prove { proof: [0; 32] }]
+        {
             let error = gate.answer(&mut Visitor::Stranger, &request).unwrap_err();
             assert_eq!(error.code, ServiceCode::NotAdmitted as u16);
         }

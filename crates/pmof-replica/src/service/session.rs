@@ -144,8 +144,15 @@ impl Session {
                 pool.require(require)?;
                 Ok(pool)
             }),
-            Request::Close => self.close(stores),
-            Request::Raise { generation } => self.raise(generation),
+            Request::Close { in_order } => self.close(stores, in_order),
+            Request::Begin { opening, epoch, ancestors } => {
+                self.pool()?.begin(epoch, opening, &ancestors)?;
+                Ok(Reply::Begun)
+            }
+            Request::Confirm { epoch } => {
+                self.pool()?.confirm(epoch)?;
+                Ok(Reply::Confirmed)
+            }
             Request::Remove { name } => pools.remove(&name).map(|()| Reply::Removed).map_err(Into::into),
             Request::Info { name } => pools.info(&name).map(|info| Reply::Info(Box::new(info))).map_err(Into::into),
             Request::List { after } => pools.list(after.as_ref(), LIST_LIMIT).map(Reply::list_page).map_err(Into::into),
@@ -175,11 +182,14 @@ impl Session {
         }
     }
 
-    fn close(&mut self, stores: &Stores) -> Result<Reply, Answer> {
+    fn close(&mut self, stores: &Stores, in_order: bool) -> Result<Reply, Answer> {
         match self.open.take() {
             Some(Open::Pool { region, mut pool }) => {
                 drop(region);
-                stores.pools.publish(&mut pool, self.holder.clone())?;
+                if in_order {
+                    pool.close()?;
+                    stores.pools.publish(&mut pool, self.holder.clone())?;
+                }
             }
             Some(Open::Set { regions, set }) => {
                 drop(regions);
@@ -190,12 +200,11 @@ impl Session {
         Ok(Reply::Closed)
     }
 
-    fn raise(&mut self, generation: u32) -> Result<Reply, Answer> {
-        let Some(Open::Pool { pool, .. }) = &mut self.open else {
-            return Err(not_open());
-        };
-        pool.raise_generation(generation)?;
-        Ok(Reply::Raised)
+    fn pool(&mut self) -> Result<&mut OpenPool, Answer> {
+        match &mut self.open {
+            Some(Open::Pool { pool, .. }) => Ok(pool),
+            _ => Err(not_open()),
+        }
     }
 
     fn set(&mut self) -> Result<&mut OpenSet, Answer> {
@@ -231,9 +240,10 @@ impl Session {
             pool_uuid: header.pool_uuid,
             replica_uuid: header.replica_uuid,
             size_bytes: header.size_bytes,
-            generation: header.generation,
             replica_count: header.replica_count,
+            replica_index: header.replica_index,
             user_flags: header.user_flags,
+            state: pool.state().clone(),
             descriptor: region.descriptor().to_vec(),
         };
         self.open = Some(Open::Pool { region, pool });

@@ -19,10 +19,10 @@ use std::{
 use pmof_mem::{Declaration, Durability, Medium, MemError, Memory};
 
 use super::{
-    NewPool, OpenFor, OpenPool, PoolInfo, PoolStore, StoreError, Unpublished, Writer, check_level, new_header, no_file,
-    root,
+    FIRST_SEQUENCE, NewPool, OpenFor, OpenPool, PoolInfo, PoolStore, StoreError, Unpublished, Writer, check_level,
+    new_header, no_file, root, write_state,
 };
-use crate::{DATA_OFFSET, HEADER_BYTES, Header, HeaderError, PoolName, header::file_len_bytes, holder::holder_of_file};
+use crate::{HEADER_BYTES, Header, HeaderError, PoolName, PoolState, holder::holder_of_file};
 
 /// The first word of a device with a pool, and of one where a pool is made or removed.
 const POOL_WORD: u64 = u64::from_le_bytes(*b"PMOFPOOL");
@@ -111,11 +111,11 @@ impl Device {
         let mut head = [0; HEADER_BYTES];
         let len_bytes = memory.len_bytes();
         let too_small = || StoreError::NoSpace { name: self.name.clone(), size_bytes: 1, root: self.path.clone() };
-        let head = head.get_mut(..len_bytes.min(DATA_OFFSET) as usize).ok_or_else(too_small)?;
+        let head = head.get_mut(..len_bytes.min(HEADER_BYTES as u64) as usize).ok_or_else(too_small)?;
         memory.read(0, head).map_err(|error| self.failed(error))?;
         match Holds::of(head) {
             Holds::Pool(header) => {
-                let expected_bytes = file_len_bytes(header.size_bytes).unwrap_or(u64::MAX);
+                let expected_bytes = header.file_len_bytes().unwrap_or(u64::MAX);
                 if expected_bytes > len_bytes {
                     let name = self.name.clone();
                     return Err(StoreError::SizeMismatch { name, expected_bytes, found_bytes: len_bytes });
@@ -192,13 +192,21 @@ impl PoolStore {
             return Err(StoreError::NoSpace { name, size_bytes: new.size_bytes, root });
         }
         check_level(&device.name, &memory, new.require)?;
-        let header = new_header(new);
-        let unfinished = UnfinishedDevice::begin(&memory, &header, needed_bytes);
+        let (header, state) = (new_header(new), PoolState::new(new.epoch, new.replica_count));
+        let unfinished = UnfinishedDevice::begin(&memory, &header, &state, needed_bytes);
         let unpublished = Some(Unpublished::Device(unfinished.map_err(|error| device.failed(error))?));
-        Ok(OpenPool { name: device.name.clone(), header, access: OpenFor::Write, memory, unpublished })
+        let (name, sequence) = (device.name.clone(), FIRST_SEQUENCE);
+        let has_begun = true;
+        Ok(OpenPool { name, header, state, sequence, has_begun, access: OpenFor::Write, memory, unpublished })
     }
 
-    pub(super) fn open_on(&self, device: &Device, access: OpenFor, holder: String) -> Result<OpenPool, StoreError> {
+    /// Maps a device with a pool, and makes it this process's to write.
+    pub(super) fn open_device(
+        &self,
+        device: &Device,
+        access: OpenFor,
+        holder: String,
+    ) -> Result<Arc<Memory>, StoreError> {
         let mut writers = self.writers();
         if access == OpenFor::Write
             && let Some(writer) = writers.get(&device.name)
@@ -209,16 +217,16 @@ impl PoolStore {
         if access == OpenFor::Write {
             device.lock(&memory)?;
         }
-        let header = match device.holds(&memory)? {
-            Holds::Pool(header) => header,
+        match device.holds(&memory)? {
+            Holds::Pool(_) => {}
             Holds::Nothing => return Err(device.not_found()),
             Holds::Unusable(error) => return Err(device.unusable(error)),
-        };
+        }
         let memory = Arc::new(memory);
         if access == OpenFor::Write {
             writers.insert(device.name.clone(), Writer::new(holder, &memory));
         }
-        Ok(OpenPool { name: device.name.clone(), header, access, memory, unpublished: None })
+        Ok(memory)
     }
 
     /// Wipes the header, durably. The device stays, and the user's data stays on it until the next pool is made there.
@@ -247,6 +255,7 @@ impl PoolStore {
             Holds::Nothing => return Err(device.not_found()),
             Holds::Unusable(error) => return Err(device.unusable(error)),
         };
+        let (_, state, _) = self.read_head(&device.name, &memory)?;
         let file = device.file(&memory)?;
         let is_locked = root::is_locked(file).map_err(|source| StoreError::Io {
             call: "flock",
@@ -257,6 +266,7 @@ impl PoolStore {
         Ok(PoolInfo {
             name: device.name.clone(),
             header,
+            state,
             file_len_bytes: memory.len_bytes(),
             medium: memory.kind(),
             promises: Durability::ALL.map(|level| memory.promise(level)),
@@ -266,9 +276,9 @@ impl PoolStore {
 }
 
 impl UnfinishedDevice {
-    fn begin(memory: &Arc<Memory>, header: &Header, len_bytes: u64) -> Result<Self, MemError> {
+    fn begin(memory: &Arc<Memory>, header: &Header, state: &PoolState, len_bytes: u64) -> Result<Self, MemError> {
         let unfinished = Self { memory: Arc::clone(memory), is_published: false };
-        make(memory.as_ref(), header, len_bytes)?;
+        make(memory.as_ref(), header, state, len_bytes)?;
         Ok(unfinished)
     }
 
@@ -289,11 +299,11 @@ impl Drop for UnfinishedDevice {
     }
 }
 
-/// Marks the device, then makes zeroes and all of the header but its first word durable.
-pub(super) fn make(medium: &dyn Medium, header: &Header, len_bytes: u64) -> Result<(), MemError> {
+/// Marks the device, then makes zeroes, the state and all of the header but its first word durable.
+pub(super) fn make(medium: &dyn Medium, header: &Header, state: &PoolState, len_bytes: u64) -> Result<(), MemError> {
     set_first_word(medium, MAKING_WORD)?;
     let zeros = vec![0; ZEROS_BYTES];
-    let mut at = DATA_OFFSET;
+    let mut at = HEADER_BYTES as u64;
     while at < len_bytes {
         let part = (len_bytes - at).min(ZEROS_BYTES as u64);
         medium.store(at, &zeros[..part as usize])?;
@@ -301,8 +311,8 @@ pub(super) fn make(medium: &dyn Medium, header: &Header, len_bytes: u64) -> Resu
         at += part;
     }
     medium.store(size_of::<u64>() as u64, &header.encode()[size_of::<u64>()..])?;
-    medium.write_back(0, DATA_OFFSET)?;
-    medium.fence()
+    medium.write_back(0, HEADER_BYTES as u64)?;
+    write_state(medium, state, FIRST_SEQUENCE)
 }
 
 /// Makes what was made a pool, durably.
@@ -314,7 +324,7 @@ pub(super) fn publish(medium: &dyn Medium) -> Result<(), MemError> {
 pub(super) fn wipe(medium: &dyn Medium) -> Result<(), MemError> {
     set_first_word(medium, MAKING_WORD)?;
     medium.store(size_of::<u64>() as u64, &[0; HEADER_BYTES - size_of::<u64>()])?;
-    medium.write_back(0, DATA_OFFSET)?;
+    medium.write_back(0, HEADER_BYTES as u64)?;
     medium.fence()?;
     set_first_word(medium, 0)
 }

@@ -4,7 +4,9 @@ use std::{io, path::PathBuf};
 
 use pmof_mem::{Durability, MediumKind, MemError};
 
-use crate::{HeaderError, PoolName};
+use uuid::Uuid;
+
+use crate::{HeaderError, PoolName, REPLICAS_MAX};
 
 /// A failed operation of a [`PoolStore`](crate::PoolStore). Each says what failed, on what, why, and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -72,6 +74,32 @@ pub enum StoreError {
         /// What is wrong with the header.
         source: HeaderError,
     },
+    /// The pool was made in a format that does not tell apart replicas that were written separately.
+    #[error(
+        "pool {name} has format {found}, which can be read and not written: copy it to a new pool (pmof cp POOL FILE, then pmof cp FILE NEW) and remove the old one"
+    )]
+    OldFormat {
+        /// Its name.
+        name: PoolName,
+        /// The major version of its format.
+        found: u16,
+    },
+    /// The pool was opened for reading.
+    #[error("pool {name} is open for reading only")]
+    ReadOnly {
+        /// Its name.
+        name: PoolName,
+    },
+    /// Somebody confirms an epoch that was not announced last.
+    #[error("pool {name} cannot confirm epoch {epoch}: it is at {found}")]
+    NotTheEpoch {
+        /// Its name.
+        name: PoolName,
+        /// The epoch to confirm.
+        epoch: Uuid,
+        /// The epoch that it is at.
+        found: Uuid,
+    },
     /// The file is shorter or longer than its header says.
     #[error(
         "the file of pool {name} has {found_bytes} bytes where its header says {expected_bytes}; restore it from \
@@ -103,8 +131,10 @@ pub enum StoreError {
         /// Bytes allowed.
         limit_bytes: u64,
     },
-    /// The replica's index is not below the number of replicas.
-    #[error("replica {index} of {count} does not exist: the index begins at 0 and stays below the count")]
+    /// The replica's index is not below the number of replicas, or there are too many.
+    #[error(
+        "replica {index} of {count} cannot be made: the index begins at 0 and stays below the count, which is at most {REPLICAS_MAX}"
+    )]
     BadReplica {
         /// The index asked for.
         index: u16,
@@ -202,6 +232,9 @@ impl StoreError {
             Self::Io { .. } => 17,
             Self::DeviceTwice { .. } => 18,
             Self::DeviceInUse { .. } => 19,
+            Self::OldFormat { .. } => 20,
+            Self::ReadOnly { .. } => 21,
+            Self::NotTheEpoch { .. } => 22,
         }
     }
 }

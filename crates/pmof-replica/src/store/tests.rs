@@ -13,6 +13,7 @@ use pmof_mem::{Evidence, Mechanism};
 use tempfile::TempDir;
 
 use super::*;
+use crate::DATA_OFFSET;
 
 mod devices;
 mod processes;
@@ -27,6 +28,7 @@ fn new_pool(size_bytes: u64) -> NewPool {
     NewPool {
         pool_uuid: Uuid::from_u128(42),
         size_bytes,
+        epoch: Uuid::from_u128(43),
         replica_index: 1,
         replica_count: 3,
         require: Durability::ProcessCrash,
@@ -65,7 +67,7 @@ fn entries(root: &Path) -> Vec<String> {
 fn change_header(path: &Path, offset: usize, bytes: &[u8]) {
     let mut head = fs::read(path).expect("a pool")[..HEADER_BYTES].to_vec();
     head[offset..offset + bytes.len()].copy_from_slice(bytes);
-    // The generation (88..96) counts as zero.
+    // Bytes 88..96 count as zero.
     let zeroed = [&head[..88], &[0; 8], &head[96..HEADER_BYTES - 4]].concat();
     let checksum = crc32c::crc32c(&zeroed);
     head[HEADER_BYTES - 4..].copy_from_slice(&checksum.to_le_bytes());
@@ -84,23 +86,24 @@ fn a_new_pool_is_whole_zeroed_and_allocated() {
     let (root, store) = fresh();
     let pool = create(&store, "orders");
     assert_eq!(pool.name().as_str(), "orders");
-    assert_eq!((pool.data_offset(), pool.data_len_bytes()), (4096, SIZE_BYTES));
+    assert_eq!((pool.data_offset(), pool.data_len_bytes()), (8192, SIZE_BYTES));
     assert_eq!(pool.access(), OpenFor::Write);
-    assert_eq!(pool.medium().len_bytes(), 16384);
+    assert_eq!(pool.medium().len_bytes(), 20480);
 
     assert_eq!(entries(root.path()), ["orders"]);
     let path = root.path().join("orders");
     let bytes = fs::read(&path).expect("the file");
-    assert_eq!(bytes.len(), 16384);
-    assert!(bytes[HEADER_BYTES..].iter().all(|byte| *byte == 0));
-    assert!(fs::metadata(&path).expect("the file").blocks() * 512 >= 16384, "all space is allocated");
+    assert_eq!(bytes.len(), 20480);
+    assert!(bytes[DATA_OFFSET as usize..].iter().all(|byte| *byte == 0));
+    assert!(fs::metadata(&path).expect("the file").blocks() * 512 >= 20480, "all space is allocated");
 
     let header = Header::decode(&bytes).expect("a header");
     assert_eq!(&header, pool.header());
     assert_eq!(header.pool_uuid, Uuid::from_u128(42));
     assert_eq!(&header.user_flags, b"sixteen bytes of");
     assert_ne!(header.replica_uuid, header.pool_uuid);
-    assert_eq!((header.replica_index, header.replica_count, header.generation), (1, 3, 0));
+    assert_eq!((header.replica_index, header.replica_count), (1, 3));
+    assert_eq!(pool.state(), &PoolState::new(Uuid::from_u128(43), 3));
     assert!(header.created_at_unix_s > 1_700_000_000);
     assert_ne!(header.replica_uuid, create(&store, "other").header().replica_uuid);
 }
@@ -118,9 +121,9 @@ fn what_was_stored_is_there_when_opened_again() {
         assert_eq!(again.header(), &header);
         assert_eq!(again.access(), access);
         let mut bytes = [0; 5];
-        again.medium().read(4096 + 7, &mut bytes).expect("a read");
+        again.medium().read(8192 + 7, &mut bytes).expect("a read");
         assert_eq!(&bytes, b"hello");
-        assert_eq!(again.medium().store(4096, b"x").is_ok(), access == OpenFor::Write);
+        assert_eq!(again.medium().store(8192, b"x").is_ok(), access == OpenFor::Write);
     }
 }
 
@@ -132,8 +135,8 @@ fn sizes_are_checked() {
     let make = |store: &PoolStore, text: &str, size| store.create(&name(text), &new_pool(size), String::new());
     assert!(matches!(make(&store, "a", 0), Err(StoreError::Empty { .. })));
     assert!(matches!(make(&store, "a", 8193), Err(StoreError::TooLarge { limit_bytes: 8192, .. })));
-    assert_eq!(make(&store, "one", 1).expect("a pool").medium().len_bytes(), 8192);
-    assert_eq!(make(&store, "limit", 8192).expect("a pool").medium().len_bytes(), 12288);
+    assert_eq!(make(&store, "one", 1).expect("a pool").medium().len_bytes(), 12288);
+    assert_eq!(make(&store, "limit", 8192).expect("a pool").medium().len_bytes(), 16384);
 
     let options = StoreOptions { max_pool_bytes: u64::MAX, ..StoreOptions::default() };
     let boundless = PoolStore::open(root.path(), options).expect("a store");
@@ -397,7 +400,7 @@ fn a_file_with_holes_is_refused() {
     let path = root.path().join("sparse");
     let sparse = File::create_new(&path).expect("a file");
     sparse.write_all_at(&header, 0).expect("a write");
-    sparse.set_len(16384).expect("longer");
+    sparse.set_len(20480).expect("longer");
     let error = open(&store, "sparse", OpenFor::Write).expect_err("holes");
     assert!(matches!(error, StoreError::Memory { source: MemError::Unsuitable { .. }, .. }), "{error:?}");
     assert!(error.to_string().contains(&*path.to_string_lossy()), "{error}");
@@ -501,7 +504,7 @@ fn info_says_what_there_is() {
     let info = store.info(&name("orders")).expect("info");
     assert_eq!(info.name, name("orders"));
     assert_eq!(&info.header, pool.header());
-    assert_eq!(info.file_len_bytes, 16384);
+    assert_eq!(info.file_len_bytes, 20480);
     assert_eq!(info.medium, pool.medium().kind());
     assert_eq!(info.promises, Durability::ALL.map(|level| pool.medium().promise(level)));
     assert_eq!(info.promises[1].map(|promise| promise.mechanism), Some(Mechanism::Store));

@@ -111,7 +111,7 @@ fn a_dead_replica_is_named_and_the_others_keep_the_data() {
     let error = pool.close().expect_err("one cannot be told");
     assert_eq!(of_replica(&error).0.to_string(), urls[1]);
     for url in [&urls[0], &urls[2]] {
-        assert_eq!(read(&mut options([url]).open().expect("closed"), 0, 6), b"second");
+        assert_eq!(read(&mut options([url]).min_replicas(1).open().expect("closed"), 0, 6), b"second");
     }
 }
 
@@ -164,7 +164,7 @@ fn a_stale_initiator_cannot_write_to_a_pool_that_another_opened() {
         initiator.queue.wait_for(initiator.connection.id(), ticket, LONG).expect("in time").outcome
     };
     write(&stale).expect("positive control: it is open");
-    assert_eq!(stale.ask(&Request::Close), Reply::Closed);
+    assert_eq!(stale.ask(&Request::Close { in_order: true }), Reply::Closed);
 
     let mut pool = pools.open().expect("free");
     pool.persist(0, b"newer").expect("a receipt");
@@ -196,17 +196,18 @@ fn an_initiator_that_vanishes_frees_its_pool() {
 fn nonsense_is_refused_and_the_connection_goes_on() {
     let target = Target::start();
     let initiator = RawInitiator::connect(&target.address());
-    let mut newer = Request::Close.encode(7).expect("fits");
+    let mut newer = Request::Close { in_order: true }.encode(7).expect("fits");
     newer[0] = 9;
     for message in [&b"hello"[..], &newer] {
         assert!(matches!(initiator.ask_bytes(message), Reply::Refused { code: 256, .. }));
     }
-    assert_eq!(initiator.ask(&Request::Close), Reply::Closed);
+    assert_eq!(initiator.ask(&Request::Close { in_order: true }), Reply::Closed);
     let create = |name: &str| Request::Create {
         name: PoolName::new(name).expect("a name"),
         new: NewPool {
             size_bytes: 1,
             pool_uuid: uuid::Uuid::from_u128(1),
+            epoch: uuid::Uuid::from_u128(2),
             replica_index: 0,
             replica_count: 1,
             require: Durability::Visible,

@@ -1,6 +1,6 @@
 //! Pools over real connections to targets in this process.
 
-mod behind;
+mod epochs;
 mod failures;
 mod kept;
 mod keys;

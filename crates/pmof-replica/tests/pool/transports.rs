@@ -65,7 +65,7 @@ fn one_pool_is_kept_over_several_transports() {
     pool.close().expect("closed");
     // The same pool by the other way.
     for url in [one.shm("a"), one.tcp("b"), two.tcp("c")] {
-        let mut pool = options([url]).open_read_only().expect("the pool");
+        let mut pool = options([url]).min_replicas(1).open_read_only().expect("the pool");
         assert!(read(&mut pool, 0, expected.len()) == expected);
         pool.close().expect("closed");
     }

@@ -70,12 +70,14 @@ fn a_pool_lives_on_its_device() {
     let info = store.info(&name("orders")).expect("info");
     assert_eq!((info.header.size_bytes, info.file_len_bytes, info.open_by), (SIZE_BYTES, DEVICE_BYTES, None));
     let mut pool = open(&store, "orders", OpenFor::Write).expect("the pool");
-    pool.raise_generation(3).expect("raised");
+    let epoch = Epoch { id: Uuid::from_u128(5), members: 3 };
+    pool.begin(epoch, 2, &[]).expect("begun");
+    pool.confirm(epoch.id).expect("confirmed");
     let mut bytes = [0; 5];
     pool.medium().read(pool.data_offset(), &mut bytes).expect("a read");
     assert_eq!(&bytes, b"bytes");
     drop(pool);
-    assert_eq!(open(&store, "orders", OpenFor::Read).expect("the pool").header().generation, 3);
+    assert_eq!(open(&store, "orders", OpenFor::Read).expect("the pool").state().epoch, epoch);
 
     let exists = store.create(&name("orders"), &new_pool(1), String::new());
     assert!(matches!(exists, Err(StoreError::AlreadyExists { .. })), "{exists:?}");
@@ -198,29 +200,35 @@ fn crash_states(before: &[u8], steps: impl Fn(&ShadowMedium), keep: impl Fn(&Eve
             Event::Mark(_) => {}
         }
         for image in replayed.crash_images(200) {
-            let (head, data) = image.split_at(HEADER_BYTES);
-            states.push((Holds::of(head), data[..2 * HEADER_BYTES].iter().all(|byte| *byte == 0)));
+            let (head, page) = image.split_at(HEADER_BYTES);
+            let (page, data) = page.split_at(STATE_BYTES);
+            let is_new = PoolState::read(PoolFormat::Two, 3, page).is_ok_and(|(state, _)| state == new_state());
+            states.push((Holds::of(head), is_new && data[..2 * HEADER_BYTES].iter().all(|byte| *byte == 0)));
         }
     }
     states
 }
 
+fn new_state() -> PoolState {
+    PoolState::new(Uuid::from_u128(43), 3)
+}
+
 #[test]
 fn a_crash_leaves_a_whole_pool_or_a_free_device() {
-    let header = new_header(&new_pool(2 * DATA_OFFSET));
+    let header = new_header(&new_pool(2 * HEADER_BYTES as u64));
     let whole = Holds::Pool(header.clone());
-    let len_bytes = 3 * DATA_OFFSET;
+    let len_bytes = 4 * HEADER_BYTES as u64;
     // What an earlier pool left behind its header.
-    let free = [vec![0; HEADER_BYTES], vec![7; 2 * HEADER_BYTES]].concat();
+    let free = [vec![0; HEADER_BYTES], vec![7; 3 * HEADER_BYTES]].concat();
     let making = |medium: &ShadowMedium| {
-        device::make(medium, &header, len_bytes).and_then(|()| device::publish(medium)).expect("made");
+        device::make(medium, &header, &new_state(), len_bytes).and_then(|()| device::publish(medium)).expect("made");
     };
     let good = |(holds, is_zero): &(Holds, bool)| *holds == Holds::Nothing || (*holds == whole && *is_zero);
     let made = crash_states(&free, making, |_| true);
     assert!(made.iter().all(good));
     assert_eq!(made.last().map(|(holds, _)| holds), Some(&whole));
 
-    let pool = [&header.encode()[..], &[7; 2 * HEADER_BYTES]].concat();
+    let pool = [&header.encode()[..], &[7; 3 * HEADER_BYTES]].concat();
     let wiping = |medium: &ShadowMedium| device::wipe(medium).expect("wiped");
     let known = |(holds, _): &(Holds, bool)| [&Holds::Nothing, &whole].contains(&holds);
     let wiped = crash_states(&pool, wiping, |_| true);

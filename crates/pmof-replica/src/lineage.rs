@@ -1,0 +1,161 @@
+//! Which replicas belong together: decided from their states alone, without input or output.
+//!
+//! Each opening for writing has an epoch with a random name, and each replica keeps the epochs that led to its own. So two
+//! replicas are at the same epoch, or one is older than the other, or they were written separately.
+
+use std::collections::HashSet;
+
+use uuid::Uuid;
+
+use crate::state::{ANCESTORS_MAX, Epoch, PoolState};
+
+#[cfg(test)]
+mod tests;
+
+/// One replica that was found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found<'a> {
+    /// Which replica of the pool it is.
+    pub(crate) index: u16,
+    pub(crate) state: &'a PoolState,
+}
+
+/// Replicas that belong together, and where a new epoch goes on from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Agreement {
+    pub(crate) base: Base,
+    /// The last opening was closed in order on all of them, so that they are equal.
+    pub(crate) is_clean: bool,
+    /// The position of one that has everything that was acknowledged; of several, one that was closed in order, if any.
+    pub(crate) source: usize,
+}
+
+/// What the next epoch descends from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Base {
+    /// Openings before.
+    pub(crate) opening: u64,
+    /// Confirmed epochs before, the latest first.
+    pub(crate) ancestors: Vec<Epoch>,
+}
+
+impl Base {
+    /// The base of what follows `state`, which its members have confirmed.
+    pub(crate) fn after(epoch: Epoch, opening: u64, ancestors: &[Epoch]) -> Self {
+        let ancestors = std::iter::once(epoch).chain(ancestors.iter().copied()).take(ANCESTORS_MAX).collect();
+        Self { opening, ancestors }
+    }
+}
+
+/// Why a replica does not belong to the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Apart {
+    /// The others went on without it.
+    LeftBehind { opening: u64, newest: u64 },
+    /// It took part in a later opening, and yet holds the state of an earlier one: its file is an older copy.
+    RolledBack { opening: u64, newest: u64 },
+    /// It went on without most of the replicas, which are there and know nothing of that.
+    WithoutMajority { opening: u64, others: u64, members: u32 },
+    /// It and the others were written separately. `majority`: the others were most of the pool's replicas.
+    Diverged { opening: u64, others: u64, majority: bool },
+}
+
+/// A replica's line of epochs, without the one that was only announced.
+struct Line<'a> {
+    epoch: Epoch,
+    opening: u64,
+    ancestors: &'a [Epoch],
+}
+
+impl<'a> Line<'a> {
+    /// An epoch that nobody has confirmed was never written under: the replica still is at the one before.
+    fn of(state: &'a PoolState, confirmed: &HashSet<Uuid>) -> Self {
+        let PoolState { epoch, opening, ancestors, .. } = state;
+        match ancestors.split_first() {
+            Some((parent, older)) if !confirmed.contains(&epoch.id) => {
+                Self { epoch: *parent, opening: opening.saturating_sub(1), ancestors: older }
+            }
+            _ => Self { epoch: *epoch, opening: *opening, ancestors },
+        }
+    }
+
+    /// Epochs that came after `older` on this line, the own one included. `None`: `older` is not on it.
+    fn since(&self, older: Uuid) -> Option<impl Iterator<Item = &Epoch>> {
+        let steps = self.ancestors.iter().position(|epoch| epoch.id == older)?;
+        Some(std::iter::once(&self.epoch).chain(&self.ancestors[..steps]))
+    }
+}
+
+/// Whether the replicas found belong together; else each that does not, by its position, and why. `made`: replicas that the pool was made
+/// with.
+pub(crate) fn agree(found: &[Found<'_>], made: u16) -> Result<Agreement, Vec<(usize, Apart)>> {
+    let confirmed = found.iter().filter(|found| found.state.is_confirmed).map(|found| found.state.epoch.id).collect();
+    let lines: Vec<_> = found.iter().map(|found| Line::of(found.state, &confirmed)).collect();
+    let is_head = |line: &Line<'_>| !lines.iter().any(|other| other.since(line.epoch.id).is_some());
+    let heads: Vec<&Line<'_>> = lines.iter().filter(|line| is_head(line)).collect();
+    let main = match heads.as_slice() {
+        [first, others @ ..] if others.iter().all(|other| other.epoch.id == first.epoch.id) => Some(*first),
+        _ => heads.iter().copied().find(|head| head.epoch.is_majority(made)),
+    };
+    let apart: Vec<_> = match main {
+        Some(main) if majority_knows_nothing_of(main, &lines, made) => without_majority(main, &lines),
+        Some(main) => (0..found.len())
+            .filter_map(|position| Some((position, beside(main, &lines[position], found[position].index)?)))
+            .collect(),
+        None => diverged(&heads, &lines),
+    };
+    if apart.is_empty() { Ok(agreement(found, &lines)) } else { Err(apart) }
+}
+
+fn agreement(found: &[Found<'_>], lines: &[Line<'_>]) -> Agreement {
+    let base = lines.first().map_or(Base { opening: 0, ancestors: Vec::new() }, |line| {
+        Base::after(line.epoch, line.opening, line.ancestors)
+    });
+    let is_at_rest = |position: usize| {
+        let state = found[position].state;
+        !state.is_open && state.epoch.id == lines[position].epoch.id
+    };
+    let closed = (0..found.len()).find(|position| is_at_rest(*position));
+    Agreement { base, is_clean: (0..found.len()).all(is_at_rest), source: closed.unwrap_or(0) }
+}
+
+/// Whether the main line was written by a minority while most of the pool's replicas, which are here, stand where it left them.
+fn majority_knows_nothing_of(main: &Line<'_>, lines: &[Line<'_>], made: u16) -> bool {
+    let stand_at = |epoch: Uuid| lines.iter().filter(|line| line.epoch.id == epoch).count();
+    let is_left = |line: &&Line<'_>| main.since(line.epoch.id).is_some();
+    !main.epoch.is_majority(made)
+        && lines.iter().filter(is_left).any(|line| 2 * stand_at(line.epoch.id) > usize::from(made))
+}
+
+fn without_majority(main: &Line<'_>, lines: &[Line<'_>]) -> Vec<(usize, Apart)> {
+    let others = lines.iter().filter(|line| line.epoch.id != main.epoch.id).map(|line| line.opening).max().unwrap_or(0);
+    let members = main.epoch.members.count_ones();
+    let apart = Apart::WithoutMajority { opening: main.opening, others, members };
+    let of_main = lines.iter().enumerate().filter(|(_, line)| line.epoch.id == main.epoch.id);
+    of_main.map(|(position, _)| (position, apart)).collect()
+}
+
+/// Why a replica does not belong to the main line; `None`: it does.
+fn beside(main: &Line<'_>, line: &Line<'_>, index: u16) -> Option<Apart> {
+    if line.epoch.id == main.epoch.id {
+        return None;
+    }
+    let (opening, newest) = (line.opening, main.opening);
+    Some(match main.since(line.epoch.id).map(|mut later| later.any(|epoch| epoch.has(index))) {
+        Some(true) => Apart::RolledBack { opening, newest },
+        Some(false) => Apart::LeftBehind { opening, newest },
+        // Of several lines, the main one is a majority's.
+        None => Apart::Diverged { opening, others: newest, majority: true },
+    })
+}
+
+/// None of the lines is a majority's: nothing says which of them counts.
+fn diverged(heads: &[&Line<'_>], lines: &[Line<'_>]) -> Vec<(usize, Apart)> {
+    let of = |(position, line): (usize, &Line<'_>)| {
+        let is_head = heads.iter().any(|head| head.epoch.id == line.epoch.id);
+        let others = heads.iter().filter(|head| head.epoch.id != line.epoch.id).map(|head| head.opening).max();
+        let others = others.unwrap_or(0);
+        is_head.then_some((position, Apart::Diverged { opening: line.opening, others, majority: false }))
+    };
+    lines.iter().enumerate().filter_map(of).collect()
+}

@@ -1,0 +1,138 @@
+use super::*;
+
+/// The state of a pool of `made` replicas when it was made.
+fn made(made: u16) -> PoolState {
+    PoolState { is_open: false, ..PoolState::new(Uuid::new_v4(), made) }
+}
+
+/// What an opening by these replicas leaves on each of them, closed in order.
+fn opened(state: &PoolState, members: &[u16]) -> PoolState {
+    let Base { opening, ancestors } = Base::after(state.epoch, state.opening, &state.ancestors);
+    let epoch = Epoch::new(members.iter().copied());
+    PoolState { epoch, opening: opening + 1, is_confirmed: true, is_open: false, ancestors }
+}
+
+fn crashed(state: &PoolState) -> PoolState {
+    PoolState { is_open: true, ..state.clone() }
+}
+
+fn announced(state: &PoolState, members: &[u16]) -> PoolState {
+    PoolState { is_confirmed: false, is_open: true, ..opened(state, members) }
+}
+
+fn agree_all(states: &[&PoolState], made: u16) -> Result<Agreement, Vec<(usize, Apart)>> {
+    let found: Vec<_> = states.iter().enumerate().map(|(index, state)| Found { index: index as u16, state }).collect();
+    agree(&found, made)
+}
+
+fn refused(states: &[&PoolState], made: u16) -> Vec<(usize, Apart)> {
+    agree_all(states, made).expect_err("replicas that do not belong together")
+}
+
+#[test]
+fn replicas_at_one_epoch_belong_together() {
+    let first = made(3);
+    let last = opened(&opened(&first, &[0, 1, 2]), &[0, 1, 2]);
+    let agreement = agree_all(&[&last, &last, &last], 3).unwrap();
+    assert!(agreement.is_clean);
+    assert_eq!((agreement.base.opening, agreement.base.ancestors[0]), (3, last.epoch));
+    assert_eq!(agreement.base.ancestors.last(), Some(&first.epoch));
+    assert!(agree_all(&[&first, &first], 3).unwrap().is_clean);
+}
+
+#[test]
+fn one_that_was_closed_in_order_is_the_source() {
+    let state = made(3);
+    let open = crashed(&state);
+    let agreement = agree_all(&[&open, &state, &open], 3).unwrap();
+    assert_eq!((agreement.is_clean, agreement.source), (false, 1));
+    assert_eq!(agree_all(&[&open, &open], 2).unwrap().source, 0);
+}
+
+#[test]
+fn two_replicas_written_in_turn_have_diverged() {
+    let state = made(2);
+    let (one, other) = (opened(&state, &[0]), opened(&state, &[1]));
+    let apart = Apart::Diverged { opening: 2, others: 2, majority: false };
+    assert_eq!(refused(&[&one, &other], 2), [(0, apart), (1, apart)]);
+    // However often the one is opened.
+    let often = opened(&opened(&one, &[0]), &[0]);
+    assert_eq!(refused(&[&often, &other], 2)[1], (1, Apart::Diverged { opening: 2, others: 4, majority: false }));
+}
+
+#[test]
+fn the_one_that_others_went_on_without_is_left_behind() {
+    let state = made(3);
+    let others = opened(&state, &[1, 2]);
+    let left = [(0, Apart::LeftBehind { opening: 1, newest: 2 })];
+    assert_eq!(refused(&[&state, &others, &others], 3), left);
+    assert_eq!(refused(&[&crashed(&state), &others, &crashed(&others)], 3), left);
+    // One after the other.
+    let last = opened(&others, &[2]);
+    assert_eq!(refused(&[&state, &others, &last], 3).iter().map(|(position, _)| *position).collect::<Vec<_>>(), [0, 1]);
+}
+
+#[test]
+fn an_older_copy_of_a_member_was_rolled_back() {
+    let state = made(3);
+    let last = opened(&opened(&state, &[0, 1, 2]), &[0, 1, 2]);
+    assert_eq!(refused(&[&last, &state, &last], 3), [(1, Apart::RolledBack { opening: 1, newest: 3 })]);
+    // In between the others went on without it, and it had come back since.
+    let back = opened(&opened(&opened(&state, &[0, 2]), &[0, 1, 2]), &[0, 2]);
+    assert_eq!(refused(&[&back, &state, &back], 3), [(1, Apart::RolledBack { opening: 1, newest: 4 })]);
+}
+
+#[test]
+fn a_minority_never_outranks_a_majority() {
+    let state = made(3);
+    let majority = opened(&state, &[0, 1]);
+    let mut minority = opened(&state, &[2]);
+    for _ in 0..2 * ANCESTORS_MAX {
+        let apart = refused(&[&majority, &majority, &minority], 3);
+        assert_eq!(apart.len(), 1);
+        assert!(matches!(apart[0], (2, Apart::Diverged { majority: true, .. })), "{apart:?}");
+        minority = opened(&minority, &[2]);
+    }
+    // Also where the majority has done nothing since.
+    let alone = opened(&opened(&state, &[2]), &[2]);
+    let expected = Apart::WithoutMajority { opening: 3, others: 1, members: 1 };
+    assert_eq!(refused(&[&state, &state, &alone], 3), [(2, expected)]);
+    // Half of four is no majority, and nor is the other half.
+    let four = made(4);
+    let half = opened(&four, &[0, 1]);
+    let apart = refused(&[&half, &half, &four, &four], 4);
+    assert_eq!(apart.iter().map(|(position, _)| *position).collect::<Vec<_>>(), [2, 3]);
+}
+
+#[test]
+fn an_epoch_that_was_only_announced_leaves_nobody_behind() {
+    let state = made(2);
+    let begun = announced(&state, &[0, 1]);
+    let agreement = agree_all(&[&begun, &state], 2).unwrap();
+    assert_eq!((agreement.is_clean, agreement.source), (false, 1));
+    assert_eq!(agreement.base, Base { opening: 1, ancestors: vec![state.epoch] });
+    // Nor do two announcements, one after the other.
+    let again = announced(&state, &[0, 1]);
+    assert!(agree_all(&[&begun, &again], 2).is_ok());
+    // Confirmed by one member, all have it.
+    let confirmed = PoolState { is_confirmed: true, ..begun.clone() };
+    assert_eq!(agree_all(&[&begun, &confirmed], 2).unwrap().base.ancestors[0], begun.epoch);
+    // One that does not have it then is an older copy.
+    assert_eq!(refused(&[&confirmed, &state], 2), [(1, Apart::RolledBack { opening: 1, newest: 2 })]);
+}
+
+#[test]
+fn a_survivor_that_missed_the_news_of_a_loss_is_not_refused() {
+    let state = crashed(&made(3));
+    let told = announced(&state, &[0, 1]);
+    assert!(!agree_all(&[&told, &state, &state], 3).unwrap().is_clean);
+    let confirmed = PoolState { is_confirmed: true, ..told.clone() };
+    assert_eq!(refused(&[&confirmed, &told, &state], 3), [(2, Apart::LeftBehind { opening: 1, newest: 2 })]);
+}
+
+#[test]
+fn generations_of_the_first_format_are_in_order() {
+    let [old, new] = [3, 5].map(|generation| PoolState::of_generation(generation, 2));
+    assert_eq!(refused(&[&new, &old], 2), [(1, Apart::LeftBehind { opening: 3, newest: 5 })]);
+    assert!(agree_all(&[&new, &new], 2).is_ok());
+}

@@ -1,0 +1,312 @@
+//! Opening a pool: asking all targets at once, and judging by their answers which replicas belong together.
+
+use std::sync::Arc;
+
+use pmof_access::{Durability, Method, RemoteRegion};
+
+use super::{Identity, New, Pool};
+use crate::{
+    OpenFor, PoolError, PoolRefusal, PoolState, PoolUrl, ReplicaError,
+    control::{Reply, Request},
+    lineage::{Agreement, Apart, Base, Found, agree},
+    replica::{PendingReply, Replica, TargetConnection},
+};
+
+/// Replicas that are not part of the pool as it was opened, and why.
+pub(super) type LeftOut = Vec<(Arc<PoolUrl>, Arc<ReplicaError>)>;
+
+/// Connections to the targets of a pool that is being made or opened.
+#[derive(Debug)]
+pub(super) struct Opening {
+    targets: Vec<(Arc<PoolUrl>, TargetConnection)>,
+    left_out: LeftOut,
+    require: Durability,
+    min_replicas: Option<usize>,
+}
+
+/// A replica that its target has opened.
+#[derive(Debug)]
+struct Opened {
+    url: Arc<PoolUrl>,
+    target: TargetConnection,
+    index: u16,
+    state: PoolState,
+    remote: RemoteRegion,
+    /// How it is flushed, and to which level when the pool is closed; `None` where it is open for reading only.
+    writing: Option<(Method, Durability)>,
+}
+
+/// A replica that was asked for in vain, and its connection where there still is one.
+struct Failed {
+    url: Arc<PoolUrl>,
+    target: TargetConnection,
+    /// The target has it open.
+    is_open: bool,
+    error: ReplicaError,
+}
+
+impl Opening {
+    pub(super) fn new(require: Durability, min_replicas: Option<usize>) -> Self {
+        Self { targets: Vec::new(), left_out: Vec::new(), require, min_replicas }
+    }
+
+    pub(super) fn require(&self) -> Durability {
+        self.require
+    }
+
+    pub(super) fn replica_count(&self) -> u16 {
+        self.targets.len() as u16
+    }
+
+    pub(super) fn reached(&mut self, url: Arc<PoolUrl>, target: TargetConnection) {
+        self.targets.push((url, target));
+    }
+
+    /// Goes on without a replica, where the caller allows that and its loss may be why.
+    pub(super) fn leave_out(&mut self, url: Arc<PoolUrl>, error: ReplicaError) -> Result<(), PoolError> {
+        if self.min_replicas.is_none() || !may_be_lost(&error) {
+            return Err(replica_error(&url, error));
+        }
+        self.left_out.push((url, Arc::new(error)));
+        Ok(())
+    }
+
+    /// Makes the pool on all targets, or on none.
+    pub(super) fn create(mut self, new: New, question: impl Fn(&PoolUrl, u16) -> Request) -> Result<Pool, PoolError> {
+        let (opened, failed, identity) = self.ask(OpenFor::Write, question);
+        let Some(first) = failed.iter().position(|_| true) else {
+            return self.made(opened, identity, new);
+        };
+        for Opened { url, target, .. } in &opened {
+            undo_creation(url, target, new);
+        }
+        for Failed { url, target, .. } in failed.iter().filter(|failed| failed.is_open) {
+            undo_creation(url, target, new);
+        }
+        let Failed { url, error, .. } = failed.into_iter().nth(first).ok_or(PoolError::NoReplicas)?;
+        Err(replica_error(&url, error))
+    }
+
+    fn made(self, opened: Vec<Opened>, identity: Option<Identity>, new: New) -> Result<Pool, PoolError> {
+        let identity = identity.ok_or(PoolError::NoReplicas)?;
+        let state = opened.first().map(|opened| opened.state.clone()).ok_or(PoolError::NoReplicas)?;
+        let base = Base::after(state.epoch, state.opening, &state.ancestors);
+        let replicas = opened.into_iter().map(Opened::into_replica).collect();
+        Ok(Pool::new(replicas, identity, base, self.require, OpenFor::Write, Some(new)))
+    }
+
+    /// Opens the replicas that belong together, or gives all of them back.
+    pub(super) fn open(mut self, access: OpenFor) -> Result<Pool, PoolError> {
+        let require = self.require;
+        let (mut opened, failed, identity) =
+            self.ask(access, |url, _| Request::Open { name: url.name.clone(), access, require });
+        let judged = self.judge(&mut opened, failed, identity);
+        let (identity, agreement) = match judged {
+            Ok(judged) => judged,
+            Err(error) => {
+                for Opened { target, .. } in &opened {
+                    release(target);
+                }
+                return Err(error);
+            }
+        };
+        let Agreement { base, is_clean, source } = agreement;
+        let replicas = opened.into_iter().map(Opened::into_replica).collect();
+        let mut pool = Pool::new(replicas, identity, base, require, access, None);
+        pool.left_out = self.left_out;
+        if access == OpenFor::Write {
+            pool.begin(self.min_replicas, is_clean, source)?;
+        }
+        Ok(pool)
+    }
+
+    /// Asks all targets at once.
+    fn ask(
+        &mut self,
+        access: OpenFor,
+        question: impl Fn(&PoolUrl, u16) -> Request,
+    ) -> (Vec<Opened>, Vec<Failed>, Option<Identity>) {
+        let targets = std::mem::take(&mut self.targets);
+        let asked: Vec<Result<PendingReply, ReplicaError>> = targets
+            .iter()
+            .enumerate()
+            .map(|(index, (url, target))| target.send(&question(url, index as u16)))
+            .collect();
+        let (mut opened, mut failed, mut identity) = (Vec::with_capacity(targets.len()), Vec::new(), None);
+        for ((url, target), asked) in targets.into_iter().zip(asked) {
+            let reply = asked.and_then(|pending| target.answer(&pending));
+            let is_open = matches!(reply, Ok(Reply::Opened { .. }));
+            let checked = reply.and_then(|reply| check_opened(reply, &target, self.require, access, &mut identity));
+            match checked {
+                Ok(Checked { index, state, remote, writing }) => {
+                    opened.push(Opened { url, target, index, state, remote, writing });
+                }
+                Err(error) => failed.push(Failed { url, target, is_open, error }),
+            }
+        }
+        (opened, failed, identity)
+    }
+
+    /// Whether those that are open make the pool. Those that are left out are released.
+    fn judge(
+        &mut self,
+        opened: &mut Vec<Opened>,
+        failed: Vec<Failed>,
+        identity: Option<Identity>,
+    ) -> Result<(Identity, Agreement), PoolError> {
+        for Failed { url, target, is_open, error } in failed {
+            if is_open {
+                release(&target);
+            }
+            self.leave_out(url, error)?;
+        }
+        let made = identity.map_or(0, |identity| identity.replica_count);
+        let degraded = |opened: usize| PoolError::Degraded { opened, made: usize::from(made) };
+        let identity = identity.ok_or_else(|| degraded(0))?;
+        check_distinct(opened)?;
+        let agreement = match agree_on(opened, made) {
+            Ok(agreement) => agreement,
+            Err(apart) => self.leave_out_apart(opened, &apart, made)?,
+        };
+        let needed = self.min_replicas.unwrap_or(usize::from(made)).max(1);
+        if opened.len() < needed { Err(degraded(opened.len())) } else { Ok((identity, agreement)) }
+    }
+
+    /// Goes on without those that do not belong to the others, where the caller allows that and it is known who counts.
+    fn leave_out_apart(
+        &mut self,
+        opened: &mut Vec<Opened>,
+        apart: &[(usize, Apart)],
+        made: u16,
+    ) -> Result<Agreement, PoolError> {
+        let can_do_without = |apart: &Apart| match apart {
+            Apart::LeftBehind { .. } | Apart::RolledBack { .. } => true,
+            Apart::Diverged { majority, .. } => *majority,
+            Apart::WithoutMajority { .. } => false,
+        };
+        let is_allowed = self.min_replicas.is_some() && apart.iter().all(|(_, apart)| can_do_without(apart));
+        let mut named: LeftOut = Vec::with_capacity(apart.len());
+        for (position, apart) in apart.iter().rev() {
+            let error = Arc::new(ReplicaError::of(*apart, made));
+            named.push((Arc::clone(&opened[*position].url), error));
+            if is_allowed {
+                release(&opened.remove(*position).target);
+            }
+        }
+        named.reverse();
+        if !is_allowed {
+            return Err(PoolError::Apart { replicas: named });
+        }
+        self.left_out.append(&mut named);
+        agree_on(opened, made).map_err(|_| PoolError::Degraded { opened: 0, made: usize::from(made) })
+    }
+}
+
+impl Opened {
+    fn into_replica(self) -> Replica {
+        let Self { url, target, index, remote, writing, .. } = self;
+        Replica::new(url, target, index, remote, writing)
+    }
+}
+
+fn agree_on(opened: &[Opened], made: u16) -> Result<Agreement, Vec<(usize, Apart)>> {
+    let found: Vec<_> = opened.iter().map(|opened| Found { index: opened.index, state: &opened.state }).collect();
+    agree(&found, made)
+}
+
+/// A replica and a copy of it are one replica.
+fn check_distinct(opened: &[Opened]) -> Result<(), PoolError> {
+    for (position, Opened { url, index, .. }) in opened.iter().enumerate() {
+        if let Some(other) = opened[..position].iter().find(|other| other.index == *index) {
+            let (replica, other) = (Arc::clone(url), Arc::clone(&other.url));
+            return Err(PoolError::SameReplica { replica, other, index: *index });
+        }
+    }
+    Ok(())
+}
+
+/// What a target's answer says, where it fits.
+struct Checked {
+    index: u16,
+    state: PoolState,
+    remote: RemoteRegion,
+    writing: Option<(Method, Durability)>,
+}
+
+/// Checks that a target's answer is what was asked for, and the same pool as at the targets before it.
+fn check_opened(
+    reply: Reply,
+    target: &TargetConnection,
+    wanted: Durability,
+    access: OpenFor,
+    identity: &mut Option<Identity>,
+) -> Result<Checked, ReplicaError> {
+    let Reply::Opened { pool_uuid, size_bytes, replica_count, replica_index, user_flags, state, descriptor, .. } =
+        reply
+    else {
+        return Err(ReplicaError::Unexpected);
+    };
+    let remote = RemoteRegion::from_descriptor(&descriptor)?;
+    let found = Identity { uuid: pool_uuid, size_bytes, user_flags, replica_count };
+    let first = *identity.get_or_insert(found);
+    if first != found {
+        return Err(ReplicaError::Mismatch {
+            uuid: first.uuid,
+            found_uuid: found.uuid,
+            size_bytes: first.size_bytes,
+            found_bytes: found.size_bytes,
+        });
+    }
+    if remote.len_bytes() != size_bytes || replica_index >= replica_count {
+        return Err(ReplicaError::Unexpected);
+    }
+    target.prepare(&remote)?;
+    let mut checked = Checked { index: replica_index, state, remote, writing: None };
+    if access == OpenFor::Write {
+        if remote.promise(wanted).is_none() {
+            let (strongest, medium) = (remote.strongest(), remote.kind().to_string());
+            return Err(ReplicaError::NotDurable { wanted, strongest, medium });
+        }
+        let method = target.flush_method(&remote, wanted)?;
+        // The strongest level that this way of flushing can give: what a closed pool has in common must last.
+        let stronger = Durability::ALL.into_iter().rev().filter(|level| *level > wanted);
+        let mut reachable =
+            stronger.filter(|level| remote.promise(*level).is_some() && target.flush_method(&remote, *level).is_ok());
+        checked.writing = Some((method, reachable.next().unwrap_or(wanted)));
+    }
+    Ok(checked)
+}
+
+/// Whether the replica may be lost for this reason, rather than in use or unfit.
+fn may_be_lost(error: &ReplicaError) -> bool {
+    use PoolRefusal::{Failed, NotAUsablePool, NotFound};
+    match error {
+        ReplicaError::Connect(_)
+        | ReplicaError::Ssh(_)
+        | ReplicaError::NoDataPath { .. }
+        | ReplicaError::Ended(_)
+        | ReplicaError::TimedOut { .. } => true,
+        ReplicaError::Refused { refusal, .. } => matches!(refusal, NotFound | NotAUsablePool | Failed),
+        _ => false,
+    }
+}
+
+/// Lets others open a replica that was opened in vain, before the caller may try again. It stays as it was found.
+fn release(target: &TargetConnection) {
+    // What cannot be undone ends with the connection; the caller reports the first failure.
+    let _ = target.ask(&Request::Close { in_order: false });
+}
+
+/// Removes a replica that was made in vain.
+fn undo_creation(url: &PoolUrl, target: &TargetConnection, new: New) {
+    if new == New::Unpublished {
+        // It goes with the connection.
+        return;
+    }
+    release(target);
+    let _ = target.ask(&Request::Remove { name: url.name.clone() });
+}
+
+pub(super) fn replica_error(url: &Arc<PoolUrl>, error: ReplicaError) -> PoolError {
+    PoolError::Replica { replica: Arc::clone(url), source: Arc::new(error) }
+}

@@ -1,0 +1,330 @@
+//! How a pool is reached: the replicas, the durability, the ways of waiting.
+
+use std::{net::IpAddr, sync::Arc, time::Duration};
+
+use pmof_access::{
+    Address, Capabilities, ConnectOptions, DEFAULT_CONNECT_TIMEOUT, DEFAULT_LOSS_TIMEOUT, Durability, Method,
+    QueueOptions, Settings, Waiting, limits,
+};
+use uuid::Uuid;
+
+use super::{
+    New, Pool,
+    opening::{Opening, replica_error},
+};
+use crate::{
+    NewPool, OpenFor, PoolError, PoolInfo, PoolUrl, REPLICAS_MAX, ReplicaError, SshOptions, TargetUrl,
+    USER_FLAGS_BYTES,
+    control::{Reply, Request},
+    peers::Peers,
+    replica::TargetConnection,
+    ssh::{SshSession, Started},
+};
+
+/// How often an opening for reading looks again where replicas seem not to belong together, and how long it waits between.
+const READ_ATTEMPTS: u32 = 3;
+const READ_PAUSE: Duration = Duration::from_millis(20);
+
+/// What replicas are reached for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    Create,
+    Open(OpenFor),
+}
+
+/// How a pool is reached and what it must give.
+#[derive(Clone, Debug)]
+pub struct PoolOptions {
+    replicas: Vec<String>,
+    require: Option<Durability>,
+    method: Option<Method>,
+    source: Option<IpAddr>,
+    waiting: Waiting,
+    connect_timeout: Duration,
+    loss_timeout: Duration,
+    payload_checksums: bool,
+    user_flags: [u8; USER_FLAGS_BYTES],
+    publish_on_close: bool,
+    min_replicas: Option<usize>,
+    ssh: SshOptions,
+}
+
+impl Default for PoolOptions {
+    fn default() -> Self {
+        Self {
+            replicas: Vec::new(),
+            require: None,
+            method: None,
+            source: None,
+            waiting: QueueOptions::default().waiting,
+            connect_timeout: DEFAULT_CONNECT_TIMEOUT,
+            loss_timeout: DEFAULT_LOSS_TIMEOUT,
+            payload_checksums: false,
+            user_flags: [0; USER_FLAGS_BYTES],
+            publish_on_close: false,
+            min_replicas: None,
+            ssh: SshOptions::from_env(),
+        }
+    }
+}
+
+impl PoolOptions {
+    /// Adds a replica, as [`PoolUrl`] describes; they may differ in transport. Several replicas may lie on one target under different names.
+    #[must_use]
+    pub fn replica(mut self, url: impl Into<String>) -> Self {
+        self.replicas.push(url.into());
+        self
+    }
+
+    /// The failure that persisted bytes must survive, on every replica. There is no default.
+    #[must_use]
+    pub fn require(mut self, durability: Durability) -> Self {
+        self.require = Some(durability);
+        self
+    }
+
+    /// The only method of flush to use, for tests and operators; else each replica uses the cheapest that reaches the level
+    /// required. Where a replica cannot reach it by this method, the pool does not open for writing.
+    #[must_use]
+    pub fn method(mut self, method: Method) -> Self {
+        self.method = Some(method);
+        self
+    }
+
+    /// The local address to come from for `verbs://` replicas whose URL names none, where routing does not decide it.
+    #[must_use]
+    pub fn source(mut self, source: IpAddr) -> Self {
+        self.source = Some(source);
+        self
+    }
+
+    /// How targets of `ssh://` replicas are started; [`SshOptions::from_env`] unless told otherwise.
+    #[must_use]
+    pub fn ssh(mut self, options: SshOptions) -> Self {
+        self.ssh = options;
+        self
+    }
+
+    /// How to wait for replicas; adaptive unless told otherwise.
+    #[must_use]
+    pub fn waiting(mut self, waiting: Waiting) -> Self {
+        self.waiting = waiting;
+        self
+    }
+
+    /// Time for each connection to stand; 5 seconds unless told otherwise.
+    #[must_use]
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
+        self
+    }
+
+    /// Time without an answer that is due, after which a replica counts as dead; 10 seconds unless told otherwise.
+    #[must_use]
+    pub fn loss_timeout(mut self, timeout: Duration) -> Self {
+        self.loss_timeout = timeout;
+        self
+    }
+
+    /// Has every payload carry a CRC32C, which the other side checks; off unless told otherwise, since TCP has a checksum
+    /// of its own.
+    #[must_use]
+    pub fn payload_checksums(mut self, on: bool) -> Self {
+        self.payload_checksums = on;
+        self
+    }
+
+    /// What a new pool is to say of its contents, such as their format; zeroes unless told otherwise. Kept with the pool,
+    /// never looked at; [`Pool::user_flags`] and [`PoolInfo`] give it back.
+    #[must_use]
+    pub fn user_flags(mut self, flags: [u8; USER_FLAGS_BYTES]) -> Self {
+        self.user_flags = flags;
+        self
+    }
+
+    /// Has a new pool get its name only when it is [closed](Pool::close), on all replicas or, as far as they can be reached,
+    /// on none. Before, nobody else sees it, and it is gone when this side or a target dies: what receipts say holds
+    /// from the close on. Off unless told otherwise.
+    #[must_use]
+    pub fn publish_on_close(mut self, on: bool) -> Self {
+        self.publish_on_close = on;
+        self
+    }
+
+    /// Opens the pool with at least this many of the replicas that it was made with, where others are not named, cannot be reached, or
+    /// were left behind; [`Pool::left_out`] says which of those named. Without it, opening fewer than all is
+    /// [`PoolError::Degraded`].
+    ///
+    /// **Only a majority is safe**: more than half of the replicas that the pool was made with. With fewer, the ones that are not there may be
+    /// opened by somebody else, and each side then acknowledges what the other lacks. Such replicas do not open together any more, and
+    /// a minority's are the ones to give up.
+    #[must_use]
+    pub fn min_replicas(mut self, count: usize) -> Self {
+        self.min_replicas = Some(count);
+        self
+    }
+
+    /// Makes the pool of `size_bytes` zeroes on every replica and opens it for writing. If one replica refuses, the pool is
+    /// removed again from those that had made it.
+    pub fn create(&self, size_bytes: u64) -> Result<Pool, PoolError> {
+        let (pool_uuid, epoch) = (Uuid::new_v4(), Uuid::new_v4());
+        let opening = self.connect(Purpose::Create)?;
+        let (replica_count, require) = (opening.replica_count(), opening.require());
+        let new = if self.publish_on_close { New::Unpublished } else { New::Published };
+        opening.create(new, |url, replica_index| Request::Create {
+            name: url.name.clone(),
+            new: NewPool {
+                pool_uuid,
+                size_bytes,
+                epoch,
+                replica_index,
+                replica_count,
+                require,
+                user_flags: self.user_flags,
+            },
+            publish_on_close: self.publish_on_close,
+        })
+    }
+
+    /// Opens the pool for writing: one initiator at a time.
+    ///
+    /// Where the writer before did not close the pool, the replicas may differ in what was not acknowledged. They are then made equal before
+    /// this returns: all of each is compared by digests, and what differs is copied; [`Pool::copied_bytes`] says how much. After
+    /// a pool was closed in order, nothing is compared.
+    pub fn open(&self) -> Result<Pool, PoolError> {
+        self.connect(Purpose::Open(OpenFor::Write))?.open(OpenFor::Write)
+    }
+
+    /// Opens the pool for reading; another may write meanwhile.
+    pub fn open_read_only(&self) -> Result<Pool, PoolError> {
+        let mut attempts = 1..=READ_ATTEMPTS;
+        loop {
+            match self.connect(Purpose::Open(OpenFor::Read))?.open(OpenFor::Read) {
+                // A writer that is opening the pool just now has told some replicas and not yet the others.
+                Err(PoolError::Apart { .. }) if attempts.next().is_some() => std::thread::sleep(READ_PAUSE),
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Describes every replica, without opening it.
+    pub fn info(&self) -> Result<Vec<PoolInfo>, PoolError> {
+        self.ask_each(
+            |url| Request::Info { name: url.name.clone() },
+            |reply| match reply {
+                Reply::Info(info) => Some(*info),
+                _ => None,
+            },
+        )
+    }
+
+    /// Removes the pool from every replica, with all its bytes. Stops at the first replica that refuses.
+    pub fn remove(&self) -> Result<(), PoolError> {
+        self.ask_each(
+            |url| Request::Remove { name: url.name.clone() },
+            |reply| matches!(reply, Reply::Removed).then_some(()),
+        )?;
+        Ok(())
+    }
+
+    fn ask_each<T>(
+        &self,
+        question: impl Fn(&PoolUrl) -> Request,
+        understand: impl Fn(Reply) -> Option<T>,
+    ) -> Result<Vec<T>, PoolError> {
+        let urls = self.urls()?;
+        let mut peers = self.peers();
+        let mut answers = Vec::with_capacity(urls.len());
+        for url in urls {
+            let answer = self.reach(&mut peers, &url.target, url.source);
+            let answer = answer.and_then(|target| target.ask(&question(&url)));
+            let answer = answer.and_then(|reply| understand(reply).ok_or(ReplicaError::Unexpected));
+            answers.push(answer.map_err(|error| replica_error(&url, error))?);
+        }
+        Ok(answers)
+    }
+
+    fn connect(&self, purpose: Purpose) -> Result<Opening, PoolError> {
+        let urls = self.urls()?;
+        let require = self.require.ok_or(PoolError::NoDurability)?;
+        let min_replicas = self.min_replicas.filter(|_| purpose != Purpose::Create);
+        let mut peers = self.peers();
+        let mut opening = Opening::new(require, min_replicas);
+        for url in urls {
+            match self.reach(&mut peers, &url.target, url.source) {
+                Ok(target) => opening.reached(url, target),
+                Err(error) => opening.leave_out(url, error)?,
+            }
+        }
+        Ok(opening)
+    }
+
+    fn urls(&self) -> Result<Vec<Arc<PoolUrl>>, PoolError> {
+        let mut urls: Vec<Arc<PoolUrl>> = Vec::with_capacity(self.replicas.len());
+        for text in &self.replicas {
+            let url = Arc::new(text.parse()?);
+            if urls.contains(&url) {
+                return Err(PoolError::Twice { replica: url });
+            }
+            if urls.len() >= usize::from(REPLICAS_MAX) {
+                return Err(PoolError::TooMany { named: self.replicas.len() });
+            }
+            urls.push(url);
+        }
+        if urls.is_empty() { Err(PoolError::NoReplicas) } else { Ok(urls) }
+    }
+
+    pub(crate) fn peers(&self) -> Peers {
+        Peers::new(QueueOptions { waiting: self.waiting, ..Default::default() })
+    }
+
+    /// A connection to a target, which ssh starts if it is to.
+    pub(crate) fn reach(
+        &self,
+        peers: &mut Peers,
+        target: &TargetUrl,
+        source: Option<IpAddr>,
+    ) -> Result<TargetConnection, ReplicaError> {
+        let host = match target {
+            TargetUrl::Address(address) => return self.connect_to(peers, address, source),
+            TargetUrl::Ssh(host) => host,
+        };
+        let Started { session, addresses, secret } = SshSession::start(host, &self.ssh).map_err(Box::new)?;
+        let mut tried = Vec::with_capacity(addresses.len());
+        for address in &addresses {
+            let proven = self.connect_to(peers, address, source).and_then(|connection| {
+                connection.prove(&secret)?;
+                Ok(connection)
+            });
+            match proven {
+                Ok(connection) => return Ok(connection.with_session(session)),
+                // Another way leads to the same target.
+                Err(error @ (ReplicaError::Refused { .. } | ReplicaError::Impostor)) => return Err(error),
+                Err(error) => tried.push(format!("{address}: {error}")),
+            }
+        }
+        Err(ReplicaError::NoDataPath { why: tried.join("; ") })
+    }
+
+    fn connect_to(
+        &self,
+        peers: &mut Peers,
+        address: &Address,
+        source: Option<IpAddr>,
+    ) -> Result<TargetConnection, ReplicaError> {
+        let source = source.or(self.source);
+        let (peer, queue) = peers.towards(address, source)?;
+        let mut settings = Settings { send_queue: limits::SEND_QUEUE_LIMIT, ..Default::default() };
+        settings.capabilities.set(Capabilities::PAYLOAD_CRC, self.payload_checksums);
+        let options = ConnectOptions {
+            timeout: self.connect_timeout,
+            loss_timeout: self.loss_timeout,
+            settings,
+            method: self.method,
+            source,
+            ..Default::default()
+        };
+        // Twice the time after which the connection itself ends, so that its reason is the one reported.
+        TargetConnection::open(&peer, &queue, address, &options, self.loss_timeout * 2)
+    }
+}

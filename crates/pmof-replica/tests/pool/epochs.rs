@@ -1,0 +1,368 @@
+//! Replicas that lack acknowledged writes, or hold others than the rest, are told by their epochs and refused by name.
+
+use std::fs;
+
+use pmof_replica::{Pool, PoolError, PoolFormat, PoolOptions, PoolRefusal, ReplicaError};
+
+use crate::support::*;
+
+fn targets<const N: usize>() -> [Target; N] {
+    std::array::from_fn(|_| Target::start())
+}
+
+fn urls(targets: &[Target]) -> Vec<String> {
+    targets.iter().map(|target| target.url("orders")).collect()
+}
+
+/// One replica, whatever the pool was made with.
+fn alone(target: &Target) -> PoolOptions {
+    options([target.url("orders")]).min_replicas(1)
+}
+
+/// Opens one replica for writing, and closes it in order.
+fn write_alone(target: &Target, bytes: &[u8]) {
+    let mut pool = alone(target).open().unwrap();
+    pool.persist(0, bytes).unwrap();
+    pool.close().unwrap();
+}
+
+fn persist_fails(pool: &mut Pool, bytes: &[u8]) {
+    assert!(matches!(pool.persist(0, bytes), Err(PoolError::Persist(_))));
+}
+
+/// Those that do not belong to the others, and why.
+#[track_caller]
+fn apart(opened: Result<Pool, PoolError>) -> Vec<(String, String)> {
+    match opened {
+        Err(PoolError::Apart { replicas }) => {
+            let named = replicas.iter().map(|(replica, why)| {
+                let kind = match **why {
+                    ReplicaError::LeftBehind { opening, newest } => {
+                        assert!(opening < newest);
+                        "left behind"
+                    }
+                    ReplicaError::RolledBack { opening, newest } => {
+                        assert!(opening < newest);
+                        "rolled back"
+                    }
+                    ReplicaError::Diverged { majority: true, .. } => "diverged from the majority",
+                    ReplicaError::Diverged { majority: false, .. } => "diverged",
+                    ReplicaError::WithoutMajority { .. } => "without the majority",
+                    ref other => panic!("{other}"),
+                };
+                (replica.to_string(), kind.to_owned())
+            });
+            named.collect()
+        }
+        Ok(_) => panic!("they do not belong together"),
+        Err(other) => panic!("{other}"),
+    }
+}
+
+fn named(target: &Target, kind: &str) -> (String, String) {
+    (target.url("orders"), kind.to_owned())
+}
+
+#[track_caller]
+fn assert_degraded(opened: Result<Pool, PoolError>, expected: (usize, usize)) {
+    match opened {
+        Err(error @ PoolError::Degraded { opened, made }) => {
+            assert_eq!((opened, made), expected);
+            assert!(error.to_string().contains("only a majority is safe"), "{error}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn split_brain_is_refused_by_name() {
+    let two: [Target; 2] = targets();
+    options(urls(&two)).create(4096).unwrap().close().unwrap();
+    write_alone(&two[1], b"of the second");
+    write_alone(&two[0], b"of the first");
+    let both = [named(&two[0], "diverged"), named(&two[1], "diverged")];
+    assert_eq!(apart(options(urls(&two)).open()), both);
+    assert_eq!(apart(options(urls(&two)).open_read_only()), both);
+    // Nor does asking for fewer help: nothing says which of them counts.
+    assert_eq!(apart(options(urls(&two)).min_replicas(1).open()), both);
+    // Each is whole and can be read by itself.
+    assert_eq!(read(&mut alone(&two[0]).open_read_only().unwrap(), 0, 12), b"of the first");
+    assert_eq!(read(&mut alone(&two[1]).open_read_only().unwrap(), 0, 13), b"of the second");
+}
+
+#[test]
+fn an_old_copy_of_a_replica_is_refused_by_name() {
+    let mut two: [Target; 2] = targets();
+    let pools = |two: &[Target]| options(urls(two));
+    pools(&two).create(4096).unwrap().close().unwrap();
+    let path = two[1].root.path().join("orders");
+    let old = fs::read(&path).unwrap();
+    let mut pool = pools(&two).open().unwrap();
+    pool.persist(0, b"new").unwrap();
+    pool.close().unwrap();
+    let new = fs::read(&path).unwrap();
+
+    two[1].stop();
+    fs::write(&path, old).unwrap();
+    two[1].restart();
+    assert_eq!(apart(pools(&two).open()), [named(&two[1], "rolled back")]);
+    assert_eq!(apart(pools(&two).open_read_only()), [named(&two[1], "rolled back")]);
+    // The control: with the newest file again, they belong together.
+    two[1].stop();
+    fs::write(&path, new).unwrap();
+    two[1].restart();
+    assert_eq!(read(&mut pools(&two).open().unwrap(), 0, 3), b"new");
+}
+
+#[test]
+fn a_copy_of_a_replica_is_no_second_replica() {
+    let target = Target::start();
+    let two = options([target.url("orders"), target.url("other")]);
+    two.create(4096).unwrap().close().unwrap();
+    fs::copy(target.root.path().join("orders"), target.root.path().join("copy")).unwrap();
+    let error = options([target.url("orders"), target.url("copy")]).open().unwrap_err();
+    assert!(matches!(error, PoolError::SameReplica { index: 0, .. }), "{error}");
+    two.open().unwrap().close().unwrap();
+}
+
+#[test]
+fn fewer_replicas_than_made_are_opened_only_when_asked_for() {
+    let mut three: [Target; 3] = targets();
+    options(urls(&three)).create(4096).unwrap().close().unwrap();
+    assert_degraded(options(urls(&three[..2])).open(), (2, 3));
+    assert_degraded(options(urls(&three[..2])).open_read_only(), (2, 3));
+    assert_degraded(options(urls(&three[..1])).min_replicas(2).open(), (1, 3));
+    assert_degraded(options(urls(&three)).min_replicas(4).open(), (3, 3));
+    // What was refused left nothing open, and no epoch.
+    options(urls(&three)).open().unwrap().close().unwrap();
+
+    let mut pool = options(urls(&three[..2])).min_replicas(2).open().unwrap();
+    assert_eq!((pool.replica_count(), pool.made_count()), (2, 3));
+    let receipt = pool.persist(0, b"new").unwrap();
+    assert!(receipt.to_string().contains("on 2/2, of 3 that the pool was made with: "), "{receipt}");
+    pool.close().unwrap();
+    assert_eq!(apart(options(urls(&three)).open()), [named(&three[2], "left behind")]);
+
+    // Named, and left out by permission: because it lacks writes, or because it cannot be reached.
+    let pool = options(urls(&three)).min_replicas(2).open().unwrap();
+    assert!(matches!(*pool.left_out()[0].1, ReplicaError::LeftBehind { .. }), "{:?}", pool.left_out());
+    pool.close().unwrap();
+    let all = urls(&three);
+    three[2].stop();
+    let mut pool = options(&all).min_replicas(2).open().unwrap();
+    assert!(matches!(*pool.left_out()[0].1, ReplicaError::Connect(_)), "{:?}", pool.left_out());
+    assert_eq!(pool.left_out()[0].0.to_string(), all[2]);
+    assert_eq!(read(&mut pool, 0, 3), b"new");
+    pool.close().unwrap();
+    assert!(matches!(options(&all).open(), Err(PoolError::Replica { .. })));
+}
+
+#[test]
+fn a_minority_never_outranks_a_majority() {
+    let three: [Target; 3] = targets();
+    options(urls(&three)).create(4096).unwrap().close().unwrap();
+    // Left behind, then opened alone again and again.
+    let mut pool = options(urls(&three[..2])).min_replicas(2).open().unwrap();
+    pool.persist(0, b"of the majority").unwrap();
+    pool.close().unwrap();
+    for _ in 0..4 {
+        write_alone(&three[2], b"of the minority");
+    }
+    assert_eq!(apart(options(urls(&three)).open()), [named(&three[2], "diverged from the majority")]);
+    let mut pool = options(urls(&three)).min_replicas(2).open().unwrap();
+    assert_eq!(read(&mut pool, 0, 15), b"of the majority");
+    assert_eq!(pool.left_out()[0].0.to_string(), three[2].url("orders"));
+    pool.close().unwrap();
+}
+
+#[test]
+fn what_a_minority_wrote_after_the_majority_stood_still_is_told() {
+    let three: [Target; 3] = targets();
+    options(urls(&three)).create(4096).unwrap().close().unwrap();
+    write_alone(&three[2], b"new");
+    let minority = [named(&three[2], "without the majority")];
+    assert_eq!(apart(options(urls(&three)).open()), minority);
+    assert_eq!(apart(options(urls(&three)).min_replicas(2).open()), minority);
+    options(urls(&three[..2])).min_replicas(2).open().unwrap().close().unwrap();
+}
+
+#[test]
+fn a_replica_that_was_lost_is_not_opened_with_the_others() {
+    let mut three: [Target; 3] = targets();
+    let mut pool = options(urls(&three)).create(4096).unwrap();
+    pool.persist(0, b"old").unwrap();
+    three[0].stop();
+    persist_fails(&mut pool, b"new");
+    pool.close().unwrap_err();
+    three[0].restart();
+
+    // The positive control: each replica is sound, and without the check its old bytes would be read.
+    let mut old = alone(&three[0]).open_read_only().unwrap();
+    assert_eq!(read(&mut old, 0, 3), b"old");
+    old.close().unwrap();
+    assert_eq!(apart(options(urls(&three)).open()), [named(&three[0], "left behind")]);
+    assert_eq!(apart(options(urls(&three)).open_read_only()), [named(&three[0], "left behind")]);
+
+    // The others go on, and an open in vain left nothing open.
+    let mut rest = options(urls(&three[1..])).min_replicas(2).open().unwrap();
+    assert_eq!(read(&mut rest, 0, 3), b"new");
+    rest.persist(0, b"newer").unwrap();
+}
+
+#[test]
+fn every_loss_leaves_one_more_behind() {
+    let mut three: [Target; 3] = targets();
+    let mut pool = options(urls(&three)).create(4096).unwrap();
+    three[2].stop();
+    persist_fails(&mut pool, b"one");
+    three[1].stop();
+    persist_fails(&mut pool, b"two");
+    drop(pool);
+    three[1].restart();
+    three[2].restart();
+    let left = [named(&three[1], "left behind"), named(&three[2], "left behind")];
+    assert_eq!(apart(options(urls(&three)).open()), left);
+    let openings: Vec<_> = urls(&three).iter().map(|url| options([url]).info().unwrap()[0].state.opening).collect();
+    assert_eq!(openings, [3, 2, 1]);
+}
+
+#[test]
+fn epochs_survive_the_target() {
+    let mut two: [Target; 2] = targets();
+    let mut pool = options(urls(&two)).create(4096).unwrap();
+    two[1].stop();
+    persist_fails(&mut pool, b"new");
+    drop(pool);
+    two[0].restart();
+    two[1].restart();
+    assert_eq!(apart(options(urls(&two)).open()), [named(&two[1], "left behind")]);
+}
+
+#[test]
+fn after_a_writer_died_replicas_are_equal_before_the_first_read() {
+    let mut two: [Target; 2] = targets();
+    let mut pool = options(urls(&two)).create(20 << 20).unwrap();
+    pool.persist(100, b"acknowledged").unwrap();
+    drop(pool);
+    // What a writer leaves that dies between its two sends: an entry that one replica has, and nobody acknowledged.
+    for target in &mut two {
+        target.stop();
+    }
+    let path = two[0].root.path().join("orders");
+    let mut bytes = fs::read(&path).unwrap();
+    for at in [8192, 8192 + (9 << 20), 8192 + (20 << 20) - 1] {
+        bytes[at] = b'!';
+    }
+    fs::write(&path, bytes).unwrap();
+    for target in &mut two {
+        target.restart();
+    }
+
+    let mut pool = options(urls(&two)).open().unwrap();
+    assert_eq!(pool.copied_bytes(), 3 * 65536);
+    for (at, expected) in [(0, b"!"), (9 << 20, b"!"), ((20 << 20) - 1, b"!"), (1, b"\0")] {
+        for replica in 0..2 {
+            let mut byte = [0];
+            pool.read_replica(replica, at, &mut byte).unwrap();
+            assert_eq!(&byte, expected, "{at} of {replica}");
+        }
+    }
+    assert_eq!(read(&mut pool, 100, 12), b"acknowledged");
+    pool.close().unwrap();
+    let contents: Vec<_> = two.iter().map(|target| fs::read(target.root.path().join("orders")).unwrap()).collect();
+    assert!(contents[0][8192..] == contents[1][8192..]);
+    // A pool that was closed is not compared.
+    let pool = options(urls(&two)).open().unwrap();
+    assert_eq!(pool.copied_bytes(), 0);
+    pool.close().unwrap();
+}
+
+#[test]
+fn a_clean_close_is_remembered_and_nothing_else_counts_as_one() {
+    let two: [Target; 2] = targets();
+    let is_open = || two.each_ref().map(|target| options([target.url("orders")]).info().unwrap()[0].state.is_open);
+    let until_free = || {
+        loop {
+            match options(urls(&two)).open() {
+                Err(error) => assert_refused(&error, &of_replica(&error).0.to_string(), PoolRefusal::Busy),
+                Ok(pool) => return pool,
+            }
+        }
+    };
+    let mut pool = options(urls(&two)).create(4096).unwrap();
+    assert_eq!(is_open(), [true; 2]);
+    pool.persist(0, b"x").unwrap();
+    drop(pool);
+    let pool = until_free();
+    assert_eq!(is_open(), [true; 2]);
+    pool.close().unwrap();
+    assert_eq!(is_open(), [false; 2]);
+    // An opening in vain changes nothing.
+    drop(options(urls(&two)).open().unwrap());
+    until_free().close().unwrap();
+    options([two[0].url("orders")]).open().unwrap_err();
+    assert_eq!(is_open(), [false; 2]);
+    drop(until_free());
+    options([two[0].url("orders")]).open().unwrap_err();
+    assert_eq!(is_open(), [true; 2]);
+}
+
+#[test]
+fn bytes_that_were_not_flushed_are_made_durable_by_the_close() {
+    let two: [Target; 2] = targets();
+    let mut pool = options(urls(&two)).create(4096).unwrap();
+    pool.batch().write(0, b"posted").unwrap();
+    pool.close().unwrap();
+    let mut pool = options(urls(&two)).open().unwrap();
+    for replica in 0..2 {
+        let mut bytes = [0; 6];
+        pool.read_replica(replica, 0, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"posted");
+    }
+}
+
+#[test]
+fn pools_of_the_first_format_are_read_and_not_written() {
+    let target = Target::start();
+    // A header of format 1 with one page of data.
+    let mut file = include_bytes!("../golden/pool_header_v1.bin").to_vec();
+    file[64..72].copy_from_slice(&4096_u64.to_le_bytes());
+    file[96..100].copy_from_slice(&[1, 0, 0, 0]);
+    let checksum = crc32c::crc32c(&[&file[..88], &[0; 8], &file[96..4092]].concat());
+    file[4092..].copy_from_slice(&checksum.to_le_bytes());
+    file.extend([b'1'; 4096]);
+    fs::write(target.root.path().join("orders"), file).unwrap();
+
+    let pools = options([target.url("orders")]);
+    let mut pool = pools.open_read_only().unwrap();
+    assert_eq!((pool.len_bytes(), read(&mut pool, 4000, 96)), (4096, vec![b'1'; 96]));
+    drop(pool);
+    let error = pools.open().unwrap_err();
+    assert_refused(&error, &target.url("orders"), PoolRefusal::OldFormat);
+    assert!(error.to_string().contains("pmof cp"), "{error}");
+    let info = pools.info().unwrap().remove(0);
+    assert_eq!((info.header.format, info.state.opening), (PoolFormat::One { generation: 7 }, 7));
+    pools.remove().unwrap();
+}
+
+#[test]
+fn a_pool_has_at_most_64_replicas() {
+    let target = Target::start();
+    let urls = |count: usize| (0..count).map(|number| target.url(&format!("r{number}"))).collect::<Vec<_>>();
+    assert!(matches!(options(urls(65)).create(1), Err(PoolError::TooMany { named: 65 })));
+    let mut pool = options(urls(64)).create(1).unwrap();
+    pool.persist(0, b"x").unwrap();
+    pool.close().unwrap();
+    options(urls(64)).open().unwrap().close().unwrap();
+}
+
+#[test]
+fn a_misaligned_atomic_write_is_refused_and_the_pool_goes_on() {
+    let target = Target::start();
+    let mut pool = options([target.url("orders")]).create(4096).unwrap();
+    let mut batch = pool.batch();
+    assert!(matches!(batch.atomic_write(4, 1), Err(PoolError::Misaligned { offset: 4 })));
+    batch.atomic_write(8, 1).unwrap();
+    batch.persist().unwrap();
+    assert_eq!(read(&mut pool, 8, 8), 1_u64.to_le_bytes());
+}
