@@ -13,7 +13,7 @@ use super::tools;
 #[cfg(test)]
 mod tests;
 
-/// Kept cores beyond this number are removed, the oldest first. One has some 100 MB, without the guest's memory.
+/// Kept cores beyond this number are removed, the oldest first. One has some 400 MB (most of it translated code), without the guest's memory.
 const KEPT_CORES: usize = 3;
 
 /// Words before a command that let it leave a core of any length that the hard limit allows.
@@ -53,7 +53,9 @@ fn backtraces(program: &Path, core: &Path) -> String {
         return "no gdb here: apt-get install gdb shows backtraces too".to_owned();
     };
     let mut command = Command::new(gdb);
-    command.args(["-batch", "-nx", "-ex", "thread apply all backtrace"]).arg(program).arg(core);
+    // QEMU's functions have no names in Debian's builds: with the mappings their addresses can be looked up.
+    command.args(["-batch", "-nx", "-iex", "set auto-load safe-path /"]);
+    command.args(["-ex", "thread apply all backtrace", "-ex", "info proc mappings"]).arg(program).arg(core);
     match command.output() {
         Ok(output) => String::from_utf8_lossy(&output.stdout).into_owned(),
         Err(error) => format!("gdb did not start: {error}"),

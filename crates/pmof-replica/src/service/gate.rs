@@ -147,6 +147,19 @@ mod tests {
     }
 
     #[test]
+    fn a_challenge_is_good_for_one_try() {
+        let gate = Gate::new(Admission::Secret(secret(7)));
+        let mut visitor = Visitor::Stranger;
+        let Ok(Reply::Challenged { nonce, .. }) = gate.answer(&mut visitor, &Request::Challenge { nonce: MINE }) else {
+            panic!("refused")
+        };
+        let nonces = Nonces { initiator: MINE, target: nonce };
+        let proof = |known: u8| Request::Prove { proof: secret(known).proof(Prover::Initiator, &nonces) };
+        assert!(gate.answer(&mut visitor, &proof(8)).unwrap_err().text.contains("wrong"));
+        assert!(gate.answer(&mut visitor, &proof(7)).unwrap_err().text.contains("secret first"));
+    }
+
+    #[test]
     fn nothing_is_answered_before() {
         let gate = Gate::new(Admission::Secret(secret(7)));
         for request in
