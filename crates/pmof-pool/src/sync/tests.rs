@@ -9,6 +9,8 @@ use crate::{
     SetOptions, check,
 };
 
+mod remote;
+
 const DISK: &str = env!("CARGO_MANIFEST_DIR");
 const MIB: u64 = 1 << 20;
 const SINGLE: SetOptions = SetOptions { single_header: true, no_headers: false };

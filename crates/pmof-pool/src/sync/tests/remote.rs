@@ -1,0 +1,184 @@
+//! Replicas on other machines: when they are linked, and what an end in the middle leaves.
+
+use std::{cell::RefCell, ops::Range, rc::Rc};
+
+use super::*;
+use crate::{AccessError, Attributes, DIGEST_BYTES, NewReplica, RemoteReplicas, ReplicaAccess};
+
+/// What was done to the replica elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Done {
+    Created { is_linked: bool },
+    Written(Range<u64>),
+    Persisted(Range<u64>),
+    Linked,
+    Closed,
+}
+
+type Log = Rc<RefCell<Vec<Done>>>;
+
+/// Another machine with one replica; it writes down what it is asked to do, and loses the way there after some writes.
+struct Elsewhere {
+    parts: Vec<PartSpec>,
+    log: Log,
+    writes_left: usize,
+}
+
+impl Elsewhere {
+    fn new(directory: &Path) -> Self {
+        let parts = vec![PartSpec::new(directory.join("remote"), 10 * MIB)];
+        Self { parts, log: Log::default(), writes_left: usize::MAX }
+    }
+
+    fn watched(&self, inner: LocalReplica) -> Box<dyn ReplicaAccess> {
+        Box::new(Watched { inner, log: Rc::clone(&self.log), writes_left: self.writes_left })
+    }
+
+    fn attributes(&self) -> Attributes {
+        let replica = LocalReplica::open(&self.parts, SetOptions::default(), Access::ReadOnly, None).unwrap();
+        replica.attributes().unwrap()
+    }
+}
+
+impl RemoteReplicas for Elsewhere {
+    fn open(
+        &mut self,
+        _remote: &RemoteSpec,
+        _len_bytes: u64,
+        access: Access,
+    ) -> Result<Option<Box<dyn ReplicaAccess>>, AccessError> {
+        let opened = LocalReplica::open(&self.parts, SetOptions::default(), access, None);
+        Ok(opened.ok().map(|replica| self.watched(replica)))
+    }
+
+    fn create(
+        &mut self,
+        _remote: &RemoteSpec,
+        _len_bytes: u64,
+        attributes: &Attributes,
+    ) -> Result<Box<dyn ReplicaAccess>, AccessError> {
+        let is_linked = attributes.next_uuid != attributes.uuid || attributes.prev_uuid != attributes.uuid;
+        self.log.borrow_mut().push(Done::Created { is_linked });
+        let new = NewReplica { attributes: Some(*attributes), ..NewReplica::default() };
+        Ok(self.watched(LocalReplica::create(&self.parts, &new)?))
+    }
+
+    fn remove(&mut self, _remote: &RemoteSpec, force: bool) -> Result<(), AccessError> {
+        Ok(crate::remove(&self.parts, force)?)
+    }
+}
+
+struct Watched {
+    inner: LocalReplica,
+    log: Log,
+    writes_left: usize,
+}
+
+impl ReplicaAccess for Watched {
+    fn name(&self) -> String {
+        "elsewhere".to_owned()
+    }
+
+    fn len_bytes(&self) -> u64 {
+        self.inner.len_bytes()
+    }
+
+    fn attributes(&mut self) -> Result<Attributes, AccessError> {
+        ReplicaAccess::attributes(&mut self.inner)
+    }
+
+    fn set_attributes(&mut self, attributes: &Attributes) -> Result<(), AccessError> {
+        self.log.borrow_mut().push(Done::Linked);
+        ReplicaAccess::set_attributes(&mut self.inner, attributes)
+    }
+
+    fn digests(&mut self, range: Range<u64>) -> Result<Vec<[u8; DIGEST_BYTES]>, AccessError> {
+        self.inner.digests(range)
+    }
+
+    fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), AccessError> {
+        self.inner.read(offset, into)
+    }
+
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
+        self.writes_left = self.writes_left.checked_sub(1).ok_or("the way there is lost")?;
+        self.log.borrow_mut().push(Done::Written(offset..offset + bytes.len() as u64));
+        self.inner.write(offset, bytes)
+    }
+
+    fn persist(&mut self, range: Range<u64>) -> Result<(), AccessError> {
+        self.log.borrow_mut().push(Done::Persisted(range.clone()));
+        self.inner.persist(range)
+    }
+
+    fn locate(&self, offset: u64) -> Option<(usize, u64)> {
+        self.inner.locate(offset)
+    }
+
+    fn close(self: Box<Self>) -> Result<(), AccessError> {
+        self.log.borrow_mut().push(Done::Closed);
+        Ok(self.inner.close()?)
+    }
+}
+
+/// A pool with so many local replicas, and one more elsewhere that is to be made.
+fn with_remote(local: &[usize]) -> (TempDir, PoolSet, Elsewhere) {
+    let (directory, mut set) = filled(SetOptions::default(), local);
+    set.replicas.push(ReplicaSpec::Remote(RemoteSpec { node: "far".into(), set: "away".into(), line: 0 }));
+    let elsewhere = Elsewhere::new(directory.path());
+    (directory, set, elsewhere)
+}
+
+fn sync_with(set: &PoolSet, elsewhere: &mut Elsewhere) -> Result<SyncReport, SyncError> {
+    sync(set, None, elsewhere, false, &mut |_| {})
+}
+
+/// Everything that was written is persisted by what follows it, and all of that comes before the one link.
+fn assert_linked_when_complete(log: &[Done]) {
+    let linked: Vec<_> = (0..log.len()).filter(|at| log[*at] == Done::Linked).collect();
+    let [linked] = linked[..] else { panic!("linked once: {log:?}") };
+    for (at, done) in log.iter().enumerate() {
+        match done {
+            Done::Written(range) => {
+                let is_durable = log[at..linked.max(at)].iter().any(|later| {
+                    matches!(later, Done::Persisted(durable) if durable.start <= range.start && range.end <= durable.end)
+                });
+                assert!(at < linked && is_durable, "{range:?} is not durable before the link");
+            }
+            Done::Persisted(range) => assert!(at < linked, "{range:?} is made durable after the link"),
+            Done::Created { is_linked } => assert!(!is_linked, "it is linked before it holds anything"),
+            Done::Linked | Done::Closed => {}
+        }
+    }
+    assert_eq!(log.last(), Some(&Done::Closed));
+}
+
+#[test]
+fn a_remote_replica_is_linked_when_it_holds_all() {
+    let (_directory, set, mut elsewhere) = with_remote(&[0]);
+    let report = sync_with(&set, &mut elsewhere).unwrap();
+    assert!(report.replicas[0].damage.is_some() && report.replicas[0].copied.blocks > 0);
+    let log = elsewhere.log.take();
+    assert!(matches!(log[0], Done::Created { .. }), "{log:?}");
+    assert_linked_when_complete(&log);
+    assert_ne!(elsewhere.attributes().next_uuid, elsewhere.attributes().uuid);
+    assert!(check(&set, None, &mut elsewhere, &mut |_| {}).unwrap().is_sound());
+}
+
+#[test]
+fn a_remote_replica_whose_making_was_ended_is_linked_to_none_until_it_is_done() {
+    let (_directory, set, mut elsewhere) = with_remote(&[0, 1]);
+    for writes in [0, 1, 7] {
+        elsewhere.writes_left = writes;
+        let outcome = sync_with(&set, &mut elsewhere);
+        assert!(matches!(outcome, Err(SyncError::Replica { index: 2, .. })), "{outcome:?}");
+        let found = elsewhere.attributes();
+        assert_eq!((found.next_uuid, found.prev_uuid), (found.uuid, found.uuid), "after {writes} writes");
+        assert!(!elsewhere.log.take().contains(&Done::Linked));
+    }
+    elsewhere.writes_left = usize::MAX;
+    sync_with(&set, &mut elsewhere).unwrap();
+    // It is there by now, with a part of the bytes, and is linked when it has the rest.
+    assert_linked_when_complete(&elsewhere.log.take());
+    assert!(check(&set, None, &mut elsewhere, &mut |_| {}).unwrap().is_sound());
+}
