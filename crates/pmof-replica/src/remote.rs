@@ -674,6 +674,34 @@ mod tests {
         (service, url, SetName::new("x.set").unwrap())
     }
 
+    /// What its flush names is all that a device makes durable.
+    #[test]
+    fn a_lane_flushes_all_that_it_wrote_and_not_the_last_range_alone() {
+        let root = tempfile::tempdir().unwrap();
+        let (_service, url, set) = target(root.path());
+        let attributes = Attributes { signature: *b"TESTPOOL", incompat: 2, uuid: [1; 16], ..Default::default() };
+        let pool = RemotePool::create(&url, &set, 1 << 20, Some(&attributes), &RemotePoolOptions::default()).unwrap();
+        let unflushed = |pool: &RemotePool| {
+            let lane = pool.lane(5).unwrap();
+            (lane.direct, lane.gathered)
+        };
+        let writes = [(500_000, 100), (4096, 8), (900_000, 70_000), (600_000, 1)];
+        for atomicity in [Atomicity::Words, Atomicity::Relaxed] {
+            for (offset, len_bytes) in writes {
+                pool.flush_bytes(5, offset, &vec![1; len_bytes], atomicity).unwrap();
+            }
+            let all = Some((0, 970_000 - pool.header_bytes()));
+            let expected = if atomicity == Atomicity::Words { (None, all) } else { (all, None) };
+            assert_eq!(unflushed(&pool), expected);
+            pool.drain(5).unwrap();
+            assert_eq!(unflushed(&pool), (None, None));
+        }
+        // Both ways at once.
+        pool.flush_bytes(5, 8192, &[1; 8], Atomicity::Words).unwrap();
+        pool.flush_bytes(5, 700_000, &[1; 8], Atomicity::Relaxed).unwrap();
+        assert_eq!(pool.post_flushes(&mut pool.lane(5).unwrap()).unwrap().map(|ticket| ticket.is_some()), [true; 2]);
+    }
+
     #[test]
     fn an_initiator_that_vanishes_before_it_keeps_the_pool_leaves_nothing() {
         let root = tempfile::tempdir().unwrap();

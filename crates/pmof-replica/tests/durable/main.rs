@@ -1,0 +1,5 @@
+//! What makes pools, sets and replicas durable, by the system calls themselves.
+
+mod sets;
+mod store;
+mod support;
