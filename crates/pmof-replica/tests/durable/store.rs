@@ -13,6 +13,7 @@ fn new_pool() -> NewPool {
     NewPool {
         pool_uuid: Uuid::new_v4(),
         size_bytes: 1 << 20,
+        epoch: Uuid::new_v4(),
         replica_index: 0,
         replica_count: 1,
         require: Durability::PowerFailure,
