@@ -96,8 +96,8 @@ pub use method::Method;
 pub use peer::{ConnectOptions, DEFAULT_CONNECT_TIMEOUT, DEFAULT_LOSS_TIMEOUT, Peer, PendingConnection};
 pub use pmof_mem::{Declaration, Durability, Evidence, Lent, Mechanism, Medium, MediumKind, MemError, Memory, Promise};
 pub use pmof_proto::{
-    Access, Capabilities, ConnectionError, DESCRIPTOR_BYTES, DescriptorError, Flushed, OperationError, OperationKind,
-    Outcome, PostError, Refusal, Settings, Signal, Ticket, limits,
+    Access, Capabilities, ConnectionError, DESCRIPTOR_BYTES, DescriptorError, Flushed, MemoryAccount, MemoryBudget,
+    MemoryUse, OperationError, OperationKind, Outcome, PostError, Refusal, Settings, Signal, Ticket, limits,
 };
 pub use pmof_verbs::{DeviceInfo, VerbsError, devices as rdma_devices};
 pub use queue::{Completion, CompletionQueue, ConnectionId, DEFAULT_SPIN, Progress, QueueOptions, Waiting};

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use pmof_proto::{Endpoint, Refusal, Settings, limits};
+use pmof_proto::{Endpoint, MemoryAccount, Refusal, Settings, limits};
 use rustix::{
     io::Errno,
     net::{
@@ -302,6 +302,14 @@ pub struct ConnectionRequest {
 }
 
 impl ConnectionRequest {
+    /// Has what the connection holds for the other side count against a [budget](crate::MemoryBudget): while that is short, its
+    /// operations wait until their answers are taken. The account is given back when the connection is gone.
+    pub fn count_against(&self, account: MemoryAccount) {
+        if let Some(link) = &self.link {
+            link.lock().endpoint.count_against(account);
+        }
+    }
+
     /// What the other side's application sent along.
     pub fn private_data(&self) -> &[u8] {
         &self.private_data

@@ -59,6 +59,11 @@ pub(crate) struct ServeArgs {
     /// Connections taken at a time
     #[arg(long, value_name = "COUNT", default_value_t = pmof::DEFAULT_MAX_CONNECTIONS)]
     max_connections: usize,
+    /// Memory that all connections together may make the target hold, in bytes. Each takes 48 KiB (over verbs 512 KiB) and is
+    /// refused where there is no more; of the rest half is for answers that are not taken, and connections that hold most of it
+    /// wait. What lies in pools does not count.
+    #[arg(long, value_name = "BYTES", default_value_t = pmof::DEFAULT_MEMORY_BUDGET_BYTES)]
+    memory_budget: u64,
     /// Largest pool that may be made, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = pmof::DEFAULT_MAX_POOL_BYTES)]
     max_pool_bytes: u64,
@@ -176,6 +181,7 @@ impl ServeArgs {
             workers: self.workers,
             trust_network: self.trust_network,
             max_connections: self.max_connections,
+            memory_budget_bytes: self.memory_budget,
             verbs: VerbsOptions {
                 native_flush: !self.no_native_flush,
                 atomic_write: !self.no_atomic_write,

@@ -48,6 +48,13 @@ pub enum Opcode {
     Welcome = 0xF1,
 }
 
+impl Opcode {
+    /// True for what the other side's application posted and this side carries out.
+    pub(crate) fn is_request(self) -> bool {
+        (self as u8) <= Self::WriteBack as u8
+    }
+}
+
 pub(crate) const OPCODES: [Opcode; 14] = [
     Opcode::Write,
     Opcode::Read,

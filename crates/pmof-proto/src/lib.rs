@@ -5,6 +5,7 @@
 //! straight into its region, and what to send ([`Endpoint::output_view`]).
 #![forbid(unsafe_code)]
 
+mod budget;
 mod endpoint;
 pub mod frame;
 mod handshake;
@@ -13,6 +14,7 @@ mod output;
 mod refusal;
 mod region;
 
+pub use budget::{GUARANTEED_BYTES, MemoryAccount, MemoryBudget, MemoryUse};
 pub use endpoint::{
     Completion, Endpoint, Event, InputPlace, Operation, OperationKind, Outcome, Payload, SharedReceives, Signal, Ticket,
 };

@@ -1,10 +1,28 @@
 //! Bytes on their way out: a queue of copied bytes and of ranges that are sent from where they lie.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, mem, sync::Arc};
 
 use pmof_mem::{Medium, MemError, check_bounds};
 
-use crate::limits::{OUTPUT_KEEP_BYTES, REPLY_COPY_LIMIT_BYTES};
+use crate::{
+    MemoryAccount,
+    budget::GUARANTEED_BYTES,
+    limits::{HEADER_BYTES, OUTPUT_KEEP_BYTES, REPLY_COPY_LIMIT_BYTES, REPLY_COPY_MAX_BYTES},
+};
+
+/// Parts and ends of replies that an emptied output keeps room for: as a rule, and where memory is scarce.
+const KEPT_PARTS: usize = 1024;
+const KEPT_PARTS_LEAST: usize = 16;
+
+/// What one answer may need: the longest that is copied, in two parts, and where it ends.
+const ANSWER_MAX_BYTES: usize = HEADER_BYTES + REPLY_COPY_MAX_BYTES as usize;
+const ANSWER_PARTS: usize = 2;
+
+/// What an emptied output keeps, and one answer more, is guaranteed: so every connection gets on.
+const _: () = {
+    let parts = (KEPT_PARTS_LEAST + ANSWER_PARTS) * (size_of::<Part>() + size_of::<u64>());
+    assert!(ANSWER_MAX_BYTES + parts + HEADER_BYTES <= GUARANTEED_BYTES as usize);
+};
 
 /// A range of memory of this side: the source of a write or send, the destination of a read or receive.
 #[derive(Clone, Debug)]
@@ -100,9 +118,77 @@ pub(crate) struct Output {
     reply_bytes: usize,
     reply_slices: usize,
     posted_slices: usize,
+    /// Against which budget the memory counts, if there is one.
+    account: Option<MemoryAccount>,
+    /// What was charged there last.
+    charged_bytes: usize,
 }
 
 impl Output {
+    /// Has the memory count against a budget.
+    pub(crate) fn count_against(&mut self, account: MemoryAccount) {
+        self.account = Some(account);
+        self.settle();
+    }
+
+    /// Makes room for an answer of `more_bytes`, at most [`ANSWER_MAX_BYTES`]. False: the budget has none now.
+    pub(crate) fn make_room(&mut self, more_bytes: usize) -> bool {
+        debug_assert!(more_bytes <= ANSWER_MAX_BYTES, "the guarantee is for no more");
+        if self.account.is_none() || self.has_room_for(more_bytes) {
+            return true;
+        }
+        let (bytes, parts, ends) =
+            (self.bytes.len() + more_bytes, self.parts.len() + ANSWER_PARTS, self.reply_ends.len() + 1);
+        // Generously, so that little is moved; else, where memory is short, no more than is needed.
+        let doubled = |needed: usize, there: usize| if needed > there { needed.max(2 * there) } else { there };
+        let generous = [
+            doubled(bytes, self.bytes.capacity()),
+            doubled(parts, self.parts.capacity()),
+            doubled(ends, self.reply_ends.capacity()),
+        ];
+        let least =
+            [bytes.max(self.bytes.capacity()), parts.max(self.parts.capacity()), ends.max(self.reply_ends.capacity())];
+        if self.grow(generous) || self.grow(least) {
+            return true;
+        }
+        // An empty queue takes one answer, whatever it kept room for: nothing that goes out would come back to this.
+        self.is_empty() && {
+            self.shrink_to_least();
+            self.grow([more_bytes, KEPT_PARTS_LEAST + ANSWER_PARTS, KEPT_PARTS_LEAST + 1])
+        }
+    }
+
+    fn has_room_for(&self, more_bytes: usize) -> bool {
+        self.bytes.len() + more_bytes <= self.bytes.capacity()
+            && self.parts.len() + ANSWER_PARTS <= self.parts.capacity()
+            && self.reply_ends.len() < self.reply_ends.capacity()
+    }
+
+    /// Grows to these capacities, if the budget allows it.
+    fn grow(&mut self, [bytes, parts, ends]: [usize; 3]) -> bool {
+        let held = held_bytes(bytes, parts, ends);
+        if !self.account.as_mut().is_none_or(|account| account.may_hold(held as u64)) {
+            return false;
+        }
+        self.bytes.reserve_exact(bytes - self.bytes.len());
+        self.parts.reserve_exact(parts - self.parts.len());
+        self.reply_ends.reserve_exact(ends - self.reply_ends.len());
+        self.settle();
+        true
+    }
+
+    /// Charges what is held now.
+    #[inline]
+    fn settle(&mut self) {
+        if let Some(account) = &mut self.account {
+            let held = held_bytes(self.bytes.capacity(), self.parts.capacity(), self.reply_ends.capacity());
+            if held != self.charged_bytes {
+                self.charged_bytes = held;
+                account.charge(held as u64);
+            }
+        }
+    }
+
     pub(crate) fn push_bytes(&mut self, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
@@ -113,6 +199,7 @@ impl Output {
             Some(Part::Bytes(len)) => *len += bytes.len(),
             _ => self.parts.push_back(Part::Bytes(bytes.len())),
         }
+        self.settle();
     }
 
     /// Payload of an operation of this side, sent from where it lies.
@@ -121,6 +208,7 @@ impl Output {
             self.pushed_total += slice.len_bytes;
             self.posted_slices += 1;
             self.parts.push_back(Part::Posted(slice));
+            self.settle();
         }
     }
 
@@ -131,6 +219,7 @@ impl Output {
             self.pushed_total += bytes.len() as u64;
             self.reply_bytes += bytes.len();
             self.parts.push_back(Part::ReplyBytes(bytes.len()));
+            self.settle();
         }
     }
 
@@ -140,12 +229,14 @@ impl Output {
             self.pushed_total += slice.len_bytes;
             self.reply_slices += 1;
             self.parts.push_back(Part::Reply(slice));
+            self.settle();
         }
     }
 
     /// Notes that all that was pushed so far ends a reply.
     pub(crate) fn end_reply(&mut self) {
         self.reply_ends.push_back(self.pushed_total);
+        self.settle();
     }
 
     /// Replies not yet handed to the socket whole.
@@ -165,6 +256,12 @@ impl Output {
     /// Copied bytes that wait, without those of read replies.
     pub(crate) fn copied_bytes(&self) -> usize {
         self.bytes.len() - self.start - self.reply_bytes
+    }
+
+    /// Memory that the queue takes.
+    #[cfg(test)]
+    pub(crate) fn held_bytes(&self) -> u64 {
+        held_bytes(self.bytes.capacity(), self.parts.capacity(), self.reply_ends.capacity()) as u64
     }
 
     #[cfg(test)]
@@ -198,7 +295,12 @@ impl Output {
         if !self.has_reply_room(wanted) {
             return Ok(false);
         }
-        let mut bytes = Vec::with_capacity(self.bytes.len() - self.start + wanted as usize);
+        let capacity = self.bytes.len() - self.start + wanted as usize;
+        let held = held_bytes(capacity, self.parts.capacity(), self.reply_ends.capacity());
+        if !self.account.as_mut().is_none_or(|account| account.may_hold(held as u64)) {
+            return Ok(false);
+        }
+        let mut bytes = Vec::with_capacity(capacity);
         let mut from = self.start;
         for part in &mut self.parts {
             match part {
@@ -219,6 +321,7 @@ impl Output {
         }
         self.bytes = bytes;
         self.start = 0;
+        self.settle();
         Ok(true)
     }
 
@@ -270,7 +373,9 @@ impl Output {
     }
 
     pub(crate) fn clear(&mut self) {
-        *self = Self::default();
+        let account = self.account.take();
+        *self = Self { account, charged_bytes: mem::take(&mut self.charged_bytes), ..Self::default() };
+        self.settle();
     }
 
     fn shared(&self, memory: &Arc<dyn Medium>, offset: u64, len_bytes: u64) -> impl Iterator<Item = &LocalSlice> {
@@ -284,11 +389,35 @@ impl Output {
         if self.start == self.bytes.len() {
             self.bytes.clear();
             self.start = 0;
-            self.bytes.shrink_to(OUTPUT_KEEP_BYTES);
+            self.give_back();
         } else if self.start > OUTPUT_KEEP_BYTES && self.start > self.bytes.len() / 2 {
             // Each byte is moved at most once for each byte sent.
             self.bytes.drain(..self.start);
             self.start = 0;
         }
     }
+
+    /// Gives back what an empty buffer has no use for.
+    fn give_back(&mut self) {
+        let is_small = self.charged_bytes as u64 <= GUARANTEED_BYTES;
+        if !is_small && self.account.as_ref().is_some_and(MemoryAccount::is_scarce) {
+            return self.shrink_to_least();
+        }
+        self.bytes.shrink_to(OUTPUT_KEEP_BYTES);
+        self.parts.shrink_to(KEPT_PARTS);
+        self.reply_ends.shrink_to(KEPT_PARTS);
+        self.settle();
+    }
+
+    fn shrink_to_least(&mut self) {
+        self.bytes.shrink_to(0);
+        self.parts.shrink_to(KEPT_PARTS_LEAST);
+        self.reply_ends.shrink_to(KEPT_PARTS_LEAST);
+        self.settle();
+    }
+}
+
+/// Memory that a queue of these capacities takes.
+fn held_bytes(bytes: usize, parts: usize, ends: usize) -> usize {
+    bytes + parts * size_of::<Part>() + ends * size_of::<u64>()
 }

@@ -38,7 +38,9 @@ pub use receipt::{PersistFailure, Receipt, ReplicaReceipt};
 pub use refusal::PoolRefusal;
 pub use remote::{Atomicity, Draining, LANES_MAX, RemotePool, RemotePoolError, RemotePoolOptions};
 pub use secret::{SECRET_BYTES, Secret};
-pub use service::{Admission, DEFAULT_MAX_CONNECTIONS, Service, ServiceError, ServiceOptions};
+pub use service::{
+    Admission, DEFAULT_MAX_CONNECTIONS, DEFAULT_MEMORY_BUDGET_BYTES, Service, ServiceError, ServiceOptions,
+};
 pub use set_pool::{COMPARED_BLOCK_BYTES, Differing, SetPool, SetPoolError, SetPoolOptions, remote_place};
 pub use sets::{SetStoreError, remove_set};
 pub use ssh::{

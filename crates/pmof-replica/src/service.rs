@@ -16,8 +16,8 @@ use std::{
 
 use pmof_access::{
     AcceptOptions, Address, CompletionQueue, ConnectError, ConnectionId, ConnectionRequest, DEFAULT_LOSS_TIMEOUT,
-    DeviceChoice, ListenOptions, Listener, Location, Peer, Place, PostError, QueueOptions, Refusal, RegisterError,
-    Settings, SetupError, Transport, VerbsOptions, Waiting,
+    DeviceChoice, ListenOptions, Listener, Location, MemoryBudget, MemoryUse, Peer, Place, PostError, QueueOptions,
+    Refusal, RegisterError, Settings, SetupError, Transport, VerbsOptions, Waiting,
 };
 
 use crate::{PoolStore, StoreError, StoreOptions, control::MAX_MESSAGE_BYTES, secret::Secret, sets::SetStore};
@@ -35,8 +35,19 @@ pub const DEFAULT_MAX_CONNECTIONS: usize = 10_000;
 /// that share its thread.
 const WORKERS_MAX: usize = 4;
 
+/// Default for what all connections of a target together may make it hold, in bytes: room for
+/// [`DEFAULT_MAX_CONNECTIONS`] over tcp and shm.
+pub const DEFAULT_MEMORY_BUDGET_BYTES: u64 = 512 << 20;
+
+/// What a connection takes whatever it does: the staging buffer of 16 KiB, its next request, one that waits, and the answer to
+/// one, of 4 KiB each, the guarantee for its reads of 8 KiB, and what describes it.
+const CONNECTION_RESERVE_BYTES: u64 = 48 << 10;
+
+/// The same over verbs: registered memory for staging (256 KiB) and for receives (128 KiB), and the device's queues besides.
+const VERBS_RESERVE_BYTES: u64 = 512 << 10;
+
 /// Messages kept for a connection between two looks: an initiator asks one thing at a time.
-const INBOX_MESSAGES: u32 = 4;
+const INBOX_MESSAGES: u32 = 1;
 
 /// How long an idle thread sleeps at a stretch; stopping interrupts it.
 const NAP: Duration = Duration::from_hours(1);
@@ -70,6 +81,10 @@ pub struct ServiceOptions {
     pub workers: usize,
     /// Connections taken; more are refused.
     pub max_connections: usize,
+    /// Bytes that all connections together may make the target hold: for each 48 KiB (over verbs 512 KiB), without which it is
+    /// refused like one too many, and of the rest half for answers that initiators do not take. While that is short, the
+    /// connections that hold most are not served until they take their answers.
+    pub memory_budget_bytes: u64,
     /// Time without an answer that is due, after which a connection counts as lost and its pool is closed.
     pub loss_timeout: Duration,
     /// Listen also on addresses that other machines reach, although nobody is authenticated: whoever reaches one may use
@@ -90,6 +105,7 @@ impl Default for ServiceOptions {
             waiting: QueueOptions::default().waiting,
             workers: 0,
             max_connections: DEFAULT_MAX_CONNECTIONS,
+            memory_budget_bytes: DEFAULT_MEMORY_BUDGET_BYTES,
             loss_timeout: DEFAULT_LOSS_TIMEOUT,
             trust_network: false,
             admission: Admission::default(),
@@ -120,6 +136,14 @@ pub enum ServiceError {
     /// No address was given.
     #[error("no address to listen on: give at least one, such as tcp://127.0.0.1:7204")]
     NoAddress,
+    /// The budget of memory is for no connection.
+    #[error("a memory budget of {given_bytes} bytes is too small for one connection, which takes {least_bytes}")]
+    MemoryBudget {
+        /// Bytes asked for.
+        given_bytes: u64,
+        /// Bytes needed.
+        least_bytes: u64,
+    },
     /// A thread did not start.
     #[error("cannot start a thread: {source}; see the limit of processes (ulimit -u)")]
     Thread {
@@ -149,6 +173,7 @@ struct Door {
 struct Shared {
     stores: Stores,
     gate: Gate,
+    memory: Arc<MemoryBudget>,
     options: ServiceOptions,
     workers: Vec<Worker>,
     stop: AtomicBool,
@@ -169,6 +194,11 @@ impl Service {
         if listen.is_empty() {
             return Err(ServiceError::NoAddress);
         }
+        let given_bytes = options.memory_budget_bytes;
+        let least_bytes = listen.iter().map(|address| reserve_bytes(Some(address.transport))).max().unwrap_or(0);
+        if given_bytes < least_bytes {
+            return Err(ServiceError::MemoryBudget { given_bytes, least_bytes });
+        }
         // The gate alone knows the secret, and forgets it.
         let gate = Gate::new(mem::take(&mut options.admission));
         let pools = PoolStore::open(root, options.store.clone())?;
@@ -181,7 +211,8 @@ impl Service {
         let workers = (0..worker_count(&options))
             .map(|_| Ok(Worker { queue: doors[0].peer.completion_queue(queue_options)?, sessions: Mutex::default() }))
             .collect::<Result<Vec<_>, SetupError>>()?;
-        let shared = Arc::new(Shared { stores, gate, options, workers, stop: AtomicBool::new(false) });
+        let memory = MemoryBudget::new(options.memory_budget_bytes);
+        let shared = Arc::new(Shared { stores, gate, memory, options, workers, stop: AtomicBool::new(false) });
         let mut service = Self { doors: doors.clone(), addresses, shared: Arc::clone(&shared), threads: Vec::new() };
         for index in 0..shared.workers.len() {
             let shared = Arc::clone(&shared);
@@ -197,6 +228,11 @@ impl Service {
     /// The addresses that it listens on, in the order given, with the ports that were picked.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
+    }
+
+    /// How much of the memory budget is in use.
+    pub fn memory_use(&self) -> MemoryUse {
+        self.shared.memory.in_use()
     }
 
     /// Whether the one connection that was admitted is over; never of a service that admits anyone.
@@ -253,6 +289,10 @@ impl Shared {
         if self.gate.is_used_up() || (is_full && !self.drop_oldest_stranger()) {
             return Ok(request.reject(Refusal::TooManyConnections, &[])?);
         }
+        let Some(account) = self.memory.open(reserve_bytes(peer.transport())) else {
+            return Ok(request.reject(Refusal::TooManyConnections, &[])?);
+        };
+        request.count_against(account);
         let Some((_, worker)) = counts.iter().zip(&self.workers).min_by_key(|(count, _)| **count) else {
             return Ok(());
         };
@@ -306,6 +346,11 @@ impl Worker {
     fn sessions(&self) -> MutexGuard<'_, HashMap<ConnectionId, Arc<Mutex<Session>>>> {
         lock(&self.sessions)
     }
+}
+
+/// What a connection takes of the budget.
+fn reserve_bytes(transport: Option<Transport>) -> u64 {
+    if transport == Some(Transport::Verbs) { VERBS_RESERVE_BYTES } else { CONNECTION_RESERVE_BYTES }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

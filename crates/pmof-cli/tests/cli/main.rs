@@ -1,6 +1,7 @@
 //! The real `pmof` binary, end to end.
 
 mod copies;
+mod hungry;
 mod killed;
 mod looks;
 mod refused;

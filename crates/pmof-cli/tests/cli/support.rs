@@ -75,8 +75,13 @@ impl Drop for Target {
 
 /// A target of this root that accepts connections, and its address.
 pub(crate) fn serve(root: &Path) -> (Child, String) {
-    let mut child =
-        command(["serve", "--listen", "tcp://127.0.0.1:0", "--root"]).arg(root).stdout(Stdio::piped()).spawn().unwrap();
+    serve_with(root, &[])
+}
+
+/// The same, with more options.
+pub(crate) fn serve_with(root: &Path, options: &[&str]) -> (Child, String) {
+    let mut serve = command(["serve", "--listen", "tcp://127.0.0.1:0", "--root"]);
+    let mut child = serve.arg(root).args(options).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let address = line.strip_prefix("ready ").expect("it is ready").trim_end().to_owned();

@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    Capabilities, ConnectionError, OutputView, Refusal, RegionTable, RegisteredRegion, Settings,
+    Capabilities, ConnectionError, MemoryAccount, OutputView, Refusal, RegionTable, RegisteredRegion, Settings,
     frame::{Frame, Opcode},
     handshake::{decode_offer, encode_hello, encode_welcome},
     limits,
@@ -115,6 +115,12 @@ impl Endpoint {
     /// the connection stands.
     pub fn set_number(&mut self, number: u64) {
         self.number = number;
+    }
+
+    /// Has what waits to be sent count against a budget of memory: while that is short, requests of the other side are not
+    /// taken in until its answers have gone.
+    pub fn count_against(&mut self, account: MemoryAccount) {
+        self.output.count_against(account);
     }
 
     /// True while operations may be posted.

@@ -11,7 +11,7 @@ use super::{Endpoint, input::Sink};
 use crate::{
     Access, ConnectionError, Flushed, LocalSlice, Refusal, RegionKey, RegisteredRegion,
     frame::{FLAG_PAYLOAD_CRC, FLAG_REPLY, Frame, Opcode},
-    limits::{ATOMIC_BYTES, REPLY_COPY_MAX_BYTES},
+    limits::{ATOMIC_BYTES, HEADER_BYTES, REPLY_COPY_MAX_BYTES},
 };
 
 /// A checked range of a region that a write's payload goes to.
@@ -137,9 +137,19 @@ impl Endpoint {
         Ok(())
     }
 
+    /// False while there is no memory for what the request needs: it waits until answers before it have gone.
+    pub(super) fn may_begin(&mut self, frame: &Frame) -> bool {
+        let answer_bytes = match frame.opcode {
+            Opcode::Read if frame.length <= REPLY_COPY_MAX_BYTES => HEADER_BYTES + frame.length as usize,
+            opcode if opcode.is_request() => HEADER_BYTES,
+            _ => return true,
+        };
+        self.output.make_room(answer_bytes) && self.may_change(frame)
+    }
+
     /// Operations take effect in the order posted: bytes of a read that wait to be sent from their region are copied
     /// before a later request changes them. False: there is no room for the copy, so the request waits.
-    pub(super) fn may_begin(&mut self, frame: &Frame) -> bool {
+    fn may_change(&mut self, frame: &Frame) -> bool {
         let len_bytes = match frame.opcode {
             Opcode::Write => frame.length,
             Opcode::AtomicWrite | Opcode::CompareAndSwap | Opcode::FetchAndAdd => ATOMIC_BYTES,

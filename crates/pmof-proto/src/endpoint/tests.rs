@@ -1,5 +1,6 @@
 //! Tests of the endpoint: two of them in one process, joined by byte pipes, under a virtual clock.
 
+mod budget;
 mod crash;
 mod faults;
 mod golden;

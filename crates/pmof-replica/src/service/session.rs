@@ -7,7 +7,8 @@ use std::{
 };
 
 use pmof_access::{
-    Access, Completion, Connection, Medium as _, Memory, OperationKind, Outcome, Peer, PostError, Region, RegisterError,
+    Access, Completion, Connection, Medium as _, Memory, OperationKind, Outcome, Peer, PostError, Region,
+    RegisterError, Ticket,
 };
 use pmof_pool::{Attributes, digests_of};
 
@@ -33,6 +34,9 @@ pub(super) struct Session {
     holder: String,
     visitor: Visitor,
     since: Instant,
+    /// The answer that the initiator has yet to take. The next request is awaited after it, so that one who takes no answers
+    /// has one made, not many.
+    answering: Option<Ticket>,
 }
 
 /// What a connection has open. Registrations come before the pool, so that no peer can reach the memory when its lock is
@@ -78,7 +82,8 @@ impl Session {
         };
         let visitor = if is_admitted { Visitor::Admitted } else { Visitor::Stranger };
         let since = Instant::now();
-        let session = Self { peer: peer.clone(), connection, request, open: None, holder, visitor, since };
+        let session =
+            Self { peer: peer.clone(), connection, request, open: None, holder, visitor, since, answering: None };
         session.post_receive()?;
         Ok(session)
     }
@@ -101,6 +106,10 @@ impl Session {
     /// Takes an outcome of this connection in. `Break`: the connection is over.
     pub(super) fn handle(&mut self, stores: &Stores, gate: &Gate, done: &Completion) -> ControlFlow<()> {
         let Ok(outcome) = &done.outcome else { return ControlFlow::Break(()) };
+        if self.answering.is_some_and(|ticket| ticket == done.ticket) {
+            self.answering = None;
+            return if self.post_receive().is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
+        }
         if done.kind != OperationKind::Receive {
             return ControlFlow::Continue(());
         }
@@ -117,13 +126,16 @@ impl Session {
             }
         };
         let sent = reply.encode(request_id).map(|bytes| self.connection.send(&bytes));
-        match (sent, self.post_receive()) {
-            (Ok(Ok(_)), Ok(_)) => ControlFlow::Continue(()),
+        match sent {
+            Ok(Ok(ticket)) => {
+                self.answering = Some(ticket);
+                ControlFlow::Continue(())
+            }
             _ => ControlFlow::Break(()),
         }
     }
 
-    fn post_receive(&self) -> Result<pmof_access::Ticket, PostError> {
+    fn post_receive(&self) -> Result<Ticket, PostError> {
         self.connection.receive(self.request.slice(..)?, 0)
     }
 

@@ -47,7 +47,7 @@ fn a_key_of_a_pool_is_worth_nothing_on_another_connection() {
         let require = Durability::Visible;
         let new = NewPool {
             pool_uuid: Uuid::new_v4(),
-            epoch: uuid::Uuid::from_u128(9),
+            epoch: Uuid::from_u128(9),
             size_bytes: 4096,
             replica_index: 0,
             replica_count: 1,

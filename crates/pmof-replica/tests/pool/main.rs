@@ -1,5 +1,6 @@
 //! Pools over real connections to targets in this process.
 
+mod budget;
 mod epochs;
 mod failures;
 mod kept;
