@@ -1,0 +1,226 @@
+//! `cut-judge`: compares what a power cut left with the ledger of the load.
+//!
+//! ```text
+//! cut-judge words --ledger FILE --seed N [--streams K] [--area BYTES] [--base BYTES]
+//!           (--pool FILE | --parts FILE[,FILE...] | --raw FILE)...
+//! cut-judge states --ledger FILE (--root DIRECTORY | --device NAME=FILE)...
+//! cut-judge sets --ledger FILE --set NAME=FILE[,FILE...][:FILE[,FILE...]...]
+//! ```
+//!
+//! Prints one line for each replica, `NAME: ...`, and the exit status is 0 where nothing is lost, 1 where something is, 2
+//! where it cannot be judged.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io::Read as _,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use cut_judge::{
+    ledger::{Ledger, Operation, Progress},
+    parts::Replica,
+    pattern::Stream,
+    pool_file::PoolFile,
+    states,
+    words::{self, WORD_BYTES},
+};
+
+/// Bytes of an area, unless told otherwise.
+const AREA_BYTES: usize = 1 << 20;
+
+/// Of a device that has no length of its own so much is read at most: more than any load uses.
+const READ_MAX_BYTES: u64 = 64 << 20;
+
+fn main() -> ExitCode {
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    match run(&arguments) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(what) => {
+            eprintln!("cut-judge: {what}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Whether nothing is lost.
+fn run(arguments: &[String]) -> Result<bool, String> {
+    let (command, rest) = arguments.split_first().ok_or("words, states or sets?")?;
+    let options = pairs(rest)?;
+    let path = last(&options, "ledger").ok_or("--ledger is missing")?;
+    let ledger = fs::read(path).map_err(|error| format!("reading {path}: {error}"))?;
+    let ledger = Ledger::parse(&ledger)?;
+    match command.as_str() {
+        "words" => judge_words(&ledger, &options),
+        "states" => judge_states(&ledger, &options),
+        "sets" => judge_sets(&ledger, &options),
+        _ => Err(format!("{command}: words, states or sets?")),
+    }
+}
+
+fn pairs(words: &[String]) -> Result<Vec<(&str, &str)>, String> {
+    let pair = |pair: &'_ [String]| match pair {
+        [name, value] if name.starts_with("--") => Ok(()),
+        other => Err(format!("{other:?}: --NAME VALUE is expected, for {}", other.len())),
+    };
+    words.chunks(2).try_for_each(pair)?;
+    Ok(words.chunks(2).map(|pair| (&pair[0][2..], pair[1].as_str())).collect())
+}
+
+fn last<'a>(options: &[(&'a str, &'a str)], name: &str) -> Option<&'a str> {
+    options.iter().rfind(|(found, _)| *found == name).map(|(_, value)| *value)
+}
+
+fn number(options: &[(&str, &str)], name: &str, otherwise: usize) -> Result<usize, String> {
+    let Some(text) = last(options, name) else { return Ok(otherwise) };
+    text.parse().map_err(|_| format!("--{name} {text} is no number"))
+}
+
+/// The first bytes of a file or device.
+fn contents(path: &Path) -> Result<Vec<u8>, String> {
+    let failed = |error| format!("reading {}: {error}", path.display());
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(failed)?;
+    file.take(READ_MAX_BYTES).read_to_end(&mut bytes).map_err(failed)?;
+    Ok(bytes)
+}
+
+fn parts(list: &str) -> Result<Vec<Vec<u8>>, String> {
+    list.split(',').map(|path| contents(Path::new(path))).collect()
+}
+
+/// The bytes that programs see of one replica. A replica that is not whole is lost.
+fn data(kind: &str, value: &str) -> Result<Vec<u8>, String> {
+    match kind {
+        "pool" => {
+            let bytes = contents(Path::new(value))?;
+            let pool = PoolFile::read(&bytes)?.ok_or("there is no pool")?;
+            Ok(pool.data(&bytes).to_vec())
+        }
+        "parts" => Ok(Replica::read(&parts(value)?)?.ok_or("there is no pool")?.pool),
+        _ => contents(Path::new(value)),
+    }
+}
+
+fn judge_words(ledger: &Ledger, options: &[(&str, &str)]) -> Result<bool, String> {
+    let seed = last(options, "seed").and_then(|seed| seed.parse().ok()).ok_or("--seed is missing")?;
+    let (streams, area) = (number(options, "streams", 1)?, number(options, "area", AREA_BYTES)?);
+    let base = number(options, "base", 0)?;
+    let Progress { issued, acknowledged } = ledger.total();
+    let mut is_good = true;
+    for (kind, value) in options.iter().filter(|(name, _)| ["pool", "parts", "raw"].contains(name)) {
+        let (mut wrong, mut lost, mut words, mut open, mut first) = (0, 0, 0, 0, String::new());
+        match data(kind, value) {
+            Err(what) if acknowledged > 0 => (lost, first) = (acknowledged, format!(", first: {what}")),
+            Err(_) => {}
+            Ok(bytes) => {
+                for stream in 0..streams {
+                    let start = base + stream * area;
+                    let bytes = bytes.get(start..start + area).ok_or_else(|| format!("{value} ends before {start}"))?;
+                    let pattern = Stream::new(seed, stream as u64, area / WORD_BYTES);
+                    let progress = ledger.streams.get(&(stream as u64)).copied().unwrap_or_default();
+                    let verdict = words::judge(&pattern, progress, bytes);
+                    (wrong, lost) = (wrong + verdict.wrong, lost + verdict.lost.len() as u64);
+                    (words, open) = (words + verdict.words, open + verdict.unacknowledged);
+                    if let (Some((index, found)), true) = (verdict.first, first.is_empty()) {
+                        let batch = verdict.lost.first().copied().unwrap_or_default();
+                        first =
+                            format!(", first: word {index} of stream {stream} holds {found:#x}, batch {batch} is lost");
+                    }
+                }
+            }
+        }
+        is_good &= wrong == 0 && lost == 0;
+        println!(
+            "{value}: issued {issued}, acknowledged {acknowledged}, words {words}, unacknowledged {open}, wrong {wrong}, lost {lost}{first}"
+        );
+    }
+    Ok(is_good)
+}
+
+fn judge_states(ledger: &Ledger, options: &[(&str, &str)]) -> Result<bool, String> {
+    let mut names: Vec<_> = ledger.steps.iter().map(|step| step.name.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    let mut places: Vec<(&str, PathBuf)> = Vec::new();
+    for (kind, value) in options {
+        match *kind {
+            "root" => places.extend(names.iter().map(|name| (*name, Path::new(value).join(name)))),
+            "device" => {
+                let (name, path) = value.split_once('=').ok_or("--device NAME=FILE")?;
+                places.extend(names.contains(&name).then(|| (name, PathBuf::from(path))));
+            }
+            _ => {}
+        }
+    }
+    let done = ledger.steps.iter().filter(|step| step.is_done).count();
+    let mut is_good = true;
+    // Replicas of one pool that nothing is under way on have one epoch.
+    let mut epochs: BTreeMap<&str, Vec<[u8; 16]>> = BTreeMap::new();
+    for (name, path) in places {
+        let found = if path.exists() { Some(contents(&path)?) } else { None };
+        let verdict = states::judge(&ledger.steps, name, found.as_deref());
+        is_good &= verdict.is_ok();
+        let begun = ledger.steps.len();
+        let outcome = verdict.err().map_or_else(|| "lost 0".to_owned(), |what| format!("lost 1, first: {what}"));
+        println!("{}: issued {begun}, acknowledged {done}, {outcome}", path.display());
+        let is_at_rest = ledger.steps.iter().rfind(|step| step.name == name).is_some_and(|step| step.is_done);
+        let state = found.and_then(|bytes| PoolFile::read(&bytes).ok().flatten()).and_then(|pool| pool.state);
+        if let (true, Some(state)) = (is_at_rest, state) {
+            epochs.entry(name).or_default().push(state.epoch);
+        }
+    }
+    for (name, epochs) in epochs {
+        if epochs.windows(2).any(|pair| pair[0] != pair[1]) {
+            is_good = false;
+            println!(
+                "{name}: issued 0, acknowledged 0, lost 1, first: its replicas have different epochs: {epochs:02x?}"
+            );
+        }
+    }
+    Ok(is_good)
+}
+
+/// Replicas of a set are whole and equal once a `sync` was done; while it is under way each that is whole is equal to the first.
+fn judge_sets(ledger: &Ledger, options: &[(&str, &str)]) -> Result<bool, String> {
+    let mut is_good = true;
+    for (_, value) in options.iter().filter(|(name, _)| *name == "set") {
+        let (name, replicas) = value.split_once('=').ok_or("--set NAME=FILE,FILE:FILE")?;
+        let step = ledger.steps.iter().rfind(|step| step.name == name && step.operation == Operation::Sync);
+        let Some(step) = step else { continue };
+        let replicas: Vec<_> =
+            replicas.split(':').map(|list| parts(list).and_then(|parts| Replica::read(&parts))).collect();
+        let [Ok(Some(source)), others @ ..] = &replicas[..] else {
+            println!(
+                "{name}: issued 1, acknowledged 0, lost 1, first: the first replica: {:?}",
+                replicas.first().map(|_| ())
+            );
+            is_good = false;
+            continue;
+        };
+        for (index, other) in others.iter().enumerate() {
+            let what = match other {
+                Ok(Some(other)) => differs(source, other),
+                Ok(None) => step.is_done.then(|| "it has no header".to_owned()),
+                Err(what) => step.is_done.then(|| what.clone()),
+            };
+            is_good &= what.is_none();
+            let outcome = what.map_or_else(|| "lost 0".to_owned(), |what| format!("lost 1, first: {what}"));
+            println!("{name}, replica {}: issued 1, acknowledged {}, {outcome}", index + 1, u8::from(step.is_done));
+        }
+    }
+    Ok(is_good)
+}
+
+/// Where a replica that says that it is whole differs from the first one behind its header.
+fn differs(source: &Replica, other: &Replica) -> Option<String> {
+    const HEADER_BYTES: usize = 4096;
+    if source.uuid != other.uuid {
+        return Some("it is of another pool set".to_owned());
+    }
+    let len = source.pool.len().min(other.pool.len());
+    let at = (HEADER_BYTES..len).find(|at| source.pool[*at] != other.pool[*at])?;
+    Some(format!("byte {at} is {:#x}, not {:#x}", other.pool[at], source.pool[at]))
+}

@@ -1,0 +1,199 @@
+//! Loads for machines whose power will be cut. Each keeps a ledger outside the machine, by which `cut-judge` decides what must be
+//! there afterwards; `testbed/cut-judge/pattern.md` says what is written.
+
+#![forbid(unsafe_code)]
+
+use std::{
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use clap::{Parser, ValueEnum};
+use pmof::{Durability, Method, Pool, PoolOptions, RemotePoolOptions, SetName, TargetUrl};
+
+use ledger::{Ledger, LedgerArgs};
+use pattern::Batches;
+
+mod ledger;
+mod operations;
+mod pattern;
+mod sets;
+
+/// Bytes of the area of a load with one stream.
+const AREA_BYTES: u64 = 1 << 20;
+
+/// Writes to pools until the power goes, or an error comes.
+#[derive(Debug, Parser)]
+enum Load {
+    /// Batches to a pool of 1 MiB
+    Pool(PoolArgs),
+    /// Batches to the pool of a target's pool set, each lane from a thread of its own
+    Lanes(LanesArgs),
+    /// Batches to the pool of a pool set, each lane from a thread of its own
+    Set(SetArgs),
+    /// Makes, fills, closes, opens and removes pools
+    Operations(operations::Args),
+    /// Loses replicas of a pool set and has `pmof pool sync` make them anew
+    Sync(operations::SyncArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct Common {
+    #[command(flatten)]
+    ledger: LedgerArgs,
+    /// What the batches depend on
+    #[arg(long)]
+    seed: u64,
+    /// Failure that acknowledged batches survive
+    #[arg(long, value_enum, default_value = "power-failure")]
+    durability: Level,
+    /// Make the pool instead of opening it
+    #[arg(long)]
+    create: bool,
+    /// End after so many seconds
+    #[arg(long)]
+    seconds: Option<u64>,
+}
+
+#[derive(Debug, clap::Args)]
+struct PoolArgs {
+    /// Replica; may be given several times
+    #[arg(long, required = true)]
+    url: Vec<String>,
+    /// The only method of flush to use
+    #[arg(long, value_enum)]
+    method: Option<FlushMethod>,
+    /// Acknowledge what was written and not flushed: a power cut must lose something
+    #[arg(long)]
+    skip_flush: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, clap::Args)]
+struct LanesArgs {
+    /// The target
+    #[arg(long)]
+    target: TargetUrl,
+    /// Pool set below its root
+    #[arg(long)]
+    set: SetName,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, clap::Args)]
+struct SetArgs {
+    /// Pool set file
+    #[arg(long)]
+    set: PathBuf,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Level {
+    Visible,
+    ProcessCrash,
+    PowerFailure,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum FlushMethod {
+    NativeFlush,
+    ReadAfterWrite,
+    SendAfterWrite,
+}
+
+impl Level {
+    fn durability(self) -> Durability {
+        match self {
+            Self::Visible => Durability::Visible,
+            Self::ProcessCrash => Durability::ProcessCrash,
+            Self::PowerFailure => Durability::PowerFailure,
+        }
+    }
+}
+
+impl Common {
+    fn deadline(&self) -> Option<Instant> {
+        self.seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds))
+    }
+
+    fn remote_options(&self) -> RemotePoolOptions {
+        RemotePoolOptions { require: Some(self.durability.durability()), ..RemotePoolOptions::default() }
+    }
+}
+
+fn main() -> Result<()> {
+    match Load::parse() {
+        Load::Pool(args) => pool(&args),
+        Load::Lanes(args) => sets::lanes(&args),
+        Load::Set(args) => sets::set(&args),
+        Load::Operations(args) => operations::run(&args),
+        Load::Sync(args) => operations::sync(&args),
+    }
+}
+
+/// Runs the batches of one stream until `deadline`.
+fn stream(
+    ledger: &Arc<Ledger>,
+    number: u32,
+    mut batches: Batches,
+    deadline: Option<Instant>,
+    mut persist: impl FnMut(&[pattern::Write]) -> Result<()>,
+) -> Result<()> {
+    while deadline.is_none_or(|deadline| Instant::now() < deadline) {
+        let (batch, writes) = batches.next();
+        ledger.issue(number, batch)?;
+        persist(&writes).with_context(|| format!("batch {batch} of stream {number}"))?;
+        ledger.acknowledge(number, batch)?;
+    }
+    Ok(())
+}
+
+fn pool(args: &PoolArgs) -> Result<()> {
+    let common = &args.common;
+    let options = Pool::options().require(common.durability.durability());
+    let options = args.url.iter().fold(options, |options, url| options.replica(url));
+    let options = match args.method {
+        None => options,
+        Some(FlushMethod::NativeFlush) => options.method(Method::NativeFlush),
+        Some(FlushMethod::ReadAfterWrite) => options.method(Method::ReadAfterWrite),
+        Some(FlushMethod::SendAfterWrite) => options.method(Method::SendAfterWrite),
+    };
+    let mut pool = open(&options, common.create).context("opening the pool")?;
+    ensure!(pool.len_bytes() == AREA_BYTES, "the pool has {} bytes", pool.len_bytes());
+    let ledger = Arc::new(Ledger::open(&common.ledger)?);
+    let batches = Batches::new(common.seed, 0, AREA_BYTES);
+    stream(&ledger, 0, batches, common.deadline(), |writes| persist(&mut pool, writes, args.skip_flush))?;
+    Ok(pool.close()?)
+}
+
+fn open(options: &PoolOptions, create: bool) -> Result<Pool> {
+    Ok(if create { options.create(AREA_BYTES)? } else { options.open()? })
+}
+
+fn persist(pool: &mut Pool, writes: &[pattern::Write], skip_flush: bool) -> Result<()> {
+    let mut batch = pool.batch();
+    match writes {
+        [pattern::Write { offset: 0, bytes }] if bytes.len() == 8 => {
+            let word = bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+            batch.atomic_write(0, word)?;
+        }
+        writes => {
+            for write in writes {
+                batch.write(write.offset, &write.bytes)?;
+            }
+        }
+    }
+    if skip_flush {
+        // A read is answered only when the writes before it have arrived.
+        return (0..pool.replica_count()).try_for_each(|index| Ok(pool.read_replica(index, 0, &mut [0; 8])?));
+    }
+    let receipt = batch.persist()?;
+    ensure!(receipt.replicas.len() == receipt.replica_count, "weak receipt: {receipt}");
+    Ok(())
+}
