@@ -1,6 +1,6 @@
 //! The parts of a replica of a PMDK pool set (PMDK 1.12.1, `struct pool_hdr`): headers, and the bytes behind them in one piece.
 
-use crate::pool_file::number;
+use crate::pool_file::{number, uuid};
 
 const HEADER_BYTES: usize = 4096;
 const INCOMPATIBLE: usize = 16;
@@ -42,7 +42,7 @@ impl Replica {
             }
             pool.extend_from_slice(&part[HEADER_BYTES..]);
         }
-        Ok(Some(Self { uuid: first[POOLSET_UUID].try_into().expect("16 bytes"), pool }))
+        Ok(Some(Self { uuid: uuid(first, POOLSET_UUID.start), pool }))
     }
 }
 

@@ -28,7 +28,10 @@ fn mix(mut z: u64) -> u64 {
 }
 
 impl Stream {
-    /// Stream `number` of a load with this seed. An area has at least [`AREA_WORDS_MIN`] words.
+    /// Stream `number` of a load with this seed.
+    ///
+    /// # Panics
+    /// Where the area has less than [`AREA_WORDS_MIN`] words.
     pub fn new(seed: u64, number: u64, area_words: usize) -> Self {
         assert!(area_words >= AREA_WORDS_MIN, "{area_words} words are less than any area has");
         let key = mix(seed.wrapping_add(number.wrapping_mul(G)).wrapping_add(1));

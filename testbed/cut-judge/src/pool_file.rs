@@ -72,7 +72,7 @@ impl PoolFile {
             return Err(format!("it is {} bytes long, and its header says {needed}", bytes.len()));
         }
         let state = if major == 1 { None } else { Some(State::read(&bytes[PAGE_BYTES..2 * PAGE_BYTES])?) };
-        let uuid = head[32..48].try_into().expect("16 bytes");
+        let uuid = uuid(head, 32);
         Ok(Some(Self { major, uuid, data_bytes, data_offset, state }))
     }
 
@@ -92,7 +92,7 @@ impl State {
         let slot = newest.ok_or("neither slot of the state page is whole")?;
         // A slot that a crash left torn was being written: the state before it counts, and the pool as open.
         let is_torn = page.chunks_exact(SLOT_BYTES).any(|slot| slot.iter().any(|byte| *byte != 0) && !whole(&slot));
-        let epoch = slot[16..32].try_into().expect("16 bytes");
+        let epoch = uuid(slot, 16);
         Ok(Self { epoch, opening: number(slot, 40, 8), is_open: slot[48] & 1 != 0 || is_torn })
     }
 }
@@ -100,6 +100,13 @@ impl State {
 /// A little-endian number.
 pub(crate) fn number(bytes: &[u8], at: usize, len: usize) -> u64 {
     bytes[at..at + len].iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+/// Sixteen bytes from a place that has them.
+pub(crate) fn uuid(bytes: &[u8], at: usize) -> [u8; 16] {
+    let mut uuid = [0; 16];
+    uuid.copy_from_slice(&bytes[at..at + 16]);
+    uuid
 }
 
 /// CRC32C (RFC 3720, appendix B.4): polynomial 0x1EDC6F41, reflected.

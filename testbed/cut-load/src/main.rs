@@ -4,14 +4,17 @@
 #![forbid(unsafe_code)]
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, ensure};
 use clap::{Parser, ValueEnum};
-use pmof::{Durability, Method, Pool, PoolOptions, RemotePoolOptions, SetName, TargetUrl};
+use pmof::{
+    Durability, Method, Pool, PoolOptions, RemotePoolOptions, SetName, TargetUrl,
+    mem::{Medium as _, Memory},
+};
 
 use ledger::{Ledger, LedgerArgs};
 use pattern::Batches;
@@ -24,6 +27,9 @@ mod sets;
 /// Bytes of the area of a load with one stream.
 const AREA_BYTES: u64 = 1 << 20;
 
+/// What any load writes to a device at most.
+const WIPED_BYTES: u64 = 12 << 20;
+
 /// Writes to pools until the power goes, or an error comes.
 #[derive(Debug, Parser)]
 enum Load {
@@ -35,6 +41,11 @@ enum Load {
     Set(SetArgs),
     /// Makes, fills, closes, opens and removes pools
     Operations(operations::Args),
+    /// Makes the beginning of a device zero, durably
+    Wipe {
+        #[arg(long)]
+        device: PathBuf,
+    },
     /// Loses replicas of a pool set and has `pmof pool sync` make them anew
     Sync(operations::SyncArgs),
 }
@@ -133,8 +144,16 @@ fn main() -> Result<()> {
         Load::Lanes(args) => sets::lanes(&args),
         Load::Set(args) => sets::set(&args),
         Load::Operations(args) => operations::run(&args),
+        Load::Wipe { device } => wipe(&device),
         Load::Sync(args) => operations::sync(&args),
     }
+}
+
+fn wipe(device: &Path) -> Result<()> {
+    let memory = Memory::open(device, None)?;
+    memory.store(0, &vec![0; WIPED_BYTES as usize])?;
+    memory.write_back(0, WIPED_BYTES)?;
+    Ok(memory.fence()?)
 }
 
 /// Runs the batches of one stream until `deadline`.
@@ -157,7 +176,7 @@ fn stream(
 fn pool(args: &PoolArgs) -> Result<()> {
     let common = &args.common;
     let options = Pool::options().require(common.durability.durability());
-    let options = args.url.iter().fold(options, |options, url| options.replica(url));
+    let options = args.url.iter().fold(options, PoolOptions::replica);
     let options = match args.method {
         None => options,
         Some(FlushMethod::NativeFlush) => options.method(Method::NativeFlush),

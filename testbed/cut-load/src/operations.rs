@@ -102,7 +102,7 @@ fn named(args: &Args, url: &str, number: u64) -> String {
 }
 
 fn options(urls: &[String]) -> PoolOptions {
-    urls.iter().fold(Pool::options().require(Durability::PowerFailure), |options, url| options.replica(url))
+    urls.iter().fold(Pool::options().require(Durability::PowerFailure), PoolOptions::replica)
 }
 
 fn one_round(args: &Args, ledger: &Ledger, options: &PoolOptions, name: &str, round: u64) -> Result<()> {

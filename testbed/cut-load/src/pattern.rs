@@ -51,14 +51,14 @@ impl Batches {
         }
         let base = mix(self.key ^ !batch);
         let draw = |k: u64| mix(base.wrapping_add(GOLDEN.wrapping_mul(k)));
-        match draw(1) & 7 {
+        match draw(1) % 8 {
             0 => vec![(0, 1)],
             1..=3 => {
                 let count = draw(2) % (1 << (draw(3) % 13)) + 1;
                 vec![(draw(4) % (self.area - count + 1), count)]
             }
             4..=6 => self.scattered(draw(2) % 7 + 2, draw),
-            _ if draw(3) & 7 == 0 => self.scattered(draw(2) % 64 + 257, draw),
+            _ if draw(3).is_multiple_of(8) => self.scattered(draw(2) % 64 + 257, draw),
             _ => self.scattered(draw(2) % 24 + 9, draw),
         }
     }

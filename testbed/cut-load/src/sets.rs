@@ -17,13 +17,16 @@ use crate::{
 };
 
 /// Lanes, each with an area of its own.
-pub(crate) const LANES: u32 = 4;
+const LANES: u32 = 4;
 
 /// Bytes of a lane's area.
 const AREA_BYTES: u64 = 256 << 10;
 
-/// Where the first area begins: behind what PMDK's formats keep at the beginning.
-pub(crate) const BASE: u64 = 1 << 20;
+/// Where the first area of a remote pool begins: behind what PMDK's formats keep at the beginning.
+const REMOTE_BASE: u64 = 1 << 20;
+
+/// Where the first area of a pool set begins: the areas lie across the end of a first part of 4 MiB.
+const SET_BASE: u64 = (4 << 20) - (512 << 10);
 
 /// Bytes of a pool, header included.
 const POOL_BYTES: u64 = 4 << 20;
@@ -38,7 +41,7 @@ pub(crate) fn lanes(args: &LanesArgs) -> Result<()> {
         RemotePool::open(&args.target, &args.set, 0, OpenFor::Write, &options).map(|(pool, _)| pool)
     };
     let pool = pool.context("opening the remote pool")?;
-    each_lane(&args.common, |lane, begin, writes| {
+    each_lane(&args.common, REMOTE_BASE, |lane, begin, writes| {
         for write in writes {
             pool.flush_bytes(lane, begin + write.offset, &write.bytes, Atomicity::Words)?;
         }
@@ -66,7 +69,7 @@ pub(crate) fn set(args: &SetArgs) -> Result<()> {
     let set = PoolSet::read(&args.set)?;
     let pool = open(&set, &args.common)?;
     let memory = pool.memory();
-    each_lane(&args.common, |lane, begin, writes| {
+    each_lane(&args.common, SET_BASE, |lane, begin, writes| {
         for write in writes {
             memory.store(begin + write.offset, &write.bytes)?;
             pool.flush(lane, begin + write.offset, write.bytes.len() as u64, Atomicity::Words)?;
@@ -88,14 +91,14 @@ fn open(set: &PoolSet, common: &Common) -> Result<SetPool> {
 }
 
 /// Runs the streams of all lanes, each in a thread of its own; the first failure ends the load.
-fn each_lane(common: &Common, persist: impl Fn(u32, u64, &[Write]) -> Result<()> + Sync) -> Result<()> {
+fn each_lane(common: &Common, base: u64, persist: impl Fn(u32, u64, &[Write]) -> Result<()> + Sync) -> Result<()> {
     let ledger = Arc::new(Ledger::open(&common.ledger)?);
     let deadline: Option<Instant> = common.deadline();
     thread::scope(|scope| {
         let start = |lane| {
             let (ledger, persist) = (&ledger, &persist);
             scope.spawn(move || {
-                let begin = BASE + u64::from(lane) * AREA_BYTES;
+                let begin = base + u64::from(lane) * AREA_BYTES;
                 let batches = Batches::new(common.seed, lane, AREA_BYTES);
                 stream(ledger, lane, batches, deadline, |writes| persist(lane, begin, writes))
             })

@@ -25,7 +25,7 @@ use tempfile::TempDir;
 const IMAGE_BYTES: u64 = 20 << 20;
 
 /// A step takes milliseconds.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A mounted image. Unmounted when dropped.
 struct Mounted(PathBuf);
@@ -83,7 +83,7 @@ fn next_line(load: &mut Load, ledger: &Path, lines: usize) -> Option<Vec<u8>> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let bytes = fs::read(ledger).unwrap_or_default();
-        if bytes.iter().filter(|byte| **byte == b'\n').count() > lines {
+        if bytes.split(|byte| *byte == b'\n').count() > lines + 1 {
             return Some(bytes);
         }
         if let Some(status) = load.0.try_wait().unwrap() {

@@ -33,12 +33,23 @@ pub struct Cut {
     pub survived: u64,
 }
 
+/// The request before which the disk's power goes, counted from when this is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CutBefore {
+    /// The n-th flush, from 1.
+    Flush(u64),
+    /// The n-th write, from 1.
+    Write(u64),
+}
+
 /// An image file with a volatile cache. Offsets and lengths are bytes, of any alignment.
 #[derive(Debug)]
 pub struct Disk {
     image: File,
     length: u64,
     unflushed: BTreeMap<u64, [u8; SECTOR_BYTES]>,
+    cut_before: Option<CutBefore>,
+    is_off: bool,
 }
 
 impl Disk {
@@ -46,7 +57,7 @@ impl Disk {
     pub fn open(image: &Path) -> io::Result<Disk> {
         let image = OpenOptions::new().read(true).write(true).open(image)?;
         let length = image.metadata()?.len() / SECTOR * SECTOR;
-        Ok(Disk { image, length, unflushed: BTreeMap::new() })
+        Ok(Disk { image, length, unflushed: BTreeMap::new(), cut_before: None, is_off: false })
     }
 
     /// Its length.
@@ -72,9 +83,20 @@ impl Disk {
         Ok(())
     }
 
+    /// Has the power go before that request: it and all that follow fail, until [`cut`](Self::cut).
+    pub fn cut_before(&mut self, request: CutBefore) {
+        self.cut_before = Some(request);
+    }
+
+    /// Whether the power has gone by itself.
+    pub fn is_off(&self) -> bool {
+        self.is_off
+    }
+
     /// Writes into the cache.
     pub fn write(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
         self.check(at, bytes.len())?;
+        self.count(CutBefore::Write)?;
         let mut written = 0;
         while written < bytes.len() {
             let position = at + written as u64;
@@ -93,16 +115,19 @@ impl Disk {
 
     /// Makes all writes durable.
     pub fn flush(&mut self) -> io::Result<()> {
+        self.count(CutBefore::Flush)?;
         self.persist(0, u64::MAX)
     }
 
     /// Makes the sectors of a range durable, and no others.
     pub fn flush_range(&mut self, at: u64, length: u64) -> io::Result<()> {
+        self.count(CutBefore::Flush)?;
         self.persist(at / SECTOR, at.saturating_add(length).div_ceil(SECTOR))
     }
 
     /// Loses power: the cache is empty afterwards.
     pub fn cut(&mut self, choice: Choice) -> io::Result<Cut> {
+        (self.cut_before, self.is_off) = (None, false);
         let mut cut = Cut { unflushed: self.unflushed.len() as u64, survived: 0 };
         let mut coins = Coins(if let Choice::Random(seed) = choice { seed } else { 0 });
         for (sector, content) in std::mem::take(&mut self.unflushed) {
@@ -117,6 +142,16 @@ impl Disk {
             }
         }
         Ok(cut)
+    }
+
+    fn count(&mut self, request: fn(u64) -> CutBefore) -> io::Result<()> {
+        match &mut self.cut_before {
+            Some(CutBefore::Flush(left)) if request(0) == CutBefore::Flush(0) => *left = left.saturating_sub(1),
+            Some(CutBefore::Write(left)) if request(0) == CutBefore::Write(0) => *left = left.saturating_sub(1),
+            _ => {}
+        }
+        self.is_off |= matches!(self.cut_before, Some(CutBefore::Flush(0) | CutBefore::Write(0)));
+        if self.is_off { Err(io::Error::other("the disk has no power")) } else { Ok(()) }
     }
 
     fn persist(&mut self, first: u64, end: u64) -> io::Result<()> {
@@ -207,6 +242,24 @@ mod tests {
         disk.flush_range(600, 1).unwrap();
         assert_eq!(disk.cut(Choice::None).unwrap().unflushed, 3);
         assert_eq!(read(&disk, 0, 1536), [[0; 512], [1; 512], [0; 512]].concat());
+    }
+
+    #[test]
+    fn the_power_goes_before_the_request_that_was_named() {
+        let (_directory, mut disk) = disk();
+        disk.cut_before(CutBefore::Flush(2));
+        for byte in [1, 2] {
+            disk.write(0, &[byte; 512]).unwrap();
+            assert_eq!(disk.flush().is_ok(), byte == 1);
+        }
+        assert!(disk.is_off() && disk.write(0, &[3; 512]).is_err());
+        assert_eq!(disk.cut(Choice::None).unwrap().unflushed, 1);
+        assert_eq!(read(&disk, 0, 512), [1; 512]);
+        disk.cut_before(CutBefore::Write(1));
+        disk.flush().unwrap();
+        assert!(disk.write(0, &[4; 512]).is_err() && disk.flush().is_err());
+        disk.cut(Choice::None).unwrap();
+        disk.write(0, &[5; 512]).unwrap();
     }
 
     #[test]

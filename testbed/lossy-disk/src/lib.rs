@@ -11,5 +11,5 @@ mod disk;
 mod protocol;
 mod server;
 
-pub use disk::{Choice, Cut, Disk, SECTOR_BYTES};
+pub use disk::{Choice, Cut, CutBefore, Disk, SECTOR_BYTES};
 pub use server::{Server, ServerError};

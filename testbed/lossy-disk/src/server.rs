@@ -7,10 +7,11 @@ use std::{
     path::{Path, PathBuf},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread::{self, JoinHandle},
+    time::Duration,
 };
 
 use crate::{
-    disk::{Choice, Cut, Disk},
+    disk::{Choice, Cut, CutBefore, Disk},
     protocol,
 };
 
@@ -59,6 +60,8 @@ struct Shared {
 struct State {
     disk: Disk,
     client: Option<UnixStream>,
+    /// Nobody waits any more for an answer of a disk that is off.
+    released: bool,
     stopped: bool,
     cuts: Vec<io::Result<Cut>>,
 }
@@ -75,7 +78,7 @@ impl Server {
         let disk = Disk::open(image).map_err(|source| ServerError::Image { path: image.to_owned(), source })?;
         let listener =
             UnixListener::bind(socket).map_err(|source| ServerError::Listen { path: socket.to_owned(), source })?;
-        let state = State { disk, client: None, stopped: false, cuts: Vec::new() };
+        let state = State { disk, client: None, released: false, stopped: false, cuts: Vec::new() };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new(), choice });
         let listener = Arc::new(listener);
         let thread = thread::spawn({
@@ -85,10 +88,25 @@ impl Server {
         Ok(Server { shared, listener, socket: socket.to_owned(), thread: Some(thread) })
     }
 
+    /// Has the power go before that request, which is then never answered, nor is any later one. Whoever waits for that
+    /// kills the machine.
+    pub fn cut_before(&self, request: CutBefore) {
+        self.shared.lock().disk.cut_before(request);
+    }
+
+    /// Whether the power has gone by itself, or does within the time.
+    pub fn is_off(&self, timeout: Duration) -> bool {
+        let state = self.shared.lock();
+        let wait = self.shared.changed.wait_timeout_while(state, timeout, |state| !state.disk.is_off());
+        wait.unwrap_or_else(PoisonError::into_inner).0.disk.is_off()
+    }
+
     /// Waits until no client is connected, as after its machine was killed, and returns what its power cut did.
     /// `None` where there was no client since the last call. The image is now as the next boot finds it.
     pub fn wait_for_cut(&self) -> Result<Option<Cut>, ServerError> {
         let mut state = self.shared.lock();
+        state.released = true;
+        self.shared.changed.notify_all();
         while state.client.is_some() {
             state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
@@ -129,7 +147,7 @@ fn serve(listener: &UnixListener, shared: &Shared) {
                 return;
             }
             let Ok(copy) = client.try_clone() else { continue };
-            state.client = Some(copy);
+            (state.client, state.released) = (Some(copy), false);
         }
         // A client that is gone, or breaks the protocol, is a disk without power.
         let _ = serve_client(&mut client, shared);
@@ -146,6 +164,14 @@ fn serve_client(client: &mut UnixStream, shared: &Shared) -> io::Result<()> {
     if !protocol::handshake(client, length)? {
         return Ok(());
     }
-    while protocol::serve(client, |work| work(&mut shared.lock().disk))? {}
+    let with_disk = |work: &mut dyn FnMut(&mut Disk)| {
+        let mut state = shared.lock();
+        work(&mut state.disk);
+        while state.disk.is_off() && !state.released {
+            shared.changed.notify_all();
+            state = shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    };
+    while protocol::serve(client, with_disk)? {}
     Ok(())
 }
