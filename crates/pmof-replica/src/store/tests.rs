@@ -17,6 +17,7 @@ use crate::DATA_OFFSET;
 
 mod devices;
 mod processes;
+mod states;
 
 const SIZE_BYTES: u64 = 10_000;
 

@@ -308,7 +308,7 @@ fn a_clean_close_is_remembered_and_nothing_else_counts_as_one() {
 }
 
 #[test]
-fn bytes_that_were_not_flushed_are_made_durable_by_the_close() {
+fn close_flushes_what_was_posted() {
     let two: [Target; 2] = targets();
     let mut pool = options(urls(&two)).create(4096).unwrap();
     pool.batch().write(0, b"posted").unwrap();
