@@ -72,6 +72,12 @@ pub enum MemError {
         /// The file.
         path: PathBuf,
     },
+    /// A page could not be loaded: the file was cut short, or its device cannot read it. Nothing of the memory is shown any more.
+    #[error("a page of {} could not be loaded: the file was made shorter, or its device cannot read it; nothing more is read or written there; check the device (`dmesg`), and restore the file from a replica", path.display())]
+    MediumFailed {
+        /// The file.
+        path: PathBuf,
+    },
     /// Pages of a file stay in the page cache, and the disk has other bytes, or cannot be asked for them.
     #[error("{len_bytes} bytes of {} are in memory and not known to be on the disk: end what else uses the file, and open it for writing", path.display())]
     Unverified {

@@ -132,6 +132,7 @@ impl Flush {
         len_bytes: u64,
     ) -> Result<Settled, MemError> {
         let start = mapping.range(offset, len_bytes)?;
+        let mut settled = Settled::default();
         match self {
             Self::Order => {}
             Self::Fence => {
@@ -144,10 +145,10 @@ impl Flush {
                 unsafe { write_back_lines(*instruction, start, len_bytes as usize) };
                 persist_fence();
             }
-            Self::Sync(state) => return state.settle(flushed, mapping, offset, len_bytes),
-            Self::Parts(parts) => return PartFlush::settle(parts, mapping),
+            Self::Sync(state) => settled = state.settle(flushed, mapping, offset, len_bytes)?,
+            Self::Parts(parts) => settled = PartFlush::settle(parts, mapping)?,
         }
-        Ok(Settled::default())
+        if mapping.has_failed() { Err(MemError::MediumFailed { path: flushed.path.into() }) } else { Ok(settled) }
     }
 }
 

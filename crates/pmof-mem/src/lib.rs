@@ -4,6 +4,7 @@
 //! [`probe`] and its siblings say what a path, the CPU and the machine's persistent memory can promise.
 
 mod borrowed;
+mod bus_error;
 mod cache;
 mod cycles;
 mod durability;

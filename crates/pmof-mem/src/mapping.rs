@@ -12,12 +12,15 @@ use std::{
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
-use crate::{MemError, check_bounds};
+use crate::{MemError, bus_error::Watch, check_bounds};
 
 const _: () = assert!(size_of::<usize>() == 8, "offsets are u64 and must fit usize: pmof needs a 64-bit target");
 
 /// Bytes copied out at a time for a checksum: enough to feed the crc32 instruction, small enough for L1 and the stack.
 const CHECKSUM_CHUNK_BYTES: usize = 4096;
+
+/// No page is smaller.
+const TOUCHED_EVERY_BYTES: usize = 4096;
 
 /// From here on a non-temporal copy beats store + write-back on persistent memory (PMDK measured the same threshold).
 pub(crate) const STREAM_MIN_BYTES: usize = 256;
@@ -30,6 +33,8 @@ pub(crate) struct Mapping {
     writable: bool,
     /// The caller mapped it, and unmaps it.
     is_borrowed: bool,
+    /// Of files and devices, whose pages may turn out not to be readable.
+    watch: Option<Watch>,
 }
 
 // SAFETY: the mapping belongs to no thread, and every access is atomic or made by the kernel.
@@ -43,7 +48,7 @@ impl Mapping {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
         let start = unsafe { mmap_anonymous(ptr::null_mut(), len_bytes, protection, MapFlags::PRIVATE) }?;
-        Ok(Self { start: non_null(start)?, len_bytes, writable: true, is_borrowed: false })
+        Ok(Self { start: non_null(start)?, len_bytes, writable: true, is_borrowed: false, watch: None })
     }
 
     /// The first `len_bytes` bytes of `file`; with `sync` the kernel must grant `MAP_SYNC`.
@@ -56,7 +61,10 @@ impl Mapping {
         let Piece { file, file_offset, len_bytes, writable, .. } = *piece;
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
         let start = unsafe { mmap(ptr::null_mut(), len_bytes, piece.protection(), piece.flags(), file, file_offset) }?;
-        Ok(Self { start: non_null(start)?, len_bytes, writable, is_borrowed: false })
+        let start = non_null(start)?;
+        // SAFETY: the kernel just mapped it, and it is unmapped behind the watch's end, by drop.
+        let watch = Some(unsafe { Watch::new(start, len_bytes) });
+        Ok(Self { start, len_bytes, writable, is_borrowed: false, watch })
     }
 
     /// Memory that somebody else mapped. `None` at address 0.
@@ -66,7 +74,7 @@ impl Mapping {
     /// The range stays mapped, and writable if `writable`, as long as the value lives.
     pub(crate) unsafe fn borrowed(address: u64, len_bytes: usize, writable: bool) -> Option<Self> {
         let start = NonNull::new(ptr::with_exposed_provenance_mut(address as usize))?;
-        Some(Self { start, len_bytes, writable, is_borrowed: true })
+        Some(Self { start, len_bytes, writable, is_borrowed: true, watch: None })
     }
 
     pub(crate) fn len_bytes(&self) -> u64 {
@@ -79,6 +87,46 @@ impl Mapping {
 
     pub(crate) fn is_writable(&self) -> bool {
         self.writable
+    }
+
+    /// Whether a page could not be loaded, so that what was read is not the file's and what was stored is not in it.
+    #[inline]
+    pub(crate) fn has_failed(&self) -> bool {
+        self.watch.as_ref().is_some_and(Watch::has_failed)
+    }
+
+    /// The same mapping, which nobody watches.
+    #[cfg(test)]
+    pub(crate) fn forget_watch(mut self) -> Self {
+        self.watch = None;
+        self
+    }
+
+    /// Makes a system call on the memory, one that does not block; `None` where a page could not be loaded, before or in it.
+    pub(crate) fn call<T>(&self, call: impl FnOnce() -> io::Result<T>) -> Option<io::Result<T>> {
+        let Some(watch) = &self.watch else { return Some(call()) };
+        let outcome = {
+            let _call = watch.begin_call()?;
+            call()
+        };
+        if outcome.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EFAULT)) {
+            watch.mark_failed();
+        }
+        (!watch.has_failed()).then_some(outcome)
+    }
+
+    /// Touches every page of a range, so that one that cannot be loaded is found.
+    pub(crate) fn touch(&self, offset: u64, len_bytes: u64) -> Result<(), MemError> {
+        let start = self.range(offset, len_bytes)?;
+        if self.watch.is_none() || len_bytes == 0 {
+            return Ok(());
+        }
+        let last = len_bytes as usize - 1;
+        for at in (0..last).step_by(TOUCHED_EVERY_BYTES).chain([last]) {
+            // SAFETY: a byte of the range, which stays mapped while `self` lives.
+            std::hint::black_box(unsafe { AtomicU8::from_ptr(start.add(at)) }.load(Ordering::Relaxed));
+        }
+        Ok(())
     }
 
     /// A pointer to `len_bytes` bytes at `offset`, all inside the mapping.
@@ -218,9 +266,11 @@ impl Reservation {
     /// All of it, filled.
     pub(crate) fn into_mapping(self, writable: bool) -> Mapping {
         assert_eq!(self.filled_bytes, self.len_bytes, "every address must be a file's");
-        let mapping = Mapping { start: self.start, len_bytes: self.len_bytes, writable, is_borrowed: false };
+        let (start, len_bytes) = (self.start, self.len_bytes);
         std::mem::forget(self);
-        mapping
+        // SAFETY: the reservation's addresses are all filled and nobody else's, and are unmapped behind the watch's end, by drop.
+        let watch = Some(unsafe { Watch::new(start, len_bytes) });
+        Mapping { start, len_bytes, writable, is_borrowed: false, watch }
     }
 }
 
@@ -247,6 +297,8 @@ unsafe fn release(start: NonNull<u8>, len_bytes: usize) {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        // Before somebody else can have the addresses.
+        self.watch = None;
         if self.is_borrowed {
             return;
         }

@@ -189,6 +189,12 @@ pub trait Medium: Send + Sync + fmt::Debug {
     /// CRC32C of a range, computed where it lies.
     fn crc32c(&self, offset: u64, len_bytes: u64) -> Result<u32, MemError>;
 
+    /// Finds out whether all of a range can be read, without a copy of it: for bytes that are to go out from where they lie, under a
+    /// header that promises them.
+    fn touch(&self, _offset: u64, _len_bytes: u64) -> Result<(), MemError> {
+        Ok(())
+    }
+
     /// The mapped memory that this medium is, for transports that let a device or another process reach it directly.
     /// `None` where every access has to come through the methods above: in simulations and under injected faults.
     fn memory(&self) -> Option<&Memory> {
@@ -212,6 +218,10 @@ pub fn check_bounds(offset: u64, len_bytes: u64, size_bytes: u64) -> Result<(), 
 /// A shared medium is the medium: what clones do is one.
 impl<M: Medium + ?Sized> Medium for std::sync::Arc<M> {
     forward_medium!(|arc| **arc);
+
+    fn touch(&self, offset: u64, len_bytes: u64) -> Result<(), MemError> {
+        (**self).touch(offset, len_bytes)
+    }
 
     fn memory(&self) -> Option<&Memory> {
         (**self).memory()

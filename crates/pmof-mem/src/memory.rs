@@ -38,9 +38,10 @@ pub enum Declaration {
 /// For files the kernel is asked for `MAP_SYNC` first; where it grants it, the file lies on DAX and cache-line write-back
 /// makes bytes durable; else fdatasync does. Every answer that a promise rests on is in [`evidence`](Self::evidence).
 ///
-/// The file must not be made shorter while it is mapped, and its device must be able to deliver its pages: the kernel
-/// answers a touch of a page that is gone with `SIGBUS`. Allocation at creation, the check for holes at opening and the
-/// caller's lock on [`file`](Self::file) keep the first from happening.
+/// Where a page cannot be loaded, because the file was made shorter or its device cannot read it, the kernel sends `SIGBUS`. A
+/// handler, which the first mapping of a file installs for the process, makes it an error of the memory: `MediumFailed`, for this
+/// and every later operation on it. It passes on what is not its own to the handler before it; a program that installs one of its
+/// own later does the same, or dies of such a page. Memory that was [borrowed](Self::borrow) is its owner's in this too.
 #[derive(Debug)]
 pub struct Memory {
     mapping: Mapping,
@@ -266,6 +267,17 @@ impl Memory {
         Self { file_offset, ..self }
     }
 
+    /// Fails once a page could not be loaded. Asked after the bytes were touched: until then nothing is known.
+    #[inline]
+    fn check_loaded(&self) -> Result<(), MemError> {
+        if self.mapping.has_failed() { Err(self.medium_failed()) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn medium_failed(&self) -> MemError {
+        MemError::MediumFailed { path: self.path.clone() }
+    }
+
     fn check_writable(&self) -> Result<(), MemError> {
         if self.mapping.is_writable() { Ok(()) } else { Err(MemError::ReadOnly { path: self.path.clone() }) }
     }
@@ -298,16 +310,18 @@ impl Medium for Memory {
     }
 
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), MemError> {
-        self.mapping.read(offset, into)
+        self.mapping.read(offset, into)?;
+        self.check_loaded()
     }
 
     fn store(&self, offset: u64, bytes: &[u8]) -> Result<(), MemError> {
         self.check_writable()?;
         if self.is_dax() && bytes.len() >= STREAM_MIN_BYTES {
-            self.mapping.store_streaming(offset, bytes)
+            self.mapping.store_streaming(offset, bytes)?;
         } else {
-            self.mapping.store(offset, bytes)
+            self.mapping.store(offset, bytes)?;
         }
+        self.check_loaded()
     }
 
     fn receive(&self, fd: BorrowedFd<'_>, offset: u64, len_bytes: u64, tail: &mut [u8]) -> io::Result<usize> {
@@ -317,7 +331,8 @@ impl Medium for Memory {
         }
         let parts = [(start, len_bytes as usize), (tail.as_mut_ptr(), tail.len())];
         // SAFETY: the range was checked and stays mapped while `self` is borrowed; `tail` is borrowed alone.
-        unsafe { socket::receive(fd, parts) }
+        let received = self.mapping.call(|| unsafe { socket::receive(fd, parts) });
+        received.unwrap_or_else(|| Err(io::Error::other(self.medium_failed())))
     }
 
     fn send(&self, fd: BorrowedFd<'_>, head: &[u8], offset: u64, len_bytes: u64, tail: &[u8]) -> io::Result<usize> {
@@ -328,19 +343,21 @@ impl Medium for Memory {
             (tail.as_ptr().cast_mut(), tail.len()),
         ];
         // SAFETY: the range was checked and stays mapped while `self` is borrowed; the slices are only read from.
-        unsafe { socket::send(fd, parts) }
+        let sent = self.mapping.call(|| unsafe { socket::send(fd, parts) });
+        sent.unwrap_or_else(|| Err(io::Error::other(self.medium_failed())))
     }
 
     fn atomic_store(&self, offset: u64, value: u64) -> Result<(), MemError> {
         self.check_writable()?;
         self.mapping.atomic(offset)?.store(value.to_le(), Ordering::SeqCst);
-        Ok(())
+        self.check_loaded()
     }
 
     fn compare_and_swap(&self, offset: u64, expected: u64, new: u64) -> Result<u64, MemError> {
         self.check_writable()?;
         let word = self.mapping.atomic(offset)?;
         let found = word.compare_exchange(expected.to_le(), new.to_le(), Ordering::SeqCst, Ordering::SeqCst);
+        self.check_loaded()?;
         Ok(u64::from_le(found.unwrap_or_else(|found| found)))
     }
 
@@ -352,19 +369,29 @@ impl Medium for Memory {
         while let Err(newer) = word.compare_exchange_weak(found, add(found), Ordering::SeqCst, Ordering::SeqCst) {
             found = newer;
         }
+        self.check_loaded()?;
         Ok(u64::from_le(found))
     }
 
     fn write_back(&self, offset: u64, len_bytes: u64) -> Result<(), MemError> {
-        self.flush.write_back(|| self.flushed(), &self.mapping, offset, len_bytes)
+        self.flush.write_back(|| self.flushed(), &self.mapping, offset, len_bytes)?;
+        self.check_loaded()
     }
 
     fn fence(&self) -> Result<(), MemError> {
-        self.flush.fence(|| self.flushed())
+        self.flush.fence(|| self.flushed())?;
+        self.check_loaded()
     }
 
     fn crc32c(&self, offset: u64, len_bytes: u64) -> Result<u32, MemError> {
-        self.mapping.crc32c(offset, len_bytes)
+        let crc = self.mapping.crc32c(offset, len_bytes)?;
+        self.check_loaded()?;
+        Ok(crc)
+    }
+
+    fn touch(&self, offset: u64, len_bytes: u64) -> Result<(), MemError> {
+        self.mapping.touch(offset, len_bytes)?;
+        self.check_loaded()
     }
 
     fn memory(&self) -> Option<&Memory> {

@@ -29,7 +29,7 @@ const PACKAGES: [(&str, &[&str]); 6] = [
     ("pmof-verbs-sys", DEVICE_TESTS),
     ("pmof-verbs", DEVICE_TESTS),
     ("pmof-access", DEVICE_TESTS),
-    ("pmof-replica", &["--test", "remote", "--test", "failed_flush"]),
+    ("pmof-replica", &["--test", "remote", "--test", "failed_flush", "--test", "unreadable"]),
     ("pmof", &[]),
     ("pmof-rpma", &["--test", "deregistering"]),
 ];
@@ -105,6 +105,14 @@ const RUNS: &[Run] = &[
         what: "pools after a failed flush",
         package: "pmof-replica",
         target: "failed_flush",
+        environment: "PMOF_THIN_DISK=required",
+        before: "modprobe loop &&",
+        ..PLAIN
+    },
+    Run {
+        what: "pools whose pages cannot be loaded",
+        package: "pmof-replica",
+        target: "unreadable",
         environment: "PMOF_THIN_DISK=required",
         before: "modprobe loop &&",
         ..PLAIN

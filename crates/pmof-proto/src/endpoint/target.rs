@@ -129,6 +129,9 @@ impl Endpoint {
         } else {
             if self.payload_crc_agreed() {
                 reply.payload_crc = memory.crc32c(at, len_bytes).map_err(medium_failed)?;
+            } else {
+                // Behind the header there is no refusing any more.
+                memory.touch(at, len_bytes).map_err(medium_failed)?;
             }
             self.output.push_bytes(&reply.encode());
             self.output.push_reply_slice(LocalSlice { memory: Arc::clone(memory), offset: at, len_bytes });
