@@ -120,14 +120,15 @@ impl Wire for Device {
     fn write_straight(
         &mut self,
         number: crate::wire::Numbered,
-        _to: &RemoteRegion,
+        to: &RemoteRegion,
         offset: u64,
         data: &Data<'_>,
     ) -> bool {
-        if self.is_short {
+        let is_taken = self.is_short && to.direct() != DirectAccess::None;
+        if is_taken {
             self.change(number.ticket, offset, data.len_bytes());
         }
-        self.is_short
+        is_taken
     }
 
     fn flush_alone(
@@ -225,9 +226,14 @@ impl Ends {
     }
 
     fn atomic_write(&mut self, offset: u64) {
+        self.atomic_write_by(offset, false);
+    }
+
+    fn atomic_write_by(&mut self, offset: u64, is_by_message: bool) {
         let Self { lane, here, device, region, .. } = self;
+        let region = if is_by_message { region.by_messages() } else { *region };
         let mut through = Through { endpoint: here, wire: device, forced: None };
-        let request = Request::AtomicWrite { to: Cow::Borrowed(region), offset, value: 1 };
+        let request = Request::AtomicWrite { to: Cow::Owned(region), offset, value: 1 };
         lane.post(&mut through, &request, Signal::OnError, 0).unwrap();
     }
 
@@ -342,6 +348,43 @@ fn to_a_weaker_level_nothing_counts_as_flushed() {
         let ranges = ends.flushed();
         assert!((64..128).all(|byte| covers(&ranges, byte)), "{ranges:?}");
     }
+}
+
+/// Bytes of the other side's memory, by the notes of the device and of the medium.
+fn has_changed(ends: &Ends, offset: u64) -> bool {
+    let by_device = ends.device.asked.iter().any(|asked| matches!(asked, Asked::Change(at, _) if *at == offset));
+    let by_cpu =
+        ends.medium.trace().iter().any(|event| matches!(event, Event::Store { offset: at, .. } if *at == offset));
+    by_device || by_cpu || !ends.device.sent.is_empty()
+}
+
+#[test]
+fn an_atomic_write_waits_for_the_flush_before_it_whichever_way_each_goes() {
+    for (has_flush, is_by_message) in [(true, true), (false, false)] {
+        let mut ends = Ends::new(has_flush, true);
+        ends.write(0, &[1; 64], false);
+        ends.flush(0, LEN_BYTES, POWER);
+        // A flush by message is on its way.
+        let flush = mem::take(&mut ends.device.sent);
+        ends.atomic_write_by(4096, is_by_message);
+        assert!(!has_changed(&ends, 4096), "has FLUSH: {has_flush}");
+        ends.device.sent.extend(flush);
+        ends.finished();
+        let mut through = Through { endpoint: &mut ends.here, wire: &mut ends.device, forced: None };
+        ends.lane.advance(&mut through);
+        assert!(has_changed(&ends, 4096), "it goes when the flush is done");
+    }
+}
+
+#[test]
+fn a_direct_write_does_not_overtake_one_by_message() {
+    let mut ends = Ends::new(true, true);
+    ends.write(4096, &[1; 8], true);
+    ends.write(4096, &[2; 8], false);
+    assert_eq!(ends.device.asked, [], "the target's CPU has yet to store the first");
+    ends.flush(0, LEN_BYTES, POWER);
+    let ranges = ends.flushed();
+    assert!((4096..4104).all(|byte| covers(&ranges, byte)), "{ranges:?}");
 }
 
 proptest! {

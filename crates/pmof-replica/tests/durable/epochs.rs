@@ -1,0 +1,126 @@
+//! Openings for writing: announced durably on every replica before the first write, and closed after the last one is durable.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use pmof_access::Durability;
+use pmof_replica::{OpenFor, Pool, PoolName, PoolOptions, PoolStore, Service, ServiceOptions, StoreOptions};
+use syscall_recorder::{Call, Verdict, observe, record};
+use tempfile::TempDir;
+
+use crate::support::{EIO, available, mark, on_disk, stretches, syncs_of};
+
+/// Two targets: what is written goes by messages to the one, and by this side's own CPU to the other's memory.
+struct Targets {
+    files: [PathBuf; 2],
+    urls: [String; 2],
+    _services: [Service; 2],
+}
+
+impl Targets {
+    fn start(directory: &TempDir) -> Self {
+        let roots = ["a", "b"].map(|name| directory.path().join(name));
+        for root in &roots {
+            std::fs::create_dir(root).unwrap();
+        }
+        let socket = directory.path().join("s");
+        let addresses = ["tcp://127.0.0.1:0".to_owned(), format!("shm://{}", socket.display())];
+        let start = |index: usize| {
+            let address = addresses[index].parse().unwrap();
+            Service::start(&roots[index], &[address], ServiceOptions::default()).unwrap()
+        };
+        let services = [0, 1].map(start);
+        let urls =
+            [format!("{}/orders", services[0].addresses()[0]), format!("shm://{}?pool=orders", socket.display())];
+        Self { files: roots.map(|root| root.join("orders")), urls, _services: services }
+    }
+
+    fn options(&self) -> PoolOptions {
+        let [one, two] = &self.urls;
+        Pool::options().replica(one).replica(two).require(Durability::PowerFailure)
+    }
+
+    fn syncs(&self, calls: &[Call]) -> [usize; 2] {
+        self.files.each_ref().map(|file| syncs_of(calls, file))
+    }
+}
+
+fn is_open(file: &Path) -> bool {
+    let store = PoolStore::open(file.parent().unwrap(), StoreOptions::default()).unwrap();
+    let pool = store.open_pool(&PoolName::new("orders").unwrap(), OpenFor::Read, "a test".to_owned()).unwrap();
+    pool.state().is_open
+}
+
+#[test]
+fn an_opening_and_its_end_are_durable_on_every_replica() {
+    let Some(directory) = on_disk() else { return };
+    let act = || {
+        let targets = Targets::start(&directory);
+        let mut pool = targets.options().create(1 << 20).unwrap();
+        pool.persist(0, b"first").unwrap();
+        pool.close().unwrap();
+        mark();
+        let mut pool = targets.options().open().unwrap();
+        mark();
+        pool.persist(4096, b"second").unwrap();
+        mark();
+        pool.batch().write(8192, b"persisted by nobody").unwrap();
+        pool.close().unwrap();
+        mark();
+        targets
+    };
+    let Some((targets, calls)) = available(observe(act)) else { return };
+    let [_, opened, persisted, closed, _] = stretches(&calls)[..] else { panic!("{calls:?}") };
+    // Announced, then confirmed; what was written, then that it is closed.
+    assert!(targets.syncs(opened).iter().all(|syncs| *syncs >= 2), "{opened:?}");
+    assert_eq!(targets.syncs(persisted), [1, 1], "{persisted:?}");
+    assert!(targets.syncs(closed).iter().all(|syncs| *syncs >= 2), "{closed:?}");
+    assert!(targets.files.iter().all(|file| !is_open(file)));
+}
+
+#[test]
+fn what_could_not_be_made_durable_was_not_closed_in_order() {
+    for failing in [0, 1] {
+        let Some(directory) = on_disk() else { return };
+        let is_armed = AtomicBool::new(false);
+        let file = directory.path().join(["a", "b"][failing]).join("orders");
+        let judge = |call: &Call| {
+            let fails = is_armed.load(Ordering::SeqCst) && call.is_sync_of(&file);
+            if fails { Verdict::Fail(EIO) } else { Verdict::Pass }
+        };
+        let act = || {
+            let targets = Targets::start(&directory);
+            let mut pool = targets.options().create(1 << 20).unwrap();
+            pool.persist(0, b"first").unwrap();
+            pool.batch().write(8192, b"persisted by nobody").unwrap();
+            is_armed.store(true, Ordering::SeqCst);
+            pool.close().is_err()
+        };
+        let Some((is_refused, calls)) = available(record(judge, act)) else { return };
+        assert!(is_refused, "{calls:?}");
+        assert!(is_open(&file), "the next opening compares the replicas");
+    }
+}
+
+#[test]
+fn nothing_is_opened_whose_epoch_is_not_durable_everywhere() {
+    for failing in [0, 1] {
+        let Some(directory) = on_disk() else { return };
+        let is_armed = AtomicBool::new(false);
+        let file = directory.path().join(["a", "b"][failing]).join("orders");
+        let judge = |call: &Call| {
+            let fails = is_armed.load(Ordering::SeqCst) && call.is_sync_of(&file);
+            if fails { Verdict::Fail(EIO) } else { Verdict::Pass }
+        };
+        let act = || {
+            let targets = Targets::start(&directory);
+            targets.options().create(1 << 20).unwrap().close().unwrap();
+            is_armed.store(true, Ordering::SeqCst);
+            targets.options().open().is_err()
+        };
+        let Some((is_refused, calls)) = available(record(judge, act)) else { return };
+        assert!(is_refused, "{calls:?}");
+    }
+}
