@@ -367,7 +367,7 @@ impl Lane {
         (region, offset, len_bytes, level): (&RemoteRegion, u64, u64, Durability),
     ) -> Result<Way, PostError> {
         let key = region.key();
-        let posted = self.stream_parts(through, ticket, (key, offset, len_bytes, level));
+        let posted = self.stream_parts(through, ticket, (region, offset, len_bytes, level));
         if posted.is_err() {
             // What was queued already is written back once too often, and nobody waits for it.
             self.streamed.retain(|streamed| streamed.outer != ticket);
@@ -381,8 +381,9 @@ impl Lane {
         &mut self,
         through: &mut Through<'_>,
         ticket: u64,
-        (key, offset, len_bytes, level): (RegionKey, u64, u64, Durability),
+        (region, offset, len_bytes, level): (&RemoteRegion, u64, u64, Durability),
     ) -> Result<(), PostError> {
+        let (key, evidence) = (region.key(), region.evidence(level));
         self.unwritten.forget_taken();
         if level == Durability::PowerFailure {
             let free = (through.endpoint.agreed().send_queue as usize).saturating_sub(through.endpoint.outstanding());
@@ -393,7 +394,8 @@ impl Lane {
                 self.streamed.push_back(Streamed { inner, outer: ticket, kind: OperationKind::WriteBack });
             }
         }
-        let inner = through.endpoint.post(Operation::Flush { key, offset, len_bytes, level }, Signal::Always, 0)?;
+        let inner =
+            through.endpoint.post(Operation::Flush { key, offset, len_bytes, level, evidence }, Signal::Always, 0)?;
         self.streamed.push_back(Streamed { inner, outer: ticket, kind: OperationKind::Flush });
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use pmof_mem::{Durability, Medium, MediumKind, Promise, check_bounds};
+use pmof_mem::{Durability, Evidence, Medium, MediumKind, Promise, check_bounds};
 use pmof_proto::{
     Access, DESCRIPTOR_BYTES, Descriptor, DescriptorError, DirectAccess, LocalSlice, PostError, RegionKey, RegionTable,
     RegisteredRegion, Scope,
@@ -275,6 +275,11 @@ impl RemoteRegion {
     /// How the region keeps `level`, or `None` where it cannot.
     pub fn promise(&self, level: Durability) -> Option<Promise> {
         self.descriptor.promise(level)
+    }
+
+    /// On what the promise for `level` rests; where there is none, nothing but what was probed counts.
+    pub(crate) fn evidence(&self, level: Durability) -> Evidence {
+        self.promise(level).map_or(Evidence::Probed, |promise| promise.evidence)
     }
 
     /// The strongest level that the region can give.

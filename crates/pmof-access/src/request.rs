@@ -189,7 +189,8 @@ impl Request<'_> {
                 Operation::Read { key: from.key(), offset: *offset, into: into.local.clone() }
             }
             Self::Flush { region, offset, len_bytes, level } => {
-                Operation::Flush { key: region.key(), offset: *offset, len_bytes: *len_bytes, level: *level }
+                let (key, level, evidence) = (region.key(), *level, region.evidence(*level));
+                Operation::Flush { key, offset: *offset, len_bytes: *len_bytes, level, evidence }
             }
             Self::AtomicWrite { to, offset, value } => {
                 Operation::AtomicWrite { key: to.key(), offset: *offset, value: *value }

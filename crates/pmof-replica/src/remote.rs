@@ -193,7 +193,7 @@ impl RemotePool {
         options: &RemotePoolOptions,
     ) -> Result<Self, RemotePoolError> {
         let question = Question { url, set, options };
-        let (pool, _) = question.open(OpenFor::Write, &|require| Request::CreateSet {
+        let (pool, _) = question.open(OpenFor::Write, size_bytes, &|require| Request::CreateSet {
             name: set.clone(),
             size_bytes,
             attributes: attributes.map(Attributes::to_bytes),
@@ -214,7 +214,12 @@ impl RemotePool {
         options: &RemotePoolOptions,
     ) -> Result<(Self, Option<Attributes>), RemotePoolError> {
         let question = Question { url, set, options };
-        question.open(access, &|require| Request::OpenSet { name: set.clone(), size_bytes, access, require })
+        question.open(access, size_bytes, &|require| Request::OpenSet {
+            name: set.clone(),
+            size_bytes,
+            access,
+            require,
+        })
     }
 
     /// Deletes the parts of the target's pool set `set`, and with `set_file` its file; with `force` also where parts are missing or
@@ -611,6 +616,7 @@ impl Question<'_> {
     fn open(
         &self,
         access: OpenFor,
+        least_bytes: u64,
         request: &dyn Fn(Durability) -> Request,
     ) -> Result<(RemotePool, Option<Attributes>), RemotePoolError> {
         let lanes = self.options.lanes;
@@ -629,6 +635,13 @@ impl Question<'_> {
             let header_bytes = if has_header { HEADER_LEN_BYTES as u64 } else { 0 };
             if attributes.is_some() != has_header || size_bytes.checked_sub(header_bytes) != Some(data.len_bytes()) {
                 return Err(ReplicaError::Unexpected);
+            }
+            if size_bytes < least_bytes {
+                return Err(ReplicaError::Unexpected);
+            }
+            if let Some(wanted) = self.options.require.filter(|wanted| data.promise(*wanted).is_none()) {
+                let (strongest, medium) = (data.strongest(), data.kind().to_string());
+                return Err(ReplicaError::NotDurable { wanted, strongest, medium });
             }
             target.prepare(&data)?;
             Ok((size_bytes, attributes, data, header))
@@ -715,7 +728,7 @@ mod tests {
             attributes: Some(attributes.to_bytes()),
             require,
         };
-        let (pool, _) = question.open(OpenFor::Write, &create).unwrap();
+        let (pool, _) = question.open(OpenFor::Write, 4096, &create).unwrap();
         pool.persist_bytes(0, 4096, b"not kept", Atomicity::Words).unwrap();
         assert!(root.path().join("part").exists());
         drop(pool);

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use pmof_mem::Durability;
+use pmof_mem::{Durability, Evidence};
 
 use super::{Completion, Endpoint, Operation, OperationKind, Outcome, Payload, Signal, State, Ticket, input::Sink};
 use crate::{
@@ -24,8 +24,8 @@ struct Pending {
     replied: bool,
     /// Destination of a read.
     into: Option<LocalSlice>,
-    /// What a flush is to reach.
-    level: Option<Durability>,
+    /// What a flush is to reach, and the weakest evidence for it that counts.
+    level: Option<(Durability, Evidence)>,
 }
 
 /// An operation that waits for the other side to have room for a message.
@@ -105,7 +105,7 @@ impl Endpoint {
         let sequence = self.posted.last + 1;
         let kind = operation.kind();
         let level = match operation {
-            Operation::Flush { level, .. } => Some(level),
+            Operation::Flush { level, evidence, .. } => Some((level, evidence)),
             _ => None,
         };
         let (mut frame, payload, into) = frame_of(operation, sequence);
@@ -267,14 +267,16 @@ impl Endpoint {
                 return None;
             }
             OperationKind::Flush => Flushed::from_wire(frame.immediate)
-                .filter(|flushed| Some(flushed.durability) == pending.level)
+                .filter(|flushed| pending.level.is_some_and(|level| grants(*flushed, level)))
                 .map(Outcome::Flushed),
             OperationKind::CompareAndSwap | OperationKind::FetchAndAdd => Some(Outcome::Previous(frame.operand)),
             _ => Some(Outcome::Done { len_bytes: pending.len_bytes }),
         };
         match outcome {
             Some(outcome) => self.complete_front(Ok(outcome)),
-            None => self.refuse_stream("a flush reply names another durability than asked for"),
+            None => self.refuse_stream(
+                "a flush reply names another durability than asked for, or weaker evidence than promised",
+            ),
         }
         None
     }
@@ -344,6 +346,11 @@ impl Pending {
     }
 }
 
+/// Whether the other side says of a flush what it was asked for, on no weaker evidence than it promised.
+fn grants(flushed: Flushed, (level, evidence): (Durability, Evidence)) -> bool {
+    flushed.durability == level && (flushed.promise.evidence == Evidence::Probed || evidence == Evidence::Declared)
+}
+
 /// The header of an operation, its payload, and where its reply's payload goes.
 fn frame_of(operation: Operation<'_>, sequence: u64) -> (Frame, Option<Payload<'_>>, Option<LocalSlice>) {
     let frame = |opcode| Frame::new(opcode, sequence);
@@ -356,7 +363,7 @@ fn frame_of(operation: Operation<'_>, sequence: u64) -> (Frame, Option<Payload<'
         Operation::Read { key, offset, into } => {
             (Frame { key: key.0, offset, length: into.len_bytes, ..frame(Opcode::Read) }, None, Some(into))
         }
-        Operation::Flush { key, offset, len_bytes, level } => {
+        Operation::Flush { key, offset, len_bytes, level, .. } => {
             let frame = Frame { key: key.0, offset, length: len_bytes, code: level as u8, ..frame(Opcode::Flush) };
             (frame, None, None)
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pmof_mem::{Durability, Medium};
+use pmof_mem::{Durability, Evidence, Medium};
 
 use crate::{ConnectionError, Flushed, LocalSlice, OperationError, RegionKey};
 
@@ -49,8 +49,9 @@ pub enum Operation<'a> {
     Write { key: RegionKey, offset: u64, payload: Payload<'a>, immediate: Option<u32> },
     /// Copies bytes of a region into local memory.
     Read { key: RegionKey, offset: u64, into: LocalSlice },
-    /// Brings all earlier writes of this connection to the range to a level.
-    Flush { key: RegionKey, offset: u64, len_bytes: u64, level: Durability },
+    /// Brings all earlier writes of this connection to the range to a level. An answer on weaker evidence than `evidence`, what
+    /// the region's descriptor promised, ends the connection.
+    Flush { key: RegionKey, offset: u64, len_bytes: u64, level: Durability, evidence: Evidence },
     /// Stores 8 bytes whole or not at all.
     AtomicWrite { key: RegionKey, offset: u64, value: u64 },
     /// Replaces a number if it is the expected one; completes with what was there.

@@ -5,6 +5,7 @@ mod epochs;
 mod failures;
 mod kept;
 mod keys;
+mod lying;
 mod support;
 mod transports;
 mod unpublished;

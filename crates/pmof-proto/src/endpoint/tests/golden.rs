@@ -3,7 +3,7 @@
 
 use std::{fmt::Write as _, fs, path::PathBuf};
 
-use pmof_mem::{Durability, MediumKind};
+use pmof_mem::{Durability, Evidence, MediumKind};
 
 use super::{scenario::frames_of, support::*};
 use crate::{Access, Operation, Payload, Refusal, Signal};
@@ -44,7 +44,13 @@ fn conversation() -> Pair {
     pair.post(Operation::Write { key, offset, payload: Payload::Inline(b"sixteen bytes..."), immediate: None });
     pair.post_as(0, write(1, b"unsignalled"), Signal::OnError, 0);
     pair.post(Operation::Read { key, offset, into: local(&[0; 16]) });
-    pair.post(Operation::Flush { key, offset, len_bytes: 16, level: Durability::PowerFailure });
+    pair.post(Operation::Flush {
+        key,
+        offset,
+        len_bytes: 16,
+        level: Durability::PowerFailure,
+        evidence: Evidence::Declared,
+    });
     pair.post(Operation::AtomicWrite { key, offset, value: 0x1112_1314_1516_1718 });
     pair.post(Operation::CompareAndSwap { key, offset, expected: 0x1112_1314_1516_1718, new: 5 });
     pair.post(Operation::FetchAndAdd { key, offset, addend: 7 });

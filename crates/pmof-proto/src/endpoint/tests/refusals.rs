@@ -53,7 +53,7 @@ fn ranges_outside_the_region_are_refused_with_what_was_asked_and_the_limit() {
         for operation in [
             write(offset, &bytes),
             read(offset, len),
-            Operation::Flush { key: KEY, offset, len_bytes, level },
+            Operation::Flush { key: KEY, offset, len_bytes, level, evidence: Evidence::Declared },
             Operation::WriteBack { key: KEY, offset, len_bytes },
         ] {
             let error = refused(anonymous(), Access::READ, operation, Refusal::OutOfBounds);
@@ -62,7 +62,7 @@ fn ranges_outside_the_region_are_refused_with_what_was_asked_and_the_limit() {
         }
     }
     let level = Durability::Visible;
-    let flush = Operation::Flush { key: KEY, offset: 1, len_bytes: u64::MAX, level };
+    let flush = Operation::Flush { key: KEY, offset: 1, len_bytes: u64::MAX, level, evidence: Evidence::Declared };
     refused(anonymous(), Access::all(), flush, Refusal::OutOfBounds);
 }
 
@@ -91,7 +91,7 @@ fn atomic_operations_are_bound_and_aligned() {
 
 #[test]
 fn each_right_is_needed() {
-    let flush = |level| Operation::Flush { key: KEY, offset: 0, len_bytes: 8, level };
+    let flush = |level| Operation::Flush { key: KEY, offset: 0, len_bytes: 8, level, evidence: Evidence::Declared };
     let operations = [
         (Operation::Read { key: KEY, offset: 0, into: local(b"x") }, Access::READ),
         (Operation::CompareAndSwap { key: KEY, offset: 0, expected: 0, new: 1 }, Access::ATOMIC),

@@ -398,7 +398,7 @@ pub(super) fn send(bytes: &[u8]) -> Operation<'_> {
 }
 
 pub(super) fn flush(level: Durability) -> Operation<'static> {
-    Operation::Flush { key: KEY, offset: 0, len_bytes: REGION_BYTES, level }
+    Operation::Flush { key: KEY, offset: 0, len_bytes: REGION_BYTES, level, evidence: Evidence::Declared }
 }
 
 /// Bytes that differ from their neighbours.
