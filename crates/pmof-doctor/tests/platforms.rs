@@ -18,7 +18,10 @@ const GARBAGE: [&str; 3] = ["", "\u{1}\u{7f}garbage\n", "99999999999999999999999
 
 /// Facts whose absence no reader can notice, since their place is empty on sound machines too: a second device below a
 /// stack, a second member of a btrfs, a file system mounted over another, a device's model. By platform and path.
-const UNNOTICED: [(&str, &str); 4] = [
+const UNNOTICED: [(&str, &str); 6] = [
+    ("md-raid1-and-zram", "sys/devices/virtual/block/md0/slaves/zram0"),
+    // A table is as long as it is, and a level of md is a word.
+    ("md-raid5-degraded", "md/degraded"),
     ("dm-on-disk-and-zram", "sys/devices/virtual/block/dm-0/slaves/zram0"),
     ("dm-on-two-regions", "sys/devices/virtual/block/dm-0/slaves/"),
     ("btrfs-disk-and-zram", "sys/fs/btrfs/0123/devices/zram0/dev"),

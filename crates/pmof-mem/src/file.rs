@@ -5,6 +5,7 @@ use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
+    sync::atomic::{AtomicU32, Ordering},
 };
 
 use rustix::{
@@ -163,6 +164,22 @@ pub(crate) fn unnamed_file(directory: &Path, len_bytes: u64) -> Result<OwnedFd, 
     };
     rustix::fs::ftruncate(&fd, len_bytes).map_err(|errno| space_error("ftruncate", directory, len_bytes, errno))?;
     Ok(fd)
+}
+
+/// A new file in `directory` of `len_bytes` bytes, whose name goes when the second value is dropped.
+pub(crate) fn named_file(directory: &Path, len_bytes: u64) -> Result<(OwnedFd, Unfinished), MemError> {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let name = OsString::from(format!(".pmof-probe-{}-{count}", std::process::id()));
+    let path = directory.join(&name);
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::openat(CWD, directory, flags, Mode::empty())
+        .map_err(|errno| io_error("open", directory, "", errno))?;
+    let fd = rustix::fs::openat(&directory, name.as_os_str(), NEW_FILE, OWNER_ONLY)
+        .map_err(|errno| io_error("open", &path, "the directory must be writable to be probed", errno))?;
+    let unfinished = Unfinished { directory, name, is_kept: false };
+    rustix::fs::ftruncate(&fd, len_bytes).map_err(|errno| space_error("ftruncate", &path, len_bytes, errno))?;
+    Ok((fd, unfinished))
 }
 
 /// Memory of `len_bytes` bytes that has a descriptor and no name.

@@ -5,16 +5,19 @@
 
 use std::{
     io,
-    os::fd::BorrowedFd,
+    os::fd::{AsFd as _, BorrowedFd},
     path::{Path, PathBuf},
 };
 
 use crate::{
     CacheWriteBack, Durability, Evidence, Mechanism, MediumKind, PersistenceDomain, Promise, RegionPower, RegionProbe,
     SYSFS_ROOT,
-    extents::extents,
-    mounts::{FileSystemClass, Mount, mount_above, mounts},
-    sysfs::{Backing, all_disks, block_backing, block_number, btrfs_members, region_above},
+    answers::{Answers, Found},
+    members::{BtrfsId, Members, btrfs_id, btrfs_members, ext_members, xfs_members},
+    mounts::{FileSystemClass, Mount},
+    overlay::upper_file,
+    stack::{Backing, Stack, block_stack},
+    sysfs::{attribute, parse_number, region_above},
 };
 
 /// A loop device over a file on a loop device and so on is followed this far.
@@ -38,17 +41,29 @@ pub struct System {
     pub(crate) sysfs_root: PathBuf,
     pub(crate) proc_root: PathBuf,
     pub(crate) cpu: Option<CacheWriteBack>,
+    pub(crate) answers: Answers,
 }
 
 impl System {
     /// This machine.
     pub fn real() -> Self {
-        Self::copied(SYSFS_ROOT.into(), "/proc".into(), CacheWriteBack::detect())
+        let answers = Answers::Devices;
+        Self { sysfs_root: SYSFS_ROOT.into(), proc_root: "/proc".into(), cpu: CacheWriteBack::detect(), answers }
     }
 
     /// Another machine: copies of its `/sys` and `/proc`, and its instruction for cache write-back.
+    ///
+    /// What has to be asked of devices there, the files of loop devices and the tables of device-mapper, is not known.
     pub fn copied(sysfs_root: PathBuf, proc_root: PathBuf, cpu: Option<CacheWriteBack>) -> Self {
-        Self { sysfs_root, proc_root, cpu }
+        Self { sysfs_root, proc_root, cpu, answers: Answers::None }
+    }
+
+    /// The same with what the other machine's devices answered, in files of `directory`: `loopN` has `MAJOR:MINOR INODE`,
+    /// the file behind that loop device; `dm-N` has the name of a target in each line; `files` has lines
+    /// `MAJOR:MINOR INODE PATH`, what each path leads to.
+    #[must_use]
+    pub fn with_answers(self, directory: PathBuf) -> Self {
+        Self { answers: Answers::Copied(directory), ..self }
     }
 
     /// Where sysfs is read.
@@ -238,21 +253,34 @@ struct Facts {
     mount: Option<Mount>,
     /// How the class is known.
     known_by: String,
-    /// Whether the file system names the file's extents: asked of open files on overlayfs only.
-    has_extents: bool,
+    /// Of a file on overlayfs, the file of the upper file system that it is, or why that is not known.
+    upper: Option<Result<Box<Facts>, String>>,
+    /// Of a file on btrfs, which one.
+    btrfs: Option<BtrfsId>,
 }
 
 impl Facts {
     fn of(system: &System, file: BorrowedFd<'_>) -> io::Result<Self> {
         let magic = magic_of(file)?;
         let device = rustix::fs::fstat(file)?.st_dev;
-        let class = FileSystemClass::of_magic(magic);
+        let mount = Mount::of(&system.proc_root, file);
+        // The name is the driver's; the magic may be handed on from elsewhere: 9p shows that of the server's file system.
+        let class = match &mount {
+            Some(mount) => FileSystemClass::of_name(&mount.file_system),
+            None => FileSystemClass::of_magic(magic),
+        };
+        let upper = (class == FileSystemClass::Overlay).then(|| {
+            let mount = mount.as_ref().ok_or("/proc does not say how the overlay is mounted")?;
+            let upper = upper_file(system, mount, file)?;
+            Ok(Box::new(Self::of(system, upper.as_fd()).map_err(|error| error.to_string())?))
+        });
         Ok(Self {
             class,
             device: (rustix::fs::major(device), rustix::fs::minor(device)),
-            mount: Mount::of(&system.proc_root, file),
+            mount,
             known_by: format!("statfs: magic {magic:#x}"),
-            has_extents: class == FileSystemClass::Overlay && extents(file).is_ok(),
+            upper,
+            btrfs: if class == FileSystemClass::Btrfs { Some(btrfs_id(file)?) } else { None },
         })
     }
 
@@ -262,7 +290,8 @@ impl Facts {
             device: mount.device,
             known_by: format!("mountinfo: {}", mount.point.display()),
             mount: Some(mount.clone()),
-            has_extents: false,
+            upper: None,
+            btrfs: None,
         }
     }
 
@@ -270,40 +299,36 @@ impl Facts {
         self.mount.as_ref().map_or("an unknown file system", |mount| mount.file_system.as_str())
     }
 
-    /// What the file system's devices stand on; at least one entry.
-    fn backing(&self, system: &System) -> Vec<Backing> {
-        let numbers = match self.devices(system) {
-            Ok(numbers) => numbers,
-            Err(why) => return vec![Backing::Unknown { why }],
-        };
-        numbers.into_iter().flat_map(|(major, minor)| block_backing(&system.sysfs_root, major, minor)).collect()
+    /// The option, if there is one, that keeps the file system from flushing.
+    fn unsafe_option(&self) -> Option<&str> {
+        let options = self.mount.as_ref().map(|mount| &mount.options)?;
+        options.iter().map(String::as_str).find(|option| UNSAFE_OPTIONS.contains(option))
+    }
+
+    /// What the file system's devices stand on.
+    fn stack(&self, system: &System) -> (Stack, Vec<String>) {
+        match self.members(system) {
+            Ok(Members { numbers, evidence }) => {
+                let mut stack = Stack::default();
+                for number in numbers {
+                    stack.extend(block_stack(system, number));
+                }
+                (stack, evidence)
+            }
+            Err(why) => (Stack { leaves: vec![Backing::Unknown { why }], doubts: Vec::new() }, Vec::new()),
+        }
     }
 
     /// Every block device that holds a part of the file system; at least one.
-    fn devices(&self, system: &System) -> Result<Vec<(u32, u32)>, String> {
-        let nameless = || format!("{} names no block device", self.file_system());
-        let number_of = |source: &str| block_number(&system.sysfs_root, source).ok_or_else(nameless);
-        let mount = self.mount.as_ref();
-        let mut numbers = match (self.device.0, mount) {
-            (0, Some(mount)) if self.class == FileSystemClass::Deviceless => {
-                let named: Vec<_> = mount.source.split(':').map(number_of).collect::<Result<_, _>>()?;
-                if mount.file_system == "btrfs" {
-                    btrfs_members(&system.sysfs_root, named[0])
-                        .ok_or("the kernel does not name all devices of the btrfs")?
-                } else {
-                    named
-                }
-            }
-            (0, _) => return Err(nameless()),
-            _ => vec![self.device],
-        };
-        // XFS keeps its log, and files that ask for it, on devices of their own.
-        for option in ["logdev", "rtdev"] {
-            if let Some(source) = mount.and_then(|mount| mount.option(option)) {
-                numbers.push(number_of(source)?);
-            }
+    fn members(&self, system: &System) -> Result<Members, String> {
+        let mount = self.mount.as_ref().ok_or("/proc does not say how the file system is mounted")?;
+        match self.class {
+            FileSystemClass::Btrfs => btrfs_members(system, mount, self.btrfs.as_ref()),
+            _ if self.device.0 == 0 => Err(format!("{} names no block device", self.file_system())),
+            FileSystemClass::Local if mount.file_system == "xfs" => xfs_members(system, mount, self.device),
+            FileSystemClass::Local => ext_members(system, mount, self.device),
+            _ => Ok(Members { numbers: vec![self.device], evidence: Vec::new() }),
         }
-        Ok(numbers)
     }
 }
 
@@ -318,17 +343,14 @@ pub(crate) fn magic_of(file: BorrowedFd<'_>) -> io::Result<u64> {
 fn foretells_map_sync(system: &System, facts: &Facts) -> bool {
     let Some(mount) = &facts.mount else { return false };
     let is_dax = matches!(mount.file_system.as_str(), "ext4" | "xfs") && (mount.has("dax") || mount.has("dax=always"));
-    is_dax
-        && facts
-            .backing(system)
-            .iter()
-            .all(|backing| matches!(backing, Backing::Region { region, .. } if !region.is_virtio()))
+    let is_synchronous = |leaf: &Backing| matches!(leaf, Backing::Region { region, .. } if !region.is_virtio());
+    is_dax && block_stack(system, facts.device).leaves.iter().all(is_synchronous)
 }
 
 fn judge_facts(system: &System, facts: &Facts, map_sync: MapSync) -> Judgement {
     let file_system = facts.file_system().to_owned();
     let mut evidence = vec![format!("{}: {file_system}", facts.known_by)];
-    let backing = facts.backing(system);
+    let (stack, members) = facts.stack(system);
     let (granted, sentence) = match map_sync {
         MapSync::Asked(true) => (true, "mmap: the kernel grants MAP_SYNC"),
         MapSync::Asked(false) => (false, "mmap: the kernel refuses MAP_SYNC"),
@@ -339,15 +361,16 @@ fn judge_facts(system: &System, facts: &Facts, map_sync: MapSync) -> Judgement {
         (MediumKind::Tmpfs, undecided(Mechanism::Store, format!("{file_system} lives in memory and dies with power")))
     } else if granted {
         evidence.push(sentence.into());
-        (MediumKind::FsDax, dax_power(system, &backing, &mut evidence))
+        evidence.extend(members);
+        (MediumKind::FsDax, dax_power(system, facts, &stack, &mut evidence))
     } else {
         evidence.push(sentence.into());
         let is_virtio = |backing: &Backing| matches!(backing, Backing::Region { region, .. } if region.is_virtio());
-        let kind = if backing.iter().any(is_virtio) { MediumKind::VirtioPmem } else { MediumKind::PageCache };
+        let kind = if stack.leaves.iter().any(is_virtio) { MediumKind::VirtioPmem } else { MediumKind::PageCache };
         let power = sync_power(system, facts, LOOP_LIMIT, &mut evidence);
         (kind, power.map_or_else(|power| power, |()| Power::Probed(Mechanism::FileSync)))
     };
-    let regions = backing.into_iter().filter_map(|backing| match backing {
+    let regions = stack.leaves.into_iter().filter_map(|backing| match backing {
         Backing::Region { region, .. } => Some(region),
         _ => None,
     });
@@ -358,18 +381,29 @@ fn undecided(mechanism: Mechanism, why: String) -> Power {
     Power::Undecided { mechanism, why }
 }
 
-fn dax_power(system: &System, backings: &[Backing], evidence: &mut Vec<String>) -> Power {
+/// Stores reach the regions without the file system, but where the bytes are is written to its journal, and flushed.
+fn dax_power(system: &System, facts: &Facts, stack: &Stack, evidence: &mut Vec<String>) -> Power {
+    let doubt = |why: String| undecided(Mechanism::CacheLineWriteBack, why);
+    let file_system = facts.file_system();
+    if facts.class != FileSystemClass::Local {
+        return doubt(format!("how {file_system} keeps its files is not known here"));
+    }
+    if let Some(option) = facts.unsafe_option() {
+        return doubt(format!("{file_system} is mounted with {option}, so what it says of its files may be lost"));
+    }
     let mut regions = Vec::new();
-    for backing in backings {
+    for backing in &stack.leaves {
         match backing {
             Backing::Region { region, .. } => regions.push(region.clone()),
             other => {
-                let why = format!("what the DAX file system stands on is in no nd region ({})", describe(other));
-                return undecided(Mechanism::CacheLineWriteBack, why);
+                return doubt(format!("what the DAX file system stands on is in no nd region ({})", describe(other)));
             }
         }
     }
-    domain_power(system, &regions, evidence)
+    match stack.doubts.iter().find(|doubt| !doubt.is_of_table) {
+        Some(found) => doubt(found.why.clone()),
+        None => domain_power(system, &regions, evidence),
+    }
 }
 
 /// Power by the weakest of `regions`.
@@ -416,31 +450,34 @@ fn sync_power(system: &System, facts: &Facts, loops_left: usize, evidence: &mut 
             return doubt(format!("what fsync on {file_system} promises is up to the server or program behind it"));
         }
         FileSystemClass::Memory => return doubt(format!("it stands on {file_system}, which lives in memory")),
-        _ => {}
+        FileSystemClass::Unknown => return doubt(format!("what fsync on {file_system} does is not known here")),
+        FileSystemClass::Overlay | FileSystemClass::Btrfs | FileSystemClass::Local => {}
     }
-    let Some(mount) = &facts.mount else {
+    if facts.mount.is_none() {
         return doubt("/proc does not say how the file system is mounted".into());
-    };
-    if let Some(option) = mount.options.iter().find(|option| UNSAFE_OPTIONS.contains(&option.as_str())) {
+    }
+    if let Some(option) = facts.unsafe_option() {
         return doubt(format!("{file_system} is mounted with {option}, so fsync does not flush the device"));
     }
-    let backings = if facts.class == FileSystemClass::Overlay {
-        if !facts.has_extents {
-            return doubt("no file of the overlay was seen to lie on a disk (FIEMAP)".into());
-        }
-        evidence.push("FIEMAP: the overlay's upper file system keeps extents, so it lies on a disk".into());
-        evidence.push("sysfs: which disk is not said, so every disk of the machine must keep what it flushes".into());
-        match all_disks(&system.sysfs_root) {
-            Some(backings) => backings,
-            None => return doubt("the machine's disks cannot be listed, and one of them holds the overlay".into()),
-        }
-    } else {
-        facts.backing(system)
-    };
-    for backing in &backings {
+    if facts.class == FileSystemClass::Overlay {
+        return match &facts.upper {
+            Some(Ok(upper)) => {
+                evidence.push(format!("fchmod: the overlay's upper file was seen, on {}", upper.file_system()));
+                sync_power(system, upper, loops_left, evidence)
+            }
+            Some(Err(why)) => doubt(why.clone()),
+            None => doubt("which file system an overlay writes to is seen once a file of it is opened".into()),
+        };
+    }
+    let (stack, members) = facts.stack(system);
+    evidence.extend(members);
+    for backing in &stack.leaves {
         backing_power(system, backing, loops_left, evidence)?;
     }
-    Ok(())
+    match stack.doubts.into_iter().next() {
+        Some(found) => doubt(found.why),
+        None => Ok(()),
+    }
 }
 
 /// Whether what is flushed to one device is kept without power.
@@ -459,8 +496,9 @@ fn backing_power(
             RegionPower::Proven(_) | RegionPower::HostFlush => Ok(()),
             RegionPower::Unproven { why } => doubt(format!("{}: {why}", region.name)),
         },
-        Backing::Loop { file: Some(path), .. } => {
-            let lower = loop_facts(system, path, loops_left).map_err(|why| undecided(Mechanism::FileSync, why))?;
+        Backing::Loop { device, file: Some(path) } => {
+            let lower =
+                loop_facts(system, device, path, loops_left).map_err(|why| undecided(Mechanism::FileSync, why))?;
             sync_power(system, &lower, loops_left - 1, evidence)
         }
         Backing::Loop { file: None, .. }
@@ -471,7 +509,7 @@ fn backing_power(
 }
 
 /// Facts about the file below a loop device; refuses to go deeper than `loops_left`.
-fn loop_facts(system: &System, path: &Path, loops_left: usize) -> Result<Facts, String> {
+fn loop_facts(system: &System, device: &str, path: &Path, loops_left: usize) -> Result<Facts, String> {
     let shown = path.display();
     if loops_left == 0 {
         return Err(format!("more than {LOOP_LIMIT} loop devices stand on each other"));
@@ -479,9 +517,13 @@ fn loop_facts(system: &System, path: &Path, loops_left: usize) -> Result<Facts, 
     if path.as_os_str().as_encoded_bytes().ends_with(b" (deleted)") {
         return Err(format!("the file {shown} below a loop device is deleted and gone at the next start"));
     }
-    let mounts = mounts(&system.proc_root).map_err(|error| format!("the mount table cannot be read: {error}"))?;
-    let mount = mount_above(&mounts, path).ok_or_else(|| format!("no mount holds {shown}, below a loop device"))?;
-    Ok(Facts::of_mount(mount))
+    let number = attribute(&system.sysfs_root.join("block").join(device), "dev").and_then(|text| parse_number(&text));
+    let number = number.ok_or_else(|| format!("{device} has no number"))?;
+    let file = system.answers.loop_file(device, number)?;
+    match system.answers.file_at(&system.proc_root, path, file)? {
+        Found::Open(file) => Facts::of(system, file.as_fd()).map_err(|error| format!("{shown}: {error}")),
+        Found::Copied(mount) => Ok(Facts::of_mount(&mount)),
+    }
 }
 
 fn describe(backing: &Backing) -> String {

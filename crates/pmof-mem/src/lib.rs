@@ -3,6 +3,7 @@
 //! Everything above stands on [`Medium`]: [`Memory`] is the real one, [`ShadowMedium`] the one that tests crash.
 //! [`probe`] and its siblings say what a path, the CPU and the machine's persistent memory can promise.
 
+mod answers;
 mod borrowed;
 mod bus_error;
 mod cache;
@@ -18,14 +19,17 @@ mod judge;
 mod lent;
 mod mapping;
 mod medium;
+mod members;
 mod memory;
 mod mounts;
+mod overlay;
 mod parts;
 mod probe;
 mod region;
 mod settle;
 pub mod shadow;
 mod socket;
+mod stack;
 mod survey;
 mod sysfs;
 

@@ -33,9 +33,12 @@ const SERVED_NAMES: [&str; 17] = [
     "nfs", "nfs4", "fuse", "fuseblk", "virtiofs", "9p", "cifs", "smb3", "smbfs", "ceph", "afs", "coda", "lustre",
     "vboxsf", "vmhgfs", "orangefs", "beegfs",
 ];
-/// Local file systems whose files show no block device of their own, but whose mount does: btrfs, bcachefs.
-const DEVICELESS_MAGICS: [u64; 2] = [0x9123_683e, 0xca45_1a4e];
-const DEVICELESS_NAMES: [&str; 2] = ["btrfs", "bcachefs"];
+/// File systems whose fsync is known to write and flush what a file needs: ext2, ext3 and ext4, which share a magic, XFS,
+/// and btrfs, whose files show no block device. All others, JFS and F2FS among them, are not judged: JFS never flushes its
+/// disk, F2FS does not say which disks it lies on.
+const LOCAL_MAGICS: [u64; 2] = [0xef53, 0x5846_5342];
+const LOCAL_NAMES: [&str; 4] = ["ext2", "ext3", "ext4", "xfs"];
+const BTRFS_MAGIC: u64 = 0x9123_683e;
 
 /// How the promises of a file system come about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,10 +49,12 @@ pub(crate) enum FileSystemClass {
     Overlay,
     /// A server or a program decides.
     Served,
-    /// Its files show no device, its mount does.
-    Deviceless,
-    /// It lies on the block device that its files show.
+    /// It lies on several block devices, which its files do not show.
+    Btrfs,
+    /// It lies on the block device that its files show, and its fsync is known.
     Local,
+    /// What its fsync does is not known here.
+    Unknown,
 }
 
 impl FileSystemClass {
@@ -59,8 +64,9 @@ impl FileSystemClass {
             OVERLAY_MAGIC => Self::Overlay,
             magic if MEMORY_MAGICS.contains(&magic) => Self::Memory,
             magic if SERVED_MAGICS.contains(&magic) => Self::Served,
-            magic if DEVICELESS_MAGICS.contains(&magic) => Self::Deviceless,
-            _ => Self::Local,
+            BTRFS_MAGIC => Self::Btrfs,
+            magic if LOCAL_MAGICS.contains(&magic) => Self::Local,
+            _ => Self::Unknown,
         }
     }
 
@@ -70,8 +76,9 @@ impl FileSystemClass {
             "overlay" => Self::Overlay,
             name if MEMORY_NAMES.contains(&name) => Self::Memory,
             name if SERVED_NAMES.contains(&name) || name.starts_with("fuse.") => Self::Served,
-            name if DEVICELESS_NAMES.contains(&name) => Self::Deviceless,
-            _ => Self::Local,
+            "btrfs" => Self::Btrfs,
+            name if LOCAL_NAMES.contains(&name) => Self::Local,
+            _ => Self::Unknown,
         }
     }
 }
@@ -82,6 +89,8 @@ pub(crate) struct Mount {
     pub(crate) id: String,
     /// Major and minor number of the device that its files show.
     pub(crate) device: (u32, u32),
+    /// Which part of the file system is mounted.
+    pub(crate) root: PathBuf,
     pub(crate) point: PathBuf,
     pub(crate) file_system: String,
     pub(crate) source: String,
@@ -110,13 +119,14 @@ impl Mount {
         let (place, device) = line.split_once(" - ")?;
         let mut place = place.split(' ');
         let (id, _parent, number) = (place.next()?, place.next()?, place.next()?);
-        let (_root, point, own_options) = (place.next()?, place.next()?, place.next()?);
+        let (root, point, own_options) = (place.next()?, place.next()?, place.next()?);
         let mut fields = device.split(' ');
         let (file_system, source) = (fields.next()?.to_owned(), unescape(fields.next()?));
         let options = own_options.split(',').chain(fields.next().unwrap_or_default().split(','));
         Some(Self {
             id: id.to_owned(),
             device: crate::sysfs::parse_number(number)?,
+            root: unescape(root).into(),
             point: unescape(point).into(),
             file_system,
             source,
@@ -200,6 +210,9 @@ mod tests {
             (0x6969, "nfs4"),
             (0x6573_5546, "fuse.sshfs"),
             (0x9123_683e, "btrfs"),
+            (0x5846_5342, "xfs"),
+            (0x3153_464a, "jfs"),
+            (0xf2f5_2010, "f2fs"),
             (OVERLAY_MAGIC, "overlay"),
         ] {
             assert_eq!(FileSystemClass::of_magic(magic), FileSystemClass::of_name(name), "{name}");

@@ -10,11 +10,12 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 
 use crate::{
     CacheWriteBack, Durability, Evidence, Mechanism, MediumKind, MemError, Promise, RegionProbe,
-    file::{io_error, suitable, unnamed_file},
-    judge::{Judgement, System, judge_devdax, judge_file},
+    file::{io_error, named_file, suitable, unnamed_file},
+    judge::{Judgement, System, judge_devdax, judge_file, magic_of},
     line_bytes,
     mapping::Mapping,
     memory::refuses_map_sync,
+    mounts::OVERLAY_MAGIC,
 };
 
 /// Enough to ask for a mapping; any page size divides it or rounds it up.
@@ -44,7 +45,8 @@ pub struct MediumProbe {
     pub mend: Option<String>,
 }
 
-/// Probes a regular file, a directory (by a nameless file that is gone afterwards), or a devdax device.
+/// Probes a regular file, a directory (by a nameless file, on overlayfs one with a name, that is gone afterwards), or a
+/// devdax device.
 ///
 /// Errors: `Unsuitable` for anything else; `Io`, as where the directory cannot be written.
 pub fn probe(path: &Path) -> Result<MediumProbe, MemError> {
@@ -109,7 +111,7 @@ fn probe_with(system: &System, path: &Path) -> Result<MediumProbe, MemError> {
     let stat = rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW)
         .map_err(|errno| io_error("stat", path, "name a file, a directory or a devdax device", errno))?;
     let judgement = if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
-        probe_file(system, path, unnamed_file(path, PROBE_BYTES as u64)?.as_fd())?
+        probe_directory(system, path)?
     } else if let Some(directory) = suitable(system, path, &stat)? {
         judge_devdax(system, &directory)
     } else {
@@ -119,6 +121,19 @@ fn probe_with(system: &System, path: &Path) -> Result<MediumProbe, MemError> {
         probe_file(system, path, file.as_fd())?
     };
     Ok(MediumProbe::of(path.into(), judgement))
+}
+
+fn probe_directory(system: &System, path: &Path) -> Result<Judgement, MemError> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory =
+        rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(|errno| io_error("open", path, "", errno))?;
+    let magic = magic_of(directory.as_fd()).map_err(|source| io_error("statfs", path, "", source))?;
+    if magic == OVERLAY_MAGIC {
+        // Which file of the upper file system it is, is found by its name.
+        let (file, _removed_at_the_end) = named_file(path, PROBE_BYTES as u64)?;
+        return probe_file(system, path, file.as_fd());
+    }
+    probe_file(system, path, unnamed_file(path, PROBE_BYTES as u64)?.as_fd())
 }
 
 fn probe_file(system: &System, path: &Path, file: BorrowedFd<'_>) -> Result<Judgement, MemError> {

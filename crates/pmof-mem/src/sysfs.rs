@@ -16,18 +16,8 @@ use crate::{
 /// Where sysfs is mounted.
 pub const SYSFS_ROOT: &str = "/sys";
 
-/// Device-mapper and md stacks deeper than this are not followed: real ones have two or three layers.
-const STACK_LIMIT: usize = 8;
-
 /// An attribute is at most a page long.
 const ATTRIBUTE_MAX_BYTES: u64 = 64 << 10;
-
-/// Block drivers that keep their data in the machine's own memory or nowhere.
-const MEMORY_DISKS: [&str; 3] = ["ram", "zram", "nullb"];
-/// SCSI models that do: the kernel's test disk, and the memory back end of its SCSI target.
-const MEMORY_MODELS: [&str; 3] = ["scsi_debug", "RAMDISK-MCP", "RAMDISK-DR"];
-/// Block drivers whose flush is a promise of a server or of a program of this machine.
-const SERVED_DISKS: [&str; 4] = ["nbd", "rbd", "rnbd", "ublkb"];
 
 /// The nd regions below `sysfs_root` (normally [`SYSFS_ROOT`]), sorted by name; empty where there are none.
 pub fn probe_regions(sysfs_root: &Path) -> Result<Vec<RegionProbe>, MemError> {
@@ -48,49 +38,6 @@ pub fn probe_regions(sysfs_root: &Path) -> Result<Vec<RegionProbe>, MemError> {
     }
     regions.sort_by(|left, right| left.name.cmp(&right.name));
     Ok(regions)
-}
-
-/// What `queue/write_cache` says of a disk whose cache the kernel flushes, or which has none.
-const WRITE_CACHES: [&str; 2] = ["write back", "write through"];
-
-/// What a block device finally stands on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Backing {
-    /// A namespace of an nd region.
-    Region { device: String, region: RegionProbe },
-    /// A disk that is lost with the machine's memory.
-    MemoryDisk { device: String },
-    /// A file on another file system, as far as the kernel names it.
-    Loop { device: String, file: Option<PathBuf> },
-    /// A disk that a server or a program behind it decides for.
-    Served { device: String },
-    /// Any other disk; `write_cache` as its queue says.
-    Disk { device: String, write_cache: String },
-    /// The kernel does not say.
-    Unknown { why: String },
-}
-
-/// What the block device `major:minor` stands on: one entry for each lowest device of its stack, at least one.
-pub(crate) fn block_backing(sysfs_root: &Path, major: u32, minor: u32) -> Vec<Backing> {
-    let link = sysfs_root.join(format!("dev/block/{major}:{minor}"));
-    match fs::canonicalize(&link) {
-        Ok(directory) => stack_backing(&directory, STACK_LIMIT),
-        Err(error) => vec![Backing::Unknown { why: format!("{}: {error}", link.display()) }],
-    }
-}
-
-/// What every block device of the machine stands on that could hold a file system now.
-///
-/// `None` where they cannot be listed. Devices without bytes, such as loop devices over nothing, hold none.
-pub(crate) fn all_disks(sysfs_root: &Path) -> Option<Vec<Backing>> {
-    let mut backings = Vec::new();
-    for entry in fs::read_dir(sysfs_root.join("block")).ok()? {
-        let directory = fs::canonicalize(entry.ok()?.path()).ok()?;
-        if attribute(&directory, "size").as_deref() != Some("0") {
-            backings.extend(stack_backing(&directory, STACK_LIMIT));
-        }
-    }
-    Some(backings)
 }
 
 /// The number of the block device that a mount names as its source, `/dev/NAME` or `/dev/mapper/NAME`.
@@ -114,19 +61,6 @@ pub(crate) fn parse_number(text: &str) -> Option<(u32, u32)> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// The numbers of all devices of the btrfs that holds block device `major:minor`.
-pub(crate) fn btrfs_members(sysfs_root: &Path, number: (u32, u32)) -> Option<Vec<(u32, u32)>> {
-    for file_system in fs::read_dir(sysfs_root.join("fs/btrfs")).ok()? {
-        let Ok(devices) = fs::read_dir(file_system.ok()?.path().join("devices")) else { continue };
-        let members: Option<Vec<_>> =
-            devices.map(|device| parse_number(&attribute(&device.ok()?.path(), "dev")?)).collect();
-        if let Some(members) = members.filter(|members| members.contains(&number)) {
-            return Some(members);
-        }
-    }
-    None
-}
-
 /// The directory of the devdax device `major:minor`, if it is one.
 pub(crate) fn devdax_directory(sysfs_root: &Path, major: u32, minor: u32) -> Option<PathBuf> {
     let directory = fs::canonicalize(sysfs_root.join(format!("dev/char/{major}:{minor}"))).ok()?;
@@ -148,53 +82,6 @@ pub(crate) fn devdax_align_bytes(directory: &Path) -> u64 {
 /// The nd region above a device's directory.
 pub(crate) fn region_above(directory: &Path) -> Option<RegionProbe> {
     directory.ancestors().find(|path| is_region(path)).map(region_at)
-}
-
-fn stack_backing(directory: &Path, depth_left: usize) -> Vec<Backing> {
-    // A partition's directory lies inside its disk's.
-    let disk = if directory.join("partition").exists() { directory.parent().unwrap_or(directory) } else { directory };
-    let device = disk.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let lower = lower_devices(directory);
-    if !lower.is_empty() {
-        if depth_left == 0 {
-            return vec![Backing::Unknown { why: format!("{device} stands on more than {STACK_LIMIT} layers") }];
-        }
-        let below = |path: &Option<PathBuf>| match path {
-            Some(path) => stack_backing(path, depth_left - 1),
-            None => vec![Backing::Unknown { why: format!("{device} stands on a device that cannot be found") }],
-        };
-        return lower.iter().flat_map(below).collect();
-    }
-    vec![if let Some(region) = region_above(disk) {
-        Backing::Region { device, region }
-    } else if numbered(&device, "loop") {
-        let file = attribute(disk, "loop/backing_file").map(PathBuf::from);
-        Backing::Loop { device, file }
-    } else if MEMORY_DISKS.iter().any(|name| numbered(&device, name)) || has_memory_model(disk) {
-        Backing::MemoryDisk { device }
-    } else if SERVED_DISKS.iter().any(|name| numbered(&device, name)) {
-        Backing::Served { device }
-    } else if numbered(&device, "dm-") || numbered(&device, "md") {
-        Backing::Unknown { why: format!("{device} names no device that it stands on") }
-    } else {
-        match attribute(disk, "queue/write_cache") {
-            Some(write_cache) if WRITE_CACHES.contains(&write_cache.as_str()) => Backing::Disk { device, write_cache },
-            _ => Backing::Unknown { why: format!("{device} does not say whether it has a write cache to flush") },
-        }
-    }]
-}
-
-fn has_memory_model(disk: &Path) -> bool {
-    attribute(disk, "device/model").is_some_and(|model| MEMORY_MODELS.contains(&model.trim()))
-}
-
-/// The devices that this one stands on; `None` for one that cannot be found.
-fn lower_devices(directory: &Path) -> Vec<Option<PathBuf>> {
-    match fs::read_dir(directory.join("slaves")) {
-        Ok(entries) => entries.map(|entry| fs::canonicalize(entry.ok()?.path()).ok()).collect(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-        Err(_) => vec![None],
-    }
 }
 
 /// The name of the driver that is bound to the device.

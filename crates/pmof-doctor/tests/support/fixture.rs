@@ -1,7 +1,8 @@
 //! A platform in one text file, laid out in a temporary directory as sysfs and procfs are.
 //!
 //! Lines: `PATH = CONTENT` with `\n`, `\t`, `\\`; `PATH -> TARGET` for a link; `PATH !` for a file that cannot be read (it
-//! is made a directory); `# ...` says what the platform is. Paths begin with `sys/` or `proc/`.
+//! is made a directory); `# ...` says what the platform is. Paths begin with `sys/`, `proc/` or `answers/`, which has what
+//! devices said when they were asked (`System::with_answers`).
 
 use std::{
     collections::BTreeMap,
@@ -127,7 +128,7 @@ impl Fixture {
             entry.make(&path);
         }
         let cpu = cpu_write_back(self.text("proc/cpuinfo").unwrap_or_default());
-        (directory, System::copied(root.join("sys"), root.join("proc"), cpu))
+        (directory, System::copied(root.join("sys"), root.join("proc"), cpu).with_answers(root.join("answers")))
     }
 }
 
@@ -168,7 +169,8 @@ fn parse(line: &str) -> Option<(String, Entry)> {
         (path, Entry::Link(target.to_owned()))
     };
     let is_plain = Path::new(path).components().all(|part| matches!(part, Component::Normal(_)));
-    (is_plain && (path.starts_with("sys/") || path.starts_with("proc/"))).then(|| (path.to_owned(), entry))
+    (is_plain && ["sys/", "proc/", "answers/"].iter().any(|root| path.starts_with(root)))
+        .then(|| (path.to_owned(), entry))
 }
 
 fn unescape(text: &str) -> String {

@@ -59,6 +59,7 @@ fn survives_power(fixture: &Fixture, memory: &Memory) -> Verdict {
             let mount = Mount::of(fixture, memory)?;
             need(["ext4", "xfs"].contains(&mount.file_system), "only ext4 and xfs grant MAP_SYNC")?;
             need(mount.options.iter().any(|o| ["dax", "dax=always"].contains(o)), "it is not mounted with dax")?;
+            flushes_its_words(fixture, &mount)?;
             let regions: Option<Vec<_>> = leaves(fixture, mount.number).iter().map(|leaf| region_of(leaf)).collect();
             cpu_reaches(fixture, &regions.ok_or("not all of it lies in nd regions")?)
         }
@@ -131,7 +132,6 @@ struct Mount<'a> {
     file_system: &'a str,
     number: &'a str,
     options: Vec<&'a str>,
-    source: &'a str,
 }
 
 impl<'a> Mount<'a> {
@@ -145,12 +145,7 @@ impl<'a> Mount<'a> {
         let words: Vec<_> = line.split(' ').collect();
         let dash = words.iter().position(|word| *word == "-")?;
         let options = words.get(5)?.split(',').chain(words.get(dash + 3).copied().unwrap_or_default().split(','));
-        Some(Self {
-            file_system: words.get(dash + 1)?,
-            source: words.get(dash + 2)?,
-            number: words[2],
-            options: options.collect(),
-        })
+        Some(Self { file_system: words.get(dash + 1)?, number: words[2], options: options.collect() })
     }
 }
 
@@ -175,61 +170,119 @@ fn leaves(fixture: &Fixture, number: &str) -> Vec<String> {
     into
 }
 
-/// What fsync writes is kept.
-fn sync_keeps(fixture: &Fixture, mount: &Mount<'_>, depth: usize) -> Verdict {
-    const NOT_LOCAL: [&str; 12] = [
-        "tmpfs",
-        "ramfs",
-        "hugetlbfs",
-        "overlay",
-        "nfs",
-        "nfs4",
-        "fuse.sshfs",
-        "9p",
-        "cifs",
-        "virtiofs",
-        "ceph",
-        "devtmpfs",
-    ];
-    need(!NOT_LOCAL.contains(&mount.file_system), "the file system is not on a disk of this machine")?;
+/// The mount is of a file system that flushes, and what it writes to keep track of its files goes to disks that last.
+fn flushes_its_words(fixture: &Fixture, mount: &Mount<'_>) -> Verdict {
+    need(
+        ["ext2", "ext3", "ext4", "xfs", "btrfs"].contains(&mount.file_system),
+        "the file system is not one that flushes",
+    )?;
     need(!mount.options.contains(&"nobarrier"), "the file system does not flush")?;
     need(!mount.options.iter().any(|option| option.starts_with("logdev=/dev/ram")), "the log lies in memory")?;
-    let mut devices = leaves(fixture, mount.number);
+    if !["ext3", "ext4"].contains(&mount.file_system) {
+        return Ok(());
+    }
+    let device = fixture.resolve(&format!("sys/dev/block/{}", mount.number)).unwrap_or_default();
+    let name = device.rsplit('/').next().unwrap_or_default();
+    let has_none =
+        fixture.text(&format!("sys/fs/ext4/{name}/journal_task")).is_some_and(|text| text.trim() == "<none>");
+    let journals = || fixture.entries.keys().filter_map(|path| path.strip_prefix("proc/fs/jbd2/")?.split('/').next());
+    let is_own = |journal: &str| {
+        journal
+            .strip_prefix(name)
+            .and_then(|rest| rest.strip_prefix('-'))
+            .is_some_and(|inode| inode.parse::<u64>().is_ok())
+    };
+    need(has_none || journals().any(is_own), "its journal lies elsewhere, which no platform here has on a disk")
+}
+
+/// What fsync writes is kept.
+fn sync_keeps(fixture: &Fixture, mount: &Mount<'_>, depth: usize) -> Verdict {
+    flushes_its_words(fixture, mount)?;
+    let mut numbers = vec![mount.number];
     if mount.file_system == "btrfs" {
         let members =
             fixture.entries.iter().filter(|(path, _)| path.starts_with("sys/fs/btrfs/") && path.ends_with("/dev"));
-        let numbers =
-            members.filter_map(|(_, entry)| if let Entry::Text(text) = entry { Some(text.trim()) } else { None });
-        devices = numbers.flat_map(|number| leaves(fixture, number)).collect();
+        numbers = members
+            .filter_map(|(_, entry)| if let Entry::Text(text) = entry { Some(text.trim()) } else { None })
+            .collect();
     }
+    let devices: Vec<_> = numbers.iter().flat_map(|number| leaves(fixture, number)).collect();
     need(!devices.is_empty(), "no device is known")?;
-    for device in devices {
-        let name = device.rsplit('/').next().unwrap_or_default();
-        if let Some(region) = region_of(&device) {
-            let is_virtio = provider(fixture, &region) == Some("virtio-pmem")
-                || device.split("/ndbus").next().is_some_and(|parent| {
-                    matches!(fixture.entries.get(&format!("{parent}/driver")), Some(Entry::Link(to)) if to.ends_with("virtio_pmem"))
-                });
-            if is_virtio {
-                need(attribute(fixture, &region, "read_only") == Some("0"), "the region is read-only")?;
-            } else {
-                region_keeps(fixture, &region)?;
-            }
-        } else if name.starts_with("loop") {
-            let file = attribute(fixture, &device, "loop/backing_file").ok_or("the loop device has no file")?;
-            need(depth < 4 && !file.ends_with("(deleted)"), "the file of the loop device is gone")?;
-            let points = ["/dev/shm", "/"].into_iter().find(|point| file.starts_with(point)).ok_or("no such file")?;
-            sync_keeps(fixture, &Mount::at(fixture, points).ok_or("nothing is mounted there")?, depth + 1)?;
-        } else {
-            let in_memory = ["ram", "zram", "nullb", "nbd", "ublkb", "dm-", "md"];
-            need(!in_memory.iter().any(|prefix| name.starts_with(prefix)), "the device keeps nothing by itself")?;
-            let model = attribute(fixture, &device, "device/model").unwrap_or_default();
-            need(!model.starts_with("scsi_debug"), "the device is memory")?;
-            let cache = attribute(fixture, &device, "queue/write_cache");
-            need(matches!(cache, Some("write back" | "write through")), "the device does not say what it caches")?;
-        }
+    let tops = numbers.iter().filter_map(|number| fixture.resolve(&format!("sys/dev/block/{number}")));
+    for device in tops.chain(devices.iter().cloned()) {
+        layer_passes(fixture, &device)?;
     }
-    need(!mount.source.is_empty(), "nothing is mounted")
+    devices.iter().try_for_each(|device| disk_keeps(fixture, device, depth))
+}
+
+/// The device's own queue lets flushes through, and what it is made by is known to pass them on.
+fn layer_passes(fixture: &Fixture, device: &str) -> Verdict {
+    let name = device.rsplit('/').next().unwrap_or_default();
+    let stands_on = fixture.entries.keys().any(|path| path.starts_with(&format!("{device}/slaves/")));
+    if stands_on || name.starts_with("loop") || region_of(device).is_some() {
+        need(attribute(fixture, device, "queue/write_cache") == Some("write back"), "a layer takes no flush")?;
+    }
+    if !stands_on {
+        return Ok(());
+    }
+    if name.starts_with("dm-") {
+        let table = fixture.text(&format!("answers/{name}")).ok_or("nobody asked for the table")?;
+        let is_plain = |line: &str| ["linear", "striped", "crypt with a LUKS header"].contains(&line);
+        return need(
+            !table.trim().is_empty() && table.trim_end_matches('\n').lines().all(is_plain),
+            "the table has more than that",
+        );
+    }
+    let at = |name: &str| attribute(fixture, device, &format!("md/{name}")).unwrap_or_default();
+    need(name.starts_with("md"), "the layer is not known")?;
+    need(!["", "none"].contains(&at("metadata_version")), "nobody finds the array again")?;
+    let is_mirror = ["raid0", "raid1", "raid10", "linear"].contains(&at("level"));
+    let is_whole = ["raid4", "raid5", "raid6"].contains(&at("level")) && at("degraded") == "0";
+    need(is_mirror || is_whole, "the array may lose what was flushed")
+}
+
+/// What is flushed to a lowest device is kept.
+fn disk_keeps(fixture: &Fixture, device: &str, depth: usize) -> Verdict {
+    let name = device.rsplit('/').next().unwrap_or_default();
+    if let Some(region) = region_of(device) {
+        let is_virtio = provider(fixture, &region) == Some("virtio-pmem")
+            || device.split("/ndbus").next().is_some_and(|parent| {
+                matches!(fixture.entries.get(&format!("{parent}/driver")), Some(Entry::Link(to)) if to.ends_with("virtio_pmem"))
+            });
+        if is_virtio {
+            return need(attribute(fixture, &region, "read_only") == Some("0"), "the region is read-only");
+        }
+        return region_keeps(fixture, &region);
+    }
+    if name.starts_with("loop") {
+        let file = attribute(fixture, device, "loop/backing_file").ok_or("the loop device has no file")?;
+        need(depth < 4 && !file.ends_with("(deleted)"), "the file of the loop device is gone")?;
+        let own = fixture.text(&format!("answers/{name}")).ok_or("nobody asked the loop device")?.trim();
+        let known = fixture.text("answers/files").unwrap_or_default();
+        need(known.lines().any(|line| line == format!("{own} {file}")), "the path is another file")?;
+        let points = ["/dev/shm", "/"].into_iter().find(|point| file.starts_with(point)).ok_or("no such file")?;
+        return sync_keeps(fixture, &Mount::at(fixture, points).ok_or("nothing is mounted there")?, depth + 1);
+    }
+    let known = ["sd", "vd", "nvme", "mmcblk", "xvd"];
+    need(known.iter().any(|prefix| name.starts_with(prefix)), "the device keeps nothing by itself")?;
+    let far = ["/virtual/block/", "/session", "/rport-", "/pseudo_", "/tcm_loop", "/nvme-fabrics/"];
+    need(!far.iter().any(|part| device.contains(part)), "the disk is reached by a fabric, or is the kernel itself")?;
+    let transport = attribute(fixture, device, "../transport");
+    need(name.starts_with("nvme") == (transport == Some("pcie")), "nobody says how the disk is reached")?;
+    let model = attribute(fixture, device, "device/model").unwrap_or_default();
+    need(!model.starts_with("scsi_debug"), "the device is memory")?;
+    match attribute(fixture, device, "queue/write_cache") {
+        Some("write back") => Ok(()),
+        Some("write through") => {
+            let words = |path: &str| path.strip_prefix(device).is_some_and(|rest| rest.ends_with("cache_type"));
+            let said = fixture.entries.iter().find(|(path, _)| words(path)).map(|(_, entry)| entry);
+            need(
+                matches!(said, Some(Entry::Text(text)) if text.trim() == "write through"),
+                "its driver does not confirm that",
+            )
+        }
+        _ => Err("the device does not say what it caches"),
+    }
 }
 
 /// `method` may be named for this memory.

@@ -1,6 +1,6 @@
-use std::{fs, os::fd::AsFd, path::Path};
+use std::{fs, os::fd::AsFd, os::unix::fs::symlink, path::Path};
 
-use super::{Facts, Judgement, MapSync, Power, System, judge_devdax, judge_file, judge_mount};
+use super::{Answers, Facts, Judgement, MapSync, Power, System, judge_devdax, judge_file, judge_mount};
 use crate::{
     CacheWriteBack, Durability, Evidence, Mechanism, MediumKind, Promise,
     mounts::{FileSystemClass, Mount, OVERLAY_MAGIC},
@@ -8,6 +8,8 @@ use crate::{
 };
 
 const EXT4_MAGIC: u64 = 0xef53;
+const XFS_MAGIC: u64 = 0x5846_5342;
+const JFS_MAGIC: u64 = 0x3153_464a;
 const NFS_MAGIC: u64 = 0x6969;
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
@@ -15,14 +17,23 @@ fn judge_facts(system: &System, facts: &Facts, map_sync: bool) -> Judgement {
     super::judge_facts(system, facts, MapSync::Asked(map_sync))
 }
 
+/// A machine whose file systems have their journals inside, and whose devices answered what the tree's `answers` has.
 fn system(tree: &Tree) -> System {
-    System { sysfs_root: tree.root().into(), proc_root: "/proc".into(), cpu: Some(CacheWriteBack::Clwb) }
+    let root = tree.root();
+    fs::create_dir_all(root.join("fs/jbd2")).unwrap();
+    for entry in fs::read_dir(root.join("dev/block")).unwrap() {
+        let disk = fs::read_link(entry.unwrap().path()).unwrap();
+        let name = disk.file_name().unwrap().to_str().unwrap().to_owned();
+        fs::create_dir_all(root.join(format!("fs/jbd2/{name}-8"))).unwrap();
+    }
+    System::copied(root.into(), root.into(), Some(CacheWriteBack::Clwb)).with_answers(root.join("answers"))
 }
 
 fn mount(file_system: &str, device: (u32, u32), options: &str) -> Mount {
     Mount {
         id: "1".into(),
         device,
+        root: "/".into(),
         point: "/mnt".into(),
         file_system: file_system.into(),
         source: "/dev/nothing".into(),
@@ -31,8 +42,9 @@ fn mount(file_system: &str, device: (u32, u32), options: &str) -> Mount {
 }
 
 fn facts(magic: u64, device: (u32, u32), options: &str) -> Facts {
-    let mount = Some(mount("name", device, options));
-    Facts { class: FileSystemClass::of_magic(magic), device, mount, known_by: "test".into(), has_extents: false }
+    let name = if magic == XFS_MAGIC { "xfs" } else { "name" };
+    let (mount, class) = (Some(mount(name, device, options)), FileSystemClass::of_magic(magic));
+    Facts { class, device, mount, known_by: "test".into(), upper: None, btrfs: None }
 }
 
 fn power_promise(judgement: &Judgement, declared: bool) -> Option<(Mechanism, Evidence)> {
@@ -81,6 +93,7 @@ fn the_weakest_region_of_a_stack_decides() {
     {
         let tree = Tree::new();
         let mapper = tree.block(&tree.root().join("devices"), "dm-0", "253:0");
+        fs::create_dir(mapper.join("dm")).unwrap();
         Tree::stack(&mapper, &tree.block(&tree.region(0, Some("cpu_cache"), "nd"), "pmem0", "259:0"));
         Tree::stack(&mapper, &tree.block(&tree.region(1, Some(second), "nd"), "pmem1", "259:1"));
         let judgement = judge_facts(&system(&tree), &facts(EXT4_MAGIC, (253, 0), "rw"), true);
@@ -137,24 +150,110 @@ fn page_cache_is_as_good_as_its_device() {
     assert_eq!(both(&judge_facts(&system(&tree), &unmounted, false)), no);
 }
 
+/// A loop device over a path, the number and inode that it says its file has, and a table of mounts.
+fn loop_over(tree: &Tree, path: &str, status: &str) -> System {
+    let root = tree.root();
+    let disk = tree.block(&root.join("devices"), "loop0", "7:0");
+    fs::create_dir(disk.join("loop")).unwrap();
+    fs::write(disk.join("loop/backing_file"), path).unwrap();
+    tree.block(&root.join("devices"), "sda", "8:0");
+    fs::create_dir(root.join("self")).unwrap();
+    let mountinfo = "1 0 8:0 / / rw - ext4 /dev/sda rw\n2 1 0:50 / /dev/shm rw - tmpfs tmpfs rw\n";
+    fs::write(root.join("self/mountinfo"), mountinfo).unwrap();
+    fs::create_dir(root.join("answers")).unwrap();
+    fs::write(root.join("answers/loop0"), status).unwrap();
+    fs::write(root.join("answers/files"), "8:0 12 /srv/disk\n0:50 3 /dev/shm/disk\n").unwrap();
+    system(tree)
+}
+
 #[test]
 fn a_loop_device_is_as_good_as_its_file() {
-    let mountinfo = "1 0 8:0 / / rw - ext4 /dev/sda rw\n2 1 0:50 / /dev/shm rw - tmpfs tmpfs rw\n";
-    for (backing, reaches) in
-        [("/dev/shm/disk", false), ("/srv/disk", true), ("/srv/disk (deleted)", false), ("relative", false)]
-    {
+    for (path, status, reaches) in [
+        ("/srv/disk", "8:0 12\n", true),
+        ("/dev/shm/disk", "0:50 3\n", false),
+        ("/srv/disk (deleted)", "8:0 12\n", false),
+        ("relative", "8:0 12\n", false),
+        // The path leads elsewhere by now: another inode, or another file system.
+        ("/srv/disk", "8:0 13\n", false),
+        ("/srv/disk", "0:50 12\n", false),
+        ("/srv/disk", "\n", false),
+    ] {
         let tree = Tree::new();
-        let disk = tree.block(&tree.root().join("devices"), "loop0", "7:0");
-        fs::create_dir(disk.join("loop")).unwrap();
-        fs::write(disk.join("loop/backing_file"), backing).unwrap();
-        tree.block(&tree.root().join("devices"), "sda", "8:0");
-        fs::create_dir(tree.root().join("self")).unwrap();
-        fs::write(tree.root().join("self/mountinfo"), mountinfo).unwrap();
-        let system = System { proc_root: tree.root().into(), ..system(&tree) };
+        let system = loop_over(&tree, path, status);
         let judgement = judge_facts(&system, &facts(EXT4_MAGIC, (7, 0), "rw"), false);
         let expected = if reaches { probed(Mechanism::FileSync) } else { declared(Mechanism::FileSync) };
-        assert_eq!(both(&judgement), expected, "{backing}: {:?}", judgement.evidence);
+        assert_eq!(both(&judgement), expected, "{path} {status}: {:?}", judgement.evidence);
     }
+}
+
+#[test]
+fn a_loop_device_that_nobody_asked_or_that_passes_no_flush_is_undecided() {
+    let tree = Tree::new();
+    let system = loop_over(&tree, "/srv/disk", "8:0 12\n");
+    let judge = |system: &System| both(&judge_facts(system, &facts(EXT4_MAGIC, (7, 0), "rw"), false));
+    assert_eq!(judge(&system), probed(Mechanism::FileSync));
+    let silent = System { answers: Answers::None, ..system.clone() };
+    assert_eq!(judge(&silent), declared(Mechanism::FileSync));
+    fs::write(tree.root().join("devices/block/loop0/queue/write_cache"), "write through\n").unwrap();
+    assert_eq!(judge(&system), declared(Mechanism::FileSync));
+}
+
+#[test]
+fn the_journal_and_the_log_are_judged_too() {
+    let tree = Tree::new();
+    let (root, devices) = (tree.root(), tree.root().join("devices"));
+    for (name, number) in [("sda", "8:0"), ("sdb", "8:16"), ("zram0", "252:0")] {
+        let disk = tree.block(&devices, name, number);
+        fs::write(disk.join("dev"), format!("{number}\n")).unwrap();
+        fs::create_dir_all(root.join("class/block")).unwrap();
+        symlink(&disk, root.join("class/block").join(name)).unwrap();
+    }
+    let system = system(&tree);
+    let (yes, no) = (probed(Mechanism::FileSync), declared(Mechanism::FileSync));
+    let judge = |magic, options: &str| both(&judge_facts(&system, &facts(magic, (8, 0), options), false));
+    assert_eq!(judge(EXT4_MAGIC, "rw"), yes, "the journal is inside");
+    fs::remove_dir(root.join("fs/jbd2/sda-8")).unwrap();
+    assert_eq!(judge(EXT4_MAGIC, "rw"), no, "nobody says where the journal is");
+    fs::create_dir(root.join("fs/jbd2/sdb")).unwrap();
+    assert_eq!(judge(EXT4_MAGIC, "rw"), yes, "on another disk");
+    fs::create_dir(root.join("fs/jbd2/zram0")).unwrap();
+    assert_eq!(judge(EXT4_MAGIC, "rw"), no, "one journal is in memory, and nobody says whose");
+    fs::create_dir_all(root.join("fs/ext4/sda")).unwrap();
+    fs::write(root.join("fs/ext4/sda/journal_task"), "<none>\n").unwrap();
+    assert_eq!(judge(EXT4_MAGIC, "rw"), yes, "there is none");
+    fs::write(root.join("fs/ext4/sda/journal_task"), "123\n").unwrap();
+    assert_eq!(judge(EXT4_MAGIC, "rw"), no);
+    assert_eq!(judge(XFS_MAGIC, "rw"), yes);
+    assert_eq!(judge(XFS_MAGIC, "rw,logdev=/dev/sdb"), yes);
+    for options in
+        ["rw,logdev=/dev/zram0", "rw,rtdev=/dev/zram0", "rw,logdev=/dev/sdb,rtdev=/dev/zram0", "rw,rtdev=/dev/x"]
+    {
+        assert_eq!(judge(XFS_MAGIC, options), no, "{options}");
+    }
+    assert_eq!(judge(JFS_MAGIC, "rw"), no, "JFS flushes nothing");
+}
+
+#[test]
+fn dax_needs_a_journal_and_flushes_that_are_kept() {
+    let tree = Tree::new();
+    let disk = tree.block(&tree.region(0, Some("memory_controller"), "nd"), "pmem0", "259:0");
+    let zram = tree.block(&tree.root().join("devices"), "zram0", "252:0");
+    let system = system(&tree);
+    let (yes, no) = (probed(Mechanism::CacheLineWriteBack), declared(Mechanism::CacheLineWriteBack));
+    let judge = |options| both(&judge_facts(&system, &facts(EXT4_MAGIC, (259, 0), options), true));
+    assert_eq!(judge("rw"), yes);
+    assert_eq!(judge("rw,nobarrier"), no);
+    fs::remove_dir(tree.root().join("fs/jbd2/pmem0-8")).unwrap();
+    fs::write(zram.join("dev"), "252:0\n").unwrap();
+    fs::create_dir_all(tree.root().join("class/block")).unwrap();
+    symlink(&zram, tree.root().join("class/block/zram0")).unwrap();
+    fs::create_dir(tree.root().join("fs/jbd2/zram0")).unwrap();
+    assert_eq!(judge("rw"), no, "the journal is in memory");
+    fs::create_dir(tree.root().join("fs/jbd2/pmem0-8")).unwrap();
+    fs::write(disk.join("queue/write_cache"), "write through\n").unwrap();
+    assert_eq!(judge("rw"), no, "the kernel does not flush the disk of the journal");
+    let unknown = facts(JFS_MAGIC, (259, 0), "rw");
+    assert_eq!(both(&judge_facts(&system, &unknown, true)), no);
 }
 
 #[test]
@@ -220,20 +319,28 @@ fn a_mount_is_judged_as_its_files_are() {
 #[test]
 fn overlays_served_and_memory_file_systems() {
     let tree = Tree::new();
-    fs::create_dir(tree.root().join("block")).unwrap();
-    let judge = |facts: &Facts| judge_facts(&system(&tree), facts, false);
-    let add_disk = |name: &str, number: &str| {
-        let disk = tree.block(&tree.root().join("devices"), name, number);
-        std::os::unix::fs::symlink(&disk, tree.root().join("block").join(name)).unwrap();
-    };
-    add_disk("sda", "8:0");
-    let overlay = |options, has_extents| Facts { has_extents, ..facts(OVERLAY_MAGIC, (0, 50), options) };
-    assert_eq!(both(&judge(&overlay("rw", true))), probed(Mechanism::FileSync));
-    assert_eq!(both(&judge(&overlay("rw", false))), declared(Mechanism::FileSync));
-    assert_eq!(both(&judge(&overlay("rw,volatile", true))), declared(Mechanism::FileSync));
-    // The upper file system may lie on any disk, so one in memory spoils all.
-    add_disk("zram0", "252:0");
-    assert_eq!(both(&judge(&overlay("rw", true))), declared(Mechanism::FileSync));
+    let devices = tree.root().join("devices");
+    let mapper = tree.block(&devices, "dm-0", "253:0");
+    fs::create_dir(mapper.join("dm")).unwrap();
+    fs::write(mapper.join("dev"), "253:0\n").unwrap();
+    Tree::stack(&mapper, &tree.block(&devices, "sda", "8:0"));
+    fs::create_dir(tree.root().join("answers")).unwrap();
+    fs::write(tree.root().join("answers/dm-0"), "linear\nlinear\n").unwrap();
+    let system = system(&tree);
+    let judge = |facts: &Facts| judge_facts(&system, facts, false);
+    let upper = |options| Some(Ok(Box::new(facts(EXT4_MAGIC, (253, 0), options))));
+    let overlay = |options, upper| Facts { upper, ..facts(OVERLAY_MAGIC, (0, 50), options) };
+    let (yes, no) = (probed(Mechanism::FileSync), declared(Mechanism::FileSync));
+    assert_eq!(both(&judge(&overlay("rw", upper("rw")))), yes);
+    assert_eq!(both(&judge(&overlay("rw", upper("rw,nobarrier")))), no);
+    assert_eq!(both(&judge(&overlay("rw,volatile", upper("rw")))), no);
+    assert_eq!(both(&judge(&overlay("rw", Some(Err("not seen".into()))))), no);
+    assert_eq!(both(&judge(&overlay("rw", None))), no);
+    let in_memory = Some(Ok(Box::new(facts(TMPFS_MAGIC, (0, 51), "rw"))));
+    assert_eq!(both(&judge(&overlay("rw", in_memory))), no);
+    // Each disk below the upper file system counts, not the first alone.
+    Tree::stack(&mapper, &tree.block(&devices, "zram0", "252:0"));
+    assert_eq!(both(&judge(&overlay("rw", upper("rw")))), no);
     let served = judge(&facts(NFS_MAGIC, (0, 51), "rw"));
     assert_eq!((served.kind, both(&served)), (MediumKind::PageCache, declared(Mechanism::FileSync)));
     assert!(served.mend().unwrap().contains("server"), "{:?}", served.mend());

@@ -25,6 +25,8 @@ fn probe_on_disk(system: &impl Fn(&Tree) -> System, path: &Path, disk: &str) -> 
     let device = rustix::fs::stat(path).unwrap().st_dev;
     let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
     tree.block(&tree.root().join("devices"), disk, &number);
+    fs::create_dir_all(tree.root().join("fs/ext4").join(disk)).unwrap();
+    fs::write(tree.root().join("fs/ext4").join(disk).join("journal_task"), "<none>\n").unwrap();
     probe_with(&system(&tree), path).unwrap()
 }
 

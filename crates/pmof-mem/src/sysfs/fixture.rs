@@ -54,7 +54,10 @@ impl Tree {
         let disk = parent.join("block").join(name);
         fs::create_dir_all(disk.join("queue")).unwrap();
         fs::write(disk.join("queue/write_cache"), "write back\n").unwrap();
+        fs::write(disk.join("dev"), format!("{number}\n")).unwrap();
         symlink(&disk, self.root().join("dev/block").join(number)).unwrap();
+        fs::create_dir_all(self.root().join("block")).unwrap();
+        symlink(&disk, self.root().join("block").join(name)).unwrap();
         disk
     }
 
