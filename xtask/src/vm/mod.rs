@@ -25,6 +25,7 @@ mod launch;
 pub(crate) mod librpma;
 mod librpma_suite;
 mod machine;
+mod media;
 mod modelled;
 mod options;
 mod packages;

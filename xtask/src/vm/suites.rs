@@ -4,7 +4,7 @@ use std::{process::ExitCode, time::Instant};
 
 use anyhow::{Result, ensure};
 
-use super::{devices, guest_suite, librpma_suite, pools, power_cuts, referees, ring_cuts, testbed::Testbed};
+use super::{devices, guest_suite, librpma_suite, media, pools, power_cuts, referees, ring_cuts, testbed::Testbed};
 use crate::counts::Counts;
 
 /// One suite: a name, what it is about, and what runs it.
@@ -35,6 +35,11 @@ const SUITES: &[Suite] = &[
         name: "pools",
         about: "pools over verbs: receipts, refusals, the demo, CXL memory, no rdma-core",
         run: pools::run,
+    },
+    Suite {
+        name: "media",
+        about: "the doctor on stacks of media built live, beside the flushes that come through to their disks",
+        run: media::run,
     },
     Suite {
         name: "librpma",
