@@ -42,10 +42,10 @@ pub use pmof_pool as pool_set;
 pub use pmof_pool::{DIGEST_BYTES, digests_of};
 pub use pmof_replica::{
     Admission, Atomicity, Batch, COMPARED_BLOCK_BYTES, DEFAULT_MAX_CONNECTIONS, DEFAULT_MAX_POOL_BYTES,
-    DEFAULT_MEMORY_BUDGET_BYTES, DataPorts, DataPortsError, Differing, Draining, LANES_MAX, LIST_MAX_NAMES, NameError,
-    OpenFor, PersistFailure, Pool, PoolError, PoolInfo, PoolName, PoolOptions, PoolRefusal, PoolUrl, PoolUrlError,
-    Receipt, RemotePool, RemotePoolError, RemotePoolOptions, ReplicaError, ReplicaReceipt, Service, ServiceError,
-    ServiceOptions, SetName, SetPool, SetPoolError, SetPoolOptions, SetStoreError, SshError, SshHost, SshHostError,
-    SshOptions, StdioError, StdioOptions, StoreError, StoreOptions, TargetUrl, USER_FLAGS_BYTES, list_pools,
-    remote_place, remove_set, serve_stdio,
+    DEFAULT_MEMORY_BUDGET_BYTES, DataPorts, DataPortsError, Differing, Draining, Epoch, Header, LANES_MAX,
+    LIST_MAX_NAMES, NameError, OpenFor, PersistFailure, Pool, PoolError, PoolFormat, PoolInfo, PoolName, PoolOptions,
+    PoolRefusal, PoolState, PoolUrl, PoolUrlError, REPLICAS_MAX, Receipt, RemotePool, RemotePoolError,
+    RemotePoolOptions, ReplicaError, ReplicaReceipt, Service, ServiceError, ServiceOptions, SetName, SetPool,
+    SetPoolError, SetPoolOptions, SetStoreError, SshError, SshHost, SshHostError, SshOptions, StdioError, StdioOptions,
+    StoreError, StoreOptions, TargetUrl, USER_FLAGS_BYTES, list_pools, remote_place, remove_set, serve_stdio,
 };

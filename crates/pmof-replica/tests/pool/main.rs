@@ -6,6 +6,7 @@ mod failures;
 mod kept;
 mod keys;
 mod lying;
+mod reopened;
 mod support;
 mod transports;
 mod unpublished;

@@ -1,0 +1,93 @@
+//! A pool that is opened again after a flush failed: the kernel shows bytes that no disk has. Needs root and loop devices.
+
+use std::{fs, path::Path};
+
+use pmof_access::Durability;
+use pmof_mem::Declaration;
+use pmof_replica::{Pool, PoolError, PoolOptions, ServiceOptions, StoreOptions};
+use thin_disk::ThinDisk;
+
+use crate::support::*;
+
+const MIB: u64 = 1 << 20;
+const POOL_BYTES: u64 = 8 * MIB;
+/// Where user data begins in the file.
+const DATA_OFFSET: usize = 8192;
+/// What was flushed, and what was to be when it failed.
+const FLUSHED: u64 = MIB;
+const LOST: u64 = 6 * MIB;
+
+fn on_disk(disk: &ThinDisk) -> Target {
+    // Declared, since below the disk there is a tmpfs.
+    let store = StoreOptions { declaration: Some(Declaration::BatteryBacked), ..StoreOptions::default() };
+    let root = tempfile::tempdir_in(disk.files()).expect("a directory");
+    Target::start_with(root, ServiceOptions { store, ..ServiceOptions::default() })
+}
+
+fn durable(target: &Target) -> PoolOptions {
+    Pool::options().replica(target.url("orders")).require(Durability::PowerFailure)
+}
+
+/// Whether the bytes whose flush failed are in this file; what was acknowledged must be.
+fn has_lost(file: &[u8]) -> bool {
+    let has = |offset: u64, value: u8| {
+        file[DATA_OFFSET + offset as usize..][..MIB as usize].iter().all(|byte| *byte == value)
+    };
+    assert!(has(FLUSHED, 1), "what was acknowledged is there");
+    has(LOST, 2)
+}
+
+/// A target with a pool whose last flush failed: the page cache has bytes that the disk lacks.
+fn failed(disk: &ThinDisk) -> Target {
+    let mut target = on_disk(disk);
+    let mut pool = durable(&target).create(POOL_BYTES).unwrap();
+    pool.persist(FLUSHED, &vec![1; MIB as usize]).unwrap();
+    disk.fill().unwrap();
+    let error = pool.persist(LOST, &vec![2; MIB as usize]).unwrap_err();
+    assert!(matches!(error, PoolError::Persist(_)), "{error}");
+    pool.close().unwrap_err();
+    target.stop();
+    disk.free().unwrap();
+    let path = target.root.path().join("orders");
+    assert!(has_lost(&fs::read(&path).unwrap()), "the premise: the page cache has it");
+    assert!(!has_lost(&ThinDisk::on_disk(&path).unwrap()), "and the disk has not");
+    target
+}
+
+/// What opening, reading and closing the pool shows, and what the disk has afterwards.
+#[track_caller]
+fn shows_what_the_disk_has(target: &Target, path: &Path) {
+    let mut pool = durable(target).open().unwrap();
+    assert_eq!(read(&mut pool, FLUSHED, MIB as usize), vec![1; MIB as usize]);
+    let shown = read(&mut pool, LOST, MIB as usize);
+    let begin = DATA_OFFSET + LOST as usize;
+    assert!(shown == ThinDisk::on_disk(path).unwrap()[begin..begin + MIB as usize], "bytes that may vanish");
+    pool.persist(0, b"and on").unwrap();
+    pool.close().unwrap();
+}
+
+#[test]
+fn a_pool_reopened_after_a_failed_flush_shows_what_the_disk_has() {
+    let Some(disk) = ThinDisk::of_test() else { return };
+    let mut target = failed(&disk);
+    let path = target.root.path().join("orders");
+    target.restart();
+    shows_what_the_disk_has(&target, &path);
+    assert!(!has_lost(&fs::read(&path).unwrap()));
+}
+
+#[test]
+fn a_copy_of_a_poisoned_pool_is_not_taken_for_closed() {
+    let Some(disk) = ThinDisk::of_test() else { return };
+    let mut target = failed(&disk);
+    let root = target.root.path();
+    fs::copy(root.join("orders"), root.join("copy")).unwrap();
+    fs::rename(root.join("copy"), root.join("orders")).unwrap();
+    let path = root.join("orders");
+    target.restart();
+    let info = durable(&target).info().unwrap().remove(0);
+    assert!(info.state.is_open && info.open_by.is_none(), "nobody closed it");
+    // The copy was made through the cache, so it has them all, and they are durable once they are shown.
+    shows_what_the_disk_has(&target, &path);
+    assert!(has_lost(&ThinDisk::on_disk(&path).unwrap()));
+}
