@@ -31,6 +31,7 @@ mod options;
 mod packages;
 mod pools;
 mod power_cuts;
+mod programs;
 mod recipe;
 mod record;
 mod referees;
@@ -93,7 +94,7 @@ pub(crate) enum Vm {
         #[arg(long)]
         list: bool,
     },
-    /// Cut the power of machines in the middle of replicated write loads, and look for what was acknowledged
+    /// Cut the power of machines in the middle of loads, and look for what was acknowledged
     ///
     /// Prints a line for each cut and a table; exit status 1 where anything acknowledged was lost.
     PowerCuts {
@@ -103,6 +104,9 @@ pub(crate) enum Vm {
         /// Repeats what is written, when the power is cut and what survives; not what the scheduler makes of it
         #[arg(long, default_value_t = 1)]
         seed: u64,
+        /// Only the combinations whose names have this text; may be given several times
+        #[arg(long, value_name = "TEXT")]
+        only: Vec<String>,
     },
 }
 
@@ -134,7 +138,7 @@ impl Vm {
                 run_one(options.machine(&testbed)?.command(script), RECORD_TIMEOUT)
             }
             Self::Shell { options } => shell(options.machine(&testbed)?),
-            Self::PowerCuts { cuts, seed } => power_cuts::many(&testbed, cuts, seed),
+            Self::PowerCuts { cuts, seed, only } => power_cuts::many(&testbed, cuts, seed, &only),
             Self::Bench(bench) => bench.run(&testbed),
             Self::FioBench(bench) => bench.run(&testbed),
             Self::Test { only, list } => suites::run(&testbed, only.as_deref(), list),

@@ -1,22 +1,33 @@
-//! Power cuts in the middle of replicated write loads. What was acknowledged, by a ledger outside the machine, must be
-//! there after the next boot, on each replica for itself.
+//! Power cuts in the middle of loads. What was acknowledged, by a ledger outside the machine, must be there after the next boot,
+//! on each replica for itself, by a judge that shares no code with pmof (`testbed/cut-judge`).
 //!
 //! Targets, writer and wire are all in the machine that is cut.
 
 use std::{process::ExitCode, time::Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use cache_model::{CutAfter, Locked};
+use lossy_disk::CutBefore;
 
-use self::series::{Load, Place, Series, Survivors, Tools, Verdict, Way};
+use self::{
+    load::{Load, Moment, Place, Program, Way},
+    series::{Series, Survivors, Tools, Verdict},
+};
 use super::{machine::Persistence, suites::Report, testbed::Testbed};
 
+mod load;
 mod series;
 
-/// The places of two replicas. Each pair has a row of boots of its own.
+/// The places of two replicas of a pool.
 const PAIRS: [&[Place]; 3] =
     [&[Place::Devdax, Place::Fsdax], &[Place::Devdax, Place::File], &[Place::Fsdax, Place::File]];
 
 const WAYS: [Way; 4] = [Way::VerbsNative, Way::Verbs, Way::Tcp, Way::Shm];
+
+const DEVDAX: &[Place] = &[Place::Devdax];
+const FSDAX: &[Place] = &[Place::Fsdax];
+const FILE: &[Place] = &[Place::File];
+const OF_SET: &[Place] = &[Place::Fsdax, Place::File, Place::Devdax];
 
 /// The suite's: any does.
 const SUITE_SEED: u64 = 2026;
@@ -24,132 +35,152 @@ const SUITE_SEED: u64 = 2026;
 /// Machines that may fail before a run is given up.
 const BROKEN_MAX: u64 = 5;
 
+/// The other loads that must survive, those first that the suite has. The power goes at a random moment, or at that of a sweep.
+const LOADS: [Load; 17] = [
+    Load { locked: Locked::Nothing, ..Load::durable(Program::Pool, Way::Tcp, DEVDAX) },
+    Load::durable(Program::Lanes, Way::VerbsNative, DEVDAX),
+    Load::durable(Program::Lanes, Way::Tcp, FILE),
+    Load::durable(Program::Rpma, Way::VerbsNative, DEVDAX),
+    Load::durable(Program::Rpma, Way::Tcp, DEVDAX),
+    operations(FILE_TWICE, FLUSH),
+    Load { moment: FLUSH, ..Load::durable(Program::Sync, Way::Tcp, FILE) },
+    Load::durable(Program::Set, Way::VerbsNative, OF_SET),
+    // Here the suite ends.
+    operations(FILE_TWICE, WRITE),
+    operations(DEVDAX, WRITE_BACK),
+    operations(FSDAX, FENCE),
+    operations(FSDAX, WRITE_BACK),
+    Load { moment: WRITE, ..Load::durable(Program::Sync, Way::Tcp, FILE) },
+    Load::durable(Program::Set, Way::Tcp, OF_SET),
+    Load::durable(Program::Lanes, Way::Verbs, FSDAX),
+    Load::durable(Program::Rpmem, Way::Tcp, FILE),
+    Load::durable(Program::Rpmem, Way::VerbsNative, DEVDAX),
+];
+const OF_SUITE: usize = 8;
+
+const FILE_TWICE: &[Place] = &[Place::File, Place::File];
+const FLUSH: Moment = Moment::Disk(CutBefore::Flush(0));
+const WRITE: Moment = Moment::Disk(CutBefore::Write(0));
+const WRITE_BACK: Moment = Moment::Model(CutAfter::WriteBacks(0));
+const FENCE: Moment = Moment::Model(CutAfter::Fences(0));
+
+const fn operations(places: &'static [Place], moment: Moment) -> Load {
+    Load { moment, ..Load::durable(Program::Operations, Way::Tcp, places) }
+}
+
 /// Loads that must lose something at each place where no unflushed line and sector survives.
 ///
 /// TCP and shm write back each write as it comes and lack only the fence where the flush is left out; any system call
 /// makes up for that, on hardware too. There the write-back is left out by a firmware that promises too much.
-const CONTROLS: [&[(&str, Load)]; 2] = [
-    &[
-        ("the flush left out, verbs on devdax", Load { more: "--skip-flush", ..DEVDAX_VERBS }),
-        ("visible instead of persistent, verbs on devdax", Load { durability: "visible", ..DEVDAX_VERBS }),
-        (
-            "read-after-write on devdax, where the firmware wrongly says that caches are kept",
-            Load { more: "--method read-after-write", firmware: Persistence::Cpu, ..DEVDAX_VERBS },
-        ),
-        (
-            "no write-back, tcp on devdax, where the firmware wrongly says that caches are kept",
-            Load { way: Way::Tcp, firmware: Persistence::Cpu, ..DEVDAX_VERBS },
-        ),
-        (
-            "no write-back, shm on devdax, where the firmware wrongly says that caches are kept",
-            Load { way: Way::Shm, firmware: Persistence::Cpu, ..DEVDAX_VERBS },
-        ),
-    ],
-    &[
-        ("the flush left out, tcp on a file", Load { more: "--skip-flush", ..FILE_TCP }),
-        ("the flush left out, shm on a file", Load { way: Way::Shm, more: "--skip-flush", ..FILE_TCP }),
-        ("no fdatasync (process-crash), tcp on a file", Load { durability: "process-crash", ..FILE_TCP }),
-    ],
+const CONTROLS: &[(&str, Load)] = &[
+    ("the flush left out, verbs on devdax", Load { more: "--skip-flush", ..DEVDAX_VERBS }),
+    ("visible instead of persistent, verbs on devdax", Load { durability: "visible", ..DEVDAX_VERBS }),
+    (
+        "read-after-write on devdax, where the firmware wrongly says that caches are kept",
+        Load { more: "--method read-after-write", firmware: Persistence::Cpu, ..DEVDAX_VERBS },
+    ),
+    (
+        "no write-back, tcp on devdax, where the firmware wrongly says that caches are kept",
+        Load { way: Way::Tcp, firmware: Persistence::Cpu, ..DEVDAX_VERBS },
+    ),
+    (
+        "no write-back, shm on devdax, where the firmware wrongly says that caches are kept",
+        Load { way: Way::Shm, firmware: Persistence::Cpu, ..DEVDAX_VERBS },
+    ),
+    (
+        "the flush with its fence left out, tcp on devdax, where only sfence is a fence",
+        Load { way: Way::Tcp, more: "--skip-flush", locked: Locked::Nothing, ..DEVDAX_VERBS },
+    ),
+    ("the flush left out, tcp on a file", Load { more: "--skip-flush", ..FILE_TCP }),
+    ("the flush left out, shm on a file", Load { way: Way::Shm, more: "--skip-flush", ..FILE_TCP }),
+    ("no fdatasync (process-crash), tcp on a file", Load { durability: "process-crash", ..FILE_TCP }),
+    (
+        "lanes, visible instead of persistent, verbs on devdax",
+        Load { durability: "visible", ..Load::durable(Program::Lanes, Way::VerbsNative, DEVDAX) },
+    ),
+    (
+        "librpma, a flush to visibility",
+        Load { more: "visibility", ..Load::durable(Program::Rpma, Way::VerbsNative, DEVDAX) },
+    ),
 ];
 
-const DEVDAX_VERBS: Load = Load::durable(Way::VerbsNative, &[Place::Devdax]);
-const FILE_TCP: Load = Load::durable(Way::Tcp, &[Place::File]);
+const DEVDAX_VERBS: Load = Load::durable(Program::Pool, Way::VerbsNative, DEVDAX);
+const FILE_TCP: Load = Load::durable(Program::Pool, Way::Tcp, FILE);
 
 /// The suite: each combination once, and the controls.
 pub(super) fn run(testbed: &Testbed, report: &mut Report) -> Result<()> {
     let tools = Tools::build(testbed)?;
     let mut random = Random(SUITE_SEED);
-    let mut turn = 0;
-    for places in PAIRS {
-        let mut series = Series::new(&tools)?;
-        let mut names = Vec::new();
-        for load in loads(places) {
-            let survivors = Survivors::of_turn(turn, random.next());
-            turn += 1;
-            let verdict = series.cut(&load, survivors, &mut random)?;
-            judge(report, names.last(), verdict);
-            names.push(format!("{}: {}", name(&load), survivors.name()));
-        }
-        judge(report, names.last(), Some(series.end()?));
+    let mut series = Series::new(&tools)?;
+    let mut last = None;
+    let pools = PAIRS.into_iter().flat_map(pools);
+    for (turn, load) in (0..).zip(pools.chain(LOADS[..OF_SUITE].iter().copied())) {
+        let survivors = Survivors::of_turn(turn, random.next());
+        let load = load.at_turn(turn);
+        let verdict = series.cut(&load, survivors, &mut random).with_context(|| load.name())?;
+        judge(report, last.as_ref(), verdict);
+        last = Some(format!("{}: {}", load.name(), survivors.name()));
     }
-    controls(&tools, report, &mut random)
+    let mut last_control = None;
+    for (name, load) in CONTROLS {
+        let verdict = series.cut(load, Survivors::None, &mut random).with_context(|| (*name).to_owned())?;
+        match last_control.replace(*name) {
+            None => judge(report, last.as_ref(), verdict),
+            Some(name) => judge_control(report, name, verdict.as_ref()),
+        }
+    }
+    judge_control(report, last_control.unwrap_or_default(), Some(&series.end()?));
+    Ok(())
 }
 
 fn judge(report: &mut Report, name: Option<&String>, verdict: Option<Verdict>) {
     if let (Some(name), Some(verdict)) = (name, verdict) {
         let kept = verdict.lost() == 0;
-        report.test(name, kept.then_some(()).with_context(|| format!("an acknowledged write is lost: {verdict}")));
+        report.test(name, kept.then_some(()).with_context(|| format!("what was acknowledged is lost: {verdict}")));
     }
 }
 
-fn controls(tools: &Tools<'_>, report: &mut Report, random: &mut Random) -> Result<()> {
-    let mut seen = |name: &str, verdict: &Verdict| {
-        let all_lost = verdict.replicas.iter().all(|(_, lost, _)| *lost > 0);
-        let outcome = all_lost.then_some(()).with_context(|| format!("nothing is lost: {verdict}"));
-        report.test(&format!("control loses: {name}"), outcome);
-    };
-    for row in CONTROLS {
-        let mut series = Series::new(tools)?;
-        let mut last = None;
-        for (name, load) in row {
-            if let (Some(last), Some(verdict)) = (last, series.cut(load, Survivors::None, random)?) {
-                seen(last, &verdict);
-            }
-            last = Some(*name);
-        }
-        if let Some(last) = last {
-            seen(last, &series.end()?);
-        }
-    }
-    Ok(())
+fn judge_control(report: &mut Report, name: &str, verdict: Option<&Verdict>) {
+    let Some(verdict) = verdict else { return };
+    let all_lost = verdict.replicas.iter().all(|(lost, _)| *lost > 0);
+    let outcome = all_lost.then_some(()).with_context(|| format!("a replica has lost nothing: {verdict:?}"));
+    report.test(&format!("control loses: {name}"), outcome);
 }
 
 /// The chore `vm power-cuts`: so many cuts, spread over all combinations, and a table.
-pub(super) fn many(testbed: &Testbed, cuts: u64, seed: u64) -> Result<ExitCode> {
-    let combinations: Vec<_> = PAIRS.into_iter().flat_map(loads).collect();
-    ensure!(cuts >= combinations.len() as u64, "{} combinations need at least so many cuts", combinations.len());
-    let count = combinations.len() as u64;
-    let share = |at: usize| cuts / count + u64::from((at as u64) < cuts % count);
-    let tools = Tools::build(testbed)?;
-    let began = Instant::now();
-    let mut run = Run {
-        tools: &tools,
-        random: Random(seed),
-        tallies: Vec::new(),
-        rows: Vec::new(),
-        done: 0,
-        cuts,
-        broken: 0,
-        began,
+pub(super) fn many(testbed: &Testbed, cuts: u64, seed: u64, only: &[String]) -> Result<ExitCode> {
+    let loads = PAIRS.into_iter().flat_map(pools).chain(LOADS);
+    let is_wanted = |load: &Load| only.is_empty() || only.iter().any(|text| load.name().contains(text));
+    let mut loads: Vec<_> = loads.filter(is_wanted).collect();
+    ensure!(!loads.is_empty(), "no combination has any of {only:?} in its name");
+    // Those that go with each other stand together, so that most loads open what a cut has left.
+    loads.sort_by_key(|load| (load.program as u8, load.places.iter().map(|place| *place as u8).collect::<Vec<_>>()));
+    ensure!(cuts >= loads.len() as u64, "{} combinations need at least so many cuts", loads.len());
+    let count = loads.len() as u64;
+    let tally = |(at, load): (usize, &Load)| {
+        let quota = cuts / count + u64::from((at as u64) < cuts % count);
+        Tally { name: load.name(), quota, ..Tally::default() }
     };
-    for (at, load) in combinations.iter().enumerate() {
-        if run.rows.last().is_none_or(|row| row.places != load.places) {
-            run.rows.push(Row::new(&tools, load.places)?);
-        }
-        run.tallies.push(Tally { name: name(load), row: run.rows.len() - 1, quota: share(at), ..Tally::default() });
-    }
+    let tallies = loads.iter().enumerate().map(tally).collect();
+    let tools = Tools::build(testbed)?;
+    let (random, began) = (Random(seed), Instant::now());
+    let mut run = Run { tools: &tools, random, tallies, series: None, last: None, done: 0, cuts, broken: 0, began };
     println!("{cuts} power cuts; seed {seed}");
-    run.cut_all(&combinations).with_context(|| format!("after {} cuts; seed {seed}", run.done))?;
+    run.cut_all(&loads).with_context(|| format!("after {} cuts; seed {seed}", run.done))?;
     Ok(run.print_table())
 }
 
-/// All loads on these places. Native flush needs device-DAX.
-fn loads(places: &'static [Place]) -> Vec<Load> {
+/// All loads of pools on these places. Native flush needs device-DAX.
+fn pools(places: &'static [Place]) -> Vec<Load> {
     let possible = |way: &Way| *way != Way::VerbsNative || places.contains(&Place::Devdax);
-    WAYS.into_iter().filter(possible).map(|way| Load::durable(way, places)).collect()
-}
-
-fn name(load: &Load) -> String {
-    let places: Vec<_> = load.places.iter().map(|place| place.name()).collect();
-    format!("{}, {}", load.way.name(), places.join(" + "))
+    WAYS.into_iter().filter(possible).map(|way| Load::durable(Program::Pool, way, places)).collect()
 }
 
 /// What was found of one combination.
 #[derive(Debug, Default)]
 struct Tally {
     name: String,
-    /// The row of boots that it belongs to, and how many cuts it gets.
-    row: usize,
+    /// How many cuts it gets.
     quota: u64,
     acknowledged: Vec<u64>,
     in_flight: u64,
@@ -164,7 +195,10 @@ struct Run<'a> {
     random: Random,
     /// One for each combination.
     tallies: Vec<Tally>,
-    rows: Vec<Row<'a>>,
+    /// The boots on the same images; none at the beginning, and after a machine that broke down.
+    series: Option<Series<'a>>,
+    /// The cut that awaits its verdict.
+    last: Option<(usize, Survivors)>,
     done: u64,
     cuts: u64,
     /// Machines that did not come to their cut, or to the verdict on the one before.
@@ -172,55 +206,50 @@ struct Run<'a> {
     began: Instant,
 }
 
-/// The boots on the same images.
-struct Row<'a> {
-    places: &'static [Place],
-    series: Series<'a>,
-    /// The cut that awaits its verdict.
-    last: Option<(usize, Survivors)>,
-}
-
-impl<'a> Row<'a> {
-    fn new(tools: &'a Tools<'a>, places: &'static [Place]) -> Result<Self> {
-        Ok(Self { places, series: Series::new(tools)?, last: None })
-    }
-}
-
 impl Run<'_> {
-    /// Cuts each combination as often as it has to be, in turn, so that a run that is stopped has seen all of them.
-    fn cut_all(&mut self, combinations: &[Load]) -> Result<()> {
-        let rounds = self.tallies.iter().map(|tally| tally.quota).max().unwrap_or_default();
-        for round in 0..rounds {
-            for (at, load) in combinations.iter().enumerate() {
-                if round >= self.tallies[at].quota {
-                    continue;
-                }
-                // Not the same for all combinations of a round.
-                let survivors = Survivors::of_turn(round + at as u64, self.random.next());
-                let row = &mut self.rows[self.tallies[at].row];
-                match row.series.cut(load, survivors, &mut self.random) {
-                    Ok(verdict) => {
-                        let last = row.last.replace((at, survivors));
-                        self.note(last, verdict);
-                    }
-                    Err(error) => {
-                        self.broken += 1;
-                        println!("BROKEN: {}: {error:#}", self.tallies[at].name);
-                        ensure!(self.broken <= BROKEN_MAX, "too many machines did not come to their end");
-                        *row = Row::new(self.tools, load.places)?;
-                    }
+    /// Cuts each combination as often as it has to be: those that go with each other in turn.
+    fn cut_all(&mut self, loads: &[Load]) -> Result<()> {
+        let mut at = 0;
+        for group in loads.chunk_by(Load::goes_with) {
+            let places = at..at + group.len();
+            at += group.len();
+            let rounds = places.clone().map(|at| self.tallies[at].quota).max().unwrap_or_default();
+            for (round, at) in (0..rounds).flat_map(|round| places.clone().map(move |at| (round, at))) {
+                if round < self.tallies[at].quota {
+                    self.cut(at, &loads[at].at_turn(round))?;
                 }
             }
         }
-        for row in std::mem::take(&mut self.rows) {
-            let verdict = row.series.end()?;
-            self.note(row.last, Some(verdict));
+        if let Some(series) = self.series.take() {
+            let verdict = series.end()?;
+            self.note(Some(verdict));
         }
         Ok(())
     }
 
-    fn note(&mut self, cut: Option<(usize, Survivors)>, verdict: Option<Verdict>) {
-        let (Some((at, survivors)), Some(verdict)) = (cut, verdict) else { return };
+    fn cut(&mut self, at: usize, load: &Load) -> Result<()> {
+        // Not the same for all combinations.
+        let survivors = Survivors::of_turn(self.done + at as u64, self.random.next());
+        let series = match &mut self.series {
+            Some(series) => series,
+            none => none.insert(Series::new(self.tools)?),
+        };
+        match series.cut(load, survivors, &mut self.random) {
+            Ok(verdict) => self.note(verdict),
+            Err(error) => {
+                self.broken += 1;
+                println!("BROKEN: {}: {error:#}", self.tallies[at].name);
+                ensure!(self.broken <= BROKEN_MAX, "too many machines did not come to their end");
+                (self.series, self.last) = (None, None);
+                return Ok(());
+            }
+        }
+        self.last = Some((at, survivors));
+        Ok(())
+    }
+
+    fn note(&mut self, verdict: Option<Verdict>) {
+        let (Some((at, survivors)), Some(verdict)) = (self.last, verdict) else { return };
         let tally = &mut self.tallies[at];
         tally.acknowledged.push(verdict.acknowledged);
         tally.in_flight += u64::from(verdict.in_flight());
@@ -245,7 +274,7 @@ impl Run<'_> {
 
     fn print_table(&mut self) -> ExitCode {
         println!(
-            "\n| combination | cuts | acknowledged batches before a cut, median (least) | cut in flight | lost | none / all / random / torn |"
+            "\n| combination | cuts | acknowledged before a cut, median (least) | cut in flight | lost | none / all / random / torn |"
         );
         println!("|---|---:|---:|---:|---:|---|");
         for tally in &mut self.tallies {
@@ -263,7 +292,7 @@ impl Run<'_> {
         }
         let lost: u64 = self.tallies.iter().map(|tally| tally.lost).sum();
         println!(
-            "\n{} power cuts in {:.0} s; acknowledged batches lost: {lost}; machines that broke down: {}",
+            "\n{} power cuts in {:.0} s; acknowledged and lost: {lost}; machines that broke down: {}",
             self.done,
             self.began.elapsed().as_secs_f64(),
             self.broken

@@ -205,7 +205,7 @@ impl Step {
             .command(format!("exec referee-probe --devdax $PMOF_DEVDAX step {fence}"))
             .start()?
             .wait(TIMEOUT)?;
-        let killed = matches!(&finished.end, End::Crashed(how) if how.contains("killed by a signal"));
+        let killed = matches!(&finished.end, End::Crashed(how) if how.contains("SIGKILL"));
         ensure!(killed, "the machine did not cut itself: {}; it wrote {}", finished.explain(), finished.text());
         modelled.followed()?;
         expect(&modelled.media().devdax, STEP, NEW).context("the live image")?;
@@ -251,7 +251,7 @@ fn port_before_cut(testbed: &Testbed, referees: &Referees) -> Result<()> {
         .command("exec referee-probe --devdax $PMOF_DEVDAX tell $PMOF_PORT_TOLD")
         .start()?
         .wait(TIMEOUT)?;
-    let killed = matches!(&finished.end, End::Crashed(how) if how.contains("killed by a signal"));
+    let killed = matches!(&finished.end, End::Crashed(how) if how.contains("SIGKILL"));
     ensure!(killed, "the machine did not cut itself: {}; it wrote {}", finished.explain(), finished.text());
     let told = fs::read_to_string(&told)?;
     let last = told.lines().last().unwrap_or_default();

@@ -1,0 +1,419 @@
+//! What runs in the machine when its power goes: the shell's commands that start it, and those that judge what is left.
+
+use cache_model::{CutAfter, Locked};
+use lossy_disk::CutBefore;
+
+use super::super::machine::Persistence;
+
+/// What the scripts print when the load begins, and where it ends by itself.
+pub(super) const BEGINS: &str = "the load begins";
+pub(super) const ENDED: &str = "the load ended";
+
+/// What `cut-load` prints before the first operation; the mark that arms the model comes after the pause.
+pub(super) const OPERATIONS_BEGIN: &str = "operations begin";
+pub(super) const ARM: u8 = 7;
+const PAUSE_MS: u64 = 600;
+
+/// Where the content of the device-DAX lies for the judge: it cannot be read as a file, so that the host copies it from the image.
+pub(super) const DEVDAX_COPY: &str = "devdax.bytes";
+
+/// Where the ledger of the cut before lies in the guest.
+pub(super) const LEDGER: &str = "previous.ledger";
+
+/// Lanes of the loads that have some, and bytes of the area of each.
+const LANES: u64 = 4;
+const LANE_BYTES: u64 = 256 << 10;
+
+/// Bytes of the area of a load without lanes.
+const AREA_BYTES: u64 = 1 << 20;
+
+/// On what a replica lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Devdax,
+    Fsdax,
+    File,
+}
+
+/// How the replicas are reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// With native flush where the place can be registered, which is device-DAX.
+    VerbsNative,
+    /// From targets that do not offer it.
+    Verbs,
+    Tcp,
+    Shm,
+}
+
+/// Which program writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Program {
+    /// `Pool`, on targets that run.
+    Pool,
+    /// `RemotePool`, each lane from a thread of its own; one place.
+    Lanes,
+    /// `SetPool`: two parts on fsdax, a replica in a file, one on device-DAX of a target.
+    Set,
+    /// A C program on librpma.so.0; device-DAX.
+    Rpma,
+    /// A C program on librpmem.so.1; one place.
+    Rpmem,
+    /// Pools made, filled, closed, opened and removed.
+    Operations,
+    /// `pmof pool sync` of a set with two local replicas and a remote one, all in files.
+    Sync,
+}
+
+/// When the power goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Moment {
+    /// At random, up to a second and a half after the first acknowledgement.
+    Random,
+    /// Before that request to the disk, counted from the beginning of the operations.
+    Disk(CutBefore),
+    /// When the cache model has seen that, counted from there.
+    Model(CutAfter),
+}
+
+/// What is written, how, and until when.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Load {
+    pub(super) program: Program,
+    pub(super) way: Way,
+    pub(super) places: &'static [Place],
+    /// Of `--durability`.
+    pub(super) durability: &'static str,
+    /// Further options of the program.
+    pub(super) more: &'static str,
+    /// What the guest's firmware says; what is true is that caches are lost.
+    pub(super) firmware: Persistence,
+    /// Whether a locked instruction is a fence.
+    pub(super) locked: Locked,
+    pub(super) moment: Moment,
+}
+
+impl Place {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Devdax => "devdax",
+            Self::Fsdax => "fsdax",
+            Self::File => "file",
+        }
+    }
+
+    /// The directory for targets' roots, for the shell. That of device-DAX does not outlive the machine, and has no pools.
+    fn directory(self) -> &'static str {
+        match self {
+            Self::Devdax => "$PMOF_TMPFS",
+            Self::Fsdax => "$PMOF_FSDAX",
+            Self::File => "$PMOF_FILE",
+        }
+    }
+
+    /// A part of a pool set: its line in the set's file, and where the judge reads it.
+    fn part(self, name: &str) -> (String, String) {
+        if self == Self::Devdax {
+            return ("AUTO $PMOF_DEVDAX".to_owned(), format!("/host/bin/{DEVDAX_COPY}"));
+        }
+        let path = format!("{}/{name}", self.directory());
+        (format!("8M {path}"), path)
+    }
+}
+
+impl Way {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::VerbsNative => "verbs, native flush",
+            Self::Verbs => "verbs, send-after-write",
+            Self::Tcp => "tcp",
+            Self::Shm => "shm",
+        }
+    }
+
+    fn listen(self, replica: usize) -> String {
+        match self {
+            Self::VerbsNative | Self::Verbs => format!("verbs://$PMOF_WIRE_B:730{replica}"),
+            Self::Tcp => format!("tcp://127.0.0.1:730{replica}"),
+            Self::Shm => format!("shm:///run/target{replica}.socket"),
+        }
+    }
+
+    fn url(self, replica: usize, pool: &str) -> String {
+        let address = self.listen(replica);
+        match self {
+            Self::VerbsNative | Self::Verbs => format!("{address}/{pool}?source=$PMOF_WIRE_A"),
+            Self::Tcp => format!("{address}/{pool}"),
+            Self::Shm => format!("{address}?pool={pool}"),
+        }
+    }
+
+    fn target_options(self) -> &'static str {
+        match self {
+            Self::VerbsNative => "--trust-network",
+            Self::Verbs => "--trust-network --no-native-flush",
+            Self::Tcp | Self::Shm => "",
+        }
+    }
+
+    /// The address that the other machine has for a command in ssh's place, and what its target is told.
+    fn behind_ssh(self) -> (&'static str, &'static str) {
+        match self {
+            Self::VerbsNative => ("$PMOF_WIRE_B", ""),
+            Self::Verbs => ("$PMOF_WIRE_B", "--no-native-flush"),
+            Self::Tcp | Self::Shm => ("127.0.0.1", ""),
+        }
+    }
+}
+
+impl Load {
+    /// A load that must survive.
+    pub(super) const fn durable(program: Program, way: Way, places: &'static [Place]) -> Self {
+        Self {
+            program,
+            way,
+            places,
+            durability: "power-failure",
+            more: "",
+            firmware: Persistence::MemCtrl,
+            locked: Locked::Fence,
+            moment: Moment::Random,
+        }
+    }
+
+    pub(super) fn name(&self) -> String {
+        let program = match self.program {
+            Program::Pool => "",
+            Program::Lanes => "lanes, ",
+            Program::Set => "pool set, ",
+            Program::Rpma => "librpma, ",
+            Program::Rpmem => "librpmem, ",
+            Program::Operations => "create to remove, ",
+            Program::Sync => "pool sync, ",
+        };
+        let places: Vec<_> = self.places.iter().map(|place| place.name()).collect();
+        let fences = if self.locked == Locked::Nothing { ", only sfence is a fence" } else { "" };
+        let moment = match self.moment {
+            Moment::Random => "",
+            Moment::Disk(CutBefore::Flush(_)) => ", at a flush of the disk",
+            Moment::Disk(CutBefore::Write(_)) => ", at a write to the disk",
+            Moment::Model(CutAfter::Fences(_)) => ", at a fence",
+            Moment::Model(_) => ", at a write-back",
+        };
+        format!("{program}{}, {}{fences}{moment}", self.way.name(), places.join(" + "))
+    }
+
+    /// The same with the power going at the given turn of a sweep: in the beginning of the operations, each time elsewhere.
+    pub(super) fn at_turn(self, turn: u64) -> Self {
+        let moment = match self.moment {
+            Moment::Random => Moment::Random,
+            Moment::Disk(CutBefore::Flush(_)) => Moment::Disk(CutBefore::Flush(3 + turn * 7 % 60)),
+            Moment::Disk(CutBefore::Write(_)) => Moment::Disk(CutBefore::Write(1 + turn * 23 % 200)),
+            Moment::Model(CutAfter::Fences(_)) => Moment::Model(CutAfter::Fences(1 + turn * 5 % 60)),
+            Moment::Model(CutAfter::WriteBacks(_)) => Moment::Model(CutAfter::WriteBacks(1 + turn * 37 % 400)),
+            other @ Moment::Model(_) => other,
+        };
+        Self { moment, ..self }
+    }
+
+    /// Whether the two can follow each other on the same images.
+    pub(super) fn goes_with(&self, other: &Self) -> bool {
+        self.program == other.program && self.places == other.places
+    }
+
+    /// Replicas that a cut is judged on, at least.
+    pub(super) fn replica_count(&self) -> usize {
+        match self.program {
+            Program::Pool => self.places.len(),
+            Program::Set => 3,
+            // Before the first operation began there is none.
+            Program::Operations | Program::Sync => 0,
+            Program::Lanes | Program::Rpma | Program::Rpmem => 1,
+        }
+    }
+
+    /// Whether batches are acknowledged from the beginning on; operations may not come so far.
+    pub(super) fn has_batches(&self) -> bool {
+        !matches!(self.program, Program::Operations | Program::Sync)
+    }
+
+    /// The shell's commands that start targets and writer. They do not end by themselves.
+    pub(super) fn script(&self, is_first: bool, seed: u64) -> String {
+        let create = if is_first { "--create" } else { "" };
+        let common =
+            format!("{create} --durability {} --ledger $PMOF_PORT_LEDGER --seed {seed} {}", self.durability, self.more);
+        let start = match self.program {
+            Program::Pool => {
+                let urls: Vec<_> = (0..self.places.len())
+                    .map(|replica| format!("--url \"{}\"", self.way.url(replica, "cut")))
+                    .collect();
+                self.targets() + &format!("echo '{BEGINS}'\ncut-load pool {} {common}\n", urls.join(" "))
+            }
+            Program::Lanes => {
+                self.remote_set()
+                    + &format!("echo '{BEGINS}'\ncut-load lanes --target ssh://peer --set cut.set {common}\n")
+            }
+            Program::Set => self.local_set() + &format!("echo '{BEGINS}'\ncut-load set --set /run/cut.set {common}\n"),
+            Program::Rpma => self.rpma(seed),
+            Program::Rpmem => self.rpmem(is_first, seed),
+            Program::Operations => self.operations(),
+            Program::Sync => self.sync(is_first),
+        };
+        format!("{WATCH} &\n{start}echo \"{ENDED} with $?\"; cat /run/target*; sleep 1000\n")
+    }
+
+    /// Starts a target for each place, and waits until all are there.
+    fn targets(&self) -> String {
+        let target = |(replica, place): (usize, &Place)| {
+            let (root, listen) = (self.root(replica), self.way.listen(replica));
+            let device = if *place == Place::Devdax { "--device cut=$PMOF_DEVDAX" } else { "" };
+            format!(
+                "mkdir -p {root}; pmof serve --root {root} --listen \"{listen}\" {} {device} >/run/target{replica} 2>&1 &\n",
+                self.way.target_options()
+            )
+        };
+        let targets: String = self.places.iter().enumerate().map(target).collect();
+        format!(
+            "{targets}tries=0
+             until [ \"$(cat /run/target? | grep -c '^ready ')\" = {} ]; do
+                 tries=$((tries + 1)); [ $tries -le 1200 ] || {{ cat /run/target?; exit 1; }}; sleep 0.05
+             done\n",
+            self.places.len()
+        )
+    }
+
+    fn root(&self, replica: usize) -> String {
+        format!("{}/pools{replica}", self.places[replica].directory())
+    }
+
+    /// A command in ssh's place, to which the other machine is this one, with `program` there.
+    fn ssh(&self, variable: &str, program: &str) -> String {
+        let (address, options) = self.way.behind_ssh();
+        format!(
+            "printf '#!/bin/sh\\nfor last; do :; done\\nexec sh -c \"$last\"\\n' >/run/ssh; chmod +x /run/ssh
+             export PMOF_SSH=/run/ssh {variable}=\"SSH_CONNECTION='$PMOF_WIRE_A 1 {address} 22' {program} {options}\"\n"
+        )
+    }
+
+    /// The other machine, and on it a set of one part.
+    fn remote_set(&self) -> String {
+        let (line, _) = self.places[0].part("remote.0");
+        format!(
+            "mkdir -p /run/sets; printf '%s\\n' PMEMPOOLSET \"{line}\" >/run/sets/cut.set\n{}",
+            self.ssh("PMOF_SSH_COMMAND", "pmof serve --stdio --root /run/sets")
+        )
+    }
+
+    /// A set of this machine with a remote replica.
+    fn local_set(&self) -> String {
+        let ssh = self.ssh("PMOF_SSH_COMMAND", "pmof serve --stdio --root /run/sets");
+        let (remote, _) = Place::Devdax.part("");
+        format!(
+            "mkdir -p /run/sets; printf '%s\\n' PMEMPOOLSET \"{remote}\" >/run/sets/cut.set
+             printf '%s\\n' PMEMPOOLSET \"4M $PMOF_FSDAX/part.0\" \"5M $PMOF_FSDAX/part.1\" REPLICA \"9M $PMOF_FILE/part.2\" \
+                 \"REPLICA peer cut.set\" >/run/cut.set\n{ssh}"
+        )
+    }
+
+    fn rpma(&self, seed: u64) -> String {
+        let (transport, address) = match self.way {
+            Way::VerbsNative | Way::Verbs => ("verbs", "$PMOF_WIRE_B"),
+            Way::Tcp => ("tcp", "127.0.0.1"),
+            Way::Shm => ("shm", "127.0.0.1"),
+        };
+        format!(
+            "export LD_LIBRARY_PATH=/host/bin PMOF_TRANSPORT={transport}
+             cut-rpma server {address} 7400 $PMOF_DEVDAX {} >/run/target0 2>&1 &
+             until grep -q ready /run/target0; do sleep 0.05; done
+             echo '{BEGINS}'\ncut-rpma client {address} 7400 {seed} $PMOF_PORT_LEDGER {AREA_BYTES} {}\n",
+            2 << 20,
+            self.more
+        )
+    }
+
+    fn rpmem(&self, is_first: bool, seed: u64) -> String {
+        let verb = if is_first { "create" } else { "open" };
+        self.remote_set()
+            + &self.ssh("RPMEM_CMD", "rpmemd --poolset-dir /run/sets")
+            + &format!(
+                "export RPMEM_SSH=/run/ssh LD_LIBRARY_PATH=/host/bin
+                 echo '{BEGINS}'\ncut-rpmem {verb} peer cut.set {seed} $PMOF_PORT_LEDGER {LANE_BYTES} {LANES} {}\n",
+                self.more
+            )
+    }
+
+    fn operations(&self) -> String {
+        let (pool, one) = if self.places.contains(&Place::Devdax) { ("cut", "--one") } else { ("p", "") };
+        let urls: Vec<_> =
+            (0..self.places.len()).map(|replica| format!("--url \"{}\"", self.way.url(replica, pool))).collect();
+        self.targets()
+            + &format!(
+                "echo '{BEGINS}'\ncut-load operations {} {one} --rounds 40 --pause-ms {PAUSE_MS} --ledger $PMOF_PORT_LEDGER {}\n",
+                urls.join(" "),
+                self.more
+            )
+    }
+
+    fn sync(&self, is_first: bool) -> String {
+        let ssh = self.ssh("PMOF_SSH_COMMAND", "pmof serve --stdio --root /run/sets");
+        let fill = "cut-load set --set /run/sync.set --create --seconds 1 --seed 1 --ledger /dev/null || exit 1\n";
+        format!(
+            "mkdir -p /run/sets; printf '%s\\n' PMEMPOOLSET \"8M $PMOF_FILE/sync.2\" >/run/sets/sync.set
+             printf '%s\\n' PMEMPOOLSET \"8M $PMOF_FILE/sync.0\" REPLICA \"8M $PMOF_FILE/sync.1\" \"REPLICA peer sync.set\" \
+                 >/run/sync.set\n{ssh}{}echo '{BEGINS}'
+             cut-load sync --set /run/sync.set --lose $PMOF_FILE/sync.1 --lose $PMOF_FILE/sync.2 --rounds 40 \
+                 --pause-ms {PAUSE_MS} --ledger $PMOF_PORT_LEDGER\n",
+            if is_first { fill } else { "" }
+        )
+    }
+
+    /// The shell's commands that judge a cut in this load: a line `judged CODE ...` for each replica, and one for each complaint of
+    /// a file system.
+    pub(super) fn judge_script(&self, seed: u64) -> String {
+        let lanes = format!("words --seed {seed} --streams {LANES} --area {LANE_BYTES}");
+        let devdax = format!("/host/bin/{DEVDAX_COPY}");
+        let question = match self.program {
+            Program::Pool => {
+                let pool = |replica: usize| match self.places[replica] {
+                    Place::Devdax => format!(" --pool {devdax}"),
+                    Place::Fsdax | Place::File => format!(" --pool {}/cut", self.root(replica)),
+                };
+                let pools: String = (0..self.places.len()).map(pool).collect();
+                format!("words --seed {seed} --area {AREA_BYTES}{pools}")
+            }
+            Program::Lanes | Program::Rpmem => {
+                let (_, part) = self.places[0].part("remote.0");
+                format!("{lanes} --base {} --parts {part}", 1 << 20)
+            }
+            Program::Set => format!(
+                "{lanes} --base {SET_BASE} --parts $PMOF_FSDAX/part.0,$PMOF_FSDAX/part.1 --parts $PMOF_FILE/part.2 --parts {devdax}"
+            ),
+            Program::Rpma => format!("words --seed {seed} --area {AREA_BYTES} --raw {devdax}"),
+            Program::Operations => {
+                let place = |replica: usize| match self.places[replica] {
+                    Place::Devdax => format!(" --device cut={devdax}"),
+                    Place::Fsdax | Place::File => format!(" --root {}", self.root(replica)),
+                };
+                "states".to_owned() + &(0..self.places.len()).map(place).collect::<String>()
+            }
+            Program::Sync => "sets --set sync.set=$PMOF_FILE/sync.0:$PMOF_FILE/sync.1:$PMOF_FILE/sync.2".to_owned(),
+        };
+        format!(
+            "cut-judge {question} --ledger /host/bin/{LEDGER} >/run/said 2>&1; code=$?
+             sed \"s|^|judged $code |\" /run/said; echo \"judged all $code\"
+             dmesg | grep -E 'EXT4-fs (error|warning)|JBD2: .*(error|corrupt|abort)' | sed 's/^/complaint /'\n"
+        )
+    }
+}
+
+/// Where the areas of a pool set begin: they lie across the end of the first part.
+const SET_BASE: u64 = (4 << 20) - (512 << 10);
+
+/// Removes what loads have left.
+pub(super) const WIPE: &str = "find $PMOF_FSDAX $PMOF_FILE -mindepth 1 -maxdepth 1 ! -name lost+found -exec rm -rf {} +
+    sync; cut-load wipe --device $PMOF_DEVDAX || exit 1\n";
+
+/// Tells what every thread of pmof does, where the machine has not been cut long after a load began.
+const WATCH: &str = "{ sleep 50; tail -n 2 /run/target?; for thread in /proc/[0-9]*/task/*; do
+    case $(cat $thread/comm) in pmof*|cut*)
+        echo \"$thread $(cat $thread/comm) $(cat $thread/wchan) $(cut -d ' ' -f 1-4 $thread/syscall)\"; esac; done; }";
