@@ -338,8 +338,15 @@ fn overlays_served_and_memory_file_systems() {
     assert_eq!(both(&judge(&overlay("rw", None))), no);
     let in_memory = Some(Ok(Box::new(facts(TMPFS_MAGIC, (0, 51), "rw"))));
     assert_eq!(both(&judge(&overlay("rw", in_memory))), no);
-    // Each disk below the upper file system counts, not the first alone.
-    Tree::stack(&mapper, &tree.block(&devices, "zram0", "252:0"));
+    // Each disk below the upper file system counts, not the first alone, which its journal's never is.
+    let zram = tree.block(&devices, "zram0", "252:0");
+    fs::create_dir_all(tree.root().join("class/block")).unwrap();
+    symlink(&zram, tree.root().join("class/block/zram0")).unwrap();
+    fs::remove_dir(tree.root().join("fs/jbd2/dm-0-8")).unwrap();
+    fs::create_dir(tree.root().join("fs/jbd2/zram0")).unwrap();
+    assert_eq!(both(&judge(&overlay("rw", upper("rw")))), no);
+    fs::create_dir(tree.root().join("fs/jbd2/dm-0-8")).unwrap();
+    Tree::stack(&mapper, &zram);
     assert_eq!(both(&judge(&overlay("rw", upper("rw")))), no);
     let served = judge(&facts(NFS_MAGIC, (0, 51), "rw"));
     assert_eq!((served.kind, both(&served)), (MediumKind::PageCache, declared(Mechanism::FileSync)));
