@@ -239,9 +239,23 @@ impl PoolStore {
             if state.is_open {
                 memory.settle().map_err(|error| self.memory_error(name, error))?;
             }
+        } else if state.is_open && !self.is_being_written(name, &memory)? {
+            match memory.settle() {
+                // Somebody else maps it, so that its pages cannot be dropped: a reader sees what a reader beside a writer does.
+                Ok(_) | Err(MemError::Unverified { .. }) => {}
+                Err(error) => return Err(self.memory_error(name, error)),
+            }
         }
         let name = name.clone();
         Ok(OpenPool { name, header, state, sequence, has_begun: false, access, memory, unpublished: None })
+    }
+
+    /// Whether a writer has the pool, here or in another process.
+    fn is_being_written(&self, name: &PoolName, memory: &Memory) -> Result<bool, StoreError> {
+        if self.writers().contains_key(name) {
+            return Ok(true);
+        }
+        root::is_locked(self.file_of(name, memory)?).map_err(|error| self.root.io("flock", name.as_str(), error))
     }
 
     /// Maps the file of a pool, and makes it this process's to write.

@@ -72,6 +72,9 @@ fn a_pool_reopened_after_a_failed_flush_shows_what_the_disk_has() {
     let mut target = failed(&disk);
     let path = target.root.path().join("orders");
     target.restart();
+    let mut reader = durable(&target).open_read_only().unwrap();
+    assert_ne!(read(&mut reader, LOST, MIB as usize), vec![2; MIB as usize], "bytes that may vanish");
+    reader.close().unwrap();
     shows_what_the_disk_has(&target, &path);
     assert!(!has_lost(&fs::read(&path).unwrap()));
 }
