@@ -91,7 +91,7 @@ pub enum ReplicaError {
     },
     /// The replica was left behind: others went on without it, so it lacks writes that were acknowledged.
     #[error(
-        "it was left behind at opening {opening}, the others are at {newest}, and it lacks writes that they acknowledged since; open the pool without it (min_replicas), or remove it there (pmof pool rm) and copy the pool anew"
+        "it was left behind at opening {opening}, the others are at {newest}, and it lacks writes that they acknowledged since; open the pool without it (min_replicas), or copy the pool to a new name on all targets"
     )]
     LeftBehind {
         /// Its last opening.
@@ -101,7 +101,7 @@ pub enum ReplicaError {
     },
     /// The replica's file was replaced by an older copy: it took part in openings that it knows nothing of.
     #[error(
-        "its file is an older copy: it took part in openings up to {newest} and holds the state of opening {opening}; put back the newest file, or open the pool without it (min_replicas), or remove it there (pmof pool rm) and copy the pool anew"
+        "its file is an older copy: it took part in openings up to {newest} and holds the state of opening {opening}; put back the newest file, or open the pool without it (min_replicas), or copy the pool to a new name on all targets"
     )]
     RolledBack {
         /// The opening whose state it has.
@@ -111,7 +111,7 @@ pub enum ReplicaError {
     },
     /// The replica was written with a minority of the pool's replicas, while the majority stayed where it was.
     #[error(
-        "it was opened for writing with {members} of the pool's {made} replicas, and the majority knows nothing of what it acknowledged since (it is at opening {opening}, they are at {others}); open the majority without it (min_replicas), or read what it has from it alone and copy that"
+        "it went on with {members} of the pool's {made} replicas, and the majority knows nothing of what it may have acknowledged since (it is at opening {opening}, they are at {others}); open the majority without naming this one (min_replicas), or read what it has from it alone and copy that"
     )]
     WithoutMajority {
         /// Its last opening.
@@ -125,9 +125,9 @@ pub enum ReplicaError {
     },
     /// The replica and the others were written separately, so that each lacks what the other acknowledged.
     #[error(
-        "it and the others were written separately: each lacks what the other acknowledged (it is at opening {opening}, they are at {others}); {}",
+        "it and the others went on separately: each may lack what the other acknowledged (it is at opening {opening}, they are at {others}); {}",
         if *majority { "the others are the majority: open the pool without it (min_replicas), and read from it alone what they lack" }
-        else { "none is newer than the other: open each alone (min_replicas) for reading, decide which to keep, and copy it to a new pool" }
+        else { "none is newer than the other: open each alone (min_replicas) for reading, decide which to keep, and copy it to a new pool under another name" }
     )]
     Diverged {
         /// Its last opening.
@@ -203,13 +203,16 @@ pub enum PoolError {
     },
     /// Fewer replicas were opened than the pool was made with.
     #[error(
-        "{opened} of the {made} replicas that the pool was made with can be opened: name them all, or say how many are enough (min_replicas, --min-replicas; only a majority is safe)"
+        "{opened} of the {made} replicas that the pool was made with can be opened together: name them all, or say how many are enough (min_replicas, --min-replicas; only a majority is safe){}{}",
+        if left_out.is_empty() { "" } else { "; left out:" }, listed(left_out)
     )]
     Degraded {
         /// Replicas that were opened.
         opened: usize,
         /// Replicas that the pool was made with.
         made: usize,
+        /// Those that were named and cannot be opened with the others, and why.
+        left_out: Vec<(Arc<PoolUrl>, Arc<ReplicaError>)>,
     },
     /// The replicas do not belong together: some lack what others acknowledged.
     #[error("the replicas do not belong together:{}", listed(replicas))]

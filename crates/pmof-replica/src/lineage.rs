@@ -95,7 +95,8 @@ pub(crate) fn agree(found: &[Found<'_>], made: u16) -> Result<Agreement, Vec<(us
     let heads: Vec<&Line<'_>> = lines.iter().filter(|line| is_head(line)).collect();
     let main = match heads.as_slice() {
         [first, others @ ..] if others.iter().all(|other| other.epoch.id == first.epoch.id) => Some(*first),
-        _ => heads.iter().copied().find(|head| head.epoch.is_majority(made)),
+        // Members that are not here may know better: only those that stand there now count.
+        _ => heads.iter().copied().find(|head| stand_at(&lines, head.epoch.id, made)),
     };
     let apart: Vec<_> = match main {
         Some(main) if majority_knows_nothing_of(main, &lines, made) => without_majority(main, &lines),
@@ -121,10 +122,13 @@ fn agreement(found: &[Found<'_>], lines: &[Line<'_>]) -> Agreement {
 
 /// Whether the main line was written by a minority while most of the pool's replicas, which are here, stand where it left them.
 fn majority_knows_nothing_of(main: &Line<'_>, lines: &[Line<'_>], made: u16) -> bool {
-    let stand_at = |epoch: Uuid| lines.iter().filter(|line| line.epoch.id == epoch).count();
     let is_left = |line: &&Line<'_>| main.since(line.epoch.id).is_some();
-    !main.epoch.is_majority(made)
-        && lines.iter().filter(is_left).any(|line| 2 * stand_at(line.epoch.id) > usize::from(made))
+    !main.epoch.is_majority(made) && lines.iter().filter(is_left).any(|line| stand_at(lines, line.epoch.id, made))
+}
+
+/// Whether most of the replicas that the pool was made with are here and at this epoch.
+fn stand_at(lines: &[Line<'_>], epoch: Uuid, made: u16) -> bool {
+    2 * lines.iter().filter(|line| line.epoch.id == epoch).count() > usize::from(made)
 }
 
 fn without_majority(main: &Line<'_>, lines: &[Line<'_>]) -> Vec<(usize, Apart)> {

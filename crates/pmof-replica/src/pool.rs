@@ -55,6 +55,8 @@ pub struct Pool {
     left_behind: usize,
     left_out: LeftOut,
     copied_bytes: u64,
+    /// The replica that is read first.
+    first_read: usize,
     /// Nothing was written since the last flush of all replicas in use.
     is_flushed: bool,
     require: Durability,
@@ -71,8 +73,19 @@ impl Pool {
         access: OpenFor,
         new: Option<New>,
     ) -> Self {
-        let (left_behind, left_out, copied_bytes, is_flushed) = (0, Vec::new(), 0, true);
-        Self { replicas, identity, base, left_behind, left_out, copied_bytes, is_flushed, require, access, new }
+        Self {
+            replicas,
+            identity,
+            base,
+            left_behind: 0,
+            left_out: Vec::new(),
+            copied_bytes: 0,
+            first_read: 0,
+            is_flushed: true,
+            require,
+            access,
+            new,
+        }
     }
 
     /// How to reach a pool.
@@ -132,14 +145,16 @@ impl Pool {
         batch.persist()
     }
 
-    /// Copies bytes at `offset` out, from the first replica that is alive. Writes posted before are seen.
+    /// Copies bytes at `offset` out, from the first replica that is alive; of a pool opened for reading, from one that was closed in
+    /// order, if there is one. Writes posted before are seen.
     pub fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), PoolError> {
         self.check(offset, into.len() as u64)?;
         if into.is_empty() {
             return Ok(());
         }
         let mut last = PoolError::NoReplicas;
-        for replica in &mut self.replicas {
+        let (before, rest) = self.replicas.split_at_mut(self.first_read);
+        for replica in rest.iter_mut().chain(before) {
             match replica.read(offset, into) {
                 Ok(()) => return Ok(()),
                 Err(source) => last = PoolError::NoneLeft { replica: Arc::clone(&replica.url), source },
@@ -208,7 +223,8 @@ impl Pool {
 
     /// Begins the opening's epoch, then makes replicas equal that need not be so.
     fn begin(&mut self, min_replicas: Option<usize>, is_clean: bool, source: usize) -> Result<(), PoolError> {
-        self.begin_epoch();
+        // An epoch of fewer than the caller allows would leave the others behind, for an opening that fails.
+        self.begin_epoch(min_replicas.unwrap_or(self.replicas.len()));
         if min_replicas.is_none_or(|least| self.replicas.len() - self.lost() < least) {
             self.check_none_lost()?;
         }
@@ -222,16 +238,16 @@ impl Pool {
     /// Has the replicas in use know that those which failed since the last time are left behind.
     fn leave_lost_behind(&mut self) {
         if self.lost() > self.left_behind {
-            self.begin_epoch();
+            self.begin_epoch(1);
         }
     }
 
     /// Gives the replicas in use an epoch of their own, durably. One that does not take it is lost.
     ///
     /// First all are told, then all are told that all were: until then nothing was written under the epoch, and a replica that was
-    /// not reached lacks nothing.
-    fn begin_epoch(&mut self) {
-        while self.replicas.len() > self.lost() {
+    /// not reached lacks nothing. With fewer than `least` replicas in use none is begun.
+    fn begin_epoch(&mut self, least: usize) {
+        while self.replicas.len() - self.lost() >= least.max(1) {
             self.left_behind = self.lost();
             let in_use = self.replicas.iter().filter(|replica| replica.failure().is_none());
             let epoch = Epoch::new(in_use.map(|replica| replica.index));

@@ -105,6 +105,29 @@ fn a_minority_never_outranks_a_majority() {
 }
 
 #[test]
+fn what_members_are_not_here_decides_nothing() {
+    // So long ago that the one does not know the other any more, which had all as members when it was written.
+    let state = made(2);
+    let mut often = opened(&state, &[0]);
+    for _ in 0..2 * ANCESTORS_MAX {
+        often = opened(&often, &[0]);
+        let apart = refused(&[&often, &state], 2);
+        assert!(apart.iter().all(|(_, apart)| !matches!(apart, Apart::Diverged { majority: true, .. })), "{apart:?}");
+    }
+    assert_eq!(refused(&[&often, &state], 2).len(), 2, "none is known to be newer");
+
+    // An opening of all three that one alone heard to be confirmed, and two that went on without it.
+    let state = made(3);
+    let heard = opened(&state, &[0, 1, 2]);
+    let others = opened(&state, &[0, 2]);
+    for order in [[&others, &heard, &others], [&heard, &others, &others], [&others, &others, &heard]] {
+        let apart = refused(&order, 3);
+        let place = order.iter().position(|state| *state == &heard).unwrap();
+        assert!(matches!(apart[..], [(position, Apart::Diverged { majority: true, .. })] if position == place));
+    }
+}
+
+#[test]
 fn an_epoch_that_was_only_announced_leaves_nobody_behind() {
     let state = made(2);
     let begun = announced(&state, &[0, 1]);

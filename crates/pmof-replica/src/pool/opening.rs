@@ -114,6 +114,7 @@ impl Opening {
         let replicas = opened.into_iter().map(Opened::into_replica).collect();
         let mut pool = Pool::new(replicas, identity, base, require, access, None);
         pool.left_out = self.left_out;
+        pool.first_read = source;
         if access == OpenFor::Write {
             pool.begin(self.min_replicas, is_clean, source)?;
         }
@@ -161,15 +162,19 @@ impl Opening {
             self.leave_out(url, error)?;
         }
         let made = identity.map_or(0, |identity| identity.replica_count);
-        let degraded = |opened: usize| PoolError::Degraded { opened, made: usize::from(made) };
-        let identity = identity.ok_or_else(|| degraded(0))?;
+        let degraded = |opened: usize, left_out: &LeftOut| PoolError::Degraded {
+            opened,
+            made: usize::from(made),
+            left_out: left_out.clone(),
+        };
+        let identity = identity.ok_or_else(|| degraded(0, &self.left_out))?;
         check_distinct(opened)?;
         let agreement = match agree_on(opened, made) {
             Ok(agreement) => agreement,
             Err(apart) => self.leave_out_apart(opened, &apart, made)?,
         };
         let needed = self.min_replicas.unwrap_or(usize::from(made)).max(1);
-        if opened.len() < needed { Err(degraded(opened.len())) } else { Ok((identity, agreement)) }
+        if opened.len() < needed { Err(degraded(opened.len(), &self.left_out)) } else { Ok((identity, agreement)) }
     }
 
     /// Goes on without those that do not belong to the others, where the caller allows that and it is known who counts.
@@ -198,7 +203,12 @@ impl Opening {
             return Err(PoolError::Apart { replicas: named });
         }
         self.left_out.append(&mut named);
-        agree_on(opened, made).map_err(|_| PoolError::Degraded { opened: 0, made: usize::from(made) })
+        let left_out = &self.left_out;
+        agree_on(opened, made).map_err(|_| PoolError::Degraded {
+            opened: 0,
+            made: usize::from(made),
+            left_out: left_out.clone(),
+        })
     }
 }
 

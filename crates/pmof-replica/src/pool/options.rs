@@ -144,7 +144,8 @@ impl PoolOptions {
 
     /// Has a new pool get its name only when it is [closed](Pool::close), on all replicas or, as far as they can be reached,
     /// on none. Before, nobody else sees it, and it is gone when this side or a target dies: what receipts say holds
-    /// from the close on. Off unless told otherwise.
+    /// from the close on. Replicas get the name one after the other, so a death of this side in the middle of the close leaves it on
+    /// some of them. Off unless told otherwise.
     #[must_use]
     pub fn publish_on_close(mut self, on: bool) -> Self {
         self.publish_on_close = on;

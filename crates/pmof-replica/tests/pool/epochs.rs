@@ -66,8 +66,9 @@ fn named(target: &Target, kind: &str) -> (String, String) {
 #[track_caller]
 fn assert_degraded(opened: Result<Pool, PoolError>, expected: (usize, usize)) {
     match opened {
-        Err(error @ PoolError::Degraded { opened, made }) => {
+        Err(PoolError::Degraded { opened, made, left_out }) => {
             assert_eq!((opened, made), expected);
+            let error = PoolError::Degraded { opened, made, left_out };
             assert!(error.to_string().contains("only a majority is safe"), "{error}");
         }
         other => panic!("{other:?}"),
@@ -112,6 +113,26 @@ fn an_old_copy_of_a_replica_is_refused_by_name() {
     fs::write(&path, new).unwrap();
     two[1].restart();
     assert_eq!(read(&mut pools(&two).open().unwrap(), 0, 3), b"new");
+}
+
+#[test]
+fn a_reader_reads_a_replica_that_was_closed() {
+    let mut two: [Target; 2] = targets();
+    let mut pool = options(urls(&two)).create(4096).unwrap();
+    pool.persist(0, b"old").unwrap();
+    let path = two[0].root.path().join("orders");
+    // Of the same opening, and of a time when it was not closed.
+    let copy = fs::read(&path).unwrap();
+    pool.persist(0, b"new").unwrap();
+    pool.close().unwrap();
+    two[0].stop();
+    fs::write(&path, copy).unwrap();
+    two[0].restart();
+    let mut reader = options(urls(&two)).open_read_only().unwrap();
+    assert_eq!(read(&mut reader, 0, 3), b"new");
+    reader.close().unwrap();
+    let mut writer = options(urls(&two)).open().unwrap();
+    assert_eq!((read(&mut writer, 0, 3), writer.copied_bytes()), (b"new".to_vec(), 4096));
 }
 
 #[test]
