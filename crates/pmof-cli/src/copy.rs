@@ -92,6 +92,39 @@ struct Report {
     /// The level that an upload reached; nothing for a download.
     durability: Option<String>,
     receipt: Option<ReceiptReport>,
+    /// Of a pool that was read with fewer replicas than it was made with.
+    degraded: Option<Degraded>,
+}
+
+/// A pool was read with fewer replicas than it was made with.
+#[derive(Debug, Serialize)]
+struct Degraded {
+    opened: usize,
+    made: usize,
+    /// Those that were named, and why they were left out.
+    left_out: Vec<String>,
+}
+
+impl Degraded {
+    fn of(pool: &Pool) -> Option<Self> {
+        let (opened, made) = (pool.replica_count(), pool.made_count());
+        let left_out = pool.left_out().iter().map(|(replica, why)| format!("{replica}: {why}")).collect();
+        (opened < made).then_some(Self { opened, made, left_out })
+    }
+}
+
+impl fmt::Display for Degraded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { opened, made, left_out } = self;
+        write!(f, "read from {opened} of the {made} replicas that the pool was made with")?;
+        if !left_out.is_empty() {
+            write!(f, "; left out: {}", left_out.join("; "))?;
+        }
+        if 2 * opened <= *made {
+            write!(f, "; these are no majority: the others may have newer data")?;
+        }
+        Ok(())
+    }
 }
 
 /// What one direction reports to the other's like.
@@ -99,6 +132,7 @@ struct Copied {
     len_bytes: u64,
     moved_bytes: u64,
     receipt: Option<Receipt>,
+    degraded: Option<Degraded>,
 }
 
 pub(crate) fn run(args: &CpArgs) -> anyhow::Result<()> {
@@ -137,6 +171,7 @@ pub(crate) fn run(args: &CpArgs) -> anyhow::Result<()> {
             verified: !args.no_verify,
             durability: copied.receipt.as_ref().map(|receipt| receipt.durability.to_string()),
             receipt: copied.receipt.as_ref().map(Into::into),
+            degraded: copied.degraded,
         });
     }
     let verified = if args.no_verify { "not verified" } else { "verified" };

@@ -14,8 +14,8 @@ use pmof::{Pool, PoolOptions};
 use tempfile::NamedTempFile;
 
 use super::{
-    Copied, CpArgs, WINDOW_BYTES, WINDOWS_WAITING, checksums::Checksums, error::CopyError, mark, progress::Progress,
-    verify,
+    Copied, CpArgs, Degraded, WINDOW_BYTES, WINDOWS_WAITING, checksums::Checksums, error::CopyError, mark,
+    progress::Progress, verify,
 };
 use crate::output::with_mend;
 
@@ -27,6 +27,10 @@ const ZEROES: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
 pub(super) fn download(options: &PoolOptions, destination: &Path, args: &CpArgs) -> anyhow::Result<Copied> {
     check_destination(destination, args.force)?;
     let mut pool = options.open_read_only().map_err(with_mend)?;
+    let degraded = Degraded::of(&pool);
+    if let Some(degraded) = &degraded {
+        eprintln!("pmof cp: {degraded}");
+    }
     let size_bytes = pool.len_bytes();
     let len_bytes = mark::decode(&pool.user_flags()).unwrap_or(size_bytes);
     if len_bytes > size_bytes {
@@ -36,16 +40,17 @@ pub(super) fn download(options: &PoolOptions, destination: &Path, args: &CpArgs)
     let checksums = receive(&mut pool, &target, &args.progress("copying", len_bytes))?;
     target.sync()?;
     if !args.no_verify {
-        let replicas = pool.replica_count() as u64;
-        let progress = args.progress("verifying", len_bytes * replicas);
+        // A single replica was read for the copy itself.
+        let first = usize::from(pool.replica_count() == 1);
+        let replicas = (pool.replica_count() - first) as u64;
+        let progress = args.progress("verifying", len_bytes * (replicas + 1));
         target.verify(&checksums, &progress)?;
-        // The first one was read for the copy itself.
-        verify(&mut pool, 1, &checksums, &progress)?;
+        verify(&mut pool, first, &checksums, &progress)?;
     }
     // All bytes are here: what the target says of the end changes nothing.
     let _ = pool.close();
     target.publish(args.force)?;
-    Ok(Copied { len_bytes, moved_bytes: len_bytes, receipt: None })
+    Ok(Copied { len_bytes, moved_bytes: len_bytes, receipt: None, degraded })
 }
 
 fn check_destination(path: &Path, force: bool) -> Result<(), CopyError> {

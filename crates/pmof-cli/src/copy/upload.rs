@@ -33,7 +33,7 @@ pub(super) fn upload(file: &Path, options: &PoolOptions, args: &CpArgs) -> anyho
         verify(&mut pool, 0, &sent.checksums, &progress)?;
     }
     pool.close().map_err(with_mend)?;
-    Ok(Copied { len_bytes, moved_bytes: sent.bytes, receipt: Some(sent.receipt) })
+    Ok(Copied { len_bytes, moved_bytes: sent.bytes, receipt: Some(sent.receipt), degraded: None })
 }
 
 struct Sent {
