@@ -43,9 +43,9 @@ const LOADS: [Load; 17] = [
     Load::durable(Program::Rpma, Way::VerbsNative, DEVDAX),
     Load::durable(Program::Rpma, Way::Tcp, DEVDAX),
     operations(FILE_TWICE, FLUSH),
-    Load { moment: FLUSH, ..Load::durable(Program::Sync, Way::Tcp, FILE) },
     Load::durable(Program::Set, Way::VerbsNative, OF_SET),
     // Here the suite ends.
+    Load { moment: FLUSH, ..Load::durable(Program::Sync, Way::Tcp, FILE) },
     operations(FILE_TWICE, WRITE),
     operations(DEVDAX, WRITE_BACK),
     operations(FSDAX, FENCE),
@@ -56,7 +56,7 @@ const LOADS: [Load; 17] = [
     Load::durable(Program::Rpmem, Way::Tcp, FILE),
     Load::durable(Program::Rpmem, Way::VerbsNative, DEVDAX),
 ];
-const OF_SUITE: usize = 8;
+const OF_SUITE: usize = 7;
 
 const FILE_TWICE: &[Place] = &[Place::File, Place::File];
 const FLUSH: Moment = Moment::Disk(CutBefore::Flush(0));
@@ -94,10 +94,6 @@ const CONTROLS: &[(&str, Load)] = &[
     ("the flush left out, tcp on a file", Load { more: "--skip-flush", ..FILE_TCP }),
     ("the flush left out, shm on a file", Load { way: Way::Shm, more: "--skip-flush", ..FILE_TCP }),
     ("no fdatasync (process-crash), tcp on a file", Load { durability: "process-crash", ..FILE_TCP }),
-    (
-        "lanes, visible instead of persistent, verbs on devdax",
-        Load { durability: "visible", ..Load::durable(Program::Lanes, Way::VerbsNative, DEVDAX) },
-    ),
     (
         "librpma, a flush to visibility",
         Load { more: "visibility", ..Load::durable(Program::Rpma, Way::VerbsNative, DEVDAX) },

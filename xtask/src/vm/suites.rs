@@ -11,6 +11,8 @@ use crate::counts::Counts;
 struct Suite {
     name: &'static str,
     about: &'static str,
+    /// Left out unless it is named: what takes too long for every run.
+    is_soak: bool,
     run: fn(&Testbed, &mut Report) -> Result<()>,
 }
 
@@ -19,41 +21,49 @@ const SUITES: &[Suite] = &[
     Suite {
         name: "guest",
         about: "the test bed itself: devices, media, exit codes, power cuts",
+        is_soak: false,
         run: guest_suite::run,
     },
     Suite {
         name: "devices",
         about: "RDMA and persistent memory: the bindings, the safe layer, the conformance suite on every medium",
+        is_soak: false,
         run: devices::run,
     },
     Suite {
         name: "referees",
         about: "the cache model, the lossy disk and the instruction counter",
+        is_soak: false,
         run: referees::run,
     },
     Suite {
         name: "pools",
         about: "pools over verbs: receipts, refusals, the demo, CXL memory, no rdma-core",
+        is_soak: false,
         run: pools::run,
     },
     Suite {
         name: "media",
         about: "the doctor on stacks of media built live, beside the flushes that come through to their disks",
+        is_soak: true,
         run: media::run,
     },
     Suite {
         name: "librpma",
         about: "the drop-in librpma over verbs, and Debian's own: each function, fio's engines",
+        is_soak: false,
         run: librpma_suite::run,
     },
     Suite {
         name: "power-cuts",
         about: "power cuts in replicated write loads: every combination once, and loads that must lose",
+        is_soak: false,
         run: power_cuts::run,
     },
     Suite {
         name: "ring-cuts",
         about: "power cuts in appends to a ring in persistent memory, whose target's program does nothing",
+        is_soak: false,
         run: ring_cuts::run,
     },
 ];
@@ -110,11 +120,12 @@ impl Report {
 pub(super) fn run(testbed: &Testbed, only: Option<&str>, list: bool) -> Result<ExitCode> {
     if list {
         for suite in SUITES {
-            println!("{}: {}", suite.name, suite.about);
+            let soak = if suite.is_soak { " (by its name only)" } else { "" };
+            println!("{}: {}{soak}", suite.name, suite.about);
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let chosen: Vec<_> = SUITES.iter().filter(|suite| only.is_none_or(|name| name == suite.name)).collect();
+    let chosen: Vec<_> = SUITES.iter().filter(|suite| only.map_or(!suite.is_soak, |name| name == suite.name)).collect();
     let names: Vec<_> = SUITES.iter().map(|suite| suite.name).collect();
     ensure!(!chosen.is_empty(), "no suite {}; there are: {}", only.unwrap_or_default(), names.join(", "));
     let mut total = Counts::default();
