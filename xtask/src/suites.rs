@@ -181,8 +181,8 @@ const AFTER_TESTS: &[Suite] = &[
     },
     Suite {
         name: "librpmem: libpmemobj",
-        // 200 kills, and more, are a soak: cargo xtask rpmem obj --kills 1000.
-        command: &["cargo", "xtask", "rpmem", "obj", "--kills", "60"],
+        // More are a soak: `cargo xtask rpmem obj` makes 200.
+        command: &["cargo", "xtask", "rpmem", "obj", "--kills", "20"],
         counting: Counting::ByTest(Runner::Closing),
         slow: true,
         needs: Need::Files(&[SSHD, LIBPMEMOBJ, LIBPMEMPOOL]),
