@@ -146,7 +146,8 @@ fn block_name(system: &System, (major, minor): (u32, u32)) -> Option<String> {
 
 /// The number, as text, of the block device of that name.
 fn number_of_name(system: &System, name: &str) -> Option<String> {
-    attribute(&system.sysfs_root.join("class/block").join(name), "dev")
+    let directory = fs::canonicalize(system.sysfs_root.join("class/block").join(name)).ok()?;
+    if directory.file_name()? == name { attribute(&directory, "dev") } else { None }
 }
 
 #[cfg(test)]

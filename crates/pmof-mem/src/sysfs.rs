@@ -52,7 +52,9 @@ pub(crate) fn block_number(sysfs_root: &Path, source: &str) -> Option<(u32, u32)
         None if device.contains('/') => return None,
         None => class.join(device),
     };
-    parse_number(&attribute(&directory, "dev")?)
+    // The link of a name that leads to another device's directory says nothing.
+    let found = fs::canonicalize(&directory).ok()?;
+    (found.file_name() == directory.file_name()).then(|| parse_number(&attribute(&found, "dev")?))?
 }
 
 /// `major:minor`.
