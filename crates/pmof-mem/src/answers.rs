@@ -12,8 +12,8 @@ use std::{
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 
 use crate::{
+    mapper::CRYPT_WITH_HEADER,
     mounts::{Mount, mount_above, mounts},
-    stack::CRYPT_WITH_HEADER,
     sysfs::{attribute, parse_number},
 };
 
@@ -21,6 +21,7 @@ use crate::{
 const LOOP_GET_STATUS64: libc::Ioctl = 0x4c05;
 /// `DM_TABLE_STATUS`: `_IOWR(0xfd, 12, struct dm_ioctl)` (linux/dm-ioctl.h).
 const DM_TABLE_STATUS: libc::Ioctl = 0xc138_fd0c;
+const DM_CONTROL: &str = "/dev/mapper/control";
 const DM_BUFFER_FULL: u32 = 1 << 8;
 /// Room for the answer about a table; longer ones are refused.
 const TABLE_BYTES: usize = 256 << 10;
@@ -73,6 +74,18 @@ pub(crate) enum Answers {
     None,
 }
 
+/// Why a table is not known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Unanswered {
+    /// This process may not ask, or has nobody to ask.
+    NotAllowed(String),
+    /// It asked, and the answer is no answer.
+    Failed(String),
+}
+
+/// Where udev keeps what it found of each device, for everybody to read.
+const UDEV_DATA: &str = "/run/udev/data";
+
 /// Why there is no answer.
 const NOT_ASKED: &str = "nobody was asked on that machine";
 
@@ -114,14 +127,24 @@ impl Answers {
     }
 
     /// The targets that a device-mapper device is mapped by; `lower`: the kernel's names of what it stands on.
-    pub(crate) fn table(&self, name: &str, number: (u32, u32), lower: &[String]) -> Result<Vec<String>, String> {
+    pub(crate) fn table(&self, name: &str, number: (u32, u32), lower: &[String]) -> Result<Vec<String>, Unanswered> {
         match self {
             Self::Devices => asked_table(number, lower),
-            Self::Copied(directory) => {
-                attribute(directory, name).map(|text| text.lines().map(str::to_owned).collect()).ok_or(NOT_ASKED.into())
-            }
-            Self::None => Err(NOT_ASKED.into()),
+            Self::Copied(directory) if directory.join(name).exists() => attribute(directory, name)
+                .map(|text| text.lines().map(str::to_owned).collect())
+                .ok_or_else(|| Unanswered::Failed(format!("{name}: the answer is no text"))),
+            Self::Copied(_) | Self::None => Err(Unanswered::NotAllowed(NOT_ASKED.into())),
         }
+    }
+
+    /// What udev keeps of the block device of that number, as it keeps it.
+    pub(crate) fn udev(&self, (major, minor): (u32, u32)) -> Option<String> {
+        let directory = match self {
+            Self::Devices => Path::new(UDEV_DATA),
+            Self::Copied(directory) => directory,
+            Self::None => return None,
+        };
+        attribute(directory, &format!("b{major}:{minor}"))
     }
 
     /// Checks that the name of a block device, which a mount was told, still leads to that device. A copy cannot say.
@@ -182,9 +205,16 @@ fn loop_status(device: &File) -> io::Result<FileId> {
 }
 
 /// Asks device-mapper, without the keys that a table may have.
-fn asked_table(number: (u32, u32), lower: &[String]) -> Result<Vec<String>, String> {
-    let control = File::options().read(true).write(true).open("/dev/mapper/control");
-    let control = control.map_err(|error| format!("/dev/mapper/control: {error}"))?;
+fn asked_table(number: (u32, u32), lower: &[String]) -> Result<Vec<String>, Unanswered> {
+    use io::ErrorKind::{NotFound, PermissionDenied};
+    let unanswered = |call: &str, error: io::Error| {
+        let why = format!("{call}: {error}");
+        // A container has no such node: nobody to ask, as for a user who is not root.
+        let is_refusal = matches!(error.kind(), PermissionDenied | NotFound);
+        if is_refusal { Unanswered::NotAllowed(why) } else { Unanswered::Failed(why) }
+    };
+    let control = File::options().read(true).write(true).open(DM_CONTROL);
+    let control = control.map_err(|error| unanswered(DM_CONTROL, error))?;
     // u64 words, so that the kernel's structures are aligned.
     let mut buffer = vec![0_u64; TABLE_BYTES / 8];
     let mut put = |word: usize, low: u32, high: u32| buffer[word] = u64::from(low) | (u64::from(high) << 32);
@@ -195,10 +225,11 @@ fn asked_table(number: (u32, u32), lower: &[String]) -> Result<Vec<String>, Stri
     buffer[5] = u64::from((minor & 0xff) | (major << 8) | ((minor & !0xff) << 12));
     // SAFETY: the buffer is a `struct dm_ioctl` that says how long it is, and the kernel writes no more than that.
     if unsafe { libc::ioctl(control.as_raw_fd(), DM_TABLE_STATUS, buffer.as_mut_ptr()) } != 0 {
-        return Err(format!("DM_TABLE_STATUS: {}", io::Error::last_os_error()));
+        return Err(unanswered("DM_TABLE_STATUS", io::Error::last_os_error()));
     }
     let bytes: Vec<u8> = buffer.iter().flat_map(|word| word.to_ne_bytes()).collect();
-    let targets = parse_table(&bytes).ok_or("device-mapper's answer cannot be understood")?;
+    let targets = parse_table(&bytes);
+    let targets = targets.ok_or_else(|| Unanswered::Failed("device-mapper's answer cannot be understood".into()))?;
     let uuid = text_at(&bytes, 48 + 128, 129);
     Ok(targets
         .into_iter()

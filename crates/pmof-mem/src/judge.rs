@@ -59,8 +59,9 @@ impl System {
     }
 
     /// The same with what the other machine's devices answered, in files of `directory`: `loopN` has `MAJOR:MINOR INODE`,
-    /// the file behind that loop device; `dm-N` has the name of a target in each line; `files` has lines
-    /// `MAJOR:MINOR INODE PATH`, what each path leads to.
+    /// the file behind that loop device; `dm-N` has the name of a target in each line, and is missing where nobody was
+    /// allowed to ask; `files` has lines `MAJOR:MINOR INODE PATH`, what each path leads to; `bMAJOR:MINOR` is what udev
+    /// kept of that block device.
     #[must_use]
     pub fn with_answers(self, directory: PathBuf) -> Self {
         Self { answers: Answers::Copied(directory), ..self }
@@ -305,17 +306,18 @@ impl Facts {
         options.iter().map(String::as_str).find(|option| UNSAFE_OPTIONS.contains(option))
     }
 
-    /// What the file system's devices stand on.
+    /// What the file system's devices stand on, and what was read to know it.
     fn stack(&self, system: &System) -> (Stack, Vec<String>) {
         match self.members(system) {
-            Ok(Members { numbers, evidence }) => {
+            Ok(Members { numbers, mut evidence }) => {
                 let mut stack = Stack::default();
                 for number in numbers {
                     stack.extend(block_stack(system, number));
                 }
+                evidence.append(&mut stack.evidence);
                 (stack, evidence)
             }
-            Err(why) => (Stack { leaves: vec![Backing::Unknown { why }], doubts: Vec::new() }, Vec::new()),
+            Err(why) => (Stack::unknown(why), Vec::new()),
         }
     }
 

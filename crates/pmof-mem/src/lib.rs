@@ -17,6 +17,7 @@ mod flush;
 mod health;
 mod judge;
 mod lent;
+mod mapper;
 mod mapping;
 mod medium;
 mod members;

@@ -9,8 +9,9 @@ use std::{
 
 use crate::{
     System,
+    mapper::passes_flushes,
     region::RegionProbe,
-    sysfs::{attribute, numbered, parse_number, region_above},
+    sysfs::{attribute, numbered, region_above},
 };
 
 /// Stacks deeper than this are not followed: real ones have two or three layers.
@@ -24,11 +25,6 @@ const MEMORY_MODELS: [&str; 3] = ["scsi_debug", "RAMDISK-MCP", "RAMDISK-DR"];
 const SERVED_DISKS: [&str; 5] = ["nbd", "rbd", "rnbd", "ublkb", "drbd"];
 /// Transports of `NVMe` controllers that sit in this machine (the controller's attribute `transport`).
 const LOCAL_NVME: [&str; 2] = ["pcie", "apple-nvme"];
-/// Device-mapper targets that pass a flush on to every device below and keep nothing back (drivers/md/dm-linear.c,
-/// dm-stripe.c); of encryption, that whose key can be had again after a restart.
-const SOUND_TARGETS: [&str; 3] = ["linear", "striped", CRYPT_WITH_HEADER];
-/// dm-crypt over a device that begins with the LUKS header that the mapping says it is of.
-pub(crate) const CRYPT_WITH_HEADER: &str = "crypt with a LUKS header";
 /// Levels of md whose members hold what was flushed; those with parity need more.
 const SOUND_LEVELS: [&str; 4] = ["raid0", "raid1", "raid10", "linear"];
 const PARITY_LEVELS: [&str; 3] = ["raid4", "raid5", "raid6"];
@@ -70,11 +66,13 @@ pub(crate) struct Stack {
     /// The lowest devices, at least one.
     pub(crate) leaves: Vec<Backing>,
     pub(crate) doubts: Vec<Doubt>,
+    /// How it is known that layers pass flushes on, where it takes more than what they are called: sentences.
+    pub(crate) evidence: Vec<String>,
 }
 
 impl Stack {
-    fn unknown(why: String) -> Self {
-        Self { leaves: vec![Backing::Unknown { why }], doubts: Vec::new() }
+    pub(crate) fn unknown(why: String) -> Self {
+        Self { leaves: vec![Backing::Unknown { why }], ..Self::default() }
     }
 
     fn doubt(&mut self, why: String) {
@@ -84,6 +82,7 @@ impl Stack {
     pub(crate) fn extend(&mut self, other: Self) {
         self.leaves.extend(other.leaves);
         self.doubts.extend(other.doubts);
+        self.evidence.extend(other.evidence);
     }
 }
 
@@ -118,8 +117,9 @@ fn stack_at(system: &System, directory: &Path, depth_left: usize) -> Stack {
         stack.doubt(why);
     }
     if disk.join("dm").is_dir() {
-        if let Some(why) = table_doubt(system, disk, &device) {
-            stack.doubts.push(Doubt { why, is_of_table: true });
+        match passes_flushes(system, disk, &device) {
+            Ok(sentence) => stack.evidence.push(sentence),
+            Err(why) => stack.doubts.push(Doubt { why, is_of_table: true }),
         }
     } else if disk.join("md").is_dir() {
         if let Some(why) = array_doubt(&disk.join("md"), &device) {
@@ -141,18 +141,6 @@ fn layer_holds_flushes(disk: &Path, device: &str, leaves: &[Backing]) -> Option<
         Some(WRITE_THROUGH) if leaves.iter().all(is_without_cache) => None,
         Some(WRITE_THROUGH) => Some(format!("{device} says write through, so the kernel passes no flush on below it")),
         _ => Some(format!("{device} does not say whether it passes flushes on (queue/write_cache)")),
-    }
-}
-
-fn table_doubt(system: &System, disk: &Path, device: &str) -> Option<String> {
-    let number = attribute(disk, "dev").and_then(|number| parse_number(&number));
-    let Some(number) = number else { return Some(format!("{device} has no number")) };
-    match system.answers.table(device, number, &lower_names(disk)) {
-        Ok(targets) if targets.is_empty() => Some(format!("{device} has an empty table")),
-        Ok(targets) => targets.into_iter().find(|target| !SOUND_TARGETS.contains(&target.as_str())).map(|target| {
-            format!("{device} is mapped by {target}, of which it is not known that all that was flushed is kept")
-        }),
-        Err(why) => Some(format!("what {device} is mapped by is not known: {why}")),
     }
 }
 
@@ -181,7 +169,7 @@ fn array_doubt(md: &Path, device: &str) -> Option<String> {
 fn lowest(disk: &Path, device: String) -> Stack {
     let write_cache = attribute(disk, "queue/write_cache");
     let is_written_back = write_cache.as_deref() == Some(WRITE_BACK);
-    let one = |leaf| Stack { leaves: vec![leaf], doubts: Vec::new() };
+    let one = |leaf| Stack { leaves: vec![leaf], ..Stack::default() };
     if let Some(region) = region_above(disk) {
         // The block translation table (pmemNs) waits for each write, and has no cache to flush.
         let is_sector = device.starts_with("pmem") && device.ends_with('s');
@@ -305,18 +293,15 @@ fn has_memory_model(disk: &Path) -> bool {
     attribute(disk, "device/model").is_some_and(|model| MEMORY_MODELS.contains(&model.trim()))
 }
 
-/// The devices that this one stands on; `None` for one that cannot be found.
+/// The devices that this one stands on, by name; `None` for one that cannot be found.
 fn lower_devices(disk: &Path) -> Vec<Option<PathBuf>> {
-    match fs::read_dir(disk.join("slaves")) {
+    let mut found: Vec<_> = match fs::read_dir(disk.join("slaves")) {
         Ok(entries) => entries.map(|entry| fs::canonicalize(entry.ok()?.path()).ok()).collect(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
         Err(_) => vec![None],
-    }
-}
-
-fn lower_names(disk: &Path) -> Vec<String> {
-    let Ok(entries) = fs::read_dir(disk.join("slaves")) else { return Vec::new() };
-    entries.map_while(Result::ok).map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    };
+    found.sort();
+    found
 }
 
 #[cfg(test)]

@@ -155,7 +155,9 @@ fn leaves(fixture: &Fixture, number: &str) -> Vec<String> {
         let prefix = format!("{directory}/slaves/");
         let slaves: Vec<_> = fixture.entries.keys().filter(|path| path.starts_with(&prefix)).cloned().collect();
         if slaves.is_empty() || into.len() > 64 {
-            into.push(directory);
+            let is_partition = fixture.entries.contains_key(&format!("{directory}/partition"));
+            let whole = directory.rsplit_once('/').filter(|_| is_partition).map(|(disk, _)| disk.to_owned());
+            into.push(whole.unwrap_or(directory));
             return;
         }
         for slave in slaves {
@@ -226,7 +228,7 @@ fn layer_passes(fixture: &Fixture, device: &str) -> Verdict {
         return Ok(());
     }
     if name.starts_with("dm-") {
-        let table = fixture.text(&format!("answers/{name}")).ok_or("nobody asked for the table")?;
+        let Some(table) = fixture.text(&format!("answers/{name}")) else { return named_by_its_maker(fixture, device) };
         let is_plain = |line: &str| ["linear", "striped", "crypt with a LUKS header"].contains(&line);
         return need(
             !table.trim().is_empty() && table.trim_end_matches('\n').lines().all(is_plain),
@@ -239,6 +241,38 @@ fn layer_passes(fixture: &Fixture, device: &str) -> Verdict {
     let is_mirror = ["raid0", "raid1", "raid10", "linear"].contains(&at("level"));
     let is_whole = ["raid4", "raid5", "raid6"].contains(&at("level")) && at("degraded") == "0";
     need(is_mirror || is_whole, "the array may lose what was flushed")
+}
+
+/// Where nobody could ask for the table of a device-mapper device: every device from there down is LUKS over its own header,
+/// or a volume of LVM over physical volumes that are nothing of LVM's, by what udev saw.
+fn named_by_its_maker(fixture: &Fixture, device: &str) -> Verdict {
+    let uuid = attribute(fixture, device, "dm/uuid").ok_or("nobody asked for the table")?;
+    let prefix = format!("{device}/slaves/");
+    let below: Vec<_> = fixture.entries.keys().filter(|path| path.starts_with(&prefix)).collect();
+    let parts: Vec<_> = uuid.split('-').collect();
+    for path in &below {
+        let lower = fixture.resolve(path).ok_or("a device below is lost")?;
+        let number = attribute(fixture, &lower, "dev").ok_or("a device below has no number")?;
+        let seen = fixture.text(&format!("answers/b{number}")).ok_or("udev saw nothing below")?;
+        let has = |wanted: String| seen.lines().any(|line| line.replace('-', "") == wanted);
+        match parts[..] {
+            ["CRYPT", "LUKS1" | "LUKS2", id, _, ..] if below.len() == 1 => {
+                need(id.len() == 32 && has(format!("E:ID_FS_UUID={id}")), "it is not the header of that name")?;
+                need(has("E:ID_FS_TYPE=crypto_LUKS".into()), "there is no header below")?;
+            }
+            ["LVM", id] => {
+                need(id.len() == 64, "it is a part of a volume")?;
+                need(has("E:ID_FS_TYPE=LVM2_member".into()), "there is no physical volume below")?;
+                let own = attribute(fixture, &lower, "dm/uuid").unwrap_or_default();
+                need(!own.starts_with("LVM-"), "it stands on a part of a volume")?;
+            }
+            _ => return Err("its maker is not known"),
+        }
+        if fixture.entries.keys().any(|path| path.starts_with(&format!("{lower}/slaves/"))) {
+            layer_passes(fixture, &lower)?;
+        }
+    }
+    need(!below.is_empty(), "it stands on nothing")
 }
 
 /// What is flushed to a lowest device is kept.
