@@ -33,6 +33,7 @@
 //! | 14 | `RemoveSet` | force `u8` (0 or 1), set file too `u8` (0 or 1), set |
 //! | 15 | `Digest` | offset `u64`, length `u64`, block size `u64` |
 //! | 16 | `Confirm` | epoch's name `[16]` |
+//! | 17 | `Mark` | mark `u64` |
 //! | 0x81 | `Opened` | pool UUID `[16]`, replica UUID `[16]`, size `u64`, replica count `u16`, replica index `u16`, user flags `[16]`, state, `u16` length and descriptor |
 //! | 0x82 | `Closed` | - |
 //! | 0x83 | `Removed` | - |
@@ -46,13 +47,14 @@
 //! | 0x8d | `AttributesSet` | - |
 //! | 0x8f | `Digests` | count `u16`, that many BLAKE3 digests `[32]` |
 //! | 0x90 | `Confirmed` | - |
+//! | 0x91 | `Marked` | - |
 //! | 0xff | `Refused` | code `u16`, text |
 //!
 //! A *promise* is two bytes, [`Mechanism`]'s and [`Evidence`]'s numbers, both 0 where the medium cannot give the level;
 //! they stand in the order of [`Durability::ALL`]. A *set* is a text that keeps the rules of [`SetName`]; *attributes* are those of
 //! librpmem's `rpmem_pool_attr`, zero where there is no header. The *holder* is one byte (0 or 1) and, after a 1, a text. An *epoch* is its name `[16]` and its
 //! members `u64`; *ancestors* are one byte, their number, and that many epochs; a *state* is an opening `u64`, a byte of flags (bit 0 open,
-//! bit 1 confirmed), an epoch and ancestors.
+//! bit 1 confirmed), a mark `u64`, an epoch and ancestors.
 
 use pmof_mem::{Durability, Evidence, Mechanism, MediumKind, Promise};
 use pmof_pool::DIGEST_BYTES;
@@ -140,6 +142,11 @@ pub enum Request {
     Confirm {
         /// Its name.
         epoch: Uuid,
+    },
+    /// Raise the mark of the pool that this connection has open for writing, durably.
+    Mark {
+        /// The new mark. A lower one than the replica has changes nothing.
+        mark: u64,
     },
     /// Name the pools there are, in order, a page at a time.
     List {
@@ -246,6 +253,8 @@ pub enum Reply {
     Begun,
     /// The epoch was confirmed.
     Confirmed,
+    /// The mark was raised.
+    Marked,
     /// The target has shown that it knows the secret.
     Challenged {
         /// The target's random bytes.
@@ -315,6 +324,7 @@ impl Request {
                 frame.ancestors(ancestors);
             }
             Self::Confirm { epoch } => frame.bytes(epoch.as_bytes()),
+            Self::Mark { mark } => frame.number_u64(*mark),
             Self::List { after } => frame.text(after.as_ref().map_or("", PoolName::as_str)),
             Self::Challenge { nonce } => frame.bytes(nonce),
             Self::Prove { proof } => frame.bytes(proof),
@@ -369,6 +379,7 @@ impl Request {
             Self::RemoveSet { .. } => 14,
             Self::Digest { .. } => 15,
             Self::Confirm { .. } => 16,
+            Self::Mark { .. } => 17,
         }
     }
 
@@ -416,6 +427,7 @@ impl Request {
                 Self::Digest { offset, len_bytes, block_bytes }
             }
             16 => Self::Confirm { epoch: body.uuid()? },
+            17 => Self::Mark { mark: body.number_u64()? },
             _ => return Err(Fault::UnknownKind),
         })
     }
@@ -464,6 +476,7 @@ impl Reply {
             | Self::Removed
             | Self::Begun
             | Self::Confirmed
+            | Self::Marked
             | Self::Admitted
             | Self::SetKept
             | Self::AttributesSet => {}
@@ -522,6 +535,7 @@ impl Reply {
             Self::AttributesSet => 0x8d,
             Self::Digests { .. } => 0x8f,
             Self::Confirmed => 0x90,
+            Self::Marked => 0x91,
             Self::Refused { .. } => 0xff,
         }
     }
@@ -556,6 +570,7 @@ impl Reply {
             }
             0x86 => Self::Begun,
             0x90 => Self::Confirmed,
+            0x91 => Self::Marked,
             0x88 => Self::Challenged { nonce: body.array()?, proof: body.array()? },
             0x89 => Self::Admitted,
             0x8a => {
@@ -685,6 +700,7 @@ impl Frame {
     fn state(&mut self, state: &PoolState) {
         self.number_u64(state.opening);
         self.byte(state.flags());
+        self.number_u64(state.mark);
         self.epoch(&state.epoch);
         self.ancestors(&state.ancestors);
     }
@@ -732,7 +748,8 @@ impl Body<'_> {
         let opening = self.number_u64()?;
         let flags = PoolState::from_flags(self.byte()?);
         let (is_open, is_confirmed) = flags.ok_or(Fault::Malformed("the state has an unknown flag"))?;
-        Ok(PoolState { opening, is_open, is_confirmed, epoch: self.epoch()?, ancestors: self.ancestors()? })
+        let mark = self.number_u64()?;
+        Ok(PoolState { opening, is_open, is_confirmed, mark, epoch: self.epoch()?, ancestors: self.ancestors()? })
     }
 
     fn info(&mut self) -> Parsed<PoolInfo> {

@@ -109,6 +109,18 @@ pub enum ReplicaError {
         /// The last opening that it took part in, or that followed.
         newest: u64,
     },
+    /// The replica is at the same opening as the others, and lacks what was acknowledged in it.
+    #[error(
+        "it is an older state of opening {opening} (at mark {mark}, the others are at {newest}): its file is a copy made while the pool was open, or its medium lost what it had called durable; put back the newest file, or open the pool without it (min_replicas), or copy the pool to a new name on all targets"
+    )]
+    Stale {
+        /// The opening.
+        opening: u64,
+        /// Its mark; see [`PoolState::mark`](crate::PoolState::mark).
+        mark: u64,
+        /// The highest mark of the others.
+        newest: u64,
+    },
     /// The replica was written with a minority of the pool's replicas, while the majority stayed where it was.
     #[error(
         "it went on with {members} of the pool's {made} replicas, and the majority knows nothing of what it may have acknowledged since (it is at opening {opening}, they are at {others}); open the majority without naming this one (min_replicas), or read what it has from it alone and copy that"
@@ -153,6 +165,7 @@ impl ReplicaError {
         match apart {
             Apart::LeftBehind { opening, newest } => Self::LeftBehind { opening, newest },
             Apart::RolledBack { opening, newest } => Self::RolledBack { opening, newest },
+            Apart::Stale { opening, mark, newest } => Self::Stale { opening, mark, newest },
             Apart::WithoutMajority { opening, others, members } => {
                 Self::WithoutMajority { opening, others, members, made }
             }

@@ -26,8 +26,12 @@ pub(crate) struct Agreement {
     pub(crate) base: Base,
     /// The last opening was closed in order on all of them, so that they are equal.
     pub(crate) is_clean: bool,
-    /// The position of one that has everything that was acknowledged; of several, one that was closed in order, if any.
+    /// The position of one that has everything that was acknowledged: one that was closed in order, if any, else one with the highest mark.
     pub(crate) source: usize,
+    /// The highest mark.
+    pub(crate) mark: u64,
+    /// Those whose mark no crash explains, by their positions, and why.
+    pub(crate) stale: Vec<(usize, Apart)>,
 }
 
 /// What the next epoch descends from.
@@ -54,6 +58,9 @@ pub(crate) enum Apart {
     LeftBehind { opening: u64, newest: u64 },
     /// It took part in a later opening, and yet holds the state of an earlier one: its file is an older copy.
     RolledBack { opening: u64, newest: u64 },
+    /// It is at the same opening as the others and lacks what was acknowledged in it: its file is an older copy, or its medium lost
+    /// what it had called durable.
+    Stale { opening: u64, mark: u64, newest: u64 },
     /// It went on without most of the replicas, which are there and know nothing of that.
     WithoutMajority { opening: u64, others: u64, members: u32 },
     /// It and the others were written separately. `majority`: the others were most of the pool's replicas.
@@ -116,8 +123,15 @@ fn agreement(found: &[Found<'_>], lines: &[Line<'_>]) -> Agreement {
         let state = found[position].state;
         !state.is_open && state.epoch.id == lines[position].epoch.id
     };
-    let closed = (0..found.len()).find(|position| is_at_rest(*position));
-    Agreement { base, is_clean: (0..found.len()).all(is_at_rest), source: closed.unwrap_or(0) }
+    let mark_of = |position: usize| found[position].state.mark;
+    // Of equal ones, the first.
+    let source = (0..found.len()).rev().max_by_key(|position| (is_at_rest(*position), mark_of(*position))).unwrap_or(0);
+    let newest = (0..found.len()).map(mark_of).max().unwrap_or(0);
+    let (opening, is_clean) = (base.opening, (0..found.len()).all(is_at_rest));
+    // The writer has raised a mark on all before it raises it again.
+    let stale = (0..found.len()).filter(|position| mark_of(*position).saturating_add(1) < newest);
+    let stale = stale.map(|position| (position, Apart::Stale { opening, mark: mark_of(position), newest })).collect();
+    Agreement { base, is_clean, source, mark: newest, stale }
 }
 
 /// Whether the main line was written by a minority while most of the pool's replicas, which are here, stand where it left them.

@@ -1,6 +1,9 @@
 //! A pool kept on N targets: written to all in parallel, durable on all with one flush each.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use pmof_access::Durability;
 use uuid::Uuid;
@@ -21,6 +24,9 @@ pub use options::PoolOptions;
 
 /// Bytes of one write on the wire; longer ones are split, so that several replicas are fed in turn.
 const WRITE_PIECE_BYTES: usize = 1 << 20;
+
+/// How long a mark stands while the pool is written: a copy of a replica's file that is older by more is told from the replica.
+const MARK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What becomes of a pool that was made here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +57,10 @@ pub struct Pool {
     identity: Identity,
     /// What the epoch of the replicas in use descends from, itself included.
     base: Base,
+    /// The highest mark of a replica in use.
+    mark: u64,
+    /// When it was raised, by this opening.
+    marked_at: Option<Instant>,
     /// Replicas that failed and are no members of that epoch.
     left_behind: usize,
     left_out: LeftOut,
@@ -77,6 +87,8 @@ impl Pool {
             replicas,
             identity,
             base,
+            mark: 0,
+            marked_at: None,
             left_behind: 0,
             left_out: Vec::new(),
             copied_bytes: 0,
@@ -265,6 +277,21 @@ impl Pool {
         }
     }
 
+    /// Raises the mark on all replicas in use, durably, if it is due: before the persist under way is acknowledged, so that a copy made
+    /// before lacks the mark, too. One replica alone has none to be compared with.
+    fn raise_mark(&mut self) {
+        let is_due = self.marked_at.is_none_or(|marked_at| marked_at.elapsed() >= MARK_INTERVAL);
+        if is_due && self.replicas.len() - self.lost() > 1 {
+            self.mark = self.mark.saturating_add(1);
+            self.tell_mark();
+            self.marked_at = Some(Instant::now());
+        }
+    }
+
+    fn tell_mark(&mut self) {
+        self.tell_all(&Request::Mark { mark: self.mark }, &Reply::Marked);
+    }
+
     /// Asks the same of all replicas in use, in parallel. One that answers anything else is lost.
     fn tell_all(&mut self, request: &Request, expected: &Reply) {
         let pending: Vec<_> = self.replicas.iter_mut().map(|replica| replica.start_asking(request)).collect();
@@ -308,6 +335,7 @@ impl Pool {
         if self.access == OpenFor::Read {
             return Err(PoolError::ReadOnly);
         }
+        self.raise_mark();
         for replica in &mut self.replicas {
             replica.start_flush(self.require);
         }

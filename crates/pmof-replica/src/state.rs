@@ -20,7 +20,7 @@ pub(crate) const STATE_BYTES: usize = 2 * SLOT_BYTES;
 const SLOT_BYTES: usize = 2048;
 const CHECKSUM_OFFSET: usize = SLOT_BYTES - 4;
 const MAGIC: [u8; 8] = *b"PMOFSTAT";
-const RESERVED_BYTES: usize = CHECKSUM_OFFSET - 56 - ANCESTORS_MAX * size_of::<RawAncestor>();
+const RESERVED_BYTES: usize = CHECKSUM_OFFSET - 64 - ANCESTORS_MAX * size_of::<RawAncestor>();
 
 const OPEN: u8 = 1;
 const CONFIRMED: u8 = 2;
@@ -72,7 +72,9 @@ fn member_bit(index: u16) -> u64 {
 /// | 49 | 1 | ancestors that follow, at most 64 |
 /// | 50 | 6 | zero |
 /// | 56 | 24 n | ancestors, the parent first: epoch `[16]`, members `u64` |
-/// | | | zero up to byte 2044 |
+/// | | | zero up to byte 1592 |
+/// | 1592 | 8 | mark: raised by the writer at its first persist, and then about once a second while it persists |
+/// | 1600 | 444 | zero |
 /// | 2044 | 4 | CRC32C of bytes 0..2044 |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolState {
@@ -84,6 +86,9 @@ pub struct PoolState {
     pub is_confirmed: bool,
     /// A writer has the pool open, or did not live to close it.
     pub is_open: bool,
+    /// How far its writers came: a number that only grows. Replicas in use are told to raise it, all of them before any is told again,
+    /// so that two of one epoch are at most one apart unless one of them is an older copy.
+    pub mark: u64,
     /// Confirmed epochs before this one, the latest first; at most [`ANCESTORS_MAX`].
     pub ancestors: Vec<Epoch>,
 }
@@ -93,7 +98,7 @@ impl PoolState {
     pub(crate) fn new(id: Uuid, replica_count: u16) -> Self {
         let members = Epoch::new(0..replica_count).members;
         let epoch = Epoch { id, members };
-        Self { epoch, opening: 1, is_confirmed: true, is_open: true, ancestors: Vec::new() }
+        Self { epoch, opening: 1, is_confirmed: true, is_open: true, mark: 0, ancestors: Vec::new() }
     }
 
     /// What a file of format 1 says by its generation: each is a number of its own, and a descendant of those below.
@@ -109,6 +114,7 @@ impl PoolState {
             opening,
             is_confirmed: true,
             is_open: false,
+            mark: 0,
             ancestors,
         }
     }
@@ -144,6 +150,7 @@ impl PoolState {
             ancestor_count: self.ancestors.len().min(ANCESTORS_MAX) as u8,
             reserved_low: [0; 6],
             ancestors,
+            mark: self.mark.into(),
             reserved: [0; RESERVED_BYTES],
             checksum: 0.into(),
         };
@@ -180,8 +187,8 @@ impl Slot {
             Some((is_open, is_confirmed)) if is_whole && usize::from(raw.ancestor_count) <= ANCESTORS_MAX => {
                 let ancestors = raw.ancestors[..usize::from(raw.ancestor_count)].iter().map(RawAncestor::epoch);
                 let epoch = Epoch { id: Uuid::from_bytes(raw.epoch), members: raw.members.get() };
-                let ancestors = ancestors.collect();
-                let state = PoolState { epoch, opening: raw.opening.get(), is_confirmed, is_open, ancestors };
+                let (opening, mark, ancestors) = (raw.opening.get(), raw.mark.get(), ancestors.collect());
+                let state = PoolState { epoch, opening, is_confirmed, is_open, mark, ancestors };
                 Self::Whole(state, raw.sequence.get())
             }
             _ => Self::Damaged,
@@ -208,6 +215,7 @@ struct RawSlot {
     ancestor_count: u8,
     reserved_low: [u8; 6],
     ancestors: [RawAncestor; ANCESTORS_MAX],
+    mark: U64,
     reserved: [u8; RESERVED_BYTES],
     checksum: U32,
 }

@@ -514,7 +514,8 @@ impl OpenPool {
     /// [confirmed](Self::confirm): all its members must have it.
     pub fn begin(&mut self, epoch: Epoch, opening: u64, ancestors: &[Epoch]) -> Result<(), StoreError> {
         let ancestors = ancestors.iter().copied().take(ANCESTORS_MAX).collect();
-        self.set_state(PoolState { epoch, opening, is_confirmed: false, is_open: true, ancestors })?;
+        let mark = self.state.mark;
+        self.set_state(PoolState { epoch, opening, is_confirmed: false, is_open: true, mark, ancestors })?;
         self.has_begun = true;
         Ok(())
     }
@@ -525,6 +526,14 @@ impl OpenPool {
             return Err(StoreError::NotTheEpoch { name: self.name.clone(), epoch, found: self.state.epoch.id });
         }
         self.set_state(PoolState { is_confirmed: true, ..self.state.clone() })
+    }
+
+    /// Raises the mark of its writer, as durably as the medium can. A lower one than it has changes nothing.
+    pub fn raise_mark(&mut self, mark: u64) -> Result<(), StoreError> {
+        if mark <= self.state.mark {
+            return Ok(());
+        }
+        self.set_state(PoolState { mark, ..self.state.clone() })
     }
 
     /// Makes everything that was stored durable, then says that the pool was closed in order.

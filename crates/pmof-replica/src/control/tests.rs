@@ -17,7 +17,7 @@ fn epoch(number: u128) -> Epoch {
 /// As long as a state can be.
 fn sample_state() -> PoolState {
     let ancestors = (1..=ANCESTORS_MAX as u128).map(epoch).collect();
-    PoolState { epoch: epoch(99), opening: 65, is_confirmed: true, is_open: false, ancestors }
+    PoolState { epoch: epoch(99), opening: 65, is_confirmed: true, is_open: false, mark: 64, ancestors }
 }
 
 fn sample_info() -> PoolInfo {
@@ -65,6 +65,7 @@ fn requests() -> Vec<Request> {
         Request::Close { in_order: true },
         Request::Begin { opening: 9, epoch: epoch(10), ancestors: sample_state().ancestors },
         Request::Confirm { epoch: Uuid::from_u128(10) },
+        Request::Mark { mark: 11 },
         Request::Remove { name: name("größe") },
         Request::Info { name: name(&"n".repeat(255)) },
         Request::List { after: None },
@@ -102,6 +103,7 @@ fn replies() -> Vec<Reply> {
         Reply::Removed,
         Reply::Begun,
         Reply::Confirmed,
+        Reply::Marked,
         Reply::Challenged { nonce: [1; NONCE_BYTES], proof: [2; PROOF_BYTES] },
         Reply::Admitted,
         Reply::SetOpened {
@@ -167,6 +169,7 @@ fn the_bytes_of_version_2_stay_as_they_are() {
         body.extend(number.to_le_bytes());
     }
     body.push(2);
+    body.extend(64u64.to_le_bytes());
     let epoch = |number: u128| [&Uuid::from_u128(number).into_bytes()[..], &(number as u64).to_le_bytes()].concat();
     body.extend(epoch(99));
     body.push(64);
@@ -329,6 +332,7 @@ fn any_request() -> impl Strategy<Value = Request> {
             ancestors
         }),
         any::<u128>().prop_map(|epoch| Request::Confirm { epoch: Uuid::from_u128(epoch) }),
+        any::<u64>().prop_map(|mark| Request::Mark { mark }),
         any_name().prop_map(|name| Request::Remove { name }),
         any_name().prop_map(|name| Request::Info { name }),
         proptest::option::of(any_name()).prop_map(|after| Request::List { after }),
@@ -337,9 +341,9 @@ fn any_request() -> impl Strategy<Value = Request> {
 
 fn any_state() -> impl Strategy<Value = PoolState> {
     let epochs = proptest::collection::vec(any::<u128>(), 1..=ANCESTORS_MAX + 1);
-    (epochs, any::<(u32, bool, bool)>()).prop_map(|(epochs, (opening, is_confirmed, is_open))| {
+    (epochs, any::<(u32, bool, bool, u64)>()).prop_map(|(epochs, (opening, is_confirmed, is_open, mark))| {
         let mut ancestors: Vec<_> = epochs.into_iter().map(epoch).collect();
-        PoolState { epoch: ancestors.remove(0), opening: opening.into(), is_confirmed, is_open, ancestors }
+        PoolState { epoch: ancestors.remove(0), opening: opening.into(), is_confirmed, is_open, mark, ancestors }
     })
 }
 

@@ -9,7 +9,7 @@ fn made(made: u16) -> PoolState {
 fn opened(state: &PoolState, members: &[u16]) -> PoolState {
     let Base { opening, ancestors } = Base::after(state.epoch, state.opening, &state.ancestors);
     let epoch = Epoch::new(members.iter().copied());
-    PoolState { epoch, opening: opening + 1, is_confirmed: true, is_open: false, ancestors }
+    PoolState { epoch, opening: opening + 1, is_confirmed: true, is_open: false, mark: state.mark, ancestors }
 }
 
 fn crashed(state: &PoolState) -> PoolState {
@@ -47,6 +47,27 @@ fn one_that_was_closed_in_order_is_the_source() {
     let agreement = agree_all(&[&open, &state, &open], 3).unwrap();
     assert_eq!((agreement.is_clean, agreement.source), (false, 1));
     assert_eq!(agree_all(&[&open, &open], 2).unwrap().source, 0);
+}
+
+#[test]
+fn the_one_with_the_highest_mark_is_the_source() {
+    let of = |first: u64, second: u64| {
+        let state = made(2);
+        let [first, second] = [first, second].map(|mark| PoolState { mark, ..crashed(&state) });
+        let agreement = agree_all(&[&first, &second], 2).unwrap();
+        (agreement.source, agreement.mark, agreement.stale)
+    };
+    assert_eq!(of(4, 4), (0, 4, vec![]));
+    // The writer died while it raised the mark.
+    assert_eq!(of(4, 5), (1, 5, vec![]));
+    assert_eq!(of(5, 4), (0, 5, vec![]));
+    assert_eq!(of(3, 5), (1, 5, vec![(0, Apart::Stale { opening: 1, mark: 3, newest: 5 })]));
+    assert_eq!(of(u64::MAX, 0), (0, u64::MAX, vec![(1, Apart::Stale { opening: 1, mark: 0, newest: u64::MAX })]));
+    // An epoch that was only announced does not hide it.
+    let older = PoolState { mark: 4, ..crashed(&made(2)) };
+    let newer = PoolState { mark: 5, ..older.clone() };
+    assert_eq!(agree_all(&[&announced(&older, &[0, 1]), &newer], 2).unwrap().source, 1);
+    assert_eq!(agree_all(&[&older, &announced(&newer, &[0, 1])], 2).unwrap().source, 1);
 }
 
 #[test]

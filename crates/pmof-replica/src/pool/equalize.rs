@@ -34,6 +34,9 @@ impl Pool {
         }
         self.flush_to_close();
         self.check_none_lost()?;
+        // Not before: which one was the source must be known as long as they differ.
+        self.tell_mark();
+        self.check_none_lost()?;
         let (uuid, copied_bytes, replicas) = (self.uuid(), self.copied_bytes, self.replicas.len());
         log::info!(
             "pool {uuid} was not closed in order: its {replicas} replicas are equal after copying {copied_bytes} bytes"

@@ -100,7 +100,7 @@ impl Opening {
         let require = self.require;
         let (mut opened, failed, identity) =
             self.ask(access, |url, _| Request::Open { name: url.name.clone(), access, require });
-        let judged = self.judge(&mut opened, failed, identity);
+        let judged = self.judge(&mut opened, failed, identity, access);
         let (identity, agreement) = match judged {
             Ok(judged) => judged,
             Err(error) => {
@@ -110,11 +110,12 @@ impl Opening {
                 return Err(error);
             }
         };
-        let Agreement { base, is_clean, source } = agreement;
+        let Agreement { base, is_clean, source, mark, .. } = agreement;
         let replicas = opened.into_iter().map(Opened::into_replica).collect();
         let mut pool = Pool::new(replicas, identity, base, require, access, None);
         pool.left_out = self.left_out;
         pool.first_read = source;
+        pool.mark = mark;
         if access == OpenFor::Write {
             pool.begin(self.min_replicas, is_clean, source)?;
         }
@@ -154,6 +155,7 @@ impl Opening {
         opened: &mut Vec<Opened>,
         failed: Vec<Failed>,
         identity: Option<Identity>,
+        access: OpenFor,
     ) -> Result<(Identity, Agreement), PoolError> {
         for Failed { url, target, is_open, error } in failed {
             if is_open {
@@ -169,9 +171,9 @@ impl Opening {
         };
         let identity = identity.ok_or_else(|| degraded(0, &self.left_out))?;
         check_distinct(opened)?;
-        let agreement = match agree_on(opened, made) {
+        let agreement = match agree_on(opened, made, access) {
             Ok(agreement) => agreement,
-            Err(apart) => self.leave_out_apart(opened, &apart, made)?,
+            Err(apart) => self.leave_out_apart(opened, &apart, made, access)?,
         };
         let needed = self.min_replicas.unwrap_or(usize::from(made)).max(1);
         if opened.len() < needed { Err(degraded(opened.len(), &self.left_out)) } else { Ok((identity, agreement)) }
@@ -183,9 +185,10 @@ impl Opening {
         opened: &mut Vec<Opened>,
         apart: &[(usize, Apart)],
         made: u16,
+        access: OpenFor,
     ) -> Result<Agreement, PoolError> {
         let can_do_without = |apart: &Apart| match apart {
-            Apart::LeftBehind { .. } | Apart::RolledBack { .. } => true,
+            Apart::LeftBehind { .. } | Apart::RolledBack { .. } | Apart::Stale { .. } => true,
             Apart::Diverged { majority, .. } => *majority,
             Apart::WithoutMajority { .. } => false,
         };
@@ -203,12 +206,7 @@ impl Opening {
             return Err(PoolError::Apart { replicas: named });
         }
         self.left_out.append(&mut named);
-        let left_out = &self.left_out;
-        agree_on(opened, made).map_err(|_| PoolError::Degraded {
-            opened: 0,
-            made: usize::from(made),
-            left_out: left_out.clone(),
-        })
+        agree_on(opened, made, access).or_else(|apart| self.leave_out_apart(opened, &apart, made, access))
     }
 }
 
@@ -219,9 +217,11 @@ impl Opened {
     }
 }
 
-fn agree_on(opened: &[Opened], made: u16) -> Result<Agreement, Vec<(usize, Apart)>> {
+/// A reader may have come while marks were raised, so that they tell it nothing but whom to read first.
+fn agree_on(opened: &[Opened], made: u16, access: OpenFor) -> Result<Agreement, Vec<(usize, Apart)>> {
     let found: Vec<_> = opened.iter().map(|opened| Found { index: opened.index, state: &opened.state }).collect();
-    agree(&found, made)
+    let agreement = agree(&found, made)?;
+    if access == OpenFor::Read || agreement.stale.is_empty() { Ok(agreement) } else { Err(agreement.stale) }
 }
 
 /// A replica and a copy of it are one replica.

@@ -165,6 +165,10 @@ impl Session {
                 self.pool()?.confirm(epoch)?;
                 Ok(Reply::Confirmed)
             }
+            Request::Mark { mark } => {
+                self.pool()?.raise_mark(mark)?;
+                Ok(Reply::Marked)
+            }
             Request::Remove { name } => pools.remove(&name).map(|()| Reply::Removed).map_err(Into::into),
             Request::Info { name } => pools.info(&name).map(|info| Reply::Info(Box::new(info))).map_err(Into::into),
             Request::List { after } => pools.list(after.as_ref(), LIST_LIMIT).map(Reply::list_page).map_err(Into::into),

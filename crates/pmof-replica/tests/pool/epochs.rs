@@ -1,6 +1,6 @@
 //! Replicas that lack acknowledged writes, or hold others than the rest, are told by their epochs and refused by name.
 
-use std::fs;
+use std::{fs, thread, time::Duration};
 
 use pmof_replica::{Pool, PoolError, PoolFormat, PoolOptions, PoolRefusal, ReplicaError};
 
@@ -44,6 +44,10 @@ fn apart(opened: Result<Pool, PoolError>) -> Vec<(String, String)> {
                     ReplicaError::RolledBack { opening, newest } => {
                         assert!(opening < newest);
                         "rolled back"
+                    }
+                    ReplicaError::Stale { mark, newest, .. } => {
+                        assert!(mark + 1 < newest);
+                        "stale"
                     }
                     ReplicaError::Diverged { majority: true, .. } => "diverged from the majority",
                     ReplicaError::Diverged { majority: false, .. } => "diverged",
@@ -113,6 +117,54 @@ fn an_old_copy_of_a_replica_is_refused_by_name() {
     fs::write(&path, new).unwrap();
     two[1].restart();
     assert_eq!(read(&mut pools(&two).open().unwrap(), 0, 3), b"new");
+}
+
+/// A pool whose writer persists, has the file of its first replica copied, persists as many times more, so far apart that the mark is raised,
+/// and dies. Then the copy is put back.
+fn copied_while_open(two: &mut [Target; 2], times: u32) {
+    let mut pool = options(urls(&*two)).create(4096).unwrap();
+    pool.persist(0, b"old").unwrap();
+    let path = two[0].root.path().join("orders");
+    let copy = fs::read(&path).unwrap();
+    for time in 0..times {
+        thread::sleep(Duration::from_millis(1050));
+        pool.persist(0, format!("new{time}").as_bytes()).unwrap();
+    }
+    drop(pool);
+    two[0].stop();
+    fs::write(&path, copy).unwrap();
+    two[0].restart();
+}
+
+#[test]
+fn a_copy_made_while_the_pool_was_open_never_becomes_the_source() {
+    let mut two: [Target; 2] = targets();
+    copied_while_open(&mut two, 1);
+    // It is named first.
+    let mut reader = options(urls(&two)).open_read_only().unwrap();
+    assert_eq!(read(&mut reader, 0, 4), b"new0");
+    reader.close().unwrap();
+    let mut pool = options(urls(&two)).open().unwrap();
+    assert_eq!((read(&mut pool, 0, 4), pool.copied_bytes()), (b"new0".to_vec(), 4096));
+    // At whichever of them the next mark arrives before the writer dies, the other is no older copy.
+    let marks = options(urls(&two)).info().unwrap().into_iter().map(|info| info.state.mark);
+    assert_eq!(marks.collect::<Vec<_>>(), [2, 2]);
+    pool.persist(0, b"more").unwrap();
+    drop(pool);
+    assert_eq!(read(&mut options(urls(&two)).open().unwrap(), 0, 4), b"more");
+}
+
+#[test]
+fn a_copy_made_long_before_the_writer_died_is_refused_by_name() {
+    let mut two: [Target; 2] = targets();
+    copied_while_open(&mut two, 2);
+    assert_eq!(apart(options(urls(&two)).open()), [named(&two[0], "stale")]);
+    let mut reader = options(urls(&two)).open_read_only().unwrap();
+    assert_eq!(read(&mut reader, 0, 4), b"new1");
+    reader.close().unwrap();
+    let mut other = options(urls(&two)).min_replicas(1).open().unwrap();
+    assert_eq!(read(&mut other, 0, 4), b"new1");
+    assert!(matches!(*other.left_out()[0].1, ReplicaError::Stale { .. }));
 }
 
 #[test]

@@ -11,7 +11,14 @@ fn epoch(number: u128) -> Epoch {
 /// The head of a pool whose state was written in order, and the state that comes next.
 fn before_and_after() -> (Vec<u8>, PoolState, PoolState) {
     let old = PoolState { is_open: false, ..PoolState::new(Uuid::from_u128(1), 2) };
-    let new = PoolState { epoch: epoch(2), is_confirmed: false, is_open: true, opening: 2, ancestors: vec![old.epoch] };
+    let new = PoolState {
+        epoch: epoch(2),
+        is_confirmed: false,
+        is_open: true,
+        opening: 2,
+        mark: 3,
+        ancestors: vec![old.epoch],
+    };
     let mut image = vec![0; DATA_OFFSET as usize];
     for sequence in [6, 7] {
         let (offset, slot) = old.slot(sequence);
@@ -75,4 +82,23 @@ fn only_who_began_closes() {
     assert!(!is_open());
     let mut reader = open(&store, "orders", OpenFor::Read).expect("the pool");
     assert!(matches!(reader.begin(epoch(4), 3, &[]), Err(StoreError::ReadOnly { .. })));
+}
+
+#[test]
+fn a_mark_grows_and_outlives_epochs_and_closes() {
+    let (_root, store) = fresh();
+    drop(create(&store, "orders"));
+    let mark = || store.info(&name("orders")).expect("info").state.mark;
+    let mut pool = open(&store, "orders", OpenFor::Write).expect("the pool");
+    pool.raise_mark(7).expect("raised");
+    pool.raise_mark(6).expect("nothing to do");
+    pool.begin(epoch(2), 2, &[]).expect("begun");
+    assert_eq!(mark(), 7, "until all are equal again it tells which replica has everything");
+    pool.confirm(Uuid::from_u128(2)).expect("confirmed");
+    pool.raise_mark(8).expect("raised");
+    pool.close().expect("closed");
+    drop(pool);
+    assert_eq!(mark(), 8);
+    let mut reader = open(&store, "orders", OpenFor::Read).expect("the pool");
+    assert!(matches!(reader.raise_mark(9), Err(StoreError::ReadOnly { .. })));
 }
