@@ -19,6 +19,11 @@ const BTRFS_IOC_FS_INFO: libc::Ioctl = 0x8400_941f;
 /// Profiles of btrfs whose stripes, once a device is missing, may lose what was flushed when an update is cut short.
 const PARITY_PROFILES: [&str; 2] = ["raid5", "raid6"];
 
+/// The oldest Linux on which fsync was seen to flush the data of ext4 whose journal lies on another device. Before
+/// "jbd2: add a missing data flush during file and fs synchronization" (Zhang Yi, 2025) it often flushes the journal's
+/// device only: on 6.12.107, 0 of 30 times after writes to preallocated space.
+const EXTERNAL_JOURNAL_SINCE: (u32, u32) = (6, 18);
+
 /// Device numbers of a file system, and what was read to know them.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Members {
@@ -84,6 +89,13 @@ pub(crate) fn ext_members(system: &System, mount: &Mount, number: (u32, u32)) ->
     if outside.is_empty() {
         return Err(format!("the kernel does not say where the journal of {name} lies"));
     }
+    let release = attribute(&system.proc_root, "sys/kernel/osrelease").unwrap_or_default();
+    if parse_release(&release).is_none_or(|release| release < EXTERNAL_JOURNAL_SINCE) {
+        let (major, minor) = EXTERNAL_JOURNAL_SINCE;
+        return Err(format!(
+            "Linux before {major}.{minor} may not flush {name} at fsync, since its journal lies on another device"
+        ));
+    }
     // Whose journal is whose is not said, so all have to keep what they are given.
     let mut members = own("procfs: the file system's journal lies on another device");
     for (number, journal) in outside {
@@ -91,6 +103,12 @@ pub(crate) fn ext_members(system: &System, mount: &Mount, number: (u32, u32)) ->
         members.evidence.push(format!("procfs: {journal} holds a journal"));
     }
     Ok(members)
+}
+
+/// Major and minor number of a kernel, as `6.12.107+deb13-amd64`.
+fn parse_release(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.split(|letter: char| !letter.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
 /// The devices of XFS on the block device `number`: its own, and those that it was told to keep its log and the bytes of

@@ -215,7 +215,20 @@ fn the_journal_and_the_log_are_judged_too() {
     fs::remove_dir(root.join("fs/jbd2/sda-8")).unwrap();
     assert_eq!(judge(EXT4_MAGIC, "rw"), no, "nobody says where the journal is");
     fs::create_dir(root.join("fs/jbd2/sdb")).unwrap();
-    assert_eq!(judge(EXT4_MAGIC, "rw"), yes, "on another disk");
+    fs::create_dir_all(root.join("sys/kernel")).unwrap();
+    for (release, expected) in [
+        ("", no),
+        ("6.12.107+deb13-amd64", no),
+        ("5.18.0", no),
+        ("6.9.1", no),
+        ("six.18", no),
+        ("6.18.44", yes),
+        ("6.18-rc1", yes),
+        ("7.0.0", yes),
+    ] {
+        fs::write(root.join("sys/kernel/osrelease"), format!("{release}\n")).unwrap();
+        assert_eq!(judge(EXT4_MAGIC, "rw"), expected, "on another disk, Linux {release}");
+    }
     fs::create_dir(root.join("fs/jbd2/zram0")).unwrap();
     assert_eq!(judge(EXT4_MAGIC, "rw"), no, "one journal is in memory, and nobody says whose");
     fs::create_dir_all(root.join("fs/ext4/sda")).unwrap();
