@@ -28,28 +28,7 @@ enum { BUSY = 2 };
 int create_pool(const char *set);
 /* Steps chosen by the seed; `steps` of them, or without end where it is 0. */
 int work(const char *set, uint64_t seed, uint64_t steps, struct ledger *ledger);
-/* Checks all that must hold, and writes to `live` where objects are: lines with offset and length. */
+/* Checks all that must hold, and writes to `live` what lies where: lines with offset, length and name. */
 int verify(const char *set, const char *live);
-
-/* How a replica's part is unlike the master's. */
-struct difference {
-    size_t header;    /* bytes of the header that must be the same, and are not */
-    size_t live;      /* bytes of descriptor, logs, metadata and objects */
-    size_t free;      /* bytes where nothing is kept: unused blocks, and what the library keeps while it runs */
-    size_t first;     /* the first byte counted as live or header */
-};
-
-/*
- * Compares two parts of a pool of libpmemobj that is closed. `live` was written by verify.
- *
- * These fields of the header differ by right: uuid, the UUIDs of neighbours, crtime, the shutdown state, the checksum.
- */
-struct difference compare_parts(const char *master, const char *replica, const char *live);
-
-/* Whether the headers name each other as neighbours: the replica is next of the master, or of the replica before it. */
-bool are_neighbours(const char *part, const char *next);
-
-/* The transactions that a part counts, read from its bytes alone; UINT64_MAX where there is no root object. */
-uint64_t committed_in(const char *part);
 
 #endif

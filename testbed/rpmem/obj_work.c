@@ -11,6 +11,9 @@
 
 enum { ACCOUNTS = 64, SLOTS = 32, BLOCK = 512, WIDE = 16 << 10, LIST_MAX = 40, ATOM = 500 };
 
+/* Of objects that verify finds, by the number of their type. */
+static const char *const TYPE_NAMES[] = {"object", "blob", "entry", "zeroes"};
+
 /* What all accounts hold together. */
 static const uint64_t TOTAL = ACCOUNTS * 1000;
 
@@ -337,6 +340,31 @@ static size_t used_bytes(PMEMoid oid) {
     }
 }
 
+/* The root object but for the locks of its lists, which are good while the library runs only. */
+static void list_root(FILE *file, uint64_t root) {
+#define FIELD(name) {#name, offsetof(struct root, name), sizeof((struct root *)NULL)->name}
+    static const struct {
+        const char *name;
+        size_t offset, bytes;
+    } fields[] = {
+        FIELD(committed),
+        FIELD(block_number),
+        FIELD(block),
+        FIELD(accounts),
+        FIELD(slots),
+        FIELD(atoms),
+        FIELD(lists[0].pe_first),
+        FIELD(lists[1].pe_first),
+        FIELD(wide_number),
+        FIELD(wide),
+        FIELD(never),
+    };
+#undef FIELD
+    for (unsigned field = 0; field < sizeof fields / sizeof *fields; field++)
+        fprintf(file, "%llu %zu root.%s\n", (unsigned long long)(root + fields[field].offset), fields[field].bytes,
+                fields[field].name);
+}
+
 int verify(const char *set, const char *live) {
     PMEMobjpool *pool = pmemobj_open(set, LAYOUT);
     if (pool == NULL)
@@ -348,14 +376,9 @@ int verify(const char *set, const char *live) {
     FILE *file = fopen(live, "w");
     if (file == NULL)
         return broken("the list of objects cannot be written");
-    /* The root object but for the locks of its lists, which are good while the library runs only. */
-    const size_t pieces[] = {0, offsetof(struct root, lists), offsetof(struct root, lists[1]), offsetof(struct root, wide_number)};
-    fprintf(file, "%llu %zu\n", (unsigned long long)oid.off, pieces[1]);
-    for (unsigned piece = 1; piece < 3; piece++)
-        fprintf(file, "%llu %zu\n", (unsigned long long)(oid.off + pieces[piece]), sizeof(PMEMoid));
-    fprintf(file, "%llu %zu\n", (unsigned long long)(oid.off + pieces[3]), sizeof(struct root) - pieces[3]);
+    list_root(file, oid.off);
     POBJ_FOREACH(pool, oid) {
-        fprintf(file, "%llu %zu\n", (unsigned long long)oid.off, used_bytes(oid));
+        fprintf(file, "%llu %zu %s\n", (unsigned long long)oid.off, used_bytes(oid), TYPE_NAMES[pmemobj_type_num(oid) % 4]);
     }
     failed |= fclose(file) != 0;
     pmemobj_close(pool);

@@ -114,13 +114,16 @@ fn obj(kills: u32, seed: u64, library: &Library) -> Result<ExitCode> {
     ensure!(Path::new(LIBPMEMOBJ).exists(), "no {LIBPMEMOBJ} here: apt-get install libpmemobj-dev libpmempool-dev");
     let program = compile("rpmem-obj", &["obj", "check.c", "stage.c"], &["-lpmemobj", "-lpmempool"])?;
     let real = format!("-DREAL=\"{}\"", library.join("librpmem.so.1").display());
-    let broken =
-        compile("dropping/librpmem.so.1", &["dropping.c"], &[&real, "-shared", "-fPIC", "-Wl,-soname,librpmem.so.1"])?;
+    let between =
+        compile("between/librpmem.so.1", &["between.c"], &[&real, "-shared", "-fPIC", "-Wl,-soname,librpmem.so.1"])?;
+    let keep = between.with_file_name("kept");
+    fs::create_dir_all(&keep).with_context(|| format!("making {}", keep.display()))?;
     let stage = Stage::start(&rpmemd()?)?;
     let mut command = Command::new(program);
     stage.prepare(&mut command, &library);
-    command.args(["--kills", &kills.to_string(), "--seed", &seed.to_string(), "--broken"]);
-    run(command.args(broken.parent()).arg(stage.directory()).arg(stage.target()))
+    command.args(["--kills", &kills.to_string(), "--seed", &seed.to_string(), "--between"]);
+    command.args(between.parent()).arg("--keep").arg(keep);
+    run(command.arg(stage.directory()).arg(stage.target()))
 }
 
 fn bench(rounds: u32, library: &Library) -> Result<ExitCode> {

@@ -1,0 +1,167 @@
+#include "obj_kills.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "obj_pool.h"
+#include "obj_story.h"
+
+/* A client that is killed before a persist is so before one of its first so many: some are of the opening. */
+enum { PERSISTS = 3000 };
+
+struct tally {
+    unsigned early; /* killed before the pool was open */
+    unsigned inconsistent, unlike, forgetful, unrestored, restored, lingering;
+    size_t free;
+};
+
+/* What was acknowledged must be on each replica as its bytes lie there, before anybody recovers anything. */
+static bool have_committed(const struct killed *killed) {
+    for (unsigned replica = 1; replica <= killed->replicas; replica++) {
+        uint64_t committed = committed_in(killed->parts.bytes[replica]);
+        if (committed >= killed->ledger.committed && committed <= killed->ledger.begun)
+            continue;
+        tell("kill %u: replica %u has %llu transactions, %llu were committed and %llu begun", killed->number, replica,
+             (unsigned long long)committed, (unsigned long long)killed->ledger.committed,
+             (unsigned long long)killed->ledger.begun);
+        return false;
+    }
+    return true;
+}
+
+/* Starts a worker and kills it. Returns how it ended. */
+static int work_and_kill(unsigned replicas) {
+    uint64_t moment = random_below(4), seed = random_below(UINT32_MAX);
+    bool is_between = between_library != NULL;
+    bool any_time = moment == 0, at_persist = moment == 1 && is_between;
+    *ledger = (struct ledger){0};
+    *between = (struct between){.kill_at = at_persist ? 1 + random_below(PERSISTS) : 0};
+    pid_t child = start("work", replicas, seed, 0, is_between);
+    if (at_persist)
+        return end_of(child);
+    double deadline = now_ms() + PROCESS_SECONDS * 1000;
+    while (!any_time && __atomic_load_n(&ledger->begun, __ATOMIC_RELAXED) == 0 && now_ms() < deadline)
+        usleep(200);
+    usleep((useconds_t)random_below(any_time ? 150000 : 40000));
+    kill(child, SIGKILL);
+    return end_of(child);
+}
+
+static void recover(const struct killed *killed, struct tally *tally, const char *keep) {
+    unsigned replicas = killed->replicas;
+    if (random_below(5) == 0) {
+        /* The client's machine is lost with its part: the pool comes back from a replica, as it was left. */
+        char part[64];
+        snprintf(part, sizeof part, "local/r%u.0", replicas);
+        delete_file(part);
+        bool restored = run_patiently("sync", replicas) == 0;
+        tally->restored += restored;
+        tally->unrestored += !restored;
+    }
+    if (run_patiently("verify", replicas) != 0) {
+        tell("kill %u: above", killed->number);
+        tally->inconsistent++;
+        return;
+    }
+    struct difference found = differences(replicas);
+    tally->free += found.free;
+    if (!are_same(found)) {
+        tell_differences(killed, tally->unlike < 3 ? keep : NULL);
+        tally->unlike++;
+    }
+    if (killed->ledger.begun == 0)
+        return;
+    char master[PATH_BYTES];
+    unsigned char *part = read_part(part_of(master, replicas, 0));
+    if (committed_in(part) < killed->ledger.committed) {
+        tell("kill %u: a committed transaction is gone", killed->number);
+        tally->forgetful++;
+    }
+    free(part);
+}
+
+static void kill_once(unsigned number, struct tally *tally, const char *keep) {
+    struct killed killed = {.number = number, .replicas = number % REPLICAS_MAX + 1};
+    unsigned before = targets_started();
+    int status = work_and_kill(killed.replicas);
+    if (status != 256 + SIGKILL)
+        tell("kill %u: the worker ended before, with status %d", number, status);
+    if (!targets_end(before)) {
+        tell("kill %u: a target goes on", number);
+        tally->lingering++;
+    }
+    killed.ledger = *ledger;
+    killed.parts = read_parts(killed.replicas);
+    tally->early += ledger->begun == 0;
+    tally->forgetful += ledger->begun != 0 && !have_committed(&killed);
+    recover(&killed, tally, keep);
+    free_parts(&killed.parts);
+}
+
+void check_client_kills(unsigned kills, const char *keep) {
+    section("clients killed");
+    struct tally tally = {0};
+    double start_ms = now_ms();
+    for (unsigned number = 0; number < kills; number++)
+        kill_once(number, &tally, keep);
+    tell("%u kills in %.1f s, %u before the pool was open; %zu bytes where nothing is kept differ", kills,
+         (now_ms() - start_ms) / 1e3, tally.early, tally.free);
+    check(kills > 0 && tally.early < kills, "%u clients were killed, %u of them at work", kills, kills - tally.early);
+    check(tally.forgetful == 0, "what was committed was on each replica when the client was killed");
+    check(tally.lingering == 0, "its targets ended by themselves");
+    check(tally.inconsistent == 0, "the pool was consistent when it was opened again");
+    check(tally.unlike == 0, "and then all bytes in use were the same on each replica");
+    check(tally.unrestored == 0, "%u times the part here was lost too and came back from a replica", tally.restored);
+}
+
+/* Whether so many replicas, and no more, have what the master has in the eight bytes of a chunk's header. */
+static bool have_run(const struct parts *parts, unsigned replicas, size_t header, unsigned having) {
+    for (unsigned index = 1; index <= replicas; index++)
+        if ((memcmp(parts->bytes[0] + header, parts->bytes[index] + header, 8) == 0) != (index <= having))
+            return false;
+    return true;
+}
+
+/* Of a new pool: a client is killed before `replica` is told of a new run. */
+static void check_new_run(unsigned replicas, unsigned replica) {
+    check(make_pool(replicas), "a pool with %u replicas is made", replicas);
+    struct killed killed = {.number = replica, .replicas = replicas};
+    killed.parts = read_parts(replicas);
+    *ledger = (struct ledger){0};
+    *between = (struct between){.kill_at_run_of = replica, .run_type = RUN_TYPE};
+    between->chunk_headers_begin = chunk_headers(killed.parts.bytes[0], &between->chunk_headers_end);
+    free_parts(&killed.parts);
+    unsigned before = targets_started();
+    int status = end_of(start("work", replicas, random_below(UINT32_MAX), 1000, true));
+    check(status == 256 + SIGKILL && targets_end(before), "a client is killed before replica %u has the header of a new run",
+          replica);
+    killed.ledger = *ledger;
+    killed.parts = read_parts(replicas);
+    size_t header = between->last[(between->persists - 1) % PERSISTS_KEPT].offset;
+    check(have_run(&killed.parts, replicas, header, replica - 1), "so %u of %u have it", replica - 1, replicas);
+    check(run_patiently("verify", replicas) == 0, "the pool is consistent");
+    struct difference found = differences(replicas);
+    if (!check(are_same(found), "and its replicas are the same but for that header, of a run where nothing is"))
+        tell_differences(&killed, NULL);
+    free_parts(&killed.parts);
+    /* Replica 1 becomes the master's, with that header or without. */
+    char part[64];
+    snprintf(part, sizeof part, "local/r%u.0", replicas);
+    delete_file(part);
+    check(run("sync", replicas, 0, 0) == 0 && is_whole(replicas), "the part here is lost, and comes back from a replica");
+    check(run("work", replicas, random_below(UINT32_MAX), 300) == 0 && is_whole(replicas), "work goes on");
+}
+
+void check_new_runs(void) {
+    section("clients killed at a new run");
+    if (between_library == NULL) {
+        skip("no --between", "a client is killed before a replica has the header of a new run");
+        return;
+    }
+    for (unsigned replica = 1; replica <= REPLICAS_MAX; replica++)
+        check_new_run(REPLICAS_MAX, replica);
+}
