@@ -5,6 +5,7 @@ mod epochs;
 mod failures;
 mod kept;
 mod keys;
+mod late;
 mod lying;
 mod reopened;
 mod support;

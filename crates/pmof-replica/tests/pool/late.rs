@@ -1,0 +1,170 @@
+//! Bytes that arrive late: an initiator dies, or its path stalls, while what it sent is still on its way to the target.
+
+use std::{
+    io::{Read, Write},
+    net::{Shutdown, TcpListener, TcpStream},
+    sync::{Arc, Condvar, Mutex},
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use pmof_access::{Durability, RemoteRegion};
+use pmof_replica::{
+    OpenFor, Pool, PoolName, PoolOptions, PoolRefusal, ServiceOptions,
+    control::{Reply, Request},
+};
+
+use crate::support::{LONG, RawInitiator, Target, assert_refused, options, pattern, read};
+
+const POOL_BYTES: u64 = 1 << 20;
+
+/// Less than what sockets hold: all of it is on its way when its sender is gone.
+const LATE_BYTES: usize = 64 << 10;
+
+/// The way of one connection to a target, which can stall.
+struct Way {
+    address: String,
+    /// Bytes that go on before the way stalls; `None` while it does not.
+    limit: Arc<(Mutex<Option<usize>>, Condvar)>,
+    towards_target: JoinHandle<()>,
+}
+
+impl Way {
+    fn to(target: &Target) -> Self {
+        let there = target.address().to_string().trim_start_matches("tcp://").to_owned();
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = format!("tcp://{}", listener.local_addr().expect("an address"));
+        let limit = Arc::<(Mutex<Option<usize>>, Condvar)>::default();
+        let its_limit = Arc::clone(&limit);
+        let towards_target = std::thread::spawn(move || {
+            let (near, far) =
+                (listener.accept().expect("an initiator").0, TcpStream::connect(there).expect("a target"));
+            let (from, to) = (far.try_clone().expect("a descriptor"), near.try_clone().expect("a descriptor"));
+            let back = std::thread::spawn(move || pass(from, to, |_| usize::MAX));
+            pass(near, far, |wanted| wait_for_room(&its_limit, wanted));
+            back.join().expect("no panic");
+        });
+        Self { address, limit, towards_target }
+    }
+
+    /// From now on it lets through so many bytes, and no more.
+    fn stall_after(&self, bytes: usize) {
+        *self.limit.0.lock().expect("no panic") = Some(bytes);
+    }
+
+    fn go_on(&self) {
+        *self.limit.0.lock().expect("no panic") = None;
+        self.limit.1.notify_all();
+    }
+
+    /// Waits until all that was sent has arrived, or has found nobody.
+    fn wait_for_end(self) {
+        self.towards_target.join().expect("no panic");
+    }
+}
+
+/// How many of so many bytes may go on; waits for at least one.
+fn wait_for_room((limit, changed): &(Mutex<Option<usize>>, Condvar), wanted: usize) -> usize {
+    let mut limit = changed.wait_while(limit.lock().expect("no panic"), |limit| *limit == Some(0)).expect("no panic");
+    match limit.as_mut() {
+        None => wanted,
+        Some(left) => {
+            let now = wanted.min(*left);
+            *left -= now;
+            now
+        }
+    }
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream, mut room: impl FnMut(usize) -> usize) {
+    let mut bytes = vec![0; 16 << 10];
+    while let Ok(len) = from.read(&mut bytes)
+        && len > 0
+    {
+        let mut rest = &bytes[..len];
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at(room(rest.len()).min(rest.len()));
+            // Whoever is gone is sent the rest all the same, as by a network.
+            let _ = to.write_all(now);
+            rest = later;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Write);
+}
+
+/// An initiator that has the pool open over the way, and its region.
+fn open_over(way: &Way) -> (RawInitiator, RemoteRegion) {
+    let initiator = RawInitiator::connect(&way.address.parse().expect("an address"));
+    let name = PoolName::new("orders").expect("a name");
+    let open = Request::Open { name, access: OpenFor::Write, require: Durability::ProcessCrash };
+    let Reply::Opened { descriptor, .. } = initiator.ask(&open) else { panic!("not opened") };
+    (initiator, RemoteRegion::from_descriptor(&descriptor).expect("a descriptor"))
+}
+
+fn open_when_free(pools: &PoolOptions, url: &str) -> Pool {
+    let start = Instant::now();
+    loop {
+        match pools.open() {
+            Ok(pool) => return pool,
+            Err(error) if start.elapsed() < LONG => assert_refused(&error, url, PoolRefusal::Busy),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn target(loss_timeout: Duration) -> (Target, PoolOptions) {
+    let target = Target::on_tmpfs(ServiceOptions { loss_timeout, ..Default::default() });
+    let pools = options([target.url("orders")]);
+    pools.create(POOL_BYTES).expect("a pool").close().expect("closed");
+    (target, pools)
+}
+
+#[test]
+fn what_a_dead_initiator_sent_is_written_before_another_has_the_pool() {
+    let (target, pools) = target(LONG);
+    let way = Way::to(&target);
+    let (initiator, region) = open_over(&way);
+    let (late, newer) = (pattern(LATE_BYTES, 1), pattern(LATE_BYTES, 2));
+
+    way.stall_after(LATE_BYTES / 2);
+    initiator.connection.write(&region, 0, &late).expect("posted");
+    drop(initiator);
+    // Its bytes are on their way: the pool is not free.
+    for _ in 0..10 {
+        match pools.open() {
+            Err(error) => assert_refused(&error, &target.url("orders"), PoolRefusal::Busy),
+            Ok(_) => panic!("opened while bytes for it are on their way"),
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    way.go_on();
+    let mut pool = open_when_free(&pools, &target.url("orders"));
+    assert!(read(&mut pool, 0, LATE_BYTES) == late, "positive control: late bytes do arrive");
+    pool.persist(0, &newer).expect("a receipt");
+    way.wait_for_end();
+    assert!(read(&mut pool, 0, LATE_BYTES) == newer);
+    pool.close().expect("closed");
+}
+
+#[test]
+fn what_arrives_after_an_initiator_was_given_up_is_not_written() {
+    let (target, pools) = target(Duration::from_millis(500));
+    let way = Way::to(&target);
+    let (initiator, region) = open_over(&way);
+    let (late, newer) = (pattern(LATE_BYTES, 1), pattern(LATE_BYTES, 2));
+
+    // The target stands in the middle of a write when it gives the initiator up.
+    way.stall_after(LATE_BYTES / 2);
+    initiator.connection.write(&region, 0, &late).expect("posted");
+    let mut pool = open_when_free(&pools, &target.url("orders"));
+    let begun = read(&mut pool, 0, LATE_BYTES / 4);
+    assert!(begun == late[..LATE_BYTES / 4], "positive control: the write had begun");
+    pool.persist(0, &newer).expect("a receipt");
+    way.go_on();
+    drop(initiator);
+    way.wait_for_end();
+    assert!(read(&mut pool, 0, LATE_BYTES) == newer);
+    pool.close().expect("closed");
+    let mut pool = pools.open().expect("free");
+    assert!(read(&mut pool, 0, LATE_BYTES) == newer);
+}
