@@ -2,7 +2,7 @@
  * Debian's unmodified libpmemobj and libpmempool on a librpmem: pools with one, two and three remote replicas, clients and targets
  * that are killed, parts that are lost. C11 with the extensions of GNU C:
  *
- *   rpmem-obj [--kills N] [--seed S] [--between LIBRARY] [--keep KEPT] DIRECTORY TARGET
+ *   rpmem-obj [--kills N] [--seed S] [--between LIBRARY] [--keep KEPT] [--pmof PMOF] DIRECTORY TARGET
  *
  * DIRECTORY is a stage (stage.h), TARGET what pool sets call the other machine. RPMEM_SSH and RPMEM_CMD say how ssh reaches the stage.
  *
@@ -10,6 +10,7 @@
  *   --seed S     of the work and the moments (default 1)
  *   --between L  a directory with the librpmem.so.1 of between.c: it leaves out persists, which the comparison must find, kills its
  *                process before one, and remembers the last
+ *   --pmof P     the program pmof, which makes replicas equal that libpmemobj left different
  *   --keep K     a directory for the parts of a pool whose replicas differ after a kill
  *
  * Which librpmem is judged says LD_LIBRARY_PATH. Output and exit codes are those of rpmem-check.
@@ -48,6 +49,8 @@ static int process(char **arguments) {
         return create_pool(set);
     if (strcmp(word, "work") == 0)
         return work(set, seed, steps, map_ledger());
+    if (strcmp(word, "allocate") == 0)
+        return allocate_loose(set, (unsigned)seed, map_between());
     if (strcmp(word, "sync") == 0)
         return sync_pool(set);
     return verify(set, arguments[5]);
@@ -159,7 +162,7 @@ static void check_losses(void) {
 }
 
 static _Noreturn void usage(void) {
-    fputs("usage: rpmem-obj [--kills N] [--seed S] [--between DIRECTORY] [--keep DIRECTORY] DIRECTORY TARGET\n", stderr);
+    fputs("usage: rpmem-obj [--kills N] [--seed S] [--between DIRECTORY] [--keep DIRECTORY] [--pmof PROGRAM] DIRECTORY TARGET\n", stderr);
     exit(2);
 }
 
@@ -170,17 +173,19 @@ int main(int count, char **arguments) {
         {"kills", required_argument, NULL, 'k'},
         {"seed", required_argument, NULL, 's'},
         {"between", required_argument, NULL, 'b'},
-        {"keep", required_argument, NULL, 'p'},
+        {"keep", required_argument, NULL, 'd'},
+        {"pmof", required_argument, NULL, 'p'},
         {NULL, 0, NULL, 0},
     };
     unsigned kills = 20;
-    const char *keep = NULL;
+    const char *keep = NULL, *pmof = NULL;
     for (int option; (option = getopt_long(count, arguments, "", known, NULL)) != -1;) {
         switch (option) {
         case 'k': kills = (unsigned)strtoul(optarg, NULL, 10); break;
         case 's': random_state = strtoull(optarg, NULL, 10); break;
         case 'b': between_library = optarg; break;
-        case 'p': keep = optarg; break;
+        case 'd': keep = optarg; break;
+        case 'p': pmof = optarg; break;
         default: usage();
         }
     }
@@ -199,5 +204,6 @@ int main(int count, char **arguments) {
     check_target_kills();
     check_client_kills(kills, keep);
     check_new_runs();
+    check_loose_objects(pmof);
     return finish();
 }

@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "between.h"
+
 /* Bytes of each part. */
 enum { PART_BYTES = 16 << 20 };
 
@@ -28,6 +30,8 @@ enum { BUSY = 2 };
 int create_pool(const char *set);
 /* Steps chosen by the seed; `steps` of them, or without end where it is 0. */
 int work(const char *set, uint64_t seed, uint64_t steps, struct ledger *ledger);
+/* Allocates an object that nothing leads to; with the library between it is killed before this replica knows of it. */
+int allocate_loose(const char *set, unsigned replica, struct between *between);
 /* Checks all that must hold, and writes to `live` what lies where: lines with offset, length and name. */
 int verify(const char *set, const char *live);
 

@@ -12,7 +12,10 @@
 enum { ACCOUNTS = 64, SLOTS = 32, BLOCK = 512, WIDE = 16 << 10, LIST_MAX = 40, ATOM = 500 };
 
 /* Of objects that verify finds, by the number of their type. */
-static const char *const TYPE_NAMES[] = {"object", "blob", "entry", "zeroes"};
+static const char *const TYPE_NAMES[] = {"object", "blob", "entry", "zeroes", "loose"};
+
+/* Types, with the one that no object of ours has; objects of the last are those that nothing leads to. */
+enum { TYPES = 5 };
 
 /* What all accounts hold together. */
 static const uint64_t TOTAL = ACCOUNTS * 1000;
@@ -20,6 +23,7 @@ static const uint64_t TOTAL = ACCOUNTS * 1000;
 TOID_DECLARE(struct blob, 1);
 TOID_DECLARE(struct entry, 2);
 TOID_DECLARE(struct zeroes, 3);
+TOID_DECLARE(struct loose, 4);
 
 struct blob {
     uint64_t seed;
@@ -46,6 +50,12 @@ struct root {
     uint64_t wide_number;
     unsigned char wide[WIDE]; /* each byte is that of wide_number */
     unsigned char never[64];  /* written by transactions that are aborted only */
+};
+
+/* Before which replica's persist a process that allocates is killed. */
+struct loose_kill {
+    struct between *between;
+    unsigned replica;
 };
 
 struct random {
@@ -263,6 +273,27 @@ int work(const char *set, uint64_t seed, uint64_t steps, struct ledger *ledger) 
     return 0;
 }
 
+/* The last persists before the object counts: what is persisted next is the bitmap of its run. */
+static int construct_loose(PMEMobjpool *pool, void *at, void *argument) {
+    const struct loose_kill *kill = argument;
+    memset(at, 0x5a, ATOM);
+    pmemobj_persist(pool, at, ATOM);
+    kill->between->kill_at = kill->between->persists + kill->replica;
+    return 0;
+}
+
+int allocate_loose(const char *set, unsigned replica, struct between *between) {
+    PMEMobjpool *pool = pmemobj_open(set, LAYOUT);
+    if (pool == NULL)
+        return complain("pmemobj_open");
+    PMEMoid oid;
+    struct loose_kill kill = {between, replica};
+    if (pmemobj_alloc(pool, &oid, ATOM, TOID_TYPE_NUM(struct loose), construct_loose, &kill) != 0)
+        return complain("pmemobj_alloc");
+    pmemobj_close(pool);
+    return 0;
+}
+
 static int broken(const char *what) {
     printf("# the pool is not as it must be: %s\n", what);
     return 1;
@@ -321,9 +352,9 @@ static int verify_root(PMEMobjpool *pool, struct root *root) {
     if (!is_list(&root->lists[0], &entries) || !is_list(&root->lists[1], &entries))
         return broken("a list");
     PMEMoid oid;
-    size_t found[4] = {0};
+    size_t found[TYPES] = {0};
     POBJ_FOREACH(pool, oid) {
-        found[pmemobj_type_num(oid) % 4]++;
+        found[pmemobj_type_num(oid) % TYPES]++;
     }
     if (found[1] != blobs || found[2] != entries || found[3] != zeroes || found[0] != 0)
         return broken("objects that nothing leads to, or too few of them");
@@ -336,6 +367,7 @@ static size_t used_bytes(PMEMoid oid) {
     switch (pmemobj_type_num(oid)) {
     case 1: return sizeof *blob + blob->bytes;
     case 2: return sizeof(struct entry);
+    case 4: return ATOM;
     default: return pmemobj_alloc_usable_size(oid);
     }
 }
@@ -378,7 +410,7 @@ int verify(const char *set, const char *live) {
         return broken("the list of objects cannot be written");
     list_root(file, oid.off);
     POBJ_FOREACH(pool, oid) {
-        fprintf(file, "%llu %zu %s\n", (unsigned long long)oid.off, used_bytes(oid), TYPE_NAMES[pmemobj_type_num(oid) % 4]);
+        fprintf(file, "%llu %zu %s\n", (unsigned long long)oid.off, used_bytes(oid), TYPE_NAMES[pmemobj_type_num(oid) % TYPES]);
     }
     failed |= fclose(file) != 0;
     pmemobj_close(pool);

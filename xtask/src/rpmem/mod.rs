@@ -97,7 +97,7 @@ impl Rpmem {
 fn check(valgrind: bool, library: &Library) -> Result<ExitCode> {
     let library = library.directory()?;
     let program = compile("rpmem-check", &["api", "check.c", "stage.c"], &["-lrpmem"])?;
-    let stage = Stage::start(&rpmemd()?)?;
+    let stage = Stage::start(&release("rpmemd")?)?;
     let mut command = if valgrind {
         let mut command = Command::new(VALGRIND[0]);
         command.args(&VALGRIND[1..]).arg(program).arg("--valgrind");
@@ -118,18 +118,18 @@ fn obj(kills: u32, seed: u64, library: &Library) -> Result<ExitCode> {
         compile("between/librpmem.so.1", &["between.c"], &[&real, "-shared", "-fPIC", "-Wl,-soname,librpmem.so.1"])?;
     let keep = between.with_file_name("kept");
     fs::create_dir_all(&keep).with_context(|| format!("making {}", keep.display()))?;
-    let stage = Stage::start(&rpmemd()?)?;
+    let stage = Stage::start(&release("rpmemd")?)?;
     let mut command = Command::new(program);
     stage.prepare(&mut command, &library);
     command.args(["--kills", &kills.to_string(), "--seed", &seed.to_string(), "--between"]);
-    command.args(between.parent()).arg("--keep").arg(keep);
+    command.args(between.parent()).arg("--keep").arg(keep).arg("--pmof").arg(release("pmof")?);
     run(command.arg(stage.directory()).arg(stage.target()))
 }
 
 fn bench(rounds: u32, library: &Library) -> Result<ExitCode> {
     let library = library.directory()?;
     let program = compile("rpmem-bench", &["bench.c", "check.c", "stage.c"], &["-lrpmem", "-lpmemobj"])?;
-    let stage = Stage::start(&rpmemd()?)?;
+    let stage = Stage::start(&release("rpmemd")?)?;
     let mut command = Command::new(program);
     stage.prepare(&mut command, &library);
     // Else libpmemobj would call msync for its own part.
@@ -137,9 +137,12 @@ fn bench(rounds: u32, library: &Library) -> Result<ExitCode> {
     run(command.arg(stage.directory()).arg(stage.target()))
 }
 
-/// The target's program, as the release build makes it.
-fn rpmemd() -> Result<PathBuf> {
-    Ok(env::current_dir().context("finding the current directory")?.join(suites::program_file("target/release/rpmemd")))
+/// A program, as the release build makes it.
+fn release(program: &str) -> Result<PathBuf> {
+    let path = suites::program_file(&format!("target/release/{program}"));
+    let path = env::current_dir().context("finding the current directory")?.join(path);
+    ensure!(path.exists(), "no {}: cargo build --release -p pmof-cli makes it", path.display());
+    Ok(path)
 }
 
 /// The program's exit code is ours.
