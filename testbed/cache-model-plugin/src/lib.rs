@@ -77,7 +77,7 @@ impl State {
 
     /// The physical address of a store that was just done.
     ///
-    /// QEMU is not asked about a store of the kernel's half: one to a device that has changed the memory map ends QEMU 10
+    /// QEMU is never asked about a store of the kernel's half: one to a device that has changed the memory map ends QEMU 10
     /// by an assertion (`iotlb_to_section`). Of that half only the direct map is taken for the modelled memory, as it is
     /// for all memory with page structures. Programs map no such device, and before the kernel there are none.
     fn physical_of_store(&self, store: Store, address: u64) -> Option<u64> {
@@ -178,11 +178,8 @@ extern "C" fn stored_past_cache(processor: c_uint, store: Store, address: u64, k
 extern "C" fn stored(_: c_uint, store: Store, address: u64, kernel: usize) {
     let Some(state) = STATE.get() else { return };
     if !state.direct_map.is_known() {
-        if kernel == 1
-            && DirectMap::may_witness(address)
-            && let Some(physical) = store.physical(address)
-        {
-            state.direct_map.witness(address, physical);
+        if kernel == 1 {
+            state.direct_map.witness(address);
         }
         return;
     }

@@ -1,8 +1,11 @@
 //! Registers and address translation of the processor on whose thread a callback runs.
 
-use std::sync::{
-    OnceLock,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    ops::Range,
+    sync::{
+        OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use cache_model::{Address, PageTables, Segment, translate};
@@ -10,14 +13,6 @@ use qemu_plugin::{Register, read_memory, registers};
 
 const GENERAL: [&str; 16] =
     ["rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15"];
-
-const GIBIBYTE: u64 = 1 << 30;
-
-/// Where the kernel's image is mapped; the direct map lies below.
-const KERNEL_IMAGE: u64 = 0xffff_ffff_8000_0000;
-
-/// How many stores, each in another 2-MiB page than the one before, must agree on the direct map.
-const WITNESSES: u64 = 16;
 
 #[derive(Debug)]
 struct Named {
@@ -63,16 +58,16 @@ pub(crate) fn linear(address: Address) -> Option<u64> {
     ))
 }
 
-/// Where the kernel maps all physical memory, in one piece (Linux, `Documentation/arch/x86/x86_64/mm.rst`). Page tables
-/// are read through it. It is found by its stores: their virtual and physical addresses differ by one multiple of 1 GiB
-/// (the step of its randomisation).
+/// Where the kernel maps all physical memory, in one piece: the places that Linux has for it with five levels of page tables and with four
+/// (`Documentation/arch/x86/x86_64/mm.rst`), not randomised (`nokaslr`). Neither place holds anything else.
+const DIRECT_MAPS: [Range<u64>; 2] =
+    [0xff11_0000_0000_0000..0xff91_0000_0000_0000, 0xffff_8880_0000_0000..0xffff_c880_0000_0000];
+
+/// The one that this kernel has. Page tables are read through it.
 #[derive(Debug, Default)]
 pub(crate) struct DirectMap {
     /// The virtual address of physical address 0; 0 until it is known.
     known: AtomicU64,
-    candidate: AtomicU64,
-    witnesses: AtomicU64,
-    last_page: AtomicU64,
 }
 
 /// Why an address has no physical one.
@@ -89,30 +84,10 @@ impl DirectMap {
         self.known.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether a store to this address can tell where the map is.
-    pub(crate) fn may_witness(address: u64) -> bool {
-        (1 << 63..KERNEL_IMAGE).contains(&address)
-    }
-
-    /// Learns from a store of the kernel. Lost updates between processors only make it later.
-    pub(crate) fn witness(&self, address: u64, physical: u64) {
-        let offset = address.wrapping_sub(physical);
-        if self.is_known()
-            || address >> 63 == 0
-            || offset >= KERNEL_IMAGE
-            || !offset.is_multiple_of(GIBIBYTE)
-            || offset >> 63 == 0
-        {
-            return;
-        }
-        if self.candidate.swap(offset, Ordering::Relaxed) != offset {
-            self.witnesses.store(0, Ordering::Relaxed);
-        }
-        if self.last_page.swap(physical >> 21, Ordering::Relaxed) == physical >> 21 {
-            return;
-        }
-        if self.witnesses.fetch_add(1, Ordering::Relaxed) + 1 >= WITNESSES {
-            self.known.store(offset, Ordering::Relaxed);
+    /// Learns from the address of a store of the kernel which of the two it is.
+    pub(crate) fn witness(&self, address: u64) {
+        if let Some(map) = DIRECT_MAPS.iter().find(|map| map.contains(&address)) {
+            self.known.store(map.start, Ordering::Relaxed);
         }
     }
 
@@ -132,13 +107,9 @@ impl DirectMap {
         if let Some(physical) = translate(tables, address, read) {
             return Ok(physical);
         }
-        // The map maps its own page tables: where it does not, it was learnt wrong.
+        // The map maps its own page tables: where it does not, the kernel has it elsewhere.
         let page = root & 0x000f_ffff_ffff_f000;
-        if translate(tables, map.wrapping_add(page), read) == Some(page) {
-            return Err(NoPhysical::NotMapped);
-        }
-        self.witnesses.store(0, Ordering::Relaxed);
-        self.known.store(0, Ordering::Relaxed);
-        Err(NoPhysical::Unknown)
+        let is_there = translate(tables, map.wrapping_add(page), read) == Some(page);
+        Err(if is_there { NoPhysical::NotMapped } else { NoPhysical::Unknown })
     }
 }

@@ -23,7 +23,7 @@ pub(crate) const CXL_LABELS: &str = "cxl-labels.img";
 pub(crate) const SERIAL_LOG: &str = "serial.log";
 
 const KERNEL_ARGUMENTS: &str =
-    "console=ttyS0 quiet rw mitigations=off random.trust_cpu=on tsc=reliable panic=-1 oops=panic";
+    "console=ttyS0 quiet rw mitigations=off random.trust_cpu=on tsc=reliable panic=-1 oops=panic nokaslr";
 
 /// The whole command; QEMU dies with the thread that starts it (`setpriv --pdeathsig`), and may leave a core.
 pub(super) fn command(machine: &Machine<'_>, files: &Files) -> Command {
