@@ -17,7 +17,7 @@ use tempfile::{TempDir, tempdir_in};
 use super::{Declaration, Flush, LEN_BYTES_MAX, Memory};
 use crate::{
     CacheWriteBack, Durability, Evidence, Mechanism, Medium, MediumKind, MemError, Promise,
-    flush::EARLY_WRITE_MIN_BYTES,
+    flush::{EARLY_WRITE_MIN_BYTES, promise_of},
     judge::{Judgement, Power},
     mapping::Mapping,
 };
@@ -373,7 +373,15 @@ fn kept_memory_has_its_cache_lines_written_back() {
     memory.fence().unwrap();
     assert_eq!(bytes_at(&memory, 100, 4), b"kept");
 
+    // Of memory that nobody declares, or whose caches are kept too, no line has to be written back.
+    for (name, declaration) in [("b", None), ("c", BATTERY)] {
+        let memory = Memory::create(&tmpfs.path().join(name), 4096, declaration).unwrap();
+        assert!(matches!(memory.flush, Flush::Order), "{declaration:?}");
+    }
     // It changes nothing for memory that dies with its process, nor for what the kernel itself can answer for.
+    let dax = as_if_dax(MediumKind::FsDax, Mechanism::Fence);
+    let probed = Promise { mechanism: Mechanism::Fence, evidence: Evidence::Probed };
+    assert_eq!(promise_of(&dax.judgement, Durability::PowerFailure, kept), Some(probed));
     let anonymous = Memory::anonymous(4096).unwrap();
     assert_eq!(anonymous.promise(Durability::PowerFailure), None);
     let [with, without] = [("b", kept), ("c", None)]

@@ -4,10 +4,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use syscall_recorder::{Call, Verdict, record};
 use tempfile::tempdir_in;
 use thin_disk::ThinDisk;
 
-use crate::{Declaration, FilePart, Medium, MediumKind, MemError, Memory};
+use crate::{
+    Declaration, FilePart, Mechanism, Medium, MediumKind, MemError, Memory, Settled,
+    judge::{Judgement, Power},
+    mapping::Mapping,
+};
 
 const LEN_BYTES: u64 = 4 << 20;
 const LOST: u64 = 1 << 20;
@@ -149,4 +154,61 @@ fn nothing_is_changed_whatever_the_medium() {
     memory.settle().unwrap();
     assert_eq!(shown_by(&memory), before);
     assert!(memory.file().map(|file| file.as_fd().try_clone_to_owned()).is_none());
+}
+
+/// The file of 10,000 sevens at `path`, judged to be of `kind`.
+fn as_if(kind: MediumKind, mechanism: Mechanism, path: &Path, is_writable: bool) -> Memory {
+    fs::write(path, [7; 10_000]).unwrap();
+    let file = File::options().read(true).write(is_writable).open(path).unwrap();
+    let mapping = Mapping::of_file(file.as_fd(), 10_000, is_writable, false).unwrap();
+    let judgement = Judgement {
+        kind,
+        file_system: "ext4".into(),
+        power: Power::Probed(mechanism),
+        evidence: vec!["made up by a test".into()],
+        regions: Vec::new(),
+    };
+    Memory::assemble(path.into(), Some(file.into()), mapping, judgement, None)
+}
+
+/// Settles while flushes of the file get this verdict; also how many there were. `None` where they cannot be seen.
+fn settled_with(memory: &Memory, path: &Path, verdict: Verdict) -> Option<(Result<Settled, MemError>, usize)> {
+    let judge = |call: &Call| if call.is_sync_of(path) { verdict } else { Verdict::Pass };
+    let outcome = record(judge, || memory.settle()).inspect_err(|error| eprintln!("skipped: {error}"));
+    outcome.ok().map(|(settled, calls)| (settled, calls.iter().filter(|call| call.is_sync_of(path)).count()))
+}
+
+/// The host's page cache is out of reach, so that nothing but a write brings its disk into agreement.
+#[test]
+fn where_the_host_caches_every_page_is_written_again_and_flushed() {
+    let directory = tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let path = directory.path().join("pool");
+    for (is_writable, expected_bytes, expected_flushes) in [(true, 3 * 4096, 2), (false, 0, 1)] {
+        let memory = as_if(MediumKind::VirtioPmem, Mechanism::FileSync, &path, is_writable);
+        let Settled { has_lost_writes, rewritten_bytes } = memory.settle().unwrap();
+        assert_eq!((has_lost_writes, rewritten_bytes), (false, expected_bytes));
+        assert_eq!(shown_by(&memory), [7; 10_000]);
+        let Some((settled, flushes)) = settled_with(&memory, &path, Verdict::Pass) else { return };
+        assert_eq!((settled.unwrap().rewritten_bytes, flushes), (expected_bytes, expected_flushes));
+    }
+}
+
+/// Whoever used a file on DAX before may have done so without `MAP_SYNC`.
+#[test]
+fn a_file_on_dax_is_flushed_by_the_kernel_once() {
+    const EIO: i32 = 5;
+    const EINVAL: i32 = 22;
+    let directory = tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let path = directory.path().join("pool");
+    for mechanism in [Mechanism::Fence, Mechanism::CacheLineWriteBack] {
+        let memory = as_if(MediumKind::FsDax, mechanism, &path, true);
+        // A devdax device has no fsync.
+        for verdict in [Verdict::Pass, Verdict::Fail(EINVAL)] {
+            let Some((settled, flushes)) = settled_with(&memory, &path, verdict) else { return };
+            assert_eq!((settled.unwrap(), flushes), (Settled::default(), 1));
+        }
+        let Some((settled, _)) = settled_with(&memory, &path, Verdict::Fail(EIO)) else { return };
+        let error = settled.unwrap_err();
+        assert!(matches!(&error, MemError::Io { source, .. } if source.raw_os_error() == Some(EIO)), "{error}");
+    }
 }
