@@ -156,6 +156,14 @@ fn nothing_is_changed_whatever_the_medium() {
     assert!(memory.file().map(|file| file.as_fd().try_clone_to_owned()).is_none());
 }
 
+#[test]
+fn what_was_done_to_the_parts_was_done_to_the_whole() {
+    let of = |has_lost_writes, rewritten_bytes| Settled { has_lost_writes, rewritten_bytes };
+    assert_eq!(of(true, 3).join(of(false, 4)), of(true, 7));
+    assert_eq!(of(false, 0).join(of(true, 5)), of(true, 5));
+    assert_eq!(of(false, 0).join(of(false, 0)), of(false, 0));
+}
+
 /// The file of 10,000 sevens at `path`, judged to be of `kind`.
 fn as_if(kind: MediumKind, mechanism: Mechanism, path: &Path, is_writable: bool) -> Memory {
     fs::write(path, [7; 10_000]).unwrap();

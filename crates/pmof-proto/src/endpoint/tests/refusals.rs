@@ -251,6 +251,19 @@ fn payloads_beyond_the_limit_are_refused_before_a_byte_is_taken() {
 }
 
 #[test]
+fn payloads_as_long_as_the_limit_are_served() {
+    let limits = Settings { payload_max_bytes: 100, message_max_bytes: 100, ..settings(false) };
+    let mut pair = Pair::new(limits);
+    let done = Ok(Outcome::Done { len_bytes: 100 });
+    assert_eq!(pair.outcome(write(0, &[7; 100])), done);
+    let into = local(&[0; 100]);
+    assert_eq!(pair.outcome(Operation::Read { key: KEY, offset: 0, into: into.clone() }), done);
+    assert_eq!(bytes_of(&into), [7; 100]);
+    pair.post_receive(1, 100);
+    assert_eq!(pair.outcome(send(&[8; 100])), done);
+}
+
+#[test]
 fn an_unknown_level_is_refused() {
     for code in [0, 4, 255] {
         let mut pair = Pair::new(settings(false));
