@@ -119,17 +119,23 @@ impl ThinDisk {
     }
 
     /// What the disk has of one of its files, past the page cache, whose dirty pages the kernel writes out first.
-    ///
-    /// The file's length must be a multiple of 4096 bytes.
     pub fn on_disk(path: &Path) -> Result<Vec<u8>> {
         let direct = rustix::fs::OFlags::DIRECT.bits().cast_signed();
         let file = OpenOptions::new().read(true).custom_flags(direct).open(path)?;
         let len = usize::try_from(file.metadata()?.len())?;
-        ensure!(len.is_multiple_of(ALIGN_BYTES), "{len} bytes cannot be read directly");
-        let mut buffer = vec![0; len + ALIGN_BYTES];
+        // Direct reads are of whole blocks; the last one ends where the file does.
+        let whole = len.next_multiple_of(ALIGN_BYTES);
+        let mut buffer = vec![0; whole + ALIGN_BYTES];
         let lead = buffer.as_ptr().addr().wrapping_neg() % ALIGN_BYTES;
-        file.read_exact_at(&mut buffer[lead..lead + len], 0)
-            .with_context(|| format!("reading {} directly", path.display()))?;
+        let mut read_bytes = 0;
+        while read_bytes < len {
+            let into = &mut buffer[lead + read_bytes..lead + whole];
+            let count = file
+                .read_at(into, read_bytes as u64)
+                .with_context(|| format!("reading {} directly", path.display()))?;
+            ensure!(count > 0, "{} became shorter", path.display());
+            read_bytes += count;
+        }
         Ok(buffer[lead..lead + len].to_vec())
     }
 }

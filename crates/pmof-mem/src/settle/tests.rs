@@ -2,14 +2,17 @@ use std::{
     fs::{self, File},
     os::fd::AsFd as _,
     path::{Path, PathBuf},
+    time::SystemTime,
 };
 
 use syscall_recorder::{Call, Verdict, record};
 use tempfile::tempdir_in;
 use thin_disk::ThinDisk;
 
+use super::Pages;
 use crate::{
     Declaration, FilePart, Mechanism, Medium, MediumKind, MemError, Memory, Settled,
+    flush::Flushed,
     judge::{Judgement, Power},
     mapping::Mapping,
 };
@@ -25,15 +28,20 @@ fn shown_by(memory: &Memory) -> Vec<u8> {
 
 /// A file whose first bytes are durable, and whose bytes from `LOST` on are in the page cache only: a flush of them failed.
 fn file_after_a_failed_flush(disk: &ThinDisk) -> PathBuf {
+    file_of_len_after_a_failed_flush(disk, LEN_BYTES)
+}
+
+fn file_of_len_after_a_failed_flush(disk: &ThinDisk, len_bytes: u64) -> PathBuf {
     let path = disk.files().join("pool");
-    let memory = Memory::create(&path, LEN_BYTES, None).unwrap();
+    let memory = Memory::create(&path, len_bytes, None).unwrap();
+    let lost_bytes = LOST.min(len_bytes - LOST);
     assert_eq!(memory.kind(), MediumKind::PageCache);
     memory.store(0, &[1; 8192]).unwrap();
     memory.write_back(0, 8192).unwrap();
     memory.fence().unwrap();
     disk.fill().unwrap();
-    memory.store(LOST, &vec![2; LOST as usize]).unwrap();
-    memory.write_back(LOST, LOST).and_then(|()| memory.fence()).unwrap_err();
+    memory.store(LOST, &vec![2; lost_bytes as usize]).unwrap();
+    memory.write_back(LOST, lost_bytes).and_then(|()| memory.fence()).unwrap_err();
     assert!(matches!(memory.fence(), Err(MemError::Poisoned { .. })));
     drop(memory);
     disk.free().unwrap();
@@ -78,6 +86,20 @@ fn pages_that_somebody_holds_are_compared_with_the_disk() {
     assert!(is_lost(&shown_by(&memory)) && is_lost(&shown_by(&holder)));
     assert!(shown_by(&memory) == ThinDisk::on_disk(&path).unwrap());
     reader.settle().unwrap();
+}
+
+/// Direct writes are of whole sectors, and the last page of a file may end within one.
+#[test]
+fn the_last_page_of_a_file_is_compared_too_wherever_it_ends() {
+    let Some(disk) = ThinDisk::of_test() else { return };
+    let path = file_of_len_after_a_failed_flush(&disk, 2 * LOST - 4096 + 700);
+    let holder = Memory::open(&path, None).unwrap();
+    assert_eq!(shown_by(&holder).last(), Some(&2));
+    assert_eq!(ThinDisk::on_disk(&path).unwrap().last(), Some(&0), "the end of the file was lost");
+    let memory = Memory::open(&path, None).unwrap();
+    assert!(memory.settle().unwrap().rewritten_bytes > 0);
+    assert!(shown_by(&memory) == ThinDisk::on_disk(&path).unwrap());
+    assert!(shown_by(&holder) == shown_by(&memory));
 }
 
 #[test]
@@ -156,6 +178,25 @@ fn nothing_is_changed_whatever_the_medium() {
     assert!(memory.file().map(|file| file.as_fd().try_clone_to_owned()).is_none());
 }
 
+/// So that settling costs no comparison where nobody holds pages.
+#[test]
+fn pages_that_nobody_holds_are_gone_once_dropped() {
+    let directory = tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let path = directory.path().join("pool");
+    fs::write(&path, [7; 10_000]).unwrap();
+    let file = File::open(&path).unwrap();
+    file.sync_all().unwrap();
+    if Memory::open(&path, None).unwrap().kind() != MediumKind::PageCache {
+        return eprintln!("skipped: the sources do not lie behind the page cache");
+    }
+    let mapping = Mapping::of_file(file.as_fd(), 10_000, false, false).unwrap();
+    let flushed = Flushed { path: &path, file: Some(file.as_fd()), file_offset: 0, mapping_offset: 0 };
+    let pages = Pages::new(flushed, file.as_fd(), &mapping, 0, 10_000).unwrap();
+    mapping.read(0, &mut [0; 10_000]).unwrap();
+    assert_eq!(pages.resident_bytes().unwrap(), 3 * 4096);
+    assert_eq!(pages.drop_cached().unwrap(), 0);
+}
+
 #[test]
 fn what_was_done_to_the_parts_was_done_to_the_whole() {
     let of = |has_lost_writes, rewritten_bytes| Settled { has_lost_writes, rewritten_bytes };
@@ -193,7 +234,10 @@ fn where_the_host_caches_every_page_is_written_again_and_flushed() {
     let path = directory.path().join("pool");
     for (is_writable, expected_bytes, expected_flushes) in [(true, 3 * 4096, 2), (false, 0, 1)] {
         let memory = as_if(MediumKind::VirtioPmem, Mechanism::FileSync, &path, is_writable);
+        File::options().write(true).open(&path).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
         let Settled { has_lost_writes, rewritten_bytes } = memory.settle().unwrap();
+        let is_stored_to = fs::metadata(&path).unwrap().modified().unwrap() > SystemTime::UNIX_EPOCH;
+        assert_eq!(is_stored_to, is_writable, "a store through a mapping changes the time of the file");
         assert_eq!((has_lost_writes, rewritten_bytes), (false, expected_bytes));
         assert_eq!(shown_by(&memory), [7; 10_000]);
         let Some((settled, flushes)) = settled_with(&memory, &path, Verdict::Pass) else { return };
