@@ -125,6 +125,15 @@ fn a_minority_never_outranks_a_majority() {
     assert_eq!(apart.iter().map(|(position, _)| *position).collect::<Vec<_>>(), [2, 3]);
 }
 
+/// One that was left behind and an older copy of a member are most of the pool, and yet most of it went on.
+#[test]
+fn older_copies_do_not_outvote_what_a_majority_wrote() {
+    let state = made(3);
+    let newer = opened(&state, &[0, 1]);
+    let expected = [(1, Apart::RolledBack { opening: 1, newest: 2 }), (2, Apart::LeftBehind { opening: 1, newest: 2 })];
+    assert_eq!(refused(&[&newer, &state, &state], 3), expected);
+}
+
 #[test]
 fn what_members_are_not_here_decides_nothing() {
     // So long ago that the one does not know the other any more, which had all as members when it was written.

@@ -31,6 +31,15 @@ fn read(page: &[u8]) -> Result<(PoolState, u64), HeaderError> {
 }
 
 #[test]
+fn more_than_half_is_a_majority() {
+    for (members, made, expected) in
+        [(1, 1, true), (1, 2, false), (2, 3, true), (2, 4, false), (3, 4, true), (32, 64, false), (33, 64, true)]
+    {
+        assert_eq!(Epoch::new(0..members).is_majority(made), expected, "{members} of {made}");
+    }
+}
+
+#[test]
 fn the_golden_page_is_read_and_written() {
     let older = PoolState { is_open: false, ..sample() };
     assert!(page(&[(&older, 4), (&sample(), 5)]) == GOLDEN, "the format of the state page changed");
