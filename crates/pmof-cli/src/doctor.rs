@@ -1,6 +1,10 @@
 //! `pmof doctor`.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::HashSet,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use anyhow::bail;
 use pmof::{
@@ -14,7 +18,8 @@ use crate::output;
 /// Says what this machine can promise, on what evidence, and what to change.
 ///
 /// Every memory that a pool could lie on is judged over every transport: mounted file systems, dax devices, memory of
-/// processes. Nothing is written; in each directory that is named, a file without a name is opened to ask the kernel.
+/// processes. Nothing is written. In each directory that is named, a file is made to ask the kernel and is gone afterwards:
+/// a file without a name; on overlayfs `.pmof-probe-PID-N`, since there only a name leads to the file that it is kept in.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DoctorArgs {
     /// Directories, files and devices to ask about beside all that is found; this directory unless given
@@ -69,8 +74,12 @@ impl RdmaCapabilities for Verbs {
 
 fn probe_all(paths: &[PathBuf]) -> (Vec<MediumProbe>, Vec<String>) {
     let ask = |path: &Path| probe(path).map_err(|error| format!("cannot ask about {}: {error}", path.display()));
-    let (mut probes, mut errors) = (Vec::new(), Vec::new());
+    let (mut probes, mut errors, mut asked) = (Vec::new(), Vec::new(), HashSet::new());
     for path in paths {
+        // The same place by another path, or named again, is asked about once. What leads nowhere is an error each time.
+        if fs::canonicalize(path).is_ok_and(|place| !asked.insert(place)) {
+            continue;
+        }
         match ask(path) {
             Ok(probe) => probes.push(probe),
             Err(error) => errors.push(error),

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use pmof_mem::{MediumProbe, System, probe_anonymous, probe_mounts};
+use pmof_mem::{MediumProbe, MountProbe, System, probe_anonymous, probe_mounts};
 use serde::Serialize;
 
 use crate::{
@@ -73,10 +73,13 @@ pub fn examine(platform: &Platform, capabilities: &dyn RdmaCapabilities) -> Repo
         has_persistent_resource: has_persistent_resource(system.proc_root()),
     };
     let of = |probe, place| Memory::of(probe, place, &context);
-    let mut memories: Vec<_> = platform.paths.iter().map(|probe| of(probe, Place::Path)).collect();
+    // Where a file system is mounted on a path that was asked about, the open file's judgement is the mount's.
+    let probe_at = |mount: &MountProbe| platform.paths.iter().find(|probe| probe.path == mount.mount_point);
+    let elsewhere = platform.paths.iter().filter(|probe| mounts.iter().all(|mount| mount.mount_point != probe.path));
+    let mut memories: Vec<_> = elsewhere.map(|probe| of(probe, Place::Path)).collect();
     let devices = dax.iter().filter_map(|(_, probe)| Some((probe.medium.as_ref()?, probe.size_bytes)));
     memories.extend(devices.map(|(medium, size_bytes)| of(medium, Place::Device(size_bytes))));
-    memories.extend(mounts.iter().map(|mount| of(&mount.medium, Place::Mount(mount))));
+    memories.extend(mounts.iter().map(|mount| of(probe_at(mount).unwrap_or(&mount.medium), Place::Mount(mount))));
     memories.push(of(&probe_anonymous(), Place::Process));
     // The sort is stable: within a level the order in which they were asked about or mounted stays.
     memories.sort_by_key(|memory| std::cmp::Reverse((memory.is_writable, memory.durability)));

@@ -165,6 +165,12 @@ impl Memory {
         self.declaration
     }
 
+    /// Names it so in messages from now on: for a file that was reached by a path that tells an operator nothing.
+    #[must_use]
+    pub fn named(self, path: PathBuf) -> Self {
+        Self { path, ..self }
+    }
+
     /// The path as it was given, of several files that of the first; `(anonymous)` where there is none.
     pub fn path(&self) -> &Path {
         &self.path

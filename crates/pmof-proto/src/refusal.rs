@@ -82,7 +82,9 @@ impl fmt::Display for Refusal {
             Self::Malformed => "the stream is not what the protocol allows",
             Self::NoCommonVersion => "the two sides have no protocol version in common; upgrade the older one",
             Self::Rejected => "the application rejected the connection",
-            Self::TooManyConnections => "the target has as many connections as it may have",
+            Self::TooManyConnections => {
+                "the target has as many connections as it may have; pmof serve allows more with --max-connections, and with --memory-budget the memory for them"
+            }
             Self::DeviceRefused => "the target's device refused the key, the right or the range: the descriptor is forged, of a region that was deregistered, or from an earlier life of the target; fetch it anew",
         })
     }

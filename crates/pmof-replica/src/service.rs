@@ -137,7 +137,9 @@ pub enum ServiceError {
     #[error("no address to listen on: give at least one, such as tcp://127.0.0.1:7204")]
     NoAddress,
     /// The budget of memory is for no connection.
-    #[error("a memory budget of {given_bytes} bytes is too small for one connection, which takes {least_bytes}")]
+    #[error(
+        "a memory budget of {given_bytes} bytes is too small for one connection, which takes {least_bytes}: give more (pmof serve --memory-budget)"
+    )]
     MemoryBudget {
         /// Bytes asked for.
         given_bytes: u64,

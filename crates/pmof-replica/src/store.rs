@@ -182,7 +182,8 @@ impl PoolStore {
         }
         let working_file = self.root.working_file()?;
         let memory = Memory::create(&working_file.path(), file_len_bytes, self.options.declaration)
-            .map_err(|error| self.creation_error(name, new.size_bytes, error))?;
+            .map_err(|error| self.creation_error(name, new.size_bytes, error))?
+            .named(self.root.path().join(name.as_str()));
         check_level(name, &memory, new.require)?;
         self.lock(name, self.file_of(name, &memory)?)?;
         let (header, state) = (new_header(new), PoolState::new(new.epoch, new.replica_count));
@@ -393,7 +394,8 @@ impl PoolStore {
             OpenFor::Read => Memory::open_read_only(&path, self.options.declaration),
             OpenFor::Write => Memory::open(&path, self.options.declaration),
         }
-        .map_err(|error| self.memory_error(name, error))?;
+        .map_err(|error| self.memory_error(name, error))?
+        .named(self.root.path().join(name.as_str()));
         match Identity::of_file(self.file_of(name, &memory)?) {
             Ok(identity) if identity == entry.identity => Ok(memory),
             Ok(_) => Err(StoreError::Replaced { name: name.clone() }),

@@ -83,6 +83,25 @@ fn the_doctor_promises_what_was_probed() {
 }
 
 #[test]
+fn the_doctor_names_a_place_once() {
+    let place = directory();
+    fs::create_dir(place.path().join("inner")).unwrap();
+    std::os::unix::fs::symlink(place.path().join("inner"), place.path().join("link")).unwrap();
+    let path = text(place.path());
+    let names = |paths: &[&str]| -> Vec<String> {
+        let report = pmof([&["doctor", "--json"], paths].concat()).json();
+        let memories = report["memories"].as_array().unwrap();
+        memories.iter().map(|memory| memory["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let again = format!("{path}/inner/..");
+    let found = names(&[path, path, &again, &format!("{path}/")]);
+    assert_eq!(found.iter().filter(|name| name.starts_with(path)).collect::<Vec<_>>(), [path], "{found:?}");
+    // A place where something is mounted: the mount and the path are one.
+    let found = names(&["/dev/shm", "/dev/shm/."]);
+    assert_eq!(found.iter().filter(|name| name.starts_with("/dev/shm")).count(), 1, "{found:?}");
+}
+
+#[test]
 fn completions_and_pages_tell_of_all_commands_but_the_hidden() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = pmof(["completions", shell]).done();

@@ -169,9 +169,10 @@ fn full_disks_at_both_ends() {
     // tmpfs allows files longer than any disk.
     let memory = tempfile::tempdir_in("/dev/shm").unwrap();
     let huge = memory.path().join("huge");
-    for (len_bytes, words) in
-        [(15_u64 << 40, &["no room", "free space there"][..]), (1 << 60, &["are allowed", "ask for less"])]
-    {
+    for (len_bytes, words) in [
+        (15_u64 << 40, &["no room", "free space there"][..]),
+        (1 << 60, &["are allowed", "ask for less", "--max-pool-bytes"]),
+    ] {
         File::create(&huge).unwrap().set_len(len_bytes).unwrap();
         let said = pmof(["cp", text(&huge), &target.url("huge")]);
         said.failed(words);

@@ -121,7 +121,7 @@ pub enum StoreError {
     },
     /// More than the store or a file can hold.
     #[error(
-        "pool {name} cannot be made with {size_bytes} bytes: {limit_bytes} are allowed; ask for less, or raise the limit"
+        "pool {name} cannot be made with {size_bytes} bytes: {limit_bytes} are allowed; ask for less, or raise the target's limit (pmof serve --max-pool-bytes)"
     )]
     TooLarge {
         /// Its name.

@@ -128,6 +128,19 @@ fn what_was_stored_is_there_when_opened_again() {
     }
 }
 
+/// A target writes this into its log when the file fails.
+#[test]
+fn the_memory_of_a_pool_is_named_as_its_file() {
+    let (root, store) = fresh();
+    let path = root.path().join("orders");
+    let pool = create(&store, "orders");
+    assert_eq!(pool.memory.path(), path);
+    drop(pool);
+    for access in [OpenFor::Read, OpenFor::Write] {
+        assert_eq!(open(&store, "orders", access).unwrap().memory.path(), path);
+    }
+}
+
 #[test]
 fn sizes_are_checked() {
     let root = tempfile::tempdir().expect("a directory");
