@@ -8,7 +8,8 @@
 #
 # Needs root. PMOF: the command to ask, `pmof` unless set. PMOF_BEFORE: another one, whose answer is put beside it.
 # PMOF_MEDIA_BASE: a directory on a disk, /var/media unless set. PMOF_MEDIA_ALL: what cannot be built is a failure.
-# PMOF_DISK_SPARE: a disk without content, if there is one. PMOF_MEDIA_ONLY: names of stacks, instead of all.
+# PMOF_DISK_SPARE, PMOF_DISK_OTHER: disks without content, if there are any. PMOF_MEDIA_ONLY: names of stacks, instead of all.
+# Each stack is asked about a second time by a user who is not root, who must never be told more than root.
 set -u
 export LC_ALL=C
 here=$(realpath "${BASH_SOURCE[0]}")
@@ -18,8 +19,9 @@ base=${PMOF_MEDIA_BASE:-/var/media}
 # Names, truths and needs of all stacks; the functions that build them.
 names=()
 declare -A truth must needs about
-# stack NAME keeps|loses|unknown claim|- NEEDS DESCRIPTION: what happens to bytes after fsync when power goes; whether the
-# doctor has to see that they are kept; modules and tools (loop, ext4, dm-crypt, mkfs.xfs, spare ...).
+# stack NAME keeps|loses|unknown claim|everybody|- NEEDS DESCRIPTION: what happens to bytes after fsync when power goes; whether
+# the doctor has to see that they are kept, asked by root or by everybody; modules and tools (loop, ext4, dm-crypt, mkfs.xfs,
+# spare, other ...).
 stack() {
     names+=("$1")
     truth[$1]=$2
@@ -38,6 +40,7 @@ missing() {
     for need in $1; do
         case $need in
         spare) [ -n "${PMOF_DISK_SPARE:-}" ] || { echo "no spare disk"; return; } ;;
+        other) [ -n "${PMOF_DISK_OTHER:-}" ] || { echo "no other spare disk"; return; } ;;
         loop) [ -e /dev/loop-control ] || modprobe -q loop 2>/dev/null || { echo "no loop devices"; return; } ;;
         fs:*) grep -qw "${need#fs:}" /proc/filesystems || modprobe -q "${need#fs:}" 2>/dev/null || { echo "no file system ${need#fs:}"; return; } ;;
         mod:*) [ -e "/sys/module/$(echo "${need#mod:}" | tr - _)" ] || modprobe -q "${need#mod:}" 2>/dev/null || { echo "no module ${need#mod:}"; return; } ;;
@@ -107,27 +110,34 @@ passes_no_flush() {
     later "echo '$was' >$queue"
 }
 
-# says COMMAND PATH: the level that it names for the path, and why no more.
+# says PATH COMMAND...: the level that it names for the path, and why no more.
 says() {
-    local text level
-    text=$("$1" doctor "$2" 2>&1) || { echo "failed: $(echo "$text" | tail -n 1)"; return; }
-    level=$(echo "$text" | awk -v at="$2" 'index($0, "  " at " ") == 1 { for (i = 2; i <= NF; i++) if ($i ~ /^(PowerFailure|ProcessCrash|Visible)$/) { print $i; exit } }')
+    local text level path=$1
+    shift
+    text=$("$@" doctor "$path" 2>&1) || { echo "failed: $(echo "$text" | tail -n 1)"; return; }
+    level=$(echo "$text" | awk -v at="$path" 'index($0, "  " at " ") == 1 { for (i = 2; i <= NF; i++) if ($i ~ /^(PowerFailure|ProcessCrash|Visible)$/) { print $i; exit } }')
     printf '%s\t' "${level:-nothing}"
-    echo "$text" | awk -v at="  $2" '$0 == at { in_it = 1; next } in_it && /^$/ { exit } in_it && $1 == "no" && $2 == "more" { sub(/^ *no more /, ""); sub(/; keep it in .*/, ""); print; exit }'
+    echo "$text" | awk -v at="  $path" '$0 == at { in_it = 1; next } in_it && /^$/ { exit } in_it && $1 == "no" && $2 == "more" { sub(/^ *no more /, ""); sub(/; keep it in .*/, ""); print; exit }'
 }
 
 # Builds one stack, measures, asks, compares.
 one_stack() {
-    local name=$1 level why before="" disk passed=() measured="" target
+    local name=$1 level why user="" user_why="" before="" disk passed=() measured="" target
     work=$base/$name.$$
     mkdir -p "$work" || exit
+    chmod 755 "$work"
     trap clean_up EXIT
     at="" reach=""
     "stack_$name" || die "a command failed"
-    level=$(says "$pmof" "$at")
+    level=$(says "$at" "$pmof")
     why=${level#*$'\t'} level=${level%%$'\t'*}
+    [ -f "$at" ] || chmod 1777 "$at"
+    if command -v setpriv >/dev/null; then
+        user=$(says "$at" setpriv --reuid 65534 --regid 65534 --clear-groups "$pmof")
+        user_why=${user#*$'\t'} user=${user%%$'\t'*}
+    fi
     if [ -n "${PMOF_BEFORE:-}" ]; then
-        before=$(says "$PMOF_BEFORE" "$at")
+        before=$(says "$at" "$PMOF_BEFORE")
         before=${before%%$'\t'*}
     fi
     target=$at
@@ -143,7 +153,7 @@ one_stack() {
         [ "$now" -ge "$wanted" ] || short=$disk
         index=$((index + 1)) wanted=1
     done
-    printf 'row | %s | %s |%s | %s | %s | %s |\n' "${about[$name]}" "${truth[$name]}" "$measured" "$before" "$level" "$why"
+    printf 'row | %s | %s |%s | %s | %s | %s | %s | %s |\n' "${about[$name]}" "${truth[$name]}" "$measured" "$before" "$level" "$user" "$why" "$user_why"
     case $level in PowerFailure | ProcessCrash | Visible) ;; *) echo "the doctor says: $level $why"; return 1 ;; esac
     if [ "${truth[$name]}" = keeps ] && [ -n "$short" ]; then
         echo "of three fsyncs too few came through to $short:$measured; the stack is not what it should be"
@@ -153,8 +163,16 @@ one_stack() {
         echo "PowerFailure is claimed, and this stack ${truth[$name]}"
         return 1
     fi
-    if [ "$level" != PowerFailure ] && [ "${must[$name]}" = claim ]; then
+    if [ "$level" != PowerFailure ] && [ "${must[$name]}" != - ]; then
         echo "kept and not seen: $level, $why"
+        return 1
+    fi
+    if [ "$user" = PowerFailure ] && [ "$level" != PowerFailure ]; then
+        echo "a user is told PowerFailure, and root $level, $why"
+        return 1
+    fi
+    if [ "$user" != PowerFailure ] && [ "${must[$name]}" = everybody ]; then
+        echo "kept and not seen by a user: $user, $user_why"
         return 1
     fi
 }
@@ -168,6 +186,7 @@ mkdir -p "$base" || exit
 # A program that lies on a file system of the host is slow to start.
 fast=$(mktemp -d /dev/shm/media.XXXXXX) || exit
 trap 'rm -rf "$fast"' EXIT
+chmod 755 "$fast" "$base"
 cp "$(command -v "$pmof")" "$fast/pmof" && export PMOF=$fast/pmof || exit
 if [ -n "${PMOF_BEFORE:-}" ]; then
     cp "$(command -v "$PMOF_BEFORE")" "$fast/before" && export PMOF_BEFORE=$fast/before || exit

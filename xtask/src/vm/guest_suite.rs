@@ -62,7 +62,7 @@ fn self_test(testbed: &Testbed, report: &mut Report) -> Result<()> {
     run_checks(Machine::new(testbed).environment("NVDIMM_ADDRESSES", &addresses), "selftest.sh", report)
 }
 
-/// Runs a script of checks (`testbed/guest/checks.sh`) and counts each check.
+/// Runs a script of checks (`testbed/guest/checks.sh`) and counts each check; rows of a table (`row | ...`) are printed.
 pub(super) fn run_checks(machine: Machine<'_>, script: &str, report: &mut Report) -> Result<()> {
     let text = expect_exit(machine.command(format!("bash /host/guest/{script}")), 0)?;
     let (mut seen, mut promised) = (0_u32, None);
@@ -74,6 +74,8 @@ pub(super) fn run_checks(machine: Machine<'_>, script: &str, report: &mut Report
             let (name, why) = failure.split_once(": ").unwrap_or((failure, ""));
             report.test(name, Err(anyhow::Error::msg(why.to_owned())));
             seen += 1;
+        } else if line.starts_with("row ") {
+            println!("{line}");
         } else if let Some(number) = line.strip_prefix("checks ") {
             promised = number.parse().ok();
         }
