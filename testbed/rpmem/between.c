@@ -107,10 +107,9 @@ int rpmem_persist(RPMEMpool *pool, size_t offset, size_t length, unsigned lane, 
     __atomic_store_n(&told->persists, number, __ATOMIC_RELEASE);
     if (number == told->kill_at || (persist->replica == told->kill_at_run_of && is_new_run(told, persist)))
         raise(SIGKILL);
-    if (told->drop_every != 0 && number % told->drop_every == 0)
-        return 0;
-    int result = REAL_ONE(rpmem_persist)(pool, offset, length, lane, flags);
-    __atomic_store_n(&persist->finished, 1, __ATOMIC_RELEASE);
+    bool is_dropped = told->drop_every != 0 && number % told->drop_every == 0;
+    int result = is_dropped ? 0 : REAL_ONE(rpmem_persist)(pool, offset, length, lane, flags);
+    __atomic_store_n(&persist->acknowledged, result == 0, __ATOMIC_RELEASE);
     return result;
 }
 

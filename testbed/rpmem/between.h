@@ -8,8 +8,8 @@
 enum { PERSISTS_KEPT = 4096, BYTES_KEPT = 16 };
 
 struct persist {
-    uint32_t replica;  /* the number behind the last '-' of the pool set's name */
-    uint32_t finished; /* 1 once the real function returned */
+    uint32_t replica;      /* the number behind the last '-' of the pool set's name */
+    uint32_t acknowledged; /* 1 once the function returned success */
     uint64_t offset;
     uint64_t length;
     unsigned char bytes[BYTES_KEPT]; /* the first of them */

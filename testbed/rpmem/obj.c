@@ -19,6 +19,8 @@
 #include <fcntl.h>
 #include <getopt.h>
 #include <libpmempool.h>
+#include <limits.h>
+#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,6 +30,7 @@
 #include "check.h"
 #include "obj_kills.h"
 #include "obj_pool.h"
+#include "obj_story.h"
 
 /* A library that breaks its promise leaves out one of so many persists. */
 enum { DROP_EVERY = 50 };
@@ -114,6 +117,10 @@ static void check_controls(void) {
     *between = (struct between){.drop_every = DROP_EVERY};
     int status = end_of(start("work", 1, random_below(UINT32_MAX), 300, true));
     check(status == 0, "work with a library that leaves out persists");
+    size_t compared = 0;
+    unsigned char *replica = read_part(part_of(path, 1, 1));
+    check(lost_bytes(replica, 1, &compared) > 0, "which shows in the persists that were acknowledged");
+    free(replica);
     /* Opened with it too: the library that is judged would mend the logs. */
     status = end_of(start("verify", 1, 0, 0, true));
     struct difference found = differences(1);
@@ -195,6 +202,9 @@ int main(int count, char **arguments) {
     stage.target = arguments[optind + 1];
     setvbuf(stdout, NULL, _IOLBF, 0);
     bail_out_after(300 + 3 * kills);
+    /* Parts are read again and again: their memory is to stay. */
+    mallopt(M_MMAP_THRESHOLD, 2 * PART_BYTES);
+    mallopt(M_TRIM_THRESHOLD, INT_MAX);
     ledger = map_ledger();
     between = map_between();
     for (unsigned replicas = 1; replicas <= REPLICAS_MAX; replicas++)

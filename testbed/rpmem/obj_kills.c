@@ -11,12 +11,12 @@
 #include "obj_story.h"
 
 /* A client that is killed before a persist is so before one of its first so many: some are of the opening. */
-enum { PERSISTS = 3000 };
+enum { PERSISTS = 1000 };
 
 struct tally {
     unsigned early; /* killed before the pool was open */
     unsigned inconsistent, unlike, forgetful, unrestored, restored, lingering;
-    size_t free;
+    size_t free, compared, lost;
 };
 
 /* What was acknowledged must be on each replica as its bytes lie there, before anybody recovers anything. */
@@ -98,6 +98,8 @@ static void kill_once(unsigned number, struct tally *tally, const char *keep) {
     killed.parts = read_parts(killed.replicas);
     tally->early += ledger->begun == 0;
     tally->forgetful += ledger->begun != 0 && !have_committed(&killed);
+    for (unsigned replica = 1; replica <= killed.replicas; replica++)
+        tally->lost += lost_bytes(killed.parts.bytes[replica], replica, &tally->compared);
     recover(&killed, tally, keep);
     free_parts(&killed.parts);
 }
@@ -112,6 +114,11 @@ void check_client_kills(unsigned kills, const char *keep) {
          (now_ms() - start_ms) / 1e3, tally.early, tally.free);
     check(kills > 0 && tally.early < kills, "%u clients were killed, %u of them at work", kills, kills - tally.early);
     check(tally.forgetful == 0, "what was committed was on each replica when the client was killed");
+    if (between_library == NULL)
+        skip("no --between", "each byte of the last persists that were acknowledged was there");
+    else
+        check(tally.lost == 0 && tally.compared > 0, "each byte of the last persists that were acknowledged was there, %zu bytes",
+              tally.compared);
     check(tally.lingering == 0, "its targets ended by themselves");
     check(tally.inconsistent == 0, "the pool was consistent when it was opened again");
     check(tally.unlike == 0, "and then all bytes in use were the same on each replica");

@@ -42,9 +42,39 @@ static void name_object(char name[64], size_t at) {
     fclose(file);
 }
 
+/* The oldest number of a persist that is remembered, less one. */
+static uint64_t forgotten(void) {
+    return between->persists < PERSISTS_KEPT ? 0 : between->persists - PERSISTS_KEPT;
+}
+
+size_t lost_bytes(const unsigned char *part, unsigned replica, size_t *compared) {
+    bool *is_newer = calloc(PART_BYTES, sizeof *is_newer);
+    if (is_newer == NULL)
+        bail_out("no memory");
+    size_t lost = 0;
+    for (uint64_t number = between->persists, oldest = forgotten(); number > oldest; number--) {
+        const struct persist *persist = &between->last[(number - 1) % PERSISTS_KEPT];
+        if (persist->replica != replica || persist->offset + persist->length > PART_BYTES)
+            continue;
+        for (size_t index = 0; index < persist->length && index < BYTES_KEPT && persist->acknowledged; index++) {
+            size_t at = persist->offset + index;
+            if (is_newer[at])
+                continue;
+            ++*compared;
+            if (part[at] != persist->bytes[index] && lost++ == 0)
+                tell("replica %u lacks persist %llu of %llu, %llu bytes at %llu", replica, (unsigned long long)number,
+                     (unsigned long long)between->persists, (unsigned long long)persist->length,
+                     (unsigned long long)persist->offset);
+        }
+        memset(is_newer + persist->offset, true, persist->length);
+    }
+    free(is_newer);
+    return lost;
+}
+
 static void tell_persists(size_t begin, size_t end) {
     uint64_t count = between->persists;
-    uint64_t oldest = count < PERSISTS_KEPT ? 0 : count - PERSISTS_KEPT;
+    uint64_t oldest = forgotten();
     unsigned told = 0;
     for (uint64_t number = count; number > oldest && told < PERSISTS_TOLD; number--) {
         const struct persist *persist = &between->last[(number - 1) % PERSISTS_KEPT];
@@ -52,7 +82,7 @@ static void tell_persists(size_t begin, size_t end) {
             continue;
         tell("    persist %llu of %llu, replica %u, %llu bytes at %llu, %s: %s", (unsigned long long)number,
              (unsigned long long)count, persist->replica, (unsigned long long)persist->length,
-             (unsigned long long)persist->offset, persist->finished ? "acknowledged" : "not acknowledged",
+             (unsigned long long)persist->offset, persist->acknowledged ? "acknowledged" : "not acknowledged",
              digits(persist->bytes, persist->length < BYTES_KEPT ? persist->length : BYTES_KEPT));
         told++;
     }
