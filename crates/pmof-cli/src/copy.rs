@@ -227,7 +227,9 @@ fn verify(pool: &mut Pool, first: usize, expected: &Checksums, progress: &Progre
             pool.read_replica(index, window.offset, found).map_err(with_mend)?;
             if crc32c::crc32c(found) != window.checksum {
                 let (offset, len_bytes) = (window.offset, window.len_bytes);
-                return Err(error::CopyError::Differs { index, offset, len_bytes }.into());
+                return Err(
+                    error::CopyError::Differs { index, offset, len_bytes, was_closed: pool.was_closed() }.into()
+                );
             }
             progress.advance(window.len_bytes as u64);
         }

@@ -106,6 +106,8 @@ struct PoolReport {
     /// Openings for writing and losses of replicas until now.
     opening: u64,
     epoch: String,
+    /// Raised about once a second while a pool of several replicas is written.
+    mark: u64,
     /// The last writer closed it; else the next opening compares all replicas.
     is_closed: bool,
     medium: String,
@@ -175,6 +177,7 @@ impl PoolReport {
             format: header.format.major(),
             opening: info.state.opening,
             epoch: info.state.epoch.id.to_string(),
+            mark: info.state.mark,
             is_closed: !info.state.is_open,
             medium: info.medium.to_string(),
             levels: levels.collect(),
@@ -214,7 +217,7 @@ impl PoolReport {
             (None, true) => ", closed in order",
             (None, false) => ", not closed: the next writer compares the replicas",
         };
-        line("opening", &format!("{}, epoch {}{state}", self.opening, self.epoch));
+        line("opening", &format!("{}, epoch {}, mark {}{state}", self.opening, self.epoch, self.mark));
         line("format", &self.format);
         text
     }

@@ -89,9 +89,9 @@ pub enum ReplicaError {
         /// This replica's.
         found_bytes: u64,
     },
-    /// The replica was left behind: others went on without it, so it lacks writes that were acknowledged.
+    /// The replica was left behind: others went on without it, so it may lack writes that were acknowledged.
     #[error(
-        "it was left behind at opening {opening}, the others are at {newest}, and it lacks writes that they acknowledged since; open the pool without it (min_replicas), or copy the pool to a new name on all targets"
+        "it was left behind at opening {opening}, the others are at {newest}, and it may lack writes that they acknowledged since; open the pool without it (min_replicas), or copy the pool to a new name on all targets"
     )]
     LeftBehind {
         /// Its last opening.
@@ -111,7 +111,7 @@ pub enum ReplicaError {
     },
     /// The replica is at the same opening as the others, and lacks what was acknowledged in it.
     #[error(
-        "it is an older state of opening {opening} (at mark {mark}, the others are at {newest}): its file is a copy made while the pool was open, or its medium lost what it had called durable; put back the newest file, or open the pool without it (min_replicas), or copy the pool to a new name on all targets"
+        "it is an older state of opening {opening} (at mark {mark}, the others are at {newest}): its file is a copy made while the pool was open, or its medium lost what it had called durable; put back the newest file, or open the pool without it (min_replicas), or copy the pool without it (pmof cp --min-replicas) to a new name on all targets"
     )]
     Stale {
         /// The opening.

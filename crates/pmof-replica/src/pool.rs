@@ -49,8 +49,9 @@ struct Identity {
 
 /// A pool kept on one or more targets.
 ///
-/// [`close`](Self::close) it: a pool that is only dropped lets others open it too, but nobody knows then whether its replicas are equal, and
-/// the next opening for writing compares them.
+/// [`close`](Self::close) it: of a pool that is only dropped, nobody knows whether its replicas are equal, and the next opening for writing
+/// compares them. Nor is it free at once: until a target has noticed the end of the connection, which takes milliseconds, others are refused with
+/// [`PoolRefusal::Busy`](crate::PoolRefusal::Busy). The same holds after a writer's death.
 #[derive(Debug)]
 pub struct Pool {
     replicas: Vec<Replica>,
@@ -65,6 +66,7 @@ pub struct Pool {
     left_behind: usize,
     left_out: LeftOut,
     copied_bytes: u64,
+    was_closed: bool,
     /// The replica that is read first.
     first_read: usize,
     /// Nothing was written since the last flush of all replicas in use.
@@ -92,6 +94,7 @@ impl Pool {
             left_behind: 0,
             left_out: Vec::new(),
             copied_bytes: 0,
+            was_closed: true,
             first_read: 0,
             is_flushed: true,
             require,
@@ -143,6 +146,13 @@ impl Pool {
     /// Bytes that the opening copied from one replica to others, because the writer before did not close the pool.
     pub fn copied_bytes(&self) -> u64 {
         self.copied_bytes
+    }
+
+    /// Whether the replicas were closed in order before this opening, so that they were equal. If not, they may differ in what was not
+    /// acknowledged: an opening for writing has made them equal, an opening for reading has not. Also `false` for a reader while a writer
+    /// has the pool.
+    pub fn was_closed(&self) -> bool {
+        self.was_closed
     }
 
     /// Starts a batch of writes that one flush per replica makes durable.
@@ -277,14 +287,14 @@ impl Pool {
         }
     }
 
-    /// Raises the mark on all replicas in use, durably, if it is due: before the persist under way is acknowledged, so that a copy made
-    /// before lacks the mark, too. One replica alone has none to be compared with.
+    /// Raises the mark on all replicas in use, durably, if it is due: after the flush and before the persist is acknowledged, so that a copy
+    /// made an interval before the acknowledgement lacks the mark. One replica alone has none to be compared with.
     fn raise_mark(&mut self) {
         let is_due = self.marked_at.is_none_or(|marked_at| marked_at.elapsed() >= MARK_INTERVAL);
         if is_due && self.replicas.len() - self.lost() > 1 {
+            self.marked_at = Some(Instant::now());
             self.mark = self.mark.saturating_add(1);
             self.tell_mark();
-            self.marked_at = Some(Instant::now());
         }
     }
 
@@ -335,11 +345,11 @@ impl Pool {
         if self.access == OpenFor::Read {
             return Err(PoolError::ReadOnly);
         }
-        self.raise_mark();
         for replica in &mut self.replicas {
             replica.start_flush(self.require);
         }
         let mut receipts: Vec<_> = self.replicas.iter_mut().filter_map(Replica::finish_flush).collect();
+        self.raise_mark();
         // Before anyone hears of writes that a lost replica lacks, it must be known by its header to lack them.
         self.leave_lost_behind();
         let mut failed = Vec::new();

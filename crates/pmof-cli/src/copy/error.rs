@@ -18,10 +18,12 @@ pub(crate) enum CopyError {
     LengthChanged { path: PathBuf, before_bytes: u64, after_bytes: u64 },
     /// A replica does not hold what was copied.
     #[error(
-        "replica {index} (from 0, in the order given) differs in the {len_bytes} bytes at offset {offset}; check its \
-         machine's memory and disk, and copy again"
+        "replica {index} (from 0, in the order given) differs in the {len_bytes} bytes at offset {offset}; {}",
+        if *was_closed { "check its machine's memory and disk, and copy again" }
+        else { "the pool is open for writing, or its writer did not close it, and replicas may then differ in what was not \
+                acknowledged: copy after a program has opened it for writing and closed it, or without comparing (--no-verify)" }
     )]
-    Differs { index: usize, offset: u64, len_bytes: usize },
+    Differs { index: usize, offset: u64, len_bytes: usize, was_closed: bool },
     /// The new file does not read back as it was written.
     #[error(
         "{} does not read back as it was written, in the {len_bytes} bytes at offset {offset}; check its disk",

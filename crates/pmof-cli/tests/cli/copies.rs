@@ -116,6 +116,12 @@ fn replicas_are_all_written_verified_and_compared() {
     assert!(!torn.exists());
     pmof(["cp", &first, text(&torn), "--replica", &second, "--no-verify"]).done();
     assert!(fs::read(&torn).unwrap() == bytes, "read from the first alone");
+    // While somebody writes them, replicas may differ without any damage.
+    let both = Pool::options().require(Durability::ProcessCrash).replica(&first).replica(&second);
+    let writer = both.open().unwrap();
+    let said = pmof(["cp", &first, text(&place.path().join("open")), "--replica", &second]);
+    said.failed(&["replica 1", "differs", "open for writing, or its writer did not close it", "--no-verify"]);
+    writer.close().unwrap();
 }
 
 #[test]

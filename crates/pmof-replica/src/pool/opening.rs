@@ -115,7 +115,7 @@ impl Opening {
         let mut pool = Pool::new(replicas, identity, base, require, access, None);
         pool.left_out = self.left_out;
         pool.first_read = source;
-        pool.mark = mark;
+        (pool.mark, pool.was_closed) = (mark, is_clean);
         if access == OpenFor::Write {
             pool.begin(self.min_replicas, is_clean, source)?;
         }
@@ -171,9 +171,11 @@ impl Opening {
         };
         let identity = identity.ok_or_else(|| degraded(0, &self.left_out))?;
         check_distinct(opened)?;
-        let agreement = match agree_on(opened, made, access) {
+        // A reader may have come while marks were raised: unless it can do without a replica, they tell it only whom to read first.
+        let heeds_marks = access == OpenFor::Write || self.min_replicas.is_some();
+        let agreement = match agree_on(opened, made, heeds_marks) {
             Ok(agreement) => agreement,
-            Err(apart) => self.leave_out_apart(opened, &apart, made, access)?,
+            Err(apart) => self.leave_out_apart(opened, &apart, made, heeds_marks)?,
         };
         let needed = self.min_replicas.unwrap_or(usize::from(made)).max(1);
         if opened.len() < needed { Err(degraded(opened.len(), &self.left_out)) } else { Ok((identity, agreement)) }
@@ -185,7 +187,7 @@ impl Opening {
         opened: &mut Vec<Opened>,
         apart: &[(usize, Apart)],
         made: u16,
-        access: OpenFor,
+        heeds_marks: bool,
     ) -> Result<Agreement, PoolError> {
         let can_do_without = |apart: &Apart| match apart {
             Apart::LeftBehind { .. } | Apart::RolledBack { .. } | Apart::Stale { .. } => true,
@@ -206,7 +208,7 @@ impl Opening {
             return Err(PoolError::Apart { replicas: named });
         }
         self.left_out.append(&mut named);
-        agree_on(opened, made, access).or_else(|apart| self.leave_out_apart(opened, &apart, made, access))
+        agree_on(opened, made, heeds_marks).or_else(|apart| self.leave_out_apart(opened, &apart, made, heeds_marks))
     }
 }
 
@@ -217,11 +219,10 @@ impl Opened {
     }
 }
 
-/// A reader may have come while marks were raised, so that they tell it nothing but whom to read first.
-fn agree_on(opened: &[Opened], made: u16, access: OpenFor) -> Result<Agreement, Vec<(usize, Apart)>> {
+fn agree_on(opened: &[Opened], made: u16, heeds_marks: bool) -> Result<Agreement, Vec<(usize, Apart)>> {
     let found: Vec<_> = opened.iter().map(|opened| Found { index: opened.index, state: &opened.state }).collect();
     let agreement = agree(&found, made)?;
-    if access == OpenFor::Read || agreement.stale.is_empty() { Ok(agreement) } else { Err(agreement.stale) }
+    if !heeds_marks || agreement.stale.is_empty() { Ok(agreement) } else { Err(agreement.stale) }
 }
 
 /// A replica and a copy of it are one replica.

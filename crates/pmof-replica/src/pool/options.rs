@@ -166,7 +166,7 @@ impl PoolOptions {
     }
 
     /// Makes the pool of `size_bytes` zeroes on every replica and opens it for writing. If one replica refuses, the pool is
-    /// removed again from those that had made it.
+    /// removed again from those that had made it: a pool is made with all of its replicas, whatever [`min_replicas`](Self::min_replicas) says.
     pub fn create(&self, size_bytes: u64) -> Result<Pool, PoolError> {
         let (pool_uuid, epoch) = (Uuid::new_v4(), Uuid::new_v4());
         let opening = self.connect(Purpose::Create)?;
@@ -326,6 +326,6 @@ impl PoolOptions {
             ..Default::default()
         };
         // Twice the time after which the connection itself ends, so that its reason is the one reported.
-        TargetConnection::open(&peer, &queue, address, &options, self.loss_timeout * 2)
+        TargetConnection::open(&peer, &queue, address, &options, self.loss_timeout.saturating_mul(2))
     }
 }

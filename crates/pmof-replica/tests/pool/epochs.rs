@@ -162,9 +162,13 @@ fn a_copy_made_long_before_the_writer_died_is_refused_by_name() {
     let mut reader = options(urls(&two)).open_read_only().unwrap();
     assert_eq!(read(&mut reader, 0, 4), b"new1");
     reader.close().unwrap();
-    let mut other = options(urls(&two)).min_replicas(1).open().unwrap();
-    assert_eq!(read(&mut other, 0, 4), b"new1");
-    assert!(matches!(*other.left_out()[0].1, ReplicaError::Stale { .. }));
+    let without = options(urls(&two)).min_replicas(1);
+    for opened in [without.open_read_only(), without.open()] {
+        let mut other = opened.unwrap();
+        assert_eq!((read(&mut other, 0, 4), other.was_closed()), (b"new1".to_vec(), false));
+        assert!(matches!(*other.left_out()[0].1, ReplicaError::Stale { .. }));
+        other.close().unwrap();
+    }
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! What pools keep, and within which bounds.
 
+use std::time::Duration;
+
 use pmof_access::{Declaration, Durability, Evidence, MediumKind, Method, limits};
 use pmof_replica::{
     PoolError, PoolRefusal, ServiceOptions, StoreOptions,
@@ -236,4 +238,12 @@ fn lists_of_many_pages_come_whole() {
     let found = list_pools(&target.address().into(), &options([""; 0])).expect("a list");
     assert_eq!(found.iter().map(ToString::to_string).collect::<Vec<_>>(), names);
     assert_eq!(files(target.root.path()), names);
+}
+
+#[test]
+fn the_longest_times_are_taken() {
+    let target = Target::start();
+    let pools = options([target.url("orders")]).loss_timeout(Duration::MAX).connect_timeout(Duration::MAX);
+    pools.create(4096).expect("a pool").close().expect("closed");
+    pools.open().expect("the pool").persist(0, b"kept").expect("a receipt");
 }

@@ -168,3 +168,25 @@ fn what_arrives_after_an_initiator_was_given_up_is_not_written() {
     let mut pool = pools.open().expect("free");
     assert!(read(&mut pool, 0, LATE_BYTES) == newer);
 }
+
+#[test]
+fn a_persist_that_took_long_has_a_mark_of_its_own() {
+    let two = [Target::start(), Target::start()];
+    let way = Way::to(&two[1]);
+    let mut pool =
+        options([two[0].url("orders"), format!("{}/orders", way.address)]).create(POOL_BYTES).expect("a pool");
+    pool.persist(0, b"old").expect("a receipt");
+    way.stall_after(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(1100));
+            way.go_on();
+        });
+        pool.persist(0, b"new").expect("a receipt");
+    });
+    // A copy made when the persist began has the mark before.
+    let marks = options(two.each_ref().map(|target| target.url("orders"))).info().expect("two states");
+    assert_eq!(marks.iter().map(|info| info.state.mark).collect::<Vec<_>>(), [2, 2]);
+    pool.close().expect("closed");
+    way.wait_for_end();
+}
