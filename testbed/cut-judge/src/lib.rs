@@ -10,5 +10,6 @@ pub mod ledger;
 pub mod parts;
 pub mod pattern;
 pub mod pool_file;
+pub mod sets;
 pub mod states;
 pub mod words;

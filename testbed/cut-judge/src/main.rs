@@ -4,7 +4,8 @@
 //! cut-judge words --ledger FILE --seed N [--streams K] [--area BYTES] [--base BYTES]
 //!           (--pool FILE | --parts FILE[,FILE...] | --raw FILE)...
 //! cut-judge states --ledger FILE (--root DIRECTORY | --device NAME=FILE)...
-//! cut-judge sets --ledger FILE --set NAME=FILE[,FILE...][:FILE[,FILE...]...]
+//! cut-judge sets --ledger FILE --set NAME=FILE[,FILE...]:FILE[,FILE...]... [--checked STATUS] [--synced STATUS]
+//!           --seed N [--streams K] [--area BYTES] [--base BYTES] --parts FILE[,FILE...]
 //! ```
 //!
 //! Prints one line for each replica, `NAME: ...`, and the exit status is 0 where nothing is lost, 1 where something is, 2
@@ -19,10 +20,11 @@ use std::{
 };
 
 use cut_judge::{
-    ledger::{Ledger, Operation, Progress},
+    ledger::{Ledger, Progress, Step},
     parts::Replica,
     pattern::Stream,
     pool_file::PoolFile,
+    sets::{self, Standing, Told},
     states,
     words::{self, WORD_BYTES},
 };
@@ -183,44 +185,34 @@ fn judge_states(ledger: &Ledger, options: &[(&str, &str)]) -> Result<bool, Strin
     Ok(is_good)
 }
 
-/// Replicas of a set are whole and equal once a `sync` was done; while it is under way each that is whole is equal to the first.
+/// Replicas of a set: by their files, by what `pmof pool check` and `sync` ended with since, and the first one also word by word.
 fn judge_sets(ledger: &Ledger, options: &[(&str, &str)]) -> Result<bool, String> {
-    let mut is_good = true;
-    for (_, value) in options.iter().filter(|(name, _)| *name == "set") {
-        let (name, replicas) = value.split_once('=').ok_or("--set NAME=FILE,FILE:FILE")?;
-        let step = ledger.steps.iter().rfind(|step| step.name == name && step.operation == Operation::Sync);
-        let Some(step) = step else { continue };
-        let replicas: Vec<_> =
-            replicas.split(':').map(|list| parts(list).and_then(|parts| Replica::read(&parts))).collect();
-        let [Ok(Some(source)), others @ ..] = &replicas[..] else {
-            println!(
-                "{name}: issued 1, acknowledged 0, lost 1, first: the first replica: {:?}",
-                replicas.first().map(|_| ())
-            );
-            is_good = false;
-            continue;
+    let (name, replicas) = last(options, "set").and_then(|set| set.split_once('=')).ok_or("--set NAME=FILE:FILE")?;
+    let synced = last(options, "synced");
+    let told = Told {
+        is_at_rest: synced.is_some() || sets::is_at_rest(ledger, name),
+        is_sound: last(options, "checked").map(|status| status == "0"),
+    };
+    let replicas: Vec<_> =
+        replicas.split(':').map(|list| parts(list).and_then(|parts| Replica::read(&parts))).collect();
+    let mut standings = sets::judge(&replicas, told);
+    if let Some(status) = synced.filter(|status| *status != "0") {
+        standings[0] = Standing::Lost(format!("pool sync ended with {status}"));
+    }
+    let streams = ledger.total();
+    let syncs = |is_wanted: fn(&Step) -> bool| ledger.steps.iter().filter(|step| is_wanted(step)).count() as u64;
+    let (issued, acknowledged) = (streams.issued + syncs(|_| true), streams.acknowledged + syncs(|step| step.is_done));
+    for (index, standing) in standings.iter().enumerate() {
+        let (unfinished, lost, why) = match standing {
+            Standing::Whole => (0, 0, String::new()),
+            Standing::Unfinished(why) => (1, 0, format!(", {why}")),
+            Standing::Lost(why) => (0, 1, format!(", first: {why}")),
         };
-        for (index, other) in others.iter().enumerate() {
-            let what = match other {
-                Ok(Some(other)) => differs(source, other),
-                Ok(None) => step.is_done.then(|| "it has no header".to_owned()),
-                Err(what) => step.is_done.then(|| what.clone()),
-            };
-            is_good &= what.is_none();
-            let outcome = what.map_or_else(|| "lost 0".to_owned(), |what| format!("lost 1, first: {what}"));
-            println!("{name}, replica {}: issued 1, acknowledged {}, {outcome}", index + 1, u8::from(step.is_done));
-        }
+        println!(
+            "{name}, replica {index}: issued {issued}, acknowledged {acknowledged}, unfinished {unfinished}, lost {lost}{why}"
+        );
     }
-    Ok(is_good)
-}
-
-/// Where a replica that says that it is whole differs from the first one behind its header.
-fn differs(source: &Replica, other: &Replica) -> Option<String> {
-    const HEADER_BYTES: usize = 4096;
-    if source.uuid != other.uuid {
-        return Some("it is of another pool set".to_owned());
-    }
-    let len = source.pool.len().min(other.pool.len());
-    let at = (HEADER_BYTES..len).find(|at| source.pool[*at] != other.pool[*at])?;
-    Some(format!("byte {at} is {:#x}, not {:#x}", other.pool[at], source.pool[at]))
+    let is_good = !standings.iter().any(|standing| matches!(standing, Standing::Lost(_)));
+    // Without a first replica there are no words.
+    Ok(if let Ok(Some(_)) = replicas[0] { judge_words(ledger, options)? & is_good } else { false })
 }

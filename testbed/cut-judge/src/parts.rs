@@ -9,6 +9,8 @@ const CHECKSUM_2K: u64 = 2;
 const POOLSET_UUID: std::ops::Range<usize> = 24..40;
 const PART_UUID: std::ops::Range<usize> = 40..56;
 const NEXT_PART: std::ops::Range<usize> = 72..88;
+const PREVIOUS_REPLICA: std::ops::Range<usize> = 88..104;
+const NEXT_REPLICA: std::ops::Range<usize> = 104..120;
 const CHECKSUM: usize = 4088;
 
 /// One replica.
@@ -16,6 +18,12 @@ const CHECKSUM: usize = 4088;
 pub struct Replica {
     /// UUID of the pool set.
     pub uuid: [u8; 16],
+    /// UUID of its first part, by which other replicas know it.
+    pub own: [u8; 16],
+    /// UUID of the replica before it in the set; its own where there is no other.
+    pub previous: [u8; 16],
+    /// UUID of the replica behind it.
+    pub next: [u8; 16],
     /// The pool's bytes: the first part with its header, each other part without its own.
     pub pool: Vec<u8>,
 }
@@ -42,7 +50,14 @@ impl Replica {
             }
             pool.extend_from_slice(&part[HEADER_BYTES..]);
         }
-        Ok(Some(Self { uuid: uuid(first, POOLSET_UUID.start), pool }))
+        let at = |range: std::ops::Range<usize>| uuid(first, range.start);
+        let (own, previous, next) = (at(PART_UUID), at(PREVIOUS_REPLICA), at(NEXT_REPLICA));
+        Ok(Some(Self { uuid: at(POOLSET_UUID), own, previous, next, pool }))
+    }
+
+    /// Whether it is linked to no other replica, as one that is being made.
+    pub fn is_unlinked(&self) -> bool {
+        self.previous == self.own && self.next == self.own
     }
 }
 
@@ -78,6 +93,15 @@ pub(crate) mod tests {
         part
     }
 
+    /// A part with its links to other replicas, and one value in all bytes behind its header.
+    pub(crate) fn linked(mut part: Vec<u8>, previous: u8, next: u8, value: u8) -> Vec<u8> {
+        part[PREVIOUS_REPLICA].fill(previous);
+        part[NEXT_REPLICA].fill(next);
+        part[HEADER_BYTES..].fill(value);
+        seal(&mut part);
+        part
+    }
+
     fn seal(part: &mut [u8]) {
         let (mut low, mut high) = (0_u32, 0_u32);
         for at in (0..HEADER_BYTES).step_by(4) {
@@ -95,6 +119,9 @@ pub(crate) mod tests {
         let replica = Replica::read(&parts).unwrap().unwrap();
         assert_eq!((replica.uuid, replica.pool.len()), ([9; 16], 8192 + 8192));
         assert_eq!((replica.pool[8191], replica.pool[8192]), (1, 2));
+        let linked = Replica::read(&[linked(part(1, 1, 8192), 3, 2, 0)]).unwrap().unwrap();
+        assert_eq!((linked.own, linked.previous, linked.next), ([1; 16], [3; 16], [2; 16]));
+        assert!(!linked.is_unlinked());
         assert_eq!(Replica::read(&[vec![0; 8192]]), Ok(None));
     }
 

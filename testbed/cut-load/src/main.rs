@@ -100,6 +100,9 @@ struct SetArgs {
     /// Pool set file
     #[arg(long)]
     set: PathBuf,
+    /// Acknowledge what was flushed and not drained: a power cut must lose something
+    #[arg(long)]
+    skip_drain: bool,
     #[command(flatten)]
     common: Common,
 }

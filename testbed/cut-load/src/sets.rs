@@ -74,7 +74,7 @@ pub(crate) fn set(args: &SetArgs) -> Result<()> {
             memory.store(begin + write.offset, &write.bytes)?;
             pool.flush(lane, begin + write.offset, write.bytes.len() as u64, Atomicity::Words)?;
         }
-        Ok(pool.drain(lane)?)
+        if args.skip_drain { Ok(()) } else { Ok(pool.drain(lane)?) }
     })?;
     Ok(pool.close()?)
 }

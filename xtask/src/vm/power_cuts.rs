@@ -22,6 +22,9 @@ mod series;
 const PAIRS: [&[Place]; 3] =
     [&[Place::Devdax, Place::Fsdax], &[Place::Devdax, Place::File], &[Place::Fsdax, Place::File]];
 
+/// The places of the suite's pools, of three replicas each: one load for what the pairs do in three.
+const ALL_PLACES: &[Place] = &[Place::Devdax, Place::Fsdax, Place::File];
+
 const WAYS: [Way; 4] = [Way::VerbsNative, Way::Verbs, Way::Tcp, Way::Shm];
 
 const DEVDAX: &[Place] = &[Place::Devdax];
@@ -44,8 +47,9 @@ const LOADS: [Load; 17] = [
     Load::durable(Program::Rpma, Way::Tcp, DEVDAX),
     operations(FILE_TWICE, FLUSH),
     Load::durable(Program::Set, Way::VerbsNative, OF_SET),
-    // Here the suite ends.
     Load { moment: FLUSH, ..Load::durable(Program::Sync, Way::Tcp, FILE) },
+    Load::durable(Program::Rpmem, Way::Tcp, FILE),
+    // Here the suite ends.
     operations(FILE_TWICE, WRITE),
     operations(DEVDAX, WRITE_BACK),
     operations(FSDAX, FENCE),
@@ -53,10 +57,9 @@ const LOADS: [Load; 17] = [
     Load { moment: WRITE, ..Load::durable(Program::Sync, Way::Tcp, FILE) },
     Load::durable(Program::Set, Way::Tcp, OF_SET),
     Load::durable(Program::Lanes, Way::Verbs, FSDAX),
-    Load::durable(Program::Rpmem, Way::Tcp, FILE),
     Load::durable(Program::Rpmem, Way::VerbsNative, DEVDAX),
 ];
-const OF_SUITE: usize = 7;
+const OF_SUITE: usize = 9;
 
 const FILE_TWICE: &[Place] = &[Place::File, Place::File];
 const FLUSH: Moment = Moment::Disk(CutBefore::Flush(0));
@@ -98,6 +101,22 @@ const CONTROLS: &[(&str, Load)] = &[
         "librpma, a flush to visibility",
         Load { more: "visibility", ..Load::durable(Program::Rpma, Way::VerbsNative, DEVDAX) },
     ),
+    (
+        "lanes, visible instead of persistent, verbs on devdax, where only sfence is a fence",
+        Load {
+            durability: "visible",
+            locked: Locked::Nothing,
+            ..Load::durable(Program::Lanes, Way::VerbsNative, DEVDAX)
+        },
+    ),
+    (
+        "pool set, the drain left out, where only sfence is a fence",
+        Load { more: "--skip-drain", locked: Locked::Nothing, ..Load::durable(Program::Set, Way::VerbsNative, OF_SET) },
+    ),
+    (
+        "librpmem, the drain left out, verbs on devdax",
+        Load { more: "undrained", ..Load::durable(Program::Rpmem, Way::VerbsNative, DEVDAX) },
+    ),
 ];
 
 const DEVDAX_VERBS: Load = Load::durable(Program::Pool, Way::VerbsNative, DEVDAX);
@@ -109,8 +128,7 @@ pub(super) fn run(testbed: &Testbed, report: &mut Report) -> Result<()> {
     let mut random = Random(SUITE_SEED);
     let mut series = Series::new(&tools)?;
     let mut last = None;
-    let pools = PAIRS.into_iter().flat_map(pools);
-    for (turn, load) in (0..).zip(pools.chain(LOADS[..OF_SUITE].iter().copied())) {
+    for (turn, load) in (0..).zip(pools(ALL_PLACES).into_iter().chain(LOADS[..OF_SUITE].iter().copied())) {
         let survivors = Survivors::of_turn(turn, random.next());
         let load = load.at_turn(turn);
         let verdict = series.cut(&load, survivors, &mut random).with_context(|| load.name())?;

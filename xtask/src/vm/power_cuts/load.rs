@@ -207,10 +207,10 @@ impl Load {
     pub(super) fn at_turn(self, turn: u64) -> Self {
         let moment = match self.moment {
             Moment::Random => Moment::Random,
-            Moment::Disk(CutBefore::Flush(_)) => Moment::Disk(CutBefore::Flush(3 + turn * 7 % 60)),
-            Moment::Disk(CutBefore::Write(_)) => Moment::Disk(CutBefore::Write(1 + turn * 23 % 200)),
-            Moment::Model(CutAfter::Fences(_)) => Moment::Model(CutAfter::Fences(1 + turn * 5 % 60)),
-            Moment::Model(CutAfter::WriteBacks(_)) => Moment::Model(CutAfter::WriteBacks(1 + turn * 37 % 400)),
+            Moment::Disk(CutBefore::Flush(_)) => Moment::Disk(CutBefore::Flush(3 + turn * 23 % 60)),
+            Moment::Disk(CutBefore::Write(_)) => Moment::Disk(CutBefore::Write(1 + turn * 77 % 200)),
+            Moment::Model(CutAfter::Fences(_)) => Moment::Model(CutAfter::Fences(1 + turn * 23 % 60)),
+            Moment::Model(CutAfter::WriteBacks(_)) => Moment::Model(CutAfter::WriteBacks(1 + turn * 157 % 400)),
             other @ Moment::Model(_) => other,
         };
         Self { moment, ..self }
@@ -227,7 +227,9 @@ impl Load {
             Program::Pool => self.places.len(),
             Program::Set => 3,
             // Before the first operation began there is none.
-            Program::Operations | Program::Sync => 0,
+            Program::Operations => 0,
+            // Three replicas, and the words of the first one, each at three times.
+            Program::Sync => 12,
             Program::Lanes | Program::Rpma | Program::Rpmem => 1,
         }
     }
@@ -257,7 +259,7 @@ impl Load {
             Program::Rpma => self.rpma(seed),
             Program::Rpmem => self.rpmem(is_first, seed),
             Program::Operations => self.operations(),
-            Program::Sync => self.sync(is_first),
+            Program::Sync => self.sync(is_first, seed),
         };
         format!("{WATCH} &\n{start}echo \"{ENDED} with $?\"; cat /run/target*; sleep 1000\n")
     }
@@ -343,27 +345,37 @@ impl Load {
     }
 
     fn operations(&self) -> String {
+        // Where write-backs and fences are counted, pools are as small as can be, so that a sweep gets beyond their making.
+        let size = if matches!(self.moment, Moment::Model(_)) { "--bytes 8192" } else { "" };
         let (pool, one) = if self.places.contains(&Place::Devdax) { ("cut", "--one") } else { ("p", "") };
         let urls: Vec<_> =
             (0..self.places.len()).map(|replica| format!("--url \"{}\"", self.way.url(replica, pool))).collect();
         self.targets()
             + &format!(
-                "echo '{BEGINS}'\ncut-load operations {} {one} --rounds 40 --pause-ms {PAUSE_MS} --ledger $PMOF_PORT_LEDGER {}\n",
+                "echo '{BEGINS}'\ncut-load operations {} {one} {size} --rounds 40 --pause-ms {PAUSE_MS} --ledger $PMOF_PORT_LEDGER {}\n",
                 urls.join(" "),
                 self.more
             )
     }
 
-    fn sync(&self, is_first: bool) -> String {
+    /// A set of two local replicas and a remote one, in files, and the other machine.
+    fn synced_set(&self) -> String {
         let ssh = self.ssh("PMOF_SSH_COMMAND", "pmof serve --stdio --root /run/sets");
-        let fill = "cut-load set --set /run/sync.set --create --seconds 1 --seed 1 --ledger /dev/null || exit 1\n";
         format!(
             "mkdir -p /run/sets; printf '%s\\n' PMEMPOOLSET \"8M $PMOF_FILE/sync.2\" >/run/sets/sync.set
              printf '%s\\n' PMEMPOOLSET \"8M $PMOF_FILE/sync.0\" REPLICA \"8M $PMOF_FILE/sync.1\" \"REPLICA peer sync.set\" \
-                 >/run/sync.set\n{ssh}{}echo '{BEGINS}'
+                 >/run/sync.set\n{ssh}"
+        )
+    }
+
+    /// Fills the set, which is whole when this begins, and then loses two replicas again and again.
+    fn sync(&self, is_first: bool, seed: u64) -> String {
+        let (set, create) = (self.synced_set(), if is_first { "--create" } else { "" });
+        format!(
+            "{set}echo '{BEGINS}'
+             cut-load set --set /run/sync.set {create} --seconds 1 --seed {seed} --ledger $PMOF_PORT_LEDGER &&
              cut-load sync --set /run/sync.set --lose $PMOF_FILE/sync.1 --lose $PMOF_FILE/sync.2 --rounds 40 \
-                 --pause-ms {PAUSE_MS} --ledger $PMOF_PORT_LEDGER\n",
-            if is_first { fill } else { "" }
+                 --pause-ms {PAUSE_MS} --ledger $PMOF_PORT_LEDGER\n"
         )
     }
 
@@ -396,15 +408,39 @@ impl Load {
                 };
                 "states".to_owned() + &(0..self.places.len()).map(place).collect::<String>()
             }
-            Program::Sync => "sets --set sync.set=$PMOF_FILE/sync.0:$PMOF_FILE/sync.1:$PMOF_FILE/sync.2".to_owned(),
+            Program::Sync => return self.judge_sync(&lanes),
         };
+        format!("cut-judge {question} --ledger /host/bin/{LEDGER} >/run/said 2>&1; code=$?\n{SAY}")
+    }
+
+    /// Judges what a cut in `pool sync` left, before and after `pool check` has seen it; then has the sync done again, and judges that.
+    fn judge_sync(&self, words: &str) -> String {
+        let files = ["$PMOF_FILE/sync.0", "$PMOF_FILE/sync.1", "$PMOF_FILE/sync.2"];
+        let sets = format!(
+            "sets {} --base {SET_BASE} --parts {} --set sync.set={}",
+            words.trim_start_matches("words "),
+            files[0],
+            files.join(":")
+        );
         format!(
-            "cut-judge {question} --ledger /host/bin/{LEDGER} >/run/said 2>&1; code=$?
-             sed \"s|^|judged $code |\" /run/said; echo \"judged all $code\"
-             dmesg | grep -E 'EXT4-fs (error|warning)|JBD2: .*(error|corrupt|abort)' | sed 's/^/complaint /'\n"
+            "{}code=0
+             judge_sets() {{
+                 cut-judge {sets} --ledger /host/bin/{LEDGER} \"$@\" >>/run/said 2>&1; last=$?
+                 [ $last -le $code ] || code=$last
+             }}
+             judge_sets
+             pmof pool check /run/sync.set >/run/tools 2>&1; judge_sets --checked $?
+             pmof pool sync /run/sync.set >>/run/tools 2>&1; synced=$?
+             pmof pool check /run/sync.set >>/run/tools 2>&1; judge_sets --synced $synced --checked $?
+             [ $code = 0 ] || cat /run/tools\n{SAY}",
+            self.synced_set()
         )
     }
 }
+
+/// Tells what `cut-judge` said, and what a file system complains of.
+const SAY: &str = "sed \"s|^|judged $code |\" /run/said; echo \"judged all $code\"
+    dmesg | grep -E 'EXT4-fs (error|warning)|JBD2: .*(error|corrupt|abort)' | sed 's/^/complaint /'\n";
 
 /// Where the areas of a pool set begin: they lie across the end of the first part.
 const SET_BASE: u64 = (4 << 20) - (512 << 10);

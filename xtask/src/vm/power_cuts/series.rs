@@ -294,7 +294,8 @@ impl Cut {
         let expected = if verdict.lost() == 0 { "0" } else { "1" };
         ensure!(all == expected, "cut-judge's exit code is {all}, and it said {verdict:?}; the output: {output}");
         let count = self.load.replica_count();
-        ensure!(verdict.replicas.len() >= count, "{count} replicas were to be judged, and these were: {verdict:?}");
+        let is_complete = verdict.lost() > 0 || verdict.replicas.len() >= count;
+        ensure!(is_complete, "{count} replicas were to be judged, and these were: {verdict:?}");
         ensure!(!self.load.has_batches() || verdict.acknowledged > 0, "no batch was acknowledged before the cut");
         Ok(verdict)
     }
