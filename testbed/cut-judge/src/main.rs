@@ -23,7 +23,7 @@ use cut_judge::{
     ledger::{Ledger, Progress, Step},
     parts::Replica,
     pattern::Stream,
-    pool_file::PoolFile,
+    pool_file::{self, PoolFile},
     sets::{self, Standing, Told},
     states,
     words::{self, WORD_BYTES},
@@ -93,16 +93,16 @@ fn parts(list: &str) -> Result<Vec<Vec<u8>>, String> {
     list.split(',').map(|path| contents(Path::new(path))).collect()
 }
 
-/// The bytes that programs see of one replica. A replica that is not whole is lost.
-fn data(kind: &str, value: &str) -> Result<Vec<u8>, String> {
+/// The bytes that programs see of one replica, and the mark of one that has some. A replica that is not whole is lost.
+fn data(kind: &str, value: &str) -> Result<(Vec<u8>, Option<u64>), String> {
     match kind {
         "pool" => {
             let bytes = contents(Path::new(value))?;
             let pool = PoolFile::read(&bytes)?.ok_or("there is no pool")?;
-            Ok(pool.data(&bytes).to_vec())
+            Ok((pool.data(&bytes).to_vec(), pool.state.map(|state| state.mark)))
         }
-        "parts" => Ok(Replica::read(&parts(value)?)?.ok_or("there is no pool")?.pool),
-        _ => contents(Path::new(value)),
+        "parts" => Ok((Replica::read(&parts(value)?)?.ok_or("there is no pool")?.pool, None)),
+        _ => Ok((contents(Path::new(value))?, None)),
     }
 }
 
@@ -111,13 +111,14 @@ fn judge_words(ledger: &Ledger, options: &[(&str, &str)]) -> Result<bool, String
     let (streams, area) = (number(options, "streams", 1)?, number(options, "area", AREA_BYTES)?);
     let base = number(options, "base", 0)?;
     let Progress { issued, acknowledged } = ledger.total();
-    let mut is_good = true;
+    let (mut is_good, mut marks) = (true, Vec::new());
     for (kind, value) in options.iter().filter(|(name, _)| ["pool", "parts", "raw"].contains(name)) {
         let (mut wrong, mut lost, mut words, mut open, mut first) = (0, 0, 0, 0, String::new());
         match data(kind, value) {
             Err(what) if acknowledged > 0 => (lost, first) = (acknowledged, format!(", first: {what}")),
             Err(_) => {}
-            Ok(bytes) => {
+            Ok((bytes, mark)) => {
+                marks.extend(mark);
                 for stream in 0..streams {
                     let start = base + stream * area;
                     let bytes = bytes.get(start..start + area).ok_or_else(|| format!("{value} ends before {start}"))?;
@@ -138,6 +139,10 @@ fn judge_words(ledger: &Ledger, options: &[(&str, &str)]) -> Result<bool, String
         println!(
             "{value}: issued {issued}, acknowledged {acknowledged}, words {words}, unacknowledged {open}, wrong {wrong}, lost {lost}{first}"
         );
+    }
+    if !pool_file::marks_agree(&marks) {
+        is_good = false;
+        println!("marks: issued 0, acknowledged 0, lost 1, first: {marks:?} are more than one apart");
     }
     Ok(is_good)
 }

@@ -10,6 +10,7 @@ const STATE_MAGIC: &[u8; 8] = b"PMOFSTAT";
 const HEADER_CHECKSUM: usize = 4092;
 const GENERATION: std::ops::Range<usize> = 88..96;
 const SLOT_BYTES: usize = 2048;
+const MARK: usize = 1592;
 const SLOT_CHECKSUM: usize = 2044;
 
 /// What the first page says.
@@ -36,13 +37,15 @@ pub struct State {
     pub opening: u64,
     /// Not closed in order.
     pub is_open: bool,
+    /// What the writer raises on all replicas, each when all others have the one before.
+    pub mark: u64,
 }
 
 impl fmt::Debug for State {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { epoch, opening, is_open } = self;
+        let Self { epoch, opening, is_open, mark } = self;
         let [first, ..] = epoch;
-        write!(to, "opening {opening} (epoch {first:02x}..), {}", if *is_open { "open" } else { "closed" })
+        write!(to, "opening {opening} (epoch {first:02x}.., mark {mark}), {}", if *is_open { "open" } else { "closed" })
     }
 }
 
@@ -93,8 +96,15 @@ impl State {
         // A slot that a crash left torn was being written: the state before it counts, and the pool as open.
         let is_torn = page.chunks_exact(SLOT_BYTES).any(|slot| slot.iter().any(|byte| *byte != 0) && !whole(&slot));
         let epoch = uuid(slot, 16);
-        Ok(Self { epoch, opening: number(slot, 40, 8), is_open: slot[48] & 1 != 0 || is_torn })
+        let is_open = slot[48] & 1 != 0 || is_torn;
+        Ok(Self { epoch, opening: number(slot, 40, 8), is_open, mark: number(slot, MARK, 8) })
     }
+}
+
+/// Whether the writer that raises marks on all replicas can have left these.
+pub fn marks_agree(marks: &[u64]) -> bool {
+    let (least, most) = (marks.iter().min(), marks.iter().max());
+    least.zip(most).is_none_or(|(least, most)| most - least <= 1)
 }
 
 /// A little-endian number.
@@ -141,6 +151,7 @@ pub(crate) mod tests {
         put(bytes, at + 16, &[opening as u8; 16]);
         put(bytes, at + 40, &opening.to_le_bytes());
         bytes[at + 48] = u8::from(is_open) | 2;
+        put(bytes, at + MARK, &(opening + 100).to_le_bytes());
         let sum = crc32c(&bytes[at..at + SLOT_CHECKSUM]);
         put(bytes, at + SLOT_CHECKSUM, &sum.to_le_bytes());
     }
@@ -165,7 +176,7 @@ pub(crate) mod tests {
         let bytes = file(10_000, 3, true);
         let pool = PoolFile::read(&bytes).unwrap().unwrap();
         assert_eq!((pool.major, pool.data_offset, pool.data(&bytes).len()), (2, 8192, 10_000));
-        assert_eq!(pool.state, Some(State { epoch: [3; 16], opening: 3, is_open: true }));
+        assert_eq!(pool.state, Some(State { epoch: [3; 16], opening: 3, is_open: true, mark: 103 }));
 
         let mut old = file(4096, 1, false);
         put(&mut old, 8, &1_u16.to_le_bytes());
@@ -187,6 +198,12 @@ pub(crate) mod tests {
         assert!(torn.is_open && torn.opening == 1, "{torn:?}");
         bytes[PAGE_BYTES + SLOT_BYTES] ^= 1;
         assert!(PoolFile::read(&bytes).unwrap_err().contains("neither slot"));
+    }
+
+    #[test]
+    fn marks_are_at_most_one_apart() {
+        assert!(marks_agree(&[]) && marks_agree(&[4]) && marks_agree(&[4, 5, 5]) && marks_agree(&[5, 4]));
+        assert!(!marks_agree(&[4, 6]) && !marks_agree(&[0, 1, 2]));
     }
 
     #[test]
