@@ -136,6 +136,12 @@ impl Verdict {
 impl fmt::Display for Verdict {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(to, "{} acknowledged of {} issued", self.acknowledged, self.issued)?;
+        // Of a set that was cut in the middle of a sync; told before `pool check` and after it.
+        let is_unfinished = |said: &str| number(said, "unfinished").is_some_and(|unfinished| unfinished > 0);
+        let unfinished = self.replicas.iter().filter(|(_, said)| is_unfinished(said)).count() / 2;
+        if unfinished > 0 {
+            write!(to, ", {unfinished} replicas unfinished")?;
+        }
         self.replicas.iter().filter(|(lost, _)| *lost > 0).try_for_each(|(_, said)| write!(to, "; {said}"))
     }
 }
