@@ -279,7 +279,7 @@ mod tests {
         let parts = [
             "nvdimm-persistence=cpu,dump-guest-core=off -accel tcg,thread=single -icount shift=1,sleep=off -cpu max,-clwb -smp 1 ",
             "-plugin /p.so,a=b",
-            " panic=-1 oops=panic one two=2 ",
+            " panic=-1 oops=panic nokaslr one two=2 ",
             "cache=none,file.driver=nbd,file.server.type=unix,file.server.path=/s -device",
             "socket,id=port-ledger,path=/a,,b -device virtserialport,chardev=port-ledger,name=ledger",
             "stream,id=link,server=off,addr.type=unix,addr.path=../1/link",

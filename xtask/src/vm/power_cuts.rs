@@ -102,16 +102,16 @@ const CONTROLS: &[(&str, Load)] = &[
         Load { more: "visibility", ..Load::durable(Program::Rpma, Way::VerbsNative, DEVDAX) },
     ),
     (
-        "lanes, visible instead of persistent, verbs on devdax, where only sfence is a fence",
-        Load {
-            durability: "visible",
-            locked: Locked::Nothing,
-            ..Load::durable(Program::Lanes, Way::VerbsNative, DEVDAX)
-        },
+        "lanes, no write-back, verbs on devdax, where the firmware wrongly says that caches are kept",
+        Load { firmware: Persistence::Cpu, ..Load::durable(Program::Lanes, Way::VerbsNative, DEVDAX) },
     ),
     (
-        "pool set, the drain left out, where only sfence is a fence",
-        Load { more: "--skip-drain", locked: Locked::Nothing, ..Load::durable(Program::Set, Way::VerbsNative, OF_SET) },
+        "pool set, the drain left out, where the firmware wrongly says that caches are kept",
+        Load {
+            more: "--skip-drain",
+            firmware: Persistence::Cpu,
+            ..Load::durable(Program::Set, Way::VerbsNative, OF_SET)
+        },
     ),
     (
         "librpmem, the drain left out, verbs on devdax",

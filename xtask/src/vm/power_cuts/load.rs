@@ -210,7 +210,7 @@ impl Load {
             Moment::Disk(CutBefore::Flush(_)) => Moment::Disk(CutBefore::Flush(3 + turn * 23 % 60)),
             Moment::Disk(CutBefore::Write(_)) => Moment::Disk(CutBefore::Write(1 + turn * 77 % 200)),
             Moment::Model(CutAfter::Fences(_)) => Moment::Model(CutAfter::Fences(1 + turn * 23 % 60)),
-            Moment::Model(CutAfter::WriteBacks(_)) => Moment::Model(CutAfter::WriteBacks(1 + turn * 157 % 400)),
+            Moment::Model(CutAfter::WriteBacks(_)) => Moment::Model(CutAfter::WriteBacks(1 + turn * 397 % 1000)),
             other @ Moment::Model(_) => other,
         };
         Self { moment, ..self }
