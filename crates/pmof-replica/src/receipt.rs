@@ -6,6 +6,9 @@ use pmof_access::{Durability, Method, Promise};
 
 use crate::{PoolUrl, ReplicaError};
 
+#[cfg(test)]
+mod tests;
+
 /// What one replica says about a persist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicaReceipt {

@@ -140,7 +140,9 @@ fn only_what_differs_is_copied_and_an_interrupted_copy_goes_on() {
         one.memory.crc32c(4096, LEN_BYTES - 4096).unwrap(),
         other.memory.crc32c(4096, LEN_BYTES - 4096).unwrap()
     );
-    assert_eq!(comparison.copy(&mut one, &mut other, &mut |_| {}).unwrap(), Copied::default());
+    let mut seen = 0;
+    assert_eq!(comparison.copy(&mut one, &mut other, &mut |bytes| seen += bytes).unwrap(), Copied::default());
+    assert_eq!(seen, comparison.len_bytes());
     other.memory.store(LEN_BYTES - 1, &[1]).unwrap();
     other.persisted_bytes = 0;
     let copied = comparison.copy(&mut one, &mut other, &mut |_| {}).unwrap();

@@ -1,0 +1,47 @@
+use pmof_access::{Evidence, Mechanism};
+
+use super::*;
+
+fn of(replica: &str, method: Method, mechanism: Mechanism, evidence: Evidence) -> ReplicaReceipt {
+    let replica = Arc::new(replica.parse().expect("a pool's address"));
+    ReplicaReceipt { replica, durability: Durability::PowerFailure, method, promise: Promise { mechanism, evidence } }
+}
+
+#[test]
+fn a_receipt_names_what_each_replica_did_and_why_that_is_believed() {
+    let (one, two) = ("tcp://192.0.2.1:7410/orders", "tcp://192.0.2.2:7410/orders");
+    let replicas = vec![
+        of(one, Method::SendAfterWrite, Mechanism::FileSync, Evidence::Probed),
+        of(two, Method::NativeFlush, Mechanism::Fence, Evidence::Declared),
+    ];
+    let receipt = Receipt { durability: Durability::PowerFailure, replicas, replica_count: 2, made_count: 2 };
+    let (sync, fence) = (Mechanism::FileSync, Mechanism::Fence);
+    let of_both = format!(
+        "{one} (send-after-write, {sync} by target, {}), {two} (native flush, {fence} by the target's device, {})",
+        Evidence::Probed,
+        Evidence::Declared
+    );
+    assert_eq!(receipt.to_string(), format!("PowerFailure on 2/2: {of_both}"));
+    let degraded = Receipt { made_count: 3, ..receipt };
+    assert_eq!(degraded.to_string(), format!("PowerFailure on 2/2, of 3 that the pool was made with: {of_both}"));
+}
+
+#[test]
+fn a_failure_names_the_replicas_that_failed_and_those_that_did_not() {
+    let receipt =
+        Receipt { durability: Durability::ProcessCrash, replicas: Vec::new(), replica_count: 1, made_count: 1 };
+    let replica = Arc::new("tcp://192.0.2.1:7410/orders".parse().expect("a pool's address"));
+    let failure = PersistFailure { receipt, failed: vec![(replica, Arc::new(ReplicaError::Impostor))] };
+    let why = ReplicaError::Impostor;
+    assert_eq!(
+        failure.to_string(),
+        format!("replica tcp://192.0.2.1:7410/orders failed: {why}; the writes are ProcessCrash on 0/1")
+    );
+}
+
+#[test]
+fn whoever_made_the_writes_durable_is_named() {
+    let by = Method::ALL.map(|method| of("tcp://h:1/p", method, Mechanism::Fence, Evidence::Probed).done_by());
+    let platform = "the target's platform";
+    assert_eq!(by, ["the target's device", "initiator", platform, platform, "target"]);
+}
