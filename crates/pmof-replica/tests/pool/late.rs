@@ -10,7 +10,8 @@ use std::{
 
 use pmof_access::{Durability, RemoteRegion};
 use pmof_replica::{
-    OpenFor, Pool, PoolName, PoolOptions, PoolRefusal, ServiceOptions,
+    Atomicity, OpenFor, Pool, PoolName, PoolOptions, PoolRefusal, RemotePool, RemotePoolOptions, ReplicaError,
+    ServiceOptions, SetName, TargetUrl,
     control::{Reply, Request},
 };
 
@@ -92,81 +93,186 @@ fn pass(mut from: TcpStream, mut to: TcpStream, mut room: impl FnMut(usize) -> u
     let _ = to.shutdown(Shutdown::Write);
 }
 
-/// An initiator that has the pool open over the way, and its region.
-fn open_over(way: &Way) -> (RawInitiator, RemoteRegion) {
-    let initiator = RawInitiator::connect(&way.address.parse().expect("an address"));
-    let name = PoolName::new("orders").expect("a name");
-    let open = Request::Open { name, access: OpenFor::Write, require: Durability::ProcessCrash };
-    let Reply::Opened { descriptor, .. } = initiator.ask(&open) else { panic!("not opened") };
-    (initiator, RemoteRegion::from_descriptor(&descriptor).expect("a descriptor"))
+/// What an initiator has open on the target.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Pool,
+    /// The pool of a set, as librpmem opens it.
+    Set,
 }
 
-fn open_when_free(pools: &PoolOptions, url: &str) -> Pool {
-    let start = Instant::now();
-    loop {
-        match pools.open() {
-            Ok(pool) => return pool,
-            Err(error) if start.elapsed() < LONG => assert_refused(&error, url, PoolRefusal::Busy),
-            Err(error) => panic!("{error}"),
+const KINDS: [Kind; 2] = [Kind::Pool, Kind::Set];
+
+/// The same of the initiator that comes next.
+enum Opened {
+    Pool(Pool),
+    Set(Box<RemotePool>),
+}
+
+struct Stage {
+    target: Target,
+    kind: Kind,
+}
+
+impl Stage {
+    /// A target that gives an initiator up after so long, and a pool there.
+    fn new(kind: Kind, loss_timeout: Duration) -> Self {
+        let target = Target::on_tmpfs(ServiceOptions { loss_timeout, ..Default::default() });
+        let stage = Self { target, kind };
+        match kind {
+            Kind::Pool => stage.pools().create(POOL_BYTES).expect("a pool").close().expect("closed"),
+            Kind::Set => {
+                let part = stage.target.root.path().join("part");
+                let text = format!("PMEMPOOLSET\n4M {}\n", part.display());
+                std::fs::write(stage.target.root.path().join("orders.set"), text).expect("a set");
+                let attributes = pmof_pool::Attributes::default();
+                let (url, options) = (stage.set_url(), RemotePoolOptions::default());
+                let made = RemotePool::create(&url, &set_name(), POOL_BYTES, Some(&attributes), &options);
+                made.expect("a pool").close().expect("closed");
+            }
+        }
+        stage
+    }
+
+    fn pools(&self) -> PoolOptions {
+        options([self.target.url("orders")])
+    }
+
+    fn set_url(&self) -> TargetUrl {
+        self.target.address().into()
+    }
+
+    /// An initiator that has the pool open over the way, and its region.
+    fn open_over(&self, way: &Way) -> (RawInitiator, RemoteRegion) {
+        let initiator = RawInitiator::connect(&way.address.parse().expect("an address"));
+        let (access, require) = (OpenFor::Write, Durability::ProcessCrash);
+        let open = match self.kind {
+            Kind::Pool => Request::Open { name: PoolName::new("orders").expect("a name"), access, require },
+            Kind::Set => Request::OpenSet { name: set_name(), size_bytes: 0, access, require },
+        };
+        let (Reply::Opened { descriptor, .. } | Reply::SetOpened { descriptor, .. }) = initiator.ask(&open) else {
+            panic!("not opened")
+        };
+        (initiator, RemoteRegion::from_descriptor(&descriptor).expect("a descriptor"))
+    }
+
+    /// `None` while another has it.
+    fn open(&self) -> Option<Opened> {
+        match self.kind {
+            Kind::Pool => match self.pools().open() {
+                Ok(pool) => Some(Opened::Pool(pool)),
+                Err(error) => {
+                    assert_refused(&error, &self.target.url("orders"), PoolRefusal::Busy);
+                    None
+                }
+            },
+            Kind::Set => {
+                match RemotePool::open(&self.set_url(), &set_name(), 0, OpenFor::Write, &RemotePoolOptions::default()) {
+                    Ok((pool, _)) => Some(Opened::Set(Box::new(pool))),
+                    Err(error) => {
+                        let is_busy = matches!(
+                            error.replica_error(),
+                            Some(ReplicaError::Refused { refusal: PoolRefusal::Busy, .. })
+                        );
+                        assert!(is_busy, "{error}");
+                        None
+                    }
+                }
+            }
+        }
+    }
+
+    fn open_when_free(&self) -> Opened {
+        let start = Instant::now();
+        loop {
+            match self.open() {
+                Some(opened) => return opened,
+                None => assert!(start.elapsed() < LONG, "never free"),
+            }
         }
     }
 }
 
-fn target(loss_timeout: Duration) -> (Target, PoolOptions) {
-    let target = Target::on_tmpfs(ServiceOptions { loss_timeout, ..Default::default() });
-    let pools = options([target.url("orders")]);
-    pools.create(POOL_BYTES).expect("a pool").close().expect("closed");
-    (target, pools)
+fn set_name() -> SetName {
+    SetName::new("orders.set").expect("a name")
+}
+
+impl Opened {
+    /// From the first byte that an initiator may write.
+    fn read(&mut self, len_bytes: usize) -> Vec<u8> {
+        match self {
+            Self::Pool(pool) => read(pool, 0, len_bytes),
+            Self::Set(pool) => {
+                let mut bytes = vec![0; len_bytes];
+                pool.read(0, pool.header_bytes(), &mut bytes).expect("a read");
+                bytes
+            }
+        }
+    }
+
+    fn persist(&mut self, bytes: &[u8]) {
+        match self {
+            Self::Pool(pool) => drop(pool.persist(0, bytes).expect("a receipt")),
+            Self::Set(pool) => pool.persist_bytes(0, pool.header_bytes(), bytes, Atomicity::Relaxed).expect("durable"),
+        }
+    }
+
+    fn close(self) {
+        match self {
+            Self::Pool(pool) => pool.close().expect("closed"),
+            Self::Set(pool) => pool.close().expect("closed"),
+        }
+    }
 }
 
 #[test]
 fn what_a_dead_initiator_sent_is_written_before_another_has_the_pool() {
-    let (target, pools) = target(LONG);
-    let way = Way::to(&target);
-    let (initiator, region) = open_over(&way);
-    let (late, newer) = (pattern(LATE_BYTES, 1), pattern(LATE_BYTES, 2));
+    for kind in KINDS {
+        let stage = Stage::new(kind, LONG);
+        let way = Way::to(&stage.target);
+        let (initiator, region) = stage.open_over(&way);
+        let (late, newer) = (pattern(LATE_BYTES, 1), pattern(LATE_BYTES, 2));
 
-    way.stall_after(LATE_BYTES / 2);
-    initiator.connection.write(&region, 0, &late).expect("posted");
-    drop(initiator);
-    // Its bytes are on their way: the pool is not free.
-    for _ in 0..10 {
-        match pools.open() {
-            Err(error) => assert_refused(&error, &target.url("orders"), PoolRefusal::Busy),
-            Ok(_) => panic!("opened while bytes for it are on their way"),
+        way.stall_after(LATE_BYTES / 2);
+        initiator.connection.write(&region, 0, &late).expect("posted");
+        drop(initiator);
+        // Its bytes are on their way: the pool is not free.
+        for _ in 0..10 {
+            assert!(stage.open().is_none(), "{kind:?}: opened while bytes for it are on their way");
+            std::thread::sleep(Duration::from_millis(10));
         }
-        std::thread::sleep(Duration::from_millis(10));
+        way.go_on();
+        let mut next = stage.open_when_free();
+        assert!(next.read(LATE_BYTES) == late, "{kind:?}: positive control: late bytes do arrive");
+        next.persist(&newer);
+        way.wait_for_end();
+        assert!(next.read(LATE_BYTES) == newer, "{kind:?}");
+        next.close();
     }
-    way.go_on();
-    let mut pool = open_when_free(&pools, &target.url("orders"));
-    assert!(read(&mut pool, 0, LATE_BYTES) == late, "positive control: late bytes do arrive");
-    pool.persist(0, &newer).expect("a receipt");
-    way.wait_for_end();
-    assert!(read(&mut pool, 0, LATE_BYTES) == newer);
-    pool.close().expect("closed");
 }
 
 #[test]
 fn what_arrives_after_an_initiator_was_given_up_is_not_written() {
-    let (target, pools) = target(Duration::from_millis(500));
-    let way = Way::to(&target);
-    let (initiator, region) = open_over(&way);
-    let (late, newer) = (pattern(LATE_BYTES, 1), pattern(LATE_BYTES, 2));
+    for kind in KINDS {
+        let stage = Stage::new(kind, Duration::from_millis(500));
+        let way = Way::to(&stage.target);
+        let (initiator, region) = stage.open_over(&way);
+        let (late, newer) = (pattern(LATE_BYTES, 1), pattern(LATE_BYTES, 2));
 
-    // The target stands in the middle of a write when it gives the initiator up.
-    way.stall_after(LATE_BYTES / 2);
-    initiator.connection.write(&region, 0, &late).expect("posted");
-    let mut pool = open_when_free(&pools, &target.url("orders"));
-    let begun = read(&mut pool, 0, LATE_BYTES / 4);
-    assert!(begun == late[..LATE_BYTES / 4], "positive control: the write had begun");
-    pool.persist(0, &newer).expect("a receipt");
-    way.go_on();
-    drop(initiator);
-    way.wait_for_end();
-    assert!(read(&mut pool, 0, LATE_BYTES) == newer);
-    pool.close().expect("closed");
-    let mut pool = pools.open().expect("free");
-    assert!(read(&mut pool, 0, LATE_BYTES) == newer);
+        // The target stands in the middle of a write when it gives the initiator up.
+        way.stall_after(LATE_BYTES / 2);
+        initiator.connection.write(&region, 0, &late).expect("posted");
+        let mut next = stage.open_when_free();
+        let begun = next.read(LATE_BYTES / 4);
+        assert!(begun == late[..LATE_BYTES / 4], "{kind:?}: positive control: the write had begun");
+        next.persist(&newer);
+        way.go_on();
+        drop(initiator);
+        way.wait_for_end();
+        assert!(next.read(LATE_BYTES) == newer, "{kind:?}");
+        next.close();
+        assert!(stage.open_when_free().read(LATE_BYTES) == newer, "{kind:?}: after another opening");
+    }
 }
 
 #[test]
