@@ -11,6 +11,13 @@ names_are_set() {
     [ -c "$PMOF_DEVDAX" ] && mountpoint "$PMOF_FSDAX" && mountpoint "$PMOF_FILE" && mountpoint "$PMOF_TMPFS"
 }
 
+processors_run() {
+    [ "$(cat /sys/devices/system/cpu/online)" = "$(cat /sys/devices/system/cpu/present)" ] && [ "$(nproc)" = 2 ] || {
+        echo "online: $(cat /sys/devices/system/cpu/online)"
+        return 1
+    }
+}
+
 devices_are_active() {
     local device
     for device in rxe0 rxe1 rxe2; do
@@ -101,6 +108,7 @@ persistence_is_declared() {
     [ "$(sort -u /sys/bus/nd/devices/region*/persistence_domain)" = memory_controller ]
 }
 
+check "both processors run" processors_run
 check "the environment names what is there" names_are_set
 check "three soft-RoCE devices are active" devices_are_active
 rping -s -P -a "$PMOF_WIRE_B" >/dev/null 2>&1 &

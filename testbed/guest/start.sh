@@ -37,6 +37,14 @@ load_modules() {
     modprobe -a $(busybox awk '$1 == "start" { print $2 }' /host/guest/modules)
 }
 
+# All but the first one wait until here (`maxcpus=1`): see "Processors" in testbed/README.md.
+processors() {
+    local each
+    for each in /sys/devices/system/cpu/cpu[1-9]*/online; do
+        if [ -e "$each" ]; then echo 1 >"$each"; fi
+    done
+}
+
 echo guest >/proc/sys/kernel/hostname
 bring_up load_modules
 if [ "$testbed_mode" = prepare ]; then
@@ -49,6 +57,7 @@ bring_up wire
 bring_up ipv6
 if [ -n "${PMOF_VM:-}" ]; then bring_up link_to_other "$PMOF_VM"; fi
 if [ -n "${testbed_cxl:-}" ]; then bring_up cxl_memory; fi
+bring_up processors
 if [ -n "${testbed_shared:-}" ]; then
     mkdir -p /shared
     bring_up mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144,cache=none shared /shared

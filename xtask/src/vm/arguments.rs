@@ -22,8 +22,9 @@ pub(crate) const CXL_MEMORY: &str = "cxl.img";
 pub(crate) const CXL_LABELS: &str = "cxl-labels.img";
 pub(crate) const SERIAL_LOG: &str = "serial.log";
 
+/// The guest starts the other processors when its devices are set up: see "Processors" in testbed/README.md.
 const KERNEL_ARGUMENTS: &str =
-    "console=ttyS0 quiet rw mitigations=off random.trust_cpu=on tsc=reliable panic=-1 oops=panic nokaslr";
+    "console=ttyS0 quiet rw mitigations=off random.trust_cpu=on tsc=reliable panic=-1 oops=panic nokaslr maxcpus=1";
 
 /// The whole command; QEMU dies with the thread that starts it (`setpriv --pdeathsig`), and may leave a core.
 pub(super) fn command(machine: &Machine<'_>, files: &Files) -> Command {
@@ -279,7 +280,7 @@ mod tests {
         let parts = [
             "nvdimm-persistence=cpu,dump-guest-core=off -accel tcg,thread=single -icount shift=1,sleep=off -cpu max,-clwb -smp 1 ",
             "-plugin /p.so,a=b",
-            " panic=-1 oops=panic nokaslr one two=2 ",
+            " panic=-1 oops=panic nokaslr maxcpus=1 one two=2 ",
             "cache=none,file.driver=nbd,file.server.type=unix,file.server.path=/s -device",
             "socket,id=port-ledger,path=/a,,b -device virtserialport,chardev=port-ledger,name=ledger",
             "stream,id=link,server=off,addr.type=unix,addr.path=../1/link",
