@@ -21,8 +21,6 @@ const SELECTION: &[&str] = &[
     "disk_write_through",
     "fsdax",
     "dm_linear",
-    "dm_zero",
-    "luks",
     "luks_detached",
     "lvm_on_luks",
     "lvm_thin",

@@ -44,7 +44,7 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "media-short",
-        about: "the doctor on ten stacks of media built live: disks, device-mapper, LUKS, LVM, DAX",
+        about: "the doctor on eight stacks of media built live: disks, device-mapper, LUKS, LVM, DAX",
         is_soak: false,
         run: media::selection,
     },
