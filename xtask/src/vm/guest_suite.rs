@@ -64,7 +64,19 @@ fn self_test(testbed: &Testbed, report: &mut Report) -> Result<()> {
 
 /// Runs a script of checks (`testbed/guest/checks.sh`) and counts each check; rows of a table (`row | ...`) are printed.
 pub(super) fn run_checks(machine: Machine<'_>, script: &str, report: &mut Report) -> Result<()> {
-    let text = expect_exit(machine.command(format!("bash /host/guest/{script}")), 0)?;
+    run_checks_within(machine, script, TIMEOUT, report)
+}
+
+/// The same, for scripts that may take longer than others.
+pub(super) fn run_checks_within(
+    machine: Machine<'_>,
+    script: &str,
+    timeout: Duration,
+    report: &mut Report,
+) -> Result<()> {
+    let finished = machine.command(format!("bash /host/guest/{script}")).start()?.wait(timeout)?;
+    let text = finished.text();
+    ensure!(finished.end == End::Exited(0), "{}; output: {text}", finished.explain());
     let (mut seen, mut promised) = (0_u32, None);
     for line in text.lines() {
         if let Some(name) = line.strip_prefix("ok ") {

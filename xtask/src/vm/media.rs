@@ -1,11 +1,11 @@
 //! `pmof doctor` on stacks of media that the guest builds (`testbed/guest/media.sh`).
 
-use std::fs::File;
+use std::{fs::File, time::Duration};
 
 use anyhow::{Context as _, Result};
 
 use super::{
-    guest_suite::run_checks,
+    guest_suite::run_checks_within,
     machine::{DiskSource, Machine},
     options,
     suites::Report,
@@ -14,6 +14,9 @@ use super::{
 
 /// The size of each disk that stacks are built on, in bytes.
 const SPARE_BYTES: u64 = 128 << 20;
+
+/// All stacks take ten to eleven minutes on two busy processors.
+const TIMEOUT: Duration = Duration::from_hours(1);
 
 /// Stacks for every run: those that ordinary machines have and hosts of this project cannot build, each kind once.
 const SELECTION: &[&str] = &[
@@ -49,5 +52,5 @@ fn run(testbed: &Testbed, report: &mut Report, names: &[&str]) -> Result<()> {
     }
     // The guest has all that the stacks are made of: what cannot be built there is a failure.
     let machine = machine.environment("PMOF_MEDIA_ALL", "1").environment("PMOF_MEDIA_ONLY", &names.join(" "));
-    run_checks(machine, "media.sh", report)
+    run_checks_within(machine, "media.sh", TIMEOUT, report)
 }
