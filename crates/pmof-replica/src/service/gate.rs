@@ -109,16 +109,25 @@ mod tests {
     #[test]
     fn the_right_secret_admits_once() {
         let gate = Gate::new(Admission::Secret(secret(7)));
+        assert!(!gate.is_open() && !gate.is_used_up());
         let (visitor, _) = enter(&gate, secret(7)).unwrap();
         assert!(matches!(visitor, Visitor::Admitted));
+        assert!(!gate.is_open() && gate.is_used_up());
         let again = enter(&gate, secret(7)).unwrap_err();
         assert!(again.text.contains("used already"), "{}", again.text);
+    }
+
+    #[test]
+    fn without_a_secret_anyone_may_ask_for_ever() {
+        let gate = Gate::new(Admission::Anyone);
+        assert!(gate.is_open() && !gate.is_used_up());
     }
 
     #[test]
     fn a_wrong_secret_does_not_use_it_up() {
         let gate = Gate::new(Admission::Secret(secret(7)));
         assert!(enter(&gate, secret(8)).unwrap_err().text.contains("wrong"));
+        assert!(!gate.is_used_up());
         assert!(enter(&gate, secret(7)).is_ok());
     }
 
