@@ -183,12 +183,14 @@ impl Listener {
         let deadline = self.driver.now().saturating_add(timeout);
         let (mut is_over, mut armed_turns) = (false, 0);
         loop {
-            let accepted = self.accept_waiting()?;
+            let accepted = self.accept_waiting();
+            // Whatever became of it: handshakes that end or are given up are what makes room.
             let moved = self.driver.drive();
             let mut request = self.take_request();
             if request.is_some() {
                 return Ok(request);
             }
+            let accepted = accepted?;
             let now = self.driver.now();
             is_over |= now >= deadline || self.driver.take_interrupt();
             if is_over {

@@ -288,10 +288,10 @@ impl Pool {
     }
 
     /// Raises the mark on all replicas in use, durably, if it is due: after the flush and before the persist is acknowledged, so that a copy
-    /// made an interval before the acknowledgement lacks the mark. One replica alone has none to be compared with.
+    /// made an interval before the acknowledgement lacks the mark. The target takes the occasion to see that the file still has its name.
     fn raise_mark(&mut self) {
         let is_due = self.marked_at.is_none_or(|marked_at| marked_at.elapsed() >= MARK_INTERVAL);
-        if is_due && self.replicas.len() - self.lost() > 1 {
+        if is_due {
             self.marked_at = Some(Instant::now());
             self.mark = self.mark.saturating_add(1);
             self.tell_mark();

@@ -272,14 +272,20 @@ impl Shared {
     }
 
     fn accept_from(&self, door: &Door) {
+        let mut is_short = false;
         while !self.stopped() {
             match door.listener.next_request(NAP) {
-                Ok(Some(request)) => {
+                Ok(request) => {
+                    is_short = false;
                     // A client that vanished meanwhile is no loss.
-                    let _ = self.take(&door.peer, request);
+                    let _ = request.map(|request| self.take(&door.peer, request));
                 }
-                Ok(None) => {}
-                Err(_) => std::thread::sleep(ACCEPT_REST),
+                Err(error) => {
+                    if !mem::replace(&mut is_short, true) {
+                        log::warn!("no new connections for now: {error}; raise the limit of open files (ulimit -n)");
+                    }
+                    std::thread::sleep(ACCEPT_REST);
+                }
             }
         }
     }

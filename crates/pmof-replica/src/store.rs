@@ -426,6 +426,18 @@ impl PoolStore {
         }
     }
 
+    /// Refuses with [`StoreError::Replaced`] a pool that is open and whose file has lost its name to another process: what is written
+    /// to it is lost when it is closed. A pool that has no name yet is none of these.
+    pub(crate) fn check_named(&self, pool: &OpenPool) -> Result<(), StoreError> {
+        let name = pool.name();
+        if pool.unpublished.is_some() || self.device(name).is_some() {
+            return Ok(());
+        }
+        let own = Identity::of_file(self.file_of(name, &pool.memory)?)
+            .map_err(|error| self.root.io("fstat", name.as_str(), error))?;
+        if self.root.identity(name)? == Some(own) { Ok(()) } else { Err(StoreError::Replaced { name: name.clone() }) }
+    }
+
     fn read_head(&self, name: &PoolName, memory: &Memory) -> Result<(Header, PoolState, u64), StoreError> {
         let failed = |source| StoreError::Header { name: name.clone(), source };
         let mut head = [0; HEADER_BYTES];

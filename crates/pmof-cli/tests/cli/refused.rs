@@ -2,14 +2,18 @@
 
 use std::{
     fs::{self, File},
-    net::{SocketAddr, TcpListener},
+    net::{SocketAddr, TcpListener, TcpStream},
     os::unix::net::UnixListener,
     path::Path,
     process::Command,
     time::{Duration, Instant},
 };
 
-use crate::support::{Said, Target, change_header, command, directory, file_with, files, pattern, pmof, text};
+use rustix::process::{Pid, Resource, Rlimit};
+
+use crate::support::{
+    LONG, Said, Target, change_header, command, directory, file_with, files, pattern, pmof, text, wait_until,
+};
 
 #[test]
 fn unknown_and_existing_pools() {
@@ -242,5 +246,22 @@ fn targets_out_of_reach_are_given_up_in_time() {
             assert!(said.elapsed < Duration::from_secs(15), "{said:?}");
         }
         assert_eq!(files(place.path()), ["source"]);
+    }
+}
+
+#[test]
+fn a_target_out_of_file_descriptors_serves_again_when_there_are_some() {
+    let target = Target::on_tmpfs();
+    let few = Rlimit { current: Some(48), maximum: Some(48) };
+    rustix::process::prlimit(Some(Pid::from_child(target.child())), Resource::Nofile, few).unwrap();
+    let address = target.address.trim_start_matches("tcp://");
+    // They say nothing, and most of them wait to be taken.
+    let silent: Vec<_> = (0..100).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let descriptors = format!("/proc/{}/fd", target.child().id());
+    wait_until("it has none left", || fs::read_dir(&descriptors).unwrap().count() >= 40);
+    drop(silent);
+    let start = Instant::now();
+    while pmof(["pool", "ls", &target.address]).code != Some(0) {
+        assert!(start.elapsed() < LONG, "it serves nobody any more");
     }
 }

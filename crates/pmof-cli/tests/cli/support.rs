@@ -53,6 +53,10 @@ impl Target {
         self.root.path().join(name)
     }
 
+    pub(crate) fn child(&self) -> &Child {
+        &self.child
+    }
+
     /// SIGKILL.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();

@@ -166,7 +166,9 @@ impl Session {
                 Ok(Reply::Confirmed)
             }
             Request::Mark { mark } => {
-                self.pool()?.raise_mark(mark)?;
+                let pool = self.pool()?;
+                stores.pools.check_named(pool)?;
+                pool.raise_mark(mark)?;
                 Ok(Reply::Marked)
             }
             Request::Remove { name } => pools.remove(&name).map(|()| Reply::Removed).map_err(Into::into),
@@ -203,6 +205,7 @@ impl Session {
             Some(Open::Pool { region, mut pool }) => {
                 drop(region);
                 if in_order {
+                    stores.pools.check_named(&pool)?;
                     pool.close()?;
                     stores.pools.publish(&mut pool, self.holder.clone())?;
                 }

@@ -183,8 +183,10 @@ pub enum StoreError {
         /// The device.
         path: PathBuf,
     },
-    /// Somebody replaced the file while it was being opened.
-    #[error("{name} was replaced or removed while it was being opened; try again")]
+    /// Somebody else replaced or removed the file while it was being opened, or while it was open.
+    #[error(
+        "the file of {name} was replaced or removed by another process, so that what was written to it is lost when it is closed: open the pool again, and leave a target's files to the target"
+    )]
     Replaced {
         /// Its name.
         name: PoolName,

@@ -1,6 +1,7 @@
 //! What targets refuse, and what is left when some of them die.
 
 use std::{
+    fs,
     io::{Read, Write},
     net::TcpStream,
     time::{Duration, Instant},
@@ -12,7 +13,7 @@ use pmof_replica::{
     control::{Reply, Request},
 };
 
-use crate::support::{LONG, RawInitiator, Target, assert_refused, of_replica, options, read};
+use crate::support::{LONG, RawInitiator, Target, assert_refused, of_replica, open_when_free, options, read};
 
 fn persist_failure(error: PoolError) -> PersistFailure {
     match error {
@@ -263,4 +264,31 @@ fn connections_that_end_before_they_are_taken_do_not_count() {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+#[test]
+fn a_file_that_lost_its_name_is_told_within_a_mark_and_at_the_close() {
+    let target = Target::start();
+    let path = target.root.path().join("orders");
+    let aside = target.root.path().join("aside");
+    let pools = options([target.url("orders")]);
+    let mut pool = pools.create(4096).expect("a pool");
+    pool.persist(0, b"named").expect("a receipt");
+    // A file that is put back, say.
+    fs::copy(&path, &aside).expect("a copy");
+    fs::rename(&aside, &path).expect("a rename");
+    std::thread::sleep(Duration::from_millis(1100));
+    match pool.persist(0, b"lost!") {
+        Err(PoolError::Persist(failure)) => {
+            assert!(failure.to_string().contains("was replaced or removed by another process"), "{failure}");
+        }
+        other => panic!("{other:?}"),
+    }
+    drop(pool);
+
+    let mut pool = open_when_free(&pools, &target.url("orders"));
+    pool.persist(0, b"again").expect("a receipt");
+    fs::remove_file(&path).expect("removed");
+    let error = pool.close().expect_err("closed without a name");
+    assert!(error.to_string().contains("was replaced or removed by another process"), "{error}");
 }
