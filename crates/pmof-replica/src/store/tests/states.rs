@@ -77,9 +77,12 @@ fn only_who_began_closes() {
     let mut pool = open(&store, "orders", OpenFor::Write).expect("the pool");
     pool.begin(epoch(2), 2, &[]).expect("begun");
     assert!(matches!(pool.confirm(Uuid::from_u128(3)), Err(StoreError::NotTheEpoch { .. })));
+    let is_confirmed = || store.info(&name("orders")).expect("info").state.is_confirmed;
+    assert!(is_open() && !is_confirmed());
     pool.confirm(Uuid::from_u128(2)).expect("confirmed");
+    assert!(is_open() && is_confirmed());
     pool.close().expect("closed");
-    assert!(!is_open());
+    assert!(!is_open() && is_confirmed());
     let mut reader = open(&store, "orders", OpenFor::Read).expect("the pool");
     assert!(matches!(reader.begin(epoch(4), 3, &[]), Err(StoreError::ReadOnly { .. })));
 }
