@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    io::{BufRead, BufReader},
     net::{TcpListener, TcpStream},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
@@ -72,6 +73,9 @@ fn write_program(path: &Path, text: &str) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
+/// Ports that are tried.
+const PORTS_TRIED: usize = 5;
+
 /// An sshd of its own on a loopback port, with throw-away keys, that lets this user in.
 pub(crate) struct Sshd {
     directory: TempDir,
@@ -91,16 +95,7 @@ impl Sshd {
         fs::copy(path("user_key.pub"), path("authorized_keys")).unwrap();
         // sshd wants it when it runs as root, and systemd makes it only when it starts sshd itself.
         let _ = fs::create_dir("/run/sshd");
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let here = directory.path().display();
-        fs::write(
-            path("sshd_config"),
-            format!(
-                "Port {port}\nListenAddress 127.0.0.1\nHostKey {here}/host_key\nPidFile {here}/pid\nUsePAM no\n\
-                 AuthorizedKeysFile {here}/authorized_keys\nStrictModes no\nPasswordAuthentication no\nPermitRootLogin yes\n"
-            ),
-        )
-        .unwrap();
         fs::write(
             path("client_config"),
             format!(
@@ -110,17 +105,7 @@ impl Sshd {
         )
         .unwrap();
         write_program(&path("ssh"), &format!("#!/bin/sh\nexec ssh -F {here}/client_config \"$@\"\n"));
-        let process = Command::new("/usr/sbin/sshd")
-            .args(["-D", "-e", "-f"])
-            .arg(path("sshd_config"))
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("sshd starts");
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(Instant::now() < deadline, "sshd does not accept connections");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let (process, port) = (0..PORTS_TRIED).find_map(|_| serve(directory.path())).expect("sshd finds a port");
         Self { directory, process, port }
     }
 
@@ -142,6 +127,35 @@ impl Sshd {
     pub(crate) fn pmof(&self, arguments: &[&str]) -> Output {
         run_pmof(&self.directory().join("ssh"), &self.directory().join("root"), arguments)
     }
+}
+
+/// Starts it on a port that was free. `None`: somebody else had it by then, another test's sshd maybe.
+fn serve(directory: &Path) -> Option<(Child, u16)> {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let (here, config) = (directory.display(), directory.join("sshd_config"));
+    let name = format!("{here}").replace(|letter: char| !letter.is_ascii_alphanumeric(), "");
+    fs::write(
+        &config,
+        format!(
+            "Port {port}\nListenAddress 127.0.0.1\nHostKey {here}/host_key\nPidFile {here}/pid\nUsePAM no\n\
+             AuthorizedKeysFile {here}/authorized_keys\nStrictModes no\nPasswordAuthentication no\nPermitRootLogin yes\n\
+             VersionAddendum {name}\n"
+        ),
+    )
+    .unwrap();
+    let mut sshd = Command::new("/usr/sbin/sshd");
+    let mut process = sshd.args(["-D", "-e", "-f"]).arg(&config).stderr(Stdio::null()).spawn().expect("sshd starts");
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while process.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < deadline, "sshd does not accept connections");
+        let mut greeting = String::new();
+        let answers = |stream| BufReader::new(stream).read_line(&mut greeting).is_ok();
+        if TcpStream::connect(("127.0.0.1", port)).is_ok_and(answers) && greeting.contains(&name) {
+            return Some((process, port));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    None
 }
 
 impl Drop for Sshd {
