@@ -182,7 +182,7 @@ const AFTER_TESTS: &[Suite] = &[
     Suite {
         name: "librpmem: libpmemobj",
         // More are a soak: `cargo xtask rpmem obj` makes 200.
-        command: &["cargo", "xtask", "rpmem", "obj", "--kills", "100"],
+        command: &["cargo", "xtask", "rpmem", "obj", "--kills", "200"],
         counting: Counting::ByTest(Runner::Closing),
         slow: true,
         needs: Need::Files(&[SSHD, LIBPMEMOBJ, LIBPMEMPOOL]),
