@@ -74,7 +74,8 @@ const fn operations(places: &'static [Place], moment: Moment) -> Load {
 /// Loads that must lose something at each place where no unflushed line and sector survives.
 ///
 /// TCP and shm write back each write as it comes and lack only the fence where the flush is left out; any system call
-/// makes up for that, on hardware too. There the write-back is left out by a firmware that promises too much.
+/// makes up for that, on hardware too. There the write-back is left out by a firmware that promises too much, or only
+/// `sfence` is a fence, and the load writes so little at a time that the target streams nothing, which would fence it.
 const CONTROLS: &[(&str, Load)] = &[
     ("the flush left out, verbs on devdax", Load { more: "--skip-flush", ..DEVDAX_VERBS }),
     ("visible instead of persistent, verbs on devdax", Load { durability: "visible", ..DEVDAX_VERBS }),
