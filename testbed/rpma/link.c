@@ -119,8 +119,13 @@ void drop_region(struct region *region) {
 }
 
 void open_link(struct link *link, const struct rpma_conn_cfg *client, const struct rpma_conn_cfg *server) {
+    open_link_of(new_peer(), link, client, server);
+}
+
+void open_link_of(struct rpma_peer *peer, struct link *link, const struct rpma_conn_cfg *client,
+                  const struct rpma_conn_cfg *server) {
     memset(link, 0, sizeof *link);
-    link->peer = new_peer();
+    link->peer = peer;
     connect_ends(link->peer, client, server, &link->client.connection, &link->server.connection);
     for (struct end *end = &link->client;; end = &link->server) {
         NEED(CALL(rpma_conn_get_cq)(end->connection, &end->cq));

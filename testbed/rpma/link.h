@@ -55,6 +55,10 @@ void close_ends(struct rpma_conn **client, struct rpma_conn **server);
 void open_link(struct link *link, const struct rpma_conn_cfg *client, const struct rpma_conn_cfg *server);
 void close_link(struct link *link);
 
+/* The same with a peer that is there already; closing the link deletes it. */
+void open_link_of(struct rpma_peer *peer, struct link *link, const struct rpma_conn_cfg *client,
+                  const struct rpma_conn_cfg *server);
+
 /* Registers zeroed memory for a usage, and makes what the other side has of it. */
 void make_region(struct rpma_peer *peer, int usage, struct region *region);
 void drop_region(struct region *region);

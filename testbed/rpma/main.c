@@ -116,6 +116,7 @@ int main(int count, char **arguments) {
     check_errors();
     check_waiting();
     check_receive_queues();
+    check_ways();
     check_process();
     return finish();
 }

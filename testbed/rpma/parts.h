@@ -17,6 +17,7 @@ void check_flushing(void);
 void check_errors(void);
 void check_waiting(void);
 void check_receive_queues(void);
+void check_ways(void);
 void check_process(void);
 
 #endif

@@ -16,9 +16,9 @@ use std::{
 
 use libc::c_char;
 use pmof_access::{
-    AcceptOptions, CompletionQueue, ConnectError, ConnectOptions, Connection, ConnectionRequest, ListenOptions,
-    Listener, Location, PendingConnection, PostError, Progress, QueueOptions, RegionSlice, Settings, SharedReceives,
-    Transport, limits,
+    AcceptOptions, CompletionQueue, ConnectError, ConnectOptions, Connection, ConnectionRequest, DEFAULT_SPIN,
+    ListenOptions, Listener, Location, PendingConnection, PostError, Progress, QueueOptions, RegionSlice, Settings,
+    SharedReceives, Transport, Waiting, limits,
 };
 
 use crate::{
@@ -45,6 +45,10 @@ const HANDSHAKE_PATIENCE: Duration = Duration::from_millis(200);
 
 /// The least time for the other host to answer at all: a packet may be lost and sent again.
 const REACH_MIN: Duration = Duration::from_secs(3);
+
+/// Queues of receives alone: their descriptors show these and nothing else.
+pub(crate) const RECEIVES: QueueOptions =
+    QueueOptions { waiting: Waiting::Adaptive { spin: DEFAULT_SPIN }, progress: Progress::OfOperations };
 
 /// librpma's `rpma_conn_private_data`.
 #[derive(Clone, Copy, Debug)]
@@ -320,7 +324,7 @@ impl Queues {
         let (cq, receive_queue, own_rcq) = match &channel {
             Some(channel) => (Cq::of_channel(channel, false), None, is_separate.then(|| Cq::of_channel(channel, true))),
             None if is_separate => {
-                let receives = peer.peer.completion_queue(QueueOptions::default())?;
+                let receives = peer.peer.completion_queue(RECEIVES)?;
                 (Cq::own(queue.clone()), Some(receives.clone()), Some(Cq::own(receives)))
             }
             None => (Cq::own(queue.clone()), shared_queue, None),

@@ -2,10 +2,10 @@
 
 use std::{
     ffi::c_int,
-    io::{ErrorKind, PipeReader},
+    io::{ErrorKind, PipeReader, PipeWriter, Read as _, Write as _},
     os::fd::AsRawFd as _,
     sync::{
-        Arc, OnceLock,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering},
     },
     time::Duration,
@@ -50,11 +50,32 @@ pub struct Conn {
     pub(crate) claims_direct_write: AtomicBool,
     /// The descriptor of events, once it was given out.
     events_fd: OnceLock<c_int>,
-    /// Where there is no connection: what stands for its descriptor.
-    told: OnceLock<PipeReader>,
+    failed: Mutex<Failed>,
     /// The last event told, if no other can follow; else undefined.
     end: AtomicI32,
 }
+/// What there is where there is no connection.
+#[derive(Debug, Default)]
+struct Failed {
+    /// Its event was told.
+    is_told: bool,
+    /// What stands for its descriptor: a pipe with a byte in it until then.
+    shown: Option<(PipeReader, PipeWriter)>,
+}
+
+impl Failed {
+    fn descriptor(&mut self) -> std::io::Result<c_int> {
+        if let Some((reader, _)) = &self.shown {
+            return Ok(reader.as_raw_fd());
+        }
+        let (reader, mut writer) = std::io::pipe()?;
+        if !self.is_told {
+            writer.write_all(&[0])?;
+        }
+        Ok(self.shown.insert((reader, writer)).0.as_raw_fd())
+    }
+}
+
 kind!(Conn, 11, "rpma_conn");
 
 impl Conn {
@@ -74,7 +95,7 @@ impl Conn {
             shared_rcq: AtomicPtr::new(queues.2),
             claims_direct_write: AtomicBool::new(false),
             events_fd: OnceLock::new(),
-            told: OnceLock::new(),
+            failed: Mutex::default(),
             end: AtomicI32::new(EVENT_UNDEFINED),
         }
     }
@@ -93,11 +114,15 @@ impl Conn {
         let blocks = !self.events_fd.get().is_some_and(|fd| is_non_blocking(*fd));
         let connection = match &self.link {
             Ok(connection) => connection,
-            Err(event) if blocks || self.end.load(Ordering::Relaxed) == EVENT_UNDEFINED => {
-                self.end.store(*event, Ordering::Relaxed);
-                return Ok(*event);
+            Err(event) => {
+                let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+                let is_first = !std::mem::replace(&mut failed.is_told, true);
+                if let Some((reader, _)) = failed.shown.as_mut().filter(|_| is_first) {
+                    // The byte that shows the event.
+                    let _ = reader.read(&mut [0]);
+                }
+                return if is_first || blocks { Ok(*event) } else { Err(Code::NoEvent.into()) };
             }
-            Err(_) => return Err(Code::NoEvent.into()),
         };
         loop {
             if let Some(event) = connection.next_event(if blocks { TURN } else { Duration::ZERO }) {
@@ -171,18 +196,11 @@ pub unsafe extern "C" fn rpma_conn_get_event_fd(conn: *const Handle<Conn>, fd: *
         // SAFETY: the same contract.
         let conn = unsafe { Handle::get(conn) }?;
         need(fd, "fd")?;
-        let number = match &conn.link {
-            Ok(connection) => connection.events_fd()?.as_raw_fd(),
-            // Always readable, as the event is always there.
-            Err(_) => {
-                if let Some(told) = conn.told.get() {
-                    told.as_raw_fd()
-                } else {
-                    let (reader, writer) = std::io::pipe().map_err(|error| Failure::provider(error.to_string()))?;
-                    drop(writer);
-                    conn.told.get_or_init(|| reader).as_raw_fd()
-                }
-            }
+        let number = if let Ok(connection) = &conn.link {
+            connection.events_fd()?.as_raw_fd()
+        } else {
+            let mut failed = conn.failed.lock().unwrap_or_else(PoisonError::into_inner);
+            failed.descriptor().map_err(|error| Failure::provider(error.to_string()))?
         };
         conn.events_fd.get_or_init(|| {
             set_blocking(number);

@@ -9,10 +9,11 @@ use std::{
     },
 };
 
-use pmof_access::{CompletionQueue, QueueOptions, SharedReceives};
+use pmof_access::{CompletionQueue, SharedReceives};
 
 use crate::{
     call::{call, need},
+    cm::RECEIVES,
     configuration::SrqCfg,
     context::{Peer, PeerShared},
     error::{Failure, put},
@@ -68,7 +69,7 @@ pub unsafe extern "C" fn rpma_srq_new(
             return Err(Failure::invalid("a shared receive queue of size 0"));
         }
         let receives = peer.peer.shared_receive_queue(cfg.rq_size() as usize);
-        let queue = cfg.has_receive_queue().then(|| peer.peer.completion_queue(QueueOptions::default())).transpose()?;
+        let queue = cfg.has_receive_queue().then(|| peer.peer.completion_queue(RECEIVES)).transpose()?;
         let rcq = queue.clone().map_or(ptr::null_mut(), |queue| Handle::create(Cq::own(queue)));
         let srq = Srq { receives, queue, rcq: AtomicPtr::new(rcq), peer };
         // SAFETY: not null, so valid by the contract of this function.

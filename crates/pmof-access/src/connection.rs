@@ -420,7 +420,7 @@ impl Connection {
         if has_finished && (driver.signal().is_some() || !driver.has_ready()) {
             core.take_finished_here();
         }
-        if driver.collect(self.link.id, core) || has_finished || ended {
+        if driver.collect(&self.link, core) || has_finished || ended {
             driver.tell();
         }
         core.update_interest();

@@ -2,10 +2,10 @@
 
 use std::{
     collections::VecDeque,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        Arc, OnceLock, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -19,15 +19,18 @@ use crate::{
     error::system,
     link::{Link, LinkCore},
     poller::{Interest, Poller},
-    queue::YIELD_AFTER,
     rest::Rest,
 };
 
+mod assisted;
 mod lone;
 mod ready;
+mod requests;
 
+pub(crate) use assisted::Assisted;
 pub(crate) use lone::Lone;
 use ready::Ready;
+use requests::Requests;
 
 /// Up to this many connections are simply tried in turn; asking epoll first costs a system call more.
 const DIRECT_MAX: usize = 4;
@@ -87,19 +90,21 @@ pub(crate) struct Driver {
     /// Connections whose messages may take a receive that was posted while they were locked.
     woken: Mutex<Vec<Arc<Link>>>,
     has_woken: AtomicBool,
-    /// Connection requests that await a decision, with their private data.
-    requests: Mutex<VecDeque<(u64, Vec<u8>)>>,
+    /// Connection requests that await a decision.
+    requests: Requests,
     /// Someone wants the thread that waits to look up.
     interrupted: AtomicBool,
     /// The processor's count when a poll last looked at the clock.
     clocked_at: AtomicU64,
-    /// Set while there are outcomes, where a thread of its own drives.
+    /// Set while there are outcomes, where others than whoever waits for the descriptor drive.
     signal: Option<ReadySignal>,
     /// That thread drives only while nobody else does, who says so here.
     assisted: Option<Assisted>,
     /// Else set while there are outcomes that someone else brought, where there is someone else: watched by the poller,
     /// since what they were made of shows there no more.
     brought: OnceLock<ReadySignal>,
+    /// Those whose connections' receives come here.
+    sources: Mutex<Vec<Weak<Driver>>>,
     rest: Rest,
 }
 
@@ -109,58 +114,6 @@ pub(crate) struct ReadySignal {
     pub(crate) fd: OwnedFd,
     /// Whether it is readable; changed under the lock of the ready list.
     pub(crate) is_set: AtomicBool,
-}
-
-/// What the thread of an assisted queue goes by.
-#[derive(Debug, Default)]
-pub(crate) struct Assisted {
-    /// Counts what callers did; a lost count only keeps the thread asleep for a moment more.
-    turns: AtomicU64,
-    /// Callers that wait, and so drive.
-    waiting: AtomicUsize,
-    /// Since when polls have found nothing without a break, and when the last one was, in nanoseconds of the clock.
-    in_vain_since: AtomicU64,
-    polled_at: AtomicU64,
-}
-
-/// A longer time between two polls is one in which the caller does something else.
-const BREAK: Duration = Duration::from_micros(20);
-
-impl Assisted {
-    /// What changes when a caller drives. `None` while one waits.
-    pub(crate) fn seen(&self) -> Option<u64> {
-        (self.waiting.load(Ordering::SeqCst) == 0).then(|| self.turns.load(Ordering::Relaxed))
-    }
-
-    /// Until it is dropped a caller waits.
-    pub(crate) fn wait(&self) -> impl Drop {
-        self.waiting.fetch_add(1, Ordering::SeqCst);
-        WaitingCaller(self)
-    }
-
-    /// Notes a poll. True if it and those before it have found nothing for so long that others are to have the processor.
-    pub(crate) fn polls_in_vain(&self, now: Duration, found: bool) -> bool {
-        let now = now.as_nanos() as u64;
-        let has_paused = now.saturating_sub(self.polled_at.swap(now, Ordering::Relaxed)) > BREAK.as_nanos() as u64;
-        if found || has_paused {
-            self.in_vain_since.store(now, Ordering::Relaxed);
-            return false;
-        }
-        now.saturating_sub(self.in_vain_since.load(Ordering::Relaxed)) >= YIELD_AFTER.as_nanos() as u64
-    }
-
-    pub(crate) fn note_turn(&self) {
-        self.turns.store(self.turns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-    }
-}
-
-struct WaitingCaller<'a>(&'a Assisted);
-
-impl Drop for WaitingCaller<'_> {
-    fn drop(&mut self) {
-        self.0.note_turn();
-        self.0.waiting.fetch_sub(1, Ordering::SeqCst);
-    }
 }
 
 /// Has a device's connection looked at in every turn.
@@ -190,6 +143,29 @@ impl Driver {
         signal: Option<ReadySignal>,
         assisted: Option<Assisted>,
     ) -> Result<Arc<Self>, SetupError> {
+        Self::with_requests(clock, signal, assisted, Requests::default())
+    }
+
+    /// One of a listener: its descriptor is readable when somebody knocks at the `door`, and while requests wait.
+    pub(crate) fn of_listener(door: BorrowedFd<'_>) -> Result<Arc<Self>, SetupError> {
+        let requests = Requests::shown_by(ReadySignal::new()?);
+        let driver = Self::with_requests(&Clock::real(), None, None, requests)?;
+        let interest = Interest { input: true, output: false };
+        for watched in [Some(door), driver.requests.as_fd()].into_iter().flatten() {
+            if let Some(poller) = driver.poller() {
+                // No connection has the number 0.
+                poller.add(watched, 0, interest).map_err(system("epoll_ctl"))?;
+            }
+        }
+        Ok(driver)
+    }
+
+    fn with_requests(
+        clock: &Clock,
+        signal: Option<ReadySignal>,
+        assisted: Option<Assisted>,
+        requests: Requests,
+    ) -> Result<Arc<Self>, SetupError> {
         let poller = match clock {
             Clock::Real(_) => Some(Arc::new(Poller::new()?)),
             Clock::Virtual(_) => None,
@@ -204,12 +180,13 @@ impl Driver {
             has_aside: AtomicBool::new(false),
             woken: Mutex::default(),
             has_woken: AtomicBool::new(false),
-            requests: Mutex::default(),
+            requests,
             interrupted: AtomicBool::new(false),
             clocked_at: AtomicU64::new(0),
             signal,
             assisted,
             brought: OnceLock::new(),
+            sources: Mutex::default(),
             rest: Rest::default(),
         });
         if let Clock::Virtual(network) = clock {
@@ -221,7 +198,7 @@ impl Driver {
     /// The application waits for the file descriptor itself.
     pub(crate) fn note_watched(&self) {
         let is_first = !self.is_watched.swap(true, Ordering::Relaxed);
-        if is_first && self.assisted.is_some() {
+        if is_first && self.signal.is_some() {
             let ready = self.ready.lock();
             if !ready.is_empty() {
                 self.show();
@@ -229,12 +206,27 @@ impl Driver {
             drop(ready);
             // The thread drives from here on, whoever else does.
             self.tell();
+            let sources: Vec<_> = self.sources.lock().iter().filter_map(Weak::upgrade).collect();
+            for source in sources {
+                source.note_watched();
+            }
         }
         // Devices announce nothing so far, and what they took in now shows nowhere else. Where there is no second descriptor
         // to be had, a poll brings it.
         if is_first && self.signal.is_none() && self.arm() && self.show_brought().is_ok() {
             let _ready = self.ready.lock();
             self.show();
+        }
+    }
+
+    /// The receives of another driver's connections come here: once the descriptor was given out, that one's thread brings them.
+    pub(crate) fn receives_for(&self, source: &Arc<Self>) {
+        let mut sources = self.sources.lock();
+        sources.retain(|source| source.strong_count() > 0);
+        sources.push(Arc::downgrade(source));
+        drop(sources);
+        if self.is_watched() && self.signal.is_some() {
+            source.note_watched();
         }
     }
 
@@ -303,6 +295,7 @@ impl Driver {
         let oldest = self.links.lock().all.first().map(|link| link.id);
         if let Some(id) = oldest {
             self.remove(id);
+            self.requests.forget(id);
         }
     }
 
@@ -416,7 +409,7 @@ impl Driver {
 
     /// The signal, where somebody may look at it: setting it costs a system call.
     fn seen_signal(&self) -> Option<&ReadySignal> {
-        self.signal.as_ref().filter(|_| self.assisted.is_none() || self.is_watched())
+        self.signal.as_ref().filter(|_| self.is_watched())
     }
 
     fn show_ready(&self, ready: &VecDeque<Completion>) {
@@ -435,15 +428,11 @@ impl Driver {
     }
 
     /// The next connection request that awaits a decision, which nobody drives until it has one: only the decision
-    /// moves it on.
+    /// moves it on. One whose client has gone meanwhile is told too: whoever saw that one waits would otherwise wait for the next.
     pub(crate) fn take_request(&self) -> Option<(Arc<Link>, Vec<u8>)> {
-        loop {
-            let (id, private_data) = self.requests.lock().pop_front()?;
-            // One that was given up meanwhile is gone.
-            if let Some(link) = self.remove(id) {
-                return Some((link, private_data));
-            }
-        }
+        let (link, private_data) = self.requests.take()?;
+        self.remove(link.id);
+        Some((link, private_data))
     }
 
     /// A receive was posted that a waiting message of the connection may take.
@@ -652,7 +641,7 @@ impl Driver {
                 core.tell_both();
             }
             due = [due, link_due].into_iter().flatten().min();
-            changed |= self.collect(link.id, &mut core) | link_changed;
+            changed |= self.collect(link, &mut core) | link_changed;
             if core.is_closed() {
                 closed.push(link.id);
             }
@@ -683,13 +672,13 @@ impl Driver {
         moved
     }
 
-    fn drive_link(&self, link: &Link, closed: &mut Vec<u64>) -> bool {
+    fn drive_link(&self, link: &Arc<Link>, closed: &mut Vec<u64>) -> bool {
         let Some(mut core) = link.try_lock() else { return false };
         let moved = core.drive(|| self.now());
         if moved {
             core.tell_both();
         }
-        self.collect(link.id, &mut core);
+        self.collect(link, &mut core);
         if core.is_closed() {
             closed.push(link.id);
         }
@@ -697,9 +686,10 @@ impl Driver {
     }
 
     /// Moves what a connection has finished to where it is waited for. True if there was anything.
-    pub(crate) fn collect(&self, id: u64, core: &mut LinkCore) -> bool {
+    pub(crate) fn collect(&self, link: &Arc<Link>, core: &mut LinkCore) -> bool {
+        let id = link.id;
         if let Some(private_data) = core.take_request() {
-            self.requests.lock().push_back((id, private_data));
+            self.requests.push(Arc::clone(link), private_data);
         }
         let Some(first) = core.next_completion() else { return false };
         if core.has_receive_driver() {
@@ -748,22 +738,5 @@ impl Driver {
         if is_brought {
             self.tell();
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn polls_in_vain_are_those_without_a_break_and_without_an_outcome() {
-        let assisted = Assisted::default();
-        let poll = |micros, found| assisted.polls_in_vain(Duration::from_micros(micros), found);
-        let vain = |micros| poll(micros, false);
-        assert!(!vain(1000) && !vain(1005) && !vain(1009));
-        assert!(vain(1010) && vain(1015));
-        // What is found begins it anew, and so does a break.
-        assert!(!poll(1016, true) && !vain(1020) && vain(1026));
-        assert!(!vain(1050) && !vain(1059) && vain(1060));
     }
 }

@@ -24,7 +24,6 @@ use crate::{
     error::system,
     link::Link,
     peer::{DEFAULT_LOSS_TIMEOUT, PeerShared},
-    poller::Interest,
     shm::{Shares, ShmDoor},
     sim::SimNetwork,
     verbs::{Opened, VerbsDoor},
@@ -129,7 +128,7 @@ impl Listener {
             .ok()
             .and_then(|name| SocketAddr::try_from(name).ok())
             .ok_or_else(|| failed(Errno::INVAL))?;
-        let driver = driver_watching(socket.as_fd())?;
+        let driver = Driver::of_listener(socket.as_fd())?;
         Ok(Self { peer, driver, door: Door::Tcp(socket), address: address.into(), options })
     }
 
@@ -141,7 +140,7 @@ impl Listener {
     ) -> Result<Self, SetupError> {
         check_reach(address, options)?;
         let (door, address) = VerbsDoor::open(opened, address)?;
-        let driver = driver_watching(door.as_fd())?;
+        let driver = Driver::of_listener(door.as_fd())?;
         Ok(Self { peer, driver, door: Door::Verbs(door), address: address.into(), options })
     }
 
@@ -153,7 +152,7 @@ impl Listener {
     ) -> Result<Self, SetupError> {
         let failed = |source| SetupError::Listen { address: path.into(), source };
         let door = ShmDoor::open(path, BACKLOG, Arc::clone(shares)).map_err(failed)?;
-        let driver = driver_watching(door.as_fd())?;
+        let driver = Driver::of_listener(door.as_fd())?;
         Ok(Self { peer, driver, door: Door::Shm(door), address: path.into(), options })
     }
 
@@ -272,9 +271,8 @@ impl Listener {
     }
 }
 
-/// Readable when [`next_request`](Listener::next_request) may find something, or has a handshake to move on. Call that
-/// until it gives `None` before waiting for the descriptor; it also notices limits of time, so wait for no longer than a
-/// handshake may be late.
+/// Readable while a request waits, and when [`next_request`](Listener::next_request) has a handshake to move on, after which there
+/// may be none yet. That also notices limits of time, so wait for no longer than a handshake may be late.
 impl AsFd for Listener {
     /// # Panics
     /// On the simulated network, which the kernel does not know.
@@ -385,16 +383,6 @@ impl Drop for ConnectionRequest {
 /// Refuses addresses that other machines reach, unless that is wanted.
 fn check_reach(address: SocketAddr, options: ListenOptions) -> Result<(), SetupError> {
     if address.ip().is_loopback() || options.trust_network { Ok(()) } else { Err(SetupError::NotLoopback { address }) }
-}
-
-/// A driver that wakes for connections that come in.
-fn driver_watching(door: BorrowedFd<'_>) -> Result<Arc<Driver>, SetupError> {
-    let driver = Driver::new(&Clock::real(), None, None)?;
-    if let Some(poller) = driver.poller() {
-        // No connection has the number 0.
-        poller.add(door, 0, Interest { input: true, output: false }).map_err(system("epoll_ctl"))?;
-    }
-    Ok(driver)
 }
 
 pub(crate) fn check_private_data(private_data: &[u8], limit_bytes: usize) -> Result<(), ConnectError> {

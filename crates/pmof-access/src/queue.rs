@@ -105,6 +105,10 @@ pub enum Progress {
     /// connections are devices'. That thread alone once the queue's descriptor was asked for. As
     /// quick as [`Caller`](Self::Caller) for a caller who polls, and as reliable as [`Thread`](Self::Thread) for the other side.
     Assisted,
+    /// For a queue of receives alone: whoever polls or waits on it, and, once its descriptor was asked for, the threads of the queues
+    /// that its connections' operations come to, which are to have one. So the descriptor shows receives and nothing else, where
+    /// that of a queue that its caller drives shows whatever arrives.
+    OfOperations,
 }
 
 /// Settings of a completion queue.
@@ -138,8 +142,10 @@ pub(crate) struct QueueShared {
 
 impl CompletionQueue {
     pub(crate) fn new(clock: &Clock, options: QueueOptions) -> Result<Self, SetupError> {
-        let threaded = options.progress != Progress::Caller && matches!(clock, Clock::Real(_));
-        let signal = threaded.then(ReadySignal::new).transpose()?;
+        let is_real = matches!(clock, Clock::Real(_));
+        let threaded = matches!(options.progress, Progress::Thread | Progress::Assisted) && is_real;
+        let has_signal = threaded || (options.progress == Progress::OfOperations && is_real);
+        let signal = has_signal.then(ReadySignal::new).transpose()?;
         let assisted = (threaded && options.progress == Progress::Assisted).then(Assisted::default);
         let driver = Driver::new(clock, signal, assisted)?;
         let thread = threaded.then(|| ProgressThread::start(&driver, options.waiting)).transpose()?;
@@ -161,6 +167,7 @@ impl CompletionQueue {
         }
         if let Some(receiver) = receiver {
             receiver.show_brought()?;
+            receiver.receives_for(driver);
             link.lock().set_drivers(driver, receiver);
         }
         if let Some(shared) = shared_receives {
@@ -369,9 +376,9 @@ impl CompletionQueue {
     }
 }
 
-/// Readable when a poll may find something. Poll until `None` before waiting for it: what was collected already does not
-/// show, nor what finished when it was posted, as over shm. Where the caller makes progress, limits of time are noticed by polling alone, so wait for no longer than a loss
-/// may go unnoticed.
+/// Readable while there are outcomes, where a thread makes progress. Where the caller does, it is readable when a poll may find something:
+/// poll until `None` before waiting for it, since what was collected already does not show, nor what finished when it was posted, as over
+/// shm; and limits of time are noticed by polling alone, so wait for no longer than a loss may go unnoticed.
 impl AsFd for CompletionQueue {
     /// # Panics
     /// On the simulated network, which the kernel does not know.

@@ -329,3 +329,27 @@ pub(crate) fn a_listener_is_waited_for_by_its_descriptor<F: Fabric>() {
         assert!(pending.finish().unwrap().is_established());
     }
 }
+
+pub(crate) fn requests_that_come_together_show_until_the_last_is_taken<F: Fabric>() {
+    const CLIENTS: usize = 16;
+    if F::IS_VIRTUAL {
+        return;
+    }
+    let fabric = F::new();
+    let (peer, target) = (fabric.peer(), fabric.target());
+    let queues = [&peer, &target].map(|peer| peer.completion_queue(threaded()).unwrap());
+    let listener = target.listen(fabric.listen_address(), listen_options()).unwrap();
+    let start = || peer.start_connect(listener.local_address(), &queues[0], &ConnectOptions::default()).unwrap();
+    let pending: Vec<_> = (0..CLIENTS).map(|_| start()).collect();
+    let mut there = Vec::new();
+    while there.len() < CLIENTS {
+        assert!(is_readable(&listener, LONG), "{} of {CLIENTS} were served", there.len());
+        let request = listener.next_request(Duration::ZERO).unwrap();
+        there.extend(request.map(|request| request.accept(&queues[1], &AcceptOptions::default()).unwrap()));
+    }
+    for pending in pending {
+        assert!(pending.finish().unwrap().is_established());
+    }
+    assert!(listener.next_request(Duration::ZERO).unwrap().is_none());
+    assert!(!is_readable(&listener, Duration::ZERO), "nothing is left");
+}

@@ -339,3 +339,23 @@ fn time_limits_may_be_long_or_short() {
         }
     }
 }
+
+/// Whoever saw that a request waits, and asks for it without a limit of time, would otherwise wait for the next client.
+#[test]
+fn a_request_is_told_although_its_client_has_gone() {
+    let open = || Peer::open(Transport::Tcp).unwrap();
+    let (peer, target) = (open(), open());
+    let listener = target.listen(loopback(), ListenOptions::default()).unwrap();
+    let serving = target.completion_queue(QueueOptions::default()).unwrap();
+    let queue = peer.completion_queue(QueueOptions::default()).unwrap();
+    let start = |_| peer.start_connect(listener.local_address(), &queue, &ConnectOptions::default()).unwrap();
+    drop((0..4).map(start).collect::<Vec<_>>());
+    drop(queue);
+    // The first look reads all requests, the next sees that their clients have gone.
+    for _ in 0..4 {
+        let request = listener.next_request(PROMPT).unwrap().expect("a request");
+        let connection = request.accept(&serving, &AcceptOptions::default()).unwrap();
+        let ended = std::iter::repeat_with(|| connection.next_event(PROMPT).expect("an event"));
+        assert!(ended.take(2).any(|event| event != ConnectionEvent::Established));
+    }
+}

@@ -26,6 +26,7 @@ macro_rules! suite {
                 one_listener_serves_many
                 connecting_need_not_be_waited_for
                 a_listener_is_waited_for_by_its_descriptor
+                requests_that_come_together_show_until_the_last_is_taken
             }
             regions {
                 every_right_is_checked_when_posting

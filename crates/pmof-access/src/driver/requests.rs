@@ -1,0 +1,62 @@
+//! The connection requests of a listener that await a decision.
+
+use std::{
+    collections::VecDeque,
+    os::fd::{AsFd as _, BorrowedFd},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+
+use super::ReadySignal;
+use crate::link::Link;
+
+/// A request: its connection, and what the other side's application sent along.
+type Request = (Arc<Link>, Vec<u8>);
+
+#[derive(Debug, Default)]
+pub(super) struct Requests {
+    waiting: Mutex<VecDeque<Request>>,
+    /// Readable while there are any: their sockets, whose bytes were read, show them no more.
+    signal: Option<ReadySignal>,
+}
+
+impl Requests {
+    /// Those of a listener, whose poller watches the [descriptor](Self::as_fd).
+    pub(super) fn shown_by(signal: ReadySignal) -> Self {
+        Self { waiting: Mutex::default(), signal: Some(signal) }
+    }
+
+    pub(super) fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.signal.as_ref().map(|signal| signal.fd.as_fd())
+    }
+
+    pub(super) fn push(&self, link: Arc<Link>, private_data: Vec<u8>) {
+        let mut waiting = self.waiting.lock();
+        waiting.push_back((link, private_data));
+        self.show(&waiting);
+    }
+
+    /// The one that waits longest.
+    pub(super) fn take(&self) -> Option<Request> {
+        let mut waiting = self.waiting.lock();
+        let request = waiting.pop_front();
+        self.show(&waiting);
+        request
+    }
+
+    /// Drops the request of a connection that was given up.
+    pub(super) fn forget(&self, id: u64) {
+        let mut waiting = self.waiting.lock();
+        waiting.retain(|(link, _)| link.id != id);
+        self.show(&waiting);
+    }
+
+    fn show(&self, waiting: &VecDeque<Request>) {
+        match &self.signal {
+            Some(signal) if waiting.is_empty() => signal.clear(),
+            Some(signal) => signal.set(),
+            None => {}
+        }
+    }
+}
