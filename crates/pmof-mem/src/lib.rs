@@ -15,6 +15,7 @@ pub mod faults;
 mod file;
 mod flush;
 mod health;
+mod holes;
 mod judge;
 mod lent;
 mod mapper;

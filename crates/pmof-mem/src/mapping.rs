@@ -89,6 +89,10 @@ impl Mapping {
         self.writable
     }
 
+    pub(crate) fn is_borrowed(&self) -> bool {
+        self.is_borrowed
+    }
+
     /// Whether a page could not be loaded, so that what was read is not the file's and what was stored is not in it.
     #[inline]
     pub(crate) fn has_failed(&self) -> bool {

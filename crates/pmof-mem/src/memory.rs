@@ -292,6 +292,14 @@ impl Memory {
         matches!(self.judgement.kind, MediumKind::FsDax | MediumKind::DevDax)
     }
 
+    pub(crate) fn flush_means(&self) -> &Flush {
+        &self.flush
+    }
+
+    pub(crate) fn is_borrowed(&self) -> bool {
+        self.mapping.is_borrowed()
+    }
+
     #[cfg(test)]
     pub(crate) fn flush_mut(&mut self) -> &mut Flush {
         &mut self.flush

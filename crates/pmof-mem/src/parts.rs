@@ -84,11 +84,11 @@ impl ExistingFile {
 #[derive(Debug)]
 pub(crate) struct PartFlush {
     /// Offset in the mapping of its first byte, and of the first byte behind it.
-    start: u64,
-    end: u64,
+    pub(crate) start: u64,
+    pub(crate) end: u64,
     path: PathBuf,
-    file: OwnedFd,
-    file_offset: u64,
+    pub(crate) file: OwnedFd,
+    pub(crate) file_offset: u64,
     flush: Flush,
 }
 

@@ -4,7 +4,7 @@ use std::{error::Error, ops::Range, sync::Arc};
 
 use pmof_mem::{Medium as _, Memory};
 
-use crate::{Access, Attributes, DIGEST_BYTES, LocalReplica, RemoteSpec, digests_of, replica::NewParts};
+use crate::{Access, Attributes, DIGEST_BYTES, LocalReplica, RemoteSpec, data_ranges, digests_of, replica::NewParts};
 
 /// Bytes that one digest stands for.
 pub const DIGEST_BLOCK_LEN_BYTES: u64 = 64 << 10;
@@ -26,6 +26,9 @@ pub trait ReplicaAccess {
 
     /// Replaces what its headers say, durably.
     fn set_attributes(&mut self, attributes: &Attributes) -> Result<(), AccessError>;
+
+    /// The ranges of `range` outside of which all bytes are zero, durably, in order and apart; all of it where nobody can tell.
+    fn data_ranges(&mut self, range: Range<u64>) -> Result<Vec<Range<u64>>, AccessError>;
 
     /// BLAKE3 of each block of [`DIGEST_BLOCK_LEN_BYTES`] of a range, the last of which may be shorter, computed where the
     /// replica is.
@@ -98,6 +101,10 @@ impl ReplicaAccess for NewParts {
         Err(format!("{} has no header yet", self.name()).into())
     }
 
+    fn data_ranges(&mut self, range: Range<u64>) -> Result<Vec<Range<u64>>, AccessError> {
+        Ok(data_ranges(&self.memory, range, usize::MAX)?.0)
+    }
+
     fn digests(&mut self, range: Range<u64>) -> Result<Vec<[u8; DIGEST_BYTES]>, AccessError> {
         digests_in(&self.memory, range)
     }
@@ -147,6 +154,10 @@ impl ReplicaAccess for LocalReplica {
 
     fn set_attributes(&mut self, attributes: &Attributes) -> Result<(), AccessError> {
         Ok(Self::set_attributes(self, attributes)?)
+    }
+
+    fn data_ranges(&mut self, range: Range<u64>) -> Result<Vec<Range<u64>>, AccessError> {
+        Ok(data_ranges(&self.memory(), range, usize::MAX)?.0)
     }
 
     fn digests(&mut self, range: Range<u64>) -> Result<Vec<[u8; DIGEST_BYTES]>, AccessError> {

@@ -6,15 +6,12 @@ use std::ops::Range;
 use pmof_mem::Medium;
 
 use crate::{
-    AccessError, DIGEST_BLOCK_LEN_BYTES, PoolKind, PoolSetError, ReplicaAccess, access::blocks, contents_in_common,
-    heap,
+    AccessError, DIGEST_BLOCK_LEN_BYTES, PoolKind, PoolSetError, ReplicaAccess, Window, access::blocks,
+    contents_in_common, heap, windows, zero_digests,
 };
 
 #[cfg(test)]
 mod tests;
-
-/// Bytes that are compared, or copied and made durable, in one go.
-const WINDOW_LEN_BYTES: u64 = 4 << 20;
 
 /// Differences that are told one by one; beyond it they are counted.
 pub const DIFFERENCES_MAX: usize = 1000;
@@ -85,8 +82,8 @@ impl Comparison {
     ) -> Result<Differences, AccessError> {
         let mut found = Differences::default();
         let mut bytes = [vec![0; DIGEST_BLOCK_LEN_BYTES as usize], vec![0; DIGEST_BLOCK_LEN_BYTES as usize]];
-        for window in self.windows() {
-            for block in differing(first, other, window.clone())? {
+        for window in self.windows(first, other, progress)? {
+            for block in differing(first, other, &window)? {
                 let len = (block.end - block.start) as usize;
                 let [one, two] = &mut bytes;
                 let (one, two) = (&mut one[..len], &mut two[..len]);
@@ -94,7 +91,7 @@ impl Comparison {
                 other.read(block.start, two)?;
                 self.add(block.start, one, two, &mut found);
             }
-            progress(window.end - window.start);
+            progress(window.len_bytes());
         }
         Ok(found)
     }
@@ -102,9 +99,15 @@ impl Comparison {
     /// Reads all of a replica that has no other to be compared with, so that what cannot be read is found. `progress` as
     /// above.
     pub fn read(&self, replica: &mut dyn ReplicaAccess, progress: &mut dyn FnMut(u64)) -> Result<(), AccessError> {
-        for window in self.windows() {
-            replica.digests(window.clone())?;
-            progress(window.end - window.start);
+        for range in self.common.clone() {
+            let data = replica.data_ranges(range.clone())?;
+            let mut left = range.end - range.start;
+            for Window { range: window, .. } in windows(range, [&data, &[]]) {
+                replica.digests(window.clone())?;
+                progress(window.end - window.start);
+                left -= window.end - window.start;
+            }
+            progress(left);
         }
         Ok(())
     }
@@ -119,8 +122,8 @@ impl Comparison {
     ) -> Result<Copied, AccessError> {
         let mut copied = Copied::default();
         let mut bytes = vec![0; DIGEST_BLOCK_LEN_BYTES as usize];
-        for window in self.windows() {
-            let blocks = differing(first, other, window.clone())?;
+        for window in self.windows(first, other, progress)? {
+            let blocks = differing(first, other, &window)?;
             for block in &blocks {
                 let bytes = &mut bytes[..(block.end - block.start) as usize];
                 first.read(block.start, bytes)?;
@@ -129,8 +132,8 @@ impl Comparison {
                 copied.bytes += bytes.len() as u64;
             }
             // All of it: what is the same may have been stored by a process that did not live to make it durable.
-            other.persist(window.clone())?;
-            progress(window.end - window.start);
+            other.persist(window.range.clone())?;
+            progress(window.len_bytes());
         }
         Ok(copied)
     }
@@ -143,25 +146,30 @@ impl Comparison {
         progress: &mut dyn FnMut(u64),
     ) -> Result<Copied, AccessError> {
         let mut copied = Copied::default();
-        for window in self.windows() {
-            for block in differing(first, other, window.clone())? {
+        for window in self.windows(first, other, progress)? {
+            for block in differing(first, other, &window)? {
                 copied.blocks += 1;
                 copied.bytes += block.end - block.start;
             }
-            progress(window.end - window.start);
+            progress(window.len_bytes());
         }
         Ok(copied)
     }
 
-    fn windows(&self) -> impl Iterator<Item = Range<u64>> {
-        let cut = |range: &Range<u64>| {
-            let end = range.end;
-            range
-                .clone()
-                .step_by(WINDOW_LEN_BYTES as usize)
-                .map(move |start| start..(start + WINDOW_LEN_BYTES).min(end))
-        };
-        self.common.iter().flat_map(cut)
+    /// What is to be compared: all that is not a hole in both. `progress` is told of what is left out.
+    fn windows(
+        &self,
+        first: &mut dyn ReplicaAccess,
+        other: &mut dyn ReplicaAccess,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Vec<Window>, AccessError> {
+        let mut all = Vec::new();
+        for range in self.common.iter().cloned() {
+            let data = [first.data_ranges(range.clone())?, other.data_ranges(range.clone())?];
+            all.extend(windows(range, data.each_ref().map(Vec::as_slice)));
+        }
+        progress(self.len_bytes() - all.iter().map(Window::len_bytes).sum::<u64>());
+        Ok(all)
     }
 
     /// Adds the differences of a block that begins at `start`. Bytes that differ with fewer than 8 alike between them are one.
@@ -210,17 +218,21 @@ impl Differences {
     }
 }
 
+/// The blocks of a window that differ. Of what is a hole nobody is asked for digests.
 fn differing(
     first: &mut dyn ReplicaAccess,
     other: &mut dyn ReplicaAccess,
-    window: Range<u64>,
+    window: &Window,
 ) -> Result<Vec<Range<u64>>, AccessError> {
-    let (one, two) = (first.digests(window.clone())?, other.digests(window.clone())?);
-    let expected = blocks(window.clone()).count();
+    let digests = |replica: &mut dyn ReplicaAccess, is_hole: bool| {
+        if is_hole { Ok(zero_digests(window.len_bytes())) } else { replica.digests(window.range.clone()) }
+    };
+    let (one, two) = (digests(first, window.is_hole[0])?, digests(other, window.is_hole[1])?);
+    let expected = blocks(window.range.clone()).count();
     if one.len() != expected || two.len() != expected {
         let told = format!("{} and {}", first.name(), other.name());
         return Err(format!("{told} gave {} and {} digests instead of {expected}", one.len(), two.len()).into());
     }
-    let pairs = blocks(window).zip(one.into_iter().zip(two));
+    let pairs = blocks(window.range.clone()).zip(one.into_iter().zip(two));
     Ok(pairs.filter(|(_, (one, two))| one != two).map(|(block, _)| block).collect())
 }

@@ -12,6 +12,7 @@
 mod access;
 mod check;
 mod compare;
+mod data;
 mod digest;
 mod error;
 mod format;
@@ -27,6 +28,7 @@ mod sync;
 pub use access::{AccessError, DIGEST_BLOCK_LEN_BYTES, RemoteReplicas, ReplicaAccess};
 pub use check::{CheckReport, CheckedReplica, Mismatch, check};
 pub use compare::{Comparison, Copied, DIFFERENCES_MAX, Difference, Differences};
+pub use data::{WINDOW_LEN_BYTES, Window, data_ranges, windows, zero_digests};
 pub use digest::{DIGEST_BYTES, digests_of};
 pub use error::PoolSetError;
 pub use format::{LAYOUT_LEN_BYTES_MAX, NewPool, contents_defect, contents_in_common};

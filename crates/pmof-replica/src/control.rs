@@ -5,7 +5,7 @@
 //!
 //! | offset | bytes | field |
 //! |---|---|---|
-//! | 0 | 2 | version of the body: 1 |
+//! | 0 | 2 | version of the body: 2 |
 //! | 2 | 2 | kind, see below |
 //! | 4 | 4 | request number, chosen by the initiator and repeated in the reply |
 //! | 8 | 4 | length of the body in bytes, n |
@@ -34,6 +34,7 @@
 //! | 15 | `Digest` | offset `u64`, length `u64`, block size `u64` |
 //! | 16 | `Confirm` | epoch's name `[16]` |
 //! | 17 | `Mark` | mark `u64` |
+//! | 18 | `Data` | offset `u64` |
 //! | 0x81 | `Opened` | pool UUID `[16]`, replica UUID `[16]`, size `u64`, replica count `u16`, replica index `u16`, user flags `[16]`, state, `u16` length and descriptor |
 //! | 0x82 | `Closed` | - |
 //! | 0x83 | `Removed` | - |
@@ -48,6 +49,7 @@
 //! | 0x8f | `Digests` | count `u16`, that many BLAKE3 digests `[32]` |
 //! | 0x90 | `Confirmed` | - |
 //! | 0x91 | `Marked` | - |
+//! | 0x92 | `Data` | end `u64`, count `u16`, that many ranges, each begin `u64` and end `u64` |
 //! | 0xff | `Refused` | code `u16`, text |
 //!
 //! A *promise* is two bytes, [`Mechanism`]'s and [`Evidence`]'s numbers, both 0 where the medium cannot give the level;
@@ -56,17 +58,21 @@
 //! members `u64`; *ancestors* are one byte, their number, and that many epochs; a *state* is an opening `u64`, a byte of flags (bit 0 open,
 //! bit 1 confirmed), a mark `u64`, an epoch and ancestors.
 
+use std::ops::Range;
+
 use pmof_mem::{Durability, Evidence, Mechanism, MediumKind, Promise};
 use pmof_pool::DIGEST_BYTES;
 use uuid::Uuid;
 
 use crate::{
-    ANCESTORS_MAX, Epoch, Header, NameError, NewPool, OpenFor, PoolFormat, PoolInfo, PoolName, PoolState, SetName,
+    ANCESTORS_MAX, Epoch, Header, NewPool, OpenFor, PoolFormat, PoolInfo, PoolName, PoolState, SetName,
     USER_FLAGS_BYTES,
     secret::{NONCE_BYTES, PROOF_BYTES},
 };
+pub use error::ControlError;
 use wire::{Body, Fault, Frame, Parsed};
 
+mod error;
 #[cfg(test)]
 mod tests;
 mod wire;
@@ -84,6 +90,8 @@ pub const DIGESTS_MAX: usize = (wire::MAX_BODY_BYTES - 2) / DIGEST_BYTES;
 /// Bytes that one request for digests covers, at most: some ten milliseconds' work, for which the target's thread serves nobody
 /// else.
 pub const DIGESTED_MAX_BYTES: u64 = 32 << 20;
+/// Ranges of data in one message, at most: as many as fit.
+pub const DATA_RANGES_MAX: usize = (wire::MAX_BODY_BYTES - 10) / 16;
 /// What to limit a look for names by, to fill a page and know of more: one more than the shortest names that fit.
 pub const LIST_LIMIT: usize = (wire::MAX_BODY_BYTES - 3) / 3 + 1;
 /// Longest text of a refusal in bytes: a few lines for a person; a longer one is cut when encoded.
@@ -211,6 +219,11 @@ pub enum Request {
         /// Bytes of each block; the last may be shorter.
         block_bytes: u64,
     },
+    /// Name the ranges of the pool that is open that may hold other bytes than zeros.
+    Data {
+        /// From here on.
+        offset: u64,
+    },
 }
 
 /// What a target answers.
@@ -284,6 +297,13 @@ pub enum Reply {
         /// At most [`DIGESTS_MAX`].
         digests: Vec<[u8; DIGEST_BYTES]>,
     },
+    /// Where there is data, in order; all else up to `end` is zero, durably.
+    Data {
+        /// At most [`DATA_RANGES_MAX`], none of them empty.
+        ranges: Vec<Range<u64>>,
+        /// How far the answer goes: to the end of the pool, or to the next range, which there was no room for.
+        end: u64,
+    },
     /// The request was not carried out.
     Refused {
         /// Why, for programs: [`StoreError::code`](crate::StoreError::code), or a code of the service.
@@ -352,6 +372,7 @@ impl Request {
                     frame.number_u64(number);
                 }
             }
+            Self::Data { offset } => frame.number_u64(*offset),
         }
         frame.seal()
     }
@@ -380,6 +401,7 @@ impl Request {
             Self::Digest { .. } => 15,
             Self::Confirm { .. } => 16,
             Self::Mark { .. } => 17,
+            Self::Data { .. } => 18,
         }
     }
 
@@ -428,6 +450,7 @@ impl Request {
             }
             16 => Self::Confirm { epoch: body.uuid()? },
             17 => Self::Mark { mark: body.number_u64()? },
+            18 => Self::Data { offset: body.number_u64()? },
             _ => return Err(Fault::UnknownKind),
         })
     }
@@ -498,6 +521,15 @@ impl Reply {
                     frame.bytes(digest);
                 }
             }
+            Self::Data { ranges, end } => {
+                frame.number_u64(*end);
+                // A count that wraps belongs to a list far too long to be sealed.
+                frame.number_u16(ranges.len() as u16);
+                for range in ranges {
+                    frame.number_u64(range.start);
+                    frame.number_u64(range.end);
+                }
+            }
             Self::Info(info) => frame.info(info),
             Self::List { names, more } => {
                 frame.byte(u8::from(*more));
@@ -536,6 +568,7 @@ impl Reply {
             Self::Digests { .. } => 0x8f,
             Self::Confirmed => 0x90,
             Self::Marked => 0x91,
+            Self::Data { .. } => 0x92,
             Self::Refused { .. } => 0xff,
         }
     }
@@ -586,100 +619,13 @@ impl Reply {
                 let count = body.number_u16()?;
                 Self::Digests { digests: (0..count).map(|_| body.array()).collect::<Parsed<_>>()? }
             }
+            0x92 => {
+                let (end, count) = (body.number_u64()?, body.number_u16()?);
+                Self::Data { ranges: (0..count).map(|_| body.range()).collect::<Parsed<_>>()?, end }
+            }
             0xff => Self::Refused { code: body.number_u16()?, text: body.text(MAX_REFUSAL_BYTES)?.to_owned() },
             _ => return Err(Fault::UnknownKind),
         })
-    }
-}
-
-/// Why bytes are not a control message, or a message cannot be made.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ControlError {
-    /// Too short or too long for any message.
-    #[error(
-        "a control message cannot have {len_bytes} bytes: {} to {MAX_MESSAGE_BYTES} are allowed",
-        wire::FRAME_BYTES
-    )]
-    BadLength {
-        /// Bytes there are.
-        len_bytes: usize,
-    },
-    /// The length that the message states is not the one it has.
-    #[error("the control message states a body of {stated_bytes} bytes and has {found_bytes}")]
-    LengthMismatch {
-        /// What it states.
-        stated_bytes: u32,
-        /// What it has.
-        found_bytes: usize,
-    },
-    /// The bytes changed on the way.
-    #[error("the control message is damaged: checksum {computed:#010x}, stored {stored:#010x}")]
-    BadChecksum {
-        /// The checksum in the message.
-        stored: u32,
-        /// The checksum of its bytes.
-        computed: u32,
-    },
-    /// The other side speaks another version.
-    #[error(
-        "control message {request_id} has version {found}, and this program speaks {CONTROL_VERSION}; use the same \
-         release of pmof on both sides"
-    )]
-    UnsupportedVersion {
-        /// Its number.
-        request_id: u32,
-        /// Its version.
-        found: u16,
-    },
-    /// No message that may come this way has this kind.
-    #[error("control message {request_id} has the unknown kind {kind}; use the same release of pmof on both sides")]
-    UnknownKind {
-        /// Its number.
-        request_id: u32,
-        /// Its kind.
-        kind: u16,
-    },
-    /// The body does not have the form of its kind.
-    #[error("control message {request_id} of kind {kind} is malformed: {what}")]
-    Malformed {
-        /// Its number.
-        request_id: u32,
-        /// Its kind.
-        kind: u16,
-        /// The rule that it breaks.
-        what: &'static str,
-    },
-    /// The body holds a name that no pool can have.
-    #[error("control message {request_id} names a pool wrongly: {source}")]
-    BadName {
-        /// Its number.
-        request_id: u32,
-        /// The rule that the name breaks.
-        source: NameError,
-    },
-    /// A value does not fit into a message.
-    #[error("a {what} of {len_bytes} bytes does not fit into a control message: at most {limit_bytes}")]
-    Unencodable {
-        /// What is too long.
-        what: &'static str,
-        /// Bytes it has.
-        len_bytes: usize,
-        /// Bytes allowed.
-        limit_bytes: usize,
-    },
-}
-
-impl ControlError {
-    /// The number of the request that can still be answered with a refusal, where the message was whole.
-    pub fn request_id(&self) -> Option<u32> {
-        match self {
-            Self::UnsupportedVersion { request_id, .. }
-            | Self::UnknownKind { request_id, .. }
-            | Self::Malformed { request_id, .. }
-            | Self::BadName { request_id, .. } => Some(*request_id),
-            _ => None,
-        }
     }
 }
 
@@ -732,6 +678,11 @@ impl Frame {
 }
 
 impl Body<'_> {
+    fn range(&mut self) -> Parsed<Range<u64>> {
+        let range = self.number_u64()?..self.number_u64()?;
+        if range.is_empty() { Err(Fault::Malformed("a range is empty")) } else { Ok(range) }
+    }
+
     fn epoch(&mut self) -> Parsed<Epoch> {
         Ok(Epoch { id: self.uuid()?, members: self.number_u64()? })
     }

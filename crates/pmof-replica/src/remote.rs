@@ -2,6 +2,7 @@
 
 use std::{
     fmt,
+    ops::Range,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Duration,
 };
@@ -13,7 +14,7 @@ use pmof_access::{
 use pmof_pool::{ATTRIBUTES_LEN_BYTES, Attributes, DIGEST_BYTES, HEADER_LEN_BYTES};
 
 use crate::{
-    OpenFor, PoolOptions, ReplicaError, SetName, SshOptions, TargetUrl,
+    OpenFor, PoolOptions, PoolRefusal, ReplicaError, SetName, SshOptions, TargetUrl,
     control::{DIGESTED_MAX_BYTES, DIGESTS_MAX, Reply, Request},
     replica::TargetConnection,
 };
@@ -393,6 +394,30 @@ impl RemotePool {
         Ok(digests)
     }
 
+    /// The ranges of `range` outside of which all bytes are zero, durably, in order and apart, as the target's file system tells;
+    /// all of it where that does not tell, or the target is of a release that is not asked.
+    pub fn data_ranges(&self, range: Range<u64>) -> Result<Vec<Range<u64>>, RemotePoolError> {
+        self.check(range.start, range.end.saturating_sub(range.start))?;
+        let mut all = Vec::new();
+        let mut at = range.start;
+        while at < range.end {
+            match self.ask(&Request::Data { offset: at }) {
+                Ok(Reply::Data { ranges, end }) if end > at && are_in(&ranges, at..end) => {
+                    let inside = ranges.into_iter().map(|data| data.start..data.end.min(range.end));
+                    all.extend(inside.filter(|data| !data.is_empty()));
+                    at = end;
+                }
+                Ok(_) => return Err(self.fail(ReplicaError::Unexpected)),
+                Err(error) if refuses_to_tell(&error) => {
+                    all.push(at..range.end);
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(all)
+    }
+
     /// Closes the pool in order. What was flushed and not drained may or may not be there.
     pub fn close(self) -> Result<(), RemotePoolError> {
         self.check_alive()?;
@@ -550,6 +575,18 @@ impl RemotePool {
         let (target, set) = (Arc::clone(&self.url), Arc::clone(&self.set));
         RemotePoolError::Failed { target, set, source: Arc::clone(source) }
     }
+}
+
+/// Whether ranges are in order, apart, and inside of another.
+fn are_in(ranges: &[Range<u64>], whole: Range<u64>) -> bool {
+    let is_ordered = ranges.is_sorted_by(|one, next| one.end < next.start);
+    is_ordered
+        && ranges.iter().all(|range| whole.start <= range.start && range.start < range.end && range.end <= whole.end)
+}
+
+/// Whether the target did not understand the question, or its memory does not tell.
+fn refuses_to_tell(error: &RemotePoolError) -> bool {
+    matches!(error.replica_error(), Some(ReplicaError::Refused { refusal: PoolRefusal::Failed, .. }))
 }
 
 /// When writes go out.

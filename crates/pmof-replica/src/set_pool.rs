@@ -1,12 +1,12 @@
 //! A pool kept on all replicas that a pool set file names, local and remote, written in parallel.
 
-use std::{os::unix::ffi::OsStrExt as _, sync::Arc};
+use std::{ops::Range, os::unix::ffi::OsStrExt as _, sync::Arc};
 
 use pmof_access::{Durability, Medium as _, Memory};
 use pmof_mem::{Declaration, MemError};
 use pmof_pool::{
-    Access, Attributes, HEADER_LEN_BYTES, LocalReplica, LocalSet, NewSet, PoolSet, PoolSetError, RemoteSpec,
-    ReplicaSpec, digests_of,
+    Access, Attributes, DIGEST_BLOCK_LEN_BYTES, HEADER_LEN_BYTES, LocalReplica, LocalSet, NewSet, PoolSet,
+    PoolSetError, RemoteSpec, ReplicaSpec, Window, data_ranges, digests_of, windows, zero_digests,
 };
 
 use crate::{
@@ -15,10 +15,7 @@ use crate::{
 };
 
 /// Blocks that are compared: small enough that little is copied for a changed byte, large enough that digests are few.
-pub const COMPARED_BLOCK_BYTES: u64 = 64 << 10;
-
-/// Bytes compared between two looks at what was found: what one request of digests covers.
-const COMPARED_WINDOW_BYTES: u64 = 4 << 20;
+pub const COMPARED_BLOCK_BYTES: u64 = DIGEST_BLOCK_LEN_BYTES;
 
 /// Bytes copied between two drains: little enough that a slow medium has them within the time that is allowed for an answer.
 const DRAINED_BYTES: u64 = 32 << 20;
@@ -45,7 +42,7 @@ impl Default for SetPoolOptions {
     }
 }
 
-/// What is done with replicas whose bytes differ from those of the first one. All are read whole.
+/// What is done with replicas whose bytes differ from those of the first one. All are read, but for what is a hole in both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Differing {
     /// The blocks that differ are copied from the first replica. It has every write that any has, as long as it is the one that was
@@ -237,21 +234,22 @@ impl SetPool {
     /// Compares all replicas with the first, at once, and does with those that differ what is to be done; gives the bytes copied. All
     /// of every replica is durable after that: the program acts on what it reads, whoever stored it.
     fn make_same(&self, differing: Differing) -> Result<u64, SetPoolError> {
-        let data_bytes = self.size_bytes - HEADER_LEN_BYTES as u64;
-        let durable = self.master.write_back(HEADER_LEN_BYTES as u64, data_bytes).and_then(|()| self.master.fence());
-        durable.map_err(|source| SetPoolError::Memory { replica: 0, source })?;
+        let master = Side::new(&self.master);
+        let master = master.map_err(|source| SetPoolError::Memory { replica: 0, source })?;
+        master.make_durable().map_err(|source| SetPoolError::Memory { replica: 0, source })?;
         std::thread::scope(|scope| {
             let mut threads = Vec::new();
             for (replica, remote) in &self.remotes {
-                let comparison = Comparison { master: &self.master, remote, replica: *replica };
+                let comparison = Comparison { master: &master, remote, replica: *replica };
                 threads.push(scope.spawn(move || match differing {
                     Differing::Copy => comparison.copy(),
                     Differing::Refuse => comparison.check_same().map(|()| 0),
                 }));
             }
             for (replica, local) in self.locals().skip(1) {
+                let master = &master;
                 threads.push(scope.spawn(move || {
-                    let made = make_local_same(&self.master, &local.memory(), self.size_bytes, differing);
+                    let made = make_local_same(master, &local.memory(), self.size_bytes, differing);
                     match made.map_err(|source| SetPoolError::Memory { replica, source })? {
                         Some(copied) => Ok(copied),
                         None => Err(SetPoolError::Differs { replica, what: "contents" }),
@@ -461,28 +459,64 @@ fn check_attributes(
     Ok(())
 }
 
+/// A local replica behind its header, and which of its bytes may not be zero.
+struct Side<'s> {
+    memory: &'s Memory,
+    data: Vec<Range<u64>>,
+}
+
+impl<'s> Side<'s> {
+    fn new(memory: &'s Memory) -> Result<Self, MemError> {
+        let (data, _) = data_ranges(memory, HEADER_LEN_BYTES as u64..memory.len_bytes(), usize::MAX)?;
+        Ok(Self { memory, data })
+    }
+
+    fn make_durable(&self) -> Result<(), MemError> {
+        for range in &self.data {
+            self.memory.write_back(range.start, range.end - range.start)?;
+        }
+        self.memory.fence()
+    }
+
+    fn read(&self, offset: u64, is_hole: bool, into: &mut [u8]) -> Result<(), MemError> {
+        if is_hole {
+            into.fill(0);
+            return Ok(());
+        }
+        self.memory.read(offset, into)
+    }
+}
+
 /// Copies the blocks behind the header in which `to` differs, durably; gives how many bytes were. `None`: they differ and are to be
 /// refused.
-fn make_local_same(from: &Memory, to: &Memory, size_bytes: u64, differing: Differing) -> Result<Option<u64>, MemError> {
+fn make_local_same(
+    from: &Side<'_>,
+    to: &Memory,
+    size_bytes: u64,
+    differing: Differing,
+) -> Result<Option<u64>, MemError> {
     let (mut ours, mut theirs) = (vec![0; COMPARED_BLOCK_BYTES as usize], vec![0; COMPARED_BLOCK_BYTES as usize]);
-    let (mut at, mut copied) = (HEADER_LEN_BYTES as u64, 0);
-    while at < size_bytes {
-        let len_bytes = COMPARED_BLOCK_BYTES.min(size_bytes - at);
-        let (ours, theirs) = (&mut ours[..len_bytes as usize], &mut theirs[..len_bytes as usize]);
-        from.read(at, ours)?;
-        to.read(at, theirs)?;
-        if ours != theirs {
-            if differing == Differing::Refuse {
-                return Ok(None);
+    let mut copied = 0;
+    let to = Side::new(to)?;
+    for Window { range, is_hole } in windows(HEADER_LEN_BYTES as u64..size_bytes, [&from.data, &to.data]) {
+        let end = range.end;
+        for at in range.step_by(COMPARED_BLOCK_BYTES as usize) {
+            let len_bytes = COMPARED_BLOCK_BYTES.min(end - at);
+            let (ours, theirs) = (&mut ours[..len_bytes as usize], &mut theirs[..len_bytes as usize]);
+            from.read(at, is_hole[0], ours)?;
+            to.read(at, is_hole[1], theirs)?;
+            if ours != theirs {
+                if differing == Differing::Refuse {
+                    return Ok(None);
+                }
+                to.memory.store(at, ours)?;
+                copied += len_bytes;
             }
-            to.store(at, ours)?;
-            copied += len_bytes;
+            // What is the same may have been stored by a process that did not live to make it durable.
+            to.memory.write_back(at, len_bytes)?;
         }
-        // What is the same may have been stored by a process that did not live to make it durable.
-        to.write_back(at, len_bytes)?;
-        at += len_bytes;
     }
-    to.fence()?;
+    to.memory.fence()?;
     Ok(Some(copied))
 }
 
@@ -500,42 +534,56 @@ fn copy(from: &Memory, to: &Memory, offset: u64, len_bytes: u64) -> Result<(), M
 
 /// What a remote replica and the first one differ in.
 struct Comparison<'c> {
-    master: &'c Memory,
+    master: &'c Side<'c>,
     remote: &'c RemotePool,
     replica: usize,
 }
 
 impl Comparison<'_> {
-    /// Shows each block behind the headers that differs, in order: its offset and length. Both sides compute digests, nothing
-    /// else goes over the network.
-    fn each(&self, mut act: impl FnMut(u64, u64) -> Result<(), SetPoolError>) -> Result<(), SetPoolError> {
+    /// Shows each block behind the headers that differs, in order: its offset and length; gives all that was compared. Both
+    /// sides compute digests of what is no hole, nothing else goes over the network.
+    fn each(&self, mut act: impl FnMut(u64, u64) -> Result<(), SetPoolError>) -> Result<Range<u64>, SetPoolError> {
         let Self { master, remote, replica } = *self;
-        let end = master.len_bytes().min(remote.len_bytes());
-        let mut at = remote.header_bytes();
-        while at < end {
-            let len_bytes = COMPARED_WINDOW_BYTES.min(end - at);
-            let theirs = remote.digests(at, len_bytes, COMPARED_BLOCK_BYTES);
-            let theirs = theirs.map_err(|source| SetPoolError::Remote { replica, source })?;
-            let ours = digests_of(master, at, len_bytes, COMPARED_BLOCK_BYTES);
-            let ours = ours.map_err(|source| SetPoolError::Memory { replica: 0, source })?;
+        let end = master.memory.len_bytes().min(remote.len_bytes());
+        let range = remote.header_bytes()..end;
+        let theirs = remote.data_ranges(range.clone());
+        let theirs = theirs.map_err(|source| SetPoolError::Remote { replica, source })?;
+        let mut compared: Option<Range<u64>> = None;
+        for Window { range, is_hole } in windows(range, [&master.data, &theirs]) {
+            let Range { start: at, end } = range;
+            let len_bytes = end - at;
+            let theirs = if is_hole[1] {
+                zero_digests(len_bytes)
+            } else {
+                let theirs = remote.digests(at, len_bytes, COMPARED_BLOCK_BYTES);
+                theirs.map_err(|source| SetPoolError::Remote { replica, source })?
+            };
+            let ours = if is_hole[0] {
+                zero_digests(len_bytes)
+            } else {
+                let ours = digests_of(master.memory, at, len_bytes, COMPARED_BLOCK_BYTES);
+                ours.map_err(|source| SetPoolError::Memory { replica: 0, source })?
+            };
             for (index, _) in ours.iter().zip(&theirs).enumerate().filter(|(_, (ours, theirs))| ours != theirs) {
                 let begin = at + index as u64 * COMPARED_BLOCK_BYTES;
-                act(begin, COMPARED_BLOCK_BYTES.min(at + len_bytes - begin))?;
+                act(begin, COMPARED_BLOCK_BYTES.min(end - begin))?;
             }
-            at += len_bytes;
+            compared = Some(compared.map_or(at, |before| before.start)..end);
         }
-        Ok(())
+        Ok(compared.unwrap_or(0..0))
     }
 
     fn check_same(&self) -> Result<(), SetPoolError> {
-        self.each(|_, _| Err(SetPoolError::Differs { replica: self.replica, what: "contents" }))?;
-        self.make_durable()
+        let compared = self.each(|_, _| Err(SetPoolError::Differs { replica: self.replica, what: "contents" }))?;
+        self.make_durable(compared)
     }
 
-    /// What is the same may have been stored by a target that did not live to make it durable.
-    fn make_durable(&self) -> Result<(), SetPoolError> {
+    /// What is the same may have been stored by a target that did not live to make it durable. Holes are what its file system
+    /// wrote down when the parts were made or opened.
+    fn make_durable(&self, compared: Range<u64>) -> Result<(), SetPoolError> {
         let Self { remote, replica, .. } = *self;
-        remote.make_durable(LANE, 0, remote.len_bytes()).map_err(|source| SetPoolError::Remote { replica, source })
+        let made = remote.make_durable(LANE, compared.start, compared.end - compared.start);
+        made.map_err(|source| SetPoolError::Remote { replica, source })
     }
 
     /// Copies the blocks that differ, and makes all of the replica durable; gives how many bytes were copied. What was copied
@@ -545,9 +593,9 @@ impl Comparison<'_> {
         let failed = |source| SetPoolError::Remote { replica, source };
         let (mut copied, mut since_drain) = (0, 0);
         let mut block = vec![0; COMPARED_BLOCK_BYTES as usize];
-        self.each(|offset, len_bytes| {
+        let compared = self.each(|offset, len_bytes| {
             let block = &mut block[..len_bytes as usize];
-            master.read(offset, block).map_err(|source| SetPoolError::Memory { replica: 0, source })?;
+            master.memory.read(offset, block).map_err(|source| SetPoolError::Memory { replica: 0, source })?;
             remote.flush_bytes(LANE, offset, block, Atomicity::Relaxed).map_err(failed)?;
             copied += len_bytes;
             since_drain += len_bytes;
@@ -558,7 +606,7 @@ impl Comparison<'_> {
             Ok(())
         })?;
         remote.drain(LANE).map_err(failed)?;
-        self.make_durable()?;
+        self.make_durable(compared)?;
         Ok(copied)
     }
 }

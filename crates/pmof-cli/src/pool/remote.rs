@@ -104,6 +104,10 @@ impl ReplicaAccess for Remote {
         Ok(())
     }
 
+    fn data_ranges(&mut self, range: Range<u64>) -> Result<Vec<Range<u64>>, AccessError> {
+        Ok(self.pool.data_ranges(range)?)
+    }
+
     fn digests(&mut self, range: Range<u64>) -> Result<Vec<[u8; DIGEST_BYTES]>, AccessError> {
         let len_bytes = range.end.saturating_sub(range.start);
         Ok(self.pool.digests(range.start, len_bytes, DIGEST_BLOCK_LEN_BYTES)?)

@@ -21,16 +21,20 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Self {
+        Self::with_parts_of("9M")
+    }
+
+    fn with_parts_of(size: &str) -> Self {
         let stage = Stage::local();
         let fixture = Self { stage };
         let text = format!(
-            "PMEMPOOLSET\n9M {}\nREPLICA\n9M {}\nREPLICA host-a a.set\nREPLICA host-b b.set\n",
+            "PMEMPOOLSET\n{size} {}\nREPLICA\n{size} {}\nREPLICA host-a a.set\nREPLICA host-b b.set\n",
             fixture.path("one").display(),
             fixture.path("two").display()
         );
         fs::write(fixture.path("local.set"), text).unwrap();
         for name in ["a", "b"] {
-            let text = format!("PMEMPOOLSET\n9M {}\n", fixture.path(name).display());
+            let text = format!("PMEMPOOLSET\n{size} {}\n", fixture.path(name).display());
             fs::write(fixture.stage.root().join(format!("{name}.set")), text).unwrap();
         }
         fixture
@@ -74,6 +78,71 @@ impl Fixture {
 }
 
 const OFFSET: u64 = 5 << 20;
+
+/// Bytes of a file that are in the page cache or on the disk as data, in blocks.
+fn data_bytes(path: &Path) -> u64 {
+    use std::os::fd::AsFd as _;
+    let file = fs::File::open(path).unwrap();
+    let len_bytes = file.metadata().unwrap().len();
+    let (mut at, mut data) = (0, 0);
+    while let Ok(start) = rustix::fs::seek(file.as_fd(), rustix::fs::SeekFrom::Data(at)) {
+        at = rustix::fs::seek(file.as_fd(), rustix::fs::SeekFrom::Hole(start)).unwrap();
+        data += at - start;
+        assert!(at <= len_bytes);
+    }
+    data
+}
+
+/// What is zero by construction is neither read nor digested nor sent: reading all would bring all into the cache. What is read
+/// brings along what the kernel reads ahead, up to some megabytes each time.
+#[test]
+fn a_large_new_pool_costs_what_it_holds() {
+    let fixture = Fixture::with_parts_of("1G");
+    let check = |when: &str| {
+        for name in ["one", "two", "a", "b"] {
+            let data = data_bytes(&fixture.path(name));
+            assert!((3 << 20..256 << 20).contains(&data), "{name} has {data} bytes of data {when}");
+        }
+    };
+    let pool = fixture.create();
+    check("when it is made");
+    write(&pool, 900 << 20, b"far out").unwrap();
+    pool.close().unwrap();
+    let pool = fixture.open().unwrap();
+    check("when it is opened");
+    assert_eq!(pool.resynced_bytes(), 0);
+    pool.close().unwrap();
+    let set = fixture.path("local.set");
+    let set = set.to_str().unwrap();
+    fixture.stage.succeed(&["pool", "check", set]);
+    check("when it is checked");
+    fs::remove_file(fixture.path("a")).unwrap();
+    fs::remove_file(fixture.path("two")).unwrap();
+    fixture.stage.succeed(&["pool", "sync", set]);
+    check("when replicas were made anew");
+    let mut bytes = [0; 7];
+    for name in ["one", "two", "a", "b"] {
+        let file = fs::File::open(fixture.path(name)).unwrap();
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 900 << 20).unwrap();
+        assert_eq!(&bytes, b"far out", "{name}");
+    }
+}
+
+/// Files that were there before a pool was made are not known to be zero: what they hold does not become the pool's.
+#[test]
+fn what_a_replica_held_before_is_not_taken_for_zeros() {
+    let fixture = Fixture::new();
+    let pool = fixture.create();
+    pool.close().unwrap();
+    for name in ["two", "a"] {
+        let file = fs::OpenOptions::new().write(true).open(fixture.path(name)).unwrap();
+        std::os::unix::fs::FileExt::write_at(&file, &[8; 300_000], 6 << 20).unwrap();
+    }
+    let pool = fixture.open().unwrap();
+    assert!(pool.resynced_bytes() >= 600_000);
+    pool.close().unwrap();
+    fixture.check_same();
+}
 
 fn write(pool: &SetPool, offset: u64, bytes: &[u8]) -> Result<(), SetPoolError> {
     pool.memory().store(offset, bytes).unwrap();

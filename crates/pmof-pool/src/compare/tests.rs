@@ -2,9 +2,10 @@ use std::ops::Range;
 
 use pmof_mem::{Medium as _, Memory};
 
-use super::{Comparison, Copied, DIFFERENCES_MAX, Difference, WINDOW_LEN_BYTES};
+use super::{Comparison, Copied, DIFFERENCES_MAX, Difference};
 use crate::{
-    AccessError, Attributes, DIGEST_BLOCK_LEN_BYTES, DIGEST_BYTES, NewPool, PoolKind, ReplicaAccess, digests_of,
+    AccessError, Attributes, DIGEST_BLOCK_LEN_BYTES, DIGEST_BYTES, NewPool, PoolKind, ReplicaAccess, WINDOW_LEN_BYTES,
+    data_ranges, digests_of,
 };
 
 /// A replica in memory, whose power fails after so many calls.
@@ -14,14 +15,19 @@ struct InMemory {
     calls_left: u64,
     read_bytes: u64,
     persisted_bytes: u64,
+    digested_bytes: u64,
     /// Digests that it leaves out, at the end of a range.
     missing_digests: usize,
 }
 
 impl InMemory {
     fn new(len_bytes: u64) -> Self {
-        let memory = Memory::anonymous(len_bytes).unwrap();
-        Self { memory, calls_left: u64::MAX, read_bytes: 0, persisted_bytes: 0, missing_digests: 0 }
+        Self::of(Memory::anonymous(len_bytes).unwrap())
+    }
+
+    fn of(memory: Memory) -> Self {
+        let (read_bytes, persisted_bytes, digested_bytes) = (0, 0, 0);
+        Self { memory, calls_left: u64::MAX, read_bytes, persisted_bytes, digested_bytes, missing_digests: 0 }
     }
 
     fn call(&mut self) -> Result<&Memory, AccessError> {
@@ -43,7 +49,11 @@ impl ReplicaAccess for InMemory {
     fn set_attributes(&mut self, _: &Attributes) -> Result<(), AccessError> {
         Ok(())
     }
+    fn data_ranges(&mut self, range: Range<u64>) -> Result<Vec<Range<u64>>, AccessError> {
+        Ok(data_ranges(&self.memory, range, usize::MAX)?.0)
+    }
     fn digests(&mut self, range: Range<u64>) -> Result<Vec<[u8; DIGEST_BYTES]>, AccessError> {
+        self.digested_bytes += range.end - range.start;
         let mut digests = digests_of(self.call()?, range.start, range.end - range.start, DIGEST_BLOCK_LEN_BYTES)?;
         digests.truncate(digests.len().saturating_sub(self.missing_digests));
         Ok(digests)
@@ -226,4 +236,47 @@ fn differences_in_unused_space_of_a_heap_mean_nothing() {
     other.memory.store(chunks + 64, &[1]).unwrap();
     let comparison = Comparison::of_pool(Some(PoolKind::Obj), &one.memory, LEN_BYTES).unwrap();
     assert_eq!(comparison.differences(&mut one, &mut other, &mut |_| {}).unwrap().count, 1);
+}
+
+/// Two replicas in new files, which are holes.
+fn sparse() -> (tempfile::TempDir, InMemory, InMemory) {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let new = |name| InMemory::of(Memory::create(&directory.path().join(name), 64 << 20, None).unwrap());
+    let (one, other) = (new("one"), new("other"));
+    (directory, one, other)
+}
+
+#[test]
+fn of_holes_nothing_is_digested_or_copied_and_all_is_equal() {
+    const LEN_BYTES: u64 = 64 << 20;
+    let comparison = Comparison::of_kind(None, LEN_BYTES);
+    let (_directory, mut one, mut other) = sparse();
+    let mut done = 0;
+    assert_eq!(comparison.copy(&mut one, &mut other, &mut |bytes| done += bytes).unwrap(), Copied::default());
+    assert_eq!((done, one.digested_bytes, other.digested_bytes), (comparison.len_bytes(), 0, 0));
+
+    // In the first alone: copied, but for what is zero; in the other alone: zeros are copied; in both.
+    one.memory.store(10 << 20, &[1; 100_000]).unwrap();
+    one.memory.store(20 << 20, &[0; 100_000]).unwrap();
+    other.memory.store(30 << 20, &[2; 5]).unwrap();
+    one.memory.store(40 << 20, b"same").unwrap();
+    other.memory.store(40 << 20, b"same").unwrap();
+    let (mut done, mut told) = (0, 0);
+    let found = comparison.differences(&mut one, &mut other, &mut |bytes| told += bytes).unwrap();
+    assert_eq!((found.count, told), (4, comparison.len_bytes()), "{found:?}");
+    let would = comparison.would_copy(&mut one, &mut other, &mut |_| {}).unwrap();
+    let copied = comparison.copy(&mut one, &mut other, &mut |bytes| done += bytes).unwrap();
+    assert_eq!((copied, done), (would, comparison.len_bytes()));
+    assert!((3..=4).contains(&copied.blocks), "{copied:?}");
+    assert!(one.digested_bytes < 3 << 20 && other.digested_bytes < 3 << 20, "{one:?} {other:?}");
+    let (mut bytes, mut expected) = (vec![9; LEN_BYTES as usize], vec![9; LEN_BYTES as usize]);
+    one.memory.read(0, &mut expected).unwrap();
+    other.memory.read(0, &mut bytes).unwrap();
+    assert!(bytes == expected && bytes[30 << 20] == 0);
+    assert!(other.persisted_bytes >= 4 * DIGEST_BLOCK_LEN_BYTES, "what was compared is durable");
+
+    let (_directory, mut alone, _) = sparse();
+    let mut done = 0;
+    comparison.read(&mut alone, &mut |bytes| done += bytes).unwrap();
+    assert_eq!((alone.digested_bytes, done), (0, comparison.len_bytes()));
 }

@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::NameError;
 
 fn name(text: &str) -> PoolName {
     PoolName::new(text).expect("a good name")
@@ -84,6 +85,7 @@ fn requests() -> Vec<Request> {
         Request::SetAttributes { attributes: [4; ATTRIBUTES_BYTES] },
         Request::RemoveSet { name: set("b"), force: true, set_file: false },
         Request::Digest { offset: 1, len_bytes: 2, block_bytes: 3 },
+        Request::Data { offset: 4 },
     ]
 }
 
@@ -116,6 +118,8 @@ fn replies() -> Vec<Reply> {
         Reply::SetKept,
         Reply::AttributesSet,
         Reply::Digests { digests: vec![[7; DIGEST_BYTES]; DIGESTS_MAX] },
+        Reply::Data { ranges: (0..DATA_RANGES_MAX as u64).map(|at| 2 * at..2 * at + 1).collect(), end: 1 << 40 },
+        Reply::Data { ranges: vec![], end: 0 },
         Reply::Info(Box::new(sample_info())),
         Reply::Info(Box::new(PoolInfo { open_by: None, ..sample_info() })),
         Reply::List { names: vec![name("a"), name("b")], more: true },

@@ -10,7 +10,7 @@ use pmof_access::{
     Access, Completion, Connection, Medium as _, Memory, OperationKind, Outcome, Peer, PostError, Region,
     RegisterError, Ticket,
 };
-use pmof_pool::{Attributes, digests_of};
+use pmof_pool::{Attributes, data_ranges, digests_of};
 
 use super::{
     TakeError,
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     OpenFor, OpenPool, PoolStore,
-    control::{DIGESTED_MAX_BYTES, DIGESTS_MAX, LIST_LIMIT, MAX_MESSAGE_BYTES, Reply, Request},
+    control::{DATA_RANGES_MAX, DIGESTED_MAX_BYTES, DIGESTS_MAX, LIST_LIMIT, MAX_MESSAGE_BYTES, Reply, Request},
     refusal::{Answer, ServiceCode},
     sets::{OpenSet, SetStore, SetStoreError},
 };
@@ -197,6 +197,7 @@ impl Session {
                 Ok(Reply::Removed)
             }
             Request::Digest { offset, len_bytes, block_bytes } => self.digest(offset, len_bytes, block_bytes),
+            Request::Data { offset } => self.data(offset),
         }
     }
 
@@ -307,6 +308,19 @@ impl Session {
         let digests = digests_of(&memory, begin + offset, len_bytes, block_bytes);
         let digests = digests.map_err(|error| answer(ServiceCode::Medium, &error))?;
         Ok(Reply::Digests { digests })
+    }
+
+    fn data(&self, offset: u64) -> Result<Reply, Answer> {
+        let open = self.open.as_ref().ok_or_else(not_open)?;
+        let (memory, begin, size_bytes) = open.memory().ok_or_else(not_open)?;
+        if offset > size_bytes {
+            let text = format!("there is no data at {offset} of {size_bytes}");
+            return Err(Answer { code: ServiceCode::BadMessage as u16, text });
+        }
+        let found = data_ranges(&memory, begin + offset..begin + size_bytes, DATA_RANGES_MAX);
+        let (ranges, end) = found.map_err(|error| answer(ServiceCode::Medium, &error))?;
+        let ranges = ranges.into_iter().map(|range| range.start - begin..range.end - begin).collect();
+        Ok(Reply::Data { ranges, end: end - begin })
     }
 }
 

@@ -296,6 +296,48 @@ fn digests_are_those_of_the_bytes() {
 }
 
 #[test]
+fn what_was_never_written_is_told_to_be_zero() {
+    let target = Target::start();
+    let set = target.two_parts();
+    let pool = target.create(&set);
+    let end = pool.len_bytes();
+    assert_eq!(pool.data_ranges(HEADER_BYTES..end).unwrap(), []);
+    let written = [5000, 1 << 20, (4 << 20) + 5, end - 1];
+    for offset in written {
+        pool.persist_bytes(0, offset, b"x", Atomicity::Words).unwrap();
+    }
+    let found = pool.data_ranges(HEADER_BYTES..end).unwrap();
+    assert!(written.iter().all(|offset| found.iter().any(|range| range.contains(offset))), "{found:?}");
+    assert!(found.iter().map(|range| range.end - range.start).sum::<u64>() < 1 << 20, "{found:?}");
+    assert_eq!(pool.data_ranges(2 << 20..3 << 20).unwrap(), []);
+    let around = pool.data_ranges(0..5001).unwrap();
+    assert!(around.iter().all(|range| range.end <= 5001) && around.iter().any(|range| range.contains(&5000)));
+    assert!(matches!(pool.data_ranges(0..end + 1), Err(RemotePoolError::OutOfBounds { .. })));
+    let bare = target.write_set("bare.set", "OPTION NOHDRS\n", &["bare"]);
+    let pool = RemotePool::create(&target.url(), &bare, 4 << 20, None, &options()).unwrap();
+    // Its first page was looked at, and may be in the cache.
+    let found = pool.data_ranges(0..4 << 20).unwrap();
+    assert!(found.iter().all(|range| range.end <= HEADER_BYTES), "{found:?}");
+}
+
+/// More ranges than one answer holds.
+#[test]
+fn data_in_many_pieces_is_told_in_many_answers() {
+    let target = Target::start();
+    let line = format!("PMEMPOOLSET\n80M {}\n", target.path("large").display());
+    fs::write(target.path("large.set"), line).unwrap();
+    let pool = target.create(&SetName::new("large.set").unwrap());
+    let written: Vec<u64> = (1 << 20..80 << 20).step_by(128 << 10).collect();
+    for offset in &written {
+        pool.flush_bytes(0, *offset, b"x", Atomicity::Words).unwrap();
+    }
+    pool.drain(0).unwrap();
+    let found = pool.data_ranges(HEADER_BYTES..pool.len_bytes()).unwrap();
+    assert_eq!(found.len(), written.len());
+    assert!(written.iter().zip(&found).all(|(offset, range)| range.contains(offset)));
+}
+
+#[test]
 fn many_threads_use_their_lanes_at_once() {
     let target = Target::start();
     let set = target.two_parts();

@@ -92,6 +92,10 @@ impl ReplicaAccess for Watched {
         ReplicaAccess::set_attributes(&mut self.inner, attributes)
     }
 
+    fn data_ranges(&mut self, range: Range<u64>) -> Result<Vec<Range<u64>>, AccessError> {
+        self.inner.data_ranges(range)
+    }
+
     fn digests(&mut self, range: Range<u64>) -> Result<Vec<[u8; DIGEST_BYTES]>, AccessError> {
         self.inner.digests(range)
     }
