@@ -49,6 +49,24 @@ fn every_good_set_is_read_and_written_again() {
     }
 }
 
+/// As PMDK does; the CR is part of no path, set or option.
+#[test]
+fn a_return_at_the_end_of_a_line_counts_for_nothing() {
+    let files = corpus("good");
+    for (name, path) in &files {
+        let set = PoolSet::read(path).unwrap_or_else(|error| panic!("{error}"));
+        assert!(!set.to_bytes().contains(&b'\r'), "{name}");
+        let bytes = fs::read(path).unwrap();
+        let lines = bytes.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+        let [plain, returns] = [&b"\n"[..], b"\r\n"].map(|end| lines.clone().collect::<Vec<_>>().join(end));
+        for bytes in [plain, returns] {
+            let again = PoolSet::parse(path, &bytes).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(again, set, "{name}");
+        }
+    }
+    assert!(PoolSet::is_set_file(&files["crlf-everywhere"]).unwrap());
+}
+
 #[test]
 fn a_file_that_is_no_set_is_told_apart() {
     for (name, is_set) in [("empty", false), ("signature-of-a-pool", false), ("no-parts", true)] {

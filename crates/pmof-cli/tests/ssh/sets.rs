@@ -136,7 +136,7 @@ fn what_a_replica_held_before_is_not_taken_for_zeros() {
     pool.close().unwrap();
     for name in ["two", "a"] {
         let file = fs::OpenOptions::new().write(true).open(fixture.path(name)).unwrap();
-        std::os::unix::fs::FileExt::write_at(&file, &[8; 300_000], 6 << 20).unwrap();
+        std::os::unix::fs::FileExt::write_at(&file, &vec![8; 300_000], 6 << 20).unwrap();
     }
     let pool = fixture.open().unwrap();
     assert!(pool.resynced_bytes() >= 600_000);

@@ -256,8 +256,8 @@ fn of_holes_nothing_is_digested_or_copied_and_all_is_equal() {
     assert_eq!((done, one.digested_bytes, other.digested_bytes), (comparison.len_bytes(), 0, 0));
 
     // In the first alone: copied, but for what is zero; in the other alone: zeros are copied; in both.
-    one.memory.store(10 << 20, &[1; 100_000]).unwrap();
-    one.memory.store(20 << 20, &[0; 100_000]).unwrap();
+    one.memory.store(10 << 20, &vec![1; 100_000]).unwrap();
+    one.memory.store(20 << 20, &vec![0; 100_000]).unwrap();
     other.memory.store(30 << 20, &[2; 5]).unwrap();
     one.memory.store(40 << 20, b"same").unwrap();
     other.memory.store(40 << 20, b"same").unwrap();

@@ -100,5 +100,6 @@ fn data_is_told_page_by_page() {
     }
     assert_eq!(paged, all);
     assert_eq!(data_ranges(&memory, 0..4096, 9).unwrap(), (vec![], 4096), "not behind the range");
-    assert_eq!(data_ranges(&Memory::anonymous(4096).unwrap(), 10..20, 9).unwrap().0, [10..20]);
+    let (all, _) = data_ranges(&Memory::anonymous(4096).unwrap(), 10..20, 9).unwrap();
+    assert!(all.len() == 1 && all[0] == (10..20), "{all:?}");
 }

@@ -36,9 +36,6 @@ pub enum SetProblem {
     /// The file does not begin as a pool set file.
     #[error("the first line must be exactly `PMEMPOOLSET`, with a newline behind it")]
     FirstLine,
-    /// A line ends in CR LF.
-    #[error("the line ends in CR LF, and the CR would become part of a path: end lines in LF alone")]
-    CarriageReturn,
     /// A control character, such as NUL.
     #[error("the line has the control character {byte:#04x}: write text only")]
     ControlCharacter {

@@ -25,8 +25,8 @@ pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<PoolSet, SetError> {
         return Err(at(1, SetProblem::TooLong));
     }
     let (first, rest) = bytes.split_at(bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len()));
-    if first != SET_SIGNATURE || rest.is_empty() {
-        return Err(at(1, if first == b"PMEMPOOLSET\r" { SetProblem::CarriageReturn } else { SetProblem::FirstLine }));
+    if without_return(first) != SET_SIGNATURE || rest.is_empty() {
+        return Err(at(1, SetProblem::FirstLine));
     }
     let rest = &rest[1..];
     let text = rest.strip_suffix(b"\n").unwrap_or(rest);
@@ -38,6 +38,11 @@ pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<PoolSet, SetError> {
         }
     }
     parser.finish(path, line + 1)
+}
+
+/// A line without the CR at its end, as PMDK has it: files that came from elsewhere end their lines in CR LF.
+fn without_return(line: &[u8]) -> &[u8] {
+    line.strip_suffix(b"\r").unwrap_or(line)
 }
 
 /// A replica that is being read.
@@ -65,10 +70,7 @@ struct Parser {
 
 impl Parser {
     fn line(&mut self, line: u64, content: &[u8]) -> Result<(), SetProblem> {
-        if content.ends_with(b"\r") {
-            return Err(SetProblem::CarriageReturn);
-        }
-        let content = content.split(|byte| *byte == b'#').next().unwrap_or(&[]);
+        let content = without_return(content).split(|byte| *byte == b'#').next().unwrap_or(&[]);
         if let Some(byte) = content.iter().find(|byte| byte.is_ascii_control() && **byte != b'\t') {
             return Err(SetProblem::ControlCharacter { byte: *byte });
         }
