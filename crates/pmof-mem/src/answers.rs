@@ -198,10 +198,16 @@ fn loop_status(device: &File) -> io::Result<FileId> {
     if unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64, &raw mut info) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // The kernel's own coding of device numbers (huge_encode_dev).
-    let number = info.device as u32;
-    let device = ((number & 0xf_ff00) >> 8, (number & 0xff) | ((number >> 12) & 0xf_ff00));
-    Ok(FileId { device, inode: info.inode })
+    Ok(FileId { device: decode_number(info.device as u32), inode: info.inode })
+}
+
+/// A device's number as the kernel codes it for programs (`huge_encode_dev`, linux/kdev_t.h).
+fn encode_number((major, minor): (u32, u32)) -> u32 {
+    (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
+}
+
+fn decode_number(number: u32) -> (u32, u32) {
+    ((number & 0xf_ff00) >> 8, (number & 0xff) | ((number >> 12) & 0xf_ff00))
 }
 
 /// Asks device-mapper, without the keys that a table may have.
@@ -221,8 +227,7 @@ fn asked_table(number: (u32, u32), lower: &[String]) -> Result<Vec<String>, Unan
     put(0, 4, 0);
     put(1, 0, TABLE_BYTES as u32);
     put(2, DM_HEADER_BYTES as u32, 0);
-    let (major, minor) = number;
-    buffer[5] = u64::from((minor & 0xff) | (major << 8) | ((minor & !0xff) << 12));
+    buffer[5] = u64::from(encode_number(number));
     // SAFETY: the buffer is a `struct dm_ioctl` that says how long it is, and the kernel writes no more than that.
     if unsafe { libc::ioctl(control.as_raw_fd(), DM_TABLE_STATUS, buffer.as_mut_ptr()) } != 0 {
         return Err(unanswered("DM_TABLE_STATUS", io::Error::last_os_error()));
@@ -266,14 +271,20 @@ fn text_at(bytes: &[u8], at: usize, len_bytes: usize) -> String {
 /// Whether the one device below begins with the LUKS header that the mapping's uuid names: `CRYPT-LUKSn-UUID-name`, the
 /// uuid without hyphens. Else its key may have been made up at the start and be gone with it.
 fn has_luks_header(uuid: &str, lower: &[String]) -> bool {
-    let named = ["CRYPT-LUKS1-", "CRYPT-LUKS2-"].iter().find_map(|prefix| uuid.strip_prefix(prefix));
-    let ([device], Some(named)) = (lower, named) else { return false };
+    let [device] = lower else { return false };
     let number = attribute(&Path::new(crate::SYSFS_ROOT).join("class/block").join(device), "dev");
     let Some(number) = number.and_then(|number| parse_number(&number)) else { return false };
     let mut header = [0; LUKS_UUID_AT + LUKS_UUID_BYTES];
     let is_read = open_device(device, number).is_ok_and(|file| file.read_exact_at(&mut header, 0).is_ok());
-    let own = text_at(&header, LUKS_UUID_AT, LUKS_UUID_BYTES).replace('-', "");
-    is_read && header.starts_with(LUKS_MAGIC) && !own.is_empty() && named.split('-').next() == Some(&own)
+    is_read && is_header_of(&header, uuid)
+}
+
+/// Whether `header`, the first bytes of a device, is the LUKS header that the mapping's uuid names.
+fn is_header_of(header: &[u8], uuid: &str) -> bool {
+    let named = ["CRYPT-LUKS1-", "CRYPT-LUKS2-"].iter().find_map(|prefix| uuid.strip_prefix(prefix));
+    let Some(named) = named.and_then(|named| named.split('-').next()) else { return false };
+    let own = text_at(header, LUKS_UUID_AT, LUKS_UUID_BYTES).replace('-', "");
+    header.starts_with(LUKS_MAGIC) && !own.is_empty() && named == own
 }
 
 #[cfg(test)]

@@ -53,13 +53,13 @@ pub(crate) fn btrfs_id(file: BorrowedFd<'_>) -> io::Result<BtrfsId> {
     if unsafe { libc::ioctl(file.as_raw_fd(), BTRFS_IOC_FS_INFO, &raw mut info) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    let digits: String = info.uuid.iter().flat_map(|byte| [byte >> 4, byte & 15]).map(hexadecimal).collect();
-    let uuid = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| digits[part].to_owned()).join("-");
-    Ok(BtrfsId { uuid, device_count: info.device_count })
+    Ok(BtrfsId { uuid: uuid_text(&info.uuid), device_count: info.device_count })
 }
 
-fn hexadecimal(digit: u8) -> char {
-    char::from_digit(digit.into(), 16).unwrap_or_default()
+/// A UUID as sysfs writes it.
+fn uuid_text(uuid: &[u8; 16]) -> String {
+    let digits: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| digits[part].to_owned()).join("-")
 }
 
 /// The devices of ext2, ext3 or ext4 on the block device `number`: its own, and that of its journal.

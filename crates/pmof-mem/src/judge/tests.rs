@@ -187,6 +187,17 @@ fn a_loop_device_is_as_good_as_its_file() {
 }
 
 #[test]
+fn a_loop_device_over_a_file_on_itself_ends() {
+    let tree = Tree::new();
+    let system = loop_over(&tree, "/srv/disk", "7:0 12\n");
+    fs::write(tree.root().join("self/mountinfo"), "1 0 7:0 / / rw - ext4 /dev/loop0 rw\n").unwrap();
+    fs::write(tree.root().join("answers/files"), "7:0 12 /srv/disk\n").unwrap();
+    let judgement = judge_facts(&system, &facts(EXT4_MAGIC, (7, 0), "rw"), false);
+    assert_eq!(both(&judgement), declared(Mechanism::FileSync));
+    assert!(judgement.mend().unwrap().contains("more than 4 loop devices"), "{:?}", judgement.mend());
+}
+
+#[test]
 fn a_loop_device_that_nobody_asked_or_that_passes_no_flush_is_undecided() {
     let tree = Tree::new();
     let system = loop_over(&tree, "/srv/disk", "8:0 12\n");
@@ -275,7 +286,7 @@ fn a_region_that_the_kernel_contradicts_gives_nothing_even_declared() {
     let write = |path: std::path::PathBuf, text: &str| fs::write(path, text).unwrap();
     let nothing = [None, None];
     let lines = declared(Mechanism::CacheLineWriteBack);
-    let changes: [Change; 10] = [
+    let changes: [Change; 12] = [
         ("read-only", |region| fs::write(region.join("read_only"), "1\n").unwrap(), nothing),
         ("volatile", |region| fs::write(region.join("uevent"), "DEVTYPE=nd_volatile\n").unwrap(), nothing),
         ("not armed", |region| fs::write(region.join("../nmem0/nfit/flags"), "not_armed \n").unwrap(), nothing),
@@ -286,6 +297,12 @@ fn a_region_that_the_kernel_contradicts_gives_nothing_even_declared() {
         ("a module is not named", |region| fs::write(region.join("mappings"), "2\n").unwrap(), lines),
         ("no bus", |region| fs::remove_file(region.join("../provider")).unwrap(), lines),
         ("memmap=", |region| fs::write(region.join("../provider"), "e820\n").unwrap(), lines),
+        (
+            "the host's, by its provider",
+            |region| fs::write(region.join("../provider"), "virtio-pmem\n").unwrap(),
+            nothing,
+        ),
+        ("so, by another kernel", |region| fs::write(region.join("../provider"), "virtio_pmem\n").unwrap(), nothing),
     ];
     for (name, change, expected) in changes {
         let tree = Tree::new();

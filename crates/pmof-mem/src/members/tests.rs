@@ -1,6 +1,6 @@
 use std::{fs, os::fd::AsFd};
 
-use super::{BtrfsId, btrfs_id, btrfs_members};
+use super::{BtrfsId, btrfs_id, btrfs_members, uuid_text};
 use crate::{System, mounts::Mount, sysfs::fixture::Tree};
 
 fn mount(source: &str) -> Mount {
@@ -46,4 +46,10 @@ fn every_device_of_a_btrfs_is_named() {
 fn other_file_systems_have_no_identity_of_btrfs() {
     let file = tempfile::tempfile_in("/dev/shm").unwrap();
     assert!(btrfs_id(file.as_fd()).is_err());
+}
+
+#[test]
+fn an_identity_of_btrfs_is_written_as_sysfs_writes_it() {
+    let uuid = *b"\x01\x23\x45\x67\x89\xab\xcd\xef\x0f\xf0\x5a\xa5\x00\xff\x10\x42";
+    assert_eq!(uuid_text(&uuid), "01234567-89ab-cdef-0ff0-5aa500ff1042");
 }

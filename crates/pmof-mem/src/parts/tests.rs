@@ -13,9 +13,10 @@ use tempfile::{TempDir, tempdir_in};
 
 use super::{ExistingFile, FilePart, NewFile, PartFlush};
 use crate::{
-    Declaration, Durability, Evidence, Mechanism, Medium, MediumKind, MemError, Memory, Promise, System,
+    Declaration, Durability, Evidence, Mechanism, Medium, MediumKind, MemError, Memory, Promise, RegionProbe, System,
     flush::{EARLY_WRITE_MIN_BYTES, Flush},
     judge::{Judgement, Power},
+    sysfs::{fixture::Tree, region_above},
 };
 
 const PAGE: u64 = 4096;
@@ -166,6 +167,16 @@ fn judgements_are_joined_to_the_weakest() {
             assert!(format!("{:?}", whole.power).starts_with(expected), "{:?}", whole.power);
         }
     }
+    let tree = Tree::new();
+    let region = |number| region_above(&tree.region(number, None, "nd")).unwrap();
+    let (first, second) = (region(0), region(1));
+    let on = |regions: &[&RegionProbe]| Judgement {
+        regions: regions.iter().map(|region| (*region).clone()).collect(),
+        ..judgement(MediumKind::FsDax, lines())
+    };
+    let parts = [on(&[&first]), on(&[&second, &first]), on(&[])];
+    let whole = Judgement::of_parts(parts.iter().map(|part| (Path::new("/p"), part)));
+    assert_eq!(whole.regions, [first, second], "each once");
     let kinds = [MediumKind::DevDax, MediumKind::FsDax, MediumKind::PageCache].map(|kind| judgement(kind, lines()));
     let whole = Judgement::of_parts(kinds.iter().map(|part| (Path::new("/p"), part)));
     assert_eq!((whole.kind, whole.file_system.as_str(), whole.evidence.len()), (MediumKind::PageCache, "ext4", 3));

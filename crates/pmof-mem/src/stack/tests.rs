@@ -193,6 +193,8 @@ fn disks_of_fabrics_and_of_the_kernel_itself_are_not_this_machines() {
         ("virtual", "zd0", None, unknown),
         ("virtual", "sda", None, unknown),
         ("pci0000:00", "etherd!e1.0", None, unknown),
+        ("pci0000:00", "sd", None, unknown),
+        ("pci0000:00", "sd1", None, unknown),
     ] {
         let tree = Tree::new();
         let place = tree.block(&tree.root().join("devices").join(parent), name, "8:0");
@@ -236,13 +238,48 @@ fn a_write_through_that_the_driver_does_not_confirm_is_not_believed() {
         ("sda", "device/scsi_disk/0:0:0:0/cache_type", "write back", false),
         ("sda", "nothing", "", false),
         ("mmcblk0", "queue/fua", "0", false),
+        ("nvme0n1", "queue/fua", "0", true),
+        ("nvme0n1", "queue/fua", "1", false),
+        ("nvme0n1", "nothing", "", false),
     ] {
         let tree = Tree::new();
         let disk = tree.block(&tree.root().join("devices/pci0"), name, "8:0");
+        fs::write(disk.parent().unwrap().join("transport"), "pcie\n").unwrap();
         fs::write(disk.join("queue/write_cache"), "write through\n").unwrap();
         fs::create_dir_all(disk.join(word).parent().unwrap()).unwrap();
         fs::write(disk.join(word), format!("{text}\n")).unwrap();
         let is_disk = matches!(stack(&tree, 8, 0).leaves[..], [Backing::Disk { .. }]);
         assert_eq!(is_disk, is_believed, "{name} {word} {text}");
     }
+}
+
+/// The block translation table has no cache; of a namespace without one, the kernel has to say that it flushes it.
+#[test]
+fn a_namespace_is_flushed_unless_it_is_a_table_of_sectors() {
+    for (name, write_cache, is_sound) in [
+        ("pmem0", Some("write back"), true),
+        ("pmem0", Some("write through"), false),
+        ("pmem0", None, false),
+        ("pmem0s", Some("write back"), true),
+        ("pmem0s", Some("write through"), true),
+        ("pmem0s", Some("none"), false),
+        ("pmem0s", None, false),
+    ] {
+        let tree = Tree::new();
+        let disk = tree.block(&tree.region(0, Some("memory_controller"), "nd"), name, "259:0");
+        match write_cache {
+            Some(text) => fs::write(disk.join("queue/write_cache"), format!("{text}\n")).unwrap(),
+            None => fs::remove_file(disk.join("queue/write_cache")).unwrap(),
+        }
+        assert_eq!(stack(&tree, 259, 0).doubts.is_empty(), is_sound, "{name} {write_cache:?}");
+    }
+}
+
+#[test]
+fn layers_that_cannot_be_listed_are_not_taken_for_none() {
+    let tree = Tree::new();
+    let disk = tree.block(&tree.root().join("devices"), "sda", "8:0");
+    assert!(matches!(stack(&tree, 8, 0).leaves[..], [Backing::Disk { .. }]));
+    fs::write(disk.join("slaves"), "no directory").unwrap();
+    assert!(matches!(stack(&tree, 8, 0).leaves[..], [Backing::Unknown { .. }]));
 }

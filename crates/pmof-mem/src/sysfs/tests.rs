@@ -1,7 +1,10 @@
 use std::fs;
 
-use super::{block_number, devdax_directory, devdax_len_bytes, fixture::Tree, probe_regions, region_above};
-use crate::PersistenceDomain;
+use super::{
+    ATTRIBUTE_MAX_BYTES, attribute, block_number, devdax_align_bytes, devdax_directory, devdax_len_bytes,
+    fixture::Tree, probe_regions, region_above,
+};
+use crate::{MemError, PersistenceDomain};
 
 #[test]
 fn regions_are_listed_with_what_the_kernel_says() {
@@ -27,6 +30,10 @@ fn regions_are_listed_with_what_the_kernel_says() {
 fn no_nd_bus_means_no_regions() {
     let empty = tempfile::tempdir().unwrap();
     assert_eq!(probe_regions(empty.path()).unwrap(), []);
+    // One that cannot be listed is no empty one.
+    fs::create_dir_all(empty.path().join("bus/nd")).unwrap();
+    fs::write(empty.path().join("bus/nd/devices"), "no directory").unwrap();
+    assert!(matches!(probe_regions(empty.path()), Err(MemError::Io { call: "readdir", .. })));
 }
 
 #[test]
@@ -54,7 +61,57 @@ fn disks_are_found_by_the_name_that_a_mount_gives() {
     fs::write(class.join("dm-3/dm/name"), "vg-home\n").unwrap();
     let number = |source| block_number(tree.root(), source);
     assert_eq!((number("/dev/sda1"), number("/dev/mapper/vg-home")), (Some((8, 1)), Some((253, 3))));
-    for unknown in ["/dev/sdb", "/dev/mapper/other", "/dev/../sda1", "sda1", "server:/export"] {
+    // A partition's directory lies in its disk's too, which no path of /dev says.
+    fs::create_dir_all(class.join("sda/sda1")).unwrap();
+    fs::write(class.join("sda/sda1/dev"), "8:1\n").unwrap();
+    for unknown in ["/dev/sdb", "/dev/mapper/other", "/dev/../sda1", "/dev/sda/sda1", "sda1", "server:/export"] {
         assert_eq!(number(unknown), None, "{unknown}");
     }
+}
+
+/// CXL names its regions alike. What it says of persistence stands on the nd region of the bridge, and nowhere else.
+#[test]
+fn a_region_of_cxl_is_no_nd_region() {
+    let tree = Tree::new();
+    for place in ["devices/root0/decoder0.0/region0/dax_region0/dax0.0", "devices/ndbus0/nmem0/dax0.0"] {
+        let device = tree.root().join(place);
+        fs::create_dir_all(&device).unwrap();
+        assert_eq!(region_above(&device), None, "{place}");
+    }
+    let of_nd = tree.region(0, Some("cpu_cache"), "nd").join("dax0.0");
+    assert!(region_above(&of_nd).is_some());
+}
+
+#[test]
+fn mappings_of_devdax_are_aligned_as_the_kernel_says() {
+    let tree = Tree::new();
+    let device = tree.devdax(&tree.region(0, None, "nd"), "252:0", 1 << 30);
+    let page = rustix::param::page_size() as u64;
+    assert_eq!(devdax_align_bytes(&device), page);
+    for (text, align_bytes) in
+        [("2097152\n", 1 << 21), ("1073741824\n", 1 << 30), ("0\n", page), ("3\n", page), ("", page)]
+    {
+        fs::write(device.join("align"), text).unwrap();
+        assert_eq!(devdax_align_bytes(&device), align_bytes, "{text:?}");
+    }
+}
+
+#[test]
+fn an_attribute_is_some_text_and_not_too_long() {
+    let directory = tempfile::tempdir().unwrap();
+    let longest = "a".repeat(ATTRIBUTE_MAX_BYTES as usize);
+    for (text, expected) in [
+        ("", None),
+        ("\n", Some("")),
+        ("write back\n", Some("write back")),
+        (longest.as_str(), Some(longest.as_str())),
+        (&format!("{longest}a"), None),
+        (&format!("{longest}{longest}"), None),
+    ] {
+        fs::write(directory.path().join("said"), text).unwrap();
+        assert_eq!(attribute(directory.path(), "said").as_deref(), expected, "{} bytes", text.len());
+    }
+    fs::write(directory.path().join("said"), b"\xff\n").unwrap();
+    assert_eq!(attribute(directory.path(), "said"), None, "no text");
+    assert_eq!(attribute(directory.path(), "nothing"), None);
 }
