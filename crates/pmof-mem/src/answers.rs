@@ -201,7 +201,7 @@ fn loop_status(device: &File) -> io::Result<FileId> {
     Ok(FileId { device: decode_number(info.device as u32), inode: info.inode })
 }
 
-/// A device's number as the kernel codes it for programs (`huge_encode_dev`, linux/kdev_t.h).
+/// A device's number as the kernel codes it for programs (`huge_encode_dev`, `linux/kdev_t.h`).
 fn encode_number((major, minor): (u32, u32)) -> u32 {
     (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
 }

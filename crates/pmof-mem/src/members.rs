@@ -58,7 +58,8 @@ pub(crate) fn btrfs_id(file: BorrowedFd<'_>) -> io::Result<BtrfsId> {
 
 /// A UUID as sysfs writes it.
 fn uuid_text(uuid: &[u8; 16]) -> String {
-    let digits: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    let digit = |digit: u8| char::from_digit(digit.into(), 16).unwrap_or_default();
+    let digits: String = uuid.iter().flat_map(|byte| [byte >> 4, byte & 15]).map(digit).collect();
     [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| digits[part].to_owned()).join("-")
 }
 

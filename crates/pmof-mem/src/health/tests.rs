@@ -1,6 +1,6 @@
 #![expect(clippy::single_range_in_vec_init, reason = "bad blocks are lists of ranges, often of one")]
 
-use std::{fs, io::Write as _, os::fd::AsFd as _, path::Path};
+use std::{fs, io::Write as _, os::fd::AsFd as _, os::unix::fs::FileExt as _, path::Path};
 
 use tempfile::tempdir_in;
 
@@ -75,6 +75,30 @@ fn bad_blocks_of_the_disk_are_those_of_the_file_where_it_lies_on_them() {
     let far = extents.iter().map(|extent| extent.physical + extent.len_bytes).max().unwrap() / 512;
     fs::write(disk.join("badblocks"), format!("{far} 1\n")).unwrap();
     assert_eq!(bad(), []);
+}
+
+/// More pieces than are asked for at a time, each with a hole before it; then some that were never written.
+#[test]
+fn every_piece_of_a_file_is_found() {
+    const PIECES: u64 = 150;
+    let directory = tempdir_in(DISK).unwrap();
+    let file = fs::File::create_new(directory.path().join("part")).unwrap();
+    for piece in 0..PIECES {
+        file.write_all_at(&[1; 4096], piece * 12_288 + 4096).unwrap();
+    }
+    file.sync_all().unwrap();
+    let found = match extents(file.as_fd()) {
+        Ok(found) if found.first().is_some_and(|first| (first.logical, first.len_bytes) == (4096, 4096)) => found,
+        other => return eprintln!("skipped: the file system here names no extents of one page ({other:?})"),
+    };
+    let expected: Vec<_> = (0..PIECES).map(|piece| (piece * 12_288 + 4096, 4096)).collect();
+    assert_eq!(found.iter().map(|extent| (extent.logical, extent.len_bytes)).collect::<Vec<_>>(), expected);
+    let mut places: Vec<_> = found.iter().map(|extent| extent.physical).collect();
+    places.sort_unstable();
+    assert!(places.windows(2).all(|two| two[0] + 4096 <= two[1]), "no two are in one place: {places:?}");
+    // What is still in the page cache has no place yet.
+    file.write_all_at(&[1; 4096], PIECES * 12_288 + 4096).unwrap();
+    assert!(extents(file.as_fd()).unwrap().iter().all(|extent| extent.physical != 0));
 }
 
 #[test]

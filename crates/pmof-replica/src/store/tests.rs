@@ -354,6 +354,8 @@ fn a_file_replaced_while_it_is_opened_is_refused() {
     let (orders, path) = (name("orders"), root.path().join("orders"));
     let entry = store.root.entry(&orders).expect("the pool");
     let memory = store.map(&orders, &entry, OpenFor::Write).expect("positive control");
+    let flags = rustix::io::fcntl_getfd(&entry.file).expect("flags");
+    assert!(flags.contains(rustix::io::FdFlags::CLOEXEC), "a program that is started has it too");
     let file = store.file_of(&orders, &memory).expect("a file");
     store.lock_named(&orders, file, entry.identity).expect("positive control");
 
@@ -380,6 +382,8 @@ fn leftovers_are_removed_and_look_alikes_stay() {
         fs::write(root.path().join(entry), b"x").expect("a file");
     }
     fs::create_dir(root.path().join(directory)).expect("a directory");
+    let link = ".pmof.eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee.new";
+    symlink(others[0], root.path().join(link)).expect("a link");
 
     // While somebody makes a pool, nothing counts as left over.
     let maker = File::open(root.path()).expect("the directory");
@@ -391,7 +395,7 @@ fn leftovers_are_removed_and_look_alikes_stay() {
     assert_eq!(store.root.remove_leftovers().expect("a look"), 1);
     let left = entries(root.path());
     assert!(!left.contains(&leftover.to_owned()));
-    assert!(others.iter().chain([&directory]).all(|entry| left.contains(&(*entry).to_owned())));
+    assert!(others.iter().chain([&directory, &link]).all(|entry| left.contains(&(*entry).to_owned())));
 }
 
 #[test]

@@ -69,7 +69,10 @@ fn a_pool_lives_on_its_device() {
     assert_eq!(entries(bench.root.path()), ["beside"]);
     let info = store.info(&name("orders")).expect("info");
     assert_eq!((info.header.size_bytes, info.file_len_bytes, info.open_by), (SIZE_BYTES, DEVICE_BYTES, None));
-    let mut pool = open(&store, "orders", OpenFor::Write).expect("the pool");
+    let reader = open(&store, "orders", OpenFor::Read).expect("the pool");
+    let mut pool = open(&store, "orders", OpenFor::Write).expect("a reader does not keep it");
+    assert_busy(open(&store, "orders", OpenFor::Write), "an opener");
+    drop(reader);
     let epoch = Epoch { id: Uuid::from_u128(5), members: 3 };
     pool.begin(epoch, 2, &[]).expect("begun");
     pool.confirm(epoch.id).expect("confirmed");
@@ -166,6 +169,7 @@ fn devices_that_do_not_fit_are_refused() {
     assert!(matches!(too_large, Err(StoreError::NoSpace { .. })), "{too_large:?}");
     assert!(bench.first_bytes().iter().all(|byte| *byte == 0));
     store.create(&name("orders"), &new_pool(DEVICE_BYTES - DATA_OFFSET), String::new()).expect("fits");
+    open(&store, "orders", OpenFor::Write).expect("it fills the device");
     // A device that shrank.
     File::options().write(true).open(&bench.device).expect("a device").set_len(8192).expect("shorter");
     assert!(matches!(open(&store, "orders", OpenFor::Read), Err(StoreError::SizeMismatch { .. })));
@@ -175,6 +179,12 @@ fn devices_that_do_not_fit_are_refused() {
         let error = bench.open(twice).map(drop).unwrap_err();
         assert!(matches!(error, StoreError::DeviceTwice { .. } | StoreError::Memory { .. }), "{error:?}");
     }
+    let other = Bench::new(&[]);
+    let two = bench.open(&[("orders", device), ("beside", &other.device)]).expect("two names of two devices");
+    create(&two, "beside");
+    assert_eq!(names(&two), ["beside"]);
+    let one_name = bench.open(&[("orders", device), ("orders", &other.device)]).map(drop).unwrap_err();
+    assert!(matches!(one_name, StoreError::DeviceTwice { .. }), "{one_name:?}");
     for wrong in ["/dev/null", "/no/such/device", "/tmp"] {
         let error = bench.open(&[("a", Path::new(wrong))]).map(drop).unwrap_err();
         assert!(matches!(error, StoreError::Memory { .. }), "{error:?}");
@@ -241,4 +251,17 @@ fn a_crash_leaves_a_whole_pool_or_a_free_device() {
         assert!(!crash_states(&free, making, |event| !leave_out(event)).iter().all(good));
         assert!(!crash_states(&pool, wiping, |event| !leave_out(event)).iter().all(known));
     }
+}
+
+/// Whatever the device held, and however much: a new pool shows none of it.
+#[test]
+fn a_new_pool_is_zeroed_to_its_end_and_no_further() {
+    let header = new_header(&new_pool(2 * HEADER_BYTES as u64));
+    let len_bytes = (2 << 20) + 3 * HEADER_BYTES as u64;
+    let medium = Memory::anonymous(len_bytes + 1).expect("memory");
+    medium.store(0, &vec![7; len_bytes as usize + 1]).expect("a store");
+    device::make(&medium, &header, &new_state(), len_bytes).expect("made");
+    let mut data = vec![0; (len_bytes + 1 - DATA_OFFSET) as usize];
+    medium.read(DATA_OFFSET, &mut data).expect("a read");
+    assert_eq!(data.iter().position(|byte| *byte != 0), Some(data.len() - 1), "the first byte that is not zero");
 }
