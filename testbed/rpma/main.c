@@ -64,18 +64,6 @@ pid_t start_peer(const char *port) {
     _exit(127);
 }
 
-int be_peer(const char *port) {
-    struct rpma_peer *peer = new_peer();
-    struct rpma_conn_req *request = NULL;
-    struct rpma_conn *connection = NULL;
-    NEED(CALL(rpma_conn_req_new)(peer, options.address, port, NULL, &request));
-    NEED(CALL(rpma_conn_req_connect)(&request, NULL, &connection));
-    if (next_event(connection, PATIENCE_MS) != RPMA_CONN_ESTABLISHED)
-        bail_out("the peer was not connected");
-    for (;;)
-        pause();
-}
-
 int main(int count, char **arguments) {
     static const struct option known[] = {
         {"port", required_argument, NULL, 'p'}, {"pmem", required_argument, NULL, 'm'},
@@ -117,6 +105,7 @@ int main(int count, char **arguments) {
     check_waiting();
     check_receive_queues();
     check_ways();
+    check_peers();
     check_process();
     return finish();
 }

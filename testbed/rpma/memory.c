@@ -9,8 +9,8 @@
 enum {
     ALL_USAGES = 0xff,
     DESCRIPTOR_BYTES = 21,
-    /* What programs for librpma leave for a descriptor in their private data: fio's, librpma's examples. */
-    DESCRIPTOR_ROOM = 24,
+    /* What programs keep free for this one and a peer configuration's together: librpma's examples 24. */
+    DESCRIPTORS_BYTES = 22,
     BYTES = 8192,
 };
 
@@ -74,14 +74,19 @@ static void check_descriptors(struct rpma_peer *peer, unsigned char *memory) {
     IS(CALL(rpma_mr_get_descriptor_size)(registered, NULL), RPMA_E_INVAL);
     IS(CALL(rpma_mr_get_descriptor_size)(registered, &size), 0);
     tell("a descriptor has %zu bytes", size);
-    if (!check(size > 0 && size <= DESCRIPTOR_ROOM, "a descriptor fits where programs put it"))
-        bail_out("the rest would be written over");
+    if (!check(size == DESCRIPTOR_BYTES, "it is 21 bytes"))
+        bail_out("programs keep no more free");
+    struct rpma_peer_cfg *claim = NULL;
+    size_t claim_size = 0;
+    NEED(CALL(rpma_peer_cfg_new)(&claim));
+    NEED(CALL(rpma_peer_cfg_get_descriptor_size)(claim, &claim_size));
+    check(size + claim_size <= DESCRIPTORS_BYTES, "both descriptors have 22 bytes");
+    NEED(CALL(rpma_peer_cfg_delete)(&claim));
     IS(CALL(rpma_mr_get_descriptor)(NULL, descriptor), RPMA_E_INVAL);
     IS(CALL(rpma_mr_get_descriptor)(registered, NULL), RPMA_E_INVAL);
     IS(CALL(rpma_mr_get_descriptor)(registered, descriptor), 0);
     check(descriptor[size] == 0x5a, "nothing is written beyond it");
     if (options.reference) {
-        check(size == DESCRIPTOR_BYTES, "it is 21 bytes");
         check(little_endian(descriptor, 8) == (uintptr_t)memory, "first the address");
         check(little_endian(descriptor + 8, 8) == BYTES, "then the length");
         check(little_endian(descriptor + 16, 4) != 0, "then the key");

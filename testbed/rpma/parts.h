@@ -18,6 +18,7 @@ void check_errors(void);
 void check_waiting(void);
 void check_receive_queues(void);
 void check_ways(void);
+void check_peers(void);
 void check_process(void);
 
 #endif

@@ -173,7 +173,7 @@ int rpma_mr_get_size(const struct rpma_mr_local *mr, size_t *size);
 int rpma_mr_advise(struct rpma_mr_local *mr, size_t offset, size_t len, int advice, uint32_t flags);
 
 /*
- * Reads a descriptor of the other side's memory. Errors: RPMA_E_INVAL for NULL and for fewer than 24 bytes; RPMA_E_NOSUPP
+ * Reads a descriptor of the other side's memory. Errors: RPMA_E_INVAL for NULL and for fewer than 21 bytes; RPMA_E_NOSUPP
  * for bytes that are no descriptor of pmof.
  */
 int rpma_mr_remote_from_descriptor(const void *desc, size_t desc_size, struct rpma_mr_remote **mr_ptr);

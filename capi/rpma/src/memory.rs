@@ -100,7 +100,7 @@ pub struct MrRemote {
 kind!(MrRemote, 6, "rpma_mr_remote");
 
 impl MrRemote {
-    /// The region; its owner is asked once. Waits for the answer.
+    /// The region. Where a device reaches it its owner is asked, once, and the answer waited for.
     #[inline]
     pub(crate) fn region(&self, connection: &Connection) -> Result<&RemoteRegion, Failure> {
         match self.region.get() {
@@ -111,7 +111,7 @@ impl MrRemote {
 
     #[cold]
     fn ask(&self, connection: &Connection) -> Result<&RemoteRegion, Failure> {
-        let found = connection.resolve(&self.short, RESOLVE_TIMEOUT);
+        let found = connection.resolve(&self.short, access_of(self.short.note().into()), RESOLVE_TIMEOUT);
         let found = found.map_err(|error| Failure::provider(error.to_string()))?;
         Ok(self.region.get_or_init(|| found))
     }
@@ -319,7 +319,8 @@ pub unsafe extern "C" fn rpma_mr_remote_from_descriptor(
         if short.note() == 0 {
             return Err(Failure::new(Code::NotSupported, "the descriptor grants no usage"));
         }
-        let mr = MrRemote { short, region: OnceLock::new(), has_warned: AtomicBool::new(false) };
+        let region = short.region(access_of(short.note().into())).map(OnceLock::from).unwrap_or_default();
+        let mr = MrRemote { short, region, has_warned: AtomicBool::new(false) };
         // SAFETY: not null, so valid by the contract of this function.
         unsafe { put(made, Handle::create(mr)) };
         Ok(())

@@ -180,10 +180,19 @@ impl Connection {
         RemoteRegion::from_descriptor(descriptor)
     }
 
-    /// Asks the other side for the descriptor behind a short one, at most `timeout`. The outcome is nobody else's to collect.
+    /// The region behind a short descriptor, with the rights that the application knows of. Where the descriptor does not [say
+    /// all](ShortDescriptor::region), the other side is asked for it, at most `timeout`. The outcome is nobody else's to collect.
     ///
     /// A name that the other side does not know ends the connection, as every refused operation does.
-    pub fn resolve(&self, short: &ShortDescriptor, timeout: Duration) -> Result<RemoteRegion, ResolveError> {
+    pub fn resolve(
+        &self,
+        short: &ShortDescriptor,
+        access: Access,
+        timeout: Duration,
+    ) -> Result<RemoteRegion, ResolveError> {
+        if let Some(region) = short.region(access) {
+            return Ok(region);
+        }
         let answer = answer_slice()?;
         let driver = &self.queue.shared.driver;
         let mut batch = self.batch();

@@ -172,6 +172,14 @@ pub enum RegisterError {
         /// The system's answer.
         source: io::Error,
     },
+    /// A short descriptor has 48 bits for the length.
+    #[error(
+        "a region of {len_bytes} bytes is too long for a short descriptor: register parts of it, each less than 2^48 bytes"
+    )]
+    TooLong {
+        /// Length of the region.
+        len_bytes: u64,
+    },
     /// The device cannot reach the memory, for a reason that can be mended.
     #[error(transparent)]
     Device(#[from] pmof_verbs::RegisterError),

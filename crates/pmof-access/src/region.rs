@@ -127,8 +127,9 @@ impl Region {
         self.0.region.descriptor().encode()
     }
 
-    /// A [short descriptor](ShortDescriptor), where 24 bytes have to do. It works as long as the region is registered; `note`
-    /// goes along for the application. Each call makes a new one, which takes a page of memory.
+    /// A [short descriptor](ShortDescriptor), where 21 bytes have to do. It works as long as the region is registered; `note`
+    /// goes along for the application. Each call makes a new one; where the region is reached past this side's CPU that takes a page of
+    /// memory.
     pub fn short_descriptor(&self, note: u8) -> Result<ShortDescriptor, RegisterError> {
         let short = publish(&self.0.table, &self.0.region, note)?;
         self.0.published.lock().unwrap_or_else(PoisonError::into_inner).push(short);

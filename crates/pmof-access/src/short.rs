@@ -14,42 +14,56 @@ use zerocopy::{
 
 use crate::{RegionSlice, RegisterError, RemoteRegion, region::random};
 
-/// Bytes of a short descriptor: what programs written for librpma keep free for one of its descriptors.
-pub const SHORT_DESCRIPTOR_BYTES: usize = 24;
+/// Bytes of a short descriptor: those of a descriptor of librpma, which programs keep little more than that free for.
+pub const SHORT_DESCRIPTOR_BYTES: usize = 21;
 
-const VERSION: u8 = 1;
+/// The checksum begins with it.
+const VERSION: u8 = 2;
 
-/// The second half of the key of a region that holds a descriptor; the first is the name.
-const KEY_TAIL: [u8; 8] = *b"pmof.dsc";
+/// The second half of the key under which a region is told; the first is the name.
+const REGION_TAIL: [u8; 8] = *b"pmof.mem";
 
-/// What a program hands over in place of a [descriptor](crate::Region::descriptor) where it has room for 24 bytes only: the
-/// size of a region and a name under which its owner tells the descriptor, once there is a
-/// [connection](crate::Connection::resolve).
+/// The same for the region that holds a descriptor.
+const HOLDER_TAIL: [u8; 8] = *b"pmof.dsc";
+
+/// Where the length ends, in bits.
+const LEN_BITS: u32 = 48;
+const KIND_AT: u32 = LEN_BITS;
+const KIND_MASK: u64 = 7;
+const IS_ASKED_FOR: u64 = 1 << 51;
+const PROMISES_AT: u32 = 52;
+const PROMISE_BITS: u32 = 4;
+const MECHANISM_MASK: u64 = 7;
+const DECLARED: u64 = 8;
+
+/// What a program hands over in place of a [descriptor](crate::Region::descriptor) where it has no room for that. It names the region,
+/// and says all but its rights; or, where the region is reached past its owner's CPU, its descriptor, which its owner tells once
+/// there is a [connection](crate::Connection::resolve).
 ///
 /// | offset | bytes | field |
 /// |---|---|---|
-/// | 0 | 1 | version, 1 |
-/// | 1 | 1 | note: any number of the application |
-/// | 2 | 2 | zero |
-/// | 4 | 4 | CRC32C over bytes 0..4 and 8..24 |
-/// | 8 | 8 | length of the region in bytes |
-/// | 16 | 8 | name: 64 random bits |
+/// | 0 | 8 | name: 64 random bits |
+/// | 8 | 6 | length of the region in bytes |
+/// | 14 | 2 | bits 0..3 the medium, 3 set where the owner is to be asked, 4..8, 8..12, 12..16 the promises for Visible, ProcessCrash and PowerFailure: 3 bits mechanism (0 none), 1 bit set where it is declared |
+/// | 16 | 4 | CRC32C over the version (the byte 2), then bytes 0..16 and 20 |
+/// | 20 | 1 | note: any number of the application |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShortDescriptor {
     note: u8,
-    len_bytes: u64,
     name: [u8; 8],
+    len_bytes: u64,
+    kind: MediumKind,
+    promises: [Option<Promise>; 3],
+    is_asked_for: bool,
 }
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 struct Raw {
-    version: u8,
-    note: u8,
-    zero: [u8; 2],
-    crc: U32,
-    len_bytes: U64,
     name: [u8; 8],
+    len_and_medium: U64,
+    crc: U32,
+    note: u8,
 }
 
 const _: () = assert!(size_of::<Raw>() == SHORT_DESCRIPTOR_BYTES);
@@ -57,15 +71,34 @@ const _: () = assert!(size_of::<Raw>() == SHORT_DESCRIPTOR_BYTES);
 impl Raw {
     fn checksum(&self) -> u32 {
         let bytes = self.as_bytes();
-        crc32c::crc32c_append(crc32c::crc32c(&bytes[..4]), &bytes[8..])
+        crc32c::crc32c_append(crc32c::crc32c_append(crc32c::crc32c(&[VERSION]), &bytes[..16]), &bytes[20..])
     }
+}
+
+fn promise_bits(promise: Promise) -> u64 {
+    let declared = if promise.evidence == Evidence::Declared { DECLARED } else { 0 };
+    promise.mechanism as u64 | declared
+}
+
+fn promise_of(bits: u64) -> Result<Option<Promise>, DescriptorError> {
+    if bits == 0 {
+        return Ok(None);
+    }
+    let mechanism = Mechanism::from_wire((bits & MECHANISM_MASK) as u8);
+    let mechanism = mechanism.ok_or(DescriptorError::Field { field: "a promise" })?;
+    let evidence = if bits & DECLARED == 0 { Evidence::Probed } else { Evidence::Declared };
+    Ok(Some(Promise { mechanism, evidence }))
 }
 
 impl ShortDescriptor {
     /// The bytes to hand to the other side.
     pub fn encode(&self) -> [u8; SHORT_DESCRIPTOR_BYTES] {
-        let Self { note, len_bytes, name } = *self;
-        let mut raw = Raw { version: VERSION, note, zero: [0; 2], crc: 0.into(), len_bytes: len_bytes.into(), name };
+        let Self { note, name, len_bytes, kind, promises, is_asked_for } = *self;
+        let mut bits = len_bytes | (kind as u64) << KIND_AT | if is_asked_for { IS_ASKED_FOR } else { 0 };
+        for (promise, at) in promises.into_iter().zip((PROMISES_AT..).step_by(PROMISE_BITS as usize)) {
+            bits |= promise.map_or(0, promise_bits) << at;
+        }
+        let mut raw = Raw { name, len_and_medium: bits.into(), crc: 0.into(), note };
         raw.crc = raw.checksum().into();
         zerocopy::transmute!(raw)
     }
@@ -79,13 +112,18 @@ impl ShortDescriptor {
         if raw.crc.get() != raw.checksum() {
             return Err(DescriptorError::Checksum);
         }
-        if raw.version != VERSION {
-            return Err(DescriptorError::Version { found: raw.version });
+        let bits = raw.len_and_medium.get();
+        let kind = (bits >> KIND_AT & KIND_MASK) as u8;
+        let kind = MediumKind::ALL
+            .into_iter()
+            .find(|known| *known as u8 == kind)
+            .ok_or(DescriptorError::Field { field: "the medium" })?;
+        let mut promises = [None; 3];
+        for (promise, at) in promises.iter_mut().zip((PROMISES_AT..).step_by(PROMISE_BITS as usize)) {
+            *promise = promise_of(bits >> at & (MECHANISM_MASK | DECLARED))?;
         }
-        if raw.zero != [0; 2] {
-            return Err(DescriptorError::Field { field: "a reserved byte is not zero" });
-        }
-        Ok(Self { note: raw.note, len_bytes: raw.len_bytes.get(), name: raw.name })
+        let (len_bytes, is_asked_for) = (bits & ((1 << LEN_BITS) - 1), bits & IS_ASKED_FOR != 0);
+        Ok(Self { note: raw.note, name: raw.name, len_bytes, kind, promises, is_asked_for })
     }
 
     /// Size of the region in bytes.
@@ -98,10 +136,18 @@ impl ShortDescriptor {
         self.note
     }
 
+    /// The region, with the rights that the application knows of: the owner checks them again. `None` where it has to be asked.
+    pub fn region(&self, access: Access) -> Option<RemoteRegion> {
+        let Self { name, len_bytes, kind, promises, .. } = *self;
+        let key = key_of(name, REGION_TAIL);
+        let descriptor = Descriptor { key, len_bytes, access, kind, promises, direct: DirectAccess::None };
+        (!self.is_asked_for).then(|| RemoteRegion::of(descriptor))
+    }
+
     /// The region in which the owner keeps the descriptor.
     pub(crate) fn place(&self) -> RemoteRegion {
         RemoteRegion::of(Descriptor {
-            key: key_of(self.name),
+            key: key_of(self.name, HOLDER_TAIL),
             len_bytes: DESCRIPTOR_BYTES as u64,
             access: Access::READ,
             kind: MediumKind::Anonymous,
@@ -159,29 +205,42 @@ pub(crate) fn read_answer(short: &ShortDescriptor, answer: &RegionSlice) -> Resu
     }
 }
 
-fn key_of(name: [u8; 8]) -> RegionKey {
+fn key_of(name: [u8; 8], tail: [u8; 8]) -> RegionKey {
     let mut key = [0; 16];
     key[..8].copy_from_slice(&name);
-    key[8..].copy_from_slice(&KEY_TAIL);
+    key[8..].copy_from_slice(&tail);
     RegionKey(key)
 }
 
-/// Makes the descriptor of a region known under a new name, until [`unpublish`] takes it back.
+/// Makes a region known under a new name, or its descriptor where that says more than a short one, until [`unpublish`] takes it back.
 pub(crate) fn publish(
     table: &RegionTable,
     region: &RegisteredRegion,
     note: u8,
 ) -> Result<ShortDescriptor, RegisterError> {
-    let name = random()?;
-    let memory = Memory::anonymous(DESCRIPTOR_BYTES as u64)?;
-    memory.store(0, &region.descriptor().encode())?;
-    let holder = RegisteredRegion::new(key_of(name), Arc::new(memory), 0, DESCRIPTOR_BYTES as u64, Access::READ);
-    table.insert(Arc::new(holder.with_scope(region.scope())));
-    Ok(ShortDescriptor { note, len_bytes: region.len_bytes(), name })
+    let (name, descriptor) = (random()?, region.descriptor());
+    let Descriptor { len_bytes, kind, promises, direct, .. } = descriptor;
+    if len_bytes >> LEN_BITS != 0 {
+        return Err(RegisterError::TooLong { len_bytes });
+    }
+    let is_asked_for = direct != DirectAccess::None;
+    let told = if is_asked_for {
+        let memory = Memory::anonymous(DESCRIPTOR_BYTES as u64)?;
+        memory.store(0, &descriptor.encode())?;
+        let key = key_of(name, HOLDER_TAIL);
+        RegisteredRegion::new(key, Arc::new(memory), 0, DESCRIPTOR_BYTES as u64, Access::READ)
+    } else {
+        let memory = Arc::clone(region.memory());
+        RegisteredRegion::new(key_of(name, REGION_TAIL), memory, region.offset(), len_bytes, descriptor.access)
+    };
+    table.insert(Arc::new(told.with_scope(region.scope())));
+    Ok(ShortDescriptor { note, name, len_bytes, kind, promises, is_asked_for })
 }
 
 pub(crate) fn unpublish(table: &RegionTable, short: &ShortDescriptor) {
-    table.remove(key_of(short.name));
+    for tail in [REGION_TAIL, HOLDER_TAIL] {
+        table.remove(key_of(short.name, tail));
+    }
 }
 
 /// The key of the region that lies nowhere. No other has it: keys are random.
@@ -216,18 +275,55 @@ pub(crate) fn add_nowhere(table: &RegionTable) {
 
 #[cfg(test)]
 mod tests {
+    use pmof_mem::Durability;
+
     use super::*;
+
+    fn whole() -> ShortDescriptor {
+        let promise = |mechanism, evidence| Some(Promise { mechanism, evidence });
+        ShortDescriptor {
+            note: 0x5A,
+            name: [3; 8],
+            len_bytes: (1 << LEN_BITS) - 1,
+            kind: MediumKind::VirtioPmem,
+            promises: [
+                promise(Mechanism::Store, Evidence::Probed),
+                None,
+                promise(Mechanism::FileSync, Evidence::Declared),
+            ],
+            is_asked_for: false,
+        }
+    }
 
     #[test]
     fn every_flipped_bit_of_a_short_descriptor_is_noticed() {
-        let whole = ShortDescriptor { note: 0x5A, len_bytes: 1 << 33, name: [3; 8] };
-        let bytes = whole.encode();
-        assert_eq!(ShortDescriptor::decode(&bytes), Ok(whole));
+        let bytes = whole().encode();
+        assert_eq!(ShortDescriptor::decode(&bytes), Ok(whole()));
         for bit in 0..bytes.len() * 8 {
             let mut damaged = bytes;
             damaged[bit / 8] ^= 1 << (bit % 8);
             assert_eq!(ShortDescriptor::decode(&damaged), Err(DescriptorError::Checksum), "bit {bit}");
         }
-        assert_eq!(ShortDescriptor::decode(&bytes[..23]), Err(DescriptorError::Length { len_bytes: 23 }));
+        assert_eq!(ShortDescriptor::decode(&bytes[..20]), Err(DescriptorError::Length { len_bytes: 20 }));
+    }
+
+    #[test]
+    fn a_short_descriptor_says_all_of_a_region_but_its_rights() {
+        for kind in MediumKind::ALL {
+            let short = ShortDescriptor { kind, ..whole() };
+            let region = ShortDescriptor::decode(&short.encode()).unwrap().region(Access::READ).unwrap();
+            assert_eq!((region.kind(), region.len_bytes(), region.access()), (kind, short.len_bytes, Access::READ));
+            let promises = Durability::ALL.map(|level| region.promise(level));
+            assert_eq!(promises, short.promises);
+        }
+        assert!(ShortDescriptor { is_asked_for: true, ..whole() }.region(Access::all()).is_none());
+        // What no writer makes.
+        let strange = |bits: u64| {
+            let mut raw = Raw { name: [0; 8], len_and_medium: bits.into(), crc: 0.into(), note: 0 };
+            raw.crc = raw.checksum().into();
+            ShortDescriptor::decode(raw.as_bytes())
+        };
+        assert_eq!(strange(0), Err(DescriptorError::Field { field: "the medium" }));
+        assert_eq!(strange(1 << KIND_AT | 7 << PROMISES_AT), Err(DescriptorError::Field { field: "a promise" }));
     }
 }

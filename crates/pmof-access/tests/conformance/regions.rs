@@ -214,7 +214,7 @@ pub(crate) fn a_short_descriptor_leads_to_its_region<F: Fabric>() {
     assert_eq!((short.len_bytes(), short.note()), (LEN_BYTES, 17));
     let connection = &pair.initiator.connection;
     let written = connection.write(&remote, 0, b"before").unwrap();
-    let found = connection.resolve(&short, LONG).unwrap();
+    let found = connection.resolve(&short, Access::all(), LONG).unwrap();
     assert_eq!((found.len_bytes(), found.access(), found.kind()), (LEN_BYTES, remote.access(), remote.kind()));
     // Only what was asked for elsewhere is left to collect.
     pair.initiator.done(written);
@@ -226,8 +226,16 @@ pub(crate) fn a_short_descriptor_leads_to_its_region<F: Fabric>() {
     assert_eq!(content(&memory, 0, 12), b"before after");
 
     memory.deregister();
-    let gone = connection.resolve(&short, LONG).unwrap_err();
-    let ResolveError::Operation(gone) = gone else { panic!("{gone}") };
+    let gone = match connection.resolve(&short, Access::all(), LONG) {
+        Err(ResolveError::Operation(gone)) => gone,
+        Err(other) => panic!("{other}"),
+        // It said all, so its owner was not asked.
+        Ok(region) => {
+            let ticket = connection.write(&region, 0, b"late").unwrap();
+            let done = pair.initiator.queue.wait_for(connection.id(), ticket, LONG).expect("in time");
+            done.outcome.unwrap_err()
+        }
+    };
     assert!(F::is_refused_there(&gone, Refusal::UnknownRegion), "{gone}");
 }
 
@@ -295,7 +303,7 @@ pub(crate) fn a_key_may_be_bound_to_one_connection<F: Fabric>() {
         assert_eq!(content(&bound, 0, bytes.len()), bytes);
     };
     works(b"mine");
-    assert_eq!(initiator.connection.resolve(&short, LONG).unwrap().len_bytes(), LEN_BYTES);
+    assert_eq!(initiator.connection.resolve(&short, Access::all(), LONG).unwrap().len_bytes(), LEN_BYTES);
 
     let (local, _) = region(&initiator.peer, 8, Access::empty());
     let slice = || local.slice(..).unwrap();
@@ -317,8 +325,15 @@ pub(crate) fn a_key_may_be_bound_to_one_connection<F: Fabric>() {
         }
     }
     let (other, _there) = another(&pair);
-    let refused = other.resolve(&short, LONG);
-    assert!(matches!(refused, Err(ResolveError::Operation(OperationError::Refused { .. }))), "{refused:?}");
+    let refused = match other.resolve(&short, Access::all(), LONG) {
+        Err(ResolveError::Operation(refused)) => refused,
+        Err(error) => panic!("{error}"),
+        Ok(region) => {
+            let ticket = other.write(&region, 0, b"stolen").unwrap();
+            initiator.queue.wait_for(other.id(), ticket, LONG).expect("in time").outcome.unwrap_err()
+        }
+    };
+    assert!(matches!(refused, OperationError::Refused { .. }), "{refused:?}");
     works(b"still mine");
 }
 
