@@ -2,7 +2,7 @@
 
 use std::{fmt::Write, net::IpAddr};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::Subcommand;
 use pmof::{Durability, Pool, PoolInfo, PoolOptions, PoolUrl, TargetUrl};
 use serde::Serialize;
@@ -136,10 +136,17 @@ fn info(args: &InfoArgs) -> anyhow::Result<()> {
             }
         }
     }
+    let problem =
+        sets.iter().find_map(SetReport::problem).map(|(part, problem)| format!("{}: {problem}", part.display()));
     if args.json {
-        return output::print_json(&InfoReport { pools, sets });
+        output::print_json(&InfoReport { pools, sets })?;
+    } else {
+        output::print(&texts.join("\n"))?;
     }
-    Ok(output::print(&texts.join("\n"))?)
+    match problem {
+        Some(problem) => bail!("{problem}"),
+        None => Ok(()),
+    }
 }
 
 #[derive(Debug, Serialize)]

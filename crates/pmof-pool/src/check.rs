@@ -3,9 +3,11 @@
 use pmof_mem::Declaration;
 
 use crate::{
-    Access, Attributes, Comparison, DIFFERENCES_MAX, PoolKind, PoolSet, RemoteReplicas, ReplicaAccess, Step, SyncError,
-    sync::{Found, look},
+    Access, Attributes, Comparison, DIFFERENCES_MAX, Majority, PoolKind, PoolSet, RemoteReplicas, ReplicaAccess, Step,
+    SyncError,
+    sync::{Found, is_linked, look, plan},
     uuid_text,
+    vote::majority_against,
 };
 
 /// What was found in a set.
@@ -17,6 +19,10 @@ pub struct CheckReport {
     pub compared_bytes: u64,
     /// Every replica, in the order of the set.
     pub replicas: Vec<CheckedReplica>,
+    /// Those that agree against the first sound one, if they are most of the sound ones.
+    pub majority: Option<Majority>,
+    /// Why [`sync`](crate::sync) would refuse to bring the set in order; `None` where it would not, but for a majority.
+    pub sync_refusal: Option<String>,
 }
 
 /// What was found in one replica.
@@ -30,6 +36,10 @@ pub struct CheckedReplica {
     pub mismatch_count: u64,
     /// Places in which it differs and that are not in use, which means nothing.
     pub unused_count: u64,
+    /// Bytes in such places that differ.
+    pub unused_bytes: u64,
+    /// Bytes that differ in what a running program keeps for itself, which replicas do not have in common.
+    pub runtime_bytes: u64,
 }
 
 /// Bytes in which a replica differs from the first sound one.
@@ -63,9 +73,17 @@ pub fn check(
     progress: &mut dyn FnMut(Step),
 ) -> Result<CheckReport, SyncError> {
     let mut checked = vec![CheckedReplica::default(); set.replicas.len()];
-    let mut whole: Vec<Option<(Box<dyn ReplicaAccess>, Attributes)>> = Vec::new();
+    let mut found = Vec::with_capacity(set.replicas.len());
     for (index, spec) in set.replicas.iter().enumerate() {
-        whole.push(match look(index, spec, set, Access::ReadOnly, declaration, remotes)? {
+        found.push(look(index, spec, set, Access::ReadOnly, declaration, remotes)?);
+    }
+    let sync_refusal = match found.len() {
+        1 => Some("the set has no other replica to restore it from: bring back a copy".to_owned()),
+        _ => plan(&mut found, None).err().map(|error| error.to_string()),
+    };
+    let mut whole: Vec<Option<(Box<dyn ReplicaAccess>, Attributes)>> = Vec::new();
+    for (index, found) in found.into_iter().enumerate() {
+        whole.push(match found {
             Found::Whole(mut replica) => {
                 let attributes = replica.attributes().map_err(|source| SyncError::Replica { index, source })?;
                 Some((replica, attributes))
@@ -79,12 +97,12 @@ pub fn check(
     check_links(&whole, &mut checked);
     let len_bytes = whole.iter().flatten().map(|(replica, _)| replica.len_bytes()).min().unwrap_or(0);
     let Some(first_index) = whole.iter().position(Option::is_some) else {
-        return Ok(CheckReport { kind: None, compared_bytes: 0, replicas: checked });
+        return Ok(CheckReport { kind: None, compared_bytes: 0, replicas: checked, majority: None, sync_refusal });
     };
     let failed = |index| move |source| SyncError::Replica { index, source };
     let (before, behind) = whole.split_at_mut(first_index + 1);
     let Some((first, attributes)) = before.last_mut().and_then(Option::as_mut) else {
-        return Ok(CheckReport { kind: None, compared_bytes: 0, replicas: checked });
+        return Ok(CheckReport { kind: None, compared_bytes: 0, replicas: checked, majority: None, sync_refusal });
     };
     let kind = PoolKind::of_signature(&attributes.signature);
     let comparison = match first.memory() {
@@ -97,6 +115,7 @@ pub fn check(
     if others == 0 {
         comparison.read(&mut **first, &mut |bytes| progress(Step::Done(bytes))).map_err(failed(first_index))?;
     }
+    let mut differing = Vec::new();
     for (place, other) in behind.iter_mut().enumerate() {
         let Some((other, own)) = other else { continue };
         let index = first_index + 1 + place;
@@ -114,13 +133,22 @@ pub fn check(
         let checked = &mut checked[index];
         checked.mismatches = found.told.iter().take(DIFFERENCES_MAX).map(mismatch).collect();
         (checked.mismatch_count, checked.unused_count) = (found.count, found.unused_count);
+        (checked.unused_bytes, checked.runtime_bytes) = (found.unused_bytes, found.runtime_bytes);
+        if is_linked(own) {
+            differing.push((index, found.told.into_iter().map(|difference| difference.range).collect()));
+        }
     }
+    let read = |index: usize, offset: u64, into: &mut [u8]| match &mut whole[index] {
+        Some((replica, _)) => replica.read(offset, into).map_err(failed(index)),
+        None => Ok(()),
+    };
+    let majority = majority_against(first_index, &differing, read)?;
     for (index, replica) in whole.into_iter().enumerate() {
         if let Some((replica, _)) = replica {
             replica.close().map_err(failed(index))?;
         }
     }
-    Ok(CheckReport { kind, compared_bytes: comparison.len_bytes(), replicas: checked })
+    Ok(CheckReport { kind, compared_bytes: comparison.len_bytes(), replicas: checked, majority, sync_refusal })
 }
 
 /// What the headers say of each other.

@@ -7,7 +7,7 @@ use pmof_mem::Medium;
 
 use crate::{
     AccessError, DIGEST_BLOCK_LEN_BYTES, PoolKind, PoolSetError, ReplicaAccess, Window, access::blocks,
-    contents_in_common, heap, windows, zero_digests,
+    contents_in_common, format::contents_apart, heap, windows, zero_digests,
 };
 
 #[cfg(test)]
@@ -23,6 +23,8 @@ pub struct Comparison {
     common: Vec<Range<u64>>,
     /// Ranges in which a difference means nothing, sorted and apart.
     unused: Vec<Range<u64>>,
+    /// Ranges that replicas do not have in common.
+    apart: Vec<Range<u64>>,
 }
 
 /// Bytes that two replicas have not in common.
@@ -43,6 +45,10 @@ pub struct Differences {
     pub count: u64,
     /// How many lie in space that is not in use.
     pub unused_count: u64,
+    /// Bytes there that differ.
+    pub unused_bytes: u64,
+    /// Bytes that differ in what replicas do not have in common, which a running program keeps for itself.
+    pub runtime_bytes: u64,
 }
 
 /// What was copied.
@@ -60,12 +66,12 @@ impl Comparison {
     pub fn of_pool(kind: Option<PoolKind>, first: &impl Medium, len_bytes: u64) -> Result<Self, PoolSetError> {
         let common = contents_in_common(kind, len_bytes);
         let unused = if kind == Some(PoolKind::Obj) { heap::unused(first, len_bytes)? } else { Vec::new() };
-        Ok(Self { common, unused })
+        Ok(Self { common, unused, apart: contents_apart(kind) })
     }
 
     /// By all that replicas of this kind of pool have in common, whether or not it is in use.
     pub fn of_kind(kind: Option<PoolKind>, len_bytes: u64) -> Self {
-        Self { common: contents_in_common(kind, len_bytes), unused: Vec::new() }
+        Self { common: contents_in_common(kind, len_bytes), unused: Vec::new(), apart: contents_apart(kind) }
     }
 
     /// Bytes that are compared.
@@ -92,6 +98,12 @@ impl Comparison {
                 self.add(block.start, one, two, &mut found);
             }
             progress(window.len_bytes());
+        }
+        for range in &self.apart {
+            let mut bytes = [0, 1].map(|_| vec![0; (range.end - range.start) as usize]);
+            first.read(range.start, &mut bytes[0])?;
+            other.read(range.start, &mut bytes[1])?;
+            found.runtime_bytes += bytes[0].iter().zip(&bytes[1]).filter(|(one, other)| one != other).count() as u64;
         }
         Ok(found)
     }
@@ -179,6 +191,7 @@ impl Comparison {
         for (index, _) in one.iter().zip(other).enumerate().filter(|(_, (one, other))| one != other) {
             let offset = start + index as u64;
             let is_unused = self.is_unused(offset);
+            found.unused_bytes += u64::from(is_unused);
             match &mut open {
                 Some(last) if offset - last.range.end < NEAR_LEN_BYTES && last.is_unused == is_unused => {
                     last.range.end = offset + 1;

@@ -146,6 +146,11 @@ pub fn contents_in_common(kind: Option<PoolKind>, len_bytes: u64) -> Vec<Range<u
     }
 }
 
+/// What of a pool no two replicas have in common: what a running program keeps there for itself.
+pub(crate) fn contents_apart(kind: Option<PoolKind>) -> Vec<Range<u64>> {
+    (kind == Some(PoolKind::Obj)).then_some(OBJ_RUNTIME).into_iter().collect()
+}
+
 /// Fills the medium with zeros from `offset` on.
 pub(crate) fn write_zeros(medium: &impl Medium, mut offset: u64) -> Result<(), PoolSetError> {
     let zeros = vec![0; ZEROS_LEN_BYTES];

@@ -24,6 +24,7 @@ mod replica;
 mod set;
 mod shutdown;
 mod sync;
+mod vote;
 
 pub use access::{AccessError, DIGEST_BLOCK_LEN_BYTES, RemoteReplicas, ReplicaAccess};
 pub use check::{CheckReport, CheckedReplica, Mismatch, check};
@@ -43,4 +44,5 @@ pub use set::{
     PartSize, PartSpec, PoolSet, RemoteSpec, ReplicaSpec, SET_LEN_BYTES_MAX, SET_SIGNATURE, SetError, SetOptions,
     SetProblem,
 };
-pub use sync::{NoRemotes, Step, SyncError, SyncReport, SyncedReplica, sync, transform};
+pub use sync::{NoRemotes, Step, SyncError, SyncOptions, SyncReport, SyncedReplica, sync, transform};
+pub use vote::Majority;

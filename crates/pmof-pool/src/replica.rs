@@ -74,6 +74,8 @@ pub(crate) struct NewParts {
     files: Vec<NewFile>,
     pub(crate) memory: Arc<Memory>,
     options: SetOptions,
+    /// What parts are known by; those without get new ones.
+    uuids: Vec<Option<[u8; 16]>>,
 }
 
 impl LocalReplica {
@@ -370,7 +372,7 @@ impl NewParts {
         let checks_all = attributes.is_some_and(|attributes| attributes.features().has(Feature::CheckBadBlocks));
         parts.iter().try_for_each(|part| part.check_bad_blocks(system, checks_all))?;
         let memory = map(parts.iter(), options, Access::ReadWrite, declaration)?;
-        let new = Self { parts, files, memory, options };
+        let new = Self { parts, files, memory, options, uuids: Vec::new() };
         for index in 0..header_count(new.parts.len(), options).max(1) {
             new.check_blank(index)?;
         }
@@ -400,9 +402,11 @@ impl NewParts {
             Err(error) => return Err(error),
         };
         // Before anything is changed.
-        for place in &places[..header_count(places.len(), options)] {
+        let with_headers = &places[..header_count(places.len(), options)];
+        for place in with_headers {
             check_own(&place.path, member)?;
         }
+        let uuids = known_uuids(with_headers);
         let mut parts = Vec::with_capacity(places.len());
         for (index, place) in places.iter().enumerate() {
             let has_header = index < header_count(places.len(), options);
@@ -411,7 +415,7 @@ impl NewParts {
         check_devices(parts.iter(), options)?;
         let memory = map(parts.iter(), options, Access::ReadWrite, declaration)?;
         memory.settle()?;
-        Ok(Self { parts, files: Vec::new(), memory, options })
+        Ok(Self { parts, files: Vec::new(), memory, options, uuids })
     }
 
     /// Fails if the replica holds less than `least` bytes.
@@ -430,11 +434,11 @@ impl NewParts {
 
     /// Writes the headers, that of the first part last, and keeps the parts.
     pub(crate) fn finish(self, system: &System, attributes: Option<&Attributes>) -> Result<LocalReplica, PoolSetError> {
-        let Self { parts, files, memory, options } = self;
+        let Self { parts, files, memory, options, uuids } = self;
         let has_state = attributes.is_some_and(|attributes| keeps_shutdown_state(attributes.features()));
         let opened = has_state.then(|| shutdown::of_modules(system, &parts, true));
         let headers = match attributes {
-            Some(attributes) => new_headers(attributes, &parts, options, opened)?,
+            Some(attributes) => new_headers(attributes, &parts, options, opened, &uuids)?,
             None => Vec::new(),
         };
         let state = Mutex::new(State { headers, opened });
@@ -471,6 +475,19 @@ fn check_own(path: &Path, member: &[u8; 16]) -> Result<(), PoolSetError> {
         Err(error) if error.is_damage() || matches!(error, PoolSetError::TooSmall { .. }) => Ok(()),
         Err(error) => Err(error),
     }
+}
+
+/// What the parts of a broken replica are known by: each by its own header, or by what its neighbours say.
+fn known_uuids(places: &[Place]) -> Vec<Option<[u8; 16]>> {
+    let headers: Vec<_> = places.iter().map(|place| part_header(&place.path).ok()).collect();
+    let count = headers.len();
+    let known = |index: usize| {
+        let own = headers[index].as_ref().map(|header| header.uuid);
+        let before = headers[(index + count - 1) % count].as_ref().map(|header| header.next_part_uuid);
+        let behind = headers[(index + 1) % count].as_ref().map(|header| header.prev_part_uuid);
+        own.or(before).or(behind).filter(|uuid| *uuid != [0; 16])
+    };
+    (0..count).map(known).collect()
 }
 
 /// A part of a broken replica: as it is, where it can be, else made anew.
@@ -632,11 +649,15 @@ fn new_headers(
     parts: &[Part],
     options: SetOptions,
     opened: Option<ShutdownState>,
+    known: &[Option<[u8; 16]>],
 ) -> Result<Vec<PoolHeader>, PoolSetError> {
     let or_new = |uuid: [u8; 16]| if uuid == [0; 16] { new_uuid() } else { uuid };
     let count = header_count(parts.len(), options);
     let mut uuids = vec![or_new(attributes.uuid)];
-    uuids.resize_with(count, new_uuid);
+    for index in 1..count {
+        let known = known.get(index).copied().flatten().filter(|uuid| !uuids.contains(uuid));
+        uuids.push(known.unwrap_or_else(new_uuid));
+    }
     let or_own = |uuid: [u8; 16]| if uuid == [0; 16] { uuids[0] } else { uuid };
     let poolset_uuid = or_new(attributes.poolset_uuid);
     let arch = match attributes.user_flags {

@@ -3,8 +3,9 @@
 use pmof_mem::{Declaration, System};
 
 use crate::{
-    Access, AccessError, Attributes, Comparison, Copied, Feature, LocalReplica, PoolKind, PoolSet, PoolSetError,
-    RemoteReplicas, RemoteSpec, ReplicaAccess, ReplicaSpec, contents_defect, new_uuid, replica::NewParts, uuid_text,
+    Access, AccessError, Attributes, Comparison, Copied, Feature, LocalReplica, Majority, PoolKind, PoolSet,
+    PoolSetError, RemoteReplicas, RemoteSpec, ReplicaAccess, ReplicaSpec, contents_defect, new_uuid, replica::NewParts,
+    uuid_text, vote::majority_against,
 };
 
 #[cfg(test)]
@@ -35,7 +36,7 @@ pub struct SyncedReplica {
 /// What was done for a set, or would be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyncReport {
-    /// The replica that the others were made equal to: the lowest-numbered sound one.
+    /// The replica that the others were made equal to.
     pub source: usize,
     /// Length of the pool in bytes.
     pub len_bytes: u64,
@@ -81,6 +82,26 @@ pub enum SyncError {
         /// What to do instead.
         mend: &'static str,
     },
+    /// Nothing says which is right: the newest after a crash is the source, the others after damage to it.
+    #[error(
+        "replicas {} agree with each other against replica {}, from which would be copied, in {} places, the first at offset {}: say which \
+         is right (`pmof pool sync --from`): {}, unless the program that wrote the pool was killed or lost its power, after which {} \
+         has what it wrote last",
+        list(&majority.replicas), majority.against, majority.places, majority.offset,
+        majority.replicas.first().unwrap_or(&0), majority.against
+    )]
+    Outvoted {
+        /// Who, and where.
+        majority: Majority,
+    },
+    /// A replica that is to be copied from cannot be believed.
+    #[error("replica {index} cannot be copied from: {reason}; name another one")]
+    NotASource {
+        /// Its place in the set, from 0.
+        index: usize,
+        /// What is wrong.
+        reason: String,
+    },
     /// A replica that must be sound is not.
     #[error("replica {index} is not sound ({reason}): bring the set in order first (`pmof pool sync`)")]
     NotSound {
@@ -99,6 +120,23 @@ pub enum SyncError {
     },
 }
 
+fn list(replicas: &[usize]) -> String {
+    let texts: Vec<_> = replicas.iter().map(ToString::to_string).collect();
+    texts.join(" and ")
+}
+
+/// How replicas are brought in order.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SyncOptions {
+    /// What the operator vouches for of the local ones.
+    pub declaration: Option<Declaration>,
+    /// Nothing is changed; what would be is told.
+    pub dry_run: bool,
+    /// The replica to copy from, by its place in the set, from 0, whatever the others say. `None`: the lowest-numbered sound one, unless
+    /// most of the others agree against it.
+    pub from: Option<usize>,
+}
+
 /// One replica as it was found.
 pub(crate) enum Found {
     Whole(Box<dyn ReplicaAccess>),
@@ -106,28 +144,30 @@ pub(crate) enum Found {
 }
 
 /// Brings all replicas of a set in order: makes anew those that are broken or missing, copies what differs from the
-/// lowest-numbered sound one, and links them. It can be ended at any time and begun again: a replica that is being made has no
+/// lowest-numbered sound one or from the one that is named, and links them. It can be ended at any time and begun again: a replica that is being made has no
 /// valid header, or is linked to none, until it holds all.
 ///
-/// `dry_run`: nothing is changed; what would be is told.
+/// Where more than half of the sound replicas agree against that one in bytes that are in use, nothing is done until somebody says
+/// which is right: [`SyncError::Outvoted`].
 ///
 /// Errors: [`SyncError`].
 pub fn sync(
     set: &PoolSet,
-    declaration: Option<Declaration>,
+    options: &SyncOptions,
     remotes: &mut dyn RemoteReplicas,
-    dry_run: bool,
     progress: &mut dyn FnMut(Step),
 ) -> Result<SyncReport, SyncError> {
+    let SyncOptions { declaration, dry_run, from } = *options;
     let access = if dry_run { Access::ReadOnly } else { Access::ReadWrite };
     let mut found = Vec::with_capacity(set.replicas.len());
     for (index, spec) in set.replicas.iter().enumerate() {
         found.push(look(index, spec, set, access, declaration, remotes)?);
     }
-    let planned = source_of(&mut found).and_then(|source| {
-        let attributes = whole(&mut found[source])?.attributes();
-        let known = attributes.map_err(|error| SyncError::Replica { index: source, source: error })?;
-        Ok(Plan { source, known, ring: ring(&mut found, source, &known)? })
+    let planned = plan(&mut found, from).and_then(|plan| {
+        if from.is_none() {
+            check_votes(&mut found, &plan)?;
+        }
+        Ok(plan)
     });
     match planned {
         Ok(plan) => Work { set, declaration, dry_run, remotes, progress }.run(found, &plan),
@@ -144,10 +184,84 @@ pub fn sync(
 }
 
 /// What is copied from where, and what the headers will say.
-struct Plan {
+pub(crate) struct Plan {
     source: usize,
     known: Attributes,
     ring: Vec<Attributes>,
+}
+
+/// Errors: those for which a set cannot be brought in order, before anything is compared.
+pub(crate) fn plan(found: &mut [Found], from: Option<usize>) -> Result<Plan, SyncError> {
+    let source = match from {
+        Some(from) => named_source(found, from)?,
+        None => source_of(found)?,
+    };
+    let attributes = whole(&mut found[source])?.attributes();
+    let known = attributes.map_err(|error| SyncError::Replica { index: source, source: error })?;
+    Ok(Plan { source, known, ring: ring(found, source, &known)? })
+}
+
+/// Whether a replica is linked to others. One that is not may be half made: it is no source and has no vote.
+pub(crate) fn is_linked(attributes: &Attributes) -> bool {
+    attributes.next_uuid != attributes.uuid
+}
+
+/// The replica that somebody named, which must be one that can be believed.
+fn named_source(found: &mut [Found], from: usize) -> Result<usize, SyncError> {
+    let is_alone = found.len() == 1;
+    let reason = match found.get_mut(from) {
+        None => {
+            return Err(SyncError::Unsupported {
+                why: "the set has no replica of that number",
+                mend: "name one that `pmof pool info` shows; the first is 0",
+            });
+        }
+        Some(Found::Damaged(reason)) => reason.clone(),
+        Some(Found::Whole(replica)) => {
+            let attributes = replica.attributes().map_err(|source| SyncError::Replica { index: from, source })?;
+            if is_alone || is_linked(&attributes) {
+                return Ok(from);
+            }
+            "it is linked to no other, so it may not hold all".to_owned()
+        }
+    };
+    Err(SyncError::NotASource { index: from, reason })
+}
+
+/// Fails where most of the sound replicas agree against the source, in what is in use.
+fn check_votes(found: &mut [Found], plan: &Plan) -> Result<(), SyncError> {
+    let source = plan.source;
+    let mut others = Vec::new();
+    for (index, found) in found.iter_mut().enumerate().filter(|(index, _)| *index != source) {
+        if let Found::Whole(replica) = found {
+            let attributes = replica.attributes().map_err(|source| SyncError::Replica { index, source })?;
+            others.extend(is_linked(&attributes).then_some(index));
+        }
+    }
+    if others.len() < 2 {
+        return Ok(());
+    }
+    let kind = PoolKind::of_signature(&plan.known.signature);
+    let mut differing = Vec::with_capacity(others.len());
+    for index in others {
+        let Ok([first, other]) = found.get_disjoint_mut([source, index]) else { continue };
+        let (first, other) = (whole(first)?, whole(other)?);
+        let failed = |error| SyncError::Replica { index, source: error };
+        let len_bytes = first.len_bytes().min(other.len_bytes());
+        let comparison = match first.memory() {
+            Some(memory) => Comparison::of_pool(kind, &*memory, len_bytes).map_err(|error| failed(error.into()))?,
+            None => Comparison::of_kind(kind, len_bytes),
+        };
+        let found = comparison.differences(&mut **first, &mut **other, &mut |_| {}).map_err(failed)?;
+        differing.push((index, found.told.into_iter().map(|difference| difference.range).collect()));
+    }
+    let read = |index: usize, offset: u64, into: &mut [u8]| {
+        whole(&mut found[index])?.read(offset, into).map_err(|source| SyncError::Replica { index, source })
+    };
+    match majority_against(source, &differing, read)? {
+        Some(majority) => Err(SyncError::Outvoted { majority }),
+        None => Ok(()),
+    }
 }
 
 fn whole(found: &mut Found) -> Result<&mut Box<dyn ReplicaAccess>, SyncError> {
@@ -197,7 +311,7 @@ pub fn transform(
         }
     }
     check_free(to, &added)?;
-    sync(to, declaration, remotes, dry_run, progress)?;
+    sync(to, &SyncOptions { declaration, dry_run, from: None }, remotes, progress)?;
     if !dry_run {
         for index in &removed {
             let failed = |source| SyncError::Replica { index: *index, source };
@@ -275,7 +389,7 @@ fn source_of(found: &mut [Found]) -> Result<usize, SyncError> {
             Found::Whole(replica) => {
                 let attributes = replica.attributes().map_err(|source| SyncError::Replica { index, source })?;
                 // One that was being made when its maker died, or is of a set without other replicas.
-                if is_alone || attributes.next_uuid != attributes.uuid {
+                if is_alone || is_linked(&attributes) {
                     return Ok(index);
                 }
                 reasons.push(format!("replica {index} is linked to no other, so it may not hold all"));

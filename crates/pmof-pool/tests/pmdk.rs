@@ -11,7 +11,7 @@ use std::{
 
 use pmof_pool::{
     Access, Comparison, LocalReplica, LocalSet, NewPool, NewSet, NoRemotes, PartSpec, PoolKind, PoolSet, PoolSetError,
-    ReplicaSpec, SetOptions, check, part_header, sync, transform,
+    ReplicaSpec, SetOptions, SyncOptions, check, part_header, sync, transform,
 };
 use tempfile::{TempDir, tempdir_in};
 
@@ -268,7 +268,7 @@ fn sets_of_pmdk_are_checked_restored_and_changed() {
     assert_eq!(report.replicas[1].mismatches.iter().map(|mismatch| mismatch.offset).collect::<Vec<_>>(), [offset]);
     fs::remove_file(directory.path().join("r0p1")).unwrap();
     file.write_all_at(&byte, offset).unwrap();
-    let synced = |set: &PoolSet| sync(set, None, &mut NoRemotes, false, &mut |_| {}).unwrap();
+    let synced = |set: &PoolSet| sync(set, &SyncOptions::default(), &mut NoRemotes, &mut |_| {}).unwrap();
     assert_eq!(synced(&one).source, 1);
     assert!(checked(&one).is_sound());
     agrees("check", &one.path, "");

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fs, path::PathBuf};
 
-use pmof_pool::{PoolSet, SetError};
+use pmof_pool::{PoolSet, ReplicaSpec, SetError};
 
 fn corpus(name: &str) -> BTreeMap<String, PathBuf> {
     let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/sets").join(name);
@@ -47,6 +47,16 @@ fn every_good_set_is_read_and_written_again() {
         assert_eq!(again.to_bytes(), set.to_bytes());
         assert_eq!(again.options, set.options);
     }
+}
+
+#[test]
+fn a_remote_set_below_the_directory_itself_is_named_plainly() {
+    let set = PoolSet::read(&corpus("good")["remote-dot"]).unwrap();
+    let names = set.replicas.iter().filter_map(|replica| match replica {
+        ReplicaSpec::Remote(remote) => Some(remote.set.as_os_str()),
+        ReplicaSpec::Local(_) => None,
+    });
+    assert_eq!(names.collect::<Vec<_>>(), ["a.set", "x/b.set"]);
 }
 
 /// As PMDK does; the CR is part of no path, set or option.

@@ -6,8 +6,12 @@ use std::{
 };
 
 use anyhow::{Context, bail};
+use pmof::mem::{Medium as _, Memory};
 use pmof::{PoolUrl, PoolUrlError};
-use pmof_pool::{Feature, HeaderError, PartSpec, PoolSet, PoolSetError, ReplicaSpec, SetOptions, part_header};
+use pmof_pool::{
+    Feature, HeaderError, PartSpec, PoolKind, PoolSet, PoolSetError, ReplicaSpec, SetOptions, contents_defect,
+    part_header,
+};
 
 /// A pool of a target, or one in files of this machine.
 #[derive(Clone, Debug)]
@@ -26,6 +30,25 @@ impl FromStr for PoolPlace {
     }
 }
 
+const BRING_BACK: &str = "restore it from a copy, or from another replica with the pool set file that names both";
+
+/// What a file is whose header does not say it: by its signature, or by what lies behind the header. Says what of it is intact.
+fn damaged_pool(path: &Path) -> Option<String> {
+    let memory = Memory::open_read_only(path, None).ok()?;
+    let mut signature = [0; 8];
+    memory.read(0, &mut signature).ok()?;
+    let defect = |kind| contents_defect(kind, &memory, memory.len_bytes()).ok();
+    // Of these alone checksums tell that what lies there is no accident.
+    let by_contents = || defect(PoolKind::Obj)?.is_none().then_some(PoolKind::Obj);
+    let kind = PoolKind::of_signature(&signature).or_else(by_contents)?;
+    let contents = match defect(kind) {
+        Some(None) => "what its contents begin with is intact".to_owned(),
+        Some(Some(defect)) => format!("and {defect}"),
+        None => "and its contents cannot be read".to_owned(),
+    };
+    Some(format!("a pool or the first part of one ({}; {contents})", kind.name()))
+}
+
 /// The pool set that `path` is, or is the only part of.
 pub(crate) fn set_at(path: &Path) -> anyhow::Result<PoolSet> {
     let is_set = PoolSet::is_set_file(path).with_context(|| {
@@ -37,8 +60,15 @@ pub(crate) fn set_at(path: &Path) -> anyhow::Result<PoolSet> {
     let path = std::path::absolute(path)?;
     let header = match part_header(&path) {
         Ok(header) => header,
-        Err(PoolSetError::Header { problem: HeaderError::BadChecksum { .. } | HeaderError::Blank, .. }) => {
-            bail!("{} is neither a pool set file nor a part of a pool", path.display())
+        Err(PoolSetError::Header {
+            problem: problem @ (HeaderError::BadChecksum { .. } | HeaderError::Blank), ..
+        }) => match damaged_pool(&path) {
+            Some(found) => bail!("{} is {found}, whose header is damaged: {problem}; {BRING_BACK}", path.display()),
+            None => bail!("{} is neither a pool set file nor a part of a pool", path.display()),
+        },
+        Err(PoolSetError::Header { problem, .. }) => {
+            let found = damaged_pool(&path).unwrap_or_else(|| "part of a pool".to_owned());
+            bail!("{} is {found}, whose header is damaged: {problem}; {BRING_BACK}", path.display())
         }
         Err(error) => return Err(error.into()),
     };

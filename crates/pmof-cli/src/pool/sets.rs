@@ -8,8 +8,8 @@ use std::{
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use pmof_pool::{
-    CheckReport, Mismatch, NewPool, NewSet, PartSize, PoolHeader, PoolKind, PoolSet, ReplicaSpec, Step, SyncReport,
-    check, part_header, sync, transform, uuid_text,
+    CheckReport, Mismatch, NewPool, NewSet, PartSize, PoolHeader, PoolKind, PoolSet, ReplicaSpec, Step, SyncOptions,
+    SyncReport, check, part_header, sync, transform, uuid_text,
 };
 use pmof_replica::{SetPool, SetPoolOptions};
 use serde::Serialize;
@@ -77,6 +77,10 @@ pub(crate) struct SyncArgs {
     /// Pool set file
     #[arg(value_name = "SET")]
     set: PathBuf,
+    /// Replica to copy from, by its number, from 0. Without it: the first sound one, unless most of the others agree
+    /// against it
+    #[arg(long, value_name = "REPLICA")]
+    from: Option<usize>,
     #[command(flatten)]
     how: How,
 }
@@ -273,6 +277,12 @@ impl PartReport {
 }
 
 impl SetReport {
+    /// The first part that should have a sound header and has none: the part, and why.
+    pub(crate) fn problem(&self) -> Option<(&Path, &str)> {
+        let mut parts = self.replicas.iter().flat_map(|replica| &replica.parts);
+        parts.find_map(|part| Some((part.path.as_path(), part.problem.as_deref()?)))
+    }
+
     pub(crate) fn text(&self) -> String {
         let mut text = format!("{}\n", self.set.display());
         let first = self.replicas.iter().flat_map(|replica| &replica.parts).find_map(|part| part.header.as_ref());
@@ -315,6 +325,18 @@ struct CheckJson {
     is_sound: bool,
     compared_bytes: u64,
     replicas: Vec<CheckedJson>,
+    majority: Option<MajorityJson>,
+    /// Why `pmof pool sync` would refuse; `null` where it would not, but for a majority.
+    sync_refusal: Option<String>,
+}
+
+/// Replicas that agree with each other against another one.
+#[derive(Debug, Serialize)]
+struct MajorityJson {
+    replicas: Vec<usize>,
+    against: usize,
+    places: u64,
+    offset: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -324,6 +346,10 @@ struct CheckedJson {
     mismatch_count: u64,
     mismatches: Vec<MismatchJson>,
     unused_mismatch_count: u64,
+    /// Bytes that differ in space that is not in use.
+    unused_differing_bytes: u64,
+    /// Bytes that differ in what a running program keeps for itself.
+    runtime_differing_bytes: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -346,10 +372,19 @@ pub(crate) fn run_check(args: &CheckArgs) -> anyhow::Result<()> {
         output::print(&check_text(&args.path, &set, &report))?;
     }
     if report.is_sound() {
-        Ok(())
-    } else {
-        bail!("{} is not sound; `pmof pool sync` restores replicas", args.path.display())
+        return Ok(());
     }
+    let advice = match (&report.sync_refusal, &report.majority) {
+        (Some(refusal), _) => format!("`pmof pool sync` cannot mend it: {refusal}"),
+        (None, Some(majority)) => format!(
+            "`pmof pool sync --from {}` copies from a replica that most agree with, `--from {}` from the first sound one, which has what \
+             was written last where the program was killed",
+            majority.replicas.first().unwrap_or(&0),
+            majority.against
+        ),
+        (None, None) => "`pmof pool sync` restores replicas".to_owned(),
+    };
+    bail!("{} is not sound; {advice}", args.path.display())
 }
 
 fn check_json(path: &Path, report: &CheckReport) -> CheckJson {
@@ -365,6 +400,14 @@ fn check_json(path: &Path, report: &CheckReport) -> CheckJson {
         mismatch_count: replica.mismatch_count,
         mismatches: replica.mismatches.iter().map(mismatch).collect(),
         unused_mismatch_count: replica.unused_count,
+        unused_differing_bytes: replica.unused_bytes,
+        runtime_differing_bytes: replica.runtime_bytes,
+    });
+    let majority = report.majority.as_ref().map(|majority| MajorityJson {
+        replicas: majority.replicas.clone(),
+        against: majority.against,
+        places: majority.places,
+        offset: majority.offset,
     });
     CheckJson {
         set: path.into(),
@@ -372,6 +415,8 @@ fn check_json(path: &Path, report: &CheckReport) -> CheckJson {
         is_sound: report.is_sound(),
         compared_bytes: report.compared_bytes,
         replicas: replicas.collect(),
+        majority,
+        sync_refusal: report.sync_refusal.clone(),
     }
 }
 
@@ -403,12 +448,37 @@ fn check_text(path: &Path, set: &PoolSet, report: &CheckReport) -> String {
         if more > 0 {
             line(format!("replica {index}: contents differ at {more} more places"));
         }
+        if replica.unused_bytes > 0 {
+            line(format!(
+                "replica {index}: {} bytes differ in heap space that is not in use, which means nothing (libpmemobj writes there in \
+                 the first replica only)",
+                replica.unused_bytes
+            ));
+        }
+        if replica.runtime_bytes > 0 {
+            line(format!(
+                "replica {index}: {} bytes differ in what a running program keeps for itself, which replicas do not have in common",
+                replica.runtime_bytes
+            ));
+        }
+    }
+    if let Some(majority) = &report.majority {
+        let agreeing: Vec<_> = majority.replicas.iter().map(ToString::to_string).collect();
+        line(format!(
+            "replicas {} agree with each other against replica {} in {} places, the first at offset {}",
+            agreeing.join(" and "),
+            majority.against,
+            majority.places,
+            majority.offset
+        ));
     }
     if report.is_sound() {
         let (path, bytes) = (path.display(), output::size(report.compared_bytes));
+        let is_same = report.replicas.iter().all(|replica| replica.unused_bytes == 0 && replica.runtime_bytes == 0);
         line(match report.replicas.len() {
             1 => format!("{path}: the replica is sound by itself, {bytes} read; there is no other to compare it with"),
-            count => format!("{path}: {count} replicas are equal, {bytes} of each compared"),
+            count if is_same => format!("{path}: {count} replicas are equal, {bytes} of each compared"),
+            count => format!("{path}: {count} replicas are equal in all that is in use, {bytes} of each compared"),
         });
     }
     text
@@ -435,7 +505,8 @@ struct SyncedJson {
 pub(crate) fn run_sync(args: &SyncArgs) -> anyhow::Result<()> {
     let set = PoolSet::read(&args.set)?;
     let mut bar = Bar::new("synchronizing", !args.how.json);
-    let report = sync(&set, None, &mut OverSsh::new(), args.how.dry_run, &mut |step| bar.step(step));
+    let options = SyncOptions { declaration: None, dry_run: args.how.dry_run, from: args.from };
+    let report = sync(&set, &options, &mut OverSsh::new(), &mut |step| bar.step(step));
     drop(bar);
     let report = report.with_context(|| format!("cannot bring {} in order", args.set.display()))?;
     if args.how.json {
@@ -504,6 +575,9 @@ pub(crate) fn run_transform(args: &TransformArgs) -> anyhow::Result<()> {
     if args.how.json {
         let (from, to) = (args.from.clone(), args.to.clone());
         return output::print_json(&TransformJson { from, to, dry_run: args.how.dry_run, added, removed });
+    }
+    if added.is_empty() && removed.is_empty() {
+        say!("{} names the replicas that the pool has: nothing to do", args.to.display());
     }
     let [add, remove] = if args.how.dry_run { ["would add", "would remove"] } else { ["added", "removed"] };
     for index in added {

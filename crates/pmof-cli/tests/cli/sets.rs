@@ -61,7 +61,9 @@ fn a_pool_is_made_described_and_removed() {
     assert_eq!(header(0)["open_for_writing"], false);
     assert!(replicas[0]["parts"][1]["header"].is_null());
     fs::remove_file(place.path().join("r1p0")).unwrap();
-    assert!(pmof(["pool", "info", text(&set)]).done().contains("is missing"));
+    let said = pmof(["pool", "info", text(&set)]);
+    assert!(said.code == Some(1) && said.output.contains("is missing") && said.output.contains("r0p1"), "{said:?}");
+    assert!(said.errors.contains("r1p0") && said.errors.contains("is missing"), "{said:?}");
 
     pmof(["pool", "rm", text(&set)]).failed(&["r1p0", "missing"]);
     let said = pmof(["pool", "rm", text(&set), "--force", "--dry-run"]).done();
@@ -71,6 +73,29 @@ fn a_pool_is_made_described_and_removed() {
     pmof(["pool", "info", text(&set)]).failed(&["No such file", "name a pool set file"]);
     let other = file_with(&place, "letter", &vec![7; 100_000]);
     pmof(["pool", "info", text(&other)]).failed(&["neither a pool set file nor a part"]);
+}
+
+#[test]
+fn a_damaged_header_of_a_single_file_is_told_with_what_is_intact() {
+    let place = directory();
+    for (kind, name) in [("obj", "objects"), ("log", "journal")] {
+        let part = place.path().join(name);
+        let set = file_with(&place, "set", format!("PMEMPOOLSET\n9M {}\n", text(&part)).as_bytes());
+        pmof(["pool", "create", text(&set), "--kind", kind]).done();
+        poke(&part, 30);
+        for command in ["info", "check", "dump", "feature"] {
+            pmof(["pool", command, text(&part)]).failed(&[kind, "header is damaged", "checksum", "is intact"]);
+        }
+    }
+    // Not even its name is left.
+    let part = place.path().join("objects");
+    let file = File::options().write(true).open(&part).unwrap();
+    file.write_all_at(&[0; 4096], 0).unwrap();
+    pmof(["pool", "info", text(&part)]).failed(&["obj", "header is damaged", "all zeros", "is intact"]);
+    file.write_all_at(&[9; 100], 4096).unwrap();
+    pmof(["pool", "info", text(&part)]).failed(&["neither a pool set file nor a part"]);
+    poke(&place.path().join("journal"), 4097);
+    pmof(["pool", "info", text(&place.path().join("journal"))]).failed(&["log", "does not lie inside"]);
 }
 
 #[test]
@@ -111,6 +136,45 @@ fn a_flipped_byte_is_found_and_made_good() {
 }
 
 #[test]
+fn bytes_that_differ_and_mean_nothing_are_told() {
+    let (place, set) = made(&[0, 1]);
+    poke(&place.path().join("r1p0"), 7000);
+    let said = pmof(["pool", "check", text(&set)]).done();
+    assert!(said.contains("replica 1: 1 bytes differ in what a running program keeps for itself"), "{said}");
+    assert!(said.contains("2 replicas are equal in all that is in use"), "{said}");
+    let report = pmof(["pool", "check", text(&set), "--json"]).json();
+    let replica = &report["replicas"][1];
+    assert_eq!((&replica["runtime_differing_bytes"], &replica["unused_differing_bytes"]), (&1.into(), &0.into()));
+}
+
+#[test]
+fn a_majority_is_named_and_sync_asks() {
+    let (place, set) = made(&[0, 1, 2]);
+    poke(&place.path().join("r0p1"), 3 * MIB);
+    let said = pmof(["pool", "check", text(&set)]);
+    let told = format!(
+        "replicas 1 and 2 agree with each other against replica 0 in 1 places, the first at offset {}",
+        8 * MIB
+    );
+    assert!(said.code == Some(1) && said.output.contains(&told) && said.errors.contains("--from 1"), "{said:?}");
+    let report: serde_json::Value =
+        serde_json::from_str(&pmof(["pool", "check", text(&set), "--json"]).output).unwrap();
+    assert_eq!(report["majority"]["replicas"], serde_json::json!([1, 2]));
+    pmof(["pool", "sync", text(&set)]).failed(&["replicas 1 and 2", "--from", "say which is right"]);
+    pmof(["pool", "sync", text(&set), "--from", "7"]).failed(&["no replica of that number"]);
+    let said = pmof(["pool", "sync", text(&set), "--from", "1"]).done();
+    assert!(
+        said.contains("replica 0: made equal to replica 1") && said.contains("replica 2: as it should be"),
+        "{said}"
+    );
+    assert!(pmof(["pool", "check", text(&set)]).done().contains("3 replicas are equal, "));
+    let mut byte = [1];
+    File::open(place.path().join("r0p1")).unwrap().read_exact_at(&mut byte, 3 * MIB).unwrap();
+    assert_eq!(byte, [0], "what was flipped is as it was");
+    assert!(pmof(["pool", "transform", text(&set), text(&set)]).done().contains("nothing to do"));
+}
+
+#[test]
 fn a_lost_part_comes_back() {
     let (place, set) = made(&[0, 1]);
     fs::remove_file(place.path().join("r0p1")).unwrap();
@@ -126,6 +190,8 @@ fn a_lost_part_comes_back() {
         fs::remove_file(place.path().join(name)).unwrap();
     }
     pmof(["pool", "sync", text(&set)]).failed(&["no replica is sound", "r0p0", "r1p0"]);
+    let said = pmof(["pool", "check", text(&set)]);
+    assert!(said.errors.contains("`pmof pool sync` cannot mend it: no replica is sound"), "{said:?}");
 }
 
 #[test]

@@ -224,12 +224,14 @@ fn differences_in_unused_space_of_a_heap_mean_nothing() {
         other.memory.store(offset, &[byte[0] ^ 0xff]).unwrap();
         let found = comparison.differences(&mut one, &mut other, &mut |_| {}).unwrap();
         assert_eq!((found.count, found.unused_count), if is_unused { (0, 1) } else { (1, 0) }, "{offset:#x}");
+        assert_eq!((found.unused_bytes, found.runtime_bytes), (u64::from(is_unused), 0), "{offset:#x}");
         other.memory.store(offset, &byte).unwrap();
     }
     // What a running program keeps in the descriptor is nobody's.
     other.memory.store(7000, &[1]).unwrap();
     let comparison = Comparison::of_pool(Some(PoolKind::Obj), &one.memory, LEN_BYTES).unwrap();
-    assert_eq!(comparison.differences(&mut one, &mut other, &mut |_| {}).unwrap(), super::Differences::default());
+    let found = comparison.differences(&mut one, &mut other, &mut |_| {}).unwrap();
+    assert_eq!(found, super::Differences { runtime_bytes: 1, ..super::Differences::default() }, "but it is told");
     // A heap that makes no sense counts as a whole.
     one.memory.store(zone + 64 + 4, &[0xff; 4]).unwrap();
     other.memory.store(zone + 64 + 4, &[0xff; 4]).unwrap();

@@ -96,6 +96,16 @@ pub enum SetProblem {
         /// Where it was named.
         first_line: u64,
     },
+    /// A set of another machine was named before.
+    #[error("the set `{}` of {node} was named in line {first_line} already: it can be one replica only", set.display())]
+    DuplicateRemote {
+        /// The machine.
+        node: String,
+        /// The set there.
+        set: PathBuf,
+        /// Where it was named.
+        first_line: u64,
+    },
     /// The set names no part.
     #[error("the set has no parts before this line: write at least one `SIZE /PATH` below `PMEMPOOLSET`")]
     NoParts,

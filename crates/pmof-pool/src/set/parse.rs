@@ -66,6 +66,8 @@ struct Parser {
     option_line: u64,
     /// The line of each path.
     paths: HashMap<PathBuf, u64>,
+    /// The line of each set of another machine.
+    remotes: HashMap<(String, PathBuf), u64>,
 }
 
 impl Parser {
@@ -114,7 +116,14 @@ impl Parser {
         let replica = match words {
             [] => Replica::local(line),
             [node] => return Err(SetProblem::RemoteSetExpected { node: text(node) }),
-            [node, set] => Replica { line, spec: ReplicaSpec::Remote(remote(line, node, set)?) },
+            [node, set] => {
+                let remote = remote(line, node, set)?;
+                let place = (remote.node.clone(), remote.set.clone());
+                if let Some(first_line) = self.remotes.insert(place, line) {
+                    return Err(SetProblem::DuplicateRemote { node: remote.node, set: remote.set, first_line });
+                }
+                Replica { line, spec: ReplicaSpec::Remote(remote) }
+            }
             [_, _, token, ..] => return Err(SetProblem::ExtraToken { token: text(token) }),
         };
         self.replicas.push(replica);
@@ -220,7 +229,9 @@ fn remote(line: u64, node: &[u8], set: &[u8]) -> Result<RemoteSpec, SetProblem> 
     if len_bytes > PATH_LEN_BYTES_MAX {
         return Err(SetProblem::PathTooLong { len_bytes });
     }
-    Ok(RemoteSpec { node: name, set: set.into(), line })
+    // `./name` is `name`.
+    let plain: PathBuf = set.components().filter(|component| *component != Component::CurDir).collect();
+    Ok(RemoteSpec { node: name, set: if plain.as_os_str().is_empty() { set.into() } else { plain }, line })
 }
 
 fn is_blank(byte: u8) -> bool {

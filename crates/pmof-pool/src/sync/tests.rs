@@ -3,7 +3,7 @@ use std::{fs, os::unix::fs::FileExt as _, path::Path};
 use pmof_mem::Medium as _;
 use tempfile::{TempDir, tempdir_in};
 
-use super::{NoRemotes, Step, SyncError, SyncReport, sync, transform};
+use super::{NoRemotes, Step, SyncError, SyncOptions, SyncReport, sync, transform};
 use crate::{
     Access, LocalReplica, LocalSet, NewPool, NewSet, PartSpec, PoolSet, PoolSetError, RemoteSpec, ReplicaSpec,
     SetOptions, check,
@@ -41,11 +41,12 @@ fn filled(options: SetOptions, replicas: &[usize]) -> (TempDir, PoolSet) {
 }
 
 fn synced(set: &PoolSet) -> SyncReport {
-    sync(set, None, &mut NoRemotes, false, &mut |_| {}).unwrap_or_else(|error| panic!("{error}"))
+    sync(set, &SyncOptions::default(), &mut NoRemotes, &mut |_| {}).unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn dry(set: &PoolSet) -> SyncReport {
-    sync(set, None, &mut NoRemotes, true, &mut |_| {}).unwrap_or_else(|error| panic!("{error}"))
+    sync(set, &SyncOptions { dry_run: true, ..SyncOptions::default() }, &mut NoRemotes, &mut |_| {})
+        .unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn checked(set: &PoolSet) -> crate::CheckReport {
@@ -155,7 +156,7 @@ fn two_lost_replicas_come_back() {
     for name in ["r0p1", "r1p0", "r2p0"] {
         fs::remove_file(directory.path().join(name)).unwrap();
     }
-    match sync(&set, None, &mut NoRemotes, false, &mut |_| {}) {
+    match sync(&set, &SyncOptions::default(), &mut NoRemotes, &mut |_| {}) {
         Err(SyncError::NoSource { reasons }) => assert_eq!(reasons.len(), 3),
         other => panic!("{other:?}"),
     }
@@ -177,7 +178,7 @@ fn a_restoration_that_is_ended_goes_on() {
                     assert!(steps < limit, "ended here");
                 }
             };
-            sync(&set, None, &mut NoRemotes, false, &mut count).unwrap();
+            sync(&set, &SyncOptions::default(), &mut NoRemotes, &mut count).unwrap();
         }));
         if ended.is_ok() {
             break;
@@ -213,7 +214,7 @@ fn what_is_of_another_pool_is_never_touched() {
     let mut mixed = set.clone();
     mixed.replicas[1] = other.replicas[1].clone();
     let before = contents(other_directory.path());
-    let outcome = sync(&mixed, None, &mut NoRemotes, false, &mut |_| {});
+    let outcome = sync(&mixed, &SyncOptions::default(), &mut NoRemotes, &mut |_| {});
     assert!(matches!(outcome, Err(SyncError::OtherPool { index: 1, .. })), "{outcome:?}");
     assert!(!checked(&mixed).is_sound());
     // One part of it.
@@ -221,7 +222,7 @@ fn what_is_of_another_pool_is_never_touched() {
     *own = vec![set.replicas[1].local().unwrap()[0].clone(), theirs[1].clone()];
     let own_before = fs::read(&own[0].path).unwrap();
     let own_path = own[0].path.clone();
-    let outcome = sync(&mixed, None, &mut NoRemotes, false, &mut |_| {});
+    let outcome = sync(&mixed, &SyncOptions::default(), &mut NoRemotes, &mut |_| {});
     assert!(matches!(&outcome, Err(SyncError::Replica { index: 1, .. })), "{outcome:?}");
     assert_eq!(fs::read(own_path).unwrap(), own_before, "nor is what is of this pool, until all is known");
     assert_eq!(contents(other_directory.path()), before);
@@ -262,9 +263,116 @@ fn a_remote_replica_that_cannot_be_reached_is_told() {
     let (_directory, mut set) = filled(SetOptions::default(), &[0]);
     set.replicas.push(ReplicaSpec::Remote(RemoteSpec { node: "far".into(), set: "away".into(), line: 0 }));
     for dry_run in [true, false] {
-        match sync(&set, None, &mut NoRemotes, dry_run, &mut |_| {}) {
+        match sync(&set, &SyncOptions { dry_run, ..SyncOptions::default() }, &mut NoRemotes, &mut |_| {}) {
             Err(error @ SyncError::Replica { index: 1, .. }) => assert!(error.to_string().contains("far"), "{error}"),
             other => panic!("{other:?}"),
         }
     }
+}
+
+/// The offset in the pool of byte `offset` of part 0.
+const USED: u64 = MIB;
+
+#[test]
+fn a_majority_against_the_first_replica_is_named_and_asked_about() {
+    let from = |from| SyncOptions { from: Some(from), ..SyncOptions::default() };
+    let outvoted = |set: &PoolSet| match sync(set, &SyncOptions::default(), &mut NoRemotes, &mut |_| {}) {
+        Err(SyncError::Outvoted { majority }) => majority,
+        other => panic!("{other:?}"),
+    };
+    let (directory, set) = filled(SetOptions::default(), &[0, 1, 2]);
+    poke(&directory.path().join("r0p0"), USED);
+    let report = checked(&set);
+    let named = report.majority.clone().unwrap();
+    assert_eq!((&named.replicas[..], named.against, named.places, named.offset), (&[1, 2][..], 0, 1, USED));
+    assert_eq!((report.is_sound(), report.sync_refusal), (false, None));
+    let before = contents(directory.path());
+    assert_eq!(outvoted(&set), named);
+    let dry = SyncOptions { dry_run: true, ..SyncOptions::default() };
+    assert!(matches!(sync(&set, &dry, &mut NoRemotes, &mut |_| {}), Err(SyncError::Outvoted { .. })));
+    assert_eq!(contents(directory.path()), before, "nothing is changed before somebody says which is right");
+    // Whoever is named wins.
+    let mut byte = [0];
+    for (source, place) in [(1, "r0p0"), (0, "r1p0")] {
+        fs::File::open(directory.path().join(format!("r{source}p0"))).unwrap().read_exact_at(&mut byte, USED).unwrap();
+        let expected = byte;
+        let done = sync(&set, &from(source), &mut NoRemotes, &mut |_| {}).unwrap();
+        assert_eq!(done.source, source);
+        fs::File::open(directory.path().join(place)).unwrap().read_exact_at(&mut byte, USED).unwrap();
+        assert_eq!(byte, expected);
+        assert_sound(&set);
+        poke(&directory.path().join("r0p0"), USED + 4096);
+    }
+    // The one that is right is taken over a majority, if it is named.
+    assert_eq!(outvoted(&set).offset, USED + 4096);
+    sync(&set, &from(0), &mut NoRemotes, &mut |_| {}).unwrap();
+    assert_sound(&set);
+}
+
+#[test]
+fn whoever_is_no_majority_is_not_asked_about() {
+    // Two replicas, and three of three opinions, and a damaged one that has no vote.
+    let (directory, two) = filled(SetOptions::default(), &[0, 1]);
+    poke(&directory.path().join("r0p0"), USED);
+    assert_eq!(checked(&two).majority, None);
+    synced(&two);
+    let (directory, three) = filled(SetOptions::default(), &[0, 1, 2]);
+    poke(&directory.path().join("r0p0"), USED);
+    for value in [1, 2_u8] {
+        let file = fs::File::options().write(true).open(directory.path().join(format!("r{value}p0"))).unwrap();
+        file.write_all_at(&[value; 8], USED).unwrap();
+    }
+    assert_eq!(checked(&three).majority, None);
+    synced(&three);
+    poke(&directory.path().join("r0p0"), USED);
+    fs::remove_file(directory.path().join("r2p0")).unwrap();
+    assert_eq!(checked(&three).majority, None);
+    synced(&three);
+    assert_sound(&three);
+    // One that cannot be believed is not copied from.
+    fs::remove_file(directory.path().join("r1p0")).unwrap();
+    for from in [1, 3] {
+        let options = SyncOptions { from: Some(from), ..SyncOptions::default() };
+        let outcome = sync(&three, &options, &mut NoRemotes, &mut |_| {});
+        assert!(matches!(outcome, Err(SyncError::NotASource { .. } | SyncError::Unsupported { .. })), "{outcome:?}");
+    }
+    assert!(!directory.path().join("r1p0").exists());
+}
+
+#[test]
+fn parts_that_are_whole_keep_their_names() {
+    let (directory, set) = filled(SetOptions::default(), &[0, 1]);
+    let uuid = |name: &str| crate::part_header(&directory.path().join(name)).unwrap().uuid;
+    let names = ["r0p0", "r0p1", "r1p0", "r1p1"];
+    let before = names.map(uuid);
+    for lost in ["r1p0", "r1p1", "r0p0", "r0p1"] {
+        fs::remove_file(directory.path().join(lost)).unwrap();
+        synced(&set);
+        assert_sound(&set);
+        assert_eq!(names.map(uuid), before, "{lost} was lost, and is known by its neighbours");
+    }
+    // Of nobody who knows it any more.
+    for lost in ["r1p0", "r1p1"] {
+        fs::remove_file(directory.path().join(lost)).unwrap();
+    }
+    synced(&set);
+    assert_sound(&set);
+    assert_ne!(uuid("r1p1"), before[3]);
+}
+
+#[test]
+fn what_a_sync_would_refuse_is_said() {
+    let (directory, set) = filled(SetOptions::default(), &[0, 1]);
+    assert_eq!(checked(&set).sync_refusal, None);
+    let (_other_directory, other) = filled(SetOptions::default(), &[0, 1]);
+    let mut mixed = set.clone();
+    mixed.replicas[1] = other.replicas[1].clone();
+    assert!(checked(&mixed).sync_refusal.unwrap().contains("pool"));
+    for name in ["r0p0", "r1p0"] {
+        fs::remove_file(directory.path().join(name)).unwrap();
+    }
+    assert!(checked(&set).sync_refusal.unwrap().contains("no replica is sound"));
+    let (directory, single) = filled(SINGLE, &[0]);
+    fs::remove_file(directory.path().join("r0p1")).unwrap();
+    assert!(checked(&single).sync_refusal.unwrap().contains("no other replica"));
 }

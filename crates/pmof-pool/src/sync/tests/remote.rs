@@ -134,7 +134,7 @@ fn with_remote(local: &[usize]) -> (TempDir, PoolSet, Elsewhere) {
 }
 
 fn sync_with(set: &PoolSet, elsewhere: &mut Elsewhere) -> Result<SyncReport, SyncError> {
-    sync(set, None, elsewhere, false, &mut |_| {})
+    sync(set, &SyncOptions::default(), elsewhere, &mut |_| {})
 }
 
 /// Everything that was written is persisted by what follows it, and all of that comes before the one link.
@@ -184,5 +184,23 @@ fn a_remote_replica_whose_making_was_ended_is_linked_to_none_until_it_is_done() 
     sync_with(&set, &mut elsewhere).unwrap();
     // It is there by now, with a part of the bytes, and is linked when it has the rest.
     assert_linked_when_complete(&elsewhere.log.take());
+    assert!(check(&set, None, &mut elsewhere, &mut |_| {}).unwrap().is_sound());
+}
+
+/// It holds a part only, and so may others: they do not outvote the one that they are made from.
+#[test]
+fn a_replica_that_is_being_made_has_no_vote() {
+    let (_directory, set, mut elsewhere) = with_remote(&[0, 1]);
+    elsewhere.writes_left = 1;
+    sync_with(&set, &mut elsewhere).unwrap_err();
+    elsewhere.writes_left = usize::MAX;
+    // What the half-made one lacks, the other local one has lost too.
+    let [ReplicaSpec::Local(first), ReplicaSpec::Local(other), _] = &set.replicas[..] else { panic!() };
+    let half = fs::read(&elsewhere.parts[0].path).unwrap();
+    let file = fs::File::options().write(true).open(&other[0].path).unwrap();
+    file.write_all_at(&half[4 * MIB as usize..][..4096], 4 * MIB).unwrap();
+    assert_ne!(fs::read(&first[0].path).unwrap()[4 * MIB as usize..][..4096], half[4 * MIB as usize..][..4096]);
+    assert_eq!(check(&set, None, &mut elsewhere, &mut |_| {}).unwrap().majority, None);
+    sync_with(&set, &mut elsewhere).unwrap();
     assert!(check(&set, None, &mut elsewhere, &mut |_| {}).unwrap().is_sound());
 }
