@@ -6,8 +6,8 @@ use std::{fs, path::PathBuf, time::Duration};
 use pmof_access::{Address, Durability, Medium as _, Memory};
 use pmof_mem::Declaration;
 use pmof_pool::{
-    DIGEST_BLOCK_LEN_BYTES, NewPool, NewSet, NoRemotes, PartSpec, PoolSet, ReplicaSpec, SetOptions, check, digests_of,
-    part_header, sync,
+    DIGEST_BLOCK_LEN_BYTES, NewPool, NewSet, NoRemotes, PartSpec, PoolSet, ReplicaSpec, SetOptions, SyncOptions, check,
+    digests_of, part_header, sync,
 };
 use pmof_replica::{
     Atomicity, Differing, OpenFor, RemotePool, RemotePoolOptions, Service, ServiceOptions, SetName, SetPool,
@@ -72,7 +72,8 @@ impl Broken {
     }
 
     fn sync(&self, dry_run: bool) -> u64 {
-        let report = sync(&self.set, None, &mut NoRemotes, dry_run, &mut |_| {}).unwrap();
+        let options = SyncOptions { dry_run, ..SyncOptions::default() };
+        let report = sync(&self.set, &options, &mut NoRemotes, &mut |_| {}).unwrap();
         report.replicas.iter().map(|replica| replica.copied.bytes).sum()
     }
 }
