@@ -161,6 +161,16 @@ void check_devices(void) {
     IS(CALL(rpma_peer_new)(found, &second), 0);
     check(peer != NULL && second != NULL && peer != second, "two peers on one device");
     IS(CALL(rpma_peer_delete)(NULL), RPMA_E_INVAL);
+    if (options.reference) {
+        skip("librpma frees the peer all the same, and its protection domain stays", "a peer with registered memory stays");
+    } else {
+        static char memory[4096];
+        struct rpma_mr_local *registered = NULL;
+        NEED(CALL(rpma_mr_reg)(peer, memory, sizeof memory, RPMA_MR_USAGE_READ_SRC, &registered));
+        IS(CALL(rpma_peer_delete)(&peer), RPMA_E_PROVIDER);
+        check(peer != NULL, "a peer with registered memory stays");
+        NEED(CALL(rpma_mr_dereg)(&registered));
+    }
     IS(CALL(rpma_peer_delete)(&peer), 0);
     check(peer == NULL, "a deleted peer is NULL");
     IS(CALL(rpma_peer_delete)(&peer), 0);

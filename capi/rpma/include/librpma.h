@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h> /* programs have it from here */
 #include <infiniband/verbs.h> /* struct ibv_context, struct ibv_wc */
 
 #ifdef __cplusplus
@@ -93,7 +94,10 @@ struct rpma_peer;
 /* Opens a device. Errors: RPMA_E_INVAL for NULL; RPMA_E_PROVIDER where the device cannot be opened. */
 int rpma_peer_new(struct ibv_context *ibv_ctx, struct rpma_peer **peer_ptr);
 
-/* Closes a peer; what was made from it goes on. Errors: RPMA_E_INVAL for NULL. */
+/*
+ * Closes a peer; connections and endpoints made from it go on. Errors: RPMA_E_INVAL for NULL; RPMA_E_PROVIDER while memory is
+ * registered with it, and the peer stays.
+ */
 int rpma_peer_delete(struct rpma_peer **peer_ptr);
 
 /* What a peer claims of its platform: that writes of its device reach persistent memory past the CPU caches. */

@@ -5,7 +5,10 @@ use std::{
     mem,
     net::{IpAddr, SocketAddr, ToSocketAddrs as _, UdpSocket},
     ptr,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use libc::c_char;
@@ -195,6 +198,8 @@ kind!(Peer, 4, "rpma_peer");
 pub(crate) struct PeerShared {
     pub(crate) peer: AccessPeer,
     pub(crate) transport: Transport,
+    /// Registrations of memory that are there.
+    pub(crate) registrations: AtomicUsize,
     nothing: OnceLock<Region>,
 }
 
@@ -231,7 +236,7 @@ unsafe fn open(context: *mut sys::ibv_context) -> Result<PeerShared, Failure> {
         AccessPeer::open_verbs(&VerbsOptions { device: DeviceChoice::Named(name), ..VerbsOptions::default() })?
     };
     let transport = transport.unwrap_or(Transport::Verbs);
-    Ok(PeerShared { peer, transport, nothing: OnceLock::new() })
+    Ok(PeerShared { peer, transport, registrations: AtomicUsize::new(0), nothing: OnceLock::new() })
 }
 
 /// Opens a device.
@@ -252,13 +257,28 @@ pub unsafe extern "C" fn rpma_peer_new(context: *mut sys::ibv_context, made: *mu
     })
 }
 
-/// Closes a peer; what was made from it goes on.
+/// Closes a peer; connections and endpoints made from it go on. One of which memory is registered stays, and is told so
+/// (`RPMA_E_PROVIDER`), as a device's protection domain is.
 ///
 /// # Safety
 ///
 /// `peer` is null or points at null or at a peer that nobody else uses now.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rpma_peer_delete(peer: *mut *mut Handle<Peer>) -> c_int {
-    // SAFETY: the same contract.
-    call(c"rpma_peer_delete", || unsafe { Handle::delete(peer) }.map(drop))
+    call(c"rpma_peer_delete", || {
+        // SAFETY: null or valid for a read, by the contract of this function.
+        if let Some(place) = unsafe { peer.as_ref() }
+            && !place.is_null()
+        {
+            // SAFETY: the same contract.
+            let registrations = unsafe { Handle::get(*place) }?.shared.registrations.load(Ordering::Relaxed);
+            if registrations > 0 {
+                let why =
+                    format!("{registrations} memory registrations of the peer are there: rpma_mr_dereg them first");
+                return Err(Failure::provider(why));
+            }
+        }
+        // SAFETY: the same contract.
+        unsafe { Handle::delete(peer) }.map(drop)
+    })
 }

@@ -40,7 +40,7 @@ pub struct MrLocal {
     usage: u8,
     /// Made when first asked for.
     descriptor: OnceLock<[u8; SHORT_DESCRIPTOR_BYTES]>,
-    _peer: Arc<PeerShared>,
+    peer: Arc<PeerShared>,
 }
 kind!(MrLocal, 5, "rpma_mr_local");
 
@@ -161,8 +161,9 @@ pub unsafe extern "C" fn rpma_mr_reg(
             address: begin,
             usage: usage.to_le_bytes()[0],
             descriptor: OnceLock::new(),
-            _peer: Arc::clone(&peer.shared),
+            peer: Arc::clone(&peer.shared),
         };
+        peer.shared.registrations.fetch_add(1, Ordering::Relaxed);
         // SAFETY: not null, so valid by the contract of this function.
         unsafe { put(made, Handle::create(mr)) };
         Ok(())
@@ -181,6 +182,7 @@ pub unsafe extern "C" fn rpma_mr_dereg(mr: *mut *mut Handle<MrLocal>) -> c_int {
         // SAFETY: the same contract.
         if let Some(mr) = unsafe { Handle::delete(mr) }? {
             mr.region.deregister();
+            mr.peer.registrations.fetch_sub(1, Ordering::Relaxed);
         }
         Ok(())
     })
