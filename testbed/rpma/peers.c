@@ -123,6 +123,40 @@ static void check_stopped(struct rpma_ep *endpoint, const struct region *own) {
     end_other(&other);
 }
 
+static const struct lost_operation {
+    const char *name;
+    size_t len;
+} lost_operations[] = {{"short write", 64}, {"write", BYTES}, {"short read", 64}, {"read", BYTES}, {"atomic write", 8}};
+
+enum { FIRST_READ = 2, ATOMIC = 4 };
+
+/* What its program has unmapped or cut fails there, and the program goes on. */
+static void check_lost(struct rpma_ep *endpoint, const struct region *own, bool by_cutting, unsigned operation) {
+    const struct lost_operation *lost = &lost_operations[operation];
+    const char *what = by_cutting ? "of a file that was cut" : "that is unmapped";
+    struct other other;
+    struct ibv_wc completion;
+    start_other(endpoint, &other);
+    stop_other(&other, by_cutting);
+    kill(other.process, SIGCONT);
+    struct rpma_mr_remote *remote = other.regions[LOST];
+    NEED(operation == ATOMIC
+             ? CALL(rpma_atomic_write)(other.connection, remote, 0, (const char *)own->bytes, ALWAYS, REQUEST(1))
+         : operation >= FIRST_READ
+             ? CALL(rpma_read)(other.connection, own->local, 0, remote, 0, lost->len, ALWAYS, REQUEST(1))
+             : CALL(rpma_write)(other.connection, remote, 0, own->local, 0, lost->len, ALWAYS, REQUEST(1)));
+    bool has_come = next_completion(other.queue, &completion);
+    check(has_come, "a %s of memory %s completes", lost->name, what);
+    /* A device has the pages that were there when they were registered. */
+    if (has_come && strncmp(context()->device->name, "pmof_", 5) == 0) {
+        check(completion.status != IBV_WC_SUCCESS, "as an error");
+        tell("status %d", completion.status);
+    }
+    usleep(20000);
+    check(waitpid(other.process, NULL, WNOHANG) == 0, "the program whose memory it was goes on");
+    end_other(&other);
+}
+
 void check_peers(void) {
     struct rpma_peer *peer = new_peer();
     struct rpma_ep *endpoint = NULL;
@@ -130,6 +164,10 @@ void check_peers(void) {
     make_region(peer, RPMA_MR_USAGE_WRITE_SRC | RPMA_MR_USAGE_READ_DST | RPMA_MR_USAGE_READ_SRC, &own);
     NEED(CALL(rpma_ep_listen)(peer, options.address, port(PORT), &endpoint));
     check_stopped(endpoint, &own);
+    section("memory that is gone");
+    for (int by_cutting = 0; by_cutting < 2; by_cutting++)
+        for (unsigned operation = 0; operation < sizeof lost_operations / sizeof *lost_operations; operation++)
+            check_lost(endpoint, &own, by_cutting, operation);
     NEED(CALL(rpma_ep_shutdown)(&endpoint));
     drop_region(&own);
     delete_peer(&peer);

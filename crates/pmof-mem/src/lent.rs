@@ -35,6 +35,14 @@ impl Lent {
         if self.is_taken_back.load(Ordering::Acquire) { Err(MemError::TakenBack) } else { Ok(&self.memory) }
     }
 
+    /// The memory, where its owner has all of the range still mapped. One system call: what the owner unmaps or cuts without a word
+    /// is then an error, and not the end of the process, unless it does so in the moment between this and the touch.
+    fn reach_at(&self, offset: u64, len_bytes: u64, to_change: bool) -> Result<&Memory, MemError> {
+        let memory = self.reach()?;
+        memory.check_there(offset, len_bytes, to_change)?;
+        Ok(memory)
+    }
+
     fn reach_for_io(&self) -> io::Result<&Memory> {
         self.reach().map_err(|error| io::Error::new(io::ErrorKind::PermissionDenied, error))
     }
@@ -54,11 +62,11 @@ impl Medium for Lent {
     }
 
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), MemError> {
-        self.reach()?.read(offset, into)
+        self.reach_at(offset, into.len() as u64, false)?.read(offset, into)
     }
 
     fn store(&self, offset: u64, bytes: &[u8]) -> Result<(), MemError> {
-        self.reach()?.store(offset, bytes)
+        self.reach_at(offset, bytes.len() as u64, true)?.store(offset, bytes)
     }
 
     fn receive(&self, fd: BorrowedFd<'_>, offset: u64, len_bytes: u64, tail: &mut [u8]) -> io::Result<usize> {
@@ -70,19 +78,19 @@ impl Medium for Lent {
     }
 
     fn atomic_store(&self, offset: u64, value: u64) -> Result<(), MemError> {
-        self.reach()?.atomic_store(offset, value)
+        self.reach_at(offset, 8, true)?.atomic_store(offset, value)
     }
 
     fn compare_and_swap(&self, offset: u64, expected: u64, new: u64) -> Result<u64, MemError> {
-        self.reach()?.compare_and_swap(offset, expected, new)
+        self.reach_at(offset, 8, true)?.compare_and_swap(offset, expected, new)
     }
 
     fn fetch_and_add(&self, offset: u64, addend: u64) -> Result<u64, MemError> {
-        self.reach()?.fetch_and_add(offset, addend)
+        self.reach_at(offset, 8, true)?.fetch_and_add(offset, addend)
     }
 
     fn write_back(&self, offset: u64, len_bytes: u64) -> Result<(), MemError> {
-        self.reach()?.write_back(offset, len_bytes)
+        self.reach_at(offset, len_bytes, false)?.write_back(offset, len_bytes)
     }
 
     fn fence(&self) -> Result<(), MemError> {
@@ -90,7 +98,11 @@ impl Medium for Lent {
     }
 
     fn crc32c(&self, offset: u64, len_bytes: u64) -> Result<u32, MemError> {
-        self.reach()?.crc32c(offset, len_bytes)
+        self.reach_at(offset, len_bytes, false)?.crc32c(offset, len_bytes)
+    }
+
+    fn touch(&self, offset: u64, len_bytes: u64) -> Result<(), MemError> {
+        self.reach_at(offset, len_bytes, false).map(drop)
     }
 
     fn memory(&self) -> Option<&Memory> {
@@ -104,9 +116,59 @@ impl Medium for Lent {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsFd as _;
+    use std::os::fd::{AsFd as _, AsRawFd as _};
 
     use super::*;
+
+    /// A shared mapping of a file of two pages, lent.
+    fn lent_file() -> (Lent, std::fs::File, *mut libc::c_void) {
+        const BYTES: usize = 2 * 4096;
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(BYTES as u64).unwrap();
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a mapping of its own.
+        let place = unsafe { libc::mmap(std::ptr::null_mut(), BYTES, access, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+        assert_ne!(place, libc::MAP_FAILED);
+        // SAFETY: what the tests do to it is what they are about: nothing touches it then.
+        let memory = unsafe { Memory::borrow(place.expose_provenance() as u64, BYTES as u64, None) };
+        (Lent::new(memory.unwrap()), file, place)
+    }
+
+    /// Every call on the second page.
+    fn calls(lent: &Lent) -> [Result<(), MemError>; 8] {
+        let mut bytes = [0; 8];
+        [
+            lent.read(4096, &mut bytes),
+            lent.store(4096, &bytes),
+            lent.atomic_store(4096, 1),
+            lent.compare_and_swap(4096, 0, 1).map(drop),
+            lent.fetch_and_add(4096, 1).map(drop),
+            lent.write_back(4096, 8),
+            lent.crc32c(4096, 8).map(drop),
+            lent.touch(4096, 8),
+        ]
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "miri maps no files")]
+    fn what_its_owner_cuts_or_unmaps_is_an_error() {
+        for by_cutting in [true, false] {
+            let (lent, file, place) = lent_file();
+            assert!(calls(&lent).iter().all(Result::is_ok));
+            if by_cutting {
+                file.set_len(4096).unwrap();
+            } else {
+                // SAFETY: the second page of the mapping, which nothing touches any more.
+                assert_eq!(unsafe { libc::munmap(place.byte_add(4096), 4096) }, 0);
+            }
+            let refused = calls(&lent);
+            assert!(refused.iter().all(|call| matches!(call, Err(MemError::MediumFailed { .. }))), "{refused:?}");
+            // The other page is there still, and so are calls on it.
+            lent.store(0, &[7; 8]).unwrap();
+            // SAFETY: nobody uses the mapping any more.
+            unsafe { libc::munmap(place, 4096) };
+        }
+    }
 
     #[test]
     fn nothing_touches_what_was_taken_back() {

@@ -284,6 +284,31 @@ impl Memory {
         MemError::MediumFailed { path: self.path.clone() }
     }
 
+    /// Has the kernel load all pages of a range, to be read or to be changed, without touching them: `MediumFailed` where it cannot,
+    /// since they are mapped no more or lie beyond the end of their file. Kernels before 5.14 and mappings of devices do not say.
+    pub(crate) fn check_there(&self, offset: u64, len_bytes: u64, to_change: bool) -> Result<(), MemError> {
+        let start = self.mapping.range(offset, len_bytes)?;
+        if len_bytes == 0 {
+            return Ok(());
+        }
+        let into_page = start.addr() % rustix::param::page_size();
+        let advice = if to_change { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
+        loop {
+            // SAFETY: brings in pages of the range as a touch of each would, where there are any, and changes nothing else.
+            let answer =
+                unsafe { libc::madvise(start.wrapping_sub(into_page).cast(), len_bytes as usize + into_page, advice) };
+            if answer == 0 {
+                return Ok(());
+            }
+            match io::Error::last_os_error().raw_os_error() {
+                Some(libc::EINTR | libc::EAGAIN) => {}
+                Some(libc::ENOMEM | libc::EFAULT | libc::EHWPOISON) => return Err(self.medium_failed()),
+                // It does not know: the touch will tell.
+                _ => return Ok(()),
+            }
+        }
+    }
+
     fn check_writable(&self) -> Result<(), MemError> {
         if self.mapping.is_writable() { Ok(()) } else { Err(MemError::ReadOnly { path: self.path.clone() }) }
     }
