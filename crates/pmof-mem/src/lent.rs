@@ -178,7 +178,7 @@ mod tests {
         lent.read(8, &mut bytes).unwrap();
         assert_eq!(bytes, [7; 8]);
         lent.take_back();
-        let refused: [Result<(), MemError>; 8] = [
+        let refused: [Result<(), MemError>; 9] = [
             lent.read(8, &mut bytes),
             lent.store(8, &bytes),
             lent.atomic_store(8, 1),
@@ -187,6 +187,7 @@ mod tests {
             lent.write_back(8, 8),
             lent.fence(),
             lent.crc32c(8, 8).map(drop),
+            lent.touch(8, 8),
         ];
         assert!(refused.iter().all(|call| matches!(call, Err(MemError::TakenBack))), "{refused:?}");
         let (one, other) = std::os::unix::net::UnixStream::pair().unwrap();

@@ -73,3 +73,6 @@ fn is_changed_by(file: BorrowedFd<'_>, found: BorrowedFd<'_>) -> Result<bool, St
     }
     Ok(false)
 }
+
+#[cfg(test)]
+mod tests;

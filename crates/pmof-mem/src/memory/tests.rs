@@ -16,7 +16,7 @@ use tempfile::{TempDir, tempdir_in};
 
 use super::{Declaration, Flush, LEN_BYTES_MAX, Memory};
 use crate::{
-    CacheWriteBack, Durability, Evidence, Mechanism, Medium, MediumKind, MemError, Promise,
+    CacheWriteBack, Durability, Evidence, Lent, Mechanism, Medium, MediumKind, MemError, Promise,
     flush::{EARLY_WRITE_MIN_BYTES, promise_of},
     judge::{Judgement, Power},
     mapping::Mapping,
@@ -162,6 +162,7 @@ fn read_only_memory_refuses_every_change() {
         near.write_all(b"x").unwrap();
         let error = memory.receive(far.as_fd(), 0, 1, &mut []).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+        assert_eq!(memory.receive(far.as_fd(), 0, 0, &mut [0; 9]).unwrap(), 1, "none of it is for the memory");
         assert_eq!(memory.send(far.as_fd(), &[], 0, 4, &[]).unwrap(), 4);
         // What another process left in the page cache can still be made durable.
         memory.write_back(0, 4096).unwrap();
@@ -181,6 +182,7 @@ fn promises_are_those_of_the_medium() {
         let path = tmpfs.path().join(format!("{declaration:?}"));
         let memory = Memory::create(&path, 4096, declaration).unwrap();
         assert_eq!((memory.kind(), memory.file_system()), (MediumKind::Tmpfs, "tmpfs"));
+        assert_eq!(memory.evidence()[0], "statfs: magic 0x1021994: tmpfs");
         assert_eq!((memory.promise(Durability::ProcessCrash), memory.promise(power)), (store, expected));
         let again = Memory::open(&path, declaration).unwrap();
         assert_eq!(again.promise(power), expected);
@@ -389,4 +391,16 @@ fn kept_memory_has_its_cache_lines_written_back() {
     if without.promise(Durability::PowerFailure).is_some() {
         assert_eq!(with.promise(Durability::PowerFailure), without.promise(Durability::PowerFailure));
     }
+}
+
+/// Where a target holds a medium as `Arc`, what it looks at before it promises bytes is the medium's own.
+#[test]
+fn a_shared_medium_is_the_medium() {
+    fn check(medium: &impl Medium, is_lent: bool) {
+        medium.touch(0, 4096).unwrap();
+        assert!(matches!(medium.touch(0, 4097), Err(MemError::OutOfBounds { .. })));
+        assert_eq!((medium.memory().is_some(), medium.lent().is_some()), (true, is_lent));
+    }
+    check(&Arc::new(Memory::anonymous(4096).unwrap()), false);
+    check(&Arc::new(Lent::new(Memory::anonymous(4096).unwrap())), true);
 }

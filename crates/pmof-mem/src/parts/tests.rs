@@ -218,12 +218,13 @@ fn one_part_is_a_piece_of_a_file() {
     NewFile::create(&path, 3 * PAGE).unwrap().keep();
     let memory = Memory::concatenate(vec![part(&path, PAGE, PAGE)], true, None).unwrap();
     assert_eq!((memory.len_bytes(), memory.file_offset(), memory.path()), (PAGE, PAGE, path.as_path()));
-    assert!(memory.file().is_some());
+    assert!(memory.file().is_some() && memory.is_writable());
     memory.store(0, b"here").unwrap();
     memory.write_back(0, 4).unwrap();
     memory.fence().unwrap();
     assert_eq!(&fs::read(&path).unwrap()[PAGE as usize..][..4], b"here");
     let memory = Memory::concatenate(vec![part(&path, PAGE, PAGE)], false, None).unwrap();
+    assert!(!memory.is_writable());
     assert!(matches!(memory.store(0, b"x"), Err(MemError::ReadOnly { .. })));
 }
 
@@ -283,4 +284,30 @@ fn a_new_file_that_is_not_kept_goes_again() {
     let found = ExistingFile::open(&path, true).unwrap();
     assert_eq!((found.len_bytes, found.devdax_align_bytes), (PAGE, None));
     assert!(System::real().sysfs_root().is_absolute());
+}
+
+/// It dies with the last process that holds it, on whatever disk it lies.
+#[test]
+fn a_part_without_a_name_survives_nothing() {
+    let (_directories, paths, memory) = three([DISK, DISK, DISK], [2, 2, 2]);
+    assert!(memory.promise(Durability::ProcessCrash).is_some());
+    drop(memory);
+    for nameless in [1, 2] {
+        let parts: Vec<_> = paths[..nameless].iter().map(|path| part(path, 0, PAGE)).collect();
+        fs::remove_file(&paths[nameless - 1]).unwrap();
+        let memory = Memory::concatenate(parts, true, Some(Declaration::BatteryBacked)).unwrap();
+        assert_eq!(memory.kind(), MediumKind::Anonymous);
+        for level in [Durability::ProcessCrash, Durability::PowerFailure] {
+            assert_eq!(memory.promise(level), None, "{nameless} {level}");
+        }
+        NewFile::create(&paths[nameless - 1], 2 * PAGE).unwrap().keep();
+    }
+}
+
+#[test]
+fn each_part_is_settled_by_its_own_file() {
+    let (_directories, paths, mut memory) = three([DISK, DISK, DISK], [2, 2, 2]);
+    memory.settle().unwrap();
+    parts_of(&mut memory)[1].file = rustix::pipe::pipe().unwrap().1;
+    assert!(matches!(memory.settle(), Err(MemError::Io { call: "fdatasync", path, .. }) if path == paths[1]));
 }

@@ -30,12 +30,12 @@ fn changed(offset: usize, bytes: &[u8]) -> [u8; HEADER_BYTES] {
 
 #[test]
 fn golden_files_of_every_version_are_read() {
-    for (golden, format, data_offset, file_len_bytes) in [
-        (GOLDEN, PoolFormat::Two, 8192, 0x1_0000_3000),
-        (GOLDEN_1, PoolFormat::One { generation: 7 }, 4096, 0x1_0000_2000),
+    for (golden, format, major, data_offset, file_len_bytes) in [
+        (GOLDEN, PoolFormat::Two, 2, 8192, 0x1_0000_3000),
+        (GOLDEN_1, PoolFormat::One { generation: 7 }, 1, 4096, 0x1_0000_2000),
     ] {
         let header = Header::decode(golden).expect("a version is read for ever");
-        assert_eq!(header.format, format);
+        assert_eq!((header.format, header.format.major()), (format, major));
         assert_eq!((header.data_offset(), header.file_len_bytes()), (data_offset, Some(file_len_bytes)));
         assert_eq!(header.compatible_features, 0x0102_0304_0506_0708);
         assert_eq!(header.pool_uuid.to_string(), "00112233-4455-6677-8899-aabbccddeeff");

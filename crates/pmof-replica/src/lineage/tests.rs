@@ -79,6 +79,10 @@ fn two_replicas_written_in_turn_have_diverged() {
     // However often the one is opened.
     let often = opened(&opened(&one, &[0]), &[0]);
     assert_eq!(refused(&[&often, &other], 2)[1], (1, Apart::Diverged { opening: 2, others: 4, majority: false }));
+    // One that neither of them went on from alone is no third line: whichever is kept, it is behind.
+    let state = made(4);
+    let (one, other) = (opened(&state, &[0]), opened(&state, &[1]));
+    assert_eq!(refused(&[&one, &other, &state], 4), [(0, apart), (1, apart)]);
 }
 
 #[test]

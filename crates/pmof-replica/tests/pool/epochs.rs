@@ -317,8 +317,10 @@ fn epochs_survive_the_target() {
 
 #[test]
 fn after_a_writer_died_replicas_are_equal_before_the_first_read() {
+    // The last block is not a whole one.
+    const SIZE_BYTES: usize = (20 << 20) + 100;
     let mut two: [Target; 2] = targets();
-    let mut pool = options(urls(&two)).create(20 << 20).unwrap();
+    let mut pool = options(urls(&two)).create(SIZE_BYTES as u64).unwrap();
     pool.persist(100, b"acknowledged").unwrap();
     drop(pool);
     // What a writer leaves that dies between its two sends: an entry that one replica has, and nobody acknowledged.
@@ -327,7 +329,7 @@ fn after_a_writer_died_replicas_are_equal_before_the_first_read() {
     }
     let path = two[0].root.path().join("orders");
     let mut bytes = fs::read(&path).unwrap();
-    for at in [8192, 8192 + (9 << 20), 8192 + (20 << 20) - 1] {
+    for at in [8192, 8192 + (9 << 20), 8192 + SIZE_BYTES - 1] {
         bytes[at] = b'!';
     }
     fs::write(&path, bytes).unwrap();
@@ -336,8 +338,8 @@ fn after_a_writer_died_replicas_are_equal_before_the_first_read() {
     }
 
     let mut pool = options(urls(&two)).open().unwrap();
-    assert_eq!(pool.copied_bytes(), 3 * 65536);
-    for (at, expected) in [(0, b"!"), (9 << 20, b"!"), ((20 << 20) - 1, b"!"), (1, b"\0")] {
+    assert_eq!((pool.copied_bytes(), pool.was_closed()), (2 * 65536 + 100, false));
+    for (at, expected) in [(0, b"!"), (9 << 20, b"!"), (SIZE_BYTES as u64 - 1, b"!"), (1, b"\0")] {
         for replica in 0..2 {
             let mut byte = [0];
             pool.read_replica(replica, at, &mut byte).unwrap();
@@ -350,7 +352,7 @@ fn after_a_writer_died_replicas_are_equal_before_the_first_read() {
     assert!(contents[0][8192..] == contents[1][8192..]);
     // A pool that was closed is not compared.
     let pool = options(urls(&two)).open().unwrap();
-    assert_eq!(pool.copied_bytes(), 0);
+    assert_eq!((pool.copied_bytes(), pool.was_closed()), (0, true));
     pool.close().unwrap();
 }
 
@@ -442,4 +444,25 @@ fn a_misaligned_atomic_write_is_refused_and_the_pool_goes_on() {
     batch.atomic_write(8, 1).unwrap();
     batch.persist().unwrap();
     assert_eq!(read(&mut pool, 8, 8), 1_u64.to_le_bytes());
+}
+
+/// A replica that is gone can be done without. One that another writes is not gone: without it, each would go on alone.
+#[test]
+fn a_replica_that_another_writes_is_not_done_without() {
+    let two: [Target; 2] = targets();
+    options(urls(&two)).create(4096).unwrap().close().unwrap();
+    let without = options(urls(&two)).min_replicas(1);
+    let other = alone(&two[1]).open().unwrap();
+    assert_refused(&without.open().unwrap_err(), &two[1].url("orders"), PoolRefusal::Busy);
+    other.close().unwrap();
+
+    let two: [Target; 2] = targets();
+    options(urls(&two)).create(4096).unwrap().close().unwrap();
+    fs::remove_file(two[0].root.path().join("orders")).unwrap();
+    assert_refused(&options(urls(&two)).open().unwrap_err(), &two[0].url("orders"), PoolRefusal::NotFound);
+    let pool = options(urls(&two)).min_replicas(1).open().unwrap();
+    let [(replica, why)] = pool.left_out() else { panic!("{:?}", pool.left_out()) };
+    assert_eq!(replica.to_string(), two[0].url("orders"));
+    assert!(matches!(**why, ReplicaError::Refused { refusal: PoolRefusal::NotFound, .. }), "{why}");
+    pool.close().unwrap();
 }
