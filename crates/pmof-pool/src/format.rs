@@ -31,7 +31,7 @@ use std::ops::Range;
 use pmof_mem::Medium;
 
 use crate::{
-    PoolKind, PoolSetError,
+    PoolKind, PoolSetError, btt,
     header::{Checksummed, checksum},
 };
 
@@ -184,7 +184,8 @@ pub fn contents_defect(
                 None
             }
         }
-        PoolKind::Blk => (number(DESCRIPTOR)? as u32 == 0).then_some("its blocks have no bytes"),
+        PoolKind::Blk if number(DESCRIPTOR)? as u32 == 0 => Some("its blocks have no bytes"),
+        PoolKind::Blk => btt::defect(medium, DATA, len_bytes)?,
         PoolKind::Obj => {
             let mut descriptor = vec![0; OBJ_DESCRIPTOR_LEN_BYTES];
             medium.read(DESCRIPTOR, &mut descriptor)?;

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod btt;
 mod check;
 mod compare;
 mod data;
@@ -27,6 +28,7 @@ mod sync;
 mod vote;
 
 pub use access::{AccessError, DIGEST_BLOCK_LEN_BYTES, RemoteReplicas, ReplicaAccess};
+pub use btt::{BlockTable, block_table};
 pub use check::{CheckReport, CheckedReplica, Mismatch, check};
 pub use compare::{Comparison, Copied, DIFFERENCES_MAX, Difference, Differences};
 pub use data::{WINDOW_LEN_BYTES, Window, data_ranges, windows, zero_digests};

@@ -9,8 +9,8 @@ use anyhow::{Context, bail};
 use pmof::mem::{Medium as _, Memory};
 use pmof::{PoolUrl, PoolUrlError};
 use pmof_pool::{
-    Feature, HeaderError, PartSpec, PoolKind, PoolSet, PoolSetError, ReplicaSpec, SetOptions, contents_defect,
-    part_header,
+    BlockTable, Feature, HeaderError, PartSpec, PoolKind, PoolSet, PoolSetError, ReplicaSpec, SetOptions,
+    contents_defect, part_header,
 };
 
 /// A pool of a target, or one in files of this machine.
@@ -27,6 +27,14 @@ impl FromStr for PoolPlace {
 
     fn from_str(text: &str) -> Result<Self, PoolUrlError> {
         if text.contains("://") { Ok(Self::Url(text.parse()?)) } else { Ok(Self::Path(text.into())) }
+    }
+}
+
+/// What is said of a file or device that is a block table without a pool; `None` if it is none.
+pub(crate) fn block_table(path: &Path) -> anyhow::Result<Option<BlockTable>> {
+    match Memory::open_read_only(path, None) {
+        Ok(memory) => Ok(pmof_pool::block_table(&memory)?),
+        Err(_) => Ok(None),
     }
 }
 
@@ -62,10 +70,15 @@ pub(crate) fn set_at(path: &Path) -> anyhow::Result<PoolSet> {
         Ok(header) => header,
         Err(PoolSetError::Header {
             problem: problem @ (HeaderError::BadChecksum { .. } | HeaderError::Blank), ..
-        }) => match damaged_pool(&path) {
-            Some(found) => bail!("{} is {found}, whose header is damaged: {problem}; {BRING_BACK}", path.display()),
-            None => bail!("{} is neither a pool set file nor a part of a pool", path.display()),
-        },
+        }) => {
+            if block_table(&path)?.is_some() {
+                bail!("{} is a block table (BTT) and no pool: `pmof pool check` checks it", path.display());
+            }
+            match damaged_pool(&path) {
+                Some(found) => bail!("{} is {found}, whose header is damaged: {problem}; {BRING_BACK}", path.display()),
+                None => bail!("{} is neither a pool set file nor a part of a pool", path.display()),
+            }
+        }
         Err(PoolSetError::Header { problem, .. }) => {
             let found = damaged_pool(&path).unwrap_or_else(|| "part of a pool".to_owned());
             bail!("{} is {found}, whose header is damaged: {problem}; {BRING_BACK}", path.display())

@@ -8,13 +8,17 @@ use std::{
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use pmof_pool::{
-    CheckReport, Mismatch, NewPool, NewSet, PartSize, PoolHeader, PoolKind, PoolSet, ReplicaSpec, Step, SyncOptions,
-    SyncReport, check, part_header, sync, transform, uuid_text,
+    BlockTable, CheckReport, Mismatch, NewPool, NewSet, PartSize, PoolHeader, PoolKind, PoolSet, ReplicaSpec, Step,
+    SyncOptions, SyncReport, check, part_header, sync, transform, uuid_text,
 };
 use pmof_replica::{SetPool, SetPoolOptions};
 use serde::Serialize;
 
-use super::{place::set_at, remote::OverSsh, utc};
+use super::{
+    place::{block_table, set_at},
+    remote::OverSsh,
+    utc,
+};
 use crate::{
     copy::progress::Progress,
     output::{self, say},
@@ -360,7 +364,31 @@ struct MismatchJson {
     part_offset: Option<u64>,
 }
 
+/// A file or device that begins as neither a set nor a pool, and is a block table.
+fn check_block_table(args: &CheckArgs) -> anyhow::Result<bool> {
+    let is_named = PoolSet::is_set_file(&args.path).unwrap_or(true) || part_header(&args.path).is_ok();
+    let Some(BlockTable { defect }) = (if is_named { None } else { block_table(&args.path)? }) else {
+        return Ok(false);
+    };
+    if args.json {
+        let (replicas, majority, sync_refusal) = (Vec::new(), None, defect.map(str::to_owned));
+        let (set, is_sound) = (args.path.clone(), defect.is_none());
+        let compared_bytes = 0;
+        let kind = Some("btt");
+        output::print_json(&CheckJson { set, kind, is_sound, compared_bytes, replicas, majority, sync_refusal })?;
+    }
+    match defect {
+        Some(defect) => bail!("{}, a block table (BTT), is not sound: {defect}", args.path.display()),
+        None if args.json => {}
+        None => say!("{}: a block table (BTT) that is sound by itself", args.path.display()),
+    }
+    Ok(true)
+}
+
 pub(crate) fn run_check(args: &CheckArgs) -> anyhow::Result<()> {
+    if check_block_table(args)? {
+        return Ok(());
+    }
     let set = set_at(&args.path)?;
     let mut bar = Bar::new("comparing", !args.json);
     let report = check(&set, None, &mut OverSsh::new(), &mut |step| bar.step(step));

@@ -98,6 +98,46 @@ fn a_damaged_header_of_a_single_file_is_told_with_what_is_intact() {
     pmof(["pool", "info", text(&place.path().join("journal"))]).failed(&["log", "does not lie inside"]);
 }
 
+/// A block table of one arena, in a pool of blocks and without a pool.
+#[test]
+fn a_damaged_block_table_is_found() {
+    let place = directory();
+    let part = place.path().join("blocks");
+    let set = file_with(&place, "set", format!("PMEMPOOLSET\n20M {}\n", text(&part)).as_bytes());
+    pmof(["pool", "create", text(&set), "--kind", "blk"]).done();
+    pmof(["pool", "check", text(&set)]).done();
+    poke(&part, 8200);
+    let said = pmof(["pool", "check", text(&set)]);
+    assert!(said.code == Some(1) && said.output.contains("head of its block table"), "{said:?}");
+    assert!(said.errors.contains("no other replica"), "{said:?}");
+
+    let mut info = vec![0; 4096];
+    info[..14].copy_from_slice(b"BTT_ARENA_INFO");
+    let fields = [(60, 10_u64), (68, 11), (72, 1), (96, 1 << 20), (104, 2 << 20), (112, (20 << 20) - 8192)];
+    for (at, number) in fields {
+        info[at..at + 4].copy_from_slice(&(number as u32).to_le_bytes());
+    }
+    // Fletcher's, as PMDK has it.
+    let words = info.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word));
+    let (low, high) = words.fold((0_u32, 0_u32), |(low, high), word| {
+        let low = low.wrapping_add(word);
+        (low, high.wrapping_add(low))
+    });
+    info[4088..4092].copy_from_slice(&low.to_le_bytes());
+    info[4092..].copy_from_slice(&high.to_le_bytes());
+    let bare = file_with(&place, "bare", &vec![0; 20 << 20]);
+    let file = File::options().write(true).open(&bare).unwrap();
+    file.write_all_at(&info, 4096).unwrap();
+    file.write_all_at(&info, (20 << 20) - 4096).unwrap();
+    file.write_all_at([0, 10, 10, 1].map(u32::to_le_bytes).as_flattened(), 4096 + (2 << 20)).unwrap();
+    let said = pmof(["pool", "check", text(&bare)]).done();
+    assert!(said.contains("a block table (BTT) that is sound by itself"), "{said}");
+    assert_eq!(pmof(["pool", "check", text(&bare), "--json"]).json()["is_sound"], true);
+    pmof(["pool", "info", text(&bare)]).failed(&["block table (BTT) and no pool", "pool check"]);
+    poke(&bare, 4096 + (2 << 20) + 4);
+    pmof(["pool", "check", text(&bare)]).failed(&["block table (BTT), is not sound", "write log"]);
+}
+
 #[test]
 fn a_wrong_set_file_is_told_with_its_line() {
     let place = directory();
