@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -96,4 +97,40 @@ void check_limits(void) {
     IS(CALL(rpma_mr_dereg)(&registered), 0);
     delete_peer(&peer);
     free(memory);
+}
+
+/* A write that the library posts in parts completes as one. */
+void check_long_write(void) {
+    section("a write of more than 1 GiB");
+    enum { MORE = 4096 };
+    const size_t bytes = ((size_t)1 << 30) + MORE;
+    if (strncmp(context()->device->name, "pmof_", 5) != 0) {
+        skip("a device would have all of it pinned", "it completes as one");
+        return;
+    }
+    struct link link;
+    struct rpma_mr_local *local = NULL;
+    struct rpma_mr_remote *remote = NULL;
+    unsigned char descriptor[64];
+    size_t size = 0;
+    struct ibv_wc completion = {.byte_len = 0};
+    char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED)
+        bail_out("no memory");
+    open_link(&link, NULL, NULL);
+    NEED(CALL(rpma_mr_reg)(link.peer, memory, bytes, RPMA_MR_USAGE_WRITE_SRC | RPMA_MR_USAGE_WRITE_DST, &local));
+    NEED(CALL(rpma_mr_get_descriptor_size)(local, &size));
+    NEED(CALL(rpma_mr_get_descriptor)(local, descriptor));
+    NEED(CALL(rpma_mr_remote_from_descriptor)(descriptor, size, &remote));
+    NEED(CALL(rpma_write)(link.client.connection, remote, 0, local, 0, bytes, RPMA_F_COMPLETION_ALWAYS, REQUEST(1)));
+    bool has_come = false;
+    for (int attempt = 0; attempt < 6 && !has_come; attempt++)
+        has_come = next_completion(link.client.cq, &completion);
+    check(has_come && completion.status == IBV_WC_SUCCESS && completion.wr_id == 1, "it completes");
+    check(completion.byte_len == bytes, "with the length of the whole");
+    tell("%u bytes", completion.byte_len);
+    NEED(CALL(rpma_mr_remote_delete)(&remote));
+    NEED(CALL(rpma_mr_dereg)(&local));
+    close_link(&link);
+    munmap(memory, bytes);
 }

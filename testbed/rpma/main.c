@@ -105,6 +105,7 @@ int main(int count, char **arguments) {
     check_waiting();
     check_receive_queues();
     check_ways();
+    check_long_write();
     check_peers();
     check_process();
     return finish();

@@ -21,6 +21,7 @@ use crate::{
     error::{Code, Failure, put},
     handle::{Handle, is_non_blocking, kind, set_blocking},
     log::{Level, log},
+    long,
     queue::{Channel, Cq, TURN, queue_pair_number},
 };
 
@@ -146,6 +147,9 @@ impl Conn {
 
 impl Drop for Conn {
     fn drop(&mut self) {
+        if let Ok(connection) = &self.link {
+            long::forget(connection.id().number());
+        }
         for queue in [&self.cq, &self.own_rcq] {
             // SAFETY: the handles are the connection's own, and whoever deletes it deletes them.
             let _ = unsafe { Handle::delete(queue.as_ptr()) };

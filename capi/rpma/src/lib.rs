@@ -12,6 +12,7 @@ mod context;
 mod error;
 mod handle;
 mod log;
+mod long;
 mod memory;
 mod operations;
 mod queue;

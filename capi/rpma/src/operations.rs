@@ -14,6 +14,7 @@ use crate::{
     error::{Code, Failure},
     handle::Handle,
     log::{Level, log},
+    long,
     memory::{MrLocal, MrRemote, slice},
     settings::settings,
 };
@@ -61,6 +62,20 @@ fn parts(len: usize) -> impl Iterator<Item = (usize, usize, bool)> {
         let begin = index * PART_MAX_BYTES;
         (begin, (len - begin).min(PART_MAX_BYTES), index + 1 == count)
     })
+}
+
+/// Posts a part of an operation of so many bytes, and notes their number where it is the last of several.
+fn posted_part(
+    connection: &Connection,
+    (signal, op_context): (Signal, *const c_void),
+    (whole, is_last): (usize, bool),
+    post: impl FnOnce(&mut Batch<'_>) -> Result<Ticket, PostError>,
+) -> Result<(), Failure> {
+    if whole <= PART_MAX_BYTES || !is_last || !matches!(signal, Signal::Always) {
+        return posted(connection, signal, op_context, post);
+    }
+    let mut batch = single(connection, signal, op_context).in_batch();
+    long::post_last(connection.id().number(), whole as u64, || Ok(post(&mut batch)?.0))
 }
 
 /// The other side's memory; where there is none, neither may this side's be, nor any byte.
@@ -135,11 +150,12 @@ pub unsafe extern "C" fn rpma_read(
         let from = unsafe { far(connection, src, dst, is_nothing) }?;
         // SAFETY: the same contract.
         unsafe { check_whole(conn, from, src_offset, dst, dst_offset, len) }?;
+        let whole = len;
         for (begin, len, is_last) in parts(len) {
             // SAFETY: the same contract.
             let into = unsafe { slice(&conn.peer, dst, dst_offset.saturating_add(begin), len) }?;
             let signal = if is_last { signal } else { Signal::OnError };
-            posted(connection, signal, op_context, |batch| {
+            posted_part(connection, (signal, op_context), (whole, is_last), |batch| {
                 batch.read(from, (src_offset as u64).saturating_add(begin as u64), into)
             })?;
         }
@@ -203,12 +219,13 @@ unsafe fn write_in_parts(
     let to = unsafe { far(connection, dst, src, is_nothing) }?;
     // SAFETY: the same contract.
     unsafe { check_whole(conn, to, dst_offset, src, src_offset, len) }?;
+    let whole = len;
     let post = |(begin, len, is_last)| {
         // SAFETY: the same contract.
         let from = unsafe { slice(&conn.peer, src, src_offset.saturating_add(begin), len) }?;
         let offset = (dst_offset as u64).saturating_add(begin as u64);
         let signal = if is_last { signal } else { Signal::OnError };
-        posted(connection, signal, op_context, |batch| match immediate.filter(|_| is_last) {
+        posted_part(connection, (signal, op_context), (whole, is_last), |batch| match immediate.filter(|_| is_last) {
             Some(immediate) => batch.write_with_immediate(to, offset, from, immediate),
             None => batch.write(to, offset, from),
         })

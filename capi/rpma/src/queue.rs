@@ -21,6 +21,7 @@ use crate::{
     call::{call, call_for, need},
     error::{Code, Failure, put},
     handle::{Handle, is_non_blocking, kind, set_blocking},
+    long,
 };
 
 /// How long a wait without a limit sleeps before it looks whether anything can still come.
@@ -183,7 +184,10 @@ fn status(error: &OperationError) -> sys::ibv_wc_status {
 fn work_completion(done: &Completion) -> sys::ibv_wc {
     let (status, byte_len, immediate) = match &done.outcome {
         Ok(Outcome::Received { len_bytes, immediate }) => (sys::IBV_WC_SUCCESS, *len_bytes, *immediate),
-        Ok(Outcome::Done { len_bytes }) => (sys::IBV_WC_SUCCESS, *len_bytes, None),
+        Ok(Outcome::Done { len_bytes }) => {
+            let whole = long::take_len_bytes(done.connection.number(), done.ticket.0);
+            (sys::IBV_WC_SUCCESS, whole.unwrap_or(*len_bytes), None)
+        }
         Ok(_) => (sys::IBV_WC_SUCCESS, 0, None),
         // A receive that nothing came for.
         Err(OperationError::ConnectionEnded(_)) if done.kind.is_receive() => (sys::IBV_WC_WR_FLUSH_ERR, 0, None),

@@ -1,0 +1,66 @@
+//! The lengths of operations that are posted in parts: their completion is that of the last part, and says how long the whole was.
+
+use std::sync::{
+    Mutex, PoisonError,
+    atomic::{AtomicUsize, Ordering},
+};
+
+/// Those whose completion was not got yet: connection, ticket of the last part, bytes of the whole.
+static WHOLE: Mutex<Vec<(u64, u64, u64)>> = Mutex::new(Vec::new());
+
+/// How many there are or are being posted: seldom any, so that nobody takes the lock.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// Posts the last part of an operation of that many bytes. `post` gives its ticket.
+pub(crate) fn post_last<E>(connection: u64, len_bytes: u64, post: impl FnOnce() -> Result<u64, E>) -> Result<(), E> {
+    COUNT.fetch_add(1, Ordering::SeqCst);
+    // Whoever gets the completion waits here until it is known.
+    let mut whole = WHOLE.lock().unwrap_or_else(PoisonError::into_inner);
+    match post() {
+        Ok(ticket) => whole.push((connection, ticket, len_bytes)),
+        Err(error) => {
+            COUNT.fetch_sub(1, Ordering::SeqCst);
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+/// How long the whole was that this operation is the last part of, once.
+#[inline]
+pub(crate) fn take_len_bytes(connection: u64, ticket: u64) -> Option<u64> {
+    if COUNT.load(Ordering::SeqCst) == 0 {
+        return None;
+    }
+    let mut whole = WHOLE.lock().unwrap_or_else(PoisonError::into_inner);
+    let at = whole.iter().position(|last| (last.0, last.1) == (connection, ticket))?;
+    COUNT.fetch_sub(1, Ordering::SeqCst);
+    Some(whole.swap_remove(at).2)
+}
+
+/// Nobody gets completions of that connection any more.
+pub(crate) fn forget(connection: u64) {
+    if COUNT.load(Ordering::SeqCst) > 0 {
+        let mut whole = WHOLE.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = whole.len();
+        whole.retain(|last| last.0 != connection);
+        COUNT.fetch_sub(before - whole.len(), Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_whole_length_is_told_once_and_forgotten_with_its_connection() {
+        let post = |connection, ticket, len| post_last(connection, len, || Ok::<_, ()>(ticket)).unwrap();
+        post(1, 7, 1 << 31);
+        post(2, 7, 5 << 30);
+        assert_eq!(post_last(1, 9, || Err(())), Err(()));
+        assert_eq!((take_len_bytes(1, 6), take_len_bytes(1, 7), take_len_bytes(1, 7)), (None, Some(1 << 31), None));
+        assert_eq!(COUNT.load(Ordering::SeqCst), 1);
+        forget(2);
+        assert_eq!((take_len_bytes(2, 7), COUNT.load(Ordering::SeqCst)), (None, 0));
+    }
+}
