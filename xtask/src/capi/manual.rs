@@ -15,8 +15,21 @@ struct Function {
     prototype: String,
 }
 
+/// What all pages of a library say.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Library {
+    /// Its name, for the title.
+    pub(super) name: &'static str,
+    /// What a function that gives an int gives.
+    pub(super) int_value: &'static str,
+    /// What one that gives a pointer to an object gives; empty where there is none.
+    pub(super) object_value: &'static str,
+    /// Where more is told.
+    pub(super) see_also: &'static str,
+}
+
 /// Writes a page of section 3 for every function into `directory`; returns how many.
-pub(super) fn write(header: &Path, library: &str, directory: &Path) -> Result<usize> {
+pub(super) fn write(header: &Path, library: &Library, directory: &Path) -> Result<usize> {
     let text = fs::read_to_string(header).with_context(|| format!("reading {}", header.display()))?;
     let functions = functions(&text)?;
     fs::create_dir_all(directory)?;
@@ -49,7 +62,47 @@ fn functions(header: &str) -> Result<Vec<Function>> {
             prototype: prototype.split_whitespace().collect::<Vec<_>>().join(" "),
         });
     }
-    Ok(functions)
+    in_full(&functions)
+}
+
+/// The same functions; errors that are those of another one, "as NAME" or "as for NAME", are written out.
+fn in_full(functions: &[Function]) -> Result<Vec<Function>> {
+    let written_out = |function: &Function| {
+        let errors = match function.errors.strip_prefix("as ").and_then(|named| named.split_once(['.', ';', ','])) {
+            Some((named, rest)) => {
+                let named = named.trim_start_matches("for ").trim_end_matches("()").trim();
+                let other = functions.iter().find(|other| other.name == named);
+                let other = other.with_context(|| format!("{}: there is no {named}", function.name))?;
+                ensure!(!other.errors.starts_with("as "), "{}: {named} refers to another one", function.name);
+                [other.errors.trim_end_matches('.'), rest.trim()].join("; ").trim_end_matches("; ").to_owned() + "."
+            }
+            None => function.errors.clone(),
+        };
+        let Function { name, description, prototype, .. } = function;
+        Ok(Function {
+            name: name.clone(),
+            description: description.clone(),
+            errors: errors.replace("..", "."),
+            prototype: prototype.clone(),
+        })
+    };
+    functions.iter().map(written_out).collect()
+}
+
+/// Errors as a list, each under its code, if all begin with one: "EINVAL an argument; EBUSY it is open."
+fn errors_text(errors: &str) -> String {
+    let is_code = |word: &str| {
+        word.len() > 2
+            && (word.starts_with('E') || word.starts_with("RPMA_E_"))
+            && word.chars().all(|letter| letter.is_ascii_uppercase() || letter == '_')
+    };
+    let entries: Vec<_> = errors.trim_end_matches('.').split("; ").map(|entry| entry.split_once(' ')).collect();
+    let coded = |entry: &Option<(&str, &str)>| entry.is_some_and(|(code, _)| is_code(code));
+    if !entries.iter().all(coded) {
+        return format!("{}\n", roff(errors));
+    }
+    let item = |(code, when): &(&str, &str)| format!(".TP\n.B {}\n{}.\n", roff(code), roff(when));
+    entries.iter().flatten().map(item).collect()
 }
 
 /// roff, with what it would take for a request made harmless.
@@ -58,24 +111,30 @@ fn roff(text: &str) -> String {
     text.strip_prefix(['.', '\'']).map_or_else(|| text.clone(), |rest| format!("\\&.{rest}"))
 }
 
-fn page(function: &Function, library: &str, include: &str) -> String {
+fn page(function: &Function, library: &Library, include: &str) -> String {
     let Function { name, description, errors, prototype } = function;
     let summary = description.split(['.', ';', ':']).next().unwrap_or(description);
     let mut page = format!(
-        ".TH {} 3 \"\" pmof \"{library}\"\n.SH NAME\n{} \\- {}\n.SH SYNOPSIS\n.nf\n#include <{include}>\n.PP\n{};\n.fi\n",
+        ".TH {} 3 \"\" pmof \"{}\"\n.SH NAME\n{} \\- {}\n.SH SYNOPSIS\n.nf\n#include <{include}>\n.PP\n{};\n.fi\n",
         name.to_uppercase(),
+        library.name,
         roff(name),
         roff(&summary.to_lowercase().replace("rdma", "RDMA").replace("tcp", "TCP")),
         roff(prototype),
     );
     let _ = write!(page, ".SH DESCRIPTION\n{}\n", roff(description));
-    if prototype.starts_with("int ") {
-        page += ".SH RETURN VALUE\n0, or a negative number that rpma_err_2str(3) names. Where it fails, what it would have written stays as it was.\n";
+    let value = match prototype {
+        int if int.starts_with("int ") => library.int_value,
+        object if !object.starts_with("const char") && !object.starts_with("void ") => library.object_value,
+        _ => "",
+    };
+    if !value.is_empty() {
+        let _ = write!(page, ".SH RETURN VALUE\n{}\n", roff(value));
     }
     if !errors.is_empty() {
-        let _ = write!(page, ".SH ERRORS\n{}\n", roff(errors));
+        let _ = write!(page, ".SH ERRORS\n{}", errors_text(errors));
     }
-    page + ".SH SEE ALSO\ndocs/librpma.md of pmof\n"
+    page + &format!(".SH SEE ALSO\n{}\n", roff(library.see_also))
 }
 
 #[cfg(test)]
@@ -94,6 +153,53 @@ mod tests {
             (found[1].name.as_str(), found[1].description.as_str()),
             ("rpma_name", "The name of it; never NULL.")
         );
-        assert!(page(&found[0], "library", "h.h").contains("rpma_open \\- opens it"));
+        assert!(page(&found[0], &LIBRARY, "h.h").contains("rpma_open \\- opens it"));
+    }
+
+    const LIBRARY: Library =
+        Library { name: "x", int_value: "0, or -1", object_value: "One, or NULL", see_also: "x(7)" };
+
+    #[test]
+    fn errors_are_in_full_on_each_page() {
+        let header = "\n/* Makes it. Errors: EINVAL an argument; EBUSY it is open. */\nobject *a(int x);\n\n\
+                      /* Opens it. Errors: as a. */\nobject *b(int x);\n\n\
+                      /* Ends it. Errors: as for a(); EIO it fails. */\nint c(int x);\n\n\
+                      /* Its name. Errors: some. Others too. */\nconst char *d(void);\n";
+        let found = functions(header).unwrap();
+        let pages: Vec<_> = found.iter().map(|function| page(function, &LIBRARY, "h.h")).collect();
+        for page in &pages[..2] {
+            assert!(
+                page.contains(".SH ERRORS\n.TP\n.B EINVAL\nan argument.\n.TP\n.B EBUSY\nit is open.\n.SH"),
+                "{page}"
+            );
+            assert!(page.contains(".SH RETURN VALUE\nOne, or NULL\n"), "{page}");
+        }
+        assert!(pages[2].contains(".B EBUSY\nit is open.\n.TP\n.B EIO\nit fails.\n.SH"), "{}", pages[2]);
+        assert!(
+            pages[2].contains("0, or \\-1\n") && pages[3].contains(".SH ERRORS\nsome. Others too.\n.SH"),
+            "{}",
+            pages[3]
+        );
+        assert!(!pages[3].contains("RETURN VALUE"), "{}", pages[3]);
+        functions("\n/* It. Errors: as z. */\nint a(int x);\n").unwrap_err();
+    }
+
+    /// What a program gets is what its own library's pages say.
+    #[test]
+    fn no_page_names_another_library() {
+        for library in super::super::LIBRARIES {
+            let header = Path::new("..").join(library.directory).join("include").join(library.header);
+            let text = fs::read_to_string(header).unwrap();
+            let own = library.manual.name.split(' ').next().unwrap();
+            for function in functions(&text).unwrap() {
+                let page = page(&function, &library.manual, library.header);
+                for other in ["librpma", "librpmem"].iter().filter(|other| **other != own) {
+                    assert!(!page.contains(other), "{page}");
+                }
+                let foreign = if own == "librpmem" { "rpma_" } else { "rpmem_" };
+                assert!(!page.contains(foreign), "{page}");
+                assert!(!page.contains("Errors: as") && !page.contains(".SH ERRORS\nas "), "{page}");
+            }
+        }
     }
 }

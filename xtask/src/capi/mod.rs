@@ -28,6 +28,7 @@ struct Library {
     description: &'static str,
     /// The version of the original that it stands in for.
     version: &'static str,
+    manual: manual::Library,
 }
 
 const LIBRARIES: &[Library] = &[RPMA, RPMEM];
@@ -42,6 +43,12 @@ const RPMA: Library = Library {
     header: "librpma.h",
     description: "librpma's interface on pmof",
     version: "1.3.0",
+    manual: manual::Library {
+        name: "librpma on pmof",
+        int_value: "0, or a negative number that rpma_err_2str(3) names. Where it fails, what it would have written stays as it was.",
+        object_value: "",
+        see_also: "docs/librpma.md of pmof",
+    },
 };
 
 const RPMEM: Library = Library {
@@ -54,6 +61,12 @@ const RPMEM: Library = Library {
     header: "librpmem.h",
     description: "librpmem's interface on pmof",
     version: "1.3",
+    manual: manual::Library {
+        name: "librpmem on pmof",
+        int_value: "0, or -1 with errno set; rpmem_errormsg(3) says in words what went wrong.",
+        object_value: "A pool, or NULL with errno set; rpmem_errormsg(3) says in words what went wrong.",
+        see_also: "docs/librpmem.md of pmof has what differs from the original, and why.",
+    },
 };
 
 /// Where the libraries go.
@@ -112,8 +125,7 @@ fn link(library: &Library, directory: &Path) -> Result<()> {
     let header = Path::new(library.directory).join("include").join(library.header);
     fs::copy(&header, directory.join("include").join(library.header))?;
     let name = library.link_name.trim_end_matches(".so");
-    let title = format!("{name} on pmof");
-    let pages = manual::write(&header, &title, &directory.join("man/man3"))?;
+    let pages = manual::write(&header, &library.manual, &directory.join("man/man3"))?;
     ensure!(pages == exports(library)?.len(), "the header describes {pages} functions, not all");
     let whole = fs::canonicalize(directory)?;
     let package = format!(
