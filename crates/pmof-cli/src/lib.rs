@@ -68,15 +68,18 @@ pub fn pmof() -> ExitCode {
         Command::Relay(args) => bench::run_relay(args),
         Command::SoakWriter(args) => soak::run_writer(args),
     };
-    end("pmof", done)
+    end("pmof", done, 1)
 }
 
 /// Runs `rpmemd` on the process's arguments.
 pub fn rpmemd() -> ExitCode {
-    end("rpmemd", rpmemd::run(&rpmemd::RpmemdArgs::parse()))
+    let done = rpmemd::run(&rpmemd::RpmemdArgs::parse());
+    let code = done.as_ref().err().map_or(0, rpmemd::exit_code);
+    end("rpmemd", done, code)
 }
 
-fn end(name: &str, done: anyhow::Result<()>) -> ExitCode {
+/// `code`: of a failure.
+fn end(name: &str, done: anyhow::Result<()>, code: u8) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -84,7 +87,7 @@ fn end(name: &str, done: anyhow::Result<()>) -> ExitCode {
                 wrong_use.exit();
             }
             eprintln!("{name}: {}", output::describe(&error));
-            ExitCode::FAILURE
+            ExitCode::from(code)
         }
     }
 }

@@ -1,12 +1,15 @@
 //! `rpmemd`: the options and configuration of librpmem's daemon, on a target of pmof.
 
-use std::{ffi::OsString, net::IpAddr, path::PathBuf};
+use std::{ffi::OsString, io::IsTerminal as _, net::IpAddr, path::PathBuf};
 
 use clap::{CommandFactory as _, FromArgMatches as _};
-use pmof::{DataPorts, ServiceOptions, SetName, StdioOptions, Waiting, access::VerbsOptions};
+use pmof::{
+    DataPorts, ServiceOptions, SetName, SetStoreError, StartFailure, StdioOptions, Waiting, access::VerbsOptions,
+    refuse_stdio,
+};
 
 use crate::serve::{
-    config::{self, ConfigFile},
+    config::{self, ConfigError, ConfigFile},
     home,
     logger::{self, LogLevel, LogTo},
     run_stdio,
@@ -18,12 +21,12 @@ const USER_CONFIG: &str = ".rpmemd.conf";
 
 /// Serves a program that uses librpmem, which starts this command through ssh, until it ends.
 #[derive(Debug, clap::Parser)]
-#[command(name = "rpmemd", version)]
+#[command(name = "rpmemd", version, args_override_self = true)]
 pub(crate) struct RpmemdArgs {
     /// Delete the parts of a pool set instead, named relative to the directory of pool sets
     #[arg(short, long, value_name = "SET")]
     remove: Option<SetName>,
-    /// With --remove: also where parts are missing or damaged
+    /// With --remove: also where parts are missing, damaged, empty or full of holes
     #[arg(short, long, requires = "remove")]
     force: bool,
     /// With --remove: the pool set file too
@@ -81,39 +84,77 @@ fn yes_or_no(text: &str) -> Result<bool, String> {
 }
 
 pub(crate) fn run(args: &RpmemdArgs) -> anyhow::Result<()> {
+    let prepared = prepare(args);
+    let Some(set) = &args.remove else {
+        return prepared.inspect_err(refuse)?.serve();
+    };
+    Ok(pmof::remove_set(&prepared?.root, set, args.force, args.pool_set)?)
+}
+
+/// What the exit code of a removal that failed is, as librpmem takes it: an errno.
+pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
+    let errno = error.downcast_ref::<SetStoreError>().map(|error| error.refusal().errno());
+    errno.and_then(|errno| u8::try_from(errno).ok()).unwrap_or(1)
+}
+
+fn prepare(args: &RpmemdArgs) -> anyhow::Result<Prepared> {
     let files = ConfigFile::named_or_usual(args.settings.config.as_ref(), SYSTEM_CONFIG, USER_CONFIG);
     let given: Vec<OsString> = std::env::args_os().skip(1).collect();
     let matches = config::arguments(&RpmemdArgs::command(), &given, &files)?;
     let settings = Settings::from_arg_matches(&matches)?;
-    match &args.remove {
-        Some(set) => Ok(pmof::remove_set(&settings.root()?, set, args.force, args.pool_set)?),
-        None => settings.run(),
+    if args.remove.is_none() {
+        settings.start_log()?;
+    }
+    let root = settings.poolset_dir.clone().map_or_else(home, with_home)?;
+    Ok(Prepared { settings, root })
+}
+
+/// Tells the initiator why it gets no target.
+fn refuse(error: &anyhow::Error) {
+    // Nobody is there that would say something first.
+    if std::io::stdin().is_terminal() {
+        return;
+    }
+    let system = error.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>());
+    let why = match error.downcast_ref::<ConfigError>() {
+        Some(ConfigError::Read { source, .. }) => StartFailure::of(source),
+        Some(ConfigError::Line { .. }) => StartFailure::Configuration,
+        None => system.map_or(StartFailure::Configuration, StartFailure::of),
+    };
+    // The reason itself is told to standard error, whether or not this arrives.
+    let _ = refuse_stdio(why, crate::output::describe(error), std::io::stdin().lock(), std::io::stdout().lock());
+}
+
+/// A target that has its settings, and its log.
+struct Prepared {
+    settings: Settings,
+    root: PathBuf,
+}
+
+impl Prepared {
+    fn serve(self) -> anyhow::Result<()> {
+        let Self { settings, root } = self;
+        let mut service = ServiceOptions {
+            workers: settings.nthreads,
+            verbs: VerbsOptions { inbound_declared: settings.persist_apm == Some(true), ..Default::default() },
+            ..Default::default()
+        };
+        if settings.busy_poll {
+            service.waiting = Waiting::BusyPoll;
+        }
+        let (data_address, data_ports) = (settings.data_address, settings.data_ports);
+        run_stdio(&root, StdioOptions { service, data_address, data_ports })
     }
 }
 
 impl Settings {
-    fn root(&self) -> anyhow::Result<PathBuf> {
-        self.poolset_dir.clone().map_or_else(home, with_home)
-    }
-
-    fn run(&self) -> anyhow::Result<()> {
+    fn start_log(&self) -> anyhow::Result<()> {
         let log_to = match (&self.log_file, self.use_syslog) {
             (_, Some(true)) => LogTo::Syslog,
             (Some(file), _) => LogTo::File(file.clone()),
             _ => LogTo::Stderr,
         };
-        logger::start("rpmemd", self.log_level, &log_to)?;
-        let root = self.root()?;
-        let mut service = ServiceOptions {
-            workers: self.nthreads,
-            verbs: VerbsOptions { inbound_declared: self.persist_apm == Some(true), ..Default::default() },
-            ..Default::default()
-        };
-        if self.busy_poll {
-            service.waiting = Waiting::BusyPoll;
-        }
-        let (data_address, data_ports) = (self.data_address, self.data_ports.clone());
-        run_stdio(&root, StdioOptions { service, data_address, data_ports })
+        logger::start("rpmemd", self.log_level, &log_to)
     }
 }
 

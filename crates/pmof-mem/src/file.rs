@@ -96,34 +96,78 @@ pub(crate) fn create_whole(path: &Path, len_bytes: u64) -> Result<(OwnedFd, Unfi
 
 /// Opens an existing regular file without holes, or a devdax device.
 pub(crate) fn open_existing(system: &System, path: &Path, writable: bool) -> Result<Opened, MemError> {
+    let fd = open_suitable(system, path, writable)?;
+    let (opened, _) = inspect(system, path, fd)?;
+    Ok(opened)
+}
+
+/// The same of a file that may be empty or have holes, for those who do not map it.
+pub(crate) fn open_unmapped(system: &System, path: &Path, writable: bool) -> Result<Opened, MemError> {
+    let fd = open_suitable(system, path, writable)?;
+    let (opened, _) = measured(system, path, fd)?;
+    Ok(opened)
+}
+
+fn open_suitable(system: &System, path: &Path, writable: bool) -> Result<OwnedFd, MemError> {
     // Looked at before it is opened: opening some devices and pipes has effects.
     let before = rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW)
         .map_err(|errno| io_error("stat", path, "the file must exist; create it first", errno))?;
     suitable(system, path, &before)?;
     let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
     let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let fd = rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(|errno| io_error("open", path, "", errno))?;
-    let (opened, _) = inspect(system, path, fd)?;
-    Ok(opened)
+    rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(|errno| io_error("open", path, "", errno))
 }
 
 /// What an open file or device is, and whether it has a name. A file with one must have no holes.
 pub(crate) fn inspect(system: &System, path: &Path, fd: OwnedFd) -> Result<(Opened, bool), MemError> {
+    let (opened, stat) = measured(system, path, fd)?;
+    let is_named = stat.st_nlink > 0;
+    if opened.len_bytes == 0 {
+        let (why, mend) = ("it is empty", "create it with the length that is needed");
+        return Err(MemError::Unsuitable { path: path.into(), why, mend });
+    }
+    if is_named && opened.devdax.is_none() && room_bytes(&stat) < opened.len_bytes {
+        return Err(has_holes(path));
+    }
+    Ok((opened, is_named))
+}
+
+fn measured(system: &System, path: &Path, fd: OwnedFd) -> Result<(Opened, Stat), MemError> {
     let stat = rustix::fs::fstat(&fd).map_err(|errno| io_error("fstat", path, "", errno))?;
     let devdax = suitable(system, path, &stat)?;
-    let is_named = stat.st_nlink > 0;
     let len_bytes = match &devdax {
         Some(directory) => devdax_len_bytes(directory).unwrap_or(0),
         None => stat.st_size.cast_unsigned(),
     };
-    let (why, mend) = if len_bytes == 0 {
-        ("it is empty", "create it with the length that is needed")
-    } else if is_named && devdax.is_none() && stat.st_blocks.cast_unsigned() * STAT_BLOCK_BYTES < len_bytes {
-        ("it has holes, and a store to one dies when the disk is full", "fill them with `fallocate -l LENGTH FILE`")
-    } else {
-        return Ok((Opened { fd, len_bytes, devdax }, is_named));
-    };
-    Err(MemError::Unsuitable { path: path.into(), why, mend })
+    Ok((Opened { fd, len_bytes, devdax }, stat))
+}
+
+/// Bytes of the file system that the file takes.
+fn room_bytes(stat: &Stat) -> u64 {
+    stat.st_blocks.cast_unsigned() * STAT_BLOCK_BYTES
+}
+
+fn has_holes(path: &Path) -> MemError {
+    let why = "it has holes, and a store to one dies when the disk is full";
+    MemError::Unsuitable { path: path.into(), why, mend: "fill them with `fallocate -l LENGTH FILE`" }
+}
+
+/// Takes the room for the holes of a file of `len_bytes`, durably. Its bytes stay as they are.
+pub(crate) fn fill_holes(fd: BorrowedFd<'_>, path: &Path, len_bytes: u64) -> Result<(), MemError> {
+    let stat = rustix::fs::fstat(fd).map_err(|errno| io_error("fstat", path, "", errno))?;
+    let missing_bytes = len_bytes.saturating_sub(room_bytes(&stat));
+    check_free_space(fd, path, missing_bytes)?;
+    loop {
+        match rustix::fs::fallocate(fd, FallocateFlags::empty(), 0, len_bytes) {
+            Ok(()) => break,
+            Err(Errno::INTR) => {}
+            // A file system that cannot allocate.
+            Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) if missing_bytes == 0 => break,
+            Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => return Err(has_holes(path)),
+            Err(errno) => return Err(space_error("fallocate", path, len_bytes, errno)),
+        }
+    }
+    rustix::fs::fsync(fd).map_err(|errno| space_error("fsync", path, len_bytes, errno))
 }
 
 /// The sysfs directory if it is a devdax device, `None` if it is a regular file, else an error.

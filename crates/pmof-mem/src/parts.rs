@@ -7,7 +7,7 @@ use std::{
 
 use crate::{
     Declaration, MemError, Memory, Settled,
-    file::{Opened, Unfinished, create_whole, inspect, io_error, open_existing},
+    file::{Opened, Unfinished, create_whole, fill_holes, inspect, io_error, open_existing, open_unmapped},
     flush::{Flush, Flushed},
     judge::{Judgement, System, judge_devdax, judge_file},
     mapping::{Mapping, Piece, Reservation},
@@ -74,9 +74,28 @@ pub struct ExistingFile {
 impl ExistingFile {
     /// Opens what [`Memory::open`] would. Errors as there.
     pub fn open(path: &Path, writable: bool) -> Result<Self, MemError> {
-        let Opened { fd, len_bytes, devdax } = open_existing(&System::real(), path, writable)?;
+        open_existing(&System::real(), path, writable).map(Self::of)
+    }
+
+    /// The same of a file that may be empty or have holes: for those who look at it, or delete it, and do not map it.
+    pub fn open_unmapped(path: &Path, writable: bool) -> Result<Self, MemError> {
+        open_unmapped(&System::real(), path, writable).map(Self::of)
+    }
+
+    /// Takes the room for the holes of a file that was opened for writing, durably; its bytes stay as they are. Devices have
+    /// none.
+    ///
+    /// Errors: `NoSpace`; `Unsuitable` where there are holes and the file system cannot fill them; `Io`.
+    pub fn fill_holes(&self, path: &Path) -> Result<(), MemError> {
+        if self.devdax_align_bytes.is_some() {
+            return Ok(());
+        }
+        fill_holes(self.file.as_fd(), path, self.len_bytes)
+    }
+
+    fn of(Opened { fd, len_bytes, devdax }: Opened) -> Self {
         let devdax_align_bytes = devdax.map(|directory| devdax_align_bytes(&directory));
-        Ok(Self { file: fd, len_bytes, devdax_align_bytes })
+        Self { file: fd, len_bytes, devdax_align_bytes }
     }
 }
 

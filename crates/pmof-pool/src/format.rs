@@ -57,7 +57,7 @@ pub(crate) const HEAP_HEADER_LEN_BYTES: usize = 1024;
 pub(crate) const CHUNK_LEN_BYTES: u64 = 256 << 10;
 pub(crate) const CHUNKS_OF_A_ZONE: u64 = 65_528;
 
-/// Zeros written at a time.
+/// Zeros compared or written at a time.
 const ZEROS_LEN_BYTES: usize = 1 << 20;
 
 /// What a new pool is for.
@@ -151,14 +151,18 @@ pub(crate) fn contents_apart(kind: Option<PoolKind>) -> Vec<Range<u64>> {
     (kind == Some(PoolKind::Obj)).then_some(OBJ_RUNTIME).into_iter().collect()
 }
 
-/// Fills the medium with zeros from `offset` on.
-pub(crate) fn write_zeros(medium: &impl Medium, mut offset: u64) -> Result<(), PoolSetError> {
-    let zeros = vec![0; ZEROS_LEN_BYTES];
-    while offset < medium.len_bytes() {
-        let part = &zeros[..(medium.len_bytes() - offset).min(ZEROS_LEN_BYTES as u64) as usize];
-        medium.store(offset, part)?;
-        medium.write_back(offset, part.len() as u64)?;
-        offset += part.len() as u64;
+/// Makes the bytes of a range zero. What is zero is not written.
+pub(crate) fn clear(medium: &impl Medium, range: Range<u64>) -> Result<(), PoolSetError> {
+    let (mut found, zeros) = (vec![0; ZEROS_LEN_BYTES], vec![0; ZEROS_LEN_BYTES]);
+    let mut offset = range.start;
+    while offset < range.end {
+        let len_bytes = (range.end - offset).min(ZEROS_LEN_BYTES as u64) as usize;
+        medium.read(offset, &mut found[..len_bytes])?;
+        if found[..len_bytes] != zeros[..len_bytes] {
+            medium.store(offset, &zeros[..len_bytes])?;
+            medium.write_back(offset, len_bytes as u64)?;
+        }
+        offset += len_bytes as u64;
     }
     Ok(())
 }
@@ -247,8 +251,8 @@ mod tests {
     use pmof_mem::{Medium as _, Memory};
 
     use super::{
-        DESCRIPTOR, HEAP, NewPool, OBJ_HEAP_LEN, contents_defect as defect, contents_in_common as common, is_sound,
-        write_zeros,
+        DESCRIPTOR, HEAP, NewPool, OBJ_HEAP_LEN, clear, contents_defect as defect, contents_in_common as common,
+        is_sound,
     };
     use crate::{PoolKind, PoolSetError};
 
@@ -300,7 +304,7 @@ mod tests {
         assert!(defect(PoolKind::Log, &memory, LEN_BYTES - 1).unwrap().is_some());
         memory.store(4112, &(LEN_BYTES + 1).to_le_bytes()).unwrap();
         assert!(defect(PoolKind::Log, &memory, LEN_BYTES).unwrap().is_some());
-        write_zeros(&memory, DESCRIPTOR).unwrap();
+        clear(&memory, DESCRIPTOR..memory.len_bytes()).unwrap();
         assert!(defect(PoolKind::Blk, &memory, LEN_BYTES).unwrap().is_some());
         NewPool::Blk { block_len_bytes: 512 }.write(&memory, LEN_BYTES).unwrap();
         assert_eq!(defect(PoolKind::Blk, &memory, LEN_BYTES).unwrap(), None);

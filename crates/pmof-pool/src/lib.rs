@@ -41,7 +41,7 @@ pub use header::{
 };
 pub use local_set::{LocalSet, NewSet};
 pub use part::PART_LEN_BYTES_MIN;
-pub use replica::{Access, LocalReplica, NewReplica, POOL_LEN_BYTES_MIN, part_header, remove};
+pub use replica::{Access, LocalReplica, NewReplica, POOL_LEN_BYTES_MIN, Removal, part_header, remove};
 pub use set::{
     PartSize, PartSpec, PoolSet, RemoteSpec, ReplicaSpec, SET_LEN_BYTES_MAX, SET_SIGNATURE, SetError, SetOptions,
     SetProblem,

@@ -4,7 +4,6 @@ use pmof_mem::{Declaration, System};
 
 use crate::{
     Access, Attributes, Feature, Features, LocalReplica, NewPool, PoolSet, PoolSetError, ReplicaSpec,
-    format::write_zeros,
     header::Arch,
     header::PoolHeader,
     new_uuid,
@@ -83,7 +82,8 @@ impl NewSet {
 
 impl LocalSet {
     /// Makes all local replicas, with what a new pool holds, as `plan` (of [`NewSet::plan`]) has them. The pool is as long
-    /// as its shortest local replica. On an error no file is left behind.
+    /// as its shortest local replica. Parts that are there are taken if their headers are zero, and made zero. On an error no
+    /// file is left behind.
     ///
     /// Whoever makes the remote ones gives them the same plan; they need no contents but what is written through the pool.
     ///
@@ -101,11 +101,9 @@ impl LocalSet {
             made.push(parts);
         }
         let len_bytes = made.iter().flatten().map(NewParts::len_bytes).min().unwrap_or(0);
+        made.iter().flatten().try_for_each(|parts| parts.check_len(new.pool.kind().len_bytes_min()))?;
         for parts in made.iter().flatten() {
-            parts.check_len(new.pool.kind().len_bytes_min())?;
-            if parts.may_hold_bytes() {
-                write_zeros(&parts.memory, crate::HEADER_LEN_BYTES as u64)?;
-            }
+            parts.clear()?;
             new.pool.write(&parts.memory, len_bytes)?;
         }
         // The contents are there before the headers say so. Each replica is kept as soon as its headers are written, so one
@@ -115,11 +113,8 @@ impl LocalSet {
             match parts.map(|parts| parts.finish(&system, Some(attributes))).transpose() {
                 Ok(replica) => replicas.push(replica),
                 Err(error) => {
-                    drop(replicas);
-                    for spec in set.replicas.iter().filter_map(ReplicaSpec::local) {
-                        // The failure that led here is the one to report.
-                        let _ = crate::remove(spec, true);
-                    }
+                    // The failure that led here is the one to report.
+                    let _ = Self { replicas }.discard();
                     return Err(error);
                 }
             }
@@ -172,6 +167,11 @@ impl LocalSet {
     /// told.
     pub fn close(self) -> Result<(), PoolSetError> {
         self.replicas.into_iter().flatten().map(LocalReplica::close).fold(Ok(()), Result::and)
+    }
+
+    /// Takes the making of all replicas back, see [`LocalReplica::discard`]; the first failure is told.
+    pub fn discard(self) -> Result<(), PoolSetError> {
+        self.replicas.into_iter().flatten().map(LocalReplica::discard).fold(Ok(()), Result::and)
     }
 
     fn check(&self) -> Result<(), PoolSetError> {

@@ -2,11 +2,14 @@
 
 use std::{
     fs, io,
-    os::fd::{AsFd as _, OwnedFd},
+    os::{
+        fd::{AsFd as _, OwnedFd},
+        unix::fs::FileExt as _,
+    },
     path::{Path, PathBuf},
 };
 
-use pmof_mem::{ExistingFile, FilePart, MemError, NewFile, System, bad_blocks};
+use pmof_mem::{ExistingFile, FilePart, Medium as _, MemError, Memory, NewFile, System, bad_blocks};
 use rustix::{fs::FlockOperation, io::Errno};
 
 use crate::{HEADER_LEN_BYTES, PartSize, PartSpec, PoolSetError, SetOptions, replica::Access};
@@ -30,6 +33,8 @@ pub(crate) struct Part {
     pub(crate) file: OwnedFd,
     pub(crate) len_bytes: u64,
     pub(crate) devdax_align_bytes: Option<u64>,
+    /// The file was made here, for this pool. Others were there before, and may hold something.
+    pub(crate) is_made: bool,
 }
 
 /// A part, with directories replaced by the files in them.
@@ -147,31 +152,85 @@ impl Part {
             Some(PartSize::Bytes(len_bytes)) => *len_bytes,
             _ => PART_LEN_BYTES_MIN,
         };
-        let ExistingFile { file, len_bytes, devdax_align_bytes } = existing(path, access, expected)?;
-        let part = Self { path: path.clone(), file, len_bytes, devdax_align_bytes };
+        let part = Self::of(path, existing(path, access, expected)?);
         part.lock(access)?;
-        match (size, devdax_align_bytes) {
-            (Some(PartSize::Auto), None) => Err(not_devdax(path)),
-            (Some(PartSize::Bytes(expected)), _) if *expected != len_bytes => {
-                Err(PoolSetError::WrongLength { path: path.clone(), expected: *expected, found: len_bytes })
+        part.check_size(*size)?;
+        Ok(part)
+    }
+
+    /// The same of a part that is not mapped, only looked at or removed: it may have holes, or be empty.
+    pub(crate) fn find(place: &Place) -> Result<Self, PoolSetError> {
+        let part = Self::of(&place.path, found(&place.path, ExistingFile::open_unmapped(&place.path, true))?);
+        part.lock(Access::ReadWrite)?;
+        part.check_size(place.size)?;
+        Ok(part)
+    }
+
+    /// What is there, not locked, for a look at its header.
+    pub(crate) fn look(path: &Path) -> Result<Self, PoolSetError> {
+        let part = Self::of(path, found(path, ExistingFile::open_unmapped(path, false))?);
+        match part.len_bytes {
+            0 => Err(PoolSetError::WrongLength { path: path.into(), expected: PART_LEN_BYTES_MIN, found: 0 }),
+            len_bytes if len_bytes < HEADER_LEN_BYTES as u64 => {
+                Err(PoolSetError::TooSmall { path: path.into(), len_bytes, least: PART_LEN_BYTES_MIN })
             }
             _ => Ok(part),
         }
     }
 
-    /// What is there, not locked, for a look at its header.
-    pub(crate) fn look(path: &Path) -> Result<Self, PoolSetError> {
-        let ExistingFile { file, len_bytes, devdax_align_bytes } =
-            existing(path, Access::ReadOnly, PART_LEN_BYTES_MIN)?;
-        let part = Self { path: path.into(), file, len_bytes, devdax_align_bytes };
-        if len_bytes < HEADER_LEN_BYTES as u64 {
-            return Err(PoolSetError::TooSmall { path: path.into(), len_bytes, least: PART_LEN_BYTES_MIN });
+    fn of(path: &Path, existing: ExistingFile) -> Self {
+        let ExistingFile { file, len_bytes, devdax_align_bytes } = existing;
+        Self { path: path.into(), file, len_bytes, devdax_align_bytes, is_made: false }
+    }
+
+    fn check_size(&self, size: Option<PartSize>) -> Result<(), PoolSetError> {
+        let (path, found) = (&self.path, self.len_bytes);
+        match (size, self.devdax_align_bytes) {
+            (Some(PartSize::Auto), None) => Err(not_devdax(path)),
+            (Some(PartSize::Bytes(expected)), _) if expected != found => {
+                Err(PoolSetError::WrongLength { path: path.clone(), expected, found })
+            }
+            _ => Ok(()),
         }
+    }
+
+    /// A file that was made beforehand, as long as the set says, without a header: locked, and its holes filled. What it holds
+    /// behind the header stays; of a set without headers, everything.
+    fn take(place: &Place, has_header: bool) -> Result<Self, PoolSetError> {
+        let path = &place.path;
+        let existing = found(path, ExistingFile::open_unmapped(path, true))?;
+        let part = Self {
+            path: path.clone(),
+            file: cloned(&existing.file, path)?,
+            len_bytes: existing.len_bytes,
+            devdax_align_bytes: existing.devdax_align_bytes,
+            is_made: false,
+        };
+        part.lock(Access::ReadWrite)?;
+        part.check_size(place.size)?;
+        check_least(path, part.len_bytes)?;
+        if has_header && part.header_bytes()? != [0; HEADER_LEN_BYTES] {
+            return Err(PoolSetError::Exists { path: path.clone() });
+        }
+        existing.fill_holes(path)?;
         Ok(part)
     }
 
-    /// Makes and locks the file, which goes again unless it is kept; a devdax device must be there.
-    pub(crate) fn create(place: &Place) -> Result<(Self, Option<NewFile>), PoolSetError> {
+    /// What it begins with. The file may have holes.
+    pub(crate) fn header_bytes(&self) -> Result<[u8; HEADER_LEN_BYTES], PoolSetError> {
+        let mut bytes = [0; HEADER_LEN_BYTES];
+        if self.devdax_align_bytes.is_some() {
+            Memory::concatenate(vec![self.header_range()?], false, None)?.read(0, &mut bytes)?;
+        } else {
+            let read = fs::File::from(cloned(&self.file, &self.path)?).read_exact_at(&mut bytes, 0);
+            read.map_err(|error| PoolSetError::io("pread", &self.path, "", error))?;
+        }
+        Ok(bytes)
+    }
+
+    /// Makes and locks the file, which goes again unless it is kept. One that is there is taken if it holds no pool yet; a
+    /// devdax device must be there.
+    pub(crate) fn create(place: &Place, has_header: bool) -> Result<(Self, Option<NewFile>), PoolSetError> {
         let Place { path, size } = place;
         let is_file = match fs::symlink_metadata(path) {
             Ok(metadata) => Some(metadata.is_file()),
@@ -180,7 +239,7 @@ impl Part {
         };
         let exists = || PoolSetError::Exists { path: path.clone() };
         let (part, file) = match (is_file, size) {
-            (Some(true), Some(PartSize::Bytes(_))) => return Err(exists()),
+            (Some(true), Some(PartSize::Bytes(_))) => (Self::take(place, has_header)?, None),
             (Some(false), _) => (Self::open(place, Access::ReadWrite)?, None),
             (None, Some(PartSize::Bytes(len_bytes))) => {
                 check_least(path, *len_bytes)?;
@@ -193,6 +252,7 @@ impl Part {
                     file: cloned(file.file(), path)?,
                     len_bytes: *len_bytes,
                     devdax_align_bytes: None,
+                    is_made: true,
                 };
                 part.lock(Access::ReadWrite)?;
                 (part, Some(file))
@@ -282,10 +342,16 @@ pub(crate) fn check_devices<'a>(
 /// Opens what is there; an empty file is no other than one that was truncated. `expected`: how long it should be.
 fn existing(path: &Path, access: Access, expected: u64) -> Result<ExistingFile, PoolSetError> {
     let is_empty = || fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.len() == 0);
-    ExistingFile::open(path, access == Access::ReadWrite).map_err(|error| match error {
-        MemError::Unsuitable { .. } if is_empty() => {
-            PoolSetError::WrongLength { path: path.into(), expected, found: 0 }
+    match ExistingFile::open(path, access == Access::ReadWrite) {
+        Err(MemError::Unsuitable { .. }) if is_empty() => {
+            Err(PoolSetError::WrongLength { path: path.into(), expected, found: 0 })
         }
+        opened => found(path, opened),
+    }
+}
+
+fn found(path: &Path, opened: Result<ExistingFile, MemError>) -> Result<ExistingFile, PoolSetError> {
+    opened.map_err(|error| match error {
         MemError::Io { call: "stat", source, .. } if source.kind() == io::ErrorKind::NotFound => {
             PoolSetError::Missing { path: path.into() }
         }

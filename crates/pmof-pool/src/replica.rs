@@ -1,7 +1,6 @@
 //! One copy of a pool on this machine: its parts as one piece of memory.
 
 use std::{
-    collections::BTreeSet,
     fs,
     path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -18,8 +17,12 @@ use crate::{
     shutdown, uuid_text,
 };
 
+mod clear;
+mod removal;
 #[cfg(test)]
 mod tests;
+
+pub use removal::{Removal, remove};
 
 /// The least that a pool of any kind can be, as librpmem has it.
 pub const POOL_LEN_BYTES_MIN: u64 = 8 << 10;
@@ -55,7 +58,18 @@ pub struct LocalReplica {
     memory: Arc<Memory>,
     options: SetOptions,
     access: Access,
+    /// It was made by this value, and can be [discarded](Self::discard).
+    is_new: bool,
     state: Mutex<State>,
+}
+
+/// Who reads what the headers say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reader {
+    /// A library that keeps pools as PMDK's do, and must know their features.
+    Library,
+    /// The client of a target, whose attributes they are.
+    Client,
 }
 
 /// What the headers say.
@@ -79,10 +93,11 @@ pub(crate) struct NewParts {
 }
 
 impl LocalReplica {
-    /// Makes all parts of a replica, of zeros, with their headers. On an error no file is left behind, and devices are
-    /// blank as before.
+    /// Makes all parts of a replica, of zeros, with their headers. Parts that are there, files of the right length or devices,
+    /// are taken if their headers are zero; what they hold behind them stays, and holes are filled. Of a set without headers
+    /// they are taken as they are. On an error no file is left behind, and what was there is blank as before.
     ///
-    /// Errors: `Exists`, `NotBlank`, `TooSmall`, `PoolTooSmall`, `WrongKind`, `BadBlocks`; `Unsupported` where attributes
+    /// Errors: `Busy`, `Exists`, `NotBlank`, `WrongLength`, `TooSmall`, `PoolTooSmall`, `WrongKind`, `BadBlocks`; `Unsupported` where attributes
     /// and options contradict each other; `Mem` where there is no room.
     pub fn create(parts: &[PartSpec], new: &NewReplica) -> Result<Self, PoolSetError> {
         Self::create_on(&System::real(), parts, new)
@@ -106,7 +121,18 @@ impl LocalReplica {
         access: Access,
         declaration: Option<Declaration>,
     ) -> Result<Self, PoolSetError> {
-        Self::open_on(&System::real(), parts, options, access, declaration)
+        Self::open_on(&System::real(), parts, options, access, declaration, Reader::Library)
+    }
+
+    /// The same as a target does for its client: what the attributes mean is known to the client, so features that pmof does not
+    /// know are no reason to refuse them. Parts are still held against each other.
+    pub fn open_for_client(
+        parts: &[PartSpec],
+        options: SetOptions,
+        access: Access,
+        declaration: Option<Declaration>,
+    ) -> Result<Self, PoolSetError> {
+        Self::open_on(&System::real(), parts, options, access, declaration, Reader::Client)
     }
 
     pub(crate) fn open_on(
@@ -115,6 +141,7 @@ impl LocalReplica {
         options: SetOptions,
         access: Access,
         declaration: Option<Declaration>,
+        reader: Reader,
     ) -> Result<Self, PoolSetError> {
         let places = places(parts, options)?;
         let parts = places.iter().map(|place| Part::open(place, access)).collect::<Result<Vec<_>, _>>()?;
@@ -126,14 +153,17 @@ impl LocalReplica {
             // Whoever wrote last may have failed to flush, and the header itself may be among what only the page cache has.
             memory.settle()?;
         }
-        let replica = Self { parts, memory, options, access, state: Mutex::default() };
+        let replica = Self { parts, memory, options, access, is_new: false, state: Mutex::default() };
         let headers = replica.read_headers()?;
         if is_dax(&replica.memory) && !headers.first().is_some_and(was_closed) {
             replica.memory.settle()?;
         }
         if let Some(first) = headers.first() {
-            replica.check_features(first)?;
-            replica.check_links(&headers)?;
+            match reader {
+                Reader::Library => replica.check_features(first)?,
+                Reader::Client => replica.check_single(first)?,
+            }
+            check_links(&replica.parts, &headers)?;
             if first.features.has(Feature::CheckBadBlocks) {
                 replica.parts.iter().try_for_each(|part| part.check_bad_blocks(system, true))?;
             }
@@ -195,10 +225,13 @@ impl LocalReplica {
     /// in between leaves parts that [`open`](Self::open) tells apart as `Differs`, `WrongNeighbour` or `Header`: the format has no room
     /// for the old and the new.
     ///
-    /// Errors: `Unsupported` with `NOHDRS`, or where the attributes say another thing about `SINGLEHDR` than the set;
-    /// `Mem`.
+    /// What they say about `SINGLEHDR` is stored like the rest; which parts have headers stays as it is.
+    ///
+    /// Errors: `Unsupported` with `NOHDRS`, unless they are zero, which such a set has; `Mem`.
     pub fn set_attributes(&self, attributes: &Attributes) -> Result<(), PoolSetError> {
-        check_attributes(Some(attributes), self.options)?;
+        if self.options.no_headers {
+            return if attributes.is_zero() { Ok(()) } else { Err(NO_ROOM) };
+        }
         let mut state = self.state();
         let State { headers, opened } = &mut *state;
         if !keeps_shutdown_state(attributes.features()) {
@@ -294,39 +327,18 @@ impl LocalReplica {
                 why: "the pool was made with the option SINGLEHDR, and the set does not have it",
                 mend: "add `OPTION SINGLEHDR` to the pool set file",
             }),
-            (false, true) => Err(PoolSetError::WrongOptions {
-                path,
-                why: "the pool was made without the option SINGLEHDR, and the set has it",
-                mend: "remove `OPTION SINGLEHDR` from the pool set file",
-            }),
+            (false, true) => Err(made_without_single(&path)),
             _ => Ok(()),
         }
     }
 
-    /// Whether all parts are of the same pool, and in their order.
-    fn check_links(&self, headers: &[PoolHeader]) -> Result<(), PoolSetError> {
-        let count = headers.len();
-        let path = |index: usize| self.parts[index].path.clone();
-        for (index, header) in headers.iter().enumerate() {
-            if header.poolset_uuid != headers[0].poolset_uuid {
-                return Err(PoolSetError::OtherSet {
-                    path: path(index),
-                    found: uuid_text(&header.poolset_uuid),
-                    expected: uuid_text(&headers[0].poolset_uuid),
-                });
-            }
+    /// Whether the set has the first part's header only, as the pool has. The attributes are the client's, so that they tell
+    /// nothing of it; the links do.
+    fn check_single(&self, first: &PoolHeader) -> Result<(), PoolSetError> {
+        if !self.options.single_header || self.parts.len() == 1 || first.next_part_uuid == first.uuid {
+            return Ok(());
         }
-        for (index, header) in headers.iter().enumerate() {
-            let neighbours = [
-                ("previous part", header.prev_part_uuid, headers[(index + count - 1) % count].uuid),
-                ("next part", header.next_part_uuid, headers[(index + 1) % count].uuid),
-            ];
-            check_neighbours(&path(index), neighbours)?;
-            if let Some(what) = difference(&headers[0], header) {
-                return Err(PoolSetError::Differs { path: path(index), first: path(0), what });
-            }
-        }
-        Ok(())
+        Err(made_without_single(&self.parts[0].path))
     }
 
     /// Checks the shutdown state, and makes it that of an open pool, durably.
@@ -363,8 +375,9 @@ impl NewParts {
         declaration: Option<Declaration>,
     ) -> Result<Self, PoolSetError> {
         let (mut parts, mut files) = (Vec::new(), Vec::new());
-        for place in new_places(specs, options)? {
-            let (part, file) = Part::create(&place)?;
+        let places = new_places(specs, options)?;
+        for (index, place) in places.iter().enumerate() {
+            let (part, file) = Part::create(place, index < header_count(places.len(), options))?;
             parts.push(part);
             files.extend(file);
         }
@@ -372,8 +385,12 @@ impl NewParts {
         let checks_all = attributes.is_some_and(|attributes| attributes.features().has(Feature::CheckBadBlocks));
         parts.iter().try_for_each(|part| part.check_bad_blocks(system, checks_all))?;
         let memory = map(parts.iter(), options, Access::ReadWrite, declaration)?;
+        if parts.iter().any(|part| !part.is_made) {
+            // Whoever wrote them may have failed to flush.
+            memory.settle()?;
+        }
         let new = Self { parts, files, memory, options, uuids: Vec::new() };
-        for index in 0..header_count(new.parts.len(), options).max(1) {
+        for index in 0..header_count(new.parts.len(), options) {
             new.check_blank(index)?;
         }
         new.check_len(POOL_LEN_BYTES_MIN)?;
@@ -427,11 +444,6 @@ impl NewParts {
         Err(PoolSetError::PoolTooSmall { path: self.parts[0].path.clone(), len_bytes, least })
     }
 
-    /// Whether the memory may hold something: that of devices may.
-    pub(crate) fn may_hold_bytes(&self) -> bool {
-        self.parts.iter().any(|part| part.devdax_align_bytes.is_some())
-    }
-
     /// Writes the headers, that of the first part last, and keeps the parts.
     pub(crate) fn finish(self, system: &System, attributes: Option<&Attributes>) -> Result<LocalReplica, PoolSetError> {
         let Self { parts, files, memory, options, uuids } = self;
@@ -442,12 +454,11 @@ impl NewParts {
             None => Vec::new(),
         };
         let state = Mutex::new(State { headers, opened });
-        let replica = LocalReplica { parts, memory, options, access: Access::ReadWrite, state };
+        let replica = LocalReplica { parts, memory, options, access: Access::ReadWrite, is_new: true, state };
         let written = replica.write_headers(&replica.state().headers);
         if let Err(error) = written {
-            // The files go, the devices stay; the failure that led here is the one to report.
-            let devices = replica.parts.iter().filter(|part| part.devdax_align_bytes.is_some());
-            devices.for_each(|part| drop(clear_header(part)));
+            // New files go, what was there stays; the failure that led here is the one to report.
+            let _ = replica.blank_again();
             return Err(error);
         }
         files.into_iter().for_each(NewFile::keep);
@@ -493,7 +504,7 @@ fn known_uuids(places: &[Place]) -> Vec<Option<[u8; 16]>> {
 /// A part of a broken replica: as it is, where it can be, else made anew.
 fn restored_part(system: &System, place: &Place, has_header: bool) -> Result<Part, PoolSetError> {
     let make = || {
-        let (part, file) = Part::create(place)?;
+        let (part, file) = Part::create(place, has_header)?;
         if let Some(file) = file {
             file.keep();
         }
@@ -533,58 +544,18 @@ fn restored_part(system: &System, place: &Place, has_header: bool) -> Result<Par
     make()
 }
 
-/// Removes all parts of a replica; of devdax devices the header is cleared, of directories the pool's files go. Nothing is
-/// removed if one of the parts cannot be.
-///
-/// `force`: parts that are missing or of another length than the set says do not matter.
-///
-/// Errors: `Busy`, also with `force`; without it `Missing` and `WrongLength`; `WrongKind`, `Mem`, `Io`.
-pub fn remove(parts: &[PartSpec], force: bool) -> Result<(), PoolSetError> {
-    // Which option the set has does not matter here; directories can be parts with this one only.
-    let options = SetOptions { single_header: true, no_headers: false };
-    let places = match places(parts, options) {
-        Ok(places) => places,
-        Err(PoolSetError::Missing { .. }) if force => return Ok(()),
-        Err(error) => return Err(error),
-    };
-    let mut found = Vec::with_capacity(places.len());
-    for place in places {
-        let place = Place { size: place.size.filter(|_| !force), ..place };
-        match Part::open(&place, Access::ReadWrite) {
-            Ok(part) => found.push(part),
-            Err(PoolSetError::Missing { .. }) if force => {}
-            Err(error) => return Err(error),
-        }
-    }
-    for part in found.iter().rev() {
-        if part.devdax_align_bytes.is_some() {
-            clear_header(part)?;
-        } else {
-            fs::remove_file(&part.path).map_err(|error| PoolSetError::io("unlink", &part.path, "", error))?;
-        }
-    }
-    // What was removed does not come back with the power.
-    let directories: BTreeSet<_> = found.iter().filter_map(|part| part.path.parent()).collect();
-    for directory in directories {
-        let synced = fs::File::open(directory).and_then(|directory| directory.sync_all());
-        synced.map_err(|error| PoolSetError::io("fsync", directory, "", error))?;
-    }
-    Ok(())
-}
-
 /// The header of a part by itself, whatever set it belongs to. Nothing is locked or changed.
 ///
 /// Errors: `Missing`, `Header`, `BadBlocks`, `WrongKind`, `Mem`.
 pub fn part_header(path: &Path) -> Result<PoolHeader, PoolSetError> {
     let part = Part::look(path)?;
     part.check_bad_blocks(&System::real(), false)?;
-    read_header(&part, Access::ReadOnly)
+    read_header(&part)
 }
 
-fn read_header(part: &Part, access: Access) -> Result<PoolHeader, PoolSetError> {
-    let mut bytes = [0; HEADER_LEN_BYTES];
-    header_memory(part, access)?.read(0, &mut bytes)?;
-    PoolHeader::decode(&bytes).map_err(|problem| PoolSetError::Header { path: part.path.clone(), problem })
+fn read_header(part: &Part) -> Result<PoolHeader, PoolSetError> {
+    PoolHeader::decode(&part.header_bytes()?)
+        .map_err(|problem| PoolSetError::Header { path: part.path.clone(), problem })
 }
 
 fn write_header(memory: &impl Medium, bytes: &[u8; HEADER_LEN_BYTES]) -> Result<(), PoolSetError> {
@@ -683,13 +654,51 @@ fn new_headers(
     parts.iter().take(count).enumerate().map(header).collect()
 }
 
+/// Whether all parts are of the same pool, and in their order. `headers`: of the first parts.
+fn check_links(parts: &[Part], headers: &[PoolHeader]) -> Result<(), PoolSetError> {
+    let count = headers.len();
+    let path = |index: usize| parts[index].path.clone();
+    for (index, header) in headers.iter().enumerate() {
+        if header.poolset_uuid != headers[0].poolset_uuid {
+            return Err(PoolSetError::OtherSet {
+                path: path(index),
+                found: uuid_text(&header.poolset_uuid),
+                expected: uuid_text(&headers[0].poolset_uuid),
+            });
+        }
+    }
+    for (index, header) in headers.iter().enumerate() {
+        let neighbours = [
+            ("previous part", header.prev_part_uuid, headers[(index + count - 1) % count].uuid),
+            ("next part", header.next_part_uuid, headers[(index + 1) % count].uuid),
+        ];
+        check_neighbours(&path(index), neighbours)?;
+        if let Some(what) = difference(&headers[0], header) {
+            return Err(PoolSetError::Differs { path: path(index), first: path(0), what });
+        }
+    }
+    Ok(())
+}
+
+fn made_without_single(path: &Path) -> PoolSetError {
+    PoolSetError::WrongOptions {
+        path: path.into(),
+        why: "the pool was made without the option SINGLEHDR, and the set has it",
+        mend: "remove `OPTION SINGLEHDR` from the pool set file",
+    }
+}
+
+/// Of a set without headers.
+const NO_ROOM: PoolSetError = PoolSetError::Unsupported {
+    why: "a set with the option NOHDRS has no room for attributes",
+    mend: "remove the option, or give none",
+};
+
 /// Whether attributes and options of the set agree.
 fn check_attributes(attributes: Option<&Attributes>, options: SetOptions) -> Result<(), PoolSetError> {
     let single = attributes.map(|attributes| attributes.features().has(Feature::SingleHeader));
     let (why, mend) = match (single, options.no_headers) {
-        (Some(_), true) => {
-            ("a set with the option NOHDRS has no room for attributes", "remove the option, or give none")
-        }
+        (Some(_), true) => return Err(NO_ROOM),
         (None, false) => {
             ("a set without the option NOHDRS needs attributes for its headers", "add the option, or give them")
         }

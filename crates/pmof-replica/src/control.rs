@@ -35,6 +35,7 @@
 //! | 16 | `Confirm` | epoch's name `[16]` |
 //! | 17 | `Mark` | mark `u64` |
 //! | 18 | `Data` | offset `u64` |
+//! | 19 | `PrepareRemoval` | as `RemoveSet` |
 //! | 0x81 | `Opened` | pool UUID `[16]`, replica UUID `[16]`, size `u64`, replica count `u16`, replica index `u16`, user flags `[16]`, state, `u16` length and descriptor |
 //! | 0x82 | `Closed` | - |
 //! | 0x83 | `Removed` | - |
@@ -50,6 +51,7 @@
 //! | 0x90 | `Confirmed` | - |
 //! | 0x91 | `Marked` | - |
 //! | 0x92 | `Data` | end `u64`, count `u16`, that many ranges, each begin `u64` and end `u64` |
+//! | 0x93 | `Removable` | - |
 //! | 0xff | `Refused` | code `u16`, text |
 //!
 //! A *promise* is two bytes, [`Mechanism`]'s and [`Evidence`]'s numbers, both 0 where the medium cannot give the level;
@@ -210,6 +212,16 @@ pub enum Request {
         /// Delete the set's file too.
         set_file: bool,
     },
+    /// See whether the parts of a pool set can be deleted, and keep others from them until this connection asks for that, or
+    /// ends.
+    PrepareRemoval {
+        /// The set.
+        name: SetName,
+        /// Also where parts are missing or damaged.
+        force: bool,
+        /// The set's file is to go too.
+        set_file: bool,
+    },
     /// Compute digests of blocks of the pool that is open.
     Digest {
         /// First byte.
@@ -290,6 +302,8 @@ pub enum Reply {
     },
     /// The new pool stays.
     SetKept,
+    /// The set's parts can be deleted, and are locked until then.
+    Removable,
     /// The attributes are in the headers.
     AttributesSet,
     /// Digests of the blocks, in order.
@@ -362,7 +376,7 @@ impl Request {
                 frame.text(name.as_str());
             }
             Self::SetAttributes { attributes } => frame.bytes(attributes),
-            Self::RemoveSet { name, force, set_file } => {
+            Self::RemoveSet { name, force, set_file } | Self::PrepareRemoval { name, force, set_file } => {
                 frame.byte(u8::from(*force));
                 frame.byte(u8::from(*set_file));
                 frame.text(name.as_str());
@@ -402,6 +416,7 @@ impl Request {
             Self::Confirm { .. } => 16,
             Self::Mark { .. } => 17,
             Self::Data { .. } => 18,
+            Self::PrepareRemoval { .. } => 19,
         }
     }
 
@@ -451,6 +466,10 @@ impl Request {
             16 => Self::Confirm { epoch: body.uuid()? },
             17 => Self::Mark { mark: body.number_u64()? },
             18 => Self::Data { offset: body.number_u64()? },
+            19 => {
+                let (force, set_file) = (body.flag()?, body.flag()?);
+                Self::PrepareRemoval { name: body.set()?, force, set_file }
+            }
             _ => return Err(Fault::UnknownKind),
         })
     }
@@ -502,6 +521,7 @@ impl Reply {
             | Self::Marked
             | Self::Admitted
             | Self::SetKept
+            | Self::Removable
             | Self::AttributesSet => {}
             Self::Challenged { nonce, proof } => {
                 frame.bytes(nonce);
@@ -569,6 +589,7 @@ impl Reply {
             Self::Confirmed => 0x90,
             Self::Marked => 0x91,
             Self::Data { .. } => 0x92,
+            Self::Removable => 0x93,
             Self::Refused { .. } => 0xff,
         }
     }
@@ -604,6 +625,7 @@ impl Reply {
             0x86 => Self::Begun,
             0x90 => Self::Confirmed,
             0x91 => Self::Marked,
+            0x93 => Self::Removable,
             0x88 => Self::Challenged { nonce: body.array()?, proof: body.array()? },
             0x89 => Self::Admitted,
             0x8a => {

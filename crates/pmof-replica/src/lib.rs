@@ -36,7 +36,7 @@ pub use name::{MAX_NAME_BYTES, MAX_SET_NAME_BYTES, NameError, PoolName, SetName}
 pub use pool::{Batch, Pool, PoolOptions};
 pub use receipt::{PersistFailure, Receipt, ReplicaReceipt};
 pub use refusal::PoolRefusal;
-pub use remote::{Atomicity, Draining, LANES_MAX, RemotePool, RemotePoolError, RemotePoolOptions};
+pub use remote::{Atomicity, Draining, LANES_MAX, RemotePool, RemotePoolError, RemotePoolOptions, RemoteRemoval};
 pub use secret::{SECRET_BYTES, Secret};
 pub use service::{
     Admission, DEFAULT_MAX_CONNECTIONS, DEFAULT_MEMORY_BUDGET_BYTES, Service, ServiceError, ServiceOptions,
@@ -45,7 +45,7 @@ pub use set_pool::{COMPARED_BLOCK_BYTES, Differing, SetPool, SetPoolError, SetPo
 pub use sets::{SetStoreError, remove_set};
 pub use ssh::{
     DEFAULT_SSH_COMMAND, DEFAULT_SSH_TIMEOUT, DataPorts, DataPortsError, HelloError, SshError, SshHost, SshHostError,
-    SshOptions, StdioError, StdioOptions, serve_stdio,
+    SshOptions, StartFailure, StdioError, StdioOptions, refuse_stdio, serve_stdio,
 };
 pub use state::{ANCESTORS_MAX, Epoch, PoolState};
 pub use store::{DEFAULT_MAX_POOL_BYTES, NewPool, OpenFor, OpenPool, PoolInfo, PoolStore, StoreError, StoreOptions};

@@ -1,5 +1,7 @@
 //! What a target's refusal means to a program.
 
+use rustix::io::Errno;
+
 /// Codes of the service itself, beside those of [`StoreError::code`](crate::StoreError::code).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
@@ -58,6 +60,22 @@ pub enum PoolRefusal {
 }
 
 impl PoolRefusal {
+    /// The errno by which programs of librpmem know it (docs/librpmem.md).
+    pub fn errno(self) -> i32 {
+        let errno = match self {
+            Self::NotFound | Self::PartMissing => Errno::NOENT,
+            Self::AlreadyExists => Errno::EXIST,
+            Self::Busy => Errno::BUSY,
+            Self::NotAUsablePool | Self::OldFormat | Self::BadSet => Errno::INVAL,
+            Self::BadSize => Errno::FBIG,
+            Self::NoSpace => Errno::NOSPC,
+            Self::NotDurable => Errno::OPNOTSUPP,
+            Self::NotWritable | Self::NotAdmitted => Errno::ACCESS,
+            Self::Failed => Errno::REMOTEIO,
+        };
+        errno.raw_os_error()
+    }
+
     /// The meaning of a code; codes of newer targets mean [`Failed`](Self::Failed).
     pub(crate) fn from_code(code: u16) -> Self {
         match code {

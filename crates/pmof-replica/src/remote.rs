@@ -19,6 +19,10 @@ use crate::{
     replica::TargetConnection,
 };
 
+mod removal;
+
+pub use removal::RemoteRemoval;
+
 /// Lanes of a pool, at most: as many as libpmemobj asks for.
 pub const LANES_MAX: u32 = 1024;
 
@@ -356,11 +360,11 @@ impl RemotePool {
         if rest.is_empty() { Ok(()) } else { read(&self.data, offset.max(header_bytes) - header_bytes, rest, lane) }
     }
 
-    /// Changes what the headers of the target's parts say, durably.
+    /// Changes what the headers of the target's parts say, durably. A pool without headers has attributes of zeroes.
     pub fn set_attributes(&self, attributes: &Attributes) -> Result<(), RemotePoolError> {
         self.check_writable()?;
         if self.header.is_none() {
-            return Err(RemotePoolError::NoHeader);
+            return if attributes.is_zero() { self.check_alive() } else { Err(RemotePoolError::NoHeader) };
         }
         match self.ask(&Request::SetAttributes { attributes: attributes.to_bytes() })? {
             Reply::AttributesSet => Ok(()),

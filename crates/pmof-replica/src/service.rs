@@ -179,6 +179,8 @@ struct Shared {
     options: ServiceOptions,
     workers: Vec<Worker>,
     stop: AtomicBool,
+    /// A connection ended with a pool open.
+    was_left_open: AtomicBool,
 }
 
 /// One thread's connections.
@@ -214,7 +216,15 @@ impl Service {
             .map(|_| Ok(Worker { queue: doors[0].peer.completion_queue(queue_options)?, sessions: Mutex::default() }))
             .collect::<Result<Vec<_>, SetupError>>()?;
         let memory = MemoryBudget::new(options.memory_budget_bytes);
-        let shared = Arc::new(Shared { stores, gate, memory, options, workers, stop: AtomicBool::new(false) });
+        let shared = Arc::new(Shared {
+            stores,
+            gate,
+            memory,
+            options,
+            workers,
+            stop: AtomicBool::new(false),
+            was_left_open: AtomicBool::new(false),
+        });
         let mut service = Self { doors: doors.clone(), addresses, shared: Arc::clone(&shared), threads: Vec::new() };
         for index in 0..shared.workers.len() {
             let shared = Arc::clone(&shared);
@@ -245,6 +255,12 @@ impl Service {
     /// Whether somebody was admitted by the secret.
     pub(crate) fn has_admitted(&self) -> bool {
         self.shared.gate.is_used_up()
+    }
+
+    /// Whether an initiator ended, or is about to, without closing its pool.
+    pub(crate) fn was_left_open(&self) -> bool {
+        let has_open = |worker: &Worker| worker.sessions().values().any(|session| lock(session).has_open());
+        self.shared.was_left_open.load(Ordering::Acquire) || self.shared.workers.iter().any(has_open)
     }
 
     fn spawn(&mut self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), ServiceError> {
@@ -343,6 +359,9 @@ impl Shared {
             let Some(session) = worker.sessions().get(&done.connection).cloned() else { continue };
             let handled = lock(&session).handle(&self.stores, &self.gate, &done);
             if handled.is_break() {
+                if lock(&session).has_open() {
+                    self.was_left_open.store(true, Ordering::Release);
+                }
                 worker.sessions().remove(&done.connection);
             }
         }

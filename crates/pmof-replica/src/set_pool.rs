@@ -157,41 +157,54 @@ impl SetPool {
         let local = LocalSet::create(set, new, &plan)?;
         let size_bytes = local.len_bytes();
         if let Err(error) = check_durability(&local, options) {
-            drop(local);
-            return Err(undo(set, options, &[], error));
+            return Err(undo(local, set, options, &[], error));
         }
         let made = each_remote(set, |replica, url, name| {
             let attributes = plan.get(replica).copied();
             RemotePool::create(url, name, size_bytes, attributes.as_ref(), &options.remote)
         });
         let (made, failed): (Vec<_>, Vec<_>) = made.into_iter().partition(Result::is_ok);
-        let made: Vec<_> = made.into_iter().flatten().collect();
+        let mut made: Vec<_> = made.into_iter().flatten().collect();
         let places: Vec<_> = made.iter().map(|(replica, _)| *replica).collect();
         if let Some(error) = failed.into_iter().find_map(Result::err) {
-            drop((local, made));
-            return Err(undo(set, options, &places, error));
+            drop(made);
+            return Err(undo(local, set, options, &places, error));
         }
-        let pool = Self::assemble(local, made, size_bytes, options).and_then(|pool| {
-            // Remote parts are zero; a new pool is not.
-            pool.make_same(Differing::Copy)?;
-            Ok(pool)
-        });
-        pool.map_err(|error| undo(set, options, &places, error))
+        let master = match Self::master(&local, &mut made) {
+            Ok(master) => master,
+            Err(error) => {
+                drop(made);
+                return Err(undo(local, set, options, &places, error));
+            }
+        };
+        let pool = Self::assemble(local, master, made, size_bytes, options);
+        // Remote parts are zero, or what was there before; a new pool is neither.
+        match pool.make_same(Differing::Copy) {
+            Ok(_) => Ok(pool),
+            Err(error) => {
+                drop((pool.master, pool.remotes));
+                Err(undo(pool.local, set, options, &places, error))
+            }
+        }
     }
 
     /// Opens all replicas of `set`, the remote ones in parallel, and checks that they are of one pool and hold the same.
     pub fn open(set: &PoolSet, options: &SetPoolOptions) -> Result<Self, SetPoolError> {
         let local = LocalSet::open(set, Access::ReadWrite, options.declaration)?;
         let size_bytes = local.len_bytes();
-        let remotes = match Self::open_remotes(set, &local, options) {
-            Ok(remotes) => remotes,
+        let opened = Self::open_remotes(set, &local, options).and_then(|mut remotes| {
+            let master = Self::master(&local, &mut remotes)?;
+            Ok((master, remotes))
+        });
+        let (master, remotes) = match opened {
+            Ok(opened) => opened,
             Err(error) => {
                 // Closed as they were; why the pool is not opened is the failure to report.
                 let _ = local.close();
                 return Err(error);
             }
         };
-        let mut pool = Self::assemble(local, remotes, size_bytes, options)?;
+        let mut pool = Self::assemble(local, master, remotes, size_bytes, options);
         match pool.make_same(options.differing) {
             Ok(copied) => {
                 pool.resynced_bytes = copied;
@@ -263,24 +276,30 @@ impl SetPool {
         })
     }
 
-    fn assemble(
-        local: LocalSet,
-        mut remotes: Vec<(usize, RemotePool)>,
-        size_bytes: u64,
-        options: &SetPoolOptions,
-    ) -> Result<Self, SetPoolError> {
+    /// The memory of the first replica, which the remote ones are written from.
+    fn master(local: &LocalSet, remotes: &mut [(usize, RemotePool)]) -> Result<Arc<Memory>, SetPoolError> {
         let master = local.replicas().first().and_then(Option::as_ref).map(LocalReplica::memory);
         let master = master.ok_or(SetPoolError::NoMaster)?;
-        for (replica, remote) in &mut remotes {
+        for (replica, remote) in remotes {
             let replica = *replica;
             let used = remote.use_memory(Arc::clone(&master) as _);
             used.map_err(|source| SetPoolError::Remote { replica, source })?;
         }
+        Ok(master)
+    }
+
+    fn assemble(
+        local: LocalSet,
+        master: Arc<Memory>,
+        remotes: Vec<(usize, RemotePool)>,
+        size_bytes: u64,
+        options: &SetPoolOptions,
+    ) -> Self {
         let strongest = |memory: &Memory| Durability::ALL.into_iter().rfind(|level| memory.promise(*level).is_some());
         let locals = local.replicas().iter().flatten().filter_map(|replica| strongest(&replica.memory()));
         let all = locals.chain(remotes.iter().map(|(_, remote)| remote.durability()));
         let durability = options.remote.require.or_else(|| all.min()).unwrap_or(Durability::Visible);
-        Ok(Self { local, master, remotes, size_bytes, resynced_bytes: 0, durability })
+        Self { local, master, remotes, size_bytes, resynced_bytes: 0, durability }
     }
 
     /// The first replica: the program reads and writes it, behind its header.
@@ -410,11 +429,9 @@ fn check_durability(local: &LocalSet, options: &SetPoolOptions) -> Result<(), Se
 }
 
 /// Removes what was made of a set: its local replicas, and the remote ones at these places. Gives back the failure that led here.
-fn undo(set: &PoolSet, options: &SetPoolOptions, made: &[usize], error: SetPoolError) -> SetPoolError {
-    for spec in set.replicas.iter().filter_map(ReplicaSpec::local) {
-        // The failure that led here is the one to report.
-        let _ = pmof_pool::remove(spec, true);
-    }
+fn undo(local: LocalSet, set: &PoolSet, options: &SetPoolOptions, made: &[usize], error: SetPoolError) -> SetPoolError {
+    // The failure that led here is the one to report.
+    let _ = local.discard();
     for replica in made {
         if let Some(ReplicaSpec::Remote(spec)) = set.replicas.get(*replica)
             && let Ok((url, name)) = remote_place(*replica, spec)

@@ -10,7 +10,7 @@ use std::{
 
 use pmof_mem::{Declaration, Durability, Medium as _, Memory};
 use pmof_pool::{
-    Access, Attributes, Feature, HEADER_LEN_BYTES, LocalReplica, NewReplica, PartSpec, PoolSet, PoolSetError,
+    Access, Attributes, Feature, HEADER_LEN_BYTES, LocalReplica, NewReplica, PartSpec, PoolSet, PoolSetError, Removal,
     ReplicaSpec, SET_LEN_BYTES_MAX, SetError, SetOptions,
 };
 use rustix::{
@@ -18,7 +18,7 @@ use rustix::{
     io::Errno,
 };
 
-use crate::{OpenFor, SetName, holder::holder_of};
+use crate::{OpenFor, PoolRefusal, SetName, holder::holder_of};
 
 /// Why a pool set was not made, opened or removed.
 #[derive(Debug, thiserror::Error)]
@@ -115,6 +115,8 @@ impl SetStoreError {
         match self {
             Self::NotFound { .. } => 300,
             Self::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => 301,
+            // A link that leads out of the directory, or round in a ring.
+            Self::Io { source, .. } if is_one_of(source, &[Errno::XDEV, Errno::LOOP]) => 303,
             Self::Io { .. } => 302,
             Self::Set(_) | Self::NotATargets { .. } | Self::Contradicts { .. } => 303,
             Self::TooSmall { .. } => 304,
@@ -122,7 +124,12 @@ impl SetStoreError {
             Self::Busy { .. } => 306,
             Self::Parts { source, .. } => match source {
                 PoolSetError::Exists { .. } | PoolSetError::NotBlank { .. } => 307,
-                PoolSetError::TooSmall { .. } | PoolSetError::PoolTooSmall { .. } => 304,
+                PoolSetError::PoolTooSmall { .. } => 304,
+                PoolSetError::TooSmall { .. }
+                | PoolSetError::WrongKind { .. }
+                | PoolSetError::WrongOptions { .. }
+                | PoolSetError::Unsupported { .. }
+                | PoolSetError::Mem(pmof_mem::MemError::Unsuitable { .. }) => 303,
                 PoolSetError::Mem(pmof_mem::MemError::NoSpace { .. }) => 308,
                 PoolSetError::Io { source, .. } | PoolSetError::Mem(pmof_mem::MemError::Io { source, .. })
                     if source.kind() == io::ErrorKind::PermissionDenied =>
@@ -140,6 +147,15 @@ impl SetStoreError {
             },
         }
     }
+
+    /// The rule.
+    pub fn refusal(&self) -> PoolRefusal {
+        PoolRefusal::from_code(self.code())
+    }
+}
+
+fn is_one_of(error: &io::Error, errnos: &[Errno]) -> bool {
+    Errno::from_io_error(error).is_some_and(|errno| errnos.contains(&errno))
 }
 
 /// Deletes the parts of the pool set `name` below the directory `root`, and its file if `set_file`; with `force` also where parts are
@@ -152,7 +168,28 @@ pub fn remove_set(root: &Path, name: &SetName, force: bool, set_file: bool) -> R
         root: root.to_owned(),
         source,
     })?;
-    store.remove(name, force, set_file)
+    store.prepare_removal(name, force, set_file)?.carry_out(&store)
+}
+
+/// The parts of a set, found and locked, and its file, if that is to go too.
+#[derive(Debug)]
+pub(crate) struct SetRemoval {
+    name: SetName,
+    parts: Removal,
+    force: bool,
+    set_file: bool,
+}
+
+impl SetRemoval {
+    pub(crate) fn is_for(&self, name: &SetName, force: bool, set_file: bool) -> bool {
+        (&self.name, self.force, self.set_file) == (name, force, set_file)
+    }
+
+    pub(crate) fn carry_out(self, store: &SetStore) -> Result<(), SetStoreError> {
+        let Self { name, parts, set_file, .. } = self;
+        parts.carry_out().map_err(|error| failed(&name, error))?;
+        if set_file { store.remove_file(&name) } else { Ok(()) }
+    }
 }
 
 /// The pool sets below a root directory.
@@ -167,7 +204,6 @@ pub(crate) struct SetStore {
 #[derive(Debug)]
 pub(crate) struct OpenSet {
     name: SetName,
-    parts: Vec<PartSpec>,
     /// `None` once it is closed.
     open: Option<Opened>,
     len_bytes: u64,
@@ -191,7 +227,7 @@ impl SetStore {
         Ok(Self { directory, path: root.to_owned(), declaration })
     }
 
-    /// Makes the parts of a set. They go again unless the pool is [kept](OpenSet::keep).
+    /// Makes the parts of a set, or takes those that are there and blank. It is undone unless the pool is [kept](OpenSet::keep).
     pub(crate) fn create(
         &self,
         name: &SetName,
@@ -203,7 +239,7 @@ impl SetStore {
         check_options(name, options, attributes)?;
         let new = NewReplica { attributes: attributes.copied(), options, declaration: self.declaration };
         let made = LocalReplica::create(&parts, &new).map_err(|error| failed(name, error))?;
-        let mut set = OpenSet::new(name, parts, made, OpenFor::Write);
+        let mut set = OpenSet::new(name, made, OpenFor::Write);
         set.is_new = true;
         set.check(size_bytes, require)?;
         Ok(set)
@@ -221,25 +257,26 @@ impl SetStore {
             OpenFor::Read => Access::ReadOnly,
             OpenFor::Write => Access::ReadWrite,
         };
-        let replica =
-            LocalReplica::open(&parts, options, how, self.declaration).map_err(|error| failed(name, error))?;
-        let set = OpenSet::new(name, parts, replica, access);
+        let replica = LocalReplica::open_for_client(&parts, options, how, self.declaration)
+            .map_err(|error| failed(name, error))?;
+        let set = OpenSet::new(name, replica, access);
         set.check(size_bytes, require)?;
         Ok(set)
     }
 
-    /// Deletes the parts of a set, and its file if `set_file`.
-    pub(crate) fn remove(&self, name: &SetName, force: bool, set_file: bool) -> Result<(), SetStoreError> {
+    /// Finds the parts of a set and locks them.
+    pub(crate) fn prepare_removal(
+        &self,
+        name: &SetName,
+        force: bool,
+        set_file: bool,
+    ) -> Result<SetRemoval, SetStoreError> {
         let (parts, options) = self.read(name)?;
-        if !force {
-            // A pool, whole and of this set: another file of a part's name and length is not ours to remove.
-            let found = LocalReplica::open(&parts, options, Access::ReadOnly, self.declaration);
-            drop(found.map_err(|error| failed(name, error))?);
-        }
-        pmof_pool::remove(&parts, force).map_err(|error| failed(name, error))?;
-        if !set_file {
-            return Ok(());
-        }
+        let parts = Removal::prepare(&parts, options, force).map_err(|error| failed(name, error))?;
+        Ok(SetRemoval { name: name.clone(), parts, force, set_file })
+    }
+
+    fn remove_file(&self, name: &SetName) -> Result<(), SetStoreError> {
         let (directory, file) = name.as_str().rsplit_once('/').unwrap_or((".", name.as_str()));
         let directory = self.beneath(directory, OFlags::DIRECTORY | OFlags::RDONLY);
         let removed = directory.and_then(|directory| {
@@ -279,11 +316,11 @@ impl SetStore {
 }
 
 impl OpenSet {
-    fn new(name: &SetName, parts: Vec<PartSpec>, replica: LocalReplica, access: OpenFor) -> Self {
+    fn new(name: &SetName, replica: LocalReplica, access: OpenFor) -> Self {
         let (memory, has_header) = (replica.memory(), replica.attributes().is_some());
         let len_bytes = memory.len_bytes();
         let open = Some(Opened { replica, memory });
-        Self { name: name.clone(), parts, open, len_bytes, has_header, access, is_new: false }
+        Self { name: name.clone(), open, len_bytes, has_header, access, is_new: false }
     }
 
     fn check(&self, size_bytes: u64, require: Durability) -> Result<(), SetStoreError> {
@@ -343,9 +380,8 @@ impl OpenSet {
         if !self.is_new {
             return replica.close().map_err(|error| failed(&self.name, error));
         }
-        // Their locks go with them.
-        drop((replica, memory));
-        pmof_pool::remove(&self.parts, true).map_err(|error| failed(&self.name, error))
+        drop(memory);
+        replica.discard().map_err(|error| failed(&self.name, error))
     }
 }
 

@@ -10,8 +10,8 @@ mod host;
 mod session;
 mod target;
 
-pub use greeting::HelloError;
+pub use greeting::{HelloError, StartFailure};
 pub use host::{SshHost, SshHostError};
 pub use session::{DEFAULT_SSH_COMMAND, DEFAULT_SSH_TIMEOUT, SshError, SshOptions};
 pub(crate) use session::{SshSession, Started};
-pub use target::{DataPorts, DataPortsError, StdioError, StdioOptions, serve_stdio};
+pub use target::{DataPorts, DataPortsError, StdioError, StdioOptions, refuse_stdio, serve_stdio};

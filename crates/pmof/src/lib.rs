@@ -45,7 +45,8 @@ pub use pmof_replica::{
     DEFAULT_MEMORY_BUDGET_BYTES, DataPorts, DataPortsError, Differing, Draining, Epoch, Header, LANES_MAX,
     LIST_MAX_NAMES, NameError, OpenFor, PersistFailure, Pool, PoolError, PoolFormat, PoolInfo, PoolName, PoolOptions,
     PoolRefusal, PoolState, PoolUrl, PoolUrlError, REPLICAS_MAX, Receipt, RemotePool, RemotePoolError,
-    RemotePoolOptions, ReplicaError, ReplicaReceipt, Service, ServiceError, ServiceOptions, SetName, SetPool,
-    SetPoolError, SetPoolOptions, SetStoreError, SshError, SshHost, SshHostError, SshOptions, StdioError, StdioOptions,
-    StoreError, StoreOptions, TargetUrl, USER_FLAGS_BYTES, list_pools, remote_place, remove_set, serve_stdio,
+    RemotePoolOptions, RemoteRemoval, ReplicaError, ReplicaReceipt, Service, ServiceError, ServiceOptions, SetName,
+    SetPool, SetPoolError, SetPoolOptions, SetStoreError, SshError, SshHost, SshHostError, SshOptions, StartFailure,
+    StdioError, StdioOptions, StoreError, StoreOptions, TargetUrl, USER_FLAGS_BYTES, list_pools, refuse_stdio,
+    remote_place, remove_set, serve_stdio,
 };

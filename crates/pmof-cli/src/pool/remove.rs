@@ -2,22 +2,21 @@
 
 use std::{fs, path::Path};
 
-use anyhow::{Context, anyhow, bail};
-use pmof::{Pool, PoolUrl};
-use pmof_pool::{PoolSet, RemoteReplicas as _, ReplicaSpec};
+use anyhow::{Context, bail};
+use pmof::{Pool, PoolRefusal, PoolUrl, RemotePoolError, RemotePoolOptions, RemoteRemoval, ReplicaError, remote_place};
+use pmof_pool::{PoolSet, PoolSetError, Removal, ReplicaSpec, SetOptions};
 use serde::Serialize;
 
 use super::{
     place::{PoolPlace, set_at},
-    remote::OverSsh,
     sets::How,
 };
 use crate::output::{self, describe, with_mend};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct RemoveArgs {
-    /// Pool, by its URL; a pool set file, whose parts are removed, on other machines too; or a pool's only part; may be given
-    /// several times
+    /// Pool, by its URL; a pool set file, whose parts are removed, on other machines too, all or none; or a pool's only part; may
+    /// be given several times
     #[arg(value_name = "URL|PATH", required = true)]
     places: Vec<PoolPlace>,
     /// Remove what is left of pools whose parts are missing or damaged; of pool set files only
@@ -37,7 +36,7 @@ struct RemoveReport {
     failed: Vec<String>,
 }
 
-/// Removes all that can be removed, and fails where one could not be.
+/// Removes all pools that can be removed, each whole or not at all, and fails where one could not be.
 pub(crate) fn run(args: &RemoveArgs) -> anyhow::Result<()> {
     let (mut removed, mut failed, mut errors) = (Vec::new(), Vec::new(), Vec::new());
     for place in &args.places {
@@ -70,32 +69,94 @@ fn remove_url(args: &RemoveArgs, url: &PoolUrl) -> anyhow::Result<()> {
     options.remove().map_err(with_mend)
 }
 
+/// All of a pool, or nothing: it goes only when every part and every host has been looked at.
 fn remove_set(args: &RemoveArgs, path: &Path) -> anyhow::Result<()> {
     let set = set_at(path)?;
+    let mut found = prepare(&set, args.force)?;
     if args.how.dry_run {
-        return check_parts(args, &set);
+        return Ok(());
     }
-    for (index, replica) in set.replicas.iter().enumerate() {
-        let failed = || format!("replica {index}");
-        match replica {
-            ReplicaSpec::Local(parts) => pmof_pool::remove(parts, args.force).with_context(failed)?,
-            ReplicaSpec::Remote(remote) => {
-                OverSsh::new().remove(remote, args.force).map_err(|error| anyhow!("{error}")).with_context(failed)?;
-            }
+    // Those that a lost connection can stop go first: then nothing of this machine is gone.
+    found.sort_by_key(|(_, replica)| matches!(replica, Found::Here(_)));
+    let mut removed = Vec::with_capacity(found.len());
+    for (index, replica) in found {
+        if let Err(error) = replica.remove() {
+            return Err(error).with_context(|| left_over(index, &removed));
         }
+        removed.push(index.to_string());
     }
     if args.set_file && PoolSet::is_set_file(path)? {
-        fs::remove_file(path)?;
+        fs::remove_file(path).with_context(|| format!("its replicas are removed, and {} is not", path.display()))?;
     }
     Ok(())
 }
 
-fn check_parts(args: &RemoveArgs, set: &PoolSet) -> anyhow::Result<()> {
-    let parts = set.replicas.iter().filter_map(ReplicaSpec::local).flatten();
-    match parts.into_iter().find(|part| !part.path.exists()) {
-        Some(part) if !args.force => {
-            bail!("the part {} is missing; `--force` removes what is left", part.path.display())
-        }
-        _ => Ok(()),
+/// What is said where the removal itself failed, which nothing told beforehand.
+fn left_over(failed: usize, removed: &[String]) -> String {
+    match removed {
+        [] => format!("replica {failed}"),
+        _ => format!(
+            "replica {failed}, after these were removed: {}; `--force` removes the rest once the reason is gone",
+            removed.join(", ")
+        ),
     }
+}
+
+/// A replica that is locked, and can be removed.
+#[derive(Debug)]
+enum Found {
+    Here(Removal),
+    There(Box<RemoteRemoval>),
+}
+
+impl Found {
+    fn new(replica: &ReplicaSpec, index: usize, options: SetOptions, force: bool) -> anyhow::Result<Self> {
+        match replica {
+            ReplicaSpec::Local(parts) => Ok(Self::Here(Removal::prepare(parts, options, force)?)),
+            ReplicaSpec::Remote(remote) => {
+                let (url, set) = remote_place(index, remote)?;
+                let options = RemotePoolOptions { lanes: 1, ..RemotePoolOptions::default() };
+                Ok(Self::There(Box::new(RemoteRemoval::prepare(&url, &set, force, false, &options)?)))
+            }
+        }
+    }
+
+    fn remove(self) -> anyhow::Result<()> {
+        match self {
+            Self::Here(removal) => Ok(removal.carry_out()?),
+            Self::There(removal) => Ok(removal.carry_out()?),
+        }
+    }
+}
+
+/// Finds and locks all replicas, here and on their hosts. What is wrong with any of them is told at once.
+fn prepare(set: &PoolSet, force: bool) -> anyhow::Result<Vec<(usize, Found)>> {
+    let (mut found, mut wrong, mut helps_force) = (Vec::new(), Vec::new(), !force);
+    for (index, replica) in set.replicas.iter().enumerate() {
+        match Found::new(replica, index, set.options, force) {
+            Ok(replica) => found.push((index, replica)),
+            Err(error) => {
+                helps_force &= is_damage(&error);
+                wrong.push(format!("replica {index}: {}", describe(&error)));
+            }
+        }
+    }
+    if wrong.is_empty() {
+        return Ok(found);
+    }
+    let mend = if helps_force {
+        "`--force` removes what is left"
+    } else {
+        "have each replica reachable and unused, or take it out of the pool set file"
+    };
+    bail!("{}; nothing was removed; {mend}", wrong.join("; "))
+}
+
+/// Whether the replica was looked at, and is not whole.
+fn is_damage(error: &anyhow::Error) -> bool {
+    let remote = error.downcast_ref::<RemotePoolError>().and_then(RemotePoolError::replica_error);
+    if let Some(ReplicaError::Refused { refusal, .. }) = remote {
+        return [PoolRefusal::NotAUsablePool, PoolRefusal::PartMissing].contains(refusal);
+    }
+    error.downcast_ref::<PoolSetError>().is_some_and(PoolSetError::is_damage)
 }

@@ -8,8 +8,8 @@ use std::{
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use pmof_pool::{
-    BlockTable, CheckReport, Mismatch, NewPool, NewSet, PartSize, PoolHeader, PoolKind, PoolSet, ReplicaSpec, Step,
-    SyncOptions, SyncReport, check, part_header, sync, transform, uuid_text,
+    BlockTable, CheckReport, Features, HeaderError, Mismatch, NewPool, NewSet, PartSize, PoolHeader, PoolKind, PoolSet,
+    PoolSetError, ReplicaSpec, Step, SyncOptions, SyncReport, check, part_header, sync, transform, uuid_text,
 };
 use pmof_replica::{SetPool, SetPoolOptions};
 use serde::Serialize;
@@ -146,7 +146,10 @@ pub(crate) fn create(args: &CreateArgs) -> anyhow::Result<()> {
 fn check_new(set: &PoolSet) -> anyhow::Result<()> {
     for part in set.replicas.iter().filter_map(ReplicaSpec::local).flatten() {
         if part.path.is_file() {
-            bail!("{} exists: remove it, or name another file", part.path.display());
+            match part_header(&part.path) {
+                Err(PoolSetError::Header { problem: HeaderError::Blank, .. }) => continue,
+                _ => bail!("{} exists and is not blank: remove it, or name another file", part.path.display()),
+            }
         }
         let directory = part.path.parent().unwrap_or(Path::new("/"));
         if !directory.is_dir() {
@@ -203,6 +206,8 @@ struct HeaderReport {
     signature: String,
     major: u32,
     features: Vec<&'static str>,
+    /// Bits that no name is known for: those of another program, or of a newer one.
+    unknown_features: UnknownFeatures,
     poolset_uuid: String,
     uuid: String,
     previous_part_uuid: String,
@@ -215,9 +220,26 @@ struct HeaderReport {
     unsafe_shutdowns: u64,
 }
 
+#[derive(Debug, Serialize)]
+struct UnknownFeatures {
+    compat: u32,
+    incompat: u32,
+    ro_compat: u32,
+}
+
 impl HeaderReport {
+    fn features_text(&self) -> String {
+        let UnknownFeatures { compat, incompat, ro_compat } = self.unknown_features;
+        let unknown = [("compat", compat), ("incompat", incompat), ("ro_compat", ro_compat)];
+        let unknown = unknown.into_iter().filter(|(_, bits)| *bits != 0);
+        let unknown = unknown.map(|(name, bits)| format!("{name} {bits:#x} (unknown)"));
+        self.features.iter().map(|name| (*name).to_owned()).chain(unknown).collect::<Vec<_>>().join(", ")
+    }
+
     fn new(header: &PoolHeader) -> Self {
+        let Features { compat, incompat, ro_compat } = header.features.unknown();
         Self {
+            unknown_features: UnknownFeatures { compat, incompat, ro_compat },
             kind: header.kind().map(PoolKind::name),
             signature: String::from_utf8_lossy(&header.signature).trim_end_matches('\0').to_owned(),
             major: header.major,
@@ -296,7 +318,7 @@ impl SetReport {
         };
         if let Some(header) = first {
             line("kind", &format!("{}, version {}", header.kind.unwrap_or(&header.signature), header.major));
-            line("features", &header.features.join(", "));
+            line("features", &header.features_text());
             line("pool set", &header.poolset_uuid);
             line("created", &utc(header.created_at_unix_s));
         }

@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use pmof::pool_set::PoolHeader;
 use tempfile::TempDir;
 
 use crate::support::{command, directory, file_with, files, pattern, pmof, text};
@@ -65,7 +66,11 @@ fn a_pool_is_made_described_and_removed() {
     assert!(said.code == Some(1) && said.output.contains("is missing") && said.output.contains("r0p1"), "{said:?}");
     assert!(said.errors.contains("r1p0") && said.errors.contains("is missing"), "{said:?}");
 
-    pmof(["pool", "rm", text(&set)]).failed(&["r1p0", "missing"]);
+    for look in [&[][..], &["--dry-run"]] {
+        let arguments = [&["pool", "rm", text(&set)][..], look].concat();
+        pmof(arguments).failed(&["replica 1", "r1p0", "missing", "nothing was removed; `--force`"]);
+    }
+    assert_eq!(files(place.path()), ["r0p0", "r0p1", "r1p1", "set"], "all or nothing");
     let said = pmof(["pool", "rm", text(&set), "--force", "--dry-run"]).done();
     assert!(said.starts_with("would remove "), "{said}");
     pmof(["pool", "rm", text(&set), "--force", "--set-file"]).done();
@@ -173,6 +178,43 @@ fn a_flipped_byte_is_found_and_made_good() {
     pmof(["pool", "check", text(&set)]).done();
     let said = pmof(["pool", "sync", text(&set)]).done();
     assert_eq!(said, "replica 1: as it should be\nreplica 2: as it should be\n");
+}
+
+/// Files that were made beforehand, as for space in one piece, become parts, and a pool that is in use is not there to be made.
+#[test]
+fn blank_files_are_taken_and_features_that_nobody_knows_are_shown() {
+    let place = directory();
+    let set = set(&place, "set", &[0, 1]);
+    for (name, content) in [("r0p0", 0), ("r1p1", 0xab)] {
+        let mut bytes = vec![content; 5 * MIB as usize];
+        bytes[..4096].fill(0);
+        fs::write(place.path().join(name), bytes).unwrap();
+    }
+    File::create(place.path().join("r1p0")).unwrap().set_len(5 * MIB).unwrap();
+    pmof(["pool", "create", text(&set), "--dry-run"]).done();
+    pmof(["pool", "create", text(&set)]).done();
+    pmof(["pool", "check", text(&set)]).done();
+    let read = |name: &str| fs::read(place.path().join(name)).unwrap();
+    assert!(read("r0p1") == read("r1p1"), "nothing is left of what was there");
+    let held = File::open(place.path().join("r1p0")).unwrap();
+    held.lock_shared().unwrap();
+    pmof(["pool", "create", text(&set)]).failed(&["r0p0", "exists"]);
+    pmof(["pool", "rm", text(&set)]).failed(&["r1p0", "in use", "nothing was removed"]);
+    drop(held);
+
+    let said = pmof(["pool", "info", text(&set)]).done();
+    assert!(!said.contains("unknown"), "{said}");
+    let part = File::options().read(true).write(true).open(place.path().join("r0p0")).unwrap();
+    let mut header = [0; 4096];
+    part.read_exact_at(&mut header, 0).unwrap();
+    let mut header = PoolHeader::decode(&header).unwrap();
+    (header.features.incompat, header.features.ro_compat) = (header.features.incompat | 1 << 30, 5);
+    part.write_all_at(&header.encode(), 0).unwrap();
+    let said = pmof(["pool", "info", text(&set)]).done();
+    assert!(said.contains("CHECK_BAD_BLOCKS, incompat 0x40000000 (unknown), ro_compat 0x5 (unknown)"), "{said}");
+    let report = pmof(["pool", "info", text(&set), "--json"]).json();
+    let unknown = &report["sets"][0]["replicas"][0]["parts"][0]["header"]["unknown_features"];
+    assert_eq!((&unknown["incompat"], &unknown["compat"]), (&(1 << 30).into(), &0.into()));
 }
 
 #[test]

@@ -5,7 +5,10 @@ use std::{
     process::{Command, Output},
 };
 
-use pmof::{OpenFor, RemotePool, RemotePoolOptions, SetName, SshOptions, TargetUrl};
+use pmof::{
+    OpenFor, RemotePool, RemotePoolError, RemotePoolOptions, ReplicaError, SetName, SshError, SshOptions, StartFailure,
+    TargetUrl,
+};
 
 use crate::support::Stage;
 
@@ -29,11 +32,14 @@ fn options(stage: &Stage, command: &str) -> RemotePoolOptions {
 }
 
 fn create(stage: &Stage, command: &str) -> Result<RemotePool, String> {
+    try_create(stage, command).map_err(|error| error.to_string())
+}
+
+fn try_create(stage: &Stage, command: &str) -> Result<RemotePool, RemotePoolError> {
     let url: TargetUrl = "ssh://host".parse().unwrap();
     let attributes = pmof::pool_set::Attributes { incompat: 2, uuid: [1; 16], ..Default::default() };
     let set = SetName::new("x.set").unwrap();
     RemotePool::create(&url, &set, 4 << 20, Some(&attributes), &options(stage, command))
-        .map_err(|error| error.to_string())
 }
 
 fn rpmemd(stage: &Stage, arguments: &[&str]) -> Output {
@@ -84,14 +90,17 @@ fn remove_takes_the_parts_and_if_asked_the_set() {
     let set = SetName::new("x.set").unwrap();
     let (open, _) = RemotePool::open(&url, &set, 0, OpenFor::Write, &options(&stage, "")).unwrap();
     let refused = rpmemd(&stage, &["--remove", "x.set"]);
-    assert_eq!(refused.status.code(), Some(1));
+    assert_eq!(refused.status.code(), Some(16), "EBUSY");
     let error = String::from_utf8(refused.stderr).unwrap();
     assert!(error.contains("in use by process"), "{error}");
     open.close().unwrap();
 
     assert!(rpmemd(&stage, &["--remove", "x.set"]).status.success());
     assert!(!stage.root().join("part").exists() && stage.root().join("x.set").exists());
-    assert_eq!(rpmemd(&stage, &["-r", "x.set"]).status.code(), Some(1), "there are no parts");
+    assert_eq!(rpmemd(&stage, &["-r", "x.set"]).status.code(), Some(2), "ENOENT: there are no parts");
+    assert_eq!(rpmemd(&stage, &["-r", "y.set", "-f"]).status.code(), Some(2), "nor is there such a set");
+    fs::write(stage.root().join("bad.set"), "PMEMPOOLSET\nnonsense\n").unwrap();
+    assert_eq!(rpmemd(&stage, &["-r", "bad.set", "-f"]).status.code(), Some(22), "EINVAL");
     assert!(rpmemd(&stage, &["-r", "x.set", "-f", "-s"]).status.success());
     assert!(!stage.root().join("x.set").exists());
 }
@@ -104,4 +113,65 @@ fn wrong_use_is_told() {
     {
         assert_eq!(rpmemd(&stage, wrong).status.code(), Some(2), "{wrong:?}");
     }
+}
+
+/// What a program of librpmem gets as errno hangs on it.
+#[test]
+fn the_initiator_is_told_why_the_target_does_not_start() {
+    let stage = stage();
+    let why = |command: &str| match try_create(&stage, command).unwrap_err().replica_error() {
+        Some(ReplicaError::Ssh(error)) => match &**error {
+            SshError::Target { why, text } => (*why, text.clone()),
+            other => panic!("{command}: {other}"),
+        },
+        other => panic!("{command}: {other:?}"),
+    };
+    assert_eq!(why("--poolset-dir /nonexistent").0, StartFailure::NotFound);
+    assert_eq!(why("--poolset-dir /dev/null").0, StartFailure::NotFound);
+    // The last one counts, as with getopt.
+    assert_eq!(
+        why(&format!("--poolset-dir {} --poolset-dir /nonexistent", stage.root().display())).0,
+        StartFailure::NotFound
+    );
+    assert_eq!(why("--config /nonexistent.conf").0, StartFailure::NotFound);
+    assert_eq!(why("--log-file /nonexistent/log").0, StartFailure::NotFound);
+    for line in ["no-such-key = 1", "log-level", "log-level = loud", "persist-apm = perhaps", "remove = x.set"] {
+        fs::write(stage.root().join(".rpmemd.conf"), format!("{line}\n")).unwrap();
+        let (why, text) = why("");
+        assert_eq!(why, StartFailure::Configuration, "{line}");
+        assert!(text.contains(".rpmemd.conf:1: "), "{line}: {text}");
+    }
+}
+
+#[test]
+fn it_ends_well_only_after_an_initiator_that_closed_its_pool() {
+    let text = "sh -c \"$command\"; echo $? > \"$0.status\"";
+    let stage = Stage::new(text);
+    let set = format!("PMEMPOOLSET\n4M {}\n", stage.root().join("part").display());
+    fs::write(stage.root().join("x.set"), set).unwrap();
+    let status = || fs::read_to_string(stage.directory.path().join("ssh.status")).unwrap();
+    create(&stage, "").unwrap().close().unwrap();
+    assert_eq!(status(), "0\n");
+    create(&stage, "").unwrap_err();
+    assert_eq!(status(), "0\n", "it was refused, and has nothing open");
+    let (url, name) = ("ssh://host".parse().unwrap(), SetName::new("x.set").unwrap());
+    let open = || RemotePool::open(&url, &name, 0, OpenFor::Write, &options(&stage, "")).unwrap();
+    // As of one that was killed: its connection and ssh's input end.
+    drop(open());
+    assert_eq!(status(), "1\n");
+    open().0.close().unwrap();
+    assert_eq!(status(), "0\n");
+    RemotePool::remove(&url, &name, false, false, &options(&stage, "")).unwrap();
+    assert_eq!(status(), "0\n");
+}
+
+#[test]
+fn a_part_that_has_holes_is_removed_too() {
+    let stage = stage();
+    let part = stage.root().join("part");
+    fs::File::create(&part).unwrap().set_len(4 << 20).unwrap();
+    assert_eq!(rpmemd(&stage, &["-r", "x.set"]).status.code(), Some(22), "it is no pool");
+    assert!(rpmemd(&stage, &["-r", "x.set", "--force"]).status.success() && !part.exists());
+    fs::write(&part, "").unwrap();
+    assert!(rpmemd(&stage, &["-r", "x.set", "--force"]).status.success() && !part.exists());
 }

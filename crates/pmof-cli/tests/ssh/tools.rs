@@ -129,3 +129,43 @@ fn a_host_that_cannot_be_reached_is_told_and_nothing_is_made_anew() {
         assert!(error.contains("replica 1") && error.contains("No route to host"), "{error}");
     }
 }
+
+/// Parts and hosts are looked at first, and held until all of them can go.
+#[test]
+fn all_replicas_are_removed_or_none_is() {
+    let fixture = Fixture::new();
+    let nothing_goes = |arguments: &[&str], words: &[&str]| {
+        for arguments in [arguments.to_vec(), [arguments, &["--dry-run"]].concat()] {
+            let [_, error] = fixture.fail(&arguments);
+            assert!(words.iter().all(|word| error.contains(word)), "{arguments:?}: {error}");
+            assert!(error.contains("nothing was removed"), "{arguments:?}: {error}");
+            assert!(["one", "two", "a"].iter().all(|name| fixture.path(name).exists()), "{arguments:?}");
+        }
+    };
+    fs::rename(fixture.path("b"), fixture.path("away")).unwrap();
+    nothing_goes(&["rm", "set"], &["replica 2", "missing", "--force"]);
+    fixture.run(&["rm", "set", "--force", "--dry-run"]);
+    fs::rename(fixture.path("away"), fixture.path("b")).unwrap();
+
+    let held = File::open(fixture.path("b")).unwrap();
+    held.lock_shared().unwrap();
+    nothing_goes(&["rm", "set"], &["replica 2", "in use"]);
+    nothing_goes(&["rm", "set", "--force"], &["replica 2", "in use"]);
+    drop(held);
+
+    let ssh = fs::read_to_string(fixture.path("ssh")).unwrap();
+    let gone = "case \"$*\" in *host-b*) echo 'No route to host' >&2; exit 255;; esac\n";
+    fs::write(fixture.path("ssh"), ssh.replacen('\n', &format!("\n{gone}"), 1)).unwrap();
+    nothing_goes(&["rm", "set"], &["replica 2", "No route to host"]);
+    nothing_goes(&["rm", "set", "--force"], &["replica 2", "No route to host", "out of the pool set file"]);
+    fs::write(fixture.path("ssh"), ssh).unwrap();
+
+    // What is wrong with each is told.
+    fs::remove_file(fixture.path("a")).unwrap();
+    fs::remove_file(fixture.path("two")).unwrap();
+    let [_, error] = fixture.fail(&["rm", "set"]);
+    assert!(error.contains("replica 0: ") && error.contains("replica 1: "), "{error}");
+    assert!(fixture.path("b").exists() && fixture.path("one").exists());
+    fixture.run(&["rm", "set", "--force"]);
+    assert!(["one", "b"].iter().all(|name| !fixture.path(name).exists()));
+}

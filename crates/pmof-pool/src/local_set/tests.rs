@@ -135,7 +135,7 @@ fn what_cannot_be_made_leaves_nothing() {
     assert!(matches!(create(&huge, &obj()), Err(PoolSetError::Mem(_))));
     let same = ReplicaSpec::Local(vec![PartSpec::new(path.join("r0p1"), 10 * MIB)]);
     huge.replicas[1] = same;
-    assert!(matches!(create(&huge, &obj()), Err(PoolSetError::Exists { .. })));
+    assert!(matches!(create(&huge, &obj()), Err(PoolSetError::Busy { .. })), "it is being made");
     assert_eq!(fs::read_dir(path).unwrap().count(), 0);
 }
 
@@ -154,5 +154,39 @@ fn each_kind_of_pool_is_made() {
         assert_eq!(crate::contents_defect(kind, &replica.memory(), made.len_bytes()).unwrap(), None);
         made.close().unwrap();
         open(&set).unwrap();
+    }
+}
+
+/// What a former pool left behind a cleared header must not be part of a new one.
+#[test]
+fn blank_files_with_remains_become_the_pool_that_new_ones_would() {
+    for options in [SetOptions::default(), SINGLE] {
+        let directory = tempdir_in(DISK).unwrap();
+        let set = set(directory.path(), options, &[[6, 6], [6, 6]]);
+        let files = ["r0p0", "r0p1", "r1p1"].map(|name| directory.path().join(name));
+        for file in &files {
+            let mut bytes = vec![0xab; 6 * MIB as usize];
+            bytes[..4096].fill(0);
+            fs::write(file, bytes).unwrap();
+        }
+        // Where it fails they stay, and what was made goes.
+        let far = PoolSet { replicas: [&set.replicas[..], &[ReplicaSpec::Local(vec![])]].concat(), ..set.clone() };
+        create(&far, &obj()).unwrap_err();
+        assert!(files.iter().all(|file| fs::read(file).unwrap()[4096..].iter().all(|byte| *byte == 0xab)));
+        assert!(!directory.path().join("r1p0").exists());
+
+        let made = create(&set, &obj()).unwrap();
+        let len_bytes = made.len_bytes();
+        let sum =
+            |index: usize| made.replicas()[index].as_ref().unwrap().memory().crc32c(4096, len_bytes - 4096).unwrap();
+        assert_eq!(sum(0), sum(1));
+        let memory = made.replicas()[0].as_ref().unwrap().memory();
+        let mut rest = vec![1; 4 * MIB as usize];
+        memory.read(len_bytes - 4 * MIB, &mut rest).unwrap();
+        assert!(rest.iter().all(|byte| *byte == 0));
+        drop(memory);
+        made.close().unwrap();
+        open(&set).unwrap().discard().unwrap();
+        open(&set).unwrap().close().unwrap();
     }
 }

@@ -7,17 +7,21 @@ use std::{
 use pmof_mem::{Medium as _, MediumKind, ShadowMedium, System};
 use tempfile::{TempDir, tempdir_in};
 
-use super::{Access, LocalReplica, NewReplica, part_header, remove, write_header};
+use super::{Access, LocalReplica, NewReplica, Reader, part_header, remove, write_header};
 use crate::{
     Arch, Attributes, Feature, Features, HEADER_LEN_BYTES, HeaderError, PartSize, PartSpec, PoolHeader, PoolKind,
     PoolSetError, SetOptions, ShutdownState, new_uuid, part::page_bytes,
 };
+
+mod given;
+mod removed;
 
 const DISK: &str = env!("CARGO_MANIFEST_DIR");
 const MIB: u64 = 1 << 20;
 const SINGLE: SetOptions = SetOptions { single_header: true, no_headers: false };
 const NONE: SetOptions = SetOptions { single_header: false, no_headers: true };
 type IsRight = fn(&PoolSetError) -> bool;
+type Change = fn(&Path);
 
 const ALL: SetOptions = SetOptions { single_header: false, no_headers: false };
 
@@ -168,8 +172,6 @@ fn other_attributes_are_taken_by_all_parts() {
         replica.close().unwrap();
         let replica = open(&specs, options).unwrap();
         assert_eq!(replica.attributes(), Some(other));
-        let wrong = attributes(if options == ALL { SINGLE } else { ALL }).unwrap();
-        assert!(matches!(replica.set_attributes(&wrong), Err(PoolSetError::Unsupported { .. })));
     }
     let directory = tempdir_in(DISK).unwrap();
     let specs = made(directory.path(), "part", NONE);
@@ -223,7 +225,7 @@ fn nothing_half_made_is_left_behind() {
     let first = PartSpec::new(path("first"), 2 * MIB);
     let auto = PartSpec { size: PartSize::Auto, ..PartSpec::new(path("auto"), 0) };
     let cases: [(PartSpec, IsRight); 8] = [
-        (PartSpec::new(path("there"), 2 * MIB), |error| matches!(error, PoolSetError::Exists { .. })),
+        (PartSpec::new(path("there"), 2 * MIB), |error| matches!(error, PoolSetError::WrongLength { .. })),
         (PartSpec::new(path("small"), 2 * MIB - 1), |error| matches!(error, PoolSetError::TooSmall { .. })),
         (PartSpec::new(path("large"), 1 << 46), |error| {
             matches!(error, PoolSetError::Mem(pmof_mem::MemError::NoSpace { .. }))
@@ -232,7 +234,8 @@ fn nothing_half_made_is_left_behind() {
         (PartSpec::new(path("no/such"), 2 * MIB), |error| matches!(error, PoolSetError::Mem(_))),
         (PartSpec::new(path("directory"), 2 * MIB), |error| matches!(error, PoolSetError::WrongKind { .. })),
         (PartSpec::new(path("link"), 2 * MIB), |error| matches!(error, PoolSetError::Mem(_))),
-        (PartSpec::new(path("first"), 2 * MIB), |error| matches!(error, PoolSetError::Exists { .. })),
+        // The first part itself, which is being made.
+        (PartSpec::new(path("first"), 2 * MIB), |error| matches!(error, PoolSetError::Busy { .. })),
     ];
     for (second, is_right) in cases {
         let error = LocalReplica::create(&[first.clone(), second.clone()], &new(ALL)).unwrap_err();
@@ -391,6 +394,51 @@ fn unknown_features_are_refused_as_far_as_they_ask_for_it() {
     assert!(matches!(read(), Err(PoolSetError::UnknownFeatures { .. })));
 }
 
+/// As those of a target: its clients know what they mean.
+#[test]
+fn a_client_opens_whatever_attributes_it_made_the_pool_with() {
+    for options in [ALL, SINGLE] {
+        for (compat, incompat, ro_compat) in [(0, 1 << 30, 0), (0, 0, 1 << 7), (1 << 20, 0xffff_fff0, u32::MAX)] {
+            let directory = tempdir_in(DISK).unwrap();
+            let specs = specs(directory.path(), "part");
+            let mut wanted = attributes(options).unwrap();
+            (wanted.compat, wanted.incompat) = (wanted.compat | compat, wanted.incompat | incompat);
+            wanted.ro_compat = ro_compat;
+            let new = NewReplica { attributes: Some(wanted), options, declaration: None };
+            LocalReplica::create(&specs, &new).unwrap().close().unwrap();
+            assert!(matches!(open(&specs, options), Err(PoolSetError::UnknownFeatures { .. })));
+            let for_client = |options, access| LocalReplica::open_for_client(&specs, options, access, None);
+            for access in [Access::ReadOnly, Access::ReadWrite] {
+                let replica = for_client(options, access).unwrap();
+                assert_eq!(replica.attributes(), Some(wanted));
+                replica.close().unwrap();
+            }
+            // Zeroes too, which say nothing of the parts that have headers.
+            let replica = for_client(options, Access::ReadWrite).unwrap();
+            replica.set_attributes(&Attributes::default()).unwrap();
+            replica.close().unwrap();
+            let replica = for_client(options, Access::ReadWrite).unwrap();
+            assert_eq!(replica.attributes(), Some(Attributes::default()));
+            replica.set_attributes(&wanted).unwrap();
+            replica.close().unwrap();
+            let told_apart = |error: PoolSetError, is_right: IsRight| assert!(is_right(&error), "{error:?}");
+            if options == ALL {
+                told_apart(for_client(SINGLE, Access::ReadWrite).unwrap_err(), |error| {
+                    matches!(error, PoolSetError::WrongOptions { .. })
+                });
+                edit(&specs[1].path, |header| header.features.compat ^= 1 << 3);
+                told_apart(for_client(ALL, Access::ReadWrite).unwrap_err(), |error| {
+                    matches!(error, PoolSetError::Differs { .. })
+                });
+            } else {
+                told_apart(for_client(ALL, Access::ReadWrite).unwrap_err(), |error| {
+                    matches!(error, PoolSetError::Header { .. })
+                });
+            }
+        }
+    }
+}
+
 #[test]
 fn directories_hold_numbered_files() {
     let directory = tempdir_in(DISK).unwrap();
@@ -485,7 +533,7 @@ fn a_pool_that_was_open_when_its_modules_lost_writes_is_not_trusted() {
     let tree = persistent_memory(directory.path());
     let system = System::copied(tree.path().into(), "/proc".into(), None);
     let specs = specs(directory.path(), "part");
-    let open_with = |access| LocalReplica::open_on(&system, &specs, ALL, access, None);
+    let open_with = |access| LocalReplica::open_on(&system, &specs, ALL, access, None, Reader::Library);
     let state = || part_header(&specs[0].path).unwrap().shutdown_state;
     let replica = LocalReplica::create_on(&system, &specs, &new(ALL)).unwrap();
     assert!(state().is_dirty() && state().is_intact());
@@ -531,7 +579,7 @@ fn a_pool_with_bad_blocks_stays_closed() {
     let tree = persistent_memory(directory.path());
     let system = System::copied(tree.path().into(), "/proc".into(), None);
     let specs = made(directory.path(), "part", ALL);
-    let open_with = || LocalReplica::open_on(&system, &specs, ALL, Access::ReadWrite, None);
+    let open_with = || LocalReplica::open_on(&system, &specs, ALL, Access::ReadWrite, None, Reader::Library);
     open_with().unwrap().close().unwrap();
     // Every block of the disk: that of the file is among them, wherever it lies.
     fs::write(tree.path().join("devices/ndbus0/region0/block/pmem0/badblocks"), "0 1000000000000\n").unwrap();

@@ -84,6 +84,7 @@ fn requests() -> Vec<Request> {
         Request::KeepSet,
         Request::SetAttributes { attributes: [4; ATTRIBUTES_BYTES] },
         Request::RemoveSet { name: set("b"), force: true, set_file: false },
+        Request::PrepareRemoval { name: set("b"), force: false, set_file: true },
         Request::Digest { offset: 1, len_bytes: 2, block_bytes: 3 },
         Request::Data { offset: 4 },
     ]
@@ -116,6 +117,7 @@ fn replies() -> Vec<Reply> {
         },
         Reply::SetOpened { size_bytes: 1, attributes: None, descriptor: vec![1], header_descriptor: vec![] },
         Reply::SetKept,
+        Reply::Removable,
         Reply::AttributesSet,
         Reply::Digests { digests: vec![[7; DIGEST_BYTES]; DIGESTS_MAX] },
         Reply::Data { ranges: (0..DATA_RANGES_MAX as u64).map(|at| 2 * at..2 * at + 1).collect(), end: 1 << 40 },

@@ -20,7 +20,7 @@ use crate::{
     OpenFor, OpenPool, PoolStore,
     control::{DATA_RANGES_MAX, DIGESTED_MAX_BYTES, DIGESTS_MAX, LIST_LIMIT, MAX_MESSAGE_BYTES, Reply, Request},
     refusal::{Answer, ServiceCode},
-    sets::{OpenSet, SetStore, SetStoreError},
+    sets::{OpenSet, SetRemoval, SetStore, SetStoreError},
 };
 
 #[derive(Debug)]
@@ -31,6 +31,8 @@ pub(super) struct Session {
     /// Where the next request arrives.
     request: Region,
     open: Option<Open>,
+    /// A set whose parts are about to go.
+    removal: Option<SetRemoval>,
     holder: String,
     visitor: Visitor,
     since: Instant,
@@ -82,8 +84,17 @@ impl Session {
         };
         let visitor = if is_admitted { Visitor::Admitted } else { Visitor::Stranger };
         let since = Instant::now();
-        let session =
-            Self { peer: peer.clone(), connection, request, open: None, holder, visitor, since, answering: None };
+        let session = Self {
+            peer: peer.clone(),
+            connection,
+            request,
+            open: None,
+            removal: None,
+            holder,
+            visitor,
+            since,
+            answering: None,
+        };
         session.post_receive()?;
         Ok(session)
     }
@@ -96,6 +107,11 @@ impl Session {
     /// Whether it may ask.
     pub(super) fn is_admitted(&self) -> bool {
         matches!(self.visitor, Visitor::Admitted)
+    }
+
+    /// Whether it has a pool open.
+    pub(super) fn has_open(&self) -> bool {
+        self.open.is_some()
     }
 
     /// When it began.
@@ -193,8 +209,18 @@ impl Session {
                 Ok(Reply::AttributesSet)
             }
             Request::RemoveSet { name, force, set_file } => {
-                sets.remove(&name, force, set_file)?;
+                let removal = match self.removal.take() {
+                    Some(prepared) if prepared.is_for(&name, force, set_file) => prepared,
+                    _ => sets.prepare_removal(&name, force, set_file)?,
+                };
+                removal.carry_out(sets)?;
                 Ok(Reply::Removed)
+            }
+            Request::PrepareRemoval { name, force, set_file } => {
+                // The locks of one that was prepared before go first.
+                self.removal = None;
+                self.removal = Some(sets.prepare_removal(&name, force, set_file)?);
+                Ok(Reply::Removable)
             }
             Request::Digest { offset, len_bytes, block_bytes } => self.digest(offset, len_bytes, block_bytes),
             Request::Data { offset } => self.data(offset),

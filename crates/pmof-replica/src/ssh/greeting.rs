@@ -19,13 +19,15 @@
 //! | 0 | 8 | magic `PMOFREDY` |
 //! | 8 | 16 | the hello's nonce |
 //! | 24 | 2 | version: 1 |
-//! | 26 | 2 | status: 0 ready, 1 another version, 2 failed |
+//! | 26 | 2 | status: 0 ready, 1 another version, else failed: 2, or 3 by the configuration, 4 for something that is not there, 5 for lack of permission |
 //! | 28 | 4 | length of the body, n, at most 4096 |
 //! | 32 | n | body: when ready the secret `[16]` and the addresses, best first, one a line; else a text for people |
 //! | 32 + n | 4 | CRC32C of all before |
 //!
 //! The places of the first 28 bytes are the same in every version. From then on the initiator says nothing; the end of its
 //! stream is the end of the session.
+
+use std::io;
 
 use pmof_access::{Address, Transport};
 
@@ -59,7 +61,52 @@ pub(crate) struct Hello {
 pub(crate) enum Greeting {
     Ready { secret: Secret, addresses: Vec<Address> },
     OtherVersion { version: u16 },
-    Failed { text: String },
+    Failed { why: StartFailure, text: String },
+}
+
+/// Why a target did not start, as far as programs care.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum StartFailure {
+    /// Its configuration or its command line is wrong.
+    Configuration,
+    /// A file or directory that it needs is not there.
+    NotFound,
+    /// It may not use a file or directory that it needs.
+    NotPermitted,
+    /// Anything else.
+    #[default]
+    Other,
+}
+
+impl StartFailure {
+    /// What an error of the system comes to.
+    pub fn of(error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Self::NotFound,
+            io::ErrorKind::PermissionDenied => Self::NotPermitted,
+            _ => Self::Other,
+        }
+    }
+
+    fn status(self) -> u16 {
+        match self {
+            Self::Other => 2,
+            Self::Configuration => 3,
+            Self::NotFound => 4,
+            Self::NotPermitted => 5,
+        }
+    }
+
+    /// Those of newer targets mean [`Other`](Self::Other).
+    fn from_status(status: u16) -> Self {
+        match status {
+            3 => Self::Configuration,
+            4 => Self::NotFound,
+            5 => Self::NotPermitted,
+            _ => Self::Other,
+        }
+    }
 }
 
 /// Why a hello was not understood.
@@ -127,7 +174,7 @@ impl Greeting {
                 (0_u16, STDIO_VERSION, [&secret.bytes()[..], lines.join("\n").as_bytes()].concat())
             }
             Self::OtherVersion { version } => (1, *version, Vec::new()),
-            Self::Failed { text } => (2, STDIO_VERSION, text.as_bytes().to_vec()),
+            Self::Failed { why, text } => (why.status(), STDIO_VERSION, text.as_bytes().to_vec()),
         };
         body.truncate(BODY_MAX_BYTES);
         let mut bytes = Vec::with_capacity(HEAD_BYTES + body.len() + CHECKSUM_BYTES);
@@ -168,7 +215,10 @@ impl Greeting {
         match u16::from_le_bytes([head[26], head[27]]) {
             0 => Self::ready(body).map(Some),
             1 => Ok(Some(Self::OtherVersion { version })),
-            _ => Ok(Some(Self::Failed { text: String::from_utf8_lossy(body).into_owned() })),
+            status => {
+                let text = String::from_utf8_lossy(body).into_owned();
+                Ok(Some(Self::Failed { why: StartFailure::from_status(status), text }))
+            }
         }
     }
 
@@ -229,7 +279,10 @@ mod tests {
 
     #[test]
     fn a_greeting_is_found_behind_a_banner_and_only_when_whole() {
-        for greeting in [ready(), Greeting::Failed { text: "no root".to_owned() }] {
+        let failed = |why| Greeting::Failed { why, text: "no root".to_owned() };
+        let reasons =
+            [StartFailure::Other, StartFailure::Configuration, StartFailure::NotFound, StartFailure::NotPermitted];
+        for greeting in [ready()].into_iter().chain(reasons.map(failed)) {
             let banner = b"Welcome! PMOFREDY is not yet here\n".to_vec();
             let bytes = [banner, greeting.encode(&NONCE)].concat();
             for len in 0..bytes.len() {

@@ -23,7 +23,7 @@ use rustix::{
 
 use super::{
     SshHost,
-    greeting::{Greeting, GreetingError, Hello, STDIO_VERSION, beginning},
+    greeting::{Greeting, GreetingError, Hello, STDIO_VERSION, StartFailure, beginning},
 };
 use crate::secret::{Secret, random};
 
@@ -149,6 +149,8 @@ pub enum SshError {
     /// The target could not start.
     #[error("the target did not start: {text}")]
     Target {
+        /// What it comes to.
+        why: StartFailure,
         /// Its words.
         text: String,
     },
@@ -228,7 +230,7 @@ impl SshSession {
                 session.kill();
                 Err(SshError::OtherVersion { found: version })
             }
-            Greeting::Failed { text } => Err(SshError::Target { text }),
+            Greeting::Failed { why, text } => Err(SshError::Target { why, text }),
         }
     }
 

@@ -18,8 +18,8 @@ use rustix::{
 
 use pmof_access::{Address, Location, Peer, Place, SetupError, Transport, VerbsOptions};
 
-use super::greeting::{Greeting, HELLO_BYTES, Hello, HelloError};
-use crate::{Service, ServiceError, ServiceOptions, secret::Secret, service::Admission};
+use super::greeting::{Greeting, HELLO_BYTES, Hello, HelloError, StartFailure};
+use crate::{Service, ServiceError, ServiceOptions, StoreError, secret::Secret, service::Admission};
 
 /// Time for the initiator's connection to come and prove the secret.
 const ARRIVAL_TIMEOUT: Duration = Duration::from_mins(1);
@@ -104,6 +104,12 @@ pub enum StdioError {
     /// The service did not start.
     #[error(transparent)]
     Service(#[from] ServiceError),
+    /// The initiator is gone, or was never there, and its pool was not closed.
+    #[error("the initiator ended {}; look on its machine for the reason", if *has_come { "without closing its pool" } else { "before it connected" })]
+    Left {
+        /// It had connected.
+        has_come: bool,
+    },
     /// The system gave no random bytes.
     #[error("no random bytes for the session's secret: {0}")]
     Random(#[from] getrandom::Error),
@@ -119,25 +125,12 @@ pub fn serve_stdio(
     mut input: impl Read + AsFd,
     mut output: impl Write,
 ) -> Result<(), StdioError> {
-    let mut hello = [0; HELLO_BYTES];
-    input.read_exact(&mut hello).map_err(|source| match source.kind() {
-        io::ErrorKind::UnexpectedEof => StdioError::Hello(HelloError::NotAHello),
-        _ => StdioError::Stream { stream: "standard input", source },
-    })?;
-    let hello = match Hello::decode(&hello) {
-        Ok(hello) => hello,
-        Err(error) => {
-            if let HelloError::OtherVersion { nonce, .. } = &error {
-                say(&mut output, &Greeting::OtherVersion { version: super::greeting::STDIO_VERSION }, nonce)?;
-            }
-            return Err(error.into());
-        }
-    };
+    let hello = hello(&mut input, &mut output)?;
     let started = start(root, options, &hello);
     let (service, greeting) = match started {
         Ok((service, greeting)) => (service, greeting),
         Err(error) => {
-            say(&mut output, &Greeting::Failed { text: error.to_string() }, &hello.nonce)?;
+            say(&mut output, &Greeting::Failed { why: error.start_failure(), text: error.to_string() }, &hello.nonce)?;
             return Err(error);
         }
     };
@@ -147,7 +140,7 @@ pub fn serve_stdio(
     loop {
         // The initiator's machine may be gone without a word: then its connection ends long before ssh does.
         if service.has_served() || (!service.has_admitted() && since.elapsed() > ARRIVAL_TIMEOUT) {
-            return Ok(());
+            return ended(&service);
         }
         match poll(&mut [PollFd::new(&input, PollFlags::IN)], Some(&LOOK)) {
             Ok(0) | Err(Errno::INTR) => continue,
@@ -156,10 +149,55 @@ pub fn serve_stdio(
         }
         // Nothing more is said; its end is the session's.
         match input.read(&mut rest) {
-            Ok(0) => return Ok(()),
+            Ok(0) => return ended(&service),
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(source) => return Err(StdioError::Stream { stream: "standard input", source }),
+        }
+    }
+}
+
+/// Answers the initiator of a target that cannot start, for a reason that its caller knows.
+pub fn refuse_stdio(
+    why: StartFailure,
+    text: String,
+    mut input: impl Read,
+    mut output: impl Write,
+) -> Result<(), StdioError> {
+    let hello = hello(&mut input, &mut output)?;
+    say(&mut output, &Greeting::Failed { why, text }, &hello.nonce)
+}
+
+/// What the initiator says first. One of another version is told so.
+fn hello(input: &mut impl Read, output: &mut impl Write) -> Result<Hello, StdioError> {
+    let mut hello = [0; HELLO_BYTES];
+    input.read_exact(&mut hello).map_err(|source| match source.kind() {
+        io::ErrorKind::UnexpectedEof => StdioError::Hello(HelloError::NotAHello),
+        _ => StdioError::Stream { stream: "standard input", source },
+    })?;
+    Hello::decode(&hello).map_err(|error| {
+        if let HelloError::OtherVersion { nonce, .. } = &error
+            && let Err(error) = say(output, &Greeting::OtherVersion { version: super::greeting::STDIO_VERSION }, nonce)
+        {
+            return error;
+        }
+        error.into()
+    })
+}
+
+/// How a session ended: well, if the initiator came and closed what it had opened.
+fn ended(service: &Service) -> Result<(), StdioError> {
+    let has_come = service.has_admitted();
+    if has_come && !service.was_left_open() { Ok(()) } else { Err(StdioError::Left { has_come }) }
+}
+
+impl StdioError {
+    fn start_failure(&self) -> StartFailure {
+        match self {
+            Self::NoDataAddress { .. } => StartFailure::Configuration,
+            Self::Service(ServiceError::Store(StoreError::Root { source, .. })) => StartFailure::of(source),
+            Self::Service(ServiceError::Store(StoreError::NotWritable { .. })) => StartFailure::NotPermitted,
+            _ => StartFailure::Other,
         }
     }
 }

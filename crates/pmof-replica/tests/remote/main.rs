@@ -11,8 +11,8 @@ use std::{
 use pmof_access::{Address, Durability, Medium as _, Memory};
 use pmof_pool::Attributes;
 use pmof_replica::{
-    Atomicity, LANES_MAX, OpenFor, PoolRefusal, RemotePool, RemotePoolError, RemotePoolOptions, ReplicaError, Service,
-    ServiceOptions, SetName, TargetUrl,
+    Atomicity, LANES_MAX, OpenFor, PoolRefusal, RemotePool, RemotePoolError, RemotePoolOptions, RemoteRemoval,
+    ReplicaError, Service, ServiceOptions, SetName, TargetUrl,
 };
 use tempfile::TempDir;
 
@@ -169,11 +169,46 @@ fn attributes_are_changed_and_kept() {
     let (pool, found) = target.open(&set);
     let found = found.unwrap();
     assert_eq!((found.next_uuid, found.user_flags), ([7; 16], [8; 16]));
-    let has_single_header = Attributes { incompat: SINGLE_HEADER, ..changed };
-    let error = pool.set_attributes(&has_single_header).unwrap_err();
-    assert!(error.replica_error().is_some(), "{error}");
-    // A refusal ends nothing.
+    // They are the client's, whatever they say; the parts have the headers that they have.
+    let others = Attributes { incompat: SINGLE_HEADER | 1 << 31, ro_compat: u32::MAX, ..changed };
+    for wanted in [others, Attributes::default()] {
+        pool.set_attributes(&wanted).unwrap();
+    }
+    pool.set_attributes(&others).unwrap();
     pool.persist_bytes(0, 8192, b"x", Atomicity::Words).unwrap();
+    pool.close().unwrap();
+    let (_, found) = target.open(&set);
+    assert_eq!(found, Some(others));
+}
+
+/// What is looked at is locked until its connection asks for its removal, or ends.
+#[test]
+fn a_removal_is_prepared_and_then_carried_out_or_dropped() {
+    let target = Target::start();
+    let set = target.two_parts();
+    target.create(&set).close().unwrap();
+    let prepare = |force| RemoteRemoval::prepare(&target.url(), &set, force, true, &options());
+    let open = || RemotePool::open(&target.url(), &set, 0, OpenFor::Write, &options());
+    let removal = prepare(false).unwrap();
+    assert_eq!(refusal(&open().unwrap_err()), Some(PoolRefusal::Busy));
+    assert_eq!(refusal(&prepare(true).unwrap_err()), Some(PoolRefusal::Busy));
+    drop(removal);
+    let begun = Instant::now();
+    // The target hears of it a little later.
+    while prepare(false).is_err() {
+        assert!(begun.elapsed() < Duration::from_secs(10));
+    }
+    let begun = Instant::now();
+    let pool = loop {
+        match open() {
+            Ok((pool, _)) => break pool,
+            Err(error) => assert!(begun.elapsed() < Duration::from_secs(10), "{error}"),
+        }
+    };
+    assert_eq!(refusal(&prepare(true).unwrap_err()), Some(PoolRefusal::Busy));
+    pool.close().unwrap();
+    prepare(false).unwrap().carry_out().unwrap();
+    assert_eq!(refusal(&open().unwrap_err()), Some(PoolRefusal::NotFound), "the set's file is gone too");
 }
 
 #[test]
@@ -184,6 +219,7 @@ fn without_headers_the_whole_pool_is_data() {
     assert_eq!((pool.len_bytes(), pool.header_bytes()), (4 << 20, 0));
     pool.persist_bytes(0, 0, b"from the first byte on", Atomicity::Words).unwrap();
     assert!(matches!(pool.set_attributes(&attributes()), Err(RemotePoolError::NoHeader)));
+    pool.set_attributes(&Attributes::default()).unwrap();
     pool.close().unwrap();
     let (_, found) = target.open(&set);
     assert_eq!(found, None);
