@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "check.h"
 #include "stage.h"
@@ -93,6 +94,11 @@ void check_sets(void) {
     check(lanes >= 1 && lanes <= 1024, "of 2^32 - 1 lanes %u were given", lanes);
     WORKS(CALL(rpmem_close)(pool));
     GIVES_NO_POOL(create("plain.set", POOL_BYTES, &attributes), EEXIST);
+    tell("a part under the least length, and one that is a directory");
+    write_set("least", (2 << 20) - 4096, "");
+    GIVES_NO_POOL(create("least.set", 4096, &attributes), EINVAL);
+    write_file("sets/directory.set", false, "PMEMPOOLSET\n4M %s/parts\n", stage.directory);
+    GIVES_NO_POOL(create("directory.set", POOL_BYTES, &attributes), EINVAL);
     pool = GIVES_POOL(open_pool("plain.set", POOL_BYTES, &attr));
     check(memcmp(&attr, &attributes, sizeof attr) == 0, "open gives the attributes that create was given");
     WORKS(CALL(rpmem_close)(pool));
@@ -109,6 +115,12 @@ void check_sets(void) {
     WORKS(CALL(rpmem_persist)(pool, 0, POOL_BYTES, 0, RPMEM_PERSIST_RELAXED));
     check(part_is("bare", 0, POOL_BYTES), "a pool without header is written from its first byte to its last");
     FAILS(CALL(rpmem_set_attr)(pool, &attributes), EINVAL);
+    WORKS(CALL(rpmem_set_attr)(pool, NULL));
+    WORKS(CALL(rpmem_set_attr)(pool, &none));
+    WORKS(CALL(rpmem_close)(pool));
+    pool = GIVES_POOL(create("bare.set", POOL_BYTES, &none));
+    tell("without a header nothing says that there is a pool, and nothing of it is changed:");
+    check(part_is("bare", 0, POOL_BYTES), "what was written is there");
     WORKS(CALL(rpmem_close)(pool));
     memset(&attr, 0xee, sizeof attr);
     pool = GIVES_POOL(open_pool("bare.set", POOL_BYTES, &attr));
@@ -121,6 +133,10 @@ void check_sets(void) {
     struct rpmem_pool_attr single = attributes;
     single.incompat_features |= 1;
     pool = GIVES_POOL(create("single.set", POOL_BYTES, &single));
+    WORKS(CALL(rpmem_set_attr)(pool, NULL));
+    WORKS(CALL(rpmem_close)(pool));
+    pool = GIVES_POOL(open_pool("single.set", POOL_BYTES, &attr));
+    check(memcmp(&attr, &none, sizeof attr) == 0, "attributes of zeroes are taken, also by a set with SINGLEHDR");
     WORKS(CALL(rpmem_close)(pool));
 
     write_file("sets/broken.set", false, "PMEMPOOLSET\n4M relative/path\n");
@@ -154,8 +170,89 @@ void check_sets(void) {
     GIVES_NO_POOL(open_pool("parts.set", POOL_BYTES, NULL), ENOENT);
 }
 
+/* Attributes are the caller's: whatever bytes they are, they come back. */
+static void check_any_attributes(void) {
+    struct rpmem_pool_attr any[4], attr;
+    for (unsigned index = 0; index < 4; index++)
+        any[index] = attributes;
+    any[0].incompat_features |= 1U << 31;
+    any[1].ro_compat_features = UINT32_MAX;
+    any[2].compat_features = 0xfffffffe;
+    memset(&any[3], 0xa5, sizeof any[3]);
+    any[3].incompat_features = 0xa5a5a5a4; /* each part has a header */
+    for (unsigned index = 0; index < 4; index++) {
+        char name[32], set[40];
+        snprintf(name, sizeof name, "any%u", index);
+        snprintf(set, sizeof set, "%s.set", name);
+        write_set(name, POOL_BYTES, "");
+        RPMEMpool *pool = GIVES_POOL(create(set, POOL_BYTES, &any[index]));
+        WORKS(CALL(rpmem_persist)(pool, HEADER_BYTES, 64, 0, 0));
+        WORKS(CALL(rpmem_close)(pool));
+        pool = GIVES_POOL(open_pool(set, POOL_BYTES, &attr));
+        check(memcmp(&attr, &any[index], sizeof attr) == 0, "attributes %u come back as they were given", index);
+        WORKS(CALL(rpmem_set_attr)(pool, &any[(index + 1) % 4]));
+        WORKS(CALL(rpmem_close)(pool));
+        pool = GIVES_POOL(open_pool(set, POOL_BYTES, &attr));
+        check(memcmp(&attr, &any[(index + 1) % 4], sizeof attr) == 0, "and so do others that were set");
+        WORKS(CALL(rpmem_close)(pool));
+    }
+}
+
+/* A file of so many bytes, all a hole, or with one byte that is not zero. */
+static void give_file(const char *name, size_t bytes, long at) {
+    char path[PATH_BYTES];
+    FILE *file = fopen(path_of(path, "%s", name), "w");
+    if (file == NULL || ftruncate(fileno(file), (off_t)bytes) != 0)
+        bail_out("cannot make %s", path);
+    if (at >= 0 && (fseek(file, at, SEEK_SET) != 0 || fputc(0x77, file) == EOF))
+        bail_out("cannot write %s", path);
+    if (fclose(file) != 0)
+        bail_out("cannot write %s", path);
+}
+
+/* Part files that were made beforehand. */
+static void check_given_parts(void) {
+    size_t bytes;
+    const struct rpmem_pool_attr none = {0};
+    write_set("given", POOL_BYTES, "");
+    give_file("parts/given.0", POOL_BYTES, 1 << 20);
+    GIVES_NO_POOL(CALL(rpmem_create)(stage.target, "given.set", memory, POOL_BYTES, &(unsigned){0}, &attributes), EINVAL);
+    GIVES_NO_POOL(create("given.set", POOL_BYTES, NULL), EINVAL);
+    unsigned char *part = contents("parts/given.0", &bytes);
+    check(part != NULL && bytes == POOL_BYTES && part[0] == 0 && part[1 << 20] == 0x77, "a file that was there stays");
+    free(part);
+    RPMEMpool *pool = GIVES_POOL(create("given.set", POOL_BYTES, &attributes));
+    unsigned char byte = 0;
+    WORKS(CALL(rpmem_read)(pool, &byte, 1 << 20, 1, 0));
+    check(byte == 0x77, "a blank file becomes a part, and what is behind its header stays");
+    GIVES_NO_POOL(create("given.set", POOL_BYTES, &attributes), EBUSY);
+    WORKS(CALL(rpmem_close)(pool));
+    GIVES_NO_POOL(create("given.set", POOL_BYTES, &attributes), EEXIST);
+    const struct {
+        size_t bytes;
+        long at;
+        int code;
+    } cases[] = {{POOL_BYTES, 0, EEXIST}, {POOL_BYTES, 4095, EEXIST}, {POOL_BYTES - 4096, -1, EINVAL}, {0, -1, EINVAL}};
+    for (unsigned index = 0; index < sizeof cases / sizeof *cases; index++) {
+        give_file("parts/given.0", cases[index].bytes, cases[index].at);
+        GIVES_NO_POOL(create("given.set", POOL_BYTES, &attributes), cases[index].code);
+    }
+    WORKS(CALL(rpmem_remove)(stage.target, "given.set", RPMEM_REMOVE_FORCE));
+    check(!exists("parts/given.0"), "an empty file is removed with force");
+    give_file("parts/given.0", POOL_BYTES, -1);
+    FAILS(CALL(rpmem_remove)(stage.target, "given.set", 0), EINVAL);
+    WORKS(CALL(rpmem_remove)(stage.target, "given.set", RPMEM_REMOVE_FORCE));
+    check(!exists("parts/given.0"), "and so is one of holes");
+    write_set("taken", POOL_BYTES, "OPTION NOHDRS");
+    give_file("parts/taken.0", POOL_BYTES, 0);
+    pool = GIVES_POOL(create("taken.set", POOL_BYTES, &none));
+    WORKS(CALL(rpmem_close)(pool));
+}
+
 void check_headers(void) {
     section("headers");
+    check_any_attributes();
+    check_given_parts();
     struct rpmem_pool_attr attr, changed = attributes;
     changed.major = 7;
     memset(changed.uuid, 0x55, sizeof changed.uuid);

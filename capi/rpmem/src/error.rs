@@ -8,7 +8,7 @@ use std::{
 };
 
 use libc::c_char;
-use pmof_replica::{NameError, PoolRefusal, RemotePoolError, ReplicaError, SshError, SshHostError};
+use pmof_replica::{NameError, RemotePoolError, ReplicaError, SshError, SshHostError, StartFailure};
 
 use crate::log::warn;
 
@@ -48,32 +48,33 @@ impl From<RemotePoolError> for Failure {
     }
 }
 
+/// The original's number for the same thing, where it has one; docs/librpmem.md has the table.
 fn errno_of(error: &ReplicaError) -> c_int {
     match error {
-        ReplicaError::Ssh(error) => match &**error {
-            SshError::Start { source, .. } | SshError::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
-            SshError::TimedOut { .. } => libc::ETIMEDOUT,
-            SshError::NotATarget { .. } | SshError::OtherVersion { .. } => libc::EPROTONOSUPPORT,
-            SshError::Target { .. } => libc::EREMOTEIO,
-            _ => libc::ECONNREFUSED,
-        },
-        ReplicaError::Refused { refusal, .. } => match refusal {
-            PoolRefusal::NotFound | PoolRefusal::PartMissing => libc::ENOENT,
-            PoolRefusal::AlreadyExists => libc::EEXIST,
-            PoolRefusal::Busy => libc::EBUSY,
-            PoolRefusal::NotAUsablePool | PoolRefusal::BadSet => libc::EINVAL,
-            PoolRefusal::BadSize => libc::EFBIG,
-            PoolRefusal::NoSpace => libc::ENOSPC,
-            PoolRefusal::NotDurable => libc::ENOTSUP,
-            PoolRefusal::NotWritable | PoolRefusal::NotAdmitted => libc::EACCES,
-            _ => libc::EREMOTEIO,
-        },
+        ReplicaError::Ssh(error) => errno_of_ssh(error),
+        ReplicaError::Refused { refusal, .. } => refusal.errno(),
         ReplicaError::Connect(_) | ReplicaError::NoDataPath { .. } => libc::ECONNREFUSED,
         ReplicaError::Impostor => libc::ECONNABORTED,
         ReplicaError::TimedOut { .. } => libc::ETIMEDOUT,
         ReplicaError::Control(_) | ReplicaError::Unexpected | ReplicaError::Descriptor(_) => libc::EPROTO,
         ReplicaError::NotDurable { .. } => libc::ENOTSUP,
         ReplicaError::Register(_) => libc::ENOMEM,
+        _ => libc::ECONNRESET,
+    }
+}
+
+fn errno_of_ssh(error: &SshError) -> c_int {
+    match error {
+        SshError::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+        SshError::TimedOut { .. } => libc::ETIMEDOUT,
+        SshError::NotATarget { .. } | SshError::OtherVersion { .. } => libc::EPROTONOSUPPORT,
+        SshError::Target { why, .. } => match why {
+            StartFailure::Configuration => libc::EINVAL,
+            StartFailure::NotFound => libc::ENOENT,
+            StartFailure::NotPermitted => libc::EACCES,
+            _ => libc::EREMOTEIO,
+        },
+        // No ssh, or it ended before the target answered. Not ENOENT, which says that there is no such set.
         _ => libc::ECONNRESET,
     }
 }
