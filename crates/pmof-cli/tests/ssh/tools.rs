@@ -90,7 +90,7 @@ fn a_lost_replica_comes_back_from_the_others_wherever_it_was() {
     let fixture = Fixture::new();
     // Beyond what a new pool has: in all of them, through the tool itself.
     fixture.poke("one", 7 * MIB);
-    fixture.run(&["sync", "set"]);
+    fixture.run(&["sync", "set", "--from", "0"]);
     fs::remove_file(fixture.path("a")).unwrap();
     let [said, _] = fixture.fail(&["check", "set"]);
     assert!(said.contains("replica 1: there is no sound pool set a.set on host-a"), "{said}");
