@@ -1,10 +1,10 @@
 //! Debian packages without installing them: apt with a state of its own resolves, fetches and verifies; dpkg-deb unpacks.
 
 use std::{
-    cell::Cell,
     fs,
     path::{Path, PathBuf},
     process::Command,
+    sync::atomic::{AtomicBool, Ordering},
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -22,7 +22,7 @@ const DEFAULT_MIRROR: &str = "http://deb.debian.org/debian";
 pub(crate) struct Packages {
     directory: PathBuf,
     release: &'static str,
-    updated: Cell<bool>,
+    updated: AtomicBool,
 }
 
 /// One package file in the cache.
@@ -43,7 +43,7 @@ impl Package {
 impl Packages {
     /// An apt for one release of Debian, with its state in a directory of its own.
     pub(crate) fn new(directory: PathBuf, release: &'static str) -> Self {
-        Self { directory, release, updated: Cell::new(false) }
+        Self { directory, release, updated: AtomicBool::new(false) }
     }
 
     /// The packages of these names and all that they depend on, fetched into the cache.
@@ -115,7 +115,7 @@ impl Packages {
 
     /// Fetches the index and writes the configuration, once for this value.
     fn update(&self) -> Result<()> {
-        if self.updated.get() {
+        if self.updated.load(Ordering::Relaxed) {
             return Ok(());
         }
         for part in ["lists/partial", "archives/partial", "etc/preferences.d"] {
@@ -130,7 +130,7 @@ impl Packages {
         let network = tools::run(tools::command("apt-config").args(["dump", "Acquire::http", "Acquire::https"]))?;
         fs::write(self.directory.join("apt.conf"), configuration(&self.directory, &network))?;
         tools::run(self.apt_get().arg("update")).with_context(|| format!("reading the index of {mirror} {release}"))?;
-        self.updated.set(true);
+        self.updated.store(true, Ordering::Relaxed);
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 //!
 //! Targets, writer and wire are all in the machine that is cut.
 
-use std::{process::ExitCode, time::Instant};
+use std::{panic::resume_unwind, process::ExitCode, thread, time::Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use cache_model::{CutAfter, Locked};
@@ -123,12 +123,25 @@ const CONTROLS: &[(&str, Load)] = &[
 const DEVDAX_VERBS: Load = Load::durable(Program::Pool, Way::VerbsNative, DEVDAX);
 const FILE_TCP: Load = Load::durable(Program::Pool, Way::Tcp, FILE);
 
-/// The suite: each combination once, and the controls.
+/// The suite: each combination once, and the controls, in a row of boots of their own beside the first: a machine has one
+/// processor until its devices are there, and waits most of the time.
 pub(super) fn run(testbed: &Testbed, report: &mut Report) -> Result<()> {
     let tools = Tools::build(testbed)?;
+    let mut of_controls = report.beside();
+    let (kept, lost) = thread::scope(|scope| {
+        let controls = scope.spawn(|| run_controls(&tools, &mut of_controls));
+        let kept = run_loads(&tools, report);
+        (kept, controls.join().unwrap_or_else(|panic| resume_unwind(panic)))
+    });
+    report.add(&of_controls);
+    kept.and(lost)
+}
+
+/// Loads that must survive.
+fn run_loads(tools: &Tools<'_>, report: &mut Report) -> Result<()> {
     let mut random = Random(SUITE_SEED);
-    let mut series = Series::new(&tools)?;
-    let mut last = None;
+    let mut series = Series::new(tools)?;
+    let mut last: Option<String> = None;
     for (turn, load) in (0..).zip(pools(ALL_PLACES).into_iter().chain(LOADS[..OF_SUITE].iter().copied())) {
         let survivors = Survivors::of_turn(turn, random.next());
         let load = load.at_turn(turn);
@@ -136,15 +149,22 @@ pub(super) fn run(testbed: &Testbed, report: &mut Report) -> Result<()> {
         judge(report, last.as_ref(), verdict);
         last = Some(format!("{}: {}", load.name(), survivors.name()));
     }
-    let mut last_control = None;
+    judge(report, last.as_ref(), Some(series.end()?));
+    Ok(())
+}
+
+/// Loads that must lose.
+fn run_controls(tools: &Tools<'_>, report: &mut Report) -> Result<()> {
+    let mut random = Random(SUITE_SEED);
+    let mut series = Series::new(tools)?;
+    let mut last = None;
     for (name, load) in CONTROLS {
         let verdict = series.cut(load, Survivors::None, &mut random).with_context(|| (*name).to_owned())?;
-        match last_control.replace(*name) {
-            None => judge(report, last.as_ref(), verdict),
-            Some(name) => judge_control(report, name, verdict.as_ref()),
+        if let Some(name) = last.replace(*name) {
+            judge_control(report, name, verdict.as_ref());
         }
     }
-    judge_control(report, last_control.unwrap_or_default(), Some(&series.end()?));
+    judge_control(report, last.unwrap_or_default(), Some(&series.end()?));
     Ok(())
 }
 

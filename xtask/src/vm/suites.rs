@@ -83,6 +83,15 @@ pub(super) struct Report {
 }
 
 impl Report {
+    /// One for tests that run beside those of this one, which [`Self::add`] takes in at their end.
+    pub(super) fn beside(&self) -> Self {
+        Self { suite: self.suite, counts: Counts::default(), last: Instant::now() }
+    }
+
+    pub(super) fn add(&mut self, other: &Self) {
+        self.counts += other.counts;
+    }
+
     /// Counts one test; the outcome is its failure's reason. Its time is that since the test before.
     pub(super) fn test(&mut self, name: &str, outcome: Result<()>) {
         let seconds = self.last.elapsed().as_secs_f64();
