@@ -75,6 +75,9 @@ void need(int returned, const char *call);
 /* Ends the program; the checks so far do not count as done. */
 _Noreturn void bail_out(const char *why);
 
+/* The plan and the counts, of a run that is not to call every function; the exit code of the program. */
+int finish_part(void);
+
 /* The plan, the calls of each function and the counts; the exit code of the program. */
 int finish(void);
 

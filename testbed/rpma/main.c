@@ -3,6 +3,11 @@
  * it did as its manual says. C11 with the extensions of GNU C, against librpma-dev:
  *
  *   rpma-check [--port N] [--pmem PATH] [--reference] ADDRESS
+ *   rpma-check --end server|client [--port N] [--pmem PATH] [--many COUNT | --writes COUNT] ADDRESS
+ *
+ * The second form is one of two processes, each of which may have another librpma: what goes over the wire is looked at from
+ * both ends; or, with --many, what so many connections cost a process; or, with
+ * --writes, so many writes for an instrument that counts instructions.
  *
  * ADDRESS is a local address; both ends of each connection are here. On an RDMA device any device's address does; a
  * librpma with other transports takes another. Ports from N (default 7400) to N + 15 must be free.
@@ -23,6 +28,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include "cross.h"
 #include "link.h"
 #include "parts.h"
 #include "peer.h"
@@ -31,7 +37,7 @@
 enum { ALL_SECONDS = 300 };
 
 static _Noreturn void usage(void) {
-    fputs("usage: rpma-check [--port N] [--pmem PATH] [--reference] ADDRESS\n", stderr);
+    fputs("usage: rpma-check [--port N] [--pmem PATH] [--reference | --end server|client [--many COUNT | --writes COUNT]] ADDRESS\n", stderr);
     exit(2);
 }
 
@@ -68,9 +74,12 @@ int main(int count, char **arguments) {
     static const struct option known[] = {
         {"port", required_argument, NULL, 'p'}, {"pmem", required_argument, NULL, 'm'},
         {"reference", no_argument, NULL, 'r'},  {"peer", required_argument, NULL, 'P'},
+        {"end", required_argument, NULL, 'e'},  {"many", required_argument, NULL, 'n'},
+        {"writes", required_argument, NULL, 'w'},
         {NULL, 0, NULL, 0},
     };
-    const char *as_peer_of = NULL;
+    const char *as_peer_of = NULL, *end = NULL;
+    unsigned many = 0, writes = 0;
     options.port = 7400;
     for (int option; (option = getopt_long(count, arguments, "", known, NULL)) != -1;) {
         switch (option) {
@@ -78,6 +87,9 @@ int main(int count, char **arguments) {
         case 'm': options.pmem = optarg; break;
         case 'r': options.reference = true; break;
         case 'P': as_peer_of = optarg; break;
+        case 'e': end = optarg; break;
+        case 'w': writes = (unsigned)strtoul(optarg, NULL, 10); break;
+        case 'n': many = (unsigned)strtoul(optarg, NULL, 10); break;
         default: usage();
         }
     }
@@ -89,6 +101,24 @@ int main(int count, char **arguments) {
     if (as_peer_of != NULL)
         return be_peer(as_peer_of);
     setvbuf(stdout, NULL, _IOLBF, 0);
+    if (end != NULL) {
+        bool is_server = strcmp(end, "server") == 0;
+        if (!is_server && strcmp(end, "client") != 0)
+            usage();
+        if (many > 0 && is_server)
+            many_server(many);
+        else if (many > 0)
+            many_client(many);
+        else if (writes > 0 && is_server)
+            cost_server();
+        else if (writes > 0)
+            cost_client(writes);
+        else if (is_server)
+            cross_server();
+        else
+            cross_client();
+        return finish_part();
+    }
     check_strings();
     check_logging();
     check_devices();

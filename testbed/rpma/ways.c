@@ -36,8 +36,8 @@ struct source {
     void (*ask)(struct stage *);
     /* Brings half of the items; called twice. */
     void (*bring)(struct stage *);
-    /* How many items there are then. */
-    unsigned items;
+    /* How many items there are then; on a device, where that differs. */
+    unsigned items, device_items;
     /* Takes one item, or all that are there; how many there were. */
     unsigned (*take)(struct stage *, bool all);
     void (*drop)(struct stage *);
@@ -97,7 +97,12 @@ static void drop_clients(struct stage *stage) {
     delete_peer(&stage->link.peer);
 }
 
-/* --- events of a connection: that it stands, and that it is closed --- */
+static unsigned items_of(const struct source *source) {
+    return source->device_items > 0 && is_device() ? source->device_items : source->items;
+}
+
+/* --- events of a connection: that it stands, and that it is closed ---
+ * Over RDMA it does not stand at the other side before this one has taken the event, so that there is only one at a time. */
 
 static void set_events(struct stage *stage) {
     set_endpoint(stage);
@@ -111,12 +116,14 @@ static void ask_events(struct stage *stage) {
 static void bring_event(struct stage *stage) {
     struct rpma_conn **server = &stage->link.server.connection;
     if (*server != NULL) {
+        if (is_device())
+            return;
         NEED(CALL(rpma_conn_disconnect)(*server));
         return;
     }
     struct rpma_conn_req *request = next_request(stage->endpoint, NULL);
     NEED(CALL(rpma_conn_req_connect)(&request, NULL, server));
-    if (next_event(*server, PATIENCE_MS) != RPMA_CONN_ESTABLISHED)
+    if (!is_device() && next_event(*server, PATIENCE_MS) != RPMA_CONN_ESTABLISHED)
         bail_out("a connection was not established");
 }
 
@@ -276,13 +283,13 @@ static void drop_shared(struct stage *stage) {
 }
 
 static const struct source sources[] = {
-    {"endpoint", set_endpoint, ask_endpoint, bring_requests, REQUESTS, take_request, drop_clients, false},
-    {"events", set_events, ask_events, bring_event, 2, take_event, drop_events, false},
-    {"event of a refused connection", set_refused, ask_events, bring_nothing, 1, take_event, drop_clients, false},
-    {"completion queue", set_queue, ask_queue, bring_writes, COMPLETIONS, take_completion, drop_link, true},
-    {"receive completion queue", set_receives, ask_queue, bring_messages, COMPLETIONS, take_completion, drop_link, true},
-    {"shared channel", set_channel, ask_channel, bring_both, 2 * COMPLETIONS, take_completion, drop_link, true},
-    {"queue of shared receives", set_shared, ask_queue, bring_messages, COMPLETIONS, take_completion, drop_shared, true},
+    {"endpoint", set_endpoint, ask_endpoint, bring_requests, REQUESTS, 0, take_request, drop_clients, false},
+    {"events", set_events, ask_events, bring_event, 2, 1, take_event, drop_events, false},
+    {"event of a refused connection", set_refused, ask_events, bring_nothing, 1, 0, take_event, drop_clients, false},
+    {"completion queue", set_queue, ask_queue, bring_writes, COMPLETIONS, 0, take_completion, drop_link, true},
+    {"receive completion queue", set_receives, ask_queue, bring_messages, COMPLETIONS, 0, take_completion, drop_link, true},
+    {"shared channel", set_channel, ask_channel, bring_both, 2 * COMPLETIONS, 0, take_completion, drop_link, true},
+    {"queue of shared receives", set_shared, ask_queue, bring_messages, COMPLETIONS, 0, take_completion, drop_shared, true},
 };
 
 /* --- ways --- */
@@ -290,7 +297,7 @@ static const struct source sources[] = {
 /* A blocking descriptor, poll, one item at a wake-up. */
 static unsigned one_at_a_time(const struct source *source, struct stage *stage) {
     unsigned taken = 0;
-    while (taken < source->items && readable(stage->descriptor, PATIENCE_MS)) {
+    while (taken < items_of(source) && readable(stage->descriptor, PATIENCE_MS)) {
         unsigned now = source->take(stage, false);
         if (now == 0)
             check(false, "%s: a wake-up is for nothing", source->name);
@@ -303,7 +310,7 @@ static unsigned one_at_a_time(const struct source *source, struct stage *stage) 
 static unsigned all_at_once(const struct source *source, struct stage *stage) {
     unsigned taken = 0;
     set_nonblocking(stage->descriptor);
-    while (taken < source->items && readable(stage->descriptor, PATIENCE_MS))
+    while (taken < items_of(source) && readable(stage->descriptor, PATIENCE_MS))
         taken += source->take(stage, true);
     return taken;
 }
@@ -316,7 +323,7 @@ static unsigned by_edges(const struct source *source, struct stage *stage) {
     set_nonblocking(stage->descriptor);
     if (epoll_ctl(poller, EPOLL_CTL_ADD, stage->descriptor, &ready) != 0)
         bail_out("epoll does not take a descriptor");
-    while (taken < source->items && epoll_wait(poller, &ready, 1, PATIENCE_MS) == 1)
+    while (taken < items_of(source) && epoll_wait(poller, &ready, 1, PATIENCE_MS) == 1)
         for (unsigned now; (now = source->take(stage, true)) > 0;)
             taken += now;
     close(poller);
@@ -337,7 +344,7 @@ static void *one_of_two(void *argument) {
         if (readable(crew->stage->descriptor, 20))
             __atomic_add_fetch(&crew->taken, crew->source->take(crew->stage, false), __ATOMIC_SEQ_CST);
         clock_gettime(CLOCK_MONOTONIC, &now);
-    } while (__atomic_load_n(&crew->taken, __ATOMIC_SEQ_CST) < crew->source->items &&
+    } while (__atomic_load_n(&crew->taken, __ATOMIC_SEQ_CST) < items_of(crew->source) &&
              (now.tv_sec - start.tv_sec) * 1000 < PATIENCE_MS);
     return NULL;
 }
@@ -389,8 +396,8 @@ static void check_way(const struct source *source, const struct way *way) {
         source->ask(&stage);
     source->bring(&stage);
     unsigned taken = way->wait(source, &stage);
-    if (!check(taken == source->items, "%s: %s", source->name, way->name))
-        tell("%u of %u", taken, source->items);
+    if (!check(taken == items_of(source), "%s: %s", source->name, way->name))
+        tell("%u of %u", taken, items_of(source));
     set_nonblocking(stage.descriptor);
     check(source->take(&stage, true) == 0, "%s: %s: there is no more", source->name, way->name);
     check(!readable(stage.descriptor, 0), "%s: %s: it is readable no more", source->name, way->name);

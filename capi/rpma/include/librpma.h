@@ -178,7 +178,7 @@ int rpma_mr_advise(struct rpma_mr_local *mr, size_t offset, size_t len, int advi
 
 /*
  * Reads a descriptor of the other side's memory. Errors: RPMA_E_INVAL for NULL and for fewer than 21 bytes; RPMA_E_NOSUPP
- * for bytes that are no descriptor of pmof.
+ * for one that grants no usage. Over TCP and shm one that is damaged is refused with RPMA_E_NOSUPP by operations.
  */
 int rpma_mr_remote_from_descriptor(const void *desc, size_t desc_size, struct rpma_mr_remote **mr_ptr);
 

@@ -4,13 +4,17 @@ use std::{
     env,
     ffi::{CStr, c_int, c_void},
     fs, mem,
+    net::SocketAddr,
     os::{
         fd::{AsFd as _, AsRawFd as _},
         unix::fs::DirBuilderExt as _,
     },
     path::PathBuf,
     ptr,
-    sync::{Arc, Mutex, PoisonError, atomic::AtomicBool, atomic::Ordering},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicPtr, Ordering},
+    },
     time::Duration,
 };
 
@@ -24,14 +28,16 @@ use pmof_access::{
 use crate::{
     call::{call, need, text},
     configuration::ConnCfg,
-    connection::{Conn, LOSS_TIMEOUT, event_of_failure},
+    connection::{AccessConn, Conn, LOSS_TIMEOUT, event_of_failure},
     context::{Peer, PeerShared, check_address, resolve},
     error::{Code, Failure, put},
     handle::{Handle, is_non_blocking, kind, set_blocking},
     memory::{MrLocal, slice},
+    on::On,
     queue::{Channel, Cq, TURN},
     settings::settings,
     shared::Srq,
+    verbs,
 };
 
 /// Added to twice the send queue that was asked for. Programs for librpma count requests of verbs, whose queues are longer than
@@ -83,10 +89,15 @@ impl PrivateData {
     }
 }
 
-/// Where a program's address and port are, on the peer's transport.
-fn location(peer: &PeerShared, host: &str, port: &str) -> Result<Location, Failure> {
+/// A program's address and port.
+fn socket_address(host: &str, port: &str) -> Result<SocketAddr, Failure> {
     let number = port.parse().map_err(|_| Failure::provider(format!("{port:?} is no port: write 0 to 65535")))?;
-    let address = resolve(host, number)?;
+    resolve(host, number)
+}
+
+/// Where they are on the peer's transport.
+fn location(peer: &PeerShared, host: &str, port: &str) -> Result<Location, Failure> {
+    let address = socket_address(host, port)?;
     if peer.transport != Transport::Shm {
         return Ok(address.into());
     }
@@ -99,17 +110,21 @@ fn location(peer: &PeerShared, host: &str, port: &str) -> Result<Location, Failu
     );
     let made = fs::DirBuilder::new().mode(0o700).recursive(true).create(&directory);
     made.map_err(|error| Failure::provider(format!("cannot make {}: {error}", directory.display())))?;
-    Ok(directory.join(format!("rpma-{}-{number}.sock", address.ip())).as_path().into())
+    Ok(directory.join(format!("rpma-{}-{}.sock", address.ip(), address.port())).as_path().into())
 }
 
 /// `rpma_ep`.
 #[derive(Debug)]
-pub struct Ep {
+pub struct Ep(On<AccessEp, verbs::Ep>);
+kind!(Ep, 9, "rpma_ep");
+
+/// One on a listener of pmof.
+#[derive(Debug)]
+struct AccessEp {
     listener: Listener,
     peer: Arc<PeerShared>,
     has_descriptor: AtomicBool,
 }
-kind!(Ep, 9, "rpma_ep");
 
 /// Listens.
 ///
@@ -125,24 +140,60 @@ pub unsafe extern "C" fn rpma_ep_listen(
 ) -> c_int {
     call(c"rpma_ep_listen", || {
         // SAFETY: the same contract.
-        let peer = Arc::clone(&unsafe { Handle::get(peer) }?.shared);
+        let peer = unsafe { Handle::get(peer) }?;
         // SAFETY: the same contract.
         let (host, port) = unsafe { (text(addr, "addr")?, text(port, "port")?) };
         need(made, "ep_ptr")?;
+        let ep = match &peer.0 {
+            On::Access(peer) => On::Access(AccessEp::listen(peer, host, port)?),
+            On::Verbs(peer) => On::Verbs(verbs::Ep::listen(peer, socket_address(host, port)?)?),
+        };
+        // SAFETY: not null, so valid by the contract of this function.
+        unsafe { put(made, Handle::create(Ep(ep))) };
+        Ok(())
+    })
+}
+
+impl AccessEp {
+    fn listen(peer: &Arc<PeerShared>, host: &str, port: &str) -> Result<Self, Failure> {
         // Whoever opens an RDMA device to others means the network behind it, as with librpma.
         let trust_network = peer.transport == Transport::Verbs || settings().trusts_network;
         let options = ListenOptions { trust_network, settings: own_settings(0), ..ListenOptions::default() };
-        let place = location(&peer, host, port)?;
+        let place = location(peer, host, port)?;
         let listener = peer.peer.listen(place, options).map_err(|error| {
             let is_public = matches!(error, pmof_access::SetupError::NotLoopback { .. });
             let hint = if is_public { " (PMOF_TRUST_NETWORK=1)" } else { "" };
             Failure::provider(format!("{error}{hint}"))
         })?;
-        let ep = Ep { listener, peer, has_descriptor: AtomicBool::new(false) };
-        // SAFETY: not null, so valid by the contract of this function.
-        unsafe { put(made, Handle::create(ep)) };
-        Ok(())
-    })
+        Ok(Self { listener, peer: Arc::clone(peer), has_descriptor: AtomicBool::new(false) })
+    }
+
+    fn descriptor(&self) -> c_int {
+        let number = self.listener.as_fd().as_raw_fd();
+        if !self.has_descriptor.swap(true, Ordering::Relaxed) {
+            set_blocking(number);
+        }
+        number
+    }
+
+    fn next_request(&self, wants: Wants) -> Result<AccessConnReq, Failure> {
+        let blocks =
+            !(self.has_descriptor.load(Ordering::Relaxed) && is_non_blocking(self.listener.as_fd().as_raw_fd()));
+        let request = loop {
+            let mut found = self.listener.next_request(if blocks { TURN } else { Duration::ZERO })?;
+            if found.is_none() && !blocks && self.listener.handshakes() > 0 {
+                found = self.listener.next_request(HANDSHAKE_PATIENCE)?;
+            }
+            match found {
+                Some(request) => break request,
+                None if blocks => {}
+                None => return Err(Code::NoEvent.into()),
+            }
+        };
+        let private_data = request.private_data().to_vec();
+        let way = Way::In(Mutex::new(Some(request)));
+        AccessConnReq::new(Arc::clone(&self.peer), wants, way, private_data)
+    }
 }
 
 /// Stops to listen; connections made stay.
@@ -167,10 +218,10 @@ pub unsafe extern "C" fn rpma_ep_get_fd(ep: *const Handle<Ep>, fd: *mut c_int) -
         // SAFETY: the same contract.
         let ep = unsafe { Handle::get(ep) }?;
         need(fd, "fd")?;
-        let number = ep.listener.as_fd().as_raw_fd();
-        if !ep.has_descriptor.swap(true, Ordering::Relaxed) {
-            set_blocking(number);
-        }
+        let number = match &ep.0 {
+            On::Access(ep) => ep.descriptor(),
+            On::Verbs(ep) => ep.descriptor(),
+        };
         // SAFETY: not null, so valid by the contract of this function.
         unsafe { put(fd, number) };
         Ok(())
@@ -192,23 +243,15 @@ pub unsafe extern "C" fn rpma_ep_next_conn_req(
         // SAFETY: the same contract.
         let ep = unsafe { Handle::get(ep) }?;
         need(made, "req_ptr")?;
-        // SAFETY: the same contract.
-        let wants = unsafe { Wants::of(cfg) }?;
-        let blocks = !(ep.has_descriptor.load(Ordering::Relaxed) && is_non_blocking(ep.listener.as_fd().as_raw_fd()));
-        let request = loop {
-            let mut found = ep.listener.next_request(if blocks { TURN } else { Duration::ZERO })?;
-            if found.is_none() && !blocks && ep.listener.handshakes() > 0 {
-                found = ep.listener.next_request(HANDSHAKE_PATIENCE)?;
-            }
-            match found {
-                Some(request) => break request,
-                None if blocks => {}
-                None => return Err(Code::NoEvent.into()),
-            }
+        let next = |cfg: &ConnCfg, srq: Option<&Srq>| {
+            let request = match &ep.0 {
+                On::Access(ep) => On::Access(ep.next_request(Wants::of(cfg, srq)?)?),
+                On::Verbs(ep) => On::Verbs(ep.next_request(&verbs_wants(cfg, srq)?)?),
+            };
+            Ok(ConnReq::new(request, srq))
         };
-        let private_data = request.private_data().to_vec();
-        let way = Way::In(Mutex::new(Some(request)));
-        let request = ConnReq::new(Arc::clone(&ep.peer), wants, way, private_data)?;
+        // SAFETY: the same contract.
+        let request = unsafe { with_configuration(cfg, next) }?;
         // SAFETY: not null, so valid by the contract of this function.
         unsafe { put(made, Handle::create(request)) };
         Ok(())
@@ -243,43 +286,54 @@ struct Wants {
 struct WantedSrq {
     receives: SharedReceives,
     queue: Option<CompletionQueue>,
-    rcq: *mut Handle<Cq>,
 }
 
-// SAFETY: the pointer is a handle, which any thread may use.
-unsafe impl Send for WantedSrq {}
-// SAFETY: as for Send.
-unsafe impl Sync for WantedSrq {}
+/// Gives `body` the configuration, or the defaults, and the shared receives that it names.
+///
+/// # Safety
+///
+/// `cfg` is null or a configuration.
+unsafe fn with_configuration<T>(
+    cfg: *const Handle<ConnCfg>,
+    body: impl FnOnce(&ConnCfg, Option<&Srq>) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let defaults = ConnCfg::default();
+    // SAFETY: the same contract.
+    let cfg = unsafe { Handle::get_if_any(cfg) }?.unwrap_or(&defaults);
+    // SAFETY: the application keeps a queue for as long as a configuration names it.
+    let srq = unsafe { Handle::<Srq>::get_if_any(cfg.srq()) }?;
+    if cfg.is_channel_shared() && srq.is_some_and(Srq::has_queue) {
+        return Err(Failure::invalid(
+            "a shared completion channel and a shared receive queue with a completion queue of its own exclude each other",
+        ));
+    }
+    body(cfg, srq)
+}
 
 impl Wants {
-    /// # Safety
-    ///
-    /// `cfg` is null, for the defaults, or a configuration.
-    unsafe fn of(cfg: *const Handle<ConnCfg>) -> Result<Self, Failure> {
-        let defaults = ConnCfg::default();
-        // SAFETY: the same contract.
-        let cfg = unsafe { Handle::get_if_any(cfg) }?.unwrap_or(&defaults);
-        // SAFETY: the application keeps a queue for as long as a configuration names it.
-        let srq = unsafe { Handle::<Srq>::get_if_any(cfg.srq()) }?.map(|srq| WantedSrq {
-            receives: srq.receives.clone(),
-            queue: srq.queue.clone(),
-            rcq: srq.rcq(),
-        });
-        let wants = Self {
+    fn of(cfg: &ConnCfg, srq: Option<&Srq>) -> Result<Self, Failure> {
+        let srq = srq.map(|srq| srq.on.access()).transpose()?;
+        Ok(Self {
             timeout: cfg.timeout(),
             sq_size: cfg.sq_size(),
             rq_size: cfg.rq_size() as usize,
-            has_receive_queue: cfg.has_receive_queue(),
+            has_receive_queue: cfg.rcq_size() > 0,
             is_channel_shared: cfg.is_channel_shared(),
-            srq,
-        };
-        if wants.is_channel_shared && wants.srq.as_ref().is_some_and(|srq| srq.queue.is_some()) {
-            return Err(Failure::invalid(
-                "a shared completion channel and a shared receive queue with a completion queue of its own exclude each other",
-            ));
-        }
-        Ok(wants)
+            srq: srq.map(|srq| WantedSrq { receives: srq.receives.clone(), queue: srq.queue.clone() }),
+        })
     }
+}
+
+fn verbs_wants(cfg: &ConnCfg, srq: Option<&Srq>) -> Result<verbs::Wants, Failure> {
+    Ok(verbs::Wants {
+        timeout: cfg.timeout(),
+        cq_size: cfg.cq_size(),
+        rcq_size: cfg.rcq_size(),
+        sq_size: cfg.sq_size(),
+        rq_size: cfg.rq_size(),
+        is_channel_shared: cfg.is_channel_shared(),
+        shared: srq.map(|srq| srq.on.verbs().map(verbs::Srq::receives)).transpose()?,
+    })
 }
 
 /// What this side takes; `send_queue`: operations that the application wants to post.
@@ -304,15 +358,9 @@ struct Queues {
     shared_receives: Option<SharedReceives>,
     channel: Option<Arc<Channel>>,
     cq: Cq,
-    /// A receive queue that belongs to the connection, or the one of its shared receives.
+    /// A receive queue that belongs to the connection.
     own_rcq: Option<Cq>,
-    shared_rcq: *mut Handle<Cq>,
 }
-
-// SAFETY: the pointer is a handle, which any thread may use.
-unsafe impl Send for Queues {}
-// SAFETY: as for Send.
-unsafe impl Sync for Queues {}
 
 impl Queues {
     fn make(peer: &PeerShared, wants: &Wants) -> Result<Self, Failure> {
@@ -330,27 +378,55 @@ impl Queues {
             None => (Cq::own(queue.clone()), shared_queue, None),
         };
         let shared_receives = wants.srq.as_ref().map(|srq| srq.receives.clone());
-        let shared_rcq = wants.srq.as_ref().map_or(ptr::null_mut(), |srq| srq.rcq);
-        Ok(Self { queue, receive_queue, shared_receives, channel, cq, own_rcq, shared_rcq })
+        Ok(Self { queue, receive_queue, shared_receives, channel, cq, own_rcq })
     }
 
-    fn into_connection(self, link: Result<Connection, c_int>, peer: &Arc<PeerShared>) -> Conn {
-        let Self { cq, own_rcq, shared_rcq, channel, .. } = self;
+    /// The connection, its queue of operations, and that of its receives.
+    fn into_connection(self, link: Result<Connection, c_int>, peer: &Arc<PeerShared>) -> (AccessConn, Cq, Option<Cq>) {
+        let Self { cq, own_rcq, channel, .. } = self;
         let link = link.map(Arc::new);
         if let Ok(connection) = &link {
             for queue in [Some(&cq), own_rcq.as_ref()].into_iter().flatten() {
-                let _ = queue.connection.set(Arc::downgrade(connection));
+                queue.set_connection(connection);
             }
         }
-        let cq = Handle::create(cq);
-        let own_rcq = own_rcq.map_or(ptr::null_mut(), Handle::create);
-        Conn::new(link, Arc::clone(peer), channel, (cq, own_rcq, shared_rcq))
+        (AccessConn::new(link, Arc::clone(peer), channel), cq, own_rcq)
     }
 }
 
 /// `rpma_conn_req`: a request to or from the other side.
 #[derive(Debug)]
 pub struct ConnReq {
+    on: On<AccessConnReq, verbs::ConnReq>,
+    /// The queue of its shared receives, if these have one.
+    shared_rcq: AtomicPtr<Handle<Cq>>,
+}
+kind!(ConnReq, 10, "rpma_conn_req");
+
+impl ConnReq {
+    fn new(on: On<AccessConnReq, verbs::ConnReq>, srq: Option<&Srq>) -> Self {
+        Self { on, shared_rcq: AtomicPtr::new(srq.map_or(ptr::null_mut(), Srq::rcq)) }
+    }
+
+    fn connect(self, private_data: Vec<u8>) -> Result<Conn, Failure> {
+        let (on, cq, own_rcq) = match self.on {
+            On::Access(request) => {
+                let (conn, cq, own_rcq) = request.connect(private_data)?;
+                (On::Access(conn), cq, own_rcq)
+            }
+            On::Verbs(request) => {
+                let conn = request.connect(&private_data)?;
+                let (cq, own_rcq) = conn.queues();
+                (On::Verbs(conn), Cq::of_verbs(cq), own_rcq.map(Cq::of_verbs))
+            }
+        };
+        Ok(Conn::new(on, cq, own_rcq, self.shared_rcq.into_inner()))
+    }
+}
+
+/// One on a connection of pmof.
+#[derive(Debug)]
+struct AccessConnReq {
     peer: Arc<PeerShared>,
     wants: Wants,
     way: Way,
@@ -359,7 +435,6 @@ pub struct ConnReq {
     /// Receives to post before anything can arrive.
     receives: Mutex<Vec<(RegionSlice, u64)>>,
 }
-kind!(ConnReq, 10, "rpma_conn_req");
 
 #[derive(Debug)]
 enum Way {
@@ -367,13 +442,13 @@ enum Way {
     In(Mutex<Option<ConnectionRequest>>),
 }
 
-impl ConnReq {
+impl AccessConnReq {
     fn new(peer: Arc<PeerShared>, wants: Wants, way: Way, private_data: Vec<u8>) -> Result<Self, Failure> {
         let queues = Queues::make(&peer, &wants)?;
         Ok(Self { peer, wants, way, private_data, queues, receives: Mutex::default() })
     }
 
-    fn connect(self, private_data: Vec<u8>) -> Result<Conn, Failure> {
+    fn connect(self, private_data: Vec<u8>) -> Result<(AccessConn, Cq, Option<Cq>), Failure> {
         let queues = self.queues;
         let link = match self.way {
             Way::In(request) => {
@@ -436,14 +511,25 @@ pub unsafe extern "C" fn rpma_conn_req_new(
 ) -> c_int {
     call(c"rpma_conn_req_new", || {
         // SAFETY: the same contract.
-        let peer = Arc::clone(&unsafe { Handle::get(peer) }?.shared);
+        let peer = unsafe { Handle::get(peer) }?;
         // SAFETY: the same contract.
         let (host, port) = unsafe { (text(addr, "addr")?, text(port, "port")?) };
         need(made, "req_ptr")?;
+        let request = |cfg: &ConnCfg, srq: Option<&Srq>| {
+            let request = match &peer.0 {
+                On::Access(peer) => {
+                    let way = Way::Out(location(peer, host, port)?);
+                    On::Access(AccessConnReq::new(Arc::clone(peer), Wants::of(cfg, srq)?, way, Vec::new())?)
+                }
+                On::Verbs(peer) => {
+                    let wants = verbs_wants(cfg, srq)?;
+                    On::Verbs(verbs::ConnReq::to(peer, socket_address(host, port)?, &wants)?)
+                }
+            };
+            Ok(ConnReq::new(request, srq))
+        };
         // SAFETY: the same contract.
-        let wants = unsafe { Wants::of(cfg) }?;
-        let way = Way::Out(location(&peer, host, port)?);
-        let request = ConnReq::new(peer, wants, way, Vec::new())?;
+        let request = unsafe { with_configuration(cfg, request) }?;
         // SAFETY: not null, so valid by the contract of this function.
         unsafe { put(made, Handle::create(request)) };
         Ok(())
@@ -457,8 +543,13 @@ pub unsafe extern "C" fn rpma_conn_req_new(
 /// `request` is null or points at null or at a request that nobody else uses now.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rpma_conn_req_delete(request: *mut *mut Handle<ConnReq>) -> c_int {
-    // SAFETY: the same contract.
-    call(c"rpma_conn_req_delete", || unsafe { Handle::delete(request) }.map(drop))
+    call(c"rpma_conn_req_delete", || {
+        // SAFETY: the same contract.
+        if let Some(ConnReq { on: On::Verbs(request), .. }) = unsafe { Handle::delete(request) }? {
+            request.reject();
+        }
+        Ok(())
+    })
 }
 
 /// Connects, or takes the other side's request; the request is used up, whatever comes of it.
@@ -503,6 +594,14 @@ pub unsafe extern "C" fn rpma_conn_req_recv(
         // SAFETY: the same contract.
         let request = unsafe { Handle::get(request) }?;
         need(dst, "dst")?;
+        let request = match &request.on {
+            On::Access(request) => request,
+            On::Verbs(request) => {
+                // SAFETY: the same contract.
+                let dst = unsafe { Handle::get(dst) }?;
+                return request.receive(dst.verbs()?, offset, len, op_context);
+            }
+        };
         if request.wants.srq.is_some() {
             return Err(Failure::invalid("the connection takes its receives from a shared queue: post it there"));
         }
@@ -529,8 +628,12 @@ pub unsafe extern "C" fn rpma_conn_req_get_private_data(
         // SAFETY: the same contract.
         let request = unsafe { Handle::get(request) }?;
         need(data, "pdata")?;
+        let bytes = match &request.on {
+            On::Access(request) => &request.private_data,
+            On::Verbs(request) => request.private_data(),
+        };
         // SAFETY: not null, so valid by the contract of this function.
-        unsafe { put(data, PrivateData::of(&request.private_data)) };
+        unsafe { put(data, PrivateData::of(bytes)) };
         Ok(())
     })
 }

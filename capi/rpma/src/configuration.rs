@@ -61,16 +61,20 @@ impl ConnCfg {
         Duration::from_millis(self.timeout_ms.load(Relaxed).unsigned_abs().into())
     }
 
+    pub(crate) fn cq_size(&self) -> u32 {
+        self.cq_size.load(Relaxed)
+    }
+
+    pub(crate) fn rcq_size(&self) -> u32 {
+        self.rcq_size.load(Relaxed)
+    }
+
     pub(crate) fn sq_size(&self) -> u32 {
         self.sq_size.load(Relaxed)
     }
 
     pub(crate) fn rq_size(&self) -> u32 {
         self.rq_size.load(Relaxed)
-    }
-
-    pub(crate) fn has_receive_queue(&self) -> bool {
-        self.rcq_size.load(Relaxed) > 0
     }
 
     pub(crate) fn is_channel_shared(&self) -> bool {
@@ -101,8 +105,9 @@ impl SrqCfg {
         self.rq_size.load(Relaxed)
     }
 
-    pub(crate) fn has_receive_queue(&self) -> bool {
-        self.rcq_size.load(Relaxed) > 0
+    /// 0: outcomes of receives go where the connections say.
+    pub(crate) fn rcq_size(&self) -> u32 {
+        self.rcq_size.load(Relaxed)
     }
 }
 

@@ -4,6 +4,7 @@ use std::{
     ffi::c_int,
     io::{ErrorKind, PipeReader, PipeWriter, Read as _, Write as _},
     os::fd::AsRawFd as _,
+    ptr,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering},
@@ -22,31 +23,40 @@ use crate::{
     handle::{Handle, is_non_blocking, kind, set_blocking},
     log::{Level, log},
     long,
+    on::On,
     queue::{Channel, Cq, TURN, queue_pair_number},
+    verbs,
 };
 
 /// Time without an answer that is due, after which a connection is lost. Programs for librpma know of no limit, and a file's flush
 /// may stand behind gigabytes that others wrote.
 pub(crate) const LOSS_TIMEOUT: Duration = Duration::from_secs(30);
 
-const EVENT_UNDEFINED: c_int = -1;
-const EVENT_ESTABLISHED: c_int = 0;
-const EVENT_CLOSED: c_int = 1;
-const EVENT_LOST: c_int = 2;
-const EVENT_REJECTED: c_int = 3;
-const EVENT_UNREACHABLE: c_int = 4;
+pub(crate) const EVENT_UNDEFINED: c_int = -1;
+pub(crate) const EVENT_ESTABLISHED: c_int = 0;
+pub(crate) const EVENT_CLOSED: c_int = 1;
+pub(crate) const EVENT_LOST: c_int = 2;
+pub(crate) const EVENT_REJECTED: c_int = 3;
+pub(crate) const EVENT_UNREACHABLE: c_int = 4;
 
 /// `rpma_conn`.
 #[derive(Debug)]
 pub struct Conn {
-    /// The connection, or the event that tells why there is none.
-    link: Result<Arc<Connection>, c_int>,
-    pub(crate) peer: Arc<PeerShared>,
-    channel: Option<Arc<Channel>>,
+    pub(crate) on: On<AccessConn, verbs::Conn>,
     cq: AtomicPtr<Handle<Cq>>,
     own_rcq: AtomicPtr<Handle<Cq>>,
     /// That of the shared receives, which owns it.
     shared_rcq: AtomicPtr<Handle<Cq>>,
+}
+kind!(Conn, 11, "rpma_conn");
+
+/// One on a connection of pmof.
+#[derive(Debug)]
+pub(crate) struct AccessConn {
+    /// The connection, or the event that tells why there is none.
+    link: Result<Arc<Connection>, c_int>,
+    pub(crate) peer: Arc<PeerShared>,
+    channel: Option<Arc<Channel>>,
     /// The application claims that writes of the other side's device reach its persistent memory.
     pub(crate) claims_direct_write: AtomicBool,
     /// The descriptor of events, once it was given out.
@@ -55,6 +65,7 @@ pub struct Conn {
     /// The last event told, if no other can follow; else undefined.
     end: AtomicI32,
 }
+
 /// What there is where there is no connection.
 #[derive(Debug, Default)]
 struct Failed {
@@ -77,23 +88,43 @@ impl Failed {
     }
 }
 
-kind!(Conn, 11, "rpma_conn");
-
 impl Conn {
-    /// `queues`: of operations, of receives if that is the connection's own, and of its shared receives.
+    /// `shared_rcq`: that of the shared receives, or null.
+    pub(crate) fn new(
+        on: On<AccessConn, verbs::Conn>,
+        cq: Cq,
+        own_rcq: Option<Cq>,
+        shared_rcq: *mut Handle<Cq>,
+    ) -> Self {
+        Self {
+            on,
+            cq: AtomicPtr::new(Handle::create(cq)),
+            own_rcq: AtomicPtr::new(own_rcq.map_or(ptr::null_mut(), Handle::create)),
+            shared_rcq: AtomicPtr::new(shared_rcq),
+        }
+    }
+
+    fn cq(&self) -> *mut Handle<Cq> {
+        self.cq.load(Ordering::Relaxed)
+    }
+
+    /// The queue of receives; null where there is none but that of operations.
+    fn rcq(&self) -> *mut Handle<Cq> {
+        let own = self.own_rcq.load(Ordering::Relaxed);
+        if own.is_null() { self.shared_rcq.load(Ordering::Relaxed) } else { own }
+    }
+}
+
+impl AccessConn {
     pub(crate) fn new(
         link: Result<Arc<Connection>, c_int>,
         peer: Arc<PeerShared>,
         channel: Option<Arc<Channel>>,
-        queues: (*mut Handle<Cq>, *mut Handle<Cq>, *mut Handle<Cq>),
     ) -> Self {
         Self {
             link,
             peer,
             channel,
-            cq: AtomicPtr::new(queues.0),
-            own_rcq: AtomicPtr::new(queues.1),
-            shared_rcq: AtomicPtr::new(queues.2),
             claims_direct_write: AtomicBool::new(false),
             events_fd: OnceLock::new(),
             failed: Mutex::default(),
@@ -105,10 +136,36 @@ impl Conn {
         self.link.as_ref().map_err(|_| Failure::provider("the connection was never established"))
     }
 
-    /// The queue of receives; null where there is none but that of operations.
-    fn rcq(&self) -> *mut Handle<Cq> {
-        let own = self.own_rcq.load(Ordering::Relaxed);
-        if own.is_null() { self.shared_rcq.load(Ordering::Relaxed) } else { own }
+    fn channel(&self) -> Result<&Arc<Channel>, Failure> {
+        self.channel.as_ref().ok_or_else(|| Code::NotSharedChannel.into())
+    }
+
+    /// Whether the next outcome of the shared channel is one of receives.
+    fn wait_for_outcome(&self) -> Result<bool, Failure> {
+        let channel = self.channel()?;
+        let blocks = channel.blocks();
+        loop {
+            if let Some(found) = channel.wait(if blocks { TURN } else { Duration::ZERO }) {
+                return Ok(found);
+            }
+            if !blocks || self.connection()?.ended().is_some() {
+                return Err(Code::NoCompletion.into());
+            }
+        }
+    }
+
+    fn events_descriptor(&self) -> Result<c_int, Failure> {
+        let number = if let Ok(connection) = &self.link {
+            connection.events_fd()?.as_raw_fd()
+        } else {
+            let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+            failed.descriptor().map_err(|error| Failure::provider(error.to_string()))?
+        };
+        self.events_fd.get_or_init(|| {
+            set_blocking(number);
+            number
+        });
+        Ok(number)
     }
 
     fn next_event(&self) -> Result<c_int, Failure> {
@@ -145,11 +202,16 @@ impl Conn {
     }
 }
 
-impl Drop for Conn {
+impl Drop for AccessConn {
     fn drop(&mut self) {
         if let Ok(connection) = &self.link {
             long::forget(connection.id().number());
         }
+    }
+}
+
+impl Drop for Conn {
+    fn drop(&mut self) {
         for queue in [&self.cq, &self.own_rcq] {
             // SAFETY: the handles are the connection's own, and whoever deletes it deletes them.
             let _ = unsafe { Handle::delete(queue.as_ptr()) };
@@ -200,16 +262,10 @@ pub unsafe extern "C" fn rpma_conn_get_event_fd(conn: *const Handle<Conn>, fd: *
         // SAFETY: the same contract.
         let conn = unsafe { Handle::get(conn) }?;
         need(fd, "fd")?;
-        let number = if let Ok(connection) = &conn.link {
-            connection.events_fd()?.as_raw_fd()
-        } else {
-            let mut failed = conn.failed.lock().unwrap_or_else(PoisonError::into_inner);
-            failed.descriptor().map_err(|error| Failure::provider(error.to_string()))?
+        let number = match &conn.on {
+            On::Access(conn) => conn.events_descriptor()?,
+            On::Verbs(conn) => conn.events_descriptor(),
         };
-        conn.events_fd.get_or_init(|| {
-            set_blocking(number);
-            number
-        });
         // SAFETY: not null, so valid by the contract of this function.
         unsafe { put(fd, number) };
         Ok(())
@@ -228,7 +284,10 @@ pub unsafe extern "C" fn rpma_conn_next_event(conn: *mut Handle<Conn>, event: *m
         // SAFETY: the same contract.
         let conn = unsafe { Handle::get(conn) }?;
         need(event, "event")?;
-        let next = conn.next_event()?;
+        let next = match &conn.on {
+            On::Access(conn) => conn.next_event(),
+            On::Verbs(conn) => conn.next_event(),
+        }?;
         // SAFETY: not null, so valid by the contract of this function.
         unsafe { put(event, next) };
         Ok(())
@@ -246,7 +305,10 @@ pub unsafe extern "C" fn rpma_conn_get_private_data(conn: *const Handle<Conn>, d
         // SAFETY: the same contract.
         let conn = unsafe { Handle::get(conn) }?;
         need(data, "pdata")?;
-        let bytes = conn.link.as_ref().map_or(&[][..], |connection| connection.private_data());
+        let bytes = match &conn.on {
+            On::Access(conn) => conn.link.as_ref().map_or(&[][..], |connection| connection.private_data()),
+            On::Verbs(conn) => conn.private_data(),
+        };
         // SAFETY: not null, so valid by the contract of this function.
         unsafe { put(data, PrivateData::of(bytes)) };
         Ok(())
@@ -267,7 +329,10 @@ pub unsafe extern "C" fn rpma_conn_apply_remote_peer_cfg(
         // SAFETY: the same contract.
         let (conn, cfg) = unsafe { (Handle::get(conn)?, Handle::get(cfg)?) };
         let claim = cfg.direct_write_to_pmem.load(Ordering::Relaxed);
-        conn.claims_direct_write.store(claim, Ordering::Relaxed);
+        match &conn.on {
+            On::Access(conn) => conn.claims_direct_write.store(claim, Ordering::Relaxed),
+            On::Verbs(conn) => conn.apply_claim(claim),
+        }
         Ok(())
     })
 }
@@ -283,7 +348,10 @@ pub unsafe extern "C" fn rpma_conn_get_qp_num(conn: *const Handle<Conn>, number:
         // SAFETY: the same contract.
         let conn = unsafe { Handle::get(conn) }?;
         need(number, "qp_num")?;
-        let own = conn.link.as_ref().map_or(0, |connection| queue_pair_number(connection.id()));
+        let own = match &conn.on {
+            On::Access(conn) => conn.link.as_ref().map_or(0, |connection| queue_pair_number(connection.id())),
+            On::Verbs(conn) => conn.number(),
+        };
         // SAFETY: not null, so valid by the contract of this function.
         unsafe { put(number, own) };
         Ok(())
@@ -302,7 +370,7 @@ pub unsafe extern "C" fn rpma_conn_get_cq(conn: *const Handle<Conn>, cq: *mut *m
         let conn = unsafe { Handle::get(conn) }?;
         need(cq, "cq_ptr")?;
         // SAFETY: not null, so valid by the contract of this function.
-        unsafe { put(cq, conn.cq.load(Ordering::Relaxed)) };
+        unsafe { put(cq, conn.cq()) };
         Ok(())
     })
 }
@@ -335,8 +403,10 @@ pub unsafe extern "C" fn rpma_conn_get_compl_fd(conn: *const Handle<Conn>, fd: *
         // SAFETY: the same contract.
         let conn = unsafe { Handle::get(conn) }?;
         need(fd, "fd")?;
-        let channel = conn.channel.as_ref().ok_or(Code::NotSharedChannel)?;
-        let number = channel.descriptor();
+        let number = match &conn.on {
+            On::Access(conn) => conn.channel()?.descriptor(),
+            On::Verbs(conn) => conn.channel()?.descriptor(),
+        };
         // SAFETY: not null, so valid by the contract of this function.
         unsafe { put(fd, number) };
         Ok(())
@@ -359,20 +429,14 @@ pub unsafe extern "C" fn rpma_conn_wait(
         // SAFETY: the same contract.
         let conn = unsafe { Handle::get(conn) }?;
         need(cq, "cq")?;
-        let channel = conn.channel.as_ref().ok_or(Code::NotSharedChannel)?;
         if flags != 0 {
             log(Level::Notice, c"rpma_conn_wait", &format!("flags {flags:#x} mean nothing yet"));
         }
-        let blocks = channel.blocks();
-        let of_receives = loop {
-            if let Some(found) = channel.wait(if blocks { TURN } else { Duration::ZERO }) {
-                break found;
-            }
-            if !blocks || conn.connection()?.ended().is_some() {
-                return Err(Code::NoCompletion.into());
-            }
-        };
-        let found = if of_receives { conn.rcq() } else { conn.cq.load(Ordering::Relaxed) };
+        let of_receives = match &conn.on {
+            On::Access(conn) => conn.wait_for_outcome(),
+            On::Verbs(conn) => conn.wait_for_outcome(),
+        }?;
+        let found = if of_receives { conn.rcq() } else { conn.cq() };
         // SAFETY: null or valid by the contract of this function.
         unsafe {
             put(cq, found);
@@ -392,10 +456,15 @@ pub unsafe extern "C" fn rpma_conn_disconnect(conn: *mut Handle<Conn>) -> c_int 
     call(c"rpma_conn_disconnect", || {
         // SAFETY: the same contract.
         let conn = unsafe { Handle::get(conn) }?;
-        if let Ok(connection) = &conn.link {
-            connection.disconnect();
+        match &conn.on {
+            On::Access(conn) => {
+                if let Ok(connection) = &conn.link {
+                    connection.disconnect();
+                }
+                Ok(())
+            }
+            On::Verbs(conn) => conn.disconnect(),
         }
-        Ok(())
     })
 }
 

@@ -20,7 +20,9 @@ use crate::{
     error::{Failure, put},
     handle::{Handle, kind},
     log::{Level, listen, log},
-    settings::settings,
+    on::On,
+    settings::{Wire, settings},
+    verbs,
 };
 
 /// The port that a way to a target is looked up with; nothing is sent there.
@@ -179,7 +181,10 @@ pub unsafe extern "C" fn rpma_utils_ibv_context_is_odp_capable(
         need(is_capable, "is_odp_capable")?;
         // SAFETY: the same contract.
         let peer = unsafe { open(context) }?;
-        let capable = peer.peer.device_info().is_some_and(|info| info.on_demand_paging.serves_writes());
+        let capable = match &peer.0 {
+            On::Access(peer) => peer.peer.device_info().is_some_and(|info| info.on_demand_paging.serves_writes()),
+            On::Verbs(peer) => peer.pages_on_demand(),
+        };
         // SAFETY: not null, so valid by the contract of this function.
         unsafe { put(is_capable, c_int::from(capable)) };
         Ok(())
@@ -188,12 +193,10 @@ pub unsafe extern "C" fn rpma_utils_ibv_context_is_odp_capable(
 
 /// `rpma_peer`.
 #[derive(Debug)]
-pub struct Peer {
-    pub(crate) shared: Arc<PeerShared>,
-}
+pub struct Peer(pub(crate) On<Arc<PeerShared>, Arc<verbs::Peer>>);
 kind!(Peer, 4, "rpma_peer");
 
-/// What everything made from a peer keeps alive.
+/// What everything made from a peer of pmof's own connections keeps alive.
 #[derive(Debug)]
 pub(crate) struct PeerShared {
     pub(crate) peer: AccessPeer,
@@ -221,7 +224,7 @@ impl PeerShared {
 /// # Safety
 ///
 /// `context` is not null, and a context that the library gave out or of an open device.
-unsafe fn open(context: *mut sys::ibv_context) -> Result<PeerShared, Failure> {
+unsafe fn open(context: *mut sys::ibv_context) -> Result<Peer, Failure> {
     let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let transport = known.iter().find(|known| known.address == context.addr()).map(|known| known.transport);
     drop(known);
@@ -233,10 +236,14 @@ unsafe fn open(context: *mut sys::ibv_context) -> Result<PeerShared, Failure> {
         need(device, "the device of ibv_ctx")?;
         // SAFETY: a device has a name, which ends within its array.
         let name = unsafe { CStr::from_ptr((*device).name.as_ptr()) }.to_string_lossy().into_owned();
+        if settings().wire == Wire::Librpma {
+            return Ok(Peer(On::Verbs(verbs::Peer::open(&name)?)));
+        }
         AccessPeer::open_verbs(&VerbsOptions { device: DeviceChoice::Named(name), ..VerbsOptions::default() })?
     };
     let transport = transport.unwrap_or(Transport::Verbs);
-    Ok(PeerShared { peer, transport, registrations: AtomicUsize::new(0), nothing: OnceLock::new() })
+    let shared = PeerShared { peer, transport, registrations: AtomicUsize::new(0), nothing: OnceLock::new() };
+    Ok(Peer(On::Access(Arc::new(shared))))
 }
 
 /// Opens a device.
@@ -250,9 +257,9 @@ pub unsafe extern "C" fn rpma_peer_new(context: *mut sys::ibv_context, made: *mu
         need(context, "ibv_ctx")?;
         need(made, "peer_ptr")?;
         // SAFETY: not null; the same contract.
-        let shared = Arc::new(unsafe { open(context) }?);
+        let peer = unsafe { open(context) }?;
         // SAFETY: not null, so valid by the contract of this function.
-        unsafe { put(made, Handle::create(Peer { shared })) };
+        unsafe { put(made, Handle::create(peer)) };
         Ok(())
     })
 }
@@ -271,7 +278,11 @@ pub unsafe extern "C" fn rpma_peer_delete(peer: *mut *mut Handle<Peer>) -> c_int
             && !place.is_null()
         {
             // SAFETY: the same contract.
-            let registrations = unsafe { Handle::get(*place) }?.shared.registrations.load(Ordering::Relaxed);
+            let registrations = match &unsafe { Handle::get(*place) }?.0 {
+                On::Access(peer) => &peer.registrations,
+                On::Verbs(peer) => &peer.registrations,
+            };
+            let registrations = registrations.load(Ordering::Relaxed);
             if registrations > 0 {
                 let why =
                     format!("{registrations} memory registrations of the peer are there: rpma_mr_dereg them first");

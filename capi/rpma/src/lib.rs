@@ -1,4 +1,5 @@
-//! The C interface of librpma 1.3 on `pmof-access`: 84 functions, each a few lines.
+//! The C interface of librpma 1.3: 84 functions, each a few lines. Over TCP and shm it stands on `pmof-access`, over RDMA straight on
+//! `pmof-verbs`, with the original's wire.
 //!
 //! `cargo xtask capi` links this crate into `librpma.so.0`, which programs written for librpma load in place of the original.
 //! What differs from it is told in `docs/librpma.md`. No function panics across the boundary, none aborts: misuse that can be
@@ -14,10 +15,12 @@ mod handle;
 mod log;
 mod long;
 mod memory;
+mod on;
 mod operations;
 mod queue;
 mod settings;
 mod shared;
+mod verbs;
 
 pub use cm::*;
 pub use configuration::*;

@@ -21,40 +21,60 @@ use crate::{
     context::{Peer, PeerShared},
     error::{Code, Failure, put},
     handle::{Handle, kind},
+    on::On,
+    verbs::{self, Usage},
 };
-
-const USAGE_READ_SRC: c_int = 1;
-const USAGE_WRITE_DST: c_int = 1 << 3;
-const USAGE_FLUSH_VISIBILITY: c_int = 1 << 4;
-const USAGE_FLUSH_PERSISTENT: c_int = 1 << 5;
-const USAGE_ALL: c_int = (1 << 8) - 1;
 
 /// Longer than a dead peer goes unnoticed: the connection is lost before this ends.
 const RESOLVE_TIMEOUT: Duration = LOSS_TIMEOUT.saturating_mul(2);
 
 /// `rpma_mr_local`.
 #[derive(Debug)]
-pub struct MrLocal {
+pub struct MrLocal(On<AccessMrLocal, verbs::MrLocal>);
+kind!(MrLocal, 5, "rpma_mr_local");
+
+/// One for connections of pmof.
+#[derive(Debug)]
+pub(crate) struct AccessMrLocal {
     region: Region,
     address: usize,
-    usage: u8,
+    usage: Usage,
     /// Made when first asked for.
     descriptor: OnceLock<[u8; SHORT_DESCRIPTOR_BYTES]>,
     peer: Arc<PeerShared>,
 }
-kind!(MrLocal, 5, "rpma_mr_local");
 
 /// What the other side may do with memory of this usage. A flush is granted on its own: it does not need the right to read.
-fn access_of(usage: c_int) -> Access {
+fn access_of(usage: Usage) -> Access {
     let mut access = Access::empty();
-    access.set(Access::READ, usage & USAGE_READ_SRC != 0);
-    access.set(Access::WRITE, usage & USAGE_WRITE_DST != 0);
-    access.set(Access::FLUSH_VISIBLE, usage & USAGE_FLUSH_VISIBILITY != 0);
-    access.set(Access::FLUSH_PERSISTENT, usage & USAGE_FLUSH_PERSISTENT != 0);
+    access.set(Access::READ, usage.contains(Usage::READ_SRC));
+    access.set(Access::WRITE, usage.contains(Usage::WRITE_DST));
+    access.set(Access::FLUSH_VISIBLE, usage.contains(Usage::FLUSH_VISIBILITY));
+    access.set(Access::FLUSH_PERSISTENT, usage.contains(Usage::FLUSH_PERSISTENT));
     access
 }
 
 impl MrLocal {
+    #[inline]
+    pub(crate) fn access(&self) -> Result<&AccessMrLocal, Failure> {
+        self.0.access()
+    }
+
+    #[inline]
+    pub(crate) fn verbs(&self) -> Result<&verbs::MrLocal, Failure> {
+        self.0.verbs()
+    }
+}
+
+impl AccessMrLocal {
+    fn descriptor(&self) -> Result<[u8; SHORT_DESCRIPTOR_BYTES], Failure> {
+        if let Some(bytes) = self.descriptor.get() {
+            return Ok(*bytes);
+        }
+        let made = self.region.short_descriptor(self.usage.bits())?.encode();
+        Ok(*self.descriptor.get_or_init(|| made))
+    }
+
     /// A part of it; lengths and offsets are checked in 64 bits.
     #[inline]
     pub(crate) fn part(&self, offset: usize, len_bytes: usize) -> Result<RegionPart<'_>, Failure> {
@@ -83,23 +103,62 @@ pub(crate) unsafe fn slice(
 ) -> Result<RegionSlice, Failure> {
     // SAFETY: the same contract.
     match unsafe { Handle::get_if_any(mr) }? {
-        Some(mr) => mr.slice(offset, len_bytes),
+        Some(mr) => mr.access()?.slice(offset, len_bytes),
         None if offset == 0 && len_bytes == 0 => peer.nothing(),
         None => Err(Failure::invalid("without a memory registration, offset and length must be 0")),
     }
 }
 
-/// `rpma_mr_remote`.
+/// `rpma_mr_remote`. Whose the descriptor is shows when it is used: one of pmof's connections has a checksum where librpma's has its
+/// key, and may be one of librpma too, once in four billion.
 #[derive(Debug)]
 pub struct MrRemote {
-    short: ShortDescriptor,
-    region: OnceLock<RemoteRegion>,
-    /// It was logged that the platform cannot do what the application claims.
-    pub(crate) has_warned: AtomicBool,
+    access: Option<AccessMrRemote>,
+    verbs: verbs::MrRemote,
 }
 kind!(MrRemote, 6, "rpma_mr_remote");
 
+/// Memory that a connection of pmof reaches.
+#[derive(Debug)]
+pub(crate) struct AccessMrRemote {
+    short: ShortDescriptor,
+    region: OnceLock<RemoteRegion>,
+    /// It was logged that the platform cannot do what the application claims.
+    has_warned: AtomicBool,
+}
+
 impl MrRemote {
+    fn decode(bytes: &[u8]) -> Result<Self, Failure> {
+        let bytes = bytes.first_chunk::<{ verbs::DESCRIPTOR_BYTES }>().ok_or_else(|| {
+            Failure::invalid(format!("a descriptor has {} bytes, not {}", verbs::DESCRIPTOR_BYTES, bytes.len()))
+        })?;
+        let verbs = verbs::MrRemote::decode(bytes)?;
+        let access = ShortDescriptor::decode(bytes).map(|short| {
+            let region = short.region(access_of(verbs.usage())).map(OnceLock::from).unwrap_or_default();
+            AccessMrRemote { short, region, has_warned: AtomicBool::new(false) }
+        });
+        Ok(Self { access: access.ok(), verbs })
+    }
+
+    fn len_bytes(&self) -> u64 {
+        self.access.as_ref().map_or(self.verbs.len_bytes(), |access| access.short.len_bytes())
+    }
+
+    #[inline]
+    pub(crate) fn access(&self) -> Result<&AccessMrRemote, Failure> {
+        self.access.as_ref().ok_or_else(|| {
+            let why = "the descriptor is damaged, or of another transport: both ends must use the same";
+            Failure::new(Code::NotSupported, why)
+        })
+    }
+
+    #[inline]
+    pub(crate) fn verbs(&self) -> &verbs::MrRemote {
+        &self.verbs
+    }
+}
+
+impl AccessMrRemote {
     /// The region. Where a device reaches it its owner is asked, once, and the answer waited for.
     #[inline]
     pub(crate) fn region(&self, connection: &Connection) -> Result<&RemoteRegion, Failure> {
@@ -111,14 +170,18 @@ impl MrRemote {
 
     #[cold]
     fn ask(&self, connection: &Connection) -> Result<&RemoteRegion, Failure> {
-        let found = connection.resolve(&self.short, access_of(self.short.note().into()), RESOLVE_TIMEOUT);
+        let found = connection.resolve(&self.short, access_of(self.usage()), RESOLVE_TIMEOUT);
         let found = found.map_err(|error| Failure::provider(error.to_string()))?;
         Ok(self.region.get_or_init(|| found))
     }
 
     pub(crate) fn may_flush(&self, is_persistent: bool) -> bool {
-        let bit = if is_persistent { USAGE_FLUSH_PERSISTENT } else { USAGE_FLUSH_VISIBILITY };
-        c_int::from(self.short.note()) & bit != 0
+        let bit = if is_persistent { Usage::FLUSH_PERSISTENT } else { Usage::FLUSH_VISIBILITY };
+        self.usage().contains(bit)
+    }
+
+    fn usage(&self) -> Usage {
+        Usage::from_bits_retain(self.short.note())
     }
 
     /// True the first time.
@@ -146,24 +209,27 @@ pub unsafe extern "C" fn rpma_mr_reg(
         let peer = unsafe { Handle::get(peer) }?;
         need(address, "ptr")?;
         need(made, "mr_ptr")?;
-        if size == 0 || usage == 0 || usage & !USAGE_ALL != 0 {
-            return Err(Failure::invalid(format!(
-                "size {size}, usage {usage:#x}: neither may be 0, and usages are 8 bits"
-            )));
-        }
+        let usage = u8::try_from(usage)
+            .ok()
+            .map(Usage::from_bits_retain)
+            .filter(|usage| size > 0 && !usage.is_empty())
+            .ok_or_else(|| {
+                Failure::invalid(format!("size {size}, usage {usage:#x}: neither may be 0, and usages are 8 bits"))
+            })?;
         let begin = address.expose_provenance();
         // SAFETY: the same contract.
         let memory = unsafe { Memory::borrow(begin as u64, size as u64, None) };
         let memory = memory.map_err(|error| Failure::provider(error.to_string()))?;
-        let region = peer.shared.peer.register(Arc::new(Lent::new(memory)), 0, size as u64, access_of(usage))?;
-        let mr = MrLocal {
-            region,
-            address: begin,
-            usage: usage.to_le_bytes()[0],
-            descriptor: OnceLock::new(),
-            peer: Arc::clone(&peer.shared),
+        let mr = match &peer.0 {
+            On::Access(peer) => {
+                let region = peer.peer.register(Arc::new(Lent::new(memory)), 0, size as u64, access_of(usage))?;
+                peer.registrations.fetch_add(1, Ordering::Relaxed);
+                let (descriptor, peer) = (OnceLock::new(), Arc::clone(peer));
+                On::Access(AccessMrLocal { region, address: begin, usage, descriptor, peer })
+            }
+            On::Verbs(peer) => On::Verbs(verbs::MrLocal::register(peer, memory, usage)?),
         };
-        peer.shared.registrations.fetch_add(1, Ordering::Relaxed);
+        let mr = MrLocal(mr);
         // SAFETY: not null, so valid by the contract of this function.
         unsafe { put(made, Handle::create(mr)) };
         Ok(())
@@ -180,9 +246,13 @@ pub unsafe extern "C" fn rpma_mr_reg(
 pub unsafe extern "C" fn rpma_mr_dereg(mr: *mut *mut Handle<MrLocal>) -> c_int {
     call(c"rpma_mr_dereg", || {
         // SAFETY: the same contract.
-        if let Some(mr) = unsafe { Handle::delete(mr) }? {
-            mr.region.deregister();
-            mr.peer.registrations.fetch_sub(1, Ordering::Relaxed);
+        match unsafe { Handle::delete(mr) }? {
+            Some(MrLocal(On::Access(mr))) => {
+                mr.region.deregister();
+                mr.peer.registrations.fetch_sub(1, Ordering::Relaxed);
+            }
+            Some(MrLocal(On::Verbs(mr))) => mr.deregister()?,
+            None => {}
         }
         Ok(())
     })
@@ -199,11 +269,16 @@ pub unsafe extern "C" fn rpma_mr_get_descriptor(mr: *const Handle<MrLocal>, desc
         // SAFETY: the same contract.
         let mr = unsafe { Handle::get(mr) }?;
         need(descriptor, "desc")?;
-        let bytes = if let Some(bytes) = mr.descriptor.get() {
-            bytes
-        } else {
-            let made = mr.region.short_descriptor(mr.usage)?.encode();
-            mr.descriptor.get_or_init(|| made)
+        let (short, raw);
+        let bytes = match &mr.0 {
+            On::Access(mr) => {
+                short = mr.descriptor()?;
+                &short[..]
+            }
+            On::Verbs(mr) => {
+                raw = mr.descriptor();
+                &raw[..]
+            }
         };
         // SAFETY: valid for so many bytes, which are not those of the registration itself.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), descriptor.cast(), bytes.len()) };
@@ -220,10 +295,14 @@ pub unsafe extern "C" fn rpma_mr_get_descriptor(mr: *const Handle<MrLocal>, desc
 pub unsafe extern "C" fn rpma_mr_get_descriptor_size(mr: *const Handle<MrLocal>, size: *mut usize) -> c_int {
     call(c"rpma_mr_get_descriptor_size", || {
         // SAFETY: the same contract.
-        unsafe { Handle::get(mr) }?;
+        let mr = unsafe { Handle::get(mr) }?;
         need(size, "desc_size")?;
+        let bytes = match &mr.0 {
+            On::Access(_) => SHORT_DESCRIPTOR_BYTES,
+            On::Verbs(_) => verbs::DESCRIPTOR_BYTES,
+        };
         // SAFETY: not null, so valid by the contract of this function.
-        unsafe { put(size, SHORT_DESCRIPTOR_BYTES) };
+        unsafe { put(size, bytes) };
         Ok(())
     })
 }
@@ -239,8 +318,12 @@ pub unsafe extern "C" fn rpma_mr_get_ptr(mr: *const Handle<MrLocal>, address: *m
         // SAFETY: the same contract.
         let mr = unsafe { Handle::get(mr) }?;
         need(address, "ptr")?;
+        let begin = match &mr.0 {
+            On::Access(mr) => mr.address,
+            On::Verbs(mr) => mr.address() as usize,
+        };
         // SAFETY: not null, so valid by the contract of this function.
-        unsafe { put(address, ptr::with_exposed_provenance_mut(mr.address)) };
+        unsafe { put(address, ptr::with_exposed_provenance_mut(begin)) };
         Ok(())
     })
 }
@@ -256,8 +339,12 @@ pub unsafe extern "C" fn rpma_mr_get_size(mr: *const Handle<MrLocal>, size: *mut
         // SAFETY: the same contract.
         let mr = unsafe { Handle::get(mr) }?;
         need(size, "size")?;
+        let len_bytes = match &mr.0 {
+            On::Access(mr) => mr.region.len_bytes(),
+            On::Verbs(mr) => mr.len_bytes(),
+        };
         // SAFETY: not null, so valid by the contract of this function.
-        unsafe { put(size, mr.region.len_bytes() as usize) };
+        unsafe { put(size, len_bytes as usize) };
         Ok(())
     })
 }
@@ -279,7 +366,6 @@ pub unsafe extern "C" fn rpma_mr_advise(
     call(c"rpma_mr_advise", || {
         // SAFETY: the same contract.
         let mr = unsafe { Handle::get(mr) }?;
-        mr.slice(offset, len)?;
         let for_writing = match advice {
             0 | 2 => false,
             1 => true,
@@ -289,8 +375,14 @@ pub unsafe extern "C" fn rpma_mr_advise(
             return Err(Failure::invalid(format!("there are no flags {flags:#x} of advice")));
         }
         // Where nothing is paged on demand there is nothing to bring in: fio takes a refusal for a failure of its run.
-        mr.region.prefetch(offset as u64, len as u64, for_writing)?;
-        Ok(())
+        match &mr.0 {
+            On::Access(mr) => {
+                mr.slice(offset, len)?;
+                mr.region.prefetch(offset as u64, len as u64, for_writing)?;
+                Ok(())
+            }
+            On::Verbs(mr) => mr.advise(offset, len, for_writing),
+        }
     })
 }
 
@@ -308,21 +400,9 @@ pub unsafe extern "C" fn rpma_mr_remote_from_descriptor(
     call(c"rpma_mr_remote_from_descriptor", || {
         need(descriptor, "desc")?;
         need(made, "mr_ptr")?;
-        if size < SHORT_DESCRIPTOR_BYTES {
-            let why =
-                format!("a descriptor has {SHORT_DESCRIPTOR_BYTES} bytes, not {size}; both sides must run on pmof");
-            return Err(Failure::invalid(why));
-        }
-        let mut bytes = [0; SHORT_DESCRIPTOR_BYTES];
-        // SAFETY: valid for so many bytes.
-        unsafe { ptr::copy_nonoverlapping(descriptor.cast(), bytes.as_mut_ptr(), bytes.len()) };
-        let short = ShortDescriptor::decode(&bytes)
-            .map_err(|error| Failure::new(Code::NotSupported, format!("{error}; both sides must run on pmof")))?;
-        if short.note() == 0 {
-            return Err(Failure::new(Code::NotSupported, "the descriptor grants no usage"));
-        }
-        let region = short.region(access_of(short.note().into())).map(OnceLock::from).unwrap_or_default();
-        let mr = MrRemote { short, region, has_warned: AtomicBool::new(false) };
+        // SAFETY: valid for a read of so many bytes.
+        let bytes = unsafe { std::slice::from_raw_parts(descriptor.cast::<u8>(), size) };
+        let mr = MrRemote::decode(bytes)?;
         // SAFETY: not null, so valid by the contract of this function.
         unsafe { put(made, Handle::create(mr)) };
         Ok(())
@@ -340,8 +420,9 @@ pub unsafe extern "C" fn rpma_mr_remote_get_size(mr: *const Handle<MrRemote>, si
         // SAFETY: the same contract.
         let mr = unsafe { Handle::get(mr) }?;
         need(size, "size")?;
+        let len_bytes = mr.len_bytes();
         // SAFETY: not null, so valid by the contract of this function.
-        unsafe { put(size, mr.short.len_bytes() as usize) };
+        unsafe { put(size, len_bytes as usize) };
         Ok(())
     })
 }
@@ -357,7 +438,8 @@ pub unsafe extern "C" fn rpma_mr_remote_get_flush_type(mr: *const Handle<MrRemot
         // SAFETY: the same contract.
         let mr = unsafe { Handle::get(mr) }?;
         need(flush_type, "flush_type")?;
-        let types = c_int::from(mr.short.note()) & (USAGE_FLUSH_VISIBILITY | USAGE_FLUSH_PERSISTENT);
+        let usage = mr.verbs.usage();
+        let types = c_int::from((usage & (Usage::FLUSH_VISIBILITY | Usage::FLUSH_PERSISTENT)).bits());
         // SAFETY: not null, so valid by the contract of this function.
         unsafe { put(flush_type, types) };
         Ok(())

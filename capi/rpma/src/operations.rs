@@ -10,13 +10,15 @@ use pmof_access::{Batch, Connection, Durability, PostError, RemoteRegion, Signal
 
 use crate::{
     call::{call, need},
-    connection::Conn,
+    connection::{AccessConn, Conn},
     error::{Code, Failure},
     handle::Handle,
     log::{Level, log},
     long,
-    memory::{MrLocal, MrRemote, slice},
+    memory::{AccessMrRemote, MrLocal, MrRemote, slice},
+    on::On,
     settings::settings,
+    verbs::{self, Posting},
 };
 
 const COMPLETION_ON_ERROR: c_int = 1;
@@ -33,6 +35,30 @@ fn signal(flags: c_int) -> Result<Signal, Failure> {
         2 | COMPLETION_ALWAYS => Ok(Signal::Always),
         _ => Err(Failure::invalid(format!("flags {flags:#x}: write RPMA_F_COMPLETION_ON_ERROR or _ALWAYS"))),
     }
+}
+
+/// The same for a device.
+#[inline]
+fn posting(flags: c_int, context: *const c_void) -> Result<Posting, Failure> {
+    Ok(Posting { is_signaled: matches!(signal(flags)?, Signal::Always), context })
+}
+
+/// Registrations for a device, on both sides: both or neither.
+///
+/// # Safety
+///
+/// Both are null or what their types say.
+#[inline]
+unsafe fn both<'a>(
+    remote: *const Handle<MrRemote>,
+    local: *const Handle<MrLocal>,
+) -> Result<(Option<&'a verbs::MrRemote>, Option<&'a verbs::MrLocal>), Failure> {
+    if remote.is_null() != local.is_null() {
+        return Err(Failure::invalid("dst and src: both or neither"));
+    }
+    // SAFETY: the same contract.
+    let (remote, local) = unsafe { (Handle::get_if_any(remote)?, Handle::get_if_any(local)?) };
+    Ok((remote.map(MrRemote::verbs), local.map(MrLocal::verbs).transpose()?))
 }
 
 #[inline]
@@ -95,7 +121,7 @@ unsafe fn far<'a>(
     }
     // SAFETY: the same contract.
     match unsafe { Handle::get_if_any(remote) }? {
-        Some(remote) => remote.region(connection),
+        Some(remote) => remote.access()?.region(connection),
         None => Ok(&NOWHERE),
     }
 }
@@ -106,7 +132,7 @@ unsafe fn far<'a>(
 ///
 /// `local` is null or a registration.
 unsafe fn check_whole(
-    conn: &Conn,
+    conn: &AccessConn,
     remote: &RemoteRegion,
     remote_offset: usize,
     local: *const Handle<MrLocal>,
@@ -143,7 +169,14 @@ pub unsafe extern "C" fn rpma_read(
 ) -> c_int {
     call(c"rpma_read", || {
         // SAFETY: the same contract.
-        let conn = unsafe { Handle::get(conn) }?;
+        let conn = match &unsafe { Handle::get(conn) }?.on {
+            On::Access(conn) => conn,
+            On::Verbs(conn) => {
+                // SAFETY: the same contract.
+                let (from, into) = unsafe { both(src, dst) }?;
+                return conn.read(posting(flags, op_context)?, (into, dst_offset), (from, src_offset), len);
+            }
+        };
         let (signal, connection) = (signal(flags)?, conn.connection()?);
         let is_nothing = src_offset == 0 && dst_offset == 0 && len == 0;
         // SAFETY: the same contract.
@@ -182,13 +215,20 @@ unsafe fn write(
     op_context: *const c_void,
 ) -> Result<(), Failure> {
     // SAFETY: the same contract.
-    let conn = unsafe { Handle::get(conn) }?;
+    let conn = match &unsafe { Handle::get(conn) }?.on {
+        On::Access(conn) => conn,
+        On::Verbs(conn) => {
+            // SAFETY: the same contract.
+            let (to, from) = unsafe { both(dst, src) }?;
+            return conn.write(posting(flags, op_context)?, (to, dst_offset), (from, src_offset), len, immediate);
+        }
+    };
     let (signal, connection) = (signal(flags)?, conn.connection()?);
     if immediate.is_none() && len <= PART_MAX_BYTES && !dst.is_null() && !src.is_null() {
         // SAFETY: the same contract.
         let (to, from) = unsafe { (Handle::get(dst)?, Handle::get(src)?) };
-        let from = from.part(src_offset, len)?;
-        single(connection, signal, op_context).write(to.region(connection)?, dst_offset as u64, from)?;
+        let from = from.access()?.part(src_offset, len)?;
+        single(connection, signal, op_context).write(to.access()?.region(connection)?, dst_offset as u64, from)?;
         return Ok(());
     }
     // SAFETY: the same contract.
@@ -203,7 +243,7 @@ unsafe fn write(
 #[expect(clippy::too_many_arguments, reason = "those of the functions of the interface")]
 #[inline(never)]
 unsafe fn write_in_parts(
-    conn: &Conn,
+    conn: &AccessConn,
     dst: *mut Handle<MrRemote>,
     dst_offset: usize,
     src: *const Handle<MrLocal>,
@@ -294,16 +334,23 @@ pub unsafe extern "C" fn rpma_atomic_write(
         // SAFETY: the same contract.
         let (conn, dst) = unsafe { (Handle::get(conn)?, Handle::get(dst)?) };
         need(src, "src")?;
-        let (signal, connection) = (signal(flags)?, conn.connection()?);
         // SAFETY: not null, so valid for 8 bytes, wherever they lie.
-        let value = u64::from_le_bytes(unsafe { src.cast::<[u8; 8]>().read_unaligned() });
-        let to = dst.region(connection)?;
+        let value = unsafe { src.cast::<[u8; 8]>().read_unaligned() };
+        let conn = match &conn.on {
+            On::Access(conn) => conn,
+            On::Verbs(conn) => {
+                return conn.atomic_write(posting(flags, op_context)?, (dst.verbs(), dst_offset), value);
+            }
+        };
+        let (signal, connection) = (signal(flags)?, conn.connection()?);
+        let value = u64::from_le_bytes(value);
+        let to = dst.access()?.region(connection)?;
         posted(connection, signal, op_context, |batch| batch.atomic_write(to, dst_offset as u64, value))
     })
 }
 
 /// Whether the flush may be asked for at all.
-fn check_gate(conn: &Conn, dst: &MrRemote, is_persistent: bool) -> Result<(), Failure> {
+fn check_gate(conn: &AccessConn, dst: &AccessMrRemote, is_persistent: bool) -> Result<(), Failure> {
     if !dst.may_flush(is_persistent) {
         let kind = if is_persistent { "persistent" } else { "visibility" };
         return Err(Failure::new(
@@ -319,7 +366,7 @@ fn check_gate(conn: &Conn, dst: &MrRemote, is_persistent: bool) -> Result<(), Fa
 }
 
 /// How far a flush of the kind asked for brings what lies there.
-fn level(dst: &MrRemote, region: &RemoteRegion, is_persistent: bool) -> Result<Durability, Failure> {
+fn level(dst: &AccessMrRemote, region: &RemoteRegion, is_persistent: bool) -> Result<Durability, Failure> {
     const NAME: &CStr = c"rpma_flush";
     if !is_persistent {
         return Ok(Durability::Visible);
@@ -366,12 +413,19 @@ pub unsafe extern "C" fn rpma_flush(
     call(c"rpma_flush", || {
         // SAFETY: the same contract.
         let (conn, dst) = unsafe { (Handle::get(conn)?, Handle::get(dst)?) };
-        let signal = signal(flags)?;
         let is_persistent = match flush_type {
             FLUSH_PERSISTENT => true,
             FLUSH_VISIBILITY => false,
             _ => return Err(Failure::invalid(format!("there is no flush type {flush_type}"))),
         };
+        let conn = match &conn.on {
+            On::Access(conn) => conn,
+            On::Verbs(conn) => {
+                let posting = posting(flags, op_context)?;
+                return conn.flush(posting, (dst.verbs(), dst_offset), len, is_persistent);
+            }
+        };
+        let (signal, dst) = (signal(flags)?, dst.access()?);
         check_gate(conn, dst, is_persistent)?;
         let connection = conn.connection()?;
         let region = dst.region(connection)?;
@@ -436,7 +490,14 @@ unsafe fn send(
     op_context: *const c_void,
 ) -> Result<(), Failure> {
     // SAFETY: the same contract.
-    let conn = unsafe { Handle::get(conn) }?;
+    let conn = match &unsafe { Handle::get(conn) }?.on {
+        On::Access(conn) => conn,
+        On::Verbs(conn) => {
+            // SAFETY: the same contract.
+            let from = unsafe { Handle::get_if_any(src) }?.map(MrLocal::verbs).transpose()?;
+            return conn.send(posting(flags, op_context)?, (from, offset), len, immediate);
+        }
+    };
     let (signal, connection) = (signal(flags)?, conn.connection()?);
     // SAFETY: the same contract.
     let from: Source<'_> = unsafe { slice(&conn.peer, src, offset, len) }?.into();
@@ -461,7 +522,14 @@ pub unsafe extern "C" fn rpma_recv(
 ) -> c_int {
     call(c"rpma_recv", || {
         // SAFETY: the same contract.
-        let conn = unsafe { Handle::get(conn) }?;
+        let conn = match &unsafe { Handle::get(conn) }?.on {
+            On::Access(conn) => conn,
+            On::Verbs(conn) => {
+                // SAFETY: the same contract.
+                let into = unsafe { Handle::get_if_any(dst) }?.map(MrLocal::verbs).transpose()?;
+                return conn.receive((into, offset), len, op_context);
+            }
+        };
         // SAFETY: the same contract.
         let into = unsafe { slice(&conn.peer, dst, offset, len) }?;
         conn.connection()?.receive(into, op_context.addr() as u64)?;

@@ -15,6 +15,7 @@ use pmof_access::{
     Completion, CompletionQueue, Connection, ConnectionError, ConnectionId, OperationError, OperationKind, Outcome,
     Refusal,
 };
+use pmof_verbs::WorkCompletion;
 use pmof_verbs_sys as sys;
 
 use crate::{
@@ -22,6 +23,8 @@ use crate::{
     error::{Code, Failure, put},
     handle::{Handle, is_non_blocking, kind, set_blocking},
     long,
+    on::On,
+    verbs,
 };
 
 /// How long a wait without a limit sleeps before it looks whether anything can still come.
@@ -29,14 +32,18 @@ pub(crate) const TURN: Duration = Duration::from_millis(500);
 
 /// `rpma_cq`.
 #[derive(Debug)]
-pub struct Cq {
+pub struct Cq(On<AccessCq, verbs::Cq>);
+kind!(Cq, 7, "rpma_cq");
+
+/// One of connections of pmof.
+#[derive(Debug)]
+struct AccessCq {
     outcomes: Outcomes,
     /// The only connection whose outcomes come here, if there is just one.
-    pub(crate) connection: OnceLock<Weak<Connection>>,
+    connection: OnceLock<Weak<Connection>>,
     /// The descriptor was given out: its flags say whether waits block.
     has_descriptor: AtomicBool,
 }
-kind!(Cq, 7, "rpma_cq");
 
 #[derive(Debug)]
 enum Outcomes {
@@ -94,15 +101,53 @@ fn blocks(queue: &CompletionQueue, was_given: &AtomicBool) -> bool {
 
 impl Cq {
     pub(crate) fn own(queue: CompletionQueue) -> Self {
-        Self::of(Outcomes::Own { queue, found: Mutex::default(), has_found: AtomicBool::new(false) })
+        let outcomes = Outcomes::Own { queue, found: Mutex::default(), has_found: AtomicBool::new(false) };
+        Self(On::Access(AccessCq::of(outcomes)))
     }
 
     pub(crate) fn of_channel(channel: &Arc<Channel>, is_receive: bool) -> Self {
-        Self::of(Outcomes::Of { channel: Arc::clone(channel), is_receive })
+        Self(On::Access(AccessCq::of(Outcomes::Of { channel: Arc::clone(channel), is_receive })))
+    }
+
+    pub(crate) fn of_verbs(queue: verbs::Cq) -> Self {
+        Self(On::Verbs(queue))
+    }
+
+    /// Names the only connection whose outcomes come here.
+    pub(crate) fn set_connection(&self, connection: &Arc<Connection>) {
+        if let On::Access(queue) = &self.0 {
+            let _ = queue.connection.set(Arc::downgrade(connection));
+        }
+    }
+}
+
+impl AccessCq {
+    fn descriptor(&self) -> c_int {
+        match &self.outcomes {
+            Outcomes::Own { queue, .. } => give_descriptor(queue, &self.has_descriptor),
+            Outcomes::Of { channel, .. } => channel.descriptor(),
+        }
     }
 
     fn of(outcomes: Outcomes) -> Self {
         Self { outcomes, connection: OnceLock::new(), has_descriptor: AtomicBool::new(false) }
+    }
+
+    /// Takes up to `count` outcomes that are there; how many.
+    ///
+    /// # Safety
+    ///
+    /// `into` is valid for `count` writes.
+    unsafe fn take_into(&self, into: *mut sys::ibv_wc, count: c_int) -> c_int {
+        let mut taken = 0;
+        while taken < count
+            && let Some(done) = self.take()
+        {
+            // SAFETY: valid for `count` writes, and less than that many were made.
+            unsafe { into.add(taken.unsigned_abs() as usize).write(work_completion(&done)) };
+            taken += 1;
+        }
+        taken
     }
 
     /// The next outcome that is there now.
@@ -222,9 +267,9 @@ pub unsafe extern "C" fn rpma_cq_get_fd(cq: *const Handle<Cq>, fd: *mut c_int) -
         // SAFETY: the same contract.
         let cq = unsafe { Handle::get(cq) }?;
         need(fd, "fd")?;
-        let number = match &cq.outcomes {
-            Outcomes::Own { queue, .. } => give_descriptor(queue, &cq.has_descriptor),
-            Outcomes::Of { channel, .. } => channel.descriptor(),
+        let number = match &cq.0 {
+            On::Access(cq) => cq.descriptor(),
+            On::Verbs(cq) => cq.descriptor(),
         };
         // SAFETY: not null, so valid by the contract of this function.
         unsafe { put(fd, number) };
@@ -240,7 +285,10 @@ pub unsafe extern "C" fn rpma_cq_get_fd(cq: *const Handle<Cq>, fd: *mut c_int) -
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rpma_cq_wait(cq: *mut Handle<Cq>) -> c_int {
     // SAFETY: the same contract.
-    call(c"rpma_cq_wait", || unsafe { Handle::get(cq) }?.wait())
+    call(c"rpma_cq_wait", || match unsafe { Handle::get(cq) }?.0.as_ref() {
+        On::Access(cq) => cq.wait(),
+        On::Verbs(cq) => cq.wait(),
+    })
 }
 
 /// Gets up to `count` outcomes that are there.
@@ -262,14 +310,16 @@ pub unsafe extern "C" fn rpma_cq_get_wc(
         if count < 1 || (count > 1 && got.is_null()) {
             return Err(Failure::invalid("num_entries is less than 1, or more than 1 without num_entries_got"));
         }
-        let mut taken = 0;
-        while taken < count
-            && let Some(done) = cq.take()
-        {
-            // SAFETY: valid for `count` writes, and less than that many were made.
-            unsafe { completions.add(taken.unsigned_abs() as usize).write(work_completion(&done)) };
-            taken += 1;
-        }
+        let taken = match &cq.0 {
+            // SAFETY: the same contract.
+            On::Access(cq) => unsafe { cq.take_into(completions, count) },
+            On::Verbs(cq) => {
+                let room = count.unsigned_abs() as usize;
+                // SAFETY: valid for `count` writes; a `WorkCompletion` is an `ibv_wc`, any bytes of which are a valid one.
+                let into = unsafe { std::slice::from_raw_parts_mut(completions.cast::<WorkCompletion>(), room) };
+                c_int::try_from(cq.poll(into)?).unwrap_or(count)
+            }
+        };
         if taken == 0 {
             return Ok(Code::NoCompletion as c_int);
         }

@@ -11,10 +11,21 @@ use crate::log::{Level, log};
 pub(crate) struct Settings {
     /// `PMOF_TRANSPORT`: the transport to use, whatever the address.
     pub(crate) transport: Option<Transport>,
+    /// `PMOF_WIRE`: what connections over verbs speak.
+    pub(crate) wire: Wire,
     /// `PMOF_STRICT=1`: what the platform contradicts is refused, not only logged.
     pub(crate) is_strict: bool,
     /// `PMOF_TRUST_NETWORK=1`: listen over TCP where other machines reach, although nobody is authenticated.
     pub(crate) trusts_network: bool,
+}
+
+/// What goes over the wire between RDMA devices. Both ends must have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wire {
+    /// What librpma has there, so that the other end may be librpma.
+    Librpma,
+    /// Connections of pmof, whose target flushes with its CPU where its device cannot.
+    Pmof,
 }
 
 /// As the environment was when it was first asked for.
@@ -28,6 +39,14 @@ pub(crate) fn settings() -> &'static Settings {
             _ => {
                 warn(&format!("PMOF_TRANSPORT={name} is not known (verbs, tcp, shm): the address decides"));
                 None
+            }
+        }),
+        wire: variable("PMOF_WIRE").map_or(Wire::Librpma, |name| match name.as_str() {
+            "pmof" => Wire::Pmof,
+            "librpma" => Wire::Librpma,
+            _ => {
+                warn(&format!("PMOF_WIRE={name} is not known (librpma, pmof): librpma"));
+                Wire::Librpma
             }
         }),
         is_strict: is_set("PMOF_STRICT"),

@@ -19,21 +19,34 @@ use crate::{
     error::{Failure, put},
     handle::{Handle, kind},
     memory::{MrLocal, slice},
+    on::On,
     queue::Cq,
+    verbs,
 };
 
 /// `rpma_srq`.
 #[derive(Debug)]
 pub struct Srq {
-    pub(crate) receives: SharedReceives,
-    /// Where outcomes of receives go, if the connections do not decide that.
-    pub(crate) queue: Option<CompletionQueue>,
+    pub(crate) on: On<AccessSrq, verbs::Srq>,
     rcq: AtomicPtr<Handle<Cq>>,
-    peer: Arc<PeerShared>,
 }
 kind!(Srq, 8, "rpma_srq");
 
+/// One for connections of pmof.
+#[derive(Debug)]
+pub(crate) struct AccessSrq {
+    pub(crate) receives: SharedReceives,
+    /// Where outcomes of receives go, if the connections do not decide that.
+    pub(crate) queue: Option<CompletionQueue>,
+    peer: Arc<PeerShared>,
+}
+
 impl Srq {
+    /// Whether outcomes of its receives have a queue of their own.
+    pub(crate) fn has_queue(&self) -> bool {
+        !self.rcq().is_null()
+    }
+
     /// The application's handle of that queue; null where there is none.
     pub(crate) fn rcq(&self) -> *mut Handle<Cq> {
         self.rcq.load(Relaxed)
@@ -60,7 +73,7 @@ pub unsafe extern "C" fn rpma_srq_new(
 ) -> c_int {
     call(c"rpma_srq_new", || {
         // SAFETY: the same contract.
-        let peer = Arc::clone(&unsafe { Handle::get(peer) }?.shared);
+        let peer = unsafe { Handle::get(peer) }?;
         need(made, "srq_ptr")?;
         let defaults = SrqCfg::default();
         // SAFETY: the same contract.
@@ -68,10 +81,20 @@ pub unsafe extern "C" fn rpma_srq_new(
         if cfg.rq_size() == 0 {
             return Err(Failure::invalid("a shared receive queue of size 0"));
         }
-        let receives = peer.peer.shared_receive_queue(cfg.rq_size() as usize);
-        let queue = cfg.has_receive_queue().then(|| peer.peer.completion_queue(RECEIVES)).transpose()?;
-        let rcq = queue.clone().map_or(ptr::null_mut(), |queue| Handle::create(Cq::own(queue)));
-        let srq = Srq { receives, queue, rcq: AtomicPtr::new(rcq), peer };
+        let (on, rcq) = match &peer.0 {
+            On::Access(peer) => {
+                let receives = peer.peer.shared_receive_queue(cfg.rq_size() as usize);
+                let queue = (cfg.rcq_size() > 0).then(|| peer.peer.completion_queue(RECEIVES)).transpose()?;
+                let rcq = queue.clone().map(Cq::own);
+                (On::Access(AccessSrq { receives, queue, peer: Arc::clone(peer) }), rcq)
+            }
+            On::Verbs(peer) => {
+                let srq = verbs::Srq::create(peer, cfg.rq_size(), cfg.rcq_size())?;
+                let rcq = srq.rcq().map(Cq::of_verbs);
+                (On::Verbs(srq), rcq)
+            }
+        };
+        let srq = Srq { on, rcq: AtomicPtr::new(rcq.map_or(ptr::null_mut(), Handle::create)) };
         // SAFETY: not null, so valid by the contract of this function.
         unsafe { put(made, Handle::create(srq)) };
         Ok(())
@@ -105,6 +128,14 @@ pub unsafe extern "C" fn rpma_srq_recv(
     call(c"rpma_srq_recv", || {
         // SAFETY: the same contract.
         let srq = unsafe { Handle::get(srq) }?;
+        let srq = match &srq.on {
+            On::Access(srq) => srq,
+            On::Verbs(srq) => {
+                // SAFETY: the same contract.
+                let into = unsafe { Handle::get_if_any(dst) }?.map(MrLocal::verbs).transpose()?;
+                return srq.receive(into, offset, len, op_context);
+            }
+        };
         // SAFETY: the same contract.
         let into = unsafe { slice(&srq.peer, dst, offset, len) }?;
         srq.receives.post(into, op_context.addr() as u64)?;

@@ -8,7 +8,6 @@ use std::{
 };
 
 use pmof_verbs_sys as sys;
-use pmof_verbs_sys::Verbs;
 
 use crate::{Device, VerbsError, device::set_non_blocking};
 
@@ -236,12 +235,21 @@ impl CompletionQueue {
     /// A queue of at least `entries` (1 to the device's `max_completion_entries`). `notified` gives it a descriptor that
     /// tells of completions.
     pub fn new(device: &Device, entries: u32, notified: bool) -> Result<Self, VerbsError> {
+        let channel = if notified { Some(CompletionChannel::new(device)?) } else { None };
+        Self::create(device, entries, channel)
+    }
+
+    /// The same with a channel that other queues of the device have too.
+    pub fn on_channel(channel: &Arc<CompletionChannel>, entries: u32) -> Result<Self, VerbsError> {
+        Self::create(&channel.device, entries, Some(Arc::clone(channel)))
+    }
+
+    fn create(device: &Device, entries: u32, channel: Option<Arc<CompletionChannel>>) -> Result<Self, VerbsError> {
         let most = device.capabilities().max_completion_entries;
         if !(1..=most).contains(&entries) {
             let (what, value) = ("the number of completion queue entries", u64::from(entries));
             return Err(VerbsError::OutOfRange { what, value, least: 1, most: u64::from(most) });
         }
-        let channel = if notified { Some(Arc::new(CompletionChannel::new(device)?)) } else { None };
         let raw_channel = channel.as_ref().map_or(ptr::null_mut(), |channel| channel.raw.as_ptr());
         // SAFETY: the device keeps its context open; the channel is alive and of that context.
         let raw = unsafe {
@@ -272,22 +280,16 @@ impl CompletionQueue {
         }
     }
 
-    /// Takes one event of the descriptor; false if there is none. Does not wait.
+    /// Takes one event of the channel, also where it is of another queue on it; false if there is none. Does not wait,
+    /// unless the descriptor was set to block.
     pub fn take_event(&self) -> Result<bool, VerbsError> {
         let Some(channel) = &self.0.channel else { return Ok(false) };
-        let (mut queue, mut context) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: the channel is alive, both places can be written.
-        let errno = unsafe { (self.verbs().ibv_get_cq_event)(channel.raw.as_ptr(), &raw mut queue, &raw mut context) };
-        if errno != 0 {
-            let error = io::Error::last_os_error();
-            return match error.kind() {
-                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(false),
-                _ => Err(VerbsError::call("ibv_get_cq_event", self.0.device.name(), error)),
-            };
-        }
-        // SAFETY: the queue is alive; all events of its own channel are its own, and each is acknowledged once.
-        unsafe { (self.verbs().ibv_ack_cq_events)(self.raw(), 1) };
-        Ok(true)
+        Ok(channel.take_event()?.is_some())
+    }
+
+    /// What events of the channel name this queue by.
+    pub fn key(&self) -> QueueKey {
+        QueueKey(self.raw().addr())
     }
 
     /// Where events show; `None` for a queue that is not notified.
@@ -308,10 +310,6 @@ impl CompletionQueue {
     #[inline]
     pub(crate) fn raw(&self) -> *mut sys::ibv_cq {
         self.0.raw.as_ptr()
-    }
-
-    fn verbs(&self) -> &'static Verbs {
-        self.0.device.verbs()
     }
 
     #[cold]
@@ -342,7 +340,11 @@ impl Drop for Queue {
     }
 }
 
-/// The completion channel of one queue, which it may outlive. Its descriptor is readable after a completion that
+/// Names a queue among those of one channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueKey(usize);
+
+/// The completion channel of queues, which it may outlive. Its descriptor is readable after a completion that
 /// [`CompletionQueue::request_notify`] asked to be told of.
 pub struct CompletionChannel {
     raw: NonNull<sys::ibv_comp_channel>,
@@ -350,14 +352,14 @@ pub struct CompletionChannel {
     device: Device,
 }
 
-// SAFETY: the channel is used for its descriptor, which does not change, and by calls on its queue, which may be made from
-// any thread.
+// SAFETY: the channel is used for its descriptor, which does not change, and to take events, which any thread may.
 unsafe impl Send for CompletionChannel {}
 // SAFETY: as above.
 unsafe impl Sync for CompletionChannel {}
 
 impl CompletionChannel {
-    fn new(device: &Device) -> Result<Self, VerbsError> {
+    /// A channel for queues of the device. Its descriptor does not block.
+    pub fn new(device: &Device) -> Result<Arc<Self>, VerbsError> {
         // SAFETY: the device keeps its context open.
         let raw = unsafe { (device.verbs().ibv_create_comp_channel)(device.context()) };
         let raw = NonNull::new(raw).ok_or_else(|| VerbsError::last("ibv_create_comp_channel", device.name()))?;
@@ -365,7 +367,25 @@ impl CompletionChannel {
         // SAFETY: the library made the channel.
         set_non_blocking(unsafe { (*raw.as_ptr()).fd })
             .map_err(|error| VerbsError::call("fcntl", device.name(), error))?;
-        Ok(channel)
+        Ok(Arc::new(channel))
+    }
+
+    /// Takes one event, and tells whose; `None` if there is none. Does not wait, unless the descriptor was set to block.
+    pub fn take_event(&self) -> Result<Option<QueueKey>, VerbsError> {
+        let (mut queue, mut context) = (ptr::null_mut(), ptr::null_mut());
+        let verbs = self.device.verbs();
+        // SAFETY: the channel is alive, both places can be written.
+        let errno = unsafe { (verbs.ibv_get_cq_event)(self.raw.as_ptr(), &raw mut queue, &raw mut context) };
+        if errno != 0 {
+            let error = io::Error::last_os_error();
+            return match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
+                _ => Err(VerbsError::call("ibv_get_cq_event", self.device.name(), error)),
+            };
+        }
+        // SAFETY: a queue lives until all its events that were taken are acknowledged, each once; this one is now.
+        unsafe { (verbs.ibv_ack_cq_events)(queue, 1) };
+        Ok(Some(QueueKey(queue.addr())))
     }
 }
 
@@ -384,7 +404,7 @@ impl fmt::Debug for CompletionChannel {
 
 impl Drop for CompletionChannel {
     fn drop(&mut self) {
-        // SAFETY: the queue on the channel is gone: it keeps its channel until after itself.
+        // SAFETY: the queues on the channel are gone: each keeps its channel until after itself.
         unsafe { (self.device.verbs().ibv_destroy_comp_channel)(self.raw.as_ptr()) };
     }
 }
@@ -405,7 +425,7 @@ mod tests {
 
     #[test]
     fn the_words_are_those_of_the_library() {
-        let Ok(verbs) = Verbs::load() else {
+        let Ok(verbs) = sys::Verbs::load() else {
             eprintln!("skipped the_words_are_those_of_the_library: libibverbs is not installed");
             return;
         };

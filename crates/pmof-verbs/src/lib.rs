@@ -36,7 +36,7 @@ pub use cm::{
     RETRY_COUNT_MAX,
 };
 pub use cm_event::{CmEvent, CmEventKind, REJECT_BY_APPLICATION, REJECT_NO_LISTENER};
-pub use completion::{CompletionChannel, CompletionQueue, Opcode, Status, WorkCompletion};
+pub use completion::{CompletionChannel, CompletionQueue, Opcode, QueueKey, Status, WorkCompletion};
 pub use device::{Device, RESOLVE_TIMEOUT};
 pub use error::{PostFailure, ReceiveFailure, RegisterError, VerbsError};
 pub use pmof_verbs_sys::{DeviceError, LoadError};

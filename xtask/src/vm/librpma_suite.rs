@@ -1,4 +1,5 @@
-//! Programs for librpma over verbs, with our library and with Debian's: what both do alike is what the judges expect.
+//! Programs for librpma over verbs, with our library and with Debian's: what both do alike is what the judges expect; and with one
+//! of them on either side, since both speak the same over the wire.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -20,12 +21,19 @@ const TIMEOUT: Duration = Duration::from_mins(25);
 /// One program in a machine; its last line are its counts.
 struct Run {
     /// Without an apostrophe: a shell writes it.
-    what: &'static str,
+    what: String,
     script: String,
 }
 
 /// The cells of fio's matrix that an emulated machine does in a few minutes: each engine with each access.
 const CELLS: &str = "4096 B, depth 8, 1 threads";
+
+/// Those of two libraries: writes of all four engines.
+const CELLS_OF_TWO: &str = " write 4096 B, depth 8, 1 threads";
+
+/// Connections that one process has at once; and of Debian's library, whose time for as many is told beside ours.
+const CONNECTIONS: u32 = 1000;
+const TIMED_CONNECTIONS: u32 = 256;
 
 pub(super) fn run(testbed: &Testbed, report: &mut Report) -> Result<()> {
     let staged = testbed.run_directory()?;
@@ -44,18 +52,82 @@ pub(super) fn run(testbed: &Testbed, report: &mut Report) -> Result<()> {
         check("ours: each function", "--pmem $PMOF_DEVDAX $PMOF_WIRE_B"),
         check("ours: each function, IPv6", "--pmem $PMOF_DEVDAX $PMOF_IPV6"),
         Run {
-            what: "ours: engines of fio",
+            what: "ours, connections of pmof: each function".to_owned(),
+            script: "PMOF_WIRE=pmof rpma-check --pmem $PMOF_DEVDAX $PMOF_WIRE_B".to_owned(),
+        },
+        Run {
+            what: "ours: engines of fio".to_owned(),
             script: format!(
                 "cd /run && xtask fio matrix --fio /host/bin/fio --library /host/bin --transport verbs \
                  --address $PMOF_WIRE_B --medium $PMOF_DEVDAX --only '{CELLS}'"
             ),
         },
     ];
-    run_in(testbed, machine, &ours, &checks, report)
+    run_in(testbed, machine, &ours, &checks, report)?;
+
+    let mut machine = with_fio(Machine::new(testbed).bring(&program), &fio)?;
+    for (library, from) in [("debian", reference), ("debian12", testbed.librpma_of_host_release()?)] {
+        let file = staged.path().join(format!("librpma-{library}.so.0"));
+        fs::copy(from.join("librpma.so.0"), &file).context("copying Debian's librpma")?;
+        machine = machine.bring(&file);
+    }
+    run_in(testbed, machine, &ours, &mixed(), report)
 }
 
-fn check(what: &'static str, arguments: &str) -> Run {
-    Run { what, script: format!("rpma-check {arguments}") }
+fn check(what: &str, arguments: &str) -> Run {
+    Run { what: what.to_owned(), script: format!("rpma-check {arguments}") }
+}
+
+/// Each library, and what fio needs beside it.
+const DIRECTORIES: &str = "for library in ours debian debian12; do mkdir -p /run/$library; cp /host/bin/*.so* /run/$library/; done; \
+     for library in debian debian12; do cp /host/bin/librpma-$library.so.0 /run/$library/librpma.so.0; done";
+
+/// Server and client, each with a library of its own.
+fn mixed() -> Vec<Run> {
+    let mut runs = Vec::new();
+    for libraries in [("debian", "ours"), ("ours", "debian"), ("ours", "ours")] {
+        for (medium, pmem) in [("DRAM", ""), ("device-DAX", "--pmem $PMOF_DEVDAX")] {
+            runs.extend(two_ends(libraries, medium, pmem));
+        }
+    }
+    // fio's clients register ordinary memory for persistent flushes, which librpma 1.3 passes on to a device that refuses it.
+    for (server, client) in [("debian", "ours"), ("ours", "debian12")] {
+        runs.push(Run {
+            what: format!("server {server}, client {client}: engines of fio"),
+            script: format!(
+                "{DIRECTORIES}; cd /run && xtask fio matrix --fio /host/bin/fio --library /run/{client} \
+                 --server-library /run/{server} --transport verbs --address $PMOF_WIRE_B --medium $PMOF_DEVDAX --only '{CELLS_OF_TWO}'"
+            ),
+        });
+    }
+    for libraries in [("debian", "debian"), ("ours", "ours")] {
+        let count = if libraries.0 == "ours" { CONNECTIONS } else { TIMED_CONNECTIONS };
+        runs.extend(two_ends(libraries, &format!("{count} connections"), &format!("--many {count}")));
+    }
+    runs
+}
+
+/// The client, and then what the server said.
+fn two_ends((server, client): (&str, &str), of: &str, options: &str) -> [Run; 2] {
+    let end = |end, library| {
+        format!("LD_LIBRARY_PATH=/run/{library} rpma-check --end {end} --port 7500 {options} $PMOF_WIRE_B")
+    };
+    let (serve, connect) = (end("server", server), end("client", client));
+    let what = format!("server {server}, client {client}, {of}");
+    [
+        Run {
+            what: format!("{what}: the client"),
+            script: format!(
+                "{DIRECTORIES}; ({serve} >/run/server.log 2>&1; echo $? >/run/server.exit) & sleep 0.5; {connect}"
+            ),
+        },
+        Run {
+            what: format!("{what}: the server"),
+            script: "for turn in 1 2 3 4 5 6 7 8 9 10; do [ -e /run/server.exit ] || sleep 1; done; \
+                     cat /run/server.log; exit=$(cat /run/server.exit); rm -f /run/server.exit; exit $exit"
+                .to_owned(),
+        },
+    ]
 }
 
 /// fio, what it is linked to, and this program, which runs it.
@@ -87,7 +159,7 @@ fn run_in(testbed: &Testbed, machine: Machine, library: &Path, runs: &[Run], rep
         for line in part.lines().filter(|line| is_failure(line)) {
             println!("{}: {line}", run.what);
         }
-        report_part(report, run.what, part, Runner::Closing, &finished);
+        report_part(report, &run.what, part, Runner::Closing, &finished);
     }
     ensure!(finished.end == End::Exited(0), "the machine: {}", finished.explain());
     Ok(())
@@ -95,5 +167,7 @@ fn run_in(testbed: &Testbed, machine: Machine, library: &Path, runs: &[Run], rep
 
 /// What is worth showing of an output of a thousand lines.
 fn is_failure(line: &str) -> bool {
-    ["not ok ", "# returned ", "Bail out!", "FAILED ", "=="].iter().any(|begin| line.starts_with(begin))
+    ["not ok ", "# returned ", "# connecting ", "Bail out!", "FAILED ", "=="]
+        .iter()
+        .any(|begin| line.starts_with(begin))
 }

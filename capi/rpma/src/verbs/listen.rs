@@ -1,0 +1,63 @@
+//! Endpoints that listen.
+
+use std::{ffi::c_int, net::SocketAddr, sync::Arc};
+
+use pmof_verbs::{CmEventKind, CmId, EventChannel};
+
+use super::{Blocking, ConnReq, Peer, Waited, request::Wants};
+use crate::error::{Code, Failure};
+
+/// Requests that the kernel keeps while nobody takes them; more are rejected.
+const BACKLOG: c_int = 1024;
+
+/// `rpma_ep`.
+#[derive(Debug)]
+pub(crate) struct Ep {
+    peer: Arc<Peer>,
+    channel: EventChannel,
+    blocking: Blocking,
+    /// Listens as long as it is there.
+    _listener: CmId,
+}
+
+impl Ep {
+    pub(crate) fn listen(peer: &Arc<Peer>, address: SocketAddr) -> Result<Self, Failure> {
+        let channel = EventChannel::new()?;
+        let listener = CmId::new(&channel)?;
+        // A server that was killed comes back on its port at once.
+        listener.set_reuse_address(true)?;
+        listener.bind(address)?;
+        listener.listen(BACKLOG)?;
+        Ok(Self { peer: Arc::clone(peer), channel, blocking: Blocking::default(), _listener: listener })
+    }
+
+    pub(crate) fn descriptor(&self) -> c_int {
+        self.blocking.give(&self.channel)
+    }
+
+    /// The next request; waits for it, unless the descriptor was set not to block.
+    pub(crate) fn next_request(&self, wants: &Wants) -> Result<ConnReq, Failure> {
+        let blocks = self.blocking.blocks(&self.channel);
+        loop {
+            if blocks && Blocking::wait(&self.channel, -1) == Waited::Interrupted {
+                return Err(Code::NoEvent.into());
+            }
+            // The descriptor may block for whoever reads it.
+            if !Blocking::is_readable(&self.channel) {
+                if blocks {
+                    continue;
+                }
+                return Err(Code::NoEvent.into());
+            }
+            match self.channel.next_event()?.map(|event| event.kind) {
+                Some(CmEventKind::ConnectRequest { request, private_data, .. }) => {
+                    return ConnReq::of_request(&self.peer, request, private_data, wants);
+                }
+                // Of a request that the application let go.
+                Some(_) => {}
+                None if blocks => {}
+                None => return Err(Code::NoEvent.into()),
+            }
+        }
+    }
+}
