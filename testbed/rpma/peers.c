@@ -1,6 +1,7 @@
 /* A target in another process: stopped, and without memory that it has registered. */
 #define _GNU_SOURCE
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -107,6 +108,12 @@ static long milliseconds_since(const struct timespec *start) {
 /* The first operation on memory of a peer that is stopped is posted at once. */
 static void check_stopped(struct rpma_ep *endpoint, const struct region *own) {
     section("stopped target");
+    const char *wire = getenv("PMOF_WIRE");
+    if (wire != NULL && strcmp(wire, "pmof") == 0 && strncmp(context()->device->name, "pmof_", 5) != 0) {
+        skip("a connection of pmof asks once for the key of memory that a device reaches, and waits for the answer",
+             "posting does not wait for a target that is stopped");
+        return;
+    }
     struct other other;
     struct timespec start;
     start_other(endpoint, &other);

@@ -166,8 +166,15 @@ impl<'a> Series<'a> {
 
     /// Boots, judges the cut before, where there was one, starts the load, and cuts the power at its moment.
     ///
-    /// A load that [goes with](Load::goes_with) the one before opens what the cut left; another one begins on empty media.
-    pub(super) fn cut(&mut self, load: &Load, survivors: Survivors, random: &mut Random) -> Result<Option<Verdict>> {
+    /// A load that [goes with](Load::goes_with) the one before opens what the cut left; another one begins on empty media. Its
+    /// moment is counted from the acknowledgement of so many batches.
+    pub(super) fn cut(
+        &mut self,
+        load: &Load,
+        survivors: Survivors,
+        batches: usize,
+        random: &mut Random,
+    ) -> Result<Option<Verdict>> {
         let ledger = self.modelled.directory().join(format!("{}.ledger", self.boots));
         let socket = self.modelled.directory().join("disk");
         let disk = lossy_disk::Server::start(&self.modelled.media().file, &socket, survivors.of_disk())?;
@@ -186,7 +193,7 @@ impl<'a> Series<'a> {
             .port("ledger", PortTarget::File(ledger.clone()));
         let mut running = self.bring(machine)?.command(script).start()?;
         if load.has_batches() {
-            await_load(&mut running, &ledger)?;
+            await_load(&mut running, &ledger, batches)?;
         } else {
             running.wait_for_output(OPERATIONS_BEGIN, BOOT)?;
         }
@@ -259,20 +266,20 @@ fn judge_script(cut: Option<&Cut>) -> String {
     cut.map(|cut| cut.load.judge_script(cut.seed)).unwrap_or_default()
 }
 
-/// Waits until the first batch, which writes all of the pool, was acknowledged.
-fn await_load(running: &mut Running<'_>, ledger: &Path) -> Result<()> {
+/// Waits until the first batch, which writes all of the pool, was acknowledged, and so many in all.
+fn await_load(running: &mut Running<'_>, ledger: &Path, batches: usize) -> Result<()> {
     running.wait_for_output(BEGINS, BOOT)?;
     let deadline = Instant::now() + FIRST_ACKNOWLEDGEMENT;
     loop {
         let told = fs::read_to_string(ledger).context("reading the ledger")?;
-        if told.contains("ack 0 0\n") {
+        if told.contains("ack 0 0\n") && told.lines().filter(|line| line.starts_with("ack ")).count() >= batches {
             return Ok(());
         }
         let output = || String::from_utf8_lossy(&running.output()).into_owned();
         ensure!(!output().contains(ENDED), "the load failed: {}", output());
         ensure!(
             Instant::now() < deadline,
-            "batch 0 was not acknowledged in {FIRST_ACKNOWLEDGEMENT:?}; the ledger: {told:?}; the output: {}",
+            "{batches} batches, the first among them, were not acknowledged in {FIRST_ACKNOWLEDGEMENT:?}; the ledger: {told:?}; the output: {}",
             output()
         );
         thread::sleep(Duration::from_millis(2));
