@@ -1,6 +1,10 @@
 //! Endpoints that listen.
 
-use std::{ffi::c_int, net::SocketAddr, sync::Arc};
+use std::{
+    ffi::c_int,
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use pmof_verbs::{CmEventKind, CmId, EventChannel};
 
@@ -16,6 +20,8 @@ pub(crate) struct Ep {
     peer: Arc<Peer>,
     channel: EventChannel,
     blocking: Blocking,
+    /// Held by whoever waits for a request.
+    waiting: Mutex<()>,
     /// Listens as long as it is there.
     _listener: CmId,
 }
@@ -28,7 +34,13 @@ impl Ep {
         listener.set_reuse_address(true)?;
         listener.bind(address)?;
         listener.listen(BACKLOG)?;
-        Ok(Self { peer: Arc::clone(peer), channel, blocking: Blocking::default(), _listener: listener })
+        Ok(Self {
+            peer: Arc::clone(peer),
+            channel,
+            blocking: Blocking::default(),
+            waiting: Mutex::new(()),
+            _listener: listener,
+        })
     }
 
     pub(crate) fn descriptor(&self) -> c_int {
@@ -37,12 +49,19 @@ impl Ep {
 
     /// The next request; waits for it, unless the descriptor was set not to block.
     pub(crate) fn next_request(&self, wants: &Wants) -> Result<ConnReq, Failure> {
+        let (request, private_data) = self.next_event()?;
+        ConnReq::of_request(&self.peer, request, private_data, wants)
+    }
+
+    fn next_event(&self) -> Result<(CmId, Vec<u8>), Failure> {
         let blocks = self.blocking.blocks(&self.channel);
+        // A read of a descriptor that blocks would keep the channel's lock, which requests need too: only one thread looks, and none
+        // reads in vain.
+        let _waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             if blocks && Blocking::wait(&self.channel, -1) == Waited::Interrupted {
                 return Err(Code::NoEvent.into());
             }
-            // The descriptor may block for whoever reads it.
             if !Blocking::is_readable(&self.channel) {
                 if blocks {
                     continue;
@@ -51,7 +70,7 @@ impl Ep {
             }
             match self.channel.next_event()?.map(|event| event.kind) {
                 Some(CmEventKind::ConnectRequest { request, private_data, .. }) => {
-                    return ConnReq::of_request(&self.peer, request, private_data, wants);
+                    return Ok((request, private_data));
                 }
                 // Of a request that the application let go.
                 Some(_) => {}
