@@ -40,6 +40,11 @@ impl Target {
         self.service.as_ref().unwrap().addresses()[0].clone().into()
     }
 
+    /// A device takes the pages of what it is to reach when it is registered: then a file on tmpfs has no holes any more.
+    fn keeps_holes(&self) -> bool {
+        !self.url().to_string().starts_with("verbs")
+    }
+
     fn path(&self, name: &str) -> PathBuf {
         self.root.path().join(name)
     }
@@ -337,15 +342,17 @@ fn what_was_never_written_is_told_to_be_zero() {
     let set = target.two_parts();
     let pool = target.create(&set);
     let end = pool.len_bytes();
-    assert_eq!(pool.data_ranges(HEADER_BYTES..end).unwrap(), []);
+    assert!(!target.keeps_holes() || pool.data_ranges(HEADER_BYTES..end).unwrap().is_empty());
     let written = [5000, 1 << 20, (4 << 20) + 5, end - 1];
     for offset in written {
         pool.persist_bytes(0, offset, b"x", Atomicity::Words).unwrap();
     }
     let found = pool.data_ranges(HEADER_BYTES..end).unwrap();
     assert!(written.iter().all(|offset| found.iter().any(|range| range.contains(offset))), "{found:?}");
-    assert!(found.iter().map(|range| range.end - range.start).sum::<u64>() < 1 << 20, "{found:?}");
-    assert_eq!(pool.data_ranges(2 << 20..3 << 20).unwrap(), []);
+    if target.keeps_holes() {
+        assert!(found.iter().map(|range| range.end - range.start).sum::<u64>() < 1 << 20, "{found:?}");
+        assert_eq!(pool.data_ranges(2 << 20..3 << 20).unwrap(), []);
+    }
     let around = pool.data_ranges(0..5001).unwrap();
     assert!(around.iter().all(|range| range.end <= 5001) && around.iter().any(|range| range.contains(&5000)));
     assert!(matches!(pool.data_ranges(0..end + 1), Err(RemotePoolError::OutOfBounds { .. })));
@@ -353,7 +360,7 @@ fn what_was_never_written_is_told_to_be_zero() {
     let pool = RemotePool::create(&target.url(), &bare, 4 << 20, None, &options()).unwrap();
     // Its first page was looked at, and may be in the cache.
     let found = pool.data_ranges(0..4 << 20).unwrap();
-    assert!(found.iter().all(|range| range.end <= HEADER_BYTES), "{found:?}");
+    assert!(!target.keeps_holes() || found.iter().all(|range| range.end <= HEADER_BYTES), "{found:?}");
 }
 
 /// More ranges than one answer holds.
@@ -369,8 +376,8 @@ fn data_in_many_pieces_is_told_in_many_answers() {
     }
     pool.drain(0).unwrap();
     let found = pool.data_ranges(HEADER_BYTES..pool.len_bytes()).unwrap();
-    assert_eq!(found.len(), written.len());
-    assert!(written.iter().zip(&found).all(|(offset, range)| range.contains(offset)));
+    assert!(written.iter().all(|offset| found.iter().any(|range| range.contains(offset))));
+    assert!(!target.keeps_holes() || found.len() == written.len());
 }
 
 #[test]
