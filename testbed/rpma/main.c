@@ -4,10 +4,12 @@
  *
  *   rpma-check [--port N] [--pmem PATH] [--reference] ADDRESS
  *   rpma-check --end server|client [--port N] [--pmem PATH] [--many COUNT | --writes COUNT] ADDRESS
+ *   rpma-check --threads clean|race [--port N] ADDRESS
  *
  * The second form is one of two processes, each of which may have another librpma: what goes over the wire is looked at from
  * both ends; or, with --many, what so many connections cost a process; or, with
- * --writes, so many writes for an instrument that counts instructions.
+ * --writes, so many writes for an instrument that counts instructions. The third is for instruments that look for races: what
+ * programs do in several threads without one, or, to try the instrument, with races of the program's own.
  *
  * ADDRESS is a local address; both ends of each connection are here. On an RDMA device any device's address does; a
  * librpma with other transports takes another. Ports from N (default 7400) to N + 15 must be free.
@@ -32,12 +34,14 @@
 #include "link.h"
 #include "parts.h"
 #include "peer.h"
+#include "threads.h"
 
 /* All of it, under valgrind on a busy machine. */
 enum { ALL_SECONDS = 300 };
 
 static _Noreturn void usage(void) {
-    fputs("usage: rpma-check [--port N] [--pmem PATH] [--reference | --end server|client [--many COUNT | --writes COUNT]] ADDRESS\n", stderr);
+    fputs("usage: rpma-check [--port N] [--pmem PATH] [--reference | --end server|client [--many COUNT | --writes COUNT] |\n"
+          "                  --threads clean|race] ADDRESS\n", stderr);
     exit(2);
 }
 
@@ -75,10 +79,10 @@ int main(int count, char **arguments) {
         {"port", required_argument, NULL, 'p'}, {"pmem", required_argument, NULL, 'm'},
         {"reference", no_argument, NULL, 'r'},  {"peer", required_argument, NULL, 'P'},
         {"end", required_argument, NULL, 'e'},  {"many", required_argument, NULL, 'n'},
-        {"writes", required_argument, NULL, 'w'},
+        {"writes", required_argument, NULL, 'w'}, {"threads", required_argument, NULL, 't'},
         {NULL, 0, NULL, 0},
     };
-    const char *as_peer_of = NULL, *end = NULL;
+    const char *as_peer_of = NULL, *end = NULL, *threads = NULL;
     unsigned many = 0, writes = 0;
     options.port = 7400;
     for (int option; (option = getopt_long(count, arguments, "", known, NULL)) != -1;) {
@@ -88,6 +92,7 @@ int main(int count, char **arguments) {
         case 'r': options.reference = true; break;
         case 'P': as_peer_of = optarg; break;
         case 'e': end = optarg; break;
+        case 't': threads = optarg; break;
         case 'w': writes = (unsigned)strtoul(optarg, NULL, 10); break;
         case 'n': many = (unsigned)strtoul(optarg, NULL, 10); break;
         default: usage();
@@ -101,6 +106,13 @@ int main(int count, char **arguments) {
     if (as_peer_of != NULL)
         return be_peer(as_peer_of);
     setvbuf(stdout, NULL, _IOLBF, 0);
+    if (threads != NULL) {
+        bool has_races = strcmp(threads, "race") == 0;
+        if (!has_races && strcmp(threads, "clean") != 0)
+            usage();
+        (has_races ? race_threads : check_threads)();
+        return finish_part();
+    }
     if (end != NULL) {
         bool is_server = strcmp(end, "server") == 0;
         if (!is_server && strcmp(end, "client") != 0)

@@ -45,6 +45,7 @@ pub(crate) enum Need {
 }
 
 const SSHD: (&str, &str) = ("/usr/sbin/sshd", "apt-get install openssh-server openssh-client");
+const VALGRIND: (&str, &str) = ("/usr/bin/valgrind", "apt-get install valgrind");
 const LIBPMEMOBJ: (&str, &str) = ("/usr/include/libpmemobj.h", "apt-get install libpmemobj-dev");
 const LIBPMEMPOOL: (&str, &str) = ("/usr/include/libpmempool.h", "apt-get install libpmempool-dev");
 
@@ -146,6 +147,22 @@ const AFTER_TESTS: &[Suite] = &[
         counting: Counting::ByTest(Runner::Closing),
         slow: true,
         needs: Need::TestBed,
+        ..PLAIN
+    },
+    Suite {
+        name: "librpma: races over tcp",
+        command: &["cargo", "xtask", "rpma", "races"],
+        counting: Counting::ByTest(Runner::Closing),
+        slow: true,
+        needs: Need::Files(&[VALGRIND]),
+        ..PLAIN
+    },
+    Suite {
+        name: "librpma: races over shm",
+        command: &["cargo", "xtask", "rpma", "races", "--transport", "shm"],
+        counting: Counting::ByTest(Runner::Closing),
+        slow: true,
+        needs: Need::Files(&[VALGRIND]),
         ..PLAIN
     },
     Suite {

@@ -343,6 +343,7 @@ impl Driver {
         } else {
             ready.pop_front()
         };
+        self.ready.observe();
         self.show_ready(&ready);
         taken
     }
@@ -354,6 +355,7 @@ impl Driver {
             |done: &Completion| done.kind.is_receive() == receives && !self.is_aside((done.connection, done.ticket));
         let at = ready.iter().position(is_next)?;
         let taken = ready.remove(at);
+        self.ready.observe();
         self.show_ready(&ready);
         taken
     }
@@ -387,6 +389,7 @@ impl Driver {
         let mut ready = self.ready.lock();
         let at = ready.iter().position(|done| done.connection == connection && done.ticket == ticket)?;
         let taken = ready.remove(at);
+        self.ready.observe();
         self.show_ready(&ready);
         taken
     }
@@ -698,9 +701,9 @@ impl Driver {
         }
         let mut ready = self.ready.lock();
         let was_empty = ready.is_empty();
-        ready.push_back(Completion::new(ConnectionId(id), first));
+        ready.add(Completion::new(ConnectionId(id), first));
         while let Some(next) = core.next_completion() {
-            ready.push_back(Completion::new(ConnectionId(id), next));
+            ready.add(Completion::new(ConnectionId(id), next));
         }
         if was_empty && let Some(signal) = self.seen_signal() {
             signal.set();
@@ -729,7 +732,7 @@ impl Driver {
 
     fn bring(&self, done: Completion, is_brought: bool) {
         let mut ready = self.ready.lock();
-        ready.push_back(done);
+        ready.add(done);
         let is_waited_for = self.is_watched() && self.brought.get().is_some();
         if is_brought || is_waited_for || self.signal.is_some() {
             self.show();

@@ -8,7 +8,7 @@ use std::{
 };
 
 use parking_lot::{Mutex, MutexGuard};
-use pmof_mem::{Durability, Promise};
+use pmof_mem::{Durability, Promise, order};
 use pmof_proto::{
     Completion as ProtoCompletion, ConnectionError, Endpoint, Event, InputPlace, OutputView, PostError, RegionKey,
     Signal, Ticket,
@@ -711,6 +711,7 @@ impl LinkCore {
                     unanswered_bytes += count;
                     if unanswered_bytes >= REPLY_AFTER_BYTES {
                         unanswered_bytes = 0;
+                        order::publish_own();
                         self.flush_output();
                     }
                 }
@@ -723,6 +724,8 @@ impl LinkCore {
         }
         if moved {
             self.advance_lane();
+            // Before the other side can learn of it.
+            order::publish_own();
             self.flush_output();
         }
         if let Some(why) = self.endpoint.ended() {

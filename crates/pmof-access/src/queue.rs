@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use pmof_mem::order;
 use pmof_proto::{Completion as ProtoCompletion, OperationError, OperationKind, Outcome, Ticket};
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -426,9 +427,12 @@ impl ProgressThread {
         let (driver_there, stop_there) = (Arc::clone(driver), Arc::clone(&stop));
         let handle = std::thread::Builder::new()
             .name("pmof-progress".to_owned())
-            .spawn(move || match driver_there.assisted() {
-                Some(assisted) => assist(&driver_there, assisted, &stop_there, waiting),
-                None => make_progress(&driver_there, waiting, &|| stop_there.load(Ordering::SeqCst)),
+            .spawn(move || {
+                order::mark_own_thread();
+                match driver_there.assisted() {
+                    Some(assisted) => assist(&driver_there, assisted, &stop_there, waiting),
+                    None => make_progress(&driver_there, waiting, &|| stop_there.load(Ordering::SeqCst)),
+                }
             })
             .map_err(|source| SetupError::System { call: "clone", source })?;
         Ok(Self { driver: Arc::clone(driver), stop, handle: Some(handle) })

@@ -24,6 +24,7 @@ mod medium;
 mod members;
 mod memory;
 mod mounts;
+pub mod order;
 mod overlay;
 mod parts;
 mod probe;

@@ -25,6 +25,8 @@ struct Library {
     directory: &'static str,
     version_script: &'static str,
     header: &'static str,
+    /// For valgrind, where the library needs it.
+    suppressions: Option<&'static str>,
     description: &'static str,
     /// The version of the original that it stands in for.
     version: &'static str,
@@ -41,6 +43,7 @@ const RPMA: Library = Library {
     directory: "capi/rpma",
     version_script: "librpma.map",
     header: "librpma.h",
+    suppressions: Some("librpma.supp"),
     description: "librpma's interface on pmof",
     version: "1.3.0",
     manual: manual::Library {
@@ -59,6 +62,7 @@ const RPMEM: Library = Library {
     directory: "capi/rpmem",
     version_script: "librpmem.map",
     header: "librpmem.h",
+    suppressions: None,
     description: "librpmem's interface on pmof",
     version: "1.3",
     manual: manual::Library {
@@ -125,6 +129,9 @@ fn link(library: &Library, directory: &Path) -> Result<()> {
     let header = Path::new(library.directory).join("include").join(library.header);
     fs::copy(&header, directory.join("include").join(library.header))?;
     let name = library.link_name.trim_end_matches(".so");
+    if let Some(file) = library.suppressions {
+        fs::copy(Path::new(library.directory).join(file), directory.join(file))?;
+    }
     let pages = manual::write(&header, &library.manual, &directory.join("man/man3"))?;
     ensure!(pages == exports(library)?.len(), "the header describes {pages} functions, not all");
     let whole = fs::canonicalize(directory)?;

@@ -11,6 +11,7 @@ use clap::{Args, Subcommand};
 
 use crate::{capi, vm::testbed::Testbed};
 
+mod races;
 mod symbols;
 
 /// What valgrind is to look for: errors, and memory that nothing leads to any more. A forked child that exits at once
@@ -32,6 +33,9 @@ pub(crate) enum Rpma {
     ///
     /// The output is the program's, the last line `N passed, N failed, N skipped`; so is the exit code.
     Check(Check),
+    /// Threads of a program for librpma under valgrind's helgrind and drd: with librpma.supp nothing is reported but races of the
+    /// program itself
+    Races(races::Races),
     /// Compare what ours exports with Debian's libraries, by abidiff
     Abi,
     /// Write docs/librpma-functions.md: which function is used by fio and by librpma's examples, and which is checked
@@ -72,6 +76,7 @@ impl Rpma {
     pub(crate) fn run(self) -> Result<ExitCode> {
         match self {
             Self::Check(check) => check.run(),
+            Self::Races(races) => races.run(),
             Self::Abi => symbols::compare(),
             Self::Matrix { check } => symbols::matrix(check),
         }

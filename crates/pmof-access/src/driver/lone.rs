@@ -197,10 +197,10 @@ impl Driver {
         if ready.is_empty() && is_wanted {
             found = Some(first);
         } else {
-            ready.push_back(first);
+            ready.add(first);
         }
         while let Some(next) = core.next_completion() {
-            ready.push_back(Completion::new(id, next));
+            ready.add(Completion::new(id, next));
         }
         if !ready.is_empty() {
             self.seen_signal().inspect(|signal| signal.set());

@@ -7,6 +7,7 @@ use std::{
 };
 
 use parking_lot::{Mutex, MutexGuard};
+use pmof_mem::order;
 
 use crate::Completion;
 
@@ -33,6 +34,21 @@ impl Ready {
     #[inline]
     pub(super) fn has_some(&self) -> bool {
         self.has_some.load(Ordering::Acquire)
+    }
+
+    /// For instruments: the calling thread has seen what was [added](ReadyList::add), and what is in memory by then.
+    #[inline]
+    pub(super) fn observe(&self) {
+        order::observe(&self.has_some);
+        order::observe_own();
+    }
+}
+
+impl ReadyList<'_> {
+    #[inline]
+    pub(super) fn add(&mut self, done: Completion) {
+        order::publish(self.has_some);
+        self.list.push_back(done);
     }
 }
 

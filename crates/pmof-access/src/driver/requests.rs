@@ -7,6 +7,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use pmof_mem::order;
 
 use super::ReadySignal;
 use crate::link::Link;
@@ -33,6 +34,7 @@ impl Requests {
 
     pub(super) fn push(&self, link: Arc<Link>, private_data: Vec<u8>) {
         let mut waiting = self.waiting.lock();
+        order::publish(self);
         waiting.push_back((link, private_data));
         self.show(&waiting);
     }
@@ -41,6 +43,7 @@ impl Requests {
     pub(super) fn take(&self) -> Option<Request> {
         let mut waiting = self.waiting.lock();
         let request = waiting.pop_front();
+        order::observe(self);
         self.show(&waiting);
         request
     }

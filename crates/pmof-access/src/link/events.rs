@@ -2,6 +2,7 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
+use pmof_mem::order;
 use pmof_proto::Event;
 
 use crate::driver::ReadySignal;
@@ -15,6 +16,7 @@ pub(crate) struct Events {
 
 impl Events {
     pub(super) fn push(&mut self, event: Event) {
+        order::publish(&self.untold);
         self.untold.push_back(event);
         self.signal.as_ref().inspect(|signal| signal.set());
     }
@@ -22,6 +24,7 @@ impl Events {
     /// The next one that is known.
     pub(crate) fn take(&mut self) -> Option<Event> {
         let event = self.untold.pop_front();
+        order::observe(&self.untold);
         if let Some(signal) = self.signal.as_ref().filter(|_| self.untold.is_empty()) {
             signal.clear();
         }
