@@ -233,6 +233,45 @@ static void check_shared_channel(void) {
     NEED(CALL(rpma_conn_cfg_delete)(&configuration));
 }
 
+/* The answer to a message does not come before the message's own outcome, as the device of the other side acknowledges the
+ * message before its program can answer. */
+static void check_order_on_channel(void) {
+    section("order on a shared channel");
+    enum { ROUNDS = 100 };
+    struct rpma_conn_cfg *configuration = NULL;
+    struct rpma_cq *receives = NULL, *which = NULL;
+    struct ibv_wc completion;
+    struct link link;
+    unsigned first = 0, both = 0;
+    NEED(CALL(rpma_conn_cfg_new)(&configuration));
+    NEED(CALL(rpma_conn_cfg_set_rcq_size)(configuration, 10));
+    NEED(CALL(rpma_conn_cfg_set_compl_channel)(configuration, true));
+    open_link(&link, configuration, NULL);
+    struct rpma_conn *client = link.client.connection, *server = link.server.connection;
+    NEED(CALL(rpma_conn_get_rcq)(client, &receives));
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        NEED(CALL(rpma_recv)(client, link.client.region.local, 64, 64, REQUEST(1)));
+        NEED(CALL(rpma_recv)(server, link.server.region.local, 64, 64, REQUEST(2)));
+        NEED(CALL(rpma_send)(client, link.client.region.local, 0, 64, ALWAYS, REQUEST(3)));
+        if (!next_completion(link.server.cq, &completion))
+            break;
+        NEED(CALL(rpma_send)(server, link.server.region.local, 0, 64, ALWAYS, REQUEST(4)));
+        if (!next_completion(link.server.cq, &completion))
+            break;
+        for (int each = 0; each < 2; each++) {
+            NEED(CALL(rpma_conn_wait)(client, 0, &which, NULL));
+            first += each == 0 && which == link.client.cq;
+            both += CALL(rpma_cq_get_wc)(which, 1, &completion, NULL) == 0 && completion.status == IBV_WC_SUCCESS &&
+                    completion.wr_id == (which == receives ? 1 : 3);
+        }
+    }
+    check(both == 2 * ROUNDS, "each round has two outcomes (%u)", both);
+    /* A device may be late with its own. */
+    check(first >= ROUNDS * 9 / 10, "the message's outcome comes before its answer (%u of %u)", first, (unsigned)ROUNDS);
+    close_link(&link);
+    NEED(CALL(rpma_conn_cfg_delete)(&configuration));
+}
+
 enum { CLIENTS = 3 };
 
 /* Three connections that receive from one queue; where its completions go depends on the two configurations. */
@@ -333,5 +372,6 @@ static void check_shared_queue(void) {
 void check_receive_queues(void) {
     check_receive_queue();
     check_shared_channel();
+    check_order_on_channel();
     check_shared_queue();
 }

@@ -281,7 +281,8 @@ impl Connection {
         self.single().flush(region, range, level)
     }
 
-    /// Posts a message.
+    /// Posts a message. It completes when it has found a receive at the other side, however long that takes, and so does what
+    /// is posted behind it.
     pub fn send<'a>(&self, from: impl Into<Source<'a>>) -> Result<Ticket, PostError> {
         self.batch().send(from)
     }
@@ -617,7 +618,7 @@ impl Batch<'_> {
         self.post(Request::FetchAndAdd { at: Cow::Borrowed(at), offset, addend })
     }
 
-    /// Posts a message.
+    /// Posts a message. See [`Connection::send`].
     pub fn send<'a>(&mut self, from: impl Into<Source<'a>>) -> Result<Ticket, PostError> {
         self.post(Request::Send { data: from.into().into(), immediate: None })
     }

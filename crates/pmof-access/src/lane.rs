@@ -183,7 +183,7 @@ impl Lane {
     }
 
     /// Has the connection close when what is deferred has gone. False if there is nothing to wait for: a message for
-    /// which the other side has no room may wait for ever, and what was posted after it with it.
+    /// which the other side has no room, or no receive, may wait for ever, and what was posted after it with it.
     pub(crate) fn close_after_deferred(&mut self, through: &mut Through<'_>) -> bool {
         let has_ended = self.is_ended || through.endpoint.ended().is_some();
         self.is_closing = !has_ended && !self.deferred.is_empty() && !self.is_stalled(through);
@@ -258,10 +258,11 @@ impl Lane {
         self.pending.iter().any(|pending| pending.kind == OperationKind::Flush && pending.way == Way::Direct)
     }
 
-    /// Whether what is deferred waits for room at the other side, which may never come.
+    /// Whether what is deferred waits for room or a receive at the other side, which may never come.
     fn is_stalled(&self, through: &mut Through<'_>) -> bool {
         let kind = self.deferred.front().map(|(_, request)| request.kind());
-        through.endpoint.is_stalled() || kind.is_some_and(|kind| !has_slot(through, kind))
+        let waits = through.endpoint.is_stalled() || through.endpoint.awaits_receives();
+        waits || kind.is_some_and(|kind| !has_slot(through, kind))
     }
 
     fn carry_out(
@@ -470,6 +471,8 @@ impl Lane {
 
     fn take_streamed(&mut self, completion: Completion) {
         if completion.ticket.0 & RECEIVE_TICKET != 0 {
+            // An answer does not come before the outcome of the question.
+            self.complete();
             self.completions.push_back(completion);
             return;
         }

@@ -44,6 +44,12 @@ impl SharedReceives {
         self.queue.waiting_receives()
     }
 
+    /// Messages that arrived on any of the connections and wait for a receive; as many as there are senders whose sends do not
+    /// complete for want of one, or more.
+    pub fn waiting_messages(&self) -> usize {
+        self.queue.waiting_messages()
+    }
+
     /// Has the messages of a connection take receives from here; its outcomes are the driver's.
     pub(crate) fn give_to(&self, link: &Arc<Link>, driver: &Arc<Driver>) {
         let matcher = Matcher { link: Arc::downgrade(link), driver: Arc::downgrade(driver) };

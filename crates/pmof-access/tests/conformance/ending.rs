@@ -55,6 +55,10 @@ pub(crate) fn what_was_deferred_before_closing_is_delivered<F: Fabric>() {
     let pair = fabric.pair();
     let (memory, remote) = region(&pair.target.peer, 64, Access::all());
     let connection = &pair.initiator.connection;
+    let (inbox, _) = region(&pair.target.peer, 64, Access::empty());
+    for context in 0..2 {
+        pair.target.connection.receive(inbox.slice(..).unwrap(), context).unwrap();
+    }
     assert!(connection.prepare(&remote, LONG));
     let mut batch = connection.batch();
     // Where the write after it needs no CPU of the target, it waits until this one, which does, is known to be done.
@@ -84,6 +88,23 @@ pub(crate) fn what_was_deferred_before_closing_is_delivered<F: Fabric>() {
     };
     assert_eq!(closed, ConnectionEvent::Closed);
     assert_eq!(content(&memory, 0, 9), b"new words");
+}
+
+pub(crate) fn closing_does_not_wait_for_receives<F: Fabric>() {
+    let fabric = F::new();
+    let pair = fabric.pair();
+    let (_memory, remote) = region(&pair.target.peer, 64, Access::all());
+    let connection = &pair.initiator.connection;
+    assert!(connection.prepare(&remote, LONG));
+    let mut batch = connection.batch();
+    let announced = batch.write_with_immediate(&remote, 0, b"old words", 1).unwrap();
+    let write = batch.write(&remote, 0, b"new").unwrap();
+    batch.submit();
+    connection.disconnect();
+    for ticket in [announced, write] {
+        let unknown = OperationError::ConnectionEnded(ConnectionError::ClosedHere);
+        assert_eq!(pair.initiator.outcome(ticket), Err(unknown));
+    }
 }
 
 pub(crate) fn closing_waits_for_the_other_side<F: Fabric>() {
@@ -222,9 +243,10 @@ pub(crate) fn a_killed_target_leaves_outcomes_unknown<F: Fabric>() {
     let fabric = F::new();
     fragile(&fabric, |side, there, cut| {
         assert_eq!(side.event(), ConnectionEvent::Established);
-        let sends: Vec<_> = (0..10).map(|_| side.connection.send(b"message").unwrap()).collect();
-        side.done(sends[0]);
-        // The others wait for room, so they cannot have an outcome before the cut.
+        for _ in 0..10 {
+            side.connection.send(b"message").unwrap();
+        }
+        // They wait for a receive or for room, so they cannot have an outcome before the cut.
         let (inbox, _) = region(&side.peer, 64, Access::empty());
         side.connection.receive(inbox.slice(..).unwrap(), 7).unwrap();
         cut();
@@ -241,7 +263,7 @@ pub(crate) fn a_killed_target_leaves_outcomes_unknown<F: Fabric>() {
             assert!(matches!(side.send(b"x"), Err(PostError::NotConnected(ConnectionError::Lost { .. }))));
         }
         assert_eq!(side.connection.outstanding(), 0);
-        for _ in 0..10 {
+        for _ in 0..11 {
             let done = side.queue.wait(LONG).expect("an outcome in time");
             assert!(matches!(done.outcome, Err(OperationError::ConnectionEnded(ConnectionError::Lost { .. }))));
             assert!(done.kind == OperationKind::Send || (done.kind, done.context) == (OperationKind::Receive, 7));

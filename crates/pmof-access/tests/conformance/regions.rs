@@ -32,6 +32,9 @@ const RIGHTS: [Access; 8] = [
     Access::FLUSH_VISIBLE.union(Access::FLUSH_PERSISTENT),
 ];
 
+/// Which of them takes a receive.
+const WITH_IMMEDIATE: usize = 2;
+
 /// Posts the operation with this number on 8 bytes at `offset`.
 fn post_one(pair: &Pair, remote: &RemoteRegion, index: usize, offset: u64) -> Result<Ticket, PostError> {
     let connection = &pair.initiator.connection;
@@ -40,7 +43,7 @@ fn post_one(pair: &Pair, remote: &RemoteRegion, index: usize, offset: u64) -> Re
     match index {
         0 => connection.write(remote, offset, b"12345678"),
         1 => connection.write(remote, offset, whole()),
-        2 => connection.batch().write_with_immediate(remote, offset, b"12345678", 1),
+        WITH_IMMEDIATE => connection.batch().write_with_immediate(remote, offset, b"12345678", 1),
         3 => connection.batch().atomic_write(remote, offset, 1),
         4 => connection.read(remote, offset, whole()),
         5 => connection.batch().compare_and_swap(remote, offset, 0, 2),
@@ -84,7 +87,12 @@ pub(crate) fn every_right_is_checked_when_posting<F: Fabric>() {
         let access = Access::from_bits(bits).unwrap();
         let (_memory, remote) = region(&pair.target.peer, LEN_BYTES, access);
         assert_eq!((remote.access(), remote.len_bytes()), (access, LEN_BYTES));
+        let (inbox, _) = region(&pair.target.peer, 8, Access::empty());
         for (index, right) in RIGHTS.into_iter().enumerate() {
+            // Writes with immediate take a receive each.
+            if index == WITH_IMMEDIATE && access.intersects(right) {
+                pair.target.connection.receive(inbox.slice(..).unwrap(), 0).unwrap();
+            }
             match post_one(&pair, &remote, index, 0) {
                 Ok(ticket) => {
                     assert!(access.intersects(right), "operation {index} with {access:?}");
@@ -94,11 +102,6 @@ pub(crate) fn every_right_is_checked_when_posting<F: Fabric>() {
                     assert!(!access.intersects(right), "operation {index} with {access:?}");
                 }
                 Err(other) => panic!("operation {index} with {access:?}: {other}"),
-            }
-            // Writes with immediate take a receive each.
-            let (inbox, _) = region(&pair.target.peer, 8, Access::empty());
-            if index == 2 && access.intersects(right) {
-                pair.target.connection.receive(inbox.slice(..).unwrap(), 0).unwrap();
             }
         }
     }
@@ -127,6 +130,8 @@ pub(crate) fn bounds_are_checked_when_posting<F: Fabric>() {
     let fabric = F::new();
     let pair = fabric.pair();
     let (_memory, remote) = region(&pair.target.peer, LEN_BYTES, Access::all());
+    let (inbox, _) = region(&pair.target.peer, 8, Access::empty());
+    pair.target.connection.receive(inbox.slice(..).unwrap(), 0).unwrap();
     for (index, _) in RIGHTS.into_iter().enumerate() {
         let last = post_one(&pair, &remote, index, LEN_BYTES - 8).unwrap();
         pair.initiator.done(last);

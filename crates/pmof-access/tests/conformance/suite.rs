@@ -69,6 +69,7 @@ macro_rules! suite {
                 messages_find_their_receives
                 slices_are_sent_too
                 both_sides_may_send
+                an_answer_comes_behind_the_outcome_of_its_question
                 a_message_must_fit
                 a_message_has_a_longest_length
                 a_slow_receiver_is_not_overrun
@@ -103,6 +104,7 @@ macro_rules! suite {
             ending {
                 what_was_posted_before_closing_is_delivered
                 what_was_deferred_before_closing_is_delivered
+                closing_does_not_wait_for_receives
                 closing_waits_for_the_other_side
                 handles_may_be_dropped_in_any_order
                 a_pending_connection_may_be_dropped

@@ -156,8 +156,8 @@ pub(crate) fn writes_with_immediate_are_announced<F: Fabric>() {
         let bytes = pattern(len_bytes, index as u64);
         let immediate = u32::MAX - index as u32;
         let ticket = pair.initiator.connection.batch().write_with_immediate(&remote, 8, &bytes, immediate).unwrap();
-        assert_eq!(pair.initiator.done(ticket), Outcome::Done { len_bytes: len_bytes as u64 });
         let receive = receive.unwrap_or_else(|| pair.target.connection.receive(inbox.slice(..).unwrap(), 70)).unwrap();
+        assert_eq!(pair.initiator.done(ticket), Outcome::Done { len_bytes: len_bytes as u64 });
         let done = pair.target.queue.wait(LONG).unwrap();
         assert_eq!((done.ticket, done.context, done.kind), (receive, 70, OperationKind::ReceiveWriteImmediate));
         let received = Outcome::Received { len_bytes: len_bytes as u64, immediate: Some(immediate) };

@@ -26,6 +26,24 @@ struct Pending {
     into: Option<LocalSlice>,
     /// What a flush is to reach, and the weakest evidence for it that counts.
     level: Option<(Durability, Evidence)>,
+    message: Message,
+}
+
+/// An operation's place among this side's messages.
+#[derive(Clone, Copy, Debug)]
+struct Message {
+    /// It takes a receive of the other side.
+    takes_receive: bool,
+    /// Messages posted so far, itself included.
+    number: u64,
+}
+
+/// An operation that was answered, and completes when every message up to it has found its receive.
+#[derive(Debug)]
+struct Held {
+    message: Message,
+    signalled: bool,
+    completion: Completion,
 }
 
 /// An operation that waits for the other side to have room for a message.
@@ -46,7 +64,12 @@ enum StalledPayload {
 #[derive(Debug, Default)]
 pub(super) struct Posted {
     last: u64,
+    /// Messages among them.
+    messages: u64,
+    /// Not answered yet, in their order.
     pending: VecDeque<Pending>,
+    /// Answered, and posted before those.
+    held: VecDeque<Held>,
     /// Operations posted since one that asks for a reply.
     unreplied: u32,
     /// Sequence of the last operation that went out and asks for a reply.
@@ -58,8 +81,8 @@ pub(super) struct Posted {
 }
 
 impl Posted {
-    /// True if a reply is due. Operations that ask for none do not count, nor do those that wait for room at the other
-    /// side: how long that lasts is the application's affair.
+    /// True if a reply is due. Operations that ask for none do not count, nor do those that wait for room or for a receive at
+    /// the other side: how long that lasts is the application's affair.
     pub(super) fn awaits_reply(&self) -> bool {
         self.pending.front().is_some_and(|oldest| oldest.sequence <= self.last_replied)
     }
@@ -68,7 +91,7 @@ impl Posted {
 impl Endpoint {
     /// Operations posted and without an outcome.
     pub fn outstanding(&self) -> usize {
-        self.posted.pending.len()
+        self.posted.pending.len() + self.posted.held.len()
     }
 
     /// True if [`Payload::Borrowed`] is allowed now.
@@ -85,10 +108,15 @@ impl Endpoint {
         !self.posted.stalled.is_empty()
     }
 
+    /// True while all that was posted was answered, and waits for the other side to post receives for its messages.
+    pub fn awaits_receives(&self) -> bool {
+        self.posted.pending.is_empty() && !self.posted.held.is_empty()
+    }
+
     /// True while the send queue has a free place; on a connection that does not stand, posting says why.
     pub fn has_room(&self) -> bool {
         let queued_bytes = self.output.copied_bytes() + self.posted.stalled_bytes;
-        let has_place = self.posted.pending.len() < self.agreed.send_queue as usize;
+        let has_place = self.outstanding() < self.agreed.send_queue as usize;
         self.ended().is_some() || (has_place && queued_bytes <= OUTPUT_LIMIT_BYTES)
     }
 
@@ -130,10 +158,12 @@ impl Endpoint {
             _ => frame.length,
         };
         self.posted.last = sequence;
+        self.posted.messages += u64::from(takes_receive);
+        let message = Message { takes_receive, number: self.posted.messages };
         self.posted.unreplied = if replied { 0 } else { self.posted.unreplied + 1 };
         self.posted.is_borrowing = is_borrowed;
-        let pending = Pending { sequence, context, kind, len_bytes, signalled, replied, into, level };
-        self.dispatch(pending, frame, payload, takes_receive);
+        let pending = Pending { sequence, context, kind, len_bytes, signalled, replied, into, level, message };
+        self.dispatch(pending, frame, payload);
         Ok(Ticket(sequence))
     }
 
@@ -177,8 +207,8 @@ impl Endpoint {
     }
 
     /// Queues a frame for output, or behind messages that wait for room.
-    fn dispatch(&mut self, pending: Pending, frame: Frame, payload: Option<Payload<'_>>, takes_receive: bool) {
-        let replied = pending.replied;
+    fn dispatch(&mut self, pending: Pending, frame: Frame, payload: Option<Payload<'_>>) {
+        let Pending { replied, message: Message { takes_receive, .. }, .. } = pending;
         let awaited = self.posted.awaits_reply();
         self.posted.pending.push_back(pending);
         let may_go = self.posted.stalled.is_empty() && (!takes_receive || self.messages.may_send(&self.agreed));
@@ -239,6 +269,9 @@ impl Endpoint {
             self.end(ConnectionError::Refused { refusal, private_data: Vec::new() });
             return None;
         }
+        if frame.code != 0 && self.late_refusal_arrived(frame) {
+            return None;
+        }
         if let Err(what) = self.complete_before(frame.sequence) {
             self.refuse_stream(what);
             return None;
@@ -287,12 +320,7 @@ impl Endpoint {
 
     fn refusal_arrived(&mut self, frame: &Frame) {
         let refusal = Refusal::from_wire(frame.code).unwrap_or(Refusal::Malformed);
-        self.complete_front(Err(OperationError::Refused {
-            refusal,
-            offset: frame.offset,
-            len_bytes: frame.length,
-            limit: frame.operand,
-        }));
+        self.complete_front(Err(refused(frame, refusal)));
         self.output.clear();
         self.end(ConnectionError::Refused { refusal, private_data: Vec::new() });
     }
@@ -313,30 +341,70 @@ impl Endpoint {
             if pending.replied {
                 return Err("a reply was left out");
             }
-            self.posted.pending.pop_front();
+            let done = Outcome::Done { len_bytes: pending.len_bytes };
+            self.complete_front(Ok(done));
         }
         Err("a reply to what was not posted")
     }
 
+    /// The oldest operation without an answer has one. It completes in its order, and with success not before every message
+    /// up to it has found its receive.
     fn complete_front(&mut self, outcome: Result<Outcome, OperationError>) {
         let Some(pending) = self.posted.pending.pop_front() else { return };
-        if pending.signalled || outcome.is_err() {
-            self.completions.push_back(pending.into_completion(outcome));
+        let Pending { message, signalled, .. } = pending;
+        let is_told = signalled || outcome.is_err();
+        let is_held = match outcome {
+            Ok(_) => !self.messages.were_taken(message.number),
+            Err(_) => !self.posted.held.is_empty(),
+        };
+        let completion = pending.into_completion(outcome);
+        if is_held && (is_told || message.takes_receive) {
+            self.posted.held.push_back(Held { message, signalled, completion });
+        } else if is_told && !is_held {
+            self.completions.push_back(completion);
         }
+    }
+
+    /// The other side took messages.
+    pub(super) fn release_held(&mut self) {
+        while let Some(held) = self.posted.held.front()
+            && self.messages.were_taken(held.message.number)
+        {
+            let Some(held) = self.posted.held.pop_front() else { return };
+            if held.signalled {
+                self.completions.push_back(held.completion);
+            }
+        }
+    }
+
+    /// A message that was answered met a receive that is too small for it. False if the refusal is not of such a message.
+    fn late_refusal_arrived(&mut self, frame: &Frame) -> bool {
+        let is_it = |held: &&mut Held| held.message.takes_receive && held.completion.ticket == Ticket(frame.sequence);
+        let Some(held) = self.posted.held.iter_mut().find(is_it) else { return false };
+        let refusal = Refusal::from_wire(frame.code).unwrap_or(Refusal::Malformed);
+        held.completion.outcome = Err(refused(frame, refusal));
+        self.output.clear();
+        self.end(ConnectionError::Refused { refusal, private_data: Vec::new() });
+        true
     }
 
     /// All that has no outcome ends with the connection: at once, or when the last payload that is still sent from the
     /// poster's memory has gone, since a completion gives that memory back.
     pub(super) fn end_posted(&mut self) {
         let State::Ended(why) = &self.state else { return };
-        if self.output.has_posted_slices() || self.posted.pending.is_empty() {
+        if self.output.has_posted_slices() || self.outstanding() == 0 {
             return;
         }
         self.posted.stalled.clear();
         self.posted.stalled_bytes = 0;
-        let pending = std::mem::take(&mut self.posted.pending);
-        let ended = |pending: Pending| pending.into_completion(Err(OperationError::ConnectionEnded(why.clone())));
-        self.completions.extend(pending.into_iter().map(ended));
+        let ended = || OperationError::ConnectionEnded(why.clone());
+        let held = std::mem::take(&mut self.posted.held).into_iter().map(|Held { mut completion, .. }| {
+            completion.outcome = completion.outcome.and_then(|_| Err(ended()));
+            completion
+        });
+        self.completions.extend(held);
+        let pending = std::mem::take(&mut self.posted.pending).into_iter();
+        self.completions.extend(pending.map(|pending| pending.into_completion(Err(ended()))));
     }
 }
 
@@ -344,6 +412,10 @@ impl Pending {
     fn into_completion(self, outcome: Result<Outcome, OperationError>) -> Completion {
         Completion { ticket: Ticket(self.sequence), context: self.context, kind: self.kind, outcome }
     }
+}
+
+fn refused(frame: &Frame, refusal: Refusal) -> OperationError {
+    OperationError::Refused { refusal, offset: frame.offset, len_bytes: frame.length, limit: frame.operand }
 }
 
 /// Whether the other side says of a flush what it was asked for, on no weaker evidence than it promised.

@@ -27,7 +27,7 @@ pub(super) struct PostedReceive {
 /// What came before a receive was posted for it.
 #[derive(Debug)]
 enum Arrival {
-    Message { data: Vec<u8>, immediate: Option<u32> },
+    Message { sequence: u64, data: Vec<u8>, immediate: Option<u32> },
     Written { len_bytes: u64, immediate: Option<u32> },
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Messages {
     /// How many of them the other side was told of, and where in the output that notice ends.
     pub(super) told: u64,
     told_at: u64,
-    /// Messages of this side sent, and how many of them the other side has matched.
+    /// Messages of this side sent, and how many of them the other side has matched with a receive.
     pub(super) sent: u64,
     consumed_there: u64,
 }
@@ -93,6 +93,11 @@ impl Messages {
         if let Some(share) = &mut self.share {
             share.wait();
         }
+    }
+
+    /// True if the other side has matched so many messages with receives.
+    pub(super) fn were_taken(&self, count: u64) -> bool {
+        count <= self.consumed_there
     }
 
     /// True if the other side has room for one more message.
@@ -176,15 +181,20 @@ impl Endpoint {
 
     pub(super) fn message_buffered(&mut self, frame: &Frame, data: Vec<u8>) {
         self.reply_done(frame);
-        self.messages.push_arrival(Arrival::Message { data, immediate: frame.immediate_data() });
+        self.messages.push_arrival(Arrival::Message {
+            sequence: frame.sequence,
+            data,
+            immediate: frame.immediate_data(),
+        });
         self.match_inbox();
     }
 
     pub(super) fn message_received(&mut self, frame: &Frame, receive: &PostedReceive) {
+        self.messages.consumed += 1;
         self.reply_done(frame);
         let outcome = Outcome::Received { len_bytes: frame.length, immediate: frame.immediate_data() };
         self.complete_receive(receive, OperationKind::Receive, Ok(outcome));
-        self.grant_credit(1);
+        self.tell_credit();
     }
 
     /// A write with immediate consumes a receive. False: there is no room to remember it.
@@ -204,6 +214,7 @@ impl Endpoint {
             return self.refuse_stream("credit for messages that were not sent");
         }
         self.messages.consumed_there = frame.operand;
+        self.release_held();
         self.release_stalled();
     }
 
@@ -222,21 +233,19 @@ impl Endpoint {
 
     /// Brings messages that waited and receives together.
     fn match_inbox(&mut self) {
-        let mut matched = 0;
         while !self.messages.inbox.is_empty()
             && let Some(receive) = self.messages.take_receive_for_first()
         {
             let Some(arrival) = self.messages.inbox.pop_front() else { break };
-            matched += 1;
             if !self.deliver(&receive, &arrival) {
-                break;
+                return;
             }
+            self.messages.consumed += 1;
         }
-        if matched > 0 {
-            self.grant_credit(matched);
-        }
+        self.tell_credit();
     }
 
+    /// False: it could not be, and the connection has ended.
     fn deliver(&mut self, receive: &PostedReceive, arrival: &Arrival) -> bool {
         match arrival {
             Arrival::Written { len_bytes, immediate } => {
@@ -244,13 +253,12 @@ impl Endpoint {
                 self.complete_receive(receive, OperationKind::ReceiveWriteImmediate, Ok(outcome));
                 true
             }
-            Arrival::Message { data, immediate } => {
+            Arrival::Message { sequence, data, immediate } => {
                 let message_bytes = data.len() as u64;
                 if message_bytes > receive.into.len_bytes {
                     self.receive_too_small(receive, message_bytes);
-                    // The message itself was answered when it came.
-                    self.last_words(Refusal::ReceiveTooSmall);
-                    self.end(ConnectionError::RefusedHere(Refusal::ReceiveTooSmall));
+                    let message = Frame { length: message_bytes, ..Frame::new(Opcode::Send, *sequence) };
+                    self.refuse(&message, Refusal::ReceiveTooSmall, receive.into.len_bytes);
                     return false;
                 }
                 if let Err(error) = receive.into.memory.store(receive.into.offset, data) {
@@ -286,24 +294,28 @@ impl Endpoint {
     /// This side's own memory failed, which is no fault of the other side: the connection closes in order.
     pub(super) fn local_memory_failed(&mut self, what: &'static str) {
         if self.is_established() {
-            self.output.push_bytes(&Frame::new(Opcode::Disconnect, 0).encode());
+            self.say_disconnect();
         }
         self.end(ConnectionError::LocalMemoryFailed { what });
     }
 
-    fn grant_credit(&mut self, matched: u64) {
-        self.messages.consumed += matched;
-        self.tell_credit();
-    }
-
-    /// Tells the sender that its messages left the inbox; at most one such notice waits for the socket, so that a peer
+    /// Tells the sender which of its messages found a receive; at most one such notice waits for the socket, so that a peer
     /// that reads nothing makes no output grow.
     pub(super) fn tell_credit(&mut self) {
-        let Messages { consumed, told, told_at, .. } = self.messages;
-        let (pushed, sent) = self.output.totals();
-        if consumed == told || sent < told_at || self.posted.is_borrowing || !self.is_established() {
+        let (_, sent) = self.output.totals();
+        if sent >= self.messages.told_at && !self.posted.is_borrowing {
+            self.tell_all_credit();
+        }
+    }
+
+    /// The same, whatever waits: before replies, so that one to a message says whether it found a receive at once, and
+    /// before this side's last words.
+    pub(super) fn tell_all_credit(&mut self) {
+        let consumed = self.messages.consumed;
+        if consumed == self.messages.told || !self.is_established() {
             return;
         }
+        let (pushed, _) = self.output.totals();
         let credit = Frame { operand: consumed, ..Frame::new(Opcode::Credit, 0) };
         self.output.push_bytes(&credit.encode());
         self.messages.told = consumed;

@@ -191,9 +191,14 @@ impl Endpoint {
     /// Closes in order: what was posted is still sent, what has no outcome yet completes as ended.
     pub fn disconnect(&mut self) {
         if self.state == State::Established {
-            self.output.push_bytes(&Frame::new(Opcode::Disconnect, 0).encode());
+            self.say_disconnect();
         }
         self.end(ConnectionError::ClosedHere);
+    }
+
+    fn say_disconnect(&mut self) {
+        self.tell_all_credit();
+        self.output.push_bytes(&Frame::new(Opcode::Disconnect, 0).encode());
     }
 
     /// The wire broke or ended.

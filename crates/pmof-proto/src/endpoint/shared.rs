@@ -76,6 +76,11 @@ impl SharedReceives {
         self.lock().receives.len()
     }
 
+    /// Messages that arrived and wait for a receive.
+    pub fn waiting_messages(&self) -> usize {
+        self.lock().waiting.len()
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -81,6 +81,7 @@ impl Endpoint {
             _ => frame.length,
         };
         reply.operand = limit;
+        self.tell_all_credit();
         self.output.push_bytes(&reply.encode());
         self.end(ConnectionError::RefusedHere(refusal));
     }
@@ -88,6 +89,7 @@ impl Endpoint {
     /// The reply to a request that succeeded and has nothing to tell, if one is wanted.
     pub(super) fn reply_done(&mut self, frame: &Frame) {
         if frame.has(FLAG_REPLY) {
+            self.tell_all_credit();
             self.reply(&Frame::new(Opcode::Reply, frame.sequence));
         }
     }

@@ -85,8 +85,8 @@ fn the_conversation_is_as_it_was() {
             "reply_atomic_write",
             "reply_compare_and_swap",
             "reply_fetch_and_add",
-            "reply_send",
             "credit",
+            "reply_send",
         ],
     ];
     let pair = conversation();

@@ -61,12 +61,14 @@ fn messages_wait_for_room_and_keep_their_place_in_the_order() {
     pair.post_as(0, write(0, b"behind the messages"), Signal::Always, 6);
     pair.run();
     let done = |pair: &Pair| pair.sides[0].completions.iter().map(|done| done.context).collect::<Vec<_>>();
-    assert_eq!(done(&pair), [0, 1], "two fit into the inbox");
+    assert_eq!(pair.sides[1].endpoint.messages.inbox_size().0, 2, "so many fit into the inbox");
+    assert_eq!(done(&pair), [], "and nobody took one");
     assert_eq!(pair.peek(0, 6), [0; 6], "what was posted later does not overtake");
-    assert_eq!(pair.sides[0].endpoint.outstanding(), 5);
+    assert_eq!(pair.sides[0].endpoint.outstanding(), 7);
     pair.post_receive(1, 10);
     pair.run();
-    assert_eq!(done(&pair), [0, 1, 2], "one taken out lets one in");
+    assert_eq!(done(&pair), [0]);
+    assert_eq!(pair.sides[1].endpoint.messages.inbox_size().0, 2, "one taken out lets one in");
     for _ in 0..5 {
         pair.post_receive(1, 11);
     }
@@ -113,22 +115,111 @@ fn a_receive_too_small_ends_the_connection_and_both_sides_know_why() {
         pair.post(send(b"0123456789"));
         pair.run();
         if !posted_first {
-            assert_eq!(pair.sides[0].completions.pop_front().unwrap().outcome, Ok(Outcome::Done { len_bytes: 10 }));
             pair.post_receive(1, 9);
             pair.run();
         }
         let too_small = OperationError::ReceiveTooSmall { message_bytes: 10, capacity_bytes: 9 };
         assert_eq!(pair.sides[1].completions[0].outcome, Err(too_small));
+        assert_eq!(pair.sides[1].completions.len(), 1 + usize::from(posted_first), "another receive ended too");
         let refusal = Refusal::ReceiveTooSmall;
         assert_eq!(pair.sides[1].endpoint.ended(), Some(&ConnectionError::RefusedHere(refusal)));
         let told = ConnectionError::Refused { refusal, private_data: Vec::new() };
         assert_eq!(pair.sides[0].endpoint.ended(), Some(&told));
-        if posted_first {
-            let outcome = &pair.sides[0].completions[0].outcome;
-            assert_eq!(*outcome, Err(OperationError::Refused { refusal, offset: 0, len_bytes: 10, limit: 9 }));
-            assert_eq!(pair.sides[1].completions.len(), 2, "the other receive ended too");
-        }
+        let outcome = &pair.sides[0].completions[0].outcome;
+        assert_eq!(*outcome, Err(OperationError::Refused { refusal, offset: 0, len_bytes: 10, limit: 9 }));
     }
+}
+
+#[test]
+fn a_send_completes_when_its_message_has_found_a_receive() {
+    let mut pair = Pair::new(settings(false));
+    pair.post_as(0, send(b"first"), Signal::Always, 0);
+    pair.post_as(0, write(0, b"behind it"), Signal::Always, 1);
+    let payload = Payload::Inline(b"noticed");
+    pair.post_as(0, Operation::Write { key: KEY, offset: 0, payload, immediate: Some(7) }, Signal::OnError, 2);
+    pair.post_as(0, write(16, b"last"), Signal::Always, 3);
+    pair.run();
+    let done = |pair: &Pair| pair.sides[0].completions.iter().map(|done| done.context).collect::<Vec<_>>();
+    assert_eq!(done(&pair), [], "all was answered, no message was taken");
+    assert_eq!(pair.sides[0].endpoint.outstanding(), 4);
+    assert_eq!(pair.later(0, 1000), None, "nothing is due");
+    assert_eq!(pair.later(0, 1000), None);
+    pair.post_receive(1, 10);
+    pair.run();
+    assert_eq!(done(&pair), [0, 1]);
+    pair.post_receive(1, 10);
+    pair.run();
+    assert_eq!(done(&pair), [0, 1, 3]);
+    assert!(pair.sides[0].completions.iter().all(|done| done.outcome.is_ok()));
+    assert_eq!(pair.sides[0].endpoint.outstanding(), 0);
+}
+
+#[test]
+fn messages_that_nobody_took_hold_the_send_queue() {
+    let mut pair = Pair::new(Settings { send_queue: 4, ..settings(false) });
+    for _ in 0..4 {
+        pair.post(send(b"m"));
+        pair.run();
+    }
+    let full = pair.sides[0].endpoint.post(write(0, b"x"), Signal::Always, 0);
+    assert_eq!(full, Err(PostError::QueueFull { limit: 4 }));
+    pair.post_receive(1, 10);
+    pair.run();
+    pair.post(write(0, b"x"));
+}
+
+#[test]
+fn a_refused_message_that_was_answered_is_told_by_its_name() {
+    // Whether success of the refused one would have been heard of.
+    for signal in [Signal::Always, Signal::OnError] {
+        let mut pair = Pair::new(settings(false));
+        pair.post_as(0, send(b"fits"), Signal::Always, 0);
+        pair.post_as(0, send(b"0123456789"), signal, 1);
+        pair.post_as(0, write(0, b"x"), Signal::Always, 2);
+        pair.run();
+        pair.wires[1].window_bytes = 0;
+        pair.post_receive(1, 9);
+        pair.post_receive(1, 9);
+        pair.wires[1].window_bytes = usize::MAX;
+        pair.run();
+        let outcomes: Vec<_> = pair.sides[0].completions.iter().map(|done| (done.context, &done.outcome)).collect();
+        let refusal = Refusal::ReceiveTooSmall;
+        let why = ConnectionError::Refused { refusal, private_data: Vec::new() };
+        assert_eq!(outcomes[0], (0, &Ok(Outcome::Done { len_bytes: 4 })));
+        assert_eq!(outcomes[1], (1, &Err(OperationError::Refused { refusal, offset: 0, len_bytes: 10, limit: 9 })));
+        assert_eq!(outcomes[2], (2, &Err(OperationError::ConnectionEnded(why))));
+        assert_eq!(outcomes.len(), 3);
+    }
+}
+
+#[test]
+fn an_operation_refused_behind_messages_that_wait_ends_them_first() {
+    let mut pair = Pair::new(settings(false));
+    pair.post_as(0, send(b"waits"), Signal::Always, 0);
+    pair.post_as(0, write(u64::MAX, b"outside"), Signal::Always, 1);
+    pair.run();
+    let outcomes: Vec<_> = pair.sides[0].completions.iter().map(|done| (done.context, &done.outcome)).collect();
+    assert!(matches!(outcomes[0], (0, Err(OperationError::ConnectionEnded(_)))), "{outcomes:?}");
+    assert!(matches!(outcomes[1], (1, Err(OperationError::Refused { .. }))), "{outcomes:?}");
+    assert_eq!(outcomes.len(), 2);
+}
+
+#[test]
+fn who_closes_tells_what_was_taken_before() {
+    let mut pair = Pair::new(settings(false));
+    for context in 0..3 {
+        pair.post_as(0, send(b"m"), Signal::Always, context);
+    }
+    pair.run();
+    // The notice of the first one is not sent yet when the second is taken.
+    pair.wires[1].window_bytes = 0;
+    pair.post_receive(1, 10);
+    pair.post_receive(1, 10);
+    pair.sides[1].endpoint.disconnect();
+    pair.wires[1].window_bytes = usize::MAX;
+    pair.run();
+    let is_ok: Vec<_> = pair.sides[0].completions.iter().map(|done| done.outcome.is_ok()).collect();
+    assert_eq!(is_ok, [true, true, false]);
 }
 
 #[test]
