@@ -3,15 +3,18 @@
 
 use std::{
     fs,
+    io::{BufRead as _, BufReader},
     os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
     sync::{Mutex, OnceLock, PoisonError},
+    time::Duration,
 };
 
+use pmof_mem::{Medium as _, Memory};
 use pmof_pool::{
     Access, Comparison, LocalReplica, LocalSet, NewPool, NewSet, NoRemotes, PartSpec, PoolKind, PoolSet, PoolSetError,
-    ReplicaSpec, SetOptions, SyncOptions, check, part_header, sync, transform,
+    ReplicaSpec, SetOptions, SyncOptions, block_table, check, contents_defect, part_header, sync, transform,
 };
 use tempfile::{TempDir, tempdir_in};
 
@@ -31,7 +34,7 @@ fn program() -> Result<&'static Path, &'static str> {
         // Each test may be a process of its own: what one runs must not be what another is still writing.
         let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("pmdk");
         let new = program.with_extension(std::process::id().to_string());
-        let libraries = ["-lpmemobj", "-lpmempool", "-lpmemlog", "-lpmemblk"];
+        let libraries = ["-lpmemobj", "-lpmempool", "-lpmemlog", "-lpmemblk", "-lpthread"];
         let built = Command::new("cc").args(["-O1", "-Wall", "-o"]).arg(&new).arg(source).args(libraries).output();
         match built {
             Ok(output) if output.status.success() => {
@@ -294,4 +297,146 @@ fn a_single_file_of_pmdk_is_a_replica_of_one_part() {
     let header = part_header(&parts[1].path).unwrap();
     assert_eq!(header.prev_part_uuid, part_header(&parts[0].path).unwrap().uuid);
     assert!(!header.shutdown_state.is_dirty());
+}
+
+/// A file of PMDK's that is a pool of blocks, written by several threads.
+fn blocks(directory: &TempDir) -> PathBuf {
+    let path = directory.path().join("blocks");
+    agrees("blk-fill", &path, "");
+    path
+}
+
+fn is_sound(path: &Path) -> bool {
+    let parts = vec![PartSpec::new(path, fs::metadata(path).unwrap().len())];
+    let set = PoolSet { path: path.into(), replicas: vec![ReplicaSpec::Local(parts)], options: SetOptions::default() };
+    check(&set, None, &mut NoRemotes, &mut |_| {}).unwrap().is_sound()
+}
+
+fn is_sound_table(path: &Path) -> bool {
+    let memory = Memory::open_read_only(path, None).unwrap();
+    block_table(&memory).unwrap().is_some_and(|table| table.defect.is_none())
+}
+
+/// The fields of a table's head, each by a byte of it.
+const FIELDS: [(&str, usize); 21] = [
+    ("signature", 0),
+    ("uuid", 16),
+    ("parent uuid", 47),
+    ("flags", 48),
+    ("major", 52),
+    ("minor", 54),
+    ("length of a block", 56),
+    ("blocks", 60),
+    ("length of a place", 64),
+    ("places", 68),
+    ("free places", 72),
+    ("length of the head", 76),
+    ("next arena", 80),
+    ("data", 88),
+    ("map", 96),
+    ("log", 104),
+    ("copy", 112),
+    ("copy, highest byte", 119),
+    ("unused", 120),
+    ("unused, last byte", 4087),
+    ("checksum", 4095),
+];
+
+/// A change of one byte of a table.
+struct Flip {
+    name: String,
+    offset: usize,
+    bits: u8,
+    /// PMDK may take no notice of it: of a sequence number it reads two bits, and it asks for nothing of a place that was never used.
+    is_ours_alone: bool,
+}
+
+/// Every field of the head and its copy, entries of the map and pairs of the log that were used and that were not.
+fn flips(bytes: &[u8], info: usize) -> Vec<Flip> {
+    let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+    let at = |field: usize| info + u32_at(info + field) as usize;
+    let (map, log, copy) = (at(96), at(104), at(112));
+    let flip = |name: String, offset, bits| Flip { name, offset, bits, is_ours_alone: false };
+    let mut flips = Vec::new();
+    for (head, start) in [("head", info), ("copy", copy)] {
+        flips.extend(FIELDS.map(|(field, offset)| flip(format!("{head}: {field}"), start + offset, 1)));
+    }
+    let blocks = u32_at(info + 60) as usize;
+    let first = |state: u32| (0..blocks).find(|block| u32_at(map + 4 * block) >> 30 == state).unwrap();
+    // Never written, zeroed, unreadable, written.
+    for block in [0, 2, 1, 3].map(first).into_iter().chain([blocks - 1]) {
+        for (byte, bits) in [(0, 1), (2, 0x80), (3, 0x40), (3, 0x80), (3, 0xc0)] {
+            flips.push(flip(format!("map of block {block}: {byte}, {bits:#x}"), map + 4 * block + byte, bits));
+        }
+    }
+    let last = u32_at(info + 72) as usize - 1;
+    let is_used = |pair: usize| u32_at(log + 64 * pair + 28) != 0;
+    assert!(is_used(0) && !is_used(last));
+    for pair in [0, 1, last] {
+        for (word, field) in ["block", "old", "new", "sequence"].iter().cycle().take(8).enumerate() {
+            let is_sequence = *field == "sequence";
+            let changes = if is_sequence { [(0, 1), (0, 3), (3, 0x40)] } else { [(0, 1), (1, 2), (3, 0x40)] };
+            flips.extend(changes.map(|(byte, bits)| Flip {
+                is_ours_alone: is_sequence && byte > 0 || pair == last && *field == "old",
+                ..flip(
+                    format!("pair {pair}: {word}, {field}: {byte}, {bits:#x}"),
+                    log + 64 * pair + 4 * word + byte,
+                    bits,
+                )
+            }));
+        }
+        flips.push(flip(format!("pair {pair}: padding"), log + 64 * pair + 40, 1));
+    }
+    flips
+}
+
+#[test]
+fn damage_to_block_tables_is_found_as_pmdk_finds_it() {
+    need_pmdk!();
+    let directory = tempdir_in(PLACE).unwrap();
+    let path = blocks(&directory);
+    let whole = fs::read(&path).unwrap();
+    // The same table without the headers of a pool. libpmempool 1.12.1 dies of SIGSEGV when it is to check one.
+    let bare_path = directory.path().join("bare");
+    fs::write(&bare_path, &whole[4096..]).unwrap();
+    agrees("check", &path, "");
+    assert!(is_sound(&path) && is_sound_table(&bare_path));
+    let [file, bare] = [&path, &bare_path].map(|path| fs::File::options().write(true).open(path).unwrap());
+    let write = |offset: usize, byte: u8| {
+        file.write_all_at(&[byte], offset as u64).unwrap();
+        bare.write_all_at(&[byte], offset as u64 - 4096).unwrap();
+    };
+    let mut found = [0, 0];
+    for Flip { name, offset, bits, is_ours_alone } in flips(&whole, 8192) {
+        write(offset, whole[offset] ^ bits);
+        let (theirs, said) = pmdk(&[Path::new("check"), &path, Path::new("")]);
+        // What a check begins with; the rest of it reads the pool in full.
+        let memory = Memory::open_read_only(&path, None).unwrap();
+        let ours = contents_defect(PoolKind::Blk, &memory, memory.len_bytes()).unwrap().is_none();
+        let ours_bare = is_sound_table(&bare_path);
+        write(offset, whole[offset]);
+        assert!(ours == theirs || is_ours_alone && theirs, "{name}: sound: {ours}, by PMDK {theirs}: {said}");
+        assert_eq!(ours, ours_bare, "{name}: without a pool");
+        found[usize::from(theirs)] += 1;
+    }
+    assert!(found[0] > 50 && found[1] > 30, "damaged and not, by PMDK: {found:?}");
+}
+
+#[test]
+fn block_tables_are_sound_after_their_writer_was_killed() {
+    need_pmdk!();
+    let directory = tempdir_in(PLACE).unwrap();
+    let path = blocks(&directory);
+    for kill in 0..12 {
+        let mut writer = Command::new(program().unwrap());
+        let mut writer = writer.args([Path::new("blk-endless"), &path]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(writer.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "at work\n");
+        std::thread::sleep(Duration::from_micros(700 * kill));
+        writer.kill().unwrap();
+        writer.wait().unwrap();
+        agrees("check", &path, "");
+        assert!(is_sound(&path), "kill {kill}");
+    }
 }

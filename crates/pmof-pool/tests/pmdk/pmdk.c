@@ -4,6 +4,7 @@
 #include <libpmemlog.h>
 #include <libpmemobj.h>
 #include <libpmempool.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -137,6 +138,50 @@ static int blk_pool(const char *path, const char *text)
 	return outcome;
 }
 
+#define BLK_BYTES PMEMBLK_MIN_POOL
+#define BLK_THREADS 4
+
+static PMEMblkpool *shared;
+
+/* Writes all over the pool, without end if told so. */
+static void *fill(void *arg)
+{
+	unsigned seed = *(unsigned *)arg;
+	unsigned count = (unsigned)pmemblk_nblock(shared);
+	char block[512];
+	for (int step = 0; *(unsigned *)arg > BLK_THREADS || step < 200; step++) {
+		seed = seed * 1103515245 + 12345;
+		memset(block, (int)seed, sizeof(block));
+		long long number = (seed >> 8) % count;
+		if (step % 50 == 7 ? pmemblk_set_zero(shared, number)
+				   : step % 50 == 9 ? pmemblk_set_error(shared, number)
+						    : pmemblk_write(shared, block, number))
+			exit(failed("writing a block", pmemblk_errormsg()));
+	}
+	return NULL;
+}
+
+static int blk_fill(const char *command, const char *path)
+{
+	static unsigned seeds[BLK_THREADS];
+	int is_endless = strcmp(command, "blk-endless") == 0;
+	shared = is_endless ? pmemblk_open(path, 512) : pmemblk_create(path, 512, BLK_BYTES, 0600);
+	if (shared == NULL)
+		return failed(command, pmemblk_errormsg());
+	pthread_t threads[BLK_THREADS];
+	for (unsigned index = 0; index < BLK_THREADS; index++) {
+		seeds[index] = index + 1 + (is_endless ? BLK_THREADS : 0);
+		if (pthread_create(&threads[index], NULL, fill, &seeds[index]) != 0)
+			return failed(command, "no thread");
+	}
+	puts("at work");
+	fflush(stdout);
+	for (int index = 0; index < BLK_THREADS; index++)
+		pthread_join(threads[index], NULL);
+	pmemblk_close(shared);
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	const char *command = argc > 2 ? argv[1] : "";
@@ -150,6 +195,8 @@ int main(int argc, char **argv)
 		return log_pool(command, path, other);
 	if (strcmp(command, "blk") == 0)
 		return blk_pool(path, other);
+	if (strncmp(command, "blk-", 4) == 0)
+		return blk_fill(command, path);
 	if (strcmp(command, "sync") == 0)
 		return pmempool_sync(path, 0) ? failed("pmempool_sync", pmempool_errormsg()) : 0;
 	if (strcmp(command, "transform") == 0)
