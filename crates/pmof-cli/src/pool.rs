@@ -136,8 +136,7 @@ fn info(args: &InfoArgs) -> anyhow::Result<()> {
             }
         }
     }
-    let problem =
-        sets.iter().find_map(SetReport::problem).map(|(part, problem)| format!("{}: {problem}", part.display()));
+    let problem = sets.iter().find_map(SetReport::problem);
     if args.json {
         output::print_json(&InfoReport { pools, sets })?;
     } else {

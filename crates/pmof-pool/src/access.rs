@@ -55,15 +55,18 @@ pub trait ReplicaAccess {
     fn close(self: Box<Self>) -> Result<(), AccessError>;
 }
 
+/// A replica on another machine, which was reached.
+pub enum Reached {
+    /// It is whole by itself.
+    Whole(Box<dyn ReplicaAccess>),
+    /// There is none, or it is broken: why, in words.
+    Damaged(String),
+}
+
 /// The way to the replicas that a pool set names on other machines.
 pub trait RemoteReplicas {
-    /// Opens one, of at least `len_bytes`. `None`: its machine was reached, and there is no sound replica there.
-    fn open(
-        &mut self,
-        remote: &RemoteSpec,
-        len_bytes: u64,
-        access: Access,
-    ) -> Result<Option<Box<dyn ReplicaAccess>>, AccessError>;
+    /// Opens one, of at least `len_bytes`.
+    fn open(&mut self, remote: &RemoteSpec, len_bytes: u64, access: Access) -> Result<Reached, AccessError>;
 
     /// Makes one, of zeros, where none is.
     fn create(

@@ -83,6 +83,21 @@ pub(crate) fn defect(medium: &impl Medium, offset: u64, len_bytes: u64) -> Resul
     }
 }
 
+/// Where the arenas from `offset` on end; `offset` where none was written. `number` reads 8 bytes at an offset.
+pub(crate) fn end<E>(mut offset: u64, mut number: impl FnMut(u64) -> Result<u64, E>) -> Result<u64, E> {
+    let signature = [0, 8].map(|at| SIGNATURE.as_chunks::<8>().0[at / 8]).map(u64::from_le_bytes);
+    let mut end = offset;
+    while [number(offset)?, number(offset.saturating_add(8))?] == signature {
+        let (next, copy) = (number(offset + 80)?, number(offset + 112)?);
+        end = offset.saturating_add(copy).saturating_add(INFO_LEN_BYTES);
+        match offset.checked_add(next) {
+            Some(behind) if behind > offset => offset = behind,
+            _ => break,
+        }
+    }
+    Ok(end)
+}
+
 /// Where the copy of an arena's head is, as far as lengths say.
 fn copy_offset(offset: u64, len_bytes: u64) -> u64 {
     let end = len_bytes - len_bytes % INFO_LEN_BYTES;

@@ -5,7 +5,7 @@ use pmof_mem::Declaration;
 use crate::{
     Access, Attributes, Comparison, DIFFERENCES_MAX, Majority, PoolKind, PoolSet, RemoteReplicas, ReplicaAccess, Step,
     SyncError,
-    sync::{Found, is_linked, look, plan},
+    sync::{Found, is_linked, look, of_pair, plan},
     uuid_text,
     vote::majority_against,
 };
@@ -79,7 +79,7 @@ pub fn check(
     }
     let sync_refusal = match found.len() {
         1 => Some("the set has no other replica to restore it from: bring back a copy".to_owned()),
-        _ => plan(&mut found, None).err().map(|error| error.to_string()),
+        _ => plan(set, &mut found, None).err().map(|error| error.to_string()),
     };
     let mut whole: Vec<Option<(Box<dyn ReplicaAccess>, Attributes)>> = Vec::new();
     for (index, found) in found.into_iter().enumerate() {
@@ -124,7 +124,8 @@ pub fn check(
             continue;
         }
         let mut done = |bytes| progress(Step::Done(bytes));
-        let found = comparison.differences(&mut **first, &mut **other, &mut done).map_err(failed(index))?;
+        let found = comparison.differences(&mut **first, &mut **other, &mut done);
+        let found = found.map_err(|error| of_pair(first_index, index, error))?;
         let mismatch = |difference: &crate::Difference| Mismatch {
             offset: difference.range.start,
             len_bytes: difference.range.end - difference.range.start,

@@ -60,6 +60,26 @@ pub struct Copied {
     pub bytes: u64,
 }
 
+/// One of two replicas failed, or what it answers cannot be.
+#[derive(Debug, thiserror::Error)]
+#[error("{source}")]
+pub struct ComparisonError {
+    /// Whether it is the one that the other is compared with, or made equal to.
+    pub is_first: bool,
+    /// What went wrong.
+    pub source: AccessError,
+}
+
+impl ComparisonError {
+    fn first(source: impl Into<AccessError>) -> Self {
+        Self { is_first: true, source: source.into() }
+    }
+
+    fn other(source: impl Into<AccessError>) -> Self {
+        Self { is_first: false, source: source.into() }
+    }
+}
+
 impl Comparison {
     /// By all that replicas of this kind of pool have in common; `len_bytes`: of the pool. `first`: the first replica, whose
     /// heap says what is in use.
@@ -85,7 +105,7 @@ impl Comparison {
         first: &mut dyn ReplicaAccess,
         other: &mut dyn ReplicaAccess,
         progress: &mut dyn FnMut(u64),
-    ) -> Result<Differences, AccessError> {
+    ) -> Result<Differences, ComparisonError> {
         let mut found = Differences::default();
         let mut bytes = [vec![0; DIGEST_BLOCK_LEN_BYTES as usize], vec![0; DIGEST_BLOCK_LEN_BYTES as usize]];
         for window in self.windows(first, other, progress)? {
@@ -93,16 +113,16 @@ impl Comparison {
                 let len = (block.end - block.start) as usize;
                 let [one, two] = &mut bytes;
                 let (one, two) = (&mut one[..len], &mut two[..len]);
-                first.read(block.start, one)?;
-                other.read(block.start, two)?;
+                first.read(block.start, one).map_err(ComparisonError::first)?;
+                other.read(block.start, two).map_err(ComparisonError::other)?;
                 self.add(block.start, one, two, &mut found);
             }
             progress(window.len_bytes());
         }
         for range in &self.apart {
             let mut bytes = [0, 1].map(|_| vec![0; (range.end - range.start) as usize]);
-            first.read(range.start, &mut bytes[0])?;
-            other.read(range.start, &mut bytes[1])?;
+            first.read(range.start, &mut bytes[0]).map_err(ComparisonError::first)?;
+            other.read(range.start, &mut bytes[1]).map_err(ComparisonError::other)?;
             found.runtime_bytes += bytes[0].iter().zip(&bytes[1]).filter(|(one, other)| one != other).count() as u64;
         }
         Ok(found)
@@ -131,20 +151,20 @@ impl Comparison {
         first: &mut dyn ReplicaAccess,
         other: &mut dyn ReplicaAccess,
         progress: &mut dyn FnMut(u64),
-    ) -> Result<Copied, AccessError> {
+    ) -> Result<Copied, ComparisonError> {
         let mut copied = Copied::default();
         let mut bytes = vec![0; DIGEST_BLOCK_LEN_BYTES as usize];
         for window in self.windows(first, other, progress)? {
             let blocks = differing(first, other, &window)?;
             for block in &blocks {
                 let bytes = &mut bytes[..(block.end - block.start) as usize];
-                first.read(block.start, bytes)?;
-                other.write(block.start, bytes)?;
+                first.read(block.start, bytes).map_err(ComparisonError::first)?;
+                other.write(block.start, bytes).map_err(ComparisonError::other)?;
                 copied.blocks += 1;
                 copied.bytes += bytes.len() as u64;
             }
             // All of it: what is the same may have been stored by a process that did not live to make it durable.
-            other.persist(window.range.clone())?;
+            other.persist(window.range.clone()).map_err(ComparisonError::other)?;
             progress(window.len_bytes());
         }
         Ok(copied)
@@ -156,7 +176,7 @@ impl Comparison {
         first: &mut dyn ReplicaAccess,
         other: &mut dyn ReplicaAccess,
         progress: &mut dyn FnMut(u64),
-    ) -> Result<Copied, AccessError> {
+    ) -> Result<Copied, ComparisonError> {
         let mut copied = Copied::default();
         for window in self.windows(first, other, progress)? {
             for block in differing(first, other, &window)? {
@@ -174,10 +194,13 @@ impl Comparison {
         first: &mut dyn ReplicaAccess,
         other: &mut dyn ReplicaAccess,
         progress: &mut dyn FnMut(u64),
-    ) -> Result<Vec<Window>, AccessError> {
+    ) -> Result<Vec<Window>, ComparisonError> {
         let mut all = Vec::new();
         for range in self.common.iter().cloned() {
-            let data = [first.data_ranges(range.clone())?, other.data_ranges(range.clone())?];
+            let data = [
+                first.data_ranges(range.clone()).map_err(ComparisonError::first)?,
+                other.data_ranges(range.clone()).map_err(ComparisonError::other)?,
+            ];
             all.extend(windows(range, data.each_ref().map(Vec::as_slice)));
         }
         progress(self.len_bytes() - all.iter().map(Window::len_bytes).sum::<u64>());
@@ -236,16 +259,17 @@ fn differing(
     first: &mut dyn ReplicaAccess,
     other: &mut dyn ReplicaAccess,
     window: &Window,
-) -> Result<Vec<Range<u64>>, AccessError> {
+) -> Result<Vec<Range<u64>>, ComparisonError> {
     let digests = |replica: &mut dyn ReplicaAccess, is_hole: bool| {
         if is_hole { Ok(zero_digests(window.len_bytes())) } else { replica.digests(window.range.clone()) }
     };
-    let (one, two) = (digests(first, window.is_hole[0])?, digests(other, window.is_hole[1])?);
     let expected = blocks(window.range.clone()).count();
-    if one.len() != expected || two.len() != expected {
-        let told = format!("{} and {}", first.name(), other.name());
-        return Err(format!("{told} gave {} and {} digests instead of {expected}", one.len(), two.len()).into());
-    }
+    let counted = |replica: &mut dyn ReplicaAccess, is_hole: bool| match digests(replica, is_hole)? {
+        found if found.len() == expected => Ok::<_, AccessError>(found),
+        found => Err(format!("{} gave {} digests instead of {expected}", replica.name(), found.len()).into()),
+    };
+    let one = counted(first, window.is_hole[0]).map_err(ComparisonError::first)?;
+    let two = counted(other, window.is_hole[1]).map_err(ComparisonError::other)?;
     let pairs = blocks(window.range.clone()).zip(one.into_iter().zip(two));
     Ok(pairs.filter(|(_, (one, two))| one != two).map(|(block, _)| block).collect())
 }

@@ -10,6 +10,14 @@ use pmof_mem::MemError;
 
 use crate::{Features, HeaderError};
 
+/// What to do about damage, at the end of its words.
+const BRING_BACK: &str = ": bring it back, or restore the replica from another one";
+const RESTORE_PART: &str = "; restore the part from another replica";
+const ONE_POOL: &str = ": name the parts of one pool only";
+const RESTORE_ONE: &str = ": restore one of them from a replica that is sound";
+const RESTORE_OR_CLEAR: &str = "; restore the replica from another one, or check the pool and clear the shutdown state";
+const RESTORE: &str = ": restore the replica from another one";
+
 /// A failed operation on the parts of a replica. Each says what failed, on what, why, and what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -36,7 +44,7 @@ pub enum PoolSetError {
         path: PathBuf,
     },
     /// A part is not there.
-    #[error("the part {} is missing: bring it back, or restore the replica from another one", path.display())]
+    #[error("the part {} is missing{}", path.display(), BRING_BACK)]
     Missing {
         /// Where it should be.
         path: PathBuf,
@@ -90,7 +98,7 @@ pub enum PoolSetError {
         mend: &'static str,
     },
     /// The header of a part cannot be read.
-    #[error("the header of {} cannot be used: {problem}; restore the part from another replica", path.display())]
+    #[error("the header of {} cannot be used: {problem}{}", path.display(), RESTORE_PART)]
     Header {
         /// The part.
         path: PathBuf,
@@ -98,7 +106,7 @@ pub enum PoolSetError {
         problem: HeaderError,
     },
     /// A part belongs to another pool set.
-    #[error("{} belongs to the pool set {found}, not to {expected}: name the parts of one pool only", path.display())]
+    #[error("{} belongs to the pool set {found}, not to {expected}{}", path.display(), ONE_POOL)]
     OtherSet {
         /// The part.
         path: PathBuf,
@@ -120,7 +128,7 @@ pub enum PoolSetError {
         expected: String,
     },
     /// A header says something else than that of the first part.
-    #[error("{} has another {what} than {}: restore one of them from a replica that is sound", path.display(), first.display())]
+    #[error("{} has another {what} than {}{}", path.display(), first.display(), RESTORE_ONE)]
     Differs {
         /// The part.
         path: PathBuf,
@@ -168,13 +176,13 @@ pub enum PoolSetError {
         expected: String,
     },
     /// The modules lost power with writes on their way while the pool was open.
-    #[error("{} was open when its memory modules lost power and writes on their way: its bytes may be wrong; restore the replica from another one, or check the pool and clear the shutdown state", path.display())]
+    #[error("{} was open when its memory modules lost power and writes on their way: its bytes may be wrong{}", path.display(), RESTORE_OR_CLEAR)]
     UnsafeShutdown {
         /// The first part of the replica.
         path: PathBuf,
     },
     /// Blocks of a part cannot be read.
-    #[error("{} has blocks that cannot be read, at {}: restore the replica from another one", path.display(), ranges_text(blocks))]
+    #[error("{} has blocks that cannot be read, at {}{}", path.display(), ranges_text(blocks), RESTORE)]
     BadBlocks {
         /// The part.
         path: PathBuf,
@@ -214,6 +222,14 @@ impl PoolSetError {
                 | Self::UnsafeShutdown { .. }
                 | Self::BadBlocks { .. }
         )
+    }
+
+    /// What is broken, in words without what to do about it, for those who do it; `None` where [`is_damage`](Self::is_damage) is false.
+    pub fn damage(&self) -> Option<String> {
+        let text = self.to_string();
+        let mends = [BRING_BACK, RESTORE_PART, ONE_POOL, RESTORE_ONE, RESTORE_OR_CLEAR, RESTORE];
+        let without = mends.iter().find_map(|mend| text.strip_suffix(mend)).map(str::to_owned);
+        self.is_damage().then(|| without.unwrap_or(text))
     }
 }
 

@@ -167,6 +167,17 @@ pub(crate) fn clear(medium: &impl Medium, range: Range<u64>) -> Result<(), PoolS
     Ok(())
 }
 
+/// The least length that a pool with these contents can have, as far as they say it; damage gives any number.
+///
+/// `number` reads 8 bytes at an offset.
+pub(crate) fn len_bytes_needed<E>(kind: PoolKind, mut number: impl FnMut(u64) -> Result<u64, E>) -> Result<u64, E> {
+    match kind {
+        PoolKind::Obj => Ok(HEAP.saturating_add(number(OBJ_HEAP_LEN)?)),
+        PoolKind::Log => number(DESCRIPTOR + 8),
+        PoolKind::Blk => btt::end(DATA, number),
+    }
+}
+
 /// What is wrong with what a pool begins with behind its header, if anything. `len_bytes`: of its shortest replica.
 pub fn contents_defect(
     kind: PoolKind,

@@ -27,10 +27,10 @@ mod shutdown;
 mod sync;
 mod vote;
 
-pub use access::{AccessError, DIGEST_BLOCK_LEN_BYTES, RemoteReplicas, ReplicaAccess};
+pub use access::{AccessError, DIGEST_BLOCK_LEN_BYTES, Reached, RemoteReplicas, ReplicaAccess};
 pub use btt::{BlockTable, block_table};
 pub use check::{CheckReport, CheckedReplica, Mismatch, check};
-pub use compare::{Comparison, Copied, DIFFERENCES_MAX, Difference, Differences};
+pub use compare::{Comparison, ComparisonError, Copied, DIFFERENCES_MAX, Difference, Differences};
 pub use data::{WINDOW_LEN_BYTES, Window, data_ranges, windows, zero_digests};
 pub use digest::{DIGEST_BYTES, digests_of};
 pub use error::PoolSetError;

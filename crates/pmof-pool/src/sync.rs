@@ -3,9 +3,9 @@
 use pmof_mem::{Declaration, System};
 
 use crate::{
-    Access, AccessError, Attributes, Comparison, Copied, Feature, LocalReplica, Majority, PoolKind, PoolSet,
-    PoolSetError, RemoteReplicas, RemoteSpec, ReplicaAccess, ReplicaSpec, contents_defect, new_uuid, replica::NewParts,
-    uuid_text, vote::majority_against,
+    Access, AccessError, Attributes, Comparison, ComparisonError, Copied, Feature, LocalReplica, Majority, PoolKind,
+    PoolSet, PoolSetError, Reached, RemoteReplicas, RemoteSpec, ReplicaAccess, ReplicaSpec, contents_defect,
+    format::len_bytes_needed, new_uuid, replica::NewParts, uuid_text, vote::majority_against,
 };
 
 #[cfg(test)]
@@ -84,10 +84,9 @@ pub enum SyncError {
     },
     /// Nothing says which is right: the newest after a crash is the source, the others after damage to it.
     #[error(
-        "replicas {} agree with each other against replica {}, from which would be copied, in {} places, the first at offset {}: say which \
-         is right (`pmof pool sync --from`): {}, unless the program that wrote the pool was killed or lost its power, after which {} \
-         has what it wrote last",
-        list(&majority.replicas), majority.against, majority.places, majority.offset,
+        "replicas {} agree with each other and differ from replica {}, the one to copy from, first at offset {} (places: {}): choose with \
+         `pmof pool sync --from`: {} holds what most replicas hold; {} holds what was written last if the program was killed or lost power",
+        list(&majority.replicas), majority.against, majority.offset, majority.places,
         majority.replicas.first().unwrap_or(&0), majority.against
     )]
     Outvoted {
@@ -163,7 +162,7 @@ pub fn sync(
     for (index, spec) in set.replicas.iter().enumerate() {
         found.push(look(index, spec, set, access, declaration, remotes)?);
     }
-    let planned = plan(&mut found, from).and_then(|plan| {
+    let planned = plan(set, &mut found, from).and_then(|plan| {
         if from.is_none() {
             check_votes(&mut found, &plan)?;
         }
@@ -187,18 +186,49 @@ pub fn sync(
 pub(crate) struct Plan {
     source: usize,
     known: Attributes,
+    len_bytes: u64,
     ring: Vec<Attributes>,
 }
 
 /// Errors: those for which a set cannot be brought in order, before anything is compared.
-pub(crate) fn plan(found: &mut [Found], from: Option<usize>) -> Result<Plan, SyncError> {
+pub(crate) fn plan(set: &PoolSet, found: &mut [Found], from: Option<usize>) -> Result<Plan, SyncError> {
     let source = match from {
         Some(from) => named_source(found, from)?,
         None => source_of(found)?,
     };
-    let attributes = whole(&mut found[source])?.attributes();
-    let known = attributes.map_err(|error| SyncError::Replica { index: source, source: error })?;
-    Ok(Plan { source, known, ring: ring(found, source, &known)? })
+    let first = whole(&mut found[source])?;
+    let failed = |error| SyncError::Replica { index: source, source: error };
+    let known = first.attributes().map_err(failed)?;
+    let len_bytes = pool_len_bytes(set, &**first, &known);
+    let mut number = |offset: u64| {
+        let mut bytes = [0; 8];
+        first.read(offset, &mut bytes).map(|()| u64::from_le_bytes(bytes))
+    };
+    let kind = PoolKind::of_signature(&known.signature);
+    let expected = kind.map_or(Ok(0), |kind| len_bytes_needed(kind, &mut number)).map_err(failed)?;
+    if expected > len_bytes {
+        let index = shortest(set, &known).unwrap_or(source);
+        return Err(SyncError::TooSmall { index, len_bytes, expected });
+    }
+    Ok(Plan { source, known, len_bytes, ring: ring(found, source, &known)? })
+}
+
+/// What a replica holds by the set; `None` for those of other machines.
+fn len_bytes_by_set(replica: &ReplicaSpec, known: &Attributes) -> Option<u64> {
+    crate::part::len_bytes_by_set(replica.local()?, known.features().has(Feature::SingleHeader))
+}
+
+/// The length of the pool: what its shortest local replica is long, which a broken one is by its set.
+fn pool_len_bytes(set: &PoolSet, first: &dyn ReplicaAccess, known: &Attributes) -> u64 {
+    let local = set.replicas.iter().filter_map(|replica| len_bytes_by_set(replica, known));
+    local.chain([first.len_bytes()]).min().unwrap_or(0)
+}
+
+/// The place of the shortest local replica.
+fn shortest(set: &PoolSet, known: &Attributes) -> Option<usize> {
+    let lengths = set.replicas.iter().enumerate();
+    let lengths = lengths.filter_map(|(index, replica)| Some((len_bytes_by_set(replica, known)?, index)));
+    lengths.min().map(|(_, index)| index)
 }
 
 /// Whether a replica is linked to others. One that is not may be half made: it is no source and has no vote.
@@ -252,7 +282,8 @@ fn check_votes(found: &mut [Found], plan: &Plan) -> Result<(), SyncError> {
             Some(memory) => Comparison::of_pool(kind, &*memory, len_bytes).map_err(|error| failed(error.into()))?,
             None => Comparison::of_kind(kind, len_bytes),
         };
-        let found = comparison.differences(&mut **first, &mut **other, &mut |_| {}).map_err(failed)?;
+        let found = comparison.differences(&mut **first, &mut **other, &mut |_| {});
+        let found = found.map_err(|error| of_pair(source, index, error))?;
         differing.push((index, found.told.into_iter().map(|difference| difference.range).collect()));
     }
     let read = |index: usize, offset: u64, into: &mut [u8]| {
@@ -262,6 +293,11 @@ fn check_votes(found: &mut [Found], plan: &Plan) -> Result<(), SyncError> {
         Some(majority) => Err(SyncError::Outvoted { majority }),
         None => Ok(()),
     }
+}
+
+/// Which of the two failed.
+pub(crate) fn of_pair(first: usize, other: usize, error: ComparisonError) -> SyncError {
+    SyncError::Replica { index: if error.is_first { first } else { other }, source: error.source }
 }
 
 fn whole(found: &mut Found) -> Result<&mut Box<dyn ReplicaAccess>, SyncError> {
@@ -368,14 +404,14 @@ pub(crate) fn look(
                     None => Ok(Found::Whole(Box::new(replica))),
                 }
             }
-            Err(error) if error.is_damage() => Ok(Found::Damaged(error.to_string())),
-            Err(error) => Err(failed(error.into())),
+            Err(error) => match error.damage() {
+                Some(damage) => Ok(Found::Damaged(damage)),
+                None => Err(failed(error.into())),
+            },
         },
         ReplicaSpec::Remote(remote) => match remotes.open(remote, 0, access).map_err(failed)? {
-            Some(replica) => Ok(Found::Whole(replica)),
-            None => {
-                Ok(Found::Damaged(format!("there is no sound pool set {} on {}", remote.set.display(), remote.node)))
-            }
+            Reached::Whole(replica) => Ok(Found::Whole(replica)),
+            Reached::Damaged(reason) => Ok(Found::Damaged(reason)),
         },
     }
 }
@@ -415,13 +451,12 @@ struct Work<'a> {
 
 impl Work<'_> {
     fn run(mut self, mut found: Vec<Found>, plan: &Plan) -> Result<SyncReport, SyncError> {
-        let Plan { source, known, ring } = plan;
-        let source = *source;
+        let Plan { source, known, len_bytes, ring } = plan;
+        let (source, len_bytes) = (*source, *len_bytes);
         let mut first = match std::mem::replace(&mut found[source], Found::Damaged(String::new())) {
             Found::Whole(first) => first,
             Found::Damaged(reason) => return Err(SyncError::NoSource { reasons: vec![reason] }),
         };
-        let len_bytes = self.pool_len_bytes(&*first, known);
         let indexes: Vec<_> = (0..self.set.replicas.len()).filter(|index| *index != source).collect();
         let comparison = Comparison::of_kind(PoolKind::of_signature(&known.signature), len_bytes);
         (self.progress)(Step::Total(comparison.len_bytes() * indexes.len() as u64));
@@ -429,13 +464,15 @@ impl Work<'_> {
         for index in indexes {
             let taken = std::mem::replace(&mut found[index], Found::Damaged(String::new()));
             replicas.push(match taken {
-                Found::Whole(other) => self.equal(index, &comparison, &mut *first, other, &ring[index], len_bytes)?,
+                Found::Whole(other) => {
+                    self.equal([source, index], &comparison, &mut *first, other, &ring[index], len_bytes)?
+                }
                 Found::Damaged(damage) => {
                     let copied = if self.dry_run {
                         (self.progress)(Step::Done(comparison.len_bytes()));
                         Copied::default()
                     } else {
-                        self.restored(index, &comparison, &mut *first, &ring[index], len_bytes)?
+                        self.restored([source, index], &comparison, &mut *first, &ring[index], len_bytes)?
                     };
                     SyncedReplica { index, damage: Some(damage), copied, was_unlinked: false }
                 }
@@ -452,14 +489,14 @@ impl Work<'_> {
     /// Copies what differs to a whole replica, and links it.
     fn equal(
         &mut self,
-        index: usize,
+        [source, index]: [usize; 2],
         comparison: &Comparison,
         first: &mut dyn ReplicaAccess,
         mut other: Box<dyn ReplicaAccess>,
         links: &Attributes,
         len_bytes: u64,
     ) -> Result<SyncedReplica, SyncError> {
-        let failed = |source| SyncError::Replica { index, source };
+        let failed = |error| SyncError::Replica { index, source: error };
         check_room(index, other.len_bytes(), len_bytes)?;
         let mut done = |bytes| (self.progress)(Step::Done(bytes));
         let copied = if self.dry_run {
@@ -467,7 +504,7 @@ impl Work<'_> {
         } else {
             comparison.copy(first, &mut *other, &mut done)
         };
-        let copied = copied.map_err(failed)?;
+        let copied = copied.map_err(|error| of_pair(source, index, error))?;
         let was_unlinked = other.attributes().map_err(failed)? != *links;
         if was_unlinked && !self.dry_run {
             other.set_attributes(links).map_err(failed)?;
@@ -479,13 +516,13 @@ impl Work<'_> {
     /// Makes a replica anew, with all that the first holds; its headers come last.
     fn restored(
         &mut self,
-        index: usize,
+        [source, index]: [usize; 2],
         comparison: &Comparison,
         first: &mut dyn ReplicaAccess,
         links: &Attributes,
         len_bytes: u64,
     ) -> Result<Copied, SyncError> {
-        let failed = |source: AccessError| SyncError::Replica { index, source };
+        let failed = |error: AccessError| SyncError::Replica { index, source: error };
         let mut done = |bytes| (self.progress)(Step::Done(bytes));
         match &self.set.replicas[index] {
             ReplicaSpec::Local(parts) => {
@@ -494,7 +531,8 @@ impl Work<'_> {
                 let parts = NewParts::restore(&system, parts, options, &links.poolset_uuid, self.declaration);
                 let mut parts = parts.map_err(|error| failed(error.into()))?;
                 check_room(index, parts.len_bytes(), len_bytes)?;
-                let copied = comparison.copy(first, &mut parts, &mut done).map_err(failed)?;
+                let copied = comparison.copy(first, &mut parts, &mut done);
+                let copied = copied.map_err(|error| of_pair(source, index, error))?;
                 let replica = parts.finish(&system, Some(links)).map_err(|error| failed(error.into()))?;
                 replica.close().map_err(|error| failed(error.into()))?;
                 Ok(copied)
@@ -505,20 +543,13 @@ impl Work<'_> {
                 let alone = Attributes { next_uuid: links.uuid, prev_uuid: links.uuid, ..*links };
                 let mut other = self.remotes.create(remote, len_bytes, &alone).map_err(failed)?;
                 let mut done = |bytes| (self.progress)(Step::Done(bytes));
-                let copied = comparison.copy(first, &mut *other, &mut done).map_err(failed)?;
+                let copied = comparison.copy(first, &mut *other, &mut done);
+                let copied = copied.map_err(|error| of_pair(source, index, error))?;
                 other.set_attributes(links).map_err(failed)?;
                 other.close().map_err(failed)?;
                 Ok(copied)
             }
         }
-    }
-
-    /// The length of the pool: what its shortest local replica is long, which a broken one is by its set.
-    fn pool_len_bytes(&self, first: &dyn ReplicaAccess, known: &Attributes) -> u64 {
-        let single = known.features().has(Feature::SingleHeader);
-        let by_set = |parts: &[crate::PartSpec]| crate::part::len_bytes_by_set(parts, single);
-        let local = self.set.replicas.iter().filter_map(ReplicaSpec::local).filter_map(by_set);
-        local.chain([first.len_bytes()]).min().unwrap_or(0)
     }
 }
 
@@ -574,12 +605,7 @@ impl NoRemotes {
 }
 
 impl RemoteReplicas for NoRemotes {
-    fn open(
-        &mut self,
-        remote: &RemoteSpec,
-        _len_bytes: u64,
-        _access: Access,
-    ) -> Result<Option<Box<dyn ReplicaAccess>>, AccessError> {
+    fn open(&mut self, remote: &RemoteSpec, _len_bytes: u64, _access: Access) -> Result<Reached, AccessError> {
         Err(Self::refused(remote))
     }
 

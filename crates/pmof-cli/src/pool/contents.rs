@@ -9,7 +9,9 @@ use std::{
 use anyhow::{Context, bail};
 use clap::Args;
 use pmof::mem::Medium as _;
-use pmof_pool::{Access, Feature, Features, LocalReplica, PoolKind, RemoteReplicas as _, ReplicaAccess, ReplicaSpec};
+use pmof_pool::{
+    Access, Feature, Features, LocalReplica, PoolKind, Reached, RemoteReplicas as _, ReplicaAccess, ReplicaSpec,
+};
 use serde::Serialize;
 
 use super::{place::set_at, remote::OverSsh};
@@ -143,8 +145,10 @@ pub(crate) fn feature(args: &FeatureArgs) -> anyhow::Result<()> {
                 Box::new(LocalReplica::open(parts, set.options, access, None).with_context(failed)?)
             }
             ReplicaSpec::Remote(remote) => match remotes.open(remote, 0, access) {
-                Ok(Some(replica)) => replica,
-                Ok(None) => bail!("replica {index} is not sound: bring the set in order first (`pmof pool sync`)"),
+                Ok(Reached::Whole(replica)) => replica,
+                Ok(Reached::Damaged(reason)) => {
+                    bail!("replica {index} is not sound ({reason}): bring the set in order first (`pmof pool sync`)")
+                }
                 Err(error) => bail!("replica {index}: {error}"),
             },
         });

@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use pmof_pool::{
-    Access, AccessError, Attributes, DIGEST_BLOCK_LEN_BYTES, DIGEST_BYTES, RemoteReplicas, RemoteSpec, ReplicaAccess,
+    Access, AccessError, Attributes, DIGEST_BLOCK_LEN_BYTES, DIGEST_BYTES, Reached, RemoteReplicas, RemoteSpec,
+    ReplicaAccess,
 };
 use pmof_replica::{
     Atomicity, OpenFor, PoolRefusal, RemotePool, RemotePoolError, RemotePoolOptions, ReplicaError, SetName, TargetUrl,
@@ -30,21 +31,16 @@ impl OverSsh {
 }
 
 impl RemoteReplicas for OverSsh {
-    fn open(
-        &mut self,
-        remote: &RemoteSpec,
-        len_bytes: u64,
-        access: Access,
-    ) -> Result<Option<Box<dyn ReplicaAccess>>, AccessError> {
+    fn open(&mut self, remote: &RemoteSpec, len_bytes: u64, access: Access) -> Result<Reached, AccessError> {
         let (url, set) = Self::place(remote)?;
         let open_for = match access {
             Access::ReadOnly => OpenFor::Read,
             Access::ReadWrite => OpenFor::Write,
         };
         match RemotePool::open(&url, &set, len_bytes, open_for, &self.options) {
-            Ok((pool, Some(attributes))) => Ok(Some(Box::new(Remote::new(remote, pool, attributes)))),
+            Ok((pool, Some(attributes))) => Ok(Reached::Whole(Box::new(Remote::new(remote, pool, attributes)))),
             Ok((_, None)) => Err(format!("the pool set {set} on {url} has no headers (NOHDRS)").into()),
-            Err(error) if is_damage(&error) => Ok(None),
+            Err(error) if is_damage(&error) => Ok(Reached::Damaged(error.to_string())),
             Err(error) => Err(error.into()),
         }
     }

@@ -303,10 +303,11 @@ impl PartReport {
 }
 
 impl SetReport {
-    /// The first part that should have a sound header and has none: the part, and why.
-    pub(crate) fn problem(&self) -> Option<(&Path, &str)> {
+    /// What is wrong with the first part that should have a sound header and has none.
+    pub(crate) fn problem(&self) -> Option<String> {
         let mut parts = self.replicas.iter().flat_map(|replica| &replica.parts);
-        parts.find_map(|part| Some((part.path.as_path(), part.problem.as_deref()?)))
+        let problem = parts.find_map(|part| part.problem.as_deref())?;
+        Some(format!("{} is not sound: {problem}", self.set.display()))
     }
 
     pub(crate) fn text(&self) -> String {
@@ -427,14 +428,25 @@ pub(crate) fn run_check(args: &CheckArgs) -> anyhow::Result<()> {
     let advice = match (&report.sync_refusal, &report.majority) {
         (Some(refusal), _) => format!("`pmof pool sync` cannot mend it: {refusal}"),
         (None, Some(majority)) => format!(
-            "`pmof pool sync --from {}` copies from a replica that most agree with, `--from {}` from the first sound one, which has what \
-             was written last where the program was killed",
+            "`pmof pool sync --from {}` copies what most replicas hold, `--from {}` what the first sound one holds, which was written last if \
+             the program was killed",
             majority.replicas.first().unwrap_or(&0),
             majority.against
         ),
         (None, None) => "`pmof pool sync` restores replicas".to_owned(),
     };
     bail!("{} is not sound; {advice}", args.path.display())
+}
+
+/// `1 byte`, `2 bytes`.
+fn counted(number: u64, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{plural}")
+}
+
+/// `1 byte differs`, `2 bytes differ`.
+fn differing(bytes: u64) -> String {
+    format!("{} {}", counted(bytes, "byte"), if bytes == 1 { "differs" } else { "differ" })
 }
 
 fn check_json(path: &Path, report: &CheckReport) -> CheckJson {
@@ -492,33 +504,34 @@ fn check_text(path: &Path, set: &PoolSet, report: &CheckReport) -> String {
                 None => String::new(),
             };
             let (offset, len_bytes) = (mismatch.offset, mismatch.len_bytes);
-            line(format!("replica {index}: contents differ at offset {offset}, {len_bytes} bytes{place}"));
+            let bytes = counted(len_bytes, "byte");
+            line(format!("replica {index}: contents differ at offset {offset}, {bytes}{place}"));
         }
         let more = replica.mismatch_count.saturating_sub(TOLD as u64);
         if more > 0 {
-            line(format!("replica {index}: contents differ at {more} more places"));
+            line(format!("replica {index}: contents differ at {}", counted(more, "more place")));
         }
         if replica.unused_bytes > 0 {
             line(format!(
-                "replica {index}: {} bytes differ in heap space that is not in use, which means nothing (libpmemobj writes there in \
-                 the first replica only)",
-                replica.unused_bytes
+                "replica {index}: {} in heap space that is not in use, which means nothing (libpmemobj writes there in the \
+                 first replica only)",
+                differing(replica.unused_bytes)
             ));
         }
         if replica.runtime_bytes > 0 {
             line(format!(
-                "replica {index}: {} bytes differ in what a running program keeps for itself, which replicas do not have in common",
-                replica.runtime_bytes
+                "replica {index}: {} in what a running program keeps for itself, which replicas do not have in common",
+                differing(replica.runtime_bytes)
             ));
         }
     }
     if let Some(majority) = &report.majority {
         let agreeing: Vec<_> = majority.replicas.iter().map(ToString::to_string).collect();
         line(format!(
-            "replicas {} agree with each other against replica {} in {} places, the first at offset {}",
+            "replicas {} agree with each other and differ from replica {} in {}, the first at offset {}",
             agreeing.join(" and "),
             majority.against,
-            majority.places,
+            counted(majority.places, "place"),
             majority.offset
         ));
     }
@@ -589,8 +602,8 @@ fn sync_text(args: &SyncArgs, report: &SyncReport) -> String {
         let index = replica.index;
         let copied = output::size(replica.copied.bytes);
         let done = match &replica.damage {
-            Some(damage) if args.how.dry_run => format!("would be made anew from replica {} ({damage})", report.source),
-            Some(damage) => format!("made anew from replica {}, {copied} copied ({damage})", report.source),
+            Some(damage) if args.how.dry_run => format!("would be restored from replica {}; {damage}", report.source),
+            Some(damage) => format!("restored from replica {}, {copied} copied; before: {damage}", report.source),
             None if replica.copied.blocks == 0 && !replica.was_unlinked => "as it should be".to_owned(),
             None if replica.copied.blocks == 0 => format!("{would}linked to its neighbours"),
             None => format!("{would}made equal to replica {}, {copied} copied", report.source),

@@ -64,7 +64,7 @@ fn a_pool_is_made_described_and_removed() {
     fs::remove_file(place.path().join("r1p0")).unwrap();
     let said = pmof(["pool", "info", text(&set)]);
     assert!(said.code == Some(1) && said.output.contains("is missing") && said.output.contains("r0p1"), "{said:?}");
-    assert!(said.errors.contains("r1p0") && said.errors.contains("is missing"), "{said:?}");
+    assert!(said.errors.contains("set is not sound: the part /") && said.errors.contains("is missing"), "{said:?}");
 
     for look in [&[][..], &["--dry-run"]] {
         let arguments = [&["pool", "rm", text(&set)][..], look].concat();
@@ -72,10 +72,17 @@ fn a_pool_is_made_described_and_removed() {
     }
     assert_eq!(files(place.path()), ["r0p0", "r0p1", "r1p1", "set"], "all or nothing");
     let said = pmof(["pool", "rm", text(&set), "--force", "--dry-run"]).done();
-    assert!(said.starts_with("would remove "), "{said}");
-    pmof(["pool", "rm", text(&set), "--force", "--set-file"]).done();
+    assert!(said.starts_with("would remove replica 0: /") && said.contains("set would still be there"), "{said}");
+    let said = pmof(["pool", "rm", text(&set), "--force", "--set-file"]).done();
+    assert!(said.contains("removed replica 1: /") && said.contains("removed the pool set file /"), "{said}");
+    assert!(!said.contains("still"), "{said}");
     assert_eq!(files(place.path()), [""; 0]);
     pmof(["pool", "info", text(&set)]).failed(&["No such file", "name a pool set file"]);
+    let (place, set) = made(&[0]);
+    let said = pmof(["pool", "rm", text(&set)]).done();
+    assert_eq!(files(place.path()), ["set"]);
+    let left = format!("the pool set file {} is still there (`--set-file` removes it too)\n", text(&set));
+    assert!(said.contains("r0p0, /") && said.ends_with(&left), "{said}");
     let other = file_with(&place, "letter", &vec![7; 100_000]);
     pmof(["pool", "info", text(&other)]).failed(&["neither a pool set file nor a part"]);
 }
@@ -160,7 +167,7 @@ fn a_flipped_byte_is_found_and_made_good() {
     poke(&place.path().join("r2p1"), 3 * MIB);
     let said = pmof(["pool", "check", text(&set)]);
     assert_eq!(said.code, Some(1));
-    let place_told = format!("replica 2: contents differ at offset {}, 1 bytes, byte {} of part 1", 8 * MIB, 3 * MIB);
+    let place_told = format!("replica 2: contents differ at offset {}, 1 byte, byte {} of part 1", 8 * MIB, 3 * MIB);
     assert!(said.output.contains(&place_told) && said.output.contains("r2p1)"), "{said:?}");
     assert!(said.errors.contains("is not sound"), "{said:?}");
     let said = pmof(["pool", "check", text(&set), "--json"]);
@@ -222,7 +229,7 @@ fn bytes_that_differ_and_mean_nothing_are_told() {
     let (place, set) = made(&[0, 1]);
     poke(&place.path().join("r1p0"), 7000);
     let said = pmof(["pool", "check", text(&set)]).done();
-    assert!(said.contains("replica 1: 1 bytes differ in what a running program keeps for itself"), "{said}");
+    assert!(said.contains("replica 1: 1 byte differs in what a running program keeps for itself"), "{said}");
     assert!(said.contains("2 replicas are equal in all that is in use"), "{said}");
     let report = pmof(["pool", "check", text(&set), "--json"]).json();
     let replica = &report["replicas"][1];
@@ -235,14 +242,14 @@ fn a_majority_is_named_and_sync_asks() {
     poke(&place.path().join("r0p1"), 3 * MIB);
     let said = pmof(["pool", "check", text(&set)]);
     let told = format!(
-        "replicas 1 and 2 agree with each other against replica 0 in 1 places, the first at offset {}",
+        "replicas 1 and 2 agree with each other and differ from replica 0 in 1 place, the first at offset {}",
         8 * MIB
     );
     assert!(said.code == Some(1) && said.output.contains(&told) && said.errors.contains("--from 1"), "{said:?}");
     let report: serde_json::Value =
         serde_json::from_str(&pmof(["pool", "check", text(&set), "--json"]).output).unwrap();
     assert_eq!(report["majority"]["replicas"], serde_json::json!([1, 2]));
-    pmof(["pool", "sync", text(&set)]).failed(&["replicas 1 and 2", "--from", "say which is right"]);
+    pmof(["pool", "sync", text(&set)]).failed(&["replicas 1 and 2", "--from", "holds what most replicas hold"]);
     pmof(["pool", "sync", text(&set), "--from", "7"]).failed(&["no replica of that number"]);
     let said = pmof(["pool", "sync", text(&set), "--from", "1"]).done();
     assert!(
@@ -263,10 +270,10 @@ fn a_lost_part_comes_back() {
     let said = pmof(["pool", "check", text(&set)]);
     assert!(said.code == Some(1) && said.output.contains("replica 0: the part"), "{said:?}");
     let said = pmof(["pool", "sync", text(&set), "--dry-run"]).done();
-    assert!(said.contains("replica 0: would be made anew from replica 1"), "{said}");
+    assert!(said.contains("replica 0: would be restored from replica 1; the part "), "{said}");
     assert!(!place.path().join("r0p1").exists());
     let said = pmof(["pool", "sync", text(&set)]).done();
-    assert!(said.contains("replica 0: made anew from replica 1"), "{said}");
+    assert!(said.contains("replica 0: restored from replica 1, ") && said.ends_with("r0p1 is missing\n"), "{said}");
     pmof(["pool", "check", text(&set)]).done();
     for name in ["r0p0", "r1p0"] {
         fs::remove_file(place.path().join(name)).unwrap();

@@ -93,13 +93,13 @@ fn a_lost_replica_comes_back_from_the_others_wherever_it_was() {
     fixture.run(&["sync", "set", "--from", "0"]);
     fs::remove_file(fixture.path("a")).unwrap();
     let [said, _] = fixture.fail(&["check", "set"]);
-    assert!(said.contains("replica 1: there is no sound pool set a.set on host-a"), "{said}");
-    assert!(fixture.run(&["sync", "set"]).contains("replica 1: made anew from replica 0"));
+    assert!(said.contains("replica 1: pool set a.set on ssh://host-a: ") && said.contains("is missing"), "{said}");
+    assert!(fixture.run(&["sync", "set"]).contains("replica 1: restored from replica 0"));
     fixture.run(&["check", "set"]);
     for name in ["one", "two"] {
         fs::remove_file(fixture.path(name)).unwrap();
     }
-    assert!(fixture.run(&["sync", "set"]).contains("replica 0: made anew from replica 1"));
+    assert!(fixture.run(&["sync", "set"]).contains("replica 0: restored from replica 1"));
     fixture.run(&["check", "set"]);
     assert_eq!(fs::read(fixture.path("one")).unwrap()[7 * MIB as usize], 0xee);
 }

@@ -123,3 +123,17 @@ fn a_table_without_a_pool_is_recognized() {
     assert_eq!(block_table(&Memory::anonymous(4096).unwrap()).unwrap(), None);
     assert_eq!(defect(&memory, 8192, LEN_BYTES).unwrap(), None);
 }
+
+#[test]
+fn the_end_of_the_last_arena_is_known() {
+    let memory = written();
+    let number = |offset: u64| {
+        let mut bytes = [0; 8];
+        memory.read(offset, &mut bytes).map(|()| u64::from_le_bytes(bytes))
+    };
+    assert_eq!(super::end(START, number).unwrap(), LEN_BYTES);
+    assert_eq!(super::end(START + 4096, number).unwrap(), START + 4096, "none was written there");
+    // One that leads back ends there.
+    memory.store(START + (8 << 20) + 80, &u64::MAX.to_le_bytes()).unwrap();
+    assert_eq!(super::end(START, number).unwrap(), LEN_BYTES);
+}

@@ -258,6 +258,28 @@ fn replicas_are_added_and_removed() {
     }
 }
 
+/// Its heap goes to the end of the pool: nobody could open what is cut.
+#[test]
+fn a_pool_is_not_cut_to_a_shorter_replica() {
+    for options in [SetOptions::default(), SINGLE] {
+        let (directory, two) = filled(options, &[0, 1]);
+        let before = contents(directory.path());
+        let mut shorter = set(directory.path(), options, &[0]);
+        shorter.replicas.push(ReplicaSpec::Local(vec![PartSpec::new(directory.path().join("short"), 8 * MIB)]));
+        for dry_run in [true, false] {
+            let done = transform(&two, &shorter, None, &mut NoRemotes, dry_run, &mut |_| {});
+            assert!(
+                matches!(done, Err(SyncError::TooSmall { index: 1, len_bytes, .. }) if len_bytes == 8 * MIB),
+                "{done:?}"
+            );
+        }
+        let options = SyncOptions::default();
+        assert!(matches!(sync(&shorter, &options, &mut NoRemotes, &mut |_| {}), Err(SyncError::TooSmall { .. })));
+        assert!(checked(&shorter).sync_refusal.unwrap().contains("make its parts larger"));
+        assert_eq!(contents(directory.path()), before);
+    }
+}
+
 #[test]
 fn a_remote_replica_that_cannot_be_reached_is_told() {
     let (_directory, mut set) = filled(SetOptions::default(), &[0]);

@@ -3,7 +3,7 @@
 use std::{cell::RefCell, ops::Range, rc::Rc};
 
 use super::*;
-use crate::{AccessError, Attributes, DIGEST_BYTES, NewReplica, RemoteReplicas, ReplicaAccess};
+use crate::{AccessError, Attributes, DIGEST_BYTES, NewReplica, Reached, RemoteReplicas, ReplicaAccess};
 
 /// What was done to the replica elsewhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,17 +21,19 @@ type Log = Rc<RefCell<Vec<Done>>>;
 struct Elsewhere {
     parts: Vec<PartSpec>,
     log: Log,
+    reads_left: usize,
     writes_left: usize,
 }
 
 impl Elsewhere {
     fn new(directory: &Path) -> Self {
         let parts = vec![PartSpec::new(directory.join("remote"), 10 * MIB)];
-        Self { parts, log: Log::default(), writes_left: usize::MAX }
+        Self { parts, log: Log::default(), reads_left: usize::MAX, writes_left: usize::MAX }
     }
 
     fn watched(&self, inner: LocalReplica) -> Box<dyn ReplicaAccess> {
-        Box::new(Watched { inner, log: Rc::clone(&self.log), writes_left: self.writes_left })
+        let (reads_left, writes_left) = (self.reads_left, self.writes_left);
+        Box::new(Watched { inner, log: Rc::clone(&self.log), reads_left, writes_left })
     }
 
     fn attributes(&self) -> Attributes {
@@ -41,14 +43,11 @@ impl Elsewhere {
 }
 
 impl RemoteReplicas for Elsewhere {
-    fn open(
-        &mut self,
-        _remote: &RemoteSpec,
-        _len_bytes: u64,
-        access: Access,
-    ) -> Result<Option<Box<dyn ReplicaAccess>>, AccessError> {
-        let opened = LocalReplica::open(&self.parts, SetOptions::default(), access, None);
-        Ok(opened.ok().map(|replica| self.watched(replica)))
+    fn open(&mut self, _remote: &RemoteSpec, _len_bytes: u64, access: Access) -> Result<Reached, AccessError> {
+        Ok(match LocalReplica::open(&self.parts, SetOptions::default(), access, None) {
+            Ok(replica) => Reached::Whole(self.watched(replica)),
+            Err(error) => Reached::Damaged(error.to_string()),
+        })
     }
 
     fn create(
@@ -71,6 +70,7 @@ impl RemoteReplicas for Elsewhere {
 struct Watched {
     inner: LocalReplica,
     log: Log,
+    reads_left: usize,
     writes_left: usize,
 }
 
@@ -101,6 +101,7 @@ impl ReplicaAccess for Watched {
     }
 
     fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), AccessError> {
+        self.reads_left = self.reads_left.checked_sub(1).ok_or("the way there is lost")?;
         self.inner.read(offset, into)
     }
 
@@ -167,6 +168,27 @@ fn a_remote_replica_is_linked_when_it_holds_all() {
     assert_linked_when_complete(&log);
     assert_ne!(elsewhere.attributes().next_uuid, elsewhere.attributes().uuid);
     assert!(check(&set, None, &mut elsewhere, &mut |_| {}).unwrap().is_sound());
+}
+
+/// Also where it is the one that is copied from, and another one that is being made.
+#[test]
+fn the_replica_that_fails_is_named() {
+    let (directory, set, mut elsewhere) = with_remote(&[0]);
+    sync_with(&set, &mut elsewhere).unwrap();
+    // One read is of what the length of the pool must be.
+    elsewhere.reads_left = 1;
+    let is_remote = |failed: &SyncError| matches!(failed, SyncError::Replica { index: 1, .. });
+    poke(&directory.path().join("r0p0"), 30);
+    poke(&directory.path().join("r0p1"), MIB);
+    let failed = sync_with(&set, &mut elsewhere).unwrap_err();
+    assert!(is_remote(&failed) && failed.to_string().contains("lost"), "{failed}");
+    elsewhere.reads_left = usize::MAX;
+    assert_eq!(sync_with(&set, &mut elsewhere).unwrap().source, 1);
+    // The other way round.
+    (elsewhere.reads_left, elsewhere.writes_left) = (usize::MAX, 0);
+    poke(&directory.path().join("r0p0"), 7 * MIB / 2);
+    let failed = sync_with(&set, &mut elsewhere).unwrap_err();
+    assert!(is_remote(&failed), "{failed}");
 }
 
 #[test]
