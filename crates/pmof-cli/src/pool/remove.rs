@@ -50,7 +50,7 @@ struct Gone {
 /// Removes all pools that can be removed, each whole or not at all, and fails where one could not be.
 pub(crate) fn run(args: &RemoveArgs) -> anyhow::Result<()> {
     let (mut removed, mut failed, mut errors) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut text, mut set_files_left) = (String::new(), Vec::new());
+    let (mut text, mut set_files_left) = (Vec::new(), Vec::new());
     let (verb, is) = if args.how.dry_run { ("would remove", "would still be") } else { ("removed", "is still") };
     for place in &args.places {
         let (name, outcome) = match place {
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &RemoveArgs) -> anyhow::Result<()> {
             Ok(gone) => {
                 text.extend(gone.lines.iter().map(|line| format!("{verb} {line}\n")));
                 if let Some(left) = gone.set_file_left {
-                    text += &format!("the pool set file {left} {is} there (`--set-file` removes it too)\n");
+                    text.push(format!("the pool set file {left} {is} there (`--set-file` removes it too)\n"));
                     set_files_left.push(left);
                 }
                 removed.push(name);
@@ -75,7 +75,7 @@ pub(crate) fn run(args: &RemoveArgs) -> anyhow::Result<()> {
     if args.how.json {
         output::print_json(&RemoveReport { dry_run: args.how.dry_run, removed, failed, set_files_left })?;
     } else {
-        output::print(&text)?;
+        output::print(&text.concat())?;
     }
     if errors.is_empty() { Ok(()) } else { bail!("{}", errors.join("\npmof: ")) }
 }
