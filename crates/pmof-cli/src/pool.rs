@@ -18,7 +18,6 @@ use sets::{CheckArgs, CreateArgs, SetReport, SyncArgs, TransformArgs};
 
 mod contents;
 mod place;
-mod remote;
 mod remove;
 mod sets;
 #[cfg(test)]

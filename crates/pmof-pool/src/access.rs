@@ -12,21 +12,8 @@ pub const DIGEST_BLOCK_LEN_BYTES: u64 = 64 << 10;
 /// What can go wrong with a replica, wherever it is.
 pub type AccessError = Box<dyn Error + Send + Sync>;
 
-/// One replica of a pool, here or on another machine, open for as long as the value lives. Offset 0 is the first byte of
-/// its first header.
-pub trait ReplicaAccess {
-    /// Which one it is, for messages.
-    fn name(&self) -> String;
-
-    /// Usable bytes; constant.
-    fn len_bytes(&self) -> u64;
-
-    /// What its header says.
-    fn attributes(&mut self) -> Result<Attributes, AccessError>;
-
-    /// Replaces what its headers say, durably.
-    fn set_attributes(&mut self, attributes: &Attributes) -> Result<(), AccessError>;
-
+/// The bytes of a replica, here or on another machine. Offset 0 is the first byte of its first header.
+pub trait Contents {
     /// The ranges of `range` outside of which all bytes are zero, durably, in order and apart; all of it where nobody can tell.
     fn data_ranges(&mut self, range: Range<u64>) -> Result<Vec<Range<u64>>, AccessError>;
 
@@ -42,6 +29,24 @@ pub trait ReplicaAccess {
 
     /// Makes a range durable.
     fn persist(&mut self, range: Range<u64>) -> Result<(), AccessError>;
+}
+
+/// One replica of a pool, open for as long as the value lives.
+pub trait ReplicaAccess {
+    /// Which one it is, for messages.
+    fn name(&self) -> String;
+
+    /// Its bytes.
+    fn contents(&mut self) -> &mut dyn Contents;
+
+    /// Usable bytes; constant.
+    fn len_bytes(&self) -> u64;
+
+    /// What its header says.
+    fn attributes(&mut self) -> Result<Attributes, AccessError>;
+
+    /// Replaces what its headers say, durably.
+    fn set_attributes(&mut self, attributes: &Attributes) -> Result<(), AccessError>;
 
     /// Which part on its machine the byte at `offset` lies in, and where in that file; `None` where that is not known.
     fn locate(&self, offset: u64) -> Option<(usize, u64)>;
@@ -92,6 +97,10 @@ impl ReplicaAccess for NewParts {
         self.memory.path().display().to_string()
     }
 
+    fn contents(&mut self) -> &mut dyn Contents {
+        &mut self.memory
+    }
+
     fn len_bytes(&self) -> u64 {
         self.len_bytes()
     }
@@ -104,26 +113,6 @@ impl ReplicaAccess for NewParts {
         Err(format!("{} has no header yet", self.name()).into())
     }
 
-    fn data_ranges(&mut self, range: Range<u64>) -> Result<Vec<Range<u64>>, AccessError> {
-        Ok(data_ranges(&self.memory, range, usize::MAX)?.0)
-    }
-
-    fn digests(&mut self, range: Range<u64>) -> Result<Vec<[u8; DIGEST_BYTES]>, AccessError> {
-        digests_in(&self.memory, range)
-    }
-
-    fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), AccessError> {
-        Ok(self.memory.read(offset, into)?)
-    }
-
-    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
-        Ok(self.memory.store(offset, bytes)?)
-    }
-
-    fn persist(&mut self, range: Range<u64>) -> Result<(), AccessError> {
-        persist_in(&self.memory, range)
-    }
-
     fn locate(&self, _offset: u64) -> Option<(usize, u64)> {
         None
     }
@@ -133,18 +122,36 @@ impl ReplicaAccess for NewParts {
     }
 }
 
-fn digests_in(memory: &Memory, range: Range<u64>) -> Result<Vec<[u8; DIGEST_BYTES]>, AccessError> {
-    Ok(digests_of(memory, range.start, range.end.saturating_sub(range.start), DIGEST_BLOCK_LEN_BYTES)?)
-}
+impl Contents for Arc<Memory> {
+    fn data_ranges(&mut self, range: Range<u64>) -> Result<Vec<Range<u64>>, AccessError> {
+        Ok(data_ranges(self, range, usize::MAX)?.0)
+    }
 
-fn persist_in(memory: &Memory, range: Range<u64>) -> Result<(), AccessError> {
-    memory.write_back(range.start, range.end - range.start)?;
-    Ok(memory.fence()?)
+    fn digests(&mut self, range: Range<u64>) -> Result<Vec<[u8; DIGEST_BYTES]>, AccessError> {
+        Ok(digests_of(self, range.start, range.end.saturating_sub(range.start), DIGEST_BLOCK_LEN_BYTES)?)
+    }
+
+    fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), AccessError> {
+        Ok(Memory::read(self, offset, into)?)
+    }
+
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
+        Ok(self.store(offset, bytes)?)
+    }
+
+    fn persist(&mut self, range: Range<u64>) -> Result<(), AccessError> {
+        self.write_back(range.start, range.end - range.start)?;
+        Ok(self.fence()?)
+    }
 }
 
 impl ReplicaAccess for LocalReplica {
     fn name(&self) -> String {
         self.first_path().display().to_string()
+    }
+
+    fn contents(&mut self) -> &mut dyn Contents {
+        &mut self.memory
     }
 
     fn len_bytes(&self) -> u64 {
@@ -157,26 +164,6 @@ impl ReplicaAccess for LocalReplica {
 
     fn set_attributes(&mut self, attributes: &Attributes) -> Result<(), AccessError> {
         Ok(Self::set_attributes(self, attributes)?)
-    }
-
-    fn data_ranges(&mut self, range: Range<u64>) -> Result<Vec<Range<u64>>, AccessError> {
-        Ok(data_ranges(&self.memory(), range, usize::MAX)?.0)
-    }
-
-    fn digests(&mut self, range: Range<u64>) -> Result<Vec<[u8; DIGEST_BYTES]>, AccessError> {
-        digests_in(&self.memory(), range)
-    }
-
-    fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), AccessError> {
-        Ok(self.memory().read(offset, into)?)
-    }
-
-    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
-        Ok(self.memory().store(offset, bytes)?)
-    }
-
-    fn persist(&mut self, range: Range<u64>) -> Result<(), AccessError> {
-        persist_in(&self.memory(), range)
     }
 
     fn locate(&self, offset: u64) -> Option<(usize, u64)> {

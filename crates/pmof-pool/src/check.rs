@@ -113,7 +113,7 @@ pub fn check(
     let others = behind.iter().flatten().count() as u64;
     progress(Step::Total(comparison.len_bytes() * others.max(1)));
     if others == 0 {
-        comparison.read(&mut **first, &mut |bytes| progress(Step::Done(bytes))).map_err(failed(first_index))?;
+        comparison.read(first.contents(), &mut |bytes| progress(Step::Done(bytes))).map_err(failed(first_index))?;
     }
     let mut differing = Vec::new();
     for (place, other) in behind.iter_mut().enumerate() {
@@ -124,7 +124,7 @@ pub fn check(
             continue;
         }
         let mut done = |bytes| progress(Step::Done(bytes));
-        let found = comparison.differences(&mut **first, &mut **other, &mut done);
+        let found = comparison.differences(first.contents(), other.contents(), &mut done);
         let found = found.map_err(|error| of_pair(first_index, index, error))?;
         let mismatch = |difference: &crate::Difference| Mismatch {
             offset: difference.range.start,
@@ -140,7 +140,7 @@ pub fn check(
         }
     }
     let read = |index: usize, offset: u64, into: &mut [u8]| match &mut whole[index] {
-        Some((replica, _)) => replica.read(offset, into).map_err(failed(index)),
+        Some((replica, _)) => replica.contents().read(offset, into).map_err(failed(index)),
         None => Ok(()),
     };
     let majority = majority_against(first_index, &differing, read)?;

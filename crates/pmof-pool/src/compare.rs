@@ -6,8 +6,8 @@ use std::ops::Range;
 use pmof_mem::Medium;
 
 use crate::{
-    AccessError, DIGEST_BLOCK_LEN_BYTES, PoolKind, PoolSetError, ReplicaAccess, Window, access::blocks,
-    contents_in_common, format::contents_apart, heap, windows, zero_digests,
+    AccessError, Contents, DIGEST_BLOCK_LEN_BYTES, PoolKind, PoolSetError, Window, access::blocks, contents_in_common,
+    format::contents_apart, heap, windows, zero_digests,
 };
 
 #[cfg(test)]
@@ -102,21 +102,13 @@ impl Comparison {
     /// All differences between two replicas. `progress` is told after each step how many bytes it compared.
     pub fn differences(
         &self,
-        first: &mut dyn ReplicaAccess,
-        other: &mut dyn ReplicaAccess,
+        first: &mut dyn Contents,
+        other: &mut dyn Contents,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Differences, ComparisonError> {
         let mut found = Differences::default();
-        let mut bytes = [vec![0; DIGEST_BLOCK_LEN_BYTES as usize], vec![0; DIGEST_BLOCK_LEN_BYTES as usize]];
         for window in self.windows(first, other, progress)? {
-            for block in differing(first, other, &window)? {
-                let len = (block.end - block.start) as usize;
-                let [one, two] = &mut bytes;
-                let (one, two) = (&mut one[..len], &mut two[..len]);
-                first.read(block.start, one).map_err(ComparisonError::first)?;
-                other.read(block.start, two).map_err(ComparisonError::other)?;
-                self.add(block.start, one, two, &mut found);
-            }
+            self.add_window(first, other, &window, &mut found)?;
             progress(window.len_bytes());
         }
         for range in &self.apart {
@@ -130,7 +122,7 @@ impl Comparison {
 
     /// Reads all of a replica that has no other to be compared with, so that what cannot be read is found. `progress` as
     /// above.
-    pub fn read(&self, replica: &mut dyn ReplicaAccess, progress: &mut dyn FnMut(u64)) -> Result<(), AccessError> {
+    pub fn read(&self, replica: &mut dyn Contents, progress: &mut dyn FnMut(u64)) -> Result<(), AccessError> {
         for range in self.common.clone() {
             let data = replica.data_ranges(range.clone())?;
             let mut left = range.end - range.start;
@@ -148,8 +140,8 @@ impl Comparison {
     /// begun again. `progress` as above.
     pub fn copy(
         &self,
-        first: &mut dyn ReplicaAccess,
-        other: &mut dyn ReplicaAccess,
+        first: &mut dyn Contents,
+        other: &mut dyn Contents,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Copied, ComparisonError> {
         let mut copied = Copied::default();
@@ -170,11 +162,25 @@ impl Comparison {
         Ok(copied)
     }
 
+    /// Whether two replicas hold the same, as far as it means something. If so, all of `other` that was compared is durable
+    /// then: what is the same may have been stored by a process that did not live to make it so.
+    pub fn confirm(&self, first: &mut dyn Contents, other: &mut dyn Contents) -> Result<bool, ComparisonError> {
+        let mut found = Differences::default();
+        for window in self.windows(first, other, &mut |_| {})? {
+            self.add_window(first, other, &window, &mut found)?;
+            if !found.is_empty() {
+                return Ok(false);
+            }
+            other.persist(window.range).map_err(ComparisonError::other)?;
+        }
+        Ok(true)
+    }
+
     /// What [`copy`](Self::copy) would do; nothing is changed.
     pub fn would_copy(
         &self,
-        first: &mut dyn ReplicaAccess,
-        other: &mut dyn ReplicaAccess,
+        first: &mut dyn Contents,
+        other: &mut dyn Contents,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Copied, ComparisonError> {
         let mut copied = Copied::default();
@@ -191,8 +197,8 @@ impl Comparison {
     /// What is to be compared: all that is not a hole in both. `progress` is told of what is left out.
     fn windows(
         &self,
-        first: &mut dyn ReplicaAccess,
-        other: &mut dyn ReplicaAccess,
+        first: &mut dyn Contents,
+        other: &mut dyn Contents,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Vec<Window>, ComparisonError> {
         let mut all = Vec::new();
@@ -205,6 +211,22 @@ impl Comparison {
         }
         progress(self.len_bytes() - all.iter().map(Window::len_bytes).sum::<u64>());
         Ok(all)
+    }
+
+    fn add_window(
+        &self,
+        first: &mut dyn Contents,
+        other: &mut dyn Contents,
+        window: &Window,
+        found: &mut Differences,
+    ) -> Result<(), ComparisonError> {
+        for block in differing(first, other, window)? {
+            let [mut one, mut two] = [0, 1].map(|_| vec![0; (block.end - block.start) as usize]);
+            first.read(block.start, &mut one).map_err(ComparisonError::first)?;
+            other.read(block.start, &mut two).map_err(ComparisonError::other)?;
+            self.add(block.start, &one, &two, found);
+        }
+        Ok(())
     }
 
     /// Adds the differences of a block that begins at `start`. Bytes that differ with fewer than 8 alike between them are one.
@@ -256,17 +278,17 @@ impl Differences {
 
 /// The blocks of a window that differ. Of what is a hole nobody is asked for digests.
 fn differing(
-    first: &mut dyn ReplicaAccess,
-    other: &mut dyn ReplicaAccess,
+    first: &mut dyn Contents,
+    other: &mut dyn Contents,
     window: &Window,
 ) -> Result<Vec<Range<u64>>, ComparisonError> {
-    let digests = |replica: &mut dyn ReplicaAccess, is_hole: bool| {
+    let digests = |replica: &mut dyn Contents, is_hole: bool| {
         if is_hole { Ok(zero_digests(window.len_bytes())) } else { replica.digests(window.range.clone()) }
     };
     let expected = blocks(window.range.clone()).count();
-    let counted = |replica: &mut dyn ReplicaAccess, is_hole: bool| match digests(replica, is_hole)? {
+    let counted = |replica: &mut dyn Contents, is_hole: bool| match digests(replica, is_hole)? {
         found if found.len() == expected => Ok::<_, AccessError>(found),
-        found => Err(format!("{} gave {} digests instead of {expected}", replica.name(), found.len()).into()),
+        found => Err(format!("{} digests came instead of {expected}", found.len()).into()),
     };
     let one = counted(first, window.is_hole[0]).map_err(ComparisonError::first)?;
     let two = counted(other, window.is_hole[1]).map_err(ComparisonError::other)?;

@@ -27,7 +27,7 @@ mod shutdown;
 mod sync;
 mod vote;
 
-pub use access::{AccessError, DIGEST_BLOCK_LEN_BYTES, Reached, RemoteReplicas, ReplicaAccess};
+pub use access::{AccessError, Contents, DIGEST_BLOCK_LEN_BYTES, Reached, RemoteReplicas, ReplicaAccess};
 pub use btt::{BlockTable, block_table};
 pub use check::{CheckReport, CheckedReplica, Mismatch, check};
 pub use compare::{Comparison, ComparisonError, Copied, DIFFERENCES_MAX, Difference, Differences};

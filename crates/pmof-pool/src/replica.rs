@@ -55,7 +55,7 @@ pub struct NewReplica {
 #[derive(Debug)]
 pub struct LocalReplica {
     parts: Vec<Part>,
-    memory: Arc<Memory>,
+    pub(crate) memory: Arc<Memory>,
     options: SetOptions,
     access: Access,
     /// It was made by this value, and can be [discarded](Self::discard).

@@ -202,7 +202,7 @@ pub(crate) fn plan(set: &PoolSet, found: &mut [Found], from: Option<usize>) -> R
     let len_bytes = pool_len_bytes(set, &**first, &known);
     let mut number = |offset: u64| {
         let mut bytes = [0; 8];
-        first.read(offset, &mut bytes).map(|()| u64::from_le_bytes(bytes))
+        first.contents().read(offset, &mut bytes).map(|()| u64::from_le_bytes(bytes))
     };
     let kind = PoolKind::of_signature(&known.signature);
     let expected = kind.map_or(Ok(0), |kind| len_bytes_needed(kind, &mut number)).map_err(failed)?;
@@ -282,12 +282,12 @@ fn check_votes(found: &mut [Found], plan: &Plan) -> Result<(), SyncError> {
             Some(memory) => Comparison::of_pool(kind, &*memory, len_bytes).map_err(|error| failed(error.into()))?,
             None => Comparison::of_kind(kind, len_bytes),
         };
-        let found = comparison.differences(&mut **first, &mut **other, &mut |_| {});
+        let found = comparison.differences(first.contents(), other.contents(), &mut |_| {});
         let found = found.map_err(|error| of_pair(source, index, error))?;
         differing.push((index, found.told.into_iter().map(|difference| difference.range).collect()));
     }
     let read = |index: usize, offset: u64, into: &mut [u8]| {
-        whole(&mut found[index])?.read(offset, into).map_err(|source| SyncError::Replica { index, source })
+        whole(&mut found[index])?.contents().read(offset, into).map_err(|source| SyncError::Replica { index, source })
     };
     match majority_against(source, &differing, read)? {
         Some(majority) => Err(SyncError::Outvoted { majority }),
@@ -500,9 +500,9 @@ impl Work<'_> {
         check_room(index, other.len_bytes(), len_bytes)?;
         let mut done = |bytes| (self.progress)(Step::Done(bytes));
         let copied = if self.dry_run {
-            comparison.would_copy(first, &mut *other, &mut done)
+            comparison.would_copy(first.contents(), other.contents(), &mut done)
         } else {
-            comparison.copy(first, &mut *other, &mut done)
+            comparison.copy(first.contents(), other.contents(), &mut done)
         };
         let copied = copied.map_err(|error| of_pair(source, index, error))?;
         let was_unlinked = other.attributes().map_err(failed)? != *links;
@@ -531,7 +531,7 @@ impl Work<'_> {
                 let parts = NewParts::restore(&system, parts, options, &links.poolset_uuid, self.declaration);
                 let mut parts = parts.map_err(|error| failed(error.into()))?;
                 check_room(index, parts.len_bytes(), len_bytes)?;
-                let copied = comparison.copy(first, &mut parts, &mut done);
+                let copied = comparison.copy(first.contents(), parts.contents(), &mut done);
                 let copied = copied.map_err(|error| of_pair(source, index, error))?;
                 let replica = parts.finish(&system, Some(links)).map_err(|error| failed(error.into()))?;
                 replica.close().map_err(|error| failed(error.into()))?;
@@ -543,7 +543,7 @@ impl Work<'_> {
                 let alone = Attributes { next_uuid: links.uuid, prev_uuid: links.uuid, ..*links };
                 let mut other = self.remotes.create(remote, len_bytes, &alone).map_err(failed)?;
                 let mut done = |bytes| (self.progress)(Step::Done(bytes));
-                let copied = comparison.copy(first, &mut *other, &mut done);
+                let copied = comparison.copy(first.contents(), other.contents(), &mut done);
                 let copied = copied.map_err(|error| of_pair(source, index, error))?;
                 other.set_attributes(links).map_err(failed)?;
                 other.close().map_err(failed)?;

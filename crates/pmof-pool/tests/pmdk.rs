@@ -14,7 +14,8 @@ use std::{
 use pmof_mem::{Medium as _, Memory};
 use pmof_pool::{
     Access, Comparison, LocalReplica, LocalSet, NewPool, NewSet, NoRemotes, PartSpec, PoolKind, PoolSet, PoolSetError,
-    ReplicaSpec, SetOptions, SyncOptions, block_table, check, contents_defect, part_header, sync, transform,
+    ReplicaAccess as _, ReplicaSpec, SetOptions, SyncOptions, block_table, check, contents_defect, part_header, sync,
+    transform,
 };
 use tempfile::{TempDir, tempdir_in};
 
@@ -111,7 +112,7 @@ fn assert_same(set: &PoolSet) -> u64 {
     let comparison = Comparison::of_pool(kind, &first.memory(), len_bytes).unwrap();
     let mut unused = 0;
     for other in others {
-        let found = comparison.differences(first, other, &mut |_| {}).unwrap();
+        let found = comparison.differences(first.contents(), other.contents(), &mut |_| {}).unwrap();
         assert!(found.is_empty(), "{:x?}", found.told);
         unused += found.unused_count;
     }

@@ -24,6 +24,7 @@ mod service;
 mod set_pool;
 mod sets;
 mod ssh;
+mod ssh_replicas;
 mod state;
 mod store;
 mod url;
@@ -41,12 +42,13 @@ pub use secret::{SECRET_BYTES, Secret};
 pub use service::{
     Admission, DEFAULT_MAX_CONNECTIONS, DEFAULT_MEMORY_BUDGET_BYTES, Service, ServiceError, ServiceOptions,
 };
-pub use set_pool::{COMPARED_BLOCK_BYTES, Differing, SetPool, SetPoolError, SetPoolOptions, remote_place};
+pub use set_pool::{COMPARED_BLOCK_BYTES, Differing, SetPool, SetPoolError, SetPoolOptions};
 pub use sets::{SetStoreError, remove_set};
 pub use ssh::{
     DEFAULT_SSH_COMMAND, DEFAULT_SSH_TIMEOUT, DataPorts, DataPortsError, HelloError, SshError, SshHost, SshHostError,
     SshOptions, StartFailure, StdioError, StdioOptions, refuse_stdio, serve_stdio,
 };
+pub use ssh_replicas::{PlaceError, SshReplicas, remote_place};
 pub use state::{ANCESTORS_MAX, Epoch, PoolState};
 pub use store::{DEFAULT_MAX_POOL_BYTES, NewPool, OpenFor, OpenPool, PoolInfo, PoolStore, StoreError, StoreOptions};
 pub use url::{PoolUrl, PoolUrlError, TargetUrl};

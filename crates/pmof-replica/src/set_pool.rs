@@ -1,27 +1,21 @@
 //! A pool kept on all replicas that a pool set file names, local and remote, written in parallel.
 
-use std::{ops::Range, os::unix::ffi::OsStrExt as _, sync::Arc};
+use std::sync::Arc;
 
 use pmof_access::{Durability, Medium as _, Memory};
 use pmof_mem::{Declaration, MemError};
 use pmof_pool::{
-    Access, Attributes, DIGEST_BLOCK_LEN_BYTES, HEADER_LEN_BYTES, LocalReplica, LocalSet, NewSet, PoolSet,
-    PoolSetError, RemoteSpec, ReplicaSpec, Window, data_ranges, digests_of, windows, zero_digests,
+    Access, AccessError, Attributes, Comparison, ComparisonError, Contents, DIGEST_BLOCK_LEN_BYTES, HEADER_LEN_BYTES,
+    LocalReplica, LocalSet, NewSet, PoolKind, PoolSet, PoolSetError, RemoteSpec, ReplicaSpec, data_ranges,
 };
 
 use crate::{
-    Atomicity, Draining, NameError, OpenFor, RemotePool, RemotePoolError, RemotePoolOptions, SetName, SshHostError,
-    TargetUrl,
+    Atomicity, Draining, OpenFor, PlaceError, RemotePool, RemotePoolError, RemotePoolOptions, SetName, TargetUrl,
+    remote_place,
 };
 
 /// Blocks that are compared: small enough that little is copied for a changed byte, large enough that digests are few.
 pub const COMPARED_BLOCK_BYTES: u64 = DIGEST_BLOCK_LEN_BYTES;
-
-/// Bytes copied between two drains: little enough that a slow medium has them within the time that is allowed for an answer.
-const DRAINED_BYTES: u64 = 32 << 20;
-
-/// The lane that compares and copies: nobody else uses the pool yet.
-const LANE: u32 = 0;
 
 /// How the replicas of a set are reached.
 #[derive(Clone, Debug)]
@@ -42,7 +36,9 @@ impl Default for SetPoolOptions {
     }
 }
 
-/// What is done with replicas whose bytes differ from those of the first one. All are read, but for what is a hole in both.
+/// What is done with replicas whose bytes differ from those of the first one. All are read, but for what is a hole in both, and
+/// what libpmemobj keeps for itself while it runs (bytes 6688 to 8191 of its pools), which no two replicas have in common.
+/// Differences in space that its heap does not use are none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Differing {
     /// The blocks that differ are copied from the first replica. It has every write that any has, as long as it is the one that was
@@ -75,21 +71,21 @@ pub enum SetPoolError {
         /// What went wrong.
         source: RemotePoolError,
     },
-    /// The host that the set's file names.
+    /// What the set's file says of a remote replica.
     #[error("replica {replica}: {source}")]
-    Node {
+    Place {
         /// Which, from 0.
         replica: usize,
         /// The rule broken.
-        source: SshHostError,
+        source: PlaceError,
     },
-    /// The set that the set's file names.
-    #[error("replica {replica}: {source}")]
-    Name {
+    /// What a replica answers cannot be.
+    #[error("replica {replica} could not be compared with the first: {source}")]
+    Comparison {
         /// Which, from 0.
         replica: usize,
-        /// The rule broken.
-        source: NameError,
+        /// What it answered.
+        source: AccessError,
     },
     /// A local replica cannot give the durability that was required.
     #[error("replica {replica}: {source}")]
@@ -137,18 +133,6 @@ pub struct SetPool {
     durability: Durability,
 }
 
-/// Where a remote replica is.
-///
-/// # Errors
-/// [`SetPoolError::Node`], [`SetPoolError::Name`].
-pub fn remote_place(replica: usize, spec: &RemoteSpec) -> Result<(TargetUrl, SetName), SetPoolError> {
-    let host = spec.node.parse().map_err(|source| SetPoolError::Node { replica, source })?;
-    let set = std::str::from_utf8(spec.set.as_os_str().as_bytes());
-    let set = set.map_err(|error| NameError::NotUtf8 { at: error.valid_up_to() }).and_then(SetName::new);
-    let set = set.map_err(|source| SetPoolError::Name { replica, source })?;
-    Ok((TargetUrl::Ssh(host), set))
-}
-
 impl SetPool {
     /// Makes the pool on all replicas of `set`, all in parallel, and opens it. On an error nothing is left, as far as it can be
     /// reached.
@@ -177,7 +161,7 @@ impl SetPool {
                 return Err(undo(local, set, options, &places, error));
             }
         };
-        let pool = Self::assemble(local, master, made, size_bytes, options);
+        let mut pool = Self::assemble(local, master, made, size_bytes, options);
         // Remote parts are zero, or what was there before; a new pool is neither.
         match pool.make_same(Differing::Copy) {
             Ok(_) => Ok(pool),
@@ -246,29 +230,34 @@ impl SetPool {
 
     /// Compares all replicas with the first, at once, and does with those that differ what is to be done; gives the bytes copied. All
     /// of every replica is durable after that: the program acts on what it reads, whoever stored it.
-    fn make_same(&self, differing: Differing) -> Result<u64, SetPoolError> {
-        let master = Side::new(&self.master);
-        let master = master.map_err(|source| SetPoolError::Memory { replica: 0, source })?;
-        master.make_durable().map_err(|source| SetPoolError::Memory { replica: 0, source })?;
+    fn make_same(&mut self, differing: Differing) -> Result<u64, SetPoolError> {
+        make_durable(&self.master).map_err(|source| SetPoolError::Memory { replica: 0, source })?;
+        let first = self.local.replicas().first().and_then(Option::as_ref).and_then(LocalReplica::attributes);
+        let kind = first.and_then(|first| PoolKind::of_signature(&first.signature));
+        let comparison = &match differing {
+            Differing::Copy => Comparison::of_kind(kind, self.size_bytes),
+            // Where no heap is found all counts: the program may keep its bytes as it likes.
+            Differing::Refuse => Comparison::of_pool(kind, &*self.master, self.size_bytes)?,
+        };
+        let locals = self.locals().skip(1).map(|(replica, local)| (replica, local.memory())).collect::<Vec<_>>();
+        let master = &self.master;
+        let make_same = |other: &mut dyn Contents| {
+            let mut first = Arc::clone(master);
+            match differing {
+                Differing::Copy => comparison.copy(&mut first, other, &mut |_| {}).map(|copied| Some(copied.bytes)),
+                Differing::Refuse => comparison.confirm(&mut first, other).map(|is_same| is_same.then_some(0)),
+            }
+        };
+        let make_same = |replica, other: &mut dyn Contents| match make_same(other) {
+            Ok(copied) => copied.ok_or(SetPoolError::Differs { replica, what: "contents" }),
+            Err(ComparisonError { is_first, source }) => Err(failure(if is_first { 0 } else { replica }, source)),
+        };
         std::thread::scope(|scope| {
-            let mut threads = Vec::new();
-            for (replica, remote) in &self.remotes {
-                let comparison = Comparison { master: &master, remote, replica: *replica };
-                threads.push(scope.spawn(move || match differing {
-                    Differing::Copy => comparison.copy(),
-                    Differing::Refuse => comparison.check_same().map(|()| 0),
-                }));
-            }
-            for (replica, local) in self.locals().skip(1) {
-                let master = &master;
-                threads.push(scope.spawn(move || {
-                    let made = make_local_same(master, &local.memory(), self.size_bytes, differing);
-                    match made.map_err(|source| SetPoolError::Memory { replica, source })? {
-                        Some(copied) => Ok(copied),
-                        None => Err(SetPoolError::Differs { replica, what: "contents" }),
-                    }
-                }));
-            }
+            let remotes = self.remotes.iter_mut();
+            let mut threads: Vec<_> =
+                remotes.map(|(replica, remote)| scope.spawn(move || make_same(*replica, remote))).collect();
+            let locals = locals.into_iter();
+            threads.extend(locals.map(|(replica, mut memory)| scope.spawn(move || make_same(replica, &mut memory))));
             let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
                 thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             };
@@ -394,7 +383,7 @@ fn each_remote<T: Send>(
     act: impl Fn(usize, &TargetUrl, &SetName) -> Result<T, RemotePoolError> + Sync,
 ) -> Vec<Result<(usize, T), SetPoolError>> {
     let one = |replica: usize, spec: &RemoteSpec| {
-        let (url, name) = remote_place(replica, spec)?;
+        let (url, name) = remote_place(spec).map_err(|source| SetPoolError::Place { replica, source })?;
         let done = act(replica, &url, &name).map_err(|source| SetPoolError::Remote { replica, source })?;
         Ok((replica, done))
     };
@@ -434,7 +423,7 @@ fn undo(local: LocalSet, set: &PoolSet, options: &SetPoolOptions, made: &[usize]
     let _ = local.discard();
     for replica in made {
         if let Some(ReplicaSpec::Remote(spec)) = set.replicas.get(*replica)
-            && let Ok((url, name)) = remote_place(*replica, spec)
+            && let Ok((url, name)) = remote_place(spec)
         {
             let _ = RemotePool::remove(&url, &name, true, false, &options.remote);
         }
@@ -476,65 +465,25 @@ fn check_attributes(
     Ok(())
 }
 
-/// A local replica behind its header, and which of its bytes may not be zero.
-struct Side<'s> {
-    memory: &'s Memory,
-    data: Vec<Range<u64>>,
+/// Makes all of a local replica durable behind its header, but what is a hole.
+fn make_durable(memory: &Memory) -> Result<(), MemError> {
+    let (data, _) = data_ranges(memory, HEADER_LEN_BYTES as u64..memory.len_bytes(), usize::MAX)?;
+    for range in data {
+        memory.write_back(range.start, range.end - range.start)?;
+    }
+    memory.fence()
 }
 
-impl<'s> Side<'s> {
-    fn new(memory: &'s Memory) -> Result<Self, MemError> {
-        let (data, _) = data_ranges(memory, HEADER_LEN_BYTES as u64..memory.len_bytes(), usize::MAX)?;
-        Ok(Self { memory, data })
+/// What went wrong with a replica when it was compared.
+fn failure(replica: usize, source: AccessError) -> SetPoolError {
+    let source = match source.downcast::<RemotePoolError>() {
+        Ok(source) => return SetPoolError::Remote { replica, source: *source },
+        Err(source) => source,
+    };
+    match source.downcast::<MemError>() {
+        Ok(source) => SetPoolError::Memory { replica, source: *source },
+        Err(source) => SetPoolError::Comparison { replica, source },
     }
-
-    fn make_durable(&self) -> Result<(), MemError> {
-        for range in &self.data {
-            self.memory.write_back(range.start, range.end - range.start)?;
-        }
-        self.memory.fence()
-    }
-
-    fn read(&self, offset: u64, is_hole: bool, into: &mut [u8]) -> Result<(), MemError> {
-        if is_hole {
-            into.fill(0);
-            return Ok(());
-        }
-        self.memory.read(offset, into)
-    }
-}
-
-/// Copies the blocks behind the header in which `to` differs, durably; gives how many bytes were. `None`: they differ and are to be
-/// refused.
-fn make_local_same(
-    from: &Side<'_>,
-    to: &Memory,
-    size_bytes: u64,
-    differing: Differing,
-) -> Result<Option<u64>, MemError> {
-    let (mut ours, mut theirs) = (vec![0; COMPARED_BLOCK_BYTES as usize], vec![0; COMPARED_BLOCK_BYTES as usize]);
-    let mut copied = 0;
-    let to = Side::new(to)?;
-    for Window { range, is_hole } in windows(HEADER_LEN_BYTES as u64..size_bytes, [&from.data, &to.data]) {
-        let end = range.end;
-        for at in range.step_by(COMPARED_BLOCK_BYTES as usize) {
-            let len_bytes = COMPARED_BLOCK_BYTES.min(end - at);
-            let (ours, theirs) = (&mut ours[..len_bytes as usize], &mut theirs[..len_bytes as usize]);
-            from.read(at, is_hole[0], ours)?;
-            to.read(at, is_hole[1], theirs)?;
-            if ours != theirs {
-                if differing == Differing::Refuse {
-                    return Ok(None);
-                }
-                to.memory.store(at, ours)?;
-                copied += len_bytes;
-            }
-            // What is the same may have been stored by a process that did not live to make it durable.
-            to.memory.write_back(at, len_bytes)?;
-        }
-    }
-    to.memory.fence()?;
-    Ok(Some(copied))
 }
 
 fn copy(from: &Memory, to: &Memory, offset: u64, len_bytes: u64) -> Result<(), MemError> {
@@ -547,83 +496,4 @@ fn copy(from: &Memory, to: &Memory, offset: u64, len_bytes: u64) -> Result<(), M
         at += part as u64;
     }
     Ok(())
-}
-
-/// What a remote replica and the first one differ in.
-struct Comparison<'c> {
-    master: &'c Side<'c>,
-    remote: &'c RemotePool,
-    replica: usize,
-}
-
-impl Comparison<'_> {
-    /// Shows each block behind the headers that differs, in order: its offset and length; gives all that was compared. Both
-    /// sides compute digests of what is no hole, nothing else goes over the network.
-    fn each(&self, mut act: impl FnMut(u64, u64) -> Result<(), SetPoolError>) -> Result<Range<u64>, SetPoolError> {
-        let Self { master, remote, replica } = *self;
-        let end = master.memory.len_bytes().min(remote.len_bytes());
-        let range = remote.header_bytes()..end;
-        let theirs = remote.data_ranges(range.clone());
-        let theirs = theirs.map_err(|source| SetPoolError::Remote { replica, source })?;
-        let mut compared: Option<Range<u64>> = None;
-        for Window { range, is_hole } in windows(range, [&master.data, &theirs]) {
-            let Range { start: at, end } = range;
-            let len_bytes = end - at;
-            let theirs = if is_hole[1] {
-                zero_digests(len_bytes)
-            } else {
-                let theirs = remote.digests(at, len_bytes, COMPARED_BLOCK_BYTES);
-                theirs.map_err(|source| SetPoolError::Remote { replica, source })?
-            };
-            let ours = if is_hole[0] {
-                zero_digests(len_bytes)
-            } else {
-                let ours = digests_of(master.memory, at, len_bytes, COMPARED_BLOCK_BYTES);
-                ours.map_err(|source| SetPoolError::Memory { replica: 0, source })?
-            };
-            for (index, _) in ours.iter().zip(&theirs).enumerate().filter(|(_, (ours, theirs))| ours != theirs) {
-                let begin = at + index as u64 * COMPARED_BLOCK_BYTES;
-                act(begin, COMPARED_BLOCK_BYTES.min(end - begin))?;
-            }
-            compared = Some(compared.map_or(at, |before| before.start)..end);
-        }
-        Ok(compared.unwrap_or(0..0))
-    }
-
-    fn check_same(&self) -> Result<(), SetPoolError> {
-        let compared = self.each(|_, _| Err(SetPoolError::Differs { replica: self.replica, what: "contents" }))?;
-        self.make_durable(compared)
-    }
-
-    /// What is the same may have been stored by a target that did not live to make it durable. Holes are what its file system
-    /// wrote down when the parts were made or opened.
-    fn make_durable(&self, compared: Range<u64>) -> Result<(), SetPoolError> {
-        let Self { remote, replica, .. } = *self;
-        let made = remote.make_durable(LANE, compared.start, compared.end - compared.start);
-        made.map_err(|source| SetPoolError::Remote { replica, source })
-    }
-
-    /// Copies the blocks that differ, and makes all of the replica durable; gives how many bytes were copied. What was copied
-    /// before a failure need not be copied again.
-    fn copy(&self) -> Result<u64, SetPoolError> {
-        let Self { master, remote, replica } = *self;
-        let failed = |source| SetPoolError::Remote { replica, source };
-        let (mut copied, mut since_drain) = (0, 0);
-        let mut block = vec![0; COMPARED_BLOCK_BYTES as usize];
-        let compared = self.each(|offset, len_bytes| {
-            let block = &mut block[..len_bytes as usize];
-            master.memory.read(offset, block).map_err(|source| SetPoolError::Memory { replica: 0, source })?;
-            remote.flush_bytes(LANE, offset, block, Atomicity::Relaxed).map_err(failed)?;
-            copied += len_bytes;
-            since_drain += len_bytes;
-            if since_drain >= DRAINED_BYTES {
-                since_drain = 0;
-                remote.drain(LANE).map_err(failed)?;
-            }
-            Ok(())
-        })?;
-        remote.drain(LANE).map_err(failed)?;
-        self.make_durable(compared)?;
-        Ok(copied)
-    }
 }

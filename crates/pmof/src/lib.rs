@@ -46,7 +46,7 @@ pub use pmof_replica::{
     LIST_MAX_NAMES, NameError, OpenFor, PersistFailure, Pool, PoolError, PoolFormat, PoolInfo, PoolName, PoolOptions,
     PoolRefusal, PoolState, PoolUrl, PoolUrlError, REPLICAS_MAX, Receipt, RemotePool, RemotePoolError,
     RemotePoolOptions, RemoteRemoval, ReplicaError, ReplicaReceipt, Service, ServiceError, ServiceOptions, SetName,
-    SetPool, SetPoolError, SetPoolOptions, SetStoreError, SshError, SshHost, SshHostError, SshOptions, StartFailure,
-    StdioError, StdioOptions, StoreError, StoreOptions, TargetUrl, USER_FLAGS_BYTES, list_pools, refuse_stdio,
-    remote_place, remove_set, serve_stdio,
+    SetPool, SetPoolError, SetPoolOptions, SetStoreError, SshError, SshHost, SshHostError, SshOptions, SshReplicas,
+    StartFailure, StdioError, StdioOptions, StoreError, StoreOptions, TargetUrl, USER_FLAGS_BYTES, list_pools,
+    refuse_stdio, remote_place, remove_set, serve_stdio,
 };

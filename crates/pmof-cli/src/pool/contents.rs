@@ -12,9 +12,10 @@ use pmof::mem::Medium as _;
 use pmof_pool::{
     Access, Feature, Features, LocalReplica, PoolKind, Reached, RemoteReplicas as _, ReplicaAccess, ReplicaSpec,
 };
+use pmof_replica::SshReplicas;
 use serde::Serialize;
 
-use super::{place::set_at, remote::OverSsh};
+use super::place::set_at;
 use crate::output;
 
 /// Bytes read at a time; a multiple of a line of the dump.
@@ -136,7 +137,7 @@ pub(crate) fn feature(args: &FeatureArgs) -> anyhow::Result<()> {
     let set = set_at(&args.path)?;
     let is_change = args.enable.is_some() || args.disable.is_some();
     let access = if is_change && !args.dry_run { Access::ReadWrite } else { Access::ReadOnly };
-    let mut remotes = OverSsh::new();
+    let mut remotes = SshReplicas::default();
     let mut replicas: Vec<Box<dyn ReplicaAccess>> = Vec::new();
     for (index, spec) in set.replicas.iter().enumerate() {
         let failed = || format!("replica {index}");

@@ -154,11 +154,11 @@ enum Found {
 }
 
 impl Found {
-    fn new(replica: &ReplicaSpec, index: usize, options: SetOptions, force: bool) -> anyhow::Result<Self> {
+    fn new(replica: &ReplicaSpec, options: SetOptions, force: bool) -> anyhow::Result<Self> {
         match replica {
             ReplicaSpec::Local(parts) => Ok(Self::Here(Removal::prepare(parts, options, force)?)),
             ReplicaSpec::Remote(remote) => {
-                let (url, set) = remote_place(index, remote)?;
+                let (url, set) = remote_place(remote)?;
                 let options = RemotePoolOptions { lanes: 1, ..RemotePoolOptions::default() };
                 Ok(Self::There(Box::new(RemoteRemoval::prepare(&url, &set, force, false, &options)?)))
             }
@@ -177,7 +177,7 @@ impl Found {
 fn prepare(set: &PoolSet, force: bool) -> anyhow::Result<Vec<(usize, Found)>> {
     let (mut found, mut wrong, mut helps_force) = (Vec::new(), Vec::new(), !force);
     for (index, replica) in set.replicas.iter().enumerate() {
-        match Found::new(replica, index, set.options, force) {
+        match Found::new(replica, set.options, force) {
             Ok(replica) => found.push((index, replica)),
             Err(error) => {
                 helps_force &= is_damage(&error);

@@ -11,12 +11,11 @@ use pmof_pool::{
     BlockTable, CheckReport, Features, HeaderError, Mismatch, NewPool, NewSet, PartSize, PoolHeader, PoolKind, PoolSet,
     PoolSetError, ReplicaSpec, Step, SyncOptions, SyncReport, check, part_header, sync, transform, uuid_text,
 };
-use pmof_replica::{SetPool, SetPoolOptions};
+use pmof_replica::{SetPool, SetPoolOptions, SshReplicas};
 use serde::Serialize;
 
 use super::{
     place::{block_table, set_at},
-    remote::OverSsh,
     utc,
 };
 use crate::{
@@ -414,7 +413,7 @@ pub(crate) fn run_check(args: &CheckArgs) -> anyhow::Result<()> {
     }
     let set = set_at(&args.path)?;
     let mut bar = Bar::new("comparing", !args.json);
-    let report = check(&set, None, &mut OverSsh::new(), &mut |step| bar.step(step));
+    let report = check(&set, None, &mut SshReplicas::default(), &mut |step| bar.step(step));
     drop(bar);
     let report = report.with_context(|| format!("cannot check {}", args.path.display()))?;
     if args.json {
@@ -569,7 +568,7 @@ pub(crate) fn run_sync(args: &SyncArgs) -> anyhow::Result<()> {
     let set = PoolSet::read(&args.set)?;
     let mut bar = Bar::new("synchronizing", !args.how.json);
     let options = SyncOptions { declaration: None, dry_run: args.how.dry_run, from: args.from };
-    let report = sync(&set, &options, &mut OverSsh::new(), &mut |step| bar.step(step));
+    let report = sync(&set, &options, &mut SshReplicas::default(), &mut |step| bar.step(step));
     drop(bar);
     let report = report.with_context(|| format!("cannot bring {} in order", args.set.display()))?;
     if args.how.json {
@@ -631,7 +630,7 @@ struct TransformJson {
 pub(crate) fn run_transform(args: &TransformArgs) -> anyhow::Result<()> {
     let (from, to) = (PoolSet::read(&args.from)?, PoolSet::read(&args.to)?);
     let mut bar = Bar::new("copying", !args.how.json);
-    let done = transform(&from, &to, None, &mut OverSsh::new(), args.how.dry_run, &mut |step| bar.step(step));
+    let done = transform(&from, &to, None, &mut SshReplicas::default(), args.how.dry_run, &mut |step| bar.step(step));
     drop(bar);
     let (added, removed) =
         done.with_context(|| format!("cannot make {} of {}", args.to.display(), args.from.display()))?;

@@ -4,8 +4,8 @@ use pmof_mem::{Medium as _, Memory};
 
 use super::{Comparison, Copied, DIFFERENCES_MAX, Difference};
 use crate::{
-    AccessError, Attributes, DIGEST_BLOCK_LEN_BYTES, DIGEST_BYTES, NewPool, PoolKind, ReplicaAccess, WINDOW_LEN_BYTES,
-    data_ranges, digests_of,
+    AccessError, Contents, DIGEST_BLOCK_LEN_BYTES, DIGEST_BYTES, NewPool, PoolKind, WINDOW_LEN_BYTES, data_ranges,
+    digests_of,
 };
 
 /// A replica in memory, whose power fails after so many calls.
@@ -36,19 +36,7 @@ impl InMemory {
     }
 }
 
-impl ReplicaAccess for InMemory {
-    fn name(&self) -> String {
-        "memory".into()
-    }
-    fn len_bytes(&self) -> u64 {
-        self.memory.len_bytes()
-    }
-    fn attributes(&mut self) -> Result<Attributes, AccessError> {
-        Ok(Attributes::default())
-    }
-    fn set_attributes(&mut self, _: &Attributes) -> Result<(), AccessError> {
-        Ok(())
-    }
+impl Contents for InMemory {
     fn data_ranges(&mut self, range: Range<u64>) -> Result<Vec<Range<u64>>, AccessError> {
         Ok(data_ranges(&self.memory, range, usize::MAX)?.0)
     }
@@ -68,12 +56,6 @@ impl ReplicaAccess for InMemory {
     fn persist(&mut self, range: Range<u64>) -> Result<(), AccessError> {
         self.persisted_bytes += range.end - range.start;
         self.call().map(drop)
-    }
-    fn locate(&self, offset: u64) -> Option<(usize, u64)> {
-        Some((0, offset))
-    }
-    fn close(self: Box<Self>) -> Result<(), AccessError> {
-        Ok(())
     }
 }
 
@@ -122,8 +104,19 @@ fn a_replica_that_gives_too_few_digests_is_not_equal() {
         other.memory.store(LEN_BYTES - 1, &[0xee]).unwrap();
         if is_first { &mut one } else { &mut other }.missing_digests = 1;
         let error = comparison.differences(&mut one, &mut other, &mut |_| {}).unwrap_err();
-        assert!(error.to_string().contains("digests instead of"), "{error}");
+        assert!(error.is_first == is_first && error.to_string().contains("digests came instead of"), "{error}");
     }
+}
+
+#[test]
+fn what_is_confirmed_is_durable() {
+    let comparison = Comparison::of_kind(Some(PoolKind::Obj), LEN_BYTES);
+    let (mut one, mut other) = pair();
+    other.memory.store(6688, &[0xee; 1504]).unwrap();
+    assert!(comparison.confirm(&mut one, &mut other).unwrap(), "no two replicas have that in common");
+    assert_eq!(other.persisted_bytes, comparison.len_bytes());
+    other.memory.store(8192, &[0xee]).unwrap();
+    assert!(!comparison.confirm(&mut one, &mut other).unwrap());
 }
 
 #[test]

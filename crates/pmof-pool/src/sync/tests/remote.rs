@@ -3,7 +3,7 @@
 use std::{cell::RefCell, ops::Range, rc::Rc};
 
 use super::*;
-use crate::{AccessError, Attributes, DIGEST_BYTES, NewReplica, Reached, RemoteReplicas, ReplicaAccess};
+use crate::{AccessError, Attributes, Contents, DIGEST_BYTES, NewReplica, Reached, RemoteReplicas, ReplicaAccess};
 
 /// What was done to the replica elsewhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,6 +74,32 @@ struct Watched {
     writes_left: usize,
 }
 
+impl Contents for Watched {
+    fn data_ranges(&mut self, range: Range<u64>) -> Result<Vec<Range<u64>>, AccessError> {
+        self.inner.contents().data_ranges(range)
+    }
+
+    fn digests(&mut self, range: Range<u64>) -> Result<Vec<[u8; DIGEST_BYTES]>, AccessError> {
+        self.inner.contents().digests(range)
+    }
+
+    fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), AccessError> {
+        self.reads_left = self.reads_left.checked_sub(1).ok_or("the way there is lost")?;
+        self.inner.contents().read(offset, into)
+    }
+
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
+        self.writes_left = self.writes_left.checked_sub(1).ok_or("the way there is lost")?;
+        self.log.borrow_mut().push(Done::Written(offset..offset + bytes.len() as u64));
+        self.inner.contents().write(offset, bytes)
+    }
+
+    fn persist(&mut self, range: Range<u64>) -> Result<(), AccessError> {
+        self.log.borrow_mut().push(Done::Persisted(range.clone()));
+        self.inner.contents().persist(range)
+    }
+}
+
 impl ReplicaAccess for Watched {
     fn name(&self) -> String {
         "elsewhere".to_owned()
@@ -92,28 +118,8 @@ impl ReplicaAccess for Watched {
         ReplicaAccess::set_attributes(&mut self.inner, attributes)
     }
 
-    fn data_ranges(&mut self, range: Range<u64>) -> Result<Vec<Range<u64>>, AccessError> {
-        self.inner.data_ranges(range)
-    }
-
-    fn digests(&mut self, range: Range<u64>) -> Result<Vec<[u8; DIGEST_BYTES]>, AccessError> {
-        self.inner.digests(range)
-    }
-
-    fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), AccessError> {
-        self.reads_left = self.reads_left.checked_sub(1).ok_or("the way there is lost")?;
-        self.inner.read(offset, into)
-    }
-
-    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
-        self.writes_left = self.writes_left.checked_sub(1).ok_or("the way there is lost")?;
-        self.log.borrow_mut().push(Done::Written(offset..offset + bytes.len() as u64));
-        self.inner.write(offset, bytes)
-    }
-
-    fn persist(&mut self, range: Range<u64>) -> Result<(), AccessError> {
-        self.log.borrow_mut().push(Done::Persisted(range.clone()));
-        self.inner.persist(range)
+    fn contents(&mut self) -> &mut dyn Contents {
+        self
     }
 
     fn locate(&self, offset: u64) -> Option<(usize, u64)> {

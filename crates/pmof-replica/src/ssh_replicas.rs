@@ -1,38 +1,56 @@
-//! Replicas on other machines, reached through ssh.
+//! The replicas that a pool set names on other machines, reached through ssh.
 
-use std::ops::Range;
+use std::{ops::Range, os::unix::ffi::OsStrExt as _};
 
 use pmof_pool::{
-    Access, AccessError, Attributes, DIGEST_BLOCK_LEN_BYTES, DIGEST_BYTES, Reached, RemoteReplicas, RemoteSpec,
-    ReplicaAccess,
-};
-use pmof_replica::{
-    Atomicity, OpenFor, PoolRefusal, RemotePool, RemotePoolError, RemotePoolOptions, ReplicaError, SetName, TargetUrl,
+    Access, AccessError, Attributes, Contents, DIGEST_BLOCK_LEN_BYTES, DIGEST_BYTES, Reached, RemoteReplicas,
+    RemoteSpec, ReplicaAccess,
 };
 
-/// The lane that everything goes through: one thing at a time is done.
+use crate::{
+    Atomicity, NameError, OpenFor, PoolRefusal, RemotePool, RemotePoolError, RemotePoolOptions, ReplicaError, SetName,
+    SshHostError, TargetUrl,
+};
+
+/// The lane that compares and copies: one thing at a time is done, and nobody else uses the pool yet.
 const LANE: u32 = 0;
 
-/// The way there.
+/// What a pool set says of a replica's place cannot be.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlaceError {
+    /// The host that the set's file names.
+    #[error(transparent)]
+    Host(#[from] SshHostError),
+    /// The set that the set's file names.
+    #[error(transparent)]
+    Name(#[from] NameError),
+}
+
+/// Where a remote replica is.
+pub fn remote_place(spec: &RemoteSpec) -> Result<(TargetUrl, SetName), PlaceError> {
+    let host = spec.node.parse()?;
+    let name = std::str::from_utf8(spec.set.as_os_str().as_bytes());
+    let name = name.map_err(|error| NameError::NotUtf8 { at: error.valid_up_to() })?;
+    Ok((TargetUrl::Ssh(host), SetName::new(name)?))
+}
+
+/// The way to remote replicas for [`check`](pmof_pool::check), [`sync`](pmof_pool::sync) and
+/// [`transform`](pmof_pool::transform): a target is started on each host through ssh.
 #[derive(Debug)]
-pub(crate) struct OverSsh {
+pub struct SshReplicas {
     options: RemotePoolOptions,
 }
 
-impl OverSsh {
-    pub(crate) fn new() -> Self {
+impl Default for SshReplicas {
+    fn default() -> Self {
         Self { options: RemotePoolOptions { lanes: 1, ..RemotePoolOptions::default() } }
-    }
-
-    fn place(remote: &RemoteSpec) -> Result<(TargetUrl, SetName), AccessError> {
-        let host = remote.node.parse()?;
-        Ok((TargetUrl::Ssh(host), SetName::new(remote.set.to_string_lossy())?))
     }
 }
 
-impl RemoteReplicas for OverSsh {
+impl RemoteReplicas for SshReplicas {
     fn open(&mut self, remote: &RemoteSpec, len_bytes: u64, access: Access) -> Result<Reached, AccessError> {
-        let (url, set) = Self::place(remote)?;
+        let (url, set) = remote_place(remote)?;
         let open_for = match access {
             Access::ReadOnly => OpenFor::Read,
             Access::ReadWrite => OpenFor::Write,
@@ -51,13 +69,13 @@ impl RemoteReplicas for OverSsh {
         len_bytes: u64,
         attributes: &Attributes,
     ) -> Result<Box<dyn ReplicaAccess>, AccessError> {
-        let (url, set) = Self::place(remote)?;
+        let (url, set) = remote_place(remote)?;
         let pool = RemotePool::create(&url, &set, len_bytes, Some(attributes), &self.options)?;
         Ok(Box::new(Remote::new(remote, pool, *attributes)))
     }
 
     fn remove(&mut self, remote: &RemoteSpec, force: bool) -> Result<(), AccessError> {
-        let (url, set) = Self::place(remote)?;
+        let (url, set) = remote_place(remote)?;
         Ok(RemotePool::remove(&url, &set, force, false, &self.options)?)
     }
 }
@@ -86,6 +104,10 @@ impl ReplicaAccess for Remote {
         self.name.clone()
     }
 
+    fn contents(&mut self) -> &mut dyn Contents {
+        &mut self.pool
+    }
+
     fn len_bytes(&self) -> u64 {
         self.pool.len_bytes()
     }
@@ -100,33 +122,35 @@ impl ReplicaAccess for Remote {
         Ok(())
     }
 
-    fn data_ranges(&mut self, range: Range<u64>) -> Result<Vec<Range<u64>>, AccessError> {
-        Ok(self.pool.data_ranges(range)?)
-    }
-
-    fn digests(&mut self, range: Range<u64>) -> Result<Vec<[u8; DIGEST_BYTES]>, AccessError> {
-        let len_bytes = range.end.saturating_sub(range.start);
-        Ok(self.pool.digests(range.start, len_bytes, DIGEST_BLOCK_LEN_BYTES)?)
-    }
-
-    fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), AccessError> {
-        Ok(self.pool.read(LANE, offset, into)?)
-    }
-
-    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
-        Ok(self.pool.flush_bytes(LANE, offset, bytes, Atomicity::Relaxed)?)
-    }
-
-    fn persist(&mut self, range: Range<u64>) -> Result<(), AccessError> {
-        self.pool.drain(LANE)?;
-        Ok(self.pool.make_durable(LANE, range.start, range.end.saturating_sub(range.start))?)
-    }
-
     fn locate(&self, _offset: u64) -> Option<(usize, u64)> {
         None
     }
 
     fn close(self: Box<Self>) -> Result<(), AccessError> {
         Ok(self.pool.close()?)
+    }
+}
+
+impl Contents for RemotePool {
+    fn data_ranges(&mut self, range: Range<u64>) -> Result<Vec<Range<u64>>, AccessError> {
+        Ok(Self::data_ranges(self, range)?)
+    }
+
+    fn digests(&mut self, range: Range<u64>) -> Result<Vec<[u8; DIGEST_BYTES]>, AccessError> {
+        let len_bytes = range.end.saturating_sub(range.start);
+        Ok(Self::digests(self, range.start, len_bytes, DIGEST_BLOCK_LEN_BYTES)?)
+    }
+
+    fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), AccessError> {
+        Ok(Self::read(self, LANE, offset, into)?)
+    }
+
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
+        Ok(Self::flush_bytes(self, LANE, offset, bytes, Atomicity::Relaxed)?)
+    }
+
+    fn persist(&mut self, range: Range<u64>) -> Result<(), AccessError> {
+        Self::drain(self, LANE)?;
+        Ok(Self::make_durable(self, LANE, range.start, range.end.saturating_sub(range.start))?)
     }
 }
