@@ -5,11 +5,12 @@
  *   rpma-check [--port N] [--pmem PATH] [--reference] ADDRESS
  *   rpma-check --end server|client [--port N] [--pmem PATH] [--many COUNT | --writes COUNT] ADDRESS
  *   rpma-check --threads clean|race [--port N] ADDRESS
+ *   rpma-check --forks [--port N] [--reference] ADDRESS
  *
  * The second form is one of two processes, each of which may have another librpma: what goes over the wire is looked at from
  * both ends; or, with --many, what so many connections cost a process; or, with
  * --writes, so many writes for an instrument that counts instructions. The third is for instruments that look for races: what
- * programs do in several threads without one, or, to try the instrument, with races of the program's own.
+ * programs do in several threads without one, or, to try the instrument, with races of the program's own. The fourth is the first part of the first alone: forking.
  *
  * ADDRESS is a local address; both ends of each connection are here. On an RDMA device any device's address does; a
  * librpma with other transports takes another. Ports from N (default 7400) to N + 15 must be free.
@@ -41,7 +42,7 @@ enum { ALL_SECONDS = 300 };
 
 static _Noreturn void usage(void) {
     fputs("usage: rpma-check [--port N] [--pmem PATH] [--reference | --end server|client [--many COUNT | --writes COUNT] |\n"
-          "                  --threads clean|race] ADDRESS\n", stderr);
+          "                  --threads clean|race | --forks] ADDRESS\n", stderr);
     exit(2);
 }
 
@@ -80,9 +81,11 @@ int main(int count, char **arguments) {
         {"reference", no_argument, NULL, 'r'},  {"peer", required_argument, NULL, 'P'},
         {"end", required_argument, NULL, 'e'},  {"many", required_argument, NULL, 'n'},
         {"writes", required_argument, NULL, 'w'}, {"threads", required_argument, NULL, 't'},
+        {"forks", no_argument, NULL, 'f'},
         {NULL, 0, NULL, 0},
     };
     const char *as_peer_of = NULL, *end = NULL, *threads = NULL;
+    bool forks_alone = false;
     unsigned many = 0, writes = 0;
     options.port = 7400;
     for (int option; (option = getopt_long(count, arguments, "", known, NULL)) != -1;) {
@@ -93,6 +96,7 @@ int main(int count, char **arguments) {
         case 'P': as_peer_of = optarg; break;
         case 'e': end = optarg; break;
         case 't': threads = optarg; break;
+        case 'f': forks_alone = true; break;
         case 'w': writes = (unsigned)strtoul(optarg, NULL, 10); break;
         case 'n': many = (unsigned)strtoul(optarg, NULL, 10); break;
         default: usage();
@@ -106,6 +110,10 @@ int main(int count, char **arguments) {
     if (as_peer_of != NULL)
         return be_peer(as_peer_of);
     setvbuf(stdout, NULL, _IOLBF, 0);
+    if (forks_alone) {
+        check_forks();
+        return finish_part();
+    }
     if (threads != NULL) {
         bool has_races = strcmp(threads, "race") == 0;
         if (!has_races && strcmp(threads, "clean") != 0)
@@ -131,6 +139,8 @@ int main(int count, char **arguments) {
             cross_client();
         return finish_part();
     }
+    /* First, when nothing is there yet. */
+    check_forks();
     check_strings();
     check_logging();
     check_devices();

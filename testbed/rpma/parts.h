@@ -2,6 +2,7 @@
 #ifndef PARTS_H
 #define PARTS_H
 
+void check_forks(void);
 void check_strings(void);
 void check_logging(void);
 void check_devices(void);

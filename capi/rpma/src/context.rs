@@ -6,13 +6,14 @@ use std::{
     net::{IpAddr, SocketAddr, ToSocketAddrs as _, UdpSocket},
     ptr,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Arc, OnceLock,
         atomic::{AtomicUsize, Ordering},
     },
 };
 
 use libc::c_char;
 use pmof_access::{Access, DeviceChoice, Peer as AccessPeer, Region, RegionSlice, Transport, VerbsOptions};
+use pmof_mem::forks::Kept;
 use pmof_verbs_sys as sys;
 
 use crate::{
@@ -37,18 +38,18 @@ struct SoftwareContext {
 
 /// An `ibv_context` that was given to the application; it stays for as long as the process lives, as those of librdmacm do.
 #[derive(Debug)]
-struct Known {
+pub(crate) struct Known {
     address: usize,
     transport: Transport,
     /// The device, opened: what `address` points to is its own.
     _device: Option<AccessPeer>,
 }
 
-static KNOWN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
+pub(crate) static KNOWN: Kept<Vec<Known>> = Kept::new(Vec::new());
 
 /// Gives out the context of a transport that has no device.
 fn software_context(transport: Transport) -> usize {
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = KNOWN.lock();
     if let Some(found) = known.iter().find(|known| known.transport == transport) {
         return found.address;
     }
@@ -71,7 +72,7 @@ fn software_context(transport: Transport) -> usize {
 /// Gives out the context of an RDMA device.
 fn device_context(device: AccessPeer) -> Option<usize> {
     let address = device.device_context()?.expose_provenance();
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = KNOWN.lock();
     if !known.iter().any(|known| known.address == address) {
         known.push(Known { address, transport: Transport::Verbs, _device: Some(device) });
     }
@@ -225,7 +226,7 @@ impl PeerShared {
 ///
 /// `context` is not null, and a context that the library gave out or of an open device.
 unsafe fn open(context: *mut sys::ibv_context) -> Result<Peer, Failure> {
-    let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = KNOWN.lock();
     let transport = known.iter().find(|known| known.address == context.addr()).map(|known| known.transport);
     drop(known);
     let peer = if let Some(transport @ (Transport::Tcp | Transport::Shm)) = transport {

@@ -9,12 +9,14 @@ use std::{
     collections::VecDeque,
     ffi::c_int,
     sync::{
-        Mutex, Once, PoisonError,
+        Once,
         atomic::{AtomicU32, AtomicU64, Ordering},
     },
 };
 
-use crate::error::Failure;
+use pmof_mem::forks::{Holdable, Kept};
+
+use crate::{context::KNOWN, error::Failure, long::WHOLE};
 
 /// Deleted handles that wait before their place is taken again.
 const RESTING: usize = 256;
@@ -28,22 +30,15 @@ pub trait Kind: Sized + 'static {
     /// The type's name in C.
     const NAME: &'static str;
 
-    /// A number of its own.
+    /// A number of its own, less than [`KINDS`].
     const NUMBER: u32;
-
-    /// Where deleted ones rest.
-    fn resting() -> &'static Resting<Self>;
 }
 
-/// Deleted handles of one kind, by address.
-#[derive(Debug)]
-pub struct Resting<T: 'static>(Mutex<VecDeque<&'static Handle<T>>>);
+/// More than there are kinds.
+const KINDS: usize = 12;
 
-impl<T: 'static> Resting<T> {
-    pub(crate) const fn new() -> Self {
-        Self(Mutex::new(VecDeque::new()))
-    }
-}
+/// Deleted handles by kind and address.
+static RESTING_HANDLES: Kept<[VecDeque<usize>; KINDS]> = Kept::new([const { VecDeque::new() }; KINDS]);
 
 /// What a pointer of the application points to.
 #[derive(Debug)]
@@ -56,8 +51,24 @@ pub struct Handle<T> {
 // coincides with.
 unsafe impl<T: Send + Sync> Sync for Handle<T> {}
 
-extern "C" fn note_fork() {
+/// The locks of this process that a child needs, in the order in which one may be taken under another.
+fn kept() -> [&'static dyn Holdable; 6] {
+    let [devices, searching] = pmof_verbs::kept_over_forks();
+    [&KNOWN, &WHOLE, &RESTING_HANDLES, devices, searching, pmof_mem::forks::kept()]
+}
+
+extern "C" fn before_fork() {
+    kept().into_iter().for_each(Holdable::hold);
+}
+
+extern "C" fn behind_fork() {
+    // SAFETY: the C library calls this behind `before_fork`, in the thread that forks.
+    kept().into_iter().for_each(|lock| unsafe { lock.release() });
+}
+
+extern "C" fn behind_fork_in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
+    behind_fork();
 }
 
 /// The tag of a live handle: its kind, and in which process it was made.
@@ -70,19 +81,27 @@ impl<T: Kind + Send + Sync> Handle<T> {
     /// A new handle; it is the application's to [`delete`](Self::delete).
     pub(crate) fn create(value: T) -> *mut Self {
         static WATCH_FORKS: Once = Once::new();
-        // SAFETY: the function only counts, which is allowed after a fork.
+        // SAFETY: the functions lock, count and unlock, all of which may be done around a fork.
         WATCH_FORKS.call_once(|| unsafe {
-            libc::pthread_atfork(None, None, Some(note_fork));
+            libc::pthread_atfork(Some(before_fork), Some(behind_fork), Some(behind_fork_in_child));
         });
-        let mut resting = T::resting().0.lock().unwrap_or_else(PoisonError::into_inner);
-        let rested = if resting.len() > RESTING { resting.pop_front() } else { None };
-        drop(resting);
+        let rested = Self::take_rested();
         let handle = rested
             .unwrap_or_else(|| Box::leak(Box::new(Self { tag: AtomicU64::new(0), value: UnsafeCell::new(None) })));
         // SAFETY: nobody else has the handle: it is new, or was deleted.
         unsafe { *handle.value.get() = Some(value) };
         handle.tag.store(tag_of::<T>(), Ordering::Release);
         std::ptr::from_ref(handle).cast_mut()
+    }
+
+    /// The handle of this kind that was deleted first, where there are many.
+    fn take_rested() -> Option<&'static Self> {
+        let mut all = RESTING_HANDLES.lock();
+        let resting = &mut all[T::NUMBER as usize];
+        let address = if resting.len() > RESTING { resting.pop_front() } else { None }?;
+        // SAFETY: what is kept under this number are handles of this kind, whose provenance `delete` has exposed and which are never
+        // given back to the allocator.
+        unsafe { std::ptr::with_exposed_provenance::<Self>(address).as_ref() }
     }
 
     /// What a pointer of the application points to. Null, deleted handles and those of a process that forked are refused.
@@ -138,7 +157,7 @@ impl<T: Kind + Send + Sync> Handle<T> {
         }
         // SAFETY: whoever clears the tag is alone with the value.
         let value = unsafe { (*handle.value.get()).take() };
-        T::resting().0.lock().unwrap_or_else(PoisonError::into_inner).push_back(handle);
+        RESTING_HANDLES.lock()[T::NUMBER as usize].push_back(std::ptr::from_ref(handle).expose_provenance());
         *place = std::ptr::null_mut();
         Ok(value)
     }
@@ -168,10 +187,6 @@ macro_rules! kind {
         impl $crate::handle::Kind for $type {
             const NAME: &'static str = $name;
             const NUMBER: u32 = $number;
-            fn resting() -> &'static $crate::handle::Resting<Self> {
-                static RESTING: $crate::handle::Resting<$type> = $crate::handle::Resting::new();
-                &RESTING
-            }
         }
     };
 }

@@ -1,12 +1,11 @@
 //! The lengths of operations that are posted in parts: their completion is that of the last part, and says how long the whole was.
 
-use std::sync::{
-    Mutex, PoisonError,
-    atomic::{AtomicUsize, Ordering},
-};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use pmof_mem::forks::Kept;
 
 /// Those whose completion was not got yet: connection, ticket of the last part, bytes of the whole.
-static WHOLE: Mutex<Vec<(u64, u64, u64)>> = Mutex::new(Vec::new());
+pub(crate) static WHOLE: Kept<Vec<(u64, u64, u64)>> = Kept::new(Vec::new());
 
 /// How many there are or are being posted: seldom any, so that nobody takes the lock.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
@@ -15,7 +14,7 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 pub(crate) fn post_last<E>(connection: u64, len_bytes: u64, post: impl FnOnce() -> Result<u64, E>) -> Result<(), E> {
     COUNT.fetch_add(1, Ordering::SeqCst);
     // Whoever gets the completion waits here until it is known.
-    let mut whole = WHOLE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut whole = WHOLE.lock();
     match post() {
         Ok(ticket) => whole.push((connection, ticket, len_bytes)),
         Err(error) => {
@@ -32,7 +31,7 @@ pub(crate) fn take_len_bytes(connection: u64, ticket: u64) -> Option<u64> {
     if COUNT.load(Ordering::SeqCst) == 0 {
         return None;
     }
-    let mut whole = WHOLE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut whole = WHOLE.lock();
     let at = whole.iter().position(|last| (last.0, last.1) == (connection, ticket))?;
     COUNT.fetch_sub(1, Ordering::SeqCst);
     Some(whole.swap_remove(at).2)
@@ -41,7 +40,7 @@ pub(crate) fn take_len_bytes(connection: u64, ticket: u64) -> Option<u64> {
 /// Nobody gets completions of that connection any more.
 pub(crate) fn forget(connection: u64) {
     if COUNT.load(Ordering::SeqCst) > 0 {
-        let mut whole = WHOLE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut whole = WHOLE.lock();
         let before = whole.len();
         whole.retain(|last| last.0 != connection);
         COUNT.fetch_sub(before - whole.len(), Ordering::SeqCst);

@@ -16,11 +16,13 @@ use std::{
     mem,
     ptr::{self, NonNull},
     sync::{
-        Mutex, Once, OnceLock, PoisonError,
+        Once, OnceLock,
         atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, fence},
     },
     time::{Duration, Instant},
 };
+
+use crate::forks::{Holdable, Kept};
 
 /// How long the handler waits for system calls of other threads on the mapping. They do not block, so they end unless their
 /// thread is gone, as in a child after fork.
@@ -30,7 +32,12 @@ const CALLS_WAIT: Duration = Duration::from_secs(1);
 static ENTRIES: AtomicPtr<Entry> = AtomicPtr::new(ptr::null_mut());
 
 /// Entries that watch nothing.
-static FREE: Mutex<Vec<&'static Entry>> = Mutex::new(Vec::new());
+static FREE: Kept<Vec<&'static Entry>> = Kept::new(Vec::new());
+
+/// The lock that has to be held over forks.
+pub(crate) fn kept() -> &'static dyn Holdable {
+    &FREE
+}
 
 /// What was done about `SIGBUS` before.
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
@@ -63,7 +70,7 @@ impl Watch {
     pub(crate) unsafe fn new(start: NonNull<u8>, len_bytes: usize) -> Self {
         static INSTALLED: Once = Once::new();
         INSTALLED.call_once(install);
-        let free = FREE.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let free = FREE.lock().pop();
         let entry = free.unwrap_or_else(Entry::new);
         entry.has_failed.store(false, Ordering::SeqCst);
         entry.set(start.as_ptr().expose_provenance(), len_bytes);
@@ -101,7 +108,7 @@ impl Drop for Call<'_> {
 impl Drop for Watch {
     fn drop(&mut self) {
         self.0.set(0, 0);
-        FREE.lock().unwrap_or_else(PoisonError::into_inner).push(self.0);
+        FREE.lock().push(self.0);
     }
 }
 

@@ -14,6 +14,7 @@ mod extents;
 pub mod faults;
 mod file;
 mod flush;
+pub mod forks;
 mod health;
 mod holes;
 mod judge;

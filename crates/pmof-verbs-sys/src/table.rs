@@ -1,9 +1,6 @@
 //! The table of functions of both libraries.
 
-use std::{
-    ffi::CStr,
-    sync::{Mutex, OnceLock, PoisonError},
-};
+use std::{ffi::CStr, sync::OnceLock};
 
 pub use crate::bindings::functions::Verbs;
 use crate::library::{Library, LoadError};
@@ -19,15 +16,11 @@ impl Verbs {
     /// runs while the packages are installed need not be restarted.
     pub fn load() -> Result<&'static Self, LoadError> {
         static LOADED: OnceLock<Verbs> = OnceLock::new();
-        static LOADING: Mutex<()> = Mutex::new(());
         if let Some(verbs) = LOADED.get() {
             return Ok(verbs);
         }
-        let _one_at_a_time = LOADING.lock().unwrap_or_else(PoisonError::into_inner);
-        match LOADED.get() {
-            Some(verbs) => Ok(verbs),
-            None => Self::open(LIBIBVERBS, LIBRDMACM).map(|verbs| LOADED.get_or_init(|| verbs)),
-        }
+        // Without a lock, which a process that forks meanwhile would never get back: threads that come at once all find the same.
+        Self::open(LIBIBVERBS, LIBRDMACM).map(|verbs| LOADED.get_or_init(|| verbs))
     }
 
     /// The functions of two libraries by name.

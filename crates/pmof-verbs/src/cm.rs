@@ -19,7 +19,7 @@ use crate::{
     CmEvent, CmEventKind, Device, VerbsError,
     address::{from_raw, to_storage},
     cm_event::parameters,
-    device::set_non_blocking,
+    device::{SEARCHING, set_non_blocking},
 };
 
 /// The most private data of a connection request in bytes, over IP.
@@ -54,16 +54,19 @@ impl EventChannel {
     /// Opens a channel.
     pub fn new() -> Result<Self, VerbsError> {
         let verbs = Verbs::load()?;
+        let searching = SEARCHING.lock();
         // SAFETY: the call has no conditions.
         let raw = unsafe { (verbs.rdma_create_event_channel)() };
         let Some(raw) = NonNull::new(raw) else {
             let error = io::Error::last_os_error();
+            drop(searching);
             return Err(match error.raw_os_error() {
                 // The library has found no device.
                 Some(libc::ENODEV | libc::ENOSYS) => sys::DeviceError::None.into(),
                 _ => VerbsError::NoConnectionManager(error),
             });
         };
+        drop(searching);
         let channel = Self(Arc::new(Channel { verbs, raw, lock: Mutex::new(()) }));
         // SAFETY: the library made the channel.
         set_non_blocking(unsafe { (*raw.as_ptr()).fd }).map_err(VerbsError::NoConnectionManager)?;

@@ -7,10 +7,11 @@ use std::{
     os::fd::{BorrowedFd, RawFd},
     ptr::NonNull,
     slice,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Weak},
     time::{Duration, Instant},
 };
 
+use pmof_mem::forks::{Holdable, Kept};
 use pmof_verbs_sys as sys;
 use pmof_verbs_sys::{DeviceError, Verbs};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -46,6 +47,17 @@ pub(crate) struct DeviceInner {
 unsafe impl Send for DeviceInner {}
 // SAFETY: as above.
 unsafe impl Sync for DeviceInner {}
+
+/// The devices of librdmacm's contexts that are open.
+static KNOWN: Kept<Vec<Weak<DeviceInner>>> = Kept::new(Vec::new());
+
+/// Held by whoever has librdmacm look for devices, which it does under a lock of its own that forks leave locked.
+pub(crate) static SEARCHING: Kept<()> = Kept::new(());
+
+/// The locks that have to be held over forks, in order.
+pub fn kept_over_forks() -> [&'static dyn Holdable; 2] {
+    [&KNOWN, &SEARCHING]
+}
 
 impl Device {
     /// The device by that name, such as `mlx5_0` or `rxe0`.
@@ -130,8 +142,7 @@ impl Device {
 
     /// The device of a context that librdmacm gave out.
     pub(crate) fn of_context(verbs: &'static Verbs, context: NonNull<sys::ibv_context>) -> Result<Self, VerbsError> {
-        static KNOWN: Mutex<Vec<Weak<DeviceInner>>> = Mutex::new(Vec::new());
-        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = KNOWN.lock();
         known.retain(|device| device.strong_count() != 0);
         if let Some(device) = known.iter().filter_map(Weak::upgrade).find(|device| device.context == context) {
             return Ok(Self(device));
@@ -182,6 +193,7 @@ struct Contexts {
 impl Contexts {
     fn get(verbs: &'static Verbs) -> Result<Self, VerbsError> {
         let mut count = 0;
+        let _searching = SEARCHING.lock();
         // SAFETY: `count` can be written.
         let list = unsafe { (verbs.rdma_get_devices)(&raw mut count) };
         match (NonNull::new(list), usize::try_from(count)) {

@@ -37,7 +37,7 @@ pub use cm::{
 };
 pub use cm_event::{CmEvent, CmEventKind, REJECT_BY_APPLICATION, REJECT_NO_LISTENER};
 pub use completion::{CompletionChannel, CompletionQueue, Opcode, QueueKey, Status, WorkCompletion};
-pub use device::{Device, RESOLVE_TIMEOUT};
+pub use device::{Device, RESOLVE_TIMEOUT, kept_over_forks};
 pub use error::{PostFailure, ReceiveFailure, RegisterError, VerbsError};
 pub use pmof_verbs_sys::{DeviceError, LoadError};
 pub use queue_pair::{QueuePair, QueuePairOptions, QueuePairState};
