@@ -139,14 +139,17 @@ int main(int count, char **arguments) {
             cross_client();
         return finish_part();
     }
-    /* First, when nothing is there yet. */
-    check_forks();
+    /* First, when nothing is there yet. Over a device only by --forks: librdmacm keeps the parent's device open in the child. */
+    const char *transport = getenv("PMOF_TRANSPORT");
+    if (!options.reference && transport != NULL && strcmp(transport, "verbs") != 0)
+        check_forks();
     check_strings();
     check_logging();
     check_devices();
     check_configurations();
     check_memory();
     check_limits();
+    check_lost_descriptors();
     check_connecting();
     check_lives();
     check_arguments();

@@ -5,16 +5,10 @@ use std::{
     ffi::{CStr, c_int, c_void},
     fs, mem,
     net::SocketAddr,
-    os::{
-        fd::{AsFd as _, AsRawFd as _},
-        unix::fs::DirBuilderExt as _,
-    },
+    os::{fd::AsFd as _, unix::fs::DirBuilderExt as _},
     path::PathBuf,
     ptr,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicPtr, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError, atomic::AtomicPtr},
     time::Duration,
 };
 
@@ -31,7 +25,8 @@ use crate::{
     connection::{AccessConn, Conn, LOSS_TIMEOUT, event_of_failure},
     context::{Peer, PeerShared, check_address, resolve},
     error::{Code, Failure, put},
-    handle::{Handle, is_non_blocking, kind, set_blocking},
+    given::Given,
+    handle::{Handle, kind},
     memory::{MrLocal, slice},
     on::On,
     queue::{Channel, Cq, TURN},
@@ -121,9 +116,9 @@ kind!(Ep, 9, "rpma_ep");
 /// One on a listener of pmof.
 #[derive(Debug)]
 struct AccessEp {
+    given: Given,
     listener: Listener,
     peer: Arc<PeerShared>,
-    has_descriptor: AtomicBool,
 }
 
 /// Listens.
@@ -165,20 +160,15 @@ impl AccessEp {
             let hint = if is_public { " (PMOF_TRUST_NETWORK=1)" } else { "" };
             Failure::provider(format!("{error}{hint}"))
         })?;
-        Ok(Self { listener, peer: Arc::clone(peer), has_descriptor: AtomicBool::new(false) })
+        Ok(Self { given: Given::default(), listener, peer: Arc::clone(peer) })
     }
 
-    fn descriptor(&self) -> c_int {
-        let number = self.listener.as_fd().as_raw_fd();
-        if !self.has_descriptor.swap(true, Ordering::Relaxed) {
-            set_blocking(number);
-        }
-        number
+    fn descriptor(&self) -> Result<c_int, Failure> {
+        self.given.give(self.listener.as_fd())
     }
 
     fn next_request(&self, wants: Wants) -> Result<AccessConnReq, Failure> {
-        let blocks =
-            !(self.has_descriptor.load(Ordering::Relaxed) && is_non_blocking(self.listener.as_fd().as_raw_fd()));
+        let blocks = self.given.blocks();
         let request = loop {
             let mut found = self.listener.next_request(if blocks { TURN } else { Duration::ZERO })?;
             if found.is_none() && !blocks && self.listener.handshakes() > 0 {
@@ -219,7 +209,7 @@ pub unsafe extern "C" fn rpma_ep_get_fd(ep: *const Handle<Ep>, fd: *mut c_int) -
         let ep = unsafe { Handle::get(ep) }?;
         need(fd, "fd")?;
         let number = match &ep.0 {
-            On::Access(ep) => ep.descriptor(),
+            On::Access(ep) => ep.descriptor()?,
             On::Verbs(ep) => ep.descriptor(),
         };
         // SAFETY: not null, so valid by the contract of this function.

@@ -3,10 +3,10 @@
 use std::{
     ffi::c_int,
     io::{ErrorKind, PipeReader, PipeWriter, Read as _, Write as _},
-    os::fd::AsRawFd as _,
+    os::fd::{AsFd as _, BorrowedFd},
     ptr,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering},
     },
     time::Duration,
@@ -20,7 +20,8 @@ use crate::{
     configuration::PeerCfg,
     context::PeerShared,
     error::{Code, Failure, put},
-    handle::{Handle, is_non_blocking, kind, set_blocking},
+    given::Given,
+    handle::{Handle, kind},
     log::{Level, log},
     long,
     on::On,
@@ -53,14 +54,14 @@ kind!(Conn, 11, "rpma_conn");
 /// One on a connection of pmof.
 #[derive(Debug)]
 pub(crate) struct AccessConn {
+    /// The descriptor of events.
+    given: Given,
     /// The connection, or the event that tells why there is none.
     link: Result<Arc<Connection>, c_int>,
     pub(crate) peer: Arc<PeerShared>,
     channel: Option<Arc<Channel>>,
     /// The application claims that writes of the other side's device reach its persistent memory.
     pub(crate) claims_direct_write: AtomicBool,
-    /// The descriptor of events, once it was given out.
-    events_fd: OnceLock<c_int>,
     failed: Mutex<Failed>,
     /// The last event told, if no other can follow; else undefined.
     end: AtomicI32,
@@ -76,15 +77,15 @@ struct Failed {
 }
 
 impl Failed {
-    fn descriptor(&mut self) -> std::io::Result<c_int> {
-        if let Some((reader, _)) = &self.shown {
-            return Ok(reader.as_raw_fd());
+    fn descriptor(&mut self) -> std::io::Result<BorrowedFd<'_>> {
+        if self.shown.is_none() {
+            let (reader, mut writer) = std::io::pipe()?;
+            if !self.is_told {
+                writer.write_all(&[0])?;
+            }
+            self.shown = Some((reader, writer));
         }
-        let (reader, mut writer) = std::io::pipe()?;
-        if !self.is_told {
-            writer.write_all(&[0])?;
-        }
-        Ok(self.shown.insert((reader, writer)).0.as_raw_fd())
+        self.shown.as_ref().map(|(reader, _)| reader.as_fd()).ok_or_else(|| ErrorKind::NotFound.into())
     }
 }
 
@@ -122,11 +123,11 @@ impl AccessConn {
         channel: Option<Arc<Channel>>,
     ) -> Self {
         Self {
+            given: Given::default(),
             link,
             peer,
             channel,
             claims_direct_write: AtomicBool::new(false),
-            events_fd: OnceLock::new(),
             failed: Mutex::default(),
             end: AtomicI32::new(EVENT_UNDEFINED),
         }
@@ -155,21 +156,16 @@ impl AccessConn {
     }
 
     fn events_descriptor(&self) -> Result<c_int, Failure> {
-        let number = if let Ok(connection) = &self.link {
-            connection.events_fd()?.as_raw_fd()
-        } else {
-            let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
-            failed.descriptor().map_err(|error| Failure::provider(error.to_string()))?
-        };
-        self.events_fd.get_or_init(|| {
-            set_blocking(number);
-            number
-        });
-        Ok(number)
+        if let Ok(connection) = &self.link {
+            return self.given.give(connection.events_fd()?);
+        }
+        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        let shown = failed.descriptor().map_err(|error| Failure::provider(error.to_string()))?;
+        self.given.give(shown)
     }
 
     fn next_event(&self) -> Result<c_int, Failure> {
-        let blocks = !self.events_fd.get().is_some_and(|fd| is_non_blocking(*fd));
+        let blocks = self.given.blocks();
         let connection = match &self.link {
             Ok(connection) => connection,
             Err(event) => {
@@ -404,7 +400,7 @@ pub unsafe extern "C" fn rpma_conn_get_compl_fd(conn: *const Handle<Conn>, fd: *
         let conn = unsafe { Handle::get(conn) }?;
         need(fd, "fd")?;
         let number = match &conn.on {
-            On::Access(conn) => conn.channel()?.descriptor(),
+            On::Access(conn) => conn.channel()?.descriptor()?,
             On::Verbs(conn) => conn.channel()?.descriptor(),
         };
         // SAFETY: not null, so valid by the contract of this function.

@@ -108,6 +108,9 @@ pub(crate) fn check_address(address: IpAddr, is_remote: bool) -> Result<(), Fail
         UdpSocket::bind((address, 0)).map(drop)
     };
     tried.map_err(|error| {
+        if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS)) {
+            return Failure::provider(format!("cannot look for {address}: {error}; see ulimit -n"));
+        }
         let what = if is_remote { "there is no way to it" } else { "it is no address of this host" };
         Failure::provider(format!("{address}: {what}: {error}"))
     })

@@ -11,6 +11,7 @@ mod configuration;
 mod connection;
 mod context;
 mod error;
+mod given;
 mod handle;
 mod log;
 mod long;

@@ -3,7 +3,7 @@
 use std::{
     collections::VecDeque,
     ffi::c_int,
-    os::fd::{AsFd as _, AsRawFd as _},
+    os::fd::AsFd as _,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
         atomic::{AtomicBool, Ordering},
@@ -21,7 +21,8 @@ use pmof_verbs_sys as sys;
 use crate::{
     call::{call, call_for, need},
     error::{Code, Failure, put},
-    handle::{Handle, is_non_blocking, kind, set_blocking},
+    given::Given,
+    handle::{Handle, kind},
     long,
     on::On,
     verbs,
@@ -38,11 +39,11 @@ kind!(Cq, 7, "rpma_cq");
 /// One of connections of pmof.
 #[derive(Debug)]
 struct AccessCq {
+    /// Its descriptor, where it has a queue of its own.
+    given: Given,
     outcomes: Outcomes,
     /// The only connection whose outcomes come here, if there is just one.
     connection: OnceLock<Weak<Connection>>,
-    /// The descriptor was given out: its flags say whether waits block.
-    has_descriptor: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -56,10 +57,10 @@ enum Outcomes {
 /// A completion channel that the two queues of a connection share.
 #[derive(Debug)]
 pub(crate) struct Channel {
+    given: Given,
     queue: CompletionQueue,
     /// Receives have a queue of their own.
     separates: bool,
-    has_descriptor: AtomicBool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -68,35 +69,22 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Channel {
     pub(crate) fn new(queue: CompletionQueue, separates: bool) -> Arc<Self> {
-        Arc::new(Self { queue, separates, has_descriptor: AtomicBool::new(false) })
+        Arc::new(Self { given: Given::default(), queue, separates })
     }
 
-    pub(crate) fn descriptor(&self) -> c_int {
-        give_descriptor(&self.queue, &self.has_descriptor)
+    pub(crate) fn descriptor(&self) -> Result<c_int, Failure> {
+        self.given.give(self.queue.as_fd())
     }
 
     /// Whether waits block.
     pub(crate) fn blocks(&self) -> bool {
-        blocks(&self.queue, &self.has_descriptor)
+        self.given.blocks()
     }
 
     /// Which of the two queues has the next outcome, after waiting for one at most `timeout`.
     pub(crate) fn wait(&self, timeout: Duration) -> Option<bool> {
         self.queue.wait_next_is_receive(timeout).map(|is_receive| is_receive && self.separates)
     }
-}
-
-/// The descriptor of a queue, which blocks until the application says otherwise.
-fn give_descriptor(queue: &CompletionQueue, was_given: &AtomicBool) -> c_int {
-    let number = queue.as_fd().as_raw_fd();
-    if !was_given.swap(true, Ordering::Relaxed) {
-        set_blocking(number);
-    }
-    number
-}
-
-fn blocks(queue: &CompletionQueue, was_given: &AtomicBool) -> bool {
-    !(was_given.load(Ordering::Relaxed) && is_non_blocking(queue.as_fd().as_raw_fd()))
 }
 
 impl Cq {
@@ -122,15 +110,15 @@ impl Cq {
 }
 
 impl AccessCq {
-    fn descriptor(&self) -> c_int {
+    fn descriptor(&self) -> Result<c_int, Failure> {
         match &self.outcomes {
-            Outcomes::Own { queue, .. } => give_descriptor(queue, &self.has_descriptor),
+            Outcomes::Own { queue, .. } => self.given.give(queue.as_fd()),
             Outcomes::Of { channel, .. } => channel.descriptor(),
         }
     }
 
     fn of(outcomes: Outcomes) -> Self {
-        Self { outcomes, connection: OnceLock::new(), has_descriptor: AtomicBool::new(false) }
+        Self { given: Given::default(), outcomes, connection: OnceLock::new() }
     }
 
     /// Takes up to `count` outcomes that are there; how many.
@@ -175,7 +163,7 @@ impl AccessCq {
         if has_found.load(Ordering::Acquire) {
             return Ok(());
         }
-        let blocks = blocks(queue, &self.has_descriptor);
+        let blocks = self.given.blocks();
         loop {
             if let Some(done) = queue.wait(if blocks { TURN } else { Duration::ZERO }) {
                 lock(found).push_back(done);
@@ -268,7 +256,7 @@ pub unsafe extern "C" fn rpma_cq_get_fd(cq: *const Handle<Cq>, fd: *mut c_int) -
         let cq = unsafe { Handle::get(cq) }?;
         need(fd, "fd")?;
         let number = match &cq.0 {
-            On::Access(cq) => cq.descriptor(),
+            On::Access(cq) => cq.descriptor()?,
             On::Verbs(cq) => cq.descriptor(),
         };
         // SAFETY: not null, so valid by the contract of this function.
