@@ -169,3 +169,16 @@ fn all_replicas_are_removed_or_none_is() {
     fixture.run(&["rm", "set", "--force"]);
     assert!(["one", "b"].iter().all(|name| !fixture.path(name).exists()));
 }
+
+/// What is here goes last: a host whose connection is lost between the look and the removal leaves it.
+#[test]
+fn nothing_here_is_removed_when_a_host_is_lost_meanwhile() {
+    let fixture = Fixture::new();
+    let ssh = fs::read_to_string(fixture.path("ssh")).unwrap();
+    // The first host's target dies when the last one is looked at.
+    let dies = "case \"$*\" in *host-a*) echo $$ >\"$0.a\";; *host-b*) kill -9 \"$(cat \"$0.a\")\";; esac\n";
+    fs::write(fixture.path("ssh"), ssh.replacen('\n', &format!("\n{dies}"), 1)).unwrap();
+    let [_, error] = fixture.fail(&["rm", "set"]);
+    assert!(error.contains("replica 1") && !error.contains("after these were removed"), "{error}");
+    assert!(["one", "two", "a", "b"].iter().all(|name| fixture.path(name).exists()), "{error}");
+}
