@@ -4,8 +4,9 @@
  *
  * Every function but the two that name numbers returns 0 or one of RPMA_E_*. Functions that make an object write it to their
  * last argument, on success only; functions that delete one take the address of the pointer, which they set to NULL, and do
- * nothing where it is NULL already. Sizes and offsets are in bytes. What each function does differently from the original is
- * told in docs/librpma.md.
+ * nothing where it is NULL already. Sizes and offsets are in bytes. What a function does
+ * differently from the original follows "Differs:"; what all do is in docs/librpma.md. RPMA_E_UNKNOWN may come from any and is a
+ * defect of the library, which the log describes; RPMA_E_NOMEM comes where it is named alone.
  */
 #ifndef LIBRPMA_H
 #define LIBRPMA_H 1
@@ -59,14 +60,18 @@ typedef void rpma_log_function(enum rpma_log_level level, const char *file_name,
 
 /*
  * Sets from which level on messages go to the log function (RPMA_LOG_THRESHOLD) or to standard error
- * (RPMA_LOG_THRESHOLD_AUX, without a function of one's own). Errors: RPMA_E_INVAL for a threshold or level that there is not.
+ * (RPMA_LOG_THRESHOLD_AUX, without a function of one's own). Errors: RPMA_E_INVAL for a threshold or level that there is
+ * not. Differs: never RPMA_E_AGAIN, since it is set at once.
  */
 int rpma_log_set_threshold(enum rpma_log_threshold threshold, enum rpma_log_level level);
 
 /* Tells what was set. Errors: RPMA_E_INVAL for a threshold that there is not, and for NULL. */
 int rpma_log_get_threshold(enum rpma_log_threshold threshold, enum rpma_log_level *level);
 
-/* Sets the function that messages go to; RPMA_LOG_USE_DEFAULT_FUNCTION for syslog. It is called from any thread. */
+/*
+ * Sets the function that messages go to; RPMA_LOG_USE_DEFAULT_FUNCTION for syslog. It is called from any thread. Differs:
+ * never RPMA_E_AGAIN, since it is set at once. Over TCP and shm threads of the library call it too.
+ */
 int rpma_log_set_function(rpma_log_function *log_function);
 
 /* --- Devices and peers ------------------------------------------------------------------------------------------------ */
@@ -81,12 +86,17 @@ enum rpma_util_ibv_context_type {
 /*
  * Finds the RDMA device of an address, or what stands for TCP where there is none; PMOF_TRANSPORT=verbs|tcp|shm decides
  * otherwise. It stays for as long as the process lives. Errors: RPMA_E_INVAL for NULL and an unknown type; RPMA_E_PROVIDER
- * where the name has no address, or the address is not of this host, or no way leads to it.
+ * where the name has no address, or the address is not of this host, or no way leads to it. Differs: an address that no
+ * RDMA device has gets what stands for TCP, so that programs run without hardware; its ibv_context has a device with a name
+ * and nothing else.
  */
 int rpma_utils_get_ibv_context(const char *addr, enum rpma_util_ibv_context_type type,
 		struct ibv_context **ibv_ctx_ptr);
 
-/* Tells whether a device serves memory that is not pinned (1) or not (0). Errors: RPMA_E_INVAL for NULL. */
+/*
+ * Tells whether a device serves memory that is not pinned (1) or not (0). Errors: RPMA_E_INVAL for NULL; RPMA_E_PROVIDER
+ * where the device cannot be asked. Differs: over TCP and shm 0, as no device pages there.
+ */
 int rpma_utils_ibv_context_is_odp_capable(struct ibv_context *ibv_ctx, int *is_odp_capable);
 
 struct rpma_peer;
@@ -95,8 +105,9 @@ struct rpma_peer;
 int rpma_peer_new(struct ibv_context *ibv_ctx, struct rpma_peer **peer_ptr);
 
 /*
- * Closes a peer; connections and endpoints made from it go on. Errors: RPMA_E_INVAL for NULL; RPMA_E_PROVIDER while memory is
- * registered with it, and the peer stays.
+ * Closes a peer; connections and endpoints made from it go on. Errors: RPMA_E_INVAL for NULL; RPMA_E_PROVIDER while memory
+ * is registered with it, and the peer stays. Differs: with registered memory the peer stays (the original reports the
+ * error, and has freed the peer), so that the memory can be deregistered.
  */
 int rpma_peer_delete(struct rpma_peer **peer_ptr);
 
@@ -111,7 +122,8 @@ int rpma_peer_cfg_delete(struct rpma_peer_cfg **pcfg_ptr);
 
 /*
  * Claims, or not, that writes of the peer's device reach its persistent memory by themselves. The claim opens the gate to
- * persistent flushes; how they are done rests on what the platform proves. Errors: RPMA_E_INVAL for NULL.
+ * persistent flushes; how they are done rests on what the platform proves. Errors: RPMA_E_INVAL for NULL. Differs: over TCP
+ * and shm the claim allows persistent flushes and does not choose how they are done: a wrong one would lose data.
  */
 int rpma_peer_cfg_set_direct_write_to_pmem(struct rpma_peer_cfg *pcfg, bool supported);
 
@@ -148,16 +160,24 @@ struct rpma_mr_remote;
 /*
  * Registers memory of the program, where it lies, for one or more usages. Errors: RPMA_E_INVAL for NULL, a size of 0, a
  * usage of 0 or unknown bits; RPMA_E_NOMEM; RPMA_E_PROVIDER where there is no such memory or the device refuses it (see
- * ulimit -l).
+ * ulimit -l). Differs: over RDMA a persistent usage that the device refuses for ordinary memory is left out, with a line in
+ * the log (the original fails with RPMA_E_PROVIDER), and memory that is flushed can be read too, so that peers without
+ * native flush can flush it; the log names ulimit -l where too little memory may be locked. Over TCP and shm nothing is
+ * pinned.
  */
 int rpma_mr_reg(struct rpma_peer *peer, void *ptr, size_t size, int usage, struct rpma_mr_local **mr_ptr);
 
-/* Deletes a registration: from now on the other side is refused. Errors: RPMA_E_INVAL for NULL. */
+/*
+ * Deletes a registration: from now on the other side is refused. Errors: RPMA_E_INVAL for NULL; RPMA_E_PROVIDER where the
+ * device does not let go of the memory. Differs: over TCP and shm what is under way there fails and its connection ends,
+ * since no device fences the memory off.
+ */
 int rpma_mr_dereg(struct rpma_mr_local **mr_ptr);
 
 /*
- * Writes what the other side needs to use the memory: as many bytes as rpma_mr_get_descriptor_size() says, 24. Errors:
- * RPMA_E_INVAL for NULL.
+ * Writes what the other side needs to use the memory: as many bytes as rpma_mr_get_descriptor_size() says, 21. Errors:
+ * RPMA_E_INVAL for NULL. Differs: over TCP and shm the 21 bytes are of pmof's own, with a checksum, as there is no key of a
+ * device; over RDMA they are the original's.
  */
 int rpma_mr_get_descriptor(const struct rpma_mr_local *mr, void *desc);
 
@@ -171,14 +191,17 @@ int rpma_mr_get_ptr(const struct rpma_mr_local *mr, void **ptr);
 int rpma_mr_get_size(const struct rpma_mr_local *mr, size_t *size);
 
 /*
- * Advises the kernel about a range, as ibv_advise_mr(3): has its pages brought in where the device pages on demand; elsewhere
- * there is nothing to do. Errors: RPMA_E_INVAL for NULL, a range outside, an unknown advice or flag.
+ * Advises the kernel about a range, as ibv_advise_mr(3): has its pages brought in where the device pages on demand;
+ * elsewhere there is nothing to do. Errors: RPMA_E_INVAL for NULL, a range outside, an unknown advice or flag;
+ * RPMA_E_PROVIDER where the kernel refuses it. Differs: 0 where the device does not page on demand, as there is nothing to
+ * do (the original: RPMA_E_NOSUPP, which fio takes for a failure); NULL is RPMA_E_INVAL (the original crashes).
  */
 int rpma_mr_advise(struct rpma_mr_local *mr, size_t offset, size_t len, int advice, uint32_t flags);
 
 /*
  * Reads a descriptor of the other side's memory. Errors: RPMA_E_INVAL for NULL and for fewer than 21 bytes; RPMA_E_NOSUPP
- * for one that grants no usage. Over TCP and shm one that is damaged is refused with RPMA_E_NOSUPP by operations.
+ * for one that grants no usage. Over TCP and shm one that is damaged is refused with RPMA_E_NOSUPP by operations. Differs:
+ * over TCP and shm a damaged descriptor is noticed by its checksum, and refused by operations.
  */
 int rpma_mr_remote_from_descriptor(const void *desc, size_t desc_size, struct rpma_mr_remote **mr_ptr);
 
@@ -204,27 +227,36 @@ int rpma_conn_cfg_new(struct rpma_conn_cfg **cfg_ptr);
 int rpma_conn_cfg_delete(struct rpma_conn_cfg **cfg_ptr);
 
 /*
- * Time for the other host to be found, in milliseconds; RPMA_DEFAULT_TIMEOUT_MS at first, 3 seconds at least are given.
- * Errors: RPMA_E_INVAL for NULL and a negative time.
+ * Time for the other host to be found, in milliseconds; RPMA_DEFAULT_TIMEOUT_MS at first. Errors: RPMA_E_INVAL for NULL and
+ * a negative time. Differs: over TCP and shm 3 seconds at least are given, as a loaded host may need them.
  */
 int rpma_conn_cfg_set_timeout(struct rpma_conn_cfg *cfg, int timeout_ms);
 
 /* Tells what rpma_conn_cfg_set_timeout() sets. Errors: RPMA_E_INVAL for NULL. */
 int rpma_conn_cfg_get_timeout(const struct rpma_conn_cfg *cfg, int *timeout_ms);
 
-/* Size of the completion queue; 10 at first. Kept and told, but queues grow as needed. Errors: RPMA_E_INVAL for NULL. */
+/*
+ * Size of the completion queue; 10 at first. Errors: RPMA_E_INVAL for NULL. Differs: over TCP and shm kept and told only,
+ * as queues grow there.
+ */
 int rpma_conn_cfg_set_cq_size(struct rpma_conn_cfg *cfg, uint32_t cq_size);
 
 /* Tells what rpma_conn_cfg_set_cq_size() sets. Errors: RPMA_E_INVAL for NULL. */
 int rpma_conn_cfg_get_cq_size(const struct rpma_conn_cfg *cfg, uint32_t *cq_size);
 
-/* Size of a completion queue for receives alone; 0, at first: there is none. Errors: RPMA_E_INVAL for NULL. */
+/*
+ * Size of a completion queue for receives alone; 0, at first: there is none. Errors: RPMA_E_INVAL for NULL. Differs: over
+ * TCP and shm a number other than 0 asks for the queue and does not bound it, as queues grow there.
+ */
 int rpma_conn_cfg_set_rcq_size(struct rpma_conn_cfg *cfg, uint32_t rcq_size);
 
 /* Tells what rpma_conn_cfg_set_rcq_size() sets. Errors: RPMA_E_INVAL for NULL. */
 int rpma_conn_cfg_get_rcq_size(const struct rpma_conn_cfg *cfg, uint32_t *rcq_size);
 
-/* Operations that may be posted and not completed; 10 at first; more than twice as many are taken. Errors: RPMA_E_INVAL for NULL. */
+/*
+ * Operations that may be posted and not completed; 10 at first. Errors: RPMA_E_INVAL for NULL. Differs: over TCP and shm
+ * twice as many and 64 are taken, so that a flush always finds room.
+ */
 int rpma_conn_cfg_set_sq_size(struct rpma_conn_cfg *cfg, uint32_t sq_size);
 
 /* Tells what rpma_conn_cfg_set_sq_size() sets. Errors: RPMA_E_INVAL for NULL. */
@@ -248,7 +280,10 @@ int rpma_conn_cfg_set_srq(struct rpma_conn_cfg *cfg, struct rpma_srq *srq);
 /* Tells what rpma_conn_cfg_set_srq() sets. Errors: RPMA_E_INVAL for NULL. */
 int rpma_conn_cfg_get_srq(const struct rpma_conn_cfg *cfg, struct rpma_srq **srq_ptr);
 
-/* Makes a configuration with the defaults. Errors: RPMA_E_INVAL for NULL. */
+/*
+ * Makes a configuration with the defaults. Errors: RPMA_E_INVAL for NULL. Differs: both sizes are 100, as its manual says
+ * (the original: 20).
+ */
 int rpma_srq_cfg_new(struct rpma_srq_cfg **cfg_ptr);
 
 /* Deletes a configuration. Errors: RPMA_E_INVAL for NULL. */
@@ -262,7 +297,8 @@ int rpma_srq_cfg_get_rq_size(const struct rpma_srq_cfg *cfg, uint32_t *rq_size);
 
 /*
  * Size of the completion queue of the shared receives, 100 at first; 0: they complete where those of their connection do.
- * Errors: RPMA_E_INVAL for NULL.
+ * Errors: RPMA_E_INVAL for NULL. Differs: over TCP and shm a number other than 0 asks for the queue and does not bound it,
+ * as queues grow there.
  */
 int rpma_srq_cfg_set_rcq_size(struct rpma_srq_cfg *cfg, uint32_t rcq_size);
 
@@ -291,63 +327,81 @@ enum rpma_conn_event {
 };
 
 /*
- * Listens. Errors: RPMA_E_INVAL for NULL; RPMA_E_PROVIDER for what is no address or port of this host, a port that is taken,
- * and, over TCP, an address that other machines reach (PMOF_TRUST_NETWORK=1 allows it: nobody is authenticated).
+ * Listens. Errors: RPMA_E_INVAL for NULL; RPMA_E_PROVIDER for what is no address or port of this host, a port that is
+ * taken, and, over TCP, an address that other machines reach (PMOF_TRUST_NETWORK=1 allows it: nobody is authenticated).
+ * Differs: over TCP an address that other machines reach needs PMOF_TRUST_NETWORK=1, since nobody is authenticated.
  */
 int rpma_ep_listen(struct rpma_peer *peer, const char *addr, const char *port, struct rpma_ep **ep_ptr);
 
-/* Stops to listen; connections made stay. Errors: RPMA_E_INVAL for NULL. */
+/*
+ * Stops to listen; connections made stay. Errors: RPMA_E_INVAL for NULL. Differs: never RPMA_E_PROVIDER: what is left is
+ * let go of.
+ */
 int rpma_ep_shutdown(struct rpma_ep **ep_ptr);
 
 /*
- * Gives a descriptor that is readable when there may be a request. O_NONBLOCK on it has the next function not block. Errors:
- * RPMA_E_INVAL for NULL.
+ * Gives a descriptor that is readable when there may be a request. O_NONBLOCK on it has the next function not block.
+ * Errors: RPMA_E_INVAL for NULL. Differs: over TCP and shm it is readable too while a client has begun to connect and not
+ * said everything, as the socket is.
  */
 int rpma_ep_get_fd(const struct rpma_ep *ep, int *fd);
 
 /*
  * Takes the next connection request; cfg is NULL for the defaults. Errors: RPMA_E_INVAL for NULL and a configuration that
  * contradicts itself; RPMA_E_NO_EVENT where there is none and it must not block; RPMA_E_PROVIDER without descriptors left.
+ * Differs: without a request and not to block it is RPMA_E_NO_EVENT, as its name says (the original: RPMA_E_PROVIDER).
  */
 int rpma_ep_next_conn_req(struct rpma_ep *ep, const struct rpma_conn_cfg *cfg, struct rpma_conn_req **req_ptr);
 
 /*
- * Makes a request to connect; cfg is NULL for the defaults. Errors: RPMA_E_INVAL for NULL and a configuration that contradicts
- * itself; RPMA_E_PROVIDER for what is no address or port, and without descriptors left.
+ * Makes a request to connect; cfg is NULL for the defaults. Errors: RPMA_E_INVAL for NULL and a configuration that
+ * contradicts itself; RPMA_E_PROVIDER for what is no address or port, and without descriptors left.
  */
 int rpma_conn_req_new(struct rpma_peer *peer, const char *addr, const char *port, const struct rpma_conn_cfg *cfg,
 		struct rpma_conn_req **req_ptr);
 
-/* Deletes a request; one of the other side is rejected. Errors: RPMA_E_INVAL for NULL. */
+/*
+ * Deletes a request; one of the other side is rejected. Errors: RPMA_E_INVAL for NULL. Differs: never RPMA_E_PROVIDER, and
+ * nothing leaks: a client that has gone need not be told.
+ */
 int rpma_conn_req_delete(struct rpma_conn_req **req_ptr);
 
 /*
  * Posts a receive that is there before the first message can be. Errors: RPMA_E_INVAL for NULL, a range outside, and where
- * receives are shared.
+ * receives are shared; RPMA_E_PROVIDER when as many wait as the queue holds.
  */
 int rpma_conn_req_recv(struct rpma_conn_req *req, struct rpma_mr_local *dst, size_t offset, size_t len,
 		const void *op_context);
 
-/* Tells what the other side's program sent along; the bytes stay until the request is used up. Errors: RPMA_E_INVAL for NULL. */
+/*
+ * Tells what the other side's program sent along; the bytes stay until the request is used up. Errors: RPMA_E_INVAL for
+ * NULL. Differs: over TCP and shm it is what was given, or NULL and 0; over RDMA it is padded with zeros to 56 bytes in a
+ * request and 196 in an answer, as in the original.
+ */
 int rpma_conn_req_get_private_data(const struct rpma_conn_req *req, struct rpma_conn_private_data *pdata);
 
 /*
  * Connects, or takes the other side's request, and sends pdata along, if that is not NULL. The request is used up whatever
  * comes of it. Errors: RPMA_E_INVAL for NULL and private data without bytes; RPMA_E_PROVIDER for more private data than 56
  * bytes (in an answer 196) and where the transport fails at once. That nobody listens there is no error but an event.
+ * Differs: over RDMA a request that nobody answers is sent again 6 times (the original: 7, which soft-RoCE takes for ever),
+ * so that a lost connection fails what was posted.
  */
 int rpma_conn_req_connect(struct rpma_conn_req **req_ptr, const struct rpma_conn_private_data *pdata,
 		struct rpma_conn **conn_ptr);
 
 /*
  * Gives a descriptor that is readable while there are events. O_NONBLOCK on it has the next function not block. Errors:
- * RPMA_E_INVAL for NULL.
+ * RPMA_E_INVAL for NULL; RPMA_E_PROVIDER without descriptors left.
  */
 int rpma_conn_get_event_fd(const struct rpma_conn *conn, int *fd);
 
 /*
  * Takes the next event. What ended a connection is told again to whoever waits again. Errors: RPMA_E_INVAL for NULL;
- * RPMA_E_NO_EVENT where there is none and it must not block.
+ * RPMA_E_NO_EVENT where there is none and it must not block; RPMA_E_PROVIDER where the descriptor cannot be read;
+ * RPMA_E_UNKNOWN for an event that has no name in librpma. Differs: without an event and not to block it is
+ * RPMA_E_NO_EVENT, as its manual says (the original: RPMA_E_PROVIDER); what ended a connection is told again to whoever
+ * waits again, where the original waits for ever. Over TCP and shm a side that vanishes is RPMA_CONN_LOST after 30 s.
  */
 int rpma_conn_next_event(struct rpma_conn *conn, enum rpma_conn_event *event);
 
@@ -356,14 +410,18 @@ const char *rpma_utils_conn_event_2str(enum rpma_conn_event conn_event);
 
 /*
  * Tells what the other side's program sent along; the bytes stay until the connection is deleted. Errors: RPMA_E_INVAL for
- * NULL.
+ * NULL. Differs: over TCP and shm it is what was given, or NULL and 0; over RDMA it is padded with zeros to 56 bytes in a
+ * request and 196 in an answer, as in the original.
  */
 int rpma_conn_get_private_data(const struct rpma_conn *conn, struct rpma_conn_private_data *pdata);
 
 /* Takes over what the other side claims of its platform. Errors: RPMA_E_INVAL for NULL. */
 int rpma_conn_apply_remote_peer_cfg(struct rpma_conn *conn, const struct rpma_peer_cfg *pcfg);
 
-/* Tells the number that the connection has in completions. Errors: RPMA_E_INVAL for NULL. */
+/*
+ * Tells the number that the connection has in completions. Errors: RPMA_E_INVAL for NULL. Differs: over TCP and shm a
+ * number of the library's own, as there is no queue pair.
+ */
 int rpma_conn_get_qp_num(const struct rpma_conn *conn, uint32_t *qp_num);
 
 /* Tells the queue of all completions, but for those of receives where these have their own. Errors: RPMA_E_INVAL for NULL. */
@@ -377,23 +435,35 @@ int rpma_conn_get_compl_fd(const struct rpma_conn *conn, int *fd);
 
 /*
  * Waits on the shared channel until one of its queues has a completion, and tells which one. Errors: RPMA_E_INVAL for NULL;
- * RPMA_E_NOT_SHARED_CHNL; RPMA_E_NO_COMPLETION where it must not block, and when the connection has ended.
+ * RPMA_E_NOT_SHARED_CHNL; RPMA_E_NO_COMPLETION where it must not block, and when the connection has ended; RPMA_E_PROVIDER
+ * where the descriptor cannot be read. Differs: over TCP and shm waits on the queues of a connection that ended return
+ * RPMA_E_NO_COMPLETION, where the original waits for ever.
  */
 int rpma_conn_wait(struct rpma_conn *conn, int flags, struct rpma_cq **cq, bool *is_rcq);
 
-/* Closes in order; an event tells when that is done. One that has ended is left as it is. Errors: RPMA_E_INVAL for NULL. */
+/*
+ * Closes in order; an event tells when that is done. One that has ended is left as it is. Errors: RPMA_E_INVAL for NULL;
+ * RPMA_E_PROVIDER where the device refuses it. Differs: over RDMA 0 where the other side closed first (the original:
+ * RPMA_E_PROVIDER), as both sides of a program may.
+ */
 int rpma_conn_disconnect(struct rpma_conn *conn);
 
-/* Deletes a connection with its queues; one that stands is closed. Errors: RPMA_E_INVAL for NULL. */
+/*
+ * Deletes a connection with its queues; one that stands is closed. Errors: RPMA_E_INVAL for NULL. Differs: never
+ * RPMA_E_PROVIDER: what is left is let go of.
+ */
 int rpma_conn_delete(struct rpma_conn **conn_ptr);
 
 /*
  * Makes a queue of receives that connections share; cfg is NULL for the defaults. Errors: RPMA_E_INVAL for NULL and a size
- * of 0.
+ * of 0; RPMA_E_PROVIDER where the device refuses it. Differs: a size of 0 is RPMA_E_INVAL, as no receive could be posted.
  */
 int rpma_srq_new(struct rpma_peer *peer, struct rpma_srq_cfg *cfg, struct rpma_srq **srq_ptr);
 
-/* Deletes a queue of shared receives with its completion queue. Errors: RPMA_E_INVAL for NULL. */
+/*
+ * Deletes a queue of shared receives with its completion queue. Errors: RPMA_E_INVAL for NULL. Differs: never
+ * RPMA_E_PROVIDER: what is left is let go of.
+ */
 int rpma_srq_delete(struct rpma_srq **srq_ptr);
 
 /*
@@ -421,67 +491,100 @@ enum rpma_flush_type {
 
 /*
  * Posts a read of the other side's memory. Without both registrations, and with offsets and length 0, it moves nothing.
- * Errors: RPMA_E_INVAL for NULL, flags that there are not, a range outside and memory that does not grant it; RPMA_E_PROVIDER
- * when the send queue is full and when the connection does not stand.
+ * Errors: RPMA_E_INVAL for NULL, flags that there are not, a range outside and memory that does not grant it;
+ * RPMA_E_PROVIDER when the send queue is full and when the connection does not stand. Differs: lengths are checked in 64
+ * bits and ranges when posting (the original cuts lengths to 32 bits and leaves ranges to the device, which breaks the
+ * connection). Over RDMA less than 4 GiB go at a time, RPMA_E_INVAL otherwise; over TCP and shm those over 1 GiB go in
+ * parts; over TCP and shm a full send queue is twice sq_size and 64, as there is no device whose queue could be full.
  */
 int rpma_read(struct rpma_conn *conn, struct rpma_mr_local *dst, size_t dst_offset, const struct rpma_mr_remote *src,
 		size_t src_offset, size_t len, int flags, const void *op_context);
 
-/* Posts a write to the other side's memory. Errors: as for rpma_read(). */
+/*
+ * Posts a write to the other side's memory. Errors: as for rpma_read(). Differs: lengths are checked in 64 bits and ranges
+ * when posting (the original cuts lengths to 32 bits and leaves ranges to the device, which breaks the connection). Over
+ * RDMA less than 4 GiB go at a time, RPMA_E_INVAL otherwise; over TCP and shm those over 1 GiB go in parts; over TCP and
+ * shm a full send queue is twice sq_size and 64, as there is no device whose queue could be full.
+ */
 int rpma_write(struct rpma_conn *conn, struct rpma_mr_remote *dst, size_t dst_offset, const struct rpma_mr_local *src,
 		size_t src_offset, size_t len, int flags, const void *op_context);
 
-/* Posts a write that also uses up a receive of the other side and hands it a number. Errors: as for rpma_read(). */
+/*
+ * Posts a write that also uses up a receive of the other side and hands it a number. Errors: as for rpma_read(). Differs:
+ * lengths are checked in 64 bits and ranges when posting (the original cuts lengths to 32 bits and leaves ranges to the
+ * device, which breaks the connection). Over RDMA less than 4 GiB go at a time, RPMA_E_INVAL otherwise; over TCP and shm
+ * those over 1 GiB go in parts; over TCP and shm a full send queue is twice sq_size and 64, as there is no device whose
+ * queue could be full. Over TCP and shm the write completes when the other library has taken it, whether or not a receive
+ * is posted.
+ */
 int rpma_write_with_imm(struct rpma_conn *conn, struct rpma_mr_remote *dst, size_t dst_offset,
 		const struct rpma_mr_local *src, size_t src_offset, size_t len, int flags, uint32_t imm,
 		const void *op_context);
 
 /*
  * Posts a write of 8 bytes, at an offset divisible by 8, that is whole or not at all, also in a crash. Errors: as for
- * rpma_read(); RPMA_E_INVAL for another offset.
+ * rpma_read(); RPMA_E_INVAL for another offset. Differs: the range is checked when posting; over TCP and shm the target
+ * stores the 8 bytes as one word, and the completion says IBV_WC_RDMA_WRITE.
  */
 int rpma_atomic_write(struct rpma_conn *conn, struct rpma_mr_remote *dst, size_t dst_offset, const char src[8],
 		int flags, const void *op_context);
 
 /*
- * Posts a flush: what this connection wrote to the memory before becomes persistent or visible. It covers all of the memory,
- * whatever the range. Errors: as for rpma_read(); RPMA_E_NOSUPP where the memory was not registered for it, where a
- * persistent flush lacks the claim of direct write to pmem, and, with PMOF_STRICT=1, where the platform contradicts that.
+ * Posts a flush: what this connection wrote to the memory before becomes persistent or visible. Errors: as for rpma_read();
+ * RPMA_E_NOSUPP where the memory was not registered for it, where a persistent flush lacks the claim of direct write to
+ * pmem, and, with PMOF_STRICT=1, where the platform contradicts that. Differs: any range inside the memory may be named
+ * (the original cannot flush its last 7 bytes, as it reads 8). Over RDMA a persistent flush without native flush is a read
+ * on the program's word, as in the original, with a warning in the log once for each memory; PMOF_STRICT=1 refuses it. Over
+ * TCP and shm the cheapest method is used that is proven to do it, and only what was written to that registration is
+ * covered.
  */
 int rpma_flush(struct rpma_conn *conn, struct rpma_mr_remote *dst, size_t dst_offset, size_t len,
 		enum rpma_flush_type type, int flags, const void *op_context);
 
-/* Posts a message of at most 1 MiB. Errors: as for rpma_read(). */
+/*
+ * Posts a message. Errors: as for rpma_read(). Differs: over TCP and shm a message has at most 1 MiB and completes when the
+ * other library has taken it, which keeps 64 of them until receives are posted: there is no device that holds the sender
+ * back.
+ */
 int rpma_send(struct rpma_conn *conn, const struct rpma_mr_local *src, size_t offset, size_t len, int flags,
 		const void *op_context);
 
-/* Posts a message that hands a number to its receive. Errors: as for rpma_read(). */
+/*
+ * Posts a message that hands a number to its receive. Errors: as for rpma_read(). Differs: over TCP and shm a message has
+ * at most 1 MiB and completes when the other library has taken it, which keeps 64 of them until receives are posted: there
+ * is no device that holds the sender back.
+ */
 int rpma_send_with_imm(struct rpma_conn *conn, const struct rpma_mr_local *src, size_t offset, size_t len, int flags,
 		uint32_t imm, const void *op_context);
 
 /*
  * Posts a receive. Errors: RPMA_E_INVAL for NULL, a range outside, and where receives are shared; RPMA_E_PROVIDER when as
- * many wait as the queue holds and when the connection has ended.
+ * many wait as the queue holds and when the connection has ended. Differs: over TCP and shm a message that is longer than
+ * its receive fails the receive (IBV_WC_LOC_LEN_ERR) and ends the connection; its send may have completed by then.
  */
 int rpma_recv(struct rpma_conn *conn, struct rpma_mr_local *dst, size_t offset, size_t len, const void *op_context);
 
 /* --- Completions ------------------------------------------------------------------------------------------------------ */
 
 /*
- * Gives a descriptor that is readable when there may be a completion, that of the channel where it is shared. O_NONBLOCK on it
- * has waits not block. Errors: RPMA_E_INVAL for NULL.
+ * Gives a descriptor that is readable when there may be a completion, that of the channel where it is shared. O_NONBLOCK on
+ * it has waits not block. Errors: RPMA_E_INVAL for NULL. Differs: over TCP and shm it is readable while a completion waits;
+ * over RDMA, as in the original, one event stands for all completions until it is taken.
  */
 int rpma_cq_get_fd(const struct rpma_cq *cq, int *fd);
 
 /*
- * Waits until there is a completion to get. Errors: RPMA_E_INVAL for NULL; RPMA_E_SHARED_CHANNEL; RPMA_E_NO_COMPLETION where it
- * must not block, and when the connection has ended.
+ * Waits until there is a completion to get. Errors: RPMA_E_INVAL for NULL; RPMA_E_SHARED_CHANNEL; RPMA_E_NO_COMPLETION
+ * where it must not block, and when the connection has ended; RPMA_E_PROVIDER where the descriptor cannot be read. Differs:
+ * over TCP and shm waits on the queues of a connection that ended return RPMA_E_NO_COMPLETION, where the original waits for
+ * ever.
  */
 int rpma_cq_wait(struct rpma_cq *cq);
 
 /*
  * Gets up to num_entries completions that are there; num_entries_got may be NULL for one. Errors: RPMA_E_INVAL for NULL and
- * fewer than one; RPMA_E_NO_COMPLETION where there is none.
+ * fewer than one; RPMA_E_NO_COMPLETION where there is none; RPMA_E_PROVIDER where the device refuses to be asked. Differs:
+ * over TCP and shm vendor_err is 0, as no device wrote it.
  */
 int rpma_cq_get_wc(struct rpma_cq *cq, int num_entries, struct ibv_wc *wc, int *num_entries_got);
 

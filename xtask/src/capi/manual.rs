@@ -1,17 +1,19 @@
 //! Manual pages from a header: each function's comment and prototype become one.
 
-use std::{fmt::Write as _, fs, path::Path};
+use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path};
 
 use anyhow::{Context as _, Result, ensure};
 
 /// A function as the header has it.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Function {
     name: String,
     /// What it does, a sentence at least.
     description: String,
     /// Which errors it has; empty where it has none.
     errors: String,
+    /// What the original does otherwise, and why; empty where nothing.
+    differences: String,
     prototype: String,
 }
 
@@ -26,6 +28,12 @@ pub(super) struct Library {
     pub(super) object_value: &'static str,
     /// Where more is told.
     pub(super) see_also: &'static str,
+}
+
+/// What each function of a header does differently from the original, and why; empty where nothing.
+pub(crate) fn differences(header: &Path) -> Result<BTreeMap<String, String>> {
+    let text = fs::read_to_string(header).with_context(|| format!("reading {}", header.display()))?;
+    Ok(functions(&text)?.into_iter().map(|function| (function.name, function.differences)).collect())
 }
 
 /// Writes a page of section 3 for every function into `directory`; returns how many.
@@ -53,12 +61,14 @@ fn functions(header: &str) -> Result<Vec<Function>> {
         }
         let words = comment.lines().map(|line| line.trim().trim_start_matches("* ")).collect::<Vec<_>>().join(" ");
         let words = words.trim();
+        let (words, differences) = words.split_once("Differs: ").unwrap_or((words, ""));
         let (description, errors) = words.split_once("Errors: ").unwrap_or((words, ""));
         ensure!(!description.is_empty(), "{name} has no description");
         functions.push(Function {
             name: name.to_owned(),
             description: description.trim().to_owned(),
             errors: errors.trim().to_owned(),
+            differences: differences.trim().to_owned(),
             prototype: prototype.split_whitespace().collect::<Vec<_>>().join(" "),
         });
     }
@@ -78,13 +88,7 @@ fn in_full(functions: &[Function]) -> Result<Vec<Function>> {
             }
             None => function.errors.clone(),
         };
-        let Function { name, description, prototype, .. } = function;
-        Ok(Function {
-            name: name.clone(),
-            description: description.clone(),
-            errors: errors.replace("..", "."),
-            prototype: prototype.clone(),
-        })
+        Ok(Function { errors: errors.replace("..", "."), ..function.clone() })
     };
     functions.iter().map(written_out).collect()
 }
@@ -112,7 +116,7 @@ fn roff(text: &str) -> String {
 }
 
 fn page(function: &Function, library: &Library, include: &str) -> String {
-    let Function { name, description, errors, prototype } = function;
+    let Function { name, description, errors, differences, prototype } = function;
     let summary = description.split(['.', ';', ':']).next().unwrap_or(description);
     let mut page = format!(
         ".TH {} 3 \"\" pmof \"{}\"\n.SH NAME\n{} \\- {}\n.SH SYNOPSIS\n.nf\n#include <{include}>\n.PP\n{};\n.fi\n",
@@ -133,6 +137,10 @@ fn page(function: &Function, library: &Library, include: &str) -> String {
     }
     if !errors.is_empty() {
         let _ = write!(page, ".SH ERRORS\n{}", errors_text(errors));
+    }
+    if !differences.is_empty() {
+        let (first, rest) = differences.split_at(differences.chars().next().map_or(0, char::len_utf8));
+        let _ = write!(page, ".SH DIFFERENCES FROM THE ORIGINAL\n{}{}\n", roff(&first.to_uppercase()), roff(rest));
     }
     page + &format!(".SH SEE ALSO\n{}\n", roff(library.see_also))
 }
@@ -182,6 +190,60 @@ mod tests {
         );
         assert!(!pages[3].contains("RETURN VALUE"), "{}", pages[3]);
         functions("\n/* It. Errors: as z. */\nint a(int x);\n").unwrap_err();
+        let found =
+            functions("\n/* It. Errors: E_A for NULL. Differs: over TCP never, as it is there. */\nint a(int x);\n")
+                .unwrap();
+        let page = page(&found[0], &LIBRARY, "h.h");
+        assert!(
+            page.contains("for NULL.\n.SH DIFFERENCES FROM THE ORIGINAL\nOver TCP never, as it is there.\n.SH SEE"),
+            "{page}"
+        );
+    }
+
+    /// The codes that the C program expects of a function by `IS(CALL(rpma_x)(...), RPMA_E_Y)` and its like; of two the first,
+    /// the other is that of a device which has no such thing.
+    fn expected_codes(source: &str) -> Vec<(&str, &str)> {
+        let calls = source.split("CALL(").skip(1);
+        let statement = |call| -> Option<(&str, &str)> { Some((call, str::split_once(call, ");")?.0)) };
+        let mut found = Vec::new();
+        for (call, statement) in calls.filter_map(statement) {
+            let Some((name, _)) = call.split_once(')') else { continue };
+            let is_word = |letter: char| letter.is_ascii_uppercase() || letter == '_';
+            // Behind its arguments, of which a code may be one.
+            let behind = statement.match_indices(')').filter_map(|(at, _)| statement[at + 1..].strip_prefix(','));
+            let Some(rest) = behind.map(str::trim_start).find(|rest| rest.starts_with("RPMA_E_")) else { continue };
+            found.push((name, &rest[..rest.find(|letter| !is_word(letter)).unwrap_or(rest.len())]));
+        }
+        found
+    }
+
+    #[test]
+    fn a_statement_names_its_function_and_codes() {
+        let source = "IS(CALL(rpma_a)(NULL, 1), RPMA_E_INVAL);\nNEED(CALL(rpma_b)(f(x)));\n\
+                      IS_EITHER(CALL(rpma_c)(y),\n  RPMA_E_INVAL, RPMA_E_NOSUPP);";
+        let expected = [("rpma_a", "RPMA_E_INVAL"), ("rpma_c", "RPMA_E_INVAL")];
+        assert_eq!(expected_codes(source), expected);
+    }
+
+    /// Each code that the C program of the test bed sees returned is on the page of its function.
+    #[test]
+    fn pages_name_the_codes_that_are_seen() {
+        let header = fs::read_to_string("../capi/rpma/include/librpma.h").unwrap();
+        let functions = functions(&header).unwrap();
+        let mut seen = 0;
+        for file in fs::read_dir("../testbed/rpma").unwrap() {
+            let path = file.unwrap().path();
+            if path.extension().is_none_or(|extension| extension != "c") {
+                continue;
+            }
+            let source = fs::read_to_string(&path).unwrap();
+            for (name, code) in expected_codes(&source) {
+                let Some(function) = functions.iter().find(|function| function.name == name) else { continue };
+                assert!(function.errors.contains(code), "{}: {name}: {code}: {}", path.display(), function.errors);
+                seen += 1;
+            }
+        }
+        assert!(seen > 150, "{seen}");
     }
 
     /// What a program gets is what its own library's pages say.

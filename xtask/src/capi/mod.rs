@@ -9,6 +9,8 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 
+pub(crate) use manual::differences;
+
 mod manual;
 
 /// A library that programs load in place of another one.

@@ -15,6 +15,8 @@ use crate::{capi, vm::testbed::Testbed};
 
 /// The document that `matrix` writes, from the workspace's root.
 const MATRIX: &str = "docs/librpma-functions.md";
+/// What says, for manual pages too, how functions differ from librpma's.
+const HEADER: &str = "capi/rpma/include/librpma.h";
 
 /// Compares ours with Debian's: what `abidiff` says must be nothing.
 pub(super) fn compare() -> Result<ExitCode> {
@@ -46,7 +48,8 @@ pub(super) fn matrix(check: bool) -> Result<ExitCode> {
     let fio = symbols(&testbed.fio()?.binary, "--undefined-only")?;
     let examples: BTreeSet<String> = fs::read_to_string("testbed/rpma/examples")?.lines().map(str::to_owned).collect();
     let calls = calls_of_the_check()?;
-    let table = table(&exported, &fio, &examples, &calls);
+    let differences = capi::differences(Path::new(HEADER))?;
+    let table = table(&exported, &fio, &examples, &calls, &differences);
     if !check {
         fs::write(MATRIX, table).with_context(|| format!("writing {MATRIX}"))?;
         return Ok(ExitCode::SUCCESS);
@@ -81,37 +84,66 @@ fn table(
     fio: &BTreeSet<String>,
     examples: &BTreeSet<String>,
     calls: &BTreeMap<String, u64>,
+    differences: &BTreeMap<String, String>,
 ) -> String {
     let mark = |set: &BTreeSet<String>, name: &str| if set.contains(name) { "yes" } else { "" };
     let mut text = format!(
         "# The functions of librpma.so.0\n\n\
          Made by `cargo xtask rpma matrix`. fio: imported by Debian 12's fio 3.33 with its four engines. examples: called by those of librpma\n\
          1.3 itself. checked: called by `testbed/rpma`, with what it is for and with what it must refuse, by `cargo xtask rpma check` over TCP\n\
-         and shared memory, and over verbs in the virtual machine.\n\n\
-         {} functions: {} used by fio, {} by the examples, {} checked.\n\n\
-         | function | fio | examples | checked |\n|---|---|---|---|\n",
+         and shared memory, and over verbs in the virtual machine. differs: from librpma 1.3 (\"the original\") and why, as the\n\
+         function's manual page has it. [All have in common](librpma.md#what-is-different-and-why) that an object that was deleted, or made before\n\
+         a fork, is `RPMA_E_INVAL`, as a program should not crash for it, and that where a few bytes cannot be allocated (`RPMA_E_NOMEM`)\n\
+         the process ends, as Rust's programs do.\n\n\
+         {} functions: {} used by fio, {} by the examples, {} checked, {} differ.\n\n\
+         | function | fio | examples | checked | differs |\n|---|---|---|---|---|\n",
         exported.len(),
         exported.intersection(fio).count(),
         exported.intersection(examples).count(),
         exported.iter().filter(|name| calls.get(*name).is_some_and(|count| *count > 0)).count(),
+        exported.iter().filter(|name| differences.get(*name).is_some_and(|differs| !differs.is_empty())).count(),
     );
     for name in exported {
         let checked = if calls.get(name).is_some_and(|count| *count > 0) { "yes" } else { "**no**" };
-        let _ = writeln!(text, "| `{name}` | {} | {} | {checked} |", mark(fio, name), mark(examples, name));
+        let differs = cell(differences, name);
+        let _ = writeln!(text, "| `{name}` | {} | {} | {checked} | {differs} |", mark(fio, name), mark(examples, name));
     }
     text
+}
+
+/// The last column of the table, which the header alone makes.
+fn cell<'a>(differences: &'a BTreeMap<String, String>, name: &str) -> &'a str {
+    match differences.get(name).map(String::as_str) {
+        None => "**not in the header**",
+        Some("") => "-",
+        Some(differs) => differs,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// The rest of the document takes fio to be made.
+    #[test]
+    fn the_document_tells_the_differences_that_the_header_tells() {
+        let differences = capi::differences(&Path::new("..").join(HEADER)).unwrap();
+        let document = fs::read_to_string(Path::new("..").join(MATRIX)).unwrap();
+        let rows: Vec<_> = document.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`')).collect();
+        assert_eq!(rows.len(), differences.len());
+        for (name, row) in rows {
+            assert!(row.ends_with(&format!("| {} |", cell(&differences, name))), "{name}: {row}");
+        }
+    }
+
     #[test]
     fn what_nobody_checks_stands_out() {
         let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
         let calls = BTreeMap::from([("rpma_a".to_owned(), 3), ("rpma_b".to_owned(), 0)]);
-        let text = table(&set(&["rpma_a", "rpma_b"]), &set(&["rpma_a"]), &set(&["rpma_b"]), &calls);
-        assert!(text.contains("| `rpma_a` | yes |  | yes |\n| `rpma_b` |  | yes | **no** |"), "{text}");
-        assert!(text.contains("2 functions: 1 used by fio, 1 by the examples, 1 checked."), "{text}");
+        let differences =
+            BTreeMap::from([("rpma_a".to_owned(), "so".to_owned()), ("rpma_b".to_owned(), String::new())]);
+        let text = table(&set(&["rpma_a", "rpma_b"]), &set(&["rpma_a"]), &set(&["rpma_b"]), &calls, &differences);
+        assert!(text.contains("| `rpma_a` | yes |  | yes | so |\n| `rpma_b` |  | yes | **no** | - |"), "{text}");
+        assert!(text.contains("2 functions: 1 used by fio, 1 by the examples, 1 checked, 1 differ."), "{text}");
     }
 }
