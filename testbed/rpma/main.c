@@ -150,6 +150,7 @@ int main(int count, char **arguments) {
     check_memory();
     check_limits();
     check_lost_descriptors();
+    check_orders();
     check_connecting();
     check_lives();
     check_arguments();
