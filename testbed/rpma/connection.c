@@ -1,10 +1,12 @@
 /* Connections: being made, refused, closed and lost. */
 #include <fcntl.h>
+#include <netdb.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -255,6 +257,50 @@ static void check_rejection(struct rpma_peer *peer) {
     NEED(CALL(rpma_ep_shutdown)(&endpoint));
 }
 
+/* Clients that connect a socket and say nothing: others are served meanwhile, and nothing is waited for. Only over TCP is there a socket
+ * to connect. */
+static void check_silent_clients(struct rpma_peer *peer) {
+    section("silent clients");
+    enum { SILENT = 5 };
+    struct rpma_ep *endpoint = NULL;
+    struct rpma_conn_req *request = NULL;
+    struct rpma_conn *client = NULL, *server = NULL;
+    struct addrinfo wanted = {.ai_socktype = SOCK_STREAM}, *found = NULL;
+    int sockets[SILENT], descriptor = -1, connected = 0;
+    NEED(CALL(rpma_ep_listen)(peer, options.address, port(2), &endpoint));
+    NEED(CALL(rpma_ep_get_fd)(endpoint, &descriptor));
+    if (getaddrinfo(options.address, port(2), &wanted, &found) != 0)
+        bail_out("the address cannot be resolved");
+    for (int each = 0; each < SILENT; each++) {
+        sockets[each] = socket(found->ai_family, SOCK_STREAM, 0);
+        connected += connect(sockets[each], found->ai_addr, found->ai_addrlen) == 0;
+    }
+    freeaddrinfo(found);
+    if (connected == 0) {
+        tell("there is no socket to connect");
+    } else {
+        check(!readable(descriptor, 300), "who says nothing is no request");
+        close(sockets[0]);
+        check(!readable(descriptor, 100), "nor is who leaves");
+        NEED(CALL(rpma_conn_req_new)(peer, options.address, port(2), NULL, &request));
+        NEED(CALL(rpma_conn_req_connect)(&request, NULL, &client));
+        check(readable(descriptor, PATIENCE_MS), "a client behind them is");
+        /* It blocks, and has nothing to wait for. */
+        IS(CALL(rpma_ep_next_conn_req)(endpoint, NULL, &request), 0);
+        check(!readable(descriptor, 0), "then none is left");
+        set_nonblocking(descriptor);
+        struct rpma_conn_req *none = NULL;
+        IS(CALL(rpma_ep_next_conn_req)(endpoint, NULL, &none), RPMA_E_NO_EVENT);
+        NEED(CALL(rpma_conn_req_connect)(&request, NULL, &server));
+        check(next_event(client, PATIENCE_MS) == RPMA_CONN_ESTABLISHED &&
+                  next_event(server, PATIENCE_MS) == RPMA_CONN_ESTABLISHED, "it is served");
+        close_ends(&client, &server);
+    }
+    for (int each = 1; each < SILENT; each++)
+        close(sockets[each]);
+    NEED(CALL(rpma_ep_shutdown)(&endpoint));
+}
+
 static void check_ends(struct rpma_peer *peer) {
     section("ends");
     struct rpma_conn *client = NULL, *server = NULL;
@@ -289,6 +335,7 @@ static void check_ends(struct rpma_peer *peer) {
 void check_lives(void) {
     struct rpma_peer *peer = new_peer();
     check_rejection(peer);
+    check_silent_clients(peer);
     check_ends(peer);
     delete_peer(&peer);
 }

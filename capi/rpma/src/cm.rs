@@ -5,7 +5,7 @@ use std::{
     ffi::{CStr, c_int, c_void},
     fs, mem,
     net::SocketAddr,
-    os::{fd::AsFd as _, unix::fs::DirBuilderExt as _},
+    os::unix::fs::DirBuilderExt as _,
     path::PathBuf,
     ptr,
     sync::{Arc, Mutex, PoisonError, atomic::AtomicPtr},
@@ -15,8 +15,8 @@ use std::{
 use libc::c_char;
 use pmof_access::{
     AcceptOptions, CompletionQueue, ConnectError, ConnectOptions, Connection, ConnectionRequest, DEFAULT_SPIN,
-    ListenOptions, Listener, Location, PendingConnection, PostError, Progress, QueueOptions, RegionSlice, Settings,
-    SharedReceives, Transport, Waiting, limits,
+    Location, PendingConnection, PostError, Progress, QueueOptions, RegionSlice, Settings, SharedReceives, Transport,
+    Waiting, limits,
 };
 
 use crate::{
@@ -24,13 +24,12 @@ use crate::{
     configuration::ConnCfg,
     connection::{AccessConn, Conn, LOSS_TIMEOUT, event_of_failure},
     context::{Peer, PeerShared, check_address, resolve},
-    error::{Code, Failure, put},
-    given::Given,
+    endpoint::AccessEp,
+    error::{Failure, put},
     handle::{Handle, kind},
     memory::{MrLocal, slice},
     on::On,
-    queue::{Channel, Cq, TURN},
-    settings::settings,
+    queue::{Channel, Cq},
     shared::Srq,
     verbs,
 };
@@ -39,10 +38,6 @@ use crate::{
 /// asked for, and take a slot for free when its completion comes; here one that completed without being told of is free when
 /// a later one is collected.
 const SEND_QUEUE_MIN: u32 = 64;
-
-/// With librpma a request is there when the descriptor says so. Here it may be on its way still, of which programs know nothing: a
-/// call that does not block waits so long for the rest.
-const HANDSHAKE_PATIENCE: Duration = Duration::from_millis(200);
 
 /// The least time for the other host to answer at all: a packet may be lost and sent again.
 const REACH_MIN: Duration = Duration::from_secs(3);
@@ -91,7 +86,7 @@ fn socket_address(host: &str, port: &str) -> Result<SocketAddr, Failure> {
 }
 
 /// Where they are on the peer's transport.
-fn location(peer: &PeerShared, host: &str, port: &str) -> Result<Location, Failure> {
+pub(crate) fn location(peer: &PeerShared, host: &str, port: &str) -> Result<Location, Failure> {
     let address = socket_address(host, port)?;
     if peer.transport != Transport::Shm {
         return Ok(address.into());
@@ -112,14 +107,6 @@ fn location(peer: &PeerShared, host: &str, port: &str) -> Result<Location, Failu
 #[derive(Debug)]
 pub struct Ep(On<AccessEp, verbs::Ep>);
 kind!(Ep, 9, "rpma_ep");
-
-/// One on a listener of pmof.
-#[derive(Debug)]
-struct AccessEp {
-    given: Given,
-    listener: Listener,
-    peer: Arc<PeerShared>,
-}
 
 /// Listens.
 ///
@@ -149,43 +136,6 @@ pub unsafe extern "C" fn rpma_ep_listen(
     })
 }
 
-impl AccessEp {
-    fn listen(peer: &Arc<PeerShared>, host: &str, port: &str) -> Result<Self, Failure> {
-        // Whoever opens an RDMA device to others means the network behind it, as with librpma.
-        let trust_network = peer.transport == Transport::Verbs || settings().trusts_network;
-        let options = ListenOptions { trust_network, settings: own_settings(0), ..ListenOptions::default() };
-        let place = location(peer, host, port)?;
-        let listener = peer.peer.listen(place, options).map_err(|error| {
-            let is_public = matches!(error, pmof_access::SetupError::NotLoopback { .. });
-            let hint = if is_public { " (PMOF_TRUST_NETWORK=1)" } else { "" };
-            Failure::provider(format!("{error}{hint}"))
-        })?;
-        Ok(Self { given: Given::default(), listener, peer: Arc::clone(peer) })
-    }
-
-    fn descriptor(&self) -> Result<c_int, Failure> {
-        self.given.give(self.listener.as_fd())
-    }
-
-    fn next_request(&self, wants: Wants) -> Result<AccessConnReq, Failure> {
-        let blocks = self.given.blocks();
-        let request = loop {
-            let mut found = self.listener.next_request(if blocks { TURN } else { Duration::ZERO })?;
-            if found.is_none() && !blocks && self.listener.handshakes() > 0 {
-                found = self.listener.next_request(HANDSHAKE_PATIENCE)?;
-            }
-            match found {
-                Some(request) => break request,
-                None if blocks => {}
-                None => return Err(Code::NoEvent.into()),
-            }
-        };
-        let private_data = request.private_data().to_vec();
-        let way = Way::In(Mutex::new(Some(request)));
-        AccessConnReq::new(Arc::clone(&self.peer), wants, way, private_data)
-    }
-}
-
 /// Stops to listen; connections made stay.
 ///
 /// # Safety
@@ -197,7 +147,7 @@ pub unsafe extern "C" fn rpma_ep_shutdown(ep: *mut *mut Handle<Ep>) -> c_int {
     call(c"rpma_ep_shutdown", || unsafe { Handle::delete(ep) }.map(drop))
 }
 
-/// Gives a descriptor that is readable when there may be a request. Setting it not to block has the next function not block.
+/// Gives a descriptor that is readable while a request waits. Setting it not to block has the next function not block.
 ///
 /// # Safety
 ///
@@ -235,7 +185,7 @@ pub unsafe extern "C" fn rpma_ep_next_conn_req(
         need(made, "req_ptr")?;
         let next = |cfg: &ConnCfg, srq: Option<&Srq>| {
             let request = match &ep.0 {
-                On::Access(ep) => On::Access(ep.next_request(Wants::of(cfg, srq)?)?),
+                On::Access(ep) => On::Access(AccessConnReq::incoming(ep, Wants::of(cfg, srq)?)?),
                 On::Verbs(ep) => On::Verbs(ep.next_request(&verbs_wants(cfg, srq)?)?),
             };
             Ok(ConnReq::new(request, srq))
@@ -249,7 +199,7 @@ pub unsafe extern "C" fn rpma_ep_next_conn_req(
 }
 
 /// Runs what starts a thread so that the thread takes none of the program's signals.
-fn without_signals<T>(start: impl FnOnce() -> T) -> T {
+pub(crate) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     // SAFETY: all zeros are a valid set, which the calls fill; the mask is this thread's own, and is put back.
     unsafe {
         let (mut all, mut before) = (mem::zeroed::<libc::sigset_t>(), mem::zeroed::<libc::sigset_t>());
@@ -327,7 +277,7 @@ fn verbs_wants(cfg: &ConnCfg, srq: Option<&Srq>) -> Result<verbs::Wants, Failure
 }
 
 /// What this side takes; `send_queue`: operations that the application wants to post.
-fn own_settings(send_queue: u32) -> Settings {
+pub(crate) fn own_settings(send_queue: u32) -> Settings {
     Settings {
         message_max_bytes: limits::MESSAGE_LIMIT_BYTES,
         // A target does not know yet how much will be wanted.
@@ -436,6 +386,12 @@ impl AccessConnReq {
     fn new(peer: Arc<PeerShared>, wants: Wants, way: Way, private_data: Vec<u8>) -> Result<Self, Failure> {
         let queues = Queues::make(&peer, &wants)?;
         Ok(Self { peer, wants, way, private_data, queues, receives: Mutex::default() })
+    }
+
+    fn incoming(endpoint: &AccessEp, wants: Wants) -> Result<Self, Failure> {
+        let request = endpoint.next_request()?;
+        let private_data = request.private_data().to_vec();
+        Self::new(Arc::clone(endpoint.peer()), wants, Way::In(Mutex::new(Some(request))), private_data)
     }
 
     fn connect(self, private_data: Vec<u8>) -> Result<(AccessConn, Cq, Option<Cq>), Failure> {

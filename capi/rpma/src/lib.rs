@@ -10,6 +10,7 @@ mod cm;
 mod configuration;
 mod connection;
 mod context;
+mod endpoint;
 mod error;
 mod given;
 mod handle;

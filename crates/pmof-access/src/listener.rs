@@ -212,11 +212,6 @@ impl Listener {
         }
     }
 
-    /// Handshakes under way: requests of which a part has arrived.
-    pub fn handshakes(&self) -> usize {
-        self.driver.len()
-    }
-
     /// Ends the present wait for a request as if its time were up, or else the next one.
     pub fn interrupt(&self) {
         self.driver.interrupt();
