@@ -340,7 +340,7 @@ int rpma_ep_listen(struct rpma_peer *peer, const char *addr, const char *port, s
 int rpma_ep_shutdown(struct rpma_ep **ep_ptr);
 
 /*
- * Gives a descriptor that is readable when there may be a request. O_NONBLOCK on it has the next function not block.
+ * Gives a descriptor that is readable while a request waits. O_NONBLOCK on it has the next function not block.
  * Errors: RPMA_E_INVAL for NULL. Differs: over TCP and shm it is readable too while a client has begun to connect and not
  * said everything, as the socket is.
  */

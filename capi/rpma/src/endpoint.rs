@@ -122,6 +122,7 @@ impl AccessEp {
 
 impl Shared {
     /// Takes requests in until the endpoint ends.
+    #[expect(clippy::host_endian_bytes, reason = "the kernel counts in the host's own order")]
     fn take_in(&self, sender: &SyncSender<Arrival>) {
         while !self.is_ending.load(Ordering::Acquire) {
             let arrival = match self.listener.next_request(WAIT) {
