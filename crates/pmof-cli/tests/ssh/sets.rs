@@ -144,6 +144,28 @@ fn what_a_replica_held_before_is_not_taken_for_zeros() {
     fixture.check_same();
 }
 
+/// The other way round: what a replica lost is allocated and was never written there, a hole for whoever looks for data.
+#[test]
+fn blocks_that_a_replica_lost_are_copied_to_it() {
+    use rustix::fs::{FallocateFlags, fallocate};
+    // Several of the pieces that are compared in one go: what lies beside the hole may be in the page cache, where it is data.
+    const LEN_BYTES: u64 = 16 << 20;
+    let fixture = Fixture::with_parts_of("32M");
+    let pool = fixture.create();
+    write(&pool, OFFSET, &vec![7; LEN_BYTES as usize]).unwrap();
+    pool.close().unwrap();
+    for name in ["two", "a"] {
+        let file = fs::OpenOptions::new().write(true).open(fixture.path(name)).unwrap();
+        for flags in [FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, FallocateFlags::empty()] {
+            fallocate(&file, flags, OFFSET, LEN_BYTES).unwrap();
+        }
+    }
+    let pool = fixture.open().unwrap();
+    assert!(pool.resynced_bytes() >= 2 * LEN_BYTES);
+    pool.close().unwrap();
+    fixture.check_same();
+}
+
 fn write(pool: &SetPool, offset: u64, bytes: &[u8]) -> Result<(), SetPoolError> {
     pool.memory().store(offset, bytes).unwrap();
     pool.persist(0, offset, bytes.len() as u64, Atomicity::Words)
