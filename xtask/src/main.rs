@@ -12,6 +12,7 @@ mod counts;
 mod fio;
 mod mutants;
 mod readme;
+mod release;
 mod rpma;
 mod rpmem;
 mod run;

@@ -9,6 +9,8 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 
+use crate::release;
+
 pub(crate) use manual::differences;
 
 mod manual;
@@ -86,6 +88,8 @@ fn target_directory() -> PathBuf {
 
 /// Builds all of them; returns their directory.
 pub(crate) fn build() -> Result<PathBuf> {
+    let packages: Vec<_> = LIBRARIES.iter().map(|library| library.package).collect();
+    release::build(Path::new("."), &packages)?;
     let directory = directory();
     fs::create_dir_all(directory.join("include"))?;
     fs::create_dir_all(directory.join("pkgconfig"))?;
@@ -105,7 +109,6 @@ fn run(command: &mut Command) -> Result<Vec<u8>> {
 }
 
 fn link(library: &Library, directory: &Path) -> Result<()> {
-    run(Command::new("cargo").args(["build", "--release", "--package", library.package]))?;
     let script = Path::new(library.directory).join(library.version_script);
     let shared = directory.join(library.soname);
     let mut cc = Command::new("cc");

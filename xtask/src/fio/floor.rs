@@ -13,7 +13,7 @@ use clap::Args;
 use serde_json::Value;
 
 use super::cell_run::{Medium, Setting, free_ports, wait_for_both};
-use crate::{capi, suites::program_file, vm::testbed::Testbed};
+use crate::{capi, release, suites::program_file, vm::testbed::Testbed};
 
 /// For one run of fio.
 const TIMEOUT: Duration = Duration::from_mins(2);
@@ -117,9 +117,7 @@ impl Floor {
     }
 
     fn measure(&self, setting: &Setting) -> Result<ExitCode> {
-        let mut build = Command::new("cargo");
-        let status = build.args(["build", "--release", "--quiet", "--package", "pmof-cli"]).status();
-        ensure!(status.context("starting cargo")?.success(), "pmof was not built");
+        release::build(".".as_ref(), &[])?;
         let mut rounds = BLOCK_BYTES.map(|bytes| (bytes, Vec::new()));
         for number in 1..=self.rounds {
             for (bytes, rounds) in &mut rounds {

@@ -75,6 +75,8 @@ impl Stage {
         bash.env("HOME", &home).env("CARGO_HOME", &self.cargo_home).env("RUSTUP_HOME", &self.rustup_home);
         bash.env("CARGO_INSTALL_ROOT", home.join(".cargo")).env("CARGO_TARGET_DIR", self.directory.join("target"));
         bash.env("CARGO_TERM_COLOR", "never").env("PMOF_SSH", &self.ssh);
+        // The programs of the release profile are built and run by other suites: here it is the commands that count.
+        bash.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_DEBUG", "0");
         if let Ok(path) = search_path(&self.directory) {
             bash.env("PATH", path);
         }

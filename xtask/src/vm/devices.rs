@@ -24,17 +24,10 @@ const TIMEOUT: Duration = Duration::from_mins(25);
 /// Cargo's profile for what runs under emulation.
 const PROFILE: &str = "guest";
 
-/// Packages and what of them is built: tests that need devices alone, or all tests, and with them the examples.
-const PACKAGES: [(&str, &[&str]); 6] = [
-    ("pmof-verbs-sys", DEVICE_TESTS),
-    ("pmof-verbs", DEVICE_TESTS),
-    ("pmof-access", DEVICE_TESTS),
-    ("pmof-replica", &["--test", "remote", "--test", "failed_flush", "--test", "unreadable"]),
-    ("pmof", &[]),
-    ("pmof-rpma", &["--test", "deregistering"]),
-];
+/// Packages of the tests, always named together: of another choice cargo would compile what they share once more.
+const PACKAGES: [&str; 6] = ["pmof-verbs-sys", "pmof-verbs", "pmof-access", "pmof-replica", "pmof", "pmof-rpma"];
 
-const DEVICE_TESTS: &[&str] = &["--features", "device-tests", "--tests"];
+const DEVICE_TESTS: &str = "pmof-verbs-sys/device-tests,pmof-verbs/device-tests,pmof-access/device-tests";
 
 /// One run of a test binary: its name, what it is told by the environment, and which of its tests.
 struct Run {
@@ -160,8 +153,14 @@ impl Run {
 
 pub(super) fn run(testbed: &Testbed, report: &mut Report) -> Result<()> {
     report.test("every structure is laid out as in the headers of rdma-core", layout(testbed));
-    let binaries = build(testbed.workspace(), &PACKAGES)?;
-    let machine = Machine::new(testbed).show_output("").bring(&testbed.workspace().join(SUPPRESSIONS));
+    let mut targets: Vec<_> = RUNS.iter().chain(RUNS_WITH_CACHES_KEPT).map(|run| run.target).collect();
+    targets.sort_unstable();
+    targets.dedup();
+    let tests = ["test", "--no-run"].into_iter().chain(targets.iter().flat_map(|target| ["--test", target]));
+    let mut binaries = build(testbed.workspace(), tests)?;
+    // `cargo test --examples` would build the tests of examples.
+    binaries.extend(build(testbed.workspace(), ["build", "--examples"])?);
+    let machine = Machine::new(testbed).show_output("devices: ").bring(&testbed.workspace().join(SUPPRESSIONS));
     let examples = binaries.iter().map(|(_, file)| file).filter(|file| is_example(file));
     let with_examples = examples.fold(machine.clone(), |machine, example| machine.bring(example));
     run_in(testbed, with_examples, &binaries, RUNS, report)?;
@@ -214,7 +213,7 @@ pub(super) const EXIT_MARK: &str = "---- exit ";
 
 /// The built conformance suite over verbs.
 pub(super) fn conformance(testbed: &Testbed) -> Result<PathBuf> {
-    let built = build(testbed.workspace(), &[(PLAIN.package, DEVICE_TESTS)])?;
+    let built = build(testbed.workspace(), ["test", "--no-run", "--test", PLAIN.target])?;
     let name = PLAIN.file_name();
     let found = built.into_iter().find(|(built, _)| *built == name);
     Ok(found.with_context(|| format!("cargo built no test {name}"))?.1)
@@ -253,27 +252,18 @@ fn layout(testbed: &Testbed) -> Result<()> {
     Ok(())
 }
 
-/// Builds the tests, and what comes along; each has the name of its package and target.
-fn build(workspace: &Path, packages: &[(&str, &[&str])]) -> Result<Vec<(String, PathBuf)>> {
-    let mut found = Vec::new();
-    for (package, what) in packages {
-        let output = Command::new("cargo")
-            .args(["test", "--profile", PROFILE, "--no-run", "--package", package, "--message-format", "json"])
-            .args(*what)
-            .current_dir(workspace)
-            .stderr(std::process::Stdio::inherit())
-            .output()
-            .context("starting cargo")?;
-        ensure!(output.status.success(), "building the tests of {package}: {}", output.status);
-        let text = String::from_utf8_lossy(&output.stdout);
-        for file in text.lines().filter_map(executable) {
-            let stem = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            // Cargo adds a hash to the target's name.
-            let target = stem.rsplit_once('-').map_or(stem.as_str(), |(target, _)| target);
-            found.push((format!("{package}-{target}"), file));
-        }
-    }
-    Ok(found)
+/// Builds what a command of cargo names, of all packages; each program has the name of its package and target.
+fn build<'a>(workspace: &Path, command: impl IntoIterator<Item = &'a str>) -> Result<Vec<(String, PathBuf)>> {
+    let output = Command::new("cargo")
+        .args(command)
+        .args(["--profile", PROFILE, "--message-format", "json", "--features", DEVICE_TESTS])
+        .args(PACKAGES.iter().flat_map(|package| ["--package", package]))
+        .current_dir(workspace)
+        .stderr(std::process::Stdio::inherit())
+        .output()
+        .context("starting cargo")?;
+    ensure!(output.status.success(), "building the tests that run in machines: {}", output.status);
+    Ok(String::from_utf8_lossy(&output.stdout).lines().filter_map(built).collect())
 }
 
 /// Cargo puts examples into a directory of their own.
@@ -281,10 +271,18 @@ fn is_example(program: &Path) -> bool {
     program.parent().is_some_and(|directory| directory.ends_with("examples"))
 }
 
-/// The program that a message of cargo names, if it names one.
-fn executable(message: &str) -> Option<PathBuf> {
-    let (_, rest) = message.split_once("\"executable\":\"")?;
-    Some(PathBuf::from(rest.split_once('"')?.0))
+/// The program that a message of cargo names, if it names one, and the name of its package and target.
+fn built(message: &str) -> Option<(String, PathBuf)> {
+    let message: serde_json::Value = serde_json::from_str(message).ok()?;
+    let executable = message.get("executable")?.as_str()?;
+    let target = message.get("target")?.get("name")?.as_str()?;
+    // `path+file:///w/crates/pmof-verbs#0.1.0`, or `path+file:///w/capi/rpma#pmof-rpma@0.1.0`.
+    let (path, fragment) = message.get("package_id")?.as_str()?.rsplit_once('#')?;
+    let package = match fragment.split_once('@') {
+        Some((package, _)) => package,
+        None => path.rsplit_once('/')?.1,
+    };
+    Some((format!("{package}-{target}"), PathBuf::from(executable)))
 }
 
 #[cfg(test)]
@@ -293,9 +291,17 @@ mod tests {
 
     #[test]
     fn the_names_of_programs_are_read() {
-        let message = r#"{"reason":"compiler-artifact","executable":"/t/deps/device-12ab","fresh":true}"#;
-        assert_eq!(executable(message), Some(PathBuf::from("/t/deps/device-12ab")));
-        assert_eq!(executable(r#"{"reason":"compiler-artifact","executable":null}"#), None);
+        let message = |package: &str, executable: &str| {
+            format!(
+                r#"{{"reason":"compiler-artifact","package_id":"{package}","target":{{"name":"device"}},"executable":{executable}}}"#
+            )
+        };
+        let file = PathBuf::from("/t/deps/device-12ab");
+        let of = |package: &str| built(&message(package, r#""/t/deps/device-12ab""#));
+        assert_eq!(of("path+file:///w/crates/pmof-verbs#0.1.0"), Some(("pmof-verbs-device".to_owned(), file.clone())));
+        assert_eq!(of("path+file:///w/capi/rpma#pmof-rpma@0.1.0"), Some(("pmof-rpma-device".to_owned(), file)));
+        assert_eq!(built(&message("path+file:///w/crates/pmof-verbs#0.1.0", "null")), None);
+        assert_eq!(built(r#"{"reason":"build-finished","success":true}"#), None);
     }
 
     #[test]

@@ -3,7 +3,6 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::Command,
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -15,6 +14,7 @@ use super::{
     testbed::{Media, RunDirectory, Testbed},
     tools,
 };
+use crate::release;
 
 /// The end of an NVDIMM's image, which the firmware reads and writes: no memory of the guest.
 const LABEL_BYTES: u64 = 2 << 20;
@@ -29,13 +29,7 @@ impl Referees {
     /// Builds them where they are not up to date.
     pub(crate) fn build(testbed: &Testbed) -> Result<Self> {
         let packages = ["cache-model-plugin", "instruction-counter-plugin", "referee-probe", "persist-bench"];
-        let status = Command::new("cargo")
-            .args(["build", "--release", "--quiet"])
-            .args(packages.iter().flat_map(|package| ["--package", *package]))
-            .current_dir(testbed.workspace())
-            .status()
-            .context("starting cargo")?;
-        ensure!(status.success(), "building the referees: {status}");
+        release::build(testbed.workspace(), &packages)?;
         let target = std::env::var_os("CARGO_TARGET_DIR").map_or("target".into(), PathBuf::from);
         Ok(Self { target: testbed.workspace().join(target).join("release") })
     }

@@ -3,7 +3,6 @@
 use std::{
     fs,
     path::{Path, PathBuf, absolute},
-    process::Command,
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -14,6 +13,7 @@ use super::{
     machine::{Accelerator, DiskSource, Machine, Persistence, PortTarget},
     testbed::{Media, Testbed},
 };
+use crate::release;
 
 /// What a machine is to be.
 #[derive(Debug, Args)]
@@ -161,12 +161,7 @@ fn named_port(text: &str) -> Result<(String, PortTarget)> {
 /// The release binary, where there is one.
 pub(super) fn pmof(testbed: &Testbed, build: bool) -> Result<Option<PathBuf>> {
     if build {
-        let status = Command::new("cargo")
-            .args(["build", "--release", "--package", "pmof-cli"])
-            .current_dir(testbed.workspace())
-            .status()
-            .context("starting cargo")?;
-        ensure!(status.success(), "cargo build --release --package pmof-cli: {status}");
+        release::build(testbed.workspace(), &[])?;
     }
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| testbed.workspace().join("target"), PathBuf::from);
     Ok(Some(target.join("release/pmof")).filter(|file| file.exists()))

@@ -6,19 +6,14 @@ use std::{
     process::Command,
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 
 use super::{testbed::Testbed, tools};
-use crate::capi;
+use crate::{capi, release};
 
 /// Builds the loads, the judge and the drop-in libraries where they are not up to date; the files to bring.
 pub(super) fn cut_programs(testbed: &Testbed, directory: &Path) -> Result<Vec<PathBuf>> {
-    let status = Command::new("cargo")
-        .args(["build", "--release", "--quiet", "--package", "cut-load", "--package", "cut-judge"])
-        .current_dir(testbed.workspace())
-        .status()
-        .context("starting cargo")?;
-    ensure!(status.success(), "building cut-load and cut-judge: {status}");
+    release::build(testbed.workspace(), &["cut-load", "cut-judge"])?;
     let libraries = testbed.workspace().join(capi::build()?);
     let target = libraries.parent().context("the libraries lie below cargo's directory")?.join("release");
     let mut files = vec![target.join("cut-load"), target.join("cut-judge")];

@@ -1,6 +1,12 @@
 //! `cargo xtask vm test`: the suites that need machines.
 
-use std::{process::ExitCode, time::Instant};
+use std::{
+    panic::resume_unwind,
+    process::ExitCode,
+    sync::{Mutex, PoisonError},
+    thread,
+    time::Instant,
+};
 
 use anyhow::{Result, ensure};
 
@@ -13,63 +19,74 @@ struct Suite {
     about: &'static str,
     /// Left out unless it is named: what takes too long for every run.
     is_soak: bool,
+    /// It runs two machines at once itself, so that no other suite runs beside it.
+    is_wide: bool,
     run: fn(&Testbed, &mut Report) -> Result<()>,
 }
 
-/// All suites, in the order in which they run.
+/// All suites, in the order in which they begin.
 const SUITES: &[Suite] = &[
     Suite {
         name: "guest",
         about: "the test bed itself: devices, media, exit codes, power cuts",
         is_soak: false,
+        is_wide: false,
         run: guest_suite::run,
     },
     Suite {
         name: "devices",
         about: "RDMA and persistent memory: the bindings, the safe layer, the conformance suite on every medium",
         is_soak: false,
+        is_wide: false,
         run: devices::run,
     },
     Suite {
         name: "referees",
         about: "the cache model, the lossy disk and the instruction counter",
         is_soak: false,
+        is_wide: false,
         run: referees::run,
     },
     Suite {
         name: "pools",
         about: "pools over verbs: receipts, refusals, the demo, CXL memory, no rdma-core",
         is_soak: false,
+        is_wide: false,
         run: pools::run,
     },
     Suite {
         name: "media-short",
         about: "the doctor on eight stacks of media built live: disks, device-mapper, LUKS, LVM, DAX",
         is_soak: false,
+        is_wide: false,
         run: media::selection,
     },
     Suite {
         name: "media",
         about: "the doctor on every stack of media, beside the flushes that come through to their disks",
         is_soak: true,
+        is_wide: false,
         run: media::all,
     },
     Suite {
         name: "librpma",
         about: "the drop-in librpma over verbs, and Debian's own: each function, fio's engines",
         is_soak: false,
+        is_wide: false,
         run: librpma_suite::run,
     },
     Suite {
         name: "power-cuts",
         about: "power cuts in replicated write loads: every combination once, and loads that must lose",
         is_soak: false,
+        is_wide: true,
         run: power_cuts::run,
     },
     Suite {
         name: "ring-cuts",
         about: "power cuts in appends to a ring in persistent memory, whose target's program does nothing",
         is_soak: false,
+        is_wide: false,
         run: ring_cuts::run,
     },
 ];
@@ -143,19 +160,70 @@ pub(super) fn run(testbed: &Testbed, only: Option<&str>, list: bool) -> Result<E
     let chosen: Vec<_> = SUITES.iter().filter(|suite| only.map_or(!suite.is_soak, |name| name == suite.name)).collect();
     let names: Vec<_> = SUITES.iter().map(|suite| suite.name).collect();
     ensure!(!chosen.is_empty(), "no suite {}; there are: {}", only.unwrap_or_default(), names.join(", "));
-    let mut total = Counts::default();
-    let mut lines = Vec::new();
-    for suite in chosen {
-        println!("== vm {}: {}", suite.name, suite.about);
-        let start = Instant::now();
-        let mut report = Report { suite: suite.name, counts: Counts::default(), last: Instant::now() };
-        if let Err(error) = (suite.run)(testbed, &mut report) {
-            report.test("to its end", Err(error));
-        }
-        let counts = report.counts;
-        lines.push(format!("vm {}: {} in {:.1} s", suite.name, counts, start.elapsed().as_secs_f64()));
+    let (wide, narrow): (Vec<_>, Vec<_>) = chosen.into_iter().partition(|suite| suite.is_wide);
+    let mut outcomes = two_at_once(&narrow, |suite| suite.run(testbed));
+    outcomes.extend(wide.into_iter().map(|suite| suite.run(testbed)));
+    let (mut total, mut lines) = (Counts::default(), Vec::new());
+    for (counts, line) in outcomes {
+        lines.push(line);
         total += counts;
     }
     println!("\n{}\n{total}", lines.join("\n"));
     Ok(if total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+impl Suite {
+    /// Its counts, and a line that says them.
+    fn run(&self, testbed: &Testbed) -> (Counts, String) {
+        println!("== vm {}: {}", self.name, self.about);
+        let start = Instant::now();
+        let mut report = Report { suite: self.name, counts: Counts::default(), last: Instant::now() };
+        if let Err(error) = (self.run)(testbed, &mut report) {
+            report.test("to its end", Err(error));
+        }
+        let counts = report.counts;
+        (counts, format!("vm {}: {counts} in {:.1} s", self.name, start.elapsed().as_secs_f64()))
+    }
+}
+
+/// Runs items in their order, two at a time: a machine has one processor until its devices are there, and waits much of the
+/// time. The outcomes are in the order of the items.
+fn two_at_once<T: Sync, O: Send>(items: &[T], run: impl Fn(&T) -> O + Sync) -> Vec<O> {
+    let left = Mutex::new(items.iter().enumerate());
+    let row = || {
+        let mut outcomes = Vec::new();
+        loop {
+            let next = left.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let Some((at, item)) = next else { return outcomes };
+            outcomes.push((at, run(item)));
+        }
+    };
+    let mut outcomes = thread::scope(|scope| {
+        let beside = scope.spawn(row);
+        let mut outcomes = row();
+        outcomes.extend(beside.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        outcomes
+    });
+    outcomes.sort_by_key(|(at, _)| *at);
+    outcomes.into_iter().map(|(_, outcome)| outcome).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Barrier, thread};
+
+    use super::*;
+
+    #[test]
+    fn items_run_two_at_a_time_and_each_once() {
+        // Whoever ran alone would wait for ever.
+        let barrier = Barrier::new(2);
+        let outcomes = two_at_once(&[1, 2, 3, 4], |item| {
+            barrier.wait();
+            (*item, thread::current().id())
+        });
+        assert_eq!(outcomes.iter().map(|(item, _)| *item).collect::<Vec<_>>(), [1, 2, 3, 4]);
+        assert!(outcomes.iter().any(|(_, thread)| *thread != outcomes[0].1));
+        assert!(two_at_once::<u8, u8>(&[], |item| *item).is_empty());
+    }
 }
