@@ -50,8 +50,8 @@ struct Identity {
 /// A pool kept on one or more targets.
 ///
 /// [`close`](Self::close) it: of a pool that is only dropped, nobody knows whether its replicas are equal, and the next opening for writing
-/// compares them. Nor is it free at once: until a target has noticed the end of the connection, which takes milliseconds, others are refused with
-/// [`PoolRefusal::Busy`](crate::PoolRefusal::Busy). The same holds after a writer's death.
+/// compares them. Nor is it free at once: a target has to notice the end of the connection first, which takes milliseconds. An opening waits for
+/// that, up to a second, before it fails with [`PoolRefusal::Busy`](crate::PoolRefusal::Busy). The same holds after a writer's death.
 #[derive(Debug)]
 pub struct Pool {
     replicas: Vec<Replica>,

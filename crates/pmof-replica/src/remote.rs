@@ -238,7 +238,7 @@ impl RemotePool {
     ) -> Result<(), RemotePoolError> {
         let question = Question { url, set, options };
         let target = question.connect()?;
-        match target.ask(&Request::RemoveSet { name: set.clone(), force, set_file }) {
+        match target.ask_when_free(&Request::RemoveSet { name: set.clone(), force, set_file }) {
             Ok(Reply::Removed) => Ok(()),
             Ok(_) => Err(question.failed(ReplicaError::Unexpected)),
             Err(error) => Err(question.failed(error)),
@@ -665,7 +665,7 @@ impl Question<'_> {
             return Err(RemotePoolError::BadLanes { lanes });
         }
         let target = self.connect()?;
-        let reply = target.ask(&request(self.options.require.unwrap_or(Durability::Visible)));
+        let reply = target.ask_when_free(&request(self.options.require.unwrap_or(Durability::Visible)));
         let opened = reply.and_then(|reply| {
             let Reply::SetOpened { size_bytes, attributes, descriptor, header_descriptor } = reply else {
                 return Err(ReplicaError::Unexpected);

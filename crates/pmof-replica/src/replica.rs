@@ -2,6 +2,7 @@
 
 use std::{
     sync::Arc,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -19,6 +20,11 @@ use crate::{
 
 /// The answer to the one control message under way carries this number.
 const REQUEST_ID: u32 = 1;
+
+/// How long a pool that another has open is asked for: longer than a target takes to notice that the other is gone, where its system
+/// closed the connection.
+const BUSY_WAIT: Duration = Duration::from_secs(1);
+const BUSY_PAUSE: Duration = Duration::from_millis(5);
 
 /// A connection to a target over which pools are asked for.
 #[derive(Debug)]
@@ -100,6 +106,29 @@ impl TargetConnection {
     pub(crate) fn ask(&self, request: &Request) -> Result<Reply, ReplicaError> {
         let pending = self.send(request)?;
         self.answer(&pending)
+    }
+
+    /// Asks; again and again for a second where another has open what is asked for, who may be gone.
+    pub(crate) fn ask_when_free(&self, request: &Request) -> Result<Reply, ReplicaError> {
+        let pending = self.send(request)?;
+        self.answer_when_free(request, &pending, Instant::now())
+    }
+
+    /// The answer to `request`, which was sent at `asked` for the first time: as [`ask_when_free`](Self::ask_when_free).
+    pub(crate) fn answer_when_free(
+        &self,
+        request: &Request,
+        pending: &PendingReply,
+        asked: Instant,
+    ) -> Result<Reply, ReplicaError> {
+        let mut reply = self.answer(pending);
+        while matches!(reply, Err(ReplicaError::Refused { refusal: PoolRefusal::Busy, .. }))
+            && asked.elapsed() < BUSY_WAIT
+        {
+            thread::sleep(BUSY_PAUSE);
+            reply = self.ask(request);
+        }
+        reply
     }
 
     pub(crate) fn send(&self, request: &Request) -> Result<PendingReply, ReplicaError> {

@@ -1,6 +1,6 @@
 //! Opening a pool: asking all targets at once, and judging by their answers which replicas belong together.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use pmof_access::{Durability, Method, RemoteRegion};
 
@@ -129,14 +129,19 @@ impl Opening {
         question: impl Fn(&PoolUrl, u16) -> Request,
     ) -> (Vec<Opened>, Vec<Failed>, Option<Identity>) {
         let targets = std::mem::take(&mut self.targets);
-        let asked: Vec<Result<PendingReply, ReplicaError>> = targets
+        let began = Instant::now();
+        let asked: Vec<(Request, Result<PendingReply, ReplicaError>)> = targets
             .iter()
             .enumerate()
-            .map(|(index, (url, target))| target.send(&question(url, index as u16)))
+            .map(|(index, (url, target))| {
+                let request = question(url, index as u16);
+                let pending = target.send(&request);
+                (request, pending)
+            })
             .collect();
         let (mut opened, mut failed, mut identity) = (Vec::with_capacity(targets.len()), Vec::new(), None);
-        for ((url, target), asked) in targets.into_iter().zip(asked) {
-            let reply = asked.and_then(|pending| target.answer(&pending));
+        for ((url, target), (request, pending)) in targets.into_iter().zip(asked) {
+            let reply = pending.and_then(|pending| target.answer_when_free(&request, &pending, began));
             let is_open = matches!(reply, Ok(Reply::Opened { .. }));
             let checked = reply.and_then(|reply| check_opened(reply, &target, self.require, access, &mut identity));
             match checked {

@@ -187,7 +187,8 @@ impl PoolOptions {
         })
     }
 
-    /// Opens the pool for writing: one initiator at a time.
+    /// Opens the pool for writing: one initiator at a time. Where another has it, this asks for a second, since that one may be gone and its
+    /// target have yet to notice.
     ///
     /// Where the writer before did not close the pool, the replicas may differ in what was not acknowledged. They are then made equal before
     /// this returns: all of each is compared by digests, and what differs is copied; [`Pool::copied_bytes`] says how much. After
@@ -238,7 +239,7 @@ impl PoolOptions {
         let mut answers = Vec::with_capacity(urls.len());
         for url in urls {
             let answer = self.reach(&mut peers, &url.target, url.source);
-            let answer = answer.and_then(|target| target.ask(&question(&url)));
+            let answer = answer.and_then(|target| target.ask_when_free(&question(&url)));
             let answer = answer.and_then(|reply| understand(reply).ok_or(ReplicaError::Unexpected));
             answers.push(answer.map_err(|error| replica_error(&url, error))?);
         }

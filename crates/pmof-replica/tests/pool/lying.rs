@@ -6,7 +6,6 @@ use std::{
     io::{Read, Write},
     net::{Shutdown, TcpListener, TcpStream},
     sync::{Arc, Mutex},
-    time::{Duration, Instant},
 };
 
 use pmof_access::{Access, Durability, Evidence};
@@ -16,12 +15,11 @@ use pmof_proto::{
     limits::HEADER_BYTES,
 };
 use pmof_replica::{
-    Atomicity, OpenFor, PoolError, PoolRefusal, RemotePool, RemotePoolError, RemotePoolOptions, ReplicaError, SetName,
-    TargetUrl, control::Reply,
+    Atomicity, OpenFor, PoolError, RemotePool, RemotePoolOptions, ReplicaError, SetName, TargetUrl, control::Reply,
 };
 use uuid::Uuid;
 
-use crate::support::{LONG, Target, of_replica, options};
+use crate::support::{Target, of_replica, options};
 
 /// How a target's words are twisted on their way.
 #[derive(Clone, Copy)]
@@ -186,8 +184,35 @@ fn an_opening_that_is_answered_with_less_fails() {
     assert!(text.contains("NoRight"), "{text}");
 }
 
-fn is_busy(error: &RemotePoolError) -> bool {
-    matches!(error.replica_error(), Some(ReplicaError::Refused { refusal: PoolRefusal::Busy, .. }))
+/// A target that takes its part in an epoch, and is lost before it says so.
+fn takes_no_epoch(reply: &mut Reply) {
+    if matches!(reply, Reply::Begun) {
+        *reply = Reply::Closed;
+    }
+}
+
+#[test]
+fn a_replica_lost_at_its_epoch_counts_for_what_may_be_lost() {
+    let three: [Target; 3] = std::array::from_fn(|_| Target::start());
+    let urls: Vec<_> = three.iter().map(|target| target.url("orders")).collect();
+    options(urls.clone()).create(4096).unwrap().close().unwrap();
+    let lost =
+        |index: usize| format!("{}/orders", stand_before(&three[index], Lies { of_service: takes_no_epoch, ..HONEST }));
+    let openings = || options(urls.clone()).info().unwrap().iter().map(|info| info.state.opening).collect::<Vec<_>>();
+
+    // One of three may be lost; the others get an epoch without it, which is the opening's only one.
+    let pool = options([urls[0].clone(), urls[1].clone(), lost(2)]).min_replicas(2).open().unwrap();
+    assert_eq!(openings(), [2, 2, 2]);
+    drop(pool);
+    options(urls[..2].to_vec()).min_replicas(2).open().unwrap().close().unwrap();
+    fs::remove_file(three[2].root.path().join("orders")).unwrap();
+    options(urls[..2].to_vec()).min_replicas(2).remove().unwrap();
+
+    // Of two losses the opening fails; nobody has an epoch that the others lack.
+    options(urls.clone()).create(4096).unwrap().close().unwrap();
+    let error = options([urls[0].clone(), lost(1), lost(2)]).min_replicas(2).open().unwrap_err();
+    assert!(matches!(of_replica(&error).1, ReplicaError::Unexpected), "{error}");
+    options(urls.clone()).open().unwrap().close().unwrap();
 }
 
 #[test]
@@ -201,15 +226,7 @@ fn the_pool_of_a_set_is_checked_in_the_same_way() {
     RemotePool::create(&honest, &set, 4096, Some(&pmof_pool::Attributes::default()), &remote).unwrap().close().unwrap();
     let use_set = |lies, size_bytes| {
         let url: TargetUrl = stand_before(&target, lies).parse().unwrap();
-        let begun = Instant::now();
-        let pool = loop {
-            match RemotePool::open(&url, &set, size_bytes, OpenFor::Write, &remote) {
-                Ok((pool, _)) => break pool,
-                // The target has yet to notice that the opening before is given up.
-                Err(error) if is_busy(&error) && begun.elapsed() < LONG => std::thread::sleep(Duration::from_millis(1)),
-                Err(error) => return Err(error),
-            }
-        };
+        let (pool, _) = RemotePool::open(&url, &set, size_bytes, OpenFor::Write, &remote)?;
         pool.persist_bytes(0, 4096, b"acknowledged", Atomicity::Words)?;
         pool.close()
     };

@@ -1,10 +1,6 @@
 //! Targets in this process, and what tests ask of them again and again.
 
-use std::{
-    fs,
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::{fs, path::Path, time::Duration};
 
 use pmof_access::{Access, Address, CompletionQueue, Connection, Durability, Outcome, Peer, Region};
 use pmof_replica::{
@@ -117,18 +113,6 @@ pub(crate) fn assert_refused(error: &PoolError, url: &str, expected: PoolRefusal
             assert_eq!((replica.to_string(), *refusal), (url.to_owned(), expected), "{error}");
         }
         _ => panic!("not a refusal: {error}"),
-    }
-}
-
-/// Opens a pool once its target has noticed that the writer before is gone.
-pub(crate) fn open_when_free(pools: &PoolOptions, url: &str) -> Pool {
-    let start = Instant::now();
-    loop {
-        match pools.open() {
-            Ok(pool) => return pool,
-            Err(error) if start.elapsed() < LONG => assert_refused(&error, url, PoolRefusal::Busy),
-            Err(error) => panic!("{error}"),
-        }
     }
 }
 
