@@ -44,12 +44,20 @@ pub(crate) struct Opened {
     pub(crate) devdax: Option<PathBuf>,
 }
 
-/// A name just created; removed again on drop unless kept.
+/// A name just created; removed again on drop unless kept, or it leads to another file by then.
 #[derive(Debug)]
 pub(crate) struct Unfinished {
     directory: OwnedFd,
     name: OsString,
+    file: FileId,
     is_kept: bool,
+}
+
+/// Device and inode: no two files have both while one of them is open.
+type FileId = (u64, u64);
+
+fn file_id(stat: &Stat) -> FileId {
+    (stat.st_dev, stat.st_ino)
 }
 
 impl Unfinished {
@@ -61,9 +69,11 @@ impl Unfinished {
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
-        if !self.is_kept {
+        let name = self.name.as_os_str();
+        let is_ours = |stat: Stat| file_id(&stat) == self.file;
+        if !self.is_kept && rustix::fs::statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(is_ours) {
             // The failure that led here is the one to report.
-            let _ = rustix::fs::unlinkat(&self.directory, self.name.as_os_str(), AtFlags::empty());
+            let _ = rustix::fs::unlinkat(&self.directory, name, AtFlags::empty());
         }
     }
 }
@@ -71,6 +81,13 @@ impl Drop for Unfinished {
 /// Creates `path`, which must not exist, with room for all of `len_bytes`, durably. The file goes again unless the
 /// caller keeps it.
 pub(crate) fn create_whole(path: &Path, len_bytes: u64) -> Result<(OwnedFd, Unfinished), MemError> {
+    let (fd, unfinished) = create_empty(path)?;
+    make_whole(&fd, &unfinished, path, len_bytes)?;
+    Ok((fd, unfinished))
+}
+
+/// Creates `path`, which must not exist, with no bytes yet.
+pub(crate) fn create_empty(path: &Path) -> Result<(OwnedFd, Unfinished), MemError> {
     let name = path.file_name().ok_or(MemError::Unsuitable {
         path: path.into(),
         why: "it does not end in a file name",
@@ -84,12 +101,17 @@ pub(crate) fn create_whole(path: &Path, len_bytes: u64) -> Result<(OwnedFd, Unfi
         let mend = if errno == Errno::EXIST { "open it, or choose another name" } else { "" };
         io_error("open", path, mend, errno)
     })?;
-    let unfinished = Unfinished { directory, name: name.into(), is_kept: false };
+    let stat = rustix::fs::fstat(&fd).map_err(|errno| io_error("fstat", path, "", errno))?;
+    Ok((fd, Unfinished { directory, name: name.into(), file: file_id(&stat), is_kept: false }))
+}
+
+/// Gives a file that was created empty all of its room, durably, and makes its name durable.
+pub(crate) fn make_whole(fd: &OwnedFd, unfinished: &Unfinished, path: &Path, len_bytes: u64) -> Result<(), MemError> {
     allocate(fd.as_fd(), path, len_bytes)?;
-    rustix::fs::fsync(&fd).map_err(|errno| space_error("fsync", path, len_bytes, errno))?;
+    rustix::fs::fsync(fd).map_err(|errno| space_error("fsync", path, len_bytes, errno))?;
     match rustix::fs::fsync(&unfinished.directory) {
         // Some file systems have no fsync on directories: there the name is durable with the file, or nothing is.
-        Ok(()) | Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok((fd, unfinished)),
+        Ok(()) | Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(()),
         Err(errno) => Err(io_error("fsync of the directory", path, "", errno)),
     }
 }
@@ -221,7 +243,8 @@ pub(crate) fn named_file(directory: &Path, len_bytes: u64) -> Result<(OwnedFd, U
         .map_err(|errno| io_error("open", directory, "", errno))?;
     let fd = rustix::fs::openat(&directory, name.as_os_str(), NEW_FILE, OWNER_ONLY)
         .map_err(|errno| io_error("open", &path, "the directory must be writable to be probed", errno))?;
-    let unfinished = Unfinished { directory, name, is_kept: false };
+    let stat = rustix::fs::fstat(&fd).map_err(|errno| io_error("fstat", &path, "", errno))?;
+    let unfinished = Unfinished { directory, name, file: file_id(&stat), is_kept: false };
     rustix::fs::ftruncate(&fd, len_bytes).map_err(|errno| space_error("ftruncate", &path, len_bytes, errno))?;
     Ok((fd, unfinished))
 }

@@ -5,9 +5,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use rustix::{
+    fs::{FlockOperation, flock},
+    io::Errno,
+};
+
 use crate::{
     Declaration, MemError, Memory, Settled,
-    file::{Opened, Unfinished, create_whole, fill_holes, inspect, io_error, open_existing, open_unmapped},
+    file::{Opened, Unfinished, create_empty, fill_holes, inspect, io_error, make_whole, open_existing, open_unmapped},
     flush::{Flush, Flushed},
     judge::{Judgement, System, judge_devdax, judge_file},
     mapping::{Mapping, Piece, Reservation},
@@ -31,22 +36,40 @@ pub struct FilePart {
     pub len_bytes: u64,
 }
 
-/// A file that was made whole, with all its space allocated. It is removed on drop unless it is [kept](Self::keep).
+/// A file that was made whole, with all its space allocated, and locked by its maker (flock(2), exclusive). It is removed on drop
+/// unless it is [kept](Self::keep).
 #[derive(Debug)]
 pub struct NewFile {
-    file: OwnedFd,
+    // Dropped before the lock: whoever has the lock after that may keep the file.
     unfinished: Unfinished,
+    file: OwnedFd,
 }
 
 impl NewFile {
-    /// Creates `path` as [`Memory::create`] does: never an existing one, name and space durable.
+    /// Creates `path` as [`Memory::create`] does: never an existing one, name and space durable. It is locked while it is still
+    /// empty: whoever finds it longer, and gets the lock, has it after its maker. The lock lasts until the last duplicate of
+    /// [`file`](Self::file) and the last mapping of it are gone.
     ///
     /// `len_bytes`: 1 to [`LEN_BYTES_MAX`](crate::LEN_BYTES_MAX). Errors: `BadLength`, `NoSpace`, `Io` (`EEXIST` if there
-    /// is a file).
+    /// is a file; `EWOULDBLOCK` of `flock` if another process locked it first, which the file is left to).
     pub fn create(path: &Path, len_bytes: u64) -> Result<Self, MemError> {
         check_len(len_bytes)?;
-        let (file, unfinished) = create_whole(path, len_bytes)?;
-        Ok(Self { file, unfinished })
+        let (file, unfinished) = create_empty(path)?;
+        let new = Self { unfinished, file };
+        loop {
+            match flock(&new.file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => break,
+                Err(Errno::INTR) => {}
+                Err(errno) => {
+                    if errno == Errno::WOULDBLOCK {
+                        new.keep();
+                    }
+                    return Err(io_error("flock", path, "", errno));
+                }
+            }
+        }
+        make_whole(&new.file, &new.unfinished, path, len_bytes)?;
+        Ok(new)
     }
 
     /// The file.

@@ -4,7 +4,7 @@ use std::{
     fs, io,
     os::{
         fd::{AsFd as _, OwnedFd},
-        unix::fs::FileExt as _,
+        unix::fs::{FileExt as _, MetadataExt as _},
     },
     path::{Path, PathBuf},
 };
@@ -13,6 +13,9 @@ use pmof_mem::{ExistingFile, FilePart, Medium as _, MemError, Memory, NewFile, S
 use rustix::{fs::FlockOperation, io::Errno};
 
 use crate::{HEADER_LEN_BYTES, PartSize, PartSpec, PoolSetError, SetOptions, replica::Access};
+
+#[cfg(test)]
+mod tests;
 
 /// The shortest part, as PMDK has it for every kind of pool.
 pub const PART_LEN_BYTES_MIN: u64 = 2 << 20;
@@ -206,6 +209,10 @@ impl Part {
             devdax_align_bytes: existing.devdax_align_bytes,
             is_made: false,
         };
+        if part.len_bytes == 0 {
+            // It may be another process's that has yet to lock it.
+            part.check_size(place.size)?;
+        }
         part.lock(Access::ReadWrite)?;
         part.check_size(place.size)?;
         check_least(path, part.len_bytes)?;
@@ -245,6 +252,9 @@ impl Part {
                 check_least(path, *len_bytes)?;
                 let file = NewFile::create(path, *len_bytes).map_err(|error| match error {
                     MemError::Io { source, .. } if source.kind() == io::ErrorKind::AlreadyExists => exists(),
+                    MemError::Io { call: "flock", source, .. } if source.kind() == io::ErrorKind::WouldBlock => {
+                        PoolSetError::Busy { path: path.clone() }
+                    }
                     other => other.into(),
                 })?;
                 let part = Self {
@@ -297,7 +307,32 @@ impl Part {
         if blocks.is_empty() { Ok(()) } else { Err(PoolSetError::BadBlocks { path: self.path.clone(), blocks }) }
     }
 
-    /// As PMDK does: flock(2) of the file, which lasts until all descriptors and mappings of this opening are gone.
+    /// Whether its name still leads to it.
+    fn is_at_path(&self) -> Result<bool, PoolSetError> {
+        let own = rustix::fs::fstat(&self.file).map_err(|errno| PoolSetError::io("fstat", &self.path, "", errno))?;
+        match fs::symlink_metadata(&self.path) {
+            Ok(found) => Ok((found.dev(), found.ino()) == (own.st_dev, own.st_ino)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(PoolSetError::io("stat", &self.path, "", error)),
+        }
+    }
+
+    /// Removes the file, which is locked, unless another one has its name by now. `mend`: what to do where that fails.
+    pub(crate) fn unlink(&self, mend: &'static str) -> Result<(), PoolSetError> {
+        if !self.is_at_path()? {
+            return Ok(());
+        }
+        fs::remove_file(&self.path).map_err(|error| PoolSetError::io("unlink", &self.path, mend, error))
+    }
+
+    /// Whether the file has no bytes now.
+    pub(crate) fn is_empty(&self) -> Result<bool, PoolSetError> {
+        let stat = rustix::fs::fstat(&self.file).map_err(|errno| PoolSetError::io("fstat", &self.path, "", errno))?;
+        Ok(stat.st_size == 0)
+    }
+
+    /// As PMDK does: flock(2) of the file, which lasts until all descriptors and mappings of this opening are gone. Whoever had the
+    /// lock before may have removed the file.
     fn lock(&self, access: Access) -> Result<(), PoolSetError> {
         let operation = match access {
             Access::ReadOnly => FlockOperation::NonBlockingLockShared,
@@ -305,7 +340,8 @@ impl Part {
         };
         loop {
             match rustix::fs::flock(&self.file, operation) {
-                Ok(()) => return Ok(()),
+                Ok(()) if self.is_at_path()? => return Ok(()),
+                Ok(()) => return Err(PoolSetError::Missing { path: self.path.clone() }),
                 Err(Errno::INTR) => {}
                 Err(Errno::WOULDBLOCK) => return Err(PoolSetError::Busy { path: self.path.clone() }),
                 Err(errno) => return Err(PoolSetError::io("flock", &self.path, "", errno)),

@@ -1,7 +1,6 @@
 //! One copy of a pool on this machine: its parts as one piece of memory.
 
 use std::{
-    fs,
     path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -515,7 +514,11 @@ fn restored_part(system: &System, place: &Place, has_header: bool) -> Result<Par
         Err(PoolSetError::Missing { .. }) => return make(),
         // Empty.
         Err(PoolSetError::WrongLength { path, .. }) => {
-            fs::remove_file(&path).map_err(|error| PoolSetError::io("unlink", &path, "", error))?;
+            let part = Part::find(&Place { path: path.clone(), size: None })?;
+            if !part.is_empty()? {
+                return Err(PoolSetError::Busy { path });
+            }
+            part.unlink("")?;
             return make();
         }
         Err(error) => return Err(error),
@@ -540,7 +543,7 @@ fn restored_part(system: &System, place: &Place, has_header: bool) -> Result<Par
         });
     }
     // New blocks are sound, and as many as they must be.
-    fs::remove_file(&part.path).map_err(|error| PoolSetError::io("unlink", &part.path, "", error))?;
+    part.unlink("")?;
     make()
 }
 

@@ -43,6 +43,13 @@ fn a_created_file_goes_unless_it_is_kept() {
     assert!(!path.exists());
     create_whole(&path, 4096).unwrap().1.keep();
     assert!(path.exists());
+    // Another file has the name by now.
+    fs::remove_file(&path).unwrap();
+    let made = create_whole(&path, 4096).unwrap();
+    fs::remove_file(&path).unwrap();
+    fs::write(&path, "another's").unwrap();
+    drop(made);
+    assert_eq!(fs::read(&path).unwrap(), b"another's");
 }
 
 #[test]

@@ -1,4 +1,9 @@
-use std::{fs, path::Path};
+use std::{
+    fs,
+    os::unix::fs::MetadataExt as _,
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use pmof_mem::Medium as _;
 use tempfile::tempdir_in;
@@ -188,5 +193,57 @@ fn blank_files_with_remains_become_the_pool_that_new_ones_would() {
         made.close().unwrap();
         open(&set).unwrap().discard().unwrap();
         open(&set).unwrap().close().unwrap();
+    }
+}
+
+/// Another process gets hold of each file the moment it is there, as a second creation of the same set does: it must keep it.
+#[test]
+fn a_creation_that_fails_never_removes_a_file_that_another_has_locked() {
+    for _ in 0..20 {
+        let directory = tempdir_in(DISK).unwrap();
+        let set = set(directory.path(), SetOptions::default(), &[[5, 5]]);
+        let path = directory.path().join("r0p1");
+        let is_over = AtomicBool::new(false);
+        let (made, locked) = std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    let Ok(file) = fs::File::open(&path) else { continue };
+                    if file.try_lock().is_ok() && file.metadata().is_ok_and(|file| file.nlink() > 0) {
+                        return Some(file);
+                    }
+                }
+                None
+            });
+            let made = create(&set, &obj());
+            is_over.store(true, Ordering::Relaxed);
+            (made, other.join().unwrap())
+        });
+        match (made, locked) {
+            (Ok(made), _) => made.close().unwrap(),
+            (Err(PoolSetError::Busy { path }), Some(locked)) => {
+                assert!(locked.metadata().unwrap().nlink() > 0, "{} was removed", path.display());
+                assert!(!directory.path().join("r0p0").exists(), "what it made itself is gone");
+            }
+            (Err(error), locked) => panic!("{error}, {locked:?}"),
+        }
+    }
+}
+
+#[test]
+fn of_two_creations_of_one_set_at_once_the_winner_has_all_of_it() {
+    for round in 0..20 {
+        let directory = tempdir_in(DISK).unwrap();
+        let set = set(directory.path(), SetOptions::default(), &[[5, 5], [6, 6]]);
+        let make = || create(&set, &obj()).map(|made| made.close().unwrap());
+        let won = std::thread::scope(|scope| {
+            let threads = [scope.spawn(make), scope.spawn(make)];
+            threads.map(|thread| thread.join().unwrap())
+        });
+        assert!(won.iter().any(Result::is_err), "round {round}: both made it");
+        if won.iter().any(Result::is_ok) {
+            open(&set).unwrap_or_else(|error| panic!("round {round}: {error}")).close().unwrap();
+        } else {
+            assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "round {round}: {won:?}");
+        }
     }
 }

@@ -60,7 +60,7 @@ impl Removal {
                 continue;
             }
             let mend = if index == 0 { "" } else { "other parts are removed already; remove the rest with `--force`" };
-            fs::remove_file(&part.path).map_err(|error| PoolSetError::io("unlink", &part.path, mend, error))?;
+            part.unlink(mend)?;
         }
         // What was removed does not come back with the power.
         let directories: BTreeSet<_> = self.parts.iter().filter_map(|part| part.path.parent()).collect();
