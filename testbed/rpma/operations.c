@@ -184,18 +184,21 @@ static void check_message_too_long(bool waits) {
     if (!waits)
         NEED(CALL(rpma_recv)(server, local, 0, 32, REQUEST(1)));
     IS(CALL(rpma_send)(client, link.client.region.local, 0, 64, ALWAYS, REQUEST(2)), 0);
-    IS(CALL(rpma_send)(client, link.client.region.local, 0, 8, ON_ERROR, REQUEST(3)), 0);
     if (waits) {
+        IS(CALL(rpma_send)(client, link.client.region.local, 0, 8, ON_ERROR, REQUEST(3)), 0);
         check(!anything_comes(link.client.cq), "it waits");
         NEED(CALL(rpma_recv)(server, local, 0, 32, REQUEST(1)));
     }
     if (check(next_completion(link.client.cq, &completion), "the message has an outcome"))
         check(completion.wr_id == 2 && (completion.status == IBV_WC_REM_OP_ERR ||
               completion.status == IBV_WC_REM_INV_REQ_ERR), "it is the other side's error (%d)", completion.status);
-    check(next_completion(link.client.cq, &completion) && completion.wr_id == 3 &&
-              completion.status == IBV_WC_WR_FLUSH_ERR, "what was posted behind it is flushed");
-    check(next_completion(link.server.cq, &completion) && completion.wr_id == 1 &&
-              completion.status == IBV_WC_LOC_LEN_ERR, "the receive was too small");
+    if (waits)
+        check(next_completion(link.client.cq, &completion) && completion.wr_id == 3 &&
+                  completion.status == IBV_WC_WR_FLUSH_ERR, "what was posted behind it is flushed");
+    /* The second is soft-RoCE's. */
+    if (check(next_completion(link.server.cq, &completion), "the receive has an outcome"))
+        check(completion.wr_id == 1 && (completion.status == IBV_WC_LOC_LEN_ERR ||
+              completion.status == IBV_WC_REM_INV_REQ_ERR), "it was too small (%d)", completion.status);
     CALL(rpma_conn_disconnect)(client);
     CALL(rpma_conn_disconnect)(server);
     NEED(CALL(rpma_conn_delete)(&link.client.connection));
