@@ -51,6 +51,8 @@ struct Hungry {
     stream: TcpStream,
     sequence: u64,
     key: RegionKey,
+    /// Answers of the service that it took.
+    taken: u64,
     /// Bytes to be sent, and how many of them were.
     waiting: (Vec<u8>, usize),
 }
@@ -68,7 +70,7 @@ impl Hungry {
         hello.offset = 1 << 30;
         hello.operand = 1 << 14;
         stream.write_all(&hello.encode()).unwrap();
-        let mut hungry = Self { stream, sequence: 0, key: RegionKey([0; 16]), waiting: (Vec::new(), 0) };
+        let mut hungry = Self { stream, sequence: 0, key: RegionKey([0; 16]), taken: 0, waiting: (Vec::new(), 0) };
         let (welcome, _) = hungry.frame();
         assert_eq!((welcome.opcode, welcome.code), (Opcode::Welcome, 0));
         hungry
@@ -105,8 +107,12 @@ impl Hungry {
         }
     }
 
+    /// Says that the answer came, and that it had a receive.
     fn take(&mut self, sequence: u64) {
-        self.stream.write_all(&Frame::new(Opcode::Reply, sequence).encode()).unwrap();
+        self.taken += 1;
+        let credit = Frame { operand: self.taken, ..Frame::new(Opcode::Credit, 0) };
+        let reply = Frame::new(Opcode::Reply, sequence);
+        self.stream.write_all(&[credit, reply].map(|frame| frame.encode()).concat()).unwrap();
     }
 
     fn open(&mut self, name: &str, access: OpenFor) {
