@@ -151,6 +151,7 @@ int main(int count, char **arguments) {
     check_limits();
     check_lost_descriptors();
     check_orders();
+    check_deletions();
     check_connecting();
     check_lives();
     check_arguments();

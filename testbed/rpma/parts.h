@@ -10,6 +10,7 @@ void check_configurations(void);
 void check_memory(void);
 void check_lost_descriptors(void);
 void check_orders(void);
+void check_deletions(void);
 void check_limits(void);
 void check_long_write(void);
 void check_connecting(void);

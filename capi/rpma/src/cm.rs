@@ -26,7 +26,7 @@ use crate::{
     context::{Peer, PeerShared, check_address, resolve},
     endpoint::AccessEp,
     error::{Failure, put},
-    handle::{Handle, kind},
+    handle::{Deletion, Handle, kind},
     memory::{MrLocal, slice},
     on::On,
     queue::{Channel, Cq},
@@ -106,7 +106,15 @@ pub(crate) fn location(peer: &PeerShared, host: &str, port: &str) -> Result<Loca
 /// `rpma_ep`.
 #[derive(Debug)]
 pub struct Ep(On<AccessEp, verbs::Ep>);
-kind!(Ep, 9, "rpma_ep");
+kind!(Ep, 9, "rpma_ep", Ep::end_waits);
+
+impl Ep {
+    fn end_waits(&self) {
+        if let On::Access(ep) = &self.0 {
+            ep.end_waits();
+        }
+    }
+}
 
 /// Listens.
 ///
@@ -144,7 +152,7 @@ pub unsafe extern "C" fn rpma_ep_listen(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rpma_ep_shutdown(ep: *mut *mut Handle<Ep>) -> c_int {
     // SAFETY: the same contract.
-    call(c"rpma_ep_shutdown", || unsafe { Handle::delete(ep) }.map(drop))
+    call(c"rpma_ep_shutdown", || unsafe { Handle::delete(ep) })
 }
 
 /// Gives a descriptor that is readable while a request waits. Setting it not to block has the next function not block.
@@ -183,10 +191,11 @@ pub unsafe extern "C" fn rpma_ep_next_conn_req(
         // SAFETY: the same contract.
         let ep = unsafe { Handle::get(ep) }?;
         need(made, "req_ptr")?;
+        let deletion = ep.deletion();
         let next = |cfg: &ConnCfg, srq: Option<&Srq>| {
             let request = match &ep.0 {
-                On::Access(ep) => On::Access(AccessConnReq::incoming(ep, Wants::of(cfg, srq)?)?),
-                On::Verbs(ep) => On::Verbs(ep.next_request(&verbs_wants(cfg, srq)?)?),
+                On::Access(ep) => On::Access(AccessConnReq::incoming(ep, Wants::of(cfg, srq)?, deletion)?),
+                On::Verbs(ep) => On::Verbs(ep.next_request(&verbs_wants(cfg, srq)?, deletion)?),
             };
             Ok(ConnReq::new(request, srq))
         };
@@ -239,9 +248,11 @@ unsafe fn with_configuration<T>(
 ) -> Result<T, Failure> {
     let defaults = ConnCfg::default();
     // SAFETY: the same contract.
-    let cfg = unsafe { Handle::get_if_any(cfg) }?.unwrap_or(&defaults);
+    let cfg = unsafe { Handle::get_if_any(cfg) }?;
+    let cfg = cfg.as_deref().unwrap_or(&defaults);
     // SAFETY: the application keeps a queue for as long as a configuration names it.
     let srq = unsafe { Handle::<Srq>::get_if_any(cfg.srq()) }?;
+    let srq = srq.as_deref();
     if cfg.is_channel_shared() && srq.is_some_and(Srq::has_queue) {
         return Err(Failure::invalid(
             "a shared completion channel and a shared receive queue with a completion queue of its own exclude each other",
@@ -388,8 +399,8 @@ impl AccessConnReq {
         Ok(Self { peer, wants, way, private_data, queues, receives: Mutex::default() })
     }
 
-    fn incoming(endpoint: &AccessEp, wants: Wants) -> Result<Self, Failure> {
-        let request = endpoint.next_request()?;
+    fn incoming(endpoint: &AccessEp, wants: Wants, deletion: Deletion<'_>) -> Result<Self, Failure> {
+        let request = endpoint.next_request(deletion)?;
         let private_data = request.private_data().to_vec();
         Self::new(Arc::clone(endpoint.peer()), wants, Way::In(Mutex::new(Some(request))), private_data)
     }
@@ -491,7 +502,7 @@ pub unsafe extern "C" fn rpma_conn_req_new(
 pub unsafe extern "C" fn rpma_conn_req_delete(request: *mut *mut Handle<ConnReq>) -> c_int {
     call(c"rpma_conn_req_delete", || {
         // SAFETY: the same contract.
-        if let Some(ConnReq { on: On::Verbs(request), .. }) = unsafe { Handle::delete(request) }? {
+        if let Some(ConnReq { on: On::Verbs(request), .. }) = unsafe { Handle::take(request) }? {
             request.reject();
         }
         Ok(())
@@ -512,7 +523,7 @@ pub unsafe extern "C" fn rpma_conn_req_connect(
 ) -> c_int {
     call(c"rpma_conn_req_connect", || {
         // SAFETY: the same contract.
-        let request = unsafe { Handle::delete(request) }?.ok_or_else(|| Failure::invalid("*req_ptr is NULL"))?;
+        let request = unsafe { Handle::take(request) }?.ok_or_else(|| Failure::invalid("*req_ptr is NULL"))?;
         need(made, "conn_ptr")?;
         // SAFETY: the same contract.
         let private_data = unsafe { PrivateData::read(data) }?;

@@ -137,7 +137,7 @@ macro_rules! made_and_deleted {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $delete(made: *mut *mut Handle<$type>) -> c_int {
             // SAFETY: the same contract.
-            call($delete_name, || unsafe { Handle::delete(made) }.map(drop))
+            call($delete_name, || unsafe { Handle::delete(made) })
         }
     };
 }

@@ -21,7 +21,7 @@ use crate::{
     context::PeerShared,
     error::{Code, Failure, put},
     given::Given,
-    handle::{Handle, kind},
+    handle::{Deletion, Handle, kind},
     log::{Level, log},
     long,
     on::On,
@@ -49,7 +49,7 @@ pub struct Conn {
     /// That of the shared receives, which owns it.
     shared_rcq: AtomicPtr<Handle<Cq>>,
 }
-kind!(Conn, 11, "rpma_conn");
+kind!(Conn, 11, "rpma_conn", Conn::end_waits);
 
 /// One on a connection of pmof.
 #[derive(Debug)]
@@ -105,6 +105,20 @@ impl Conn {
         }
     }
 
+    fn delete_queues(&self) {
+        for queue in [&self.cq, &self.own_rcq] {
+            let mut queue = queue.swap(ptr::null_mut(), Ordering::Relaxed);
+            // SAFETY: the handle is the connection's own, and nobody else has taken it.
+            let _ = unsafe { Handle::delete(&raw mut queue) };
+        }
+    }
+
+    fn end_waits(&self) {
+        if let On::Access(AccessConn { link: Ok(connection), .. }) = &self.on {
+            connection.queue().interrupt();
+        }
+    }
+
     fn cq(&self) -> *mut Handle<Cq> {
         self.cq.load(Ordering::Relaxed)
     }
@@ -142,13 +156,15 @@ impl AccessConn {
     }
 
     /// Whether the next outcome of the shared channel is one of receives.
-    fn wait_for_outcome(&self) -> Result<bool, Failure> {
+    fn wait_for_outcome(&self, deletion: Deletion<'_>) -> Result<bool, Failure> {
         let channel = self.channel()?;
         let blocks = channel.blocks();
         loop {
-            if let Some(found) = channel.wait(if blocks { TURN } else { Duration::ZERO }) {
+            let has_ended = || self.link.as_ref().is_ok_and(|connection| connection.ended().is_some());
+            if let Some(found) = channel.wait(if blocks { TURN } else { Duration::ZERO }, has_ended) {
                 return Ok(found);
             }
+            deletion.check()?;
             if !blocks || self.connection()?.ended().is_some() {
                 return Err(Code::NoCompletion.into());
             }
@@ -164,7 +180,7 @@ impl AccessConn {
         self.given.give(shown)
     }
 
-    fn next_event(&self) -> Result<c_int, Failure> {
+    fn next_event(&self, deletion: Deletion<'_>) -> Result<c_int, Failure> {
         let blocks = self.given.blocks();
         let connection = match &self.link {
             Ok(connection) => connection,
@@ -186,6 +202,7 @@ impl AccessConn {
                 }
                 return Ok(number);
             }
+            deletion.check()?;
             let end = self.end.load(Ordering::Relaxed);
             if !blocks {
                 return Err(Code::NoEvent.into());
@@ -208,10 +225,7 @@ impl Drop for AccessConn {
 
 impl Drop for Conn {
     fn drop(&mut self) {
-        for queue in [&self.cq, &self.own_rcq] {
-            // SAFETY: the handles are the connection's own, and whoever deletes it deletes them.
-            let _ = unsafe { Handle::delete(queue.as_ptr()) };
-        }
+        self.delete_queues();
     }
 }
 
@@ -281,8 +295,8 @@ pub unsafe extern "C" fn rpma_conn_next_event(conn: *mut Handle<Conn>, event: *m
         let conn = unsafe { Handle::get(conn) }?;
         need(event, "event")?;
         let next = match &conn.on {
-            On::Access(conn) => conn.next_event(),
-            On::Verbs(conn) => conn.next_event(),
+            On::Access(on) => on.next_event(conn.deletion()),
+            On::Verbs(on) => on.next_event(conn.deletion()),
         }?;
         // SAFETY: not null, so valid by the contract of this function.
         unsafe { put(event, next) };
@@ -429,8 +443,8 @@ pub unsafe extern "C" fn rpma_conn_wait(
             log(Level::Notice, c"rpma_conn_wait", &format!("flags {flags:#x} mean nothing yet"));
         }
         let of_receives = match &conn.on {
-            On::Access(conn) => conn.wait_for_outcome(),
-            On::Verbs(conn) => conn.wait_for_outcome(),
+            On::Access(on) => on.wait_for_outcome(conn.deletion()),
+            On::Verbs(on) => on.wait_for_outcome(conn.deletion()),
         }?;
         let found = if of_receives { conn.rcq() } else { conn.cq() };
         // SAFETY: null or valid by the contract of this function.
@@ -472,5 +486,5 @@ pub unsafe extern "C" fn rpma_conn_disconnect(conn: *mut Handle<Conn>) -> c_int 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rpma_conn_delete(conn: *mut *mut Handle<Conn>) -> c_int {
     // SAFETY: the same contract.
-    call(c"rpma_conn_delete", || unsafe { Handle::delete(conn) }.map(drop))
+    call(c"rpma_conn_delete", || unsafe { Handle::delete(conn) })
 }

@@ -282,7 +282,8 @@ pub unsafe extern "C" fn rpma_peer_delete(peer: *mut *mut Handle<Peer>) -> c_int
             && !place.is_null()
         {
             // SAFETY: the same contract.
-            let registrations = match &unsafe { Handle::get(*place) }?.0 {
+            let peer = unsafe { Handle::get(*place) }?;
+            let registrations = match &peer.0 {
                 On::Access(peer) => &peer.registrations,
                 On::Verbs(peer) => &peer.registrations,
             };
@@ -294,6 +295,6 @@ pub unsafe extern "C" fn rpma_peer_delete(peer: *mut *mut Handle<Peer>) -> c_int
             }
         }
         // SAFETY: the same contract.
-        unsafe { Handle::delete(peer) }.map(drop)
+        unsafe { Handle::delete(peer) }
     })
 }

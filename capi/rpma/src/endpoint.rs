@@ -24,6 +24,7 @@ use crate::{
     context::PeerShared,
     error::{Code, Failure},
     given::Given,
+    handle::Deletion,
     settings::settings,
 };
 
@@ -97,7 +98,7 @@ impl AccessEp {
     }
 
     /// The next request; waits for it, unless the application set its descriptor not to block.
-    pub(crate) fn next_request(&self) -> Result<ConnectionRequest, Failure> {
+    pub(crate) fn next_request(&self, deletion: Deletion<'_>) -> Result<ConnectionRequest, Failure> {
         loop {
             match rustix::io::read(&self.shared.count, &mut [0; 8]) {
                 Ok(_) => break,
@@ -106,6 +107,7 @@ impl AccessEp {
                 Err(errno) => return Err(Failure::provider(io::Error::from(errno).to_string())),
             }
         }
+        deletion.check()?;
         // It was sent before it was counted.
         let arrival = self.arrivals().as_ref().and_then(|arrivals| arrivals.try_recv().ok());
         let arrival = arrival.ok_or_else(|| Failure::provider("the endpoint takes no requests any more"))?;
@@ -113,6 +115,13 @@ impl AccessEp {
             self.shared.has_failure.store(false, Ordering::Release);
             error.into()
         })
+    }
+
+    /// Ends the waits of calls, which find the endpoint deleted.
+    pub(crate) fn end_waits(&self) {
+        /// More than there are threads in such calls.
+        const MANY: u64 = 1 << 20;
+        let _ = rustix::io::write(&self.shared.count, &MANY.to_ne_bytes());
     }
 
     fn arrivals(&self) -> MutexGuard<'_, Option<Receiver<Arrival>>> {

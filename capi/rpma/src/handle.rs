@@ -8,10 +8,12 @@ use std::{
     cell::UnsafeCell,
     collections::VecDeque,
     ffi::c_int,
+    ops::Deref,
     sync::{
         Once,
         atomic::{AtomicU32, AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use pmof_mem::forks::{Holdable, Kept};
@@ -32,7 +34,18 @@ pub trait Kind: Sized + 'static {
 
     /// A number of its own, less than [`KINDS`].
     const NUMBER: u32;
+
+    /// Ends the waits of calls that use an object that is deleted. Asked again until there are none.
+    fn end_waits(&self) {}
 }
+
+/// What the tag says of a handle that is deleted, but used by calls that began before; 0 where there are none.
+const LEAVING: u64 = 1;
+
+/// How long a deletion waits for calls that use the object: they are short, or their waits are ended. What is used even then is
+/// dropped by the last that uses it.
+const LEAVE_TURNS: u32 = 5000;
+const LEAVE_TURN: Duration = Duration::from_micros(100);
 
 /// More than there are kinds.
 const KINDS: usize = 12;
@@ -44,12 +57,59 @@ static RESTING_HANDLES: Kept<[VecDeque<usize>; KINDS]> = Kept::new([const { VecD
 #[derive(Debug)]
 pub struct Handle<T> {
     tag: AtomicU64,
+    /// Calls that use the value now, and one more until it is deleted. Calls that find it deleted are counted for a moment too.
+    users: AtomicU32,
     value: UnsafeCell<Option<T>>,
 }
 
-// SAFETY: the value is changed only by `new` and `delete`, which by the rules of the interface no other use of the handle
-// coincides with.
+// SAFETY: the value is changed only by `create`, before the tag shows it, and when it is deleted and no call uses it any more.
 unsafe impl<T: Send + Sync> Sync for Handle<T> {}
+
+/// An object in use by a call: it is not dropped before this is.
+#[derive(Debug)]
+pub(crate) struct Used<'a, T: Kind + Send + Sync> {
+    handle: &'a Handle<T>,
+    value: &'a T,
+}
+
+/// Whether an object was deleted since a call began to use it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deletion<'a> {
+    tag: &'a AtomicU64,
+    name: &'static str,
+}
+
+impl Deletion<'_> {
+    /// Fails where it was: asked by calls that wait.
+    pub(crate) fn check(self) -> Result<(), Failure> {
+        if self.tag.load(Ordering::Acquire) > LEAVING {
+            return Ok(());
+        }
+        Err(Failure::invalid(format!("the {} was deleted during the call", self.name)))
+    }
+}
+
+impl<'a, T: Kind + Send + Sync> Used<'a, T> {
+    pub(crate) fn deletion(&self) -> Deletion<'a> {
+        Deletion { tag: &self.handle.tag, name: T::NAME }
+    }
+}
+
+impl<T: Kind + Send + Sync> Deref for Used<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        self.value
+    }
+}
+
+impl<T: Kind + Send + Sync> Drop for Used<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        self.handle.leave();
+    }
+}
 
 /// The locks of this process that a child needs, in the order in which one may be taken under another.
 fn kept() -> [&'static dyn Holdable; 6] {
@@ -86,10 +146,12 @@ impl<T: Kind + Send + Sync> Handle<T> {
             libc::pthread_atfork(Some(before_fork), Some(behind_fork), Some(behind_fork_in_child));
         });
         let rested = Self::take_rested();
-        let handle = rested
-            .unwrap_or_else(|| Box::leak(Box::new(Self { tag: AtomicU64::new(0), value: UnsafeCell::new(None) })));
+        let handle = rested.unwrap_or_else(|| {
+            Box::leak(Box::new(Self { tag: AtomicU64::new(0), users: AtomicU32::new(0), value: UnsafeCell::new(None) }))
+        });
         // SAFETY: nobody else has the handle: it is new, or was deleted.
         unsafe { *handle.value.get() = Some(value) };
+        handle.users.fetch_add(1, Ordering::AcqRel);
         handle.tag.store(tag_of::<T>(), Ordering::Release);
         std::ptr::from_ref(handle).cast_mut()
     }
@@ -108,9 +170,47 @@ impl<T: Kind + Send + Sync> Handle<T> {
     ///
     /// # Safety
     ///
-    /// `pointer` is null or was returned by [`create`](Self::create), and the handle is not deleted during `'a`.
+    /// `pointer` is null or was returned by [`create`](Self::create).
     #[inline]
-    pub(crate) unsafe fn get<'a>(pointer: *const Self) -> Result<&'a T, Failure> {
+    pub(crate) unsafe fn get<'a>(pointer: *const Self) -> Result<Used<'a, T>, Failure> {
+        // SAFETY: handles are never given back to the allocator.
+        let handle = unsafe { pointer.as_ref() };
+        let Some(handle) = handle else { return Err(null::<T>()) };
+        // Whoever deletes the handle either finds this call counted or has changed the tag before.
+        handle.users.fetch_add(1, Ordering::AcqRel);
+        if handle.tag.load(Ordering::Acquire) == tag_of::<T>() {
+            // SAFETY: the tag says that there is a value, which stays as long as this call is counted.
+            if let Some(value) = unsafe { &*handle.value.get() } {
+                return Ok(Used { handle, value });
+            }
+        }
+        let refused = handle.refuse();
+        handle.leave();
+        Err(refused)
+    }
+
+    /// As [`get`](Self::get), where there need not be one.
+    ///
+    /// # Safety
+    ///
+    /// As for `get`.
+    #[inline]
+    pub(crate) unsafe fn get_if_any<'a>(pointer: *const Self) -> Result<Option<Used<'a, T>>, Failure> {
+        if pointer.is_null() {
+            return Ok(None);
+        }
+        // SAFETY: the same contract.
+        unsafe { Self::get(pointer) }.map(Some)
+    }
+
+    /// As [`get`](Self::get), without counting: for memory, which threads on all processors share, and whose calls would wait for
+    /// each other's counting.
+    ///
+    /// # Safety
+    ///
+    /// As for `get`, and the handle is not deleted during `'a`.
+    #[inline]
+    pub(crate) unsafe fn get_uncounted<'a>(pointer: *const Self) -> Result<&'a T, Failure> {
         // SAFETY: handles are never given back to the allocator.
         let handle = unsafe { pointer.as_ref() };
         let Some(handle) = handle else { return Err(null::<T>()) };
@@ -121,26 +221,62 @@ impl<T: Kind + Send + Sync> Handle<T> {
         unsafe { &*handle.value.get() }.as_ref().ok_or_else(|| handle.refuse())
     }
 
-    /// As [`get`](Self::get), where there need not be one.
+    /// As [`get_uncounted`](Self::get_uncounted), where there need not be one.
     ///
     /// # Safety
     ///
-    /// As for `get`.
+    /// As for `get_uncounted`.
     #[inline]
-    pub(crate) unsafe fn get_if_any<'a>(pointer: *const Self) -> Result<Option<&'a T>, Failure> {
+    pub(crate) unsafe fn get_uncounted_if_any<'a>(pointer: *const Self) -> Result<Option<&'a T>, Failure> {
         if pointer.is_null() {
             return Ok(None);
         }
         // SAFETY: the same contract.
-        unsafe { Self::get(pointer) }.map(Some)
+        unsafe { Self::get_uncounted(pointer) }.map(Some)
     }
 
-    /// Takes the value out of the handle that `pointer` points at, and makes that null. `None` where it is null already.
+    /// Deletes the handle that `pointer` points at, and makes that null, which it may be already. Calls that wait on it end; what
+    /// another call uses longer than half a second is dropped at that call's end.
     ///
     /// # Safety
     ///
-    /// `pointer` is null or valid for reads and writes; what it points at is as for [`get`](Self::get), and nobody else uses it.
-    pub(crate) unsafe fn delete(pointer: *mut *mut Self) -> Result<Option<T>, Failure> {
+    /// `pointer` is null or valid for reads and writes; what it points at is as for [`get`](Self::get).
+    pub(crate) unsafe fn delete(pointer: *mut *mut Self) -> Result<(), Failure> {
+        // SAFETY: the same contract.
+        let Some(handle) = (unsafe { Self::claim(pointer) })? else { return Ok(()) };
+        if handle.is_left() {
+            drop(handle.take_value());
+        }
+        handle.leave();
+        Ok(())
+    }
+
+    /// Deletes the handle as [`delete`](Self::delete) does, and gives its value. `None` where the pointer is null already. One that
+    /// another call keeps on using is refused, and stays.
+    ///
+    /// # Safety
+    ///
+    /// As for `delete`.
+    pub(crate) unsafe fn take(pointer: *mut *mut Self) -> Result<Option<T>, Failure> {
+        // SAFETY: the same contract.
+        let Some(handle) = (unsafe { Self::claim(pointer) })? else { return Ok(None) };
+        if !handle.is_left() {
+            handle.tag.store(tag_of::<T>(), Ordering::Release);
+            // SAFETY: valid by the contract of this function.
+            unsafe { *pointer = std::ptr::from_ref(handle).cast_mut() };
+            return Err(Failure::invalid(format!("the {} is in use by another call", T::NAME)));
+        }
+        let value = handle.take_value();
+        handle.leave();
+        Ok(value)
+    }
+
+    /// Marks the handle as deleted, and makes the pointer to it null.
+    ///
+    /// # Safety
+    ///
+    /// As for [`delete`](Self::delete).
+    unsafe fn claim(pointer: *mut *mut Self) -> Result<Option<&'static Self>, Failure> {
         if pointer.is_null() {
             return Err(null::<T>());
         }
@@ -151,15 +287,49 @@ impl<T: Kind + Send + Sync> Handle<T> {
         }
         // SAFETY: handles are never given back to the allocator.
         let handle: &'static Self = unsafe { &**place };
-        let tag = tag_of::<T>();
-        if handle.tag.compare_exchange(tag, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        if handle.tag.compare_exchange(tag_of::<T>(), LEAVING, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             return Err(handle.refuse());
         }
-        // SAFETY: whoever clears the tag is alone with the value.
-        let value = unsafe { (*handle.value.get()).take() };
-        RESTING_HANDLES.lock()[T::NUMBER as usize].push_back(std::ptr::from_ref(handle).expose_provenance());
         *place = std::ptr::null_mut();
-        Ok(value)
+        Ok(Some(handle))
+    }
+
+    /// Ends the waits of the calls that use what the caller has claimed, until there are none. False if one stays.
+    fn is_left(&self) -> bool {
+        for _ in 0..LEAVE_TURNS {
+            // Not a load: a call that is counted later then finds the tag changed.
+            if self.users.compare_exchange(1, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                return true;
+            }
+            // SAFETY: there is a value, which stays as long as the caller, who is counted, lets it.
+            if let Some(value) = unsafe { &*self.value.get() } {
+                value.end_waits();
+            }
+            std::thread::sleep(LEAVE_TURN);
+        }
+        false
+    }
+
+    /// A call has come to its end. The last of a deleted handle drops the value.
+    #[inline]
+    fn leave(&self) {
+        if self.users.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.left();
+        }
+    }
+
+    #[cold]
+    fn left(&self) {
+        drop(self.take_value());
+    }
+
+    /// The value, where the handle is deleted, nobody uses it and nobody took it before.
+    fn take_value(&self) -> Option<T> {
+        self.tag.compare_exchange(LEAVING, 0, Ordering::AcqRel, Ordering::Relaxed).ok()?;
+        // SAFETY: whoever clears the tag is alone with the value: calls that are counted from here on see no handle in use.
+        let value = unsafe { (*self.value.get()).take() };
+        RESTING_HANDLES.lock()[T::NUMBER as usize].push_back(std::ptr::from_ref(self).expose_provenance());
+        value
     }
 
     #[cold]
@@ -167,7 +337,7 @@ impl<T: Kind + Send + Sync> Handle<T> {
         let tag = self.tag.load(Ordering::Relaxed);
         let why = if tag >> 32 == tag_of::<T>() >> 32 {
             "was made before fork(): make peers and connections in the process that uses them"
-        } else if tag == 0 {
+        } else if tag <= LEAVING {
             "was deleted already"
         } else {
             "is no such object"
@@ -183,10 +353,15 @@ fn null<T: Kind>() -> Failure {
 
 /// Names a kind of handle.
 macro_rules! kind {
-    ($type:ty, $number:literal, $name:literal) => {
+    ($type:ty, $number:literal, $name:literal $(, $end_waits:path)?) => {
         impl $crate::handle::Kind for $type {
             const NAME: &'static str = $name;
             const NUMBER: u32 = $number;
+            $(
+                fn end_waits(&self) {
+                    $end_waits(self);
+                }
+            )?
         }
     };
 }

@@ -102,7 +102,7 @@ pub(crate) unsafe fn slice(
     len_bytes: usize,
 ) -> Result<RegionSlice, Failure> {
     // SAFETY: the same contract.
-    match unsafe { Handle::get_if_any(mr) }? {
+    match unsafe { Handle::get_uncounted_if_any(mr) }? {
         Some(mr) => mr.access()?.slice(offset, len_bytes),
         None if offset == 0 && len_bytes == 0 => peer.nothing(),
         None => Err(Failure::invalid("without a memory registration, offset and length must be 0")),
@@ -246,7 +246,7 @@ pub unsafe extern "C" fn rpma_mr_reg(
 pub unsafe extern "C" fn rpma_mr_dereg(mr: *mut *mut Handle<MrLocal>) -> c_int {
     call(c"rpma_mr_dereg", || {
         // SAFETY: the same contract.
-        match unsafe { Handle::delete(mr) }? {
+        match unsafe { Handle::take(mr) }? {
             Some(MrLocal(On::Access(mr))) => {
                 mr.region.deregister();
                 mr.peer.registrations.fetch_sub(1, Ordering::Relaxed);
@@ -454,5 +454,5 @@ pub unsafe extern "C" fn rpma_mr_remote_get_flush_type(mr: *const Handle<MrRemot
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rpma_mr_remote_delete(mr: *mut *mut Handle<MrRemote>) -> c_int {
     // SAFETY: the same contract.
-    call(c"rpma_mr_remote_delete", || unsafe { Handle::delete(mr) }.map(drop))
+    call(c"rpma_mr_remote_delete", || unsafe { Handle::delete(mr) })
 }

@@ -12,13 +12,6 @@ pub(crate) enum On<A, V> {
 }
 
 impl<A, V> On<A, V> {
-    pub(crate) fn as_ref(&self) -> On<&A, &V> {
-        match self {
-            Self::Access(object) => On::Access(object),
-            Self::Verbs(object) => On::Verbs(object),
-        }
-    }
-
     /// That on pmof's own connections.
     #[inline]
     pub(crate) fn access(&self) -> Result<&A, Failure> {

@@ -57,7 +57,7 @@ unsafe fn both<'a>(
         return Err(Failure::invalid("dst and src: both or neither"));
     }
     // SAFETY: the same contract.
-    let (remote, local) = unsafe { (Handle::get_if_any(remote)?, Handle::get_if_any(local)?) };
+    let (remote, local) = unsafe { (Handle::get_uncounted_if_any(remote)?, Handle::get_uncounted_if_any(local)?) };
     Ok((remote.map(MrRemote::verbs), local.map(MrLocal::verbs).transpose()?))
 }
 
@@ -120,7 +120,7 @@ unsafe fn far<'a>(
         return Err(Failure::invalid("dst and src: both or neither, and without them offsets and length must be 0"));
     }
     // SAFETY: the same contract.
-    match unsafe { Handle::get_if_any(remote) }? {
+    match unsafe { Handle::get_uncounted_if_any(remote) }? {
         Some(remote) => remote.access()?.region(connection),
         None => Ok(&NOWHERE),
     }
@@ -169,7 +169,8 @@ pub unsafe extern "C" fn rpma_read(
 ) -> c_int {
     call(c"rpma_read", || {
         // SAFETY: the same contract.
-        let conn = match &unsafe { Handle::get(conn) }?.on {
+        let conn = unsafe { Handle::get(conn) }?;
+        let conn = match &conn.on {
             On::Access(conn) => conn,
             On::Verbs(conn) => {
                 // SAFETY: the same contract.
@@ -215,7 +216,8 @@ unsafe fn write(
     op_context: *const c_void,
 ) -> Result<(), Failure> {
     // SAFETY: the same contract.
-    let conn = match &unsafe { Handle::get(conn) }?.on {
+    let conn = unsafe { Handle::get(conn) }?;
+    let conn = match &conn.on {
         On::Access(conn) => conn,
         On::Verbs(conn) => {
             // SAFETY: the same contract.
@@ -226,7 +228,7 @@ unsafe fn write(
     let (signal, connection) = (signal(flags)?, conn.connection()?);
     if immediate.is_none() && len <= PART_MAX_BYTES && !dst.is_null() && !src.is_null() {
         // SAFETY: the same contract.
-        let (to, from) = unsafe { (Handle::get(dst)?, Handle::get(src)?) };
+        let (to, from) = unsafe { (Handle::get_uncounted(dst)?, Handle::get_uncounted(src)?) };
         let from = from.access()?.part(src_offset, len)?;
         single(connection, signal, op_context).write(to.access()?.region(connection)?, dst_offset as u64, from)?;
         return Ok(());
@@ -332,7 +334,7 @@ pub unsafe extern "C" fn rpma_atomic_write(
 ) -> c_int {
     call(c"rpma_atomic_write", || {
         // SAFETY: the same contract.
-        let (conn, dst) = unsafe { (Handle::get(conn)?, Handle::get(dst)?) };
+        let (conn, dst) = unsafe { (Handle::get(conn)?, Handle::get_uncounted(dst)?) };
         need(src, "src")?;
         // SAFETY: not null, so valid for 8 bytes, wherever they lie.
         let value = unsafe { src.cast::<[u8; 8]>().read_unaligned() };
@@ -412,7 +414,7 @@ pub unsafe extern "C" fn rpma_flush(
 ) -> c_int {
     call(c"rpma_flush", || {
         // SAFETY: the same contract.
-        let (conn, dst) = unsafe { (Handle::get(conn)?, Handle::get(dst)?) };
+        let (conn, dst) = unsafe { (Handle::get(conn)?, Handle::get_uncounted(dst)?) };
         let is_persistent = match flush_type {
             FLUSH_PERSISTENT => true,
             FLUSH_VISIBILITY => false,
@@ -490,11 +492,12 @@ unsafe fn send(
     op_context: *const c_void,
 ) -> Result<(), Failure> {
     // SAFETY: the same contract.
-    let conn = match &unsafe { Handle::get(conn) }?.on {
+    let conn = unsafe { Handle::get(conn) }?;
+    let conn = match &conn.on {
         On::Access(conn) => conn,
         On::Verbs(conn) => {
             // SAFETY: the same contract.
-            let from = unsafe { Handle::get_if_any(src) }?.map(MrLocal::verbs).transpose()?;
+            let from = unsafe { Handle::get_uncounted_if_any(src) }?.map(MrLocal::verbs).transpose()?;
             return conn.send(posting(flags, op_context)?, (from, offset), len, immediate);
         }
     };
@@ -522,11 +525,12 @@ pub unsafe extern "C" fn rpma_recv(
 ) -> c_int {
     call(c"rpma_recv", || {
         // SAFETY: the same contract.
-        let conn = match &unsafe { Handle::get(conn) }?.on {
+        let conn = unsafe { Handle::get(conn) }?;
+        let conn = match &conn.on {
             On::Access(conn) => conn,
             On::Verbs(conn) => {
                 // SAFETY: the same contract.
-                let into = unsafe { Handle::get_if_any(dst) }?.map(MrLocal::verbs).transpose()?;
+                let into = unsafe { Handle::get_uncounted_if_any(dst) }?.map(MrLocal::verbs).transpose()?;
                 return conn.receive((into, offset), len, op_context);
             }
         };

@@ -22,7 +22,7 @@ use crate::{
     call::{call, call_for, need},
     error::{Code, Failure, put},
     given::Given,
-    handle::{Handle, kind},
+    handle::{Deletion, Handle, kind},
     long,
     on::On,
     verbs,
@@ -34,7 +34,7 @@ pub(crate) const TURN: Duration = Duration::from_millis(500);
 /// `rpma_cq`.
 #[derive(Debug)]
 pub struct Cq(On<AccessCq, verbs::Cq>);
-kind!(Cq, 7, "rpma_cq");
+kind!(Cq, 7, "rpma_cq", Cq::end_waits);
 
 /// One of connections of pmof.
 #[derive(Debug)]
@@ -82,8 +82,9 @@ impl Channel {
     }
 
     /// Which of the two queues has the next outcome, after waiting for one at most `timeout`.
-    pub(crate) fn wait(&self, timeout: Duration) -> Option<bool> {
-        self.queue.wait_next_is_receive(timeout).map(|is_receive| is_receive && self.separates)
+    /// There is no waiting where no outcome can come any more.
+    pub(crate) fn wait(&self, timeout: Duration, has_ended: impl Fn() -> bool) -> Option<bool> {
+        self.queue.wait_next_is_receive_unless(timeout, has_ended).map(|is_receive| is_receive && self.separates)
     }
 }
 
@@ -99,6 +100,12 @@ impl Cq {
 
     pub(crate) fn of_verbs(queue: verbs::Cq) -> Self {
         Self(On::Verbs(queue))
+    }
+
+    fn end_waits(&self) {
+        if let On::Access(AccessCq { outcomes: Outcomes::Own { queue, .. }, .. }) = &self.0 {
+            queue.interrupt();
+        }
     }
 
     /// Names the only connection whose outcomes come here.
@@ -158,20 +165,20 @@ impl AccessCq {
     }
 
     /// Waits until there is an outcome.
-    fn wait(&self) -> Result<(), Failure> {
+    fn wait(&self, deletion: Deletion<'_>) -> Result<(), Failure> {
         let Outcomes::Own { queue, found, has_found } = &self.outcomes else { return Err(Code::SharedChannel.into()) };
         if has_found.load(Ordering::Acquire) {
             return Ok(());
         }
         let blocks = self.given.blocks();
+        let has_ended = || self.connection.get().is_some_and(|it| it.upgrade().is_none_or(|it| it.ended().is_some()));
         loop {
-            if let Some(done) = queue.wait(if blocks { TURN } else { Duration::ZERO }) {
+            if let Some(done) = queue.wait_unless(if blocks { TURN } else { Duration::ZERO }, has_ended) {
                 lock(found).push_back(done);
                 has_found.store(true, Ordering::Release);
                 return Ok(());
             }
-            let has_ended =
-                || self.connection.get().is_some_and(|it| it.upgrade().is_none_or(|it| it.ended().is_some()));
+            deletion.check()?;
             if !blocks || has_ended() {
                 return Err(Code::NoCompletion.into());
             }
@@ -272,10 +279,13 @@ pub unsafe extern "C" fn rpma_cq_get_fd(cq: *const Handle<Cq>, fd: *mut c_int) -
 /// `cq` is null or a queue.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rpma_cq_wait(cq: *mut Handle<Cq>) -> c_int {
-    // SAFETY: the same contract.
-    call(c"rpma_cq_wait", || match unsafe { Handle::get(cq) }?.0.as_ref() {
-        On::Access(cq) => cq.wait(),
-        On::Verbs(cq) => cq.wait(),
+    call(c"rpma_cq_wait", || {
+        // SAFETY: the same contract.
+        let cq = unsafe { Handle::get(cq) }?;
+        match &cq.0 {
+            On::Access(on) => on.wait(cq.deletion()),
+            On::Verbs(on) => on.wait(cq.deletion()),
+        }
     })
 }
 

@@ -77,7 +77,8 @@ pub unsafe extern "C" fn rpma_srq_new(
         need(made, "srq_ptr")?;
         let defaults = SrqCfg::default();
         // SAFETY: the same contract.
-        let cfg = unsafe { Handle::get_if_any(cfg) }?.unwrap_or(&defaults);
+        let cfg = unsafe { Handle::get_if_any(cfg) }?;
+        let cfg = cfg.as_deref().unwrap_or(&defaults);
         if cfg.rq_size() == 0 {
             return Err(Failure::invalid("a shared receive queue of size 0"));
         }
@@ -109,7 +110,7 @@ pub unsafe extern "C" fn rpma_srq_new(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rpma_srq_delete(srq: *mut *mut Handle<Srq>) -> c_int {
     // SAFETY: the same contract.
-    call(c"rpma_srq_delete", || unsafe { Handle::delete(srq) }.map(drop))
+    call(c"rpma_srq_delete", || unsafe { Handle::delete(srq) })
 }
 
 /// Posts a receive for a message of any of the connections.
@@ -132,7 +133,7 @@ pub unsafe extern "C" fn rpma_srq_recv(
             On::Access(srq) => srq,
             On::Verbs(srq) => {
                 // SAFETY: the same contract.
-                let into = unsafe { Handle::get_if_any(dst) }?.map(MrLocal::verbs).transpose()?;
+                let into = unsafe { Handle::get_uncounted_if_any(dst) }?.map(MrLocal::verbs).transpose()?;
                 return srq.receive(into, offset, len, op_context);
             }
         };

@@ -272,17 +272,29 @@ impl CompletionQueue {
 
     /// The next outcome, waiting for it at most `timeout`.
     pub fn wait(&self, timeout: Duration) -> Option<Completion> {
-        self.wait_wanted(timeout, None)
+        self.wait_wanted(timeout, None, || false)
+    }
+
+    /// The next outcome, waiting for it at most `timeout`, and no longer once `is_over`: asked before every sleep, and whenever something
+    /// has changed. It is called under locks of the queue: of those it may take a connection's, in
+    /// [`Connection::ended`](crate::Connection::ended).
+    pub fn wait_unless(&self, timeout: Duration, is_over: impl Fn() -> bool) -> Option<Completion> {
+        self.wait_wanted(timeout, None, is_over)
     }
 
     /// Waits, at most `timeout`, until there is an outcome, which stays; tells whether the next one is a receive's.
     pub fn wait_next_is_receive(&self, timeout: Duration) -> Option<bool> {
-        self.wait_until(timeout, || self.shared.driver.next_is_receive())
+        self.wait_next_is_receive_unless(timeout, || false)
+    }
+
+    /// The same, and no longer than [`wait_unless`](Self::wait_unless).
+    pub fn wait_next_is_receive_unless(&self, timeout: Duration, is_over: impl Fn() -> bool) -> Option<bool> {
+        self.wait_until(timeout, or_over(|| self.shared.driver.next_is_receive(), is_over))?
     }
 
     /// Waits for the outcome of one operation. Outcomes of others that come meanwhile stay for the next poll, in order.
     pub fn wait_for(&self, connection: ConnectionId, ticket: Ticket, timeout: Duration) -> Option<Completion> {
-        self.wait_wanted(timeout, Some((connection, ticket)))
+        self.wait_wanted(timeout, Some((connection, ticket)), || false)
     }
 
     /// Ends the present wait on this queue as if its time were up, or else the next one. For stopping a waiting thread.
@@ -295,7 +307,7 @@ impl CompletionQueue {
         self.shared.driver.discard_ready(connection);
     }
 
-    fn wait_wanted(&self, timeout: Duration, wanted: Wanted) -> Option<Completion> {
+    fn wait_wanted(&self, timeout: Duration, wanted: Wanted, is_over: impl Fn() -> bool) -> Option<Completion> {
         let driver = &self.shared.driver;
         if let Some(found) = driver.take_wanted(wanted) {
             return Some(found);
@@ -316,7 +328,13 @@ impl CompletionQueue {
             Lone::Nothing => (driver.now(), Some(from)),
             Lone::No => (from, None),
         };
-        self.wait_from(now, moved_at.unwrap_or(now), deadline, thread_drives, || driver.take_wanted(wanted))
+        self.wait_from(
+            now,
+            moved_at.unwrap_or(now),
+            deadline,
+            thread_drives,
+            or_over(|| driver.take_wanted(wanted), is_over),
+        )?
     }
 
     /// Drives the connections until `done` gives something or the time is up.
@@ -375,6 +393,12 @@ impl CompletionQueue {
             }
         }
     }
+}
+
+/// What `find` finds; or that nothing is left to find, once it is over.
+fn or_over<T>(mut find: impl FnMut() -> Option<T>, is_over: impl Fn() -> bool) -> impl FnMut() -> Option<Option<T>> {
+    // What came before the end is found after it.
+    move || find().map(Some).or_else(|| is_over().then(&mut find))
 }
 
 /// Readable while there are outcomes, where a thread makes progress. Where the caller does, it is readable when a poll may find something:

@@ -12,10 +12,11 @@ use pmof_verbs::{
     CmEventKind, CmId, EventChannel, Operation, Payload, Placement, QueuePair, Receive, RemoteAddress, WorkRequest,
 };
 
-use super::{Blocking, Channel, Cq, MrLocal, MrRemote, Peer, Usage, Waited, peer::SINK_BYTES, shared::place};
+use super::{Blocking, Channel, Cq, LOOK_MS, MrLocal, MrRemote, Peer, Usage, Waited, peer::SINK_BYTES, shared::place};
 use crate::{
     connection::{EVENT_CLOSED, EVENT_ESTABLISHED, EVENT_LOST, EVENT_REJECTED, EVENT_UNDEFINED, EVENT_UNREACHABLE},
     error::{Code, Failure},
+    handle::Deletion,
     log::{Level, log},
     settings::settings,
 };
@@ -108,11 +109,11 @@ impl Conn {
     }
 
     /// Whether the next event of the shared channel is one of the receives' queue.
-    pub(crate) fn wait_for_outcome(&self) -> Result<bool, Failure> {
+    pub(crate) fn wait_for_outcome(&self, deletion: Deletion<'_>) -> Result<bool, Failure> {
         let channel = self.channel()?;
         match &self.rcq {
-            Some(rcq) => Ok(channel.wait(&[&self.cq, rcq])?.is_same(rcq)),
-            None => channel.wait(&[&self.cq]).map(|_| false),
+            Some(rcq) => Ok(channel.wait(&[&self.cq, rcq], deletion)?.is_same(rcq)),
+            None => channel.wait(&[&self.cq], deletion).map(|_| false),
         }
     }
 
@@ -126,11 +127,12 @@ impl Conn {
 
     /// The next event; waits for it, unless the descriptor was set not to block. What ended the connection is told again to
     /// whoever waits again.
-    pub(crate) fn next_event(&self) -> Result<c_int, Failure> {
+    pub(crate) fn next_event(&self, deletion: Deletion<'_>) -> Result<c_int, Failure> {
         let blocks = self.blocking.blocks(&self.events);
         // A read of a descriptor that blocks would keep the channel's lock: only one thread looks, and none reads in vain.
         let _waiting = lock(&self.waiting);
         loop {
+            deletion.check()?;
             if !Blocking::is_readable(&self.events) {
                 let end = self.end.load(Ordering::Relaxed);
                 if !blocks {
@@ -139,7 +141,7 @@ impl Conn {
                 if end != EVENT_UNDEFINED {
                     return Ok(end);
                 }
-                if Blocking::wait(&self.events, -1) == Waited::Interrupted {
+                if Blocking::wait(&self.events, LOOK_MS) == Waited::Interrupted {
                     return Err(Code::NoEvent.into());
                 }
                 continue;

@@ -8,8 +8,11 @@ use std::{
 
 use pmof_verbs::{CmEventKind, CmId, EventChannel};
 
-use super::{Blocking, ConnReq, Peer, Waited, request::Wants};
-use crate::error::{Code, Failure};
+use super::{Blocking, ConnReq, LOOK_MS, Peer, Waited, request::Wants};
+use crate::{
+    error::{Code, Failure},
+    handle::Deletion,
+};
 
 /// Requests that the kernel keeps while nobody takes them; more are rejected.
 const BACKLOG: c_int = 1024;
@@ -48,20 +51,21 @@ impl Ep {
     }
 
     /// The next request; waits for it, unless the descriptor was set not to block.
-    pub(crate) fn next_request(&self, wants: &Wants) -> Result<ConnReq, Failure> {
-        let (request, private_data) = self.next_event()?;
+    pub(crate) fn next_request(&self, wants: &Wants, deletion: Deletion<'_>) -> Result<ConnReq, Failure> {
+        let (request, private_data) = self.next_event(deletion)?;
         ConnReq::of_request(&self.peer, request, private_data, wants)
     }
 
-    fn next_event(&self) -> Result<(CmId, Vec<u8>), Failure> {
+    fn next_event(&self, deletion: Deletion<'_>) -> Result<(CmId, Vec<u8>), Failure> {
         let blocks = self.blocking.blocks(&self.channel);
         // A read of a descriptor that blocks would keep the channel's lock, which requests need too: only one thread looks, and none
         // reads in vain.
         let _waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            if blocks && Blocking::wait(&self.channel, -1) == Waited::Interrupted {
+            if blocks && Blocking::wait(&self.channel, LOOK_MS) == Waited::Interrupted {
                 return Err(Code::NoEvent.into());
             }
+            deletion.check()?;
             if !Blocking::is_readable(&self.channel) {
                 if blocks {
                     continue;

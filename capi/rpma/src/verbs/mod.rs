@@ -37,6 +37,9 @@ struct Blocking {
     was_given: AtomicBool,
 }
 
+/// How long a wait sleeps before it looks whether its object was deleted.
+const LOOK_MS: c_int = 200;
+
 /// How a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Waited {

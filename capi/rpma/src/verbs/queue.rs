@@ -4,8 +4,11 @@ use std::{ffi::c_int, sync::Arc};
 
 use pmof_verbs::{CompletionChannel, CompletionQueue, WorkCompletion};
 
-use super::{Blocking, Peer, Waited};
-use crate::error::{Code, Failure};
+use super::{Blocking, LOOK_MS, Peer, Waited};
+use crate::{
+    error::{Code, Failure},
+    handle::Deletion,
+};
 
 /// A completion channel, of one queue or of two.
 #[derive(Debug)]
@@ -33,11 +36,15 @@ impl Channel {
     }
 
     /// Waits for an event and tells which of the queues it is of; the queue is armed again.
-    pub(crate) fn wait<'a>(&self, queues: &[&'a Cq]) -> Result<&'a Cq, Failure> {
+    pub(crate) fn wait<'a>(&self, queues: &[&'a Cq], deletion: Deletion<'_>) -> Result<&'a Cq, Failure> {
         let blocks = self.blocking.blocks(&self.channel);
         loop {
-            if blocks && Blocking::wait(&self.channel, -1) == Waited::Interrupted {
+            if blocks && Blocking::wait(&self.channel, LOOK_MS) == Waited::Interrupted {
                 return Err(Code::NoCompletion.into());
+            }
+            deletion.check()?;
+            if blocks && !Blocking::is_readable(&self.channel) {
+                continue;
             }
             match self.channel.take_event()? {
                 Some(key) => {
@@ -81,11 +88,11 @@ impl Cq {
         self.channel.descriptor()
     }
 
-    pub(crate) fn wait(&self) -> Result<(), Failure> {
+    pub(crate) fn wait(&self, deletion: Deletion<'_>) -> Result<(), Failure> {
         if self.is_shared {
             return Err(Code::SharedChannel.into());
         }
-        self.channel.wait(&[self]).map(drop)
+        self.channel.wait(&[self], deletion).map(drop)
     }
 
     /// Takes completions that are there; how many.
