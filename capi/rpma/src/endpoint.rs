@@ -118,6 +118,7 @@ impl AccessEp {
     }
 
     /// Ends the waits of calls, which find the endpoint deleted.
+    #[expect(clippy::host_endian_bytes, reason = "the kernel counts in the host's own order")]
     pub(crate) fn end_waits(&self) {
         /// More than there are threads in such calls.
         const MANY: u64 = 1 << 20;
