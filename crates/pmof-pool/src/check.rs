@@ -3,9 +3,10 @@
 use pmof_mem::Declaration;
 
 use crate::{
-    Access, Attributes, Comparison, DIFFERENCES_MAX, Majority, PoolKind, PoolSet, RemoteReplicas, ReplicaAccess, Step,
-    SyncError,
-    sync::{Found, is_linked, look, of_pair, plan},
+    Access, Apart, Attributes, Comparison, DIFFERENCES_MAX, Majority, PoolKind, PoolSet, RemoteReplicas, ReplicaAccess,
+    Step, SyncError,
+    error::UNFINISHED,
+    sync::{Found, look, of_pair, plan},
     uuid_text,
     vote::majority_against,
 };
@@ -21,7 +22,10 @@ pub struct CheckReport {
     pub replicas: Vec<CheckedReplica>,
     /// Those that agree against the first sound one, if they are most of the sound ones.
     pub majority: Option<Majority>,
-    /// Why [`sync`](crate::sync) would refuse to bring the set in order; `None` where it would not, but for a majority.
+    /// Those that differ and were not used together.
+    pub apart: Option<Apart>,
+    /// Why [`sync`](crate::sync) would refuse to bring the set in order; `None` where it would not, but for a majority, or for replicas
+    /// that were used apart.
     pub sync_refusal: Option<String>,
 }
 
@@ -77,32 +81,38 @@ pub fn check(
     for (index, spec) in set.replicas.iter().enumerate() {
         found.push(look(index, spec, set, Access::ReadOnly, declaration, remotes)?);
     }
-    let sync_refusal = match found.len() {
-        1 => Some("the set has no other replica to restore it from: bring back a copy".to_owned()),
-        _ => plan(set, &mut found, None).err().map(|error| error.to_string()),
+    let plan = plan(set, &mut found, None);
+    let is_linked = plan.as_ref().map_or(true, |plan| plan.is_linked);
+    let sync_refusal = match (&found[..], plan.err()) {
+        ([Found::Damaged(_) | Found::Unfinished(_)], _) => {
+            Some("the set has no other replica to restore it from: bring back a copy".to_owned())
+        }
+        (_, error) => error.map(|error| error.to_string()),
     };
-    let mut whole: Vec<Option<(Box<dyn ReplicaAccess>, Attributes)>> = Vec::new();
-    for (index, found) in found.into_iter().enumerate() {
-        whole.push(match found {
-            Found::Whole(mut replica) => {
-                let attributes = replica.attributes().map_err(|source| SyncError::Replica { index, source })?;
-                Some((replica, attributes))
-            }
-            Found::Damaged(reason) => {
-                checked[index].problems.push(reason);
-                None
-            }
-        });
-    }
+    let mut whole = whole_of(found, &mut checked)?;
     check_links(&whole, &mut checked);
     let len_bytes = whole.iter().flatten().map(|(replica, _)| replica.len_bytes()).min().unwrap_or(0);
     let Some(first_index) = whole.iter().position(Option::is_some) else {
-        return Ok(CheckReport { kind: None, compared_bytes: 0, replicas: checked, majority: None, sync_refusal });
+        return Ok(CheckReport {
+            kind: None,
+            compared_bytes: 0,
+            replicas: checked,
+            majority: None,
+            apart: None,
+            sync_refusal,
+        });
     };
     let failed = |index| move |source| SyncError::Replica { index, source };
     let (before, behind) = whole.split_at_mut(first_index + 1);
     let Some((first, attributes)) = before.last_mut().and_then(Option::as_mut) else {
-        return Ok(CheckReport { kind: None, compared_bytes: 0, replicas: checked, majority: None, sync_refusal });
+        return Ok(CheckReport {
+            kind: None,
+            compared_bytes: 0,
+            replicas: checked,
+            majority: None,
+            apart: None,
+            sync_refusal,
+        });
     };
     let kind = PoolKind::of_signature(&attributes.signature);
     let comparison = match first.memory() {
@@ -135,25 +145,52 @@ pub fn check(
         checked.mismatches = found.told.iter().take(DIFFERENCES_MAX).map(mismatch).collect();
         (checked.mismatch_count, checked.unused_count) = (found.count, found.unused_count);
         (checked.unused_bytes, checked.runtime_bytes) = (found.unused_bytes, found.runtime_bytes);
-        if is_linked(own) {
-            differing.push((index, found.told.into_iter().map(|difference| difference.range).collect()));
-        }
+        differing.push((index, found.told.into_iter().map(|difference| difference.range).collect()));
     }
     let read = |index: usize, offset: u64, into: &mut [u8]| match &mut whole[index] {
         Some((replica, _)) => replica.contents().read(offset, into).map_err(failed(index)),
         None => Ok(()),
     };
+    let is_other = |index: &usize| checked[*index].mismatch_count > 0;
+    let apart: Vec<_> = (0..checked.len()).filter(|index| !is_linked && is_other(index)).collect();
+    let apart = (!apart.is_empty()).then_some(Apart { source: first_index, replicas: apart });
     let majority = majority_against(first_index, &differing, read)?;
     for (index, replica) in whole.into_iter().enumerate() {
         if let Some((replica, _)) = replica {
             replica.close().map_err(failed(index))?;
         }
     }
-    Ok(CheckReport { kind, compared_bytes: comparison.len_bytes(), replicas: checked, majority, sync_refusal })
+    Ok(CheckReport { kind, compared_bytes: comparison.len_bytes(), replicas: checked, majority, apart, sync_refusal })
+}
+
+/// A replica that is whole, and what its header says.
+type Whole = (Box<dyn ReplicaAccess>, Attributes);
+
+/// The replicas that are whole; what is wrong with the others is noted.
+fn whole_of(found: Vec<Found>, checked: &mut [CheckedReplica]) -> Result<Vec<Option<Whole>>, SyncError> {
+    let mut whole = Vec::with_capacity(found.len());
+    for (index, found) in found.into_iter().enumerate() {
+        whole.push(match found {
+            Found::Whole(mut replica) => {
+                let attributes = replica.attributes().map_err(|source| SyncError::Replica { index, source })?;
+                Some((replica, attributes))
+            }
+            Found::Unfinished(replica) => {
+                checked[index].problems.push(UNFINISHED.to_owned());
+                replica.close().map_err(|source| SyncError::Replica { index, source })?;
+                None
+            }
+            Found::Damaged(reason) => {
+                checked[index].problems.push(reason);
+                None
+            }
+        });
+    }
+    Ok(whole)
 }
 
 /// What the headers say of each other.
-fn check_links(whole: &[Option<(Box<dyn ReplicaAccess>, Attributes)>], checked: &mut [CheckedReplica]) {
+fn check_links(whole: &[Option<Whole>], checked: &mut [CheckedReplica]) {
     let count = whole.len();
     let attributes = |index: usize| whole[index % count].as_ref().map(|(_, attributes)| *attributes);
     let Some(first) = (0..count).find_map(attributes) else { return };

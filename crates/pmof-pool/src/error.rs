@@ -16,6 +16,9 @@ const RESTORE_PART: &str = "; restore the part from another replica";
 const ONE_POOL: &str = ": name the parts of one pool only";
 const RESTORE_ONE: &str = ": restore one of them from a replica that is sound";
 const RESTORE_OR_CLEAR: &str = "; restore the replica from another one, or check the pool and clear the shutdown state";
+const SYNC_AGAIN: &str = ": bring the set in order (`pmof pool sync`)";
+/// What is wrong with a replica that a sync was making when it ended.
+pub(crate) const UNFINISHED: &str = "it is being made by a sync that was ended, and does not hold all";
 const RESTORE: &str = ": restore the replica from another one";
 
 /// A failed operation on the parts of a replica. Each says what failed, on what, why, and what to do.
@@ -127,6 +130,12 @@ pub enum PoolSetError {
         /// The UUID of what is there.
         expected: String,
     },
+    /// A sync that was making the replica was ended.
+    #[error("{} cannot be used: {UNFINISHED}{SYNC_AGAIN}", path.display())]
+    Unfinished {
+        /// The first part of the replica.
+        path: PathBuf,
+    },
     /// A header says something else than that of the first part.
     #[error("{} has another {what} than {}{}", path.display(), first.display(), RESTORE_ONE)]
     Differs {
@@ -219,6 +228,7 @@ impl PoolSetError {
                 | Self::OtherSet { .. }
                 | Self::WrongNeighbour { .. }
                 | Self::Differs { .. }
+                | Self::Unfinished { .. }
                 | Self::UnsafeShutdown { .. }
                 | Self::BadBlocks { .. }
         )
@@ -227,7 +237,7 @@ impl PoolSetError {
     /// What is broken, in words without what to do about it, for those who do it; `None` where [`is_damage`](Self::is_damage) is false.
     pub fn damage(&self) -> Option<String> {
         let text = self.to_string();
-        let mends = [BRING_BACK, RESTORE_PART, ONE_POOL, RESTORE_ONE, RESTORE_OR_CLEAR, RESTORE];
+        let mends = [BRING_BACK, RESTORE_PART, ONE_POOL, RESTORE_ONE, RESTORE_OR_CLEAR, SYNC_AGAIN, RESTORE];
         let without = mends.iter().find_map(|mend| text.strip_suffix(mend)).map(str::to_owned);
         self.is_damage().then(|| without.unwrap_or(text))
     }

@@ -46,5 +46,5 @@ pub use set::{
     PartSize, PartSpec, PoolSet, RemoteSpec, ReplicaSpec, SET_LEN_BYTES_MAX, SET_SIGNATURE, SetError, SetOptions,
     SetProblem,
 };
-pub use sync::{NoRemotes, Step, SyncError, SyncOptions, SyncReport, SyncedReplica, sync, transform};
+pub use sync::{Apart, NoRemotes, Step, SyncError, SyncOptions, SyncReport, SyncedReplica, sync, transform};
 pub use vote::Majority;

@@ -112,7 +112,7 @@ impl LocalReplica {
     /// whatever its last user left ([`Memory::settle`]): at every opening of files behind a page cache, since nobody can be
     /// believed to have flushed it; of persistent memory where the shutdown state does not say that the pool was closed.
     ///
-    /// Errors: `Missing`, `WrongLength`, `Busy`, `Header`, `OtherSet`, `WrongNeighbour`, `Differs`, `WrongOptions`,
+    /// Errors: `Missing`, `WrongLength`, `Busy`, `Header`, `OtherSet`, `WrongNeighbour`, `Differs`, `WrongOptions`, `Unfinished`,
     /// `UnknownFeatures`, `UnsafeShutdown`, `BadBlocks`, `WrongKind`, `Mem`.
     pub fn open(
         parts: &[PartSpec],
@@ -159,6 +159,9 @@ impl LocalReplica {
         }
         if let Some(first) = headers.first() {
             match reader {
+                Reader::Library if first.attributes().is_unfinished() => {
+                    return Err(PoolSetError::Unfinished { path: replica.parts[0].path.clone() });
+                }
                 Reader::Library => replica.check_features(first)?,
                 Reader::Client => replica.check_single(first)?,
             }

@@ -5,7 +5,7 @@ use pmof_mem::{Declaration, System};
 use crate::{
     Access, AccessError, Attributes, Comparison, ComparisonError, Copied, Feature, LocalReplica, Majority, PoolKind,
     PoolSet, PoolSetError, Reached, RemoteReplicas, RemoteSpec, ReplicaAccess, ReplicaSpec, contents_defect,
-    format::len_bytes_needed, new_uuid, replica::NewParts, uuid_text, vote::majority_against,
+    error::UNFINISHED, format::len_bytes_needed, new_uuid, replica::NewParts, uuid_text, vote::majority_against,
 };
 
 #[cfg(test)]
@@ -40,6 +40,8 @@ pub struct SyncReport {
     pub source: usize,
     /// Length of the pool in bytes.
     pub len_bytes: u64,
+    /// Whether its links to the others were wrong.
+    pub source_was_unlinked: bool,
     /// The others.
     pub replicas: Vec<SyncedReplica>,
 }
@@ -93,6 +95,12 @@ pub enum SyncError {
         /// Who, and where.
         majority: Majority,
     },
+    /// Replicas that differ, and were not used together.
+    #[error("{apart}: choose with `pmof pool sync --from`")]
+    Apart {
+        /// Who.
+        apart: Apart,
+    },
     /// A replica that is to be copied from cannot be believed.
     #[error("replica {index} cannot be copied from: {reason}; name another one")]
     NotASource {
@@ -139,14 +147,38 @@ pub struct SyncOptions {
 /// One replica as it was found.
 pub(crate) enum Found {
     Whole(Box<dyn ReplicaAccess>),
+    /// It may lack anything: a sync that was making it was ended.
+    Unfinished(Box<dyn ReplicaAccess>),
     Damaged(String),
+}
+
+/// Replicas that differ, in a set whose replicas are not linked to each other as it has them: they were used in other sets since,
+/// and nothing says which was written last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Apart {
+    /// The one to copy from.
+    pub source: usize,
+    /// Those that differ from it, by their places in the set, from 0.
+    pub replicas: Vec<usize>,
+}
+
+impl std::fmt::Display for Apart {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { source, replicas } = self;
+        write!(
+            f,
+            "replica {source} differs from {}, and the replicas of the set are not linked to each other: they were used apart, and \
+                   nothing says which was written last",
+            list(replicas)
+        )
+    }
 }
 
 /// Brings all replicas of a set in order: makes anew those that are broken or missing, copies what differs from the
 /// lowest-numbered sound one or from the one that is named, and links them. It can be ended at any time and begun again: a replica that is being made has no
-/// valid header, or is linked to none, until it holds all.
+/// valid header, or is marked as [unfinished](Attributes::unfinished), until it holds all.
 ///
-/// Where more than half of the sound replicas agree against that one in bytes that are in use, nothing is done until somebody says
+/// Where replicas differ and are not linked as the set has them, they were used apart ([`SyncError::Apart`]); where more than half of the sound replicas agree against that one in bytes that are in use, nothing is done until somebody says
 /// which is right: [`SyncError::Outvoted`].
 ///
 /// Errors: [`SyncError`].
@@ -156,15 +188,27 @@ pub fn sync(
     remotes: &mut dyn RemoteReplicas,
     progress: &mut dyn FnMut(Step),
 ) -> Result<SyncReport, SyncError> {
+    sync_found(set, options, false, remotes, progress)
+}
+
+/// `were_together`: the replicas are known to have been used together, whatever their links say.
+fn sync_found(
+    set: &PoolSet,
+    options: &SyncOptions,
+    were_together: bool,
+    remotes: &mut dyn RemoteReplicas,
+    progress: &mut dyn FnMut(Step),
+) -> Result<SyncReport, SyncError> {
     let SyncOptions { declaration, dry_run, from } = *options;
     let access = if dry_run { Access::ReadOnly } else { Access::ReadWrite };
     let mut found = Vec::with_capacity(set.replicas.len());
     for (index, spec) in set.replicas.iter().enumerate() {
         found.push(look(index, spec, set, access, declaration, remotes)?);
     }
-    let planned = plan(set, &mut found, from).and_then(|plan| {
+    let planned = plan(set, &mut found, from).and_then(|mut plan| {
+        plan.is_linked |= were_together;
         if from.is_none() {
-            check_votes(&mut found, &plan)?;
+            check_opinions(&mut found, &plan)?;
         }
         Ok(plan)
     });
@@ -173,7 +217,7 @@ pub fn sync(
         Err(error) => {
             // Nothing was changed; the failure that led here is the one to report.
             for found in found {
-                if let Found::Whole(replica) = found {
+                if let Found::Whole(replica) | Found::Unfinished(replica) = found {
                     let _ = replica.close();
                 }
             }
@@ -188,6 +232,8 @@ pub(crate) struct Plan {
     known: Attributes,
     len_bytes: u64,
     ring: Vec<Attributes>,
+    /// Whether the whole replicas are linked so already.
+    pub(crate) is_linked: bool,
 }
 
 /// Errors: those for which a set cannot be brought in order, before anything is compared.
@@ -210,7 +256,9 @@ pub(crate) fn plan(set: &PoolSet, found: &mut [Found], from: Option<usize>) -> R
         let index = shortest(set, &known).unwrap_or(source);
         return Err(SyncError::TooSmall { index, len_bytes, expected });
     }
-    Ok(Plan { source, known, len_bytes, ring: ring(found, source, &known)? })
+    let ring = ring(found, source, &known)?;
+    let is_linked = is_linked(found, &ring)?;
+    Ok(Plan { source, known, len_bytes, ring, is_linked })
 }
 
 /// What a replica holds by the set; `None` for those of other machines.
@@ -231,14 +279,31 @@ fn shortest(set: &PoolSet, known: &Attributes) -> Option<usize> {
     lengths.min().map(|(_, index)| index)
 }
 
-/// Whether a replica is linked to others. One that is not may be half made: it is no source and has no vote.
-pub(crate) fn is_linked(attributes: &Attributes) -> bool {
-    attributes.next_uuid != attributes.uuid
+/// Whether all whole replicas name the neighbours that they have in the ring, or in that of the whole ones, to which the set adds
+/// others.
+fn is_linked(found: &mut [Found], ring: &[Attributes]) -> Result<bool, SyncError> {
+    let mut whole = Vec::with_capacity(found.len());
+    for (index, found) in found.iter_mut().enumerate() {
+        if let Found::Whole(replica) = found {
+            let own = replica.attributes().map_err(|source| SyncError::Replica { index, source })?;
+            whole.push((own, ring[index]));
+        }
+    }
+    let count = whole.len();
+    let is_in_ring = whole.iter().all(|(own, planned)| names(own, planned.next_uuid, planned.prev_uuid));
+    let is_before = whole
+        .iter()
+        .enumerate()
+        .all(|(at, (own, _))| names(own, whole[(at + 1) % count].0.uuid, whole[(at + count - 1) % count].0.uuid));
+    Ok(is_in_ring || is_before)
+}
+
+fn names(own: &Attributes, next_uuid: [u8; 16], prev_uuid: [u8; 16]) -> bool {
+    (own.next_uuid, own.prev_uuid) == (next_uuid, prev_uuid)
 }
 
 /// The replica that somebody named, which must be one that can be believed.
 fn named_source(found: &mut [Found], from: usize) -> Result<usize, SyncError> {
-    let is_alone = found.len() == 1;
     let reason = match found.get_mut(from) {
         None => {
             return Err(SyncError::Unsupported {
@@ -247,30 +312,21 @@ fn named_source(found: &mut [Found], from: usize) -> Result<usize, SyncError> {
             });
         }
         Some(Found::Damaged(reason)) => reason.clone(),
-        Some(Found::Whole(replica)) => {
-            let attributes = replica.attributes().map_err(|source| SyncError::Replica { index: from, source })?;
-            if is_alone || is_linked(&attributes) {
-                return Ok(from);
-            }
-            "it is linked to no other, so it may not hold all".to_owned()
-        }
+        Some(Found::Unfinished(_)) => UNFINISHED.to_owned(),
+        Some(Found::Whole(_)) => return Ok(from),
     };
     Err(SyncError::NotASource { index: from, reason })
 }
 
-/// Fails where most of the sound replicas agree against the source, in what is in use.
-fn check_votes(found: &mut [Found], plan: &Plan) -> Result<(), SyncError> {
+/// Fails where sound replicas differ from the source in what is in use, and most of them agree, or they were not used together.
+fn check_opinions(found: &mut [Found], plan: &Plan) -> Result<(), SyncError> {
     let source = plan.source;
-    let mut others = Vec::new();
-    for (index, found) in found.iter_mut().enumerate().filter(|(index, _)| *index != source) {
-        if let Found::Whole(replica) = found {
-            let attributes = replica.attributes().map_err(|source| SyncError::Replica { index, source })?;
-            others.extend(is_linked(&attributes).then_some(index));
-        }
-    }
-    if others.len() < 2 {
+    let is_whole = |index: &usize| *index != source && matches!(found[*index], Found::Whole(_));
+    let others: Vec<_> = (0..found.len()).filter(is_whole).collect();
+    if others.is_empty() || plan.is_linked && others.len() < 2 {
         return Ok(());
     }
+    let mut apart = Vec::new();
     let kind = PoolKind::of_signature(&plan.known.signature);
     let mut differing = Vec::with_capacity(others.len());
     for index in others {
@@ -284,7 +340,11 @@ fn check_votes(found: &mut [Found], plan: &Plan) -> Result<(), SyncError> {
         };
         let found = comparison.differences(first.contents(), other.contents(), &mut |_| {});
         let found = found.map_err(|error| of_pair(source, index, error))?;
+        apart.extend((!plan.is_linked && found.count > 0).then_some(index));
         differing.push((index, found.told.into_iter().map(|difference| difference.range).collect()));
+    }
+    if !apart.is_empty() {
+        return Err(SyncError::Apart { apart: Apart { source, replicas: apart } });
     }
     let read = |index: usize, offset: u64, into: &mut [u8]| {
         whole(&mut found[index])?.contents().read(offset, into).map_err(|source| SyncError::Replica { index, source })
@@ -303,6 +363,7 @@ pub(crate) fn of_pair(first: usize, other: usize, error: ComparisonError) -> Syn
 fn whole(found: &mut Found) -> Result<&mut Box<dyn ReplicaAccess>, SyncError> {
     match found {
         Found::Whole(replica) => Ok(replica),
+        Found::Unfinished(_) => Err(SyncError::NoSource { reasons: vec![UNFINISHED.to_owned()] }),
         Found::Damaged(reason) => Err(SyncError::NoSource { reasons: vec![reason.clone()] }),
     }
 }
@@ -340,14 +401,23 @@ pub fn transform(
         });
     }
     // All must be sound before one is given up.
+    let mut found = Vec::with_capacity(from.replicas.len());
     for (index, spec) in from.replicas.iter().enumerate() {
         match look(index, spec, from, Access::ReadOnly, declaration, remotes)? {
-            Found::Whole(replica) => replica.close().map_err(|source| SyncError::Replica { index, source })?,
+            Found::Unfinished(_) => return Err(SyncError::NotSound { index, reason: UNFINISHED.to_owned() }),
             Found::Damaged(reason) => return Err(SyncError::NotSound { index, reason }),
+            whole @ Found::Whole(_) => found.push(whole),
+        }
+    }
+    // Those that stay are linked as the old set has them.
+    let were_together = plan(from, &mut found, None)?.is_linked;
+    for (index, found) in found.into_iter().enumerate() {
+        if let Found::Whole(replica) = found {
+            replica.close().map_err(|source| SyncError::Replica { index, source })?;
         }
     }
     check_free(to, &added)?;
-    sync(to, &SyncOptions { declaration, dry_run, from: None }, remotes, progress)?;
+    sync_found(to, &SyncOptions { declaration, dry_run, from: None }, were_together, remotes, progress)?;
     if !dry_run {
         for index in &removed {
             let failed = |source| SyncError::Replica { index: *index, source };
@@ -410,35 +480,26 @@ pub(crate) fn look(
             },
         },
         ReplicaSpec::Remote(remote) => match remotes.open(remote, 0, access).map_err(failed)? {
-            Reached::Whole(replica) => Ok(Found::Whole(replica)),
+            Reached::Whole(mut replica) => {
+                let is_unfinished = replica.attributes().map_err(failed)?.is_unfinished();
+                Ok(if is_unfinished { Found::Unfinished(replica) } else { Found::Whole(replica) })
+            }
             Reached::Damaged(reason) => Ok(Found::Damaged(reason)),
         },
     }
 }
 
-/// The lowest-numbered replica that is whole, and linked to others if there are others.
-fn source_of(found: &mut [Found]) -> Result<usize, SyncError> {
-    let is_alone = found.len() == 1;
+/// The lowest-numbered replica that is whole.
+fn source_of(found: &[Found]) -> Result<usize, SyncError> {
     let mut reasons = Vec::new();
-    for (index, found) in found.iter_mut().enumerate() {
+    for (index, found) in found.iter().enumerate() {
         match found {
-            Found::Whole(replica) => {
-                let attributes = replica.attributes().map_err(|source| SyncError::Replica { index, source })?;
-                // One that was being made when its maker died, or is of a set without other replicas.
-                if is_alone || is_linked(&attributes) {
-                    return Ok(index);
-                }
-                reasons.push(format!("replica {index} is linked to no other, so it may not hold all"));
-            }
+            Found::Whole(_) => return Ok(index),
+            Found::Unfinished(_) => reasons.push(format!("replica {index}: {UNFINISHED}")),
             Found::Damaged(reason) => reasons.push(format!("replica {index}: {reason}")),
         }
     }
-    // A pool that had one replica and gets others: it is whole, and the only one.
-    let whole: Vec<_> = (0..found.len()).filter(|index| matches!(found[*index], Found::Whole(_))).collect();
-    match whole[..] {
-        [only] => Ok(only),
-        _ => Err(SyncError::NoSource { reasons }),
-    }
+    Err(SyncError::NoSource { reasons })
 }
 
 struct Work<'a> {
@@ -451,10 +512,11 @@ struct Work<'a> {
 
 impl Work<'_> {
     fn run(mut self, mut found: Vec<Found>, plan: &Plan) -> Result<SyncReport, SyncError> {
-        let Plan { source, known, len_bytes, ring } = plan;
+        let Plan { source, known, len_bytes, ring, .. } = plan;
         let (source, len_bytes) = (*source, *len_bytes);
         let mut first = match std::mem::replace(&mut found[source], Found::Damaged(String::new())) {
             Found::Whole(first) => first,
+            Found::Unfinished(_) => return Err(SyncError::NoSource { reasons: vec![UNFINISHED.to_owned()] }),
             Found::Damaged(reason) => return Err(SyncError::NoSource { reasons: vec![reason] }),
         };
         let indexes: Vec<_> = (0..self.set.replicas.len()).filter(|index| *index != source).collect();
@@ -467,6 +529,10 @@ impl Work<'_> {
                 Found::Whole(other) => {
                     self.equal([source, index], &comparison, &mut *first, other, &ring[index], len_bytes)?
                 }
+                Found::Unfinished(other) => SyncedReplica {
+                    damage: Some(UNFINISHED.to_owned()),
+                    ..self.equal([source, index], &comparison, &mut *first, other, &ring[index], len_bytes)?
+                },
                 Found::Damaged(damage) => {
                     let copied = if self.dry_run {
                         (self.progress)(Step::Done(comparison.len_bytes()));
@@ -479,11 +545,12 @@ impl Work<'_> {
             });
         }
         let failed = |error| SyncError::Replica { index: source, source: error };
-        if !self.dry_run && *known != ring[source] {
+        let source_was_unlinked = *known != ring[source];
+        if !self.dry_run && source_was_unlinked {
             first.set_attributes(&ring[source]).map_err(failed)?;
         }
         first.close().map_err(failed)?;
-        Ok(SyncReport { source, len_bytes, replicas })
+        Ok(SyncReport { source, len_bytes, source_was_unlinked, replicas })
     }
 
     /// Copies what differs to a whole replica, and links it.
@@ -539,9 +606,8 @@ impl Work<'_> {
             }
             ReplicaSpec::Remote(remote) => {
                 self.remotes.remove(remote, true).map_err(failed)?;
-                // Until it holds all it is linked to none, so that nobody takes it for a source.
-                let alone = Attributes { next_uuid: links.uuid, prev_uuid: links.uuid, ..*links };
-                let mut other = self.remotes.create(remote, len_bytes, &alone).map_err(failed)?;
+                // Until it holds all, nobody takes it for a source.
+                let mut other = self.remotes.create(remote, len_bytes, &links.unfinished()).map_err(failed)?;
                 let mut done = |bytes| (self.progress)(Step::Done(bytes));
                 let copied = comparison.copy(first.contents(), other.contents(), &mut done);
                 let copied = copied.map_err(|error| of_pair(source, index, error))?;
@@ -565,14 +631,14 @@ fn ring(found: &mut [Found], source: usize, known: &Attributes) -> Result<Vec<At
     let mut all = vec![None; count];
     all[source] = Some(*known);
     for (index, found) in found.iter_mut().enumerate().filter(|(index, _)| *index != source) {
-        if let Found::Whole(replica) = found {
+        if let Found::Whole(replica) | Found::Unfinished(replica) = found {
             let attributes = replica.attributes().map_err(|source| SyncError::Replica { index, source })?;
             if attributes.poolset_uuid != known.poolset_uuid {
                 let (found, expected) = (uuid_text(&attributes.poolset_uuid), uuid_text(&known.poolset_uuid));
                 return Err(SyncError::OtherPool { index, found, expected });
             }
             uuids[index] = Some(attributes.uuid);
-            all[index] = Some(attributes);
+            all[index] = Some(attributes).filter(|attributes| !attributes.is_unfinished());
         }
     }
     // A broken one keeps the UUID that its neighbours know it by, if nobody else has that.

@@ -55,9 +55,9 @@ impl Replica {
         Ok(Some(Self { uuid: at(POOLSET_UUID), own, previous, next, pool }))
     }
 
-    /// Whether it is linked to no other replica, as one that is being made.
-    pub fn is_unlinked(&self) -> bool {
-        self.previous == self.own && self.next == self.own
+    /// Whether its neighbours are nobody, as those of one that is being made.
+    pub fn is_unfinished(&self) -> bool {
+        self.previous == [0xff; 16] && self.next == [0xff; 16]
     }
 }
 
@@ -121,7 +121,7 @@ pub(crate) mod tests {
         assert_eq!((replica.pool[8191], replica.pool[8192]), (1, 2));
         let linked = Replica::read(&[linked(part(1, 1, 8192), 3, 2, 0)]).unwrap().unwrap();
         assert_eq!((linked.own, linked.previous, linked.next), ([1; 16], [3; 16], [2; 16]));
-        assert!(!linked.is_unlinked());
+        assert!(!linked.is_unfinished());
         assert_eq!(Replica::read(&[vec![0; 8192]]), Ok(None));
     }
 

@@ -1,7 +1,7 @@
 //! Replicas of a pool set that `pmof pool sync` makes whole and equal.
 //!
-//! A sync that was cut may leave a replica that it was making in any state, if one can tell: it has no header that is whole, or is
-//! linked to no other. A replica that is linked holds what the first one holds.
+//! A sync that was cut may leave a replica that it was making in any state, if one can tell: it has no header that is whole, or
+//! is marked as unfinished. A replica that is linked holds what the first one holds.
 
 use crate::{
     ledger::{Ledger, Operation, Step},
@@ -72,8 +72,8 @@ fn standing(replicas: &[Found], index: usize, is_at_rest: bool) -> Standing {
     if replica.uuid != source.uuid {
         return Standing::Lost("it is of another pool set".to_owned());
     }
-    if replica.is_unlinked() {
-        return unfinished("it is linked to no other".to_owned());
+    if replica.is_unfinished() {
+        return unfinished("its neighbours are nobody".to_owned());
     }
     if let Some(why) = differs(source, replica) {
         return Standing::Lost(why);
@@ -132,7 +132,8 @@ mod tests {
 
     #[test]
     fn what_was_being_made_may_hold_anything_where_it_says_so() {
-        for (at, unfinished) in [vec![0; SIZE], vec![7; 100], linked(part(3, 3, SIZE), 3, 3, 9)].into_iter().enumerate()
+        for (at, unfinished) in
+            [vec![0; SIZE], vec![7; 100], linked(part(3, 3, SIZE), 0xff, 0xff, 9)].into_iter().enumerate()
         {
             let [first, second, _] = three();
             let bytes = [first, second, unfinished];
@@ -155,7 +156,7 @@ mod tests {
 
     #[test]
     fn the_first_replica_is_whole_at_any_time() {
-        for broken in [vec![0; SIZE], vec![7; SIZE], linked(part(1, 1, SIZE), 1, 1, 5)] {
+        for broken in [vec![0; SIZE], vec![7; SIZE], linked(part(1, 1, SIZE), 0xff, 0xff, 5)] {
             let [_, second, third] = three();
             assert_lost(&judged([broken, second, third], UNDER_WAY)[0], "");
         }

@@ -352,6 +352,7 @@ struct CheckJson {
     compared_bytes: u64,
     replicas: Vec<CheckedJson>,
     majority: Option<MajorityJson>,
+    apart: Option<ApartJson>,
     /// Why `pmof pool sync` would refuse; `null` where it would not, but for a majority.
     sync_refusal: Option<String>,
 }
@@ -363,6 +364,13 @@ struct MajorityJson {
     against: usize,
     places: u64,
     offset: u64,
+}
+
+/// Replicas that differ from another one and were not used together with it.
+#[derive(Debug, Serialize)]
+struct ApartJson {
+    source: usize,
+    replicas: Vec<usize>,
 }
 
 #[derive(Debug, Serialize)]
@@ -394,10 +402,19 @@ fn check_block_table(args: &CheckArgs) -> anyhow::Result<bool> {
     };
     if args.json {
         let (replicas, majority, sync_refusal) = (Vec::new(), None, defect.map(str::to_owned));
-        let (set, is_sound) = (args.path.clone(), defect.is_none());
+        let (set, is_sound, apart) = (args.path.clone(), defect.is_none(), None);
         let compared_bytes = 0;
         let kind = Some("btt");
-        output::print_json(&CheckJson { set, kind, is_sound, compared_bytes, replicas, majority, sync_refusal })?;
+        output::print_json(&CheckJson {
+            set,
+            kind,
+            is_sound,
+            compared_bytes,
+            replicas,
+            majority,
+            apart,
+            sync_refusal,
+        })?;
     }
     match defect {
         Some(defect) => bail!("{}, a block table (BTT), is not sound: {defect}", args.path.display()),
@@ -424,15 +441,16 @@ pub(crate) fn run_check(args: &CheckArgs) -> anyhow::Result<()> {
     if report.is_sound() {
         return Ok(());
     }
-    let advice = match (&report.sync_refusal, &report.majority) {
-        (Some(refusal), _) => format!("`pmof pool sync` cannot mend it: {refusal}"),
-        (None, Some(majority)) => format!(
+    let advice = match (&report.sync_refusal, &report.apart, &report.majority) {
+        (Some(refusal), ..) => format!("`pmof pool sync` cannot mend it: {refusal}"),
+        (None, Some(apart), _) => format!("{apart}; `pmof pool sync --from N` copies what replica N holds"),
+        (None, None, Some(majority)) => format!(
             "`pmof pool sync --from {}` copies what most replicas hold, `--from {}` what the first sound one holds, which was written last if \
              the program was killed",
             majority.replicas.first().unwrap_or(&0),
             majority.against
         ),
-        (None, None) => "`pmof pool sync` restores replicas".to_owned(),
+        (None, None, None) => "`pmof pool sync` brings it in order".to_owned(),
     };
     bail!("{} is not sound; {advice}", args.path.display())
 }
@@ -477,6 +495,7 @@ fn check_json(path: &Path, report: &CheckReport) -> CheckJson {
         compared_bytes: report.compared_bytes,
         replicas: replicas.collect(),
         majority,
+        apart: report.apart.as_ref().map(|apart| ApartJson { source: apart.source, replicas: apart.replicas.clone() }),
         sync_refusal: report.sync_refusal.clone(),
     }
 }
@@ -551,6 +570,7 @@ struct SyncJson {
     set: PathBuf,
     dry_run: bool,
     source_replica: usize,
+    source_was_unlinked: bool,
     len_bytes: u64,
     replicas: Vec<SyncedJson>,
 }
@@ -589,6 +609,7 @@ fn sync_json(args: &SyncArgs, report: &SyncReport) -> SyncJson {
         set: args.set.clone(),
         dry_run: args.how.dry_run,
         source_replica: report.source,
+        source_was_unlinked: report.source_was_unlinked,
         len_bytes: report.len_bytes,
         replicas: replicas.collect(),
     }
@@ -610,7 +631,10 @@ fn sync_text(args: &SyncArgs, report: &SyncReport) -> String {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "replica {index}: {done}");
     }
-    if report.replicas.is_empty() {
+    if report.source_was_unlinked {
+        let to = if report.replicas.is_empty() { "itself, the only replica of the set" } else { "its neighbours" };
+        let _ = writeln!(text, "replica {}: {would}linked to {to}", report.source);
+    } else if report.replicas.is_empty() {
         let _ = writeln!(text, "{}: one replica, nothing to do", args.set.display());
     }
     text

@@ -48,7 +48,22 @@ pub struct Attributes {
     pub user_flags: [u8; 16],
 }
 
+/// The UUID that is nobody's (RFC 9562, "Max UUID"): the neighbours of a replica that is being made.
+const NOBODY: [u8; 16] = [0xff; 16];
+
 impl Attributes {
+    /// The same of a replica that does not hold all yet: its neighbours are nobody, which those of no whole replica are. Targets of
+    /// every release store it, and PMDK takes such a replica for inconsistent.
+    #[must_use]
+    pub fn unfinished(self) -> Self {
+        Self { next_uuid: NOBODY, prev_uuid: NOBODY, ..self }
+    }
+
+    /// Whether they are those of a replica that does not hold all yet.
+    pub fn is_unfinished(&self) -> bool {
+        self.next_uuid == NOBODY || self.prev_uuid == NOBODY
+    }
+
     /// As they are stored and sent.
     pub fn to_bytes(&self) -> [u8; ATTRIBUTES_LEN_BYTES] {
         let mut bytes = [0; ATTRIBUTES_LEN_BYTES];

@@ -3,7 +3,7 @@ use std::{fs, os::unix::fs::FileExt as _, path::Path};
 use pmof_mem::Medium as _;
 use tempfile::{TempDir, tempdir_in};
 
-use super::{NoRemotes, Step, SyncError, SyncOptions, SyncReport, sync, transform};
+use super::{Apart, NoRemotes, Step, SyncError, SyncOptions, SyncReport, sync, transform};
 use crate::{
     Access, LocalReplica, LocalSet, NewPool, NewSet, PartSpec, PoolSet, PoolSetError, RemoteSpec, ReplicaSpec,
     SetOptions, check,
@@ -397,4 +397,45 @@ fn what_a_sync_would_refuse_is_said() {
     let (directory, single) = filled(SINGLE, &[0]);
     fs::remove_file(directory.path().join("r0p1")).unwrap();
     assert!(checked(&single).sync_refusal.unwrap().contains("no other replica"));
+}
+
+/// The second one was taken out, used by itself, and brought back: nothing but somebody knows that it is the newer one.
+#[test]
+fn replicas_that_were_used_apart_and_differ_are_asked_about() {
+    let (directory, both) = filled(SetOptions::default(), &[0, 1]);
+    let alone = set(directory.path(), SetOptions::default(), &[1]);
+    let report = dry(&alone);
+    assert!(report.source_was_unlinked && !checked(&alone).is_sound(), "a dry run tells of the links");
+    assert_eq!(checked(&alone).sync_refusal, None);
+    assert_eq!(synced(&alone), report);
+    assert!(!synced(&alone).source_was_unlinked);
+    assert_sound(&alone);
+    assert_eq!(checked(&both).apart, None, "they hold the same");
+    poke(&directory.path().join("r1p0"), USED);
+    let before = contents(directory.path());
+    let found = checked(&both);
+    assert_eq!((found.apart.clone(), found.sync_refusal), (Some(Apart { source: 0, replicas: vec![1] }), None));
+    for dry_run in [true, false] {
+        let options = SyncOptions { dry_run, ..SyncOptions::default() };
+        match sync(&both, &options, &mut NoRemotes, &mut |_| {}) {
+            Err(SyncError::Apart { apart }) => assert_eq!(Some(apart), found.apart),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(contents(directory.path()), before);
+    let newer = fs::read(directory.path().join("r1p0")).unwrap();
+    let from = SyncOptions { from: Some(1), ..SyncOptions::default() };
+    assert_eq!(sync(&both, &from, &mut NoRemotes, &mut |_| {}).unwrap().source, 1);
+    assert_sound(&both);
+    assert_eq!(fs::read(directory.path().join("r0p0")).unwrap()[4096..], newer[4096..]);
+}
+
+/// Which it takes out of the ring itself, and does not ask about.
+#[test]
+fn a_transform_of_replicas_that_differ_goes_on() {
+    let (directory, three) = filled(SetOptions::default(), &[0, 1, 2]);
+    poke(&directory.path().join("r1p0"), USED);
+    let fewer = set(directory.path(), SetOptions::default(), &[0, 1]);
+    transform(&three, &fewer, None, &mut NoRemotes, false, &mut |_| {}).unwrap();
+    assert_sound(&fewer);
 }

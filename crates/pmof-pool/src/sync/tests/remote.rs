@@ -8,7 +8,7 @@ use crate::{AccessError, Attributes, Contents, DIGEST_BYTES, NewReplica, Reached
 /// What was done to the replica elsewhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Done {
-    Created { is_linked: bool },
+    Created { is_unfinished: bool },
     Written(Range<u64>),
     Persisted(Range<u64>),
     Linked,
@@ -37,14 +37,15 @@ impl Elsewhere {
     }
 
     fn attributes(&self) -> Attributes {
-        let replica = LocalReplica::open(&self.parts, SetOptions::default(), Access::ReadOnly, None).unwrap();
+        let replica =
+            LocalReplica::open_for_client(&self.parts, SetOptions::default(), Access::ReadOnly, None).unwrap();
         replica.attributes().unwrap()
     }
 }
 
 impl RemoteReplicas for Elsewhere {
     fn open(&mut self, _remote: &RemoteSpec, _len_bytes: u64, access: Access) -> Result<Reached, AccessError> {
-        Ok(match LocalReplica::open(&self.parts, SetOptions::default(), access, None) {
+        Ok(match LocalReplica::open_for_client(&self.parts, SetOptions::default(), access, None) {
             Ok(replica) => Reached::Whole(self.watched(replica)),
             Err(error) => Reached::Damaged(error.to_string()),
         })
@@ -56,8 +57,7 @@ impl RemoteReplicas for Elsewhere {
         _len_bytes: u64,
         attributes: &Attributes,
     ) -> Result<Box<dyn ReplicaAccess>, AccessError> {
-        let is_linked = attributes.next_uuid != attributes.uuid || attributes.prev_uuid != attributes.uuid;
-        self.log.borrow_mut().push(Done::Created { is_linked });
+        self.log.borrow_mut().push(Done::Created { is_unfinished: attributes.is_unfinished() });
         let new = NewReplica { attributes: Some(*attributes), ..NewReplica::default() };
         Ok(self.watched(LocalReplica::create(&self.parts, &new)?))
     }
@@ -157,7 +157,7 @@ fn assert_linked_when_complete(log: &[Done]) {
                 assert!(at < linked && is_durable, "{range:?} is not durable before the link");
             }
             Done::Persisted(range) => assert!(at < linked, "{range:?} is made durable after the link"),
-            Done::Created { is_linked } => assert!(!is_linked, "it is linked before it holds anything"),
+            Done::Created { is_unfinished } => assert!(is_unfinished, "it passes for whole before it holds anything"),
             Done::Linked | Done::Closed => {}
         }
     }
@@ -198,15 +198,17 @@ fn the_replica_that_fails_is_named() {
 }
 
 #[test]
-fn a_remote_replica_whose_making_was_ended_is_linked_to_none_until_it_is_done() {
+fn a_remote_replica_whose_making_was_ended_is_unfinished_until_it_is_done() {
     let (_directory, set, mut elsewhere) = with_remote(&[0, 1]);
     for writes in [0, 1, 7] {
         elsewhere.writes_left = writes;
         let outcome = sync_with(&set, &mut elsewhere);
         assert!(matches!(outcome, Err(SyncError::Replica { index: 2, .. })), "{outcome:?}");
         let found = elsewhere.attributes();
-        assert_eq!((found.next_uuid, found.prev_uuid), (found.uuid, found.uuid), "after {writes} writes");
+        assert!(found.is_unfinished(), "after {writes} writes");
         assert!(!elsewhere.log.take().contains(&Done::Linked));
+        let problems = check(&set, None, &mut elsewhere, &mut |_| {}).unwrap().replicas.remove(2).problems;
+        assert_eq!(problems, [crate::error::UNFINISHED]);
     }
     elsewhere.writes_left = usize::MAX;
     sync_with(&set, &mut elsewhere).unwrap();
@@ -219,6 +221,8 @@ fn a_remote_replica_whose_making_was_ended_is_linked_to_none_until_it_is_done() 
 #[test]
 fn a_replica_that_is_being_made_has_no_vote() {
     let (_directory, set, mut elsewhere) = with_remote(&[0, 1]);
+    sync_with(&set, &mut elsewhere).unwrap();
+    fs::remove_file(&elsewhere.parts[0].path).unwrap();
     elsewhere.writes_left = 1;
     sync_with(&set, &mut elsewhere).unwrap_err();
     elsewhere.writes_left = usize::MAX;
@@ -231,4 +235,34 @@ fn a_replica_that_is_being_made_has_no_vote() {
     assert_eq!(check(&set, None, &mut elsewhere, &mut |_| {}).unwrap().majority, None);
     sync_with(&set, &mut elsewhere).unwrap();
     assert!(check(&set, None, &mut elsewhere, &mut |_| {}).unwrap().is_sound());
+}
+
+/// It may be the only one that is left: it is no source then either, for nobody.
+#[test]
+fn a_replica_that_is_being_made_is_never_copied_from() {
+    let (directory, set, mut elsewhere) = with_remote(&[0]);
+    elsewhere.writes_left = 1;
+    sync_with(&set, &mut elsewhere).unwrap_err();
+    elsewhere.writes_left = usize::MAX;
+    let [local @ ReplicaSpec::Local(_), _] = &set.replicas[..] else { panic!() };
+    let before = fs::read(&elsewhere.parts[0].path).unwrap();
+    for name in ["r0p0", "r0p1"] {
+        fs::remove_file(directory.path().join(name)).unwrap();
+    }
+    let report = check(&set, None, &mut elsewhere, &mut |_| {}).unwrap();
+    assert!(report.sync_refusal.unwrap().contains("no replica is sound"), "{:?}", report.replicas);
+    let failed = sync_with(&set, &mut elsewhere).unwrap_err();
+    assert!(matches!(&failed, SyncError::NoSource { reasons } if reasons.len() == 2), "{failed}");
+    let named = SyncOptions { from: Some(1), ..SyncOptions::default() };
+    assert!(matches!(sync(&set, &named, &mut elsewhere, &mut |_| {}), Err(SyncError::NotASource { index: 1, .. })));
+    assert!(!directory.path().join("r0p0").exists());
+    // By itself on its machine, and as a set's first.
+    let alone = PoolSet { replicas: vec![ReplicaSpec::Local(elsewhere.parts.clone())], ..set.clone() };
+    let opened = LocalSet::open(&alone, Access::ReadWrite, None);
+    assert!(matches!(opened, Err(PoolSetError::Unfinished { .. })), "{opened:?}");
+    assert!(!checked(&alone).is_sound() && checked(&alone).sync_refusal.is_some());
+    let two = PoolSet { replicas: vec![alone.replicas[0].clone(), local.clone()], ..set };
+    assert!(matches!(sync_with(&two, &mut elsewhere), Err(SyncError::NoSource { .. })));
+    let after = fs::read(&elsewhere.parts[0].path).unwrap();
+    assert_eq!(before[4096..], after[4096..]);
 }
