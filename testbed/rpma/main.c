@@ -152,6 +152,7 @@ int main(int count, char **arguments) {
     check_lost_descriptors();
     check_orders();
     check_deletions();
+    check_idle();
     check_connecting();
     check_lives();
     check_arguments();

@@ -11,6 +11,7 @@ void check_memory(void);
 void check_lost_descriptors(void);
 void check_orders(void);
 void check_deletions(void);
+void check_idle(void);
 void check_limits(void);
 void check_long_write(void);
 void check_connecting(void);

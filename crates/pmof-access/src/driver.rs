@@ -74,6 +74,8 @@ struct Links {
     /// Of them, where there are too many to look at all of them: those that epoll does not report.
     polled: Vec<Polled>,
     ticked_at: Duration,
+    /// When a thread went to sleep last, as the one that leads.
+    led_at: Duration,
 }
 
 #[derive(Debug)]
@@ -553,8 +555,11 @@ impl Driver {
         let Some(poller) = &self.poller else { return };
         let mut links = self.links.lock();
         let tick_at = links.ticked_at.saturating_add(TICK_PERIOD);
-        // Connections that were told the time just now are not told again before each of many short sleeps.
-        let (due, changed) = if now < tick_at { (Some(tick_at), false) } else { self.tick(&mut links) };
+        // Connections that were told the time just now are not told again before each of many short sleeps. Whoever sleeps long asks
+        // until when it may: else it would wake for that alone, 50 times a second.
+        let was_short = now.saturating_sub(links.led_at) < TICK_PERIOD / 2;
+        links.led_at = now;
+        let (due, changed) = if was_short && now < tick_at { (Some(tick_at), false) } else { self.tick(&mut links) };
         drop(links);
         if changed {
             return self.tell();
