@@ -315,17 +315,20 @@ fn each_part_is_settled_by_its_own_file() {
 /// Whoever waits for the lock of a file that is being made gets it when the name is gone, or to stay.
 #[test]
 fn a_new_file_is_locked_until_its_name_is_gone() {
-    for _ in 0..50 {
+    for _ in 0..200 {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
         let new = NewFile::create(&path, PAGE).unwrap();
         let other = fs::File::open(&path).unwrap();
         assert!(matches!(other.try_lock(), Err(fs::TryLockError::WouldBlock)));
+        let is_waiting = std::sync::Barrier::new(2);
         std::thread::scope(|scope| {
             let links = scope.spawn(|| {
-                other.lock().unwrap();
+                is_waiting.wait();
+                while other.try_lock().is_err() {}
                 std::os::unix::fs::MetadataExt::nlink(&other.metadata().unwrap())
             });
+            is_waiting.wait();
             drop(new);
             assert_eq!(links.join().unwrap(), 0, "it is locked by another, and removed after that");
         });
