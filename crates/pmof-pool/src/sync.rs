@@ -1,11 +1,14 @@
 //! A set whose replicas are made equal and whole again, and one that gets other replicas.
 
+use std::ops::Range;
+
 use pmof_mem::{Declaration, System};
 
 use crate::{
-    Access, AccessError, Attributes, Comparison, ComparisonError, Copied, Feature, LocalReplica, Majority, PoolKind,
-    PoolSet, PoolSetError, Reached, RemoteReplicas, RemoteSpec, ReplicaAccess, ReplicaSpec, contents_defect,
-    error::UNFINISHED, format::len_bytes_needed, new_uuid, replica::NewParts, uuid_text, vote::majority_against,
+    Access, AccessError, Attributes, Comparison, ComparisonError, Contents, Copied, DIGEST_BYTES, Feature,
+    LocalReplica, Majority, PoolKind, PoolSet, PoolSetError, Reached, RemoteReplicas, RemoteSpec, ReplicaAccess,
+    ReplicaSpec, contents_defect, error::UNFINISHED, format::len_bytes_needed, new_uuid, replica::NewParts, uuid_text,
+    vote::majority_against,
 };
 
 #[cfg(test)]
@@ -176,7 +179,7 @@ impl std::fmt::Display for Apart {
 
 /// Brings all replicas of a set in order: makes anew those that are broken or missing, copies what differs from the
 /// lowest-numbered sound one or from the one that is named, and links them. It can be ended at any time and begun again: a replica that is being made has no
-/// valid header, or is marked as [unfinished](Attributes::unfinished), until it holds all.
+/// valid header, or is marked as [unfinished](Attributes::unfinished), until it holds all; so is one that is overwritten.
 ///
 /// Where replicas differ and are not linked as the set has them, they were used apart ([`SyncError::Apart`]); where more than half of the sound replicas agree against that one in bytes that are in use, nothing is done until somebody says
 /// which is right: [`SyncError::Outvoted`].
@@ -566,14 +569,16 @@ impl Work<'_> {
         let failed = |error| SyncError::Replica { index, source: error };
         check_room(index, other.len_bytes(), len_bytes)?;
         let mut done = |bytes| (self.progress)(Step::Done(bytes));
-        let copied = if self.dry_run {
-            comparison.would_copy(first.contents(), other.contents(), &mut done)
+        let known = other.attributes().map_err(failed)?;
+        let was_unlinked = known != *links;
+        let (copied, is_marked) = if self.dry_run {
+            (comparison.would_copy(first.contents(), other.contents(), &mut done), false)
         } else {
-            comparison.copy(first.contents(), other.contents(), &mut done)
+            let mut overwritten = Overwritten { replica: &mut *other, links, is_marked: known.is_unfinished() };
+            (comparison.copy(first.contents(), &mut overwritten, &mut done), overwritten.is_marked)
         };
         let copied = copied.map_err(|error| of_pair(source, index, error))?;
-        let was_unlinked = other.attributes().map_err(failed)? != *links;
-        if was_unlinked && !self.dry_run {
+        if (was_unlinked || is_marked) && !self.dry_run {
             other.set_attributes(links).map_err(failed)?;
         }
         other.close().map_err(failed)?;
@@ -616,6 +621,40 @@ impl Work<'_> {
                 Ok(copied)
             }
         }
+    }
+}
+
+/// A replica that is made equal to another. From the first byte on it is neither what it was nor what it is to be, so it is marked
+/// as unfinished before.
+struct Overwritten<'r> {
+    replica: &'r mut dyn ReplicaAccess,
+    links: &'r Attributes,
+    is_marked: bool,
+}
+
+impl Contents for Overwritten<'_> {
+    fn data_ranges(&mut self, range: Range<u64>) -> Result<Vec<Range<u64>>, AccessError> {
+        self.replica.contents().data_ranges(range)
+    }
+
+    fn digests(&mut self, range: Range<u64>) -> Result<Vec<[u8; DIGEST_BYTES]>, AccessError> {
+        self.replica.contents().digests(range)
+    }
+
+    fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), AccessError> {
+        self.replica.contents().read(offset, into)
+    }
+
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
+        if !self.is_marked {
+            self.replica.set_attributes(&self.links.unfinished())?;
+            self.is_marked = true;
+        }
+        self.replica.contents().write(offset, bytes)
+    }
+
+    fn persist(&mut self, range: Range<u64>) -> Result<(), AccessError> {
+        self.replica.contents().persist(range)
     }
 }
 

@@ -217,6 +217,29 @@ fn a_remote_replica_whose_making_was_ended_is_unfinished_until_it_is_done() {
     assert!(check(&set, None, &mut elsewhere, &mut |_| {}).unwrap().is_sound());
 }
 
+/// It was whole before, and is neither what it was nor what it is to be.
+#[test]
+fn a_replica_whose_overwriting_was_ended_is_unfinished_until_it_is_done() {
+    let (directory, set, mut elsewhere) = with_remote(&[0]);
+    sync_with(&set, &mut elsewhere).unwrap();
+    for offset in [MIB / 4, MIB / 2] {
+        poke(&directory.path().join("r0p1"), offset);
+    }
+    for writes in [0, 1] {
+        elsewhere.writes_left = writes;
+        sync_with(&set, &mut elsewhere).unwrap_err();
+        assert!(elsewhere.attributes().is_unfinished(), "after {writes} writes");
+    }
+    elsewhere.writes_left = usize::MAX;
+    let report = sync_with(&set, &mut elsewhere).unwrap();
+    assert_eq!(report.replicas[0].copied.blocks, 1);
+    assert!(check(&set, None, &mut elsewhere, &mut |_| {}).unwrap().is_sound());
+    // One that is equal is not touched.
+    elsewhere.log.take();
+    sync_with(&set, &mut elsewhere).unwrap();
+    assert!(!elsewhere.log.take().contains(&Done::Linked));
+}
+
 /// It holds a part only, and so may others: they do not outvote the one that they are made from.
 #[test]
 fn a_replica_that_is_being_made_has_no_vote() {
