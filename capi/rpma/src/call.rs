@@ -10,7 +10,7 @@ use libc::c_char;
 
 use crate::{
     error::{Code, Failure},
-    log::{Level, log},
+    log::log,
 };
 
 /// Runs the body of a function of the interface and gives its code; what went wrong is logged. A panic, which would be a
@@ -38,7 +38,7 @@ fn panicked(name: &'static CStr, panic: &(dyn Any + Send)) -> c_int {
 #[cold]
 fn failed(name: &'static CStr, failure: &Failure) -> c_int {
     if !failure.why().is_empty() {
-        log(Level::Error, name, failure.why());
+        log(failure.level(), name, failure.why());
     }
     failure.code() as c_int
 }

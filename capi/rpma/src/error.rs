@@ -5,6 +5,8 @@ use std::{borrow::Cow, ffi::c_int, ptr};
 use libc::c_char;
 use pmof_access::{ConnectError, MemError, PostError, RegisterError, SetupError};
 
+use crate::log::Level;
+
 /// A code, as librpma numbers them: -100000 - n.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Code {
@@ -21,20 +23,37 @@ pub(crate) enum Code {
 
 /// Why a call failed; without words where that is a part of ordinary work. In a box, so that success costs next to nothing.
 #[derive(Debug)]
-pub(crate) struct Failure(Box<(Code, Cow<'static, str>)>);
+pub(crate) struct Failure(Box<Reason>);
+
+#[derive(Debug)]
+struct Reason {
+    code: Code,
+    level: Level,
+    why: Cow<'static, str>,
+}
 
 impl Failure {
     #[cold]
     pub(crate) fn new(code: Code, why: impl Into<Cow<'static, str>>) -> Self {
-        Self(Box::new((code, why.into())))
+        Self(Box::new(Reason { code, level: Level::Error, why: why.into() }))
+    }
+
+    /// The same, to be logged on this level.
+    fn on(mut self, level: Level) -> Self {
+        self.0.level = level;
+        self
     }
 
     pub(crate) fn code(&self) -> Code {
-        self.0.0
+        self.0.code
     }
 
     pub(crate) fn why(&self) -> &str {
-        &self.0.1
+        &self.0.why
+    }
+
+    pub(crate) fn level(&self) -> Level {
+        self.0.level
     }
 
     /// An argument that is not allowed.
@@ -64,7 +83,9 @@ impl From<PostError> for Failure {
             PostError::NotDurable { .. } | PostError::MethodRefused { .. } => Code::NotSupported,
             _ => Code::Provider,
         };
-        Self::new(code, error.to_string())
+        // Programs post until the queue is full, and then again.
+        let is_full = matches!(error, PostError::QueueFull { .. } | PostError::ReceiveQueueFull { .. });
+        Self::new(code, error.to_string()).on(if is_full { Level::Debug } else { Level::Error })
     }
 }
 
@@ -130,5 +151,19 @@ pub(crate) unsafe fn put<T>(to: *mut T, value: T) {
     if !to.is_null() {
         // SAFETY: not null, so valid by the contract of this function.
         unsafe { ptr::write(to, value) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_queue_is_no_error_to_be_logged() {
+        for full in [PostError::QueueFull { limit: 4 }, PostError::ReceiveQueueFull { limit: 4 }] {
+            let failure = Failure::from(full);
+            assert_eq!((failure.code(), failure.level()), (Code::Provider, Level::Debug));
+        }
+        assert_eq!(Failure::from(PostError::SharedReceives).level(), Level::Error);
     }
 }

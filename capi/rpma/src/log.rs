@@ -93,7 +93,8 @@ pub(crate) fn log(level: Level, function: &CStr, message: &str) {
         };
         let function = function.to_string_lossy();
         // Where standard error is closed nobody wants to know.
-        let _ = writeln!(std::io::stderr(), "pmof librpma {name}: {function}: {message}");
+        // One write, since processes share it.
+        let _ = std::io::stderr().write_all(format!("pmof librpma {name}: {function}: {message}\n").as_bytes());
     }
 }
 

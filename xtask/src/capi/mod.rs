@@ -139,10 +139,8 @@ fn link(library: &Library, directory: &Path) -> Result<()> {
     }
     let pages = manual::write(&header, &library.manual, &directory.join("man/man3"))?;
     ensure!(pages == exports(library)?.len(), "the header describes {pages} functions, not all");
-    let whole = fs::canonicalize(directory)?;
     let package = format!(
-        "libdir={0}\nincludedir={0}/include\n\nName: {name}\nDescription: {1}\nVersion: {2}\nLibs: -L${{libdir}} -l{3}\nCflags: -I${{includedir}}\n",
-        whole.display(),
+        "libdir=${{pcfiledir}}/..\nincludedir=${{libdir}}/include\n\nName: {name}\nDescription: {0}\nVersion: {1}\nLibs: -L${{libdir}} -l{2}\nCflags: -I${{includedir}}\n",
         library.description,
         library.version,
         name.trim_start_matches("lib"),

@@ -125,7 +125,7 @@ fn make_room(path: &Path) -> io::Result<()> {
         return Err(taken("there is a socket of another user"));
     }
     match is_listened_on(path) {
-        Ok(true) => Err(taken("another process listens there")),
+        Ok(true) => Err(taken("somebody listens there already")),
         Ok(false) => Ok(rustix::fs::unlink(path)?),
         Err(error) => Err(taken(&format!("there is a socket, and whether its process lives is not known ({error})"))),
     }
