@@ -19,8 +19,8 @@ struct Suite {
     about: &'static str,
     /// Left out unless it is named: what takes too long for every run.
     is_soak: bool,
-    /// It runs two machines at once itself, so that no other suite runs beside it.
-    is_wide: bool,
+    /// No other suite runs beside it: it runs two machines at once itself, or what it tests has limits of time.
+    is_alone: bool,
     run: fn(&Testbed, &mut Report) -> Result<()>,
 }
 
@@ -30,63 +30,63 @@ const SUITES: &[Suite] = &[
         name: "guest",
         about: "the test bed itself: devices, media, exit codes, power cuts",
         is_soak: false,
-        is_wide: false,
+        is_alone: false,
         run: guest_suite::run,
     },
     Suite {
         name: "devices",
         about: "RDMA and persistent memory: the bindings, the safe layer, the conformance suite on every medium",
         is_soak: false,
-        is_wide: false,
+        is_alone: true,
         run: devices::run,
     },
     Suite {
         name: "referees",
         about: "the cache model, the lossy disk and the instruction counter",
         is_soak: false,
-        is_wide: false,
+        is_alone: false,
         run: referees::run,
     },
     Suite {
         name: "pools",
         about: "pools over verbs: receipts, refusals, the demo, CXL memory, no rdma-core",
         is_soak: false,
-        is_wide: false,
+        is_alone: false,
         run: pools::run,
     },
     Suite {
         name: "media-short",
         about: "the doctor on eight stacks of media built live: disks, device-mapper, LUKS, LVM, DAX",
         is_soak: false,
-        is_wide: false,
+        is_alone: false,
         run: media::selection,
     },
     Suite {
         name: "media",
         about: "the doctor on every stack of media, beside the flushes that come through to their disks",
         is_soak: true,
-        is_wide: false,
+        is_alone: false,
         run: media::all,
     },
     Suite {
         name: "librpma",
         about: "the drop-in librpma over verbs, and Debian's own: each function, fio's engines",
         is_soak: false,
-        is_wide: false,
+        is_alone: false,
         run: librpma_suite::run,
     },
     Suite {
         name: "power-cuts",
         about: "power cuts in replicated write loads: every combination once, and loads that must lose",
         is_soak: false,
-        is_wide: true,
+        is_alone: true,
         run: power_cuts::run,
     },
     Suite {
         name: "ring-cuts",
         about: "power cuts in appends to a ring in persistent memory, whose target's program does nothing",
         is_soak: false,
-        is_wide: false,
+        is_alone: false,
         run: ring_cuts::run,
     },
 ];
@@ -160,9 +160,9 @@ pub(super) fn run(testbed: &Testbed, only: Option<&str>, list: bool) -> Result<E
     let chosen: Vec<_> = SUITES.iter().filter(|suite| only.map_or(!suite.is_soak, |name| name == suite.name)).collect();
     let names: Vec<_> = SUITES.iter().map(|suite| suite.name).collect();
     ensure!(!chosen.is_empty(), "no suite {}; there are: {}", only.unwrap_or_default(), names.join(", "));
-    let (wide, narrow): (Vec<_>, Vec<_>) = chosen.into_iter().partition(|suite| suite.is_wide);
-    let mut outcomes = two_at_once(&narrow, |suite| suite.run(testbed));
-    outcomes.extend(wide.into_iter().map(|suite| suite.run(testbed)));
+    let (alone, others): (Vec<_>, Vec<_>) = chosen.into_iter().partition(|suite| suite.is_alone);
+    let mut outcomes = two_at_once(&others, |suite| suite.run(testbed));
+    outcomes.extend(alone.into_iter().map(|suite| suite.run(testbed)));
     let (mut total, mut lines) = (Counts::default(), Vec::new());
     for (counts, line) in outcomes {
         lines.push(line);

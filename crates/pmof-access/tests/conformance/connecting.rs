@@ -339,7 +339,8 @@ pub(crate) fn requests_that_come_together_show_until_the_last_is_taken<F: Fabric
     let (peer, target) = (fabric.peer(), fabric.target());
     let queues = [&peer, &target].map(|peer| peer.completion_queue(threaded()).unwrap());
     let listener = target.listen(fabric.listen_address(), listen_options()).unwrap();
-    let start = || peer.start_connect(listener.local_address(), &queues[0], &ConnectOptions::default()).unwrap();
+    let options = ConnectOptions { timeout: LONG, ..ConnectOptions::default() };
+    let start = || peer.start_connect(listener.local_address(), &queues[0], &options).unwrap();
     let pending: Vec<_> = (0..CLIENTS).map(|_| start()).collect();
     let mut there = Vec::new();
     while there.len() < CLIENTS {
