@@ -15,7 +15,7 @@
 #include <sys/mman.h>
 
 /* Writes that are posted between two completions. */
-enum { WRITES_MAX = 16 };
+enum { WRITES_MAX = 8 };
 
 static void need(int returned, const char *what) {
     if (returned != 0)
