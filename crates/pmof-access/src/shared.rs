@@ -44,8 +44,7 @@ impl SharedReceives {
         self.queue.waiting_receives()
     }
 
-    /// Messages that arrived on any of the connections and wait for a receive; as many as there are senders whose sends do not
-    /// complete for want of one, or more.
+    /// Messages that arrived, on any of the connections, and wait for a receive.
     pub fn waiting_messages(&self) -> usize {
         self.queue.waiting_messages()
     }

@@ -92,7 +92,12 @@ pub fn check(
     let mut whole = whole_of(found, &mut checked)?;
     check_links(&whole, &mut checked);
     let len_bytes = whole.iter().flatten().map(|(replica, _)| replica.len_bytes()).min().unwrap_or(0);
-    let Some(first_index) = whole.iter().position(Option::is_some) else {
+    let all = &mut whole[..];
+    let first_and_rest = all.iter().position(Option::is_some).and_then(move |index| {
+        let (before, behind) = all.split_at_mut(index + 1);
+        Some((index, before.last_mut()?.as_mut()?, behind))
+    });
+    let Some((first_index, (first, attributes), behind)) = first_and_rest else {
         return Ok(CheckReport {
             kind: None,
             compared_bytes: 0,
@@ -103,17 +108,6 @@ pub fn check(
         });
     };
     let failed = |index| move |source| SyncError::Replica { index, source };
-    let (before, behind) = whole.split_at_mut(first_index + 1);
-    let Some((first, attributes)) = before.last_mut().and_then(Option::as_mut) else {
-        return Ok(CheckReport {
-            kind: None,
-            compared_bytes: 0,
-            replicas: checked,
-            majority: None,
-            apart: None,
-            sync_refusal,
-        });
-    };
     let kind = PoolKind::of_signature(&attributes.signature);
     let comparison = match first.memory() {
         Some(memory) => Comparison::of_pool(kind, &*memory, len_bytes)
