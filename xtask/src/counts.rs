@@ -1,4 +1,4 @@
-//! Counts of tests, read from what the runners print.
+//! Counts of tests and the names of those that failed, read from what the runners print.
 
 use std::{fmt, ops::AddAssign};
 
@@ -51,7 +51,30 @@ impl Runner {
             Self::Closing => closing_counts(&line),
         }
     }
+
+    /// The failed test that one line of this runner's output names; `None` for any other line. Colours are ignored.
+    pub(crate) fn failure_of_line(self, line: &str) -> Option<String> {
+        let line = without_colours(line);
+        let words: Vec<_> = line.split_whitespace().collect();
+        match (self, &words[..]) {
+            // `        FAIL [   0.004s] ( 1/14) pmof-mem flush::tests::name`
+            (Self::Nextest, [end, .., test]) if NEXTEST_FAILURES.contains(end) => Some((*test).to_owned()),
+            // `test name ... FAILED`
+            (Self::Libtest, ["test", test, "...", "FAILED"]) => Some((*test).to_owned()),
+            (Self::Closing, [first, _, ..]) if CLOSING_FAILURES.contains(first) => {
+                Some(line[first.len()..].trim_start().chars().take(MOST_OF_A_FAILURE).collect())
+            }
+            _ => None,
+        }
+    }
 }
+
+/// The start of a line that names a failed test, and how a test of nextest ends that did not come to its end.
+const NEXTEST_FAILURES: [&str; 6] = ["FAIL", "TIMEOUT", "SIGABRT", "SIGSEGV", "SIGBUS", "LEAK-FAIL"];
+/// What the first word of a line says where one of xtask's own suites names a failure.
+const CLOSING_FAILURES: [&str; 4] = ["FAILED", "SURVIVED", "UNCLEAR", "Error:"];
+/// Of a line of xtask's own suites, which may tell why at length.
+const MOST_OF_A_FAILURE: usize = 300;
 
 /// `ok. 3 passed; 0 failed; 1 ignored; 0 measured; 2 filtered out; finished in 0.01s`
 fn libtest_counts(rest: &str) -> Option<Counts> {
@@ -161,6 +184,23 @@ mod tests {
         assert_counts(Runner::Closing, &counts.to_string(), [23, 1, 4]);
         for line in ["vm guest: 23 passed, 0 failed, 0 skipped in 9.0 s", "1 passed, 2 failed", "ok guest: a", ""] {
             assert_eq!(Runner::Closing.counts_of_line(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn lines_that_name_a_failure() {
+        let named = |runner: Runner, line: &str| runner.failure_of_line(line);
+        let line = "\x1b[31;1m        FAIL\x1b[0m [   0.004s] ( 1/14) pmof-mem flush::tests::name";
+        assert_eq!(named(Runner::Nextest, line).as_deref(), Some("flush::tests::name"));
+        assert_eq!(named(Runner::Nextest, "     TIMEOUT [ 300.0s] pmof-mem a::b").as_deref(), Some("a::b"));
+        assert_eq!(named(Runner::Libtest, "test a::b ... FAILED").as_deref(), Some("a::b"));
+        assert_eq!(named(Runner::Closing, "FAILED pools: a (1.0 s): why").as_deref(), Some("pools: a (1.0 s): why"));
+        assert_eq!(named(Runner::Closing, "Error: no suite").as_deref(), Some("no suite"));
+        assert_eq!(named(Runner::Closing, &format!("SURVIVED {}", "ö".repeat(400))).unwrap().chars().count(), 300);
+        for line in ["        PASS [   0.004s] ( 1/14) pmof-mem a", "test a ... ok", "ok a", "FAILED", ""] {
+            for runner in [Runner::Nextest, Runner::Libtest, Runner::Closing] {
+                assert_eq!(named(runner, line), None, "{line}");
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! Running suites one after the other and summing up what came out.
 
 use std::{
+    collections::BTreeSet,
     env,
     io::{self, Read, Write},
     path::Path,
@@ -31,8 +32,16 @@ pub(crate) fn run_all(quick: bool) -> Result<ExitCode> {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Outcome {
-    Ran(Counts),
+    Ran(Told),
     Skipped(String),
+}
+
+/// What the output of a suite tells.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Told {
+    counts: Counts,
+    /// Each once: a runner may name a failed test where it fails and at its end.
+    failures: BTreeSet<String>,
 }
 
 /// The list of what was skipped and what failed, closed by the line of counts.
@@ -49,13 +58,14 @@ fn sum_up(outcomes: &[(&str, Outcome)], skips_fail: bool) -> (String, Counts) {
                 total += Counts::ONE_SKIPPED;
                 lines.push(format!("skipped: {name}: {reason}"));
             }
-            Outcome::Ran(counts) => {
+            Outcome::Ran(Told { counts, failures }) => {
                 total += *counts;
                 if counts.skipped > 0 {
                     lines.push(format!("skipped: {name}: {} tests that their runner left out", counts.skipped));
                 }
                 if counts.failed > 0 {
                     lines.push(format!("failed: {name}: {}", counts.failed));
+                    lines.extend(failures.iter().map(|failure| format!("    {failure}")));
                 }
             }
         }
@@ -71,12 +81,12 @@ fn run_or_skip(suite: &Suite, quick: bool) -> Result<Outcome> {
     }
     println!("\n== {}: {}", suite.name, suite.command.join(" "));
     let start = Instant::now();
-    let (status, counted) =
+    let (status, counted, failures) =
         run(suite, &mut io::stdout().lock()).with_context(|| format!("running the suite {}", suite.name))?;
     let counts = judge(suite.counting, status.success(), counted);
     let verdict = if counts.failed == 0 { "passed" } else { "FAILED" };
     println!("-- {}: {verdict} in {:.1} s ({status})", suite.name, start.elapsed().as_secs_f64());
-    Ok(Outcome::Ran(counts))
+    Ok(Outcome::Ran(Told { counts, failures }))
 }
 
 /// `counted` is `None` where the output named no counts.
@@ -97,8 +107,8 @@ fn judge(counting: Counting, succeeded: bool, counted: Option<Counts>) -> Counts
     }
 }
 
-/// Runs the command; its output goes on as it comes, and is read for counts on the way.
-fn run(suite: &Suite, to: &mut impl Write) -> Result<(ExitStatus, Option<Counts>)> {
+/// Runs the command; its output goes on as it comes, and is read for counts and names on the way.
+fn run(suite: &Suite, to: &mut impl Write) -> Result<(ExitStatus, Option<Counts>, BTreeSet<String>)> {
     // One pipe for both streams keeps their order.
     let (output, input) = io::pipe()?;
     let (program, arguments) = suite.command.split_first().context("a suite has a command")?;
@@ -112,13 +122,19 @@ fn run(suite: &Suite, to: &mut impl Write) -> Result<(ExitStatus, Option<Counts>
         Counting::AsOne => None,
         Counting::ByTest(runner) => Some(runner),
     };
-    let counted = pass_on(output, to, runner)?;
-    Ok((child.wait()?, counted))
+    let (counted, failures) = pass_on(output, to, runner)?;
+    Ok((child.wait()?, counted, failures))
 }
 
-/// Copies all of `from` as it comes; returns the sum of all counts in it, `None` where there were none.
-fn pass_on(mut from: impl Read, to: &mut impl Write, runner: Option<Runner>) -> io::Result<Option<Counts>> {
+/// Copies all of `from` as it comes; returns the sum of all counts in it, `None` where there were none, and the failed
+/// tests that it names.
+fn pass_on(
+    mut from: impl Read,
+    to: &mut impl Write,
+    runner: Option<Runner>,
+) -> io::Result<(Option<Counts>, BTreeSet<String>)> {
     let mut sum: Option<Counts> = None;
+    let mut failures = BTreeSet::new();
     let mut line = Vec::new();
     let mut block = [0; 4096];
     loop {
@@ -133,13 +149,17 @@ fn pass_on(mut from: impl Read, to: &mut impl Write, runner: Option<Runner>) -> 
                 line.push(*byte);
                 continue;
             }
-            if let Some(counts) = runner.and_then(|runner| runner.counts_of_line(&String::from_utf8_lossy(&line))) {
-                *sum.get_or_insert_default() += counts;
+            if let Some(runner) = runner {
+                let line = String::from_utf8_lossy(&line);
+                if let Some(counts) = runner.counts_of_line(&line) {
+                    *sum.get_or_insert_default() += counts;
+                }
+                failures.extend(runner.failure_of_line(&line));
             }
             line.clear();
         }
         if read == 0 {
-            return Ok(sum);
+            return Ok((sum, failures));
         }
     }
 }
@@ -153,14 +173,15 @@ mod tests {
 
     #[test]
     fn output_passes_unchanged_and_its_counts_are_summed() {
-        let output = b"running\n\xff\ntest result: ok. 2 passed; 0 failed; 0 ignored\n\
+        let output = b"running\n\xff\ntest a::b ... FAILED\ntest result: ok. 2 passed; 0 failed; 0 ignored\n\
                        test result: FAILED. 1 passed; 3 failed; 1 ignored\nno end of line";
         let mut shown = Vec::new();
-        let counted = pass_on(&output[..], &mut shown, Some(Runner::Libtest)).unwrap();
+        let (counted, failures) = pass_on(&output[..], &mut shown, Some(Runner::Libtest)).unwrap();
+        assert_eq!(failures, BTreeSet::from(["a::b".to_owned()]));
         assert_eq!(shown, output);
         assert_eq!(counted, Some(Counts { passed: 3, failed: 3, skipped: 1 }));
-        assert_eq!(pass_on(&output[..], &mut Vec::new(), None).unwrap(), None);
-        assert_eq!(pass_on(&b"nothing\n"[..], &mut Vec::new(), Some(Runner::Libtest)).unwrap(), None);
+        assert_eq!(pass_on(&output[..], &mut Vec::new(), None).unwrap(), (None, BTreeSet::new()));
+        assert_eq!(pass_on(&b"nothing\n"[..], &mut Vec::new(), Some(Runner::Libtest)).unwrap().0, None);
     }
 
     #[test]
@@ -179,7 +200,7 @@ mod tests {
         let command: &'static [&'static str] = vec!["sh", "-c", script].leak();
         let suite = Suite { name: "streams", command, counting: BY_TEST, ..suites()[0] };
         let mut shown = Vec::new();
-        let (status, counted) = run(&suite, &mut shown).unwrap();
+        let (status, counted, _) = run(&suite, &mut shown).unwrap();
         assert_eq!(status.code(), Some(3));
         assert_eq!(counted, Some(Counts { passed: 3, failed: 0, skipped: 0 }));
         assert_eq!(shown.split(|byte| *byte == b'\n').count(), 3);
@@ -187,11 +208,20 @@ mod tests {
 
     #[test]
     fn the_last_line_is_the_sum_and_stands_alone() {
-        let outcomes = [("a", Outcome::Ran(THREE)), ("b", Outcome::Skipped("no disk".into()))];
+        let told = Told { counts: THREE, failures: BTreeSet::new() };
+        let outcomes = [("a", Outcome::Ran(told)), ("b", Outcome::Skipped("no disk".into()))];
         let (report, total) = sum_up(&outcomes, false);
         assert_eq!(report.lines().last(), Some("2 passed, 0 failed, 2 skipped"));
         assert!(report.contains("skipped: b: no disk"), "{report}");
         assert_eq!(total.failed, 0);
+    }
+
+    #[test]
+    fn the_report_names_what_failed() {
+        let counts = Counts { passed: 2, failed: 1, skipped: 0 };
+        let told = Told { counts, failures: BTreeSet::from(["x::y".to_owned()]) };
+        let (report, _) = sum_up(&[("a", Outcome::Ran(told))], false);
+        assert_eq!(report, "failed: a: 1\n    x::y\n2 passed, 1 failed, 0 skipped");
     }
 
     #[test]

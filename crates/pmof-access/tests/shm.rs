@@ -495,7 +495,7 @@ fn connection_errors_say_what_to_do() {
     assert!(listen(&here("file")).contains("no socket") && !connect(&here("file")).is_empty());
     assert_eq!(fs::read(here("file")).unwrap(), b"mine");
     let alive = UnixListener::bind(here("alive")).unwrap();
-    assert!(listen(&here("alive")).contains("another process listens"));
+    assert!(listen(&here("alive")).contains("somebody listens there already"));
     // What a dead process leaves behind is replaced, and what is open to nobody else is removed in the end.
     drop(alive);
     assert!(connect(&here("alive")).contains("has died"));

@@ -94,24 +94,12 @@ impl SuiteCommand {
             (false, Counts { failed: 0, .. }) => {
                 Verdict::Unclear(format!("no test failed, but it ended with {status}"))
             }
-            (false, Counts { failed, .. }) => Verdict::TestsFailed { count: failed, names: failed_tests(output) },
+            (false, Counts { failed, .. }) => {
+                let names: BTreeSet<_> = output.lines().filter_map(|line| self.runner.failure_of_line(line)).collect();
+                Verdict::TestsFailed { count: failed, names: names.into_iter().collect() }
+            }
         }
     }
-}
-
-/// The failed tests that the output of any of the runners names, each once.
-fn failed_tests(output: &str) -> Vec<String> {
-    let of_line = |line: &str| -> Option<String> {
-        let words: Vec<_> = line.split_whitespace().collect();
-        match words[..] {
-            // `        FAIL [   0.004s] ( 1/14) pmof-mem flush::tests::name`
-            // and `test name ... FAILED`
-            ["FAIL" | "TIMEOUT" | "SIGABRT" | "SIGSEGV" | "SIGBUS" | "LEAK-FAIL", .., test]
-            | ["test", test, "...", "FAILED"] => Some(test.to_owned()),
-            _ => None,
-        }
-    };
-    output.lines().filter_map(of_line).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// Runs a command with its output in a file. Gives its status, `None` where the time was over, and what it wrote.
