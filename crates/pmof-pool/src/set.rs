@@ -1,21 +1,24 @@
 //! Pool set files: which files and devices make a pool, and which copies it has.
 //!
-//! The grammar is that of poolset(5) of PMDK 1.12.1. Where its man page and its parser differ, this is what holds here:
+//! The grammar is that of poolset(5) of PMDK 1.12.1, as its parser has it: what it reads is read here, with the same meaning, but
+//! for the rows that are refused; what it refuses is refused here too, but for the rows that are read. `tests/pmdk/spelling.rs`
+//! compares the two, spelling by spelling.
 //!
-//! | case | PMDK's parser | here |
-//! |---|---|---|
-//! | both `SINGLEHDR` and `NOHDRS` | accepted, though the page calls them exclusive | refused |
-//! | `NOHDRS` and more than one replica | accepted, refused at creation | refused |
-//! | a keyword with something joined to it (`OPTIONSINGLEHDR`) | accepted for `OPTION` | refused |
-//! | a line of blanks, or of blanks and a comment | refused, though the page says that such lines are skipped | skipped |
-//! | sizes with a sign, and those above 2^64 | accepted, and become another size | refused |
-//! | one path twice | accepted, fails at creation by its own lock | refused |
-//! | a remote set with `..` | accepted | refused: it would leave the target's directory |
-//! | a node that begins with `-` | accepted, and ssh takes it for an option | refused |
-//! | lines that end in CR LF | the CR becomes part of the path | refused |
-//! | an option twice, options after parts | accepted | accepted |
+//! | case | PMDK's parser | here | why |
+//! |---|---|---|---|
+//! | a line of blanks and tabs alone, or of those and a comment | refused | skipped | nothing is on it, and it looks like an empty line |
+//! | blanks, or blanks and a comment, behind `REPLICA` | refused | a local replica | `REPLICA#` is one for PMDK too; no node is named |
+//! | both `SINGLEHDR` and `NOHDRS` | read; nothing can be made of it | refused | they exclude each other |
+//! | `NOHDRS` and more than one replica | read; nothing can be made of it | refused | such a set is a replica itself |
+//! | sizes below zero and of 2^63 bytes or more | read, as another size | refused | it is not the size that is written |
+//! | one path twice, one remote set twice | read; the second fails at creation | refused | it is one file |
+//! | a remote set with `..` | read | refused | it would leave the target's directory |
+//! | a node that begins with `-`, or is no `[user@]host` | read, and given to ssh | refused | ssh takes it for an option |
+//! | a NUL byte | the rest of the line is lost | refused | it is not what is written |
+//! | `AUTO` for what is no devdax device | refused as the set is read | refused as the set is opened | reading asks no device |
 
 use std::{
+    ffi::OsStr,
     fmt, fs,
     io::{self, Read as _},
     os::unix::ffi::OsStrExt as _,
@@ -160,19 +163,23 @@ impl PoolSet {
                     }
                     for part in parts {
                         bytes.extend_from_slice(format!("{} ", part.size).as_bytes());
-                        bytes.extend_from_slice(part.path.as_os_str().as_bytes());
-                        bytes.push(b'\n');
+                        push_line(&mut bytes, part.path.as_os_str());
                     }
                 }
                 ReplicaSpec::Remote(remote) => {
                     bytes.extend_from_slice(format!("REPLICA {} ", remote.node).as_bytes());
-                    bytes.extend_from_slice(remote.set.as_os_str().as_bytes());
-                    bytes.push(b'\n');
+                    push_line(&mut bytes, remote.set.as_os_str());
                 }
             }
         }
         bytes
     }
+}
+
+/// The last word of a line and its newline. Behind a CR it is CR LF, or the CR would be taken for a part of it.
+fn push_line(bytes: &mut Vec<u8>, word: &OsStr) {
+    bytes.extend_from_slice(word.as_bytes());
+    bytes.extend_from_slice(if bytes.ends_with(b"\r") { b"\r\n" } else { b"\n" });
 }
 
 /// The set file; bytes of paths that are no text are replaced, see [`PoolSet::to_bytes`].

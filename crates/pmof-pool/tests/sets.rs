@@ -61,11 +61,15 @@ fn a_remote_set_below_the_directory_itself_is_named_plainly() {
 
 /// As PMDK does; the CR is part of no path, set or option.
 #[test]
-fn a_return_at_the_end_of_a_line_counts_for_nothing() {
+fn a_return_before_a_newline_counts_for_nothing() {
     let files = corpus("good");
+    let mut with_returns = 0;
     for (name, path) in &files {
         let set = PoolSet::read(path).unwrap_or_else(|error| panic!("{error}"));
-        assert!(!set.to_bytes().contains(&b'\r'), "{name}");
+        if set.to_bytes().contains(&b'\r') {
+            with_returns += 1;
+            continue;
+        }
         let bytes = fs::read(path).unwrap();
         let lines = bytes.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
         let [plain, returns] = [&b"\n"[..], b"\r\n"].map(|end| lines.clone().collect::<Vec<_>>().join(end));
@@ -74,7 +78,25 @@ fn a_return_at_the_end_of_a_line_counts_for_nothing() {
             assert_eq!(again, set, "{name}");
         }
     }
+    assert_eq!(with_returns, 3);
     assert!(PoolSet::is_set_file(&files["crlf-everywhere"]).unwrap());
+}
+
+/// As PMDK does: it is part of the path, and stays so when the set is written again.
+#[test]
+fn a_return_without_a_newline_is_part_of_the_path() {
+    let files = corpus("good");
+    for (name, path) in [
+        ("crlf-last-line", "/mnt/a\r"),
+        ("control-carriage-return-twice", "/mnt/a\r"),
+        ("control-carriage-return-inside", "/mnt/a\rb"),
+    ] {
+        let set = PoolSet::read(&files[name]).unwrap();
+        let again = PoolSet::parse(&files[name], &set.to_bytes()).unwrap();
+        for set in [set, again] {
+            assert_eq!(set.replicas[0].local().unwrap()[0].path.to_str(), Some(path), "{name}");
+        }
+    }
 }
 
 #[test]

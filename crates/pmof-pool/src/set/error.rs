@@ -36,12 +36,9 @@ pub enum SetProblem {
     /// The file does not begin as a pool set file.
     #[error("the first line must be exactly `PMEMPOOLSET`, with a newline behind it")]
     FirstLine,
-    /// A control character, such as NUL.
-    #[error("the line has the control character {byte:#04x}: write text only")]
-    ControlCharacter {
-        /// The character.
-        byte: u8,
-    },
+    /// A NUL byte, which no path can have.
+    #[error("the line has a NUL byte: write text only")]
+    Nul,
     /// `REPLICA` or `OPTION` does not stand at the start of its line.
     #[error("`{word}` must stand at the start of its line: remove the blanks before it")]
     IndentedKeyword {

@@ -25,24 +25,20 @@ pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<PoolSet, SetError> {
         return Err(at(1, SetProblem::TooLong));
     }
     let (first, rest) = bytes.split_at(bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len()));
-    if without_return(first) != SET_SIGNATURE || rest.is_empty() {
+    if first.strip_suffix(b"\r").unwrap_or(first) != SET_SIGNATURE || rest.is_empty() {
         return Err(at(1, SetProblem::FirstLine));
     }
-    let rest = &rest[1..];
-    let text = rest.strip_suffix(b"\n").unwrap_or(rest);
     let mut line = 1;
-    if !rest.is_empty() {
-        for content in text.split(|byte| *byte == b'\n') {
-            line += 1;
-            parser.line(line, content).map_err(|problem| at(line, problem))?;
-        }
+    for content in rest[1..].split_inclusive(|byte| *byte == b'\n') {
+        line += 1;
+        parser.line(line, content).map_err(|problem| at(line, problem))?;
     }
     parser.finish(path, line + 1)
 }
 
-/// A line without the CR at its end, as PMDK has it: files that came from elsewhere end their lines in CR LF.
-fn without_return(line: &[u8]) -> &[u8] {
-    line.strip_suffix(b"\r").unwrap_or(line)
+/// A line without its newline, which is LF or CR LF. A CR without an LF behind it is part of a word, as for PMDK.
+fn without_newline(line: &[u8]) -> &[u8] {
+    line.strip_suffix(b"\r\n").or_else(|| line.strip_suffix(b"\n")).unwrap_or(line)
 }
 
 /// A replica that is being read.
@@ -72,25 +68,25 @@ struct Parser {
 
 impl Parser {
     fn line(&mut self, line: u64, content: &[u8]) -> Result<(), SetProblem> {
-        let content = without_return(content).split(|byte| *byte == b'#').next().unwrap_or(&[]);
-        if let Some(byte) = content.iter().find(|byte| byte.is_ascii_control() && **byte != b'\t') {
-            return Err(SetProblem::ControlCharacter { byte: *byte });
+        if content.contains(&0) {
+            return Err(SetProblem::Nul);
         }
-        let is_indented = content.first().is_some_and(|byte| is_blank(*byte));
-        let words: Vec<_> = content.split(|byte| is_blank(*byte)).filter(|word| !word.is_empty()).collect();
-        let Some((first, others)) = words.split_first() else { return Ok(()) };
-        for word in [REPLICA, OPTION] {
-            if *first == word.as_bytes() {
-                if is_indented {
-                    return Err(SetProblem::IndentedKeyword { word });
-                }
-                return if word == REPLICA { self.replica(line, others) } else { self.option(line, others) };
-            }
-            if first.starts_with(word.as_bytes()) {
+        let content = without_newline(content).split(|byte| *byte == b'#').next().unwrap_or(&[]);
+        let mut words = words(content);
+        let Some(first) = words.next() else { return Ok(()) };
+        if let Some(word) = [REPLICA, OPTION].into_iter().find(|word| first.starts_with(word.as_bytes())) {
+            let Some(behind) = content.strip_prefix(word.as_bytes()) else {
+                return Err(SetProblem::IndentedKeyword { word });
+            };
+            // PMDK wants no blank between `OPTION` and the first name.
+            let is_joined = first.len() > word.len() && (word == REPLICA || option(&first[word.len()..]).is_none());
+            if is_joined {
                 return Err(SetProblem::JoinedKeyword { found: text(first), word });
             }
+            let others: Vec<_> = self::words(behind).collect();
+            return if word == REPLICA { self.replica(line, &others) } else { self.option(line, &others) };
         }
-        self.part(line, first, others)
+        self.part(line, first, &words.collect::<Vec<_>>())
     }
 
     fn option(&mut self, line: u64, names: &[&[u8]]) -> Result<(), SetProblem> {
@@ -98,11 +94,9 @@ impl Parser {
             return Err(SetProblem::OptionExpected);
         }
         for name in names {
-            match *name {
-                b"SINGLEHDR" => self.options.single_header = true,
-                b"NOHDRS" => self.options.no_headers = true,
-                name => return Err(SetProblem::UnknownOption { name: text(name) }),
-            }
+            let set = option(name).ok_or_else(|| SetProblem::UnknownOption { name: text(name) })?;
+            self.options.single_header |= set.single_header;
+            self.options.no_headers |= set.no_headers;
         }
         self.option_line = line;
         if self.options.single_header && self.options.no_headers {
@@ -199,8 +193,8 @@ fn remote(line: u64, node: &[u8], set: &[u8]) -> Result<RemoteSpec, SetProblem> 
     let name = text(node);
     let why = if node.starts_with(b"-") {
         Some("ssh would take it for an option")
-    } else if !node.is_ascii() {
-        Some("it has characters that are not ASCII")
+    } else if !node.iter().all(u8::is_ascii_graphic) {
+        Some("it has characters that are not ASCII, or control characters")
     } else {
         let (user, host) = name.rsplit_once('@').map_or((None, name.as_str()), |(user, host)| (Some(user), host));
         if host.is_empty() {
@@ -234,11 +228,25 @@ fn remote(line: u64, node: &[u8], set: &[u8]) -> Result<RemoteSpec, SetProblem> 
     Ok(RemoteSpec { node: name, set: if plain.as_os_str().is_empty() { set.into() } else { plain }, line })
 }
 
-fn is_blank(byte: u8) -> bool {
-    matches!(byte, b' ' | b'\t')
+/// The words of a line, with blanks and tabs between them.
+fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    line.split(|byte| matches!(byte, b' ' | b'\t')).filter(|word| !word.is_empty())
 }
 
-/// A word for messages, and where only ASCII is looked for.
+/// What the option `name` sets.
+fn option(name: &[u8]) -> Option<SetOptions> {
+    match name {
+        b"SINGLEHDR" => Some(SetOptions { single_header: true, no_headers: false }),
+        b"NOHDRS" => Some(SetOptions { single_header: false, no_headers: true }),
+        _ => None,
+    }
+}
+
+/// A word for messages, and where only ASCII is looked for. Control characters are written as escapes.
 fn text(word: &[u8]) -> String {
-    String::from_utf8_lossy(word).into_owned()
+    let escaped = |character: char| match character {
+        '\0'..' ' | '\x7f' => character.escape_default().to_string(),
+        _ => character.to_string(),
+    };
+    String::from_utf8_lossy(word).chars().map(escaped).collect()
 }

@@ -8,11 +8,12 @@ const UNITS: [(char, u32); 5] = [('K', 1), ('M', 2), ('G', 3), ('T', 4), ('P', 5
 /// Files are no longer than this, and mappings neither.
 const SIZE_BYTES_MAX: u64 = i64::MAX as u64;
 
-/// Bytes of a size: digits, then nothing, `B`, `K` to `P` or `KiB` to `PiB` (1024), or `kB` and `MB` to `PB` (1000).
+/// Bytes of a size: a plus sign if need be, digits, then nothing, `B`, `K` to `P` or `KiB` to `PiB` (1024), or `kB` and `MB` to `PB` (1000).
 pub(super) fn parse(text: &str) -> Result<u64, SetProblem> {
     let bad = |why| SetProblem::BadSize { text: text.to_owned(), why };
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, suffix) = text.split_at(digits);
+    let unsigned = text.strip_prefix('+').unwrap_or(text);
+    let digits = unsigned.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, suffix) = unsigned.split_at(digits);
     if number.is_empty() {
         return Err(bad("it does not begin with a digit"));
     }

@@ -101,6 +101,15 @@ static int obj(const char *command, const char *path, const char *layout)
 	return outcome;
 }
 
+static int create(const char *path)
+{
+	PMEMobjpool *pool = pmemobj_create(path, "test", 0, 0600);
+	if (pool == NULL)
+		return failed("pmemobj_create", pmemobj_errormsg());
+	pmemobj_close(pool);
+	return 0;
+}
+
 static int print(const void *bytes, size_t len, void *arg)
 {
 	(void)arg;
@@ -189,6 +198,8 @@ int main(int argc, char **argv)
 	const char *other = argc > 3 ? argv[3] : "";
 	if (strcmp(command, "check") == 0)
 		return check(path);
+	if (strcmp(command, "create") == 0)
+		return create(path);
 	if (strncmp(command, "obj-", 4) == 0)
 		return obj(command, path, other);
 	if (strncmp(command, "log-", 4) == 0)

@@ -7,7 +7,7 @@ use std::{
     os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    sync::{Mutex, OnceLock, PoisonError},
+    sync::{Mutex, OnceLock},
     time::Duration,
 };
 
@@ -18,6 +18,20 @@ use pmof_pool::{
     transform,
 };
 use tempfile::{TempDir, tempdir_in};
+
+/// Says why, and that nothing was shown, where PMDK is not here.
+macro_rules! need_pmdk {
+    () => {
+        // A process that is being started holds what others have open, locks among it, until its program runs.
+        let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Err(why) = program() {
+            eprintln!("skipped: PMDK's libraries cannot be asked ({why})");
+            return;
+        }
+    };
+}
+
+mod spelling;
 
 const SOURCES: &str = env!("CARGO_MANIFEST_DIR");
 /// Where msync costs nothing: PMDK flushes at every step.
@@ -59,18 +73,6 @@ fn agrees(command: &str, path: &Path, other: &str) -> String {
     let (is_fine, said) = pmdk(&[Path::new(command), path, Path::new(other)]);
     assert!(is_fine, "{command} {} {other}: {said}", path.display());
     said
-}
-
-/// Says why, and that nothing was shown, where PMDK is not here.
-macro_rules! need_pmdk {
-    () => {
-        // A process that is being started holds what others have open, locks among it, until its program runs.
-        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Err(why) = program() {
-            eprintln!("skipped: PMDK's libraries cannot be asked ({why})");
-            return;
-        }
-    };
 }
 
 /// A set file, with two parts in each replica.
