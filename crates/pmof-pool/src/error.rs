@@ -8,7 +8,7 @@ use std::{
 
 use pmof_mem::MemError;
 
-use crate::{Features, HeaderError};
+use crate::{Behind, Features, HeaderError};
 
 /// What to do about damage, at the end of its words.
 const BRING_BACK: &str = ": bring it back, or restore the replica from another one";
@@ -101,12 +101,14 @@ pub enum PoolSetError {
         mend: &'static str,
     },
     /// The header of a part cannot be read.
-    #[error("the header of {} cannot be used: {problem}{}", path.display(), RESTORE_PART)]
+    #[error("the header of {} cannot be used: {problem}{}{}", path.display(), behind_text(*behind), RESTORE_PART)]
     Header {
         /// The part.
         path: PathBuf,
         /// What is wrong.
         problem: HeaderError,
+        /// The pool behind it, where that was looked at and is one.
+        behind: Option<Behind>,
     },
     /// A part belongs to another pool set.
     #[error("{} belongs to the pool set {found}, not to {expected}{}", path.display(), ONE_POOL)]
@@ -236,11 +238,18 @@ impl PoolSetError {
 
     /// What is broken, in words without what to do about it, for those who do it; `None` where [`is_damage`](Self::is_damage) is false.
     pub fn damage(&self) -> Option<String> {
-        let text = self.to_string();
-        let mends = [BRING_BACK, RESTORE_PART, ONE_POOL, RESTORE_ONE, RESTORE_OR_CLEAR, SYNC_AGAIN, RESTORE];
-        let without = mends.iter().find_map(|mend| text.strip_suffix(mend)).map(str::to_owned);
-        self.is_damage().then(|| without.unwrap_or(text))
+        self.is_damage().then(|| without_mend(&self.to_string()).to_owned())
     }
+}
+
+/// The words of damage without what to do about it, also of those that came from another machine.
+pub fn without_mend(text: &str) -> &str {
+    let mends = [BRING_BACK, RESTORE_PART, ONE_POOL, RESTORE_ONE, RESTORE_OR_CLEAR, SYNC_AGAIN, RESTORE];
+    mends.iter().find_map(|mend| text.strip_suffix(mend)).unwrap_or(text)
+}
+
+fn behind_text(behind: Option<Behind>) -> String {
+    behind.map(|behind| format!(" (behind it: {behind})")).unwrap_or_default()
 }
 
 fn ranges_text(ranges: &[Range<u64>]) -> String {

@@ -184,12 +184,34 @@ pub fn contents_defect(
     medium: &impl Medium,
     len_bytes: u64,
 ) -> Result<Option<&'static str>, PoolSetError> {
-    let number = |offset: u64| {
-        let mut bytes = [0; 8];
-        medium.read(offset, &mut bytes).map(|()| u64::from_le_bytes(bytes))
-    };
+    match kind {
+        PoolKind::Blk => {
+            let mut block_len_bytes = [0; 4];
+            medium.read(DESCRIPTOR, &mut block_len_bytes)?;
+            if block_len_bytes == [0; 4] {
+                return Ok(Some("its blocks have no bytes"));
+            }
+            btt::defect(medium, DATA, len_bytes)
+        }
+        PoolKind::Obj | PoolKind::Log => {
+            Ok(read_defect(kind, len_bytes, &mut |offset, into| medium.read(offset, into))?)
+        }
+    }
+}
+
+/// The same of a replica wherever it is, by what is read of it. Block tables are looked at only where they are mapped.
+pub(crate) fn read_defect<E>(
+    kind: PoolKind,
+    len_bytes: u64,
+    read: &mut impl FnMut(u64, &mut [u8]) -> Result<(), E>,
+) -> Result<Option<&'static str>, E> {
     Ok(match kind {
         PoolKind::Log => {
+            let mut number = |offset: u64| {
+                let mut bytes = [0; 8];
+                read(offset, &mut bytes).map(|()| u64::from_le_bytes(bytes))
+            };
+
             let (start, end, next) = (number(DESCRIPTOR)?, number(DESCRIPTOR + 8)?, number(DESCRIPTOR + 16)?);
             if start != DATA || end > len_bytes {
                 Some("the log does not lie inside the pool")
@@ -199,20 +221,20 @@ pub fn contents_defect(
                 None
             }
         }
-        PoolKind::Blk if number(DESCRIPTOR)? as u32 == 0 => Some("its blocks have no bytes"),
-        PoolKind::Blk => btt::defect(medium, DATA, len_bytes)?,
+        PoolKind::Blk => None,
         PoolKind::Obj => {
-            let mut descriptor = vec![0; OBJ_DESCRIPTOR_LEN_BYTES];
-            medium.read(DESCRIPTOR, &mut descriptor)?;
-            let mut heap = vec![0; HEAP_HEADER_LEN_BYTES];
-            medium.read(HEAP, &mut heap)?;
-            if !is_sound(&descriptor) {
+            let mut read = |offset: u64, len: usize| {
+                let mut bytes = vec![0; len];
+                read(offset, &mut bytes).map(|()| bytes)
+            };
+            let number = |bytes: Vec<u8>| bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte));
+            if !is_sound(&read(DESCRIPTOR, OBJ_DESCRIPTOR_LEN_BYTES)?) {
                 Some("the checksum of its descriptor is wrong")
-            } else if number(OBJ_HEAP_LEN)? > len_bytes.saturating_sub(HEAP) {
+            } else if number(read(OBJ_HEAP_LEN, 8)?) > len_bytes.saturating_sub(HEAP) {
                 Some("its heap is longer than the pool")
-            } else if !is_sound(&heap) {
+            } else if !is_sound(&read(HEAP, HEAP_HEADER_LEN_BYTES)?) {
                 Some("the checksum of its heap's head is wrong")
-            } else if !number(OBJ_ROOT + 8)?.is_multiple_of(2) {
+            } else if !number(read(OBJ_ROOT + 8, 8)?).is_multiple_of(2) {
                 Some("the count of its openings is odd: it was being opened when its program died")
             } else {
                 None

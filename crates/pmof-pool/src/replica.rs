@@ -9,7 +9,7 @@ use pmof_mem::{Declaration, Medium, MediumKind, Memory, NewFile, System};
 
 use crate::{
     Attributes, Feature, Features, HEADER_LEN_BYTES, PartSize, PartSpec, PoolHeader, PoolSetError,
-    SHUTDOWN_STATE_LEN_BYTES, SetOptions, ShutdownState,
+    SHUTDOWN_STATE_LEN_BYTES, SetOptions, ShutdownState, behind_header,
     header::{Arch, SHUTDOWN_STATE},
     new_uuid,
     part::{Part, Place, check_devices, new_places, page_bytes, places},
@@ -307,8 +307,10 @@ impl LocalReplica {
                 memory.settle()?;
             }
             memory.read(0, &mut bytes)?;
-            let path = || self.parts[index].path.clone();
-            PoolHeader::decode(&bytes).map_err(|problem| PoolSetError::Header { path: path(), problem })
+            PoolHeader::decode(&bytes).map_err(|problem| {
+                let behind = if index == 0 { behind_header(&*self.memory) } else { None };
+                PoolSetError::Header { path: self.parts[index].path.clone(), problem, behind }
+            })
         };
         (0..self.header_count()).map(read).collect()
     }
@@ -560,8 +562,11 @@ pub fn part_header(path: &Path) -> Result<PoolHeader, PoolSetError> {
 }
 
 fn read_header(part: &Part) -> Result<PoolHeader, PoolSetError> {
-    PoolHeader::decode(&part.header_bytes()?)
-        .map_err(|problem| PoolSetError::Header { path: part.path.clone(), problem })
+    PoolHeader::decode(&part.header_bytes()?).map_err(|problem| PoolSetError::Header {
+        path: part.path.clone(),
+        problem,
+        behind: None,
+    })
 }
 
 fn write_header(memory: &impl Medium, bytes: &[u8; HEADER_LEN_BYTES]) -> Result<(), PoolSetError> {

@@ -7,7 +7,12 @@ use pmof_mem::{Declaration, System};
 use crate::{
     Access, AccessError, Attributes, Comparison, ComparisonError, Contents, Copied, DIGEST_BYTES, Feature,
     LocalReplica, Majority, PoolKind, PoolSet, PoolSetError, Reached, RemoteReplicas, RemoteSpec, ReplicaAccess,
-    ReplicaSpec, contents_defect, error::UNFINISHED, format::len_bytes_needed, new_uuid, replica::NewParts, uuid_text,
+    ReplicaSpec, contents_defect,
+    error::UNFINISHED,
+    format::{len_bytes_needed, read_defect},
+    new_uuid,
+    replica::NewParts,
+    uuid_text,
     vote::majority_against,
 };
 
@@ -484,8 +489,23 @@ pub(crate) fn look(
         },
         ReplicaSpec::Remote(remote) => match remotes.open(remote, 0, access).map_err(failed)? {
             Reached::Whole(mut replica) => {
-                let is_unfinished = replica.attributes().map_err(failed)?.is_unfinished();
-                Ok(if is_unfinished { Found::Unfinished(replica) } else { Found::Whole(replica) })
+                let attributes = replica.attributes().map_err(failed)?;
+                let is_unfinished = attributes.is_unfinished();
+                if is_unfinished {
+                    return Ok(Found::Unfinished(replica));
+                }
+                let len_bytes = replica.len_bytes();
+                let kind = PoolKind::of_signature(&attributes.signature);
+                let mut read = |offset: u64, into: &mut [u8]| replica.contents().read(offset, into);
+                let defect = kind.map(|kind| read_defect(kind, len_bytes, &mut read)).transpose();
+                match defect.map_err(failed)?.flatten() {
+                    Some(defect) => {
+                        let damage = format!("{}: {defect}", replica.name());
+                        replica.close().map_err(failed)?;
+                        Ok(Found::Damaged(damage))
+                    }
+                    None => Ok(Found::Whole(replica)),
+                }
             }
             Reached::Damaged(reason) => Ok(Found::Damaged(reason)),
         },

@@ -4,7 +4,7 @@ use std::{ops::Range, os::unix::ffi::OsStrExt as _};
 
 use pmof_pool::{
     Access, AccessError, Attributes, Contents, DIGEST_BLOCK_LEN_BYTES, DIGEST_BYTES, Reached, RemoteReplicas,
-    RemoteSpec, ReplicaAccess,
+    RemoteSpec, ReplicaAccess, without_mend,
 };
 
 use crate::{
@@ -58,8 +58,10 @@ impl RemoteReplicas for SshReplicas {
         match RemotePool::open(&url, &set, len_bytes, open_for, &self.options) {
             Ok((pool, Some(attributes))) => Ok(Reached::Whole(Box::new(Remote::new(remote, pool, attributes)))),
             Ok((_, None)) => Err(format!("the pool set {set} on {url} has no headers (NOHDRS)").into()),
-            Err(error) if is_damage(&error) => Ok(Reached::Damaged(error.to_string())),
-            Err(error) => Err(error.into()),
+            Err(error) => match damage(remote, &set, &error) {
+                Some(damage) => Ok(Reached::Damaged(damage)),
+                None => Err(error.into()),
+            },
         }
     }
 
@@ -80,10 +82,17 @@ impl RemoteReplicas for SshReplicas {
     }
 }
 
-/// Whether the target was reached and found that its parts are missing or broken.
-fn is_damage(error: &RemotePoolError) -> bool {
+/// What the target found to be missing or broken: in the words that its parts would have here, and on which host; `None` where
+/// that is not what failed.
+fn damage(remote: &RemoteSpec, set: &SetName, error: &RemotePoolError) -> Option<String> {
     let refusals = [PoolRefusal::NotAUsablePool, PoolRefusal::PartMissing];
-    matches!(error.replica_error(), Some(ReplicaError::Refused { refusal, .. }) if refusals.contains(refusal))
+    match error.replica_error() {
+        Some(ReplicaError::Refused { refusal, text }) if refusals.contains(refusal) => {
+            let text = text.strip_prefix(&format!("pool set {set}: ")).unwrap_or(text);
+            Some(format!("on {}: {}", remote.node, without_mend(text)))
+        }
+        _ => None,
+    }
 }
 
 #[derive(Debug)]

@@ -6,11 +6,11 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use pmof::mem::{Medium as _, Memory};
+use pmof::mem::Memory;
 use pmof::{PoolUrl, PoolUrlError};
 use pmof_pool::{
-    BlockTable, Feature, HeaderError, PartSpec, PoolKind, PoolSet, PoolSetError, ReplicaSpec, SetOptions,
-    contents_defect, part_header,
+    BlockTable, Feature, HeaderError, PartSpec, PoolSet, PoolSetError, ReplicaSpec, SetOptions, behind_header,
+    part_header,
 };
 
 /// A pool of a target, or one in files of this machine.
@@ -42,19 +42,8 @@ const BRING_BACK: &str = "restore it from a copy, or from another replica with t
 
 /// What a file is whose header does not say it: by its signature, or by what lies behind the header. Says what of it is intact.
 fn damaged_pool(path: &Path) -> Option<String> {
-    let memory = Memory::open_read_only(path, None).ok()?;
-    let mut signature = [0; 8];
-    memory.read(0, &mut signature).ok()?;
-    let defect = |kind| contents_defect(kind, &memory, memory.len_bytes()).ok();
-    // Of these alone checksums tell that what lies there is no accident.
-    let by_contents = || defect(PoolKind::Obj)?.is_none().then_some(PoolKind::Obj);
-    let kind = PoolKind::of_signature(&signature).or_else(by_contents)?;
-    let contents = match defect(kind) {
-        Some(None) => "what its contents begin with is intact".to_owned(),
-        Some(Some(defect)) => format!("and {defect}"),
-        None => "and its contents cannot be read".to_owned(),
-    };
-    Some(format!("a pool or the first part of one ({}; {contents})", kind.name()))
+    let behind = behind_header(&Memory::open_read_only(path, None).ok()?)?;
+    Some(format!("a pool or the first part of one ({behind})"))
 }
 
 /// The pool set that `path` is, or is the only part of.

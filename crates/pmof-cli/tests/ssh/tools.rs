@@ -93,7 +93,7 @@ fn a_lost_replica_comes_back_from_the_others_wherever_it_was() {
     fixture.run(&["sync", "set", "--from", "0"]);
     fs::remove_file(fixture.path("a")).unwrap();
     let [said, _] = fixture.fail(&["check", "set"]);
-    assert!(said.contains("replica 1: pool set a.set on ssh://host-a: ") && said.contains("is missing"), "{said}");
+    assert!(said.contains("replica 1: on host-a: the part ") && said.ends_with("a is missing\n"), "{said}");
     assert!(fixture.run(&["sync", "set"]).contains("replica 1: restored from replica 0"));
     fixture.run(&["check", "set"]);
     for name in ["one", "two"] {
@@ -118,6 +118,44 @@ fn remote_replicas_are_added_removed_and_get_features() {
     fixture.run(&["check", "set"]);
     fixture.run(&["rm", "set"]);
     assert!(["one", "two", "a", "b"].iter().all(|name| !fixture.path(name).exists()));
+}
+
+/// Of what is broken on another machine the same is told as of what is broken here, and where it is.
+#[test]
+fn damage_is_told_in_the_same_words_here_and_on_another_host() {
+    let fixture = Fixture::new();
+    let digits = |text: &str| text.chars().filter(|character| !character.is_ascii_hexdigit()).collect::<String>();
+    for (offset, words) in [
+        (30, "its checksum is 0x"),
+        (3000, "byte 3000 must be zero"),
+        (4200, "the checksum of its descriptor is wrong"),
+    ] {
+        let told = [("one", 0, ""), ("a", 1, if offset < 4096 { "on host-a: " } else { "a.set on host-a: " })].map(
+            |(name, index, host)| {
+                let whole = fs::read(fixture.path(name)).unwrap();
+                fixture.poke(name, offset);
+                let [printed, _] = fixture.fail(&["check", "set", "--json"]);
+                let report: serde_json::Value = serde_json::from_str(&printed).unwrap();
+                let problem = report["replicas"][index]["problems"][0].as_str().unwrap().to_owned();
+                assert!(fixture.fail(&["check", "set"])[0].contains(&problem));
+                fs::write(fixture.path(name), whole).unwrap();
+                assert!(problem.contains(words) && problem.starts_with(host), "{problem}");
+                // What is in the parts lies behind the header, which is told of either.
+                assert_eq!(problem.contains("(behind it: obj; what its contents begin with is intact)"), offset < 4096);
+                problem
+            },
+        );
+        if offset < 4096 {
+            let [here, there] = &told;
+            let there = there.trim_start_matches("on host-a: ");
+            let [here, there] = [(here, "one"), (&there.to_owned(), "a")]
+                .map(|(text, name)| digits(&text.replace(fixture.path(name).to_str().unwrap(), "PART")));
+            assert_eq!(here, there);
+        } else {
+            assert_eq!(told[1], "a.set on host-a: the checksum of its descriptor is wrong");
+        }
+    }
+    fixture.run(&["check", "set"]);
 }
 
 #[test]

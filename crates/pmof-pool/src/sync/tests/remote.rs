@@ -181,8 +181,8 @@ fn a_remote_replica_is_linked_when_it_holds_all() {
 fn the_replica_that_fails_is_named() {
     let (directory, set, mut elsewhere) = with_remote(&[0]);
     sync_with(&set, &mut elsewhere).unwrap();
-    // One read is of what the length of the pool must be.
-    elsewhere.reads_left = 1;
+    // Four reads tell that it is sound, one what the length of the pool must be.
+    elsewhere.reads_left = 5;
     let is_remote = |failed: &SyncError| matches!(failed, SyncError::Replica { index: 1, .. });
     poke(&directory.path().join("r0p0"), 30);
     poke(&directory.path().join("r0p1"), MIB);
@@ -214,6 +214,26 @@ fn a_remote_replica_whose_making_was_ended_is_unfinished_until_it_is_done() {
     sync_with(&set, &mut elsewhere).unwrap();
     // It is there by now, with a part of the bytes, and is linked when it has the rest.
     assert_linked_when_complete(&elsewhere.log.take());
+    assert!(check(&set, None, &mut elsewhere, &mut |_| {}).unwrap().is_sound());
+}
+
+/// As one that is here: its contents must begin as they should, or nothing is copied from it.
+#[test]
+fn a_remote_replica_whose_contents_are_broken_is_no_source() {
+    let (directory, set, mut elsewhere) = with_remote(&[0]);
+    sync_with(&set, &mut elsewhere).unwrap();
+    poke(&elsewhere.parts[0].path, 4200);
+    let words = "elsewhere: the checksum of its descriptor is wrong";
+    assert_eq!(check(&set, None, &mut elsewhere, &mut |_| {}).unwrap().replicas[1].problems, [words]);
+    let away = directory.path().join("kept");
+    fs::rename(directory.path().join("r0p0"), &away).unwrap();
+    let report = check(&set, None, &mut elsewhere, &mut |_| {}).unwrap();
+    assert!(report.sync_refusal.unwrap().contains(words));
+    let failed = sync_with(&set, &mut elsewhere).unwrap_err();
+    assert!(matches!(failed, SyncError::NoSource { .. }), "{failed}");
+    assert!(!directory.path().join("r0p0").exists());
+    fs::rename(&away, directory.path().join("r0p0")).unwrap();
+    assert_eq!(sync_with(&set, &mut elsewhere).unwrap().replicas[0].damage.as_deref(), Some(words));
     assert!(check(&set, None, &mut elsewhere, &mut |_| {}).unwrap().is_sound());
 }
 
