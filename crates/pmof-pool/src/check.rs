@@ -4,9 +4,9 @@ use pmof_mem::Declaration;
 
 use crate::{
     Access, Apart, Attributes, Comparison, DIFFERENCES_MAX, Majority, PoolKind, PoolSet, RemoteReplicas, ReplicaAccess,
-    Step, SyncError,
+    Step, SyncError, distinct,
     error::UNFINISHED,
-    sync::{Found, look, of_pair, plan},
+    sync::{Found, look, of_files, of_pair, plan},
     uuid_text,
     vote::majority_against,
 };
@@ -76,6 +76,7 @@ pub fn check(
     remotes: &mut dyn RemoteReplicas,
     progress: &mut dyn FnMut(Step),
 ) -> Result<CheckReport, SyncError> {
+    distinct::check_set(set).map_err(of_files)?;
     let mut checked = vec![CheckedReplica::default(); set.replicas.len()];
     let mut found = Vec::with_capacity(set.replicas.len());
     for (index, spec) in set.replicas.iter().enumerate() {

@@ -34,6 +34,14 @@ pub enum PoolSetError {
         /// The part.
         path: PathBuf,
     },
+    /// Two names of a set lead to one file.
+    #[error("{} and {} are one file, which can be one part only: name another file in the pool set file", first.display(), path.display())]
+    SameFile {
+        /// The name that comes first.
+        first: PathBuf,
+        /// The other one.
+        path: PathBuf,
+    },
     /// A part that is to be made is there.
     #[error("{} exists: remove it, or name another file", path.display())]
     Exists {

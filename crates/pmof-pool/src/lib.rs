@@ -16,6 +16,7 @@ mod check;
 mod compare;
 mod data;
 mod digest;
+mod distinct;
 mod error;
 mod format;
 mod header;
@@ -26,6 +27,7 @@ mod replica;
 mod set;
 mod shutdown;
 mod sync;
+mod transform;
 mod vote;
 
 pub use access::{AccessError, Contents, DIGEST_BLOCK_LEN_BYTES, Reached, RemoteReplicas, ReplicaAccess};
@@ -48,5 +50,6 @@ pub use set::{
     PartSize, PartSpec, PoolSet, RemoteSpec, ReplicaSpec, SET_LEN_BYTES_MAX, SET_SIGNATURE, SetError, SetOptions,
     SetProblem,
 };
-pub use sync::{Apart, NoRemotes, Step, SyncError, SyncOptions, SyncReport, SyncedReplica, sync, transform};
+pub use sync::{Apart, NoRemotes, Step, SyncError, SyncOptions, SyncReport, SyncedReplica, sync};
+pub use transform::transform;
 pub use vote::Majority;

@@ -89,6 +89,7 @@ impl LocalSet {
     ///
     /// Errors: as for [`LocalReplica::create`]; `PoolTooSmall`.
     pub fn create(set: &PoolSet, new: &NewSet, plan: &[Attributes]) -> Result<Self, PoolSetError> {
+        set.check_files()?;
         let system = System::real();
         let mut made = Vec::with_capacity(set.replicas.len());
         for (spec, attributes) in set.replicas.iter().zip(plan) {
@@ -127,6 +128,7 @@ impl LocalSet {
     /// Errors: as for [`LocalReplica::open`]; `OtherSet`, `WrongNeighbour` and `Differs` between replicas, `OtherMachine`,
     /// `OtherFormat`.
     pub fn open(set: &PoolSet, access: Access, declaration: Option<Declaration>) -> Result<Self, PoolSetError> {
+        set.check_files()?;
         let (mut replicas, mut failed) = (Vec::with_capacity(set.replicas.len()), None);
         for found in Self::examine(set, access, declaration) {
             match found.transpose() {

@@ -127,6 +127,21 @@ fn are_directories(specs: &[PartSpec], options: SetOptions) -> Result<bool, Pool
     Ok(true)
 }
 
+/// The files of a directory that are parts of a pool; none of what is no directory, or cannot be read.
+pub(crate) fn names_in(directory: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
+    let mut paths: Vec<_> =
+        entries.flatten().map(|entry| entry.path()).filter(|path| number_of(path).is_some()).collect();
+    paths.sort();
+    paths
+}
+
+/// The number of a file in a directory that is part of a pool.
+fn number_of(path: &Path) -> Option<usize> {
+    let number = path.file_stem()?.to_str()?.parse().ok()?;
+    (path.extension()? == EXTENSION).then_some(number)
+}
+
 /// The files in the directories that are parts, sorted by number.
 fn files_in(specs: &[PartSpec]) -> Result<Vec<(usize, Place)>, PoolSetError> {
     let mut files = Vec::new();
@@ -135,9 +150,7 @@ fn files_in(specs: &[PartSpec]) -> Result<Vec<(usize, Place)>, PoolSetError> {
         for entry in fs::read_dir(&spec.path).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             let path = entry.path();
-            let is_part = path.extension().is_some_and(|extension| extension == EXTENSION);
-            let number = path.file_stem().and_then(|stem| stem.to_str()?.parse::<usize>().ok());
-            if let (true, Some(number)) = (is_part, number) {
+            if let Some(number) = number_of(&path) {
                 let len_bytes = entry.metadata().map_err(failed)?.len();
                 files.push((number, Place { path, size: Some(PartSize::Bytes(len_bytes)) }));
             }

@@ -9,7 +9,7 @@ use pmof_mem::{Declaration, Medium, MediumKind, Memory, NewFile, System};
 
 use crate::{
     Attributes, Feature, Features, HEADER_LEN_BYTES, PartSize, PartSpec, PoolHeader, PoolSetError,
-    SHUTDOWN_STATE_LEN_BYTES, SetOptions, ShutdownState, behind_header,
+    SHUTDOWN_STATE_LEN_BYTES, SetOptions, ShutdownState, behind_header, distinct,
     header::{Arch, SHUTDOWN_STATE},
     new_uuid,
     part::{Part, Place, check_devices, new_places, page_bytes, places},
@@ -142,6 +142,7 @@ impl LocalReplica {
         declaration: Option<Declaration>,
         reader: Reader,
     ) -> Result<Self, PoolSetError> {
+        distinct::check_parts(parts)?;
         let places = places(parts, options)?;
         let parts = places.iter().map(|place| Part::open(place, access)).collect::<Result<Vec<_>, _>>()?;
         check_devices(parts.iter(), options)?;
@@ -378,6 +379,7 @@ impl NewParts {
         attributes: Option<&Attributes>,
         declaration: Option<Declaration>,
     ) -> Result<Self, PoolSetError> {
+        distinct::check_parts(specs)?;
         let (mut parts, mut files) = (Vec::new(), Vec::new());
         let places = new_places(specs, options)?;
         for (index, place) in places.iter().enumerate() {
@@ -417,6 +419,7 @@ impl NewParts {
         member: &[u8; 16],
         declaration: Option<Declaration>,
     ) -> Result<Self, PoolSetError> {
+        distinct::check_parts(specs)?;
         let places = match places(specs, options) {
             Ok(places) => places,
             Err(PoolSetError::Missing { .. }) => new_places(specs, options)?,

@@ -129,6 +129,7 @@ impl SetStoreError {
                 | PoolSetError::WrongKind { .. }
                 | PoolSetError::WrongOptions { .. }
                 | PoolSetError::Unsupported { .. }
+                | PoolSetError::SameFile { .. }
                 | PoolSetError::Mem(pmof_mem::MemError::Unsuitable { .. }) => 303,
                 PoolSetError::Mem(pmof_mem::MemError::NoSpace { .. }) => 308,
                 PoolSetError::Io { source, .. } | PoolSetError::Mem(pmof_mem::MemError::Io { source, .. })

@@ -175,6 +175,7 @@ impl Found {
 
 /// Finds and locks all replicas, here and on their hosts. What is wrong with any of them is told at once.
 fn prepare(set: &PoolSet, force: bool) -> anyhow::Result<Vec<(usize, Found)>> {
+    set.check_files()?;
     let (mut found, mut wrong, mut helps_force) = (Vec::new(), Vec::new(), !force);
     for (index, replica) in set.replicas.iter().enumerate() {
         match Found::new(replica, set.options, force) {

@@ -143,6 +143,7 @@ pub(crate) fn create(args: &CreateArgs) -> anyhow::Result<()> {
 
 /// Whether parts of the set are there already, which creation would refuse.
 fn check_new(set: &PoolSet) -> anyhow::Result<()> {
+    set.check_files()?;
     for part in set.replicas.iter().filter_map(ReplicaSpec::local).flatten() {
         if part.path.is_file() {
             match part_header(&part.path) {

@@ -283,6 +283,26 @@ fn a_lost_part_comes_back() {
     assert!(said.errors.contains("`pmof pool sync` cannot mend it: no replica is sound"), "{said:?}");
 }
 
+/// Both names are told, and nothing says that one can be removed.
+#[test]
+fn one_file_under_two_names_is_refused() {
+    let (place, one) = made(&[0]);
+    let names = [0, 1].map(|part| (place.path().join(format!("r0p{part}")), place.path().join(format!("r1p{part}"))));
+    for (name, other) in &names {
+        fs::hard_link(name, other).unwrap();
+    }
+    let twice = set(&place, "twice", &[0, 1]);
+    let told = format!("{} and {} are one file", text(&names[0].0), text(&names[0].1));
+    for command in
+        [&["check"][..], &["sync"], &["sync", "--dry-run"], &["create"], &["create", "--dry-run"], &["rm", "--force"]]
+    {
+        pmof([&["pool"], command, &[text(&twice)]].concat()).failed(&[&told]);
+    }
+    pmof(["pool", "transform", text(&one), text(&twice)]).failed(&["replica 1: ", &told]);
+    assert!(names.iter().all(|(name, other)| name.exists() && other.exists()));
+    pmof(["pool", "check", text(&one)]).done();
+}
+
 #[test]
 fn replicas_are_added_and_removed() {
     let (place, one) = made(&[0]);

@@ -6,7 +6,7 @@ use rustix::fs::{Access as Permission, AtFlags, CWD, accessat};
 
 use super::{LocalReplica, check_links, clear_header, header_count, read_header};
 use crate::{
-    PartSpec, PoolSetError, SetOptions,
+    PartSpec, PoolSetError, SetOptions, distinct,
     part::{Part, Place, places},
 };
 
@@ -26,6 +26,7 @@ impl Removal {
     /// Errors: `Busy`, also with `force`; without it `Missing`, `WrongLength`, `Header`, `OtherSet`, `WrongNeighbour`,
     /// `Differs`; `WrongKind`, `Mem`, `Io`.
     pub fn prepare(specs: &[PartSpec], options: SetOptions, force: bool) -> Result<Self, PoolSetError> {
+        distinct::check_parts(specs)?;
         // Directories can be parts with this one only.
         let single = SetOptions { single_header: true, no_headers: false };
         let places = match places(specs, single) {

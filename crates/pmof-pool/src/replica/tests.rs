@@ -234,8 +234,8 @@ fn nothing_half_made_is_left_behind() {
         (PartSpec::new(path("no/such"), 2 * MIB), |error| matches!(error, PoolSetError::Mem(_))),
         (PartSpec::new(path("directory"), 2 * MIB), |error| matches!(error, PoolSetError::WrongKind { .. })),
         (PartSpec::new(path("link"), 2 * MIB), |error| matches!(error, PoolSetError::Mem(_))),
-        // The first part itself, which is being made.
-        (PartSpec::new(path("first"), 2 * MIB), |error| matches!(error, PoolSetError::Busy { .. })),
+        // The first part itself.
+        (PartSpec::new(path("first"), 2 * MIB), |error| matches!(error, PoolSetError::SameFile { .. })),
     ];
     for (second, is_right) in cases {
         let error = LocalReplica::create(&[first.clone(), second.clone()], &new(ALL)).unwrap_err();

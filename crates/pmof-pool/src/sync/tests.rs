@@ -3,12 +3,13 @@ use std::{fs, os::unix::fs::FileExt as _, path::Path};
 use pmof_mem::Medium as _;
 use tempfile::{TempDir, tempdir_in};
 
-use super::{Apart, NoRemotes, Step, SyncError, SyncOptions, SyncReport, sync, transform};
+use super::{Apart, NoRemotes, Step, SyncError, SyncOptions, SyncReport, sync};
 use crate::{
     Access, LocalReplica, LocalSet, NewPool, NewSet, PartSpec, PoolSet, PoolSetError, RemoteSpec, ReplicaSpec,
-    SetOptions, check,
+    SetOptions, check, transform,
 };
 
+mod one_file;
 mod remote;
 
 const DISK: &str = env!("CARGO_MANIFEST_DIR");
