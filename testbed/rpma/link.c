@@ -18,6 +18,10 @@ struct ibv_context *context(void) {
     return found;
 }
 
+bool is_device(void) {
+    return strncmp(context()->device->name, "pmof_", 5) != 0;
+}
+
 struct rpma_peer *new_peer(void) {
     struct rpma_peer *peer = NULL;
     NEED(CALL(rpma_peer_new)(context(), &peer));

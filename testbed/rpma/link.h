@@ -28,6 +28,9 @@ struct link {
 
 /* The context of the device with the address, or of the transport that stands for it. */
 struct ibv_context *context(void);
+
+/* Whether it is one, and not what stands for TCP or shm. */
+bool is_device(void);
 struct rpma_peer *new_peer(void);
 void delete_peer(struct rpma_peer **peer);
 

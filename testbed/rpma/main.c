@@ -5,12 +5,13 @@
  *   rpma-check [--port N] [--pmem PATH] [--reference] ADDRESS
  *   rpma-check --end server|client [--port N] [--pmem PATH] [--many COUNT | --writes COUNT] ADDRESS
  *   rpma-check --threads clean|race [--port N] ADDRESS
- *   rpma-check --forks [--port N] [--reference] ADDRESS
+ *   rpma-check --only PART [--port N] [--pmem PATH] [--reference] ADDRESS
  *
  * The second form is one of two processes, each of which may have another librpma: what goes over the wire is looked at from
  * both ends; or, with --many, what so many connections cost a process; or, with
  * --writes, so many writes for an instrument that counts instructions. The third is for instruments that look for races: what
- * programs do in several threads without one, or, to try the instrument, with races of the program's own. The fourth is the first part of the first alone: forking.
+ * programs do in several threads without one, or, to try the instrument, with races of the program's own. The fourth is one part
+ * of the first, by the name of its function: forks, orders, deletions ...
  *
  * ADDRESS is a local address; both ends of each connection are here. On an RDMA device any device's address does; a
  * librpma with other transports takes another. Ports from N (default 7400) to N + 15 must be free.
@@ -42,8 +43,38 @@ enum { ALL_SECONDS = 300 };
 
 static _Noreturn void usage(void) {
     fputs("usage: rpma-check [--port N] [--pmem PATH] [--reference | --end server|client [--many COUNT | --writes COUNT] |\n"
-          "                  --threads clean|race | --forks] ADDRESS\n", stderr);
+          "                  --threads clean|race | --only PART] ADDRESS\n", stderr);
     exit(2);
+}
+
+static const struct part {
+    const char *name;
+    void (*run)(void);
+} parts[] = {
+#define PART(name) {#name, check_##name}
+    /* First, when nothing is there yet. */
+    PART(forks),       PART(strings),    PART(logging),   PART(devices), PART(configurations), PART(memory),
+    PART(limits),      PART(descriptors), PART(orders),   PART(deletions), PART(idle),         PART(connecting),
+    PART(lives),       PART(arguments),  PART(transfers), PART(messages), PART(flushing),      PART(errors),
+    PART(waiting),     PART(receive_queues), PART(ways),  PART(long_write), PART(peers),       PART(process),
+#undef PART
+};
+
+/* All of them, or the one of that name. */
+static void run_parts(const char *only) {
+    /* Over a device only by its name: librdmacm keeps the parent's device open in the child. */
+    const char *transport = getenv("PMOF_TRANSPORT");
+    bool are_forks_alone = options.reference || transport == NULL || strcmp(transport, "verbs") == 0;
+    bool has_run = false;
+    for (size_t number = 0; number < sizeof parts / sizeof *parts; number++) {
+        const struct part *part = &parts[number];
+        if (only != NULL ? strcmp(only, part->name) != 0 : part->run == check_forks && are_forks_alone)
+            continue;
+        part->run();
+        has_run = true;
+    }
+    if (!has_run)
+        usage();
 }
 
 static void too_long(int signal) {
@@ -81,11 +112,10 @@ int main(int count, char **arguments) {
         {"reference", no_argument, NULL, 'r'},  {"peer", required_argument, NULL, 'P'},
         {"end", required_argument, NULL, 'e'},  {"many", required_argument, NULL, 'n'},
         {"writes", required_argument, NULL, 'w'}, {"threads", required_argument, NULL, 't'},
-        {"forks", no_argument, NULL, 'f'},
+        {"only", required_argument, NULL, 'o'},
         {NULL, 0, NULL, 0},
     };
-    const char *as_peer_of = NULL, *end = NULL, *threads = NULL;
-    bool forks_alone = false;
+    const char *as_peer_of = NULL, *end = NULL, *threads = NULL, *only = NULL;
     unsigned many = 0, writes = 0;
     options.port = 7400;
     for (int option; (option = getopt_long(count, arguments, "", known, NULL)) != -1;) {
@@ -96,7 +126,7 @@ int main(int count, char **arguments) {
         case 'P': as_peer_of = optarg; break;
         case 'e': end = optarg; break;
         case 't': threads = optarg; break;
-        case 'f': forks_alone = true; break;
+        case 'o': only = optarg; break;
         case 'w': writes = (unsigned)strtoul(optarg, NULL, 10); break;
         case 'n': many = (unsigned)strtoul(optarg, NULL, 10); break;
         default: usage();
@@ -110,8 +140,8 @@ int main(int count, char **arguments) {
     if (as_peer_of != NULL)
         return be_peer(as_peer_of);
     setvbuf(stdout, NULL, _IOLBF, 0);
-    if (forks_alone) {
-        check_forks();
+    if (only != NULL) {
+        run_parts(only);
         return finish_part();
     }
     if (threads != NULL) {
@@ -139,32 +169,6 @@ int main(int count, char **arguments) {
             cross_client();
         return finish_part();
     }
-    /* First, when nothing is there yet. Over a device only by --forks: librdmacm keeps the parent's device open in the child. */
-    const char *transport = getenv("PMOF_TRANSPORT");
-    if (!options.reference && transport != NULL && strcmp(transport, "verbs") != 0)
-        check_forks();
-    check_strings();
-    check_logging();
-    check_devices();
-    check_configurations();
-    check_memory();
-    check_limits();
-    check_lost_descriptors();
-    check_orders();
-    check_deletions();
-    check_idle();
-    check_connecting();
-    check_lives();
-    check_arguments();
-    check_transfers();
-    check_messages();
-    check_flushing();
-    check_errors();
-    check_waiting();
-    check_receive_queues();
-    check_ways();
-    check_long_write();
-    check_peers();
-    check_process();
+    run_parts(NULL);
     return finish();
 }

@@ -62,7 +62,7 @@ static uint64_t little_endian(const unsigned char *bytes, int count) {
     return value;
 }
 
-static void check_descriptors(struct rpma_peer *peer, unsigned char *memory) {
+static void check_memory_descriptors(struct rpma_peer *peer, unsigned char *memory) {
     section("descriptors");
     enum { USAGE = RPMA_MR_USAGE_WRITE_DST | RPMA_MR_USAGE_READ_SRC | RPMA_MR_USAGE_FLUSH_TYPE_VISIBILITY };
     struct rpma_mr_local *registered = NULL;
@@ -178,7 +178,7 @@ void check_memory(void) {
     memset(memory, 0, BYTES);
     struct rpma_peer *peer = new_peer();
     check_registration(peer, memory);
-    check_descriptors(peer, memory);
+    check_memory_descriptors(peer, memory);
     check_advice(peer, memory);
     delete_peer(&peer);
     free(memory);

@@ -8,7 +8,7 @@ void check_logging(void);
 void check_devices(void);
 void check_configurations(void);
 void check_memory(void);
-void check_lost_descriptors(void);
+void check_descriptors(void);
 void check_orders(void);
 void check_deletions(void);
 void check_idle(void);

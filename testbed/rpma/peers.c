@@ -109,7 +109,7 @@ static long milliseconds_since(const struct timespec *start) {
 static void check_stopped(struct rpma_ep *endpoint, const struct region *own) {
     section("stopped target");
     const char *wire = getenv("PMOF_WIRE");
-    if (wire != NULL && strcmp(wire, "pmof") == 0 && strncmp(context()->device->name, "pmof_", 5) != 0) {
+    if (wire != NULL && strcmp(wire, "pmof") == 0 && is_device()) {
         skip("a connection of pmof asks once for the key of memory that a device reaches, and waits for the answer",
              "posting does not wait for a target that is stopped");
         return;
@@ -158,7 +158,7 @@ static void check_lost(struct rpma_ep *endpoint, const struct region *own, bool 
     bool has_come = next_completion(other.queue, &completion);
     check(has_come, "a %s of memory %s completes", lost->name, what);
     /* A device has the pages that were there when they were registered. */
-    if (has_come && strncmp(context()->device->name, "pmof_", 5) == 0) {
+    if (has_come && !is_device()) {
         check(completion.status != IBV_WC_SUCCESS, "as an error");
         tell("status %d", completion.status);
     }

@@ -45,10 +45,6 @@ struct source {
     bool gathers;
 };
 
-static bool is_device(void) {
-    return strncmp(context()->device->name, "pmof_", 5) != 0;
-}
-
 /* --- the endpoint: clients that connect at once --- */
 
 static void set_endpoint(struct stage *stage) {

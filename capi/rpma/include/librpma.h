@@ -334,8 +334,9 @@ enum rpma_conn_event {
 int rpma_ep_listen(struct rpma_peer *peer, const char *addr, const char *port, struct rpma_ep **ep_ptr);
 
 /*
- * Stops to listen; connections made stay. Errors: RPMA_E_INVAL for NULL. Differs: never RPMA_E_PROVIDER: what is left is
- * let go of.
+ * Stops to listen; connections made stay. A thread that waits in rpma_ep_next_conn_req() returns with RPMA_E_INVAL.
+ * Errors: RPMA_E_INVAL for NULL. Differs: never RPMA_E_PROVIDER: what is left is let go of. A thread that waits for a
+ * request returns with RPMA_E_INVAL, where the original leaves it waiting, or uses what is freed.
  */
 int rpma_ep_shutdown(struct rpma_ep **ep_ptr);
 
@@ -347,9 +348,10 @@ int rpma_ep_shutdown(struct rpma_ep **ep_ptr);
 int rpma_ep_get_fd(const struct rpma_ep *ep, int *fd);
 
 /*
- * Takes the next connection request; cfg is NULL for the defaults. Errors: RPMA_E_INVAL for NULL and a configuration that
- * contradicts itself; RPMA_E_NO_EVENT where there is none and it must not block; RPMA_E_PROVIDER without descriptors left.
- * Differs: without a request and not to block it is RPMA_E_NO_EVENT, as its name says (the original: RPMA_E_PROVIDER).
+ * Takes the next connection request; cfg is NULL for the defaults. Errors: RPMA_E_INVAL for NULL, a configuration that
+ * contradicts itself, and when the endpoint is deleted meanwhile; RPMA_E_NO_EVENT where there is none and it must not
+ * block; RPMA_E_PROVIDER without descriptors left. Differs: without a request and not to block it is RPMA_E_NO_EVENT, as
+ * its name says (the original: RPMA_E_PROVIDER).
  */
 int rpma_ep_next_conn_req(struct rpma_ep *ep, const struct rpma_conn_cfg *cfg, struct rpma_conn_req **req_ptr);
 
@@ -397,11 +399,12 @@ int rpma_conn_req_connect(struct rpma_conn_req **req_ptr, const struct rpma_conn
 int rpma_conn_get_event_fd(const struct rpma_conn *conn, int *fd);
 
 /*
- * Takes the next event. What ended a connection is told again to whoever waits again. Errors: RPMA_E_INVAL for NULL;
- * RPMA_E_NO_EVENT where there is none and it must not block; RPMA_E_PROVIDER where the descriptor cannot be read;
- * RPMA_E_UNKNOWN for an event that has no name in librpma. Differs: without an event and not to block it is
- * RPMA_E_NO_EVENT, as its manual says (the original: RPMA_E_PROVIDER); what ended a connection is told again to whoever
- * waits again, where the original waits for ever. Over TCP and shm a side that vanishes is RPMA_CONN_LOST after 30 s.
+ * Takes the next event. What ended a connection is told again to whoever waits again. Errors: RPMA_E_INVAL for NULL, and
+ * when the connection is deleted meanwhile; RPMA_E_NO_EVENT where there is none and it must not block; RPMA_E_PROVIDER
+ * where the descriptor cannot be read; RPMA_E_UNKNOWN for an event that has no name in librpma. Differs: without an event
+ * and not to block it is RPMA_E_NO_EVENT, as its manual says (the original: RPMA_E_PROVIDER); what ended a connection is
+ * told again to whoever waits again, where the original waits for ever. Over TCP and shm a side that vanishes is
+ * RPMA_CONN_LOST after 30 s.
  */
 int rpma_conn_next_event(struct rpma_conn *conn, enum rpma_conn_event *event);
 
@@ -434,10 +437,10 @@ int rpma_conn_get_rcq(const struct rpma_conn *conn, struct rpma_cq **rcq_ptr);
 int rpma_conn_get_compl_fd(const struct rpma_conn *conn, int *fd);
 
 /*
- * Waits on the shared channel until one of its queues has a completion, and tells which one. Errors: RPMA_E_INVAL for NULL;
- * RPMA_E_NOT_SHARED_CHNL; RPMA_E_NO_COMPLETION where it must not block, and when the connection has ended; RPMA_E_PROVIDER
- * where the descriptor cannot be read. Differs: over TCP and shm waits on the queues of a connection that ended return
- * RPMA_E_NO_COMPLETION, where the original waits for ever.
+ * Waits on the shared channel until one of its queues has a completion, and tells which one. Errors: RPMA_E_INVAL for
+ * NULL, and when the connection is deleted meanwhile; RPMA_E_NOT_SHARED_CHNL; RPMA_E_NO_COMPLETION where it must not
+ * block, and when the connection has ended; RPMA_E_PROVIDER where the descriptor cannot be read. Differs: over TCP and shm
+ * waits on the queues of a connection that ended return RPMA_E_NO_COMPLETION, where the original waits for ever.
  */
 int rpma_conn_wait(struct rpma_conn *conn, int flags, struct rpma_cq **cq, bool *is_rcq);
 
@@ -449,8 +452,9 @@ int rpma_conn_wait(struct rpma_conn *conn, int flags, struct rpma_cq **cq, bool 
 int rpma_conn_disconnect(struct rpma_conn *conn);
 
 /*
- * Deletes a connection with its queues; one that stands is closed. Errors: RPMA_E_INVAL for NULL. Differs: never
- * RPMA_E_PROVIDER: what is left is let go of.
+ * Deletes a connection with its queues; one that stands is closed. Threads that wait on it, or on its queues, or poll
+ * these, return with RPMA_E_INVAL. Errors: RPMA_E_INVAL for NULL. Differs: never RPMA_E_PROVIDER: what is left is let go
+ * of. Threads that wait on it return with RPMA_E_INVAL, where the original leaves them waiting, or uses what is freed.
  */
 int rpma_conn_delete(struct rpma_conn **conn_ptr);
 
@@ -461,8 +465,9 @@ int rpma_conn_delete(struct rpma_conn **conn_ptr);
 int rpma_srq_new(struct rpma_peer *peer, struct rpma_srq_cfg *cfg, struct rpma_srq **srq_ptr);
 
 /*
- * Deletes a queue of shared receives with its completion queue. Errors: RPMA_E_INVAL for NULL. Differs: never
- * RPMA_E_PROVIDER: what is left is let go of.
+ * Deletes a queue of shared receives with its completion queue. Threads that wait on that, or poll it, return with
+ * RPMA_E_INVAL. Errors: RPMA_E_INVAL for NULL. Differs: never RPMA_E_PROVIDER: what is left is let go of. Threads that wait
+ * on its completion queue return with RPMA_E_INVAL, where the original leaves them waiting, or uses what is freed.
  */
 int rpma_srq_delete(struct rpma_srq **srq_ptr);
 
@@ -574,17 +579,17 @@ int rpma_recv(struct rpma_conn *conn, struct rpma_mr_local *dst, size_t offset, 
 int rpma_cq_get_fd(const struct rpma_cq *cq, int *fd);
 
 /*
- * Waits until there is a completion to get. Errors: RPMA_E_INVAL for NULL; RPMA_E_SHARED_CHANNEL; RPMA_E_NO_COMPLETION
- * where it must not block, and when the connection has ended; RPMA_E_PROVIDER where the descriptor cannot be read. Differs:
- * over TCP and shm waits on the queues of a connection that ended return RPMA_E_NO_COMPLETION, where the original waits for
- * ever.
+ * Waits until there is a completion to get. Errors: RPMA_E_INVAL for NULL, and when what has the queue is deleted
+ * meanwhile; RPMA_E_SHARED_CHANNEL; RPMA_E_NO_COMPLETION where it must not block, and when the connection has ended;
+ * RPMA_E_PROVIDER where the descriptor cannot be read. Differs: over TCP and shm waits on the queues of a connection that
+ * ended return RPMA_E_NO_COMPLETION, where the original waits for ever.
  */
 int rpma_cq_wait(struct rpma_cq *cq);
 
 /*
- * Gets up to num_entries completions that are there; num_entries_got may be NULL for one. Errors: RPMA_E_INVAL for NULL and
- * fewer than one; RPMA_E_NO_COMPLETION where there is none; RPMA_E_PROVIDER where the device refuses to be asked. Differs:
- * over TCP and shm vendor_err is 0, as no device wrote it.
+ * Gets up to num_entries completions that are there; num_entries_got may be NULL for one. Errors: RPMA_E_INVAL for NULL,
+ * fewer than one, and when what has the queue is deleted meanwhile; RPMA_E_NO_COMPLETION where there is none;
+ * RPMA_E_PROVIDER where the device refuses to be asked. Differs: over TCP and shm vendor_err is 0, as no device wrote it.
  */
 int rpma_cq_get_wc(struct rpma_cq *cq, int num_entries, struct ibv_wc *wc, int *num_entries_got);
 

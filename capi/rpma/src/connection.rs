@@ -415,7 +415,7 @@ pub unsafe extern "C" fn rpma_conn_get_compl_fd(conn: *const Handle<Conn>, fd: *
         need(fd, "fd")?;
         let number = match &conn.on {
             On::Access(conn) => conn.channel()?.descriptor()?,
-            On::Verbs(conn) => conn.channel()?.descriptor(),
+            On::Verbs(conn) => conn.channel()?.descriptor()?,
         };
         // SAFETY: not null, so valid by the contract of this function.
         unsafe { put(fd, number) };

@@ -264,7 +264,7 @@ pub unsafe extern "C" fn rpma_cq_get_fd(cq: *const Handle<Cq>, fd: *mut c_int) -
         need(fd, "fd")?;
         let number = match &cq.0 {
             On::Access(cq) => cq.descriptor()?,
-            On::Verbs(cq) => cq.descriptor(),
+            On::Verbs(cq) => cq.descriptor()?,
         };
         // SAFETY: not null, so valid by the contract of this function.
         unsafe { put(fd, number) };

@@ -19,6 +19,7 @@ use crate::{
     CmEvent, CmEventKind, Device, VerbsError,
     address::{from_raw, to_storage},
     cm_event::parameters,
+    descriptor::Descriptor,
     device::{SEARCHING, set_non_blocking},
 };
 
@@ -41,11 +42,12 @@ pub struct EventChannel(Arc<Channel>);
 struct Channel {
     verbs: &'static Verbs,
     raw: NonNull<sys::rdma_event_channel>,
+    descriptor: Descriptor,
     /// Held by every call on the channel and its identifiers: taking an event changes its identifier and queue pair.
     lock: Mutex<()>,
 }
 
-// SAFETY: the calls on a channel are made under its lock; the descriptor in it does not change.
+// SAFETY: the calls on a channel are made under its lock, and so is the only change of the descriptor in it.
 unsafe impl Send for Channel {}
 // SAFETY: as above.
 unsafe impl Sync for Channel {}
@@ -67,9 +69,10 @@ impl EventChannel {
             });
         };
         drop(searching);
-        let channel = Self(Arc::new(Channel { verbs, raw, lock: Mutex::new(()) }));
         // SAFETY: the library made the channel.
-        set_non_blocking(unsafe { (*raw.as_ptr()).fd }).map_err(VerbsError::NoConnectionManager)?;
+        let descriptor = Descriptor::of(unsafe { (*raw.as_ptr()).fd });
+        let channel = Self(Arc::new(Channel { verbs, raw, descriptor, lock: Mutex::new(()) }));
+        set_non_blocking(descriptor.number).map_err(VerbsError::NoConnectionManager)?;
         Ok(channel)
     }
 
@@ -94,6 +97,15 @@ impl EventChannel {
         Ok(Some(typed))
     }
 
+    /// Fails where the program has closed the descriptor: the kernel has ended what was on the channel, and no event comes.
+    pub fn check_descriptor(&self) -> Result<(), VerbsError> {
+        if self.0.descriptor.is_own() {
+            return Ok(());
+        }
+        let error = io::Error::from_raw_os_error(libc::EBADF);
+        Err(VerbsError::call("poll", "an event channel", error))
+    }
+
     /// # Safety
     ///
     /// librdmacm handed the event out on this channel, it is not acknowledged yet, and the lock is held.
@@ -116,8 +128,8 @@ impl EventChannel {
 impl AsFd for EventChannel {
     /// Readable when an event is there.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the channel owns the descriptor.
-        unsafe { BorrowedFd::borrow_raw((*self.0.raw.as_ptr()).fd) }
+        // SAFETY: the number is that of a descriptor which the channel owns, until it is dropped.
+        unsafe { BorrowedFd::borrow_raw(self.0.descriptor.number) }
     }
 }
 
@@ -128,13 +140,22 @@ impl fmt::Debug for EventChannel {
 }
 
 impl Channel {
+    /// For calls of librdmacm, which write commands to the channel's descriptor. Where the program has closed it and something else has
+    /// its number, they find none from here on, and fail.
     fn lock(&self) -> MutexGuard<'_, ()> {
-        self.lock.lock().unwrap_or_else(PoisonError::into_inner)
+        let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.descriptor.is_own() {
+            // SAFETY: the channel is alive, and its lock is held.
+            unsafe { (*self.raw.as_ptr()).fd = -1 };
+        }
+        guard
     }
 }
 
 impl Drop for Channel {
     fn drop(&mut self) {
+        // What has the number by now, it keeps.
+        drop(self.lock());
         // SAFETY: this was the last handle, and every identifier on the channel holds one; all events that were taken
         // are acknowledged.
         unsafe { (self.verbs.rdma_destroy_event_channel)(self.raw.as_ptr()) };
@@ -508,7 +529,7 @@ impl Identifier {
 impl Drop for Identifier {
     fn drop(&mut self) {
         // SAFETY: this was the last handle, the queue pair's included. All events taken are acknowledged under the lock,
-        // so the call does not wait for any.
+        // so the call does not wait for any. Where the channel has lost its descriptor it leaves the identifier's memory.
         self.locked(|id| unsafe { (self.verbs.rdma_destroy_id)(id) });
     }
 }

@@ -92,6 +92,7 @@ impl VerbsError {
             Some(libc::ENODEV) => "; no RDMA device carries the address (`rdma link`), or the device was removed",
             Some(libc::ENOMEM) => "; the device has no more room for such an object, or memlock is too low (ulimit -l)",
             Some(libc::EACCES | libc::EPERM) => "; check the rights on /dev/infiniband/*",
+            Some(libc::EBADF) => "; the program has closed the descriptor, which is the library's to close",
             _ => "",
         };
         Self::Call { call, on: on.into(), error, mend }

@@ -22,6 +22,7 @@ mod classic;
 mod cm;
 mod cm_event;
 mod completion;
+mod descriptor;
 mod device;
 mod error;
 mod queue_pair;

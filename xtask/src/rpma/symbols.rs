@@ -137,6 +137,38 @@ mod tests {
     }
 
     #[test]
+    fn what_a_deletion_does_to_threads_that_wait_is_on_the_pages_of_both() {
+        let header = fs::read_to_string("../capi/rpma/include/librpma.h").unwrap();
+        let comment_of = |function: &str| {
+            let (before, _) = header.split_once(&format!("\nint {function}(")).unwrap();
+            before
+                .rsplit_once("/*")
+                .unwrap()
+                .1
+                .lines()
+                .map(|line| line.trim_start_matches(" * "))
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        for function in ["rpma_ep_shutdown", "rpma_conn_delete", "rpma_srq_delete"] {
+            let comment = comment_of(function);
+            let (does, differs) = comment.split_once("Differs: ").unwrap();
+            for part in [does, differs] {
+                let waiters = part.split(". ").find(|sentence| sentence.to_lowercase().contains("hread"));
+                assert!(waiters.is_some_and(|sentence| sentence.contains("RPMA_E_INVAL")), "{function}: {part}");
+            }
+        }
+        for function in
+            ["rpma_ep_next_conn_req", "rpma_conn_next_event", "rpma_conn_wait", "rpma_cq_wait", "rpma_cq_get_wc"]
+        {
+            let comment = comment_of(function);
+            let (_, errors) = comment.split_once("Errors: ").unwrap();
+            let invalid = errors.split(';').find(|error| error.contains("RPMA_E_INVAL")).unwrap();
+            assert!(invalid.contains("deleted meanwhile"), "{function}: {invalid}");
+        }
+    }
+
+    #[test]
     fn what_nobody_checks_stands_out() {
         let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
         let calls = BTreeMap::from([("rpma_a".to_owned(), 3), ("rpma_b".to_owned(), 0)]);

@@ -3,7 +3,7 @@
 use std::{
     ffi::{c_int, c_void},
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicI32, Ordering},
     },
 };
@@ -12,7 +12,9 @@ use pmof_verbs::{
     CmEventKind, CmId, EventChannel, Operation, Payload, Placement, QueuePair, Receive, RemoteAddress, WorkRequest,
 };
 
-use super::{Blocking, Channel, Cq, LOOK_MS, MrLocal, MrRemote, Peer, Usage, Waited, peer::SINK_BYTES, shared::place};
+use super::{
+    Blocking, Channel, Cq, LOOK_MS, MrLocal, MrRemote, Peer, Usage, Waited, lock, peer::SINK_BYTES, shared::place,
+};
 use crate::{
     connection::{EVENT_CLOSED, EVENT_ESTABLISHED, EVENT_LOST, EVENT_REJECTED, EVENT_UNDEFINED, EVENT_UNREACHABLE},
     error::{Code, Failure},
@@ -61,10 +63,6 @@ pub(crate) struct Conn {
 pub(crate) struct Posting {
     pub(crate) is_signaled: bool,
     pub(crate) context: *const c_void,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Conn {
@@ -130,9 +128,10 @@ impl Conn {
     pub(crate) fn next_event(&self, deletion: Deletion<'_>) -> Result<c_int, Failure> {
         let blocks = self.blocking.blocks(&self.events);
         // A read of a descriptor that blocks would keep the channel's lock: only one thread looks, and none reads in vain.
-        let _waiting = lock(&self.waiting);
+        let _waiting = blocks.then(|| lock(&self.waiting));
         loop {
             deletion.check()?;
+            self.events.check_descriptor()?;
             if !Blocking::is_readable(&self.events) {
                 let end = self.end.load(Ordering::Relaxed);
                 if !blocks {

@@ -3,12 +3,12 @@
 use std::{
     ffi::c_int,
     net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use pmof_verbs::{CmEventKind, CmId, EventChannel};
 
-use super::{Blocking, ConnReq, LOOK_MS, Peer, Waited, request::Wants};
+use super::{Blocking, ConnReq, LOOK_MS, Peer, Waited, lock, request::Wants};
 use crate::{
     error::{Code, Failure},
     handle::Deletion,
@@ -60,17 +60,15 @@ impl Ep {
         let blocks = self.blocking.blocks(&self.channel);
         // A read of a descriptor that blocks would keep the channel's lock, which requests need too: only one thread looks, and none
         // reads in vain.
-        let _waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let _waiting = blocks.then(|| lock(&self.waiting));
         loop {
-            if blocks && Blocking::wait(&self.channel, LOOK_MS) == Waited::Interrupted {
-                return Err(Code::NoEvent.into());
-            }
             deletion.check()?;
+            self.channel.check_descriptor()?;
             if !Blocking::is_readable(&self.channel) {
-                if blocks {
-                    continue;
+                if !blocks || Blocking::wait(&self.channel, LOOK_MS) == Waited::Interrupted {
+                    return Err(Code::NoEvent.into());
                 }
-                return Err(Code::NoEvent.into());
+                continue;
             }
             match self.channel.next_event()?.map(|event| event.kind) {
                 Some(CmEventKind::ConnectRequest { request, private_data, .. }) => {

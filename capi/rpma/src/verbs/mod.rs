@@ -12,7 +12,10 @@ mod shared;
 use std::{
     ffi::c_int,
     os::fd::{AsFd, AsRawFd as _},
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use pmof_verbs::{PostFailure, ReceiveFailure, RegisterError, VerbsError};
@@ -39,6 +42,10 @@ struct Blocking {
 
 /// How long a wait sleeps before it looks whether its object was deleted.
 const LOOK_MS: c_int = 200;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// How a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,20 +1,28 @@
 //! Completion queues and their channels.
 
-use std::{ffi::c_int, sync::Arc};
+use std::{
+    ffi::c_int,
+    os::fd::AsFd as _,
+    sync::{Arc, Mutex},
+};
 
 use pmof_verbs::{CompletionChannel, CompletionQueue, WorkCompletion};
 
-use super::{Blocking, LOOK_MS, Peer, Waited};
+use super::{Blocking, LOOK_MS, Peer, Waited, lock};
 use crate::{
     error::{Code, Failure},
+    given::Given,
     handle::Deletion,
 };
 
 /// A completion channel, of one queue or of two.
 #[derive(Debug)]
 pub(crate) struct Channel {
-    channel: Arc<CompletionChannel>,
-    blocking: Blocking,
+    /// Of the channel's descriptor: libibverbs would take what it reads there for the address of a queue.
+    given: Given,
+    events: Arc<CompletionChannel>,
+    /// Held by whoever waits for an event.
+    waiting: Mutex<()>,
 }
 
 /// `rpma_cq`.
@@ -28,25 +36,28 @@ pub(crate) struct Cq {
 
 impl Channel {
     pub(super) fn open(peer: &Peer) -> Result<Arc<Self>, Failure> {
-        Ok(Arc::new(Self { channel: CompletionChannel::new(peer.device())?, blocking: Blocking::default() }))
+        let events = CompletionChannel::new(peer.device())?;
+        Ok(Arc::new(Self { given: Given::default(), events, waiting: Mutex::new(()) }))
     }
 
-    pub(crate) fn descriptor(&self) -> c_int {
-        self.blocking.give(&self.channel)
+    pub(crate) fn descriptor(&self) -> Result<c_int, Failure> {
+        self.given.give(self.events.as_fd())
     }
 
     /// Waits for an event and tells which of the queues it is of; the queue is armed again.
     pub(crate) fn wait<'a>(&self, queues: &[&'a Cq], deletion: Deletion<'_>) -> Result<&'a Cq, Failure> {
-        let blocks = self.blocking.blocks(&self.channel);
+        let blocks = self.given.blocks();
+        // A read of a descriptor that blocks would not end with the queue: only one thread looks, and none reads in vain.
+        let _waiting = blocks.then(|| lock(&self.waiting));
         loop {
-            if blocks && Blocking::wait(&self.channel, LOOK_MS) == Waited::Interrupted {
-                return Err(Code::NoCompletion.into());
-            }
             deletion.check()?;
-            if blocks && !Blocking::is_readable(&self.channel) {
+            if blocks && !Blocking::is_readable(&self.events) {
+                if Blocking::wait(&self.events, LOOK_MS) == Waited::Interrupted {
+                    return Err(Code::NoCompletion.into());
+                }
                 continue;
             }
-            match self.channel.take_event()? {
+            match self.events.take_event()? {
                 Some(key) => {
                     // Those of others were on their way when their queue was deleted.
                     if let Some(queue) = queues.iter().find(|queue| queue.queue.key() == key) {
@@ -65,7 +76,7 @@ impl Cq {
     /// A queue of so many completions, which tells its channel of the first.
     pub(super) fn create(peer: &Peer, size: u32, shared: Option<&Arc<Channel>>) -> Result<Self, Failure> {
         let channel = shared.map_or_else(|| Channel::open(peer), |channel| Ok(Arc::clone(channel)))?;
-        let queue = CompletionQueue::on_channel(&channel.channel, size.clamp(1, i32::MAX.cast_unsigned()))?;
+        let queue = CompletionQueue::on_channel(&channel.events, size.clamp(1, i32::MAX.cast_unsigned()))?;
         queue.request_notify()?;
         Ok(Self { queue, channel, is_shared: shared.is_some() })
     }
@@ -84,7 +95,7 @@ impl Cq {
     }
 
     /// That of its channel.
-    pub(crate) fn descriptor(&self) -> c_int {
+    pub(crate) fn descriptor(&self) -> Result<c_int, Failure> {
         self.channel.descriptor()
     }
 
