@@ -1,10 +1,11 @@
 //! What the program's logger is told, if it has one. The crate's page has the list.
 
-use std::{fmt, net::SocketAddr};
+use std::{fmt, io, net::SocketAddr};
 
 use log::{Level, debug, info, log_enabled, warn};
 use pmof_mem::{Durability, MediumKind, Promise};
 use pmof_proto::{ConnectionError, Event};
+use rustix::io::Errno;
 
 use crate::{Method, RingRefusal};
 
@@ -27,16 +28,32 @@ impl fmt::Display for Name {
     }
 }
 
-/// A connection stands or has ended.
-pub(crate) fn tell_event(name: Name, event: &Event) {
+/// A connection stands, has ended, or was not made: one that ends and has never `stood`. `error` is what the kernel said, if it did.
+pub(crate) fn tell_event(name: Name, event: &Event, has_stood: bool, error: Option<&io::Error>) {
     match event {
         Event::Established { .. } => info!(target: CONNECTION, "{name} stands"),
         Event::Ended(why @ (ConnectionError::Closed | ConnectionError::ClosedHere)) => {
             info!(target: CONNECTION, "{name} ended: {why}");
         }
-        Event::Ended(why) => warn!(target: CONNECTION, "{name} ended: {why}"),
+        Event::Ended(why) if has_stood => warn!(target: CONNECTION, "{name} ended: {why}"),
+        Event::Ended(why) => warn!(target: CONNECTION, "{name} was not made: {}", Unmade(why, error)),
         // It will stand or end.
         Event::Requested { .. } => {}
+    }
+}
+
+/// Why a connection was not made: nothing was there yet that could be lost.
+struct Unmade<'a>(&'a ConnectionError, Option<&'a io::Error>);
+
+impl fmt::Display for Unmade<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ConnectionError::Lost { why } = self.0 else { return self.0.fmt(f) };
+        // Devices say it themselves.
+        if self.1.is_some_and(|error| error.raw_os_error() == Some(Errno::CONNREFUSED.raw_os_error())) {
+            write!(f, "nobody listens there ({why})")
+        } else {
+            f.write_str(why)
+        }
     }
 }
 

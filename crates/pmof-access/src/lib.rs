@@ -29,7 +29,7 @@
 //! | target | level | what |
 //! |---|---|---|
 //! | `pmof::connection` | info | a connection stands; one was closed in order |
-//! | | warn | one was lost or refused, by whichever side, and why |
+//! | | warn | one was lost, or was not made (nobody listens, or a side refused), and why |
 //! | `pmof::flush` | debug | by which method flushes go, when that is another than last time, and why by no cheaper one |
 //! | `pmof::region` | debug | a region that devices do not reach, and why |
 //! | `pmof::memory` | error | memory of this side failed; the other side is told no more than that |

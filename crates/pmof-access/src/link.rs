@@ -82,6 +82,8 @@ pub(crate) struct LinkCore {
     /// The only method of flush that the application wants, if it wants one.
     forced: Option<Method>,
     phase: Phase,
+    /// The handshake has ended well.
+    has_stood: bool,
     loss_timeout: Duration,
     /// The socket took no more, or a thread that sleeps is to send what waits. Else output is not watched for: it goes out
     /// when posted or driven, and changing what the kernel watches would cost two system calls an operation.
@@ -119,6 +121,7 @@ impl Link {
             is_device: announces_on_demand,
             forced: None,
             phase: Phase::Open,
+            has_stood: false,
             loss_timeout,
             blocked: false,
             watched: None,
@@ -236,9 +239,12 @@ impl LinkCore {
             Phase::Closed => false,
         };
         while let Some(event) = self.endpoint.poll_event() {
-            journal::tell_event(self.name, &event);
-            if let (Event::Established { .. }, Some(wire)) = (&event, &mut self.wire) {
-                wire.set_loss_timeout(self.loss_timeout);
+            journal::tell_event(self.name, &event, self.has_stood, self.wire_error.as_ref());
+            if matches!(event, Event::Established { .. }) {
+                self.has_stood = true;
+                if let Some(wire) = &mut self.wire {
+                    wire.set_loss_timeout(self.loss_timeout);
+                }
             }
             self.events.push(event);
             // Whoever waits for it may sleep.

@@ -1,20 +1,21 @@
-//! What the program's logger is told. It is one for the process, hence this one test in a program of its own.
+//! What the program's logger is told. It is one for the process, hence this program of its own.
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, Once},
     time::Duration,
 };
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use pmof_access::{
-    AcceptOptions, Access, ConnectOptions, Durability, ListenOptions, MediumKind, Peer, Progress, QueueOptions,
-    Transport,
+    AcceptOptions, Access, ConnectError, ConnectOptions, Durability, ListenOptions, MediumKind, Peer, Progress,
+    QueueOptions, Transport,
 };
 use pmof_mem::{
     ShadowMedium,
     faults::{FailNth, FaultPoint},
 };
+use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket};
 
 const LONG: Duration = Duration::from_mins(1);
 
@@ -44,10 +45,33 @@ fn told(level: Level, target: &str, words: &str) -> String {
     line.2.clone()
 }
 
+fn collect() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        log::set_logger(&Collector).unwrap();
+        log::set_max_level(LevelFilter::Debug);
+    });
+}
+
+#[test]
+fn where_nobody_listens_nothing_was_lost() {
+    collect();
+    let peer = Peer::open(Transport::Tcp).unwrap();
+    let queue = peer.completion_queue(QueueOptions::default()).unwrap();
+    // Bound, so that no one else gets the port, and not listening.
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let address = SocketAddr::try_from(getsockname(&socket).unwrap()).unwrap();
+    let pending = peer.start_connect(address, &queue, &ConnectOptions::default()).unwrap();
+    let error = pending.finish().unwrap_err();
+    assert!(matches!(&error, ConnectError::Unreachable { .. }), "{error}");
+    let line = told(Level::Warn, "pmof::connection", &format!("with {address} was not made"));
+    assert!(line.ends_with("was not made: nobody listens there (Connection refused (os error 111))"), "{line}");
+}
+
 #[test]
 fn a_failing_medium_is_named_at_the_target() {
-    log::set_logger(&Collector).unwrap();
-    log::set_max_level(LevelFilter::Debug);
+    collect();
     let peer = Peer::open(Transport::Tcp).unwrap();
     let queue = peer.completion_queue(QueueOptions::default()).unwrap();
     let threaded = QueueOptions { progress: Progress::Thread, ..QueueOptions::default() };
