@@ -14,6 +14,7 @@
 
 #include "link.h"
 #include "parts.h"
+#include "peer.h"
 
 enum { ALWAYS = RPMA_F_COMPLETION_ALWAYS, POSTED = 8, BYTES = 64, CHILD_SECONDS = 20, PORT = 13, PORT_OF_CHILD = 14 };
 
@@ -342,6 +343,39 @@ static void check_threads_that_fork(void) {
     check(ended == FORKS, "children make new objects, whatever other threads were at: %u of %u", ended, FORKS);
 }
 
+/* A peer whose process is killed while a child that it forked sleeps on: the other side is told, and its port is free. */
+static void check_orphan(void) {
+    enum { PORT_OF_PEER = 11, PORT_OF_ITS_ENDPOINT = PORT_OF_PEER + 1, SOON_MS = 2000 };
+    struct rpma_peer *peer = new_peer();
+    struct rpma_ep *endpoint = NULL, *next = NULL;
+    struct rpma_conn *connection = NULL;
+    int status = 0;
+    NEED(CALL(rpma_ep_listen)(peer, options.address, port(PORT_OF_PEER), &endpoint));
+    pid_t parent = start_peer(port(PORT_OF_PEER));
+    struct rpma_conn_req *request = next_request(endpoint, NULL);
+    NEED(CALL(rpma_conn_req_connect)(&request, NULL, &connection));
+    if (next_event(connection, PATIENCE_MS) != RPMA_CONN_ESTABLISHED)
+        bail_out("a peer was not connected");
+    kill(parent, SIGHUP);
+    if (waitpid(parent, &status, WUNTRACED) != parent || !WIFSTOPPED(status))
+        bail_out("a peer does not fork");
+    kill(parent, SIGKILL);
+    waitpid(parent, NULL, 0);
+    enum rpma_conn_event event = next_event(connection, SOON_MS);
+    bool has_child = kill(-parent, 0) == 0;
+    check(has_child && (event == RPMA_CONN_CLOSED || event == RPMA_CONN_LOST),
+          "a peer that was killed has gone, although a child of its goes on");
+    if (event == RPMA_CONN_UNDEFINED || !has_child)
+        tell("event %d, the child %s", (int)event, has_child ? "is there" : "is not");
+    check(CALL(rpma_ep_listen)(peer, options.address, port(PORT_OF_ITS_ENDPOINT), &next) == 0, "its port is free");
+    kill(-parent, SIGKILL);
+    if (next != NULL)
+        NEED(CALL(rpma_ep_shutdown)(&next));
+    NEED(CALL(rpma_conn_delete)(&connection));
+    NEED(CALL(rpma_ep_shutdown)(&endpoint));
+    delete_peer(&peer);
+}
+
 void check_forks(void) {
     section("forks");
     for (enum stage stage = 0; stage < STAGES; stage++)
@@ -351,4 +385,10 @@ void check_forks(void) {
         skip("librdmacm's locks are not made for it", "children make new objects, whatever other threads were at");
     else
         check_threads_that_fork();
+    /* Looks for a device, which those before must not. */
+    if (is_device())
+        skip("over a device the child's copies of the devices' own descriptors keep it, as with librpma",
+             "a peer that was killed has gone, although a child of its goes on");
+    else
+        check_orphan();
 }

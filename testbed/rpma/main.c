@@ -93,6 +93,8 @@ pid_t start_peer(const char *port) {
     if (child > 0)
         return child;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    /* With what it forks. */
+    setpgid(0, 0);
     /* The link itself can not be started under valgrind. */
     char program[4096], peer[] = "--peer", address[256], number[16];
     ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);

@@ -1,9 +1,11 @@
 /* A target in another process: stopped, and without memory that it has registered. */
 #define _GNU_SOURCE
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -12,7 +14,7 @@
 #include "parts.h"
 #include "peer.h"
 
-enum { ALWAYS = RPMA_F_COMPLETION_ALWAYS, BYTES = 64 * 1024, PORT = 10 };
+enum { ALWAYS = RPMA_F_COMPLETION_ALWAYS, BYTES = 64 * 1024, PORT = 10, CHILD_SECONDS = 60 };
 
 /* The peer's memory: some that stays, and a file that it unmaps or makes shorter. */
 enum { KEPT, LOST, REGIONS };
@@ -21,6 +23,23 @@ enum {
     USAGE = RPMA_MR_USAGE_READ_SRC | RPMA_MR_USAGE_WRITE_DST | RPMA_MR_USAGE_FLUSH_TYPE_VISIBILITY,
     DESCRIPTOR_BYTES = 21,
 };
+
+/* A child that does nothing and outlives this process; and an endpoint, on the next port. */
+static void leave_child(struct rpma_peer *peer, const char *port) {
+    struct rpma_ep *endpoint = NULL;
+    char next[16];
+    snprintf(next, sizeof next, "%lu", strtoul(port, NULL, 10) + 1);
+    NEED(CALL(rpma_ep_listen)(peer, options.address, next, &endpoint));
+    pid_t child = fork();
+    if (child < 0)
+        bail_out("no other process");
+    if (child > 0)
+        return;
+    prctl(PR_SET_PDEATHSIG, 0);
+    alarm(CHILD_SECONDS);
+    for (;;)
+        pause();
+}
 
 int be_peer(const char *port) {
     struct rpma_peer *peer = new_peer();
@@ -45,6 +64,7 @@ int be_peer(const char *port) {
     sigemptyset(&signals);
     sigaddset(&signals, SIGUSR1);
     sigaddset(&signals, SIGUSR2);
+    sigaddset(&signals, SIGHUP);
     sigprocmask(SIG_BLOCK, &signals, NULL);
     struct rpma_conn_private_data data = {descriptors, sizeof descriptors};
     NEED(CALL(rpma_conn_req_new)(peer, options.address, port, NULL, &request));
@@ -53,7 +73,9 @@ int be_peer(const char *port) {
         bail_out("the peer was not connected");
     for (;;) {
         sigwait(&signals, &number);
-        if (number == SIGUSR1 ? munmap(places[LOST], BYTES) != 0 : ftruncate(file, 0) != 0)
+        if (number == SIGHUP)
+            leave_child(peer, port);
+        else if (number == SIGUSR1 ? munmap(places[LOST], BYTES) != 0 : ftruncate(file, 0) != 0)
             bail_out("the memory stays as it is");
         raise(SIGSTOP);
     }

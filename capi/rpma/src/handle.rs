@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use pmof_mem::forks::{Holdable, Kept};
+use pmof_mem::forks::{Holdable, Kept, take_from_child};
 
 use crate::{context::KNOWN, error::Failure, long::WHOLE};
 
@@ -112,9 +112,10 @@ impl<T: Kind + Send + Sync> Drop for Used<'_, T> {
 }
 
 /// The locks of this process that a child needs, in the order in which one may be taken under another.
-fn kept() -> [&'static dyn Holdable; 6] {
+fn kept() -> [&'static dyn Holdable; 7] {
     let [devices, searching] = pmof_verbs::kept_over_forks();
-    [&KNOWN, &WHOLE, &RESTING_HANDLES, devices, searching, pmof_mem::forks::kept()]
+    let [entries, sockets] = pmof_mem::forks::kept();
+    [&KNOWN, &WHOLE, &RESTING_HANDLES, devices, searching, entries, sockets]
 }
 
 extern "C" fn before_fork() {
@@ -128,6 +129,8 @@ extern "C" fn behind_fork() {
 
 extern "C" fn behind_fork_in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
+    // SAFETY: the C library calls this behind `before_fork`, in the child's only thread; objects of before are refused from here on.
+    unsafe { take_from_child() };
     behind_fork();
 }
 

@@ -2,12 +2,13 @@
 
 use std::{
     net::SocketAddr,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd},
     path::Path,
     sync::Arc,
     time::Duration,
 };
 
+use pmof_mem::forks::Uninherited;
 use pmof_proto::{Endpoint, MemoryAccount, Refusal, Settings, limits};
 use rustix::{
     io::Errno,
@@ -94,7 +95,7 @@ impl Default for AcceptOptions {
 
 #[derive(Debug)]
 enum Door {
-    Tcp(OwnedFd),
+    Tcp(Uninherited),
     Shm(ShmDoor),
     Sim(Arc<SimNetwork>, u16),
     Verbs(VerbsDoor),
@@ -119,7 +120,8 @@ impl Listener {
         let failed = |errno: Errno| SetupError::Listen { address: address.into(), source: errno.into() };
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let socket = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP)).map_err(failed)?;
+        let open = || socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP));
+        let socket = Uninherited::open(open).map_err(failed)?;
         // A target that was killed must be able to come back on its port at once.
         sockopt::set_socket_reuseaddr(&socket, true).map_err(failed)?;
         bind(&socket, &address).map_err(failed)?;
@@ -252,7 +254,9 @@ impl Listener {
             Door::Verbs(door) => {
                 return Ok(door.accept()?.map(|(wire, from)| (Box::new(wire) as Box<dyn Wire>, from)));
             }
-            Door::Tcp(socket) => accept_with(socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC),
+            Door::Tcp(socket) => {
+                Uninherited::open(|| accept_with(socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC))
+            }
         };
         let socket = match socket {
             Ok(socket) => socket,

@@ -1,10 +1,15 @@
-//! Locks of a whole process that outlive `fork()`.
+//! What of a process outlives `fork()`: locks, and descriptors that must not.
 //!
 //! The child has only the thread that forked. A lock that another thread had at that moment is locked in the child for ever, and what
 //! it protects half changed. So the thread that forks takes these locks before, and both processes give them back behind.
+//!
+//! The child has copies of all descriptors too. A socket stays open as long as one process has it, so that the other side of a
+//! connection would not notice the parent's death while a child lives: [`Uninherited`] sockets are taken away from the child.
 
 use std::{
     cell::UnsafeCell,
+    collections::BTreeMap,
+    os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd, RawFd},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -31,9 +36,96 @@ impl<T> Kept<T> {
     }
 }
 
-/// The lock of this crate.
-pub fn kept() -> &'static dyn Holdable {
-    crate::bus_error::kept()
+/// The locks of this crate. None of this program's is taken under them.
+pub fn kept() -> [&'static dyn Holdable; 2] {
+    [crate::bus_error::kept(), &UNINHERITED]
+}
+
+/// Device and inode of what is open: every socket has its own.
+type File = (u64, u64);
+
+/// Numbers of descriptors that children do not keep, and what they are of.
+static UNINHERITED: Kept<BTreeMap<RawFd, File>> = Kept::new(BTreeMap::new());
+
+/// A descriptor that [`take_from_child`] takes away from a child.
+#[derive(Debug)]
+pub struct Uninherited {
+    fd: OwnedFd,
+    /// Dropped behind the descriptor: the number may be another one's by then, which what is noted of it tells.
+    _noted: Noted,
+}
+
+#[derive(Debug)]
+struct Noted {
+    number: RawFd,
+    file: File,
+}
+
+impl Uninherited {
+    /// What `open` opens, which must not take long: no process forks meanwhile.
+    ///
+    /// # Errors
+    /// Those of `open`, and of `fstat`.
+    pub fn open<E: From<rustix::io::Errno>>(open: impl FnOnce() -> Result<OwnedFd, E>) -> Result<Self, E> {
+        let mut all = UNINHERITED.lock();
+        let fd = open()?;
+        let (number, file) = (fd.as_raw_fd(), file_of(fd.as_fd())?);
+        all.insert(number, file);
+        Ok(Self { fd, _noted: Noted { number, file } })
+    }
+}
+
+impl AsFd for Uninherited {
+    #[inline]
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for Noted {
+    fn drop(&mut self) {
+        let mut all = UNINHERITED.lock();
+        if all.get(&self.number) == Some(&self.file) {
+            all.remove(&self.number);
+        }
+    }
+}
+
+fn file_of(fd: BorrowedFd<'_>) -> Result<File, rustix::io::Errno> {
+    let found = rustix::fs::fstat(fd)?;
+    Ok((found.st_dev, found.st_ino))
+}
+
+/// Puts `/dev/null` in the place of this process' copies of its parent's [`Uninherited`] descriptors, so that their numbers stay taken: the
+/// objects that have them are here too. A number that the program has given to something else keeps it. What is done here may be done
+/// between `fork()` and `exec()`.
+///
+/// # Safety
+///
+/// The calling thread is the only one of a process that was forked just now, holds [`kept`], and nobody uses what the descriptors
+/// were of any more.
+pub unsafe fn take_from_child() {
+    // SAFETY: this thread holds the lock by the contract of this function, so nobody else looks at its place.
+    let Some(all) = (unsafe { (*UNINHERITED.held.get()).as_deref() }) else { return };
+    // SAFETY: the path is a C string.
+    let null = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
+    for (&number, &file) in all {
+        // SAFETY: the number is borrowed for the call only, which fails where it is none.
+        let found = file_of(unsafe { BorrowedFd::borrow_raw(number) });
+        if found != Ok(file) {
+            continue;
+        }
+        // SAFETY: the number is of a descriptor that this crate opened, and that nobody uses here, by the contract of this function.
+        unsafe {
+            if null < 0 || libc::dup3(null, number, libc::O_CLOEXEC) < 0 {
+                libc::close(number);
+            }
+        }
+    }
+    if null >= 0 {
+        // SAFETY: opened above, and nobody else's.
+        unsafe { libc::close(null) };
+    }
 }
 
 /// A lock of any type.
@@ -85,5 +177,76 @@ mod tests {
         told.recv().unwrap();
         other.join().unwrap();
         assert_eq!(*LOCK.lock(), 2);
+    }
+
+    /// In a child, which ends at once, whether what it finds is right.
+    fn in_child(is_right: impl FnOnce() -> bool) -> bool {
+        UNINHERITED.hold();
+        // SAFETY: the child calls what a forked process may, and ends.
+        let child = unsafe { libc::fork() };
+        assert!(child >= 0);
+        if child == 0 {
+            // SAFETY: this is the only thread here, it holds the lock, and the child uses none of the sockets.
+            unsafe { take_from_child() };
+            let code = i32::from(!is_right());
+            // SAFETY: nothing of this process is to be done any more.
+            unsafe { libc::_exit(code) };
+        }
+        // SAFETY: this thread held it above.
+        unsafe { UNINHERITED.release() };
+        let mut status = 0;
+        // SAFETY: the place can be written.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+    }
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        let (one, other) = std::os::unix::net::UnixStream::pair().unwrap();
+        (one.into(), other.into())
+    }
+
+    /// What a number is of, by `fstat` alone: it allocates nothing.
+    fn now(number: RawFd) -> Option<File> {
+        // SAFETY: borrowed for the call only.
+        file_of(unsafe { BorrowedFd::borrow_raw(number) }).ok()
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "miri does not fork")]
+    fn a_child_has_no_copy_and_the_number_stays_taken() {
+        let (one, other) = pair();
+        let inherited = other.as_raw_fd();
+        let kept = Uninherited::open(|| Ok::<_, rustix::io::Errno>(one)).unwrap();
+        let number = kept.as_fd().as_raw_fd();
+        let (before, others) = (now(number), now(inherited));
+        assert!(in_child(|| now(number).is_some() && now(number) != before && now(inherited) == others));
+        assert_eq!(now(number), before, "the parent has its own");
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "miri does not fork")]
+    fn what_the_program_put_at_the_number_stays_in_the_child() {
+        let ((one, _), (other, _)) = (pair(), pair());
+        let noted = Uninherited::open(|| Ok::<_, rustix::io::Errno>(one)).unwrap();
+        let number = noted.as_fd().as_raw_fd();
+        // SAFETY: the number is taken in one step, and owned by `noted` as before.
+        assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), number) }, number);
+        let there = now(number);
+        assert!(in_child(|| now(number) == there));
+    }
+
+    #[test]
+    fn what_is_closed_is_forgotten_and_nothing_else() {
+        let (one, other) = pair();
+        let first = Uninherited::open(|| Ok::<_, rustix::io::Errno>(one)).unwrap();
+        let number = first.as_fd().as_raw_fd();
+        assert!(UNINHERITED.lock().contains_key(&number));
+        // Another one has taken the number since.
+        let Uninherited { fd, _noted: noted } = first;
+        let file = now(other.as_raw_fd()).unwrap();
+        UNINHERITED.lock().insert(number, file);
+        drop(noted);
+        assert_eq!(UNINHERITED.lock().remove(&number), Some(file));
+        drop(fd);
     }
 }

@@ -18,7 +18,7 @@ use std::{
     sync::Arc,
 };
 
-use pmof_mem::Declaration;
+use pmof_mem::{Declaration, forks::Uninherited};
 use pmof_proto::{Access, RegionKey};
 use rustix::{
     io::Errno,
@@ -96,7 +96,7 @@ pub(super) struct Answer {
 /// This side's end of the channel.
 #[derive(Debug)]
 pub(super) struct Control {
-    socket: OwnedFd,
+    socket: Uninherited,
     shares: Arc<Shares>,
     to_ask: VecDeque<RegionKey>,
     asked: VecDeque<RegionKey>,
@@ -111,6 +111,7 @@ impl Control {
         if !is_unix || sockopt::socket_type(&socket) != Ok(SocketType::SEQPACKET) {
             return Err(violation("what it passed as its control channel is no such socket"));
         }
+        let socket = Uninherited::open(|| Ok::<_, Errno>(socket))?;
         Ok(Self { socket, shares, to_ask: VecDeque::new(), asked: VecDeque::new(), to_answer: None })
     }
 

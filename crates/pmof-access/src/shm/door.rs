@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use pmof_mem::forks::Uninherited;
 use rustix::{
     fs::{FlockOperation, Mode, OFlags, fchmod, flock},
     io::Errno,
@@ -33,7 +34,7 @@ const LOCK_PAUSE: Duration = Duration::from_millis(10);
 /// A socket that is listened on. Its file goes with it.
 #[derive(Debug)]
 pub(crate) struct ShmDoor {
-    socket: OwnedFd,
+    socket: Uninherited,
     path: PathBuf,
     /// Device and inode of the socket's file: what lies at the path later may be another target's.
     identity: (u64, u64),
@@ -45,7 +46,7 @@ impl ShmDoor {
     pub(crate) fn open(path: &Path, backlog: i32, shares: Arc<Shares>) -> io::Result<Self> {
         let address = socket_address(path)?;
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        let socket = Uninherited::open(|| socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None))?;
         // The file is born with the mode of the socket, so there is no moment in which others may connect.
         fchmod(&socket, OWNER_ONLY)?;
         let _lock = lock_directory(path)?;
@@ -64,7 +65,7 @@ impl ShmDoor {
     /// The next connection, if one waits. One whose user may not connect is sent away.
     pub(crate) fn accept(&self) -> io::Result<Option<ShmWire>> {
         loop {
-            match accept_with(&self.socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+            match Uninherited::open(|| accept_with(&self.socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)) {
                 Ok(socket) => {
                     if let Some(wire) = ShmWire::accepted(socket, Arc::clone(&self.shares)) {
                         return Ok(Some(wire));

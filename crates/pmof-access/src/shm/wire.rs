@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use pmof_mem::forks::Uninherited;
 use pmof_proto::{InputPlace, OutputView, RegionKey};
 use rustix::{
     io::Errno,
@@ -48,7 +49,7 @@ pub(crate) const LOOK_EVERY: u32 = 64;
 
 #[derive(Debug)]
 pub(crate) struct ShmWire {
-    socket: OwnedFd,
+    socket: Uninherited,
     greeting: Greeting,
     /// `None` until the other side has handed it over.
     control: Option<Control>,
@@ -98,7 +99,7 @@ impl ShmWire {
 
     /// Takes over a socket that was accepted. `None` if its user may not connect, which the other side is told, or if it
     /// is gone already.
-    pub(crate) fn accepted(socket: OwnedFd, shares: Arc<Shares>) -> Option<Self> {
+    pub(crate) fn accepted(socket: Uninherited, shares: Arc<Shares>) -> Option<Self> {
         let user = sockopt::socket_peercred(&socket).ok()?.uid;
         let is_welcome = user.is_root() || user == rustix::process::geteuid();
         let said =
@@ -106,7 +107,7 @@ impl ShmWire {
         (is_welcome && said == Ok(GREETING_BYTES)).then(|| Self::new(socket, None, shares, false))
     }
 
-    fn new(socket: OwnedFd, control: Option<Control>, shares: Arc<Shares>, is_initiator: bool) -> Self {
+    fn new(socket: Uninherited, control: Option<Control>, shares: Arc<Shares>, is_initiator: bool) -> Self {
         Self {
             socket,
             greeting: Greeting { bytes: [0; GREETING_BYTES], len: 0, fd: None, is_initiator },
@@ -253,8 +254,9 @@ impl Wire for ShmWire {
     }
 }
 
-fn new_socket() -> Result<OwnedFd, Errno> {
-    socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, None)
+fn new_socket() -> Result<Uninherited, Errno> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    Uninherited::open(|| socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None))
 }
 
 pub(super) fn socket_address(path: &Path) -> io::Result<SocketAddrUnix> {

@@ -3,10 +3,11 @@
 use std::{
     io::{self, IoSlice},
     net::SocketAddr,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd},
     time::Duration,
 };
 
+use pmof_mem::forks::Uninherited;
 use pmof_proto::{InputPlace, OutputView};
 use rustix::{
     io::Errno,
@@ -33,7 +34,7 @@ const LOOPBACK_CONGESTION_CONTROL: &str = "reno";
 
 #[derive(Debug)]
 pub(crate) struct TcpWire {
-    socket: OwnedFd,
+    socket: Uninherited,
 }
 
 impl TcpWire {
@@ -41,7 +42,7 @@ impl TcpWire {
     pub(crate) fn connect(address: SocketAddr, loss_timeout: Duration) -> Result<Self, Errno> {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let socket = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
+        let socket = Uninherited::open(|| socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP)))?;
         match connect(&socket, &address) {
             Ok(()) | Err(Errno::INPROGRESS) => Self::new(socket, loss_timeout),
             Err(errno) => Err(errno),
@@ -49,7 +50,7 @@ impl TcpWire {
     }
 
     /// Takes a non-blocking socket over and lets the kernel watch the other host.
-    pub(crate) fn new(socket: OwnedFd, loss_timeout: Duration) -> Result<Self, Errno> {
+    pub(crate) fn new(socket: Uninherited, loss_timeout: Duration) -> Result<Self, Errno> {
         sockopt::set_tcp_nodelay(&socket, true)?;
         sockopt::set_tcp_keepcnt(&socket, KEEPALIVE_PROBES)?;
         sockopt::set_socket_keepalive(&socket, true)?;
@@ -73,7 +74,7 @@ impl TcpWire {
 }
 
 /// True if both ends are on this machine: only then is the own address a loopback one.
-fn is_loopback(socket: &OwnedFd) -> bool {
+fn is_loopback(socket: &Uninherited) -> bool {
     let own = getsockname(socket).ok().and_then(|name| SocketAddr::try_from(name).ok());
     own.is_some_and(|own| own.ip().to_canonical().is_loopback())
 }
