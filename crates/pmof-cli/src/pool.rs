@@ -11,12 +11,16 @@ use crate::{
     copy::mark,
     output::{self, LevelReport, with_mend},
 };
+use check::CheckArgs;
 use contents::{DumpArgs, FeatureArgs};
+use describe::SetReport;
 use place::PoolPlace;
 use remove::RemoveArgs;
-use sets::{CheckArgs, CreateArgs, SetReport, SyncArgs, TransformArgs};
+use sets::{CreateArgs, SyncArgs, TransformArgs};
 
+mod check;
 mod contents;
+mod describe;
 mod place;
 mod remove;
 mod sets;
@@ -32,7 +36,7 @@ pub(crate) struct PoolArgs {
 
 #[derive(Debug, Subcommand)]
 enum PoolCommand {
-    /// Describes pools without opening them
+    /// Describes pools; hosts are asked for replicas of pool sets
     Info(InfoArgs),
     /// Removes pools with all their bytes
     Rm(RemoveArgs),
@@ -76,7 +80,7 @@ pub(crate) fn run(args: &PoolArgs) -> anyhow::Result<()> {
         PoolCommand::Rm(args) => remove::run(args),
         PoolCommand::Ls(args) => list(args),
         PoolCommand::Create(args) => sets::create(args),
-        PoolCommand::Check(args) => sets::run_check(args),
+        PoolCommand::Check(args) => check::run(args),
         PoolCommand::Sync(args) => sets::run_sync(args),
         PoolCommand::Transform(args) => sets::run_transform(args),
         PoolCommand::Dump(args) => contents::dump(args),
@@ -129,7 +133,7 @@ fn info(args: &InfoArgs) -> anyhow::Result<()> {
                 pools.extend(reports);
             }
             PoolPlace::Path(path) => {
-                let report = sets::describe(path)?;
+                let report = describe::describe(path)?;
                 texts.push(report.text());
                 sets.push(report);
             }

@@ -3,12 +3,12 @@
 use pmof_mem::Declaration;
 
 use crate::{
-    Access, Apart, Attributes, Comparison, DIFFERENCES_MAX, Majority, PoolKind, PoolSet, RemoteReplicas, ReplicaAccess,
+    Access, Apart, Attributes, Comparison, DIFFERENCES_MAX, Difference, Majority, PoolKind, PoolSet, RemoteReplicas,
     Step, SyncError, distinct,
     error::UNFINISHED,
-    sync::{Found, look, of_files, of_pair, plan},
+    sync::{Found, look, of_files, plan, whole},
     uuid_text,
-    vote::majority_against,
+    vote::{self, Opinions},
 };
 
 /// What was found in a set.
@@ -18,6 +18,8 @@ pub struct CheckReport {
     pub kind: Option<PoolKind>,
     /// Bytes that were compared of each replica but the first sound one, or read of that one if it is alone.
     pub compared_bytes: u64,
+    /// The replica that the others were compared with: the first sound one.
+    pub compared_with: Option<usize>,
     /// Every replica, in the order of the set.
     pub replicas: Vec<CheckedReplica>,
     /// Those that agree against the first sound one, if they are most of the sound ones.
@@ -32,6 +34,9 @@ pub struct CheckReport {
 /// What was found in one replica.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckedReplica {
+    /// Why it was not looked at, or not to its end: its host was not reached, say, or somebody has it open. Of what is in it nothing
+    /// is known then.
+    pub unchecked: Option<String>,
     /// What is wrong with it by itself, or with its place among the others, a sentence each.
     pub problems: Vec<String>,
     /// Where it differs from the first sound replica: the first [`DIFFERENCES_MAX`] places.
@@ -57,19 +62,58 @@ pub struct Mismatch {
     pub part: Option<(usize, u64)>,
 }
 
+/// What a check knows of one replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplicaState {
+    /// Nothing is wrong with it, and the others were compared with it.
+    Sound,
+    /// Nothing is wrong with it, and it holds what the sound one holds.
+    Equal,
+    /// It differs from the sound one.
+    Differs,
+    /// Something is wrong with it by itself, or with its place among the others.
+    Unsound,
+    /// It was not looked at, or not to its end.
+    Unchecked,
+}
+
 impl CheckReport {
-    /// Whether nothing is wrong.
+    /// Whether all replicas were looked at, and nothing is wrong.
     pub fn is_sound(&self) -> bool {
+        self.is_sound_so_far() && self.unchecked().next().is_none()
+    }
+
+    /// Whether nothing is wrong with those that were looked at.
+    pub fn is_sound_so_far(&self) -> bool {
         self.replicas.iter().all(|replica| replica.problems.is_empty() && replica.mismatch_count == 0)
+    }
+
+    /// The replicas that were not looked at, by their places in the set, and why.
+    pub fn unchecked(&self) -> impl Iterator<Item = (usize, &str)> {
+        let replicas = self.replicas.iter().enumerate();
+        replicas.filter_map(|(index, replica)| Some((index, replica.unchecked.as_deref()?)))
+    }
+
+    /// What is known of the replica at a place in the set.
+    pub fn state(&self, index: usize) -> ReplicaState {
+        match &self.replicas[index] {
+            CheckedReplica { unchecked: Some(_), .. } => ReplicaState::Unchecked,
+            replica if !replica.problems.is_empty() => ReplicaState::Unsound,
+            replica if replica.mismatch_count > 0 => ReplicaState::Differs,
+            _ if self.compared_with == Some(index) => ReplicaState::Sound,
+            _ => ReplicaState::Equal,
+        }
     }
 }
 
 /// Reads every replica in full and compares it with the first sound one.
 ///
+/// One that cannot be looked at, since its host is not reached or somebody has it open, is no reason not to look at the others.
+///
 /// Replicas of a pool that was not closed in order may differ in what its next opening repairs, and in locks of libpmemobj, which
 /// keeps their state in the first replica only.
 ///
-/// Errors: [`SyncError`], where the check could not be done; what is wrong with the pool is in the report.
+/// Errors: [`SyncError`], where no replica could be looked at; what is wrong with the pool is in the report.
 pub fn check(
     set: &PoolSet,
     declaration: Option<Declaration>,
@@ -77,117 +121,204 @@ pub fn check(
     progress: &mut dyn FnMut(Step),
 ) -> Result<CheckReport, SyncError> {
     distinct::check_set(set).map_err(of_files)?;
-    let mut checked = vec![CheckedReplica::default(); set.replicas.len()];
-    let mut found = Vec::with_capacity(set.replicas.len());
+    let checked = vec![CheckedReplica::default(); set.replicas.len()];
+    let mut look_at = Look { found: Vec::with_capacity(checked.len()), checked };
+    let mut failure = None;
     for (index, spec) in set.replicas.iter().enumerate() {
-        found.push(look(index, spec, set, Access::ReadOnly, declaration, remotes)?);
-    }
-    let plan = plan(set, &mut found, None);
-    let is_linked = plan.as_ref().map_or(true, |plan| plan.is_linked);
-    let sync_refusal = match (&found[..], plan.err()) {
-        ([Found::Damaged(_) | Found::Unfinished(_)], _) => {
-            Some("the set has no other replica to restore it from: bring back a copy".to_owned())
+        match look(index, spec, set, Access::ReadOnly, declaration, remotes) {
+            Ok(found) => look_at.found.push(found),
+            Err(error) => {
+                look_at.found.push(Found::Damaged(String::new()));
+                look_at.checked[index].unchecked = Some(words(&error));
+                failure.get_or_insert(error);
+            }
         }
-        (_, error) => error.map(|error| error.to_string()),
-    };
-    let mut whole = whole_of(found, &mut checked)?;
-    check_links(&whole, &mut checked);
-    let len_bytes = whole.iter().flatten().map(|(replica, _)| replica.len_bytes()).min().unwrap_or(0);
-    let all = &mut whole[..];
-    let first_and_rest = all.iter().position(Option::is_some).and_then(move |index| {
-        let (before, behind) = all.split_at_mut(index + 1);
-        Some((index, before.last_mut()?.as_mut()?, behind))
-    });
-    let Some((first_index, (first, attributes), behind)) = first_and_rest else {
-        return Ok(CheckReport {
-            kind: None,
-            compared_bytes: 0,
-            replicas: checked,
-            majority: None,
-            apart: None,
-            sync_refusal,
-        });
-    };
-    let failed = |index| move |source| SyncError::Replica { index, source };
-    let kind = PoolKind::of_signature(&attributes.signature);
-    let comparison = match first.memory() {
-        Some(memory) => Comparison::of_pool(kind, &*memory, len_bytes)
-            .map_err(|error| SyncError::Replica { index: first_index, source: error.into() })?,
-        None => Comparison::of_kind(kind, len_bytes),
-    };
-    let others = behind.iter().flatten().count() as u64;
-    progress(Step::Total(comparison.len_bytes() * others.max(1)));
-    if others == 0 {
-        comparison.read(first.contents(), &mut |bytes| progress(Step::Done(bytes))).map_err(failed(first_index))?;
     }
-    let mut differing = Vec::new();
-    for (place, other) in behind.iter_mut().enumerate() {
-        let Some((other, own)) = other else { continue };
-        let index = first_index + 1 + place;
+    match failure {
+        Some(error) if look_at.checked.iter().all(|replica| replica.unchecked.is_some()) => Err(error),
+        _ => look_at.report(set, progress),
+    }
+}
+
+/// A replica's failure without its number, which the report has by its place.
+fn words(error: &SyncError) -> String {
+    match error {
+        SyncError::Replica { source, .. } => source.to_string(),
+        error => error.to_string(),
+    }
+}
+
+/// A check under way. What was not looked at, or not to its end, is as good as damaged for the rest of it.
+struct Look {
+    found: Vec<Found>,
+    checked: Vec<CheckedReplica>,
+}
+
+impl Look {
+    fn report(mut self, set: &PoolSet, progress: &mut dyn FnMut(Step)) -> Result<CheckReport, SyncError> {
+        let plan = plan(set, &mut self.found, None);
+        let is_linked = plan.as_ref().map_or(true, |plan| plan.is_linked);
+        let refusal = plan.err().map(|error| error.to_string());
+        let headers = self.headers()?;
+        check_links(&headers, &mut self.checked);
+        let (mut compared_with, mut kind, mut compared_bytes) = (None, None, 0);
+        let mut opinions = Opinions::default();
+        while let Some(first) = self.found.iter().position(|found| matches!(found, Found::Whole(_))) {
+            kind = headers[first].and_then(|header| PoolKind::of_signature(&header.signature));
+            match self.compare(first, &headers, is_linked, progress) {
+                Ok((found, len_bytes)) => {
+                    (compared_with, opinions, compared_bytes) = (Some(first), found, len_bytes);
+                    break;
+                }
+                // With the next one, then, and from the start.
+                Err(error) => {
+                    for checked in &mut self.checked {
+                        let (unchecked, problems) = (checked.unchecked.take(), std::mem::take(&mut checked.problems));
+                        *checked = CheckedReplica { unchecked, problems, ..CheckedReplica::default() };
+                    }
+                    self.give_up(error)?;
+                }
+            }
+        }
+        self.close();
+        let sync_refusal = self.sync_refusal(refusal);
+        let Opinions { majority, apart } = opinions;
+        let replicas = self.checked;
+        Ok(CheckReport { kind, compared_bytes, compared_with, replicas, majority, apart, sync_refusal })
+    }
+
+    /// What the headers say of replicas that are whole; what is wrong with the others is noted.
+    fn headers(&mut self) -> Result<Vec<Option<Attributes>>, SyncError> {
+        let mut headers = Vec::with_capacity(self.found.len());
+        for index in 0..self.found.len() {
+            let own = match &mut self.found[index] {
+                Found::Whole(replica) => {
+                    replica.attributes().map(Some).map_err(|source| SyncError::Replica { index, source })
+                }
+                Found::Unfinished(_) => {
+                    self.checked[index].problems.push(UNFINISHED.to_owned());
+                    Ok(None)
+                }
+                Found::Damaged(_) if self.checked[index].unchecked.is_some() => Ok(None),
+                Found::Damaged(reason) => {
+                    self.checked[index].problems.push(reason.clone());
+                    Ok(None)
+                }
+            };
+            headers.push(match own {
+                Ok(own) => own,
+                Err(error) => {
+                    self.give_up(error)?;
+                    None
+                }
+            });
+        }
+        Ok(headers)
+    }
+
+    /// Compares the others with the first; gives what they say against it, and how much was compared. Fails where the first does.
+    fn compare(
+        &mut self,
+        first: usize,
+        headers: &[Option<Attributes>],
+        is_linked: bool,
+        progress: &mut dyn FnMut(Step),
+    ) -> Result<(Opinions, u64), SyncError> {
+        let failed = |source| SyncError::Replica { index: first, source };
+        let own = headers[first];
+        let kind = own.and_then(|own| PoolKind::of_signature(&own.signature));
         // One of another pool differs everywhere, and is told already.
-        if own.poolset_uuid != attributes.poolset_uuid {
-            continue;
-        }
+        let is_of =
+            |index: usize| headers[index].zip(own).is_some_and(|(one, own)| one.poolset_uuid == own.poolset_uuid);
+        let lengths = self.found.iter().filter_map(|found| match found {
+            Found::Whole(replica) => Some(replica.len_bytes()),
+            _ => None,
+        });
+        let len_bytes = lengths.min().unwrap_or(0);
+        let comparison =
+            vote::comparison_with(&mut **whole(&mut self.found[first])?, kind, len_bytes).map_err(failed)?;
+        let is_other = |(index, found): &(usize, &Found)| *index != first && matches!(found, Found::Whole(_));
+        let others: Vec<_> = self.found.iter().enumerate().filter(is_other).map(|(index, _)| index).collect();
+        progress(Step::Total(comparison.len_bytes() * others.len().max(1) as u64));
         let mut done = |bytes| progress(Step::Done(bytes));
-        let found = comparison.differences(first.contents(), other.contents(), &mut done);
-        let found = found.map_err(|error| of_pair(first_index, index, error))?;
-        let mismatch = |difference: &crate::Difference| Mismatch {
+        if others.is_empty() {
+            comparison.read(whole(&mut self.found[first])?.contents(), &mut done).map_err(failed)?;
+        }
+        let mut differing = Vec::new();
+        for index in others.into_iter().filter(|index| is_of(*index)) {
+            match self.compare_one([first, index], &comparison, &mut done) {
+                Ok(ranges) => differing.push((index, ranges)),
+                Err(error @ SyncError::Replica { index: failed, .. }) if failed == index => self.give_up(error)?,
+                Err(error) => return Err(error),
+            }
+        }
+        let opinions = match vote::opinions(&mut self.found, first, is_linked, &differing) {
+            Err(error @ SyncError::Replica { index, .. }) if index != first => {
+                self.give_up(error)?;
+                Opinions::default()
+            }
+            opinions => opinions?,
+        };
+        Ok((opinions, comparison.len_bytes()))
+    }
+
+    fn compare_one(
+        &mut self,
+        [first, index]: [usize; 2],
+        comparison: &Comparison,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<vote::Ranges, SyncError> {
+        let found = vote::differences(&mut self.found, [first, index], comparison, progress)?;
+        let other = whole(&mut self.found[index])?;
+        let mismatch = |difference: &Difference| Mismatch {
             offset: difference.range.start,
             len_bytes: difference.range.end - difference.range.start,
             part: other.locate(difference.range.start),
         };
-        let checked = &mut checked[index];
+        let checked = &mut self.checked[index];
         checked.mismatches = found.told.iter().take(DIFFERENCES_MAX).map(mismatch).collect();
         (checked.mismatch_count, checked.unused_count) = (found.count, found.unused_count);
         (checked.unused_bytes, checked.runtime_bytes) = (found.unused_bytes, found.runtime_bytes);
-        differing.push((index, found.told.into_iter().map(|difference| difference.range).collect()));
+        Ok(found.told.into_iter().map(|difference| difference.range).collect())
     }
-    let read = |index: usize, offset: u64, into: &mut [u8]| match &mut whole[index] {
-        Some((replica, _)) => replica.contents().read(offset, into).map_err(failed(index)),
-        None => Ok(()),
-    };
-    let is_other = |index: &usize| checked[*index].mismatch_count > 0;
-    let apart: Vec<_> = (0..checked.len()).filter(|index| !is_linked && is_other(index)).collect();
-    let apart = (!apart.is_empty()).then_some(Apart { source: first_index, replicas: apart });
-    let majority = majority_against(first_index, &differing, read)?;
-    for (index, replica) in whole.into_iter().enumerate() {
-        if let Some((replica, _)) = replica {
-            replica.close().map_err(failed(index))?;
+
+    /// Notes that a replica could not be looked at to its end. Of what it holds nothing is told.
+    fn give_up(&mut self, error: SyncError) -> Result<(), SyncError> {
+        let SyncError::Replica { index, .. } = error else { return Err(error) };
+        self.checked[index] = CheckedReplica { unchecked: Some(words(&error)), ..CheckedReplica::default() };
+        self.found[index] = Found::Damaged(String::new());
+        Ok(())
+    }
+
+    /// Lets go of all replicas. What was found in one that fails now stays told.
+    fn close(&mut self) {
+        for (found, checked) in self.found.drain(..).zip(&mut self.checked) {
+            if let Found::Whole(replica) | Found::Unfinished(replica) = found
+                && let Err(error) = replica.close()
+            {
+                checked.unchecked = Some(error.to_string());
+            }
         }
     }
-    Ok(CheckReport { kind, compared_bytes: comparison.len_bytes(), replicas: checked, majority, apart, sync_refusal })
-}
 
-/// A replica that is whole, and what its header says.
-type Whole = (Box<dyn ReplicaAccess>, Attributes);
-
-/// The replicas that are whole; what is wrong with the others is noted.
-fn whole_of(found: Vec<Found>, checked: &mut [CheckedReplica]) -> Result<Vec<Option<Whole>>, SyncError> {
-    let mut whole = Vec::with_capacity(found.len());
-    for (index, found) in found.into_iter().enumerate() {
-        whole.push(match found {
-            Found::Whole(mut replica) => {
-                let attributes = replica.attributes().map_err(|source| SyncError::Replica { index, source })?;
-                Some((replica, attributes))
+    fn sync_refusal(&self, planned: Option<String>) -> Option<String> {
+        let unchecked = self.checked.iter().position(|replica| replica.unchecked.is_some());
+        if let Some(index) = unchecked {
+            return Some(format!("replica {index} could not be looked at, and nothing is changed before all can be"));
+        }
+        match &self.checked[..] {
+            [alone] if !alone.problems.is_empty() && planned.is_some() => {
+                Some("the set has no other replica to restore it from: bring back a copy".to_owned())
             }
-            Found::Unfinished(replica) => {
-                checked[index].problems.push(UNFINISHED.to_owned());
-                replica.close().map_err(|source| SyncError::Replica { index, source })?;
-                None
-            }
-            Found::Damaged(reason) => {
-                checked[index].problems.push(reason);
-                None
-            }
-        });
+            _ => planned,
+        }
     }
-    Ok(whole)
 }
 
 /// What the headers say of each other.
-fn check_links(whole: &[Option<Whole>], checked: &mut [CheckedReplica]) {
-    let count = whole.len();
-    let attributes = |index: usize| whole[index % count].as_ref().map(|(_, attributes)| *attributes);
+fn check_links(headers: &[Option<Attributes>], checked: &mut [CheckedReplica]) {
+    let count = headers.len();
+    let attributes = |index: usize| headers[index % count];
     let Some(first) = (0..count).find_map(attributes) else { return };
     for (index, checked) in checked.iter_mut().enumerate() {
         let Some(own) = attributes(index) else { continue };

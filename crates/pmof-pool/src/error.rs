@@ -18,7 +18,7 @@ const RESTORE_ONE: &str = ": restore one of them from a replica that is sound";
 const RESTORE_OR_CLEAR: &str = "; restore the replica from another one, or check the pool and clear the shutdown state";
 const SYNC_AGAIN: &str = ": bring the set in order (`pmof pool sync`)";
 /// What is wrong with a replica that a sync was making when it ended.
-pub(crate) const UNFINISHED: &str = "it is being made by a sync that was ended, and does not hold all";
+pub const UNFINISHED: &str = "it is being made by a sync that was ended, and does not hold all";
 const RESTORE: &str = ": restore the replica from another one";
 
 /// A failed operation on the parts of a replica. Each says what failed, on what, why, and what to do.

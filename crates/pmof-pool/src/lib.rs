@@ -33,11 +33,11 @@ mod vote;
 pub use access::{AccessError, Contents, DIGEST_BLOCK_LEN_BYTES, Reached, RemoteReplicas, ReplicaAccess};
 pub use behind::{Behind, BehindContents, behind_header};
 pub use btt::{BlockTable, block_table};
-pub use check::{CheckReport, CheckedReplica, Mismatch, check};
+pub use check::{CheckReport, CheckedReplica, Mismatch, ReplicaState, check};
 pub use compare::{Comparison, ComparisonError, Copied, DIFFERENCES_MAX, Difference, Differences};
 pub use data::{WINDOW_LEN_BYTES, Window, data_ranges, windows, zero_digests};
 pub use digest::{DIGEST_BYTES, digests_of};
-pub use error::{PoolSetError, without_mend};
+pub use error::{PoolSetError, UNFINISHED, without_mend};
 pub use format::{LAYOUT_LEN_BYTES_MAX, NewPool, contents_defect, contents_in_common};
 pub use header::{
     ATTRIBUTES_LEN_BYTES, Arch, Attributes, Feature, Features, HEADER_LEN_BYTES, HeaderError, PoolHeader, PoolKind,

@@ -5,15 +5,15 @@ use std::ops::Range;
 use pmof_mem::{Declaration, System};
 
 use crate::{
-    Access, AccessError, Attributes, Comparison, ComparisonError, Contents, Copied, DIGEST_BYTES, Feature,
-    LocalReplica, Majority, PoolKind, PoolSet, PoolSetError, Reached, RemoteReplicas, RemoteSpec, ReplicaAccess,
-    ReplicaSpec, contents_defect, distinct,
+    Access, AccessError, Attributes, Comparison, Contents, Copied, DIGEST_BYTES, Feature, LocalReplica, Majority,
+    PoolKind, PoolSet, PoolSetError, Reached, RemoteReplicas, RemoteSpec, ReplicaAccess, ReplicaSpec, contents_defect,
+    distinct,
     error::UNFINISHED,
     format::{len_bytes_needed, read_defect},
     new_uuid,
     replica::NewParts,
     uuid_text,
-    vote::majority_against,
+    vote::{self, Opinions, of_pair},
 };
 
 #[cfg(test)]
@@ -335,32 +335,21 @@ fn check_opinions(found: &mut [Found], plan: &Plan) -> Result<(), SyncError> {
     if others.is_empty() || plan.is_linked && others.len() < 2 {
         return Ok(());
     }
-    let mut apart = Vec::new();
     let kind = PoolKind::of_signature(&plan.known.signature);
     let mut differing = Vec::with_capacity(others.len());
     for index in others {
-        let Ok([first, other]) = found.get_disjoint_mut([source, index]) else { continue };
-        let (first, other) = (whole(first)?, whole(other)?);
-        let failed = |error| SyncError::Replica { index, source: error };
-        let len_bytes = first.len_bytes().min(other.len_bytes());
-        let comparison = match first.memory() {
-            Some(memory) => Comparison::of_pool(kind, &*memory, len_bytes).map_err(|error| failed(error.into()))?,
-            None => Comparison::of_kind(kind, len_bytes),
-        };
-        let found = comparison.differences(first.contents(), other.contents(), &mut |_| {});
-        let found = found.map_err(|error| of_pair(source, index, error))?;
-        apart.extend((!plan.is_linked && found.count > 0).then_some(index));
+        let len_bytes = whole(&mut found[index])?.len_bytes();
+        let first = whole(&mut found[source])?;
+        let len_bytes = first.len_bytes().min(len_bytes);
+        let comparison = vote::comparison_with(&mut **first, kind, len_bytes);
+        let comparison = comparison.map_err(|error| SyncError::Replica { index: source, source: error })?;
+        let found = vote::differences(found, [source, index], &comparison, &mut |_| {})?;
         differing.push((index, found.told.into_iter().map(|difference| difference.range).collect()));
     }
-    if !apart.is_empty() {
-        return Err(SyncError::Apart { apart: Apart { source, replicas: apart } });
-    }
-    let read = |index: usize, offset: u64, into: &mut [u8]| {
-        whole(&mut found[index])?.contents().read(offset, into).map_err(|source| SyncError::Replica { index, source })
-    };
-    match majority_against(source, &differing, read)? {
-        Some(majority) => Err(SyncError::Outvoted { majority }),
-        None => Ok(()),
+    match vote::opinions(found, source, plan.is_linked, &differing)? {
+        Opinions { apart: Some(apart), .. } => Err(SyncError::Apart { apart }),
+        Opinions { majority: Some(majority), .. } => Err(SyncError::Outvoted { majority }),
+        Opinions { .. } => Ok(()),
     }
 }
 
@@ -369,12 +358,7 @@ pub(crate) fn of_files((index, error): (usize, PoolSetError)) -> SyncError {
     SyncError::Replica { index, source: error.into() }
 }
 
-/// Which of the two failed.
-pub(crate) fn of_pair(first: usize, other: usize, error: ComparisonError) -> SyncError {
-    SyncError::Replica { index: if error.is_first { first } else { other }, source: error.source }
-}
-
-fn whole(found: &mut Found) -> Result<&mut Box<dyn ReplicaAccess>, SyncError> {
+pub(crate) fn whole(found: &mut Found) -> Result<&mut Box<dyn ReplicaAccess>, SyncError> {
     match found {
         Found::Whole(replica) => Ok(replica),
         Found::Unfinished(_) => Err(SyncError::NoSource { reasons: vec![UNFINISHED.to_owned()] }),

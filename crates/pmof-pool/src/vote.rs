@@ -2,7 +2,13 @@
 
 use std::ops::Range;
 
-use crate::SyncError;
+use crate::{
+    AccessError, Apart, Comparison, ComparisonError, Differences, PoolKind, ReplicaAccess, SyncError,
+    sync::{Found, whole},
+};
+
+/// Where a replica differs, in bytes that are in use.
+pub(crate) type Ranges = Vec<Range<u64>>;
 
 /// Replicas, more than half of all that are sound, that agree with each other and not with another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,11 +23,66 @@ pub struct Majority {
     pub offset: u64,
 }
 
+/// What the other replicas say against the one that they were compared with.
+#[derive(Debug, Default)]
+pub(crate) struct Opinions {
+    /// Most of them agree against it.
+    pub(crate) majority: Option<Majority>,
+    /// Those that differ and were not used together with it.
+    pub(crate) apart: Option<Apart>,
+}
+
+/// By what a pool's replicas are compared with `first`: in what its heap has in use, if it is here.
+pub(crate) fn comparison_with(
+    first: &mut dyn ReplicaAccess,
+    kind: Option<PoolKind>,
+    len_bytes: u64,
+) -> Result<Comparison, AccessError> {
+    match first.memory() {
+        Some(memory) => Ok(Comparison::of_pool(kind, &*memory, len_bytes)?),
+        None => Ok(Comparison::of_kind(kind, len_bytes)),
+    }
+}
+
+/// All differences of one whole replica from another.
+pub(crate) fn differences(
+    found: &mut [Found],
+    [first, other]: [usize; 2],
+    comparison: &Comparison,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Differences, SyncError> {
+    let none = || SyncError::NoSource { reasons: Vec::new() };
+    let [one, two] = found.get_disjoint_mut([first, other]).map_err(|_| none())?;
+    let differences = comparison.differences(whole(one)?.contents(), whole(two)?.contents(), progress);
+    differences.map_err(|error| of_pair(first, other, error))
+}
+
+/// Which of the two failed.
+pub(crate) fn of_pair(first: usize, other: usize, error: ComparisonError) -> SyncError {
+    SyncError::Replica { index: if error.is_first { first } else { other }, source: error.source }
+}
+
+/// What replicas that were compared with `source` say against it. `is_linked`: they were used together.
+pub(crate) fn opinions(
+    found: &mut [Found],
+    source: usize,
+    is_linked: bool,
+    differing: &[(usize, Ranges)],
+) -> Result<Opinions, SyncError> {
+    let apart: Vec<_> = differing.iter().filter(|(_, ranges)| !is_linked && !ranges.is_empty()).collect();
+    let replicas = apart.into_iter().map(|(index, _)| *index).collect::<Vec<_>>();
+    let read = |index: usize, offset: u64, into: &mut [u8]| {
+        whole(&mut found[index])?.contents().read(offset, into).map_err(|source| SyncError::Replica { index, source })
+    };
+    let majority = majority_against(source, differing, read)?;
+    Ok(Opinions { majority, apart: (!replicas.is_empty()).then_some(Apart { source, replicas }) })
+}
+
 /// Whether most replicas agree against `source`. `differing`: each other sound replica of the pool, with the ranges in which it
 /// differs from the source. `read` copies bytes of a replica out.
-pub(crate) fn majority_against(
+fn majority_against(
     source: usize,
-    differing: &[(usize, Vec<Range<u64>>)],
+    differing: &[(usize, Ranges)],
     mut read: impl FnMut(usize, u64, &mut [u8]) -> Result<(), SyncError>,
 ) -> Result<Option<Majority>, SyncError> {
     let voters = differing.len() + 1;

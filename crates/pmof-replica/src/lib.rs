@@ -48,7 +48,7 @@ pub use ssh::{
     DEFAULT_SSH_COMMAND, DEFAULT_SSH_TIMEOUT, DataPorts, DataPortsError, HelloError, SshError, SshHost, SshHostError,
     SshOptions, StartFailure, StdioError, StdioOptions, refuse_stdio, serve_stdio,
 };
-pub use ssh_replicas::{PlaceError, SshReplicas, remote_place};
+pub use ssh_replicas::{PlaceError, RemoteState, SshReplicas, remote_place};
 pub use state::{ANCESTORS_MAX, Epoch, PoolState};
 pub use store::{DEFAULT_MAX_POOL_BYTES, NewPool, OpenFor, OpenPool, PoolInfo, PoolStore, StoreError, StoreOptions};
 pub use url::{PoolUrl, PoolUrlError, TargetUrl};

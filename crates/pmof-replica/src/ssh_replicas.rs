@@ -4,7 +4,7 @@ use std::{ops::Range, os::unix::ffi::OsStrExt as _};
 
 use pmof_pool::{
     Access, AccessError, Attributes, Contents, DIGEST_BLOCK_LEN_BYTES, DIGEST_BYTES, Reached, RemoteReplicas,
-    RemoteSpec, ReplicaAccess, without_mend,
+    RemoteSpec, ReplicaAccess, UNFINISHED, without_mend,
 };
 
 use crate::{
@@ -45,6 +45,48 @@ pub struct SshReplicas {
 impl Default for SshReplicas {
     fn default() -> Self {
         Self { options: RemotePoolOptions { lanes: 1, ..RemotePoolOptions::default() } }
+    }
+}
+
+/// What a host says of a replica, without what is in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RemoteState {
+    /// It is whole by itself.
+    Sound {
+        /// What its header says.
+        attributes: Attributes,
+        /// Usable bytes.
+        len_bytes: u64,
+    },
+    /// Somebody has it open for writing: who, in words.
+    Busy(String),
+    /// It is not there, or is broken: why, in words.
+    Unsound(String),
+    /// The host was not reached, or could not look at it: why, in words.
+    Unreached(String),
+}
+
+impl SshReplicas {
+    /// Asks a host for the state of its replica, which is opened for reading and closed again.
+    pub fn state(&mut self, remote: &RemoteSpec) -> RemoteState {
+        let mut replica = match self.open(remote, 0, Access::ReadOnly) {
+            Ok(Reached::Whole(replica)) => replica,
+            Ok(Reached::Damaged(damage)) => return RemoteState::Unsound(damage),
+            Err(error) => {
+                let refused = error.downcast_ref::<RemotePoolError>().and_then(RemotePoolError::replica_error);
+                return match refused {
+                    Some(ReplicaError::Refused { refusal: PoolRefusal::Busy, text }) => RemoteState::Busy(text.clone()),
+                    _ => RemoteState::Unreached(error.to_string()),
+                };
+            }
+        };
+        let len_bytes = replica.len_bytes();
+        match replica.attributes() {
+            Ok(attributes) if attributes.is_unfinished() => RemoteState::Unsound(UNFINISHED.to_owned()),
+            Ok(attributes) => RemoteState::Sound { attributes, len_bytes },
+            Err(error) => RemoteState::Unreached(error.to_string()),
+        }
     }
 }
 

@@ -61,6 +61,13 @@ impl Fixture {
         [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap())
     }
 
+    /// Hosts whose name has this in it cannot be reached from now on.
+    fn away(&self, host: &str) {
+        let gone = format!("case \"$*\" in *{host}*) echo 'No route to host' >&2; exit 255;; esac");
+        fs::write(self.path("ssh"), format!("#!/bin/sh\n{gone}\nfor command; do :; done\nexec sh -c \"$command\"\n"))
+            .unwrap();
+    }
+
     fn poke(&self, name: &str, offset: u64) {
         File::options().write(true).open(self.path(name)).unwrap().write_all_at(&[0xee], offset).unwrap();
     }
@@ -93,7 +100,7 @@ fn a_lost_replica_comes_back_from_the_others_wherever_it_was() {
     fixture.run(&["sync", "set", "--from", "0"]);
     fs::remove_file(fixture.path("a")).unwrap();
     let [said, _] = fixture.fail(&["check", "set"]);
-    assert!(said.contains("replica 1: on host-a: the part ") && said.ends_with("a is missing\n"), "{said}");
+    assert!(said.contains("replica 1: on host-a: the part ") && said.contains("a is missing\n"), "{said}");
     assert!(fixture.run(&["sync", "set"]).contains("replica 1: restored from replica 0"));
     fixture.run(&["check", "set"]);
     for name in ["one", "two"] {
@@ -161,11 +168,60 @@ fn damage_is_told_in_the_same_words_here_and_on_another_host() {
 #[test]
 fn a_host_that_cannot_be_reached_is_told_and_nothing_is_made_anew() {
     let fixture = Fixture::new();
-    fs::write(fixture.path("ssh"), "#!/bin/sh\necho 'No route to host' >&2\nexit 255\n").unwrap();
-    for command in ["check", "sync"] {
-        let [_, error] = fixture.fail(&[command, "set"]);
-        assert!(error.contains("replica 1") && error.contains("No route to host"), "{error}");
-    }
+    fixture.away("host");
+    let [said, error] = fixture.fail(&["check", "set"]);
+    assert!(said.contains("replica 1: not checked: ") && said.contains("No route to host"), "{said}");
+    assert!(error.contains("replica 1 (a.set on host-a), replica 2 (b.set on host-b)"), "{error}");
+    let [_, error] = fixture.fail(&["sync", "set"]);
+    assert!(error.contains("replica 1") && error.contains("No route to host"), "{error}");
+}
+
+/// The states of the others are told all the same.
+#[test]
+fn with_a_host_away_the_other_replicas_are_checked_and_described() {
+    let fixture = Fixture::new();
+    fixture.away("host-b");
+    let [said, error] = fixture.fail(&["check", "set"]);
+    assert!(
+        said.contains("replica 0: sound by itself\nreplica 1: equal to replica 0\nreplica 2: not checked: "),
+        "{said}"
+    );
+    assert!(error.contains("set: not checked: replica 2 (b.set on host-b); the rest is sound"), "{error}");
+    let json = |arguments: &[&str]| {
+        let [printed, _] = fixture.fail(arguments);
+        serde_json::from_str::<serde_json::Value>(&printed).unwrap()
+    };
+    let report = json(&["check", "set", "--json"]);
+    let states = [0, 1, 2].map(|index| report["replicas"][index]["state"].as_str().unwrap());
+    assert_eq!((states, &report["is_sound"]), (["sound", "equal", "not_checked"], &false.into()));
+    let last = &report["replicas"][2];
+    assert!(last["node"] == "host-b" && last["not_checked"].as_str().unwrap().contains("No route to host"), "{last}");
+    assert!(report["sync_refusal"].as_str().unwrap().contains("replica 2"), "{report}");
+    fixture.poke("a", 8 * MIB + 5);
+    let [said, error] = fixture.fail(&["check", "set"]);
+    assert!(
+        said.contains("replica 1: contents differ at offset") && error.contains("the rest is not sound"),
+        "{error}"
+    );
+
+    let [said, error] = fixture.fail(&["info", "set"]);
+    assert!(said.contains("kind       obj") && said.contains("replica 1  a.set on host-a, 12.0 MiB"), "{said}");
+    assert!(said.contains("replica 2  b.set on host-b\n             not reached: "), "{said}");
+    assert!(error.contains("replica 2, b.set on host-b, was not reached: ") && error.contains("No route"), "{error}");
+    let report = json(&["info", "set", "--json"]);
+    let remote = |index: usize| &report["sets"][0]["replicas"][index]["remote"];
+    assert_eq!([1, 2].map(|index| remote(index)["state"].as_str().unwrap()), ["sound", "not_reached"]);
+
+    // It is back; one of the others is in use, which is no defect, and one is broken.
+    fixture.away("nobody");
+    assert!(!fixture.run(&["info", "set"]).contains("not reached"));
+    let held = File::open(fixture.path("a")).unwrap();
+    held.lock().unwrap();
+    assert!(fixture.run(&["info", "set"]).contains("is in use"));
+    drop(held);
+    fixture.poke("b", 30);
+    let [said, error] = fixture.fail(&["info", "set"]);
+    assert!(said.contains("on host-b: the header of ") && error.contains("replica 2, b.set on host-b, is not sound"));
 }
 
 /// Parts and hosts are looked at first, and held until all of them can go.
@@ -191,12 +247,10 @@ fn all_replicas_are_removed_or_none_is() {
     nothing_goes(&["rm", "set", "--force"], &["replica 2", "in use"]);
     drop(held);
 
-    let ssh = fs::read_to_string(fixture.path("ssh")).unwrap();
-    let gone = "case \"$*\" in *host-b*) echo 'No route to host' >&2; exit 255;; esac\n";
-    fs::write(fixture.path("ssh"), ssh.replacen('\n', &format!("\n{gone}"), 1)).unwrap();
+    fixture.away("host-b");
     nothing_goes(&["rm", "set"], &["replica 2", "No route to host"]);
     nothing_goes(&["rm", "set", "--force"], &["replica 2", "No route to host", "out of the pool set file"]);
-    fs::write(fixture.path("ssh"), ssh).unwrap();
+    fixture.away("nobody");
 
     // What is wrong with each is told.
     fs::remove_file(fixture.path("a")).unwrap();

@@ -3,7 +3,9 @@
 use std::{cell::RefCell, ops::Range, rc::Rc};
 
 use super::*;
-use crate::{AccessError, Attributes, Contents, DIGEST_BYTES, NewReplica, Reached, RemoteReplicas, ReplicaAccess};
+use crate::{
+    AccessError, Attributes, Contents, DIGEST_BYTES, NewReplica, Reached, RemoteReplicas, ReplicaAccess, ReplicaState,
+};
 
 /// What was done to the replica elsewhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -215,6 +217,58 @@ fn a_remote_replica_whose_making_was_ended_is_unfinished_until_it_is_done() {
     // It is there by now, with a part of the bytes, and is linked when it has the rest.
     assert_linked_when_complete(&elsewhere.log.take());
     assert!(check(&set, None, &mut elsewhere, &mut |_| {}).unwrap().is_sound());
+}
+
+fn states(report: &crate::CheckReport) -> Vec<ReplicaState> {
+    (0..report.replicas.len()).map(|index| report.state(index)).collect()
+}
+
+#[test]
+fn a_host_that_is_away_is_told_and_the_others_are_checked() {
+    use ReplicaState::{Differs, Equal, Sound, Unchecked, Unsound};
+    let (directory, set, mut elsewhere) = with_remote(&[0, 1, 2]);
+    sync_with(&set, &mut elsewhere).unwrap();
+    let report = checked(&set);
+    assert_eq!(states(&report), [Sound, Equal, Equal, Unchecked]);
+    assert!(!report.is_sound() && report.is_sound_so_far());
+    assert!(matches!(report.unchecked().collect::<Vec<_>>()[..], [(3, why)] if why.contains("far")), "{report:?}");
+    assert!(report.sync_refusal.unwrap().starts_with("replica 3 could not be looked at"));
+    poke(&directory.path().join("r1p1"), MIB);
+    fs::remove_file(directory.path().join("r0p1")).unwrap();
+    let report = checked(&set);
+    assert_eq!(states(&report), [Unsound, Sound, Differs, Unchecked]);
+    assert!(!report.is_sound_so_far() && report.replicas[2].mismatch_count == 1);
+    // As one that somebody has open.
+    let held = fs::File::open(directory.path().join("r2p0")).unwrap();
+    held.lock().unwrap();
+    let report = check(&set, None, &mut elsewhere, &mut |_| {}).unwrap();
+    assert_eq!(states(&report), [Unsound, Sound, Unchecked, Differs]);
+    assert!(report.replicas[2].unchecked.as_ref().unwrap().contains("in use"));
+    // Nothing could be looked at.
+    let far = PoolSet { replicas: vec![set.replicas[3].clone()], ..set };
+    assert!(matches!(check(&far, None, &mut NoRemotes, &mut |_| {}), Err(SyncError::Replica { index: 0, .. })));
+}
+
+/// Of what it holds nothing is told then; where the others were compared with it, they are compared with the next one.
+#[test]
+fn a_host_that_is_lost_during_the_check_is_told_and_the_others_are_checked() {
+    use ReplicaState::{Differs, Equal, Sound, Unchecked};
+    let (directory, mut set, mut elsewhere) = with_remote(&[0, 1]);
+    sync_with(&set, &mut elsewhere).unwrap();
+    // Bytes are read where they differ.
+    for offset in [5 * MIB, 6 * MIB] {
+        poke(&elsewhere.parts[0].path, offset);
+    }
+    elsewhere.reads_left = 5;
+    let report = check(&set, None, &mut elsewhere, &mut |_| {}).unwrap();
+    assert_eq!(states(&report), [Sound, Equal, Unchecked]);
+    assert!(report.replicas[2].mismatches.is_empty() && report.majority.is_none(), "{report:?}");
+    set.replicas.rotate_right(1);
+    poke(&directory.path().join("r1p1"), 4 * MIB);
+    elsewhere.reads_left = 7;
+    let report = check(&set, None, &mut elsewhere, &mut |_| {}).unwrap();
+    assert_eq!((states(&report), report.compared_with), (vec![Unchecked, Sound, Differs], Some(1)));
+    assert_eq!(report.replicas[2].mismatch_count, 1, "as against the other one that is left: {report:?}");
 }
 
 /// As one that is here: its contents must begin as they should, or nothing is copied from it.

@@ -1,0 +1,295 @@
+//! `pmof pool check`.
+
+use std::{
+    fmt::Write as _,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use pmof_pool::{BlockTable, CheckReport, Mismatch, PoolKind, PoolSet, ReplicaSpec, ReplicaState, check, part_header};
+use pmof_replica::SshReplicas;
+use serde::Serialize;
+
+use super::{
+    place::{block_table, set_at},
+    sets::{Bar, replica_text},
+};
+use crate::output::{self, say};
+
+/// Reads every replica in full and compares them
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// Pool set file, or a pool's only part
+    #[arg(value_name = "PATH")]
+    path: PathBuf,
+    /// Print one JSON object, and show no progress
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct CheckJson {
+    set: PathBuf,
+    kind: Option<&'static str>,
+    is_sound: bool,
+    compared_with: Option<usize>,
+    compared_bytes: u64,
+    replicas: Vec<CheckedJson>,
+    majority: Option<MajorityJson>,
+    apart: Option<ApartJson>,
+    /// Why `pmof pool sync` would refuse; `null` where it would not, but for a majority.
+    sync_refusal: Option<String>,
+}
+
+/// Replicas that agree with each other against another one.
+#[derive(Debug, Serialize)]
+struct MajorityJson {
+    replicas: Vec<usize>,
+    against: usize,
+    places: u64,
+    offset: u64,
+}
+
+/// Replicas that differ from another one and were not used together with it.
+#[derive(Debug, Serialize)]
+struct ApartJson {
+    source: usize,
+    replicas: Vec<usize>,
+}
+
+#[derive(Debug, Serialize)]
+struct CheckedJson {
+    index: usize,
+    /// `sound`, `equal`, `differs`, `unsound` or `not_checked`.
+    state: &'static str,
+    /// The host that has it; `null` for replicas that are here.
+    node: Option<String>,
+    /// Why it was not looked at, or not to its end.
+    not_checked: Option<String>,
+    problems: Vec<String>,
+    mismatch_count: u64,
+    mismatches: Vec<MismatchJson>,
+    unused_mismatch_count: u64,
+    /// Bytes that differ in space that is not in use.
+    unused_differing_bytes: u64,
+    /// Bytes that differ in what a running program keeps for itself.
+    runtime_differing_bytes: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct MismatchJson {
+    offset: u64,
+    len_bytes: u64,
+    part: Option<usize>,
+    part_offset: Option<u64>,
+}
+
+/// A file or device that begins as neither a set nor a pool, and is a block table.
+fn check_block_table(args: &CheckArgs) -> anyhow::Result<bool> {
+    let is_named = PoolSet::is_set_file(&args.path).unwrap_or(true) || part_header(&args.path).is_ok();
+    let Some(BlockTable { defect }) = (if is_named { None } else { block_table(&args.path)? }) else {
+        return Ok(false);
+    };
+    if args.json {
+        let (replicas, majority, sync_refusal) = (Vec::new(), None, defect.map(str::to_owned));
+        let (set, is_sound, apart) = (args.path.clone(), defect.is_none(), None);
+        let (compared_with, compared_bytes) = (None, 0);
+        let kind = Some("btt");
+        output::print_json(&CheckJson {
+            set,
+            kind,
+            is_sound,
+            compared_with,
+            compared_bytes,
+            replicas,
+            majority,
+            apart,
+            sync_refusal,
+        })?;
+    }
+    match defect {
+        Some(defect) => bail!("{}, a block table (BTT), is not sound: {defect}", args.path.display()),
+        None if args.json => {}
+        None => say!("{}: a block table (BTT) that is sound by itself", args.path.display()),
+    }
+    Ok(true)
+}
+
+pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
+    if check_block_table(args)? {
+        return Ok(());
+    }
+    let set = set_at(&args.path)?;
+    let mut bar = Bar::new("comparing", !args.json);
+    let report = check(&set, None, &mut SshReplicas::default(), &mut |step| bar.step(step));
+    drop(bar);
+    let report = report.with_context(|| format!("cannot check {}", args.path.display()))?;
+    if args.json {
+        output::print_json(&check_json(&args.path, &set, &report))?;
+    } else {
+        output::print(&check_text(&args.path, &set, &report))?;
+    }
+    if report.is_sound() {
+        return Ok(());
+    }
+    let advice = match (&report.sync_refusal, &report.apart, &report.majority) {
+        (Some(refusal), ..) => format!("`pmof pool sync` cannot mend it: {refusal}"),
+        (None, Some(apart), _) => format!("{apart}; `pmof pool sync --from N` copies what replica N holds"),
+        (None, None, Some(majority)) => format!(
+            "`pmof pool sync --from {}` copies what most replicas hold, `--from {}` what the first sound one holds, which was written last if \
+             the program was killed",
+            majority.replicas.first().unwrap_or(&0),
+            majority.against
+        ),
+        (None, None, None) => "`pmof pool sync` brings it in order".to_owned(),
+    };
+    let unchecked: Vec<_> = report.unchecked().map(|(index, _)| named(&set, index)).collect();
+    match (&unchecked[..], report.is_sound_so_far()) {
+        ([], _) => bail!("{} is not sound; {advice}", args.path.display()),
+        (_, true) => bail!("{}: not checked: {}; the rest is sound", args.path.display(), unchecked.join(", ")),
+        (_, false) => {
+            bail!("{}: not checked: {}; the rest is not sound; {advice}", args.path.display(), unchecked.join(", "))
+        }
+    }
+}
+
+/// A replica by its number and its place.
+fn named(set: &PoolSet, index: usize) -> String {
+    format!("replica {index} ({})", replica_text(&set.replicas[index]))
+}
+
+fn state_name(state: ReplicaState) -> &'static str {
+    match state {
+        ReplicaState::Sound => "sound",
+        ReplicaState::Equal => "equal",
+        ReplicaState::Differs => "differs",
+        ReplicaState::Unsound => "unsound",
+        ReplicaState::Unchecked => "not_checked",
+    }
+}
+
+/// `1 byte`, `2 bytes`.
+fn counted(number: u64, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{plural}")
+}
+
+/// `1 byte differs`, `2 bytes differ`.
+fn differing(bytes: u64) -> String {
+    format!("{} {}", counted(bytes, "byte"), if bytes == 1 { "differs" } else { "differ" })
+}
+
+fn check_json(path: &Path, set: &PoolSet, report: &CheckReport) -> CheckJson {
+    let mismatch = |mismatch: &Mismatch| MismatchJson {
+        offset: mismatch.offset,
+        len_bytes: mismatch.len_bytes,
+        part: mismatch.part.map(|(part, _)| part),
+        part_offset: mismatch.part.map(|(_, offset)| offset),
+    };
+    let replicas = report.replicas.iter().enumerate().map(|(index, replica)| CheckedJson {
+        index,
+        state: state_name(report.state(index)),
+        node: match &set.replicas[index] {
+            ReplicaSpec::Remote(remote) => Some(remote.node.clone()),
+            ReplicaSpec::Local(_) => None,
+        },
+        not_checked: replica.unchecked.clone(),
+        problems: replica.problems.clone(),
+        mismatch_count: replica.mismatch_count,
+        mismatches: replica.mismatches.iter().map(mismatch).collect(),
+        unused_mismatch_count: replica.unused_count,
+        unused_differing_bytes: replica.unused_bytes,
+        runtime_differing_bytes: replica.runtime_bytes,
+    });
+    let majority = report.majority.as_ref().map(|majority| MajorityJson {
+        replicas: majority.replicas.clone(),
+        against: majority.against,
+        places: majority.places,
+        offset: majority.offset,
+    });
+    CheckJson {
+        set: path.into(),
+        kind: report.kind.map(PoolKind::name),
+        is_sound: report.is_sound(),
+        compared_with: report.compared_with,
+        compared_bytes: report.compared_bytes,
+        replicas: replicas.collect(),
+        majority,
+        apart: report.apart.as_ref().map(|apart| ApartJson { source: apart.source, replicas: apart.replicas.clone() }),
+        sync_refusal: report.sync_refusal.clone(),
+    }
+}
+
+fn check_text(path: &Path, set: &PoolSet, report: &CheckReport) -> String {
+    /// Mismatches that are told to people one by one.
+    const TOLD: usize = 10;
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let mut line = |line: String| {
+        let _ = writeln!(text, "{line}");
+    };
+    for (index, replica) in report.replicas.iter().enumerate() {
+        match (report.state(index), &replica.unchecked, report.compared_with) {
+            (_, Some(reason), _) => line(format!("replica {index}: not checked: {reason}")),
+            (ReplicaState::Sound, ..) if !report.is_sound() => line(format!("replica {index}: sound by itself")),
+            (ReplicaState::Equal, _, Some(first)) if !report.is_sound() => {
+                line(format!("replica {index}: equal to replica {first}"));
+            }
+            _ => {}
+        }
+        for problem in &replica.problems {
+            line(format!("replica {index}: {problem}"));
+        }
+        for mismatch in replica.mismatches.iter().take(TOLD) {
+            let parts = set.replicas[index].local();
+            let place = match mismatch.part {
+                Some((part, offset)) => {
+                    let path = parts.and_then(|parts| parts.get(part)).map(|part| part.path.display().to_string());
+                    format!(", byte {offset} of part {part}{}", path.map_or(String::new(), |path| format!(" ({path})")))
+                }
+                None => String::new(),
+            };
+            let (offset, len_bytes) = (mismatch.offset, mismatch.len_bytes);
+            let bytes = counted(len_bytes, "byte");
+            line(format!("replica {index}: contents differ at offset {offset}, {bytes}{place}"));
+        }
+        let more = replica.mismatch_count.saturating_sub(TOLD as u64);
+        if more > 0 {
+            line(format!("replica {index}: contents differ at {}", counted(more, "more place")));
+        }
+        if replica.unused_bytes > 0 {
+            line(format!(
+                "replica {index}: {} in heap space that is not in use, which means nothing (libpmemobj writes there in the \
+                 first replica only)",
+                differing(replica.unused_bytes)
+            ));
+        }
+        if replica.runtime_bytes > 0 {
+            line(format!(
+                "replica {index}: {} in what a running program keeps for itself, which replicas do not have in common",
+                differing(replica.runtime_bytes)
+            ));
+        }
+    }
+    if let Some(majority) = &report.majority {
+        let agreeing: Vec<_> = majority.replicas.iter().map(ToString::to_string).collect();
+        line(format!(
+            "replicas {} agree with each other and differ from replica {} in {}, the first at offset {}",
+            agreeing.join(" and "),
+            majority.against,
+            counted(majority.places, "place"),
+            majority.offset
+        ));
+    }
+    if report.is_sound() {
+        let (path, bytes) = (path.display(), output::size(report.compared_bytes));
+        let is_same = report.replicas.iter().all(|replica| replica.unused_bytes == 0 && replica.runtime_bytes == 0);
+        line(match report.replicas.len() {
+            1 => format!("{path}: the replica is sound by itself, {bytes} read; there is no other to compare it with"),
+            count if is_same => format!("{path}: {count} replicas are equal, {bytes} of each compared"),
+            count => format!("{path}: {count} replicas are equal in all that is in use, {bytes} of each compared"),
+        });
+    }
+    text
+}

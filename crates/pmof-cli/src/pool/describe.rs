@@ -1,0 +1,236 @@
+//! `pmof pool info` of pool sets: what their parts and hosts say.
+
+use std::{
+    fmt::Write as _,
+    path::{Path, PathBuf},
+};
+
+use pmof_pool::{Features, PartSize, PoolHeader, PoolKind, RemoteSpec, ReplicaSpec, part_header, uuid_text};
+use pmof_replica::{RemoteState, SshReplicas};
+use serde::Serialize;
+
+use super::{place::set_at, utc};
+use crate::output;
+
+/// A pool set, as its parts describe it.
+#[derive(Debug, Serialize)]
+pub(crate) struct SetReport {
+    set: PathBuf,
+    options: Vec<&'static str>,
+    replicas: Vec<ReplicaReport>,
+}
+
+#[derive(Debug, Serialize)]
+struct ReplicaReport {
+    index: usize,
+    remote: Option<RemoteReport>,
+    parts: Vec<PartReport>,
+}
+
+#[derive(Debug, Serialize)]
+struct RemoteReport {
+    node: String,
+    set: PathBuf,
+    /// `sound`, `in_use`, `unsound` or `not_reached`.
+    state: &'static str,
+    /// What the host, or the way there, says of it, where it is not sound.
+    reason: Option<String>,
+    len_bytes: Option<u64>,
+    uuid: Option<String>,
+}
+
+impl RemoteReport {
+    fn new(remote: &RemoteSpec) -> Self {
+        let (state, reason, known) = match SshReplicas::default().state(remote) {
+            RemoteState::Sound { attributes, len_bytes } => ("sound", None, Some((attributes, len_bytes))),
+            RemoteState::Busy(reason) => ("in_use", Some(reason), None),
+            RemoteState::Unsound(reason) => ("unsound", Some(reason), None),
+            RemoteState::Unreached(reason) => ("not_reached", Some(reason), None),
+            _ => ("not_reached", None, None),
+        };
+        Self {
+            node: remote.node.clone(),
+            set: remote.set.clone(),
+            state,
+            reason,
+            len_bytes: known.map(|(_, len_bytes)| len_bytes),
+            uuid: known.map(|(attributes, _)| uuid_text(&attributes.uuid)),
+        }
+    }
+
+    /// Why it is not described, or is not sound.
+    fn problem(&self, index: usize) -> Option<String> {
+        let (set, node, reason) =
+            (self.set.display(), &self.node, self.reason.as_deref().unwrap_or("it does not say why"));
+        match self.state {
+            "sound" | "in_use" => None,
+            "unsound" => Some(format!("replica {index}, {set} on {node}, is not sound: {reason}")),
+            _ => Some(format!("replica {index}, {set} on {node}, was not reached: {reason}")),
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct PartReport {
+    path: PathBuf,
+    /// As the set says; `None` for `AUTO`.
+    len_bytes: Option<u64>,
+    header: Option<HeaderReport>,
+    /// Why there is no header to show, where there should be one.
+    problem: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct HeaderReport {
+    kind: Option<&'static str>,
+    signature: String,
+    major: u32,
+    features: Vec<&'static str>,
+    /// Bits that no name is known for: those of another program, or of a newer one.
+    unknown_features: UnknownFeatures,
+    poolset_uuid: String,
+    uuid: String,
+    previous_part_uuid: String,
+    next_part_uuid: String,
+    previous_replica_uuid: String,
+    next_replica_uuid: String,
+    created_at_unix_s: u64,
+    machine: u16,
+    open_for_writing: bool,
+    unsafe_shutdowns: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct UnknownFeatures {
+    compat: u32,
+    incompat: u32,
+    ro_compat: u32,
+}
+
+impl HeaderReport {
+    fn features_text(&self) -> String {
+        let UnknownFeatures { compat, incompat, ro_compat } = self.unknown_features;
+        let unknown = [("compat", compat), ("incompat", incompat), ("ro_compat", ro_compat)];
+        let unknown = unknown.into_iter().filter(|(_, bits)| *bits != 0);
+        let unknown = unknown.map(|(name, bits)| format!("{name} {bits:#x} (unknown)"));
+        self.features.iter().map(|name| (*name).to_owned()).chain(unknown).collect::<Vec<_>>().join(", ")
+    }
+
+    fn new(header: &PoolHeader) -> Self {
+        let Features { compat, incompat, ro_compat } = header.features.unknown();
+        Self {
+            unknown_features: UnknownFeatures { compat, incompat, ro_compat },
+            kind: header.kind().map(PoolKind::name),
+            signature: String::from_utf8_lossy(&header.signature).trim_end_matches('\0').to_owned(),
+            major: header.major,
+            features: header.features.known().map(pmof_pool::Feature::name).collect(),
+            poolset_uuid: uuid_text(&header.poolset_uuid),
+            uuid: uuid_text(&header.uuid),
+            previous_part_uuid: uuid_text(&header.prev_part_uuid),
+            next_part_uuid: uuid_text(&header.next_part_uuid),
+            previous_replica_uuid: uuid_text(&header.prev_replica_uuid),
+            next_replica_uuid: uuid_text(&header.next_replica_uuid),
+            created_at_unix_s: header.created_at_unix_s,
+            machine: header.arch.machine,
+            open_for_writing: header.shutdown_state.is_dirty(),
+            unsafe_shutdowns: header.shutdown_state.unsafe_shutdowns,
+        }
+    }
+}
+
+/// Describes the pool set at `path` by its file and the headers of its parts, which are not locked; hosts are asked for their
+/// replicas. Nothing is changed.
+pub(crate) fn describe(path: &Path) -> anyhow::Result<SetReport> {
+    let set = set_at(path)?;
+    let options = [(set.options.single_header, "SINGLEHDR"), (set.options.no_headers, "NOHDRS")];
+    let options: Vec<_> = options.into_iter().filter(|(is_set, _)| *is_set).map(|(_, name)| name).collect();
+    let has_header = |index: usize| !set.options.no_headers && (index == 0 || !set.options.single_header);
+    let replica = |(index, replica): (usize, &ReplicaSpec)| match replica {
+        ReplicaSpec::Local(parts) => ReplicaReport {
+            index,
+            remote: None,
+            parts: parts
+                .iter()
+                .enumerate()
+                .map(|(index, part)| PartReport::new(&part.path, part.size, has_header(index)))
+                .collect(),
+        },
+        ReplicaSpec::Remote(remote) => {
+            ReplicaReport { index, remote: Some(RemoteReport::new(remote)), parts: Vec::new() }
+        }
+    };
+    let replicas = set.replicas.iter().enumerate().map(replica).collect();
+    Ok(SetReport { set: path.into(), options, replicas })
+}
+
+impl PartReport {
+    fn new(path: &Path, size: PartSize, has_header: bool) -> Self {
+        // Of a directory, what its first file says.
+        let file = if path.is_dir() { path.join("000000.pmem") } else { path.into() };
+        let header = has_header.then(|| part_header(&file));
+        let len_bytes = match size {
+            PartSize::Bytes(len_bytes) => Some(len_bytes),
+            PartSize::Auto => None,
+        };
+        let (header, problem) = match header {
+            Some(Ok(header)) => (Some(HeaderReport::new(&header)), None),
+            Some(Err(error)) => (None, Some(error.to_string())),
+            None => (None, None),
+        };
+        Self { path: path.into(), len_bytes, header, problem }
+    }
+}
+
+impl SetReport {
+    /// What is wrong with the first part that should have a sound header and has none, and with each replica of another host.
+    pub(crate) fn problem(&self) -> Option<String> {
+        let mut parts = self.replicas.iter().flat_map(|replica| &replica.parts);
+        let part = parts.find_map(|part| part.problem.as_ref());
+        let part = part.map(|problem| format!("{} is not sound: {problem}", self.set.display()));
+        let remotes = self.replicas.iter().filter_map(|replica| replica.remote.as_ref()?.problem(replica.index));
+        let remotes = remotes.map(|problem| format!("{}: {problem}", self.set.display()));
+        let problems: Vec<_> = part.into_iter().chain(remotes).collect();
+        (!problems.is_empty()).then(|| problems.join("; "))
+    }
+
+    pub(crate) fn text(&self) -> String {
+        let mut text = format!("{}\n", self.set.display());
+        let first = self.replicas.iter().flat_map(|replica| &replica.parts).find_map(|part| part.header.as_ref());
+        // Writing to a string cannot fail.
+        let mut line = |name: &str, value: &str| {
+            let _ = writeln!(text, "  {name:<10} {value}");
+        };
+        if let Some(header) = first {
+            line("kind", &format!("{}, version {}", header.kind.unwrap_or(&header.signature), header.major));
+            line("features", &header.features_text());
+            line("pool set", &header.poolset_uuid);
+            line("created", &utc(header.created_at_unix_s));
+        }
+        if !self.options.is_empty() {
+            line("options", &self.options.join(", "));
+        }
+        for replica in &self.replicas {
+            if let Some(remote) = &replica.remote {
+                let size = remote.len_bytes.map(|bytes| format!(", {}", output::size(bytes))).unwrap_or_default();
+                let place = format!("{} on {}{size}", remote.set.display(), remote.node);
+                line(&format!("replica {}", replica.index), &place);
+                match (remote.state, &remote.reason) {
+                    ("not_reached", Some(reason)) => line("", &format!("not reached: {reason}")),
+                    (_, Some(reason)) => line("", reason),
+                    _ => {}
+                }
+            }
+            for (index, part) in replica.parts.iter().enumerate() {
+                let name = if index == 0 { format!("replica {}", replica.index) } else { String::new() };
+                let size = part.len_bytes.map_or("AUTO".to_owned(), output::size);
+                line(&name, &format!("{}, {size}", part.path.display()));
+                match (&part.header, &part.problem) {
+                    (Some(header), _) if header.open_for_writing => line("", "not closed: in use, or its program died"),
+                    (_, Some(problem)) => line("", problem),
+                    _ => {}
+                }
+            }
+        }
+        text
+    }
+}
