@@ -12,6 +12,17 @@ pub const DIGEST_BLOCK_LEN_BYTES: u64 = 64 << 10;
 /// What can go wrong with a replica, wherever it is.
 pub type AccessError = Box<dyn Error + Send + Sync>;
 
+/// The host of a replica could not be reached, or its target not started: nothing is known of what is there. An
+/// [`AccessError`] of [`RemoteReplicas`] that is none of these came from the other side.
+#[derive(Debug, thiserror::Error)]
+#[error("{source}")]
+pub struct Unreached {
+    /// The host, as the set names it.
+    pub node: String,
+    /// What went wrong.
+    pub source: AccessError,
+}
+
 /// The bytes of a replica, here or on another machine. Offset 0 is the first byte of its first header.
 pub trait Contents {
     /// The ranges of `range` outside of which all bytes are zero, durably, in order and apart; all of it where nobody can tell.

@@ -30,7 +30,7 @@ mod sync;
 mod transform;
 mod vote;
 
-pub use access::{AccessError, Contents, DIGEST_BLOCK_LEN_BYTES, Reached, RemoteReplicas, ReplicaAccess};
+pub use access::{AccessError, Contents, DIGEST_BLOCK_LEN_BYTES, Reached, RemoteReplicas, ReplicaAccess, Unreached};
 pub use behind::{Behind, BehindContents, behind_header};
 pub use btt::{BlockTable, block_table};
 pub use check::{CheckReport, CheckedReplica, Mismatch, ReplicaState, check};
@@ -51,5 +51,5 @@ pub use set::{
     SetProblem,
 };
 pub use sync::{Apart, NoRemotes, Step, SyncError, SyncOptions, SyncReport, SyncedReplica, sync};
-pub use transform::transform;
+pub use transform::{TransformOptions, TransformReport, transform};
 pub use vote::Majority;

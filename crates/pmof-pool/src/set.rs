@@ -114,6 +114,14 @@ impl ReplicaSpec {
             Self::Remote(_) => None,
         }
     }
+
+    /// Where it is, if that is another machine.
+    pub fn remote(&self) -> Option<&RemoteSpec> {
+        match self {
+            Self::Local(_) => None,
+            Self::Remote(remote) => Some(remote),
+        }
+    }
 }
 
 impl PoolSet {

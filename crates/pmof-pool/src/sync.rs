@@ -1,13 +1,13 @@
 //! A set whose replicas are made equal and whole again, and one that gets other replicas.
 
-use std::ops::Range;
+use std::{ops::Range, path::PathBuf};
 
 use pmof_mem::{Declaration, System};
 
 use crate::{
     Access, AccessError, Attributes, Comparison, Contents, Copied, DIGEST_BYTES, Feature, LocalReplica, Majority,
-    PoolKind, PoolSet, PoolSetError, Reached, RemoteReplicas, RemoteSpec, ReplicaAccess, ReplicaSpec, contents_defect,
-    distinct,
+    PoolKind, PoolSet, PoolSetError, Reached, RemoteReplicas, RemoteSpec, ReplicaAccess, ReplicaSpec, Unreached,
+    contents_defect, distinct,
     error::UNFINISHED,
     format::{len_bytes_needed, read_defect},
     new_uuid,
@@ -124,6 +124,49 @@ pub enum SyncError {
         index: usize,
         /// What is wrong.
         reason: String,
+    },
+    /// A host with a replica that is to be removed cannot be reached.
+    #[error(
+        "replica {index}, which is to be removed, cannot be reached: {source}; where {node} is lost for good, `--lost {node}` leaves its \
+         replica out as it is"
+    )]
+    HostAway {
+        /// Its place in the old set, from 0.
+        index: usize,
+        /// The host, as the set names it.
+        node: String,
+        /// What went wrong.
+        source: AccessError,
+    },
+    /// A host that is called lost has a replica of the new set.
+    #[error(
+        "replica {index} of the new set is on {host}, which is called lost: take it out of the set, or the host out of `--lost`"
+    )]
+    LostAndKept {
+        /// Its place in the new set, from 0.
+        index: usize,
+        /// The host.
+        host: String,
+    },
+    /// A host that is called lost has no replica that goes.
+    #[error("{host} is called lost, and has no replica of the old set: name a host as the old set names it")]
+    NothingLost {
+        /// The host.
+        host: String,
+    },
+    /// Where a replica is to be made, there is a whole one.
+    #[error(
+        "replica {index} cannot be made: {} on {node} is whole and was not of the old set; it was left behind, or is of another pool: \
+         remove it on {node} first if nobody needs it",
+        set.display()
+    )]
+    LeftBehind {
+        /// Its place in the new set, from 0.
+        index: usize,
+        /// The host.
+        node: String,
+        /// The set there.
+        set: PathBuf,
     },
     /// One replica's parts, or the way to it.
     #[error("replica {index}: {source}")]
@@ -630,7 +673,8 @@ pub struct NoRemotes;
 
 impl NoRemotes {
     fn refused(remote: &RemoteSpec) -> AccessError {
-        format!("the replica {} on {} cannot be reached from here", remote.set.display(), remote.node).into()
+        let source = format!("the replica {} on {} cannot be reached from here", remote.set.display(), remote.node);
+        Unreached { node: remote.node.clone(), source: source.into() }.into()
     }
 }
 

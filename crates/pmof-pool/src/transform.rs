@@ -3,64 +3,65 @@
 use pmof_mem::Declaration;
 
 use crate::{
-    Access, PoolSet, PoolSetError, RemoteReplicas, ReplicaSpec, Step, SyncError, SyncOptions, distinct,
+    Access, PoolSet, PoolSetError, Reached, RemoteReplicas, ReplicaSpec, Step, SyncError, SyncOptions, Unreached,
+    distinct,
     error::UNFINISHED,
     sync::{Found, look, of_files, plan, sync_found},
 };
 
+/// How a set is given other replicas.
+#[derive(Clone, Debug, Default)]
+pub struct TransformOptions {
+    /// What the operator vouches for of the local ones.
+    pub declaration: Option<Declaration>,
+    /// Nothing is changed; what would be is told.
+    pub dry_run: bool,
+    /// Hosts that are gone, as the old set names them, with or without the user: their replicas, which the new set must not
+    /// have, are neither looked at nor removed.
+    pub lost: Vec<String>,
+}
+
+/// What was done to a set, or would be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TransformReport {
+    /// Places in the new set of replicas that were made.
+    pub added: Vec<usize>,
+    /// Places in the old set of those that were removed with their bytes.
+    pub removed: Vec<usize>,
+    /// Places in the old set of those on lost hosts: what lies there stays, and belongs to the pool no more.
+    pub left: Vec<usize>,
+}
+
 /// Gives a set other replicas: those that `to` has and `from` has not are made, those that `from` has and `to` has not are removed
 /// with their bytes, at the end. Options must be the same; the first replica of `to` must be in `from`.
 ///
-/// `dry_run`: nothing is changed. Gives the places in `to` of new replicas, and the places in `from` of those removed.
+/// All replicas of `from` must be reached and sound, but for those on hosts that are named as lost. What a lost host holds comes back
+/// as a replica that was left behind: opening, checking and adding it are refused until it is removed there.
 ///
 /// Errors: [`SyncError`].
 pub fn transform(
     from: &PoolSet,
     to: &PoolSet,
-    declaration: Option<Declaration>,
+    options: &TransformOptions,
     remotes: &mut dyn RemoteReplicas,
-    dry_run: bool,
     progress: &mut dyn FnMut(Step),
-) -> Result<(Vec<usize>, Vec<usize>), SyncError> {
+) -> Result<TransformReport, SyncError> {
     let in_set =
         |replica: &ReplicaSpec, set: &PoolSet| set.replicas.iter().position(|other| same_place(other, replica));
     let places = |one: &PoolSet, other: &PoolSet| {
         (0..one.replicas.len()).filter(|index| in_set(&one.replicas[*index], other).is_none()).collect::<Vec<_>>()
     };
-    let (added, removed) = (places(to, from), places(from, to));
-    if from.options != to.options {
-        return Err(SyncError::Unsupported {
-            why: "the sets have other options, and headers are not added to parts or removed from them",
-            mend: "make a new pool with the options, and copy what is in the old one",
-        });
-    }
-    if added.first() == Some(&0) || to.replicas.is_empty() {
-        return Err(SyncError::Unsupported {
-            why: "the first replica of the new set is not one of the old set, so there would be nothing to copy from",
-            mend: "put a replica of the old set first",
-        });
-    }
+    let (added, gone) = (places(to, from), places(from, to));
+    let is_lost = |index: &usize| is_on(&from.replicas[*index], &options.lost);
+    let (left, removed): (Vec<_>, Vec<_>) = gone.into_iter().partition(is_lost);
+    check_request(from, to, &added, &left, options)?;
     for set in [from, to] {
         distinct::check_set(set).map_err(of_files)?;
     }
     distinct::check_added(from, to, &added).map_err(of_files)?;
-    // All must be sound before one is given up.
-    let mut found = Vec::with_capacity(from.replicas.len());
-    for (index, spec) in from.replicas.iter().enumerate() {
-        match look(index, spec, from, Access::ReadOnly, declaration, remotes)? {
-            Found::Unfinished(_) => return Err(SyncError::NotSound { index, reason: UNFINISHED.to_owned() }),
-            Found::Damaged(reason) => return Err(SyncError::NotSound { index, reason }),
-            whole @ Found::Whole(_) => found.push(whole),
-        }
-    }
-    // Those that stay are linked as the old set has them.
-    let were_together = plan(from, &mut found, None)?.is_linked;
-    for (index, found) in found.into_iter().enumerate() {
-        if let Found::Whole(replica) = found {
-            replica.close().map_err(|source| SyncError::Replica { index, source })?;
-        }
-    }
-    check_free(to, &added)?;
+    let were_together = check_old(from, [&removed, &left], options, remotes)?;
+    check_free(to, &added, remotes)?;
+    let TransformOptions { declaration, dry_run, .. } = *options;
     sync_found(to, &SyncOptions { declaration, dry_run, from: None }, were_together, remotes, progress)?;
     if !dry_run {
         for index in &removed {
@@ -71,16 +72,104 @@ pub fn transform(
             }
         }
     }
-    Ok((added, removed))
+    Ok(TransformReport { added, removed, left })
 }
 
-/// No file of a new replica may be there: it could be somebody's.
-fn check_free(set: &PoolSet, added: &[usize]) -> Result<(), SyncError> {
+/// Whether what is asked for can be done at all.
+fn check_request(
+    from: &PoolSet,
+    to: &PoolSet,
+    added: &[usize],
+    left: &[usize],
+    options: &TransformOptions,
+) -> Result<(), SyncError> {
+    let unsupported = |why, mend| Err(SyncError::Unsupported { why, mend });
+    if from.options != to.options {
+        return unsupported(
+            "the sets have other options, and headers are not added to parts or removed from them",
+            "make a new pool with the options, and copy what is in the old one",
+        );
+    }
+    if added.first() == Some(&0) || to.replicas.is_empty() {
+        return unsupported(
+            "the first replica of the new set is not one of the old set, so there would be nothing to copy from",
+            "put a replica of the old set first",
+        );
+    }
+    for host in &options.lost {
+        let is_on_it = |replica: &ReplicaSpec| is_on(replica, std::slice::from_ref(host));
+        if let Some(index) = to.replicas.iter().position(is_on_it) {
+            return Err(SyncError::LostAndKept { index, host: host.clone() });
+        }
+        if !left.iter().any(|index| is_on_it(&from.replicas[*index])) {
+            return Err(SyncError::NothingLost { host: host.clone() });
+        }
+    }
+    Ok(())
+}
+
+/// All that is reached must be sound before one is given up. Gives whether they are linked as the old set has them.
+fn check_old(
+    from: &PoolSet,
+    [removed, left]: [&[usize]; 2],
+    options: &TransformOptions,
+    remotes: &mut dyn RemoteReplicas,
+) -> Result<bool, SyncError> {
+    let mut found = Vec::with_capacity(from.replicas.len());
+    for (index, spec) in from.replicas.iter().enumerate() {
+        if left.contains(&index) {
+            found.push(Found::Damaged("its host is lost".to_owned()));
+            continue;
+        }
+        match look(index, spec, from, Access::ReadOnly, options.declaration, remotes) {
+            Ok(Found::Unfinished(_)) => return Err(SyncError::NotSound { index, reason: UNFINISHED.to_owned() }),
+            Ok(Found::Damaged(reason)) => return Err(SyncError::NotSound { index, reason }),
+            Ok(whole @ Found::Whole(_)) => found.push(whole),
+            Err(SyncError::Replica { source, .. }) if removed.contains(&index) && source.is::<Unreached>() => {
+                let node = spec.remote().map(|remote| remote.node.clone()).unwrap_or_default();
+                return Err(SyncError::HostAway { index, node, source });
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    // Those that stay are linked as the old set has them.
+    let were_together = plan(from, &mut found, None)?.is_linked;
+    for (index, found) in found.into_iter().enumerate() {
+        if let Found::Whole(replica) = found {
+            replica.close().map_err(|source| SyncError::Replica { index, source })?;
+        }
+    }
+    Ok(were_together)
+}
+
+/// Whether a replica is on one of these hosts, named with or without the user.
+fn is_on(replica: &ReplicaSpec, hosts: &[String]) -> bool {
+    let Some(remote) = replica.remote() else { return false };
+    let host = remote.node.rsplit_once('@').map_or(remote.node.as_str(), |(_, host)| host);
+    hosts.iter().any(|lost| [host, &remote.node].contains(&lost.as_str()))
+}
+
+/// No file of a new replica may be there: it could be somebody's. Nor may a whole replica on its host, also of this pool: it
+/// was left behind. One that a sync was making is gone on with.
+fn check_free(set: &PoolSet, added: &[usize], remotes: &mut dyn RemoteReplicas) -> Result<(), SyncError> {
     for index in added {
-        let paths = set.replicas[*index].local().unwrap_or_default().iter().map(|part| &part.path);
-        if let Some(path) = paths.into_iter().find(|path| path.is_file()) {
-            let source = PoolSetError::Exists { path: path.clone() }.into();
-            return Err(SyncError::Replica { index: *index, source });
+        let failed = |source| SyncError::Replica { index: *index, source };
+        match &set.replicas[*index] {
+            ReplicaSpec::Local(parts) => {
+                if let Some(part) = parts.iter().find(|part| part.path.is_file()) {
+                    return Err(failed(PoolSetError::Exists { path: part.path.clone() }.into()));
+                }
+            }
+            ReplicaSpec::Remote(remote) => {
+                if let Reached::Whole(mut replica) = remotes.open(remote, 0, Access::ReadOnly).map_err(failed)? {
+                    let is_unfinished = replica.attributes().map_err(failed)?.is_unfinished();
+                    replica.close().map_err(failed)?;
+                    if !is_unfinished {
+                        let (node, set) = (remote.node.clone(), remote.set.clone());
+                        return Err(SyncError::LeftBehind { index: *index, node, set });
+                    }
+                }
+            }
         }
     }
     Ok(())

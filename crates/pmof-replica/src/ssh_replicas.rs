@@ -4,7 +4,7 @@ use std::{ops::Range, os::unix::ffi::OsStrExt as _};
 
 use pmof_pool::{
     Access, AccessError, Attributes, Contents, DIGEST_BLOCK_LEN_BYTES, DIGEST_BYTES, Reached, RemoteReplicas,
-    RemoteSpec, ReplicaAccess, UNFINISHED, without_mend,
+    RemoteSpec, ReplicaAccess, UNFINISHED, Unreached, without_mend,
 };
 
 use crate::{
@@ -102,7 +102,8 @@ impl RemoteReplicas for SshReplicas {
             Ok((_, None)) => Err(format!("the pool set {set} on {url} has no headers (NOHDRS)").into()),
             Err(error) => match damage(remote, &set, &error) {
                 Some(damage) => Ok(Reached::Damaged(damage)),
-                None => Err(error.into()),
+                None if matches!(error.replica_error(), Some(ReplicaError::Refused { .. })) => Err(error.into()),
+                None => Err(Unreached { node: remote.node.clone(), source: error.into() }.into()),
             },
         }
     }

@@ -8,8 +8,8 @@ use std::{
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use pmof_pool::{
-    HeaderError, NewPool, NewSet, PoolSet, PoolSetError, ReplicaSpec, Step, SyncOptions, SyncReport, part_header, sync,
-    transform,
+    HeaderError, NewPool, NewSet, PoolSet, PoolSetError, ReplicaSpec, Step, SyncOptions, SyncReport, TransformOptions,
+    TransformReport, part_header, sync, transform,
 };
 use pmof_replica::{SetPool, SetPoolOptions, SshReplicas};
 use serde::Serialize;
@@ -82,6 +82,9 @@ pub(crate) struct TransformArgs {
     /// Pool set file that it shall have; replicas that it does not name are removed with their bytes
     #[arg(value_name = "TO")]
     to: PathBuf,
+    /// Host that is lost for good: its replicas, which TO does not name, are left out as they are; may be given several times
+    #[arg(long, value_name = "HOST")]
+    lost: Vec<String>,
     #[command(flatten)]
     how: How,
 }
@@ -238,28 +241,41 @@ struct TransformJson {
     added: Vec<usize>,
     /// Places in `from`.
     removed: Vec<usize>,
+    /// Places in `from` of replicas on lost hosts.
+    left: Vec<usize>,
 }
 
 pub(crate) fn run_transform(args: &TransformArgs) -> anyhow::Result<()> {
     let (from, to) = (PoolSet::read(&args.from)?, PoolSet::read(&args.to)?);
     let mut bar = Bar::new("copying", !args.how.json);
-    let done = transform(&from, &to, None, &mut SshReplicas::default(), args.how.dry_run, &mut |step| bar.step(step));
+    let options = TransformOptions { declaration: None, dry_run: args.how.dry_run, lost: args.lost.clone() };
+    let done = transform(&from, &to, &options, &mut SshReplicas::default(), &mut |step| bar.step(step));
     drop(bar);
-    let (added, removed) =
+    let TransformReport { added, removed, left } =
         done.with_context(|| format!("cannot make {} of {}", args.to.display(), args.from.display()))?;
     if args.how.json {
         let (from, to) = (args.from.clone(), args.to.clone());
-        return output::print_json(&TransformJson { from, to, dry_run: args.how.dry_run, added, removed });
+        return output::print_json(&TransformJson { from, to, dry_run: args.how.dry_run, added, removed, left });
     }
-    if added.is_empty() && removed.is_empty() {
+    if added.is_empty() && removed.is_empty() && left.is_empty() {
         say!("{} names the replicas that the pool has: nothing to do", args.to.display());
     }
-    let [add, remove] = if args.how.dry_run { ["would add", "would remove"] } else { ["added", "removed"] };
+    let [add, remove, leave] = match args.how.dry_run {
+        true => ["would add", "would remove", "would leave"],
+        false => ["added", "removed", "left"],
+    };
     for index in added {
         say!("{add} replica {index}: {}", replica_text(&to.replicas[index]));
     }
     for index in removed {
         say!("{remove} replica {index} of the old set: {}", replica_text(&from.replicas[index]));
+    }
+    for index in left {
+        say!(
+            "{leave} replica {index} of the old set: {}; what lies there stays, and is refused as a replica that was left behind: remove it \
+             there when the host is back",
+            replica_text(&from.replicas[index])
+        );
     }
     Ok(())
 }

@@ -127,6 +127,35 @@ fn remote_replicas_are_added_removed_and_get_features() {
     assert!(["one", "two", "a", "b"].iter().all(|name| !fixture.path(name).exists()));
 }
 
+#[test]
+fn a_lost_host_is_left_out_and_what_it_holds_is_refused_later() {
+    let fixture = Fixture::new();
+    fixture.write("fewer", "REPLICA host-a a.set\n");
+    fixture.away("host-b");
+    let [_, error] = fixture.fail(&["transform", "set", "fewer"]);
+    assert!(error.contains("replica 2, which is to be removed, cannot be reached: "), "{error}");
+    assert!(error.contains("No route to host") && error.contains("`--lost host-b`"), "{error}");
+    let said = fixture.run(&["transform", "set", "fewer", "--lost", "host-b", "--dry-run"]);
+    assert!(said.starts_with("would leave replica 2 of the old set: b.set on host-b; what lies there stays"), "{said}");
+    let report = fixture.run(&["transform", "set", "fewer", "--lost", "host-b", "--json"]);
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    assert_eq!([&report["added"], &report["removed"], &report["left"]].map(ToString::to_string), ["[]", "[]", "[2]"]);
+    fixture.run(&["check", "fewer"]);
+    fixture.away("nobody");
+    assert!(fixture.path("b").exists());
+    let [_, error] = fixture.fail(&["transform", "fewer", "set"]);
+    assert!(error.contains("b.set on host-b is whole and was not of the old set"), "{error}");
+    assert!(fixture.fail(&["check", "set"])[1].contains("not sound"));
+    // A host that answers, and refuses, is not lost.
+    fixture.write("old", "REPLICA host-a a.set\n");
+    fixture.write("fewer", "");
+    let held = File::open(fixture.path("a")).unwrap();
+    held.lock().unwrap();
+    let old = fixture.path("old").display().to_string();
+    let [_, error] = fixture.fail(&["transform", &old, "fewer"]);
+    assert!(error.contains("in use") && !error.contains("--lost"), "{error}");
+}
+
 /// Of what is broken on another machine the same is told as of what is broken here, and where it is.
 #[test]
 fn damage_is_told_in_the_same_words_here_and_on_another_host() {

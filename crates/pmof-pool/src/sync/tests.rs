@@ -6,7 +6,7 @@ use tempfile::{TempDir, tempdir_in};
 use super::{Apart, NoRemotes, Step, SyncError, SyncOptions, SyncReport, sync};
 use crate::{
     Access, LocalReplica, LocalSet, NewPool, NewSet, PartSpec, PoolSet, PoolSetError, RemoteSpec, ReplicaSpec,
-    SetOptions, check, transform,
+    SetOptions, TransformOptions, TransformReport, check, transform,
 };
 
 mod one_file;
@@ -48,6 +48,11 @@ fn synced(set: &PoolSet) -> SyncReport {
 fn dry(set: &PoolSet) -> SyncReport {
     sync(set, &SyncOptions { dry_run: true, ..SyncOptions::default() }, &mut NoRemotes, &mut |_| {})
         .unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn turned(from: &PoolSet, to: &PoolSet, dry_run: bool) -> Result<TransformReport, SyncError> {
+    let options = TransformOptions { dry_run, ..TransformOptions::default() };
+    transform(from, to, &options, &mut NoRemotes, &mut |_| {})
 }
 
 fn checked(set: &PoolSet) -> crate::CheckReport {
@@ -234,8 +239,9 @@ fn replicas_are_added_and_removed() {
     for options in [SetOptions::default(), SINGLE] {
         let (directory, one) = filled(options, &[0]);
         let three = set(directory.path(), options, &[0, 1, 2]);
-        let turn =
-            |from: &PoolSet, to: &PoolSet, dry_run| transform(from, to, None, &mut NoRemotes, dry_run, &mut |_| {});
+        let turn = |from: &PoolSet, to: &PoolSet, dry_run| {
+            turned(from, to, dry_run).map(|report| (report.added, report.removed))
+        };
         let before = contents(directory.path());
         assert_eq!(turn(&one, &three, true).unwrap(), (vec![1, 2], vec![]));
         assert_eq!(contents(directory.path()), before);
@@ -268,7 +274,7 @@ fn a_pool_is_not_cut_to_a_shorter_replica() {
         let mut shorter = set(directory.path(), options, &[0]);
         shorter.replicas.push(ReplicaSpec::Local(vec![PartSpec::new(directory.path().join("short"), 8 * MIB)]));
         for dry_run in [true, false] {
-            let done = transform(&two, &shorter, None, &mut NoRemotes, dry_run, &mut |_| {});
+            let done = turned(&two, &shorter, dry_run);
             assert!(
                 matches!(done, Err(SyncError::TooSmall { index: 1, len_bytes, .. }) if len_bytes == 8 * MIB),
                 "{done:?}"
@@ -437,6 +443,6 @@ fn a_transform_of_replicas_that_differ_goes_on() {
     let (directory, three) = filled(SetOptions::default(), &[0, 1, 2]);
     poke(&directory.path().join("r1p0"), USED);
     let fewer = set(directory.path(), SetOptions::default(), &[0, 1]);
-    transform(&three, &fewer, None, &mut NoRemotes, false, &mut |_| {}).unwrap();
+    turned(&three, &fewer, false).unwrap();
     assert_sound(&fewer);
 }

@@ -14,8 +14,8 @@ use std::{
 use pmof_mem::{Medium as _, Memory};
 use pmof_pool::{
     Access, Comparison, LocalReplica, LocalSet, NewPool, NewSet, NoRemotes, PartSpec, PoolKind, PoolSet, PoolSetError,
-    ReplicaAccess as _, ReplicaSpec, SetOptions, SyncOptions, block_table, check, contents_defect, part_header, sync,
-    transform,
+    ReplicaAccess as _, ReplicaSpec, SetOptions, SyncOptions, TransformOptions, block_table, check, contents_defect,
+    part_header, sync, transform,
 };
 use tempfile::{TempDir, tempdir_in};
 
@@ -281,11 +281,11 @@ fn sets_of_pmdk_are_checked_restored_and_changed() {
     agrees("obj-verify", &one.path, "theirs");
     agrees("obj-work", &one.path, "theirs");
     let three = set(&directory, "three", SetOptions::default(), &[[6, 6], [6, 6], [8, 8]]);
-    transform(&one, &three, None, &mut NoRemotes, false, &mut |_| {}).unwrap();
+    transform(&one, &three, &TransformOptions::default(), &mut NoRemotes, &mut |_| {}).unwrap();
     agrees("check", &three.path, "");
     agrees("obj-work", &three.path, "theirs");
     assert!(checked(&three).is_sound());
-    transform(&three, &one, None, &mut NoRemotes, false, &mut |_| {}).unwrap();
+    transform(&three, &one, &TransformOptions::default(), &mut NoRemotes, &mut |_| {}).unwrap();
     agrees("obj-verify", &one.path, "theirs");
     agrees("check", &one.path, "");
 }

@@ -76,9 +76,7 @@ fn no_set_with_one_file_twice_is_opened_checked_or_brought_in_order() {
             let beside = directory.path().join("beside");
             let both = PoolSet { replicas: vec![alone.replicas[0].clone(), one_part(&beside)], ..set.clone() };
             let back = PoolSet { replicas: vec![one_part(&beside), one_part(&other)], ..set.clone() };
-            let turn = |from: &PoolSet, to: &PoolSet| {
-                transform(from, to, None, &mut NoRemotes, dry_run, &mut |_| {}).unwrap_err()
-            };
+            let turn = |from: &PoolSet, to: &PoolSet| turned(from, to, dry_run).unwrap_err();
             let error = turn(&alone, &renamed);
             assert!(names(&error, &first, &other), "{what}: {error}");
             let error = turn(&set, &alone);

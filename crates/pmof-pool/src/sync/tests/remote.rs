@@ -271,6 +271,64 @@ fn a_host_that_is_lost_during_the_check_is_told_and_the_others_are_checked() {
     assert_eq!(report.replicas[2].mismatch_count, 1, "as against the other one that is left: {report:?}");
 }
 
+#[test]
+fn a_lost_host_is_left_out_only_if_it_is_named() {
+    let (directory, set, mut elsewhere) = with_remote(&[0, 1]);
+    sync_with(&set, &mut elsewhere).unwrap();
+    let there = fs::read(&elsewhere.parts[0].path).unwrap();
+    let fewer = PoolSet { replicas: set.replicas[..2].to_vec(), ..set.clone() };
+    let turn = |from: &PoolSet, to: &PoolSet, lost: &str, dry_run, remotes: &mut dyn RemoteReplicas| {
+        let lost = lost.split_whitespace().map(str::to_owned).collect();
+        transform(from, to, &TransformOptions { dry_run, lost, ..TransformOptions::default() }, remotes, &mut |_| {})
+    };
+    let before = contents(directory.path());
+    let failed = turn(&set, &fewer, "", false, &mut NoRemotes).unwrap_err();
+    assert!(matches!(failed, SyncError::HostAway { index: 2, .. }), "{failed}");
+    assert!(failed.to_string().contains("`--lost far`"), "{failed}");
+    let failed = turn(&set, &fewer, "far near", false, &mut NoRemotes).unwrap_err();
+    assert!(matches!(&failed, SyncError::NothingLost { host } if host == "near"), "{failed}");
+    let failed = turn(&set, &set, "far", false, &mut NoRemotes).unwrap_err();
+    assert!(matches!(failed, SyncError::LostAndKept { index: 2, .. }), "{failed}");
+    let left = TransformReport { left: vec![2], ..TransformReport::default() };
+    assert_eq!(turn(&set, &fewer, "far", true, &mut NoRemotes).unwrap(), left);
+    assert_eq!(contents(directory.path()), before);
+    // Nobody asks for it, also where it could be reached.
+    assert_eq!(turn(&set, &fewer, "far", false, &mut NoRemotes).unwrap(), left);
+    assert_sound(&fewer);
+    assert_eq!(fs::read(&elsewhere.parts[0].path).unwrap(), there);
+
+    // The pool is used without it; then it comes back.
+    for part in ["r0p1", "r1p1"] {
+        poke(&directory.path().join(part), MIB);
+    }
+    let report = check(&set, None, &mut elsewhere, &mut |_| {}).unwrap();
+    assert_eq!(report.apart.map(|apart| apart.replicas), Some(vec![2]));
+    assert!(matches!(sync_with(&set, &mut elsewhere), Err(SyncError::Apart { .. })));
+    for dry_run in [true, false] {
+        let failed = turn(&fewer, &set, "", dry_run, &mut elsewhere).unwrap_err();
+        assert!(matches!(failed, SyncError::LeftBehind { index: 2, .. }), "{failed}");
+    }
+    assert_eq!(fs::read(&elsewhere.parts[0].path).unwrap()[4096..], there[4096..]);
+    elsewhere.remove(set.replicas[2].remote().unwrap(), false).unwrap();
+    assert_eq!(turn(&fewer, &set, "", false, &mut elsewhere).unwrap().added, [2]);
+    assert!(check(&set, None, &mut elsewhere, &mut |_| {}).unwrap().is_sound());
+}
+
+/// The user is part of the node and not of the host's name.
+#[test]
+fn a_lost_host_is_named_with_or_without_its_user() {
+    for lost in ["far", "user@far"] {
+        let (_directory, mut set, mut elsewhere) = with_remote(&[0]);
+        let ReplicaSpec::Remote(remote) = &mut set.replicas[1] else { panic!() };
+        remote.node = "user@far".into();
+        sync_with(&set, &mut elsewhere).unwrap();
+        let alone = PoolSet { replicas: set.replicas[..1].to_vec(), ..set.clone() };
+        let options = TransformOptions { lost: vec![lost.to_owned()], ..TransformOptions::default() };
+        assert_eq!(transform(&set, &alone, &options, &mut NoRemotes, &mut |_| {}).unwrap().left, [1]);
+        assert_sound(&alone);
+    }
+}
+
 /// As one that is here: its contents must begin as they should, or nothing is copied from it.
 #[test]
 fn a_remote_replica_whose_contents_are_broken_is_no_source() {
