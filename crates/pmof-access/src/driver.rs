@@ -17,6 +17,7 @@ use crate::{
     Completion, ConnectionId, SetupError,
     clock::Clock,
     error::system,
+    flusher::{FlushRoute, Flusher},
     link::{Link, LinkCore},
     poller::{Interest, Poller},
     rest::Rest,
@@ -107,6 +108,8 @@ pub(crate) struct Driver {
     brought: OnceLock<ReadySignal>,
     /// Those whose connections' receives come here.
     sources: Mutex<Vec<Weak<Driver>>>,
+    /// Who carries out flushes that wait for a device, if not whoever drives.
+    flusher: OnceLock<Flusher>,
     rest: Rest,
 }
 
@@ -189,6 +192,7 @@ impl Driver {
             assisted,
             brought: OnceLock::new(),
             sources: Mutex::default(),
+            flusher: OnceLock::new(),
             rest: Rest::default(),
         });
         if let Clock::Virtual(network) = clock {
@@ -252,6 +256,29 @@ impl Driver {
 
     pub(crate) fn now(&self) -> Duration {
         self.clock.now()
+    }
+
+    /// Has flushes that wait for a device carried out by others, on connections that are taken over from now on.
+    pub(crate) fn flush_by(&self, flusher: Flusher) {
+        // The first one stays.
+        let _ = self.flusher.set(flusher);
+    }
+
+    /// Tells a connection who carries out its flushes, if not whoever drives.
+    pub(crate) fn route_flushes(self: &Arc<Self>, link: &Arc<Link>) {
+        if let Some(flusher) = self.flusher.get() {
+            link.lock().route_flushes(FlushRoute::new(flusher.clone(), link, self));
+        }
+    }
+
+    /// Has whoever drives look at a connection on which something happened that shows nowhere.
+    pub(crate) fn see_to(&self, link: &Arc<Link>) {
+        self.woken.lock().push(Arc::clone(link));
+        self.has_woken.store(true, Ordering::SeqCst);
+        let ready = self.ready.lock();
+        self.show();
+        drop(ready);
+        self.tell();
     }
 
     /// Takes a connection over.
@@ -446,10 +473,7 @@ impl Driver {
             self.match_locked(link, &mut core);
         } else {
             // Someone posts on it, perhaps this very thread in a batch, or drives it: whoever drives it next sees to it.
-            self.woken.lock().push(Arc::clone(link));
-            self.has_woken.store(true, Ordering::SeqCst);
-            let _ready = self.ready.lock();
-            self.show();
+            return self.see_to(link);
         }
         self.tell();
     }

@@ -63,11 +63,13 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod background;
 mod clock;
 mod connection;
 mod direct;
 mod driver;
 mod error;
+mod flusher;
 mod journal;
 mod lane;
 mod link;
@@ -89,6 +91,7 @@ mod verbs;
 mod wire;
 
 pub use address::{Address, Location, Place, Transport};
+pub use background::Background;
 pub use connection::{Batch, Connection, ConnectionEvent, Single, Source};
 pub use error::{AddressError, ConnectError, RegisterError, SetupError};
 pub use listener::{AcceptOptions, ConnectionRequest, DEFAULT_HANDSHAKE_TIMEOUT, ListenOptions, Listener};
@@ -100,7 +103,9 @@ pub use pmof_proto::{
     MemoryUse, OperationError, OperationKind, Outcome, PostError, Refusal, Settings, Signal, Ticket, limits,
 };
 pub use pmof_verbs::{DeviceInfo, VerbsError, devices as rdma_devices};
-pub use queue::{Completion, CompletionQueue, ConnectionId, DEFAULT_SPIN, Progress, QueueOptions, Waiting};
+pub use queue::{
+    BackgroundFlushes, Completion, CompletionQueue, ConnectionId, DEFAULT_SPIN, Progress, QueueOptions, Waiting,
+};
 pub use region::{Region, RegionPart, RegionSlice, RemoteRegion};
 pub use ring::{AppendRing, Hex, RECORD_MAX_BYTES, RingContents, RingError, RingRecord, RingRefusal, read_ring};
 pub use shared::SharedReceives;

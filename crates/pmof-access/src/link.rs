@@ -8,15 +8,16 @@ use std::{
 };
 
 use parking_lot::{Mutex, MutexGuard};
-use pmof_mem::{Durability, Promise, order};
+use pmof_mem::{Durability, MemError, Promise, order};
 use pmof_proto::{
-    Completion as ProtoCompletion, ConnectionError, Endpoint, Event, InputPlace, OutputView, PostError, RegionKey,
-    Signal, Ticket,
+    Completion as ProtoCompletion, ConnectionError, Endpoint, Event, FlushTicket, InputPlace, OutputView, PostError,
+    RegionKey, Signal, Ticket,
 };
 
 use crate::{
     Method, RemoteRegion,
     driver::Driver,
+    flusher::FlushRoute,
     journal::{self, Name},
     lane::{Lane, Through, ends_in_order},
     method::{choose_method, passed_over},
@@ -94,6 +95,8 @@ pub(crate) struct LinkCore {
     watched_too: Option<Arc<Poller>>,
     /// Whose outcomes are those of operations, and those of receives, where these are two.
     drivers: Option<Box<[Weak<Driver>; 2]>>,
+    /// Who carries out flushes that wait for a device, if not whoever drives.
+    flushes: Option<FlushRoute>,
     pub(crate) events: Events,
     /// What the kernel said when the wire broke.
     pub(crate) wire_error: Option<io::Error>,
@@ -127,6 +130,7 @@ impl Link {
             watched: None,
             watched_too: None,
             drivers: None,
+            flushes: None,
             events: Events::default(),
             wire_error: None,
         };
@@ -289,6 +293,30 @@ impl LinkCore {
         !self.has_outcomes()
     }
 
+    /// Has flushes that wait for a device carried out elsewhere.
+    pub(crate) fn route_flushes(&mut self, route: FlushRoute) {
+        self.endpoint.defer_flushes(true);
+        self.flushes = Some(route);
+    }
+
+    /// Hands the flush that was just taken in to whoever carries it out.
+    #[inline]
+    fn hand_out_flush(&mut self) {
+        if let (Some(route), Some(flush)) = (&self.flushes, self.endpoint.take_flush()) {
+            route.flush(flush);
+        }
+    }
+
+    /// Answers a flush that was carried out elsewhere. False: more is to be seen to, by whoever drives: only that thread takes requests in,
+    /// since some processors order write-backs and fences of one thread alone.
+    pub(crate) fn flush_done(&mut self, ticket: FlushTicket, outcome: Result<(), &MemError>) -> bool {
+        self.endpoint.flush_done(ticket, outcome);
+        order::publish_own();
+        self.flush_output();
+        self.update_interest();
+        self.endpoint.ended().is_none() && !self.endpoint.has_more()
+    }
+
     /// Sends what waits, as far as the socket takes it.
     pub(crate) fn flush_output(&mut self) -> bool {
         if self.is_quiet_device() {
@@ -297,6 +325,8 @@ impl LinkCore {
         }
         let mut gathers = false;
         let moved = self.send_views(&mut gathers);
+        // Requests that waited for their turn were taken in when it went.
+        self.hand_out_flush();
         if let Some(wire) = &mut self.wire {
             if gathers {
                 wire.gather(false);
@@ -600,6 +630,7 @@ impl LinkCore {
             Err(error) if is_transient(&error) => self.endpoint.supply(payload),
             Err(error) => self.wire_failed(error),
         }
+        self.hand_out_flush();
         self.watch_output();
     }
 
@@ -696,7 +727,7 @@ impl LinkCore {
             return has_progressed;
         }
         // Progress was taken in already: only what is sent and received from here on leaves more to do.
-        let mut moved = self.flush_output();
+        let mut moved = self.endpoint.resume() | self.flush_output();
         let mut unanswered_bytes = 0;
         for _ in 0..RECEIVES_PER_TURN {
             let Some(wire) = self.wire.as_mut().filter(|wire| wire.may_have_input()) else { break };
@@ -711,6 +742,7 @@ impl LinkCore {
                 Ok(count) => {
                     moved = true;
                     self.endpoint.input_arrived(count);
+                    self.hand_out_flush();
                     if (count as u64) < room {
                         break;
                     }

@@ -16,10 +16,11 @@ use pmof_proto::{Completion as ProtoCompletion, OperationError, OperationKind, O
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::{
-    SetupError, SharedReceives,
+    Background, SetupError, SharedReceives,
     clock::Clock,
     driver::{Assisted, Driver, Lone, ReadySignal, Wanted},
     error::system,
+    flusher::Flusher,
     link::Link,
 };
 
@@ -127,6 +128,17 @@ impl Default for QueueOptions {
     }
 }
 
+/// Carries out flushes that wait for a device on [`Background`] threads. Clones are the same one.
+#[derive(Clone, Debug)]
+pub struct BackgroundFlushes(Flusher);
+
+impl BackgroundFlushes {
+    /// On the threads of `background`; each device has its [share](Background::run) under its `st_dev`.
+    pub fn new(background: &Background) -> Self {
+        Self(Flusher::new(background.clone()))
+    }
+}
+
 /// Collects the outcomes of any number of connections. Handles are cheap to clone; all methods may be called from several
 /// threads.
 #[derive(Clone, Debug)]
@@ -183,6 +195,7 @@ impl CompletionQueue {
         link: &Arc<Link>,
         receive_queue: Option<&CompletionQueue>,
     ) -> Result<(), SetupError> {
+        self.shared.driver.route_flushes(link);
         self.shared.driver.add(link)?;
         let Some(receiver) = self.receiver(receive_queue) else { return Ok(()) };
         receiver.add_too(link).inspect_err(|_| {
@@ -193,6 +206,12 @@ impl CompletionQueue {
     fn receiver<'q>(&self, receive_queue: Option<&'q CompletionQueue>) -> Option<&'q Arc<Driver>> {
         let receiver = &receive_queue?.shared.driver;
         (!Arc::ptr_eq(receiver, &self.shared.driver)).then_some(receiver)
+    }
+
+    /// Has flushes of this side's regions that wait for a device carried out by `flushes`, on all connections that come to this queue from
+    /// now on; those of one medium that meet there share a fence. Without it, whoever drives the queue waits for the device.
+    pub fn flush_in_background(&self, flushes: &BackgroundFlushes) {
+        self.shared.driver.flush_by(flushes.0.clone());
     }
 
     /// The next outcome that is there now. Never waits.

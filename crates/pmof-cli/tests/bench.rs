@@ -100,6 +100,24 @@ fn idle_connections_are_counted() {
 }
 
 #[test]
+fn many_clients_beside_as_many_raw_threads() {
+    let report = json(&disk(), "scale --clients 1 --clients 6 --rounds 2 --round-ms 20");
+    assert_eq!((&report["medium"], &report["durability"]), (&"file".into(), &"PowerFailure".into()));
+    let counts = report["counts"].as_array().unwrap();
+    assert_eq!(counts.iter().map(|count| count["clients"].as_u64()).collect::<Vec<_>>(), [Some(1), Some(6)]);
+    for count in counts {
+        assert_positive(
+            count,
+            &["persists_per_s", "raw_per_s", "ratio_rate", "ratio_rate_min", "p99_us", "raw_p99_us"],
+        );
+        // Everyone gets a turn in each round.
+        assert!(count["samples"].as_u64() >= count["clients"].as_u64().map(|clients| 2 * clients), "{count}");
+    }
+    let report = json(&tmpfs(), "scale --medium tmpfs --transport shm --clients 3 --rounds 1 --round-ms 20");
+    assert_eq!(report["durability"], "ProcessCrash");
+}
+
+#[test]
 fn people_get_a_table() {
     let output = bench(&tmpfs(), "latency --count 10 --rounds 1");
     let text = String::from_utf8_lossy(&output.stdout);
@@ -121,7 +139,13 @@ fn a_directory_on_another_medium_is_refused() {
 
 #[test]
 fn wrong_use_is_told_apart() {
-    for arguments in ["latency --size 0", "latency --replicas 0", "bandwidth --depth 0", "latency --transport x"] {
+    for arguments in [
+        "latency --size 0",
+        "latency --replicas 0",
+        "bandwidth --depth 0",
+        "scale --clients 0",
+        "latency --transport x",
+    ] {
         assert_eq!(bench(&tmpfs(), arguments).status.code(), Some(2), "{arguments}");
     }
     // Options that are each in range but not together fail while running.

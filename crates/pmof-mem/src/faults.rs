@@ -1,13 +1,17 @@
 //! Test tools: media that leave a step out or fail on purpose.
 //!
 //! A test of durable code wraps its medium in each of these and must see red: [`SkipWriteBack`] and [`SkipFence`] are
-//! the positive controls of every crash test, [`FailNth`] drives code through each of its failure paths.
+//! the positive controls of every crash test, [`FailNth`] drives code through each of its failure paths, and [`HoldFence`] is a disk
+//! that answers when the test says so.
 
 use std::{
     io,
     os::fd::BorrowedFd,
     path::PathBuf,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::{
+        Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
 };
 
 use crate::{Medium, MemError, medium::forward_medium};
@@ -139,6 +143,66 @@ impl<M: Medium> Medium for FailNth<M> {
     fn fence(&self) -> Result<(), MemError> {
         self.count(FaultPoint::Fence, "fence")?;
         self.inner.fence()
+    }
+
+    fn fence_device(&self) -> Option<u64> {
+        self.inner.fence_device()
+    }
+}
+
+/// A medium whose fences wait for a device, and return only when a test lets them.
+#[derive(Debug)]
+pub struct HoldFence<M> {
+    inner: M,
+    device: u64,
+    fences: Mutex<Fences>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Fences {
+    begun: u64,
+    /// So many of them may return.
+    passed: u64,
+}
+
+impl<M: Medium> HoldFence<M> {
+    /// Claims to wait for this [device](Medium::fence_device), and lets no fence return.
+    pub fn new(inner: M, device: u64) -> Self {
+        Self { inner, device, fences: Mutex::default(), changed: Condvar::new() }
+    }
+
+    /// Lets the first `count` fences return, those that come later included.
+    pub fn let_pass(&self, count: u64) {
+        self.lock().passed = count;
+        self.changed.notify_all();
+    }
+
+    /// How many fences have begun.
+    pub fn begun(&self) -> u64 {
+        self.lock().begun
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Fences> {
+        self.fences.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<M: Medium> Medium for HoldFence<M> {
+    forward_medium!(|hold| hold.inner; len_bytes, kind, promise, read, store, receive, send, atomics, write_back, crc32c);
+
+    fn fence(&self) -> Result<(), MemError> {
+        // What is stored from here on, this fence does not cover.
+        let outcome = self.inner.fence();
+        let mut fences = self.lock();
+        fences.begun += 1;
+        let number = fences.begun;
+        drop(self.changed.wait_while(fences, |fences| fences.passed < number));
+        outcome
+    }
+
+    fn fence_device(&self) -> Option<u64> {
+        Some(self.device)
     }
 }
 

@@ -5,7 +5,7 @@ use std::{
     os::fd::{AsRawFd, BorrowedFd},
     path::Path,
     sync::{
-        Mutex, PoisonError,
+        Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
@@ -61,6 +61,8 @@ pub(crate) struct SyncState {
     is_poisoned: AtomicBool,
     /// The cache that a failed flush leaves wrong is the host's, out of this kernel's reach.
     is_host_cached: bool,
+    /// Which device it is, once somebody asked.
+    device: OnceLock<u64>,
 }
 
 impl Flush {
@@ -120,6 +122,16 @@ impl Flush {
             }
             Self::Sync(state) => state.sync(&flushed()),
             Self::Parts(parts) => PartFlush::fence(parts),
+        }
+    }
+
+    /// [`Medium::fence_device`](crate::Medium::fence_device).
+    #[inline]
+    pub(crate) fn device<'a>(&self, flushed: impl FnOnce() -> Flushed<'a>) -> Option<u64> {
+        match self {
+            Self::Order | Self::Fence | Self::Lines(_) => None,
+            Self::Sync(state) => Some(*state.device.get_or_init(|| flushed().device())),
+            Self::Parts(parts) => PartFlush::device(parts),
         }
     }
 
@@ -243,6 +255,11 @@ impl Flushed<'_> {
             Ok(()) | Err(Errno::INVAL) => Ok(()),
             Err(errno) => Err(io_error("fdatasync", self.path, POISON_MEND, errno)),
         }
+    }
+
+    /// `st_dev` of the file; 0, which no device has, where there is no file or the kernel does not say.
+    fn device(&self) -> u64 {
+        self.file.and_then(|file| rustix::fs::fstat(file).ok()).map_or(0, |stat| stat.st_dev)
     }
 
     fn poisoned(&self) -> MemError {

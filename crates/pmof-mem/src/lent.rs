@@ -97,6 +97,12 @@ impl Medium for Lent {
         self.reach()?.fence()
     }
 
+    /// None, whatever it waits for: its owner may take it back at any time, and waits then for those who hold its connections, not for
+    /// another thread's fence.
+    fn fence_device(&self) -> Option<u64> {
+        None
+    }
+
     fn crc32c(&self, offset: u64, len_bytes: u64) -> Result<u32, MemError> {
         self.reach_at(offset, len_bytes, false)?.crc32c(offset, len_bytes)
     }

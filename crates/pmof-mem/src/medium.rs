@@ -124,6 +124,10 @@ macro_rules! forward_medium {
             let $w = self;
             $inner.fence()
         }
+        fn fence_device(&self) -> Option<u64> {
+            let $w = self;
+            $inner.fence_device()
+        }
     };
     (@crc32c $w:ident $inner:expr) => {
         fn crc32c(&self, offset: u64, len_bytes: u64) -> Result<u32, $crate::MemError> {
@@ -185,6 +189,12 @@ pub trait Medium: Send + Sync + fmt::Debug {
 
     /// Returns when all that was written back before has reached the persistence domain.
     fn fence(&self) -> Result<(), MemError>;
+
+    /// The device that [`fence`](Self::fence) waits for in a system call (`st_dev` of stat(2); of several files, the first such). A
+    /// caller with other work leaves such a fence to another thread. `None` where a fence is a few instructions.
+    fn fence_device(&self) -> Option<u64> {
+        None
+    }
 
     /// CRC32C of a range, computed where it lies.
     fn crc32c(&self, offset: u64, len_bytes: u64) -> Result<u32, MemError>;

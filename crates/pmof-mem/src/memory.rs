@@ -422,6 +422,10 @@ impl Medium for Memory {
         self.check_loaded()
     }
 
+    fn fence_device(&self) -> Option<u64> {
+        self.flush.device(|| self.flushed())
+    }
+
     fn crc32c(&self, offset: u64, len_bytes: u64) -> Result<u32, MemError> {
         let crc = self.mapping.crc32c(offset, len_bytes)?;
         self.check_loaded()?;

@@ -276,6 +276,10 @@ impl PartFlush {
     pub(crate) fn fence(parts: &[Self]) -> Result<(), MemError> {
         parts.iter().try_for_each(|part| part.flush.fence(|| part.flushed()))
     }
+
+    pub(crate) fn device(parts: &[Self]) -> Option<u64> {
+        parts.iter().find_map(|part| part.flush.device(|| part.flushed()))
+    }
 }
 
 #[cfg(test)]

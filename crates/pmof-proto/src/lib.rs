@@ -16,7 +16,8 @@ mod region;
 
 pub use budget::{GUARANTEED_BYTES, MemoryAccount, MemoryBudget, MemoryUse};
 pub use endpoint::{
-    Completion, Endpoint, Event, InputPlace, Operation, OperationKind, Outcome, Payload, SharedReceives, Signal, Ticket,
+    Completion, DeferredFlush, Endpoint, Event, FlushTicket, InputPlace, Operation, OperationKind, Outcome, Payload,
+    SharedReceives, Signal, Ticket,
 };
 pub use handshake::{Capabilities, Settings};
 pub use output::{LocalSlice, OutputView};

@@ -15,24 +15,26 @@ use std::{
 };
 
 use pmof_access::{
-    AcceptOptions, Address, CompletionQueue, ConnectError, ConnectionId, ConnectionRequest, DEFAULT_LOSS_TIMEOUT,
-    DeviceChoice, ListenOptions, Listener, Location, MemoryBudget, MemoryUse, Peer, Place, PostError, QueueOptions,
-    Refusal, RegisterError, Settings, SetupError, Transport, VerbsOptions, Waiting,
+    AcceptOptions, Address, Background, BackgroundFlushes, CompletionQueue, ConnectError, ConnectionId,
+    ConnectionRequest, DEFAULT_LOSS_TIMEOUT, DeviceChoice, ListenOptions, Listener, Location, MemoryBudget, MemoryUse,
+    Peer, Place, PostError, QueueOptions, Refusal, RegisterError, Settings, SetupError, Transport, VerbsOptions,
+    Waiting,
 };
 
 use crate::{PoolStore, StoreError, StoreOptions, control::MAX_MESSAGE_BYTES, secret::Secret, sets::SetStore};
+use desk::Desk;
 use gate::Gate;
 use session::{Session, Stores};
 
+mod desk;
 mod gate;
-
 mod session;
 
 /// Default for the connections that a target takes.
 pub const DEFAULT_MAX_CONNECTIONS: usize = 10_000;
 
-/// Default number of worker threads, at most: each connection belongs to one, so that a slow flush holds up only those
-/// that share its thread.
+/// Default number of worker threads, at most: each connection belongs to one. What takes a while is done on other threads, so more than a
+/// few of these would only take the CPU from each other.
 const WORKERS_MAX: usize = 4;
 
 /// Default for what all connections of a target together may make it hold, in bytes: room for
@@ -60,6 +62,9 @@ const ADMISSION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How often it is looked for connections whose time for the proof is up.
 const ADMISSION_LOOK: Duration = Duration::from_secs(1);
+
+/// The [share](Background::run) of what connections ask of the service, which may wait for any disk: no device has this number.
+const REQUESTS_SHARE: u64 = u64::MAX;
 
 /// Who may ask for pools.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -178,6 +183,8 @@ struct Shared {
     memory: Arc<MemoryBudget>,
     options: ServiceOptions,
     workers: Vec<Worker>,
+    /// Where flushes wait for disks, and requests are carried out.
+    background: Background,
     stop: AtomicBool,
     /// A connection ended with a pool open.
     was_left_open: AtomicBool,
@@ -187,8 +194,7 @@ struct Shared {
 #[derive(Debug)]
 struct Worker {
     queue: CompletionQueue,
-    /// Each session has a lock of its own: making a large pool takes a while, and must not keep others from connecting.
-    sessions: Mutex<HashMap<ConnectionId, Arc<Mutex<Session>>>>,
+    sessions: Mutex<HashMap<ConnectionId, Arc<Desk>>>,
 }
 
 impl Service {
@@ -212,9 +218,14 @@ impl Service {
         let doors = open_doors(listen, &options)?;
         let addresses = listen.iter().zip(&doors).map(|(address, door)| door.address(address.transport)).collect();
         let queue_options = QueueOptions { waiting: options.waiting, ..Default::default() };
-        let workers = (0..worker_count(&options))
-            .map(|_| Ok(Worker { queue: doors[0].peer.completion_queue(queue_options)?, sessions: Mutex::default() }))
-            .collect::<Result<Vec<_>, SetupError>>()?;
+        let background = Background::start()?;
+        let flushes = BackgroundFlushes::new(&background);
+        let workers = (0..worker_count(&options)).map(|_| {
+            let queue = doors[0].peer.completion_queue(queue_options)?;
+            queue.flush_in_background(&flushes);
+            Ok(Worker { queue, sessions: Mutex::default() })
+        });
+        let workers = workers.collect::<Result<Vec<_>, SetupError>>()?;
         let memory = MemoryBudget::new(options.memory_budget_bytes);
         let shared = Arc::new(Shared {
             stores,
@@ -222,6 +233,7 @@ impl Service {
             memory,
             options,
             workers,
+            background,
             stop: AtomicBool::new(false),
             was_left_open: AtomicBool::new(false),
         });
@@ -259,7 +271,10 @@ impl Service {
 
     /// Whether an initiator ended, or is about to, without closing its pool.
     pub(crate) fn was_left_open(&self) -> bool {
-        let has_open = |worker: &Worker| worker.sessions().values().any(|session| lock(session).has_open());
+        let has_open = |worker: &Worker| {
+            let desks: Vec<_> = worker.sessions().values().cloned().collect();
+            desks.iter().any(|desk| desk.session().has_open())
+        };
         self.shared.was_left_open.load(Ordering::Acquire) || self.shared.workers.iter().any(has_open)
     }
 
@@ -279,6 +294,8 @@ impl Drop for Service {
             // A panic was reported by the thread itself; the others are to be stopped all the same.
             let _ = thread.join();
         }
+        // Pools are closed when what has them open is over.
+        self.shared.background.finish();
     }
 }
 
@@ -325,7 +342,7 @@ impl Shared {
         let connection = request.accept(&worker.queue, &options)?;
         let id = connection.id();
         // The session is known before its first receive can complete.
-        sessions.insert(id, Arc::new(Mutex::new(Session::start(peer, connection, self.gate.is_open())?)));
+        sessions.insert(id, Arc::new(Desk::new(Session::start(peer, connection, self.gate.is_open())?)));
         Ok(())
     }
 
@@ -336,8 +353,8 @@ impl Shared {
         }
         let strangers = self.workers.iter().flat_map(|worker| {
             let sessions = worker.sessions();
-            let strangers = sessions.iter().filter_map(|(id, session)| {
-                let session = session.try_lock().ok()?;
+            let strangers = sessions.iter().filter_map(|(id, desk)| {
+                let session = desk.try_session()?;
                 (!session.is_admitted()).then(|| (session.since(), *id))
             });
             strangers.map(|stranger| (stranger, worker)).collect::<Vec<_>>()
@@ -346,31 +363,49 @@ impl Shared {
         oldest.is_some_and(|((_, id), worker)| worker.sessions().remove(&id).is_some())
     }
 
-    fn work(&self, index: usize) {
+    fn work(self: &Arc<Self>, index: usize) {
         let worker = &self.workers[index];
         while !self.stopped() {
             let nap = if self.gate.is_open() { NAP } else { ADMISSION_LOOK };
             let done = worker.queue.wait(nap);
             if !self.gate.is_open() {
                 let limit = if self.gate.is_used_up() { Duration::ZERO } else { ADMISSION_TIMEOUT };
-                worker.sessions().retain(|_, session| lock(session).is_in_time(limit));
+                // One that is being served is in time.
+                let is_in_time = |desk: &Desk| desk.try_session().is_none_or(|session| session.is_in_time(limit));
+                worker.sessions().retain(|_, desk| is_in_time(desk));
             }
             let Some(done) = done else { continue };
-            let Some(session) = worker.sessions().get(&done.connection).cloned() else { continue };
-            let handled = lock(&session).handle(&self.stores, &self.gate, &done);
-            if handled.is_break() {
-                if lock(&session).has_open() {
-                    self.was_left_open.store(true, Ordering::Release);
-                }
-                worker.sessions().remove(&done.connection);
+            let Some(desk) = worker.sessions().get(&done.connection).cloned() else { continue };
+            if desk.add(done) {
+                let shared = Arc::clone(self);
+                self.background.run(REQUESTS_SHARE, move || shared.attend(index, &desk));
             }
         }
-        worker.sessions().clear();
+        // Those that are being served end with that.
+        let sessions = mem::take(&mut *worker.sessions());
+        drop(sessions);
+    }
+
+    /// Serves a session until it has nothing more to do.
+    fn attend(&self, index: usize, desk: &Desk) {
+        while let Some(done) = desk.next() {
+            let mut session = desk.session();
+            if session.handle(&self.stores, &self.gate, &done).is_continue() {
+                continue;
+            }
+            if session.has_open() {
+                self.was_left_open.store(true, Ordering::Release);
+            }
+            drop(session);
+            // Closing its pool takes a while, which is not for the lock.
+            let ended = self.workers[index].sessions().remove(&done.connection);
+            drop(ended);
+        }
     }
 }
 
 impl Worker {
-    fn sessions(&self) -> MutexGuard<'_, HashMap<ConnectionId, Arc<Mutex<Session>>>> {
+    fn sessions(&self) -> MutexGuard<'_, HashMap<ConnectionId, Arc<Desk>>> {
         lock(&self.sessions)
     }
 }

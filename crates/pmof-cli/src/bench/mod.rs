@@ -21,6 +21,7 @@ pub(crate) mod pin;
 mod processes;
 pub(crate) mod relay;
 mod report;
+mod scale;
 mod stage;
 pub(crate) mod statistics;
 mod usage;
@@ -29,7 +30,7 @@ pub(crate) use processes::{
     FloorClientArgs, FloorServerArgs, RelayArgs, run_floor_client, run_floor_server, run_relay,
 };
 
-/// Measures latency, bandwidth, batching or idling, beside the floor of the same transport in the same run.
+/// Measures latency, bandwidth, batching, idling or many clients, beside the floor of the same transport in the same run.
 #[derive(Debug, Args)]
 pub(crate) struct BenchArgs {
     #[command(subcommand)]
@@ -43,6 +44,7 @@ enum Measurement {
     Batch(batch::BatchArgs),
     Idle(idle::IdleArgs),
     Lanes(lanes::LanesArgs),
+    Scale(scale::ScaleArgs),
 }
 
 /// Runs `pmof bench`.
@@ -53,5 +55,6 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
         Measurement::Batch(args) => batch::run(args),
         Measurement::Idle(args) => idle::run(args),
         Measurement::Lanes(args) => lanes::run(args),
+        Measurement::Scale(args) => scale::run(args),
     }
 }

@@ -52,9 +52,14 @@ impl Report {
         self.put("evidence", promise.evidence.to_string())
     }
 
+    /// The object, to be a part of another one.
+    pub(super) fn into_value(self) -> Value {
+        Value::Object(self.0)
+    }
+
     /// Prints the object on one line.
     pub(super) fn print(self) {
-        say!("{}", Value::Object(self.0));
+        say!("{}", self.into_value());
     }
 }
 

@@ -171,17 +171,27 @@ impl Stage {
 
     /// Starts a target; its pools lie in a directory of their own, or the pool of this name on the device.
     pub(super) fn target(&self, name: &str, pool: &str, polling: bool) -> Result<Target> {
-        let root = self.directory.path().join(name);
-        std::fs::create_dir(&root).with_context(|| format!("cannot make {}", root.display()))?;
         let cpu = self.servers_cpu.to_string();
         let mut options = vec!["--cpu", &cpu];
         if polling {
             options.push("--busy-poll");
         }
+        self.start_target(name, pool, &options)
+    }
+
+    /// The same, on all CPUs and as it waits by default.
+    pub(super) fn target_anywhere(&self, name: &str) -> Result<Target> {
+        self.start_target(name, "", &[])
+    }
+
+    fn start_target(&self, name: &str, pool: &str, options: &[&str]) -> Result<Target> {
+        let root = self.directory.path().join(name);
+        std::fs::create_dir(&root).with_context(|| format!("cannot make {}", root.display()))?;
+        let device = self.device.as_deref().map(|device| device_option(pool, device)).transpose()?;
+        let mut options = options.to_vec();
         if self.medium == Medium::Kept {
             options.push("--declare-memory-kept");
         }
-        let device = self.device.as_deref().map(|device| device_option(pool, device)).transpose()?;
         options.extend(device.as_deref());
         self.reach.start_target(&root, &options)
     }

@@ -68,6 +68,11 @@ impl Input {
         *self = Self::default();
     }
 
+    /// True if nothing more can be staged.
+    fn is_full(&self) -> bool {
+        self.end - self.start == STAGING_BYTES
+    }
+
     fn staged(&self) -> &[u8] {
         &self.staging[self.start..self.end]
     }
@@ -110,7 +115,8 @@ impl Incoming {
 impl Endpoint {
     /// True if [`input_place`](Self::input_place) would give a place.
     pub fn wants_input(&self) -> bool {
-        !self.input.paused && !matches!(self.state, State::Ended(_) | State::Requested)
+        let has_room = !self.deferred.holds_input() || !self.input.is_full();
+        has_room && !self.input.paused && !matches!(self.state, State::Ended(_) | State::Requested)
     }
 
     /// Where the next bytes belong; `None` while nothing may be read (the other side does not take its replies, the
@@ -163,9 +169,15 @@ impl Endpoint {
 
     /// Takes in as many frames as there are.
     pub(super) fn process(&mut self) {
+        if self.deferred.holds_input() {
+            return;
+        }
         self.input.paused = false;
         loop {
-            if self.input.paused || matches!(self.state, State::Ended(_) | State::Requested) {
+            if self.input.paused
+                || self.deferred.holds_input()
+                || matches!(self.state, State::Ended(_) | State::Requested)
+            {
                 return;
             }
             if self.input.current.is_some() {

@@ -14,6 +14,7 @@ use crate::{
     output::Output,
 };
 
+mod deferred;
 mod initiator;
 mod input;
 mod messages;
@@ -23,6 +24,8 @@ mod target;
 mod tests;
 mod types;
 
+use deferred::Deferred;
+pub use deferred::{DeferredFlush, FlushTicket};
 use initiator::Posted;
 use input::Input;
 use messages::Messages;
@@ -62,6 +65,7 @@ pub struct Endpoint {
     messages: Messages,
     /// Sequence of the last request taken in.
     served: u64,
+    deferred: Deferred,
     completions: VecDeque<Completion>,
     events: VecDeque<Event>,
     /// Something came since the last tick, or the wait for an answer began since then.
@@ -104,6 +108,7 @@ impl Endpoint {
             posted: Posted::default(),
             messages: Messages::default(),
             served: 0,
+            deferred: Deferred::default(),
             completions: VecDeque::new(),
             events: VecDeque::new(),
             heard: true,
@@ -278,12 +283,17 @@ impl Endpoint {
         match self.state {
             State::AwaitWelcome => Some("the answer to the connection request"),
             State::AwaitHello => Some("the connection request"),
-            State::Established if self.input.is_inside_frame() && !self.input.paused => Some("the rest of a frame"),
+            State::Established if self.awaits_rest() => Some("the rest of a frame"),
             State::Established if self.posted.awaits_reply() => Some("the reply to a posted operation"),
             State::Established if !self.output.is_empty() => Some("room to send"),
             State::Ended(_) if !self.output.is_empty() => Some("room to send the last words"),
             _ => None,
         }
+    }
+
+    /// True if a frame came in part, and it is the other side's turn.
+    fn awaits_rest(&self) -> bool {
+        self.input.is_inside_frame() && !self.input.paused && !self.deferred.holds_input()
     }
 
     fn is_handshaking(&self) -> bool {
@@ -323,6 +333,7 @@ impl Endpoint {
             self.return_receive(receive);
         }
         self.input.clear();
+        self.deferred.clear();
         self.posted.is_borrowing = false;
         self.recent_region = Weak::new();
         // The last words have their own time.

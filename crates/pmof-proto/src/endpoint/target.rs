@@ -94,7 +94,7 @@ impl Endpoint {
         }
     }
 
-    fn reply(&mut self, reply: &Frame) {
+    pub(super) fn reply(&mut self, reply: &Frame) {
         self.output.push_bytes(&reply.encode());
         self.output.end_reply();
     }
@@ -186,15 +186,13 @@ impl Endpoint {
         let promise = region.memory().promise(level).ok_or((Refusal::NotDurable, 0))?;
         // Every store of this connection was written back when it arrived (`write_arrived`, `serve_write_back`), in this
         // same order, so one fence covers all those to this medium, whatever the range.
+        let flushed = Flushed { durability: level, promise };
         match level {
             Durability::Visible | Durability::ProcessCrash => fence(Ordering::SeqCst),
+            Durability::PowerFailure if self.defer(frame, region.memory(), flushed) => return Ok(()),
             Durability::PowerFailure => region.memory().fence().map_err(medium_failed)?,
         }
-        if frame.has(FLAG_REPLY) {
-            let mut reply = Frame::new(Opcode::Reply, frame.sequence);
-            reply.immediate = Flushed { durability: level, promise }.to_wire();
-            self.reply(&reply);
-        }
+        self.reply_flushed(frame, flushed);
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 
 mod budget;
 mod crash;
+mod deferred;
 mod faults;
 mod golden;
 mod handshake;

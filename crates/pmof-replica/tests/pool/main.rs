@@ -1,6 +1,7 @@
 //! Pools over real connections to targets in this process.
 
 mod budget;
+mod busy;
 mod epochs;
 mod failures;
 mod kept;

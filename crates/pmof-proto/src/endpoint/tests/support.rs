@@ -207,6 +207,8 @@ pub(super) struct Pair {
     pub(super) now: Duration,
     /// The regions of each side.
     pub(super) tables: [Arc<RegionTable>; 2],
+    /// Flushes that were handed out stay under way.
+    pub(super) keeps_flushes: bool,
 }
 
 /// The settings of most tests.
@@ -243,6 +245,7 @@ impl Pair {
             chunk: Chunk::Bytes(usize::MAX),
             now: Duration::ZERO,
             tables,
+            keeps_flushes: false,
         }
     }
 
@@ -308,6 +311,7 @@ impl Pair {
             for side in 0..2 {
                 moved |= self.send_some(side);
                 moved |= self.receive_some(1 - side);
+                moved |= !self.keeps_flushes && self.finish_flush(side);
                 self.collect(side);
                 self.collect(1 - side);
             }
@@ -315,6 +319,16 @@ impl Pair {
                 return;
             }
         }
+    }
+
+    /// Carries out the flush that was handed out, if one was.
+    pub(super) fn finish_flush(&mut self, side: usize) -> bool {
+        let endpoint = &mut self.sides[side].endpoint;
+        let Some(flush) = endpoint.take_flush() else { return false };
+        let outcome = flush.memory.fence();
+        endpoint.flush_done(flush.ticket, outcome.as_ref().copied());
+        endpoint.resume();
+        true
     }
 
     /// Sends one chunk.

@@ -1,0 +1,102 @@
+//! Carries out the flushes that wait for a device, on [background](Background) threads, and answers them.
+//!
+//! All who wait for one medium share a fence that begins after they came: their writes were written back before.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Weak},
+};
+
+use parking_lot::Mutex;
+use pmof_mem::{Medium, MemError};
+use pmof_proto::{DeferredFlush, FlushTicket};
+
+use crate::{Background, driver::Driver, link::Link};
+
+/// One for all connections whose flushes may be shared. Clones are the same one.
+#[derive(Clone, Debug)]
+pub(crate) struct Flusher {
+    background: Background,
+    /// By the address of the medium: those who wait for the next fence of each that has work under way.
+    waiting: Arc<Mutex<HashMap<usize, Vec<Waiter>>>>,
+}
+
+/// Who is answered.
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    link: Arc<Link>,
+    driver: Weak<Driver>,
+    ticket: FlushTicket,
+}
+
+/// Where the flushes of one connection go.
+#[derive(Debug)]
+pub(crate) struct FlushRoute {
+    flusher: Flusher,
+    link: Weak<Link>,
+    driver: Weak<Driver>,
+}
+
+impl FlushRoute {
+    pub(crate) fn new(flusher: Flusher, link: &Arc<Link>, driver: &Arc<Driver>) -> Self {
+        Self { flusher, link: Arc::downgrade(link), driver: Arc::downgrade(driver) }
+    }
+
+    /// Never waits. The connection may be locked.
+    pub(crate) fn flush(&self, flush: DeferredFlush) {
+        let DeferredFlush { ticket, memory, device } = flush;
+        if let Some(link) = self.link.upgrade() {
+            self.flusher.flush(memory, device, Waiter { link, driver: self.driver.clone(), ticket });
+        }
+    }
+}
+
+impl Flusher {
+    pub(crate) fn new(background: Background) -> Self {
+        Self { background, waiting: Arc::default() }
+    }
+
+    fn flush(&self, memory: Arc<dyn Medium>, device: u64, waiter: Waiter) {
+        let mut waiting = self.waiting.lock();
+        if let Some(waiters) = waiting.get_mut(&address(&memory)) {
+            return waiters.push(waiter);
+        }
+        waiting.insert(address(&memory), vec![waiter]);
+        drop(waiting);
+        let here = self.clone();
+        self.background.run(device, move || here.fence(memory, device));
+    }
+
+    /// One fence, for all who have come until now.
+    fn fence(self, memory: Arc<dyn Medium>, device: u64) {
+        let waiters = self.waiting.lock().get_mut(&address(&memory)).map(std::mem::take).unwrap_or_default();
+        let outcome = memory.fence();
+        for waiter in waiters {
+            waiter.answer(outcome.as_ref().copied());
+        }
+        let mut waiting = self.waiting.lock();
+        if waiting.get(&address(&memory)).is_some_and(|waiters| !waiters.is_empty()) {
+            drop(waiting);
+            // Behind others of the device, which have waited longer.
+            let here = self.clone();
+            return self.background.run_next(device, move || here.fence(memory, device));
+        }
+        waiting.remove(&address(&memory));
+    }
+}
+
+impl Waiter {
+    fn answer(self, outcome: Result<(), &MemError>) {
+        let mut core = self.link.lock();
+        let is_done = core.flush_done(self.ticket, outcome);
+        drop(core);
+        if let (false, Some(driver)) = (is_done, self.driver.upgrade()) {
+            driver.see_to(&self.link);
+        }
+    }
+}
+
+/// Names a medium while somebody holds it.
+fn address(memory: &Arc<dyn Medium>) -> usize {
+    Arc::as_ptr(memory).cast::<()>().addr()
+}
