@@ -1,8 +1,13 @@
 //! The table of docs/mutants.md.
 
-use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+    fs,
+    path::Path,
+};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
 use super::{Fate, catalogue::Mutant};
 
@@ -18,9 +23,35 @@ pub(super) fn write(path: &Path, mutants: &[Mutant], fates: &BTreeMap<&str, Fate
     fs::write(path, updated(&page, mutants, fates)?).with_context(|| format!("writing {}", path.display()))
 }
 
-fn updated(page: &str, mutants: &[Mutant], fates: &BTreeMap<&str, Fate>) -> Result<String> {
+/// Sees that each mutant has a row, and each row a mutant.
+pub(super) fn check(path: &Path, mutants: &[Mutant]) -> Result<()> {
+    let page = fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+    compare(&page, mutants).with_context(|| path.display().to_string())
+}
+
+fn compare(page: &str, mutants: &[Mutant]) -> Result<()> {
+    let (_, table, _) = parted(page)?;
+    let rows: BTreeSet<_> =
+        table.lines().filter_map(|line| Some(line.strip_prefix("| `")?.split_once('`')?.0)).collect();
+    let names: BTreeSet<_> = mutants.iter().map(|mutant| mutant.name.as_str()).collect();
+    let mut wrong: Vec<_> =
+        names.difference(&rows).map(|name| format!("{name} has no row: run it, with --markdown")).collect();
+    wrong.extend(
+        rows.difference(&names).map(|name| format!("{name} has a row and is no mutant: --check --markdown removes it")),
+    );
+    ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
+    Ok(())
+}
+
+/// What stands before the table, in it, and behind it.
+fn parted(page: &str) -> Result<(&str, &str, &str)> {
     let (before, rest) = page.split_once(BEGIN).context("the page has no mark where the table begins")?;
-    let (old, after) = rest.split_once(END).context("the page has no mark where the table ends")?;
+    let (table, after) = rest.split_once(END).context("the page has no mark where the table ends")?;
+    Ok((before, table, after))
+}
+
+fn updated(page: &str, mutants: &[Mutant], fates: &BTreeMap<&str, Fate>) -> Result<String> {
+    let (before, old, after) = parted(page)?;
     let killed = mutants.iter().filter(|mutant| outcome(mutant, fates, old) == "yes").count();
     let mut table = format!("\n{killed} of {} mutants killed.\n\n", mutants.len());
     table += "| mutant | what it breaks | where | the suite that kills it | killed |\n|---|---|---|---|---|\n";

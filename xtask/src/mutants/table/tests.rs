@@ -33,3 +33,22 @@ fn outcomes_stay_until_a_mutant_runs_again() {
 fn a_page_without_marks_is_an_error() {
     assert!(updated("# Page\n", &[], &BTreeMap::new()).is_err());
 }
+
+#[test]
+fn a_mutant_without_a_row_and_a_row_without_a_mutant_are_named() {
+    let mutants = [mutant("a"), mutant("b"), mutant("c")];
+    let page = updated(&format!("{BEGIN}{END}"), &mutants[..2], &BTreeMap::new()).unwrap();
+    compare(&page, &mutants[..2]).unwrap();
+    // What stands beside the table is no row of it.
+    compare(&format!("| `d` | other |\n{page}| `e` | table |\n"), &mutants[..2]).unwrap();
+    let missing = compare(&page, &mutants).unwrap_err().to_string();
+    assert!(missing.starts_with("c has no row") && missing.lines().count() == 1, "{missing}");
+    let stale = compare(&page, &mutants[1..2]).unwrap_err().to_string();
+    assert!(stale.starts_with("a has a row and is no mutant") && stale.lines().count() == 1, "{stale}");
+}
+
+#[test]
+fn every_mutant_of_the_catalogue_has_its_row() {
+    let root = Path::new("..");
+    check(&root.join("docs/mutants.md"), &super::super::catalogue::load(root).unwrap()).unwrap();
+}
