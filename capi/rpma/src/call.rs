@@ -6,8 +6,6 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
-use libc::c_char;
-
 use crate::{
     error::{Code, Failure},
     log::log,
@@ -51,16 +49,4 @@ fn panic_text(panic: &(dyn Any + Send)) -> String {
 /// Fails where a pointer that the function needs is null.
 pub(crate) fn need<T>(pointer: *const T, name: &'static str) -> Result<(), Failure> {
     if pointer.is_null() { Err(Failure::invalid(format!("{name} is NULL"))) } else { Ok(()) }
-}
-
-/// The text of a C string.
-///
-/// # Safety
-///
-/// `text` is null or a C string that stays as it is during `'a`.
-pub(crate) unsafe fn text<'a>(text: *const c_char, name: &'static str) -> Result<&'a str, Failure> {
-    need(text, name)?;
-    // SAFETY: not null, so a C string by the contract of this function.
-    let text = unsafe { CStr::from_ptr(text) };
-    text.to_str().map_err(|_| Failure::invalid(format!("{name} is not UTF-8")))
 }

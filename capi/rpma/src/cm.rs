@@ -12,7 +12,6 @@ use std::{
     time::Duration,
 };
 
-use libc::c_char;
 use pmof_access::{
     AcceptOptions, CompletionQueue, ConnectError, ConnectOptions, Connection, ConnectionRequest, DEFAULT_SPIN,
     Location, PendingConnection, PostError, Progress, QueueOptions, RegionSlice, Settings, SharedReceives, Transport,
@@ -20,12 +19,13 @@ use pmof_access::{
 };
 
 use crate::{
-    call::{call, need, text},
+    argument::{Object, Out, Slot, Text},
+    call::call,
     configuration::ConnCfg,
     connection::{AccessConn, Conn, LOSS_TIMEOUT, event_of_failure},
     context::{Peer, PeerShared, check_address, resolve},
     endpoint::AccessEp,
-    error::{Failure, put},
+    error::Failure,
     handle::{Deletion, Handle, kind},
     memory::{MrLocal, slice},
     on::On,
@@ -67,14 +67,14 @@ impl PrivateData {
     ///
     /// # Safety
     ///
-    /// `data` is null or points to valid private data.
+    /// `data` is null or points to private data whose `ptr` is null or valid for reads of `len` bytes.
     unsafe fn read(data: *const Self) -> Result<Vec<u8>, Failure> {
-        // SAFETY: the same contract.
+        // SAFETY: null or valid for a read, by the contract of this function.
         let Some(data) = (unsafe { data.as_ref() }) else { return Ok(Vec::new()) };
         if data.ptr.is_null() || data.len == 0 {
             return Err(Failure::invalid("private data without bytes: pass NULL where there are none"));
         }
-        // SAFETY: valid for so many bytes.
+        // SAFETY: not null, so valid for reads of so many bytes, by the contract of this function.
         Ok(unsafe { std::slice::from_raw_parts(data.ptr.cast::<u8>(), usize::from(data.len)) }.to_vec())
     }
 }
@@ -117,80 +117,52 @@ impl Ep {
 }
 
 /// Listens.
-///
-/// # Safety
-///
-/// `peer` is null or a peer; `addr` and `port` are null or C strings; `made` is null or valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_ep_listen(
-    peer: *mut Handle<Peer>,
-    addr: *const c_char,
-    port: *const c_char,
-    made: *mut *mut Handle<Ep>,
-) -> c_int {
+pub extern "C" fn rpma_ep_listen(peer: Object<Peer>, addr: Text, port: Text, made: Out<*mut Handle<Ep>>) -> c_int {
     call(c"rpma_ep_listen", || {
-        // SAFETY: the same contract.
-        let peer = unsafe { Handle::get(peer) }?;
-        // SAFETY: the same contract.
-        let (host, port) = unsafe { (text(addr, "addr")?, text(port, "port")?) };
-        need(made, "ep_ptr")?;
+        let peer = peer.get()?;
+        let (host, port) = (addr.as_str("addr")?, port.as_str("port")?);
+        made.need("ep_ptr")?;
         let ep = match &peer.0 {
             On::Access(peer) => On::Access(AccessEp::listen(peer, host, port)?),
             On::Verbs(peer) => On::Verbs(verbs::Ep::listen(peer, socket_address(host, port)?)?),
         };
-        // SAFETY: not null, so valid by the contract of this function.
-        unsafe { put(made, Handle::create(Ep(ep))) };
+        made.put(Handle::create(Ep(ep)));
         Ok(())
     })
 }
 
 /// Stops to listen; connections made stay.
-///
-/// # Safety
-///
-/// `ep` is null or points at null or at an endpoint that nobody else uses now.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_ep_shutdown(ep: *mut *mut Handle<Ep>) -> c_int {
-    // SAFETY: the same contract.
-    call(c"rpma_ep_shutdown", || unsafe { Handle::delete(ep) })
+pub extern "C" fn rpma_ep_shutdown(ep: Slot<Ep>) -> c_int {
+    call(c"rpma_ep_shutdown", || ep.delete())
 }
 
 /// Gives a descriptor that is readable while a request waits. Setting it not to block has the next function not block.
-///
-/// # Safety
-///
-/// `ep` is null or an endpoint; `fd` is null or valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_ep_get_fd(ep: *const Handle<Ep>, fd: *mut c_int) -> c_int {
+pub extern "C" fn rpma_ep_get_fd(ep: Object<Ep>, fd: Out<c_int>) -> c_int {
     call(c"rpma_ep_get_fd", || {
-        // SAFETY: the same contract.
-        let ep = unsafe { Handle::get(ep) }?;
-        need(fd, "fd")?;
+        let ep = ep.get()?;
+        fd.need("fd")?;
         let number = match &ep.0 {
             On::Access(ep) => ep.descriptor()?,
             On::Verbs(ep) => ep.descriptor(),
         };
-        // SAFETY: not null, so valid by the contract of this function.
-        unsafe { put(fd, number) };
+        fd.put(number);
         Ok(())
     })
 }
 
 /// Takes the next connection request; waits for it, unless the descriptor was set not to block.
-///
-/// # Safety
-///
-/// `ep` is null or an endpoint; `cfg` is null or a configuration; `made` is null or valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_ep_next_conn_req(
-    ep: *mut Handle<Ep>,
-    cfg: *const Handle<ConnCfg>,
-    made: *mut *mut Handle<ConnReq>,
+pub extern "C" fn rpma_ep_next_conn_req(
+    ep: Object<Ep>,
+    cfg: Object<ConnCfg>,
+    made: Out<*mut Handle<ConnReq>>,
 ) -> c_int {
     call(c"rpma_ep_next_conn_req", || {
-        // SAFETY: the same contract.
-        let ep = unsafe { Handle::get(ep) }?;
-        need(made, "req_ptr")?;
+        let ep = ep.get()?;
+        made.need("req_ptr")?;
         let deletion = ep.deletion();
         let next = |cfg: &ConnCfg, srq: Option<&Srq>| {
             let request = match &ep.0 {
@@ -199,10 +171,8 @@ pub unsafe extern "C" fn rpma_ep_next_conn_req(
             };
             Ok(ConnReq::new(request, srq))
         };
-        // SAFETY: the same contract.
-        let request = unsafe { with_configuration(cfg, next) }?;
-        // SAFETY: not null, so valid by the contract of this function.
-        unsafe { put(made, Handle::create(request)) };
+        let request = with_configuration(cfg, next)?;
+        made.put(Handle::create(request));
         Ok(())
     })
 }
@@ -238,20 +208,14 @@ struct WantedSrq {
 }
 
 /// Gives `body` the configuration, or the defaults, and the shared receives that it names.
-///
-/// # Safety
-///
-/// `cfg` is null or a configuration.
-unsafe fn with_configuration<T>(
-    cfg: *const Handle<ConnCfg>,
+fn with_configuration<T>(
+    cfg: Object<ConnCfg>,
     body: impl FnOnce(&ConnCfg, Option<&Srq>) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let defaults = ConnCfg::default();
-    // SAFETY: the same contract.
-    let cfg = unsafe { Handle::get_if_any(cfg) }?;
+    let cfg = cfg.get_if_any()?;
     let cfg = cfg.as_deref().unwrap_or(&defaults);
-    // SAFETY: the application keeps a queue for as long as a configuration names it.
-    let srq = unsafe { Handle::<Srq>::get_if_any(cfg.srq()) }?;
+    let srq = cfg.srq().get_if_any()?;
     let srq = srq.as_deref();
     if cfg.is_channel_shared() && srq.is_some_and(Srq::has_queue) {
         return Err(Failure::invalid(
@@ -453,25 +417,18 @@ impl AccessConnReq {
 }
 
 /// Makes a request to connect.
-///
-/// # Safety
-///
-/// `peer` is null or a peer; `addr` and `port` are null or C strings; `cfg` is null or a configuration; `made` is null or valid for a
-/// write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_conn_req_new(
-    peer: *mut Handle<Peer>,
-    addr: *const c_char,
-    port: *const c_char,
-    cfg: *const Handle<ConnCfg>,
-    made: *mut *mut Handle<ConnReq>,
+pub extern "C" fn rpma_conn_req_new(
+    peer: Object<Peer>,
+    addr: Text,
+    port: Text,
+    cfg: Object<ConnCfg>,
+    made: Out<*mut Handle<ConnReq>>,
 ) -> c_int {
     call(c"rpma_conn_req_new", || {
-        // SAFETY: the same contract.
-        let peer = unsafe { Handle::get(peer) }?;
-        // SAFETY: the same contract.
-        let (host, port) = unsafe { (text(addr, "addr")?, text(port, "port")?) };
-        need(made, "req_ptr")?;
+        let peer = peer.get()?;
+        let (host, port) = (addr.as_str("addr")?, port.as_str("port")?);
+        made.need("req_ptr")?;
         let request = |cfg: &ConnCfg, srq: Option<&Srq>| {
             let request = match &peer.0 {
                 On::Access(peer) => {
@@ -485,24 +442,17 @@ pub unsafe extern "C" fn rpma_conn_req_new(
             };
             Ok(ConnReq::new(request, srq))
         };
-        // SAFETY: the same contract.
-        let request = unsafe { with_configuration(cfg, request) }?;
-        // SAFETY: not null, so valid by the contract of this function.
-        unsafe { put(made, Handle::create(request)) };
+        let request = with_configuration(cfg, request)?;
+        made.put(Handle::create(request));
         Ok(())
     })
 }
 
 /// Deletes a request; one of the other side is rejected.
-///
-/// # Safety
-///
-/// `request` is null or points at null or at a request that nobody else uses now.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_conn_req_delete(request: *mut *mut Handle<ConnReq>) -> c_int {
+pub extern "C" fn rpma_conn_req_delete(request: Slot<ConnReq>) -> c_int {
     call(c"rpma_conn_req_delete", || {
-        // SAFETY: the same contract.
-        if let Some(ConnReq { on: On::Verbs(request), .. }) = unsafe { Handle::take(request) }? {
+        if let Some(ConnReq { on: On::Verbs(request), .. }) = request.take()? {
             request.reject();
         }
         Ok(())
@@ -517,53 +467,46 @@ pub unsafe extern "C" fn rpma_conn_req_delete(request: *mut *mut Handle<ConnReq>
 /// null or valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rpma_conn_req_connect(
-    request: *mut *mut Handle<ConnReq>,
+    request: Slot<ConnReq>,
     data: *const PrivateData,
-    made: *mut *mut Handle<Conn>,
+    made: Out<*mut Handle<Conn>>,
 ) -> c_int {
     call(c"rpma_conn_req_connect", || {
-        // SAFETY: the same contract.
-        let request = unsafe { Handle::take(request) }?.ok_or_else(|| Failure::invalid("*req_ptr is NULL"))?;
-        need(made, "conn_ptr")?;
-        // SAFETY: the same contract.
+        let request = request.take()?.ok_or_else(|| Failure::invalid("*req_ptr is NULL"))?;
+        made.need("conn_ptr")?;
+        // SAFETY: null or private data of the application's, which stays during the call, by the contract of this function.
         let private_data = unsafe { PrivateData::read(data) }?;
         let connection = request.connect(private_data)?;
-        // SAFETY: not null, so valid by the contract of this function.
-        unsafe { put(made, Handle::create(connection)) };
+        made.put(Handle::create(connection));
         Ok(())
     })
 }
 
 /// Posts a receive that is there before the first message can be.
-///
-/// # Safety
-///
-/// `request` is null or a request; `dst` is null or a registration.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_conn_req_recv(
-    request: *mut Handle<ConnReq>,
-    dst: *mut Handle<MrLocal>,
+pub extern "C" fn rpma_conn_req_recv(
+    request: Object<ConnReq>,
+    dst: Object<MrLocal>,
     offset: usize,
     len: usize,
     op_context: *const c_void,
 ) -> c_int {
     call(c"rpma_conn_req_recv", || {
-        // SAFETY: the same contract.
-        let request = unsafe { Handle::get(request) }?;
-        need(dst, "dst")?;
+        let request = request.get()?;
+        if dst.is_null() {
+            return Err(Failure::invalid("dst is NULL"));
+        }
         let request = match &request.on {
             On::Access(request) => request,
             On::Verbs(request) => {
-                // SAFETY: the same contract.
-                let dst = unsafe { Handle::get(dst) }?;
+                let dst = dst.get()?;
                 return request.receive(dst.verbs()?, offset, len, op_context);
             }
         };
         if request.wants.srq.is_some() {
             return Err(Failure::invalid("the connection takes its receives from a shared queue: post it there"));
         }
-        // SAFETY: the same contract.
-        let into = unsafe { slice(&request.peer, dst, offset, len) }?;
+        let into = slice(&request.peer, dst, offset, len)?;
         let mut receives = request.receives.lock().unwrap_or_else(PoisonError::into_inner);
         receives.push((into, op_context.addr() as u64));
         Ok(())
@@ -571,26 +514,17 @@ pub unsafe extern "C" fn rpma_conn_req_recv(
 }
 
 /// Tells what the other side's program sent along with its request. The bytes stay until the request is used up.
-///
-/// # Safety
-///
-/// `request` is null or a request; `data` is null or valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_conn_req_get_private_data(
-    request: *const Handle<ConnReq>,
-    data: *mut PrivateData,
-) -> c_int {
+pub extern "C" fn rpma_conn_req_get_private_data(request: Object<ConnReq>, data: Out<PrivateData>) -> c_int {
     const NAME: &CStr = c"rpma_conn_req_get_private_data";
     call(NAME, || {
-        // SAFETY: the same contract.
-        let request = unsafe { Handle::get(request) }?;
-        need(data, "pdata")?;
+        let request = request.get()?;
+        data.need("pdata")?;
         let bytes = match &request.on {
             On::Access(request) => &request.private_data,
             On::Verbs(request) => request.private_data(),
         };
-        // SAFETY: not null, so valid by the contract of this function.
-        unsafe { put(data, PrivateData::of(bytes)) };
+        data.put(PrivateData::of(bytes));
         Ok(())
     })
 }

@@ -8,8 +8,9 @@ use std::{
 };
 
 use crate::{
+    argument::{Object, Out, Slot},
     call::{call, need},
-    error::{Failure, put},
+    error::Failure,
     handle::{Handle, kind},
     shared::Srq,
 };
@@ -81,8 +82,9 @@ impl ConnCfg {
         self.is_channel_shared.load(Relaxed)
     }
 
-    pub(crate) fn srq(&self) -> *mut Handle<Srq> {
-        self.srq.load(Relaxed)
+    pub(crate) fn srq(&self) -> Object<Srq> {
+        // SAFETY: null, or of an object that was set.
+        unsafe { Object::of(self.srq.load(Relaxed)) }
     }
 }
 
@@ -115,29 +117,19 @@ impl SrqCfg {
 macro_rules! made_and_deleted {
     ($type:ident: $new:ident $new_name:literal, $delete:ident $delete_name:literal) => {
         /// Makes a configuration with the defaults.
-        ///
-        /// # Safety
-        ///
-        /// `made` is null or valid for a write.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $new(made: *mut *mut Handle<$type>) -> c_int {
+        pub extern "C" fn $new(made: Out<*mut Handle<$type>>) -> c_int {
             call($new_name, || {
-                need(made, "cfg_ptr")?;
-                // SAFETY: not null, so valid by the contract of this function.
-                unsafe { put(made, Handle::create($type::default())) };
+                made.need("cfg_ptr")?;
+                made.put(Handle::create($type::default()));
                 Ok(())
             })
         }
 
         /// Deletes a configuration.
-        ///
-        /// # Safety
-        ///
-        /// `made` is null or points at null or at a configuration that nobody else uses now.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $delete(made: *mut *mut Handle<$type>) -> c_int {
-            // SAFETY: the same contract.
-            call($delete_name, || unsafe { Handle::delete(made) })
+        pub extern "C" fn $delete(made: Slot<$type>) -> c_int {
+            call($delete_name, || made.delete())
         }
     };
 }
@@ -146,15 +138,10 @@ macro_rules! made_and_deleted {
 macro_rules! set_and_told {
     ($type:ident.$field:ident: $number:ty, $set:ident $set_name:literal, $get:ident $get_name:literal, $limit:expr) => {
         /// Sets the value.
-        ///
-        /// # Safety
-        ///
-        /// `cfg` is null or a configuration.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $set(cfg: *mut Handle<$type>, value: $number) -> c_int {
+        pub extern "C" fn $set(cfg: Object<$type>, value: $number) -> c_int {
             call($set_name, || {
-                // SAFETY: the same contract.
-                let cfg = unsafe { Handle::get(cfg) }?;
+                let cfg = cfg.get()?;
                 let limit: fn($number) -> Result<$number, Failure> = $limit;
                 cfg.$field.store(limit(value)?, Relaxed);
                 Ok(())
@@ -162,18 +149,12 @@ macro_rules! set_and_told {
         }
 
         /// Tells the value.
-        ///
-        /// # Safety
-        ///
-        /// `cfg` is null or a configuration; `value` is null or valid for a write.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $get(cfg: *const Handle<$type>, value: *mut $number) -> c_int {
+        pub extern "C" fn $get(cfg: Object<$type>, value: Out<$number>) -> c_int {
             call($get_name, || {
-                // SAFETY: the same contract.
-                let cfg = unsafe { Handle::get(cfg) }?;
-                need(value, "value")?;
-                // SAFETY: not null, so valid by the contract of this function.
-                unsafe { put(value, cfg.$field.load(Relaxed)) };
+                let cfg = cfg.get()?;
+                value.need("value")?;
+                value.put(cfg.$field.load(Relaxed));
                 Ok(())
             })
         }
@@ -200,13 +181,34 @@ set_and_told!(ConnCfg.rq_size: u32, rpma_conn_cfg_set_rq_size c"rpma_conn_cfg_se
     rpma_conn_cfg_get_rq_size c"rpma_conn_cfg_get_rq_size", Ok);
 set_and_told!(ConnCfg.is_channel_shared: bool, rpma_conn_cfg_set_compl_channel c"rpma_conn_cfg_set_compl_channel",
     rpma_conn_cfg_get_compl_channel c"rpma_conn_cfg_get_compl_channel", Ok);
-set_and_told!(ConnCfg.srq: *mut Handle<Srq>, rpma_conn_cfg_set_srq c"rpma_conn_cfg_set_srq",
-    rpma_conn_cfg_get_srq c"rpma_conn_cfg_get_srq",
-    |value| if value.is_null() { Err(Failure::invalid("srq is NULL")) } else { Ok(value) });
 set_and_told!(SrqCfg.rq_size: u32, rpma_srq_cfg_set_rq_size c"rpma_srq_cfg_set_rq_size",
     rpma_srq_cfg_get_rq_size c"rpma_srq_cfg_get_rq_size", Ok);
 set_and_told!(SrqCfg.rcq_size: u32, rpma_srq_cfg_set_rcq_size c"rpma_srq_cfg_set_rcq_size",
     rpma_srq_cfg_get_rcq_size c"rpma_srq_cfg_get_rcq_size", Ok);
+
+/// Sets the queue that connections take their receives from.
+#[unsafe(no_mangle)]
+pub extern "C" fn rpma_conn_cfg_set_srq(cfg: Object<ConnCfg>, srq: Object<Srq>) -> c_int {
+    call(c"rpma_conn_cfg_set_srq", || {
+        let cfg = cfg.get()?;
+        if srq.is_null() {
+            return Err(Failure::invalid("srq is NULL"));
+        }
+        cfg.srq.store(srq.as_ptr(), Relaxed);
+        Ok(())
+    })
+}
+
+/// Tells that queue; null where there is none.
+#[unsafe(no_mangle)]
+pub extern "C" fn rpma_conn_cfg_get_srq(cfg: Object<ConnCfg>, srq: Out<*mut Handle<Srq>>) -> c_int {
+    call(c"rpma_conn_cfg_get_srq", || {
+        let cfg = cfg.get()?;
+        srq.need("srq_ptr")?;
+        srq.put(cfg.srq.load(Relaxed));
+        Ok(())
+    })
+}
 
 /// Writes what the other side needs to know the configuration: as many bytes as the next function says.
 ///
@@ -214,30 +216,23 @@ set_and_told!(SrqCfg.rcq_size: u32, rpma_srq_cfg_set_rcq_size c"rpma_srq_cfg_set
 ///
 /// `cfg` is null or a configuration; `descriptor` is null or valid for a write of so many bytes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_peer_cfg_get_descriptor(cfg: *const Handle<PeerCfg>, descriptor: *mut c_void) -> c_int {
+pub unsafe extern "C" fn rpma_peer_cfg_get_descriptor(cfg: Object<PeerCfg>, descriptor: *mut c_void) -> c_int {
     call(c"rpma_peer_cfg_get_descriptor", || {
-        // SAFETY: the same contract.
-        let cfg = unsafe { Handle::get(cfg) }?;
+        let cfg = cfg.get()?;
         need(descriptor, "desc")?;
-        // SAFETY: not null, so valid by the contract of this function.
-        unsafe { put(descriptor.cast::<u8>(), u8::from(cfg.direct_write_to_pmem.load(Relaxed))) };
+        // SAFETY: not null, so valid for a write of a descriptor's one byte, by the contract of this function.
+        unsafe { descriptor.cast::<u8>().write(u8::from(cfg.direct_write_to_pmem.load(Relaxed))) };
         Ok(())
     })
 }
 
 /// Tells the size of a descriptor, in bytes.
-///
-/// # Safety
-///
-/// `cfg` is null or a configuration; `size` is null or valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_peer_cfg_get_descriptor_size(cfg: *const Handle<PeerCfg>, size: *mut usize) -> c_int {
+pub extern "C" fn rpma_peer_cfg_get_descriptor_size(cfg: Object<PeerCfg>, size: Out<usize>) -> c_int {
     call(c"rpma_peer_cfg_get_descriptor_size", || {
-        // SAFETY: the same contract.
-        unsafe { Handle::get(cfg) }?;
-        need(size, "desc_size")?;
-        // SAFETY: not null, so valid by the contract of this function.
-        unsafe { put(size, PEER_DESCRIPTOR_BYTES) };
+        cfg.get()?;
+        size.need("desc_size")?;
+        size.put(PEER_DESCRIPTOR_BYTES);
         Ok(())
     })
 }
@@ -251,19 +246,18 @@ pub unsafe extern "C" fn rpma_peer_cfg_get_descriptor_size(cfg: *const Handle<Pe
 pub unsafe extern "C" fn rpma_peer_cfg_from_descriptor(
     descriptor: *const c_void,
     size: usize,
-    made: *mut *mut Handle<PeerCfg>,
+    made: Out<*mut Handle<PeerCfg>>,
 ) -> c_int {
     call(c"rpma_peer_cfg_from_descriptor", || {
         need(descriptor, "desc")?;
-        need(made, "pcfg_ptr")?;
+        made.need("pcfg_ptr")?;
         if size < PEER_DESCRIPTOR_BYTES {
             return Err(Failure::invalid("the descriptor of a peer configuration has at least 1 byte"));
         }
-        // SAFETY: it has at least one byte.
+        // SAFETY: not null, and `size`, the bytes that it is valid for by the contract of this function, is at least 1.
         let claim = unsafe { *descriptor.cast::<u8>() };
         let cfg = PeerCfg { direct_write_to_pmem: AtomicBool::new(claim != 0) };
-        // SAFETY: not null, so valid by the contract of this function.
-        unsafe { put(made, Handle::create(cfg)) };
+        made.put(Handle::create(cfg));
         Ok(())
     })
 }

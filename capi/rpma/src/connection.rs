@@ -15,11 +15,12 @@ use std::{
 use pmof_access::{ConnectError, Connection, ConnectionError, ConnectionEvent};
 
 use crate::{
-    call::{call, need},
+    argument::{Object, Out, Slot},
+    call::call,
     cm::PrivateData,
     configuration::PeerCfg,
     context::PeerShared,
-    error::{Code, Failure, put},
+    error::{Code, Failure},
     given::Given,
     handle::{Deletion, Handle, kind},
     log::{Level, log},
@@ -262,82 +263,56 @@ fn number_of(connection: &Connection, event: &ConnectionEvent) -> c_int {
 }
 
 /// Gives a descriptor that is readable while there are events. Setting it not to block has the next function not block.
-///
-/// # Safety
-///
-/// `conn` is null or a connection; `fd` is null or valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_conn_get_event_fd(conn: *const Handle<Conn>, fd: *mut c_int) -> c_int {
+pub extern "C" fn rpma_conn_get_event_fd(conn: Object<Conn>, fd: Out<c_int>) -> c_int {
     call(c"rpma_conn_get_event_fd", || {
-        // SAFETY: the same contract.
-        let conn = unsafe { Handle::get(conn) }?;
-        need(fd, "fd")?;
+        let conn = conn.get()?;
+        fd.need("fd")?;
         let number = match &conn.on {
             On::Access(conn) => conn.events_descriptor()?,
             On::Verbs(conn) => conn.events_descriptor(),
         };
-        // SAFETY: not null, so valid by the contract of this function.
-        unsafe { put(fd, number) };
+        fd.put(number);
         Ok(())
     })
 }
 
 /// Takes the next event; waits for it, unless the descriptor was set not to block. What ended a connection is told again to
 /// whoever waits again.
-///
-/// # Safety
-///
-/// `conn` is null or a connection; `event` is null or valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_conn_next_event(conn: *mut Handle<Conn>, event: *mut c_int) -> c_int {
+pub extern "C" fn rpma_conn_next_event(conn: Object<Conn>, event: Out<c_int>) -> c_int {
     call(c"rpma_conn_next_event", || {
-        // SAFETY: the same contract.
-        let conn = unsafe { Handle::get(conn) }?;
-        need(event, "event")?;
+        let conn = conn.get()?;
+        event.need("event")?;
         let next = match &conn.on {
             On::Access(on) => on.next_event(conn.deletion()),
             On::Verbs(on) => on.next_event(conn.deletion()),
         }?;
-        // SAFETY: not null, so valid by the contract of this function.
-        unsafe { put(event, next) };
+        event.put(next);
         Ok(())
     })
 }
 
 /// Tells what the other side's program sent along. The bytes stay until the connection is deleted.
-///
-/// # Safety
-///
-/// `conn` is null or a connection; `data` is null or valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_conn_get_private_data(conn: *const Handle<Conn>, data: *mut PrivateData) -> c_int {
+pub extern "C" fn rpma_conn_get_private_data(conn: Object<Conn>, data: Out<PrivateData>) -> c_int {
     call(c"rpma_conn_get_private_data", || {
-        // SAFETY: the same contract.
-        let conn = unsafe { Handle::get(conn) }?;
-        need(data, "pdata")?;
+        let conn = conn.get()?;
+        data.need("pdata")?;
         let bytes = match &conn.on {
             On::Access(conn) => conn.link.as_ref().map_or(&[][..], |connection| connection.private_data()),
             On::Verbs(conn) => conn.private_data(),
         };
-        // SAFETY: not null, so valid by the contract of this function.
-        unsafe { put(data, PrivateData::of(bytes)) };
+        data.put(PrivateData::of(bytes));
         Ok(())
     })
 }
 
 /// Takes over what the other side claims of its platform.
-///
-/// # Safety
-///
-/// `conn` is null or a connection; `cfg` is null or a configuration.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_conn_apply_remote_peer_cfg(
-    conn: *mut Handle<Conn>,
-    cfg: *const Handle<PeerCfg>,
-) -> c_int {
+pub extern "C" fn rpma_conn_apply_remote_peer_cfg(conn: Object<Conn>, cfg: Object<PeerCfg>) -> c_int {
     call(c"rpma_conn_apply_remote_peer_cfg", || {
-        // SAFETY: the same contract.
-        let (conn, cfg) = unsafe { (Handle::get(conn)?, Handle::get(cfg)?) };
+        let (conn, cfg) = (conn.get()?, cfg.get()?);
         let claim = cfg.direct_write_to_pmem.load(Ordering::Relaxed);
         match &conn.on {
             On::Access(conn) => conn.claims_direct_write.store(claim, Ordering::Relaxed),
@@ -348,97 +323,68 @@ pub unsafe extern "C" fn rpma_conn_apply_remote_peer_cfg(
 }
 
 /// Tells the number that the connection has in completions.
-///
-/// # Safety
-///
-/// `conn` is null or a connection; `number` is null or valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_conn_get_qp_num(conn: *const Handle<Conn>, number: *mut u32) -> c_int {
+pub extern "C" fn rpma_conn_get_qp_num(conn: Object<Conn>, number: Out<u32>) -> c_int {
     call(c"rpma_conn_get_qp_num", || {
-        // SAFETY: the same contract.
-        let conn = unsafe { Handle::get(conn) }?;
-        need(number, "qp_num")?;
+        let conn = conn.get()?;
+        number.need("qp_num")?;
         let own = match &conn.on {
             On::Access(conn) => conn.link.as_ref().map_or(0, |connection| queue_pair_number(connection.id())),
             On::Verbs(conn) => conn.number(),
         };
-        // SAFETY: not null, so valid by the contract of this function.
-        unsafe { put(number, own) };
+        number.put(own);
         Ok(())
     })
 }
 
 /// Tells the queue of all outcomes, but for those of receives where these have their own.
-///
-/// # Safety
-///
-/// `conn` is null or a connection; `cq` is null or valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_conn_get_cq(conn: *const Handle<Conn>, cq: *mut *mut Handle<Cq>) -> c_int {
+pub extern "C" fn rpma_conn_get_cq(conn: Object<Conn>, cq: Out<*mut Handle<Cq>>) -> c_int {
     call(c"rpma_conn_get_cq", || {
-        // SAFETY: the same contract.
-        let conn = unsafe { Handle::get(conn) }?;
-        need(cq, "cq_ptr")?;
-        // SAFETY: not null, so valid by the contract of this function.
-        unsafe { put(cq, conn.cq()) };
+        let conn = conn.get()?;
+        cq.need("cq_ptr")?;
+        cq.put(conn.cq());
         Ok(())
     })
 }
 
 /// Tells the queue of the outcomes of receives; null where they come with all others.
-///
-/// # Safety
-///
-/// `conn` is null or a connection; `rcq` is null or valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_conn_get_rcq(conn: *const Handle<Conn>, rcq: *mut *mut Handle<Cq>) -> c_int {
+pub extern "C" fn rpma_conn_get_rcq(conn: Object<Conn>, rcq: Out<*mut Handle<Cq>>) -> c_int {
     call(c"rpma_conn_get_rcq", || {
-        // SAFETY: the same contract.
-        let conn = unsafe { Handle::get(conn) }?;
-        need(rcq, "rcq_ptr")?;
-        // SAFETY: not null, so valid by the contract of this function.
-        unsafe { put(rcq, conn.rcq()) };
+        let conn = conn.get()?;
+        rcq.need("rcq_ptr")?;
+        rcq.put(conn.rcq());
         Ok(())
     })
 }
 
 /// Gives the descriptor of the completion channel that both queues share.
-///
-/// # Safety
-///
-/// `conn` is null or a connection; `fd` is null or valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_conn_get_compl_fd(conn: *const Handle<Conn>, fd: *mut c_int) -> c_int {
+pub extern "C" fn rpma_conn_get_compl_fd(conn: Object<Conn>, fd: Out<c_int>) -> c_int {
     call(c"rpma_conn_get_compl_fd", || {
-        // SAFETY: the same contract.
-        let conn = unsafe { Handle::get(conn) }?;
-        need(fd, "fd")?;
+        let conn = conn.get()?;
+        fd.need("fd")?;
         let number = match &conn.on {
             On::Access(conn) => conn.channel()?.descriptor()?,
             On::Verbs(conn) => conn.channel()?.descriptor()?,
         };
-        // SAFETY: not null, so valid by the contract of this function.
-        unsafe { put(fd, number) };
+        fd.put(number);
         Ok(())
     })
 }
 
 /// Waits on the shared completion channel until one of its queues has an outcome, and tells which one.
-///
-/// # Safety
-///
-/// `conn` is null or a connection; `cq` and `is_rcq` are null or valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_conn_wait(
-    conn: *mut Handle<Conn>,
+pub extern "C" fn rpma_conn_wait(
+    conn: Object<Conn>,
     flags: c_int,
-    cq: *mut *mut Handle<Cq>,
-    is_rcq: *mut bool,
+    cq: Out<*mut Handle<Cq>>,
+    is_rcq: Out<bool>,
 ) -> c_int {
     call(c"rpma_conn_wait", || {
-        // SAFETY: the same contract.
-        let conn = unsafe { Handle::get(conn) }?;
-        need(cq, "cq")?;
+        let conn = conn.get()?;
+        cq.need("cq")?;
         if flags != 0 {
             log(Level::Notice, c"rpma_conn_wait", &format!("flags {flags:#x} mean nothing yet"));
         }
@@ -447,25 +393,17 @@ pub unsafe extern "C" fn rpma_conn_wait(
             On::Verbs(on) => on.wait_for_outcome(conn.deletion()),
         }?;
         let found = if of_receives { conn.rcq() } else { conn.cq() };
-        // SAFETY: null or valid by the contract of this function.
-        unsafe {
-            put(cq, found);
-            put(is_rcq, of_receives);
-        }
+        cq.put(found);
+        is_rcq.put(of_receives);
         Ok(())
     })
 }
 
 /// Closes in order; an event tells when that is done. One that has ended already is left as it is.
-///
-/// # Safety
-///
-/// `conn` is null or a connection.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_conn_disconnect(conn: *mut Handle<Conn>) -> c_int {
+pub extern "C" fn rpma_conn_disconnect(conn: Object<Conn>) -> c_int {
     call(c"rpma_conn_disconnect", || {
-        // SAFETY: the same contract.
-        let conn = unsafe { Handle::get(conn) }?;
+        let conn = conn.get()?;
         match &conn.on {
             On::Access(conn) => {
                 if let Ok(connection) = &conn.link {
@@ -479,12 +417,7 @@ pub unsafe extern "C" fn rpma_conn_disconnect(conn: *mut Handle<Conn>) -> c_int 
 }
 
 /// Deletes a connection with its queues; one that stands is closed.
-///
-/// # Safety
-///
-/// `conn` is null or points at null or at a connection that nobody else uses now.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_conn_delete(conn: *mut *mut Handle<Conn>) -> c_int {
-    // SAFETY: the same contract.
-    call(c"rpma_conn_delete", || unsafe { Handle::delete(conn) })
+pub extern "C" fn rpma_conn_delete(conn: Slot<Conn>) -> c_int {
+    call(c"rpma_conn_delete", || conn.delete())
 }

@@ -11,14 +11,14 @@ use std::{
     },
 };
 
-use libc::c_char;
 use pmof_access::{Access, DeviceChoice, Peer as AccessPeer, Region, RegionSlice, Transport, VerbsOptions};
 use pmof_mem::forks::Kept;
 use pmof_verbs_sys as sys;
 
 use crate::{
-    call::{call, need, text},
-    error::{Failure, put},
+    argument::{Out, Slot, Text},
+    call::{call, need},
+    error::Failure,
     handle::{Handle, kind},
     log::{Level, listen, log},
     on::On,
@@ -118,21 +118,16 @@ pub(crate) fn check_address(address: IpAddr, is_remote: bool) -> Result<(), Fail
 
 /// Finds the device that an address of this host belongs to (type 0), or that leads to an address (type 1): an RDMA device
 /// where there is one, else what stands for TCP. `PMOF_TRANSPORT` overrides that.
-///
-/// # Safety
-///
-/// `addr` is null or a C string; `found` is null or valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_utils_get_ibv_context(
-    addr: *const c_char,
+pub extern "C" fn rpma_utils_get_ibv_context(
+    addr: Text,
     context_type: c_int,
-    found: *mut *mut sys::ibv_context,
+    found: Out<*mut sys::ibv_context>,
 ) -> c_int {
     const NAME: &CStr = c"rpma_utils_get_ibv_context";
     call(NAME, || {
-        // SAFETY: the same contract.
-        let host = unsafe { text(addr, "addr") }?;
-        need(found, "ibv_ctx_ptr")?;
+        let host = addr.as_str("addr")?;
+        found.need("ibv_ctx_ptr")?;
         let is_remote = match context_type {
             0 => false,
             1 => true,
@@ -164,8 +159,7 @@ pub unsafe extern "C" fn rpma_utils_get_ibv_context(
             let transport = settings().transport.unwrap_or(Transport::Tcp);
             software_context(transport)
         };
-        // SAFETY: not null, so valid by the contract of this function.
-        unsafe { put(found, ptr::with_exposed_provenance_mut(context)) };
+        found.put(ptr::with_exposed_provenance_mut(context));
         Ok(())
     })
 }
@@ -178,19 +172,18 @@ pub unsafe extern "C" fn rpma_utils_get_ibv_context(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rpma_utils_ibv_context_is_odp_capable(
     context: *mut sys::ibv_context,
-    is_capable: *mut c_int,
+    is_capable: Out<c_int>,
 ) -> c_int {
     call(c"rpma_utils_ibv_context_is_odp_capable", || {
         need(context, "ibv_ctx")?;
-        need(is_capable, "is_odp_capable")?;
-        // SAFETY: the same contract.
+        is_capable.need("is_odp_capable")?;
+        // SAFETY: not null, so a context of an open device, or one that stands for TCP or shm, by the contract of this function.
         let peer = unsafe { open(context) }?;
         let capable = match &peer.0 {
             On::Access(peer) => peer.peer.device_info().is_some_and(|info| info.on_demand_paging.serves_writes()),
             On::Verbs(peer) => peer.pages_on_demand(),
         };
-        // SAFETY: not null, so valid by the contract of this function.
-        unsafe { put(is_capable, c_int::from(capable)) };
+        is_capable.put(c_int::from(capable));
         Ok(())
     })
 }
@@ -256,33 +249,24 @@ unsafe fn open(context: *mut sys::ibv_context) -> Result<Peer, Failure> {
 ///
 /// `context` is null or a context of an open device; `made` is null or valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_peer_new(context: *mut sys::ibv_context, made: *mut *mut Handle<Peer>) -> c_int {
+pub unsafe extern "C" fn rpma_peer_new(context: *mut sys::ibv_context, made: Out<*mut Handle<Peer>>) -> c_int {
     call(c"rpma_peer_new", || {
         need(context, "ibv_ctx")?;
-        need(made, "peer_ptr")?;
-        // SAFETY: not null; the same contract.
+        made.need("peer_ptr")?;
+        // SAFETY: not null, so a context of an open device, or one that stands for TCP or shm, by the contract of this function.
         let peer = unsafe { open(context) }?;
-        // SAFETY: not null, so valid by the contract of this function.
-        unsafe { put(made, Handle::create(peer)) };
+        made.put(Handle::create(peer));
         Ok(())
     })
 }
 
 /// Closes a peer; connections and endpoints made from it go on. One of which memory is registered stays, and is told so
 /// (`RPMA_E_PROVIDER`), as a device's protection domain is.
-///
-/// # Safety
-///
-/// `peer` is null or points at null or at a peer that nobody else uses now.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_peer_delete(peer: *mut *mut Handle<Peer>) -> c_int {
+pub extern "C" fn rpma_peer_delete(peer: Slot<Peer>) -> c_int {
     call(c"rpma_peer_delete", || {
-        // SAFETY: null or valid for a read, by the contract of this function.
-        if let Some(place) = unsafe { peer.as_ref() }
-            && !place.is_null()
-        {
-            // SAFETY: the same contract.
-            let peer = unsafe { Handle::get(*place) }?;
+        if let Some(peer) = peer.object() {
+            let peer = peer.get()?;
             let registrations = match &peer.0 {
                 On::Access(peer) => &peer.registrations,
                 On::Verbs(peer) => &peer.registrations,
@@ -294,7 +278,6 @@ pub unsafe extern "C" fn rpma_peer_delete(peer: *mut *mut Handle<Peer>) -> c_int
                 return Err(Failure::provider(why));
             }
         }
-        // SAFETY: the same contract.
-        unsafe { Handle::delete(peer) }
+        peer.delete()
     })
 }

@@ -1,6 +1,6 @@
 //! The error codes of librpma, and what they stand for here.
 
-use std::{borrow::Cow, ffi::c_int, ptr};
+use std::{borrow::Cow, ffi::c_int};
 
 use libc::c_char;
 use pmof_access::{ConnectError, MemError, PostError, RegisterError, SetupError};
@@ -140,18 +140,6 @@ pub extern "C" fn rpma_utils_conn_event_2str(event: c_int) -> *const c_char {
         _ => c"Unsupported connection event",
     };
     text.as_ptr()
-}
-
-/// Writes an outcome where the caller wants it.
-///
-/// # Safety
-///
-/// `to` is null or valid for a write.
-pub(crate) unsafe fn put<T>(to: *mut T, value: T) {
-    if !to.is_null() {
-        // SAFETY: not null, so valid by the contract of this function.
-        unsafe { ptr::write(to, value) };
-    }
 }
 
 #[cfg(test)]

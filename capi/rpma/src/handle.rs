@@ -192,20 +192,6 @@ impl<T: Kind + Send + Sync> Handle<T> {
         Err(refused)
     }
 
-    /// As [`get`](Self::get), where there need not be one.
-    ///
-    /// # Safety
-    ///
-    /// As for `get`.
-    #[inline]
-    pub(crate) unsafe fn get_if_any<'a>(pointer: *const Self) -> Result<Option<Used<'a, T>>, Failure> {
-        if pointer.is_null() {
-            return Ok(None);
-        }
-        // SAFETY: the same contract.
-        unsafe { Self::get(pointer) }.map(Some)
-    }
-
     /// As [`get`](Self::get), without counting: for memory, which threads on all processors share, and whose calls would wait for
     /// each other's counting.
     ///
@@ -224,20 +210,6 @@ impl<T: Kind + Send + Sync> Handle<T> {
         unsafe { &*handle.value.get() }.as_ref().ok_or_else(|| handle.refuse())
     }
 
-    /// As [`get_uncounted`](Self::get_uncounted), where there need not be one.
-    ///
-    /// # Safety
-    ///
-    /// As for `get_uncounted`.
-    #[inline]
-    pub(crate) unsafe fn get_uncounted_if_any<'a>(pointer: *const Self) -> Result<Option<&'a T>, Failure> {
-        if pointer.is_null() {
-            return Ok(None);
-        }
-        // SAFETY: the same contract.
-        unsafe { Self::get_uncounted(pointer) }.map(Some)
-    }
-
     /// Deletes the handle that `pointer` points at, and makes that null, which it may be already. Calls that wait on it end; what
     /// another call uses longer than half a second is dropped at that call's end.
     ///
@@ -245,7 +217,7 @@ impl<T: Kind + Send + Sync> Handle<T> {
     ///
     /// `pointer` is null or valid for reads and writes; what it points at is as for [`get`](Self::get).
     pub(crate) unsafe fn delete(pointer: *mut *mut Self) -> Result<(), Failure> {
-        // SAFETY: the same contract.
+        // SAFETY: null, or valid and of null or a handle, by the contract of this function.
         let Some(handle) = (unsafe { Self::claim(pointer) })? else { return Ok(()) };
         if handle.is_left() {
             drop(handle.take_value());
@@ -261,7 +233,7 @@ impl<T: Kind + Send + Sync> Handle<T> {
     ///
     /// As for `delete`.
     pub(crate) unsafe fn take(pointer: *mut *mut Self) -> Result<Option<T>, Failure> {
-        // SAFETY: the same contract.
+        // SAFETY: null, or valid and of null or a handle, by the contract of this function.
         let Some(handle) = (unsafe { Self::claim(pointer) })? else { return Ok(None) };
         if !handle.is_left() {
             handle.tag.store(tag_of::<T>(), Ordering::Release);

@@ -5,6 +5,7 @@
 //! What differs from it is told in `docs/librpma.md`. No function panics across the boundary, none aborts: misuse that can be
 //! noticed gives an error code and a line in the log.
 
+mod argument;
 mod call;
 mod cm;
 mod configuration;
@@ -24,6 +25,7 @@ mod settings;
 mod shared;
 mod verbs;
 
+pub use argument::{Object, Out, Slot, Text};
 pub use cm::*;
 pub use configuration::*;
 pub use connection::*;

@@ -13,11 +13,7 @@ use std::{
 
 use libc::c_char;
 
-use crate::{
-    call::call,
-    error::{Failure, put},
-    settings::variable,
-};
+use crate::{argument::Out, call::call, error::Failure, settings::variable};
 
 /// How much a message matters, as librpma numbers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -161,17 +157,12 @@ pub extern "C" fn rpma_log_set_threshold(threshold_number: c_int, level: c_int) 
 }
 
 /// Tells what was set.
-///
-/// # Safety
-///
-/// `level` is null or valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_log_get_threshold(threshold_number: c_int, level: *mut c_int) -> c_int {
+pub extern "C" fn rpma_log_get_threshold(threshold_number: c_int, level: Out<c_int>) -> c_int {
     call(c"rpma_log_get_threshold", || {
         let threshold = threshold(threshold_number)?;
-        crate::call::need(level, "level")?;
-        // SAFETY: not null, so valid by the contract of this function.
-        unsafe { put(level, threshold.load(Ordering::Relaxed)) };
+        level.need("level")?;
+        level.put(threshold.load(Ordering::Relaxed));
         Ok(())
     })
 }

@@ -16,10 +16,11 @@ use pmof_access::{
 };
 
 use crate::{
+    argument::{Object, Out, Slot},
     call::{call, need},
     connection::LOSS_TIMEOUT,
     context::{Peer, PeerShared},
-    error::{Code, Failure, put},
+    error::{Code, Failure},
     handle::{Handle, kind},
     on::On,
     verbs::{self, Usage},
@@ -90,19 +91,14 @@ impl AccessMrLocal {
 }
 
 /// A part of a registration of this side; no bytes where there is none, for which offset and length must be 0.
-///
-/// # Safety
-///
-/// `mr` is null or a registration.
 #[inline]
-pub(crate) unsafe fn slice(
+pub(crate) fn slice(
     peer: &PeerShared,
-    mr: *const Handle<MrLocal>,
+    mr: Object<MrLocal>,
     offset: usize,
     len_bytes: usize,
 ) -> Result<RegionSlice, Failure> {
-    // SAFETY: the same contract.
-    match unsafe { Handle::get_uncounted_if_any(mr) }? {
+    match mr.uncounted_if_any()? {
         Some(mr) => mr.access()?.slice(offset, len_bytes),
         None if offset == 0 && len_bytes == 0 => peer.nothing(),
         None => Err(Failure::invalid("without a memory registration, offset and length must be 0")),
@@ -198,17 +194,16 @@ impl AccessMrRemote {
 /// deleted; `made` is null or valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rpma_mr_reg(
-    peer: *mut Handle<Peer>,
+    peer: Object<Peer>,
     address: *mut c_void,
     size: usize,
     usage: c_int,
-    made: *mut *mut Handle<MrLocal>,
+    made: Out<*mut Handle<MrLocal>>,
 ) -> c_int {
     call(c"rpma_mr_reg", || {
-        // SAFETY: the same contract.
-        let peer = unsafe { Handle::get(peer) }?;
+        let peer = peer.get()?;
         need(address, "ptr")?;
-        need(made, "mr_ptr")?;
+        made.need("mr_ptr")?;
         let usage = u8::try_from(usage)
             .ok()
             .map(Usage::from_bits_retain)
@@ -217,7 +212,7 @@ pub unsafe extern "C" fn rpma_mr_reg(
                 Failure::invalid(format!("size {size}, usage {usage:#x}: neither may be 0, and usages are 8 bits"))
             })?;
         let begin = address.expose_provenance();
-        // SAFETY: the same contract.
+        // SAFETY: the bytes stay mapped until the application deletes the registration, by the contract of this function.
         let memory = unsafe { Memory::borrow(begin as u64, size as u64, None) };
         let memory = memory.map_err(|error| Failure::provider(error.to_string()))?;
         let mr = match &peer.0 {
@@ -230,23 +225,17 @@ pub unsafe extern "C" fn rpma_mr_reg(
             On::Verbs(peer) => On::Verbs(verbs::MrLocal::register(peer, memory, usage)?),
         };
         let mr = MrLocal(mr);
-        // SAFETY: not null, so valid by the contract of this function.
-        unsafe { put(made, Handle::create(mr)) };
+        made.put(Handle::create(mr));
         Ok(())
     })
 }
 
 /// Deletes a registration: on return neither the library nor a device touches the memory any more. Operations that still need
 /// it fail, and their connections end.
-///
-/// # Safety
-///
-/// `mr` is null or points at null or at a registration that nobody else uses now.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_mr_dereg(mr: *mut *mut Handle<MrLocal>) -> c_int {
+pub extern "C" fn rpma_mr_dereg(mr: Slot<MrLocal>) -> c_int {
     call(c"rpma_mr_dereg", || {
-        // SAFETY: the same contract.
-        match unsafe { Handle::take(mr) }? {
+        match mr.take()? {
             Some(MrLocal(On::Access(mr))) => {
                 mr.region.deregister();
                 mr.peer.registrations.fetch_sub(1, Ordering::Relaxed);
@@ -264,10 +253,9 @@ pub unsafe extern "C" fn rpma_mr_dereg(mr: *mut *mut Handle<MrLocal>) -> c_int {
 ///
 /// `mr` is null or a registration; `descriptor` is null or valid for a write of so many bytes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_mr_get_descriptor(mr: *const Handle<MrLocal>, descriptor: *mut c_void) -> c_int {
+pub unsafe extern "C" fn rpma_mr_get_descriptor(mr: Object<MrLocal>, descriptor: *mut c_void) -> c_int {
     call(c"rpma_mr_get_descriptor", || {
-        // SAFETY: the same contract.
-        let mr = unsafe { Handle::get(mr) }?;
+        let mr = mr.get()?;
         need(descriptor, "desc")?;
         let (short, raw);
         let bytes = match &mr.0 {
@@ -287,85 +275,56 @@ pub unsafe extern "C" fn rpma_mr_get_descriptor(mr: *const Handle<MrLocal>, desc
 }
 
 /// Tells the size of a descriptor, in bytes.
-///
-/// # Safety
-///
-/// `mr` is null or a registration; `size` is null or valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_mr_get_descriptor_size(mr: *const Handle<MrLocal>, size: *mut usize) -> c_int {
+pub extern "C" fn rpma_mr_get_descriptor_size(mr: Object<MrLocal>, size: Out<usize>) -> c_int {
     call(c"rpma_mr_get_descriptor_size", || {
-        // SAFETY: the same contract.
-        let mr = unsafe { Handle::get(mr) }?;
-        need(size, "desc_size")?;
+        let mr = mr.get()?;
+        size.need("desc_size")?;
         let bytes = match &mr.0 {
             On::Access(_) => SHORT_DESCRIPTOR_BYTES,
             On::Verbs(_) => verbs::DESCRIPTOR_BYTES,
         };
-        // SAFETY: not null, so valid by the contract of this function.
-        unsafe { put(size, bytes) };
+        size.put(bytes);
         Ok(())
     })
 }
 
 /// Tells where the memory begins.
-///
-/// # Safety
-///
-/// `mr` is null or a registration; `address` is null or valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_mr_get_ptr(mr: *const Handle<MrLocal>, address: *mut *mut c_void) -> c_int {
+pub extern "C" fn rpma_mr_get_ptr(mr: Object<MrLocal>, address: Out<*mut c_void>) -> c_int {
     call(c"rpma_mr_get_ptr", || {
-        // SAFETY: the same contract.
-        let mr = unsafe { Handle::get(mr) }?;
-        need(address, "ptr")?;
+        let mr = mr.get()?;
+        address.need("ptr")?;
         let begin = match &mr.0 {
             On::Access(mr) => mr.address,
             On::Verbs(mr) => mr.address() as usize,
         };
-        // SAFETY: not null, so valid by the contract of this function.
-        unsafe { put(address, ptr::with_exposed_provenance_mut(begin)) };
+        address.put(ptr::with_exposed_provenance_mut(begin));
         Ok(())
     })
 }
 
 /// Tells the size of the memory, in bytes.
-///
-/// # Safety
-///
-/// `mr` is null or a registration; `size` is null or valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_mr_get_size(mr: *const Handle<MrLocal>, size: *mut usize) -> c_int {
+pub extern "C" fn rpma_mr_get_size(mr: Object<MrLocal>, size: Out<usize>) -> c_int {
     call(c"rpma_mr_get_size", || {
-        // SAFETY: the same contract.
-        let mr = unsafe { Handle::get(mr) }?;
-        need(size, "size")?;
+        let mr = mr.get()?;
+        size.need("size")?;
         let len_bytes = match &mr.0 {
             On::Access(mr) => mr.region.len_bytes(),
             On::Verbs(mr) => mr.len_bytes(),
         };
-        // SAFETY: not null, so valid by the contract of this function.
-        unsafe { put(size, len_bytes as usize) };
+        size.put(len_bytes as usize);
         Ok(())
     })
 }
 
 /// Advises the kernel about a range: 0 and 1 bring its pages in for reading or for writing, where the device pages on demand.
-///
-/// # Safety
-///
-/// `mr` is null or a registration.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_mr_advise(
-    mr: *mut Handle<MrLocal>,
-    offset: usize,
-    len: usize,
-    advice: c_int,
-    flags: u32,
-) -> c_int {
+pub extern "C" fn rpma_mr_advise(mr: Object<MrLocal>, offset: usize, len: usize, advice: c_int, flags: u32) -> c_int {
     const FLAG_FLUSH: u32 = 1;
     call(c"rpma_mr_advise", || {
-        // SAFETY: the same contract.
-        let mr = unsafe { Handle::get(mr) }?;
+        let mr = mr.get()?;
         let for_writing = match advice {
             0 | 2 => false,
             1 => true,
@@ -395,64 +354,46 @@ pub unsafe extern "C" fn rpma_mr_advise(
 pub unsafe extern "C" fn rpma_mr_remote_from_descriptor(
     descriptor: *const c_void,
     size: usize,
-    made: *mut *mut Handle<MrRemote>,
+    made: Out<*mut Handle<MrRemote>>,
 ) -> c_int {
     call(c"rpma_mr_remote_from_descriptor", || {
         need(descriptor, "desc")?;
-        need(made, "mr_ptr")?;
+        made.need("mr_ptr")?;
         // SAFETY: valid for a read of so many bytes.
         let bytes = unsafe { std::slice::from_raw_parts(descriptor.cast::<u8>(), size) };
         let mr = MrRemote::decode(bytes)?;
-        // SAFETY: not null, so valid by the contract of this function.
-        unsafe { put(made, Handle::create(mr)) };
+        made.put(Handle::create(mr));
         Ok(())
     })
 }
 
 /// Tells the size of the other side's memory, in bytes.
-///
-/// # Safety
-///
-/// `mr` is null or such memory; `size` is null or valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_mr_remote_get_size(mr: *const Handle<MrRemote>, size: *mut usize) -> c_int {
+pub extern "C" fn rpma_mr_remote_get_size(mr: Object<MrRemote>, size: Out<usize>) -> c_int {
     call(c"rpma_mr_remote_get_size", || {
-        // SAFETY: the same contract.
-        let mr = unsafe { Handle::get(mr) }?;
-        need(size, "size")?;
+        let mr = mr.get()?;
+        size.need("size")?;
         let len_bytes = mr.len_bytes();
-        // SAFETY: not null, so valid by the contract of this function.
-        unsafe { put(size, len_bytes as usize) };
+        size.put(len_bytes as usize);
         Ok(())
     })
 }
 
 /// Tells which flushes the other side's memory was registered for: bits 16 (visibility) and 32 (persistent).
-///
-/// # Safety
-///
-/// `mr` is null or such memory; `flush_type` is null or valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_mr_remote_get_flush_type(mr: *const Handle<MrRemote>, flush_type: *mut c_int) -> c_int {
+pub extern "C" fn rpma_mr_remote_get_flush_type(mr: Object<MrRemote>, flush_type: Out<c_int>) -> c_int {
     call(c"rpma_mr_remote_get_flush_type", || {
-        // SAFETY: the same contract.
-        let mr = unsafe { Handle::get(mr) }?;
-        need(flush_type, "flush_type")?;
+        let mr = mr.get()?;
+        flush_type.need("flush_type")?;
         let usage = mr.verbs.usage();
         let types = c_int::from((usage & (Usage::FLUSH_VISIBILITY | Usage::FLUSH_PERSISTENT)).bits());
-        // SAFETY: not null, so valid by the contract of this function.
-        unsafe { put(flush_type, types) };
+        flush_type.put(types);
         Ok(())
     })
 }
 
 /// Forgets the other side's memory.
-///
-/// # Safety
-///
-/// `mr` is null or points at null or at such memory that nobody else uses now.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_mr_remote_delete(mr: *mut *mut Handle<MrRemote>) -> c_int {
-    // SAFETY: the same contract.
-    call(c"rpma_mr_remote_delete", || unsafe { Handle::delete(mr) })
+pub extern "C" fn rpma_mr_remote_delete(mr: Slot<MrRemote>) -> c_int {
+    call(c"rpma_mr_remote_delete", || mr.delete())
 }

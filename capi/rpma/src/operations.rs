@@ -9,10 +9,10 @@ use libc::c_char;
 use pmof_access::{Batch, Connection, Durability, PostError, RemoteRegion, Signal, Single, Source, Ticket, limits};
 
 use crate::{
+    argument::Object,
     call::{call, need},
     connection::{AccessConn, Conn},
     error::{Code, Failure},
-    handle::Handle,
     log::{Level, log},
     long,
     memory::{AccessMrRemote, MrLocal, MrRemote, slice},
@@ -44,20 +44,15 @@ fn posting(flags: c_int, context: *const c_void) -> Result<Posting, Failure> {
 }
 
 /// Registrations for a device, on both sides: both or neither.
-///
-/// # Safety
-///
-/// Both are null or what their types say.
 #[inline]
-unsafe fn both<'a>(
-    remote: *const Handle<MrRemote>,
-    local: *const Handle<MrLocal>,
+fn both<'a>(
+    remote: &'a Object<MrRemote>,
+    local: &'a Object<MrLocal>,
 ) -> Result<(Option<&'a verbs::MrRemote>, Option<&'a verbs::MrLocal>), Failure> {
     if remote.is_null() != local.is_null() {
         return Err(Failure::invalid("dst and src: both or neither"));
     }
-    // SAFETY: the same contract.
-    let (remote, local) = unsafe { (Handle::get_uncounted_if_any(remote)?, Handle::get_uncounted_if_any(local)?) };
+    let (remote, local) = (remote.uncounted_if_any()?, local.uncounted_if_any()?);
     Ok((remote.map(MrRemote::verbs), local.map(MrLocal::verbs).transpose()?))
 }
 
@@ -105,37 +100,28 @@ fn posted_part(
 }
 
 /// The other side's memory; where there is none, neither may this side's be, nor any byte.
-///
-/// # Safety
-///
-/// `remote` is null or such memory, `local` null or a registration.
-unsafe fn far<'a>(
+fn far<'a>(
     connection: &Connection,
-    remote: *const Handle<MrRemote>,
-    local: *const Handle<MrLocal>,
+    remote: &'a Object<MrRemote>,
+    local: Object<MrLocal>,
     is_nothing: bool,
 ) -> Result<&'a RemoteRegion, Failure> {
     static NOWHERE: LazyLock<RemoteRegion> = LazyLock::new(RemoteRegion::nowhere);
     if remote.is_null() != local.is_null() || (remote.is_null() && !is_nothing) {
         return Err(Failure::invalid("dst and src: both or neither, and without them offsets and length must be 0"));
     }
-    // SAFETY: the same contract.
-    match unsafe { Handle::get_uncounted_if_any(remote) }? {
+    match remote.uncounted_if_any()? {
         Some(remote) => remote.access()?.region(connection),
         None => Ok(&NOWHERE),
     }
 }
 
 /// Nothing is posted of an operation of which a part lies outside.
-///
-/// # Safety
-///
-/// `local` is null or a registration.
-unsafe fn check_whole(
+fn check_whole(
     conn: &AccessConn,
     remote: &RemoteRegion,
     remote_offset: usize,
-    local: *const Handle<MrLocal>,
+    local: Object<MrLocal>,
     local_offset: usize,
     len: usize,
 ) -> Result<(), Failure> {
@@ -143,8 +129,7 @@ unsafe fn check_whole(
         // It is checked when it is posted.
         return Ok(());
     }
-    // SAFETY: the same contract.
-    unsafe { slice(&conn.peer, local, local_offset, len) }?;
+    slice(&conn.peer, local, local_offset, len)?;
     match (remote_offset as u64).checked_add(len as u64) {
         Some(end) if end <= remote.len_bytes() => Ok(()),
         _ => Err(Failure::invalid("the range does not lie in the other side's memory")),
@@ -152,42 +137,33 @@ unsafe fn check_whole(
 }
 
 /// Posts a read of the other side's memory.
-///
-/// # Safety
-///
-/// All pointers but `op_context` are null or what their types say.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_read(
-    conn: *mut Handle<Conn>,
-    dst: *mut Handle<MrLocal>,
+pub extern "C" fn rpma_read(
+    conn: Object<Conn>,
+    dst: Object<MrLocal>,
     dst_offset: usize,
-    src: *const Handle<MrRemote>,
+    src: Object<MrRemote>,
     src_offset: usize,
     len: usize,
     flags: c_int,
     op_context: *const c_void,
 ) -> c_int {
     call(c"rpma_read", || {
-        // SAFETY: the same contract.
-        let conn = unsafe { Handle::get(conn) }?;
+        let conn = conn.get()?;
         let conn = match &conn.on {
             On::Access(conn) => conn,
             On::Verbs(conn) => {
-                // SAFETY: the same contract.
-                let (from, into) = unsafe { both(src, dst) }?;
+                let (from, into) = both(&src, &dst)?;
                 return conn.read(posting(flags, op_context)?, (into, dst_offset), (from, src_offset), len);
             }
         };
         let (signal, connection) = (signal(flags)?, conn.connection()?);
         let is_nothing = src_offset == 0 && dst_offset == 0 && len == 0;
-        // SAFETY: the same contract.
-        let from = unsafe { far(connection, src, dst, is_nothing) }?;
-        // SAFETY: the same contract.
-        unsafe { check_whole(conn, from, src_offset, dst, dst_offset, len) }?;
+        let from = far(connection, &src, dst, is_nothing)?;
+        check_whole(conn, from, src_offset, dst, dst_offset, len)?;
         let whole = len;
         for (begin, len, is_last) in parts(len) {
-            // SAFETY: the same contract.
-            let into = unsafe { slice(&conn.peer, dst, dst_offset.saturating_add(begin), len) }?;
+            let into = slice(&conn.peer, dst, dst_offset.saturating_add(begin), len)?;
             let signal = if is_last { signal } else { Signal::OnError };
             posted_part(connection, (signal, op_context), (whole, is_last), |batch| {
                 batch.read(from, (src_offset as u64).saturating_add(begin as u64), into)
@@ -198,57 +174,45 @@ pub unsafe extern "C" fn rpma_read(
 }
 
 /// What the two functions that write have in common.
-///
-/// # Safety
-///
-/// All pointers but `op_context` are null or what their types say.
 #[expect(clippy::too_many_arguments, reason = "those of the functions of the interface")]
 #[inline]
-unsafe fn write(
-    conn: *mut Handle<Conn>,
-    dst: *mut Handle<MrRemote>,
+fn write(
+    conn: Object<Conn>,
+    dst: Object<MrRemote>,
     dst_offset: usize,
-    src: *const Handle<MrLocal>,
+    src: Object<MrLocal>,
     src_offset: usize,
     len: usize,
     flags: c_int,
     immediate: Option<u32>,
     op_context: *const c_void,
 ) -> Result<(), Failure> {
-    // SAFETY: the same contract.
-    let conn = unsafe { Handle::get(conn) }?;
+    let conn = conn.get()?;
     let conn = match &conn.on {
         On::Access(conn) => conn,
         On::Verbs(conn) => {
-            // SAFETY: the same contract.
-            let (to, from) = unsafe { both(dst, src) }?;
+            let (to, from) = both(&dst, &src)?;
             return conn.write(posting(flags, op_context)?, (to, dst_offset), (from, src_offset), len, immediate);
         }
     };
     let (signal, connection) = (signal(flags)?, conn.connection()?);
     if immediate.is_none() && len <= PART_MAX_BYTES && !dst.is_null() && !src.is_null() {
-        // SAFETY: the same contract.
-        let (to, from) = unsafe { (Handle::get_uncounted(dst)?, Handle::get_uncounted(src)?) };
+        let (to, from) = (dst.uncounted()?, src.uncounted()?);
         let from = from.access()?.part(src_offset, len)?;
         single(connection, signal, op_context).write(to.access()?.region(connection)?, dst_offset as u64, from)?;
         return Ok(());
     }
-    // SAFETY: the same contract.
-    unsafe { write_in_parts(conn, dst, dst_offset, src, src_offset, len, signal, immediate, op_context) }
+    write_in_parts(conn, dst, dst_offset, src, src_offset, len, signal, immediate, op_context)
 }
 
 /// The same for what may be too long for one operation, or nothing, or carries a number.
-///
-/// # Safety
-///
-/// All pointers but `op_context` are null or what their types say.
 #[expect(clippy::too_many_arguments, reason = "those of the functions of the interface")]
 #[inline(never)]
-unsafe fn write_in_parts(
+fn write_in_parts(
     conn: &AccessConn,
-    dst: *mut Handle<MrRemote>,
+    dst: Object<MrRemote>,
     dst_offset: usize,
-    src: *const Handle<MrLocal>,
+    src: Object<MrLocal>,
     src_offset: usize,
     len: usize,
     signal: Signal,
@@ -257,14 +221,11 @@ unsafe fn write_in_parts(
 ) -> Result<(), Failure> {
     let connection = conn.connection()?;
     let is_nothing = src_offset == 0 && dst_offset == 0 && len == 0;
-    // SAFETY: the same contract.
-    let to = unsafe { far(connection, dst, src, is_nothing) }?;
-    // SAFETY: the same contract.
-    unsafe { check_whole(conn, to, dst_offset, src, src_offset, len) }?;
+    let to = far(connection, &dst, src, is_nothing)?;
+    check_whole(conn, to, dst_offset, src, src_offset, len)?;
     let whole = len;
     let post = |(begin, len, is_last)| {
-        // SAFETY: the same contract.
-        let from = unsafe { slice(&conn.peer, src, src_offset.saturating_add(begin), len) }?;
+        let from = slice(&conn.peer, src, src_offset.saturating_add(begin), len)?;
         let offset = (dst_offset as u64).saturating_add(begin as u64);
         let signal = if is_last { signal } else { Signal::OnError };
         posted_part(connection, (signal, op_context), (whole, is_last), |batch| match immediate.filter(|_| is_last) {
@@ -276,36 +237,27 @@ unsafe fn write_in_parts(
 }
 
 /// Posts a write to the other side's memory.
-///
-/// # Safety
-///
-/// All pointers but `op_context` are null or what their types say.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_write(
-    conn: *mut Handle<Conn>,
-    dst: *mut Handle<MrRemote>,
+pub extern "C" fn rpma_write(
+    conn: Object<Conn>,
+    dst: Object<MrRemote>,
     dst_offset: usize,
-    src: *const Handle<MrLocal>,
+    src: Object<MrLocal>,
     src_offset: usize,
     len: usize,
     flags: c_int,
     op_context: *const c_void,
 ) -> c_int {
-    // SAFETY: the same contract.
-    call(c"rpma_write", || unsafe { write(conn, dst, dst_offset, src, src_offset, len, flags, None, op_context) })
+    call(c"rpma_write", || write(conn, dst, dst_offset, src, src_offset, len, flags, None, op_context))
 }
 
 /// Posts a write that also uses up a receive of the other side and hands it a number.
-///
-/// # Safety
-///
-/// All pointers but `op_context` are null or what their types say.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_write_with_imm(
-    conn: *mut Handle<Conn>,
-    dst: *mut Handle<MrRemote>,
+pub extern "C" fn rpma_write_with_imm(
+    conn: Object<Conn>,
+    dst: Object<MrRemote>,
     dst_offset: usize,
-    src: *const Handle<MrLocal>,
+    src: Object<MrLocal>,
     src_offset: usize,
     len: usize,
     flags: c_int,
@@ -313,8 +265,7 @@ pub unsafe extern "C" fn rpma_write_with_imm(
     op_context: *const c_void,
 ) -> c_int {
     call(c"rpma_write_with_imm", || {
-        // SAFETY: the same contract.
-        unsafe { write(conn, dst, dst_offset, src, src_offset, len, flags, Some(immediate), op_context) }
+        write(conn, dst, dst_offset, src, src_offset, len, flags, Some(immediate), op_context)
     })
 }
 
@@ -325,16 +276,15 @@ pub unsafe extern "C" fn rpma_write_with_imm(
 /// `src` is null or valid for a read of 8 bytes; the other pointers but `op_context` are null or what their types say.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rpma_atomic_write(
-    conn: *mut Handle<Conn>,
-    dst: *mut Handle<MrRemote>,
+    conn: Object<Conn>,
+    dst: Object<MrRemote>,
     dst_offset: usize,
     src: *const c_char,
     flags: c_int,
     op_context: *const c_void,
 ) -> c_int {
     call(c"rpma_atomic_write", || {
-        // SAFETY: the same contract.
-        let (conn, dst) = unsafe { (Handle::get(conn)?, Handle::get_uncounted(dst)?) };
+        let (conn, dst) = (conn.get()?, dst.uncounted()?);
         need(src, "src")?;
         // SAFETY: not null, so valid for 8 bytes, wherever they lie.
         let value = unsafe { src.cast::<[u8; 8]>().read_unaligned() };
@@ -398,14 +348,10 @@ fn level(dst: &AccessMrRemote, region: &RemoteRegion, is_persistent: bool) -> Re
 
 /// Posts a flush: what was written to this memory before becomes persistent (type 0) or visible (type 1). It covers all of the
 /// memory, as a flush of librpma does, whatever the range.
-///
-/// # Safety
-///
-/// All pointers but `op_context` are null or what their types say.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_flush(
-    conn: *mut Handle<Conn>,
-    dst: *mut Handle<MrRemote>,
+pub extern "C" fn rpma_flush(
+    conn: Object<Conn>,
+    dst: Object<MrRemote>,
     dst_offset: usize,
     len: usize,
     flush_type: c_int,
@@ -413,8 +359,7 @@ pub unsafe extern "C" fn rpma_flush(
     op_context: *const c_void,
 ) -> c_int {
     call(c"rpma_flush", || {
-        // SAFETY: the same contract.
-        let (conn, dst) = unsafe { (Handle::get(conn)?, Handle::get_uncounted(dst)?) };
+        let (conn, dst) = (conn.get()?, dst.uncounted()?);
         let is_persistent = match flush_type {
             FLUSH_PERSISTENT => true,
             FLUSH_VISIBILITY => false,
@@ -441,69 +386,52 @@ pub unsafe extern "C" fn rpma_flush(
 }
 
 /// Posts a message.
-///
-/// # Safety
-///
-/// All pointers but `op_context` are null or what their types say.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_send(
-    conn: *mut Handle<Conn>,
-    src: *const Handle<MrLocal>,
+pub extern "C" fn rpma_send(
+    conn: Object<Conn>,
+    src: Object<MrLocal>,
     offset: usize,
     len: usize,
     flags: c_int,
     op_context: *const c_void,
 ) -> c_int {
-    // SAFETY: the same contract.
-    call(c"rpma_send", || unsafe { send(conn, src, offset, len, flags, None, op_context) })
+    call(c"rpma_send", || send(conn, src, offset, len, flags, None, op_context))
 }
 
 /// Posts a message that hands a number to its receive.
-///
-/// # Safety
-///
-/// All pointers but `op_context` are null or what their types say.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_send_with_imm(
-    conn: *mut Handle<Conn>,
-    src: *const Handle<MrLocal>,
+pub extern "C" fn rpma_send_with_imm(
+    conn: Object<Conn>,
+    src: Object<MrLocal>,
     offset: usize,
     len: usize,
     flags: c_int,
     immediate: u32,
     op_context: *const c_void,
 ) -> c_int {
-    // SAFETY: the same contract.
-    call(c"rpma_send_with_imm", || unsafe { send(conn, src, offset, len, flags, Some(immediate), op_context) })
+    call(c"rpma_send_with_imm", || send(conn, src, offset, len, flags, Some(immediate), op_context))
 }
 
 /// What the two functions that send have in common.
-///
-/// # Safety
-///
-/// All pointers but `op_context` are null or what their types say.
-unsafe fn send(
-    conn: *mut Handle<Conn>,
-    src: *const Handle<MrLocal>,
+fn send(
+    conn: Object<Conn>,
+    src: Object<MrLocal>,
     offset: usize,
     len: usize,
     flags: c_int,
     immediate: Option<u32>,
     op_context: *const c_void,
 ) -> Result<(), Failure> {
-    // SAFETY: the same contract.
-    let conn = unsafe { Handle::get(conn) }?;
+    let conn = conn.get()?;
     let conn = match &conn.on {
         On::Access(conn) => conn,
         On::Verbs(conn) => {
-            // SAFETY: the same contract.
-            let from = unsafe { Handle::get_uncounted_if_any(src) }?.map(MrLocal::verbs).transpose()?;
+            let from = src.uncounted_if_any()?.map(MrLocal::verbs).transpose()?;
             return conn.send(posting(flags, op_context)?, (from, offset), len, immediate);
         }
     };
     let (signal, connection) = (signal(flags)?, conn.connection()?);
-    // SAFETY: the same contract.
-    let from: Source<'_> = unsafe { slice(&conn.peer, src, offset, len) }?.into();
+    let from: Source<'_> = slice(&conn.peer, src, offset, len)?.into();
     posted(connection, signal, op_context, |batch| match immediate {
         Some(immediate) => batch.send_with_immediate(from, immediate),
         None => batch.send(from),
@@ -511,31 +439,24 @@ unsafe fn send(
 }
 
 /// Posts a receive.
-///
-/// # Safety
-///
-/// All pointers but `op_context` are null or what their types say.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_recv(
-    conn: *mut Handle<Conn>,
-    dst: *mut Handle<MrLocal>,
+pub extern "C" fn rpma_recv(
+    conn: Object<Conn>,
+    dst: Object<MrLocal>,
     offset: usize,
     len: usize,
     op_context: *const c_void,
 ) -> c_int {
     call(c"rpma_recv", || {
-        // SAFETY: the same contract.
-        let conn = unsafe { Handle::get(conn) }?;
+        let conn = conn.get()?;
         let conn = match &conn.on {
             On::Access(conn) => conn,
             On::Verbs(conn) => {
-                // SAFETY: the same contract.
-                let into = unsafe { Handle::get_uncounted_if_any(dst) }?.map(MrLocal::verbs).transpose()?;
+                let into = dst.uncounted_if_any()?.map(MrLocal::verbs).transpose()?;
                 return conn.receive((into, offset), len, op_context);
             }
         };
-        // SAFETY: the same contract.
-        let into = unsafe { slice(&conn.peer, dst, offset, len) }?;
+        let into = slice(&conn.peer, dst, offset, len)?;
         conn.connection()?.receive(into, op_context.addr() as u64)?;
         Ok(())
     })

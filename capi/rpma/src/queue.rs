@@ -19,10 +19,11 @@ use pmof_verbs::WorkCompletion;
 use pmof_verbs_sys as sys;
 
 use crate::{
+    argument::{Object, Out},
     call::{call, call_for, need},
-    error::{Code, Failure, put},
+    error::{Code, Failure},
     given::Given,
-    handle::{Deletion, Handle, kind},
+    handle::{Deletion, kind},
     long,
     on::On,
     verbs,
@@ -252,36 +253,25 @@ fn work_completion(done: &Completion) -> sys::ibv_wc {
 }
 
 /// Gives a descriptor that is readable when there may be an outcome. Setting it not to block has waits not block.
-///
-/// # Safety
-///
-/// `cq` is null or a queue; `fd` is null or valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_cq_get_fd(cq: *const Handle<Cq>, fd: *mut c_int) -> c_int {
+pub extern "C" fn rpma_cq_get_fd(cq: Object<Cq>, fd: Out<c_int>) -> c_int {
     call(c"rpma_cq_get_fd", || {
-        // SAFETY: the same contract.
-        let cq = unsafe { Handle::get(cq) }?;
-        need(fd, "fd")?;
+        let cq = cq.get()?;
+        fd.need("fd")?;
         let number = match &cq.0 {
             On::Access(cq) => cq.descriptor()?,
             On::Verbs(cq) => cq.descriptor()?,
         };
-        // SAFETY: not null, so valid by the contract of this function.
-        unsafe { put(fd, number) };
+        fd.put(number);
         Ok(())
     })
 }
 
 /// Waits until there is an outcome to get; for ever, unless the descriptor was set not to block or the connection has ended.
-///
-/// # Safety
-///
-/// `cq` is null or a queue.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_cq_wait(cq: *mut Handle<Cq>) -> c_int {
+pub extern "C" fn rpma_cq_wait(cq: Object<Cq>) -> c_int {
     call(c"rpma_cq_wait", || {
-        // SAFETY: the same contract.
-        let cq = unsafe { Handle::get(cq) }?;
+        let cq = cq.get()?;
         match &cq.0 {
             On::Access(on) => on.wait(cq.deletion()),
             On::Verbs(on) => on.wait(cq.deletion()),
@@ -296,20 +286,19 @@ pub unsafe extern "C" fn rpma_cq_wait(cq: *mut Handle<Cq>) -> c_int {
 /// `cq` is null or a queue; `completions` is null or valid for `count` writes; `got` is null or valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rpma_cq_get_wc(
-    cq: *mut Handle<Cq>,
+    cq: Object<Cq>,
     count: c_int,
     completions: *mut sys::ibv_wc,
-    got: *mut c_int,
+    got: Out<c_int>,
 ) -> c_int {
     call_for(c"rpma_cq_get_wc", || {
-        // SAFETY: the same contract.
-        let cq = unsafe { Handle::get(cq) }?;
+        let cq = cq.get()?;
         need(completions, "wc")?;
         if count < 1 || (count > 1 && got.is_null()) {
             return Err(Failure::invalid("num_entries is less than 1, or more than 1 without num_entries_got"));
         }
         let taken = match &cq.0 {
-            // SAFETY: the same contract.
+            // SAFETY: not null, so valid for `count` writes by the contract of this function.
             On::Access(cq) => unsafe { cq.take_into(completions, count) },
             On::Verbs(cq) => {
                 let room = count.unsigned_abs() as usize;
@@ -321,8 +310,7 @@ pub unsafe extern "C" fn rpma_cq_get_wc(
         if taken == 0 {
             return Ok(Code::NoCompletion as c_int);
         }
-        // SAFETY: the same contract.
-        unsafe { put(got, taken) };
+        got.put(taken);
         Ok(0)
     })
 }

@@ -12,11 +12,12 @@ use std::{
 use pmof_access::{CompletionQueue, SharedReceives};
 
 use crate::{
-    call::{call, need},
+    argument::{Object, Out, Slot},
+    call::call,
     cm::RECEIVES,
     configuration::SrqCfg,
     context::{Peer, PeerShared},
-    error::{Failure, put},
+    error::Failure,
     handle::{Handle, kind},
     memory::{MrLocal, slice},
     on::On,
@@ -61,23 +62,13 @@ impl Drop for Srq {
 }
 
 /// Makes a queue of receives that connections share.
-///
-/// # Safety
-///
-/// `peer` is null or a peer; `cfg` is null or a configuration; `made` is null or valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_srq_new(
-    peer: *mut Handle<Peer>,
-    cfg: *mut Handle<SrqCfg>,
-    made: *mut *mut Handle<Srq>,
-) -> c_int {
+pub extern "C" fn rpma_srq_new(peer: Object<Peer>, cfg: Object<SrqCfg>, made: Out<*mut Handle<Srq>>) -> c_int {
     call(c"rpma_srq_new", || {
-        // SAFETY: the same contract.
-        let peer = unsafe { Handle::get(peer) }?;
-        need(made, "srq_ptr")?;
+        let peer = peer.get()?;
+        made.need("srq_ptr")?;
         let defaults = SrqCfg::default();
-        // SAFETY: the same contract.
-        let cfg = unsafe { Handle::get_if_any(cfg) }?;
+        let cfg = cfg.get_if_any()?;
         let cfg = cfg.as_deref().unwrap_or(&defaults);
         if cfg.rq_size() == 0 {
             return Err(Failure::invalid("a shared receive queue of size 0"));
@@ -96,67 +87,48 @@ pub unsafe extern "C" fn rpma_srq_new(
             }
         };
         let srq = Srq { on, rcq: AtomicPtr::new(rcq.map_or(ptr::null_mut(), Handle::create)) };
-        // SAFETY: not null, so valid by the contract of this function.
-        unsafe { put(made, Handle::create(srq)) };
+        made.put(Handle::create(srq));
         Ok(())
     })
 }
 
 /// Deletes a queue of shared receives, and the completion queue that belongs to it.
-///
-/// # Safety
-///
-/// `srq` is null or points at null or at a queue that nobody else uses now.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_srq_delete(srq: *mut *mut Handle<Srq>) -> c_int {
-    // SAFETY: the same contract.
-    call(c"rpma_srq_delete", || unsafe { Handle::delete(srq) })
+pub extern "C" fn rpma_srq_delete(srq: Slot<Srq>) -> c_int {
+    call(c"rpma_srq_delete", || srq.delete())
 }
 
 /// Posts a receive for a message of any of the connections.
-///
-/// # Safety
-///
-/// `srq` is null or a queue; `dst` is null or a registration.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_srq_recv(
-    srq: *mut Handle<Srq>,
-    dst: *mut Handle<MrLocal>,
+pub extern "C" fn rpma_srq_recv(
+    srq: Object<Srq>,
+    dst: Object<MrLocal>,
     offset: usize,
     len: usize,
     op_context: *const c_void,
 ) -> c_int {
     call(c"rpma_srq_recv", || {
-        // SAFETY: the same contract.
-        let srq = unsafe { Handle::get(srq) }?;
+        let srq = srq.get()?;
         let srq = match &srq.on {
             On::Access(srq) => srq,
             On::Verbs(srq) => {
-                // SAFETY: the same contract.
-                let into = unsafe { Handle::get_uncounted_if_any(dst) }?.map(MrLocal::verbs).transpose()?;
+                let into = dst.uncounted_if_any()?.map(MrLocal::verbs).transpose()?;
                 return srq.receive(into, offset, len, op_context);
             }
         };
-        // SAFETY: the same contract.
-        let into = unsafe { slice(&srq.peer, dst, offset, len) }?;
+        let into = slice(&srq.peer, dst, offset, len)?;
         srq.receives.post(into, op_context.addr() as u64)?;
         Ok(())
     })
 }
 
 /// Tells where outcomes of the receives go; null where the connections decide that.
-///
-/// # Safety
-///
-/// `srq` is null or a queue; `rcq` is null or valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_srq_get_rcq(srq: *const Handle<Srq>, rcq: *mut *mut Handle<Cq>) -> c_int {
+pub extern "C" fn rpma_srq_get_rcq(srq: Object<Srq>, rcq: Out<*mut Handle<Cq>>) -> c_int {
     call(c"rpma_srq_get_rcq", || {
-        // SAFETY: the same contract.
-        let srq = unsafe { Handle::get(srq) }?;
-        need(rcq, "rcq_ptr")?;
-        // SAFETY: not null, so valid by the contract of this function.
-        unsafe { put(rcq, srq.rcq()) };
+        let srq = srq.get()?;
+        rcq.need("rcq_ptr")?;
+        rcq.put(srq.rcq());
         Ok(())
     })
 }

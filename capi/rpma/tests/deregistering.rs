@@ -14,7 +14,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use pmof_rpma::*;
+use pmof_rpma::{Handle, MrLocal};
+use support::functions::{rpma_cq_get_wc, rpma_mr_dereg, rpma_mr_reg, rpma_mr_remote_delete, rpma_read, rpma_write};
 use support::{ALWAYS, End, NO_COMPLETION, Node, USAGE, ok, remote_of, scale};
 
 const BYTES: usize = 1 << 20;

@@ -10,7 +10,11 @@ use std::{
 };
 
 use pmof_access::{Medium as _, MediumKind, Memory};
-use pmof_rpma::*;
+use pmof_rpma::{Handle, MrLocal, MrRemote};
+use support::functions::{
+    rpma_conn_apply_remote_peer_cfg, rpma_flush, rpma_mr_dereg, rpma_mr_reg, rpma_mr_remote_delete,
+    rpma_peer_cfg_delete, rpma_peer_cfg_new, rpma_peer_cfg_set_direct_write_to_pmem, rpma_write,
+};
 use support::{ALWAYS, End, MEMORY_BYTES, Node, USAGE, VISIBILITY, close, ok, remote_of};
 use syscall_recorder::{Call, Verdict, observe, record};
 

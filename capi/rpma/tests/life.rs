@@ -10,7 +10,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use pmof_rpma::*;
+use support::functions::{
+    rpma_conn_delete, rpma_conn_disconnect, rpma_conn_get_qp_num, rpma_conn_next_event, rpma_cq_get_wc, rpma_cq_wait,
+    rpma_mr_remote_delete, rpma_mr_remote_from_descriptor, rpma_write,
+};
 use support::{End, INVALID, NO_COMPLETION, NOT_SUPPORTED, Node, close, ok, resources, scale};
 
 /// Descriptors and threads are counted for the whole process, so one test runs at a time.

@@ -2,14 +2,24 @@
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+pub(crate) mod functions;
+
 use std::{
     env,
     ffi::{CStr, CString, c_int, c_void},
     fs, ptr,
 };
 
-use pmof_rpma::*;
+use pmof_rpma::{Conn, Cq, Ep, Handle, MrLocal, MrRemote, Peer, rpma_err_2str};
+
 use pmof_verbs_sys::{ibv_context, ibv_wc};
+
+use self::functions::{
+    rpma_conn_delete, rpma_conn_disconnect, rpma_conn_get_cq, rpma_conn_next_event, rpma_conn_req_connect,
+    rpma_conn_req_new, rpma_cq_get_wc, rpma_cq_wait, rpma_ep_listen, rpma_ep_next_conn_req, rpma_ep_shutdown,
+    rpma_flush, rpma_mr_dereg, rpma_mr_get_descriptor, rpma_mr_get_descriptor_size, rpma_mr_reg,
+    rpma_mr_remote_from_descriptor, rpma_peer_delete, rpma_peer_new, rpma_utils_get_ibv_context, rpma_write,
+};
 
 pub(crate) const USAGE: c_int = 0xFF;
 pub(crate) const ALWAYS: c_int = 3;
