@@ -34,8 +34,12 @@ fn compare(page: &str, mutants: &[Mutant]) -> Result<()> {
     let rows: BTreeSet<_> =
         table.lines().filter_map(|line| Some(line.strip_prefix("| `")?.split_once('`')?.0)).collect();
     let names: BTreeSet<_> = mutants.iter().map(|mutant| mutant.name.as_str()).collect();
-    let mut wrong: Vec<_> =
-        names.difference(&rows).map(|name| format!("{name} has no row: run it, with --markdown")).collect();
+    let mut wrong: Vec<_> = names
+        .difference(&rows)
+        .map(|name| {
+            format!("{name} has no row: run it with --markdown, or have --check --markdown write that it did not run")
+        })
+        .collect();
     wrong.extend(
         rows.difference(&names).map(|name| format!("{name} has a row and is no mutant: --check --markdown removes it")),
     );
