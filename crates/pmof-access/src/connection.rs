@@ -12,17 +12,15 @@ use std::{
 
 use parking_lot::MutexGuard;
 use pmof_mem::{Durability, Promise};
-use pmof_proto::{
-    Access, ConnectionError, DescriptorError, Event, Operation, Payload, PostError, Refusal, Signal, Ticket,
-};
+use pmof_proto::{Access, ConnectionError, DescriptorError, Event, PostError, Refusal, Signal, Ticket};
 
 use crate::{
     CompletionQueue, ConnectError, ConnectionId, Location, Method, RegionPart, RegionSlice, RemoteRegion, ResolveError,
     RingRefusal, SetupError, ShortDescriptor,
     driver::ReadySignal,
-    link::{BORROW_MIN_BYTES, Link, LinkCore},
+    link::{Link, LinkCore},
     region::resolve,
-    request::{Data, Registered, Request},
+    request::{Data, Request},
     short::{answer_slice, read_answer},
 };
 
@@ -42,18 +40,6 @@ pub enum Source<'a> {
     Part(RegionPart<'a>),
 }
 
-impl Source<'_> {
-    /// Where a device finds it.
-    #[inline]
-    fn registered(&self) -> Option<Registered<'_>> {
-        match self {
-            Self::Part(part) => part.registered(),
-            Self::Region(slice) => slice.registered(),
-            Self::Bytes(_) => None,
-        }
-    }
-}
-
 impl<'a> From<RegionPart<'a>> for Source<'a> {
     fn from(part: RegionPart<'a>) -> Self {
         Self::Part(part)
@@ -71,7 +57,7 @@ impl<'a> From<Source<'a>> for Data<'a> {
         match source {
             Source::Bytes(bytes) => Self::Borrowed(bytes),
             Source::Region(slice) => Self::Slice(slice),
-            Source::Part(part) => Self::Slice(part.into()),
+            Source::Part(part) => Self::Part(part),
         }
     }
 }
@@ -254,8 +240,7 @@ impl Connection {
         self.single().in_batch()
     }
 
-    /// One operation that is posted on its own. A write from registered memory that is longer than goes inline, and a native flush
-    /// of one range, take a shorter way than in a batch of one; all else goes in such a batch.
+    /// One operation that is posted on its own: it takes a little less than a batch of one.
     #[inline]
     pub fn single(&self) -> Single<'_> {
         Single { connection: self, signal: Signal::Always, context: 0 }
@@ -302,10 +287,8 @@ impl Connection {
         if batch.core.is_closing() {
             return Err(PostError::NotConnected(ConnectionError::ClosedHere));
         }
-        let posted = batch.core.endpoint.post_receive(into.local, context);
         // A message that is there already takes it now, and no event of the wire follows.
-        batch.core.take_finished_here();
-        posted
+        batch.core.endpoint.post_receive(into.local, context)
     }
 
     /// The next event, waiting for it at most `timeout`.
@@ -424,13 +407,11 @@ impl Connection {
         if ended {
             core.drive(|| driver.now());
         }
-        let has_finished = core.has_finished_here();
+        let has_outcomes = core.has_outcomes();
         // A thread of its own may be asleep. Without one the caller takes outcomes one at a time: what it leaves counts
         // against its send queue.
-        if has_finished && (driver.signal().is_some() || !driver.has_ready()) {
-            core.take_finished_here();
-        }
-        if driver.collect(&self.link, core) || has_finished || ended {
+        let takes = !has_outcomes || driver.signal().is_some() || !driver.has_ready();
+        if (takes && driver.collect(&self.link, core)) || has_outcomes || ended {
             driver.tell();
         }
         core.update_interest();
@@ -471,14 +452,7 @@ impl<'c> Single<'c> {
     /// Posts a write at `offset` (bytes) of the region.
     #[inline]
     pub fn write<'a>(self, to: &RemoteRegion, offset: u64, from: impl Into<Source<'a>>) -> Result<Ticket, PostError> {
-        let from = from.into();
-        let Some(registered) = from.registered() else { return self.in_batch().write(to, offset, from) };
-        to.check(Access::WRITE, "remote writes", offset, registered.len_bytes)?;
-        let mut core = self.connection.link.lock();
-        match core.write_alone((to, offset), registered, (self.signal, self.context)) {
-            Some(ticket) => Ok(self.posted(&mut core, ticket)),
-            None => self.in_batch_of(core).write(to, offset, from),
-        }
+        self.alone().write(to, offset, from)
     }
 
     /// Posts a flush: brings all earlier writes of this connection in the range to `level`.
@@ -489,33 +463,22 @@ impl<'c> Single<'c> {
         range: impl RangeBounds<u64>,
         level: Durability,
     ) -> Result<Ticket, PostError> {
-        let (offset, len_bytes) = resolve(range, region.len_bytes())?;
-        region.check_flush(level)?;
-        let mut core = self.connection.link.lock();
-        core.tell_method(region, level);
-        match core.flush_alone((region, offset, len_bytes), level, (self.signal, self.context)) {
-            Some(ticket) => Ok(self.posted(&mut core, ticket)),
-            None => self.in_batch_of(core).flush(region, offset..offset + len_bytes, level),
-        }
+        self.alone().flush(region, range, level)
     }
 
-    /// The device has it, or has refused it, which somebody may be waiting for.
+    /// A batch in which nothing else is posted.
     #[inline]
-    fn posted(self, core: &mut LinkCore, ticket: Ticket) -> Ticket {
-        if core.has_outcomes() {
-            self.connection.settle(core);
-        }
-        ticket
+    fn alone(self) -> Batch<'c> {
+        let mut batch = self.in_batch();
+        batch.is_alone = true;
+        batch
     }
 
-    /// A batch for it, for operations that there is no shorter way for.
+    /// A batch that begins with it, for all other operations.
+    #[inline]
     pub fn in_batch(self) -> Batch<'c> {
-        self.in_batch_of(self.connection.link.lock())
-    }
-
-    fn in_batch_of(self, core: MutexGuard<'c, LinkCore>) -> Batch<'c> {
         let Self { connection, signal, context } = self;
-        Batch { connection, core, signal, context, held: false, is_clear: false }
+        Batch { connection, core: connection.link.lock(), signal, context, held: false, is_alone: false }
     }
 }
 
@@ -528,8 +491,8 @@ pub struct Batch<'c> {
     context: u64,
     /// What was posted may wait for the next batch.
     held: bool,
-    /// The short ways were found open, and nothing but what goes them was posted since.
-    is_clear: bool,
+    /// One operation is all that is posted.
+    is_alone: bool,
 }
 
 impl Batch<'_> {
@@ -582,14 +545,6 @@ impl Batch<'_> {
         let (offset, len_bytes) = resolve(range, region.len_bytes())?;
         region.check_flush(level)?;
         self.core.tell_method(region, level);
-        if let Some(ticket) = self.core.flush_straight(
-            (region, offset, len_bytes),
-            level,
-            (self.signal, self.context),
-            &mut self.is_clear,
-        ) {
-            return Ok(ticket);
-        }
         self.post(Request::Flush { region: Cow::Borrowed(region), offset, len_bytes, level })
     }
 
@@ -668,32 +623,12 @@ impl Batch<'_> {
     ) -> Result<Ticket, PostError> {
         let data = Data::from(from);
         to.check(Access::WRITE, "remote writes", offset, data.len_bytes())?;
-        if immediate.is_none()
-            && let Some(ticket) =
-                self.core.write_straight((to, offset), &data, (self.signal, self.context), &mut self.is_clear)
-        {
-            return Ok(ticket);
-        }
         self.post(Request::Write { to: Cow::Borrowed(to), offset, data, immediate })
     }
 
     #[expect(clippy::needless_pass_by_value, reason = "every caller makes the request for this call")]
     fn post(&mut self, request: Request<'_>) -> Result<Ticket, PostError> {
-        self.is_clear = false;
-        if self.core.has_lane() {
-            return self.core.post_to_lane(&request, self.signal, self.context);
-        }
-        if let Request::Write { to, offset, data: Data::Borrowed(bytes), immediate: None } = &request
-            && bytes.len() >= BORROW_MIN_BYTES
-            && self.core.endpoint.may_borrow()
-        {
-            let payload = Payload::Borrowed(bytes);
-            let operation = Operation::Write { key: to.key(), offset: *offset, payload, immediate: None };
-            let ticket = self.core.endpoint.post(operation, self.signal, self.context)?;
-            self.core.send_borrowed(bytes);
-            return Ok(ticket);
-        }
-        self.core.endpoint.post(request.as_operation()?, self.signal, self.context)
+        self.core.post(&request, self.signal, self.context, self.is_alone)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The seam of one-sided transports: operations at the other side's memory that this side's device, or CPU, carries out.
 
 use pmof_mem::{Durability, Promise};
-use pmof_proto::{OperationError, OperationKind, PostError};
+use pmof_proto::{OperationError, OperationKind, PostError, Ticket};
 
 use crate::{Method, RemoteRegion, request::Request};
 
@@ -16,10 +16,25 @@ pub(crate) enum DirectOutcome {
     Failed(OperationError),
 }
 
+/// How a direct operation is handed over.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Posting {
+    pub(crate) ticket: Ticket,
+    /// Its completion is to be heard of by itself, not only with that of something posted later.
+    pub(crate) is_signalled: bool,
+    /// Nothing is posted with it: a device gets it at once, where nothing else is to be handed over before.
+    pub(crate) is_alone: bool,
+}
+
+/// Where a transport tells the outcomes of direct operations, in their order.
+pub(crate) trait Finished {
+    /// The operation came out so; every direct one before it took effect.
+    fn finished(&mut self, ticket: Ticket, outcome: DirectOutcome);
+}
+
 /// The part of a wire that reaches the other side's memory by itself.
 ///
-/// Operations take effect in the order posted, and in order with the bytes sent on the same wire. They are identified by
-/// their ticket's number.
+/// Operations take effect in the order posted, and in order with the bytes sent on the same wire.
 pub(crate) trait Direct {
     /// Whether this kind of operation on `len_bytes` bytes at `offset` of the region goes this way.
     fn reaches(&self, region: &RemoteRegion, kind: OperationKind, offset: u64) -> bool;
@@ -50,23 +65,20 @@ pub(crate) trait Direct {
     /// Whether one more operation with so many bytes of its caller can be taken now.
     fn has_room(&self, len_bytes: u64) -> bool;
 
-    /// Takes an operation that is no flush, an append only while there is [a slot](Self::has_slot). It goes out with the next [`Wire::submit`](crate::wire::Wire::submit). On an
-    /// error nothing was taken.
-    fn post(&mut self, ticket: u64, request: &Request<'_>) -> Result<(), PostError>;
+    /// Takes an operation that is no flush, an append only while there is [a slot](Self::has_slot). It goes out with the next
+    /// [`Wire::submit`](crate::wire::Wire::submit), or has its outcome already. On an error nothing was taken.
+    fn post(&mut self, posting: Posting, request: &Request<'_>) -> Result<Option<DirectOutcome>, PostError>;
 
     /// Takes a flush of these ranges (offset and bytes) by a method that [`offers`](Self::offers) agreed to: at
     /// least one range; with [`Method::LocalWriteBack`] those alone that this side did not write back itself, maybe none.
     fn flush(
         &mut self,
-        ticket: u64,
+        posting: Posting,
         region: &RemoteRegion,
         ranges: &[(u64, u64)],
         level: Durability,
         method: Method,
-    ) -> Result<(), PostError>;
-
-    /// The next operation that finished; every direct one posted before it succeeded, unless it was given already.
-    fn poll(&mut self) -> Option<(u64, DirectOutcome)>;
+    ) -> Result<Option<DirectOutcome>, PostError>;
 
     /// True if nothing posted is under way.
     fn is_idle(&self) -> bool;

@@ -71,7 +71,6 @@ mod driver;
 mod error;
 mod flusher;
 mod journal;
-mod lane;
 mod link;
 mod listener;
 mod method;
@@ -86,7 +85,6 @@ mod shared;
 mod shm;
 mod short;
 pub mod sim;
-mod unwritten;
 mod verbs;
 mod wire;
 

@@ -10,8 +10,8 @@ use std::{
 use parking_lot::{Mutex, MutexGuard};
 use pmof_mem::{Durability, MemError, Promise, order};
 use pmof_proto::{
-    Completion as ProtoCompletion, ConnectionError, Endpoint, Event, FlushTicket, InputPlace, OutputView, PostError,
-    RegionKey, Signal, Ticket,
+    Completion as ProtoCompletion, ConnectionError, Event, FlushTicket, InputPlace, OutputView, PostError, RegionKey,
+    Ticket,
 };
 
 use crate::{
@@ -19,19 +19,23 @@ use crate::{
     driver::Driver,
     flusher::FlushRoute,
     journal::{self, Name},
-    lane::{Lane, Through, ends_in_order},
-    method::{choose_method, passed_over},
+    method::{FlushMethods, choose_method, passed_over},
     poller::{Interest, Poller},
-    request::{Data, Registered, Request},
+    request::Kept,
     ring::RingState,
     wire::{Announcer, Wire},
 };
 
 mod events;
 mod list;
+mod post;
 
 use events::Events;
 pub(crate) use list::LinkList;
+use post::ends_in_order;
+
+/// One end of a connection, as the transports know it.
+pub(crate) type Endpoint = pmof_proto::Endpoint<Kept>;
 
 /// Receives in a row before other connections get their turn.
 const RECEIVES_PER_TURN: usize = 16;
@@ -47,7 +51,7 @@ const LINGER: Duration = Duration::from_secs(1);
 const GATHER_MIN_BYTES: usize = 16 << 10;
 
 /// Payloads from this size up are sent from the caller's memory instead of being copied first.
-pub(crate) const BORROW_MIN_BYTES: usize = 16 << 10;
+const BORROW_MIN_BYTES: usize = 16 << 10;
 
 pub(crate) struct Link {
     pub(crate) id: u64,
@@ -74,14 +78,14 @@ pub(crate) struct LinkCore {
     name: Name,
     pub(crate) endpoint: Endpoint,
     wire: Option<Box<dyn Wire>>,
-    /// Keeps the order where the wire has a direct way to the other side's memory.
-    lane: Option<Lane>,
-    /// The wire is a device's.
+    /// The wire has a direct way to the other side's memory; and it is a device's.
+    has_direct: bool,
     is_device: bool,
     /// Of which flushes the log was told last how they go.
     told_method: Option<(RegionKey, Durability, Method)>,
-    /// The only method of flush that the application wants, if it wants one.
-    forced: Option<Method>,
+    methods: FlushMethods,
+    /// The last operation of which a device was asked to tell the completion, or an earlier one.
+    signalled: Ticket,
     phase: Phase,
     /// The handshake has ended well.
     has_stood: bool,
@@ -112,17 +116,21 @@ impl Link {
     ) -> Arc<Self> {
         endpoint.set_number(id);
         wire.set_number(id);
-        let lane = wire.direct().map(|_| Lane::default());
-        let announces_on_demand = lane.is_some() && !wire.is_local();
+        let has_direct = wire.direct().is_some();
+        if has_direct {
+            endpoint.enable_direct();
+        }
+        let announces_on_demand = has_direct && !wire.is_local();
         let announcer = wire.announcer();
         let core = LinkCore {
             name: Name { id, transport: wire.name(), peer_address },
             told_method: None,
             endpoint,
             wire: Some(wire),
-            lane,
+            has_direct,
             is_device: announces_on_demand,
-            forced: None,
+            methods: FlushMethods::default(),
+            signalled: Ticket(0),
             phase: Phase::Open,
             has_stood: false,
             loss_timeout,
@@ -187,46 +195,20 @@ impl fmt::Debug for Link {
 }
 
 impl LinkCore {
-    /// The short way of [`drive`](Self::drive): takes in what a device finished, where nothing else is going on. True if
-    /// anything moved. `None`: more is to be seen to, the long way.
+    /// Takes in what a device finished, where nothing else is going on. True if anything moved. `None`: more is to be seen to, by
+    /// [`drive`](Self::drive).
     #[inline]
     pub(crate) fn take_in(&mut self) -> Option<bool> {
         if !self.is_calm_device() {
             return None;
         }
-        self.reap().or_else(|| self.take_in_all())
-    }
-
-    /// The short way of [`progress`](Self::progress), where nothing waits for what finished. `None`: the long way.
-    #[inline]
-    fn reap(&mut self) -> Option<bool> {
-        let (lane, wire) = (self.lane.as_mut()?, self.wire.as_mut()?);
-        match wire.reap() {
-            Ok(Some(0)) => Some(false),
-            Ok(Some(ticket)) => lane.finished_through(ticket).then_some(true),
-            Ok(None) => None,
-            Err(error) => {
-                self.wire_failed(error);
-                None
-            }
-        }
-    }
-
-    #[inline(never)]
-    fn take_in_all(&mut self) -> Option<bool> {
-        let moved = self.progress() || self.has_outcomes();
+        let moved = self.progress() || self.endpoint.has_completions();
         if !self.is_quiet_device() {
             return None;
         }
         // What was held back, or had to wait for what finished now.
         self.submit();
         Some(moved)
-    }
-
-    /// The next outcome of those that [`take_in`](Self::take_in) found.
-    #[inline]
-    pub(crate) fn next_finished(&mut self) -> Option<ProtoCompletion> {
-        self.lane.as_mut()?.next_finished()
     }
 
     fn submit(&mut self) {
@@ -268,18 +250,13 @@ impl LinkCore {
     /// The same, but that something may be to be heard.
     #[inline]
     fn is_calm_device(&self) -> bool {
-        self.is_device && self.phase == Phase::Open && self.events.is_quiet() && self.endpoint.is_quiet()
-    }
-
-    /// True if outcomes of operations wait to be taken, where a lane keeps their order.
-    #[inline]
-    pub(crate) fn has_completions(&self) -> bool {
-        self.lane.as_ref().is_some_and(Lane::has_completions)
+        self.is_device && self.phase == Phase::Open && self.events.is_quiet() && self.endpoint.has_no_traffic()
     }
 
     /// True if outcomes wait to be taken.
+    #[inline]
     pub(crate) fn has_outcomes(&self) -> bool {
-        self.has_completions() || self.wire.as_ref().is_some_and(|wire| wire.has_finished())
+        self.endpoint.has_completions() || self.wire.as_ref().is_some_and(|wire| wire.has_failed())
     }
 
     /// The short way of sending what waits, where that is operations for a device alone. False: it is not, or outcomes wait
@@ -363,28 +340,12 @@ impl LinkCore {
     /// Brings messages that waited and receives of a shared queue together.
     pub(crate) fn match_shared(&mut self, now: impl Fn() -> Duration) {
         self.endpoint.match_shared();
-        self.advance_lane();
         self.drive(now);
-    }
-
-    /// Closes in order, after what was posted.
-    pub(crate) fn disconnect(&mut self) {
-        if let Some((lane, mut through)) = self.lane_and_rest()
-            && lane.close_after_deferred(&mut through)
-        {
-            return;
-        }
-        self.endpoint.disconnect();
     }
 
     /// True once this side closed, although what was posted before may still have to go.
     pub(crate) fn is_closing(&self) -> bool {
-        self.lane.as_ref().is_some_and(Lane::is_closing)
-    }
-
-    /// True if operations are posted with [`post_to_lane`](Self::post_to_lane) instead of to the endpoint.
-    pub(crate) fn has_lane(&self) -> bool {
-        self.lane.is_some()
+        self.endpoint.is_closing()
     }
 
     fn is_local(&self) -> bool {
@@ -393,20 +354,7 @@ impl LinkCore {
 
     /// True if bytes wait to be sent, or a device has yet to be handed what was posted.
     pub(crate) fn has_output(&self) -> bool {
-        self.endpoint.output_view().is_some() || (self.has_lane() && !self.is_local())
-    }
-
-    /// True if operations finished when they were posted and wait to be taken in.
-    pub(crate) fn has_finished_here(&mut self) -> bool {
-        let has_finished = |wire: &mut Box<dyn Wire>| {
-            wire.has_finished() || (wire.is_local() && wire.direct().is_some_and(|direct| !direct.is_idle()))
-        };
-        self.wire.as_mut().is_some_and(has_finished)
-    }
-
-    /// Takes in those, and messages that found their receives.
-    pub(crate) fn take_finished_here(&mut self) {
-        self.advance_lane();
+        self.endpoint.output_view().is_some() || (self.has_direct && !self.is_local())
     }
 
     /// Whether it is known how the region is reached; asking has it found out.
@@ -416,80 +364,15 @@ impl LinkCore {
         is_over || self.wire.as_mut().is_none_or(is_settled)
     }
 
-    /// Posts an operation; it goes out with the next [`flush_output`](Self::flush_output).
-    pub(crate) fn post_to_lane(
-        &mut self,
-        request: &Request<'_>,
-        signal: Signal,
-        context: u64,
-    ) -> Result<Ticket, PostError> {
-        if let Some((lane, mut through)) = self.lane_and_rest() {
-            return lane.post(&mut through, request, signal, context);
-        }
-        Err(self.not_connected())
-    }
-
-    /// The short cut for a write of checked rights and bounds. `None`: it has to be posted the long way.
-    #[inline]
-    pub(crate) fn write_straight(
-        &mut self,
-        to: (&RemoteRegion, u64),
-        data: &Data<'_>,
-        told: (Signal, u64),
-        is_clear: &mut bool,
-    ) -> Option<Ticket> {
-        let (lane, mut through) = self.lane_and_rest()?;
-        lane.write_straight(&mut through, to, data, told, is_clear)
-    }
-
-    /// The same for a flush.
-    pub(crate) fn flush_straight(
-        &mut self,
-        range: (&RemoteRegion, u64, u64),
-        level: Durability,
-        told: (Signal, u64),
-        is_clear: &mut bool,
-    ) -> Option<Ticket> {
-        let (lane, mut through) = self.lane_and_rest()?;
-        lane.flush_straight(&mut through, range, level, told, is_clear)
-    }
-
-    /// The short cut for a write of checked rights and bounds that nothing is posted with: the device has it on return. `None`:
-    /// it has to be posted another way.
-    #[inline]
-    pub(crate) fn write_alone(
-        &mut self,
-        to: (&RemoteRegion, u64),
-        from: Registered<'_>,
-        told: (Signal, u64),
-    ) -> Option<Ticket> {
-        let (lane, mut through) = self.lane_and_rest()?;
-        lane.write_alone(&mut through, to, from, told)
-    }
-
-    /// The same for a flush.
-    #[inline]
-    pub(crate) fn flush_alone(
-        &mut self,
-        range: (&RemoteRegion, u64, u64),
-        level: Durability,
-        told: (Signal, u64),
-    ) -> Option<Ticket> {
-        let (lane, mut through) = self.lane_and_rest()?;
-        lane.flush_alone(&mut through, range, level, told)
-    }
-
     /// Operations posted whose outcome is not known.
     pub(crate) fn outstanding(&self) -> usize {
-        self.lane.as_ref().map_or_else(|| self.endpoint.outstanding(), Lane::outstanding)
+        self.endpoint.outstanding()
     }
 
     /// True while the send queue has a free place.
     pub(crate) fn has_room(&mut self) -> bool {
-        match self.lane_and_rest() {
-            Some((lane, through)) => lane.has_room(through.endpoint, through.wire, 0),
-            None => self.endpoint.has_room(),
-        }
+        let has_room = |wire: &mut Box<dyn Wire>| wire.direct().is_none_or(|direct| direct.has_room(0));
+        self.endpoint.ended().is_some() || (self.endpoint.has_room() && self.wire.as_mut().is_none_or(has_room))
     }
 
     /// The method of a flush of `region` to `level`, and the promise that stands behind it.
@@ -499,7 +382,7 @@ impl LinkCore {
         level: Durability,
     ) -> Result<(Method, Promise), PostError> {
         if let Some(wire) = &mut self.wire {
-            return choose_method(wire.as_mut(), self.forced, region, level);
+            return choose_method(wire.as_mut(), self.methods.forced, region, level);
         }
         Err(self.not_connected())
     }
@@ -507,12 +390,12 @@ impl LinkCore {
     /// Tells the log how a flush goes, unless it was told last.
     pub(crate) fn tell_method(&mut self, region: &RemoteRegion, level: Durability) {
         let Some(wire) = self.wire.as_mut().filter(|_| journal::tells_methods()) else { return };
-        let Ok((method, promise)) = choose_method(wire.as_mut(), self.forced, region, level) else { return };
+        let Ok((method, promise)) = choose_method(wire.as_mut(), self.methods.forced, region, level) else { return };
         let known = Some((region.key(), level, method));
         if mem::replace(&mut self.told_method, known) == known {
             return;
         }
-        let passed_over = match self.forced {
+        let passed_over = match self.methods.forced {
             Some(_) => Vec::new(),
             None => passed_over(wire.as_mut(), method, region, level),
         };
@@ -532,7 +415,7 @@ impl LinkCore {
 
     /// Has flushes use this method or fail; `None` chooses the cheapest one.
     pub(crate) fn force_method(&mut self, method: Option<Method>) {
-        self.forced = method;
+        self.methods = FlushMethods::forcing(method);
     }
 
     /// Makes sure that whatever happens next ends a sleep on the poller. True: something happened already.
@@ -540,7 +423,8 @@ impl LinkCore {
         // What was held back goes out before a sleep.
         let moved = self.flush_output();
         self.announce();
-        match self.wire.as_mut().map(|wire| Ok(wire.progress()? || wire.may_have_input())) {
+        let endpoint = &mut self.endpoint;
+        match self.wire.as_mut().map(|wire| Ok(wire.progress(endpoint)? || wire.may_have_input())) {
             Some(Ok(has_news)) => moved | has_news,
             Some(Err(error)) => {
                 self.wire_failed(error);
@@ -559,19 +443,6 @@ impl LinkCore {
 
     fn not_connected(&self) -> PostError {
         PostError::NotConnected(self.endpoint.ended().cloned().unwrap_or(ConnectionError::ClosedHere))
-    }
-
-    #[inline]
-    fn lane_and_rest(&mut self) -> Option<(&mut Lane, Through<'_>)> {
-        let (lane, wire) = (self.lane.as_mut()?, self.wire.as_mut()?);
-        Some((lane, Through { endpoint: &mut self.endpoint, wire: wire.as_mut(), forced: self.forced }))
-    }
-
-    fn advance_lane(&mut self) -> bool {
-        match self.lane_and_rest() {
-            Some((lane, mut through)) => lane.advance(&mut through),
-            None => false,
-        }
     }
 
     /// Has whoever sleeps on the wire wake up and send what waits.
@@ -618,7 +489,7 @@ impl LinkCore {
     }
 
     /// Sends what waits and then `payload`; what the socket does not take is copied.
-    pub(crate) fn send_borrowed(&mut self, payload: &[u8]) {
+    fn send_borrowed(&mut self, payload: &[u8]) {
         let Some(wire) = &mut self.wire else { return };
         let view = self.endpoint.output_view().unwrap_or(OutputView { head: &[], body: None, tail: &[] });
         let head_len = view.head.len();
@@ -637,10 +508,7 @@ impl LinkCore {
     /// Takes the finished operations out.
     #[inline]
     pub(crate) fn next_completion(&mut self) -> Option<ProtoCompletion> {
-        match &mut self.lane {
-            Some(lane) => lane.next_completion(),
-            None => self.endpoint.poll_completion(),
-        }
+        self.endpoint.poll_completion()
     }
 
     /// The private data of a connection request that came and was not taken yet.
@@ -721,7 +589,7 @@ impl LinkCore {
     }
 
     fn drive_open(&mut self, now: &impl Fn() -> Duration) -> bool {
-        let has_progressed = self.has_lane() && self.progress();
+        let has_progressed = self.has_direct && self.progress();
         if self.is_quiet_device() {
             self.flush_output();
             return has_progressed;
@@ -761,7 +629,7 @@ impl LinkCore {
             }
         }
         if moved {
-            self.advance_lane();
+            self.advance();
             // Before the other side can learn of it.
             order::publish_own();
             self.flush_output();
@@ -776,22 +644,19 @@ impl LinkCore {
         moved | has_progressed
     }
 
-    /// Takes in what a device finished.
-    fn progress(&mut self) -> bool {
+    /// Takes in what finished, and lets go what waited for it.
+    pub(crate) fn progress(&mut self) -> bool {
         let Some(wire) = &mut self.wire else { return false };
-        match wire.progress() {
-            Ok(false) if self.is_device && self.lane.as_ref().is_some_and(|lane| lane.is_calm(&self.endpoint)) => false,
-            Ok(moved) => moved | self.advance_lane(),
-            Err(error) => {
-                self.wire_failed(error);
-                true
-            }
-        }
+        let moved = wire.progress(&mut self.endpoint).unwrap_or_else(|error| {
+            self.wire_failed(error);
+            true
+        });
+        moved | self.advance()
     }
 
     fn tick_wire(&mut self, now: Duration) -> (Option<Duration>, bool) {
         let Some(wire) = &mut self.wire else { return (None, false) };
-        match wire.tick(now) {
+        match wire.tick(now, &mut self.endpoint) {
             Ok(ticked) => ticked,
             Err(error) => {
                 self.wire_failed(error);
@@ -812,7 +677,7 @@ impl LinkCore {
 
     fn drain(&mut self, now: Duration, until: Duration) -> bool {
         let mut scratch = [0; 4096];
-        let mut moved = self.has_lane() && self.progress();
+        let mut moved = self.has_direct && self.progress();
         if let Some(wire) = &mut self.wire {
             // What had to wait for a read before it.
             wire.submit();
@@ -843,7 +708,7 @@ impl LinkCore {
         if let Some(direct) = self.wire.as_mut().and_then(|wire| wire.direct()) {
             direct.stop();
         }
-        self.advance_lane();
+        self.advance();
         self.wire = None;
         self.phase = Phase::Closed;
     }

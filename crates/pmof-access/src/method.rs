@@ -3,7 +3,7 @@
 use std::fmt;
 
 use pmof_mem::{Durability, Promise};
-use pmof_proto::PostError;
+use pmof_proto::{DirectAccess, PostError, RegionKey};
 
 use crate::{RemoteRegion, wire::Wire};
 
@@ -45,6 +45,72 @@ impl Method {
 impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
+    }
+}
+
+/// What was found out of the flushes of a connection: the methods of those used last, which do not change as long as it stands.
+#[derive(Debug, Default)]
+pub(crate) struct FlushMethods {
+    /// The only method that the application wants, if it wants one.
+    pub(crate) forced: Option<Method>,
+    last: Option<(RegionKey, DirectAccess, Durability, (Method, Promise))>,
+    /// Whether flushes of the region written last name what was written there.
+    names_ranges: Option<(RegionKey, bool)>,
+}
+
+impl FlushMethods {
+    /// Where the application wants this method only, if it wants one.
+    pub(crate) fn forcing(forced: Option<Method>) -> Self {
+        Self { forced, ..Self::default() }
+    }
+
+    /// The method of a flush of the region to `level`, and the promise behind it.
+    #[inline]
+    pub(crate) fn find(
+        &mut self,
+        wire: &mut dyn Wire,
+        region: &RemoteRegion,
+        level: Durability,
+    ) -> Result<(Method, Promise), PostError> {
+        match self.last {
+            // The same region may be reached by messages alone, too.
+            Some((key, direct, of_level, found))
+                if key == region.key() && of_level == level && direct == region.direct() =>
+            {
+                Ok(found)
+            }
+            _ => self.find_new(wire, region, level),
+        }
+    }
+
+    #[inline(never)]
+    fn find_new(
+        &mut self,
+        wire: &mut dyn Wire,
+        region: &RemoteRegion,
+        level: Durability,
+    ) -> Result<(Method, Promise), PostError> {
+        let found = choose_method(wire, self.forced, region, level)?;
+        // Over shm it changes when the region is mapped.
+        if !wire.is_local() {
+            self.last = Some((region.key(), region.direct(), level, found));
+        }
+        Ok(found)
+    }
+
+    /// Whether a flush that makes direct writes to the region durable has to name them.
+    #[inline]
+    pub(crate) fn names_ranges(&mut self, wire: &mut dyn Wire, region: &RemoteRegion) -> bool {
+        match self.names_ranges {
+            Some((key, is_named)) if key == region.key() => is_named,
+            _ => {
+                let method = choose_method(wire, self.forced, region, Durability::PowerFailure);
+                // Flushes to a weaker level name nothing.
+                let is_named = matches!(method, Ok((Method::SendAfterWrite | Method::NativeFlush, _)));
+                self.names_ranges = Some((region.key(), is_named));
+                is_named
+            }
+        }
     }
 }
 

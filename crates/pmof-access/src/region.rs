@@ -14,7 +14,6 @@ use pmof_proto::{
 use crate::{
     RegisterError, journal,
     link::LinkList,
-    request::Registered,
     shm::{Shares, is_shareable},
     short::{ShortDescriptor, publish, unpublish},
     verbs::DeviceMemory,
@@ -207,15 +206,6 @@ pub struct RegionSlice {
     pub(crate) device: Option<Arc<DeviceMemory>>,
 }
 
-impl RegionSlice {
-    #[inline]
-    pub(crate) fn registered(&self) -> Option<Registered<'_>> {
-        let device = self.device.as_ref()?;
-        let offset = self.local.offset.checked_sub(device.offset())?;
-        Some(Registered { device, offset, len_bytes: self.local.len_bytes })
-    }
-}
-
 /// A part of a [`Region`] that lasts no longer than that is borrowed.
 #[derive(Clone, Copy, Debug)]
 pub struct RegionPart<'a> {
@@ -226,18 +216,26 @@ pub struct RegionPart<'a> {
 
 impl<'a> RegionPart<'a> {
     #[inline]
-    pub(crate) fn registered(&self) -> Option<Registered<'a>> {
-        let device = self.region.0.device.as_ref()?;
-        Some(Registered { device, offset: self.offset, len_bytes: self.len_bytes })
+    pub(crate) fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    /// How the peer's device reaches the region, if it has one, and where the part begins in what the device knows.
+    #[inline]
+    pub(crate) fn device(&self) -> Option<(&'a Arc<DeviceMemory>, u64)> {
+        Some((self.region.0.device.as_ref()?, self.offset))
+    }
+
+    pub(crate) fn local(&self) -> LocalSlice {
+        let Self { region, offset, len_bytes } = *self;
+        let memory = Arc::clone(region.0.region.memory());
+        LocalSlice { memory, offset: region.0.region.offset() + offset, len_bytes }
     }
 }
 
 impl From<RegionPart<'_>> for RegionSlice {
     fn from(part: RegionPart<'_>) -> Self {
-        let RegionPart { region, offset, len_bytes } = part;
-        let memory = Arc::clone(region.0.region.memory());
-        let local = LocalSlice { memory, offset: region.0.region.offset() + offset, len_bytes };
-        Self { local, device: region.0.device.clone() }
+        Self { local: part.local(), device: part.region.0.device.clone() }
     }
 }
 

@@ -1,11 +1,11 @@
 //! Operations as their caller posts them, before it is known which way they go.
 
-use std::{borrow::Cow, sync::Arc};
+use std::borrow::Cow;
 
 use pmof_mem::Durability;
 use pmof_proto::{Operation, OperationKind, Payload, PostError};
 
-use crate::{RegionSlice, RemoteRegion, verbs::DeviceMemory};
+use crate::{Method, RegionPart, RegionSlice, RemoteRegion};
 
 /// Bytes to write or send.
 #[derive(Debug)]
@@ -13,14 +13,15 @@ pub(crate) enum Data<'a> {
     Borrowed(&'a [u8]),
     Owned(Vec<u8>),
     Slice(RegionSlice),
+    Part(RegionPart<'a>),
 }
 
-/// Bytes in memory that a device may reach, at an offset of the range that it knows.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Registered<'a> {
-    pub(crate) device: &'a Arc<DeviceMemory>,
-    pub(crate) offset: u64,
-    pub(crate) len_bytes: u64,
+/// An operation that goes direct and has to wait, as it is kept until then.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    pub(crate) request: Request<'static>,
+    /// Of a flush.
+    pub(crate) method: Option<Method>,
 }
 
 impl Data<'_> {
@@ -29,6 +30,7 @@ impl Data<'_> {
             Self::Borrowed(bytes) => bytes.len() as u64,
             Self::Owned(bytes) => bytes.len() as u64,
             Self::Slice(slice) => slice.local.len_bytes,
+            Self::Part(part) => part.len_bytes(),
         }
     }
 
@@ -37,6 +39,7 @@ impl Data<'_> {
             Self::Borrowed(bytes) => Data::Owned(bytes.to_vec()),
             Self::Owned(bytes) => Data::Owned(bytes.clone()),
             Self::Slice(slice) => Data::Slice(slice.clone()),
+            Self::Part(part) => Data::Slice((*part).into()),
         }
     }
 
@@ -45,6 +48,7 @@ impl Data<'_> {
             Self::Borrowed(bytes) => Payload::Inline(bytes),
             Self::Owned(bytes) => Payload::Inline(bytes),
             Self::Slice(slice) => Payload::Local(slice.local.clone()),
+            Self::Part(part) => Payload::Local(part.local()),
         }
     }
 }

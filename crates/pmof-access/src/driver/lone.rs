@@ -175,10 +175,10 @@ impl Driver {
     /// for.
     #[inline]
     fn hand_over(&self, id: u64, core: &mut LinkCore, wanted: Wanted, found: &mut Option<Completion>) {
-        let Some(first) = core.next_finished() else { return };
+        let Some(first) = core.next_completion() else { return };
         let first = Completion::new(ConnectionId(id), first);
         // What this connection brought before is known here, since its lock is held.
-        let is_alone = !self.has_ready() && !core.has_completions();
+        let is_alone = !self.has_ready() && !core.endpoint.has_completions();
         *found = if wanted.is_none() && is_alone && !self.has_aside.load(Ordering::SeqCst) {
             Some(first)
         } else {

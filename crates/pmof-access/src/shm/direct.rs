@@ -8,13 +8,15 @@ use std::{
 };
 
 use pmof_mem::{Durability, Evidence, Medium, MemError, Memory, Promise, check_bounds};
-use pmof_proto::{ConnectionError, DirectAccess, OperationError, OperationKind, PostError, Refusal, RegionKey};
+use pmof_proto::{
+    ConnectionError, DirectAccess, LocalSlice, OperationError, OperationKind, PostError, Refusal, RegionKey,
+};
 use rustix::fs::{SealFlags, fcntl_get_seals};
 
 use super::{Terms, control::Answer, wire::ShmWire};
 use crate::{
-    Method, RegionSlice, RemoteRegion,
-    direct::{Direct, DirectOutcome},
+    Method, RemoteRegion,
+    direct::{Direct, DirectOutcome, Posting},
     request::{Data, Request},
 };
 
@@ -78,14 +80,14 @@ impl Mapped {
         self.memory.write_back(at, bytes.len() as u64)
     }
 
-    fn write_from(&self, offset: u64, slice: &RegionSlice) -> Result<(), CopyError> {
+    fn write_from(&self, offset: u64, slice: &LocalSlice) -> Result<(), CopyError> {
         copy_in_parts(slice, |done, part, local, at| {
             local.read(at, part).map_err(CopyError::Local)?;
             self.write(offset + done, part).map_err(CopyError::from)
         })
     }
 
-    fn read_into(&self, offset: u64, slice: &RegionSlice) -> Result<(), CopyError> {
+    fn read_into(&self, offset: u64, slice: &LocalSlice) -> Result<(), CopyError> {
         copy_in_parts(slice, |done, part, local, at| {
             self.memory.read(self.terms.offset + offset + done, part).map_err(CopyError::from)?;
             local.store(at, part).map_err(CopyError::Local)
@@ -104,8 +106,9 @@ impl Mapped {
         match request {
             Request::Write { data: Data::Borrowed(bytes), .. } => self.write(offset, bytes)?,
             Request::Write { data: Data::Owned(bytes), .. } => self.write(offset, bytes)?,
-            Request::Write { data: Data::Slice(slice), .. } => self.write_from(offset, slice)?,
-            Request::Read { into, .. } => self.read_into(offset, into)?,
+            Request::Write { data: Data::Slice(slice), .. } => self.write_from(offset, &slice.local)?,
+            Request::Write { data: Data::Part(part), .. } => self.write_from(offset, &part.local())?,
+            Request::Read { into, .. } => self.read_into(offset, &into.local)?,
             Request::AtomicWrite { value, .. } => {
                 self.atomic(offset, |memory, at| memory.atomic_store(at, *value))?;
             }
@@ -154,15 +157,15 @@ impl From<MemError> for CopyError {
 
 /// Moves a slice part by part: `part` is given bytes done, a buffer, the local memory and the place in it.
 fn copy_in_parts(
-    slice: &RegionSlice,
+    slice: &LocalSlice,
     mut part: impl FnMut(u64, &mut [u8], &dyn Medium, u64) -> Result<(), CopyError>,
 ) -> Result<(), CopyError> {
     let mut buffer = [0; COPY_BYTES];
-    let (local, len_bytes) = (&slice.local, slice.local.len_bytes);
+    let len_bytes = slice.len_bytes;
     let mut done = 0;
     while done < len_bytes {
         let len = (len_bytes - done).min(COPY_BYTES as u64);
-        part(done, &mut buffer[..len as usize], local.memory.as_ref(), local.offset + done)?;
+        part(done, &mut buffer[..len as usize], slice.memory.as_ref(), slice.offset + done)?;
         done += len;
     }
     Ok(())
@@ -239,31 +242,6 @@ impl ShmWire {
         }
     }
 
-    fn finish(
-        &mut self,
-        ticket: u64,
-        outcome: Result<DirectOutcome, CopyError>,
-        request: (u64, u64),
-    ) -> Result<(), PostError> {
-        let outcome = match outcome {
-            Ok(outcome) => outcome,
-            Err(error @ (CopyError::Remote | CopyError::Gone)) => {
-                let (offset, len_bytes) = request;
-                let is_gone = matches!(error, CopyError::Gone);
-                let refusal = if is_gone { Refusal::UnknownRegion } else { Refusal::MediumFailed };
-                DirectOutcome::Failed(OperationError::Refused { refusal, offset, len_bytes, limit: 0 })
-            }
-            Err(CopyError::Local(error)) => return Err(PostError::LocalMemory { why: error.to_string() }),
-            Err(CopyError::Elsewhere) => return Err(unmapped()),
-        };
-        match (self.finished.back_mut(), &outcome) {
-            // The later one vouches for the earlier.
-            (Some((last, DirectOutcome::Done)), DirectOutcome::Done) => *last = ticket,
-            _ => self.finished.push_back((ticket, outcome)),
-        }
-        Ok(())
-    }
-
     fn check_there(&self) -> Result<(), PostError> {
         if !self.is_gone {
             return Ok(());
@@ -273,23 +251,23 @@ impl ShmWire {
     }
 }
 
-fn unmapped() -> PostError {
-    PostError::LocalMemory { why: "the region is not mapped".to_owned() }
+/// The outcome of an operation that was carried out, of an offset and a length; an error where nothing was done.
+fn outcome_of(
+    outcome: Result<DirectOutcome, CopyError>,
+    (offset, len_bytes): (u64, u64),
+) -> Result<Option<DirectOutcome>, PostError> {
+    let refused = |refusal| DirectOutcome::Failed(OperationError::Refused { refusal, offset, len_bytes, limit: 0 });
+    match outcome {
+        Ok(outcome) => Ok(Some(outcome)),
+        Err(CopyError::Remote) => Ok(Some(refused(Refusal::MediumFailed))),
+        Err(CopyError::Gone) => Ok(Some(refused(Refusal::UnknownRegion))),
+        Err(CopyError::Local(error)) => Err(PostError::LocalMemory { why: error.to_string() }),
+        Err(CopyError::Elsewhere) => Err(unmapped()),
+    }
 }
 
-impl ShmWire {
-    /// The short cut for a write of the caller's bytes to a region that is mapped. False: nothing was taken.
-    pub(super) fn take_write(&mut self, ticket: u64, to: &RemoteRegion, offset: u64, data: &Data<'_>) -> bool {
-        let (Data::Borrowed(bytes), DirectAccess::Mapped, false) = (data, to.direct(), self.is_gone) else {
-            return false;
-        };
-        let Some(mapped) = self.mappings.mapped(to.key()) else { return false };
-        if !mapped.terms.is_writable || !mapped.backs(to) {
-            return false;
-        }
-        let outcome = mapped.write(offset, bytes).map(|()| DirectOutcome::Done).map_err(CopyError::from);
-        self.finish(ticket, outcome, (offset, bytes.len() as u64)).is_ok()
-    }
+fn unmapped() -> PostError {
+    PostError::LocalMemory { why: "the region is not mapped".to_owned() }
 }
 
 impl Direct for ShmWire {
@@ -338,39 +316,34 @@ impl Direct for ShmWire {
         true
     }
 
-    fn post(&mut self, ticket: u64, request: &Request<'_>) -> Result<(), PostError> {
+    fn post(&mut self, _posting: Posting, request: &Request<'_>) -> Result<Option<DirectOutcome>, PostError> {
         self.check_there()?;
         let Some((region, offset)) = request.range() else { return Err(unmapped()) };
         let Some(mapped) = self.mappings.mapped(region.key()) else { return Err(unmapped()) };
         // It may have waited since its way was chosen.
         let outcome = if mapped.is_revoked() { Err(CopyError::Gone) } else { mapped.carry_out(request, offset) };
-        self.finish(ticket, outcome, (offset, request.len_bytes()))
+        outcome_of(outcome, (offset, request.len_bytes()))
     }
 
     fn flush(
         &mut self,
-        ticket: u64,
+        _posting: Posting,
         region: &RemoteRegion,
         ranges: &[(u64, u64)],
         level: Durability,
         _method: Method,
-    ) -> Result<(), PostError> {
+    ) -> Result<Option<DirectOutcome>, PostError> {
         self.check_there()?;
         let Some(mapped) = self.mappings.mapped(region.key()) else { return Err(unmapped()) };
         let flush = || mapped.flush(ranges, level).map(|()| DirectOutcome::Done).map_err(CopyError::from);
         let outcome = if mapped.is_revoked() { Err(CopyError::Gone) } else { flush() };
-        self.finish(ticket, outcome, (0, region.len_bytes()))
-    }
-
-    fn poll(&mut self) -> Option<(u64, DirectOutcome)> {
-        self.finished.pop_front()
+        outcome_of(outcome, (0, region.len_bytes()))
     }
 
     fn is_idle(&self) -> bool {
-        self.finished.is_empty()
+        // What was posted is finished already.
+        true
     }
 
-    fn stop(&mut self) {
-        // What was posted is finished already.
-    }
+    fn stop(&mut self) {}
 }

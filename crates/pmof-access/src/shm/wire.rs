@@ -5,7 +5,6 @@
 
 use std::{
     cell::RefCell,
-    collections::VecDeque,
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
@@ -29,10 +28,8 @@ use super::{
     direct::Mappings,
 };
 use crate::{
-    RemoteRegion,
-    direct::{Direct, DirectOutcome},
-    request::Data,
-    wire::{Numbered, Wire},
+    direct::{Direct, Finished},
+    wire::Wire,
 };
 
 /// Bytes that each side says first.
@@ -59,7 +56,6 @@ pub(crate) struct ShmWire {
     pub(super) mappings: Mappings,
     /// Regions whose memory is to be asked for.
     pub(super) wanted: RefCell<Vec<RegionKey>>,
-    pub(super) finished: VecDeque<(u64, DirectOutcome)>,
     turns: u32,
     submits: u32,
     /// The other side has gone, although the stream was not read to its end yet.
@@ -116,7 +112,6 @@ impl ShmWire {
             number: 0,
             mappings: Mappings::default(),
             wanted: RefCell::default(),
-            finished: VecDeque::new(),
             turns: 0,
             submits: 0,
             is_gone: false,
@@ -224,7 +219,7 @@ impl Wire for ShmWire {
         [Some(self.socket.as_fd()), self.control.as_ref().map(Control::as_fd)]
     }
 
-    fn progress(&mut self) -> io::Result<bool> {
+    fn progress(&mut self, _finished: &mut dyn Finished) -> io::Result<bool> {
         self.turns = self.turns.wrapping_add(1);
         let is_due = self.turns.is_multiple_of(CONTROL_EVERY) || self.control.as_ref().is_some_and(Control::waits);
         if is_due || !self.wanted.get_mut().is_empty() { self.serve() } else { Ok(false) }
@@ -243,10 +238,6 @@ impl Wire for ShmWire {
 
     fn is_local(&self) -> bool {
         true
-    }
-
-    fn write_straight(&mut self, number: Numbered, to: &RemoteRegion, offset: u64, data: &Data<'_>) -> bool {
-        self.take_write(number.ticket, to, offset, data)
     }
 
     fn direct(&mut self) -> Option<&mut dyn Direct> {

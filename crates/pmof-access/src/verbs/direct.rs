@@ -1,20 +1,19 @@
 //! One-sided operations through the device.
 
 use pmof_mem::{Durability, Evidence, Mechanism, Promise};
-use pmof_proto::{Access, DirectAccess, OperationKind, PostError, RdmaFeatures};
-use pmof_verbs::{Operation as WorkOperation, Placement, PostFailure, RemoteAddress};
+use pmof_proto::{Access, DirectAccess, LocalSlice, OperationKind, PostError, RdmaFeatures, Ticket};
+use pmof_verbs::{Operation as WorkOperation, Placement, RemoteAddress};
 
 use super::{
     inbound_evidence,
-    send::{Bytes, Flight, ResultPlace},
+    send::{Flight, ResultPlace},
     wire::VerbsWire,
 };
 use crate::{
     Method, RemoteRegion,
-    direct::{Direct, DirectOutcome},
+    direct::{Direct, DirectOutcome, Posting},
     method::RING_METHOD,
-    request::{Data, Registered, Request},
-    wire::Numbered,
+    request::{Data, Request},
 };
 
 /// Work requests kept free for messages, credit and probes.
@@ -89,81 +88,67 @@ impl Direct for VerbsWire {
         self.queues().is_some_and(|queues| queues.send.has_room(len_bytes, SERVICE_REQUESTS))
     }
 
-    fn post(&mut self, ticket: u64, request: &Request<'_>) -> Result<(), PostError> {
+    fn post(&mut self, posting: Posting, request: &Request<'_>) -> Result<Option<DirectOutcome>, PostError> {
         if let Request::Append { data } = request {
-            return self.append(ticket, data);
+            self.append(posting.ticket, data)?;
+            return Ok(None);
         }
-        let (Some((region, offset)), Some(queues)) = (request.range(), self.queues_mut()) else {
+        let (Some((region, offset)), Some(mut sender)) = (request.range(), self.sender(posting.is_alone)) else {
             return Err(gone("the device's queues are gone"));
         };
         let Some(reach) = Reach::of(region) else { return Err(gone("the target's device cannot reach the region")) };
-        let (at, len_bytes) = (reach.at(offset), request.len_bytes());
-        let send = &mut queues.send;
+        let (at, len_bytes, ticket) = (reach.at(offset), request.len_bytes(), posting.ticket);
         let flight = |result| Flight::Direct { ticket, offset, len_bytes, result };
         match request {
-            Request::Write { data, .. } => {
-                let staged = match data {
-                    Data::Borrowed(bytes) => send.stage(bytes)?,
-                    Data::Owned(bytes) => send.stage(bytes)?,
-                    Data::Slice(slice) => send.stage_slice(slice)?,
-                };
-                send.push_write(at, flight(ResultPlace::None), staged);
-            }
-            Request::Read { into, .. } => {
-                let (staged, result) = send.stage_read(into)?;
-                match staged.bytes {
-                    Bytes::Registered(into) => send.push_read(at, into, flight(result), staged),
-                    // A read of nothing still keeps its place among the others.
-                    _ => send.push_write(at, flight(result), staged),
-                }
-            }
+            Request::Write { data, .. } => sender.write(at, data, flight(ResultPlace::None), posting.is_signalled)?,
+            Request::Read { into, .. } => sender.read(at, into, flight)?,
             Request::AtomicWrite { value, .. } => {
                 let operation = WorkOperation::AtomicWrite { to: at, value: value.to_le_bytes() };
-                send.push_bare(operation, flight(ResultPlace::None));
+                sender.bare(operation, flight(ResultPlace::None));
             }
             Request::CompareAndSwap { expected, new, .. } => {
-                let (into, result) = send.stage_number()?;
+                let (into, result) = sender.send.stage_number()?;
                 let operation = WorkOperation::CompareAndSwap { at, expected: *expected, new: *new, into };
-                send.push_bare(operation, flight(result));
+                sender.bare(operation, flight(result));
             }
             Request::FetchAndAdd { addend, .. } => {
-                let (into, result) = send.stage_number()?;
-                send.push_bare(WorkOperation::FetchAndAdd { at, addend: *addend, into }, flight(result));
+                let (into, result) = sender.send.stage_number()?;
+                sender.bare(WorkOperation::FetchAndAdd { at, addend: *addend, into }, flight(result));
             }
             Request::Flush { .. } | Request::Send { .. } | Request::Append { .. } => {
                 return Err(gone("such operations go another way"));
             }
         }
-        Ok(())
+        self.note_handed_over();
+        Ok(None)
     }
 
     fn flush(
         &mut self,
-        ticket: u64,
+        posting: Posting,
         region: &RemoteRegion,
         ranges: &[(u64, u64)],
         level: Durability,
         method: Method,
-    ) -> Result<(), PostError> {
+    ) -> Result<Option<DirectOutcome>, PostError> {
         let is_software = self.is_software();
-        let (Some(reach), Some(queues)) = (Reach::of(region), self.queues_mut()) else {
+        let is_alone = posting.is_alone && ranges.len() == 1;
+        let (Some(reach), Some(mut sender)) = (Reach::of(region), self.sender(is_alone)) else {
             return Err(gone("the device's queues are gone"));
         };
+        let ticket = posting.ticket;
         if matches!(method, Method::ReadAfterWrite | Method::ReadAfterSend) {
-            let Some(&(offset, len_bytes)) = ranges.last() else { return Ok(()) };
-            let (into, _) = queues.send.stage_number()?;
+            let Some(&(offset, len_bytes)) = ranges.last() else { return Ok(None) };
+            let (into, _) = sender.send.stage_number()?;
             let from = reach.at(offset.min(region.len_bytes() - READ_BACK_BYTES));
-            queues.send.push_read_back(from, into, Flight::plain(ticket, offset, len_bytes));
-            return Ok(());
+            sender.send.push_read_back(from, into, Flight::plain(ticket, offset, len_bytes));
+            return Ok(None);
         }
         native_flushes(ticket, ranges, |offset, len_bytes, flight| {
-            queues.send.push_bare(native_flush(reach.at(offset), len_bytes, level, is_software), flight);
+            sender.bare(native_flush(reach.at(offset), len_bytes, level, is_software), flight);
         });
-        Ok(())
-    }
-
-    fn poll(&mut self) -> Option<(u64, DirectOutcome)> {
-        self.next_finished()
+        self.note_handed_over();
+        Ok(None)
     }
 
     fn is_idle(&self) -> bool {
@@ -180,61 +165,7 @@ impl Direct for VerbsWire {
 }
 
 impl VerbsWire {
-    /// The short cut for a write that needs neither staging nor a fence. False: nothing was taken.
-    #[inline]
-    pub(super) fn take_write(&mut self, number: Numbered, to: &RemoteRegion, offset: u64, data: &Data<'_>) -> bool {
-        match (Reach::of(to), self.queues_mut()) {
-            (Some(reach), Some(queues)) => {
-                queues.send.write((reach.at(offset), offset), number, data, SERVICE_REQUESTS)
-            }
-            _ => false,
-        }
-    }
-
-    /// The same, handed to the device at once. Nothing else is to be handed over.
-    #[inline]
-    pub(super) fn post_write(
-        &mut self,
-        number: Numbered,
-        to: &RemoteRegion,
-        offset: u64,
-        from: Registered<'_>,
-    ) -> bool {
-        let Some(reach) = Reach::of(to) else { return false };
-        let Some((send, queue_pair)) = self.free_queue(SERVICE_REQUESTS) else { return false };
-        let Some(sge) = send.reach_registered(from) else { return false };
-        let flight = Flight::plain(number.ticket, offset, from.len_bytes);
-        let posted = send.post_write(queue_pair, (reach.at(offset), sge), flight, from.device, number.is_asked);
-        self.note_posted(posted)
-    }
-
-    /// The same for a flush.
-    #[inline]
-    pub(super) fn post_flush(
-        &mut self,
-        ticket: u64,
-        region: &RemoteRegion,
-        (offset, len_bytes): (u64, u64),
-        (level, method): (Durability, Method),
-    ) -> bool {
-        let Some(reach) = Reach::of(region).filter(|_| method == Method::NativeFlush) else { return false };
-        let is_software = self.is_software();
-        let Some((send, queue_pair)) = self.free_queue(SERVICE_REQUESTS) else { return false };
-        let flush = native_flush(reach.at(offset), len_bytes, level, is_software);
-        let posted = send.post_bare(queue_pair, flush, Flight::plain(ticket, offset, len_bytes));
-        self.note_posted(posted)
-    }
-
-    /// What could not be posted was taken nevertheless: it fails.
-    #[inline]
-    fn note_posted(&mut self, posted: Result<(), PostFailure>) -> bool {
-        if let Err(failure) = posted {
-            self.could_not_post(&failure);
-        }
-        true
-    }
-
-    fn append(&mut self, ticket: u64, data: &Data<'_>) -> Result<(), PostError> {
+    fn append(&mut self, ticket: Ticket, data: &Data<'_>) -> Result<(), PostError> {
         let len_bytes = data.len_bytes();
         let flight = Flight::Direct { ticket, offset: 0, len_bytes, result: ResultPlace::None };
         let fill = |into: &mut [u8]| match data {
@@ -246,10 +177,8 @@ impl VerbsWire {
                 into.copy_from_slice(bytes);
                 Ok(())
             }
-            Data::Slice(slice) => {
-                let local = &slice.local;
-                local.memory.read(local.offset, into).map_err(|error| gone(&error.to_string()))
-            }
+            Data::Slice(slice) => read_local(&slice.local, into),
+            Data::Part(part) => read_local(&part.local(), into),
         };
         self.push_record(len_bytes, fill, flight)
     }
@@ -268,8 +197,13 @@ impl VerbsWire {
     }
 }
 
+fn read_local(local: &LocalSlice, into: &mut [u8]) -> Result<(), PostError> {
+    local.memory.read(local.offset, into).map_err(|error| gone(&error.to_string()))
+}
+
 /// Has each range flushed, one after the other: the last flush carries the outcome of all.
-fn native_flushes(ticket: u64, ranges: &[(u64, u64)], mut push: impl FnMut(u64, u64, Flight)) {
+#[inline]
+fn native_flushes(ticket: Ticket, ranges: &[(u64, u64)], mut push: impl FnMut(u64, u64, Flight)) {
     let Some((&(offset, len_bytes), before)) = ranges.split_last() else { return };
     for &(offset, len_bytes) in before {
         push(offset, len_bytes, Flight::FlushPart { ticket, offset, len_bytes });

@@ -4,7 +4,7 @@
 use std::{collections::VecDeque, slice, sync::Arc};
 
 use pmof_mem::{Medium, Memory};
-use pmof_proto::{LocalSlice, PostError};
+use pmof_proto::{LocalSlice, PostError, Ticket};
 use pmof_verbs::{
     INLINE_BYTES, Operation as WorkOperation, Payload, PostFailure, ProtectionDomain, QueuePair, RemoteAddress, Sge,
     WorkRequest,
@@ -14,11 +14,7 @@ use super::{
     confirm::{ANSWER_BYTES, Confirming},
     memory::DeviceMemory,
 };
-use crate::{
-    SetupError,
-    request::{Data, Registered},
-    wire::Numbered,
-};
+use crate::{RegionSlice, SetupError, request::Data};
 
 /// Staged bytes of one connection: small writes and messages until the device has taken them.
 const STAGING_BYTES: u64 = 256 << 10;
@@ -40,14 +36,14 @@ pub(super) enum Flight {
     /// Asks whether the other side is still there or has all so far, or tells it that there is room.
     Service,
     /// One range of a flush that names more.
-    FlushPart { ticket: u64, offset: u64, len_bytes: u64 },
+    FlushPart { ticket: Ticket, offset: u64, len_bytes: u64 },
     /// An operation of the caller, or the last part of it.
-    Direct { ticket: u64, offset: u64, len_bytes: u64, result: ResultPlace },
+    Direct { ticket: Ticket, offset: u64, len_bytes: u64, result: ResultPlace },
 }
 
 impl Flight {
     /// An operation of the caller that brings nothing back.
-    pub(super) fn plain(ticket: u64, offset: u64, len_bytes: u64) -> Self {
+    pub(super) fn plain(ticket: Ticket, offset: u64, len_bytes: u64) -> Self {
         Self::Direct { ticket, offset, len_bytes, result: ResultPlace::None }
     }
 }
@@ -160,13 +156,18 @@ struct InFlight {
 }
 
 impl InFlight {
-    /// Counts one more write here, of a ticket, offset and length, if it goes on where the last one ended.
+    /// Counts one more operation here, if it goes on where the last one ended.
     #[inline]
-    fn join(&mut self, new: (u64, u64, u64), staged_end: u64, keep: Option<&Arc<DeviceMemory>>) -> bool {
-        let Flight::Direct { ticket, offset, len_bytes, result: ResultPlace::None } = &self.flight else {
+    fn join(&mut self, new: &Flight, staged_end: u64, keep: Option<&Arc<DeviceMemory>>) -> bool {
+        let (
+            Flight::Direct { ticket, offset, len_bytes, result: ResultPlace::None },
+            Flight::Direct { ticket: new_ticket, offset: new_offset, len_bytes: new_len, result: ResultPlace::None },
+        ) = (&self.flight, new)
+        else {
             return false;
         };
-        let is_next = (ticket + self.count, offset + len_bytes * self.count, *len_bytes) == new
+        let is_next = (ticket.0 + self.count, offset + len_bytes * self.count, *len_bytes)
+            == (new_ticket.0, *new_offset, *new_len)
             && self.staged_end == staged_end
             && self.scratch.is_none()
             && self.keep.as_ref().map(Arc::as_ptr) == keep.map(Arc::as_ptr);
@@ -213,16 +214,18 @@ pub(super) struct SendQueue {
     silent: usize,
     /// Where the device completes requests before they have arrived.
     confirming: Option<Confirming>,
+    /// Why the device did not take what it was handed last.
+    failure: Option<PostFailure>,
 }
 
 /// Bytes on their way to the device.
-pub(super) struct Staged {
-    pub(super) bytes: Bytes,
-    keep: Option<Arc<DeviceMemory>>,
+pub(super) struct Staged<'k> {
+    bytes: Bytes,
+    keep: Option<&'k Arc<DeviceMemory>>,
     scratch: Option<Arc<DeviceMemory>>,
 }
 
-impl Staged {
+impl Staged<'_> {
     pub(super) fn nothing() -> Self {
         Self::bare(Bytes::None)
     }
@@ -255,6 +258,7 @@ impl SendQueue {
             is_asked: false,
             silent: 0,
             confirming: domain.device().capabilities().completes_early().then(Confirming::default),
+            failure: None,
         })
     }
 
@@ -298,21 +302,15 @@ impl SendQueue {
     }
 
     /// Queues a write; it goes out with the next [`submit`](Self::submit).
-    pub(super) fn push_write(&mut self, to: RemoteAddress, flight: Flight, staged: Staged) {
+    fn push_write(&mut self, to: RemoteAddress, flight: Flight, staged: Staged<'_>) {
         let after = std::mem::take(&mut self.reading);
         self.push(Task::Write { to, bytes: staged.bytes }, after, flight, staged);
     }
 
     /// Queues a message.
-    pub(super) fn push_message(&mut self, immediate: Option<u32>, flight: Flight, staged: Staged) {
+    pub(super) fn push_message(&mut self, immediate: Option<u32>, flight: Flight, staged: Staged<'_>) {
         let after = std::mem::take(&mut self.reading);
         self.push(Task::Message { bytes: staged.bytes, immediate }, after, flight, staged);
-    }
-
-    /// Queues a read into registered memory.
-    pub(super) fn push_read(&mut self, from: RemoteAddress, into: Sge, flight: Flight, staged: Staged) {
-        self.push(Task::Other(WorkOperation::Read { from, into }), 0, flight, staged);
-        self.reading = self.last();
     }
 
     /// A read whose bytes nobody looks at: nothing waits for it.
@@ -351,96 +349,35 @@ impl SendQueue {
         }
     }
 
-    /// Queues an operation without bytes of this side, but for a number that comes back.
-    pub(super) fn push_bare(&mut self, operation: WorkOperation<'static>, flight: Flight) {
-        let after = std::mem::take(&mut self.reading);
-        let brings_back = matches!(operation, WorkOperation::CompareAndSwap { .. } | WorkOperation::FetchAndAdd { .. });
-        self.push(Task::Other(operation), after, flight, Staged::nothing());
-        if brings_back {
-            self.reading = self.last();
-        }
-    }
-
     /// Number of the work request that was queued last.
     fn last(&self) -> u64 {
         self.first + self.under_way as u64 - 1
     }
 
-    fn push(&mut self, task: Task, after: u64, flight: Flight, staged: Staged) {
+    fn push(&mut self, task: Task, after: u64, flight: Flight, staged: Staged<'_>) {
         self.is_asked = true;
         self.requests.push(Queued { after, task });
         self.count(flight, staged.keep, staged.scratch);
     }
 
     #[inline]
-    fn count(&mut self, flight: Flight, keep: Option<Arc<DeviceMemory>>, scratch: Option<Arc<DeviceMemory>>) {
-        self.in_flight.push_back(InFlight { count: 1, flight, staged_end: self.staged, keep, scratch });
-        self.under_way += 1;
-    }
-
-    /// The short cut for a write to an offset that needs neither staging nor a fence. False: it was not taken.
-    #[inline]
-    pub(super) fn write(
-        &mut self,
-        (to, offset): (RemoteAddress, u64),
-        Numbered { ticket, is_asked }: Numbered,
-        data: &Data<'_>,
-        reserve: usize,
-    ) -> bool {
-        if self.reading != 0 || self.under_way + reserve >= self.depth {
-            return false;
-        }
-        let inline_max_bytes = self.inline_max_bytes;
-        let (bytes, keep) = match data {
-            Data::Borrowed(bytes) if bytes.len() <= inline_max_bytes => (self.inline(bytes), None),
-            Data::Slice(slice) if slice.local.len_bytes > inline_max_bytes as u64 => match self.reach(slice) {
-                Some((sge, device)) => (Bytes::Registered(sge), Some(device)),
-                None => return false,
-            },
-            _ => return false,
-        };
-        self.is_asked |= is_asked || self.is_silent_for_long();
-        self.requests.push(Queued { after: 0, task: Task::Write { to, bytes } });
-        let (staged_end, len_bytes) = (self.staged, data.len_bytes());
-        let new = (ticket, offset, len_bytes);
-        if !self.in_flight.back_mut().is_some_and(|back| back.join(new, staged_end, keep)) {
-            let flight = Flight::plain(ticket, offset, len_bytes);
-            self.in_flight.push_back(InFlight { count: 1, flight, staged_end, keep: keep.cloned(), scratch: None });
+    fn count(&mut self, flight: Flight, keep: Option<&Arc<DeviceMemory>>, scratch: Option<Arc<DeviceMemory>>) {
+        let staged_end = self.staged;
+        let is_joined =
+            scratch.is_none() && self.in_flight.back_mut().is_some_and(|back| back.join(&flight, staged_end, keep));
+        if !is_joined {
+            self.in_flight.push_back(InFlight { count: 1, flight, staged_end, keep: keep.cloned(), scratch });
         }
         self.under_way += 1;
-        true
     }
 
-    /// True if a request may be handed over at once, without a [`submit`](Self::submit): none is queued, it waits for none, and
-    /// there is a place for it and for `reserve` more.
+    /// True if a request may be handed over at once, without a [`submit`](Self::submit): none is queued, and it waits for none.
     #[inline]
-    pub(super) fn is_free(&self, reserve: usize) -> bool {
-        self.requests.is_empty()
-            && self.reading == 0
-            && self.confirming.is_none()
-            && self.under_way + reserve < self.depth
-    }
-
-    /// How the device reaches bytes; only such as do not go inline.
-    #[inline]
-    pub(super) fn reach_registered(&self, from: Registered<'_>) -> Option<Sge> {
-        let is_long = from.len_bytes > self.inline_max_bytes as u64;
-        if is_long { from.device.sge_at(from.offset, from.len_bytes, &self.domain) } else { None }
-    }
-
-    /// Hands over a write, where a request [may be](Self::is_free).
-    #[inline]
-    pub(super) fn post_write(
-        &mut self,
-        queue_pair: &mut QueuePair,
-        (to, from): (RemoteAddress, Sge),
-        flight: Flight,
-        keep: &Arc<DeviceMemory>,
-        is_asked: bool,
-    ) -> Result<(), PostFailure> {
-        self.count(flight, Some(Arc::clone(keep)), None);
-        let is_asked = is_asked || self.is_silent_for_long();
-        self.hand_over(queue_pair, WorkOperation::Write { to, payload: Payload::Sge(from) }, is_asked)
+    pub(super) fn is_free(&mut self) -> bool {
+        if self.reading < self.first {
+            self.reading = 0;
+        }
+        self.requests.is_empty() && self.reading == 0 && self.confirming.is_none()
     }
 
     /// Whether the device is to tell of the next one, whatever its caller wants: its own queue may be shorter than the one that
@@ -451,29 +388,19 @@ impl SendQueue {
     }
 
     /// Hands over the request that was counted last, where it [may be](Self::is_free).
-    #[expect(clippy::inline_always, reason = "its callers know the kind of request")]
-    #[inline(always)]
-    fn hand_over(
-        &mut self,
-        queue_pair: &mut QueuePair,
-        operation: WorkOperation<'_>,
-        signaled: bool,
-    ) -> Result<(), PostFailure> {
-        self.silent = if signaled { 0 } else { self.silent + 1 };
-        queue_pair.post_one(&WorkRequest { id: self.last(), signaled, fence: false, operation })
+    #[inline]
+    fn hand_over(&mut self, queue_pair: &mut QueuePair, task: Task, is_signalled: bool) {
+        self.silent = if is_signalled { 0 } else { self.silent + 1 };
+        let request = Queued { after: 0, task };
+        let posted = queue_pair.post_one(&request.request((self.last(), is_signalled), false, &self.inline));
+        self.failure = posted.err();
+        self.inline.clear();
     }
 
-    /// As [`push_bare`](Self::push_bare), but hands it over, where it [may be](Self::is_free). It brings nothing back.
-    #[expect(clippy::inline_always, reason = "its caller knows the kind of request")]
-    #[inline(always)]
-    pub(super) fn post_bare(
-        &mut self,
-        queue_pair: &mut QueuePair,
-        operation: WorkOperation<'_>,
-        flight: Flight,
-    ) -> Result<(), PostFailure> {
-        self.count(flight, None, None);
-        self.hand_over(queue_pair, operation, true)
+    /// Why the device did not take what it was handed last, if it did not.
+    #[inline]
+    pub(super) fn take_failure(&mut self) -> Option<PostFailure> {
+        self.failure.take()
     }
 
     /// Hands over all that was queued, with one doorbell; the completion of the last one vouches for all, and for those before
@@ -535,7 +462,7 @@ impl SendQueue {
     }
 
     /// Copies bytes to where the device finds them.
-    pub(super) fn stage(&mut self, bytes: &[u8]) -> Result<Staged, PostError> {
+    pub(super) fn stage<'k>(&mut self, bytes: &[u8]) -> Result<Staged<'k>, PostError> {
         if bytes.len() <= self.inline_max_bytes {
             return Ok(Staged::bare(self.inline(bytes)));
         }
@@ -544,17 +471,44 @@ impl SendQueue {
         Ok(place.staged)
     }
 
-    /// The bytes of a slice: where they lie if the device reaches them, else copied.
-    pub(super) fn stage_slice(&mut self, slice: &crate::RegionSlice) -> Result<Staged, PostError> {
-        let local = &slice.local;
+    /// Bytes of a caller: where they lie if the device reaches them, else copied.
+    #[inline]
+    fn stage_data<'k>(&mut self, data: &'k Data<'_>) -> Result<Staged<'k>, PostError> {
+        let local = match data {
+            Data::Borrowed(bytes) => return self.stage(bytes),
+            Data::Owned(bytes) => return self.stage(bytes),
+            Data::Slice(slice) => {
+                let device = slice.device.as_ref().and_then(|device| {
+                    let offset = slice.local.offset.checked_sub(device.offset())?;
+                    Some((device, offset))
+                });
+                match self.reach(device, slice.local.len_bytes) {
+                    Some(staged) => return Ok(staged),
+                    None => slice.local.clone(),
+                }
+            }
+            Data::Part(part) => match self.reach(part.device(), part.len_bytes()) {
+                Some(staged) => return Ok(staged),
+                None => part.local(),
+            },
+        };
+        self.stage_copy(&local)
+    }
+
+    /// Bytes where they lie, if the device reaches them there and they do not go inline.
+    #[inline]
+    fn reach<'k>(&self, device: Option<(&'k Arc<DeviceMemory>, u64)>, len_bytes: u64) -> Option<Staged<'k>> {
+        let (device, offset) = device.filter(|_| len_bytes > self.inline_max_bytes as u64)?;
+        let bytes = Bytes::Registered(device.sge_at(offset, len_bytes, &self.domain)?);
+        Some(Staged { bytes, keep: Some(device), scratch: None })
+    }
+
+    fn stage_copy<'k>(&mut self, local: &LocalSlice) -> Result<Staged<'k>, PostError> {
         if local.len_bytes <= self.inline_max_bytes as u64 {
             let mut bytes = [0; INLINE_BYTES];
             let bytes = &mut bytes[..local.len_bytes as usize];
             local.memory.read(local.offset, bytes).map_err(|error| local_failed(&error))?;
             return Ok(Staged::bare(self.inline(bytes)));
-        }
-        if let Some((sge, keep)) = self.reach(slice) {
-            return Ok(Staged { bytes: Bytes::Registered(sge), keep: Some(Arc::clone(keep)), scratch: None });
         }
         let place = self.place(local.len_bytes)?;
         let mut chunk = [0; 4096];
@@ -569,14 +523,14 @@ impl SendQueue {
     }
 
     /// Where the device puts what a read brings: into the slice, or into memory that is copied from.
-    pub(super) fn stage_read(&mut self, slice: &crate::RegionSlice) -> Result<(Staged, ResultPlace), PostError> {
+    fn stage_read<'k>(&mut self, slice: &'k RegionSlice) -> Result<(Staged<'k>, ResultPlace), PostError> {
         if slice.local.len_bytes == 0 {
-            return Ok((Staged::bare(Bytes::None), ResultPlace::None));
+            return Ok((Staged::nothing(), ResultPlace::None));
         }
         if let Some(device) = &slice.device
             && let Some(sge) = device.sge_into(&slice.local, &self.domain)
         {
-            let staged = Staged { bytes: Bytes::Registered(sge), keep: Some(Arc::clone(device)), scratch: None };
+            let staged = Staged { bytes: Bytes::Registered(sge), keep: Some(device), scratch: None };
             return Ok((staged, ResultPlace::None));
         }
         let place = self.scratch(slice.local.len_bytes)?;
@@ -600,9 +554,9 @@ impl SendQueue {
         u64::from_le_bytes(bytes)
     }
 
-    /// The short cut of [`land`](Self::land) for direct operations that leave nothing behind: the last one of them.
+    /// As [`land`](Self::land), for direct operations in a row that leave nothing behind: the last one of them.
     #[inline]
-    pub(super) fn land_plain(&mut self, through: u64) -> Option<u64> {
+    pub(super) fn land_plain(&mut self, through: u64) -> Option<Ticket> {
         let mut last = None;
         while self.first <= through
             && let Some(InFlight { count, flight, staged_end, scratch: None, .. }) = self.in_flight.front_mut()
@@ -612,23 +566,17 @@ impl SendQueue {
             self.first += landed;
             self.under_way -= landed as usize;
             self.unstaged = *staged_end;
-            last = Some(*ticket + landed - 1);
+            last = Some(Ticket(ticket.0 + landed - 1));
             if landed == *count {
                 self.in_flight.pop_front();
             } else {
                 // What is left begins after them.
                 *count -= landed;
-                *ticket += landed;
+                ticket.0 += landed;
                 *offset += *len_bytes * landed;
             }
         }
         last
-    }
-
-    /// Whether one of the work requests through this one is still to be given by [`land`](Self::land).
-    #[inline]
-    pub(super) fn has_landed_less(&self, through: u64) -> bool {
-        self.first <= through
     }
 
     /// A work request is done, and so are all before it: gives the oldest one that was not given yet, or the last of those
@@ -647,14 +595,9 @@ impl SendQueue {
         let is_whole = front.count == 0;
         if let Flight::Direct { ticket, offset, len_bytes, result: ResultPlace::None } = &mut front.flight {
             // What is left begins after the last one of those that landed.
-            let (last_ticket, last_offset) = (*ticket + landed - 1, *offset + *len_bytes * (landed - 1));
-            let flight = Flight::Direct {
-                ticket: last_ticket,
-                offset: last_offset,
-                len_bytes: *len_bytes,
-                result: ResultPlace::None,
-            };
-            (*ticket, *offset) = (last_ticket + 1, last_offset + *len_bytes);
+            let last_offset = *offset + *len_bytes * (landed - 1);
+            let flight = Flight::plain(Ticket(ticket.0 + landed - 1), last_offset, *len_bytes);
+            (ticket.0, *offset) = (ticket.0 + landed, last_offset + *len_bytes);
             if !is_whole {
                 return Some(Landed { flight, scratch: None });
             }
@@ -700,12 +643,6 @@ impl SendQueue {
         Bytes::Inline { start, len: bytes.len() as u32 }
     }
 
-    /// How the device reaches a slice, and what keeps it registered.
-    fn reach<'s>(&self, slice: &'s crate::RegionSlice) -> Option<(Sge, &'s Arc<DeviceMemory>)> {
-        let device = slice.device.as_ref()?;
-        Some((device.sge_of(&slice.local, &self.domain)?, device))
-    }
-
     fn place(&mut self, len_bytes: u64) -> Result<Place, PostError> {
         if len_bytes > STAGED_MAX_BYTES {
             return self.scratch(len_bytes);
@@ -741,11 +678,82 @@ impl SendQueue {
     }
 }
 
+/// Hands direct operations to the device: at once, where nothing is to be handed over before, or else with the next
+/// [`submit`](SendQueue::submit).
+pub(super) struct Sender<'q> {
+    pub(super) send: &'q mut SendQueue,
+    /// Where it is done at once.
+    pub(super) queue_pair: Option<&'q mut QueuePair>,
+}
+
+impl Sender<'_> {
+    #[inline]
+    pub(super) fn write(
+        &mut self,
+        to: RemoteAddress,
+        data: &Data<'_>,
+        flight: Flight,
+        is_signalled: bool,
+    ) -> Result<(), PostError> {
+        let staged = self.send.stage_data(data)?;
+        let is_signalled = is_signalled || self.send.is_silent_for_long();
+        self.post(Task::Write { to, bytes: staged.bytes }, flight, staged, is_signalled);
+        Ok(())
+    }
+
+    pub(super) fn read(
+        &mut self,
+        from: RemoteAddress,
+        into: &RegionSlice,
+        flight: impl FnOnce(ResultPlace) -> Flight,
+    ) -> Result<(), PostError> {
+        let (staged, result) = self.send.stage_read(into)?;
+        let flight = flight(result);
+        match staged.bytes {
+            Bytes::Registered(into) => self.bring(WorkOperation::Read { from, into }, flight, staged, 0),
+            // A read of nothing still keeps its place among the others.
+            _ => self.post(Task::Write { to: from, bytes: Bytes::None }, flight, staged, true),
+        }
+        Ok(())
+    }
+
+    /// An operation without bytes of this side, but for a number that comes back.
+    #[inline]
+    pub(super) fn bare(&mut self, operation: WorkOperation<'static>, flight: Flight) {
+        let brings_back = matches!(operation, WorkOperation::CompareAndSwap { .. } | WorkOperation::FetchAndAdd { .. });
+        if brings_back {
+            let after = std::mem::take(&mut self.send.reading);
+            self.bring(operation, flight, Staged::nothing(), after);
+        } else {
+            self.post(Task::Other(operation), flight, Staged::nothing(), true);
+        }
+    }
+
+    /// An operation whose effect comes with its answer: what follows waits for that.
+    fn bring(&mut self, operation: WorkOperation<'static>, flight: Flight, staged: Staged<'_>, after: u64) {
+        self.send.push(Task::Other(operation), after, flight, staged);
+        self.send.reading = self.send.last();
+    }
+
+    #[inline]
+    fn post(&mut self, task: Task, flight: Flight, staged: Staged<'_>, is_signalled: bool) {
+        let after = std::mem::take(&mut self.send.reading);
+        self.send.count(flight, staged.keep, staged.scratch);
+        match &mut self.queue_pair {
+            Some(queue_pair) if after == 0 => self.send.hand_over(queue_pair, task, is_signalled),
+            _ => {
+                self.send.is_asked |= is_signalled;
+                self.send.requests.push(Queued { after, task });
+            }
+        }
+    }
+}
+
 /// Memory that a payload is copied to.
 struct Place {
     memory: Arc<dyn Medium>,
     at: u64,
-    staged: Staged,
+    staged: Staged<'static>,
 }
 
 impl Place {

@@ -1,7 +1,6 @@
 //! One queue pair as a wire: the message stream on SENDs, and the direct way beside it.
 
 use std::{
-    collections::VecDeque,
     io, mem,
     net::{IpAddr, SocketAddr},
     os::fd::{AsFd, BorrowedFd},
@@ -9,8 +8,7 @@ use std::{
     time::Duration,
 };
 
-use pmof_mem::Durability;
-use pmof_proto::{ConnectionError, InputPlace, OperationError, OutputView, Refusal};
+use pmof_proto::{ConnectionError, InputPlace, OperationError, OutputView, Refusal, Ticket};
 use pmof_verbs::{CmId, CompletionQueue, Opcode, PostFailure, QueuePair, QueuePairOptions, Status, WorkCompletion};
 
 mod messages;
@@ -23,14 +21,13 @@ use super::{
     direct::SERVICE_REQUESTS,
     io_error,
     receive::{RECEIVE_ID, RECEIVES, ReceiveRing, SharedRing},
-    send::{Flight, Landed, ResultPlace, SendQueue},
+    send::{Flight, Landed, ResultPlace, SendQueue, Sender},
 };
 use crate::{
-    Method, RemoteRegion, SetupError,
-    direct::{Direct, DirectOutcome},
-    request::{Data, Registered},
+    SetupError,
+    direct::{Direct, DirectOutcome, Finished},
     ring::{Attached, RingState},
-    wire::{Announcer, Numbered, Wire},
+    wire::{Announcer, Wire},
 };
 
 /// Completions taken at once.
@@ -85,7 +82,8 @@ pub(crate) struct VerbsWire {
     is_armed: bool,
     /// Something may have come from the connection manager.
     looks_at_manager: bool,
-    finished: VecDeque<(u64, DirectOutcome)>,
+    /// The direct operation that failed, until that is told.
+    failure: Option<(Ticket, OperationError)>,
     /// Where completions are taken to.
     polled: Vec<WorkCompletion>,
     /// The queue pair carries nothing any more.
@@ -194,7 +192,7 @@ impl VerbsWire {
             completes_early: capabilities.completes_early(),
             is_armed: false,
             looks_at_manager: true,
-            finished: VecDeque::new(),
+            failure: None,
             polled: vec![WorkCompletion::default(); COMPLETIONS_AT_ONCE],
             is_broken: false,
             is_taken_down: false,
@@ -242,16 +240,21 @@ impl VerbsWire {
         self.queues.queue_pair.is_some().then_some(&self.queues)
     }
 
-    /// What is needed to hand over a request at once, where it need not wait and there is a place for it and `reserve` more.
+    /// What hands direct operations over: at once where they are alone and nothing is to be handed over before.
     #[inline]
-    pub(super) fn free_queue(&mut self, reserve: usize) -> Option<(&mut SendQueue, &mut QueuePair)> {
+    pub(super) fn sender(&mut self, is_alone: bool) -> Option<Sender<'_>> {
+        let at_once = is_alone && !self.has_to_hand_over() && !self.is_broken && self.queues.send.is_free();
         let Queues { send, queue_pair, .. } = &mut self.queues;
-        let is_free = send.is_free(reserve) && !self.is_broken;
-        Some((send, queue_pair.as_mut().filter(|_| is_free)?))
+        let queue_pair = queue_pair.as_mut()?;
+        Some(Sender { send, queue_pair: at_once.then_some(queue_pair) })
     }
 
-    pub(super) fn queues_mut(&mut self) -> Option<&mut Queues> {
-        self.queues.queue_pair.is_some().then_some(&mut self.queues)
+    /// Something may have been handed over: what the device did not take fails.
+    #[inline]
+    pub(super) fn note_handed_over(&mut self) {
+        if let Some(failure) = self.queues.send.take_failure() {
+            self.could_not_post(&failure);
+        }
     }
 
     pub(super) fn has_flush(&self) -> bool {
@@ -272,10 +275,6 @@ impl VerbsWire {
 
     pub(super) fn has_broken(&self) -> bool {
         self.is_broken
-    }
-
-    pub(super) fn next_finished(&mut self) -> Option<(u64, DirectOutcome)> {
-        self.finished.pop_front()
     }
 
     /// Destroys the queue pair: when that returns the device has let go of everything.
@@ -343,11 +342,27 @@ impl VerbsWire {
         }
     }
 
-    fn poll_completions(&mut self) -> io::Result<bool> {
+    #[inline]
+    fn take_in(&mut self, finished: &mut dyn Finished) -> io::Result<bool> {
+        // The other side's end is told there alone.
+        self.looks_at_manager |= self.is_closing;
+        let mut moved = self.step_manager()?;
+        moved |= self.poll_completions(finished)?;
+        if self.is_closing || self.is_taken_down || self.manager.is_disconnected() {
+            moved |= self.wind_up(finished)?;
+        }
+        Ok(moved)
+    }
+
+    #[inline]
+    fn poll_completions(&mut self, finished: &mut dyn Finished) -> io::Result<bool> {
         let mut moved = false;
         loop {
             let count = self.queues.completions.poll(&mut self.polled).map_err(io_error)?;
-            self.take_completed(0, count)?;
+            for at in 0..count {
+                let completion = self.polled[at];
+                self.completed(&completion, finished)?;
+            }
             moved |= count > 0;
             if count < self.polled.len() {
                 return Ok(moved);
@@ -355,45 +370,29 @@ impl VerbsWire {
         }
     }
 
-    /// Takes in those of the completions polled last.
-    fn take_completed(&mut self, from: usize, to: usize) -> io::Result<()> {
-        for at in from..to {
-            let completion = self.polled[at];
-            self.completed(&completion)?;
-        }
-        Ok(())
-    }
-
-    fn completed(&mut self, completion: &WorkCompletion) -> io::Result<()> {
+    #[inline]
+    fn completed(&mut self, completion: &WorkCompletion, finished: &mut dyn Finished) -> io::Result<()> {
         let id = completion.wr_id();
         let status = completion.status();
         if id & RECEIVE_ID != 0 {
             return self.received(completion, status);
         }
         if status != Status::Success {
-            return self.failed(id, completion, status);
+            return self.failed(id, completion, status, finished);
         }
         let is_read = self.completes_early && completion.opcode() == Opcode::Read;
         self.heard |= !self.completes_early || is_read;
         let through = self.queues.send.completed(id, is_read);
         loop {
             if let Some(ticket) = self.queues.send.land_plain(through) {
-                self.finish(ticket, DirectOutcome::Done);
+                finished.finished(ticket, DirectOutcome::Done);
             }
             let Some(landed) = self.queues.send.land(through) else { return Ok(()) };
-            self.landed(landed);
+            self.landed(landed, finished);
         }
     }
 
-    fn finish(&mut self, ticket: u64, outcome: DirectOutcome) {
-        match (self.finished.back_mut(), &outcome) {
-            // The later one vouches for the earlier.
-            (Some((last, DirectOutcome::Done)), DirectOutcome::Done) => *last = ticket,
-            _ => self.finished.push_back((ticket, outcome)),
-        }
-    }
-
-    fn landed(&mut self, landed: Landed) {
+    fn landed(&mut self, landed: Landed, finished: &mut dyn Finished) {
         match landed.flight {
             Flight::Direct { ticket, result, .. } => {
                 let outcome = match result {
@@ -408,7 +407,7 @@ impl VerbsWire {
                         }
                     }
                 };
-                self.finish(ticket, outcome);
+                finished.finished(ticket, outcome);
             }
             Flight::Service => self.is_probing = false,
             Flight::Stream | Flight::FlushPart { .. } => {}
@@ -419,7 +418,14 @@ impl VerbsWire {
     }
 
     /// A work request failed: what was posted before it succeeded, and the queue pair is in error.
-    fn failed(&mut self, id: u64, completion: &WorkCompletion, status: Status) -> io::Result<()> {
+    #[cold]
+    fn failed(
+        &mut self,
+        id: u64,
+        completion: &WorkCompletion,
+        status: Status,
+        finished: &mut dyn Finished,
+    ) -> io::Result<()> {
         if self.is_broken {
             return Ok(());
         }
@@ -427,7 +433,7 @@ impl VerbsWire {
             return self.failed_early(status, completion);
         }
         while let Some(landed) = self.queues.send.land(id - 1) {
-            self.landed(landed);
+            self.landed(landed, finished);
         }
         self.is_broken = true;
         let why = why_failed(status, completion);
@@ -442,7 +448,7 @@ impl VerbsWire {
                 Status::RemoteOperation => refused(Refusal::MediumFailed),
                 _ => OperationError::ConnectionEnded(ConnectionError::Lost { why }),
             };
-            self.finished.push_back((ticket, DirectOutcome::Failed(error)));
+            self.failure = Some((ticket, error));
             return Ok(());
         }
         if self.is_closing { Ok(()) } else { Err(io::Error::new(io::ErrorKind::ConnectionAborted, why)) }
@@ -473,7 +479,7 @@ impl VerbsWire {
         while let Some(landed) = self.queues.send.give_up_oldest() {
             if let Flight::Direct { ticket, .. } = landed.flight {
                 let error = OperationError::ConnectionEnded(ConnectionError::Lost { why: why.to_owned() });
-                self.finished.push_back((ticket, DirectOutcome::Failed(error)));
+                self.failure = Some((ticket, error));
                 return true;
             }
         }
@@ -574,6 +580,39 @@ impl VerbsWire {
         self.is_taken_down |= !told;
     }
 
+    /// Sees to a connection that comes to its end. True if anything moved.
+    #[cold]
+    fn wind_up(&mut self, finished: &mut dyn Finished) -> io::Result<bool> {
+        let mut moved = false;
+        if self.manager.is_disconnected() {
+            // All that the other side sent before it closed came before the news.
+            moved |= self.poll_completions(finished)?;
+        }
+        if self.is_taken_down && self.manager.is_disconnected() {
+            if !self.completes_early {
+                return Err(self.taken_down());
+            }
+            // Over iWARP a device that takes the queue pair down ends the connection in the same breath.
+            self.is_taken_down = false;
+        }
+        if self.is_closing && !self.is_broken && self.queues.send.has_unconfirmed() {
+            // Nothing else would tell of the end of what is under way; and TCP may drop at its end what it has taken.
+            self.queues.send.push_probe();
+            self.submit();
+        }
+        if self.is_closing && !self.is_broken && self.has_silent_end() {
+            self.call_in();
+            moved |= self.poll_completions(finished)?;
+        }
+        if self.is_closing && !self.has_disconnected && (self.is_broken || self.is_idle()) {
+            self.has_disconnected = true;
+            self.looks_at_manager = true;
+            self.manager.disconnect();
+            moved = true;
+        }
+        Ok(moved)
+    }
+
     /// Whether the other side has closed while something is under way of whose end it will not tell any more.
     fn has_silent_end(&self) -> bool {
         self.manager.is_disconnected() && !self.completes_early && !self.is_idle()
@@ -638,38 +677,13 @@ impl Wire for VerbsWire {
         self.queues.completions.channel().map(|channel| Arc::clone(channel) as Announcer)
     }
 
-    fn progress(&mut self) -> io::Result<bool> {
-        // The other side's end is told there alone.
-        self.looks_at_manager |= self.is_closing;
-        let mut moved = self.step_manager()?;
-        moved |= self.poll_completions()?;
-        if self.manager.is_disconnected() {
-            // All that the other side sent before it closed came before the news.
-            moved |= self.poll_completions()?;
+    fn progress(&mut self, finished: &mut dyn Finished) -> io::Result<bool> {
+        let moved = self.take_in(finished);
+        if let Some((ticket, error)) = self.failure.take() {
+            finished.finished(ticket, DirectOutcome::Failed(error));
+            return moved.map(|_| true);
         }
-        if self.is_taken_down && self.manager.is_disconnected() {
-            if !self.completes_early {
-                return Err(self.taken_down());
-            }
-            // Over iWARP a device that takes the queue pair down ends the connection in the same breath.
-            self.is_taken_down = false;
-        }
-        if self.is_closing && !self.is_broken && self.queues.send.has_unconfirmed() {
-            // Nothing else would tell of the end of what is under way; and TCP may drop at its end what it has taken.
-            self.queues.send.push_probe();
-            self.submit();
-        }
-        if self.is_closing && !self.is_broken && self.has_silent_end() {
-            self.call_in();
-            moved |= self.poll_completions()?;
-        }
-        if self.is_closing && !self.has_disconnected && (self.is_broken || self.is_idle()) {
-            self.has_disconnected = true;
-            self.looks_at_manager = true;
-            self.manager.disconnect();
-            moved = true;
-        }
-        Ok(moved || !self.finished.is_empty())
+        moved
     }
 
     fn submit(&mut self) {
@@ -678,36 +692,8 @@ impl Wire for VerbsWire {
         }
     }
 
-    fn has_finished(&self) -> bool {
-        !self.finished.is_empty()
-    }
-
-    fn reap(&mut self) -> io::Result<Option<u64>> {
-        let needs_care = self.looks_at_manager || self.is_taken_down || self.is_closing || self.completes_early;
-        if needs_care || self.is_broken || !self.finished.is_empty() || self.may_have_input() {
-            return Ok(None);
-        }
-        let count = self.queues.completions.poll(&mut self.polled).map_err(io_error)?;
-        let mut last = 0;
-        for at in 0..count {
-            let (id, status) = (self.polled[at].wr_id(), self.polled[at].status());
-            let is_plain = id & RECEIVE_ID == 0 && status == Status::Success;
-            if is_plain && let Some(ticket) = self.queues.send.land_plain(id) {
-                last = ticket;
-            }
-            if !is_plain || self.queues.send.has_landed_less(id) {
-                // It is not all that was asked for, and so for the long way.
-                if last > 0 {
-                    self.finish(last, DirectOutcome::Done);
-                }
-                self.take_completed(at, count)?;
-                return Ok(None);
-            }
-            self.heard = true;
-        }
-        // What was held back, or had to wait for what finished now.
-        self.submit();
-        Ok(Some(last))
+    fn has_failed(&self) -> bool {
+        self.failure.is_some()
     }
 
     fn announce(&mut self) {
@@ -724,9 +710,9 @@ impl Wire for VerbsWire {
         }
     }
 
-    fn tick(&mut self, now: Duration) -> io::Result<(Option<Duration>, bool)> {
+    fn tick(&mut self, now: Duration, finished: &mut dyn Finished) -> io::Result<(Option<Duration>, bool)> {
         self.looks_at_manager = true;
-        let moved = self.progress()?;
+        let moved = self.progress(finished)?;
         if self.is_taken_down {
             let due = self.taken_down_at.get_or_insert(now).saturating_add(TAKEN_DOWN_GRACE);
             return if now < due { Ok((Some(due), moved)) } else { Err(self.taken_down()) };
@@ -768,18 +754,6 @@ impl Wire for VerbsWire {
 
     fn ring(&self) -> Option<&Arc<RingState>> {
         self.queues.ring.as_ref().map(Attached::state)
-    }
-
-    fn write_straight(&mut self, number: Numbered, to: &RemoteRegion, offset: u64, data: &Data<'_>) -> bool {
-        self.take_write(number, to, offset, data)
-    }
-
-    fn write_alone(&mut self, number: Numbered, to: &RemoteRegion, offset: u64, from: Registered<'_>) -> bool {
-        !self.has_to_hand_over() && self.post_write(number, to, offset, from)
-    }
-
-    fn flush_alone(&mut self, ticket: u64, region: &RemoteRegion, range: (u64, u64), to: (Durability, Method)) -> bool {
-        !self.has_to_hand_over() && self.post_flush(ticket, region, range, to)
     }
 
     fn direct(&mut self) -> Option<&mut dyn Direct> {

@@ -7,13 +7,10 @@ use std::{
     time::Duration,
 };
 
-use pmof_mem::Durability;
 use pmof_proto::{InputPlace, OutputView};
 
 use crate::{
-    Method, RemoteRegion,
-    direct::Direct,
-    request::{Data, Registered},
+    direct::{Direct, Finished},
     ring::RingState,
 };
 
@@ -21,14 +18,6 @@ pub(crate) mod tcp;
 
 /// A descriptor to sleep on.
 pub(crate) type Announcer = Arc<dyn AsFd + Send + Sync>;
-
-/// The number of a write that takes a short way.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Numbered {
-    pub(crate) ticket: u64,
-    /// Its completion is to be heard of by itself, not only with that of something posted later.
-    pub(crate) is_asked: bool,
-}
 
 /// An ordered stream of bytes to the other side, and for some a direct way to its memory. No call waits: where nothing can
 /// move it says `WouldBlock`.
@@ -62,19 +51,13 @@ pub(crate) trait Wire: Send + fmt::Debug {
     /// What to watch for readiness, if the kernel knows this wire: one or two descriptors. Room to send shows on the first.
     fn as_fds(&self) -> [Option<BorrowedFd<'_>>; 2];
 
-    /// Takes in what the device finished. True if anything moved.
-    fn progress(&mut self) -> io::Result<bool> {
+    /// Takes in what the device finished: outcomes of direct operations go to `finished`. True if anything moved.
+    fn progress(&mut self, _finished: &mut dyn Finished) -> io::Result<bool> {
         Ok(false)
     }
 
     /// Hands over to the device what was queued since the last call.
     fn submit(&mut self) {}
-
-    /// The short cut of [`progress`](Self::progress), taking outcomes and [`submit`](Self::submit): the ticket through which direct
-    /// operations took effect since the last call, 0 where none did. `None`: there is more to be seen to, or may be.
-    fn reap(&mut self) -> io::Result<Option<u64>> {
-        Ok(None)
-    }
 
     /// Makes sure that the descriptors become readable with the next thing that happens. What happened before shows
     /// nowhere: it is looked for after this.
@@ -85,13 +68,13 @@ pub(crate) trait Wire: Send + fmt::Debug {
         None
     }
 
-    /// True if outcomes of direct operations wait to be taken.
-    fn has_finished(&self) -> bool {
+    /// True if the device refused what it was handed, which the next [`progress`](Self::progress) tells.
+    fn has_failed(&self) -> bool {
         false
     }
 
     /// Does what is due by time. Returns when to do it again, and whether anything moved.
-    fn tick(&mut self, _now: Duration) -> io::Result<(Option<Duration>, bool)> {
+    fn tick(&mut self, _now: Duration, _finished: &mut dyn Finished) -> io::Result<(Option<Duration>, bool)> {
         Ok((None, false))
     }
 
@@ -109,28 +92,6 @@ pub(crate) trait Wire: Send + fmt::Debug {
     /// The ring of this side that the other one appends to, if it does.
     fn ring(&self) -> Option<&Arc<RingState>> {
         None
-    }
-
-    /// The short cut of [`direct`](Self::direct) for a write: takes it if it goes that way, there is room for it, and nothing
-    /// needs care. If not, false, and nothing was taken.
-    fn write_straight(&mut self, _number: Numbered, _to: &RemoteRegion, _offset: u64, _data: &Data<'_>) -> bool {
-        false
-    }
-
-    /// As [`write_straight`](Self::write_straight), but hands it to the device at once, where nothing else is to be handed over.
-    fn write_alone(&mut self, _number: Numbered, _to: &RemoteRegion, _offset: u64, _from: Registered<'_>) -> bool {
-        false
-    }
-
-    /// The same for a flush of one range, by a method that the device [offers](Direct::offers).
-    fn flush_alone(
-        &mut self,
-        _ticket: u64,
-        _region: &RemoteRegion,
-        _range: (u64, u64),
-        _to: (Durability, Method),
-    ) -> bool {
-        false
     }
 
     /// The direct way to the other side's memory, if there is one.

@@ -52,7 +52,7 @@ impl Deferred {
     }
 }
 
-impl Endpoint {
+impl<D> Endpoint<D> {
     /// Has flushes that wait for a device handed out by [`take_flush`](Self::take_flush) from now on, or not. Off at first: they are
     /// carried out when they arrive.
     pub fn defer_flushes(&mut self, on: bool) {

@@ -1,126 +1,45 @@
 //! The initiator's side: posting, and matching replies to what was posted.
 
-use std::collections::VecDeque;
-
 use pmof_mem::{Durability, Evidence};
 
-use super::{Completion, Endpoint, Operation, OperationKind, Outcome, Payload, Signal, State, Ticket, input::Sink};
+use super::{
+    Endpoint, Operation, OperationKind, Outcome, Payload, Signal, State, Ticket,
+    input::Sink,
+    operations::{KeptPayload, Message, Stage, Waiting},
+};
 use crate::{
-    ConnectionError, Flushed, LocalSlice, OperationError, PostError, Refusal,
+    ConnectionError, Flushed, LocalSlice, OperationError, PostError, Refusal, RegionKey,
     frame::{FLAG_IMMEDIATE, FLAG_PAYLOAD_CRC, FLAG_REPLY, Frame, Opcode},
     limits::{ATOMIC_BYTES, OUTPUT_LIMIT_BYTES},
 };
 
-/// One operation without an outcome.
-#[derive(Debug)]
-struct Pending {
-    sequence: u64,
-    context: u64,
-    kind: OperationKind,
-    len_bytes: u64,
-    /// The poster wants a completion even of success.
-    signalled: bool,
-    /// A reply comes even of success.
-    replied: bool,
-    /// Destination of a read.
-    into: Option<LocalSlice>,
-    /// What a flush is to reach, and the weakest evidence for it that counts.
-    level: Option<(Durability, Evidence)>,
-    message: Message,
-}
+/// Most ranges that one flush names to the target's CPU: beyond it neighbours are joined.
+const WRITE_BACK_RANGES_MAX: usize = 64;
 
-/// An operation's place among this side's messages.
-#[derive(Clone, Copy, Debug)]
-struct Message {
-    /// It takes a receive of the other side.
-    takes_receive: bool,
-    /// Messages posted so far, itself included.
-    number: u64,
-}
-
-/// An operation that was answered, and completes when every message up to it has found its receive.
-#[derive(Debug)]
-struct Held {
-    message: Message,
-    signalled: bool,
-    completion: Completion,
-}
-
-/// An operation that waits for the other side to have room for a message.
-#[derive(Debug)]
-struct Stalled {
-    frame: Frame,
-    payload: StalledPayload,
-    takes_receive: bool,
-    replied: bool,
-}
-
-#[derive(Debug)]
-enum StalledPayload {
-    Bytes(Vec<u8>),
-    Local(LocalSlice),
-}
-
-#[derive(Debug, Default)]
-pub(super) struct Posted {
-    last: u64,
-    /// Messages among them.
-    messages: u64,
-    /// Not answered yet, in their order.
-    pending: VecDeque<Pending>,
-    /// Answered, and posted before those.
-    held: VecDeque<Held>,
-    /// Operations posted since one that asks for a reply.
-    unreplied: u32,
-    /// Sequence of the last operation that went out and asks for a reply.
-    last_replied: u64,
-    stalled: VecDeque<Stalled>,
-    stalled_bytes: usize,
-    /// A borrowed payload is on its way: nothing may be queued before [`Endpoint::supply`].
-    pub(super) is_borrowing: bool,
-}
-
-impl Posted {
-    /// True if a reply is due. Operations that ask for none do not count, nor do those that wait for room or for a receive at
-    /// the other side: how long that lasts is the application's affair.
-    pub(super) fn awaits_reply(&self) -> bool {
-        self.pending.front().is_some_and(|oldest| oldest.sequence <= self.last_replied)
-    }
-}
-
-impl Endpoint {
-    /// Operations posted and without an outcome.
+impl<D> Endpoint<D> {
+    /// Operations posted whose outcome was not taken.
+    #[inline]
     pub fn outstanding(&self) -> usize {
-        self.posted.pending.len() + self.posted.held.len()
+        self.operations.outstanding() + self.untaken
     }
 
     /// True if [`Payload::Borrowed`] is allowed now.
     pub fn may_borrow(&self) -> bool {
         self.is_established()
-            && self.posted.stalled.is_empty()
+            && !self.operations.has_waiting()
             && self.output.is_plain()
             && self.messages.may_send(&self.agreed)
     }
 
-    /// True while posted operations wait for the other side to have room for a message.
-    #[inline]
-    pub fn is_stalled(&self) -> bool {
-        !self.posted.stalled.is_empty()
-    }
-
-    /// True while all that was posted was answered, and waits for the other side to post receives for its messages.
-    pub fn awaits_receives(&self) -> bool {
-        self.posted.pending.is_empty() && !self.posted.held.is_empty()
-    }
-
     /// True while the send queue has a free place; on a connection that does not stand, posting says why.
+    #[inline]
     pub fn has_room(&self) -> bool {
-        let queued_bytes = self.output.copied_bytes() + self.posted.stalled_bytes;
+        let queued_bytes = self.output.copied_bytes() + self.operations.kept_bytes();
         let has_place = self.outstanding() < self.agreed.send_queue as usize;
         self.ended().is_some() || (has_place && queued_bytes <= OUTPUT_LIMIT_BYTES)
     }
 
-    /// Posts an operation. Its frame is queued for output; nothing waits. On an error nothing was queued.
+    /// Posts an operation that goes as messages. Its frame is queued for output; nothing waits. On an error nothing was queued.
     ///
     /// Rights and bounds of the remote region are the caller's to check, from the descriptor; the target checks again.
     ///
@@ -128,23 +47,41 @@ impl Endpoint {
     ///
     /// If the payload is borrowed although [`may_borrow`](Self::may_borrow) says no: its bytes would land amid others.
     pub fn post(&mut self, operation: Operation<'_>, signal: Signal, context: u64) -> Result<Ticket, PostError> {
+        self.post_message(operation, signal, context, false)
+    }
+
+    /// As [`post`](Self::post). `dirties`: a direct flush of the region is to [name](Self::note_dirty) what the operation writes.
+    ///
+    /// # Panics
+    ///
+    /// As it does.
+    pub fn post_message(
+        &mut self,
+        operation: Operation<'_>,
+        signal: Signal,
+        context: u64,
+        dirties: bool,
+    ) -> Result<Ticket, PostError> {
         self.may_post(&operation)?;
         let takes_receive = operation.takes_receive();
-        let sequence = self.posted.last + 1;
         let kind = operation.kind();
         let level = match operation {
             Operation::Flush { level, evidence, .. } => Some((level, evidence)),
             _ => None,
         };
-        let (mut frame, payload, into) = frame_of(operation, sequence);
+        let (mut frame, payload, into) = frame_of(operation);
         let is_borrowed = matches!(payload, Some(Payload::Borrowed(_)));
         assert!(!is_borrowed || self.may_borrow(), "a payload is borrowed only while may_borrow() says so");
         let replies_always =
             matches!(kind, OperationKind::Read | OperationKind::CompareAndSwap | OperationKind::FetchAndAdd);
-        let signalled = signal == Signal::Always;
-        // An unsignalled stream still asks for a reply now and then, so that its queue slots come back.
-        let replied = signalled || replies_always || self.posted.unreplied + 1 >= self.agreed.send_queue / 4;
-        if replied && !replies_always {
+        // An unsignalled stream still asks for a reply now and then, so that its queue slots come back; where direct operations may
+        // wait for it, always.
+        let unreplied = &mut self.operations.unreplied;
+        let is_replied = signal == Signal::Always
+            || replies_always
+            || self.operations.has_direct
+            || *unreplied + 1 >= self.agreed.send_queue / 4;
+        if is_replied && !replies_always {
             frame.flags |= FLAG_REPLY;
         }
         if let Some(payload) = &payload
@@ -157,14 +94,27 @@ impl Endpoint {
             OperationKind::AtomicWrite => ATOMIC_BYTES,
             _ => frame.length,
         };
-        self.posted.last = sequence;
-        self.posted.messages += u64::from(takes_receive);
-        let message = Message { takes_receive, number: self.posted.messages };
-        self.posted.unreplied = if replied { 0 } else { self.posted.unreplied + 1 };
-        self.posted.is_borrowing = is_borrowed;
-        let pending = Pending { sequence, context, kind, len_bytes, signalled, replied, into, level, message };
-        self.dispatch(pending, frame, payload);
-        Ok(Ticket(sequence))
+        self.operations.unreplied = if is_replied { 0 } else { self.operations.unreplied + 1 };
+        self.operations.is_borrowing = is_borrowed;
+        let mut message = Message { first: 0, is_replied, len_bytes, into, level };
+        let may_go = !self.operations.has_waiting() && self.may_send_message(kind, takes_receive);
+        let stage = if may_go {
+            self.message_goes(frame, takes_receive, &mut message, dirties);
+            match payload {
+                Some(Payload::Inline(bytes)) => self.output.push_bytes(bytes),
+                Some(Payload::Local(slice)) => self.output.push_posted(slice),
+                Some(Payload::Borrowed(_)) | None => {}
+            }
+            Stage::Message(message)
+        } else {
+            let payload = match payload {
+                Some(Payload::Inline(bytes) | Payload::Borrowed(bytes)) => KeptPayload::Bytes(bytes.to_vec()),
+                Some(Payload::Local(slice)) => KeptPayload::Local(slice),
+                None => KeptPayload::Bytes(Vec::new()),
+            };
+            Stage::Waiting(Box::new(Waiting::Message { frame, message, payload, dirties }))
+        };
+        Ok(self.operations.push((kind, signal, context), takes_receive, stage))
     }
 
     /// Bytes of a borrowed payload that the caller could not send at once; to be called after every borrowed payload,
@@ -176,9 +126,29 @@ impl Endpoint {
         self.borrowed_done();
     }
 
-    /// Whether an operation could be posted now; for those that the caller carries out past this endpoint, too.
-    pub fn may_post(&self, operation: &Operation<'_>) -> Result<(), PostError> {
+    fn may_post(&self, operation: &Operation<'_>) -> Result<(), PostError> {
+        let (len_bytes, limit_bytes) = match operation {
+            Operation::Write { payload, .. } => (payload.len_bytes(), self.agreed.payload_max_bytes),
+            Operation::Read { into, .. } => (into.len_bytes, self.agreed.payload_max_bytes),
+            Operation::Send { payload, .. } => (payload.len_bytes(), u64::from(self.agreed.message_max_bytes)),
+            _ => (0, u64::MAX),
+        };
+        self.may_post_bytes(len_bytes, limit_bytes)?;
+        match operation {
+            Operation::Write { payload: Payload::Local(local), .. }
+            | Operation::Send { payload: Payload::Local(local), .. }
+            | Operation::Read { into: local, .. } => check_local(local),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether an operation with so many bytes could be posted now, which may be so long.
+    #[inline]
+    pub(super) fn may_post_bytes(&self, len_bytes: u64, limit_bytes: u64) -> Result<(), PostError> {
         match &self.state {
+            State::Established if self.is_closing => {
+                return Err(PostError::NotConnected(ConnectionError::ClosedHere));
+            }
             State::Established => {}
             State::Ended(why) => return Err(PostError::NotConnected(why.clone())),
             _ => {
@@ -189,232 +159,176 @@ impl Endpoint {
         if !self.has_room() {
             return Err(PostError::QueueFull { limit: self.agreed.send_queue });
         }
-        let (len_bytes, limit_bytes) = match operation {
-            Operation::Write { payload, .. } => (payload.len_bytes(), self.agreed.payload_max_bytes),
-            Operation::Read { into, .. } => (into.len_bytes, self.agreed.payload_max_bytes),
-            Operation::Send { payload, .. } => (payload.len_bytes(), u64::from(self.agreed.message_max_bytes)),
-            _ => return Ok(()),
-        };
-        if len_bytes > limit_bytes {
-            return Err(PostError::TooLong { len_bytes, limit_bytes });
-        }
-        match operation {
-            Operation::Write { payload: Payload::Local(local), .. }
-            | Operation::Send { payload: Payload::Local(local), .. }
-            | Operation::Read { into: local, .. } => check_local(local),
-            _ => Ok(()),
-        }
+        if len_bytes > limit_bytes { Err(PostError::TooLong { len_bytes, limit_bytes }) } else { Ok(()) }
     }
 
-    /// Queues a frame for output, or behind messages that wait for room.
-    fn dispatch(&mut self, pending: Pending, frame: Frame, payload: Option<Payload<'_>>) {
-        let Pending { replied, message: Message { takes_receive, .. }, .. } = pending;
-        let awaited = self.posted.awaits_reply();
-        self.posted.pending.push_back(pending);
-        let may_go = self.posted.stalled.is_empty() && (!takes_receive || self.messages.may_send(&self.agreed));
-        if may_go {
-            self.frame_goes(&frame, takes_receive, replied);
-            match payload {
-                Some(Payload::Inline(bytes)) => self.output.push_bytes(bytes),
-                Some(Payload::Local(slice)) => self.output.push_posted(slice),
-                Some(Payload::Borrowed(_)) | None => {}
+    /// Whether what waits does so for room or a receive at the other side.
+    pub(super) fn is_stalled(&self) -> bool {
+        let is_full = match self.operations.first_waiting() {
+            Some((_, kind, Waiting::Message { frame, .. })) => {
+                takes_receive(kind, frame) && !self.messages.may_send(&self.agreed)
             }
-            // The wait for an answer begins now.
-            self.heard |= !awaited;
-            return;
-        }
-        let payload = match payload {
-            Some(Payload::Inline(bytes) | Payload::Borrowed(bytes)) => StalledPayload::Bytes(bytes.to_vec()),
-            Some(Payload::Local(slice)) => StalledPayload::Local(slice),
-            None => StalledPayload::Bytes(Vec::new()),
+            _ => false,
         };
-        if let StalledPayload::Bytes(bytes) = &payload {
-            self.posted.stalled_bytes += bytes.len();
-        }
-        self.posted.stalled.push_back(Stalled { frame, payload, takes_receive, replied });
+        is_full || self.operations.awaits_receives(self.messages.taken())
     }
 
-    fn frame_goes(&mut self, frame: &Frame, takes_receive: bool, replied: bool) {
-        if takes_receive {
-            self.messages.sent += 1;
+    fn may_send_message(&self, kind: OperationKind, takes_receive: bool) -> bool {
+        (!takes_receive || self.messages.may_send(&self.agreed)) && self.operations.may_go_by_message(kind)
+    }
+
+    /// Queues the frames of a message for output, but for its payload.
+    fn message_goes(&mut self, mut frame: Frame, takes_receive: bool, message: &mut Message, dirties: bool) {
+        // The wait for an answer begins now.
+        self.heard |= !self.operations.awaits_reply();
+        self.messages.sent += u64::from(takes_receive);
+        let key = RegionKey(frame.key);
+        let mut first = None;
+        if message.level.is_some_and(|(level, _)| level == Durability::PowerFailure) {
+            for &(offset, length) in self.dirty.take(key, frame.offset, frame.length, WRITE_BACK_RANGES_MAX) {
+                let sequence = self.operations.next_sequence(false);
+                let part = Frame { key: key.0, offset, length, ..Frame::new(Opcode::WriteBack, sequence) };
+                self.output.push_bytes(&part.encode());
+                first.get_or_insert(sequence);
+            }
         }
-        if replied {
-            self.posted.last_replied = frame.sequence;
-        }
+        frame.sequence = self.operations.next_sequence(message.is_replied);
+        message.first = first.unwrap_or(frame.sequence);
         self.output.push_bytes(&frame.encode());
+        if dirties {
+            self.dirty.add(key, frame.offset, message.len_bytes);
+        }
     }
 
-    /// The other side took messages out of its inbox.
-    pub(super) fn release_stalled(&mut self) {
-        while let Some(next) = self.posted.stalled.front() {
-            if next.takes_receive && !self.messages.may_send(&self.agreed) {
+    /// What waited for room, or for operations before it, goes on. Direct operations are the caller's to let go.
+    fn release_waiting(&mut self) {
+        while let Some((_, kind, Waiting::Message { frame, .. })) = self.operations.first_waiting()
+            && let takes_receive = takes_receive(kind, frame)
+            && self.may_send_message(kind, takes_receive)
+        {
+            let Some(Waiting::Message { frame, mut message, payload, dirties }) = self.operations.take_waiting() else {
                 return;
+            };
+            self.message_goes(frame, takes_receive, &mut message, dirties);
+            match payload {
+                KeptPayload::Bytes(bytes) => self.output.push_bytes(&bytes),
+                KeptPayload::Local(slice) => self.output.push_posted(slice),
             }
-            let Some(next) = self.posted.stalled.pop_front() else { return };
-            self.frame_goes(&next.frame, next.takes_receive, next.replied);
-            match next.payload {
-                StalledPayload::Bytes(bytes) => {
-                    self.posted.stalled_bytes -= bytes.len();
-                    self.output.push_bytes(&bytes);
-                }
-                StalledPayload::Local(slice) => self.output.push_posted(slice),
-            }
+            self.operations.waiting_went(Stage::Message(message));
         }
     }
 
     pub(super) fn reply_arrived(&mut self, frame: &Frame) -> Option<Sink> {
+        let refusal = || Refusal::from_wire(frame.code).unwrap_or(Refusal::Malformed);
         if frame.sequence == 0 && frame.code != 0 {
-            let refusal = Refusal::from_wire(frame.code).unwrap_or(Refusal::Malformed);
-            self.output.clear();
-            self.end(ConnectionError::Refused { refusal, private_data: Vec::new() });
+            self.refused(refusal());
             return None;
         }
-        if frame.code != 0 && self.late_refusal_arrived(frame) {
+        if frame.code != 0 && self.operations.fail_late(frame.sequence, || refusal_of(frame, refusal())) {
+            self.refused(refusal());
             return None;
         }
-        if let Err(what) = self.complete_before(frame.sequence) {
-            self.refuse_stream(what);
-            return None;
-        }
-        if frame.code != 0 {
-            self.refusal_arrived(frame);
-            return None;
-        }
-        let pending = self.posted.pending.front()?;
-        if !pending.replied {
-            self.refuse_stream("a reply that was not asked for");
-            return None;
-        }
-        if frame.opcode == Opcode::ReadReply {
-            return match &pending.into {
-                Some(into) if into.len_bytes == frame.length => Some(Sink::Read(into.clone())),
-                _ => {
-                    self.refuse_stream("a read reply fits no posted read");
-                    None
-                }
-            };
-        }
-        let outcome = match pending.kind {
-            OperationKind::Read => {
-                self.refuse_stream("a read was answered without data");
+        let at = match self.operations.place_of_reply(frame.sequence) {
+            Ok(at) => at,
+            Err(what) => {
+                self.refuse_stream(what);
                 return None;
             }
-            OperationKind::Flush => Flushed::from_wire(frame.immediate)
-                .filter(|flushed| pending.level.is_some_and(|level| grants(*flushed, level)))
-                .map(Outcome::Flushed),
-            OperationKind::CompareAndSwap | OperationKind::FetchAndAdd => Some(Outcome::Previous(frame.operand)),
-            _ => Some(Outcome::Done { len_bytes: pending.len_bytes }),
         };
-        match outcome {
-            Some(outcome) => self.complete_front(Ok(outcome)),
-            None => self.refuse_stream(
-                "a flush reply names another durability than asked for, or weaker evidence than promised",
-            ),
+        if frame.code != 0 {
+            self.operations.failed(at, refusal_of(frame, refusal()));
+            self.complete();
+            self.refused(refusal());
+            return None;
+        }
+        match self.answer(at, frame) {
+            Ok(Answer::Bytes(into)) => return Some(Sink::Read(into)),
+            Ok(Answer::Outcome(outcome)) => {
+                self.operations.answered(at, Stage::Done(outcome));
+                self.complete();
+            }
+            Err(what) => self.refuse_stream(what),
         }
         None
     }
 
-    pub(super) fn read_complete(&mut self, frame: &Frame) {
-        self.complete_front(Ok(Outcome::Done { len_bytes: frame.length }));
-    }
-
-    fn refusal_arrived(&mut self, frame: &Frame) {
-        let refusal = Refusal::from_wire(frame.code).unwrap_or(Refusal::Malformed);
-        self.complete_front(Err(refused(frame, refusal)));
-        self.output.clear();
-        self.end(ConnectionError::Refused { refusal, private_data: Vec::new() });
-    }
-
-    /// A reply to `sequence` implies the success of all that was posted before it without wanting a reply.
-    fn complete_before(&mut self, sequence: u64) -> Result<(), &'static str> {
-        let is_unsent = self.posted.stalled.front().is_some_and(|next| next.frame.sequence <= sequence);
-        if is_unsent || self.posted.pending.back().is_none_or(|last| last.sequence < sequence) {
-            return Err("a reply to what was not posted");
+    /// What the reply to the operation in this place means, or what is wrong with it.
+    fn answer(&self, at: usize, frame: &Frame) -> Result<Answer, &'static str> {
+        const NOT_ASKED_FOR: &str = "a reply that was not asked for";
+        let (message, kind, is_last) = self.operations.asked_at(at, frame.sequence).ok_or(NOT_ASKED_FOR)?;
+        if !message.is_replied || !is_last {
+            return Err(NOT_ASKED_FOR);
         }
-        while let Some(pending) = self.posted.pending.front() {
-            if pending.sequence == sequence {
-                return Ok(());
-            }
-            if pending.sequence > sequence {
-                break;
-            }
-            if pending.replied {
-                return Err("a reply was left out");
-            }
-            let done = Outcome::Done { len_bytes: pending.len_bytes };
-            self.complete_front(Ok(done));
+        if frame.opcode == Opcode::ReadReply {
+            let into = message.into.as_ref().filter(|into| into.len_bytes == frame.length);
+            return into.cloned().map(Answer::Bytes).ok_or("a read reply fits no posted read");
         }
-        Err("a reply to what was not posted")
-    }
-
-    /// The oldest operation without an answer has one. It completes in its order, and with success not before every message
-    /// up to it has found its receive.
-    fn complete_front(&mut self, outcome: Result<Outcome, OperationError>) {
-        let Some(pending) = self.posted.pending.pop_front() else { return };
-        let Pending { message, signalled, .. } = pending;
-        let is_told = signalled || outcome.is_err();
-        let is_held = match outcome {
-            Ok(_) => !self.messages.were_taken(message.number),
-            Err(_) => !self.posted.held.is_empty(),
+        let outcome = match (kind, message.level) {
+            (OperationKind::Read, _) => return Err("a read was answered without data"),
+            (OperationKind::Flush, Some(level)) => {
+                let flushed = Flushed::from_wire(frame.immediate).filter(|flushed| grants(*flushed, level));
+                let what = "a flush reply names another durability than asked for, or weaker evidence than promised";
+                Outcome::Flushed(flushed.ok_or(what)?)
+            }
+            (OperationKind::CompareAndSwap | OperationKind::FetchAndAdd, _) => Outcome::Previous(frame.operand),
+            _ => Outcome::Done { len_bytes: message.len_bytes },
         };
-        let completion = pending.into_completion(outcome);
-        if is_held && (is_told || message.takes_receive) {
-            self.posted.held.push_back(Held { message, signalled, completion });
-        } else if is_told && !is_held {
-            self.completions.push_back(completion);
+        Ok(Answer::Outcome(outcome))
+    }
+
+    pub(super) fn read_complete(&mut self, frame: &Frame) {
+        if let Some(at) = self.operations.place_of(frame.sequence) {
+            self.operations.answered(at, Stage::Done(Outcome::Done { len_bytes: frame.length }));
+            self.complete();
         }
     }
 
-    /// The other side took messages.
-    pub(super) fn release_held(&mut self) {
-        while let Some(held) = self.posted.held.front()
-            && self.messages.were_taken(held.message.number)
-        {
-            let Some(held) = self.posted.held.pop_front() else { return };
-            if held.signalled {
-                self.completions.push_back(held.completion);
-            }
-        }
-    }
-
-    /// A message that was answered met a receive that is too small for it. False if the refusal is not of such a message.
-    fn late_refusal_arrived(&mut self, frame: &Frame) -> bool {
-        let is_it = |held: &&mut Held| held.message.takes_receive && held.completion.ticket == Ticket(frame.sequence);
-        let Some(held) = self.posted.held.iter_mut().find(is_it) else { return false };
-        let refusal = Refusal::from_wire(frame.code).unwrap_or(Refusal::Malformed);
-        held.completion.outcome = Err(refused(frame, refusal));
+    /// The other side refused an operation, and does nothing more.
+    fn refused(&mut self, refusal: Refusal) {
         self.output.clear();
         self.end(ConnectionError::Refused { refusal, private_data: Vec::new() });
-        true
+    }
+
+    /// Completes what succeeded, in order, and lets go what waited for it.
+    #[inline]
+    pub(super) fn complete(&mut self) {
+        let before = self.completions.len();
+        self.operations.complete(self.messages.taken(), &mut self.completions);
+        self.untaken += self.completions.len() - before;
+        if self.operations.has_waiting() && self.is_established() {
+            self.release_waiting();
+        }
+        if self.is_closing && (!self.operations.has_waiting() || self.is_stalled()) {
+            self.close_now();
+        }
     }
 
     /// All that has no outcome ends with the connection: at once, or when the last payload that is still sent from the
-    /// poster's memory has gone, since a completion gives that memory back.
+    /// poster's memory has gone and the transport has stopped, since a completion gives that memory back.
     pub(super) fn end_posted(&mut self) {
         let State::Ended(why) = &self.state else { return };
-        if self.output.has_posted_slices() || self.outstanding() == 0 {
-            return;
+        let is_in_use = self.operations.has_direct && !self.operations.is_stopped;
+        if !self.output.has_posted_slices() && !is_in_use {
+            let before = self.completions.len();
+            self.operations.end(why, &mut self.completions);
+            self.untaken += self.completions.len() - before;
         }
-        self.posted.stalled.clear();
-        self.posted.stalled_bytes = 0;
-        let ended = || OperationError::ConnectionEnded(why.clone());
-        let held = std::mem::take(&mut self.posted.held).into_iter().map(|Held { mut completion, .. }| {
-            completion.outcome = completion.outcome.and_then(|_| Err(ended()));
-            completion
-        });
-        self.completions.extend(held);
-        let pending = std::mem::take(&mut self.posted.pending).into_iter();
-        self.completions.extend(pending.map(|pending| pending.into_completion(Err(ended()))));
     }
 }
 
-impl Pending {
-    fn into_completion(self, outcome: Result<Outcome, OperationError>) -> Completion {
-        Completion { ticket: Ticket(self.sequence), context: self.context, kind: self.kind, outcome }
-    }
+/// What a reply brings.
+enum Answer {
+    Outcome(Outcome),
+    /// Bytes that follow, which belong here.
+    Bytes(LocalSlice),
 }
 
-fn refused(frame: &Frame, refusal: Refusal) -> OperationError {
+/// Whether an operation takes a receive of the other side: a message, or a write with an immediate.
+fn takes_receive(kind: OperationKind, frame: &Frame) -> bool {
+    kind == OperationKind::Send || (kind == OperationKind::Write && frame.has(FLAG_IMMEDIATE))
+}
+
+fn refusal_of(frame: &Frame, refusal: Refusal) -> OperationError {
     OperationError::Refused { refusal, offset: frame.offset, len_bytes: frame.length, limit: frame.operand }
 }
 
@@ -423,9 +337,9 @@ fn grants(flushed: Flushed, (level, evidence): (Durability, Evidence)) -> bool {
     flushed.durability == level && (flushed.promise.evidence == Evidence::Probed || evidence == Evidence::Declared)
 }
 
-/// The header of an operation, its payload, and where its reply's payload goes.
-fn frame_of(operation: Operation<'_>, sequence: u64) -> (Frame, Option<Payload<'_>>, Option<LocalSlice>) {
-    let frame = |opcode| Frame::new(opcode, sequence);
+/// The header of an operation, without its sequence; its payload, and where its reply's payload goes.
+fn frame_of(operation: Operation<'_>) -> (Frame, Option<Payload<'_>>, Option<LocalSlice>) {
+    let frame = |opcode| Frame::new(opcode, 0);
     match operation {
         Operation::Write { key, offset, payload, immediate } => {
             let length = payload.len_bytes();

@@ -112,7 +112,7 @@ impl Incoming {
     }
 }
 
-impl Endpoint {
+impl<D> Endpoint<D> {
     /// True if [`input_place`](Self::input_place) would give a place.
     pub fn wants_input(&self) -> bool {
         let has_room = !self.deferred.holds_input() || !self.input.is_full();
@@ -150,7 +150,7 @@ impl Endpoint {
     pub fn input_arrived(&mut self, count: usize) {
         // The whole handshake has one limit of time, so that nobody keeps it open byte by byte.
         self.heard |= !self.is_handshaking();
-        self.posted.is_borrowing = false;
+        self.operations.is_borrowing = false;
         if self.ended().is_some() {
             return;
         }

@@ -95,9 +95,10 @@ impl Messages {
         }
     }
 
-    /// True if the other side has matched so many messages with receives.
-    pub(super) fn were_taken(&self, count: u64) -> bool {
-        count <= self.consumed_there
+    /// Messages that the other side has matched with receives.
+    #[inline]
+    pub(super) fn taken(&self) -> u64 {
+        self.consumed_there
     }
 
     /// True if the other side has room for one more message.
@@ -106,7 +107,7 @@ impl Messages {
     }
 }
 
-impl Endpoint {
+impl<D> Endpoint<D> {
     /// Bounds the receives that are posted and wait for a message: 1 to [`RECEIVE_QUEUE_LIMIT`], which holds at first.
     pub fn limit_receives(&mut self, limit: usize) {
         self.messages.receive_limit = limit.clamp(1, RECEIVE_QUEUE_LIMIT);
@@ -214,8 +215,7 @@ impl Endpoint {
             return self.refuse_stream("credit for messages that were not sent");
         }
         self.messages.consumed_there = frame.operand;
-        self.release_held();
-        self.release_stalled();
+        self.complete();
     }
 
     /// Puts a receive back whose message did not arrive whole.
@@ -303,7 +303,7 @@ impl Endpoint {
     /// that reads nothing makes no output grow.
     pub(super) fn tell_credit(&mut self) {
         let (_, sent) = self.output.totals();
-        if sent >= self.messages.told_at && !self.posted.is_borrowing {
+        if sent >= self.messages.told_at && !self.operations.is_borrowing {
             self.tell_all_credit();
         }
     }

@@ -2,6 +2,7 @@
 
 use std::{
     collections::VecDeque,
+    convert::Infallible,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -15,9 +16,12 @@ use crate::{
 };
 
 mod deferred;
+mod direct;
+mod dirty;
 mod initiator;
 mod input;
 mod messages;
+mod operations;
 mod shared;
 mod target;
 #[cfg(test)]
@@ -26,9 +30,10 @@ mod types;
 
 use deferred::Deferred;
 pub use deferred::{DeferredFlush, FlushTicket};
-use initiator::Posted;
+use dirty::DirtyRanges;
 use input::Input;
 use messages::Messages;
+use operations::Operations;
 pub use shared::SharedReceives;
 pub use types::{Completion, Event, InputPlace, Operation, OperationKind, Outcome, Payload, Signal, Ticket};
 
@@ -44,9 +49,10 @@ enum State {
     Ended(ConnectionError),
 }
 
-/// One end of a connection.
+/// One end of a connection. `D` is what its transport keeps of a direct operation that has to wait; without such operations it is of no
+/// matter.
 #[derive(Debug)]
-pub struct Endpoint {
+pub struct Endpoint<D = Infallible> {
     state: State,
     own: Settings,
     /// What holds on this connection: capabilities of both; limits as the other side stated them for what it takes.
@@ -61,19 +67,25 @@ pub struct Endpoint {
     recent_region: Weak<RegisteredRegion>,
     input: Input,
     output: Output,
-    posted: Posted,
+    operations: Operations<D>,
+    /// What a flush is to name.
+    dirty: DirtyRanges,
+    /// This end closes as soon as nothing waits any more.
+    is_closing: bool,
     messages: Messages,
     /// Sequence of the last request taken in.
     served: u64,
     deferred: Deferred,
     completions: VecDeque<Completion>,
+    /// Those among them that are no receives'.
+    untaken: usize,
     events: VecDeque<Event>,
     /// Something came since the last tick, or the wait for an answer began since then.
     heard: bool,
     heard_at: Duration,
 }
 
-impl Endpoint {
+impl<D> Endpoint<D> {
     /// The end that asks for a connection; `private_data` goes with the request.
     ///
     /// # Panics
@@ -105,11 +117,14 @@ impl Endpoint {
             recent_region: Weak::new(),
             input: Input::default(),
             output: Output::default(),
-            posted: Posted::default(),
+            operations: Operations::default(),
+            dirty: DirtyRanges::default(),
+            is_closing: false,
             messages: Messages::default(),
             served: 0,
             deferred: Deferred::default(),
             completions: VecDeque::new(),
+            untaken: 0,
             events: VecDeque::new(),
             heard: true,
             heard_at: Duration::ZERO,
@@ -134,13 +149,17 @@ impl Endpoint {
         matches!(self.state, State::Established)
     }
 
-    /// True on a standing connection with nothing to send, no outcome and no event to be taken.
+    /// True on a standing connection with nothing to send, nothing that waits to be sent and no event to be taken: all there can be is
+    /// operations under way, and outcomes.
     #[inline]
-    pub fn is_quiet(&self) -> bool {
-        self.is_established()
-            && self.output_waiting_bytes() == 0
-            && self.completions.is_empty()
-            && self.events.is_empty()
+    pub fn has_no_traffic(&self) -> bool {
+        self.is_established() && self.output.is_empty() && !self.operations.has_waiting() && self.events.is_empty()
+    }
+
+    /// True if outcomes wait to be taken.
+    #[inline]
+    pub fn has_completions(&self) -> bool {
+        !self.completions.is_empty()
     }
 
     /// Why the connection ended, if it has.
@@ -193,12 +212,28 @@ impl Endpoint {
         }
     }
 
-    /// Closes in order: what was posted is still sent, what has no outcome yet completes as ended.
+    /// Closes in order: what was posted is still sent, what has no outcome yet completes as ended. Operations that wait for those before
+    /// them go first; what waits for room or a receive at the other side, which may never come, does not, nor what was posted after
+    /// it.
     pub fn disconnect(&mut self) {
+        self.is_closing = self.state == State::Established && self.operations.has_waiting() && !self.is_stalled();
+        if !self.is_closing {
+            self.close_now();
+        }
+    }
+
+    /// Closes in order what is [closing](Self::is_closing), although operations wait.
+    pub fn close_now(&mut self) {
         if self.state == State::Established {
             self.say_disconnect();
         }
         self.end(ConnectionError::ClosedHere);
+    }
+
+    /// True from a [`disconnect`](Self::disconnect) that waits until the connection has ended.
+    #[inline]
+    pub fn is_closing(&self) -> bool {
+        self.is_closing
     }
 
     fn say_disconnect(&mut self) {
@@ -239,7 +274,7 @@ impl Endpoint {
         self.output.sent(count);
         // A peer that takes bytes is alive.
         self.heard |= count > 0 && !self.is_handshaking();
-        if !self.posted.is_borrowing {
+        if !self.operations.is_borrowing {
             self.output_moved();
         }
     }
@@ -252,7 +287,9 @@ impl Endpoint {
     /// The next outcome.
     #[inline]
     pub fn poll_completion(&mut self) -> Option<Completion> {
-        self.completions.pop_front()
+        let completion = self.completions.pop_front()?;
+        self.untaken -= usize::from(!completion.kind.is_receive());
+        Some(completion)
     }
 
     /// The next event.
@@ -284,7 +321,7 @@ impl Endpoint {
             State::AwaitWelcome => Some("the answer to the connection request"),
             State::AwaitHello => Some("the connection request"),
             State::Established if self.awaits_rest() => Some("the rest of a frame"),
-            State::Established if self.posted.awaits_reply() => Some("the reply to a posted operation"),
+            State::Established if self.operations.awaits_reply() => Some("the reply to a posted operation"),
             State::Established if !self.output.is_empty() => Some("room to send"),
             State::Ended(_) if !self.output.is_empty() => Some("room to send the last words"),
             _ => None,
@@ -311,8 +348,8 @@ impl Endpoint {
 
     /// The borrowed payload lies in the stream, so other things may follow it.
     fn borrowed_done(&mut self) {
-        if self.posted.is_borrowing {
-            self.posted.is_borrowing = false;
+        if self.operations.is_borrowing {
+            self.operations.is_borrowing = false;
             self.output_moved();
         }
     }
@@ -329,12 +366,13 @@ impl Endpoint {
             return;
         }
         self.state = State::Ended(why.clone());
+        self.is_closing = false;
         if let Some(receive) = self.input.take_receive() {
             self.return_receive(receive);
         }
         self.input.clear();
         self.deferred.clear();
-        self.posted.is_borrowing = false;
+        self.operations.is_borrowing = false;
         self.recent_region = Weak::new();
         // The last words have their own time.
         self.heard = true;

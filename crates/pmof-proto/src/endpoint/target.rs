@@ -25,7 +25,7 @@ pub(super) struct WriteTarget {
 /// A refusal with the limit that was broken.
 type Refused = (Refusal, u64);
 
-impl Endpoint {
+impl<D> Endpoint<D> {
     pub(super) fn request_arrived(&mut self, frame: &Frame) -> Option<Sink> {
         if frame.sequence != self.served + 1 {
             self.refuse_stream("a request is out of sequence");

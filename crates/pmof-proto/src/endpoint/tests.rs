@@ -14,5 +14,6 @@ mod refusals;
 mod scenario;
 mod shared;
 mod support;
+mod table;
 mod time;
 mod violations;

@@ -56,12 +56,14 @@ fn every_range_of_a_flush_is_posted_and_the_last_one_carries_the_outcome() {
     for count in 1..=8_u64 {
         let ranges: Vec<_> = (0..count).map(|index| (index * 1000, index + 1)).collect();
         let mut posted = Vec::new();
-        native_flushes(7, &ranges, |offset, len_bytes, flight| {
+        native_flushes(Ticket(7), &ranges, |offset, len_bytes, flight| {
             let is_last = match flight {
-                Flight::FlushPart { ticket: 7, offset: at, len_bytes: len } if (at, len) == (offset, len_bytes) => {
+                Flight::FlushPart { ticket: Ticket(7), offset: at, len_bytes: len }
+                    if (at, len) == (offset, len_bytes) =>
+                {
                     false
                 }
-                Flight::Direct { ticket: 7, offset: at, len_bytes: len, result: ResultPlace::None }
+                Flight::Direct { ticket: Ticket(7), offset: at, len_bytes: len, result: ResultPlace::None }
                     if (at, len) == (offset, len_bytes) =>
                 {
                     true

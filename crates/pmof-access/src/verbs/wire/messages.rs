@@ -107,7 +107,7 @@ impl VerbsWire {
         Ok(())
     }
 
-    fn push_message(&mut self, staged: Staged, flight: Flight) {
+    fn push_message(&mut self, staged: Staged<'_>, flight: Flight) {
         self.told = self.queues.receive.consumed;
         self.sent = self.sent.wrapping_add(1);
         let immediate = (self.credit_bytes == 0).then_some(self.told);

@@ -52,7 +52,7 @@ fn a_rejection_names_its_reason_and_carries_private_data() {
 #[test]
 #[should_panic(expected = "checked by the caller")]
 fn private_data_beyond_the_limit_is_a_bug_of_the_caller() {
-    Endpoint::initiator(settings(false), std::sync::Arc::<RegionTable>::default(), &[0; 57]);
+    Endpoint::<()>::initiator(settings(false), std::sync::Arc::<RegionTable>::default(), &[0; 57]);
 }
 
 #[test]

@@ -131,6 +131,7 @@ proptest! {
             deliver(&mut pair, side, &bytes, piece);
             prop_assert!(pair.sides[side].endpoint.ended().is_some());
             pair.sides[side].endpoint.wire_lost("end of the test".to_owned());
+            pair.collect(side);
             prop_assert_eq!(pair.sides[side].endpoint.outstanding(), 0);
         }
     }

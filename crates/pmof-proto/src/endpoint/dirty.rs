@@ -1,7 +1,6 @@
-//! What was written past the target's CPU and not flushed yet: the ranges that a flush names, to the target's CPU or to its
-//! device.
+//! Ranges that were written past the target's CPU and not flushed yet: a flush names them, to the target's CPU or to its device.
 
-use pmof_proto::RegionKey;
+use crate::RegionKey;
 
 /// Ranges kept for one region; beyond it the nearest neighbours are joined, which costs the target needless write-back and
 /// loses nothing.
@@ -11,7 +10,7 @@ const RANGES_MAX: usize = 256;
 type Range = (u64, u64);
 
 #[derive(Debug, Default)]
-pub(crate) struct Unwritten {
+pub(super) struct DirtyRanges {
     /// Few: one for each region in use, and some without ranges to be used again.
     regions: Vec<(RegionKey, Vec<Range>)>,
     /// Where the region is that was written to last.
@@ -20,9 +19,9 @@ pub(crate) struct Unwritten {
     taken: Vec<Range>,
 }
 
-impl Unwritten {
+impl DirtyRanges {
     #[inline]
-    pub(crate) fn add(&mut self, key: RegionKey, offset: u64, len_bytes: u64) {
+    pub(super) fn add(&mut self, key: RegionKey, offset: u64, len_bytes: u64) {
         let end = offset + len_bytes;
         // Most often what was written goes on where the last one ended.
         if let Some((last_key, ranges)) = self.regions.get_mut(self.last)
@@ -72,13 +71,8 @@ impl Unwritten {
         })
     }
 
-    /// How many ranges of a region there are.
-    pub(crate) fn count(&self, key: RegionKey) -> usize {
-        self.regions.iter().find(|(found, _)| *found == key).map_or(0, |(_, ranges)| ranges.len())
-    }
-
     /// Takes out what lies in a range, as at most `limit` pieces of (offset, length).
-    pub(crate) fn take(&mut self, key: RegionKey, offset: u64, len_bytes: u64, limit: usize) -> &[(u64, u64)] {
+    pub(super) fn take(&mut self, key: RegionKey, offset: u64, len_bytes: u64, limit: usize) -> &[(u64, u64)] {
         self.taken.clear();
         let end = offset.saturating_add(len_bytes);
         let Some((_, ranges)) = self.regions.iter_mut().find(|(found, _)| *found == key) else { return &[] };
@@ -94,18 +88,6 @@ impl Unwritten {
             *to -= *from;
         }
         &self.taken
-    }
-
-    /// Puts back what was taken last: the flush that was to name it was not posted.
-    pub(crate) fn put_back(&mut self, key: RegionKey) {
-        for (offset, len_bytes) in std::mem::take(&mut self.taken) {
-            self.add(key, offset, len_bytes);
-        }
-    }
-
-    /// Nothing of what was taken is to be put back any more.
-    pub(crate) fn forget_taken(&mut self) {
-        self.taken.clear();
     }
 }
 
@@ -159,47 +141,34 @@ mod tests {
 
     #[test]
     fn a_stream_of_writes_is_one_range() {
-        let mut unwritten = Unwritten::default();
+        let mut dirty = DirtyRanges::default();
         for index in 0..10_000 {
-            unwritten.add(KEY, index * 64, 64);
+            dirty.add(KEY, index * 64, 64);
         }
-        assert_eq!(unwritten.take(KEY, 0, u64::MAX, 64), [(0, 640_000)]);
-        assert_eq!(unwritten.take(KEY, 0, u64::MAX, 64), []);
+        assert_eq!(dirty.take(KEY, 0, u64::MAX, 64), [(0, 640_000)]);
+        assert_eq!(dirty.take(KEY, 0, u64::MAX, 64), []);
     }
 
     #[test]
     fn other_regions_and_other_ranges_stay() {
-        let mut unwritten = Unwritten::default();
+        let mut dirty = DirtyRanges::default();
         let other = RegionKey([2; 16]);
-        unwritten.add(KEY, 0, 100);
-        unwritten.add(other, 0, 7);
-        assert_eq!(unwritten.take(KEY, 40, 20, 64), [(40, 20)]);
-        assert_eq!(unwritten.take(KEY, 0, 1000, 64), [(0, 40), (60, 40)]);
-        assert_eq!(unwritten.take(other, 0, 1000, 64), [(0, 7)]);
+        dirty.add(KEY, 0, 100);
+        dirty.add(other, 0, 7);
+        assert_eq!(dirty.take(KEY, 40, 20, 64), [(40, 20)]);
+        assert_eq!(dirty.take(KEY, 0, 1000, 64), [(0, 40), (60, 40)]);
+        assert_eq!(dirty.take(other, 0, 1000, 64), [(0, 7)]);
     }
 
     #[test]
     fn regions_without_ranges_make_room_for_others() {
-        let mut unwritten = Unwritten::default();
+        let mut dirty = DirtyRanges::default();
         for number in 0..100 {
             let key = RegionKey([number; 16]);
-            unwritten.add(key, 0, 8);
-            assert_eq!(unwritten.take(key, 0, 8, 64), [(0, 8)]);
+            dirty.add(key, 0, 8);
+            assert_eq!(dirty.take(key, 0, 8, 64), [(0, 8)]);
         }
-        assert_eq!(unwritten.regions.len(), 1);
-    }
-
-    #[test]
-    fn what_was_taken_for_nothing_is_named_again() {
-        let mut unwritten = Unwritten::default();
-        unwritten.add(KEY, 0, 8);
-        unwritten.add(KEY, 64, 8);
-        assert_eq!(unwritten.take(KEY, 0, 100, 64), [(0, 8), (64, 8)]);
-        unwritten.put_back(KEY);
-        assert_eq!(unwritten.take(KEY, 0, 100, 64), [(0, 8), (64, 8)]);
-        unwritten.forget_taken();
-        unwritten.put_back(KEY);
-        assert_eq!(unwritten.take(KEY, 0, 100, 64), []);
+        assert_eq!(dirty.regions.len(), 1);
     }
 
     proptest! {
@@ -209,16 +178,16 @@ mod tests {
             (offset, len_bytes) in (0..4000_u64, 0..4000_u64),
             limit in 1..80_usize,
         ) {
-            let mut unwritten = Unwritten::default();
+            let mut dirty = DirtyRanges::default();
             let mut expected = vec![false; 8192];
             for (at, len) in &writes {
-                unwritten.add(KEY, *at, *len);
+                dirty.add(KEY, *at, *len);
                 expected[*at as usize..(at + len) as usize].fill(true);
             }
-            let named = unwritten.take(KEY, offset, len_bytes, limit).to_vec();
+            let named = dirty.take(KEY, offset, len_bytes, limit).to_vec();
             prop_assert!(named.len() <= limit);
             prop_assert!(named.iter().all(|(at, len)| *at >= offset && at + len <= offset + len_bytes));
-            let rest = unwritten.take(KEY, 0, u64::MAX, 10_000);
+            let rest = dirty.take(KEY, 0, u64::MAX, 10_000);
             let covers = |ranges: &[(u64, u64)], byte: u64| ranges.iter().any(|(at, len)| (*at..at + len).contains(&byte));
             for (byte, is_written) in (0..).zip(expected) {
                 let inside = (offset..offset + len_bytes).contains(&byte);

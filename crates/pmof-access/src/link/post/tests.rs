@@ -1,13 +1,15 @@
-//! What a lane asks of a device and of the target's CPU for a flush, over a device that only takes notes.
+//! What is asked of a device and of the target's CPU for a flush, over a device that only takes notes.
 
-use std::{borrow::Cow, collections::VecDeque, io, os::fd::BorrowedFd, sync::Arc, time::Duration};
+use std::{borrow::Cow, collections::VecDeque, io, mem, os::fd::BorrowedFd, sync::Arc, time::Duration};
 
-use pmof_mem::{Evidence, Mechanism, Medium as _, MediumKind, ShadowMedium, shadow::Event};
-use pmof_proto::{Access, Descriptor, InputPlace, OutputView, RdmaFeatures, RegionTable, RegisteredRegion, Settings};
+use pmof_mem::{Evidence, Mechanism, Medium as _, MediumKind, Promise, ShadowMedium, shadow::Event};
+use pmof_proto::{
+    Access, Descriptor, InputPlace, OutputView, RdmaFeatures, RegionKey, RegionTable, RegisteredRegion, Settings,
+};
 use proptest::prelude::*;
 
 use super::*;
-use crate::{direct::Direct, request::Data};
+use crate::direct::Direct;
 
 const LEN_BYTES: u64 = 1 << 16;
 const POWER: Durability = Durability::PowerFailure;
@@ -28,23 +30,9 @@ enum Asked {
 #[derive(Debug)]
 struct Device {
     has_flush: bool,
-    /// The short ways are there.
-    is_short: bool,
     asked: Vec<Asked>,
-    finished: VecDeque<u64>,
+    finished: VecDeque<Ticket>,
     sent: Vec<u8>,
-}
-
-impl Device {
-    fn change(&mut self, ticket: u64, offset: u64, len_bytes: u64) {
-        self.asked.push(Asked::Change(offset, len_bytes));
-        self.finished.push_back(ticket);
-    }
-
-    fn take_flush(&mut self, ticket: u64, ranges: &[(u64, u64)], level: Durability) {
-        self.asked.push(Asked::Flush { ranges: ranges.to_vec(), level });
-        self.finished.push_back(ticket);
-    }
 }
 
 impl Direct for Device {
@@ -61,27 +49,25 @@ impl Direct for Device {
         true
     }
 
-    fn post(&mut self, ticket: u64, request: &Request<'_>) -> Result<(), PostError> {
+    fn post(&mut self, posting: Posting, request: &Request<'_>) -> Result<Option<DirectOutcome>, PostError> {
         let (_, offset) = request.range().expect("no message");
-        self.change(ticket, offset, request.len_bytes());
-        Ok(())
+        self.asked.push(Asked::Change(offset, request.len_bytes()));
+        self.finished.push_back(posting.ticket);
+        Ok(None)
     }
 
     fn flush(
         &mut self,
-        ticket: u64,
+        posting: Posting,
         _region: &RemoteRegion,
         ranges: &[(u64, u64)],
         level: Durability,
         method: Method,
-    ) -> Result<(), PostError> {
+    ) -> Result<Option<DirectOutcome>, PostError> {
         assert!(method == Method::NativeFlush && !ranges.is_empty());
-        self.take_flush(ticket, ranges, level);
-        Ok(())
-    }
-
-    fn poll(&mut self) -> Option<(u64, DirectOutcome)> {
-        self.finished.pop_front().map(|ticket| (ticket, DirectOutcome::Done))
+        self.asked.push(Asked::Flush { ranges: ranges.to_vec(), level });
+        self.finished.push_back(posting.ticket);
+        Ok(None)
     }
 
     fn is_idle(&self) -> bool {
@@ -117,32 +103,13 @@ impl Wire for Device {
         [None, None]
     }
 
-    fn write_straight(
-        &mut self,
-        number: crate::wire::Numbered,
-        to: &RemoteRegion,
-        offset: u64,
-        data: &Data<'_>,
-    ) -> bool {
-        let is_taken = self.is_short && to.direct() != DirectAccess::None;
-        if is_taken {
-            self.change(number.ticket, offset, data.len_bytes());
+    fn progress(&mut self, finished: &mut dyn Finished) -> io::Result<bool> {
+        let done = mem::take(&mut self.finished);
+        let moved = !done.is_empty();
+        for ticket in done {
+            finished.finished(ticket, DirectOutcome::Done);
         }
-        is_taken
-    }
-
-    fn flush_alone(
-        &mut self,
-        ticket: u64,
-        _region: &RemoteRegion,
-        range: (u64, u64),
-        (level, method): (Durability, Method),
-    ) -> bool {
-        if self.is_short {
-            assert_eq!(method, Method::NativeFlush);
-            self.take_flush(ticket, &[range], level);
-        }
-        self.is_short
+        Ok(moved)
     }
 
     fn direct(&mut self) -> Option<&mut dyn Direct> {
@@ -152,7 +119,7 @@ impl Wire for Device {
 
 /// Both ends of a connection; the target's medium takes notes too.
 struct Ends {
-    lane: Lane,
+    methods: FlushMethods,
     here: Endpoint,
     there: Endpoint,
     device: Device,
@@ -195,7 +162,7 @@ fn output(of: &mut Endpoint) -> Vec<u8> {
 }
 
 impl Ends {
-    fn new(has_flush: bool, is_short: bool) -> Self {
+    fn new(has_flush: bool) -> Self {
         let medium = Arc::new(ShadowMedium::new(LEN_BYTES, MediumKind::DevDax).unwrap());
         let table = Arc::<RegionTable>::default();
         let direct = DirectAccess::Rdma { address: 4096, remote_key: 7, features: RdmaFeatures::FLUSH_PERSISTENT };
@@ -210,19 +177,28 @@ impl Ends {
         there.accept(b"");
         carry(&output(&mut there), &mut here);
         assert!(here.is_established());
-        let device = Device { has_flush, is_short, asked: Vec::new(), finished: VecDeque::new(), sent: Vec::new() };
-        Self { lane: Lane::default(), here, there, device, medium, region: RemoteRegion::of(descriptor), seen: 0 }
+        here.enable_direct();
+        let device = Device { has_flush, asked: Vec::new(), finished: VecDeque::new(), sent: Vec::new() };
+        let methods = FlushMethods::default();
+        Self { methods, here, there, device, medium, region: RemoteRegion::of(descriptor), seen: 0 }
+    }
+
+    fn carrier(&mut self) -> Carrier<'_> {
+        Carrier { endpoint: &mut self.here, wire: &mut self.device, methods: &mut self.methods }
+    }
+
+    fn post(&mut self, request: &Request<'_>, signal: Signal) {
+        let posting = Posting { ticket: self.here.next_ticket(), is_signalled: true, is_alone: false };
+        self.carrier().post(request, posting, signal, 0).unwrap();
+    }
+
+    fn region(&self, is_by_message: bool) -> Cow<'static, RemoteRegion> {
+        Cow::Owned(if is_by_message { self.region.by_messages() } else { self.region })
     }
 
     fn write(&mut self, offset: u64, bytes: &[u8], is_by_message: bool) {
-        let Self { lane, here, device, region, .. } = self;
-        let region = if is_by_message { region.by_messages() } else { *region };
-        let mut through = Through { endpoint: here, wire: device, forced: None };
-        let (data, signal) = (Data::Borrowed(bytes), (Signal::OnError, 0));
-        if lane.write_straight(&mut through, (&region, offset), &data, signal, &mut false).is_none() {
-            let request = Request::Write { to: Cow::Owned(region), offset, data, immediate: None };
-            lane.post(&mut through, &request, Signal::OnError, 0).unwrap();
-        }
+        let (to, data) = (self.region(is_by_message), Data::Borrowed(bytes));
+        self.post(&Request::Write { to, offset, data, immediate: None }, Signal::OnError);
     }
 
     fn atomic_write(&mut self, offset: u64) {
@@ -230,23 +206,19 @@ impl Ends {
     }
 
     fn atomic_write_by(&mut self, offset: u64, is_by_message: bool) {
-        let Self { lane, here, device, region, .. } = self;
-        let region = if is_by_message { region.by_messages() } else { *region };
-        let mut through = Through { endpoint: here, wire: device, forced: None };
-        let request = Request::AtomicWrite { to: Cow::Owned(region), offset, value: 1 };
-        lane.post(&mut through, &request, Signal::OnError, 0).unwrap();
+        let to = self.region(is_by_message);
+        self.post(&Request::AtomicWrite { to, offset, value: 1 }, Signal::OnError);
     }
 
-    /// Flushes, by the first of the short ways that takes it.
     fn flush(&mut self, offset: u64, len_bytes: u64, level: Durability) {
-        let Self { lane, here, device, region, .. } = self;
-        let mut through = Through { endpoint: here, wire: device, forced: None };
-        let (range, signal) = ((&*region, offset, len_bytes), (Signal::Always, 0));
-        let taken = lane.flush_alone(&mut through, range, level, signal);
-        if taken.or_else(|| lane.flush_straight(&mut through, range, level, signal, &mut false)).is_none() {
-            let request = Request::Flush { region: Cow::Borrowed(region), offset, len_bytes, level };
-            lane.post(&mut through, &request, Signal::Always, 0).unwrap();
-        }
+        let region = self.region(false);
+        self.post(&Request::Flush { region, offset, len_bytes, level }, Signal::Always);
+    }
+
+    /// Takes in what the device finished, and lets go what waited.
+    fn advance(&mut self) {
+        let _ = self.device.progress(&mut self.here).unwrap();
+        self.carrier().advance();
     }
 
     /// Lets everything come to its end, and gives the outcome of the one flush.
@@ -255,13 +227,12 @@ impl Ends {
         for _ in 0..200 {
             carry(&mem::take(&mut self.device.sent), &mut self.there);
             carry(&output(&mut self.there), &mut self.here);
-            let mut through = Through { endpoint: &mut self.here, wire: &mut self.device, forced: None };
-            self.lane.advance(&mut through);
-            if self.lane.has_completions() {
+            self.advance();
+            if self.here.has_completions() {
                 break;
             }
         }
-        let done = self.lane.completions.pop_front().expect("an outcome");
+        let done = self.here.poll_completion().expect("an outcome");
         assert_eq!(done.kind, OperationKind::Flush);
         done.outcome.expect("it succeeds")
     }
@@ -269,7 +240,7 @@ impl Ends {
     /// The ranges that the one flush, to `PowerFailure`, named to the device or had the target's CPU write back.
     fn flushed(&mut self) -> Vec<(u64, u64)> {
         assert_eq!(self.finished(), Outcome::Flushed(Flushed { durability: POWER, promise: PROMISE }));
-        assert_eq!((self.lane.completions.len(), self.lane.outstanding()), (0, 0));
+        assert!(!self.here.has_completions() && self.here.outstanding() == 0);
         let mut ranges = Vec::new();
         for asked in mem::take(&mut self.device.asked) {
             match asked {
@@ -294,11 +265,9 @@ fn covers(ranges: &[(u64, u64)], byte: u64) -> bool {
     ranges.iter().any(|(at, len_bytes)| (*at..at + len_bytes).contains(&byte))
 }
 
-/// Each with and without FLUSH of the device, and with and without the short ways.
+/// With and without FLUSH of the device.
 fn all_ends() -> impl Iterator<Item = Ends> {
-    [(true, true), (true, false), (false, true), (false, false)]
-        .into_iter()
-        .map(|(has_flush, is_short)| Ends::new(has_flush, is_short))
+    [true, false].into_iter().map(Ends::new)
 }
 
 #[test]
@@ -361,7 +330,7 @@ fn has_changed(ends: &Ends, offset: u64) -> bool {
 #[test]
 fn an_atomic_write_waits_for_the_flush_before_it_whichever_way_each_goes() {
     for (has_flush, is_by_message) in [(true, true), (false, false)] {
-        let mut ends = Ends::new(has_flush, true);
+        let mut ends = Ends::new(has_flush);
         ends.write(0, &[1; 64], false);
         ends.flush(0, LEN_BYTES, POWER);
         // A flush by message is on its way.
@@ -370,15 +339,14 @@ fn an_atomic_write_waits_for_the_flush_before_it_whichever_way_each_goes() {
         assert!(!has_changed(&ends, 4096), "has FLUSH: {has_flush}");
         ends.device.sent.extend(flush);
         ends.finished();
-        let mut through = Through { endpoint: &mut ends.here, wire: &mut ends.device, forced: None };
-        ends.lane.advance(&mut through);
+        ends.advance();
         assert!(has_changed(&ends, 4096), "it goes when the flush is done");
     }
 }
 
 #[test]
 fn a_direct_write_does_not_overtake_one_by_message() {
-    let mut ends = Ends::new(true, true);
+    let mut ends = Ends::new(true);
     ends.write(4096, &[1; 8], true);
     ends.write(4096, &[2; 8], false);
     assert_eq!(ends.device.asked, [], "the target's CPU has yet to store the first");
@@ -392,9 +360,8 @@ proptest! {
     fn nothing_written_before_a_flush_is_left_out(
         steps in prop::collection::vec((0..LEN_BYTES - 300, 1..300_u64, 0..8_u8), 1..80),
         has_flush: bool,
-        is_short: bool,
     ) {
-        let mut ends = Ends::new(has_flush, is_short);
+        let mut ends = Ends::new(has_flush);
         let mut unflushed = vec![false; LEN_BYTES as usize];
         for (offset, len_bytes, what) in steps {
             match what {
@@ -421,5 +388,24 @@ proptest! {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn of_writes_that_nobody_is_to_hear_of_the_device_tells_one_in_a_quarter_of_the_send_queue() {
+    let told = |send_queue| {
+        let mut told: Vec<u64> = Vec::new();
+        for ticket in 1..=12 {
+            if is_signal_due(Ticket(ticket), Ticket(told.last().copied().unwrap_or(0)), send_queue) {
+                told.push(ticket);
+            }
+        }
+        told
+    };
+    assert_eq!(told(16), [4, 8, 12]);
+    assert_eq!(told(20), [5, 10]);
+    for send_queue in 1..8 {
+        // Else it would be full before anything is told.
+        assert_eq!(told(send_queue).len(), 12, "{send_queue}");
     }
 }
