@@ -38,7 +38,7 @@ enum { DROP_EVERY = 50 };
 static int sync_pool(const char *set) {
     if (pmempool_sync(set, 0) == 0)
         return 0;
-    int status = errno == EBUSY || errno == EAGAIN ? BUSY : 1;
+    int status = errno == EAGAIN ? BUSY : 1;
     printf("# pmempool_sync: %s: %s\n", strerror(errno), pmempool_errormsg());
     return status;
 }

@@ -38,7 +38,10 @@ pid_t start(const char *word, unsigned replicas, uint64_t seed, uint64_t steps, 
 /* The exit status of a process; 256 + signal where one ended it. */
 int end_of(pid_t child);
 int run(const char *word, unsigned replicas, uint64_t seed, uint64_t steps);
-/* As it is tried again by those who were told that somebody has the pool open still: one who was killed, or his ssh. */
+/*
+ * As it is tried again by those who were told that a part here is locked still (EAGAIN of flock): by the ssh that one who was
+ * killed was starting. For what a target holds still librpmem waits itself: EBUSY is a failure.
+ */
 int run_patiently(const char *word, unsigned replicas);
 /* Whether the targets from this number on end by themselves. */
 bool targets_end(unsigned from);

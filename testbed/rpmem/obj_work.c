@@ -70,7 +70,7 @@ static uint64_t next(struct random *random) {
 }
 
 static int complain(const char *what) {
-    int status = errno == EBUSY || errno == EAGAIN ? BUSY : 1;
+    int status = errno == EAGAIN ? BUSY : 1;
     printf("# %s: %s\n", what, pmemobj_errormsg());
     return status;
 }

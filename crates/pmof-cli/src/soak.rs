@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use pmof::{Durability, Pool, PoolError, PoolOptions, PoolRefusal, ReplicaError};
+use pmof::{Durability, PoolOptions};
 use serde::Serialize;
 
 use self::{
@@ -35,12 +35,6 @@ mod writer;
 /// Kills come up to this long after a load begins, in microseconds: a few dozen batches, so that early and late ones
 /// are hit.
 const KILL_WITHIN_US: u64 = 30_000;
-
-/// A pool whose writer died is open for another within this time; it takes milliseconds.
-const REOPEN_LIMIT: Duration = Duration::from_secs(10);
-
-/// Rest between two attempts to open a pool that is busy.
-const REOPEN_PAUSE: Duration = Duration::from_micros(500);
 
 /// Lines of progress in one run.
 const PROGRESS_LINES: u64 = 10;
@@ -151,8 +145,6 @@ struct Summary {
     words_verified: u64,
     /// Of these, words that held an issued value without an acknowledgement.
     words_unacknowledged: u64,
-    /// Reopenings that found the pool busy at first.
-    reopened_busy: u64,
     /// From the kill (and the target's restart) until the pool was open again, at worst.
     reopen_worst_ms: f64,
     elapsed_seconds: f64,
@@ -272,11 +264,10 @@ impl<'a> Soak<'a> {
         Ok(())
     }
 
-    /// The pool's bytes, once its writer's death was noticed.
+    /// The pool's bytes. The opening waits until its writer's death is noticed.
     fn recover(&mut self) -> anyhow::Result<Vec<u8>> {
         let asked = Instant::now();
-        let (mut pool, busy) = open_when_free(&options(self.args, &self.target))?;
-        self.summary.reopened_busy += u64::from(busy);
+        let mut pool = options(self.args, &self.target).open().context("the pool does not open again")?;
         self.summary.reopen_worst_ms = self.summary.reopen_worst_ms.max(asked.elapsed().as_secs_f64() * 1e3);
         let mut recovered = vec![0; POOL_BYTES as usize];
         pool.read(0, &mut recovered)?;
@@ -331,25 +322,6 @@ fn options(args: &SoakArgs, target: &Target) -> PoolOptions {
     args.reach.pool_options().replica(pool_url(args, target)).require(Durability::PowerFailure)
 }
 
-/// Opens a pool that a dead initiator may still hold for a moment. True: it did.
-fn open_when_free(options: &PoolOptions) -> anyhow::Result<(Pool, bool)> {
-    let deadline = Instant::now() + REOPEN_LIMIT;
-    let mut busy = false;
-    loop {
-        match options.open() {
-            Ok(pool) => return Ok((pool, busy)),
-            Err(error) if is_busy(&error) && Instant::now() < deadline => busy = true,
-            Err(error) => return Err(error).context("the pool does not open again"),
-        }
-        sleep(REOPEN_PAUSE);
-    }
-}
-
-fn is_busy(error: &PoolError) -> bool {
-    let PoolError::Replica { source, .. } = error else { return false };
-    matches!(**source, ReplicaError::Refused { refusal: PoolRefusal::Busy, .. })
-}
-
 fn seed_of_the_clock() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64 & u64::from(u32::MAX))
 }
@@ -370,10 +342,6 @@ fn print_summary(summary: &Summary) {
         summary.words_verified,
         summary.words_unacknowledged
     );
-    say!(
-        "reopened: at worst after {:.1} ms; {} times the pool was still busy at first",
-        summary.reopen_worst_ms,
-        summary.reopened_busy
-    );
+    say!("reopened: at worst after {:.1} ms", summary.reopen_worst_ms);
     say!("every acknowledged write survived ({}, {}); seed {}", summary.durability, summary.evidence, summary.seed);
 }

@@ -260,10 +260,8 @@ pub(crate) fn run_transform(args: &TransformArgs) -> anyhow::Result<()> {
     if added.is_empty() && removed.is_empty() && left.is_empty() {
         say!("{} names the replicas that the pool has: nothing to do", args.to.display());
     }
-    let [add, remove, leave] = match args.how.dry_run {
-        true => ["would add", "would remove", "would leave"],
-        false => ["added", "removed", "left"],
-    };
+    let [add, remove, leave] =
+        if args.how.dry_run { ["would add", "would remove", "would leave"] } else { ["added", "removed", "left"] };
     for index in added {
         say!("{add} replica {index}: {}", replica_text(&to.replicas[index]));
     }
