@@ -42,7 +42,10 @@ pub use secret::{SECRET_BYTES, Secret};
 pub use service::{
     Admission, DEFAULT_MAX_CONNECTIONS, DEFAULT_MEMORY_BUDGET_BYTES, Service, ServiceError, ServiceOptions,
 };
-pub use set_pool::{COMPARED_BLOCK_BYTES, Differing, SetPool, SetPoolError, SetPoolOptions};
+pub use set_pool::{
+    COMPARED_BLOCK_BYTES, Differing, ReplicaRemovalError, SetPool, SetPoolError, SetPoolOptions, SetRemoval,
+    SetRemovalError,
+};
 pub use sets::{SetStoreError, remove_set};
 pub use ssh::{
     DEFAULT_SSH_COMMAND, DEFAULT_SSH_TIMEOUT, DataPorts, DataPortsError, HelloError, SshError, SshHost, SshHostError,

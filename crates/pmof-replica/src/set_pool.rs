@@ -14,6 +14,11 @@ use crate::{
     remote_place,
 };
 
+mod removal;
+mod upkeep;
+
+pub use removal::{ReplicaRemovalError, SetRemoval, SetRemovalError};
+
 /// Blocks that are compared: small enough that little is copied for a changed byte, large enough that digests are few.
 pub const COMPARED_BLOCK_BYTES: u64 = DIGEST_BLOCK_LEN_BYTES;
 

@@ -44,7 +44,7 @@ pub struct SshReplicas {
 
 impl Default for SshReplicas {
     fn default() -> Self {
-        Self { options: RemotePoolOptions { lanes: 1, ..RemotePoolOptions::default() } }
+        Self::new(&RemotePoolOptions::default())
     }
 }
 
@@ -68,6 +68,11 @@ pub enum RemoteState {
 }
 
 impl SshReplicas {
+    /// `options`: how they are reached. One lane is used, whatever these say of lanes.
+    pub fn new(options: &RemotePoolOptions) -> Self {
+        Self { options: RemotePoolOptions { lanes: 1, ..options.clone() } }
+    }
+
     /// Asks a host for the state of its replica, which is opened for reading and closed again.
     pub fn state(&mut self, remote: &RemoteSpec) -> RemoteState {
         let mut replica = match self.open(remote, 0, Access::ReadOnly) {

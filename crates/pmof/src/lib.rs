@@ -45,8 +45,9 @@ pub use pmof_replica::{
     DEFAULT_MEMORY_BUDGET_BYTES, DataPorts, DataPortsError, Differing, Draining, Epoch, Header, LANES_MAX,
     LIST_MAX_NAMES, NameError, OpenFor, PersistFailure, Pool, PoolError, PoolFormat, PoolInfo, PoolName, PoolOptions,
     PoolRefusal, PoolState, PoolUrl, PoolUrlError, REPLICAS_MAX, Receipt, RemotePool, RemotePoolError,
-    RemotePoolOptions, RemoteRemoval, ReplicaError, ReplicaReceipt, Service, ServiceError, ServiceOptions, SetName,
-    SetPool, SetPoolError, SetPoolOptions, SetStoreError, SshError, SshHost, SshHostError, SshOptions, SshReplicas,
-    StartFailure, StdioError, StdioOptions, StoreError, StoreOptions, TargetUrl, USER_FLAGS_BYTES, list_pools,
-    refuse_stdio, remote_place, remove_set, serve_stdio,
+    RemotePoolOptions, RemoteRemoval, RemoteState, ReplicaError, ReplicaReceipt, ReplicaRemovalError, Service,
+    ServiceError, ServiceOptions, SetName, SetPool, SetPoolError, SetPoolOptions, SetRemoval, SetRemovalError,
+    SetStoreError, SshError, SshHost, SshHostError, SshOptions, SshReplicas, StartFailure, StdioError, StdioOptions,
+    StoreError, StoreOptions, TargetUrl, USER_FLAGS_BYTES, list_pools, refuse_stdio, remote_place, remove_set,
+    serve_stdio,
 };

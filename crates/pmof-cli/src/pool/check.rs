@@ -7,8 +7,8 @@ use std::{
 
 use anyhow::{Context, bail};
 use clap::Args;
-use pmof_pool::{BlockTable, CheckReport, Mismatch, PoolKind, PoolSet, ReplicaSpec, ReplicaState, check, part_header};
-use pmof_replica::SshReplicas;
+use pmof_pool::{BlockTable, CheckReport, Mismatch, PoolKind, PoolSet, ReplicaSpec, ReplicaState, part_header};
+use pmof_replica::{SetPool, SetPoolOptions};
 use serde::Serialize;
 
 use super::{
@@ -122,7 +122,7 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
     }
     let set = set_at(&args.path)?;
     let mut bar = Bar::new("comparing", !args.json);
-    let report = check(&set, None, &mut SshReplicas::default(), &mut |step| bar.step(step));
+    let report = SetPool::check(&set, &SetPoolOptions::default(), &mut |step| bar.step(step));
     drop(bar);
     let report = report.with_context(|| format!("cannot check {}", args.path.display()))?;
     if args.json {

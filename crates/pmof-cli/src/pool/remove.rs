@@ -3,8 +3,8 @@
 use std::{fs, path::Path};
 
 use anyhow::{Context, bail};
-use pmof::{Pool, PoolRefusal, PoolUrl, RemotePoolError, RemotePoolOptions, RemoteRemoval, ReplicaError, remote_place};
-use pmof_pool::{PoolSet, PoolSetError, Removal, ReplicaSpec, SetOptions};
+use pmof::{Pool, PoolUrl, RemotePoolOptions, SetRemoval};
+use pmof_pool::{PoolSet, ReplicaSpec};
 use serde::Serialize;
 
 use super::{
@@ -93,21 +93,13 @@ fn remove_url(args: &RemoveArgs, url: &PoolUrl) -> anyhow::Result<Gone> {
 /// All of a pool, or nothing: it goes only when every part and every host has been looked at.
 fn remove_set(args: &RemoveArgs, path: &Path) -> anyhow::Result<Gone> {
     let set = set_at(path)?;
-    let mut found = prepare(&set, args.force)?;
+    let removal = SetRemoval::prepare(&set, args.force, &RemotePoolOptions::default())?;
     let is_set_file = PoolSet::is_set_file(path)?;
     let gone = Gone::of(path, &set, is_set_file, args.set_file);
     if args.how.dry_run {
         return Ok(gone);
     }
-    // Those that a lost connection can stop go first: then nothing of this machine is gone.
-    found.sort_by_key(|(_, replica)| matches!(replica, Found::Here(_)));
-    let mut removed = Vec::with_capacity(found.len());
-    for (index, replica) in found {
-        if let Err(error) = replica.remove() {
-            return Err(error).with_context(|| left_over(index, &removed));
-        }
-        removed.push(index.to_string());
-    }
+    removal.carry_out()?;
     if args.set_file && is_set_file {
         fs::remove_file(path).with_context(|| format!("its replicas are removed, and {} is not", path.display()))?;
     }
@@ -133,75 +125,4 @@ impl Gone {
         lines.extend(is_removed.then(|| format!("the pool set file {set_file}")));
         Self { lines, set_file_left: (is_set_file && !is_removed).then_some(set_file) }
     }
-}
-
-/// What is said where the removal itself failed, which nothing told beforehand.
-fn left_over(failed: usize, removed: &[String]) -> String {
-    match removed {
-        [] => format!("replica {failed}"),
-        _ => format!(
-            "replica {failed}, after these were removed: {}; `--force` removes the rest once the reason is gone",
-            removed.join(", ")
-        ),
-    }
-}
-
-/// A replica that is locked, and can be removed.
-#[derive(Debug)]
-enum Found {
-    Here(Removal),
-    There(Box<RemoteRemoval>),
-}
-
-impl Found {
-    fn new(replica: &ReplicaSpec, options: SetOptions, force: bool) -> anyhow::Result<Self> {
-        match replica {
-            ReplicaSpec::Local(parts) => Ok(Self::Here(Removal::prepare(parts, options, force)?)),
-            ReplicaSpec::Remote(remote) => {
-                let (url, set) = remote_place(remote)?;
-                let options = RemotePoolOptions { lanes: 1, ..RemotePoolOptions::default() };
-                Ok(Self::There(Box::new(RemoteRemoval::prepare(&url, &set, force, false, &options)?)))
-            }
-        }
-    }
-
-    fn remove(self) -> anyhow::Result<()> {
-        match self {
-            Self::Here(removal) => Ok(removal.carry_out()?),
-            Self::There(removal) => Ok(removal.carry_out()?),
-        }
-    }
-}
-
-/// Finds and locks all replicas, here and on their hosts. What is wrong with any of them is told at once.
-fn prepare(set: &PoolSet, force: bool) -> anyhow::Result<Vec<(usize, Found)>> {
-    set.check_files()?;
-    let (mut found, mut wrong, mut helps_force) = (Vec::new(), Vec::new(), !force);
-    for (index, replica) in set.replicas.iter().enumerate() {
-        match Found::new(replica, set.options, force) {
-            Ok(replica) => found.push((index, replica)),
-            Err(error) => {
-                helps_force &= is_damage(&error);
-                wrong.push(format!("replica {index}: {}", describe(&error)));
-            }
-        }
-    }
-    if wrong.is_empty() {
-        return Ok(found);
-    }
-    let mend = if helps_force {
-        "`--force` removes what is left"
-    } else {
-        "have each replica reachable and unused, or take it out of the pool set file"
-    };
-    bail!("{}; nothing was removed; {mend}", wrong.join("; "))
-}
-
-/// Whether the replica was looked at, and is not whole.
-fn is_damage(error: &anyhow::Error) -> bool {
-    let remote = error.downcast_ref::<RemotePoolError>().and_then(RemotePoolError::replica_error);
-    if let Some(ReplicaError::Refused { refusal, .. }) = remote {
-        return [PoolRefusal::NotAUsablePool, PoolRefusal::PartMissing].contains(refusal);
-    }
-    error.downcast_ref::<PoolSetError>().is_some_and(PoolSetError::is_damage)
 }

@@ -9,9 +9,9 @@ use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use pmof_pool::{
     HeaderError, NewPool, NewSet, PoolSet, PoolSetError, ReplicaSpec, Step, SyncOptions, SyncReport, TransformOptions,
-    TransformReport, part_header, sync, transform,
+    TransformReport, part_header,
 };
-use pmof_replica::{SetPool, SetPoolOptions, SshReplicas};
+use pmof_replica::{SetPool, SetPoolOptions};
 use serde::Serialize;
 
 use crate::{
@@ -180,7 +180,7 @@ pub(crate) fn run_sync(args: &SyncArgs) -> anyhow::Result<()> {
     let set = PoolSet::read(&args.set)?;
     let mut bar = Bar::new("synchronizing", !args.how.json);
     let options = SyncOptions { declaration: None, dry_run: args.how.dry_run, from: args.from };
-    let report = sync(&set, &options, &mut SshReplicas::default(), &mut |step| bar.step(step));
+    let report = SetPool::sync(&set, &SetPoolOptions::default(), &options, &mut |step| bar.step(step));
     drop(bar);
     let report = report.with_context(|| format!("cannot bring {} in order", args.set.display()))?;
     if args.how.json {
@@ -249,7 +249,7 @@ pub(crate) fn run_transform(args: &TransformArgs) -> anyhow::Result<()> {
     let (from, to) = (PoolSet::read(&args.from)?, PoolSet::read(&args.to)?);
     let mut bar = Bar::new("copying", !args.how.json);
     let options = TransformOptions { declaration: None, dry_run: args.how.dry_run, lost: args.lost.clone() };
-    let done = transform(&from, &to, &options, &mut SshReplicas::default(), &mut |step| bar.step(step));
+    let done = SetPool::transform(&from, &to, &SetPoolOptions::default(), &options, &mut |step| bar.step(step));
     drop(bar);
     let TransformReport { added, removed, left } =
         done.with_context(|| format!("cannot make {} of {}", args.to.display(), args.from.display()))?;

@@ -4,6 +4,7 @@ mod rpmemd;
 mod sets;
 mod support;
 mod tools;
+mod upkeep;
 
 use std::{
     fs,

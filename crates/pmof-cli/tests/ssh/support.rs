@@ -10,6 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use pmof::SshOptions;
 use tempfile::TempDir;
 
 pub(crate) const PMOF: &str = env!("CARGO_BIN_EXE_pmof");
@@ -115,6 +116,14 @@ impl Sshd {
 
     pub(crate) fn directory(&self) -> &Path {
         self.directory.path()
+    }
+
+    /// How programs reach it by any name that leads to this machine, as pool sets name hosts.
+    pub(crate) fn options(&self) -> SshOptions {
+        self.configure_client(&format!("  Port {}\n", self.port));
+        let root = self.directory().join("root");
+        let command = format!("exec {PMOF} serve --stdio --root {}", root.display());
+        SshOptions { program: self.directory().join("ssh"), command, ..SshOptions::default() }
     }
 
     /// Adds lines to the client's configuration.

@@ -1,0 +1,97 @@
+//! What the command does for sets with remote replicas, as a program calls it: over a real sshd.
+
+use std::{fs, os::unix::fs::FileExt as _, path::PathBuf};
+
+use pmof::{
+    RemoteState, SetPool, SetPoolOptions, SetRemoval, SetRemovalError, SshReplicas,
+    pool_set::{NewPool, NewSet, PoolSet, RemoteReplicas as _, ReplicaState, SyncError, SyncOptions, TransformOptions},
+};
+
+use crate::support::Sshd;
+
+const MIB: u64 = 1 << 20;
+
+struct Fixture {
+    sshd: Sshd,
+    options: SetPoolOptions,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let sshd = Sshd::start();
+        let mut options = SetPoolOptions::default();
+        options.remote.ssh = sshd.options();
+        sshd.configure_client("Host away\n  ProxyCommand exit 1\n");
+        let fixture = Self { sshd, options };
+        for name in ["a", "b"] {
+            let text = format!("PMEMPOOLSET\n9M {}\n", fixture.path(name).display());
+            fs::write(fixture.sshd.directory().join(format!("root/{name}.set")), text).unwrap();
+        }
+        fixture
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.sshd.directory().join(name)
+    }
+
+    fn set(&self, remotes: &str) -> PoolSet {
+        let text = format!("PMEMPOOLSET\n9M {}\n{remotes}", self.path("one").display());
+        PoolSet::parse(&self.path("set"), text.as_bytes()).unwrap()
+    }
+
+    fn states(&self, set: &PoolSet) -> Vec<ReplicaState> {
+        let report = SetPool::check(set, &self.options, &mut |_| {}).unwrap();
+        (0..set.replicas.len()).map(|index| report.state(index)).collect()
+    }
+
+    fn poke(&self, name: &str, offset: u64) {
+        fs::File::options().write(true).open(self.path(name)).unwrap().write_all_at(&[0xee], offset).unwrap();
+    }
+}
+
+#[test]
+#[ignore = "needs sshd: the suite `ssh` of `cargo xtask test` runs it"]
+fn sets_are_checked_restored_changed_and_removed_by_calls() {
+    use ReplicaState::{Differs, Equal, Sound, Unchecked, Unsound};
+    let fixture = Fixture::new();
+    let set = fixture.set("REPLICA 127.0.0.1 a.set\nREPLICA localhost b.set\n");
+    let new = NewSet::new(NewPool::Obj { layout: "test".into() });
+    SetPool::create(&set, &new, &fixture.options).unwrap().close().unwrap();
+    assert_eq!(fixture.states(&set), [Sound, Equal, Equal]);
+    fixture.poke("a", 8 * MIB);
+    fixture.poke("b", 30);
+    assert_eq!(fixture.states(&set), [Sound, Differs, Unsound]);
+    let mut replicas = SshReplicas::new(&fixture.options.remote);
+    let state = replicas.state(set.replicas[2].remote().unwrap());
+    assert!(matches!(&state, RemoteState::Unsound(why) if why.starts_with("on localhost: the header")), "{state:?}");
+    // Opening compares as check does.
+    assert!(SetPool::open(&set, &fixture.options).is_err());
+
+    let sync = |dry_run| {
+        let how = SyncOptions { dry_run, ..SyncOptions::default() };
+        SetPool::sync(&set, &fixture.options, &how, &mut |_| {}).unwrap()
+    };
+    assert!(sync(true).replicas[1].damage.is_some());
+    assert_eq!(fixture.states(&set), [Sound, Differs, Unsound]);
+    assert_eq!(sync(false).replicas[0].copied.blocks, 1);
+    assert_eq!(fixture.states(&set), [Sound, Equal, Equal]);
+    SetPool::open(&set, &fixture.options).unwrap().close().unwrap();
+
+    // The same replica at a host that does not answer.
+    let away = fixture.set("REPLICA 127.0.0.1 a.set\nREPLICA away b.set\n");
+    assert_eq!(fixture.states(&away), [Sound, Equal, Unchecked]);
+    let fewer = fixture.set("REPLICA 127.0.0.1 a.set\n");
+    let transform = |lost: &[&str]| {
+        let lost = lost.iter().map(|host| (*host).to_owned()).collect();
+        let how = TransformOptions { lost, ..TransformOptions::default() };
+        SetPool::transform(&away, &fewer, &fixture.options, &how, &mut |_| {})
+    };
+    assert!(matches!(transform(&[]), Err(SyncError::HostAway { index: 2, .. })));
+    assert_eq!(transform(&["away"]).unwrap().left, [2]);
+    assert_eq!(fixture.states(&fewer), [Sound, Equal]);
+    let refused = SetRemoval::prepare(&away, true, &fixture.options.remote).unwrap_err();
+    assert!(matches!(&refused, SetRemovalError::Refused { reasons, .. } if reasons.len() == 1), "{refused}");
+    SetRemoval::prepare(&fewer, false, &fixture.options.remote).unwrap().carry_out().unwrap();
+    replicas.remove(set.replicas[2].remote().unwrap(), false).unwrap();
+    assert!(["one", "a", "b"].iter().all(|name| !fixture.path(name).exists()));
+}
