@@ -73,14 +73,22 @@ enum Phase {
     Closed,
 }
 
+/// What carries out direct operations, if anything does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum DirectWay {
+    /// Every operation goes by message.
+    None,
+    /// This side's CPU, when they are posted.
+    Local,
+    Device,
+}
+
 #[derive(Debug)]
 pub(crate) struct LinkCore {
     name: Name,
     pub(crate) endpoint: Endpoint,
     wire: Option<Box<dyn Wire>>,
-    /// The wire has a direct way to the other side's memory; and it is a device's.
-    has_direct: bool,
-    is_device: bool,
+    direct: DirectWay,
     /// Of which flushes the log was told last how they go.
     told_method: Option<(RegionKey, Durability, Method)>,
     methods: FlushMethods,
@@ -116,19 +124,22 @@ impl Link {
     ) -> Arc<Self> {
         endpoint.set_number(id);
         wire.set_number(id);
-        let has_direct = wire.direct().is_some();
-        if has_direct {
+        let direct = match wire.direct().is_some() {
+            false => DirectWay::None,
+            true if wire.is_local() => DirectWay::Local,
+            true => DirectWay::Device,
+        };
+        if direct != DirectWay::None {
             endpoint.enable_direct();
         }
-        let announces_on_demand = has_direct && !wire.is_local();
+        let announces_on_demand = direct == DirectWay::Device;
         let announcer = wire.announcer();
         let core = LinkCore {
             name: Name { id, transport: wire.name(), peer_address },
             told_method: None,
             endpoint,
             wire: Some(wire),
-            has_direct,
-            is_device: announces_on_demand,
+            direct,
             methods: FlushMethods::default(),
             signalled: Ticket(0),
             phase: Phase::Open,
@@ -211,6 +222,11 @@ impl LinkCore {
         Some(moved)
     }
 
+    #[inline]
+    fn is_device(&self) -> bool {
+        self.direct == DirectWay::Device
+    }
+
     fn submit(&mut self) {
         if let Some(wire) = &mut self.wire {
             wire.submit();
@@ -250,7 +266,7 @@ impl LinkCore {
     /// The same, but that something may be to be heard.
     #[inline]
     fn is_calm_device(&self) -> bool {
-        self.is_device && self.phase == Phase::Open && self.events.is_quiet() && self.endpoint.has_no_traffic()
+        self.is_device() && self.phase == Phase::Open && self.events.is_quiet() && self.endpoint.has_no_traffic()
     }
 
     /// True if outcomes wait to be taken.
@@ -348,13 +364,9 @@ impl LinkCore {
         self.endpoint.is_closing()
     }
 
-    fn is_local(&self) -> bool {
-        self.wire.as_ref().is_some_and(|wire| wire.is_local())
-    }
-
     /// True if bytes wait to be sent, or a device has yet to be handed what was posted.
     pub(crate) fn has_output(&self) -> bool {
-        self.endpoint.output_view().is_some() || (self.has_direct && !self.is_local())
+        self.endpoint.output_view().is_some() || self.is_device()
     }
 
     /// Whether it is known how the region is reached; asking has it found out.
@@ -447,7 +459,7 @@ impl LinkCore {
 
     /// Has whoever sleeps on the wire wake up and send what waits.
     pub(crate) fn watch_output(&mut self) {
-        if self.is_device {
+        if self.is_device() {
             // Its descriptors tell nothing of room to send.
             self.flush_output();
             return;
@@ -551,7 +563,7 @@ impl LinkCore {
 
     /// Changes what the wire is watched for, after output was queued or sent.
     pub(crate) fn update_interest(&mut self) {
-        if self.is_device && self.phase == Phase::Open {
+        if self.is_device() && self.phase == Phase::Open {
             // As it was from the beginning.
             return;
         }
@@ -581,7 +593,7 @@ impl LinkCore {
     fn wanted_interest(&self) -> Interest {
         match self.phase {
             // A device tells of room to send in the same way as of input.
-            Phase::Open if self.is_device => Interest { input: true, output: false },
+            Phase::Open if self.is_device() => Interest { input: true, output: false },
             Phase::Open => Interest { input: self.endpoint.wants_input(), output: self.blocked },
             Phase::Draining { .. } => Interest { input: true, output: false },
             Phase::Closed => Interest { input: false, output: false },
@@ -589,7 +601,7 @@ impl LinkCore {
     }
 
     fn drive_open(&mut self, now: &impl Fn() -> Duration) -> bool {
-        let has_progressed = self.has_direct && self.progress();
+        let has_progressed = self.direct != DirectWay::None && self.progress();
         if self.is_quiet_device() {
             self.flush_output();
             return has_progressed;
@@ -677,7 +689,7 @@ impl LinkCore {
 
     fn drain(&mut self, now: Duration, until: Duration) -> bool {
         let mut scratch = [0; 4096];
-        let mut moved = self.has_direct && self.progress();
+        let mut moved = self.direct != DirectWay::None && self.progress();
         if let Some(wire) = &mut self.wire {
             // What had to wait for a read before it.
             wire.submit();

@@ -6,7 +6,7 @@ use pmof_proto::{
     Signal, Ticket,
 };
 
-use super::{BORROW_MIN_BYTES, Endpoint, LinkCore, is_transient};
+use super::{BORROW_MIN_BYTES, DirectWay, Endpoint, LinkCore, is_transient};
 use crate::{
     Method, RemoteRegion,
     direct::{DirectOutcome, Finished, Posting},
@@ -47,7 +47,7 @@ impl LinkCore {
         context: u64,
         is_alone: bool,
     ) -> Result<Ticket, PostError> {
-        if !self.has_direct {
+        if self.direct == DirectWay::None {
             return self.post_on_stream(request, signal, context);
         }
         let ticket = self.endpoint.next_ticket();
@@ -95,7 +95,7 @@ impl LinkCore {
 
     #[inline]
     fn carrier(&mut self) -> Option<Carrier<'_>> {
-        let wire = self.wire.as_mut().filter(|_| self.has_direct)?;
+        let wire = self.wire.as_mut().filter(|_| self.direct != DirectWay::None)?;
         Some(Carrier { endpoint: &mut self.endpoint, wire: wire.as_mut(), methods: &mut self.methods })
     }
 }
