@@ -398,7 +398,7 @@ impl Connection {
 
     /// Hands over what finished while posting, and has the wire watched for what is left to send.
     fn settle(&self, core: &mut LinkCore) {
-        if core.is_quiet_device() && !core.has_outcomes() {
+        if core.has_operations_only() && !core.has_outcomes() {
             // Its operations finish later, and the device tells of that.
             return;
         }
@@ -634,7 +634,7 @@ impl Batch<'_> {
 
 impl Drop for Batch<'_> {
     fn drop(&mut self) {
-        if !self.held && self.core.submit_quietly() {
+        if !self.held && self.core.submit_operations() {
             return;
         }
         let driver = &self.connection.queue.shared.driver;

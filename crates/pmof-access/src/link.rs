@@ -210,11 +210,11 @@ impl LinkCore {
     /// [`drive`](Self::drive).
     #[inline]
     pub(crate) fn take_in(&mut self) -> Option<bool> {
-        if !self.is_calm_device() {
+        if !self.has_no_traffic() {
             return None;
         }
         let moved = self.progress() || self.endpoint.has_completions();
-        if !self.is_quiet_device() {
+        if !self.has_operations_only() {
             return None;
         }
         // What was held back, or had to wait for what finished now.
@@ -259,14 +259,14 @@ impl LinkCore {
     /// True on a standing connection of a device where nothing is to be said, told or heard: all there can be is
     /// operations under way.
     #[inline]
-    pub(crate) fn is_quiet_device(&self) -> bool {
-        self.is_calm_device() && self.wire.as_ref().is_some_and(|wire| !wire.may_have_input())
+    pub(crate) fn has_operations_only(&self) -> bool {
+        self.has_no_traffic() && self.wire.as_ref().is_some_and(|wire| !wire.may_have_input())
     }
 
     /// The same, but that something may be to be heard.
     #[inline]
-    fn is_calm_device(&self) -> bool {
-        self.is_device() && self.phase == Phase::Open && self.events.is_quiet() && self.endpoint.has_no_traffic()
+    fn has_no_traffic(&self) -> bool {
+        self.is_device() && self.phase == Phase::Open && self.events.has_no_news() && self.endpoint.has_no_traffic()
     }
 
     /// True if outcomes wait to be taken.
@@ -277,8 +277,8 @@ impl LinkCore {
 
     /// The short way of sending what waits, where that is operations for a device alone. False: it is not, or outcomes wait
     /// to be taken.
-    pub(crate) fn submit_quietly(&mut self) -> bool {
-        if !self.is_quiet_device() {
+    pub(crate) fn submit_operations(&mut self) -> bool {
+        if !self.has_operations_only() {
             return false;
         }
         self.submit();
@@ -312,7 +312,7 @@ impl LinkCore {
 
     /// Sends what waits, as far as the socket takes it.
     pub(crate) fn flush_output(&mut self) -> bool {
-        if self.is_quiet_device() {
+        if self.has_operations_only() {
             self.submit();
             return false;
         }
@@ -602,7 +602,7 @@ impl LinkCore {
 
     fn drive_open(&mut self, now: &impl Fn() -> Duration) -> bool {
         let has_progressed = self.direct != DirectWay::None && self.progress();
-        if self.is_quiet_device() {
+        if self.has_operations_only() {
             self.flush_output();
             return has_progressed;
         }

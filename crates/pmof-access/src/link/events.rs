@@ -38,7 +38,7 @@ impl Events {
 
     /// True where nothing waits but, perhaps, that the connection stands: that stays until the application asks.
     #[inline]
-    pub(super) fn is_quiet(&self) -> bool {
+    pub(super) fn has_no_news(&self) -> bool {
         matches!(self.untold.front(), None | Some(Event::Established { .. })) && self.untold.len() < 2
     }
 

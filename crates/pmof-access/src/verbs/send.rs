@@ -178,7 +178,7 @@ impl InFlight {
 
 /// A finished work request, or the last of several writes in a row.
 #[derive(Debug)]
-pub(super) struct Landed {
+pub(super) struct Retired {
     pub(super) flight: Flight,
     pub(super) scratch: Option<Arc<DeviceMemory>>,
 }
@@ -554,26 +554,26 @@ impl SendQueue {
         u64::from_le_bytes(bytes)
     }
 
-    /// As [`land`](Self::land), for direct operations in a row that leave nothing behind: the last one of them.
+    /// As [`retire`](Self::retire), for direct operations in a row that leave nothing behind: the last one of them.
     #[inline]
-    pub(super) fn land_plain(&mut self, through: u64) -> Option<Ticket> {
+    pub(super) fn retire_plain(&mut self, through: u64) -> Option<Ticket> {
         let mut last = None;
         while self.first <= through
             && let Some(InFlight { count, flight, staged_end, scratch: None, .. }) = self.in_flight.front_mut()
             && let Flight::Direct { ticket, offset, len_bytes, result: ResultPlace::None } = flight
         {
-            let landed = (*count).min(through + 1 - self.first);
-            self.first += landed;
-            self.under_way -= landed as usize;
+            let retired = (*count).min(through + 1 - self.first);
+            self.first += retired;
+            self.under_way -= retired as usize;
             self.unstaged = *staged_end;
-            last = Some(Ticket(ticket.0 + landed - 1));
-            if landed == *count {
+            last = Some(Ticket(ticket.0 + retired - 1));
+            if retired == *count {
                 self.in_flight.pop_front();
             } else {
                 // What is left begins after them.
-                *count -= landed;
-                ticket.0 += landed;
-                *offset += *len_bytes * landed;
+                *count -= retired;
+                ticket.0 += retired;
+                *offset += *len_bytes * retired;
             }
         }
         last
@@ -582,35 +582,35 @@ impl SendQueue {
     /// A work request is done, and so are all before it: gives the oldest one that was not given yet, or the last of those
     /// in a row with it.
     #[inline]
-    pub(super) fn land(&mut self, through: u64) -> Option<Landed> {
+    pub(super) fn retire(&mut self, through: u64) -> Option<Retired> {
         if self.first > through {
             return None;
         }
         let front = self.in_flight.front_mut()?;
-        let landed = front.count.min(through + 1 - self.first);
-        self.first += landed;
-        self.under_way -= landed as usize;
+        let retired = front.count.min(through + 1 - self.first);
+        self.first += retired;
+        self.under_way -= retired as usize;
         self.unstaged = front.staged_end;
-        front.count -= landed;
+        front.count -= retired;
         let is_whole = front.count == 0;
         if let Flight::Direct { ticket, offset, len_bytes, result: ResultPlace::None } = &mut front.flight {
-            // What is left begins after the last one of those that landed.
-            let last_offset = *offset + *len_bytes * (landed - 1);
-            let flight = Flight::plain(Ticket(ticket.0 + landed - 1), last_offset, *len_bytes);
-            (ticket.0, *offset) = (ticket.0 + landed, last_offset + *len_bytes);
+            // What is left begins after the last one of those that retired.
+            let last_offset = *offset + *len_bytes * (retired - 1);
+            let flight = Flight::plain(Ticket(ticket.0 + retired - 1), last_offset, *len_bytes);
+            (ticket.0, *offset) = (ticket.0 + retired, last_offset + *len_bytes);
             if !is_whole {
-                return Some(Landed { flight, scratch: None });
+                return Some(Retired { flight, scratch: None });
             }
             let scratch = self.in_flight.pop_front()?.scratch;
-            return Some(Landed { flight, scratch });
+            return Some(Retired { flight, scratch });
         }
         let InFlight { flight, scratch, .. } = self.in_flight.pop_front()?;
-        Some(Landed { flight, scratch })
+        Some(Retired { flight, scratch })
     }
 
     /// The oldest work request, which nothing is known of.
-    pub(super) fn give_up_oldest(&mut self) -> Option<Landed> {
-        self.land(self.first)
+    pub(super) fn give_up_oldest(&mut self) -> Option<Retired> {
+        self.retire(self.first)
     }
 
     /// Gives back the memory of a finished operation.

@@ -21,7 +21,7 @@ use super::{
     direct::SERVICE_REQUESTS,
     io_error,
     receive::{RECEIVE_ID, RECEIVES, ReceiveRing, SharedRing},
-    send::{Flight, Landed, ResultPlace, SendQueue, Sender},
+    send::{Flight, ResultPlace, Retired, SendQueue, Sender},
 };
 use crate::{
     SetupError,
@@ -384,22 +384,22 @@ impl VerbsWire {
         self.heard |= !self.completes_early || is_read;
         let through = self.queues.send.completed(id, is_read);
         loop {
-            if let Some(ticket) = self.queues.send.land_plain(through) {
+            if let Some(ticket) = self.queues.send.retire_plain(through) {
                 finished.finished(ticket, DirectOutcome::Done);
             }
-            let Some(landed) = self.queues.send.land(through) else { return Ok(()) };
-            self.landed(landed, finished);
+            let Some(retired) = self.queues.send.retire(through) else { return Ok(()) };
+            self.retired(retired, finished);
         }
     }
 
-    fn landed(&mut self, landed: Landed, finished: &mut dyn Finished) {
-        match landed.flight {
+    fn retired(&mut self, retired: Retired, finished: &mut dyn Finished) {
+        match retired.flight {
             Flight::Direct { ticket, result, .. } => {
                 let outcome = match result {
                     ResultPlace::None => DirectOutcome::Done,
                     ResultPlace::Number(at) => DirectOutcome::Previous(self.queues.send.number(at)),
                     ResultPlace::Copy(into) => {
-                        match landed.scratch.as_deref().map(|from| copy(from.memory(), &into)) {
+                        match retired.scratch.as_deref().map(|from| copy(from.memory(), &into)) {
                             Some(Ok(())) => DirectOutcome::Done,
                             _ => DirectOutcome::Failed(OperationError::ConnectionEnded(
                                 ConnectionError::LocalMemoryFailed { what: "the destination of a read" },
@@ -412,7 +412,7 @@ impl VerbsWire {
             Flight::Service => self.is_probing = false,
             Flight::Stream | Flight::FlushPart { .. } => {}
         }
-        if let Some(scratch) = landed.scratch {
+        if let Some(scratch) = retired.scratch {
             self.queues.send.recycle(scratch);
         }
     }
@@ -432,12 +432,12 @@ impl VerbsWire {
         if self.completes_early {
             return self.failed_early(status, completion);
         }
-        while let Some(landed) = self.queues.send.land(id - 1) {
-            self.landed(landed, finished);
+        while let Some(retired) = self.queues.send.retire(id - 1) {
+            self.retired(retired, finished);
         }
         self.is_broken = true;
         let why = why_failed(status, completion);
-        let flight = self.queues.send.land(id).map(|landed| landed.flight);
+        let flight = self.queues.send.retire(id).map(|retired| retired.flight);
         if let Some(
             Flight::Direct { ticket, offset, len_bytes, .. } | Flight::FlushPart { ticket, offset, len_bytes },
         ) = flight
@@ -476,8 +476,8 @@ impl VerbsWire {
 
     /// Fails the oldest direct operation, if there is one: its outcome, and that of what was posted after it, is unknown.
     fn fail_oldest(&mut self, why: &str) -> bool {
-        while let Some(landed) = self.queues.send.give_up_oldest() {
-            if let Flight::Direct { ticket, .. } = landed.flight {
+        while let Some(retired) = self.queues.send.give_up_oldest() {
+            if let Flight::Direct { ticket, .. } = retired.flight {
                 let error = OperationError::ConnectionEnded(ConnectionError::Lost { why: why.to_owned() });
                 self.failure = Some((ticket, error));
                 return true;
