@@ -6,8 +6,8 @@ use crate::{
     Access, Apart, Attributes, Comparison, DIFFERENCES_MAX, Difference, Majority, PoolKind, PoolSet, RemoteReplicas,
     Step, SyncError, distinct,
     error::UNFINISHED,
+    misfits,
     sync::{Found, look, of_files, plan, whole},
-    uuid_text,
     vote::{self, Opinions},
 };
 
@@ -160,7 +160,9 @@ impl Look {
         let is_linked = plan.as_ref().map_or(true, |plan| plan.is_linked);
         let refusal = plan.err().map(|error| error.to_string());
         let headers = self.headers()?;
-        check_links(&headers, &mut self.checked);
+        for (index, checked) in self.checked.iter_mut().enumerate() {
+            checked.problems.extend(misfits(&headers, index).iter().map(ToString::to_string));
+        }
         let (mut compared_with, mut kind, mut compared_bytes) = (None, None, 0);
         let mut opinions = Opinions::default();
         while let Some(first) = self.found.iter().position(|found| matches!(found, Found::Whole(_))) {
@@ -311,39 +313,6 @@ impl Look {
                 Some("the set has no other replica to restore it from: bring back a copy".to_owned())
             }
             _ => planned,
-        }
-    }
-}
-
-/// What the headers say of each other.
-fn check_links(headers: &[Option<Attributes>], checked: &mut [CheckedReplica]) {
-    let count = headers.len();
-    let attributes = |index: usize| headers[index % count];
-    let Some(first) = (0..count).find_map(attributes) else { return };
-    for (index, checked) in checked.iter_mut().enumerate() {
-        let Some(own) = attributes(index) else { continue };
-        let mut say = |problem: String| checked.problems.push(problem);
-        if own.poolset_uuid != first.poolset_uuid {
-            let (found, expected) = (uuid_text(&own.poolset_uuid), uuid_text(&first.poolset_uuid));
-            say(format!("it is of the pool set {found}, not of {expected}"));
-            continue;
-        }
-        if (own.signature, own.major) != (first.signature, first.major) {
-            say("it is of another kind or version".into());
-        }
-        if own.features() != first.features() {
-            say("it has other features".into());
-        }
-        if own.user_flags != first.user_flags {
-            say("it was made on another architecture".into());
-        }
-        for (side, found, other) in
-            [("previous", own.prev_uuid, attributes(index + count - 1)), ("next", own.next_uuid, attributes(index + 1))]
-        {
-            if let Some(other) = other.filter(|other| other.uuid != found) {
-                let (found, expected) = (uuid_text(&found), uuid_text(&other.uuid));
-                say(format!("its {side} replica should be {found}, and there is {expected}"));
-            }
         }
     }
 }

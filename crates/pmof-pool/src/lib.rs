@@ -22,6 +22,7 @@ mod format;
 mod header;
 mod heap;
 mod local_set;
+mod misfit;
 mod part;
 mod replica;
 mod set;
@@ -44,6 +45,7 @@ pub use header::{
     SHUTDOWN_STATE_LEN_BYTES, ShutdownState, new_uuid, uuid_text,
 };
 pub use local_set::{LocalSet, NewSet};
+pub use misfit::{Misfit, first_misfit, misfits};
 pub use part::PART_LEN_BYTES_MIN;
 pub use replica::{Access, LocalReplica, NewReplica, POOL_LEN_BYTES_MIN, Removal, part_header, remove};
 pub use set::{

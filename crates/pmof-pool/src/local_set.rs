@@ -3,12 +3,8 @@
 use pmof_mem::{Declaration, System};
 
 use crate::{
-    Access, Attributes, Feature, Features, LocalReplica, NewPool, PoolSet, PoolSetError, ReplicaSpec,
-    header::Arch,
-    header::PoolHeader,
-    new_uuid,
-    replica::{NewParts, check_neighbours, difference},
-    uuid_text,
+    Access, Attributes, Feature, Features, LocalReplica, Misfit, NewPool, PoolSet, PoolSetError, ReplicaSpec,
+    first_misfit, header::Arch, new_uuid, replica::NewParts, uuid_text,
 };
 
 #[cfg(test)]
@@ -177,24 +173,32 @@ impl LocalSet {
     }
 
     fn check(&self) -> Result<(), PoolSetError> {
-        let replicas = || self.replicas.iter().flatten();
-        if let Some(first) = replicas().next() {
-            replicas().try_for_each(|replica| check_member(first, replica))?;
-        }
-        let count = self.replicas.len();
-        let at = |index: usize| self.replicas[index % count].as_ref();
-        for (index, replica) in self.replicas.iter().enumerate() {
-            if let Some(replica) = replica {
-                check_ring(replica, at(index + count - 1), at(index + 1))?;
+        self.replicas.iter().flatten().try_for_each(check_usable)?;
+        let headers: Vec<_> =
+            self.replicas.iter().map(|replica| replica.as_ref().and_then(LocalReplica::attributes)).collect();
+        let Some((index, misfit)) = first_misfit(&headers) else { return Ok(()) };
+        let path =
+            |replica: Option<&LocalReplica>| replica.map(|replica| replica.first_path().into()).unwrap_or_default();
+        let (first, path) = (path(self.replicas.iter().flatten().next()), path(self.replicas[index].as_ref()));
+        Err(match misfit {
+            Misfit::OtherSet { found, expected } => {
+                PoolSetError::OtherSet { path, found: uuid_text(&found), expected: uuid_text(&expected) }
             }
-        }
-        Ok(())
+            Misfit::Neighbour { side, found, expected } => {
+                let neighbour = if side == "previous" { "previous replica" } else { "next replica" };
+                let (found, expected) = (uuid_text(&found), uuid_text(&expected));
+                PoolSetError::WrongNeighbour { path, neighbour, found, expected }
+            }
+            Misfit::OtherKind | Misfit::OtherFeatures | Misfit::OtherArchitecture => {
+                PoolSetError::Differs { path, first, what: misfit.what() }
+            }
+        })
     }
 }
 
-/// Whether a replica is of the same pool as another, which is known to be of it.
-pub(crate) fn check_member(known: &LocalReplica, replica: &LocalReplica) -> Result<(), PoolSetError> {
-    let (Some(expected), Some(found)) = (known.header(0), replica.header(0)) else { return Ok(()) };
+/// Whether a replica's contents are laid out as this machine and this release have them.
+fn check_usable(replica: &LocalReplica) -> Result<(), PoolSetError> {
+    let Some(found) = replica.header(0) else { return Ok(()) };
     let path = || replica.first_path().to_path_buf();
     if found.arch != Arch::of_this_machine() {
         return Err(PoolSetError::OtherMachine { path: path(), machine: found.arch.machine });
@@ -204,34 +208,5 @@ pub(crate) fn check_member(known: &LocalReplica, replica: &LocalReplica) -> Resu
         let expected = format!("one of version {}, as PMDK 1.12 makes them", kind.major());
         return Err(PoolSetError::OtherFormat { path: path(), found, expected });
     }
-    if found.poolset_uuid != expected.poolset_uuid {
-        let (found, expected) = (uuid_text(&found.poolset_uuid), uuid_text(&expected.poolset_uuid));
-        return Err(PoolSetError::OtherSet { path: path(), found, expected });
-    }
-    // Links are not in common.
-    let linked = PoolHeader {
-        prev_replica_uuid: expected.prev_replica_uuid,
-        next_replica_uuid: expected.next_replica_uuid,
-        ..found
-    };
-    match difference(&expected, &linked) {
-        Some(what) => Err(PoolSetError::Differs { path: path(), first: known.first_path().into(), what }),
-        None => Ok(()),
-    }
-}
-
-/// Whether a replica names those that are beside it as its neighbours; `None` for one that is not here.
-pub(crate) fn check_ring(
-    replica: &LocalReplica,
-    previous: Option<&LocalReplica>,
-    next: Option<&LocalReplica>,
-) -> Result<(), PoolSetError> {
-    let Some(own) = replica.header(0) else { return Ok(()) };
-    let uuid = |other: Option<&LocalReplica>| Some(other?.header(0)?.uuid);
-    let sides = [
-        ("previous replica", own.prev_replica_uuid, uuid(previous)),
-        ("next replica", own.next_replica_uuid, uuid(next)),
-    ];
-    let known = sides.into_iter().filter_map(|(side, found, expected)| Some((side, found, expected?)));
-    check_neighbours(replica.first_path(), known)
+    Ok(())
 }

@@ -7,6 +7,7 @@ use pmof_mem::{Declaration, MemError};
 use pmof_pool::{
     Access, AccessError, Attributes, Comparison, ComparisonError, Contents, DIGEST_BLOCK_LEN_BYTES, HEADER_LEN_BYTES,
     LocalReplica, LocalSet, NewSet, PoolKind, PoolSet, PoolSetError, RemoteSpec, ReplicaSpec, data_ranges,
+    first_misfit,
 };
 
 use crate::{
@@ -216,9 +217,11 @@ impl SetPool {
         let remotes =
             each_remote(set, |_, url, name| RemotePool::open(url, name, size_bytes, OpenFor::Write, &options.remote));
         let remotes = remotes.into_iter().collect::<Result<Vec<_>, _>>()?;
-        let expected = ring(local, &remotes);
-        for (replica, (_, found)) in &remotes {
-            check_attributes(*replica, &expected, found.as_ref())?;
+        if let Some((replica, _)) = remotes.iter().find(|(_, (_, found))| found.is_none()) {
+            return Err(SetPoolError::Differs { replica: *replica, what: "use of headers" });
+        }
+        if let Some((replica, misfit)) = first_misfit(&ring(local, &remotes)) {
+            return Err(SetPoolError::Differs { replica, what: misfit.what() });
         }
         Ok(remotes.into_iter().map(|(replica, (remote, _))| (replica, remote)).collect())
     }
@@ -444,30 +447,6 @@ fn ring(local: &LocalSet, remotes: &[(usize, (RemotePool, Option<Attributes>))])
         ring[*replica] = *attributes;
     }
     ring
-}
-
-/// Whether a remote replica is the one that belongs at its place of the ring.
-fn check_attributes(
-    replica: usize,
-    ring: &[Option<Attributes>],
-    found: Option<&Attributes>,
-) -> Result<(), SetPoolError> {
-    let differs = |what| Err(SetPoolError::Differs { replica, what });
-    let Some(found) = found else { return differs("use of headers") };
-    let count = ring.len();
-    let (first, next, previous) = (ring[0], ring[(replica + 1) % count], ring[(replica + count - 1) % count]);
-    let is_of = |other: Option<Attributes>, uuid: [u8; 16]| other.is_none_or(|other| other.uuid == uuid);
-    let Some(first) = first else { return Err(SetPoolError::NoMaster) };
-    if found.poolset_uuid != first.poolset_uuid {
-        return differs("pool set UUID");
-    }
-    if (found.signature, found.major, found.features()) != (first.signature, first.major, first.features()) {
-        return differs("kind, version or features");
-    }
-    if !is_of(next, found.next_uuid) || !is_of(previous, found.prev_uuid) {
-        return differs("neighbour");
-    }
-    Ok(())
 }
 
 /// Makes all of a local replica durable behind its header, but what is a hole.

@@ -9,7 +9,7 @@ use std::{
 use pmof::{
     Atomicity, COMPARED_BLOCK_BYTES, Differing, SetPool, SetPoolError, SetPoolOptions, SshOptions,
     access::Medium as _,
-    pool_set::{NewPool, NewSet, PoolSet},
+    pool_set::{Access, Attributes, LocalReplica, NewPool, NewSet, PartSpec, PoolSet, SetOptions},
 };
 
 use crate::support::{PMOF, Stage};
@@ -270,6 +270,34 @@ fn a_set_that_cannot_be_made_leaves_nothing() {
     assert!(matches!(error, SetPoolError::Remote { replica: 3, .. }), "{error}");
     for name in ["one", "two", "a", "b"] {
         assert!(!fixture.path(name).exists(), "{name}");
+    }
+}
+
+/// Opening refuses what check calls unsound: headers are compared in one way.
+#[test]
+fn headers_that_check_refuses_are_refused_at_opening() {
+    type Change = fn(&mut Attributes);
+    let changes: [(&str, Change, &str); 5] = [
+        ("b", |header| header.user_flags[0] ^= 1, "architecture"),
+        ("b", |header| header.compat ^= 1, "set of features"),
+        ("a", |header| header.prev_uuid = header.uuid, "neighbour"),
+        // Of a local one what it says of the remote one beside it.
+        ("two", |header| header.next_uuid = header.uuid, "neighbour"),
+        ("one", |header| header.prev_uuid = header.uuid, "neighbour"),
+    ];
+    for (name, change, expected) in changes {
+        let fixture = Fixture::new();
+        fixture.create().close().unwrap();
+        let parts = [PartSpec::new(fixture.path(name), 9 << 20)];
+        let replica = LocalReplica::open_for_client(&parts, SetOptions::default(), Access::ReadWrite, None).unwrap();
+        let mut attributes = replica.attributes().unwrap();
+        change(&mut attributes);
+        replica.set_attributes(&attributes).unwrap();
+        replica.close().unwrap();
+        let error = fixture.open().unwrap_err();
+        assert!(matches!(error, SetPoolError::Differs { what, .. } if what == expected), "{name}: {error}");
+        let report = SetPool::check(&fixture.set(), &fixture.options(), &mut |_| {}).unwrap();
+        assert!(!report.is_sound(), "{name}");
     }
 }
 
