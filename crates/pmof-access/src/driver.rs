@@ -5,7 +5,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
         Arc, OnceLock, Weak,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -110,6 +110,8 @@ pub(crate) struct Driver {
     sources: Mutex<Vec<Weak<Driver>>>,
     /// Who carries out flushes that wait for a device, if not whoever drives.
     flusher: OnceLock<Flusher>,
+    /// How many of them are carried out now.
+    flushing: AtomicUsize,
     rest: Rest,
 }
 
@@ -193,6 +195,7 @@ impl Driver {
             brought: OnceLock::new(),
             sources: Mutex::default(),
             flusher: OnceLock::new(),
+            flushing: AtomicUsize::new(0),
             rest: Rest::default(),
         });
         if let Clock::Virtual(network) = clock {
@@ -269,6 +272,21 @@ impl Driver {
         if let Some(flusher) = self.flusher.get() {
             link.lock().route_flushes(FlushRoute::new(flusher.clone(), link, self));
         }
+    }
+
+    /// One more flush is carried out by others.
+    pub(crate) fn flush_begins(&self) {
+        self.flushing.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One of those is done.
+    pub(crate) fn flush_ends(&self) {
+        self.flushing.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// True while others carry out flushes, for which they may need the processor.
+    pub(crate) fn is_flushing(&self) -> bool {
+        self.flushing.load(Ordering::Relaxed) > 0
     }
 
     /// Has whoever drives look at a connection on which something happened that shows nowhere.

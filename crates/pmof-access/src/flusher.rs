@@ -46,6 +46,7 @@ impl FlushRoute {
     pub(crate) fn flush(&self, flush: DeferredFlush) {
         let DeferredFlush { ticket, memory, device } = flush;
         if let Some(link) = self.link.upgrade() {
+            self.driver.upgrade().inspect(|driver| driver.flush_begins());
             self.flusher.flush(memory, device, Waiter { link, driver: self.driver.clone(), ticket });
         }
     }
@@ -90,7 +91,9 @@ impl Waiter {
         let mut core = self.link.lock();
         let is_done = core.flush_done(self.ticket, outcome);
         drop(core);
-        if let (false, Some(driver)) = (is_done, self.driver.upgrade()) {
+        let Some(driver) = self.driver.upgrade() else { return };
+        driver.flush_ends();
+        if !is_done {
             driver.see_to(&self.link);
         }
     }

@@ -408,7 +408,7 @@ impl CompletionQueue {
                     return found;
                 }
             } else {
-                spin(self.shared.waiting, now.saturating_sub(moved_at));
+                spin(self.shared.waiting, now.saturating_sub(moved_at), driver.is_flushing());
             }
         }
     }
@@ -493,15 +493,17 @@ fn make_progress(driver: &Driver, waiting: Waiting, is_over: &dyn Fn() -> bool) 
         } else if must_rest(waiting, now.saturating_sub(moved_at), &driver.clock) {
             driver.lead(now, Duration::MAX, &mut || is_over());
         } else {
-            spin(waiting, now.saturating_sub(moved_at));
+            spin(waiting, now.saturating_sub(moved_at), driver.is_flushing());
         }
     }
 }
 
 /// One turn of spinning, when nothing has moved for `idle`. Whoever is waited for may need this very processor: two that share
 /// one would else each wait until the other goes to sleep.
-fn spin(waiting: Waiting, idle: Duration) {
+fn spin(waiting: Waiting, idle: Duration, is_flushing: bool) {
     match waiting {
+        // The thread that carries out a flush may need it too, and has nothing to do but that.
+        _ if is_flushing => std::thread::yield_now(),
         Waiting::Adaptive { .. } if idle >= YIELD_AFTER => std::thread::yield_now(),
         _ => std::hint::spin_loop(),
     }
