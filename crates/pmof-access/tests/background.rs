@@ -7,9 +7,9 @@ use std::{
 };
 
 use pmof_access::{
-    AcceptOptions, Access, Background, BackgroundFlushes, Completion, CompletionQueue, Connection, Durability,
-    Listener, Medium, Memory, OperationError, Outcome, Peer, Progress, QueueOptions, Refusal, Region, RemoteRegion,
-    Ticket, Transport,
+    AcceptOptions, Access, Background, BackgroundFlushes, Completion, CompletionQueue, ConnectOptions, Connection,
+    Durability, ListenOptions, Listener, Medium, Memory, OperationError, Outcome, Peer, Progress, QueueOptions,
+    Refusal, Region, RemoteRegion, Ticket, Transport,
 };
 use pmof_mem::{
     MediumKind, ShadowMedium,
@@ -53,13 +53,14 @@ impl Fixture {
         let serving = peer.completion_queue(threaded).unwrap();
         serving.flush_in_background(&BackgroundFlushes::new(&Background::start().unwrap()));
         let queue = peer.completion_queue(QueueOptions::default()).unwrap();
-        let listener = peer.listen(SocketAddr::from(([127, 0, 0, 1], 0)), Default::default()).unwrap();
+        let listener = peer.listen(SocketAddr::from(([127, 0, 0, 1], 0)), ListenOptions::default()).unwrap();
         Self { peer, listener, serving, queue }
     }
 
     fn client(&self, medium: Arc<dyn Medium>) -> Client {
         let region = self.peer.register(medium, 0, LEN_BYTES, Access::all()).unwrap();
-        let pending = self.peer.start_connect(self.listener.local_address(), &self.queue, &Default::default()).unwrap();
+        let pending =
+            self.peer.start_connect(self.listener.local_address(), &self.queue, &ConnectOptions::default()).unwrap();
         let request = self.listener.next_request(LIMIT).unwrap().unwrap();
         let options = AcceptOptions { private_data: region.descriptor().to_vec(), ..Default::default() };
         let served = request.accept(&self.serving, &options).unwrap();
@@ -132,8 +133,12 @@ fn a_disk_that_hangs_delays_only_its_own_clients() {
     for (_, client, ticket) in &hanging {
         client.assert_waits(*ticket);
     }
-    hanging.iter().for_each(|(disk, ..)| disk.let_pass(u64::MAX));
-    hanging.iter().for_each(|(_, client, ticket)| client.assert_done(*ticket));
+    for (disk, ..) in &hanging {
+        disk.let_pass(u64::MAX);
+    }
+    for (_, client, ticket) in &hanging {
+        client.assert_done(*ticket);
+    }
 }
 
 #[test]
@@ -214,7 +219,9 @@ fn many_operations_behind_a_flush_are_carried_out_in_order() {
     }
     client.assert_waits(tickets[0]);
     disk.let_pass(u64::MAX);
-    tickets.iter().for_each(|ticket| client.assert_done(*ticket));
+    for ticket in tickets {
+        client.assert_done(ticket);
+    }
     let mut found = [0; 512];
     disk.read(8, &mut found).unwrap();
     assert_eq!(found, [99; 512]);

@@ -25,14 +25,14 @@ fn next(begun: &Receiver<u64>) -> u64 {
 #[test]
 fn a_share_that_hangs_keeps_no_other_from_its_threads() {
     let background = Background::start().unwrap();
-    let (begin, begun) = channel();
-    let hanging: Vec<_> = (0..SHARE_MAX + 5).map(|_| held(&background, 1, &begin)).collect();
+    let (notify, begun) = channel();
+    let hanging: Vec<_> = (0..SHARE_MAX + 5).map(|_| held(&background, 1, &notify)).collect();
     for _ in 0..SHARE_MAX {
         assert_eq!(next(&begun), 1);
     }
     assert!(begun.recv_timeout(MOMENT).is_err(), "no more of it at once");
     for share in 2..6 {
-        drop(held(&background, share, &begin));
+        drop(held(&background, share, &notify));
         assert_eq!(next(&begun), share);
     }
     drop(hanging);
@@ -44,12 +44,12 @@ fn a_share_that_hangs_keeps_no_other_from_its_threads() {
 #[test]
 fn threads_are_used_again() {
     let background = Background::start().unwrap();
-    let (begin, begun) = channel();
+    let (notify, begun) = channel();
     for _ in 0..100 {
         while background.owner.0.state.lock().idle == 0 {
             std::thread::yield_now();
         }
-        drop(held(&background, 1, &begin));
+        drop(held(&background, 1, &notify));
         next(&begun);
     }
     assert_eq!(background.owner.0.state.lock().threads.len(), 1, "one piece after the other needs no more");
@@ -58,21 +58,21 @@ fn threads_are_used_again() {
 #[test]
 fn a_piece_that_follows_another_is_carried_out_with_no_thread_to_spare() {
     let background = Background::start().unwrap();
-    let (begin, begun) = channel();
+    let (notify, begun) = channel();
     let here = background.clone();
-    background.run(1, move || here.run_next(1, move || begin.send(1).unwrap()));
+    background.run(1, move || here.run_next(1, move || notify.send(1).unwrap()));
     assert_eq!(next(&begun), 1);
 }
 
 #[test]
 fn the_last_drop_waits_for_what_was_handed_over() {
     let background = Background::start().unwrap();
-    let (begin, begun) = channel();
+    let (notify, begun) = channel();
     for share in 0..40 {
-        let begin = begin.clone();
+        let notify = notify.clone();
         background.run(share % 2, move || {
             std::thread::sleep(Duration::from_millis(1));
-            begin.send(share).unwrap();
+            notify.send(share).unwrap();
         });
     }
     drop(background.clone());
@@ -82,11 +82,11 @@ fn the_last_drop_waits_for_what_was_handed_over() {
 
 #[test]
 fn work_may_hold_the_last_handle() {
-    let (begin, begun) = channel();
+    let (notify, begun) = channel();
     let background = Background::start().unwrap();
     let here = background.clone();
     background.run(1, move || {
-        let (_here, _) = (here, begin.send(1));
+        let (_here, _) = (here, notify.send(1));
     });
     drop(background);
     assert_eq!(next(&begun), 1);
@@ -98,10 +98,10 @@ fn a_panic_takes_no_thread_and_finish_waits_for_the_rest() {
     for _ in 0..2 * SHARE_MAX {
         background.run(1, || std::panic::resume_unwind(Box::new("of a test")));
     }
-    let (begin, begun) = channel();
+    let (notify, begun) = channel();
     background.run(1, move || {
         std::thread::sleep(MOMENT);
-        begin.send(1).unwrap();
+        notify.send(1).unwrap();
     });
     background.finish();
     assert_eq!(begun.try_recv(), Ok(1));
