@@ -1,10 +1,12 @@
 //! All copies of a pool that a pool set file names on this machine.
 
+use std::{io, path::Path};
+
 use pmof_mem::{Declaration, System};
 
 use crate::{
-    Access, Attributes, Feature, Features, LocalReplica, Misfit, NewPool, PoolSet, PoolSetError, ReplicaSpec,
-    first_misfit, header::Arch, new_uuid, replica::NewParts, uuid_text,
+    Access, Attributes, Feature, Features, HeaderError, LocalReplica, Misfit, NewPool, PoolSet, PoolSetError,
+    ReplicaSpec, first_misfit, header::Arch, new_uuid, part_header, replica::NewParts, uuid_text,
 };
 
 #[cfg(test)]
@@ -117,6 +119,28 @@ impl LocalSet {
             }
         }
         Ok(Self { replicas })
+    }
+
+    /// Whether nothing is in the way of [`create`](Self::create): no part is there that is not blank, and its directory is. Nothing is
+    /// made or locked.
+    ///
+    /// Errors: `SameFile`, `Exists`; `Io` for a directory that is not there.
+    pub fn check_free(set: &PoolSet) -> Result<(), PoolSetError> {
+        set.check_files()?;
+        for part in set.replicas.iter().filter_map(ReplicaSpec::local).flatten() {
+            if part.path.is_file() {
+                match part_header(&part.path) {
+                    Err(PoolSetError::Header { problem: HeaderError::Blank, .. }) => continue,
+                    _ => return Err(PoolSetError::Exists { path: part.path.clone() }),
+                }
+            }
+            let directory = part.path.parent().unwrap_or(Path::new("/"));
+            if !directory.is_dir() {
+                let absent = io::Error::from(io::ErrorKind::NotFound);
+                return Err(PoolSetError::io("stat", directory, "make the directory first", absent));
+            }
+        }
+        Ok(())
     }
 
     /// Opens all local replicas, and checks that they are of one pool and in their order.

@@ -1,15 +1,11 @@
 //! Pools that a pool set file names: made, brought in order and changed.
 
-use std::{
-    fmt::Write as _,
-    path::{Path, PathBuf},
-};
+use std::{fmt::Write as _, path::PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::{Args, ValueEnum};
 use pmof_pool::{
-    HeaderError, NewPool, NewSet, PoolSet, PoolSetError, ReplicaSpec, Step, SyncOptions, SyncReport, TransformOptions,
-    TransformReport, part_header,
+    LocalSet, NewPool, NewSet, PoolSet, ReplicaSpec, Step, SyncOptions, SyncReport, TransformOptions, TransformReport,
 };
 use pmof_replica::{SetPool, SetPoolOptions};
 use serde::Serialize;
@@ -114,7 +110,7 @@ pub(crate) fn create(args: &CreateArgs) -> anyhow::Result<()> {
         replicas: set.replicas.iter().map(replica_text).collect(),
     };
     if args.how.dry_run {
-        check_new(&set).with_context(failed)?;
+        LocalSet::check_free(&set).with_context(failed)?;
     } else {
         let made = SetPool::create(&set, &new, &SetPoolOptions::default()).with_context(failed)?;
         made.close().with_context(failed)?;
@@ -125,24 +121,6 @@ pub(crate) fn create(args: &CreateArgs) -> anyhow::Result<()> {
     let verb = if args.how.dry_run { "would make" } else { "made" };
     for (index, replica) in report.replicas.iter().enumerate() {
         say!("{verb} replica {index}: {replica}");
-    }
-    Ok(())
-}
-
-/// Whether parts of the set are there already, which creation would refuse.
-fn check_new(set: &PoolSet) -> anyhow::Result<()> {
-    set.check_files()?;
-    for part in set.replicas.iter().filter_map(ReplicaSpec::local).flatten() {
-        if part.path.is_file() {
-            match part_header(&part.path) {
-                Err(PoolSetError::Header { problem: HeaderError::Blank, .. }) => continue,
-                _ => bail!("{} exists and is not blank: remove it, or name another file", part.path.display()),
-            }
-        }
-        let directory = part.path.parent().unwrap_or(Path::new("/"));
-        if !directory.is_dir() {
-            bail!("{} does not exist: make the directory first", directory.display());
-        }
     }
     Ok(())
 }
