@@ -149,11 +149,15 @@ impl<D> Endpoint<D> {
         matches!(self.state, State::Established)
     }
 
-    /// True on a standing connection with nothing to send, nothing that waits to be sent and no event to be taken: all there can be is
-    /// operations under way, and outcomes.
+    /// True on a standing connection with nothing to send, nothing that waits to be sent, no event to be taken and no flush that was handed
+    /// out: all there can be is operations under way, and outcomes.
     #[inline]
     pub fn has_no_traffic(&self) -> bool {
-        self.is_established() && self.output.is_empty() && !self.operations.has_waiting() && self.events.is_empty()
+        self.is_established()
+            && self.output.is_empty()
+            && !self.operations.has_waiting()
+            && self.events.is_empty()
+            && !self.deferred.holds_input()
     }
 
     /// True if outcomes wait to be taken.

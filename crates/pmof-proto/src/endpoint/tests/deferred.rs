@@ -49,6 +49,7 @@ fn what_is_behind_a_flush_waits_and_is_answered_after_it() {
     let read = local(&[0; 6]);
     pair.post(Operation::Read { key: KEY, offset: 64, into: read.clone() });
     pair.run();
+    assert!(!pair.sides[1].endpoint.has_no_traffic(), "whoever drives is to look");
     let flush = take(&mut pair);
     assert_eq!(flush.device, DEVICE);
     assert_eq!(pair.sides[0].completions.len(), 1, "the write before it alone: {:?}", pair.sides[0].completions);
