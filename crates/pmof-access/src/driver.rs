@@ -17,7 +17,7 @@ use crate::{
     Completion, ConnectionId, SetupError,
     clock::Clock,
     error::system,
-    flusher::{FlushRoute, Flusher},
+    flusher::{FlushHere, FlushRoute, Flusher, OwnFlush},
     link::{Link, LinkCore},
     poller::{Interest, Poller},
     rest::Rest,
@@ -112,6 +112,10 @@ pub(crate) struct Driver {
     flusher: OnceLock<Flusher>,
     /// How many of them are carried out now.
     flushing: AtomicUsize,
+    /// The one that whoever drives carries out.
+    own_flush: OwnFlush,
+    /// Connections there are.
+    connections: AtomicUsize,
     rest: Rest,
 }
 
@@ -196,6 +200,8 @@ impl Driver {
             sources: Mutex::default(),
             flusher: OnceLock::new(),
             flushing: AtomicUsize::new(0),
+            own_flush: OwnFlush::default(),
+            connections: AtomicUsize::new(0),
             rest: Rest::default(),
         });
         if let Clock::Virtual(network) = clock {
@@ -289,6 +295,22 @@ impl Driver {
         self.flushing.load(Ordering::Relaxed) > 0
     }
 
+    /// True while it drives no more than one connection.
+    pub(crate) fn has_one_connection(&self) -> bool {
+        self.connections.load(Ordering::Relaxed) <= 1
+    }
+
+    /// Has whoever drives carry out this flush as soon as it holds no lock.
+    pub(crate) fn flush_here(&self, flush: FlushHere) {
+        self.own_flush.put(flush);
+        self.tell();
+    }
+
+    /// Since when whoever drives waits for a disk.
+    pub(crate) fn flushing_since(&self) -> Option<Duration> {
+        self.own_flush.since()
+    }
+
     /// Has whoever drives look at a connection on which something happened that shows nowhere.
     pub(crate) fn see_to(&self, link: &Arc<Link>) {
         self.woken.lock().push(Arc::clone(link));
@@ -318,6 +340,7 @@ impl Driver {
         if let Err(place) = links.place_of(link.id) {
             links.all.insert(place, Arc::clone(link));
         }
+        self.connections.store(links.all.len(), Ordering::Relaxed);
         if link.announces_on_demand {
             links.polled.push(Polled { link: Arc::clone(link), idle_turns: 0 });
         }
@@ -351,6 +374,7 @@ impl Driver {
         let mut links = self.links.lock();
         let place = links.place_of(id).ok()?;
         let link = links.all.remove(place);
+        self.connections.store(links.all.len(), Ordering::Relaxed);
         links.polled.retain(|polled| polled.link.id != id);
         drop(links);
         link.lock().unwatch();
@@ -553,6 +577,7 @@ impl Driver {
             }
         }
         links.forget(&closed);
+        self.connections.store(links.all.len(), Ordering::Relaxed);
         if now.saturating_sub(links.ticked_at) >= TICK_PERIOD {
             moved |= self.tick(&mut links).1;
         }
@@ -560,7 +585,7 @@ impl Driver {
         if moved {
             self.tell();
         }
-        moved
+        moved | self.own_flush.carry_out(now)
     }
 
     /// Sleeps until something may have changed, at most from `now` until `until`. `is_done` is asked once more before the sleep, from
@@ -697,6 +722,7 @@ impl Driver {
             }
         }
         links.forget(&closed);
+        self.connections.store(links.all.len(), Ordering::Relaxed);
         (due, changed)
     }
 

@@ -1,10 +1,17 @@
 //! Carries out the flushes that wait for a device, on [background](Background) threads, and answers them.
 //!
 //! All who wait for one medium share a fence that begins after they came: their writes were written back before.
+//!
+//! A thread that serves one connection alone carries its flushes out itself, which saves two changes of threads: nobody else waits for it
+//! meanwhile. Not all threads do so at once, since whoever connects next is to find one that has time.
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 use parking_lot::Mutex;
@@ -19,6 +26,8 @@ pub(crate) struct Flusher {
     background: Background,
     /// By the address of the medium: those who wait for the next fence of each that has work under way.
     waiting: Arc<Mutex<HashMap<usize, Vec<Waiter>>>>,
+    /// How many more threads may carry out flushes of their own connection.
+    free_here: Arc<AtomicUsize>,
 }
 
 /// Who is answered.
@@ -45,16 +54,74 @@ impl FlushRoute {
     /// Never waits. The connection may be locked.
     pub(crate) fn flush(&self, flush: DeferredFlush) {
         let DeferredFlush { ticket, memory, device } = flush;
-        if let Some(link) = self.link.upgrade() {
-            self.driver.upgrade().inspect(|driver| driver.flush_begins());
-            self.flusher.flush(memory, device, Waiter { link, driver: self.driver.clone(), ticket });
+        let Some(link) = self.link.upgrade() else { return };
+        let driver = self.driver.upgrade();
+        let waiter = Waiter { link, driver: self.driver.clone(), ticket };
+        driver.as_ref().inspect(|driver| driver.flush_begins());
+        match driver.filter(|driver| driver.has_one_connection() && self.flusher.begin_here()) {
+            Some(driver) => driver.flush_here(FlushHere { memory, waiter, flusher: self.flusher.clone() }),
+            None => self.flusher.flush(memory, device, waiter),
         }
     }
 }
 
+/// A flush of a lone connection, for the thread that serves it.
+#[derive(Debug)]
+pub(crate) struct FlushHere {
+    memory: Arc<dyn Medium>,
+    waiter: Waiter,
+    flusher: Flusher,
+}
+
+/// Where that thread finds it.
+#[derive(Debug, Default)]
+pub(crate) struct OwnFlush {
+    flush: Mutex<Option<FlushHere>>,
+    is_there: AtomicBool,
+    /// Since when it is carried out, in nanoseconds of the clock, from 1; 0 for none.
+    since: AtomicU64,
+}
+
+impl OwnFlush {
+    pub(crate) fn put(&self, flush: FlushHere) {
+        *self.flush.lock() = Some(flush);
+        self.is_there.store(true, Ordering::Release);
+    }
+
+    /// Carries it out, `now`. False where there is none. No lock is held meanwhile.
+    #[inline]
+    pub(crate) fn carry_out(&self, now: Duration) -> bool {
+        self.is_there.load(Ordering::Acquire) && self.carry_out_now(now)
+    }
+
+    fn carry_out_now(&self, now: Duration) -> bool {
+        let taken = self.flush.lock().take();
+        self.is_there.store(false, Ordering::Release);
+        let Some(FlushHere { memory, waiter, flusher }) = taken else { return false };
+        self.since.store((now.as_nanos() as u64).max(1), Ordering::Relaxed);
+        let outcome = memory.fence();
+        self.since.store(0, Ordering::Relaxed);
+        flusher.free_here.fetch_add(1, Ordering::Relaxed);
+        waiter.answer(outcome.as_ref().copied());
+        true
+    }
+
+    /// Since when one is carried out.
+    pub(crate) fn since(&self) -> Option<Duration> {
+        let since = self.since.load(Ordering::Relaxed);
+        (since > 0).then(|| Duration::from_nanos(since))
+    }
+}
+
 impl Flusher {
-    pub(crate) fn new(background: Background) -> Self {
-        Self { background, waiting: Arc::default() }
+    /// `here_max`: how many threads may carry out flushes of their own connection at once.
+    pub(crate) fn new(background: Background, here_max: usize) -> Self {
+        Self { background, waiting: Arc::default(), free_here: Arc::new(AtomicUsize::new(here_max)) }
+    }
+
+    /// Whether one more thread may.
+    fn begin_here(&self) -> bool {
+        self.free_here.try_update(Ordering::Relaxed, Ordering::Relaxed, |free| free.checked_sub(1)).is_ok()
     }
 
     fn flush(&self, memory: Arc<dyn Medium>, device: u64, waiter: Waiter) {

@@ -133,9 +133,10 @@ impl Default for QueueOptions {
 pub struct BackgroundFlushes(Flusher);
 
 impl BackgroundFlushes {
-    /// On the threads of `background`; each device has its [share](Background::run) under its `st_dev`.
-    pub fn new(background: &Background) -> Self {
-        Self(Flusher::new(background.clone()))
+    /// On the threads of `background`; each device has its [share](Background::run) under its `st_dev`. As many as `here_max` queues at
+    /// once that have one connection alone leave its flushes to whoever drives them, which is sooner done.
+    pub fn new(background: &Background, here_max: usize) -> Self {
+        Self(Flusher::new(background.clone(), here_max))
     }
 }
 
@@ -212,6 +213,12 @@ impl CompletionQueue {
     /// now on; those of one medium that meet there share a fence. Without it, whoever drives the queue waits for the device.
     pub fn flush_in_background(&self, flushes: &BackgroundFlushes) {
         self.shared.driver.flush_by(flushes.0.clone());
+    }
+
+    /// For how long whoever drives the queue has been waiting for a disk, if it is: what comes meanwhile waits too.
+    pub fn is_flushing_for(&self) -> Option<Duration> {
+        let driver = &self.shared.driver;
+        driver.flushing_since().map(|since| driver.now().saturating_sub(since))
     }
 
     /// The next outcome that is there now. Never waits.

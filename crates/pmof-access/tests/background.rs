@@ -48,10 +48,15 @@ struct Client {
 
 impl Fixture {
     fn new() -> Self {
+        Self::with_flushes_here(0)
+    }
+
+    /// The thread that serves carries out the flushes of a lone connection itself, where `here_max` is more than 0.
+    fn with_flushes_here(here_max: usize) -> Self {
         let peer = Peer::open(Transport::Tcp).unwrap();
         let threaded = QueueOptions { progress: Progress::Thread, ..Default::default() };
         let serving = peer.completion_queue(threaded).unwrap();
-        serving.flush_in_background(&BackgroundFlushes::new(&Background::start().unwrap()));
+        serving.flush_in_background(&BackgroundFlushes::new(&Background::start().unwrap(), here_max));
         let queue = peer.completion_queue(QueueOptions::default()).unwrap();
         let listener = peer.listen(SocketAddr::from(([127, 0, 0, 1], 0)), ListenOptions::default()).unwrap();
         Self { peer, listener, serving, queue }
@@ -101,6 +106,31 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
         assert!(from.elapsed() < LIMIT, "{what}");
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+#[test]
+fn whoever_serves_one_connection_alone_carries_out_its_flushes() {
+    let fixture = Fixture::with_flushes_here(1);
+    let (slow, _) = disk(1, 0);
+    let first = fixture.client(Arc::clone(&slow) as _);
+    let ticket = first.persist(0, b"alone");
+    wait_until("it is carried out", || slow.begun() == 1);
+    assert!(fixture.serving.is_flushing_for().is_some(), "by the thread that serves");
+    first.assert_waits(ticket);
+    slow.let_pass(1);
+    first.assert_done(ticket);
+    wait_until("it is over", || fixture.serving.is_flushing_for().is_none());
+    // With two connections neither waits for the other's disk.
+    let (sound, _) = disk(2, 0);
+    sound.let_pass(u64::MAX);
+    let second = fixture.client(sound);
+    let ticket = first.persist(8, b"together");
+    wait_until("it is carried out", || slow.begun() == 2);
+    assert_eq!(fixture.serving.is_flushing_for(), None);
+    second.assert_done(second.persist(0, b"at once"));
+    first.assert_waits(ticket);
+    slow.let_pass(2);
+    first.assert_done(ticket);
 }
 
 #[test]

@@ -63,6 +63,9 @@ const ADMISSION_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often it is looked for connections whose time for the proof is up.
 const ADMISSION_LOOK: Duration = Duration::from_secs(1);
 
+/// A worker that has waited so long for a disk gets no new connections: many times what a disk in order takes.
+const STUCK_AFTER: Duration = Duration::from_millis(20);
+
 /// The [share](Background::run) of what connections ask of the service, which may wait for any disk: no device has this number.
 const REQUESTS_SHARE: u64 = u64::MAX;
 
@@ -219,8 +222,10 @@ impl Service {
         let addresses = listen.iter().zip(&doors).map(|(address, door)| door.address(address.transport)).collect();
         let queue_options = QueueOptions { waiting: options.waiting, ..Default::default() };
         let background = Background::start()?;
-        let flushes = BackgroundFlushes::new(&background);
-        let workers = (0..worker_count(&options)).map(|_| {
+        let worker_count = worker_count(&options);
+        // Where there are several workers one always has time for whoever connects next.
+        let flushes = BackgroundFlushes::new(&background, (worker_count - 1).max(1));
+        let workers = (0..worker_count).map(|_| {
             let queue = doors[0].peer.completion_queue(queue_options)?;
             queue.flush_in_background(&flushes);
             Ok(Worker { queue, sessions: Mutex::default() })
@@ -323,7 +328,7 @@ impl Shared {
         }
     }
 
-    /// Gives a new connection to the worker that has fewest.
+    /// Gives a new connection to the worker that has fewest, of those that do not wait for a disk that is slow.
     fn take(&self, peer: &Peer, request: ConnectionRequest) -> Result<(), TakeError> {
         let counts = self.workers.iter().map(|worker| worker.sessions().len()).collect::<Vec<_>>();
         let is_full = counts.iter().sum::<usize>() >= self.options.max_connections;
@@ -334,9 +339,9 @@ impl Shared {
             return Ok(request.reject(Refusal::TooManyConnections, &[])?);
         };
         request.count_against(account);
-        let Some((_, worker)) = counts.iter().zip(&self.workers).min_by_key(|(count, _)| **count) else {
-            return Ok(());
-        };
+        let has_time = |worker: &Worker| worker.queue.is_flushing_for().is_none_or(|time| time < STUCK_AFTER);
+        let least = counts.iter().zip(&self.workers).min_by_key(|(count, worker)| (!has_time(worker), **count));
+        let Some((_, worker)) = least else { return Ok(()) };
         let options = AcceptOptions { loss_timeout: self.options.loss_timeout, ..Default::default() };
         let mut sessions = worker.sessions();
         let connection = request.accept(&worker.queue, &options)?;
