@@ -150,10 +150,20 @@ impl Carrier<'_> {
             return Err(PostError::QueueFull { limit: self.endpoint.agreed().send_queue });
         }
         if self.endpoint.may_go_direct(kind) && self.has_slot(kind) {
-            let outcome = self.hand_over((request, method), posting)?;
-            self.endpoint.went_direct(kind, success, signal, context);
-            if let Some(outcome) = outcome {
-                self.endpoint.finished(posting.ticket, outcome);
+            match self.hand_over((request, method), posting)? {
+                None => {
+                    self.endpoint.went_direct(kind, success, signal, context);
+                }
+                Some(DirectOutcome::Done) => {
+                    self.endpoint.done_direct(kind, success, signal, context);
+                }
+                Some(DirectOutcome::Previous(number)) => {
+                    self.endpoint.done_direct(kind, Outcome::Previous(number), signal, context);
+                }
+                Some(failed @ DirectOutcome::Failed(_)) => {
+                    self.endpoint.went_direct(kind, success, signal, context);
+                    self.endpoint.finished(posting.ticket, failed);
+                }
             }
         } else {
             let request = request.to_kept();

@@ -41,6 +41,26 @@ impl<D> Endpoint<D> {
         self.operations.push_direct(kind, signal, context, success)
     }
 
+    /// Posts a direct operation that was carried out already, with this outcome, under the [next ticket](Self::next_ticket).
+    #[inline]
+    pub fn done_direct(&mut self, kind: OperationKind, outcome: Outcome, signal: Signal, context: u64) -> Ticket {
+        match self.operations.push_done(kind, context, outcome) {
+            Some(completion) => {
+                let ticket = completion.ticket;
+                if signal == Signal::Always {
+                    self.untaken += 1;
+                    self.completions.push_back(completion);
+                }
+                ticket
+            }
+            None => {
+                let ticket = self.operations.push_direct(kind, signal, context, outcome);
+                self.direct_done(ticket);
+                ticket
+            }
+        }
+    }
+
     /// Posts a direct operation that may not go yet: it is kept until it is [due](Self::due_direct). `kept_bytes` were copied for it.
     pub fn keep_direct(
         &mut self,
