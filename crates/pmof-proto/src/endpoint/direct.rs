@@ -44,21 +44,17 @@ impl<D> Endpoint<D> {
     /// Posts a direct operation that was carried out already, with this outcome, under the [next ticket](Self::next_ticket).
     #[inline]
     pub fn done_direct(&mut self, kind: OperationKind, outcome: Outcome, signal: Signal, context: u64) -> Ticket {
-        match self.operations.push_done(kind, context, outcome) {
-            Some(completion) => {
-                let ticket = completion.ticket;
-                if signal == Signal::Always {
-                    self.untaken += 1;
-                    self.completions.push_back(completion);
-                }
-                ticket
+        if let Some(completion) = self.operations.push_done(kind, context, outcome) {
+            let ticket = completion.ticket;
+            if signal == Signal::Always {
+                self.untaken += 1;
+                self.completions.push_back(completion);
             }
-            None => {
-                let ticket = self.operations.push_direct(kind, signal, context, outcome);
-                self.direct_done(ticket);
-                ticket
-            }
+            return ticket;
         }
+        let ticket = self.operations.push_direct(kind, signal, context, outcome);
+        self.direct_done(ticket);
+        ticket
     }
 
     /// Posts a direct operation that may not go yet: it is kept until it is [due](Self::due_direct). `kept_bytes` were copied for it.
