@@ -5,7 +5,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
         Arc, OnceLock, Weak,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -17,18 +17,19 @@ use crate::{
     Completion, ConnectionId, SetupError,
     clock::Clock,
     error::system,
-    flusher::{FlushHere, FlushRoute, Flusher, OwnFlush},
     link::{Link, LinkCore},
     poller::{Interest, Poller},
     rest::Rest,
 };
 
 mod assisted;
+mod flushes;
 mod lone;
 mod ready;
 mod requests;
 
 pub(crate) use assisted::Assisted;
+use flushes::Flushes;
 pub(crate) use lone::Lone;
 use ready::Ready;
 use requests::Requests;
@@ -108,14 +109,7 @@ pub(crate) struct Driver {
     brought: OnceLock<ReadySignal>,
     /// Those whose connections' receives come here.
     sources: Mutex<Vec<Weak<Driver>>>,
-    /// Who carries out flushes that wait for a device, if not whoever drives.
-    flusher: OnceLock<Flusher>,
-    /// How many of them are carried out now.
-    flushing: AtomicUsize,
-    /// The one that whoever drives carries out.
-    own_flush: OwnFlush,
-    /// Connections there are.
-    connections: AtomicUsize,
+    pub(crate) flushes: Flushes,
     rest: Rest,
 }
 
@@ -198,10 +192,7 @@ impl Driver {
             assisted,
             brought: OnceLock::new(),
             sources: Mutex::default(),
-            flusher: OnceLock::new(),
-            flushing: AtomicUsize::new(0),
-            own_flush: OwnFlush::default(),
-            connections: AtomicUsize::new(0),
+            flushes: Flushes::default(),
             rest: Rest::default(),
         });
         if let Clock::Virtual(network) = clock {
@@ -267,50 +258,6 @@ impl Driver {
         self.clock.now()
     }
 
-    /// Has flushes that wait for a device carried out by others, on connections that are taken over from now on.
-    pub(crate) fn flush_by(&self, flusher: Flusher) {
-        // The first one stays.
-        let _ = self.flusher.set(flusher);
-    }
-
-    /// Tells a connection who carries out its flushes, if not whoever drives.
-    pub(crate) fn route_flushes(self: &Arc<Self>, link: &Arc<Link>) {
-        if let Some(flusher) = self.flusher.get() {
-            link.lock().route_flushes(FlushRoute::new(flusher.clone(), link, self));
-        }
-    }
-
-    /// One more flush is carried out by others.
-    pub(crate) fn flush_begins(&self) {
-        self.flushing.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// One of those is done.
-    pub(crate) fn flush_ends(&self) {
-        self.flushing.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    /// True while others carry out flushes, for which they may need the processor.
-    pub(crate) fn is_flushing(&self) -> bool {
-        self.flushing.load(Ordering::Relaxed) > 0
-    }
-
-    /// True while it drives no more than one connection.
-    pub(crate) fn has_one_connection(&self) -> bool {
-        self.connections.load(Ordering::Relaxed) <= 1
-    }
-
-    /// Has whoever drives carry out this flush as soon as it holds no lock.
-    pub(crate) fn flush_here(&self, flush: FlushHere) {
-        self.own_flush.put(flush);
-        self.tell();
-    }
-
-    /// Since when whoever drives waits for a disk.
-    pub(crate) fn flushing_since(&self) -> Option<Duration> {
-        self.own_flush.since()
-    }
-
     /// Has whoever drives look at a connection on which something happened that shows nowhere.
     pub(crate) fn see_to(&self, link: &Arc<Link>) {
         self.woken.lock().push(Arc::clone(link));
@@ -340,7 +287,6 @@ impl Driver {
         if let Err(place) = links.place_of(link.id) {
             links.all.insert(place, Arc::clone(link));
         }
-        self.connections.store(links.all.len(), Ordering::Relaxed);
         if link.announces_on_demand {
             links.polled.push(Polled { link: Arc::clone(link), idle_turns: 0 });
         }
@@ -374,7 +320,6 @@ impl Driver {
         let mut links = self.links.lock();
         let place = links.place_of(id).ok()?;
         let link = links.all.remove(place);
-        self.connections.store(links.all.len(), Ordering::Relaxed);
         links.polled.retain(|polled| polled.link.id != id);
         drop(links);
         link.lock().unwatch();
@@ -560,6 +505,7 @@ impl Driver {
         let mut moved = self.has_woken.load(Ordering::SeqCst) && self.take_woken();
         // Another thread that drives does this thread's work too.
         let Some(mut links) = self.links.try_lock() else { return moved };
+        self.flushes.note_connections(links.all.len());
         let mut closed = Vec::new();
         match &self.poller {
             Some(poller) if links.all.len() > DIRECT_MAX => moved |= self.drive_many(poller, &mut links, &mut closed),
@@ -577,7 +523,6 @@ impl Driver {
             }
         }
         links.forget(&closed);
-        self.connections.store(links.all.len(), Ordering::Relaxed);
         if now.saturating_sub(links.ticked_at) >= TICK_PERIOD {
             moved |= self.tick(&mut links).1;
         }
@@ -585,7 +530,7 @@ impl Driver {
         if moved {
             self.tell();
         }
-        moved | self.own_flush.carry_out(now)
+        moved | (self.flushes.has_inline() && self.flushes.carry_out_inline(now))
     }
 
     /// Sleeps until something may have changed, at most from `now` until `until`. `is_done` is asked once more before the sleep, from
@@ -650,7 +595,7 @@ impl Driver {
 
     /// Has devices announce what happens next. True if something happened already, or may have.
     pub(crate) fn arm(&self) -> bool {
-        if self.has_woken.load(Ordering::SeqCst) {
+        if self.has_woken.load(Ordering::SeqCst) || self.flushes.has_inline() {
             return true;
         }
         let Some(mut links) = self.links.try_lock() else { return true };
@@ -722,7 +667,6 @@ impl Driver {
             }
         }
         links.forget(&closed);
-        self.connections.store(links.all.len(), Ordering::Relaxed);
         (due, changed)
     }
 

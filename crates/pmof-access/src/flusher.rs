@@ -2,16 +2,15 @@
 //!
 //! All who wait for one medium share a fence that begins after they came: their writes were written back before.
 //!
-//! A thread that serves one connection alone carries its flushes out itself, which saves two changes of threads: nobody else waits for it
+//! A thread that serves a single connection carries its flushes out inline, which saves two changes of threads: nobody else waits for it
 //! meanwhile. Not all threads do so at once, since whoever connects next is to find one that has time.
 
 use std::{
     collections::HashMap,
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
 };
 
 use parking_lot::Mutex;
@@ -26,8 +25,8 @@ pub(crate) struct Flusher {
     background: Background,
     /// By the address of the medium: those who wait for the next fence of each that has work under way.
     waiting: Arc<Mutex<HashMap<usize, Vec<Waiter>>>>,
-    /// How many more threads may carry out flushes of their own connection.
-    free_here: Arc<AtomicUsize>,
+    /// How many more threads may carry out flushes inline.
+    inline_permits: Arc<AtomicUsize>,
 }
 
 /// Who is answered.
@@ -57,71 +56,55 @@ impl FlushRoute {
         let Some(link) = self.link.upgrade() else { return };
         let driver = self.driver.upgrade();
         let waiter = Waiter { link, driver: self.driver.clone(), ticket };
-        driver.as_ref().inspect(|driver| driver.flush_begins());
-        match driver.filter(|driver| driver.has_one_connection() && self.flusher.begin_here()) {
-            Some(driver) => driver.flush_here(FlushHere { memory, waiter, flusher: self.flusher.clone() }),
-            None => self.flusher.flush(memory, device, waiter),
+        driver.as_ref().inspect(|driver| driver.flushes.begin());
+        let single = driver.filter(|driver| driver.flushes.serves_one_connection());
+        let permit = single.as_ref().and_then(|_| self.flusher.inline_permit());
+        let (Some(driver), Some(permit)) = (single, permit) else {
+            return self.flusher.flush(memory, device, waiter);
+        };
+        match driver.flushes.put_inline(InlineFlush { memory, waiter, _permit: permit }) {
+            // Whoever drives may be about to sleep.
+            Ok(()) => driver.tell(),
+            Err(InlineFlush { memory, waiter, .. }) => self.flusher.flush(memory, device, waiter),
         }
     }
 }
 
-/// A flush of a lone connection, for the thread that serves it.
+/// A flush for the thread that serves its connection.
 #[derive(Debug)]
-pub(crate) struct FlushHere {
+pub(crate) struct InlineFlush {
     memory: Arc<dyn Medium>,
     waiter: Waiter,
-    flusher: Flusher,
+    _permit: InlinePermit,
 }
 
-/// Where that thread finds it.
-#[derive(Debug, Default)]
-pub(crate) struct OwnFlush {
-    flush: Mutex<Option<FlushHere>>,
-    is_there: AtomicBool,
-    /// Since when it is carried out, in nanoseconds of the clock, from 1; 0 for none.
-    since: AtomicU64,
+impl InlineFlush {
+    /// Waits for the device, and answers.
+    pub(crate) fn carry_out(self) {
+        let outcome = self.memory.fence();
+        self.waiter.answer(outcome.as_ref().copied());
+    }
 }
 
-impl OwnFlush {
-    pub(crate) fn put(&self, flush: FlushHere) {
-        *self.flush.lock() = Some(flush);
-        self.is_there.store(true, Ordering::Release);
-    }
+/// One more thread may carry out a flush inline while this is there.
+#[derive(Debug)]
+struct InlinePermit(Arc<AtomicUsize>);
 
-    /// Carries it out, `now`. False where there is none. No lock is held meanwhile.
-    #[inline]
-    pub(crate) fn carry_out(&self, now: Duration) -> bool {
-        self.is_there.load(Ordering::Acquire) && self.carry_out_now(now)
-    }
-
-    fn carry_out_now(&self, now: Duration) -> bool {
-        let taken = self.flush.lock().take();
-        self.is_there.store(false, Ordering::Release);
-        let Some(FlushHere { memory, waiter, flusher }) = taken else { return false };
-        self.since.store((now.as_nanos() as u64).max(1), Ordering::Relaxed);
-        let outcome = memory.fence();
-        self.since.store(0, Ordering::Relaxed);
-        flusher.free_here.fetch_add(1, Ordering::Relaxed);
-        waiter.answer(outcome.as_ref().copied());
-        true
-    }
-
-    /// Since when one is carried out.
-    pub(crate) fn since(&self) -> Option<Duration> {
-        let since = self.since.load(Ordering::Relaxed);
-        (since > 0).then(|| Duration::from_nanos(since))
+impl Drop for InlinePermit {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 impl Flusher {
-    /// `here_max`: how many threads may carry out flushes of their own connection at once.
-    pub(crate) fn new(background: Background, here_max: usize) -> Self {
-        Self { background, waiting: Arc::default(), free_here: Arc::new(AtomicUsize::new(here_max)) }
+    /// `inline_max`: how many threads may carry out flushes inline at once.
+    pub(crate) fn new(background: Background, inline_max: usize) -> Self {
+        Self { background, waiting: Arc::default(), inline_permits: Arc::new(AtomicUsize::new(inline_max)) }
     }
 
-    /// Whether one more thread may.
-    fn begin_here(&self) -> bool {
-        self.free_here.try_update(Ordering::Relaxed, Ordering::Relaxed, |free| free.checked_sub(1)).is_ok()
+    fn inline_permit(&self) -> Option<InlinePermit> {
+        let taken = self.inline_permits.try_update(Ordering::Relaxed, Ordering::Relaxed, |free| free.checked_sub(1));
+        taken.ok().map(|_| InlinePermit(Arc::clone(&self.inline_permits)))
     }
 
     fn flush(&self, memory: Arc<dyn Medium>, device: u64, waiter: Waiter) {
@@ -159,7 +142,7 @@ impl Waiter {
         let is_done = core.flush_done(self.ticket, outcome);
         drop(core);
         let Some(driver) = self.driver.upgrade() else { return };
-        driver.flush_ends();
+        driver.flushes.end();
         if !is_done {
             driver.see_to(&self.link);
         }

@@ -133,10 +133,10 @@ impl Default for QueueOptions {
 pub struct BackgroundFlushes(Flusher);
 
 impl BackgroundFlushes {
-    /// On the threads of `background`; each device has its [share](Background::run) under its `st_dev`. As many as `here_max` queues at
-    /// once that have one connection alone leave its flushes to whoever drives them, which is sooner done.
-    pub fn new(background: &Background, here_max: usize) -> Self {
-        Self(Flusher::new(background.clone(), here_max))
+    /// On the threads of `background`; each device has its [share](Background::run) under its `st_dev`. At most
+    /// `inline_max` queues at once that serve a single connection have its flushes carried out by whoever drives them, which is sooner done.
+    pub fn new(background: &Background, inline_max: usize) -> Self {
+        Self(Flusher::new(background.clone(), inline_max))
     }
 }
 
@@ -212,13 +212,13 @@ impl CompletionQueue {
     /// Has flushes of this side's regions that wait for a device carried out by `flushes`, on all connections that come to this queue from
     /// now on; those of one medium that meet there share a fence. Without it, whoever drives the queue waits for the device.
     pub fn flush_in_background(&self, flushes: &BackgroundFlushes) {
-        self.shared.driver.flush_by(flushes.0.clone());
+        self.shared.driver.flushes.carried_out_by(flushes.0.clone());
     }
 
     /// For how long whoever drives the queue has been waiting for a disk, if it is: what comes meanwhile waits too.
     pub fn is_flushing_for(&self) -> Option<Duration> {
         let driver = &self.shared.driver;
-        driver.flushing_since().map(|since| driver.now().saturating_sub(since))
+        driver.flushes.inline_since().map(|since| driver.now().saturating_sub(since))
     }
 
     /// The next outcome that is there now. Never waits.
@@ -415,7 +415,7 @@ impl CompletionQueue {
                     return found;
                 }
             } else {
-                spin(self.shared.waiting, now.saturating_sub(moved_at), driver.is_flushing());
+                spin(self.shared.waiting, now.saturating_sub(moved_at), driver.flushes.are_under_way());
             }
         }
     }
@@ -500,7 +500,7 @@ fn make_progress(driver: &Driver, waiting: Waiting, is_over: &dyn Fn() -> bool) 
         } else if must_rest(waiting, now.saturating_sub(moved_at), &driver.clock) {
             driver.lead(now, Duration::MAX, &mut || is_over());
         } else {
-            spin(waiting, now.saturating_sub(moved_at), driver.is_flushing());
+            spin(waiting, now.saturating_sub(moved_at), driver.flushes.are_under_way());
         }
     }
 }

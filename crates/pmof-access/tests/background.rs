@@ -48,15 +48,15 @@ struct Client {
 
 impl Fixture {
     fn new() -> Self {
-        Self::with_flushes_here(0)
+        Self::with_inline_flushes(0)
     }
 
-    /// The thread that serves carries out the flushes of a lone connection itself, where `here_max` is more than 0.
-    fn with_flushes_here(here_max: usize) -> Self {
+    /// The thread that serves carries out the flushes of a single connection inline, where `inline_max` is more than 0.
+    fn with_inline_flushes(inline_max: usize) -> Self {
         let peer = Peer::open(Transport::Tcp).unwrap();
         let threaded = QueueOptions { progress: Progress::Thread, ..Default::default() };
         let serving = peer.completion_queue(threaded).unwrap();
-        serving.flush_in_background(&BackgroundFlushes::new(&Background::start().unwrap(), here_max));
+        serving.flush_in_background(&BackgroundFlushes::new(&Background::start().unwrap(), inline_max));
         let queue = peer.completion_queue(QueueOptions::default()).unwrap();
         let listener = peer.listen(SocketAddr::from(([127, 0, 0, 1], 0)), ListenOptions::default()).unwrap();
         Self { peer, listener, serving, queue }
@@ -109,8 +109,8 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
 }
 
 #[test]
-fn whoever_serves_one_connection_alone_carries_out_its_flushes() {
-    let fixture = Fixture::with_flushes_here(1);
+fn whoever_serves_a_single_connection_carries_out_its_flushes() {
+    let fixture = Fixture::with_inline_flushes(1);
     let (slow, _) = disk(1, 0);
     let first = fixture.client(Arc::clone(&slow) as _);
     let ticket = first.persist(0, b"alone");
