@@ -6,6 +6,8 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
+use pmof_mem::forks::file_of_number;
+
 use crate::{
     error::Failure,
     handle::{is_non_blocking, set_blocking},
@@ -77,17 +79,9 @@ fn is_same(one: RawFd, other: RawFd) -> bool {
     };
     match compared {
         0 => true,
-        -1 => of_file(one).is_some_and(|it| of_file(other) == Some(it)),
+        // Where the kernel does not compare.
+        -1 => file_of_number(one).is_some_and(|file| file_of_number(other) == Some(file)),
         _ => false,
-    }
-}
-
-/// Where the kernel does not compare: device and inode, which all event descriptors of the system have in common.
-fn of_file(number: RawFd) -> Option<(u64, u64)> {
-    // SAFETY: all zeros are a valid `stat`, and the kernel writes no more than one.
-    unsafe {
-        let mut found: libc::stat = std::mem::zeroed();
-        (libc::fstat(number, &raw mut found) == 0).then_some((found.st_dev, found.st_ino))
     }
 }
 
@@ -123,6 +117,6 @@ mod tests {
         };
         drop(given);
         assert!(is_same(taken.as_raw_fd(), other.as_raw_fd()));
-        assert!(of_file(taken.as_raw_fd()) == of_file(other.as_raw_fd()) && of_file(-1).is_none());
+        assert!(file_of_number(taken.as_raw_fd()) == file_of_number(other.as_raw_fd()) && file_of_number(-1).is_none());
     }
 }

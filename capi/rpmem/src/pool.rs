@@ -58,7 +58,7 @@ impl Place {
         len_bytes: usize,
         lanes: *const c_uint,
     ) -> Result<Self, Failure> {
-        // SAFETY: the caller's contract.
+        // SAFETY: both are null or end in a NUL.
         let (url, set) = unsafe { place(target, set) }?;
         if lanes.is_null() {
             return Err(Failure::invalid("nlanes is NULL"));
@@ -74,7 +74,7 @@ impl Place {
             );
             return Err(Failure::invalid(why));
         }
-        // SAFETY: the caller's contract.
+        // SAFETY: so many bytes stay mapped there until the pool is closed, which ends all use of them.
         let memory = unsafe { Memory::borrow(address.expose_provenance() as u64, len_bytes as u64, None) };
         let memory = memory.map_err(|error| Failure::invalid(format!("the pool's memory: {error}")))?;
         Ok(Self { url, set, memory, lanes })
@@ -93,7 +93,7 @@ impl Place {
 ///
 /// Both are null or C strings.
 unsafe fn place(target: *const c_char, set: *const c_char) -> Result<(TargetUrl, SetName), Failure> {
-    // SAFETY: the caller's contract.
+    // SAFETY: both are null or end in a NUL.
     let (target, set) = unsafe { (text(target, "target")?, text(set, "pool_set_name")?) };
     Ok((TargetUrl::Ssh(target.parse()?), SetName::new(set)?))
 }
@@ -115,9 +115,9 @@ pub unsafe extern "C" fn rpmem_create(
 ) -> *mut Pool {
     log::start();
     let made = call("rpmem_create", || {
-        // SAFETY: the caller's contract.
+        // SAFETY: strings end in a NUL or are null, and the memory stays mapped until the pool is closed.
         let place = unsafe { Place::new(target, pool_set_name, pool_addr, pool_size, nlanes) }?;
-        // SAFETY: the caller's contract.
+        // SAFETY: null or attributes, which nobody changes during the call.
         let attributes = unsafe { create_attr.as_ref() }.map(Attributes::from_bytes);
         let attributes = attributes.filter(|attributes| !attributes.is_zero());
         let options = settings::options(place.lanes);
@@ -143,7 +143,7 @@ pub unsafe extern "C" fn rpmem_open(
 ) -> *mut Pool {
     log::start();
     let opened = call("rpmem_open", || {
-        // SAFETY: the caller's contract.
+        // SAFETY: strings end in a NUL or are null, and the memory stays mapped until the pool is closed.
         let place = unsafe { Place::new(target, pool_set_name, pool_addr, pool_size, nlanes) }?;
         let options = settings::options(place.lanes);
         let (remote, attributes) =
@@ -165,9 +165,9 @@ pub unsafe extern "C" fn rpmem_open(
 /// `rpp` is null or an open pool, `attr` null or attributes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rpmem_set_attr(rpp: *mut Pool, attr: *const PoolAttributes) -> c_int {
-    // SAFETY: the caller's contract.
+    // SAFETY: null or attributes, which nobody changes during the call.
     let attributes = unsafe { attr.as_ref() }.map(Attributes::from_bytes).unwrap_or_default();
-    // SAFETY: the caller's contract.
+    // SAFETY: `rpp` is null or was made by `Place::finish` and not closed.
     unsafe { on_pool("rpmem_set_attr", rpp, |pool| Ok(pool.set_attributes(&attributes)?)) }
 }
 
@@ -208,7 +208,7 @@ pub unsafe extern "C" fn rpmem_persist(
     flags: c_uint,
 ) -> c_int {
     let persist = |pool: &RemotePool| Ok(pool.persist(lane, offset as u64, length as u64, atomicity(flags)?)?);
-    // SAFETY: the caller's contract.
+    // SAFETY: `rpp` is null or was made by `Place::finish` and not closed.
     unsafe { on_pool("rpmem_persist", rpp, persist) }
 }
 
@@ -226,7 +226,7 @@ pub unsafe extern "C" fn rpmem_flush(
     flags: c_uint,
 ) -> c_int {
     let flush = |pool: &RemotePool| Ok(pool.flush(lane, offset as u64, length as u64, atomicity(flags)?)?);
-    // SAFETY: the caller's contract.
+    // SAFETY: `rpp` is null or was made by `Place::finish` and not closed.
     unsafe { on_pool("rpmem_flush", rpp, flush) }
 }
 
@@ -241,7 +241,7 @@ pub unsafe extern "C" fn rpmem_drain(rpp: *mut Pool, lane: c_uint, flags: c_uint
         0 => Ok(pool.drain(lane)?),
         _ => Err(Failure::invalid(format!("flags {flags:#x}: none is defined"))),
     };
-    // SAFETY: the caller's contract.
+    // SAFETY: `rpp` is null or was made by `Place::finish` and not closed.
     unsafe { on_pool("rpmem_drain", rpp, drain) }
 }
 
@@ -253,7 +253,7 @@ pub unsafe extern "C" fn rpmem_drain(rpp: *mut Pool, lane: c_uint, flags: c_uint
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rpmem_deep_persist(rpp: *mut Pool, offset: usize, length: usize, lane: c_uint) -> c_int {
     let persist = |pool: &RemotePool| Ok(pool.persist(lane, offset as u64, length as u64, Atomicity::Words)?);
-    // SAFETY: the caller's contract.
+    // SAFETY: `rpp` is null or was made by `Place::finish` and not closed.
     unsafe { on_pool("rpmem_deep_persist", rpp, persist) }
 }
 
@@ -281,7 +281,7 @@ pub unsafe extern "C" fn rpmem_read(
         let into = unsafe { slice::from_raw_parts_mut(buff.cast::<u8>(), length) };
         Ok(pool.read(lane, offset as u64, into)?)
     };
-    // SAFETY: the caller's contract.
+    // SAFETY: `rpp` is null or was made by `Place::finish` and not closed.
     unsafe { on_pool("rpmem_read", rpp, read) }
 }
 
@@ -297,7 +297,7 @@ pub unsafe extern "C" fn rpmem_remove(target: *const c_char, pool_set: *const c_
         if flags & !(REMOVE_FORCE | REMOVE_POOL_SET) != 0 {
             return Err(Failure::invalid(format!("flags {flags:#x}: only FORCE (1) and POOL_SET (2) are defined")));
         }
-        // SAFETY: the caller's contract.
+        // SAFETY: both are null or end in a NUL.
         let (url, set) = unsafe { place(target, pool_set) }?;
         let (force, set_file) = (flags & REMOVE_FORCE != 0, flags & REMOVE_POOL_SET != 0);
         Ok(RemotePool::remove(&url, &set, force, set_file, &settings::options(1))?)
@@ -334,7 +334,7 @@ unsafe fn on_pool(
     body: impl FnOnce(&RemotePool) -> Result<(), Failure>,
 ) -> c_int {
     let done = call(function, || {
-        // SAFETY: the caller's contract.
+        // SAFETY: null, or made by `Place::finish` and not closed: shared by all threads until then.
         let Some(pool) = (unsafe { rpp.as_ref() }) else { return Err(Failure::invalid("rpp is NULL")) };
         if !pool.process.is_this() {
             let why = "the pool was opened before a fork: only the process that opened it may use it";

@@ -23,14 +23,14 @@ use crate::{
 };
 
 mod assisted;
+mod fast_path;
 mod flushes;
-mod lone;
 mod ready;
 mod requests;
 
 pub(crate) use assisted::Assisted;
+pub(crate) use fast_path::FastPath;
 use flushes::Flushes;
-pub(crate) use lone::Lone;
 use ready::Ready;
 use requests::Requests;
 
@@ -41,7 +41,7 @@ const DIRECT_MAX: usize = 4;
 pub(crate) type Wanted = Option<(ConnectionId, Ticket)>;
 
 /// How often a queue with one connection tries it in one turn.
-const LONE_TRIES: usize = 4;
+const SINGLE_TRIES: usize = 4;
 
 /// Longest time between two looks at the clock on behalf of the connections while someone polls: little against every
 /// limit of time, and so seldom that thousands of connections cost nothing.
@@ -245,7 +245,7 @@ impl Driver {
         self.links.try_lock().map(|links| links.all.iter().all(|link| link.announces_on_demand))
     }
 
-    /// True while another thread drives or posts, where that can be seen: on the list, or on a lone connection.
+    /// True while another thread drives or posts, where that can be seen: on the list, or on a single connection.
     pub(crate) fn is_in_use(&self) -> bool {
         self.links.try_lock().is_none_or(|links| matches!(&links.all[..], [link] if link.try_lock().is_none()))
     }
@@ -510,8 +510,8 @@ impl Driver {
         match &self.poller {
             Some(poller) if links.all.len() > DIRECT_MAX => moved |= self.drive_many(poller, &mut links, &mut closed),
             _ => {
-                // A lone connection is tried several times: what it waits for is seen sooner than after a whole turn.
-                let tries = if links.all.len() == 1 { LONE_TRIES } else { 1 };
+                // A single connection is tried several times: what it waits for is seen sooner than after a whole turn.
+                let tries = if links.all.len() == 1 { SINGLE_TRIES } else { 1 };
                 for _ in 0..tries {
                     for link in &links.all {
                         moved |= self.drive_link(link, &mut closed);

@@ -18,7 +18,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::{
     Background, SetupError, SharedReceives,
     clock::Clock,
-    driver::{Assisted, Driver, Lone, ReadySignal, Wanted},
+    driver::{Assisted, Driver, FastPath, ReadySignal, Wanted},
     error::system,
     flusher::Flusher,
     link::Link,
@@ -223,13 +223,13 @@ impl CompletionQueue {
 
     /// The next outcome that is there now. Never waits.
     pub fn poll(&self) -> Option<Completion> {
-        self.poll_with(Driver::take_ready, Driver::poll_lone)
+        self.poll_with(Driver::take_ready, Driver::poll_on_fast_path)
     }
 
     /// The next outcome that is there now of a receive, or else of anything but a receive; the others stay, in order. Never
     /// waits.
     pub fn poll_receives(&self, receives: bool) -> Option<Completion> {
-        self.poll_with(|driver| driver.take_ready_of(receives), |_, _| Lone::No)
+        self.poll_with(|driver| driver.take_ready_of(receives), |_, _| FastPath::Closed)
     }
 
     /// `look` is the short way.
@@ -237,13 +237,13 @@ impl CompletionQueue {
     fn poll_with(
         &self,
         take: impl Fn(&Driver) -> Option<Completion>,
-        look: impl FnOnce(&Driver, &mut Option<Completion>) -> Lone,
+        look: impl FnOnce(&Driver, &mut Option<Completion>) -> FastPath,
     ) -> Option<Completion> {
         let driver = &*self.shared.driver;
         if !driver.is_watched() && !driver.has_ready() && !self.shared.thread_drives() {
             driver.assisted().inspect(|assisted| assisted.note_turn());
             let mut found = None;
-            if let Lone::Found | Lone::Nothing = look(driver, &mut found) {
+            if let FastPath::Found | FastPath::Nothing = look(driver, &mut found) {
                 return found;
             }
         }
@@ -278,9 +278,9 @@ impl CompletionQueue {
     fn note_polled(&self, now: Duration, found: bool) {
         let driver = &*self.shared.driver;
         let Some(assisted) = driver.assisted() else { return };
-        if assisted.polls_in_vain(now, found) && driver.has_devices_alone() == Some(false) {
+        if assisted.has_polled_idle(now, found) && driver.has_devices_alone() == Some(false) {
             std::thread::yield_now();
-            assisted.polls_in_vain(driver.now(), false);
+            assisted.has_polled_idle(driver.now(), false);
         }
     }
 
@@ -343,16 +343,16 @@ impl CompletionQueue {
         let from = driver.now();
         let deadline = from.saturating_add(timeout);
         let mut found = None;
-        let lone = if thread_drives {
-            Lone::No
+        let outcome = if thread_drives {
+            FastPath::Closed
         } else {
-            driver.wait_lone((from, deadline), self.shared.waiting, wanted, &mut found)
+            driver.wait_on_fast_path((from, deadline), self.shared.waiting, wanted, &mut found)
         };
-        let (now, moved_at) = match lone {
-            Lone::Found => return found,
-            Lone::Moved => (driver.now(), None),
-            Lone::Nothing => (driver.now(), Some(from)),
-            Lone::No => (from, None),
+        let (now, moved_at) = match outcome {
+            FastPath::Found => return found,
+            FastPath::Moved => (driver.now(), None),
+            FastPath::Nothing => (driver.now(), Some(from)),
+            FastPath::Closed => (from, None),
         };
         self.wait_from(
             now,

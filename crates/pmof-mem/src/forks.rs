@@ -91,6 +91,16 @@ impl Drop for Noted {
     }
 }
 
+/// What file a descriptor's number is of now, as device and inode: `None` where it is of none. All event descriptors of the system are one
+/// file, and two descriptors of a device file are not told apart.
+pub fn file_of_number(number: RawFd) -> Option<(u64, u64)> {
+    if number < 0 {
+        return None;
+    }
+    // SAFETY: the number is borrowed for the call only, which fails where it is none.
+    file_of(unsafe { BorrowedFd::borrow_raw(number) }).ok()
+}
+
 fn file_of(fd: BorrowedFd<'_>) -> Result<File, rustix::io::Errno> {
     let found = rustix::fs::fstat(fd)?;
     Ok((found.st_dev, found.st_ino))
@@ -110,9 +120,7 @@ pub unsafe fn take_from_child() {
     // SAFETY: the path is a C string.
     let null = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
     for (&number, &file) in all {
-        // SAFETY: the number is borrowed for the call only, which fails where it is none.
-        let found = file_of(unsafe { BorrowedFd::borrow_raw(number) });
-        if found != Ok(file) {
+        if file_of_number(number) != Some(file) {
             continue;
         }
         // SAFETY: the number is of a descriptor that this crate opened, and that nobody uses here, by the contract of this function.
@@ -205,12 +213,6 @@ mod tests {
         (one.into(), other.into())
     }
 
-    /// What a number is of, by `fstat` alone: it allocates nothing.
-    fn now(number: RawFd) -> Option<File> {
-        // SAFETY: borrowed for the call only.
-        file_of(unsafe { BorrowedFd::borrow_raw(number) }).ok()
-    }
-
     #[test]
     #[cfg_attr(miri, ignore = "miri does not fork")]
     fn a_child_has_no_copy_and_the_number_stays_taken() {
@@ -218,9 +220,11 @@ mod tests {
         let inherited = other.as_raw_fd();
         let kept = Uninherited::open(|| Ok::<_, rustix::io::Errno>(one)).unwrap();
         let number = kept.as_fd().as_raw_fd();
-        let (before, others) = (now(number), now(inherited));
-        assert!(in_child(|| now(number).is_some() && now(number) != before && now(inherited) == others));
-        assert_eq!(now(number), before, "the parent has its own");
+        let (before, others) = (file_of_number(number), file_of_number(inherited));
+        assert!(in_child(|| file_of_number(number).is_some()
+            && file_of_number(number) != before
+            && file_of_number(inherited) == others));
+        assert_eq!(file_of_number(number), before, "the parent has its own");
     }
 
     #[test]
@@ -231,8 +235,8 @@ mod tests {
         let number = noted.as_fd().as_raw_fd();
         // SAFETY: the number is taken in one step, and owned by `noted` as before.
         assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), number) }, number);
-        let there = now(number);
-        assert!(in_child(|| now(number) == there));
+        let there = file_of_number(number);
+        assert!(in_child(|| file_of_number(number) == there));
     }
 
     #[test]
@@ -243,7 +247,7 @@ mod tests {
         assert!(UNINHERITED.lock().contains_key(&number));
         // Another one has taken the number since.
         let Uninherited { fd, _noted: noted } = first;
-        let file = now(other.as_raw_fd()).unwrap();
+        let file = file_of_number(other.as_raw_fd()).unwrap();
         UNINHERITED.lock().insert(number, file);
         drop(noted);
         assert_eq!(UNINHERITED.lock().remove(&number), Some(file));

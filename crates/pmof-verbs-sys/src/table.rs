@@ -57,9 +57,9 @@ macro_rules! table {
                 libibverbs: &crate::library::Library,
                 librdmacm: &crate::library::Library,
             ) -> Result<Self, crate::library::LoadError> {
-                // SAFETY (of every transmute): the address is that of the function of that name, whose prototype in
-                // the headers bindgen turned into the type of the field; the library is never unloaded.
+                // Of every transmute: bindgen made the type of the field from the prototype in the headers.
                 Ok(Self {
+                    // SAFETY: the address is that of the function of that name, of the field's prototype, and is never unloaded.
                     $($ibverbs: unsafe {
                         std::mem::transmute::<
                             std::ptr::NonNull<std::ffi::c_void>,
@@ -67,6 +67,7 @@ macro_rules! table {
                         >(libibverbs.require(crate::table::c_name(concat!(stringify!($ibverbs), "\0")))?)
                     },)*
                     $($option: libibverbs.find(crate::table::c_name(concat!(stringify!($option), "\0"))).map(
+                        // SAFETY: the address is that of the function of that name, of the field's prototype, and is never unloaded.
                         |address| unsafe {
                             std::mem::transmute::<
                                 std::ptr::NonNull<std::ffi::c_void>,
@@ -74,6 +75,7 @@ macro_rules! table {
                             >(address)
                         },
                     ),)*
+                    // SAFETY: the address is that of the function of that name, of the field's prototype, and is never unloaded.
                     $($rdmacm: unsafe {
                         std::mem::transmute::<
                             std::ptr::NonNull<std::ffi::c_void>,

@@ -2,6 +2,8 @@
 
 use std::os::fd::RawFd;
 
+use pmof_mem::forks::file_of_number;
+
 /// A descriptor's number, and what file it was of when it was opened.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Descriptor {
@@ -12,20 +14,12 @@ pub(crate) struct Descriptor {
 
 impl Descriptor {
     pub(crate) fn of(number: RawFd) -> Self {
-        Self { number, file: file_of(number) }
+        Self { number, file: file_of_number(number) }
     }
 
     /// Whether the number is of that file still. Two descriptors of one device file are not told apart.
     pub(crate) fn is_own(&self) -> bool {
-        self.file.is_some() && file_of(self.number) == self.file
-    }
-}
-
-fn file_of(number: RawFd) -> Option<(u64, u64)> {
-    // SAFETY: all zeros are a valid `stat`, and the kernel writes no more than one.
-    unsafe {
-        let mut found: libc::stat = std::mem::zeroed();
-        (libc::fstat(number, &raw mut found) == 0).then_some((found.st_dev, found.st_ino))
+        self.file.is_some() && file_of_number(self.number) == self.file
     }
 }
 
@@ -46,7 +40,7 @@ mod tests {
         // SAFETY: the number is taken in one step, and owned by `number` as before.
         assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), number.as_raw_fd()) }, number.as_raw_fd());
         assert!(!descriptor.is_own());
-        // SAFETY: as above.
+        // SAFETY: the number is taken in one step, and owned by `number` all the time.
         unsafe { libc::dup2(reader.as_raw_fd(), number.as_raw_fd()) };
         assert!(descriptor.is_own());
         assert!(!Descriptor::of(-1).is_own());

@@ -82,7 +82,7 @@ impl Blocking {
     /// Whether the descriptor is readable now.
     fn is_readable(fd: &impl AsFd) -> bool {
         let mut looked = libc::pollfd { fd: fd.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: as above.
+        // SAFETY: one `pollfd` of this frame, which the call may write.
         unsafe { libc::poll(&raw mut looked, 1, 0) == 1 }
     }
 }

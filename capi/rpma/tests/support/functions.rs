@@ -1,5 +1,4 @@
 //! Functions of the interface as C declares them: what they take there is made by C alone.
-#![allow(dead_code, reason = "each test program uses a part of it")]
 #![expect(improper_ctypes, reason = "handles are opaque to callers")]
 
 use std::ffi::{c_char, c_int, c_void};

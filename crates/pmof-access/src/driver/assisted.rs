@@ -15,7 +15,7 @@ pub(crate) struct Assisted {
     /// Callers that wait, and so drive.
     waiting: AtomicUsize,
     /// Since when polls have found nothing without a break, and when the last one was, in nanoseconds of the clock.
-    in_vain_since: AtomicU64,
+    idle_since: AtomicU64,
     polled_at: AtomicU64,
 }
 
@@ -35,14 +35,14 @@ impl Assisted {
     }
 
     /// Notes a poll. True if it and those before it have found nothing for so long that others are to have the processor.
-    pub(crate) fn polls_in_vain(&self, now: Duration, found: bool) -> bool {
+    pub(crate) fn has_polled_idle(&self, now: Duration, found: bool) -> bool {
         let now = now.as_nanos() as u64;
         let has_paused = now.saturating_sub(self.polled_at.swap(now, Ordering::Relaxed)) > BREAK.as_nanos() as u64;
         if found || has_paused {
-            self.in_vain_since.store(now, Ordering::Relaxed);
+            self.idle_since.store(now, Ordering::Relaxed);
             return false;
         }
-        now.saturating_sub(self.in_vain_since.load(Ordering::Relaxed)) >= YIELD_AFTER.as_nanos() as u64
+        now.saturating_sub(self.idle_since.load(Ordering::Relaxed)) >= YIELD_AFTER.as_nanos() as u64
     }
 
     pub(crate) fn note_turn(&self) {
@@ -64,14 +64,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn polls_in_vain_are_those_without_a_break_and_without_an_outcome() {
+    fn idle_polls_are_those_without_a_break_and_without_an_outcome() {
         let assisted = Assisted::default();
-        let poll = |micros, found| assisted.polls_in_vain(Duration::from_micros(micros), found);
-        let vain = |micros| poll(micros, false);
-        assert!(!vain(1000) && !vain(1005) && !vain(1009));
-        assert!(vain(1010) && vain(1015));
+        let poll = |micros, found| assisted.has_polled_idle(Duration::from_micros(micros), found);
+        let idle = |micros| poll(micros, false);
+        assert!(!idle(1000) && !idle(1005) && !idle(1009));
+        assert!(idle(1010) && idle(1015));
         // What is found begins it anew, and so does a break.
-        assert!(!poll(1016, true) && !vain(1020) && vain(1026));
-        assert!(!vain(1050) && !vain(1059) && vain(1060));
+        assert!(!poll(1016, true) && !idle(1020) && idle(1026));
+        assert!(!idle(1050) && !idle(1059) && idle(1060));
     }
 }

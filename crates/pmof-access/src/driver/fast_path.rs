@@ -1,4 +1,4 @@
-//! The short way of a wait and of a poll: on a queue of one connection, a device's, on which nothing but operations is under way. It looks
+//! The fast path of a wait and of a poll: on a queue of one connection, a device's, on which nothing but operations is under way. It looks
 //! at the device alone, sleeps on the device's own descriptor, and hands the outcome over without a stop on the way.
 
 use std::{sync::Arc, sync::atomic::Ordering, time::Duration};
@@ -17,9 +17,9 @@ const LOOKS: u32 = 64;
 /// The processor's count between two looks of polls at the clock: less than [`TICK_PERIOD`] on every processor.
 const CLOCK_CYCLES: u64 = 1 << 22;
 
-/// How a wait or a poll by the short way ended.
+/// How a wait or a poll on the fast path ended.
 #[derive(Debug)]
-pub(crate) enum Lone {
+pub(crate) enum FastPath {
     /// With the outcome, which lies where the caller said.
     Found,
     /// With something else that is to be seen to.
@@ -27,50 +27,52 @@ pub(crate) enum Lone {
     /// Without anything. Time has passed.
     Nothing,
     /// The way is not open.
-    No,
+    Closed,
 }
 
 impl Driver {
     /// Waits for an outcome, from a time until another, as long as nothing else is to be seen to: at most until the
     /// connections are told the time again.
-    pub(crate) fn wait_lone(
+    pub(crate) fn wait_on_fast_path(
         &self,
         (from, until): (Duration, Duration),
         waiting: Waiting,
         wanted: Wanted,
         found: &mut Option<Completion>,
-    ) -> Lone {
-        let Some((link, tick_at)) = self.lone_device(from) else { return Lone::No };
+    ) -> FastPath {
+        let Some((link, tick_at)) = self.single_device(from) else { return FastPath::Closed };
         let until = until.min(tick_at);
-        let lone = match waiting {
-            Waiting::Adaptive { spin: Duration::ZERO } => self.sleep_lone(&link, (from, until), wanted, found),
-            Waiting::Adaptive { spin } => self.spin_lone(&link, until.min(from.saturating_add(spin)), wanted, found),
-            Waiting::BusyPoll => self.spin_lone(&link, until, wanted, found),
+        let outcome = match waiting {
+            Waiting::Adaptive { spin: Duration::ZERO } => self.sleep_on_device(&link, (from, until), wanted, found),
+            Waiting::Adaptive { spin } => {
+                self.spin_on_device(&link, until.min(from.saturating_add(spin)), wanted, found)
+            }
+            Waiting::BusyPoll => self.spin_on_device(&link, until, wanted, found),
         };
-        if matches!(lone, Lone::Found | Lone::Moved) {
+        if matches!(outcome, FastPath::Found | FastPath::Moved) {
             // Others may wait for room, or for what this thread did not wait for.
             self.tell();
         }
-        lone
+        outcome
     }
 
     /// Looks for an outcome once, where none is known, as long as the connection is not to be told the time.
     #[inline]
-    pub(crate) fn poll_lone(&self, found: &mut Option<Completion>) -> Lone {
+    pub(crate) fn poll_on_fast_path(&self, found: &mut Option<Completion>) -> FastPath {
         if self.is_shared() {
-            return Lone::No;
+            return FastPath::Closed;
         }
-        let Some(links) = self.links.try_lock() else { return Lone::No };
-        let lone = match &links.all[..] {
+        let Some(links) = self.links.try_lock() else { return FastPath::Closed };
+        let outcome = match &links.all[..] {
             [link] if link.announcer.is_some() && self.is_early(&links) => self.look(link, None, found),
-            _ => Lone::No,
+            _ => FastPath::Closed,
         };
         drop(links);
-        if matches!(lone, Lone::Found | Lone::Moved) {
+        if matches!(outcome, FastPath::Found | FastPath::Moved) {
             // Others may wait for room, or for what came with it.
             self.tell();
         }
-        lone
+        outcome
     }
 
     /// Whether polls may go on without the clock.
@@ -89,7 +91,7 @@ impl Driver {
     }
 
     /// The connection, where the way is open, and when it is to be told the time.
-    fn lone_device(&self, now: Duration) -> Option<(Arc<Link>, Duration)> {
+    fn single_device(&self, now: Duration) -> Option<(Arc<Link>, Duration)> {
         if self.is_shared() || self.is_interrupted() {
             return None;
         }
@@ -101,73 +103,73 @@ impl Driver {
         }
     }
 
-    fn spin_lone(&self, link: &Link, until: Duration, wanted: Wanted, found: &mut Option<Completion>) -> Lone {
+    fn spin_on_device(&self, link: &Link, until: Duration, wanted: Wanted, found: &mut Option<Completion>) -> FastPath {
         loop {
             for _ in 0..LOOKS {
                 match self.look(link, wanted, found) {
                     // Another thread that waits on the queue may have taken it in.
-                    Lone::Nothing if self.has_ready() => return Lone::Moved,
-                    Lone::Nothing => std::hint::spin_loop(),
+                    FastPath::Nothing if self.has_ready() => return FastPath::Moved,
+                    FastPath::Nothing => std::hint::spin_loop(),
                     seen => return seen,
                 }
             }
             if self.now() >= until || self.is_interrupted() {
-                return Lone::Nothing;
+                return FastPath::Nothing;
             }
         }
     }
 
     /// Sleeps once. What shows on no descriptor of this sleep waits for its end: it is that short.
-    fn sleep_lone(
+    fn sleep_on_device(
         &self,
         link: &Link,
         (from, until): (Duration, Duration),
         wanted: Wanted,
         found: &mut Option<Completion>,
-    ) -> Lone {
-        let (Some(poller), Some(announcer)) = (&self.poller, &link.announcer) else { return Lone::No };
+    ) -> FastPath {
+        let (Some(poller), Some(announcer)) = (&self.poller, &link.announcer) else { return FastPath::Closed };
         if from >= until || !self.rest.try_lead() {
-            return Lone::No;
+            return FastPath::Closed;
         }
-        let mut seen = Lone::Nothing;
+        let mut seen = FastPath::Nothing;
         if poller.set_alarm(from, until) {
             self.rest.lead(|| poller.sleep_till_alarm(announcer.as_fd()), &mut || {
                 // What comes into the list of such a queue does so under the lock of its connection, which this takes: so the flag
                 // that is looked at without a lock says what is there.
                 seen = self.look_armed(link, wanted, found);
-                !matches!(seen, Lone::Nothing) || self.is_interrupted() || self.has_ready()
+                !matches!(seen, FastPath::Nothing) || self.is_interrupted() || self.has_ready()
             });
         }
         self.rest.stop_leading();
-        if matches!(seen, Lone::Nothing) { self.look(link, wanted, found) } else { seen }
+        if matches!(seen, FastPath::Nothing) { self.look(link, wanted, found) } else { seen }
     }
 
     /// The last look before a sleep: what comes after it is announced.
-    fn look_armed(&self, link: &Link, wanted: Wanted, found: &mut Option<Completion>) -> Lone {
-        let Some(mut core) = link.try_lock() else { return Lone::Moved };
+    fn look_armed(&self, link: &Link, wanted: Wanted, found: &mut Option<Completion>) -> FastPath {
+        let Some(mut core) = link.try_lock() else { return FastPath::Moved };
         core.announce();
         self.look_at(link, &mut core, wanted, found)
     }
 
     #[inline]
-    fn look(&self, link: &Link, wanted: Wanted, found: &mut Option<Completion>) -> Lone {
-        let Some(mut core) = link.try_lock() else { return Lone::Moved };
+    fn look(&self, link: &Link, wanted: Wanted, found: &mut Option<Completion>) -> FastPath {
+        let Some(mut core) = link.try_lock() else { return FastPath::Moved };
         self.look_at(link, &mut core, wanted, found)
     }
 
     #[inline]
-    fn look_at(&self, link: &Link, core: &mut LinkCore, wanted: Wanted, found: &mut Option<Completion>) -> Lone {
+    fn look_at(&self, link: &Link, core: &mut LinkCore, wanted: Wanted, found: &mut Option<Completion>) -> FastPath {
         if core.has_receive_driver() {
             // Not all outcomes are this driver's.
-            return Lone::Moved;
+            return FastPath::Moved;
         }
         match core.take_in() {
             Some(true) => {
                 self.hand_over(link.id, core, wanted, found);
-                if found.is_some() { Lone::Found } else { Lone::Moved }
+                if found.is_some() { FastPath::Found } else { FastPath::Moved }
             }
-            Some(false) => Lone::Nothing,
-            None => Lone::Moved,
+            Some(false) => FastPath::Nothing,
+            None => FastPath::Moved,
         }
     }
 
