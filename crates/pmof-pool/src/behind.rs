@@ -1,10 +1,10 @@
 //! What lies behind a header that cannot be used.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
-use pmof_mem::Medium;
+use pmof_mem::{Medium as _, Memory};
 
-use crate::{PoolKind, contents_defect};
+use crate::{ContentsState, PoolKind, memory_state};
 
 /// The pool behind a header that does not say what it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +21,8 @@ pub struct Behind {
 pub enum BehindContents {
     /// It is.
     Intact,
+    /// There are none: all zeros.
+    Empty,
     /// It is not: what is wrong.
     Defect(&'static str),
     /// The medium failed.
@@ -28,12 +30,13 @@ pub enum BehindContents {
 }
 
 /// What lies behind the first header of a pool, whatever that says; `None` if nothing tells that it is a pool.
-pub fn behind_header(medium: &impl Medium) -> Option<Behind> {
+pub fn behind_header(memory: &Arc<Memory>) -> Option<Behind> {
     let mut signature = [0; 8];
-    medium.read(0, &mut signature).ok()?;
-    let contents = |kind| match contents_defect(kind, medium, medium.len_bytes()) {
-        Ok(None) => BehindContents::Intact,
-        Ok(Some(defect)) => BehindContents::Defect(defect),
+    memory.read(0, &mut signature).ok()?;
+    let contents = |kind| match memory_state(Some(kind), memory) {
+        Ok(ContentsState::Sound) => BehindContents::Intact,
+        Ok(ContentsState::Empty) => BehindContents::Empty,
+        Ok(ContentsState::Damaged(defect)) => BehindContents::Defect(defect),
         Err(_) => BehindContents::Unreadable,
     };
     // Of pools of objects alone checksums tell that what lies there is no accident.
@@ -47,6 +50,7 @@ impl fmt::Display for Behind {
         write!(f, "{}; ", self.kind.name())?;
         match self.contents {
             BehindContents::Intact => f.write_str("what its contents begin with is intact"),
+            BehindContents::Empty => f.write_str("its contents are all zero"),
             BehindContents::Defect(defect) => f.write_str(defect),
             BehindContents::Unreadable => f.write_str("its contents cannot be read"),
         }

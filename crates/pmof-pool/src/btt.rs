@@ -3,9 +3,10 @@
 //! | offset in an arena | length | field |
 //! |---|---|---|
 //! | 0 | 16 | `BTT_ARENA_INFO` |
+//! | 56, 64 | 4 each | length of a block, and of its place |
 //! | 60, 68, 72 | 4 each | blocks that users see, blocks there are, free ones |
 //! | 80 | 8 | where the next arena begins; 0 in the last |
-//! | 96, 104, 112 | 8 each | where the map, the write log and the copy of the head are |
+//! | 88, 96, 104, 112 | 8 each | where the blocks, the map, the write log and the copy of the head are |
 //! | 4088 | 8 | checksum of the 4096 bytes |
 //!
 //! The map has 4 bytes a block: bits 30 and 31 are 0 where it lies where it always did, else the low 30 are its place. The write
@@ -25,6 +26,13 @@ const SIGNATURE: &[u8; 16] = b"BTT_ARENA_INFO\0\0";
 const INFO_LEN_BYTES: u64 = 4096;
 const CHECKSUM: usize = 4088;
 const ARENA_LEN_BYTES_MAX: u64 = 1 << 39;
+/// A shorter rest of the pool has no arena.
+const ARENA_LEN_BYTES_MIN: u64 = 1 << 24;
+/// Blocks that PMDK keeps free in each arena that it makes.
+const FREE: u64 = 256;
+/// A block's place is this long at least, and a multiple of that.
+const PLACE_LEN_BYTES_MIN: u64 = 512;
+const PLACE_ALIGN_BYTES: u64 = 256;
 const PLACE_MASK: u32 = 0x3fff_ffff;
 const LOG_STRIDE: u64 = 64;
 /// Bytes of the map that are read at a time.
@@ -52,15 +60,22 @@ pub fn block_table(memory: &Memory) -> Result<Option<BlockTable>, PoolSetError> 
     if !is_table {
         return Ok(None);
     }
-    Ok(Some(BlockTable { defect: defect(memory, BARE, len_bytes)? }))
+    Ok(Some(BlockTable { defect: defect(memory, BARE, len_bytes, None)? }))
 }
 
-/// What is wrong with the arenas from `offset` on, if anything. One that was never written is not.
-pub(crate) fn defect(medium: &impl Medium, offset: u64, len_bytes: u64) -> Result<Option<&'static str>, PoolSetError> {
+/// What is wrong with the arenas from `offset` on, if anything. One that was never written is not. `block_len_bytes`: as the pool has
+/// it.
+pub(crate) fn defect(
+    medium: &impl Medium,
+    offset: u64,
+    len_bytes: u64,
+    block_len_bytes: Option<u32>,
+) -> Result<Option<&'static str>, PoolSetError> {
     let mut offset = offset;
     let first = Info::read(medium, offset)?;
     if first.0.iter().all(|byte| *byte == 0) && !Info::read(medium, copy_offset(offset, len_bytes))?.is_valid() {
-        return Ok(None);
+        let has_room = block_len_bytes.is_none_or(|block| has_room(len_bytes.saturating_sub(offset), block));
+        return Ok((!has_room).then_some("its blocks are longer than the pool has room for"));
     }
     loop {
         let info = Info::read(medium, offset)?;
@@ -70,6 +85,9 @@ pub(crate) fn defect(medium: &impl Medium, offset: u64, len_bytes: u64) -> Resul
         let Some(arena) = Arena::of(&info, offset, len_bytes) else {
             return Ok(Some("its block table does not lie inside of it"));
         };
+        if block_len_bytes.is_some_and(|len_bytes| len_bytes != arena.block_len_bytes) {
+            return Ok(Some("its block table is of blocks of another length than the pool"));
+        }
         if !Info::read(medium, arena.copy)?.is_valid() {
             return Ok(Some("the copy of the head of its block table (BTT info backup) is damaged"));
         }
@@ -96,6 +114,23 @@ pub(crate) fn end<E>(mut offset: u64, mut number: impl FnMut(u64) -> Result<u64,
         }
     }
     Ok(end)
+}
+
+/// Whether arenas of blocks of this length can be made: each needs twice as many places as are kept free, as libpmemblk 1.12.1 has it.
+fn has_room(len_bytes: u64, block_len_bytes: u32) -> bool {
+    let place_len_bytes = u64::from(block_len_bytes).max(PLACE_LEN_BYTES_MIN).next_multiple_of(PLACE_ALIGN_BYTES);
+    let mut left = len_bytes;
+    while left >= ARENA_LEN_BYTES_MIN {
+        let arena = left.min(ARENA_LEN_BYTES_MAX);
+        // Both heads, the write log, and up to a page between the blocks and the map.
+        let log = (FREE * LOG_STRIDE).next_multiple_of(INFO_LEN_BYTES);
+        let room = arena - 3 * INFO_LEN_BYTES - log;
+        if room / (place_len_bytes + 4) < 2 * FREE {
+            return false;
+        }
+        left -= arena;
+    }
+    true
 }
 
 /// Where the copy of an arena's head is, as far as lengths say.
@@ -135,6 +170,7 @@ fn word(bytes: &[u8], at: usize) -> u32 {
 
 /// Where things are in the medium, and how many.
 struct Arena {
+    block_len_bytes: u32,
     seen: u32,
     all: u32,
     free: u32,
@@ -148,7 +184,8 @@ impl Arena {
     /// `None` if it does not fit.
     fn of(info: &Info, offset: u64, len_bytes: u64) -> Option<Self> {
         let at = |field: usize| offset.checked_add(info.u64(field));
-        let (map, log, copy) = (at(96)?, at(104)?, at(112)?);
+        let (data, map, log, copy) = (at(88)?, at(96)?, at(104)?, at(112)?);
+        let (block_len_bytes, place_len_bytes) = (info.u32(56), info.u32(64));
         let (seen, all, free) = (info.u32(60), info.u32(68), info.u32(72));
         let next = match info.u64(80) {
             0 => None,
@@ -157,13 +194,15 @@ impl Arena {
         let ends_before = |start: u64, count: u32, len_bytes: u64, end: u64| {
             start.checked_add(u64::from(count) * len_bytes).is_some_and(|own_end| own_end <= end)
         };
-        let is_inside = offset < map
+        let is_inside = ends_before(offset, 1, INFO_LEN_BYTES, data)
+            && ends_before(data, all, u64::from(place_len_bytes), map)
             && ends_before(map, seen, 4, log)
             && ends_before(log, free, LOG_STRIDE, copy)
             && ends_before(copy, 1, INFO_LEN_BYTES, next.unwrap_or(len_bytes))
             && next.is_none_or(|next| ends_before(next, 1, INFO_LEN_BYTES, len_bytes));
         let counts = u64::from(seen) + u64::from(free) == u64::from(all) && u64::from(all) <= len_bytes;
-        (is_inside && counts).then_some(Self { seen, all, free, map, log, copy, next })
+        let is_block = block_len_bytes > 0 && block_len_bytes <= place_len_bytes;
+        (is_inside && counts && is_block).then_some(Self { block_len_bytes, seen, all, free, map, log, copy, next })
     }
 
     /// Every block has one place, and no other has it: in the map, or free in the log.

@@ -39,6 +39,8 @@ pub struct CheckedReplica {
     pub unchecked: Option<String>,
     /// What is wrong with it by itself, or with its place among the others, a sentence each.
     pub problems: Vec<String>,
+    /// It was created and never written: all zeros. Nothing is wrong with that unless another replica holds something.
+    pub is_empty: bool,
     /// Where it differs from the first sound replica: the first [`DIFFERENCES_MAX`] places.
     pub mismatches: Vec<Mismatch>,
     /// How many such places there are.
@@ -69,6 +71,8 @@ pub enum ReplicaState {
     Sound,
     /// Nothing is wrong with it, and it holds what the sound one holds.
     Equal,
+    /// It was created and never written.
+    Empty,
     /// It differs from the sound one.
     Differs,
     /// Something is wrong with it by itself, or with its place among the others.
@@ -85,7 +89,18 @@ impl CheckReport {
 
     /// Whether nothing is wrong with those that were looked at.
     pub fn is_sound_so_far(&self) -> bool {
-        self.replicas.iter().all(|replica| replica.problems.is_empty() && replica.mismatch_count == 0)
+        let is_sound = |replica: &CheckedReplica| replica.problems.is_empty() && replica.mismatch_count == 0;
+        self.replicas.iter().all(is_sound) && (!self.holds_something() || !self.has_empty())
+    }
+
+    /// Whether the replica that the others were compared with holds anything.
+    pub fn holds_something(&self) -> bool {
+        self.compared_with.is_some_and(|first| !self.replicas[first].is_empty)
+    }
+
+    /// Whether a replica was created and never written.
+    pub fn has_empty(&self) -> bool {
+        self.replicas.iter().any(|replica| replica.is_empty)
     }
 
     /// The replicas that were not looked at, by their places in the set, and why.
@@ -99,6 +114,7 @@ impl CheckReport {
         match &self.replicas[index] {
             CheckedReplica { unchecked: Some(_), .. } => ReplicaState::Unchecked,
             replica if !replica.problems.is_empty() => ReplicaState::Unsound,
+            replica if replica.is_empty => ReplicaState::Empty,
             replica if replica.mismatch_count > 0 => ReplicaState::Differs,
             _ if self.compared_with == Some(index) => ReplicaState::Sound,
             _ => ReplicaState::Equal,
@@ -156,13 +172,14 @@ struct Look {
 
 impl Look {
     fn report(mut self, set: &PoolSet, progress: &mut dyn FnMut(Step)) -> Result<CheckReport, SyncError> {
-        let plan = plan(set, &mut self.found, None);
+        let plan = plan(set, &mut self.found, None, false);
         let is_linked = plan.as_ref().map_or(true, |plan| plan.is_linked);
         let refusal = plan.err().map(|error| error.to_string());
         let headers = self.headers()?;
         for (index, checked) in self.checked.iter_mut().enumerate() {
             checked.problems.extend(misfits(&headers, index).iter().map(ToString::to_string));
         }
+        self.take_empty_ones();
         let (mut compared_with, mut kind, mut compared_bytes) = (None, None, 0);
         let mut opinions = Opinions::default();
         while let Some(first) = self.found.iter().position(|found| matches!(found, Found::Whole(_))) {
@@ -176,7 +193,8 @@ impl Look {
                 Err(error) => {
                     for checked in &mut self.checked {
                         let (unchecked, problems) = (checked.unchecked.take(), std::mem::take(&mut checked.problems));
-                        *checked = CheckedReplica { unchecked, problems, ..CheckedReplica::default() };
+                        let is_empty = checked.is_empty;
+                        *checked = CheckedReplica { unchecked, problems, is_empty, ..CheckedReplica::default() };
                     }
                     self.give_up(error)?;
                 }
@@ -189,12 +207,26 @@ impl Look {
         Ok(CheckReport { kind, compared_bytes, compared_with, replicas, majority, apart, sync_refusal })
     }
 
+    /// Notes which replicas are empty. Where all that can be read are, they are compared like others.
+    fn take_empty_ones(&mut self) {
+        let holds_something = self.found.iter().any(|found| matches!(found, Found::Whole(_)));
+        for (found, checked) in self.found.iter_mut().zip(&mut self.checked) {
+            if matches!(found, Found::Empty(_)) {
+                checked.is_empty = true;
+                *found = match std::mem::replace(found, Found::Damaged(String::new())) {
+                    Found::Empty(replica) if !holds_something => Found::Whole(replica),
+                    other => other,
+                };
+            }
+        }
+    }
+
     /// What the headers say of replicas that are whole; what is wrong with the others is noted.
     fn headers(&mut self) -> Result<Vec<Option<Attributes>>, SyncError> {
         let mut headers = Vec::with_capacity(self.found.len());
         for index in 0..self.found.len() {
             let own = match &mut self.found[index] {
-                Found::Whole(replica) => {
+                Found::Whole(replica) | Found::Empty(replica) => {
                     replica.attributes().map(Some).map_err(|source| SyncError::Replica { index, source })
                 }
                 Found::Unfinished(_) => {
@@ -295,7 +327,7 @@ impl Look {
     /// Lets go of all replicas. What was found in one that fails now stays told.
     fn close(&mut self) {
         for (found, checked) in self.found.drain(..).zip(&mut self.checked) {
-            if let Found::Whole(replica) | Found::Unfinished(replica) = found
+            if let Found::Whole(replica) | Found::Empty(replica) | Found::Unfinished(replica) = found
                 && let Err(error) = replica.close()
             {
                 checked.unchecked = Some(error.to_string());

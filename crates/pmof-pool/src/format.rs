@@ -38,21 +38,22 @@ use crate::{
 /// The longest name of an obj pool's layout; one byte of 1024 is the zero behind it.
 pub const LAYOUT_LEN_BYTES_MAX: usize = 1023;
 
-const DESCRIPTOR: u64 = 4096;
-const DATA: u64 = 8192;
+pub(crate) const DESCRIPTOR: u64 = 4096;
+pub(crate) const DATA: u64 = 8192;
 
-const OBJ_DESCRIPTOR_LEN_BYTES: usize = 2048;
-const OBJ_ROOT: u64 = DESCRIPTOR + OBJ_DESCRIPTOR_LEN_BYTES as u64;
+pub(crate) const OBJ_DESCRIPTOR_LEN_BYTES: usize = 2048;
+pub(crate) const OBJ_ROOT: u64 = DESCRIPTOR + OBJ_DESCRIPTOR_LEN_BYTES as u64;
 pub(crate) const OBJ_HEAP_LEN: u64 = OBJ_ROOT + 32;
 /// What no two replicas have in common.
 const OBJ_RUNTIME: Range<u64> = OBJ_ROOT + 544..DATA;
-const LANE_COUNT: u64 = 1024;
+pub(crate) const LANE_COUNT: u64 = 1024;
 const LANE_LEN_BYTES: u64 = 3072;
 /// The logs of a lane: where each begins, and what fits into it.
 const LANE_LOGS: [(u64, u64); 3] = [(0, 192), (256, 640), (960, 2048)];
 /// Where in the head of a log its capacity lies.
 const LOG_CAPACITY: u64 = 16;
 pub(crate) const HEAP: u64 = DATA + LANE_COUNT * LANE_LEN_BYTES;
+pub(crate) const HEAP_SIGNATURE: &[u8; 16] = b"MEMORY_HEAP_HDR\0";
 pub(crate) const HEAP_HEADER_LEN_BYTES: usize = 1024;
 pub(crate) const CHUNK_LEN_BYTES: u64 = 256 << 10;
 pub(crate) const CHUNKS_OF_A_ZONE: u64 = 65_528;
@@ -178,71 +179,6 @@ pub(crate) fn len_bytes_needed<E>(kind: PoolKind, mut number: impl FnMut(u64) ->
     }
 }
 
-/// What is wrong with what a pool begins with behind its header, if anything. `len_bytes`: of its shortest replica.
-pub fn contents_defect(
-    kind: PoolKind,
-    medium: &impl Medium,
-    len_bytes: u64,
-) -> Result<Option<&'static str>, PoolSetError> {
-    match kind {
-        PoolKind::Blk => {
-            let mut block_len_bytes = [0; 4];
-            medium.read(DESCRIPTOR, &mut block_len_bytes)?;
-            if block_len_bytes == [0; 4] {
-                return Ok(Some("its blocks have no bytes"));
-            }
-            btt::defect(medium, DATA, len_bytes)
-        }
-        PoolKind::Obj | PoolKind::Log => {
-            Ok(read_defect(kind, len_bytes, &mut |offset, into| medium.read(offset, into))?)
-        }
-    }
-}
-
-/// The same of a replica wherever it is, by what is read of it. Block tables are looked at only where they are mapped.
-pub(crate) fn read_defect<E>(
-    kind: PoolKind,
-    len_bytes: u64,
-    read: &mut impl FnMut(u64, &mut [u8]) -> Result<(), E>,
-) -> Result<Option<&'static str>, E> {
-    Ok(match kind {
-        PoolKind::Log => {
-            let mut number = |offset: u64| {
-                let mut bytes = [0; 8];
-                read(offset, &mut bytes).map(|()| u64::from_le_bytes(bytes))
-            };
-
-            let (start, end, next) = (number(DESCRIPTOR)?, number(DESCRIPTOR + 8)?, number(DESCRIPTOR + 16)?);
-            if start != DATA || end > len_bytes {
-                Some("the log does not lie inside the pool")
-            } else if next < start || next > end {
-                Some("the end of the log's contents does not lie inside the log")
-            } else {
-                None
-            }
-        }
-        PoolKind::Blk => None,
-        PoolKind::Obj => {
-            let mut read = |offset: u64, len: usize| {
-                let mut bytes = vec![0; len];
-                read(offset, &mut bytes).map(|()| bytes)
-            };
-            let number = |bytes: Vec<u8>| bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte));
-            if !is_sound(&read(DESCRIPTOR, OBJ_DESCRIPTOR_LEN_BYTES)?) {
-                Some("the checksum of its descriptor is wrong")
-            } else if number(read(OBJ_HEAP_LEN, 8)?) > len_bytes.saturating_sub(HEAP) {
-                Some("its heap is longer than the pool")
-            } else if !is_sound(&read(HEAP, HEAP_HEADER_LEN_BYTES)?) {
-                Some("the checksum of its heap's head is wrong")
-            } else if !number(read(OBJ_ROOT + 8, 8)?).is_multiple_of(2) {
-                Some("the count of its openings is odd: it was being opened when its program died")
-            } else {
-                None
-            }
-        }
-    })
-}
-
 fn write_obj(medium: &impl Medium, len_bytes: u64, layout: &str) -> Result<(), PoolSetError> {
     let mut descriptor = vec![0; OBJ_DESCRIPTOR_LEN_BYTES];
     descriptor[..layout.len()].copy_from_slice(layout.as_bytes());
@@ -258,7 +194,7 @@ fn write_obj(medium: &impl Medium, len_bytes: u64, layout: &str) -> Result<(), P
         }
     }
     let mut heap = vec![0; HEAP_HEADER_LEN_BYTES];
-    heap[..15].copy_from_slice(b"MEMORY_HEAP_HDR");
+    heap[..16].copy_from_slice(HEAP_SIGNATURE);
     for (offset, field) in [(16, 1), (40, CHUNK_LEN_BYTES), (48, CHUNKS_OF_A_ZONE)] {
         heap[offset..offset + 8].copy_from_slice(&u64::to_le_bytes(field));
     }
@@ -273,7 +209,7 @@ fn seal(bytes: &mut [u8]) {
     bytes[field..].copy_from_slice(&sum.to_le_bytes());
 }
 
-fn is_sound(bytes: &[u8]) -> bool {
+pub(crate) fn is_sealed(bytes: &[u8]) -> bool {
     let mut sealed = bytes.to_vec();
     seal(&mut sealed);
     sealed == bytes
@@ -283,10 +219,7 @@ fn is_sound(bytes: &[u8]) -> bool {
 mod tests {
     use pmof_mem::{Medium as _, Memory};
 
-    use super::{
-        DESCRIPTOR, HEAP, NewPool, OBJ_HEAP_LEN, clear, contents_defect as defect, contents_in_common as common,
-        is_sound,
-    };
+    use super::{DESCRIPTOR, HEAP, NewPool, OBJ_HEAP_LEN, contents_in_common as common, is_sealed};
     use crate::{PoolKind, PoolSetError};
 
     const LEN_BYTES: u64 = 8 << 20;
@@ -311,36 +244,7 @@ mod tests {
         assert_eq!(bytes(&memory, DESCRIPTOR, 2048), descriptor);
         assert_eq!(bytes(&memory, HEAP, 1024), heap);
         assert_eq!(bytes(&memory, OBJ_HEAP_LEN, 8), 0x004f_e000_u64.to_le_bytes());
-        assert!(is_sound(descriptor) && is_sound(heap));
-    }
-
-    #[test]
-    fn what_is_damaged_is_found() {
-        type Change = (u64, &'static [u8], &'static str);
-        let changes: [Change; 5] = [
-            (DESCRIPTOR + 3, b"x", "descriptor"),
-            (HEAP + 40, b"\x01", "heap's head"),
-            (OBJ_HEAP_LEN + 4, b"\x01", "longer"),
-            (6152, b"\x03", "odd"),
-            (100, b"x", ""),
-        ];
-        for (offset, change, expected) in changes {
-            let memory = obj();
-            assert_eq!(defect(PoolKind::Obj, &memory, LEN_BYTES).unwrap(), None);
-            memory.store(offset, change).unwrap();
-            let found = defect(PoolKind::Obj, &memory, LEN_BYTES).unwrap();
-            assert!(found.is_none() == expected.is_empty() && found.unwrap_or("").contains(expected), "{found:?}");
-        }
-        let memory = Memory::anonymous(LEN_BYTES).unwrap();
-        NewPool::Log.write(&memory, LEN_BYTES).unwrap();
-        assert_eq!(defect(PoolKind::Log, &memory, LEN_BYTES).unwrap(), None);
-        assert!(defect(PoolKind::Log, &memory, LEN_BYTES - 1).unwrap().is_some());
-        memory.store(4112, &(LEN_BYTES + 1).to_le_bytes()).unwrap();
-        assert!(defect(PoolKind::Log, &memory, LEN_BYTES).unwrap().is_some());
-        clear(&memory, DESCRIPTOR..memory.len_bytes()).unwrap();
-        assert!(defect(PoolKind::Blk, &memory, LEN_BYTES).unwrap().is_some());
-        NewPool::Blk { block_len_bytes: 512 }.write(&memory, LEN_BYTES).unwrap();
-        assert_eq!(defect(PoolKind::Blk, &memory, LEN_BYTES).unwrap(), None);
+        assert!(is_sealed(descriptor) && is_sealed(heap));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! A chunk header has a type (2 bytes), flags (2) and a count of chunks (4) that it stands for; those that follow in that
 //! count are not kept up to date. A run is chunks that are cut into blocks of one length, with a bit for each in use.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use pmof_mem::Medium;
 
@@ -21,6 +21,9 @@ const ZONE_META_LEN_BYTES: u64 = ZONE_HEADER_LEN_BYTES + CHUNKS_OF_A_ZONE * CHUN
 const ZONE_LEN_BYTES: u64 = ZONE_META_LEN_BYTES + CHUNKS_OF_A_ZONE * CHUNK_LEN_BYTES;
 const ZONES: u64 = HEAP + HEAP_HEADER_LEN_BYTES as u64;
 
+/// Of chunk headers: footer, free, used, run, run's data.
+const KINDS: RangeInclusive<u16> = 1..=5;
+const FLAGS: u16 = 15;
 const TYPE_FREE: u16 = 2;
 const TYPE_RUN: u16 = 4;
 const FLAG_ALIGNED: u16 = 4;
@@ -40,8 +43,7 @@ pub(crate) fn unused(medium: &impl Medium, len_bytes: u64) -> Result<Vec<Range<u
     let mut zone = ZONES;
     while zone + ZONE_META_LEN_BYTES + CHUNK_LEN_BYTES <= end {
         let header: [u8; 8] = read(medium, zone)?;
-        let [magic, count] =
-            header.as_chunks::<4>().0.try_into().map_or([0; 2], |words: [[u8; 4]; 2]| words.map(u32::from_le_bytes));
+        let [magic, count] = [0, 4].map(|at| u32_at(header, at));
         let room = ((end - zone - ZONE_META_LEN_BYTES) / CHUNK_LEN_BYTES).min(CHUNKS_OF_A_ZONE);
         if magic == ZONE_MAGIC && u64::from(count) <= room {
             of_zone(medium, zone, u64::from(count), &mut found)?;
@@ -51,6 +53,63 @@ pub(crate) fn unused(medium: &impl Medium, len_bytes: u64) -> Result<Vec<Range<u
     let mut ranges = found.0;
     ranges.sort_by_key(|range| range.start);
     Ok(ranges)
+}
+
+/// What is wrong with the zones, if anything, as `pmemobj_open` of PMDK 1.12 looks for it: each begins with a mark, or with zero where
+/// nothing was ever allocated, and its chunks fill it. `read` copies bytes out.
+pub(crate) fn zones_defect<E>(
+    heap_len_bytes: u64,
+    root_offset: u64,
+    mut read: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
+) -> Result<Option<&'static str>, E> {
+    let end = HEAP.saturating_add(heap_len_bytes);
+    let mut zone = ZONES;
+    while zone + ZONE_META_LEN_BYTES + CHUNK_LEN_BYTES <= end {
+        let mut header = [0; 8];
+        read(zone, &mut header)?;
+        let [magic, count] = [0, 4].map(|at| u32_at(header, at));
+        let room = ((end - zone - ZONE_META_LEN_BYTES) / CHUNK_LEN_BYTES).min(CHUNKS_OF_A_ZONE);
+        match magic {
+            ZONE_MAGIC if count == 0 || u64::from(count) > room => {
+                return Ok(Some("the length of a zone of its heap cannot be"));
+            }
+            ZONE_MAGIC => {
+                let mut headers = vec![0; count as usize * CHUNK_HEADER_LEN_BYTES as usize];
+                read(zone + ZONE_HEADER_LEN_BYTES, &mut headers)?;
+                if let Some(defect) = chunks_defect(&headers) {
+                    return Ok(Some(defect));
+                }
+            }
+            0 if (zone..zone + ZONE_LEN_BYTES).contains(&root_offset) => {
+                return Ok(Some("the zone of its heap that has its root object is blank"));
+            }
+            0 => {}
+            _ => return Ok(Some("the head of a zone of its heap is damaged")),
+        }
+        zone += ZONE_LEN_BYTES;
+    }
+    Ok(None)
+}
+
+fn chunks_defect(headers: &[u8]) -> Option<&'static str> {
+    let headers = headers.as_chunks::<{ CHUNK_HEADER_LEN_BYTES as usize }>().0;
+    let mut left = headers;
+    while let Some(header) = left.first() {
+        let [kind, flags] = [0, 2].map(|at| u16::from_le_bytes([header[at], header[at + 1]]));
+        if !KINDS.contains(&kind) || flags & !FLAGS != 0 {
+            return Some("the head of a chunk of its heap is damaged");
+        }
+        let count = u32_at(*header, 4) as usize;
+        left = match left.split_at_checked(count) {
+            Some((_, behind)) if count > 0 => behind,
+            _ => return Some("the chunks of a zone of its heap do not fill it"),
+        };
+    }
+    None
+}
+
+fn u32_at(bytes: [u8; 8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
 /// Ranges in the order they were found in; one that continues the last one makes it longer.

@@ -14,6 +14,7 @@ mod behind;
 mod btt;
 mod check;
 mod compare;
+mod contents;
 mod data;
 mod digest;
 mod distinct;
@@ -36,10 +37,11 @@ pub use behind::{Behind, BehindContents, behind_header};
 pub use btt::{BlockTable, block_table};
 pub use check::{CheckReport, CheckedReplica, Mismatch, ReplicaState, check};
 pub use compare::{Comparison, ComparisonError, Copied, DIFFERENCES_MAX, Difference, Differences};
+pub use contents::{ContentsState, EMPTY, contents_state, memory_state, state_of};
 pub use data::{WINDOW_LEN_BYTES, Window, data_ranges, windows, zero_digests};
 pub use digest::{DIGEST_BYTES, digests_of};
 pub use error::{PoolSetError, UNFINISHED, without_mend};
-pub use format::{LAYOUT_LEN_BYTES_MAX, NewPool, contents_defect, contents_in_common};
+pub use format::{LAYOUT_LEN_BYTES_MAX, NewPool, contents_in_common};
 pub use header::{
     ATTRIBUTES_LEN_BYTES, Arch, Attributes, Feature, Features, HEADER_LEN_BYTES, HeaderError, PoolHeader, PoolKind,
     SHUTDOWN_STATE_LEN_BYTES, ShutdownState, new_uuid, uuid_text,
@@ -47,7 +49,7 @@ pub use header::{
 pub use local_set::{LocalSet, NewSet};
 pub use misfit::{Misfit, first_misfit, misfits};
 pub use part::PART_LEN_BYTES_MIN;
-pub use replica::{Access, LocalReplica, NewReplica, POOL_LEN_BYTES_MIN, Removal, part_header, remove};
+pub use replica::{Access, LocalReplica, NewReplica, POOL_LEN_BYTES_MIN, Removal, part_contents, part_header, remove};
 pub use set::{
     PartSize, PartSpec, PoolSet, RemoteSpec, ReplicaSpec, SET_LEN_BYTES_MAX, SET_SIGNATURE, SetError, SetOptions,
     SetProblem,

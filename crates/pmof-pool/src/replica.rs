@@ -8,8 +8,10 @@ use std::{
 use pmof_mem::{Declaration, Medium, MediumKind, Memory, NewFile, System};
 
 use crate::{
-    Attributes, Feature, Features, HEADER_LEN_BYTES, PartSize, PartSpec, PoolHeader, PoolSetError,
-    SHUTDOWN_STATE_LEN_BYTES, SetOptions, ShutdownState, behind_header, distinct,
+    AccessError, Attributes, ContentsState, Feature, Features, HEADER_LEN_BYTES, PartSize, PartSpec, PoolHeader,
+    PoolSetError, SHUTDOWN_STATE_LEN_BYTES, SetOptions, ShutdownState, behind_header,
+    contents::state_of,
+    distinct,
     header::{Arch, SHUTDOWN_STATE},
     new_uuid,
     part::{Part, Place, check_devices, new_places, page_bytes, places},
@@ -309,7 +311,7 @@ impl LocalReplica {
             }
             memory.read(0, &mut bytes)?;
             PoolHeader::decode(&bytes).map_err(|problem| {
-                let behind = if index == 0 { behind_header(&*self.memory) } else { None };
+                let behind = if index == 0 { behind_header(&self.memory) } else { None };
                 PoolSetError::Header { path: self.parts[index].path.clone(), problem, behind }
             })
         };
@@ -562,6 +564,20 @@ pub fn part_header(path: &Path) -> Result<PoolHeader, PoolSetError> {
     let part = Part::look(path)?;
     part.check_bad_blocks(&System::real(), false)?;
     read_header(&part)
+}
+
+/// What the parts of one replica hold, for a look at a pool that may be in use: nothing is locked or changed. Block tables are not looked at.
+///
+/// # Errors
+/// As for [`part_header`], and those of reading.
+pub fn part_contents(parts: &[PartSpec], options: SetOptions) -> Result<ContentsState, AccessError> {
+    let places = places(parts, options)?;
+    let parts = places.iter().map(|place| Part::look(&place.path)).collect::<Result<Vec<_>, _>>()?;
+    let first = parts.first().map(read_header).transpose()?;
+    parts.iter().try_for_each(|part| part.check_bad_blocks(&System::real(), true))?;
+    let mut memory = map(parts.iter(), options, Access::ReadOnly, None)?;
+    let len_bytes = memory.len_bytes();
+    state_of(first.and_then(|header| header.kind()), &mut memory, len_bytes)
 }
 
 fn read_header(part: &Part) -> Result<PoolHeader, PoolSetError> {

@@ -5,11 +5,11 @@ use std::{ops::Range, path::PathBuf};
 use pmof_mem::{Declaration, System};
 
 use crate::{
-    Access, AccessError, Attributes, Comparison, Contents, Copied, DIGEST_BYTES, Feature, LocalReplica, Majority,
-    PoolKind, PoolSet, PoolSetError, Reached, RemoteReplicas, RemoteSpec, ReplicaAccess, ReplicaSpec, Unreached,
-    contents_defect, distinct,
+    Access, AccessError, Attributes, Comparison, Contents, ContentsState, Copied, DIGEST_BYTES, EMPTY, Feature,
+    LocalReplica, Majority, PoolKind, PoolSet, PoolSetError, Reached, RemoteReplicas, RemoteSpec, ReplicaAccess,
+    ReplicaSpec, Unreached, contents_state, distinct,
     error::UNFINISHED,
-    format::{len_bytes_needed, read_defect},
+    format::len_bytes_needed,
     new_uuid,
     replica::NewParts,
     uuid_text,
@@ -109,6 +109,19 @@ pub enum SyncError {
         /// Who.
         apart: Apart,
     },
+    /// Those that can be read hold nothing, and another one may.
+    #[error(
+        "replica {index} is empty (created and never written), and replica {other} may hold what was written: {reason}; bring back a copy of \
+         replica {other}, or name replica {index} (`pmof pool sync --from {index}`) if nothing was ever written"
+    )]
+    EmptySource {
+        /// The empty one, by its place in the set, from 0.
+        index: usize,
+        /// The one that cannot be read.
+        other: usize,
+        /// What is wrong with that.
+        reason: String,
+    },
     /// A replica that is to be copied from cannot be believed.
     #[error("replica {index} cannot be copied from: {reason}; name another one")]
     NotASource {
@@ -198,6 +211,8 @@ pub struct SyncOptions {
 /// One replica as it was found.
 pub(crate) enum Found {
     Whole(Box<dyn ReplicaAccess>),
+    /// It is whole, and all zeros: never a source beside one that holds something.
+    Empty(Box<dyn ReplicaAccess>),
     /// It may lack anything: a sync that was making it was ended.
     Unfinished(Box<dyn ReplicaAccess>),
     Damaged(String),
@@ -226,7 +241,7 @@ impl std::fmt::Display for Apart {
 }
 
 /// Brings all replicas of a set in order: makes anew those that are broken or missing, copies what differs from the
-/// lowest-numbered sound one or from the one that is named, and links them. It can be ended at any time and begun again: a replica that is being made has no
+/// lowest-numbered sound one that holds something or from the one that is named, and links them. It can be ended at any time and begun again: a replica that is being made has no
 /// valid header, or is marked as [unfinished](Attributes::unfinished), until it holds all; so is one that is overwritten.
 ///
 /// Where replicas differ and are not linked as the set has them, they were used apart ([`SyncError::Apart`]); where more than half of the sound replicas agree against that one in bytes that are in use, nothing is done until somebody says
@@ -239,14 +254,21 @@ pub fn sync(
     remotes: &mut dyn RemoteReplicas,
     progress: &mut dyn FnMut(Step),
 ) -> Result<SyncReport, SyncError> {
-    sync_found(set, options, false, remotes, progress)
+    sync_found(set, options, None, remotes, progress)
 }
 
-/// `were_together`: the replicas are known to have been used together, whatever their links say.
+/// What is known of the replicas of a set that others are added to or removed from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Old {
+    /// They were used together, whatever the links of the new set say.
+    pub(crate) were_together: bool,
+}
+
+/// `old`: all replicas were looked at in the old set, or are new.
 pub(crate) fn sync_found(
     set: &PoolSet,
     options: &SyncOptions,
-    were_together: bool,
+    old: Option<Old>,
     remotes: &mut dyn RemoteReplicas,
     progress: &mut dyn FnMut(Step),
 ) -> Result<SyncReport, SyncError> {
@@ -257,8 +279,8 @@ pub(crate) fn sync_found(
     for (index, spec) in set.replicas.iter().enumerate() {
         found.push(look(index, spec, set, access, declaration, remotes)?);
     }
-    let planned = plan(set, &mut found, from).and_then(|mut plan| {
-        plan.is_linked |= were_together;
+    let planned = plan(set, &mut found, from, old.is_some()).and_then(|mut plan| {
+        plan.is_linked |= old.is_some_and(|old| old.were_together);
         if from.is_none() {
             check_opinions(&mut found, &plan)?;
         }
@@ -269,7 +291,7 @@ pub(crate) fn sync_found(
         Err(error) => {
             // Nothing was changed; the failure that led here is the one to report.
             for found in found {
-                if let Found::Whole(replica) | Found::Unfinished(replica) = found {
+                if let Found::Whole(replica) | Found::Empty(replica) | Found::Unfinished(replica) = found {
                     let _ = replica.close();
                 }
             }
@@ -288,11 +310,17 @@ pub(crate) struct Plan {
     pub(crate) is_linked: bool,
 }
 
-/// Errors: those for which a set cannot be brought in order, before anything is compared.
-pub(crate) fn plan(set: &PoolSet, found: &mut [Found], from: Option<usize>) -> Result<Plan, SyncError> {
+/// Errors: those for which a set cannot be brought in order, before anything is compared. `others_are_new`: those that cannot be read
+/// are yet to be made.
+pub(crate) fn plan(
+    set: &PoolSet,
+    found: &mut [Found],
+    from: Option<usize>,
+    others_are_new: bool,
+) -> Result<Plan, SyncError> {
     let source = match from {
         Some(from) => named_source(found, from)?,
-        None => source_of(found)?,
+        None => source_of(found, others_are_new)?,
     };
     let first = whole(&mut found[source])?;
     let failed = |error| SyncError::Replica { index: source, source: error };
@@ -355,8 +383,9 @@ fn names(own: &Attributes, next_uuid: [u8; 16], prev_uuid: [u8; 16]) -> bool {
 }
 
 /// The replica that somebody named, which must be one that can be believed.
-fn named_source(found: &mut [Found], from: usize) -> Result<usize, SyncError> {
-    let reason = match found.get_mut(from) {
+fn named_source(found: &[Found], from: usize) -> Result<usize, SyncError> {
+    let holds_something = found.iter().any(|found| matches!(found, Found::Whole(_)));
+    let reason = match found.get(from) {
         None => {
             return Err(SyncError::Unsupported {
                 why: "the set has no replica of that number",
@@ -365,7 +394,8 @@ fn named_source(found: &mut [Found], from: usize) -> Result<usize, SyncError> {
         }
         Some(Found::Damaged(reason)) => reason.clone(),
         Some(Found::Unfinished(_)) => UNFINISHED.to_owned(),
-        Some(Found::Whole(_)) => return Ok(from),
+        Some(Found::Empty(_)) if holds_something => format!("{EMPTY}, and another one holds something"),
+        Some(Found::Whole(_) | Found::Empty(_)) => return Ok(from),
     };
     Err(SyncError::NotASource { index: from, reason })
 }
@@ -403,7 +433,7 @@ pub(crate) fn of_files((index, error): (usize, PoolSetError)) -> SyncError {
 
 pub(crate) fn whole(found: &mut Found) -> Result<&mut Box<dyn ReplicaAccess>, SyncError> {
     match found {
-        Found::Whole(replica) => Ok(replica),
+        Found::Whole(replica) | Found::Empty(replica) => Ok(replica),
         Found::Unfinished(_) => Err(SyncError::NoSource { reasons: vec![UNFINISHED.to_owned()] }),
         Found::Damaged(reason) => Err(SyncError::NoSource { reasons: vec![reason.clone()] }),
     }
@@ -421,15 +451,9 @@ pub(crate) fn look(
     let failed = |source: AccessError| SyncError::Replica { index, source };
     match spec {
         ReplicaSpec::Local(parts) => match LocalReplica::open(parts, set.options, access, declaration) {
-            Ok(replica) => {
-                let kind = replica.header(0).and_then(|header| header.kind());
-                let defect =
-                    kind.map(|kind| contents_defect(kind, &*replica.memory(), replica.len_bytes())).transpose();
-                match defect.map_err(|error| failed(error.into()))?.flatten() {
-                    Some(defect) => Ok(Found::Damaged(format!("{}: {defect}", replica.name()))),
-                    None => Ok(Found::Whole(Box::new(replica))),
-                }
-            }
+            // Without headers nothing says what it should hold.
+            Ok(replica) if replica.attributes().is_none() => Ok(Found::Whole(Box::new(replica))),
+            Ok(replica) => judged(Box::new(replica)).map_err(failed),
             Err(error) => match error.damage() {
                 Some(damage) => Ok(Found::Damaged(damage)),
                 None => Err(failed(error.into())),
@@ -437,40 +461,52 @@ pub(crate) fn look(
         },
         ReplicaSpec::Remote(remote) => match remotes.open(remote, 0, access).map_err(failed)? {
             Reached::Whole(mut replica) => {
-                let attributes = replica.attributes().map_err(failed)?;
-                let is_unfinished = attributes.is_unfinished();
-                if is_unfinished {
+                if replica.attributes().map_err(failed)?.is_unfinished() {
                     return Ok(Found::Unfinished(replica));
                 }
-                let len_bytes = replica.len_bytes();
-                let kind = PoolKind::of_signature(&attributes.signature);
-                let mut read = |offset: u64, into: &mut [u8]| replica.contents().read(offset, into);
-                let defect = kind.map(|kind| read_defect(kind, len_bytes, &mut read)).transpose();
-                match defect.map_err(failed)?.flatten() {
-                    Some(defect) => {
-                        let damage = format!("{}: {defect}", replica.name());
-                        replica.close().map_err(failed)?;
-                        Ok(Found::Damaged(damage))
-                    }
-                    None => Ok(Found::Whole(replica)),
-                }
+                judged(replica).map_err(failed)
             }
             Reached::Damaged(reason) => Ok(Found::Damaged(reason)),
         },
     }
 }
 
-/// The lowest-numbered replica that is whole.
-fn source_of(found: &[Found]) -> Result<usize, SyncError> {
-    let mut reasons = Vec::new();
-    for (index, found) in found.iter().enumerate() {
-        match found {
-            Found::Whole(_) => return Ok(index),
-            Found::Unfinished(_) => reasons.push(format!("replica {index}: {UNFINISHED}")),
-            Found::Damaged(reason) => reasons.push(format!("replica {index}: {reason}")),
+/// What a replica with sound headers is by its contents.
+fn judged(mut replica: Box<dyn ReplicaAccess>) -> Result<Found, AccessError> {
+    let kind = PoolKind::of_signature(&replica.attributes()?.signature);
+    match contents_state(kind, &mut *replica)? {
+        ContentsState::Sound => Ok(Found::Whole(replica)),
+        ContentsState::Empty => Ok(Found::Empty(replica)),
+        ContentsState::Damaged(defect) => {
+            let damage = format!("{}: {defect}", replica.name());
+            replica.close()?;
+            Ok(Found::Damaged(damage))
         }
     }
-    Err(SyncError::NoSource { reasons })
+}
+
+/// The lowest-numbered replica that is whole; of empty ones alone the first, unless one of the others may hold something.
+fn source_of(found: &[Found], others_are_new: bool) -> Result<usize, SyncError> {
+    if let Some(index) = found.iter().position(|found| matches!(found, Found::Whole(_))) {
+        return Ok(index);
+    }
+    let reason = |found: &Found| match found {
+        Found::Whole(_) | Found::Empty(_) => None,
+        Found::Unfinished(_) => Some(UNFINISHED.to_owned()),
+        Found::Damaged(reason) => Some(reason.clone()),
+    };
+    let mut reasons = found.iter().enumerate().filter_map(|(index, found)| Some((index, reason(found)?)));
+    match found.iter().position(|found| matches!(found, Found::Empty(_))) {
+        Some(index) if others_are_new => Ok(index),
+        Some(index) => match reasons.next() {
+            Some((other, reason)) => Err(SyncError::EmptySource { index, other, reason }),
+            None => Ok(index),
+        },
+        None => {
+            let reasons = reasons.map(|(index, reason)| format!("replica {index}: {reason}")).collect();
+            Err(SyncError::NoSource { reasons })
+        }
+    }
 }
 
 struct Work<'a> {
@@ -485,8 +521,13 @@ impl Work<'_> {
     fn run(mut self, mut found: Vec<Found>, plan: &Plan) -> Result<SyncReport, SyncError> {
         let Plan { source, known, len_bytes, ring, .. } = plan;
         let (source, len_bytes) = (*source, *len_bytes);
+        let mut is_source_empty = false;
         let mut first = match std::mem::replace(&mut found[source], Found::Damaged(String::new())) {
             Found::Whole(first) => first,
+            Found::Empty(first) => {
+                is_source_empty = true;
+                first
+            }
             Found::Unfinished(_) => return Err(SyncError::NoSource { reasons: vec![UNFINISHED.to_owned()] }),
             Found::Damaged(reason) => return Err(SyncError::NoSource { reasons: vec![reason] }),
         };
@@ -500,6 +541,10 @@ impl Work<'_> {
                 Found::Whole(other) => {
                     self.equal([source, index], &comparison, &mut *first, other, &ring[index], len_bytes)?
                 }
+                Found::Empty(other) => SyncedReplica {
+                    damage: (!is_source_empty).then(|| EMPTY.to_owned()),
+                    ..self.equal([source, index], &comparison, &mut *first, other, &ring[index], len_bytes)?
+                },
                 Found::Unfinished(other) => SyncedReplica {
                     damage: Some(UNFINISHED.to_owned()),
                     ..self.equal([source, index], &comparison, &mut *first, other, &ring[index], len_bytes)?
@@ -638,7 +683,7 @@ fn ring(found: &mut [Found], source: usize, known: &Attributes) -> Result<Vec<At
     let mut all = vec![None; count];
     all[source] = Some(*known);
     for (index, found) in found.iter_mut().enumerate().filter(|(index, _)| *index != source) {
-        if let Found::Whole(replica) | Found::Unfinished(replica) = found {
+        if let Found::Whole(replica) | Found::Empty(replica) | Found::Unfinished(replica) = found {
             let attributes = replica.attributes().map_err(|source| SyncError::Replica { index, source })?;
             if attributes.poolset_uuid != known.poolset_uuid {
                 let (found, expected) = (uuid_text(&attributes.poolset_uuid), uuid_text(&known.poolset_uuid));

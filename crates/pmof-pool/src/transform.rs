@@ -3,10 +3,10 @@
 use pmof_mem::Declaration;
 
 use crate::{
-    Access, PoolSet, PoolSetError, Reached, RemoteReplicas, ReplicaSpec, Step, SyncError, SyncOptions, Unreached,
-    distinct,
+    Access, EMPTY, PoolSet, PoolSetError, Reached, RemoteReplicas, ReplicaSpec, Step, SyncError, SyncOptions,
+    Unreached, distinct,
     error::UNFINISHED,
-    sync::{Found, look, of_files, plan, sync_found},
+    sync::{Found, Old, look, of_files, plan, sync_found},
 };
 
 /// How a set is given other replicas.
@@ -62,7 +62,8 @@ pub fn transform(
     let were_together = check_old(from, [&removed, &left], options, remotes)?;
     check_free(to, &added, remotes)?;
     let TransformOptions { declaration, dry_run, .. } = *options;
-    sync_found(to, &SyncOptions { declaration, dry_run, from: None }, were_together, remotes, progress)?;
+    let options = SyncOptions { declaration, dry_run, from: None };
+    sync_found(to, &options, Some(Old { were_together }), remotes, progress)?;
     if !dry_run {
         for index in &removed {
             let failed = |source| SyncError::Replica { index: *index, source };
@@ -124,7 +125,7 @@ fn check_old(
         match look(index, spec, from, Access::ReadOnly, options.declaration, remotes) {
             Ok(Found::Unfinished(_)) => return Err(SyncError::NotSound { index, reason: UNFINISHED.to_owned() }),
             Ok(Found::Damaged(reason)) => return Err(SyncError::NotSound { index, reason }),
-            Ok(whole @ Found::Whole(_)) => found.push(whole),
+            Ok(whole @ (Found::Whole(_) | Found::Empty(_))) => found.push(whole),
             Err(SyncError::Replica { source, .. }) if removed.contains(&index) && source.is::<Unreached>() => {
                 let node = spec.remote().map(|remote| remote.node.clone()).unwrap_or_default();
                 return Err(SyncError::HostAway { index, node, source });
@@ -132,10 +133,14 @@ fn check_old(
             Err(error) => return Err(error),
         }
     }
+    let holds_something = found.iter().any(|found| matches!(found, Found::Whole(_)));
+    if let Some(index) = found.iter().position(|found| holds_something && matches!(found, Found::Empty(_))) {
+        return Err(SyncError::NotSound { index, reason: EMPTY.to_owned() });
+    }
     // Those that stay are linked as the old set has them.
-    let were_together = plan(from, &mut found, None)?.is_linked;
+    let were_together = plan(from, &mut found, None, false)?.is_linked;
     for (index, found) in found.into_iter().enumerate() {
-        if let Found::Whole(replica) = found {
+        if let Found::Whole(replica) | Found::Empty(replica) = found {
             replica.close().map_err(|source| SyncError::Replica { index, source })?;
         }
     }

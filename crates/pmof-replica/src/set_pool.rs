@@ -5,9 +5,9 @@ use std::sync::Arc;
 use pmof_access::{Durability, Medium as _, Memory};
 use pmof_mem::{Declaration, MemError};
 use pmof_pool::{
-    Access, AccessError, Attributes, Comparison, ComparisonError, Contents, DIGEST_BLOCK_LEN_BYTES, HEADER_LEN_BYTES,
-    LocalReplica, LocalSet, NewSet, PoolKind, PoolSet, PoolSetError, RemoteSpec, ReplicaSpec, data_ranges,
-    first_misfit,
+    Access, AccessError, Attributes, Comparison, ComparisonError, Contents, ContentsState, DIGEST_BLOCK_LEN_BYTES,
+    EMPTY, HEADER_LEN_BYTES, LocalReplica, LocalSet, NewSet, PoolKind, PoolSet, PoolSetError, RemoteSpec, ReplicaSpec,
+    data_ranges, first_misfit, memory_state, state_of,
 };
 
 use crate::{
@@ -111,6 +111,16 @@ pub enum SetPoolError {
         /// What is not as it should be.
         what: &'static str,
     },
+    /// The first replica cannot be copied from.
+    #[error(
+        "the first replica is not copied to the others: {reason}, and replica {replica} is sound; `pmof pool sync` copies from that one"
+    )]
+    BadSource {
+        /// What is wrong with the first one.
+        reason: &'static str,
+        /// One that is sound.
+        replica: usize,
+    },
     /// The first replica must be local.
     #[error("the pool set has no local replica: the first one must be local, and is where the program's memory is")]
     NoMaster,
@@ -195,7 +205,8 @@ impl SetPool {
             }
         };
         let mut pool = Self::assemble(local, master, remotes, size_bytes, options);
-        match pool.make_same(options.differing) {
+        let checked = if options.differing == Differing::Copy { pool.check_source() } else { Ok(()) };
+        match checked.and_then(|()| pool.make_same(options.differing)) {
             Ok(copied) => {
                 pool.resynced_bytes = copied;
                 Ok(pool)
@@ -236,12 +247,44 @@ impl SetPool {
         self.resynced_bytes
     }
 
+    /// Fails where the first replica is empty or damaged, and another one is not.
+    fn check_source(&mut self) -> Result<(), SetPoolError> {
+        let kind = self.kind();
+        let first = memory_state(kind, &self.master).map_err(|source| failure(0, source))?;
+        let reason = match first {
+            ContentsState::Sound => return Ok(()),
+            ContentsState::Empty => EMPTY,
+            ContentsState::Damaged(reason) => reason,
+        };
+        let sound = |replica: usize, other: Result<ContentsState, AccessError>| match other {
+            Ok(ContentsState::Sound) => Err(SetPoolError::BadSource { reason, replica }),
+            // A program may keep its bytes as it likes, the same way in all replicas.
+            Ok(ContentsState::Damaged(_)) if first == ContentsState::Empty => {
+                Err(SetPoolError::BadSource { reason, replica })
+            }
+            Ok(_) => Ok(()),
+            Err(source) => Err(failure(replica, source)),
+        };
+        for (replica, local) in self.locals().skip(1) {
+            sound(replica, memory_state(kind, &local.memory()))?;
+        }
+        for (replica, remote) in &mut self.remotes {
+            let len_bytes = self.size_bytes;
+            sound(*replica, state_of(kind, remote, len_bytes))?;
+        }
+        Ok(())
+    }
+
+    fn kind(&self) -> Option<PoolKind> {
+        let first = self.local.replicas().first().and_then(Option::as_ref).and_then(LocalReplica::attributes);
+        first.and_then(|first| PoolKind::of_signature(&first.signature))
+    }
+
     /// Compares all replicas with the first, at once, and does with those that differ what is to be done; gives the bytes copied. All
     /// of every replica is durable after that: the program acts on what it reads, whoever stored it.
     fn make_same(&mut self, differing: Differing) -> Result<u64, SetPoolError> {
         make_durable(&self.master).map_err(|source| SetPoolError::Memory { replica: 0, source })?;
-        let first = self.local.replicas().first().and_then(Option::as_ref).and_then(LocalReplica::attributes);
-        let kind = first.and_then(|first| PoolKind::of_signature(&first.signature));
+        let kind = self.kind();
         let comparison = &match differing {
             Differing::Copy => Comparison::of_kind(kind, self.size_bytes),
             // Where no heap is found all counts: the program may keep its bytes as it likes.

@@ -3,8 +3,8 @@
 use std::{ops::Range, os::unix::ffi::OsStrExt as _};
 
 use pmof_pool::{
-    Access, AccessError, Attributes, Contents, DIGEST_BLOCK_LEN_BYTES, DIGEST_BYTES, Reached, RemoteReplicas,
-    RemoteSpec, ReplicaAccess, UNFINISHED, Unreached, without_mend,
+    Access, AccessError, Attributes, Contents, ContentsState, DIGEST_BLOCK_LEN_BYTES, DIGEST_BYTES, PoolKind, Reached,
+    RemoteReplicas, RemoteSpec, ReplicaAccess, UNFINISHED, Unreached, contents_state, without_mend,
 };
 
 use crate::{
@@ -48,16 +48,18 @@ impl Default for SshReplicas {
     }
 }
 
-/// What a host says of a replica, without what is in it.
+/// What a host says of a replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RemoteState {
-    /// It is whole by itself.
+    /// Its headers are whole.
     Sound {
         /// What its header says.
         attributes: Attributes,
         /// Usable bytes.
         len_bytes: u64,
+        /// What it holds, by what it begins with.
+        contents: ContentsState,
     },
     /// Somebody has it open for writing: who, in words.
     Busy(String),
@@ -87,9 +89,13 @@ impl SshReplicas {
             }
         };
         let len_bytes = replica.len_bytes();
-        match replica.attributes() {
-            Ok(attributes) if attributes.is_unfinished() => RemoteState::Unsound(UNFINISHED.to_owned()),
-            Ok(attributes) => RemoteState::Sound { attributes, len_bytes },
+        let attributes = match replica.attributes() {
+            Ok(attributes) if attributes.is_unfinished() => return RemoteState::Unsound(UNFINISHED.to_owned()),
+            Ok(attributes) => attributes,
+            Err(error) => return RemoteState::Unreached(error.to_string()),
+        };
+        match contents_state(PoolKind::of_signature(&attributes.signature), &mut *replica) {
+            Ok(contents) => RemoteState::Sound { attributes, len_bytes, contents },
             Err(error) => RemoteState::Unreached(error.to_string()),
         }
     }

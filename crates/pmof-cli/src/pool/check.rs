@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use clap::Args;
-use pmof_pool::{BlockTable, CheckReport, Mismatch, PoolKind, PoolSet, ReplicaSpec, ReplicaState, part_header};
+use pmof_pool::{BlockTable, CheckReport, EMPTY, Mismatch, PoolKind, PoolSet, ReplicaSpec, ReplicaState, part_header};
 use pmof_replica::{SetPool, SetPoolOptions};
 use serde::Serialize;
 
@@ -61,7 +61,7 @@ struct ApartJson {
 #[derive(Debug, Serialize)]
 struct CheckedJson {
     index: usize,
-    /// `sound`, `equal`, `differs`, `unsound` or `not_checked`.
+    /// `sound`, `equal`, `empty`, `differs`, `unsound` or `not_checked`.
     state: &'static str,
     /// The host that has it; `null` for replicas that are here.
     node: Option<String>,
@@ -163,6 +163,7 @@ fn state_name(state: ReplicaState) -> &'static str {
     match state {
         ReplicaState::Sound => "sound",
         ReplicaState::Equal => "equal",
+        ReplicaState::Empty => "empty",
         ReplicaState::Differs => "differs",
         ReplicaState::Unsound => "unsound",
         ReplicaState::Unchecked => "not_checked",
@@ -232,6 +233,7 @@ fn check_text(path: &Path, set: &PoolSet, report: &CheckReport) -> String {
     for (index, replica) in report.replicas.iter().enumerate() {
         match (report.state(index), &replica.unchecked, report.compared_with) {
             (_, Some(reason), _) => line(format!("replica {index}: not checked: {reason}")),
+            (ReplicaState::Empty, ..) if !report.is_sound() => line(format!("replica {index}: {EMPTY}")),
             (ReplicaState::Sound, ..) if !report.is_sound() => line(format!("replica {index}: sound by itself")),
             (ReplicaState::Equal, _, Some(first)) if !report.is_sound() => {
                 line(format!("replica {index}: equal to replica {first}"));
@@ -286,6 +288,8 @@ fn check_text(path: &Path, set: &PoolSet, report: &CheckReport) -> String {
         let (path, bytes) = (path.display(), output::size(report.compared_bytes));
         let is_same = report.replicas.iter().all(|replica| replica.unused_bytes == 0 && replica.runtime_bytes == 0);
         line(match report.replicas.len() {
+            1 if report.has_empty() => format!("{path}: the replica is empty: it was created and never written"),
+            count if report.has_empty() => format!("{path}: all {count} replicas are empty: created and never written"),
             1 => format!("{path}: the replica is sound by itself, {bytes} read; there is no other to compare it with"),
             count if is_same => format!("{path}: {count} replicas are equal, {bytes} of each compared"),
             count => format!("{path}: {count} replicas are equal in all that is in use, {bytes} of each compared"),

@@ -5,7 +5,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use pmof_pool::{Features, PartSize, PoolHeader, PoolKind, RemoteSpec, ReplicaSpec, part_header, uuid_text};
+use pmof_pool::{
+    ContentsState, Features, PartSize, PartSpec, PoolHeader, PoolKind, RemoteSpec, ReplicaSpec, part_contents,
+    part_header, uuid_text,
+};
 use pmof_replica::{RemoteState, SshReplicas};
 use serde::Serialize;
 
@@ -23,6 +26,10 @@ pub(crate) struct SetReport {
 #[derive(Debug, Serialize)]
 struct ReplicaReport {
     index: usize,
+    /// `sound`, `empty` (created and never written) or `damaged`, by what they begin with; `null` where that could not be read.
+    contents: Option<&'static str>,
+    /// What is wrong with the contents.
+    damage: Option<&'static str>,
     remote: Option<RemoteReport>,
     parts: Vec<PartReport>,
 }
@@ -40,22 +47,27 @@ struct RemoteReport {
 }
 
 impl RemoteReport {
-    fn new(remote: &RemoteSpec) -> Self {
+    fn new(remote: &RemoteSpec) -> (Self, Option<ContentsState>) {
+        let mut found = None;
         let (state, reason, known) = match SshReplicas::default().state(remote) {
-            RemoteState::Sound { attributes, len_bytes } => ("sound", None, Some((attributes, len_bytes))),
+            RemoteState::Sound { attributes, len_bytes, contents } => {
+                found = Some(contents);
+                ("sound", None, Some((attributes, len_bytes)))
+            }
             RemoteState::Busy(reason) => ("in_use", Some(reason), None),
             RemoteState::Unsound(reason) => ("unsound", Some(reason), None),
             RemoteState::Unreached(reason) => ("not_reached", Some(reason), None),
             _ => ("not_reached", None, None),
         };
-        Self {
+        let report = Self {
             node: remote.node.clone(),
             set: remote.set.clone(),
             state,
             reason,
             len_bytes: known.map(|(_, len_bytes)| len_bytes),
             uuid: known.map(|(attributes, _)| uuid_text(&attributes.uuid)),
-        }
+        };
+        (report, found)
     }
 
     /// Why it is not described, or is not sound.
@@ -146,21 +158,45 @@ pub(crate) fn describe(path: &Path) -> anyhow::Result<SetReport> {
     let options: Vec<_> = options.into_iter().filter(|(is_set, _)| *is_set).map(|(_, name)| name).collect();
     let has_header = |index: usize| !set.options.no_headers && (index == 0 || !set.options.single_header);
     let replica = |(index, replica): (usize, &ReplicaSpec)| match replica {
-        ReplicaSpec::Local(parts) => ReplicaReport {
-            index,
-            remote: None,
-            parts: parts
-                .iter()
-                .enumerate()
-                .map(|(index, part)| PartReport::new(&part.path, part.size, has_header(index)))
-                .collect(),
-        },
+        ReplicaSpec::Local(specs) => {
+            let part = |(index, part): (usize, &PartSpec)| PartReport::new(&part.path, part.size, has_header(index));
+            let parts: Vec<_> = specs.iter().enumerate().map(part).collect();
+            let has_headers = !set.options.no_headers && parts.iter().all(|part| part.problem.is_none());
+            // What the parts' headers say is told already.
+            let contents = if has_headers { part_contents(specs, set.options).ok() } else { None };
+            ReplicaReport::new(index, None, parts, contents)
+        }
         ReplicaSpec::Remote(remote) => {
-            ReplicaReport { index, remote: Some(RemoteReport::new(remote)), parts: Vec::new() }
+            let (remote, contents) = RemoteReport::new(remote);
+            ReplicaReport::new(index, Some(remote), Vec::new(), contents)
         }
     };
     let replicas = set.replicas.iter().enumerate().map(replica).collect();
     Ok(SetReport { set: path.into(), options, replicas })
+}
+
+impl ReplicaReport {
+    fn new(
+        index: usize,
+        remote: Option<RemoteReport>,
+        parts: Vec<PartReport>,
+        contents: Option<ContentsState>,
+    ) -> Self {
+        let (contents, damage) = match contents {
+            Some(ContentsState::Sound) => (Some("sound"), None),
+            Some(ContentsState::Empty) => (Some("empty"), None),
+            Some(ContentsState::Damaged(damage)) => (Some("damaged"), Some(damage)),
+            None => (None, None),
+        };
+        Self { index, contents, damage, remote, parts }
+    }
+
+    /// What is wrong with its contents. Those of a pool that is being opened may look as if they were damaged.
+    fn problem(&self) -> Option<String> {
+        let is_open = self.parts.iter().any(|part| part.header.as_ref().is_some_and(|header| header.open_for_writing));
+        let damage = self.damage.filter(|_| !is_open)?;
+        Some(format!("replica {} is not sound: {damage}", self.index))
+    }
 }
 
 impl PartReport {
@@ -189,7 +225,9 @@ impl SetReport {
         let part = part.map(|problem| format!("{} is not sound: {problem}", self.set.display()));
         let remotes = self.replicas.iter().filter_map(|replica| replica.remote.as_ref()?.problem(replica.index));
         let remotes = remotes.map(|problem| format!("{}: {problem}", self.set.display()));
-        let problems: Vec<_> = part.into_iter().chain(remotes).collect();
+        let contents = self.replicas.iter().filter_map(ReplicaReport::problem);
+        let contents = contents.map(|problem| format!("{}: {problem}", self.set.display()));
+        let problems: Vec<_> = part.into_iter().chain(remotes).chain(contents).collect();
         (!problems.is_empty()).then(|| problems.join("; "))
     }
 
@@ -209,6 +247,7 @@ impl SetReport {
         if !self.options.is_empty() {
             line("options", &self.options.join(", "));
         }
+        let mut contents = Vec::new();
         for replica in &self.replicas {
             if let Some(remote) = &replica.remote {
                 let size = remote.len_bytes.map(|bytes| format!(", {}", output::size(bytes))).unwrap_or_default();
@@ -220,6 +259,11 @@ impl SetReport {
                     _ => {}
                 }
             }
+            match (replica.contents, replica.damage) {
+                (Some("empty"), _) => contents.push(format!("replica {} was created and never written", replica.index)),
+                (_, Some(damage)) => contents.push(format!("replica {}: {damage}", replica.index)),
+                _ => {}
+            }
             for (index, part) in replica.parts.iter().enumerate() {
                 let name = if index == 0 { format!("replica {}", replica.index) } else { String::new() };
                 let size = part.len_bytes.map_or("AUTO".to_owned(), output::size);
@@ -230,6 +274,9 @@ impl SetReport {
                     _ => {}
                 }
             }
+        }
+        for (index, words) in contents.iter().enumerate() {
+            line(if index == 0 { "contents" } else { "" }, words);
         }
         text
     }

@@ -3,6 +3,7 @@
 use std::{
     path::{Path, PathBuf},
     str::FromStr,
+    sync::Arc,
 };
 
 use anyhow::{Context, bail};
@@ -42,7 +43,7 @@ const BRING_BACK: &str = "restore it from a copy, or from another replica with t
 
 /// What a file is whose header does not say it: by its signature, or by what lies behind the header. Says what of it is intact.
 fn damaged_pool(path: &Path) -> Option<String> {
-    let behind = behind_header(&Memory::open_read_only(path, None).ok()?)?;
+    let behind = behind_header(&Arc::new(Memory::open_read_only(path, None).ok()?))?;
     Some(format!("a pool or the first part of one ({behind})"))
 }
 

@@ -107,7 +107,29 @@ fn a_damaged_header_of_a_single_file_is_told_with_what_is_intact() {
     file.write_all_at(&[9; 100], 4096).unwrap();
     pmof(["pool", "info", text(&part)]).failed(&["neither a pool set file nor a part"]);
     poke(&place.path().join("journal"), 4097);
-    pmof(["pool", "info", text(&place.path().join("journal"))]).failed(&["log", "does not lie inside"]);
+    pmof(["pool", "info", text(&place.path().join("journal"))]).failed(&["log", "does not take up the pool"]);
+}
+
+/// As a target makes it for a client of librpmem that then never writes.
+#[test]
+fn a_pool_that_was_never_written_is_told_as_such() {
+    let (place, set) = made(&[0, 1]);
+    let zeros = vec![0; 5 << 20];
+    for part in ["r0p0", "r0p1", "r1p0", "r1p1"] {
+        let start = if part.ends_with("p0") { 4096 } else { 0 };
+        let file = File::options().write(true).open(place.path().join(part)).unwrap();
+        file.write_all_at(&zeros[start..], start as u64).unwrap();
+    }
+    let said = pmof(["pool", "check", text(&set)]).done();
+    assert!(said.contains("all 2 replicas are empty: created and never written"), "{said}");
+    let report = pmof(["pool", "check", text(&set), "--json"]).json();
+    assert_eq!((&report["is_sound"], &report["replicas"][1]["state"]), (&true.into(), &"empty".into()));
+    let told = pmof(["pool", "info", text(&set)]).done();
+    assert!(told.contains("  contents   replica 0 was created and never written\n"), "{told}");
+    assert_eq!(pmof(["pool", "info", text(&set), "--json"]).json()["sets"][0]["replicas"][1]["contents"], "empty");
+    // A file of zeros alone is no pool.
+    let blank = file_with(&place, "blank", &vec![0; 8 << 20]);
+    pmof(["pool", "info", text(&blank)]).failed(&["neither a pool set file nor a part"]);
 }
 
 /// A block table of one arena, in a pool of blocks and without a pool.
@@ -125,7 +147,17 @@ fn a_damaged_block_table_is_found() {
 
     let mut info = vec![0; 4096];
     info[..14].copy_from_slice(b"BTT_ARENA_INFO");
-    let fields = [(60, 10_u64), (68, 11), (72, 1), (96, 1 << 20), (104, 2 << 20), (112, (20 << 20) - 8192)];
+    let fields = [
+        (56, 512_u64),
+        (60, 10),
+        (64, 512),
+        (68, 11),
+        (72, 1),
+        (88, 4096),
+        (96, 1 << 20),
+        (104, 2 << 20),
+        (112, (20 << 20) - 8192),
+    ];
     for (at, number) in fields {
         info[at..at + 4].copy_from_slice(&(number as u32).to_le_bytes());
     }

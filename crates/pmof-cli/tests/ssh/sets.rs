@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -245,6 +246,25 @@ fn a_flipped_byte_of_any_replica_is_found_and_mended() {
         assert_eq!(pool.resynced_bytes(), COMPARED_BLOCK_BYTES);
         pool.close().unwrap();
         fixture.check_same();
+    }
+}
+
+/// A program that asks for the first replica to be copied does not ask for zeros.
+#[test]
+fn a_first_replica_with_nothing_in_it_is_not_copied() {
+    for range in [4096..9 << 20, 4096..6144] {
+        let fixture = Fixture::new();
+        fixture.create().close().unwrap();
+        let file = fs::File::options().write(true).open(fixture.path("one")).unwrap();
+        file.write_all_at(&vec![0; range.end - range.start], range.start as u64).unwrap();
+        let before = fs::read(fixture.path("b")).unwrap()[4096..].to_vec();
+        match fixture.open() {
+            Err(SetPoolError::BadSource { replica: 1, reason }) => {
+                assert!(reason.contains("empty") || reason.contains("zero"));
+            }
+            other => panic!("{other:?}"),
+        }
+        assert!(fs::read(fixture.path("b")).unwrap()[4096..] == before);
     }
 }
 

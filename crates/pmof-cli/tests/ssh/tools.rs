@@ -92,6 +92,41 @@ fn a_flipped_byte_of_a_remote_replica_is_found_and_made_good() {
     assert_eq!(fs::read(fixture.path("a")).unwrap()[4096..], fs::read(fixture.path("b")).unwrap()[4096..]);
 }
 
+/// A target makes replicas of zeros for clients of librpmem. One that was never written is no source, wherever it is.
+#[test]
+fn a_replica_that_was_never_written_is_told_and_is_no_source() {
+    let fixture = Fixture::new();
+    let zero = |name: &str, from: u64, to: u64| {
+        let file = File::options().write(true).open(fixture.path(name)).unwrap();
+        file.write_all_at(&vec![0; (to - from) as usize], from).unwrap();
+    };
+    zero("a", 4096, 12 * MIB);
+    let [printed, _] = fixture.fail(&["check", "set", "--json"]);
+    let report: serde_json::Value = serde_json::from_str(&printed).unwrap();
+    assert_eq!((&report["replicas"][1]["state"], &report["replicas"][2]["state"]), (&"empty".into(), &"equal".into()));
+    let [said, advice] = fixture.fail(&["check", "set"]);
+    assert!(said.contains("replica 1: it is empty: it was created and never written\n"), "{said}");
+    assert!(advice.contains("`pmof pool sync` brings it in order"), "{advice}");
+    let told = fixture.run(&["info", "set"]);
+    assert!(told.contains("contents   replica 1 was created and never written\n"), "{told}");
+    assert!(fixture.fail(&["sync", "set", "--from", "1"])[1].contains("and another one holds something"));
+    let done = fixture.run(&["sync", "set"]);
+    assert!(done.contains("replica 1: restored from replica 0, "), "{done}");
+    // The first one, and one that is damaged by itself.
+    zero("one", 4096, 9 * MIB);
+    zero("two", 4096, 2 * MIB);
+    zero("b", 0x30_2000, 0x30_2400);
+    let told = fixture.pool(&["info", "set"]);
+    assert_eq!(told.status.code(), Some(1));
+    assert!(
+        String::from_utf8_lossy(&told.stderr).contains("replica 2 is not sound: its heap's head is zero"),
+        "{told:?}"
+    );
+    let done = fixture.run(&["sync", "set"]);
+    assert!(done.contains("replica 0: restored from replica 1, ") && done.contains("replica 2: restored"), "{done}");
+    fixture.run(&["check", "set"]);
+}
+
 #[test]
 fn a_lost_replica_comes_back_from_the_others_wherever_it_was() {
     let fixture = Fixture::new();

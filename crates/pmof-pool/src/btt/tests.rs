@@ -2,7 +2,7 @@ use pmof_mem::{Medium as _, Memory};
 
 use super::{BARE, BlockTable, block_table, defect};
 use crate::{
-    NewPool, PoolKind, contents_defect,
+    NewPool,
     header::{Checksummed, checksum},
 };
 
@@ -17,7 +17,7 @@ const LOG: u64 = 2 << 20;
 fn info(copy: u64, next: u64) -> Vec<u8> {
     let mut bytes = vec![0; 4096];
     bytes[..14].copy_from_slice(b"BTT_ARENA_INFO");
-    for (at, number) in [(60, SEEN), (68, SEEN + FREE), (72, FREE)] {
+    for (at, number) in [(56, 512), (64, 512), (60, SEEN), (68, SEEN + FREE), (72, FREE)] {
         bytes[at..at + 4].copy_from_slice(&number.to_le_bytes());
     }
     for (at, number) in [(80, next), (88, 4096), (96, MAP), (104, LOG), (112, copy)] {
@@ -58,7 +58,7 @@ fn written() -> Memory {
 }
 
 fn found(memory: &Memory) -> Option<&'static str> {
-    contents_defect(PoolKind::Blk, memory, LEN_BYTES).unwrap()
+    defect(memory, START, LEN_BYTES, Some(512)).unwrap()
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn a_table_without_a_pool_is_recognized() {
     memory.store(LEN_BYTES - 4000, b"x").unwrap();
     assert_eq!(block_table(&memory).unwrap(), None);
     assert_eq!(block_table(&Memory::anonymous(4096).unwrap()).unwrap(), None);
-    assert_eq!(defect(&memory, 8192, LEN_BYTES).unwrap(), None);
+    assert_eq!(defect(&memory, 8192, LEN_BYTES, None).unwrap(), None);
 }
 
 #[test]

@@ -10,8 +10,8 @@ use tempfile::tempdir_in;
 
 use super::{LocalSet, NewSet};
 use crate::{
-    Access, Feature, NewPool, PartSpec, PoolKind, PoolSet, PoolSetError, RemoteSpec, ReplicaSpec, SetOptions,
-    part_header,
+    Access, ContentsState, Feature, NewPool, PartSpec, PoolKind, PoolSet, PoolSetError, RemoteSpec, ReplicaSpec,
+    SetOptions, memory_state, part_header,
 };
 
 const DISK: &str = env!("CARGO_MANIFEST_DIR");
@@ -62,7 +62,7 @@ fn replicas_are_linked_in_a_ring_and_hold_the_same() {
             |index: usize| opened.replicas()[index].as_ref().unwrap().memory().crc32c(4096, len_bytes - 4096).unwrap();
         assert_eq!((sum(0), sum(0)), (sum(1), sum(2)));
         let memory = opened.replicas()[1].as_ref().unwrap().memory();
-        assert_eq!(crate::contents_defect(PoolKind::Obj, &memory, len_bytes).unwrap(), None);
+        assert_eq!(memory_state(Some(PoolKind::Obj), &memory).unwrap(), ContentsState::Sound);
         drop(memory);
         opened.close().unwrap();
     }
@@ -156,7 +156,7 @@ fn each_kind_of_pool_is_made() {
         let made = create(&set, &NewSet::new(pool)).unwrap();
         let replica = made.replicas()[0].as_ref().unwrap();
         assert_eq!(replica.header(0).unwrap().kind(), Some(kind));
-        assert_eq!(crate::contents_defect(kind, &replica.memory(), made.len_bytes()).unwrap(), None);
+        assert_eq!(memory_state(Some(kind), &replica.memory()).unwrap(), ContentsState::Sound);
         made.close().unwrap();
         open(&set).unwrap();
     }

@@ -9,6 +9,7 @@ use crate::{
     SetOptions, TransformOptions, TransformReport, check, transform,
 };
 
+mod empty;
 mod one_file;
 mod remote;
 

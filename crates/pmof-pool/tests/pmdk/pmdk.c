@@ -147,6 +147,28 @@ static int blk_pool(const char *path, const char *text)
 	return outcome;
 }
 
+/* Only opens and closes. */
+static int open_only(const char *command, const char *path)
+{
+	if (strcmp(command, "open-obj") == 0) {
+		PMEMobjpool *pool = pmemobj_open(path, NULL);
+		if (pool == NULL)
+			return failed(command, pmemobj_errormsg());
+		pmemobj_close(pool);
+	} else if (strcmp(command, "open-log") == 0) {
+		PMEMlogpool *pool = pmemlog_open(path);
+		if (pool == NULL)
+			return failed(command, pmemlog_errormsg());
+		pmemlog_close(pool);
+	} else {
+		PMEMblkpool *pool = pmemblk_open(path, 0);
+		if (pool == NULL)
+			return failed(command, pmemblk_errormsg());
+		pmemblk_close(pool);
+	}
+	return 0;
+}
+
 #define BLK_BYTES PMEMBLK_MIN_POOL
 #define BLK_THREADS 4
 
@@ -200,6 +222,8 @@ int main(int argc, char **argv)
 		return check(path);
 	if (strcmp(command, "create") == 0)
 		return create(path);
+	if (strncmp(command, "open-", 5) == 0)
+		return open_only(command, path);
 	if (strncmp(command, "obj-", 4) == 0)
 		return obj(command, path, other);
 	if (strncmp(command, "log-", 4) == 0)

@@ -4,8 +4,12 @@ use std::{cell::RefCell, ops::Range, rc::Rc};
 
 use super::*;
 use crate::{
-    AccessError, Attributes, Contents, DIGEST_BYTES, NewReplica, Reached, RemoteReplicas, ReplicaAccess, ReplicaState,
+    AccessError, Attributes, Contents, ContentsState, DIGEST_BYTES, NewReplica, PoolKind, Reached, RemoteReplicas,
+    ReplicaAccess, ReplicaState, memory_state,
 };
+
+/// Blocks of a pool of objects up to the head of its heap: the descriptor, the lanes, the head.
+const WRITES_OF_A_BEGINNING: usize = 50;
 
 /// What was done to the replica elsewhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +40,12 @@ impl Elsewhere {
     fn watched(&self, inner: LocalReplica) -> Box<dyn ReplicaAccess> {
         let (reads_left, writes_left) = (self.reads_left, self.writes_left);
         Box::new(Watched { inner, log: Rc::clone(&self.log), reads_left, writes_left })
+    }
+
+    fn contents(&self) -> ContentsState {
+        let replica =
+            LocalReplica::open_for_client(&self.parts, SetOptions::default(), Access::ReadOnly, None).unwrap();
+        memory_state(Some(PoolKind::Obj), &replica.memory()).unwrap()
     }
 
     fn attributes(&self) -> Attributes {
@@ -378,9 +388,10 @@ fn a_replica_that_is_being_made_has_no_vote() {
     let (_directory, set, mut elsewhere) = with_remote(&[0, 1]);
     sync_with(&set, &mut elsewhere).unwrap();
     fs::remove_file(&elsewhere.parts[0].path).unwrap();
-    elsewhere.writes_left = 1;
+    elsewhere.writes_left = WRITES_OF_A_BEGINNING;
     sync_with(&set, &mut elsewhere).unwrap_err();
     elsewhere.writes_left = usize::MAX;
+    assert_eq!(elsewhere.contents(), ContentsState::Sound, "nothing but its links tells");
     // What the half-made one lacks, the other local one has lost too.
     let [ReplicaSpec::Local(first), ReplicaSpec::Local(other), _] = &set.replicas[..] else { panic!() };
     let half = fs::read(&elsewhere.parts[0].path).unwrap();
@@ -396,9 +407,10 @@ fn a_replica_that_is_being_made_has_no_vote() {
 #[test]
 fn a_replica_that_is_being_made_is_never_copied_from() {
     let (directory, set, mut elsewhere) = with_remote(&[0]);
-    elsewhere.writes_left = 1;
+    elsewhere.writes_left = WRITES_OF_A_BEGINNING;
     sync_with(&set, &mut elsewhere).unwrap_err();
     elsewhere.writes_left = usize::MAX;
+    assert_eq!(elsewhere.contents(), ContentsState::Sound, "nothing but its links tells");
     let [local @ ReplicaSpec::Local(_), _] = &set.replicas[..] else { panic!() };
     let before = fs::read(&elsewhere.parts[0].path).unwrap();
     for name in ["r0p0", "r0p1"] {
@@ -420,4 +432,29 @@ fn a_replica_that_is_being_made_is_never_copied_from() {
     assert!(matches!(sync_with(&two, &mut elsewhere), Err(SyncError::NoSource { .. })));
     let after = fs::read(&elsewhere.parts[0].path).unwrap();
     assert_eq!(before[4096..], after[4096..]);
+}
+
+/// Made by its target and never written, or with nothing left of its beginning: neither is copied from.
+#[test]
+fn a_remote_replica_that_is_empty_or_zeroed_is_no_source() {
+    let (directory, set, mut elsewhere) = with_remote(&[0]);
+    sync_with(&set, &mut elsewhere).unwrap();
+    let remote_first = PoolSet { replicas: set.replicas.iter().rev().cloned().collect(), ..set };
+    let remote = elsewhere.parts[0].path.clone();
+    for (range, state) in [
+        (4096..10 * MIB, ReplicaState::Empty),
+        (4096..6144, ReplicaState::Unsound),
+        (0x30_2000..0x30_2400, ReplicaState::Unsound),
+    ] {
+        let file = fs::File::options().write(true).open(&remote).unwrap();
+        file.write_all_at(&vec![0; (range.end - range.start) as usize], range.start).unwrap();
+        let report = check(&remote_first, None, &mut elsewhere, &mut |_| {}).unwrap();
+        assert_eq!(states(&report), [state, ReplicaState::Sound]);
+        let done = sync_with(&remote_first, &mut elsewhere).unwrap();
+        assert!(done.source == 1 && done.replicas[0].damage.is_some(), "{done:?}");
+        assert!(check(&remote_first, None, &mut elsewhere, &mut |_| {}).unwrap().is_sound());
+    }
+    let mut word = [0; 8];
+    fs::File::open(directory.path().join("r0p0")).unwrap().read_exact_at(&mut word, 4 * MIB).unwrap();
+    assert_eq!(u64::from_le_bytes(word), (4 * MIB) ^ 0x5555);
 }

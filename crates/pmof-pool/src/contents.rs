@@ -1,0 +1,177 @@
+//! Whether what a replica holds behind its header can be a pool of its kind: what check, sync and transform believe a replica by.
+
+use std::sync::Arc;
+
+use pmof_mem::{Medium as _, Memory};
+
+use crate::{
+    AccessError, Contents, HEADER_LEN_BYTES, PoolKind, ReplicaAccess, Window, btt, contents_in_common,
+    format::{
+        DATA, DESCRIPTOR, HEAP, HEAP_HEADER_LEN_BYTES, HEAP_SIGNATURE, LANE_COUNT, OBJ_DESCRIPTOR_LEN_BYTES,
+        OBJ_HEAP_LEN, OBJ_ROOT, is_sealed,
+    },
+    heap, windows, zero_digests,
+};
+
+#[cfg(test)]
+mod tests;
+
+/// What a replica holds, by what it begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ContentsState {
+    /// They begin as those of a pool of its kind do; of kinds that PMDK has no library for, something was written.
+    Sound,
+    /// All zeros: the pool was created, as a client of librpmem does it, and never written. It can be opened, and is no source beside a
+    /// replica that holds something.
+    Empty,
+    /// What is wrong.
+    Damaged(&'static str),
+}
+
+/// What is said of a replica that is [empty](ContentsState::Empty).
+pub const EMPTY: &str = "it is empty: it was created and never written";
+
+/// Where in the descriptor of an obj pool the lanes begin, how many there are, and where the heap begins.
+const OBJ_LAYOUT: usize = 1024;
+const OBJ_ROOT_LEN_BYTES: usize = 32;
+
+/// What a replica holds, wherever it is. Block tables are looked at only where they are mapped.
+///
+/// # Errors
+/// Those of reading it.
+pub fn contents_state(kind: Option<PoolKind>, replica: &mut dyn ReplicaAccess) -> Result<ContentsState, AccessError> {
+    if let Some(memory) = replica.memory() {
+        return memory_state(kind, &memory);
+    }
+    let len_bytes = replica.len_bytes();
+    state_of(kind, replica.contents(), len_bytes)
+}
+
+/// The same of one that is mapped, header first.
+///
+/// # Errors
+/// Those of reading it.
+pub fn memory_state(kind: Option<PoolKind>, memory: &Arc<Memory>) -> Result<ContentsState, AccessError> {
+    match state_of(kind, &mut Arc::clone(memory), memory.len_bytes())? {
+        ContentsState::Sound if kind == Some(PoolKind::Blk) => {
+            let mut block_len_bytes = [0; 4];
+            memory.read(DESCRIPTOR, &mut block_len_bytes)?;
+            let block_len_bytes = u32::from_le_bytes(block_len_bytes);
+            let defect = btt::defect(&**memory, DATA, memory.len_bytes(), Some(block_len_bytes))?;
+            Ok(defect.map_or(ContentsState::Sound, ContentsState::Damaged))
+        }
+        state => Ok(state),
+    }
+}
+
+/// What `contents` of `len_bytes` are; block tables are not looked at. Of pools of logs and blocks zeros are damage: both begin with a
+/// descriptor, which libpmemlog and libpmemblk write before the header, and no client of librpmem makes them.
+///
+/// # Errors
+/// Those of reading it.
+pub fn state_of(
+    kind: Option<PoolKind>,
+    contents: &mut dyn Contents,
+    len_bytes: u64,
+) -> Result<ContentsState, AccessError> {
+    let defect = match kind {
+        None if is_zero(kind, contents, len_bytes)? => return Ok(ContentsState::Empty),
+        None => None,
+        Some(PoolKind::Obj) if len_bytes < HEAP + HEAP_HEADER_LEN_BYTES as u64 => {
+            if is_zero(None, contents, len_bytes)? {
+                return Ok(ContentsState::Empty);
+            }
+            Some("it is shorter than a pool of objects can be")
+        }
+        Some(PoolKind::Obj) => return obj_state(contents, len_bytes),
+        Some(PoolKind::Log) => log_defect(contents, len_bytes)?,
+        Some(PoolKind::Blk) => {
+            let block_len_bytes: [u8; 4] = read(contents, DESCRIPTOR)?;
+            (block_len_bytes == [0; 4]).then_some("its blocks have no bytes")
+        }
+    };
+    Ok(defect.map_or(ContentsState::Sound, ContentsState::Damaged))
+}
+
+/// Whether all that replicas have in common is zero. Stops at the first block that is not.
+fn is_zero(kind: Option<PoolKind>, contents: &mut dyn Contents, len_bytes: u64) -> Result<bool, AccessError> {
+    for range in contents_in_common(kind, len_bytes) {
+        let data = contents.data_ranges(range.clone())?;
+        for Window { range: window, .. } in windows(range, [&data, &[]]) {
+            if contents.digests(window.clone())? != zero_digests(window.end - window.start) {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(true)
+}
+
+fn log_defect(contents: &mut dyn Contents, len_bytes: u64) -> Result<Option<&'static str>, AccessError> {
+    let fields: [u8; 24] = read(contents, DESCRIPTOR)?;
+    let [start, end, next] = [0, 8, 16].map(|at| number(&fields[at..at + 8]));
+    // A pool is whole pages.
+    Ok(if start != DATA || end != len_bytes - len_bytes % HEADER_LEN_BYTES as u64 {
+        Some("the log does not take up the pool: its start or its end is wrong")
+    } else if next < start || next > end {
+        Some("the end of the log's contents does not lie inside the log")
+    } else {
+        None
+    })
+}
+
+fn obj_state(contents: &mut dyn Contents, len_bytes: u64) -> Result<ContentsState, AccessError> {
+    let is_blank = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
+    let descriptor: [u8; OBJ_DESCRIPTOR_LEN_BYTES] = read(contents, DESCRIPTOR)?;
+    let head: [u8; HEAP_HEADER_LEN_BYTES] = read(contents, HEAP)?;
+    // The checksum of zeros is zero.
+    let defect = match (is_blank(&descriptor), is_blank(&head)) {
+        (true, true) if is_zero(Some(PoolKind::Obj), contents, len_bytes)? => return Ok(ContentsState::Empty),
+        (true, true) => Some("its descriptor and its heap's head are zero, and the rest of it is not"),
+        (true, false) => Some("its descriptor is zero"),
+        (false, true) => Some("its heap's head is zero"),
+        (false, false) => obj_defect(contents, len_bytes, &descriptor, &head)?,
+    };
+    Ok(defect.map_or(ContentsState::Sound, ContentsState::Damaged))
+}
+
+/// What `pmemobj_open` of PMDK 1.12 refuses, and fields with which it overwrites what it should not, or dies.
+fn obj_defect(
+    contents: &mut dyn Contents,
+    len_bytes: u64,
+    descriptor: &[u8],
+    head: &[u8],
+) -> Result<Option<&'static str>, AccessError> {
+    let root: [u8; OBJ_ROOT_LEN_BYTES] = read(contents, OBJ_ROOT)?;
+    let heap_len_bytes = number(&read::<8>(contents, OBJ_HEAP_LEN)?);
+    let [lanes, lane_count, heap_start] = [0, 8, 16].map(|at| number(&descriptor[OBJ_LAYOUT + at..][..8]));
+    let [root_offset, openings] = [0, 8].map(|at| number(&root[at..at + 8]));
+    let heap_len_bytes_min = PoolKind::Obj.len_bytes_min() - HEAP;
+    Ok(if !is_sealed(descriptor) {
+        Some("the checksum of its descriptor is wrong")
+    } else if (lanes, lane_count, heap_start) != (DATA, LANE_COUNT, HEAP) {
+        Some("its lanes or its heap do not lie where those of a pool of objects lie")
+    } else if heap_len_bytes > len_bytes.saturating_sub(HEAP) {
+        Some("its heap is longer than the pool")
+    } else if heap_len_bytes < heap_len_bytes_min {
+        Some("its heap is shorter than that of the shortest pool")
+    } else if !is_sealed(head) {
+        Some("the checksum of its heap's head is wrong")
+    } else if !head.starts_with(HEAP_SIGNATURE) {
+        Some("its heap's head has no signature")
+    } else if !openings.is_multiple_of(2) {
+        Some("the count of its openings is odd: it was being opened when its program died")
+    } else {
+        heap::zones_defect(heap_len_bytes, root_offset, |offset, into| contents.read(offset, into))?
+    })
+}
+
+fn read<const N: usize>(contents: &mut dyn Contents, offset: u64) -> Result<[u8; N], AccessError> {
+    let mut bytes = [0; N];
+    contents.read(offset, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// A little-endian number of at most 8 bytes.
+fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
