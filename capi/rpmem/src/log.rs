@@ -3,12 +3,13 @@
 
 use std::{
     env,
-    fs::{File, OpenOptions},
+    fs::File,
     io::{self, Write as _},
     sync::Once,
 };
 
 use log::{LevelFilter, Log, Metadata, Record};
+use pmof_mem::open_to_append;
 
 /// Logs what a call did not carry out.
 #[cold]
@@ -57,7 +58,7 @@ pub(crate) fn start() {
     static START: Once = Once::new();
     START.call_once(|| {
         let path = env::var_os("RPMEM_LOG_FILE");
-        let file = path.and_then(|path| OpenOptions::new().create(true).append(true).open(path).ok());
+        let file = path.and_then(|path| open_to_append(path.as_ref(), false).ok());
         // In a program that is written in Rust, another logger may be first.
         if log::set_boxed_logger(Box::new(Journal { file })).is_ok() {
             log::set_max_level(level());

@@ -53,6 +53,7 @@ enum Command {
 
 /// Runs `pmof` on the process's arguments.
 pub fn pmof() -> ExitCode {
+    pmof::mem::survive_file_size_limit();
     let done = match &Cli::parse().command {
         Command::Demo(args) => demo::run(args),
         Command::Serve(args) => serve::run(args),
@@ -73,6 +74,7 @@ pub fn pmof() -> ExitCode {
 
 /// Runs `rpmemd` on the process's arguments.
 pub fn rpmemd() -> ExitCode {
+    pmof::mem::survive_file_size_limit();
     let done = rpmemd::run(&rpmemd::RpmemdArgs::parse());
     let code = done.as_ref().err().map_or(0, rpmemd::exit_code);
     end("rpmemd", done, code)

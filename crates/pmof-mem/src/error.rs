@@ -1,8 +1,11 @@
 //! What can go wrong with memory and its media.
 
-use std::{io, path::PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
-use crate::Durability;
+use crate::{Durability, limits::file_size_limit_below};
 
 /// A failed operation on a medium. Each says what failed, on what, why, and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +42,16 @@ pub enum MemError {
         path: PathBuf,
         /// Bytes asked for.
         len_bytes: u64,
+    },
+    /// A file would be longer than files may be; nothing was left behind.
+    #[error("{} would have {len_bytes} bytes, and {}", path.display(), limit_text(*limit_bytes))]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+        /// Bytes asked for.
+        len_bytes: u64,
+        /// The limit of file sizes of this process; `None` where it is the file system's.
+        limit_bytes: Option<u64>,
     },
     /// The medium cannot give this level of durability.
     #[error("{medium} cannot give {wanted}: {mend}")]
@@ -105,4 +118,21 @@ pub enum MemError {
 
 fn mend_suffix(mend: &str) -> String {
     if mend.is_empty() { String::new() } else { format!("; {mend}") }
+}
+
+impl MemError {
+    /// What the kernel means by `EFBIG` for a file that would have so many bytes.
+    pub fn too_long(path: &Path, len_bytes: u64) -> Self {
+        Self::TooLong { path: path.into(), len_bytes, limit_bytes: file_size_limit_below(len_bytes) }
+    }
+}
+
+fn limit_text(limit_bytes: Option<u64>) -> String {
+    match limit_bytes {
+        Some(limit) => format!(
+            "this process may have files of {limit} bytes at most: raise the limit of file sizes where it is started (`ulimit -f`, LimitFSIZE= of \
+             systemd), or ask for less"
+        ),
+        None => "its file system has no files as long as that: ask for less, or use another one".to_owned(),
+    }
 }

@@ -272,7 +272,8 @@ pub(crate) fn io_error(call: &'static str, path: &Path, mend: &'static str, sour
 
 fn space_error(call: &'static str, path: &Path, len_bytes: u64, errno: Errno) -> MemError {
     match errno {
-        Errno::NOSPC | Errno::FBIG | Errno::DQUOT => MemError::NoSpace { path: path.into(), len_bytes },
+        Errno::NOSPC | Errno::DQUOT => MemError::NoSpace { path: path.into(), len_bytes },
+        Errno::FBIG => MemError::too_long(path, len_bytes),
         errno => io_error(call, path, "", errno),
     }
 }

@@ -21,9 +21,11 @@ use std::{
     ffi::OsStr,
     fmt, fs,
     io::{self, Read as _},
-    os::unix::ffi::OsStrExt as _,
+    os::unix::{ffi::OsStrExt as _, fs::FileTypeExt as _},
     path::{Path, PathBuf},
 };
+
+use pmof_mem::open_to_read;
 
 mod error;
 mod parse;
@@ -130,10 +132,7 @@ impl PoolSet {
     /// Errors: [`SetError::Io`]; [`SetError::Line`] for the first line that is wrong.
     pub fn read(path: &Path) -> Result<Self, SetError> {
         let failed = |source| SetError::Io { path: path.into(), source };
-        let file = fs::File::open(path).map_err(failed)?;
-        if !file.metadata().map_err(failed)?.is_file() {
-            return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")));
-        }
+        let file = open_to_read(path).map_err(failed)?;
         let mut bytes = Vec::new();
         file.take(SET_LEN_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
         Self::parse(path, &bytes)
@@ -144,13 +143,15 @@ impl PoolSet {
         parse::parse(path, bytes)
     }
 
-    /// Whether the file at `path` is a pool set file: begins as one. Errors of the system only.
+    /// Whether the file at `path` is a pool set file: begins as one. A device, such as one that is a pool's only part, is none.
+    ///
+    /// Errors: `InvalidInput` for what is neither a file nor a device; those of the system.
     pub fn is_set_file(path: &Path) -> io::Result<bool> {
-        let mut start = Vec::new();
-        let file = fs::File::open(path)?;
-        if !file.metadata()?.is_file() {
+        if fs::metadata(path)?.file_type().is_char_device() {
             return Ok(false);
         }
+        let mut start = Vec::new();
+        let file = open_to_read(path)?;
         file.take(SET_SIGNATURE.len() as u64).read_to_end(&mut start)?;
         Ok(start == SET_SIGNATURE)
     }

@@ -131,7 +131,7 @@ impl SetStoreError {
                 | PoolSetError::Unsupported { .. }
                 | PoolSetError::SameFile { .. }
                 | PoolSetError::Mem(pmof_mem::MemError::Unsuitable { .. }) => 303,
-                PoolSetError::Mem(pmof_mem::MemError::NoSpace { .. }) => 308,
+                PoolSetError::Mem(pmof_mem::MemError::NoSpace { .. } | pmof_mem::MemError::TooLong { .. }) => 308,
                 PoolSetError::Io { source, .. } | PoolSetError::Mem(pmof_mem::MemError::Io { source, .. })
                     if source.kind() == io::ErrorKind::PermissionDenied =>
                 {

@@ -481,6 +481,7 @@ impl PoolStore {
             MemError::Io { call, mend, source, .. } => MemError::Io { call, path, mend, source },
             MemError::Unsuitable { why, mend, .. } => MemError::Unsuitable { path, why, mend },
             MemError::Poisoned { .. } => MemError::Poisoned { path },
+            MemError::TooLong { len_bytes, limit_bytes, .. } => MemError::TooLong { path, len_bytes, limit_bytes },
             other => other,
         };
         StoreError::Memory { name: name.clone(), source }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::Context;
-use pmof::{Pool, PoolOptions};
+use pmof::{Pool, PoolOptions, mem::MemError};
 use tempfile::NamedTempFile;
 
 use super::{
@@ -183,10 +183,31 @@ impl NewFile {
 
     fn failed(&self, call: &'static str, error: io::Error) -> CopyError {
         match error.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
                 CopyError::NoSpace { directory: self.directory.clone(), len_bytes: self.len_bytes }
             }
+            io::ErrorKind::FileTooLarge => CopyError::TooLong(MemError::too_long(&self.path, self.len_bytes)),
             _ => CopyError::io(call, &self.path, error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_told_by_what_it_does_not_fit_into() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = NewFile::create(&directory.path().join("copy"), 1 << 20).unwrap();
+        for (kind, words) in [
+            (io::ErrorKind::StorageFull, "no room for 1048576 bytes"),
+            (io::ErrorKind::QuotaExceeded, "no room for 1048576 bytes"),
+            (io::ErrorKind::FileTooLarge, "would have 1048576 bytes, and its file system has no files as long as that"),
+            (io::ErrorKind::PermissionDenied, "write of"),
+        ] {
+            let text = file.failed("write", kind.into()).to_string();
+            assert!(text.contains(words), "{text}");
         }
     }
 }

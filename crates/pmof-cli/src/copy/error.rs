@@ -2,6 +2,8 @@
 
 use std::{io, path::PathBuf};
 
+use pmof::mem::MemError;
+
 /// A copy that was given up. Nothing of it is left.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -42,6 +44,9 @@ pub(crate) enum CopyError {
     /// The destination's file system is full.
     #[error("no room for {len_bytes} bytes in {}; free space there, or choose another place", directory.display())]
     NoSpace { directory: PathBuf, len_bytes: u64 },
+    /// The destination would be longer than files may be.
+    #[error(transparent)]
+    TooLong(MemError),
     /// A system call failed.
     #[error("{call} of {} failed: {source}; check that it exists and may be used by this user", path.display())]
     Io { call: &'static str, path: PathBuf, source: io::Error },

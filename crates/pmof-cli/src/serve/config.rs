@@ -11,6 +11,7 @@ use std::{
 };
 
 use clap::{ArgAction, ArgMatches, Command, parser::ValueSource};
+use pmof::mem::open_to_read;
 
 /// Options that a file cannot set.
 const NOT_IN_FILES: [&str; 9] =
@@ -56,7 +57,7 @@ pub(crate) fn arguments(
     let mut arguments = Vec::new();
     let mut later_keys = BTreeSet::new();
     for file in files.iter().rev() {
-        let text = match std::fs::read_to_string(&file.path) {
+        let text = match open_to_read(&file.path).and_then(io::read_to_string) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound && !file.is_required => continue,
             Err(source) => return Err(ConfigError::Read { path: file.path.clone(), source }.into()),

@@ -1,7 +1,7 @@
 //! Where a target tells what happens.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::File,
     io::{self, Write},
     path::PathBuf,
     sync::{Mutex, PoisonError},
@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::Context;
 use log::{Level, LevelFilter, Log, Metadata, Record};
+use pmof::mem::open_to_append;
 
 /// How much is told, by the names of rpmemd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -59,7 +60,7 @@ pub(crate) fn start(name: &'static str, level: LogLevel, to: &LogTo) -> anyhow::
             let _ = log::set_boxed_logger(Box::new(syslog::BasicLogger::new(logger)));
         }
         LogTo::File(path) => {
-            let file = OpenOptions::new().create(true).append(true).open(path);
+            let file = open_to_append(path, false);
             let file = file.with_context(|| format!("cannot open the log file {}", path.display()))?;
             let _ = log::set_boxed_logger(Box::new(Lines { name, file: Some(Mutex::new(file)) }));
         }

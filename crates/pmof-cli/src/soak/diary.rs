@@ -4,14 +4,13 @@
 //! without its end says nothing.
 
 use std::{
-    fs::{File, OpenOptions},
-    io::Write,
-    os::unix::fs::OpenOptionsExt,
+    fs::File,
+    io::{Read as _, Write},
     path::Path,
 };
 
 use anyhow::{Context, Result, ensure};
-use rustix::fs::OFlags;
+use pmof::mem::{open_to_append, open_to_read};
 
 /// A ledger being written.
 #[derive(Debug)]
@@ -20,8 +19,7 @@ pub(super) struct Diary(File);
 impl Diary {
     /// Opens a file, which is made where it is missing, or a character device such as a serial port.
     pub(super) fn open(path: &Path) -> Result<Self> {
-        let flags = OFlags::SYNC | OFlags::NOCTTY;
-        let file = OpenOptions::new().append(true).create(true).custom_flags(flags.bits().cast_signed()).open(path);
+        let file = open_to_append(path, true);
         Ok(Self(file.with_context(|| format!("cannot write the ledger {}", path.display()))?))
     }
 
@@ -47,7 +45,9 @@ pub(super) struct Told {
 
 impl Told {
     pub(super) fn read(path: &Path) -> Result<Self> {
-        let bytes = std::fs::read(path).with_context(|| format!("cannot read the ledger {}", path.display()))?;
+        let mut bytes = Vec::new();
+        let read = open_to_read(path).and_then(|mut file| file.read_to_end(&mut bytes));
+        read.with_context(|| format!("cannot read the ledger {}", path.display()))?;
         Self::parse(&bytes).with_context(|| format!("{} is not the ledger of one `pmof soak write`", path.display()))
     }
 

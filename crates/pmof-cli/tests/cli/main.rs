@@ -3,7 +3,9 @@
 mod copies;
 mod hungry;
 mod killed;
+mod limits;
 mod looks;
+mod odd;
 mod refused;
 mod sets;
 mod support;

@@ -227,7 +227,7 @@ impl StoreError {
             Self::Empty { .. } => 10,
             Self::TooLarge { .. } => 11,
             Self::BadReplica { .. } => 12,
-            Self::NoSpace { .. } => 13,
+            Self::NoSpace { .. } | Self::Memory { source: MemError::TooLong { .. }, .. } => 13,
             Self::NotDurable { .. } => 14,
             Self::Replaced { .. } => 15,
             Self::Memory { .. } => 16,
