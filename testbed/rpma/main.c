@@ -54,9 +54,10 @@ static const struct part {
 #define PART(name) {#name, check_##name}
     /* First, when nothing is there yet. */
     PART(forks),       PART(strings),    PART(logging),   PART(devices), PART(configurations), PART(memory),
-    PART(limits),      PART(descriptors), PART(orders),   PART(deletions), PART(idle),         PART(connecting),
-    PART(lives),       PART(arguments),  PART(transfers), PART(messages), PART(flushing),      PART(errors),
-    PART(waiting),     PART(receive_queues), PART(ways),  PART(long_write), PART(peers),       PART(process),
+    PART(limits),      PART(descriptors), PART(orders),   PART(deletions), PART(idle),         PART(endings),
+    PART(connecting),  PART(lives),      PART(arguments), PART(transfers), PART(messages),    PART(flushing),
+    PART(errors),      PART(waiting),    PART(receive_queues), PART(ways),  PART(long_write), PART(peers),
+    PART(process),
 #undef PART
 };
 

@@ -12,6 +12,7 @@ void check_descriptors(void);
 void check_orders(void);
 void check_deletions(void);
 void check_idle(void);
+void check_endings(void);
 void check_limits(void);
 void check_long_write(void);
 void check_connecting(void);

@@ -158,15 +158,16 @@ impl AccessConn {
 
     /// Whether the next outcome of the shared channel is one of receives.
     fn wait_for_outcome(&self, deletion: Deletion<'_>) -> Result<bool, Failure> {
-        let channel = self.channel()?;
+        let (channel, connection) = (self.channel()?, self.connection()?);
         let blocks = channel.blocks();
+        // Not before the last outcome is there: the program takes its memory back.
+        let has_ended = || connection.is_drained();
         loop {
-            let has_ended = || self.link.as_ref().is_ok_and(|connection| connection.ended().is_some());
             if let Some(found) = channel.wait(if blocks { TURN } else { Duration::ZERO }, has_ended) {
                 return Ok(found);
             }
             deletion.check()?;
-            if !blocks || self.connection()?.ended().is_some() {
+            if !blocks || has_ended() {
                 return Err(Code::NoCompletion.into());
             }
         }

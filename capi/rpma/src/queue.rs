@@ -172,7 +172,8 @@ impl AccessCq {
             return Ok(());
         }
         let blocks = self.given.blocks();
-        let has_ended = || self.connection.get().is_some_and(|it| it.upgrade().is_none_or(|it| it.ended().is_some()));
+        // Not before the last outcome is there: the program takes its memory back.
+        let has_ended = || self.connection.get().is_some_and(|it| it.upgrade().is_none_or(|it| it.is_drained()));
         loop {
             if let Some(done) = queue.wait_unless(if blocks { TURN } else { Duration::ZERO }, has_ended) {
                 lock(found).push_back(done);

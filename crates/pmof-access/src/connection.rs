@@ -74,9 +74,9 @@ impl From<RegionSlice> for Source<'_> {
 pub enum ConnectionEvent {
     /// Operations may be posted.
     Established,
-    /// One of the two sides closed in order.
+    /// One of the two sides closed in order, and the connection [is drained](Connection::is_drained).
     Closed,
-    /// The connection ended for this reason; outcomes not yet known stay unknown.
+    /// The connection ended for this reason, and is drained; outcomes not yet known stay unknown.
     Lost(ConnectionError),
 }
 
@@ -205,6 +205,12 @@ impl Connection {
         core.endpoint.ended().cloned().or_else(|| core.is_closing().then_some(ConnectionError::ClosedHere))
     }
 
+    /// True once the connection has ended and all that was posted on it, receives too, has its outcome in its queue: nothing more will
+    /// come there. Until then memory of operations may still be in use, also when [`ended`](Self::ended) tells why it ended.
+    pub fn is_drained(&self) -> bool {
+        self.link.lock().is_drained()
+    }
+
     /// Operations posted whose outcome is not known. Writes that complete on error alone are counted until something posted
     /// after them is known to be done; where nothing is, over verbs, until the queue has asked after them: every 20 ms while
     /// somebody drives it, within a second where a thread of its own sleeps.
@@ -291,7 +297,7 @@ impl Connection {
         batch.core.endpoint.post_receive(into.local, context)
     }
 
-    /// The next event, waiting for it at most `timeout`.
+    /// The next event, waiting for it at most `timeout`. That of the end comes when everything that was posted has its outcome.
     pub fn next_event(&self, timeout: Duration) -> Option<ConnectionEvent> {
         let event = self.queue.wait_until(timeout, || self.link.lock().events.take())?;
         Some(match event {

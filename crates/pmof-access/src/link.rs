@@ -10,8 +10,8 @@ use std::{
 use parking_lot::{Mutex, MutexGuard};
 use pmof_mem::{Durability, MemError, Promise, order};
 use pmof_proto::{
-    Completion as ProtoCompletion, ConnectionError, Event, FlushTicket, InputPlace, OutputView, PostError, RegionKey,
-    Ticket,
+    Completion as ProtoCompletion, ConnectionError, Event, FlushTicket, InputPlace, LocalSlice, OutputView, PostError,
+    RegionKey, Ticket,
 };
 
 use crate::{
@@ -26,13 +26,13 @@ use crate::{
     wire::{Announcer, Wire},
 };
 
+mod closing;
 mod events;
 mod list;
 mod post;
 
 use events::Events;
 pub(crate) use list::LinkList;
-use post::ends_in_order;
 
 /// One end of a connection, as the transports know it.
 pub(crate) type Endpoint = pmof_proto::Endpoint<Kept>;
@@ -44,11 +44,12 @@ const RECEIVES_PER_TURN: usize = 16;
 /// large writes would cost the target as much as the writes, and one to all of them would let the other side run dry.
 const REPLY_AFTER_BYTES: usize = 256 << 10;
 
-/// How long the last words to the other side may take. Closing with unread input would make the kernel throw them away.
-const LINGER: Duration = Duration::from_secs(1);
-
 /// Views from this size up are joined with those after them: a packet saved is worth the two system calls.
 const GATHER_MIN_BYTES: usize = 16 << 10;
+
+/// Most bytes of memory that one system call is offered: more than sockets take at once. A tool that looks at all that a call is offered,
+/// as valgrind does, would else look at the whole rest of a long operation each time.
+const OFFER_MAX_BYTES: u64 = 256 << 10;
 
 /// Payloads from this size up are sent from the caller's memory instead of being copied first.
 const BORROW_MIN_BYTES: usize = 16 << 10;
@@ -240,6 +241,15 @@ impl LinkCore {
             Phase::Draining { until } => self.drain(now(), until),
             Phase::Closed => false,
         };
+        // Whoever waits for it may sleep.
+        moved |= self.take_events();
+        self.update_interest();
+        moved
+    }
+
+    /// Hands over what the endpoint tells of the connection. True if there was anything.
+    fn take_events(&mut self) -> bool {
+        let mut any = false;
         while let Some(event) = self.endpoint.poll_event() {
             journal::tell_event(self.name, &event, self.has_stood, self.wire_error.as_ref());
             if matches!(event, Event::Established { .. }) {
@@ -249,11 +259,9 @@ impl LinkCore {
                 }
             }
             self.events.push(event);
-            // Whoever waits for it may sleep.
-            moved = true;
+            any = true;
         }
-        self.update_interest();
-        moved
+        any
     }
 
     /// True on a standing connection of a device where nothing is to be said, told or heard: all there can be is
@@ -381,6 +389,11 @@ impl LinkCore {
         self.endpoint.outstanding()
     }
 
+    /// True once the connection has ended and every outcome was taken out.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.endpoint.ended().is_some() && self.endpoint.outstanding() == 0 && !self.endpoint.has_completions()
+    }
+
     /// True while the send queue has a free place.
     pub(crate) fn has_room(&mut self) -> bool {
         let has_room = |wire: &mut Box<dyn Wire>| wire.direct().is_none_or(|direct| direct.has_room(0));
@@ -473,7 +486,9 @@ impl LinkCore {
         loop {
             let Some(wire) = &mut self.wire else { return moved };
             let Some(view) = self.endpoint.output_view() else { return moved };
-            let len = view.head.len() + view.tail.len() + view.body.map_or(0, |body| body.len_bytes as usize);
+            let mut part = None;
+            let view = first_of(view, &mut part);
+            let len = len_of(&view);
             // A large write never fills whole packets: the small rest would cost as much as the packets before it.
             if !*gathers && len >= GATHER_MIN_BYTES && self.endpoint.output_waiting_bytes() > len {
                 *gathers = true;
@@ -553,7 +568,8 @@ impl LinkCore {
             }
             Phase::Closed => None,
         };
-        (next, self.phase != before)
+        let moved = self.take_events();
+        (next, moved || self.phase != before)
     }
 
     /// True when nothing will happen any more.
@@ -594,7 +610,11 @@ impl LinkCore {
         match self.phase {
             // A device tells of room to send in the same way as of input.
             Phase::Open if self.is_device() => Interest { input: true, output: false },
-            Phase::Open => Interest { input: self.endpoint.wants_input(), output: self.blocked },
+            // After the end, input is read to be dropped.
+            Phase::Open => {
+                let input = self.endpoint.wants_input() || self.endpoint.ended().is_some();
+                Interest { input, output: self.blocked }
+            }
             Phase::Draining { .. } => Interest { input: true, output: false },
             Phase::Closed => Interest { input: false, output: false },
         }
@@ -611,7 +631,7 @@ impl LinkCore {
         let mut unanswered_bytes = 0;
         for _ in 0..RECEIVES_PER_TURN {
             let Some(wire) = self.wire.as_mut().filter(|wire| wire.may_have_input()) else { break };
-            let Some(place) = self.endpoint.input_place() else { break };
+            let Some(place) = self.endpoint.input_place().map(start_of) else { break };
             let room = room_of(&place);
             match wire.receive(place) {
                 Ok(0) => {
@@ -646,12 +666,8 @@ impl LinkCore {
             order::publish_own();
             self.flush_output();
         }
-        if let Some(why) = self.endpoint.ended() {
-            let is_orderly = ends_in_order(why);
-            let is_unborn = self.wire.as_ref().is_some_and(|wire| wire.is_connecting());
-            if self.endpoint.is_finished() || is_unborn {
-                self.start_closing(is_orderly && !is_unborn, now());
-            }
+        if self.endpoint.ended().is_some() {
+            moved |= self.finish(now());
         }
         moved | has_progressed
     }
@@ -677,57 +693,37 @@ impl LinkCore {
         }
     }
 
-    fn start_closing(&mut self, orderly: bool, now: Duration) {
-        match &mut self.wire {
-            Some(wire) if orderly => {
-                wire.shutdown_output();
-                self.phase = Phase::Draining { until: now + LINGER };
-            }
-            _ => self.close(),
-        }
-    }
-
-    fn drain(&mut self, now: Duration, until: Duration) -> bool {
-        let mut scratch = [0; 4096];
-        let mut moved = self.direct != DirectWay::None && self.progress();
-        if let Some(wire) = &mut self.wire {
-            // What had to wait for a read before it.
-            wire.submit();
-        }
-        for _ in 0..RECEIVES_PER_TURN {
-            let Some(wire) = &mut self.wire else { break };
-            match wire.receive(InputPlace::Staging(&mut scratch)) {
-                Ok(0) => {
-                    self.close();
-                    return true;
-                }
-                Ok(_) => moved = true,
-                Err(error) if is_transient(&error) => break,
-                Err(_) => {
-                    self.close();
-                    return true;
-                }
-            }
-        }
-        if now >= until {
-            self.close();
-        }
-        moved
-    }
-
-    fn close(&mut self) {
-        self.unwatch();
-        if let Some(direct) = self.wire.as_mut().and_then(|wire| wire.direct()) {
-            direct.stop();
-        }
-        self.advance();
-        self.wire = None;
-        self.phase = Phase::Closed;
-    }
-
     fn wire_failed(&mut self, error: io::Error) {
         self.endpoint.wire_lost(error.to_string());
         self.wire_error = Some(error);
+    }
+}
+
+fn len_of(view: &OutputView<'_>) -> usize {
+    view.head.len() + view.tail.len() + view.body.map_or(0, |body| body.len_bytes as usize)
+}
+
+/// As much of the view as one call is offered; `part` holds the memory of it.
+fn first_of<'v>(view: OutputView<'v>, part: &'v mut Option<LocalSlice>) -> OutputView<'v> {
+    match view.body {
+        _ if view.head.len() as u64 > OFFER_MAX_BYTES => {
+            OutputView { head: &view.head[..OFFER_MAX_BYTES as usize], body: None, tail: &[] }
+        }
+        Some(body) if body.len_bytes > OFFER_MAX_BYTES => {
+            let body = part.insert(LocalSlice { len_bytes: OFFER_MAX_BYTES, ..body.clone() });
+            OutputView { body: Some(body), tail: &[], ..view }
+        }
+        _ => view,
+    }
+}
+
+/// As much of the place as one call is offered.
+fn start_of(place: InputPlace<'_>) -> InputPlace<'_> {
+    match place {
+        InputPlace::Memory { memory, offset, len_bytes, .. } if len_bytes > OFFER_MAX_BYTES => {
+            InputPlace::Memory { memory, offset, len_bytes: OFFER_MAX_BYTES, tail: &mut [] }
+        }
+        place => place,
     }
 }
 

@@ -303,7 +303,7 @@ impl CompletionQueue {
 
     /// The next outcome, waiting for it at most `timeout`, and no longer once `is_over`: asked before every sleep, and whenever something
     /// has changed. It is called under locks of the queue: of those it may take a connection's, in
-    /// [`Connection::ended`](crate::Connection::ended).
+    /// [`Connection::is_drained`](crate::Connection::is_drained).
     pub fn wait_unless(&self, timeout: Duration, is_over: impl Fn() -> bool) -> Option<Completion> {
         self.wait_wanted(timeout, None, is_over)
     }

@@ -89,6 +89,15 @@ unsafe extern "C" {
         flags: c_int,
         op_context: *const c_void,
     ) -> c_int;
+    pub(crate) fn rpma_conn_cfg_new(made: *mut *mut Handle<ConnCfg>) -> c_int;
+    pub(crate) fn rpma_conn_cfg_delete(made: *mut *mut Handle<ConnCfg>) -> c_int;
+    pub(crate) fn rpma_conn_cfg_set_compl_channel(cfg: *mut Handle<ConnCfg>, shared: bool) -> c_int;
+    pub(crate) fn rpma_conn_wait(
+        conn: *mut Handle<Conn>,
+        flags: c_int,
+        cq: *mut *mut Handle<Cq>,
+        is_rcq: *mut bool,
+    ) -> c_int;
     pub(crate) fn rpma_cq_wait(cq: *mut Handle<Cq>) -> c_int;
     pub(crate) fn rpma_cq_get_wc(cq: *mut Handle<Cq>, count: c_int, completions: *mut ibv_wc, got: *mut c_int)
     -> c_int;

@@ -10,7 +10,7 @@ use std::{
     fs, ptr,
 };
 
-use pmof_rpma::{Conn, Cq, Ep, Handle, MrLocal, MrRemote, Peer, rpma_err_2str};
+use pmof_rpma::{Conn, ConnCfg, Cq, Ep, Handle, MrLocal, MrRemote, Peer, rpma_err_2str};
 
 use pmof_verbs_sys::{ibv_context, ibv_wc};
 
@@ -85,13 +85,23 @@ impl Node {
         Self { peer, ep, mr, host, port: port.expect("a free port"), _memory: memory }
     }
 
+    /// Where it listens.
+    pub(crate) fn port(&self) -> u16 {
+        self.port.to_str().unwrap().parse().unwrap()
+    }
+
     /// Both ends of a new connection, the one that asked first.
     pub(crate) fn connect(&self) -> (End, End) {
+        self.connect_through(&self.port, ptr::null())
+    }
+
+    /// The same, by another port that leads to the node's, with these settings of the end that asks.
+    pub(crate) fn connect_through(&self, port: &CStr, settings: *const Handle<ConnCfg>) -> (End, End) {
         let (mut request, mut asked) = (ptr::null_mut(), ptr::null_mut());
         let (mut incoming, mut accepted) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: all pointers are valid.
         unsafe {
-            ok(rpma_conn_req_new(self.peer, self.host.as_ptr(), self.port.as_ptr(), ptr::null(), &raw mut request));
+            ok(rpma_conn_req_new(self.peer, self.host.as_ptr(), port.as_ptr(), settings, &raw mut request));
             ok(rpma_conn_req_connect(&raw mut request, ptr::null(), &raw mut asked));
             ok(rpma_ep_next_conn_req(self.ep, ptr::null(), &raw mut incoming));
             ok(rpma_conn_req_connect(&raw mut incoming, ptr::null(), &raw mut accepted));

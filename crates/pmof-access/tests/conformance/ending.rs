@@ -3,8 +3,9 @@
 use std::{any::Any, time::Duration};
 
 use pmof_access::{
-    AcceptOptions, Access, ConnectOptions, Connection, ConnectionError, ConnectionEvent, Durability, ListenOptions,
-    OperationError, OperationKind, Outcome, PostError, QueueOptions, Settings,
+    AcceptOptions, Access, ConnectOptions, Connection, ConnectionError, ConnectionEvent, DEFAULT_LOSS_TIMEOUT,
+    Durability, ListenOptions, OperationError, OperationKind, Outcome, PostError, QueueOptions, Region, RemoteRegion,
+    Settings,
 };
 
 use crate::{
@@ -105,6 +106,70 @@ pub(crate) fn closing_does_not_wait_for_receives<F: Fabric>() {
         let unknown = OperationError::ConnectionEnded(ConnectionError::ClosedHere);
         assert_eq!(pair.initiator.outcome(ticket), Err(unknown));
     }
+}
+
+/// Long reads and writes of the same bytes, in turn: a target takes no write in before the answers to the reads before it have gone.
+/// The memory that they use comes along, with how many they are.
+fn post_much<F: Fabric>(side: &Side, remote: &RemoteRegion) -> (Region, usize) {
+    const LEN_BYTES: u64 = 1 << 20;
+    // Devices of software in an emulated machine take their time.
+    let pairs = if F::SERVED_BY_CPU { 24 } else { 2 };
+    let (own, _) = region(&side.peer, 2 * LEN_BYTES, Access::empty());
+    for _ in 0..pairs {
+        side.connection.read(remote, 0, own.slice(..LEN_BYTES).unwrap()).unwrap();
+        side.connection.write(remote, 0, own.slice(LEN_BYTES..).unwrap()).unwrap();
+    }
+    (own, 2 * pairs)
+}
+
+pub(crate) fn an_end_is_told_when_all_that_was_posted_has_its_outcome<F: Fabric>() {
+    let fabric = F::new();
+    let pair = fabric.pair();
+    let (_memory, remote) = region(&pair.target.peer, 1 << 20, Access::all());
+    let Side { connection, queue, .. } = &pair.initiator;
+    let (own, count) = post_much::<F>(&pair.initiator, &remote);
+    connection.receive(own.slice(..64).unwrap(), 0).unwrap();
+    connection.disconnect();
+    let events = [pair.initiator.event(), pair.initiator.event()];
+    assert_eq!(events, [ConnectionEvent::Established, ConnectionEvent::Closed]);
+    assert!(connection.is_drained(), "{} are outstanding", connection.outstanding());
+    let mut tickets: Vec<_> = std::iter::from_fn(|| queue.poll()).map(|done| done.ticket).collect();
+    tickets.sort();
+    tickets.dedup();
+    assert_eq!(tickets.len(), count + 1);
+    assert_eq!(queue.wait(Duration::from_millis(2)), None, "no operation has two outcomes");
+    // All of it has gone in order: the two sides did not wait for each other until one gave the other up.
+    assert_eq!(pair.target.event(), ConnectionEvent::Established);
+    let closed = loop {
+        queue.wait(Duration::from_millis(1));
+        if let Some(event) = pair.target.connection.next_event(Duration::from_millis(1)) {
+            break event;
+        }
+    };
+    assert_eq!(closed, ConnectionEvent::Closed);
+}
+
+pub(crate) fn both_sides_may_close_at_once<F: Fabric>() {
+    let fabric = F::new();
+    let pair = fabric.pair();
+    let (_there, remote) = region(&pair.target.peer, 1 << 20, Access::all());
+    let (_here, back) = region(&pair.initiator.peer, 1 << 20, Access::all());
+    let posted =
+        [(&pair.initiator, remote), (&pair.target, back)].map(|(side, remote)| (side, post_much::<F>(side, &remote)));
+    let from = fabric.now();
+    for (side, _) in &posted {
+        side.connection.disconnect();
+    }
+    for (side, (_memory, count)) in &posted {
+        assert_eq!(side.event(), ConnectionEvent::Established);
+        let end = side.event();
+        // A device may find the other one gone before it hears of the end.
+        let is_lost = !F::SERVED_BY_CPU && matches!(end, ConnectionEvent::Lost(_));
+        assert!(is_lost || end == ConnectionEvent::Closed, "{end:?}");
+        all_outcomes(side, *count);
+    }
+    let took = fabric.now().saturating_sub(from);
+    assert!(took < DEFAULT_LOSS_TIMEOUT || !F::SERVED_BY_CPU, "the two sides waited for each other: {took:?}");
 }
 
 pub(crate) fn closing_waits_for_the_other_side<F: Fabric>() {

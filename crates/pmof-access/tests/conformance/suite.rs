@@ -105,6 +105,8 @@ macro_rules! suite {
                 what_was_posted_before_closing_is_delivered
                 what_was_deferred_before_closing_is_delivered
                 closing_does_not_wait_for_receives
+                an_end_is_told_when_all_that_was_posted_has_its_outcome
+                both_sides_may_close_at_once
                 closing_waits_for_the_other_side
                 handles_may_be_dropped_in_any_order
                 a_pending_connection_may_be_dropped

@@ -1,9 +1,11 @@
 //! The initiator's side: posting, and matching replies to what was posted.
 
+use std::mem;
+
 use pmof_mem::{Durability, Evidence};
 
 use super::{
-    Endpoint, Operation, OperationKind, Outcome, Payload, Signal, State, Ticket,
+    Endpoint, Event, Operation, OperationKind, Outcome, Payload, Signal, State, Ticket,
     input::Sink,
     operations::{KeptPayload, Message, Stage, Waiting},
 };
@@ -304,7 +306,8 @@ impl<D> Endpoint<D> {
     }
 
     /// All that has no outcome ends with the connection: at once, or when the last payload that is still sent from the
-    /// poster's memory has gone and the transport has stopped, since a completion gives that memory back.
+    /// poster's memory has gone and the transport has stopped, since a completion gives that memory back. Then the end is told: whoever
+    /// hears of it finds every outcome.
     pub(super) fn end_posted(&mut self) {
         let State::Ended(why) = &self.state else { return };
         let is_in_use = self.operations.has_direct && !self.operations.is_stopped;
@@ -312,6 +315,9 @@ impl<D> Endpoint<D> {
             let before = self.completions.len();
             self.operations.end(why, &mut self.completions);
             self.untaken += self.completions.len() - before;
+            if !mem::replace(&mut self.is_end_told, true) {
+                self.events.push_back(Event::Ended(why.clone()));
+            }
         }
     }
 }

@@ -80,6 +80,8 @@ pub struct Endpoint<D = Infallible> {
     /// Those among them that are no receives'.
     untaken: usize,
     events: VecDeque<Event>,
+    /// The event of the end was given.
+    is_end_told: bool,
     /// Something came since the last tick, or the wait for an answer began since then.
     heard: bool,
     heard_at: Duration,
@@ -126,6 +128,7 @@ impl<D> Endpoint<D> {
             completions: VecDeque::new(),
             untaken: 0,
             events: VecDeque::new(),
+            is_end_told: false,
             heard: true,
             heard_at: Duration::ZERO,
         }
@@ -369,7 +372,6 @@ impl<D> Endpoint<D> {
         if self.ended().is_some() {
             return;
         }
-        self.state = State::Ended(why.clone());
         self.is_closing = false;
         if let Some(receive) = self.input.take_receive() {
             self.return_receive(receive);
@@ -380,9 +382,9 @@ impl<D> Endpoint<D> {
         self.recent_region = Weak::new();
         // The last words have their own time.
         self.heard = true;
-        self.end_posted();
         self.end_receives(&why);
-        self.events.push_back(Event::Ended(why));
+        self.state = State::Ended(why);
+        self.end_posted();
     }
 
     /// Ends the connection because of what the other side did, and tells it.

@@ -159,7 +159,8 @@ pub enum Event {
         /// Initiator: the private data of the acceptance. Target: empty.
         private_data: Vec<u8>,
     },
-    /// The connection ended; nothing follows but the outcomes of operations whose payload is still being sent.
+    /// The connection ended, and all that was posted has its outcome. So it comes later than the end itself, where payload is
+    /// still being sent from the poster's memory.
     Ended(ConnectionError),
 }
 
