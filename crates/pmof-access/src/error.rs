@@ -110,7 +110,9 @@ pub enum ConnectError {
         kind: io::ErrorKind,
     },
     /// No answer in time.
-    #[error("{address} did not answer within {timeout_ms} ms; is it a pmof target, and is it alive?")]
+    #[error(
+        "{address} did not answer within {timeout_ms} ms; is it a pmof target, and is it alive, not stopped? A longer connect timeout (--connect-timeout) waits longer"
+    )]
     TimedOut {
         /// The address.
         address: String,

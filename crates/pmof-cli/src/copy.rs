@@ -10,6 +10,7 @@ use serde::Serialize;
 use self::{checksums::Checksums, progress::Progress};
 use crate::{
     output::{self, ReceiptReport, with_mend},
+    reach::ConnectArgs,
     words::{Level, MethodName},
 };
 
@@ -68,6 +69,8 @@ pub(crate) struct CpArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    connect: ConnectArgs,
 }
 
 /// A file's path, or a pool: what contains `://`.
@@ -186,7 +189,7 @@ pub(crate) fn run(args: &CpArgs) -> anyhow::Result<()> {
 impl CpArgs {
     fn pool(&self, url: &PoolUrl) -> PoolOptions {
         let replicas = std::iter::once(url).chain(&self.replica);
-        let options = replicas.fold(Pool::options(), |options, url| options.replica(url.to_string()));
+        let options = replicas.fold(self.connect.pools(), |options, url| options.replica(url.to_string()));
         let options = MethodName::force(self.method, options);
         let options = self.min_replicas.into_iter().fold(options, PoolOptions::min_replicas);
         if self.busy_poll { options.waiting(Waiting::BusyPoll) } else { options }

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use pmof::{Durability, PoolError, PoolRefusal, Promise, Receipt, ReplicaError, ReplicaReceipt};
+use pmof::{Durability, Pool, PoolError, PoolRefusal, PoolUrl, Promise, Receipt, ReplicaError, ReplicaReceipt};
 use serde::Serialize;
 
 #[cfg(test)]
@@ -69,7 +69,7 @@ pub(crate) fn with_mend(error: PoolError) -> anyhow::Error {
     let mend = match &error {
         PoolError::Replica { replica, source } => match **source {
             ReplicaError::Refused { refusal, .. } => match refusal {
-                PoolRefusal::AlreadyExists => format!("`pmof pool rm {replica}` removes it with its bytes"),
+                PoolRefusal::AlreadyExists => in_the_way(replica),
                 PoolRefusal::NotFound => format!("`pmof pool ls {}` lists the pools", replica.target),
                 PoolRefusal::NotDurable => "or ask for less with `--durability`".to_owned(),
                 _ => return error.into(),
@@ -80,6 +80,17 @@ pub(crate) fn with_mend(error: PoolError) -> anyhow::Error {
     };
     let text = error.to_string();
     anyhow::Error::new(error).context(format!("{text}; {mend}"))
+}
+
+/// What to do about what has a pool's name already.
+fn in_the_way(replica: &PoolUrl) -> String {
+    let found = Pool::options().replica(replica.to_string()).info();
+    if let Err(PoolError::Replica { source, .. }) = &found
+        && let ReplicaError::Refused { refusal: PoolRefusal::NotAUsablePool, text } = &**source
+    {
+        return format!("`pmof pool rm` removes sound pools only, and of this the target says: {text}");
+    }
+    format!("`pmof pool rm {replica}` removes it with its bytes")
 }
 
 /// A size for people and, in full, for sums.

@@ -4,12 +4,13 @@ use std::{fmt::Write, net::IpAddr};
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
-use pmof::{Durability, Pool, PoolInfo, PoolOptions, PoolUrl, TargetUrl};
+use pmof::{Durability, PoolInfo, PoolOptions, PoolUrl, TargetUrl};
 use serde::Serialize;
 
 use crate::{
     copy::mark,
     output::{self, LevelReport, with_mend},
+    reach::ConnectArgs,
 };
 use check::CheckArgs;
 use contents::{DumpArgs, FeatureArgs};
@@ -30,6 +31,8 @@ mod tests;
 /// Looks at pools, of targets and of pool set files, or removes them; makes, checks and restores those of pool set files.
 #[derive(Debug, clap::Args)]
 pub(crate) struct PoolArgs {
+    #[command(flatten)]
+    connect: ConnectArgs,
     #[command(subcommand)]
     command: PoolCommand,
 }
@@ -75,16 +78,17 @@ struct LsArgs {
 }
 
 pub(crate) fn run(args: &PoolArgs) -> anyhow::Result<()> {
+    let connect = args.connect;
     match &args.command {
-        PoolCommand::Info(args) => info(args),
-        PoolCommand::Rm(args) => remove::run(args),
-        PoolCommand::Ls(args) => list(args),
-        PoolCommand::Create(args) => sets::create(args),
-        PoolCommand::Check(args) => check::run(args),
-        PoolCommand::Sync(args) => sets::run_sync(args),
-        PoolCommand::Transform(args) => sets::run_transform(args),
+        PoolCommand::Info(args) => info(args, connect),
+        PoolCommand::Rm(args) => remove::run(args, connect),
+        PoolCommand::Ls(args) => list(args, connect),
+        PoolCommand::Create(args) => sets::create(args, connect),
+        PoolCommand::Check(args) => check::run(args, connect),
+        PoolCommand::Sync(args) => sets::run_sync(args, connect),
+        PoolCommand::Transform(args) => sets::run_transform(args, connect),
         PoolCommand::Dump(args) => contents::dump(args),
-        PoolCommand::Feature(args) => contents::feature(args),
+        PoolCommand::Feature(args) => contents::feature(args, connect),
     }
 }
 
@@ -121,19 +125,19 @@ struct PoolReport {
     copied_file_len_bytes: Option<u64>,
 }
 
-fn info(args: &InfoArgs) -> anyhow::Result<()> {
+fn info(args: &InfoArgs, connect: ConnectArgs) -> anyhow::Result<()> {
     let (mut pools, mut sets, mut texts) = (Vec::new(), Vec::new(), Vec::new());
     for place in &args.places {
         match place {
             PoolPlace::Url(url) => {
-                let infos = Pool::options().replica(url.to_string()).info().map_err(with_mend);
+                let infos = connect.pools().replica(url.to_string()).info().map_err(with_mend);
                 let infos = infos.with_context(|| format!("cannot describe {url}"))?;
                 let reports: Vec<_> = infos.iter().map(|info| PoolReport::new(url, info)).collect();
                 texts.extend(reports.iter().map(PoolReport::text));
                 pools.extend(reports);
             }
             PoolPlace::Path(path) => {
-                let report = describe::describe(path)?;
+                let report = describe::describe(path, connect)?;
                 texts.push(report.text());
                 sets.push(report);
             }
@@ -157,8 +161,8 @@ struct ListReport {
     pools: Vec<String>,
 }
 
-fn list(args: &LsArgs) -> anyhow::Result<()> {
-    let options = args.source.into_iter().fold(Pool::options(), PoolOptions::source);
+fn list(args: &LsArgs, connect: ConnectArgs) -> anyhow::Result<()> {
+    let options = args.source.into_iter().fold(connect.pools(), PoolOptions::source);
     let names = pmof::list_pools(&args.target, &options).context("cannot list the pools")?;
     let pools: Vec<_> = names.iter().map(ToString::to_string).collect();
     if args.json {

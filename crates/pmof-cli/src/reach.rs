@@ -1,14 +1,45 @@
 //! How commands that start targets of their own reach them.
 
-use std::{net::IpAddr, path::Path};
+use std::{net::IpAddr, path::Path, time::Duration};
 
 use anyhow::{Result, ensure};
-use pmof::{Pool, PoolOptions};
+use pmof::{Pool, PoolOptions, RemotePoolOptions, SetPoolOptions};
 
 use crate::{
     children::Target,
     words::{MethodName, TransportName},
 };
+
+/// How long targets are waited for.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct ConnectArgs {
+    /// Time for a target to answer, and for ssh to log in and start one [default: 5, through ssh 30]
+    #[arg(long, value_name = "SECONDS", global = true, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    connect_timeout: Option<u64>,
+}
+
+impl ConnectArgs {
+    /// Of pools of targets.
+    pub(crate) fn pools(self) -> PoolOptions {
+        let remotes = self.remotes();
+        Pool::options().connect_timeout(remotes.connect_timeout).ssh(remotes.ssh)
+    }
+
+    /// Of replicas of pool sets, each for itself.
+    pub(crate) fn remotes(self) -> RemotePoolOptions {
+        let mut options = RemotePoolOptions::default();
+        if let Some(seconds) = self.connect_timeout {
+            let timeout = Duration::from_secs(seconds);
+            (options.connect_timeout, options.ssh.timeout) = (timeout, timeout);
+        }
+        options
+    }
+
+    /// Of pool sets.
+    pub(crate) fn sets(self) -> SetPoolOptions {
+        SetPoolOptions { remote: self.remotes(), ..SetPoolOptions::default() }
+    }
+}
 
 /// Where targets of the command itself listen.
 #[derive(Clone, Debug, clap::Args)]

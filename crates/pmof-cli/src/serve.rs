@@ -57,7 +57,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_enum, value_name = "LEVEL", default_value_t = LogLevel::Err)]
     log_level: LogLevel,
     /// Connections taken at a time
-    #[arg(long, value_name = "COUNT", default_value_t = pmof::DEFAULT_MAX_CONNECTIONS)]
+    #[arg(long, value_name = "COUNT", default_value_t = pmof::DEFAULT_MAX_CONNECTIONS, value_parser = at_least_one)]
     max_connections: usize,
     /// Memory that all connections together may make the target hold, in bytes. Each takes 48 KiB (over verbs 512 KiB) and is
     /// refused where there is no more; of the rest half is for answers that are not taken, and connections that hold most of it
@@ -112,6 +112,14 @@ pub(crate) struct ServeArgs {
     /// therefore written back. Receipts say that it was declared, not probed.
     #[arg(long, conflicts_with = "declare_battery_backed")]
     declare_memory_kept: bool,
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("no connection at all cannot be served: allow at least 1".to_owned()),
+        Ok(count) => Ok(count),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// `NAME=PATH`.

@@ -205,6 +205,7 @@ fn writes_that_were_not_flushed_are_acknowledged_only_on_request() {
     };
     let (report, is_good) = object(&write(&["--create", "200000", "--durability", "visible", "--skip-flush"]));
     assert!(is_good && report["durability"] == "Visible", "{report}");
+    fs::remove_file(&ledger).unwrap();
     let refused = write(&["--durability", "power-failure", "--method", "native-flush"]);
     let error = String::from_utf8_lossy(&refused.stderr);
     assert!(!refused.status.success() && error.contains("native flush") && error.contains(&url), "{error}");

@@ -61,7 +61,7 @@ pub enum PoolSetError {
         path: PathBuf,
     },
     /// A part is longer or shorter than the set says.
-    #[error("{} has {found} bytes and should have {expected}: it was truncated or is another file, or the pool set file is another one's", path.display())]
+    #[error("{} has {found} bytes and should have {expected}: {}", path.display(), wrong_length_text(*found))]
     WrongLength {
         /// The part.
         path: PathBuf,
@@ -254,6 +254,15 @@ impl PoolSetError {
 pub fn without_mend(text: &str) -> &str {
     let mends = [BRING_BACK, RESTORE_PART, ONE_POOL, RESTORE_ONE, RESTORE_OR_CLEAR, SYNC_AGAIN, RESTORE];
     mends.iter().find_map(|mend| text.strip_suffix(mend)).unwrap_or(text)
+}
+
+/// Who makes a file and is killed leaves it empty, or shorter than it was to be.
+fn wrong_length_text(found: u64) -> &'static str {
+    if found == 0 {
+        "whoever made it was ended before it had any, or it was truncated; remove it if it never held anything"
+    } else {
+        "it was truncated, whoever made it was ended, it is another file, or the pool set file is another one's"
+    }
 }
 
 fn behind_text(behind: Option<Behind>) -> String {

@@ -167,13 +167,23 @@ pub enum SyncError {
         /// The host.
         host: String,
     },
-    /// Where a replica is to be made, there is a whole one.
+    /// Where a replica is to be made, there is one of the same pool.
     #[error(
-        "replica {index} cannot be made: {} on {node} is whole and was not of the old set; it was left behind, or is of another pool: \
-         remove it on {node} first if nobody needs it",
+        "replica {index} is not made: {place} is of this pool already: a transform that was ended has made it, or it was left behind; \
+         `pmof pool check` of the new set tells whether it is sound and equal, `pmof pool sync` of the new set brings it in order, and what only the old set names can be removed after that"
+    )]
+    MadeAlready {
+        /// Its place in the new set, from 0.
+        index: usize,
+        /// Where it is.
+        place: String,
+    },
+    /// Where a replica is to be made, there is a whole one of another pool.
+    #[error(
+        "replica {index} cannot be made: {} on {node} is a replica of another pool: remove it on {node} first if nobody needs it",
         set.display()
     )]
-    LeftBehind {
+    Taken {
         /// Its place in the new set, from 0.
         index: usize,
         /// The host.
@@ -308,6 +318,13 @@ pub(crate) struct Plan {
     ring: Vec<Attributes>,
     /// Whether the whole replicas are linked so already.
     pub(crate) is_linked: bool,
+}
+
+impl Plan {
+    /// The UUID of the pool set.
+    pub(crate) fn poolset_uuid(&self) -> [u8; 16] {
+        self.known.poolset_uuid
+    }
 }
 
 /// Errors: those for which a set cannot be brought in order, before anything is compared. `others_are_new`: those that cannot be read

@@ -6,7 +6,8 @@ use crate::{
     Access, EMPTY, PoolSet, PoolSetError, Reached, RemoteReplicas, ReplicaSpec, Step, SyncError, SyncOptions,
     Unreached, distinct,
     error::UNFINISHED,
-    sync::{Found, Old, look, of_files, plan, sync_found},
+    part_header,
+    sync::{Found, Old, Plan, look, of_files, plan, sync_found},
 };
 
 /// How a set is given other replicas.
@@ -59,8 +60,9 @@ pub fn transform(
         distinct::check_set(set).map_err(of_files)?;
     }
     distinct::check_added(from, to, &added).map_err(of_files)?;
-    let were_together = check_old(from, [&removed, &left], options, remotes)?;
-    check_free(to, &added, remotes)?;
+    let old = check_old(from, [&removed, &left], options, remotes)?;
+    check_free(to, &added, &old.poolset_uuid(), remotes)?;
+    let were_together = old.is_linked;
     let TransformOptions { declaration, dry_run, .. } = *options;
     let options = SyncOptions { declaration, dry_run, from: None };
     sync_found(to, &options, Some(Old { were_together }), remotes, progress)?;
@@ -109,13 +111,14 @@ fn check_request(
     Ok(())
 }
 
-/// All that is reached must be sound before one is given up. Gives whether they are linked as the old set has them.
+/// All that is reached must be sound before one is given up. Gives what is known of the pool, and whether the replicas are linked as the
+/// old set has them, as those that stay are.
 fn check_old(
     from: &PoolSet,
     [removed, left]: [&[usize]; 2],
     options: &TransformOptions,
     remotes: &mut dyn RemoteReplicas,
-) -> Result<bool, SyncError> {
+) -> Result<Plan, SyncError> {
     let mut found = Vec::with_capacity(from.replicas.len());
     for (index, spec) in from.replicas.iter().enumerate() {
         if left.contains(&index) {
@@ -137,14 +140,13 @@ fn check_old(
     if let Some(index) = found.iter().position(|found| holds_something && matches!(found, Found::Empty(_))) {
         return Err(SyncError::NotSound { index, reason: EMPTY.to_owned() });
     }
-    // Those that stay are linked as the old set has them.
-    let were_together = plan(from, &mut found, None, false)?.is_linked;
+    let known = plan(from, &mut found, None, false)?;
     for (index, found) in found.into_iter().enumerate() {
         if let Found::Whole(replica) | Found::Empty(replica) = found {
             replica.close().map_err(|source| SyncError::Replica { index, source })?;
         }
     }
-    Ok(were_together)
+    Ok(known)
 }
 
 /// Whether a replica is on one of these hosts, named with or without the user.
@@ -156,22 +158,36 @@ fn is_on(replica: &ReplicaSpec, hosts: &[String]) -> bool {
 
 /// No file of a new replica may be there: it could be somebody's. Nor may a whole replica on its host, also of this pool: it
 /// was left behind. One that a sync was making is gone on with.
-fn check_free(set: &PoolSet, added: &[usize], remotes: &mut dyn RemoteReplicas) -> Result<(), SyncError> {
+fn check_free(
+    set: &PoolSet,
+    added: &[usize],
+    poolset_uuid: &[u8; 16],
+    remotes: &mut dyn RemoteReplicas,
+) -> Result<(), SyncError> {
     for index in added {
         let failed = |source| SyncError::Replica { index: *index, source };
         match &set.replicas[*index] {
             ReplicaSpec::Local(parts) => {
                 if let Some(part) = parts.iter().find(|part| part.path.is_file()) {
+                    if part_header(&part.path).is_ok_and(|header| header.poolset_uuid == *poolset_uuid) {
+                        let place = part.path.display().to_string();
+                        return Err(SyncError::MadeAlready { index: *index, place });
+                    }
                     return Err(failed(PoolSetError::Exists { path: part.path.clone() }.into()));
                 }
             }
             ReplicaSpec::Remote(remote) => {
                 if let Reached::Whole(mut replica) = remotes.open(remote, 0, Access::ReadOnly).map_err(failed)? {
-                    let is_unfinished = replica.attributes().map_err(failed)?.is_unfinished();
+                    let attributes = replica.attributes().map_err(failed)?;
+                    let is_unfinished = attributes.is_unfinished();
                     replica.close().map_err(failed)?;
                     if !is_unfinished {
                         let (node, set) = (remote.node.clone(), remote.set.clone());
-                        return Err(SyncError::LeftBehind { index: *index, node, set });
+                        return Err(if attributes.poolset_uuid == *poolset_uuid {
+                            SyncError::MadeAlready { index: *index, place: format!("{} on {node}", set.display()) }
+                        } else {
+                            SyncError::Taken { index: *index, node, set }
+                        });
                     }
                 }
             }

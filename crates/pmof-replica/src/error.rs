@@ -214,6 +214,12 @@ pub enum PoolError {
         /// Which replica of the pool they are, from 0.
         index: u16,
     },
+    /// No replica was opened, so that it is not known how many the pool was made with.
+    #[error("no replica can be opened:{}", listed(replicas))]
+    NoneOpened {
+        /// All that were named, and why.
+        replicas: Vec<(Arc<PoolUrl>, Arc<ReplicaError>)>,
+    },
     /// Fewer replicas were opened than the pool was made with.
     #[error(
         "{opened} of the {made} replicas that the pool was made with can be opened together: name them all, or say how many are enough (min_replicas, --min-replicas; only a majority is safe){}{}",

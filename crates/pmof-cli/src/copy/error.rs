@@ -9,8 +9,8 @@ use pmof::mem::MemError;
 #[non_exhaustive]
 pub(crate) enum CopyError {
     /// Only regular files have a length that can be trusted.
-    #[error("{} is {what}, and only regular files can be copied; pack a directory first, as with tar", path.display())]
-    NotAFile { path: PathBuf, what: &'static str },
+    #[error("{} cannot be copied: {source}; pack a directory first, as with tar", path.display())]
+    NotAFile { path: PathBuf, source: io::Error },
     /// Somebody writes the source.
     #[error(
         "{} changed its length from {before_bytes} to {after_bytes} bytes while it was copied; copy it when nobody \

@@ -4,14 +4,12 @@ use std::{
     fs::File,
     io,
     ops::Range,
-    os::unix::fs::{FileExt, FileTypeExt},
+    os::unix::fs::FileExt,
     path::{Path, PathBuf},
 };
 
-use rustix::{
-    fs::{Mode, OFlags, SeekFrom},
-    io::Errno,
-};
+use pmof::mem::open_to_read;
+use rustix::{fs::SeekFrom, io::Errno};
 
 use super::{WINDOW_BYTES, error::CopyError};
 
@@ -37,25 +35,11 @@ pub(crate) struct Window {
 impl Source {
     /// Opens a regular file; anything else is refused without reading it.
     pub(crate) fn open(path: &Path) -> Result<Self, CopyError> {
-        // Without NONBLOCK, opening a FIFO would wait for a writer.
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let file: File = match rustix::fs::open(path, flags, Mode::empty()) {
-            Ok(file) => file.into(),
-            Err(Errno::NXIO) => return Err(CopyError::NotAFile { path: path.into(), what: "a socket" }),
-            Err(errno) => return Err(CopyError::io("open", path, errno)),
-        };
+        let file = open_to_read(path).map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidInput => CopyError::NotAFile { path: path.into(), source: error },
+            _ => CopyError::io("open", path, error),
+        })?;
         let metadata = file.metadata().map_err(|error| CopyError::io("fstat", path, error))?;
-        let kind = metadata.file_type();
-        if !kind.is_file() {
-            let what = if kind.is_dir() {
-                "a directory"
-            } else if kind.is_fifo() {
-                "a pipe"
-            } else {
-                "a device"
-            };
-            return Err(CopyError::NotAFile { path: path.into(), what });
-        }
         Ok(Self { file, path: path.into(), len_bytes: metadata.len() })
     }
 

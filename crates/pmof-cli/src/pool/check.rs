@@ -8,14 +8,17 @@ use std::{
 use anyhow::{Context, bail};
 use clap::Args;
 use pmof_pool::{BlockTable, CheckReport, EMPTY, Mismatch, PoolKind, PoolSet, ReplicaSpec, ReplicaState, part_header};
-use pmof_replica::{SetPool, SetPoolOptions};
+use pmof_replica::SetPool;
 use serde::Serialize;
 
 use super::{
     place::{block_table, set_at},
     sets::{Bar, replica_text},
 };
-use crate::output::{self, say};
+use crate::{
+    output::{self, say},
+    reach::ConnectArgs,
+};
 
 /// Reads every replica in full and compares them
 #[derive(Debug, Args)]
@@ -116,13 +119,13 @@ fn check_block_table(args: &CheckArgs) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
+pub(crate) fn run(args: &CheckArgs, connect: ConnectArgs) -> anyhow::Result<()> {
     if check_block_table(args)? {
         return Ok(());
     }
     let set = set_at(&args.path)?;
     let mut bar = Bar::new("comparing", !args.json);
-    let report = SetPool::check(&set, &SetPoolOptions::default(), &mut |step| bar.step(step));
+    let report = SetPool::check(&set, &connect.sets(), &mut |step| bar.step(step));
     drop(bar);
     let report = report.with_context(|| format!("cannot check {}", args.path.display()))?;
     if args.json {

@@ -16,7 +16,7 @@ use pmof_replica::SshReplicas;
 use serde::Serialize;
 
 use super::place::set_at;
-use crate::output;
+use crate::{output, reach::ConnectArgs};
 
 /// Bytes read at a time; a multiple of a line of the dump.
 const CHUNK_LEN_BYTES: u64 = 1 << 20;
@@ -133,11 +133,11 @@ struct FeatureReport {
     features: Vec<&'static str>,
 }
 
-pub(crate) fn feature(args: &FeatureArgs) -> anyhow::Result<()> {
+pub(crate) fn feature(args: &FeatureArgs, connect: ConnectArgs) -> anyhow::Result<()> {
     let set = set_at(&args.path)?;
     let is_change = args.enable.is_some() || args.disable.is_some();
     let access = if is_change && !args.dry_run { Access::ReadWrite } else { Access::ReadOnly };
-    let mut remotes = SshReplicas::default();
+    let mut remotes = SshReplicas::new(&connect.remotes());
     let mut replicas: Vec<Box<dyn ReplicaAccess>> = Vec::new();
     for (index, spec) in set.replicas.iter().enumerate() {
         let failed = || format!("replica {index}");

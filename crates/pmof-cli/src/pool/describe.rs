@@ -13,13 +13,15 @@ use pmof_replica::{RemoteState, SshReplicas};
 use serde::Serialize;
 
 use super::{place::set_at, utc};
-use crate::output;
+use crate::{output, reach::ConnectArgs};
 
 /// A pool set, as its parts describe it.
 #[derive(Debug, Serialize)]
 pub(crate) struct SetReport {
     set: PathBuf,
     options: Vec<&'static str>,
+    /// What is wrong with the names of the parts, by which two of them are one file.
+    problem: Option<String>,
     replicas: Vec<ReplicaReport>,
 }
 
@@ -47,9 +49,9 @@ struct RemoteReport {
 }
 
 impl RemoteReport {
-    fn new(remote: &RemoteSpec) -> (Self, Option<ContentsState>) {
+    fn new(remote: &RemoteSpec, connect: ConnectArgs) -> (Self, Option<ContentsState>) {
         let mut found = None;
-        let (state, reason, known) = match SshReplicas::default().state(remote) {
+        let (state, reason, known) = match SshReplicas::new(&connect.remotes()).state(remote) {
             RemoteState::Sound { attributes, len_bytes, contents } => {
                 found = Some(contents);
                 ("sound", None, Some((attributes, len_bytes)))
@@ -152,7 +154,7 @@ impl HeaderReport {
 
 /// Describes the pool set at `path` by its file and the headers of its parts, which are not locked; hosts are asked for their
 /// replicas. Nothing is changed.
-pub(crate) fn describe(path: &Path) -> anyhow::Result<SetReport> {
+pub(crate) fn describe(path: &Path, connect: ConnectArgs) -> anyhow::Result<SetReport> {
     let set = set_at(path)?;
     let options = [(set.options.single_header, "SINGLEHDR"), (set.options.no_headers, "NOHDRS")];
     let options: Vec<_> = options.into_iter().filter(|(is_set, _)| *is_set).map(|(_, name)| name).collect();
@@ -167,12 +169,13 @@ pub(crate) fn describe(path: &Path) -> anyhow::Result<SetReport> {
             ReplicaReport::new(index, None, parts, contents)
         }
         ReplicaSpec::Remote(remote) => {
-            let (remote, contents) = RemoteReport::new(remote);
+            let (remote, contents) = RemoteReport::new(remote, connect);
             ReplicaReport::new(index, Some(remote), Vec::new(), contents)
         }
     };
     let replicas = set.replicas.iter().enumerate().map(replica).collect();
-    Ok(SetReport { set: path.into(), options, replicas })
+    let problem = set.check_files().err().map(|error| error.to_string());
+    Ok(SetReport { set: path.into(), options, problem, replicas })
 }
 
 impl ReplicaReport {
@@ -227,7 +230,8 @@ impl SetReport {
         let remotes = remotes.map(|problem| format!("{}: {problem}", self.set.display()));
         let contents = self.replicas.iter().filter_map(ReplicaReport::problem);
         let contents = contents.map(|problem| format!("{}: {problem}", self.set.display()));
-        let problems: Vec<_> = part.into_iter().chain(remotes).chain(contents).collect();
+        let files = self.problem.as_ref().map(|problem| format!("{} cannot be used: {problem}", self.set.display()));
+        let problems: Vec<_> = files.into_iter().chain(part).chain(remotes).chain(contents).collect();
         (!problems.is_empty()).then(|| problems.join("; "))
     }
 
@@ -274,6 +278,9 @@ impl SetReport {
                     _ => {}
                 }
             }
+        }
+        if let Some(problem) = &self.problem {
+            line("", problem);
         }
         for (index, words) in contents.iter().enumerate() {
             line(if index == 0 { "contents" } else { "" }, words);

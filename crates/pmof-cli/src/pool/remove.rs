@@ -3,7 +3,7 @@
 use std::{fs, path::Path};
 
 use anyhow::{Context, bail};
-use pmof::{Pool, PoolUrl, RemotePoolOptions, SetRemoval};
+use pmof::{PoolUrl, SetRemoval};
 use pmof_pool::{PoolSet, ReplicaSpec};
 use serde::Serialize;
 
@@ -11,7 +11,10 @@ use super::{
     place::{PoolPlace, set_at},
     sets::How,
 };
-use crate::output::{self, describe, with_mend};
+use crate::{
+    output::{self, describe, with_mend},
+    reach::ConnectArgs,
+};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct RemoveArgs {
@@ -48,14 +51,14 @@ struct Gone {
 }
 
 /// Removes all pools that can be removed, each whole or not at all, and fails where one could not be.
-pub(crate) fn run(args: &RemoveArgs) -> anyhow::Result<()> {
+pub(crate) fn run(args: &RemoveArgs, connect: ConnectArgs) -> anyhow::Result<()> {
     let (mut removed, mut failed, mut errors) = (Vec::new(), Vec::new(), Vec::new());
     let (mut text, mut set_files_left) = (Vec::new(), Vec::new());
     let (verb, is) = if args.how.dry_run { ("would remove", "would still be") } else { ("removed", "is still") };
     for place in &args.places {
         let (name, outcome) = match place {
-            PoolPlace::Url(url) => (url.to_string(), remove_url(args, url)),
-            PoolPlace::Path(path) => (path.display().to_string(), remove_set(args, path)),
+            PoolPlace::Url(url) => (url.to_string(), remove_url(args, url, connect)),
+            PoolPlace::Path(path) => (path.display().to_string(), remove_set(args, path, connect)),
         };
         match outcome {
             Ok(gone) => {
@@ -80,8 +83,8 @@ pub(crate) fn run(args: &RemoveArgs) -> anyhow::Result<()> {
     if errors.is_empty() { Ok(()) } else { bail!("{}", errors.join("\npmof: ")) }
 }
 
-fn remove_url(args: &RemoveArgs, url: &PoolUrl) -> anyhow::Result<Gone> {
-    let options = Pool::options().replica(url.to_string());
+fn remove_url(args: &RemoveArgs, url: &PoolUrl, connect: ConnectArgs) -> anyhow::Result<Gone> {
+    let options = connect.pools().replica(url.to_string());
     if args.how.dry_run {
         options.info().map_err(with_mend)?;
     } else {
@@ -91,9 +94,9 @@ fn remove_url(args: &RemoveArgs, url: &PoolUrl) -> anyhow::Result<Gone> {
 }
 
 /// All of a pool, or nothing: it goes only when every part and every host has been looked at.
-fn remove_set(args: &RemoveArgs, path: &Path) -> anyhow::Result<Gone> {
+fn remove_set(args: &RemoveArgs, path: &Path, connect: ConnectArgs) -> anyhow::Result<Gone> {
     let set = set_at(path)?;
-    let removal = SetRemoval::prepare(&set, args.force, &RemotePoolOptions::default())?;
+    let removal = SetRemoval::prepare(&set, args.force, &connect.remotes())?;
     let is_set_file = PoolSet::is_set_file(path)?;
     let gone = Gone::of(path, &set, is_set_file, args.set_file);
     if args.how.dry_run {

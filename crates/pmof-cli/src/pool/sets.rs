@@ -7,12 +7,13 @@ use clap::{Args, ValueEnum};
 use pmof_pool::{
     LocalSet, NewPool, NewSet, PoolSet, ReplicaSpec, Step, SyncOptions, SyncReport, TransformOptions, TransformReport,
 };
-use pmof_replica::{SetPool, SetPoolOptions};
+use pmof_replica::SetPool;
 use serde::Serialize;
 
 use crate::{
     copy::progress::Progress,
     output::{self, say},
+    reach::ConnectArgs,
 };
 
 /// Makes the pool that a pool set file names
@@ -93,7 +94,7 @@ struct CreateReport {
     replicas: Vec<String>,
 }
 
-pub(crate) fn create(args: &CreateArgs) -> anyhow::Result<()> {
+pub(crate) fn create(args: &CreateArgs, connect: ConnectArgs) -> anyhow::Result<()> {
     let set = PoolSet::read(&args.set)?;
     let pool = match args.kind {
         Kind::Obj => NewPool::Obj { layout: args.layout.clone() },
@@ -112,7 +113,7 @@ pub(crate) fn create(args: &CreateArgs) -> anyhow::Result<()> {
     if args.how.dry_run {
         LocalSet::check_free(&set).with_context(failed)?;
     } else {
-        let made = SetPool::create(&set, &new, &SetPoolOptions::default()).with_context(failed)?;
+        let made = SetPool::create(&set, &new, &connect.sets()).with_context(failed)?;
         made.close().with_context(failed)?;
     }
     if args.how.json {
@@ -154,11 +155,11 @@ struct SyncedJson {
     was_unlinked: bool,
 }
 
-pub(crate) fn run_sync(args: &SyncArgs) -> anyhow::Result<()> {
+pub(crate) fn run_sync(args: &SyncArgs, connect: ConnectArgs) -> anyhow::Result<()> {
     let set = PoolSet::read(&args.set)?;
     let mut bar = Bar::new("synchronizing", !args.how.json);
     let options = SyncOptions { declaration: None, dry_run: args.how.dry_run, from: args.from };
-    let report = SetPool::sync(&set, &SetPoolOptions::default(), &options, &mut |step| bar.step(step));
+    let report = SetPool::sync(&set, &connect.sets(), &options, &mut |step| bar.step(step));
     drop(bar);
     let report = report.with_context(|| format!("cannot bring {} in order", args.set.display()))?;
     if args.how.json {
@@ -223,11 +224,11 @@ struct TransformJson {
     left: Vec<usize>,
 }
 
-pub(crate) fn run_transform(args: &TransformArgs) -> anyhow::Result<()> {
+pub(crate) fn run_transform(args: &TransformArgs, connect: ConnectArgs) -> anyhow::Result<()> {
     let (from, to) = (PoolSet::read(&args.from)?, PoolSet::read(&args.to)?);
     let mut bar = Bar::new("copying", !args.how.json);
     let options = TransformOptions { declaration: None, dry_run: args.how.dry_run, lost: args.lost.clone() };
-    let done = SetPool::transform(&from, &to, &SetPoolOptions::default(), &options, &mut |step| bar.step(step));
+    let done = SetPool::transform(&from, &to, &connect.sets(), &options, &mut |step| bar.step(step));
     drop(bar);
     let TransformReport { added, removed, left } =
         done.with_context(|| format!("cannot make {} of {}", args.to.display(), args.from.display()))?;

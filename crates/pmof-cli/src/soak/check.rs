@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use pmof::{
-    Durability, Pool, PoolUrl,
+    Durability, PoolUrl,
     mem::{Medium, Memory},
 };
 use pmof_replica::{HEADER_BYTES, Header};
@@ -18,7 +18,10 @@ use super::{
     ledger::{Ledger, WORD_BYTES, WrongWord},
     workload::{RING_MIN_BYTES, Ring, Workload},
 };
-use crate::output;
+use crate::{
+    output::{self, with_mend},
+    reach::ConnectArgs,
+};
 
 /// Compares pools with the ledger of `pmof soak write`; fails where something acknowledged is gone
 ///
@@ -39,6 +42,8 @@ pub(super) struct CheckArgs {
     /// The writer's seed
     #[arg(long)]
     seed: u64,
+    #[command(flatten)]
+    connect: ConnectArgs,
 }
 
 /// What was found, over all replicas.
@@ -60,10 +65,15 @@ struct Report {
 /// Runs `pmof soak check`.
 pub(super) fn run(args: &CheckArgs) -> Result<()> {
     let told = Told::read(&args.ledger)?;
+    ensure!(
+        told.issued > 0,
+        "the ledger {} is empty, so that nothing can be compared: name the one that `pmof soak write` kept",
+        args.ledger.display()
+    );
     let mut report = Report { acked: told.acked, issued: told.issued, ..Default::default() };
     let mut lost = HashSet::new();
     let mut first = None;
-    let urls = args.pool.iter().map(|url| (url.to_string(), read_pool(url)));
+    let urls = args.pool.iter().map(|url| (url.to_string(), read_pool(url, args.connect)));
     let files = args.file.iter().map(|path| (path.display().to_string(), read_file(path)));
     for (name, bytes) in urls.chain(files) {
         let bytes = bytes.with_context(|| format!("cannot read {name}"))?;
@@ -75,6 +85,13 @@ pub(super) fn run(args: &CheckArgs) -> Result<()> {
     report.lost = lost.len() as u64;
     output::print_json(&report)?;
     match first {
+        // Until batch 0 is acknowledged nothing is known of what the pool held before.
+        None if told.acked == 0 => {
+            bail!(
+                "the ledger {} acknowledges nothing, so that nothing was compared: let the writer run longer",
+                args.ledger.display()
+            )
+        }
         None => Ok(()),
         Some(place) => bail!(
             "{} words are wrong, the first in {place}; {} acknowledged batches lost something",
@@ -86,7 +103,6 @@ pub(super) fn run(args: &CheckArgs) -> Result<()> {
 
 /// Compares one replica. `wrong` learns of each word and of the acknowledged batch that it belongs to.
 fn compare(seed: u64, told: Told, bytes: &[u8], report: &mut Report, mut wrong: impl FnMut(&WrongWord, Option<u64>)) {
-    // Until batch 0 is acknowledged nothing is known of what the pool held before.
     if told.acked == 0 {
         return;
     }
@@ -108,11 +124,11 @@ fn compare(seed: u64, told: Told, bytes: &[u8], report: &mut Report, mut wrong: 
     report.unacknowledged_bytes += checked.unacknowledged_words * WORD_BYTES as u64;
 }
 
-fn read_pool(url: &PoolUrl) -> Result<Vec<u8>> {
-    let options = Pool::options().replica(url.to_string()).require(Durability::Visible);
+fn read_pool(url: &PoolUrl, connect: ConnectArgs) -> Result<Vec<u8>> {
+    let options = connect.pools().replica(url.to_string()).require(Durability::Visible);
     // Each replica for itself.
     let options = options.min_replicas(1);
-    let mut pool = options.open_read_only()?;
+    let mut pool = options.open_read_only().map_err(with_mend)?;
     let mut bytes = part_of(pool.len_bytes())?;
     pool.read(0, &mut bytes)?;
     pool.close()?;
@@ -126,7 +142,11 @@ fn read_file(path: &Path) -> Result<Vec<u8>> {
     memory.read(0, &mut head)?;
     let header = Header::decode(&head)?;
     let needed_bytes = header.data_offset() + header.size_bytes;
-    ensure!(memory.len_bytes() >= needed_bytes, "it is shorter than its header says");
+    ensure!(
+        memory.len_bytes() >= needed_bytes,
+        "it has {} bytes where its header says {needed_bytes}: the file was truncated, and what lay behind its end is lost",
+        memory.len_bytes()
+    );
     let mut bytes = part_of(header.size_bytes)?;
     memory.read(header.data_offset(), &mut bytes)?;
     Ok(bytes)

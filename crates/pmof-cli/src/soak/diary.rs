@@ -17,10 +17,17 @@ use pmof::mem::{open_to_append, open_to_read};
 pub(super) struct Diary(File);
 
 impl Diary {
-    /// Opens a file, which is made where it is missing, or a character device such as a serial port.
+    /// Opens a file, which is made where it is missing, or a character device such as a serial port. A file that holds something is
+    /// refused: batches are numbered from 0, and two runs in one ledger say nothing.
     pub(super) fn open(path: &Path) -> Result<Self> {
-        let file = open_to_append(path, true);
-        Ok(Self(file.with_context(|| format!("cannot write the ledger {}", path.display()))?))
+        let file = open_to_append(path, true).with_context(|| format!("cannot write the ledger {}", path.display()))?;
+        let len_bytes = file.metadata().with_context(|| format!("cannot write the ledger {}", path.display()))?.len();
+        ensure!(
+            len_bytes == 0,
+            "{} holds something already, and a ledger is of one run: name a new file, or remove it",
+            path.display()
+        );
+        Ok(Self(file))
     }
 
     pub(super) fn issue(&mut self, batch: u64) -> Result<()> {

@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     output::{self, with_mend},
+    reach::ConnectArgs,
     words::{Level, MethodName},
 };
 
@@ -34,8 +35,8 @@ pub(super) struct WriteArgs {
     /// Failure that a write must survive before it counts as acknowledged
     #[arg(long, value_enum, value_name = "LEVEL")]
     durability: Level,
-    /// File or character device for the ledger, which must survive what this machine does not: lines are appended, each
-    /// synchronously
+    /// New or empty file, or character device, for the ledger, which must survive what this machine does not: lines are appended,
+    /// each synchronously
     #[arg(long, value_name = "PATH")]
     ledger: PathBuf,
     /// What the writes depend on; the check needs the same
@@ -50,6 +51,8 @@ pub(super) struct WriteArgs {
     /// Acknowledge what was written and not flushed, so that a power cut must lose something
     #[arg(long, hide = true)]
     skip_flush: bool,
+    #[command(flatten)]
+    connect: ConnectArgs,
 }
 
 /// What was written.
@@ -64,7 +67,9 @@ struct Report {
 
 /// Runs `pmof soak write`.
 pub(super) fn run(args: &WriteArgs) -> Result<()> {
-    let options = MethodName::force(args.method, Pool::options()).require(args.durability.durability());
+    let options = MethodName::force(args.method, args.connect.pools()).require(args.durability.durability());
+    // Before the pool is touched: a ledger that cannot be kept is no reason to lose what the pool holds.
+    let mut diary = Diary::open(&args.ledger)?;
     let options = args.pool.iter().map(ToString::to_string).fold(options, PoolOptions::replica);
     let pool = match args.create {
         Some(len_bytes) => options.create(len_bytes),
@@ -74,7 +79,6 @@ pub(super) fn run(args: &WriteArgs) -> Result<()> {
     let len_bytes = pool.len_bytes();
     ensure!(len_bytes >= RING_MIN_BYTES, "the pool has {len_bytes} bytes; at least {RING_MIN_BYTES} are needed");
     let receipt = pool.batch().persist()?;
-    let mut diary = Diary::open(&args.ledger)?;
     let mut ring = Ring::new(args.seed, len_bytes);
     let deadline = args.seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let mut done = 0;

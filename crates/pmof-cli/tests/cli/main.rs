@@ -8,4 +8,5 @@ mod looks;
 mod odd;
 mod refused;
 mod sets;
+mod soaks;
 mod support;

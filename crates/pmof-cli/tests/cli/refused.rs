@@ -254,3 +254,38 @@ fn a_target_out_of_file_descriptors_serves_again_when_there_are_some() {
         assert!(start.elapsed() < LONG, "it serves nobody any more");
     }
 }
+
+#[test]
+fn what_has_a_pools_name_is_told_with_what_helps() {
+    let (target, place) = (Target::start(), directory());
+    let source = file_with(&place, "source", b"bytes");
+    fs::write(target.file("letter"), "no pool").unwrap();
+    pmof(["cp", text(&source), &target.url("pool")]).done();
+    let said = pmof(["cp", text(&source), &target.url("letter")]);
+    said.failed(&["letter exists already", "`pmof pool rm` removes sound pools only", "it is not a pool"]);
+    assert!(!said.errors.contains("removes it"), "{said:?}");
+    let url = target.url("pool");
+    pmof(["cp", text(&source), &url]).failed(&[&format!("`pmof pool rm {url}` removes it with its bytes")]);
+}
+
+/// The kernel accepts connections for it, so that only time tells.
+#[test]
+fn a_target_that_is_stopped_is_given_up_after_the_connect_timeout() {
+    let target = Target::start();
+    let process = Pid::from_child(target.child());
+    rustix::process::kill_process(process, rustix::process::Signal::STOP).unwrap();
+    let calls: [&[&str]; 3] = [
+        &["pool", "ls", &target.address, "--connect-timeout", "1"],
+        &["pool", "--connect-timeout", "1", "info", &target.url("pool")],
+        &["cp", &target.url("pool"), "/nowhere", "--connect-timeout", "1"],
+    ];
+    for call in calls {
+        let said = pmof(call);
+        said.failed(&["did not answer within", "not stopped", "--connect-timeout"]);
+        assert!((1..4).contains(&said.elapsed.as_secs()), "{said:?}");
+    }
+    rustix::process::kill_process(process, rustix::process::Signal::CONT).unwrap();
+    pmof(["pool", "ls", &target.address]).done();
+    pmof(["pool", "ls", &target.address, "--connect-timeout", "0"]).wrong_use(&["--connect-timeout"]);
+    pmof(["serve", "--root", "/", "--max-connections", "0"]).wrong_use(&["--max-connections", "at least 1"]);
+}

@@ -110,6 +110,28 @@ fn a_damaged_header_of_a_single_file_is_told_with_what_is_intact() {
     pmof(["pool", "info", text(&place.path().join("journal"))]).failed(&["log", "does not take up the pool"]);
 }
 
+#[test]
+fn one_file_under_two_names_is_told_by_info_too() {
+    let (place, set) = made(&[0]);
+    std::os::unix::fs::symlink(place.path(), place.path().join("again")).unwrap();
+    let here = text(place.path());
+    let other =
+        format!("PMEMPOOLSET\n5M {here}/r0p0\n5M {here}/r0p1\nREPLICA\n5M {here}/again/r0p0\n5M {here}/again/r0p1\n");
+    fs::write(&set, other).unwrap();
+    let said = pmof(["pool", "info", text(&set)]);
+    assert!(said.code == Some(1) && said.errors.contains("are one file"), "{said:?}");
+    assert!(said.output.contains("are one file"), "{said:?}");
+}
+
+/// What a kill leaves of a creation before its parts have any bytes.
+#[test]
+fn an_empty_part_is_told_as_what_it_is() {
+    let place = directory();
+    let set = set(&place, "set", &[0]);
+    file_with(&place, "r0p1", b"");
+    pmof(["pool", "create", text(&set)]).failed(&["r0p1 has 0 bytes", "whoever made it was ended", "remove it"]);
+}
+
 /// As a target makes it for a client of librpmem that then never writes.
 #[test]
 fn a_pool_that_was_never_written_is_told_as_such() {

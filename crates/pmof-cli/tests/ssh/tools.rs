@@ -179,7 +179,10 @@ fn a_lost_host_is_left_out_and_what_it_holds_is_refused_later() {
     fixture.away("nobody");
     assert!(fixture.path("b").exists());
     let [_, error] = fixture.fail(&["transform", "fewer", "set"]);
-    assert!(error.contains("b.set on host-b is whole and was not of the old set"), "{error}");
+    assert!(
+        error.contains("b.set on host-b is of this pool already") && error.contains("it was left behind"),
+        "{error}"
+    );
     assert!(fixture.fail(&["check", "set"])[1].contains("not sound"));
     // A host that answers, and refuses, is not lost.
     fixture.write("old", "REPLICA host-a a.set\n");

@@ -266,6 +266,24 @@ fn replicas_are_added_and_removed() {
     }
 }
 
+/// A transform that was ended after it had made a replica: that one is no stranger's file to remove.
+#[test]
+fn a_replica_that_an_ended_transform_has_made_is_told_as_such() {
+    let (directory, one) = filled(SetOptions::default(), &[0]);
+    let two = set(directory.path(), SetOptions::default(), &[0, 1]);
+    turned(&one, &two, false).unwrap();
+    let before = contents(directory.path());
+    let failed = turned(&one, &two, false).unwrap_err();
+    assert!(matches!(&failed, SyncError::MadeAlready { index: 1, .. }), "{failed}");
+    let text = failed.to_string();
+    assert!(text.contains("r1p0 is of this pool already") && !text.contains("remove it"), "{text}");
+    assert_eq!(contents(directory.path()), before);
+    // What is advised.
+    assert!(checked(&two).is_sound());
+    synced(&two);
+    assert_sound(&two);
+}
+
 /// Its heap goes to the end of the pool: nobody could open what is cut.
 #[test]
 fn a_pool_is_not_cut_to_a_shorter_replica() {

@@ -174,7 +174,7 @@ impl Opening {
             made: usize::from(made),
             left_out: left_out.clone(),
         };
-        let identity = identity.ok_or_else(|| degraded(0, &self.left_out))?;
+        let identity = identity.ok_or_else(|| none_opened(&self.left_out))?;
         check_distinct(opened)?;
         // A reader may have come while marks were raised: unless it can do without a replica, they tell it only whom to read first.
         let heeds_marks = access == OpenFor::Write || self.min_replicas.is_some();
@@ -321,6 +321,15 @@ fn undo_creation(url: &PoolUrl, target: &TargetConnection, new: New) {
     }
     release(target);
     let _ = target.ask(&Request::Remove { name: url.name.clone() });
+}
+
+/// Where no replica was opened. Of the only one that was named its failure is all there is to tell.
+fn none_opened(left_out: &LeftOut) -> PoolError {
+    match &left_out[..] {
+        [] => PoolError::NoReplicas,
+        [(replica, source)] => PoolError::Replica { replica: Arc::clone(replica), source: Arc::clone(source) },
+        _ => PoolError::NoneOpened { replicas: left_out.clone() },
+    }
 }
 
 pub(super) fn replica_error(url: &Arc<PoolUrl>, error: ReplicaError) -> PoolError {

@@ -63,7 +63,7 @@ fn a_changed_length_is_told() {
 fn only_regular_files_are_opened() {
     let directory = tempfile::tempdir().expect("a directory");
     let fifo = directory.path().join("fifo");
-    let mode = Mode::from_raw_mode(0o600);
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
     rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).expect("a FIFO");
     for path in [directory.path(), &fifo, Path::new("/dev/zero")] {
         assert!(matches!(Source::open(path), Err(CopyError::NotAFile { .. })), "{}", path.display());

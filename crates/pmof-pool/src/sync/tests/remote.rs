@@ -316,7 +316,7 @@ fn a_lost_host_is_left_out_only_if_it_is_named() {
     assert!(matches!(sync_with(&set, &mut elsewhere), Err(SyncError::Apart { .. })));
     for dry_run in [true, false] {
         let failed = turn(&fewer, &set, "", dry_run, &mut elsewhere).unwrap_err();
-        assert!(matches!(failed, SyncError::LeftBehind { index: 2, .. }), "{failed}");
+        assert!(matches!(failed, SyncError::MadeAlready { index: 2, .. }), "{failed}");
     }
     assert_eq!(fs::read(&elsewhere.parts[0].path).unwrap()[4096..], there[4096..]);
     elsewhere.remove(set.replicas[2].remote().unwrap(), false).unwrap();
