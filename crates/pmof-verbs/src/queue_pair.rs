@@ -76,6 +76,8 @@ enum Posting {
 /// A reliable connected queue pair on a [`CmId`]. Keeps everything that it uses.
 pub struct QueuePair {
     posting: Posting,
+    /// Requests were appended that were not posted.
+    is_begun: bool,
     raw: NonNull<sys::ibv_qp>,
     available: u64,
     inline_max: u32,
@@ -170,6 +172,7 @@ impl CmId {
         };
         Ok(QueuePair {
             posting,
+            is_begun: false,
             raw,
             available,
             inline_max: attributes.cap.max_inline_data,
@@ -236,46 +239,25 @@ fn attempts_of(wanted: (bool, bool, bool), inline_bytes: u32, has: &DeviceInfo) 
 }
 
 impl QueuePair {
-    /// Posts the requests, in order, with one doorbell.
+    /// Posts the requests, in order, with one doorbell: behind those that were [appended](Self::append), if there are any.
     ///
     /// The connection is established. At most as many requests may be under way as the queue pair was made for.
     ///
     /// # Errors
-    /// None of the requests was posted; but with [`PostFailure::Partial`], which only queue pairs give that are not
+    /// None of the requests was posted, nor what was appended; but with [`PostFailure::Partial`], which only queue pairs give that are not
     /// [extended](Self::is_extended), the first ones may have been.
     #[inline]
     pub fn post<'r>(
         &mut self,
         requests: impl IntoIterator<Item = impl Borrow<WorkRequest<'r>>>,
     ) -> Result<(), PostFailure> {
-        let &Posting::Extended(extended) = &self.posting else {
+        if !self.is_extended() {
             return self.post_classic(requests);
-        };
-        let qp = extended.as_ptr();
-        // SAFETY: the queue pair is alive, its operations were asked for, and no batch is begun: every call of this
-        // function ends its own.
-        unsafe { sys::ibv_wr_start(qp) };
-        let mut is_empty = true;
+        }
         for request in requests {
-            is_empty = false;
-            // SAFETY: a batch is begun.
-            if let Err(failure) = unsafe { self.build(qp, request.borrow()) } {
-                // SAFETY: a batch is begun.
-                unsafe { sys::ibv_wr_abort(qp) };
-                return Err(failure);
-            }
+            self.append(request.borrow())?;
         }
-        if is_empty {
-            // SAFETY: a batch is begun.
-            unsafe { sys::ibv_wr_abort(qp) };
-            return Ok(());
-        }
-        // SAFETY: a batch is begun. Memory that is registered is a medium's, which outlives its registration, and of
-        // which no references are formed.
-        match unsafe { sys::ibv_wr_complete(qp) } {
-            0 => Ok(()),
-            errno => Err(PostFailure::of(errno)),
-        }
+        self.ring()
     }
 
     /// Posts one request: [`post`](Self::post) with less around it.
@@ -285,20 +267,65 @@ impl QueuePair {
     )]
     #[inline(always)]
     pub fn post_one(&mut self, request: &WorkRequest<'_>) -> Result<(), PostFailure> {
-        let &Posting::Extended(extended) = &self.posting else {
+        if !self.is_extended() {
             return self.post_classic([request]);
+        }
+        self.append(request)?;
+        self.ring()
+    }
+
+    /// Writes a request into the device's own ring: it is posted with what is appended or posted next, or by [`ring`](Self::ring). Its
+    /// inline bytes are copied. Some providers hold a lock until then, so the same thread rings, before the queue pair is used in another
+    /// way.
+    ///
+    /// # Errors
+    /// Nothing is posted of what was appended. [`PostFailure::Unsupported`] where the queue pair is not [extended](Self::is_extended).
+    #[expect(clippy::inline_always, reason = "as its callers")]
+    #[inline(always)]
+    pub fn append(&mut self, request: &WorkRequest<'_>) -> Result<(), PostFailure> {
+        let &Posting::Extended(extended) = &self.posting else {
+            return Err(PostFailure::Unsupported { operation: "appending" });
         };
         let qp = extended.as_ptr();
-        // SAFETY: as in `post`, which does the same with any number of requests.
-        let errno = unsafe {
-            sys::ibv_wr_start(qp);
-            if let Err(failure) = self.build(qp, request) {
-                sys::ibv_wr_abort(qp);
-                return Err(failure);
-            }
-            sys::ibv_wr_complete(qp)
-        };
-        if errno == 0 { Ok(()) } else { Err(PostFailure::of(errno)) }
+        if !self.is_begun {
+            // SAFETY: the queue pair is alive, its operations were asked for, and no batch is begun, which the flag says.
+            unsafe { sys::ibv_wr_start(qp) };
+            self.is_begun = true;
+        }
+        // SAFETY: a batch is begun.
+        unsafe { self.build(qp, request) }.inspect_err(|_| self.abort())
+    }
+
+    /// Posts what was [appended](Self::append), with one doorbell. Does nothing where that is nothing.
+    ///
+    /// # Errors
+    /// As of [`post`](Self::post).
+    #[inline]
+    pub fn ring(&mut self) -> Result<(), PostFailure> {
+        let (&Posting::Extended(extended), true) = (&self.posting, self.is_begun) else { return Ok(()) };
+        self.is_begun = false;
+        // SAFETY: a batch was begun. Memory that is registered is a medium's, which outlives its registration, and of which no references
+        // are formed.
+        match unsafe { sys::ibv_wr_complete(extended.as_ptr()) } {
+            0 => Ok(()),
+            errno => Err(PostFailure::of(errno)),
+        }
+    }
+
+    /// True if requests were [appended](Self::append) that were not posted.
+    #[inline]
+    pub fn has_appended(&self) -> bool {
+        self.is_begun
+    }
+
+    /// Drops what was appended.
+    #[cold]
+    fn abort(&mut self) {
+        if let (&Posting::Extended(extended), true) = (&self.posting, self.is_begun) {
+            self.is_begun = false;
+            // SAFETY: a batch was begun.
+            unsafe { sys::ibv_wr_abort(extended.as_ptr()) };
+        }
     }
 
     #[inline(never)]
@@ -340,6 +367,7 @@ impl QueuePair {
     }
 
     /// True if requests are posted with `ibv_wr_*`, false if with `ibv_post_send`.
+    #[inline]
     pub fn is_extended(&self) -> bool {
         matches!(self.posting, Posting::Extended(_))
     }
@@ -577,6 +605,7 @@ impl fmt::Debug for QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
+        self.abort();
         // SAFETY: the identifier has this queue pair and no other; what it uses is dropped after it. Asynchronous events
         // that were taken are acknowledged before anybody sees them, so the call waits for no one.
         self.id.locked(|id| unsafe { (self.id.verbs().rdma_destroy_qp)(id) });

@@ -198,6 +198,49 @@ fn only_what_is_signaled_completes() {
     assert_eq!(client.queue.poll(&mut [pmof_verbs::WorkCompletion::default(); 4]).unwrap(), 0);
 }
 
+/// A signalled write of inline bytes.
+fn write<'b>(server: &End, id: u64, offset: u64, bytes: &'b [u8]) -> WorkRequest<'b> {
+    signaled(id, Operation::Write { to: server.at(offset), payload: Payload::inline(bytes).unwrap() })
+}
+
+#[test]
+fn what_was_appended_waits_for_the_doorbell_and_goes_before_what_is_posted_with_it() {
+    let Some((a, b)) = wire("what_was_appended_waits_for_the_doorbell_and_goes_before_what_is_posted_with_it") else {
+        return;
+    };
+    let (mut link, client, server) = connected(a, b, &Setup::default(), &Setup::default());
+    let ids =
+        |count| completions(&client.queue, count).iter().map(pmof_verbs::WorkCompletion::wr_id).collect::<Vec<_>>();
+    assert!(link.client.is_extended() && !link.client.has_appended());
+    link.client.ring().unwrap();
+    let mut bytes = *b"one";
+    link.client.append(&write(&server, 1, 0, &bytes)).unwrap();
+    // They were copied.
+    bytes = *b"two";
+    link.client.append(&write(&server, 2, 64, &bytes)).unwrap();
+    assert!(link.client.has_appended());
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    assert_eq!(client.queue.poll(&mut [pmof_verbs::WorkCompletion::default(); 4]).unwrap(), 0);
+    link.client.ring().unwrap();
+    assert!(!link.client.has_appended());
+    assert_eq!(ids(2), [1, 2]);
+    assert_eq!((server.read(0, 3), server.read(64, 3)), (b"one".to_vec(), b"two".to_vec()));
+    link.client.append(&write(&server, 3, 0, b"first")).unwrap();
+    link.client.post([write(&server, 4, 0, b"after")]).unwrap();
+    assert_eq!(ids(2), [3, 4]);
+    assert_eq!(server.read(0, 5), b"after");
+    // One that cannot be appended takes those before it along, and the queue pair goes on.
+    link.client.append(&write(&server, 5, 0, b"never")).unwrap();
+    let too_long = Operation::Write { to: server.at(0), payload: Payload::Inline(&[0; pmof_verbs::INLINE_BYTES + 1]) };
+    assert!(link.client.append(&signaled(7, too_long)).is_err() && !link.client.has_appended());
+    link.client.post_one(&write(&server, 8, 64, b"then")).unwrap();
+    assert_eq!(ids(1), [8]);
+    assert_eq!((server.read(0, 5), server.read(64, 4)), (b"after".to_vec(), b"then".to_vec()));
+    // What was never posted holds up nothing.
+    link.client.append(&write(&server, 9, 0, b"never")).unwrap();
+    drop(link);
+}
+
 #[test]
 fn two_connections_share_one_queue_of_receives() {
     let Some((a, b)) = wire("two_connections_share_one_queue_of_receives") else { return };
