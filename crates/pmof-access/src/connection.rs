@@ -1,7 +1,6 @@
 //! Connections: posting operations, and what happens to the connection itself.
 
 use std::{
-    borrow::Cow,
     io,
     net::SocketAddr,
     ops::RangeBounds,
@@ -20,8 +19,9 @@ use crate::{
     driver::ReadySignal,
     link::{Link, LinkCore},
     region::resolve,
-    request::{Data, Request},
+    request::{Data, Request, Verb},
     short::{answer_slice, read_answer},
+    wire::Company,
 };
 
 /// Bytes that held batches may keep waiting: enough to fill system calls, little enough to keep the wire busy.
@@ -52,12 +52,13 @@ impl<'a, B: AsRef<[u8]> + ?Sized> From<&'a B> for Source<'a> {
     }
 }
 
-impl<'a> From<Source<'a>> for Data<'a> {
-    fn from(source: Source<'a>) -> Self {
-        match source {
-            Source::Bytes(bytes) => Self::Borrowed(bytes),
-            Source::Region(slice) => Self::Slice(slice),
-            Source::Part(part) => Self::Part(part),
+impl Source<'_> {
+    #[inline]
+    fn as_data(&self) -> Data<'_> {
+        match self {
+            Self::Bytes(bytes) => Data::Bytes(bytes),
+            Self::Region(slice) => Data::Slice(slice),
+            Self::Part(part) => Data::Part(*part),
         }
     }
 }
@@ -476,7 +477,7 @@ impl<'c> Single<'c> {
     #[inline]
     fn alone(self) -> Batch<'c> {
         let mut batch = self.in_batch();
-        batch.is_alone = true;
+        batch.company = Company::Alone;
         batch
     }
 
@@ -484,7 +485,7 @@ impl<'c> Single<'c> {
     #[inline]
     pub fn in_batch(self) -> Batch<'c> {
         let Self { connection, signal, context } = self;
-        Batch { connection, core: connection.link.lock(), signal, context, held: false, is_alone: false }
+        Batch { connection, core: connection.link.lock(), signal, context, held: false, company: Company::Batch }
     }
 }
 
@@ -497,8 +498,7 @@ pub struct Batch<'c> {
     context: u64,
     /// What was posted may wait for the next batch.
     held: bool,
-    /// One operation is all that is posted.
-    is_alone: bool,
+    company: Company,
 }
 
 impl Batch<'_> {
@@ -521,7 +521,7 @@ impl Batch<'_> {
         offset: u64,
         from: impl Into<Source<'a>>,
     ) -> Result<Ticket, PostError> {
-        self.write_maybe_immediate(to, offset, from.into(), None)
+        self.write_maybe_immediate(to, offset, &from.into(), None)
     }
 
     /// Posts a write that also consumes a receive at the other side and hands it `immediate`.
@@ -532,13 +532,15 @@ impl Batch<'_> {
         from: impl Into<Source<'a>>,
         immediate: u32,
     ) -> Result<Ticket, PostError> {
-        self.write_maybe_immediate(to, offset, from.into(), Some(immediate))
+        self.write_maybe_immediate(to, offset, &from.into(), Some(immediate))
     }
 
     /// Posts a read of the slice's length, from `offset` (bytes) of the region.
+    #[expect(clippy::needless_pass_by_value, reason = "the slice belongs to the operation until it is complete")]
     pub fn read(&mut self, from: &RemoteRegion, offset: u64, into: RegionSlice) -> Result<Ticket, PostError> {
         from.check(Access::READ, "remote reads", offset, into.local.len_bytes)?;
-        self.post(Request::Read { from: Cow::Borrowed(from), offset, into })
+        let (len_bytes, data) = (into.local.len_bytes, Data::Slice(&into));
+        self.post(Request { verb: Verb::Read, place: Some((from, offset)), len_bytes, data })
     }
 
     /// Posts a flush: brings all earlier writes of this connection in the range to `level`.
@@ -551,14 +553,15 @@ impl Batch<'_> {
         let (offset, len_bytes) = resolve(range, region.len_bytes())?;
         region.check_flush(level)?;
         self.core.tell_method(region, level);
-        self.post(Request::Flush { region: Cow::Borrowed(region), offset, len_bytes, level })
+        let request = Request::bare(Verb::Flush { level }, region, offset, len_bytes);
+        self.core.post(&request, self.signal, self.context, self.company)
     }
 
     /// Posts an atomic write of 8 bytes (`value` as little-endian) at an offset divisible by 8: whole or not at all, also
     /// in a crash.
     pub fn atomic_write(&mut self, to: &RemoteRegion, offset: u64, value: u64) -> Result<Ticket, PostError> {
         check_atomic(to, Access::WRITE, "remote writes", offset)?;
-        self.post(Request::AtomicWrite { to: Cow::Borrowed(to), offset, value })
+        self.post(Request::bare(Verb::AtomicWrite { value }, to, offset, 8))
     }
 
     /// Posts a compare-and-swap of 8 bytes; completes with the number that was there.
@@ -570,18 +573,18 @@ impl Batch<'_> {
         new: u64,
     ) -> Result<Ticket, PostError> {
         check_atomic(at, Access::ATOMIC, "remote atomic operations", offset)?;
-        self.post(Request::CompareAndSwap { at: Cow::Borrowed(at), offset, expected, new })
+        self.post(Request::bare(Verb::CompareAndSwap { expected, new }, at, offset, 8))
     }
 
     /// Posts a wrapping addition to 8 bytes; completes with the number that was there.
     pub fn fetch_and_add(&mut self, at: &RemoteRegion, offset: u64, addend: u64) -> Result<Ticket, PostError> {
         check_atomic(at, Access::ATOMIC, "remote atomic operations", offset)?;
-        self.post(Request::FetchAndAdd { at: Cow::Borrowed(at), offset, addend })
+        self.post(Request::bare(Verb::FetchAndAdd { addend }, at, offset, 8))
     }
 
     /// Posts a message. See [`Connection::send`].
     pub fn send<'a>(&mut self, from: impl Into<Source<'a>>) -> Result<Ticket, PostError> {
-        self.post(Request::Send { data: from.into().into(), immediate: None })
+        self.post(Request::message(Verb::Send { immediate: None }, from.into().as_data()))
     }
 
     /// Posts a message that hands `immediate` to its receive.
@@ -590,7 +593,7 @@ impl Batch<'_> {
         from: impl Into<Source<'a>>,
         immediate: u32,
     ) -> Result<Ticket, PostError> {
-        self.post(Request::Send { data: from.into().into(), immediate: Some(immediate) })
+        self.post(Request::message(Verb::Send { immediate: Some(immediate) }, from.into().as_data()))
     }
 
     /// Appends a record to the ring that [`ConnectOptions::append_to`](crate::ConnectOptions::append_to) named, at most
@@ -603,12 +606,13 @@ impl Batch<'_> {
     /// # Errors
     /// [`PostError::NoRing`] where no ring was named; [`PostError::TooLong`].
     pub fn append<'a>(&mut self, from: impl Into<Source<'a>>) -> Result<Ticket, PostError> {
-        let data = Data::from(from.into());
+        let from = from.into();
+        let data = from.as_data();
         let limit_bytes = self.core.append_max_bytes()?;
         if data.len_bytes() > limit_bytes {
             return Err(PostError::TooLong { len_bytes: data.len_bytes(), limit_bytes });
         }
-        self.post(Request::Append { data })
+        self.post(Request::message(Verb::Append, data))
     }
 
     /// Sends what was posted. Dropping the batch does the same.
@@ -624,17 +628,33 @@ impl Batch<'_> {
         &mut self,
         to: &RemoteRegion,
         offset: u64,
-        from: Source<'_>,
+        from: &Source<'_>,
         immediate: Option<u32>,
     ) -> Result<Ticket, PostError> {
-        let data = Data::from(from);
-        to.check(Access::WRITE, "remote writes", offset, data.len_bytes())?;
-        self.post(Request::Write { to: Cow::Borrowed(to), offset, data, immediate })
+        let data = from.as_data();
+        let len_bytes = data.len_bytes();
+        to.check(Access::WRITE, "remote writes", offset, len_bytes)?;
+        if let (None, Signal::OnError, Data::Bytes(bytes)) = (immediate, self.signal, data)
+            && let Some(ticket) = self.core.join_run(to, offset, bytes, self.context)
+        {
+            return Ok(ticket);
+        }
+        self.post_write(Request { verb: Verb::Write { immediate }, place: Some((to, offset)), len_bytes, data })
     }
 
-    #[expect(clippy::needless_pass_by_value, reason = "every caller makes the request for this call")]
+    #[inline(never)]
+    fn post_write(&mut self, request: Request<'_>) -> Result<Ticket, PostError> {
+        if let Verb::Write { immediate: Some(_) } = request.verb {
+            return self.post(request);
+        }
+        let request = Request { verb: Verb::Write { immediate: None }, ..request };
+        self.core.post(&request, self.signal, self.context, self.company)
+    }
+
+    /// Posts an operation of a kind for which it does not pay to have this once more.
+    #[inline(never)]
     fn post(&mut self, request: Request<'_>) -> Result<Ticket, PostError> {
-        self.core.post(&request, self.signal, self.context, self.is_alone)
+        self.core.post(&request, self.signal, self.context, self.company)
     }
 }
 
@@ -644,6 +664,9 @@ impl Drop for Batch<'_> {
             return;
         }
         let driver = &self.connection.queue.shared.driver;
+        if self.held {
+            self.core.end_batch();
+        }
         if !self.held {
             self.core.flush_output();
         } else if self.core.has_output() && (driver.signal().is_some() || driver.asks_epoll()) {

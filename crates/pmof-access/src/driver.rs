@@ -20,14 +20,17 @@ use crate::{
     link::{Link, LinkCore},
     poller::{Interest, Poller},
     rest::Rest,
+    sim::Driven,
 };
 
+mod appender;
 mod assisted;
 mod fast_path;
 mod flushes;
 mod ready;
 mod requests;
 
+pub(crate) use appender::DrivenAppender;
 pub(crate) use assisted::Assisted;
 pub(crate) use fast_path::FastPath;
 use flushes::Flushes;
@@ -142,6 +145,16 @@ impl Links {
     }
 }
 
+impl Driven for Driver {
+    fn drive(&self) -> bool {
+        Self::drive(self)
+    }
+
+    fn tick_all(&self) -> (Option<Duration>, bool) {
+        self.links.try_lock().map_or((None, false), |mut links| self.tick(&mut links))
+    }
+}
+
 impl Driver {
     pub(crate) fn new(
         clock: &Clock,
@@ -196,7 +209,8 @@ impl Driver {
             rest: Rest::default(),
         });
         if let Clock::Virtual(network) = clock {
-            network.add_driver(&driver);
+            let weak = Arc::downgrade(&driver);
+            network.add_driver(weak);
         }
         Ok(driver)
     }
@@ -641,12 +655,6 @@ impl Driver {
 
     pub(crate) fn stop_leading(&self) {
         self.rest.stop_leading();
-    }
-
-    /// Tells every connection the time. Returns when that is due again, and whether it changed anything. Used by the
-    /// simulated network too.
-    pub(crate) fn tick_all(&self) -> (Option<Duration>, bool) {
-        self.links.try_lock().map_or((None, false), |mut links| self.tick(&mut links))
     }
 
     fn tick(&self, links: &mut Links) -> (Option<Duration>, bool) {

@@ -66,7 +66,6 @@ mod address;
 mod background;
 mod clock;
 mod connection;
-mod direct;
 mod driver;
 mod error;
 mod flusher;

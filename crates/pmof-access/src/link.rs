@@ -19,20 +19,22 @@ use crate::{
     driver::Driver,
     flusher::FlushRoute,
     journal::{self, Name},
-    method::{FlushMethods, choose_method, passed_over},
     poller::{Interest, Poller},
     request::Kept,
     ring::RingState,
-    wire::{Announcer, Wire},
+    wire::{Announcer, DirectWay, Wire},
 };
 
 mod closing;
 mod events;
 mod list;
+mod methods;
 mod post;
 
 use events::Events;
 pub(crate) use list::LinkList;
+use methods::{FlushMethods, choose_method, passed_over};
+use post::Run;
 
 /// One end of a connection, as the transports know it.
 pub(crate) type Endpoint = pmof_proto::Endpoint<Kept>;
@@ -74,16 +76,6 @@ enum Phase {
     Closed,
 }
 
-/// What carries out direct operations, if anything does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum DirectWay {
-    /// Every operation goes by message.
-    None,
-    /// This side's CPU, when they are posted.
-    Local,
-    Device,
-}
-
 #[derive(Debug)]
 pub(crate) struct LinkCore {
     name: Name,
@@ -95,6 +87,7 @@ pub(crate) struct LinkCore {
     methods: FlushMethods,
     /// The last operation of which a device was asked to tell the completion, or an earlier one.
     signalled: Ticket,
+    run: Run,
     phase: Phase,
     /// The handshake has ended well.
     has_stood: bool,
@@ -125,11 +118,7 @@ impl Link {
     ) -> Arc<Self> {
         endpoint.set_number(id);
         wire.set_number(id);
-        let direct = match wire.direct().is_some() {
-            false => DirectWay::None,
-            true if wire.is_local() => DirectWay::Local,
-            true => DirectWay::Device,
-        };
+        let direct = wire.direct_way();
         if direct != DirectWay::None {
             endpoint.enable_direct();
         }
@@ -143,6 +132,7 @@ impl Link {
             direct,
             methods: FlushMethods::default(),
             signalled: Ticket(0),
+            run: Run::default(),
             phase: Phase::Open,
             has_stood: false,
             loss_timeout,
@@ -214,18 +204,39 @@ impl LinkCore {
         if !self.has_no_traffic() {
             return None;
         }
-        let moved = self.progress() || self.endpoint.has_completions();
-        if !self.has_operations_only() {
+        let wire = self.wire.as_mut()?;
+        let moved = match wire.progress(&mut self.endpoint) {
+            Ok(moved) => moved,
+            Err(error) => {
+                self.wire_failed(error);
+                self.advance();
+                return None;
+            }
+        };
+        // Nothing waited, so that what finished lets nothing go but what the device itself held back.
+        if (moved && !self.has_no_traffic()) || self.may_have_input() {
+            self.advance();
             return None;
         }
-        // What was held back, or had to wait for what finished now.
         self.submit();
-        Some(moved)
+        Some(moved || self.endpoint.has_completions())
+    }
+
+    fn may_have_input(&self) -> bool {
+        self.wire.as_ref().is_some_and(|wire| wire.may_have_input())
     }
 
     #[inline]
     fn is_device(&self) -> bool {
         self.direct == DirectWay::Device
+    }
+
+    /// Nothing more is posted in this lock that goes out with what was.
+    pub(crate) fn end_batch(&mut self) {
+        self.end_run();
+        if let Some(wire) = &mut self.wire {
+            wire.end_batch();
+        }
     }
 
     fn submit(&mut self) {
@@ -268,7 +279,7 @@ impl LinkCore {
     /// operations under way.
     #[inline]
     pub(crate) fn has_operations_only(&self) -> bool {
-        self.has_no_traffic() && self.wire.as_ref().is_some_and(|wire| !wire.may_have_input())
+        self.has_no_traffic() && self.wire.is_some() && !self.may_have_input()
     }
 
     /// The same, but that something may be to be heard.
@@ -286,6 +297,7 @@ impl LinkCore {
     /// The short way of sending what waits, where that is operations for a device alone. False: it is not, or outcomes wait
     /// to be taken.
     pub(crate) fn submit_operations(&mut self) -> bool {
+        self.end_run();
         if !self.has_operations_only() {
             return false;
         }
@@ -378,10 +390,9 @@ impl LinkCore {
     }
 
     /// Whether it is known how the region is reached; asking has it found out.
-    pub(crate) fn is_settled(&mut self, region: &RemoteRegion) -> bool {
+    pub(crate) fn is_settled(&self, region: &RemoteRegion) -> bool {
         let is_over = self.endpoint.ended().is_some();
-        let is_settled = |wire: &mut Box<dyn Wire>| wire.direct().is_none_or(|direct| direct.is_settled(region));
-        is_over || self.wire.as_mut().is_none_or(is_settled)
+        is_over || self.wire.as_ref().is_none_or(|wire| wire.is_settled(region))
     }
 
     /// Operations posted whose outcome is not known.
@@ -395,42 +406,42 @@ impl LinkCore {
     }
 
     /// True while the send queue has a free place.
-    pub(crate) fn has_room(&mut self) -> bool {
-        let has_room = |wire: &mut Box<dyn Wire>| wire.direct().is_none_or(|direct| direct.has_room(0));
-        self.endpoint.ended().is_some() || (self.endpoint.has_room() && self.wire.as_mut().is_none_or(has_room))
+    pub(crate) fn has_room(&self) -> bool {
+        let has_place = || self.wire.as_ref().is_none_or(|wire| wire.has_room(0));
+        self.endpoint.ended().is_some() || (self.endpoint.has_room() && has_place())
     }
 
     /// The method of a flush of `region` to `level`, and the promise that stands behind it.
     pub(crate) fn flush_method(
-        &mut self,
+        &self,
         region: &RemoteRegion,
         level: Durability,
     ) -> Result<(Method, Promise), PostError> {
-        if let Some(wire) = &mut self.wire {
-            return choose_method(wire.as_mut(), self.methods.forced, region, level);
+        if let Some(wire) = &self.wire {
+            return choose_method(wire.as_ref(), self.methods.forced, region, level);
         }
         Err(self.not_connected())
     }
 
     /// Tells the log how a flush goes, unless it was told last.
     pub(crate) fn tell_method(&mut self, region: &RemoteRegion, level: Durability) {
-        let Some(wire) = self.wire.as_mut().filter(|_| journal::tells_methods()) else { return };
-        let Ok((method, promise)) = choose_method(wire.as_mut(), self.methods.forced, region, level) else { return };
+        let Some(wire) = self.wire.as_ref().filter(|_| journal::tells_methods()) else { return };
+        let Ok((method, promise)) = choose_method(wire.as_ref(), self.methods.forced, region, level) else { return };
         let known = Some((region.key(), level, method));
         if mem::replace(&mut self.told_method, known) == known {
             return;
         }
         let passed_over = match self.methods.forced {
             Some(_) => Vec::new(),
-            None => passed_over(wire.as_mut(), method, region, level),
+            None => passed_over(wire.as_ref(), method, region, level),
         };
         journal::tell_method(self.name, region.kind(), level, (method, promise), &passed_over);
     }
 
     /// Longest record that the connection appends.
-    pub(crate) fn append_max_bytes(&mut self) -> Result<u64, PostError> {
-        let Some(wire) = &mut self.wire else { return Err(self.not_connected()) };
-        wire.direct().and_then(|direct| direct.append_max_bytes()).ok_or(PostError::NoRing)
+    pub(crate) fn append_max_bytes(&self) -> Result<u64, PostError> {
+        let Some(wire) = &self.wire else { return Err(self.not_connected()) };
+        wire.append_max_bytes().ok_or(PostError::NoRing)
     }
 
     /// The ring of this side that the other one appends to.

@@ -21,7 +21,7 @@ use rustix::{
 use crate::{
     CompletionQueue, ConnectError, Connection, Location, SetupError, SharedReceives,
     clock::Clock,
-    driver::{Driver, next_link_id},
+    driver::{DrivenAppender, Driver, next_link_id},
     error::system,
     link::Link,
     peer::{DEFAULT_LOSS_TIMEOUT, PeerShared},
@@ -339,7 +339,7 @@ impl ConnectionRequest {
             core.set_loss_timeout(options.loss_timeout);
             core.endpoint.limit_receives(options.receive_limit);
             if let Some(ring) = core.ring() {
-                ring.belongs_to(&link, &queue.shared.driver);
+                ring.belongs_to(DrivenAppender::new(&link, &queue.shared.driver));
             }
             core.endpoint.accept(&options.private_data);
             core.flush_output();

@@ -335,7 +335,9 @@ impl CompletionQueue {
 
     fn wait_wanted(&self, timeout: Duration, wanted: Wanted, is_over: impl Fn() -> bool) -> Option<Completion> {
         let driver = &self.shared.driver;
-        if let Some(found) = driver.take_wanted(wanted) {
+        if driver.has_ready()
+            && let Some(found) = driver.take_wanted(wanted)
+        {
             return Some(found);
         }
         let thread_drives = self.shared.thread_drives();

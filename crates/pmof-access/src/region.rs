@@ -257,11 +257,13 @@ impl RemoteRegion {
     }
 
     /// Size in bytes.
+    #[inline]
     pub fn len_bytes(&self) -> u64 {
         self.descriptor.len_bytes
     }
 
     /// What this side may do with it.
+    #[inline]
     pub fn access(&self) -> Access {
         self.descriptor.access
     }
@@ -272,6 +274,7 @@ impl RemoteRegion {
     }
 
     /// How the region keeps `level`, or `None` where it cannot.
+    #[inline]
     pub fn promise(&self, level: Durability) -> Option<Promise> {
         self.descriptor.promise(level)
     }
@@ -293,11 +296,13 @@ impl RemoteRegion {
         Self { descriptor: Descriptor { direct: DirectAccess::None, ..self.descriptor } }
     }
 
+    #[inline]
     pub(crate) fn key(&self) -> RegionKey {
         self.descriptor.key
     }
 
     /// Checks a range and a right before anything is sent.
+    #[inline]
     pub(crate) fn check(
         &self,
         right: Access,
@@ -311,6 +316,7 @@ impl RemoteRegion {
         check_range(offset, len_bytes, self.len_bytes())
     }
 
+    #[inline]
     pub(crate) fn check_flush(&self, level: Durability) -> Result<(), PostError> {
         let persistent = self.access().contains(Access::FLUSH_PERSISTENT);
         let visible = level == Durability::Visible && self.access().contains(Access::FLUSH_VISIBLE);
@@ -324,6 +330,7 @@ impl RemoteRegion {
         PostError::NotDurable { wanted, strongest: self.strongest(), medium: self.kind().to_string() }
     }
 
+    #[inline]
     pub(crate) fn direct(&self) -> DirectAccess {
         self.descriptor.direct
     }
@@ -337,6 +344,7 @@ pub(crate) fn random<const BYTES: usize>() -> Result<[u8; BYTES], RegisterError>
     Ok(bytes)
 }
 
+#[inline]
 pub(crate) fn check_range(offset: u64, len_bytes: u64, size_bytes: u64) -> Result<(), PostError> {
     check_bounds(offset, len_bytes, size_bytes).map_err(|_| PostError::OutOfBounds { offset, len_bytes, size_bytes })
 }

@@ -13,7 +13,7 @@ use std::{
 
 use pmof_proto::{InputPlace, OutputView};
 
-use crate::{driver::Driver, wire::Wire};
+use crate::wire::Wire;
 
 /// Bytes on their way per direction: like a socket buffer, so that output has to wait sometimes.
 const WINDOW_BYTES: usize = 256 << 10;
@@ -33,6 +33,15 @@ pub struct Faults {
     pub corrupt: Option<(u64, u8)>,
 }
 
+/// What the network drives, as nothing happens there by itself.
+pub(crate) trait Driven: Send + Sync {
+    /// Moves what can be moved without waiting. True if anything moved.
+    fn drive(&self) -> bool;
+
+    /// Tells the time. Returns when that is due again, and whether it changed anything.
+    fn tick_all(&self) -> (Option<Duration>, bool);
+}
+
 /// The network.
 #[derive(Default)]
 pub struct SimNetwork {
@@ -42,7 +51,7 @@ pub struct SimNetwork {
 #[derive(Default)]
 struct State {
     now: Duration,
-    drivers: Vec<Weak<Driver>>,
+    drivers: Vec<Weak<dyn Driven>>,
     listeners: BTreeMap<u16, VecDeque<SimWire>>,
     last_port: u16,
     /// From initiator to target, and back.
@@ -79,8 +88,8 @@ impl SimNetwork {
         }
     }
 
-    pub(crate) fn add_driver(&self, driver: &Arc<Driver>) {
-        self.lock().drivers.push(Arc::downgrade(driver));
+    pub(crate) fn add_driver(&self, driver: Weak<dyn Driven>) {
+        self.lock().drivers.push(driver);
     }
 
     /// Opens a port; 0 picks one.

@@ -249,11 +249,13 @@ impl Output {
         (self.pushed_total, self.sent_total)
     }
 
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.parts.is_empty()
     }
 
     /// Copied bytes that wait, without those of read replies.
+    #[inline]
     pub(crate) fn copied_bytes(&self) -> usize {
         self.bytes.len() - self.start - self.reply_bytes
     }
@@ -275,6 +277,7 @@ impl Output {
     }
 
     /// True if all that waits is copied bytes.
+    #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         self.reply_slices == 0 && self.posted_slices == 0
     }
@@ -325,6 +328,7 @@ impl Output {
         Ok(true)
     }
 
+    #[inline]
     pub(crate) fn view(&self) -> Option<OutputView<'_>> {
         let waiting = &self.bytes[self.start..];
         if self.is_plain() {

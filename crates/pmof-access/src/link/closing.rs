@@ -88,8 +88,8 @@ impl LinkCore {
 
     fn close(&mut self) {
         self.unwatch();
-        if let Some(direct) = self.wire.as_mut().and_then(|wire| wire.direct()) {
-            direct.stop();
+        if let Some(wire) = &mut self.wire {
+            wire.stop();
         }
         self.advance();
         self.wire = None;

@@ -3,16 +3,14 @@
 use pmof_mem::Durability;
 use pmof_proto::{
     ConnectionError, DirectAccess, Flushed, Operation, OperationError, OperationKind, Outcome, Payload, PostError,
-    Signal, Ticket,
+    Refusal, Signal, Ticket,
 };
 
-use super::{BORROW_MIN_BYTES, DirectWay, Endpoint, LinkCore, is_transient};
+use super::{BORROW_MIN_BYTES, DirectWay, Endpoint, FlushMethods, LinkCore, is_transient};
 use crate::{
     Method, RemoteRegion,
-    direct::{DirectOutcome, Finished, Posting},
-    method::FlushMethods,
-    request::{Data, Kept, Request},
-    wire::Wire,
+    request::{Data, Kept, Request, Verb},
+    wire::{Company, DirectOutcome, Finished, Posted, Posting, Wire},
 };
 
 #[cfg(test)]
@@ -21,12 +19,15 @@ mod tests;
 /// Most ranges that one flush has the device flush one by one.
 const FLUSH_RANGES_MAX: usize = 8;
 
-/// The way that an operation takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    /// Past the target's CPU, a flush by this method; and what its success will be.
-    Direct(Option<Method>, Outcome),
-    Message,
+/// Writes of the present batch that go direct in a row, of which nobody is to hear unless they fail: what was asked for the first of them
+/// holds for the next ones too, as long as nothing else is posted. They are counted when the run ends.
+#[derive(Debug, Default)]
+pub(super) struct Run {
+    /// How many more may join; 0 where there is no run.
+    left: u32,
+    /// How many have joined the first one.
+    joined: u64,
+    context: u64,
 }
 
 /// What carries operations: the fields of a connection on a standing wire with a direct way.
@@ -38,37 +39,89 @@ struct Carrier<'l> {
 
 impl LinkCore {
     /// Posts an operation of checked rights and bounds; it goes out with the next [`flush_output`](Self::flush_output), but to a device at
-    /// once where it `is_alone`: nothing is posted with it.
-    #[inline]
+    /// once where it comes alone. Among the company of a batch, that call is due before the lock is given back.
+    #[expect(clippy::inline_always, reason = "its callers know the kind of request: most of this falls away there")]
+    #[inline(always)]
     pub(crate) fn post(
         &mut self,
         request: &Request<'_>,
         signal: Signal,
         context: u64,
-        is_alone: bool,
+        company: Company,
     ) -> Result<Ticket, PostError> {
         if self.direct == DirectWay::None {
             return self.post_on_stream(request, signal, context);
         }
+        self.end_run();
         let ticket = self.endpoint.next_ticket();
         let is_wanted = signal == Signal::Always || request.kind() != OperationKind::Write;
         let is_signalled = is_wanted || is_signal_due(ticket, self.signalled, self.endpoint.agreed().send_queue);
         let Some(mut carrier) = self.carrier() else { return Err(self.not_connected()) };
-        carrier.post(request, Posting { ticket, is_signalled, is_alone }, signal, context)?;
+        let is_taken = carrier.post(request, &Posting { ticket, is_signalled, company }, signal, context)?;
         if is_signalled {
             self.signalled = ticket;
+        } else if is_taken && company == Company::Batch {
+            self.begin_run(ticket, context);
         }
         Ok(ticket)
     }
 
+    /// Has one more write join the run, if there is one that it may join.
+    #[inline]
+    pub(crate) fn join_run(&mut self, to: &RemoteRegion, offset: u64, bytes: &[u8], context: u64) -> Option<Ticket> {
+        if self.run.left == 0 || self.run.context != context {
+            return None;
+        }
+        let ticket = Ticket(self.endpoint.next_ticket().0 + self.run.joined);
+        let wire = self.wire.as_mut()?;
+        if !wire.append(ticket, to, offset, bytes) {
+            return None;
+        }
+        self.run.left -= 1;
+        self.run.joined += 1;
+        if !self.endpoint.extend_dirty(to.key(), offset, bytes.len() as u64) {
+            self.note_dirty(to, offset, bytes.len() as u64);
+        }
+        Some(ticket)
+    }
+
+    #[inline(never)]
+    fn note_dirty(&mut self, to: &RemoteRegion, offset: u64, len_bytes: u64) {
+        if let Some(mut carrier) = self.carrier() {
+            carrier.note_changed(to, offset, len_bytes);
+        }
+    }
+
+    /// Others may join the write that the transport took last, as far as it takes them. What held for that one holds for them.
+    #[inline]
+    fn begin_run(&mut self, last: Ticket, context: u64) {
+        let Some(wire) = &self.wire else { return };
+        let send_queue = self.endpoint.agreed().send_queue;
+        let places = send_queue.saturating_sub(self.endpoint.outstanding() as u32);
+        let until_signal = (send_queue / 4).saturating_sub((last.0 - self.signalled.0) as u32 + 1);
+        let left = wire.window().min(places).min(until_signal);
+        self.run = Run { left, joined: 0, context };
+    }
+
+    /// Counts what joined the run. Anything else comes after that.
+    #[inline]
+    pub(crate) fn end_run(&mut self) {
+        if self.run.left > 0 || self.run.joined > 0 {
+            self.endpoint.went_direct_again(self.run.joined);
+            self.run = Run::default();
+        }
+    }
+
     /// Posts on a wire without a direct way.
+    #[inline(never)]
     fn post_on_stream(&mut self, request: &Request<'_>, signal: Signal, context: u64) -> Result<Ticket, PostError> {
-        if let Request::Write { to, offset, data: Data::Borrowed(bytes), immediate: None } = request
+        if let (Verb::Write { immediate: None }, Data::Bytes(bytes), Some((to, offset))) =
+            (request.verb, request.data, request.place)
             && bytes.len() >= BORROW_MIN_BYTES
             && self.endpoint.may_borrow()
         {
             let payload = Payload::Borrowed(bytes);
-            let operation = Operation::Write { key: to.key(), offset: *offset, payload, immediate: None };
+            let operation = Operation::Write { key: to.key(), offset, payload, immediate: None };
             let ticket = self.endpoint.post(operation, signal, context)?;
             self.send_borrowed(bytes);
             return Ok(ticket);
@@ -101,147 +154,238 @@ impl LinkCore {
 }
 
 impl Carrier<'_> {
-    #[inline]
-    fn post(&mut self, request: &Request<'_>, posting: Posting, signal: Signal, context: u64) -> Result<(), PostError> {
-        match self.way(request)? {
-            Way::Direct(method, success) => {
-                self.post_direct((request, method), posting, (request.kind(), success), signal, context)
+    /// Posts an operation. True if the transport has it, and its outcome comes later: never of a flush.
+    #[expect(clippy::inline_always, reason = "as its caller")]
+    #[inline(always)]
+    fn post(
+        &mut self,
+        request: &Request<'_>,
+        posting: &Posting,
+        signal: Signal,
+        context: u64,
+    ) -> Result<bool, PostError> {
+        match request.verb {
+            Verb::Send { .. } | Verb::Write { immediate: Some(_) } => self.post_message(request, signal, context),
+            Verb::Flush { level } => self.post_flush(request, level, posting, signal, context),
+            _ => self.post_direct(request, posting, signal, context),
+        }
+    }
+
+    #[expect(clippy::inline_always, reason = "as its caller")]
+    #[inline(always)]
+    fn post_direct(
+        &mut self,
+        request: &Request<'_>,
+        posting: &Posting,
+        signal: Signal,
+        context: u64,
+    ) -> Result<bool, PostError> {
+        let (kind, len_bytes) = (request.kind(), request.len_bytes);
+        // An append was checked when it was posted.
+        self.endpoint.may_post_direct(if kind == OperationKind::Append { 0 } else { len_bytes })?;
+        if !self.endpoint.may_go_direct(kind) {
+            return self.keep_or_send(request, signal, context);
+        }
+        let success = Outcome::Done { len_bytes };
+        let is_taken = match self.wire.post(posting, request)? {
+            Posted::Taken => {
+                self.endpoint.went_direct(kind, success, signal, context);
+                true
             }
-            Way::Message => self.post_message(request, signal, context),
+            Posted::Finished(outcome) => {
+                self.finished_at_once(posting, outcome, (kind, success), signal, context);
+                false
+            }
+            other => return self.not_taken(&other, request, signal, context),
+        };
+        self.note_dirty(request);
+        Ok(is_taken)
+    }
+
+    /// Posts a flush. What it is to make durable is named range by range: its cost grows with its range, not with what was written there.
+    #[inline]
+    fn post_flush(
+        &mut self,
+        request: &Request<'_>,
+        level: Durability,
+        posting: &Posting,
+        signal: Signal,
+        context: u64,
+    ) -> Result<bool, PostError> {
+        let Some((region, offset)) = request.place else { return Err(PostError::NoRing) };
+        // It moves nothing.
+        self.endpoint.may_post_direct(0)?;
+        let (method, promise) = self.methods.find(self.wire, region, level)?;
+        if method == Method::SendAfterWrite {
+            return self.post_message(request, signal, context);
+        }
+        let success = Outcome::Flushed(Flushed { durability: level, promise });
+        if !self.wire.has_room(0) {
+            return Err(self.queue_full());
+        }
+        if !self.endpoint.may_go_direct(OperationKind::Flush) {
+            self.keep(request, Some(method), success, signal, context);
+            return Ok(false);
+        }
+        match self.flush(posting, (region, offset, request.len_bytes), level, method)? {
+            Posted::Finished(outcome) => {
+                self.finished_at_once(posting, outcome, (OperationKind::Flush, success), signal, context);
+            }
+            _ => {
+                self.endpoint.went_direct(OperationKind::Flush, success, signal, context);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Posts an operation that has to wait for those before it, where it goes direct.
+    #[inline(never)]
+    fn keep_or_send(&mut self, request: &Request<'_>, signal: Signal, context: u64) -> Result<bool, PostError> {
+        let is_direct = match request.place {
+            Some((region, offset)) => self.wire.reaches(region, request.kind(), offset),
+            None => true,
+        };
+        if !is_direct {
+            return self.post_message(request, signal, context);
+        }
+        if !self.wire.has_room(request.data_bytes()) {
+            return Err(self.queue_full());
+        }
+        self.keep(request, None, Outcome::Done { len_bytes: request.len_bytes }, signal, context);
+        Ok(false)
+    }
+
+    fn keep(&mut self, request: &Request<'_>, method: Option<Method>, success: Outcome, signal: Signal, context: u64) {
+        let kept = Kept::new(request, method);
+        let copied_bytes = kept.copied_bytes();
+        self.endpoint.keep_direct(kept, copied_bytes, (request.kind(), success), signal, context);
+    }
+
+    #[inline(never)]
+    fn not_taken(
+        &mut self,
+        posted: &Posted,
+        request: &Request<'_>,
+        signal: Signal,
+        context: u64,
+    ) -> Result<bool, PostError> {
+        match posted {
+            Posted::ByMessage => self.post_message(request, signal, context),
+            Posted::NoSlot => {
+                self.keep(request, None, Outcome::Done { len_bytes: request.len_bytes }, signal, context);
+                Ok(false)
+            }
+            _ => Err(self.queue_full()),
         }
     }
 
     #[inline]
-    fn way(&mut self, request: &Request<'_>) -> Result<Way, PostError> {
-        let is_direct = match request {
-            Request::Flush { region, level, .. } => {
-                self.endpoint.may_post_direct(0)?;
-                return match self.methods.find(self.wire, region, *level)? {
-                    (Method::SendAfterWrite, _) => Ok(Way::Message),
-                    (method, promise) => {
-                        Ok(Way::Direct(Some(method), Outcome::Flushed(Flushed { durability: *level, promise })))
-                    }
-                };
-            }
-            Request::Append { .. } => true,
-            Request::Send { .. } | Request::Write { immediate: Some(_), .. } => false,
-            _ => match (request.range(), self.wire.direct()) {
-                (Some((region, offset)), Some(direct)) => direct.reaches(region, request.kind(), offset),
-                _ => false,
-            },
-        };
-        let success = Outcome::Done { len_bytes: request.len_bytes() };
-        Ok(if is_direct { Way::Direct(None, success) } else { Way::Message })
-    }
-
-    #[inline]
-    fn post_direct(
+    fn finished_at_once(
         &mut self,
-        (request, method): (&Request<'_>, Option<Method>),
-        posting: Posting,
+        posting: &Posting,
+        outcome: DirectOutcome,
         (kind, success): (OperationKind, Outcome),
         signal: Signal,
         context: u64,
-    ) -> Result<(), PostError> {
-        // An append was checked when it was posted, and a flush moves nothing.
-        let moves = !matches!(kind, OperationKind::Append | OperationKind::Flush);
-        self.endpoint.may_post_direct(if moves { request.len_bytes() } else { 0 })?;
-        if !self.has_room(request) {
-            return Err(PostError::QueueFull { limit: self.endpoint.agreed().send_queue });
-        }
-        if self.endpoint.may_go_direct(kind) && self.has_slot(kind) {
-            match self.hand_over((request, method), posting)? {
-                None => {
-                    self.endpoint.went_direct(kind, success, signal, context);
-                }
-                Some(DirectOutcome::Done) => {
-                    self.endpoint.done_direct(kind, success, signal, context);
-                }
-                Some(DirectOutcome::Previous(number)) => {
-                    self.endpoint.done_direct(kind, Outcome::Previous(number), signal, context);
-                }
-                Some(failed @ DirectOutcome::Failed(_)) => {
-                    self.endpoint.went_direct(kind, success, signal, context);
-                    self.endpoint.finished(posting.ticket, failed);
-                }
+    ) {
+        match outcome {
+            DirectOutcome::Done => {
+                self.endpoint.done_direct(kind, success, signal, context);
             }
-        } else {
-            let request = request.to_kept();
-            let kept_bytes = request.kept_bytes() as usize;
-            self.endpoint.keep_direct(Kept { request, method }, kept_bytes, (kind, success), signal, context);
+            DirectOutcome::Previous(number) => {
+                self.endpoint.done_direct(kind, Outcome::Previous(number), signal, context);
+            }
+            failed @ DirectOutcome::Failed(_) => {
+                self.endpoint.went_direct(kind, success, signal, context);
+                self.endpoint.finished(posting.ticket, failed);
+            }
         }
-        Ok(())
     }
 
-    fn post_message(&mut self, request: &Request<'_>, signal: Signal, context: u64) -> Result<(), PostError> {
+    fn queue_full(&self) -> PostError {
+        PostError::QueueFull { limit: self.endpoint.agreed().send_queue }
+    }
+
+    #[inline(never)]
+    fn post_message(&mut self, request: &Request<'_>, signal: Signal, context: u64) -> Result<bool, PostError> {
         // The target's CPU begins the write-back of what it stores and completes it when it flushes itself. Where this side may
         // flush instead, it writes that back too: caches of one host are coherent.
-        let writes = !matches!(request, Request::Read { .. } | Request::Flush { .. });
-        let is_mapped = request.range().is_some_and(|(region, _)| region.direct() == DirectAccess::Mapped);
+        let writes = !matches!(request.verb, Verb::Read | Verb::Flush { .. });
+        let is_mapped = request.place.is_some_and(|(region, _)| region.direct() == DirectAccess::Mapped);
         self.endpoint.post_message(request.as_operation()?, signal, context, writes && is_mapped)?;
         self.pump();
-        Ok(())
+        Ok(false)
     }
 
-    /// Hands a direct operation to the transport.
+    /// Notes what a direct operation changes, where flushes name that.
     #[inline]
-    fn hand_over(
-        &mut self,
-        (request, method): (&Request<'_>, Option<Method>),
-        posting: Posting,
-    ) -> Result<Option<DirectOutcome>, PostError> {
-        if let (Request::Flush { region, offset, len_bytes, level }, Some(method)) = (request, method) {
-            return self.flush(posting, (region, *offset, *len_bytes), *level, method);
-        }
-        let Some(direct) = self.wire.direct() else { return Err(PostError::NoRing) };
-        let outcome = direct.post(posting, request)?;
-        if let (Some((region, offset)), false) = (request.range(), matches!(request, Request::Read { .. }))
-            && self.methods.names_ranges(self.wire, region)
-        {
-            self.endpoint.note_dirty(region.key(), offset, request.len_bytes());
-        }
-        Ok(outcome)
+    fn note_dirty(&mut self, request: &Request<'_>) {
+        let (Some((region, offset)), false) = (request.place, matches!(request.verb, Verb::Read)) else { return };
+        self.note_changed(region, offset, request.len_bytes);
     }
 
-    /// Has the transport flush. What it is to make durable is named range by range: the cost of a flush grows with its range, not with
-    /// what was written there.
+    #[inline]
+    fn note_changed(&mut self, region: &RemoteRegion, offset: u64, len_bytes: u64) {
+        let key = region.key();
+        if !self.endpoint.extend_dirty(key, offset, len_bytes) && self.methods.names_ranges(self.wire, region) {
+            self.endpoint.note_dirty(key, offset, len_bytes);
+        }
+    }
+
+    /// Has the transport flush.
+    #[inline]
     fn flush(
         &mut self,
-        posting: Posting,
+        posting: &Posting,
         (region, offset, len_bytes): (&RemoteRegion, u64, u64),
         level: Durability,
         method: Method,
-    ) -> Result<Option<DirectOutcome>, PostError> {
-        let Some(direct) = self.wire.direct() else { return Err(PostError::NoRing) };
+    ) -> Result<Posted, PostError> {
         let by_range = matches!(method, Method::NativeFlush | Method::LocalWriteBack);
         if !by_range || level != Durability::PowerFailure {
             let range = [unnamed(region, offset, len_bytes, level)];
             let ranges = if method == Method::LocalWriteBack { &[][..] } else { &range };
-            return direct.flush(posting, region, ranges, level, method);
+            return self.wire.flush(posting, region, ranges, level, method);
         }
         let named = self.endpoint.take_dirty(region.key(), (offset, len_bytes), FLUSH_RANGES_MAX);
         let posted = if named.is_empty() && method == Method::NativeFlush {
-            direct.flush(posting, region, &[unnamed(region, offset, len_bytes, level)], level, method)
+            self.wire.flush(posting, region, &[unnamed(region, offset, len_bytes, level)], level, method)
         } else {
-            direct.flush(posting, region, named, level, method)
+            self.wire.flush(posting, region, named, level, method)
         };
         // No later flush would name what was taken for this one.
         posted.inspect_err(|error| self.endpoint.fail(ConnectionError::Lost { why: error.to_string() }))
     }
 
+    /// Hands a direct operation that waited to the transport.
+    fn hand_over(&mut self, posting: &Posting, kept: &Kept) -> Result<Posted, PostError> {
+        let request = kept.request();
+        if let (Verb::Flush { level }, Some((region, offset)), Some(method)) =
+            (request.verb, request.place, kept.method)
+        {
+            return self.flush(posting, (region, offset, request.len_bytes), level, method);
+        }
+        let posted = self.wire.post(posting, &request)?;
+        if matches!(posted, Posted::Taken | Posted::Finished(_)) {
+            self.note_dirty(&request);
+        }
+        Ok(posted)
+    }
+
     fn advance(&mut self) -> bool {
         let mut moved = self.pump();
         while let Some(kept) = self.endpoint.due_direct() {
-            let (kind, data_bytes) = (kept.request.kind(), kept.request.data_bytes());
-            let has_room = self.wire.direct().is_some_and(|direct| direct.has_room(data_bytes));
-            if !has_room || !self.has_slot(kind) {
+            let (kind, data_bytes) = (kept.request().kind(), kept.request().data_bytes());
+            if !self.wire.has_room(data_bytes) || !self.has_slot(kind) {
                 break;
             }
-            let Some((ticket, Kept { request, method })) = self.endpoint.take_due() else { break };
+            let Some((ticket, kept)) = self.endpoint.take_due() else { break };
             moved = true;
-            match self.hand_over((&request, method), Posting { ticket, is_signalled: true, is_alone: false }) {
-                Ok(None) => self.endpoint.due_went(),
-                Ok(Some(outcome)) => self.endpoint.finished(ticket, outcome),
+            match self.hand_over(&Posting { ticket, is_signalled: true, company: Company::Any }, &kept) {
+                Ok(Posted::Taken) => self.endpoint.due_went(),
+                Ok(Posted::Finished(outcome)) => self.endpoint.finished(ticket, outcome),
+                // Its way was chosen when it was posted.
+                Ok(_) => self.endpoint.finished(ticket, gone(&kept.request())),
                 Err(error) => self.endpoint.fail(ConnectionError::Lost { why: error.to_string() }),
             }
             moved |= self.pump();
@@ -261,35 +405,26 @@ impl Carrier<'_> {
     /// The connection has ended: all that is left gets an outcome, as soon as nothing reaches this side's memory.
     fn end(&mut self) -> bool {
         let Some(why) = self.endpoint.ended().filter(|_| self.endpoint.awaits_stop()) else { return false };
-        if let Some(direct) = self.wire.direct() {
-            // The last words are still on their way, and whatever was posted before them.
-            if !direct.is_idle() && ends_in_order(why) {
-                return false;
-            }
-            if !direct.is_idle() || direct.is_broken() {
-                direct.stop();
-            }
+        // The last words are still on their way, and whatever was posted before them.
+        if !self.wire.is_idle() && ends_in_order(why) {
+            return false;
+        }
+        if !self.wire.is_idle() || self.wire.is_broken() {
+            self.wire.stop();
         }
         self.endpoint.direct_stopped();
         true
     }
 
-    /// Whether the device can take an operation: bytes that are not registered are copied to where it finds them.
-    #[inline]
-    fn has_room(&mut self, request: &Request<'_>) -> bool {
-        self.wire.direct().is_some_and(|direct| direct.has_room(request.data_bytes()))
-    }
-
     /// Whether an operation of this kind has the room that it needs at the other side beside that of the send queue.
-    #[inline]
-    fn has_slot(&mut self, kind: OperationKind) -> bool {
-        kind != OperationKind::Append || self.wire.direct().is_some_and(|direct| direct.has_slot())
+    fn has_slot(&self, kind: OperationKind) -> bool {
+        kind != OperationKind::Append || self.wire.has_slot()
     }
 
     /// Hands the messages that wait to a device, so that what is posted next comes after them. True if any went.
     fn pump(&mut self) -> bool {
         // Direct operations of a local wire are no messages: they wait until these have gone with the batch.
-        if self.wire.is_local() {
+        if self.wire.direct_way() == DirectWay::Local {
             return false;
         }
         let mut moved = false;
@@ -309,6 +444,12 @@ impl Carrier<'_> {
         }
         moved
     }
+}
+
+/// The region was taken away since an operation on it was posted.
+fn gone(request: &Request<'_>) -> DirectOutcome {
+    let (offset, len_bytes) = (request.place.map_or(0, |(_, offset)| offset), request.len_bytes);
+    DirectOutcome::Failed(OperationError::Refused { refusal: Refusal::UnknownRegion, offset, len_bytes, limit: 0 })
 }
 
 /// Whether a device is to tell of this operation although nobody else wants to know, where it was asked to of `last`: places in the send

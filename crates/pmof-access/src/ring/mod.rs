@@ -4,14 +4,14 @@
 use std::{
     collections::VecDeque,
     fmt, io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use pmof_mem::{Medium, MemError};
 use pmof_proto::DESCRIPTOR_BYTES;
 
-use crate::{CompletionQueue, Region, RegisterError, driver::Driver, link::Link, verbs::DeviceMemory};
+use crate::{CompletionQueue, Region, RegisterError, verbs::DeviceMemory};
 
 mod layout;
 
@@ -128,18 +128,10 @@ impl AppendRing {
             return Ok(());
         }
         inner.freed.extend(slots);
-        let (link, driver) = (inner.link.upgrade(), inner.driver.upgrade());
+        let appender = inner.appender.clone();
         drop(inner);
-        match link.as_ref().and_then(|link| link.try_lock()) {
-            Some(mut core) => {
-                core.flush_output();
-            }
-            // Whoever holds the connection gives the slots back, or, where it has just done so, whoever is woken.
-            None => {
-                if let Some(driver) = driver {
-                    driver.tell();
-                }
-            }
+        if let Some(appender) = appender {
+            appender.slots_freed();
         }
         Ok(())
     }
@@ -170,6 +162,12 @@ pub(crate) struct RingState {
     inner: Mutex<Inner>,
 }
 
+/// The connection whose other side appends to a ring. It does not keep the connection.
+pub(crate) trait Appender: Send + Sync + fmt::Debug {
+    /// Slots are free: the other side is to have them back.
+    fn slots_freed(&self);
+}
+
 #[derive(Debug, Default)]
 struct Inner {
     /// All records up to this number were consumed, or are void.
@@ -178,9 +176,7 @@ struct Inner {
     /// Slots whose records were consumed and that are not posted anew yet.
     freed: Vec<u32>,
     is_attached: bool,
-    /// The connection that appends, and who drives it.
-    link: Weak<Link>,
-    driver: Weak<Driver>,
+    appender: Option<Arc<dyn Appender>>,
 }
 
 impl RingState {
@@ -218,10 +214,8 @@ impl RingState {
     }
 
     /// Whom to tell that slots are free again.
-    pub(crate) fn belongs_to(&self, link: &Arc<Link>, driver: &Arc<Driver>) {
-        let mut inner = self.lock();
-        inner.link = Arc::downgrade(link);
-        inner.driver = Arc::downgrade(driver);
+    pub(crate) fn belongs_to(&self, appender: Arc<dyn Appender>) {
+        self.lock().appender = Some(appender);
     }
 
     /// A message of so many bytes with a record came into a slot.

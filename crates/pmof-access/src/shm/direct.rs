@@ -16,8 +16,8 @@ use rustix::fs::{SealFlags, fcntl_get_seals};
 use super::{Terms, control::Answer, wire::ShmWire};
 use crate::{
     Method, RemoteRegion,
-    direct::{Direct, DirectOutcome, Posting},
-    request::{Data, Request},
+    request::{Data, Request, Verb},
+    wire::{DirectOutcome, Posted},
 };
 
 /// Regions of the other side that one connection keeps mapped; those beyond it are reached by messages.
@@ -103,26 +103,23 @@ impl Mapped {
     }
 
     fn carry_out(&self, request: &Request<'_>, offset: u64) -> Result<DirectOutcome, CopyError> {
-        match request {
-            Request::Write { data: Data::Borrowed(bytes), .. } => self.write(offset, bytes)?,
-            Request::Write { data: Data::Owned(bytes), .. } => self.write(offset, bytes)?,
-            Request::Write { data: Data::Slice(slice), .. } => self.write_from(offset, &slice.local)?,
-            Request::Write { data: Data::Part(part), .. } => self.write_from(offset, &part.local())?,
-            Request::Read { into, .. } => self.read_into(offset, &into.local)?,
-            Request::AtomicWrite { value, .. } => {
-                self.atomic(offset, |memory, at| memory.atomic_store(at, *value))?;
+        match (request.verb, request.data) {
+            (Verb::Write { .. }, Data::Bytes(bytes)) => self.write(offset, bytes)?,
+            (Verb::Write { .. }, Data::Slice(slice)) => self.write_from(offset, &slice.local)?,
+            (Verb::Write { .. }, Data::Part(part)) => self.write_from(offset, &part.local())?,
+            (Verb::Read, Data::Slice(into)) => self.read_into(offset, &into.local)?,
+            (Verb::AtomicWrite { value }, _) => {
+                self.atomic(offset, |memory, at| memory.atomic_store(at, value))?;
             }
-            Request::CompareAndSwap { expected, new, .. } => {
-                let swap = |memory: &Memory, at| memory.compare_and_swap(at, *expected, *new);
+            (Verb::CompareAndSwap { expected, new }, _) => {
+                let swap = |memory: &Memory, at| memory.compare_and_swap(at, expected, new);
                 return Ok(DirectOutcome::Previous(self.atomic(offset, swap)?));
             }
-            Request::FetchAndAdd { addend, .. } => {
-                let add = |memory: &Memory, at| memory.fetch_and_add(at, *addend);
+            (Verb::FetchAndAdd { addend }, _) => {
+                let add = |memory: &Memory, at| memory.fetch_and_add(at, addend);
                 return Ok(DirectOutcome::Previous(self.atomic(offset, add)?));
             }
-            Request::Flush { .. } | Request::Send { .. } | Request::Append { .. } => {
-                return Err(CopyError::Elsewhere);
-            }
+            _ => return Err(CopyError::Elsewhere),
         }
         Ok(DirectOutcome::Done)
     }
@@ -252,15 +249,12 @@ impl ShmWire {
 }
 
 /// The outcome of an operation that was carried out, of an offset and a length; an error where nothing was done.
-fn outcome_of(
-    outcome: Result<DirectOutcome, CopyError>,
-    (offset, len_bytes): (u64, u64),
-) -> Result<Option<DirectOutcome>, PostError> {
+fn outcome_of(outcome: Result<DirectOutcome, CopyError>, (offset, len_bytes): (u64, u64)) -> Result<Posted, PostError> {
     let refused = |refusal| DirectOutcome::Failed(OperationError::Refused { refusal, offset, len_bytes, limit: 0 });
     match outcome {
-        Ok(outcome) => Ok(Some(outcome)),
-        Err(CopyError::Remote) => Ok(Some(refused(Refusal::MediumFailed))),
-        Err(CopyError::Gone) => Ok(Some(refused(Refusal::UnknownRegion))),
+        Ok(outcome) => Ok(Posted::Finished(outcome)),
+        Err(CopyError::Remote) => Ok(Posted::Finished(refused(Refusal::MediumFailed))),
+        Err(CopyError::Gone) => Ok(Posted::Finished(refused(Refusal::UnknownRegion))),
         Err(CopyError::Local(error)) => Err(PostError::LocalMemory { why: error.to_string() }),
         Err(CopyError::Elsewhere) => Err(unmapped()),
     }
@@ -270,9 +264,10 @@ fn unmapped() -> PostError {
     PostError::LocalMemory { why: "the region is not mapped".to_owned() }
 }
 
-impl Direct for ShmWire {
-    fn reaches(&self, region: &RemoteRegion, kind: OperationKind, offset: u64) -> bool {
-        let Some(mapped) = self.mapped(region) else { return false };
+impl ShmWire {
+    /// The mapped memory, where this kind of operation at `offset` of the region may use it.
+    fn reached(&self, region: &RemoteRegion, kind: OperationKind, offset: u64) -> Option<&Mapped> {
+        let mapped = self.mapped(region)?;
         // A region may begin anywhere in its memory: the target says no where its number is not whole.
         let is_aligned = || (mapped.terms.offset + offset).is_multiple_of(8);
         let is_possible = match kind {
@@ -283,10 +278,19 @@ impl Direct for ShmWire {
             }
             _ => false,
         };
-        is_possible && mapped.backs(region)
+        (is_possible && mapped.backs(region)).then_some(mapped)
     }
 
-    fn offers(&self, method: Method, region: &RemoteRegion, level: Durability) -> Result<Promise, &'static str> {
+    pub(super) fn reaches_directly(&self, region: &RemoteRegion, kind: OperationKind, offset: u64) -> bool {
+        self.reached(region, kind, offset).is_some()
+    }
+
+    pub(super) fn promise_of(
+        &self,
+        method: Method,
+        region: &RemoteRegion,
+        level: Durability,
+    ) -> Result<Promise, &'static str> {
         if method != Method::LocalWriteBack {
             return Err("the memory is mapped, no device lies between");
         }
@@ -305,45 +309,31 @@ impl Direct for ShmWire {
         Ok(Promise { mechanism: ours.mechanism, evidence })
     }
 
-    fn is_settled(&self, region: &RemoteRegion) -> bool {
+    pub(super) fn knows(&self, region: &RemoteRegion) -> bool {
         self.mapped(region).is_some()
             || region.direct() != DirectAccess::Mapped
             || matches!(self.mappings.find(region.key()), Some(State::Unmapped))
             || self.mappings.is_full()
     }
 
-    fn has_room(&self, _len_bytes: u64) -> bool {
-        true
-    }
-
-    fn post(&mut self, _posting: Posting, request: &Request<'_>) -> Result<Option<DirectOutcome>, PostError> {
+    pub(super) fn carry_out(&self, request: &Request<'_>) -> Result<Posted, PostError> {
+        let Some((region, offset)) = request.place else { return Ok(Posted::ByMessage) };
+        let Some(mapped) = self.reached(region, request.kind(), offset) else { return Ok(Posted::ByMessage) };
         self.check_there()?;
-        let Some((region, offset)) = request.range() else { return Err(unmapped()) };
-        let Some(mapped) = self.mappings.mapped(region.key()) else { return Err(unmapped()) };
-        // It may have waited since its way was chosen.
-        let outcome = if mapped.is_revoked() { Err(CopyError::Gone) } else { mapped.carry_out(request, offset) };
-        outcome_of(outcome, (offset, request.len_bytes()))
+        outcome_of(mapped.carry_out(request, offset), (offset, request.len_bytes))
     }
 
-    fn flush(
-        &mut self,
-        _posting: Posting,
+    pub(super) fn flush_mapped(
+        &self,
         region: &RemoteRegion,
         ranges: &[(u64, u64)],
         level: Durability,
-        _method: Method,
-    ) -> Result<Option<DirectOutcome>, PostError> {
+    ) -> Result<Posted, PostError> {
         self.check_there()?;
         let Some(mapped) = self.mappings.mapped(region.key()) else { return Err(unmapped()) };
         let flush = || mapped.flush(ranges, level).map(|()| DirectOutcome::Done).map_err(CopyError::from);
+        // It may have waited since its way was chosen.
         let outcome = if mapped.is_revoked() { Err(CopyError::Gone) } else { flush() };
         outcome_of(outcome, (0, region.len_bytes()))
     }
-
-    fn is_idle(&self) -> bool {
-        // What was posted is finished already.
-        true
-    }
-
-    fn stop(&mut self) {}
 }

@@ -12,8 +12,8 @@ use std::{
     time::Duration,
 };
 
-use pmof_mem::forks::Uninherited;
-use pmof_proto::{InputPlace, OutputView, RegionKey};
+use pmof_mem::{Durability, Promise, forks::Uninherited};
+use pmof_proto::{InputPlace, OperationKind, OutputView, PostError, RegionKey};
 use rustix::{
     io::Errno,
     net::{
@@ -28,8 +28,9 @@ use super::{
     direct::Mappings,
 };
 use crate::{
-    direct::{Direct, Finished},
-    wire::Wire,
+    Method, RemoteRegion,
+    request::Request,
+    wire::{DirectWay, Finished, Posted, Posting, Wire},
 };
 
 /// Bytes that each side says first.
@@ -236,12 +237,35 @@ impl Wire for ShmWire {
         }
     }
 
-    fn is_local(&self) -> bool {
-        true
+    fn direct_way(&self) -> DirectWay {
+        DirectWay::Local
     }
 
-    fn direct(&mut self) -> Option<&mut dyn Direct> {
-        Some(self)
+    fn post(&mut self, _posting: &Posting, request: &Request<'_>) -> Result<Posted, PostError> {
+        self.carry_out(request)
+    }
+
+    fn flush(
+        &mut self,
+        _posting: &Posting,
+        region: &RemoteRegion,
+        ranges: &[(u64, u64)],
+        level: Durability,
+        _method: Method,
+    ) -> Result<Posted, PostError> {
+        self.flush_mapped(region, ranges, level)
+    }
+
+    fn reaches(&self, region: &RemoteRegion, kind: OperationKind, offset: u64) -> bool {
+        self.reaches_directly(region, kind, offset)
+    }
+
+    fn offers(&self, method: Method, region: &RemoteRegion, level: Durability) -> Result<Promise, &'static str> {
+        self.promise_of(method, region, level)
+    }
+
+    fn is_settled(&self, region: &RemoteRegion) -> bool {
+        self.knows(region)
     }
 }
 

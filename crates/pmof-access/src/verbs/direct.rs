@@ -4,16 +4,12 @@ use pmof_mem::{Durability, Evidence, Mechanism, Promise};
 use pmof_proto::{Access, DirectAccess, LocalSlice, OperationKind, PostError, RdmaFeatures, Ticket};
 use pmof_verbs::{Operation as WorkOperation, Placement, RemoteAddress};
 
-use super::{
-    inbound_evidence,
-    send::{Flight, ResultPlace},
-    wire::VerbsWire,
-};
+use super::{inbound_evidence, send::Plain, wire::VerbsWire};
 use crate::{
     Method, RemoteRegion,
-    direct::{Direct, DirectOutcome, Posting},
     method::RING_METHOD,
-    request::{Data, Request},
+    request::{Data, Request, Verb},
+    wire::{Company, Posted, Posting},
 };
 
 /// Work requests kept free for messages, credit and probes.
@@ -21,6 +17,8 @@ pub(super) const SERVICE_REQUESTS: usize = 40;
 
 /// Bytes that a read after writes brings back: what pushes them out of the target's device is the read, not its length.
 const READ_BACK_BYTES: u64 = 8;
+
+const QUEUES_GONE: &str = "the device's queues are gone";
 
 /// How a region is reached through the device.
 #[derive(Clone, Copy, Debug)]
@@ -43,8 +41,9 @@ impl Reach {
     }
 }
 
-impl Direct for VerbsWire {
-    fn reaches(&self, region: &RemoteRegion, kind: OperationKind, offset: u64) -> bool {
+/// The direct part of [`Wire`](crate::wire::Wire).
+impl VerbsWire {
+    pub(super) fn reaches_directly(&self, region: &RemoteRegion, kind: OperationKind, offset: u64) -> bool {
         let Some(reach) = Reach::of(region) else { return false };
         // The target's CPU says no in words where a device would break the connection without any.
         let is_aligned = || reach.address.wrapping_add(offset).is_multiple_of(8);
@@ -58,129 +57,155 @@ impl Direct for VerbsWire {
         }
     }
 
-    fn offers(&self, method: Method, region: &RemoteRegion, level: Durability) -> Result<Promise, &'static str> {
+    pub(super) fn promise_of(
+        &self,
+        method: Method,
+        region: &RemoteRegion,
+        level: Durability,
+    ) -> Result<Promise, &'static str> {
         let no_promise = "the region's medium cannot give this durability";
         let promise = region.promise(level).ok_or(no_promise)?;
         let Some(reach) = Reach::of(region) else { return Err("the target's device cannot reach the region") };
         match method {
-            Method::ReadAfterSend if self.appends_to(region) => offers_read_back(region, reach, level, promise),
+            Method::ReadAfterSend if self.is_remote_ring(region.key().0) => {
+                offers_read_back(region, reach, level, promise)
+            }
             Method::ReadAfterSend => Err("the region is no ring that this connection appends to"),
-            _ if self.appends_to(region) => Err(RING_METHOD),
+            _ if self.is_remote_ring(region.key().0) => Err(RING_METHOD),
             Method::NativeFlush => self.offers_native(reach, level).map(|()| promise),
             Method::ReadAfterWrite => offers_read_back(region, reach, level, promise),
             _ => Err("the memory belongs to another host"),
         }
     }
 
-    fn append_max_bytes(&self) -> Option<u64> {
-        self.record_max_bytes()
-    }
-
-    fn appends_to(&self, region: &RemoteRegion) -> bool {
-        self.is_remote_ring(region.key().0)
-    }
-
-    fn has_slot(&self) -> bool {
-        self.has_free_slot()
-    }
-
-    fn has_room(&self, len_bytes: u64) -> bool {
-        self.queues().is_some_and(|queues| queues.send.has_room(len_bytes, SERVICE_REQUESTS))
-    }
-
-    fn post(&mut self, posting: Posting, request: &Request<'_>) -> Result<Option<DirectOutcome>, PostError> {
-        if let Request::Append { data } = request {
-            self.append(posting.ticket, data)?;
-            return Ok(None);
+    #[inline]
+    pub(super) fn post_write(
+        &mut self,
+        posting: &Posting,
+        region: &RemoteRegion,
+        offset: u64,
+        request: &Request<'_>,
+    ) -> Result<Posted, PostError> {
+        let Some(reach) = Reach::of(region) else { return Ok(Posted::ByMessage) };
+        let len_bytes = request.len_bytes;
+        if !self.has_room_for(len_bytes) {
+            return Ok(Posted::NoRoom);
         }
-        let (Some((region, offset)), Some(mut sender)) = (request.range(), self.sender(posting.is_alone)) else {
-            return Err(gone("the device's queues are gone"));
-        };
-        let Some(reach) = Reach::of(region) else { return Err(gone("the target's device cannot reach the region")) };
-        let (at, len_bytes, ticket) = (reach.at(offset), request.len_bytes(), posting.ticket);
-        let flight = |result| Flight::Direct { ticket, offset, len_bytes, result };
-        match request {
-            Request::Write { data, .. } => sender.write(at, data, flight(ResultPlace::None), posting.is_signalled)?,
-            Request::Read { into, .. } => sender.read(at, into, flight)?,
-            Request::AtomicWrite { value, .. } => {
-                let operation = WorkOperation::AtomicWrite { to: at, value: value.to_le_bytes() };
-                sender.bare(operation, flight(ResultPlace::None));
-            }
-            Request::CompareAndSwap { expected, new, .. } => {
-                let (into, result) = sender.send.stage_number()?;
-                let operation = WorkOperation::CompareAndSwap { at, expected: *expected, new: *new, into };
-                sender.bare(operation, flight(result));
-            }
-            Request::FetchAndAdd { addend, .. } => {
-                let (into, result) = sender.send.stage_number()?;
-                sender.bare(WorkOperation::FetchAndAdd { at, addend: *addend, into }, flight(result));
-            }
-            Request::Flush { .. } | Request::Send { .. } | Request::Append { .. } => {
-                return Err(gone("such operations go another way"));
-            }
+        let Some(mut sender) = self.sender(posting.company) else { return Err(gone(QUEUES_GONE)) };
+        let plain = Plain { ticket: posting.ticket, offset, len_bytes };
+        sender.write(reach.at(offset), request.data, plain, posting.is_signalled)?;
+        self.note_handed_over();
+        Ok(Posted::Taken)
+    }
+
+    /// A write that goes inline into the device's ring, behind others.
+    #[inline]
+    pub(super) fn append_write(&mut self, ticket: Ticket, region: &RemoteRegion, offset: u64, bytes: &[u8]) -> bool {
+        let (Some(reach), Some((send, queue_pair))) = (Reach::of(region), self.open_ring()) else { return false };
+        let plain = Plain { ticket, offset, len_bytes: bytes.len() as u64 };
+        if !send.append(queue_pair, reach.at(offset), bytes, plain) {
+            return false;
         }
         self.note_handed_over();
-        Ok(None)
+        true
     }
 
-    fn flush(
+    #[inline(never)]
+    pub(super) fn post_other(&mut self, posting: &Posting, request: &Request<'_>) -> Result<Posted, PostError> {
+        if let Verb::Append = request.verb {
+            return self.append(posting.ticket, request.data);
+        }
+        let Some((region, offset)) = request.place else { return Ok(Posted::ByMessage) };
+        let Some(reach) = Reach::of(region).filter(|_| self.reaches_directly(region, request.kind(), offset)) else {
+            return Ok(Posted::ByMessage);
+        };
+        if !self.has_room_for(request.data_bytes()) {
+            return Ok(Posted::NoRoom);
+        }
+        let Some(mut sender) = self.sender(posting.company) else { return Err(gone(QUEUES_GONE)) };
+        let at = reach.at(offset);
+        let plain = Plain { ticket: posting.ticket, offset, len_bytes: request.len_bytes };
+        match (request.verb, request.data) {
+            (Verb::Read, Data::Slice(into)) => sender.read(at, into, plain, posting.is_signalled)?,
+            (Verb::AtomicWrite { value }, _) => {
+                sender.bare(WorkOperation::AtomicWrite { to: at, value: value.to_le_bytes() }, plain);
+            }
+            (Verb::CompareAndSwap { expected, new }, _) => {
+                sender.atomic(plain, |into| WorkOperation::CompareAndSwap { at, expected, new, into })?;
+            }
+            (Verb::FetchAndAdd { addend }, _) => {
+                sender.atomic(plain, |into| WorkOperation::FetchAndAdd { at, addend, into })?;
+            }
+            _ => return Ok(Posted::ByMessage),
+        }
+        self.note_handed_over();
+        Ok(Posted::Taken)
+    }
+
+    #[inline]
+    pub(super) fn post_flush(
         &mut self,
-        posting: Posting,
+        posting: &Posting,
         region: &RemoteRegion,
         ranges: &[(u64, u64)],
         level: Durability,
         method: Method,
-    ) -> Result<Option<DirectOutcome>, PostError> {
+    ) -> Result<Posted, PostError> {
         let is_software = self.is_software();
-        let is_alone = posting.is_alone && ranges.len() == 1;
-        let (Some(reach), Some(mut sender)) = (Reach::of(region), self.sender(is_alone)) else {
-            return Err(gone("the device's queues are gone"));
+        // What is queued comes after what is in the ring.
+        let company = if ranges.len() == 1 { posting.company } else { Company::Any };
+        let (Some(reach), Some(mut sender)) = (Reach::of(region), self.sender(company)) else {
+            return Err(gone(QUEUES_GONE));
         };
         let ticket = posting.ticket;
         if matches!(method, Method::ReadAfterWrite | Method::ReadAfterSend) {
-            let Some(&(offset, len_bytes)) = ranges.last() else { return Ok(None) };
+            let Some(&(offset, len_bytes)) = ranges.last() else { return Ok(Posted::Taken) };
             let (into, _) = sender.send.stage_number()?;
             let from = reach.at(offset.min(region.len_bytes() - READ_BACK_BYTES));
-            sender.send.push_read_back(from, into, Flight::plain(ticket, offset, len_bytes));
-            return Ok(None);
+            sender.send.push_read_back(from, into, Plain { ticket, offset, len_bytes }.into());
+            return Ok(Posted::Taken);
         }
-        native_flushes(ticket, ranges, |offset, len_bytes, flight| {
-            sender.bare(native_flush(reach.at(offset), len_bytes, level, is_software), flight);
+        native_flushes(ticket, ranges, |plain, is_last| {
+            let operation = native_flush(reach.at(plain.offset), plain.len_bytes, level, is_software);
+            if is_last { sender.bare(operation, plain) } else { sender.flush_part(operation, plain) }
         });
         self.note_handed_over();
-        Ok(None)
+        Ok(Posted::Taken)
     }
 
-    fn is_idle(&self) -> bool {
+    #[inline]
+    pub(super) fn has_room_for(&self, len_bytes: u64) -> bool {
+        self.queues().is_some_and(|queues| queues.send.has_room(len_bytes, SERVICE_REQUESTS))
+    }
+
+    pub(super) fn has_nothing_under_way(&self) -> bool {
         self.queues().is_none_or(|queues| queues.send.is_idle() || self.has_broken())
     }
 
-    fn is_broken(&self) -> bool {
+    pub(super) fn has_broken_queues(&self) -> bool {
         self.has_broken() && self.queues().is_some()
     }
 
-    fn stop(&mut self) {
-        self.stop_queues();
-    }
-}
-
-impl VerbsWire {
-    fn append(&mut self, ticket: Ticket, data: &Data<'_>) -> Result<(), PostError> {
+    fn append(&mut self, ticket: Ticket, data: Data<'_>) -> Result<Posted, PostError> {
         let len_bytes = data.len_bytes();
-        let flight = Flight::Direct { ticket, offset: 0, len_bytes, result: ResultPlace::None };
+        if !self.has_room_for(len_bytes) {
+            return Ok(Posted::NoRoom);
+        }
+        if !self.has_free_slot() {
+            return Ok(Posted::NoSlot);
+        }
+        let flight = Plain { ticket, offset: 0, len_bytes }.into();
         let fill = |into: &mut [u8]| match data {
-            Data::Borrowed(bytes) => {
-                into.copy_from_slice(bytes);
-                Ok(())
-            }
-            Data::Owned(bytes) => {
+            Data::None => Ok(()),
+            Data::Bytes(bytes) => {
                 into.copy_from_slice(bytes);
                 Ok(())
             }
             Data::Slice(slice) => read_local(&slice.local, into),
             Data::Part(part) => read_local(&part.local(), into),
         };
-        self.push_record(len_bytes, fill, flight)
+        self.push_record(len_bytes, fill, flight)?;
+        Ok(Posted::Taken)
     }
 
     fn offers_native(&self, reach: Reach, level: Durability) -> Result<(), &'static str> {
@@ -203,12 +228,12 @@ fn read_local(local: &LocalSlice, into: &mut [u8]) -> Result<(), PostError> {
 
 /// Has each range flushed, one after the other: the last flush carries the outcome of all.
 #[inline]
-fn native_flushes(ticket: Ticket, ranges: &[(u64, u64)], mut push: impl FnMut(u64, u64, Flight)) {
+fn native_flushes(ticket: Ticket, ranges: &[(u64, u64)], mut push: impl FnMut(Plain, bool)) {
     let Some((&(offset, len_bytes), before)) = ranges.split_last() else { return };
     for &(offset, len_bytes) in before {
-        push(offset, len_bytes, Flight::FlushPart { ticket, offset, len_bytes });
+        push(Plain { ticket, offset, len_bytes }, false);
     }
-    push(offset, len_bytes, Flight::plain(ticket, offset, len_bytes));
+    push(Plain { ticket, offset, len_bytes }, true);
 }
 
 /// Flushes a range, or the whole region: also where the range is too long for a work request.

@@ -10,11 +10,14 @@ use pmof_verbs::{
     WorkRequest,
 };
 
+mod sender;
+
 use super::{
     confirm::{ANSWER_BYTES, Confirming},
     memory::DeviceMemory,
 };
 use crate::{RegionSlice, SetupError, request::Data};
+pub(super) use sender::Sender;
 
 /// Staged bytes of one connection: small writes and messages until the device has taken them.
 const STAGING_BYTES: u64 = 256 << 10;
@@ -41,9 +44,16 @@ pub(super) enum Flight {
     Direct { ticket: Ticket, offset: u64, len_bytes: u64, result: ResultPlace },
 }
 
-impl Flight {
-    /// An operation of the caller that brings nothing back.
-    pub(super) fn plain(ticket: Ticket, offset: u64, len_bytes: u64) -> Self {
+/// An operation of the caller that brings nothing back, and its range.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plain {
+    pub(super) ticket: Ticket,
+    pub(super) offset: u64,
+    pub(super) len_bytes: u64,
+}
+
+impl From<Plain> for Flight {
+    fn from(Plain { ticket, offset, len_bytes }: Plain) -> Self {
         Self::Direct { ticket, offset, len_bytes, result: ResultPlace::None }
     }
 }
@@ -75,9 +85,9 @@ enum Task {
     Other(WorkOperation<'static>),
 }
 
-/// Where the bytes of a work request lie.
+/// Where the bytes of a queued work request lie.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Bytes {
+enum Bytes {
     None,
     Registered(Sge),
     /// In the buffer for inline bytes.
@@ -158,16 +168,13 @@ struct InFlight {
 impl InFlight {
     /// Counts one more operation here, if it goes on where the last one ended.
     #[inline]
-    fn join(&mut self, new: &Flight, staged_end: u64, keep: Option<&Arc<DeviceMemory>>) -> bool {
-        let (
-            Flight::Direct { ticket, offset, len_bytes, result: ResultPlace::None },
-            Flight::Direct { ticket: new_ticket, offset: new_offset, len_bytes: new_len, result: ResultPlace::None },
-        ) = (&self.flight, new)
-        else {
+    fn join(&mut self, new: Plain, staged_end: u64, keep: Option<&Arc<DeviceMemory>>) -> bool {
+        let Flight::Direct { ticket, offset, len_bytes, result: ResultPlace::None } = &self.flight else {
             return false;
         };
-        let is_next = (ticket.0 + self.count, offset + len_bytes * self.count, *len_bytes)
-            == (new_ticket.0, *new_offset, *new_len)
+        let is_next = ticket.0 + self.count == new.ticket.0
+            && offset + len_bytes * self.count == new.offset
+            && *len_bytes == new.len_bytes
             && self.staged_end == staged_end
             && self.scratch.is_none()
             && self.keep.as_ref().map(Arc::as_ptr) == keep.map(Arc::as_ptr);
@@ -220,18 +227,20 @@ pub(super) struct SendQueue {
 
 /// Bytes on their way to the device.
 pub(super) struct Staged<'k> {
-    bytes: Bytes,
+    payload: Payload<'k>,
     keep: Option<&'k Arc<DeviceMemory>>,
     scratch: Option<Arc<DeviceMemory>>,
 }
 
-impl Staged<'_> {
+impl<'k> Staged<'k> {
+    #[inline]
     pub(super) fn nothing() -> Self {
-        Self::bare(Bytes::None)
+        Self::bare(Payload::Empty)
     }
 
-    fn bare(bytes: Bytes) -> Self {
-        Self { bytes, keep: None, scratch: None }
+    #[inline]
+    fn bare(payload: Payload<'k>) -> Self {
+        Self { payload, keep: None, scratch: None }
     }
 }
 
@@ -267,6 +276,7 @@ impl SendQueue {
     }
 
     /// True if something was not handed over yet.
+    #[inline]
     pub(super) fn has_queued(&self) -> bool {
         !self.requests.is_empty()
     }
@@ -304,13 +314,15 @@ impl SendQueue {
     /// Queues a write; it goes out with the next [`submit`](Self::submit).
     fn push_write(&mut self, to: RemoteAddress, flight: Flight, staged: Staged<'_>) {
         let after = std::mem::take(&mut self.reading);
-        self.push(Task::Write { to, bytes: staged.bytes }, after, flight, staged);
+        let bytes = self.bytes_of(staged.payload);
+        self.push(Task::Write { to, bytes }, after, flight, staged);
     }
 
     /// Queues a message.
     pub(super) fn push_message(&mut self, immediate: Option<u32>, flight: Flight, staged: Staged<'_>) {
         let after = std::mem::take(&mut self.reading);
-        self.push(Task::Message { bytes: staged.bytes, immediate }, after, flight, staged);
+        let bytes = self.bytes_of(staged.payload);
+        self.push(Task::Message { bytes, immediate }, after, flight, staged);
     }
 
     /// A read whose bytes nobody looks at: nothing waits for it.
@@ -355,20 +367,31 @@ impl SendQueue {
     }
 
     fn push(&mut self, task: Task, after: u64, flight: Flight, staged: Staged<'_>) {
-        self.is_asked = true;
-        self.requests.push(Queued { after, task });
+        self.queue(after, task, true);
         self.count(flight, staged.keep, staged.scratch);
     }
 
-    #[inline]
+    fn queue(&mut self, after: u64, task: Task, is_asked: bool) {
+        self.is_asked |= is_asked;
+        self.requests.push(Queued { after, task });
+    }
+
     fn count(&mut self, flight: Flight, keep: Option<&Arc<DeviceMemory>>, scratch: Option<Arc<DeviceMemory>>) {
-        let staged_end = self.staged;
-        let is_joined =
-            scratch.is_none() && self.in_flight.back_mut().is_some_and(|back| back.join(&flight, staged_end, keep));
-        if !is_joined {
-            self.in_flight.push_back(InFlight { count: 1, flight, staged_end, keep: keep.cloned(), scratch });
-        }
         self.under_way += 1;
+        self.in_flight.push_back(InFlight { count: 1, flight, staged_end: self.staged, keep: keep.cloned(), scratch });
+    }
+
+    /// Counts a work request for an operation that leaves nothing behind but memory that it may need till then.
+    #[inline]
+    fn count_plain(&mut self, plain: Plain, keep: Option<&Arc<DeviceMemory>>, scratch: Option<Arc<DeviceMemory>>) {
+        if scratch.is_none()
+            && let Some(back) = self.in_flight.back_mut()
+            && back.join(plain, self.staged, keep)
+        {
+            self.under_way += 1;
+        } else {
+            self.count(plain.into(), keep, scratch);
+        }
     }
 
     /// True if a request may be handed over at once, without a [`submit`](Self::submit): none is queued, and it waits for none.
@@ -387,18 +410,49 @@ impl SendQueue {
         self.silent + self.requests.len() >= self.depth / 4
     }
 
-    /// Hands over the request that was counted last, where it [may be](Self::is_free).
-    #[inline]
-    fn hand_over(&mut self, queue_pair: &mut QueuePair, task: Task, is_signalled: bool) {
+    /// Hands over the request that was counted last, where it [may be](Self::is_free): at once, or with what follows it.
+    #[expect(clippy::inline_always, reason = "its callers know the operation: most of this falls away there")]
+    #[inline(always)]
+    fn hand_over(
+        &mut self,
+        queue_pair: &mut QueuePair,
+        operation: WorkOperation<'_>,
+        is_signalled: bool,
+        is_alone: bool,
+    ) {
         self.silent = if is_signalled { 0 } else { self.silent + 1 };
-        let request = Queued { after: 0, task };
-        let posted = queue_pair.post_one(&request.request((self.last(), is_signalled), false, &self.inline));
-        self.failure = posted.err();
-        self.inline.clear();
+        let request = WorkRequest { id: self.last(), signaled: is_signalled, fence: false, operation };
+        let posted = if is_alone { queue_pair.post_one(&request) } else { queue_pair.append(&request) };
+        if let Err(failure) = posted {
+            self.failure = Some(failure);
+        }
     }
 
-    /// Why the device did not take what it was handed last, if it did not.
+    /// How many more requests may go into the ring of which nothing is to be heard, `reserve` being kept free.
     #[inline]
+    pub(super) fn window(&self, reserve: usize) -> u32 {
+        let places = self.depth.saturating_sub(self.under_way + reserve);
+        places.min((self.depth / 4).saturating_sub(self.silent)) as u32
+    }
+
+    /// Writes bytes into the ring behind others, within the [window](Self::window). False where they do not go inline.
+    #[inline]
+    pub(super) fn append(&mut self, queue_pair: &mut QueuePair, to: RemoteAddress, bytes: &[u8], plain: Plain) -> bool {
+        if bytes.is_empty() || bytes.len() > self.inline_max_bytes {
+            return false;
+        }
+        self.count_plain(plain, None, None);
+        self.hand_over(queue_pair, WorkOperation::Write { to, payload: Payload::Inline(bytes) }, false, false);
+        true
+    }
+
+    /// Whether the device did not take what it was handed last.
+    #[inline]
+    pub(super) fn has_failure(&self) -> bool {
+        self.failure.is_some()
+    }
+
+    /// Why it did not.
     pub(super) fn take_failure(&mut self) -> Option<PostFailure> {
         self.failure.take()
     }
@@ -411,7 +465,7 @@ impl SendQueue {
         }
         let ready = self.ready();
         if ready == 0 {
-            return Ok(());
+            return queue_pair.ring();
         }
         let first = self.last() + 1 - self.requests.len() as u64;
         let last = first + ready as u64 - 1;
@@ -461,54 +515,52 @@ impl SendQueue {
         held.unwrap_or(self.requests.len())
     }
 
-    /// Copies bytes to where the device finds them.
-    pub(super) fn stage<'k>(&mut self, bytes: &[u8]) -> Result<Staged<'k>, PostError> {
-        if bytes.len() <= self.inline_max_bytes {
-            return Ok(Staged::bare(self.inline(bytes)));
+    /// Bytes inline, or copied to where the device finds them.
+    #[inline]
+    pub(super) fn stage<'k>(&mut self, bytes: &'k [u8]) -> Result<Staged<'k>, PostError> {
+        match bytes.len() {
+            0 => Ok(Staged::nothing()),
+            len if len <= self.inline_max_bytes => Ok(Staged::bare(Payload::Inline(bytes))),
+            _ => self.stage_long(bytes),
         }
+    }
+
+    #[inline(never)]
+    fn stage_long<'k>(&mut self, bytes: &[u8]) -> Result<Staged<'k>, PostError> {
         let place = self.place(bytes.len() as u64)?;
         place.store(bytes)?;
         Ok(place.staged)
     }
 
-    /// Bytes of a caller: where they lie if the device reaches them, else copied.
+    /// Registered bytes where they lie, if the device reaches them there and they do not go inline.
     #[inline]
-    fn stage_data<'k>(&mut self, data: &'k Data<'_>) -> Result<Staged<'k>, PostError> {
-        let local = match data {
-            Data::Borrowed(bytes) => return self.stage(bytes),
-            Data::Owned(bytes) => return self.stage(bytes),
+    fn reach<'k>(&self, data: Data<'k>) -> Option<Staged<'k>> {
+        let (device, offset) = match data {
             Data::Slice(slice) => {
-                let device = slice.device.as_ref().and_then(|device| {
-                    let offset = slice.local.offset.checked_sub(device.offset())?;
-                    Some((device, offset))
-                });
-                match self.reach(device, slice.local.len_bytes) {
-                    Some(staged) => return Ok(staged),
-                    None => slice.local.clone(),
-                }
+                let device = slice.device.as_ref()?;
+                (device, slice.local.offset.checked_sub(device.offset())?)
             }
-            Data::Part(part) => match self.reach(part.device(), part.len_bytes()) {
-                Some(staged) => return Ok(staged),
-                None => part.local(),
-            },
+            Data::Part(part) => part.device()?,
+            Data::None | Data::Bytes(_) => return None,
         };
-        self.stage_copy(&local)
+        let len_bytes = data.len_bytes();
+        if len_bytes <= self.inline_max_bytes as u64 {
+            return None;
+        }
+        let payload = Payload::Sge(device.sge_at(offset, len_bytes, &self.domain)?);
+        Some(Staged { payload, keep: Some(device), scratch: None })
     }
 
-    /// Bytes where they lie, if the device reaches them there and they do not go inline.
-    #[inline]
-    fn reach<'k>(&self, device: Option<(&'k Arc<DeviceMemory>, u64)>, len_bytes: u64) -> Option<Staged<'k>> {
-        let (device, offset) = device.filter(|_| len_bytes > self.inline_max_bytes as u64)?;
-        let bytes = Bytes::Registered(device.sge_at(offset, len_bytes, &self.domain)?);
-        Some(Staged { bytes, keep: Some(device), scratch: None })
-    }
-
-    fn stage_copy<'k>(&mut self, local: &LocalSlice) -> Result<Staged<'k>, PostError> {
+    /// Bytes of registered memory, copied: inline where that is possible, through `buffer`.
+    fn stage_copy<'k>(
+        &mut self,
+        local: &LocalSlice,
+        buffer: &'k mut [u8; INLINE_BYTES],
+    ) -> Result<Staged<'k>, PostError> {
         if local.len_bytes <= self.inline_max_bytes as u64 {
-            let mut bytes = [0; INLINE_BYTES];
-            let bytes = &mut bytes[..local.len_bytes as usize];
+            let bytes = &mut buffer[..local.len_bytes as usize];
             local.memory.read(local.offset, bytes).map_err(|error| local_failed(&error))?;
-            return Ok(Staged::bare(self.inline(bytes)));
+            return self.stage(bytes);
         }
         let place = self.place(local.len_bytes)?;
         let mut chunk = [0; 4096];
@@ -530,7 +582,7 @@ impl SendQueue {
         if let Some(device) = &slice.device
             && let Some(sge) = device.sge_into(&slice.local, &self.domain)
         {
-            let staged = Staged { bytes: Bytes::Registered(sge), keep: Some(device), scratch: None };
+            let staged = Staged { payload: Payload::Sge(sge), keep: Some(device), scratch: None };
             return Ok((staged, ResultPlace::None));
         }
         let place = self.scratch(slice.local.len_bytes)?;
@@ -596,7 +648,8 @@ impl SendQueue {
         if let Flight::Direct { ticket, offset, len_bytes, result: ResultPlace::None } = &mut front.flight {
             // What is left begins after the last one of those that retired.
             let last_offset = *offset + *len_bytes * (retired - 1);
-            let flight = Flight::plain(Ticket(ticket.0 + retired - 1), last_offset, *len_bytes);
+            let last = Plain { ticket: Ticket(ticket.0 + retired - 1), offset: last_offset, len_bytes: *len_bytes };
+            let flight = last.into();
             (ticket.0, *offset) = (ticket.0 + retired, last_offset + *len_bytes);
             if !is_whole {
                 return Some(Retired { flight, scratch: None });
@@ -634,13 +687,17 @@ impl SendQueue {
         }
     }
 
-    fn inline(&mut self, bytes: &[u8]) -> Bytes {
-        if bytes.is_empty() {
-            return Bytes::None;
+    /// What a request is queued with.
+    fn bytes_of(&mut self, payload: Payload<'_>) -> Bytes {
+        match payload {
+            Payload::Empty => Bytes::None,
+            Payload::Sge(sge) => Bytes::Registered(sge),
+            Payload::Inline(bytes) => {
+                let start = self.inline.len() as u32;
+                self.inline.extend_from_slice(bytes);
+                Bytes::Inline { start, len: bytes.len() as u32 }
+            }
         }
-        let start = self.inline.len() as u32;
-        self.inline.extend_from_slice(bytes);
-        Bytes::Inline { start, len: bytes.len() as u32 }
     }
 
     fn place(&mut self, len_bytes: u64) -> Result<Place, PostError> {
@@ -648,8 +705,8 @@ impl SendQueue {
             return self.scratch(len_bytes);
         }
         let at = self.allocate(len_bytes);
-        let bytes = Bytes::Registered(self.staging.sge(at, len_bytes).map_err(local_why)?);
-        Ok(Place { memory: Arc::clone(self.staging.memory()), at, staged: Staged::bare(bytes) })
+        let payload = Payload::Sge(self.staging.sge(at, len_bytes).map_err(local_why)?);
+        Ok(Place { memory: Arc::clone(self.staging.memory()), at, staged: Staged::bare(payload) })
     }
 
     /// A contiguous piece of the staging memory; [`has_room`](Self::has_room) saw to it that there is one.
@@ -672,80 +729,9 @@ impl SendQueue {
             DeviceMemory::scratch(&self.domain, Arc::new(memory)).map_err(|why| PostError::LocalMemory { why })?
         };
         self.scratch_bytes += scratch.len_bytes();
-        let bytes = Bytes::Registered(scratch.sge(0, len_bytes).map_err(local_why)?);
+        let payload = Payload::Sge(scratch.sge(0, len_bytes).map_err(local_why)?);
         let memory = Arc::clone(scratch.memory());
-        Ok(Place { memory, at: 0, staged: Staged { bytes, keep: None, scratch: Some(scratch) } })
-    }
-}
-
-/// Hands direct operations to the device: at once, where nothing is to be handed over before, or else with the next
-/// [`submit`](SendQueue::submit).
-pub(super) struct Sender<'q> {
-    pub(super) send: &'q mut SendQueue,
-    /// Where it is done at once.
-    pub(super) queue_pair: Option<&'q mut QueuePair>,
-}
-
-impl Sender<'_> {
-    #[inline]
-    pub(super) fn write(
-        &mut self,
-        to: RemoteAddress,
-        data: &Data<'_>,
-        flight: Flight,
-        is_signalled: bool,
-    ) -> Result<(), PostError> {
-        let staged = self.send.stage_data(data)?;
-        let is_signalled = is_signalled || self.send.is_silent_for_long();
-        self.post(Task::Write { to, bytes: staged.bytes }, flight, staged, is_signalled);
-        Ok(())
-    }
-
-    pub(super) fn read(
-        &mut self,
-        from: RemoteAddress,
-        into: &RegionSlice,
-        flight: impl FnOnce(ResultPlace) -> Flight,
-    ) -> Result<(), PostError> {
-        let (staged, result) = self.send.stage_read(into)?;
-        let flight = flight(result);
-        match staged.bytes {
-            Bytes::Registered(into) => self.bring(WorkOperation::Read { from, into }, flight, staged, 0),
-            // A read of nothing still keeps its place among the others.
-            _ => self.post(Task::Write { to: from, bytes: Bytes::None }, flight, staged, true),
-        }
-        Ok(())
-    }
-
-    /// An operation without bytes of this side, but for a number that comes back.
-    #[inline]
-    pub(super) fn bare(&mut self, operation: WorkOperation<'static>, flight: Flight) {
-        let brings_back = matches!(operation, WorkOperation::CompareAndSwap { .. } | WorkOperation::FetchAndAdd { .. });
-        if brings_back {
-            let after = std::mem::take(&mut self.send.reading);
-            self.bring(operation, flight, Staged::nothing(), after);
-        } else {
-            self.post(Task::Other(operation), flight, Staged::nothing(), true);
-        }
-    }
-
-    /// An operation whose effect comes with its answer: what follows waits for that.
-    fn bring(&mut self, operation: WorkOperation<'static>, flight: Flight, staged: Staged<'_>, after: u64) {
-        self.send.push(Task::Other(operation), after, flight, staged);
-        self.send.reading = self.send.last();
-    }
-
-    #[inline]
-    fn post(&mut self, task: Task, flight: Flight, staged: Staged<'_>, is_signalled: bool) {
-        let after = std::mem::take(&mut self.send.reading);
-        self.send.count(flight, staged.keep, staged.scratch);
-        match &mut self.queue_pair {
-            Some(queue_pair) if after == 0 => self.send.hand_over(queue_pair, task, is_signalled),
-            _ => {
-                self.send.is_asked |= is_signalled;
-                self.send.requests.push(Queued { after, task });
-            }
-        }
+        Ok(Place { memory, at: 0, staged: Staged { payload, keep: None, scratch: Some(scratch) } })
     }
 }
 

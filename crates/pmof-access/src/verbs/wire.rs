@@ -3,15 +3,15 @@
 use std::{
     io, mem,
     net::{IpAddr, SocketAddr},
-    os::fd::{AsFd, BorrowedFd},
     sync::Arc,
     time::Duration,
 };
 
-use pmof_proto::{ConnectionError, InputPlace, OperationError, OutputView, Refusal, Ticket};
+use pmof_proto::{ConnectionError, OperationError, Refusal, Ticket};
 use pmof_verbs::{CmId, CompletionQueue, Opcode, PostFailure, QueuePair, QueuePairOptions, Status, WorkCompletion};
 
 mod messages;
+mod transport;
 
 use messages::CREDIT_BYTES;
 
@@ -25,9 +25,8 @@ use super::{
 };
 use crate::{
     SetupError,
-    direct::{Direct, DirectOutcome, Finished},
-    ring::{Attached, RingState},
-    wire::{Announcer, Wire},
+    ring::Attached,
+    wire::{Company, DirectOutcome, Finished, Wire as _},
 };
 
 /// Completions taken at once.
@@ -240,19 +239,35 @@ impl VerbsWire {
         self.queues.queue_pair.is_some().then_some(&self.queues)
     }
 
-    /// What hands direct operations over: at once where they are alone and nothing is to be handed over before.
+    /// What hands direct operations over: into the device's ring where they are alone or go out with their batch, and nothing is to be
+    /// handed over before.
     #[inline]
-    pub(super) fn sender(&mut self, is_alone: bool) -> Option<Sender<'_>> {
-        let at_once = is_alone && !self.has_to_hand_over() && !self.is_broken && self.queues.send.is_free();
+    pub(super) fn sender(&mut self, company: Company) -> Option<Sender<'_>> {
+        let may_go = match company {
+            Company::Alone => !self.has_to_hand_over(),
+            Company::Batch => true,
+            Company::Any => false,
+        };
         let Queues { send, queue_pair, .. } = &mut self.queues;
         let queue_pair = queue_pair.as_mut()?;
-        Some(Sender { send, queue_pair: at_once.then_some(queue_pair) })
+        let is_alone = company == Company::Alone;
+        let goes = may_go && !self.is_broken && send.is_free() && (is_alone || queue_pair.is_extended());
+        Some(Sender { send, queue_pair: goes.then_some(queue_pair), is_alone })
+    }
+
+    /// The queues, while a batch is in the device's ring.
+    #[inline]
+    pub(super) fn open_ring(&mut self) -> Option<(&mut SendQueue, &mut QueuePair)> {
+        let Queues { send, queue_pair: Some(queue_pair), .. } = &mut self.queues else { return None };
+        queue_pair.has_appended().then_some((send, queue_pair))
     }
 
     /// Something may have been handed over: what the device did not take fails.
     #[inline]
     pub(super) fn note_handed_over(&mut self) {
-        if let Some(failure) = self.queues.send.take_failure() {
+        if self.queues.send.has_failure()
+            && let Some(failure) = self.queues.send.take_failure()
+        {
             self.could_not_post(&failure);
         }
     }
@@ -342,7 +357,14 @@ impl VerbsWire {
         }
     }
 
+    /// Whether nothing but completions is to be looked for.
     #[inline]
+    fn has_completions_only(&self) -> bool {
+        let is_ending = self.is_closing || self.is_taken_down;
+        !self.looks_at_manager && !is_ending && self.manager.is_standing() && self.failure.is_none()
+    }
+
+    #[inline(never)]
     fn take_in(&mut self, finished: &mut dyn Finished) -> io::Result<bool> {
         // The other side's end is told there alone.
         self.looks_at_manager |= self.is_closing;
@@ -356,17 +378,24 @@ impl VerbsWire {
 
     #[inline]
     fn poll_completions(&mut self, finished: &mut dyn Finished) -> io::Result<bool> {
-        let mut moved = false;
+        match self.queues.completions.poll(&mut self.polled).map_err(io_error)? {
+            0 => Ok(false),
+            count => self.take_completions(count, finished).map(|()| true),
+        }
+    }
+
+    /// Takes in what was just polled, and what comes after it.
+    #[inline(never)]
+    fn take_completions(&mut self, mut count: usize, finished: &mut dyn Finished) -> io::Result<()> {
         loop {
-            let count = self.queues.completions.poll(&mut self.polled).map_err(io_error)?;
             for at in 0..count {
                 let completion = self.polled[at];
                 self.completed(&completion, finished)?;
             }
-            moved |= count > 0;
             if count < self.polled.len() {
-                return Ok(moved);
+                return Ok(());
             }
+            count = self.queues.completions.poll(&mut self.polled).map_err(io_error)?;
         }
     }
 
@@ -566,6 +595,12 @@ impl VerbsWire {
         }
     }
 
+    /// Whether operations of a batch are in the device's ring that it was not told of.
+    #[inline]
+    fn has_appended(&self) -> bool {
+        self.queues.queue_pair.as_ref().is_some_and(QueuePair::has_appended)
+    }
+
     #[inline]
     fn has_to_hand_over(&self) -> bool {
         self.queues.send.has_queued() || self.queues.receive.may_have_free() || self.has_untold()
@@ -604,7 +639,7 @@ impl VerbsWire {
             self.call_in();
             moved |= self.poll_completions(finished)?;
         }
-        if self.is_closing && !self.has_disconnected && (self.is_broken || self.is_idle()) {
+        if self.is_closing && !self.has_disconnected && (self.is_broken || self.has_nothing_under_way()) {
             self.has_disconnected = true;
             self.looks_at_manager = true;
             self.manager.disconnect();
@@ -615,7 +650,7 @@ impl VerbsWire {
 
     /// Whether the other side has closed while something is under way of whose end it will not tell any more.
     fn has_silent_end(&self) -> bool {
-        self.manager.is_disconnected() && !self.completes_early && !self.is_idle()
+        self.manager.is_disconnected() && !self.completes_early && !self.has_nothing_under_way()
     }
 
     /// Has the device give back what is under way: what comes back first was not done, and all before it was.
@@ -634,130 +669,6 @@ impl VerbsWire {
     /// Over iWARP the side that connected sends first (RFC 5044), so the other one does not ask before it has heard.
     fn may_probe(&self) -> bool {
         !self.completes_early || self.sent > 0 || self.queues.receive.consumed > 0
-    }
-}
-
-impl Wire for VerbsWire {
-    fn name(&self) -> &'static str {
-        "verbs"
-    }
-
-    fn receive(&mut self, place: InputPlace<'_>) -> io::Result<usize> {
-        if !self.queues.receive.is_empty() {
-            return self.queues.receive.read(place);
-        }
-        let is_over = self.manager.is_disconnected() && !(self.is_closing && !self.is_broken && self.has_silent_end());
-        if is_over { Ok(0) } else { Err(io::ErrorKind::WouldBlock.into()) }
-    }
-
-    fn may_have_input(&self) -> bool {
-        !self.queues.receive.is_empty() || self.manager.is_disconnected()
-    }
-
-    fn send(&mut self, view: &OutputView<'_>, borrowed: &[u8]) -> io::Result<usize> {
-        debug_assert!(borrowed.is_empty(), "a lane lends no bytes");
-        self.send_messages(view)
-    }
-
-    fn set_loss_timeout(&mut self, loss_timeout: Duration) {
-        // The device's own time for an acknowledgement was set when the connection was made.
-        self.loss_timeout = loss_timeout;
-    }
-
-    fn shutdown_output(&mut self) {
-        self.is_closing = true;
-    }
-
-    fn as_fds(&self) -> [Option<BorrowedFd<'_>>; 2] {
-        let completions = self.queues.completions.channel().map(|channel| channel.as_fd());
-        [Some(self.manager.channel().as_fd()), completions]
-    }
-
-    fn announcer(&self) -> Option<Announcer> {
-        self.queues.completions.channel().map(|channel| Arc::clone(channel) as Announcer)
-    }
-
-    fn progress(&mut self, finished: &mut dyn Finished) -> io::Result<bool> {
-        let moved = self.take_in(finished);
-        if let Some((ticket, error)) = self.failure.take() {
-            finished.finished(ticket, DirectOutcome::Failed(error));
-            return moved.map(|_| true);
-        }
-        moved
-    }
-
-    fn submit(&mut self) {
-        if self.has_to_hand_over() && !self.is_broken {
-            self.hand_over();
-        }
-    }
-
-    fn has_failed(&self) -> bool {
-        self.failure.is_some()
-    }
-
-    fn announce(&mut self) {
-        if self.is_armed {
-            match self.queues.completions.take_event() {
-                // What ended the sleep was something else, perhaps the connection manager's news.
-                Ok(false) => self.looks_at_manager = true,
-                _ => self.is_armed = false,
-            }
-        }
-        if !self.is_armed {
-            // Where asking fails the device is gone, which the next poll tells.
-            self.is_armed = self.queues.completions.request_notify().is_ok();
-        }
-    }
-
-    fn tick(&mut self, now: Duration, finished: &mut dyn Finished) -> io::Result<(Option<Duration>, bool)> {
-        self.looks_at_manager = true;
-        let moved = self.progress(finished)?;
-        if self.is_taken_down {
-            let due = self.taken_down_at.get_or_insert(now).saturating_add(TAKEN_DOWN_GRACE);
-            return if now < due { Ok((Some(due), moved)) } else { Err(self.taken_down()) };
-        }
-        if self.heard {
-            self.heard_at = now;
-        }
-        if mem::take(&mut self.heard) || self.queues.send.is_idle() {
-            self.awaited_since = None;
-        } else {
-            let silent = now.saturating_sub(*self.awaited_since.get_or_insert(now));
-            if silent > self.stuck_after() && !self.is_broken && self.manager.is_standing() {
-                self.check_stuck(silent)?;
-            }
-        }
-        if self.queues.send.has_unconfirmed() && !self.completes_early && !self.is_probing && !self.is_broken {
-            // What nobody was to hear of is not to stay under way for ever, with all memory that it needs.
-            self.probe();
-            self.submit();
-        }
-        let due = self.heard_at.saturating_add(self.loss_timeout / PROBES_PER_LOSS);
-        if !self.manager.is_standing() || self.is_broken || self.is_closing {
-            return Ok((None, moved));
-        }
-        if now < due || self.is_probing {
-            return Ok((Some(due.max(now + self.loss_timeout / PROBES_PER_LOSS)), moved));
-        }
-        // An answer that is due comes or fails by the device's own retries; only silence has to be asked after.
-        if self.queues.send.is_idle() && self.may_probe() {
-            self.probe();
-            self.submit();
-        }
-        Ok((Some(now + self.loss_timeout / PROBES_PER_LOSS), moved))
-    }
-
-    fn is_connecting(&self) -> bool {
-        self.manager.is_connecting()
-    }
-
-    fn ring(&self) -> Option<&Arc<RingState>> {
-        self.queues.ring.as_ref().map(Attached::state)
-    }
-
-    fn direct(&mut self) -> Option<&mut dyn Direct> {
-        Some(self)
     }
 }
 

@@ -1,4 +1,4 @@
-//! What carries the bytes of a connection.
+//! The seam of transports: what carries the bytes of a connection, and reaches the other side's memory where it can.
 
 use std::{
     fmt, io,
@@ -7,20 +7,84 @@ use std::{
     time::Duration,
 };
 
-use pmof_proto::{InputPlace, OutputView};
+use pmof_mem::{Durability, Promise};
+use pmof_proto::{InputPlace, OperationError, OperationKind, OutputView, PostError, Ticket};
 
-use crate::{
-    direct::{Direct, Finished},
-    ring::RingState,
-};
+use crate::{Method, RemoteRegion, request::Request, ring::RingState};
 
 pub(crate) mod tcp;
 
 /// A descriptor to sleep on.
 pub(crate) type Announcer = Arc<dyn AsFd + Send + Sync>;
 
+/// What a finished direct operation leaves.
+#[derive(Debug)]
+pub(crate) enum DirectOutcome {
+    /// It took effect.
+    Done,
+    /// An atomic operation took effect; the number that was there before.
+    Previous(u64),
+    /// It failed. Nothing posted after it takes effect, and the transport carries nothing more.
+    Failed(OperationError),
+}
+
+/// Where a transport tells the outcomes of direct operations, in their order.
+pub(crate) trait Finished {
+    /// The operation came out so; every direct one before it took effect.
+    fn finished(&mut self, ticket: Ticket, outcome: DirectOutcome);
+}
+
+/// What carries out direct operations, if anything does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DirectWay {
+    /// Every operation goes by message.
+    None,
+    /// This side's CPU, when they are posted; a socket carries the messages.
+    Local,
+    /// A device, which carries the messages too, and tells of room to send as of input.
+    Device,
+}
+
+/// What follows a direct operation that is handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Company {
+    /// Nothing: a device gets it at once, where nothing else is to be handed over before.
+    Alone,
+    /// Others of its batch, in the same lock of the connection; then [`Wire::submit`] or [`Wire::end_batch`].
+    Batch,
+    /// Whatever comes before the next [`Wire::submit`], perhaps from another thread.
+    Any,
+}
+
+/// How a direct operation is handed over.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Posting {
+    pub(crate) ticket: Ticket,
+    /// Its completion is to be heard of by itself, not only with that of something posted later.
+    pub(crate) is_signalled: bool,
+    pub(crate) company: Company,
+}
+
+/// What became of an operation that a transport was asked to carry out.
+#[derive(Debug)]
+pub(crate) enum Posted {
+    /// It goes out with the next [`Wire::submit`], or has gone.
+    Taken,
+    /// It was carried out.
+    Finished(DirectOutcome),
+    /// This transport does not carry out such an operation there: it goes by message.
+    ByMessage,
+    /// This side has no room for it now.
+    NoRoom,
+    /// The other side has no place for it now: it waits.
+    NoSlot,
+}
+
 /// An ordered stream of bytes to the other side, and for some a direct way to its memory. No call waits: where nothing can
 /// move it says `WouldBlock`.
+///
+/// Direct operations take effect in the order posted, and in order with the bytes sent on the same wire. A wire without a direct way
+/// leaves the calls for them as they are.
 pub(crate) trait Wire: Send + fmt::Debug {
     /// What the log calls it.
     fn name(&self) -> &'static str;
@@ -59,6 +123,9 @@ pub(crate) trait Wire: Send + fmt::Debug {
     /// Hands over to the device what was queued since the last call.
     fn submit(&mut self) {}
 
+    /// No operation follows in the company of a batch. What was posted so may wait, but for nothing else.
+    fn end_batch(&mut self) {}
+
     /// Makes sure that the descriptors become readable with the next thing that happens. What happened before shows
     /// nowhere: it is looked for after this.
     fn announce(&mut self) {}
@@ -83,19 +150,90 @@ pub(crate) trait Wire: Send + fmt::Debug {
         false
     }
 
-    /// True where a socket carries the bytes and this side's CPU carries out the direct operations when they are posted;
-    /// else a wire with a direct way is a device, which tells of room to send as of input.
-    fn is_local(&self) -> bool {
-        false
-    }
-
     /// The ring of this side that the other one appends to, if it does.
     fn ring(&self) -> Option<&Arc<RingState>> {
         None
     }
 
-    /// The direct way to the other side's memory, if there is one.
-    fn direct(&mut self) -> Option<&mut dyn Direct> {
+    /// What carries out direct operations. It does not change.
+    fn direct_way(&self) -> DirectWay {
+        DirectWay::None
+    }
+
+    /// Takes an operation that is no flush. On an error nothing was taken.
+    fn post(&mut self, _posting: &Posting, _request: &Request<'_>) -> Result<Posted, PostError> {
+        Ok(Posted::ByMessage)
+    }
+
+    /// How many writes may follow by [`append`](Self::append) what was posted last, in the same batch and the same lock of the connection.
+    fn window(&self) -> u32 {
+        0
+    }
+
+    /// Takes one more write in the company of a batch, of which nobody is to hear unless it fails, within the [window](Self::window). False
+    /// where it is not one to be taken so, and then nothing was done.
+    fn append(&mut self, _ticket: Ticket, _region: &RemoteRegion, _offset: u64, _bytes: &[u8]) -> bool {
+        false
+    }
+
+    /// Takes a flush of these ranges (offset and bytes) by a method that [`offers`](Self::offers) agreed to: at
+    /// least one range; with [`Method::LocalWriteBack`] those alone that this side did not write back itself, maybe none.
+    fn flush(
+        &mut self,
+        _posting: &Posting,
+        _region: &RemoteRegion,
+        _ranges: &[(u64, u64)],
+        _level: Durability,
+        _method: Method,
+    ) -> Result<Posted, PostError> {
+        Ok(Posted::ByMessage)
+    }
+
+    /// Whether this kind of operation at `offset` of the region goes direct.
+    fn reaches(&self, _region: &RemoteRegion, _kind: OperationKind, _offset: u64) -> bool {
+        false
+    }
+
+    /// Whether one more direct operation with so many bytes of its caller can be taken now.
+    fn has_room(&self, _len_bytes: u64) -> bool {
+        true
+    }
+
+    /// The promise that stands behind a flush to `level` by this method, or why there is none.
+    fn offers(&self, _method: Method, _region: &RemoteRegion, _level: Durability) -> Result<Promise, &'static str> {
+        Err("the transport of this connection reaches no memory by itself")
+    }
+
+    /// False while it is not known yet whether and how the region is reached; asking has it found out.
+    fn is_settled(&self, _region: &RemoteRegion) -> bool {
+        true
+    }
+
+    /// Longest record that the connection appends, in bytes; `None` where it appends to no ring.
+    fn append_max_bytes(&self) -> Option<u64> {
         None
     }
+
+    /// Whether this is the ring that the connection appends to.
+    fn appends_to(&self, _region: &RemoteRegion) -> bool {
+        false
+    }
+
+    /// Whether the ring has a free slot for one more record.
+    fn has_slot(&self) -> bool {
+        false
+    }
+
+    /// True if no direct operation is under way.
+    fn is_idle(&self) -> bool {
+        true
+    }
+
+    /// True if what is under way will not come to anything, and was not stopped yet.
+    fn is_broken(&self) -> bool {
+        false
+    }
+
+    /// Ends all direct operations that are under way: on return nothing touches this side's memory any more.
+    fn stop(&mut self) {}
 }

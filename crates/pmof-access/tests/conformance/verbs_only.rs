@@ -83,6 +83,63 @@ fn devdax_is_flushed_natively_where_both_ends_have_it() {
     }
 }
 
+/// Posts a batch in which the device gets writes as they are posted, mixed with what ends such a run, and checks every byte and outcome.
+#[test]
+fn a_batch_of_writes_that_nobody_waits_for_keeps_its_order_whatever_comes_between() {
+    let pair = opened(&VerbsOptions::default(), &VerbsOptions::default(), ConnectOptions::default());
+    let memory: Arc<dyn Medium> = Arc::new(Memory::anonymous(LEN_BYTES).unwrap());
+    let (_owned, remote) = register(&pair.target.peer, &memory);
+    let (long, _) = region(&pair.initiator.peer, LEN_BYTES, Access::empty());
+    long.store(0, &pattern(8192, 77)).unwrap();
+    let mut expected = vec![0; LEN_BYTES as usize];
+    for round in 0..40_u64 {
+        let mut signalled = Vec::new();
+        let mut batch = pair.initiator.connection.batch();
+        let mut last = 0;
+        for index in 0..100_u64 {
+            let which = (round * 31 + index * 7) % 23;
+            batch.signal(if which == 3 { Signal::Always } else { Signal::OnError }).context(which / 12);
+            // In a row, overlapping, and elsewhere.
+            let offset = if which < 16 { index * 32 } else { (index * 4099 + round * 8) % (LEN_BYTES - 8192) };
+            let bytes = pattern(if which == 5 { 300 } else { 32 }, round * 100 + index);
+            let ticket = match which {
+                7 => {
+                    expected[offset as usize..][..8192].copy_from_slice(&pattern(8192, 77));
+                    batch.write(&remote, offset, long.slice(..8192).unwrap()).unwrap()
+                }
+                11 => {
+                    expected[offset as usize..][..bytes.len()].copy_from_slice(&bytes);
+                    batch.write(&remote.by_messages(), offset, &bytes).unwrap()
+                }
+                13 => batch.flush(&remote, .., Durability::Visible).unwrap(),
+                _ => {
+                    expected[offset as usize..][..bytes.len()].copy_from_slice(&bytes);
+                    batch.write(&remote, offset, &bytes).unwrap()
+                }
+            };
+            assert!(ticket.0 > last, "tickets count up");
+            last = ticket.0;
+            if which == 3 {
+                signalled.push(ticket);
+            }
+        }
+        let flush = batch.signal(Signal::Always).flush(&remote, .., Durability::Visible).unwrap();
+        if round % 3 == 0 {
+            batch.hold();
+        } else {
+            batch.submit();
+        }
+        assert!(matches!(pair.initiator.done(flush), Outcome::Flushed(_)));
+        for ticket in signalled {
+            pair.initiator.done(ticket);
+        }
+        let mut found = vec![0; LEN_BYTES as usize];
+        memory.read(0, &mut found).unwrap();
+        assert!(found == expected, "round {round}");
+        assert_eq!(pair.initiator.connection.outstanding(), 0);
+    }
+}
+
 #[test]
 fn a_read_after_write_that_makes_nothing_durable_is_refused() {
     let connect = ConnectOptions { method: Some(Method::ReadAfterWrite), ..ConnectOptions::default() };

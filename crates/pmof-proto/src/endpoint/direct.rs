@@ -41,6 +41,19 @@ impl<D> Endpoint<D> {
         self.operations.push_direct(kind, signal, context, success)
     }
 
+    /// Posts so many direct writes that the transport has, after one with [`Signal::OnError`] that [went](Self::went_direct) last, and with
+    /// what went with that one. Their tickets follow its.
+    ///
+    /// # Panics
+    ///
+    /// If what went last was no such operation.
+    #[inline]
+    pub fn went_direct_again(&mut self, count: u64) {
+        if count > 0 {
+            self.operations.push_direct_again(count);
+        }
+    }
+
     /// Posts a direct operation that was carried out already, with this outcome, under the [next ticket](Self::next_ticket).
     #[inline]
     pub fn done_direct(&mut self, kind: OperationKind, outcome: Outcome, signal: Signal, context: u64) -> Ticket {
@@ -136,6 +149,12 @@ impl<D> Endpoint<D> {
     #[inline]
     pub fn note_dirty(&mut self, key: RegionKey, offset: u64, len_bytes: u64) {
         self.dirty.add(key, offset, len_bytes);
+    }
+
+    /// The same, where it goes on from what was noted last; false where it does not, and then nothing was noted.
+    #[inline]
+    pub fn extend_dirty(&mut self, key: RegionKey, offset: u64, len_bytes: u64) -> bool {
+        self.dirty.extend(key, offset, len_bytes)
     }
 
     /// Takes out what was noted in a range of a region, as at most `limit` pieces of offset and length.

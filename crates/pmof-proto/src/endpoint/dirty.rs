@@ -22,21 +22,32 @@ pub(super) struct DirtyRanges {
 impl DirtyRanges {
     #[inline]
     pub(super) fn add(&mut self, key: RegionKey, offset: u64, len_bytes: u64) {
-        let end = offset + len_bytes;
-        // Most often what was written goes on where the last one ended.
+        if !self.extend(key, offset, len_bytes) && len_bytes > 0 {
+            self.add_range(key, (offset, offset + len_bytes));
+        }
+    }
+
+    /// Adds a range that goes on where the last one ended, as most do. False where it does not.
+    #[inline]
+    pub(super) fn extend(&mut self, key: RegionKey, offset: u64, len_bytes: u64) -> bool {
         if let Some((last_key, ranges)) = self.regions.get_mut(self.last)
             && *last_key == key
             && let Some(last) = ranges.last_mut()
             && last.1 == offset
         {
-            last.1 = end;
-        } else if len_bytes > 0 {
-            self.add_range(key, (offset, end));
+            last.1 = offset + len_bytes;
+            return true;
         }
+        false
     }
 
     fn add_range(&mut self, key: RegionKey, new: Range) {
         let ranges = self.ranges_of(key);
+        // Most often nothing is left from before the last flush.
+        if ranges.is_empty() {
+            ranges.push(new);
+            return;
+        }
         if let Some(last) = ranges.last_mut()
             && new.0 <= last.1
             && last.0 <= new.1
@@ -50,6 +61,7 @@ impl DirtyRanges {
         }
     }
 
+    #[inline]
     fn ranges_of(&mut self, key: RegionKey) -> &mut Vec<Range> {
         let is_last = self.regions.get(self.last).is_some_and(|(found, _)| *found == key);
         if !is_last {
@@ -58,6 +70,7 @@ impl DirtyRanges {
         &mut self.regions[self.last].1
     }
 
+    #[inline(never)]
     fn place_of(&mut self, key: RegionKey) -> usize {
         let found = self.regions.iter().position(|(found, _)| *found == key);
         found.unwrap_or_else(|| {

@@ -36,9 +36,7 @@ impl<D> Endpoint<D> {
     /// True while the send queue has a free place; on a connection that does not stand, posting says why.
     #[inline]
     pub fn has_room(&self) -> bool {
-        let queued_bytes = self.output.copied_bytes() + self.operations.kept_bytes();
-        let has_place = self.outstanding() < self.agreed.send_queue as usize;
-        self.ended().is_some() || (has_place && queued_bytes <= OUTPUT_LIMIT_BYTES)
+        self.ended().is_some() || self.has_send_room()
     }
 
     /// Posts an operation that goes as messages. Its frame is queued for output; nothing waits. On an error nothing was queued.
@@ -147,21 +145,30 @@ impl<D> Endpoint<D> {
     /// Whether an operation with so many bytes could be posted now, which may be so long.
     #[inline]
     pub(super) fn may_post_bytes(&self, len_bytes: u64, limit_bytes: u64) -> Result<(), PostError> {
+        if self.is_established() && !self.is_closing && self.has_send_room() && len_bytes <= limit_bytes {
+            return Ok(());
+        }
+        Err(self.why_not_posted(len_bytes, limit_bytes))
+    }
+
+    #[cold]
+    fn why_not_posted(&self, len_bytes: u64, limit_bytes: u64) -> PostError {
         match &self.state {
-            State::Established if self.is_closing => {
-                return Err(PostError::NotConnected(ConnectionError::ClosedHere));
-            }
-            State::Established => {}
-            State::Ended(why) => return Err(PostError::NotConnected(why.clone())),
+            State::Established if self.is_closing => PostError::NotConnected(ConnectionError::ClosedHere),
+            State::Established if !self.has_send_room() => PostError::QueueFull { limit: self.agreed.send_queue },
+            State::Established => PostError::TooLong { len_bytes, limit_bytes },
+            State::Ended(why) => PostError::NotConnected(why.clone()),
             _ => {
                 let why = ConnectionError::Lost { why: "the connection is not established yet".into() };
-                return Err(PostError::NotConnected(why));
+                PostError::NotConnected(why)
             }
         }
-        if !self.has_room() {
-            return Err(PostError::QueueFull { limit: self.agreed.send_queue });
-        }
-        if len_bytes > limit_bytes { Err(PostError::TooLong { len_bytes, limit_bytes }) } else { Ok(()) }
+    }
+
+    #[inline]
+    fn has_send_room(&self) -> bool {
+        let queued_bytes = self.output.copied_bytes() + self.operations.kept_bytes();
+        self.outstanding() < self.agreed.send_queue as usize && queued_bytes <= OUTPUT_LIMIT_BYTES
     }
 
     /// Whether what waits does so for room or a receive at the other side.

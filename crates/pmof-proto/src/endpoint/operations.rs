@@ -161,6 +161,7 @@ impl<D> Operations<D> {
     }
 
     /// Bytes copied for operations that wait.
+    #[inline]
     pub(super) fn kept_bytes(&self) -> usize {
         self.kept_bytes
     }
@@ -249,6 +250,16 @@ impl<D> Operations<D> {
             return Ticket(self.last);
         }
         self.push((kind, signal, context), false, Stage::Direct(success))
+    }
+
+    /// Counts more operations like the one that was added last, a direct one of which nobody is to hear unless it fails.
+    #[inline]
+    pub(super) fn push_direct_again(&mut self, count: u64) {
+        if let Some(back) = self.entries.back_mut() {
+            assert!(!back.is_signalled && matches!(back.stage, Stage::Direct(_)), "a run follows such an operation");
+            back.count += count;
+            self.last += count;
+        }
     }
 
     /// Counts an operation that is done, if nothing is before it: its completion.

@@ -1,65 +1,25 @@
 //! Connections that close over a device that finishes nothing until it is stopped, and over a socket that takes nothing.
 
-use std::{borrow::Cow, io, os::fd::BorrowedFd, sync::Arc, time::Duration};
+use std::{io, os::fd::BorrowedFd, sync::Arc, time::Duration};
 
-use pmof_mem::{Durability, Promise};
 use pmof_proto::{
-    Access, ConnectionError, DirectAccess, Event, InputPlace, OperationKind, OutputView, PostError, RdmaFeatures,
-    RegionKey, RegionTable, RegisteredRegion, Settings, Signal,
+    Access, ConnectionError, DirectAccess, Event, InputPlace, OutputView, PostError, RdmaFeatures, RegionKey,
+    RegionTable, RegisteredRegion, Settings, Signal,
 };
 
 use super::LINGER;
 use crate::{
-    Method, RemoteRegion,
-    direct::{Direct, DirectOutcome, Finished, Posting},
+    RemoteRegion,
     link::{Endpoint, Link},
     poller::Interest,
-    request::{Data, Request},
-    wire::Wire,
+    request::{Data, Request, Verb},
+    wire::{Company, DirectWay, Posted, Posting, Wire},
 };
 
 #[derive(Debug)]
 enum SlowWire {
     Device { is_busy: bool },
     Socket,
-}
-
-impl Direct for SlowWire {
-    fn reaches(&self, _region: &RemoteRegion, _kind: OperationKind, _offset: u64) -> bool {
-        true
-    }
-
-    fn offers(&self, _method: Method, _region: &RemoteRegion, _level: Durability) -> Result<Promise, &'static str> {
-        Err("not this device")
-    }
-
-    fn has_room(&self, _len_bytes: u64) -> bool {
-        true
-    }
-
-    fn post(&mut self, _posting: Posting, _request: &Request<'_>) -> Result<Option<DirectOutcome>, PostError> {
-        *self = Self::Device { is_busy: true };
-        Ok(None)
-    }
-
-    fn flush(
-        &mut self,
-        _posting: Posting,
-        _region: &RemoteRegion,
-        _ranges: &[(u64, u64)],
-        _level: Durability,
-        _method: Method,
-    ) -> Result<Option<DirectOutcome>, PostError> {
-        Err(PostError::NoRing)
-    }
-
-    fn is_idle(&self) -> bool {
-        !matches!(self, Self::Device { is_busy: true })
-    }
-
-    fn stop(&mut self) {
-        *self = Self::Device { is_busy: false };
-    }
 }
 
 impl Wire for SlowWire {
@@ -86,12 +46,23 @@ impl Wire for SlowWire {
         [None, None]
     }
 
-    fn progress(&mut self, _finished: &mut dyn Finished) -> io::Result<bool> {
-        Ok(false)
+    fn direct_way(&self) -> DirectWay {
+        if matches!(self, Self::Device { .. }) { DirectWay::Device } else { DirectWay::None }
     }
 
-    fn direct(&mut self) -> Option<&mut dyn Direct> {
-        matches!(self, Self::Device { .. }).then_some(self as _)
+    fn post(&mut self, _posting: &Posting, _request: &Request<'_>) -> Result<Posted, PostError> {
+        *self = Self::Device { is_busy: true };
+        Ok(Posted::Taken)
+    }
+
+    fn is_idle(&self) -> bool {
+        !matches!(self, Self::Device { is_busy: true })
+    }
+
+    fn stop(&mut self) {
+        if let Self::Device { is_busy } = self {
+            *is_busy = false;
+        }
     }
 }
 
@@ -137,8 +108,9 @@ fn an_end_that_waits_for_a_device_is_told_with_the_outcomes_in_time() {
     let now = Duration::ZERO;
     core.drive(|| now);
     assert!(matches!(core.events.take(), Some(Event::Established { .. })));
-    let write = Request::Write { to: Cow::Owned(region), offset: 0, data: Data::Borrowed(b"x"), immediate: None };
-    core.post(&write, Signal::Always, 0, true).unwrap();
+    let (verb, place) = (Verb::Write { immediate: None }, Some((&region, 0)));
+    let write = Request { verb, place, len_bytes: 1, data: Data::Bytes(b"x") };
+    core.post(&write, Signal::Always, 0, Company::Alone).unwrap();
     core.disconnect();
     core.drive(|| now);
     assert_eq!(core.endpoint.ended(), Some(&ConnectionError::ClosedHere));

@@ -1,7 +1,8 @@
 //! What is asked of a device and of the target's CPU for a flush, over a device that only takes notes.
 
-use std::{borrow::Cow, collections::VecDeque, io, mem, os::fd::BorrowedFd, sync::Arc, time::Duration};
+use std::{collections::VecDeque, io, mem, os::fd::BorrowedFd, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use pmof_mem::{Evidence, Mechanism, Medium as _, MediumKind, Promise, ShadowMedium, shadow::Event};
 use pmof_proto::{
     Access, Descriptor, InputPlace, OutputView, RdmaFeatures, RegionKey, RegionTable, RegisteredRegion, Settings,
@@ -9,7 +10,7 @@ use pmof_proto::{
 use proptest::prelude::*;
 
 use super::*;
-use crate::direct::Direct;
+use crate::link::Link;
 
 const LEN_BYTES: u64 = 1 << 16;
 const POWER: Durability = Durability::PowerFailure;
@@ -33,50 +34,6 @@ struct Device {
     asked: Vec<Asked>,
     finished: VecDeque<Ticket>,
     sent: Vec<u8>,
-}
-
-impl Direct for Device {
-    fn reaches(&self, region: &RemoteRegion, _kind: OperationKind, _offset: u64) -> bool {
-        region.direct() != DirectAccess::None
-    }
-
-    fn offers(&self, method: Method, region: &RemoteRegion, _level: Durability) -> Result<Promise, &'static str> {
-        let is_offered = method == Method::NativeFlush && self.has_flush && region.direct() != DirectAccess::None;
-        is_offered.then_some(PROMISE).ok_or("not this device")
-    }
-
-    fn has_room(&self, _len_bytes: u64) -> bool {
-        true
-    }
-
-    fn post(&mut self, posting: Posting, request: &Request<'_>) -> Result<Option<DirectOutcome>, PostError> {
-        let (_, offset) = request.range().expect("no message");
-        self.asked.push(Asked::Change(offset, request.len_bytes()));
-        self.finished.push_back(posting.ticket);
-        Ok(None)
-    }
-
-    fn flush(
-        &mut self,
-        posting: Posting,
-        _region: &RemoteRegion,
-        ranges: &[(u64, u64)],
-        level: Durability,
-        method: Method,
-    ) -> Result<Option<DirectOutcome>, PostError> {
-        assert!(method == Method::NativeFlush && !ranges.is_empty());
-        self.asked.push(Asked::Flush { ranges: ranges.to_vec(), level });
-        self.finished.push_back(posting.ticket);
-        Ok(None)
-    }
-
-    fn is_idle(&self) -> bool {
-        self.finished.is_empty()
-    }
-
-    fn stop(&mut self) {
-        self.finished.clear();
-    }
 }
 
 impl Wire for Device {
@@ -112,8 +69,49 @@ impl Wire for Device {
         Ok(moved)
     }
 
-    fn direct(&mut self) -> Option<&mut dyn Direct> {
-        Some(self)
+    fn direct_way(&self) -> DirectWay {
+        DirectWay::Device
+    }
+
+    fn reaches(&self, region: &RemoteRegion, _kind: OperationKind, _offset: u64) -> bool {
+        region.direct() != DirectAccess::None
+    }
+
+    fn offers(&self, method: Method, region: &RemoteRegion, _level: Durability) -> Result<Promise, &'static str> {
+        let is_offered = method == Method::NativeFlush && self.has_flush && region.direct() != DirectAccess::None;
+        is_offered.then_some(PROMISE).ok_or("not this device")
+    }
+
+    fn post(&mut self, posting: &Posting, request: &Request<'_>) -> Result<Posted, PostError> {
+        let (region, offset) = request.place.expect("no message");
+        if !self.reaches(region, request.kind(), offset) {
+            return Ok(Posted::ByMessage);
+        }
+        self.asked.push(Asked::Change(offset, request.len_bytes));
+        self.finished.push_back(posting.ticket);
+        Ok(Posted::Taken)
+    }
+
+    fn flush(
+        &mut self,
+        posting: &Posting,
+        _region: &RemoteRegion,
+        ranges: &[(u64, u64)],
+        level: Durability,
+        method: Method,
+    ) -> Result<Posted, PostError> {
+        assert!(method == Method::NativeFlush && !ranges.is_empty());
+        self.asked.push(Asked::Flush { ranges: ranges.to_vec(), level });
+        self.finished.push_back(posting.ticket);
+        Ok(Posted::Taken)
+    }
+
+    fn is_idle(&self) -> bool {
+        self.finished.is_empty()
+    }
+
+    fn stop(&mut self) {
+        self.finished.clear();
     }
 }
 
@@ -163,6 +161,10 @@ fn output(of: &mut Endpoint) -> Vec<u8> {
 
 impl Ends {
     fn new(has_flush: bool) -> Self {
+        Self::with_queue(has_flush, Settings::default().send_queue)
+    }
+
+    fn with_queue(has_flush: bool, send_queue: u32) -> Self {
         let medium = Arc::new(ShadowMedium::new(LEN_BYTES, MediumKind::DevDax).unwrap());
         let table = Arc::<RegionTable>::default();
         let direct = DirectAccess::Rdma { address: 4096, remote_key: 7, features: RdmaFeatures::FLUSH_PERSISTENT };
@@ -171,7 +173,7 @@ impl Ends {
         let registered = Arc::new(registered.with_direct(direct));
         let descriptor: Descriptor = registered.descriptor();
         table.insert(registered);
-        let mut here = Endpoint::initiator(Settings::default(), Arc::default(), b"");
+        let mut here = Endpoint::initiator(Settings { send_queue, ..Settings::default() }, Arc::default(), b"");
         let mut there = Endpoint::target(Settings::default(), table);
         carry(&output(&mut here), &mut there);
         there.accept(b"");
@@ -188,17 +190,18 @@ impl Ends {
     }
 
     fn post(&mut self, request: &Request<'_>, signal: Signal) {
-        let posting = Posting { ticket: self.here.next_ticket(), is_signalled: true, is_alone: false };
-        self.carrier().post(request, posting, signal, 0).unwrap();
+        let posting = Posting { ticket: self.here.next_ticket(), is_signalled: true, company: Company::Any };
+        self.carrier().post(request, &posting, signal, 0).unwrap();
     }
 
-    fn region(&self, is_by_message: bool) -> Cow<'static, RemoteRegion> {
-        Cow::Owned(if is_by_message { self.region.by_messages() } else { self.region })
+    fn region(&self, is_by_message: bool) -> RemoteRegion {
+        if is_by_message { self.region.by_messages() } else { self.region }
     }
 
     fn write(&mut self, offset: u64, bytes: &[u8], is_by_message: bool) {
-        let (to, data) = (self.region(is_by_message), Data::Borrowed(bytes));
-        self.post(&Request::Write { to, offset, data, immediate: None }, Signal::OnError);
+        let (to, len_bytes, verb) = (self.region(is_by_message), bytes.len() as u64, Verb::Write { immediate: None });
+        let request = Request { verb, place: Some((&to, offset)), len_bytes, data: Data::Bytes(bytes) };
+        self.post(&request, Signal::OnError);
     }
 
     fn atomic_write(&mut self, offset: u64) {
@@ -207,12 +210,12 @@ impl Ends {
 
     fn atomic_write_by(&mut self, offset: u64, is_by_message: bool) {
         let to = self.region(is_by_message);
-        self.post(&Request::AtomicWrite { to, offset, value: 1 }, Signal::OnError);
+        self.post(&Request::bare(Verb::AtomicWrite { value: 1 }, &to, offset, 8), Signal::OnError);
     }
 
     fn flush(&mut self, offset: u64, len_bytes: u64, level: Durability) {
         let region = self.region(false);
-        self.post(&Request::Flush { region, offset, len_bytes, level }, Signal::Always);
+        self.post(&Request::bare(Verb::Flush { level }, &region, offset, len_bytes), Signal::Always);
     }
 
     /// Takes in what the device finished, and lets go what waited.
@@ -389,6 +392,164 @@ proptest! {
             }
         }
     }
+}
+
+/// The device as the connection has it, and with a ring that writes of a batch go into.
+#[derive(Clone, Debug)]
+struct WithRing(Arc<Mutex<Device>>, u32);
+
+impl Wire for WithRing {
+    fn name(&self) -> &'static str {
+        self.0.lock().name()
+    }
+
+    fn receive(&mut self, place: InputPlace<'_>) -> io::Result<usize> {
+        self.0.lock().receive(place)
+    }
+
+    fn send(&mut self, view: &OutputView<'_>, borrowed: &[u8]) -> io::Result<usize> {
+        self.0.lock().send(view, borrowed)
+    }
+
+    fn set_loss_timeout(&mut self, _loss_timeout: Duration) {}
+
+    fn shutdown_output(&mut self) {}
+
+    fn as_fds(&self) -> [Option<BorrowedFd<'_>>; 2] {
+        [None, None]
+    }
+
+    fn progress(&mut self, finished: &mut dyn Finished) -> io::Result<bool> {
+        self.0.lock().progress(finished)
+    }
+
+    fn direct_way(&self) -> DirectWay {
+        DirectWay::Device
+    }
+
+    fn reaches(&self, region: &RemoteRegion, kind: OperationKind, offset: u64) -> bool {
+        self.0.lock().reaches(region, kind, offset)
+    }
+
+    fn offers(&self, method: Method, region: &RemoteRegion, level: Durability) -> Result<Promise, &'static str> {
+        self.0.lock().offers(method, region, level)
+    }
+
+    fn post(&mut self, posting: &Posting, request: &Request<'_>) -> Result<Posted, PostError> {
+        self.0.lock().post(posting, request)
+    }
+
+    fn flush(
+        &mut self,
+        posting: &Posting,
+        region: &RemoteRegion,
+        ranges: &[(u64, u64)],
+        level: Durability,
+        method: Method,
+    ) -> Result<Posted, PostError> {
+        self.0.lock().flush(posting, region, ranges, level, method)
+    }
+
+    fn window(&self) -> u32 {
+        self.1
+    }
+
+    fn append(&mut self, ticket: Ticket, region: &RemoteRegion, offset: u64, bytes: &[u8]) -> bool {
+        // Not those that it would have to copy.
+        let mut device = self.0.lock();
+        let goes = bytes.len() <= 64 && device.reaches(region, OperationKind::Write, offset);
+        if goes {
+            device.asked.push(Asked::Change(offset, bytes.len() as u64));
+            device.finished.push_back(ticket);
+        }
+        goes
+    }
+}
+
+/// What became of a sequence of operations: their tickets, what the device was asked, and what was completed.
+type Became = (Vec<u64>, Vec<Asked>, Vec<(u64, u64, OperationKind)>, usize);
+
+/// An operation: what it is, its offset, its length, its context.
+type Step = (u8, u64, u64, u64);
+
+fn became(steps: &[Step], window: u32, send_queue: u32) -> Became {
+    let ends = Ends::with_queue(true, send_queue);
+    let device = Arc::new(Mutex::new(ends.device));
+    let wire = Box::new(WithRing(Arc::clone(&device), window));
+    let link = Link::new(1, ends.here, wire, Duration::from_secs(1), None);
+    let (mut tickets, mut done) = (Vec::new(), Vec::new());
+    for batch in steps.chunks(12) {
+        let mut core = link.lock();
+        for &(what, offset, len_bytes, context) in batch {
+            let (bytes, signal) =
+                (vec![1; len_bytes as usize], if what == 1 { Signal::Always } else { Signal::OnError });
+            let mut post = |request: &Request<'_>| core.post(request, signal, context, Company::Batch).unwrap();
+            let ticket = match what {
+                0 => post(&Request::bare(Verb::Flush { level: POWER }, &ends.region, 0, LEN_BYTES)),
+                2 => post(&Request::bare(Verb::AtomicWrite { value: 1 }, &ends.region, offset / 8 * 8, 8)),
+                _ => {
+                    let (place, data) = (Some((&ends.region, offset)), Data::Bytes(&bytes));
+                    let joined = if what == 1 { None } else { core.join_run(&ends.region, offset, &bytes, context) };
+                    let request = Request { verb: Verb::Write { immediate: None }, place, len_bytes, data };
+                    joined.unwrap_or_else(|| core.post(&request, signal, context, Company::Batch).unwrap())
+                }
+            };
+            tickets.push(ticket.0);
+        }
+        core.end_batch();
+        core.progress();
+        while let Some(next) = core.next_completion() {
+            assert!(next.outcome.is_ok());
+            done.push((next.ticket.0, next.context, next.kind));
+        }
+    }
+    let outstanding = link.lock().outstanding();
+    let asked = mem::take(&mut device.lock().asked);
+    (tickets, asked, done, outstanding)
+}
+
+proptest! {
+    #[test]
+    fn writes_that_join_a_run_are_what_they_are_when_each_is_posted_alone(
+        steps in prop::collection::vec((0..12_u8, 0..60_u64, prop_oneof![4 => Just(64_u64), 1 => 1..100_u64], 0..2_u64), 1..60),
+        window in 1..20_u32,
+    ) {
+        // Mostly in a row.
+        let mut next = 0;
+        let steps: Vec<Step> = steps
+            .into_iter()
+            .map(|(what, place, len_bytes, context)| {
+                let offset = if what < 9 { next } else { place * 1000 };
+                next = (offset + len_bytes) % 60_000;
+                (what, offset, len_bytes, context)
+            })
+            .collect();
+        prop_assert_eq!(became(&steps, window, 64), became(&steps, 0, 64));
+    }
+}
+
+#[test]
+fn a_run_ends_where_the_device_is_to_tell_of_a_write() {
+    let steps: Vec<Step> = (0..12).map(|index| (3, index * 64, 64, 0)).collect();
+    let (tickets, _, _, outstanding) = became(&steps, 100, 16);
+    assert_eq!((tickets, outstanding), ((1..=12).collect(), 0));
+    // Of every fourth write the device is asked to tell, so that none of these runs is longer.
+    let ends = Ends::with_queue(true, 16);
+    let wire = Box::new(WithRing(Arc::new(Mutex::new(ends.device)), 100));
+    let link = Link::new(1, ends.here, wire, Duration::from_secs(1), None);
+    let mut core = link.lock();
+    let mut post = |offset| {
+        let place = Some((&ends.region, offset));
+        let request =
+            Request { verb: Verb::Write { immediate: None }, place, len_bytes: 64, data: Data::Bytes(&[1; 64]) };
+        let joined = core.join_run(&ends.region, offset, &[1; 64], 0).is_some();
+        if !joined {
+            core.post(&request, Signal::OnError, 0, Company::Batch).unwrap();
+        }
+        joined
+    };
+    let joined: Vec<_> = (0..8).map(|index| post(index * 64)).collect();
+    assert_eq!(joined, [false, true, true, false, false, true, true, false]);
 }
 
 #[test]

@@ -56,21 +56,9 @@ fn every_range_of_a_flush_is_posted_and_the_last_one_carries_the_outcome() {
     for count in 1..=8_u64 {
         let ranges: Vec<_> = (0..count).map(|index| (index * 1000, index + 1)).collect();
         let mut posted = Vec::new();
-        native_flushes(Ticket(7), &ranges, |offset, len_bytes, flight| {
-            let is_last = match flight {
-                Flight::FlushPart { ticket: Ticket(7), offset: at, len_bytes: len }
-                    if (at, len) == (offset, len_bytes) =>
-                {
-                    false
-                }
-                Flight::Direct { ticket: Ticket(7), offset: at, len_bytes: len, result: ResultPlace::None }
-                    if (at, len) == (offset, len_bytes) =>
-                {
-                    true
-                }
-                other => panic!("{other:?}"),
-            };
-            posted.push((offset, len_bytes, is_last));
+        native_flushes(Ticket(7), &ranges, |plain, is_last| {
+            assert_eq!(plain.ticket, Ticket(7));
+            posted.push((plain.offset, plain.len_bytes, is_last));
         });
         let expected: Vec<_> =
             ranges.iter().enumerate().map(|(index, (at, len))| (*at, *len, index as u64 + 1 == count)).collect();

@@ -315,6 +315,31 @@ fn with_writes(writes: u64) -> Endpoint<Direct> {
     endpoint
 }
 
+#[test]
+fn writes_that_joined_another_one_are_counted_as_if_each_had_been_posted() {
+    use OperationKind::{Flush, Write};
+    for joined in 0..5 {
+        let mut endpoint = Bed::new(Settings::default()).here;
+        let success = Outcome::Done { len_bytes: 8 };
+        endpoint.went_direct(Write, success, Signal::OnError, 1);
+        endpoint.went_direct_again(joined);
+        assert_eq!(endpoint.outstanding() as u64, joined + 1);
+        assert_eq!(endpoint.went_direct(Flush, success, Signal::Always, 2), Ticket(joined + 2));
+        endpoint.direct_failed(Ticket(joined + 1), refused(0));
+        endpoint.fail(ConnectionError::Closed);
+        endpoint.direct_stopped();
+        assert_eq!(told(&mut endpoint), [(joined + 1, Write, true), (joined + 2, Flush, false)], "{joined}");
+    }
+}
+
+#[test]
+#[should_panic(expected = "a run follows such an operation")]
+fn nothing_joins_an_operation_that_is_heard_of() {
+    let mut endpoint = Bed::new(Settings::default()).here;
+    endpoint.went_direct(OperationKind::Write, Outcome::Done { len_bytes: 8 }, Signal::Always, 1);
+    endpoint.went_direct_again(1);
+}
+
 fn told(endpoint: &mut Endpoint<Direct>) -> Vec<(u64, OperationKind, bool)> {
     let is_refused = |outcome: &Result<_, _>| matches!(outcome, Err(OperationError::Refused { .. }));
     std::iter::from_fn(|| endpoint.poll_completion())
