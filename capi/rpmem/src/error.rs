@@ -8,7 +8,7 @@ use std::{
 };
 
 use libc::c_char;
-use pmof_replica::{NameError, RemotePoolError, ReplicaError, SshError, SshHostError, StartFailure};
+use pmof_replica::{NameError, PoolError, ReplicaError, SshError, SshHostError, StartFailure};
 
 use crate::log::warn;
 
@@ -42,9 +42,17 @@ impl From<NameError> for Failure {
     }
 }
 
-impl From<RemotePoolError> for Failure {
-    fn from(error: RemotePoolError) -> Self {
-        Self::new(error.replica_error().map_or(libc::EINVAL, errno_of), error.to_string())
+impl From<PoolError> for Failure {
+    fn from(error: PoolError) -> Self {
+        let errno = error.replica_error().map_or(libc::EINVAL, errno_of);
+        match &error {
+            // There is one replica, and what the others have is no matter.
+            PoolError::Persist(failure) => match &failure.failed[..] {
+                [(replica, why), ..] => Self::new(errno, format!("{replica:#}: {why}")),
+                [] => Self::new(libc::EIO, error.to_string()),
+            },
+            _ => Self::new(errno, error.to_string()),
+        }
     }
 }
 

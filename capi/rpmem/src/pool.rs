@@ -2,14 +2,16 @@
 
 use std::{
     ffi::{c_int, c_uint, c_void},
+    ops::Range,
     ptr, slice,
     sync::Arc,
 };
 
 use libc::c_char;
+use parking_lot::Mutex;
 use pmof_mem::{Lent, Memory};
 use pmof_pool::{ATTRIBUTES_LEN_BYTES, Attributes};
-use pmof_replica::{Atomicity, OpenFor, RemotePool, SetName, TargetUrl};
+use pmof_replica::{Atomicity, Lane, OpenFor, RemoteSetOptions, SetName, TargetUrl};
 
 use crate::{
     error::{Failure, call, text},
@@ -31,7 +33,9 @@ const REMOVE_POOL_SET: c_int = 2;
 /// An open pool, `RPMEMpool` of the header.
 #[derive(Debug)]
 pub struct Pool {
-    remote: RemotePool,
+    remote: pmof_replica::Pool,
+    /// Those that the application asked for, by their numbers.
+    lanes: Box<[Mutex<Lane>]>,
     /// The process that opened it; its child must not speak on the same connection.
     process: Process,
 }
@@ -43,7 +47,7 @@ pub type PoolAttributes = [u8; ATTRIBUTES_LEN_BYTES];
 struct Place {
     url: TargetUrl,
     set: SetName,
-    memory: Memory,
+    memory: Arc<Lent>,
     lanes: u32,
 }
 
@@ -77,16 +81,52 @@ impl Place {
         // SAFETY: so many bytes stay mapped there until the pool is closed, which ends all use of them.
         let memory = unsafe { Memory::borrow(address.expose_provenance() as u64, len_bytes as u64, None) };
         let memory = memory.map_err(|error| Failure::invalid(format!("the pool's memory: {error}")))?;
-        Ok(Self { url, set, memory, lanes })
+        Ok(Self { url, set, memory: Arc::new(Lent::new(memory)), lanes: settings::lanes(lanes) })
     }
 
-    fn finish(memory: Memory, mut remote: RemotePool, lanes: *mut c_uint) -> Result<*mut Pool, Failure> {
-        // Once the pool is closed nothing of ours touches it.
-        remote.use_memory(Arc::new(Lent::new(memory)))?;
-        // SAFETY: `new` found that it is not null, and the caller of librpmem lets it be written.
-        unsafe { *lanes = remote.lane_count() };
-        Ok(Box::into_raw(Box::new(Pool { remote, process: Process::watched() })))
+    /// How the pool is reached; once it is closed nothing of ours touches the memory.
+    fn options(&self) -> RemoteSetOptions {
+        let (url, set) = (self.url.clone(), self.set.clone());
+        RemoteSetOptions::new(url, set).target(settings::target_options()).mirror(Arc::clone(&self.memory) as _)
     }
+
+    fn finish(&self, pool: pmof_replica::Pool, lanes: *mut c_uint) -> *mut Pool {
+        let made: Box<[_]> = (0..self.lanes).map(|_| Mutex::new(pool.lane())).collect();
+        // SAFETY: `new` found that it is not null, and the caller of librpmem lets it be written.
+        unsafe { *lanes = self.lanes };
+        Box::into_raw(Box::new(Pool { remote: pool, lanes: made, process: Process::watched() }))
+    }
+}
+
+impl Pool {
+    /// Does something with a lane; its writes that follow are of `atomicity`.
+    fn with_lane<T>(
+        &self,
+        number: c_uint,
+        atomicity: Atomicity,
+        act: impl FnOnce(&mut Lane) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let Some(lane) = self.lanes.get(number as usize) else {
+            let lanes = self.lanes.len();
+            let why = format!("there is no lane {number}: the pool was opened with {lanes}, counted from 0");
+            return Err(Failure::invalid(why));
+        };
+        let mut lane = lane.lock();
+        lane.set_atomicity(atomicity);
+        act(&mut lane)
+    }
+
+    fn persist(&self, lane: c_uint, range: Range<u64>, atomicity: Atomicity) -> Result<(), Failure> {
+        self.with_lane(lane, atomicity, |lane| {
+            lane.persist_range(range)?;
+            Ok(())
+        })
+    }
+}
+
+/// The range of `len_bytes` from `offset`; what lies beyond 64 bits is beyond every pool.
+fn range(offset: usize, len_bytes: usize) -> Range<u64> {
+    offset as u64..(offset as u64).saturating_add(len_bytes as u64)
 }
 
 /// # Safety
@@ -120,9 +160,8 @@ pub unsafe extern "C" fn rpmem_create(
         // SAFETY: null or attributes, which nobody changes during the call.
         let attributes = unsafe { create_attr.as_ref() }.map(Attributes::from_bytes);
         let attributes = attributes.filter(|attributes| !attributes.is_zero());
-        let options = settings::options(place.lanes);
-        let remote = RemotePool::create(&place.url, &place.set, pool_size as u64, attributes.as_ref(), &options)?;
-        Place::finish(place.memory, remote, nlanes)
+        let pool = place.options().create(pool_size as u64, attributes.as_ref())?;
+        Ok(place.finish(pool, nlanes))
     });
     made.unwrap_or(ptr::null_mut())
 }
@@ -145,10 +184,9 @@ pub unsafe extern "C" fn rpmem_open(
     let opened = call("rpmem_open", || {
         // SAFETY: strings end in a NUL or are null, and the memory stays mapped until the pool is closed.
         let place = unsafe { Place::new(target, pool_set_name, pool_addr, pool_size, nlanes) }?;
-        let options = settings::options(place.lanes);
-        let (remote, attributes) =
-            RemotePool::open(&place.url, &place.set, pool_size as u64, OpenFor::Write, &options)?;
-        let pool = Place::finish(place.memory, remote, nlanes)?;
+        let opened = place.options().open(pool_size as u64, OpenFor::Write)?;
+        let attributes = opened.attributes();
+        let pool = place.finish(opened, nlanes);
         if !open_attr.is_null() {
             // SAFETY: not null, so it may be written.
             unsafe { *open_attr = attributes.unwrap_or_default().to_bytes() };
@@ -168,7 +206,7 @@ pub unsafe extern "C" fn rpmem_set_attr(rpp: *mut Pool, attr: *const PoolAttribu
     // SAFETY: null or attributes, which nobody changes during the call.
     let attributes = unsafe { attr.as_ref() }.map(Attributes::from_bytes).unwrap_or_default();
     // SAFETY: `rpp` is null or was made by `Place::finish` and not closed.
-    unsafe { on_pool("rpmem_set_attr", rpp, |pool| Ok(pool.set_attributes(&attributes)?)) }
+    unsafe { on_pool("rpmem_set_attr", rpp, |pool| Ok(pool.remote.set_attributes(&attributes)?)) }
 }
 
 /// Closes a pool; see the header.
@@ -207,7 +245,7 @@ pub unsafe extern "C" fn rpmem_persist(
     lane: c_uint,
     flags: c_uint,
 ) -> c_int {
-    let persist = |pool: &RemotePool| Ok(pool.persist(lane, offset as u64, length as u64, atomicity(flags)?)?);
+    let persist = |pool: &Pool| pool.persist(lane, range(offset, length), atomicity(flags)?);
     // SAFETY: `rpp` is null or was made by `Place::finish` and not closed.
     unsafe { on_pool("rpmem_persist", rpp, persist) }
 }
@@ -225,7 +263,12 @@ pub unsafe extern "C" fn rpmem_flush(
     lane: c_uint,
     flags: c_uint,
 ) -> c_int {
-    let flush = |pool: &RemotePool| Ok(pool.flush(lane, offset as u64, length as u64, atomicity(flags)?)?);
+    let flush = |pool: &Pool| {
+        pool.with_lane(lane, atomicity(flags)?, |lane| {
+            lane.write_range(range(offset, length))?;
+            Ok(pool.remote.check_replicas()?)
+        })
+    };
     // SAFETY: `rpp` is null or was made by `Place::finish` and not closed.
     unsafe { on_pool("rpmem_flush", rpp, flush) }
 }
@@ -237,9 +280,17 @@ pub unsafe extern "C" fn rpmem_flush(
 /// `rpp` is null or an open pool.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rpmem_drain(rpp: *mut Pool, lane: c_uint, flags: c_uint) -> c_int {
-    let drain = |pool: &RemotePool| match flags {
-        0 => Ok(pool.drain(lane)?),
-        _ => Err(Failure::invalid(format!("flags {flags:#x}: none is defined"))),
+    let drain = |pool: &Pool| {
+        if flags != 0 {
+            return Err(Failure::invalid(format!("flags {flags:#x}: none is defined")));
+        }
+        pool.with_lane(lane, Atomicity::default(), |lane| {
+            if lane.is_flushed() {
+                return Ok(pool.remote.check_replicas()?);
+            }
+            lane.persist()?;
+            Ok(())
+        })
     };
     // SAFETY: `rpp` is null or was made by `Place::finish` and not closed.
     unsafe { on_pool("rpmem_drain", rpp, drain) }
@@ -252,7 +303,7 @@ pub unsafe extern "C" fn rpmem_drain(rpp: *mut Pool, lane: c_uint, flags: c_uint
 /// `rpp` is null or an open pool.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rpmem_deep_persist(rpp: *mut Pool, offset: usize, length: usize, lane: c_uint) -> c_int {
-    let persist = |pool: &RemotePool| Ok(pool.persist(lane, offset as u64, length as u64, Atomicity::Words)?);
+    let persist = |pool: &Pool| pool.persist(lane, range(offset, length), Atomicity::Words);
     // SAFETY: `rpp` is null or was made by `Place::finish` and not closed.
     unsafe { on_pool("rpmem_deep_persist", rpp, persist) }
 }
@@ -270,16 +321,16 @@ pub unsafe extern "C" fn rpmem_read(
     length: usize,
     lane: c_uint,
 ) -> c_int {
-    let read = |pool: &RemotePool| {
+    let read = |pool: &Pool| {
         if length == 0 {
-            return Ok(pool.read(lane, offset as u64, &mut [])?);
+            return pool.with_lane(lane, Atomicity::default(), |lane| Ok(lane.read(offset as u64, &mut [])?));
         }
         if buff.is_null() {
             return Err(Failure::invalid("buff is NULL"));
         }
         // SAFETY: the caller gives room for so many bytes, and nobody else looks at them during the call.
         let into = unsafe { slice::from_raw_parts_mut(buff.cast::<u8>(), length) };
-        Ok(pool.read(lane, offset as u64, into)?)
+        pool.with_lane(lane, Atomicity::default(), |lane| Ok(lane.read(offset as u64, into)?))
     };
     // SAFETY: `rpp` is null or was made by `Place::finish` and not closed.
     unsafe { on_pool("rpmem_read", rpp, read) }
@@ -300,7 +351,8 @@ pub unsafe extern "C" fn rpmem_remove(target: *const c_char, pool_set: *const c_
         // SAFETY: both are null or end in a NUL.
         let (url, set) = unsafe { place(target, pool_set) }?;
         let (force, set_file) = (flags & REMOVE_FORCE != 0, flags & REMOVE_POOL_SET != 0);
-        Ok(RemotePool::remove(&url, &set, force, set_file, &settings::options(1))?)
+        let remote = RemoteSetOptions::new(url, set).target(settings::target_options());
+        Ok(remote.remove(force, set_file)?)
     });
     removed.map_or(-1, |()| 0)
 }
@@ -328,11 +380,7 @@ fn atomicity(flags: c_uint) -> Result<Atomicity, Failure> {
 /// # Safety
 ///
 /// `rpp` is null or an open pool.
-unsafe fn on_pool(
-    function: &'static str,
-    rpp: *mut Pool,
-    body: impl FnOnce(&RemotePool) -> Result<(), Failure>,
-) -> c_int {
+unsafe fn on_pool(function: &'static str, rpp: *mut Pool, body: impl FnOnce(&Pool) -> Result<(), Failure>) -> c_int {
     let done = call(function, || {
         // SAFETY: null, or made by `Place::finish` and not closed: shared by all threads until then.
         let Some(pool) = (unsafe { rpp.as_ref() }) else { return Err(Failure::invalid("rpp is NULL")) };
@@ -340,7 +388,7 @@ unsafe fn on_pool(
             let why = "the pool was opened before a fork: only the process that opened it may use it";
             return Err(Failure::new(libc::ECANCELED, why));
         }
-        body(&pool.remote)
+        body(pool)
     });
     done.map_or(-1, |()| 0)
 }

@@ -10,16 +10,24 @@ use std::{
 };
 
 use pmof_access::Waiting;
-use pmof_replica::{LANES_MAX, RemotePoolOptions, SshOptions};
+use pmof_replica::{SshOptions, TargetOptions};
 
 /// What starts a target on the other machine unless `RPMEM_CMD` says otherwise.
 const COMMAND: &str = "rpmemd";
 
-/// The options for the next pool with so many lanes.
-pub(crate) fn options(lanes: u32) -> RemotePoolOptions {
-    tell_replaced();
+/// Lanes of a pool, at most: as many as libpmemobj asks for.
+const LANES_MAX: u32 = 1024;
+
+/// The lanes of a pool for which so many were asked.
+pub(crate) fn lanes(wanted: u32) -> u32 {
     let most = number("RPMEM_MAX_NLANES").filter(|most| *most > 0).unwrap_or(LANES_MAX);
-    let mut options = RemotePoolOptions { ssh: ssh(), lanes: lanes.min(most).min(LANES_MAX), ..Default::default() };
+    wanted.min(most).min(LANES_MAX)
+}
+
+/// How the next target is reached.
+pub(crate) fn target_options() -> TargetOptions {
+    tell_replaced();
+    let mut options = TargetOptions { ssh: ssh(), ..Default::default() };
     if let Some(seconds) = number("PMOF_LOSS_TIMEOUT").filter(|seconds| *seconds > 0) {
         options.loss_timeout = Duration::from_secs(seconds.into());
     }

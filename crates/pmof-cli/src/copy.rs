@@ -222,7 +222,7 @@ impl fmt::Display for Place {
 }
 
 /// Reads every replica from the `first` on and compares it with what was copied.
-fn verify(pool: &mut Pool, first: usize, expected: &Checksums, progress: &Progress) -> anyhow::Result<()> {
+fn verify(pool: &Pool, first: usize, expected: &Checksums, progress: &Progress) -> anyhow::Result<()> {
     let mut bytes = vec![0; WINDOW_BYTES];
     for index in first..pool.replica_count() {
         for window in expected.windows() {

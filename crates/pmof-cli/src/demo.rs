@@ -97,11 +97,11 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
     let scratch = Scratch::new(args.dir.as_deref(), "pmof-demo-")?;
     let set = Set::new(args, &scratch)?;
     let mut targets = set.start(&voice)?;
-    let (mut pool, mut desk) = set.make_pool(&voice, &targets)?;
+    let (pool, mut desk) = set.make_pool(&voice, &targets)?;
     let half = Duration::from_millis(args.seconds * 500);
 
     voice.step(3, &format!("Writing records of mixed sizes to all three, in batches, for {} s", half.as_secs_f64()));
-    let complete = desk.write_and_kill(&mut pool, &mut targets[FIRST_VICTIM..=FIRST_VICTIM], half, NAMES.len() - 1)?;
+    let complete = desk.write_and_kill(&pool, &mut targets[FIRST_VICTIM..=FIRST_VICTIM], half, NAMES.len() - 1)?;
     voice.load(&complete);
     voice.step(
         4,
@@ -110,7 +110,7 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
     voice.failure(&complete);
 
     voice.step(5, &format!("Writing on with the other two for {} s, then killing them as well", half.as_secs_f64()));
-    let degraded = desk.write_and_kill(&mut pool, &mut targets, half, 0)?;
+    let degraded = desk.write_and_kill(&pool, &mut targets, half, 0)?;
     voice.load(&degraded);
     drop((pool, targets));
 
@@ -211,7 +211,7 @@ impl<'a> Set<'a> {
         let options = self.args.reach.pool_options().replica(self.url(&target)).require(Durability::PowerFailure);
         // Each for itself; one of them was left behind.
         let options = options.min_replicas(1);
-        let mut pool = options.open_read_only()?;
+        let pool = options.open_read_only()?;
         ensure!(pool.len_bytes() == POOL_BYTES, "the pool has {} bytes", pool.len_bytes());
         let mut bytes = vec![0; POOL_BYTES as usize];
         pool.read(0, &mut bytes)?;

@@ -69,8 +69,14 @@ pub(crate) fn with_mend(error: PoolError) -> anyhow::Error {
     let mend = match &error {
         PoolError::Replica { replica, source } => match **source {
             ReplicaError::Refused { refusal, .. } => match refusal {
-                PoolRefusal::AlreadyExists => in_the_way(replica),
-                PoolRefusal::NotFound => format!("`pmof pool ls {}` lists the pools", replica.target),
+                PoolRefusal::AlreadyExists => match replica.url() {
+                    Some(url) => in_the_way(url),
+                    None => return error.into(),
+                },
+                PoolRefusal::NotFound => match replica.url() {
+                    Some(url) => format!("`pmof pool ls {}` lists the pools", url.target),
+                    None => return error.into(),
+                },
                 PoolRefusal::NotDurable => "or ask for less with `--durability`".to_owned(),
                 _ => return error.into(),
             },

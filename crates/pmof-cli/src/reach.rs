@@ -3,7 +3,7 @@
 use std::{net::IpAddr, path::Path, time::Duration};
 
 use anyhow::{Result, ensure};
-use pmof::{Pool, PoolOptions, RemotePoolOptions, SetPoolOptions};
+use pmof::{Pool, PoolOptions, SetOptions, TargetOptions, pool_set::PoolSet};
 
 use crate::{
     children::Target,
@@ -26,8 +26,8 @@ impl ConnectArgs {
     }
 
     /// Of replicas of pool sets, each for itself.
-    pub(crate) fn remotes(self) -> RemotePoolOptions {
-        let mut options = RemotePoolOptions::default();
+    pub(crate) fn remotes(self) -> TargetOptions {
+        let mut options = TargetOptions::default();
         if let Some(seconds) = self.connect_timeout {
             let timeout = Duration::from_secs(seconds);
             (options.connect_timeout, options.ssh.timeout) = (timeout, timeout);
@@ -36,8 +36,8 @@ impl ConnectArgs {
     }
 
     /// Of pool sets.
-    pub(crate) fn sets(self) -> SetPoolOptions {
-        SetPoolOptions { remote: self.remotes(), ..SetPoolOptions::default() }
+    pub(crate) fn set(self, set: PoolSet) -> SetOptions {
+        Pool::from_set(set).target(self.remotes())
     }
 }
 

@@ -174,8 +174,8 @@ impl<'a> Soak<'a> {
     fn start(args: &'a SoakArgs, seed: u64) -> anyhow::Result<Self> {
         let scratch = Scratch::new(args.dir.as_deref(), "pmof-soak-")?;
         let target = start_target(args, &scratch)?;
-        let mut pool = options(args, &target).create(POOL_BYTES)?;
-        let receipt = pool.batch().persist()?;
+        let pool = options(args, &target).create(POOL_BYTES)?;
+        let receipt = pool.lane().persist()?;
         pool.close()?;
         let evidence = receipt.replicas.first().map(|replica| replica.promise.evidence.to_string());
         let summary = Summary {
@@ -267,7 +267,7 @@ impl<'a> Soak<'a> {
     /// The pool's bytes. The opening waits until its writer's death is noticed.
     fn recover(&mut self) -> anyhow::Result<Vec<u8>> {
         let asked = Instant::now();
-        let mut pool = options(self.args, &self.target).open().context("the pool does not open again")?;
+        let pool = options(self.args, &self.target).open().context("the pool does not open again")?;
         self.summary.reopen_worst_ms = self.summary.reopen_worst_ms.max(asked.elapsed().as_secs_f64() * 1e3);
         let mut recovered = vec![0; POOL_BYTES as usize];
         pool.read(0, &mut recovered)?;

@@ -5,10 +5,13 @@ use std::sync::Arc;
 use pmof_access::{
     ConnectError, ConnectionError, DescriptorError, Durability, OperationError, PostError, RegisterError, SetupError,
 };
+use pmof_mem::MemError;
+use pmof_pool::{AccessError, HEADER_LEN_BYTES, PoolSetError};
 use uuid::Uuid;
 
 use crate::{
-    ControlError, PersistFailure, PoolRefusal, PoolUrl, PoolUrlError, REPLICAS_MAX, SshError, TargetUrl, lineage::Apart,
+    ControlError, PersistFailure, PlaceError, PoolRefusal, PoolUrl, PoolUrlError, REPLICAS_MAX, ReplicaPlace, SshError,
+    TargetUrl, lineage::Apart,
 };
 
 /// What went wrong with one replica.
@@ -158,6 +161,20 @@ pub enum ReplicaError {
     /// Memory of this side.
     #[error(transparent)]
     Register(#[from] RegisterError),
+    /// The memory of a replica on this machine.
+    #[error(transparent)]
+    Memory(#[from] MemError),
+    /// The replica is not the one that belongs there, or does not hold the same as the others of its pool set.
+    #[error(
+        "it has another {what} than the set's other replicas: it is of another pool or place, was left behind, or lacks what was under way in a crash; `pmof pool check` shows the difference, `pmof pool sync` mends it"
+    )]
+    Differs {
+        /// What is not as it should be.
+        what: &'static str,
+    },
+    /// What a replica answered, when it was compared, cannot be.
+    #[error("it could not be compared with the first: {0}")]
+    NotCompared(AccessError),
 }
 
 impl ReplicaError {
@@ -208,9 +225,9 @@ pub enum PoolError {
     #[error("{replica} and {other} are both replica {index} of the pool: one is a copy of the other; name one of them")]
     SameReplica {
         /// The one.
-        replica: Arc<PoolUrl>,
+        replica: Arc<ReplicaPlace>,
         /// The other.
-        other: Arc<PoolUrl>,
+        other: Arc<ReplicaPlace>,
         /// Which replica of the pool they are, from 0.
         index: u16,
     },
@@ -218,7 +235,7 @@ pub enum PoolError {
     #[error("no replica can be opened:{}", listed(replicas))]
     NoneOpened {
         /// All that were named, and why.
-        replicas: Vec<(Arc<PoolUrl>, Arc<ReplicaError>)>,
+        replicas: Vec<(Arc<ReplicaPlace>, Arc<ReplicaError>)>,
     },
     /// Fewer replicas were opened than the pool was made with.
     #[error(
@@ -231,13 +248,13 @@ pub enum PoolError {
         /// Replicas that the pool was made with.
         made: usize,
         /// Those that were named and cannot be opened with the others, and why.
-        left_out: Vec<(Arc<PoolUrl>, Arc<ReplicaError>)>,
+        left_out: Vec<(Arc<ReplicaPlace>, Arc<ReplicaError>)>,
     },
     /// The replicas do not belong together: some lack what others acknowledged.
     #[error("the replicas do not belong together:{}", listed(replicas))]
     Apart {
         /// Those that do not belong to the others, and why.
-        replicas: Vec<(Arc<PoolUrl>, Arc<ReplicaError>)>,
+        replicas: Vec<(Arc<ReplicaPlace>, Arc<ReplicaError>)>,
     },
     /// Nobody said which failure the data must survive.
     #[error("say which durability the pool needs (Visible, ProcessCrash or PowerFailure): there is no default")]
@@ -246,10 +263,10 @@ pub enum PoolError {
     #[error(transparent)]
     Setup(#[from] SetupError),
     /// One replica failed, so the call was not carried out; what it had begun elsewhere was undone where possible.
-    #[error("replica {replica}: {source}")]
+    #[error("{replica:#}: {source}")]
     Replica {
         /// The replica.
-        replica: Arc<PoolUrl>,
+        replica: Arc<ReplicaPlace>,
         /// What went wrong.
         source: Arc<ReplicaError>,
     },
@@ -283,17 +300,72 @@ pub enum PoolError {
         /// The offset.
         offset: u64,
     },
+    /// A replica of a pool set on this machine.
+    #[error(transparent)]
+    Set(#[from] PoolSetError),
+    /// What a pool set says of a remote replica's place.
+    #[error("replica {index}: {source}")]
+    Place {
+        /// Its number in the set, from 0.
+        index: usize,
+        /// The rule broken.
+        source: PlaceError,
+    },
+    /// The first replica of a pool set cannot be copied from.
+    #[error(
+        "the first replica is not copied to the others: {reason}, and {sound:#} is sound; `pmof pool sync` copies from that one"
+    )]
+    BadSource {
+        /// What is wrong with the first one.
+        reason: &'static str,
+        /// One that is sound.
+        sound: Arc<ReplicaPlace>,
+    },
+    /// The first replica of a pool set must be local.
+    #[error("the pool set has no local replica: the first one must be local, and is where the program's memory is")]
+    NoLocalReplica,
+    /// The range begins in the header, which only [`Pool::set_attributes`](crate::Pool::set_attributes) changes.
+    #[error(
+        "offset {offset} lies in the pool's header, its first {HEADER_LEN_BYTES} bytes; change it by setting attributes"
+    )]
+    Header {
+        /// First byte.
+        offset: u64,
+    },
+    /// The pool has no header.
+    #[error("the pool has no header, so it has no attributes")]
+    NoHeader,
+    /// The pool has no mirror that ranges could be persisted from.
+    #[error("the pool has no mirror: open it with one (mirror), or write bytes")]
+    NoMirror,
+    /// The mirror's memory.
+    #[error("the pool's mirror: {0}")]
+    Mirror(MemError),
+    /// The pool was closed, by this handle or another.
+    #[error("the pool is closed")]
+    Closed,
     /// No replica is left to read from.
     #[error("no replica is left; the last to fail was {replica}: {source}")]
     NoneLeft {
         /// The last one.
-        replica: Arc<PoolUrl>,
+        replica: Arc<ReplicaPlace>,
         /// What went wrong with it.
         source: Arc<ReplicaError>,
     },
 }
 
-fn listed(replicas: &[(Arc<PoolUrl>, Arc<ReplicaError>)]) -> String {
+impl PoolError {
+    /// What went wrong with a replica, if that is what this says; of several, with the first.
+    pub fn replica_error(&self) -> Option<&ReplicaError> {
+        match self {
+            Self::Replica { source, .. } | Self::Target { source, .. } | Self::NoneLeft { source, .. } => Some(source),
+            Self::Persist(failure) => failure.failed.first().map(|(_, source)| &**source),
+            _ => None,
+        }
+    }
+}
+
+fn listed(replicas: &[(Arc<ReplicaPlace>, Arc<ReplicaError>)]) -> String {
     use std::fmt::Write as _;
     let mut text = String::new();
     for (index, (replica, why)) in replicas.iter().enumerate() {

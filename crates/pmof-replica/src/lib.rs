@@ -12,40 +12,43 @@ mod header;
 mod holder;
 mod lineage;
 mod list;
+mod member;
 mod name;
 mod peers;
+mod place;
 mod pool;
 mod receipt;
 mod refusal;
-mod remote;
-mod replica;
+mod remote_removal;
 mod secret;
 mod service;
-mod set_pool;
+mod set_removal;
+mod set_replica;
 mod sets;
 mod ssh;
 mod ssh_replicas;
 mod state;
 mod store;
+mod target;
+mod target_options;
 mod url;
 
 pub use control::ControlError;
 pub use error::{PoolError, ReplicaError};
 pub use header::{DATA_OFFSET, HEADER_BYTES, Header, HeaderError, PoolFormat, REPLICAS_MAX, USER_FLAGS_BYTES};
 pub use list::{LIST_MAX_NAMES, list_pools};
+pub use member::Atomicity;
 pub use name::{MAX_NAME_BYTES, MAX_SET_NAME_BYTES, NameError, PoolName, SetName};
-pub use pool::{Batch, Pool, PoolOptions};
+pub use place::ReplicaPlace;
+pub use pool::{Differing, Lane, Pending, Pool, PoolOptions, RemoteSetOptions, SetOptions};
 pub use receipt::{PersistFailure, Receipt, ReplicaReceipt};
 pub use refusal::PoolRefusal;
-pub use remote::{Atomicity, Draining, LANES_MAX, RemotePool, RemotePoolError, RemotePoolOptions, RemoteRemoval};
+pub use remote_removal::RemoteRemoval;
 pub use secret::{SECRET_BYTES, Secret};
 pub use service::{
     Admission, DEFAULT_MAX_CONNECTIONS, DEFAULT_MEMORY_BUDGET_BYTES, Service, ServiceError, ServiceOptions,
 };
-pub use set_pool::{
-    COMPARED_BLOCK_BYTES, Differing, ReplicaRemovalError, SetPool, SetPoolError, SetPoolOptions, SetRemoval,
-    SetRemovalError,
-};
+pub use set_removal::{ReplicaRemovalError, SetRemoval, SetRemovalError};
 pub use sets::{SetStoreError, remove_set};
 pub use ssh::{
     DEFAULT_SSH_COMMAND, DEFAULT_SSH_TIMEOUT, DataPorts, DataPortsError, HelloError, SshError, SshHost, SshHostError,
@@ -54,4 +57,5 @@ pub use ssh::{
 pub use ssh_replicas::{PlaceError, RemoteState, SshReplicas, remote_place};
 pub use state::{ANCESTORS_MAX, Epoch, PoolState};
 pub use store::{DEFAULT_MAX_POOL_BYTES, NewPool, OpenFor, OpenPool, PoolInfo, PoolStore, StoreError, StoreOptions};
+pub use target_options::TargetOptions;
 pub use url::{PoolUrl, PoolUrlError, TargetUrl};

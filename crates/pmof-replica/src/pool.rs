@@ -1,420 +1,465 @@
-//! A pool kept on N targets: written to all in parallel, durable on all with one flush each.
+//! A pool kept on N replicas: written to all in parallel, durable on all with one flush each.
 
 use std::{
-    sync::Arc,
-    time::{Duration, Instant},
+    fmt,
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
-use pmof_access::Durability;
+use parking_lot::{MappedRwLockReadGuard, Mutex, RwLock, RwLockReadGuard};
+use pmof_access::{Durability, Medium};
+use pmof_pool::{Attributes, LocalSet};
+use smallvec::SmallVec;
 use uuid::Uuid;
 
 use crate::{
-    Epoch, OpenFor, PersistFailure, PoolError, PoolUrl, Receipt, ReplicaError, USER_FLAGS_BYTES,
-    control::{Reply, Request},
-    lineage::Base,
-    replica::Replica,
+    OpenFor, PersistFailure, PoolError, Receipt, ReplicaError, ReplicaPlace, USER_FLAGS_BYTES,
+    member::{Flush, FlushLevel, Flushing, Member, Source, replica_error},
 };
-use opening::{LeftOut, replica_error};
+use epochs::Epochs;
+use pending::Waiter;
 
+mod epochs;
 mod equalize;
+mod lane;
 mod opening;
 mod options;
+mod pending;
+mod remote_set;
+mod set;
 
+pub use lane::Lane;
 pub use options::PoolOptions;
+pub use pending::Pending;
+pub use remote_set::RemoteSetOptions;
+pub use set::{Differing, SetOptions};
 
-/// Bytes of one write on the wire; longer ones are split, so that several replicas are fed in turn.
-const WRITE_PIECE_BYTES: usize = 1 << 20;
+/// Replicas that are not part of the pool as it was opened, and why.
+pub(crate) type LeftOut = Vec<(Arc<ReplicaPlace>, Arc<ReplicaError>)>;
 
-/// How long a mark stands while the pool is written: a copy of a replica's file that is older by more is told from the replica.
-const MARK_INTERVAL: Duration = Duration::from_secs(1);
+/// One flush of each replica, in their order.
+pub(crate) type Flushings = SmallVec<[Flushing; 4]>;
 
-/// What becomes of a pool that was made here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum New {
-    /// It has its name.
-    Published,
-    /// It gets its name when it is closed.
-    Unpublished,
-}
-
-/// What all replicas of a pool have in common.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Identity {
+/// What a pool is, whatever becomes of its replicas.
+#[derive(Clone, Debug)]
+struct Facts {
     uuid: Uuid,
     size_bytes: u64,
+    /// Bytes before the first that may be written.
+    header_bytes: u64,
     user_flags: [u8; USER_FLAGS_BYTES],
     /// Replicas that it was made with.
-    replica_count: u16,
-}
-
-/// A pool kept on one or more targets.
-///
-/// [`close`](Self::close) it: of a pool that is only dropped, nobody knows whether its replicas are equal, and the next opening for writing
-/// compares them. Nor is it free at once: a target has to notice the end of the connection first, which takes milliseconds. An opening waits for
-/// that, up to a second, before it fails with [`PoolRefusal::Busy`](crate::PoolRefusal::Busy). The same holds after a writer's death.
-#[derive(Debug)]
-pub struct Pool {
-    replicas: Vec<Replica>,
-    identity: Identity,
-    /// What the epoch of the replicas in use descends from, itself included.
-    base: Base,
-    /// The highest mark of a replica in use.
-    mark: u64,
-    /// When it was raised, by this opening.
-    marked_at: Option<Instant>,
-    /// Replicas that failed and are no members of that epoch.
-    left_behind: usize,
+    made_count: usize,
+    /// Replicas that it was opened with.
+    replica_count: usize,
+    durability: Durability,
+    access: OpenFor,
     left_out: LeftOut,
     copied_bytes: u64,
     was_closed: bool,
     /// The replica that is read first.
     first_read: usize,
-    /// Nothing was written since the last flush of all replicas in use.
-    is_flushed: bool,
-    require: Durability,
-    access: OpenFor,
-    new: Option<New>,
+}
+
+/// What an open pool holds; the end of it closes connections and unmaps memory.
+struct Open {
+    facts: Facts,
+    members: Vec<Box<dyn Member>>,
+    /// Of a native pool: who took part in what.
+    epochs: Option<Epochs>,
+    /// The memory that ranges are persisted from.
+    mirror: Option<Arc<dyn Medium>>,
+    /// The replicas on this machine, which are closed together.
+    local: Mutex<Option<LocalSet>>,
+    /// The replicas get their names when the pool is closed.
+    is_unpublished: bool,
+    /// Flushes that nobody waits for any more.
+    abandoned: Mutex<Vec<Flushings>>,
+}
+
+/// What all handles of a pool share.
+struct Shared {
+    facts: Facts,
+    /// `None` once it was closed. Whoever posts holds the lock, so that nothing is posted behind the last flush.
+    open: RwLock<Option<Arc<Open>>>,
+    /// The attributes in the headers, of a pool that has them.
+    attributes: Mutex<Option<Attributes>>,
+    /// Lanes that have written since their last flush was known to be done.
+    unflushed: AtomicUsize,
+    waiter: Waiter,
+}
+
+/// A pool, kept on one replica or several: on targets, or on this machine. Clones are the same pool; any number of threads use it at once.
+///
+/// [`close`](Self::close) it: of a pool that is only dropped, nobody knows whether its replicas are equal, and the next opening for writing
+/// compares them. Nor is it free at once: a target has to notice the end of the connection first, which takes milliseconds. An opening waits for
+/// that, up to a second, before it fails with [`PoolRefusal::Busy`](crate::PoolRefusal::Busy). The same holds after a writer's death.
+#[derive(Clone, Debug)]
+pub struct Pool(Arc<Shared>);
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("facts", &self.facts).field("open", &self.open).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Open {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Open").field("members", &self.members).finish_non_exhaustive()
+    }
+}
+
+impl Open {
+    fn new(facts: Facts, members: Vec<Box<dyn Member>>, epochs: Option<Epochs>) -> Self {
+        let (local, abandoned) = (Mutex::default(), Mutex::default());
+        Self { facts, members, epochs, mirror: None, local, is_unpublished: false, abandoned }
+    }
+
+    fn into_pool(self, attributes: Option<Attributes>) -> Pool {
+        Pool(Arc::new(Shared {
+            facts: self.facts.clone(),
+            open: RwLock::new(Some(Arc::new(self))),
+            attributes: Mutex::new(attributes),
+            unflushed: AtomicUsize::new(0),
+            waiter: Waiter::default(),
+        }))
+    }
 }
 
 impl Pool {
-    fn new(
-        replicas: Vec<Replica>,
-        identity: Identity,
-        base: Base,
-        require: Durability,
-        access: OpenFor,
-        new: Option<New>,
-    ) -> Self {
-        Self {
-            replicas,
-            identity,
-            base,
-            mark: 0,
-            marked_at: None,
-            left_behind: 0,
-            left_out: Vec::new(),
-            copied_bytes: 0,
-            was_closed: true,
-            first_read: 0,
-            is_flushed: true,
-            require,
-            access,
-            new,
-        }
-    }
-
-    /// How to reach a pool.
+    /// How to reach a pool whose replicas are named one by one.
     pub fn options() -> PoolOptions {
         PoolOptions::default()
     }
 
-    /// Size in bytes.
+    /// How to reach the pool of a pool set; see [`SetOptions`].
+    pub fn from_set(set: pmof_pool::PoolSet) -> SetOptions {
+        SetOptions::new(set)
+    }
+
+    /// Size in bytes, of the header too where it has one.
     pub fn len_bytes(&self) -> u64 {
-        self.identity.size_bytes
+        self.0.facts.size_bytes
+    }
+
+    /// What may be written: all of it but the header, which pools of a pool set begin with.
+    pub fn data_range(&self) -> Range<u64> {
+        self.0.facts.header_bytes..self.0.facts.size_bytes
     }
 
     /// The pool's identity, the same on every replica.
     pub fn uuid(&self) -> Uuid {
-        self.identity.uuid
+        self.0.facts.uuid
     }
 
-    /// What the pool's maker says of its contents; see [`PoolOptions::user_flags`].
+    /// What the pool's maker says of its contents; see [`PoolOptions::user_flags`]. Zeros for the pool of a pool set.
     pub fn user_flags(&self) -> [u8; USER_FLAGS_BYTES] {
-        self.identity.user_flags
+        self.0.facts.user_flags
     }
 
     /// The failure that persisted bytes survive.
     pub fn durability(&self) -> Durability {
-        self.require
+        self.0.facts.durability
     }
 
     /// Replicas that it was opened with.
     pub fn replica_count(&self) -> usize {
-        self.replicas.len()
+        self.0.facts.replica_count
     }
 
     /// Replicas that it was made with.
     pub fn made_count(&self) -> usize {
-        usize::from(self.identity.replica_count)
+        self.0.facts.made_count
     }
 
     /// Replicas that were named and that the pool was opened without, as [`PoolOptions::min_replicas`] allows, and why.
-    pub fn left_out(&self) -> &[(Arc<PoolUrl>, Arc<ReplicaError>)] {
-        &self.left_out
+    pub fn left_out(&self) -> &[(Arc<ReplicaPlace>, Arc<ReplicaError>)] {
+        &self.0.facts.left_out
     }
 
-    /// Bytes that the opening copied from one replica to others, because the writer before did not close the pool.
+    /// Whether all replicas are in use.
+    ///
+    /// # Errors
+    /// [`PoolError::Replica`]: of the first that is not, and why; [`PoolError::Closed`].
+    pub fn check_replicas(&self) -> Result<(), PoolError> {
+        self.0.open()?.check_none_lost()
+    }
+
+    /// Bytes that the opening copied from one replica to others, because they differed.
     pub fn copied_bytes(&self) -> u64 {
-        self.copied_bytes
+        self.0.facts.copied_bytes
     }
 
     /// Whether the replicas were closed in order before this opening, so that they were equal. If not, they may differ in what was not
     /// acknowledged: an opening for writing has made them equal, an opening for reading has not. Also `false` for a reader while a writer
-    /// has the pool.
+    /// has the pool. Of the pool of a pool set: whether nothing had to be copied.
     pub fn was_closed(&self) -> bool {
-        self.was_closed
+        self.0.facts.was_closed
     }
 
-    /// Starts a batch of writes that one flush per replica makes durable.
-    pub fn batch(&mut self) -> Batch<'_> {
-        Batch { pool: self }
+    /// What the headers say, of a pool set's; `None` where there are none.
+    pub fn attributes(&self) -> Option<Attributes> {
+        *self.0.attributes.lock()
     }
 
-    /// Writes one range and makes it durable on all replicas: the short form of a batch of one write.
-    pub fn persist(&mut self, offset: u64, bytes: &[u8]) -> Result<Receipt, PoolError> {
-        let mut batch = self.batch();
-        batch.write(offset, bytes)?;
-        batch.persist()
+    /// Changes what the headers on targets say, durably. A pool without headers has attributes of zeros.
+    ///
+    /// # Errors
+    /// [`PoolError::NoHeader`] where there are none; [`PoolError::Replica`].
+    pub fn set_attributes(&self, attributes: &Attributes) -> Result<(), PoolError> {
+        let open = self.0.writable()?;
+        let mut current = self.0.attributes.lock();
+        if current.is_none() {
+            return if attributes.is_zero() { open.check_none_lost() } else { Err(PoolError::NoHeader) };
+        }
+        for member in &open.members {
+            let Some(remote) = member.remote() else { continue };
+            let set = remote.set_attributes(attributes);
+            set.map_err(|source| replica_error(&**member, source))?;
+        }
+        *current = Some(*attributes);
+        Ok(())
+    }
+
+    /// The memory that the program writes to, and persists ranges of; the pool has it by [`PoolOptions::mirror`], and of a pool set as
+    /// its first replica, whose files stay in use as long as it is held. `None` of a closed pool too.
+    pub fn mirror(&self) -> Option<Arc<dyn Medium>> {
+        self.0.open().ok()?.mirror.clone()
+    }
+
+    /// One caller's stream of writes. Lanes cost nothing; a thread that writes much has its own.
+    pub fn lane(&self) -> Lane {
+        Lane::new(self.clone())
+    }
+
+    /// Writes one range and makes it durable on all replicas: the short form of a lane's write and flush.
+    ///
+    /// # Errors
+    /// Those of [`Lane::write`] and [`Pending::wait`].
+    pub fn persist(&self, offset: u64, bytes: &[u8]) -> Result<Receipt, PoolError> {
+        let mut lane = self.lane();
+        lane.write(offset, bytes)?;
+        lane.persist()
+    }
+
+    /// Makes a range of the [`mirror`](Self::mirror) durable on all replicas.
+    ///
+    /// # Errors
+    /// Those of [`Lane::write_range`] and [`Pending::wait`].
+    pub fn persist_range(&self, range: Range<u64>) -> Result<Receipt, PoolError> {
+        self.lane().persist_range(range)
     }
 
     /// Copies bytes at `offset` out, from the first replica that is alive; of a pool opened for reading, from one that was closed in
     /// order, if there is one. Writes posted before are seen.
-    pub fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), PoolError> {
-        self.check(offset, into.len() as u64)?;
+    ///
+    /// # Errors
+    /// [`PoolError::OutOfBounds`], [`PoolError::Closed`], [`PoolError::NoneLeft`].
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), PoolError> {
+        self.0.facts.check(offset, into.len() as u64)?;
+        self.0.hold()?.read(offset, into)
+    }
+
+    /// Reads from one replica, the `index`-th of the options, and from no other.
+    ///
+    /// # Errors
+    /// [`PoolError::NoSuchReplica`], [`PoolError::OutOfBounds`], [`PoolError::Replica`].
+    pub fn read_replica(&self, index: usize, offset: u64, into: &mut [u8]) -> Result<(), PoolError> {
+        self.0.facts.check(offset, into.len() as u64)?;
+        let open = self.0.hold()?;
+        let replica_count = open.members.len();
+        let Some(member) = open.members.get(index) else {
+            return Err(PoolError::NoSuchReplica { index, replica_count });
+        };
+        member.read(offset, into).map_err(|source| replica_error(&**member, source))
+    }
+
+    /// Closes the pool on every replica, and says which could not be told; all its handles are then closed. Everything that was written is
+    /// made durable first, so that the replicas are equal, and the next opening need not compare them.
+    ///
+    /// A pool made with [`PoolOptions::publish_on_close`] gets its name now. If a replica refuses or is dead, the pool is
+    /// removed again from the others.
+    ///
+    /// # Errors
+    /// [`PoolError::Replica`], [`PoolError::Set`]: of the first replica that failed, before or now; [`PoolError::Closed`].
+    pub fn close(&self) -> Result<(), PoolError> {
+        // Nobody posts any more, and who waits for a flush has what it takes to see its end.
+        let open = self.0.open.write().take().ok_or(PoolError::Closed)?;
+        let is_flushed = self.0.unflushed.load(Ordering::Acquire) == 0;
+        open.close(is_flushed)
+    }
+}
+
+impl Shared {
+    /// What the pool holds; it is not closed as long as this is borrowed.
+    fn open(&self) -> Result<MappedRwLockReadGuard<'_, Arc<Open>>, PoolError> {
+        RwLockReadGuard::try_map(self.open.read(), Option::as_ref).map_err(|_| PoolError::Closed)
+    }
+
+    /// The same without keeping it from being closed: for what waits.
+    fn hold(&self) -> Result<Arc<Open>, PoolError> {
+        Ok(Arc::clone(&*self.open()?))
+    }
+
+    fn writable(&self) -> Result<MappedRwLockReadGuard<'_, Arc<Open>>, PoolError> {
+        if self.facts.access == OpenFor::Read {
+            return Err(PoolError::ReadOnly);
+        }
+        self.open()
+    }
+}
+
+impl Facts {
+    fn check(&self, offset: u64, len_bytes: u64) -> Result<(), PoolError> {
+        let size_bytes = self.size_bytes;
+        let is_inside = offset.checked_add(len_bytes).is_some_and(|end| end <= size_bytes);
+        if is_inside { Ok(()) } else { Err(PoolError::OutOfBounds { offset, len_bytes, size_bytes }) }
+    }
+
+    /// The same of what is to be written.
+    fn check_data(&self, offset: u64, len_bytes: u64) -> Result<(), PoolError> {
+        self.check(offset, len_bytes)?;
+        if offset < self.header_bytes { Err(PoolError::Header { offset }) } else { Ok(()) }
+    }
+}
+
+impl Open {
+    /// Whether a range can be written from the mirror.
+    fn check_mirror(&self, offset: u64, len_bytes: u64) -> Result<(), PoolError> {
+        let size_bytes = self.mirror.as_ref().ok_or(PoolError::NoMirror)?.len_bytes();
+        let is_inside = offset.checked_add(len_bytes).is_some_and(|end| end <= size_bytes);
+        // Beyond the pool's own end is the caller's next check.
+        let is_inside = is_inside || self.facts.check(offset, len_bytes).is_err();
+        if is_inside { Ok(()) } else { Err(PoolError::OutOfBounds { offset, len_bytes, size_bytes }) }
+    }
+
+    /// Keeps the mirror like the pool, where it is not one of its replicas.
+    fn store_in_mirror(&self, offset: u64, source: Source<'_>) -> Result<(), PoolError> {
+        let Some(mirror) = &self.mirror else { return Ok(()) };
+        match source {
+            Source::Bytes(bytes) => mirror.store(offset, bytes),
+            Source::Atomic(value) => mirror.atomic_store(offset, value),
+            Source::Mirror => Ok(()),
+        }
+        .map_err(PoolError::Mirror)
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), PoolError> {
         if into.is_empty() {
             return Ok(());
         }
         let mut last = PoolError::NoReplicas;
-        let (before, rest) = self.replicas.split_at_mut(self.first_read);
-        for replica in rest.iter_mut().chain(before) {
-            match replica.read(offset, into) {
+        let (before, rest) = self.members.split_at(self.facts.first_read);
+        for member in rest.iter().chain(before) {
+            match member.read(offset, into) {
                 Ok(()) => return Ok(()),
-                Err(source) => last = PoolError::NoneLeft { replica: Arc::clone(&replica.url), source },
+                Err(source) => last = PoolError::NoneLeft { replica: Arc::clone(&member.standing().place), source },
             }
         }
         Err(last)
     }
 
-    /// Reads from one replica, the `index`-th of the options, and from no other.
-    pub fn read_replica(&mut self, index: usize, offset: u64, into: &mut [u8]) -> Result<(), PoolError> {
-        self.check(offset, into.len() as u64)?;
-        let replica_count = self.replicas.len();
-        let Some(replica) = self.replicas.get_mut(index) else {
-            return Err(PoolError::NoSuchReplica { index, replica_count });
-        };
-        let url = Arc::clone(&replica.url);
-        replica.read(offset, into).map_err(|source| PoolError::Replica { replica: url, source })
-    }
-
-    /// Closes the pool on every replica, and says which could not be told. Everything that was written is made durable first, so
-    /// that the replicas are equal, and the next opening need not compare them.
-    ///
-    /// A pool made with [`PoolOptions::publish_on_close`] gets its name now. If a replica refuses or is dead, the pool is
-    /// removed again from the others.
-    pub fn close(mut self) -> Result<(), PoolError> {
-        if self.access == OpenFor::Write {
-            self.flush_to_close();
-        }
-        let mut failed = None;
-        let mut closed = Vec::with_capacity(self.replicas.len());
-        for replica in self.replicas {
-            // A pool that one replica lacks is not published on the next.
-            if failed.is_some() && self.new == Some(New::Unpublished) {
-                break;
-            }
-            let url = Arc::clone(&replica.url);
-            match replica.close() {
-                Ok(target) => closed.push((url, target)),
-                Err(error) => {
-                    failed.get_or_insert_with(|| replica_error(&url, error));
-                }
-            }
-        }
-        let Some(error) = failed else { return Ok(()) };
-        if self.new == Some(New::Unpublished) {
-            for (url, target) in closed {
-                // What cannot be undone stays with the target; the first failure is reported.
-                let _ = target.ask(&Request::Remove { name: url.name.clone() });
-            }
-        }
-        Err(error)
-    }
-
-    fn check(&self, offset: u64, len_bytes: u64) -> Result<(), PoolError> {
-        let inside = offset.checked_add(len_bytes).is_some_and(|end| end <= self.len_bytes());
-        let size_bytes = self.len_bytes();
-        if inside { Ok(()) } else { Err(PoolError::OutOfBounds { offset, len_bytes, size_bytes }) }
-    }
-
-    fn check_write(&self, offset: u64, len_bytes: u64) -> Result<(), PoolError> {
-        if self.access == OpenFor::Read {
-            return Err(PoolError::ReadOnly);
-        }
-        self.check(offset, len_bytes)
-    }
-
-    /// Begins the opening's epoch, then makes replicas equal that need not be so.
-    fn begin(&mut self, min_replicas: Option<usize>, is_clean: bool, source: usize) -> Result<(), PoolError> {
-        // An epoch of fewer than the caller allows would leave the others behind, for an opening that fails.
-        self.begin_epoch(min_replicas.unwrap_or(self.replicas.len()));
-        if min_replicas.is_none_or(|least| self.replicas.len() - self.lost() < least) {
-            self.check_none_lost()?;
-        }
-        if is_clean || self.replicas.len() == 1 {
-            return Ok(());
-        }
-        self.check_none_lost()?;
-        self.equalize(source)
-    }
-
-    /// Has the replicas in use know that those which failed since the last time are left behind.
-    fn leave_lost_behind(&mut self) {
-        if self.lost() > self.left_behind {
-            self.begin_epoch(1);
-        }
-    }
-
-    /// Gives the replicas in use an epoch of their own, durably. One that does not take it is lost.
-    ///
-    /// First all are told, then all are told that all were: until then nothing was written under the epoch, and a replica that was
-    /// not reached lacks nothing. With fewer than `least` replicas in use none is begun.
-    fn begin_epoch(&mut self, least: usize) {
-        while self.replicas.len() - self.lost() >= least.max(1) {
-            self.left_behind = self.lost();
-            let in_use = self.replicas.iter().filter(|replica| replica.failure().is_none());
-            let epoch = Epoch::new(in_use.map(|replica| replica.index));
-            let opening = self.base.opening.saturating_add(1);
-            let ancestors = self.base.ancestors.clone();
-            self.tell_all(&Request::Begin { opening, epoch, ancestors }, &Reply::Begun);
-            if self.lost() > self.left_behind {
-                continue;
-            }
-            self.tell_all(&Request::Confirm { epoch: epoch.id }, &Reply::Confirmed);
-            self.base = Base::after(epoch, opening, &self.base.ancestors);
-            if self.lost() == self.left_behind {
-                break;
-            }
-        }
-    }
-
-    /// Raises the mark on all replicas in use, durably, if it is due: after the flush and before the persist is acknowledged, so that a copy
-    /// made an interval before the acknowledgement lacks the mark. The target takes the occasion to see that the file still has its name.
-    fn raise_mark(&mut self) {
-        let is_due = self.marked_at.is_none_or(|marked_at| marked_at.elapsed() >= MARK_INTERVAL);
-        if is_due {
-            self.marked_at = Some(Instant::now());
-            self.mark = self.mark.saturating_add(1);
-            self.tell_mark();
-        }
-    }
-
-    fn tell_mark(&mut self) {
-        self.tell_all(&Request::Mark { mark: self.mark }, &Reply::Marked);
-    }
-
-    /// Asks the same of all replicas in use, in parallel. One that answers anything else is lost.
-    fn tell_all(&mut self, request: &Request, expected: &Reply) {
-        let pending: Vec<_> = self.replicas.iter_mut().map(|replica| replica.start_asking(request)).collect();
-        for (replica, pending) in self.replicas.iter_mut().zip(pending) {
-            let reply = pending.and_then(|pending| replica.finish_asking(&pending));
-            if reply.is_some_and(|reply| reply != *expected) {
-                replica.fail(ReplicaError::Unexpected);
-            }
-        }
-    }
-
-    /// Makes everything that was written as durable as each replica can, so that the replicas stay equal.
-    fn flush_to_close(&mut self) {
-        let is_flushed = self.is_flushed;
-        for replica in &mut self.replicas {
-            if let Some(level) = replica.closing_level().filter(|level| !is_flushed || *level > self.require) {
-                replica.start_flush(level);
-            }
-        }
-        for replica in &mut self.replicas {
-            // A failure is kept by the replica.
-            let _ = replica.finish_flush();
-        }
+    fn lost(&self) -> usize {
+        self.members.iter().filter(|member| member.standing().failure().is_some()).count()
     }
 
     fn check_none_lost(&self) -> Result<(), PoolError> {
-        let lost = self.replicas.iter().find_map(|replica| Some((replica, replica.failure()?)));
-        match lost {
-            Some((replica, why)) => {
-                Err(PoolError::Replica { replica: Arc::clone(&replica.url), source: Arc::clone(why) })
+        let lost = self.members.iter().find_map(|member| Some((member, member.standing().failure()?)));
+        lost.map_or(Ok(()), |(member, why)| Err(replica_error(&**member, Arc::clone(why))))
+    }
+
+    fn start_flush(&self, flush: Flush, level: FlushLevel) -> Flushings {
+        self.collect_abandoned();
+        self.members.iter().map(|member| member.start_flush(flush, level)).collect()
+    }
+
+    /// Takes in the outcomes of flushes that nobody waits for: they would stay in the queue.
+    fn collect_abandoned(&self) {
+        // Another thread that does it does it for all.
+        let Some(mut abandoned) = self.abandoned.try_lock() else { return };
+        abandoned.retain_mut(|flushing| {
+            let mut all = flushing.iter_mut().zip(&self.members);
+            !all.all(|(flushing, member)| member.is_flushed(flushing))
+        });
+    }
+
+    /// Waits for a flush of all replicas, and acknowledges it.
+    fn finish_flush(&self, mut flushing: Flushings) -> Result<Receipt, PoolError> {
+        // What is on this machine is made durable while targets do the same.
+        for (member, flushing) in self.members.iter().zip(&mut flushing) {
+            if member.remote().is_none() {
+                member.is_flushed(flushing);
             }
-            None => Ok(()),
         }
-    }
-
-    fn lost(&self) -> usize {
-        self.replicas.iter().filter(|replica| replica.failure().is_some()).count()
-    }
-
-    fn flush_all(&mut self) -> Result<Receipt, PoolError> {
-        if self.access == OpenFor::Read {
-            return Err(PoolError::ReadOnly);
-        }
-        for replica in &mut self.replicas {
-            replica.start_flush(self.require);
-        }
-        let mut receipts: Vec<_> = self.replicas.iter_mut().filter_map(Replica::finish_flush).collect();
-        self.raise_mark();
+        let all = self.members.iter().zip(&mut flushing);
+        let reached = all.filter_map(|(member, flushing)| member.finish_flush(flushing)).collect();
         // Before anyone hears of writes that a lost replica lacks, it must be known by its header to lack them.
-        self.leave_lost_behind();
+        if let Some(epochs) = &self.epochs {
+            epochs.acknowledge(&self.members);
+        }
+        self.receipt(reached)
+    }
+
+    fn receipt(&self, mut replicas: Vec<crate::ReplicaReceipt>) -> Result<Receipt, PoolError> {
         let mut failed = Vec::new();
-        for replica in &self.replicas {
-            if let Some(why) = replica.failure() {
-                receipts.retain(|receipt| receipt.replica != replica.url);
-                failed.push((Arc::clone(&replica.url), Arc::clone(why)));
+        for member in &self.members {
+            let standing = member.standing();
+            if let Some(why) = standing.failure() {
+                replicas.retain(|receipt| receipt.replica != standing.place);
+                failed.push((Arc::clone(&standing.place), Arc::clone(why)));
             }
         }
-        self.is_flushed = true;
-        let (replica_count, made_count) = (self.replicas.len(), self.made_count());
-        let receipt = Receipt { durability: self.require, replicas: receipts, replica_count, made_count };
-        if receipt.replicas.len() == receipt.replica_count {
+        let (replica_count, made_count) = (self.members.len(), self.facts.made_count);
+        let receipt = Receipt { durability: self.facts.durability, replicas, replica_count, made_count };
+        if receipt.replicas.len() == replica_count {
             return Ok(receipt);
         }
         Err(PoolError::Persist(Box::new(PersistFailure { receipt, failed })))
     }
-}
 
-/// Writes that become durable together, with one flush per replica. Dropped without a persist, its writes are posted but
-/// nothing is known of them.
-#[derive(Debug)]
-pub struct Batch<'p> {
-    pool: &'p mut Pool,
-}
-
-impl Batch<'_> {
-    /// Adds a write at `offset` (bytes). It is visible in the order written and not durable before
-    /// [`persist`](Self::persist) says so; until then a crash may tear it: one of
-    /// at most 4096 bytes at boundaries of 8 aligned bytes, a longer one at any byte.
-    ///
-    /// # Errors
-    /// Only for a wrong range: what goes wrong with a replica is told by the persist.
-    pub fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), PoolError> {
-        self.pool.check_write(offset, bytes.len() as u64)?;
-        self.pool.is_flushed = false;
-        let mut at = offset;
-        for piece in bytes.chunks(WRITE_PIECE_BYTES) {
-            for replica in &mut self.pool.replicas {
-                replica.write(at, piece);
+    /// Makes everything that was written as durable as each replica can, so that the replicas stay equal. `is_flushed`: to the pool's
+    /// own level it is already.
+    fn flush_everything(&self, is_flushed: bool) {
+        let mut all: Vec<_> = self.members.iter().map(|member| (member, Flushing::default())).collect();
+        for (member, flushing) in &mut all {
+            if !is_flushed || member.strongest() > self.facts.durability {
+                *flushing = member.start_flush(Flush::Everything, FlushLevel::Strongest);
             }
-            at += piece.len() as u64;
         }
-        Ok(())
+        for (member, flushing) in &mut all {
+            // A failure is kept by the member.
+            let _ = member.finish_flush(flushing);
+        }
     }
 
-    /// Adds a write of 8 bytes (`value` as little-endian) at an offset divisible by 8, which a crash cannot tear.
-    pub fn atomic_write(&mut self, offset: u64, value: u64) -> Result<(), PoolError> {
-        self.pool.check_write(offset, 8)?;
-        if !offset.is_multiple_of(8) {
-            return Err(PoolError::Misaligned { offset });
+    fn close(&self, is_flushed: bool) -> Result<(), PoolError> {
+        if self.facts.access == OpenFor::Write && self.epochs.is_some() {
+            self.flush_everything(is_flushed);
         }
-        self.pool.is_flushed = false;
-        for replica in &mut self.pool.replicas {
-            replica.atomic_write(offset, value);
+        if let Some(epochs) = &self.epochs {
+            epochs.end();
         }
-        Ok(())
-    }
-
-    /// Makes all that was written before durable on every replica, in parallel.
-    ///
-    /// # Errors
-    /// [`PoolError::Persist`] names the replicas that failed and holds the receipt of the others, which keep the data and
-    /// go on being written.
-    pub fn persist(self) -> Result<Receipt, PoolError> {
-        self.pool.flush_all()
+        let mut done = Ok(());
+        let mut closed = Vec::with_capacity(self.members.len());
+        for member in &self.members {
+            // A pool that one replica lacks is not published on the next.
+            if done.is_err() && self.is_unpublished {
+                break;
+            }
+            match member.close() {
+                Ok(()) => closed.push(member),
+                Err(source) => done = done.and(Err(replica_error(&**member, source))),
+            }
+        }
+        if done.is_err() && self.is_unpublished {
+            for member in closed {
+                opening::take_back(&**member);
+            }
+        }
+        let local = self.local.lock().take().map_or(Ok(()), LocalSet::close);
+        done.and(local.map_err(Into::into))
     }
 }

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use pmof_access::{Durability, Method, Promise};
 
-use crate::{PoolUrl, ReplicaError};
+use crate::{ReplicaError, ReplicaPlace};
 
 #[cfg(test)]
 mod tests;
@@ -13,7 +13,7 @@ mod tests;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicaReceipt {
     /// The replica.
-    pub replica: Arc<PoolUrl>,
+    pub replica: Arc<ReplicaPlace>,
     /// The level reached there.
     pub durability: Durability,
     /// How the writes were followed by a flush.
@@ -74,7 +74,7 @@ pub struct PersistFailure {
     /// The replicas that reached the level.
     pub receipt: Receipt,
     /// The replicas that did not, and why. Whether the writes are there is unknown.
-    pub failed: Vec<(Arc<PoolUrl>, Arc<ReplicaError>)>,
+    pub failed: Vec<(Arc<ReplicaPlace>, Arc<ReplicaError>)>,
 }
 
 impl fmt::Display for PersistFailure {

@@ -8,12 +8,10 @@ use pmof_pool::{
 };
 
 use crate::{
-    Atomicity, NameError, OpenFor, PoolRefusal, RemotePool, RemotePoolError, RemotePoolOptions, ReplicaError, SetName,
-    SshHostError, TargetUrl,
+    NameError, OpenFor, PoolError, PoolRefusal, ReplicaError, SetName, SshHostError, TargetOptions, TargetUrl,
+    member::{Atomicity, Member, RemoteMember, Source, Write, replica_error},
+    set_replica::SetReplica,
 };
-
-/// The lane that compares and copies: one thing at a time is done, and nobody else uses the pool yet.
-const LANE: u32 = 0;
 
 /// What a pool set says of a replica's place cannot be.
 #[derive(Debug, thiserror::Error)]
@@ -39,12 +37,12 @@ pub fn remote_place(spec: &RemoteSpec) -> Result<(TargetUrl, SetName), PlaceErro
 /// [`transform`](pmof_pool::transform): a target is started on each host through ssh.
 #[derive(Debug)]
 pub struct SshReplicas {
-    options: RemotePoolOptions,
+    options: TargetOptions,
 }
 
 impl Default for SshReplicas {
     fn default() -> Self {
-        Self::new(&RemotePoolOptions::default())
+        Self::new(&TargetOptions::default())
     }
 }
 
@@ -70,9 +68,37 @@ pub enum RemoteState {
 }
 
 impl SshReplicas {
-    /// `options`: how they are reached. One lane is used, whatever these say of lanes.
-    pub fn new(options: &RemotePoolOptions) -> Self {
-        Self { options: RemotePoolOptions { lanes: 1, ..options.clone() } }
+    /// `options`: how they are reached.
+    pub fn new(options: &TargetOptions) -> Self {
+        Self { options: options.clone() }
+    }
+
+    /// Opens the replica in the parts of a target's pool set, as [`RemoteReplicas::open`] does where the set's file names it.
+    ///
+    /// # Errors
+    /// [`PoolError`]; [`Unreached`] where nothing is known of what is there.
+    pub fn open_at(
+        &self,
+        target: &TargetUrl,
+        set: &SetName,
+        len_bytes: u64,
+        access: Access,
+    ) -> Result<Reached, AccessError> {
+        let open_for = match access {
+            Access::ReadOnly => OpenFor::Read,
+            Access::ReadWrite => OpenFor::Write,
+        };
+        let replica = SetReplica { index: None, target, set, options: &self.options };
+        let name = format!("{set} on {}", node(target));
+        match replica.open(len_bytes, open_for) {
+            Ok((member, Some(attributes))) => Ok(Reached::Whole(Box::new(Remote { name, member, attributes }))),
+            Ok((_, None)) => Err(format!("the pool set {set} on {target} has no headers (NOHDRS)").into()),
+            Err(error) => match damage(target, set, &error) {
+                Some(damage) => Ok(Reached::Damaged(damage)),
+                None if matches!(*error, ReplicaError::Refused { .. }) => Err(replica.failed(error).into()),
+                None => Err(Unreached { node: node(target), source: replica.failed(error).into() }.into()),
+            },
+        }
     }
 
     /// Asks a host for the state of its replica, which is opened for reading and closed again.
@@ -81,7 +107,7 @@ impl SshReplicas {
             Ok(Reached::Whole(replica)) => replica,
             Ok(Reached::Damaged(damage)) => return RemoteState::Unsound(damage),
             Err(error) => {
-                let refused = error.downcast_ref::<RemotePoolError>().and_then(RemotePoolError::replica_error);
+                let refused = error.downcast_ref::<PoolError>().and_then(PoolError::replica_error);
                 return match refused {
                     Some(ReplicaError::Refused { refusal: PoolRefusal::Busy, text }) => RemoteState::Busy(text.clone()),
                     _ => RemoteState::Unreached(error.to_string()),
@@ -103,20 +129,8 @@ impl SshReplicas {
 
 impl RemoteReplicas for SshReplicas {
     fn open(&mut self, remote: &RemoteSpec, len_bytes: u64, access: Access) -> Result<Reached, AccessError> {
-        let (url, set) = remote_place(remote)?;
-        let open_for = match access {
-            Access::ReadOnly => OpenFor::Read,
-            Access::ReadWrite => OpenFor::Write,
-        };
-        match RemotePool::open(&url, &set, len_bytes, open_for, &self.options) {
-            Ok((pool, Some(attributes))) => Ok(Reached::Whole(Box::new(Remote::new(remote, pool, attributes)))),
-            Ok((_, None)) => Err(format!("the pool set {set} on {url} has no headers (NOHDRS)").into()),
-            Err(error) => match damage(remote, &set, &error) {
-                Some(damage) => Ok(Reached::Damaged(damage)),
-                None if matches!(error.replica_error(), Some(ReplicaError::Refused { .. })) => Err(error.into()),
-                None => Err(Unreached { node: remote.node.clone(), source: error.into() }.into()),
-            },
-        }
+        let (target, set) = remote_place(remote)?;
+        self.open_at(&target, &set, len_bytes, access)
     }
 
     fn create(
@@ -125,25 +139,34 @@ impl RemoteReplicas for SshReplicas {
         len_bytes: u64,
         attributes: &Attributes,
     ) -> Result<Box<dyn ReplicaAccess>, AccessError> {
-        let (url, set) = remote_place(remote)?;
-        let pool = RemotePool::create(&url, &set, len_bytes, Some(attributes), &self.options)?;
-        Ok(Box::new(Remote::new(remote, pool, *attributes)))
+        let (target, set) = remote_place(remote)?;
+        let replica = SetReplica { index: None, target: &target, set: &set, options: &self.options };
+        let member = replica.create(len_bytes, Some(attributes)).map_err(|error| replica.failed(error))?;
+        let name = format!("{set} on {}", remote.node);
+        Ok(Box::new(Remote { name, member, attributes: *attributes }))
     }
 
     fn remove(&mut self, remote: &RemoteSpec, force: bool) -> Result<(), AccessError> {
-        let (url, set) = remote_place(remote)?;
-        Ok(RemotePool::remove(&url, &set, force, false, &self.options)?)
+        let (target, set) = remote_place(remote)?;
+        let replica = SetReplica { index: None, target: &target, set: &set, options: &self.options };
+        Ok(replica.remove(force, false).map_err(|error| replica.failed(error))?)
     }
+}
+
+/// The host of a target, as a set's file names it.
+fn node(target: &TargetUrl) -> String {
+    let url = target.to_string();
+    url.strip_prefix("ssh://").unwrap_or(&url).to_owned()
 }
 
 /// What the target found to be missing or broken: in the words that its parts would have here, and on which host; `None` where
 /// that is not what failed.
-fn damage(remote: &RemoteSpec, set: &SetName, error: &RemotePoolError) -> Option<String> {
+fn damage(target: &TargetUrl, set: &SetName, error: &ReplicaError) -> Option<String> {
     let refusals = [PoolRefusal::NotAUsablePool, PoolRefusal::PartMissing];
-    match error.replica_error() {
-        Some(ReplicaError::Refused { refusal, text }) if refusals.contains(refusal) => {
+    match error {
+        ReplicaError::Refused { refusal, text } if refusals.contains(refusal) => {
             let text = text.strip_prefix(&format!("pool set {set}: ")).unwrap_or(text);
-            Some(format!("on {}: {}", remote.node, without_mend(text)))
+            Some(format!("on {}: {}", node(target), without_mend(text)))
         }
         _ => None,
     }
@@ -152,14 +175,8 @@ fn damage(remote: &RemoteSpec, set: &SetName, error: &RemotePoolError) -> Option
 #[derive(Debug)]
 struct Remote {
     name: String,
-    pool: RemotePool,
+    member: RemoteMember,
     attributes: Attributes,
-}
-
-impl Remote {
-    fn new(remote: &RemoteSpec, pool: RemotePool, attributes: Attributes) -> Self {
-        Self { name: format!("{} on {}", remote.set.display(), remote.node), pool, attributes }
-    }
 }
 
 impl ReplicaAccess for Remote {
@@ -168,11 +185,11 @@ impl ReplicaAccess for Remote {
     }
 
     fn contents(&mut self) -> &mut dyn Contents {
-        &mut self.pool
+        self
     }
 
     fn len_bytes(&self) -> u64 {
-        self.pool.len_bytes()
+        self.member.len_bytes()
     }
 
     fn attributes(&mut self) -> Result<Attributes, AccessError> {
@@ -180,7 +197,7 @@ impl ReplicaAccess for Remote {
     }
 
     fn set_attributes(&mut self, attributes: &Attributes) -> Result<(), AccessError> {
-        self.pool.set_attributes(attributes)?;
+        self.member.set_attributes(attributes).map_err(|source| replica_error(&self.member, source))?;
         self.attributes = *attributes;
         Ok(())
     }
@@ -190,30 +207,55 @@ impl ReplicaAccess for Remote {
     }
 
     fn close(self: Box<Self>) -> Result<(), AccessError> {
-        Ok(self.pool.close()?)
+        Ok(self.member.close().map_err(|source| replica_error(&self.member, source))?)
     }
 }
 
-impl Contents for RemotePool {
+impl Contents for Remote {
     fn data_ranges(&mut self, range: Range<u64>) -> Result<Vec<Range<u64>>, AccessError> {
-        Ok(Self::data_ranges(self, range)?)
+        Contents::data_ranges(&mut &self.member, range)
     }
 
     fn digests(&mut self, range: Range<u64>) -> Result<Vec<[u8; DIGEST_BYTES]>, AccessError> {
-        let len_bytes = range.end.saturating_sub(range.start);
-        Ok(Self::digests(self, range.start, len_bytes, DIGEST_BLOCK_LEN_BYTES)?)
+        Contents::digests(&mut &self.member, range)
     }
 
     fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), AccessError> {
-        Ok(Self::read(self, LANE, offset, into)?)
+        Contents::read(&mut &self.member, offset, into)
     }
 
     fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
-        Ok(Self::flush_bytes(self, LANE, offset, bytes, Atomicity::Relaxed)?)
+        Contents::write(&mut &self.member, offset, bytes)
     }
 
     fn persist(&mut self, range: Range<u64>) -> Result<(), AccessError> {
-        Self::drain(self, LANE)?;
-        Ok(Self::make_durable(self, LANE, range.start, range.end.saturating_sub(range.start))?)
+        Contents::persist(&mut &self.member, range)
+    }
+}
+
+/// A replica that a pool has in use, when it is compared with the others. Errors: [`PoolError::Replica`].
+impl Contents for &RemoteMember {
+    fn data_ranges(&mut self, range: Range<u64>) -> Result<Vec<Range<u64>>, AccessError> {
+        Ok(RemoteMember::data_ranges(self, range).map_err(|source| replica_error(*self, source))?)
+    }
+
+    fn digests(&mut self, range: Range<u64>) -> Result<Vec<[u8; DIGEST_BYTES]>, AccessError> {
+        let digests = RemoteMember::digests(self, range, DIGEST_BLOCK_LEN_BYTES);
+        Ok(digests.map_err(|source| replica_error(*self, source))?)
+    }
+
+    fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), AccessError> {
+        Ok(Member::read(*self, offset, into).map_err(|source| replica_error(*self, source))?)
+    }
+
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
+        let (len_bytes, source, atomicity) = (bytes.len() as u64, Source::Bytes(bytes), Atomicity::Relaxed);
+        Member::write(*self, &Write { offset, len_bytes, source, atomicity, is_held: false });
+        Ok(self.check_in_use().map_err(|source| replica_error(*self, source))?)
+    }
+
+    fn persist(&mut self, range: Range<u64>) -> Result<(), AccessError> {
+        // A flush covers what was written before on the same connection.
+        Ok(self.make_durable(range).map_err(|source| replica_error(*self, source))?)
     }
 }

@@ -6,12 +6,12 @@ use std::{fs, path::PathBuf, time::Duration};
 use pmof_access::{Address, Durability, Medium as _, Memory};
 use pmof_mem::Declaration;
 use pmof_pool::{
-    DIGEST_BLOCK_LEN_BYTES, NewPool, NewSet, NoRemotes, PartSpec, PoolSet, ReplicaSpec, SetOptions, SyncOptions, check,
-    digests_of, part_header, sync,
+    Access, Attributes, DIGEST_BLOCK_LEN_BYTES, NewPool, NewSet, NoRemotes, PartSpec, PoolSet, Reached, ReplicaSpec,
+    SetOptions, SyncOptions, check, digests_of, part_header, sync,
 };
 use pmof_replica::{
-    Atomicity, Differing, OpenFor, RemotePool, RemotePoolOptions, Service, ServiceOptions, SetName, SetPool,
-    SetPoolError, SetPoolOptions, StoreOptions, TargetUrl,
+    Differing, Pool, PoolError, RemoteSetOptions, ReplicaError, Service, ServiceOptions, SetName,
+    SetOptions as PoolOfSet, SshReplicas, StoreOptions, TargetOptions, TargetUrl,
 };
 use tempfile::TempDir;
 use thin_disk::ThinDisk;
@@ -40,16 +40,19 @@ impl Broken {
         let replica = |path: &PathBuf| ReplicaSpec::Local(vec![PartSpec::new(path.clone(), PART_BYTES)]);
         let options = SetOptions::default();
         let set = PoolSet { path: other.path().join("set"), replicas: places.iter().map(replica).collect(), options };
-        let declaration = by_copying().declaration;
+        let declaration = DECLARED;
         let new = NewSet { declaration, ..NewSet::new(NewPool::Obj { layout: "test".into() }) };
-        let pool = SetPool::create(&set, &new, &by_copying()).unwrap();
+        let pool = by_copying(&set).create(&new).unwrap();
         assert_eq!(pool.durability(), Durability::PowerFailure);
-        pool.memory().store(FLUSHED, &vec![1; MIB as usize]).unwrap();
-        pool.persist(0, FLUSHED, MIB, Atomicity::Relaxed).unwrap();
+        let memory = pool.mirror().unwrap();
+        memory.store(FLUSHED, &vec![1; MIB as usize]).unwrap();
+        pool.persist_range(FLUSHED..FLUSHED + MIB).unwrap();
         disk.fill().unwrap();
-        pool.memory().store(LOST, &vec![2; MIB as usize]).unwrap();
-        let error = pool.persist(0, LOST, MIB, Atomicity::Relaxed).unwrap_err();
-        assert!(matches!(error, SetPoolError::Memory { replica, .. } if replica == index), "{error}");
+        memory.store(LOST, &vec![2; MIB as usize]).unwrap();
+        let error = pool.persist_range(LOST..LOST + MIB).unwrap_err();
+        let PoolError::Persist(failure) = &error else { panic!("{error}") };
+        let [(replica, why)] = &failure.failed[..] else { panic!("{error}") };
+        assert!(replica.index() == Some(index) && matches!(**why, ReplicaError::Memory(_)), "{error}");
         pool.close().unwrap_err();
         disk.free().unwrap();
         let broken = Self { _disk: disk, _other: other, set, on_thin_disk: places[index].clone() };
@@ -79,9 +82,15 @@ impl Broken {
 }
 
 /// Declared, since below the disk there is a tmpfs.
-fn by_copying() -> SetPoolOptions {
-    let declaration = Some(Declaration::BatteryBacked);
-    SetPoolOptions { differing: Differing::Copy, declaration, ..Default::default() }
+const DECLARED: Option<Declaration> = Some(Declaration::BatteryBacked);
+
+fn by_copying(set: &PoolSet) -> PoolOfSet {
+    Pool::from_set(set.clone()).differing(Differing::Copy).declaration(DECLARED)
+}
+
+fn is_other(error: &PoolError, index: usize) -> bool {
+    matches!(error, PoolError::Replica { replica, source }
+        if replica.index() == Some(index) && matches!(**source, ReplicaError::Differs { .. }))
 }
 
 fn has_all(bytes: &[u8]) -> bool {
@@ -93,20 +102,20 @@ fn has_all(bytes: &[u8]) -> bool {
 #[test]
 fn a_pool_opened_after_a_failed_flush_is_compared_by_what_the_disks_have() {
     let Some(broken) = Broken::new(1) else { return };
-    let opened = SetPool::open(&broken.set, &SetPoolOptions::default());
-    assert!(matches!(&opened, Err(SetPoolError::Differs { replica: 1, .. })), "{opened:?}");
-    let pool = SetPool::open(&broken.set, &by_copying()).unwrap();
-    assert!(pool.resynced_bytes() >= 64 << 10);
+    let opened = Pool::from_set(broken.set.clone()).open();
+    assert!(opened.as_ref().is_err_and(|error| is_other(error, 1)), "{opened:?}");
+    let pool = by_copying(&broken.set).open().unwrap();
+    assert!(pool.copied_bytes() >= 64 << 10);
     pool.close().unwrap();
     assert!(broken.is_whole());
-    SetPool::open(&broken.set, &SetPoolOptions::default()).unwrap().close().unwrap();
+    Pool::from_set(broken.set.clone()).open().unwrap().close().unwrap();
 }
 
 #[test]
 fn a_first_replica_after_a_failed_flush_is_not_taken_for_what_the_cache_has() {
     let Some(broken) = Broken::new(0) else { return };
-    let opened = SetPool::open(&broken.set, &SetPoolOptions::default());
-    assert!(matches!(&opened, Err(SetPoolError::Differs { replica: 1, .. })), "{opened:?}");
+    let opened = Pool::from_set(broken.set.clone()).open();
+    assert!(opened.as_ref().is_err_and(|error| is_other(error, 1)), "{opened:?}");
     assert!(!broken.looks_whole(), "the cache has what the disk has");
 }
 
@@ -133,11 +142,11 @@ fn a_write_back_that_failed_before_the_close_is_not_closed_in_order() {
     let replicas = vec![ReplicaSpec::Local(vec![PartSpec::new(path.clone(), PART_BYTES)])];
     let set = PoolSet { path: disk.files().join("set"), replicas, options: SetOptions::default() };
     let new = NewSet::new(NewPool::Obj { layout: "test".into() });
-    let pool = SetPool::create(&set, &new, &by_copying()).unwrap();
+    let pool = by_copying(&set).create(&new).unwrap();
     disk.fill().unwrap();
     // Never flushed by the program: nobody but the kernel knows.
-    pool.memory().store(LOST, &vec![2; MIB as usize]).unwrap();
-    assert!(matches!(pool.close(), Err(SetPoolError::Local(_))));
+    pool.mirror().unwrap().store(LOST, &vec![2; MIB as usize]).unwrap();
+    assert!(matches!(pool.close(), Err(PoolError::Set(_))));
     assert!(part_header(&path).unwrap().shutdown_state.is_dirty());
     drop(disk);
 }
@@ -146,41 +155,46 @@ fn a_write_back_that_failed_before_the_close_is_not_closed_in_order() {
 fn a_target_digests_what_its_disk_has() {
     let Some(disk) = ThinDisk::of_test() else { return };
     let address: Address = "tcp://127.0.0.1:0".parse().unwrap();
-    let store = StoreOptions { declaration: by_copying().declaration, ..Default::default() };
+    let store = StoreOptions { declaration: DECLARED, ..Default::default() };
     let service = Service::start(&disk.files(), &[address], ServiceOptions { store, ..Default::default() }).unwrap();
     let url: TargetUrl = service.addresses()[0].clone().into();
     let (name, part) = (SetName::new("orders.set").unwrap(), disk.files().join("part"));
-    fs::write(disk.files().join("orders.set"), format!("PMEMPOOLSET\nOPTION NOHDRS\n10M {}\n", part.display()))
-        .unwrap();
-    let options = RemotePoolOptions {
+    fs::write(disk.files().join("orders.set"), format!("PMEMPOOLSET\n10M {}\n", part.display())).unwrap();
+    let options = TargetOptions {
         require: Some(Durability::PowerFailure),
         loss_timeout: Duration::from_secs(10),
         ..Default::default()
     };
-    let mut pool = RemotePool::create(&url, &name, PART_BYTES, None, &options).unwrap();
+    let attributes = Attributes { signature: *b"TESTPOOL", incompat: 2, ..Default::default() };
     let memory = Memory::anonymous(PART_BYTES).unwrap();
     memory.store(FLUSHED, &vec![1; MIB as usize]).unwrap();
     memory.store(LOST, &vec![2; MIB as usize]).unwrap();
-    pool.use_memory(std::sync::Arc::new(memory)).unwrap();
-    pool.persist(0, FLUSHED, MIB, Atomicity::Relaxed).unwrap();
+    let remote = RemoteSetOptions::new(url.clone(), name.clone()).target(options.clone());
+    let pool = remote.clone().mirror(std::sync::Arc::new(memory)).create(PART_BYTES, Some(&attributes)).unwrap();
+    pool.persist_range(FLUSHED..FLUSHED + MIB).unwrap();
     disk.fill().unwrap();
-    pool.persist(0, LOST, MIB, Atomicity::Relaxed).unwrap_err();
+    pool.persist_range(LOST..LOST + MIB).unwrap_err();
     drop(pool);
     disk.free().unwrap();
     assert!(has_all(&fs::read(&part).unwrap()));
     let on_disk = ThinDisk::on_disk(&part).unwrap();
     assert!(!has_all(&on_disk));
-    let pool = loop {
-        match RemotePool::open(&url, &name, 0, OpenFor::Write, &options) {
-            Ok((pool, _)) => break pool,
+    let replicas = SshReplicas::new(&options);
+    let mut replica = loop {
+        match replicas.open_at(&url, &name, 0, Access::ReadWrite) {
+            Ok(Reached::Whole(replica)) => break replica,
+            Ok(Reached::Damaged(why)) => panic!("{why}"),
             // The target has yet to notice that the first connection is gone.
             Err(error) if error.to_string().contains("in use") => std::thread::sleep(Duration::from_millis(20)),
             Err(error) => panic!("{error}"),
         }
     };
-    let told = pool.digests(0, PART_BYTES, DIGEST_BLOCK_LEN_BYTES).unwrap();
+    // The header says since that the pool is open.
+    let behind = DIGEST_BLOCK_LEN_BYTES..PART_BYTES;
+    let told = replica.contents().digests(behind.clone()).unwrap();
     let expected = Memory::anonymous(PART_BYTES).unwrap();
     expected.store(0, &on_disk).unwrap();
-    assert!(told == digests_of(&expected, 0, PART_BYTES, DIGEST_BLOCK_LEN_BYTES).unwrap());
-    pool.close().unwrap();
+    let len_bytes = behind.end - behind.start;
+    assert!(told == digests_of(&expected, behind.start, len_bytes, DIGEST_BLOCK_LEN_BYTES).unwrap());
+    replica.close().unwrap();
 }

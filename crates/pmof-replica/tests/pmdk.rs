@@ -9,7 +9,7 @@ use std::{
 };
 
 use pmof_pool::{LocalSet, NewPool, NewSet, PartSpec, PoolSet, ReplicaSpec, SetOptions};
-use pmof_replica::{SetPool, SetPoolError, SetPoolOptions};
+use pmof_replica::{Pool, PoolError, ReplicaError};
 
 const MIB: u64 = 1 << 20;
 
@@ -43,7 +43,7 @@ fn a_set_that_libpmemobj_has_used_is_opened() {
     for round in 0..3 {
         let used = Command::new(&program).arg("obj-use").arg(&set.path).arg("test").status().unwrap();
         assert!(used.success());
-        let pool = SetPool::open(&set, &SetPoolOptions::default());
+        let pool = Pool::from_set(set.clone()).open();
         pool.unwrap_or_else(|error| panic!("round {round}: {error}")).close().unwrap();
     }
     // What libpmemobj keeps for itself differs, and nothing else may.
@@ -54,8 +54,12 @@ fn a_set_that_libpmemobj_has_used_is_opened() {
         let mut byte = [0];
         file.read_exact_at(&mut byte, at).unwrap();
         file.write_all_at(&[!byte[0]], at).unwrap();
-        let opened = SetPool::open(&set, &SetPoolOptions::default());
-        assert!(matches!(opened, Err(SetPoolError::Differs { replica: 1, .. })), "at {at}: {opened:?}");
+        let opened = Pool::from_set(set.clone()).open();
+        let is_second = |error: &PoolError| {
+            matches!(error, PoolError::Replica { replica, source }
+                if replica.index() == Some(1) && matches!(**source, ReplicaError::Differs { .. }))
+        };
+        assert!(opened.as_ref().is_err_and(is_second), "at {at}: {opened:?}");
         file.write_all_at(&byte, at).unwrap();
     }
 }

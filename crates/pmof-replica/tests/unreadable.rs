@@ -22,7 +22,7 @@ impl Pools {
     fn new(root: &Path) -> Self {
         let service = Service::start(root, &["tcp://127.0.0.1:0".parse().unwrap()], ServiceOptions::default()).unwrap();
         let [broken, healthy] = ["broken", "healthy"].map(|name| {
-            let mut pool = options(&service, name).create(LEN_BYTES).unwrap();
+            let pool = options(&service, name).create(LEN_BYTES).unwrap();
             pool.persist(0, &vec![7; LEN_BYTES as usize]).unwrap();
             pool
         });
@@ -35,7 +35,7 @@ impl Pools {
         self.healthy.read(LEN_BYTES - 64, &mut bytes).unwrap();
         assert_eq!(bytes, [7; 64]);
         self.healthy.persist(0, &[8; 64]).unwrap();
-        let mut another = options(&self.service, "another").create(4096).unwrap();
+        let another = options(&self.service, "another").create(4096).unwrap();
         another.persist(0, &[9; 64]).unwrap();
         another.close().unwrap();
         options(&self.service, "another").remove().unwrap();
@@ -95,7 +95,7 @@ fn an_initiator_that_maps_the_pool_itself_is_told_and_lives() {
     let _service = Service::start(&pools, &[listen], ServiceOptions::default()).unwrap();
     let url = format!("shm://{}?pool=broken", socket.display());
     let options = Pool::options().replica(url).require(Durability::ProcessCrash);
-    let mut pool = options.create(LEN_BYTES).unwrap();
+    let pool = options.create(LEN_BYTES).unwrap();
     pool.persist(0, &vec![7; LEN_BYTES as usize]).unwrap();
     cut_short(&pools);
     pool.read(LEN_BYTES / 2, &mut [0; 64]).unwrap_err();
@@ -125,7 +125,7 @@ fn a_sector_that_cannot_be_read_is_refused_and_other_pools_go_on() {
     let _mounted = Mounted(&in_root);
     let service =
         Service::start(root.path(), &["tcp://127.0.0.1:0".parse().unwrap()], ServiceOptions::default()).unwrap();
-    let mut healthy = options(&service, "healthy").create(LEN_BYTES).unwrap();
+    let healthy = options(&service, "healthy").create(LEN_BYTES).unwrap();
     healthy.persist(0, &vec![7; LEN_BYTES as usize]).unwrap();
     let broken = options(&service, "broken").open().unwrap();
     disk.truncate(4096).unwrap();
@@ -138,5 +138,5 @@ fn a_sector_that_cannot_be_read_is_refused_and_other_pools_go_on() {
     // Nor is it shown to the next one as if nothing had been.
     drop(pools.broken);
     let opened = options(&pools.service, "broken").open();
-    opened.and_then(|mut pool| pool.read(LEN_BYTES / 2, &mut [0; 64])).unwrap_err();
+    opened.and_then(|pool| pool.read(LEN_BYTES / 2, &mut [0; 64])).unwrap_err();
 }

@@ -17,7 +17,7 @@
 //!     .require(Durability::ProcessCrash) // refused here and now if a replica cannot give it
 //!     .create(1 << 20)?;
 //!
-//! let mut batch = pool.batch();
+//! let mut batch = pool.lane();
 //! batch.write(4096, b"a record")?; // many writes ...
 //! batch.write(0, b"a header")?;
 //! let receipt = batch.persist()?; // ... one flush per replica, all in parallel
@@ -41,13 +41,12 @@ pub use pmof_mem::Declaration;
 pub use pmof_pool as pool_set;
 pub use pmof_pool::{DIGEST_BYTES, digests_of};
 pub use pmof_replica::{
-    Admission, Atomicity, Batch, COMPARED_BLOCK_BYTES, DEFAULT_MAX_CONNECTIONS, DEFAULT_MAX_POOL_BYTES,
-    DEFAULT_MEMORY_BUDGET_BYTES, DataPorts, DataPortsError, Differing, Draining, Epoch, Header, LANES_MAX,
-    LIST_MAX_NAMES, NameError, OpenFor, PersistFailure, Pool, PoolError, PoolFormat, PoolInfo, PoolName, PoolOptions,
-    PoolRefusal, PoolState, PoolUrl, PoolUrlError, REPLICAS_MAX, Receipt, RemotePool, RemotePoolError,
-    RemotePoolOptions, RemoteRemoval, RemoteState, ReplicaError, ReplicaReceipt, ReplicaRemovalError, Service,
-    ServiceError, ServiceOptions, SetName, SetPool, SetPoolError, SetPoolOptions, SetRemoval, SetRemovalError,
+    Admission, Atomicity, DEFAULT_MAX_CONNECTIONS, DEFAULT_MAX_POOL_BYTES, DEFAULT_MEMORY_BUDGET_BYTES, DataPorts,
+    DataPortsError, Differing, Epoch, Header, LIST_MAX_NAMES, Lane, NameError, OpenFor, Pending, PersistFailure, Pool,
+    PoolError, PoolFormat, PoolInfo, PoolName, PoolOptions, PoolRefusal, PoolState, PoolUrl, PoolUrlError,
+    REPLICAS_MAX, Receipt, RemoteRemoval, RemoteSetOptions, RemoteState, ReplicaError, ReplicaPlace, ReplicaReceipt,
+    ReplicaRemovalError, Service, ServiceError, ServiceOptions, SetName, SetOptions, SetRemoval, SetRemovalError,
     SetStoreError, SshError, SshHost, SshHostError, SshOptions, SshReplicas, StartFailure, StdioError, StdioOptions,
-    StoreError, StoreOptions, TargetUrl, USER_FLAGS_BYTES, list_pools, refuse_stdio, remote_place, remove_set,
-    serve_stdio,
+    StoreError, StoreOptions, TargetOptions, TargetUrl, USER_FLAGS_BYTES, list_pools, refuse_stdio, remote_place,
+    remove_set, serve_stdio,
 };

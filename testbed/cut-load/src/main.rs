@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use clap::{Parser, ValueEnum};
 use pmof::{
-    Durability, Method, Pool, PoolOptions, RemotePoolOptions, SetName, TargetUrl,
+    Durability, Method, Pool, PoolOptions, SetName, TargetOptions, TargetUrl,
     mem::{Medium as _, Memory},
 };
 
@@ -136,8 +136,8 @@ impl Common {
         self.seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds))
     }
 
-    fn remote_options(&self) -> RemotePoolOptions {
-        RemotePoolOptions { require: Some(self.durability.durability()), ..RemotePoolOptions::default() }
+    fn remote_options(&self) -> TargetOptions {
+        TargetOptions { require: Some(self.durability.durability()), ..TargetOptions::default() }
     }
 }
 
@@ -186,11 +186,11 @@ fn pool(args: &PoolArgs) -> Result<()> {
         Some(FlushMethod::ReadAfterWrite) => options.method(Method::ReadAfterWrite),
         Some(FlushMethod::SendAfterWrite) => options.method(Method::SendAfterWrite),
     };
-    let mut pool = open(&options, common.create).context("opening the pool")?;
+    let pool = open(&options, common.create).context("opening the pool")?;
     ensure!(pool.len_bytes() == AREA_BYTES, "the pool has {} bytes", pool.len_bytes());
     let ledger = Arc::new(Ledger::open(&common.ledger)?);
     let batches = Batches::new(common.seed, 0, AREA_BYTES);
-    stream(&ledger, 0, batches, common.deadline(), |writes| persist(&mut pool, writes, args.skip_flush))?;
+    stream(&ledger, 0, batches, common.deadline(), |writes| persist(&pool, writes, args.skip_flush))?;
     Ok(pool.close()?)
 }
 
@@ -202,8 +202,8 @@ fn open(options: &PoolOptions, create: bool) -> Result<Pool> {
 /// make up for the flush that is left out.
 const UNFENCED_BYTES: usize = 128;
 
-fn persist(pool: &mut Pool, writes: &[pattern::Write], skip_flush: bool) -> Result<()> {
-    let mut batch = pool.batch();
+fn persist(pool: &Pool, writes: &[pattern::Write], skip_flush: bool) -> Result<()> {
+    let mut batch = pool.lane();
     match writes {
         [pattern::Write { offset: 0, bytes }] if bytes.len() == 8 => {
             let word = bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));

@@ -110,17 +110,17 @@ fn one_round(args: &Args, ledger: &Ledger, options: &PoolOptions, name: &str, ro
     if round >= if args.one { 1 } else { POOLS } {
         ledger.operation("remove", name, 0, || Ok(options.remove()?))?;
     }
-    let mut pool = ledger.operation("create", name, args.bytes, || Ok(options.create(args.bytes)?))?;
-    ledger.operation("fill", name, round, || fill(&mut pool, round))?;
+    let pool = ledger.operation("create", name, args.bytes, || Ok(options.create(args.bytes)?))?;
+    ledger.operation("fill", name, round, || fill(&pool, round))?;
     ledger.operation("close", name, 0, || Ok(pool.close()?))?;
-    let mut pool = ledger.operation("open", name, 0, || Ok(options.open()?))?;
+    let pool = ledger.operation("open", name, 0, || Ok(options.open()?))?;
     let mut found = vec![0; FILLED_BYTES];
     pool.read(0, &mut found)?;
     ensure!(found == filling(round), "{name} does not hold what it was filled with");
     ledger.operation("close", name, 0, || Ok(pool.close()?))
 }
 
-fn fill(pool: &mut Pool, value: u64) -> Result<()> {
+fn fill(pool: &Pool, value: u64) -> Result<()> {
     pool.persist(0, &filling(value))?;
     Ok(())
 }

@@ -4,8 +4,7 @@ use std::{sync::Arc, thread, time::Instant};
 
 use anyhow::{Context as _, Result, anyhow};
 use pmof::{
-    Atomicity, Differing, OpenFor, RemotePool, SetPool, SetPoolOptions,
-    mem::Medium as _,
+    Atomicity, Differing, Lane, OpenFor, Pool, RemoteSetOptions,
     pool_set::{Attributes, NewPool, NewSet, PoolSet},
 };
 
@@ -32,20 +31,21 @@ const SET_BASE: u64 = (4 << 20) - (512 << 10);
 const POOL_BYTES: u64 = 4 << 20;
 
 pub(crate) fn lanes(args: &LanesArgs) -> Result<()> {
-    let options = args.common.remote_options();
+    let remote = RemoteSetOptions::new(args.target.clone(), args.set.clone()).target(args.common.remote_options());
     let pool = if args.common.create {
         let attributes =
             Attributes { signature: *b"PMEMOBJ\0", major: 6, incompat: 2, poolset_uuid: [7; 16], ..blank() };
-        RemotePool::create(&args.target, &args.set, POOL_BYTES, Some(&attributes), &options)
+        remote.create(POOL_BYTES, Some(&attributes))
     } else {
-        RemotePool::open(&args.target, &args.set, 0, OpenFor::Write, &options).map(|(pool, _)| pool)
+        remote.open(0, OpenFor::Write)
     };
     let pool = pool.context("opening the remote pool")?;
-    each_lane(&args.common, REMOTE_BASE, |lane, begin, writes| {
+    each_lane(&args.common, REMOTE_BASE, &pool, |lane, begin, writes| {
         for write in writes {
-            pool.flush_bytes(lane, begin + write.offset, &write.bytes, Atomicity::Words)?;
+            lane.write(begin + write.offset, &write.bytes)?;
         }
-        Ok(pool.drain(lane)?)
+        lane.persist()?;
+        Ok(())
     })?;
     Ok(pool.close()?)
 }
@@ -66,32 +66,36 @@ fn blank() -> Attributes {
 }
 
 pub(crate) fn set(args: &SetArgs) -> Result<()> {
-    let set = PoolSet::read(&args.set)?;
-    let pool = open(&set, &args.common)?;
-    let memory = pool.memory();
-    each_lane(&args.common, SET_BASE, |lane, begin, writes| {
+    let pool = open(PoolSet::read(&args.set)?, &args.common)?;
+    let memory = pool.mirror().context("the pool of a set has a mirror")?;
+    each_lane(&args.common, SET_BASE, &pool, |lane, begin, writes| {
         for write in writes {
-            memory.store(begin + write.offset, &write.bytes)?;
-            pool.flush(lane, begin + write.offset, write.bytes.len() as u64, Atomicity::Words)?;
+            let offset = begin + write.offset;
+            memory.store(offset, &write.bytes)?;
+            lane.write_range(offset..offset + write.bytes.len() as u64)?;
         }
-        if args.skip_drain { Ok(()) } else { Ok(pool.drain(lane)?) }
+        if !args.skip_drain {
+            lane.persist()?;
+        }
+        Ok(())
     })?;
     Ok(pool.close()?)
 }
 
-fn open(set: &PoolSet, common: &Common) -> Result<SetPool> {
-    let options =
-        SetPoolOptions { remote: common.remote_options(), differing: Differing::Copy, ..SetPoolOptions::default() };
-    let pool = if common.create {
-        SetPool::create(set, &NewSet::new(NewPool::Obj { layout: "cut".to_owned() }), &options)
-    } else {
-        SetPool::open(set, &options)
-    };
+fn open(set: PoolSet, common: &Common) -> Result<Pool> {
+    let set = Pool::from_set(set).target(common.remote_options()).differing(Differing::Copy);
+    let pool =
+        if common.create { set.create(&NewSet::new(NewPool::Obj { layout: "cut".to_owned() })) } else { set.open() };
     pool.context("opening the pool of the set")
 }
 
 /// Runs the streams of all lanes, each in a thread of its own; the first failure ends the load.
-fn each_lane(common: &Common, base: u64, persist: impl Fn(u32, u64, &[Write]) -> Result<()> + Sync) -> Result<()> {
+fn each_lane(
+    common: &Common,
+    base: u64,
+    pool: &Pool,
+    persist: impl Fn(&mut Lane, u64, &[Write]) -> Result<()> + Sync,
+) -> Result<()> {
     let ledger = Arc::new(Ledger::open(&common.ledger)?);
     let deadline: Option<Instant> = common.deadline();
     thread::scope(|scope| {
@@ -100,7 +104,9 @@ fn each_lane(common: &Common, base: u64, persist: impl Fn(u32, u64, &[Write]) ->
             scope.spawn(move || {
                 let begin = base + u64::from(lane) * AREA_BYTES;
                 let batches = Batches::new(common.seed, lane, AREA_BYTES);
-                stream(ledger, lane, batches, deadline, |writes| persist(lane, begin, writes))
+                let mut of_pool = pool.lane();
+                of_pool.set_atomicity(Atomicity::Words);
+                stream(ledger, lane, batches, deadline, |writes| persist(&mut of_pool, begin, writes))
             })
         };
         let threads: Vec<_> = (0..LANES).map(start).collect();

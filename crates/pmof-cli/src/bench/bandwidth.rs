@@ -152,11 +152,11 @@ impl BandwidthArgs {
     fn pool(&self, stage: &Stage) -> Result<Contender<WriteStream>> {
         let target = stage.target("target", POOL_NAME, !self.adaptive)?;
         let url = stage.pool_url(target.address(), POOL_NAME);
-        let mut pool = stage
+        let pool = stage
             .pool_options([url.clone()], (!self.adaptive).then_some(Waiting::BusyPoll))
             .create(POOL_BYTES)
             .context("making the pool")?;
-        warm(&mut pool)?;
+        warm(&pool)?;
         pool.close()?;
         let stream = WriteStream::open(target.address(), url, self, stage.durability())?;
         Contender::new(stream, vec![Server::Target(target)])

@@ -43,11 +43,11 @@ pub(super) fn run(args: &BatchArgs) -> Result<()> {
     let target = stage.target("target", POOL_NAME, !args.adaptive)?;
     stage.pin_initiator()?;
     let url = stage.pool_url(target.address(), POOL_NAME);
-    let mut pool = stage
+    let pool = stage
         .pool_options([url.clone()], (!args.adaptive).then_some(Waiting::BusyPoll))
         .create(POOL_BYTES)
         .context("making the pool")?;
-    warm(&mut pool)?;
+    warm(&pool)?;
     let bytes = vec![7; args.size as usize];
     let (mut persists_us, mut batches_us, mut receipt) = (Vec::new(), Vec::new(), None);
     for _ in 0..args.rounds {
@@ -57,7 +57,7 @@ pub(super) fn run(args: &BatchArgs) -> Result<()> {
         }
         persists_us.push(start.elapsed().as_secs_f64() * 1e6);
         let start = Instant::now();
-        receipt = Some(write_batch(&mut pool, args, &bytes)?);
+        receipt = Some(write_batch(&pool, args, &bytes)?);
         batches_us.push(start.elapsed().as_secs_f64() * 1e6);
     }
     pool.close()?;
@@ -72,8 +72,8 @@ impl BatchArgs {
     }
 }
 
-fn write_batch(pool: &mut Pool, args: &BatchArgs, bytes: &[u8]) -> Result<Receipt> {
-    let mut batch = pool.batch();
+fn write_batch(pool: &Pool, args: &BatchArgs, bytes: &[u8]) -> Result<Receipt> {
+    let mut batch = pool.lane();
     for index in 0..args.count {
         batch.write(args.place(index), bytes)?;
     }

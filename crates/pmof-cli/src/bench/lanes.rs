@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use pmof::{
-    Atomicity, Draining, RemotePool, RemotePoolOptions, SetName, TargetUrl, Waiting,
+    Atomicity, Lane, Pending, Pool, RemoteSetOptions, SetName, TargetOptions, TargetUrl, Waiting,
     access::{Address, Medium as _, Memory},
 };
 
@@ -130,9 +130,11 @@ impl LanesArgs {
         }
         servers.push(Server::Target(target));
         let root = stage.file(name);
-        let options = RemotePoolOptions { waiting: self.waiting(), lanes: self.lanes, ..Default::default() };
+        let options = TargetOptions { waiting: self.waiting(), ..Default::default() };
         let made = addresses.iter().enumerate().map(|(index, address)| make(&root, index, address, &options));
-        let pools = Pools { remotes: made.collect::<Result<_>>()?, size_bytes: self.size.into(), offset: FIRST_OFFSET };
+        let remotes = made.collect::<Result<Vec<_>>>()?;
+        let lanes = remotes.iter().map(Pool::lane).collect();
+        let mut pools = Pools { remotes, lanes, size_bytes: self.size.into(), offset: FIRST_OFFSET };
         pools.warm()?;
         Contender::new(pools, servers)
     }
@@ -154,46 +156,51 @@ impl LanesArgs {
     }
 }
 
-fn make(root: &Path, index: usize, address: &str, options: &RemotePoolOptions) -> Result<RemotePool> {
+fn make(root: &Path, index: usize, address: &str, options: &TargetOptions) -> Result<Pool> {
     let name = format!("{index}.set");
     let part = root.join(format!("{index}.part"));
     let text = format!("PMEMPOOLSET\nOPTION NOHDRS\n{POOL_BYTES} {}\n", part.display());
     std::fs::write(root.join(&name), text).context("writing a pool set")?;
     let url = TargetUrl::from(address.parse::<Address>()?);
-    let mut pool = RemotePool::create(&url, &SetName::new(name)?, POOL_BYTES, None, options)?;
     let memory = Memory::anonymous(POOL_BYTES)?;
     memory.store(0, &vec![7; POOL_BYTES as usize])?;
-    pool.use_memory(std::sync::Arc::new(memory))?;
-    Ok(pool)
+    let set = RemoteSetOptions::new(url, SetName::new(name)?).target(options.clone());
+    Ok(set.mirror(std::sync::Arc::new(memory)).create(POOL_BYTES, None)?)
 }
 
 /// Remote pools that get the same.
 #[derive(Debug)]
 struct Pools {
-    remotes: Vec<RemotePool>,
+    remotes: Vec<Pool>,
+    /// One of each.
+    lanes: Vec<Lane>,
     size_bytes: u64,
     offset: u64,
 }
 
 impl Pools {
     /// Writes all once, so that what is measured meets no page for the first time.
-    fn warm(&self) -> Result<()> {
-        for remote in &self.remotes {
-            remote.persist(0, 0, POOL_BYTES, Atomicity::Relaxed)?;
+    fn warm(&mut self) -> Result<()> {
+        for lane in &mut self.lanes {
+            lane.persist_range(0..POOL_BYTES)?;
+            lane.set_atomicity(Atomicity::Words);
         }
         Ok(())
     }
 
     fn persist(&mut self) -> Result<Duration> {
         let start = Instant::now();
-        if let [remote] = &self.remotes[..] {
-            remote.persist(0, self.offset, self.size_bytes, Atomicity::Words)?;
+        let range = self.offset..self.offset + self.size_bytes;
+        if let [lane] = &mut self.lanes[..] {
+            lane.persist_range(range)?;
         } else {
-            for remote in &self.remotes {
-                remote.flush(0, self.offset, self.size_bytes, Atomicity::Words)?;
+            for lane in &mut self.lanes {
+                lane.write_range(range.clone())?;
             }
-            let drains = self.remotes.iter().map(|remote| remote.start_drain(0)).collect::<Result<Vec<_>, _>>()?;
-            drains.into_iter().try_for_each(Draining::wait)?;
+            let pending: Vec<_> = self.lanes.iter_mut().map(Lane::flush).collect();
+            for pending in pending {
+                pending.wait()?;
+            }
         }
         let elapsed = start.elapsed();
         self.offset += self.size_bytes;
@@ -203,26 +210,29 @@ impl Pools {
         Ok(elapsed)
     }
 
-    /// Blocks through so many lanes in turn, each of which drains now and then.
+    /// Blocks through so many lanes in turn, each of which is flushed now and then.
     fn stream(&self, block_bytes: u32, lanes: u32) -> Result<Duration> {
-        let remote = self.remotes.first().context("there is no pool")?;
+        let pool = self.remotes.first().context("there is no pool")?;
         let block_bytes = u64::from(block_bytes);
         // All lanes together go round as much as one: it stays in the caches, as the floor's only buffer does.
         let span = (STREAM_SPAN_BYTES / u64::from(lanes) / block_bytes).max(1) * block_bytes;
-        let mut drains: Vec<Option<Draining<'_>>> = (0..lanes).map(|_| None).collect();
+        let mut streams: Vec<(Lane, Option<Pending>)> = (0..lanes).map(|_| (pool.lane(), None)).collect();
         let start = Instant::now();
         for turn in 0..BLOCKS / BLOCKS_A_DRAIN {
-            let lane = (turn % u64::from(lanes)) as u32;
-            if let Some(draining) = drains[lane as usize].take() {
-                draining.wait()?;
+            let of = turn % u64::from(lanes);
+            let (lane, pending) = &mut streams[of as usize];
+            if let Some(pending) = pending.take() {
+                pending.wait()?;
             }
             for block in 0..BLOCKS_A_DRAIN {
-                let at = u64::from(lane) * span + block * block_bytes % span;
-                remote.flush(lane, at, block_bytes, Atomicity::Relaxed)?;
+                let at = of * span + block * block_bytes % span;
+                lane.write_range(at..at + block_bytes)?;
             }
-            drains[lane as usize] = Some(remote.start_drain(lane)?);
+            *pending = Some(lane.flush());
         }
-        drains.into_iter().flatten().try_for_each(Draining::wait)?;
+        for pending in streams.into_iter().filter_map(|(_, pending)| pending) {
+            pending.wait()?;
+        }
         Ok(start.elapsed())
     }
 }

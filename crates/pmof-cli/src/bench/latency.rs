@@ -159,9 +159,9 @@ impl LatencyArgs {
         servers.push(Server::Target(target));
         let names = (0..replicas).map(|index| format!("bench-{index}"));
         let urls: Vec<_> = addresses.iter().zip(names).map(|(address, name)| stage.pool_url(address, &name)).collect();
-        let mut pool =
+        let pool =
             stage.pool_options(urls.clone(), self.initiator_waiting()).create(POOL_BYTES).context("making the pool")?;
-        warm(&mut pool)?;
+        warm(&pool)?;
         let (span_bytes, bytes) = (self.span_bytes(), vec![7; self.size as usize]);
         let writer = Writer { pool, urls, span_bytes, bytes, offset: 0, receipt: None };
         Contender::new(Work::Pool(Box::new(writer)), servers)

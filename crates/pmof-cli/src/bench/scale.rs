@@ -94,8 +94,8 @@ impl ScaleArgs {
 
     fn client(&self, stage: &Stage, target: &Target, client: u16) -> Result<Client> {
         let url = stage.pool_url(target.address(), &format!("bench-{client}"));
-        let mut pool = stage.pool_options([url], self.waiting()).create(POOL_BYTES).context("making a pool")?;
-        warm(&mut pool)?;
+        let pool = stage.pool_options([url], self.waiting()).create(POOL_BYTES).context("making a pool")?;
+        warm(&pool)?;
         Ok(Client { pool, at: Place::new(self.size), receipt: None })
     }
 

@@ -242,7 +242,7 @@ pub(super) fn socket_address(url: &str) -> Result<SocketAddr> {
 }
 
 /// Writes all of a pool once and makes it durable, so that what is measured meets no page and no block for the first time.
-pub(super) fn warm(pool: &mut Pool) -> Result<()> {
+pub(super) fn warm(pool: &Pool) -> Result<()> {
     let bytes = vec![1; WARM_BYTES];
     let mut offset = 0;
     while offset < pool.len_bytes() {

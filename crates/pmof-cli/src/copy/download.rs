@@ -26,7 +26,7 @@ const ZEROES: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
 /// Copies a pool into `destination`, which appears when it is whole, on the disk and verified.
 pub(super) fn download(options: &PoolOptions, destination: &Path, args: &CpArgs) -> anyhow::Result<Copied> {
     check_destination(destination, args.force)?;
-    let mut pool = options.open_read_only().map_err(with_mend)?;
+    let pool = options.open_read_only().map_err(with_mend)?;
     let degraded = Degraded::of(&pool);
     if let Some(degraded) = &degraded {
         eprintln!("pmof cp: {degraded}");
@@ -37,7 +37,7 @@ pub(super) fn download(options: &PoolOptions, destination: &Path, args: &CpArgs)
         return Err(CopyError::BadMark { stated_bytes: len_bytes, size_bytes }.into());
     }
     let target = NewFile::create(destination, len_bytes)?;
-    let checksums = receive(&mut pool, &target, &args.progress("copying", len_bytes))?;
+    let checksums = receive(&pool, &target, &args.progress("copying", len_bytes))?;
     target.sync()?;
     if !args.no_verify {
         // A single replica was read for the copy itself.
@@ -45,7 +45,7 @@ pub(super) fn download(options: &PoolOptions, destination: &Path, args: &CpArgs)
         let replicas = (pool.replica_count() - first) as u64;
         let progress = args.progress("verifying", len_bytes * (replicas + 1));
         target.verify(&checksums, &progress)?;
-        verify(&mut pool, first, &checksums, &progress)?;
+        verify(&pool, first, &checksums, &progress)?;
     }
     // All bytes are here: what the target says of the end changes nothing.
     let _ = pool.close();
@@ -64,7 +64,7 @@ fn check_destination(path: &Path, force: bool) -> Result<(), CopyError> {
 }
 
 /// Reads the pool while windows read before are written on a thread of their own.
-fn receive(pool: &mut Pool, target: &NewFile, progress: &Progress) -> anyhow::Result<Checksums> {
+fn receive(pool: &Pool, target: &NewFile, progress: &Progress) -> anyhow::Result<Checksums> {
     let (filled, windows) = mpsc::sync_channel::<(u64, Vec<u8>)>(WINDOWS_WAITING);
     let (emptied, buffers) = mpsc::channel();
     thread::scope(|scope| {

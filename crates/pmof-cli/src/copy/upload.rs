@@ -25,12 +25,12 @@ pub(super) fn upload(file: &Path, options: &PoolOptions, args: &CpArgs) -> anyho
     let source = Source::open(file)?;
     let len_bytes = source.len_bytes();
     let options = options.clone().user_flags(mark::encode(len_bytes)).publish_on_close(true);
-    let mut pool = options.create(len_bytes.max(1)).map_err(with_mend)?;
-    let sent = send(&source, &mut pool, &args.progress("copying", len_bytes))?;
+    let pool = options.create(len_bytes.max(1)).map_err(with_mend)?;
+    let sent = send(&source, &pool, &args.progress("copying", len_bytes))?;
     source.check_length()?;
     if !args.no_verify {
         let progress = args.progress("verifying", len_bytes * pool.replica_count() as u64);
-        verify(&mut pool, 0, &sent.checksums, &progress)?;
+        verify(&pool, 0, &sent.checksums, &progress)?;
     }
     pool.close().map_err(with_mend)?;
     Ok(Copied { len_bytes, moved_bytes: sent.bytes, receipt: Some(sent.receipt), degraded: None })
@@ -43,7 +43,7 @@ struct Sent {
 }
 
 /// Reads the file on a thread of its own while windows read before are on their way.
-fn send(source: &Source, pool: &mut Pool, progress: &Progress) -> anyhow::Result<Sent> {
+fn send(source: &Source, pool: &Pool, progress: &Progress) -> anyhow::Result<Sent> {
     let (filled, windows) = mpsc::sync_channel(WINDOWS_WAITING);
     let (emptied, buffers) = mpsc::channel();
     thread::scope(|scope| {
@@ -54,7 +54,7 @@ fn send(source: &Source, pool: &mut Pool, progress: &Progress) -> anyhow::Result
             let Window { offset, bytes: content, data } = window?;
             checksums.add(offset, &content);
             for range in data {
-                pool.batch().write(offset + range.start as u64, &content[range.clone()])?;
+                pool.lane().write(offset + range.start as u64, &content[range.clone()])?;
                 bytes += range.len() as u64;
                 unflushed += range.len() as u64;
             }
@@ -88,8 +88,8 @@ fn read_all(source: &Source, filled: &mpsc::SyncSender<Result<Window, CopyError>
     }
 }
 
-fn persist(pool: &mut Pool) -> anyhow::Result<Receipt> {
-    match pool.batch().persist() {
+fn persist(pool: &Pool) -> anyhow::Result<Receipt> {
+    match pool.lane().persist() {
         Ok(receipt) => Ok(receipt),
         // What the others received is given up with the copy, so their receipt is not told.
         Err(PoolError::Persist(failure)) => match failure.failed.first() {

@@ -62,7 +62,7 @@ impl Desk {
     /// answer.
     pub(super) fn write_and_kill(
         &mut self,
-        pool: &mut Pool,
+        pool: &Pool,
         victims: &mut [Target],
         after: Duration,
         survivors: usize,
@@ -80,7 +80,7 @@ impl Desk {
         })
     }
 
-    fn write(&mut self, pool: &mut Pool, survivors: usize, limit: Duration) -> anyhow::Result<Load> {
+    fn write(&mut self, pool: &Pool, survivors: usize, limit: Duration) -> anyhow::Result<Load> {
         let began = Instant::now();
         let mut latencies = LatencyHistogram::new();
         let (mut batches, mut records_written, mut bytes, mut last_receipt) = (0, 0, 0, None);
@@ -104,13 +104,13 @@ impl Desk {
     }
 
     /// Persists one batch and enters what the receipt says of each replica.
-    fn persist(&mut self, pool: &mut Pool, records: &[Record]) -> anyhow::Result<(Receipt, Option<PersistFailure>)> {
+    fn persist(&mut self, pool: &Pool, records: &[Record]) -> anyhow::Result<(Receipt, Option<PersistFailure>)> {
         let number = self.batches;
         self.batches += 1;
         for (book, _) in self.books.iter_mut().zip(&self.alive).filter(|(_, alive)| **alive) {
             book.issue(number, records);
         }
-        let mut batch = pool.batch();
+        let mut batch = pool.lane();
         for record in records {
             batch.write(record.offset, &record.bytes)?;
         }
@@ -123,7 +123,7 @@ impl Desk {
             let acknowledged = receipt
                 .replicas
                 .iter()
-                .any(|replica| *replica.replica == *url && replica.durability >= Durability::PowerFailure);
+                .any(|replica| replica.replica.url() == Some(url) && replica.durability >= Durability::PowerFailure);
             ensure!(self.alive[index] || !acknowledged, "{url} answered after it had failed");
             if acknowledged {
                 self.books[index].acknowledge(number, records)?;

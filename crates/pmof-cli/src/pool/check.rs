@@ -8,7 +8,6 @@ use std::{
 use anyhow::{Context, bail};
 use clap::Args;
 use pmof_pool::{BlockTable, CheckReport, EMPTY, Mismatch, PoolKind, PoolSet, ReplicaSpec, ReplicaState, part_header};
-use pmof_replica::SetPool;
 use serde::Serialize;
 
 use super::{
@@ -125,7 +124,7 @@ pub(crate) fn run(args: &CheckArgs, connect: ConnectArgs) -> anyhow::Result<()> 
     }
     let set = set_at(&args.path)?;
     let mut bar = Bar::new("comparing", !args.json);
-    let report = SetPool::check(&set, &connect.sets(), &mut |step| bar.step(step));
+    let report = connect.set(set.clone()).check(&mut |step| bar.step(step));
     drop(bar);
     let report = report.with_context(|| format!("cannot check {}", args.path.display()))?;
     if args.json {

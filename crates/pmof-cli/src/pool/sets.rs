@@ -7,7 +7,6 @@ use clap::{Args, ValueEnum};
 use pmof_pool::{
     LocalSet, NewPool, NewSet, PoolSet, ReplicaSpec, Step, SyncOptions, SyncReport, TransformOptions, TransformReport,
 };
-use pmof_replica::SetPool;
 use serde::Serialize;
 
 use crate::{
@@ -113,7 +112,7 @@ pub(crate) fn create(args: &CreateArgs, connect: ConnectArgs) -> anyhow::Result<
     if args.how.dry_run {
         LocalSet::check_free(&set).with_context(failed)?;
     } else {
-        let made = SetPool::create(&set, &new, &connect.sets()).with_context(failed)?;
+        let made = connect.set(set).create(&new).with_context(failed)?;
         made.close().with_context(failed)?;
     }
     if args.how.json {
@@ -159,7 +158,7 @@ pub(crate) fn run_sync(args: &SyncArgs, connect: ConnectArgs) -> anyhow::Result<
     let set = PoolSet::read(&args.set)?;
     let mut bar = Bar::new("synchronizing", !args.how.json);
     let options = SyncOptions { declaration: None, dry_run: args.how.dry_run, from: args.from };
-    let report = SetPool::sync(&set, &connect.sets(), &options, &mut |step| bar.step(step));
+    let report = connect.set(set).sync(&options, &mut |step| bar.step(step));
     drop(bar);
     let report = report.with_context(|| format!("cannot bring {} in order", args.set.display()))?;
     if args.how.json {
@@ -228,7 +227,7 @@ pub(crate) fn run_transform(args: &TransformArgs, connect: ConnectArgs) -> anyho
     let (from, to) = (PoolSet::read(&args.from)?, PoolSet::read(&args.to)?);
     let mut bar = Bar::new("copying", !args.how.json);
     let options = TransformOptions { declaration: None, dry_run: args.how.dry_run, lost: args.lost.clone() };
-    let done = SetPool::transform(&from, &to, &connect.sets(), &options, &mut |step| bar.step(step));
+    let done = connect.set(from.clone()).transform(&to, &options, &mut |step| bar.step(step));
     drop(bar);
     let TransformReport { added, removed, left } =
         done.with_context(|| format!("cannot make {} of {}", args.to.display(), args.from.display()))?;

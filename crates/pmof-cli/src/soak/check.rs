@@ -128,7 +128,7 @@ fn read_pool(url: &PoolUrl, connect: ConnectArgs) -> Result<Vec<u8>> {
     let options = connect.pools().replica(url.to_string()).require(Durability::Visible);
     // Each replica for itself.
     let options = options.min_replicas(1);
-    let mut pool = options.open_read_only().map_err(with_mend)?;
+    let pool = options.open_read_only().map_err(with_mend)?;
     let mut bytes = part_of(pool.len_bytes())?;
     pool.read(0, &mut bytes)?;
     pool.close()?;

@@ -75,17 +75,17 @@ pub(super) fn run(args: &WriteArgs) -> Result<()> {
         Some(len_bytes) => options.create(len_bytes),
         None => options.open(),
     };
-    let mut pool = pool.map_err(with_mend).context("cannot open the pool")?;
+    let pool = pool.map_err(with_mend).context("cannot open the pool")?;
     let len_bytes = pool.len_bytes();
     ensure!(len_bytes >= RING_MIN_BYTES, "the pool has {len_bytes} bytes; at least {RING_MIN_BYTES} are needed");
-    let receipt = pool.batch().persist()?;
+    let receipt = pool.lane().persist()?;
     let mut ring = Ring::new(args.seed, len_bytes);
     let deadline = args.seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let mut done = 0;
     while deadline.is_none_or(|deadline| Instant::now() < deadline) {
         let (number, batch) = ring.next().context("as many batches were written as the seed has")?;
         diary.issue(number)?;
-        write(&mut pool, &batch, args.skip_flush).with_context(|| format!("batch {number}"))?;
+        write(&pool, &batch, args.skip_flush).with_context(|| format!("batch {number}"))?;
         diary.acknowledge(number)?;
         done = number + 1;
     }
@@ -98,8 +98,8 @@ pub(super) fn run(args: &WriteArgs) -> Result<()> {
     })
 }
 
-fn write(pool: &mut Pool, ring_batch: &RingBatch, skip_flush: bool) -> Result<()> {
-    let mut batch = pool.batch();
+fn write(pool: &Pool, ring_batch: &RingBatch, skip_flush: bool) -> Result<()> {
+    let mut batch = pool.lane();
     match ring_batch {
         RingBatch::Records(writes) => {
             for write in writes {

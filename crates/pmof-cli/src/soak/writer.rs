@@ -100,7 +100,7 @@ pub(crate) fn run_writer(args: &WriterArgs) -> anyhow::Result<()> {
     }
     let workload = Workload::new(args.seed);
     let options = MethodName::force(args.method, Pool::options()).replica(&args.pool);
-    let mut pool = options.require(Durability::PowerFailure).open()?;
+    let pool = options.require(Durability::PowerFailure).open()?;
     tell(Report::Opened)?;
     if args.break_acknowledgement {
         for first in (0..BATCH_LIMIT).step_by(BROKEN_AHEAD as usize) {
@@ -109,20 +109,20 @@ pub(crate) fn run_writer(args: &WriterArgs) -> anyhow::Result<()> {
                 tell(Report::Acknowledged(batch))?;
             }
             for batch in first..first + BROKEN_AHEAD {
-                persist(&mut pool, workload, args.round, batch)?;
+                persist(&pool, workload, args.round, batch)?;
             }
         }
     }
     for batch in 0..BATCH_LIMIT {
         tell(Report::Issued(batch))?;
-        persist(&mut pool, workload, args.round, batch)?;
+        persist(&pool, workload, args.round, batch)?;
         tell(Report::Acknowledged(batch))?;
     }
     bail!("nobody killed the writer");
 }
 
-fn persist(pool: &mut Pool, workload: Workload, round: u64, number: u64) -> anyhow::Result<()> {
-    let mut batch = pool.batch();
+fn persist(pool: &Pool, workload: Workload, round: u64, number: u64) -> anyhow::Result<()> {
+    let mut batch = pool.lane();
     for write in workload.batch(round, number) {
         batch.write(write.offset(), &write.bytes())?;
     }

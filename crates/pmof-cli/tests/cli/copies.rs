@@ -147,7 +147,7 @@ fn pools_of_other_programs_come_whole() {
     let (target, place) = (Target::start(), directory());
     let made = |name: &str, flags| {
         let options = Pool::options().replica(target.url(name)).require(Durability::ProcessCrash).user_flags(flags);
-        let mut pool = options.create(10_000).unwrap();
+        let pool = options.create(10_000).unwrap();
         pool.persist(9_000, b"their data").unwrap();
         pool.close().unwrap();
     };

@@ -213,7 +213,7 @@ impl Drop for Target {
 }
 
 /// Persists until told to stop: how often, and the longest time that one took, in microseconds.
-fn persist_until(stop: &AtomicBool, done: &AtomicU64, mut pool: Pool) -> Duration {
+fn persist_until(stop: &AtomicBool, done: &AtomicU64, pool: &Pool) -> Duration {
     let mut longest = Duration::ZERO;
     while !stop.load(Ordering::SeqCst) {
         let begun = Instant::now();
@@ -262,7 +262,7 @@ fn hundreds_that_take_no_answers_stay_within_the_budget_and_slow_nobody_down() {
     let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
     let pool = target.pool("honest");
     let (most, longest) = std::thread::scope(|scope| {
-        let honest = scope.spawn(|| persist_until(&stop, &done, pool));
+        let honest = scope.spawn(|| persist_until(&stop, &done, &pool));
         let most = starve(&target, &mut hungry);
         // And while they all go on waiting.
         let before = done.load(Ordering::SeqCst);

@@ -6,8 +6,8 @@ use std::{
 };
 
 use pmof::{
-    OpenFor, RemotePool, RemotePoolError, RemotePoolOptions, ReplicaError, SetName, SshError, SshOptions, StartFailure,
-    TargetUrl,
+    OpenFor, Pool, PoolError, RemoteSetOptions, ReplicaError, SetName, SshError, SshOptions, StartFailure,
+    TargetOptions,
 };
 
 use crate::support::Stage;
@@ -22,24 +22,23 @@ fn stage() -> Stage {
     stage
 }
 
-fn options(stage: &Stage, command: &str) -> RemotePoolOptions {
+fn remote(stage: &Stage, command: &str) -> RemoteSetOptions {
     let ssh = SshOptions {
         program: stage.directory.path().join("ssh"),
         command: format!("HOME={} {RPMEMD} {command}", stage.root().display()),
         ..Default::default()
     };
-    RemotePoolOptions { ssh, ..Default::default() }
+    let (url, set) = ("ssh://host".parse().unwrap(), SetName::new("x.set").unwrap());
+    RemoteSetOptions::new(url, set).target(TargetOptions { ssh, ..Default::default() })
 }
 
-fn create(stage: &Stage, command: &str) -> Result<RemotePool, String> {
+fn create(stage: &Stage, command: &str) -> Result<Pool, String> {
     try_create(stage, command).map_err(|error| error.to_string())
 }
 
-fn try_create(stage: &Stage, command: &str) -> Result<RemotePool, RemotePoolError> {
-    let url: TargetUrl = "ssh://host".parse().unwrap();
+fn try_create(stage: &Stage, command: &str) -> Result<Pool, PoolError> {
     let attributes = pmof::pool_set::Attributes { incompat: 2, uuid: [1; 16], ..Default::default() };
-    let set = SetName::new("x.set").unwrap();
-    RemotePool::create(&url, &set, 4 << 20, Some(&attributes), &options(stage, command))
+    remote(stage, command).create(4 << 20, Some(&attributes))
 }
 
 fn rpmemd(stage: &Stage, arguments: &[&str]) -> Output {
@@ -86,14 +85,13 @@ fn a_wrong_file_reaches_the_initiator_by_file_and_line() {
 fn remove_takes_the_parts_and_if_asked_the_set() {
     let stage = stage();
     create(&stage, "").unwrap().close().unwrap();
-    let url = "ssh://host".parse().unwrap();
-    let set = SetName::new("x.set").unwrap();
-    let (open, _) = RemotePool::open(&url, &set, 0, OpenFor::Write, &options(&stage, "")).unwrap();
+    let open = remote(&stage, "").open(0, OpenFor::Write).unwrap();
     let refused = rpmemd(&stage, &["--remove", "x.set"]);
     assert_eq!(refused.status.code(), Some(16), "EBUSY");
     let error = String::from_utf8(refused.stderr).unwrap();
     assert!(error.contains("in use by process"), "{error}");
     open.close().unwrap();
+    drop(open);
 
     assert!(rpmemd(&stage, &["--remove", "x.set"]).status.success());
     assert!(!stage.root().join("part").exists() && stage.root().join("x.set").exists());
@@ -154,14 +152,13 @@ fn it_ends_well_only_after_an_initiator_that_closed_its_pool() {
     assert_eq!(status(), "0\n");
     create(&stage, "").unwrap_err();
     assert_eq!(status(), "0\n", "it was refused, and has nothing open");
-    let (url, name) = ("ssh://host".parse().unwrap(), SetName::new("x.set").unwrap());
-    let open = || RemotePool::open(&url, &name, 0, OpenFor::Write, &options(&stage, "")).unwrap();
+    let open = || remote(&stage, "").open(0, OpenFor::Write).unwrap();
     // As of one that was killed: its connection and ssh's input end.
     drop(open());
     assert_eq!(status(), "1\n");
-    open().0.close().unwrap();
+    open().close().unwrap();
     assert_eq!(status(), "0\n");
-    RemotePool::remove(&url, &name, false, false, &options(&stage, "")).unwrap();
+    remote(&stage, "").remove(false, false).unwrap();
     assert_eq!(status(), "0\n");
 }
 

@@ -8,9 +8,8 @@ use std::{
 };
 
 use pmof::{
-    Atomicity, COMPARED_BLOCK_BYTES, Differing, SetPool, SetPoolError, SetPoolOptions, SshOptions,
-    access::Medium as _,
-    pool_set::{Access, Attributes, LocalReplica, NewPool, NewSet, PartSpec, PoolSet, SetOptions},
+    Atomicity, Differing, Pool, PoolError, ReplicaError, SetOptions, SshOptions, TargetOptions,
+    pool_set::{self, Access, Attributes, DIGEST_BLOCK_LEN_BYTES, LocalReplica, NewPool, NewSet, PartSpec, PoolSet},
 };
 
 use crate::support::{PMOF, Stage};
@@ -49,23 +48,22 @@ impl Fixture {
         PoolSet::read(&self.path("local.set")).unwrap()
     }
 
-    fn options(&self) -> SetPoolOptions {
-        let mut options = SetPoolOptions::default();
-        options.remote.ssh = SshOptions {
+    fn options(&self) -> SetOptions {
+        let ssh = SshOptions {
             program: self.path("ssh"),
             command: format!("exec {PMOF} serve --stdio --root {}", self.stage.root().display()),
             ..Default::default()
         };
-        options
+        Pool::from_set(self.set()).target(TargetOptions { ssh, ..Default::default() })
     }
 
-    fn create(&self) -> SetPool {
-        SetPool::create(&self.set(), &NewSet::new(NewPool::Obj { layout: "test".to_owned() }), &self.options()).unwrap()
+    fn create(&self) -> Pool {
+        self.options().create(&NewSet::new(NewPool::Obj { layout: "test".to_owned() })).unwrap()
     }
 
     /// Replicas that differ are brought up to date.
-    fn open(&self) -> Result<SetPool, SetPoolError> {
-        SetPool::open(&self.set(), &SetPoolOptions { differing: Differing::Copy, ..self.options() })
+    fn open(&self) -> Result<Pool, PoolError> {
+        self.options().differing(Differing::Copy).open()
     }
 
     /// Behind the headers all parts must hold the same.
@@ -111,7 +109,7 @@ fn a_large_new_pool_costs_what_it_holds() {
     pool.close().unwrap();
     let pool = fixture.open().unwrap();
     check("when it is opened");
-    assert_eq!(pool.resynced_bytes(), 0);
+    assert_eq!(pool.copied_bytes(), 0);
     pool.close().unwrap();
     let set = fixture.path("local.set");
     let set = set.to_str().unwrap();
@@ -140,7 +138,7 @@ fn what_a_replica_held_before_is_not_taken_for_zeros() {
         std::os::unix::fs::FileExt::write_at(&file, &vec![8; 300_000], 6 << 20).unwrap();
     }
     let pool = fixture.open().unwrap();
-    assert!(pool.resynced_bytes() >= 600_000);
+    assert!(pool.copied_bytes() >= 600_000);
     pool.close().unwrap();
     fixture.check_same();
 }
@@ -162,14 +160,29 @@ fn blocks_that_a_replica_lost_are_copied_to_it() {
         }
     }
     let pool = fixture.open().unwrap();
-    assert!(pool.resynced_bytes() >= 2 * LEN_BYTES);
+    assert!(pool.copied_bytes() >= 2 * LEN_BYTES);
     pool.close().unwrap();
     fixture.check_same();
 }
 
-fn write(pool: &SetPool, offset: u64, bytes: &[u8]) -> Result<(), SetPoolError> {
-    pool.memory().store(offset, bytes).unwrap();
-    pool.persist(0, offset, bytes.len() as u64, Atomicity::Words)
+fn write(pool: &Pool, offset: u64, bytes: &[u8]) -> Result<(), PoolError> {
+    pool.mirror().unwrap().store(offset, bytes).unwrap();
+    let mut lane = pool.lane();
+    lane.set_atomicity(Atomicity::Words);
+    let receipt = lane.persist_range(offset..offset + bytes.len() as u64)?;
+    assert_eq!(receipt.replicas.len(), pool.replica_count());
+    Ok(())
+}
+
+/// Which replica of the set differs, and in what.
+fn differs(error: &PoolError) -> Option<(usize, &'static str)> {
+    match error {
+        PoolError::Replica { replica, source } => match **source {
+            ReplicaError::Differs { what } => Some((replica.index()?, what)),
+            _ => None,
+        },
+        _ => None,
+    }
 }
 
 #[test]
@@ -182,16 +195,16 @@ fn all_replicas_of_a_set_get_the_same() {
     assert!(threads <= 16, "{threads}");
     fixture.check_same();
     write(&pool, OFFSET, b"everywhere").unwrap();
-    pool.memory().store(OFFSET + 100_000, &vec![5; 50_000]).unwrap();
-    pool.flush(3, OFFSET + 100_000, 50_000, Atomicity::Relaxed).unwrap();
-    pool.drain(3).unwrap();
+    pool.mirror().unwrap().store(OFFSET + 100_000, &vec![5; 50_000]).unwrap();
+    pool.persist_range(OFFSET + 100_000..OFFSET + 150_000).unwrap();
     fixture.check_same();
-    assert!(matches!(pool.flush(0, 100, 1, Atomicity::Words), Err(SetPoolError::OutOfBounds { .. })));
+    assert!(matches!(pool.persist_range(100..101), Err(PoolError::Header { .. })));
+    assert!(matches!(pool.persist_range(100..10 << 20), Err(PoolError::OutOfBounds { .. })));
     pool.close().unwrap();
 
     let pool = fixture.open().unwrap();
     let mut bytes = [0; 10];
-    pool.memory().read(OFFSET, &mut bytes).unwrap();
+    pool.mirror().unwrap().read(OFFSET, &mut bytes).unwrap();
     assert_eq!(&bytes, b"everywhere");
     pool.close().unwrap();
     fixture.check_same();
@@ -205,7 +218,9 @@ fn a_dead_replica_is_named_and_the_others_go_on() {
     assert!(Command::new("kill").args(["-9", &target.to_string()]).status().unwrap().success());
     for round in 0..3_u8 {
         let error = write(&pool, OFFSET, &[round + 1; 1000]).unwrap_err();
-        assert!(matches!(error, SetPoolError::Remote { replica: 2, .. }), "{error}");
+        let PoolError::Persist(failure) = &error else { panic!("{error}") };
+        assert_eq!(failure.failed.iter().map(|(replica, _)| replica.index()).collect::<Vec<_>>(), [Some(2)]);
+        assert_eq!(failure.receipt.replicas.len(), 3, "the others have it");
     }
     // Not even its end keeps the others from being closed in order.
     pool.close().unwrap_err();
@@ -217,17 +232,13 @@ fn a_dead_replica_is_named_and_the_others_go_on() {
 
     // What it lacks is found, and copied, and then it is whole.
     let refuse = fixture.options();
-    let error = SetPool::open(&fixture.set(), &refuse).unwrap_err();
-    assert!(matches!(error, SetPoolError::Differs { replica: 2, what: "contents" }), "{error}");
+    let error = refuse.open().unwrap_err();
+    assert_eq!(differs(&error), Some((2, "contents")), "{error}");
     let pool = fixture.open().unwrap();
-    assert!(
-        pool.resynced_bytes() > 0 && pool.resynced_bytes() <= 2 * COMPARED_BLOCK_BYTES,
-        "{}",
-        pool.resynced_bytes()
-    );
+    assert!(pool.copied_bytes() > 0 && pool.copied_bytes() <= 2 * DIGEST_BLOCK_LEN_BYTES, "{}", pool.copied_bytes());
     pool.close().unwrap();
     fixture.check_same();
-    SetPool::open(&fixture.set(), &refuse).unwrap().close().unwrap();
+    refuse.open().unwrap().close().unwrap();
 }
 
 #[test]
@@ -239,11 +250,10 @@ fn a_flipped_byte_of_any_replica_is_found_and_mended() {
     for (replica, name) in [(1, "two"), (2, "a"), (3, "b")] {
         let file = fs::OpenOptions::new().write(true).open(fixture.path(name)).unwrap();
         std::os::unix::fs::FileExt::write_at(&file, &[8], OFFSET + 77).unwrap();
-        let refuse = fixture.options();
-        let error = SetPool::open(&fixture.set(), &refuse).unwrap_err();
-        assert!(matches!(error, SetPoolError::Differs { replica: found, .. } if found == replica), "{error}");
+        let error = fixture.options().open().unwrap_err();
+        assert_eq!(differs(&error).map(|(found, _)| found), Some(replica), "{error}");
         let pool = fixture.open().unwrap();
-        assert_eq!(pool.resynced_bytes(), COMPARED_BLOCK_BYTES);
+        assert_eq!(pool.copied_bytes(), DIGEST_BLOCK_LEN_BYTES);
         pool.close().unwrap();
         fixture.check_same();
     }
@@ -259,7 +269,8 @@ fn a_first_replica_with_nothing_in_it_is_not_copied() {
         file.write_all_at(&vec![0; range.end - range.start], range.start as u64).unwrap();
         let before = fs::read(fixture.path("b")).unwrap()[4096..].to_vec();
         match fixture.open() {
-            Err(SetPoolError::BadSource { replica: 1, reason }) => {
+            Err(PoolError::BadSource { sound, reason }) => {
+                assert_eq!(sound.index(), Some(1));
                 assert!(reason.contains("empty") || reason.contains("zero"));
             }
             other => panic!("{other:?}"),
@@ -284,10 +295,9 @@ fn holder_of(part: &Path) -> u32 {
 fn a_set_that_cannot_be_made_leaves_nothing() {
     let fixture = Fixture::new();
     fs::write(fixture.stage.root().join("b.set"), "PMEMPOOLSET\nnonsense\n").unwrap();
-    let made =
-        SetPool::create(&fixture.set(), &NewSet::new(NewPool::Obj { layout: "test".to_owned() }), &fixture.options());
-    let error = made.unwrap_err();
-    assert!(matches!(error, SetPoolError::Remote { replica: 3, .. }), "{error}");
+    let error = fixture.options().create(&NewSet::new(NewPool::Obj { layout: "test".to_owned() })).unwrap_err();
+    let is_named = matches!(&error, PoolError::Replica { replica, .. } if replica.index() == Some(3));
+    assert!(is_named, "{error}");
     for name in ["one", "two", "a", "b"] {
         assert!(!fixture.path(name).exists(), "{name}");
     }
@@ -309,14 +319,15 @@ fn headers_that_check_refuses_are_refused_at_opening() {
         let fixture = Fixture::new();
         fixture.create().close().unwrap();
         let parts = [PartSpec::new(fixture.path(name), 9 << 20)];
-        let replica = LocalReplica::open_for_client(&parts, SetOptions::default(), Access::ReadWrite, None).unwrap();
+        let replica =
+            LocalReplica::open_for_client(&parts, pool_set::SetOptions::default(), Access::ReadWrite, None).unwrap();
         let mut attributes = replica.attributes().unwrap();
         change(&mut attributes);
         replica.set_attributes(&attributes).unwrap();
         replica.close().unwrap();
         let error = fixture.open().unwrap_err();
-        assert!(matches!(error, SetPoolError::Differs { what, .. } if what == expected), "{name}: {error}");
-        let report = SetPool::check(&fixture.set(), &fixture.options(), &mut |_| {}).unwrap();
+        assert_eq!(differs(&error).map(|(_, what)| what), Some(expected), "{name}: {error}");
+        let report = fixture.options().check(&mut |_| {}).unwrap();
         assert!(!report.is_sound(), "{name}");
     }
 }
@@ -329,5 +340,5 @@ fn a_replica_of_another_pool_is_refused() {
     let swapped = swapped.replace("a.set", "x").replace("b.set", "a.set").replace(" x\n", " b.set\n");
     fs::write(fixture.path("local.set"), swapped).unwrap();
     let error = fixture.open().unwrap_err();
-    assert!(matches!(error, SetPoolError::Differs { what: "neighbour", .. }), "{error}");
+    assert_eq!(differs(&error).map(|(_, what)| what), Some("neighbour"), "{error}");
 }

@@ -3,7 +3,7 @@
 use std::{fs, os::unix::fs::FileExt as _, path::PathBuf};
 
 use pmof::{
-    RemoteState, SetPool, SetPoolOptions, SetRemoval, SetRemovalError, SshReplicas,
+    Pool, RemoteState, SetOptions, SetRemoval, SetRemovalError, SshReplicas, TargetOptions,
     pool_set::{NewPool, NewSet, PoolSet, RemoteReplicas as _, ReplicaState, SyncError, SyncOptions, TransformOptions},
 };
 
@@ -13,14 +13,13 @@ const MIB: u64 = 1 << 20;
 
 struct Fixture {
     sshd: Sshd,
-    options: SetPoolOptions,
+    options: TargetOptions,
 }
 
 impl Fixture {
     fn new() -> Self {
         let sshd = Sshd::start();
-        let mut options = SetPoolOptions::default();
-        options.remote.ssh = sshd.options();
+        let options = TargetOptions { ssh: sshd.options(), ..Default::default() };
         sshd.configure_client("Host away\n  ProxyCommand exit 1\n");
         let fixture = Self { sshd, options };
         for name in ["a", "b"] {
@@ -39,8 +38,12 @@ impl Fixture {
         PoolSet::parse(&self.path("set"), text.as_bytes()).unwrap()
     }
 
+    fn pool(&self, set: &PoolSet) -> SetOptions {
+        Pool::from_set(set.clone()).target(self.options.clone())
+    }
+
     fn states(&self, set: &PoolSet) -> Vec<ReplicaState> {
-        let report = SetPool::check(set, &self.options, &mut |_| {}).unwrap();
+        let report = self.pool(set).check(&mut |_| {}).unwrap();
         (0..set.replicas.len()).map(|index| report.state(index)).collect()
     }
 
@@ -56,26 +59,26 @@ fn sets_are_checked_restored_changed_and_removed_by_calls() {
     let fixture = Fixture::new();
     let set = fixture.set("REPLICA 127.0.0.1 a.set\nREPLICA localhost b.set\n");
     let new = NewSet::new(NewPool::Obj { layout: "test".into() });
-    SetPool::create(&set, &new, &fixture.options).unwrap().close().unwrap();
+    fixture.pool(&set).create(&new).unwrap().close().unwrap();
     assert_eq!(fixture.states(&set), [Sound, Equal, Equal]);
     fixture.poke("a", 8 * MIB);
     fixture.poke("b", 30);
     assert_eq!(fixture.states(&set), [Sound, Differs, Unsound]);
-    let mut replicas = SshReplicas::new(&fixture.options.remote);
+    let mut replicas = SshReplicas::new(&fixture.options);
     let state = replicas.state(set.replicas[2].remote().unwrap());
     assert!(matches!(&state, RemoteState::Unsound(why) if why.starts_with("on localhost: the header")), "{state:?}");
     // Opening compares as check does.
-    assert!(SetPool::open(&set, &fixture.options).is_err());
+    assert!(fixture.pool(&set).open().is_err());
 
     let sync = |dry_run| {
         let how = SyncOptions { dry_run, ..SyncOptions::default() };
-        SetPool::sync(&set, &fixture.options, &how, &mut |_| {}).unwrap()
+        fixture.pool(&set).sync(&how, &mut |_| {}).unwrap()
     };
     assert!(sync(true).replicas[1].damage.is_some());
     assert_eq!(fixture.states(&set), [Sound, Differs, Unsound]);
     assert_eq!(sync(false).replicas[0].copied.blocks, 1);
     assert_eq!(fixture.states(&set), [Sound, Equal, Equal]);
-    SetPool::open(&set, &fixture.options).unwrap().close().unwrap();
+    fixture.pool(&set).open().unwrap().close().unwrap();
 
     // The same replica at a host that does not answer.
     let away = fixture.set("REPLICA 127.0.0.1 a.set\nREPLICA away b.set\n");
@@ -84,14 +87,14 @@ fn sets_are_checked_restored_changed_and_removed_by_calls() {
     let transform = |lost: &[&str]| {
         let lost = lost.iter().map(|host| (*host).to_owned()).collect();
         let how = TransformOptions { lost, ..TransformOptions::default() };
-        SetPool::transform(&away, &fewer, &fixture.options, &how, &mut |_| {})
+        fixture.pool(&away).transform(&fewer, &how, &mut |_| {})
     };
     assert!(matches!(transform(&[]), Err(SyncError::HostAway { index: 2, .. })));
     assert_eq!(transform(&["away"]).unwrap().left, [2]);
     assert_eq!(fixture.states(&fewer), [Sound, Equal]);
-    let refused = SetRemoval::prepare(&away, true, &fixture.options.remote).unwrap_err();
+    let refused = SetRemoval::prepare(&away, true, &fixture.options).unwrap_err();
     assert!(matches!(&refused, SetRemovalError::Refused { reasons, .. } if reasons.len() == 1), "{refused}");
-    SetRemoval::prepare(&fewer, false, &fixture.options.remote).unwrap().carry_out().unwrap();
+    SetRemoval::prepare(&fewer, false, &fixture.options).unwrap().carry_out().unwrap();
     replicas.remove(set.replicas[2].remote().unwrap(), false).unwrap();
     assert!(["one", "a", "b"].iter().all(|name| !fixture.path(name).exists()));
 }

@@ -2,18 +2,36 @@
 
 use std::{sync::Arc, time::Instant};
 
-use pmof_access::{Durability, Method, RemoteRegion};
+use pmof_access::{Durability, Medium, Memory, RemoteRegion};
+use uuid::Uuid;
 
-use super::{Identity, New, Pool};
+use super::{Facts, LeftOut, Open, Pool, epochs::Epochs};
 use crate::{
-    OpenFor, PoolError, PoolRefusal, PoolState, PoolUrl, ReplicaError,
+    OpenFor, PoolError, PoolRefusal, PoolState, PoolUrl, ReplicaError, ReplicaPlace, USER_FLAGS_BYTES,
     control::{Reply, Request},
     lineage::{Agreement, Apart, Base, Found, agree},
-    replica::{PendingReply, Replica, TargetConnection},
+    member::{Member, RemoteMember, Standing, Writing},
+    target::{PendingReply, TargetConnection},
 };
 
-/// Replicas that are not part of the pool as it was opened, and why.
-pub(super) type LeftOut = Vec<(Arc<PoolUrl>, Arc<ReplicaError>)>;
+/// What becomes of a pool that was made here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum New {
+    /// It has its name.
+    Published,
+    /// It gets its name when it is closed.
+    Unpublished,
+}
+
+/// What all replicas of a pool have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Identity {
+    uuid: Uuid,
+    size_bytes: u64,
+    user_flags: [u8; USER_FLAGS_BYTES],
+    /// Replicas that it was made with.
+    replica_count: u16,
+}
 
 /// Connections to the targets of a pool that is being made or opened.
 #[derive(Debug)]
@@ -22,6 +40,7 @@ pub(super) struct Opening {
     left_out: LeftOut,
     require: Durability,
     min_replicas: Option<usize>,
+    has_mirror: bool,
 }
 
 /// A replica that its target has opened.
@@ -32,8 +51,8 @@ struct Opened {
     index: u16,
     state: PoolState,
     remote: RemoteRegion,
-    /// How it is flushed, and to which level when the pool is closed; `None` where it is open for reading only.
-    writing: Option<(Method, Durability)>,
+    /// `None` where it is open for reading only.
+    writing: Option<Writing>,
 }
 
 /// A replica that was asked for in vain, and its connection where there still is one.
@@ -46,8 +65,8 @@ struct Failed {
 }
 
 impl Opening {
-    pub(super) fn new(require: Durability, min_replicas: Option<usize>) -> Self {
-        Self { targets: Vec::new(), left_out: Vec::new(), require, min_replicas }
+    pub(super) fn new(require: Durability, min_replicas: Option<usize>, has_mirror: bool) -> Self {
+        Self { targets: Vec::new(), left_out: Vec::new(), require, min_replicas, has_mirror }
     }
 
     pub(super) fn require(&self) -> Durability {
@@ -63,11 +82,11 @@ impl Opening {
     }
 
     /// Goes on without a replica, where the caller allows that and its loss may be why.
-    pub(super) fn leave_out(&mut self, url: Arc<PoolUrl>, error: ReplicaError) -> Result<(), PoolError> {
+    pub(super) fn leave_out(&mut self, url: &Arc<PoolUrl>, error: ReplicaError) -> Result<(), PoolError> {
         if self.min_replicas.is_none() || !may_be_lost(&error) {
-            return Err(replica_error(&url, error));
+            return Err(failed(url, error));
         }
-        self.left_out.push((url, Arc::new(error)));
+        self.left_out.push((place(url), Arc::new(error)));
         Ok(())
     }
 
@@ -84,15 +103,55 @@ impl Opening {
             undo_creation(url, target, new);
         }
         let Failed { url, error, .. } = failed.into_iter().nth(first).ok_or(PoolError::NoReplicas)?;
-        Err(replica_error(&url, error))
+        Err(self::failed(&url, error))
     }
 
-    fn made(self, opened: Vec<Opened>, identity: Option<Identity>, new: New) -> Result<Pool, PoolError> {
+    fn made(mut self, opened: Vec<Opened>, identity: Option<Identity>, new: New) -> Result<Pool, PoolError> {
         let identity = identity.ok_or(PoolError::NoReplicas)?;
         let state = opened.first().map(|opened| opened.state.clone()).ok_or(PoolError::NoReplicas)?;
         let base = Base::after(state.epoch, state.opening, &state.ancestors);
-        let replicas = opened.into_iter().map(Opened::into_replica).collect();
-        Ok(Pool::new(replicas, identity, base, self.require, OpenFor::Write, Some(new)))
+        let mut pool = self.pool(opened, identity, base, 0, OpenFor::Write)?;
+        pool.is_unpublished = new == New::Unpublished;
+        Ok(pool.into_pool(None))
+    }
+
+    /// Puts the replicas together.
+    fn pool(
+        &mut self,
+        opened: Vec<Opened>,
+        identity: Identity,
+        base: Base,
+        mark: u64,
+        access: OpenFor,
+    ) -> Result<Open, PoolError> {
+        let Identity { uuid, size_bytes, user_flags, replica_count } = identity;
+        let facts = Facts {
+            uuid,
+            size_bytes,
+            header_bytes: 0,
+            user_flags,
+            made_count: usize::from(replica_count),
+            replica_count: opened.len(),
+            durability: self.require,
+            access,
+            left_out: std::mem::take(&mut self.left_out),
+            copied_bytes: 0,
+            was_closed: true,
+            first_read: 0,
+        };
+        let mirror = if self.has_mirror { Some(mirror(size_bytes)?) } else { None };
+        let indexes = opened.iter().map(|opened| opened.index).collect();
+        let mut members: Vec<Box<dyn Member>> = Vec::with_capacity(opened.len());
+        for Opened { url, target, remote, writing, .. } in opened {
+            let mut member = RemoteMember::new(Standing::new(place(&url)), target, remote, None, writing);
+            if let Some(mirror) = &mirror {
+                member.use_mirror(Arc::clone(mirror)).map_err(|error| failed(&url, error))?;
+            }
+            members.push(Box::new(member));
+        }
+        let mut pool = Open::new(facts, members, Some(Epochs::new(indexes, base, mark)));
+        pool.mirror = mirror;
+        Ok(pool)
     }
 
     /// Opens the replicas that belong together, or gives all of them back.
@@ -111,15 +170,14 @@ impl Opening {
             }
         };
         let Agreement { base, is_clean, source, mark, .. } = agreement;
-        let replicas = opened.into_iter().map(Opened::into_replica).collect();
-        let mut pool = Pool::new(replicas, identity, base, require, access, None);
-        pool.left_out = self.left_out;
-        pool.first_read = source;
-        (pool.mark, pool.was_closed) = (mark, is_clean);
+        let mut pool = self.pool(opened, identity, base, mark, access)?;
+        pool.facts.first_read = source;
+        pool.facts.was_closed = is_clean;
         if access == OpenFor::Write {
-            pool.begin(self.min_replicas, is_clean, source)?;
+            pool.facts.copied_bytes = pool.begin(self.min_replicas, is_clean, source)?;
         }
-        Ok(pool)
+        pool.fill_mirror()?;
+        Ok(pool.into_pool(None))
     }
 
     /// Asks all targets at once.
@@ -166,7 +224,7 @@ impl Opening {
             if is_open {
                 release(&target);
             }
-            self.leave_out(url, error)?;
+            self.leave_out(&url, error)?;
         }
         let made = identity.map_or(0, |identity| identity.replica_count);
         let degraded = |opened: usize, left_out: &LeftOut| PoolError::Degraded {
@@ -203,7 +261,7 @@ impl Opening {
         let mut named: LeftOut = Vec::with_capacity(apart.len());
         for (position, apart) in apart.iter().rev() {
             let error = Arc::new(ReplicaError::of(*apart, made));
-            named.push((Arc::clone(&opened[*position].url), error));
+            named.push((place(&opened[*position].url), error));
             if is_allowed {
                 release(&opened.remove(*position).target);
             }
@@ -217,11 +275,40 @@ impl Opening {
     }
 }
 
-impl Opened {
-    fn into_replica(self) -> Replica {
-        let Self { url, target, index, remote, writing, .. } = self;
-        Replica::new(url, target, index, remote, writing)
+impl Open {
+    /// Begins the opening's epoch, then makes replicas equal that need not be so. Returns the bytes copied.
+    fn begin(&self, min_replicas: Option<usize>, is_clean: bool, source: usize) -> Result<u64, PoolError> {
+        let Some(epochs) = &self.epochs else { return Ok(0) };
+        // An epoch of fewer than the caller allows would leave the others behind, for an opening that fails.
+        epochs.begin(&self.members, min_replicas.unwrap_or(self.members.len()));
+        if min_replicas.is_none_or(|least| self.members.len() - self.lost() < least) {
+            self.check_none_lost()?;
+        }
+        if is_clean || self.members.len() == 1 {
+            return Ok(0);
+        }
+        self.check_none_lost()?;
+        self.equalize(source)
     }
+
+    /// Reads all of the pool into its mirror.
+    fn fill_mirror(&self) -> Result<(), PoolError> {
+        let Some(mirror) = &self.mirror else { return Ok(()) };
+        let size_bytes = self.facts.size_bytes;
+        let mut chunk = vec![0; size_bytes.min(FILL_BYTES) as usize];
+        let mut at = 0;
+        while at < size_bytes {
+            let part = (size_bytes - at).min(FILL_BYTES) as usize;
+            self.read(at, &mut chunk[..part])?;
+            mirror.store(at, &chunk[..part]).map_err(PoolError::Mirror)?;
+            at += part as u64;
+        }
+        Ok(())
+    }
+}
+
+fn mirror(size_bytes: u64) -> Result<Arc<dyn Medium>, PoolError> {
+    Ok(Arc::new(Memory::anonymous(size_bytes).map_err(PoolError::Mirror)?))
 }
 
 fn agree_on(opened: &[Opened], made: u16, heeds_marks: bool) -> Result<Agreement, Vec<(usize, Apart)>> {
@@ -234,7 +321,7 @@ fn agree_on(opened: &[Opened], made: u16, heeds_marks: bool) -> Result<Agreement
 fn check_distinct(opened: &[Opened]) -> Result<(), PoolError> {
     for (position, Opened { url, index, .. }) in opened.iter().enumerate() {
         if let Some(other) = opened[..position].iter().find(|other| other.index == *index) {
-            let (replica, other) = (Arc::clone(url), Arc::clone(&other.url));
+            let (replica, other) = (place(url), place(&other.url));
             return Err(PoolError::SameReplica { replica, other, index: *index });
         }
     }
@@ -246,7 +333,7 @@ struct Checked {
     index: u16,
     state: PoolState,
     remote: RemoteRegion,
-    writing: Option<(Method, Durability)>,
+    writing: Option<Writing>,
 }
 
 /// Checks that a target's answer is what was asked for, and the same pool as at the targets before it.
@@ -288,7 +375,8 @@ fn check_opened(
         let stronger = Durability::ALL.into_iter().rev().filter(|level| *level > wanted);
         let mut reachable =
             stronger.filter(|level| remote.promise(*level).is_some() && target.flush_method(&remote, *level).is_ok());
-        checked.writing = Some((method, reachable.next().unwrap_or(wanted)));
+        let strongest = reachable.next().unwrap_or(wanted);
+        checked.writing = Some(Writing { method, level: wanted, strongest });
     }
     Ok(checked)
 }
@@ -332,6 +420,21 @@ fn none_opened(left_out: &LeftOut) -> PoolError {
     }
 }
 
-pub(super) fn replica_error(url: &Arc<PoolUrl>, error: ReplicaError) -> PoolError {
-    PoolError::Replica { replica: Arc::clone(url), source: Arc::new(error) }
+/// Removes a replica again that was closed and has its name, while others have not.
+pub(super) fn take_back(member: &dyn Member) {
+    if let (Some(remote), ReplicaPlace::Pool(url)) = (member.remote(), &*member.standing().place) {
+        // What cannot be undone stays with the target; the first failure is reported.
+        let _ = remote.ask(&Request::Remove { name: url.name.clone() });
+    }
 }
+
+fn place(url: &Arc<PoolUrl>) -> Arc<ReplicaPlace> {
+    Arc::new(ReplicaPlace::Pool(PoolUrl::clone(url)))
+}
+
+pub(super) fn failed(url: &Arc<PoolUrl>, error: ReplicaError) -> PoolError {
+    PoolError::Replica { replica: place(url), source: Arc::new(error) }
+}
+
+/// Bytes that the mirror is filled with at a time.
+const FILL_BYTES: u64 = 4 << 20;

@@ -9,16 +9,16 @@ use pmof_access::{
 use uuid::Uuid;
 
 use super::{
-    New, Pool,
-    opening::{Opening, replica_error},
+    Pool,
+    opening::{New, Opening, failed},
 };
 use crate::{
     NewPool, OpenFor, PoolError, PoolInfo, PoolUrl, REPLICAS_MAX, ReplicaError, SshOptions, TargetUrl,
     USER_FLAGS_BYTES,
     control::{Reply, Request},
     peers::Peers,
-    replica::TargetConnection,
     ssh::{SshSession, Started},
+    target::TargetConnection,
 };
 
 /// How often an opening for reading looks again where replicas seem not to belong together, and how long it waits between.
@@ -46,6 +46,7 @@ pub struct PoolOptions {
     user_flags: [u8; USER_FLAGS_BYTES],
     publish_on_close: bool,
     min_replicas: Option<usize>,
+    has_mirror: bool,
     ssh: SshOptions,
 }
 
@@ -63,6 +64,7 @@ impl Default for PoolOptions {
             user_flags: [0; USER_FLAGS_BYTES],
             publish_on_close: false,
             min_replicas: None,
+            has_mirror: false,
             ssh: SshOptions::from_env(),
         }
     }
@@ -165,6 +167,14 @@ impl PoolOptions {
         self
     }
 
+    /// Has the pool keep its bytes in memory of this program too, the [mirror](Pool::mirror): the program writes there, and persists ranges
+    /// of it. An opening reads all of the pool. Off unless told otherwise.
+    #[must_use]
+    pub fn mirror(mut self, on: bool) -> Self {
+        self.has_mirror = on;
+        self
+    }
+
     /// Makes the pool of `size_bytes` zeroes on every replica and opens it for writing. If one replica refuses, the pool is
     /// removed again from those that had made it: a pool is made with all of its replicas, whatever [`min_replicas`](Self::min_replicas) says.
     pub fn create(&self, size_bytes: u64) -> Result<Pool, PoolError> {
@@ -241,7 +251,7 @@ impl PoolOptions {
             let answer = self.reach(&mut peers, &url.target, url.source);
             let answer = answer.and_then(|target| target.ask_when_free(&question(&url)));
             let answer = answer.and_then(|reply| understand(reply).ok_or(ReplicaError::Unexpected));
-            answers.push(answer.map_err(|error| replica_error(&url, error))?);
+            answers.push(answer.map_err(|error| failed(&url, error))?);
         }
         Ok(answers)
     }
@@ -251,11 +261,11 @@ impl PoolOptions {
         let require = self.require.ok_or(PoolError::NoDurability)?;
         let min_replicas = self.min_replicas.filter(|_| purpose != Purpose::Create);
         let mut peers = self.peers();
-        let mut opening = Opening::new(require, min_replicas);
+        let mut opening = Opening::new(require, min_replicas, self.has_mirror);
         for url in urls {
             match self.reach(&mut peers, &url.target, url.source) {
                 Ok(target) => opening.reached(url, target),
-                Err(error) => opening.leave_out(url, error)?,
+                Err(error) => opening.leave_out(&url, error)?,
             }
         }
         Ok(opening)

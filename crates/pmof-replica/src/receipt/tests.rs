@@ -3,7 +3,7 @@ use pmof_access::{Evidence, Mechanism};
 use super::*;
 
 fn of(replica: &str, method: Method, mechanism: Mechanism, evidence: Evidence) -> ReplicaReceipt {
-    let replica = Arc::new(replica.parse().expect("a pool's address"));
+    let replica = Arc::new(ReplicaPlace::Pool(replica.parse().expect("a pool's address")));
     ReplicaReceipt { replica, durability: Durability::PowerFailure, method, promise: Promise { mechanism, evidence } }
 }
 
@@ -30,7 +30,7 @@ fn a_receipt_names_what_each_replica_did_and_why_that_is_believed() {
 fn a_failure_names_the_replicas_that_failed_and_those_that_did_not() {
     let receipt =
         Receipt { durability: Durability::ProcessCrash, replicas: Vec::new(), replica_count: 1, made_count: 1 };
-    let replica = Arc::new("tcp://192.0.2.1:7410/orders".parse().expect("a pool's address"));
+    let replica = Arc::new(ReplicaPlace::Pool("tcp://192.0.2.1:7410/orders".parse().expect("a pool's address")));
     let failure = PersistFailure { receipt, failed: vec![(replica, Arc::new(ReplicaError::Impostor))] };
     let why = ReplicaError::Impostor;
     assert_eq!(

@@ -58,18 +58,18 @@ fn an_opening_and_its_end_are_durable_on_every_replica() {
     let Some(directory) = on_disk() else { return };
     let act = || {
         let targets = Targets::start(&directory);
-        let mut pool = targets.options().create(1 << 20).unwrap();
+        let pool = targets.options().create(1 << 20).unwrap();
         pool.persist(0, b"first").unwrap();
         pool.close().unwrap();
         mark();
-        let mut pool = targets.options().open().unwrap();
+        let pool = targets.options().open().unwrap();
         mark();
         // The first raises the pool's mark too, which is a sync of its own.
         pool.persist(4096, b"second").unwrap();
         mark();
         pool.persist(4096, b"third").unwrap();
         mark();
-        pool.batch().write(8192, b"persisted by nobody").unwrap();
+        pool.lane().write(8192, b"persisted by nobody").unwrap();
         pool.close().unwrap();
         mark();
         targets
@@ -96,9 +96,9 @@ fn what_could_not_be_made_durable_was_not_closed_in_order() {
         };
         let act = || {
             let targets = Targets::start(&directory);
-            let mut pool = targets.options().create(1 << 20).unwrap();
+            let pool = targets.options().create(1 << 20).unwrap();
             pool.persist(0, b"first").unwrap();
-            pool.batch().write(8192, b"persisted by nobody").unwrap();
+            pool.lane().write(8192, b"persisted by nobody").unwrap();
             is_armed.store(true, Ordering::SeqCst);
             pool.close().is_err()
         };

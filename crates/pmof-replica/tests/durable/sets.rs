@@ -3,10 +3,10 @@
 use std::{fs, path::PathBuf};
 
 use pmof_access::Medium as _;
-use pmof_pool::{Attributes, NewPool, NewSet, PoolSet};
+use pmof_pool::{Access, Attributes, NewPool, NewSet, PoolSet, Reached};
 use pmof_replica::{
-    Atomicity, OpenFor, RemotePool, RemotePoolOptions, Service, ServiceOptions, SetName, SetPool, SetPoolError,
-    SetPoolOptions, TargetUrl,
+    Pool, PoolError, RemoteSetOptions, ReplicaError, Service, ServiceOptions, SetName, SshReplicas, TargetOptions,
+    TargetUrl,
 };
 use syscall_recorder::{Call, Verdict, observe, record};
 use tempfile::TempDir;
@@ -25,9 +25,9 @@ fn set(directory: &TempDir) -> (PoolSet, [PathBuf; REPLICAS]) {
     (PoolSet::read(&file).unwrap(), paths)
 }
 
-fn create(set: &PoolSet) -> SetPool {
+fn create(set: &PoolSet) -> Pool {
     let new = NewSet::new(NewPool::Obj { layout: "test".to_owned() });
-    SetPool::create(set, &new, &SetPoolOptions::default()).unwrap()
+    Pool::from_set(set.clone()).create(&new).unwrap()
 }
 
 #[test]
@@ -36,26 +36,28 @@ fn a_drain_flushes_every_local_replica_once() {
     let (set, paths) = set(&directory);
     let act = || {
         let pool = create(&set);
-        pool.drain(0).unwrap();
+        let mut lane = pool.lane();
+        lane.persist().unwrap();
         mark();
-        pool.memory().store(OFFSET, b"everywhere").unwrap();
-        pool.flush(0, OFFSET, 10, Atomicity::Words).unwrap();
+        let memory = pool.mirror().unwrap();
+        memory.store(OFFSET, b"everywhere").unwrap();
+        lane.write_range(OFFSET..OFFSET + 10).unwrap();
         mark();
-        pool.drain(0).unwrap();
+        let pending = lane.flush();
         mark();
-        pool.drain(0).unwrap();
+        pending.wait().unwrap();
         mark();
-        pool.memory().store(OFFSET, b"once more ").unwrap();
-        pool.persist(1, OFFSET, 10, Atomicity::Relaxed).unwrap();
+        memory.store(OFFSET, b"once more ").unwrap();
+        pool.persist_range(OFFSET..OFFSET + 10).unwrap();
         mark();
         pool.close().unwrap();
     };
     let Some(((), calls)) = available(observe(act)) else { return };
     let syncs = |calls: &[Call]| paths.each_ref().map(|path| syncs_of(calls, path));
-    let [_, flush, drain, idle, persist, _close] = stretches(&calls)[..] else { panic!("{calls:?}") };
-    assert_eq!(syncs(flush), [0; REPLICAS], "a flush only begins");
-    assert_eq!(syncs(drain), [1; REPLICAS]);
-    assert_eq!(syncs(idle), [0; REPLICAS], "there is nothing to be made durable");
+    let [_, write, flush, wait, persist, _close] = stretches(&calls)[..] else { panic!("{calls:?}") };
+    assert_eq!(syncs(write), [0; REPLICAS], "a write only begins");
+    assert_eq!(syncs(flush), [0; REPLICAS], "and so does a flush");
+    assert_eq!(syncs(wait), [1; REPLICAS]);
     assert_eq!(syncs(persist), [1; REPLICAS]);
 }
 
@@ -67,15 +69,17 @@ fn a_drain_fails_with_the_local_replica_that_could_not_be_flushed() {
         let pool = create(&set);
         let judge = |call: &Call| if call.is_sync_of(&paths[failing]) { Verdict::Fail(EIO) } else { Verdict::Pass };
         let act = || {
-            pool.memory().store(OFFSET, b"not everywhere").unwrap();
-            pool.persist(0, OFFSET, 14, Atomicity::Words)
+            pool.mirror().unwrap().store(OFFSET, b"not everywhere").unwrap();
+            pool.persist_range(OFFSET..OFFSET + 14)
         };
         let Some((outcome, calls)) = available(record(judge, act)) else { return };
-        let is_named = matches!(&outcome, Err(SetPoolError::Memory { replica, .. }) if *replica == failing);
-        assert!(is_named, "{failing}: {outcome:?}");
+        let Err(PoolError::Persist(failure)) = &outcome else { panic!("{failing}: {outcome:?}") };
+        let [(replica, why)] = &failure.failed[..] else { panic!("{failing}: {failure}") };
+        assert!(replica.index() == Some(failing) && matches!(**why, ReplicaError::Memory(_)), "{failing}: {failure}");
+        assert_eq!(failure.receipt.replicas.len(), REPLICAS - 1);
         let syncs = paths.each_ref().map(|path| syncs_of(&calls, path));
         assert_eq!(syncs, [1; REPLICAS], "the others have it all the same");
-        assert!(pool.drain(0).is_err(), "what was lost once stays lost");
+        assert!(pool.lane().persist().is_err(), "what was lost once stays lost");
     }
 }
 
@@ -96,19 +100,22 @@ fn what_was_digested_is_durable_after_the_next_flush() {
     let Some(directory) = on_disk() else { return };
     let act = || {
         let (_service, url, part, set) = target(&directory);
-        let options = RemotePoolOptions::default();
         let attributes = Attributes { signature: *b"TESTPOOL", incompat: 2, ..Attributes::default() };
-        let pool = RemotePool::create(&url, &set, 8 << 20, Some(&attributes), &options).unwrap();
-        pool.close().unwrap();
-        let (pool, _) = RemotePool::open(&url, &set, 0, OpenFor::Write, &options).unwrap();
-        pool.persist_bytes(0, OFFSET, b"flushed", Atomicity::Words).unwrap();
+        let remote = RemoteSetOptions::new(url.clone(), set.clone());
+        remote.create(8 << 20, Some(&attributes)).unwrap().close().unwrap();
+        let opened = SshReplicas::new(&TargetOptions::default()).open_at(&url, &set, 0, Access::ReadWrite);
+        let Ok(Reached::Whole(mut replica)) = opened else { panic!("it is whole") };
+        let all = 0..replica.len_bytes();
+        let contents = replica.contents();
+        contents.write(OFFSET, b"flushed").unwrap();
+        contents.persist(OFFSET..OFFSET + 7).unwrap();
         mark();
-        pool.make_durable(0, 0, pool.len_bytes()).unwrap();
+        contents.persist(all.clone()).unwrap();
         mark();
-        pool.digests(OFFSET, 1 << 20, 64 << 10).unwrap();
-        pool.make_durable(0, 0, pool.len_bytes()).unwrap();
+        contents.digests(OFFSET..OFFSET + (1 << 20)).unwrap();
+        contents.persist(all).unwrap();
         mark();
-        pool.close().unwrap();
+        replica.close().unwrap();
         part
     };
     let Some((part, calls)) = available(observe(act)) else { return };

@@ -37,12 +37,12 @@ fn a_connection_without_memory_left_is_refused_until_another_goes() {
 fn with_memory_for_one_connection_alone_everything_works() {
     let target = Target::start_with(tempfile::tempdir().unwrap(), with_budget(CONNECTION_BYTES));
     let bytes = pattern(9 << 20, 3);
-    let mut pool = options([target.url("orders")]).create(9 << 20).expect("a pool");
+    let pool = options([target.url("orders")]).create(9 << 20).expect("a pool");
     pool.persist(0, &bytes).expect("durable");
-    assert!(read(&mut pool, 0, bytes.len()) == bytes);
+    assert!(read(&pool, 0, bytes.len()) == bytes);
     for at in (0..1 << 20).step_by(100_003) {
         pool.persist(at, &[7; 5000]).expect("durable");
-        assert_eq!(read(&mut pool, at, 5000), [7; 5000]);
+        assert_eq!(read(&pool, at, 5000), [7; 5000]);
     }
     pool.close().expect("closed");
 }

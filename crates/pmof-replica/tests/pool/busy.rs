@@ -18,7 +18,7 @@ fn a_pool_that_is_made_keeps_nobody_waiting_who_shares_the_thread() {
     // In memory, where only the processor is waited for.
     let target = Target::on_tmpfs(ServiceOptions { workers: 1, ..Default::default() });
     let options = |name: &str| options([target.url(name)]);
-    let mut small = options("small").create(1 << 20).unwrap();
+    let small = options("small").create(1 << 20).unwrap();
     let is_made = AtomicBool::new(false);
     let (made_in, longest) = thread::scope(|scope| {
         let maker = scope.spawn(|| {

@@ -21,12 +21,12 @@ fn alone(target: &Target) -> PoolOptions {
 
 /// Opens one replica for writing, and closes it in order.
 fn write_alone(target: &Target, bytes: &[u8]) {
-    let mut pool = alone(target).open().unwrap();
+    let pool = alone(target).open().unwrap();
     pool.persist(0, bytes).unwrap();
     pool.close().unwrap();
 }
 
-fn persist_fails(pool: &mut Pool, bytes: &[u8]) {
+fn persist_fails(pool: &Pool, bytes: &[u8]) {
     assert!(matches!(pool.persist(0, bytes), Err(PoolError::Persist(_))));
 }
 
@@ -91,8 +91,8 @@ fn split_brain_is_refused_by_name() {
     // Nor does asking for fewer help: nothing says which of them counts.
     assert_eq!(apart(options(urls(&two)).min_replicas(1).open()), both);
     // Each is whole and can be read by itself.
-    assert_eq!(read(&mut alone(&two[0]).open_read_only().unwrap(), 0, 12), b"of the first");
-    assert_eq!(read(&mut alone(&two[1]).open_read_only().unwrap(), 0, 13), b"of the second");
+    assert_eq!(read(&alone(&two[0]).open_read_only().unwrap(), 0, 12), b"of the first");
+    assert_eq!(read(&alone(&two[1]).open_read_only().unwrap(), 0, 13), b"of the second");
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn an_old_copy_of_a_replica_is_refused_by_name() {
     pools(&two).create(4096).unwrap().close().unwrap();
     let path = two[1].root.path().join("orders");
     let old = fs::read(&path).unwrap();
-    let mut pool = pools(&two).open().unwrap();
+    let pool = pools(&two).open().unwrap();
     pool.persist(0, b"new").unwrap();
     pool.close().unwrap();
     let new = fs::read(&path).unwrap();
@@ -116,13 +116,13 @@ fn an_old_copy_of_a_replica_is_refused_by_name() {
     two[1].stop();
     fs::write(&path, new).unwrap();
     two[1].restart();
-    assert_eq!(read(&mut pools(&two).open().unwrap(), 0, 3), b"new");
+    assert_eq!(read(&pools(&two).open().unwrap(), 0, 3), b"new");
 }
 
 /// A pool whose writer persists, has the file of its first replica copied, persists as many times more, so far apart that the mark is raised,
 /// and dies. Then the copy is put back.
 fn copied_while_open(two: &mut [Target; 2], times: u32) {
-    let mut pool = options(urls(&*two)).create(4096).unwrap();
+    let pool = options(urls(&*two)).create(4096).unwrap();
     pool.persist(0, b"old").unwrap();
     let path = two[0].root.path().join("orders");
     let copy = fs::read(&path).unwrap();
@@ -141,17 +141,17 @@ fn a_copy_made_while_the_pool_was_open_never_becomes_the_source() {
     let mut two: [Target; 2] = targets();
     copied_while_open(&mut two, 1);
     // It is named first.
-    let mut reader = options(urls(&two)).open_read_only().unwrap();
-    assert_eq!(read(&mut reader, 0, 4), b"new0");
+    let reader = options(urls(&two)).open_read_only().unwrap();
+    assert_eq!(read(&reader, 0, 4), b"new0");
     reader.close().unwrap();
-    let mut pool = options(urls(&two)).open().unwrap();
-    assert_eq!((read(&mut pool, 0, 4), pool.copied_bytes()), (b"new0".to_vec(), 4096));
+    let pool = options(urls(&two)).open().unwrap();
+    assert_eq!((read(&pool, 0, 4), pool.copied_bytes()), (b"new0".to_vec(), 4096));
     // At whichever of them the next mark arrives before the writer dies, the other is no older copy.
     let marks = options(urls(&two)).info().unwrap().into_iter().map(|info| info.state.mark);
     assert_eq!(marks.collect::<Vec<_>>(), [2, 2]);
     pool.persist(0, b"more").unwrap();
     drop(pool);
-    assert_eq!(read(&mut options(urls(&two)).open().unwrap(), 0, 4), b"more");
+    assert_eq!(read(&options(urls(&two)).open().unwrap(), 0, 4), b"more");
 }
 
 #[test]
@@ -159,13 +159,13 @@ fn a_copy_made_long_before_the_writer_died_is_refused_by_name() {
     let mut two: [Target; 2] = targets();
     copied_while_open(&mut two, 2);
     assert_eq!(apart(options(urls(&two)).open()), [named(&two[0], "stale")]);
-    let mut reader = options(urls(&two)).open_read_only().unwrap();
-    assert_eq!(read(&mut reader, 0, 4), b"new1");
+    let reader = options(urls(&two)).open_read_only().unwrap();
+    assert_eq!(read(&reader, 0, 4), b"new1");
     reader.close().unwrap();
     let without = options(urls(&two)).min_replicas(1);
     for opened in [without.open_read_only(), without.open()] {
-        let mut other = opened.unwrap();
-        assert_eq!((read(&mut other, 0, 4), other.was_closed()), (b"new1".to_vec(), false));
+        let other = opened.unwrap();
+        assert_eq!((read(&other, 0, 4), other.was_closed()), (b"new1".to_vec(), false));
         assert!(matches!(*other.left_out()[0].1, ReplicaError::Stale { .. }));
         other.close().unwrap();
     }
@@ -174,7 +174,7 @@ fn a_copy_made_long_before_the_writer_died_is_refused_by_name() {
 #[test]
 fn a_reader_reads_a_replica_that_was_closed() {
     let mut two: [Target; 2] = targets();
-    let mut pool = options(urls(&two)).create(4096).unwrap();
+    let pool = options(urls(&two)).create(4096).unwrap();
     pool.persist(0, b"old").unwrap();
     let path = two[0].root.path().join("orders");
     // Of the same opening, and of a time when it was not closed.
@@ -184,11 +184,11 @@ fn a_reader_reads_a_replica_that_was_closed() {
     two[0].stop();
     fs::write(&path, copy).unwrap();
     two[0].restart();
-    let mut reader = options(urls(&two)).open_read_only().unwrap();
-    assert_eq!(read(&mut reader, 0, 3), b"new");
+    let reader = options(urls(&two)).open_read_only().unwrap();
+    assert_eq!(read(&reader, 0, 3), b"new");
     reader.close().unwrap();
-    let mut writer = options(urls(&two)).open().unwrap();
-    assert_eq!((read(&mut writer, 0, 3), writer.copied_bytes()), (b"new".to_vec(), 4096));
+    let writer = options(urls(&two)).open().unwrap();
+    assert_eq!((read(&writer, 0, 3), writer.copied_bytes()), (b"new".to_vec(), 4096));
 }
 
 #[test]
@@ -213,7 +213,7 @@ fn fewer_replicas_than_made_are_opened_only_when_asked_for() {
     // What was refused left nothing open, and no epoch.
     options(urls(&three)).open().unwrap().close().unwrap();
 
-    let mut pool = options(urls(&three[..2])).min_replicas(2).open().unwrap();
+    let pool = options(urls(&three[..2])).min_replicas(2).open().unwrap();
     assert_eq!((pool.replica_count(), pool.made_count()), (2, 3));
     let receipt = pool.persist(0, b"new").unwrap();
     assert!(receipt.to_string().contains("on 2/2, of 3 that the pool was made with: "), "{receipt}");
@@ -226,10 +226,10 @@ fn fewer_replicas_than_made_are_opened_only_when_asked_for() {
     pool.close().unwrap();
     let all = urls(&three);
     three[2].stop();
-    let mut pool = options(&all).min_replicas(2).open().unwrap();
+    let pool = options(&all).min_replicas(2).open().unwrap();
     assert!(matches!(*pool.left_out()[0].1, ReplicaError::Connect(_)), "{:?}", pool.left_out());
     assert_eq!(pool.left_out()[0].0.to_string(), all[2]);
-    assert_eq!(read(&mut pool, 0, 3), b"new");
+    assert_eq!(read(&pool, 0, 3), b"new");
     pool.close().unwrap();
     assert!(matches!(options(&all).open(), Err(PoolError::Replica { .. })));
 }
@@ -239,15 +239,15 @@ fn a_minority_never_outranks_a_majority() {
     let three: [Target; 3] = targets();
     options(urls(&three)).create(4096).unwrap().close().unwrap();
     // Left behind, then opened alone again and again.
-    let mut pool = options(urls(&three[..2])).min_replicas(2).open().unwrap();
+    let pool = options(urls(&three[..2])).min_replicas(2).open().unwrap();
     pool.persist(0, b"of the majority").unwrap();
     pool.close().unwrap();
     for _ in 0..4 {
         write_alone(&three[2], b"of the minority");
     }
     assert_eq!(apart(options(urls(&three)).open()), [named(&three[2], "diverged from the majority")]);
-    let mut pool = options(urls(&three)).min_replicas(2).open().unwrap();
-    assert_eq!(read(&mut pool, 0, 15), b"of the majority");
+    let pool = options(urls(&three)).min_replicas(2).open().unwrap();
+    assert_eq!(read(&pool, 0, 15), b"of the majority");
     assert_eq!(pool.left_out()[0].0.to_string(), three[2].url("orders"));
     pool.close().unwrap();
 }
@@ -266,34 +266,34 @@ fn what_a_minority_wrote_after_the_majority_stood_still_is_told() {
 #[test]
 fn a_replica_that_was_lost_is_not_opened_with_the_others() {
     let mut three: [Target; 3] = targets();
-    let mut pool = options(urls(&three)).create(4096).unwrap();
+    let pool = options(urls(&three)).create(4096).unwrap();
     pool.persist(0, b"old").unwrap();
     three[0].stop();
-    persist_fails(&mut pool, b"new");
+    persist_fails(&pool, b"new");
     pool.close().unwrap_err();
     three[0].restart();
 
     // The positive control: each replica is sound, and without the check its old bytes would be read.
-    let mut old = alone(&three[0]).open_read_only().unwrap();
-    assert_eq!(read(&mut old, 0, 3), b"old");
+    let old = alone(&three[0]).open_read_only().unwrap();
+    assert_eq!(read(&old, 0, 3), b"old");
     old.close().unwrap();
     assert_eq!(apart(options(urls(&three)).open()), [named(&three[0], "left behind")]);
     assert_eq!(apart(options(urls(&three)).open_read_only()), [named(&three[0], "left behind")]);
 
     // The others go on, and an open in vain left nothing open.
-    let mut rest = options(urls(&three[1..])).min_replicas(2).open().unwrap();
-    assert_eq!(read(&mut rest, 0, 3), b"new");
+    let rest = options(urls(&three[1..])).min_replicas(2).open().unwrap();
+    assert_eq!(read(&rest, 0, 3), b"new");
     rest.persist(0, b"newer").unwrap();
 }
 
 #[test]
 fn every_loss_leaves_one_more_behind() {
     let mut three: [Target; 3] = targets();
-    let mut pool = options(urls(&three)).create(4096).unwrap();
+    let pool = options(urls(&three)).create(4096).unwrap();
     three[2].stop();
-    persist_fails(&mut pool, b"one");
+    persist_fails(&pool, b"one");
     three[1].stop();
-    persist_fails(&mut pool, b"two");
+    persist_fails(&pool, b"two");
     drop(pool);
     three[1].restart();
     three[2].restart();
@@ -306,9 +306,9 @@ fn every_loss_leaves_one_more_behind() {
 #[test]
 fn epochs_survive_the_target() {
     let mut two: [Target; 2] = targets();
-    let mut pool = options(urls(&two)).create(4096).unwrap();
+    let pool = options(urls(&two)).create(4096).unwrap();
     two[1].stop();
-    persist_fails(&mut pool, b"new");
+    persist_fails(&pool, b"new");
     drop(pool);
     two[0].restart();
     two[1].restart();
@@ -320,7 +320,7 @@ fn after_a_writer_died_replicas_are_equal_before_the_first_read() {
     // The last block is not a whole one.
     const SIZE_BYTES: usize = (20 << 20) + 100;
     let mut two: [Target; 2] = targets();
-    let mut pool = options(urls(&two)).create(SIZE_BYTES as u64).unwrap();
+    let pool = options(urls(&two)).create(SIZE_BYTES as u64).unwrap();
     pool.persist(100, b"acknowledged").unwrap();
     drop(pool);
     // What a writer leaves that dies between its two sends: an entry that one replica has, and nobody acknowledged.
@@ -337,7 +337,7 @@ fn after_a_writer_died_replicas_are_equal_before_the_first_read() {
         target.restart();
     }
 
-    let mut pool = options(urls(&two)).open().unwrap();
+    let pool = options(urls(&two)).open().unwrap();
     assert_eq!((pool.copied_bytes(), pool.was_closed()), (2 * 65536 + 100, false));
     for (at, expected) in [(0, b"!"), (9 << 20, b"!"), (SIZE_BYTES as u64 - 1, b"!"), (1, b"\0")] {
         for replica in 0..2 {
@@ -346,7 +346,7 @@ fn after_a_writer_died_replicas_are_equal_before_the_first_read() {
             assert_eq!(&byte, expected, "{at} of {replica}");
         }
     }
-    assert_eq!(read(&mut pool, 100, 12), b"acknowledged");
+    assert_eq!(read(&pool, 100, 12), b"acknowledged");
     pool.close().unwrap();
     let contents: Vec<_> = two.iter().map(|target| fs::read(target.root.path().join("orders")).unwrap()).collect();
     assert!(contents[0][8192..] == contents[1][8192..]);
@@ -357,7 +357,7 @@ fn after_a_writer_died_replicas_are_equal_before_the_first_read() {
     bytes[8192] = b'?';
     fs::write(&path, bytes).unwrap();
     two[1].restart();
-    let mut pool = options(urls(&two)).open().unwrap();
+    let pool = options(urls(&two)).open().unwrap();
     assert_eq!((pool.copied_bytes(), pool.was_closed()), (0, true));
     let mut byte = [0];
     pool.read_replica(1, 0, &mut byte).unwrap();
@@ -369,7 +369,7 @@ fn after_a_writer_died_replicas_are_equal_before_the_first_read() {
 fn a_clean_close_is_remembered_and_nothing_else_counts_as_one() {
     let two: [Target; 2] = targets();
     let is_open = || two.each_ref().map(|target| options([target.url("orders")]).info().unwrap()[0].state.is_open);
-    let mut pool = options(urls(&two)).create(4096).unwrap();
+    let pool = options(urls(&two)).create(4096).unwrap();
     assert_eq!(is_open(), [true; 2]);
     pool.persist(0, b"x").unwrap();
     drop(pool);
@@ -390,10 +390,10 @@ fn a_clean_close_is_remembered_and_nothing_else_counts_as_one() {
 #[test]
 fn close_flushes_what_was_posted() {
     let two: [Target; 2] = targets();
-    let mut pool = options(urls(&two)).create(4096).unwrap();
-    pool.batch().write(0, b"posted").unwrap();
+    let pool = options(urls(&two)).create(4096).unwrap();
+    pool.lane().write(0, b"posted").unwrap();
     pool.close().unwrap();
-    let mut pool = options(urls(&two)).open().unwrap();
+    let pool = options(urls(&two)).open().unwrap();
     for replica in 0..2 {
         let mut bytes = [0; 6];
         pool.read_replica(replica, 0, &mut bytes).unwrap();
@@ -414,8 +414,8 @@ fn pools_of_the_first_format_are_read_and_not_written() {
     fs::write(target.root.path().join("orders"), file).unwrap();
 
     let pools = options([target.url("orders")]);
-    let mut pool = pools.open_read_only().unwrap();
-    assert_eq!((pool.len_bytes(), read(&mut pool, 4000, 96)), (4096, vec![b'1'; 96]));
+    let pool = pools.open_read_only().unwrap();
+    assert_eq!((pool.len_bytes(), read(&pool, 4000, 96)), (4096, vec![b'1'; 96]));
     drop(pool);
     let error = pools.open().unwrap_err();
     assert_refused(&error, &target.url("orders"), PoolRefusal::OldFormat);
@@ -430,7 +430,7 @@ fn a_pool_has_at_most_64_replicas() {
     let target = Target::start();
     let urls = |count: usize| (0..count).map(|number| target.url(&format!("r{number}"))).collect::<Vec<_>>();
     assert!(matches!(options(urls(65)).create(1), Err(PoolError::TooMany { named: 65 })));
-    let mut pool = options(urls(64)).create(1).unwrap();
+    let pool = options(urls(64)).create(1).unwrap();
     pool.persist(0, b"x").unwrap();
     pool.close().unwrap();
     options(urls(64)).open().unwrap().close().unwrap();
@@ -439,12 +439,12 @@ fn a_pool_has_at_most_64_replicas() {
 #[test]
 fn a_misaligned_atomic_write_is_refused_and_the_pool_goes_on() {
     let target = Target::start();
-    let mut pool = options([target.url("orders")]).create(4096).unwrap();
-    let mut batch = pool.batch();
+    let pool = options([target.url("orders")]).create(4096).unwrap();
+    let mut batch = pool.lane();
     assert!(matches!(batch.atomic_write(4, 1), Err(PoolError::Misaligned { offset: 4 })));
     batch.atomic_write(8, 1).unwrap();
     batch.persist().unwrap();
-    assert_eq!(read(&mut pool, 8, 8), 1_u64.to_le_bytes());
+    assert_eq!(read(&pool, 8, 8), 1_u64.to_le_bytes());
 }
 
 /// A replica that is gone can be done without. One that another writes is not gone: without it, each would go on alone.

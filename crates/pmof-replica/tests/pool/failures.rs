@@ -58,7 +58,7 @@ fn a_level_that_one_replica_cannot_give_leaves_nothing() {
 #[test]
 fn a_create_that_one_replica_refuses_is_undone_on_the_others() {
     let (a, b, c) = (Target::start(), Target::start(), Target::start());
-    let mut theirs = options([b.url("orders")]).create(4096).expect("somebody's pool");
+    let theirs = options([b.url("orders")]).create(4096).expect("somebody's pool");
     theirs.persist(0, b"theirs").expect("a receipt");
     let uuid = theirs.uuid();
     theirs.close().expect("closed");
@@ -66,8 +66,8 @@ fn a_create_that_one_replica_refuses_is_undone_on_the_others() {
     let error = options([&a, &b, &c].map(|target| target.url("orders"))).create(4096).expect_err("a taken name");
     assert_refused(&error, &b.url("orders"), PoolRefusal::AlreadyExists);
     assert!(a.files().is_empty() && c.files().is_empty());
-    let mut theirs = options([b.url("orders")]).open().expect("untouched");
-    assert_eq!((theirs.uuid(), read(&mut theirs, 0, 6)), (uuid, b"theirs".to_vec()));
+    let theirs = options([b.url("orders")]).open().expect("untouched");
+    assert_eq!((theirs.uuid(), read(&theirs, 0, 6)), (uuid, b"theirs".to_vec()));
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn replicas_of_different_pools_are_not_opened_together() {
 fn a_dead_replica_is_named_and_the_others_keep_the_data() {
     let (a, mut b, c) = (Target::start(), Target::start(), Target::start());
     let urls = [&a, &b, &c].map(|target| target.url("orders"));
-    let mut pool = options(&urls).create(4096).expect("a pool");
+    let pool = options(&urls).create(4096).expect("a pool");
     pool.persist(0, b"before").expect("a receipt");
     b.stop();
     for attempt in [b"first!", b"second"] {
@@ -108,22 +108,22 @@ fn a_dead_replica_is_named_and_the_others_keep_the_data() {
     let mut bytes = [0; 6];
     let first = pool.read_replica(1, 0, &mut bytes).expect_err("dead").to_string();
     assert_eq!(pool.read_replica(1, 0, &mut bytes).expect_err("dead").to_string(), first);
-    assert_eq!(read(&mut pool, 0, 6), b"second");
+    assert_eq!(read(&pool, 0, 6), b"second");
     let error = pool.close().expect_err("one cannot be told");
     assert_eq!(of_replica(&error).0.to_string(), urls[1]);
     for url in [&urls[0], &urls[2]] {
-        assert_eq!(read(&mut options([url]).min_replicas(1).open().expect("closed"), 0, 6), b"second");
+        assert_eq!(read(&options([url]).min_replicas(1).open().expect("closed"), 0, 6), b"second");
     }
 }
 
 #[test]
 fn reads_fall_over_to_the_next_replica() {
     let (mut a, mut b) = (Target::start(), Target::start());
-    let mut pool = options([a.url("orders"), b.url("orders")]).create(4096).expect("a pool");
+    let pool = options([a.url("orders"), b.url("orders")]).create(4096).expect("a pool");
     let last = b.url("orders");
     pool.persist(0, b"kept").expect("a receipt");
     a.stop();
-    assert_eq!(read(&mut pool, 0, 4), b"kept");
+    assert_eq!(read(&pool, 0, 4), b"kept");
     b.stop();
     let failure = persist_failure(pool.persist(0, b"lost").expect_err("all are dead"));
     assert_eq!((failure.failed.len(), failure.receipt.replicas.len()), (2, 0));
@@ -167,14 +167,14 @@ fn a_stale_initiator_cannot_write_to_a_pool_that_another_opened() {
     write(&stale).expect("positive control: it is open");
     assert_eq!(stale.ask(&Request::Close { in_order: true }), Reply::Closed);
 
-    let mut pool = pools.open().expect("free");
+    let pool = pools.open().expect("free");
     pool.persist(0, b"newer").expect("a receipt");
     // By its own connection, and by a new one with the descriptor kept from before.
     for initiator in [stale, RawInitiator::connect(&target.address())] {
         let refused = write(&initiator);
         assert!(matches!(refused, Err(OperationError::Refused { .. })), "{refused:?}");
     }
-    assert_eq!(read(&mut pool, 0, 5), b"newer");
+    assert_eq!(read(&pool, 0, 5), b"newer");
     pool.persist(0, b"newest").expect("not disturbed");
 }
 
@@ -286,7 +286,7 @@ fn a_file_that_lost_its_name_is_told_within_a_mark_and_at_the_close() {
     let path = target.root.path().join("orders");
     let aside = target.root.path().join("aside");
     let pools = options([target.url("orders")]);
-    let mut pool = pools.create(4096).expect("a pool");
+    let pool = pools.create(4096).expect("a pool");
     pool.persist(0, b"named").expect("a receipt");
     // A file that is put back, say.
     fs::copy(&path, &aside).expect("a copy");
@@ -300,7 +300,7 @@ fn a_file_that_lost_its_name_is_told_within_a_mark_and_at_the_close() {
     }
     drop(pool);
 
-    let mut pool = pools.open().expect("free again");
+    let pool = pools.open().expect("free again");
     pool.persist(0, b"again").expect("a receipt");
     fs::remove_file(&path).expect("removed");
     let error = pool.close().expect_err("closed without a name");

@@ -16,11 +16,11 @@ fn pools_keep_their_bytes_on_one_to_three_replicas() {
     for count in 1..=3_usize {
         let targets: Vec<_> = (0..count).map(|_| Target::start()).collect();
         let pools = options(targets.iter().map(|target| target.url("orders")));
-        let mut pool = pools.clone().user_flags(*b"sixteen bytes of").create(100_000).expect("a pool");
+        let pool = pools.clone().user_flags(*b"sixteen bytes of").create(100_000).expect("a pool");
         assert_eq!((pool.len_bytes(), pool.replica_count()), (100_000, count));
-        assert!(read(&mut pool, 0, 100_000).iter().all(|byte| *byte == 0));
+        assert!(read(&pool, 0, 100_000).iter().all(|byte| *byte == 0));
 
-        let mut batch = pool.batch();
+        let mut batch = pool.lane();
         batch.write(99_990, b"the end...").expect("inside");
         batch.atomic_write(8, 0x0807_0605_0403_0201).expect("inside");
         let receipt = batch.persist().expect("a receipt");
@@ -38,7 +38,7 @@ fn pools_keep_their_bytes_on_one_to_three_replicas() {
             assert_eq!((info.header.pool_uuid, info.header.size_bytes), (uuid, 100_000));
             assert_eq!((&info.header.user_flags, &info.open_by), (b"sixteen bytes of", &None));
         }
-        let mut again = pools.open().expect("the pool");
+        let again = pools.open().expect("the pool");
         assert_eq!((again.uuid(), &again.user_flags()), (uuid, b"sixteen bytes of"));
         for index in 0..count {
             let mut bytes = [0; 8];
@@ -57,7 +57,7 @@ fn pools_keep_their_bytes_on_one_to_three_replicas() {
 #[test]
 fn ranges_are_checked_up_to_the_largest_numbers() {
     let target = Target::start();
-    let mut pool = options([target.url("orders")]).create(4096).expect("a pool");
+    let pool = options([target.url("orders")]).create(4096).expect("a pool");
     for (offset, len_bytes) in
         [(4096, 1), (4095, 2), (0, 4097), (u64::MAX, 1), (u64::MAX - 7, 8), (u64::MAX, 0), (1 << 63, 8)]
     {
@@ -65,8 +65,8 @@ fn ranges_are_checked_up_to_the_largest_numbers() {
         let outside = |result: Result<(), PoolError>| assert!(matches!(result, Err(PoolError::OutOfBounds { .. })));
         outside(pool.read(offset, &mut bytes));
         outside(pool.read_replica(0, offset, &mut bytes));
-        outside(pool.batch().write(offset, &bytes));
-        outside(pool.batch().atomic_write(offset.max(4089), 1));
+        outside(pool.lane().write(offset, &bytes));
+        outside(pool.lane().atomic_write(offset.max(4089), 1));
         outside(pool.persist(offset, &bytes).map(drop));
     }
     let error = pool.read_replica(1, 0, &mut [0]).expect_err("one replica only");
@@ -75,8 +75,8 @@ fn ranges_are_checked_up_to_the_largest_numbers() {
     pool.persist(4095, b"x").expect("inside");
     pool.persist(4096, b"").expect("nothing, at the end");
     pool.read(4096, &mut []).expect("nothing, at the end");
-    assert!(read(&mut pool, 0, 4095).iter().all(|byte| *byte == 0));
-    assert_eq!(read(&mut pool, 4095, 1), b"x");
+    assert!(read(&pool, 0, 4095).iter().all(|byte| *byte == 0));
+    assert_eq!(read(&pool, 4095, 1), b"x");
 }
 
 #[test]
@@ -97,30 +97,30 @@ fn sizes_are_the_targets_to_judge() {
 fn a_pool_open_for_reading_is_not_written() {
     let target = Target::start();
     let pools = options([target.url("orders")]);
-    let mut writer = pools.create(4096).expect("a pool");
-    let mut reader = pools.open_read_only().expect("beside the writer");
+    let writer = pools.create(4096).expect("a pool");
+    let reader = pools.open_read_only().expect("beside the writer");
     writer.persist(0, b"new").expect("a receipt");
-    assert_eq!(read(&mut reader, 0, 3), b"new");
-    assert!(matches!(reader.batch().write(0, b"x"), Err(PoolError::ReadOnly)));
-    assert!(matches!(reader.batch().atomic_write(0, 1), Err(PoolError::ReadOnly)));
-    assert!(matches!(reader.batch().persist(), Err(PoolError::ReadOnly)));
-    assert_eq!(read(&mut writer, 0, 3), b"new");
+    assert_eq!(read(&reader, 0, 3), b"new");
+    assert!(matches!(reader.lane().write(0, b"x"), Err(PoolError::ReadOnly)));
+    assert!(matches!(reader.lane().atomic_write(0, 1), Err(PoolError::ReadOnly)));
+    assert!(matches!(reader.lane().persist(), Err(PoolError::ReadOnly)));
+    assert_eq!(read(&writer, 0, 3), b"new");
     reader.close().expect("closed");
 }
 
 #[test]
 fn many_writes_take_one_flush() {
     let target = Target::start();
-    let mut pool = options([target.url("orders")]).create(16 << 20).expect("a pool");
+    let pool = options([target.url("orders")]).create(16 << 20).expect("a pool");
     // More than the send queue holds, so its places come back meanwhile.
     for count in [10_000_u64, 40_000] {
-        let mut batch = pool.batch();
+        let mut batch = pool.lane();
         for number in 0..count {
             batch.write(number * 64, &(number + count).to_le_bytes()).expect("inside");
         }
         batch.persist().expect("a receipt");
         for number in [0, 1, count / 2, count - 1] {
-            assert_eq!(read(&mut pool, number * 64, 8), (number + count).to_le_bytes(), "{number} of {count}");
+            assert_eq!(read(&pool, number * 64, 8), (number + count).to_le_bytes(), "{number} of {count}");
         }
     }
 }
@@ -132,13 +132,13 @@ fn a_read_finds_room_behind_a_full_queue() {
     let limit = u64::from(limits::SEND_QUEUE_LIMIT);
     for count in [limit - 1, limit, limit + 1, 3 * limit] {
         let pools = options([target.url(&count.to_string())]);
-        let mut pool = pools.create(4 << 20).expect("a pool");
-        let mut batch = pool.batch();
+        let pool = pools.create(4 << 20).expect("a pool");
+        let mut batch = pool.lane();
         for number in 0..count {
             batch.write(number * 64, &number.to_le_bytes()).expect("inside");
         }
-        assert_eq!(read(&mut pool, (count - 1) * 64, 8), (count - 1).to_le_bytes());
-        pool.batch().persist().expect("the replica is in use still");
+        assert_eq!(read(&pool, (count - 1) * 64, 8), (count - 1).to_le_bytes());
+        pool.lane().persist().expect("the replica is in use still");
     }
 }
 
@@ -148,8 +148,8 @@ fn a_pool_closes_behind_a_full_queue() {
     let limit = u64::from(limits::SEND_QUEUE_LIMIT);
     // What opening posted may count or not.
     for count in limit - 3..=limit + 1 {
-        let mut pool = options([target.url(&count.to_string())]).create(4096).expect("a pool");
-        let mut batch = pool.batch();
+        let pool = options([target.url(&count.to_string())]).create(4096).expect("a pool");
+        let mut batch = pool.lane();
         for _ in 0..count {
             batch.write(0, b"x").expect("inside");
         }
@@ -161,7 +161,7 @@ fn a_pool_closes_behind_a_full_queue() {
 fn a_long_write_reaches_all_replicas_whole() {
     let (a, b) = (Target::start(), Target::start());
     let bytes = pattern(100 << 20, 7);
-    let mut pool = options([a.url("orders"), b.url("orders")]).create(bytes.len() as u64).expect("a pool");
+    let pool = options([a.url("orders"), b.url("orders")]).create(bytes.len() as u64).expect("a pool");
     pool.persist(0, &bytes).expect("a receipt");
     for index in 0..2 {
         let mut found = vec![0; bytes.len()];
@@ -173,14 +173,14 @@ fn a_long_write_reaches_all_replicas_whole() {
 #[test]
 fn pools_of_one_target_are_apart_and_may_be_replicas_of_one() {
     let target = Target::start();
-    let mut first = options([target.url("first")]).create(4096).expect("a pool");
-    let mut second = options([target.url("second")]).create(4096).expect("a pool");
+    let first = options([target.url("first")]).create(4096).expect("a pool");
+    let second = options([target.url("second")]).create(4096).expect("a pool");
     first.persist(0, b"first").expect("a receipt");
     second.persist(0, b"second").expect("a receipt");
-    assert_eq!(read(&mut first, 0, 6), b"first\0");
-    assert_eq!(read(&mut second, 0, 6), b"second");
+    assert_eq!(read(&first, 0, 6), b"first\0");
+    assert_eq!(read(&second, 0, 6), b"second");
 
-    let mut both = options([target.url("copy1"), target.url("copy2")]).create(4096).expect("a pool");
+    let both = options([target.url("copy1"), target.url("copy2")]).create(4096).expect("a pool");
     both.persist(0, b"twice").expect("a receipt");
     let mut bytes = [0; 5];
     both.read_replica(1, 0, &mut bytes).expect("a read");
@@ -194,12 +194,12 @@ fn pools_of_one_target_are_apart_and_may_be_replicas_of_one() {
 #[test]
 fn pools_outlive_their_target() {
     let mut target = Target::start();
-    let mut pool = options([target.url("orders")]).create(4096).expect("a pool");
+    let pool = options([target.url("orders")]).create(4096).expect("a pool");
     pool.persist(10, b"kept").expect("a receipt");
     target.restart();
     assert!(pool.persist(10, b"lost").is_err());
-    let mut again = options([target.url("orders")]).open().expect("the pool");
-    assert_eq!(read(&mut again, 10, 4), b"kept");
+    let again = options([target.url("orders")]).open().expect("the pool");
+    assert_eq!(read(&again, 10, 4), b"kept");
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn receipts_tell_what_was_declared_from_what_was_probed() {
     let declared = Target::on_tmpfs(ServiceOptions { store, ..ServiceOptions::default() });
     let probed = Target::start();
     let pools = options([declared.url("orders"), probed.url("orders")]).require(Durability::PowerFailure);
-    let mut pool = pools.create(4096).expect("as declared");
+    let pool = pools.create(4096).expect("as declared");
     let receipt = pool.persist(0, b"x").expect("a receipt");
     let evidence: Vec<_> = receipt.replicas.iter().map(|replica| replica.promise.evidence).collect();
     assert_eq!(evidence, [Evidence::Declared, Evidence::Probed], "{receipt}");

@@ -10,12 +10,12 @@ use std::{
 
 use pmof_access::{Durability, RemoteRegion};
 use pmof_replica::{
-    Atomicity, OpenFor, Pool, PoolName, PoolOptions, PoolRefusal, RemotePool, RemotePoolOptions, ReplicaError,
-    ServiceOptions, SetName, TargetUrl,
+    OpenFor, Pool, PoolError, PoolName, PoolOptions, PoolRefusal, RemoteSetOptions, ReplicaError, ServiceOptions,
+    SetName, TargetUrl,
     control::{Reply, Request},
 };
 
-use crate::support::{LONG, RawInitiator, Target, assert_refused, options, pattern, read};
+use crate::support::{LONG, RawInitiator, Target, options, pattern, read};
 
 const POOL_BYTES: u64 = 1 << 20;
 
@@ -103,12 +103,6 @@ enum Kind {
 
 const KINDS: [Kind; 2] = [Kind::Pool, Kind::Set];
 
-/// The same of the initiator that comes next.
-enum Opened {
-    Pool(Pool),
-    Set(Box<RemotePool>),
-}
-
 struct Stage {
     target: Target,
     kind: Kind,
@@ -126,8 +120,7 @@ impl Stage {
                 let text = format!("PMEMPOOLSET\n4M {}\n", part.display());
                 std::fs::write(stage.target.root.path().join("orders.set"), text).expect("a set");
                 let attributes = pmof_pool::Attributes::default();
-                let (url, options) = (stage.set_url(), RemotePoolOptions::default());
-                let made = RemotePool::create(&url, &set_name(), POOL_BYTES, Some(&attributes), &options);
+                let made = stage.set().create(POOL_BYTES, Some(&attributes));
                 made.expect("a pool").close().expect("closed");
             }
         }
@@ -157,33 +150,29 @@ impl Stage {
     }
 
     /// `None` if another has it, also after the second for which an opening waits.
-    fn open(&self) -> Option<Opened> {
-        match self.kind {
-            Kind::Pool => match self.pools().open() {
-                Ok(pool) => Some(Opened::Pool(pool)),
-                Err(error) => {
-                    assert_refused(&error, &self.target.url("orders"), PoolRefusal::Busy);
-                    None
-                }
-            },
-            Kind::Set => {
-                match RemotePool::open(&self.set_url(), &set_name(), 0, OpenFor::Write, &RemotePoolOptions::default()) {
-                    Ok((pool, _)) => Some(Opened::Set(Box::new(pool))),
-                    Err(error) => {
-                        let is_busy = matches!(
-                            error.replica_error(),
-                            Some(ReplicaError::Refused { refusal: PoolRefusal::Busy, .. })
-                        );
-                        assert!(is_busy, "{error}");
-                        None
-                    }
-                }
+    fn open(&self) -> Option<Pool> {
+        let opened = match self.kind {
+            Kind::Pool => self.pools().open(),
+            Kind::Set => self.set().open(0, OpenFor::Write),
+        };
+        let is_busy = |error: &PoolError| {
+            matches!(error.replica_error(), Some(ReplicaError::Refused { refusal: PoolRefusal::Busy, .. }))
+        };
+        match opened {
+            Ok(pool) => Some(pool),
+            Err(error) => {
+                assert!(is_busy(&error), "{error}");
+                None
             }
         }
     }
 
+    fn set(&self) -> RemoteSetOptions {
+        RemoteSetOptions::new(self.set_url(), set_name())
+    }
+
     /// The one who had it leaves meanwhile.
-    fn open_when_free(&self) -> Opened {
+    fn open_when_free(&self) -> Pool {
         self.open().expect("free within a second")
     }
 }
@@ -192,32 +181,13 @@ fn set_name() -> SetName {
     SetName::new("orders.set").expect("a name")
 }
 
-impl Opened {
-    /// From the first byte that an initiator may write.
-    fn read(&mut self, len_bytes: usize) -> Vec<u8> {
-        match self {
-            Self::Pool(pool) => read(pool, 0, len_bytes),
-            Self::Set(pool) => {
-                let mut bytes = vec![0; len_bytes];
-                pool.read(0, pool.header_bytes(), &mut bytes).expect("a read");
-                bytes
-            }
-        }
-    }
+/// From the first byte that an initiator may write.
+fn read_begin(pool: &Pool, len_bytes: usize) -> Vec<u8> {
+    read(pool, pool.data_range().start, len_bytes)
+}
 
-    fn persist(&mut self, bytes: &[u8]) {
-        match self {
-            Self::Pool(pool) => drop(pool.persist(0, bytes).expect("a receipt")),
-            Self::Set(pool) => pool.persist_bytes(0, pool.header_bytes(), bytes, Atomicity::Relaxed).expect("durable"),
-        }
-    }
-
-    fn close(self) {
-        match self {
-            Self::Pool(pool) => pool.close().expect("closed"),
-            Self::Set(pool) => pool.close().expect("closed"),
-        }
-    }
+fn persist_begin(pool: &Pool, bytes: &[u8]) {
+    pool.persist(pool.data_range().start, bytes).expect("a receipt");
 }
 
 #[test]
@@ -234,12 +204,12 @@ fn what_a_dead_initiator_sent_is_written_before_another_has_the_pool() {
         // Its bytes are on their way: the pool is not free.
         assert!(stage.open().is_none(), "{kind:?}: opened while bytes for it are on their way");
         way.go_on();
-        let mut next = stage.open_when_free();
-        assert!(next.read(LATE_BYTES) == late, "{kind:?}: positive control: late bytes do arrive");
-        next.persist(&newer);
+        let next = stage.open_when_free();
+        assert!(read_begin(&next, LATE_BYTES) == late, "{kind:?}: positive control: late bytes do arrive");
+        persist_begin(&next, &newer);
         way.wait_for_end();
-        assert!(next.read(LATE_BYTES) == newer, "{kind:?}");
-        next.close();
+        assert!(read_begin(&next, LATE_BYTES) == newer, "{kind:?}");
+        next.close().expect("closed");
     }
 }
 
@@ -254,16 +224,16 @@ fn what_arrives_after_an_initiator_was_given_up_is_not_written() {
         // The target stands in the middle of a write when it gives the initiator up.
         way.stall_after(LATE_BYTES / 2);
         initiator.connection.write(&region, 0, &late).expect("posted");
-        let mut next = stage.open_when_free();
-        let begun = next.read(LATE_BYTES / 4);
+        let next = stage.open_when_free();
+        let begun = read_begin(&next, LATE_BYTES / 4);
         assert!(begun == late[..LATE_BYTES / 4], "{kind:?}: positive control: the write had begun");
-        next.persist(&newer);
+        persist_begin(&next, &newer);
         way.go_on();
         drop(initiator);
         way.wait_for_end();
-        assert!(next.read(LATE_BYTES) == newer, "{kind:?}");
-        next.close();
-        assert!(stage.open_when_free().read(LATE_BYTES) == newer, "{kind:?}: after another opening");
+        assert!(read_begin(&next, LATE_BYTES) == newer, "{kind:?}");
+        next.close().expect("closed");
+        assert!(read_begin(&stage.open_when_free(), LATE_BYTES) == newer, "{kind:?}: after another opening");
     }
 }
 
@@ -271,8 +241,7 @@ fn what_arrives_after_an_initiator_was_given_up_is_not_written() {
 fn a_persist_that_took_long_has_a_mark_of_its_own() {
     let two = [Target::start(), Target::start()];
     let way = Way::to(&two[1]);
-    let mut pool =
-        options([two[0].url("orders"), format!("{}/orders", way.address)]).create(POOL_BYTES).expect("a pool");
+    let pool = options([two[0].url("orders"), format!("{}/orders", way.address)]).create(POOL_BYTES).expect("a pool");
     pool.persist(0, b"old").expect("a receipt");
     way.stall_after(0);
     std::thread::scope(|scope| {

@@ -15,7 +15,7 @@ use pmof_proto::{
     limits::HEADER_BYTES,
 };
 use pmof_replica::{
-    Atomicity, OpenFor, PoolError, RemotePool, RemotePoolOptions, ReplicaError, SetName, TargetUrl, control::Reply,
+    Atomicity, OpenFor, PoolError, RemoteSetOptions, ReplicaError, SetName, TargetOptions, TargetUrl, control::Reply,
 };
 use uuid::Uuid;
 
@@ -143,7 +143,7 @@ fn other_pool(reply: &mut Reply) {
 
 /// Opens a pool and persists once.
 fn use_pool(urls: &[String]) -> Result<(), PoolError> {
-    let mut pool = options(urls.to_vec()).open()?;
+    let pool = options(urls.to_vec()).open()?;
     let receipt = pool.persist(0, b"acknowledged")?;
     assert!(receipt.replicas.iter().all(|replica| replica.promise.evidence == Evidence::Probed), "{receipt}");
     pool.close()
@@ -221,13 +221,17 @@ fn the_pool_of_a_set_is_checked_in_the_same_way() {
     let part = target.root.path().join("part");
     fs::write(target.root.path().join("x.set"), format!("PMEMPOOLSET\n2M {}\n", part.display())).unwrap();
     let set = SetName::new("x.set").unwrap();
-    let remote = RemotePoolOptions { require: Some(Durability::ProcessCrash), ..Default::default() };
+    let options = TargetOptions { require: Some(Durability::ProcessCrash), ..Default::default() };
     let honest: TargetUrl = target.address().into();
-    RemotePool::create(&honest, &set, 4096, Some(&pmof_pool::Attributes::default()), &remote).unwrap().close().unwrap();
+    let remote = |url| RemoteSetOptions::new(url, set.clone()).target(options.clone());
+    remote(honest).create(4096, Some(&pmof_pool::Attributes::default())).unwrap().close().unwrap();
     let use_set = |lies, size_bytes| {
         let url: TargetUrl = stand_before(&target, lies).parse().unwrap();
-        let (pool, _) = RemotePool::open(&url, &set, size_bytes, OpenFor::Write, &remote)?;
-        pool.persist_bytes(0, 4096, b"acknowledged", Atomicity::Words)?;
+        let pool = remote(url).open(size_bytes, OpenFor::Write)?;
+        let mut lane = pool.lane();
+        lane.set_atomicity(Atomicity::Words);
+        lane.write(4096, b"acknowledged")?;
+        lane.persist()?;
         pool.close()
     };
     use_set(HONEST, 2 << 20).unwrap();

@@ -4,6 +4,7 @@ mod budget;
 mod busy;
 mod epochs;
 mod failures;
+mod handles;
 mod kept;
 mod keys;
 mod late;

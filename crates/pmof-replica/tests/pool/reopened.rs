@@ -40,7 +40,7 @@ fn has_lost(file: &[u8]) -> bool {
 /// A target with a pool whose last flush failed: the page cache has bytes that the disk lacks.
 fn failed(disk: &ThinDisk) -> Target {
     let mut target = on_disk(disk);
-    let mut pool = durable(&target).create(POOL_BYTES).unwrap();
+    let pool = durable(&target).create(POOL_BYTES).unwrap();
     pool.persist(FLUSHED, &vec![1; MIB as usize]).unwrap();
     disk.fill().unwrap();
     let error = pool.persist(LOST, &vec![2; MIB as usize]).unwrap_err();
@@ -57,9 +57,9 @@ fn failed(disk: &ThinDisk) -> Target {
 /// What opening, reading and closing the pool shows, and what the disk has afterwards.
 #[track_caller]
 fn shows_what_the_disk_has(target: &Target, path: &Path) {
-    let mut pool = durable(target).open().unwrap();
-    assert_eq!(read(&mut pool, FLUSHED, MIB as usize), vec![1; MIB as usize]);
-    let shown = read(&mut pool, LOST, MIB as usize);
+    let pool = durable(target).open().unwrap();
+    assert_eq!(read(&pool, FLUSHED, MIB as usize), vec![1; MIB as usize]);
+    let shown = read(&pool, LOST, MIB as usize);
     let begin = DATA_OFFSET + LOST as usize;
     assert!(shown == ThinDisk::on_disk(path).unwrap()[begin..begin + MIB as usize], "bytes that may vanish");
     pool.persist(0, b"and on").unwrap();
@@ -82,8 +82,8 @@ fn a_reader_after_a_failed_flush_is_shown_what_the_disk_has() {
     let Some(disk) = ThinDisk::of_test() else { return };
     let mut target = failed(&disk);
     target.restart();
-    let mut reader = durable(&target).open_read_only().unwrap();
-    assert_ne!(read(&mut reader, LOST, MIB as usize), vec![2; MIB as usize], "bytes that may vanish");
+    let reader = durable(&target).open_read_only().unwrap();
+    assert_ne!(read(&reader, LOST, MIB as usize), vec![2; MIB as usize], "bytes that may vanish");
     reader.close().unwrap();
 }
 

@@ -4,7 +4,7 @@ use std::{fs, path::Path, time::Duration};
 
 use pmof_access::{Access, Address, CompletionQueue, Connection, Durability, Outcome, Peer, Region};
 use pmof_replica::{
-    Pool, PoolError, PoolOptions, PoolRefusal, PoolUrl, ReplicaError, Service, ServiceOptions,
+    Pool, PoolError, PoolOptions, PoolRefusal, ReplicaError, ReplicaPlace, Service, ServiceOptions,
     control::{MAX_MESSAGE_BYTES, Reply, Request},
 };
 use tempfile::TempDir;
@@ -76,7 +76,7 @@ pub(crate) fn options<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> Poo
     urls.into_iter().fold(options, PoolOptions::replica)
 }
 
-pub(crate) fn read(pool: &mut Pool, offset: u64, len_bytes: usize) -> Vec<u8> {
+pub(crate) fn read(pool: &Pool, offset: u64, len_bytes: usize) -> Vec<u8> {
     let mut bytes = vec![0; len_bytes];
     pool.read(offset, &mut bytes).expect("a read");
     bytes
@@ -99,7 +99,7 @@ pub(crate) fn pattern(len_bytes: usize, seed: u64) -> Vec<u8> {
 
 /// The one replica that the error names, and what went wrong there.
 #[track_caller]
-pub(crate) fn of_replica(error: &PoolError) -> (&PoolUrl, &ReplicaError) {
+pub(crate) fn of_replica(error: &PoolError) -> (&ReplicaPlace, &ReplicaError) {
     match error {
         PoolError::Replica { replica, source } => (replica, source),
         other => panic!("names no replica: {other:?}"),

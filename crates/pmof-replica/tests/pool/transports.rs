@@ -42,8 +42,8 @@ fn one_pool_is_kept_over_several_transports() {
     let (one, two) = (Both::start(), Both::start());
     let urls = [one.tcp("a"), one.shm("b"), two.shm("c")];
     let bytes = pattern(5 << 20, 3);
-    let mut pool = options(urls.clone()).create(5 << 20).expect("a pool");
-    let mut batch = pool.batch();
+    let pool = options(urls.clone()).create(5 << 20).expect("a pool");
+    let mut batch = pool.lane();
     batch.write(0, &bytes).expect("inside");
     batch.atomic_write(64, 7).expect("aligned");
     let receipt = batch.persist().expect("durable");
@@ -65,8 +65,8 @@ fn one_pool_is_kept_over_several_transports() {
     pool.close().expect("closed");
     // The same pool by the other way.
     for url in [one.shm("a"), one.tcp("b"), two.tcp("c")] {
-        let mut pool = options([url]).min_replicas(1).open_read_only().expect("the pool");
-        assert!(read(&mut pool, 0, expected.len()) == expected);
+        let pool = options([url]).min_replicas(1).open_read_only().expect("the pool");
+        assert!(read(&pool, 0, expected.len()) == expected);
         pool.close().expect("closed");
     }
     let list = |address: &Address| list_pools(&address.clone().into(), &options([""; 0])).expect("a list").len();
@@ -90,7 +90,7 @@ fn a_method_that_cannot_give_the_level_is_refused_when_the_pool_is_opened() {
     let tcp = forced(url.clone(), Method::SendAfterWrite).create(4096);
     tcp.expect("made, so nothing was left by those that were refused").close().expect("closed");
     for method in [Method::LocalWriteBack, Method::SendAfterWrite] {
-        let mut pool = forced(target.shm("orders"), method).open().expect("the pool");
+        let pool = forced(target.shm("orders"), method).open().expect("the pool");
         let receipt = pool.persist(8, b"bytes").expect("durable");
         assert_eq!(receipt.replicas[0].method, method);
         pool.close().expect("closed");
@@ -114,12 +114,12 @@ fn other_machines_are_let_in_only_where_the_operator_says_so() {
 fn a_dead_target_of_shared_memory_is_named() {
     let (one, two) = (Both::start(), Both::start());
     let urls = [one.shm("orders"), two.shm("orders")];
-    let mut pool = options(urls.clone()).create(4096).expect("a pool");
+    let pool = options(urls.clone()).create(4096).expect("a pool");
     pool.persist(0, b"before").expect("durable");
     drop(one);
     let error = pool.persist(0, b"after").expect_err("one is gone");
     let pmof_replica::PoolError::Persist(failure) = error else { panic!("{error}") };
     assert_eq!(failure.failed[0].0.to_string(), urls[0]);
     assert_eq!(failure.receipt.replicas.len(), 1);
-    assert_eq!(read(&mut pool, 0, 5), b"after");
+    assert_eq!(read(&pool, 0, 5), b"after");
 }

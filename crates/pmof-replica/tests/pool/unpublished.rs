@@ -18,14 +18,14 @@ fn wait_until_empty(target: &Target) {
 fn the_name_comes_with_the_close() {
     let (a, b) = (Target::start(), Target::start());
     let pools = options([a.url("orders"), b.url("orders")]);
-    let mut pool = pools.clone().publish_on_close(true).create(4096).expect("a pool");
+    let pool = pools.clone().publish_on_close(true).create(4096).expect("a pool");
     pool.persist(0, b"hello").expect("a receipt");
     assert_refused(&pools.open_read_only().expect_err("unseen"), &a.url("orders"), PoolRefusal::NotFound);
     assert!(list_pools(&b.address().into(), &pools).expect("a list").is_empty());
     assert!(a.files().iter().all(|file| file.starts_with(".pmof.")));
     pool.close().expect("published");
     assert_eq!((a.files(), b.files()), (vec!["orders".to_owned()], vec!["orders".to_owned()]));
-    assert_eq!(read(&mut pools.open().expect("the pool"), 0, 5), b"hello");
+    assert_eq!(read(&pools.open().expect("the pool"), 0, 5), b"hello");
 }
 
 #[test]
@@ -46,13 +46,13 @@ fn a_name_that_was_taken_meanwhile_is_left_to_its_owner() {
     let (a, b) = (Target::start(), Target::start());
     let pools = options([a.url("orders"), b.url("orders")]);
     let late = pools.clone().publish_on_close(true).create(4096).expect("a pool");
-    let mut theirs = options([b.url("orders")]).create(4096).expect("somebody's pool");
+    let theirs = options([b.url("orders")]).create(4096).expect("somebody's pool");
     theirs.persist(0, b"theirs").expect("a receipt");
     let error = late.close().expect_err("a taken name");
     assert_refused(&error, &b.url("orders"), PoolRefusal::AlreadyExists);
     assert!(a.files().is_empty(), "published first, and undone");
     assert_eq!(b.files(), ["orders"]);
-    assert_eq!(read(&mut theirs, 0, 6), b"theirs");
+    assert_eq!(read(&theirs, 0, 6), b"theirs");
 }
 
 #[test]

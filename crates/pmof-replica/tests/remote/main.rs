@@ -9,10 +9,10 @@ use std::{
 };
 
 use pmof_access::{Address, Durability, Medium as _, Memory};
-use pmof_pool::Attributes;
+use pmof_pool::{Access, Attributes, DIGEST_BLOCK_LEN_BYTES, Reached, ReplicaAccess};
 use pmof_replica::{
-    Atomicity, LANES_MAX, OpenFor, PoolRefusal, RemotePool, RemotePoolError, RemotePoolOptions, RemoteRemoval,
-    ReplicaError, Service, ServiceOptions, SetName, TargetUrl,
+    Atomicity, OpenFor, Pool, PoolError, PoolRefusal, Receipt, RemoteRemoval, RemoteSetOptions, ReplicaError, Service,
+    ServiceOptions, SetName, SshReplicas, TargetOptions, TargetUrl,
 };
 use tempfile::TempDir;
 
@@ -60,17 +60,34 @@ impl Target {
         self.write_set("orders.set", "", &["one", "two"])
     }
 
-    fn create(&self, set: &SetName) -> RemotePool {
-        RemotePool::create(&self.url(), set, 4 << 20, Some(&attributes()), &options()).unwrap()
+    fn remote(&self, set: &SetName) -> RemoteSetOptions {
+        RemoteSetOptions::new(self.url(), set.clone()).target(options())
     }
 
-    fn open(&self, set: &SetName) -> (RemotePool, Option<Attributes>) {
-        RemotePool::open(&self.url(), set, 0, OpenFor::Write, &options()).unwrap()
+    fn create(&self, set: &SetName) -> Pool {
+        self.remote(set).create(4 << 20, Some(&attributes())).unwrap()
+    }
+
+    /// With so many bytes of a mirror behind the header.
+    fn create_with_mirror(&self, set: &SetName, seed: u64) -> Pool {
+        self.remote(set).mirror(local_memory(seed)).create(4 << 20, Some(&attributes())).unwrap()
+    }
+
+    fn open(&self, set: &SetName) -> Pool {
+        self.remote(set).open(0, OpenFor::Write).unwrap()
+    }
+
+    /// The replica as those have it who compare.
+    fn replica(&self, set: &SetName) -> Box<dyn ReplicaAccess> {
+        match SshReplicas::new(&options()).open_at(&self.url(), set, 0, Access::ReadWrite).unwrap() {
+            Reached::Whole(replica) => replica,
+            Reached::Damaged(why) => panic!("{why}"),
+        }
     }
 }
 
-fn options() -> RemotePoolOptions {
-    RemotePoolOptions { loss_timeout: Duration::from_secs(5), ..Default::default() }
+fn options() -> TargetOptions {
+    TargetOptions { loss_timeout: Duration::from_secs(5), ..Default::default() }
 }
 
 fn attributes() -> Attributes {
@@ -86,7 +103,14 @@ fn attributes() -> Attributes {
     }
 }
 
-fn refusal(error: &RemotePoolError) -> Option<PoolRefusal> {
+fn persist(pool: &Pool, offset: u64, bytes: &[u8], atomicity: Atomicity) -> Result<Receipt, PoolError> {
+    let mut lane = pool.lane();
+    lane.set_atomicity(atomicity);
+    lane.write(offset, bytes)?;
+    lane.persist()
+}
+
+fn refusal(error: &PoolError) -> Option<PoolRefusal> {
     match error.replica_error() {
         Some(ReplicaError::Refused { refusal, .. }) => Some(*refusal),
         _ => None,
@@ -107,38 +131,41 @@ fn local_memory(seed: u64) -> Arc<Memory> {
 fn a_pool_is_made_written_in_lanes_and_opened_again() {
     let target = Target::start();
     let set = target.two_parts();
-    let mut pool = target.create(&set);
+    let pool = target.create_with_mirror(&set, 77);
     // The second part's header takes a page of it.
     assert_eq!(pool.len_bytes(), POOL_BYTES - HEADER_BYTES);
-    assert_eq!((pool.header_bytes(), pool.lane_count()), (HEADER_BYTES, LANES_MAX));
+    assert_eq!(pool.data_range(), HEADER_BYTES..POOL_BYTES - HEADER_BYTES);
     assert_eq!(pool.durability(), Durability::ProcessCrash);
-    let local = local_memory(77);
-    pool.use_memory(local).unwrap();
     // Within one part, across their border, unaligned, at the very end, and nothing.
     let ranges = [(4096, 1), (4099, 5000), ((4 << 20) - 3000, 6001), (POOL_BYTES - HEADER_BYTES - 9, 9), (5000, 0)];
-    for (lane, atomicity) in [(0, Atomicity::Words), (LANES_MAX - 1, Atomicity::Relaxed)] {
+    for atomicity in [Atomicity::Words, Atomicity::Relaxed] {
+        let mut lane = pool.lane();
+        lane.set_atomicity(atomicity);
         for (offset, len) in ranges {
-            pool.flush(lane, offset, len, atomicity).unwrap();
+            lane.write_range(offset..offset + len).unwrap();
         }
-        pool.drain(lane).unwrap();
+        let receipt = lane.persist().unwrap();
+        assert_eq!((receipt.replicas.len(), receipt.durability), (1, Durability::ProcessCrash));
     }
-    pool.persist(3, 1 << 20, 2 << 20, Atomicity::Words).unwrap();
-    pool.persist_bytes(4, 8192, b"of the caller", Atomicity::Relaxed).unwrap();
+    let mut lane = pool.lane();
+    lane.set_atomicity(Atomicity::Words);
+    lane.persist_range(1 << 20..3 << 20).unwrap();
+    persist(&pool, 8192, b"of the caller", Atomicity::Relaxed).unwrap();
     pool.close().unwrap();
 
-    let (pool, found) = target.open(&set);
-    let found = found.unwrap();
+    let pool = target.open(&set);
+    let found = pool.attributes().unwrap();
     assert_eq!((found.signature, found.poolset_uuid, found.uuid), (*b"TESTPOOL", [1; 16], [2; 16]));
     let mut expected = pattern((POOL_BYTES - HEADER_BYTES) as usize, 77);
     expected[8192..8205].copy_from_slice(b"of the caller");
     for (offset, len) in ranges.into_iter().chain([(1 << 20, 2 << 20), (8192, 13)]) {
         let mut bytes = vec![0; len as usize];
-        pool.read(9, offset, &mut bytes).unwrap();
+        pool.read(offset, &mut bytes).unwrap();
         assert!(bytes == expected[offset as usize..(offset + len) as usize], "{len} bytes at {offset}");
     }
     // The header may be read, also together with what follows it.
     let mut bytes = [0; 4106];
-    pool.read(0, 0, &mut bytes).unwrap();
+    pool.read(0, &mut bytes).unwrap();
     assert_eq!((&bytes[..8], &bytes[4096..4097]), (&b"TESTPOOL"[..], &expected[4096..4097]));
 }
 
@@ -149,18 +176,17 @@ fn ranges_lanes_and_headers_are_guarded_and_nothing_is_lost_by_asking() {
     let pool = target.create(&set);
     let end = pool.len_bytes();
     for offset in [0, 1, 4095] {
-        let error = pool.persist_bytes(0, offset, b"x", Atomicity::Words).unwrap_err();
-        assert!(matches!(error, RemotePoolError::Header { .. }), "{error}");
+        let error = persist(&pool, offset, b"x", Atomicity::Words).unwrap_err();
+        assert!(matches!(error, PoolError::Header { .. }), "{error}");
     }
     for (offset, len) in [(end, 1), (end - 1, 2), (u64::MAX, 1), (u64::MAX - 1, 8)] {
-        let error = pool.persist_bytes(0, offset, &vec![0; len], Atomicity::Relaxed).unwrap_err();
-        assert!(matches!(error, RemotePoolError::OutOfBounds { .. }), "{error}");
-        assert!(matches!(pool.read(0, offset, &mut vec![0; len]), Err(RemotePoolError::OutOfBounds { .. })));
+        let error = persist(&pool, offset, &vec![0; len], Atomicity::Relaxed).unwrap_err();
+        assert!(matches!(error, PoolError::OutOfBounds { .. }), "{error}");
+        assert!(matches!(pool.read(offset, &mut vec![0; len]), Err(PoolError::OutOfBounds { .. })));
     }
-    assert!(matches!(pool.drain(LANES_MAX), Err(RemotePoolError::NoSuchLane { lanes: LANES_MAX, .. })));
-    assert!(matches!(pool.persist(0, 8192, 8, Atomicity::Words), Err(RemotePoolError::NoMemory)));
-    pool.persist_bytes(0, 8192, b"still works", Atomicity::Words).unwrap();
-    pool.read(0, end, &mut []).unwrap();
+    assert!(matches!(pool.persist_range(8192..8200), Err(PoolError::NoMirror)));
+    persist(&pool, 8192, b"still works", Atomicity::Words).unwrap();
+    pool.read(end, &mut []).unwrap();
 }
 
 #[test]
@@ -171,8 +197,8 @@ fn attributes_are_changed_and_kept() {
     let changed = Attributes { next_uuid: [7; 16], user_flags: [8; 16], ..attributes() };
     pool.set_attributes(&changed).unwrap();
     pool.close().unwrap();
-    let (pool, found) = target.open(&set);
-    let found = found.unwrap();
+    let pool = target.open(&set);
+    let found = pool.attributes().unwrap();
     assert_eq!((found.next_uuid, found.user_flags), ([7; 16], [8; 16]));
     // They are the client's, whatever they say; the parts have the headers that they have.
     let others = Attributes { incompat: SINGLE_HEADER | 1 << 31, ro_compat: u32::MAX, ..changed };
@@ -180,10 +206,9 @@ fn attributes_are_changed_and_kept() {
         pool.set_attributes(&wanted).unwrap();
     }
     pool.set_attributes(&others).unwrap();
-    pool.persist_bytes(0, 8192, b"x", Atomicity::Words).unwrap();
+    persist(&pool, 8192, b"x", Atomicity::Words).unwrap();
     pool.close().unwrap();
-    let (_, found) = target.open(&set);
-    assert_eq!(found, Some(others));
+    assert_eq!(target.open(&set).attributes(), Some(others));
 }
 
 /// What is looked at is locked until its connection asks for its removal, or ends.
@@ -193,7 +218,7 @@ fn a_removal_is_prepared_and_then_carried_out_or_dropped() {
     let set = target.two_parts();
     target.create(&set).close().unwrap();
     let prepare = |force| RemoteRemoval::prepare(&target.url(), &set, force, true, &options());
-    let open = || RemotePool::open(&target.url(), &set, 0, OpenFor::Write, &options());
+    let open = || target.remote(&set).open(0, OpenFor::Write);
     let removal = prepare(false).unwrap();
     assert_eq!(refusal(&open().unwrap_err()), Some(PoolRefusal::Busy));
     assert_eq!(refusal(&prepare(true).unwrap_err()), Some(PoolRefusal::Busy));
@@ -206,7 +231,7 @@ fn a_removal_is_prepared_and_then_carried_out_or_dropped() {
     let begun = Instant::now();
     let pool = loop {
         match open() {
-            Ok((pool, _)) => break pool,
+            Ok(pool) => break pool,
             Err(error) => assert!(begun.elapsed() < Duration::from_secs(10), "{error}"),
         }
     };
@@ -220,14 +245,13 @@ fn a_removal_is_prepared_and_then_carried_out_or_dropped() {
 fn without_headers_the_whole_pool_is_data() {
     let target = Target::start();
     let set = target.write_set("bare.set", "OPTION NOHDRS\n", &["bare"]);
-    let pool = RemotePool::create(&target.url(), &set, 4 << 20, None, &options()).unwrap();
-    assert_eq!((pool.len_bytes(), pool.header_bytes()), (4 << 20, 0));
-    pool.persist_bytes(0, 0, b"from the first byte on", Atomicity::Words).unwrap();
-    assert!(matches!(pool.set_attributes(&attributes()), Err(RemotePoolError::NoHeader)));
+    let pool = target.remote(&set).create(4 << 20, None).unwrap();
+    assert_eq!((pool.len_bytes(), pool.data_range()), (4 << 20, 0..4 << 20));
+    persist(&pool, 0, b"from the first byte on", Atomicity::Words).unwrap();
+    assert!(matches!(pool.set_attributes(&attributes()), Err(PoolError::NoHeader)));
     pool.set_attributes(&Attributes::default()).unwrap();
     pool.close().unwrap();
-    let (_, found) = target.open(&set);
-    assert_eq!(found, None);
+    assert_eq!(target.open(&set).attributes(), None);
     let bytes = fs::read(target.path("bare")).unwrap();
     assert!(bytes.starts_with(b"from the first byte on"));
 }
@@ -237,7 +261,7 @@ fn what_a_target_refuses_is_told_by_its_rule() {
     let target = Target::start();
     let set = target.two_parts();
     let create = |name: &SetName, size, attributes: Option<&Attributes>| {
-        RemotePool::create(&target.url(), name, size, attributes, &options()).unwrap_err()
+        target.remote(name).create(size, attributes).unwrap_err()
     };
     let attributes = attributes();
     let missing = SetName::new("missing/x.set").unwrap();
@@ -260,8 +284,8 @@ fn what_a_target_refuses_is_told_by_its_rule() {
     for part in ["one", "two", "bare", "single"] {
         assert!(!target.path(part).exists(), "{part}");
     }
-    let require = RemotePoolOptions { require: Some(Durability::PowerFailure), ..options() };
-    let error = RemotePool::create(&target.url(), &set, 4096, Some(&attributes), &require).unwrap_err();
+    let require = TargetOptions { require: Some(Durability::PowerFailure), ..options() };
+    let error = target.remote(&set).target(require).create(4096, Some(&attributes)).unwrap_err();
     assert_eq!(refusal(&error), Some(PoolRefusal::NotDurable));
     assert!(!target.path("one").exists());
 }
@@ -273,7 +297,7 @@ fn no_link_leads_out_of_the_root() {
     fs::write(outside.path().join("x.set"), format!("PMEMPOOLSET\n4M {}\n", target.path("x").display())).unwrap();
     symlink(outside.path(), target.path("out")).unwrap();
     let name = SetName::new("out/x.set").unwrap();
-    RemotePool::create(&target.url(), &name, 4096, Some(&attributes()), &options()).unwrap_err();
+    target.remote(&name).create(4096, Some(&attributes())).unwrap_err();
     assert!(!target.path("x").exists());
 }
 
@@ -282,10 +306,10 @@ fn the_second_opener_is_told_who_has_the_pool() {
     let target = Target::start();
     let set = target.two_parts();
     let _first = target.create(&set);
-    let error = RemotePool::open(&target.url(), &set, 0, OpenFor::Write, &options()).unwrap_err();
+    let error = target.remote(&set).open(0, OpenFor::Write).unwrap_err();
     assert_eq!(refusal(&error), Some(PoolRefusal::Busy));
     assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
-    let error = RemotePool::remove(&target.url(), &set, false, false, &options()).unwrap_err();
+    let error = target.remote(&set).remove(false, false).unwrap_err();
     assert!(target.path("one").exists(), "{error}");
 }
 
@@ -294,11 +318,11 @@ fn removing_takes_the_parts_and_if_asked_the_set() {
     let target = Target::start();
     let set = target.two_parts();
     target.create(&set).close().unwrap();
-    RemotePool::remove(&target.url(), &set, false, false, &options()).unwrap();
+    target.remote(&set).remove(false, false).unwrap();
     assert!(!target.path("one").exists() && !target.path("two").exists() && target.path("orders.set").exists());
     // What is gone can be removed once more by force only.
-    RemotePool::remove(&target.url(), &set, false, false, &options()).unwrap_err();
-    RemotePool::remove(&target.url(), &set, true, true, &options()).unwrap();
+    target.remote(&set).remove(false, false).unwrap_err();
+    target.remote(&set).remove(true, true).unwrap();
     assert!(!target.path("orders.set").exists());
 }
 
@@ -307,13 +331,16 @@ fn a_dead_target_is_the_reason_of_every_later_failure() {
     let mut target = Target::start();
     let set = target.two_parts();
     let pool = target.create(&set);
-    pool.persist_bytes(0, 8192, b"kept", Atomicity::Words).unwrap();
+    persist(&pool, 8192, b"kept", Atomicity::Words).unwrap();
     target.service = None;
-    let first = pool.persist_bytes(0, 8192, b"lost", Atomicity::Words).unwrap_err();
-    for lane in 0..3 {
-        let error = pool.persist_bytes(lane, 8192, b"lost", Atomicity::Words).unwrap_err();
-        assert_eq!(error.to_string(), first.to_string());
-        assert_eq!(pool.read(lane, 8192, &mut [0]).unwrap_err().to_string(), first.to_string());
+    let first = persist(&pool, 8192, b"lost", Atomicity::Words).unwrap_err();
+    let why = |error: &PoolError| error.replica_error().unwrap().to_string();
+    for _ in 0..3 {
+        let error = persist(&pool, 8192, b"lost", Atomicity::Words).unwrap_err();
+        assert!(matches!(&error, PoolError::Persist(failure) if failure.receipt.replicas.is_empty()), "{error}");
+        assert_eq!(why(&error), why(&first));
+        assert_eq!(why(&pool.read(8192, &mut [0]).unwrap_err()), why(&first));
+        assert_eq!(why(&pool.check_replicas().unwrap_err()), why(&first));
     }
     let bytes = fs::read(target.path("one")).unwrap();
     assert_eq!(&bytes[8192..8196], b"kept");
@@ -323,16 +350,17 @@ fn a_dead_target_is_the_reason_of_every_later_failure() {
 fn digests_are_those_of_the_bytes() {
     let target = Target::start();
     let set = target.two_parts();
-    let mut pool = target.create(&set);
-    pool.use_memory(local_memory(5)).unwrap();
+    let pool = target.create_with_mirror(&set, 5);
     let end = pool.len_bytes();
-    pool.persist(0, HEADER_BYTES, end - HEADER_BYTES, Atomicity::Relaxed).unwrap();
+    pool.persist_range(pool.data_range()).unwrap();
+    pool.close().unwrap();
+    let mut replica = target.replica(&set);
     let expected = pattern(end as usize, 5);
-    for (offset, len, block) in [(4096, end - 4096, 1 << 16), (4097, 70_001, 1000), (8192, 10, 4096), (8192, 0, 4096)] {
-        let digests = pool.digests(offset, len, block).unwrap();
-        let blocks = expected[offset as usize..(offset + len) as usize].chunks(block as usize);
+    for (offset, len) in [(4096, end - 4096), (4097, 70_001), (8192, 10), (8192, 0)] {
+        let digests = replica.contents().digests(offset..offset + len).unwrap();
+        let blocks = expected[offset as usize..(offset + len) as usize].chunks(DIGEST_BLOCK_LEN_BYTES as usize);
         let own: Vec<_> = blocks.map(|block| *blake3::hash(block).as_bytes()).collect();
-        assert!(digests == own, "{len} bytes at {offset} by {block}");
+        assert!(digests == own, "{len} bytes at {offset}");
     }
 }
 
@@ -340,12 +368,15 @@ fn digests_are_those_of_the_bytes() {
 fn what_was_never_written_is_told_to_be_zero() {
     let target = Target::start();
     let set = target.two_parts();
-    let pool = target.create(&set);
-    let end = pool.len_bytes();
+    target.create(&set).close().unwrap();
+    let mut replica = target.replica(&set);
+    let end = replica.len_bytes();
+    let pool = replica.contents();
     assert!(!target.keeps_holes() || pool.data_ranges(HEADER_BYTES..end).unwrap().is_empty());
     let written = [5000, 1 << 20, (4 << 20) + 5, end - 1];
     for offset in written {
-        pool.persist_bytes(0, offset, b"x", Atomicity::Words).unwrap();
+        pool.write(offset, b"x").unwrap();
+        pool.persist(offset..offset + 1).unwrap();
     }
     let found = pool.data_ranges(HEADER_BYTES..end).unwrap();
     assert!(written.iter().all(|offset| found.iter().any(|range| range.contains(offset))), "{found:?}");
@@ -355,27 +386,24 @@ fn what_was_never_written_is_told_to_be_zero() {
     }
     let around = pool.data_ranges(0..5001).unwrap();
     assert!(around.iter().all(|range| range.end <= 5001) && around.iter().any(|range| range.contains(&5000)));
-    assert!(matches!(pool.data_ranges(0..end + 1), Err(RemotePoolError::OutOfBounds { .. })));
-    let bare = target.write_set("bare.set", "OPTION NOHDRS\n", &["bare"]);
-    let pool = RemotePool::create(&target.url(), &bare, 4 << 20, None, &options()).unwrap();
-    // Its first page was looked at, and may be in the cache.
-    let found = pool.data_ranges(0..4 << 20).unwrap();
-    assert!(!target.keeps_holes() || found.iter().all(|range| range.end <= HEADER_BYTES), "{found:?}");
 }
 
 /// More ranges than one answer holds.
 #[test]
 fn data_in_many_pieces_is_told_in_many_answers() {
     let target = Target::start();
-    let line = format!("PMEMPOOLSET\n80M {}\n", target.path("large").display());
-    fs::write(target.path("large.set"), line).unwrap();
-    let pool = target.create(&SetName::new("large.set").unwrap());
+    let text = format!("PMEMPOOLSET\n80M {}\n", target.path("large").display());
+    fs::write(target.path("large.set"), text).unwrap();
+    let set = SetName::new("large.set").unwrap();
+    let pool = target.create(&set);
     let written: Vec<u64> = (1 << 20..80 << 20).step_by(128 << 10).collect();
+    let mut lane = pool.lane();
     for offset in &written {
-        pool.flush_bytes(0, *offset, b"x", Atomicity::Words).unwrap();
+        lane.write(*offset, b"x").unwrap();
     }
-    pool.drain(0).unwrap();
-    let found = pool.data_ranges(HEADER_BYTES..pool.len_bytes()).unwrap();
+    lane.persist().unwrap();
+    pool.close().unwrap();
+    let found = target.replica(&set).contents().data_ranges(pool.data_range()).unwrap();
     assert!(written.iter().all(|offset| found.iter().any(|range| range.contains(offset))));
     assert!(!target.keeps_holes() || found.len() == written.len());
 }
@@ -384,19 +412,19 @@ fn data_in_many_pieces_is_told_in_many_answers() {
 fn many_threads_use_their_lanes_at_once() {
     let target = Target::start();
     let set = target.two_parts();
-    let mut pool = target.create(&set);
-    pool.use_memory(local_memory(11)).unwrap();
+    let pool = target.create_with_mirror(&set, 11);
     let expected = &pattern(POOL_BYTES as usize, 11);
     let before = threads();
     std::thread::scope(|scope| {
-        for lane in 0..16 {
-            let pool = &pool;
+        for index in 0..16 {
+            let mut lane = pool.lane();
             scope.spawn(move || {
+                lane.set_atomicity(Atomicity::Words);
                 for round in 0..50 {
-                    let offset = HEADER_BYTES + u64::from(lane) * 200_000 + round * 4000;
-                    pool.persist(lane, offset, 3999, Atomicity::Words).unwrap();
+                    let offset = HEADER_BYTES + index * 200_000 + round * 4000;
+                    lane.persist_range(offset..offset + 3999).unwrap();
                     let mut bytes = [0; 3999];
-                    pool.read(lane, offset, &mut bytes).unwrap();
+                    lane.read(offset, &mut bytes).unwrap();
                     assert!(bytes[..] == expected[offset as usize..][..3999]);
                 }
             });
@@ -412,16 +440,4 @@ fn many_threads_use_their_lanes_at_once() {
 
 fn threads() -> usize {
     fs::read_dir("/proc/self/task").unwrap().count()
-}
-
-#[test]
-fn lanes_are_counted() {
-    let target = Target::start();
-    let set = target.two_parts();
-    for lanes in [0, LANES_MAX + 1] {
-        let options = RemotePoolOptions { lanes, ..options() };
-        let error = RemotePool::create(&target.url(), &set, 4096, Some(&attributes()), &options).unwrap_err();
-        assert!(matches!(error, RemotePoolError::BadLanes { .. }), "{error}");
-    }
-    assert!(!target.path("one").exists());
 }

@@ -51,9 +51,9 @@ pub(super) enum Way {
 pub(super) enum Program {
     /// `Pool`, on targets that run.
     Pool,
-    /// `RemotePool`, each lane from a thread of its own; one place.
+    /// `Pool` on the pool set of a target, each `Lane` from a thread of its own; one place.
     Lanes,
-    /// `SetPool`: two parts on fsdax, a replica in a file, one on device-DAX of a target.
+    /// `Pool` of a pool set: two parts on fsdax, a replica in a file, one on device-DAX of a target.
     Set,
     /// A C program on librpma.so.0; device-DAX.
     Rpma,

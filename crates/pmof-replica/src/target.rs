@@ -1,4 +1,4 @@
-//! One replica as its initiator sees it: a connection, the control messages on it, and the pool's memory there.
+//! A connection to a target, and the control messages on it.
 
 use std::{
     sync::Arc,
@@ -7,12 +7,12 @@ use std::{
 };
 
 use pmof_access::{
-    Access, Address, CompletionQueue, ConnectOptions, Connection, ConnectionError, Durability, Flushed, Medium, Method,
-    OperationError, Outcome, Peer, PostError, Region, RemoteRegion, Signal, Ticket,
+    Access, Address, CompletionQueue, ConnectOptions, Connection, Durability, Medium, Method, OperationError, Outcome,
+    Peer, PostError, Region, RemoteRegion, Signal, Ticket,
 };
 
 use crate::{
-    PoolRefusal, PoolUrl, ReplicaError, ReplicaReceipt,
+    PoolRefusal, ReplicaError,
     control::{MAX_MESSAGE_BYTES, Reply, Request},
     secret::{Nonces, Prover, Secret, random},
     ssh::SshSession,
@@ -156,13 +156,16 @@ impl TargetConnection {
     }
 
     pub(crate) fn wait(&self, ticket: Ticket) -> Result<Outcome, ReplicaError> {
-        let Some(done) = self.connection.queue().wait_for(self.connection.id(), ticket, self.timeout) else {
-            return Err(self.timed_out());
-        };
-        done.outcome.map_err(|error| match error {
+        self.wait_for(ticket, self.timeout).unwrap_or_else(|| Err(self.timed_out()))
+    }
+
+    /// The same, at most so long. `None`: the time is up.
+    pub(crate) fn wait_for(&self, ticket: Ticket, limit: Duration) -> Option<Result<Outcome, ReplicaError>> {
+        let done = self.connection.queue().wait_for(self.connection.id(), ticket, limit)?;
+        Some(done.outcome.map_err(|error| match error {
             OperationError::ConnectionEnded(why) => ReplicaError::Ended(why),
             other => ReplicaError::Operation(other),
-        })
+        }))
     }
 
     /// Does a step that posts; waits for room in the send queue where there is none.
@@ -256,139 +259,6 @@ fn post_failed(error: PostError) -> ReplicaError {
     match error {
         PostError::NotConnected(why) => ReplicaError::Ended(why),
         other => ReplicaError::Post(other),
-    }
-}
-
-/// An open replica.
-#[derive(Debug)]
-pub(crate) struct Replica {
-    pub(crate) url: Arc<PoolUrl>,
-    target: TargetConnection,
-    /// Which replica of the pool it is.
-    pub(crate) index: u16,
-    remote: RemoteRegion,
-    /// How it is flushed, and to which level when the pool is closed; `None` where it is open for reading only.
-    writing: Option<(Method, Durability)>,
-    /// Where reads arrive; made by the first read.
-    scratch: Option<Region>,
-    /// Why it is out of use, if it is.
-    failure: Option<Arc<ReplicaError>>,
-    /// The flush under way.
-    flushing: Option<Ticket>,
-}
-
-impl Replica {
-    pub(crate) fn new(
-        url: Arc<PoolUrl>,
-        target: TargetConnection,
-        index: u16,
-        remote: RemoteRegion,
-        writing: Option<(Method, Durability)>,
-    ) -> Self {
-        Self { url, target, index, remote, writing, scratch: None, failure: None, flushing: None }
-    }
-
-    /// The level to which everything is flushed when the pool is closed.
-    pub(crate) fn closing_level(&self) -> Option<Durability> {
-        self.writing.map(|(_, level)| level)
-    }
-
-    pub(crate) fn failure(&self) -> Option<&Arc<ReplicaError>> {
-        self.failure.as_ref()
-    }
-
-    /// Posts a write that goes out with the next flush. A failure is kept for [`failure`](Self::failure).
-    pub(crate) fn write(&mut self, offset: u64, bytes: &[u8]) {
-        let _ = self.post(|connection, remote| {
-            let mut batch = connection.batch();
-            let ticket = batch.signal(Signal::OnError).write(remote, offset, bytes)?;
-            batch.hold();
-            Ok(ticket)
-        });
-    }
-
-    /// Posts an 8-byte atomic write that goes out with the next flush. A failure is kept.
-    pub(crate) fn atomic_write(&mut self, offset: u64, value: u64) {
-        let _ = self.post(|connection, remote| {
-            let mut batch = connection.batch();
-            let ticket = batch.signal(Signal::OnError).atomic_write(remote, offset, value)?;
-            batch.hold();
-            Ok(ticket)
-        });
-    }
-
-    /// Posts a flush of all writes so far and sends everything. A failure is kept.
-    pub(crate) fn start_flush(&mut self, level: Durability) {
-        self.flushing = self.post(|connection, remote| connection.flush(remote, .., level));
-    }
-
-    /// Waits for the flush under way. `None`: the replica failed.
-    pub(crate) fn finish_flush(&mut self) -> Option<ReplicaReceipt> {
-        let ticket = self.flushing.take()?;
-        match (self.target.wait(ticket), self.writing) {
-            (Ok(Outcome::Flushed(Flushed { durability, promise })), Some((method, _))) => {
-                Some(ReplicaReceipt { replica: Arc::clone(&self.url), durability, method, promise })
-            }
-            (Ok(_), _) => {
-                self.fail(ReplicaError::Unexpected);
-                None
-            }
-            (Err(error), _) => {
-                self.fail(error);
-                None
-            }
-        }
-    }
-
-    /// Sends a request. A failure is kept.
-    pub(crate) fn start_asking(&mut self, request: &Request) -> Option<PendingReply> {
-        if self.failure.is_some() {
-            return None;
-        }
-        self.target.send(request).map_err(|error| self.fail(error)).ok()
-    }
-
-    /// Waits for the answer. A failure is kept.
-    pub(crate) fn finish_asking(&mut self, pending: &PendingReply) -> Option<Reply> {
-        self.target.answer(pending).map_err(|error| self.fail(error)).ok()
-    }
-
-    /// Reads bytes at `offset`, many pieces at a time.
-    pub(crate) fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), Arc<ReplicaError>> {
-        if let Some(failure) = &self.failure {
-            return Err(Arc::clone(failure));
-        }
-        let done = self.target.read(&self.remote, offset, into, &mut self.scratch);
-        done.map_err(|error| self.fail(error))
-    }
-
-    /// Closes the pool there. The connection stands for more questions.
-    pub(crate) fn close(self) -> Result<TargetConnection, ReplicaError> {
-        if let Some(failure) = self.failure {
-            let why = ConnectionError::Lost { why: failure.to_string() };
-            return Err(Arc::into_inner(failure).unwrap_or(ReplicaError::Ended(why)));
-        }
-        match self.target.ask(&Request::Close { in_order: true })? {
-            Reply::Closed => Ok(self.target),
-            _ => Err(ReplicaError::Unexpected),
-        }
-    }
-
-    /// Does a step on a replica in use. A failure is kept.
-    fn post(&mut self, step: impl FnMut(&Connection, &RemoteRegion) -> Result<Ticket, PostError>) -> Option<Ticket> {
-        if self.failure.is_some() {
-            return None;
-        }
-        let remote = self.remote;
-        let mut step = step;
-        self.target.post(|connection| step(connection, &remote)).map_err(|error| self.fail(error)).ok()
-    }
-
-    /// Takes the replica out of use. What failed first stays the reason.
-    pub(crate) fn fail(&mut self, error: ReplicaError) -> Arc<ReplicaError> {
-        self.target.connection.disconnect();
-        self.target.connection.queue().discard(self.target.connection.id());
-        Arc::clone(self.failure.get_or_insert_with(|| Arc::new(error)))
     }
 }
 

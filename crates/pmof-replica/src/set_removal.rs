@@ -2,7 +2,7 @@
 
 use pmof_pool::{PoolSet, PoolSetError, Removal, ReplicaSpec, SetOptions};
 
-use crate::{PlaceError, PoolRefusal, RemotePoolError, RemotePoolOptions, RemoteRemoval, ReplicaError, remote_place};
+use crate::{PlaceError, PoolError, PoolRefusal, RemoteRemoval, ReplicaError, TargetOptions, remote_place};
 
 /// Why one replica cannot be removed.
 #[derive(Debug, thiserror::Error)]
@@ -16,7 +16,7 @@ pub enum ReplicaRemovalError {
     Place(#[from] PlaceError),
     /// Its host, or the way there.
     #[error(transparent)]
-    Remote(#[from] RemotePoolError),
+    Remote(#[from] Box<PoolError>),
 }
 
 impl ReplicaRemovalError {
@@ -97,7 +97,7 @@ impl SetRemoval {
     /// told at once.
     ///
     /// Errors: `Files`, `Refused`.
-    pub fn prepare(set: &PoolSet, force: bool, options: &RemotePoolOptions) -> Result<Self, SetRemovalError> {
+    pub fn prepare(set: &PoolSet, force: bool, options: &TargetOptions) -> Result<Self, SetRemovalError> {
         set.check_files().map_err(SetRemovalError::Files)?;
         let (mut found, mut reasons) = (Vec::new(), Vec::new());
         for (index, replica) in set.replicas.iter().enumerate() {
@@ -135,14 +135,13 @@ impl Found {
         replica: &ReplicaSpec,
         set: SetOptions,
         force: bool,
-        options: &RemotePoolOptions,
+        options: &TargetOptions,
     ) -> Result<Self, ReplicaRemovalError> {
         match replica {
             ReplicaSpec::Local(parts) => Ok(Self::Here(Removal::prepare(parts, set, force)?)),
             ReplicaSpec::Remote(remote) => {
                 let (url, name) = remote_place(remote)?;
-                let options = RemotePoolOptions { lanes: 1, ..options.clone() };
-                Ok(Self::There(Box::new(RemoteRemoval::prepare(&url, &name, force, false, &options)?)))
+                Ok(Self::There(Box::new(RemoteRemoval::prepare(&url, &name, force, false, options).map_err(Box::new)?)))
             }
         }
     }
@@ -150,7 +149,7 @@ impl Found {
     fn remove(self) -> Result<(), ReplicaRemovalError> {
         match self {
             Self::Here(removal) => Ok(removal.carry_out()?),
-            Self::There(removal) => Ok(removal.carry_out()?),
+            Self::There(removal) => Ok(removal.carry_out().map_err(Box::new)?),
         }
     }
 }

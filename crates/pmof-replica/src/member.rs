@@ -1,0 +1,158 @@
+//! One replica as a pool uses it: memory of this machine, or a connection to a target.
+
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+};
+
+use pmof_access::{Durability, Flushed, Ticket};
+
+use crate::{PoolError, ReplicaError, ReplicaPlace, ReplicaReceipt};
+
+mod local;
+mod remote;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use local::LocalMember;
+pub(crate) use remote::{RELAXED_BYTES, RemoteMember, Writing};
+
+/// What a crash may leave of a write that was not acknowledged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Atomicity {
+    /// Aligned words of 8 bytes are old or new, however long the write is.
+    Words,
+    /// The same of writes of at most 4096 bytes; any bytes of longer ones. Takes less of the target's CPU, and none over RDMA.
+    #[default]
+    Relaxed,
+}
+
+/// A range of a pool: its first byte, and the one behind its last.
+pub(crate) type Extent = (u64, u64);
+
+/// What a lane has written and not flushed, by the two ways that writes take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Written {
+    pub(crate) relaxed: Option<Extent>,
+    pub(crate) words: Option<Extent>,
+}
+
+impl Written {
+    pub(crate) fn add(&mut self, atomicity: Atomicity, (begin, end): Extent) {
+        let written = match atomicity {
+            Atomicity::Words => &mut self.words,
+            Atomicity::Relaxed => &mut self.relaxed,
+        };
+        *written = Some(written.map_or((begin, end), |(first, last)| (first.min(begin), last.max(end))));
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// One write, inside of the pool's data.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Write<'b> {
+    pub(crate) offset: u64,
+    pub(crate) len_bytes: u64,
+    pub(crate) source: Source<'b>,
+    pub(crate) atomicity: Atomicity,
+    /// It is sent with the next flush; else at once, where nothing else is in flight.
+    pub(crate) is_held: bool,
+}
+
+/// Where the bytes of a write come from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Source<'b> {
+    Bytes(&'b [u8]),
+    /// The same offset of the pool's mirror.
+    Mirror,
+    /// 8 bytes, whole or not at all.
+    Atomic(u64),
+}
+
+/// What a flush covers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Flush {
+    /// What a lane has written.
+    Written(Written),
+    /// All that anybody has written.
+    Everything,
+}
+
+/// The flushes that one replica was asked for, which may be in flight.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Flushing {
+    tickets: [Option<Ticket>; 2],
+    /// What those that are done have reached, the least of it.
+    reached: Option<Flushed>,
+}
+
+/// Which replica it is, and whether it is in use.
+#[derive(Debug)]
+pub(crate) struct Standing {
+    pub(crate) place: Arc<ReplicaPlace>,
+    failure: OnceLock<Arc<ReplicaError>>,
+}
+
+impl Standing {
+    pub(crate) fn new(place: Arc<ReplicaPlace>) -> Self {
+        Self { place, failure: OnceLock::new() }
+    }
+
+    /// Why it is out of use, if it is.
+    pub(crate) fn failure(&self) -> Option<&Arc<ReplicaError>> {
+        self.failure.get()
+    }
+
+    /// Takes it out of use. What failed first stays the reason.
+    pub(crate) fn fail(&self, error: ReplicaError) -> Arc<ReplicaError> {
+        Arc::clone(self.failure.get_or_init(|| Arc::new(error)))
+    }
+}
+
+/// One replica in use, by any number of threads. What fails takes it out of use, and is kept: the others go on.
+pub(crate) trait Member: fmt::Debug + Send + Sync {
+    fn standing(&self) -> &Standing;
+
+    /// Posts a write, or does it.
+    fn write(&self, write: &Write<'_>);
+
+    /// Starts to make durable what was written. Nothing of it need be done before [`finish_flush`](Self::finish_flush).
+    fn start_flush(&self, flush: Flush, level: FlushLevel) -> Flushing;
+
+    /// Whether [`finish_flush`](Self::finish_flush) would return at once. On this machine the flush is done now.
+    fn is_flushed(&self, flushing: &mut Flushing) -> bool;
+
+    /// Returns when a flush is done: with what was reached, or `None` where the replica failed.
+    fn finish_flush(&self, flushing: &mut Flushing) -> Option<ReplicaReceipt>;
+
+    /// Copies bytes out. Writes posted before are seen.
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Arc<ReplicaError>>;
+
+    /// The strongest level that a flush of this replica reaches, the pool's included.
+    fn strongest(&self) -> Durability;
+
+    /// Notes durably that the pool was closed; all was flushed before.
+    fn close(&self) -> Result<(), Arc<ReplicaError>>;
+
+    /// The connection, of a replica that is not on this machine.
+    fn remote(&self) -> Option<&RemoteMember> {
+        None
+    }
+}
+
+/// To which level a flush goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FlushLevel {
+    /// The one that the replica was opened for.
+    OfPool,
+    /// The strongest that the replica can give: what a closed pool's replicas have in common must last.
+    Strongest,
+}
+
+/// What went wrong with a replica, as an error that names it.
+pub(crate) fn replica_error(member: &dyn Member, source: Arc<ReplicaError>) -> PoolError {
+    PoolError::Replica { replica: Arc::clone(&member.standing().place), source }
+}

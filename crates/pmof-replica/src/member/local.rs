@@ -1,0 +1,110 @@
+//! A replica on this machine.
+
+use std::sync::Arc;
+
+use pmof_access::{Durability, Flushed, Medium, Memory, Method};
+use pmof_mem::MemError;
+
+use super::{Flush, FlushLevel, Flushing, Member, Source, Standing, Write};
+use crate::{ReplicaError, ReplicaReceipt};
+
+/// Bytes copied at a time from the mirror.
+const COPY_BYTES: u64 = 64 << 10;
+
+#[derive(Debug)]
+pub(crate) struct LocalMember {
+    standing: Standing,
+    memory: Arc<Memory>,
+    level: Durability,
+    /// The memory that the program writes to; `None` where that is this replica's.
+    mirror: Option<Arc<dyn Medium>>,
+}
+
+impl LocalMember {
+    /// `level`: which flushes must reach, and the memory gives.
+    pub(crate) fn new(
+        standing: Standing,
+        memory: Arc<Memory>,
+        level: Durability,
+        mirror: Option<Arc<dyn Medium>>,
+    ) -> Self {
+        Self { standing, memory, level, mirror }
+    }
+
+    fn try_write(&self, write: &Write<'_>) -> Result<(), MemError> {
+        let Write { offset, len_bytes, .. } = *write;
+        match (write.source, &self.mirror) {
+            (Source::Bytes(bytes), _) => self.memory.store(offset, bytes)?,
+            (Source::Atomic(value), _) => self.memory.atomic_store(offset, value)?,
+            (Source::Mirror, None) => {}
+            (Source::Mirror, Some(mirror)) => copy(&**mirror, &self.memory, offset, len_bytes)?,
+        }
+        self.memory.write_back(offset, len_bytes)
+    }
+
+    fn keep<T>(&self, done: Result<T, MemError>) -> Result<T, Arc<ReplicaError>> {
+        done.map_err(|error| self.standing.fail(error.into()))
+    }
+}
+
+impl Member for LocalMember {
+    fn standing(&self) -> &Standing {
+        &self.standing
+    }
+
+    fn write(&self, write: &Write<'_>) {
+        if self.standing.failure().is_none() {
+            let _ = self.keep(self.try_write(write));
+        }
+    }
+
+    fn start_flush(&self, flush: Flush, _level: FlushLevel) -> Flushing {
+        if let (None, Flush::Everything) = (self.standing.failure(), flush) {
+            let _ = self.keep(self.memory.write_back(0, self.memory.len_bytes()));
+        }
+        Flushing::default()
+    }
+
+    fn is_flushed(&self, flushing: &mut Flushing) -> bool {
+        if flushing.reached.is_none() && self.standing.failure().is_none() && self.keep(self.memory.fence()).is_ok() {
+            let durability = self.level;
+            flushing.reached = self.memory.promise(durability).map(|promise| Flushed { durability, promise });
+        }
+        true
+    }
+
+    fn finish_flush(&self, flushing: &mut Flushing) -> Option<ReplicaReceipt> {
+        self.is_flushed(flushing);
+        let Flushed { durability, promise } = flushing.reached?;
+        let replica = Arc::clone(&self.standing.place);
+        Some(ReplicaReceipt { replica, durability, method: Method::LocalWriteBack, promise })
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Arc<ReplicaError>> {
+        match self.standing.failure() {
+            Some(failure) => Err(Arc::clone(failure)),
+            None => self.keep(self.memory.read(offset, into)),
+        }
+    }
+
+    fn strongest(&self) -> Durability {
+        self.level
+    }
+
+    fn close(&self) -> Result<(), Arc<ReplicaError>> {
+        // Its header is written when all of the set is closed.
+        self.standing.failure().map_or(Ok(()), |failure| Err(Arc::clone(failure)))
+    }
+}
+
+fn copy(from: &dyn Medium, to: &Memory, offset: u64, len_bytes: u64) -> Result<(), MemError> {
+    let mut chunk = vec![0; len_bytes.min(COPY_BYTES) as usize];
+    let (mut at, end) = (offset, offset + len_bytes);
+    while at < end {
+        let part = (end - at).min(chunk.len() as u64) as usize;
+        from.read(at, &mut chunk[..part])?;
+        to.store(at, &chunk[..part])?;
+        at += part as u64;
+    }
+    Ok(())
+}

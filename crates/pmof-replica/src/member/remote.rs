@@ -1,0 +1,385 @@
+//! A replica on a target.
+
+use std::{ops::Range, sync::Arc, time::Duration};
+
+use parking_lot::{Mutex, MutexGuard};
+use pmof_access::{Connection, Durability, Flushed, Medium, Method, Outcome, PostError, Region, RemoteRegion, Signal};
+use pmof_pool::{Attributes, DIGEST_BYTES, HEADER_LEN_BYTES};
+
+use super::{Atomicity, Extent, Flush, FlushLevel, Flushing, Member, Source, Standing, Write, Written};
+use crate::{
+    PoolRefusal, ReplicaError, ReplicaReceipt,
+    control::{DIGESTED_MAX_BYTES, DIGESTS_MAX, Reply, Request},
+    target::{PendingReply, TargetConnection},
+};
+
+/// Bytes of one write that a crash tears between its aligned 8 bytes only, at most: the target gathers it before it stores it.
+const GATHERED_BYTES: u64 = 4096;
+
+/// Bytes of one write of which a crash may leave any: enough to fill system calls, little enough to keep others going.
+pub(crate) const RELAXED_BYTES: u64 = 1 << 20;
+
+/// How a replica that is open for writing is flushed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Writing {
+    pub(crate) method: Method,
+    /// The level that flushes must reach, and the strongest that this way of flushing gives.
+    pub(crate) level: Durability,
+    pub(crate) strongest: Durability,
+}
+
+/// The memory of a replica on its target.
+#[derive(Clone, Copy, Debug)]
+struct Regions {
+    /// The pool behind its header.
+    data: RemoteRegion,
+    /// The same, reached by messages: the target gathers what it stores.
+    gathered: RemoteRegion,
+    header: Option<RemoteRegion>,
+}
+
+/// A replica on a target, over a connection of its own.
+#[derive(Debug)]
+pub(crate) struct RemoteMember {
+    standing: Standing,
+    target: TargetConnection,
+    regions: Regions,
+    writing: Option<Writing>,
+    /// The pool's mirror, registered for this connection.
+    mirror: Option<Region>,
+    /// Where reads arrive; each read has one to itself.
+    scratch: Mutex<Vec<Region>>,
+    /// One question at a time.
+    asking: Mutex<()>,
+}
+
+/// A question that was sent, and the right to ask the next one.
+pub(crate) struct Asking<'m> {
+    pending: Option<PendingReply>,
+    _one: MutexGuard<'m, ()>,
+}
+
+impl RemoteMember {
+    /// `header`: the pages before `data`, where the format has them there; `writing`: where it is open for writing.
+    pub(crate) fn new(
+        standing: Standing,
+        target: TargetConnection,
+        data: RemoteRegion,
+        header: Option<RemoteRegion>,
+        writing: Option<Writing>,
+    ) -> Self {
+        let regions = Regions { data, gathered: data.by_messages(), header };
+        let (scratch, asking) = (Mutex::default(), Mutex::default());
+        Self { standing, target, regions, writing, mirror: None, scratch, asking }
+    }
+
+    /// Has writes go out of `mirror` from where they lie.
+    pub(crate) fn use_mirror(&mut self, mirror: Arc<dyn Medium>) -> Result<(), ReplicaError> {
+        let len_bytes = mirror.len_bytes();
+        self.mirror = Some(self.target.register(mirror, len_bytes)?);
+        Ok(())
+    }
+
+    /// Bytes, header included.
+    pub(crate) fn len_bytes(&self) -> u64 {
+        self.header_bytes() + self.regions.data.len_bytes()
+    }
+
+    /// Bytes of the header, which writes must not touch; 0 where there is none.
+    pub(crate) fn header_bytes(&self) -> u64 {
+        if self.regions.header.is_some() { HEADER_LEN_BYTES as u64 } else { 0 }
+    }
+
+    /// Sends a question. A failure takes the replica out of use.
+    pub(crate) fn start_asking(&self, request: &Request) -> Asking<'_> {
+        let one = self.asking.lock();
+        let pending = match self.standing.failure() {
+            Some(_) => None,
+            None => self.target.send(request).map_err(|error| self.fail(error)).ok(),
+        };
+        Asking { pending, _one: one }
+    }
+
+    /// Waits for the answer. A failure takes the replica out of use, and so does a refusal.
+    pub(crate) fn finish_asking(&self, asking: &Asking<'_>) -> Option<Reply> {
+        self.target.answer(asking.pending.as_ref()?).map_err(|error| self.fail(error)).ok()
+    }
+
+    /// Takes the replica out of use whose answer does not fit the question.
+    pub(crate) fn is_unexpected<T>(&self) -> Option<T> {
+        self.fail(ReplicaError::Unexpected);
+        None
+    }
+
+    /// Asks. A refusal leaves the replica in use.
+    pub(crate) fn ask(&self, request: &Request) -> Result<Reply, Arc<ReplicaError>> {
+        let _one = self.asking.lock();
+        if let Some(failure) = self.standing.failure() {
+            return Err(Arc::clone(failure));
+        }
+        self.target.ask(request).map_err(|error| match error {
+            ReplicaError::Refused { .. } => Arc::new(error),
+            error => self.fail(error),
+        })
+    }
+
+    /// Asks for what is answered in one way only.
+    pub(crate) fn ask_for(&self, request: &Request, expected: &Reply) -> Result<(), Arc<ReplicaError>> {
+        let reply = self.ask(request)?;
+        if reply == *expected { Ok(()) } else { Err(self.fail(ReplicaError::Unexpected)) }
+    }
+
+    /// BLAKE3 digests of the blocks of `block_bytes` of a range, which the target computes; the last may be shorter.
+    pub(crate) fn digests(
+        &self,
+        range: Range<u64>,
+        block_bytes: u64,
+    ) -> Result<Vec<[u8; DIGEST_BYTES]>, Arc<ReplicaError>> {
+        let at_once = (DIGESTED_MAX_BYTES / block_bytes).min(DIGESTS_MAX as u64) * block_bytes;
+        let len_bytes = range.end.saturating_sub(range.start);
+        let mut digests = Vec::with_capacity(len_bytes.div_ceil(block_bytes) as usize);
+        let mut at = range.start;
+        while at < range.end {
+            let part = at_once.min(range.end - at);
+            match self.ask(&Request::Digest { offset: at, len_bytes: part, block_bytes })? {
+                Reply::Digests { digests: page } if page.len() as u64 == part.div_ceil(block_bytes) => {
+                    digests.extend(page);
+                }
+                _ => return Err(self.fail(ReplicaError::Unexpected)),
+            }
+            at += part;
+        }
+        Ok(digests)
+    }
+
+    /// The ranges of `range` outside of which all bytes are zero, durably, in order and apart, as the target's file system tells;
+    /// all of it where that does not tell, or the target is of a release that is not asked.
+    pub(crate) fn data_ranges(&self, range: Range<u64>) -> Result<Vec<Range<u64>>, Arc<ReplicaError>> {
+        let mut all = Vec::new();
+        let mut at = range.start;
+        while at < range.end {
+            match self.ask(&Request::Data { offset: at }) {
+                Ok(Reply::Data { ranges, end }) if end > at && are_in(&ranges, at..end) => {
+                    let inside = ranges.into_iter().map(|data| data.start..data.end.min(range.end));
+                    all.extend(inside.filter(|data| !data.is_empty()));
+                    at = end;
+                }
+                Ok(_) => return Err(self.fail(ReplicaError::Unexpected)),
+                // It did not understand the question, or its memory does not tell.
+                Err(error) if matches!(*error, ReplicaError::Refused { refusal: PoolRefusal::Failed, .. }) => {
+                    all.push(at..range.end);
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(all)
+    }
+
+    /// Replaces what the headers of the target's parts say, durably.
+    pub(crate) fn set_attributes(&self, attributes: &Attributes) -> Result<(), Arc<ReplicaError>> {
+        self.ask_for(&Request::SetAttributes { attributes: attributes.to_bytes() }, &Reply::AttributesSet)
+    }
+
+    /// Why it is out of use, if it is.
+    pub(crate) fn check_in_use(&self) -> Result<(), Arc<ReplicaError>> {
+        self.standing.failure().map_or(Ok(()), |failure| Err(Arc::clone(failure)))
+    }
+
+    /// Makes a range durable, whoever wrote it.
+    pub(crate) fn make_durable(&self, range: Range<u64>) -> Result<(), Arc<ReplicaError>> {
+        let mut written = Written::default();
+        written.add(Atomicity::Words, (range.start, range.end));
+        let mut flushing = self.start_flush(Flush::Written(written), FlushLevel::OfPool);
+        match self.finish_flush(&mut flushing) {
+            Some(_) => Ok(()),
+            None => Err(self.standing.failure().map_or_else(|| Arc::new(ReplicaError::Unexpected), Arc::clone)),
+        }
+    }
+
+    /// Takes the replica out of use. What failed first stays the reason: of those who fail at once, one says why the connection ended, the
+    /// others only hear that it did.
+    pub(crate) fn fail(&self, error: ReplicaError) -> Arc<ReplicaError> {
+        let why = self.standing.fail(error);
+        self.target.disconnect();
+        why
+    }
+
+    /// Does a step that posts, on a replica in use.
+    fn post<T>(&self, step: impl FnMut(&Connection) -> Result<T, PostError>) -> Option<T> {
+        if self.standing.failure().is_some() {
+            return None;
+        }
+        self.target.post(step).map_err(|error| self.fail(error)).ok()
+    }
+
+    fn post_piece(&self, write: &Write<'_>, region: &RemoteRegion, piece: &Range<u64>) -> Option<()> {
+        let at = piece.start - self.header_bytes();
+        self.post(|connection| {
+            // Behind others it need not go at once: what goes together costs fewer system calls.
+            let is_held = write.is_held || connection.outstanding() > 0;
+            let mut batch = connection.batch();
+            batch.signal(Signal::OnError);
+            match (write.source, &self.mirror) {
+                (Source::Bytes(bytes), _) => {
+                    let (begin, end) = (piece.start - write.offset, piece.end - write.offset);
+                    batch.write(region, at, &bytes[begin as usize..end as usize])?;
+                }
+                (Source::Atomic(value), _) => {
+                    batch.atomic_write(region, at, value)?;
+                }
+                (Source::Mirror, Some(mirror)) => {
+                    batch.write(region, at, mirror.slice(piece.clone())?)?;
+                }
+                // The pool has no mirror, and lets nobody write from it.
+                (Source::Mirror, None) => {}
+            }
+            if is_held {
+                // Until the flush, or until there is enough to send.
+                batch.hold();
+            } else {
+                batch.submit();
+            }
+            Ok(())
+        })
+    }
+
+    fn level(&self, level: FlushLevel) -> Option<Durability> {
+        self.writing.map(|writing| match level {
+            FlushLevel::OfPool => writing.level,
+            FlushLevel::Strongest => writing.strongest,
+        })
+    }
+
+    /// A range of the pool as one of its data.
+    fn in_data(&self, (begin, end): Extent) -> Range<u64> {
+        let header_bytes = self.header_bytes();
+        begin.saturating_sub(header_bytes)..end.saturating_sub(header_bytes)
+    }
+
+    /// Waits for the flushes under way, at most `limit` for each; `None`: as long as a target may take. Whether all are done.
+    fn drain(&self, flushing: &mut Flushing, limit: Option<Duration>) -> bool {
+        for slot in &mut flushing.tickets {
+            let Some(ticket) = *slot else { continue };
+            let outcome = match limit {
+                None => Some(self.target.wait(ticket)),
+                Some(limit) => self.target.wait_for(ticket, limit),
+            };
+            let Some(outcome) = outcome else { return false };
+            *slot = None;
+            match (outcome, self.writing) {
+                (Ok(Outcome::Flushed(flushed)), Some(Writing { level, .. })) if flushed.durability >= level => {
+                    let is_less = flushing.reached.is_none_or(|before| flushed.durability < before.durability);
+                    if is_less {
+                        flushing.reached = Some(flushed);
+                    }
+                }
+                (Ok(_), _) => {
+                    self.fail(ReplicaError::Unexpected);
+                }
+                (Err(error), _) => {
+                    self.fail(error);
+                }
+            }
+        }
+        true
+    }
+
+    fn read_region(&self, region: &RemoteRegion, offset: u64, into: &mut [u8]) -> Result<(), Arc<ReplicaError>> {
+        let mut scratch = self.scratch.lock().pop();
+        let done = self.target.read(region, offset, into, &mut scratch);
+        self.scratch.lock().extend(scratch);
+        done.map_err(|error| self.fail(error))
+    }
+}
+
+impl Member for RemoteMember {
+    fn standing(&self) -> &Standing {
+        &self.standing
+    }
+
+    fn write(&self, write: &Write<'_>) {
+        let (region, limit) = match write.atomicity {
+            Atomicity::Words => (&self.regions.gathered, GATHERED_BYTES),
+            Atomicity::Relaxed => (&self.regions.data, RELAXED_BYTES),
+        };
+        let (mut at, end) = (write.offset, write.offset + write.len_bytes);
+        while at < end {
+            // Pieces end at multiples of their length, so that none cuts a word.
+            let piece_end = (at / limit * limit + limit).min(end);
+            if self.post_piece(write, region, &(at..piece_end)).is_none() {
+                return;
+            }
+            at = piece_end;
+        }
+    }
+
+    fn start_flush(&self, flush: Flush, level: FlushLevel) -> Flushing {
+        let Some(level) = self.level(level) else { return Flushing::default() };
+        let Regions { data, gathered, .. } = &self.regions;
+        let tickets = match flush {
+            Flush::Everything => [self.post(|connection| connection.flush(data, .., level)), None],
+            Flush::Written(Written { relaxed, words }) => {
+                [(data, relaxed), (gathered, words)].map(|(region, extent)| {
+                    let range = self.in_data(extent?);
+                    self.post(|connection| connection.flush(region, range.clone(), level))
+                })
+            }
+        };
+        Flushing { tickets, reached: None }
+    }
+
+    fn is_flushed(&self, flushing: &mut Flushing) -> bool {
+        self.drain(flushing, Some(Duration::ZERO))
+    }
+
+    fn finish_flush(&self, flushing: &mut Flushing) -> Option<ReplicaReceipt> {
+        self.drain(flushing, None);
+        let (Flushed { durability, promise }, Writing { method, .. }) = (flushing.reached?, self.writing?);
+        let replica = Arc::clone(&self.standing.place);
+        self.standing.failure().is_none().then_some(ReplicaReceipt { replica, durability, method, promise })
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Arc<ReplicaError>> {
+        if let Some(failure) = self.standing.failure() {
+            return Err(Arc::clone(failure));
+        }
+        let header_bytes = self.header_bytes();
+        let in_header = header_bytes.saturating_sub(offset).min(into.len() as u64) as usize;
+        let (head, rest) = into.split_at_mut(in_header);
+        if let (Some(header), false) = (&self.regions.header, head.is_empty()) {
+            self.read_region(header, offset, head)?;
+        }
+        if rest.is_empty() {
+            return Ok(());
+        }
+        self.read_region(&self.regions.data, offset.max(header_bytes) - header_bytes, rest)
+    }
+
+    fn strongest(&self) -> Durability {
+        self.writing.map_or(Durability::Visible, |writing| writing.strongest)
+    }
+
+    fn close(&self) -> Result<(), Arc<ReplicaError>> {
+        self.ask_for(&Request::Close { in_order: true }, &Reply::Closed)
+    }
+
+    fn remote(&self) -> Option<&RemoteMember> {
+        Some(self)
+    }
+}
+
+impl Drop for RemoteMember {
+    fn drop(&mut self) {
+        if let Some(mirror) = self.mirror.take() {
+            mirror.deregister();
+        }
+    }
+}
+
+/// Whether ranges are in order, apart, and inside of another.
+fn are_in(ranges: &[Range<u64>], whole: Range<u64>) -> bool {
+    let is_ordered = ranges.is_sorted_by(|one, next| one.end < next.start);
+    is_ordered
+        && ranges.iter().all(|range| whole.start <= range.start && range.start < range.end && range.end <= whole.end)
+}

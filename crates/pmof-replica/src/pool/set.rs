@@ -1,0 +1,421 @@
+//! The pool of a pool set: its replicas, local and remote, made or opened together.
+
+use std::sync::Arc;
+
+use pmof_access::{Durability, Medium, Memory};
+use pmof_mem::{Declaration, MemError};
+use pmof_pool::{
+    Access, AccessError, CheckReport, Comparison, ComparisonError, Contents, ContentsState, EMPTY, HEADER_LEN_BYTES,
+    LocalReplica, LocalSet, NewSet, PoolKind, PoolSet, RemoteSpec, ReplicaSpec, Step, SyncError, SyncOptions,
+    SyncReport, TransformOptions, TransformReport, check, data_ranges, first_misfit, memory_state, state_of, sync,
+    transform,
+};
+use uuid::Uuid;
+
+use super::{Facts, Open, Pool};
+use crate::{
+    OpenFor, PoolError, ReplicaError, ReplicaPlace, SshReplicas, TargetOptions, USER_FLAGS_BYTES,
+    member::{LocalMember, Member, RemoteMember, Standing, replica_error},
+    remote_place,
+    set_replica::SetReplica,
+};
+
+/// What is done with replicas of a pool set whose bytes differ from those of the first one. All are read, but for what is a hole in both,
+/// and what libpmemobj keeps for itself while it runs (bytes 6688 to 8191 of its pools), which no two replicas have in common.
+/// Differences in space that its heap does not use are none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Differing {
+    /// The blocks that differ are copied from the first replica. It has every write that any has, as long as it is the one that was
+    /// written last: not where it was brought back from a backup.
+    Copy,
+    /// The pool is not opened; `pmof pool sync` brings the replicas in line.
+    #[default]
+    Refuse,
+}
+
+/// How the pool of a pool set is reached. The pool's [mirror](Pool::mirror) is its first replica, which is on this machine: the program
+/// reads and writes it, and persists ranges of it.
+#[derive(Clone, Debug)]
+pub struct SetOptions {
+    set: PoolSet,
+    target: TargetOptions,
+    declaration: Option<Declaration>,
+    differing: Differing,
+}
+
+impl SetOptions {
+    pub(super) fn new(set: PoolSet) -> Self {
+        Self { set, target: TargetOptions::default(), declaration: None, differing: Differing::default() }
+    }
+
+    /// How targets are reached, and the level that persisted bytes must reach, on every replica.
+    #[must_use]
+    pub fn target(mut self, options: TargetOptions) -> Self {
+        self.target = options;
+        self
+    }
+
+    /// What the operator vouches for of the replicas on this machine.
+    #[must_use]
+    pub fn declaration(mut self, declaration: Option<Declaration>) -> Self {
+        self.declaration = declaration;
+        self
+    }
+
+    /// What is done at opening with replicas that differ from the first one; refused unless told otherwise, since the format cannot
+    /// tell which one is newer.
+    #[must_use]
+    pub fn differing(mut self, differing: Differing) -> Self {
+        self.differing = differing;
+        self
+    }
+
+    /// Makes the pool on all replicas of the set, all in parallel, and opens it. On an error nothing is left, as far as it can be
+    /// reached.
+    ///
+    /// # Errors
+    /// [`PoolError::Set`], [`PoolError::Replica`].
+    pub fn create(&self, new: &NewSet) -> Result<Pool, PoolError> {
+        let set = &self.set;
+        let plan = new.plan(set)?;
+        let local = LocalSet::create(set, new, &plan)?;
+        let size_bytes = local.len_bytes();
+        if let Err(error) = self.check_durability(&local) {
+            return Err(self.undo(local, &[], error));
+        }
+        let made = self.each_remote(|replica| {
+            let made = replica.create(size_bytes, replica.index.and_then(|index| plan.get(index)));
+            made.map_err(|error| replica.failed(error))
+        });
+        let (made, failed): (Vec<_>, Vec<_>) = made.into_iter().partition(Result::is_ok);
+        let made: Vec<_> = made.into_iter().flatten().collect();
+        let places: Vec<_> = made.iter().map(|(index, _)| *index).collect();
+        if let Some(error) = failed.into_iter().find_map(Result::err) {
+            drop(made);
+            return Err(self.undo(local, &places, error));
+        }
+        // Remote parts are zero, or what was there before; a new pool is neither.
+        match self.assemble(&local, made, None) {
+            Ok(open) => Ok(finish(open, local)),
+            Err(error) => Err(self.undo(local, &places, error)),
+        }
+    }
+
+    /// Opens all replicas, the remote ones in parallel, and checks that they are of one pool and hold the same.
+    ///
+    /// # Errors
+    /// [`PoolError::Set`], [`PoolError::Replica`], [`PoolError::NoLocalReplica`].
+    pub fn open(&self) -> Result<Pool, PoolError> {
+        let set = &self.set;
+        let local = LocalSet::open(set, Access::ReadWrite, self.declaration)?;
+        let opened = self.open_remotes(&local);
+        match opened.and_then(|remotes| self.assemble(&local, remotes, Some(self.differing))) {
+            Ok(open) => Ok(finish(open, local)),
+            Err(error) => {
+                // Closed as they were; why the pool is not opened is the failure to report.
+                let _ = local.close();
+                Err(error)
+            }
+        }
+    }
+
+    /// Reads every replica of the set in full and compares it with the first sound one, as [`check`] does; targets are started on the
+    /// other machines, and compute digests there. Nothing is changed. `progress` is told how far it is.
+    ///
+    /// # Errors
+    /// [`SyncError`], where no replica could be looked at; hosts that are away are in the report.
+    pub fn check(&self, progress: &mut dyn FnMut(Step)) -> Result<CheckReport, SyncError> {
+        check(&self.set, self.declaration, &mut SshReplicas::new(&self.target), progress)
+    }
+
+    /// Makes all replicas of the set equal and whole again, as [`sync`] does, those on other machines too.
+    ///
+    /// # Errors
+    /// [`SyncError`].
+    pub fn sync(&self, how: &SyncOptions, progress: &mut dyn FnMut(Step)) -> Result<SyncReport, SyncError> {
+        let how = SyncOptions { declaration: how.declaration.or(self.declaration), ..*how };
+        sync(&self.set, &how, &mut SshReplicas::new(&self.target), progress)
+    }
+
+    /// Gives the pool of the set the replicas of `to`, as [`transform`] does, those on other machines too.
+    ///
+    /// # Errors
+    /// [`SyncError`].
+    pub fn transform(
+        &self,
+        to: &PoolSet,
+        how: &TransformOptions,
+        progress: &mut dyn FnMut(Step),
+    ) -> Result<TransformReport, SyncError> {
+        let how = TransformOptions { declaration: how.declaration.or(self.declaration), ..how.clone() };
+        transform(&self.set, to, &how, &mut SshReplicas::new(&self.target), progress)
+    }
+
+    fn open_remotes(&self, local: &LocalSet) -> Result<Vec<(usize, RemoteMember)>, PoolError> {
+        self.check_durability(local)?;
+        let size_bytes = local.len_bytes();
+        let remotes = self.each_remote(|replica| {
+            let opened = replica.open(size_bytes, OpenFor::Write);
+            let (member, attributes) = opened.map_err(|error| replica.failed(error))?;
+            let attributes =
+                attributes.ok_or_else(|| replica.failed(ReplicaError::Differs { what: "use of headers" }))?;
+            Ok((member, attributes))
+        });
+        let remotes = remotes.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let mut ring: Vec<_> =
+            local.replicas().iter().map(|replica| replica.as_ref().and_then(LocalReplica::attributes)).collect();
+        for (index, (_, attributes)) in &remotes {
+            ring[*index] = Some(*attributes);
+        }
+        if let Some((index, misfit)) = first_misfit(&ring) {
+            let remote = remotes.iter().find(|(of, _)| *of == index).map(|(_, (member, _))| member);
+            let here = || local.replicas().get(index).and_then(Option::as_ref).map(|here| local_place(index, here));
+            let replica = remote.map(|member| Arc::clone(&member.standing().place)).or_else(here);
+            let replica = replica.ok_or(PoolError::NoLocalReplica)?;
+            return Err(PoolError::Replica {
+                replica,
+                source: Arc::new(ReplicaError::Differs { what: misfit.what() }),
+            });
+        }
+        Ok(remotes.into_iter().map(|(index, (member, _))| (index, member)).collect())
+    }
+
+    /// Puts the replicas together, and has them hold the same. `differing`: `None` of a new pool, whose first replica is the source.
+    fn assemble(
+        &self,
+        local: &LocalSet,
+        remotes: Vec<(usize, RemoteMember)>,
+        differing: Option<Differing>,
+    ) -> Result<Open, PoolError> {
+        let first = local.replicas().first().and_then(Option::as_ref).ok_or(PoolError::NoLocalReplica)?;
+        let attributes = first.attributes();
+        let mirror = first.memory();
+        let mut remotes = remotes.into_iter().peekable();
+        let (mut members, mut least): (Vec<Box<dyn Member>>, _) = (Vec::with_capacity(self.set.replicas.len()), None);
+        for (index, replica) in local.replicas().iter().enumerate() {
+            let member: Box<dyn Member> = if let Some(replica) = replica {
+                let memory = replica.memory();
+                let level = self.target.require.unwrap_or_else(|| strongest(&memory));
+                let copied_from = (index > 0).then(|| Arc::clone(&mirror) as Arc<dyn Medium>);
+                Box::new(LocalMember::new(Standing::new(local_place(index, replica)), memory, level, copied_from))
+            } else {
+                let Some((_, mut member)) = remotes.next_if(|(of, _)| *of == index) else { continue };
+                let used = member.use_mirror(Arc::clone(&mirror) as _);
+                used.map_err(|error| replica_error(&member, Arc::new(error)))?;
+                Box::new(member)
+            };
+            least = Some(least.map_or(member.strongest(), |least: Durability| least.min(member.strongest())));
+            members.push(member);
+        }
+        let size_bytes = local.len_bytes();
+        let kind = attributes.and_then(|attributes| PoolKind::of_signature(&attributes.signature));
+        if differing == Some(Differing::Copy) {
+            check_source(&members, local, &mirror, kind, size_bytes)?;
+        }
+        let how = differing.unwrap_or(Differing::Copy);
+        let copied_bytes = make_same(&members, local, &mirror, kind, size_bytes, how)?;
+        let facts = Facts {
+            uuid: Uuid::from_bytes(attributes.map(|attributes| attributes.poolset_uuid).unwrap_or_default()),
+            header_bytes: HEADER_LEN_BYTES as u64,
+            durability: least.unwrap_or(Durability::Visible),
+            copied_bytes,
+            was_closed: copied_bytes == 0,
+            ..facts(size_bytes, members.len())
+        };
+        let mut open = Open::new(facts, members, None);
+        open.mirror = Some(mirror);
+        Ok(open)
+    }
+
+    /// Does something with the place of each remote replica, all at once: most of it is waiting for ssh.
+    fn each_remote<T: Send>(
+        &self,
+        act: impl Fn(&SetReplica<'_>) -> Result<T, PoolError> + Sync,
+    ) -> Vec<Result<(usize, T), PoolError>> {
+        let one = |index: usize, spec: &RemoteSpec| {
+            let (target, name) = remote_place(spec).map_err(|source| PoolError::Place { index, source })?;
+            let replica = SetReplica { index: Some(index), target: &target, set: &name, options: &self.target };
+            Ok((index, act(&replica)?))
+        };
+        std::thread::scope(|scope| {
+            let remotes = self.set.replicas.iter().enumerate().filter_map(|(index, spec)| match spec {
+                ReplicaSpec::Remote(spec) => Some((index, spec)),
+                ReplicaSpec::Local(_) => None,
+            });
+            let threads: Vec<_> = remotes
+                .map(|(index, spec)| {
+                    let one = &one;
+                    scope.spawn(move || one(index, spec))
+                })
+                .collect();
+            threads.into_iter().map(join).collect()
+        })
+    }
+
+    /// Whether all local replicas give what is required; the remote ones are asked when they are opened.
+    fn check_durability(&self, local: &LocalSet) -> Result<(), PoolError> {
+        let Some(level) = self.target.require else { return Ok(()) };
+        for (index, replica) in local.replicas().iter().enumerate() {
+            let Some(replica) = replica else { continue };
+            let memory = replica.memory();
+            if memory.promise(level).is_none() {
+                let source = Arc::new(ReplicaError::Memory(memory.not_durable(level)));
+                return Err(PoolError::Replica { replica: local_place(index, replica), source });
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes what was made of a set: its local replicas, and the remote ones at these places. Gives back the failure that led here.
+    fn undo(&self, local: LocalSet, made: &[usize], error: PoolError) -> PoolError {
+        // The failure that led here is the one to report.
+        let _ = local.discard();
+        for index in made {
+            if let Some(ReplicaSpec::Remote(spec)) = self.set.replicas.get(*index)
+                && let Ok((target, name)) = remote_place(spec)
+            {
+                let replica = SetReplica { index: Some(*index), target: &target, set: &name, options: &self.target };
+                let _ = replica.remove(true, false);
+            }
+        }
+        error
+    }
+}
+
+fn finish(mut open: Open, local: LocalSet) -> Pool {
+    let attributes = local.replicas().first().and_then(Option::as_ref).and_then(LocalReplica::attributes);
+    *open.local.get_mut() = Some(local);
+    open.into_pool(attributes)
+}
+
+/// What the pool of a set is, but for what depends on the set.
+pub(super) fn facts(size_bytes: u64, made_count: usize) -> Facts {
+    Facts {
+        uuid: Uuid::nil(),
+        size_bytes,
+        header_bytes: 0,
+        user_flags: [0; USER_FLAGS_BYTES],
+        made_count,
+        replica_count: made_count,
+        durability: Durability::Visible,
+        access: OpenFor::Write,
+        left_out: Vec::new(),
+        copied_bytes: 0,
+        was_closed: true,
+        first_read: 0,
+    }
+}
+
+fn strongest(memory: &Memory) -> Durability {
+    Durability::ALL.into_iter().rfind(|level| memory.promise(*level).is_some()).unwrap_or(Durability::Visible)
+}
+
+fn local_place(index: usize, replica: &LocalReplica) -> Arc<ReplicaPlace> {
+    Arc::new(ReplicaPlace::Local { index, path: replica.first_path().to_path_buf() })
+}
+
+/// Fails where the first replica is empty or damaged, and another one is not.
+fn check_source(
+    members: &[Box<dyn Member>],
+    local: &LocalSet,
+    first: &Arc<Memory>,
+    kind: Option<PoolKind>,
+    size_bytes: u64,
+) -> Result<(), PoolError> {
+    let state = memory_state(kind, first).map_err(|source| not_compared(&*members[0], source))?;
+    let reason = match state {
+        ContentsState::Sound => return Ok(()),
+        ContentsState::Empty => EMPTY,
+        ContentsState::Damaged(reason) => reason,
+    };
+    for (member, local) in members.iter().zip(local.replicas()).skip(1) {
+        let found = match (member.remote(), local) {
+            (Some(mut remote), _) => state_of(kind, &mut remote, size_bytes),
+            (None, Some(local)) => memory_state(kind, &local.memory()),
+            (None, None) => continue,
+        };
+        let has_more = match found.map_err(|source| not_compared(&**member, source))? {
+            ContentsState::Sound => true,
+            // A program may keep its bytes as it likes, the same way in all replicas.
+            ContentsState::Damaged(_) => state == ContentsState::Empty,
+            ContentsState::Empty => false,
+        };
+        if has_more {
+            return Err(PoolError::BadSource { reason, sound: Arc::clone(&member.standing().place) });
+        }
+    }
+    Ok(())
+}
+
+/// Compares all replicas with the first, at once, and does with those that differ what is to be done; gives the bytes copied. All
+/// of every replica is durable after that: the program acts on what it reads, whoever stored it.
+fn make_same(
+    members: &[Box<dyn Member>],
+    local: &LocalSet,
+    first: &Arc<Memory>,
+    kind: Option<PoolKind>,
+    size_bytes: u64,
+    differing: Differing,
+) -> Result<u64, PoolError> {
+    let failed = |member: &dyn Member, source: ReplicaError| replica_error(member, Arc::new(source));
+    make_durable(first).map_err(|source| failed(&*members[0], source.into()))?;
+    let comparison = &match differing {
+        Differing::Copy => Comparison::of_kind(kind, size_bytes),
+        // Where no heap is found all counts: the program may keep its bytes as it likes.
+        Differing::Refuse => Comparison::of_pool(kind, &**first, size_bytes)?,
+    };
+    let same = |member: &dyn Member, other: &mut dyn Contents| {
+        let mut first = Arc::clone(first);
+        let done = match differing {
+            Differing::Copy => comparison.copy(&mut first, other, &mut |_| {}).map(|copied| Some(copied.bytes)),
+            Differing::Refuse => comparison.confirm(&mut first, other).map(|is_same| is_same.then_some(0)),
+        };
+        match done {
+            Ok(Some(copied)) => Ok(copied),
+            Ok(None) => Err(failed(member, ReplicaError::Differs { what: "contents" })),
+            Err(ComparisonError { is_first, source }) => {
+                Err(not_compared(if is_first { &*members[0] } else { member }, source))
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let same = &same;
+        let others = members.iter().zip(local.replicas()).skip(1);
+        let threads: Vec<_> = others
+            .map(|(member, local)| {
+                scope.spawn(move || match (member.remote(), local) {
+                    (Some(mut remote), _) => same(&**member, &mut remote),
+                    (None, Some(local)) => same(&**member, &mut local.memory()),
+                    (None, None) => Ok(0),
+                })
+            })
+            .collect();
+        threads.into_iter().map(join).sum()
+    })
+}
+
+/// What went wrong with a replica when it was compared.
+fn not_compared(member: &dyn Member, source: AccessError) -> PoolError {
+    let source = match source.downcast::<PoolError>() {
+        Ok(error) => return *error,
+        Err(source) => source,
+    };
+    let source = match source.downcast::<MemError>() {
+        Ok(source) => ReplicaError::Memory(*source),
+        Err(source) => ReplicaError::NotCompared(source),
+    };
+    replica_error(member, Arc::new(source))
+}
+
+/// Makes all of a local replica durable behind its header, but what is a hole.
+fn make_durable(memory: &Memory) -> Result<(), MemError> {
+    let (data, _) = data_ranges(memory, HEADER_LEN_BYTES as u64..memory.len_bytes(), usize::MAX)?;
+    for range in data {
+        memory.write_back(range.start, range.end - range.start)?;
+    }
+    memory.fence()
+}
+
+fn join<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
