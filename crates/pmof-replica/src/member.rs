@@ -2,6 +2,7 @@
 
 use std::{
     fmt,
+    ops::Range,
     sync::{Arc, OnceLock},
 };
 
@@ -72,6 +73,14 @@ pub(crate) enum Source<'b> {
     Atomic(u64),
 }
 
+impl<'b> Source<'b> {
+    /// The part of a write's bytes, which begins at `offset` of the pool, that goes to `range`.
+    pub(crate) fn part(bytes: &'b [u8], offset: u64, range: &Range<u64>) -> Self {
+        let (begin, end) = (range.start - offset, range.end - offset);
+        Self::Bytes(&bytes[begin as usize..end as usize])
+    }
+}
+
 /// What a flush covers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Flush {
@@ -79,6 +88,13 @@ pub(crate) enum Flush {
     Written(Written),
     /// All that anybody has written.
     Everything,
+}
+
+impl Flush {
+    /// Of what a lane has written; of everything where it has written nothing.
+    pub(crate) fn of(written: Written) -> Self {
+        if written.is_empty() { Self::Everything } else { Self::Written(written) }
+    }
 }
 
 /// The flushes that one replica was asked for, which may be in flight.

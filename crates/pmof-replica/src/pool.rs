@@ -5,7 +5,7 @@ use std::{
     ops::Range,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use crate::{
     OpenFor, PersistFailure, PoolError, Receipt, ReplicaError, ReplicaPlace, USER_FLAGS_BYTES,
-    member::{Flush, FlushLevel, Flushing, Member, Source, replica_error},
+    member::{Atomicity, Flush, FlushLevel, Flushing, Member, RELAXED_BYTES, Source, Write, Written, replica_error},
 };
 use epochs::Epochs;
 use pending::Waiter;
@@ -78,6 +78,7 @@ struct Open {
     is_unpublished: bool,
     /// Flushes that nobody waits for any more.
     abandoned: Mutex<Vec<Flushings>>,
+    has_abandoned: AtomicBool,
 }
 
 /// What all handles of a pool share.
@@ -114,8 +115,8 @@ impl fmt::Debug for Open {
 
 impl Open {
     fn new(facts: Facts, members: Vec<Box<dyn Member>>, epochs: Option<Epochs>) -> Self {
-        let (local, abandoned) = (Mutex::default(), Mutex::default());
-        Self { facts, members, epochs, mirror: None, local, is_unpublished: false, abandoned }
+        let (local, abandoned, has_abandoned) = (Mutex::default(), Mutex::default(), AtomicBool::new(false));
+        Self { facts, members, epochs, mirror: None, local, is_unpublished: false, abandoned, has_abandoned }
     }
 
     fn into_pool(self, attributes: Option<Attributes>) -> Pool {
@@ -240,9 +241,18 @@ impl Pool {
     /// # Errors
     /// Those of [`Lane::write`] and [`Pending::wait`].
     pub fn persist(&self, offset: u64, bytes: &[u8]) -> Result<Receipt, PoolError> {
-        let mut lane = self.lane();
-        lane.write(offset, bytes)?;
-        lane.persist()
+        let (open, len_bytes) = (self.0.writable()?, bytes.len() as u64);
+        open.facts.check_data(offset, len_bytes)?;
+        let (range, mut written) = (offset..offset + len_bytes, Written::default());
+        if !bytes.is_empty() {
+            written.add(Atomicity::Relaxed, (range.start, range.end));
+        }
+        open.write(range, Atomicity::Relaxed, true, |part| Source::part(bytes, offset, part))?;
+        let receipt = open.persist(written);
+        if receipt.is_err() {
+            self.0.unflushed.fetch_add(1, Ordering::Release);
+        }
+        receipt
     }
 
     /// Makes a range of the [`mirror`](Self::mirror) durable on all replicas.
@@ -371,6 +381,34 @@ impl Open {
         lost.map_or(Ok(()), |(member, why)| Err(replica_error(&**member, Arc::clone(why))))
     }
 
+    /// Posts a write to all replicas.
+    fn write<'b>(
+        &self,
+        range: Range<u64>,
+        atomicity: Atomicity,
+        is_held: bool,
+        source: impl Fn(&Range<u64>) -> Source<'b>,
+    ) -> Result<(), PoolError> {
+        let mut at = range.start;
+        while at < range.end {
+            // Piece by piece, so that several replicas are fed in turn; none cuts a word.
+            let piece = at..(at / RELAXED_BYTES * RELAXED_BYTES + RELAXED_BYTES).min(range.end);
+            let source = source(&piece);
+            self.store_in_mirror(at, source)?;
+            let write = Write { offset: at, len_bytes: piece.end - at, source, atomicity, is_held };
+            for member in &self.members {
+                member.write(&write);
+            }
+            at = piece.end;
+        }
+        Ok(())
+    }
+
+    /// Makes durable what a lane has written.
+    fn persist(&self, written: Written) -> Result<Receipt, PoolError> {
+        self.finish_flush(self.start_flush(Flush::of(written), FlushLevel::OfPool))
+    }
+
     fn start_flush(&self, flush: Flush, level: FlushLevel) -> Flushings {
         self.collect_abandoned();
         self.members.iter().map(|member| member.start_flush(flush, level)).collect()
@@ -378,12 +416,16 @@ impl Open {
 
     /// Takes in the outcomes of flushes that nobody waits for: they would stay in the queue.
     fn collect_abandoned(&self) {
+        if !self.has_abandoned.load(Ordering::Relaxed) {
+            return;
+        }
         // Another thread that does it does it for all.
         let Some(mut abandoned) = self.abandoned.try_lock() else { return };
         abandoned.retain_mut(|flushing| {
             let mut all = flushing.iter_mut().zip(&self.members);
             !all.all(|(flushing, member)| member.is_flushed(flushing))
         });
+        self.has_abandoned.store(!abandoned.is_empty(), Ordering::Relaxed);
     }
 
     /// Waits for a flush of all replicas, and acknowledges it.

@@ -8,7 +8,7 @@ use std::{
 use super::{Pending, Pool};
 use crate::{
     PoolError, Receipt,
-    member::{Atomicity, Flush, FlushLevel, RELAXED_BYTES, Source, Write, Written},
+    member::{Atomicity, Flush, FlushLevel, Source, Written},
 };
 
 /// One caller's stream of writes to a pool, which take effect in their order. A [`flush`](Self::flush) makes durable what this lane has
@@ -49,10 +49,7 @@ impl Lane {
     /// [`PoolError::OutOfBounds`], [`PoolError::Header`], [`PoolError::ReadOnly`], [`PoolError::Closed`]. What goes wrong with a replica is
     /// told by the flush.
     pub fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), PoolError> {
-        self.post(offset, bytes.len() as u64, self.atomicity, true, |range| {
-            let (begin, end) = (range.start - offset, range.end - offset);
-            Source::Bytes(&bytes[begin as usize..end as usize])
-        })
+        self.post(offset, bytes.len() as u64, self.atomicity, true, |range| Source::part(bytes, offset, range))
     }
 
     /// Writes 8 bytes (`value` as little-endian) at an offset divisible by 8, which a crash cannot tear.
@@ -91,8 +88,7 @@ impl Lane {
             Err(error) => return Pending::failed(self.pool.clone(), error),
         };
         let written = std::mem::take(&mut self.written);
-        let flush = if written.is_empty() { Flush::Everything } else { Flush::Written(written) };
-        let flushing = open.start_flush(flush, FlushLevel::OfPool);
+        let flushing = open.start_flush(Flush::of(written), FlushLevel::OfPool);
         Pending::posted(self.pool.clone(), Arc::clone(&open), flushing, !written.is_empty())
     }
 
@@ -101,7 +97,14 @@ impl Lane {
     /// # Errors
     /// Those of [`Pending::wait`].
     pub fn persist(&mut self) -> Result<Receipt, PoolError> {
-        self.flush().wait()
+        let shared = &self.pool.0;
+        let open = shared.writable()?;
+        let written = std::mem::take(&mut self.written);
+        let receipt = open.persist(written);
+        if receipt.is_ok() && !written.is_empty() {
+            shared.unflushed.fetch_sub(1, Ordering::Release);
+        }
+        receipt
     }
 
     /// Writes a range of the pool's [mirror](Pool::mirror) and makes it durable, with what this lane has written before.
@@ -138,19 +141,7 @@ impl Lane {
         if self.written.is_empty() {
             shared.unflushed.fetch_add(1, Ordering::Relaxed);
         }
-        let (mut at, end) = (offset, offset + len_bytes);
-        self.written.add(atomicity, (at, end));
-        while at < end {
-            // Piece by piece, so that several replicas are fed in turn; none cuts a word.
-            let piece = at..(at / RELAXED_BYTES * RELAXED_BYTES + RELAXED_BYTES).min(end);
-            let source = source(&piece);
-            open.store_in_mirror(at, source)?;
-            let write = Write { offset: at, len_bytes: piece.end - at, source, atomicity, is_held };
-            for member in &open.members {
-                member.write(&write);
-            }
-            at = piece.end;
-        }
-        Ok(())
+        self.written.add(atomicity, (offset, offset + len_bytes));
+        open.write(offset..offset + len_bytes, atomicity, is_held, source)
     }
 }

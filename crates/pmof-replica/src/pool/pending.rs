@@ -202,7 +202,9 @@ impl Drop for Pending {
         if let Stage::Posted(open, flushing) = &mut self.stage {
             let flushing = std::mem::take(flushing);
             if !flushing.is_empty() {
-                open.abandoned.lock().push(flushing);
+                let mut abandoned = open.abandoned.lock();
+                abandoned.push(flushing);
+                open.has_abandoned.store(true, Ordering::Relaxed);
             }
         }
     }
