@@ -85,7 +85,13 @@ link_to_other() {
 		link set eth0 up
 	EOF
     rdma link add rxe3 type rxe netdev eth0 || return
-    busybox ping -c 1 -W 10 "10.77.1.$((2 - $1))" >/dev/null || { echo "the other machine does not answer" >&2; return 1; }
+    # On a busy host the other machine may come up a minute later.
+    local _
+    for _ in {1..60}; do
+        busybox ping -c 1 -W 2 "10.77.1.$((2 - $1))" >/dev/null 2>&1 && return
+    done
+    echo "the other machine does not answer" >&2
+    return 1
 }
 
 # Mounts the prepared file systems.

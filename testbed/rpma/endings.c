@@ -64,7 +64,12 @@ struct side {
     struct rpma_mr_local *local;
     struct rpma_mr_remote *remote;
     unsigned posted, completed[IDENTIFIERS];
+    /* The first request that failed, but for receives. */
+    unsigned first_failed;
+    bool has_failed;
     int flags[IDENTIFIERS];
+    /* Receives have a queue of their own. */
+    bool is_receive[IDENTIFIERS];
     bool is_wrong;
 };
 
@@ -153,12 +158,13 @@ static void post_one(struct side *side, enum kind kind, const struct ending *end
         NEED(CALL(rpma_send)(side->connection, side->local, place(SOURCE), ending->bytes, flags, identifier));
         break;
     default:
+        side->is_receive[side->posted % IDENTIFIERS] = true;
         identifier = next_identifier(side, RPMA_F_COMPLETION_ALWAYS);
         NEED(CALL(rpma_recv)(side->connection, side->local, place(DESTINATION), ending->bytes, identifier));
     }
 }
 
-/* Many of one kind; or of all kinds, of which those that wait for the other side's program come last. */
+/* Many of one kind; or of all kinds, of which those that wait for the other side's program come late. */
 static void post(struct side *side, const struct ending *ending) {
     /* A flush brings its write. */
     unsigned count = ending->kind == FLUSHES ? OPERATIONS / 2 : OPERATIONS;
@@ -174,6 +180,10 @@ static void post(struct side *side, const struct ending *ending) {
     for (enum kind kind = FLUSHES; kind < MIXED; kind++)
         for (unsigned each = 0; each < 2; each++)
             post_one(side, kind, ending);
+    /* Behind a send that finds no receive. */
+    post_one(side, SENDS, ending);
+    for (unsigned each = 0; each < 2; each++)
+        post_one(side, WRITES, ending);
 }
 
 static void note(struct side *side, const struct ibv_wc *completion) {
@@ -184,6 +194,15 @@ static void note(struct side *side, const struct ibv_wc *completion) {
         tell("request %lu of %u completes with status %d", (unsigned long)identifier, side->posted, completion->status);
         side->is_wrong = true;
         return;
+    }
+    bool is_behind = !side->is_receive[identifier] && side->has_failed && identifier > side->first_failed;
+    if (completion->status != IBV_WC_SUCCESS && !side->is_receive[identifier] && !is_behind) {
+        side->has_failed = true;
+        side->first_failed = (unsigned)identifier;
+    }
+    if (completion->status == IBV_WC_SUCCESS && is_behind) {
+        tell("request %lu succeeds behind %u, which failed", (unsigned long)identifier, side->first_failed);
+        side->is_wrong = true;
     }
     side->completed[identifier]++;
 }
@@ -215,11 +234,15 @@ static void take_until_over(struct side *side, enum way way) {
     side->is_wrong |= returned != RPMA_E_NO_COMPLETION;
 }
 
-/* Each request that always completes has done so once, each other one at most once; and nothing more comes. */
+/*
+ * Each request that always completes has done so once, and so has each one from the first that failed on, as the queue is in
+ * error then; each other one at most once; and nothing more comes.
+ */
 static bool has_all(struct side *side) {
     struct ibv_wc completion;
     for (unsigned each = 0; each < side->posted; each++) {
-        unsigned least = side->flags[each] == RPMA_F_COMPLETION_ALWAYS;
+        bool is_behind = side->has_failed && each > side->first_failed;
+        unsigned least = is_behind || side->flags[each] == RPMA_F_COMPLETION_ALWAYS;
         if (side->completed[each] < least || side->completed[each] > 1) {
             tell("request %u of %u has %u completions", each, side->posted, side->completed[each]);
             side->is_wrong = true;

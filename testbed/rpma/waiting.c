@@ -233,8 +233,7 @@ static void check_shared_channel(void) {
     NEED(CALL(rpma_conn_cfg_delete)(&configuration));
 }
 
-/* The answer to a message does not come before the message's own outcome, as the device of the other side acknowledges the
- * message before its program can answer. */
+/* The answer to a message does not come before the message's own outcome, where pmof carries both. */
 static void check_order_on_channel(void) {
     section("order on a shared channel");
     enum { ROUNDS = 100 };
@@ -266,8 +265,12 @@ static void check_order_on_channel(void) {
         }
     }
     check(both == 2 * ROUNDS, "each round has two outcomes (%u)", both);
-    /* A device may be late with its own. */
-    check(first >= ROUNDS * 9 / 10, "the message's outcome comes before its answer (%u of %u)", first, (unsigned)ROUNDS);
+    /* Over a device the order of two queues is the device's: soft-RoCE acknowledges a message after the other program can
+     * take it. */
+    if (is_device())
+        tell("the message's outcome came before its answer in %u of %u", first, (unsigned)ROUNDS);
+    else
+        check(first == ROUNDS, "the message's outcome comes before its answer (%u of %u)", first, (unsigned)ROUNDS);
     close_link(&link);
     NEED(CALL(rpma_conn_cfg_delete)(&configuration));
 }

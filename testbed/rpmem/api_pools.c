@@ -118,10 +118,9 @@ void check_sets(void) {
     WORKS(CALL(rpmem_set_attr)(pool, NULL));
     WORKS(CALL(rpmem_set_attr)(pool, &none));
     WORKS(CALL(rpmem_close)(pool));
-    pool = GIVES_POOL(create("bare.set", POOL_BYTES, &none));
-    tell("without a header nothing says that there is a pool, and nothing of it is changed:");
+    GIVES_NO_POOL(create("bare.set", POOL_BYTES, &none), EEXIST);
+    tell("without a header nothing says whose it is, and nothing of it is changed:");
     check(part_is("bare", 0, POOL_BYTES), "what was written is there");
-    WORKS(CALL(rpmem_close)(pool));
     memset(&attr, 0xee, sizeof attr);
     pool = GIVES_POOL(open_pool("bare.set", POOL_BYTES, &attr));
     check(memcmp(&attr, &none, sizeof attr) == 0, "a pool without header opens with attributes of zeroes");
@@ -221,10 +220,12 @@ static void check_given_parts(void) {
     unsigned char *part = contents("parts/given.0", &bytes);
     check(part != NULL && bytes == POOL_BYTES && part[0] == 0 && part[1 << 20] == 0x77, "a file that was there stays");
     free(part);
+    GIVES_NO_POOL(create("given.set", POOL_BYTES, &attributes), EEXIST);
+    give_file("parts/given.0", POOL_BYTES, -1);
     RPMEMpool *pool = GIVES_POOL(create("given.set", POOL_BYTES, &attributes));
-    unsigned char byte = 0;
+    unsigned char byte = 0x77;
     WORKS(CALL(rpmem_read)(pool, &byte, 1 << 20, 1, 0));
-    check(byte == 0x77, "a blank file becomes a part, and what is behind its header stays");
+    check(byte == 0, "a file of zeros becomes a part");
     GIVES_NO_POOL(create("given.set", POOL_BYTES, &attributes), EBUSY);
     WORKS(CALL(rpmem_close)(pool));
     GIVES_NO_POOL(create("given.set", POOL_BYTES, &attributes), EEXIST);
@@ -232,7 +233,7 @@ static void check_given_parts(void) {
         size_t bytes;
         long at;
         int code;
-    } cases[] = {{POOL_BYTES, 0, EEXIST}, {POOL_BYTES, 4095, EEXIST}, {POOL_BYTES - 4096, -1, EINVAL}, {0, -1, EINVAL}};
+    } cases[] = {{POOL_BYTES, 0, EEXIST}, {POOL_BYTES, 4095, EEXIST}, {POOL_BYTES, POOL_BYTES - 1, EEXIST}, {POOL_BYTES - 4096, -1, EINVAL}, {0, -1, EINVAL}};
     for (unsigned index = 0; index < sizeof cases / sizeof *cases; index++) {
         give_file("parts/given.0", cases[index].bytes, cases[index].at);
         GIVES_NO_POOL(create("given.set", POOL_BYTES, &attributes), cases[index].code);
@@ -245,8 +246,11 @@ static void check_given_parts(void) {
     check(!exists("parts/given.0"), "and so is one of holes");
     write_set("taken", POOL_BYTES, "OPTION NOHDRS");
     give_file("parts/taken.0", POOL_BYTES, 0);
-    pool = GIVES_POOL(create("taken.set", POOL_BYTES, &none));
-    WORKS(CALL(rpmem_close)(pool));
+    GIVES_NO_POOL(create("taken.set", POOL_BYTES, &none), EEXIST);
+    FAILS(CALL(rpmem_remove)(stage.target, "taken.set", 0), EINVAL);
+    check(exists("parts/taken.0"), "without a header it is nobody's to take");
+    WORKS(CALL(rpmem_remove)(stage.target, "taken.set", RPMEM_REMOVE_FORCE));
+    check(!exists("parts/taken.0"), "but by force");
 }
 
 void check_headers(void) {

@@ -8,14 +8,19 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 mod capi;
+#[cfg(test)]
+mod circles;
 mod counts;
 mod fio;
 mod mutants;
+#[cfg(test)]
+mod pages;
 mod readme;
 mod release;
 mod rpma;
 mod rpmem;
 mod run;
+mod skips;
 mod sshd;
 mod suites;
 mod tsan;
@@ -56,7 +61,7 @@ enum Chore {
     Rpmem(rpmem::Rpmem),
     /// Break the code in named ways, and see that the suite which must notice does: see docs/mutants.md
     Mutants(mutants::Mutants),
-    /// Run the commands of README.md's sections Try it and Pools of PMDK, as written, in a clean clone of HEAD
+    /// Run the commands of README.md and of the page on pool sets, as written, in a clean clone of HEAD
     ///
     /// Needs /usr/sbin/sshd, and port 7204 of the loopback address. What it builds stays in target/readme.
     Readme,

@@ -2,10 +2,10 @@
 
 use std::{
     collections::BTreeSet,
-    env,
+    env, fs,
     io::{self, Read, Write},
     path::Path,
-    process::{Command, ExitCode, ExitStatus, Stdio},
+    process::{self, Command, ExitCode, ExitStatus, Stdio},
     time::Instant,
 };
 
@@ -13,6 +13,7 @@ use anyhow::{Context as _, Result};
 
 use crate::{
     counts::{Counts, Runner},
+    skips::Skips,
     suites::{Counting, Suite, program_file, suites},
 };
 
@@ -42,6 +43,8 @@ struct Told {
     counts: Counts,
     /// Each once: a runner may name a failed test where it fails and at its end.
     failures: BTreeSet<String>,
+    /// Tests that could not run here, counted as skipped.
+    skips: Skips,
 }
 
 /// The list of what was skipped and what failed, closed by the line of counts.
@@ -58,10 +61,12 @@ fn sum_up(outcomes: &[(&str, Outcome)], skips_fail: bool) -> (String, Counts) {
                 total += Counts::ONE_SKIPPED;
                 lines.push(format!("skipped: {name}: {reason}"));
             }
-            Outcome::Ran(Told { counts, failures }) => {
+            Outcome::Ran(Told { counts, failures, skips }) => {
                 total += *counts;
-                if counts.skipped > 0 {
-                    lines.push(format!("skipped: {name}: {} tests that their runner left out", counts.skipped));
+                lines.extend(skips.lines(name));
+                let left_out = counts.skipped - skips.count();
+                if left_out > 0 {
+                    lines.push(format!("skipped: {name}: {left_out} tests that their runner left out"));
                 }
                 if counts.failed > 0 {
                     lines.push(format!("failed: {name}: {}", counts.failed));
@@ -81,12 +86,12 @@ fn run_or_skip(suite: &Suite, quick: bool) -> Result<Outcome> {
     }
     println!("\n== {}: {}", suite.name, suite.command.join(" "));
     let start = Instant::now();
-    let (status, counted, failures) =
+    let (status, counted, failures, skips) =
         run(suite, &mut io::stdout().lock()).with_context(|| format!("running the suite {}", suite.name))?;
-    let counts = judge(suite.counting, status.success(), counted);
+    let counts = skips.taken_from(judge(suite.counting, status.success(), counted));
     let verdict = if counts.failed == 0 { "passed" } else { "FAILED" };
     println!("-- {}: {verdict} in {:.1} s ({status})", suite.name, start.elapsed().as_secs_f64());
-    Ok(Outcome::Ran(Told { counts, failures }))
+    Ok(Outcome::Ran(Told { counts, failures, skips }))
 }
 
 /// `counted` is `None` where the output named no counts.
@@ -107,14 +112,22 @@ fn judge(counting: Counting, succeeded: bool, counted: Option<Counts>) -> Counts
     }
 }
 
-/// Runs the command; its output goes on as it comes, and is read for counts and names on the way.
-fn run(suite: &Suite, to: &mut impl Write) -> Result<(ExitStatus, Option<Counts>, BTreeSet<String>)> {
+/// Runs the command; its output goes on as it comes, and is read for counts and names on the way. Where single tests are counted,
+/// those that report that they could not run come last.
+fn run(suite: &Suite, to: &mut impl Write) -> Result<(ExitStatus, Option<Counts>, BTreeSet<String>, Skips)> {
     // One pipe for both streams keeps their order.
     let (output, input) = io::pipe()?;
     let (program, arguments) = suite.command.split_first().context("a suite has a command")?;
     let mut command = Command::new(program_file(program));
     command.args(arguments).envs(suite.environment.iter().copied()).stdin(Stdio::null());
     command.stdout(input.try_clone()?).stderr(input);
+    let reports = env::temp_dir().join(format!("pmof-skips-{}-{}", process::id(), suite.name));
+    fs::write(&reports, "").with_context(|| format!("making {}", reports.display()))?;
+    match suite.counting {
+        Counting::ByTest(Runner::Nextest | Runner::Libtest) => command.env(skip_report::REPORTS, &reports),
+        // A suite of xtask's own counts what it runs itself.
+        Counting::AsOne | Counting::ByTest(Runner::Closing) => command.env_remove(skip_report::REPORTS),
+    };
     let mut child = command.spawn().with_context(|| format!("starting {program}"))?;
     // The command holds the pipe's other end, and reading would never end while it does.
     drop(command);
@@ -123,7 +136,9 @@ fn run(suite: &Suite, to: &mut impl Write) -> Result<(ExitStatus, Option<Counts>
         Counting::ByTest(runner) => Some(runner),
     };
     let (counted, failures) = pass_on(output, to, runner)?;
-    Ok((child.wait()?, counted, failures))
+    let status = child.wait()?;
+    let skips = Skips::read(&reports, &failures)?;
+    Ok((status, counted, failures, skips))
 }
 
 /// Copies all of `from` as it comes; returns the sum of all counts in it, `None` where there were none, and the failed
@@ -200,7 +215,7 @@ mod tests {
         let command: &'static [&'static str] = vec!["sh", "-c", script].leak();
         let suite = Suite { name: "streams", command, counting: BY_TEST, ..suites()[0] };
         let mut shown = Vec::new();
-        let (status, counted, _) = run(&suite, &mut shown).unwrap();
+        let (status, counted, _, _) = run(&suite, &mut shown).unwrap();
         assert_eq!(status.code(), Some(3));
         assert_eq!(counted, Some(Counts { passed: 3, failed: 0, skipped: 0 }));
         assert_eq!(shown.split(|byte| *byte == b'\n').count(), 3);
@@ -208,7 +223,7 @@ mod tests {
 
     #[test]
     fn the_last_line_is_the_sum_and_stands_alone() {
-        let told = Told { counts: THREE, failures: BTreeSet::new() };
+        let told = Told { counts: THREE, ..Told::default() };
         let outcomes = [("a", Outcome::Ran(told)), ("b", Outcome::Skipped("no disk".into()))];
         let (report, total) = sum_up(&outcomes, false);
         assert_eq!(report.lines().last(), Some("2 passed, 0 failed, 2 skipped"));
@@ -216,10 +231,33 @@ mod tests {
         assert_eq!(total.failed, 0);
     }
 
+    /// The runner says that three passed; two of them say that they could not run, one of them twice.
+    #[test]
+    fn a_test_that_could_not_run_is_skipped_with_its_reason() {
+        let script = "echo skipped: b x::y: no disk >> $PMOF_SKIP_REPORTS; echo skipped: b x::y: nor net >> $PMOF_SKIP_REPORTS
+                      echo skipped: c x::y: no root >> $PMOF_SKIP_REPORTS; echo 'test result: ok. 3 passed; 0 failed; 1 ignored'";
+        let suite = |counting| Suite { name: "s", command: vec!["sh", "-c", script].leak(), counting, ..suites()[0] };
+        let outcome = run_or_skip(&suite(BY_TEST), false).unwrap();
+        let (report, total) = sum_up(&[("s", outcome)], true);
+        assert_eq!(
+            report,
+            "skipped: s: b x::y: no disk\nskipped: s: c x::y: no root\n\
+             skipped: s: 1 tests that their runner left out\n1 passed, 0 failed, 3 skipped"
+        );
+        assert_eq!(total.failed, 0);
+        // A suite that counts as one has no file for reports, not even that of a suite around it.
+        let unset = "test -z \"$PMOF_SKIP_REPORTS\"";
+        let suite = Suite { command: vec!["sh", "-c", unset].leak(), ..suite(Counting::AsOne) };
+        assert_eq!(
+            run_or_skip(&suite, false).unwrap(),
+            Outcome::Ran(Told { counts: Counts::ONE_PASSED, ..Told::default() })
+        );
+    }
+
     #[test]
     fn the_report_names_what_failed() {
         let counts = Counts { passed: 2, failed: 1, skipped: 0 };
-        let told = Told { counts, failures: BTreeSet::from(["x::y".to_owned()]) };
+        let told = Told { counts, failures: BTreeSet::from(["x::y".to_owned()]), ..Told::default() };
         let (report, _) = sum_up(&[("a", Outcome::Ran(told))], false);
         assert_eq!(report, "failed: a: 1\n    x::y\n2 passed, 1 failed, 0 skipped");
     }

@@ -71,6 +71,30 @@ const BEFORE_TESTS: &[Suite] = &[
         ..PLAIN
     },
     Suite {
+        name: "lints without verbs",
+        command: &[
+            "cargo",
+            "clippy",
+            "-p",
+            "pmof",
+            "-p",
+            "pmof-cli",
+            "-p",
+            "pmof-bench",
+            "--no-default-features",
+            "--",
+            "-D",
+            "warnings",
+        ],
+        needs: Need::CargoCommand("clippy", "rustup component add clippy"),
+        ..PLAIN
+    },
+    Suite {
+        name: "tests without verbs",
+        command: &["cargo", "test", "-p", "pmof-access", "--no-default-features", "--lib"],
+        ..PLAIN
+    },
+    Suite {
         name: "release build",
         // Nothing runs xtask in release, whose link-time optimization takes a quarter of the build.
         command: &["cargo", "build", "--workspace", "--exclude", "xtask", "--release"],

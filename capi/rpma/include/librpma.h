@@ -255,7 +255,7 @@ int rpma_conn_cfg_get_rcq_size(const struct rpma_conn_cfg *cfg, uint32_t *rcq_si
 
 /*
  * Operations that may be posted and not completed; 10 at first. Errors: RPMA_E_INVAL for NULL. Differs: over TCP and shm
- * twice as many and 64 are taken, so that a flush always finds room.
+ * twice as many and 64 are taken, so that a flush finds room behind as many as were asked for.
  */
 int rpma_conn_cfg_set_sq_size(struct rpma_conn_cfg *cfg, uint32_t sq_size);
 
@@ -342,8 +342,8 @@ int rpma_ep_shutdown(struct rpma_ep **ep_ptr);
 
 /*
  * Gives a descriptor that is readable while a request waits. O_NONBLOCK on it has the next function not block.
- * Errors: RPMA_E_INVAL for NULL. Differs: over TCP and shm it is readable too while a client has begun to connect and not
- * said everything, as the socket is.
+ * Errors: RPMA_E_INVAL for NULL. Differs: over TCP and shm a client that has connected and not said everything is no
+ * request, and does not make it readable.
  */
 int rpma_ep_get_fd(const struct rpma_ep *ep, int *fd);
 
@@ -403,8 +403,8 @@ int rpma_conn_get_event_fd(const struct rpma_conn *conn, int *fd);
  * when the connection is deleted meanwhile; RPMA_E_NO_EVENT where there is none and it must not block; RPMA_E_PROVIDER
  * where the descriptor cannot be read; RPMA_E_UNKNOWN for an event that has no name in librpma. Differs: without an event
  * and not to block it is RPMA_E_NO_EVENT, as its manual says (the original: RPMA_E_PROVIDER); what ended a connection is
- * told again to whoever waits again, where the original waits for ever. Over TCP and shm a side that vanishes is
- * RPMA_CONN_LOST after 30 s.
+ * told again to whoever waits again, where the original waits for ever; the descriptor is readable for its first telling
+ * only. Over TCP and shm a side that vanishes is RPMA_CONN_LOST after 30 s.
  */
 int rpma_conn_next_event(struct rpma_conn *conn, enum rpma_conn_event *event);
 
@@ -515,12 +515,12 @@ int rpma_write(struct rpma_conn *conn, struct rpma_mr_remote *dst, size_t dst_of
 		size_t src_offset, size_t len, int flags, const void *op_context);
 
 /*
- * Posts a write that also uses up a receive of the other side and hands it a number. Errors: as for rpma_read(). Differs:
- * lengths are checked in 64 bits and ranges when posting (the original cuts lengths to 32 bits and leaves ranges to the
- * device, which breaks the connection). Over RDMA less than 4 GiB go at a time, RPMA_E_INVAL otherwise; over TCP and shm
- * those over 1 GiB go in parts; over TCP and shm a full send queue is twice sq_size and 64, as there is no device whose
- * queue could be full. Over TCP and shm the write completes when the other library has taken it, whether or not a receive
- * is posted.
+ * Posts a write that also uses up a receive of the other side and hands it a number: imm, in this machine's byte order; the
+ * receive's completion has it in imm_data in network byte order, as ntohl() takes it. It completes when it has found a
+ * receive, and what is posted behind it not before. Errors: as for rpma_read(). Differs: lengths are checked in 64 bits and
+ * ranges when posting (the original cuts lengths to 32 bits and leaves ranges to the device, which breaks the connection).
+ * Over RDMA less than 4 GiB go at a time, RPMA_E_INVAL otherwise; over TCP and shm those over 1 GiB go in parts; over TCP
+ * and shm a full send queue is twice sq_size and 64, as there is no device whose queue could be full.
  */
 int rpma_write_with_imm(struct rpma_conn *conn, struct rpma_mr_remote *dst, size_t dst_offset,
 		const struct rpma_mr_local *src, size_t src_offset, size_t len, int flags, uint32_t imm,
@@ -547,17 +547,18 @@ int rpma_flush(struct rpma_conn *conn, struct rpma_mr_remote *dst, size_t dst_of
 		enum rpma_flush_type type, int flags, const void *op_context);
 
 /*
- * Posts a message. Errors: as for rpma_read(). Differs: over TCP and shm a message has at most 1 MiB and completes when the
- * other library has taken it, which keeps 64 of them until receives are posted: there is no device that holds the sender
- * back.
+ * Posts a message. It completes when it has found a receive, and what is posted behind it not before; until then its memory
+ * is the library's. Errors: as for rpma_read(). Differs: over TCP and shm a message has at most 1 MiB, and the other side's
+ * library keeps up to 64 of a connection until receives are posted.
  */
 int rpma_send(struct rpma_conn *conn, const struct rpma_mr_local *src, size_t offset, size_t len, int flags,
 		const void *op_context);
 
 /*
- * Posts a message that hands a number to its receive. Errors: as for rpma_read(). Differs: over TCP and shm a message has
- * at most 1 MiB and completes when the other library has taken it, which keeps 64 of them until receives are posted: there
- * is no device that holds the sender back.
+ * Posts a message that hands a number to its receive: imm, in this machine's byte order; the receive's completion has it in
+ * imm_data in network byte order, as ntohl() takes it. It completes as that of rpma_send(). Errors: as for rpma_read().
+ * Differs: over TCP and shm a message has at most 1 MiB, and the other side's library keeps up to 64 of a connection until
+ * receives are posted.
  */
 int rpma_send_with_imm(struct rpma_conn *conn, const struct rpma_mr_local *src, size_t offset, size_t len, int flags,
 		uint32_t imm, const void *op_context);

@@ -8,27 +8,28 @@ use std::{
     os::unix::fs::DirBuilderExt as _,
     path::PathBuf,
     ptr,
-    sync::{Arc, Mutex, PoisonError, atomic::AtomicPtr},
+    sync::{Arc, Mutex, PoisonError, Weak, atomic::AtomicPtr},
     time::Duration,
 };
 
 use pmof_access::{
-    AcceptOptions, CompletionQueue, ConnectError, ConnectOptions, Connection, ConnectionRequest, DEFAULT_SPIN,
-    Location, PendingConnection, PostError, Progress, QueueOptions, RegionSlice, Settings, SharedReceives, Transport,
-    Waiting, limits,
+    AcceptOptions, CompletionQueue, ConnectError, ConnectOptions, Connection, ConnectionRequest, Location,
+    PendingConnection, PostError, Progress, QueueOptions, RegionSlice, Settings, SharedReceives, Transport, limits,
 };
 
 use crate::{
     argument::{Object, Out, Slot, Text},
     call::call,
     configuration::ConnCfg,
-    connection::{AccessConn, Conn, LOSS_TIMEOUT, event_of_failure},
+    connection::{AccessConn, Conn, event_of_failure},
     context::{Peer, PeerShared, check_address, resolve},
     endpoint::AccessEp,
     error::Failure,
     handle::{Deletion, Handle, kind},
+    limits::{LOSS_TIMEOUT, RECEIVES},
     memory::{MrLocal, slice},
     on::On,
+    private_data::PrivateData,
     queue::{Channel, Cq},
     shared::Srq,
     verbs,
@@ -41,43 +42,6 @@ const SEND_QUEUE_MIN: u32 = 64;
 
 /// The least time for the other host to answer at all: a packet may be lost and sent again.
 const REACH_MIN: Duration = Duration::from_secs(3);
-
-/// Queues of receives alone: their descriptors show these and nothing else.
-pub(crate) const RECEIVES: QueueOptions =
-    QueueOptions { waiting: Waiting::Adaptive { spin: DEFAULT_SPIN }, progress: Progress::OfOperations };
-
-/// librpma's `rpma_conn_private_data`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct PrivateData {
-    /// The bytes, or null.
-    pub ptr: *mut c_void,
-    /// How many.
-    pub len: u8,
-}
-
-impl PrivateData {
-    /// What the library has; the application does not change it.
-    pub(crate) fn of(bytes: &[u8]) -> Self {
-        let ptr = if bytes.is_empty() { ptr::null_mut() } else { bytes.as_ptr().cast_mut().cast() };
-        Self { ptr, len: bytes.len().min(usize::from(u8::MAX)) as u8 }
-    }
-
-    /// What the application has.
-    ///
-    /// # Safety
-    ///
-    /// `data` is null or points to private data whose `ptr` is null or valid for reads of `len` bytes.
-    unsafe fn read(data: *const Self) -> Result<Vec<u8>, Failure> {
-        // SAFETY: null or valid for a read, by the contract of this function.
-        let Some(data) = (unsafe { data.as_ref() }) else { return Ok(Vec::new()) };
-        if data.ptr.is_null() || data.len == 0 {
-            return Err(Failure::invalid("private data without bytes: pass NULL where there are none"));
-        }
-        // SAFETY: not null, so valid for reads of so many bytes, by the contract of this function.
-        Ok(unsafe { std::slice::from_raw_parts(data.ptr.cast::<u8>(), usize::from(data.len)) }.to_vec())
-    }
-}
 
 /// A program's address and port.
 fn socket_address(host: &str, port: &str) -> Result<SocketAddr, Failure> {
@@ -300,10 +264,10 @@ impl Queues {
     fn into_connection(self, link: Result<Connection, c_int>, peer: &Arc<PeerShared>) -> (AccessConn, Cq, Option<Cq>) {
         let Self { cq, own_rcq, channel, .. } = self;
         let link = link.map(Arc::new);
-        if let Ok(connection) = &link {
-            for queue in [Some(&cq), own_rcq.as_ref()].into_iter().flatten() {
-                queue.set_connection(connection);
-            }
+        // Where there is no connection, none is what waits see too.
+        let connection = link.as_ref().map_or_else(|_| Weak::new(), Arc::downgrade);
+        for queue in [Some(&cq), own_rcq.as_ref()].into_iter().flatten() {
+            queue.set_connection(connection.clone());
         }
         (AccessConn::new(link, Arc::clone(peer), channel), cq, own_rcq)
     }

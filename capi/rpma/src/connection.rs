@@ -13,11 +13,11 @@ use std::{
 };
 
 use pmof_access::{ConnectError, Connection, ConnectionError, ConnectionEvent};
+use pmof_mem::causes;
 
 use crate::{
     argument::{Object, Out, Slot},
     call::call,
-    cm::PrivateData,
     configuration::PeerCfg,
     context::PeerShared,
     error::{Code, Failure},
@@ -26,13 +26,10 @@ use crate::{
     log::{Level, log},
     long,
     on::On,
+    private_data::PrivateData,
     queue::{Channel, Cq, TURN, queue_pair_number},
     verbs,
 };
-
-/// Time without an answer that is due, after which a connection is lost. Programs for librpma know of no limit, and a file's flush
-/// may stand behind gigabytes that others wrote.
-pub(crate) const LOSS_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) const EVENT_UNDEFINED: c_int = -1;
 pub(crate) const EVENT_ESTABLISHED: c_int = 0;
@@ -158,7 +155,9 @@ impl AccessConn {
 
     /// Whether the next outcome of the shared channel is one of receives.
     fn wait_for_outcome(&self, deletion: Deletion<'_>) -> Result<bool, Failure> {
-        let (channel, connection) = (self.channel()?, self.connection()?);
+        let channel = self.channel()?;
+        // Nothing comes of a connection that was never made.
+        let connection = self.link.as_ref().map_err(|_| Code::NoCompletion)?;
         let blocks = channel.blocks();
         // Not before the last outcome is there: the program takes its memory back.
         let has_ended = || connection.is_drained();
@@ -178,7 +177,7 @@ impl AccessConn {
             return self.given.give(connection.events_fd()?);
         }
         let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
-        let shown = failed.descriptor().map_err(|error| Failure::provider(error.to_string()))?;
+        let shown = failed.descriptor().map_err(|error| Failure::provider(causes(&error).to_string()))?;
         self.given.give(shown)
     }
 
@@ -233,7 +232,7 @@ impl Drop for Conn {
 
 /// The event that stands for a connection that was not made.
 pub(crate) fn event_of_failure(error: &ConnectError) -> c_int {
-    log(Level::Notice, c"rpma_conn_req_connect", &error.to_string());
+    log(Level::Notice, c"rpma_conn_req_connect", &causes(&error).to_string());
     match error {
         ConnectError::Unreachable { kind: ErrorKind::ConnectionRefused | ErrorKind::NotFound, .. }
         | ConnectError::Refused { .. } => EVENT_REJECTED,
@@ -250,7 +249,7 @@ fn number_of(connection: &Connection, event: &ConnectionEvent) -> c_int {
             if let Some(error) = connection.connect_error() {
                 return event_of_failure(&error);
             }
-            log(Level::Notice, c"rpma_conn_next_event", &why.to_string());
+            log(Level::Notice, c"rpma_conn_next_event", &causes(&why).to_string());
             // When a process ends the kernel disconnects its queue pairs in order.
             let is_of_process = matches!(why, ConnectionError::Lost { .. })
                 && matches!(

@@ -2,7 +2,6 @@
 
 use std::{
     ffi::{CStr, c_int},
-    mem,
     net::{IpAddr, SocketAddr, ToSocketAddrs as _, UdpSocket},
     ptr,
     sync::{
@@ -12,12 +11,12 @@ use std::{
 };
 
 use pmof_access::{Access, DeviceChoice, Peer as AccessPeer, Region, RegionSlice, Transport, VerbsOptions};
-use pmof_mem::forks::Kept;
 use pmof_verbs_sys as sys;
 
 use crate::{
     argument::{Out, Slot, Text},
     call::{call, need},
+    contexts::{device_context, software_context, transport_of},
     error::Failure,
     handle::{Handle, kind},
     log::{Level, listen, log},
@@ -28,56 +27,6 @@ use crate::{
 
 /// The port that a way to a target is looked up with; nothing is sent there.
 const ANY_PORT: u16 = 9;
-
-/// What stands for the device where there is none: as much of an `ibv_context` as programs look at.
-#[repr(C)]
-struct SoftwareContext {
-    context: sys::ibv_context,
-    device: sys::ibv_device,
-}
-
-/// An `ibv_context` that was given to the application; it stays for as long as the process lives, as those of librdmacm do.
-#[derive(Debug)]
-pub(crate) struct Known {
-    address: usize,
-    transport: Transport,
-    /// The device, opened: what `address` points to is its own.
-    _device: Option<AccessPeer>,
-}
-
-pub(crate) static KNOWN: Kept<Vec<Known>> = Kept::new(Vec::new());
-
-/// Gives out the context of a transport that has no device.
-fn software_context(transport: Transport) -> usize {
-    let mut known = KNOWN.lock();
-    if let Some(found) = known.iter().find(|known| known.transport == transport) {
-        return found.address;
-    }
-    // SAFETY: all zeros are valid values of both.
-    let mut made: Box<SoftwareContext> = unsafe { Box::new(mem::zeroed()) };
-    let name = format!("pmof_{transport}");
-    for (to, from) in made.device.name.iter_mut().zip(name.bytes()) {
-        *to = from.cast_signed();
-    }
-    made.device.dev_name = made.device.name;
-    made.context.cmd_fd = -1;
-    made.context.async_fd = -1;
-    let made = Box::leak(made);
-    made.context.device = &raw mut made.device;
-    let address = (&raw mut made.context).expose_provenance();
-    known.push(Known { address, transport, _device: None });
-    address
-}
-
-/// Gives out the context of an RDMA device.
-fn device_context(device: AccessPeer) -> Option<usize> {
-    let address = device.device_context()?.expose_provenance();
-    let mut known = KNOWN.lock();
-    if !known.iter().any(|known| known.address == address) {
-        known.push(Known { address, transport: Transport::Verbs, _device: Some(device) });
-    }
-    Some(address)
-}
 
 /// The addresses of a host, with a port.
 pub(crate) fn resolve(host: &str, port: u16) -> Result<SocketAddr, Failure> {
@@ -222,9 +171,7 @@ impl PeerShared {
 ///
 /// `context` is not null, and a context that the library gave out or of an open device.
 unsafe fn open(context: *mut sys::ibv_context) -> Result<Peer, Failure> {
-    let known = KNOWN.lock();
-    let transport = known.iter().find(|known| known.address == context.addr()).map(|known| known.transport);
-    drop(known);
+    let transport = transport_of(context.addr());
     let peer = if let Some(transport @ (Transport::Tcp | Transport::Shm)) = transport {
         AccessPeer::open(transport)?
     } else {

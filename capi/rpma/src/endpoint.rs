@@ -14,6 +14,7 @@ use std::{
 };
 
 use pmof_access::{ConnectionRequest, ListenOptions, Listener, SetupError, Transport};
+use pmof_mem::causes;
 use rustix::{
     event::{EventfdFlags, eventfd},
     io::Errno,
@@ -72,7 +73,7 @@ impl AccessEp {
         let listener = peer.peer.listen(place, options).map_err(|error| {
             let is_public = matches!(error, SetupError::NotLoopback { .. });
             let hint = if is_public { " (PMOF_TRUST_NETWORK=1)" } else { "" };
-            Failure::provider(format!("{error}{hint}"))
+            Failure::provider(format!("{}{hint}", causes(&error)))
         })?;
         let count = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE);
         let count = count.map_err(|errno| Failure::provider(format!("no descriptor to tell of requests: {errno}")))?;

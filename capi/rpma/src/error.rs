@@ -4,6 +4,7 @@ use std::{borrow::Cow, ffi::c_int};
 
 use libc::c_char;
 use pmof_access::{ConnectError, MemError, PostError, RegisterError, SetupError};
+use pmof_mem::causes;
 
 use crate::log::Level;
 
@@ -85,26 +86,26 @@ impl From<PostError> for Failure {
         };
         // Programs post until the queue is full, and then again.
         let is_full = matches!(error, PostError::QueueFull { .. } | PostError::ReceiveQueueFull { .. });
-        Self::new(code, error.to_string()).on(if is_full { Level::Debug } else { Level::Error })
+        Self::new(code, causes(&error).to_string()).on(if is_full { Level::Debug } else { Level::Error })
     }
 }
 
 impl From<RegisterError> for Failure {
     fn from(error: RegisterError) -> Self {
         let is_full = matches!(error, RegisterError::Memory(MemError::NoSpace { .. }));
-        Self::new(if is_full { Code::NoMemory } else { Code::Provider }, error.to_string())
+        Self::new(if is_full { Code::NoMemory } else { Code::Provider }, causes(&error).to_string())
     }
 }
 
 impl From<SetupError> for Failure {
     fn from(error: SetupError) -> Self {
-        Self::provider(error.to_string())
+        Self::provider(causes(&error).to_string())
     }
 }
 
 impl From<ConnectError> for Failure {
     fn from(error: ConnectError) -> Self {
-        Self::provider(error.to_string())
+        Self::provider(causes(&error).to_string())
     }
 }
 

@@ -18,7 +18,7 @@ use std::{
 
 use pmof_mem::forks::{Holdable, Kept, take_from_child};
 
-use crate::{context::KNOWN, error::Failure, long::WHOLE};
+use crate::{contexts::KNOWN, error::Failure, long::WHOLE};
 
 /// Deleted handles that wait before their place is taken again.
 const RESTING: usize = 256;

@@ -13,7 +13,7 @@ use std::{
 
 use libc::c_char;
 
-use crate::{argument::Out, call::call, error::Failure, settings::variable};
+use crate::environment::variable;
 
 /// How much a message matters, as librpma numbers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,15 +26,15 @@ pub(crate) enum Level {
     Debug = 5,
 }
 
-const LEVEL_DISABLED: c_int = -1;
+pub(crate) const LEVEL_DISABLED: c_int = -1;
 const LEVEL_WARNING: c_int = 2;
-const LEVEL_DEBUG: c_int = 5;
+pub(crate) const LEVEL_DEBUG: c_int = 5;
 
 /// What a message must reach to go to the log function (by default syslog), and to standard error.
-static THRESHOLDS: [AtomicI32; 2] = [AtomicI32::new(LEVEL_WARNING), AtomicI32::new(LEVEL_DISABLED)];
+pub(crate) static THRESHOLDS: [AtomicI32; 2] = [AtomicI32::new(LEVEL_WARNING), AtomicI32::new(LEVEL_DISABLED)];
 
 /// The application's log function, or null for syslog and standard error.
-static FUNCTION: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
+pub(crate) static FUNCTION: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 
 /// librpma's `rpma_log_function`: level, file, line, function, format, what the format asks for.
 type LogFunction = unsafe extern "C" fn(c_int, *const c_char, c_int, *const c_char, *const c_char, ...);
@@ -96,7 +96,7 @@ pub(crate) fn log(level: Level, function: &CStr, message: &str) {
 
 /// Hands on what pmof's crates tell their program's logger.
 #[derive(Debug)]
-struct Journal;
+struct Logger;
 
 fn level_of(level: log::Level) -> Level {
     match level {
@@ -107,7 +107,7 @@ fn level_of(level: log::Level) -> Level {
     }
 }
 
-impl log::Log for Journal {
+impl log::Log for Logger {
     fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
         is_logged(level_of(metadata.level()))
     }
@@ -125,57 +125,14 @@ impl log::Log for Journal {
 /// Listens to pmof's crates from now on.
 pub(crate) fn listen() {
     // In a program that is written in Rust, another one may be first.
-    let _ = log::set_logger(&Journal);
+    let _ = log::set_logger(&Logger);
     listen_to_what_is_logged();
 }
 
 /// What nobody sees is not put together.
-fn listen_to_what_is_logged() {
+pub(crate) fn listen_to_what_is_logged() {
     let filters = [log::LevelFilter::Debug, log::LevelFilter::Info, log::LevelFilter::Warn, log::LevelFilter::Error];
     let levels = [Level::Debug, Level::Info, Level::Warning, Level::Error];
     let most = levels.into_iter().zip(filters).find(|(level, _)| is_logged(*level));
     log::set_max_level(most.map_or(log::LevelFilter::Off, |(_, filter)| filter));
-}
-
-fn threshold(number: c_int) -> Result<&'static AtomicI32, Failure> {
-    let threshold = usize::try_from(number).ok().and_then(|number| THRESHOLDS.get(number));
-    threshold.ok_or_else(|| Failure::invalid("the threshold is neither RPMA_LOG_THRESHOLD nor RPMA_LOG_THRESHOLD_AUX"))
-}
-
-/// Sets from which level on messages go to the log function (threshold 0) or to standard error (1).
-#[unsafe(no_mangle)]
-pub extern "C" fn rpma_log_set_threshold(threshold_number: c_int, level: c_int) -> c_int {
-    call(c"rpma_log_set_threshold", || {
-        let threshold = threshold(threshold_number)?;
-        if !(LEVEL_DISABLED..=LEVEL_DEBUG).contains(&level) {
-            return Err(Failure::invalid(format!("there is no log level {level}")));
-        }
-        threshold.store(level, Ordering::Relaxed);
-        listen_to_what_is_logged();
-        Ok(())
-    })
-}
-
-/// Tells what was set.
-#[unsafe(no_mangle)]
-pub extern "C" fn rpma_log_get_threshold(threshold_number: c_int, level: Out<c_int>) -> c_int {
-    call(c"rpma_log_get_threshold", || {
-        let threshold = threshold(threshold_number)?;
-        level.need("level")?;
-        level.put(threshold.load(Ordering::Relaxed));
-        Ok(())
-    })
-}
-
-/// Sets the function that messages go to; null: syslog and standard error.
-///
-/// # Safety
-///
-/// `function` is null or an `rpma_log_function` that may be called from any thread until another one is set.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpma_log_set_function(function: *mut ()) -> c_int {
-    call(c"rpma_log_set_function", || {
-        FUNCTION.store(function, Ordering::Release);
-        Ok(())
-    })
 }

@@ -14,14 +14,15 @@ use pmof_access::{
     Access, Connection, Lent, Memory, Region, RegionPart, RegionSlice, RemoteRegion, SHORT_DESCRIPTOR_BYTES,
     ShortDescriptor,
 };
+use pmof_mem::causes;
 
 use crate::{
     argument::{Object, Out, Slot},
     call::{call, need},
-    connection::LOSS_TIMEOUT,
     context::{Peer, PeerShared},
     error::{Code, Failure},
     handle::{Handle, kind},
+    limits::LOSS_TIMEOUT,
     on::On,
     verbs::{self, Usage},
 };
@@ -167,7 +168,7 @@ impl AccessMrRemote {
     #[cold]
     fn ask(&self, connection: &Connection) -> Result<&RemoteRegion, Failure> {
         let found = connection.resolve(&self.short, access_of(self.usage()), RESOLVE_TIMEOUT);
-        let found = found.map_err(|error| Failure::provider(error.to_string()))?;
+        let found = found.map_err(|error| Failure::provider(causes(&error).to_string()))?;
         Ok(self.region.get_or_init(|| found))
     }
 
@@ -214,7 +215,7 @@ pub unsafe extern "C" fn rpma_mr_reg(
         let begin = address.expose_provenance();
         // SAFETY: the bytes stay mapped until the application deletes the registration, by the contract of this function.
         let memory = unsafe { Memory::borrow(begin as u64, size as u64, None) };
-        let memory = memory.map_err(|error| Failure::provider(error.to_string()))?;
+        let memory = memory.map_err(|error| Failure::provider(causes(&error).to_string()))?;
         let mr = match &peer.0 {
             On::Access(peer) => {
                 let region = peer.peer.register(Arc::new(Lent::new(memory)), 0, size as u64, access_of(usage))?;

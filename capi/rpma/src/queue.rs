@@ -110,9 +110,9 @@ impl Cq {
     }
 
     /// Names the only connection whose outcomes come here.
-    pub(crate) fn set_connection(&self, connection: &Arc<Connection>) {
+    pub(crate) fn set_connection(&self, connection: Weak<Connection>) {
         if let On::Access(queue) = &self.0 {
-            let _ = queue.connection.set(Arc::downgrade(connection));
+            let _ = queue.connection.set(connection);
         }
     }
 }

@@ -1,10 +1,13 @@
 //! What the environment says.
 
-use std::{env, ffi::CStr, sync::OnceLock};
+use std::{ffi::CStr, sync::OnceLock};
 
 use pmof_access::Transport;
 
-use crate::log::{Level, log};
+use crate::{
+    environment::variable,
+    log::{Level, log},
+};
 
 /// The variables that pmof reads, once.
 #[derive(Debug)]
@@ -57,10 +60,6 @@ pub(crate) fn settings() -> &'static Settings {
 fn warn(text: &str) {
     const SETTINGS: &CStr = c"settings";
     log(Level::Warning, SETTINGS, text);
-}
-
-pub(crate) fn variable(name: &str) -> Option<String> {
-    env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 fn is_set(name: &str) -> bool {

@@ -14,11 +14,11 @@ use pmof_access::{CompletionQueue, SharedReceives};
 use crate::{
     argument::{Object, Out, Slot},
     call::call,
-    cm::RECEIVES,
     configuration::SrqCfg,
     context::{Peer, PeerShared},
     error::Failure,
     handle::{Handle, kind},
+    limits::RECEIVES,
     memory::{MrLocal, slice},
     on::On,
     queue::Cq,

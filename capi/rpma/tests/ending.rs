@@ -114,7 +114,7 @@ fn completed_when_over(is_channel: bool, wait: impl Fn(&End) -> Result<*mut Hand
 fn is_on_device() -> bool {
     let is_so = env::var_os("PMOF_TEST_ADDRESS").is_some();
     if is_so {
-        eprintln!("skipped: a device ends what is under way itself");
+        skip_report::skipped!("a device ends what is under way itself");
     }
     is_so
 }

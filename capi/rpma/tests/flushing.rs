@@ -86,7 +86,7 @@ fn on_disk() -> Option<tempfile::TempDir> {
     if kind == MediumKind::PageCache {
         return Some(directory);
     }
-    eprintln!("skipped: the build directory lies on {kind}");
+    skip_report::skipped!("the build directory lies on {kind}");
     None
 }
 
@@ -110,7 +110,7 @@ fn a_persistent_flush_has_the_file_synced_and_one_to_visibility_has_not() {
         close(asked, accepted);
         path
     };
-    let Ok((path, calls)) = observe(act).inspect_err(|error| eprintln!("skipped: {error}")) else { return };
+    let Ok((path, calls)) = observe(act).inspect_err(|error| skip_report::skipped!("{error}")) else { return };
     let stretches = calls.split(|call| matches!(call, Call::Rename(..)));
     let syncs: Vec<_> = stretches.map(|calls| calls.iter().filter(|call| call.is_sync_of(&path)).count()).collect();
     assert_eq!(syncs, [1, 1, 0, 1, 0], "{calls:?}");
@@ -132,7 +132,8 @@ fn a_persistent_flush_that_the_medium_refused_fails() {
         accepted.delete();
         statuses
     };
-    let Ok(([visible, persistent], _)) = record(judge, act).inspect_err(|error| eprintln!("skipped: {error}")) else {
+    let Ok(([visible, persistent], _)) = record(judge, act).inspect_err(|error| skip_report::skipped!("{error}"))
+    else {
         return;
     };
     assert_eq!(visible, 0);

@@ -8,7 +8,10 @@ use std::{
 };
 
 use libc::c_char;
-use pmof_replica::{NameError, PoolError, ReplicaError, SshError, SshHostError, StartFailure};
+use pmof_bootstrap::{SshError, SshHostError, StartFailure};
+use pmof_control::NameError;
+use pmof_mem::causes;
+use pmof_replica::{PoolError, ReplicaError};
 
 use crate::log::warn;
 
@@ -32,13 +35,13 @@ impl Failure {
 
 impl From<SshHostError> for Failure {
     fn from(error: SshHostError) -> Self {
-        Self::invalid(error.to_string())
+        Self::invalid(causes(&error).to_string())
     }
 }
 
 impl From<NameError> for Failure {
     fn from(error: NameError) -> Self {
-        Self::invalid(error.to_string())
+        Self::invalid(causes(&error).to_string())
     }
 }
 
@@ -48,10 +51,10 @@ impl From<PoolError> for Failure {
         match &error {
             // There is one replica, and what the others have is no matter.
             PoolError::Persist(failure) => match &failure.failed[..] {
-                [(replica, why), ..] => Self::new(errno, format!("{replica:#}: {why}")),
-                [] => Self::new(libc::EIO, error.to_string()),
+                [(replica, why), ..] => Self::new(errno, format!("{replica:#} failed: {}", causes(why))),
+                [] => Self::new(libc::EIO, causes(&error).to_string()),
             },
-            _ => Self::new(errno, error.to_string()),
+            _ => Self::new(errno, causes(&error).to_string()),
         }
     }
 }

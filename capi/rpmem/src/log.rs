@@ -17,11 +17,11 @@ pub(crate) fn warn(message: &str) {
     log::warn!(target: "librpmem", "{message}");
 }
 
-struct Journal {
+struct FileLogger {
     file: Option<File>,
 }
 
-impl Log for Journal {
+impl Log for FileLogger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.level() <= log::max_level()
     }
@@ -60,7 +60,7 @@ pub(crate) fn start() {
         let path = env::var_os("RPMEM_LOG_FILE");
         let file = path.and_then(|path| open_to_append(path.as_ref(), false).ok());
         // In a program that is written in Rust, another logger may be first.
-        if log::set_boxed_logger(Box::new(Journal { file })).is_ok() {
+        if log::set_boxed_logger(Box::new(FileLogger { file })).is_ok() {
             log::set_max_level(level());
         }
     });

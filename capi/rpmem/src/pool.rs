@@ -9,9 +9,10 @@ use std::{
 
 use libc::c_char;
 use parking_lot::Mutex;
-use pmof_mem::{Lent, Memory};
+use pmof_control::{OpenFor, SetName};
+use pmof_mem::{Lent, Memory, causes};
 use pmof_pool::{ATTRIBUTES_LEN_BYTES, Attributes};
-use pmof_replica::{Atomicity, Lane, OpenFor, RemoteSetOptions, SetName, TargetUrl};
+use pmof_replica::{Atomicity, Lane, RemoteSetOptions, TargetUrl};
 
 use crate::{
     error::{Failure, call, text},
@@ -80,7 +81,7 @@ impl Place {
         }
         // SAFETY: so many bytes stay mapped there until the pool is closed, which ends all use of them.
         let memory = unsafe { Memory::borrow(address.expose_provenance() as u64, len_bytes as u64, None) };
-        let memory = memory.map_err(|error| Failure::invalid(format!("the pool's memory: {error}")))?;
+        let memory = memory.map_err(|error| Failure::invalid(format!("the pool's memory: {}", causes(&error))))?;
         Ok(Self { url, set, memory: Arc::new(Lent::new(memory)), lanes: settings::lanes(lanes) })
     }
 
@@ -227,7 +228,10 @@ pub unsafe extern "C" fn rpmem_close(rpp: *mut Pool) -> c_int {
             std::mem::forget(pool);
             return Ok(());
         }
-        Ok(pool.remote.close()?)
+        // A C program may look at the outcome of this call alone.
+        let lost = pool.remote.check_replicas();
+        pool.remote.close()?;
+        Ok(lost?)
     });
     closed.map_or(-1, |()| 0)
 }

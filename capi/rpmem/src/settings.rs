@@ -10,7 +10,8 @@ use std::{
 };
 
 use pmof_access::Waiting;
-use pmof_replica::{SshOptions, TargetOptions};
+use pmof_bootstrap::SshOptions;
+use pmof_replica::TargetOptions;
 
 /// What starts a target on the other machine unless `RPMEM_CMD` says otherwise.
 const COMMAND: &str = "rpmemd";
@@ -27,29 +28,29 @@ pub(crate) fn lanes(wanted: u32) -> u32 {
 /// How the next target is reached.
 pub(crate) fn target_options() -> TargetOptions {
     tell_replaced();
-    let mut options = TargetOptions { ssh: ssh(), ..Default::default() };
+    let mut options = TargetOptions::default().ssh(ssh());
     if let Some(seconds) = number("PMOF_LOSS_TIMEOUT").filter(|seconds| *seconds > 0) {
-        options.loss_timeout = Duration::from_secs(seconds.into());
+        options = options.loss_timeout(Duration::from_secs(seconds.into()));
     }
     if number("PMOF_BUSY_POLL") == Some(1) {
-        options.waiting = Waiting::BusyPoll;
+        options = options.waiting(Waiting::BusyPoll);
     }
     options
 }
 
 /// How the next target is started.
 pub(crate) fn ssh() -> SshOptions {
-    let mut options = SshOptions { command: COMMAND.to_owned(), ..SshOptions::from_env() };
+    let mut options = SshOptions::from_env().command(COMMAND.to_owned());
     if let Some(program) = env::var_os("RPMEM_SSH").filter(|program| !program.is_empty()) {
-        options.program = program.into();
+        options = options.program(program.into());
     }
     if let Ok(commands) = env::var("RPMEM_CMD")
         && let Some(command) = next_command(&commands)
     {
-        options.command = command;
+        options = options.command(command);
     }
     if number("RPMEM_ENABLE_VERBS") == Some(0) {
-        options.verbs = false;
+        options = options.verbs(false);
     }
     options
 }

@@ -7,8 +7,6 @@ use std::{
     str::FromStr,
 };
 
-use crate::AddressError;
-
 /// How two peers reach each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -182,6 +180,36 @@ impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}://{}", self.transport, self.place)
     }
+}
+
+/// Why an address was not understood.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AddressError {
+    /// The text has no `scheme://`.
+    #[error("{text:?} is no address: write tcp://HOST:PORT, verbs://HOST:PORT or shm:///PATH")]
+    NoScheme {
+        /// What was given.
+        text: String,
+    },
+    /// No such transport, or not in this version.
+    #[error("there is no transport {scheme:?}; there are tcp, shm and verbs")]
+    UnknownTransport {
+        /// What was given.
+        scheme: String,
+    },
+    /// Host or port is missing or wrong.
+    #[error("{text:?} lacks a host or a port between 0 and 65535: write tcp://HOST:PORT or verbs://HOST:PORT")]
+    BadHostPort {
+        /// What was given.
+        text: String,
+    },
+    /// The path of a shared-memory address is missing or relative.
+    #[error("{text:?} lacks the absolute path of a socket: write shm:///run/pmof.sock")]
+    BadPath {
+        /// What was given.
+        text: String,
+    },
 }
 
 #[cfg(test)]

@@ -10,14 +10,14 @@ use std::{
 };
 
 use parking_lot::MutexGuard;
-use pmof_mem::{Durability, Promise};
+use pmof_mem::{Durability, Promise, causes};
 use pmof_proto::{Access, ConnectionError, DescriptorError, Event, PostError, Refusal, Signal, Ticket};
 
 use crate::{
     CompletionQueue, ConnectError, ConnectionId, Location, Method, RegionPart, RegionSlice, RemoteRegion, ResolveError,
     RingRefusal, SetupError, ShortDescriptor,
-    driver::ReadySignal,
     link::{Link, LinkCore},
+    progress::ReadySignal,
     region::resolve,
     request::{Data, Request, Verb},
     short::{answer_slice, read_answer},
@@ -184,11 +184,11 @@ impl Connection {
         let driver = &self.queue.shared.driver;
         let mut batch = self.batch();
         let ticket = batch.read(&short.place(), 0, answer.clone())?;
-        driver.keep_aside(self.id(), ticket);
+        driver.reserve(self.id(), ticket);
         drop(batch);
         let done = self.queue.wait_for(self.id(), ticket, timeout);
         // An answer that comes too late is one that somebody may collect.
-        driver.give_back(self.id(), ticket);
+        driver.release(self.id(), ticket);
         let done = done.ok_or(ResolveError::TimedOut { timeout_ms: timeout.as_millis() as u64 })?;
         done.outcome?;
         read_answer(short, &answer)
@@ -327,7 +327,7 @@ impl Connection {
         };
         self.link.lock().events.show(signal);
         self.queue.shared.driver.note_watched();
-        Ok(signal.fd.as_fd())
+        Ok(signal.as_fd())
     }
 
     /// Of what kind the kernel's error was that broke the connection, if it was one: the end of the other side's process is
@@ -396,7 +396,7 @@ impl Connection {
             why => match &self.link.lock().wire_error {
                 Some(error) => match ring_refusal(error) {
                     Some(refusal) => ConnectError::RingRefused { address, refusal },
-                    None => ConnectError::Unreachable { address, why: error.to_string(), kind: error.kind() },
+                    None => ConnectError::Unreachable { address, why: causes(&error).to_string(), kind: error.kind() },
                 },
                 None => ConnectError::Ended { address, why },
             },
@@ -419,7 +419,7 @@ impl Connection {
         // against its send queue.
         let takes = !has_outcomes || driver.signal().is_some() || !driver.has_ready();
         if (takes && driver.collect(&self.link, core)) || has_outcomes || ended {
-            driver.tell();
+            driver.wake();
         }
         core.update_interest();
     }
@@ -459,7 +459,7 @@ impl<'c> Single<'c> {
     /// Posts a write at `offset` (bytes) of the region.
     #[inline]
     pub fn write<'a>(self, to: &RemoteRegion, offset: u64, from: impl Into<Source<'a>>) -> Result<Ticket, PostError> {
-        self.alone().write(to, offset, from)
+        self.batch_of_one().write(to, offset, from)
     }
 
     /// Posts a flush: brings all earlier writes of this connection in the range to `level`.
@@ -470,12 +470,12 @@ impl<'c> Single<'c> {
         range: impl RangeBounds<u64>,
         level: Durability,
     ) -> Result<Ticket, PostError> {
-        self.alone().flush(region, range, level)
+        self.batch_of_one().flush(region, range, level)
     }
 
     /// A batch in which nothing else is posted.
     #[inline]
-    fn alone(self) -> Batch<'c> {
+    fn batch_of_one(self) -> Batch<'c> {
         let mut batch = self.in_batch();
         batch.company = Company::Alone;
         batch
@@ -515,13 +515,19 @@ impl Batch<'_> {
     }
 
     /// Posts a write at `offset` (bytes) of the region.
+    #[inline]
     pub fn write<'a>(
         &mut self,
         to: &RemoteRegion,
         offset: u64,
         from: impl Into<Source<'a>>,
     ) -> Result<Ticket, PostError> {
-        self.write_maybe_immediate(to, offset, &from.into(), None)
+        let from = from.into();
+        let data = from.as_data();
+        match self.join_run(to, offset, &data, data.len_bytes()) {
+            Some(ticket) => Ok(ticket),
+            None => self.write_first(to, offset, &data),
+        }
     }
 
     /// Posts a write that also consumes a receive at the other side and hands it `immediate`.
@@ -532,7 +538,16 @@ impl Batch<'_> {
         from: impl Into<Source<'a>>,
         immediate: u32,
     ) -> Result<Ticket, PostError> {
-        self.write_maybe_immediate(to, offset, &from.into(), Some(immediate))
+        let from = from.into();
+        let data = from.as_data();
+        let len_bytes = data.len_bytes();
+        to.check(Access::WRITE, "remote writes", offset, len_bytes)?;
+        self.post(Request {
+            verb: Verb::Write { immediate: Some(immediate) },
+            place: Some((to, offset)),
+            len_bytes,
+            data,
+        })
     }
 
     /// Posts a read of the slice's length, from `offset` (bytes) of the region.
@@ -624,30 +639,19 @@ impl Batch<'_> {
         self.held = self.core.endpoint.output_waiting_bytes() < HOLD_MAX_BYTES;
     }
 
-    fn write_maybe_immediate(
-        &mut self,
-        to: &RemoteRegion,
-        offset: u64,
-        from: &Source<'_>,
-        immediate: Option<u32>,
-    ) -> Result<Ticket, PostError> {
-        let data = from.as_data();
-        let len_bytes = data.len_bytes();
-        to.check(Access::WRITE, "remote writes", offset, len_bytes)?;
-        if let (None, Signal::OnError, Data::Bytes(bytes)) = (immediate, self.signal, data)
-            && let Some(ticket) = self.core.join_run(to, offset, bytes, self.context)
-        {
-            return Ok(ticket);
-        }
-        self.post_write(Request { verb: Verb::Write { immediate }, place: Some((to, offset)), len_bytes, data })
+    /// Has a write join those before it, where it may and they may be joined.
+    #[inline(never)]
+    fn join_run(&mut self, to: &RemoteRegion, offset: u64, data: &Data<'_>, len_bytes: u64) -> Option<Ticket> {
+        let may_join = self.signal == Signal::OnError && to.allows(Access::WRITE, offset, len_bytes);
+        if may_join { self.core.join_run(to, (offset, len_bytes), data, (self.context, self.company)) } else { None }
     }
 
     #[inline(never)]
-    fn post_write(&mut self, request: Request<'_>) -> Result<Ticket, PostError> {
-        if let Verb::Write { immediate: Some(_) } = request.verb {
-            return self.post(request);
-        }
-        let request = Request { verb: Verb::Write { immediate: None }, ..request };
+    fn write_first(&mut self, to: &RemoteRegion, offset: u64, data: &Data<'_>) -> Result<Ticket, PostError> {
+        let len_bytes = data.len_bytes();
+        to.check(Access::WRITE, "remote writes", offset, len_bytes)?;
+        let request =
+            Request { verb: Verb::Write { immediate: None }, place: Some((to, offset)), len_bytes, data: *data };
         self.core.post(&request, self.signal, self.context, self.company)
     }
 

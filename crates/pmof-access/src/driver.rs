@@ -2,7 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd},
     sync::{
         Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -15,23 +15,19 @@ use pmof_proto::{Completion as ProtoCompletion, Ticket};
 
 use crate::{
     Completion, ConnectionId, SetupError,
-    clock::Clock,
+    clock::{Clock, Driven},
     error::system,
-    link::{Link, LinkCore},
-    poller::{Interest, Poller},
-    rest::Rest,
-    sim::Driven,
+    link::{Collector, Link, LinkCore},
+    progress::{Callers, Interest, Poller, ReadySignal, Sleepers},
 };
 
 mod appender;
-mod assisted;
 mod fast_path;
 mod flushes;
 mod ready;
 mod requests;
 
 pub(crate) use appender::DrivenAppender;
-pub(crate) use assisted::Assisted;
 pub(crate) use fast_path::FastPath;
 use flushes::Flushes;
 use ready::Ready;
@@ -61,11 +57,11 @@ pub(crate) fn next_link_id() -> u64 {
     NEXT_ID.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Turns in which nothing moves, after which a device is asked to announce what happens next instead of being looked at
+/// Turns in which nothing moves, after which a device is asked for a notification of what happens next instead of being looked at
 /// in every turn.
 const IDLE_TURNS_MAX: u32 = 64;
 
-/// A connection whose device announces nothing for the time being, and for how many turns nothing has moved on it.
+/// A connection whose device was not asked for a notification, and for how many turns nothing has moved on it.
 #[derive(Debug)]
 struct Polled {
     link: Arc<Link>,
@@ -92,8 +88,8 @@ pub(crate) struct Driver {
     is_watched: AtomicBool,
     ready: Ready,
     /// Outcomes that only whoever waits for just them may take, and whether there are any.
-    aside: Mutex<Vec<(ConnectionId, Ticket)>>,
-    has_aside: AtomicBool,
+    reserved: Mutex<Vec<(ConnectionId, Ticket)>>,
+    has_reserved: AtomicBool,
     /// Connections whose messages may take a receive that was posted while they were locked.
     woken: Mutex<Vec<Arc<Link>>>,
     has_woken: AtomicBool,
@@ -106,22 +102,14 @@ pub(crate) struct Driver {
     /// Set while there are outcomes, where others than whoever waits for the descriptor drive.
     signal: Option<ReadySignal>,
     /// That thread drives only while nobody else does, who says so here.
-    assisted: Option<Assisted>,
-    /// Else set while there are outcomes that someone else brought, where there is someone else: watched by the poller,
+    callers: Option<Callers>,
+    /// Else set while there are outcomes that someone else delivered, where there is someone else: watched by the poller,
     /// since what they were made of shows there no more.
-    brought: OnceLock<ReadySignal>,
+    delivered: OnceLock<ReadySignal>,
     /// Those whose connections' receives come here.
     sources: Mutex<Vec<Weak<Driver>>>,
     pub(crate) flushes: Flushes,
-    rest: Rest,
-}
-
-/// Readable while outcomes are there.
-#[derive(Debug)]
-pub(crate) struct ReadySignal {
-    pub(crate) fd: OwnedFd,
-    /// Whether it is readable; changed under the lock of the ready list.
-    pub(crate) is_set: AtomicBool,
+    sleepers: Sleepers,
 }
 
 /// Has a device's connection looked at in every turn.
@@ -159,17 +147,17 @@ impl Driver {
     pub(crate) fn new(
         clock: &Clock,
         signal: Option<ReadySignal>,
-        assisted: Option<Assisted>,
+        callers: Option<Callers>,
     ) -> Result<Arc<Self>, SetupError> {
-        Self::with_requests(clock, signal, assisted, Requests::default())
+        Self::with_requests(clock, signal, callers, Requests::default())
     }
 
-    /// One of a listener: its descriptor is readable when somebody knocks at the `door`, and while requests wait.
-    pub(crate) fn of_listener(door: BorrowedFd<'_>) -> Result<Arc<Self>, SetupError> {
+    /// One of a listener: its descriptor is readable while connections are `incoming`, and while requests wait.
+    pub(crate) fn of_listener(incoming: BorrowedFd<'_>) -> Result<Arc<Self>, SetupError> {
         let requests = Requests::shown_by(ReadySignal::new()?);
         let driver = Self::with_requests(&Clock::real(), None, None, requests)?;
         let interest = Interest { input: true, output: false };
-        for watched in [Some(door), driver.requests.as_fd()].into_iter().flatten() {
+        for watched in [Some(incoming), driver.requests.as_fd()].into_iter().flatten() {
             if let Some(poller) = driver.poller() {
                 // No connection has the number 0.
                 poller.add(watched, 0, interest).map_err(system("epoll_ctl"))?;
@@ -181,7 +169,7 @@ impl Driver {
     fn with_requests(
         clock: &Clock,
         signal: Option<ReadySignal>,
-        assisted: Option<Assisted>,
+        callers: Option<Callers>,
         requests: Requests,
     ) -> Result<Arc<Self>, SetupError> {
         let poller = match clock {
@@ -194,23 +182,23 @@ impl Driver {
             links: Mutex::default(),
             is_watched: AtomicBool::new(false),
             ready: Ready::default(),
-            aside: Mutex::default(),
-            has_aside: AtomicBool::new(false),
+            reserved: Mutex::default(),
+            has_reserved: AtomicBool::new(false),
             woken: Mutex::default(),
             has_woken: AtomicBool::new(false),
             requests,
             interrupted: AtomicBool::new(false),
             clocked_at: AtomicU64::new(0),
             signal,
-            assisted,
-            brought: OnceLock::new(),
+            callers,
+            delivered: OnceLock::new(),
             sources: Mutex::default(),
             flushes: Flushes::default(),
-            rest: Rest::default(),
+            sleepers: Sleepers::default(),
         });
-        if let Clock::Virtual(network) = clock {
+        if let Clock::Virtual(time) = clock {
             let weak = Arc::downgrade(&driver);
-            network.add_driver(weak);
+            time.add_driver(weak);
         }
         Ok(driver)
     }
@@ -225,15 +213,15 @@ impl Driver {
             }
             drop(ready);
             // The thread drives from here on, whoever else does.
-            self.tell();
+            self.wake();
             let sources: Vec<_> = self.sources.lock().iter().filter_map(Weak::upgrade).collect();
             for source in sources {
                 source.note_watched();
             }
         }
-        // Devices announce nothing so far, and what they took in now shows nowhere else. Where there is no second descriptor
+        // Devices were not asked for notifications so far, and what they took in now shows nowhere else. Where there is no second descriptor
         // to be had, a poll brings it.
-        if is_first && self.signal.is_none() && self.arm() && self.show_brought().is_ok() {
+        if is_first && self.signal.is_none() && self.arm() && self.show_deliveries().is_ok() {
             let _ready = self.ready.lock();
             self.show();
         }
@@ -256,7 +244,7 @@ impl Driver {
 
     /// Whether every connection is a device's; `None` while the list is in use.
     pub(crate) fn has_devices_alone(&self) -> Option<bool> {
-        self.links.try_lock().map(|links| links.all.iter().all(|link| link.announces_on_demand))
+        self.links.try_lock().map(|links| links.all.iter().all(|link| link.notifies_on_request))
     }
 
     /// True while another thread drives or posts, where that can be seen: on the list, or on a single connection.
@@ -279,7 +267,7 @@ impl Driver {
         let ready = self.ready.lock();
         self.show();
         drop(ready);
-        self.tell();
+        self.wake();
     }
 
     /// Takes a connection over.
@@ -301,21 +289,21 @@ impl Driver {
         if let Err(place) = links.place_of(link.id) {
             links.all.insert(place, Arc::clone(link));
         }
-        if link.announces_on_demand {
+        if link.notifies_on_request {
             links.polled.push(Polled { link: Arc::clone(link), idle_turns: 0 });
         }
         drop(links);
-        self.tell();
+        self.wake();
     }
 
     /// Has whoever waits for the file descriptor see what others than this driver bring.
-    pub(crate) fn show_brought(&self) -> Result<(), SetupError> {
-        if let (Some(poller), None, None) = (&self.poller, &self.signal, self.brought.get()) {
+    pub(crate) fn show_deliveries(&self) -> Result<(), SetupError> {
+        if let (Some(poller), None, None) = (&self.poller, &self.signal, self.delivered.get()) {
             let signal = ReadySignal::new()?;
             // No connection has the number 0.
-            poller.add(signal.fd.as_fd(), 0, Interest { input: true, output: false }).map_err(system("epoll_ctl"))?;
+            poller.add(signal.as_fd(), 0, Interest { input: true, output: false }).map_err(system("epoll_ctl"))?;
             // If another thread was faster, this one is closed, and so no longer watched.
-            let _ = self.brought.set(signal);
+            let _ = self.delivered.set(signal);
         }
         Ok(())
     }
@@ -367,8 +355,8 @@ impl Driver {
     /// The next finished operation that is known already.
     pub(crate) fn take_ready(&self) -> Option<Completion> {
         let mut ready = self.ready.lock();
-        let taken = if self.has_aside.load(Ordering::SeqCst) {
-            let at = ready.iter().position(|done| !self.is_aside((done.connection, done.ticket)));
+        let taken = if self.has_reserved.load(Ordering::SeqCst) {
+            let at = ready.iter().position(|done| !self.is_reserved((done.connection, done.ticket)));
             at.and_then(|at| ready.remove(at))
         } else {
             ready.pop_front()
@@ -382,7 +370,7 @@ impl Driver {
     pub(crate) fn take_ready_of(&self, receives: bool) -> Option<Completion> {
         let mut ready = self.ready.lock();
         let is_next =
-            |done: &Completion| done.kind.is_receive() == receives && !self.is_aside((done.connection, done.ticket));
+            |done: &Completion| done.kind.is_receive() == receives && !self.is_reserved((done.connection, done.ticket));
         let at = ready.iter().position(is_next)?;
         let taken = ready.remove(at);
         self.ready.observe();
@@ -393,25 +381,25 @@ impl Driver {
     /// Whether the next finished operation that is known is a receive.
     pub(crate) fn next_is_receive(&self) -> Option<bool> {
         let ready = self.ready.lock();
-        let next = ready.iter().find(|done| !self.is_aside((done.connection, done.ticket)))?;
+        let next = ready.iter().find(|done| !self.is_reserved((done.connection, done.ticket)))?;
         Some(next.kind.is_receive())
     }
 
     /// Keeps an outcome that there is not yet from all but whoever waits for just it.
-    pub(crate) fn keep_aside(&self, connection: ConnectionId, ticket: Ticket) {
-        self.aside.lock().push((connection, ticket));
-        self.has_aside.store(true, Ordering::SeqCst);
+    pub(crate) fn reserve(&self, connection: ConnectionId, ticket: Ticket) {
+        self.reserved.lock().push((connection, ticket));
+        self.has_reserved.store(true, Ordering::SeqCst);
     }
 
-    /// True for an outcome that was kept aside.
-    fn is_aside(&self, of: (ConnectionId, Ticket)) -> bool {
-        self.has_aside.load(Ordering::SeqCst) && self.aside.lock().contains(&of)
+    /// True for an outcome that was reserved.
+    fn is_reserved(&self, of: (ConnectionId, Ticket)) -> bool {
+        self.has_reserved.load(Ordering::SeqCst) && self.reserved.lock().contains(&of)
     }
 
-    pub(crate) fn give_back(&self, connection: ConnectionId, ticket: Ticket) {
-        let mut aside = self.aside.lock();
-        aside.retain(|kept| *kept != (connection, ticket));
-        self.has_aside.store(!aside.is_empty(), Ordering::SeqCst);
+    pub(crate) fn release(&self, connection: ConnectionId, ticket: Ticket) {
+        let mut reserved = self.reserved.lock();
+        reserved.retain(|kept| *kept != (connection, ticket));
+        self.has_reserved.store(!reserved.is_empty(), Ordering::SeqCst);
     }
 
     /// The outcome of this operation, if it is known already.
@@ -436,8 +424,8 @@ impl Driver {
     }
 
     /// Where callers say that they drive, if a thread of its own does only while nobody else does.
-    pub(crate) fn assisted(&self) -> Option<&Assisted> {
-        self.assisted.as_ref()
+    pub(crate) fn callers(&self) -> Option<&Callers> {
+        self.callers.as_ref()
     }
 
     /// The signal, where somebody may look at it: setting it costs a system call.
@@ -447,7 +435,7 @@ impl Driver {
 
     fn show_ready(&self, ready: &VecDeque<Completion>) {
         if ready.is_empty()
-            && let Some(signal) = self.signal.as_ref().or_else(|| self.brought.get())
+            && let Some(signal) = self.signal.as_ref().or_else(|| self.delivered.get())
         {
             signal.clear();
         }
@@ -455,7 +443,7 @@ impl Driver {
 
     /// Makes the file descriptor readable. The ready list is locked.
     fn show(&self) {
-        if let Some(signal) = self.seen_signal().or_else(|| self.brought.get()) {
+        if let Some(signal) = self.seen_signal().or_else(|| self.delivered.get()) {
             signal.set();
         }
     }
@@ -476,13 +464,13 @@ impl Driver {
             // Someone posts on it, perhaps this very thread in a batch, or drives it: whoever drives it next sees to it.
             return self.see_to(link);
         }
-        self.tell();
+        self.wake();
     }
 
     fn match_locked(&self, link: &Link, core: &mut LinkCore) {
         core.match_shared(|| self.now());
         core.tell_both();
-        self.bring_all(link.id, core, None, true);
+        self.deliver_all(link.id, core, None, true);
     }
 
     /// Sees to the connections that were locked when a receive was posted. True if there were any.
@@ -542,35 +530,35 @@ impl Driver {
         }
         drop(links);
         if moved {
-            self.tell();
+            self.wake();
         }
         moved | (self.flushes.has_inline() && self.flushes.carry_out_inline(now))
     }
 
     /// Sleeps until something may have changed, at most from `now` until `until`. `is_done` is asked once more before the sleep, from
     /// when on every change ends it.
-    pub(crate) fn rest(&self, now: Duration, until: Duration, is_done: &mut dyn FnMut() -> bool) {
+    pub(crate) fn park(&self, now: Duration, until: Duration, is_done: &mut dyn FnMut() -> bool) {
         match (&self.clock, &self.poller) {
-            (Clock::Virtual(network), _) => {
+            (Clock::Virtual(time), _) => {
                 let (due, changed) = self.tick(&mut self.links.lock());
                 if !changed {
-                    network.advance([Some(until), due].into_iter().flatten().min());
+                    time.advance([Some(until), due].into_iter().flatten().min());
                 }
             }
-            (_, Some(_)) if self.rest.try_lead() => {
+            (_, Some(_)) if self.sleepers.try_lead() => {
                 self.lead(now, until, is_done);
-                self.rest.stop_leading();
+                self.sleepers.stop_leading();
             }
-            _ => self.rest.follow(until.saturating_sub(now), is_done),
+            _ => self.sleepers.follow(until.saturating_sub(now), is_done),
         }
     }
 
-    /// As [`rest`](Self::rest), for a caller who leaves it to the queue's thread to lead.
-    pub(crate) fn follow(&self, now: Duration, until: Duration, is_done: &mut dyn FnMut() -> bool) {
+    /// As [`park`](Self::park), for a caller who leaves it to the queue's thread to lead.
+    pub(crate) fn park_as_follower(&self, now: Duration, until: Duration, is_done: &mut dyn FnMut() -> bool) {
         /// That thread begins in a moment.
         const MOMENT: Duration = Duration::from_micros(100);
-        if self.rest.is_led() {
-            self.rest.follow(until.saturating_sub(now), is_done);
+        if self.sleepers.is_led() {
+            self.sleepers.follow(until.saturating_sub(now), is_done);
         } else {
             std::thread::sleep(MOMENT);
         }
@@ -588,26 +576,26 @@ impl Driver {
         let (due, changed) = if was_short && now < tick_at { (Some(tick_at), false) } else { self.tick(&mut links) };
         drop(links);
         if changed {
-            return self.tell();
+            return self.wake();
         }
         let until = due.map_or(until, |due| until.min(due));
-        let brought = self.brought.get();
-        if let Some(brought) = brought {
+        let delivered = self.delivered.get();
+        if let Some(delivered) = delivered {
             let _ready = self.ready.lock();
             // The sleeper looks at what is there already: that is not to keep it awake.
-            brought.clear();
+            delivered.clear();
         }
         let time = until.saturating_sub(now).min(SLEEP_MAX);
-        self.rest.lead(|| poller.sleep(time), &mut || is_done() || self.arm());
-        if let Some(brought) = brought
+        self.sleepers.lead(|| poller.sleep(time), &mut || is_done() || self.arm());
+        if let Some(delivered) = delivered
             && let ready = self.ready.lock()
             && !ready.is_empty()
         {
-            brought.set();
+            delivered.set();
         }
     }
 
-    /// Has devices announce what happens next. True if something happened already, or may have.
+    /// Asks devices for a notification of what happens next. True if something happened already, or may have.
     pub(crate) fn arm(&self) -> bool {
         if self.has_woken.load(Ordering::SeqCst) || self.flushes.has_inline() {
             return true;
@@ -616,7 +604,7 @@ impl Driver {
         let Links { all, polled, .. } = &mut *links;
         let mut happened = false;
         // Every one is armed, whatever the first of them says: only those that are can be trusted to wake a sleeper.
-        for link in all.iter().filter(|link| link.announces_on_demand) {
+        for link in all.iter().filter(|link| link.notifies_on_request) {
             if link.try_lock().is_none_or(|mut core| core.arm()) {
                 happened = true;
                 // What it took in makes no event any more.
@@ -629,7 +617,7 @@ impl Driver {
     /// Ends the present wait, or else the next one.
     pub(crate) fn interrupt(&self) {
         self.interrupted.store(true, Ordering::SeqCst);
-        self.tell();
+        self.wake();
     }
 
     /// True from an interrupt until it is taken.
@@ -643,18 +631,18 @@ impl Driver {
     }
 
     /// Ends the sleep of every thread: something changed.
-    pub(crate) fn tell(&self) {
-        self.rest.tell(self.poller.as_deref());
+    pub(crate) fn wake(&self) {
+        self.sleepers.wake(|| self.poller.iter().for_each(|poller| poller.wake()));
     }
 
     /// Makes the calling thread the one that sleeps in the kernel, for good or until it [stops](Self::stop_leading). False if
     /// another one is.
     pub(crate) fn try_lead(&self) -> bool {
-        self.rest.try_lead()
+        self.sleepers.try_lead()
     }
 
     pub(crate) fn stop_leading(&self) {
-        self.rest.stop_leading();
+        self.sleepers.stop_leading();
     }
 
     fn tick(&self, links: &mut Links) -> (Option<Duration>, bool) {
@@ -686,7 +674,7 @@ impl Driver {
             let Ok(place) = all.binary_search_by_key(&id, |link| link.id) else { return };
             let link = &all[place];
             moved |= self.drive_link(link, closed);
-            if link.announces_on_demand {
+            if link.notifies_on_request {
                 poll_again(polled, link);
             }
         });
@@ -694,7 +682,7 @@ impl Driver {
             let moved_here = self.drive_link(&polled.link, closed);
             moved |= moved_here;
             polled.idle_turns = if moved_here { 0 } else { polled.idle_turns + 1 };
-            // From when it is asked to announce, epoll reports it.
+            // From when it is asked for a notification, epoll reports it.
             polled.idle_turns < IDLE_TURNS_MAX || polled.link.try_lock().is_none_or(|mut core| core.arm())
         });
         moved
@@ -720,8 +708,8 @@ impl Driver {
             self.requests.push(Arc::clone(link), private_data);
         }
         let Some(first) = core.next_completion() else { return false };
-        if core.has_receive_driver() {
-            self.bring_all(id, core, Some(first), false);
+        if core.has_receive_collector() {
+            self.deliver_all(id, core, Some(first), false);
             return true;
         }
         let mut ready = self.ready.lock();
@@ -736,35 +724,41 @@ impl Driver {
         true
     }
 
-    /// Moves what a connection has finished to the drivers that it is for. `is_brought`: this driver's own threads did not
+    /// Moves what a connection has finished to the drivers that it is for. `is_from_elsewhere`: this driver's own threads did not
     /// take it in.
-    fn bring_all(&self, id: u64, core: &mut LinkCore, first: Option<ProtoCompletion>, is_brought: bool) {
-        let drivers = core.drivers();
+    fn deliver_all(&self, id: u64, core: &mut LinkCore, first: Option<ProtoCompletion>, is_from_elsewhere: bool) {
+        let collectors = core.collectors();
         let mut next = first.or_else(|| core.next_completion());
         while let Some(done) = next {
             let is_receive = done.kind.is_receive();
-            let to = match &drivers {
+            let to: Option<&dyn Collector> = match &collectors {
                 None => Some(self),
                 // Where that queue is gone nobody waits for it.
                 Some([operations, receives]) => if is_receive { receives } else { operations }.as_deref(),
             };
             if let Some(to) = to {
-                to.bring(Completion::new(ConnectionId(id), done), is_brought || !std::ptr::eq(to, self));
+                to.deliver(Completion::new(ConnectionId(id), done), is_from_elsewhere || !std::ptr::addr_eq(to, self));
             }
             next = core.next_completion();
         }
     }
+}
 
-    fn bring(&self, done: Completion, is_brought: bool) {
+impl Collector for Driver {
+    fn deliver(&self, done: Completion, is_from_elsewhere: bool) {
         let mut ready = self.ready.lock();
         ready.add(done);
-        let is_waited_for = self.is_watched() && self.brought.get().is_some();
-        if is_brought || is_waited_for || self.signal.is_some() {
+        let is_waited_for = self.is_watched() && self.delivered.get().is_some();
+        if is_from_elsewhere || is_waited_for || self.signal.is_some() {
             self.show();
         }
         drop(ready);
-        if is_brought {
-            self.tell();
+        if is_from_elsewhere {
+            self.wake();
         }
+    }
+
+    fn wake(&self) {
+        Self::wake(self);
     }
 }

@@ -2,48 +2,17 @@
 
 use std::{io, net::SocketAddr};
 
-use pmof_mem::MemError;
+use pmof_mem::{MemError, causes};
 use pmof_proto::{ConnectionError, Refusal};
-use pmof_verbs::VerbsError;
 
-use crate::{Location, RingRefusal, Transport};
-
-/// Why an address was not understood.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum AddressError {
-    /// The text has no `scheme://`.
-    #[error("{text:?} is no address: write tcp://HOST:PORT, verbs://HOST:PORT or shm:///PATH")]
-    NoScheme {
-        /// What was given.
-        text: String,
-    },
-    /// No such transport, or not in this version.
-    #[error("there is no transport {scheme:?}; there are tcp, shm and verbs")]
-    UnknownTransport {
-        /// What was given.
-        scheme: String,
-    },
-    /// Host or port is missing or wrong.
-    #[error("{text:?} lacks a host or a port between 0 and 65535: write tcp://HOST:PORT or verbs://HOST:PORT")]
-    BadHostPort {
-        /// What was given.
-        text: String,
-    },
-    /// The path of a shared-memory address is missing or relative.
-    #[error("{text:?} lacks the absolute path of a socket: write shm:///run/pmof.sock")]
-    BadPath {
-        /// What was given.
-        text: String,
-    },
-}
+use crate::address::{Location, Transport};
 
 /// Why a peer, queue or listener could not be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SetupError {
     /// The address cannot be listened on.
-    #[error("cannot listen on {address}: {source}; {}", listen_mend(address))]
+    #[error("cannot listen on {address}; {}", listen_mend(address))]
     Listen {
         /// The address.
         address: Location,
@@ -75,10 +44,19 @@ pub enum SetupError {
         device: String,
     },
     /// RDMA is not to be had, or not as asked.
+    #[cfg(feature = "verbs")]
     #[error(transparent)]
-    Verbs(#[from] VerbsError),
+    Verbs(#[from] pmof_verbs::VerbsError),
+    /// The transport was left out of this program.
+    #[error("this program was built without the transport {transport}: build it with the feature {feature:?} of pmof")]
+    NotBuilt {
+        /// The transport.
+        transport: Transport,
+        /// The feature that brings it.
+        feature: &'static str,
+    },
     /// The operating system refused a resource.
-    #[error("{call} failed: {source}; see the limits of open files and memory (ulimit -a)")]
+    #[error("{call} failed; see the limits of open files and memory (ulimit -a)")]
     System {
         /// The system call.
         call: &'static str,
@@ -92,7 +70,7 @@ pub enum SetupError {
 #[non_exhaustive]
 pub enum ConnectError {
     /// The host name has no address.
-    #[error("cannot resolve {host:?}: {source}")]
+    #[error("cannot resolve {host:?}")]
     Resolve {
         /// The name.
         host: String,
@@ -130,11 +108,12 @@ pub enum ConnectError {
         private_data: Vec<u8>,
     },
     /// The connection ended during the handshake.
-    #[error("the connection to {address} ended during the handshake: {why}")]
+    #[error("the connection to {address} ended during the handshake")]
     Ended {
         /// The address.
         address: String,
         /// Why.
+        #[source]
         why: ConnectionError,
     },
     /// The target offers the ring to nobody now.
@@ -161,6 +140,44 @@ pub enum ConnectError {
     Setup(#[from] SetupError),
 }
 
+/// Why a ring takes no connection. The number is what goes over the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+#[repr(u32)]
+pub enum RingRefusal {
+    /// No ring of the target has the key.
+    #[error("the target has no ring of that descriptor: ask for the descriptor of today")]
+    Unknown = 1,
+    /// Another connection appends to it.
+    #[error("another connection appends to the ring: one at a time does, so end that one first")]
+    InUse = 2,
+    /// It holds records of an earlier connection.
+    #[error("the target has not consumed the records of the connection before: try again when it has")]
+    NotConsumed = 3,
+    /// The medium refused a store or a flush.
+    #[error("the medium of the ring failed: see the log of the target, check its device")]
+    MediumFailed = 4,
+}
+
+const REFUSAL_MAGIC: &[u8; 4] = b"pmof";
+
+impl RingRefusal {
+    /// The private data of a rejection.
+    pub(crate) fn encode(self) -> [u8; 8] {
+        let mut bytes = [0; 8];
+        bytes[..4].copy_from_slice(REFUSAL_MAGIC);
+        bytes[4..].copy_from_slice(&(self as u32).to_le_bytes());
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; 8] = bytes.get(..8)?.try_into().ok()?;
+        let number = u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);
+        let all = [Self::Unknown, Self::InUse, Self::NotConsumed, Self::MediumFailed];
+        all.into_iter().find(|refusal| bytes[..4] == *REFUSAL_MAGIC && *refusal as u32 == number)
+    }
+}
+
 /// Why a region was not registered.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -169,7 +186,7 @@ pub enum RegisterError {
     #[error(transparent)]
     Memory(#[from] MemError),
     /// The operating system gave no random bytes for the key.
-    #[error("no random key for the region: {source}")]
+    #[error("no random key for the region")]
     Random {
         /// The system's answer.
         source: io::Error,
@@ -183,6 +200,7 @@ pub enum RegisterError {
         len_bytes: u64,
     },
     /// The device cannot reach the memory, for a reason that can be mended.
+    #[cfg(feature = "verbs")]
     #[error(transparent)]
     Device(#[from] pmof_verbs::RegisterError),
 }
@@ -196,4 +214,27 @@ fn listen_mend(address: &Location) -> &'static str {
 
 pub(crate) fn system(call: &'static str) -> impl FnOnce(rustix::io::Errno) -> SetupError {
     move |errno| SetupError::System { call, source: errno.into() }
+}
+
+pub(crate) fn unreachable(address: &Location, error: &io::Error) -> ConnectError {
+    ConnectError::Unreachable { address: address.to_string(), why: causes(&error).to_string(), kind: error.kind() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_round_trip() {
+        for number in 0..6_u32 {
+            let mut bytes = [0; 148];
+            bytes[..4].copy_from_slice(REFUSAL_MAGIC);
+            bytes[4] = number as u8;
+            let refusal = RingRefusal::decode(&bytes);
+            assert_eq!(refusal.map(RingRefusal::encode).as_ref().map(|bytes| &bytes[..]), refusal.map(|_| &bytes[..8]));
+            assert_eq!(refusal.is_some(), (1..=4).contains(&number));
+        }
+        assert_eq!(RingRefusal::decode(b"pmox\x01\0\0\0"), None);
+        assert_eq!(RingRefusal::decode(b"pmof\x01\0\0"), None);
+    }
 }

@@ -14,6 +14,9 @@
 //!   loaded when first asked for; without them, or without a device, opening says what to install or set up.
 //! - [`sim`]: a network in one process, with a virtual clock and faults on demand.
 //!
+//! Verbs is the cargo feature `verbs`, on by default. Without it a verbs address is still an address, and opening it is
+//! [`SetupError::NotBuilt`].
+//!
 //! A flush uses the cheapest [`Method`] that gives the [`Durability`] asked for; [`Connection::flush_method`] tells which,
 //! [`ConnectOptions::method`] forces one. A flush covers what was posted before it. A plain write posted after it may take
 //! effect before the flush is done, over shm and verbs; an atomic write waits, except behind a read-after-write.
@@ -61,50 +64,57 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(feature = "verbs"),
+    allow(dead_code, unused_imports, reason = "rings and the fast path are for devices")
+)]
 
 mod address;
-mod background;
 mod clock;
+mod completion;
+mod connect_options;
 mod connection;
 mod driver;
 mod error;
-mod flusher;
-mod journal;
 mod link;
 mod listener;
+mod logging;
 mod method;
 mod peer;
-mod poller;
+mod progress;
 mod queue;
 mod region;
 mod request;
-mod rest;
 mod ring;
 mod shared;
 mod shm;
 mod short;
 pub mod sim;
+mod sync;
+mod transport;
+#[cfg(feature = "verbs")]
 mod verbs;
 mod wire;
 
-pub use address::{Address, Location, Place, Transport};
-pub use background::Background;
+pub use address::{Address, AddressError, Location, Place, Transport};
+pub use completion::{Completion, ConnectionId};
+pub use connect_options::{ConnectOptions, DEFAULT_CONNECT_TIMEOUT, DEFAULT_LOSS_TIMEOUT};
 pub use connection::{Batch, Connection, ConnectionEvent, Single, Source};
-pub use error::{AddressError, ConnectError, RegisterError, SetupError};
+pub use error::{ConnectError, RegisterError, RingRefusal, SetupError};
 pub use listener::{AcceptOptions, ConnectionRequest, DEFAULT_HANDSHAKE_TIMEOUT, ListenOptions, Listener};
 pub use method::Method;
-pub use peer::{ConnectOptions, DEFAULT_CONNECT_TIMEOUT, DEFAULT_LOSS_TIMEOUT, Peer, PendingConnection};
+pub use peer::{Peer, PendingConnection};
 pub use pmof_mem::{Declaration, Durability, Evidence, Lent, Mechanism, Medium, MediumKind, MemError, Memory, Promise};
 pub use pmof_proto::{
     Access, Capabilities, ConnectionError, DESCRIPTOR_BYTES, DescriptorError, Flushed, MemoryAccount, MemoryBudget,
     MemoryUse, OperationError, OperationKind, Outcome, PostError, Refusal, Settings, Signal, Ticket, limits,
 };
+#[cfg(feature = "verbs")]
 pub use pmof_verbs::{DeviceInfo, VerbsError, devices as rdma_devices};
-pub use queue::{
-    BackgroundFlushes, Completion, CompletionQueue, ConnectionId, DEFAULT_SPIN, Progress, QueueOptions, Waiting,
-};
+pub use progress::{Background, DEFAULT_SPIN, Progress, Waiting};
+pub use queue::{BackgroundFlushes, CompletionQueue, QueueOptions};
 pub use region::{Region, RegionPart, RegionSlice, RemoteRegion};
-pub use ring::{AppendRing, Hex, RECORD_MAX_BYTES, RingContents, RingError, RingRecord, RingRefusal, read_ring};
+pub use ring::{AppendRing, Hex, RECORD_MAX_BYTES, RingContents, RingError, RingRecord, read_ring};
 pub use shared::SharedReceives;
 pub use short::{ResolveError, SHORT_DESCRIPTOR_BYTES, ShortDescriptor};
-pub use verbs::{DeviceChoice, VerbsOptions};
+pub use transport::{DeviceChoice, VerbsOptions, has_rdma_device};

@@ -8,21 +8,19 @@ use std::{
 };
 
 use parking_lot::{Mutex, MutexGuard};
-use pmof_mem::{Durability, MemError, Promise, order};
+use pmof_mem::{Durability, MemError, Promise, causes, order};
 use pmof_proto::{
-    Completion as ProtoCompletion, ConnectionError, Event, FlushTicket, InputPlace, LocalSlice, OutputView, PostError,
-    RegionKey, Ticket,
+    Completion as ProtoCompletion, ConnectionError, DeferredFlush, Event, FlushTicket, InputPlace, LocalSlice,
+    OutputView, PostError, RegionKey, Ticket,
 };
 
 use crate::{
-    Method, RemoteRegion,
-    driver::Driver,
-    flusher::FlushRoute,
-    journal::{self, Name},
-    poller::{Interest, Poller},
+    Completion, Method, RemoteRegion,
+    logging::{self, Name},
+    progress::{Interest, Poller},
     request::Kept,
     ring::RingState,
-    wire::{Announcer, DirectWay, Wire},
+    wire::{CompletionChannel, DirectWay, Wire},
 };
 
 mod closing;
@@ -56,13 +54,28 @@ const OFFER_MAX_BYTES: u64 = 256 << 10;
 /// Payloads from this size up are sent from the caller's memory instead of being copied first.
 const BORROW_MIN_BYTES: usize = 16 << 10;
 
+/// Where the outcomes of a connection go.
+pub(crate) trait Collector: fmt::Debug + Send + Sync {
+    /// `is_from_elsewhere`: those who wait there did not take it in themselves.
+    fn deliver(&self, done: Completion, is_from_elsewhere: bool);
+
+    /// Has whoever waits there look.
+    fn wake(&self);
+}
+
+/// Carries out the flushes of a connection that wait for a device.
+pub(crate) trait FlushService: fmt::Debug + Send {
+    /// Never waits. The connection may be locked.
+    fn flush(&self, flush: DeferredFlush);
+}
+
 pub(crate) struct Link {
     pub(crate) id: u64,
     pub(crate) peer_address: Option<SocketAddr>,
     /// Its descriptors show what happens only after they were asked to: it is a device's connection.
-    pub(crate) announces_on_demand: bool,
+    pub(crate) notifies_on_request: bool,
     /// The one that shows finished operations.
-    pub(crate) announcer: Option<Announcer>,
+    pub(crate) completion_channel: Option<CompletionChannel>,
     core: Mutex<LinkCore>,
 }
 
@@ -100,9 +113,9 @@ pub(crate) struct LinkCore {
     /// Where it is watched too, for the same.
     watched_too: Option<Arc<Poller>>,
     /// Whose outcomes are those of operations, and those of receives, where these are two.
-    drivers: Option<Box<[Weak<Driver>; 2]>>,
+    collectors: Option<Box<[Weak<dyn Collector>; 2]>>,
     /// Who carries out flushes that wait for a device, if not whoever drives.
-    flushes: Option<FlushRoute>,
+    flushes: Option<Box<dyn FlushService>>,
     pub(crate) events: Events,
     /// What the kernel said when the wire broke.
     pub(crate) wire_error: Option<io::Error>,
@@ -122,8 +135,8 @@ impl Link {
         if direct != DirectWay::None {
             endpoint.enable_direct();
         }
-        let announces_on_demand = direct == DirectWay::Device;
-        let announcer = wire.announcer();
+        let notifies_on_request = direct == DirectWay::Device;
+        let completion_channel = wire.completion_channel();
         let core = LinkCore {
             name: Name { id, transport: wire.name(), peer_address },
             told_method: None,
@@ -139,12 +152,12 @@ impl Link {
             blocked: false,
             watched: None,
             watched_too: None,
-            drivers: None,
+            collectors: None,
             flushes: None,
             events: Events::default(),
             wire_error: None,
         };
-        Arc::new(Self { id, peer_address, announces_on_demand, announcer, core: Mutex::new(core) })
+        Arc::new(Self { id, peer_address, notifies_on_request, completion_channel, core: Mutex::new(core) })
     }
 
     #[inline]
@@ -262,7 +275,7 @@ impl LinkCore {
     fn take_events(&mut self) -> bool {
         let mut any = false;
         while let Some(event) = self.endpoint.poll_event() {
-            journal::tell_event(self.name, &event, self.has_stood, self.wire_error.as_ref());
+            logging::tell_event(self.name, &event, self.has_stood, self.wire_error.as_ref());
             if matches!(event, Event::Established { .. }) {
                 self.has_stood = true;
                 if let Some(wire) = &mut self.wire {
@@ -307,7 +320,7 @@ impl LinkCore {
     }
 
     /// Has flushes that wait for a device carried out elsewhere.
-    pub(crate) fn route_flushes(&mut self, route: FlushRoute) {
+    pub(crate) fn route_flushes(&mut self, route: Box<dyn FlushService>) {
         self.endpoint.defer_flushes(true);
         self.flushes = Some(route);
     }
@@ -349,27 +362,27 @@ impl LinkCore {
         moved
     }
 
-    /// Outcomes of receives go to another driver than those of operations.
-    pub(crate) fn set_drivers(&mut self, operations: &Arc<Driver>, receives: &Arc<Driver>) {
-        self.drivers = Some(Box::new([Arc::downgrade(operations), Arc::downgrade(receives)]));
+    /// Outcomes of receives go elsewhere than those of operations.
+    pub(crate) fn set_collectors(&mut self, operations: Weak<dyn Collector>, receives: Weak<dyn Collector>) {
+        self.collectors = Some(Box::new([operations, receives]));
     }
 
-    pub(crate) fn has_receive_driver(&self) -> bool {
-        self.drivers.is_some()
+    pub(crate) fn has_receive_collector(&self) -> bool {
+        self.collectors.is_some()
     }
 
-    /// The driver of operations and that of receives, where these are two, as far as they are there.
-    pub(crate) fn drivers(&self) -> Option<[Option<Arc<Driver>>; 2]> {
-        self.drivers.as_deref().map(|drivers| drivers.each_ref().map(Weak::upgrade))
+    /// The collector of operations and that of receives, where these are two, as far as they are there.
+    pub(crate) fn collectors(&self) -> Option<[Option<Arc<dyn Collector>>; 2]> {
+        self.collectors.as_deref().map(|both| both.each_ref().map(Weak::upgrade))
     }
 
-    /// Where there are two drivers: whatever moved, those who wait on the other one look for themselves.
+    /// Where there are two collectors: whatever moved, those who wait on the other one look for themselves.
     pub(crate) fn tell_both(&self) {
-        if self.drivers.is_none() {
+        if self.collectors.is_none() {
             return;
         }
-        for driver in self.drivers().into_iter().flatten().flatten() {
-            driver.tell();
+        for collector in self.collectors().into_iter().flatten().flatten() {
+            collector.wake();
         }
     }
 
@@ -425,7 +438,7 @@ impl LinkCore {
 
     /// Tells the log how a flush goes, unless it was told last.
     pub(crate) fn tell_method(&mut self, region: &RemoteRegion, level: Durability) {
-        let Some(wire) = self.wire.as_ref().filter(|_| journal::tells_methods()) else { return };
+        let Some(wire) = self.wire.as_ref().filter(|_| logging::tells_methods()) else { return };
         let Ok((method, promise)) = choose_method(wire.as_ref(), self.methods.forced, region, level) else { return };
         let known = Some((region.key(), level, method));
         if mem::replace(&mut self.told_method, known) == known {
@@ -435,7 +448,7 @@ impl LinkCore {
             Some(_) => Vec::new(),
             None => passed_over(wire.as_ref(), method, region, level),
         };
-        journal::tell_method(self.name, region.kind(), level, (method, promise), &passed_over);
+        logging::tell_method(self.name, region.kind(), level, (method, promise), &passed_over);
     }
 
     /// Longest record that the connection appends.
@@ -458,7 +471,7 @@ impl LinkCore {
     pub(crate) fn arm(&mut self) -> bool {
         // What was held back goes out before a sleep.
         let moved = self.flush_output();
-        self.announce();
+        self.request_notification();
         let endpoint = &mut self.endpoint;
         match self.wire.as_mut().map(|wire| Ok(wire.progress(endpoint)? || wire.may_have_input())) {
             Some(Ok(has_news)) => moved | has_news,
@@ -471,9 +484,9 @@ impl LinkCore {
     }
 
     /// Makes sure that what happens from here on ends a sleep; what happened before does not show.
-    pub(crate) fn announce(&mut self) {
+    pub(crate) fn request_notification(&mut self) {
         if let Some(wire) = &mut self.wire {
-            wire.announce();
+            wire.request_notification();
         }
     }
 
@@ -705,7 +718,7 @@ impl LinkCore {
     }
 
     fn wire_failed(&mut self, error: io::Error) {
-        self.endpoint.wire_lost(error.to_string());
+        self.endpoint.wire_lost(causes(&error).to_string());
         self.wire_error = Some(error);
     }
 }

@@ -3,39 +3,22 @@
 use std::{
     net::SocketAddr,
     os::fd::{AsFd, BorrowedFd},
-    path::Path,
     sync::Arc,
     time::Duration,
 };
 
-use pmof_mem::forks::Uninherited;
 use pmof_proto::{Endpoint, MemoryAccount, Refusal, Settings, limits};
-use rustix::{
-    io::Errno,
-    net::{
-        AddressFamily, SocketFlags, SocketType, accept_with, bind, getpeername, getsockname, ipproto, listen,
-        socket_with, sockopt,
-    },
-};
 
 use crate::{
-    CompletionQueue, ConnectError, Connection, Location, SetupError, SharedReceives,
-    clock::Clock,
+    CompletionQueue, ConnectError, Connection, DEFAULT_LOSS_TIMEOUT, Location, SetupError, SharedReceives,
     driver::{DrivenAppender, Driver, next_link_id},
-    error::system,
     link::Link,
-    peer::{DEFAULT_LOSS_TIMEOUT, PeerShared},
-    shm::{Shares, ShmDoor},
-    sim::SimNetwork,
-    verbs::{Opened, VerbsDoor},
-    wire::{Wire, tcp::TcpWire},
+    peer::PeerShared,
+    transport::{Incoming, Listening},
 };
 
-/// How often a look for requests is repeated because something came while devices were asked to announce what comes next.
+/// How often a look for requests is repeated because something came while devices were asked for a notification of what comes next.
 const ARMED_TURNS_MAX: u32 = 64;
-
-/// Connections that the kernel keeps while the application does not take them.
-const BACKLOG: i32 = 1024;
 
 /// Handshakes under way at once. Beyond it the oldest is dropped: slow clients cannot shut others out.
 const HANDSHAKES_MAX: usize = 1024;
@@ -93,81 +76,27 @@ impl Default for AcceptOptions {
     }
 }
 
-#[derive(Debug)]
-enum Door {
-    Tcp(Uninherited),
-    Shm(ShmDoor),
-    Sim(Arc<SimNetwork>, u16),
-    Verbs(VerbsDoor),
-}
-
-/// A connection that nobody has said anything on, and where it comes from.
-type Incoming = (Box<dyn Wire>, Option<SocketAddr>);
-
 /// Takes connection requests on one address. Handshakes under way are moved on by [`next_request`](Self::next_request).
 #[derive(Debug)]
 pub struct Listener {
     peer: Arc<PeerShared>,
     driver: Arc<Driver>,
-    door: Door,
+    incoming: Box<dyn Incoming>,
     address: Location,
     options: ListenOptions,
 }
 
 impl Listener {
-    pub(crate) fn tcp(peer: Arc<PeerShared>, address: SocketAddr, options: ListenOptions) -> Result<Self, SetupError> {
-        check_reach(address, options)?;
-        let failed = |errno: Errno| SetupError::Listen { address: address.into(), source: errno.into() };
-        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let open = || socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP));
-        let socket = Uninherited::open(open).map_err(failed)?;
-        // A target that was killed must be able to come back on its port at once.
-        sockopt::set_socket_reuseaddr(&socket, true).map_err(failed)?;
-        bind(&socket, &address).map_err(failed)?;
-        listen(&socket, BACKLOG).map_err(failed)?;
-        let address = getsockname(&socket)
-            .ok()
-            .and_then(|name| SocketAddr::try_from(name).ok())
-            .ok_or_else(|| failed(Errno::INVAL))?;
-        let driver = Driver::of_listener(socket.as_fd())?;
-        Ok(Self { peer, driver, door: Door::Tcp(socket), address: address.into(), options })
-    }
-
-    pub(crate) fn verbs(
+    pub(crate) fn over(
         peer: Arc<PeerShared>,
-        opened: &Arc<Opened>,
-        address: SocketAddr,
+        Listening { incoming, address }: Listening,
         options: ListenOptions,
     ) -> Result<Self, SetupError> {
-        check_reach(address, options)?;
-        let (door, address) = VerbsDoor::open(opened, address)?;
-        let driver = Driver::of_listener(door.as_fd())?;
-        Ok(Self { peer, driver, door: Door::Verbs(door), address: address.into(), options })
-    }
-
-    pub(crate) fn shm(
-        peer: Arc<PeerShared>,
-        shares: &Arc<Shares>,
-        path: &Path,
-        options: ListenOptions,
-    ) -> Result<Self, SetupError> {
-        let failed = |source| SetupError::Listen { address: path.into(), source };
-        let door = ShmDoor::open(path, BACKLOG, Arc::clone(shares)).map_err(failed)?;
-        let driver = Driver::of_listener(door.as_fd())?;
-        Ok(Self { peer, driver, door: Door::Shm(door), address: path.into(), options })
-    }
-
-    pub(crate) fn sim(
-        peer: Arc<PeerShared>,
-        network: &Arc<SimNetwork>,
-        port: u16,
-        options: ListenOptions,
-    ) -> Result<Self, SetupError> {
-        let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        let port = network.listen(port).map_err(|source| SetupError::Listen { address: at(port).into(), source })?;
-        let driver = Driver::new(&Clock::Virtual(Arc::clone(network)), None, None)?;
-        Ok(Self { peer, driver, door: Door::Sim(Arc::clone(network), port), address: at(port).into(), options })
+        let driver = match incoming.as_fd() {
+            Some(incoming) => Driver::of_listener(incoming)?,
+            None => Driver::new(&peer.opening.clock(), None, None)?,
+        };
+        Ok(Self { peer, driver, incoming, address, options })
     }
 
     /// Where it listens, with the port that was picked.
@@ -203,7 +132,7 @@ impl Listener {
                 continue;
             }
             if !accepted && !moved {
-                self.driver.rest(now, deadline, &mut || {
+                self.driver.park(now, deadline, &mut || {
                     request = self.take_request();
                     request.is_some() || self.driver.is_interrupted()
                 });
@@ -229,7 +158,7 @@ impl Listener {
     fn accept_waiting(&self) -> Result<bool, SetupError> {
         let mut any = false;
         for _ in 0..ACCEPTS_PER_TURN {
-            let Some((wire, peer_address)) = self.accept_one()? else { break };
+            let Some((wire, peer_address)) = self.incoming.accept()? else { break };
             if self.driver.len() >= HANDSHAKES_MAX {
                 self.driver.remove_oldest();
             }
@@ -240,33 +169,6 @@ impl Listener {
             any = true;
         }
         Ok(any)
-    }
-
-    fn accept_one(&self) -> Result<Option<Incoming>, SetupError> {
-        let socket = match &self.door {
-            Door::Sim(network, port) => {
-                return Ok(network.accept(*port).map(|wire| (Box::new(wire) as Box<dyn Wire>, None)));
-            }
-            Door::Shm(door) => {
-                let accepted = door.accept().map_err(|source| SetupError::System { call: "accept4", source });
-                return Ok(accepted?.map(|wire| (Box::new(wire) as Box<dyn Wire>, None)));
-            }
-            Door::Verbs(door) => {
-                return Ok(door.accept()?.map(|(wire, from)| (Box::new(wire) as Box<dyn Wire>, from)));
-            }
-            Door::Tcp(socket) => {
-                Uninherited::open(|| accept_with(socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC))
-            }
-        };
-        let socket = match socket {
-            Ok(socket) => socket,
-            // The client gave up before it was its turn.
-            Err(Errno::WOULDBLOCK | Errno::INTR | Errno::CONNABORTED) => return Ok(None),
-            Err(errno) => return Err(system("accept4")(errno)),
-        };
-        let peer_address = getpeername(&socket).ok().flatten().and_then(|name| SocketAddr::try_from(name).ok());
-        // A connection that broke already fails here; the next one may not.
-        Ok(TcpWire::new(socket, DEFAULT_LOSS_TIMEOUT).ok().map(|wire| (Box::new(wire) as Box<dyn Wire>, peer_address)))
     }
 }
 
@@ -279,14 +181,6 @@ impl AsFd for Listener {
         match self.driver.poller() {
             Some(poller) => poller.as_fd(),
             None => panic!("a simulated network has no file descriptors"),
-        }
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        if let Door::Sim(network, port) = &self.door {
-            network.close_port(*port);
         }
     }
 }
@@ -380,7 +274,7 @@ impl Drop for ConnectionRequest {
 }
 
 /// Refuses addresses that other machines reach, unless that is wanted.
-fn check_reach(address: SocketAddr, options: ListenOptions) -> Result<(), SetupError> {
+pub(crate) fn check_reach(address: SocketAddr, options: ListenOptions) -> Result<(), SetupError> {
     if address.ip().is_loopback() || options.trust_network { Ok(()) } else { Err(SetupError::NotLoopback { address }) }
 }
 

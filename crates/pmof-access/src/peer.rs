@@ -2,76 +2,21 @@
 
 use std::{ffi::c_void, io, net::IpAddr, sync::Arc, time::Duration};
 
-use pmof_mem::{Medium, Memory, check_bounds};
-use pmof_proto::{Access, Endpoint, RegionTable, Scope, Settings, limits};
-use pmof_verbs::DeviceInfo;
+use pmof_mem::{Medium, causes, check_bounds};
+use pmof_proto::{Access, Endpoint, RegionTable, Scope, limits};
 
 use crate::{
-    Address, CompletionQueue, ConnectError, Connection, ListenOptions, Listener, Location, Method, QueueOptions,
-    Region, RegisterError, RemoteRegion, SetupError, SharedReceives, Transport,
-    clock::Clock,
+    Address, CompletionQueue, ConnectError, ConnectOptions, Connection, DeviceChoice, ListenOptions, Listener,
+    Location, QueueOptions, Region, RegisterError, SetupError, SharedReceives, Transport, VerbsOptions,
     driver::next_link_id,
     link::{Link, LinkList},
-    listener::check_private_data,
-    region::Reach,
+    listener::{check_private_data, check_reach},
     ring::{AppendRing, Hex, Layout, RingError},
-    shm::{self, Shares, ShmWire},
     short::add_nowhere,
-    sim::SimNetwork,
-    verbs::{ConnectFailure, DeviceChoice, Opened, VerbsOptions, VerbsWire},
-    wire::{Wire, tcp::TcpWire},
+    sim::{Sim, SimNetwork},
+    transport::{self, Opening, Rings},
+    wire::Wire,
 };
-
-/// Default time without an answer that is due, after which a connection counts as lost: longer than a slow disk's flush.
-pub const DEFAULT_LOSS_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Default time for a connection to stand.
-pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// What goes with a connection request.
-#[derive(Clone, Debug)]
-pub struct ConnectOptions {
-    /// For the other side's application, at most [`limits::CONNECT_PRIVATE_MAX_BYTES`].
-    pub private_data: Vec<u8>,
-    /// Time for the connection to stand.
-    pub timeout: Duration,
-    /// Time without an answer that is due, after which the connection counts as lost.
-    pub loss_timeout: Duration,
-    /// What this side wants and takes.
-    pub settings: Settings,
-    /// The only method of flush to use; else the cheapest that reaches the level asked for.
-    pub method: Option<Method>,
-    /// The local address to come from, where routing does not decide it. Verbs only.
-    pub source: Option<IpAddr>,
-    /// The target's ring that [`Connection::append`] appends to: what [`AppendRing::descriptor`](crate::AppendRing::descriptor)
-    /// says. Verbs only.
-    pub append_to: Option<RemoteRegion>,
-    /// Where outcomes of receives go, if not to the queue of the connection. Whoever polls or waits on either of the two
-    /// drives the connection.
-    pub receive_queue: Option<CompletionQueue>,
-    /// Where messages find their receives, if the connection has none of its own.
-    pub shared_receives: Option<SharedReceives>,
-    /// Receives that may be posted and wait for a message, where they are the connection's own: 1 to
-    /// [`limits::RECEIVE_QUEUE_LIMIT`].
-    pub receive_limit: usize,
-}
-
-impl Default for ConnectOptions {
-    fn default() -> Self {
-        Self {
-            private_data: Vec::new(),
-            timeout: DEFAULT_CONNECT_TIMEOUT,
-            loss_timeout: DEFAULT_LOSS_TIMEOUT,
-            settings: Settings::default(),
-            method: None,
-            source: None,
-            append_to: None,
-            receive_queue: None,
-            shared_receives: None,
-            receive_limit: limits::RECEIVE_QUEUE_LIMIT,
-        }
-    }
-}
 
 /// What a ring grants: its bytes are the business of the device that receives into it.
 const RING_ACCESS: Access = Access::READ.union(Access::FLUSH_VISIBLE).union(Access::FLUSH_PERSISTENT);
@@ -86,30 +31,24 @@ pub struct Peer {
 pub(crate) struct PeerShared {
     pub(crate) regions: Arc<RegionTable>,
     pub(crate) links: Arc<LinkList>,
-    opening: Opening,
-}
-
-#[derive(Debug)]
-enum Opening {
-    Tcp,
-    Shm(Arc<Shares>),
-    Sim(Arc<SimNetwork>),
-    Verbs(Arc<Opened>),
+    pub(crate) opening: Arc<dyn Opening>,
 }
 
 impl Peer {
     /// Opens a transport: for verbs the only RDMA device of this machine.
+    ///
+    /// # Errors
+    /// [`SetupError::NotBuilt`] where this crate was built without the feature of the transport.
     pub fn open(transport: Transport) -> Result<Self, SetupError> {
-        match transport {
-            Transport::Tcp => Ok(Self::new(Opening::Tcp)),
-            Transport::Shm => Ok(Self::new(Opening::Shm(Arc::default()))),
-            Transport::Verbs => Self::open_verbs(&VerbsOptions::default()),
-        }
+        Ok(Self::over(transport::open(transport)?))
     }
 
     /// Opens an RDMA device.
+    ///
+    /// # Errors
+    /// [`SetupError::NotBuilt`] where this crate was built without the feature `verbs`.
     pub fn open_verbs(options: &VerbsOptions) -> Result<Self, SetupError> {
-        Ok(Self::new(Opening::Verbs(Opened::open(options)?)))
+        Ok(Self::over(transport::open_verbs(options)?))
     }
 
     /// Opens what leads to a target: for verbs the device that the network's routes name, coming from `source`, if given.
@@ -132,57 +71,38 @@ impl Peer {
 
     /// Opens a simulated network.
     pub fn simulated(network: &Arc<SimNetwork>) -> Self {
-        Self::new(Opening::Sim(Arc::clone(network)))
+        Self::over(Arc::new(Sim(Arc::clone(network))))
     }
 
-    fn new(opening: Opening) -> Self {
+    fn over(opening: Arc<dyn Opening>) -> Self {
         let regions = Arc::default();
         add_nowhere(&regions);
         Self { shared: Arc::new(PeerShared { regions, links: Arc::default(), opening }) }
     }
 
+    pub(crate) fn opening(&self) -> &dyn Opening {
+        &*self.shared.opening
+    }
+
     /// The transport; `None` for a simulated network.
     pub fn transport(&self) -> Option<Transport> {
-        match &self.shared.opening {
-            Opening::Tcp => Some(Transport::Tcp),
-            Opening::Shm(_) => Some(Transport::Shm),
-            Opening::Sim(_) => None,
-            Opening::Verbs(_) => Some(Transport::Verbs),
-        }
+        self.opening().transport()
     }
 
     /// The name of the RDMA device, where there is one.
     pub fn device_name(&self) -> Option<&str> {
-        match &self.shared.opening {
-            Opening::Verbs(opened) => Some(opened.device_name()),
-            _ => None,
-        }
-    }
-
-    /// What the RDMA device can do, where there is one.
-    pub fn device_info(&self) -> Option<&DeviceInfo> {
-        match &self.shared.opening {
-            Opening::Verbs(opened) => Some(opened.device_info()),
-            _ => None,
-        }
+        Some(self.opening().device()?.name())
     }
 
     /// The device's `ibv_context`, where there is a device: for programs that ask libibverbs themselves. It stays open as long
     /// as the peer or anything made from it lives.
     pub fn device_context(&self) -> Option<*mut c_void> {
-        match &self.shared.opening {
-            Opening::Verbs(opened) => Some(opened.device_context()),
-            _ => None,
-        }
+        Some(self.opening().device()?.context())
     }
 
     /// Makes a queue for the connections of this peer.
     pub fn completion_queue(&self, options: QueueOptions) -> Result<CompletionQueue, SetupError> {
-        let clock = match &self.shared.opening {
-            Opening::Sim(network) => Clock::Virtual(Arc::clone(network)),
-            _ => Clock::real(),
-        };
-        CompletionQueue::new(&clock, options)
+        CompletionQueue::new(&self.opening().clock(), options)
     }
 
     /// Makes a queue of receives that connections share, of at most `limit` receives that no message took yet.
@@ -230,45 +150,36 @@ impl Peer {
         (access, scope): (Access, Scope),
     ) -> Result<Region, RegisterError> {
         check_bounds(offset, len_bytes, memory.len_bytes())?;
-        let reach = match &self.shared.opening {
-            Opening::Verbs(opened) => Reach::Device(Box::new(opened.register(&memory, offset, len_bytes, access)?)),
-            Opening::Shm(shares) => Reach::Shared(Arc::clone(shares)),
-            Opening::Tcp | Opening::Sim(_) => Reach::None,
-        };
+        let reach = self.opening().reach(&memory, (offset, len_bytes), access)?;
         let PeerShared { regions, links, .. } = &*self.shared;
-        Region::register((regions, links), memory, (offset, len_bytes), (access, scope), reach)
+        Region::register((regions, links.clone()), memory, (offset, len_bytes), (access, scope), reach)
     }
 
     /// Allocates and registers zeroed anonymous memory; over shm it is shared, so that others can map it, and takes a file
     /// descriptor.
     pub fn allocate(&self, len_bytes: u64, access: Access) -> Result<Region, RegisterError> {
-        let memory = match &self.shared.opening {
-            Opening::Shm(_) => shm::allocate(len_bytes, access)?,
-            _ => Memory::anonymous(len_bytes)?,
-        };
+        let memory = self.opening().allocate(len_bytes, access)?;
         self.register(Arc::new(memory), 0, len_bytes, access)
     }
 
-    /// The device, where rings are to be had: over iWARP they are not.
-    fn opened_with_rings(&self) -> Option<&Arc<Opened>> {
-        match &self.shared.opening {
-            Opening::Verbs(opened) if opened.has_rings() => Some(opened),
-            _ => None,
-        }
+    /// What keeps its rings, where they are to be had: over iWARP they are not.
+    fn rings(&self) -> Result<&dyn Rings, RingError> {
+        self.opening().rings().ok_or(RingError::NotVerbs)
     }
 
     /// Makes a ring that other hosts append to in `len_bytes` bytes at `offset` (a multiple of 4096) of `memory`, whose first
     /// 8 bytes there are zero: 4096 bytes of header, and 32 to 16,384 slots of 8 KiB. Over verbs only. It is durable on
     /// return, as far as the medium goes.
     pub fn create_ring(&self, memory: Arc<dyn Medium>, offset: u64, len_bytes: u64) -> Result<AppendRing, RingError> {
-        let opened = self.opened_with_rings().ok_or(RingError::NotVerbs)?;
+        let rings = self.rings()?;
         let mut identity = [0; 16];
         getrandom::fill(&mut identity)
-            .map_err(|error| RingError::Random { source: io::Error::other(error.to_string()) })?;
-        opened.offer((identity, Layout::slots_in(len_bytes)), || {
+            .map_err(|error| RingError::Random { source: io::Error::other(causes(&error).to_string()) })?;
+        let make = || {
             let region = self.register(Arc::clone(&memory), offset, len_bytes, RING_ACCESS)?;
             AppendRing::over(Layout::create(memory, offset, len_bytes, identity)?, region)
-        })
+        };
+        rings.offer((identity, Layout::slots_in(len_bytes)), Box::new(make))
     }
 
     /// Opens the ring that lies there, with the records that were not consumed; `identity` is the one that it has to have,
@@ -280,29 +191,25 @@ impl Peer {
         len_bytes: u64,
         identity: Option<[u8; 16]>,
     ) -> Result<AppendRing, RingError> {
-        let opened = self.opened_with_rings().ok_or(RingError::NotVerbs)?;
+        let rings = self.rings()?;
         let layout = Layout::open(Arc::clone(&memory), offset, len_bytes)?;
         let found = layout.identity();
         if let Some(expected) = identity.filter(|expected| *expected != found) {
             return Err(RingError::OtherRing { found: Hex(found), expected: Hex(expected) });
         }
-        opened.offer((found, layout.slots()), || {
-            AppendRing::over(layout, self.register(memory, offset, len_bytes, RING_ACCESS)?)
-        })
+        let slots = layout.slots();
+        let make = || AppendRing::over(layout, self.register(memory, offset, len_bytes, RING_ACCESS)?);
+        rings.offer((found, slots), Box::new(make))
     }
 
     /// Listens; port 0 picks a free one. Addresses that other machines reach need
     /// [`ListenOptions::trust_network`].
     pub fn listen(&self, address: impl Into<Location>, options: ListenOptions) -> Result<Listener, SetupError> {
-        let shared = Arc::clone(&self.shared);
         let address = address.into();
-        match (&self.shared.opening, &address) {
-            (Opening::Tcp, Location::Ip(address)) => Listener::tcp(shared, *address, options),
-            (Opening::Shm(offered), Location::Path(path)) => Listener::shm(shared, offered, path, options),
-            (Opening::Sim(network), Location::Ip(address)) => Listener::sim(shared, network, address.port(), options),
-            (Opening::Verbs(opened), Location::Ip(address)) => Listener::verbs(shared, opened, *address, options),
-            _ => Err(self.wrong_address(address)),
+        if let (Location::Ip(address), true) = (&address, self.opening().is_networked()) {
+            check_reach(*address, options)?;
         }
+        Listener::over(Arc::clone(&self.shared), self.opening().listen(&address)?, options)
     }
 
     /// Connects to a target and waits until the connection stands, at most the options' timeout for all addresses of
@@ -355,38 +262,10 @@ impl Peer {
     }
 
     fn start_wire(&self, address: &Location, options: &ConnectOptions) -> Result<Box<dyn Wire>, ConnectError> {
-        if options.append_to.is_some() && self.opened_with_rings().is_none() {
+        if options.append_to.is_some() && self.opening().rings().is_none() {
             return Err(ConnectError::NoRings);
         }
-        let unreachable = |error: io::Error| unreachable(address, &error);
-        Ok(match (&self.shared.opening, address) {
-            (Opening::Tcp, Location::Ip(address)) => {
-                // A host that does not answer at all is given up in time; once the connection stands the other limit holds.
-                let wire = TcpWire::connect(*address, options.timeout.min(options.loss_timeout));
-                Box::new(wire.map_err(|errno| unreachable(errno.into()))?)
-            }
-            (Opening::Shm(shares), Location::Path(path)) => {
-                Box::new(ShmWire::connect(path, Arc::clone(shares)).map_err(unreachable)?)
-            }
-            (Opening::Sim(network), Location::Ip(address)) => {
-                Box::new(network.connect(address.port()).map_err(unreachable)?)
-            }
-            (Opening::Verbs(opened), Location::Ip(address)) => {
-                let send_queue = options.settings.send_queue.clamp(1, limits::SEND_QUEUE_LIMIT);
-                let append_to = options.append_to.map(|ring| ring.key().0);
-                let (source, loss_timeout) = (options.source, options.loss_timeout);
-                let wire = VerbsWire::connecting(opened, *address, source, append_to, send_queue, loss_timeout);
-                Box::new(wire.map_err(|failure| match failure {
-                    ConnectFailure::Network(error) => unreachable(error),
-                    ConnectFailure::Setup(error) => error.into(),
-                })?)
-            }
-            _ => return Err(self.wrong_address(address.clone()).into()),
-        })
-    }
-
-    fn wrong_address(&self, address: Location) -> SetupError {
-        SetupError::WrongAddress { address, transport: self.transport().unwrap_or(Transport::Tcp) }
+        self.opening().connect(address, options)
     }
 }
 
@@ -415,8 +294,4 @@ impl PendingConnection {
     pub fn without_waiting(self) -> Connection {
         self.connection
     }
-}
-
-pub(crate) fn unreachable(address: &Location, error: &io::Error) -> ConnectError {
-    ConnectError::Unreachable { address: address.to_string(), why: error.to_string(), kind: error.kind() }
 }

@@ -1,6 +1,8 @@
 //! Registered memory of this side, and regions of the other.
 
 use std::{
+    any::Any,
+    fmt,
     ops::{Bound, RangeBounds},
     sync::{Arc, Mutex, PoisonError},
 };
@@ -12,11 +14,9 @@ use pmof_proto::{
 };
 
 use crate::{
-    RegisterError, journal,
-    link::LinkList,
-    shm::{Shares, is_shareable},
+    RegisterError, logging,
+    shm::shares::{Shares, is_shareable},
     short::{ShortDescriptor, publish, unpublish},
-    verbs::DeviceMemory,
 };
 
 /// A range of memory that the connections of its peer may use, and, with access rights, the other sides too.
@@ -31,19 +31,50 @@ struct Registration {
     region: Arc<RegisteredRegion>,
     table: Arc<RegionTable>,
     /// The connections that may use it.
-    links: Arc<LinkList>,
-    device: Option<Arc<DeviceMemory>>,
+    users: Arc<dyn RegionUsers>,
+    device: Option<Arc<dyn DeviceReach>>,
     /// Where other processes find the region, if they may map it.
     shares: Option<Arc<Shares>>,
     /// Under which names its descriptor is told.
     published: Mutex<Vec<ShortDescriptor>>,
 }
 
+/// The connections that may use a region.
+pub(crate) trait RegionUsers: fmt::Debug + Send + Sync {
+    /// Returns when whatever other threads were doing on any of the connections is over. Waits for batches, so not to be called in
+    /// one.
+    fn wait_for_each(&self);
+}
+
+/// Memory as a device reaches it: registered for the other sides, and for this side's own operations.
+pub(crate) trait DeviceReach: Any + fmt::Debug + Send + Sync {
+    /// How the other sides reach it.
+    fn direct(&self) -> DirectAccess;
+
+    /// Why they cannot, if they cannot.
+    fn refusal(&self) -> Option<&dyn fmt::Display>;
+
+    /// Has pages brought in. False where nothing is paged on demand.
+    fn prefetch(&self, offset: u64, len_bytes: u64, for_writing: bool) -> bool;
+
+    /// Takes the memory away from the other sides; operations of this side that use it go on.
+    fn revoke(&self);
+
+    /// Has no operation of this side use it from now on, but those that are being posted by another thread just now.
+    fn close(&self);
+
+    /// Takes it away from the device after that: operations under way that use it fail.
+    fn release(&self);
+
+    /// Registers it for receives, which is for writing or not at all. Before anything else uses it.
+    fn prepare_receives(&self) -> Result<(), String>;
+}
+
 /// What makes a region reachable past this CPU.
 #[derive(Debug)]
 pub(crate) enum Reach {
     None,
-    Device(Box<DeviceMemory>),
+    Device(Arc<dyn DeviceReach>),
     Shared(Arc<Shares>),
 }
 
@@ -69,13 +100,13 @@ impl Registration {
         let Some(lent) = self.region.memory().lent() else { return };
         // A write that is coming in just now is refused in words from its next bytes on, which says more than a connection
         // that breaks.
-        self.links.wait_for_each();
+        self.users.wait_for_each();
         lent.take_back();
         if let Some(device) = &self.device {
             device.close();
         }
         // All that touches memory does it with its connection locked: who comes after this sees that it is gone.
-        self.links.wait_for_each();
+        self.users.wait_for_each();
         if let Some(device) = &self.device {
             device.release();
         }
@@ -90,7 +121,7 @@ impl Drop for Registration {
 
 impl Region {
     pub(crate) fn register(
-        (table, links): (&Arc<RegionTable>, &Arc<LinkList>),
+        (table, users): (&Arc<RegionTable>, Arc<dyn RegionUsers>),
         memory: Arc<dyn Medium>,
         (offset, len_bytes): (u64, u64),
         (access, scope): (Access, Scope),
@@ -98,7 +129,7 @@ impl Region {
     ) -> Result<Self, RegisterError> {
         let key = random()?;
         let (device, shares) = match reach {
-            Reach::Device(device) => (Some(*device), None),
+            Reach::Device(device) => (Some(device), None),
             Reach::Shared(shares) => (None, is_shareable(memory.as_ref()).then_some(shares)),
             Reach::None => (None, None),
         };
@@ -107,8 +138,8 @@ impl Region {
             (None, Some(_)) => DirectAccess::Mapped,
             (None, None) => DirectAccess::None,
         };
-        if let Some(refusal) = device.as_ref().and_then(DeviceMemory::refusal) {
-            journal::tell_indirect(memory.kind(), len_bytes, refusal);
+        if let Some(why) = device.as_ref().and_then(|device| device.refusal()) {
+            logging::tell_indirect(memory.kind(), len_bytes, why);
         }
         let region = RegisteredRegion::new(RegionKey(key), memory, offset, len_bytes, access);
         let region = Arc::new(region.with_direct(direct).with_scope(scope));
@@ -116,9 +147,9 @@ impl Region {
         if let Some(shares) = &shares {
             shares.add(&region);
         }
-        let (table, links) = (Arc::clone(table), Arc::clone(links));
-        let (device, published) = (device.map(Arc::new), Mutex::default());
-        Ok(Self(Arc::new(Registration { region, table, links, device, shares, published })))
+        let table = Arc::clone(table);
+        let published = Mutex::default();
+        Ok(Self(Arc::new(Registration { region, table, users, device, shares, published })))
     }
 
     /// What the other side needs to use the region: hand it over as private data or in a message.
@@ -172,7 +203,7 @@ impl Region {
     }
 
     /// How the peer's device reaches it, if it has one.
-    pub(crate) fn device(&self) -> Option<&Arc<DeviceMemory>> {
+    pub(crate) fn device(&self) -> Option<&Arc<dyn DeviceReach>> {
         self.0.device.as_ref()
     }
 
@@ -203,7 +234,7 @@ impl Region {
 pub struct RegionSlice {
     pub(crate) local: LocalSlice,
     /// How the peer's device reaches it, if it has one.
-    pub(crate) device: Option<Arc<DeviceMemory>>,
+    pub(crate) device: Option<Arc<dyn DeviceReach>>,
 }
 
 /// A part of a [`Region`] that lasts no longer than that is borrowed.
@@ -222,7 +253,7 @@ impl<'a> RegionPart<'a> {
 
     /// How the peer's device reaches the region, if it has one, and where the part begins in what the device knows.
     #[inline]
-    pub(crate) fn device(&self) -> Option<(&'a Arc<DeviceMemory>, u64)> {
+    pub(crate) fn device(&self) -> Option<(&'a Arc<dyn DeviceReach>, u64)> {
         Some((self.region.0.device.as_ref()?, self.offset))
     }
 
@@ -299,6 +330,13 @@ impl RemoteRegion {
     #[inline]
     pub(crate) fn key(&self) -> RegionKey {
         self.descriptor.key
+    }
+
+    /// Whether it grants this right in a range.
+    #[inline]
+    pub(crate) fn allows(&self, right: Access, offset: u64, len_bytes: u64) -> bool {
+        let end = offset.checked_add(len_bytes);
+        self.access().contains(right) && end.is_some_and(|end| end <= self.len_bytes())
     }
 
     /// Checks a range and a right before anything is sent.

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use pmof_mem::{Evidence, Mechanism, Medium, MediumKind, Memory, Promise};
+use pmof_mem::{Evidence, Mechanism, Medium, MediumKind, Memory, Promise, causes};
 use pmof_proto::{
     Access, DESCRIPTOR_BYTES, Descriptor, DescriptorError, DirectAccess, LocalSlice, OperationError, PostError,
     RegionKey, RegionTable, RegisteredRegion,
@@ -162,12 +162,10 @@ impl ShortDescriptor {
 #[non_exhaustive]
 pub enum ResolveError {
     /// The question could not be asked.
-    #[error("the owner of the region could not be asked for its descriptor: {0}")]
+    #[error("the owner of the region could not be asked for its descriptor")]
     Post(#[from] PostError),
     /// The owner does not know it (any more); the connection has ended.
-    #[error(
-        "the other side did not tell the region's descriptor: {0}; is the region registered, and that side its owner?"
-    )]
+    #[error("the other side did not tell the region's descriptor; is the region registered, and that side its owner?")]
     Operation(#[from] OperationError),
     /// No answer in time.
     #[error("the other side did not tell the region's descriptor within {timeout_ms} ms")]
@@ -176,7 +174,7 @@ pub enum ResolveError {
         timeout_ms: u64,
     },
     /// What the owner told is no descriptor, or is one of another region.
-    #[error("the other side told a wrong descriptor: {0}")]
+    #[error("the other side told a wrong descriptor")]
     Descriptor(#[from] DescriptorError),
     /// This side had no memory for the answer.
     #[error("no memory for the answer: {why}")]
@@ -189,14 +187,18 @@ pub enum ResolveError {
 /// Where an answer goes.
 pub(crate) fn answer_slice() -> Result<RegionSlice, ResolveError> {
     let memory = Memory::anonymous(DESCRIPTOR_BYTES as u64);
-    let memory = Arc::new(memory.map_err(|error| ResolveError::Memory { why: error.to_string() })?);
+    let memory = Arc::new(memory.map_err(|error| ResolveError::Memory { why: causes(&error).to_string() })?);
     Ok(RegionSlice { local: LocalSlice { memory, offset: 0, len_bytes: DESCRIPTOR_BYTES as u64 }, device: None })
 }
 
 /// Reads the answer.
 pub(crate) fn read_answer(short: &ShortDescriptor, answer: &RegionSlice) -> Result<RemoteRegion, ResolveError> {
     let mut bytes = [0; DESCRIPTOR_BYTES];
-    answer.local.memory.read(0, &mut bytes).map_err(|error| ResolveError::Memory { why: error.to_string() })?;
+    answer
+        .local
+        .memory
+        .read(0, &mut bytes)
+        .map_err(|error| ResolveError::Memory { why: causes(&error).to_string() })?;
     let region = RemoteRegion::from_descriptor(&bytes)?;
     if region.len_bytes() == short.len_bytes {
         Ok(region)

@@ -13,7 +13,14 @@ use std::{
 
 use pmof_proto::{InputPlace, OutputView};
 
-use crate::wire::Wire;
+use crate::{
+    clock::{Driven, VirtualTime},
+    wire::Wire,
+};
+
+mod opening;
+
+pub(crate) use opening::Sim;
 
 /// Bytes on their way per direction: like a socket buffer, so that output has to wait sometimes.
 const WINDOW_BYTES: usize = 256 << 10;
@@ -31,15 +38,6 @@ pub struct Faults {
     pub silent_after_bytes: Option<u64>,
     /// The byte at this position is changed by exclusive or with the mask.
     pub corrupt: Option<(u64, u8)>,
-}
-
-/// What the network drives, as nothing happens there by itself.
-pub(crate) trait Driven: Send + Sync {
-    /// Moves what can be moved without waiting. True if anything moved.
-    fn drive(&self) -> bool;
-
-    /// Tells the time. Returns when that is due again, and whether it changed anything.
-    fn tick_all(&self) -> (Option<Duration>, bool);
 }
 
 /// The network.
@@ -88,10 +86,6 @@ impl SimNetwork {
         }
     }
 
-    pub(crate) fn add_driver(&self, driver: Weak<dyn Driven>) {
-        self.lock().drivers.push(driver);
-    }
-
     /// Opens a port; 0 picks one.
     pub(crate) fn listen(&self, port: u16) -> io::Result<u16> {
         let mut state = self.lock();
@@ -123,8 +117,27 @@ impl SimNetwork {
         Ok(SimWire { network: Arc::clone(self), cable, side: 0 })
     }
 
-    /// Drives everything once; if nothing moved, goes on to the next moment at which something is due, at most `until`.
-    pub(crate) fn advance(&self, until: Option<Duration>) {
+    fn cables(&self) -> Vec<Arc<Mutex<Cable>>> {
+        let mut state = self.lock();
+        state.cables.retain(|cable| cable.strong_count() > 0);
+        state.cables.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl VirtualTime for SimNetwork {
+    fn now(&self) -> Duration {
+        self.lock().now
+    }
+
+    fn add_driver(&self, driver: Weak<dyn Driven>) {
+        self.lock().drivers.push(driver);
+    }
+
+    fn advance(&self, until: Option<Duration>) {
         let drivers: Vec<_> = {
             let mut state = self.lock();
             state.drivers.retain(|driver| driver.strong_count() > 0);
@@ -151,16 +164,6 @@ impl SimNetwork {
         if let Some(next) = arrivals.chain(ticks).chain(until).filter(|due| *due > now).min() {
             self.lock().now = next;
         }
-    }
-
-    fn cables(&self) -> Vec<Arc<Mutex<Cable>>> {
-        let mut state = self.lock();
-        state.cables.retain(|cable| cable.strong_count() > 0);
-        state.cables.iter().filter_map(Weak::upgrade).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -225,8 +228,8 @@ impl Wire for SimWire {
         match place {
             InputPlace::Staging(buffer) => buffer[..bytes.len()].copy_from_slice(&bytes),
             InputPlace::Memory { memory, offset, len_bytes, tail } => {
-                let (straight, beyond) = bytes.split_at(bytes.len().min(len_bytes as usize));
-                memory.store(offset, straight).map_err(io::Error::other)?;
+                let (inside, beyond) = bytes.split_at(bytes.len().min(len_bytes as usize));
+                memory.store(offset, inside).map_err(io::Error::other)?;
                 tail[..beyond.len()].copy_from_slice(beyond);
             }
         }

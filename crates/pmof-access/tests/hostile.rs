@@ -169,7 +169,7 @@ fn many_files() -> bool {
     let wanted = maximum.map_or(FILES, |maximum| maximum.min(FILES));
     let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum }).is_ok();
     if !raised || wanted < FILES {
-        eprintln!("skipped: this needs {FILES} open files, the limit is {wanted} (ulimit -Hn)");
+        skip_report::skipped!("this needs {FILES} open files, the limit is {wanted} (ulimit -Hn)");
     }
     raised && wanted >= FILES
 }

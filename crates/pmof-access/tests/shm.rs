@@ -24,6 +24,7 @@ use pmof_access::{
     Method, OperationError, Outcome, Peer, PostError, Progress, Promise, QueueOptions, Refusal, Region, RemoteRegion,
     SetupError, Ticket, Transport,
 };
+use pmof_mem::causes;
 use pmof_proto::Descriptor;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -261,7 +262,7 @@ fn messages_and_mapped_writes_keep_their_order() {
 fn file_on_disk(directory: &Path) -> Option<Memory> {
     let memory = Memory::create(&directory.join("m"), LEN_BYTES, None).unwrap();
     if memory.kind() != MediumKind::PageCache {
-        eprintln!("skipped: the build directory lies on {}", memory.kind());
+        skip_report::skipped!("the build directory lies on {}", memory.kind());
         return None;
     }
     Some(memory)
@@ -308,7 +309,7 @@ fn every_change_is_flushed_by_the_initiator_whoever_carried_it_out() {
             flush();
         }
     };
-    let Ok(((), calls)) = observe(act).inspect_err(|error| eprintln!("skipped: {error}")) else {
+    let Ok(((), calls)) = observe(act).inspect_err(|error| skip_report::skipped!("{error}")) else {
         return;
     };
     assert_eq!(calls.iter().filter(|call| call.is_sync_of(&path)).count(), 7, "{calls:?}");
@@ -369,7 +370,7 @@ fn a_failed_fdatasync_of_either_side_fails_the_flush() {
             let is_refused = matches!(outcome, Err(OperationError::Refused { refusal: Refusal::MediumFailed, .. }));
             assert!(is_refused, "{method}: {outcome:?}");
         };
-        let Ok(((), calls)) = record(judge, act).inspect_err(|error| eprintln!("skipped: {error}")) else { return };
+        let Ok(((), calls)) = record(judge, act).inspect_err(|error| skip_report::skipped!("{error}")) else { return };
         assert_eq!(calls.iter().filter(|call| call.is_sync_of(&path)).count(), 1, "{calls:?}");
     }
 }
@@ -478,11 +479,11 @@ fn connection_errors_say_what_to_do() {
     let peer = open();
     let queue = peer.completion_queue(QueueOptions::default()).unwrap();
     let connect = |path: &Path| match peer.connect(&address(path), &queue, &ConnectOptions::default()) {
-        Err(error @ ConnectError::Unreachable { .. }) => error.to_string(),
+        Err(error @ ConnectError::Unreachable { .. }) => causes(&error).to_string(),
         other => panic!("{other:?}"),
     };
     let listen = |path: &Path| match peer.listen(path, ListenOptions::default()) {
-        Err(error @ SetupError::Listen { .. }) => error.to_string(),
+        Err(error @ SetupError::Listen { .. }) => causes(&error).to_string(),
         other => panic!("{other:?}"),
     };
     let here = |name: &str| directory.path().join(name);
@@ -510,7 +511,7 @@ fn connection_errors_say_what_to_do() {
 #[test]
 fn another_user_is_refused() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: only root can become another user");
+        skip_report::skipped!("only root can become another user");
         return;
     }
     let directory = tempfile::tempdir().unwrap();
@@ -527,7 +528,7 @@ fn another_user_is_refused() {
         .stdout(Stdio::piped())
         .spawn()
     else {
-        eprintln!("skipped: there is no setpriv or perl");
+        skip_report::skipped!("there is no setpriv or perl");
         return;
     };
     let started = Instant::now();

@@ -4,15 +4,15 @@ use std::{fmt, path::PathBuf, str::FromStr, time::Instant};
 
 use anyhow::Context;
 use clap::error::ErrorKind;
-use pmof::{Durability, Pool, PoolOptions, PoolUrl, PoolUrlError, Receipt, Waiting};
+use pmof::{Durability, Pool, PoolOptions, PoolUrl, PoolUrlError, Receipt, Waiting, causes};
+use pmof_console::{
+    output::{self, ReceiptReport, with_mend},
+    reach::ConnectArgs,
+    words::{Level, MethodName, parsed},
+};
 use serde::Serialize;
 
 use self::{checksums::Checksums, progress::Progress};
-use crate::{
-    output::{self, ReceiptReport, with_mend},
-    reach::ConnectArgs,
-    words::{Level, MethodName},
-};
 
 mod checksums;
 mod download;
@@ -39,13 +39,13 @@ const WINDOWS_WAITING: usize = 2;
 #[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 pub(crate) struct CpArgs {
     /// File or pool to copy
-    #[arg(value_name = "SRC")]
+    #[arg(value_name = "SRC", value_parser = parsed::<Place>)]
     source: Place,
     /// Pool or file to make
-    #[arg(value_name = "DST")]
+    #[arg(value_name = "DST", value_parser = parsed::<Place>)]
     destination: Place,
     /// Further replica of the pool; may be given several times
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", value_parser = parsed::<PoolUrl>)]
     replica: Vec<PoolUrl>,
     /// Copy from as few as N of the replicas that the pool was made with, where the others are not named, cannot be reached or were left
     /// behind; all of them unless given. Only a majority is safe
@@ -111,7 +111,7 @@ struct Degraded {
 impl Degraded {
     fn of(pool: &Pool) -> Option<Self> {
         let (opened, made) = (pool.replica_count(), pool.made_count());
-        let left_out = pool.left_out().iter().map(|(replica, why)| format!("{replica}: {why}")).collect();
+        let left_out = pool.left_out().iter().map(|(replica, why)| format!("{replica}: {}", causes(why))).collect();
         (opened < made).then_some(Self { opened, made, left_out })
     }
 }

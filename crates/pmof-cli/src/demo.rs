@@ -6,23 +6,22 @@ use std::{
 };
 
 use anyhow::{Context, ensure};
-use pmof::{Durability, Pool, PoolOptions, PoolUrl, Receipt};
+use pmof::{Durability, Pool, PoolOptions, PoolUrl, Receipt, causes};
+use pmof_console::{
+    children::Target,
+    output::{self, say},
+    reach::{ReachArgs, device_option},
+    scratch::Scratch,
+};
 use serde::Serialize;
 
 use self::{
     load::{Desk, Load, LoadReport},
     records::{Book, POOL_BYTES, Verified},
-    scratch::Scratch,
-};
-use crate::{
-    children::Target,
-    output::{self, say},
-    reach::{ReachArgs, device_option},
 };
 
 mod load;
 mod records;
-pub(crate) mod scratch;
 
 /// What the targets are called; there are as many as names.
 const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -253,7 +252,7 @@ impl Report {
 }
 
 fn failed_replicas(load: &Load) -> String {
-    let texts: Vec<_> = load.failure.failed.iter().map(|(url, why)| format!("{url}: {why}")).collect();
+    let texts: Vec<_> = load.failure.failed.iter().map(|(url, why)| format!("{url}: {}", causes(why))).collect();
     texts.join("; ")
 }
 

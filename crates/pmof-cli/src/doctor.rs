@@ -7,13 +7,12 @@ use std::{
 };
 
 use anyhow::bail;
-use pmof::{
-    access::{DeviceInfo, VerbsError, rdma_devices},
-    mem::{MediumProbe, System, probe},
-};
-use pmof_doctor::{CapabilitiesUnknown, DeviceCapabilities, Platform, RdmaCapabilities, examine};
+use pmof::mem::{MediumProbe, System, probe};
+use pmof_console::output;
+use pmof_doctor::{Platform, examine};
 
-use crate::output;
+#[cfg_attr(not(feature = "verbs"), path = "doctor/without_verbs.rs")]
+mod verbs;
 
 /// Says what this machine can promise, on what evidence, and what to change.
 ///
@@ -34,7 +33,7 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     let defaults = [PathBuf::from(".")];
     let paths: &[PathBuf] = if args.paths.is_empty() { &defaults } else { &args.paths };
     let (paths, errors) = probe_all(paths);
-    let report = examine(&Platform { system: System::real(), paths }, &Verbs(rdma_devices()));
+    let report = examine(&Platform { system: System::real(), paths }, &verbs::Verbs::ask());
     if args.json {
         output::print_json(&report)?;
     } else {
@@ -42,34 +41,6 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     }
     // That this directory cannot be asked is no failure; that a named one cannot, is.
     if args.paths.is_empty() || errors.is_empty() { Ok(()) } else { bail!("{}", errors.join("\npmof: ")) }
-}
-
-/// What libibverbs says of this machine's devices.
-struct Verbs(Result<Vec<DeviceInfo>, VerbsError>);
-
-impl RdmaCapabilities for Verbs {
-    fn of(&self, device: &str) -> Result<DeviceCapabilities, CapabilitiesUnknown> {
-        let failed = |why: String| CapabilitiesUnknown::Failed { why };
-        let devices = match &self.0 {
-            Ok(devices) => devices,
-            Err(VerbsError::Library(_)) => return Err(CapabilitiesUnknown::LibraryMissing),
-            Err(error) => return Err(failed(error.to_string())),
-        };
-        let found = devices.iter().find(|found| found.name == device);
-        let found = found.ok_or_else(|| failed(format!("libibverbs has no driver for {device}")))?;
-        Ok(DeviceCapabilities {
-            has_flush_global: found.native_flush_global,
-            has_flush_persistent: found.native_flush_persistent,
-            has_atomic_write: found.atomic_write,
-            has_on_demand_paging: found.on_demand_paging.serves_writes(),
-            // Only a queue pair tells, and making one is no question.
-            max_inline_bytes: None,
-            max_qp_rd_atom: Some(found.max_responder_resources.into()),
-            max_sge: Some(found.max_sge.into()),
-            max_cqe: Some(found.max_completion_entries.into()),
-            max_mr_bytes: Some(found.max_region_bytes),
-        })
-    }
 }
 
 fn probe_all(paths: &[PathBuf]) -> (Vec<MediumProbe>, Vec<String>) {

@@ -7,20 +7,15 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use pmof_bench::{bench, soak};
 
-mod bench;
-mod children;
 mod copy;
 mod demo;
 mod doctor;
-mod output;
 mod pool;
-mod reach;
 mod rpmemd;
 mod serve;
 mod shell;
-mod soak;
-mod words;
 
 /// Persistent memory over fabrics: memory on other machines, durable with one flush.
 #[derive(Debug, Parser)]
@@ -88,7 +83,7 @@ fn end(name: &str, done: anyhow::Result<()>, code: u8) -> ExitCode {
             if let Some(wrong_use) = error.downcast_ref::<clap::Error>() {
                 wrong_use.exit();
             }
-            eprintln!("{name}: {}", output::describe(&error));
+            eprintln!("{name}: {error:#}");
             ExitCode::from(code)
         }
     }

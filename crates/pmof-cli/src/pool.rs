@@ -5,13 +5,14 @@ use std::{fmt::Write, net::IpAddr};
 use anyhow::{Context, bail};
 use clap::Subcommand;
 use pmof::{Durability, PoolInfo, PoolOptions, PoolUrl, TargetUrl};
-use serde::Serialize;
-
-use crate::{
-    copy::mark,
+use pmof_console::{
     output::{self, LevelReport, with_mend},
     reach::ConnectArgs,
+    words::parsed,
 };
+use serde::Serialize;
+
+use crate::copy::mark;
 use check::CheckArgs;
 use contents::{DumpArgs, FeatureArgs};
 use describe::SetReport;
@@ -57,7 +58,7 @@ enum PoolCommand {
 struct InfoArgs {
     /// Pool: `tcp://HOST:PORT/POOL`, `verbs://HOST:PORT/POOL[?source=IP]`, `shm:///PATH/OF/SOCKET?pool=POOL` or
     /// `ssh://[USER@]HOST[:PORT]/POOL`, a pool set file, or the file that is a pool's only part; may be given several times
-    #[arg(value_name = "URL|PATH", required = true)]
+    #[arg(value_name = "URL|PATH", required = true, value_parser = parsed::<PoolPlace>)]
     places: Vec<PoolPlace>,
     /// Print one JSON object
     #[arg(long)]
@@ -67,7 +68,7 @@ struct InfoArgs {
 #[derive(Debug, clap::Args)]
 struct LsArgs {
     /// Target: `tcp://HOST:PORT`, `verbs://HOST:PORT`, `shm:///PATH/OF/SOCKET` or `ssh://[USER@]HOST[:PORT]`
-    #[arg(value_name = "ADDRESS")]
+    #[arg(value_name = "ADDRESS", value_parser = parsed::<TargetUrl>)]
     target: TargetUrl,
     /// Local address to come from, where routing does not decide it; verbs only
     #[arg(long, value_name = "IP")]

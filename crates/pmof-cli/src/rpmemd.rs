@@ -4,9 +4,12 @@ use std::{ffi::OsString, io::IsTerminal as _, net::IpAddr, path::PathBuf};
 
 use clap::{CommandFactory as _, FromArgMatches as _};
 use pmof::{
-    DataPorts, ServiceOptions, SetName, SetStoreError, StartFailure, StdioOptions, Waiting, access::VerbsOptions,
-    refuse_stdio,
+    ServiceOptions, SetName, Waiting,
+    access::VerbsOptions,
+    bootstrap::StartFailure,
+    target::{DataPorts, SetStoreError, StdioOptions, refuse_stdio},
 };
+use pmof_console::words::parsed;
 
 use crate::serve::{
     config::{self, ConfigError, ConfigFile},
@@ -24,7 +27,7 @@ const USER_CONFIG: &str = ".rpmemd.conf";
 #[command(name = "rpmemd", version, args_override_self = true)]
 pub(crate) struct RpmemdArgs {
     /// Delete the parts of a pool set instead, named relative to the directory of pool sets
-    #[arg(short, long, value_name = "SET")]
+    #[arg(short, long, value_name = "SET", value_parser = parsed::<SetName>)]
     remove: Option<SetName>,
     /// With --remove: also where parts are missing, damaged, empty or full of holes
     #[arg(short, long, requires = "remove")]
@@ -68,7 +71,7 @@ struct Settings {
     #[arg(long, value_name = "IP")]
     data_address: Option<IpAddr>,
     /// Ports to take the data connection on, as FIRST-LAST, where a firewall lets only these through
-    #[arg(long, value_name = "PORTS", default_value_t)]
+    #[arg(long, value_name = "PORTS", default_value_t, value_parser = parsed::<DataPorts>)]
     data_ports: DataPorts,
     /// Never sleep while waiting, for measurements
     #[arg(long, hide = true)]
@@ -88,7 +91,7 @@ pub(crate) fn run(args: &RpmemdArgs) -> anyhow::Result<()> {
     let Some(set) = &args.remove else {
         return prepared.inspect_err(refuse)?.serve();
     };
-    Ok(pmof::remove_set(&prepared?.root, set, args.force, args.pool_set)?)
+    Ok(pmof::target::remove_set(&prepared?.root, set, args.force, args.pool_set)?)
 }
 
 /// What the exit code of a removal that failed is, as librpmem takes it: an errno.
@@ -122,7 +125,7 @@ fn refuse(error: &anyhow::Error) {
         None => system.map_or(StartFailure::Configuration, StartFailure::of),
     };
     // The reason itself is told to standard error, whether or not this arrives.
-    let _ = refuse_stdio(why, crate::output::describe(error), std::io::stdin().lock(), std::io::stdout().lock());
+    let _ = refuse_stdio(why, format!("{error:#}"), std::io::stdin().lock(), std::io::stdout().lock());
 }
 
 /// A target that has its settings, and its log.
@@ -134,13 +137,10 @@ struct Prepared {
 impl Prepared {
     fn serve(self) -> anyhow::Result<()> {
         let Self { settings, root } = self;
-        let mut service = ServiceOptions {
-            workers: settings.nthreads,
-            verbs: VerbsOptions { inbound_declared: settings.persist_apm == Some(true), ..Default::default() },
-            ..Default::default()
-        };
+        let verbs = VerbsOptions { inbound_declared: settings.persist_apm == Some(true), ..Default::default() };
+        let mut service = ServiceOptions::default().workers(settings.nthreads).verbs(verbs);
         if settings.busy_poll {
-            service.waiting = Waiting::BusyPoll;
+            service = service.waiting(Waiting::BusyPoll);
         }
         let (data_address, data_ports) = (settings.data_address, settings.data_ports);
         run_stdio(&root, StdioOptions { service, data_address, data_ports })

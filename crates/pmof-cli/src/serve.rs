@@ -12,11 +12,16 @@ use std::{
 use anyhow::Context;
 use clap::{Args as _, Command, FromArgMatches as _};
 use pmof::{
-    DataPorts, Declaration, PoolName, Service, ServiceOptions, StdioOptions, StoreOptions, Waiting,
+    Declaration, PoolName, Service, ServiceOptions, StoreOptions, Waiting,
     access::{Address, VerbsOptions},
-    serve_stdio,
+    causes,
+    target::{DataPorts, StdioOptions, serve_stdio},
 };
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use pmof_console::{
+    children::exit_with_parent,
+    limits::{allow_many_files, pin_to},
+    words::parsed,
+};
 
 use config::ConfigFile;
 use logger::{LogLevel, LogTo};
@@ -48,7 +53,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "IP")]
     data_address: Option<IpAddr>,
     /// Ports that `--stdio` takes the data connection on, as FIRST-LAST, where a firewall lets only these through
-    #[arg(long, value_name = "PORTS", default_value_t)]
+    #[arg(long, value_name = "PORTS", default_value_t, value_parser = parsed::<DataPorts>)]
     data_ports: DataPorts,
     /// Write what happens to the end of this file instead of standard error
     #[arg(long, value_name = "FILE")]
@@ -57,19 +62,19 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_enum, value_name = "LEVEL", default_value_t = LogLevel::Err)]
     log_level: LogLevel,
     /// Connections taken at a time
-    #[arg(long, value_name = "COUNT", default_value_t = pmof::DEFAULT_MAX_CONNECTIONS, value_parser = at_least_one)]
+    #[arg(long, value_name = "COUNT", default_value_t = pmof::target::DEFAULT_MAX_CONNECTIONS, value_parser = at_least_one)]
     max_connections: usize,
     /// Memory that all connections together may make the target hold, in bytes. Each takes 48 KiB (over verbs 512 KiB) and is
     /// refused where there is no more; of the rest half is for answers that are not taken, and connections that hold most of it
     /// wait. What lies in pools does not count.
-    #[arg(long, value_name = "BYTES", default_value_t = pmof::DEFAULT_MEMORY_BUDGET_BYTES)]
+    #[arg(long, value_name = "BYTES", default_value_t = pmof::target::DEFAULT_MEMORY_BUDGET_BYTES)]
     memory_budget: u64,
     /// Largest pool that may be made, in bytes
-    #[arg(long, value_name = "BYTES", default_value_t = pmof::DEFAULT_MAX_POOL_BYTES)]
+    #[arg(long, value_name = "BYTES", default_value_t = pmof::target::DEFAULT_MAX_POOL_BYTES)]
     max_pool_bytes: u64,
     /// Address to listen on: `tcp://HOST:PORT`, `verbs://HOST:PORT` or `shm:///PATH/OF/SOCKET`; port 0 picks a free one.
     /// May be given several times.
-    #[arg(long, value_name = "ADDRESS", default_value = "tcp://127.0.0.1:7204")]
+    #[arg(long, value_name = "ADDRESS", default_value = "tcp://127.0.0.1:7204", value_parser = parsed::<Address>)]
     listen: Vec<Address>,
     /// Listen also on addresses that other machines reach. Nobody is authenticated: whoever reaches one may read, write
     /// and remove all pools.
@@ -77,7 +82,7 @@ pub(crate) struct ServeArgs {
     trust_network: bool,
     /// Keep the pool of this name on a devdax device, or on an existing file, instead of a file under the root; the pool
     /// takes all of it. May be given several times.
-    #[arg(long, value_name = "NAME=PATH")]
+    #[arg(long, value_name = "NAME=PATH", value_parser = parsed::<DevicePool>)]
     device: Vec<DevicePool>,
     /// Do not offer the FLUSH operation of RDMA devices
     #[arg(long)]
@@ -118,7 +123,7 @@ fn at_least_one(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) => Err("no connection at all cannot be served: allow at least 1".to_owned()),
         Ok(count) => Ok(count),
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(causes(&error).to_string()),
     }
 }
 
@@ -155,10 +160,10 @@ impl ServeArgs {
 
     fn run(&self) -> anyhow::Result<()> {
         if let Some(parent) = self.exit_with_parent {
-            crate::children::exit_with_parent(parent)?;
+            exit_with_parent(parent)?;
         }
         if let Some(cpu) = self.cpu {
-            crate::bench::pin::pin_to(cpu).with_context(|| format!("cannot run on CPU {cpu}"))?;
+            pin_to(cpu).with_context(|| format!("cannot run on CPU {cpu}"))?;
         }
         allow_many_files();
         let log_to = self.log_file.clone().map_or(LogTo::Stderr, LogTo::File);
@@ -185,25 +190,23 @@ impl ServeArgs {
         let kept = self.declare_memory_kept.then_some(Declaration::MemoryKept);
         let declaration = self.declare_battery_backed.then_some(Declaration::BatteryBacked).or(kept);
         let devices = self.device.iter().map(|DevicePool(name, path)| (name.clone(), path.clone())).collect();
-        let mut options = ServiceOptions {
-            workers: self.workers,
-            trust_network: self.trust_network,
-            max_connections: self.max_connections,
-            memory_budget_bytes: self.memory_budget,
-            verbs: VerbsOptions {
-                native_flush: !self.no_native_flush,
-                atomic_write: !self.no_atomic_write,
-                inbound_declared: self.declare_inbound_persistent,
-                shared_receives: self.shared_receives,
-                ..Default::default()
-            },
-            store: StoreOptions { declaration, devices, max_pool_bytes: self.max_pool_bytes },
+        let verbs = VerbsOptions {
+            native_flush: !self.no_native_flush,
+            atomic_write: !self.no_atomic_write,
+            inbound_declared: self.declare_inbound_persistent,
+            shared_receives: self.shared_receives,
             ..Default::default()
         };
-        if self.busy_poll {
-            options.waiting = Waiting::BusyPoll;
-        }
-        options
+        let store =
+            StoreOptions::default().declaration(declaration).devices(devices).max_pool_bytes(self.max_pool_bytes);
+        let options = ServiceOptions::default()
+            .workers(self.workers)
+            .trust_network(self.trust_network)
+            .max_connections(self.max_connections)
+            .memory_budget_bytes(self.memory_budget)
+            .verbs(verbs)
+            .store(store);
+        if self.busy_poll { options.waiting(Waiting::BusyPoll) } else { options }
     }
 }
 
@@ -215,11 +218,4 @@ pub(crate) fn run_stdio(root: &Path, options: StdioOptions) -> anyhow::Result<()
 /// The home directory.
 pub(crate) fn home() -> anyhow::Result<PathBuf> {
     std::env::home_dir().filter(|home| home.is_absolute()).context("there is no home directory: name one with --root")
-}
-
-/// Every connection takes a file descriptor, so as many are asked for as the system allows without asking anyone.
-pub(crate) fn allow_many_files() {
-    let limit = getrlimit(Resource::Nofile);
-    // Where it cannot be raised, connections beyond the limit wait, as before.
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }

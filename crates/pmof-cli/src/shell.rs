@@ -6,8 +6,9 @@ use anyhow::Context;
 use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 use clap_mangen::Man;
+use pmof_console::output;
 
-use crate::{Cli, output};
+use crate::Cli;
 
 /// Prints a completion script for a shell.
 #[derive(Debug, clap::Args)]

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use pmof_mem::{DaxProbe, NdBus, RegionPower, RegionProbe, System, probe_dax_devices, probe_regions};
+use pmof_mem::{DaxProbe, NdBus, RegionPower, RegionProbe, System, causes, probe_dax_devices, probe_regions};
 use serde::Serialize;
 
 use crate::read;
@@ -49,7 +49,7 @@ pub struct Namespace {
 pub(crate) fn regions(system: &System) -> (Vec<Region>, Option<String>) {
     match probe_regions(system.sysfs_root()) {
         Ok(probes) => (probes.iter().map(Region::of).collect(), None),
-        Err(error) => (Vec::new(), Some(error.to_string())),
+        Err(error) => (Vec::new(), Some(causes(&error).to_string())),
     }
 }
 

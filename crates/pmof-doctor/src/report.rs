@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use pmof_mem::{MediumProbe, MountProbe, System, probe_anonymous, probe_mounts};
+use pmof_mem::{MediumProbe, MountProbe, System, causes, probe_anonymous, probe_mounts};
 use serde::Serialize;
 
 use crate::{
@@ -64,7 +64,7 @@ pub fn examine(platform: &Platform, capabilities: &dyn RdmaCapabilities) -> Repo
     let dax = pmem::dax_devices(system);
     let (mounts, mounts_error) = match probe_mounts(system) {
         Ok(mounts) => (mounts, None),
-        Err(error) => (Vec::new(), Some(error.to_string())),
+        Err(error) => (Vec::new(), Some(causes(&error).to_string())),
     };
     let context = Context {
         devices: &rdma_devices,

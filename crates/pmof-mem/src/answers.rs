@@ -12,10 +12,12 @@ use std::{
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 
 use crate::{
-    mapper::CRYPT_WITH_HEADER,
     mounts::{Mount, mount_above, mounts},
     sysfs::{attribute, parse_number},
 };
+
+/// dm-crypt over a device that begins with the LUKS header that the mapping says it is of.
+pub(crate) const CRYPT_WITH_HEADER: &str = "crypt with a LUKS header";
 
 /// `LOOP_GET_STATUS64` (linux/loop.h).
 const LOOP_GET_STATUS64: libc::Ioctl = 0x4c05;

@@ -14,9 +14,9 @@ use std::{
 use rustix::fs::{CWD, Mode, OFlags};
 
 use crate::{
-    Declaration, MemError, Memory,
+    Declaration, MemError, Memory, System,
     file::{NO_PATH, io_error, suitable},
-    judge::{Judgement, System, judge_devdax, judge_file},
+    judge::{Judgement, judge_devdax, judge_file},
     mapping::Mapping,
     memory::check_len,
 };

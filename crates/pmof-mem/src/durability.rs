@@ -114,3 +114,15 @@ impl Promise {
         self.mechanism == Mechanism::Fence
     }
 }
+
+/// What an operator vouches for and nothing on the machine confirms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Declaration {
+    /// The memory of this host survives loss of power (battery, or a UPS with an orderly save). It helps media that
+    /// outlive their process; never anonymous memory, which dies with it.
+    BatteryBacked,
+    /// The memory of this host survives loss of power, what is still in its CPU caches does not (ADR): NVDIMMs that the
+    /// kernel takes for ordinary memory. As above otherwise; cache lines are written back where there are such media.
+    MemoryKept,
+}

@@ -103,7 +103,7 @@ pub enum MemError {
     #[error("the memory was deregistered while operations still used it: wait for their completions first")]
     TakenBack,
     /// A system call failed.
-    #[error("{call} of {} failed: {source}{}", path.display(), crate::error::mend_suffix(mend))]
+    #[error("{call} of {} failed{}", path.display(), crate::error::mend_suffix(mend))]
     Io {
         /// The system call.
         call: &'static str,

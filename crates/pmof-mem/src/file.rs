@@ -9,13 +9,14 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, CWD, FallocateFlags, FileType, MemfdFlags, Mode, OFlags, SealFlags, Stat},
+    fs::{Access, AtFlags, CWD, FallocateFlags, FileType, MemfdFlags, Mode, OFlags, SealFlags, Stat},
     io::Errno,
 };
 
 use crate::{
-    MemError,
-    judge::{System, magic_of},
+    MemError, System,
+    judge::magic_of,
+    limits::file_size_limit_below,
     mounts::HUGETLBFS_MAGIC,
     sysfs::{devdax_directory, devdax_len_bytes},
 };
@@ -318,6 +319,25 @@ fn check_free_space(fd: BorrowedFd<'_>, path: &Path, len_bytes: u64) -> Result<(
         return Err(MemError::NoSpace { path: path.into(), len_bytes });
     }
     Ok(())
+}
+
+/// Whether a file of `len_bytes` may be made at `path`, which is not looked at: its directory is there and can be written, and no limit is
+/// below its length. Gives the device of the directory, and the bytes that are free there; `None` where the file system does not count.
+pub(crate) fn room_at(path: &Path, len_bytes: u64) -> Result<(u64, Option<u64>), MemError> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::openat(CWD, parent, flags, Mode::empty())
+        .map_err(|errno| io_error("open", parent, "the directory must exist and be readable", errno))?;
+    let wanted = Access::WRITE_OK | Access::EXEC_OK;
+    rustix::fs::accessat(CWD, parent, wanted, AtFlags::EACCESS)
+        .map_err(|errno| io_error("access", parent, "files are made by those who may write there", errno))?;
+    if file_size_limit_below(len_bytes).is_some() {
+        return Err(MemError::too_long(path, len_bytes));
+    }
+    check_page_multiple(directory.as_fd(), path, len_bytes)?;
+    let stat = rustix::fs::fstat(&directory).map_err(|errno| io_error("fstat", parent, "", errno))?;
+    let free = rustix::fs::fstatvfs(&directory).map_err(|errno| io_error("statvfs", parent, "", errno))?;
+    Ok((stat.st_dev, (free.f_blocks > 0).then(|| free.f_bfree.saturating_mul(free.f_frsize))))
 }
 
 fn check_page_multiple(fd: BorrowedFd<'_>, path: &Path, len_bytes: u64) -> Result<(), MemError> {

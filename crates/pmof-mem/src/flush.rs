@@ -18,7 +18,7 @@ use crate::{
     file::io_error,
     judge::Judgement,
     mapping::Mapping,
-    parts::PartFlush,
+    part_flush::PartFlush,
     settle::Pages,
 };
 

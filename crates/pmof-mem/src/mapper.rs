@@ -18,15 +18,13 @@ use std::path::{Path, PathBuf};
 
 use crate::{
     System,
-    answers::Unanswered,
+    answers::{CRYPT_WITH_HEADER, Unanswered},
     sysfs::{attribute, parse_number},
 };
 
 /// Device-mapper targets that pass a flush on to every device below and keep nothing back (drivers/md/dm-linear.c,
 /// dm-stripe.c); of encryption, that whose key can be had again after a restart.
 const SOUND_TARGETS: [&str; 3] = ["linear", "striped", CRYPT_WITH_HEADER];
-/// dm-crypt over a device that begins with the LUKS header that the mapping says it is of.
-pub(crate) const CRYPT_WITH_HEADER: &str = "crypt with a LUKS header";
 
 /// The identities of the volume group and of the volume, without hyphens (lvm2, lib/uuid/uuid.h, `ID_LEN` twice).
 const LVM_ID_LETTERS: usize = 64;

@@ -10,28 +10,16 @@ use std::{
 use rustix::io::Errno;
 
 use crate::{
-    Durability, Medium, MediumKind, MemError, Promise, Settled,
+    Declaration, Durability, Medium, MediumKind, MemError, Promise, Settled, System,
     file::{NO_PATH, Opened, create_whole, inspect, io_error, open_existing, seal_memory, unnamed_memory},
     flush::{Flush, Flushed, promise_of},
-    judge::{Judgement, System, judge_devdax, judge_file},
+    judge::{Judgement, judge_devdax, judge_file},
     mapping::{Mapping, STREAM_MIN_BYTES},
     socket,
 };
 
 /// The longest medium: mmap, file offsets and pointer arithmetic are all bounded by it.
 pub const LEN_BYTES_MAX: u64 = i64::MAX as u64;
-
-/// What an operator vouches for and nothing on the machine confirms.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Declaration {
-    /// The memory of this host survives loss of power (battery, or a UPS with an orderly save). It helps media that
-    /// outlive their process; never anonymous memory, which dies with it.
-    BatteryBacked,
-    /// The memory of this host survives loss of power, what is still in its CPU caches does not (ADR): NVDIMMs that the
-    /// kernel takes for ordinary memory. As above otherwise; cache lines are written back where there are such media.
-    MemoryKept,
-}
 
 /// Memory that the kernel mapped, with what its medium can promise. Unmapped on drop.
 ///
@@ -260,11 +248,14 @@ impl Memory {
     pub(crate) fn assemble_with(
         path: PathBuf,
         file: Option<OwnedFd>,
-        mapping: Mapping,
+        mut mapping: Mapping,
         judgement: Judgement,
         declaration: Option<Declaration>,
         flush: Flush,
     ) -> Self {
+        if judgement.kind == MediumKind::PageCache && mapping.is_writable() {
+            mapping.load_pages();
+        }
         Self { mapping, path, file, file_offset: 0, judgement, declaration, flush }
     }
 

@@ -11,12 +11,16 @@ use rustix::{
 };
 
 use crate::{
-    Declaration, MemError, Memory, Settled,
-    file::{Opened, Unfinished, create_empty, fill_holes, inspect, io_error, make_whole, open_existing, open_unmapped},
-    flush::{Flush, Flushed},
-    judge::{Judgement, System, judge_devdax, judge_file},
+    Declaration, MemError, Memory, System,
+    file::{
+        Opened, Unfinished, create_empty, fill_holes, inspect, io_error, make_whole, open_existing, open_unmapped,
+        room_at,
+    },
+    flush::Flush,
+    judge::{Judgement, judge_devdax, judge_file},
     mapping::{Mapping, Piece, Reservation},
     memory::{check_len, refuses_map_sync},
+    part_flush::PartFlush,
     sysfs::devdax_align_bytes,
 };
 
@@ -72,6 +76,15 @@ impl NewFile {
         Ok(new)
     }
 
+    /// What [`create`](Self::create) needs, without making anything: the device of the directory, and the bytes that are free there, if the
+    /// file system counts them. Whether there is a file of that name is not looked at.
+    ///
+    /// Errors: `BadLength`, `TooLong`, `Io`.
+    pub fn room_at(path: &Path, len_bytes: u64) -> Result<(u64, Option<u64>), MemError> {
+        check_len(len_bytes)?;
+        room_at(path, len_bytes)
+    }
+
     /// The file.
     pub fn file(&self) -> &OwnedFd {
         &self.file
@@ -120,18 +133,6 @@ impl ExistingFile {
         let devdax_align_bytes = devdax.map(|directory| devdax_align_bytes(&directory));
         Self { file: fd, len_bytes, devdax_align_bytes }
     }
-}
-
-/// A part, mapped: where it lies and how it is flushed.
-#[derive(Debug)]
-pub(crate) struct PartFlush {
-    /// Offset in the mapping of its first byte, and of the first byte behind it.
-    pub(crate) start: u64,
-    pub(crate) end: u64,
-    path: PathBuf,
-    pub(crate) file: OwnedFd,
-    pub(crate) file_offset: u64,
-    flush: Flush,
 }
 
 impl Memory {
@@ -250,36 +251,6 @@ fn assemble(
     });
     let flush = Flush::Parts(parts.collect());
     Memory::assemble_with(path, None, mapping, whole, declaration, flush)
-}
-
-impl PartFlush {
-    fn flushed(&self) -> Flushed<'_> {
-        let Self { start, path, file, file_offset, .. } = self;
-        Flushed { path, file: Some(file.as_fd()), file_offset: *file_offset, mapping_offset: *start }
-    }
-
-    pub(crate) fn write_back(parts: &[Self], mapping: &Mapping, offset: u64, len_bytes: u64) -> Result<(), MemError> {
-        let end = offset + len_bytes;
-        let first = parts.partition_point(|part| part.end <= offset);
-        for part in parts[first..].iter().take_while(|part| part.start < end) {
-            let (from, to) = (offset.max(part.start), end.min(part.end));
-            part.flush.write_back(|| part.flushed(), mapping, from, to - from)?;
-        }
-        Ok(())
-    }
-
-    pub(crate) fn settle(parts: &[Self], mapping: &Mapping) -> Result<Settled, MemError> {
-        let settle = |part: &Self| part.flush.settle(&part.flushed(), mapping, part.start, part.end - part.start);
-        parts.iter().try_fold(Settled::default(), |done, part| Ok(done.join(settle(part)?)))
-    }
-
-    pub(crate) fn fence(parts: &[Self]) -> Result<(), MemError> {
-        parts.iter().try_for_each(|part| part.flush.fence(|| part.flushed()))
-    }
-
-    pub(crate) fn device(parts: &[Self]) -> Option<u64> {
-        parts.iter().find_map(|part| part.flush.device(|| part.flushed()))
-    }
 }
 
 #[cfg(test)]

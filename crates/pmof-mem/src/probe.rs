@@ -9,9 +9,9 @@ use std::{
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 
 use crate::{
-    CacheWriteBack, Durability, Evidence, Mechanism, MediumKind, MemError, Promise, RegionProbe,
+    CacheWriteBack, Durability, Evidence, Mechanism, MediumKind, MemError, Promise, RegionProbe, System,
     file::{io_error, named_file, suitable, unnamed_file},
-    judge::{Judgement, System, judge_devdax, judge_file, magic_of},
+    judge::{Judgement, judge_devdax, judge_file, magic_of},
     line_bytes,
     mapping::Mapping,
     memory::refuses_map_sync,

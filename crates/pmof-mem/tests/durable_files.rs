@@ -20,7 +20,7 @@ fn on_disk() -> Option<TempDir> {
     let directory = tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let memory = Memory::create(&directory.path().join("probe"), 4096, None).unwrap();
     if memory.kind() != MediumKind::PageCache {
-        eprintln!("skipped: the build directory lies on {}", memory.kind());
+        skip_report::skipped!("the build directory lies on {}", memory.kind());
         return None;
     }
     fs::remove_file(directory.path().join("probe")).unwrap();
@@ -28,7 +28,7 @@ fn on_disk() -> Option<TempDir> {
 }
 
 fn available<T>(outcome: Result<T, Unavailable>) -> Option<T> {
-    outcome.inspect_err(|error| eprintln!("skipped: {error}")).ok()
+    outcome.inspect_err(|error| skip_report::skipped!("{error}")).ok()
 }
 
 fn syncs_of(calls: &[Call], path: &Path) -> usize {
@@ -152,4 +152,57 @@ fn a_fence_reaches_every_part_and_fails_with_any() {
     let [first, second] = outcomes;
     assert!(matches!(&first, Err(MemError::Io { path, .. }) if *path == paths[1]), "{first:?}");
     assert!(second.is_err(), "the part stays poisoned");
+}
+
+/// Bytes of the page cache that this thread has made dirty.
+fn dirtied_bytes() -> u64 {
+    let counts = fs::read_to_string("/proc/thread-self/io").unwrap();
+    let line = counts.lines().find_map(|line| line.strip_prefix("write_bytes: ")).unwrap();
+    line.parse().unwrap()
+}
+
+/// File systems keep what the kernel read ahead in large folios, which a store through a mapping makes dirty as a whole.
+#[test]
+fn a_small_store_makes_its_page_dirty_and_no_more() {
+    const ALL_BYTES: u64 = 64 << 20;
+    const STEP_BYTES: u64 = 256 << 10;
+    let Some(directory) = on_disk() else { return };
+    let path = directory.path().join("pool");
+    let memory = Memory::create(&path, ALL_BYTES, None).unwrap();
+    let bytes = vec![1; STEP_BYTES as usize];
+    for at in (0..ALL_BYTES).step_by(STEP_BYTES as usize) {
+        memory.store(at, &bytes).unwrap();
+    }
+    memory.write_back(0, ALL_BYTES).unwrap();
+    memory.fence().unwrap();
+    drop(memory);
+    for how in ["as it was written", "in large pieces", "for a checksum"] {
+        if how != "as it was written" {
+            let file = fs::File::open(&path).unwrap();
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        }
+        let memory = Memory::open(&path, None).unwrap();
+        match how {
+            "in large pieces" => read_all(&memory, STEP_BYTES as usize),
+            "for a checksum" => assert_ne!(memory.crc32c(0, ALL_BYTES).unwrap(), 0),
+            _ => {}
+        }
+        let before = dirtied_bytes();
+        for at in (0..ALL_BYTES).step_by(STEP_BYTES as usize) {
+            memory.store(at + 64, &[7; 64]).unwrap();
+            memory.write_back(at + 64, 64).unwrap();
+        }
+        let dirtied = dirtied_bytes() - before;
+        memory.fence().unwrap();
+        // The file system makes a page of its own dirty now and then; a large folio would be 16 KiB at the least.
+        let stored = ALL_BYTES / STEP_BYTES * 4096;
+        assert!((stored..2 * stored).contains(&dirtied), "{dirtied} bytes made dirty in a file read {how}");
+    }
+}
+
+fn read_all(memory: &Memory, piece_bytes: usize) {
+    let mut bytes = vec![0; piece_bytes];
+    for at in (0..memory.len_bytes()).step_by(piece_bytes) {
+        memory.read(at, &mut bytes).unwrap();
+    }
 }

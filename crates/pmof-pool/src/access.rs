@@ -1,26 +1,46 @@
 //! The seam between what is done with the replicas of a pool and where they are.
 
-use std::{error::Error, ops::Range, sync::Arc};
+use std::{error::Error, fmt, ops::Range, sync::Arc};
 
-use pmof_mem::{Medium as _, Memory};
+use pmof_mem::Memory;
 
-use crate::{Access, Attributes, DIGEST_BYTES, LocalReplica, RemoteSpec, data_ranges, digests_of, replica::NewParts};
+use crate::{Attributes, DIGEST_BYTES, RemoteSpec};
 
-/// Bytes that one digest stands for.
-pub const DIGEST_BLOCK_LEN_BYTES: u64 = 64 << 10;
+mod local;
+
+/// What is done with an open replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Access {
+    /// Nothing is changed; others may read too.
+    ReadOnly,
+    /// Nobody else may have it open.
+    ReadWrite,
+}
 
 /// What can go wrong with a replica, wherever it is.
 pub type AccessError = Box<dyn Error + Send + Sync>;
 
 /// The host of a replica could not be reached, or its target not started: nothing is known of what is there. An
 /// [`AccessError`] of [`RemoteReplicas`] that is none of these came from the other side.
-#[derive(Debug, thiserror::Error)]
-#[error("{source}")]
+#[derive(Debug)]
 pub struct Unreached {
     /// The host, as the set names it.
     pub node: String,
     /// What went wrong.
     pub source: AccessError,
+}
+
+/// As the error that it is about, which it only places.
+impl fmt::Display for Unreached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.source.fmt(f)
+    }
+}
+
+impl Error for Unreached {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.source.source()
+    }
 }
 
 /// The bytes of a replica, here or on another machine. Offset 0 is the first byte of its first header.
@@ -92,100 +112,9 @@ pub trait RemoteReplicas {
         attributes: &Attributes,
     ) -> Result<Box<dyn ReplicaAccess>, AccessError>;
 
-    /// Removes one with all its bytes; `force`: though parts of it are missing or damaged.
-    fn remove(&mut self, remote: &RemoteSpec, force: bool) -> Result<(), AccessError>;
-}
+    /// Whether one can be removed that is of the pool set `member`, or nothing is there: see [`Removal::prepare_member`](crate::Removal::prepare_member). Nothing is changed.
+    fn check_removable(&mut self, remote: &RemoteSpec, member: &[u8; 16]) -> Result<(), AccessError>;
 
-/// The blocks of a range, each but the last [`DIGEST_BLOCK_LEN_BYTES`] long.
-pub(crate) fn blocks(range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
-    let end = range.end;
-    range.step_by(DIGEST_BLOCK_LEN_BYTES as usize).map(move |start| start..(start + DIGEST_BLOCK_LEN_BYTES).min(end))
-}
-
-/// Parts that are being made: they have no headers yet.
-impl ReplicaAccess for NewParts {
-    fn name(&self) -> String {
-        self.memory.path().display().to_string()
-    }
-
-    fn contents(&mut self) -> &mut dyn Contents {
-        &mut self.memory
-    }
-
-    fn len_bytes(&self) -> u64 {
-        self.len_bytes()
-    }
-
-    fn attributes(&mut self) -> Result<Attributes, AccessError> {
-        Err(format!("{} has no header yet", self.name()).into())
-    }
-
-    fn set_attributes(&mut self, _attributes: &Attributes) -> Result<(), AccessError> {
-        Err(format!("{} has no header yet", self.name()).into())
-    }
-
-    fn locate(&self, _offset: u64) -> Option<(usize, u64)> {
-        None
-    }
-
-    fn close(self: Box<Self>) -> Result<(), AccessError> {
-        Ok(())
-    }
-}
-
-impl Contents for Arc<Memory> {
-    fn data_ranges(&mut self, range: Range<u64>) -> Result<Vec<Range<u64>>, AccessError> {
-        Ok(data_ranges(self, range, usize::MAX)?.0)
-    }
-
-    fn digests(&mut self, range: Range<u64>) -> Result<Vec<[u8; DIGEST_BYTES]>, AccessError> {
-        Ok(digests_of(self, range.start, range.end.saturating_sub(range.start), DIGEST_BLOCK_LEN_BYTES)?)
-    }
-
-    fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), AccessError> {
-        Ok(Memory::read(self, offset, into)?)
-    }
-
-    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
-        Ok(self.store(offset, bytes)?)
-    }
-
-    fn persist(&mut self, range: Range<u64>) -> Result<(), AccessError> {
-        self.write_back(range.start, range.end - range.start)?;
-        Ok(self.fence()?)
-    }
-}
-
-impl ReplicaAccess for LocalReplica {
-    fn name(&self) -> String {
-        self.first_path().display().to_string()
-    }
-
-    fn contents(&mut self) -> &mut dyn Contents {
-        &mut self.memory
-    }
-
-    fn len_bytes(&self) -> u64 {
-        self.len_bytes()
-    }
-
-    fn attributes(&mut self) -> Result<Attributes, AccessError> {
-        Self::attributes(self).ok_or_else(|| format!("{} has no headers (NOHDRS)", self.name()).into())
-    }
-
-    fn set_attributes(&mut self, attributes: &Attributes) -> Result<(), AccessError> {
-        Ok(Self::set_attributes(self, attributes)?)
-    }
-
-    fn locate(&self, offset: u64) -> Option<(usize, u64)> {
-        self.locate(offset)
-    }
-
-    fn memory(&self) -> Option<Arc<Memory>> {
-        Some(self.memory())
-    }
-
-    fn close(self: Box<Self>) -> Result<(), AccessError> {
-        Ok(Self::close(*self)?)
-    }
+    /// Removes one of the pool set `member` with all its bytes, though parts of it are missing or damaged; nothing else.
+    fn remove(&mut self, remote: &RemoteSpec, member: &[u8; 16]) -> Result<(), AccessError>;
 }

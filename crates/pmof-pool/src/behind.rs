@@ -1,10 +1,8 @@
 //! What lies behind a header that cannot be used.
 
-use std::{fmt, sync::Arc};
+use std::fmt;
 
-use pmof_mem::{Medium as _, Memory};
-
-use crate::{ContentsState, PoolKind, memory_state};
+use crate::PoolKind;
 
 /// The pool behind a header that does not say what it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,22 +25,6 @@ pub enum BehindContents {
     Defect(&'static str),
     /// The medium failed.
     Unreadable,
-}
-
-/// What lies behind the first header of a pool, whatever that says; `None` if nothing tells that it is a pool.
-pub fn behind_header(memory: &Arc<Memory>) -> Option<Behind> {
-    let mut signature = [0; 8];
-    memory.read(0, &mut signature).ok()?;
-    let contents = |kind| match memory_state(Some(kind), memory) {
-        Ok(ContentsState::Sound) => BehindContents::Intact,
-        Ok(ContentsState::Empty) => BehindContents::Empty,
-        Ok(ContentsState::Damaged(defect)) => BehindContents::Defect(defect),
-        Err(_) => BehindContents::Unreadable,
-    };
-    // Of pools of objects alone checksums tell that what lies there is no accident.
-    let by_contents = || Some(PoolKind::Obj).filter(|kind| contents(*kind) == BehindContents::Intact);
-    let kind = PoolKind::of_signature(&signature).or_else(by_contents)?;
-    Some(Behind { kind, contents: contents(kind) })
 }
 
 impl fmt::Display for Behind {

@@ -117,7 +117,7 @@ pub(crate) fn end<E>(mut offset: u64, mut number: impl FnMut(u64) -> Result<u64,
 }
 
 /// Whether arenas of blocks of this length can be made: each needs twice as many places as are kept free, as libpmemblk 1.12.1 has it.
-fn has_room(len_bytes: u64, block_len_bytes: u32) -> bool {
+pub(crate) fn has_room(len_bytes: u64, block_len_bytes: u32) -> bool {
     let place_len_bytes = u64::from(block_len_bytes).max(PLACE_LEN_BYTES_MIN).next_multiple_of(PLACE_ALIGN_BYTES);
     let mut left = len_bytes;
     while left >= ARENA_LEN_BYTES_MIN {

@@ -1,13 +1,13 @@
 //! A set whose replicas are looked at in full, each by itself and against the first; nothing is changed.
 
-use pmof_mem::Declaration;
+use pmof_mem::{Declaration, causes};
 
 use crate::{
     Access, Apart, Attributes, Comparison, DIFFERENCES_MAX, Difference, Majority, PoolKind, PoolSet, RemoteReplicas,
     Step, SyncError, distinct,
     error::UNFINISHED,
     misfits,
-    sync::{Found, look, of_files, plan, whole},
+    sync::{Found, Plan, check_kept, check_links, check_order, check_replaceable, look, of_files, plan, whole},
     vote::{self, Opinions},
 };
 
@@ -152,15 +152,15 @@ pub fn check(
     }
     match failure {
         Some(error) if look_at.checked.iter().all(|replica| replica.unchecked.is_some()) => Err(error),
-        _ => look_at.report(set, progress),
+        _ => look_at.report(set, remotes, progress),
     }
 }
 
 /// A replica's failure without its number, which the report has by its place.
 fn words(error: &SyncError) -> String {
     match error {
-        SyncError::Replica { source, .. } => source.to_string(),
-        error => error.to_string(),
+        SyncError::Replica { source, .. } => causes(&**source).to_string(),
+        error => causes(error).to_string(),
     }
 }
 
@@ -171,10 +171,19 @@ struct Look {
 }
 
 impl Look {
-    fn report(mut self, set: &PoolSet, progress: &mut dyn FnMut(Step)) -> Result<CheckReport, SyncError> {
+    fn report(
+        mut self,
+        set: &PoolSet,
+        remotes: &mut dyn RemoteReplicas,
+        progress: &mut dyn FnMut(Step),
+    ) -> Result<CheckReport, SyncError> {
+        let misplaced = check_order(set, &mut self.found).err().map(|error| error.to_string());
         let plan = plan(set, &mut self.found, None, false);
         let is_linked = plan.as_ref().map_or(true, |plan| plan.is_linked);
-        let refusal = plan.err().map(|error| error.to_string());
+        let links = plan.as_ref().map_or(Ok(()), |_| check_links(set, &mut self.found, |_| false));
+        let links = links.err().map(|error| causes(&error).to_string());
+        let plan = plan.and_then(|plan| self.check_replaceable(set, &plan, remotes));
+        let refusal = plan.err().map(|error| causes(&error).to_string());
         let headers = self.headers()?;
         for (index, checked) in self.checked.iter_mut().enumerate() {
             checked.problems.extend(misfits(&headers, index).iter().map(ToString::to_string));
@@ -201,10 +210,24 @@ impl Look {
             }
         }
         self.close();
-        let sync_refusal = self.sync_refusal(refusal);
+        let sync_refusal = misplaced.or(links).or_else(|| self.sync_refusal(refusal));
         let Opinions { majority, apart } = opinions;
         let replicas = self.checked;
         Ok(CheckReport { kind, compared_bytes, compared_with, replicas, majority, apart, sync_refusal })
+    }
+
+    /// Fails where sync would. Where not all was looked at, sync changes nothing.
+    fn check_replaceable(
+        &mut self,
+        set: &PoolSet,
+        plan: &Plan,
+        remotes: &mut dyn RemoteReplicas,
+    ) -> Result<(), SyncError> {
+        if self.checked.iter().any(|replica| replica.unchecked.is_some()) {
+            return Ok(());
+        }
+        check_replaceable(set, &mut self.found, plan, remotes)?;
+        check_kept(set, &mut self.found, plan, None)
     }
 
     /// Notes which replicas are empty. Where all that can be read are, they are compared like others.
@@ -330,7 +353,7 @@ impl Look {
             if let Found::Whole(replica) | Found::Empty(replica) | Found::Unfinished(replica) = found
                 && let Err(error) = replica.close()
             {
-                checked.unchecked = Some(error.to_string());
+                checked.unchecked = Some(causes(&*error).to_string());
             }
         }
     }

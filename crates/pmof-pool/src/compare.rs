@@ -1,12 +1,12 @@
 //! Replicas held against each other, and one made equal to another: by digests computed where each is, and by bytes only
 //! where those differ.
 
-use std::ops::Range;
+use std::{error::Error, fmt, ops::Range};
 
 use pmof_mem::Medium;
 
 use crate::{
-    AccessError, Contents, DIGEST_BLOCK_LEN_BYTES, PoolKind, PoolSetError, Window, access::blocks, contents_in_common,
+    AccessError, Contents, DIGEST_BLOCK_LEN_BYTES, PoolKind, PoolSetError, Window, contents_in_common,
     format::contents_apart, heap, windows, zero_digests,
 };
 
@@ -61,13 +61,25 @@ pub struct Copied {
 }
 
 /// One of two replicas failed, or what it answers cannot be.
-#[derive(Debug, thiserror::Error)]
-#[error("{source}")]
+#[derive(Debug)]
 pub struct ComparisonError {
     /// Whether it is the one that the other is compared with, or made equal to.
     pub is_first: bool,
     /// What went wrong.
     pub source: AccessError,
+}
+
+/// As the error that it is about, which it only places.
+impl fmt::Display for ComparisonError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.source.fmt(f)
+    }
+}
+
+impl Error for ComparisonError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.source.source()
+    }
 }
 
 impl ComparisonError {
@@ -294,4 +306,10 @@ fn differing(
     let two = counted(other, window.is_hole[1]).map_err(ComparisonError::other)?;
     let pairs = blocks(window.range.clone()).zip(one.into_iter().zip(two));
     Ok(pairs.filter(|(_, (one, two))| one != two).map(|(block, _)| block).collect())
+}
+
+/// The blocks of a range, each but the last [`DIGEST_BLOCK_LEN_BYTES`] long.
+fn blocks(range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    let end = range.end;
+    range.step_by(DIGEST_BLOCK_LEN_BYTES as usize).map(move |start| start..(start + DIGEST_BLOCK_LEN_BYTES).min(end))
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use pmof_mem::{Medium as _, Memory};
 
 use crate::{
-    AccessError, Contents, HEADER_LEN_BYTES, PoolKind, ReplicaAccess, Window, btt, contents_in_common,
+    AccessError, Behind, BehindContents, Contents, HEADER_LEN_BYTES, PoolKind, ReplicaAccess, Window, btt,
+    contents_in_common,
     format::{
         DATA, DESCRIPTOR, HEAP, HEAP_HEADER_LEN_BYTES, HEAP_SIGNATURE, LANE_COUNT, OBJ_DESCRIPTOR_LEN_BYTES,
         OBJ_HEAP_LEN, OBJ_ROOT, is_sealed,
@@ -174,4 +175,20 @@ fn read<const N: usize>(contents: &mut dyn Contents, offset: u64) -> Result<[u8;
 /// A little-endian number of at most 8 bytes.
 fn number(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+/// What lies behind the first header of a pool, whatever that says; `None` if nothing tells that it is a pool.
+pub fn behind_header(memory: &Arc<Memory>) -> Option<Behind> {
+    let mut signature = [0; 8];
+    memory.read(0, &mut signature).ok()?;
+    let contents = |kind| match memory_state(Some(kind), memory) {
+        Ok(ContentsState::Sound) => BehindContents::Intact,
+        Ok(ContentsState::Empty) => BehindContents::Empty,
+        Ok(ContentsState::Damaged(defect)) => BehindContents::Defect(defect),
+        Err(_) => BehindContents::Unreadable,
+    };
+    // Of pools of objects alone checksums tell that what lies there is no accident.
+    let by_contents = || Some(PoolKind::Obj).filter(|kind| contents(*kind) == BehindContents::Intact);
+    let kind = PoolKind::of_signature(&signature).or_else(by_contents)?;
+    Some(Behind { kind, contents: contents(kind) })
 }

@@ -4,7 +4,10 @@ use std::ops::Range;
 
 use pmof_mem::{MemError, Memory};
 
-use crate::{DIGEST_BLOCK_LEN_BYTES, DIGEST_BYTES};
+use crate::DIGEST_BYTES;
+
+/// Bytes that one digest stands for.
+pub const DIGEST_BLOCK_LEN_BYTES: u64 = 64 << 10;
 
 /// Bytes that are compared, or copied and made durable, in one go.
 pub const WINDOW_LEN_BYTES: u64 = 4 << 20;

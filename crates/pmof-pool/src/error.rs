@@ -20,6 +20,7 @@ const SYNC_AGAIN: &str = ": bring the set in order (`pmof pool sync`)";
 /// What is wrong with a replica that a sync was making when it ended.
 pub const UNFINISHED: &str = "it is being made by a sync that was ended, and does not hold all";
 const RESTORE: &str = ": restore the replica from another one";
+const RESTORE_OR_FILL: &str = "; restore the replica from another one; of a copy that was made sparse, where there is no other, `fallocate -l LENGTH FILE` fills them";
 
 /// A failed operation on the parts of a replica. Each says what failed, on what, why, and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -29,7 +30,7 @@ pub enum PoolSetError {
     #[error(transparent)]
     Mem(#[from] MemError),
     /// Somebody has the part open.
-    #[error("{} is in use: another process has the pool open; close it there", path.display())]
+    #[error("{} is in use: the pool is open, in this process or another one, or a mirror of it is still held; close it there", path.display())]
     Busy {
         /// The part.
         path: PathBuf,
@@ -42,11 +43,13 @@ pub enum PoolSetError {
         /// The other one.
         path: PathBuf,
     },
-    /// A part that is to be made is there.
-    #[error("{} exists: remove it, or name another file", path.display())]
+    /// Where a part is to be made there is a file that holds something.
+    #[error("{} exists: {found}; remove it if nobody needs it, or name another file", path.display())]
     Exists {
         /// The part.
         path: PathBuf,
+        /// What it is.
+        found: String,
     },
     /// A device that is to become a part begins with something.
     #[error("{} is not blank: it begins with a header or with other data; clear its first 4096 bytes if nobody needs them", path.display())]
@@ -60,8 +63,20 @@ pub enum PoolSetError {
         /// Where it should be.
         path: PathBuf,
     },
+    /// A file of a pool's directories is missing, and another one there is not as the set reserves it.
+    #[error(
+        "{} is not where, or not as long as, the pool set file has a part of the pool, and {} is missing: move {} away if it is not the pool's; \
+         if it is, the pool was extended, and what is missing must be brought back",
+        beside.display(), path.display(), beside.display()
+    )]
+    Incomplete {
+        /// What is missing.
+        path: PathBuf,
+        /// What is there.
+        beside: PathBuf,
+    },
     /// A part is longer or shorter than the set says.
-    #[error("{} has {found} bytes and should have {expected}: {}", path.display(), wrong_length_text(*found))]
+    #[error("{} has {found} bytes and should have {expected}: {}", path.display(), wrong_length_text(*found, *expected))]
     WrongLength {
         /// The part.
         path: PathBuf,
@@ -69,6 +84,16 @@ pub enum PoolSetError {
         expected: u64,
         /// Bytes there are.
         found: u64,
+    },
+    /// A file is too short for a header.
+    #[error("{} is too short to be a pool: it has {found} bytes, and {least} are the least", path.display())]
+    TooShort {
+        /// The file.
+        path: PathBuf,
+        /// Its bytes.
+        found: u64,
+        /// The least that a part can have.
+        least: u64,
     },
     /// A part is to be shorter than parts can be.
     #[error("{} would have {len_bytes} bytes, and {least} are the least: give it a larger size", path.display())]
@@ -117,6 +142,50 @@ pub enum PoolSetError {
         problem: HeaderError,
         /// The pool behind it, where that was looked at and is one.
         behind: Option<Behind>,
+    },
+    /// What has the name of a part that is to be made anew is somebody else's.
+    #[error("{} is not overwritten: {found}; {}", path.display(), not_ours_mend(*is_device))]
+    NotOurs {
+        /// The file or device.
+        path: PathBuf,
+        /// What it is.
+        found: String,
+        /// It is a device, which cannot be moved or removed.
+        is_device: bool,
+    },
+    /// What has the name of a part that is to be removed is not the pool's. Nothing is removed.
+    #[error("{} is not removed: {found}; move it away, or remove it yourself if nobody needs it", path.display())]
+    NotRemoved {
+        /// The file or device.
+        path: PathBuf,
+        /// What it is.
+        found: String,
+    },
+    /// The kernel would not let a file go that is to be removed or replaced. Nothing is removed.
+    #[error("{} cannot be removed: {} {why}; {mend}", path.display(), if of == path { "it".to_owned() } else { of.display().to_string() })]
+    NotUnlinkable {
+        /// The file.
+        path: PathBuf,
+        /// What forbids it: the file or its directory.
+        of: PathBuf,
+        /// The rule.
+        why: &'static str,
+        /// What to do.
+        mend: &'static str,
+    },
+    /// What has the name of a part that is to be removed is none.
+    #[error("{} is no part of a pool, and is left: remove it yourself if nobody needs it, move it away, or take it out of the pool set file", path.display())]
+    NotAPart {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The set names some of a pool's parts or replicas, not all of them.
+    #[error("{} is of a pool of which the set does not name all: {found}; name the pool set file that the pool has", path.display())]
+    NotAll {
+        /// The first part of a replica.
+        path: PathBuf,
+        /// What tells it.
+        found: String,
     },
     /// A part belongs to another pool set.
     #[error("{} belongs to the pool set {found}, not to {expected}{}", path.display(), ONE_POOL)]
@@ -200,6 +269,12 @@ pub enum PoolSetError {
         /// The first part of the replica.
         path: PathBuf,
     },
+    /// A part was made in full, and has holes.
+    #[error("{} has holes: what lay there, if anything did, reads as zeros, and a store to one dies when the disk is full{}", path.display(), RESTORE_OR_FILL)]
+    Holes {
+        /// The part.
+        path: PathBuf,
+    },
     /// Blocks of a part cannot be read.
     #[error("{} has blocks that cannot be read, at {}{}", path.display(), ranges_text(blocks), RESTORE)]
     BadBlocks {
@@ -209,7 +284,7 @@ pub enum PoolSetError {
         blocks: Vec<Range<u64>>,
     },
     /// A system call failed.
-    #[error("{call} of {} failed: {source}{}{mend}", path.display(), if mend.is_empty() { "" } else { "; " })]
+    #[error("{call} of {} failed{}{mend}", path.display(), if mend.is_empty() { "" } else { "; " })]
     Io {
         /// The system call.
         call: &'static str,
@@ -227,6 +302,14 @@ impl PoolSetError {
         Self::Io { call, path: path.into(), mend, source: source.into() }
     }
 
+    /// The same of what was to be removed, and not overwritten.
+    pub(crate) fn of_removal(self) -> Self {
+        match self {
+            Self::NotOurs { path, found, .. } => Self::NotRemoved { path, found },
+            other => other,
+        }
+    }
+
     /// Whether the replica is there and broken, so that it can be restored from another one; not where the set is used
     /// wrongly, somebody has the pool open, or the system failed.
     pub fn is_damage(&self) -> bool {
@@ -240,6 +323,7 @@ impl PoolSetError {
                 | Self::Differs { .. }
                 | Self::Unfinished { .. }
                 | Self::UnsafeShutdown { .. }
+                | Self::Holes { .. }
                 | Self::BadBlocks { .. }
         )
     }
@@ -252,16 +336,27 @@ impl PoolSetError {
 
 /// The words of damage without what to do about it, also of those that came from another machine.
 pub fn without_mend(text: &str) -> &str {
-    let mends = [BRING_BACK, RESTORE_PART, ONE_POOL, RESTORE_ONE, RESTORE_OR_CLEAR, SYNC_AGAIN, RESTORE];
+    let mends =
+        [BRING_BACK, RESTORE_PART, ONE_POOL, RESTORE_ONE, RESTORE_OR_CLEAR, RESTORE_OR_FILL, SYNC_AGAIN, RESTORE];
     mends.iter().find_map(|mend| text.strip_suffix(mend)).unwrap_or(text)
 }
 
 /// Who makes a file and is killed leaves it empty, or shorter than it was to be.
-fn wrong_length_text(found: u64) -> &'static str {
+fn wrong_length_text(found: u64, expected: u64) -> &'static str {
     if found == 0 {
         "whoever made it was ended before it had any, or it was truncated; remove it if it never held anything"
+    } else if found > expected {
+        "it was extended, it is another file, or the pool set file names another length than the pool was made with"
     } else {
         "it was truncated, whoever made it was ended, it is another file, or the pool set file is another one's"
+    }
+}
+
+fn not_ours_mend(is_device: bool) -> &'static str {
+    if is_device {
+        "clear its first 4096 bytes if nobody needs what it holds, and sync again"
+    } else {
+        "move it away, or remove it if nobody needs it, and sync again"
     }
 }
 

@@ -45,7 +45,7 @@ pub(crate) const OBJ_DESCRIPTOR_LEN_BYTES: usize = 2048;
 pub(crate) const OBJ_ROOT: u64 = DESCRIPTOR + OBJ_DESCRIPTOR_LEN_BYTES as u64;
 pub(crate) const OBJ_HEAP_LEN: u64 = OBJ_ROOT + 32;
 /// What no two replicas have in common.
-const OBJ_RUNTIME: Range<u64> = OBJ_ROOT + 544..DATA;
+pub(crate) const OBJ_RUNTIME: Range<u64> = OBJ_ROOT + 544..DATA;
 pub(crate) const LANE_COUNT: u64 = 1024;
 const LANE_LEN_BYTES: u64 = 3072;
 /// The logs of a lane: where each begins, and what fits into it.
@@ -100,6 +100,19 @@ impl NewPool {
             _ => return Ok(()),
         };
         Err(PoolSetError::Unsupported { why, mend })
+    }
+
+    /// Fails where a pool of `len_bytes` has no room for what it is for.
+    pub(crate) fn check_room(&self, len_bytes: u64) -> Result<(), PoolSetError> {
+        match self {
+            Self::Blk { block_len_bytes } if !btt::has_room(len_bytes.saturating_sub(DATA), *block_len_bytes) => {
+                Err(PoolSetError::Unsupported {
+                    why: "the blocks are longer than the pool has room for",
+                    mend: "give a smaller block size, or make the parts larger",
+                })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Writes what the pool begins with. `len_bytes`: of the pool, which may be less than the medium's. What is behind the

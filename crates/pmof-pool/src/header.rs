@@ -39,6 +39,9 @@ use uuid::Uuid;
 /// Length of the header in bytes.
 pub const HEADER_LEN_BYTES: usize = 4096;
 
+/// The signature of a part whose pool is being made.
+const CREATION: &[u8; 8] = b"PMOFNEW\0";
+
 const MAJOR: usize = 8;
 const POOLSET_UUID: usize = 24;
 const UUID: usize = 40;
@@ -245,6 +248,62 @@ impl PoolHeader {
     pub fn kind(&self) -> Option<PoolKind> {
         PoolKind::of_signature(&self.signature)
     }
+}
+
+/// Whether a header, which may be damaged, says that its part is of the pool set `poolset_uuid`, or said so before its UUID was damaged:
+/// then its checksum fits with that one.
+pub(crate) fn names(bytes: &[u8; HEADER_LEN_BYTES], poolset_uuid: &[u8; 16]) -> bool {
+    let features = Features::from_bytes(array(bytes, features::OFFSET));
+    let mut mended = *bytes;
+    mended[POOLSET_UUID..UUID].copy_from_slice(poolset_uuid);
+    mended == *bytes || header_checksum(&mended, features) == u64::from_le_bytes(array(bytes, CHECKSUM))
+}
+
+/// What a part begins with while a new pool's contents are written, until it gets its header.
+pub(crate) fn left_by_creation() -> [u8; HEADER_LEN_BYTES] {
+    let mut bytes = [0; HEADER_LEN_BYTES];
+    bytes[..CREATION.len()].copy_from_slice(CREATION);
+    bytes
+}
+
+/// What a part begins with while its replica is restored: no header, and yet it says whose the part is, so that it vouches for those without.
+pub(crate) fn begun(attributes: &Attributes) -> [u8; HEADER_LEN_BYTES] {
+    let mut bytes = [0; HEADER_LEN_BYTES];
+    bytes[..attributes.signature.len()].copy_from_slice(&attributes.signature);
+    bytes[POOLSET_UUID..UUID].copy_from_slice(&attributes.poolset_uuid);
+    bytes[UUID..PREVIOUS_PART].copy_from_slice(&attributes.uuid);
+    bytes
+}
+
+/// Whether it is that of the pool set `poolset_uuid`.
+pub(crate) fn is_begun(bytes: &[u8; HEADER_LEN_BYTES], poolset_uuid: &[u8; 16]) -> bool {
+    let is_zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
+    bytes[POOLSET_UUID..UUID] == *poolset_uuid
+        && is_zero(&bytes[MAJOR..POOLSET_UUID])
+        && is_zero(&bytes[PREVIOUS_PART..])
+}
+
+/// The UUID of the pool set in a header that may be damaged.
+pub(crate) fn poolset_uuid_named(bytes: &[u8; HEADER_LEN_BYTES]) -> [u8; 16] {
+    array(bytes, POOLSET_UUID)
+}
+
+/// The same where it was not cut off: something stands behind it. `None` where there is no UUID.
+pub(crate) fn whole_poolset_uuid_named(bytes: &[u8; HEADER_LEN_BYTES]) -> Option<[u8; 16]> {
+    let set = poolset_uuid_named(bytes);
+    (set != [0; 16] && array(bytes, UUID) != [0; 16]).then_some(set)
+}
+
+/// The kind of pool that a header names, which may be damaged.
+pub(crate) fn kind_named(bytes: &[u8; HEADER_LEN_BYTES]) -> Option<PoolKind> {
+    PoolKind::of_signature(&array(bytes, 0))
+}
+
+/// Whether bytes have something in all fields that every header has, and nothing where a header has nothing.
+pub(crate) fn is_laid_out(bytes: &[u8; HEADER_LEN_BYTES]) -> bool {
+    let fields = [POOLSET_UUID, UUID, PREVIOUS_PART, NEXT_PART, PREVIOUS_REPLICA, NEXT_REPLICA];
+    let is_blank = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
+    fields.into_iter().all(|field| !is_blank(&bytes[field..field + 16])) && is_blank(&bytes[UNUSED..SHUTDOWN_STATE])
 }
 
 /// A UUID as PMDK writes it: its first three groups are stored as little-endian numbers.

@@ -23,6 +23,7 @@ mod format;
 mod header;
 mod heap;
 mod local_set;
+mod made_at;
 mod misfit;
 mod part;
 mod replica;
@@ -32,13 +33,13 @@ mod sync;
 mod transform;
 mod vote;
 
-pub use access::{AccessError, Contents, DIGEST_BLOCK_LEN_BYTES, Reached, RemoteReplicas, ReplicaAccess, Unreached};
-pub use behind::{Behind, BehindContents, behind_header};
+pub use access::{Access, AccessError, Contents, Reached, RemoteReplicas, ReplicaAccess, Unreached};
+pub use behind::{Behind, BehindContents};
 pub use btt::{BlockTable, block_table};
 pub use check::{CheckReport, CheckedReplica, Mismatch, ReplicaState, check};
 pub use compare::{Comparison, ComparisonError, Copied, DIFFERENCES_MAX, Difference, Differences};
-pub use contents::{ContentsState, EMPTY, contents_state, memory_state, state_of};
-pub use data::{WINDOW_LEN_BYTES, Window, data_ranges, windows, zero_digests};
+pub use contents::{ContentsState, EMPTY, behind_header, contents_state, memory_state, state_of};
+pub use data::{DIGEST_BLOCK_LEN_BYTES, WINDOW_LEN_BYTES, Window, data_ranges, windows, zero_digests};
 pub use digest::{DIGEST_BYTES, digests_of};
 pub use error::{PoolSetError, UNFINISHED, without_mend};
 pub use format::{LAYOUT_LEN_BYTES_MAX, NewPool, contents_in_common};
@@ -49,11 +50,14 @@ pub use header::{
 pub use local_set::{LocalSet, NewSet};
 pub use misfit::{Misfit, first_misfit, misfits};
 pub use part::PART_LEN_BYTES_MIN;
-pub use replica::{Access, LocalReplica, NewReplica, POOL_LEN_BYTES_MIN, Removal, part_contents, part_header, remove};
+pub use replica::{
+    LocalReplica, NewReplica, POOL_LEN_BYTES_MIN, Removal, check_named_whole, check_unlinkable, part_contents,
+    part_header, pool_set_uuid,
+};
 pub use set::{
     PartSize, PartSpec, PoolSet, RemoteSpec, ReplicaSpec, SET_LEN_BYTES_MAX, SET_SIGNATURE, SetError, SetOptions,
     SetProblem,
 };
-pub use sync::{Apart, NoRemotes, Step, SyncError, SyncOptions, SyncReport, SyncedReplica, sync};
+pub use sync::{Apart, MisplacedPart, NoRemotes, Step, SyncError, SyncOptions, SyncReport, SyncedReplica, sync};
 pub use transform::{TransformOptions, TransformReport, transform};
 pub use vote::Majority;

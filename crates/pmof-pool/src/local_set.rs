@@ -1,12 +1,14 @@
 //! All copies of a pool that a pool set file names on this machine.
 
-use std::{io, path::Path};
-
 use pmof_mem::{Declaration, System};
 
 use crate::{
-    Access, Attributes, Feature, Features, HeaderError, LocalReplica, Misfit, NewPool, PoolSet, PoolSetError,
-    ReplicaSpec, first_misfit, header::Arch, new_uuid, part_header, replica::NewParts, uuid_text,
+    Access, Attributes, Feature, Features, LocalReplica, Misfit, NewPool, PoolSet, PoolSetError, ReplicaSpec,
+    first_misfit,
+    header::Arch,
+    new_uuid,
+    replica::{NewParts, Rooms},
+    uuid_text,
 };
 
 #[cfg(test)]
@@ -80,14 +82,14 @@ impl NewSet {
 
 impl LocalSet {
     /// Makes all local replicas, with what a new pool holds, as `plan` (of [`NewSet::plan`]) has them. The pool is as long
-    /// as its shortest local replica. Parts that are there are taken if their headers are zero, and made zero. On an error no
+    /// as its shortest local replica. Parts that are there are taken if they are nobody's, as by [`LocalReplica::create`]; what devices hold is made zero. On an error no
     /// file is left behind.
     ///
     /// Whoever makes the remote ones gives them the same plan; they need no contents but what is written through the pool.
     ///
     /// Errors: as for [`LocalReplica::create`]; `PoolTooSmall`.
     pub fn create(set: &PoolSet, new: &NewSet, plan: &[Attributes]) -> Result<Self, PoolSetError> {
-        set.check_files()?;
+        Self::check_new(set, new)?;
         let system = System::real();
         let mut made = Vec::with_capacity(set.replicas.len());
         for (spec, attributes) in set.replicas.iter().zip(plan) {
@@ -100,20 +102,27 @@ impl LocalSet {
             made.push(parts);
         }
         let len_bytes = made.iter().flatten().map(NewParts::len_bytes).min().unwrap_or(0);
-        made.iter().flatten().try_for_each(|parts| parts.check_len(new.pool.kind().len_bytes_min()))?;
-        for parts in made.iter().flatten() {
+        let mut written = made.iter().flatten().map(|parts| {
+            parts.mark()?;
             parts.clear()?;
-            new.pool.write(&parts.memory, len_bytes)?;
+            new.pool.write(&parts.memory, len_bytes)
+        });
+        if let Some(error) = written.find_map(Result::err) {
+            // Files that were there before are of zeros again. The failure that led here is the one to report.
+            made.iter().flatten().for_each(|parts| drop(parts.take_back()));
+            return Err(error);
         }
         // The contents are there before the headers say so. Each replica is kept as soon as its headers are written, so one
         // that fails takes those before it along.
         let mut replicas: Vec<Option<LocalReplica>> = Vec::with_capacity(made.len());
-        for (parts, attributes) in made.into_iter().zip(plan) {
+        let mut made = made.into_iter().zip(plan);
+        while let Some((parts, attributes)) = made.next() {
             match parts.map(|parts| parts.finish(&system, Some(attributes))).transpose() {
                 Ok(replica) => replicas.push(replica),
                 Err(error) => {
                     // The failure that led here is the one to report.
                     let _ = Self { replicas }.discard();
+                    made.filter_map(|(parts, _)| parts).for_each(|parts| drop(parts.take_back()));
                     return Err(error);
                 }
             }
@@ -121,24 +130,21 @@ impl LocalSet {
         Ok(Self { replicas })
     }
 
-    /// Whether nothing is in the way of [`create`](Self::create): no part is there that is not blank, and its directory is. Nothing is
-    /// made or locked.
+    /// All that [`create`](Self::create) looks at before it makes anything: what is where parts are to be, lengths, room, and whether a pool
+    /// of this kind fits. Nothing is made or changed; parts that are there are locked meanwhile.
     ///
-    /// Errors: `SameFile`, `Exists`; `Io` for a directory that is not there.
-    pub fn check_free(set: &PoolSet) -> Result<(), PoolSetError> {
+    /// Errors: as for [`create`](Self::create).
+    pub fn check_new(set: &PoolSet, new: &NewSet) -> Result<(), PoolSetError> {
         set.check_files()?;
-        for part in set.replicas.iter().filter_map(ReplicaSpec::local).flatten() {
-            if part.path.is_file() {
-                match part_header(&part.path) {
-                    Err(PoolSetError::Header { problem: HeaderError::Blank, .. }) => continue,
-                    _ => return Err(PoolSetError::Exists { path: part.path.clone() }),
-                }
+        let mut rooms = Rooms::default();
+        for parts in set.replicas.iter().filter_map(ReplicaSpec::local) {
+            let len_bytes = NewParts::check(parts, set.options, &mut rooms)?;
+            let path = || parts.first().map(|part| part.path.clone()).unwrap_or_default();
+            let least = new.pool.kind().len_bytes_min();
+            if len_bytes < least {
+                return Err(PoolSetError::PoolTooSmall { path: path(), len_bytes, least });
             }
-            let directory = part.path.parent().unwrap_or(Path::new("/"));
-            if !directory.is_dir() {
-                let absent = io::Error::from(io::ErrorKind::NotFound);
-                return Err(PoolSetError::io("stat", directory, "make the directory first", absent));
-            }
+            new.pool.check_room(len_bytes)?;
         }
         Ok(())
     }

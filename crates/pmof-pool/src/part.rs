@@ -10,9 +10,15 @@ use std::{
 };
 
 use pmof_mem::{ExistingFile, FilePart, Medium as _, MemError, Memory, NewFile, System, bad_blocks};
-use rustix::{fs::FlockOperation, io::Errno};
+use rustix::{
+    fs::{FlockOperation, SeekFrom},
+    io::Errno,
+};
 
-use crate::{HEADER_LEN_BYTES, PartSize, PartSpec, PoolSetError, SetOptions, replica::Access};
+use crate::{
+    Access, HEADER_LEN_BYTES, PartSize, PartSpec, PoolSetError, SetOptions, header::left_by_creation,
+    replica::something_in,
+};
 
 #[cfg(test)]
 mod tests;
@@ -23,6 +29,9 @@ pub const PART_LEN_BYTES_MIN: u64 = 2 << 20;
 /// Digits of the names of files in directories.
 const NAME_DIGITS: usize = 6;
 const EXTENSION: &str = "pmem";
+
+/// Bytes of a file read at a time.
+const READ_LEN_BYTES: usize = 1 << 20;
 
 /// What mappings begin and end at; headers take up as much, so that what follows can be mapped.
 pub(crate) fn page_bytes() -> u64 {
@@ -38,6 +47,17 @@ pub(crate) struct Part {
     pub(crate) devdax_align_bytes: Option<u64>,
     /// The file was made here, for this pool. Others were there before, and may hold something.
     pub(crate) is_made: bool,
+}
+
+/// What is where a new part is to be.
+#[derive(Debug)]
+pub(crate) enum Site {
+    /// A file that can become the part.
+    File(Part, ExistingFile),
+    /// A device that can.
+    Device(Part),
+    /// Nothing: a file of so many bytes is to be made.
+    Nothing { len_bytes: u64 },
 }
 
 /// A part, with directories replaced by the files in them.
@@ -61,10 +81,55 @@ pub(crate) fn new_places(specs: &[PartSpec], options: SetOptions) -> Result<Vec<
     if !are_directories(specs, options)? {
         return Ok(specs.iter().map(Place::of).collect());
     }
-    if let Some(first) = files_in(specs)?.into_iter().next() {
-        return Err(PoolSetError::Exists { path: first.1.path });
+    // What a creation that was killed leaves, all zeros, is taken.
+    let reserved: Vec<_> = specs.iter().enumerate().map(name).collect();
+    for (_, there) in files_in(specs)? {
+        let part = Part::look_at_any(&there.path)?;
+        part.check_nobodys()?;
+        if !reserved.contains(&there) {
+            let found =
+                format!("it holds {} bytes, all zero, and is none of the files that the set reserves", part.len_bytes);
+            return Err(PoolSetError::Exists { path: there.path, found });
+        }
     }
-    Ok(specs.iter().enumerate().map(name).collect())
+    Ok(reserved)
+}
+
+/// Where the parts of a broken replica of at least `least` bytes are, or go: of directories the files that are there, where these can be all
+/// of it, else those that the set reserves.
+///
+/// Errors: `Incomplete` where a file is missing, and what is there is not as the set reserves it, so that nothing says what the missing one
+/// was; as for [`places`].
+pub(crate) fn places_of_broken(
+    specs: &[PartSpec],
+    options: SetOptions,
+    least: u64,
+) -> Result<Vec<Place>, PoolSetError> {
+    if !are_directories(specs, options)? {
+        return Ok(specs.iter().map(Place::of).collect());
+    }
+    let files = files_in(specs)?;
+    let reserved =
+        |(index, spec): (usize, &PartSpec)| Place { path: spec.path.join(file_name(index)), size: Some(spec.size) };
+    let reserved: Vec<_> = specs.iter().enumerate().map(reserved).collect();
+    let len_bytes = |place: &Place| match place.size {
+        Some(PartSize::Bytes(len_bytes)) => len_bytes,
+        _ => 0,
+    };
+    let stray = files.iter().find(|(number, place)| reserved.get(*number).is_none_or(|own| own.path != place.path));
+    match (places(specs, options), stray) {
+        // With a stray one it may be a pool that was extended.
+        (Ok(found), stray) if stray.is_some() || found.iter().map(len_bytes).sum::<u64>() >= least => Ok(found),
+        (Ok(_), _) => Ok(reserved),
+        (Err(PoolSetError::Missing { path }), _) => {
+            let other = || files.iter().find(|(number, place)| reserved.get(*number) != Some(place));
+            match stray.or_else(other) {
+                Some((_, place)) => Err(PoolSetError::Incomplete { path, beside: place.path.clone() }),
+                None => Ok(reserved),
+            }
+        }
+        (Err(error), _) => Err(error),
+    }
 }
 
 /// What parts of these lengths hold as a replica; `None` where a length is not known.
@@ -97,18 +162,30 @@ pub(crate) fn places(specs: &[PartSpec], options: SetOptions) -> Result<Vec<Plac
             return Err(PoolSetError::Missing { path: first_directory.join(file_name(expected)) });
         }
     }
-    if files.is_empty() {
-        return Err(PoolSetError::Missing { path: first_directory.join(file_name(0)) });
+    // The first part is in the first directory. In another one it is another pool's, or the directories are in another order.
+    let first = first_directory.join(file_name(0));
+    if files.first().is_none_or(|(_, place)| place.path != first) {
+        return Err(PoolSetError::Missing { path: first });
     }
     Ok(files.into_iter().map(|(_, place)| place).collect())
 }
 
-fn file_name(index: usize) -> String {
+/// Where parts may be left of a replica of which some are missing: of directories, every file that is a part.
+pub(crate) fn places_left(specs: &[PartSpec]) -> Result<Vec<PathBuf>, PoolSetError> {
+    // Directories can be parts with this one only.
+    let single = SetOptions { single_header: true, no_headers: false };
+    if are_directories(specs, single)? {
+        return Ok(files_in(specs)?.into_iter().map(|(_, place)| place.path).collect());
+    }
+    Ok(specs.iter().map(|spec| spec.path.clone()).collect())
+}
+
+pub(crate) fn file_name(index: usize) -> String {
     format!("{index:0NAME_DIGITS$}.{EXTENSION}")
 }
 
 /// Whether all parts are directories; an error if only some are, or the set has headers in its parts.
-fn are_directories(specs: &[PartSpec], options: SetOptions) -> Result<bool, PoolSetError> {
+pub(crate) fn are_directories(specs: &[PartSpec], options: SetOptions) -> Result<bool, PoolSetError> {
     let Some(directory) = specs.iter().find(|spec| spec.path.is_dir()) else { return Ok(false) };
     if let Some(other) = specs.iter().find(|spec| !spec.path.is_dir()) {
         return Err(PoolSetError::WrongKind {
@@ -137,7 +214,7 @@ pub(crate) fn names_in(directory: &Path) -> Vec<PathBuf> {
 }
 
 /// The number of a file in a directory that is part of a pool.
-fn number_of(path: &Path) -> Option<usize> {
+pub(crate) fn number_of(path: &Path) -> Option<usize> {
     let number = path.file_stem()?.to_str()?.parse().ok()?;
     (path.extension()? == EXTENSION).then_some(number)
 }
@@ -164,11 +241,7 @@ impl Part {
     /// Opens and locks what is there, alone for writing and together with other readers for reading.
     pub(crate) fn open(place: &Place, access: Access) -> Result<Self, PoolSetError> {
         let Place { path, size } = place;
-        let expected = match size {
-            Some(PartSize::Bytes(len_bytes)) => *len_bytes,
-            _ => PART_LEN_BYTES_MIN,
-        };
-        let part = Self::of(path, existing(path, access, expected)?);
+        let part = Self::of(path, existing(path, access, *size)?);
         part.lock(access)?;
         part.check_size(*size)?;
         Ok(part)
@@ -182,16 +255,32 @@ impl Part {
         Ok(part)
     }
 
+    /// Opens a part that is to be overwritten, whose holes are filled.
+    pub(crate) fn open_filled(place: &Place) -> Result<Self, PoolSetError> {
+        match Self::open(place, Access::ReadWrite) {
+            Err(PoolSetError::Holes { path }) => {
+                found(&path, ExistingFile::open_unmapped(&path, true))?.fill_holes(&path)?;
+                Self::open(place, Access::ReadWrite)
+            }
+            opened => opened,
+        }
+    }
+
     /// What is there, not locked, for a look at its header.
     pub(crate) fn look(path: &Path) -> Result<Self, PoolSetError> {
-        let part = Self::of(path, found(path, ExistingFile::open_unmapped(path, false))?);
+        let part = Self::look_at_any(path)?;
         match part.len_bytes {
             0 => Err(PoolSetError::WrongLength { path: path.into(), expected: PART_LEN_BYTES_MIN, found: 0 }),
-            len_bytes if len_bytes < HEADER_LEN_BYTES as u64 => {
-                Err(PoolSetError::TooSmall { path: path.into(), len_bytes, least: PART_LEN_BYTES_MIN })
+            found if found < HEADER_LEN_BYTES as u64 => {
+                Err(PoolSetError::TooShort { path: path.into(), found, least: PART_LEN_BYTES_MIN })
             }
             _ => Ok(part),
         }
+    }
+
+    /// The same of a file of any length.
+    pub(crate) fn look_at_any(path: &Path) -> Result<Self, PoolSetError> {
+        Ok(Self::of(path, found(path, ExistingFile::open_unmapped(path, false))?))
     }
 
     fn of(path: &Path, existing: ExistingFile) -> Self {
@@ -210,9 +299,8 @@ impl Part {
         }
     }
 
-    /// A file that was made beforehand, as long as the set says, without a header: locked, and its holes filled. What it holds
-    /// behind the header stays; of a set without headers, everything.
-    fn take(place: &Place, has_header: bool) -> Result<Self, PoolSetError> {
+    /// A file that was made beforehand, as long as the set says, and nobody's: locked. It may have holes.
+    fn given(place: &Place) -> Result<(Self, ExistingFile), PoolSetError> {
         let path = &place.path;
         let existing = found(path, ExistingFile::open_unmapped(path, true))?;
         let part = Self {
@@ -229,11 +317,28 @@ impl Part {
         part.lock(Access::ReadWrite)?;
         part.check_size(place.size)?;
         check_least(path, part.len_bytes)?;
-        if has_header && part.header_bytes()? != [0; HEADER_LEN_BYTES] {
-            return Err(PoolSetError::Exists { path: path.clone() });
+        part.check_nobodys()?;
+        Ok((part, existing))
+    }
+
+    /// Whether nothing is in it: a file has no bytes, or zeros all through, or it is what a creation that was killed leaves. Of a device only
+    /// the header is looked at.
+    pub(crate) fn is_nobodys(&self) -> Result<bool, PoolSetError> {
+        if self.check_bad_blocks(&System::real(), false).is_err() {
+            return Ok(false);
         }
-        existing.fill_holes(path)?;
-        Ok(part)
+        let head = self.head_bytes()?;
+        let is_blank = head == [0; HEADER_LEN_BYTES];
+        Ok(head == left_by_creation() || is_blank && (self.devdax_align_bytes.is_some() || self.is_zero()?))
+    }
+
+    /// Fails where it cannot become a part since something is in it.
+    pub(crate) fn check_nobodys(&self) -> Result<(), PoolSetError> {
+        match something_in(self)? {
+            Some(_) if self.devdax_align_bytes.is_some() => Err(PoolSetError::NotBlank { path: self.path.clone() }),
+            Some(found) => Err(PoolSetError::Exists { path: self.path.clone(), found }),
+            None => Ok(()),
+        }
     }
 
     /// What it begins with. The file may have holes.
@@ -248,42 +353,113 @@ impl Part {
         Ok(bytes)
     }
 
-    /// Makes and locks the file, which goes again unless it is kept. One that is there is taken if it holds no pool yet; a
-    /// devdax device must be there.
-    pub(crate) fn create(place: &Place, has_header: bool) -> Result<(Self, Option<NewFile>), PoolSetError> {
+    /// The same of a file of any length: zeros behind its end.
+    pub(crate) fn head_bytes(&self) -> Result<[u8; HEADER_LEN_BYTES], PoolSetError> {
+        if self.devdax_align_bytes.is_some() || self.len_bytes >= HEADER_LEN_BYTES as u64 {
+            return self.header_bytes();
+        }
+        let mut bytes = [0; HEADER_LEN_BYTES];
+        let read =
+            fs::File::from(cloned(&self.file, &self.path)?).read_exact_at(&mut bytes[..self.len_bytes as usize], 0);
+        read.map_err(|error| PoolSetError::io("pread", &self.path, "", error))?;
+        Ok(bytes)
+    }
+
+    /// Whether a file holds nothing but zeros, whatever its length. What cannot be read may be anything.
+    pub(crate) fn is_zero(&self) -> Result<bool, PoolSetError> {
+        if self.check_bad_blocks(&System::real(), true).is_err() {
+            return Ok(false);
+        }
+        Ok(self.first_data()?.is_none())
+    }
+
+    /// Where the first byte of a file lies that is not zero.
+    pub(crate) fn first_data(&self) -> Result<Option<u64>, PoolSetError> {
+        let file = fs::File::from(self.cloned()?);
+        let mut bytes = vec![0; READ_LEN_BYTES];
+        let mut at = 0;
+        while at < self.len_bytes {
+            // Behind the last data there is nothing to be found; where holes are not told, all is data.
+            match rustix::fs::seek(&file, SeekFrom::Data(at)) {
+                Ok(data) => at = data,
+                Err(Errno::NXIO) => return Ok(None),
+                Err(_) => {}
+            }
+            let read =
+                file.read_at(&mut bytes, at).map_err(|error| PoolSetError::io("pread", &self.path, "", error))?;
+            if let Some(place) = bytes[..read].iter().position(|byte| *byte != 0) {
+                return Ok(Some(at + place as u64));
+            }
+            if read == 0 {
+                break;
+            }
+            at += read as u64;
+        }
+        Ok(None)
+    }
+
+    /// Another descriptor of the file.
+    pub(crate) fn cloned(&self) -> Result<OwnedFd, PoolSetError> {
+        cloned(&self.file, &self.path)
+    }
+
+    /// What is at the place of a new part, if it can become one. Nothing is made or changed; what is there is locked.
+    pub(crate) fn site(place: &Place) -> Result<Site, PoolSetError> {
         let Place { path, size } = place;
         let is_file = match fs::symlink_metadata(path) {
             Ok(metadata) => Some(metadata.is_file()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(PoolSetError::io("stat", path, "", error)),
         };
-        let exists = || PoolSetError::Exists { path: path.clone() };
-        let (part, file) = match (is_file, size) {
-            (Some(true), Some(PartSize::Bytes(_))) => (Self::take(place, has_header)?, None),
-            (Some(false), _) => (Self::open(place, Access::ReadWrite)?, None),
+        match (is_file, size) {
+            (Some(true), Some(PartSize::Bytes(_))) => {
+                let (part, existing) = Self::given(place)?;
+                Ok(Site::File(part, existing))
+            }
+            (Some(false), _) => {
+                let part = Self::open(place, Access::ReadWrite)?;
+                check_least(path, part.len_bytes)?;
+                part.check_nobodys()?;
+                Ok(Site::Device(part))
+            }
             (None, Some(PartSize::Bytes(len_bytes))) => {
                 check_least(path, *len_bytes)?;
-                let file = NewFile::create(path, *len_bytes).map_err(|error| match error {
-                    MemError::Io { source, .. } if source.kind() == io::ErrorKind::AlreadyExists => exists(),
-                    MemError::Io { call: "flock", source, .. } if source.kind() == io::ErrorKind::WouldBlock => {
-                        PoolSetError::Busy { path: path.clone() }
-                    }
-                    other => other.into(),
-                })?;
-                let part = Self {
-                    path: path.clone(),
-                    file: cloned(file.file(), path)?,
-                    len_bytes: *len_bytes,
-                    devdax_align_bytes: None,
-                    is_made: true,
-                };
-                part.lock(Access::ReadWrite)?;
-                (part, Some(file))
+                Ok(Site::Nothing { len_bytes: *len_bytes })
             }
-            _ => return Err(not_devdax(path)),
+            _ => Err(not_devdax(path)),
+        }
+    }
+
+    /// Makes and locks the file, which goes again unless it is kept. One that is there is taken if it is nobody's, and its holes are
+    /// filled; a devdax device must be there.
+    pub(crate) fn create(place: &Place) -> Result<(Self, Option<NewFile>), PoolSetError> {
+        let path = &place.path;
+        let len_bytes = match Self::site(place)? {
+            Site::File(part, existing) => {
+                existing.fill_holes(path)?;
+                return Ok((part, None));
+            }
+            Site::Device(part) => return Ok((part, None)),
+            Site::Nothing { len_bytes } => len_bytes,
         };
-        check_least(path, part.len_bytes)?;
-        Ok((part, file))
+        let file = NewFile::create(path, len_bytes).map_err(|error| match error {
+            MemError::Io { source, .. } if source.kind() == io::ErrorKind::AlreadyExists => {
+                PoolSetError::Exists { path: path.clone(), found: "somebody made it just now".to_owned() }
+            }
+            MemError::Io { call: "flock", source, .. } if source.kind() == io::ErrorKind::WouldBlock => {
+                PoolSetError::Busy { path: path.clone() }
+            }
+            other => other.into(),
+        })?;
+        let cloned = cloned(file.file(), path)?;
+        let part = Self { path: path.clone(), file: cloned, len_bytes, devdax_align_bytes: None, is_made: true };
+        part.lock(Access::ReadWrite)?;
+        Ok((part, Some(file)))
+    }
+
+    /// Where it is, and how its mappings must be aligned if it is a devdax device.
+    pub(crate) fn device(&self) -> (&Path, Option<u64>) {
+        (&self.path, self.devdax_align_bytes)
     }
 
     /// When the file's inode changed last, in seconds since 1970: for new parts, when they were made.
@@ -365,13 +541,13 @@ impl Part {
 
 /// Devdax devices must be all of a replica's parts or none, and their alignment must let headers be mapped alone.
 pub(crate) fn check_devices<'a>(
-    parts: impl Iterator<Item = &'a Part> + Clone,
+    parts: impl Iterator<Item = (&'a Path, Option<u64>)> + Clone,
     options: SetOptions,
 ) -> Result<(), PoolSetError> {
-    let has_device = parts.clone().any(|part| part.devdax_align_bytes.is_some());
+    let has_device = parts.clone().any(|(_, align_bytes)| align_bytes.is_some());
     let count = parts.clone().count();
-    for part in parts {
-        let (why, mend) = match part.devdax_align_bytes {
+    for (path, align_bytes) in parts {
+        let (why, mend) = match align_bytes {
             None if has_device => ("other parts of the replica are devdax devices", "name devices only, or files only"),
             Some(align_bytes)
                 if count > 1 && align_bytes != page_bytes() && !(options.single_header || options.no_headers) =>
@@ -383,18 +559,43 @@ pub(crate) fn check_devices<'a>(
             }
             _ => continue,
         };
-        return Err(PoolSetError::WrongKind { path: part.path.clone(), why, mend });
+        return Err(PoolSetError::WrongKind { path: path.into(), why, mend });
     }
     Ok(())
 }
 
-/// Opens what is there; an empty file is no other than one that was truncated. `expected`: how long it should be.
-fn existing(path: &Path, access: Access, expected: u64) -> Result<ExistingFile, PoolSetError> {
-    let is_empty = || fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.len() == 0);
+/// The bytes of the file system that a file takes.
+pub(crate) fn allocated_len_bytes(metadata: &fs::Metadata) -> u64 {
+    /// Unit of `st_blocks` (stat(3type)).
+    const STAT_BLOCK_BYTES: u64 = 512;
+    metadata.blocks().saturating_mul(STAT_BLOCK_BYTES)
+}
+
+/// Opens what is there. Of a file that has holes, or no bytes, and is not as long as it should be, the length is what is wrong. Parts are made in
+/// full, so that holes are damage.
+fn existing(path: &Path, access: Access, size: Option<PartSize>) -> Result<ExistingFile, PoolSetError> {
+    let expected = match size {
+        Some(PartSize::Bytes(len_bytes)) => Some(len_bytes),
+        _ => None,
+    };
+    let wrong_len = || {
+        let metadata = fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file)?;
+        let is_wrong = metadata.len() == 0 || expected.is_some_and(|expected| expected != metadata.len());
+        is_wrong.then_some(metadata.len())
+    };
+    let has_holes = || {
+        let metadata = fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file);
+        metadata.is_some_and(|metadata| allocated_len_bytes(&metadata) < metadata.len())
+    };
     match ExistingFile::open(path, access == Access::ReadWrite) {
-        Err(MemError::Unsuitable { .. }) if is_empty() => {
-            Err(PoolSetError::WrongLength { path: path.into(), expected, found: 0 })
-        }
+        Err(error @ MemError::Unsuitable { .. }) => match wrong_len() {
+            Some(found) => {
+                let expected = expected.unwrap_or(PART_LEN_BYTES_MIN);
+                Err(PoolSetError::WrongLength { path: path.into(), expected, found })
+            }
+            None if has_holes() => Err(PoolSetError::Holes { path: path.into() }),
+            None => Err(error.into()),
+        },
         opened => found(path, opened),
     }
 }

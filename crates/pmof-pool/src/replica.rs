@@ -8,34 +8,41 @@ use std::{
 use pmof_mem::{Declaration, Medium, MediumKind, Memory, NewFile, System};
 
 use crate::{
-    AccessError, Attributes, ContentsState, Feature, Features, HEADER_LEN_BYTES, PartSize, PartSpec, PoolHeader,
-    PoolSetError, SHUTDOWN_STATE_LEN_BYTES, SetOptions, ShutdownState, behind_header,
-    contents::state_of,
-    distinct,
-    header::{Arch, SHUTDOWN_STATE},
+    Access, Attributes, Feature, Features, HEADER_LEN_BYTES, PartSize, PartSpec, PoolHeader, PoolSetError,
+    SHUTDOWN_STATE_LEN_BYTES, SetOptions, ShutdownState, behind_header, distinct,
+    header::{self, Arch, SHUTDOWN_STATE},
     new_uuid,
-    part::{Part, Place, check_devices, new_places, page_bytes, places},
+    part::{Part, Place, check_devices, new_places, page_bytes, places, places_of_broken},
     shutdown, uuid_text,
 };
 
 mod clear;
+mod contents_of;
+mod named_whole;
+mod numbered;
+mod owner;
+mod planned;
 mod removal;
 #[cfg(test)]
 mod tests;
+mod unlinkable;
+mod vouched;
+mod whose;
 
-pub use removal::{Removal, remove};
+pub(crate) use contents_of::contents_behind;
+pub use contents_of::part_contents;
+pub use named_whole::check_named_whole;
+pub(crate) use owner::something_in;
+pub(crate) use planned::{Rooms, check_restorable, check_unused};
+pub use removal::Removal;
+pub(crate) use removal::{check_member, remove_member};
+pub use unlinkable::check_unlinkable;
+pub(crate) use vouched::{Source, no_source};
+pub use whose::pool_set_uuid;
+pub(crate) use whose::{check_one_pool, check_replaceable, is_begun};
 
 /// The least that a pool of any kind can be, as librpmem has it.
 pub const POOL_LEN_BYTES_MIN: u64 = 8 << 10;
-
-/// What is done with an open replica.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Access {
-    /// Nothing is changed; others may read too.
-    ReadOnly,
-    /// Nobody else may have it open.
-    ReadWrite,
-}
 
 /// How a replica is made.
 #[derive(Clone, Copy, Debug, Default)]
@@ -94,9 +101,9 @@ pub(crate) struct NewParts {
 }
 
 impl LocalReplica {
-    /// Makes all parts of a replica, of zeros, with their headers. Parts that are there, files of the right length or devices,
-    /// are taken if their headers are zero; what they hold behind them stays, and holes are filled. Of a set without headers
-    /// they are taken as they are. On an error no file is left behind, and what was there is blank as before.
+    /// Makes all parts of a replica, of zeros, with their headers. Parts that are there are taken if they are nobody's: files of the right
+    /// length that hold nothing but zeros, whose holes are filled, and devices whose first 4096 bytes are zero; what these hold behind them
+    /// stays. On an error no file is left behind, and what was there is blank as before.
     ///
     /// Errors: `Busy`, `Exists`, `NotBlank`, `WrongLength`, `TooSmall`, `PoolTooSmall`, `WrongKind`, `BadBlocks`; `Unsupported` where attributes
     /// and options contradict each other; `Mem` where there is no room.
@@ -107,7 +114,9 @@ impl LocalReplica {
     pub(crate) fn create_on(system: &System, parts: &[PartSpec], new: &NewReplica) -> Result<Self, PoolSetError> {
         check_attributes(new.attributes.as_ref(), new.options)?;
         let attributes = new.attributes.as_ref();
-        NewParts::create(system, parts, new.options, attributes, new.declaration)?.finish(system, attributes)
+        let parts = NewParts::create(system, parts, new.options, attributes, new.declaration)?;
+        parts.clear_files()?;
+        parts.finish(system, attributes)
     }
 
     /// Opens all parts of a replica, and checks that they are sound and belong together. What they hold is on their medium,
@@ -147,7 +156,8 @@ impl LocalReplica {
         distinct::check_parts(parts)?;
         let places = places(parts, options)?;
         let parts = places.iter().map(|place| Part::open(place, access)).collect::<Result<Vec<_>, _>>()?;
-        check_devices(parts.iter(), options)?;
+        check_devices(parts.iter().map(Part::device), options)?;
+        check_lengths(&parts)?;
         // Before the first touch: a block that cannot be read would end the process.
         parts.iter().try_for_each(|part| part.check_bad_blocks(system, false))?;
         let memory = map(parts.iter(), options, access, declaration)?;
@@ -169,6 +179,7 @@ impl LocalReplica {
                 Reader::Client => replica.check_single(first)?,
             }
             check_links(&replica.parts, &headers)?;
+            replica.check_headerless(first)?;
             if first.features.has(Feature::CheckBadBlocks) {
                 replica.parts.iter().try_for_each(|part| part.check_bad_blocks(system, true))?;
             }
@@ -348,6 +359,12 @@ impl LocalReplica {
         Err(made_without_single(&self.parts[0].path))
     }
 
+    /// Fails where another pool's part is in the place of one that has no header.
+    fn check_headerless(&self, first: &PoolHeader) -> Result<(), PoolSetError> {
+        let mut headerless = self.parts.iter().skip(self.header_count());
+        headerless.try_for_each(|part| owner::check_no_header(part, &first.poolset_uuid))
+    }
+
     /// Checks the shutdown state, and makes it that of an open pool, durably.
     fn mark_open(&self, system: &System, stored: &ShutdownState) -> Result<(), PoolSetError> {
         let now = shutdown::of_modules(system, &self.parts, true);
@@ -384,23 +401,21 @@ impl NewParts {
         distinct::check_parts(specs)?;
         let (mut parts, mut files) = (Vec::new(), Vec::new());
         let places = new_places(specs, options)?;
-        for (index, place) in places.iter().enumerate() {
-            let (part, file) = Part::create(place, index < header_count(places.len(), options))?;
+        for place in &places {
+            let (part, file) = Part::create(place)?;
             parts.push(part);
             files.extend(file);
         }
-        check_devices(parts.iter(), options)?;
+        check_devices(parts.iter().map(Part::device), options)?;
         let checks_all = attributes.is_some_and(|attributes| attributes.features().has(Feature::CheckBadBlocks));
         parts.iter().try_for_each(|part| part.check_bad_blocks(system, checks_all))?;
         let memory = map(parts.iter(), options, Access::ReadWrite, declaration)?;
         if parts.iter().any(|part| !part.is_made) {
-            // Whoever wrote them may have failed to flush.
+            // Whoever wrote them may have failed to flush: what the medium has counts.
             memory.settle()?;
+            parts.iter().filter(|part| !part.is_made).try_for_each(Part::check_nobodys)?;
         }
         let new = Self { parts, files, memory, options, uuids: Vec::new() };
-        for index in 0..header_count(new.parts.len(), options) {
-            new.check_blank(index)?;
-        }
         new.check_len(POOL_LEN_BYTES_MIN)?;
         Ok(new)
     }
@@ -413,32 +428,35 @@ impl NewParts {
     /// Opens what of a broken replica is there, and makes what is not; whatever it held may be overwritten. What is made stays, so
     /// that an interrupted restoration goes on where it was.
     ///
-    /// Never touches parts of other pools: `member` is the UUID of the set that the replica is of.
+    /// Never touches what is another pool's, or no pool's: `links` is what the replica's headers will say. `least`: bytes that
+    /// it must hold; `source`: what it will hold.
     pub(crate) fn restore(
         system: &System,
         specs: &[PartSpec],
         options: SetOptions,
-        member: &[u8; 16],
+        links: &Attributes,
+        least: u64,
         declaration: Option<Declaration>,
+        source: Source<'_>,
     ) -> Result<Self, PoolSetError> {
         distinct::check_parts(specs)?;
-        let places = match places(specs, options) {
-            Ok(places) => places,
-            Err(PoolSetError::Missing { .. }) => new_places(specs, options)?,
-            Err(error) => return Err(error),
-        };
+        let places = places_of_broken(specs, options, least)?;
         // Before anything is changed.
-        let with_headers = &places[..header_count(places.len(), options)];
-        for place in with_headers {
-            check_own(&place.path, member)?;
-        }
-        let uuids = known_uuids(with_headers);
+        check_replaceable(specs, options, &links.poolset_uuid, least, source)?;
+        check_restorable(specs, options, least, &mut Rooms::default())?;
+        let uuids = known_uuids(&places[..header_count(places.len(), options)]);
+        let begun = header::begun(links);
         let mut parts = Vec::with_capacity(places.len());
         for (index, place) in places.iter().enumerate() {
             let has_header = index < header_count(places.len(), options);
-            parts.push(restored_part(system, place, has_header)?);
+            let part = restored_part(system, place)?;
+            if has_header {
+                // From here on, and until all is restored, the replica must not pass for a whole one.
+                write_header(&header_memory(&part, Access::ReadWrite)?, &begun)?;
+            }
+            parts.push(part);
         }
-        check_devices(parts.iter(), options)?;
+        check_devices(parts.iter().map(Part::device), options)?;
         let memory = map(parts.iter(), options, Access::ReadWrite, declaration)?;
         memory.settle()?;
         Ok(Self { parts, files: Vec::new(), memory, options, uuids })
@@ -446,11 +464,7 @@ impl NewParts {
 
     /// Fails if the replica holds less than `least` bytes.
     pub(crate) fn check_len(&self, least: u64) -> Result<(), PoolSetError> {
-        let len_bytes = self.memory.len_bytes();
-        if len_bytes >= least {
-            return Ok(());
-        }
-        Err(PoolSetError::PoolTooSmall { path: self.parts[0].path.clone(), len_bytes, least })
+        planned::check_least(&self.parts[0].path, self.memory.len_bytes(), least)
     }
 
     /// Writes the headers, that of the first part last, and keeps the parts.
@@ -473,28 +487,6 @@ impl NewParts {
         files.into_iter().for_each(NewFile::keep);
         Ok(replica)
     }
-
-    fn check_blank(&self, index: usize) -> Result<(), PoolSetError> {
-        let part = &self.parts[index];
-        let memory = if index == 0 { self.memory.clone() } else { header_memory(part, Access::ReadWrite)? };
-        let mut bytes = [0; HEADER_LEN_BYTES];
-        memory.read(0, &mut bytes)?;
-        if bytes == [0; HEADER_LEN_BYTES] { Ok(()) } else { Err(PoolSetError::NotBlank { path: part.path.clone() }) }
-    }
-}
-
-/// Fails if the part is of another pool.
-fn check_own(path: &Path, member: &[u8; 16]) -> Result<(), PoolSetError> {
-    match part_header(path) {
-        Ok(header) if header.poolset_uuid != *member => Err(PoolSetError::OtherSet {
-            path: path.into(),
-            found: uuid_text(&header.poolset_uuid),
-            expected: uuid_text(member),
-        }),
-        Ok(_) => Ok(()),
-        Err(error) if error.is_damage() || matches!(error, PoolSetError::TooSmall { .. }) => Ok(()),
-        Err(error) => Err(error),
-    }
 }
 
 /// What the parts of a broken replica are known by: each by its own header, or by what its neighbours say.
@@ -511,38 +503,35 @@ fn known_uuids(places: &[Place]) -> Vec<Option<[u8; 16]>> {
 }
 
 /// A part of a broken replica: as it is, where it can be, else made anew.
-fn restored_part(system: &System, place: &Place, has_header: bool) -> Result<Part, PoolSetError> {
+fn restored_part(system: &System, place: &Place) -> Result<Part, PoolSetError> {
     let make = || {
-        let (part, file) = Part::create(place, has_header)?;
+        let (part, file) = Part::create(place)?;
         if let Some(file) = file {
             file.keep();
         }
         Ok(part)
     };
-    let part = match Part::open(&Place { path: place.path.clone(), size: None }, Access::ReadWrite) {
-        Ok(part) => part,
-        Err(PoolSetError::Missing { .. }) => return make(),
-        // Empty.
-        Err(PoolSetError::WrongLength { path, .. }) => {
-            let part = Part::find(&Place { path: path.clone(), size: None })?;
-            if !part.is_empty()? {
-                return Err(PoolSetError::Busy { path });
+    let is_length = |part: &Part| match place.size {
+        Some(PartSize::Bytes(len_bytes)) => len_bytes == part.len_bytes,
+        Some(PartSize::Auto) | None => true,
+    };
+    let any = Place { path: place.path.clone(), size: None };
+    match Part::find(&any) {
+        // It may have holes.
+        Ok(part) if part.devdax_align_bytes.is_none() && (part.len_bytes == 0 || !is_length(&part)) => {
+            if part.len_bytes == 0 && !part.is_empty()? {
+                return Err(PoolSetError::Busy { path: part.path });
             }
             part.unlink("")?;
             return make();
         }
+        Ok(_) => {}
+        Err(PoolSetError::Missing { .. }) => return make(),
         Err(error) => return Err(error),
-    };
-    let has_bad_blocks = part.check_bad_blocks(system, true).is_err();
-    if has_header && !has_bad_blocks {
-        // From here on, and until all is restored, the replica must not pass for a whole one.
-        clear_header(&part)?;
     }
-    let is_length = match place.size {
-        Some(PartSize::Bytes(len_bytes)) => len_bytes == part.len_bytes,
-        Some(PartSize::Auto) | None => true,
-    };
-    if is_length && !has_bad_blocks {
+    let part = Part::open_filled(&any)?;
+    let has_bad_blocks = part.check_bad_blocks(system, true).is_err();
+    if is_length(&part) && !has_bad_blocks {
         return Ok(part);
     }
     if part.devdax_align_bytes.is_some() {
@@ -564,20 +553,6 @@ pub fn part_header(path: &Path) -> Result<PoolHeader, PoolSetError> {
     let part = Part::look(path)?;
     part.check_bad_blocks(&System::real(), false)?;
     read_header(&part)
-}
-
-/// What the parts of one replica hold, for a look at a pool that may be in use: nothing is locked or changed. Block tables are not looked at.
-///
-/// # Errors
-/// As for [`part_header`], and those of reading.
-pub fn part_contents(parts: &[PartSpec], options: SetOptions) -> Result<ContentsState, AccessError> {
-    let places = places(parts, options)?;
-    let parts = places.iter().map(|place| Part::look(&place.path)).collect::<Result<Vec<_>, _>>()?;
-    let first = parts.first().map(read_header).transpose()?;
-    parts.iter().try_for_each(|part| part.check_bad_blocks(&System::real(), true))?;
-    let mut memory = map(parts.iter(), options, Access::ReadOnly, None)?;
-    let len_bytes = memory.len_bytes();
-    state_of(first.and_then(|header| header.kind()), &mut memory, len_bytes)
 }
 
 fn read_header(part: &Part) -> Result<PoolHeader, PoolSetError> {
@@ -625,6 +600,18 @@ fn header_count(part_count: usize, options: SetOptions) -> usize {
         SetOptions { no_headers: true, .. } => 0,
         SetOptions { single_header: true, .. } => part_count.min(1),
         _ => part_count,
+    }
+}
+
+/// Fails for a file that has not even a page: in a directory anything can have a part's name.
+fn check_lengths(parts: &[Part]) -> Result<(), PoolSetError> {
+    match parts.iter().find(|part| part.len_bytes < page_bytes()) {
+        None => Ok(()),
+        Some(part) => Err(PoolSetError::WrongKind {
+            path: part.path.clone(),
+            why: "it is shorter than any part of a pool",
+            mend: "move it away if it is not the pool's, or restore it from another replica",
+        }),
     }
 }
 

@@ -1,23 +1,34 @@
 //! A set whose replicas are made equal and whole again, and one that gets other replicas.
 
-use std::{ops::Range, path::PathBuf};
+use std::ops::Range;
 
 use pmof_mem::{Declaration, System};
 
 use crate::{
     Access, AccessError, Attributes, Comparison, Contents, ContentsState, Copied, DIGEST_BYTES, EMPTY, Feature,
-    LocalReplica, Majority, PoolKind, PoolSet, PoolSetError, Reached, RemoteReplicas, RemoteSpec, ReplicaAccess,
-    ReplicaSpec, Unreached, contents_state, distinct,
+    LocalReplica, PoolKind, PoolSet, PoolSetError, Reached, RemoteReplicas, RemoteSpec, ReplicaAccess, ReplicaSpec,
+    Unreached, contents_state, distinct,
     error::UNFINISHED,
     format::len_bytes_needed,
-    new_uuid,
-    replica::NewParts,
+    made_at::{is_made_elsewhere, new_uuid_at},
+    replica::{self, NewParts, Rooms, check_restorable, check_unused},
     uuid_text,
-    vote::{self, Opinions, of_pair},
+    vote::{self, Opinions, Ranges, of_pair},
 };
 
+mod error;
+mod kept;
+mod links;
+mod misplaced;
+mod sample;
 #[cfg(test)]
 mod tests;
+
+pub use error::{MisplacedPart, SyncError};
+pub(crate) use kept::check_kept;
+pub(crate) use links::check_links;
+pub(crate) use misplaced::check_order;
+use sample::Sample;
 
 /// How far an operation on all replicas is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,156 +65,13 @@ pub struct SyncReport {
     pub replicas: Vec<SyncedReplica>,
 }
 
-/// Why a set cannot be brought in order.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SyncError {
-    /// No replica can be believed.
-    #[error("no replica is sound, so there is nothing to copy from: {}", reasons.join("; "))]
-    NoSource {
-        /// What is wrong with each.
-        reasons: Vec<String>,
-    },
-    /// Replicas of different pools.
-    #[error("replica {index} is of the pool {found}, not of {expected}: name the replicas of one pool only")]
-    OtherPool {
-        /// Its place in the set, from 0.
-        index: usize,
-        /// UUID of its set.
-        found: String,
-        /// UUID of the source's set.
-        expected: String,
-    },
-    /// A replica has no room for the pool.
-    #[error("replica {index} holds {len_bytes} bytes, and the pool has {expected}: make its parts larger")]
-    TooSmall {
-        /// Its place in the set, from 0.
-        index: usize,
-        /// What it holds.
-        len_bytes: u64,
-        /// What it must hold.
-        expected: u64,
-    },
-    /// Something that is not done.
-    #[error("{why}; {mend}")]
-    Unsupported {
-        /// What is not done.
-        why: &'static str,
-        /// What to do instead.
-        mend: &'static str,
-    },
-    /// Nothing says which is right: the newest after a crash is the source, the others after damage to it.
-    #[error(
-        "replicas {} agree with each other and differ from replica {}, the one to copy from, first at offset {} (places: {}): choose with \
-         `pmof pool sync --from`: {} holds what most replicas hold; {} holds what was written last if the program was killed or lost power",
-        list(&majority.replicas), majority.against, majority.offset, majority.places,
-        majority.replicas.first().unwrap_or(&0), majority.against
-    )]
-    Outvoted {
-        /// Who, and where.
-        majority: Majority,
-    },
-    /// Replicas that differ, and were not used together.
-    #[error("{apart}: choose with `pmof pool sync --from`")]
-    Apart {
-        /// Who.
-        apart: Apart,
-    },
-    /// Those that can be read hold nothing, and another one may.
-    #[error(
-        "replica {index} is empty (created and never written), and replica {other} may hold what was written: {reason}; bring back a copy of \
-         replica {other}, or name replica {index} (`pmof pool sync --from {index}`) if nothing was ever written"
-    )]
-    EmptySource {
-        /// The empty one, by its place in the set, from 0.
-        index: usize,
-        /// The one that cannot be read.
-        other: usize,
-        /// What is wrong with that.
-        reason: String,
-    },
-    /// A replica that is to be copied from cannot be believed.
-    #[error("replica {index} cannot be copied from: {reason}; name another one")]
-    NotASource {
-        /// Its place in the set, from 0.
-        index: usize,
-        /// What is wrong.
-        reason: String,
-    },
-    /// A replica that must be sound is not.
-    #[error("replica {index} is not sound ({reason}): bring the set in order first (`pmof pool sync`)")]
-    NotSound {
-        /// Its place in the set, from 0.
-        index: usize,
-        /// What is wrong.
-        reason: String,
-    },
-    /// A host with a replica that is to be removed cannot be reached.
-    #[error(
-        "replica {index}, which is to be removed, cannot be reached: {source}; where {node} is lost for good, `--lost {node}` leaves its \
-         replica out as it is"
-    )]
-    HostAway {
-        /// Its place in the old set, from 0.
-        index: usize,
-        /// The host, as the set names it.
-        node: String,
-        /// What went wrong.
-        source: AccessError,
-    },
-    /// A host that is called lost has a replica of the new set.
-    #[error(
-        "replica {index} of the new set is on {host}, which is called lost: take it out of the set, or the host out of `--lost`"
-    )]
-    LostAndKept {
-        /// Its place in the new set, from 0.
-        index: usize,
-        /// The host.
-        host: String,
-    },
-    /// A host that is called lost has no replica that goes.
-    #[error("{host} is called lost, and has no replica of the old set: name a host as the old set names it")]
-    NothingLost {
-        /// The host.
-        host: String,
-    },
-    /// Where a replica is to be made, there is one of the same pool.
-    #[error(
-        "replica {index} is not made: {place} is of this pool already: a transform that was ended has made it, or it was left behind; \
-         `pmof pool check` of the new set tells whether it is sound and equal, `pmof pool sync` of the new set brings it in order, and what only the old set names can be removed after that"
-    )]
-    MadeAlready {
-        /// Its place in the new set, from 0.
-        index: usize,
-        /// Where it is.
-        place: String,
-    },
-    /// Where a replica is to be made, there is a whole one of another pool.
-    #[error(
-        "replica {index} cannot be made: {} on {node} is a replica of another pool: remove it on {node} first if nobody needs it",
-        set.display()
-    )]
-    Taken {
-        /// Its place in the new set, from 0.
-        index: usize,
-        /// The host.
-        node: String,
-        /// The set there.
-        set: PathBuf,
-    },
-    /// One replica's parts, or the way to it.
-    #[error("replica {index}: {source}")]
-    Replica {
-        /// Its place in the set, from 0.
-        index: usize,
-        /// What went wrong.
-        source: AccessError,
-    },
-}
-
-fn list(replicas: &[usize]) -> String {
-    let texts: Vec<_> = replicas.iter().map(ToString::to_string).collect();
-    texts.join(" and ")
+impl SyncReport {
+    /// Whether all was as it should be.
+    pub fn is_nothing(&self) -> bool {
+        let is_done =
+            |replica: &SyncedReplica| replica.damage.is_none() && replica.copied.blocks == 0 && !replica.was_unlinked;
+        !self.source_was_unlinked && self.replicas.iter().all(is_done)
+    }
 }
 
 /// How replicas are brought in order.
@@ -245,7 +113,7 @@ impl std::fmt::Display for Apart {
             f,
             "replica {source} differs from {}, and the replicas of the set are not linked to each other: they were used apart, and \
                    nothing says which was written last",
-            list(replicas)
+            error::list(replicas)
         )
     }
 }
@@ -268,46 +136,71 @@ pub fn sync(
 }
 
 /// What is known of the replicas of a set that others are added to or removed from.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Old {
     /// They were used together, whatever the links of the new set say.
     pub(crate) were_together: bool,
+    /// Places in the new set of whole replicas that the old one does not have, which a transform that was ended may have made.
+    pub(crate) made: Vec<usize>,
 }
 
 /// `old`: all replicas were looked at in the old set, or are new.
 pub(crate) fn sync_found(
     set: &PoolSet,
     options: &SyncOptions,
-    old: Option<Old>,
+    old: Option<&Old>,
     remotes: &mut dyn RemoteReplicas,
     progress: &mut dyn FnMut(Step),
 ) -> Result<SyncReport, SyncError> {
     let SyncOptions { declaration, dry_run, from } = *options;
     distinct::check_set(set).map_err(of_files)?;
+    if dry_run {
+        for (index, parts) in set.replicas.iter().enumerate().filter_map(|(at, spec)| Some((at, spec.local()?))) {
+            check_unused(parts).map_err(|error| SyncError::Replica { index, source: error.into() })?;
+        }
+    }
     let access = if dry_run { Access::ReadOnly } else { Access::ReadWrite };
     let mut found = Vec::with_capacity(set.replicas.len());
     for (index, spec) in set.replicas.iter().enumerate() {
-        found.push(look(index, spec, set, access, declaration, remotes)?);
+        match look(index, spec, set, access, declaration, remotes) {
+            Ok(replica) => found.push(replica),
+            Err(error) => return Err(close_unchanged(found, error)),
+        }
     }
-    let planned = plan(set, &mut found, from, old.is_some()).and_then(|mut plan| {
+    let ordered = check_order(set, &mut found).and_then(|()| plan(set, &mut found, from, old.is_some()));
+    let planned = ordered.and_then(|mut plan| {
         plan.is_linked |= old.is_some_and(|old| old.were_together);
         if from.is_none() {
+            if old.is_none() {
+                check_links(set, &mut found, |_| false)?;
+            }
             check_opinions(&mut found, &plan)?;
         }
-        Ok(plan)
+        if let Some(old) = old {
+            check_equal(set, &mut found, &plan, &old.made)?;
+        }
+        check_replaceable(set, &mut found, &plan, remotes)?;
+        let is_asked = from.is_none().then(|| check_kept(set, &mut found, &plan, declaration));
+        is_asked.unwrap_or(Ok(())).map(|()| plan)
     });
     match planned {
-        Ok(plan) => Work { set, declaration, dry_run, remotes, progress }.run(found, &plan),
-        Err(error) => {
-            // Nothing was changed; the failure that led here is the one to report.
-            for found in found {
-                if let Found::Whole(replica) | Found::Empty(replica) | Found::Unfinished(replica) = found {
-                    let _ = replica.close();
-                }
-            }
-            Err(error)
+        Ok(plan) => {
+            let done = Work { set, declaration, dry_run, remotes, progress }.run(found, &plan);
+            let halfway = |error| SyncError::Halfway { source: Box::new(error) };
+            if old.is_some() && !dry_run { done.map_err(halfway) } else { done }
+        }
+        Err(error) => Err(close_unchanged(found, error)),
+    }
+}
+
+/// Nothing was changed; the failure that led here is the one to report.
+pub(crate) fn close_unchanged(found: Vec<Found>, error: SyncError) -> SyncError {
+    for found in found {
+        if let Found::Whole(replica) | Found::Empty(replica) | Found::Unfinished(replica) = found {
+            let _ = replica.close();
         }
     }
+    error
 }
 
 /// What is copied from where, and what the headers will say.
@@ -324,6 +217,17 @@ impl Plan {
     /// The UUID of the pool set.
     pub(crate) fn poolset_uuid(&self) -> [u8; 16] {
         self.known.poolset_uuid
+    }
+
+    /// Whether every replica is linked as the set has it, and none to another.
+    pub(crate) fn is_done(&self, found: &mut [Found]) -> Result<bool, SyncError> {
+        for (index, found) in found.iter_mut().enumerate() {
+            let own = whole(found)?.attributes().map_err(|source| SyncError::Replica { index, source })?;
+            if !names(&own, self.ring[index].next_uuid, self.ring[index].prev_uuid) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 }
 
@@ -353,7 +257,7 @@ pub(crate) fn plan(
         let index = shortest(set, &known).unwrap_or(source);
         return Err(SyncError::TooSmall { index, len_bytes, expected });
     }
-    let ring = ring(found, source, &known)?;
+    let ring = ring(set, found, source, &known, others_are_new)?;
     let is_linked = is_linked(found, &ring)?;
     Ok(Plan { source, known, len_bytes, ring, is_linked })
 }
@@ -419,15 +323,39 @@ fn named_source(found: &[Found], from: usize) -> Result<usize, SyncError> {
 
 /// Fails where sound replicas differ from the source in what is in use, and most of them agree, or they were not used together.
 fn check_opinions(found: &mut [Found], plan: &Plan) -> Result<(), SyncError> {
-    let source = plan.source;
-    let is_whole = |index: &usize| *index != source && matches!(found[*index], Found::Whole(_));
-    let others: Vec<_> = (0..found.len()).filter(is_whole).collect();
-    if others.is_empty() || plan.is_linked && others.len() < 2 {
+    if plan.is_linked && others(found, plan).len() < 2 {
         return Ok(());
     }
-    let kind = PoolKind::of_signature(&plan.known.signature);
-    let mut differing = Vec::with_capacity(others.len());
-    for index in others {
+    let differing = differing(found, plan)?;
+    check_agreed(found, plan, &differing)
+}
+
+/// Fails where sound replicas differ from the source in what is in use: as sync does where it would ask, else with the first of them. Of
+/// replicas that differ none may go before somebody has said which is right.
+pub(crate) fn check_same(found: &mut [Found], plan: &Plan) -> Result<(), SyncError> {
+    let differing = differing(found, plan)?;
+    check_agreed(found, plan, &differing)?;
+    let first = differing.into_iter().find_map(|(index, ranges)| Some((index, ranges.first()?.start)));
+    match first {
+        Some((index, offset)) => {
+            let reason = format!("it differs from replica {}, first at offset {offset}", plan.source);
+            Err(SyncError::NotSound { index, reason })
+        }
+        None => Ok(()),
+    }
+}
+
+/// The places of whole replicas that are not the source.
+fn others(found: &[Found], plan: &Plan) -> Vec<usize> {
+    let is_whole = |index: &usize| *index != plan.source && matches!(found[*index], Found::Whole(_));
+    (0..found.len()).filter(is_whole).collect()
+}
+
+/// Where they differ from the source, each.
+fn differing(found: &mut [Found], plan: &Plan) -> Result<Vec<(usize, Ranges)>, SyncError> {
+    let (source, kind) = (plan.source, PoolKind::of_signature(&plan.known.signature));
+    let mut differing = Vec::new();
+    for index in others(found, plan) {
         let len_bytes = whole(&mut found[index])?.len_bytes();
         let first = whole(&mut found[source])?;
         let len_bytes = first.len_bytes().min(len_bytes);
@@ -436,11 +364,76 @@ fn check_opinions(found: &mut [Found], plan: &Plan) -> Result<(), SyncError> {
         let found = vote::differences(found, [source, index], &comparison, &mut |_| {})?;
         differing.push((index, found.told.into_iter().map(|difference| difference.range).collect()));
     }
-    match vote::opinions(found, source, plan.is_linked, &differing)? {
+    Ok(differing)
+}
+
+fn check_agreed(found: &mut [Found], plan: &Plan, differing: &[(usize, Ranges)]) -> Result<(), SyncError> {
+    match vote::opinions(found, plan.source, plan.is_linked, differing)? {
         Opinions { apart: Some(apart), .. } => Err(SyncError::Apart { apart }),
         Opinions { majority: Some(majority), .. } => Err(SyncError::Outvoted { majority }),
         Opinions { .. } => Ok(()),
     }
+}
+
+/// Fails where a replica that is there already differs from the source: it was left behind, and may hold what no other has. One that
+/// holds the same was made by a transform that was ended.
+fn check_equal(set: &PoolSet, found: &mut [Found], plan: &Plan, made: &[usize]) -> Result<(), SyncError> {
+    let (source, kind) = (plan.source, PoolKind::of_signature(&plan.known.signature));
+    for index in made.iter().copied() {
+        let is_equal = match &found[index] {
+            // None of the others holds anything.
+            _ if index == source => false,
+            Found::Whole(_) => {
+                let comparison = vote::comparison_with(&mut **whole(&mut found[source])?, kind, plan.len_bytes);
+                let comparison = comparison.map_err(|error| SyncError::Replica { index: source, source: error })?;
+                check_room(index, whole(&mut found[index])?.len_bytes(), plan.len_bytes)?;
+                vote::differences(found, [source, index], &comparison, &mut |_| {})?.count == 0
+            }
+            Found::Empty(_) | Found::Unfinished(_) | Found::Damaged(_) => true,
+        };
+        if !is_equal {
+            return Err(SyncError::MadeAlready { index, place: place_text(&set.replicas[index]) });
+        }
+    }
+    Ok(())
+}
+
+fn place_text(spec: &ReplicaSpec) -> String {
+    match spec {
+        ReplicaSpec::Local(parts) => parts.first().map(|part| part.path.display().to_string()).unwrap_or_default(),
+        ReplicaSpec::Remote(remote) => format!("{} on {}", remote.set.display(), remote.node),
+    }
+}
+
+/// Fails where making a broken replica anew would overwrite, or remove, what is not of the pool, or cannot be done: for all of them,
+/// before the first is touched.
+pub(crate) fn check_replaceable(
+    set: &PoolSet,
+    found: &mut [Found],
+    plan: &Plan,
+    remotes: &mut dyn RemoteReplicas,
+) -> Result<(), SyncError> {
+    let member = plan.poolset_uuid();
+    let mut rooms = Rooms::default();
+    for (index, spec) in set.replicas.iter().enumerate() {
+        if matches!(found[index], Found::Damaged(_)) {
+            let checked = match spec {
+                ReplicaSpec::Local(parts) => {
+                    let least = plan.len_bytes;
+                    let mut sample = Sample::of(&mut **whole(&mut found[plan.source])?, least);
+                    let checked = replica::check_replaceable(parts, set.options, &member, least, &mut |at, bytes| {
+                        sample.holds(at, bytes)
+                    });
+                    sample.end().map_err(|error| SyncError::Replica { index: plan.source, source: error })?;
+                    let checked = checked.and_then(|()| check_restorable(parts, set.options, least, &mut rooms));
+                    checked.map_err(AccessError::from)
+                }
+                ReplicaSpec::Remote(remote) => remotes.check_removable(remote, &member),
+            };
+            checked.map_err(|source| SyncError::Replica { index, source })?;
+        }
+    }
+    Ok(())
 }
 
 /// Two parts are one file.
@@ -548,7 +541,9 @@ impl Work<'_> {
             Found::Unfinished(_) => return Err(SyncError::NoSource { reasons: vec![UNFINISHED.to_owned()] }),
             Found::Damaged(reason) => return Err(SyncError::NoSource { reasons: vec![reason] }),
         };
-        let indexes: Vec<_> = (0..self.set.replicas.len()).filter(|index| *index != source).collect();
+        let mut indexes: Vec<_> = (0..self.set.replicas.len()).filter(|index| *index != source).collect();
+        // Those that are made come first: where one cannot be, the links of the whole ones are as they were.
+        indexes.sort_by_key(|index| !matches!(found[*index], Found::Damaged(_)));
         let comparison = Comparison::of_kind(PoolKind::of_signature(&known.signature), len_bytes);
         (self.progress)(Step::Total(comparison.len_bytes() * indexes.len() as u64));
         let mut replicas = Vec::new();
@@ -577,6 +572,7 @@ impl Work<'_> {
                 }
             });
         }
+        replicas.sort_by_key(|replica| replica.index);
         let failed = |error| SyncError::Replica { index: source, source: error };
         let source_was_unlinked = *known != ring[source];
         if !self.dry_run && source_was_unlinked {
@@ -630,7 +626,10 @@ impl Work<'_> {
             ReplicaSpec::Local(parts) => {
                 let system = System::real();
                 let options = self.set.options;
-                let parts = NewParts::restore(&system, parts, options, &links.poolset_uuid, self.declaration);
+                let mut sample = Sample::of(first, len_bytes);
+                let mut holds = |at: u64, bytes: &[u8]| sample.holds(at, bytes);
+                let parts = NewParts::restore(&system, parts, options, links, len_bytes, self.declaration, &mut holds);
+                sample.end().map_err(|error| SyncError::Replica { index: source, source: error })?;
                 let mut parts = parts.map_err(|error| failed(error.into()))?;
                 check_room(index, parts.len_bytes(), len_bytes)?;
                 let copied = comparison.copy(first.contents(), parts.contents(), &mut done);
@@ -640,7 +639,7 @@ impl Work<'_> {
                 Ok(copied)
             }
             ReplicaSpec::Remote(remote) => {
-                self.remotes.remove(remote, true).map_err(failed)?;
+                self.remotes.remove(remote, &links.poolset_uuid).map_err(failed)?;
                 // Until it holds all, nobody takes it for a source.
                 let mut other = self.remotes.create(remote, len_bytes, &links.unfinished()).map_err(failed)?;
                 let mut done = |bytes| (self.progress)(Step::Done(bytes));
@@ -693,7 +692,14 @@ fn check_room(index: usize, len_bytes: u64, expected: u64) -> Result<(), SyncErr
 }
 
 /// What the headers of all replicas must say, by what is known of those that are whole: `known` is what the source's says.
-fn ring(found: &mut [Found], source: usize, known: &Attributes) -> Result<Vec<Attributes>, SyncError> {
+/// `others_are_new`: those that are not whole are others than those that their neighbours know.
+fn ring(
+    set: &PoolSet,
+    found: &mut [Found],
+    source: usize,
+    known: &Attributes,
+    others_are_new: bool,
+) -> Result<Vec<Attributes>, SyncError> {
     let count = found.len();
     let mut uuids = vec![None; count];
     uuids[source] = Some(known.uuid);
@@ -715,8 +721,10 @@ fn ring(found: &mut [Found], source: usize, known: &Attributes) -> Result<Vec<At
         if uuids[index].is_none() {
             let before = all[(index + count - 1) % count].map(|attributes| attributes.next_uuid);
             let behind = all[(index + 1) % count].map(|attributes| attributes.prev_uuid);
-            let free = [before, behind].into_iter().flatten().find(|uuid| !uuids.contains(&Some(*uuid)));
-            uuids[index] = Some(free.unwrap_or_else(new_uuid));
+            let is_its_own = |uuid: &[u8; 16]| !others_are_new && !is_made_elsewhere(uuid, &set.replicas[index]);
+            let mut named = [before, behind].into_iter().flatten().filter(is_its_own);
+            let free = named.find(|uuid| !uuids.contains(&Some(*uuid)));
+            uuids[index] = Some(free.unwrap_or_else(|| new_uuid_at(&set.replicas[index])));
         }
     }
     let uuid = |index: usize| uuids[index % count].unwrap_or_default();
@@ -754,7 +762,11 @@ impl RemoteReplicas for NoRemotes {
         Err(Self::refused(remote))
     }
 
-    fn remove(&mut self, remote: &RemoteSpec, _force: bool) -> Result<(), AccessError> {
+    fn check_removable(&mut self, remote: &RemoteSpec, _member: &[u8; 16]) -> Result<(), AccessError> {
+        Err(Self::refused(remote))
+    }
+
+    fn remove(&mut self, remote: &RemoteSpec, _member: &[u8; 16]) -> Result<(), AccessError> {
         Err(Self::refused(remote))
     }
 }

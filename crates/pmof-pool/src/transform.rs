@@ -1,13 +1,18 @@
 //! A set that gets other replicas.
 
+use std::path::{Path, PathBuf};
+
 use pmof_mem::Declaration;
 
 use crate::{
-    Access, EMPTY, PoolSet, PoolSetError, Reached, RemoteReplicas, ReplicaSpec, Step, SyncError, SyncOptions,
-    Unreached, distinct,
+    Access, AccessError, EMPTY, LocalReplica, PartSpec, PoolSet, PoolSetError, Reached, RemoteReplicas, ReplicaSpec,
+    SetOptions, Step, SyncError, SyncOptions, Unreached, distinct,
     error::UNFINISHED,
+    made_at::is_made_at,
+    part::{Part, places_left},
     part_header,
-    sync::{Found, Old, Plan, look, of_files, plan, sync_found},
+    replica::{check_member, check_one_pool, check_replaceable, is_begun, no_source, remove_member, something_in},
+    sync::{Found, Old, Plan, check_links, check_same, close_unchanged, look, of_files, plan, sync_found},
 };
 
 /// How a set is given other replicas.
@@ -25,9 +30,9 @@ pub struct TransformOptions {
 /// What was done to a set, or would be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TransformReport {
-    /// Places in the new set of replicas that were made.
+    /// Places in the new set of replicas that were made; none where an earlier call had made and linked them.
     pub added: Vec<usize>,
-    /// Places in the old set of those that were removed with their bytes.
+    /// Places in the old set of those that were removed with their bytes. Of this machine those of which something was there.
     pub removed: Vec<usize>,
     /// Places in the old set of those on lost hosts: what lies there stays, and belongs to the pool no more.
     pub left: Vec<usize>,
@@ -36,8 +41,10 @@ pub struct TransformReport {
 /// Gives a set other replicas: those that `to` has and `from` has not are made, those that `from` has and `to` has not are removed
 /// with their bytes, at the end. Options must be the same; the first replica of `to` must be in `from`.
 ///
-/// All replicas of `from` must be reached and sound, but for those on hosts that are named as lost. What a lost host holds comes back
-/// as a replica that was left behind: opening, checking and adding it are refused until it is removed there.
+/// All replicas of `from` must be reached, sound and equal, but for those on hosts that are named as lost. What a lost host holds comes back
+/// as a replica that was left behind: opening and checking it are refused, and so is adding it where it differs, until it is removed there.
+///
+/// One that was ended, at whatever point, is finished by the same call.
 ///
 /// Errors: [`SyncError`].
 pub fn transform(
@@ -60,22 +67,45 @@ pub fn transform(
         distinct::check_set(set).map_err(of_files)?;
     }
     distinct::check_added(from, to, &added).map_err(of_files)?;
-    let old = check_old(from, [&removed, &left], options, remotes)?;
-    check_free(to, &added, &old.poolset_uuid(), remotes)?;
-    let were_together = old.is_linked;
     let TransformOptions { declaration, dry_run, .. } = *options;
-    let options = SyncOptions { declaration, dry_run, from: None };
-    sync_found(to, &options, Some(Old { were_together }), remotes, progress)?;
-    if !dry_run {
-        for index in &removed {
-            let failed = |source| SyncError::Replica { index: *index, source };
-            match &from.replicas[*index] {
-                ReplicaSpec::Local(parts) => crate::remove(parts, true).map_err(|error| failed(error.into()))?,
-                ReplicaSpec::Remote(remote) => remotes.remove(remote, true).map_err(failed)?,
-            }
+    let (member, added, removed) = match check_old(from, to, [&removed, &left], options, remotes) {
+        Ok(old) => {
+            let member = old.poolset_uuid();
+            let removed = check_going(from, &removed, &member, remotes)?;
+            let made = check_free(to, &added, options, &member, remotes)?;
+            let old = Old { were_together: old.is_linked, made };
+            let done =
+                sync_found(to, &SyncOptions { declaration, dry_run, from: None }, Some(&old), remotes, progress)?;
+            (member, if done.is_nothing() { Vec::new() } else { added }, removed)
         }
+        // One that was ended while it removed them, or was finished.
+        Err(error @ SyncError::NotSound { index, .. }) if removed.contains(&index) => {
+            let member = transformed(to, options, remotes)?.ok_or(error)?;
+            (member, Vec::new(), check_going(from, &removed, &member, remotes)?)
+        }
+        Err(error) => return Err(error),
+    };
+    if !dry_run {
+        remove(from, &removed, &member, remotes)?;
     }
     Ok(TransformReport { added, removed, left })
+}
+
+/// Removes replicas of the old set, of which the pool has none any more.
+fn remove(
+    from: &PoolSet,
+    removed: &[usize],
+    member: &[u8; 16],
+    remotes: &mut dyn RemoteReplicas,
+) -> Result<(), SyncError> {
+    for index in removed {
+        let done = match &from.replicas[*index] {
+            ReplicaSpec::Local(parts) => remove_member(parts, from.options, member).map_err(AccessError::from),
+            ReplicaSpec::Remote(remote) => remotes.remove(remote, member),
+        };
+        done.map_err(|source| SyncError::NotRemoved { index: *index, source })?;
+    }
+    Ok(())
 }
 
 /// Whether what is asked for can be done at all.
@@ -99,6 +129,7 @@ fn check_request(
             "put a replica of the old set first",
         );
     }
+    check_reused(from, to, added)?;
     for host in &options.lost {
         let is_on_it = |replica: &ReplicaSpec| is_on(replica, std::slice::from_ref(host));
         if let Some(index) = to.replicas.iter().position(is_on_it) {
@@ -111,10 +142,30 @@ fn check_request(
     Ok(())
 }
 
-/// All that is reached must be sound before one is given up. Gives what is known of the pool, and whether the replicas are linked as the
+/// Fails where a replica that is to be added names a part of the old set: in another place, with other parts, or of another length. What is
+/// there would be both kept and made anew.
+fn check_reused(from: &PoolSet, to: &PoolSet, added: &[usize]) -> Result<(), SyncError> {
+    let old_size = |path: &Path| {
+        let size = |replica: &ReplicaSpec| Some(replica.local()?.iter().find(|old| old.path == path)?.size);
+        from.replicas.iter().enumerate().find_map(|(of, replica)| Some((of, size(replica)?)))
+    };
+    for index in added {
+        let parts = to.replicas[*index].local().unwrap_or_default();
+        let reused = parts.iter().filter_map(|part| Some((part, old_size(&part.path)?)));
+        // Another length says more than another order.
+        if let Some((part, (of, old_size))) = reused.min_by_key(|(part, (_, old_size))| part.size == *old_size) {
+            let (path, size) = (part.path.clone(), part.size);
+            return Err(SyncError::Reused { index: *index, of, path, size, old_size });
+        }
+    }
+    Ok(())
+}
+
+/// All that is reached must be sound, and hold the same, before one is given up. Gives what is known of the pool, and whether the replicas are linked as the
 /// old set has them, as those that stay are.
 fn check_old(
     from: &PoolSet,
+    to: &PoolSet,
     [removed, left]: [&[usize]; 2],
     options: &TransformOptions,
     remotes: &mut dyn RemoteReplicas,
@@ -127,7 +178,11 @@ fn check_old(
         }
         match look(index, spec, from, Access::ReadOnly, options.declaration, remotes) {
             Ok(Found::Unfinished(_)) => return Err(SyncError::NotSound { index, reason: UNFINISHED.to_owned() }),
-            Ok(Found::Damaged(reason)) => return Err(SyncError::NotSound { index, reason }),
+            Ok(Found::Damaged(reason)) => {
+                // What a damaged header still says: whoever brings that in order must not be told to.
+                check_one_pool(from).map_err(of_files)?;
+                return Err(SyncError::NotSound { index, reason });
+            }
             Ok(whole @ (Found::Whole(_) | Found::Empty(_))) => found.push(whole),
             Err(SyncError::Replica { source, .. }) if removed.contains(&index) && source.is::<Unreached>() => {
                 let node = spec.remote().map(|remote| remote.node.clone()).unwrap_or_default();
@@ -140,13 +195,35 @@ fn check_old(
     if let Some(index) = found.iter().position(|found| holds_something && matches!(found, Found::Empty(_))) {
         return Err(SyncError::NotSound { index, reason: EMPTY.to_owned() });
     }
-    let known = plan(from, &mut found, None, false)?;
-    for (index, found) in found.into_iter().enumerate() {
-        if let Found::Whole(replica) | Found::Empty(replica) = found {
-            replica.close().map_err(|source| SyncError::Replica { index, source })?;
-        }
+    // One that was ended may have linked some to those that it made.
+    let is_of_new_set = |uuid: &[u8; 16]| to.replicas.iter().any(|spec| is_made_at(uuid, spec));
+    let known = plan(from, &mut found, None, false)
+        .and_then(|plan| check_same(&mut found, &plan).map(|()| plan))
+        .and_then(|plan| check_links(from, &mut found, is_of_new_set).map(|()| plan));
+    match known {
+        Ok(known) => close_all(found).map(|()| known),
+        Err(error) => Err(close_unchanged(found, error)),
     }
-    Ok(known)
+}
+
+/// Fails where what is to be removed is not the pool's, or cannot be, before anything is changed. Gives those of which something is there;
+/// of those on other machines that is not known.
+fn check_going(
+    from: &PoolSet,
+    removed: &[usize],
+    member: &[u8; 16],
+    remotes: &mut dyn RemoteReplicas,
+) -> Result<Vec<usize>, SyncError> {
+    let mut there = Vec::with_capacity(removed.len());
+    for index in removed {
+        let checked = match &from.replicas[*index] {
+            ReplicaSpec::Local(parts) => check_member(parts, from.options, member).map_err(AccessError::from),
+            ReplicaSpec::Remote(remote) => remotes.check_removable(remote, member).map(|()| true),
+        };
+        let is_there = checked.map_err(|source| SyncError::Replica { index: *index, source })?;
+        there.extend(is_there.then_some(*index));
+    }
+    Ok(there)
 }
 
 /// Whether a replica is on one of these hosts, named with or without the user.
@@ -156,41 +233,112 @@ fn is_on(replica: &ReplicaSpec, hosts: &[String]) -> bool {
     hosts.iter().any(|lost| [host, &remote.node].contains(&lost.as_str()))
 }
 
-/// No file of a new replica may be there: it could be somebody's. Nor may a whole replica on its host, also of this pool: it
-/// was left behind. One that a sync was making is gone on with.
+/// No file of a new replica may be there: it could be somebody's. Nor may a whole replica of another pool. One that a transform was making
+/// when it was ended is gone on with: its first part is blank. Gives the places of whole ones of this pool.
 fn check_free(
     set: &PoolSet,
     added: &[usize],
+    options: &TransformOptions,
     poolset_uuid: &[u8; 16],
     remotes: &mut dyn RemoteReplicas,
-) -> Result<(), SyncError> {
+) -> Result<Vec<usize>, SyncError> {
+    let mut made = Vec::new();
     for index in added {
         let failed = |source| SyncError::Replica { index: *index, source };
         match &set.replicas[*index] {
             ReplicaSpec::Local(parts) => {
-                if let Some(part) = parts.iter().find(|part| part.path.is_file()) {
-                    if part_header(&part.path).is_ok_and(|header| header.poolset_uuid == *poolset_uuid) {
-                        let place = part.path.display().to_string();
-                        return Err(SyncError::MadeAlready { index: *index, place });
-                    }
-                    return Err(failed(PoolSetError::Exists { path: part.path.clone() }.into()));
+                if is_made(*index, parts, set.options, options, poolset_uuid)? {
+                    made.push(*index);
                 }
             }
             ReplicaSpec::Remote(remote) => {
                 if let Reached::Whole(mut replica) = remotes.open(remote, 0, Access::ReadOnly).map_err(failed)? {
                     let attributes = replica.attributes().map_err(failed)?;
-                    let is_unfinished = attributes.is_unfinished();
                     replica.close().map_err(failed)?;
-                    if !is_unfinished {
+                    if attributes.poolset_uuid != *poolset_uuid && !attributes.is_unfinished() {
                         let (node, set) = (remote.node.clone(), remote.set.clone());
-                        return Err(if attributes.poolset_uuid == *poolset_uuid {
-                            SyncError::MadeAlready { index: *index, place: format!("{} on {node}", set.display()) }
-                        } else {
-                            SyncError::Taken { index: *index, node, set }
-                        });
+                        return Err(SyncError::Taken { index: *index, node, set });
+                    }
+                    if !attributes.is_unfinished() {
+                        made.push(*index);
                     }
                 }
             }
+        }
+    }
+    Ok(made)
+}
+
+/// Whether the files of a new replica are there and are a whole one of this pool; not where none is, or only what a transform that was
+/// ended leaves.
+fn is_made(
+    index: usize,
+    parts: &[PartSpec],
+    set: SetOptions,
+    options: &TransformOptions,
+    poolset_uuid: &[u8; 16],
+) -> Result<bool, SyncError> {
+    let failed = |error: PoolSetError| SyncError::Replica { index, source: error.into() };
+    let Some((there, found)) = first_held(parts).map_err(failed)? else { return Ok(false) };
+    let exists = |found: &str| failed(PoolSetError::Exists { path: there.clone(), found: found.to_owned() });
+    match LocalReplica::open(parts, set, Access::ReadOnly, options.declaration) {
+        Ok(replica) => {
+            let is_own = replica.attributes().is_some_and(|own| own.poolset_uuid == *poolset_uuid);
+            replica.close().map_err(failed)?;
+            if is_own { Ok(true) } else { Err(exists(&found)) }
+        }
+        Err(error) if error.is_damage() => {
+            // The first part is made first, and gets its header last.
+            let first = places_left(parts).map_err(failed)?.into_iter().next();
+            if first.is_some_and(|first| is_begun(&first, poolset_uuid))
+                && check_replaceable(parts, set, poolset_uuid, 0, &mut no_source).is_ok()
+            {
+                return Ok(false);
+            }
+            if part_header(&there).is_ok_and(|header| header.poolset_uuid == *poolset_uuid) {
+                return Err(SyncError::MadeAlready { index, place: there.display().to_string() });
+            }
+            Err(exists(&found))
+        }
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// The first file of a replica that is to be made in which there is something, and what it is.
+fn first_held(parts: &[PartSpec]) -> Result<Option<(PathBuf, String)>, PoolSetError> {
+    for path in places_left(parts)?.into_iter().filter(|path| path.is_file()) {
+        if let Some(found) = something_in(&Part::look_at_any(&path)?)? {
+            return Ok(Some((path, found)));
+        }
+    }
+    Ok(None)
+}
+
+/// The pool's set if it has been transformed to `to` already, but for the removal of others: all of its replicas are whole, and linked as
+/// it has them.
+fn transformed(
+    to: &PoolSet,
+    options: &TransformOptions,
+    remotes: &mut dyn RemoteReplicas,
+) -> Result<Option<[u8; 16]>, SyncError> {
+    let mut found = Vec::with_capacity(to.replicas.len());
+    for (index, spec) in to.replicas.iter().enumerate() {
+        found.push(look(index, spec, to, Access::ReadOnly, options.declaration, remotes)?);
+    }
+    let is_whole = found.iter().all(|found| matches!(found, Found::Whole(_) | Found::Empty(_)));
+    let plan = if is_whole { plan(to, &mut found, None, false).ok() } else { None };
+    let done = match plan {
+        Some(plan) => plan.is_done(&mut found)?.then(|| plan.poolset_uuid()),
+        None => None,
+    };
+    close_all(found)?;
+    Ok(done)
+}
+
+fn close_all(found: Vec<Found>) -> Result<(), SyncError> {
+    for (index, found) in found.into_iter().enumerate() {
+        if let Found::Whole(replica) | Found::Empty(replica) | Found::Unfinished(replica) = found {
+            replica.close().map_err(|source| SyncError::Replica { index, source })?;
         }
     }
     Ok(())

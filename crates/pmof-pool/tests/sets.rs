@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, fs, path::PathBuf};
 
+use pmof_mem::causes;
 use pmof_pool::{PoolSet, ReplicaSpec, SetError};
 
 fn corpus(name: &str) -> BTreeMap<String, PathBuf> {
@@ -105,7 +106,7 @@ fn a_file_that_is_no_set_is_told_apart() {
         assert_eq!(PoolSet::is_set_file(&corpus("bad")[name]).unwrap(), is_set, "{name}");
     }
     assert!(matches!(PoolSet::read("/no/such/set".as_ref()), Err(SetError::Io { .. })));
-    let told = PoolSet::read("/dev/zero".as_ref()).unwrap_err().to_string();
+    let told = causes(&PoolSet::read("/dev/zero".as_ref()).unwrap_err()).to_string();
     assert!(told.contains("it is a device: name a regular file"), "{told}");
     // An empty file.
     assert!(matches!(PoolSet::read("/dev/null".as_ref()), Err(SetError::Line { line: 1, .. })));

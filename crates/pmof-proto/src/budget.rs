@@ -1,7 +1,7 @@
 //! One budget for the memory that many connections hold for their peers: what was asked for and is not taken yet.
 //!
-//! Each connection has an account. Opening it sets a reserve aside, out of which the connection always gets on, however short
-//! the budget is. Of what is not set aside, half may be borrowed and the other half is for connections still to come. A
+//! Each connection has an account. Opening it reserves bytes, out of which the connection always gets on, however short
+//! the budget is. Of what is not reserved, half may be borrowed and the other half is for connections still to come. A
 //! connection may borrow as much as it leaves free for others to borrow: the same threshold for all at any time, so that of `n`
 //! that want all there is each gets an `n + 1`th, and the one that holds most waits first (dynamic thresholds; Choudhury and
 //! Hahne, "Dynamic queue length thresholds for shared-memory packet switches", IEEE/ACM Transactions on Networking 6(2), 1998).
@@ -31,7 +31,7 @@ struct State {
 pub struct MemoryUse {
     /// What may be used.
     pub limit_bytes: u64,
-    /// Set aside for the connections that there are, whether they use it or not.
+    /// Reserved for the connections that there are, whether they use it or not.
     pub reserved_bytes: u64,
     /// Held beyond that.
     pub borrowed_bytes: u64,

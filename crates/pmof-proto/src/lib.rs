@@ -2,7 +2,7 @@
 //!
 //! An [`Endpoint`] is one end of a connection, initiator and target in one. It owns no socket, clock or thread. The
 //! transport asks it where the next bytes belong ([`Endpoint::input_place`]), so that a payload goes from the socket
-//! straight into its region, and what to send ([`Endpoint::output_view`]).
+//! directly into its region, and what to send ([`Endpoint::output_view`]).
 #![forbid(unsafe_code)]
 
 mod budget;

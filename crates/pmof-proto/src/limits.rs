@@ -23,7 +23,7 @@ pub const REJECT_PRIVATE_MAX_BYTES: usize = 148;
 pub const PAYLOAD_MAX_BYTES: u64 = 1 << 30;
 
 /// A write of at most so many bytes is stored at once, when all of it has come: a target that dies meanwhile leaves each 8
-/// aligned bytes old or new. A longer one goes straight from the socket to its region and may be torn at any byte.
+/// aligned bytes old or new. A longer one goes directly from the socket to its region and may be torn at any byte.
 pub const WHOLE_WRITE_MAX_BYTES: u64 = 4096;
 
 /// Default for the longest message (send), in bytes.
@@ -54,7 +54,7 @@ pub const STAGING_BYTES: usize = 16 << 10;
 
 const _: () = assert!(WHOLE_WRITE_MAX_BYTES as usize + HEADER_BYTES <= STAGING_BYTES);
 
-/// Bytes read beyond an awaited payload: the next header and a small payload. More would copy what could go straight.
+/// Bytes read beyond an awaited payload: the next header and a small payload. More would copy what could go directly.
 pub const STAGING_TAIL_BYTES: usize = 4 << 10;
 
 /// Bytes of posted payload copied and waiting for the socket, per connection, beyond which posting says `QueueFull`.

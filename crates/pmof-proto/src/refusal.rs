@@ -156,8 +156,8 @@ pub enum OperationError {
         limit: u64,
     },
     /// The connection ended before the outcome was known: the operation may or may not have happened.
-    #[error("outcome unknown, the connection ended: {0}")]
-    ConnectionEnded(ConnectionError),
+    #[error("outcome unknown, the connection ended")]
+    ConnectionEnded(#[source] ConnectionError),
     /// The message that arrived is longer than this receive.
     #[error("a message of {message_bytes} bytes does not fit into a receive of {capacity_bytes}")]
     ReceiveTooSmall {
@@ -247,8 +247,8 @@ pub enum PostError {
         why: String,
     },
     /// The connection is not established, or has ended.
-    #[error("the connection cannot take operations: {0}")]
-    NotConnected(ConnectionError),
+    #[error("the connection cannot take operations")]
+    NotConnected(#[source] ConnectionError),
 }
 
 /// What a flush reached, by which means, and on what evidence.

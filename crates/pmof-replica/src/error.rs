@@ -1,18 +1,29 @@
 //! What can go wrong with a pool.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use pmof_access::{
     ConnectError, ConnectionError, DescriptorError, Durability, OperationError, PostError, RegisterError, SetupError,
 };
-use pmof_mem::MemError;
+use pmof_bootstrap::{SshError, SshHostError};
+use pmof_control::{ControlError, NameError, PoolRefusal, REPLICAS_MAX};
+use pmof_mem::{MemError, causes};
 use pmof_pool::{AccessError, HEADER_LEN_BYTES, PoolSetError};
 use uuid::Uuid;
 
-use crate::{
-    ControlError, PersistFailure, PlaceError, PoolRefusal, PoolUrl, PoolUrlError, REPLICAS_MAX, ReplicaPlace, SshError,
-    TargetUrl, lineage::Apart,
-};
+use crate::{PersistFailure, PoolUrl, PoolUrlError, ReplicaPlace, TargetUrl, lineage::Apart};
+
+/// What a pool set says of a replica's place cannot be.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlaceError {
+    /// The host that the set's file names.
+    #[error(transparent)]
+    Host(#[from] SshHostError),
+    /// The set that the set's file names.
+    #[error(transparent)]
+    Name(#[from] NameError),
+}
 
 /// What went wrong with one replica.
 #[derive(Debug, thiserror::Error)]
@@ -38,7 +49,7 @@ pub enum ReplicaError {
     )]
     Impostor,
     /// The system gave no random bytes.
-    #[error("no random bytes: {0}")]
+    #[error("no random bytes")]
     Random(#[from] getrandom::Error),
     /// The target refused.
     #[error("{text}")]
@@ -49,7 +60,7 @@ pub enum ReplicaError {
         text: String,
     },
     /// The connection ended.
-    #[error("{0}")]
+    #[error(transparent)]
     Ended(ConnectionError),
     /// No answer in time.
     #[error("no answer within {timeout_ms} ms")]
@@ -58,7 +69,7 @@ pub enum ReplicaError {
         timeout_ms: u64,
     },
     /// The target's answer was not understood.
-    #[error("the target's answer was not understood: {0}")]
+    #[error("the target's answer was not understood")]
     Control(#[from] ControlError),
     /// The target's answer does not fit the question.
     #[error("the target's answer does not fit the question; is it of another version?")]
@@ -119,7 +130,7 @@ pub enum ReplicaError {
     Stale {
         /// The opening.
         opening: u64,
-        /// Its mark; see [`PoolState::mark`](crate::PoolState::mark).
+        /// Its mark; see [`PoolState::mark`](pmof_control::PoolState::mark).
         mark: u64,
         /// The highest mark of the others.
         newest: u64,
@@ -166,18 +177,37 @@ pub enum ReplicaError {
     Memory(#[from] MemError),
     /// The replica is not the one that belongs there, or does not hold the same as the others of its pool set.
     #[error(
-        "it has another {what} than the set's other replicas: it is of another pool or place, was left behind, or lacks what was under way in a crash; `pmof pool check` shows the difference, `pmof pool sync` mends it"
+        "it has another {what} than the set's other replicas: it is of another pool or place, was left behind, or lacks what was under way in a crash or what was stored in the mirror and never persisted; `pmof pool check` shows the difference, `pmof pool sync` mends it"
     )]
     Differs {
         /// What is not as it should be.
         what: &'static str,
     },
     /// What a replica answered, when it was compared, cannot be.
-    #[error("it could not be compared with the first: {0}")]
-    NotCompared(AccessError),
+    #[error("it could not be compared with the first")]
+    NotCompared(#[source] AccessError),
 }
 
 impl ReplicaError {
+    /// Whether the replica is out of reach: its target is dead, was never there, or fell silent. What it holds is unknown.
+    pub fn is_lost(&self) -> bool {
+        matches!(
+            self,
+            Self::Connect(_)
+                | Self::Ssh(_)
+                | Self::NoDataPath { .. }
+                | Self::Ended(_)
+                | Self::TimedOut { .. }
+                | Self::Post(PostError::NotConnected(_))
+                | Self::Operation(OperationError::ConnectionEnded(_))
+        )
+    }
+
+    /// Whether somebody else has the replica open: the same call may succeed later.
+    pub fn is_busy(&self) -> bool {
+        matches!(self, Self::Refused { refusal: PoolRefusal::Busy, .. })
+    }
+
     pub(crate) fn of(apart: Apart, made: u16) -> Self {
         match apart {
             Apart::LeftBehind { opening, newest } => Self::LeftBehind { opening, newest },
@@ -192,7 +222,9 @@ impl ReplicaError {
 }
 
 /// A failed operation on a pool.
-#[derive(Debug, thiserror::Error)]
+///
+/// It prints its own words; why a replica failed is its [source](std::error::Error::source), and [`causes`] prints all of it, as `{:?}` does.
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolError {
     /// A replica's URL was not understood.
@@ -239,7 +271,12 @@ pub enum PoolError {
     },
     /// Fewer replicas were opened than the pool was made with.
     #[error(
-        "{opened} of the {made} replicas that the pool was made with can be opened together: name them all, or say how many are enough (min_replicas, --min-replicas; only a majority is safe){}{}",
+        "{opened} of the {made} replicas that the pool was made with can be opened together, and {needed} are asked for: {}{}{}",
+        if needed > made {
+            "it never had so many, so ask for fewer (min_replicas, --min-replicas; only a majority is safe)"
+        } else {
+            "name them all, or say how many are enough (min_replicas, --min-replicas; only a majority is safe)"
+        },
         if left_out.is_empty() { "" } else { "; left out:" }, listed(left_out)
     )]
     Degraded {
@@ -247,6 +284,8 @@ pub enum PoolError {
         opened: usize,
         /// Replicas that the pool was made with.
         made: usize,
+        /// Replicas that must be opened: [`PoolOptions::min_replicas`](crate::PoolOptions::min_replicas), or all.
+        needed: usize,
         /// Those that were named and cannot be opened with the others, and why.
         left_out: Vec<(Arc<ReplicaPlace>, Arc<ReplicaError>)>,
     },
@@ -263,7 +302,7 @@ pub enum PoolError {
     #[error(transparent)]
     Setup(#[from] SetupError),
     /// One replica failed, so the call was not carried out; what it had begun elsewhere was undone where possible.
-    #[error("{replica:#}: {source}")]
+    #[error("{replica:#} failed")]
     Replica {
         /// The replica.
         replica: Arc<ReplicaPlace>,
@@ -271,7 +310,7 @@ pub enum PoolError {
         source: Arc<ReplicaError>,
     },
     /// A target did not answer a question about all its pools.
-    #[error("target {target}: {source}")]
+    #[error("target {target} failed")]
     Target {
         /// The target.
         target: Box<TargetUrl>,
@@ -287,6 +326,14 @@ pub enum PoolError {
         len_bytes: u64,
         /// Size of the pool.
         size_bytes: u64,
+    },
+    /// The range ends before it starts.
+    #[error("range {start}..{end} ends before it starts")]
+    Reversed {
+        /// First byte.
+        start: u64,
+        /// The byte behind its last one.
+        end: u64,
     },
     /// The pool was opened for reading.
     #[error("the pool is open for reading only")]
@@ -304,7 +351,7 @@ pub enum PoolError {
     #[error(transparent)]
     Set(#[from] PoolSetError),
     /// What a pool set says of a remote replica's place.
-    #[error("replica {index}: {source}")]
+    #[error("the pool set names replica {index} wrongly")]
     Place {
         /// Its number in the set, from 0.
         index: usize,
@@ -339,13 +386,13 @@ pub enum PoolError {
     #[error("the pool has no mirror: open it with one (mirror), or write bytes")]
     NoMirror,
     /// The mirror's memory.
-    #[error("the pool's mirror: {0}")]
-    Mirror(MemError),
+    #[error("the pool's mirror failed")]
+    Mirror(#[source] MemError),
     /// The pool was closed, by this handle or another.
     #[error("the pool is closed")]
     Closed,
     /// No replica is left to read from.
-    #[error("no replica is left; the last to fail was {replica}: {source}")]
+    #[error("no replica is left; the last to fail was {replica}")]
     NoneLeft {
         /// The last one.
         replica: Arc<ReplicaPlace>,
@@ -354,7 +401,29 @@ pub enum PoolError {
     },
 }
 
+/// All of it in one line, as a program that returns it from `main` shows it.
+impl fmt::Debug for PoolError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        causes(self).fmt(f)
+    }
+}
+
 impl PoolError {
+    /// Whether somebody else has the pool, or a file of it, open. Nothing was changed, and the same call may succeed later.
+    pub fn is_busy(&self) -> bool {
+        matches!(self, Self::Set(PoolSetError::Busy { .. })) || self.replica_error().is_some_and(ReplicaError::is_busy)
+    }
+
+    /// Whether a replica is lost. Of an open pool: it is out of use from now on, and the others go on without it. Of an opening: it is out
+    /// of reach, and [`min_replicas`](crate::PoolOptions::min_replicas) opens the pool without it.
+    pub fn is_replica_lost(&self) -> bool {
+        match self {
+            Self::Persist(_) | Self::NoneLeft { .. } => true,
+            Self::NoneOpened { replicas } => replicas.iter().any(|(_, why)| why.is_lost()),
+            _ => self.replica_error().is_some_and(ReplicaError::is_lost),
+        }
+    }
+
     /// What went wrong with a replica, if that is what this says; of several, with the first.
     pub fn replica_error(&self) -> Option<&ReplicaError> {
         match self {
@@ -371,7 +440,7 @@ fn listed(replicas: &[(Arc<ReplicaPlace>, Arc<ReplicaError>)]) -> String {
     for (index, (replica, why)) in replicas.iter().enumerate() {
         let separator = if index == 0 { "" } else { ";" };
         // Writing to a string cannot fail.
-        let _ = write!(text, "{separator} {replica}: {why}");
+        let _ = write!(text, "{separator} {replica}: {}", causes(why));
     }
     text
 }

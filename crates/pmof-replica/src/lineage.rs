@@ -5,9 +5,8 @@
 
 use std::collections::HashSet;
 
+use pmof_control::{ANCESTORS_MAX, Epoch, PoolState};
 use uuid::Uuid;
-
-use crate::state::{ANCESTORS_MAX, Epoch, PoolState};
 
 #[cfg(test)]
 mod tests;

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::{
-    PoolError, PoolName, PoolOptions, ReplicaError, TargetUrl,
-    control::{Reply, Request},
-};
+use pmof_control::{PoolName, Reply, Request};
+
+use crate::{PoolError, PoolOptions, ReplicaError, TargetUrl};
 
 /// Names taken from one target, at most: far more than a directory of pools holds, and little memory. A target that
 /// answers without an end meets it.

@@ -3,7 +3,10 @@
 use std::{
     fmt,
     ops::Range,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use pmof_access::{Durability, Flushed, Ticket};
@@ -47,6 +50,12 @@ impl Written {
         *written = Some(written.map_or((begin, end), |(first, last)| (first.min(begin), last.max(end))));
     }
 
+    fn with(mut self, other: Self) -> Self {
+        other.relaxed.inspect(|extent| self.add(Atomicity::Relaxed, *extent));
+        other.words.inspect(|extent| self.add(Atomicity::Words, *extent));
+        self
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -82,7 +91,7 @@ impl<'b> Source<'b> {
 }
 
 /// What a flush covers.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flush {
     /// What a lane has written.
     Written(Written),
@@ -94,6 +103,14 @@ impl Flush {
     /// Of what a lane has written; of everything where it has written nothing.
     pub(crate) fn of(written: Written) -> Self {
         if written.is_empty() { Self::Everything } else { Self::Written(written) }
+    }
+
+    /// One flush for both.
+    pub(crate) fn with(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Written(one), Self::Written(other)) => Self::Written(one.with(other)),
+            _ => Self::Everything,
+        }
     }
 }
 
@@ -110,16 +127,30 @@ pub(crate) struct Flushing {
 pub(crate) struct Standing {
     pub(crate) place: Arc<ReplicaPlace>,
     failure: OnceLock<Arc<ReplicaError>>,
+    /// The program knows of the failure.
+    is_told: AtomicBool,
 }
 
 impl Standing {
     pub(crate) fn new(place: Arc<ReplicaPlace>) -> Self {
-        Self { place, failure: OnceLock::new() }
+        Self { place, failure: OnceLock::new(), is_told: AtomicBool::new(false) }
     }
 
     /// Why it is out of use, if it is.
     pub(crate) fn failure(&self) -> Option<&Arc<ReplicaError>> {
         self.failure.get()
+    }
+
+    /// Why it is out of use, for the program to know: closing the pool need not tell it again.
+    pub(crate) fn tell_failure(&self) -> Option<&Arc<ReplicaError>> {
+        let failure = self.failure.get()?;
+        self.is_told.store(true, Ordering::Relaxed);
+        Some(failure)
+    }
+
+    /// Whether the program knows that it is out of use.
+    pub(crate) fn is_told(&self) -> bool {
+        self.is_told.load(Ordering::Relaxed)
     }
 
     /// Takes it out of use. What failed first stays the reason.
@@ -143,6 +174,11 @@ pub(crate) trait Member: fmt::Debug + Send + Sync {
 
     /// Returns when a flush is done: with what was reached, or `None` where the replica failed.
     fn finish_flush(&self, flushing: &mut Flushing) -> Option<ReplicaReceipt>;
+
+    /// Whether several threads do better to share a flush than to have one each: it takes much longer than to wake a thread.
+    fn shares_flushes(&self) -> bool {
+        false
+    }
 
     /// Copies bytes out. Writes posted before are seen.
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Arc<ReplicaError>>;

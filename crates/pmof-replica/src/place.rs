@@ -2,7 +2,9 @@
 
 use std::{fmt, path::PathBuf};
 
-use crate::{PoolUrl, SetName, TargetUrl};
+use pmof_control::SetName;
+
+use crate::{PoolUrl, TargetUrl};
 
 /// Where a replica lies.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,19 +11,24 @@ use std::{
 
 use parking_lot::{MappedRwLockReadGuard, Mutex, RwLock, RwLockReadGuard};
 use pmof_access::{Durability, Medium};
+use pmof_control::{OpenFor, USER_FLAGS_BYTES};
 use pmof_pool::{Attributes, LocalSet};
 use smallvec::SmallVec;
 use uuid::Uuid;
 
 use crate::{
-    OpenFor, PersistFailure, PoolError, Receipt, ReplicaError, ReplicaPlace, USER_FLAGS_BYTES,
+    PersistFailure, PoolError, Receipt, ReplicaError, ReplicaPlace,
     member::{Atomicity, Flush, FlushLevel, Flushing, Member, RELAXED_BYTES, Source, Write, Written, replica_error},
 };
 use epochs::Epochs;
+use group::Group;
 use pending::Waiter;
 
 mod epochs;
 mod equalize;
+mod group;
+#[cfg(test)]
+mod group_tests;
 mod lane;
 mod opening;
 mod options;
@@ -42,6 +47,9 @@ pub(crate) type LeftOut = Vec<(Arc<ReplicaPlace>, Arc<ReplicaError>)>;
 
 /// One flush of each replica, in their order.
 pub(crate) type Flushings = SmallVec<[Flushing; 4]>;
+
+/// What a flush has come to: of replicas that failed, it says which.
+type Persisted = Result<Receipt, Box<PersistFailure>>;
 
 /// What a pool is, whatever becomes of its replicas.
 #[derive(Clone, Debug)]
@@ -70,6 +78,8 @@ struct Open {
     members: Vec<Box<dyn Member>>,
     /// Of a native pool: who took part in what.
     epochs: Option<Epochs>,
+    /// Of a pool whose flushes take long: has persists of several threads share them.
+    group: Option<Group<Flushings, Persisted>>,
     /// The memory that ranges are persisted from.
     mirror: Option<Arc<dyn Medium>>,
     /// The replicas on this machine, which are closed together.
@@ -97,7 +107,7 @@ struct Shared {
 ///
 /// [`close`](Self::close) it: of a pool that is only dropped, nobody knows whether its replicas are equal, and the next opening for writing
 /// compares them. Nor is it free at once: a target has to notice the end of the connection first, which takes milliseconds. An opening waits for
-/// that, up to a second, before it fails with [`PoolRefusal::Busy`](crate::PoolRefusal::Busy). The same holds after a writer's death.
+/// that, up to a second, before it fails with [`PoolRefusal::Busy`](pmof_control::PoolRefusal::Busy). The same holds after a writer's death.
 #[derive(Clone, Debug)]
 pub struct Pool(Arc<Shared>);
 
@@ -116,7 +126,8 @@ impl fmt::Debug for Open {
 impl Open {
     fn new(facts: Facts, members: Vec<Box<dyn Member>>, epochs: Option<Epochs>) -> Self {
         let (local, abandoned, has_abandoned) = (Mutex::default(), Mutex::default(), AtomicBool::new(false));
-        Self { facts, members, epochs, mirror: None, local, is_unpublished: false, abandoned, has_abandoned }
+        let group = members.iter().any(|member| member.shares_flushes()).then(Group::default);
+        Self { facts, members, epochs, group, mirror: None, local, is_unpublished: false, abandoned, has_abandoned }
     }
 
     fn into_pool(self, attributes: Option<Attributes>) -> Pool {
@@ -181,6 +192,13 @@ impl Pool {
         &self.0.facts.left_out
     }
 
+    /// The replicas in their order: where each lies, and why it is out of use, if it is. Empty of a closed pool.
+    pub fn replicas(&self) -> Vec<(Arc<ReplicaPlace>, Option<Arc<ReplicaError>>)> {
+        let Ok(open) = self.0.open() else { return Vec::new() };
+        let standings = open.members.iter().map(|member| member.standing());
+        standings.map(|standing| (Arc::clone(&standing.place), standing.tell_failure().cloned())).collect()
+    }
+
     /// Whether all replicas are in use.
     ///
     /// # Errors
@@ -227,6 +245,10 @@ impl Pool {
 
     /// The memory that the program writes to, and persists ranges of; the pool has it by [`PoolOptions::mirror`], and of a pool set as
     /// its first replica, whose files stay in use as long as it is held. `None` of a closed pool too.
+    ///
+    /// What is stored and never persisted stays in the mirror. Where that is the first replica of a pool set, it then differs from the
+    /// others, which the next opening refuses unless told [otherwise](SetOptions::differing): persist all before the pool is closed, and
+    /// store nothing after it.
     pub fn mirror(&self) -> Option<Arc<dyn Medium>> {
         self.0.open().ok()?.mirror.clone()
     }
@@ -264,7 +286,9 @@ impl Pool {
     }
 
     /// Copies bytes at `offset` out, from the first replica that is alive; of a pool opened for reading, from one that was closed in
-    /// order, if there is one. Writes posted before are seen.
+    /// order, if there is one. Writes posted before are seen. Where that replica does not answer, this takes its
+    /// [`loss_timeout`](PoolOptions::loss_timeout); the next replica is then read, and the next persist or [`check_replicas`](Self::check_replicas)
+    /// tells of the loss.
     ///
     /// # Errors
     /// [`PoolError::OutOfBounds`], [`PoolError::Closed`], [`PoolError::NoneLeft`].
@@ -287,14 +311,17 @@ impl Pool {
         member.read(offset, into).map_err(|source| replica_error(&**member, source))
     }
 
-    /// Closes the pool on every replica, and says which could not be told; all its handles are then closed. Everything that was written is
-    /// made durable first, so that the replicas are equal, and the next opening need not compare them.
+    /// Closes the pool on every replica; all its handles are then closed. Everything that was written is made durable first, so that
+    /// the replicas are equal, and the next opening need not compare them.
+    ///
+    /// A replica whose loss the program was told before ([`PoolError::Persist`], [`check_replicas`](Self::check_replicas),
+    /// [`replicas`](Self::replicas)) is no error here. One that failed and of which no call has told is.
     ///
     /// A pool made with [`PoolOptions::publish_on_close`] gets its name now. If a replica refuses or is dead, the pool is
     /// removed again from the others.
     ///
     /// # Errors
-    /// [`PoolError::Replica`], [`PoolError::Set`]: of the first replica that failed, before or now; [`PoolError::Closed`].
+    /// [`PoolError::Replica`], [`PoolError::Set`]: of the first replica that failed and was not told of; [`PoolError::Closed`].
     pub fn close(&self) -> Result<(), PoolError> {
         // Nobody posts any more, and who waits for a flush has what it takes to see its end.
         let open = self.0.open.write().take().ok_or(PoolError::Closed)?;
@@ -377,7 +404,7 @@ impl Open {
     }
 
     fn check_none_lost(&self) -> Result<(), PoolError> {
-        let lost = self.members.iter().find_map(|member| Some((member, member.standing().failure()?)));
+        let lost = self.members.iter().find_map(|member| Some((member, member.standing().tell_failure()?)));
         lost.map_or(Ok(()), |(member, why)| Err(replica_error(&**member, Arc::clone(why))))
     }
 
@@ -406,7 +433,13 @@ impl Open {
 
     /// Makes durable what a lane has written.
     fn persist(&self, written: Written) -> Result<Receipt, PoolError> {
-        self.finish_flush(self.start_flush(Flush::of(written), FlushLevel::OfPool))
+        let flush = Flush::of(written);
+        let post = |flush| self.start_flush(flush, FlushLevel::OfPool);
+        let persisted = match &self.group {
+            Some(group) => group.persist(flush, post, |flushing| self.finish_flush(flushing)),
+            None => self.finish_flush(post(flush)),
+        };
+        persisted.map_err(PoolError::Persist)
     }
 
     fn start_flush(&self, flush: Flush, level: FlushLevel) -> Flushings {
@@ -429,7 +462,7 @@ impl Open {
     }
 
     /// Waits for a flush of all replicas, and acknowledges it.
-    fn finish_flush(&self, mut flushing: Flushings) -> Result<Receipt, PoolError> {
+    fn finish_flush(&self, mut flushing: Flushings) -> Persisted {
         // What is on this machine is made durable while targets do the same.
         for (member, flushing) in self.members.iter().zip(&mut flushing) {
             if member.remote().is_none() {
@@ -445,11 +478,11 @@ impl Open {
         self.receipt(reached)
     }
 
-    fn receipt(&self, mut replicas: Vec<crate::ReplicaReceipt>) -> Result<Receipt, PoolError> {
+    fn receipt(&self, mut replicas: Vec<crate::ReplicaReceipt>) -> Persisted {
         let mut failed = Vec::new();
         for member in &self.members {
             let standing = member.standing();
-            if let Some(why) = standing.failure() {
+            if let Some(why) = standing.tell_failure() {
                 replicas.retain(|receipt| receipt.replica != standing.place);
                 failed.push((Arc::clone(&standing.place), Arc::clone(why)));
             }
@@ -459,7 +492,7 @@ impl Open {
         if receipt.replicas.len() == replica_count {
             return Ok(receipt);
         }
-        Err(PoolError::Persist(Box::new(PersistFailure { receipt, failed })))
+        Err(Box::new(PersistFailure { receipt, failed }))
     }
 
     /// Makes everything that was written as durable as each replica can, so that the replicas stay equal. `is_flushed`: to the pool's
@@ -491,8 +524,11 @@ impl Open {
             if done.is_err() && self.is_unpublished {
                 break;
             }
+            // A loss that the program was told of is no news; but a pool without one of its replicas gets no name.
+            let is_known = member.standing().is_told() && !self.is_unpublished;
             match member.close() {
                 Ok(()) => closed.push(member),
+                Err(_) if is_known => {}
                 Err(source) => done = done.and(Err(replica_error(&**member, source))),
             }
         }

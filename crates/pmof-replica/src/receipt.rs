@@ -3,6 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use pmof_access::{Durability, Method, Promise};
+use pmof_mem::causes;
 
 use crate::{ReplicaError, ReplicaPlace};
 
@@ -77,10 +78,17 @@ pub struct PersistFailure {
     pub failed: Vec<(Arc<ReplicaPlace>, Arc<ReplicaError>)>,
 }
 
+impl PersistFailure {
+    /// Whether no replica has reached the level. If false, the write is durable where [`receipt`](Self::receipt) says, and only there.
+    pub fn is_total(&self) -> bool {
+        self.receipt.replicas.is_empty()
+    }
+}
+
 impl fmt::Display for PersistFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (replica, why) in &self.failed {
-            write!(f, "replica {replica} failed: {why}; ")?;
+            write!(f, "replica {replica} failed: {}; ", causes(why))?;
         }
         write!(f, "the writes are {}", self.receipt)
     }

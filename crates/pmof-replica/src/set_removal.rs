@@ -1,8 +1,10 @@
 //! A set that is removed with all its replicas, or not at all.
 
-use pmof_pool::{PoolSet, PoolSetError, Removal, ReplicaSpec, SetOptions};
+use pmof_control::PoolRefusal;
+use pmof_mem::causes;
+use pmof_pool::{PoolSet, PoolSetError, Removal, ReplicaSpec, SetOptions, check_named_whole, pool_set_uuid};
 
-use crate::{PlaceError, PoolError, PoolRefusal, RemoteRemoval, ReplicaError, TargetOptions, remote_place};
+use crate::{PlaceError, PoolError, RemoteRemoval, ReplicaError, TargetOptions, remote_place};
 
 /// Why one replica cannot be removed.
 #[derive(Debug, thiserror::Error)]
@@ -20,11 +22,12 @@ pub enum ReplicaRemovalError {
 }
 
 impl ReplicaRemovalError {
-    /// Whether the replica was looked at, and is not whole: then force removes what is left of it.
+    /// Whether the replica was looked at, and is not whole, or not alone: then force removes what is left of it.
     pub fn is_damage(&self) -> bool {
         match self {
-            Self::Local(error) => error.is_damage(),
-            Self::Place(_) => false,
+            // Which of two pools is meant, force does not say.
+            Self::Place(_) | Self::Local(PoolSetError::OtherSet { .. }) => false,
+            Self::Local(error) => error.is_damage() || matches!(error, PoolSetError::NotRemoved { .. }),
             Self::Remote(error) => matches!(
                 error.replica_error(),
                 Some(ReplicaError::Refused { refusal: PoolRefusal::NotAUsablePool | PoolRefusal::PartMissing, .. })
@@ -40,6 +43,9 @@ pub enum SetRemovalError {
     /// The set names a file twice.
     #[error(transparent)]
     Files(PoolSetError),
+    /// The set names some of a pool's parts or replicas.
+    #[error("nothing was removed; `--force` removes what the set names")]
+    NotAll(#[source] PoolSetError),
     /// Replicas that cannot be removed, by their places in the set, from 0. Nothing was removed.
     #[error("{}; nothing was removed; {}", texts(reasons), if *helps_force { FORCE } else { FREE })]
     Refused {
@@ -49,7 +55,7 @@ pub enum SetRemovalError {
         helps_force: bool,
     },
     /// The removal itself failed, which nothing told beforehand.
-    #[error("replica {index}{}: {source}", after(removed))]
+    #[error("replica {index} was not removed{}", after(removed))]
     Failed {
         /// Which replica, from 0.
         index: usize,
@@ -64,7 +70,7 @@ const FORCE: &str = "`--force` removes what is left";
 const FREE: &str = "have each replica reachable and unused, or take it out of the pool set file";
 
 fn texts(reasons: &[(usize, ReplicaRemovalError)]) -> String {
-    reasons.iter().map(|(index, error)| format!("replica {index}: {error}")).collect::<Vec<_>>().join("; ")
+    reasons.iter().map(|(index, error)| format!("replica {index}: {}", causes(error))).collect::<Vec<_>>().join("; ")
 }
 
 fn after(removed: &[usize]) -> String {
@@ -93,24 +99,38 @@ enum Found {
 }
 
 impl SetRemoval {
-    /// Finds and locks all replicas. `force`: those that are missing or damaged do not matter. What is wrong with any of them is
-    /// told at once.
+    /// Finds and locks all replicas. `force`: those that are missing or damaged do not matter, and files of this machine that are no
+    /// pool's are [left](Removal::left); a host that has such a file refuses. What is wrong with any of them is told at once. Replicas
+    /// that are of two pools, wherever they are, are refused, `force` or not.
     ///
-    /// Errors: `Files`, `Refused`.
+    /// Errors: `Files`, `NotAll`, `Refused`.
     pub fn prepare(set: &PoolSet, force: bool, options: &TargetOptions) -> Result<Self, SetRemovalError> {
         set.check_files().map_err(SetRemovalError::Files)?;
         let (mut found, mut reasons) = (Vec::new(), Vec::new());
+        let member = pool_set_uuid(set);
         for (index, replica) in set.replicas.iter().enumerate() {
-            match Found::new(replica, set.options, force, options) {
+            match Found::new(replica, set.options, force, member.as_ref(), options) {
                 Ok(replica) => found.push((index, replica)),
                 Err(error) => reasons.push((index, error)),
             }
         }
         if reasons.is_empty() {
+            if !force {
+                check_named_whole(set).map_err(SetRemovalError::NotAll)?;
+            }
             return Ok(Self { found });
         }
         let helps_force = !force && reasons.iter().all(|(_, error)| error.is_damage());
         Err(SetRemovalError::Refused { reasons, helps_force })
+    }
+
+    /// What was found of a replica of this machine, by its place in the set, from 0; `None` for those of other machines, whose targets
+    /// remove all or refuse.
+    pub fn local(&self, index: usize) -> Option<&Removal> {
+        self.found.iter().find_map(|(at, replica)| match replica {
+            Found::Here(removal) if *at == index => Some(removal),
+            _ => None,
+        })
     }
 
     /// Removes all of them, durably.
@@ -135,13 +155,16 @@ impl Found {
         replica: &ReplicaSpec,
         set: SetOptions,
         force: bool,
+        member: Option<&[u8; 16]>,
         options: &TargetOptions,
     ) -> Result<Self, ReplicaRemovalError> {
         match replica {
-            ReplicaSpec::Local(parts) => Ok(Self::Here(Removal::prepare(parts, set, force)?)),
+            ReplicaSpec::Local(parts) => Ok(Self::Here(Removal::prepare(parts, set, force, member)?)),
             ReplicaSpec::Remote(remote) => {
                 let (url, name) = remote_place(remote)?;
-                Ok(Self::There(Box::new(RemoteRemoval::prepare(&url, &name, force, false, options).map_err(Box::new)?)))
+                Ok(Self::There(Box::new(
+                    RemoteRemoval::prepare(&url, &name, [force, false], member, options).map_err(Box::new)?,
+                )))
             }
         }
     }

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use pmof_access::{Durability, RemoteRegion};
+use pmof_control::{OpenFor, Reply, Request, SetName};
 use pmof_pool::{Attributes, HEADER_LEN_BYTES};
 
 use crate::{
-    OpenFor, PoolError, ReplicaError, ReplicaPlace, SetName, TargetOptions, TargetUrl,
-    control::{Reply, Request},
+    PoolError, ReplicaError, ReplicaPlace, TargetOptions, TargetUrl,
     member::{RemoteMember, Standing, Writing},
     target::TargetConnection,
 };

@@ -2,28 +2,18 @@
 
 use std::{ops::Range, os::unix::ffi::OsStrExt as _};
 
+use pmof_control::{NameError, OpenFor, PoolRefusal, SetName};
+use pmof_mem::causes;
 use pmof_pool::{
     Access, AccessError, Attributes, Contents, ContentsState, DIGEST_BLOCK_LEN_BYTES, DIGEST_BYTES, PoolKind, Reached,
     RemoteReplicas, RemoteSpec, ReplicaAccess, UNFINISHED, Unreached, contents_state, without_mend,
 };
 
 use crate::{
-    NameError, OpenFor, PoolError, PoolRefusal, ReplicaError, SetName, SshHostError, TargetOptions, TargetUrl,
+    PlaceError, PoolError, RemoteRemoval, ReplicaError, TargetOptions, TargetUrl,
     member::{Atomicity, Member, RemoteMember, Source, Write, replica_error},
     set_replica::SetReplica,
 };
-
-/// What a pool set says of a replica's place cannot be.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum PlaceError {
-    /// The host that the set's file names.
-    #[error(transparent)]
-    Host(#[from] SshHostError),
-    /// The set that the set's file names.
-    #[error(transparent)]
-    Name(#[from] NameError),
-}
 
 /// Where a remote replica is.
 pub fn remote_place(spec: &RemoteSpec) -> Result<(TargetUrl, SetName), PlaceError> {
@@ -110,7 +100,7 @@ impl SshReplicas {
                 let refused = error.downcast_ref::<PoolError>().and_then(PoolError::replica_error);
                 return match refused {
                     Some(ReplicaError::Refused { refusal: PoolRefusal::Busy, text }) => RemoteState::Busy(text.clone()),
-                    _ => RemoteState::Unreached(error.to_string()),
+                    _ => RemoteState::Unreached(causes(&*error).to_string()),
                 };
             }
         };
@@ -118,11 +108,11 @@ impl SshReplicas {
         let attributes = match replica.attributes() {
             Ok(attributes) if attributes.is_unfinished() => return RemoteState::Unsound(UNFINISHED.to_owned()),
             Ok(attributes) => attributes,
-            Err(error) => return RemoteState::Unreached(error.to_string()),
+            Err(error) => return RemoteState::Unreached(causes(&*error).to_string()),
         };
         match contents_state(PoolKind::of_signature(&attributes.signature), &mut *replica) {
             Ok(contents) => RemoteState::Sound { attributes, len_bytes, contents },
-            Err(error) => RemoteState::Unreached(error.to_string()),
+            Err(error) => RemoteState::Unreached(causes(&*error).to_string()),
         }
     }
 }
@@ -146,10 +136,15 @@ impl RemoteReplicas for SshReplicas {
         Ok(Box::new(Remote { name, member, attributes: *attributes }))
     }
 
-    fn remove(&mut self, remote: &RemoteSpec, force: bool) -> Result<(), AccessError> {
+    fn check_removable(&mut self, remote: &RemoteSpec, member: &[u8; 16]) -> Result<(), AccessError> {
         let (target, set) = remote_place(remote)?;
-        let replica = SetReplica { index: None, target: &target, set: &set, options: &self.options };
-        Ok(replica.remove(force, false).map_err(|error| replica.failed(error))?)
+        RemoteRemoval::prepare_replacement(&target, &set, member, &self.options)?;
+        Ok(())
+    }
+
+    fn remove(&mut self, remote: &RemoteSpec, member: &[u8; 16]) -> Result<(), AccessError> {
+        let (target, set) = remote_place(remote)?;
+        Ok(RemoteRemoval::prepare_replacement(&target, &set, member, &self.options)?.carry_out()?)
     }
 }
 
@@ -165,7 +160,7 @@ fn damage(target: &TargetUrl, set: &SetName, error: &ReplicaError) -> Option<Str
     let refusals = [PoolRefusal::NotAUsablePool, PoolRefusal::PartMissing];
     match error {
         ReplicaError::Refused { refusal, text } if refusals.contains(refusal) => {
-            let text = text.strip_prefix(&format!("pool set {set}: ")).unwrap_or(text);
+            let text = text.strip_prefix(&format!("pool set {set} cannot be used: ")).unwrap_or(text);
             Some(format!("on {}: {}", node(target), without_mend(text)))
         }
         _ => None,

@@ -10,13 +10,10 @@ use pmof_access::{
     Access, Address, CompletionQueue, ConnectOptions, Connection, Durability, Medium, Method, OperationError, Outcome,
     Peer, PostError, Region, RemoteRegion, Signal, Ticket,
 };
+use pmof_bootstrap::{Nonces, Prover, Secret, SshSession, random};
+use pmof_control::{MAX_MESSAGE_BYTES, PoolRefusal, Reply, Request};
 
-use crate::{
-    PoolRefusal, ReplicaError,
-    control::{MAX_MESSAGE_BYTES, Reply, Request},
-    secret::{Nonces, Prover, Secret, random},
-    ssh::SshSession,
-};
+use crate::ReplicaError;
 
 /// The answer to the one control message under way carries this number.
 const REQUEST_ID: u32 = 1;
@@ -40,7 +37,10 @@ pub(crate) struct TargetConnection {
 
 /// A request that was sent and not answered yet.
 #[derive(Debug)]
-pub(crate) struct PendingReply(Ticket);
+pub(crate) struct PendingReply {
+    ticket: Ticket,
+    asked: Instant,
+}
 
 impl TargetConnection {
     pub(crate) fn open(
@@ -136,12 +136,14 @@ impl TargetConnection {
         let message = request.encode(REQUEST_ID)?;
         // Writes that nobody made durable, and those of other threads, may fill the send queue.
         self.post(|connection| connection.batch().signal(Signal::OnError).send(&message))?;
-        Ok(PendingReply(ticket))
+        Ok(PendingReply { ticket, asked: Instant::now() })
     }
 
-    /// The answer, or the refusal as an error.
+    /// The answer, or the refusal as an error. Its time runs from the asking, so that several that are silent run out of it together.
     pub(crate) fn answer(&self, pending: &PendingReply) -> Result<Reply, ReplicaError> {
-        let Outcome::Received { len_bytes, .. } = self.wait(pending.0)? else {
+        let left = self.timeout.saturating_sub(pending.asked.elapsed()).max(LATE_LOOK);
+        let received = self.wait_for(pending.ticket, left).unwrap_or_else(|| Err(self.timed_out()))?;
+        let Outcome::Received { len_bytes, .. } = received else {
             return Err(ReplicaError::Unexpected);
         };
         let mut message = vec![0; len_bytes as usize];
@@ -261,6 +263,9 @@ fn post_failed(error: PostError) -> ReplicaError {
         other => ReplicaError::Post(other),
     }
 }
+
+/// How long an answer is looked for whose time was up while others were waited for: it may have come.
+const LATE_LOOK: Duration = Duration::from_millis(20);
 
 /// How long it is driven between two tries to post what found no room.
 const ROOM_LOOK: Duration = Duration::from_micros(50);

@@ -3,22 +3,18 @@
 use std::time::Duration;
 
 use pmof_access::{DEFAULT_CONNECT_TIMEOUT, DEFAULT_LOSS_TIMEOUT, Durability, QueueOptions, Waiting};
+use pmof_bootstrap::SshOptions;
 
-use crate::{PoolOptions, ReplicaError, SshOptions, TargetUrl, target::TargetConnection};
+use crate::{PoolOptions, ReplicaError, TargetUrl, target::TargetConnection};
 
 /// How the targets that keep replicas of a pool set are reached.
 #[derive(Clone, Debug)]
 pub struct TargetOptions {
-    /// How they are started, for `ssh://`.
-    pub ssh: SshOptions,
-    /// The level that persisted bytes must reach; `None` for the strongest that the target's parts can give.
-    pub require: Option<Durability>,
-    /// How to wait for them.
-    pub waiting: Waiting,
-    /// Time for each data connection to stand.
-    pub connect_timeout: Duration,
-    /// Time without an answer that is due, after which a target counts as dead.
-    pub loss_timeout: Duration,
+    pub(crate) ssh: SshOptions,
+    pub(crate) require: Option<Durability>,
+    pub(crate) waiting: Waiting,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) loss_timeout: Duration,
 }
 
 impl Default for TargetOptions {
@@ -30,6 +26,43 @@ impl Default for TargetOptions {
             connect_timeout: DEFAULT_CONNECT_TIMEOUT,
             loss_timeout: DEFAULT_LOSS_TIMEOUT,
         }
+    }
+}
+
+impl TargetOptions {
+    /// How they are started, for `ssh://`.
+    #[must_use]
+    pub fn ssh(mut self, ssh: SshOptions) -> Self {
+        self.ssh = ssh;
+        self
+    }
+
+    /// The level that persisted bytes must reach; `None` for the strongest that the target's parts can give.
+    #[must_use]
+    pub fn require(mut self, require: Option<Durability>) -> Self {
+        self.require = require;
+        self
+    }
+
+    /// How to wait for them.
+    #[must_use]
+    pub fn waiting(mut self, waiting: Waiting) -> Self {
+        self.waiting = waiting;
+        self
+    }
+
+    /// Time for each data connection to stand.
+    #[must_use]
+    pub fn connect_timeout(mut self, connect_timeout: Duration) -> Self {
+        self.connect_timeout = connect_timeout;
+        self
+    }
+
+    /// Time without an answer that is due, after which a target counts as dead.
+    #[must_use]
+    pub fn loss_timeout(mut self, loss_timeout: Duration) -> Self {
+        self.loss_timeout = loss_timeout;
+        self
     }
 }
 

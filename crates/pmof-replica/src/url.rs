@@ -4,8 +4,8 @@
 use std::{fmt, net::IpAddr, str::FromStr};
 
 use pmof_access::{Address, AddressError, Transport};
-
-use crate::{NameError, PoolName, SshHost, SshHostError};
+use pmof_bootstrap::{SshHost, SshHostError};
+use pmof_control::{NameError, PoolName};
 
 /// Before the pool's name where the address is a path.
 const POOL_PARAMETER: &str = "?pool=";
@@ -76,6 +76,14 @@ pub enum PoolUrlError {
     /// The part before the pool's name, for ssh.
     #[error(transparent)]
     Ssh(#[from] SshHostError),
+    /// It begins with no scheme, or with none that there is.
+    #[error(
+        "{text:?} is no pool URL: write tcp://HOST:PORT/POOL, verbs://HOST:PORT/POOL, shm:///PATH/OF/SOCKET?pool=POOL or ssh://[USER@]HOST[:PORT]/POOL"
+    )]
+    UnknownScheme {
+        /// What was given.
+        text: String,
+    },
     /// There is no pool's name.
     #[error("{text:?} names no pool: write {form}")]
     NoName {
@@ -85,7 +93,7 @@ pub enum PoolUrlError {
         form: &'static str,
     },
     /// The pool's name.
-    #[error("the pool's name in {text:?} is not allowed: {source}")]
+    #[error("the pool's name in {text:?} is not allowed")]
     Name {
         /// What was given.
         text: String,
@@ -121,8 +129,7 @@ impl FromStr for PoolUrl {
         let scheme = text.split_once("://").map_or("", |(scheme, _)| scheme);
         let transport = Transport::ALL.into_iter().find(|transport| transport.scheme() == scheme);
         let Some((transport, after_scheme)) = transport.map(|transport| (transport, scheme.len() + 3)) else {
-            text.parse::<Address>()?;
-            return Err(no_name(form_of(Transport::Tcp)));
+            return Err(PoolUrlError::UnknownScheme { text: text.to_owned() });
         };
         let form = form_of(transport);
         let separator = if transport == Transport::Shm { POOL_PARAMETER } else { "/" };
@@ -215,7 +222,12 @@ mod tests {
         for text in ["ssh:///x", "ssh://-oProxyCommand=x/x"] {
             assert!(matches!(parse(text), PoolUrlError::Ssh(_)), "{text}");
         }
-        for text in ["a:1/x", "shm://run/a?pool=x", "shm://", "verbs://a/x", "tcp://"] {
+        for text in ["a:1/x", "", "http://a:1/x", "://a/x"] {
+            let error = parse(text);
+            assert!(matches!(error, PoolUrlError::UnknownScheme { .. }), "{text}");
+            assert!(error.to_string().contains("ssh://"), "{error}");
+        }
+        for text in ["shm://run/a?pool=x", "shm://", "verbs://a/x", "tcp://"] {
             assert!(matches!(parse(text), PoolUrlError::Address(_)), "{text}");
         }
     }

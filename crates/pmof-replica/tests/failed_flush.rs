@@ -4,15 +4,17 @@
 use std::{fs, path::PathBuf, time::Duration};
 
 use pmof_access::{Address, Durability, Medium as _, Memory};
-use pmof_mem::Declaration;
+use pmof_control::SetName;
+use pmof_mem::{Declaration, causes};
 use pmof_pool::{
     Access, Attributes, DIGEST_BLOCK_LEN_BYTES, NewPool, NewSet, NoRemotes, PartSpec, PoolSet, Reached, ReplicaSpec,
     SetOptions, SyncOptions, check, digests_of, part_header, sync,
 };
 use pmof_replica::{
-    Differing, Pool, PoolError, RemoteSetOptions, ReplicaError, Service, ServiceOptions, SetName,
-    SetOptions as PoolOfSet, SshReplicas, StoreOptions, TargetOptions, TargetUrl,
+    Differing, Pool, PoolError, RemoteSetOptions, ReplicaError, SetOptions as PoolOfSet, SshReplicas, TargetOptions,
+    TargetUrl,
 };
+use pmof_target::{Service, ServiceOptions, StoreOptions};
 use tempfile::TempDir;
 use thin_disk::ThinDisk;
 
@@ -155,16 +157,13 @@ fn a_write_back_that_failed_before_the_close_is_not_closed_in_order() {
 fn a_target_digests_what_its_disk_has() {
     let Some(disk) = ThinDisk::of_test() else { return };
     let address: Address = "tcp://127.0.0.1:0".parse().unwrap();
-    let store = StoreOptions { declaration: DECLARED, ..Default::default() };
-    let service = Service::start(&disk.files(), &[address], ServiceOptions { store, ..Default::default() }).unwrap();
+    let store = StoreOptions::default().declaration(DECLARED);
+    let service = Service::start(&disk.files(), &[address], ServiceOptions::default().store(store)).unwrap();
     let url: TargetUrl = service.addresses()[0].clone().into();
     let (name, part) = (SetName::new("orders.set").unwrap(), disk.files().join("part"));
     fs::write(disk.files().join("orders.set"), format!("PMEMPOOLSET\n10M {}\n", part.display())).unwrap();
-    let options = TargetOptions {
-        require: Some(Durability::PowerFailure),
-        loss_timeout: Duration::from_secs(10),
-        ..Default::default()
-    };
+    let options =
+        TargetOptions::default().require(Some(Durability::PowerFailure)).loss_timeout(Duration::from_secs(10));
     let attributes = Attributes { signature: *b"TESTPOOL", incompat: 2, ..Default::default() };
     let memory = Memory::anonymous(PART_BYTES).unwrap();
     memory.store(FLUSHED, &vec![1; MIB as usize]).unwrap();
@@ -185,7 +184,9 @@ fn a_target_digests_what_its_disk_has() {
             Ok(Reached::Whole(replica)) => break replica,
             Ok(Reached::Damaged(why)) => panic!("{why}"),
             // The target has yet to notice that the first connection is gone.
-            Err(error) if error.to_string().contains("in use") => std::thread::sleep(Duration::from_millis(20)),
+            Err(error) if causes(&*error).to_string().contains("in use") => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
             Err(error) => panic!("{error}"),
         }
     };

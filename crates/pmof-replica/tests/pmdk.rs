@@ -31,7 +31,7 @@ fn a_set_that_libpmemobj_has_used_is_opened() {
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
     let program = match program(directory.path()) {
         Ok(program) => program,
-        Err(why) => return eprintln!("skipped: PMDK's libraries cannot be asked ({why})"),
+        Err(why) => return skip_report::skipped!("PMDK's libraries cannot be asked ({why})"),
     };
     let part = |name: &str| vec![PartSpec::new(directory.path().join(name), 16 * MIB)];
     let replicas = ["one", "two"].map(|name| ReplicaSpec::Local(part(name))).to_vec();

@@ -3,7 +3,9 @@
 use std::{fs::File, path::Path, process::Command};
 
 use pmof_access::Durability;
-use pmof_replica::{Pool, PoolOptions, Service, ServiceOptions};
+use pmof_mem::causes;
+use pmof_replica::{Pool, PoolOptions};
+use pmof_target::{Service, ServiceOptions};
 use thin_disk::ThinDisk;
 
 const LEN_BYTES: u64 = 8 << 20;
@@ -48,7 +50,7 @@ fn options(service: &Service, name: &str) -> PoolOptions {
 
 #[track_caller]
 fn assert_medium_failed(outcome: Result<impl Sized, pmof_replica::PoolError>) {
-    let error = outcome.map(drop).unwrap_err().to_string();
+    let error = causes(&outcome.map(drop).unwrap_err()).to_string();
     assert!(error.contains("medium failed"), "{error}");
 }
 

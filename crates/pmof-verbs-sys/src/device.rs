@@ -9,9 +9,7 @@ use crate::{Verbs, ibv_context, ibv_device};
 #[non_exhaustive]
 pub enum DeviceError {
     /// libibverbs cannot list the devices.
-    #[error(
-        "cannot list the RDMA devices: {0}; check that the kernel modules are loaded (modprobe ib_uverbs rdma_ucm)"
-    )]
+    #[error("cannot list the RDMA devices; check that the kernel modules are loaded (modprobe ib_uverbs rdma_ucm)")]
     List(#[source] io::Error),
     /// The machine has no RDMA device that libibverbs can use.
     #[error(
@@ -29,7 +27,7 @@ pub enum DeviceError {
         present: Vec<String>,
     },
     /// The device is there and cannot be opened.
-    #[error("cannot open RDMA device {name}: {error}; check the rights on /dev/infiniband/uverbs*")]
+    #[error("cannot open RDMA device {name}; check the rights on /dev/infiniband/uverbs*")]
     Open {
         /// The device.
         name: String,

@@ -112,7 +112,7 @@ fn the_libraries_of_this_machine_load_once_and_name_states() {
     let verbs = match Verbs::load() {
         Ok(verbs) => verbs,
         Err(error @ LoadError::Library { .. }) => {
-            eprintln!("skipped, the RDMA libraries are not installed: {error}");
+            skip_report::skipped!("the RDMA libraries are not installed: {error}");
             return;
         }
         Err(error) => panic!("{error}"),

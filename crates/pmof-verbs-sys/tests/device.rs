@@ -32,7 +32,7 @@ fn statuses(completions: &[ibv_wc]) -> Vec<u32> {
 
 #[test]
 fn the_device_tells_of_itself() {
-    let Some(wire) = wire("the_device_tells_of_itself") else { return };
+    let Some(wire) = wire() else { return };
     let verbs = Verbs::load().unwrap();
     let list = DeviceList::get(verbs).unwrap();
     let context = list.find(Some(&wire.device)).unwrap().open().unwrap().as_ptr();
@@ -59,9 +59,9 @@ fn the_device_tells_of_itself() {
 
 #[test]
 fn write_flush_atomic_write_and_read_are_one_post() {
-    let Some(wire) = wire("write_flush_atomic_write_and_read_are_one_post") else { return };
+    let Some(wire) = wire() else { return };
     let pair = Pair::connect(&wire, &Setup::default());
-    let Some(pair) = pair.with_native_flush("write_flush_atomic_write_and_read_are_one_post") else { return };
+    let Some(pair) = pair.with_native_flush() else { return };
     let (local, remote, qp) = (&pair.local, &pair.remote, pair.initiator.qp_ex);
     local.fill(0, b"persist me please.......");
     let value = 0x1122_3344_5566_7788_u64;
@@ -95,14 +95,13 @@ fn write_flush_atomic_write_and_read_are_one_post() {
 
 #[test]
 fn persistent_memory_takes_a_persistent_flush() {
-    let name = "persistent_memory_takes_a_persistent_flush";
-    let Some(wire) = wire(name) else { return };
+    let Some(wire) = wire() else { return };
     let Some(dax) = std::env::var_os("PMOF_DEVDAX") else {
-        return eprintln!("skipped {name}: PMOF_DEVDAX names no device-DAX");
+        return skip_report::skipped!("PMOF_DEVDAX names no device-DAX");
     };
     let access = IBV_ACCESS_FLUSH_GLOBAL | IBV_ACCESS_FLUSH_PERSISTENT;
     let pair = Pair::connect(&wire, &Setup { flush_access: access, dax: Some(dax.into()), ..Setup::default() });
-    let Some(pair) = pair.with_native_flush(name) else { return };
+    let Some(pair) = pair.with_native_flush() else { return };
     let (remote, qp) = (&pair.remote, pair.initiator.qp_ex);
     // SAFETY: as above; the bytes sent inline are copied at once.
     let completions = unsafe {
@@ -120,9 +119,9 @@ fn persistent_memory_takes_a_persistent_flush() {
 
 #[test]
 fn ordinary_memory_does_not_register_for_persistent_flush() {
-    let Some(wire) = wire("ordinary_memory_does_not_register_for_persistent_flush") else { return };
+    let Some(wire) = wire() else { return };
     let pair = Pair::connect(&wire, &Setup::default());
-    if pair.with_native_flush("ordinary_memory_does_not_register_for_persistent_flush").is_none() {
+    if pair.with_native_flush().is_none() {
         return;
     }
     let error = pair.register_again(IBV_ACCESS_FLUSH_PERSISTENT).unwrap_err();
@@ -150,32 +149,29 @@ fn status_of_flush(pair: &Pair, offset: usize, len_bytes: usize, placement: u8) 
 
 #[test]
 fn a_flush_that_the_region_does_not_allow_is_a_remote_access_error() {
-    let name = "a_flush_that_the_region_does_not_allow_is_a_remote_access_error";
-    let Some(wire) = wire(name) else { return };
+    let Some(wire) = wire() else { return };
     let cases =
         [(IBV_ACCESS_FLUSH_GLOBAL, 0, 8, PERSISTENT), (0, 0, 8, GLOBAL), (IBV_ACCESS_FLUSH_GLOBAL, 4096, 8192, GLOBAL)];
     for (flush_access, offset, len_bytes, placement) in cases {
         let pair = Pair::connect(&wire, &Setup { flush_access, ..Setup::default() });
-        let Some(pair) = pair.with_native_flush(name) else { return };
+        let Some(pair) = pair.with_native_flush() else { return };
         assert_eq!(status_of_flush(pair, offset, len_bytes, placement), IBV_WC_REM_ACCESS_ERR);
     }
 }
 
 #[test]
 fn a_target_without_responder_resources_takes_no_flush() {
-    let name = "a_target_without_responder_resources_takes_no_flush";
-    let Some(wire) = wire(name) else { return };
+    let Some(wire) = wire() else { return };
     let pair = Pair::connect(&wire, &Setup { resources: Resources::None, ..Setup::default() });
-    let Some(pair) = pair.with_native_flush(name) else { return };
+    let Some(pair) = pair.with_native_flush() else { return };
     assert_eq!(status_of_flush(pair, 0, 8, GLOBAL), IBV_WC_REM_INV_REQ_ERR);
 }
 
 #[test]
 fn a_misaligned_atomic_write_is_an_invalid_request() {
-    let name = "a_misaligned_atomic_write_is_an_invalid_request";
-    let Some(wire) = wire(name) else { return };
+    let Some(wire) = wire() else { return };
     let pair = Pair::connect(&wire, &Setup::default());
-    let Some(pair) = pair.with_native_flush(name) else { return };
+    let Some(pair) = pair.with_native_flush() else { return };
     let (remote, qp, value) = (&pair.remote, pair.initiator.qp_ex, 1_u64);
     // SAFETY: as above; the value is copied at once.
     let completions = unsafe {
@@ -189,7 +185,7 @@ fn a_misaligned_atomic_write_is_an_invalid_request() {
 
 #[test]
 fn a_shared_receive_queue_takes_sends_and_writes_with_immediate() {
-    let Some(wire) = wire("a_shared_receive_queue_takes_sends_and_writes_with_immediate") else { return };
+    let Some(wire) = wire() else { return };
     let pair = Pair::connect(&wire, &Setup::default());
     let (local, remote, qp) = (&pair.local, &pair.remote, pair.initiator.qp_ex);
     local.fill(0, b"first half, ");
@@ -231,7 +227,7 @@ fn a_shared_receive_queue_takes_sends_and_writes_with_immediate() {
 
 #[test]
 fn an_aborted_batch_posts_nothing_and_atomics_return_what_was_there() {
-    let Some(wire) = wire("an_aborted_batch_posts_nothing_and_atomics_return_what_was_there") else { return };
+    let Some(wire) = wire() else { return };
     let pair = Pair::connect(&wire, &Setup::default());
     let (local, remote, qp) = (&pair.local, &pair.remote, pair.initiator.qp_ex);
     remote.fill(0, &5_u64.to_le_bytes());
@@ -262,7 +258,7 @@ fn an_aborted_batch_posts_nothing_and_atomics_return_what_was_there() {
 /// What the capabilities promise is what a queue pair has.
 #[test]
 fn a_device_that_announces_native_flush_gives_the_operations() {
-    let Some(wire) = wire("a_device_that_announces_native_flush_gives_the_operations") else { return };
+    let Some(wire) = wire() else { return };
     let pair = Pair::connect(&wire, &Setup::default());
     let announced = [IB_UVERBS_DEVICE_FLUSH_GLOBAL, IB_UVERBS_DEVICE_ATOMIC_WRITE]
         .iter()

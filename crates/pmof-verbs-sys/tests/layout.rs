@@ -78,8 +78,8 @@ fn headers() -> Option<PathBuf> {
     let new_enough = verbs.contains("wr_flush") && directory.join("rdma/rdma_cma.h").exists();
     assert!(new_enough || named.is_none(), "PMOF_RDMA_HEADERS={}: no headers of rdma-core >= 45", directory.display());
     if !new_enough {
-        eprintln!(
-            "skipped layout: no headers of rdma-core >= 45 in {}; name some by PMOF_RDMA_HEADERS",
+        skip_report::skipped!(
+            "no headers of rdma-core >= 45 in {}; name some by PMOF_RDMA_HEADERS",
             directory.display()
         );
         return None;

@@ -426,7 +426,7 @@ mod tests {
     #[test]
     fn the_words_are_those_of_the_library() {
         let Ok(verbs) = sys::Verbs::load() else {
-            eprintln!("skipped the_words_are_those_of_the_library: libibverbs is not installed");
+            skip_report::skipped!("libibverbs is not installed");
             return;
         };
         for (number, of_ours) in [

@@ -3,23 +3,23 @@
 use std::{
     ffi::c_void,
     fmt, io,
-    net::{IpAddr, SocketAddr},
     os::fd::{BorrowedFd, RawFd},
     ptr::NonNull,
     slice,
     sync::{Arc, Weak},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use pmof_mem::forks::{Holdable, Kept};
 use pmof_verbs_sys as sys;
 use pmof_verbs_sys::{DeviceError, Verbs};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{
-    CmEventKind, CmId, DeviceInfo, EventChannel, ProtectionDomain, VerbsError,
+    DeviceInfo, ProtectionDomain, VerbsError,
     capabilities::{name_of, query},
 };
+
+mod search;
 
 /// How long the search for a device waits by default: an address that nobody has answered for yet takes 2 s.
 pub const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -30,7 +30,7 @@ pub const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// it. All handles to one device share its asynchronous events.
 ///
 /// librdmacm opens every device of the machine with the first one. The kernel removes a soft device (`rdma link delete`)
-/// only when nobody has it open: after [`CmEventKind::DeviceRemoval`] drop what is on it and the device last.
+/// only when nobody has it open: after [`CmEventKind::DeviceRemoval`](crate::CmEventKind::DeviceRemoval) drop what is on it and the device last.
 #[derive(Clone)]
 pub struct Device(Arc<DeviceInner>);
 
@@ -67,46 +67,6 @@ impl Device {
         match contexts.named().find(|(_, present)| present == name) {
             Some((context, _)) => Self::of_context(verbs, context),
             None => Err(DeviceError::Unknown { name: name.to_owned(), present: contexts.names() }.into()),
-        }
-    }
-
-    /// The device that carries a local address.
-    pub fn by_local_address(address: IpAddr) -> Result<Self, VerbsError> {
-        let id = CmId::new(&EventChannel::new()?)?;
-        let no_device = |error| VerbsError::NoDeviceFor { address: address.to_string(), error };
-        match id.bind(SocketAddr::new(address, 0)) {
-            Ok(()) => match id.device() {
-                Err(VerbsError::NotBound) => Err(no_device(io::ErrorKind::AddrNotAvailable.into())),
-                found => found,
-            },
-            Err(VerbsError::Call { error, .. }) => Err(no_device(error)),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// The device that leads to a remote address, coming from `source` where that is given. Waits at most `timeout`
-    /// ([`RESOLVE_TIMEOUT`] is a good one).
-    pub fn towards(to: SocketAddr, source: Option<IpAddr>, timeout: Duration) -> Result<Self, VerbsError> {
-        let channel = EventChannel::new()?;
-        let id = CmId::new(&channel)?;
-        let no_device = |error| VerbsError::NoDeviceFor { address: to.to_string(), error };
-        let source = source.map(|source| SocketAddr::new(source, 0));
-        match id.resolve_address(source, to, timeout) {
-            Ok(()) => {}
-            Err(VerbsError::Call { error, .. }) => return Err(no_device(error)),
-            Err(error) => return Err(error),
-        }
-        let deadline = Instant::now() + timeout + Duration::from_secs(1);
-        loop {
-            match channel.next_event()?.map(|event| event.kind) {
-                Some(CmEventKind::AddressResolved) => return id.device(),
-                Some(CmEventKind::AddressError { status }) => {
-                    return Err(no_device(io::Error::from_raw_os_error(status.saturating_neg())));
-                }
-                Some(_) => {}
-                None if Instant::now() >= deadline => return Err(no_device(io::ErrorKind::TimedOut.into())),
-                None => wait_readable(&channel, deadline),
-            }
         }
     }
 
@@ -251,12 +211,4 @@ pub(crate) fn set_non_blocking(fd: RawFd) -> io::Result<()> {
     let flags = rustix::fs::fcntl_getfl(fd)?;
     rustix::fs::fcntl_setfl(fd, flags | rustix::fs::OFlags::NONBLOCK)?;
     Ok(())
-}
-
-/// Waits until an event is there or the deadline has passed; a signal may end it early.
-fn wait_readable(channel: &EventChannel, deadline: Instant) {
-    let left = deadline.saturating_duration_since(Instant::now());
-    let left = Timespec::try_from(left).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
-    // What poll says is seen again by the caller's next look at the channel.
-    let _ = poll(&mut [PollFd::new(channel, PollFlags::IN)], Some(&left));
 }

@@ -23,12 +23,12 @@ pub enum VerbsError {
     },
     /// The kernel's connection manager cannot be opened.
     #[error(
-        "cannot open the RDMA connection manager: {0}; load it (modprobe rdma_ucm) and check the rights on \
+        "cannot open the RDMA connection manager; load it (modprobe rdma_ucm) and check the rights on \
          /dev/infiniband/rdma_cm"
     )]
     NoConnectionManager(#[source] io::Error),
     /// No RDMA device carries the local address, or leads to the remote one.
-    #[error("no RDMA device for {address}: {error}; `rdma link` shows the devices, `ip addr` their addresses")]
+    #[error("no RDMA device for {address}; `rdma link` shows the devices, `ip addr` their addresses")]
     NoDeviceFor {
         /// The address.
         address: String,
@@ -63,7 +63,7 @@ pub enum VerbsError {
         most: u64,
     },
     /// A call failed.
-    #[error("{call} failed on {on}: {error}{mend}")]
+    #[error("{call} failed on {on}{mend}")]
     Call {
         /// The function of libibverbs or librdmacm.
         call: &'static str,
@@ -192,7 +192,7 @@ pub enum RegisterError {
         what: &'static str,
     },
     /// Anything else that the kernel says.
-    #[error("ibv_reg_mr of {len_bytes} bytes of a {kind} failed on {device}: {error}")]
+    #[error("ibv_reg_mr of {len_bytes} bytes of a {kind} failed on {device}")]
     Other {
         /// The length of the range.
         len_bytes: u64,

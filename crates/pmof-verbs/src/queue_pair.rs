@@ -81,6 +81,8 @@ pub struct QueuePair {
     raw: NonNull<sys::ibv_qp>,
     available: u64,
     inline_max: u32,
+    /// Of a request: at most [`crate::INLINE_BYTES`].
+    inline_max_len: usize,
     send_depth: u32,
     number: u32,
     id: Arc<Identifier>,
@@ -176,6 +178,7 @@ impl CmId {
             raw,
             available,
             inline_max: attributes.cap.max_inline_data,
+            inline_max_len: (attributes.cap.max_inline_data as usize).min(crate::INLINE_BYTES),
             send_depth: attributes.cap.max_send_wr,
             // SAFETY: the queue pair is alive.
             number: unsafe { (*raw.as_ptr()).qp_num },
@@ -336,7 +339,7 @@ impl QueuePair {
         let limits = Limits {
             has_immediate: self.has_immediate(),
             has_atomics: self.has_atomics(),
-            inline_max_len: self.inline_max_len(),
+            inline_max_len: self.inline_max_len,
         };
         let Posting::Classic(chain) = &mut self.posting else { return Ok(()) };
         chain.clear();
@@ -559,10 +562,10 @@ impl QueuePair {
                 // Some providers finish a request in the setter, so even no data are set.
                 Payload::Empty => sys::ibv_wr_set_sge_list(qp, &[]),
                 Payload::Sge(sge) => sys::ibv_wr_set_sge(qp, sge.lkey, sge.address, sge.len_bytes),
-                Payload::Inline(bytes) if bytes.len() <= self.inline_max_len() => {
+                Payload::Inline(bytes) if bytes.len() <= self.inline_max_len => {
                     sys::ibv_wr_set_inline_data(qp, bytes.as_ptr().cast(), bytes.len());
                 }
-                Payload::Inline(bytes) => return Err(PostFailure::inline_too_long(bytes.len(), self.inline_max_len())),
+                Payload::Inline(bytes) => return Err(PostFailure::inline_too_long(bytes.len(), self.inline_max_len)),
             }
         }
         Ok(())
@@ -571,11 +574,6 @@ impl QueuePair {
     #[inline]
     fn check_has(&self, flags: u64, operation: &'static str) -> Result<(), PostFailure> {
         if self.available & flags == flags { Ok(()) } else { Err(PostFailure::Unsupported { operation }) }
-    }
-
-    #[inline]
-    fn inline_max_len(&self) -> usize {
-        (self.inline_max as usize).min(crate::INLINE_BYTES)
     }
 
     fn failed(&self, call: &'static str, errno: i32) -> VerbsError {

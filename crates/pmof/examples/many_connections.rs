@@ -45,7 +45,9 @@ fn serve(arguments: &Arguments) -> Result<(), Failure> {
         while let Some(client) = take(&peer, &listener, &queue, clients.len() < most)? {
             clients.insert(client.connection.id(), client);
         }
-        while let Some(done) = queue.poll() {
+        while served < most
+            && let Some(done) = queue.poll()
+        {
             served += usize::from(answer(&mut clients, &done)?);
         }
         let mut watched = [PollFd::new(&listener, PollFlags::IN), PollFd::new(&queue, PollFlags::IN)];

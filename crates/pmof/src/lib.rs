@@ -11,42 +11,71 @@
 //! let b = Service::start(root_b, &["tcp://127.0.0.1:0".parse()?], Default::default())?;
 //!
 //! // A pool kept on both.
-//! let mut pool = Pool::options()
+//! let pool = Pool::options()
 //!     .replica(format!("{}/orders", a.addresses()[0]))
 //!     .replica(format!("{}/orders", b.addresses()[0]))
 //!     .require(Durability::ProcessCrash) // refused here and now if a replica cannot give it
 //!     .create(1 << 20)?;
 //!
-//! let mut batch = pool.lane();
-//! batch.write(4096, b"a record")?; // many writes ...
-//! batch.write(0, b"a header")?;
-//! let receipt = batch.persist()?; // ... one flush per replica, all in parallel
+//! let receipt = pool.persist(0, b"a header")?; // from any thread: a clone is the same pool
 //! println!("{receipt}");
+//!
+//! let mut lane = pool.lane(); // one caller's ordered stream
+//! lane.write(4096, b"a record")?; // many writes ...
+//! lane.write(0, b"a newer header")?;
+//! let pending = lane.flush(); // ... one flush per replica, all at once
+//! let receipt = pending.wait()?; // or `.await` on any runtime, or poll
+//! assert_eq!(receipt.replicas.len(), 2);
 //!
 //! let mut record = [0; 8];
 //! pool.read(4096, &mut record)?;
 //! assert_eq!(&record, b"a record");
-//! pool.close()?;
+//! pool.close()?; // for every handle
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! One level down, [`access`] has peers, connections, regions and completion queues; [`mem`] maps memory and judges what it
-//! can promise.
+//! The names of this page are what a program with a pool needs. What opening, a crash, a lost replica and closing mean, and what a program
+//! does after each, is in the [`guide`]. The layers below are modules: [`replica`] has all of pools and targets, [`control`] what the
+//! two say to each other, [`pool_set`] the pool
+//! sets of PMDK, [`access`] peers, connections, regions and completion queues, and [`mem`] maps memory and judges what it can promise.
+//!
+//! The transport over RDMA devices is the cargo feature `verbs`, on by default.
 #![forbid(unsafe_code)]
 
+pub mod guide;
+
+#[doc(inline)]
 pub use pmof_access as access;
-pub use pmof_access::{Durability, Evidence, Mechanism, MediumKind, Method, Promise, Waiting};
+#[doc(inline)]
+pub use pmof_bootstrap as bootstrap;
+#[doc(inline)]
+pub use pmof_control as control;
+#[doc(inline)]
 pub use pmof_mem as mem;
-pub use pmof_mem::Declaration;
+#[doc(inline)]
 pub use pmof_pool as pool_set;
-pub use pmof_pool::{DIGEST_BYTES, digests_of};
+#[doc(inline)]
+pub use pmof_replica as replica;
+#[doc(inline)]
+pub use pmof_target as target;
+
+#[doc(inline)]
+pub use pmof_mem::{Causes, Declaration, Durability, Evidence, Mechanism, MediumKind, Promise, causes};
+
+#[doc(inline)]
+pub use pmof_access::{Method, Waiting};
+
+#[doc(inline)]
+pub use pmof_control::{OpenFor, PoolInfo, PoolName, PoolRefusal, REPLICAS_MAX, SetName, USER_FLAGS_BYTES};
+
+#[doc(inline)]
 pub use pmof_replica::{
-    Admission, Atomicity, DEFAULT_MAX_CONNECTIONS, DEFAULT_MAX_POOL_BYTES, DEFAULT_MEMORY_BUDGET_BYTES, DataPorts,
-    DataPortsError, Differing, Epoch, Header, LIST_MAX_NAMES, Lane, NameError, OpenFor, Pending, PersistFailure, Pool,
-    PoolError, PoolFormat, PoolInfo, PoolName, PoolOptions, PoolRefusal, PoolState, PoolUrl, PoolUrlError,
-    REPLICAS_MAX, Receipt, RemoteRemoval, RemoteSetOptions, RemoteState, ReplicaError, ReplicaPlace, ReplicaReceipt,
-    ReplicaRemovalError, Service, ServiceError, ServiceOptions, SetName, SetOptions, SetRemoval, SetRemovalError,
-    SetStoreError, SshError, SshHost, SshHostError, SshOptions, SshReplicas, StartFailure, StdioError, StdioOptions,
-    StoreError, StoreOptions, TargetOptions, TargetUrl, USER_FLAGS_BYTES, list_pools, refuse_stdio, remote_place,
-    remove_set, serve_stdio,
+    Atomicity, Differing, Lane, Pending, PersistFailure, Pool, PoolError, PoolOptions, PoolUrl, PoolUrlError, Receipt,
+    RemoteSetOptions, ReplicaError, ReplicaPlace, ReplicaReceipt, SetOptions, TargetOptions, TargetUrl, list_pools,
 };
+
+#[doc(inline)]
+pub use pmof_bootstrap::SshOptions;
+
+#[doc(inline)]
+pub use pmof_target::{Admission, Identity, Service, ServiceError, ServiceOptions, StoreOptions};

@@ -29,11 +29,14 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// Puts the parts of one replica together. `None` where no part has a header: the replica was never finished, or was cleared.
+    /// Puts the parts of one replica together. `None` where no part has a header: the replica was never finished, or was cleared. One that is
+    /// being made has a signature and UUIDs at most.
     pub fn read(parts: &[Vec<u8>]) -> Result<Option<Self>, String> {
-        let blank = |part: &Vec<u8>| part.iter().take(HEADER_BYTES).all(|byte| *byte == 0);
+        let is_said = |at: usize| at < 8 || (POOLSET_UUID.start..PART_UUID.end).contains(&at);
+        let is_begun =
+            |part: &Vec<u8>| part.iter().take(HEADER_BYTES).enumerate().all(|(at, byte)| *byte == 0 || is_said(at));
         let Some(first) = parts.first() else { return Err("a replica has at least one part".to_owned()) };
-        if blank(first) {
+        if is_begun(first) {
             return Ok(None);
         }
         check(first).map_err(|what| format!("part 0: {what}"))?;

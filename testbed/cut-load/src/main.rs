@@ -137,7 +137,7 @@ impl Common {
     }
 
     fn remote_options(&self) -> TargetOptions {
-        TargetOptions { require: Some(self.durability.durability()), ..TargetOptions::default() }
+        TargetOptions::default().require(Some(self.durability.durability()))
     }
 }
 

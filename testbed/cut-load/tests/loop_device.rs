@@ -64,7 +64,7 @@ fn run(program: &str, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) ->
 }
 
 /// An ext2 or ext4 of its own, mounted; `None`, told, where that cannot be had.
-fn file_system(directory: &Path, kind: &str, test: &str) -> Option<(PathBuf, Mounted)> {
+fn file_system(directory: &Path, kind: &str) -> Option<(PathBuf, Mounted)> {
     let image = directory.join("disk");
     File::create(&image).unwrap().set_len(IMAGE_BYTES).unwrap();
     let made = run("mke2fs", ["-q", "-t", kind, "-E", "lazy_itable_init=0,lazy_journal_init=0", image.to_str()?]);
@@ -72,7 +72,7 @@ fn file_system(directory: &Path, kind: &str, test: &str) -> Option<(PathBuf, Mou
     match mounted {
         Ok(mounted) => Some((image, mounted)),
         Err(why) => {
-            eprintln!("skipped {test}: no {kind} on a loop device here ({why})");
+            skip_report::skipped!("no {kind} on a loop device here ({why})");
             None
         }
     }
@@ -121,9 +121,7 @@ fn judge(directory: &Path, image: &Path, ledger: &[u8], seen: &mut BTreeSet<&'st
 #[test]
 fn what_was_acknowledged_is_there_after_a_power_cut_at_each_step() {
     let directory = TempDir::new().unwrap();
-    let Some((image, mounted)) =
-        file_system(directory.path(), "ext4", "what_was_acknowledged_is_there_after_a_power_cut_at_each_step")
-    else {
+    let Some((image, mounted)) = file_system(directory.path(), "ext4") else {
         return;
     };
     let pools = mounted.0.join("pools");
@@ -131,8 +129,8 @@ fn what_was_acknowledged_is_there_after_a_power_cut_at_each_step() {
     File::open(&mounted.0).unwrap().sync_all().unwrap();
 
     // Which disks lie below is for others to judge; fdatasync is what is tried here.
-    let store = StoreOptions { declaration: Some(Declaration::BatteryBacked), ..StoreOptions::default() };
-    let options = ServiceOptions { store, ..ServiceOptions::default() };
+    let store = StoreOptions::default().declaration(Some(Declaration::BatteryBacked));
+    let options = ServiceOptions::default().store(store);
     let service = Service::start(&pools, &["tcp://127.0.0.1:0".parse().unwrap()], options).unwrap();
     let ledger = directory.path().join("ledger");
     let mut load = Load(
@@ -164,8 +162,7 @@ fn what_was_acknowledged_is_there_after_a_power_cut_at_each_step() {
 fn a_file_that_was_made_is_there_after_a_power_cut() {
     for kind in ["ext4", "ext2"] {
         let directory = TempDir::new().unwrap();
-        let test = "a_file_that_was_made_is_there_after_a_power_cut";
-        let Some((image, mounted)) = file_system(directory.path(), kind, test) else { return };
+        let Some((image, mounted)) = file_system(directory.path(), kind) else { return };
         let memory = Memory::create(&mounted.0.join("made"), 1 << 20, None).unwrap();
         let copy = directory.path().join("copy");
         fs::copy(&image, &copy).unwrap();

@@ -257,7 +257,7 @@ fn tool(name: &str, arguments: &[&str], bench: &Bench) -> Option<String> {
             Some(text)
         }
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            eprintln!("skipped: no {name} here: install the Debian package qemu-utils");
+            skip_report::skipped!("no {name} here: install the Debian package qemu-utils");
             None
         }
         Err(error) => panic!("{name}: {error}"),

@@ -5,7 +5,7 @@ use std::{fs, io, os::fd::AsFd as _, path::Path, thread};
 use syscall_recorder::{Call, Unavailable, Verdict, observe, record};
 
 fn available<T>(outcome: Result<T, Unavailable>) -> Option<T> {
-    outcome.inspect_err(|error| eprintln!("skipped: {error}")).ok()
+    outcome.inspect_err(|error| skip_report::skipped!("{error}")).ok()
 }
 
 #[test]

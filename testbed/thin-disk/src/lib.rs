@@ -60,7 +60,7 @@ impl ThinDisk {
         match Self::new().unwrap_or_else(|error| panic!("{error:#}")) {
             Ok(disk) => Some(disk),
             Err(why) if std::env::var_os("PMOF_THIN_DISK").is_none() => {
-                eprintln!("skipped: {why}");
+                skip_report::skipped!("{why}");
                 None
             }
             Err(why) => panic!("PMOF_THIN_DISK says that there is one: {why}"),

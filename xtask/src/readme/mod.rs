@@ -1,4 +1,4 @@
-//! `cargo xtask readme`: the commands that README.md tells a newcomer to run, run as written, in a clean clone.
+//! `cargo xtask readme`: the commands that README.md and the guide's pages tell a newcomer to run, run as written, in a clean clone.
 
 use std::{env, fs, path::Path, process::ExitCode, time::Instant};
 
@@ -17,10 +17,10 @@ mod stage;
 #[cfg(test)]
 mod tests;
 
-/// What the headings of the sections begin with. Each section has a shell of its own.
-const SECTIONS: [&str; 2] = ["Try it", "Pools of PMDK"];
+/// Pages, and what the headings of their sections begin with. Each section has a shell of its own.
+const SECTIONS: [(&str, &str); 2] = [("README.md", "Try it"), ("docs/pool-sets.md", "Pool sets")];
 
-/// Commands that are not run, word for word, and why. Each must be in the page, and be one that xtask takes.
+/// Commands that are not run, word for word, and why. Each must be in a page, and be one that xtask takes.
 const NOT_RUN: [(&str, &str); 2] = [
     ("cargo xtask test --quick", "what it runs, the run that this is a suite of has run on the same commit"),
     ("cargo xtask test", "it is the run that this is a suite of"),
@@ -33,11 +33,13 @@ type Section = Vec<(PageCommand, Option<&'static str>)>;
 pub(crate) fn run() -> Result<ExitCode> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in the workspace's root")?;
     let stage = Stage::set(root)?;
-    let page = fs::read_to_string(stage.clone().join("README.md")).context("reading README.md of the clone")?;
-    let sections = sections(&page)?;
+    let clone = stage.clone();
+    let read =
+        |page: &str| fs::read_to_string(clone.join(page)).with_context(|| format!("reading {page} of the clone"));
+    let sections = sections(read)?;
     let mut counts = Counts::default();
-    for (name, section) in SECTIONS.iter().zip(sections) {
-        println!("== README.md, {name}");
+    for ((page, name), section) in SECTIONS.iter().zip(sections) {
+        println!("== {page}, {name}");
         let mut shell = Shell::start(&mut stage.bash(), &stage.outputs(name))?;
         counts += run_section(&mut shell, &section);
     }
@@ -49,11 +51,11 @@ pub(crate) fn run() -> Result<ExitCode> {
 ///
 /// # Errors
 /// Where a section is gone, or an entry of [`NOT_RUN`] is in none of them or no command of xtask.
-fn sections(page: &str) -> Result<Vec<Section>> {
+fn sections(read: impl Fn(&str) -> Result<String>) -> Result<Vec<Section>> {
     let mut left: Vec<_> = NOT_RUN.iter().map(|(text, _)| *text).collect();
     let mut sections = Vec::new();
-    for heading in SECTIONS {
-        let commands = commands::of_section(page, heading)?.into_iter().map(|command| {
+    for (page, heading) in SECTIONS {
+        let commands = commands::of_section(&read(page)?, heading)?.into_iter().map(|command| {
             let reason = NOT_RUN.iter().find(|(text, _)| *text == command.text).map(|(_, reason)| *reason);
             left.retain(|text| *text != command.text);
             (command, reason)
@@ -61,11 +63,11 @@ fn sections(page: &str) -> Result<Vec<Section>> {
         sections.push(commands.collect());
     }
     if let Some(text) = left.first() {
-        bail!("README.md shows no command {text:?} any more: take it out of NOT_RUN in xtask/src/readme/mod.rs");
+        bail!("no page shows the command {text:?} any more: take it out of NOT_RUN in xtask/src/readme/mod.rs");
     }
     for (text, _) in NOT_RUN {
         crate::Cli::try_parse_from(text.split_whitespace().skip(1))
-            .with_context(|| format!("README.md shows {text:?}, which xtask does not take"))?;
+            .with_context(|| format!("a page shows {text:?}, which xtask does not take"))?;
     }
     Ok(sections)
 }

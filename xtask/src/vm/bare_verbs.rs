@@ -10,7 +10,7 @@ use anyhow::Result;
 use super::{
     modelled::{Modelled, Referees, shadow},
     referees::{NEW, ZERO, cut_when_ready, expect},
-    suites::Report,
+    report::Report,
     testbed::Testbed,
     tools,
 };

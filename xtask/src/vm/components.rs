@@ -6,19 +6,15 @@ use std::{
     os::unix::fs::{PermissionsExt as _, symlink},
     path::Path,
     process::Command,
-    time::Duration,
 };
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 
 use super::{
     built_modules,
     cpio::Archive,
-    machine::{Machine, Mode},
     packages::Packages,
     recipe::{Modules, lines_of_words, with_dependencies},
-    running::End,
-    testbed::{Media, Testbed},
     tools,
 };
 
@@ -26,10 +22,6 @@ use super::{
 pub(crate) const GUEST_FILES: &[&str] = &["modules", "initrd.sh", "init.sh"];
 
 const ROOT_IMAGE_BYTES: u64 = 1 << 30;
-/// 256 MiB of data and 2 MiB of labels.
-const NVDIMM_BYTES: u64 = 258 << 20;
-const FILE_DISK_BYTES: u64 = 256 << 20;
-const PREPARE_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// What a guest does not need of its packages.
 const DROPPED: &[&str] = &[
@@ -205,25 +197,4 @@ fn make_image(root: &Path, image: &Path) -> Result<()> {
     let mut command = tools::command("mke2fs");
     command.args(["-q", "-t", "ext4", "-O", "^has_journal", "-E", "root_owner=0:0", "-d"]).args([root, image]);
     tools::run(&mut command).map(drop)
-}
-
-/// The prepared images of [`Media`] in a directory: a guest makes name spaces and file systems on them.
-pub(crate) fn make_media(testbed: &Testbed, into: &Path, progress: fn(&str)) -> Result<()> {
-    let media = Media::in_directory(into);
-    for (image, bytes) in [(&media.devdax, NVDIMM_BYTES), (&media.fsdax, NVDIMM_BYTES), (&media.file, FILE_DISK_BYTES)]
-    {
-        File::create(image)?.set_len(bytes)?;
-    }
-    progress("preparing NVDIMMs and a disk: booting a guest");
-    let finished = Machine::new(testbed).mode(Mode::Prepare).media(media.clone()).start()?.wait(PREPARE_TIMEOUT)?;
-    if finished.end != End::Exited(0) {
-        bail!("the guest that prepares the images did not finish: {}", finished.explain());
-    }
-    // Holes again where zeros were written.
-    for image in [&media.devdax, &media.fsdax, &media.file] {
-        let sparse = image.with_extension("sparse");
-        tools::copy_sparse(image, &sparse)?;
-        fs::rename(&sparse, image)?;
-    }
-    Ok(())
 }

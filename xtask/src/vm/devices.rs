@@ -12,11 +12,14 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::{
     machine::{Machine, Persistence},
+    report::Report,
     running::{End, Finished},
-    suites::Report,
     testbed::Testbed,
 };
-use crate::counts::{Counts, Runner};
+use crate::{
+    counts::{Counts, Runner},
+    skips::Skips,
+};
 
 /// Time for all of them on a busy machine.
 const TIMEOUT: Duration = Duration::from_mins(25);
@@ -197,6 +200,9 @@ fn run_in(
 pub(super) fn report_part(report: &mut Report, what: &str, part: &str, runner: Runner, finished: &Finished) {
     let mut counts = Counts::default();
     part.lines().filter_map(|line| runner.counts_of_line(line)).for_each(|found| counts += found);
+    if runner == Runner::Libtest {
+        counts = Skips::of_lines(part).taken_from(counts);
+    }
     let outcome = match part.lines().find_map(|line| line.strip_prefix(EXIT_MARK)) {
         Some("0") => Ok(()),
         Some(status) => Err(anyhow::anyhow!("it exited with {status}; see above")),
@@ -228,7 +234,7 @@ fn script(runs: &[Run]) -> String {
         let program = if under.is_empty() { file } else { format!("/host/bin/{file}") };
         format!(
             "echo '{START_MARK}{what}'\n\
-             ({before} {environment} timeout -s KILL 600 {under} {program} --test-threads=1 {tests}) 2>&1\n\
+             ({before} {environment} timeout -s KILL 600 {under} {program} --test-threads=1 --show-output {tests}) 2>&1\n\
              echo '{EXIT_MARK}'$?\n"
         )
     };

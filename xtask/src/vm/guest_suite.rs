@@ -15,9 +15,9 @@ use anyhow::{Context as _, Result, bail, ensure};
 use super::{
     arguments::NVDIMM_ADDRESSES,
     machine::{DiskSource, Machine, Persistence, PortTarget},
+    report::Report,
     running::{End, Finished},
     start_two,
-    suites::Report,
     testbed::Testbed,
     tools,
 };

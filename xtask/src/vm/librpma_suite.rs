@@ -9,8 +9,8 @@ use super::{
     devices::{EXIT_MARK, START_MARK, parts, report_part},
     librpma::Fio,
     machine::Machine,
+    report::Report,
     running::End,
-    suites::Report,
     testbed::Testbed,
 };
 use crate::{capi, counts::Runner};

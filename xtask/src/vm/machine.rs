@@ -288,7 +288,7 @@ impl<'a> Machine<'a> {
             check_name(name)?;
         }
         if !self.brought.is_empty() {
-            super::check_libc(self.testbed)?;
+            self.testbed.check_libc()?;
         }
         Ok(())
     }

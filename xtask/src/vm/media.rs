@@ -8,7 +8,7 @@ use super::{
     guest_suite::run_checks_within,
     machine::{DiskSource, Machine},
     options,
-    suites::Report,
+    report::Report,
     testbed::Testbed,
 };
 

@@ -6,7 +6,7 @@ use super::{
     guest_suite::run_checks,
     machine::{Machine, Persistence},
     options,
-    suites::Report,
+    report::Report,
     testbed::Testbed,
 };
 

@@ -13,7 +13,7 @@ use self::{
     load::{Load, Moment, Place, Program, Way},
     series::{Series, Survivors, Tools, Verdict},
 };
-use super::{machine::Persistence, suites::Report, testbed::Testbed};
+use super::{machine::Persistence, report::Report, testbed::Testbed};
 
 mod load;
 mod series;

@@ -10,8 +10,8 @@ use super::{
     bare_verbs,
     machine::{DiskSource, Machine, PortTarget},
     modelled::{Modelled, Referees, shadow},
+    report::Report,
     running::End,
-    suites::Report,
     testbed::Testbed,
 };
 

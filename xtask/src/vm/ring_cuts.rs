@@ -9,8 +9,8 @@ use super::{
     devices,
     machine::{Machine, Persistence, PortTarget},
     modelled::{Modelled, Referees},
+    report::Report,
     running::End,
-    suites::Report,
     testbed::Testbed,
 };
 

@@ -10,7 +10,10 @@ use std::{
 
 use anyhow::{Result, ensure};
 
-use super::{devices, guest_suite, librpma_suite, media, pools, power_cuts, referees, ring_cuts, testbed::Testbed};
+use super::{
+    devices, guest_suite, librpma_suite, media, pools, power_cuts, referees, report::Report, ring_cuts,
+    testbed::Testbed,
+};
 use crate::counts::Counts;
 
 /// One suite: a name, what it is about, and what runs it.
@@ -91,63 +94,6 @@ const SUITES: &[Suite] = &[
     },
 ];
 
-/// The outcomes of one suite, printed as they come.
-pub(super) struct Report {
-    suite: &'static str,
-    counts: Counts,
-    /// When the last outcome came.
-    last: Instant,
-}
-
-impl Report {
-    /// One for tests that run beside those of this one, which [`Self::add`] takes in at their end.
-    pub(super) fn beside(&self) -> Self {
-        Self { suite: self.suite, counts: Counts::default(), last: Instant::now() }
-    }
-
-    pub(super) fn add(&mut self, other: &Self) {
-        self.counts += other.counts;
-    }
-
-    /// Counts one test; the outcome is its failure's reason. Its time is that since the test before.
-    pub(super) fn test(&mut self, name: &str, outcome: Result<()>) {
-        let seconds = self.last.elapsed().as_secs_f64();
-        self.last = Instant::now();
-        match outcome {
-            Ok(()) => {
-                self.counts += Counts::ONE_PASSED;
-                println!("ok {}: {name} ({seconds:.1} s)", self.suite);
-            }
-            Err(error) => {
-                self.counts += Counts::ONE_FAILED;
-                println!("FAILED {}: {name} ({seconds:.1} s): {error:#}", self.suite);
-            }
-        }
-    }
-}
-
-impl Report {
-    /// Counts the tests of one program that counts for itself; one failure at least where the program failed.
-    pub(super) fn counted(&mut self, name: &str, counts: Counts, outcome: Result<()>) {
-        let seconds = self.last.elapsed().as_secs_f64();
-        self.last = Instant::now();
-        self.counts += counts;
-        match outcome {
-            Ok(()) if counts.failed == 0 && counts.passed > 0 => {
-                println!("ok {}: {name}: {counts} ({seconds:.1} s)", self.suite);
-            }
-            outcome => {
-                if counts.failed == 0 {
-                    self.counts += Counts::ONE_FAILED;
-                }
-                let why =
-                    outcome.err().map_or_else(|| "no test ran, or one failed".to_owned(), |why| format!("{why:#}"));
-                println!("FAILED {}: {name}: {counts} ({seconds:.1} s): {why}", self.suite);
-            }
-        }
-    }
-}
-
 /// Runs all suites or one; the last line printed is that of the counts.
 pub(super) fn run(testbed: &Testbed, only: Option<&str>, list: bool) -> Result<ExitCode> {
     if list {
@@ -177,11 +123,11 @@ impl Suite {
     fn run(&self, testbed: &Testbed) -> (Counts, String) {
         println!("== vm {}: {}", self.name, self.about);
         let start = Instant::now();
-        let mut report = Report { suite: self.name, counts: Counts::default(), last: Instant::now() };
+        let mut report = Report::new(self.name);
         if let Err(error) = (self.run)(testbed, &mut report) {
             report.test("to its end", Err(error));
         }
-        let counts = report.counts;
+        let counts = report.counts();
         (counts, format!("vm {}: {counts} in {:.1} s", self.name, start.elapsed().as_secs_f64()))
     }
 }

@@ -7,13 +7,15 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 
 use super::{
     components,
     packages::{GUEST_RELEASE, Packages},
     recipe, tools,
 };
+
+mod media;
 
 /// The directory `target/testbed` and the recipe in `testbed/guest`.
 ///
@@ -127,16 +129,6 @@ impl Testbed {
         Ok(Guest::in_directory(directory))
     }
 
-    /// The prepared images. They are not to be written to: see [`Media::copy_to`].
-    pub(crate) fn prepared_media(&self) -> Result<Media> {
-        let guest = self.guest()?;
-        let scripts = recipe::hash_of_files(&self.recipe, &["devices.sh"])?;
-        let name = guest.directory.file_name().context("the guest's directory has a name")?;
-        let hash = recipe::hash([name.as_encoded_bytes(), scripts.as_bytes()]);
-        let make = |into: &Path| components::make_media(self, into, self.progress);
-        Ok(Media::in_directory(&self.component("media", &hash, make)?))
-    }
-
     /// The directory with the newer QEMU.
     pub(crate) fn qemu10(&self) -> Result<PathBuf> {
         let hash = recipe::hash_of_files(&self.recipe, &["packages.qemu"])?;
@@ -165,6 +157,19 @@ impl Testbed {
     pub(crate) fn guest_libc(&self) -> Result<String> {
         let path = self.guest()?.directory.join("libc-version");
         fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))
+    }
+
+    /// Refuses a host whose C library is newer than the guest's: what is built here would not start there.
+    pub(super) fn check_libc(&self) -> Result<()> {
+        let guest = self.guest_libc()?;
+        let said = tools::run(tools::command("getconf").arg("GNU_LIBC_VERSION"))?;
+        let host = said.split_whitespace().last().unwrap_or_default();
+        ensure!(
+            !is_newer(host, &guest),
+            "this host's C library is {host}, the guest's is {guest}: programs built here do not start there. Build them \
+             on a host with glibc {guest} or older, such as Debian 12 or 13, or in a container of one"
+        );
+        Ok(())
     }
 
     /// A file in which something found out about this host is kept, under a name that says for what.
@@ -241,6 +246,11 @@ impl Testbed {
     }
 }
 
+fn is_newer(version: &str, than: &str) -> bool {
+    let parts = |text: &str| text.split('.').map(|part| part.parse().unwrap_or(0)).collect::<Vec<u32>>();
+    parts(version) > parts(than)
+}
+
 /// Removes a directory tree, whatever its modes.
 fn remove_if_there(path: &Path) -> Result<()> {
     match fs::remove_dir_all(path) {
@@ -265,5 +275,19 @@ impl Drop for RunDirectory {
     fn drop(&mut self) {
         // What cannot be removed now is removed as a dead run's later.
         let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_newer;
+
+    #[test]
+    fn versions_are_compared_by_number() {
+        assert!(is_newer("2.42", "2.41"));
+        assert!(is_newer("2.100", "2.41"));
+        assert!(!is_newer("2.41", "2.41"));
+        assert!(!is_newer("2.36", "2.41"));
+        assert!(!is_newer("2.4", "2.41"));
     }
 }

@@ -18,6 +18,7 @@ use std::{
     },
 };
 
+use pmof_mem::causes;
 use pmof_verbs::{PostFailure, ReceiveFailure, RegisterError, VerbsError};
 
 pub(crate) use self::{
@@ -89,26 +90,26 @@ impl Blocking {
 
 impl From<VerbsError> for Failure {
     fn from(error: VerbsError) -> Self {
-        Self::provider(error.to_string())
+        Self::provider(causes(&error).to_string())
     }
 }
 
 impl From<RegisterError> for Failure {
     fn from(error: RegisterError) -> Self {
         let code = if matches!(error, RegisterError::NoMemory { .. }) { Code::NoMemory } else { Code::Provider };
-        Self::new(code, error.to_string())
+        Self::new(code, causes(&error).to_string())
     }
 }
 
 impl From<PostFailure> for Failure {
     fn from(failure: PostFailure) -> Self {
         let is_missing = matches!(failure, PostFailure::Unsupported { .. });
-        Self::new(if is_missing { Code::NotSupported } else { Code::Provider }, failure.to_string())
+        Self::new(if is_missing { Code::NotSupported } else { Code::Provider }, causes(&failure).to_string())
     }
 }
 
 impl From<ReceiveFailure> for Failure {
     fn from(failure: ReceiveFailure) -> Self {
-        Self::provider(failure.to_string())
+        Self::provider(causes(&failure).to_string())
     }
 }

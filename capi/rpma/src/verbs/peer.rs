@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock, atomic::AtomicUsize};
 
-use pmof_mem::Memory;
+use pmof_mem::{Memory, causes};
 use pmof_verbs::{Device, MemoryRegion, MrAccess, ProtectionDomain, Sge, Transport};
 
 use crate::error::Failure;
@@ -49,7 +49,8 @@ impl Peer {
         let region = if let Some(region) = self.sink.get() {
             region
         } else {
-            let memory = Memory::anonymous(SINK_BYTES).map_err(|error| Failure::provider(error.to_string()))?;
+            let memory =
+                Memory::anonymous(SINK_BYTES).map_err(|error| Failure::provider(causes(&error).to_string()))?;
             let made = self.domain.register(Arc::new(memory), 0, SINK_BYTES, MrAccess::LOCAL_WRITE)?;
             self.sink.get_or_init(|| made)
         };

@@ -26,7 +26,7 @@ impl Appender for DrivenAppender {
             core.flush_output();
         } else if let Some(driver) = self.driver.upgrade() {
             // Whoever holds the connection gives the slots back, or, where it has just done so, whoever is woken.
-            driver.tell();
+            driver.wake();
         }
     }
 }

@@ -43,7 +43,7 @@ impl Driver {
         let Some((link, tick_at)) = self.single_device(from) else { return FastPath::Closed };
         let until = until.min(tick_at);
         let outcome = match waiting {
-            Waiting::Adaptive { spin: Duration::ZERO } => self.sleep_on_device(&link, (from, until), wanted, found),
+            Waiting::Adaptive { spin: Duration::ZERO } => self.sleep_on_device(&link, until, Some(from), wanted, found),
             Waiting::Adaptive { spin } => {
                 self.spin_on_device(&link, until.min(from.saturating_add(spin)), wanted, found)
             }
@@ -51,7 +51,33 @@ impl Driver {
         };
         if matches!(outcome, FastPath::Found | FastPath::Moved) {
             // Others may wait for room, or for what this thread did not wait for.
-            self.tell();
+            self.wake();
+        }
+        outcome
+    }
+
+    /// The same without the clock, which a wait reads only if this finds nothing: at most until the connections are told the time again, which
+    /// has to be before the wait's own end.
+    #[inline]
+    pub(crate) fn wait_unclocked(&self, waiting: Waiting, wanted: Wanted, found: &mut Option<Completion>) -> FastPath {
+        if self.is_shared() || self.is_interrupted() {
+            return FastPath::Closed;
+        }
+        let (link, tick_at) = {
+            let Some(links) = self.links.try_lock() else { return FastPath::Closed };
+            match &links.all[..] {
+                [link] if link.completion_channel.is_some() && self.is_early(&links) => {
+                    (Arc::clone(link), links.ticked_at.saturating_add(TICK_PERIOD))
+                }
+                _ => return FastPath::Closed,
+            }
+        };
+        let outcome = match waiting {
+            Waiting::Adaptive { spin: Duration::ZERO } => self.sleep_on_device(&link, tick_at, None, wanted, found),
+            _ => self.spin_some(&link, wanted, found),
+        };
+        if matches!(outcome, FastPath::Found | FastPath::Moved) {
+            self.wake();
         }
         outcome
     }
@@ -64,13 +90,13 @@ impl Driver {
         }
         let Some(links) = self.links.try_lock() else { return FastPath::Closed };
         let outcome = match &links.all[..] {
-            [link] if link.announcer.is_some() && self.is_early(&links) => self.look(link, None, found),
+            [link] if link.completion_channel.is_some() && self.is_early(&links) => self.look(link, None, found),
             _ => FastPath::Closed,
         };
         drop(links);
         if matches!(outcome, FastPath::Found | FastPath::Moved) {
             // Others may wait for room, or for what came with it.
-            self.tell();
+            self.wake();
         }
         outcome
     }
@@ -87,7 +113,7 @@ impl Driver {
 
     /// Whether others than the queue's connections and whoever waits for it have a part in what it does.
     fn is_shared(&self) -> bool {
-        self.brought.get().is_some() || self.has_woken.load(Ordering::SeqCst)
+        self.delivered.get().is_some() || self.has_woken.load(Ordering::SeqCst)
     }
 
     /// The connection, where the way is open, and when it is to be told the time.
@@ -98,20 +124,16 @@ impl Driver {
         let links = self.links.try_lock()?;
         let tick_at = links.ticked_at.saturating_add(TICK_PERIOD);
         match &links.all[..] {
-            [link] if link.announcer.is_some() && now < tick_at => Some((Arc::clone(link), tick_at)),
+            [link] if link.completion_channel.is_some() && now < tick_at => Some((Arc::clone(link), tick_at)),
             _ => None,
         }
     }
 
     fn spin_on_device(&self, link: &Link, until: Duration, wanted: Wanted, found: &mut Option<Completion>) -> FastPath {
         loop {
-            for _ in 0..LOOKS {
-                match self.look(link, wanted, found) {
-                    // Another thread that waits on the queue may have taken it in.
-                    FastPath::Nothing if self.has_ready() => return FastPath::Moved,
-                    FastPath::Nothing => std::hint::spin_loop(),
-                    seen => return seen,
-                }
+            match self.spin_some(link, wanted, found) {
+                FastPath::Nothing => {}
+                seen => return seen,
             }
             if self.now() >= until || self.is_interrupted() {
                 return FastPath::Nothing;
@@ -119,35 +141,55 @@ impl Driver {
         }
     }
 
-    /// Sleeps once. What shows on no descriptor of this sleep waits for its end: it is that short.
+    fn spin_some(&self, link: &Link, wanted: Wanted, found: &mut Option<Completion>) -> FastPath {
+        for _ in 0..LOOKS {
+            match self.look(link, wanted, found) {
+                // Another thread that waits on the queue may have taken it in.
+                FastPath::Nothing if self.has_ready() => return FastPath::Moved,
+                FastPath::Nothing => std::hint::spin_loop(),
+                seen => return seen,
+            }
+        }
+        FastPath::Nothing
+    }
+
+    /// Sleeps once, until a time: where it is not known what time it is now, only if the alarm is set for it. What shows on no descriptor of
+    /// this sleep waits for its end: it is that short.
     fn sleep_on_device(
         &self,
         link: &Link,
-        (from, until): (Duration, Duration),
+        until: Duration,
+        from: Option<Duration>,
         wanted: Wanted,
         found: &mut Option<Completion>,
     ) -> FastPath {
-        let (Some(poller), Some(announcer)) = (&self.poller, &link.announcer) else { return FastPath::Closed };
-        if from >= until || !self.rest.try_lead() {
+        let (Some(poller), Some(completion_channel)) = (&self.poller, &link.completion_channel) else {
+            return FastPath::Closed;
+        };
+        let may_sleep = match from {
+            Some(from) => from < until,
+            None => poller.has_alarm(until),
+        };
+        if !may_sleep || !self.sleepers.try_lead() {
             return FastPath::Closed;
         }
         let mut seen = FastPath::Nothing;
-        if poller.set_alarm(from, until) {
-            self.rest.lead(|| poller.sleep_till_alarm(announcer.as_fd()), &mut || {
+        if from.is_none_or(|from| poller.set_alarm(from, until)) {
+            self.sleepers.lead(|| poller.sleep_till_alarm(completion_channel.as_fd()), &mut || {
                 // What comes into the list of such a queue does so under the lock of its connection, which this takes: so the flag
                 // that is looked at without a lock says what is there.
                 seen = self.look_armed(link, wanted, found);
                 !matches!(seen, FastPath::Nothing) || self.is_interrupted() || self.has_ready()
             });
         }
-        self.rest.stop_leading();
+        self.sleepers.stop_leading();
         if matches!(seen, FastPath::Nothing) { self.look(link, wanted, found) } else { seen }
     }
 
-    /// The last look before a sleep: what comes after it is announced.
+    /// The last look before a sleep: what comes after it makes a notification.
     fn look_armed(&self, link: &Link, wanted: Wanted, found: &mut Option<Completion>) -> FastPath {
         let Some(mut core) = link.try_lock() else { return FastPath::Moved };
-        core.announce();
+        core.request_notification();
         self.look_at(link, &mut core, wanted, found)
     }
 
@@ -159,7 +201,7 @@ impl Driver {
 
     #[inline]
     fn look_at(&self, link: &Link, core: &mut LinkCore, wanted: Wanted, found: &mut Option<Completion>) -> FastPath {
-        if core.has_receive_driver() {
+        if core.has_receive_collector() {
             // Not all outcomes are this driver's.
             return FastPath::Moved;
         }
@@ -173,7 +215,7 @@ impl Driver {
         }
     }
 
-    /// The outcome that is wanted, straight from the connection if it is the next one; all others go where they are waited
+    /// The outcome that is wanted, directly from the connection if it is the next one; all others go where they are waited
     /// for.
     #[inline]
     fn hand_over(&self, id: u64, core: &mut LinkCore, wanted: Wanted, found: &mut Option<Completion>) {
@@ -181,7 +223,7 @@ impl Driver {
         let first = Completion::new(ConnectionId(id), first);
         // What this connection brought before is known here, since its lock is held.
         let is_alone = !self.has_ready() && !core.endpoint.has_completions();
-        *found = if wanted.is_none() && is_alone && !self.has_aside.load(Ordering::SeqCst) {
+        *found = if wanted.is_none() && is_alone && !self.has_reserved.load(Ordering::SeqCst) {
             Some(first)
         } else {
             self.hand_over_all(first, core, wanted)
@@ -193,7 +235,7 @@ impl Driver {
         let id = first.connection;
         let mut ready = self.ready.lock();
         let of_first = (first.connection, first.ticket);
-        let is_wanted = wanted.map_or_else(|| !self.is_aside(of_first), |wanted| wanted == of_first);
+        let is_wanted = wanted.map_or_else(|| !self.is_reserved(of_first), |wanted| wanted == of_first);
         // What was collected before comes before it.
         let mut found = None;
         if ready.is_empty() && is_wanted {

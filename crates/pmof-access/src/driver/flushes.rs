@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 
 use super::Driver;
 use crate::{
-    flusher::{FlushRoute, Flusher, InlineFlush},
     link::Link,
+    progress::{FlushRoute, Flusher, InlineFlush},
 };
 
 #[derive(Debug, Default)]
@@ -102,7 +102,7 @@ impl Driver {
     /// Tells a connection who carries out its flushes, if not whoever drives.
     pub(crate) fn route_flushes(self: &Arc<Self>, link: &Arc<Link>) {
         if let Some(flusher) = self.flushes.flusher.get() {
-            link.lock().route_flushes(FlushRoute::new(flusher.clone(), link, self));
+            link.lock().route_flushes(Box::new(FlushRoute::new(flusher.clone(), link, self)));
         }
     }
 }

@@ -9,8 +9,8 @@ use std::{
 use parking_lot::Mutex;
 use pmof_mem::order;
 
-use super::ReadySignal;
 use crate::link::Link;
+use crate::progress::ReadySignal;
 
 /// A request: its connection, and what the other side's application sent along.
 type Request = (Arc<Link>, Vec<u8>);
@@ -29,7 +29,7 @@ impl Requests {
     }
 
     pub(super) fn as_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.signal.as_ref().map(|signal| signal.fd.as_fd())
+        self.signal.as_ref().map(|signal| signal.as_fd())
     }
 
     pub(super) fn push(&self, link: Arc<Link>, private_data: Vec<u8>) {

@@ -5,7 +5,7 @@ use std::{collections::VecDeque, sync::Arc};
 use pmof_mem::order;
 use pmof_proto::Event;
 
-use crate::driver::ReadySignal;
+use crate::progress::ReadySignal;
 
 #[derive(Debug, Default)]
 pub(crate) struct Events {

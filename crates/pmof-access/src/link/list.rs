@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::Link;
+use crate::region::RegionUsers;
 
 /// Every connection that was made for a peer and is still there.
 #[derive(Debug, Default)]
@@ -19,10 +20,10 @@ impl LinkList {
         }
         links.push(Arc::downgrade(link));
     }
+}
 
-    /// Returns when whatever other threads were doing on any of the connections is over. Waits for batches, so not to be called in
-    /// one.
-    pub(crate) fn wait_for_each(&self) {
+impl RegionUsers for LinkList {
+    fn wait_for_each(&self) {
         // Not with the list locked: that would keep connections from being made.
         let links: Vec<_> =
             self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade).collect();

@@ -1,6 +1,6 @@
 //! Posting: which way an operation goes, and its outcome where it goes direct.
 
-use pmof_mem::Durability;
+use pmof_mem::{Durability, causes};
 use pmof_proto::{
     ConnectionError, DirectAccess, Flushed, Operation, OperationError, OperationKind, Outcome, Payload, PostError,
     Refusal, Signal, Ticket,
@@ -19,14 +19,14 @@ mod tests;
 /// Most ranges that one flush has the device flush one by one.
 const FLUSH_RANGES_MAX: usize = 8;
 
-/// Writes of the present batch that go direct in a row, of which nobody is to hear unless they fail: what was asked for the first of them
-/// holds for the next ones too, as long as nothing else is posted. They are counted when the run ends.
+/// Writes of the present batch that go direct in a row, of which nobody is to hear unless they fail: what is asked for the first of them
+/// holds for all, as long as nothing else is posted. They are counted when the run ends.
 #[derive(Debug, Default)]
 pub(super) struct Run {
     /// How many more may join; 0 where there is no run.
     left: u32,
-    /// How many have joined the first one.
-    joined: u64,
+    /// The ticket of the next one; 0 where there is no run. Those that joined are the ones since the endpoint's next.
+    next: u64,
     context: u64,
 }
 
@@ -57,30 +57,38 @@ impl LinkCore {
         let is_wanted = signal == Signal::Always || request.kind() != OperationKind::Write;
         let is_signalled = is_wanted || is_signal_due(ticket, self.signalled, self.endpoint.agreed().send_queue);
         let Some(mut carrier) = self.carrier() else { return Err(self.not_connected()) };
-        let is_taken = carrier.post(request, &Posting { ticket, is_signalled, company }, signal, context)?;
+        carrier.post(request, &Posting { ticket, is_signalled, company }, signal, context)?;
         if is_signalled {
             self.signalled = ticket;
-        } else if is_taken && company == Company::Batch {
-            self.begin_run(ticket, context);
         }
         Ok(ticket)
     }
 
-    /// Has one more write join the run, if there is one that it may join.
+    /// Has one more write of a batch join the run, or begin one, where it may.
+    ///
+    /// Rights and bounds were checked; so many bytes are the data's.
     #[inline]
-    pub(crate) fn join_run(&mut self, to: &RemoteRegion, offset: u64, bytes: &[u8], context: u64) -> Option<Ticket> {
-        if self.run.left == 0 || self.run.context != context {
+    pub(crate) fn join_run(
+        &mut self,
+        to: &RemoteRegion,
+        (offset, len_bytes): (u64, u64),
+        data: &Data<'_>,
+        (context, company): (u64, Company),
+    ) -> Option<Ticket> {
+        if (self.run.left == 0 || self.run.context != context) && !self.begin_run(context, company) {
             return None;
         }
-        let ticket = Ticket(self.endpoint.next_ticket().0 + self.run.joined);
-        let wire = self.wire.as_mut()?;
-        if !wire.append(ticket, to, offset, bytes) {
+        if len_bytes > self.endpoint.agreed().payload_max_bytes {
+            return None;
+        }
+        let ticket = Ticket(self.run.next);
+        if !self.wire.as_mut()?.append(ticket, to, (offset, len_bytes), data) {
             return None;
         }
         self.run.left -= 1;
-        self.run.joined += 1;
-        if !self.endpoint.extend_dirty(to.key(), offset, bytes.len() as u64) {
-            self.note_dirty(to, offset, bytes.len() as u64);
+        self.run.next += 1;
+        if !self.endpoint.extend_dirty(to.key(), offset, len_bytes) {
+            self.note_dirty(to, offset, len_bytes);
         }
         Some(ticket)
     }
@@ -92,22 +100,33 @@ impl LinkCore {
         }
     }
 
-    /// Others may join the write that the transport took last, as far as it takes them. What held for that one holds for them.
-    #[inline]
-    fn begin_run(&mut self, last: Ticket, context: u64) {
-        let Some(wire) = &self.wire else { return };
+    /// Whether writes may join a run from here on: the connection stands, nothing that was posted before waits, and the device has places,
+    /// before it is to tell of a write.
+    #[inline(never)]
+    fn begin_run(&mut self, context: u64, company: Company) -> bool {
+        if self.direct != DirectWay::Device || company != Company::Batch {
+            return false;
+        }
+        self.end_run();
+        let Some(wire) = &mut self.wire else { return false };
+        if self.endpoint.may_post_direct(0).is_err() || !self.endpoint.may_go_direct(OperationKind::Write) {
+            return false;
+        }
+        let next = self.endpoint.next_ticket().0;
         let send_queue = self.endpoint.agreed().send_queue;
         let places = send_queue.saturating_sub(self.endpoint.outstanding() as u32);
-        let until_signal = (send_queue / 4).saturating_sub((last.0 - self.signalled.0) as u32 + 1);
+        let until_signal = (send_queue / 4).saturating_sub((next - self.signalled.0) as u32);
         let left = wire.window().min(places).min(until_signal);
-        self.run = Run { left, joined: 0, context };
+        self.run = Run { left, next, context };
+        left > 0
     }
 
     /// Counts what joined the run. Anything else comes after that.
     #[inline]
     pub(crate) fn end_run(&mut self) {
-        if self.run.left > 0 || self.run.joined > 0 {
-            self.endpoint.went_direct_again(self.run.joined);
+        if self.run.next > 0 {
+            let joined = self.run.next - self.endpoint.next_ticket().0;
+            self.endpoint.went_direct_in_a_row(joined, self.run.context);
             self.run = Run::default();
         }
     }
@@ -154,7 +173,7 @@ impl LinkCore {
 }
 
 impl Carrier<'_> {
-    /// Posts an operation. True if the transport has it, and its outcome comes later: never of a flush.
+    /// Posts an operation.
     #[expect(clippy::inline_always, reason = "as its caller")]
     #[inline(always)]
     fn post(
@@ -163,7 +182,7 @@ impl Carrier<'_> {
         posting: &Posting,
         signal: Signal,
         context: u64,
-    ) -> Result<bool, PostError> {
+    ) -> Result<(), PostError> {
         match request.verb {
             Verb::Send { .. } | Verb::Write { immediate: Some(_) } => self.post_message(request, signal, context),
             Verb::Flush { level } => self.post_flush(request, level, posting, signal, context),
@@ -179,7 +198,7 @@ impl Carrier<'_> {
         posting: &Posting,
         signal: Signal,
         context: u64,
-    ) -> Result<bool, PostError> {
+    ) -> Result<(), PostError> {
         let (kind, len_bytes) = (request.kind(), request.len_bytes);
         // An append was checked when it was posted.
         self.endpoint.may_post_direct(if kind == OperationKind::Append { 0 } else { len_bytes })?;
@@ -187,19 +206,15 @@ impl Carrier<'_> {
             return self.keep_or_send(request, signal, context);
         }
         let success = Outcome::Done { len_bytes };
-        let is_taken = match self.wire.post(posting, request)? {
+        match self.wire.post(posting, request)? {
             Posted::Taken => {
                 self.endpoint.went_direct(kind, success, signal, context);
-                true
             }
-            Posted::Finished(outcome) => {
-                self.finished_at_once(posting, outcome, (kind, success), signal, context);
-                false
-            }
+            Posted::Finished(outcome) => self.finished_at_once(posting, outcome, (kind, success), signal, context),
             other => return self.not_taken(&other, request, signal, context),
-        };
+        }
         self.note_dirty(request);
-        Ok(is_taken)
+        Ok(())
     }
 
     /// Posts a flush. What it is to make durable is named range by range: its cost grows with its range, not with what was written there.
@@ -211,7 +226,7 @@ impl Carrier<'_> {
         posting: &Posting,
         signal: Signal,
         context: u64,
-    ) -> Result<bool, PostError> {
+    ) -> Result<(), PostError> {
         let Some((region, offset)) = request.place else { return Err(PostError::NoRing) };
         // It moves nothing.
         self.endpoint.may_post_direct(0)?;
@@ -225,7 +240,7 @@ impl Carrier<'_> {
         }
         if !self.endpoint.may_go_direct(OperationKind::Flush) {
             self.keep(request, Some(method), success, signal, context);
-            return Ok(false);
+            return Ok(());
         }
         match self.flush(posting, (region, offset, request.len_bytes), level, method)? {
             Posted::Finished(outcome) => {
@@ -235,12 +250,12 @@ impl Carrier<'_> {
                 self.endpoint.went_direct(OperationKind::Flush, success, signal, context);
             }
         }
-        Ok(false)
+        Ok(())
     }
 
     /// Posts an operation that has to wait for those before it, where it goes direct.
     #[inline(never)]
-    fn keep_or_send(&mut self, request: &Request<'_>, signal: Signal, context: u64) -> Result<bool, PostError> {
+    fn keep_or_send(&mut self, request: &Request<'_>, signal: Signal, context: u64) -> Result<(), PostError> {
         let is_direct = match request.place {
             Some((region, offset)) => self.wire.reaches(region, request.kind(), offset),
             None => true,
@@ -252,7 +267,7 @@ impl Carrier<'_> {
             return Err(self.queue_full());
         }
         self.keep(request, None, Outcome::Done { len_bytes: request.len_bytes }, signal, context);
-        Ok(false)
+        Ok(())
     }
 
     fn keep(&mut self, request: &Request<'_>, method: Option<Method>, success: Outcome, signal: Signal, context: u64) {
@@ -268,12 +283,12 @@ impl Carrier<'_> {
         request: &Request<'_>,
         signal: Signal,
         context: u64,
-    ) -> Result<bool, PostError> {
+    ) -> Result<(), PostError> {
         match posted {
             Posted::ByMessage => self.post_message(request, signal, context),
             Posted::NoSlot => {
                 self.keep(request, None, Outcome::Done { len_bytes: request.len_bytes }, signal, context);
-                Ok(false)
+                Ok(())
             }
             _ => Err(self.queue_full()),
         }
@@ -307,14 +322,14 @@ impl Carrier<'_> {
     }
 
     #[inline(never)]
-    fn post_message(&mut self, request: &Request<'_>, signal: Signal, context: u64) -> Result<bool, PostError> {
+    fn post_message(&mut self, request: &Request<'_>, signal: Signal, context: u64) -> Result<(), PostError> {
         // The target's CPU begins the write-back of what it stores and completes it when it flushes itself. Where this side may
         // flush instead, it writes that back too: caches of one host are coherent.
         let writes = !matches!(request.verb, Verb::Read | Verb::Flush { .. });
         let is_mapped = request.place.is_some_and(|(region, _)| region.direct() == DirectAccess::Mapped);
         self.endpoint.post_message(request.as_operation()?, signal, context, writes && is_mapped)?;
         self.pump();
-        Ok(false)
+        Ok(())
     }
 
     /// Notes what a direct operation changes, where flushes name that.
@@ -354,7 +369,7 @@ impl Carrier<'_> {
             self.wire.flush(posting, region, named, level, method)
         };
         // No later flush would name what was taken for this one.
-        posted.inspect_err(|error| self.endpoint.fail(ConnectionError::Lost { why: error.to_string() }))
+        posted.inspect_err(|error| self.endpoint.fail(ended_by(error.clone())))
     }
 
     /// Hands a direct operation that waited to the transport.
@@ -386,7 +401,7 @@ impl Carrier<'_> {
                 Ok(Posted::Finished(outcome)) => self.endpoint.finished(ticket, outcome),
                 // Its way was chosen when it was posted.
                 Ok(_) => self.endpoint.finished(ticket, gone(&kept.request())),
-                Err(error) => self.endpoint.fail(ConnectionError::Lost { why: error.to_string() }),
+                Err(error) => self.endpoint.fail(ended_by(error)),
             }
             moved |= self.pump();
         }
@@ -437,7 +452,7 @@ impl Carrier<'_> {
                 }
                 Err(error) if is_transient(&error) => break,
                 Err(error) => {
-                    self.endpoint.wire_lost(error.to_string());
+                    self.endpoint.wire_lost(causes(&error).to_string());
                     return true;
                 }
             }
@@ -462,6 +477,14 @@ fn is_signal_due(ticket: Ticket, last: Ticket, send_queue: u32) -> bool {
 /// The range that a device flushes where there is nothing to be made durable, or the level asks for the range itself. A device
 /// takes no empty one.
 #[inline]
+/// Why a connection ends on which nothing can be posted any more. Of one that has ended, its own reason stays.
+fn ended_by(error: PostError) -> ConnectionError {
+    match error {
+        PostError::NotConnected(why) => why,
+        error => ConnectionError::Lost { why: causes(&error).to_string() },
+    }
+}
+
 fn unnamed(region: &RemoteRegion, offset: u64, len_bytes: u64, level: Durability) -> (u64, u64) {
     let offset = offset.min(region.len_bytes().saturating_sub(1));
     (offset, if level == Durability::PowerFailure { 1 } else { len_bytes.max(1) })

@@ -5,15 +5,15 @@ use std::{
     collections::VecDeque,
     fmt, io,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
 };
 
 use pmof_mem::{Medium, MemError};
 use pmof_proto::DESCRIPTOR_BYTES;
 
-use crate::{CompletionQueue, Region, RegisterError, verbs::DeviceMemory};
+use crate::{Region, RegisterError, RingRefusal, region::DeviceReach};
 
 mod layout;
+mod wait;
 
 use layout::Place;
 pub use layout::RECORD_MAX_BYTES;
@@ -103,12 +103,6 @@ impl AppendRing {
         }
     }
 
-    /// Waits until there is a record that was not consumed, driving `queue`, which is that of the connection; at most
-    /// `timeout`. False when the time is up.
-    pub fn wait(&self, queue: &CompletionQueue, timeout: Duration) -> bool {
-        queue.wait_until(timeout, || (!self.is_empty()).then_some(())).is_some()
-    }
-
     /// Consumes all records up to and with this number: they do not come back after a crash, and their slots are given back
     /// to the other side. The position is durable on return, as far as the medium goes.
     ///
@@ -195,7 +189,7 @@ impl RingState {
     }
 
     /// How the device reaches the ring: offsets count from the ring's beginning.
-    pub(crate) fn device(&self) -> Option<&Arc<DeviceMemory>> {
+    pub(crate) fn device(&self) -> Option<&Arc<dyn DeviceReach>> {
         self.region.device()
     }
 
@@ -279,44 +273,6 @@ impl Drop for Attached {
         let _ = self.state.look(&mut inner);
         *inner =
             Inner { through: inner.through, unconsumed: std::mem::take(&mut inner.unconsumed), ..Inner::default() };
-    }
-}
-
-/// Why a ring takes no connection. The number is what goes over the network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-#[non_exhaustive]
-#[repr(u32)]
-pub enum RingRefusal {
-    /// No ring of the target has the key.
-    #[error("the target has no ring of that descriptor: ask for the descriptor of today")]
-    Unknown = 1,
-    /// Another connection appends to it.
-    #[error("another connection appends to the ring: one at a time does, so end that one first")]
-    InUse = 2,
-    /// It holds records of an earlier connection.
-    #[error("the target has not consumed the records of the connection before: try again when it has")]
-    NotConsumed = 3,
-    /// The medium refused a store or a flush.
-    #[error("the medium of the ring failed: see the log of the target, check its device")]
-    MediumFailed = 4,
-}
-
-const REFUSAL_MAGIC: &[u8; 4] = b"pmof";
-
-impl RingRefusal {
-    /// The private data of a rejection.
-    pub(crate) fn encode(self) -> [u8; 8] {
-        let mut bytes = [0; 8];
-        bytes[..4].copy_from_slice(REFUSAL_MAGIC);
-        bytes[4..].copy_from_slice(&(self as u32).to_le_bytes());
-        bytes
-    }
-
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
-        let bytes: &[u8; 8] = bytes.get(..8)?.try_into().ok()?;
-        let number = u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);
-        let all = [Self::Unknown, Self::InUse, Self::NotConsumed, Self::MediumFailed];
-        all.into_iter().find(|refusal| bytes[..4] == *REFUSAL_MAGIC && *refusal as u32 == number)
     }
 }
 
@@ -421,7 +377,7 @@ pub enum RingError {
         sequence: u64,
     },
     /// The operating system gave no random bytes for the identity.
-    #[error("no random identity for the ring: {source}")]
+    #[error("no random identity for the ring")]
     Random {
         /// The system's answer.
         source: io::Error,
@@ -429,23 +385,4 @@ pub enum RingError {
     /// The memory could not be registered.
     #[error(transparent)]
     Register(#[from] RegisterError),
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn refusals_round_trip() {
-        for number in 0..6_u32 {
-            let mut bytes = [0; 148];
-            bytes[..4].copy_from_slice(REFUSAL_MAGIC);
-            bytes[4] = number as u8;
-            let refusal = RingRefusal::decode(&bytes);
-            assert_eq!(refusal.map(RingRefusal::encode).as_ref().map(|bytes| &bytes[..]), refusal.map(|_| &bytes[..8]));
-            assert_eq!(refusal.is_some(), (1..=4).contains(&number));
-        }
-        assert_eq!(RingRefusal::decode(b"pmox\x01\0\0\0"), None);
-        assert_eq!(RingRefusal::decode(b"pmof\x01\0\0"), None);
-    }
 }

@@ -32,7 +32,7 @@ use zerocopy::{
     little_endian::{U16, U64},
 };
 
-use super::{Shares, Terms};
+use super::shares::{Shares, Terms};
 
 const ASK: u8 = 1;
 const ANSWER: u8 = 2;

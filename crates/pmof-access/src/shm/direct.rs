@@ -7,13 +7,13 @@ use std::{
     sync::atomic::{Ordering, fence},
 };
 
-use pmof_mem::{Durability, Evidence, Medium, MemError, Memory, Promise, check_bounds};
+use pmof_mem::{Durability, Evidence, Medium, MemError, Memory, Promise, causes, check_bounds};
 use pmof_proto::{
     ConnectionError, DirectAccess, LocalSlice, OperationError, OperationKind, PostError, Refusal, RegionKey,
 };
 use rustix::fs::{SealFlags, fcntl_get_seals};
 
-use super::{Terms, control::Answer, wire::ShmWire};
+use super::{control::Answer, shares::Terms, wire::ShmWire};
 use crate::{
     Method, RemoteRegion,
     request::{Data, Request, Verb},
@@ -255,7 +255,7 @@ fn outcome_of(outcome: Result<DirectOutcome, CopyError>, (offset, len_bytes): (u
         Ok(outcome) => Ok(Posted::Finished(outcome)),
         Err(CopyError::Remote) => Ok(Posted::Finished(refused(Refusal::MediumFailed))),
         Err(CopyError::Gone) => Ok(Posted::Finished(refused(Refusal::UnknownRegion))),
-        Err(CopyError::Local(error)) => Err(PostError::LocalMemory { why: error.to_string() }),
+        Err(CopyError::Local(error)) => Err(PostError::LocalMemory { why: causes(&error).to_string() }),
         Err(CopyError::Elsewhere) => Err(unmapped()),
     }
 }

@@ -23,15 +23,18 @@ use rustix::{
 };
 
 use super::{
-    PATH_MAX_BYTES, Shares,
     control::{Control, receive_with_fds, send_message, violation},
     direct::Mappings,
+    shares::Shares,
 };
 use crate::{
     Method, RemoteRegion,
     request::Request,
     wire::{DirectWay, Finished, Posted, Posting, Wire},
 };
+
+/// Longest path of a Unix socket: what `sockaddr_un` holds (unix(7)), less the final zero.
+const PATH_MAX_BYTES: usize = 107;
 
 /// Bytes that each side says first.
 pub(super) const GREETING_BYTES: usize = 8;

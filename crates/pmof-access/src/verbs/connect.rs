@@ -9,8 +9,8 @@ use std::{
 use pmof_verbs::{CmEventKind, CmId, ConnectParameters, EventChannel, REJECT_NO_LISTENER, RemoteAddress};
 use rustix::io::Errno;
 
-use super::{io_error, receive};
-use crate::ring::RingRefusal;
+use super::{opened::io_error, receive};
+use crate::RingRefusal;
 
 /// How often a request is sent again before the other side counts as gone. Seven would mean for ever.
 const RETRIES: u8 = 6;

@@ -1,10 +1,10 @@
 //! One-sided operations through the device.
 
-use pmof_mem::{Durability, Evidence, Mechanism, Promise};
+use pmof_mem::{Durability, Evidence, Mechanism, Promise, causes};
 use pmof_proto::{Access, DirectAccess, LocalSlice, OperationKind, PostError, RdmaFeatures, Ticket};
 use pmof_verbs::{Operation as WorkOperation, Placement, RemoteAddress};
 
-use super::{inbound_evidence, send::Plain, wire::VerbsWire};
+use super::{opened::inbound_evidence, send::Plain, wire::VerbsWire};
 use crate::{
     Method, RemoteRegion,
     method::RING_METHOD,
@@ -98,16 +98,22 @@ impl VerbsWire {
         Ok(Posted::Taken)
     }
 
-    /// A write that goes inline into the device's ring, behind others.
+    /// A write that goes into the device's ring behind others: inline, or from registered memory.
     #[inline]
-    pub(super) fn append_write(&mut self, ticket: Ticket, region: &RemoteRegion, offset: u64, bytes: &[u8]) -> bool {
+    pub(super) fn append_write(&mut self, region: &RemoteRegion, plain: Plain, data: &Data<'_>) -> bool {
         let (Some(reach), Some((send, queue_pair))) = (Reach::of(region), self.open_ring()) else { return false };
-        let plain = Plain { ticket, offset, len_bytes: bytes.len() as u64 };
-        if !send.append(queue_pair, reach.at(offset), bytes, plain) {
-            return false;
+        let to = reach.at(plain.offset);
+        let appended = match *data {
+            Data::Bytes(bytes) => send.append_bytes(queue_pair, to, bytes, plain),
+            _ => send.append_registered(queue_pair, to, *data, plain),
+        };
+        match appended {
+            Ok(is_taken) => is_taken,
+            Err(failure) => {
+                self.could_not_post(&failure);
+                true
+            }
         }
-        self.note_handed_over();
-        true
     }
 
     #[inline(never)]
@@ -223,7 +229,7 @@ impl VerbsWire {
 }
 
 fn read_local(local: &LocalSlice, into: &mut [u8]) -> Result<(), PostError> {
-    local.memory.read(local.offset, into).map_err(|error| gone(&error.to_string()))
+    local.memory.read(local.offset, into).map_err(|error| gone(&causes(&error).to_string()))
 }
 
 /// Has each range flushed, one after the other: the last flush carries the outcome of all.

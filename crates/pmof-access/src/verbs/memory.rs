@@ -1,16 +1,20 @@
 //! Memory of this side as the device reaches it.
 
-use std::sync::{
-    Arc, Mutex, OnceLock, PoisonError,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    any::Any,
+    fmt,
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
-use pmof_mem::{Durability, Mechanism, Medium};
+use pmof_mem::{Durability, Mechanism, Medium, causes};
 use pmof_proto::{Access, DirectAccess, LocalSlice};
 use pmof_verbs::{MemoryRegion, MrAccess, ProtectionDomain, Sge, Transport};
 
-use super::Opened;
-use crate::RegisterError;
+use super::opened::Opened;
+use crate::{RegisterError, region::DeviceReach};
 
 /// Bytes of one piece of advice, whose length has 32 bits.
 const PREFETCH_BYTES: u64 = 1 << 30;
@@ -18,7 +22,7 @@ const PREFETCH_BYTES: u64 = 1 << 30;
 /// One range of memory, registered once for the other sides and, when first needed, once for this side's own operations:
 /// revoking the former must not break the latter.
 #[derive(Debug)]
-pub(crate) struct DeviceMemory {
+pub(super) struct DeviceMemory {
     domain: ProtectionDomain,
     memory: Arc<dyn Medium>,
     offset: u64,
@@ -118,6 +122,12 @@ impl DeviceMemory {
         Ok((region, direct))
     }
 
+    /// The memory that is reached so, where a device of verbs does.
+    #[inline]
+    pub(super) fn of(reach: &dyn DeviceReach) -> Option<&Self> {
+        (reach as &dyn Any).downcast_ref()
+    }
+
     /// Memory for this side's own operations alone.
     pub(super) fn scratch(domain: &ProtectionDomain, memory: Arc<dyn Medium>) -> Result<Arc<Self>, String> {
         let len_bytes = memory.len_bytes();
@@ -138,46 +148,13 @@ impl DeviceMemory {
         }
     }
 
-    /// Has pages brought in. False where nothing is paged on demand.
-    pub(crate) fn prefetch(&self, offset: u64, len_bytes: u64, for_writing: bool) -> bool {
-        let remote = self.remote.lock().unwrap_or_else(PoisonError::into_inner);
-        remote.as_ref().is_some_and(|region| prefetch(region, offset, len_bytes, for_writing))
-    }
-
-    /// How the other sides reach it.
-    pub(crate) fn direct(&self) -> DirectAccess {
-        self.direct
-    }
-
-    /// Why the other sides cannot reach it directly, if they cannot.
-    pub(crate) fn refusal(&self) -> Option<&pmof_verbs::RegisterError> {
-        self.refusal.as_ref()
-    }
-
-    /// Takes the memory away from the other sides; operations of this side that use it go on.
-    pub(crate) fn revoke(&self) {
-        drop(self.remote.lock().unwrap_or_else(PoisonError::into_inner).take());
-    }
-
-    /// Has no operation of this side use it from now on, but those that are being posted by another thread just now.
-    pub(crate) fn close(&self) {
-        self.is_closed.store(true, Ordering::Release);
-    }
-
-    /// Takes it away from the device after that: operations under way that use it fail.
-    pub(crate) fn release(&self) {
-        if let Some(Ok(local)) = self.local.get() {
-            local.region.release();
-        }
-    }
-
     pub(super) fn memory(&self) -> &Arc<dyn Medium> {
         &self.memory
     }
 
     /// Where it begins in its memory.
     #[inline]
-    pub(crate) fn offset(&self) -> u64 {
+    pub(super) fn offset(&self) -> u64 {
         self.offset
     }
 
@@ -212,17 +189,6 @@ impl DeviceMemory {
         self.local().is_ok_and(|local| local.is_writable).then_some(sge)
     }
 
-    /// Registers the memory for receives, which is for writing or not at all. Before anything else uses it.
-    pub(crate) fn prepare_receives(&self) -> Result<(), String> {
-        let register = || {
-            let memory = Arc::clone(&self.memory);
-            self.domain.register(memory, self.offset, self.len_bytes, MrAccess::LOCAL_WRITE)
-        };
-        let writable = |region| LocalRegion { region, is_writable: true };
-        let registered = self.local.get_or_init(|| register().map(writable).map_err(|error| error.to_string()));
-        registered.as_ref().map(drop).map_err(Clone::clone)
-    }
-
     #[inline]
     fn local(&self) -> Result<&LocalRegion, &str> {
         let registered = self.local.get_or_init(|| {
@@ -235,9 +201,49 @@ impl DeviceMemory {
                 Ok(region) => (Ok(region), true),
                 Err(_) => (register(MrAccess::empty()), false),
             };
-            registered.map(|region| LocalRegion { region, is_writable }).map_err(|error| error.to_string())
+            registered.map(|region| LocalRegion { region, is_writable }).map_err(|error| causes(&error).to_string())
         });
         registered.as_ref().map_err(String::as_str)
+    }
+}
+
+impl DeviceReach for DeviceMemory {
+    fn prefetch(&self, offset: u64, len_bytes: u64, for_writing: bool) -> bool {
+        let remote = self.remote.lock().unwrap_or_else(PoisonError::into_inner);
+        remote.as_ref().is_some_and(|region| prefetch(region, offset, len_bytes, for_writing))
+    }
+
+    fn direct(&self) -> DirectAccess {
+        self.direct
+    }
+
+    fn refusal(&self) -> Option<&dyn fmt::Display> {
+        self.refusal.as_ref().map(|refusal| refusal as &dyn fmt::Display)
+    }
+
+    fn revoke(&self) {
+        drop(self.remote.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+
+    fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+    }
+
+    fn release(&self) {
+        if let Some(Ok(local)) = self.local.get() {
+            local.region.release();
+        }
+    }
+
+    fn prepare_receives(&self) -> Result<(), String> {
+        let register = || {
+            let memory = Arc::clone(&self.memory);
+            self.domain.register(memory, self.offset, self.len_bytes, MrAccess::LOCAL_WRITE)
+        };
+        let writable = |region| LocalRegion { region, is_writable: true };
+        let registered =
+            self.local.get_or_init(|| register().map(writable).map_err(|error| causes(&error).to_string()));
+        registered.as_ref().map(drop).map_err(Clone::clone)
     }
 }
 

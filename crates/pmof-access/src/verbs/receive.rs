@@ -1,8 +1,8 @@
 //! The ring of receives that the messages of the protocol arrive in, of one connection or shared by many.
 
-use std::{collections::VecDeque, io, sync::Arc};
+use std::{any::Any, collections::VecDeque, io, sync::Arc};
 
-use pmof_mem::{Medium, Memory};
+use pmof_mem::{Medium, Memory, causes};
 use pmof_proto::InputPlace;
 use pmof_verbs::{ProtectionDomain, QueuePair, Receive, ReceiveFailure, SharedReceiveQueue};
 
@@ -52,7 +52,7 @@ impl SharedRing {
 fn buffers(domain: &ProtectionDomain, count: u32) -> Result<Arc<DeviceMemory>, SetupError> {
     let system = |why: String| SetupError::System { call: "ibv_reg_mr", source: io::Error::other(why) };
     let memory = Memory::anonymous(u64::from(count) * u64::from(RECEIVE_BYTES));
-    let memory: Arc<dyn Medium> = Arc::new(memory.map_err(|error| system(error.to_string()))?);
+    let memory: Arc<dyn Medium> = Arc::new(memory.map_err(|error| system(causes(&error).to_string()))?);
     DeviceMemory::scratch(domain, memory).map_err(system)
 }
 
@@ -104,7 +104,9 @@ impl ReceiveRing {
     /// The slots of a persistent ring, all of which are free.
     pub(super) fn durable(ring: &Arc<RingState>) -> Result<Self, SetupError> {
         let system = |why: &str| SetupError::System { call: "ibv_reg_mr", source: io::Error::other(why.to_owned()) };
-        let memory = Arc::clone(ring.device().ok_or_else(|| system("the ring has no device"))?);
+        let device: Option<Arc<dyn Any + Send + Sync>> = ring.device().map(|reach| Arc::clone(reach) as _);
+        let memory = device.and_then(|device| device.downcast::<DeviceMemory>().ok());
+        let memory = memory.ok_or_else(|| system("the ring has no device"))?;
         let free = (0..ring.layout().slots()).collect();
         let durable = Some(Arc::clone(ring));
         Ok(Self { memory, shared: None, durable, arrived: VecDeque::new(), free, consumed: 0 })

@@ -3,7 +3,7 @@
 
 use std::{collections::VecDeque, slice, sync::Arc};
 
-use pmof_mem::{Medium, Memory};
+use pmof_mem::{Medium, Memory, causes};
 use pmof_proto::{LocalSlice, PostError, Ticket};
 use pmof_verbs::{
     INLINE_BYTES, Operation as WorkOperation, Payload, PostFailure, ProtectionDomain, QueuePair, RemoteAddress, Sge,
@@ -16,7 +16,7 @@ use super::{
     confirm::{ANSWER_BYTES, Confirming},
     memory::DeviceMemory,
 };
-use crate::{RegionSlice, SetupError, request::Data};
+use crate::{RegionSlice, SetupError, region::DeviceReach, request::Data};
 pub(super) use sender::Sender;
 
 /// Staged bytes of one connection: small writes and messages until the device has taken them.
@@ -161,26 +161,44 @@ struct InFlight {
     /// Staged bytes up to here are free when it is done.
     staged_end: u64,
     /// Registered memory of the caller, until the device has let go of it.
-    keep: Option<Arc<DeviceMemory>>,
+    #[expect(dead_code, reason = "it is held, not used")]
+    keep: Option<Arc<dyn DeviceReach>>,
     scratch: Option<Arc<DeviceMemory>>,
 }
 
-impl InFlight {
-    /// Counts one more operation here, if it goes on where the last one ended.
+/// The write that would go on where the last one ended, and how many did: their entry does not count them yet.
+#[derive(Debug, Default)]
+struct Row {
+    /// 0 where none goes on.
+    ticket: u64,
+    offset: u64,
+    len_bytes: u64,
+    staged_end: u64,
+    /// The address of the memory that the entry keeps; 0 for none.
+    keep: usize,
+    count: u64,
+}
+
+impl Row {
+    /// Counts one more here, if it is the one that goes on.
     #[inline]
-    fn join(&mut self, new: Plain, staged_end: u64, keep: Option<&Arc<DeviceMemory>>) -> bool {
-        let Flight::Direct { ticket, offset, len_bytes, result: ResultPlace::None } = &self.flight else {
-            return false;
-        };
-        let is_next = ticket.0 + self.count == new.ticket.0
-            && offset + len_bytes * self.count == new.offset
-            && *len_bytes == new.len_bytes
+    fn join(&mut self, new: Plain, staged_end: u64, keep: Option<&Arc<dyn DeviceReach>>) -> bool {
+        let is_next = self.ticket == new.ticket.0
+            && self.offset == new.offset
+            && self.len_bytes == new.len_bytes
             && self.staged_end == staged_end
-            && self.scratch.is_none()
-            && self.keep.as_ref().map(Arc::as_ptr) == keep.map(Arc::as_ptr);
-        self.count += u64::from(is_next);
+            && self.keep == address_of(keep);
+        if is_next {
+            self.ticket += 1;
+            self.offset += new.len_bytes;
+            self.count += 1;
+        }
         is_next
     }
+}
+
+fn address_of(memory: Option<&Arc<dyn DeviceReach>>) -> usize {
+    memory.map_or(0, |memory| Arc::as_ptr(memory).cast::<()>().addr())
 }
 
 /// A finished work request, or the last of several writes in a row.
@@ -197,6 +215,8 @@ pub(super) struct SendQueue {
     /// Inline bytes of the requests.
     inline: Vec<u8>,
     in_flight: VecDeque<InFlight>,
+    /// What goes on from the last of them.
+    row: Row,
     /// Number of the first work request under way, and how many are.
     first: u64,
     under_way: usize,
@@ -228,7 +248,7 @@ pub(super) struct SendQueue {
 /// Bytes on their way to the device.
 pub(super) struct Staged<'k> {
     payload: Payload<'k>,
-    keep: Option<&'k Arc<DeviceMemory>>,
+    keep: Option<&'k Arc<dyn DeviceReach>>,
     scratch: Option<Arc<DeviceMemory>>,
 }
 
@@ -247,12 +267,14 @@ impl<'k> Staged<'k> {
 impl SendQueue {
     pub(super) fn new(domain: &ProtectionDomain, depth: usize) -> Result<Self, SetupError> {
         let system = |why: String| SetupError::System { call: "ibv_reg_mr", source: std::io::Error::other(why) };
-        let memory = Memory::anonymous(STAGING_BYTES + ANSWER_BYTES).map_err(|error| system(error.to_string()))?;
+        let memory =
+            Memory::anonymous(STAGING_BYTES + ANSWER_BYTES).map_err(|error| system(causes(&error).to_string()))?;
         Ok(Self {
             domain: domain.clone(),
             requests: Vec::new(),
             inline: Vec::new(),
             in_flight: VecDeque::new(),
+            row: Row::default(),
             first: 1,
             under_way: 0,
             depth,
@@ -296,7 +318,7 @@ impl SendQueue {
             Flight::Direct { len_bytes, .. } | Flight::FlushPart { len_bytes, .. } => entry.count * len_bytes,
             Flight::Stream | Flight::Service => 0,
         };
-        self.in_flight.iter().map(bytes).sum()
+        self.in_flight.iter().map(bytes).sum::<u64>() + self.row.count * self.row.len_bytes
     }
 
     /// Whether there is room for one more work request with so many bytes, and for `reserve` requests after it.
@@ -376,22 +398,42 @@ impl SendQueue {
         self.requests.push(Queued { after, task });
     }
 
-    fn count(&mut self, flight: Flight, keep: Option<&Arc<DeviceMemory>>, scratch: Option<Arc<DeviceMemory>>) {
+    fn count(&mut self, flight: Flight, keep: Option<&Arc<dyn DeviceReach>>, scratch: Option<Arc<DeviceMemory>>) {
+        self.end_row();
         self.under_way += 1;
         self.in_flight.push_back(InFlight { count: 1, flight, staged_end: self.staged, keep: keep.cloned(), scratch });
     }
 
     /// Counts a work request for an operation that leaves nothing behind but memory that it may need till then.
     #[inline]
-    fn count_plain(&mut self, plain: Plain, keep: Option<&Arc<DeviceMemory>>, scratch: Option<Arc<DeviceMemory>>) {
-        if scratch.is_none()
-            && let Some(back) = self.in_flight.back_mut()
-            && back.join(plain, self.staged, keep)
-        {
+    fn count_plain(&mut self, plain: Plain, keep: Option<&Arc<dyn DeviceReach>>, scratch: Option<Arc<DeviceMemory>>) {
+        if scratch.is_none() && self.row.join(plain, self.staged, keep) {
             self.under_way += 1;
         } else {
-            self.count(plain.into(), keep, scratch);
+            self.count_first(plain, keep, scratch);
         }
+    }
+
+    fn count_first(&mut self, plain: Plain, keep: Option<&Arc<dyn DeviceReach>>, scratch: Option<Arc<DeviceMemory>>) {
+        let has_own = scratch.is_some();
+        self.count(plain.into(), keep, scratch);
+        let Plain { ticket, offset, len_bytes } = plain;
+        if !has_own {
+            let (offset, ticket) = (offset + len_bytes, ticket.0 + 1);
+            self.row = Row { ticket, offset, len_bytes, staged_end: self.staged, keep: address_of(keep), count: 0 };
+        }
+    }
+
+    /// Nothing goes on from the last entry any more; it counts what did.
+    #[inline]
+    fn end_row(&mut self) {
+        if self.row.count > 0
+            && let Some(back) = self.in_flight.back_mut()
+        {
+            back.count += self.row.count;
+            self.row.count = 0;
+        }
+        self.row.ticket = 0;
     }
 
     /// True if a request may be handed over at once, without a [`submit`](Self::submit): none is queued, and it waits for none.
@@ -437,13 +479,41 @@ impl SendQueue {
 
     /// Writes bytes into the ring behind others, within the [window](Self::window). False where they do not go inline.
     #[inline]
-    pub(super) fn append(&mut self, queue_pair: &mut QueuePair, to: RemoteAddress, bytes: &[u8], plain: Plain) -> bool {
+    pub(super) fn append_bytes(
+        &mut self,
+        queue_pair: &mut QueuePair,
+        to: RemoteAddress,
+        bytes: &[u8],
+        plain: Plain,
+    ) -> Result<bool, PostFailure> {
         if bytes.is_empty() || bytes.len() > self.inline_max_bytes {
-            return false;
+            return Ok(false);
         }
         self.count_plain(plain, None, None);
-        self.hand_over(queue_pair, WorkOperation::Write { to, payload: Payload::Inline(bytes) }, false, false);
-        true
+        self.append(queue_pair, WorkOperation::Write { to, payload: Payload::Inline(bytes) })
+    }
+
+    /// The same of registered memory. False where the device does not reach it there.
+    #[inline]
+    pub(super) fn append_registered(
+        &mut self,
+        queue_pair: &mut QueuePair,
+        to: RemoteAddress,
+        data: Data<'_>,
+        plain: Plain,
+    ) -> Result<bool, PostFailure> {
+        let Some((sge, keep)) = self.reach(data, plain.len_bytes) else { return Ok(false) };
+        let payload = Payload::Sge(sge);
+        self.count_plain(plain, Some(keep), None);
+        self.append(queue_pair, WorkOperation::Write { to, payload })
+    }
+
+    #[expect(clippy::inline_always, reason = "as of `hand_over`")]
+    #[inline(always)]
+    fn append(&mut self, queue_pair: &mut QueuePair, operation: WorkOperation<'_>) -> Result<bool, PostFailure> {
+        self.silent += 1;
+        let request = WorkRequest { id: self.last(), signaled: false, fence: false, operation };
+        queue_pair.append(&request).map(|()| true)
     }
 
     /// Whether the device did not take what it was handed last.
@@ -532,23 +602,24 @@ impl SendQueue {
         Ok(place.staged)
     }
 
-    /// Registered bytes where they lie, if the device reaches them there and they do not go inline.
-    #[inline]
-    fn reach<'k>(&self, data: Data<'k>) -> Option<Staged<'k>> {
-        let (device, offset) = match data {
-            Data::Slice(slice) => {
-                let device = slice.device.as_ref()?;
-                (device, slice.local.offset.checked_sub(device.offset())?)
-            }
-            Data::Part(part) => part.device()?,
-            Data::None | Data::Bytes(_) => return None,
-        };
-        let len_bytes = data.len_bytes();
+    /// Registered bytes where they lie, if the device reaches them there and they do not go inline; and what keeps them.
+    #[expect(clippy::inline_always, reason = "as of `hand_over`")]
+    #[inline(always)]
+    fn reach<'k>(&self, data: Data<'k>, len_bytes: u64) -> Option<(Sge, &'k Arc<dyn DeviceReach>)> {
         if len_bytes <= self.inline_max_bytes as u64 {
             return None;
         }
-        let payload = Payload::Sge(device.sge_at(offset, len_bytes, &self.domain)?);
-        Some(Staged { payload, keep: Some(device), scratch: None })
+        let (reach, at) = match data {
+            Data::Slice(slice) => (slice.device.as_ref()?, Ok(slice.local.offset)),
+            Data::Part(part) => part.device().map(|(reach, offset)| (reach, Err(offset)))?,
+            Data::None | Data::Bytes(_) => return None,
+        };
+        let memory = DeviceMemory::of(&**reach)?;
+        let offset = match at {
+            Ok(of_memory) => of_memory.checked_sub(memory.offset())?,
+            Err(of_region) => of_region,
+        };
+        Some((memory.sge_at(offset, len_bytes, &self.domain)?, reach))
     }
 
     /// Bytes of registered memory, copied: inline where that is possible, through `buffer`.
@@ -579,10 +650,10 @@ impl SendQueue {
         if slice.local.len_bytes == 0 {
             return Ok((Staged::nothing(), ResultPlace::None));
         }
-        if let Some(device) = &slice.device
-            && let Some(sge) = device.sge_into(&slice.local, &self.domain)
+        if let Some(reach) = &slice.device
+            && let Some(sge) = DeviceMemory::of(&**reach).and_then(|memory| memory.sge_into(&slice.local, &self.domain))
         {
-            let staged = Staged { payload: Payload::Sge(sge), keep: Some(device), scratch: None };
+            let staged = Staged { payload: Payload::Sge(sge), keep: Some(reach), scratch: None };
             return Ok((staged, ResultPlace::None));
         }
         let place = self.scratch(slice.local.len_bytes)?;
@@ -609,6 +680,7 @@ impl SendQueue {
     /// As [`retire`](Self::retire), for direct operations in a row that leave nothing behind: the last one of them.
     #[inline]
     pub(super) fn retire_plain(&mut self, through: u64) -> Option<Ticket> {
+        self.end_row();
         let mut last = None;
         while self.first <= through
             && let Some(InFlight { count, flight, staged_end, scratch: None, .. }) = self.in_flight.front_mut()
@@ -638,6 +710,7 @@ impl SendQueue {
         if self.first > through {
             return None;
         }
+        self.end_row();
         let front = self.in_flight.front_mut()?;
         let retired = front.count.min(through + 1 - self.first);
         self.first += retired;
@@ -680,6 +753,7 @@ impl SendQueue {
         self.requests.clear();
         self.inline.clear();
         self.in_flight.clear();
+        self.row = Row::default();
         self.under_way = 0;
         self.silent = 0;
         if let Some(confirming) = &mut self.confirming {
@@ -753,7 +827,7 @@ impl Place {
 }
 
 fn local_failed(error: &pmof_mem::MemError) -> PostError {
-    PostError::LocalMemory { why: error.to_string() }
+    PostError::LocalMemory { why: causes(&error).to_string() }
 }
 
 fn local_why(why: &str) -> PostError {

@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use pmof_mem::causes;
 use pmof_proto::{ConnectionError, OperationError, Refusal, Ticket};
 use pmof_verbs::{CmId, CompletionQueue, Opcode, PostFailure, QueuePair, QueuePairOptions, Status, WorkCompletion};
 
@@ -16,10 +17,9 @@ mod transport;
 use messages::CREDIT_BYTES;
 
 use super::{
-    Opened,
     connect::{Greeting, Manager, RingGreeting, Step},
     direct::SERVICE_REQUESTS,
-    io_error,
+    opened::{Opened, io_error},
     receive::{RECEIVE_ID, RECEIVES, ReceiveRing, SharedRing},
     send::{Flight, ResultPlace, Retired, SendQueue, Sender},
 };
@@ -239,7 +239,7 @@ impl VerbsWire {
         self.queues.queue_pair.is_some().then_some(&self.queues)
     }
 
-    /// What hands direct operations over: into the device's ring where they are alone or go out with their batch, and nothing is to be
+    /// What hands direct operations over: into the device's ring where it is a single one or go out with their batch, and nothing is to be
     /// handed over before.
     #[inline]
     pub(super) fn sender(&mut self, company: Company) -> Option<Sender<'_>> {
@@ -255,11 +255,11 @@ impl VerbsWire {
         Some(Sender { send, queue_pair: goes.then_some(queue_pair), is_alone })
     }
 
-    /// The queues, while a batch is in the device's ring.
+    /// The queues, where requests may be built in the device's ring.
     #[inline]
     pub(super) fn open_ring(&mut self) -> Option<(&mut SendQueue, &mut QueuePair)> {
         let Queues { send, queue_pair: Some(queue_pair), .. } = &mut self.queues else { return None };
-        queue_pair.has_appended().then_some((send, queue_pair))
+        (!self.is_broken && queue_pair.is_extended()).then_some((send, queue_pair))
     }
 
     /// Something may have been handed over: what the device did not take fails.
@@ -595,12 +595,6 @@ impl VerbsWire {
         }
     }
 
-    /// Whether operations of a batch are in the device's ring that it was not told of.
-    #[inline]
-    fn has_appended(&self) -> bool {
-        self.queues.queue_pair.as_ref().is_some_and(QueuePair::has_appended)
-    }
-
     #[inline]
     fn has_to_hand_over(&self) -> bool {
         self.queues.send.has_queued() || self.queues.receive.may_have_free() || self.has_untold()
@@ -610,7 +604,7 @@ impl VerbsWire {
     #[cold]
     pub(super) fn could_not_post(&mut self, failure: &PostFailure) {
         self.is_broken = true;
-        let told = self.fail_oldest(&format!("the device takes no more work requests: {failure}"));
+        let told = self.fail_oldest(&format!("the device takes no more work requests: {}", causes(failure)));
         // Nobody else would tell of messages that were not sent.
         self.is_taken_down |= !told;
     }

@@ -10,12 +10,16 @@ use std::{
 use pmof_mem::{Durability, Promise};
 use pmof_proto::{InputPlace, OperationError, OperationKind, OutputView, PostError, Ticket};
 
-use crate::{Method, RemoteRegion, request::Request, ring::RingState};
+use crate::{
+    Method, RemoteRegion,
+    request::{Data, Request},
+    ring::RingState,
+};
 
 pub(crate) mod tcp;
 
 /// A descriptor to sleep on.
-pub(crate) type Announcer = Arc<dyn AsFd + Send + Sync>;
+pub(crate) type CompletionChannel = Arc<dyn AsFd + Send + Sync>;
 
 /// What a finished direct operation leaves.
 #[derive(Debug)]
@@ -128,10 +132,10 @@ pub(crate) trait Wire: Send + fmt::Debug {
 
     /// Makes sure that the descriptors become readable with the next thing that happens. What happened before shows
     /// nowhere: it is looked for after this.
-    fn announce(&mut self) {}
+    fn request_notification(&mut self) {}
 
-    /// Of a device: the descriptor that [`announce`](Self::announce) has tell of finished operations, which the holder keeps open.
-    fn announcer(&self) -> Option<Announcer> {
+    /// Of a device: the descriptor that [`request_notification`](Self::request_notification) makes readable when operations finish, which the holder keeps open.
+    fn completion_channel(&self) -> Option<CompletionChannel> {
         None
     }
 
@@ -165,14 +169,20 @@ pub(crate) trait Wire: Send + fmt::Debug {
         Ok(Posted::ByMessage)
     }
 
-    /// How many writes may follow by [`append`](Self::append) what was posted last, in the same batch and the same lock of the connection.
-    fn window(&self) -> u32 {
+    /// How many writes may now be posted by [`append`](Self::append), in one batch and one lock of the connection, with nothing between.
+    fn window(&mut self) -> u32 {
         0
     }
 
-    /// Takes one more write in the company of a batch, of which nobody is to hear unless it fails, within the [window](Self::window). False
-    /// where it is not one to be taken so, and then nothing was done.
-    fn append(&mut self, _ticket: Ticket, _region: &RemoteRegion, _offset: u64, _bytes: &[u8]) -> bool {
+    /// Takes one more write in the company of a batch, of which nobody is to hear unless it fails, within the [window](Self::window), to
+    /// an offset and with so many bytes, which are the data's. False where it is not one to be taken so, and then nothing was done.
+    fn append(
+        &mut self,
+        _ticket: Ticket,
+        _region: &RemoteRegion,
+        (_offset, _len_bytes): (u64, u64),
+        _data: &Data<'_>,
+    ) -> bool {
         false
     }
 

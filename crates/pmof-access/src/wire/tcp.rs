@@ -19,6 +19,10 @@ use rustix::{
 
 use super::Wire;
 
+mod opening;
+
+pub(crate) use opening::Tcp;
+
 /// Keepalive probes before a silent peer counts as gone: enough that one lost probe does not end a connection.
 const KEEPALIVE_PROBES: u32 = 3;
 

@@ -58,7 +58,7 @@ pub(crate) fn anonymous_memory_survives_nothing<F: Fabric>() {
 fn tmpfs() -> Option<tempfile::TempDir> {
     let directory = tempfile::tempdir_in("/dev/shm").ok();
     if directory.is_none() {
-        eprintln!("skipped: there is no writable tmpfs at /dev/shm");
+        skip_report::skipped!("there is no writable tmpfs at /dev/shm");
     }
     directory
 }
@@ -89,7 +89,7 @@ pub(crate) fn a_file_survives_loss_of_power<F: Fabric>() {
     let directory = tempfile::tempdir_in(Path::new(&disk)).unwrap();
     let memory = Memory::create(&directory.path().join("a"), LEN_BYTES, None).unwrap();
     if memory.kind() != MediumKind::PageCache {
-        eprintln!("skipped: the build directory lies on {}", memory.kind());
+        skip_report::skipped!("the build directory lies on {}", memory.kind());
         return;
     }
     let promises = [Some(probed(Mechanism::Store)), Some(probed(Mechanism::Store)), Some(probed(Mechanism::FileSync))];

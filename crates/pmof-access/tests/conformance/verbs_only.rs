@@ -140,6 +140,47 @@ fn a_batch_of_writes_that_nobody_waits_for_keeps_its_order_whatever_comes_betwee
     }
 }
 
+/// Registered memory goes into the device's ring in a row, too, and nobody but the row keeps it.
+#[test]
+fn registered_memory_in_a_row_is_kept_until_the_device_has_let_go_of_it() {
+    const PIECE_BYTES: u64 = 1 << 14;
+    let pair = opened(&VerbsOptions::default(), &VerbsOptions::default(), ConnectOptions::default());
+    let memory: Arc<dyn Medium> = Arc::new(Memory::anonymous(LEN_BYTES).unwrap());
+    let (_owned, remote) = register(&pair.target.peer, &memory);
+    for round in 0..8_u64 {
+        let mut expected = vec![0; LEN_BYTES as usize];
+        memory.store(0, &expected).unwrap();
+        let mut batch = pair.initiator.connection.batch();
+        batch.signal(Signal::OnError);
+        for (number, pieces) in [3, 1, 12, 20].into_iter().enumerate() {
+            let first = [0, 3, 4, 40][number];
+            let (source, _) = region(&pair.initiator.peer, pieces * PIECE_BYTES, Access::empty());
+            let bytes = pattern((pieces * PIECE_BYTES) as usize, round * 4 + number as u64);
+            source.store(0, &bytes).unwrap();
+            for piece in 0..pieces {
+                let (from, to) = (piece * PIECE_BYTES, (first + piece) * PIECE_BYTES);
+                // The last one is shorter, and some are so short that they go inline.
+                let len_bytes = if piece + 1 == pieces { 1000 } else { PIECE_BYTES >> (round % 2 * 8) };
+                let part = source.part(from..from + len_bytes).unwrap();
+                if piece % 2 == 0 {
+                    batch.write(&remote, to, source.slice(from..from + len_bytes).unwrap()).unwrap();
+                } else {
+                    batch.write(&remote, to, part).unwrap();
+                }
+                expected[to as usize..][..len_bytes as usize]
+                    .copy_from_slice(&bytes[from as usize..][..len_bytes as usize]);
+            }
+        }
+        let flush = batch.signal(Signal::Always).flush(&remote, .., Durability::Visible).unwrap();
+        batch.submit();
+        pair.initiator.done(flush);
+        let mut found = vec![0; LEN_BYTES as usize];
+        memory.read(0, &mut found).unwrap();
+        assert!(found == expected, "round {round}");
+        assert_eq!(pair.initiator.connection.outstanding(), 0);
+    }
+}
+
 #[test]
 fn a_read_after_write_that_makes_nothing_durable_is_refused() {
     let connect = ConnectOptions { method: Some(Method::ReadAfterWrite), ..ConnectOptions::default() };
@@ -266,6 +307,49 @@ fn who_did_nothing_for_long_is_not_taken_for_stuck() {
     }
 }
 
+/// Waits on a queue of one device connection begin without the clock, also where nothing comes and where they are told to end.
+#[test]
+fn a_wait_in_which_nothing_comes_ends_in_time() {
+    let timeout = Duration::from_secs(1);
+    let fabric = Verbs::new();
+    for waiting in
+        [Waiting::Adaptive { spin: Duration::ZERO }, Waiting::Adaptive { spin: DEFAULT_SPIN }, Waiting::BusyPoll]
+    {
+        let initiator_queue = QueueOptions { waiting, ..QueueOptions::default() };
+        let pair = fabric.pair_with(&Setup { initiator_queue, ..Setup::default() });
+        let (_memory, remote) = region(&pair.target.peer, LEN_BYTES, Access::all());
+        let (connection, queue) = (&pair.initiator.connection, &pair.initiator.queue);
+        // Polls tell the connection the time, and set no alarm.
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(60) {
+            assert!(queue.poll().is_none());
+        }
+        let start = Instant::now();
+        assert!(queue.wait(timeout).is_none());
+        assert!(start.elapsed() < 2 * timeout, "{waiting:?}: {:?}", start.elapsed());
+        for _ in 0..3 {
+            // The last sleep leaves its alarm.
+            for _ in 0..20 {
+                let ticket = connection.flush(&remote, .., Durability::Visible).unwrap();
+                pair.initiator.done(ticket);
+            }
+            let start = Instant::now();
+            assert!(queue.wait(timeout).is_none());
+            let lasted = start.elapsed();
+            assert!(lasted >= timeout && lasted < timeout + Duration::from_millis(500), "{waiting:?}: {lasted:?}");
+        }
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(50));
+                queue.interrupt();
+            });
+            let start = Instant::now();
+            assert!(queue.wait(LONG).is_none());
+            assert!(start.elapsed() < timeout, "{waiting:?}: {:?}", start.elapsed());
+        });
+    }
+}
+
 /// A queue of one device connection has a short way to wait: threads on it lose no outcome to each other, nor a wake-up.
 #[test]
 fn threads_may_share_the_queue_of_a_lone_device() {
@@ -376,7 +460,7 @@ fn too_little_lockable_memory_is_named() {
     drop(queue);
     match outcome {
         // With CAP_IPC_LOCK there is no limit.
-        Ok(_) => eprintln!("skipped: this process may lock all it wants"),
+        Ok(_) => skip_report::skipped!("this process may lock all it wants"),
         Err(RegisterError::Device(error)) => assert!(error.to_string().contains("ulimit -l"), "{error}"),
         Err(other) => panic!("{other}"),
     }

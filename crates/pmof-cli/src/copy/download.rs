@@ -11,13 +11,13 @@ use std::{
 
 use anyhow::Context;
 use pmof::{Pool, PoolOptions, mem::MemError};
+use pmof_console::output::with_mend;
 use tempfile::NamedTempFile;
 
 use super::{
     Copied, CpArgs, Degraded, WINDOW_BYTES, WINDOWS_WAITING, checksums::Checksums, error::CopyError, mark,
     progress::Progress, verify,
 };
-use crate::output::with_mend;
 
 /// Zeroes are left out of the file by the block of this size: the smallest hole of the usual file systems.
 const BLOCK_BYTES: usize = 4096;
@@ -59,8 +59,15 @@ fn check_destination(path: &Path, force: bool) -> Result<(), CopyError> {
         Err(error) => Err(CopyError::io("stat", path, error)),
         Ok(metadata) if !metadata.is_file() => Err(CopyError::NotReplaced { path: path.into() }),
         Ok(_) if !force => Err(CopyError::Exists { path: path.into() }),
+        Ok(_) if begins_as_pool(path) => Err(CopyError::Pool { path: path.into() }),
         Ok(_) => Ok(()),
     }
+}
+
+/// Whether a file is a pool of a target, perhaps the one that is copied. What cannot be read is not known to be one.
+fn begins_as_pool(path: &Path) -> bool {
+    let mut begin = [0; 8];
+    File::open(path).and_then(|file| file.read_exact_at(&mut begin, 0)).is_ok() && begin == *b"PMOFPOOL"
 }
 
 /// Reads the pool while windows read before are written on a thread of their own.
@@ -195,6 +202,21 @@ impl NewFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pool_of_a_target_is_not_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("pool");
+        for (begin, is_pool) in [(&b"PMOFPOOL and more"[..], true), (b"PMOFPOO", false), (b"anything else", false)] {
+            fs::write(&path, begin).unwrap();
+            match check_destination(&path, true) {
+                Ok(()) => assert!(!is_pool),
+                Err(CopyError::Pool { path: told }) => assert!(is_pool && told == path),
+                Err(error) => panic!("{error}"),
+            }
+            assert!(matches!(check_destination(&path, false), Err(CopyError::Exists { .. })));
+        }
+    }
 
     #[test]
     fn what_does_not_fit_is_told_by_what_it_does_not_fit_into() {

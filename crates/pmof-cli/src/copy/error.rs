@@ -9,7 +9,7 @@ use pmof::mem::MemError;
 #[non_exhaustive]
 pub(crate) enum CopyError {
     /// Only regular files have a length that can be trusted.
-    #[error("{} cannot be copied: {source}; pack a directory first, as with tar", path.display())]
+    #[error("{} cannot be copied; pack a directory first, as with tar", path.display())]
     NotAFile { path: PathBuf, source: io::Error },
     /// Somebody writes the source.
     #[error(
@@ -38,6 +38,9 @@ pub(crate) enum CopyError {
     /// The destination is there.
     #[error("{} exists; replace it with --force, or choose another name", path.display())]
     Exists { path: PathBuf },
+    /// The destination is a pool of a target, perhaps the one that is copied.
+    #[error("{} is a pool of a target (it begins with PMOFPOOL), and is not replaced; choose another name", path.display())]
+    Pool { path: PathBuf },
     /// The destination is there, and nothing to replace.
     #[error("{} is not a regular file, and nothing else is replaced; choose another name", path.display())]
     NotReplaced { path: PathBuf },
@@ -48,7 +51,7 @@ pub(crate) enum CopyError {
     #[error(transparent)]
     TooLong(MemError),
     /// A system call failed.
-    #[error("{call} of {} failed: {source}; check that it exists and may be used by this user", path.display())]
+    #[error("{call} of {} failed; check that it exists and may be used by this user", path.display())]
     Io { call: &'static str, path: PathBuf, source: io::Error },
 }
 

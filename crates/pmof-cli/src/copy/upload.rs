@@ -3,7 +3,8 @@
 use std::{path::Path, sync::mpsc, thread};
 
 use anyhow::bail;
-use pmof::{Pool, PoolError, PoolOptions, Receipt};
+use pmof::{Pool, PoolError, PoolOptions, Receipt, causes};
+use pmof_console::output::with_mend;
 
 use super::{
     Copied, CpArgs, WINDOW_BYTES, WINDOWS_WAITING,
@@ -14,7 +15,6 @@ use super::{
     source::{Source, Window},
     verify,
 };
-use crate::output::with_mend;
 
 /// Bytes between two persists: enough to hide the flush's fixed cost, little enough that a disk of 4 MB/s has flushed them
 /// before the target counts as lost.
@@ -93,7 +93,7 @@ fn persist(pool: &Pool) -> anyhow::Result<Receipt> {
         Ok(receipt) => Ok(receipt),
         // What the others received is given up with the copy, so their receipt is not told.
         Err(PoolError::Persist(failure)) => match failure.failed.first() {
-            Some((replica, why)) => bail!("replica {replica} failed: {why}; nothing of the copy is kept"),
+            Some((replica, why)) => bail!("replica {replica} failed: {}; nothing of the copy is kept", causes(why)),
             None => bail!("{failure}"),
         },
         Err(error) => Err(with_mend(error)),

@@ -4,13 +4,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use pmof::{Durability, PersistFailure, Pool, PoolError, PoolUrl, Receipt};
+use pmof_bench::bench::statistics::{LatencyHistogram, LatencySummary};
+use pmof_console::children::Target;
 use serde::Serialize;
 
 use super::records::{Book, Record, Source};
-use crate::{
-    bench::statistics::{LatencyHistogram, LatencySummary},
-    children::Target,
-};
 
 /// After a kill the pool's owner learns of it within this time; the kernel tells at once.
 const NOTICE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -82,7 +80,7 @@ impl Desk {
 
     fn write(&mut self, pool: &Pool, survivors: usize, limit: Duration) -> anyhow::Result<Load> {
         let began = Instant::now();
-        let mut latencies = LatencyHistogram::new();
+        let mut latencies = LatencyHistogram::default();
         let (mut batches, mut records_written, mut bytes, mut last_receipt) = (0, 0, 0, None);
         loop {
             let records = self.source.batch();

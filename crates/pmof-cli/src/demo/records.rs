@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, bail, ensure};
-
-use crate::soak::{
+use pmof_bench::soak::{
     Random,
     ledger::{Ledger, WORD_BYTES, Write},
 };
@@ -53,7 +52,7 @@ impl Source {
         let bits = self.random.below(PAYLOAD_BITS_MAX + 1);
         let len_bytes = 1 + self.random.below(1 << bits) as usize;
         let payload: Vec<u8> =
-            (0..len_bytes.div_ceil(WORD_BYTES)).flat_map(|_| self.random.next().to_le_bytes()).collect();
+            (0..len_bytes.div_ceil(WORD_BYTES)).flat_map(|_| self.random.word().to_le_bytes()).collect();
         let bytes = encode(self.sequence, &payload[..len_bytes]);
         if self.tail + bytes.len() as u64 > POOL_BYTES {
             self.tail = 0;

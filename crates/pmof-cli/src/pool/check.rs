@@ -7,16 +7,16 @@ use std::{
 
 use anyhow::{Context, bail};
 use clap::Args;
+use pmof_console::{
+    output::{self, say},
+    reach::ConnectArgs,
+};
 use pmof_pool::{BlockTable, CheckReport, EMPTY, Mismatch, PoolKind, PoolSet, ReplicaSpec, ReplicaState, part_header};
 use serde::Serialize;
 
 use super::{
     place::{block_table, set_at},
     sets::{Bar, replica_text},
-};
-use crate::{
-    output::{self, say},
-    reach::ConnectArgs,
 };
 
 /// Reads every replica in full and compares them

@@ -3,20 +3,24 @@
 use std::{
     fs::File,
     io::{self, Write},
-    path::PathBuf,
+    ops::Range,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
 };
 
 use anyhow::{Context, bail};
 use clap::Args;
-use pmof::mem::Medium as _;
+use pmof::causes;
+use pmof::mem::{Medium as _, Memory};
+use pmof_console::{output, reach::ConnectArgs};
 use pmof_pool::{
     Access, Feature, Features, LocalReplica, PoolKind, Reached, RemoteReplicas as _, ReplicaAccess, ReplicaSpec,
+    check_named_whole,
 };
 use pmof_replica::SshReplicas;
 use serde::Serialize;
 
 use super::place::set_at;
-use crate::{output, reach::ConnectArgs};
 
 /// Bytes read at a time; a multiple of a line of the dump.
 const CHUNK_LEN_BYTES: u64 = 1 << 20;
@@ -83,23 +87,48 @@ pub(crate) fn dump(args: &DumpArgs) -> anyhow::Result<()> {
         }
         (offset, _) => offset.unwrap_or(0)..memory.len_bytes(),
     };
-    let end = args.len.map_or(range.end, |len_bytes| range.start.saturating_add(len_bytes).min(range.end));
-    if range.start > end || end > memory.len_bytes() {
+    let end = args.len.map_or(range.end, |len_bytes| range.start.saturating_add(len_bytes));
+    if range.start > range.end || range.end > memory.len_bytes() {
         bail!("the pool has {} bytes: offset {} lies outside of it", memory.len_bytes(), range.start);
     }
-    let mut output: Box<dyn Write> = match &args.output {
-        Some(path) => {
-            let file = File::create_new(path).with_context(|| format!("cannot make {}", path.display()))?;
-            Box::new(io::BufWriter::new(file))
-        }
-        None => Box::new(io::BufWriter::new(io::stdout().lock())),
-    };
+    if end > range.end {
+        let (start, there) = (range.start, range.end - range.start);
+        bail!(
+            "there are {there} bytes from offset {start} on, fewer than `--len` asks for: leave it out for all of them"
+        );
+    }
+    match &args.output {
+        Some(path) => write_file(path, |file| print(&memory, range.start..end, args.binary, file))?,
+        None => print(&memory, range.start..end, args.binary, &mut io::stdout().lock())?,
+    }
+    Ok(replica.close()?)
+}
+
+/// Makes a file of what `write` gives, durably: whole, or not at all.
+fn write_file(path: &Path, write: impl FnOnce(&mut dyn Write) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    let failed = || format!("cannot make {}", path.display());
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if path.symlink_metadata().is_ok() {
+        bail!("cannot make {}: it exists; remove it, or name another file", path.display());
+    }
+    let mut builder = tempfile::Builder::new();
+    // Narrowed by the umask, as for any new file.
+    builder.prefix(".pmof-dump.").permissions(std::fs::Permissions::from_mode(0o666));
+    let mut file = builder.tempfile_in(directory).with_context(failed)?;
+    write(&mut file).with_context(failed)?;
+    file.as_file().sync_all().with_context(failed)?;
+    file.persist_noclobber(path).map_err(|error| error.error).with_context(failed)?;
+    File::open(directory).and_then(|directory| directory.sync_all()).with_context(failed)
+}
+
+fn print(memory: &Memory, range: Range<u64>, is_binary: bool, output: &mut dyn Write) -> anyhow::Result<()> {
+    let mut output = io::BufWriter::new(output);
     let mut bytes = vec![0; CHUNK_LEN_BYTES as usize];
-    let mut offset = range.start;
+    let (mut offset, end) = (range.start, range.end);
     while offset < end {
         let chunk = &mut bytes[..(end - offset).min(CHUNK_LEN_BYTES) as usize];
         memory.read(offset, chunk)?;
-        let written = if args.binary { output.write_all(chunk) } else { write_lines(&mut output, offset, chunk) };
+        let written = if is_binary { output.write_all(chunk) } else { write_lines(&mut output, offset, chunk) };
         match written.and_then(|()| output.flush()) {
             // A reader that closed its end, as `head` does, has seen what it wanted.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
@@ -107,7 +136,7 @@ pub(crate) fn dump(args: &DumpArgs) -> anyhow::Result<()> {
         }
         offset += chunk.len() as u64;
     }
-    Ok(replica.close()?)
+    Ok(())
 }
 
 fn write_lines(output: &mut impl Write, offset: u64, bytes: &[u8]) -> io::Result<()> {
@@ -137,6 +166,10 @@ pub(crate) fn feature(args: &FeatureArgs, connect: ConnectArgs) -> anyhow::Resul
     let set = set_at(&args.path)?;
     let is_change = args.enable.is_some() || args.disable.is_some();
     let access = if is_change && !args.dry_run { Access::ReadWrite } else { Access::ReadOnly };
+    if is_change {
+        // Others would keep theirs.
+        check_named_whole(&set)?;
+    }
     let mut remotes = SshReplicas::new(&connect.remotes());
     let mut replicas: Vec<Box<dyn ReplicaAccess>> = Vec::new();
     for (index, spec) in set.replicas.iter().enumerate() {
@@ -150,7 +183,7 @@ pub(crate) fn feature(args: &FeatureArgs, connect: ConnectArgs) -> anyhow::Resul
                 Ok(Reached::Damaged(reason)) => {
                     bail!("replica {index} is not sound ({reason}): bring the set in order first (`pmof pool sync`)")
                 }
-                Err(error) => bail!("replica {index}: {error}"),
+                Err(error) => bail!("replica {index} failed: {}", causes(&*error)),
             },
         });
     }
@@ -166,7 +199,7 @@ pub(crate) fn feature(args: &FeatureArgs, connect: ConnectArgs) -> anyhow::Resul
     for replica in replicas {
         let name = replica.name();
         if let Err(error) = replica.close() {
-            failure = failure.or_else(|| Some(anyhow::anyhow!("cannot close {name}: {error}")));
+            failure = failure.or_else(|| Some(anyhow::anyhow!("cannot close {name}: {}", causes(&*error))));
         }
     }
     if let Some(error) = failure {
@@ -181,7 +214,7 @@ pub(crate) fn feature(args: &FeatureArgs, connect: ConnectArgs) -> anyhow::Resul
 
 /// The features that the replica has, or would have, after the change.
 fn change(args: &FeatureArgs, replica: &mut dyn ReplicaAccess, access: Access) -> anyhow::Result<Features> {
-    let said = |error: pmof_pool::AccessError| anyhow::anyhow!("{error}");
+    let said = |error: pmof_pool::AccessError| anyhow::anyhow!("{}", causes(&*error));
     let mut attributes = replica.attributes().map_err(said)?;
     let before = attributes.features();
     let after = match (args.enable, args.disable) {

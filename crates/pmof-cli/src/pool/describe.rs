@@ -5,15 +5,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use pmof::causes;
+use pmof_console::{output, reach::ConnectArgs};
 use pmof_pool::{
-    ContentsState, Features, PartSize, PartSpec, PoolHeader, PoolKind, RemoteSpec, ReplicaSpec, part_contents,
-    part_header, uuid_text,
+    Attributes, ContentsState, Features, Misfit, PartSize, PartSpec, PoolHeader, PoolKind, RemoteSpec, ReplicaSpec,
+    misfits, part_contents, part_header, uuid_text,
 };
 use pmof_replica::{RemoteState, SshReplicas};
 use serde::Serialize;
 
 use super::{place::set_at, utc};
-use crate::{output, reach::ConnectArgs};
 
 /// A pool set, as its parts describe it.
 #[derive(Debug, Serialize)]
@@ -32,8 +33,13 @@ struct ReplicaReport {
     contents: Option<&'static str>,
     /// What is wrong with the contents.
     damage: Option<&'static str>,
+    /// Why it is none of the set's replicas: it is of another pool, or linked to replicas that the set does not name.
+    misfits: Vec<String>,
     remote: Option<RemoteReport>,
     parts: Vec<PartReport>,
+    /// What the header of its first part says.
+    #[serde(skip)]
+    attributes: Option<Attributes>,
 }
 
 #[derive(Debug, Serialize)]
@@ -46,6 +52,8 @@ struct RemoteReport {
     reason: Option<String>,
     len_bytes: Option<u64>,
     uuid: Option<String>,
+    #[serde(skip)]
+    attributes: Option<Attributes>,
 }
 
 impl RemoteReport {
@@ -68,6 +76,7 @@ impl RemoteReport {
             reason,
             len_bytes: known.map(|(_, len_bytes)| len_bytes),
             uuid: known.map(|(attributes, _)| uuid_text(&attributes.uuid)),
+            attributes: known.map(|(attributes, _)| attributes),
         };
         (report, found)
     }
@@ -92,6 +101,8 @@ struct PartReport {
     header: Option<HeaderReport>,
     /// Why there is no header to show, where there should be one.
     problem: Option<String>,
+    #[serde(skip)]
+    attributes: Option<Attributes>,
 }
 
 #[derive(Debug, Serialize)]
@@ -173,8 +184,13 @@ pub(crate) fn describe(path: &Path, connect: ConnectArgs) -> anyhow::Result<SetR
             ReplicaReport::new(index, Some(remote), Vec::new(), contents)
         }
     };
-    let replicas = set.replicas.iter().enumerate().map(replica).collect();
-    let problem = set.check_files().err().map(|error| error.to_string());
+    let mut replicas: Vec<_> = set.replicas.iter().enumerate().map(replica).collect();
+    let headers: Vec<_> = replicas.iter().map(|replica: &ReplicaReport| replica.attributes).collect();
+    for replica in &mut replicas {
+        let of_others = |misfit: &&Misfit| matches!(misfit, Misfit::OtherSet { .. } | Misfit::Neighbour { .. });
+        replica.misfits = misfits(&headers, replica.index).iter().filter(of_others).map(ToString::to_string).collect();
+    }
+    let problem = set.check_files().err().map(|error| causes(&error).to_string());
     Ok(SetReport { set: path.into(), options, problem, replicas })
 }
 
@@ -191,7 +207,10 @@ impl ReplicaReport {
             Some(ContentsState::Damaged(damage)) => (Some("damaged"), Some(damage)),
             None => (None, None),
         };
-        Self { index, contents, damage, remote, parts }
+        let of_parts = || parts.first().and_then(|part: &PartReport| part.attributes);
+        let attributes = remote.as_ref().map_or_else(of_parts, |remote| remote.attributes);
+        let attributes = attributes.filter(|attributes| !attributes.is_unfinished());
+        Self { index, contents, damage, misfits: Vec::new(), remote, parts, attributes }
     }
 
     /// What is wrong with its contents. Those of a pool that is being opened may look as if they were damaged.
@@ -211,12 +230,13 @@ impl PartReport {
             PartSize::Bytes(len_bytes) => Some(len_bytes),
             PartSize::Auto => None,
         };
+        let attributes = header.as_ref().and_then(|header| Some(header.as_ref().ok()?.attributes()));
         let (header, problem) = match header {
             Some(Ok(header)) => (Some(HeaderReport::new(&header)), None),
-            Some(Err(error)) => (None, Some(error.to_string())),
+            Some(Err(error)) => (None, Some(causes(&error).to_string())),
             None => (None, None),
         };
-        Self { path: path.into(), len_bytes, header, problem }
+        Self { path: path.into(), len_bytes, header, problem, attributes }
     }
 }
 
@@ -230,8 +250,11 @@ impl SetReport {
         let remotes = remotes.map(|problem| format!("{}: {problem}", self.set.display()));
         let contents = self.replicas.iter().filter_map(ReplicaReport::problem);
         let contents = contents.map(|problem| format!("{}: {problem}", self.set.display()));
+        let misfits = self.replicas.iter().filter(|replica| !replica.misfits.is_empty()).map(|replica| {
+            format!("{}: replica {} does not fit: {}", self.set.display(), replica.index, replica.misfits.join(", "))
+        });
         let files = self.problem.as_ref().map(|problem| format!("{} cannot be used: {problem}", self.set.display()));
-        let problems: Vec<_> = files.into_iter().chain(part).chain(remotes).chain(contents).collect();
+        let problems: Vec<_> = files.into_iter().chain(part).chain(remotes).chain(contents).chain(misfits).collect();
         (!problems.is_empty()).then(|| problems.join("; "))
     }
 
@@ -268,6 +291,7 @@ impl SetReport {
                 (_, Some(damage)) => contents.push(format!("replica {}: {damage}", replica.index)),
                 _ => {}
             }
+            contents.extend(replica.misfits.iter().map(|misfit| format!("replica {}: {misfit}", replica.index)));
             for (index, part) in replica.parts.iter().enumerate() {
                 let name = if index == 0 { format!("replica {}", replica.index) } else { String::new() };
                 let size = part.len_bytes.map_or("AUTO".to_owned(), output::size);

@@ -11,7 +11,7 @@ use pmof::mem::Memory;
 use pmof::{PoolUrl, PoolUrlError};
 use pmof_pool::{
     BlockTable, Feature, HeaderError, PartSpec, PoolSet, PoolSetError, ReplicaSpec, SetOptions, behind_header,
-    part_header,
+    check_named_whole, part_header,
 };
 
 /// A pool of a target, or one in files of this machine.
@@ -82,5 +82,7 @@ pub(crate) fn set_at(path: &Path) -> anyhow::Result<PoolSet> {
     let size = if len_bytes == 0 { pmof_pool::PartSize::Auto } else { pmof_pool::PartSize::Bytes(len_bytes) };
     let part = PartSpec { size, ..PartSpec::new(&path, len_bytes) };
     let options = SetOptions { single_header: header.features.has(Feature::SingleHeader), no_headers: false };
-    Ok(PoolSet { path, replicas: vec![ReplicaSpec::Local(vec![part])], options })
+    let set = PoolSet { path, replicas: vec![ReplicaSpec::Local(vec![part])], options };
+    check_named_whole(&set)?;
+    Ok(set)
 }

@@ -1,28 +1,33 @@
 //! `pmof pool rm`.
 
-use std::{fs, path::Path};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context, bail};
-use pmof::{PoolUrl, SetRemoval};
-use pmof_pool::{PoolSet, ReplicaSpec};
+use pmof::{PoolUrl, causes, replica::SetRemoval};
+use pmof_console::{
+    output::{self, with_mend},
+    reach::ConnectArgs,
+    words::parsed,
+};
+use pmof_pool::{PoolSet, PoolSetError, ReplicaSpec, check_unlinkable};
 use serde::Serialize;
 
 use super::{
     place::{PoolPlace, set_at},
     sets::How,
 };
-use crate::{
-    output::{self, describe, with_mend},
-    reach::ConnectArgs,
-};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct RemoveArgs {
     /// Pool, by its URL; a pool set file, whose parts are removed, on other machines too, all or none; or a pool's only part; may
     /// be given several times
-    #[arg(value_name = "URL|PATH", required = true)]
+    #[arg(value_name = "URL|PATH", required = true, value_parser = parsed::<PoolPlace>)]
     places: Vec<PoolPlace>,
-    /// Remove what is left of pools whose parts are missing or damaged; of pool set files only
+    /// Remove what is left of pools whose parts are missing or damaged; of pool set files only. Files that never were the pool's stay; parts of two pools are refused
     #[arg(long)]
     force: bool,
     /// Remove the pool set files of this machine too
@@ -37,6 +42,10 @@ struct RemoveReport {
     dry_run: bool,
     removed: Vec<String>,
     failed: Vec<String>,
+    /// Parts that were not there.
+    absent: Vec<String>,
+    /// Files that have the names of parts, and are none of a pool.
+    left: Vec<String>,
     /// Those of pools that were removed, and are still there.
     set_files_left: Vec<String>,
 }
@@ -46,15 +55,23 @@ struct RemoveReport {
 struct Gone {
     /// Replicas with their parts; the URL of a pool of a target.
     lines: Vec<String>,
+    /// Parts that were not there.
+    absent: Vec<String>,
+    /// Files that are no parts of a pool, and stay.
+    left: Vec<String>,
     /// The pool set file that is still there.
     set_file_left: Option<String>,
 }
 
 /// Removes all pools that can be removed, each whole or not at all, and fails where one could not be.
 pub(crate) fn run(args: &RemoveArgs, connect: ConnectArgs) -> anyhow::Result<()> {
+    check_named_once(&args.places)?;
+    check_apart(&args.places)?;
     let (mut removed, mut failed, mut errors) = (Vec::new(), Vec::new(), Vec::new());
     let (mut text, mut set_files_left) = (Vec::new(), Vec::new());
+    let (mut absent, mut left) = (Vec::new(), Vec::new());
     let (verb, is) = if args.how.dry_run { ("would remove", "would still be") } else { ("removed", "is still") };
+    let was = if args.how.dry_run { "is" } else { "was" };
     for place in &args.places {
         let (name, outcome) = match place {
             PoolPlace::Url(url) => (url.to_string(), remove_url(args, url, connect)),
@@ -63,24 +80,64 @@ pub(crate) fn run(args: &RemoveArgs, connect: ConnectArgs) -> anyhow::Result<()>
         match outcome {
             Ok(gone) => {
                 text.extend(gone.lines.iter().map(|line| format!("{verb} {line}\n")));
+                text.extend(gone.absent.iter().map(|part| format!("{part} {was} not there\n")));
+                let hint = if gone.left.is_empty() { "`--set-file` removes it too" } else { "it names what is left" };
+                for file in &gone.left {
+                    errors.push(causes(&PoolSetError::NotAPart { path: file.into() }).to_string());
+                }
+                absent.extend(gone.absent);
+                left.extend(gone.left);
                 if let Some(left) = gone.set_file_left {
-                    text.push(format!("the pool set file {left} {is} there (`--set-file` removes it too)\n"));
+                    text.push(format!("the pool set file {left} {is} there ({hint})\n"));
                     set_files_left.push(left);
                 }
                 removed.push(name);
             }
             Err(error) => {
-                errors.push(describe(&error.context(format!("cannot remove {name}"))));
+                errors.push(format!("{:#}", error.context(format!("cannot remove {name}"))));
                 failed.push(name);
             }
         }
     }
     if args.how.json {
-        output::print_json(&RemoveReport { dry_run: args.how.dry_run, removed, failed, set_files_left })?;
+        output::print_json(&RemoveReport { dry_run: args.how.dry_run, removed, failed, absent, left, set_files_left })?;
     } else {
         output::print(&text.concat())?;
     }
     if errors.is_empty() { Ok(()) } else { bail!("{}", errors.join("\npmof: ")) }
+}
+
+/// What is named twice would be gone at the second time, which would count as a failure.
+fn check_named_once(places: &[PoolPlace]) -> anyhow::Result<()> {
+    let mut seen = BTreeSet::new();
+    for place in places {
+        let (name, same) = match place {
+            PoolPlace::Url(url) => (url.to_string(), PathBuf::from(url.to_string())),
+            PoolPlace::Path(path) => {
+                (path.display().to_string(), fs::canonicalize(path).unwrap_or_else(|_| path.clone()))
+            }
+        };
+        if !seen.insert(same) {
+            bail!("{name} is named twice: name each pool once; nothing was removed");
+        }
+    }
+    Ok(())
+}
+
+/// Sets that share a file would leave one of them half removed. What cannot be read is told where it is removed.
+fn check_apart(places: &[PoolPlace]) -> anyhow::Result<()> {
+    let sets = places.iter().filter_map(|place| match place {
+        PoolPlace::Path(path) => set_at(path).ok(),
+        PoolPlace::Url(_) => None,
+    });
+    let all = sets.reduce(|mut all, mut set| {
+        all.replicas.append(&mut set.replicas);
+        all
+    });
+    match all {
+        Some(all) if places.len() > 1 => all.check_files().context("nothing was removed"),
+        _ => Ok(()),
+    }
 }
 
 fn remove_url(args: &RemoveArgs, url: &PoolUrl, connect: ConnectArgs) -> anyhow::Result<Gone> {
@@ -98,34 +155,45 @@ fn remove_set(args: &RemoveArgs, path: &Path, connect: ConnectArgs) -> anyhow::R
     let set = set_at(path)?;
     let removal = SetRemoval::prepare(&set, args.force, &connect.remotes())?;
     let is_set_file = PoolSet::is_set_file(path)?;
-    let gone = Gone::of(path, &set, is_set_file, args.set_file);
+    if args.set_file && is_set_file {
+        check_unlinkable(&std::path::absolute(path)?)?;
+    }
+    let gone = Gone::of(path, &set, is_set_file, args.set_file, &removal);
     if args.how.dry_run {
         return Ok(gone);
     }
     removal.carry_out()?;
-    if args.set_file && is_set_file {
+    if args.set_file && is_set_file && gone.left.is_empty() {
         fs::remove_file(path).with_context(|| format!("its replicas are removed, and {} is not", path.display()))?;
     }
     Ok(gone)
 }
 
 impl Gone {
-    /// What goes with the set at `path`, which may be a pool's only part.
-    fn of(path: &Path, set: &PoolSet, is_set_file: bool, with_set_file: bool) -> Self {
-        let replica = |(index, replica): (usize, &ReplicaSpec)| match replica {
-            ReplicaSpec::Local(parts) if is_set_file => {
-                let parts: Vec<_> = parts.iter().map(|part| part.path.display().to_string()).collect();
-                format!("replica {index}: {}", parts.join(", "))
+    /// What goes with the set at `path`, which may be a pool's only part. Its file stays where a file of it does.
+    fn of(path: &Path, set: &PoolSet, is_set_file: bool, with_set_file: bool, removal: &SetRemoval) -> Self {
+        let texts = |paths: &[PathBuf]| paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
+        let mut gone = Self::default();
+        for (index, replica) in set.replicas.iter().enumerate() {
+            match (replica, removal.local(index)) {
+                (ReplicaSpec::Remote(remote), _) => {
+                    let (set, node) = (remote.set.display(), &remote.node);
+                    gone.lines
+                        .push(format!("replica {index}: the parts of {set} on {node}, where the pool set file stays"));
+                }
+                (ReplicaSpec::Local(_), Some(found)) => {
+                    let parts: Vec<_> = found.parts().map(|part| part.display().to_string()).collect();
+                    let name = if is_set_file { format!("replica {index}: ") } else { String::new() };
+                    gone.lines.extend((!parts.is_empty()).then(|| name + &parts.join(", ")));
+                    gone.absent.extend(texts(found.absent()));
+                    gone.left.extend(texts(found.left()));
+                }
+                (ReplicaSpec::Local(_), None) => {}
             }
-            ReplicaSpec::Local(_) => path.display().to_string(),
-            ReplicaSpec::Remote(remote) => {
-                let set = remote.set.display();
-                format!("replica {index}: the parts of {set} on {}, where the pool set file stays", remote.node)
-            }
-        };
-        let mut lines: Vec<_> = set.replicas.iter().enumerate().map(replica).collect();
-        let (is_removed, set_file) = (with_set_file && is_set_file, path.display().to_string());
-        lines.extend(is_removed.then(|| format!("the pool set file {set_file}")));
-        Self { lines, set_file_left: (is_set_file && !is_removed).then_some(set_file) }
+        }
+        let (is_removed, set_file) = (with_set_file && is_set_file && gone.left.is_empty(), path.display().to_string());
+        gone.lines.extend(is_removed.then(|| format!("the pool set file {set_file}")));
+        gone.set_file_left = (is_set_file && !is_removed).then_some(set_file);
+        gone
     }
 }

@@ -2,18 +2,18 @@
 
 use std::{fmt::Write as _, path::PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use pmof_pool::{
-    LocalSet, NewPool, NewSet, PoolSet, ReplicaSpec, Step, SyncOptions, SyncReport, TransformOptions, TransformReport,
-};
-use serde::Serialize;
-
-use crate::{
-    copy::progress::Progress,
+use pmof_console::{
     output::{self, say},
     reach::ConnectArgs,
 };
+use pmof_pool::{
+    NewPool, NewSet, PoolSet, ReplicaSpec, Step, SyncOptions, SyncReport, TransformOptions, TransformReport,
+};
+use serde::Serialize;
+
+use crate::copy::progress::Progress;
 
 /// Makes the pool that a pool set file names
 #[derive(Debug, Args)]
@@ -24,12 +24,12 @@ pub(crate) struct CreateArgs {
     /// What the pool is for
     #[arg(long, value_enum, default_value = "obj")]
     kind: Kind,
-    /// Name of the layout that programs will ask for; of pools of objects only
-    #[arg(long, value_name = "NAME", default_value = "")]
-    layout: String,
-    /// Bytes of a block; of pools of blocks only
-    #[arg(long, value_name = "BYTES", default_value_t = 512)]
-    block_size: u32,
+    /// Name of the layout that programs will ask for, nothing unless given; of pools of objects only
+    #[arg(long, value_name = "NAME")]
+    layout: Option<String>,
+    /// Bytes of a block, 512 unless given; of pools of blocks only
+    #[arg(long, value_name = "BYTES")]
+    block_size: Option<u32>,
     #[command(flatten)]
     how: How,
 }
@@ -95,11 +95,7 @@ struct CreateReport {
 
 pub(crate) fn create(args: &CreateArgs, connect: ConnectArgs) -> anyhow::Result<()> {
     let set = PoolSet::read(&args.set)?;
-    let pool = match args.kind {
-        Kind::Obj => NewPool::Obj { layout: args.layout.clone() },
-        Kind::Log => NewPool::Log,
-        Kind::Blk => NewPool::Blk { block_len_bytes: args.block_size },
-    };
+    let pool = new_pool(args)?;
     let new = NewSet::new(pool);
     let failed = || format!("cannot make the pool of {}", args.set.display());
     new.plan(&set).with_context(failed)?;
@@ -110,7 +106,7 @@ pub(crate) fn create(args: &CreateArgs, connect: ConnectArgs) -> anyhow::Result<
         replicas: set.replicas.iter().map(replica_text).collect(),
     };
     if args.how.dry_run {
-        LocalSet::check_free(&set).with_context(failed)?;
+        connect.set(set).check_new(&new).with_context(failed)?;
     } else {
         let made = connect.set(set).create(&new).with_context(failed)?;
         made.close().with_context(failed)?;
@@ -123,6 +119,21 @@ pub(crate) fn create(args: &CreateArgs, connect: ConnectArgs) -> anyhow::Result<
         say!("{verb} replica {index}: {replica}");
     }
     Ok(())
+}
+
+/// What the pool is for. Options that its kind does not have are refused: whoever gives one means another kind.
+fn new_pool(args: &CreateArgs) -> anyhow::Result<NewPool> {
+    if args.layout.is_some() && !matches!(args.kind, Kind::Obj) {
+        bail!("`--layout` is of pools of objects only: leave it out, or make one with `--kind obj`");
+    }
+    if args.block_size.is_some() && !matches!(args.kind, Kind::Blk) {
+        bail!("`--block-size` is of pools of blocks only: leave it out, or make one with `--kind blk`");
+    }
+    Ok(match args.kind {
+        Kind::Obj => NewPool::Obj { layout: args.layout.clone().unwrap_or_default() },
+        Kind::Log => NewPool::Log,
+        Kind::Blk => NewPool::Blk { block_len_bytes: args.block_size.unwrap_or(512) },
+    })
 }
 
 pub(super) fn replica_text(replica: &ReplicaSpec) -> String {
@@ -235,7 +246,8 @@ pub(crate) fn run_transform(args: &TransformArgs, connect: ConnectArgs) -> anyho
         let (from, to) = (args.from.clone(), args.to.clone());
         return output::print_json(&TransformJson { from, to, dry_run: args.how.dry_run, added, removed, left });
     }
-    if added.is_empty() && removed.is_empty() && left.is_empty() {
+    let is_changed = !(added.is_empty() && removed.is_empty() && left.is_empty());
+    if !is_changed {
         say!("{} names the replicas that the pool has: nothing to do", args.to.display());
     }
     let [add, remove, leave] =
@@ -248,10 +260,14 @@ pub(crate) fn run_transform(args: &TransformArgs, connect: ConnectArgs) -> anyho
     }
     for index in left {
         say!(
-            "{leave} replica {index} of the old set: {}; what lies there stays, and is refused as a replica that was left behind: remove it \
-             there when the host is back",
+            "{leave} replica {index} of the old set: {}; what lies there stays, and is refused as a replica that was left behind where it \
+             differs: remove it there when the host is back",
             replica_text(&from.replicas[index])
         );
+    }
+    if is_changed && !args.how.dry_run {
+        let (from, to) = (args.from.display(), args.to.display());
+        say!("the pool has the replicas of {to} now: open, check and sync it by that file, and no more by {from}");
     }
     Ok(())
 }

@@ -21,7 +21,7 @@ const NOT_IN_FILES: [&str; 9] =
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConfigError {
     /// It could not be read.
-    #[error("cannot read the configuration file {}: {source}", path.display())]
+    #[error("cannot read the configuration file {}", path.display())]
     Read { path: PathBuf, source: io::Error },
     /// A line was not understood.
     #[error("{}:{line}: {why}", path.display())]

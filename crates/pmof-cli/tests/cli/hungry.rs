@@ -10,14 +10,11 @@ use std::{
 };
 
 use pmof::{Durability, Pool, PoolName};
+use pmof_control::{OpenFor, Reply, Request};
 use pmof_proto::{
     Descriptor, RegionKey,
     frame::{Frame, Opcode},
     limits::HEADER_BYTES,
-};
-use pmof_replica::{
-    OpenFor,
-    control::{Reply, Request},
 };
 
 use crate::support::{LONG, serve_with};

@@ -62,3 +62,44 @@ fn commands_say_what_the_limit_is() {
     target.wait().unwrap();
     assert!(command(["--version"]).status().unwrap().success());
 }
+
+/// A replica that cannot be made anew, or added, is told before anything is removed or relinked; a dry run says so too.
+#[test]
+fn what_cannot_be_restored_stays_as_it_is() {
+    let place = directory();
+    let here = text(place.path());
+    let set = |name: &str, parts: &[&str]| {
+        let lines: Vec<_> = parts.iter().map(|part| format!("9M {here}/{part}\n")).collect();
+        file_with(&place, name, format!("PMEMPOOLSET\n{}", lines.join("REPLICA\n")).as_bytes())
+    };
+    let own = set("own", &["a", "b", "c"]);
+    pmof(["pool", "create", text(&own)]).done();
+    let adding = set("adding", &["a", "b", "c", "d"]);
+    let nowhere = set("nowhere", &["a", "c", "nowhere/d", "b"]);
+    let huge = file_with(
+        &place,
+        "huge",
+        format!("PMEMPOOLSET\n9M {here}/a\nREPLICA\n9M {here}/c\nREPLICA\n9000T {here}/d\n").as_bytes(),
+    );
+    let read = || ["a", "b", "c"].map(|part| fs::read(place.path().join(part)).unwrap());
+    let before = read();
+    for dry in [&[][..], &["--dry-run"]] {
+        run(4, &[&["pool", "transform", text(&own), text(&adding)], dry].concat()).failed(&WORDS[..2]);
+        pmof([&["pool", "transform", text(&own), text(&nowhere)], dry].concat()).failed(&["nowhere", "must exist"]);
+        pmof([&["pool", "transform", text(&own), text(&huge)], dry].concat()).failed(&["d"]);
+        assert!(read() == before, "{dry:?}");
+        pmof(["pool", "check", text(&own)]).done();
+    }
+    // In the last replica, so that the one before it would be looked at first.
+    let part = place.path().join("c");
+    for len_bytes in [MIB as u64, 100] {
+        fs::File::options().write(true).open(&part).unwrap().set_len(len_bytes).unwrap();
+        let before = read();
+        for dry in [&[][..], &["--dry-run"]] {
+            run(4, &[&["pool", "sync", text(&own)], dry].concat()).failed(&WORDS[..2]);
+            assert!(read() == before, "{len_bytes} {dry:?}");
+        }
+    }
+    pmof(["pool", "sync", text(&own)]).done();
+    pmof(["pool", "check", text(&own)]).done();
+}

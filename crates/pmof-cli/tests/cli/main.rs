@@ -1,11 +1,13 @@
 //! The real `pmof` binary, end to end.
 
 mod copies;
+mod foreign;
 mod hungry;
 mod killed;
 mod limits;
 mod looks;
 mod odd;
+mod planned;
 mod refused;
 mod sets;
 mod soaks;

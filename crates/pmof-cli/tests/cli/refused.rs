@@ -77,8 +77,8 @@ fn names_and_schemes() {
         pmof(["pool", "info", &target.url(name)]).wrong_use(words);
     }
     for url in ["rds://host:1/pool", "http://127.0.0.1/pool", "://x/pool"] {
-        pmof(["cp", text(&source), url]).wrong_use(&["there is no transport", "tcp, shm and verbs"]);
-        pmof(["pool", "rm", url]).wrong_use(&["there is no transport", "tcp, shm and verbs"]);
+        pmof(["cp", text(&source), url]).wrong_use(&["is no pool URL", "tcp://HOST:PORT/POOL", "ssh://"]);
+        pmof(["pool", "rm", url]).wrong_use(&["is no pool URL", "tcp://HOST:PORT/POOL", "ssh://"]);
         pmof(["pool", "ls", url]).wrong_use(&["there is no transport", "tcp, shm and verbs"]);
         pmof(["serve", "--root", ".", "--listen", url]).wrong_use(&["there is no transport", "tcp, shm and verbs"]);
     }

@@ -32,8 +32,12 @@ fn made(replicas: &[usize]) -> (TempDir, PathBuf) {
     (place, set)
 }
 
+/// Changes one byte, whatever it is: that of a random identity may have any value.
 fn poke(path: &Path, offset: u64) {
-    File::options().write(true).open(path).unwrap().write_all_at(&[0xee], offset).unwrap();
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, offset).unwrap();
+    file.write_all_at(&[!byte[0]], offset).unwrap();
 }
 
 #[test]
@@ -246,12 +250,15 @@ fn a_flipped_byte_is_found_and_made_good() {
 fn blank_files_are_taken_and_features_that_nobody_knows_are_shown() {
     let place = directory();
     let set = set(&place, "set", &[0, 1]);
-    for (name, content) in [("r0p0", 0), ("r1p1", 0xab)] {
-        let mut bytes = vec![content; 5 * MIB as usize];
-        bytes[..4096].fill(0);
-        fs::write(place.path().join(name), bytes).unwrap();
-    }
+    fs::write(place.path().join("r0p0"), vec![0; 5 << 20]).unwrap();
     File::create(place.path().join("r1p0")).unwrap().set_len(5 * MIB).unwrap();
+    // As an image of a disk begins.
+    fs::write(place.path().join("r1p1"), [vec![0; 4 << 20], vec![0xab; 1 << 20]].concat()).unwrap();
+    let told = ["r1p1 exists", "it has zeros for a header and holds something behind them, from byte 4194304 on"];
+    pmof(["pool", "create", text(&set), "--dry-run"]).failed(&told);
+    pmof(["pool", "create", text(&set)]).failed(&told);
+    assert!(fs::read(place.path().join("r1p1")).unwrap().ends_with(&[0xab; 9]));
+    fs::write(place.path().join("r1p1"), vec![0; 5 << 20]).unwrap();
     pmof(["pool", "create", text(&set), "--dry-run"]).done();
     pmof(["pool", "create", text(&set)]).done();
     pmof(["pool", "check", text(&set)]).done();
@@ -352,7 +359,7 @@ fn one_file_under_two_names_is_refused() {
     {
         pmof([&["pool"], command, &[text(&twice)]].concat()).failed(&[&told]);
     }
-    pmof(["pool", "transform", text(&one), text(&twice)]).failed(&["replica 1: ", &told]);
+    pmof(["pool", "transform", text(&one), text(&twice)]).failed(&["replica 1 failed: ", &told]);
     assert!(names.iter().all(|(name, other)| name.exists() && other.exists()));
     pmof(["pool", "check", text(&one)]).done();
 }

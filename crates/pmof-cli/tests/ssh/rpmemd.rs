@@ -6,8 +6,8 @@ use std::{
 };
 
 use pmof::{
-    OpenFor, Pool, PoolError, RemoteSetOptions, ReplicaError, SetName, SshError, SshOptions, StartFailure,
-    TargetOptions,
+    OpenFor, Pool, PoolError, RemoteSetOptions, ReplicaError, SetName, SshOptions, TargetOptions,
+    bootstrap::{SshError, StartFailure},
 };
 
 use crate::support::Stage;
@@ -23,17 +23,14 @@ fn stage() -> Stage {
 }
 
 fn remote(stage: &Stage, command: &str) -> RemoteSetOptions {
-    let ssh = SshOptions {
-        program: stage.directory.path().join("ssh"),
-        command: format!("HOME={} {RPMEMD} {command}", stage.root().display()),
-        ..Default::default()
-    };
+    let command = format!("HOME={} {RPMEMD} {command}", stage.root().display());
+    let ssh = SshOptions::default().program(stage.directory.path().join("ssh")).command(command);
     let (url, set) = ("ssh://host".parse().unwrap(), SetName::new("x.set").unwrap());
-    RemoteSetOptions::new(url, set).target(TargetOptions { ssh, ..Default::default() })
+    RemoteSetOptions::new(url, set).target(TargetOptions::default().ssh(ssh))
 }
 
 fn create(stage: &Stage, command: &str) -> Result<Pool, String> {
-    try_create(stage, command).map_err(|error| error.to_string())
+    try_create(stage, command).map_err(|error| pmof::causes(&error).to_string())
 }
 
 fn try_create(stage: &Stage, command: &str) -> Result<Pool, PoolError> {

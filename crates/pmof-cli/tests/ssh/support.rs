@@ -123,7 +123,7 @@ impl Sshd {
         self.configure_client(&format!("  Port {}\n", self.port));
         let root = self.directory().join("root");
         let command = format!("exec {PMOF} serve --stdio --root {}", root.display());
-        SshOptions { program: self.directory().join("ssh"), command, ..SshOptions::default() }
+        SshOptions::default().program(self.directory().join("ssh")).command(command)
     }
 
     /// Adds lines to the client's configuration.

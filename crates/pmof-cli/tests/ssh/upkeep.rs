@@ -3,8 +3,9 @@
 use std::{fs, os::unix::fs::FileExt as _, path::PathBuf};
 
 use pmof::{
-    Pool, RemoteState, SetOptions, SetRemoval, SetRemovalError, SshReplicas, TargetOptions,
+    Pool, SetOptions, TargetOptions, causes,
     pool_set::{NewPool, NewSet, PoolSet, RemoteReplicas as _, ReplicaState, SyncError, SyncOptions, TransformOptions},
+    replica::{RemoteState, SetRemoval, SetRemovalError, SshReplicas},
 };
 
 use crate::support::Sshd;
@@ -19,7 +20,7 @@ struct Fixture {
 impl Fixture {
     fn new() -> Self {
         let sshd = Sshd::start();
-        let options = TargetOptions { ssh: sshd.options(), ..Default::default() };
+        let options = TargetOptions::default().ssh(sshd.options());
         sshd.configure_client("Host away\n  ProxyCommand exit 1\n");
         let fixture = Self { sshd, options };
         for name in ["a", "b"] {
@@ -95,6 +96,23 @@ fn sets_are_checked_restored_changed_and_removed_by_calls() {
     let refused = SetRemoval::prepare(&away, true, &fixture.options).unwrap_err();
     assert!(matches!(&refused, SetRemovalError::Refused { reasons, .. } if reasons.len() == 1), "{refused}");
     SetRemoval::prepare(&fewer, false, &fixture.options).unwrap().carry_out().unwrap();
-    replicas.remove(set.replicas[2].remote().unwrap(), false).unwrap();
+    let left = set.replicas[2].remote().unwrap();
+    let RemoteState::Sound { attributes, .. } = replicas.state(left) else { panic!("it is left as it was") };
+    fixture.poke("b", 200);
+    // For another pool nothing is removed or overwritten, though the header is damaged.
+    let before = fs::read(fixture.path("b")).unwrap();
+    for refused in [replicas.check_removable(left, &[9; 16]), replicas.remove(left, &[9; 16])] {
+        let text = causes(&*refused.unwrap_err()).to_string();
+        assert!(text.contains("looks like a damaged part of the pool set") && text.contains("localhost"), "{text}");
+    }
+    let other = fixture.set("");
+    fixture.pool(&other).create(&new).unwrap().close().unwrap();
+    let mixed = fixture.set("REPLICA localhost b.set\n");
+    let failed = fixture.pool(&mixed).sync(&SyncOptions::default(), &mut |_| {}).unwrap_err();
+    let failed = causes(&failed).to_string();
+    assert!(failed.contains("replica 1 failed: ") && failed.contains("is not overwritten"), "{failed}");
+    assert!(fs::read(fixture.path("b")).unwrap() == before);
+    SetRemoval::prepare(&other, false, &fixture.options).unwrap().carry_out().unwrap();
+    replicas.remove(left, &attributes.poolset_uuid).unwrap();
     assert!(["one", "a", "b"].iter().all(|name| !fixture.path(name).exists()));
 }

@@ -66,7 +66,7 @@ fn bad_blocks_of_the_disk_are_those_of_the_file_where_it_lies_on_them() {
     assert_eq!(bad(), []);
     let extents = match extents(file.as_fd()) {
         Ok(extents) if !extents.is_empty() => extents,
-        other => return eprintln!("skipped: the file system here names no extents ({other:?})"),
+        other => return skip_report::skipped!("the file system here names no extents ({other:?})"),
     };
     assert_eq!(extents.iter().map(|extent| extent.len_bytes).sum::<u64>(), 1 << 20);
     let first = extents[0];
@@ -90,7 +90,7 @@ fn every_piece_of_a_file_is_found() {
     file.sync_all().unwrap();
     let is_known = [0xef53, 0x5846_5342].contains(&magic_of(file.as_fd()).unwrap());
     if !is_known {
-        return eprintln!("skipped: the file system here is neither ext4 nor XFS, which name their extents");
+        return skip_report::skipped!("the file system here is neither ext4 nor XFS, which name their extents");
     }
     let found = extents(file.as_fd()).unwrap();
     let expected: Vec<_> = (0..PIECES).map(|piece| (piece * 12_288 + 4096, 4096)).collect();

@@ -42,7 +42,7 @@ fn data(memory: &Memory) -> Vec<Range<u64>> {
 fn knows_holes(path: &Path) -> bool {
     let knows = tells_holes(fs::File::open(path).unwrap().as_fd(), 0);
     if !knows {
-        println!("skipped in part: the file system of {} is not one that tells holes", path.display());
+        skip_report::skipped!("the file system of {} is not one that tells holes", path.display());
     }
     knows
 }

@@ -1,8 +1,9 @@
 use std::{fs, os::fd::AsFd, os::unix::fs::symlink, path::Path};
 
-use super::{Answers, Facts, Judgement, MapSync, Power, System, judge_devdax, judge_file, judge_mount};
+use super::{Facts, Judgement, MapSync, Power, System, judge_devdax, judge_file, judge_mount};
 use crate::{
     CacheWriteBack, Durability, Evidence, Mechanism, MediumKind, Promise,
+    answers::Answers,
     mounts::{FileSystemClass, Mount, OVERLAY_MAGIC},
     sysfs::fixture::Tree,
 };

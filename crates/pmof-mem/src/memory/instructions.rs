@@ -2,9 +2,9 @@
 
 use tempfile::tempdir_in;
 
-use super::{Declaration, Memory, tests::as_if_dax};
+use super::{Memory, tests::as_if_dax};
 use crate::{
-    CacheWriteBack, FilePart, Mechanism, Medium, MediumKind,
+    CacheWriteBack, Declaration, FilePart, Mechanism, Medium, MediumKind,
     cache::steps::{Step, steps},
     line_bytes,
 };

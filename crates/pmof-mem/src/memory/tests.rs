@@ -12,11 +12,12 @@ use std::{
     sync::Arc,
 };
 
+use crate::causes;
 use tempfile::{TempDir, tempdir_in};
 
-use super::{Declaration, Flush, LEN_BYTES_MAX, Memory};
+use super::{Flush, LEN_BYTES_MAX, Memory};
 use crate::{
-    CacheWriteBack, Durability, Evidence, Lent, Mechanism, Medium, MediumKind, MemError, Promise,
+    CacheWriteBack, Declaration, Durability, Evidence, Lent, Mechanism, Medium, MediumKind, MemError, Promise,
     flush::{EARLY_WRITE_MIN_BYTES, promise_of},
     judge::{Judgement, Power},
     mapping::Mapping,
@@ -138,7 +139,7 @@ fn what_cannot_be_mapped_is_refused_by_name() {
             for outcome in [Memory::open(&path(name), None), Memory::open_read_only(&path(name), None)] {
                 let error = outcome.unwrap_err();
                 assert!(matches!(error, MemError::Unsuitable { .. }), "{error:?}");
-                assert!(error.to_string().contains(expected), "{name}: {error}");
+                assert!(causes(&error).to_string().contains(expected), "{name}: {error}");
             }
         }
         assert!(matches!(Memory::open(&path("nothing"), None), Err(MemError::Io { .. })));

@@ -11,11 +11,12 @@ use std::{
 use proptest::prelude::*;
 use tempfile::{TempDir, tempdir_in};
 
-use super::{ExistingFile, FilePart, NewFile, PartFlush};
+use super::{ExistingFile, FilePart, NewFile};
 use crate::{
     Declaration, Durability, Evidence, Mechanism, Medium, MediumKind, MemError, Memory, Promise, RegionProbe, System,
     flush::{EARLY_WRITE_MIN_BYTES, Flush},
     judge::{Judgement, Power},
+    part_flush::PartFlush,
     sysfs::{fixture::Tree, region_above},
 };
 

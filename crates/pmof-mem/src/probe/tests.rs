@@ -5,8 +5,9 @@ use std::{
 };
 
 use super::{MediumProbe, probe, probe_cpu, probe_with};
+use crate::causes;
 use crate::{
-    CacheWriteBack, Durability, Evidence, Mechanism, MediumKind, MemError, Promise, judge::System, sysfs::fixture::Tree,
+    CacheWriteBack, Durability, Evidence, Mechanism, MediumKind, MemError, Promise, System, sysfs::fixture::Tree,
 };
 
 #[test]
@@ -62,7 +63,7 @@ fn what_is_no_file_is_refused_by_name() {
     {
         let error = probe(&path).unwrap_err();
         assert!(matches!(error, MemError::Unsuitable { .. }), "{error:?}");
-        assert!(error.to_string().contains(expected), "{error}");
+        assert!(causes(&error).to_string().contains(expected), "{error}");
     }
     assert!(matches!(probe(&path("nothing")).unwrap_err(), MemError::Io { call: "stat", .. }));
 }

@@ -187,7 +187,7 @@ fn pages_that_nobody_holds_are_gone_once_dropped() {
     let file = File::open(&path).unwrap();
     file.sync_all().unwrap();
     if Memory::open(&path, None).unwrap().kind() != MediumKind::PageCache {
-        return eprintln!("skipped: the sources do not lie behind the page cache");
+        return skip_report::skipped!("the sources do not lie behind the page cache");
     }
     let mapping = Mapping::of_file(file.as_fd(), 10_000, false, false).unwrap();
     let flushed = Flushed { path: &path, file: Some(file.as_fd()), file_offset: 0, mapping_offset: 0 };
@@ -223,7 +223,7 @@ fn as_if(kind: MediumKind, mechanism: Mechanism, path: &Path, is_writable: bool)
 /// Settles while flushes of the file get this verdict; also how many there were. `None` where they cannot be seen.
 fn settled_with(memory: &Memory, path: &Path, verdict: Verdict) -> Option<(Result<Settled, MemError>, usize)> {
     let judge = |call: &Call| if call.is_sync_of(path) { verdict } else { Verdict::Pass };
-    let outcome = record(judge, || memory.settle()).inspect_err(|error| eprintln!("skipped: {error}"));
+    let outcome = record(judge, || memory.settle()).inspect_err(|error| skip_report::skipped!("{error}"));
     outcome.ok().map(|(settled, calls)| (settled, calls.iter().filter(|call| call.is_sync_of(path)).count()))
 }
 

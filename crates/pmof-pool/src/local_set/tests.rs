@@ -5,7 +5,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use pmof_mem::Medium as _;
+use pmof_mem::{Medium as _, MemError};
 use tempfile::tempdir_in;
 
 use super::{LocalSet, NewSet};
@@ -162,38 +162,59 @@ fn each_kind_of_pool_is_made() {
     }
 }
 
-/// What a former pool left behind a cleared header must not be part of a new one.
+/// What a creation left that was killed: it says so, and is nobody's. What a former pool left behind a cleared header is somebody's.
 #[test]
-fn blank_files_with_remains_become_the_pool_that_new_ones_would() {
+fn what_a_killed_creation_left_becomes_the_pool_that_new_files_would() {
     for options in [SetOptions::default(), SINGLE] {
         let directory = tempdir_in(DISK).unwrap();
         let set = set(directory.path(), options, &[[6, 6], [6, 6]]);
-        let files = ["r0p0", "r0p1", "r1p1"].map(|name| directory.path().join(name));
-        for file in &files {
+        let files = ["r0p0", "r1p0"].map(|name| directory.path().join(name));
+        let zeros = directory.path().join("r0p1");
+        let lay = |begin: &[u8]| {
             let mut bytes = vec![0xab; 6 * MIB as usize];
             bytes[..4096].fill(0);
-            fs::write(file, bytes).unwrap();
-        }
-        // Where it fails they stay, and what was made goes.
-        let far = PoolSet { replicas: [&set.replicas[..], &[ReplicaSpec::Local(vec![])]].concat(), ..set.clone() };
-        create(&far, &obj()).unwrap_err();
+            bytes[..begin.len()].copy_from_slice(begin);
+            for file in &files {
+                fs::write(file, &bytes).unwrap();
+            }
+            fs::write(&zeros, vec![0; 6 << 20]).unwrap();
+        };
+        lay(&[]);
+        let refused = create(&set, &obj()).unwrap_err();
+        assert!(matches!(&refused, PoolSetError::Exists { path, .. } if *path == files[0]), "{refused}");
         assert!(files.iter().all(|file| fs::read(file).unwrap()[4096..].iter().all(|byte| *byte == 0xab)));
-        assert!(!directory.path().join("r1p0").exists());
-
+        lay(&crate::header::left_by_creation());
         let made = create(&set, &obj()).unwrap();
         let len_bytes = made.len_bytes();
         let sum =
             |index: usize| made.replicas()[index].as_ref().unwrap().memory().crc32c(4096, len_bytes - 4096).unwrap();
         assert_eq!(sum(0), sum(1));
         let memory = made.replicas()[0].as_ref().unwrap().memory();
-        let mut rest = vec![1; 4 * MIB as usize];
-        memory.read(len_bytes - 4 * MIB, &mut rest).unwrap();
+        let mut rest = vec![1; MIB as usize];
+        memory.read(5 * MIB, &mut rest).unwrap();
         assert!(rest.iter().all(|byte| *byte == 0));
         drop(memory);
         made.close().unwrap();
-        open(&set).unwrap().discard().unwrap();
         open(&set).unwrap().close().unwrap();
     }
+}
+
+/// Files that were there are of zeros again, so that the next one takes them.
+#[test]
+fn a_creation_that_is_taken_back_leaves_given_files_nobodys() {
+    let directory = tempdir_in(DISK).unwrap();
+    let set = set(directory.path(), SetOptions::default(), &[[6, 6], [6, 6]]);
+    let files = ["r0p0", "r0p1"].map(|name| directory.path().join(name));
+    for file in &files {
+        fs::write(file, vec![0; 6 << 20]).unwrap();
+    }
+    let new = obj();
+    let plan = new.plan(&set).unwrap();
+    let made = LocalSet::create(&set, &new, &plan).unwrap();
+    made.discard().unwrap();
+    assert!(files.iter().all(|file| fs::read(file).unwrap().iter().all(|byte| *byte == 0)));
+    assert!(!directory.path().join("r1p0").exists());
+    create(&set, &new).unwrap().close().unwrap();
 }
 
 /// Another process gets hold of each file the moment it is there, as a second creation of the same set does: it must keep it.
@@ -246,4 +267,20 @@ fn of_two_creations_of_one_set_at_once_the_winner_has_all_of_it() {
             assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "round {round}: {won:?}");
         }
     }
+}
+
+/// Each of them has room, and both have not; nothing is allocated to find that out.
+#[test]
+fn parts_together_need_the_room() {
+    let directory = tempdir_in(DISK).unwrap();
+    let stat = rustix::fs::statvfs(directory.path()).unwrap();
+    let most = (stat.f_bfree * stat.f_frsize / 3 * 2).next_multiple_of(1 << 20);
+    let part = |name: &str| ReplicaSpec::Local(vec![PartSpec::new(directory.path().join(name), most)]);
+    let one = PoolSet { path: "set".into(), replicas: vec![part("one")], options: SetOptions::default() };
+    let two = PoolSet { replicas: vec![part("one"), part("two")], ..one.clone() };
+    let new = NewSet::new(NewPool::Obj { layout: "test".into() });
+    LocalSet::check_new(&one, &new).unwrap();
+    let error = LocalSet::check_new(&two, &new).unwrap_err();
+    assert!(matches!(&error, PoolSetError::Mem(MemError::NoSpace { path, .. }) if path.ends_with("two")), "{error}");
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
 }

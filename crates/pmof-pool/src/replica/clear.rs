@@ -1,23 +1,77 @@
-//! Zeros where the contents of a new pool go, in parts that were there before it.
+//! Zeros in parts that were there before the pool: where the contents of a new one go, and everywhere when its making is taken back.
 
-use super::{NewParts, is_behind_header};
-use crate::{HEADER_LEN_BYTES, PoolSetError, format::clear};
+use pmof_mem::{Medium as _, Memory};
+
+use super::{LocalReplica, NewParts, header_count, header_memory, is_behind_header, write_header};
+use crate::{Access, HEADER_LEN_BYTES, PoolSetError, SetOptions, format::clear, header, part::Part};
 
 impl NewParts {
     /// Makes all bytes behind the first header zero. New files are; of others only what is no hole is looked at, and only what is
     /// not zero is written.
     pub(crate) fn clear(&self) -> Result<(), PoolSetError> {
-        let mut start = 0;
-        for (index, part) in self.parts.iter().enumerate() {
-            let end = start + part.mapped_len_bytes(is_behind_header(index, self.options));
-            let mut at = start.max(HEADER_LEN_BYTES as u64);
-            while !part.is_made && at < end {
-                let Some(data) = self.memory.next_data(at)?.filter(|data| data.start < end) else { break };
-                clear(&self.memory, data.start..data.end.min(end))?;
-                at = data.end;
-            }
-            start = end;
-        }
-        Ok(())
+        clear_given(&self.parts, &self.memory, self.options, |_| true)
     }
+}
+
+impl NewParts {
+    /// Says durably in all headers that what follows is of a creation that has not ended, so that what a kill leaves is nobody's.
+    pub(crate) fn mark(&self) -> Result<(), PoolSetError> {
+        self.write_begins(&header::left_by_creation(), |_| true)
+    }
+
+    /// Makes what files that were there before hold zeros: what a creation left that was killed.
+    pub(crate) fn clear_files(&self) -> Result<(), PoolSetError> {
+        clear_given(&self.parts, &self.memory, self.options, is_file)
+    }
+
+    /// Makes files that were there before of zeros again, and clears the headers of devices.
+    pub(crate) fn take_back(&self) -> Result<(), PoolSetError> {
+        self.clear_files()?;
+        self.memory.fence()?;
+        self.write_begins(&[0; HEADER_LEN_BYTES], |part| !part.is_made)
+    }
+
+    fn write_begins(
+        &self,
+        bytes: &[u8; HEADER_LEN_BYTES],
+        is_written: impl Fn(&&Part) -> bool,
+    ) -> Result<(), PoolSetError> {
+        let mut with_header = self.parts.iter().take(header_count(self.parts.len(), self.options)).filter(is_written);
+        with_header.try_for_each(|part| write_header(&header_memory(part, Access::ReadWrite)?, bytes))
+    }
+}
+
+fn is_file(part: &Part) -> bool {
+    part.devdax_align_bytes.is_none()
+}
+
+impl LocalReplica {
+    /// Makes all bytes behind the first header zero in files that were there before, as they were: nobody's, so that they are taken again. What
+    /// a device held behind its header nobody knows any more.
+    pub(super) fn clear_files(&self) -> Result<(), PoolSetError> {
+        clear_given(&self.parts, &self.memory, self.options, is_file)?;
+        Ok(self.memory.fence()?)
+    }
+}
+
+fn clear_given(
+    parts: &[Part],
+    memory: &Memory,
+    options: SetOptions,
+    is_cleared: impl Fn(&Part) -> bool,
+) -> Result<(), PoolSetError> {
+    let mut start = 0;
+    // Without headers the first bytes are contents too.
+    let first = if options.no_headers { 0 } else { HEADER_LEN_BYTES as u64 };
+    for (index, part) in parts.iter().enumerate() {
+        let end = start + part.mapped_len_bytes(is_behind_header(index, options));
+        let mut at = start.max(first);
+        while !part.is_made && is_cleared(part) && at < end {
+            let Some(data) = memory.next_data(at)?.filter(|data| data.start < end) else { break };
+            clear(memory, data.start..data.end.min(end))?;
+            at = data.end;
+        }
+        start = end;
+    }
+    Ok(())
 }

@@ -1,13 +1,23 @@
 //! Parts that go: looked at and locked first, all of them, and then removed.
 
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
 
-use rustix::fs::{Access as Permission, AtFlags, CWD, accessat};
-
-use super::{LocalReplica, check_links, clear_header, header_count, read_header};
+use super::{
+    LocalReplica, check_links, clear_header, header_count,
+    numbered::Numbered,
+    owner::{Named, Owner, owner},
+    read_header,
+    unlinkable::check_unlinkable,
+    vouched::no_source,
+    whose::{self, place_of},
+};
 use crate::{
     PartSpec, PoolSetError, SetOptions, distinct,
-    part::{Part, Place, places},
+    part::{Part, Place, are_directories, places, places_left},
 };
 
 /// The parts of a replica that is about to be removed: locked, so that nobody opens them meanwhile. Nothing is changed before it
@@ -15,40 +25,158 @@ use crate::{
 #[derive(Debug)]
 pub struct Removal {
     parts: Vec<Part>,
+    absent: Vec<PathBuf>,
+    left: Vec<PathBuf>,
 }
 
 impl Removal {
     /// Finds and locks all parts, and makes sure that they can be removed.
     ///
-    /// `force`: parts that are missing, damaged or of another length than the set says do not matter. Without it the headers
+    /// `force`: parts that are missing, damaged or of another length than the set says do not matter; files that are no parts of a
+    /// pool, nor look like damaged ones, are [left](Self::left). Without it the headers
     /// must be those of one pool: another file under a part's name is not the pool's. Holes do not matter.
     ///
-    /// Errors: `Busy`, also with `force`; without it `Missing`, `WrongLength`, `Header`, `OtherSet`, `WrongNeighbour`,
+    /// `member`: the pool set that the other replicas are of. Parts of two are removed by nobody, `force` or not: which of them is meant
+    /// is not for a program to guess.
+    ///
+    /// Errors: `OtherSet`, and `Busy`, also with `force`; without it `Missing`, `WrongLength`, `Header`, `NotRemoved`, `WrongNeighbour`,
     /// `Differs`; `WrongKind`, `Mem`, `Io`.
-    pub fn prepare(specs: &[PartSpec], options: SetOptions, force: bool) -> Result<Self, PoolSetError> {
+    pub fn prepare(
+        specs: &[PartSpec],
+        options: SetOptions,
+        force: bool,
+        member: Option<&[u8; 16]>,
+    ) -> Result<Self, PoolSetError> {
         distinct::check_parts(specs)?;
-        // Directories can be parts with this one only.
-        let single = SetOptions { single_header: true, no_headers: false };
-        let places = match places(specs, single) {
-            Ok(places) => places,
-            Err(PoolSetError::Missing { .. }) if force => return Ok(Self { parts: Vec::new() }),
-            Err(error) => return Err(error),
+        are_directories(specs, options)?;
+        if force {
+            let mut removal = Self::of_what_is_there(specs)?;
+            removal.leave_what_is_no_part(specs, options, member)?;
+            return removal.checked();
+        }
+        let places = places(specs, options)?;
+        let parts = places.iter().map(Part::find).collect::<Result<Vec<_>, _>>()?;
+        let with_header = header_count(parts.len(), options);
+        let headers = parts.iter().take(with_header).map(read_header).collect::<Result<Vec<_>, _>>()?;
+        check_links(&parts, &headers)?;
+        let removal = Self { parts, absent: Vec::new(), left: Vec::new() };
+        let with_headers = &removal.parts[..with_header];
+        let member = match headers.first() {
+            Some(first) => whose::one_member(specs, with_headers, with_header, member)?.or(Some(first.poolset_uuid)),
+            None => None,
         };
-        let count = places.len();
-        let mut parts = Vec::with_capacity(count);
-        for place in places {
-            match Part::find(&Place { size: place.size.filter(|_| !force), ..place }) {
+        removal.check_beside(specs, with_header, member.as_ref()).map_err(PoolSetError::of_removal)?;
+        removal.checked()
+    }
+
+    /// The same of what is left of a replica of the pool set `member`, which is to be made anew: of nothing else.
+    ///
+    /// Errors: `OtherSet`, `NotOurs` for another pool's parts, and files that are no pool's; `Busy`, `WrongKind`, `Mem`, `Io`.
+    pub fn prepare_member(specs: &[PartSpec], options: SetOptions, member: &[u8; 16]) -> Result<Self, PoolSetError> {
+        distinct::check_parts(specs)?;
+        let removal = Self::of_what_is_there(specs)?;
+        let with_header = header_count(specs.len(), options);
+        removal.check_own(specs, with_header, member)?;
+        removal.checked()
+    }
+
+    /// Fails for what has no header and is not of the pool set `member`, which the headers name, all of them sound. `None`: there is no header,
+    /// and nothing says whose a file is.
+    fn check_beside(
+        &self,
+        specs: &[PartSpec],
+        with_header: usize,
+        member: Option<&[u8; 16]>,
+    ) -> Result<(), PoolSetError> {
+        let numbered = Numbered::of(specs, &self.parts)?;
+        for part in &self.parts[with_header..] {
+            let (_, size) = place_of(specs, &part.path);
+            let named = Named { size, has_header: false, is_vouched: with_header > 0, start: None };
+            owner(part, &named, member, &mut no_source)?.check(part)?;
+            whose::check_number(part, numbered.as_ref())?;
+        }
+        numbered.as_ref().map_or(Ok(()), Numbered::check_complete)
+    }
+
+    /// Fails for what is not of the pool set `member`.
+    fn check_own(&self, specs: &[PartSpec], with_header: usize, member: &[u8; 16]) -> Result<(), PoolSetError> {
+        let numbered = Numbered::of(specs, &self.parts)?;
+        let is_vouched = with_header > 0 && self.is_vouched(specs, member)?;
+        for part in &self.parts {
+            let (index, size) = place_of(specs, &part.path);
+            let named = Named { size, has_header: index < with_header, is_vouched, start: None };
+            owner(part, &named, Some(member), &mut no_source)?.check(part)?;
+            whose::check_number(part, numbered.as_ref())?;
+        }
+        Ok(())
+    }
+
+    /// Whether the first part vouches for those without a header.
+    fn is_vouched(&self, specs: &[PartSpec], member: &[u8; 16]) -> Result<bool, PoolSetError> {
+        let first = self.parts.iter().find(|part| place_of(specs, &part.path).0 == 0);
+        first.map_or(Ok(false), |first| whose::vouches(first, member))
+    }
+
+    /// What is there of the parts, whatever it is.
+    fn of_what_is_there(specs: &[PartSpec]) -> Result<Self, PoolSetError> {
+        let (mut parts, mut absent) = (Vec::with_capacity(specs.len()), Vec::new());
+        for path in places_left(specs)? {
+            match Part::find(&Place { path: path.clone(), size: None }) {
                 Ok(part) => parts.push(part),
-                Err(PoolSetError::Missing { .. }) if force => {}
+                Err(PoolSetError::Missing { .. }) => absent.push(path),
                 Err(error) => return Err(error),
             }
         }
-        if !force {
-            let headers = parts.iter().take(header_count(count, options)).map(read_header);
-            check_links(&parts, &headers.collect::<Result<Vec<_>, _>>()?)?;
+        Ok(Self { parts, absent, left: Vec::new() })
+    }
+
+    /// Leaves what is neither nobody's nor of the one pool that headers name. Where parts have none, force says that files of their lengths are the
+    /// pool's, but for those that begin as something else does.
+    fn leave_what_is_no_part(
+        &mut self,
+        specs: &[PartSpec],
+        options: SetOptions,
+        member: Option<&[u8; 16]>,
+    ) -> Result<(), PoolSetError> {
+        let with_header = header_count(specs.len(), options);
+        let member = if with_header > 0 { whose::one_member(specs, &self.parts, with_header, member)? } else { None };
+        let numbered = Numbered::of(specs, &self.parts)?;
+        let is_vouched = member.map_or(Ok(with_header == 0), |member| self.is_vouched(specs, &member))?;
+        for part in std::mem::take(&mut self.parts) {
+            let (index, size) = place_of(specs, &part.path);
+            let named = Named { size, has_header: index < with_header, is_vouched, start: None };
+            let is_stranger = whose::check_number(&part, numbered.as_ref()).is_err();
+            let owner = owner(&part, &named, member.as_ref(), &mut no_source)?;
+            if !is_stranger && matches!(owner, Owner::Nobody | Owner::Own) {
+                self.parts.push(part);
+            } else {
+                self.left.push(part.path);
+            }
         }
-        parts.iter().filter(|part| part.devdax_align_bytes.is_none()).try_for_each(check_removable)?;
-        Ok(Self { parts })
+        Ok(())
+    }
+
+    fn checked(self) -> Result<Self, PoolSetError> {
+        self.parts
+            .iter()
+            .filter(|part| part.devdax_align_bytes.is_none())
+            .try_for_each(|part| check_unlinkable(&part.path))?;
+        Ok(self)
+    }
+
+    /// What goes.
+    pub fn parts(&self) -> impl Iterator<Item = &Path> {
+        self.parts.iter().map(|part| part.path.as_path())
+    }
+
+    /// Parts that are not there.
+    pub fn absent(&self) -> &[PathBuf] {
+        &self.absent
+    }
+
+    /// Files that have the names of parts and are none of a pool.
+    pub fn left(&self) -> &[PathBuf] {
+        &self.left
     }
 
     /// Removes the parts, durably; of devdax devices the header is cleared, of directories the pool's files go.
@@ -73,19 +201,15 @@ impl Removal {
     }
 }
 
-/// Removes all parts of a replica, whatever they hold: [`Removal::prepare`] and [`Removal::carry_out`] at once, without a look at
-/// headers.
-pub fn remove(parts: &[PartSpec], force: bool) -> Result<(), PoolSetError> {
-    let options = SetOptions { single_header: false, no_headers: true };
-    Removal::prepare(parts, options, force)?.carry_out()
+/// Removes what is left of a replica of the pool set `member`: [`Removal::prepare_member`] and [`Removal::carry_out`] at once.
+pub(crate) fn remove_member(specs: &[PartSpec], options: SetOptions, member: &[u8; 16]) -> Result<(), PoolSetError> {
+    Removal::prepare_member(specs, options, member).map_err(PoolSetError::of_removal)?.carry_out()
 }
 
-/// Whether names can be taken out of its directory.
-fn check_removable(part: &Part) -> Result<(), PoolSetError> {
-    let directory = part.path.parent().unwrap_or(Path::new("/"));
-    let wanted = Permission::WRITE_OK | Permission::EXEC_OK;
-    accessat(CWD, directory, wanted, AtFlags::EACCESS)
-        .map_err(|errno| PoolSetError::io("access", directory, "parts are removed by those who may write there", errno))
+/// Fails where [`remove_member`] would; else whether it would find anything. Nothing is changed.
+pub(crate) fn check_member(specs: &[PartSpec], options: SetOptions, member: &[u8; 16]) -> Result<bool, PoolSetError> {
+    let removal = Removal::prepare_member(specs, options, member).map_err(PoolSetError::of_removal)?;
+    Ok(!removal.parts.is_empty())
 }
 
 impl LocalReplica {
@@ -99,12 +223,13 @@ impl LocalReplica {
         }
         let blank = self.blank_again();
         let made = self.parts.into_iter().filter(|part| part.is_made && part.devdax_align_bytes.is_none()).collect();
-        blank.and(Removal { parts: made }.carry_out())
+        blank.and(Removal { parts: made, absent: Vec::new(), left: Vec::new() }.carry_out())
     }
 
-    /// Clears the headers of parts that were there before.
+    /// Makes parts that were there before as they were: their headers are cleared, and what files hold behind them.
     pub(super) fn blank_again(&self) -> Result<(), PoolSetError> {
         let with_header = self.parts.iter().take(header_count(self.parts.len(), self.options));
-        with_header.filter(|part| !part.is_made).map(clear_header).fold(Ok(()), Result::and)
+        let headers = with_header.filter(|part| !part.is_made).map(clear_header).fold(Ok(()), Result::and);
+        headers.and(self.clear_files())
     }
 }

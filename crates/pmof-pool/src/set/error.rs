@@ -7,7 +7,7 @@ use std::{io, path::PathBuf};
 #[non_exhaustive]
 pub enum SetError {
     /// The file could not be read.
-    #[error("cannot read the pool set file {}: {source}", path.display())]
+    #[error("cannot read the pool set file {}", path.display())]
     Io {
         /// The file.
         path: PathBuf,

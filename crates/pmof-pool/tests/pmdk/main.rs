@@ -25,7 +25,7 @@ macro_rules! need_pmdk {
         // A process that is being started holds what others have open, locks among it, until its program runs.
         let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Err(why) = program() {
-            eprintln!("skipped: PMDK's libraries cannot be asked ({why})");
+            skip_report::skipped!("PMDK's libraries cannot be asked ({why})");
             return;
         }
     };

@@ -41,17 +41,10 @@ impl<D> Endpoint<D> {
         self.operations.push_direct(kind, signal, context, success)
     }
 
-    /// Posts so many direct writes that the transport has, after one with [`Signal::OnError`] that [went](Self::went_direct) last, and with
-    /// what went with that one. Their tickets follow its.
-    ///
-    /// # Panics
-    ///
-    /// If what went last was no such operation.
+    /// Posts so many direct writes in a row that the transport has, each with [`Signal::OnError`], under the [next](Self::next_ticket) tickets.
     #[inline]
-    pub fn went_direct_again(&mut self, count: u64) {
-        if count > 0 {
-            self.operations.push_direct_again(count);
-        }
+    pub fn went_direct_in_a_row(&mut self, count: u64, context: u64) {
+        self.operations.push_direct_row(OperationKind::Write, context, count);
     }
 
     /// Posts a direct operation that was carried out already, with this outcome, under the [next ticket](Self::next_ticket).

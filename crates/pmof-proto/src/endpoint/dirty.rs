@@ -11,57 +11,90 @@ type Range = (u64, u64);
 
 #[derive(Debug, Default)]
 pub(super) struct DirtyRanges {
-    /// Few: one for each region in use, and some without ranges to be used again.
+    /// The range that was added last, while writes go on where it ends.
+    recent: Recent,
+    /// Those before it. Few: one for each region in use, and some without ranges to be used again.
     regions: Vec<(RegionKey, Vec<Range>)>,
-    /// Where the region is that was written to last.
+    /// Where the region is that a range was kept for last.
     last: usize,
+    /// Ranges in `regions`, of all of them.
+    count: usize,
     /// What was taken last.
     taken: Vec<Range>,
+}
+
+/// A range of a region; an empty one stands for none.
+#[derive(Clone, Copy, Debug)]
+struct Recent {
+    key: RegionKey,
+    from: u64,
+    to: u64,
+}
+
+impl Default for Recent {
+    fn default() -> Self {
+        Self { key: RegionKey([0; 16]), from: 0, to: 0 }
+    }
+}
+
+impl Recent {
+    #[inline]
+    fn is_none(&self) -> bool {
+        self.to == 0
+    }
 }
 
 impl DirtyRanges {
     #[inline]
     pub(super) fn add(&mut self, key: RegionKey, offset: u64, len_bytes: u64) {
         if !self.extend(key, offset, len_bytes) && len_bytes > 0 {
-            self.add_range(key, (offset, offset + len_bytes));
+            if self.recent.is_none() {
+                self.recent = Recent { key, from: offset, to: offset + len_bytes };
+            } else {
+                self.put_aside(key, (offset, offset + len_bytes));
+            }
         }
     }
 
     /// Adds a range that goes on where the last one ended, as most do. False where it does not.
     #[inline]
     pub(super) fn extend(&mut self, key: RegionKey, offset: u64, len_bytes: u64) -> bool {
-        if let Some((last_key, ranges)) = self.regions.get_mut(self.last)
-            && *last_key == key
-            && let Some(last) = ranges.last_mut()
-            && last.1 == offset
-        {
-            last.1 = offset + len_bytes;
-            return true;
+        let recent = &mut self.recent;
+        let goes_on = recent.to == offset && recent.key == key && !recent.is_none();
+        if goes_on {
+            recent.to += len_bytes;
         }
-        false
+        goes_on
     }
 
-    fn add_range(&mut self, key: RegionKey, new: Range) {
+    /// The new range is the recent one, joined with that before where they touch.
+    #[inline(never)]
+    fn put_aside(&mut self, key: RegionKey, new: Range) {
+        let Recent { key: before, from, to } = self.recent;
+        if before == key && new.0 <= to && from <= new.1 {
+            self.recent = Recent { key, from: from.min(new.0), to: to.max(new.1) };
+            return;
+        }
+        self.keep_recent();
+        self.recent = Recent { key, from: new.0, to: new.1 };
+    }
+
+    /// Puts the recent range to those before it.
+    fn keep_recent(&mut self) {
+        let Recent { key, from, to } = std::mem::take(&mut self.recent);
+        if to == 0 {
+            return;
+        }
         let ranges = self.ranges_of(key);
-        // Most often nothing is left from before the last flush.
-        if ranges.is_empty() {
-            ranges.push(new);
-            return;
-        }
-        if let Some(last) = ranges.last_mut()
-            && new.0 <= last.1
-            && last.0 <= new.1
-        {
-            *last = (last.0.min(new.0), last.1.max(new.1));
-            return;
-        }
-        ranges.push(new);
+        let before = ranges.len();
+        ranges.push((from, to));
         if ranges.len() > RANGES_MAX {
             join(ranges, RANGES_MAX / 2);
         }
+        let after = ranges.len();
+        self.count = self.count + after - before;
     }
 
-    #[inline]
     fn ranges_of(&mut self, key: RegionKey) -> &mut Vec<Range> {
         let is_last = self.regions.get(self.last).is_some_and(|(found, _)| *found == key);
         if !is_last {
@@ -70,7 +103,6 @@ impl DirtyRanges {
         &mut self.regions[self.last].1
     }
 
-    #[inline(never)]
     fn place_of(&mut self, key: RegionKey) -> usize {
         let found = self.regions.iter().position(|(found, _)| *found == key);
         found.unwrap_or_else(|| {
@@ -85,18 +117,28 @@ impl DirtyRanges {
     }
 
     /// Takes out what lies in a range, as at most `limit` pieces of (offset, length).
+    #[inline]
     pub(super) fn take(&mut self, key: RegionKey, offset: u64, len_bytes: u64, limit: usize) -> &[(u64, u64)] {
-        self.taken.clear();
         let end = offset.saturating_add(len_bytes);
-        let Some((_, ranges)) = self.regions.iter_mut().find(|(found, _)| *found == key) else { return &[] };
-        match ranges[..] {
-            [] => {}
-            [(from, to)] if offset <= from && to <= end => {
-                ranges.clear();
-                self.taken.push((from, to));
-            }
-            _ => take_some(ranges, (offset, end), &mut self.taken, limit),
+        let Recent { key: of, from, to } = self.recent;
+        // Most often there is but one, from after the last flush.
+        if self.count == 0 && of == key && offset <= from && from < to && to <= end {
+            self.recent = Recent::default();
+            self.taken.clear();
+            self.taken.push((from, to - from));
+            return &self.taken;
         }
+        self.take_any(key, (offset, end), limit)
+    }
+
+    #[inline(never)]
+    fn take_any(&mut self, key: RegionKey, (offset, end): Range, limit: usize) -> &[(u64, u64)] {
+        self.taken.clear();
+        self.keep_recent();
+        let Some((_, ranges)) = self.regions.iter_mut().find(|(found, _)| *found == key) else { return &[] };
+        let before = ranges.len();
+        take_some(ranges, (offset, end), &mut self.taken, limit);
+        self.count = self.count + ranges.len() - before;
         for (from, to) in &mut self.taken {
             *to -= *from;
         }
@@ -181,7 +223,14 @@ mod tests {
             dirty.add(key, 0, 8);
             assert_eq!(dirty.take(key, 0, 8, 64), [(0, 8)]);
         }
-        assert_eq!(dirty.regions.len(), 1);
+        assert_eq!(dirty.regions.len(), 0, "one range needs no list");
+        for number in 0..100 {
+            let key = RegionKey([number; 16]);
+            dirty.add(key, 0, 8);
+            dirty.add(key, 100, 8);
+            assert_eq!(dirty.take(key, 0, 200, 64), [(0, 8), (100, 8)]);
+        }
+        assert_eq!((dirty.regions.len(), dirty.count), (1, 0));
     }
 
     proptest! {

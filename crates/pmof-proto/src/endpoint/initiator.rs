@@ -7,6 +7,7 @@ use pmof_mem::{Durability, Evidence};
 use super::{
     Endpoint, Event, Operation, OperationKind, Outcome, Payload, Signal, State, Ticket,
     input::Sink,
+    local::{check_local, outside_local},
     operations::{KeptPayload, Message, Stage, Waiting},
 };
 use crate::{
@@ -399,14 +400,4 @@ fn payload_crc(payload: &Payload<'_>) -> Result<u32, PostError> {
         Payload::Inline(bytes) | Payload::Borrowed(bytes) => Ok(crc32c::crc32c(bytes)),
         Payload::Local(slice) => slice.memory.crc32c(slice.offset, slice.len_bytes).map_err(|_| outside_local(slice)),
     }
-}
-
-/// Checks that a slice of this side's memory lies inside it.
-pub(super) fn check_local(slice: &LocalSlice) -> Result<(), PostError> {
-    if slice.is_inside() { Ok(()) } else { Err(outside_local(slice)) }
-}
-
-fn outside_local(slice: &LocalSlice) -> PostError {
-    let LocalSlice { memory, offset, len_bytes } = slice;
-    PostError::OutOfBounds { offset: *offset, len_bytes: *len_bytes, size_bytes: memory.len_bytes() }
 }

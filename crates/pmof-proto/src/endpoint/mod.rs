@@ -20,6 +20,7 @@ mod direct;
 mod dirty;
 mod initiator;
 mod input;
+mod local;
 mod messages;
 mod operations;
 mod shared;

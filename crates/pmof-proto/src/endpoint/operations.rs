@@ -252,13 +252,17 @@ impl<D> Operations<D> {
         self.push((kind, signal, context), false, Stage::Direct(success))
     }
 
-    /// Counts more operations like the one that was added last, a direct one of which nobody is to hear unless it fails.
+    /// Adds so many operations in a row that the transport has, and of which nobody is to hear unless they fail.
     #[inline]
-    pub(super) fn push_direct_again(&mut self, count: u64) {
+    pub(super) fn push_direct_row(&mut self, kind: OperationKind, context: u64, count: u64) {
+        if count == 0 {
+            return;
+        }
+        // Nobody is told of their success.
+        self.push_direct(kind, Signal::OnError, context, Outcome::Done { len_bytes: 0 });
         if let Some(back) = self.entries.back_mut() {
-            assert!(!back.is_signalled && matches!(back.stage, Stage::Direct(_)), "a run follows such an operation");
-            back.count += count;
-            self.last += count;
+            back.count += count - 1;
+            self.last += count - 1;
         }
     }
 
@@ -451,14 +455,13 @@ impl<D> Operations<D> {
         }
     }
 
-    /// Gives every operation its last outcome: the connection has ended, and nothing touches this side's memory any more.
+    /// Gives every operation its last outcome: the connection has ended, and nothing touches this side's memory any more. What is left here
+    /// stands behind one that failed, so all of it fails, in order, as with a queue pair in error: also what was answered already, and what
+    /// nobody was to hear of unless it fails.
     pub(super) fn end(&mut self, why: &ConnectionError, completions: &mut VecDeque<Completion>) {
         (self.waiting, self.kept_bytes, self.touching, self.message_flushes, self.direct_flushes) = (0, 0, 0, 0, 0);
         for entry in std::mem::take(&mut self.entries) {
-            let Entry { ticket: first, count, context, kind, is_signalled, takes_receive, stage, .. } = entry;
-            if matches!(stage, Stage::Done(_)) && !is_signalled && !takes_receive {
-                continue;
-            }
+            let Entry { ticket: first, count, context, kind, stage, .. } = entry;
             // Of those in a row, what was posted before the one that failed took effect.
             let (begin, mut failure) = match stage {
                 Stage::Failed(ticket, error) => (ticket, Some((ticket, *error))),

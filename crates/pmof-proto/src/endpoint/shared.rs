@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     Ticket,
-    initiator::check_local,
+    local::check_local,
     messages::{PostedReceive, RECEIVE_TICKET},
 };
 use crate::{LocalSlice, PostError};

@@ -7,20 +7,16 @@ use std::sync::{
 
 use pmof_mem::{Durability, MemError};
 
-use super::{Endpoint, input::Sink};
+use super::{
+    Endpoint,
+    input::{Sink, WriteTarget},
+    local::tell_failed,
+};
 use crate::{
     Access, ConnectionError, Flushed, LocalSlice, Refusal, RegionKey, RegisteredRegion,
     frame::{FLAG_PAYLOAD_CRC, FLAG_REPLY, Frame, Opcode},
     limits::{ATOMIC_BYTES, HEADER_BYTES, REPLY_COPY_MAX_BYTES},
 };
-
-/// A checked range of a region that a write's payload goes to.
-#[derive(Debug)]
-pub(super) struct WriteTarget {
-    pub(super) region: Arc<RegisteredRegion>,
-    /// First byte in the region's medium.
-    pub(super) at: u64,
-}
 
 /// A refusal with the limit that was broken.
 type Refused = (Refusal, u64);
@@ -281,9 +277,4 @@ fn atomic_failed(error: &MemError) -> Refused {
             (Refusal::MediumFailed, 0)
         }
     }
-}
-
-/// The other side learns only that the medium failed: the rest is for whoever runs this one.
-pub(super) fn tell_failed(error: &MemError) {
-    log::error!(target: "pmof::memory", "{error}");
 }

@@ -3,13 +3,15 @@
 use std::{ops::Range, sync::Arc, time::Duration};
 
 use parking_lot::{Mutex, MutexGuard};
-use pmof_access::{Connection, Durability, Flushed, Medium, Method, Outcome, PostError, Region, RemoteRegion, Signal};
+use pmof_access::{
+    Connection, Durability, Flushed, Mechanism, Medium, Method, Outcome, PostError, Region, RemoteRegion, Signal,
+};
+use pmof_control::{DIGESTED_MAX_BYTES, DIGESTS_MAX, PoolRefusal, Reply, Request};
 use pmof_pool::{Attributes, DIGEST_BYTES, HEADER_LEN_BYTES};
 
 use super::{Atomicity, Extent, Flush, FlushLevel, Flushing, Member, Source, Standing, Write, Written};
 use crate::{
-    PoolRefusal, ReplicaError, ReplicaReceipt,
-    control::{DIGESTED_MAX_BYTES, DIGESTS_MAX, Reply, Request},
+    ReplicaError, ReplicaReceipt,
     target::{PendingReply, TargetConnection},
 };
 
@@ -338,6 +340,12 @@ impl Member for RemoteMember {
         let (Flushed { durability, promise }, Writing { method, .. }) = (flushing.reached?, self.writing?);
         let replica = Arc::clone(&self.standing.place);
         self.standing.failure().is_none().then_some(ReplicaReceipt { replica, durability, method, promise })
+    }
+
+    fn shares_flushes(&self) -> bool {
+        let Some(Writing { method, level, .. }) = self.writing else { return false };
+        let promise = self.regions.data.promise(level);
+        method == Method::SendAfterWrite || promise.is_some_and(|promise| promise.mechanism == Mechanism::FileSync)
     }
 
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Arc<ReplicaError>> {

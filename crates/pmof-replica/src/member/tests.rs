@@ -1,9 +1,11 @@
 use std::{fs, path::Path, time::Instant};
 
+use pmof_control::{OpenFor, SetName};
 use pmof_pool::Attributes;
+use pmof_target::{Service, ServiceOptions};
 
 use super::*;
-use crate::{OpenFor, Service, ServiceOptions, SetName, TargetOptions, TargetUrl, set_replica::SetReplica};
+use crate::{TargetOptions, TargetUrl, set_replica::SetReplica};
 
 /// A target with one set, and the file of its part.
 fn target(root: &Path) -> (Service, TargetUrl, SetName) {
@@ -34,6 +36,15 @@ fn all_that_was_written_is_remembered_and_not_the_last_range_alone() {
         };
         assert_eq!(written, expected);
     }
+}
+
+#[test]
+fn a_flush_for_two_names_what_either_has_written() {
+    let of = |relaxed, words| Flush::of(Written { relaxed, words });
+    let both = of(Some((8, 16)), None).with(of(Some((64, 72)), Some((0, 8))));
+    assert_eq!(both, of(Some((8, 72)), Some((0, 8))));
+    assert_eq!(both.with(Flush::Everything), Flush::Everything);
+    assert_eq!(Flush::Everything.with(both), Flush::Everything);
 }
 
 #[test]

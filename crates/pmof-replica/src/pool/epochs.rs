@@ -2,14 +2,15 @@
 
 use std::{
     sync::atomic::{AtomicU64, AtomicUsize, Ordering},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use parking_lot::Mutex;
+use pmof_control::{Epoch, Reply, Request};
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::{
-    Epoch, ReplicaError,
-    control::{Reply, Request},
+    ReplicaError,
     lineage::Base,
     member::{Member, RemoteMember},
 };
@@ -17,13 +18,14 @@ use crate::{
 /// How long a mark stands while the pool is written: a copy of a replica's file that is older by more is told from the replica.
 const MARK_INTERVAL: Duration = Duration::from_secs(1);
 
+const NANOS_PER_SECOND: u64 = 1_000_000_000;
+
 /// The epoch of an open pool, and the mark in it.
 #[derive(Debug)]
 pub(super) struct Epochs {
     /// Which replica of the pool each member is.
     indexes: Vec<u16>,
-    began: Instant,
-    /// When this opening raised the mark, in nanoseconds since it began; 0 for never.
+    /// When this opening raised the mark, in nanoseconds of [`now`]; 0 for never.
     marked_at: AtomicU64,
     /// Members that failed and take no part in the epoch, which is durable.
     left_behind: AtomicUsize,
@@ -44,7 +46,7 @@ impl Epochs {
     pub(super) fn new(indexes: Vec<u16>, base: Base, mark: u64) -> Self {
         let (marked_at, left_behind) = (AtomicU64::new(0), AtomicUsize::new(0));
         let state = State { base, mark, has_ended: false };
-        Self { indexes, began: Instant::now(), marked_at, left_behind, state: Mutex::new(state) }
+        Self { indexes, marked_at, left_behind, state: Mutex::new(state) }
     }
 
     /// Has the members in use know what they must before a persist is acknowledged: that those which failed are left behind, and now and
@@ -106,22 +108,24 @@ impl Epochs {
 
     fn is_due(&self) -> bool {
         let marked_at = self.marked_at.load(Ordering::Acquire);
-        marked_at == 0 || self.now().saturating_sub(marked_at) >= MARK_INTERVAL.as_nanos() as u64
+        marked_at == 0 || now().saturating_sub(marked_at) >= MARK_INTERVAL.as_nanos() as u64
     }
 
     /// Raises the mark on all members in use, durably: after the flush and before the persist is acknowledged, so that a copy
     /// made an interval before the acknowledgement lacks the mark. The target takes the occasion to see that the file still has its name.
     fn raise_mark(&self, state: &mut State, members: &[Box<dyn Member>]) {
-        let now = self.now();
+        let now = now();
         state.mark = state.mark.saturating_add(1);
         tell_all(members, &Request::Mark { mark: state.mark }, &Reply::Marked);
         // Not before: others that are to be acknowledged wait for it.
         self.marked_at.store(now, Ordering::Release);
     }
+}
 
-    fn now(&self) -> u64 {
-        (self.began.elapsed().as_nanos() as u64).max(1)
-    }
+/// Nanoseconds of a clock that goes on in steps of the kernel's tick, 1 to 10 ms: a small part of an interval, and each persist reads it.
+fn now() -> u64 {
+    let now = clock_gettime(ClockId::MonotonicCoarse);
+    (now.tv_sec.cast_unsigned() * NANOS_PER_SECOND + now.tv_nsec.cast_unsigned()).max(1)
 }
 
 fn lost(members: &[Box<dyn Member>]) -> usize {

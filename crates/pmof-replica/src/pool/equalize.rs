@@ -3,9 +3,9 @@
 use super::Open;
 use crate::{
     PoolError,
-    control::{DIGESTED_MAX_BYTES, DIGESTS_MAX, Reply, Request},
     member::{Atomicity, RemoteMember, Source, Write, replica_error},
 };
+use pmof_control::{DIGESTED_MAX_BYTES, DIGESTS_MAX, Reply, Request};
 
 /// Bytes whose digests are compared, and that are copied where they differ.
 const BLOCK_BYTES: u64 = 64 << 10;

@@ -74,7 +74,8 @@ impl Lane {
     }
 
     fn post_mirror(&mut self, range: Range<u64>, is_held: bool) -> Result<(), PoolError> {
-        let len_bytes = range.end.saturating_sub(range.start);
+        let Range { start, end } = range;
+        let len_bytes = end.checked_sub(start).ok_or(PoolError::Reversed { start, end })?;
         self.pool.0.writable()?.check_mirror(range.start, len_bytes)?;
         self.post(range.start, len_bytes, self.atomicity, is_held, |_| Source::Mirror)
     }

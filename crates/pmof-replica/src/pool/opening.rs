@@ -3,12 +3,12 @@
 use std::{sync::Arc, time::Instant};
 
 use pmof_access::{Durability, Medium, Memory, RemoteRegion};
+use pmof_control::{OpenFor, PoolRefusal, PoolState, Reply, Request, USER_FLAGS_BYTES};
 use uuid::Uuid;
 
 use super::{Facts, LeftOut, Open, Pool, epochs::Epochs};
 use crate::{
-    OpenFor, PoolError, PoolRefusal, PoolState, PoolUrl, ReplicaError, ReplicaPlace, USER_FLAGS_BYTES,
-    control::{Reply, Request},
+    PoolError, PoolUrl, ReplicaError, ReplicaPlace,
     lineage::{Agreement, Apart, Base, Found, agree},
     member::{Member, RemoteMember, Standing, Writing},
     target::{PendingReply, TargetConnection},
@@ -92,7 +92,9 @@ impl Opening {
 
     /// Makes the pool on all targets, or on none.
     pub(super) fn create(mut self, new: New, question: impl Fn(&PoolUrl, u16) -> Request) -> Result<Pool, PoolError> {
-        let (opened, failed, identity) = self.ask(OpenFor::Write, question);
+        // Of several programs that make the same pool at once, one gets that replica, and the others make none.
+        let first = (0..self.targets.len()).min_by_key(|index| self.targets[*index].0.to_string());
+        let (opened, failed, identity) = self.ask(OpenFor::Write, first, question);
         let Some(first) = failed.iter().position(|_| true) else {
             return self.made(opened, identity, new);
         };
@@ -158,7 +160,7 @@ impl Opening {
     pub(super) fn open(mut self, access: OpenFor) -> Result<Pool, PoolError> {
         let require = self.require;
         let (mut opened, failed, identity) =
-            self.ask(access, |url, _| Request::Open { name: url.name.clone(), access, require });
+            self.ask(access, None, |url, _| Request::Open { name: url.name.clone(), access, require });
         let judged = self.judge(&mut opened, failed, identity, access);
         let (identity, agreement) = match judged {
             Ok(judged) => judged,
@@ -180,26 +182,32 @@ impl Opening {
         Ok(pool.into_pool(None))
     }
 
-    /// Asks all targets at once.
+    /// Asks all targets at once, or the `first` before the others, which are asked only where it has opened.
     fn ask(
         &mut self,
         access: OpenFor,
+        first: Option<usize>,
         question: impl Fn(&PoolUrl, u16) -> Request,
     ) -> (Vec<Opened>, Vec<Failed>, Option<Identity>) {
         let targets = std::mem::take(&mut self.targets);
         let began = Instant::now();
-        let asked: Vec<(Request, Result<PendingReply, ReplicaError>)> = targets
-            .iter()
-            .enumerate()
-            .map(|(index, (url, target))| {
-                let request = question(url, index as u16);
-                let pending = target.send(&request);
-                (request, pending)
-            })
-            .collect();
+        let send = |index: usize| -> (Request, Result<PendingReply, ReplicaError>) {
+            let (url, target) = &targets[index];
+            let request = question(url, index as u16);
+            let pending = target.send(&request);
+            (request, pending)
+        };
+        let answer = |target: &TargetConnection, (request, pending): (Request, Result<PendingReply, ReplicaError>)| {
+            pending.and_then(|pending| target.answer_when_free(&request, &pending, began))
+        };
+        let mut of_first = first.map(|index| answer(&targets[index].1, send(index)));
+        let is_refused = matches!(&of_first, Some(reply) if !matches!(reply, Ok(Reply::Opened { .. })));
+        let asks = |index: &usize| !is_refused && Some(*index) != first;
+        let asked: Vec<_> = (0..targets.len()).map(|index| asks(&index).then(|| send(index))).collect();
         let (mut opened, mut failed, mut identity) = (Vec::with_capacity(targets.len()), Vec::new(), None);
-        for ((url, target), (request, pending)) in targets.into_iter().zip(asked) {
-            let reply = pending.and_then(|pending| target.answer_when_free(&request, &pending, began));
+        for (index, ((url, target), asked)) in targets.into_iter().zip(asked).enumerate() {
+            let of_first = || of_first.take_if(|_| Some(index) == first);
+            let Some(reply) = asked.map(|asked| answer(&target, asked)).or_else(of_first) else { continue };
             let is_open = matches!(reply, Ok(Reply::Opened { .. }));
             let checked = reply.and_then(|reply| check_opened(reply, &target, self.require, access, &mut identity));
             match checked {
@@ -227,11 +235,6 @@ impl Opening {
             self.leave_out(&url, error)?;
         }
         let made = identity.map_or(0, |identity| identity.replica_count);
-        let degraded = |opened: usize, left_out: &LeftOut| PoolError::Degraded {
-            opened,
-            made: usize::from(made),
-            left_out: left_out.clone(),
-        };
         let identity = identity.ok_or_else(|| none_opened(&self.left_out))?;
         check_distinct(opened)?;
         // A reader may have come while marks were raised: unless it can do without a replica, they tell it only whom to read first.
@@ -241,7 +244,11 @@ impl Opening {
             Err(apart) => self.leave_out_apart(opened, &apart, made, heeds_marks)?,
         };
         let needed = self.min_replicas.unwrap_or(usize::from(made)).max(1);
-        if opened.len() < needed { Err(degraded(opened.len(), &self.left_out)) } else { Ok((identity, agreement)) }
+        if opened.len() < needed {
+            let (opened, made, left_out) = (opened.len(), usize::from(made), self.left_out.clone());
+            return Err(PoolError::Degraded { opened, made, needed, left_out });
+        }
+        Ok((identity, agreement))
     }
 
     /// Goes on without those that do not belong to the others, where the caller allows that and it is known who counts.
@@ -385,13 +392,8 @@ fn check_opened(
 fn may_be_lost(error: &ReplicaError) -> bool {
     use PoolRefusal::{Failed, NotAUsablePool, NotFound};
     match error {
-        ReplicaError::Connect(_)
-        | ReplicaError::Ssh(_)
-        | ReplicaError::NoDataPath { .. }
-        | ReplicaError::Ended(_)
-        | ReplicaError::TimedOut { .. } => true,
         ReplicaError::Refused { refusal, .. } => matches!(refusal, NotFound | NotAUsablePool | Failed),
-        _ => false,
+        error => error.is_lost(),
     }
 }
 

@@ -6,24 +6,29 @@ use pmof_access::{
     Address, Capabilities, ConnectOptions, DEFAULT_CONNECT_TIMEOUT, DEFAULT_LOSS_TIMEOUT, Durability, Method,
     QueueOptions, Settings, Waiting, limits,
 };
+use pmof_bootstrap::{SshOptions, SshSession, Started};
+use pmof_control::{NewPool, OpenFor, PoolInfo, PoolRefusal, REPLICAS_MAX, Reply, Request, USER_FLAGS_BYTES};
+use pmof_mem::causes;
 use uuid::Uuid;
 
 use super::{
     Pool,
     opening::{New, Opening, failed},
 };
-use crate::{
-    NewPool, OpenFor, PoolError, PoolInfo, PoolUrl, REPLICAS_MAX, ReplicaError, SshOptions, TargetUrl,
-    USER_FLAGS_BYTES,
-    control::{Reply, Request},
-    peers::Peers,
-    ssh::{SshSession, Started},
-    target::TargetConnection,
-};
+use crate::{PoolError, PoolUrl, ReplicaError, TargetUrl, peers::Peers, target::TargetConnection};
 
 /// How often an opening for reading looks again where replicas seem not to belong together, and how long it waits between.
 const READ_ATTEMPTS: u32 = 3;
 const READ_PAUSE: Duration = Duration::from_millis(20);
+
+/// How often a pool that may have to be made is looked for, and the longest pause behind the first attempt; later ones are longer.
+const MAKE_ATTEMPTS: u32 = 10;
+const MAKE_PAUSE: Duration = Duration::from_millis(50);
+
+/// Between 0 and 1, at random.
+fn chance() -> f64 {
+    f64::from(Uuid::new_v4().as_fields().0) / f64::from(u32::MAX)
+}
 
 /// What replicas are reached for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,7 +126,9 @@ impl PoolOptions {
         self
     }
 
-    /// Time without an answer that is due, after which a replica counts as dead; 10 seconds unless told otherwise.
+    /// Time without an answer that is due, after which a replica counts as dead; 10 seconds unless told otherwise. A question, such as the
+    /// mark that a persist raises now and then, has twice as long. So a persist returns after three times this at the latest where
+    /// replicas fall silent one after the other, however many: one while its flush is done, the others when they are told of it.
     #[must_use]
     pub fn loss_timeout(mut self, timeout: Duration) -> Self {
         self.loss_timeout = timeout;
@@ -155,7 +162,8 @@ impl PoolOptions {
     }
 
     /// Opens the pool with at least this many of the replicas that it was made with, where others are not named, cannot be reached, or
-    /// were left behind; [`Pool::left_out`] says which of those named. Without it, opening fewer than all is
+    /// were left behind; [`Pool::left_out`] says which of those named. Without it, one that is
+    /// named and cannot be reached fails the opening by its own error ([`PoolError::Replica`]), and naming fewer than all is
     /// [`PoolError::Degraded`].
     ///
     /// **Only a majority is safe**: more than half of the replicas that the pool was made with. With fewer, the ones that are not there may be
@@ -205,6 +213,35 @@ impl PoolOptions {
     /// a pool was closed in order, nothing is compared.
     pub fn open(&self) -> Result<Pool, PoolError> {
         self.connect(Purpose::Open(OpenFor::Write))?.open(OpenFor::Write)
+    }
+
+    /// Opens the pool for writing, or makes it of `size_bytes` zeros where no replica has it.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open) and [`create`](Self::create). Where some replicas have it and others do not, that of the opening: nothing
+    /// is made then. Of several programs that call this at once one makes the pool; the error of the others
+    /// [is busy](PoolError::is_busy).
+    pub fn open_or_create(&self, size_bytes: u64) -> Result<Pool, PoolError> {
+        let is = |error: &PoolError, wanted| matches!(error.replica_error(), Some(ReplicaError::Refused { refusal, .. }) if *refusal == wanted);
+        let mut attempt = 1;
+        loop {
+            let error = match self.open() {
+                Err(absent) if is(&absent, PoolRefusal::NotFound) => match self.create(size_bytes) {
+                    // Another replica has it, or another program makes it just now.
+                    Err(error) if is(&error, PoolRefusal::AlreadyExists) => absent,
+                    outcome => return outcome,
+                },
+                // Two programs make it just now, each on some of the replicas.
+                Err(error) if matches!(error.replica_error(), Some(ReplicaError::Mismatch { .. })) => error,
+                outcome => return outcome,
+            };
+            if attempt == MAKE_ATTEMPTS {
+                return Err(error);
+            }
+            // Programs that made it on some of the replicas give those back: by chance they come apart.
+            std::thread::sleep(MAKE_PAUSE.mul_f64(f64::from(attempt) * chance()));
+            attempt += 1;
+        }
     }
 
     /// Opens the pool for reading; another may write meanwhile.
@@ -312,7 +349,7 @@ impl PoolOptions {
                 Ok(connection) => return Ok(connection.with_session(session)),
                 // Another way leads to the same target.
                 Err(error @ (ReplicaError::Refused { .. } | ReplicaError::Impostor)) => return Err(error),
-                Err(error) => tried.push(format!("{address}: {error}")),
+                Err(error) => tried.push(format!("{address}: {}", causes(&error))),
             }
         }
         Err(ReplicaError::NoDataPath { why: tried.join("; ") })

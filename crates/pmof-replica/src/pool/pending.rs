@@ -2,6 +2,7 @@
 
 use std::{
     future::Future,
+    panic::{self, AssertUnwindSafe},
     pin::Pin,
     sync::{Arc, OnceLock, atomic::Ordering, mpsc},
     task::{Context, Poll, Waker},
@@ -79,8 +80,11 @@ impl Slot {
             slot.receipt = Some(outcome);
             slot.waker.take()
         };
-        if let Some(waker) = waker {
-            waker.wake();
+        // The next ones wait for this thread too.
+        if let Some(waker) = waker
+            && panic::catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err()
+        {
+            log::error!("the waker of a flush's future panicked");
         }
     }
 }
@@ -139,7 +143,7 @@ impl Pending {
     }
 
     fn finish(&self, open: &Open, flushing: Flushings) -> Result<Receipt, PoolError> {
-        let receipt = open.finish_flush(flushing);
+        let receipt = open.finish_flush(flushing).map_err(PoolError::Persist);
         if receipt.is_ok() && self.has_written {
             self.pool.0.unflushed.fetch_sub(1, Ordering::Release);
         }

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use pmof_access::Medium;
+use pmof_control::{OpenFor, SetName};
 use pmof_pool::Attributes;
 use uuid::Uuid;
 
 use super::{Facts, Open, Pool, set::facts};
 use crate::{
-    OpenFor, PoolError, SetName, TargetOptions, TargetUrl,
+    PoolError, TargetOptions, TargetUrl,
     member::{Member as _, RemoteMember},
     set_replica::SetReplica,
 };

@@ -3,18 +3,19 @@
 use std::sync::Arc;
 
 use pmof_access::{Durability, Medium, Memory};
+use pmof_control::{OpenFor, USER_FLAGS_BYTES};
 use pmof_mem::{Declaration, MemError};
 use pmof_pool::{
     Access, AccessError, CheckReport, Comparison, ComparisonError, Contents, ContentsState, EMPTY, HEADER_LEN_BYTES,
     LocalReplica, LocalSet, NewSet, PoolKind, PoolSet, RemoteSpec, ReplicaSpec, Step, SyncError, SyncOptions,
-    SyncReport, TransformOptions, TransformReport, check, data_ranges, first_misfit, memory_state, state_of, sync,
-    transform,
+    SyncReport, TransformOptions, TransformReport, check, data_ranges, first_misfit, memory_state, new_uuid, state_of,
+    sync, transform,
 };
 use uuid::Uuid;
 
 use super::{Facts, Open, Pool};
 use crate::{
-    OpenFor, PoolError, ReplicaError, ReplicaPlace, SshReplicas, TargetOptions, USER_FLAGS_BYTES,
+    PoolError, RemoteRemoval, ReplicaError, ReplicaPlace, SshReplicas, TargetOptions,
     member::{LocalMember, Member, RemoteMember, Standing, replica_error},
     remote_place,
     set_replica::SetReplica,
@@ -99,6 +100,21 @@ impl SetOptions {
             Ok(open) => Ok(finish(open, local)),
             Err(error) => Err(self.undo(local, &places, error)),
         }
+    }
+
+    /// What [`create`](Self::create) looks at before it makes anything, here and on the hosts of remote replicas: nothing is made.
+    ///
+    /// # Errors
+    /// [`PoolError::Set`], [`PoolError::Replica`].
+    pub fn check_new(&self, new: &NewSet) -> Result<(), PoolError> {
+        new.plan(&self.set)?;
+        LocalSet::check_new(&self.set, new)?;
+        // Of no pool that there is: so the target refuses whatever is there.
+        let nobody = new_uuid();
+        let free = self.each_remote(|replica| {
+            RemoteRemoval::prepare_replacement(replica.target, replica.set, &nobody, replica.options).map(drop)
+        });
+        free.into_iter().try_for_each(|found| found.map(drop))
     }
 
     /// Opens all replicas, the remote ones in parallel, and checks that they are of one pool and hold the same.

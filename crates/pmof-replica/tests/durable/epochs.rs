@@ -6,7 +6,9 @@ use std::{
 };
 
 use pmof_access::Durability;
-use pmof_replica::{OpenFor, Pool, PoolName, PoolOptions, PoolStore, Service, ServiceOptions, StoreOptions};
+use pmof_control::{OpenFor, PoolName};
+use pmof_replica::{Pool, PoolOptions};
+use pmof_target::{PoolStore, Service, ServiceOptions, StoreOptions};
 use syscall_recorder::{Call, Verdict, observe, record};
 use tempfile::TempDir;
 
@@ -82,6 +84,28 @@ fn an_opening_and_its_end_are_durable_on_every_replica() {
     assert!(targets.syncs(persisted).iter().all(|syncs| *syncs >= 1), "{persisted:?}");
     assert!(targets.syncs(closed).iter().all(|syncs| *syncs >= 2), "{closed:?}");
     assert!(targets.files.iter().all(|file| !is_open(file)));
+}
+
+/// What is the same in the caches of all may be on the disk of none.
+#[test]
+fn replicas_found_equal_after_an_unclean_end_are_flushed() {
+    let Some(directory) = on_disk() else { return };
+    let act = || {
+        let targets = Targets::start(&directory);
+        let pool = targets.options().create(1 << 20).unwrap();
+        pool.persist(0, b"first").unwrap();
+        drop(pool);
+        mark();
+        let pool = targets.options().open().unwrap();
+        mark();
+        assert!(!pool.was_closed() && pool.copied_bytes() == 0);
+        pool.close().unwrap();
+        targets
+    };
+    let Some((targets, calls)) = available(observe(act)) else { return };
+    let [_, opened, _] = stretches(&calls)[..] else { panic!("{calls:?}") };
+    // Settled, announced, confirmed, flushed, and given one mark.
+    assert!(targets.syncs(opened).iter().all(|syncs| *syncs >= 5), "{:?}: {opened:?}", targets.syncs(opened));
 }
 
 #[test]

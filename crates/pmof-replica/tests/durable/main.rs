@@ -2,5 +2,6 @@
 
 mod epochs;
 mod sets;
+mod shared_flushes;
 mod store;
 mod support;

@@ -3,11 +3,10 @@
 use std::{fs, path::PathBuf};
 
 use pmof_access::Medium as _;
+use pmof_control::SetName;
 use pmof_pool::{Access, Attributes, NewPool, NewSet, PoolSet, Reached};
-use pmof_replica::{
-    Pool, PoolError, RemoteSetOptions, ReplicaError, Service, ServiceOptions, SetName, SshReplicas, TargetOptions,
-    TargetUrl,
-};
+use pmof_replica::{Pool, PoolError, RemoteSetOptions, ReplicaError, SshReplicas, TargetOptions, TargetUrl};
+use pmof_target::{Service, ServiceOptions};
 use syscall_recorder::{Call, Verdict, observe, record};
 use tempfile::TempDir;
 

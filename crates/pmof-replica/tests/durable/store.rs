@@ -3,7 +3,8 @@
 use std::{fs, path::Path};
 
 use pmof_access::Durability;
-use pmof_replica::{NewPool, PoolName, PoolStore, StoreOptions, USER_FLAGS_BYTES};
+use pmof_control::{NewPool, PoolName, USER_FLAGS_BYTES};
+use pmof_target::{PoolStore, StoreOptions};
 use syscall_recorder::{Call, Verdict, observe, record};
 use uuid::Uuid;
 

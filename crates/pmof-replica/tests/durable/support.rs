@@ -18,12 +18,12 @@ pub(crate) fn on_disk() -> Option<TempDir> {
     if kind == MediumKind::PageCache {
         return Some(directory);
     }
-    eprintln!("skipped: the build directory lies on {kind}");
+    skip_report::skipped!("the build directory lies on {kind}");
     None
 }
 
 pub(crate) fn available<T>(outcome: Result<T, Unavailable>) -> Option<T> {
-    outcome.inspect_err(|error| eprintln!("skipped: {error}")).ok()
+    outcome.inspect_err(|error| skip_report::skipped!("{error}")).ok()
 }
 
 const NOWHERE: &str = "/no/such/directory";

@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use pmof_access::{ConnectError, Refusal};
-use pmof_replica::{ReplicaError, Service, ServiceError, ServiceOptions};
+use pmof_replica::ReplicaError;
+use pmof_target::{Service, ServiceError, ServiceOptions};
 
 use crate::support::{LONG, Target, of_replica, options, pattern, read};
 
@@ -11,7 +12,7 @@ use crate::support::{LONG, Target, of_replica, options, pattern, read};
 const CONNECTION_BYTES: u64 = 48 << 10;
 
 fn with_budget(memory_budget_bytes: u64) -> ServiceOptions {
-    ServiceOptions { memory_budget_bytes, ..Default::default() }
+    ServiceOptions::default().memory_budget_bytes(memory_budget_bytes)
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use pmof_replica::ServiceOptions;
+use pmof_target::ServiceOptions;
 
 use crate::support::{Target, options};
 
@@ -16,7 +16,7 @@ const LARGE_BYTES: u64 = 1 << 30;
 #[test]
 fn a_pool_that_is_made_keeps_nobody_waiting_who_shares_the_thread() {
     // In memory, where only the processor is waited for.
-    let target = Target::on_tmpfs(ServiceOptions { workers: 1, ..Default::default() });
+    let target = Target::on_tmpfs(ServiceOptions::default().workers(1));
     let options = |name: &str| options([target.url(name)]);
     let small = options("small").create(1 << 20).unwrap();
     let is_made = AtomicBool::new(false);

@@ -8,10 +8,10 @@ use std::{
 };
 
 use pmof_access::{Durability, OperationError, RemoteRegion};
-use pmof_replica::{
-    NewPool, OpenFor, PersistFailure, Pool, PoolError, PoolName, PoolRefusal, ReplicaError, ServiceOptions,
-    control::{Reply, Request},
-};
+use pmof_control::{NewPool, OpenFor, PoolName, PoolRefusal, Reply, Request};
+use pmof_mem::causes;
+use pmof_replica::{PersistFailure, Pool, PoolError, ReplicaError};
+use pmof_target::{Service, ServiceOptions};
 
 use crate::support::{LONG, RawInitiator, Target, assert_refused, of_replica, options, read};
 
@@ -31,8 +31,12 @@ fn a_second_writer_is_told_who_writes() {
     assert_refused(&error, &target.url("orders"), PoolRefusal::Busy);
     let holder = pools.info().expect("info")[0].open_by.clone().expect("a holder");
     assert!(holder.contains("127.0.0.1:"), "{holder}");
-    assert!(error.to_string().contains(&holder), "{error}");
-    assert_refused(&pools.remove().expect_err("busy"), &target.url("orders"), PoolRefusal::Busy);
+    assert!(causes(&error).to_string().contains(&holder), "{error}");
+    assert!(error.is_busy() && !error.is_replica_lost(), "{error:?}");
+    let error = pools.remove().expect_err("busy");
+    assert_refused(&error, &target.url("orders"), PoolRefusal::Busy);
+    // Reading it would not remove it.
+    assert!(error.is_busy() && !causes(&error).to_string().contains("reading"), "{error:?}");
     writer.close().expect("closed");
     pools.open().expect("free at once").close().expect("closed");
     pools.remove().expect("free at once");
@@ -44,7 +48,10 @@ fn a_level_that_one_replica_cannot_give_leaves_nothing() {
     let pools = options([disk.url("orders"), memory.url("orders")]);
     let error = pools.clone().require(Durability::PowerFailure).create(4096).expect_err("tmpfs");
     assert_refused(&error, &memory.url("orders"), PoolRefusal::NotDurable);
-    assert!(error.to_string().contains("PowerFailure") && error.to_string().contains("tmpfs"), "{error}");
+    assert!(
+        causes(&error).to_string().contains("PowerFailure") && causes(&error).to_string().contains("tmpfs"),
+        "{error}"
+    );
     assert!(disk.files().is_empty() && memory.files().is_empty());
 
     // What it can give, it gives; and an open pool is judged in the same way.
@@ -109,10 +116,68 @@ fn a_dead_replica_is_named_and_the_others_keep_the_data() {
     let first = pool.read_replica(1, 0, &mut bytes).expect_err("dead").to_string();
     assert_eq!(pool.read_replica(1, 0, &mut bytes).expect_err("dead").to_string(), first);
     assert_eq!(read(&pool, 0, 6), b"second");
-    let error = pool.close().expect_err("one cannot be told");
-    assert_eq!(of_replica(&error).0.to_string(), urls[1]);
+    pool.close().expect("nothing that was not told");
     for url in [&urls[0], &urls[2]] {
         assert_eq!(read(&options([url]).min_replicas(1).open().expect("closed"), 0, 6), b"second");
+    }
+}
+
+#[test]
+fn a_loss_that_was_not_told_is_told_by_the_close() {
+    for is_asked in [false, true] {
+        let (a, mut b) = (Target::start(), Target::start());
+        let lost = b.url("orders");
+        let pool = options([&a.url("orders"), &lost]).create(4096).expect("a pool");
+        pool.persist(0, b"kept").expect("a receipt");
+        b.stop();
+        let mut lane = pool.lane();
+        lane.write(0, b"new!").expect("posted");
+        // Nobody is told how a flush ended that nobody waits for.
+        drop(lane.flush());
+        if is_asked {
+            pool.persist(0, b"newer").expect_err("one is dead");
+        }
+        let closed = pool.close();
+        if is_asked {
+            closed.expect("it was told");
+        } else {
+            let error = closed.expect_err("nobody told it");
+            assert_eq!(of_replica(&error).0.to_string(), lost);
+            assert!(error.is_replica_lost() && !error.is_busy(), "{error:?}");
+        }
+    }
+}
+
+#[test]
+fn a_loss_is_told_in_one_line_and_each_of_its_causes_once() {
+    let told = |error: PoolError| {
+        let text = format!("{error:?}");
+        assert_eq!(text, causes(&error).to_string());
+        for words in ["the connection was lost", "the connection cannot take operations"] {
+            assert!(text.matches(words).count() <= 1 && !text.contains('\n'), "{text}");
+        }
+    };
+    let root = tempfile::tempdir().expect("a directory");
+    let socket = format!("shm://{}", root.path().join("socket").display());
+    for address in ["tcp://127.0.0.1:0", &socket] {
+        for is_persisted in [true, false] {
+            let service =
+                Service::start(root.path(), &[address.parse().expect("an address")], ServiceOptions::default());
+            let service = service.expect("a target");
+            let address = service.addresses()[0].to_string();
+            let name = if address.starts_with("shm") { "?pool=" } else { "/" };
+            let pools = options([format!("{address}{name}orders")]);
+            let pool = pools.open_or_create(4096).expect("a pool");
+            pool.lane().write(0, b"on its way").expect("posted");
+            drop(service);
+            if is_persisted {
+                told(pool.persist(0, b"lost").expect_err("it is dead"));
+                told(pool.read_replica(0, 0, &mut [0]).expect_err("it is dead"));
+                pool.close().expect("it was told");
+            } else {
+                told(pool.close().expect_err("it is dead"));
+            }
+        }
     }
 }
 
@@ -144,7 +209,10 @@ fn nobody_there_and_somebody_else_there_are_told_in_time() {
         let start = Instant::now();
         let error = options([url]).connect_timeout(Duration::from_millis(300)).open().expect_err("nobody there");
         assert!(matches!(of_replica(&error).1, ReplicaError::Connect(_)), "{error:?}");
-        assert!(error.to_string().contains(url.as_str()) && error.to_string().contains(word), "{error}");
+        assert!(
+            causes(&error).to_string().contains(url.as_str()) && causes(&error).to_string().contains(word),
+            "{error}"
+        );
         assert!(start.elapsed() < Duration::from_secs(5));
     }
 }
@@ -249,10 +317,8 @@ fn frame(opcode: u8, fields: &[(usize, &[u8])]) -> [u8; 64] {
 
 #[test]
 fn connections_that_end_before_they_are_taken_do_not_count() {
-    let target = Target::start_with(
-        tempfile::tempdir().expect("a directory"),
-        ServiceOptions { max_connections: 1, ..Default::default() },
-    );
+    let target =
+        Target::start_with(tempfile::tempdir().expect("a directory"), ServiceOptions::default().max_connections(1));
     let url = target.url("orders");
     let address = url.strip_prefix("tcp://").and_then(|rest| rest.split('/').next()).expect("an address").to_owned();
     // A hello with a payload checksum (that of nothing, 0), and right behind it a disconnect.
@@ -304,5 +370,5 @@ fn a_file_that_lost_its_name_is_told_within_a_mark_and_at_the_close() {
     pool.persist(0, b"again").expect("a receipt");
     fs::remove_file(&path).expect("removed");
     let error = pool.close().expect_err("closed without a name");
-    assert!(error.to_string().contains("was replaced or removed by another process"), "{error}");
+    assert!(causes(&error).to_string().contains("was replaced or removed by another process"), "{error}");
 }

@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use pmof_mem::causes;
 use pmof_replica::{Lane, Pending, Pool, PoolError, ReplicaError};
 
 use crate::support::{Target, options, read};
@@ -88,7 +89,7 @@ fn a_replica_that_dies_among_many_threads_is_left_behind_before_anyone_is_told()
         second.stop();
     });
     assert!(matches!(pool.check_replicas(), Err(PoolError::Replica { .. })));
-    pool.close().expect_err("one is dead");
+    pool.close().expect("that one is dead was told");
 }
 
 #[test]
@@ -205,5 +206,95 @@ fn an_error_says_which_replica_and_why() {
     targets[1].stop();
     let error = pool.persist(0, b"x").expect_err("one is dead");
     assert!(matches!(error.replica_error(), Some(ReplicaError::Ended(_) | ReplicaError::Operation(_))), "{error:?}");
-    assert!(error.to_string().contains(&dead), "{error}");
+    assert!(causes(&error).to_string().contains(&dead), "{error}");
+    let states: Vec<_> =
+        pool.replicas().into_iter().map(|(place, failure)| (place.to_string(), failure.is_some())).collect();
+    assert_eq!(states, [(targets[0].url("orders"), false), (dead, true)]);
+}
+
+#[test]
+fn a_pool_is_opened_or_made_and_never_made_over_another() {
+    let targets = [Target::start(), Target::start()];
+    let urls = targets.each_ref().map(|target| target.url("orders"));
+    let pools = options(urls.clone());
+    let made = pools.open_or_create(POOL_BYTES).expect("made");
+    made.persist(0, b"first").expect("a receipt");
+    made.close().expect("closed");
+    let opened = pools.open_or_create(2 * POOL_BYTES).expect("opened");
+    assert_eq!((opened.len_bytes(), read(&opened, 0, 5)), (POOL_BYTES, b"first".to_vec()));
+    opened.close().expect("closed");
+    // One replica has it, the other has not: whichever is asked first.
+    options([urls[1].clone()]).remove().expect("removed");
+    for order in [[0, 1], [1, 0]] {
+        let error =
+            options(order.map(|index: usize| urls[index].clone())).open_or_create(POOL_BYTES).expect_err("half there");
+        assert!(causes(&error).to_string().contains(&urls[1]), "{error}");
+        assert!(targets[1].files().is_empty());
+    }
+    let left = options([urls[0].clone()]).min_replicas(1).open_read_only().expect("it is there");
+    assert_eq!(read(&left, 0, 5), b"first");
+}
+
+#[test]
+fn of_several_programs_that_open_or_make_a_pool_at_once_one_makes_it() {
+    let targets = [Target::start(), Target::start()];
+    for round in 0..4 {
+        let name = format!("orders{round}");
+        let urls = targets.each_ref().map(|target| target.url(&name));
+        let programs: Vec<_> = (0..4)
+            .map(|index| {
+                let mut urls = urls.clone();
+                urls.rotate_left(index % 2);
+                thread::spawn(move || options(urls).open_or_create(POOL_BYTES))
+            })
+            .collect();
+        let outcomes: Vec<_> = programs.into_iter().map(|program| program.join().expect("no panic")).collect();
+        assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 1, "{outcomes:?}");
+        for error in outcomes.iter().filter_map(|outcome| outcome.as_ref().err()) {
+            assert!(error.is_busy(), "{}", causes(error));
+        }
+    }
+}
+
+#[test]
+fn more_replicas_than_the_pool_has_are_refused_with_their_number() {
+    let targets = [Target::start(), Target::start()];
+    let urls = targets.each_ref().map(|target| target.url("orders"));
+    options(urls.clone()).create(POOL_BYTES).expect("made").close().expect("closed");
+    let error = options(urls.clone()).min_replicas(3).open().expect_err("there are two");
+    assert!(matches!(error, PoolError::Degraded { opened: 2, made: 2, needed: 3, .. }), "{error:?}");
+    assert!(causes(&error).to_string().contains("it never had so many"), "{error}");
+    options(urls).min_replicas(2).open().expect("both are there");
+}
+
+#[test]
+fn a_range_that_ends_before_it_starts_is_refused() {
+    let target = Target::start();
+    let pool = options([target.url("orders")]).mirror(true).create(POOL_BYTES).expect("made");
+    let mut lane = pool.lane();
+    let (start, end) = (16, 8);
+    for refused in [lane.write_range(start..end), pool.persist_range(start..end).map(drop)] {
+        assert!(matches!(refused, Err(PoolError::Reversed { start: 16, end: 8 })), "{refused:?}");
+    }
+    lane.write_range(8..8).expect("nothing to write");
+}
+
+#[test]
+fn a_waker_that_panics_takes_no_other_future_with_it() {
+    struct Panics;
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("a waker of the program's");
+        }
+    }
+    let (_targets, pool) = two();
+    let (mut one, mut other) = (pool.lane(), pool.lane());
+    for at in 0..50 {
+        one.write(0, &[at; 8]).expect("written");
+        other.write(64, &[at; 8]).expect("written");
+        let (mut flush, next) = (pin!(one.flush()), other.flush());
+        let waker = Waker::from(Arc::new(Panics));
+        let _ = flush.as_mut().poll(&mut Context::from_waker(&waker));
+        block_on(next).expect("a receipt");
+    }
 }

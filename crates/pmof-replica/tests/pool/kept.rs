@@ -3,11 +3,9 @@
 use std::time::Duration;
 
 use pmof_access::{Declaration, Durability, Evidence, MediumKind, Method, limits};
-use pmof_replica::{
-    PoolError, PoolRefusal, ServiceOptions, StoreOptions,
-    control::{Reply, Request},
-    list_pools,
-};
+use pmof_control::{PoolRefusal, Reply, Request};
+use pmof_replica::{PoolError, list_pools};
+use pmof_target::{ServiceOptions, StoreOptions};
 
 use crate::support::{RawInitiator, Target, assert_refused, files, options, pattern, read};
 
@@ -204,8 +202,8 @@ fn pools_outlive_their_target() {
 
 #[test]
 fn receipts_tell_what_was_declared_from_what_was_probed() {
-    let store = StoreOptions { declaration: Some(Declaration::BatteryBacked), ..StoreOptions::default() };
-    let declared = Target::on_tmpfs(ServiceOptions { store, ..ServiceOptions::default() });
+    let store = StoreOptions::default().declaration(Some(Declaration::BatteryBacked));
+    let declared = Target::on_tmpfs(ServiceOptions::default().store(store));
     let probed = Target::start();
     let pools = options([declared.url("orders"), probed.url("orders")]).require(Durability::PowerFailure);
     let pool = pools.create(4096).expect("as declared");

@@ -3,10 +3,8 @@
 use std::fs;
 
 use pmof_access::{Access, Address, Durability, OperationError, Outcome, Refusal, RemoteRegion};
-use pmof_replica::{
-    NewPool, OpenFor, PoolName, Service, ServiceOptions, SetName,
-    control::{Reply, Request},
-};
+use pmof_control::{NewPool, OpenFor, PoolName, Reply, Request, SetName};
+use pmof_target::{Service, ServiceOptions};
 use uuid::Uuid;
 
 use crate::support::{LONG, RawInitiator};

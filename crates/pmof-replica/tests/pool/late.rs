@@ -5,15 +5,13 @@ use std::{
     net::{Shutdown, TcpListener, TcpStream},
     sync::{Arc, Condvar, Mutex},
     thread::JoinHandle,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use pmof_access::{Durability, RemoteRegion};
-use pmof_replica::{
-    OpenFor, Pool, PoolError, PoolName, PoolOptions, PoolRefusal, RemoteSetOptions, ReplicaError, ServiceOptions,
-    SetName, TargetUrl,
-    control::{Reply, Request},
-};
+use pmof_control::{OpenFor, PoolName, PoolRefusal, Reply, Request, SetName};
+use pmof_replica::{Pool, PoolError, PoolOptions, RemoteSetOptions, ReplicaError, TargetUrl};
+use pmof_target::ServiceOptions;
 
 use crate::support::{LONG, RawInitiator, Target, options, pattern, read};
 
@@ -111,7 +109,7 @@ struct Stage {
 impl Stage {
     /// A target that gives an initiator up after so long, and a pool there.
     fn new(kind: Kind, loss_timeout: Duration) -> Self {
-        let target = Target::on_tmpfs(ServiceOptions { loss_timeout, ..Default::default() });
+        let target = Target::on_tmpfs(ServiceOptions::default().loss_timeout(loss_timeout));
         let stage = Self { target, kind };
         match kind {
             Kind::Pool => stage.pools().create(POOL_BYTES).expect("a pool").close().expect("closed"),
@@ -256,4 +254,36 @@ fn a_persist_that_took_long_has_a_mark_of_its_own() {
     assert_eq!(marks.iter().map(|info| info.state.mark).collect::<Vec<_>>(), [2, 2]);
     pool.close().expect("closed");
     way.wait_for_end();
+}
+
+#[test]
+fn replicas_that_fall_silent_after_one_another_are_waited_for_together() {
+    let loss = Duration::from_millis(500);
+    let targets: [Target; 5] = std::array::from_fn(|_| Target::start());
+    let ways = targets.each_ref().map(Way::to);
+    let urls = ways.each_ref().map(|way| format!("{}/orders", way.address));
+    let pool = options(urls).loss_timeout(loss).create(POOL_BYTES).expect("a pool");
+    pool.persist(0, b"old").expect("a receipt");
+    // A mark is due after this.
+    std::thread::sleep(Duration::from_millis(1100));
+    let (first, others) = ways.split_last().expect("five");
+    first.stall_after(0);
+    let took = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(loss / 2);
+            for way in others {
+                way.stall_after(0);
+            }
+        });
+        let from = Instant::now();
+        let Err(PoolError::Persist(failure)) = pool.persist(0, b"new") else { panic!("nobody is there") };
+        assert_eq!(failure.failed.len(), 5);
+        from.elapsed()
+    });
+    assert!(took < 6 * loss, "{took:?}: one after the other, that is 9 times the loss timeout");
+    drop(pool);
+    for way in ways {
+        way.go_on();
+        way.wait_for_end();
+    }
 }

@@ -4,7 +4,8 @@ use std::{fs, path::Path};
 
 use pmof_access::Durability;
 use pmof_mem::Declaration;
-use pmof_replica::{Pool, PoolError, PoolOptions, ServiceOptions, StoreOptions};
+use pmof_replica::{Pool, PoolError, PoolOptions};
+use pmof_target::{ServiceOptions, StoreOptions};
 use thin_disk::ThinDisk;
 
 use crate::support::*;
@@ -19,9 +20,9 @@ const LOST: u64 = 6 * MIB;
 
 fn on_disk(disk: &ThinDisk) -> Target {
     // Declared, since below the disk there is a tmpfs.
-    let store = StoreOptions { declaration: Some(Declaration::BatteryBacked), ..StoreOptions::default() };
+    let store = StoreOptions::default().declaration(Some(Declaration::BatteryBacked));
     let root = tempfile::tempdir_in(disk.files()).expect("a directory");
-    Target::start_with(root, ServiceOptions { store, ..ServiceOptions::default() })
+    Target::start_with(root, ServiceOptions::default().store(store))
 }
 
 fn durable(target: &Target) -> PoolOptions {
@@ -45,7 +46,7 @@ fn failed(disk: &ThinDisk) -> Target {
     disk.fill().unwrap();
     let error = pool.persist(LOST, &vec![2; MIB as usize]).unwrap_err();
     assert!(matches!(error, PoolError::Persist(_)), "{error}");
-    pool.close().unwrap_err();
+    pool.close().unwrap();
     target.stop();
     disk.free().unwrap();
     let path = target.root.path().join("orders");

@@ -3,10 +3,9 @@
 use std::{fs, path::Path, time::Duration};
 
 use pmof_access::{Access, Address, CompletionQueue, Connection, Durability, Outcome, Peer, Region};
-use pmof_replica::{
-    Pool, PoolError, PoolOptions, PoolRefusal, ReplicaError, ReplicaPlace, Service, ServiceOptions,
-    control::{MAX_MESSAGE_BYTES, Reply, Request},
-};
+use pmof_control::{MAX_MESSAGE_BYTES, PoolRefusal, Reply, Request};
+use pmof_replica::{Pool, PoolError, PoolOptions, ReplicaError, ReplicaPlace};
+use pmof_target::{Service, ServiceOptions};
 use tempfile::TempDir;
 
 /// Longer than anything here takes.

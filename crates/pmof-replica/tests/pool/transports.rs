@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use pmof_access::{Address, Durability, Evidence, Mechanism, Method, PostError, SetupError};
-use pmof_replica::{ReplicaError, Service, ServiceError, ServiceOptions, list_pools};
+use pmof_mem::causes;
+use pmof_replica::{ReplicaError, list_pools};
+use pmof_target::{Service, ServiceError, ServiceOptions};
 use tempfile::TempDir;
 
 use crate::support::{of_replica, options, pattern, read};
@@ -84,7 +86,7 @@ fn a_method_that_cannot_give_the_level_is_refused_when_the_pool_is_opened() {
         assert_eq!(replica.to_string(), url);
         assert!(matches!(why, ReplicaError::Post(PostError::MethodRefused { .. })), "{error}");
         for word in [url.as_str(), method.name(), "ProcessCrash"] {
-            assert!(error.to_string().contains(word), "{error}");
+            assert!(causes(&error).to_string().contains(word), "{error}");
         }
     }
     let tcp = forced(url.clone(), Method::SendAfterWrite).create(4096);
@@ -105,7 +107,7 @@ fn other_machines_are_let_in_only_where_the_operator_says_so() {
     let everywhere = ["tcp://0.0.0.0:0".parse().expect("an address")];
     let refused = Service::start(root.path(), &everywhere, ServiceOptions::default()).expect_err("refused");
     assert!(matches!(refused, ServiceError::Setup(SetupError::NotLoopback { .. })), "{refused}");
-    let options = ServiceOptions { trust_network: true, ..Default::default() };
+    let options = ServiceOptions::default().trust_network(true);
     let service = Service::start(root.path(), &everywhere, options).expect("a target");
     assert!(service.addresses()[0].to_string().starts_with("tcp://0.0.0.0:"));
 }

@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use pmof_replica::{PoolRefusal, list_pools};
+use pmof_control::PoolRefusal;
+use pmof_replica::list_pools;
 
 use crate::support::{LONG, Target, assert_refused, options, read};
 
@@ -61,6 +62,8 @@ fn a_dead_replica_keeps_the_name_from_the_others() {
     let urls = [&a, &b, &c].map(|target| target.url("orders"));
     let pool = options(urls).publish_on_close(true).create(4096).expect("a pool");
     b.stop();
+    // That it was told makes no difference here.
+    pool.persist(0, b"x").expect_err("one is dead");
     pool.close().expect_err("one is dead");
     assert!(a.files().is_empty() && b.files().is_empty());
     wait_until_empty(&c);

@@ -9,11 +9,14 @@ use std::{
 };
 
 use pmof_access::{Address, Durability, Medium as _, Memory};
+use pmof_control::{OpenFor, PoolRefusal, SetName};
+use pmof_mem::causes;
 use pmof_pool::{Access, Attributes, DIGEST_BLOCK_LEN_BYTES, Reached, ReplicaAccess};
 use pmof_replica::{
-    Atomicity, OpenFor, Pool, PoolError, PoolRefusal, Receipt, RemoteRemoval, RemoteSetOptions, ReplicaError, Service,
-    ServiceOptions, SetName, SshReplicas, TargetOptions, TargetUrl,
+    Atomicity, Pool, PoolError, Receipt, RemoteRemoval, RemoteSetOptions, ReplicaError, SshReplicas, TargetOptions,
+    TargetUrl,
 };
+use pmof_target::{Service, ServiceOptions};
 use tempfile::TempDir;
 
 const POOL_BYTES: u64 = 8 << 20;
@@ -31,7 +34,7 @@ impl Target {
         let root = tempfile::tempdir_in("/dev/shm").unwrap();
         let address = std::env::var("PMOF_TEST_LISTEN").unwrap_or_else(|_| "tcp://127.0.0.1:0".to_owned());
         let address: Address = address.parse().unwrap();
-        let options = ServiceOptions { trust_network: true, ..Default::default() };
+        let options = ServiceOptions::default().trust_network(true);
         let service = Service::start(root.path(), &[address], options).unwrap();
         Self { root, service: Some(service) }
     }
@@ -87,7 +90,7 @@ impl Target {
 }
 
 fn options() -> TargetOptions {
-    TargetOptions { loss_timeout: Duration::from_secs(5), ..Default::default() }
+    TargetOptions::default().loss_timeout(Duration::from_secs(5))
 }
 
 fn attributes() -> Attributes {
@@ -217,7 +220,7 @@ fn a_removal_is_prepared_and_then_carried_out_or_dropped() {
     let target = Target::start();
     let set = target.two_parts();
     target.create(&set).close().unwrap();
-    let prepare = |force| RemoteRemoval::prepare(&target.url(), &set, force, true, &options());
+    let prepare = |force| RemoteRemoval::prepare(&target.url(), &set, [force, true], None, &options());
     let open = || target.remote(&set).open(0, OpenFor::Write);
     let removal = prepare(false).unwrap();
     assert_eq!(refusal(&open().unwrap_err()), Some(PoolRefusal::Busy));
@@ -239,6 +242,64 @@ fn a_removal_is_prepared_and_then_carried_out_or_dropped() {
     pool.close().unwrap();
     prepare(false).unwrap().carry_out().unwrap();
     assert_eq!(refusal(&open().unwrap_err()), Some(PoolRefusal::NotFound), "the set's file is gone too");
+}
+
+/// Which pool is meant the initiator says: of another one nothing goes, by force, and with a damaged header, neither.
+#[test]
+fn a_removal_is_of_the_initiators_pool() {
+    let target = Target::start();
+    let set = target.two_parts();
+    target.create(&set).close().unwrap();
+    let prepare = |force, member: [u8; 16]| {
+        RemoteRemoval::prepare(&target.url(), &set, [force, false], Some(&member), &options())
+    };
+    let intact = fs::read(target.path("one")).unwrap();
+    for is_damaged in [false, true] {
+        let mut bytes = intact.clone();
+        bytes[200] ^= u8::from(is_damaged);
+        fs::write(target.path("one"), &bytes).unwrap();
+        for force in [false, true] {
+            let refused = prepare(force, [9; 16]).unwrap_err();
+            let expected = match (is_damaged, force) {
+                (true, false) => PoolRefusal::NotAUsablePool,
+                _ => PoolRefusal::AlreadyExists,
+            };
+            assert_eq!(refusal(&refused), Some(expected), "{refused}");
+            let told = causes(&refused).to_string();
+            assert!(is_damaged && !force || told.contains("belongs to the pool set"), "{told}");
+        }
+        assert!(fs::read(target.path("one")).unwrap() == bytes);
+    }
+    fs::write(target.path("one"), &intact).unwrap();
+    prepare(false, [1; 16]).unwrap().carry_out().unwrap();
+    assert!(!target.path("one").exists() && !target.path("two").exists());
+}
+
+/// What is made anew: what is left of that pool, and no other's, nor anybody's file. Force is no different in the latter.
+#[test]
+fn a_target_replaces_nothing_but_what_is_left_of_the_pool() {
+    let target = Target::start();
+    let set = target.two_parts();
+    let replace = |member: [u8; 16]| RemoteRemoval::prepare_replacement(&target.url(), &set, &member, &options());
+    target.create(&set).close().unwrap();
+    // The length of one part, so that the pool is broken, and a byte of the header of the other.
+    fs::OpenOptions::new().write(true).open(target.path("two")).unwrap().set_len(3 << 20).unwrap();
+    let mut bytes = fs::read(target.path("one")).unwrap();
+    bytes[200] ^= 1;
+    fs::write(target.path("one"), &bytes).unwrap();
+    let error = replace([9; 16]).unwrap_err();
+    assert_eq!(refusal(&error), Some(PoolRefusal::AlreadyExists));
+    drop(replace([1; 16]).unwrap());
+    fs::write(target.path("two"), "dear all").unwrap();
+    assert_eq!(refusal(&replace([1; 16]).unwrap_err()), Some(PoolRefusal::AlreadyExists));
+    let force = RemoteRemoval::prepare(&target.url(), &set, [true, true], None, &options());
+    assert_eq!(refusal(&force.unwrap_err()), Some(PoolRefusal::NotAUsablePool));
+    assert!(fs::read(target.path("one")).unwrap() == bytes);
+    assert_eq!(fs::read(target.path("two")).unwrap(), b"dear all");
+    fs::remove_file(target.path("two")).unwrap();
+    replace([1; 16]).unwrap().carry_out().unwrap();
+    assert!(!target.path("one").exists());
+    replace([1; 16]).unwrap();
 }
 
 #[test]
@@ -279,12 +340,12 @@ fn what_a_target_refuses_is_told_by_its_rule() {
     );
     fs::write(target.path("broken.set"), "PMEMPOOLSET\nnonsense\n").unwrap();
     let error = create(&SetName::new("broken.set").unwrap(), 4096, Some(&attributes));
-    assert!(error.to_string().contains("broken.set:2"), "{error}");
+    assert!(causes(&error).to_string().contains("broken.set:2"), "{error}");
     // None of it left a part.
     for part in ["one", "two", "bare", "single"] {
         assert!(!target.path(part).exists(), "{part}");
     }
-    let require = TargetOptions { require: Some(Durability::PowerFailure), ..options() };
+    let require = options().require(Some(Durability::PowerFailure));
     let error = target.remote(&set).target(require).create(4096, Some(&attributes)).unwrap_err();
     assert_eq!(refusal(&error), Some(PoolRefusal::NotDurable));
     assert!(!target.path("one").exists());
@@ -308,7 +369,7 @@ fn the_second_opener_is_told_who_has_the_pool() {
     let _first = target.create(&set);
     let error = target.remote(&set).open(0, OpenFor::Write).unwrap_err();
     assert_eq!(refusal(&error), Some(PoolRefusal::Busy));
-    assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
+    assert!(causes(&error).to_string().contains(&format!("process {}", std::process::id())), "{error}");
     let error = target.remote(&set).remove(false, false).unwrap_err();
     assert!(target.path("one").exists(), "{error}");
 }

@@ -36,9 +36,9 @@ pub(crate) struct Wire {
 }
 
 /// The wire that the environment names; none, with the reason said, where there is no device.
-pub(crate) fn wire(test: &str) -> Option<Wire> {
+pub(crate) fn wire() -> Option<Wire> {
     let Ok(device) = std::env::var("PMOF_VERBS_DEVICE") else {
-        eprintln!("skipped {test}: PMOF_VERBS_DEVICE names no RDMA device");
+        skip_report::skipped!("PMOF_VERBS_DEVICE names no RDMA device");
         return None;
     };
     let address = |name: &str| std::env::var(name).expect(name).parse().expect("an address");
@@ -332,9 +332,9 @@ impl Pair {
     }
 
     /// None, with the reason said, where the device has no native flush.
-    pub(crate) fn with_native_flush(&self, test: &str) -> Option<&Self> {
+    pub(crate) fn with_native_flush(&self) -> Option<&Self> {
         if !self.has_native_flush() {
-            eprintln!("skipped {test}: the device has no native flush and atomic write");
+            skip_report::skipped!("the device has no native flush and atomic write");
             return None;
         }
         Some(self)

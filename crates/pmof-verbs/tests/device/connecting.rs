@@ -15,7 +15,7 @@ use crate::support::{End, Setup, completions, connected, event, listen, resolve,
 
 #[test]
 fn private_data_and_depths_arrive() {
-    let Some((a, b)) = wire("private_data_and_depths_arrive") else { return };
+    let Some((a, b)) = wire() else { return };
     let client = End::new(Device::by_local_address(a).unwrap(), &Setup::default());
     let server = End::new(Device::by_local_address(b).unwrap(), &Setup::default());
     let channel = EventChannel::new().unwrap();
@@ -60,7 +60,7 @@ fn private_data_and_depths_arrive() {
 
 #[test]
 fn a_rejection_has_its_data_and_a_missing_listener_has_none() {
-    let Some((a, b)) = wire("a_rejection_has_its_data_and_a_missing_listener_has_none") else { return };
+    let Some((a, b)) = wire() else { return };
     let client = End::new(Device::by_local_address(a).unwrap(), &Setup::default());
     let channel = EventChannel::new().unwrap();
     let (listener, address) = listen(&channel, b);
@@ -94,7 +94,7 @@ fn a_rejection_has_its_data_and_a_missing_listener_has_none() {
 
 #[test]
 fn a_disconnect_reaches_the_other_side_and_flushes_both() {
-    let Some((a, b)) = wire("a_disconnect_reaches_the_other_side_and_flushes_both") else { return };
+    let Some((a, b)) = wire() else { return };
     let (mut link, client, server) = connected(a, b, &Setup::default(), &Setup::default());
     link.server.post_receives(&[server.receive(1, 0, 64)]).unwrap();
     link.client.post_receives(&[client.receive(2, 0, 64)]).unwrap();
@@ -118,7 +118,7 @@ fn a_disconnect_reaches_the_other_side_and_flushes_both() {
 
 #[test]
 fn an_accepted_connection_moves_to_a_channel_of_its_own() {
-    let Some((a, b)) = wire("an_accepted_connection_moves_to_a_channel_of_its_own") else { return };
+    let Some((a, b)) = wire() else { return };
     let (link, _client, _server) = connected(a, b, &Setup::default(), &Setup::default());
     let own = EventChannel::new().unwrap();
     link.server_id.migrate(&own).unwrap();
@@ -134,7 +134,7 @@ fn an_accepted_connection_moves_to_a_channel_of_its_own() {
 
 #[test]
 fn calls_out_of_turn_are_errors() {
-    let Some((a, b)) = wire("calls_out_of_turn_are_errors") else { return };
+    let Some((a, b)) = wire() else { return };
     let client = End::new(Device::by_local_address(a).unwrap(), &Setup::default());
     let server = End::new(Device::by_local_address(b).unwrap(), &Setup::default());
     let channel = EventChannel::new().unwrap();
@@ -175,7 +175,7 @@ fn calls_out_of_turn_are_errors() {
 
 #[test]
 fn addresses_that_lead_nowhere_are_errors() {
-    let Some((a, b)) = wire("addresses_that_lead_nowhere_are_errors") else { return };
+    let Some((a, b)) = wire() else { return };
     let channel = EventChannel::new().unwrap();
     let (listener, address) = listen(&channel, b);
     let second = CmId::new(&channel).unwrap();
@@ -198,7 +198,7 @@ fn addresses_that_lead_nowhere_are_errors() {
 
 #[test]
 fn a_listener_on_any_address_takes_what_comes() {
-    let Some((a, b)) = wire("a_listener_on_any_address_takes_what_comes") else { return };
+    let Some((a, b)) = wire() else { return };
     let client = End::new(Device::by_local_address(a).unwrap(), &Setup::default());
     let channel = EventChannel::new().unwrap();
     let listener = CmId::new(&channel).unwrap();

@@ -11,7 +11,7 @@ use crate::support::{event, until, wire};
 
 #[test]
 fn devices_are_described() {
-    let Some((a, _)) = wire("devices_are_described") else { return };
+    let Some((a, _)) = wire() else { return };
     let device = Device::by_local_address(a).unwrap();
     let all = devices().unwrap();
     let info: &DeviceInfo = all.iter().find(|info| info.name == device.name()).unwrap();
@@ -30,7 +30,7 @@ fn devices_are_described() {
 
 #[test]
 fn a_device_is_found_by_name_by_address_and_by_route() {
-    let Some((a, b)) = wire("a_device_is_found_by_name_by_address_and_by_route") else { return };
+    let Some((a, b)) = wire() else { return };
     let by_address = Device::by_local_address(a).unwrap();
     let by_name = Device::by_name(by_address.name()).unwrap();
     assert!(by_name.is_same(&by_address));
@@ -66,10 +66,9 @@ fn wait_for(device: &Device, wanted: impl Fn(&AsyncEvent) -> bool) {
 
 #[test]
 fn a_device_tells_of_its_port_and_of_its_end() {
-    let test = "a_device_tells_of_its_port_and_of_its_end";
-    let Some((a, _)) = wire(test) else { return };
+    let Some((a, _)) = wire() else { return };
     if env::var_os("PMOF_WIRE_A_NETDEV").is_none() {
-        eprintln!("skipped {test}: only the test bed's guest may be reconfigured");
+        skip_report::skipped!("only the test bed's guest may be reconfigured");
         return;
     }
     run("ip link add pmof-own type dummy");

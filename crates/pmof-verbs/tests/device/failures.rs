@@ -17,7 +17,7 @@ fn fails(
     operation: impl FnOnce(&End, &End) -> Operation<'static>,
     before: impl FnOnce(&mut Link, &End, &End),
 ) {
-    let (a, b) = wire("a failure").expect("the caller looked");
+    let (a, b) = wire().expect("the caller looked");
     let (mut link, client, server) = connected(a, b, &Setup::default(), server);
     before(&mut link, &client, &server);
     let after = Operation::Write { to: server.at(0), payload: Payload::Empty };
@@ -42,7 +42,7 @@ fn persistent(access: MrAccess) -> Setup {
 
 #[test]
 fn a_flush_beyond_the_regions_rights_is_a_remote_access_error() {
-    if wire("a_flush_beyond_the_regions_rights_is_a_remote_access_error").is_none() {
+    if wire().is_none() {
         return;
     }
     let access = Status::RemoteAccess;
@@ -59,7 +59,7 @@ fn a_flush_beyond_the_regions_rights_is_a_remote_access_error() {
 
 #[test]
 fn wrong_keys_ranges_and_rights_are_remote_access_errors() {
-    if wire("wrong_keys_ranges_and_rights_are_remote_access_errors").is_none() {
+    if wire().is_none() {
         return;
     }
     let payload = Payload::inline(b"8 bytes!").unwrap();
@@ -79,7 +79,7 @@ fn wrong_keys_ranges_and_rights_are_remote_access_errors() {
 
 #[test]
 fn other_mistakes_have_their_status() {
-    if wire("other_mistakes_have_their_status").is_none() {
+    if wire().is_none() {
         return;
     }
     let misaligned = |_: &End, server: &End| Operation::AtomicWrite { to: server.at(4), value: [1; 8] };
@@ -92,7 +92,7 @@ fn other_mistakes_have_their_status() {
 
 #[test]
 fn a_range_that_outlives_its_region_reaches_nothing() {
-    let Some((a, b)) = wire("a_range_that_outlives_its_region_reaches_nothing") else { return };
+    let Some((a, b)) = wire() else { return };
     let (mut link, mut client, server) = connected(a, b, &Setup::default(), &Setup::default());
     let stale = client.region.sge(0, 8).unwrap();
     let again = client.domain.register(Arc::clone(&client.memory), 0, REGION_BYTES, MrAccess::LOCAL_WRITE).unwrap();
@@ -107,7 +107,7 @@ fn a_range_that_outlives_its_region_reaches_nothing() {
 
 #[test]
 fn a_region_that_is_gone_is_a_remote_access_error() {
-    let Some((a, b)) = wire("a_region_that_is_gone_is_a_remote_access_error") else { return };
+    let Some((a, b)) = wire() else { return };
     let (mut link, client, server) = connected(a, b, &Setup::default(), &Setup::default());
     let to = server.at(0);
     let End { region, .. } = server;
@@ -118,7 +118,7 @@ fn a_region_that_is_gone_is_a_remote_access_error() {
 
 #[test]
 fn a_batch_is_posted_whole_or_not_at_all() {
-    let Some((a, b)) = wire("a_batch_is_posted_whole_or_not_at_all") else { return };
+    let Some((a, b)) = wire() else { return };
     let without = Setup { flush: false, atomic_write: false, inline_bytes: 16, ..Setup::default() };
     let (mut link, client, server) = connected(a, b, &without, &Setup::default());
     assert!(!link.client.has_flush() && !link.client.has_atomic_write());
@@ -150,7 +150,7 @@ fn a_batch_is_posted_whole_or_not_at_all() {
 /// `ibv_post_send` stops in the middle where the queue is full.
 #[test]
 fn a_batch_that_is_too_long_for_a_classic_queue_is_posted_in_part() {
-    let Some((a, b)) = wire("a_batch_that_is_too_long_for_a_classic_queue_is_posted_in_part") else { return };
+    let Some((a, b)) = wire() else { return };
     let classic = Setup { classic: true, ..Setup::default() };
     let (mut link, _client, server) = connected(a, b, &classic, &Setup::default());
     let write = |id| signaled(id, Operation::Write { to: server.at(0), payload: Payload::Empty });
@@ -165,7 +165,7 @@ fn a_batch_that_is_too_long_for_a_classic_queue_is_posted_in_part() {
 
 #[test]
 fn modify_to_error_flushes_what_is_posted() {
-    let Some((a, b)) = wire("modify_to_error_flushes_what_is_posted") else { return };
+    let Some((a, b)) = wire() else { return };
     let (mut link, client, server) = connected(a, b, &Setup::default(), &Setup::default());
     assert_eq!(link.server.state().unwrap(), QueuePairState::ReadyToSend);
     link.server.set_receiver_not_ready_timer(1).unwrap();
@@ -181,7 +181,7 @@ fn modify_to_error_flushes_what_is_posted() {
 
 #[test]
 fn a_queue_pair_in_error_tells_of_its_last_shared_receive() {
-    let Some((a, b)) = wire("a_queue_pair_in_error_tells_of_its_last_shared_receive") else { return };
+    let Some((a, b)) = wire() else { return };
     let client = End::new(pmof_verbs::Device::by_local_address(a).unwrap(), &Setup::default());
     let server = End::new(pmof_verbs::Device::by_local_address(b).unwrap(), &Setup::default());
     let srq = SharedReceiveQueue::new(&server.domain, 4, 1).unwrap();

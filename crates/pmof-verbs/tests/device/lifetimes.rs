@@ -32,7 +32,7 @@ type Handle = Option<Box<dyn std::any::Any>>;
 
 #[test]
 fn handles_are_dropped_in_any_order() {
-    let Some((a, b)) = wire("handles_are_dropped_in_any_order") else { return };
+    let Some((a, b)) = wire() else { return };
     let mut count = 0;
     orders(5, &mut vec![], &mut |order| {
         let (mut link, client, server) = connected(a, b, &Setup::default(), &Setup::default());
@@ -61,7 +61,7 @@ fn handles_are_dropped_in_any_order() {
 
 #[test]
 fn a_queue_pair_keeps_what_it_uses() {
-    let Some((a, b)) = wire("a_queue_pair_keeps_what_it_uses") else { return };
+    let Some((a, b)) = wire() else { return };
     let (link, client, server) = connected(a, b, &Setup::default(), &Setup::default());
     let Link { channel, listener, client_id, server_id, client: mut client_qp, server: server_qp } = link;
     let to = server.at(0);
@@ -100,7 +100,7 @@ fn cycle(channel: &EventChannel, client: &End, server: &End, id: &pmof_verbs::Cm
 /// As many as `PMOF_VERBS_CYCLES` says: a thousand of them are run under memcheck.
 #[test]
 fn connections_come_and_go() {
-    let Some((a, b)) = wire("connections_come_and_go") else { return };
+    let Some((a, b)) = wire() else { return };
     let count = env::var("PMOF_VERBS_CYCLES").map_or(20, |text| text.parse().expect("a number"));
     let client = End::new(Device::by_local_address(a).unwrap(), &Setup::default());
     let server = End::new(Device::by_local_address(b).unwrap(), &Setup::default());
@@ -117,7 +117,7 @@ fn connections_come_and_go() {
 
 #[test]
 fn events_are_taken_while_other_threads_drop_connections() {
-    let Some((a, b)) = wire("events_are_taken_while_other_threads_drop_connections") else { return };
+    let Some((a, b)) = wire() else { return };
     let client = End::new(Device::by_local_address(a).unwrap(), &Setup::default());
     let server = End::new(Device::by_local_address(b).unwrap(), &Setup::default());
     for _ in 0..20 {

@@ -37,8 +37,8 @@ impl Drop for File {
     }
 }
 
-fn domain(test: &str) -> Option<ProtectionDomain> {
-    let (a, _) = wire(test)?;
+fn domain() -> Option<ProtectionDomain> {
+    let (a, _) = wire()?;
     Some(Device::by_local_address(a).unwrap().protection_domain().unwrap())
 }
 
@@ -52,7 +52,7 @@ fn register(
 
 #[test]
 fn persistent_memory_takes_every_flush() {
-    let Some(domain) = domain("persistent_memory_takes_every_flush") else { return };
+    let Some(domain) = domain() else { return };
     let path = env::var_os("PMOF_DEVDAX").expect("PMOF_DEVDAX names the persistent memory of the test bed");
     let memory: Arc<dyn Medium> = Arc::new(Memory::open(Path::new(&path), None).unwrap());
     for access in [WRITE, GLOBAL, PERSISTENT, PERSISTENT | GLOBAL, MrAccess::FLUSH_PERSISTENT] {
@@ -64,7 +64,7 @@ fn persistent_memory_takes_every_flush() {
 
 #[test]
 fn ordinary_memory_takes_no_persistent_flush() {
-    let Some(domain) = domain("ordinary_memory_takes_no_persistent_flush") else { return };
+    let Some(domain) = domain() else { return };
     let (_file, tmpfs) = File::new("PMOF_TMPFS");
     let anonymous: Arc<dyn Medium> = Arc::new(Memory::anonymous(LEN_BYTES).unwrap());
     for memory in [anonymous, tmpfs] {
@@ -78,7 +78,7 @@ fn ordinary_memory_takes_no_persistent_flush() {
 
 #[test]
 fn a_dax_file_cannot_be_pinned() {
-    let Some(domain) = domain("a_dax_file_cannot_be_pinned") else { return };
+    let Some(domain) = domain() else { return };
     let (_file, memory) = File::new("PMOF_FSDAX");
     for access in [WRITE, GLOBAL, PERSISTENT] {
         let error = register(&domain, &memory, access).unwrap_err();
@@ -89,7 +89,7 @@ fn a_dax_file_cannot_be_pinned() {
 
 #[test]
 fn a_page_cached_file_is_registered_for_reading_only() {
-    let Some(domain) = domain("a_page_cached_file_is_registered_for_reading_only") else { return };
+    let Some(domain) = domain() else { return };
     let (file, memory) = File::new("PMOF_FILE");
     let error = register(&domain, &memory, WRITE).unwrap_err();
     assert!(matches!(error, RegisterError::PageCached { .. }) && error.is_of_the_memory(), "{error:?}");
@@ -102,7 +102,7 @@ fn a_page_cached_file_is_registered_for_reading_only() {
 
 #[test]
 fn what_cannot_be_registered_at_all_is_refused() {
-    let Some(domain) = domain("what_cannot_be_registered_at_all_is_refused") else { return };
+    let Some(domain) = domain() else { return };
     let memory: Arc<dyn Medium> = Arc::new(Memory::anonymous(8192).unwrap());
     for (offset, len_bytes) in [(0, 0), (0, 8193), (8192, 1), (u64::MAX, 1), (1, u64::MAX)] {
         let error = domain.register(Arc::clone(&memory), offset, len_bytes, WRITE).unwrap_err();
@@ -117,7 +117,7 @@ fn what_cannot_be_registered_at_all_is_refused() {
 
 #[test]
 fn ranges_lie_inside_their_region() {
-    let Some(domain) = domain("ranges_lie_inside_their_region") else { return };
+    let Some(domain) = domain() else { return };
     let memory: Arc<dyn Medium> = Arc::new(Memory::anonymous(8192).unwrap());
     let region = domain.register(memory, 4096, 4096, WRITE).unwrap();
     assert_eq!(region.sge(0, 4096).unwrap().len_bytes(), 4096);
@@ -135,8 +135,7 @@ const LIMITED: &str = "PMOF_VERBS_TEST_LIMITED";
 
 #[test]
 fn the_limit_on_locked_memory_is_named() {
-    let test = "the_limit_on_locked_memory_is_named";
-    let Some((a, _)) = wire(test) else { return };
+    let Some((a, _)) = wire() else { return };
     if env::var_os(LIMITED).is_none() {
         // Another process, without the capability that lifts the limit.
         let program = env::current_exe().unwrap();

@@ -21,16 +21,16 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) const REGION_BYTES: u64 = 64 << 10;
 
 /// The addresses at the ends of the wire; `None`, and said so, where there is none.
-pub(crate) fn wire(test: &str) -> Option<(IpAddr, IpAddr)> {
-    addresses(test, "PMOF_WIRE_A", "PMOF_WIRE_B")
+pub(crate) fn wire() -> Option<(IpAddr, IpAddr)> {
+    addresses("PMOF_WIRE_A", "PMOF_WIRE_B")
 }
 
 /// Two addresses from the environment.
-pub(crate) fn addresses(test: &str, a: &str, b: &str) -> Option<(IpAddr, IpAddr)> {
+pub(crate) fn addresses(a: &str, b: &str) -> Option<(IpAddr, IpAddr)> {
     let of = |name| env::var(name).ok().map(|text| text.parse().expect("an IP address"));
     let both = of(a).zip(of(b));
     if both.is_none() {
-        eprintln!("skipped {test}: {a} and {b} name no RDMA devices here; `cargo xtask vm run` has them");
+        skip_report::skipped!("{a} and {b} name no RDMA devices here; `cargo xtask vm run` has them");
     }
     both
 }

@@ -8,6 +8,7 @@ use pmof::{
         Address, ConnectOptions, Connection, ConnectionEvent, ConnectionRequest, DeviceChoice, ListenOptions, Listener,
         Medium, Memory, Outcome, Peer, Ticket, Transport, VerbsOptions,
     },
+    causes,
     mem::MemError,
 };
 
@@ -56,7 +57,7 @@ pub(crate) fn run(target: Side, initiator: Side) -> ExitCode {
     let Err(error) = arguments.map_err(misuse).and_then(|arguments| act(&arguments)) else {
         return ExitCode::SUCCESS;
     };
-    eprintln!("{name}: {error}");
+    eprintln!("{name}: {}", causes(&*error));
     if !error.is::<Misuse>() {
         return ExitCode::FAILURE;
     }

@@ -2,13 +2,14 @@
 //! (`PMOF_WIRE_A`, `PMOF_WIRE_B`), as the test bed's machine does, else over tcp and shm. The test bed also names directories
 //! and a device for the persistent ones.
 
+mod pools;
 mod support;
 mod wrong;
 
 use std::{env, fs, path::Path};
 
 use pmof::access::{Address, ConnectOptions, Medium, Memory, Peer, QueueOptions};
-use support::{DATA_OFFSET, EXAMPLES, LONG, Way, both, on_persistent_memory, program, wait, ways};
+use support::{DATA_OFFSET, EXAMPLES, LONG, POOL_EXAMPLES, Way, both, on_persistent_memory, program, wait, ways};
 
 #[test]
 fn connection() {
@@ -225,17 +226,21 @@ fn separate_receive_queue() {
 fn every_example_is_tested_listed_and_short() {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     let Ok(sources) = fs::read_dir(package.join("examples")) else {
-        eprintln!("skipped: the sources are not on this machine");
+        skip_report::skipped!("the sources are not on this machine");
         return;
     };
     let mut files: Vec<_> = sources.map(|entry| entry.unwrap().path()).filter(|path| path.is_file()).collect();
     files.sort();
     let names: Vec<_> = files.iter().map(|file| file.file_stem().unwrap().to_str().unwrap()).collect();
-    assert_eq!(names, EXAMPLES.map(|(name, _)| name));
-    let readme = fs::read_to_string(package.join("../../README.md")).unwrap();
+    let mut tested: Vec<_> = EXAMPLES.map(|(name, _)| name).into_iter().chain(POOL_EXAMPLES).collect();
+    tested.sort_unstable();
+    assert_eq!(names, tested);
+    let pages =
+        ["README.md", "docs/examples.md"].map(|page| fs::read_to_string(package.join("../..").join(page)).unwrap());
     for (file, name) in files.iter().zip(names) {
         let lines = fs::read_to_string(file).unwrap().lines().count();
         assert!(lines < 120, "{name} has {lines} lines");
-        assert!(readme.contains(&format!("`{name}`")), "the README does not list {name}");
+        let is_listed = pages.iter().any(|page| page.contains(&format!("`{name}`")));
+        assert!(is_listed, "neither README.md nor docs/examples.md lists {name}");
     }
 }

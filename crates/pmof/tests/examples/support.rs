@@ -36,6 +36,9 @@ pub(crate) const EXAMPLES: [(&str, &[&str]); 14] = [
     ("write_with_immediate", &[]),
 ];
 
+/// The examples of pools: they take the URLs of replicas or a pool set file, or start targets of their own.
+pub(crate) const POOL_EXAMPLES: [&str; 5] = ["awaited", "counter", "lost_replica", "many_threads", "pool_set"];
+
 /// Where the examples are: beside the tests, where cargo builds them, unless the environment names another place.
 ///
 /// Cargo builds them along with all tests of the package, but not with some, nor where it makes tests of them too
@@ -49,7 +52,8 @@ fn directory() -> &'static Path {
         let test = env::current_exe().unwrap();
         let profile = test.parent().and_then(Path::parent).unwrap();
         let directory = profile.join("examples");
-        if EXAMPLES.iter().any(|(name, _)| is_stale(&directory.join(name))) {
+        let mut names = EXAMPLES.iter().map(|(name, _)| *name).chain(POOL_EXAMPLES);
+        if names.any(|name| is_stale(&directory.join(name))) {
             build(profile);
         }
         directory

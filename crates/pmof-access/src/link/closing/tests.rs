@@ -11,7 +11,7 @@ use super::LINGER;
 use crate::{
     RemoteRegion,
     link::{Endpoint, Link},
-    poller::Interest,
+    progress::Interest,
     request::{Data, Request, Verb},
     wire::{Company, DirectWay, Posted, Posting, Wire},
 };

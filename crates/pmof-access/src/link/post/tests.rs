@@ -450,16 +450,23 @@ impl Wire for WithRing {
         self.0.lock().flush(posting, region, ranges, level, method)
     }
 
-    fn window(&self) -> u32 {
+    fn window(&mut self) -> u32 {
         self.1
     }
 
-    fn append(&mut self, ticket: Ticket, region: &RemoteRegion, offset: u64, bytes: &[u8]) -> bool {
+    fn append(
+        &mut self,
+        ticket: Ticket,
+        region: &RemoteRegion,
+        (offset, len_bytes): (u64, u64),
+        data: &Data<'_>,
+    ) -> bool {
+        assert_eq!(data.len_bytes(), len_bytes);
         // Not those that it would have to copy.
         let mut device = self.0.lock();
-        let goes = bytes.len() <= 64 && device.reaches(region, OperationKind::Write, offset);
+        let goes = len_bytes <= 64 && device.reaches(region, OperationKind::Write, offset);
         if goes {
-            device.asked.push(Asked::Change(offset, bytes.len() as u64));
+            device.asked.push(Asked::Change(offset, len_bytes));
             device.finished.push_back(ticket);
         }
         goes
@@ -489,7 +496,11 @@ fn became(steps: &[Step], window: u32, send_queue: u32) -> Became {
                 2 => post(&Request::bare(Verb::AtomicWrite { value: 1 }, &ends.region, offset / 8 * 8, 8)),
                 _ => {
                     let (place, data) = (Some((&ends.region, offset)), Data::Bytes(&bytes));
-                    let joined = if what == 1 { None } else { core.join_run(&ends.region, offset, &bytes, context) };
+                    let joined = if what == 1 {
+                        None
+                    } else {
+                        core.join_run(&ends.region, (offset, len_bytes), &data, (context, Company::Batch))
+                    };
                     let request = Request { verb: Verb::Write { immediate: None }, place, len_bytes, data };
                     joined.unwrap_or_else(|| core.post(&request, signal, context, Company::Batch).unwrap())
                 }
@@ -538,18 +549,21 @@ fn a_run_ends_where_the_device_is_to_tell_of_a_write() {
     let wire = Box::new(WithRing(Arc::new(Mutex::new(ends.device)), 100));
     let link = Link::new(1, ends.here, wire, Duration::from_secs(1), None);
     let mut core = link.lock();
+    let (bytes, here) = ([1; 64], (0, Company::Alone));
+    let joined = core.join_run(&ends.region, (0, 64), &Data::Bytes(&bytes), here);
+    assert_eq!(joined, None, "what comes alone goes out alone");
     let mut post = |offset| {
         let place = Some((&ends.region, offset));
         let request =
             Request { verb: Verb::Write { immediate: None }, place, len_bytes: 64, data: Data::Bytes(&[1; 64]) };
-        let joined = core.join_run(&ends.region, offset, &[1; 64], 0).is_some();
+        let joined = core.join_run(&ends.region, (offset, 64), &request.data, (0, Company::Batch)).is_some();
         if !joined {
             core.post(&request, Signal::OnError, 0, Company::Batch).unwrap();
         }
         joined
     };
     let joined: Vec<_> = (0..8).map(|index| post(index * 64)).collect();
-    assert_eq!(joined, [false, true, true, false, false, true, true, false]);
+    assert_eq!(joined, [true, true, true, false, true, true, true, false]);
 }
 
 #[test]

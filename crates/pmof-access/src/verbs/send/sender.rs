@@ -27,8 +27,8 @@ impl Sender<'_> {
     ) -> Result<(), PostError> {
         let staged = match data {
             Data::Bytes(bytes) => self.send.stage(bytes)?,
-            _ => match self.send.reach(data) {
-                Some(staged) => staged,
+            _ => match self.send.reach(data, plain.len_bytes) {
+                Some((sge, keep)) => Staged { payload: Payload::Sge(sge), keep: Some(keep), scratch: None },
                 None => return self.write_copy(to, data, plain, is_signalled),
             },
         };

@@ -13,10 +13,10 @@ use pmof_proto::{InputPlace, OperationKind, OutputView, PostError, Ticket};
 use super::{PROBES_PER_LOSS, TAKEN_DOWN_GRACE, VerbsWire};
 use crate::{
     Method, RemoteRegion,
-    request::{Request, Verb},
+    request::{Data, Request, Verb},
     ring::{Attached, RingState},
-    verbs::direct::SERVICE_REQUESTS,
-    wire::{Announcer, DirectOutcome, DirectWay, Finished, Posted, Posting, Wire},
+    verbs::{direct::SERVICE_REQUESTS, send::Plain},
+    wire::{CompletionChannel, DirectOutcome, DirectWay, Finished, Posted, Posting, Wire},
 };
 
 impl Wire for VerbsWire {
@@ -55,8 +55,8 @@ impl Wire for VerbsWire {
         [Some(self.manager.channel().as_fd()), completions]
     }
 
-    fn announcer(&self) -> Option<Announcer> {
-        self.queues.completions.channel().map(|channel| Arc::clone(channel) as Announcer)
+    fn completion_channel(&self) -> Option<CompletionChannel> {
+        self.queues.completions.channel().map(|channel| Arc::clone(channel) as CompletionChannel)
     }
 
     fn progress(&mut self, finished: &mut dyn Finished) -> io::Result<bool> {
@@ -95,7 +95,7 @@ impl Wire for VerbsWire {
         self.failure.is_some()
     }
 
-    fn announce(&mut self) {
+    fn request_notification(&mut self) {
         if self.is_armed {
             match self.queues.completions.take_event() {
                 // What ended the sleep was something else, perhaps the connection manager's news.
@@ -177,13 +177,19 @@ impl Wire for VerbsWire {
         self.post_flush(posting, region, ranges, level, method)
     }
 
-    fn window(&self) -> u32 {
-        let is_open = self.has_appended() && !self.is_broken && !self.queues.send.has_queued();
-        if is_open { self.queues.send.window(SERVICE_REQUESTS) } else { 0 }
+    fn window(&mut self) -> u32 {
+        let Some((send, _)) = self.open_ring() else { return 0 };
+        if send.is_free() { send.window(SERVICE_REQUESTS) } else { 0 }
     }
 
-    fn append(&mut self, ticket: Ticket, region: &RemoteRegion, offset: u64, bytes: &[u8]) -> bool {
-        self.append_write(ticket, region, offset, bytes)
+    fn append(
+        &mut self,
+        ticket: Ticket,
+        region: &RemoteRegion,
+        (offset, len_bytes): (u64, u64),
+        data: &Data<'_>,
+    ) -> bool {
+        self.append_write(region, Plain { ticket, offset, len_bytes }, data)
     }
 
     fn reaches(&self, region: &RemoteRegion, kind: OperationKind, offset: u64) -> bool {

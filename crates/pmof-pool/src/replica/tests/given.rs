@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Three files as the set wants them: of zeros, all a hole, and with bytes behind the header.
+/// Three files as the set wants them: of zeros, all a hole, and of space without bytes.
 fn given(directory: &Path) -> Vec<PartSpec> {
     let specs = specs(directory, "part");
     let len = |index: usize| match specs[index].size {
@@ -11,39 +11,54 @@ fn given(directory: &Path) -> Vec<PartSpec> {
     };
     fs::write(&specs[0].path, vec![0; len(0) as usize]).unwrap();
     fs::File::create(&specs[1].path).unwrap().set_len(len(1)).unwrap();
-    fs::write(&specs[2].path, vec![0; len(2) as usize]).unwrap();
-    fs::File::options().write(true).open(&specs[2].path).unwrap().write_all_at(b"kept", MIB).unwrap();
+    let file = fs::File::create(&specs[2].path).unwrap();
+    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, len(2)).unwrap();
     specs
 }
 
-fn bytes_at(path: &Path, offset: u64) -> [u8; 4] {
-    let mut bytes = [0; 4];
-    fs::File::open(path).unwrap().read_exact_at(&mut bytes, offset).unwrap();
-    bytes
-}
-
 fn is_blank(path: &Path) -> bool {
-    matches!(part_header(path), Err(PoolSetError::Header { problem: HeaderError::Blank, .. }))
+    fs::read(path).unwrap().iter().all(|byte| *byte == 0)
 }
 
 #[test]
-fn blank_files_become_parts_and_keep_what_is_behind_the_header() {
+fn files_of_zeros_become_parts() {
     for options in [ALL, SINGLE, NONE] {
         let directory = tempdir_in(DISK).unwrap();
         let specs = given(directory.path());
         let replica = LocalReplica::create(&specs, &new(options)).unwrap();
+        replica.memory().store(5 * MIB, b"kept").unwrap();
         replica.close().unwrap();
-        assert_eq!(bytes_at(&specs[2].path, MIB), *b"kept");
         let metadata = fs::metadata(&specs[1].path).unwrap();
         assert!(metadata.blocks() * 512 >= metadata.len(), "its holes are filled");
         open(&specs, options).unwrap().close().unwrap();
-        // It is a pool now. Of a set without headers nothing says so, and nothing is changed.
-        match LocalReplica::create(&specs, &new(options)) {
-            Err(PoolSetError::Exists { path }) if options != NONE => assert_eq!(path, specs[0].path),
-            Ok(replica) if options == NONE => replica.close().unwrap(),
-            other => panic!("{other:?}"),
+        // It is a pool now, of a set without headers too: something is in it.
+        let before = specs.iter().map(|spec| fs::read(&spec.path).unwrap()).collect::<Vec<_>>();
+        let refused = LocalReplica::create(&specs, &new(options)).unwrap_err();
+        assert!(matches!(refused, PoolSetError::Exists { .. }), "{refused}");
+        assert!(specs.iter().map(|spec| fs::read(&spec.path).unwrap()).eq(before));
+    }
+}
+
+/// Disk images, file systems and parts without a header begin with zeros; the last byte tells as much as the first.
+#[test]
+fn a_file_with_a_byte_behind_the_zeros_is_somebodys() {
+    for options in [ALL, SINGLE, NONE] {
+        for (index, offset) in [(0, MIB), (1, 4096), (2, u64::MAX)] {
+            let directory = tempdir_in(DISK).unwrap();
+            let specs = given(directory.path());
+            let path = &specs[index].path;
+            let offset = offset.min(fs::metadata(path).unwrap().len() - 1);
+            flip(path, offset);
+            let before = fs::read(path).unwrap();
+            let refused = LocalReplica::create(&specs, &new(options)).unwrap_err();
+            let told = format!("it has zeros for a header and holds something behind them, from byte {offset} on");
+            assert!(
+                matches!(&refused, PoolSetError::Exists { path: told_path, found } if told_path == path && *found == told),
+                "{refused}"
+            );
+            assert!(fs::read(path).unwrap() == before);
+            assert!(specs.iter().enumerate().all(|(at, spec)| at == index || is_blank(&spec.path)));
         }
-        assert_eq!(bytes_at(&specs[2].path, MIB), *b"kept");
     }
 }
 
@@ -79,6 +94,18 @@ fn files_that_are_no_blank_parts_are_refused_and_left_as_they_are() {
     }
 }
 
+/// A part without a header is somebody's too if something is where a header would be.
+#[test]
+fn a_file_that_is_no_blank_part_is_not_taken_for_one_without_a_header() {
+    let directory = tempdir_in(DISK).unwrap();
+    let specs = given(directory.path());
+    flip(&specs[1].path, 100);
+    let before = fs::read(&specs[1].path).unwrap();
+    let error = LocalReplica::create(&specs, &new(SINGLE)).unwrap_err();
+    assert!(matches!(&error, PoolSetError::Exists { path, .. } if *path == specs[1].path), "{error}");
+    assert!(fs::read(&specs[1].path).unwrap() == before && is_blank(&specs[0].path));
+}
+
 /// Whoever has them open uses them, as librpmem says it; that they are there comes second.
 #[test]
 fn parts_in_use_are_busy_and_not_only_there() {
@@ -98,10 +125,11 @@ fn a_creation_that_is_taken_back_leaves_what_was_there() {
         let directory = tempdir_in(DISK).unwrap();
         let specs = given(directory.path());
         fs::remove_file(&specs[0].path).unwrap();
-        LocalReplica::create(&specs, &new(options)).unwrap().discard().unwrap();
+        let replica = LocalReplica::create(&specs, &new(options)).unwrap();
+        replica.memory().store(3 * MIB, b"not for long").unwrap();
+        replica.discard().unwrap();
         assert_eq!(names(directory.path()), ["part1", "part2"]);
         assert!(specs[1..].iter().all(|spec| is_blank(&spec.path)));
-        assert_eq!(bytes_at(&specs[2].path, MIB), *b"kept");
         // One that was opened is not undone.
         LocalReplica::create(&specs, &new(options)).unwrap().close().unwrap();
         open(&specs, options).unwrap().discard().unwrap();

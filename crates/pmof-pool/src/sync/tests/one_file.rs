@@ -3,9 +3,10 @@
 use std::os::unix::fs::symlink;
 
 use super::*;
+use pmof_mem::causes;
 
 /// Leads a second name, in `directory`, to the file at `path`; the path of the second name, or of what leads there.
-type Lead = fn(&Path, &Path) -> std::path::PathBuf;
+type Lead = fn(&Path, &Path) -> PathBuf;
 
 const LEADS: [(&str, Lead); 5] = [
     ("hard link", |directory, path| {
@@ -31,7 +32,7 @@ const LEADS: [(&str, Lead); 5] = [
 ];
 
 fn names(error: &dyn std::error::Error, first: &Path, other: &Path) -> bool {
-    let text = error.to_string();
+    let text = causes(error).to_string();
     text.contains(&format!("{} and {} are one file", first.display(), other.display()))
 }
 
@@ -40,7 +41,7 @@ fn one_part(path: &Path) -> ReplicaSpec {
 }
 
 /// Two replicas, the other one of which is the file of the first by another name.
-fn twice(directory: &TempDir, lead: Lead) -> (PoolSet, std::path::PathBuf, std::path::PathBuf) {
+fn twice(directory: &TempDir, lead: Lead) -> (PoolSet, PathBuf, PathBuf) {
     let first = directory.path().join("one");
     let other = lead(directory.path(), &first);
     let replicas = vec![one_part(&first), one_part(&other)];
@@ -65,7 +66,7 @@ fn no_set_with_one_file_twice_is_opened_checked_or_brought_in_order() {
             assert!(names(&error, &first, &other), "{what}: {error}");
         }
         let error = check(&set, None, &mut NoRemotes, &mut |_| {}).unwrap_err();
-        assert!(names(&error, &first, &other) && error.to_string().starts_with("replica 1: "), "{what}: {error}");
+        assert!(names(&error, &first, &other) && error.to_string().starts_with("replica 1 failed"), "{what}: {error}");
         for dry_run in [true, false] {
             let options = SyncOptions { dry_run, ..SyncOptions::default() };
             let error = sync(&set, &options, &mut NoRemotes, &mut |_| {}).unwrap_err();
@@ -114,8 +115,8 @@ fn no_set_with_one_file_twice_is_made() {
             assert!(names(&made.unwrap_err(), &first, &other), "{what}");
             let opened = LocalReplica::open_for_client(&parts, SetOptions::default(), Access::ReadOnly, None);
             assert!(names(&opened.unwrap_err(), &first, &other), "{what}");
-            let removed = crate::remove(&parts, true);
-            assert!(names(&removed.unwrap_err(), &first, &other), "{what}");
+            let removal = crate::Removal::prepare(&parts, SetOptions::default(), true, None);
+            assert!(names(&removal.unwrap_err(), &first, &other), "{what}");
             assert_eq!(first.exists(), is_there || is_link, "{what}");
         }
     }

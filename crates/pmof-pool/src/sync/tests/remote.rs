@@ -5,8 +5,9 @@ use std::{cell::RefCell, ops::Range, rc::Rc};
 use super::*;
 use crate::{
     AccessError, Attributes, Contents, ContentsState, DIGEST_BYTES, NewReplica, PoolKind, Reached, RemoteReplicas,
-    ReplicaAccess, ReplicaState, memory_state,
+    Removal, ReplicaAccess, ReplicaState, memory_state,
 };
+use pmof_mem::causes;
 
 /// Blocks of a pool of objects up to the head of its heap: the descriptor, the lanes, the head.
 const WRITES_OF_A_BEGINNING: usize = 50;
@@ -74,8 +75,13 @@ impl RemoteReplicas for Elsewhere {
         Ok(self.watched(LocalReplica::create(&self.parts, &new)?))
     }
 
-    fn remove(&mut self, _remote: &RemoteSpec, force: bool) -> Result<(), AccessError> {
-        Ok(crate::remove(&self.parts, force)?)
+    fn check_removable(&mut self, _remote: &RemoteSpec, member: &[u8; 16]) -> Result<(), AccessError> {
+        Removal::prepare_member(&self.parts, SetOptions::default(), member)?;
+        Ok(())
+    }
+
+    fn remove(&mut self, _remote: &RemoteSpec, member: &[u8; 16]) -> Result<(), AccessError> {
+        Ok(Removal::prepare_member(&self.parts, SetOptions::default(), member)?.carry_out()?)
     }
 }
 
@@ -188,6 +194,42 @@ fn a_remote_replica_is_linked_when_it_holds_all() {
     assert!(check(&set, None, &mut elsewhere, &mut |_| {}).unwrap().is_sound());
 }
 
+/// What is there is another pool's, or nobody's pool: nothing is removed, and nothing made.
+#[test]
+fn somebody_elses_file_elsewhere_is_never_overwritten() {
+    let (_directory, set, mut elsewhere) = with_remote(&[0]);
+    let path = elsewhere.parts[0].path.clone();
+    let (other, _) = filled(SetOptions::default(), &[0]);
+    let lay: [fn(&Path, &Path); 3] = [
+        |path, foreign| {
+            fs::copy(foreign, path).unwrap();
+            poke(path, 200);
+        },
+        |path, _| fs::write(path, "dear all").unwrap(),
+        |path, _| fs::write(path, vec![7; 10 << 20]).unwrap(),
+    ];
+    for lay in lay {
+        lay(&path, &other.path().join("r0p0"));
+        let before = fs::read(&path).unwrap();
+        for dry_run in [true, false] {
+            let options = SyncOptions { dry_run, ..SyncOptions::default() };
+            let failed = sync(&set, &options, &mut elsewhere, &mut |_| {}).unwrap_err();
+            assert!(
+                causes(&failed).to_string().contains("replica 1 failed: ")
+                    && causes(&failed).to_string().contains("is not overwritten")
+            );
+        }
+        let report = check(&set, None, &mut elsewhere, &mut |_| {}).unwrap();
+        assert!(report.sync_refusal.is_some_and(|refusal| refusal.contains("is not overwritten")));
+        assert!(fs::read(&path).unwrap() == before && elsewhere.log.take().is_empty());
+    }
+    // What is advised.
+    fs::remove_file(&path).unwrap();
+    sync_with(&set, &mut elsewhere).unwrap();
+    poke(&path, 200);
+    assert!(sync_with(&set, &mut elsewhere).unwrap().replicas[0].damage.is_some());
+}
+
 /// Also where it is the one that is copied from, and another one that is being made.
 #[test]
 fn the_replica_that_fails_is_named() {
@@ -196,10 +238,9 @@ fn the_replica_that_fails_is_named() {
     // Four reads tell that it is sound, one what the length of the pool must be.
     elsewhere.reads_left = 5;
     let is_remote = |failed: &SyncError| matches!(failed, SyncError::Replica { index: 1, .. });
-    poke(&directory.path().join("r0p0"), 30);
-    poke(&directory.path().join("r0p1"), MIB);
+    fs::remove_file(directory.path().join("r0p1")).unwrap();
     let failed = sync_with(&set, &mut elsewhere).unwrap_err();
-    assert!(is_remote(&failed) && failed.to_string().contains("lost"), "{failed}");
+    assert!(is_remote(&failed) && causes(&failed).to_string().contains("lost"), "{failed}");
     elsewhere.reads_left = usize::MAX;
     assert_eq!(sync_with(&set, &mut elsewhere).unwrap().source, 1);
     // The other way round.
@@ -319,7 +360,8 @@ fn a_lost_host_is_left_out_only_if_it_is_named() {
         assert!(matches!(failed, SyncError::MadeAlready { index: 2, .. }), "{failed}");
     }
     assert_eq!(fs::read(&elsewhere.parts[0].path).unwrap()[4096..], there[4096..]);
-    elsewhere.remove(set.replicas[2].remote().unwrap(), false).unwrap();
+    let member = elsewhere.attributes().poolset_uuid;
+    elsewhere.remove(set.replicas[2].remote().unwrap(), &member).unwrap();
     assert_eq!(turn(&fewer, &set, "", false, &mut elsewhere).unwrap().added, [2]);
     assert!(check(&set, None, &mut elsewhere, &mut |_| {}).unwrap().is_sound());
 }

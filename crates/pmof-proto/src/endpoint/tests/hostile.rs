@@ -50,11 +50,11 @@ fn deliver(pair: &mut Pair, side: usize, bytes: &[u8], piece: usize) {
             }
             Some(InputPlace::Memory { memory, offset, len_bytes, tail }) => {
                 assert!(len_bytes > 0, "a place is not empty");
-                let (straight, beyond) = now.split_at(now.len().min(len_bytes as usize));
-                memory.store(offset, straight).expect("places lie inside their memory");
+                let (inside, beyond) = now.split_at(now.len().min(len_bytes as usize));
+                memory.store(offset, inside).expect("places lie inside their memory");
                 let count = beyond.len().min(tail.len());
                 tail[..count].copy_from_slice(&beyond[..count]);
-                straight.len() + count
+                inside.len() + count
             }
         };
         endpoint.input_arrived(count);

@@ -105,6 +105,22 @@ fn stalled_messages_end_with_the_connection_once_each() {
 }
 
 #[test]
+fn all_behind_a_message_that_nobody_took_fails_with_it_answered_or_not() {
+    let mut pair = Pair::new(settings(false));
+    pair.post_as(0, write(0, b"done"), Signal::OnError, 0);
+    pair.post_as(0, send(b"waits"), Signal::OnError, 1);
+    for (context, signal) in [Signal::OnError, Signal::Always, Signal::OnError].into_iter().enumerate() {
+        pair.post_as(0, write(8, b"answered"), signal, 2 + context as u64);
+    }
+    pair.run();
+    assert!(pair.sides[0].completions.is_empty(), "the message has found no receive");
+    pair.sides[1].endpoint.disconnect();
+    pair.run();
+    let told: Vec<_> = pair.sides[0].completions.iter().map(|done| (done.context, done.outcome.is_ok())).collect();
+    assert_eq!(told, [(1, false), (2, false), (3, false), (4, false)], "as with a queue pair in error");
+}
+
+#[test]
 fn a_receive_too_small_ends_the_connection_and_both_sides_know_why() {
     for posted_first in [true, false] {
         let mut pair = Pair::new(settings(false));

@@ -224,7 +224,7 @@ fn a_short_write_is_stored_at_once() {
     for len_bytes in [2, 8, 100, WHOLE_WRITE_MAX_BYTES] {
         assert!(!shows_a_part(len_bytes), "{len_bytes} bytes");
     }
-    // The control: a longer one goes straight to its place as it comes.
+    // The control: a longer one goes directly to its place as it comes.
     assert!(shows_a_part(WHOLE_WRITE_MAX_BYTES + 1));
 }
 

@@ -369,14 +369,14 @@ impl Pair {
                 count
             }
             InputPlace::Memory { memory, offset, len_bytes, tail } => {
-                let straight: Vec<u8> = wire.waiting.drain(..limit.min(len_bytes as usize)).collect();
-                if let Err(error) = memory.store(offset, &straight) {
+                let inside: Vec<u8> = wire.waiting.drain(..limit.min(len_bytes as usize)).collect();
+                if let Err(error) = memory.store(offset, &inside) {
                     endpoint.wire_lost(error.to_string());
                     return true;
                 }
-                let beyond = tail.len().min(limit - straight.len());
+                let beyond = tail.len().min(limit - inside.len());
                 tail.iter_mut().zip(wire.waiting.drain(..beyond)).for_each(|(to, from)| *to = from);
-                straight.len() + beyond
+                inside.len() + beyond
             }
         };
         endpoint.input_arrived(count);

@@ -316,28 +316,29 @@ fn with_writes(writes: u64) -> Endpoint<Direct> {
 }
 
 #[test]
-fn writes_that_joined_another_one_are_counted_as_if_each_had_been_posted() {
+fn writes_in_a_row_are_counted_as_if_each_had_been_posted() {
     use OperationKind::{Flush, Write};
-    for joined in 0..5 {
-        let mut endpoint = Bed::new(Settings::default()).here;
-        let success = Outcome::Done { len_bytes: 8 };
-        endpoint.went_direct(Write, success, Signal::OnError, 1);
-        endpoint.went_direct_again(joined);
-        assert_eq!(endpoint.outstanding() as u64, joined + 1);
-        assert_eq!(endpoint.went_direct(Flush, success, Signal::Always, 2), Ticket(joined + 2));
-        endpoint.direct_failed(Ticket(joined + 1), refused(0));
-        endpoint.fail(ConnectionError::Closed);
-        endpoint.direct_stopped();
-        assert_eq!(told(&mut endpoint), [(joined + 1, Write, true), (joined + 2, Flush, false)], "{joined}");
+    // Behind nothing, behind a write that they go on from, and behind one that is heard of or has another context.
+    for before in [None, Some((Signal::OnError, 1)), Some((Signal::Always, 1)), Some((Signal::OnError, 2))] {
+        for count in 0..5 {
+            let mut endpoint = Bed::new(Settings::default()).here;
+            let success = Outcome::Done { len_bytes: 8 };
+            let first = before.map_or(0, |(signal, context)| endpoint.went_direct(Write, success, signal, context).0);
+            endpoint.went_direct_in_a_row(count, 1);
+            let last = first + count;
+            assert_eq!(endpoint.outstanding() as u64, last);
+            assert_eq!(endpoint.went_direct(Flush, success, Signal::Always, 3), Ticket(last + 1));
+            if count == 0 {
+                continue;
+            }
+            endpoint.direct_failed(Ticket(last), refused(0));
+            endpoint.fail(ConnectionError::Closed);
+            endpoint.direct_stopped();
+            let heard = (before == Some((Signal::Always, 1))).then_some((1, Write, false));
+            let expected = heard.into_iter().chain([(last, Write, true), (last + 1, Flush, false)]);
+            assert_eq!(told(&mut endpoint), expected.collect::<Vec<_>>(), "{before:?} {count}");
+        }
     }
-}
-
-#[test]
-#[should_panic(expected = "a run follows such an operation")]
-fn nothing_joins_an_operation_that_is_heard_of() {
-    let mut endpoint = Bed::new(Settings::default()).here;
-    endpoint.went_direct(OperationKind::Write, Outcome::Done { len_bytes: 8 }, Signal::Always, 1);
-    endpoint.went_direct_again(1);
 }
 
 fn told(endpoint: &mut Endpoint<Direct>) -> Vec<(u64, OperationKind, bool)> {

@@ -1,0 +1,62 @@
+//! The `ibv_context`s that applications were given.
+
+use std::mem;
+
+use pmof_access::{Peer as AccessPeer, Transport};
+use pmof_mem::forks::Kept;
+use pmof_verbs_sys as sys;
+
+/// What stands for the device where there is none: as much of an `ibv_context` as programs look at.
+#[repr(C)]
+struct SoftwareContext {
+    context: sys::ibv_context,
+    device: sys::ibv_device,
+}
+
+/// An `ibv_context` that was given to the application; it stays for as long as the process lives, as those of librdmacm do.
+#[derive(Debug)]
+pub(crate) struct Known {
+    address: usize,
+    transport: Transport,
+    /// The device, opened: what `address` points to is its own.
+    _device: Option<AccessPeer>,
+}
+
+pub(crate) static KNOWN: Kept<Vec<Known>> = Kept::new(Vec::new());
+
+/// Gives out the context of a transport that has no device.
+pub(crate) fn software_context(transport: Transport) -> usize {
+    let mut known = KNOWN.lock();
+    if let Some(found) = known.iter().find(|known| known.transport == transport) {
+        return found.address;
+    }
+    // SAFETY: all zeros are valid values of both.
+    let mut made: Box<SoftwareContext> = unsafe { Box::new(mem::zeroed()) };
+    let name = format!("pmof_{transport}");
+    for (to, from) in made.device.name.iter_mut().zip(name.bytes()) {
+        *to = from.cast_signed();
+    }
+    made.device.dev_name = made.device.name;
+    made.context.cmd_fd = -1;
+    made.context.async_fd = -1;
+    let made = Box::leak(made);
+    made.context.device = &raw mut made.device;
+    let address = (&raw mut made.context).expose_provenance();
+    known.push(Known { address, transport, _device: None });
+    address
+}
+
+/// Gives out the context of an RDMA device.
+pub(crate) fn device_context(device: AccessPeer) -> Option<usize> {
+    let address = device.device_context()?.expose_provenance();
+    let mut known = KNOWN.lock();
+    if !known.iter().any(|known| known.address == address) {
+        known.push(Known { address, transport: Transport::Verbs, _device: Some(device) });
+    }
+    Some(address)
+}
+
+/// What the context at this address was given out for.
+pub(crate) fn transport_of(address: usize) -> Option<Transport> {
+    KNOWN.lock().iter().find(|known| known.address == address).map(|known| known.transport)
+}

@@ -1,0 +1,58 @@
+//! What goes with a connection request.
+
+use std::{net::IpAddr, time::Duration};
+
+use pmof_proto::{Settings, limits};
+
+use crate::{CompletionQueue, Method, RemoteRegion, SharedReceives};
+
+/// Default time without an answer that is due, after which a connection counts as lost: longer than a slow disk's flush.
+pub const DEFAULT_LOSS_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Default time for a connection to stand.
+pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What goes with a connection request.
+#[derive(Clone, Debug)]
+pub struct ConnectOptions {
+    /// For the other side's application, at most [`limits::CONNECT_PRIVATE_MAX_BYTES`].
+    pub private_data: Vec<u8>,
+    /// Time for the connection to stand.
+    pub timeout: Duration,
+    /// Time without an answer that is due, after which the connection counts as lost.
+    pub loss_timeout: Duration,
+    /// What this side wants and takes.
+    pub settings: Settings,
+    /// The only method of flush to use; else the cheapest that reaches the level asked for.
+    pub method: Option<Method>,
+    /// The local address to come from, where routing does not decide it. Verbs only.
+    pub source: Option<IpAddr>,
+    /// The target's ring that [`Connection::append`](crate::Connection::append) appends to: what [`AppendRing::descriptor`](crate::AppendRing::descriptor)
+    /// says. Verbs only.
+    pub append_to: Option<RemoteRegion>,
+    /// Where outcomes of receives go, if not to the queue of the connection. Whoever polls or waits on either of the two
+    /// drives the connection.
+    pub receive_queue: Option<CompletionQueue>,
+    /// Where messages find their receives, if the connection has none of its own.
+    pub shared_receives: Option<SharedReceives>,
+    /// Receives that may be posted and wait for a message, where they are the connection's own: 1 to
+    /// [`limits::RECEIVE_QUEUE_LIMIT`].
+    pub receive_limit: usize,
+}
+
+impl Default for ConnectOptions {
+    fn default() -> Self {
+        Self {
+            private_data: Vec::new(),
+            timeout: DEFAULT_CONNECT_TIMEOUT,
+            loss_timeout: DEFAULT_LOSS_TIMEOUT,
+            settings: Settings::default(),
+            method: None,
+            source: None,
+            append_to: None,
+            receive_queue: None,
+            shared_receives: None,
+            receive_limit: limits::RECEIVE_QUEUE_LIMIT,
+        }
+    }
+}

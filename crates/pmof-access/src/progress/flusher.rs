@@ -1,0 +1,149 @@
+//! Carries out the flushes that wait for a device, on [background](Background) threads, and answers them.
+//!
+//! All who wait for one medium share a fence that begins after they came: their writes were written back before.
+//!
+//! A thread that serves a single connection carries its flushes out inline, which saves two changes of threads: nobody else waits for it
+//! meanwhile. Not all threads do so at once, since whoever connects next is to find one that has time.
+
+use std::sync::{
+    Arc, Weak,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use pmof_mem::{Medium, MemError};
+use pmof_proto::{DeferredFlush, FlushTicket};
+
+use super::{Background, shared_fences::SharedFences};
+use crate::{
+    driver::Driver,
+    link::{FlushService, Link},
+};
+
+/// One for all connections whose flushes may be shared. Clones are the same one.
+#[derive(Clone, Debug)]
+pub(crate) struct Flusher {
+    background: Background,
+    /// By the address of the medium.
+    fences: Arc<SharedFences<usize, Waiter>>,
+    /// How many more threads may carry out flushes inline.
+    inline_permits: Arc<AtomicUsize>,
+}
+
+/// Who is answered.
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    link: Arc<Link>,
+    driver: Weak<Driver>,
+    ticket: FlushTicket,
+}
+
+/// Where the flushes of one connection go.
+#[derive(Debug)]
+pub(crate) struct FlushRoute {
+    flusher: Flusher,
+    link: Weak<Link>,
+    driver: Weak<Driver>,
+}
+
+impl FlushRoute {
+    pub(crate) fn new(flusher: Flusher, link: &Arc<Link>, driver: &Arc<Driver>) -> Self {
+        Self { flusher, link: Arc::downgrade(link), driver: Arc::downgrade(driver) }
+    }
+}
+
+impl FlushService for FlushRoute {
+    fn flush(&self, flush: DeferredFlush) {
+        let DeferredFlush { ticket, memory, device } = flush;
+        let Some(link) = self.link.upgrade() else { return };
+        let driver = self.driver.upgrade();
+        let waiter = Waiter { link, driver: self.driver.clone(), ticket };
+        driver.as_ref().inspect(|driver| driver.flushes.begin());
+        let single = driver.filter(|driver| driver.flushes.serves_one_connection());
+        let permit = single.as_ref().and_then(|_| self.flusher.inline_permit());
+        let (Some(driver), Some(permit)) = (single, permit) else {
+            return self.flusher.flush(memory, device, waiter);
+        };
+        match driver.flushes.put_inline(InlineFlush { memory, waiter, _permit: permit }) {
+            // Whoever drives may be about to sleep.
+            Ok(()) => driver.wake(),
+            Err(InlineFlush { memory, waiter, .. }) => self.flusher.flush(memory, device, waiter),
+        }
+    }
+}
+
+/// A flush for the thread that serves its connection.
+#[derive(Debug)]
+pub(crate) struct InlineFlush {
+    memory: Arc<dyn Medium>,
+    waiter: Waiter,
+    _permit: InlinePermit,
+}
+
+impl InlineFlush {
+    /// Waits for the device, and answers.
+    pub(crate) fn carry_out(self) {
+        let outcome = self.memory.fence();
+        self.waiter.answer(outcome.as_ref().copied());
+    }
+}
+
+/// One more thread may carry out a flush inline while this is there.
+#[derive(Debug)]
+struct InlinePermit(Arc<AtomicUsize>);
+
+impl Drop for InlinePermit {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Flusher {
+    /// `inline_max`: how many threads may carry out flushes inline at once.
+    pub(crate) fn new(background: Background, inline_max: usize) -> Self {
+        Self { background, fences: Arc::default(), inline_permits: Arc::new(AtomicUsize::new(inline_max)) }
+    }
+
+    fn inline_permit(&self) -> Option<InlinePermit> {
+        let taken = self.inline_permits.try_update(Ordering::Relaxed, Ordering::Relaxed, |free| free.checked_sub(1));
+        taken.ok().map(|_| InlinePermit(Arc::clone(&self.inline_permits)))
+    }
+
+    fn flush(&self, memory: Arc<dyn Medium>, device: u64, waiter: Waiter) {
+        if self.fences.join(address(&memory), waiter) {
+            let here = self.clone();
+            self.background.run(device, move || here.fence(memory, device));
+        }
+    }
+
+    /// One fence, for all who have come until now.
+    fn fence(self, memory: Arc<dyn Medium>, device: u64) {
+        let waiters = self.fences.begin(address(&memory));
+        let outcome = memory.fence();
+        for waiter in waiters {
+            waiter.answer(outcome.as_ref().copied());
+        }
+        if self.fences.end(address(&memory)) {
+            // Behind others of the device, which have waited longer.
+            let here = self.clone();
+            self.background.run_next(device, move || here.fence(memory, device));
+        }
+    }
+}
+
+impl Waiter {
+    fn answer(self, outcome: Result<(), &MemError>) {
+        let mut core = self.link.lock();
+        let is_done = core.flush_done(self.ticket, outcome);
+        drop(core);
+        let Some(driver) = self.driver.upgrade() else { return };
+        driver.flushes.end();
+        if !is_done {
+            driver.see_to(&self.link);
+        }
+    }
+}
+
+/// Names a medium while somebody holds it.
+fn address(memory: &Arc<dyn Medium>) -> usize {
+    Arc::as_ptr(memory).cast::<()>().addr()
+}

@@ -1,0 +1,123 @@
+//! The registered regions of a peer that other processes may map, and what is handed over with them.
+
+use std::{
+    collections::HashMap,
+    os::fd::{AsRawFd, BorrowedFd, OwnedFd},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use pmof_mem::{Declaration, Medium, MemError, Memory};
+use pmof_proto::{Access, RegionKey, RegisteredRegion};
+use rustix::fs::{Mode, OFlags};
+
+/// Bytes of the page that tells of deregistration.
+const PAGE_BYTES: u64 = 4096;
+
+/// What the page's first word says once the region is gone. Before, it is 0.
+const REVOKED: u64 = 1;
+
+/// The registered regions of one peer that other processes may map.
+#[derive(Debug, Default)]
+pub(crate) struct Shares {
+    by_key: Mutex<HashMap<RegionKey, Arc<Share>>>,
+}
+
+impl Shares {
+    /// Allows the region to be mapped.
+    pub(crate) fn add(&self, region: &Arc<RegisteredRegion>) {
+        let share = Arc::new(Share { region: Arc::clone(region), state: Mutex::default() });
+        self.lock().insert(region.key(), share);
+    }
+
+    /// Takes it away, also from those that have it mapped.
+    pub(crate) fn revoke(&self, key: RegionKey) {
+        let Some(share) = self.lock().remove(&key) else { return };
+        let mut state = share.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.is_revoked = true;
+        if let Some(page) = &state.page {
+            // A page of ours, writable and long enough: there is no way to fail.
+            let _ = page.atomic_store(0, REVOKED);
+        }
+    }
+
+    /// What the connection with this number may map under this key.
+    pub(super) fn find_for(&self, connection: u64, key: RegionKey) -> Option<Arc<Share>> {
+        self.lock().get(&key).filter(|share| share.region.is_open_to(connection)).cloned()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<RegionKey, Arc<Share>>> {
+        self.by_key.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A region that other processes may map.
+#[derive(Debug)]
+pub(crate) struct Share {
+    region: Arc<RegisteredRegion>,
+    state: Mutex<ShareState>,
+}
+
+#[derive(Debug, Default)]
+struct ShareState {
+    /// Made for the first one who asks.
+    page: Option<Memory>,
+    is_revoked: bool,
+}
+
+/// What one process hands to another about a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Terms {
+    pub(super) access: Access,
+    /// Where the region begins in the file, and its size, in bytes.
+    pub(super) offset: u64,
+    pub(super) len_bytes: u64,
+    /// The descriptor allows a writable mapping.
+    pub(super) is_writable: bool,
+    /// What the target's operator declared of the memory.
+    pub(super) declaration: Option<Declaration>,
+}
+
+impl Share {
+    /// What to hand over: the terms, a descriptor of the memory and one of the page. `None` where there is nothing that
+    /// can be handed over just now.
+    pub(super) fn grant(&self) -> Option<(Terms, OwnedFd, OwnedFd)> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.is_revoked {
+            return None;
+        }
+        let region = &self.region;
+        let memory = region.memory().memory()?;
+        let file = memory.file()?;
+        let may_change = region.access().intersects(Access::WRITE | Access::ATOMIC);
+        let is_writable = may_change && memory.is_writable();
+        let terms = Terms {
+            access: region.access(),
+            offset: memory.file_offset() + region.offset(),
+            len_bytes: region.len_bytes(),
+            is_writable,
+            declaration: memory.declaration(),
+        };
+        if state.page.is_none() {
+            state.page = Some(new_page().ok()?);
+        }
+        let page = reopen(state.page.as_ref()?.file()?, false).ok()?;
+        Some((terms, reopen(file, is_writable).ok()?, page))
+    }
+}
+
+/// Whether other processes can map this medium.
+pub(crate) fn is_shareable(medium: &dyn Medium) -> bool {
+    medium.memory().is_some_and(|memory| memory.file().is_some())
+}
+
+fn new_page() -> Result<Memory, MemError> {
+    Memory::shared_anonymous(PAGE_BYTES, true)
+}
+
+/// Opens the same file anew: with the access that is meant, and apart from the locks that belong to the first opening,
+/// which else would outlive this process in the other one.
+fn reopen(file: BorrowedFd<'_>, writable: bool) -> rustix::io::Result<OwnedFd> {
+    let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::empty())
+}

@@ -1,0 +1,37 @@
+//! The transports that are built in.
+
+use std::sync::Arc;
+
+use super::{Opening, VerbsOptions};
+use crate::{SetupError, Transport, shm, wire::tcp};
+
+/// Opens a transport with its defaults: for verbs the only RDMA device of this machine.
+pub(crate) fn open(transport: Transport) -> Result<Arc<dyn Opening>, SetupError> {
+    match transport {
+        Transport::Tcp => Ok(Arc::new(tcp::Tcp)),
+        Transport::Shm => Ok(Arc::new(shm::Shm::default())),
+        Transport::Verbs => open_verbs(&VerbsOptions::default()),
+    }
+}
+
+/// Opens an RDMA device.
+#[cfg(feature = "verbs")]
+pub(crate) fn open_verbs(options: &VerbsOptions) -> Result<Arc<dyn Opening>, SetupError> {
+    Ok(crate::verbs::Verbs::open(options)?)
+}
+
+/// Says that there are none.
+#[cfg(not(feature = "verbs"))]
+pub(crate) fn open_verbs(_options: &VerbsOptions) -> Result<Arc<dyn Opening>, SetupError> {
+    Err(SetupError::NotBuilt { transport: Transport::Verbs, feature: "verbs" })
+}
+
+/// Whether this machine has an RDMA device that [`Transport::Verbs`] can use: false without the feature `verbs`, without the
+/// libraries of rdma-core, and without a device.
+pub fn has_rdma_device() -> bool {
+    #[cfg(feature = "verbs")]
+    let has = pmof_verbs::devices().is_ok_and(|devices| !devices.is_empty());
+    #[cfg(not(feature = "verbs"))]
+    let has = false;
+    has
+}

@@ -1,0 +1,152 @@
+//! The hidden commands: the other processes of a measurement.
+
+use std::{
+    net::{SocketAddr, TcpListener},
+    path::PathBuf,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use clap::{Args, ValueEnum};
+use pmof_console::limits::pin_to;
+use pmof_console::output::say;
+
+use super::{
+    floor::{FloorClient, FloorMode, serve_floor},
+    relay,
+    statistics::{LatencyHistogram, LatencySummary},
+};
+
+/// Round trips before those that count: enough for the sockets' windows and the CPU's caches to settle.
+const WARM_UP_ROUND_TRIPS: u64 = 200;
+
+/// Serves the floor until it is killed.
+#[derive(Debug, Args)]
+pub struct FloorServerArgs {
+    /// Loopback address to listen on; port 0 picks one
+    #[arg(long)]
+    listen: SocketAddr,
+    /// CPU to run on
+    #[arg(long)]
+    cpu: Option<usize>,
+}
+
+/// Measures one floor and prints one JSON object.
+#[derive(Debug, Args)]
+pub struct FloorClientArgs {
+    /// Address of a floor server
+    #[arg(long)]
+    connect: SocketAddr,
+    /// What the server does with each request
+    #[arg(long, value_enum)]
+    mode: FloorKind,
+    /// File that the server makes for `--mode file-sync`; it must not exist
+    #[arg(long, required_if_eq("mode", "file-sync"))]
+    file: Option<PathBuf>,
+    /// Bytes of a request
+    #[arg(long, default_value_t = 512)]
+    request_bytes: u32,
+    /// Bytes of a reply
+    #[arg(long, default_value_t = 64)]
+    reply_bytes: u32,
+    /// Requests to send
+    #[arg(long, default_value_t = 20_000)]
+    count: u64,
+    /// Requests in flight; more than 1 measures throughput instead of latency
+    #[arg(long, default_value_t = 1)]
+    depth: usize,
+    /// Spin on the sockets, at both ends
+    #[arg(long)]
+    polling: bool,
+    /// CPU to run on
+    #[arg(long)]
+    cpu: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum FloorKind {
+    Ack,
+    Stream,
+    FileSync,
+}
+
+/// Relays connections and delays every byte, until it is killed.
+#[derive(Debug, Args)]
+pub struct RelayArgs {
+    /// Loopback address to listen on; may be repeated, each with its `--to`
+    #[arg(long, required = true)]
+    listen: Vec<SocketAddr>,
+    /// Address to connect to for each connection
+    #[arg(long, required = true)]
+    to: Vec<SocketAddr>,
+    /// Delay of each direction in microseconds
+    #[arg(long)]
+    delay_us: u64,
+    /// CPU to run on
+    #[arg(long)]
+    cpu: Option<usize>,
+}
+
+/// Runs `pmof bench-floor`.
+pub fn run_floor_server(args: &FloorServerArgs) -> Result<()> {
+    pin_if_asked(args.cpu)?;
+    let listener = listen_on_loopback(args.listen)?;
+    serve_floor(&listener).context("accepting floor connections")
+}
+
+/// Runs `pmof bench-floor-client`.
+pub fn run_floor_client(args: &FloorClientArgs) -> Result<()> {
+    ensure!(args.depth > 0 && args.count > 0, "--depth and --count are at least 1");
+    pin_if_asked(args.cpu)?;
+    let mode = match (args.mode, &args.file) {
+        (FloorKind::Ack, _) => FloorMode::Ack,
+        (FloorKind::Stream, _) => FloorMode::Stream,
+        (FloorKind::FileSync, file) => FloorMode::FileSync(file.clone().context("--mode file-sync needs --file")?),
+    };
+    let mut client = FloorClient::connect(args.connect, &mode, args.request_bytes, args.reply_bytes, args.polling)
+        .with_context(|| format!("connecting to the floor server at {}", args.connect))?;
+    let json = if args.depth > 1 {
+        let elapsed = client.stream(args.depth, args.count).context("streaming to the floor server")?;
+        let mib = (args.count * u64::from(args.request_bytes)) as f64 / f64::from(1 << 20);
+        serde_json::json!({ "floor_mib_per_s": mib / elapsed.as_secs_f64() })
+    } else {
+        serde_json::to_value(measure_round_trips(&mut client, args.count)?)?
+    };
+    say!("{json}");
+    Ok(())
+}
+
+/// Runs `pmof relay`.
+pub fn run_relay(args: &RelayArgs) -> Result<()> {
+    ensure!(args.listen.len() == args.to.len(), "each --listen needs one --to, in the same order");
+    pin_if_asked(args.cpu)?;
+    let listeners = args.listen.iter().map(|addr| listen_on_loopback(*addr)).collect::<Result<Vec<_>>>()?;
+    let routes = listeners.into_iter().zip(args.to.iter().copied()).collect();
+    relay::relay_all(routes, Duration::from_micros(args.delay_us)).context("relaying connections")
+}
+
+/// Warms up, then measures `count` round trips one after the other.
+pub(crate) fn measure_round_trips(client: &mut FloorClient, count: u64) -> Result<LatencySummary> {
+    let mut histogram = LatencyHistogram::default();
+    for _ in 0..WARM_UP_ROUND_TRIPS {
+        client.round_trip().context("warming up with the floor server")?;
+    }
+    for _ in 0..count {
+        histogram.record(client.round_trip().context("a round trip with the floor server")?);
+    }
+    Ok(histogram.summary())
+}
+
+/// Listens and prints the line `ready tcp://ADDRESS` that scripts wait for.
+///
+/// Refuses all but loopback: neither the floor nor the relay knows who connects.
+fn listen_on_loopback(addr: SocketAddr) -> Result<TcpListener> {
+    ensure!(addr.ip().is_loopback(), "{addr} is not a loopback address: nobody is authenticated here, use 127.0.0.1");
+    let listener = TcpListener::bind(addr).with_context(|| format!("listening on {addr}"))?;
+    say!("ready tcp://{}", listener.local_addr().context("asking for the listener's address")?);
+    Ok(listener)
+}
+
+fn pin_if_asked(cpu: Option<usize>) -> Result<()> {
+    cpu.map_or(Ok(()), |cpu| pin_to(cpu).context("pinning to the CPU given by --cpu"))
+}

@@ -1,0 +1,18 @@
+//! In place of `verbs.rs` where the command was built without verbs.
+
+use pmof_doctor::{CapabilitiesUnknown, DeviceCapabilities, RdmaCapabilities};
+
+/// Nobody to ask.
+pub(super) struct Verbs;
+
+impl Verbs {
+    pub(super) fn ask() -> Self {
+        Self
+    }
+}
+
+impl RdmaCapabilities for Verbs {
+    fn of(&self, _device: &str) -> Result<DeviceCapabilities, CapabilitiesUnknown> {
+        Err(CapabilitiesUnknown::Failed { why: "this command was built without the feature verbs".to_owned() })
+    }
+}

@@ -1,0 +1,146 @@
+//! What commands print: results, errors, receipts and sizes.
+
+use std::io::{self, Write};
+
+use pmof::{Durability, Pool, PoolError, PoolRefusal, PoolUrl, Promise, Receipt, ReplicaError, ReplicaReceipt, causes};
+use serde::Serialize;
+
+#[cfg(test)]
+mod tests;
+
+/// Prints `text`. A reader that closed its end, as `head` does, has seen what it wanted.
+pub fn print(text: &str) -> io::Result<()> {
+    let mut output = io::stdout().lock();
+    match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other,
+    }
+}
+
+/// Prints a line for people. That nobody can read it is no reason to stop: what counts is done, and told by the exit
+/// status.
+#[macro_export]
+macro_rules! say {
+    ($($text:tt)*) => {
+        drop($crate::output::print(&(format!($($text)*) + "\n")))
+    };
+}
+pub use crate::say;
+
+/// Prints one JSON object on a line of its own.
+pub fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
+    Ok(print(&(serde_json::to_string(value)? + "\n"))?)
+}
+
+/// What a medium gives at one level.
+#[derive(Debug, Serialize)]
+pub struct LevelReport {
+    /// The level.
+    pub durability: String,
+    /// Whether the medium gives it.
+    pub available: bool,
+    /// What makes bytes durable there.
+    pub mechanism: Option<String>,
+    /// Whether that was probed or declared.
+    pub evidence: Option<String>,
+}
+
+impl LevelReport {
+    /// `promise`: what gives the level, if the medium does.
+    pub fn new(level: Durability, available: bool, promise: Option<Promise>) -> Self {
+        Self {
+            durability: level.to_string(),
+            available,
+            mechanism: promise.map(|promise| promise.mechanism.to_string()),
+            evidence: promise.map(|promise| promise.evidence.to_string()),
+        }
+    }
+}
+
+/// Adds which command helps, where one does.
+pub fn with_mend(error: PoolError) -> anyhow::Error {
+    let mend = match &error {
+        PoolError::Replica { replica, source } => match **source {
+            ReplicaError::Refused { refusal, .. } => match refusal {
+                PoolRefusal::AlreadyExists => match replica.url() {
+                    Some(url) => in_the_way(url),
+                    None => return error.into(),
+                },
+                PoolRefusal::NotFound => match replica.url() {
+                    Some(url) => format!("`pmof pool ls {}` lists the pools", url.target),
+                    None => return error.into(),
+                },
+                PoolRefusal::NotDurable => "or ask for less with `--durability`".to_owned(),
+                _ => return error.into(),
+            },
+            _ => return error.into(),
+        },
+        _ => return error.into(),
+    };
+    anyhow::anyhow!("{}; {mend}", causes(&error))
+}
+
+/// What to do about what has a pool's name already.
+fn in_the_way(replica: &PoolUrl) -> String {
+    let found = Pool::options().replica(replica.to_string()).info();
+    if let Err(PoolError::Replica { source, .. }) = &found
+        && let ReplicaError::Refused { refusal: PoolRefusal::NotAUsablePool, text } = &**source
+    {
+        return format!("`pmof pool rm` removes sound pools only, and of this the target says: {text}");
+    }
+    format!("`pmof pool rm {replica}` removes it with its bytes")
+}
+
+/// A size for people and, in full, for sums.
+pub fn size(len_bytes: u64) -> String {
+    const UNITS: [(u32, &str); 4] = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+    match UNITS.iter().find(|(shift, _)| len_bytes >> shift > 0) {
+        Some((shift, unit)) => {
+            format!("{:.1} {unit} ({len_bytes} bytes)", len_bytes as f64 / (1_u64 << shift) as f64)
+        }
+        None if len_bytes == 1 => "1 byte".to_owned(),
+        None => format!("{len_bytes} bytes"),
+    }
+}
+
+/// A receipt for scripts.
+#[derive(Debug, Serialize)]
+pub struct ReceiptReport {
+    durability: String,
+    replica_count: usize,
+    /// Replicas that the pool was made with.
+    made_count: usize,
+    replicas: Vec<ReplicaReport>,
+}
+
+#[derive(Debug, Serialize)]
+struct ReplicaReport {
+    replica: String,
+    durability: String,
+    method: String,
+    mechanism: String,
+    evidence: String,
+}
+
+impl From<&Receipt> for ReceiptReport {
+    fn from(receipt: &Receipt) -> Self {
+        Self {
+            durability: receipt.durability.to_string(),
+            replica_count: receipt.replica_count,
+            made_count: receipt.made_count,
+            replicas: receipt.replicas.iter().map(ReplicaReport::from).collect(),
+        }
+    }
+}
+
+impl From<&ReplicaReceipt> for ReplicaReport {
+    fn from(receipt: &ReplicaReceipt) -> Self {
+        Self {
+            replica: receipt.replica.to_string(),
+            durability: receipt.durability.to_string(),
+            method: receipt.method.to_string(),
+            mechanism: receipt.promise.mechanism.to_string(),
+            evidence: receipt.promise.evidence.to_string(),
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! What an initiator and a target have in common: the messages by which pools are asked for, what a pool's file begins with,
+//! which names pools may have, and what a refusal means.
+//!
+//! Nothing here does input or output: both sides stand on it, and neither knows the other.
+#![forbid(unsafe_code)]
+
+mod header;
+mod message;
+mod name;
+mod pool;
+mod refusal;
+mod state;
+
+pub use header::{
+    DATA_OFFSET, HEADER_BYTES, Header, HeaderError, MAX_SIZE_BYTES, PoolFormat, REPLICAS_MAX, STATE_OFFSET,
+    USER_FLAGS_BYTES, file_len_bytes,
+};
+pub use message::{
+    ATTRIBUTES_BYTES, CONTROL_VERSION, ControlError, DATA_RANGES_MAX, DIGESTED_MAX_BYTES, DIGESTS_MAX, LIST_LIMIT,
+    MAX_DESCRIPTOR_BYTES, MAX_HOLDER_BYTES, MAX_MESSAGE_BYTES, MAX_REFUSAL_BYTES, NONCE_BYTES, PROOF_BYTES, Reply,
+    Request,
+};
+pub use name::{MAX_NAME_BYTES, MAX_SET_NAME_BYTES, NameError, PoolName, SetName};
+pub use pool::{NewPool, OpenFor, PoolInfo};
+pub use refusal::{PoolRefusal, ServiceCode};
+pub use state::{ANCESTORS_MAX, Epoch, PoolState, STATE_BYTES};

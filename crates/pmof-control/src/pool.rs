@@ -1,0 +1,61 @@
+//! What is said of a pool: what a new one is to be, what one is opened for, and what there is to know of it.
+
+use pmof_mem::{Durability, MediumKind, Promise};
+use uuid::Uuid;
+
+use crate::{Header, PoolName, PoolState, USER_FLAGS_BYTES};
+
+/// What a new pool is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewPool {
+    /// The pool, the same on every replica.
+    pub pool_uuid: Uuid,
+    /// Bytes of user data, at least 1. The file is rounded up to whole pages of 4096 bytes.
+    pub size_bytes: u64,
+    /// Its first epoch, the same on every replica.
+    pub epoch: Uuid,
+    /// Which replica this one is, from 0.
+    pub replica_index: u16,
+    /// How many replicas the pool has, 1 to [`REPLICAS_MAX`](crate::REPLICAS_MAX).
+    pub replica_count: u16,
+    /// The level that the memory must be able to give, else no pool is made.
+    pub require: Durability,
+    /// What the maker says of the contents; kept in the header.
+    pub user_flags: [u8; USER_FLAGS_BYTES],
+}
+
+/// What a pool is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum OpenFor {
+    /// Reading only; possible while another writes.
+    Read = 1,
+    /// Reading and writing; one at a time.
+    Write = 2,
+}
+
+impl OpenFor {
+    /// The access with this wire number, if there is one.
+    pub fn from_wire(number: u8) -> Option<Self> {
+        [Self::Read, Self::Write].into_iter().find(|access| *access as u8 == number)
+    }
+}
+
+/// What there is to know of a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolInfo {
+    /// Its name.
+    pub name: PoolName,
+    /// The header of its file.
+    pub header: Header,
+    /// Which opening wrote it last, and whether that ended in order.
+    pub state: PoolState,
+    /// Length of its file in bytes: header and data, in whole pages. Of a device: all of it.
+    pub file_len_bytes: u64,
+    /// What its bytes lie on.
+    pub medium: MediumKind,
+    /// How a writer gets each level, in the order of [`Durability::ALL`]; `None` where the medium cannot give it.
+    pub promises: [Option<Promise>; 3],
+    /// Who has it open for writing.
+    pub open_by: Option<String>,
+}

@@ -1,0 +1,234 @@
+//! What changes in a pool's file beside its data: which opening wrote it last, with whom, and whether that ended in order.
+
+use uuid::Uuid;
+use zerocopy::{
+    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
+    little_endian::{U32, U64},
+};
+
+use crate::{HeaderError, PoolFormat, REPLICAS_MAX};
+
+#[cfg(test)]
+mod tests;
+
+/// Ancestors that a state names, at most: replicas further apart cannot be told to be older or newer.
+pub const ANCESTORS_MAX: usize = 64;
+
+/// Bytes of the state page.
+pub const STATE_BYTES: usize = 2 * SLOT_BYTES;
+
+const SLOT_BYTES: usize = 2048;
+const CHECKSUM_OFFSET: usize = SLOT_BYTES - 4;
+const MAGIC: [u8; 8] = *b"PMOFSTAT";
+const RESERVED_BYTES: usize = CHECKSUM_OFFSET - 64 - ANCESTORS_MAX * size_of::<RawAncestor>();
+
+const OPEN: u8 = 1;
+const CONFIRMED: u8 = 2;
+
+/// An epoch: one opening for writing, and the replicas that took part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Epoch {
+    /// Random, so that no two openings share it.
+    pub id: Uuid,
+    /// The replicas that took part: bit *n* stands for the replica of index *n*.
+    pub members: u64,
+}
+
+impl Epoch {
+    /// A new epoch of the replicas with these indices.
+    pub fn new(indices: impl IntoIterator<Item = u16>) -> Self {
+        let members = indices.into_iter().fold(0, |members, index| members | member_bit(index));
+        Self { id: Uuid::new_v4(), members }
+    }
+
+    /// Whether the replica of this index took part.
+    pub fn has(&self, index: u16) -> bool {
+        self.members & member_bit(index) != 0
+    }
+
+    /// Whether more than half of the `made` replicas took part.
+    pub fn is_majority(&self, made: u16) -> bool {
+        2 * self.members.count_ones() > u32::from(made)
+    }
+}
+
+fn member_bit(index: u16) -> u64 {
+    1_u64.checked_shl(u32::from(index)).unwrap_or(0)
+}
+
+/// The state of one replica of a pool, on the page behind its header.
+///
+/// The page has two slots of 2048 bytes. A change goes to slot `sequence mod 2` with the next sequence number; the whole slot
+/// with the higher number counts, so that a crash leaves the old state or the new one. All numbers are little-endian:
+///
+/// | offset | bytes | field |
+/// |---|---|---|
+/// | 0 | 8 | magic `PMOFSTAT` |
+/// | 8 | 8 | sequence number, from 1 |
+/// | 16 | 16 | epoch: random, chosen anew by each opening for writing and each loss of a replica |
+/// | 32 | 8 | members of the epoch: bit *n* for the replica of index *n* |
+/// | 40 | 8 | number of the opening: one more than its parent's |
+/// | 48 | 1 | bit 0: open for writing; bit 1: confirmed, all members have this epoch |
+/// | 49 | 1 | ancestors that follow, at most 64 |
+/// | 50 | 6 | zero |
+/// | 56 | 24 n | ancestors, the parent first: epoch `[16]`, members `u64` |
+/// | | | zero up to byte 1592 |
+/// | 1592 | 8 | mark: raised by the writer at its first persist, and then about once a second while it persists |
+/// | 1600 | 444 | zero |
+/// | 2044 | 4 | CRC32C of bytes 0..2044 |
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolState {
+    /// The latest opening that this replica knows of.
+    pub epoch: Epoch,
+    /// Which opening of the pool that was, counted along its ancestors.
+    pub opening: u64,
+    /// All members are known to have the epoch. Before that nothing is written under it.
+    pub is_confirmed: bool,
+    /// A writer has the pool open, or did not live to close it.
+    pub is_open: bool,
+    /// How far its writers came: a number that only grows. Replicas in use are told to raise it, all of them before any is told again,
+    /// so that two of one epoch are at most one apart unless one of them is an older copy.
+    pub mark: u64,
+    /// Confirmed epochs before this one, the latest first; at most [`ANCESTORS_MAX`].
+    pub ancestors: Vec<Epoch>,
+}
+
+impl PoolState {
+    /// The state of a new pool: open for writing by whoever makes it, with all replicas.
+    pub fn new(id: Uuid, replica_count: u16) -> Self {
+        let members = Epoch::new(0..replica_count).members;
+        let epoch = Epoch { id, members };
+        Self { epoch, opening: 1, is_confirmed: true, is_open: true, mark: 0, ancestors: Vec::new() }
+    }
+
+    /// What a file of format 1 says by its generation: each is a number of its own, and a descendant of those below.
+    pub fn of_generation(generation: u32, replica_count: u16) -> Self {
+        let members = Epoch::new(0..replica_count.min(REPLICAS_MAX)).members;
+        let epoch = |generation: u32| Epoch { id: Uuid::from_u128(u128::from(generation)), members };
+        // Nobody knows who took part, so that none of these counts as a member of what came later.
+        let ancestors = (0..generation).rev().take(ANCESTORS_MAX).map(|older| Epoch { members: 0, ..epoch(older) });
+        let opening = u64::from(generation);
+        let ancestors = ancestors.collect();
+        Self {
+            epoch: Epoch { members: 0, ..epoch(generation) },
+            opening,
+            is_confirmed: true,
+            is_open: false,
+            mark: 0,
+            ancestors,
+        }
+    }
+
+    /// The state as the page behind a header of `format` has it, and its sequence number.
+    pub fn read(format: PoolFormat, replica_count: u16, page: &[u8]) -> Result<(Self, u64), HeaderError> {
+        if let PoolFormat::One { generation } = format {
+            return Ok((Self::of_generation(generation, replica_count), 0));
+        }
+        let (first, second) = page.split_at_checked(SLOT_BYTES).ok_or(HeaderError::BadState)?;
+        let slots = [Slot::of(first), Slot::of(second)];
+        let is_torn = slots.iter().any(|slot| matches!(slot, Slot::Damaged));
+        let newest = slots.into_iter().filter_map(Slot::whole).max_by_key(|(_, sequence)| *sequence);
+        let (mut state, sequence) = newest.ok_or(HeaderError::BadState)?;
+        // Whoever was writing the other slot did not live to end in order.
+        state.is_open |= is_torn;
+        Ok((state, sequence))
+    }
+
+    /// The slot with this state, and where it lies on the page, in bytes.
+    pub fn slot(&self, sequence: u64) -> (usize, [u8; SLOT_BYTES]) {
+        let mut ancestors = [RawAncestor { epoch: [0; 16], members: 0.into() }; ANCESTORS_MAX];
+        for (raw, epoch) in ancestors.iter_mut().zip(&self.ancestors) {
+            *raw = RawAncestor { epoch: *epoch.id.as_bytes(), members: epoch.members.into() };
+        }
+        let mut raw = RawSlot {
+            magic: MAGIC,
+            sequence: sequence.into(),
+            epoch: *self.epoch.id.as_bytes(),
+            members: self.epoch.members.into(),
+            opening: self.opening.into(),
+            flags: self.flags(),
+            ancestor_count: self.ancestors.len().min(ANCESTORS_MAX) as u8,
+            reserved_low: [0; 6],
+            ancestors,
+            mark: self.mark.into(),
+            reserved: [0; RESERVED_BYTES],
+            checksum: 0.into(),
+        };
+        raw.checksum = crc32c::crc32c(&raw.as_bytes()[..CHECKSUM_OFFSET]).into();
+        ((sequence % 2) as usize * SLOT_BYTES, zerocopy::transmute!(raw))
+    }
+
+    /// Open and confirmed, as bits of the file and of control messages.
+    pub fn flags(&self) -> u8 {
+        (u8::from(self.is_open) * OPEN) | (u8::from(self.is_confirmed) * CONFIRMED)
+    }
+
+    /// Whether it is open, and whether it is confirmed. `None` for other bits.
+    pub fn from_flags(flags: u8) -> Option<(bool, bool)> {
+        (flags & !(OPEN | CONFIRMED) == 0).then_some((flags & OPEN != 0, flags & CONFIRMED != 0))
+    }
+}
+
+/// What one slot of the page holds.
+enum Slot {
+    Blank,
+    Damaged,
+    Whole(PoolState, u64),
+}
+
+impl Slot {
+    fn of(bytes: &[u8]) -> Self {
+        if bytes.iter().all(|byte| *byte == 0) {
+            return Self::Blank;
+        }
+        let Ok(raw) = RawSlot::read_from_bytes(bytes) else { return Self::Damaged };
+        let is_whole = raw.magic == MAGIC && raw.checksum.get() == crc32c::crc32c(&bytes[..CHECKSUM_OFFSET]);
+        match PoolState::from_flags(raw.flags) {
+            Some((is_open, is_confirmed)) if is_whole && usize::from(raw.ancestor_count) <= ANCESTORS_MAX => {
+                let ancestors = raw.ancestors[..usize::from(raw.ancestor_count)].iter().map(RawAncestor::epoch);
+                let epoch = Epoch { id: Uuid::from_bytes(raw.epoch), members: raw.members.get() };
+                let (opening, mark, ancestors) = (raw.opening.get(), raw.mark.get(), ancestors.collect());
+                let state = PoolState { epoch, opening, is_confirmed, is_open, mark, ancestors };
+                Self::Whole(state, raw.sequence.get())
+            }
+            _ => Self::Damaged,
+        }
+    }
+
+    fn whole(self) -> Option<(PoolState, u64)> {
+        match self {
+            Self::Whole(state, sequence) => Some((state, sequence)),
+            Self::Blank | Self::Damaged => None,
+        }
+    }
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawSlot {
+    magic: [u8; 8],
+    sequence: U64,
+    epoch: [u8; 16],
+    members: U64,
+    opening: U64,
+    flags: u8,
+    ancestor_count: u8,
+    reserved_low: [u8; 6],
+    ancestors: [RawAncestor; ANCESTORS_MAX],
+    mark: U64,
+    reserved: [u8; RESERVED_BYTES],
+    checksum: U32,
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawAncestor {
+    epoch: [u8; 16],
+    members: U64,
+}
+
+impl RawAncestor {
+    fn epoch(&self) -> Epoch {
+        Epoch { id: Uuid::from_bytes(self.epoch), members: self.members.get() }
+    }
+}

@@ -1,0 +1,54 @@
+//! Flushing memory that is made of several files.
+
+use std::{
+    os::fd::{AsFd as _, OwnedFd},
+    path::PathBuf,
+};
+
+use crate::{
+    MemError, Settled,
+    flush::{Flush, Flushed},
+    mapping::Mapping,
+};
+
+/// A part, mapped: where it lies and how it is flushed.
+#[derive(Debug)]
+pub(crate) struct PartFlush {
+    /// Offset in the mapping of its first byte, and of the first byte behind it.
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) path: PathBuf,
+    pub(crate) file: OwnedFd,
+    pub(crate) file_offset: u64,
+    pub(crate) flush: Flush,
+}
+
+impl PartFlush {
+    fn flushed(&self) -> Flushed<'_> {
+        let Self { start, path, file, file_offset, .. } = self;
+        Flushed { path, file: Some(file.as_fd()), file_offset: *file_offset, mapping_offset: *start }
+    }
+
+    pub(crate) fn write_back(parts: &[Self], mapping: &Mapping, offset: u64, len_bytes: u64) -> Result<(), MemError> {
+        let end = offset + len_bytes;
+        let first = parts.partition_point(|part| part.end <= offset);
+        for part in parts[first..].iter().take_while(|part| part.start < end) {
+            let (from, to) = (offset.max(part.start), end.min(part.end));
+            part.flush.write_back(|| part.flushed(), mapping, from, to - from)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn settle(parts: &[Self], mapping: &Mapping) -> Result<Settled, MemError> {
+        let settle = |part: &Self| part.flush.settle(&part.flushed(), mapping, part.start, part.end - part.start);
+        parts.iter().try_fold(Settled::default(), |done, part| Ok(done.join(settle(part)?)))
+    }
+
+    pub(crate) fn fence(parts: &[Self]) -> Result<(), MemError> {
+        parts.iter().try_for_each(|part| part.flush.fence(|| part.flushed()))
+    }
+
+    pub(crate) fn device(parts: &[Self]) -> Option<u64> {
+        parts.iter().find_map(|part| part.flush.device(|| part.flushed()))
+    }
+}

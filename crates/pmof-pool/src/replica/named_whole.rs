@@ -1,0 +1,65 @@
+//! Whether a set names all of the pool whose parts it names, as far as the parts of this machine say it.
+
+use super::{numbered::pool_len_bytes, owner::Head};
+use crate::{
+    Misfit, PartSpec, PoolSet, PoolSetError, first_misfit,
+    part::{Part, Place, places},
+    uuid_text,
+};
+
+/// Fails where the set names fewer parts than the pool needs, or replicas that are linked to others than the set has beside them. Nothing
+/// is locked; damaged headers say nothing. Replicas on other machines are not asked.
+///
+/// Errors: `NotAll`; those of reading.
+pub fn check_named_whole(set: &PoolSet) -> Result<(), PoolSetError> {
+    let mut headers = Vec::with_capacity(set.replicas.len());
+    let mut firsts = Vec::with_capacity(set.replicas.len());
+    for replica in &set.replicas {
+        let parts = match replica.local() {
+            Some(specs) => found(set, specs)?,
+            None => Vec::new(),
+        };
+        let head = if set.options.no_headers { None } else { parts.first().map(Head::of).transpose()? };
+        headers.push(match head {
+            Some(Head::Whole(header)) => {
+                if set.options.single_header {
+                    check_parts(&parts)?;
+                }
+                Some(header.attributes()).filter(|attributes| !attributes.is_unfinished())
+            }
+            _ => None,
+        });
+        firsts.push(parts.into_iter().next().map(|part| part.path).unwrap_or_default());
+    }
+    let Some((index, Misfit::Neighbour { side, found, expected })) = first_misfit(&headers) else { return Ok(()) };
+    let (found, expected) = (uuid_text(&found), uuid_text(&expected));
+    let found = format!("its {side} replica is {found}, and the set has {expected} there");
+    Err(PoolSetError::NotAll { path: firsts.swap_remove(index), found })
+}
+
+/// The parts that are there; none where one is missing, which others tell.
+fn found(set: &PoolSet, specs: &[PartSpec]) -> Result<Vec<Part>, PoolSetError> {
+    let places = match places(specs, set.options) {
+        Ok(places) => places,
+        Err(error) if error.is_damage() => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let look = |place: &Place| Part::look_at_any(&place.path);
+    match places.iter().map(look).collect() {
+        Err(PoolSetError::Missing { .. }) => Ok(Vec::new()),
+        parts => parts,
+    }
+}
+
+/// Fails where parts of which the first alone has a header are shorter together than the pool. With headers their links tell.
+fn check_parts(parts: &[Part]) -> Result<(), PoolSetError> {
+    let Some(first) = parts.first() else { return Ok(()) };
+    let held = parts.iter().map(|part| part.mapped_len_bytes(false)).sum::<u64>();
+    match pool_len_bytes(first)? {
+        Some(pool) if pool > held => {
+            let found = format!("the pool has {pool} bytes, and the parts that are named hold {held}");
+            Err(PoolSetError::NotAll { path: first.path.clone(), found })
+        }
+        _ => Ok(()),
+    }
+}

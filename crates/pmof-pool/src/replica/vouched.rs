@@ -1,0 +1,122 @@
+//! Whose a part without a header is: its length tells nothing, since anybody's file can have it. The first part of its replica vouches for it, or
+//! its bytes do.
+
+use std::{fs::File, os::unix::fs::FileExt as _};
+
+use pmof_mem::{Medium as _, Memory, System};
+use rustix::{fs::SeekFrom, io::Errno};
+
+use crate::{
+    PoolSetError,
+    format::OBJ_RUNTIME,
+    part::{Part, page_bytes},
+};
+
+/// How many pages of a file are compared, at most.
+const SAMPLES: u64 = 64;
+/// Bytes read at a time.
+const READ_LEN_BYTES: usize = 1 << 20;
+
+/// Whether the replica to copy from holds these bytes at that offset of the pool.
+pub(crate) type Source<'s> = &'s mut dyn FnMut(u64, &[u8]) -> bool;
+
+/// Where no replica is there to compare with.
+pub(crate) fn no_source(_: u64, _: &[u8]) -> bool {
+    false
+}
+
+/// Whether the bytes of a part show that overwriting it loses nothing: pages all over it that are not zero are those
+/// of the `source`. `start`: where the file begins in the pool; `None` where that is not known, so that there is nothing to compare with.
+///
+/// What cannot be read shows nothing.
+pub(super) fn is_expendable(part: &Part, start: Option<i64>, source: Source<'_>) -> Result<bool, PoolSetError> {
+    if part.check_bad_blocks(&System::real(), true).is_err() {
+        return Ok(false);
+    }
+    let bytes = Bytes::of(part)?;
+    let page = page_bytes();
+    let stride = part.len_bytes.div_ceil(SAMPLES).next_multiple_of(page);
+    let mut at = 0;
+    while at < part.len_bytes {
+        let end = part.len_bytes.min(at + stride);
+        if let Some((offset, found)) = bytes.first_page_with_data(at, end)? {
+            // What is behind the last whole page is not of the pool.
+            let place =
+                start.filter(|_| found.len() as u64 == page).and_then(|start| start.checked_add_unsigned(offset));
+            let place = place.and_then(|place| u64::try_from(place).ok());
+            if !place.is_some_and(|place| source(place, compared(place, &found))) {
+                return Ok(false);
+            }
+        }
+        at = end;
+    }
+    Ok(true)
+}
+
+/// What of a page at this place of a pool replicas have in common: what a running program keeps for itself ends it.
+fn compared(place: u64, page: &[u8]) -> &[u8] {
+    let until = if place < OBJ_RUNTIME.end { OBJ_RUNTIME.start.saturating_sub(place) } else { u64::MAX };
+    &page[..page.len().min(usize::try_from(until).unwrap_or(usize::MAX))]
+}
+
+/// The bytes of a file, or of a device, which can only be mapped.
+enum Bytes<'p> {
+    File(&'p Part, File),
+    Device(Box<Memory>),
+}
+
+impl<'p> Bytes<'p> {
+    fn of(part: &'p Part) -> Result<Self, PoolSetError> {
+        if part.devdax_align_bytes.is_none() {
+            return Ok(Self::File(part, File::from(part.cloned()?)));
+        }
+        Ok(Self::Device(Box::new(Memory::concatenate(vec![part.mapped(false)?], false, None)?)))
+    }
+
+    /// The first page of the range that has a byte other than zero, and where it lies. Holes are not read.
+    fn first_page_with_data(&self, start: u64, end: u64) -> Result<Option<(u64, Vec<u8>)>, PoolSetError> {
+        let page = page_bytes();
+        let mut at = start;
+        while at < end {
+            at = self.data_from(at).max(at).min(end);
+            at -= at % page;
+            let len_bytes = (end - at).min(READ_LEN_BYTES as u64) as usize;
+            let bytes = self.read(at, len_bytes)?;
+            if let Some(place) = bytes.iter().position(|byte| *byte != 0) {
+                let first = place - place % page as usize;
+                let last = bytes.len().min(first + page as usize);
+                return Ok(Some((at + first as u64, bytes[first..last].to_vec())));
+            }
+            if bytes.len() < len_bytes {
+                return Ok(None);
+            }
+            at += bytes.len() as u64;
+        }
+        Ok(None)
+    }
+
+    /// Where the next data are: `at` itself where the file system does not tell, the end of all files where there are none.
+    fn data_from(&self, at: u64) -> u64 {
+        match self {
+            Self::File(_, file) => match rustix::fs::seek(file, SeekFrom::Data(at)) {
+                Ok(data) => data,
+                Err(Errno::NXIO) => u64::MAX,
+                Err(_) => at,
+            },
+            Self::Device(_) => at,
+        }
+    }
+
+    fn read(&self, at: u64, len_bytes: usize) -> Result<Vec<u8>, PoolSetError> {
+        let mut bytes = vec![0; len_bytes];
+        match self {
+            Self::File(part, file) => {
+                let read = file.read_at(&mut bytes, at);
+                let read = read.map_err(|error| PoolSetError::io("pread", &part.path, "", error))?;
+                bytes.truncate(read);
+            }
+            Self::Device(memory) => memory.read(at, &mut bytes)?,
+        }
+        Ok(bytes)
+    }
+}

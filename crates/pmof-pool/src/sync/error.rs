@@ -1,0 +1,269 @@
+//! Why a set cannot be brought in order.
+
+use std::path::PathBuf;
+
+use super::Apart;
+use crate::{AccessError, Majority, PartSize};
+
+/// Why a set cannot be brought in order.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SyncError {
+    /// No replica can be believed.
+    #[error("no replica is sound, so there is nothing to copy from: {}", reasons.join("; "))]
+    NoSource {
+        /// What is wrong with each.
+        reasons: Vec<String>,
+    },
+    /// Replicas of different pools.
+    #[error("replica {index} is of the pool {found}, not of {expected}: name the replicas of one pool only")]
+    OtherPool {
+        /// Its place in the set, from 0.
+        index: usize,
+        /// UUID of its set.
+        found: String,
+        /// UUID of the source's set.
+        expected: String,
+    },
+    /// A replica has no room for the pool.
+    #[error("replica {index} holds {len_bytes} bytes, and the pool has {expected}: make its parts larger")]
+    TooSmall {
+        /// Its place in the set, from 0.
+        index: usize,
+        /// What it holds.
+        len_bytes: u64,
+        /// What it must hold.
+        expected: u64,
+    },
+    /// Something that is not done.
+    #[error("{why}; {mend}")]
+    Unsupported {
+        /// What is not done.
+        why: &'static str,
+        /// What to do instead.
+        mend: &'static str,
+    },
+    /// Nothing says which is right: the newest after a crash is the source, the others after damage to it.
+    #[error(
+        "replicas {} agree with each other and differ from replica {}, the one to copy from, first at offset {} (places: {}): choose with \
+         `pmof pool sync --from`: {} holds what most replicas hold; {} holds what was written last if the program was killed or lost power",
+        list(&majority.replicas), majority.against, majority.offset, majority.places,
+        majority.replicas.first().unwrap_or(&0), majority.against
+    )]
+    Outvoted {
+        /// Who, and where.
+        majority: Majority,
+    },
+    /// Replicas that differ, and were not used together.
+    #[error("{apart}: choose with `pmof pool sync --from`")]
+    Apart {
+        /// Who.
+        apart: Apart,
+    },
+    /// A replica is to be made anew for its headers, and holds something else than the one to copy from.
+    #[error(
+        "the headers of replica {index} are damaged, and what it holds is intact and differs from replica {source_index}, first at offset {offset}: nothing says which \
+         was written last; `pmof pool sync --from {source_index}` overwrites it: keep a copy of its parts first if they may be the newer"
+    )]
+    Kept {
+        /// Its place in the set, from 0.
+        index: usize,
+        /// That of the one to copy from.
+        source_index: usize,
+        /// The first byte that differs, from the start of the pool.
+        offset: u64,
+    },
+    /// The set is not the one that the pool has.
+    #[error(
+        "replica {index} is linked to one that was made in another place than that of replica {beside} here: the pool was transformed to another \
+         set, or replica {beside} was moved and lost; name the pool set file that the pool was transformed to, or, if this is the pool's set, the \
+         replica to copy from (`pmof pool sync --from {index}`)"
+    )]
+    Transformed {
+        /// Its place in the set, from 0.
+        index: usize,
+        /// The place of the one that the set has beside it.
+        beside: usize,
+    },
+    /// The set does not name all replicas of the pool.
+    #[error(
+        "replica {index} is linked to a replica, {named}, that the set does not name: name the pool set file that the pool has; if a transform to this set was ended, run that \
+         again; if that replica is gone for good, name the replica to copy from (`pmof pool sync --from {index}`), and those of this set are linked to each other"
+    )]
+    NotAll {
+        /// Its place in the set, from 0.
+        index: usize,
+        /// The UUID of the one that it names.
+        named: String,
+    },
+    /// Those that can be read hold nothing, and another one may.
+    #[error(
+        "replica {index} is empty (created and never written), and replica {other} may hold what was written: {reason}; bring back a copy of \
+         replica {other}, or name replica {index} (`pmof pool sync --from {index}`) if nothing was ever written"
+    )]
+    EmptySource {
+        /// The empty one, by its place in the set, from 0.
+        index: usize,
+        /// The one that cannot be read.
+        other: usize,
+        /// What is wrong with that.
+        reason: String,
+    },
+    /// A replica that is to be copied from cannot be believed.
+    #[error("replica {index} cannot be copied from: {reason}; name another one")]
+    NotASource {
+        /// Its place in the set, from 0.
+        index: usize,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A replica that must be sound is not.
+    #[error("replica {index} is not sound ({reason}): bring the set in order first (`pmof pool sync`)")]
+    NotSound {
+        /// Its place in the set, from 0.
+        index: usize,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A host with a replica that is to be removed cannot be reached.
+    #[error(
+        "replica {index}, which is to be removed, cannot be reached; where {node} is lost for good, `--lost {node}` leaves its \
+         replica out as it is"
+    )]
+    HostAway {
+        /// Its place in the old set, from 0.
+        index: usize,
+        /// The host, as the set names it.
+        node: String,
+        /// What went wrong.
+        source: AccessError,
+    },
+    /// A host that is called lost has a replica of the new set.
+    #[error(
+        "replica {index} of the new set is on {host}, which is called lost: take it out of the set, or the host out of `--lost`"
+    )]
+    LostAndKept {
+        /// Its place in the new set, from 0.
+        index: usize,
+        /// The host.
+        host: String,
+    },
+    /// A host that is called lost has no replica that goes.
+    #[error("{host} is called lost, and has no replica of the old set: name a host as the old set names it")]
+    NothingLost {
+        /// The host.
+        host: String,
+    },
+    /// Where a replica is to be made, there is one of the same pool that holds something else.
+    #[error(
+        "replica {index} is not made: {place} is of this pool already, and differs: it was left behind, or used since; \
+         `pmof pool check` of the new set tells where, and `pmof pool sync --from N` of the new set makes all hold what replica N holds"
+    )]
+    MadeAlready {
+        /// Its place in the new set, from 0.
+        index: usize,
+        /// Where it is.
+        place: String,
+    },
+    /// Where a replica is to be made, there is a whole one of another pool.
+    #[error(
+        "replica {index} cannot be made: {} on {node} is a replica of another pool: remove it on {node} first if nobody needs it",
+        set.display()
+    )]
+    Taken {
+        /// Its place in the new set, from 0.
+        index: usize,
+        /// The host.
+        node: String,
+        /// The set there.
+        set: PathBuf,
+    },
+    /// Parts that are whole, and that the set names in another order, or in another replica.
+    #[error(
+        "the set does not name the parts of replica {index} as they are: {}; write them so in the pool set file, the first part of each replica \
+         (part 0) first",
+        parts.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    )]
+    Misplaced {
+        /// Its place in the set, from 0.
+        index: usize,
+        /// What the parts are that the set names in it, as far as their headers say.
+        parts: Vec<MisplacedPart>,
+    },
+    /// A replica that is to be added names a part of the old set.
+    #[error(
+        "replica {index} of the new set names {}, a part of replica {of} of the old set, {}: write that replica as the old set has it, or name \
+         another file",
+        path.display(), reused_text(*size, *old_size)
+    )]
+    Reused {
+        /// Its place in the new set, from 0.
+        index: usize,
+        /// The place in the old set of the replica that the part is of.
+        of: usize,
+        /// The part.
+        path: PathBuf,
+        /// Its length by the new set.
+        size: PartSize,
+        /// Its length by the old set.
+        old_size: PartSize,
+    },
+    /// A transform failed while it made or linked replicas.
+    #[error(
+        "the transform ended halfway; the replicas of the old set hold all that they held, and nothing of them is removed, but some may be linked as the new set has \
+         them: run the same transform again once the reason is gone, which goes on with what is made"
+    )]
+    Halfway {
+        /// What failed.
+        source: Box<SyncError>,
+    },
+    /// A transform made all, and could not remove what goes.
+    #[error(
+        "the pool has the replicas of the new set now, which hold all: use that set; replica {index} of the old set is not removed, or not \
+         whole; run the same transform again once the reason is gone, which removes what is left of the old set"
+    )]
+    NotRemoved {
+        /// Its place in the old set, from 0.
+        index: usize,
+        /// What went wrong.
+        source: AccessError,
+    },
+    /// One replica's parts, or the way to it.
+    #[error("replica {index} failed")]
+    Replica {
+        /// Its place in the set, from 0.
+        index: usize,
+        /// What went wrong.
+        source: AccessError,
+    },
+}
+
+/// What a file is that the set names as another part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MisplacedPart {
+    /// The file.
+    pub path: PathBuf,
+    /// The replica that it is of, by its place in the set, from 0.
+    pub replica: usize,
+    /// Which of its parts it is, from 0.
+    pub part: usize,
+}
+
+impl std::fmt::Display for MisplacedPart {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} is part {} of replica {}", self.path.display(), self.part, self.replica)
+    }
+}
+
+fn reused_text(size: PartSize, old_size: PartSize) -> String {
+    if size == old_size {
+        "with other parts beside it, or in another order".to_owned()
+    } else {
+        format!("with another size ({size}, and {old_size} there)")
+    }
+}
+
+pub(super) fn list(replicas: &[usize]) -> String {
+    let texts: Vec<_> = replicas.iter().map(ToString::to_string).collect();
+    texts.join(" and ")
+}

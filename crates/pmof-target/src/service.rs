@@ -1,0 +1,542 @@
+//! The target service: accepts connections, and opens, makes and removes pools for them.
+//!
+//! Reads, writes and flushes of an open pool never come here: the access layer serves them, on the same thread.
+
+use std::{
+    collections::HashMap,
+    io, mem,
+    path::Path,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use pmof_access::{
+    AcceptOptions, Address, Background, BackgroundFlushes, CompletionQueue, ConnectionId, ConnectionRequest,
+    DEFAULT_LOSS_TIMEOUT, DeviceChoice, ListenOptions, Listener, Location, MemoryBudget, MemoryUse, Peer, Place,
+    QueueOptions, Refusal, Settings, SetupError, Transport, VerbsOptions, Waiting,
+};
+use pmof_control::MAX_MESSAGE_BYTES;
+use pmof_mem::causes;
+
+use crate::{PoolStore, StoreError, StoreOptions, sets::SetStore};
+use authentication::Authenticator;
+use mailbox::{Mailbox, lock};
+use session::{Session, Stores, TakeError};
+
+mod authentication;
+mod identity;
+mod mailbox;
+mod refused;
+mod session;
+
+pub use authentication::Admission;
+pub use identity::Identity;
+
+/// Default for the connections that a target takes.
+pub const DEFAULT_MAX_CONNECTIONS: usize = 10_000;
+
+/// Default number of worker threads, at most: each connection belongs to one. What takes a while is done on other threads, so more than a
+/// few of these would only take the CPU from each other.
+const WORKERS_MAX: usize = 4;
+
+/// Default for what all connections of a target together may make it hold, in bytes: room for
+/// [`DEFAULT_MAX_CONNECTIONS`] over tcp and shm.
+pub const DEFAULT_MEMORY_BUDGET_BYTES: u64 = 512 << 20;
+
+/// What a connection takes whatever it does: the staging buffer of 16 KiB, its next request, one that waits, and the answer to
+/// one, of 4 KiB each, the guarantee for its reads of 8 KiB, and what describes it.
+const CONNECTION_RESERVE_BYTES: u64 = 48 << 10;
+
+/// The same over verbs: registered memory for staging (256 KiB) and for receives (128 KiB), and the device's queues besides.
+const VERBS_RESERVE_BYTES: u64 = 512 << 10;
+
+/// Messages kept for a connection between two looks: an initiator asks one thing at a time.
+const INBOX_MESSAGES: u32 = 1;
+
+/// How long an idle thread sleeps at a stretch; stopping interrupts it.
+const NAP: Duration = Duration::from_hours(1);
+
+/// Rest after the system refused a new connection for want of file descriptors or memory.
+const ACCEPT_REST: Duration = Duration::from_millis(50);
+
+/// Time for a connection to prove the secret, where one is asked for.
+const ADMISSION_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How often it is looked for connections whose time for the proof is up.
+const ADMISSION_LOOK: Duration = Duration::from_secs(1);
+
+/// A worker that has waited so long for a disk gets no new connections: many times what a disk in order takes.
+const STUCK_AFTER: Duration = Duration::from_millis(20);
+
+/// The [share](Background::run) of what connections ask of the service, which may wait for any disk: no device has this number.
+const REQUESTS_SHARE: u64 = u64::MAX;
+
+/// How a target behaves.
+#[derive(Clone, Debug)]
+pub struct ServiceOptions {
+    pub(crate) waiting: Waiting,
+    pub(crate) workers: usize,
+    pub(crate) max_connections: usize,
+    pub(crate) memory_budget_bytes: u64,
+    pub(crate) loss_timeout: Duration,
+    pub(crate) trust_network: bool,
+    pub(crate) admission: Admission,
+    pub(crate) verbs: VerbsOptions,
+    pub(crate) store: StoreOptions,
+}
+
+impl Default for ServiceOptions {
+    fn default() -> Self {
+        Self {
+            waiting: QueueOptions::default().waiting,
+            workers: 0,
+            max_connections: DEFAULT_MAX_CONNECTIONS,
+            memory_budget_bytes: DEFAULT_MEMORY_BUDGET_BYTES,
+            loss_timeout: DEFAULT_LOSS_TIMEOUT,
+            trust_network: false,
+            admission: Admission::default(),
+            verbs: VerbsOptions::default(),
+            store: StoreOptions::default(),
+        }
+    }
+}
+
+impl ServiceOptions {
+    /// How worker threads wait.
+    #[must_use]
+    pub fn waiting(mut self, waiting: Waiting) -> Self {
+        self.waiting = waiting;
+        self
+    }
+
+    /// Worker threads; 0 chooses: one for busy polling, else as many as CPUs, at most 4.
+    #[must_use]
+    pub fn workers(mut self, workers: usize) -> Self {
+        self.workers = workers;
+        self
+    }
+
+    /// Connections taken; more are refused.
+    #[must_use]
+    pub fn max_connections(mut self, max_connections: usize) -> Self {
+        self.max_connections = max_connections;
+        self
+    }
+
+    /// Bytes that all connections together may make the target hold: for each 48 KiB (over verbs 512 KiB), without which it is
+    /// refused like one too many, and of the rest half for answers that initiators do not take. While that is short, the
+    /// connections that hold most are not served until they take their answers.
+    #[must_use]
+    pub fn memory_budget_bytes(mut self, memory_budget_bytes: u64) -> Self {
+        self.memory_budget_bytes = memory_budget_bytes;
+        self
+    }
+
+    /// Time without an answer that is due, after which a connection counts as lost and its pool is closed.
+    #[must_use]
+    pub fn loss_timeout(mut self, loss_timeout: Duration) -> Self {
+        self.loss_timeout = loss_timeout;
+        self
+    }
+
+    /// Listen also on addresses that other machines reach, although nobody is authenticated: whoever reaches one may use
+    /// and remove all pools.
+    #[must_use]
+    pub fn trust_network(mut self, trust_network: bool) -> Self {
+        self.trust_network = trust_network;
+        self
+    }
+
+    /// Who may ask for pools.
+    #[must_use]
+    pub fn admission(mut self, admission: Admission) -> Self {
+        self.admission = admission;
+        self
+    }
+
+    /// How `verbs://` addresses are served. Each takes the device that its address belongs to; only the wildcard address
+    /// takes the one named here.
+    #[must_use]
+    pub fn verbs(mut self, verbs: VerbsOptions) -> Self {
+        self.verbs = verbs;
+        self
+    }
+
+    /// How pools are kept.
+    #[must_use]
+    pub fn store(mut self, store: StoreOptions) -> Self {
+        self.store = store;
+        self
+    }
+}
+
+/// Why a target did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServiceError {
+    /// The root directory.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// An address, or a resource of the system.
+    #[error(transparent)]
+    Setup(#[from] SetupError),
+    /// A name that stands for no address here.
+    #[error("cannot listen on {address}; name an address of this machine")]
+    Resolve {
+        /// The address.
+        address: Address,
+        /// The resolver's answer.
+        source: io::Error,
+    },
+    /// No address was given.
+    #[error("no address to listen on: give at least one, such as tcp://127.0.0.1:7204")]
+    NoAddress,
+    /// The budget of memory is for no connection.
+    #[error(
+        "a memory budget of {given_bytes} bytes is too small for one connection, which takes {least_bytes}: give more (pmof serve --memory-budget)"
+    )]
+    MemoryBudget {
+        /// Bytes asked for.
+        given_bytes: u64,
+        /// Bytes needed.
+        least_bytes: u64,
+    },
+    /// A thread did not start.
+    #[error("cannot start a thread; see the limit of processes (ulimit -u)")]
+    Thread {
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+/// A running target. Dropping it stops it: connections end, pools are closed, acknowledged bytes stay.
+#[derive(Debug)]
+pub struct Service {
+    acceptors: Vec<Arc<Acceptor>>,
+    addresses: Vec<Address>,
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// Where connections come in, and the peer that they belong to.
+#[derive(Debug)]
+struct Acceptor {
+    listener: Listener,
+    peer: Peer,
+}
+
+/// What all threads of a service share.
+#[derive(Debug)]
+struct Shared {
+    stores: Stores,
+    authenticator: Authenticator,
+    memory: Arc<MemoryBudget>,
+    options: ServiceOptions,
+    workers: Vec<Worker>,
+    /// Where flushes wait for disks, and requests are carried out.
+    background: Background,
+    stop: AtomicBool,
+    /// A connection ended with a pool open.
+    was_left_open: AtomicBool,
+}
+
+/// One thread's connections.
+#[derive(Debug)]
+struct Worker {
+    queue: CompletionQueue,
+    sessions: Mutex<HashMap<ConnectionId, Arc<Mailbox>>>,
+}
+
+impl Service {
+    /// Starts a target for the pools under `root` on these addresses, of one or several transports; port 0 picks a free
+    /// one. Addresses that other machines reach need [`ServiceOptions::trust_network`].
+    pub fn start(root: &Path, listen: &[Address], mut options: ServiceOptions) -> Result<Self, ServiceError> {
+        if listen.is_empty() {
+            return Err(ServiceError::NoAddress);
+        }
+        let given_bytes = options.memory_budget_bytes;
+        let least_bytes = listen.iter().map(|address| reserve_bytes(Some(address.transport))).max().unwrap_or(0);
+        if given_bytes < least_bytes {
+            return Err(ServiceError::MemoryBudget { given_bytes, least_bytes });
+        }
+        // The authenticator alone knows the secret, and forgets it.
+        let authenticator = Authenticator::new(mem::take(&mut options.admission));
+        let pools = PoolStore::open(root, options.store.clone())?;
+        let sets = SetStore::open(root, options.store.declaration);
+        let sets = sets.map_err(|source| StoreError::Io { call: "open", path: root.to_owned(), source })?;
+        let stores = Stores { pools, sets };
+        let acceptors = open_acceptors(listen, &options)?;
+        let addresses =
+            listen.iter().zip(&acceptors).map(|(address, acceptor)| acceptor.address(address.transport)).collect();
+        let queue_options = QueueOptions { waiting: options.waiting, ..Default::default() };
+        let background = Background::start()?;
+        let worker_count = worker_count(&options);
+        // Where there are several workers one always has time for whoever connects next.
+        let flushes = BackgroundFlushes::new(&background, (worker_count - 1).max(1));
+        let workers = (0..worker_count).map(|_| {
+            let queue = acceptors[0].peer.completion_queue(queue_options)?;
+            queue.flush_in_background(&flushes);
+            Ok(Worker { queue, sessions: Mutex::default() })
+        });
+        let workers = workers.collect::<Result<Vec<_>, SetupError>>()?;
+        let memory = MemoryBudget::new(options.memory_budget_bytes);
+        let shared = Arc::new(Shared {
+            stores,
+            authenticator,
+            memory,
+            options,
+            workers,
+            background,
+            stop: AtomicBool::new(false),
+            was_left_open: AtomicBool::new(false),
+        });
+        let mut service =
+            Self { acceptors: acceptors.clone(), addresses, shared: Arc::clone(&shared), threads: Vec::new() };
+        for index in 0..shared.workers.len() {
+            let shared = Arc::clone(&shared);
+            service.spawn("pmof-worker", move || shared.work(index))?;
+        }
+        for acceptor in acceptors {
+            let shared = Arc::clone(&shared);
+            service.spawn("pmof-listener", move || shared.accept_from(&acceptor))?;
+        }
+        Ok(service)
+    }
+
+    /// The addresses that it listens on, in the order given, with the ports that were picked.
+    pub fn addresses(&self) -> &[Address] {
+        &self.addresses
+    }
+
+    /// How much of the memory budget is in use.
+    pub fn memory_use(&self) -> MemoryUse {
+        self.shared.memory.in_use()
+    }
+
+    /// Whether the one connection that was admitted is over; never of a service that admits anyone.
+    pub(crate) fn has_served(&self) -> bool {
+        self.shared.authenticator.is_used_up() && self.shared.workers.iter().all(|worker| worker.sessions().is_empty())
+    }
+
+    /// Whether somebody was admitted by the secret.
+    pub(crate) fn has_admitted(&self) -> bool {
+        self.shared.authenticator.is_used_up()
+    }
+
+    /// Whether an initiator ended, or is about to, without closing its pool.
+    pub(crate) fn was_left_open(&self) -> bool {
+        let has_open = |worker: &Worker| {
+            let mailboxes: Vec<_> = worker.sessions().values().cloned().collect();
+            mailboxes.iter().any(|mailbox| mailbox.session().has_open())
+        };
+        self.shared.was_left_open.load(Ordering::Acquire) || self.shared.workers.iter().any(has_open)
+    }
+
+    fn spawn(&mut self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), ServiceError> {
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+        self.threads.push(thread.map_err(|source| ServiceError::Thread { source })?);
+        Ok(())
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.shared.workers.iter().for_each(|worker| worker.queue.interrupt());
+        self.acceptors.iter().for_each(|acceptor| acceptor.listener.interrupt());
+        for thread in self.threads.drain(..) {
+            // A panic was reported by the thread itself; the others are to be stopped all the same.
+            let _ = thread.join();
+        }
+        // Pools are closed when what has them open is over.
+        self.shared.background.finish();
+    }
+}
+
+impl Shared {
+    fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    fn accept_from(&self, acceptor: &Acceptor) {
+        let mut is_short = false;
+        while !self.stopped() {
+            match acceptor.listener.next_request(NAP) {
+                Ok(request) => {
+                    is_short = false;
+                    // A client that vanished meanwhile is no loss.
+                    let _ = request.map(|request| self.take(&acceptor.peer, request));
+                }
+                Err(error) => {
+                    if !mem::replace(&mut is_short, true) {
+                        log::warn!(
+                            "no new connections for now: {}; raise the limit of open files (ulimit -n)",
+                            causes(&error)
+                        );
+                    }
+                    std::thread::sleep(ACCEPT_REST);
+                }
+            }
+        }
+    }
+
+    /// Gives a new connection to the worker that has fewest, of those that do not wait for a disk that is slow.
+    fn take(&self, peer: &Peer, request: ConnectionRequest) -> Result<(), TakeError> {
+        let counts = self.workers.iter().map(|worker| worker.sessions().len()).collect::<Vec<_>>();
+        let is_full = counts.iter().sum::<usize>() >= self.options.max_connections;
+        if self.authenticator.is_used_up() || (is_full && !self.drop_oldest_unauthenticated()) {
+            return Ok(request.reject(Refusal::TooManyConnections, &[])?);
+        }
+        let Some(account) = self.memory.open(reserve_bytes(peer.transport())) else {
+            return Ok(request.reject(Refusal::TooManyConnections, &[])?);
+        };
+        request.count_against(account);
+        let has_time = |worker: &Worker| worker.queue.is_flushing_for().is_none_or(|time| time < STUCK_AFTER);
+        let least = counts.iter().zip(&self.workers).min_by_key(|(count, worker)| (!has_time(worker), **count));
+        let Some((_, worker)) = least else { return Ok(()) };
+        let options = AcceptOptions { loss_timeout: self.options.loss_timeout, ..Default::default() };
+        let mut sessions = worker.sessions();
+        let connection = request.accept(&worker.queue, &options)?;
+        let id = connection.id();
+        // The session is known before its first receive can complete.
+        sessions.insert(id, Arc::new(Mailbox::new(Session::start(peer, connection, self.authenticator.begin())?)));
+        Ok(())
+    }
+
+    /// Makes room among those that are not authenticated. False: there are none.
+    fn drop_oldest_unauthenticated(&self) -> bool {
+        if self.authenticator.admits_anyone() {
+            return false;
+        }
+        let candidates = self.workers.iter().flat_map(|worker| {
+            let sessions = worker.sessions();
+            let candidates = sessions.iter().filter_map(|(id, mailbox)| {
+                let session = mailbox.try_session()?;
+                session.identity().is_none().then(|| (session.since(), *id))
+            });
+            candidates.map(|candidate| (candidate, worker)).collect::<Vec<_>>()
+        });
+        let oldest = candidates.min_by_key(|((since, _), _)| *since);
+        oldest.is_some_and(|((_, id), worker)| worker.sessions().remove(&id).is_some())
+    }
+
+    fn work(self: &Arc<Self>, index: usize) {
+        let worker = &self.workers[index];
+        while !self.stopped() {
+            let nap = if self.authenticator.admits_anyone() { NAP } else { ADMISSION_LOOK };
+            let done = worker.queue.wait(nap);
+            if !self.authenticator.admits_anyone() {
+                let limit = if self.authenticator.is_used_up() { Duration::ZERO } else { ADMISSION_TIMEOUT };
+                // One that is being served is in time.
+                let is_in_time =
+                    |mailbox: &Mailbox| mailbox.try_session().is_none_or(|session| session.is_in_time(limit));
+                worker.sessions().retain(|_, mailbox| is_in_time(mailbox));
+            }
+            let Some(done) = done else { continue };
+            let Some(mailbox) = worker.sessions().get(&done.connection).cloned() else { continue };
+            if mailbox.add(done) {
+                let shared = Arc::clone(self);
+                self.background.run(REQUESTS_SHARE, move || shared.attend(index, &mailbox));
+            }
+        }
+        // Those that are being served end with that.
+        let sessions = mem::take(&mut *worker.sessions());
+        drop(sessions);
+    }
+
+    /// Serves a session until it has nothing more to do.
+    fn attend(&self, index: usize, mailbox: &Mailbox) {
+        while let Some(done) = mailbox.next() {
+            let mut session = mailbox.session();
+            if session.handle(&self.stores, &self.authenticator, &done).is_continue() {
+                continue;
+            }
+            if session.has_open() {
+                self.was_left_open.store(true, Ordering::Release);
+            }
+            drop(session);
+            // Closing its pool takes a while, which is not for the lock.
+            let ended = self.workers[index].sessions().remove(&done.connection);
+            drop(ended);
+        }
+    }
+}
+
+impl Worker {
+    fn sessions(&self) -> MutexGuard<'_, HashMap<ConnectionId, Arc<Mailbox>>> {
+        lock(&self.sessions)
+    }
+}
+
+/// What a connection takes of the budget.
+fn reserve_bytes(transport: Option<Transport>) -> u64 {
+    if transport == Some(Transport::Verbs) { VERBS_RESERVE_BYTES } else { CONNECTION_RESERVE_BYTES }
+}
+
+impl Acceptor {
+    fn address(&self, transport: Transport) -> Address {
+        let place = match self.listener.local_address() {
+            Location::Ip(address) => Place::Host { host: address.ip().to_string(), port: address.port() },
+            Location::Path(path) => Place::Path(path.clone()),
+        };
+        Address { transport, place }
+    }
+}
+
+/// Listens on all addresses, through one peer a transport and device.
+fn open_acceptors(listen: &[Address], options: &ServiceOptions) -> Result<Vec<Arc<Acceptor>>, ServiceError> {
+    let mut peers: Vec<(Transport, Option<DeviceChoice>, Peer)> = Vec::new();
+    let mut acceptors = Vec::with_capacity(listen.len());
+    for address in listen {
+        let resolve = |source| ServiceError::Resolve { address: address.clone(), source };
+        let location = address.resolve().map_err(resolve)?.into_iter().next();
+        let location = location.ok_or_else(|| resolve(io::ErrorKind::NotFound.into()))?;
+        let transport = address.transport;
+        let device = (transport == Transport::Verbs).then(|| device_of(&location, &options.verbs));
+        let known = peers.iter().find(|(other, chosen, _)| *other == transport && *chosen == device);
+        let peer = match (known, &device) {
+            (Some((.., peer)), _) => peer.clone(),
+            (None, None) => Peer::open(transport)?,
+            (None, Some(device)) => {
+                Peer::open_verbs(&VerbsOptions { device: device.clone(), ..options.verbs.clone() })?
+            }
+        };
+        peers.push((transport, device, peer.clone()));
+        let listener = peer.listen(location, listen_options(options))?;
+        acceptors.push(Arc::new(Acceptor { listener, peer }));
+    }
+    Ok(acceptors)
+}
+
+/// The RDMA device that serves a local address.
+fn device_of(location: &Location, options: &VerbsOptions) -> DeviceChoice {
+    match location.socket_address() {
+        Some(address) if !address.ip().is_unspecified() => DeviceChoice::Local(address.ip()),
+        _ => options.device.clone(),
+    }
+}
+
+fn listen_options(options: &ServiceOptions) -> ListenOptions {
+    let settings = Settings {
+        message_max_bytes: MAX_MESSAGE_BYTES as u32,
+        inbox_messages: INBOX_MESSAGES,
+        send_queue: pmof_access::limits::SEND_QUEUE_LIMIT,
+        capabilities: pmof_access::Capabilities::all(),
+        ..Settings::default()
+    };
+    ListenOptions { settings, trust_network: options.trust_network, ..Default::default() }
+}
+
+fn worker_count(options: &ServiceOptions) -> usize {
+    match (options.workers, options.waiting) {
+        (0, Waiting::BusyPoll) => 1,
+        (0, Waiting::Adaptive { .. }) => {
+            std::thread::available_parallelism().map_or(1, |cpus| cpus.get().min(WORKERS_MAX))
+        }
+        (workers, _) => workers,
+    }
+}

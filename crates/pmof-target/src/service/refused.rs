@@ -1,0 +1,40 @@
+//! What a target refuses, on its way to the initiator.
+
+use std::fmt;
+
+use pmof_access::RegisterError;
+use pmof_control::ServiceCode;
+use pmof_mem::causes;
+
+use crate::{SetStoreError, StoreError};
+
+/// Why a request is not carried out: a number for programs, and a text for people.
+#[derive(Debug)]
+pub(super) struct Refused {
+    pub(super) code: u16,
+    pub(super) text: String,
+}
+
+impl Refused {
+    pub(super) fn new(code: ServiceCode, text: impl fmt::Display) -> Self {
+        Self { code: code as u16, text: text.to_string() }
+    }
+}
+
+impl From<RegisterError> for Refused {
+    fn from(error: RegisterError) -> Self {
+        Self::new(ServiceCode::Register, causes(&error))
+    }
+}
+
+impl From<SetStoreError> for Refused {
+    fn from(error: SetStoreError) -> Self {
+        Self { code: error.code(), text: causes(&error).to_string() }
+    }
+}
+
+impl From<StoreError> for Refused {
+    fn from(error: StoreError) -> Self {
+        Self { code: error.code(), text: causes(&error).to_string() }
+    }
+}

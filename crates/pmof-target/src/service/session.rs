@@ -1,0 +1,394 @@
+//! One connection of a target: its requests, and the pool that it has open.
+
+use std::{
+    ops::ControlFlow,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use pmof_access::{
+    Access, Completion, ConnectError, Connection, Medium as _, Memory, OperationKind, Outcome, Peer, PostError, Region,
+    RegisterError, Ticket,
+};
+use pmof_control::{
+    DATA_RANGES_MAX, DIGESTED_MAX_BYTES, DIGESTS_MAX, LIST_LIMIT, MAX_MESSAGE_BYTES, OpenFor, Reply, Request,
+    ServiceCode,
+};
+use pmof_mem::causes;
+use pmof_pool::{Attributes, data_ranges, digests_of};
+
+use super::{
+    authentication::{Authentication, Authenticator},
+    identity::Identity,
+    refused::Refused,
+};
+use crate::{
+    OpenPool, PoolStore,
+    sets::{OpenSet, SetRemoval, SetStore, SetStoreError},
+};
+
+#[derive(Debug)]
+pub(super) struct Session {
+    /// Through which the connection came, and with which the pool's memory is registered.
+    peer: Peer,
+    connection: Connection,
+    /// Where the next request arrives.
+    request: Region,
+    open: Option<Open>,
+    /// A set whose parts are about to go.
+    removal: Option<SetRemoval>,
+    authentication: Authentication,
+    since: Instant,
+    /// The answer that the initiator has yet to take. The next request is awaited after it, so that one who takes no answers
+    /// has one made, not many.
+    answering: Option<Ticket>,
+}
+
+/// Why a new connection was not taken.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum TakeError {
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+    #[error(transparent)]
+    Ended(#[from] PostError),
+}
+
+/// What a connection has open. Registrations come before the pool, so that no peer can reach the memory when its lock is
+/// released.
+#[derive(Debug)]
+enum Open {
+    Pool { region: Region, pool: OpenPool },
+    Set { regions: (Region, Option<Region>), set: OpenSet },
+}
+
+impl Open {
+    fn is_writable(&self) -> bool {
+        let access = match self {
+            Self::Pool { pool, .. } => pool.access(),
+            Self::Set { set, .. } => set.access,
+        };
+        access == OpenFor::Write
+    }
+
+    /// The memory that offsets are counted in, and where they begin.
+    fn memory(&self) -> Option<(Arc<Memory>, u64, u64)> {
+        match self {
+            Self::Pool { pool, .. } => Some((pool.medium(), pool.data_offset(), pool.data_len_bytes())),
+            Self::Set { set, .. } => Some((set.memory()?, 0, set.len_bytes())),
+        }
+    }
+}
+
+/// What a target keeps.
+#[derive(Debug)]
+pub(super) struct Stores {
+    pub(super) pools: PoolStore,
+    pub(super) sets: SetStore,
+}
+
+impl Session {
+    /// Awaits the first request. Fails on a connection that ended already: nothing would ever be heard of it again.
+    pub(super) fn start(
+        peer: &Peer,
+        connection: Connection,
+        authentication: Authentication,
+    ) -> Result<Self, TakeError> {
+        let request = peer.allocate(MAX_MESSAGE_BYTES as u64, Access::empty())?;
+        let since = Instant::now();
+        let session = Self {
+            peer: peer.clone(),
+            connection,
+            request,
+            open: None,
+            removal: None,
+            authentication,
+            since,
+            answering: None,
+        };
+        session.post_receive()?;
+        Ok(session)
+    }
+
+    /// Whether it may ask, or has time still to show that it may.
+    pub(super) fn is_in_time(&self, limit: Duration) -> bool {
+        self.identity().is_some() || self.since.elapsed() < limit
+    }
+
+    /// Who it is; `None` until it has shown that it may ask.
+    pub(super) fn identity(&self) -> Option<Identity> {
+        match self.authentication {
+            Authentication::Authenticated(identity) => Some(identity),
+            Authentication::Unauthenticated | Authentication::Challenged(_) => None,
+        }
+    }
+
+    /// Who has its pool open, for others that find it in use.
+    fn holder(&self) -> String {
+        self.identity().unwrap_or(Identity::Anonymous).at(self.connection.peer_address())
+    }
+
+    /// Whether it has a pool open.
+    pub(super) fn has_open(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// When it began.
+    pub(super) fn since(&self) -> Instant {
+        self.since
+    }
+
+    /// Takes an outcome of this connection in. `Break`: the connection is over.
+    pub(super) fn handle(
+        &mut self,
+        stores: &Stores,
+        authenticator: &Authenticator,
+        done: &Completion,
+    ) -> ControlFlow<()> {
+        let Ok(outcome) = &done.outcome else { return ControlFlow::Break(()) };
+        if self.answering.is_some_and(|ticket| ticket == done.ticket) {
+            self.answering = None;
+            return if self.post_receive().is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
+        }
+        if done.kind != OperationKind::Receive {
+            return ControlFlow::Continue(());
+        }
+        let Outcome::Received { len_bytes, .. } = outcome else { return ControlFlow::Continue(()) };
+        let mut message = vec![0; *len_bytes as usize];
+        if self.request.read(0, &mut message).is_err() {
+            return ControlFlow::Break(());
+        }
+        let (request_id, reply) = match Request::decode(&message) {
+            Ok((request_id, request)) => (request_id, self.answer(stores, authenticator, request)),
+            Err(error) => {
+                let code = ServiceCode::BadMessage as u16;
+                (error.request_id().unwrap_or(0), Reply::Refused { code, text: causes(&error).to_string() })
+            }
+        };
+        let sent = reply.encode(request_id).map(|bytes| self.connection.send(&bytes));
+        match sent {
+            Ok(Ok(ticket)) => {
+                self.answering = Some(ticket);
+                ControlFlow::Continue(())
+            }
+            _ => ControlFlow::Break(()),
+        }
+    }
+
+    fn post_receive(&self) -> Result<Ticket, PostError> {
+        self.connection.receive(self.request.slice(..)?, 0)
+    }
+
+    fn answer(&mut self, stores: &Stores, authenticator: &Authenticator, request: Request) -> Reply {
+        let answered = match self.identity() {
+            Some(_) => self.carry_out(stores, request),
+            None => authenticator.answer(&mut self.authentication, &request),
+        };
+        answered.unwrap_or_else(|refusal| Reply::Refused { code: refusal.code, text: refusal.text })
+    }
+
+    fn carry_out(&mut self, stores: &Stores, request: Request) -> Result<Reply, Refused> {
+        let Stores { pools, sets } = stores;
+        match request {
+            Request::Create { name, new, publish_on_close } => self.open(|holder| {
+                if publish_on_close { pools.create_unpublished(&name, &new) } else { pools.create(&name, &new, holder) }
+            }),
+            Request::Open { name, access, require } => self.open(|holder| {
+                let pool = pools.open_pool(&name, access, holder)?;
+                pool.require(require)?;
+                Ok(pool)
+            }),
+            Request::Close { in_order } => self.close(stores, in_order),
+            Request::Begin { opening, epoch, ancestors } => {
+                self.pool()?.begin(epoch, opening, &ancestors)?;
+                Ok(Reply::Begun)
+            }
+            Request::Confirm { epoch } => {
+                self.pool()?.confirm(epoch)?;
+                Ok(Reply::Confirmed)
+            }
+            Request::Mark { mark } => {
+                let pool = self.pool()?;
+                stores.pools.check_named(pool)?;
+                pool.raise_mark(mark)?;
+                Ok(Reply::Marked)
+            }
+            Request::Remove { name } => pools.remove(&name).map(|()| Reply::Removed).map_err(Into::into),
+            Request::Info { name } => pools.info(&name).map(|info| Reply::Info(Box::new(info))).map_err(Into::into),
+            Request::List { after } => pools.list(after.as_ref(), LIST_LIMIT).map(Reply::list_page).map_err(Into::into),
+            Request::Challenge { .. } | Request::Prove { .. } => {
+                Err(Refused::new(ServiceCode::BadMessage, "this target asks for no proof"))
+            }
+            Request::CreateSet { name, size_bytes, attributes, require } => {
+                let attributes = attributes.map(|bytes| Attributes::from_bytes(&bytes));
+                self.open_set(|| sets.create(&name, size_bytes, attributes.as_ref(), require))
+            }
+            Request::OpenSet { name, size_bytes, access, require } => {
+                self.open_set(|| sets.open_set(&name, size_bytes, access, require))
+            }
+            Request::KeepSet => {
+                self.set()?.keep();
+                Ok(Reply::SetKept)
+            }
+            Request::SetAttributes { attributes } => {
+                self.set()?.set_attributes(&Attributes::from_bytes(&attributes))?;
+                Ok(Reply::AttributesSet)
+            }
+            Request::RemoveSet { name, force, set_file } => {
+                let removal = match self.removal.take() {
+                    Some(prepared) if prepared.is_for(&name, force, set_file) => prepared,
+                    _ => sets.prepare_removal(&name, force, set_file, None)?,
+                };
+                removal.carry_out(sets)?;
+                Ok(Reply::Removed)
+            }
+            Request::PrepareRemoval { name, force, set_file, member } => {
+                // The locks of one that was prepared before go first.
+                self.removal = None;
+                self.removal = Some(sets.prepare_removal(&name, force, set_file, member.as_ref())?);
+                Ok(Reply::Removable)
+            }
+            Request::PrepareReplacement { name, member } => {
+                self.removal = None;
+                self.removal = Some(sets.prepare_replacement(&name, &member)?);
+                Ok(Reply::Removable)
+            }
+            Request::Digest { offset, len_bytes, block_bytes } => self.digest(offset, len_bytes, block_bytes),
+            Request::Data { offset } => self.data(offset),
+        }
+    }
+
+    fn close(&mut self, stores: &Stores, in_order: bool) -> Result<Reply, Refused> {
+        match self.open.take() {
+            Some(Open::Pool { region, mut pool }) => {
+                drop(region);
+                if in_order {
+                    stores.pools.check_named(&pool)?;
+                    pool.close()?;
+                    stores.pools.publish(&mut pool, self.holder())?;
+                }
+            }
+            Some(Open::Set { regions, set }) => {
+                drop(regions);
+                set.close()?;
+            }
+            None => {}
+        }
+        Ok(Reply::Closed)
+    }
+
+    fn pool(&mut self) -> Result<&mut OpenPool, Refused> {
+        match &mut self.open {
+            Some(Open::Pool { pool, .. }) => Ok(pool),
+            _ => Err(not_open()),
+        }
+    }
+
+    fn set(&mut self) -> Result<&mut OpenSet, Refused> {
+        match &mut self.open {
+            Some(Open::Set { set, .. }) => Ok(set),
+            _ => Err(Refused::new(ServiceCode::NotOpen, "this connection has no pool set open")),
+        }
+    }
+
+    fn check_none_open(&self) -> Result<(), Refused> {
+        let name = match &self.open {
+            None => return Ok(()),
+            Some(Open::Pool { pool, .. }) => pool.name().to_string(),
+            Some(Open::Set { set, .. }) => set.name().to_string(),
+        };
+        let text = format!("this connection has pool {name} open; close it first");
+        Err(Refused::new(ServiceCode::AlreadyOpen, text))
+    }
+
+    fn open(&mut self, open: impl FnOnce(String) -> Result<OpenPool, crate::StoreError>) -> Result<Reply, Refused> {
+        self.check_none_open()?;
+        let pool = open(self.holder())?;
+        let access = rights(pool.access());
+        let region = self.peer.register_for(
+            &self.connection,
+            pool.medium(),
+            pool.data_offset(),
+            pool.data_len_bytes(),
+            access,
+        )?;
+        let header = pool.header();
+        let reply = Reply::Opened {
+            pool_uuid: header.pool_uuid,
+            replica_uuid: header.replica_uuid,
+            size_bytes: header.size_bytes,
+            replica_count: header.replica_count,
+            replica_index: header.replica_index,
+            user_flags: header.user_flags,
+            state: pool.state().clone(),
+            descriptor: region.descriptor().to_vec(),
+        };
+        self.open = Some(Open::Pool { region, pool });
+        Ok(reply)
+    }
+
+    /// The header may be read; only the target itself writes it.
+    fn open_set(&mut self, open: impl FnOnce() -> Result<OpenSet, SetStoreError>) -> Result<Reply, Refused> {
+        self.check_none_open()?;
+        let set = open()?;
+        let (header_bytes, len_bytes) = (set.header_bytes(), set.len_bytes());
+        let memory = set.memory().ok_or_else(not_open)?;
+        let register = |offset, len_bytes, access| {
+            self.peer.register_for(&self.connection, Arc::clone(&memory) as _, offset, len_bytes, access)
+        };
+        let data = register(header_bytes, len_bytes - header_bytes, rights(set.access))?;
+        let header = set.has_header.then(|| register(0, header_bytes, Access::READ)).transpose()?;
+        let reply = Reply::SetOpened {
+            size_bytes: len_bytes,
+            attributes: set.attributes().as_ref().map(Attributes::to_bytes),
+            descriptor: data.descriptor().to_vec(),
+            header_descriptor: header.as_ref().map_or_else(Vec::new, |header| header.descriptor().to_vec()),
+        };
+        self.open = Some(Open::Set { regions: (data, header), set });
+        Ok(reply)
+    }
+
+    fn digest(&self, offset: u64, len_bytes: u64, block_bytes: u64) -> Result<Reply, Refused> {
+        let open = self.open.as_ref().ok_or_else(not_open)?;
+        let (memory, begin, size_bytes) = open.memory().ok_or_else(not_open)?;
+        let is_inside = offset.checked_add(len_bytes).is_some_and(|end| end <= size_bytes);
+        let is_short = len_bytes <= DIGESTED_MAX_BYTES && (1..=DIGESTED_MAX_BYTES).contains(&block_bytes);
+        if !is_inside || !is_short || len_bytes.div_ceil(block_bytes) > DIGESTS_MAX as u64 {
+            let text = format!("cannot digest {len_bytes} bytes at {offset} of {size_bytes} by {block_bytes}");
+            return Err(Refused::new(ServiceCode::BadMessage, text));
+        }
+        if open.is_writable() {
+            // What an earlier process stored and did not live to write back looks as durable as the rest; now the next flush
+            // makes it so.
+            memory.write_back(begin + offset, len_bytes).map_err(|error| Refused::new(ServiceCode::Medium, error))?;
+        }
+        let digests = digests_of(&memory, begin + offset, len_bytes, block_bytes);
+        let digests = digests.map_err(|error| Refused::new(ServiceCode::Medium, error))?;
+        Ok(Reply::Digests { digests })
+    }
+
+    fn data(&self, offset: u64) -> Result<Reply, Refused> {
+        let open = self.open.as_ref().ok_or_else(not_open)?;
+        let (memory, begin, size_bytes) = open.memory().ok_or_else(not_open)?;
+        if offset > size_bytes {
+            let text = format!("there is no data at {offset} of {size_bytes}");
+            return Err(Refused::new(ServiceCode::BadMessage, text));
+        }
+        let found = data_ranges(&memory, begin + offset..begin + size_bytes, DATA_RANGES_MAX);
+        let (ranges, end) = found.map_err(|error| Refused::new(ServiceCode::Medium, error))?;
+        let ranges = ranges.into_iter().map(|range| range.start - begin..range.end - begin).collect();
+        Ok(Reply::Data { ranges, end: end - begin })
+    }
+}
+
+fn rights(access: OpenFor) -> Access {
+    match access {
+        OpenFor::Read => Access::READ,
+        OpenFor::Write => Access::all(),
+    }
+}
+
+fn not_open() -> Refused {
+    Refused::new(ServiceCode::NotOpen, "this connection has no pool open")
+}

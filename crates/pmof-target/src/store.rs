@@ -1,0 +1,614 @@
+//! The pools that a target keeps: files of one directory, each a header and the user's data.
+//!
+//! What each crash leaves: a pool that is whole under its name, or a working file that the next
+//! [`PoolStore::open`] removes. Who writes a pool holds the exclusive `flock` of its file for as long as the memory is
+//! mapped, so a pool has one writer across all processes of the machine.
+
+use std::{
+    collections::HashMap,
+    io,
+    os::fd::{AsFd, BorrowedFd},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use pmof_control::{
+    ANCESTORS_MAX, DATA_OFFSET, Epoch, HEADER_BYTES, Header, HeaderError, MAX_SIZE_BYTES, NewPool, OpenFor, PoolFormat,
+    PoolInfo, PoolName, PoolState, REPLICAS_MAX, STATE_BYTES, STATE_OFFSET, file_len_bytes,
+};
+use pmof_mem::{Declaration, Durability, Medium, MemError, Memory};
+use uuid::Uuid;
+
+use crate::holder::holder_of_file;
+use device::{Device, UnfinishedDevice};
+use root::{Entry, Identity, Root, WorkingFile};
+
+mod device;
+mod error;
+mod root;
+#[cfg(test)]
+mod tests;
+
+pub use error::StoreError;
+
+/// Largest pool that a store makes unless told otherwise: 16 TiB, the largest file of ext4 with 4 KiB blocks.
+pub const DEFAULT_MAX_POOL_BYTES: u64 = 16 << 40;
+
+/// How a store of pools behaves.
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    pub(crate) declaration: Option<Declaration>,
+    pub(crate) max_pool_bytes: u64,
+    pub(crate) devices: Vec<(PoolName, PathBuf)>,
+}
+
+impl Default for StoreOptions {
+    /// Nothing declared, at most [`DEFAULT_MAX_POOL_BYTES`], no devices.
+    fn default() -> Self {
+        Self { declaration: None, max_pool_bytes: DEFAULT_MAX_POOL_BYTES, devices: Vec::new() }
+    }
+}
+
+impl StoreOptions {
+    /// What the operator declares of the memory under the root, where the machine cannot be asked.
+    #[must_use]
+    pub fn declaration(mut self, declaration: Option<Declaration>) -> Self {
+        self.declaration = declaration;
+        self
+    }
+
+    /// Largest pool that may be made, in bytes of user data.
+    #[must_use]
+    pub fn max_pool_bytes(mut self, max_pool_bytes: u64) -> Self {
+        self.max_pool_bytes = max_pool_bytes;
+        self
+    }
+
+    /// Names whose pools lie on a device of their own (a devdax device, or an existing file) instead of a file under the
+    /// root. A pool takes the whole device.
+    #[must_use]
+    pub fn devices(mut self, devices: Vec<(PoolName, PathBuf)>) -> Self {
+        self.devices = devices;
+        self
+    }
+}
+
+/// The pools under one root directory. All methods may be called from several threads at once.
+#[derive(Debug)]
+pub struct PoolStore {
+    root: Arc<Root>,
+    options: StoreOptions,
+    devices: Vec<Device>,
+    /// Pools that this store opened for writing. Held while names change hands, never while a file is allocated.
+    writers: Mutex<HashMap<PoolName, Writer>>,
+}
+
+/// A pool that is open. The file stays locked and mapped until this and every [`medium`](Self::medium) of it is dropped.
+#[derive(Debug)]
+pub struct OpenPool {
+    name: PoolName,
+    header: Header,
+    state: PoolState,
+    /// Of the slot that `state` lies in.
+    sequence: u64,
+    /// An epoch was begun since it was opened, so that it is for this opening to say that it ended in order.
+    has_begun: bool,
+    access: OpenFor,
+    memory: Arc<Memory>,
+    /// What holds it, where it has not got its name yet.
+    unpublished: Option<Unpublished>,
+}
+
+/// What a pool without a name lies on; freed when dropped.
+#[derive(Debug)]
+enum Unpublished {
+    File(WorkingFile),
+    Device(UnfinishedDevice),
+}
+
+impl PoolStore {
+    /// Opens the store in the existing directory `root` and removes what a crash left half-made there.
+    ///
+    /// The root need not be writable to read pools. Pools are files of the directory itself; links are never followed.
+    /// Each device must be there, and its name free in the root.
+    pub fn open(root: &Path, options: StoreOptions) -> Result<Self, StoreError> {
+        let root = Arc::new(Root::open(root)?);
+        let devices = Device::all(&options.devices, options.declaration)?;
+        for Device { name, .. } in &devices {
+            if root.exists(name)? {
+                return Err(StoreError::AlreadyExists { name: name.clone(), root: root.path().to_owned() });
+            }
+        }
+        root.remove_leftovers()?;
+        Ok(Self { root, options, devices, writers: Mutex::default() })
+    }
+
+    /// Makes a pool of zeroes and opens it for writing. `holder` is named to whoever finds the pool busy.
+    ///
+    /// All space is allocated, and the pool is durable under its name, before this returns; on failure nothing is left.
+    pub fn create(&self, name: &PoolName, new: &NewPool, holder: String) -> Result<OpenPool, StoreError> {
+        let mut pool = self.create_unpublished(name, new)?;
+        self.publish(&mut pool, holder)?;
+        Ok(pool)
+    }
+
+    /// Makes a pool of zeroes that nobody else sees before it is [published](Self::publish). Dropped before, it is gone, and
+    /// so it is after a crash.
+    pub fn create_unpublished(&self, name: &PoolName, new: &NewPool) -> Result<OpenPool, StoreError> {
+        if let Some(device) = self.device(name) {
+            return self.create_on(device, new);
+        }
+        let file_len_bytes = self.check_new(name, new)?;
+        if self.root.exists(name)? {
+            return Err(StoreError::AlreadyExists { name: name.clone(), root: self.root.path().to_owned() });
+        }
+        let working_file = self.root.working_file()?;
+        let memory = Memory::create(&working_file.path(), file_len_bytes, self.options.declaration)
+            .map_err(|error| self.creation_error(name, new.size_bytes, error))?
+            .named(self.root.path().join(name.as_str()));
+        check_level(name, &memory, new.require)?;
+        self.lock(name, self.file_of(name, &memory)?)?;
+        let (header, state) = (new_header(new), PoolState::new(new.epoch, new.replica_count));
+        self.write_head(name, &memory, &header, &state)?;
+
+        let (memory, unpublished) = (Arc::new(memory), Some(Unpublished::File(working_file)));
+        Ok(OpenPool {
+            name: name.clone(),
+            header,
+            state,
+            sequence: FIRST_SEQUENCE,
+            has_begun: true,
+            access: OpenFor::Write,
+            memory,
+            unpublished,
+        })
+    }
+
+    /// Gives a pool its name, durably; it stays open for writing by `holder`. On failure, as where the name was taken
+    /// meanwhile, nothing of it is left. Does nothing with a pool that has its name.
+    pub fn publish(&self, pool: &mut OpenPool, holder: String) -> Result<(), StoreError> {
+        let Some(unpublished) = pool.unpublished.take() else { return Ok(()) };
+        let mut writers = self.writers();
+        match unpublished {
+            Unpublished::File(file) => file.publish(&pool.name)?,
+            Unpublished::Device(device) => {
+                device.publish().map_err(|source| StoreError::Memory { name: pool.name.clone(), source })?;
+            }
+        }
+        writers.insert(pool.name.clone(), Writer::new(holder, &pool.memory));
+        Ok(())
+    }
+
+    /// Opens a pool. `holder` is named to whoever finds the pool busy.
+    ///
+    /// What a writer left that did not close it is made durable first, so that no byte is shown that a loss of power would take
+    /// back. Pools of format 1 can be read only.
+    pub fn open_pool(&self, name: &PoolName, access: OpenFor, holder: String) -> Result<OpenPool, StoreError> {
+        let memory = match self.device(name) {
+            Some(device) => self.open_device(device, access, holder)?,
+            None => self.open_file(name, access, holder)?,
+        };
+        // Outside of all locks from here on: it reads and writes as much as the caches hold.
+        if access == OpenFor::Write {
+            // What the cache shows of the state may never have reached the disk.
+            let head_bytes = DATA_OFFSET.min(memory.len_bytes());
+            memory.settle_range(0, head_bytes).map_err(|error| self.memory_error(name, error))?;
+        }
+        let (header, state, sequence) = self.read_head(name, &memory)?;
+        if access == OpenFor::Write {
+            if let PoolFormat::One { .. } = header.format {
+                return Err(StoreError::OldFormat { name: name.clone(), found: header.format.major() });
+            }
+            if state.is_open {
+                memory.settle().map_err(|error| self.memory_error(name, error))?;
+            }
+        } else if state.is_open && !self.is_being_written(name, &memory)? {
+            match memory.settle() {
+                // Somebody else maps it, so that its pages cannot be dropped: a reader sees what a reader beside a writer does.
+                Ok(_) | Err(MemError::Unverified { .. }) => {}
+                Err(error) => return Err(self.memory_error(name, error)),
+            }
+        }
+        let name = name.clone();
+        Ok(OpenPool { name, header, state, sequence, has_begun: false, access, memory, unpublished: None })
+    }
+
+    /// Whether a writer has the pool, here or in another process.
+    fn is_being_written(&self, name: &PoolName, memory: &Memory) -> Result<bool, StoreError> {
+        if self.writers().contains_key(name) {
+            return Ok(true);
+        }
+        root::is_locked(self.file_of(name, memory)?).map_err(|error| self.root.io("flock", name.as_str(), error))
+    }
+
+    /// Maps the file of a pool, and makes it this process's to write.
+    fn open_file(&self, name: &PoolName, access: OpenFor, holder: String) -> Result<Arc<Memory>, StoreError> {
+        let mut writers = self.writers();
+        let (entry, _) = self.checked_entry(name)?;
+        if access == OpenFor::Read {
+            return self.map(name, &entry, OpenFor::Read).map(Arc::new);
+        }
+        if let Some(writer) = writers.get(name) {
+            return Err(StoreError::Busy { name: name.clone(), holder: writer.holder.clone() });
+        }
+        let memory = self.map(name, &entry, OpenFor::Write)?;
+        self.lock_named(name, self.file_of(name, &memory)?, entry.identity)?;
+        let memory = Arc::new(memory);
+        writers.insert(name.clone(), Writer::new(holder, &memory));
+        Ok(memory)
+    }
+
+    /// Deletes a pool and its bytes, durably. Its readers keep what they have mapped; a writer must close it first.
+    ///
+    /// A file without the whole header of a pool is left alone. A pool of a newer version may be removed. Of a pool on a
+    /// device the header is wiped; its bytes stay there until another pool is made.
+    pub fn remove(&self, name: &PoolName) -> Result<(), StoreError> {
+        if let Some(device) = self.device(name) {
+            return self.remove_on(device);
+        }
+        let writers = self.writers();
+        let entry = self.root.entry(name)?;
+        match self.header_of(name, &entry) {
+            Ok(_)
+            | Err(StoreError::Header {
+                source: HeaderError::NewerVersion { .. } | HeaderError::UnknownFeature { .. },
+                ..
+            }) => {}
+            Err(error) => return Err(error),
+        }
+        if let Some(writer) = writers.get(name) {
+            return Err(StoreError::Busy { name: name.clone(), holder: writer.holder.clone() });
+        }
+        self.lock_named(name, entry.file.as_fd(), entry.identity)?;
+        self.root.unlink(name.as_str())?;
+        self.root.sync()
+    }
+
+    /// Describes a pool without opening it for anybody.
+    pub fn info(&self, name: &PoolName) -> Result<PoolInfo, StoreError> {
+        if let Some(device) = self.device(name) {
+            return self.info_on(device);
+        }
+        let writers = self.writers();
+        let (entry, header) = self.checked_entry(name)?;
+        let open_by = match writers.get(name) {
+            Some(writer) => Some(writer.holder.clone()),
+            None if root::is_locked(&entry.file).map_err(|error| self.root.io("flock", name.as_str(), error))? => {
+                Some(holder_of_file(&entry.file))
+            }
+            None => None,
+        };
+        // Mapped as a writer would, since it is a writer whom the promises are for.
+        let memory = self.map(name, &entry, OpenFor::Write)?;
+        let (_, state, _) = self.read_head(name, &memory)?;
+        Ok(PoolInfo {
+            name: name.clone(),
+            header,
+            state,
+            file_len_bytes: entry.len_bytes,
+            medium: memory.kind(),
+            promises: Durability::ALL.map(|level| memory.promise(level)),
+            open_by,
+        })
+    }
+
+    /// Up to `limit` names of pools after `after`, in order. Files that do not begin as a pool does are passed over; a
+    /// damaged pool is named, and [`info`](Self::info) says what is wrong with it.
+    pub fn list(&self, after: Option<&PoolName>, limit: usize) -> Result<Vec<PoolName>, StoreError> {
+        let looks_like_a_pool = |name: &PoolName| {
+            let head = self.root.entry(name).ok().and_then(|entry| entry.head().ok());
+            head.is_some_and(|head| Header::decode(&head) != Err(HeaderError::NotAPool))
+        };
+        let mut on_devices: Vec<_> =
+            self.names_on_devices().filter(|name| after.is_none_or(|after| name > after)).collect();
+        let mut names: Vec<_> = self.root.names_after(after)?;
+        names.retain(|name| self.device(name).is_none());
+        let mut names: Vec<_> = names.into_iter().filter(looks_like_a_pool).take(limit).collect();
+        names.append(&mut on_devices);
+        names.sort_unstable();
+        names.truncate(limit);
+        Ok(names)
+    }
+
+    /// The live writers; the dead ones are forgotten first.
+    fn writers(&self) -> MutexGuard<'_, HashMap<PoolName, Writer>> {
+        let mut writers = self.writers.lock().unwrap_or_else(PoisonError::into_inner);
+        writers.retain(|_, writer| writer.memory.strong_count() > 0);
+        writers
+    }
+
+    /// The length of the new pool's file in bytes.
+    fn check_new(&self, name: &PoolName, new: &NewPool) -> Result<u64, StoreError> {
+        if new.replica_index >= new.replica_count || new.replica_count > REPLICAS_MAX {
+            return Err(StoreError::BadReplica { index: new.replica_index, count: new.replica_count });
+        }
+        if new.size_bytes == 0 {
+            return Err(StoreError::Empty { name: name.clone() });
+        }
+        let limit_bytes = self.options.max_pool_bytes.min(MAX_SIZE_BYTES);
+        match file_len_bytes(new.size_bytes) {
+            Some(len_bytes) if new.size_bytes <= limit_bytes => Ok(len_bytes),
+            _ => Err(StoreError::TooLarge { name: name.clone(), size_bytes: new.size_bytes, limit_bytes }),
+        }
+    }
+
+    /// The file of a pool and its header, where both are whole.
+    fn checked_entry(&self, name: &PoolName) -> Result<(Entry, Header), StoreError> {
+        let entry = self.root.entry(name)?;
+        let header = self.header_of(name, &entry)?;
+        match header.file_len_bytes() {
+            Some(expected_bytes) if expected_bytes != entry.len_bytes => {
+                Err(StoreError::SizeMismatch { name: name.clone(), expected_bytes, found_bytes: entry.len_bytes })
+            }
+            _ => Ok((entry, header)),
+        }
+    }
+
+    fn header_of(&self, name: &PoolName, entry: &Entry) -> Result<Header, StoreError> {
+        let head = entry.head().map_err(|error| self.root.io("read", name.as_str(), error))?;
+        Header::decode(&head).map_err(|source| StoreError::Header { name: name.clone(), source })
+    }
+
+    /// Maps the very file that `entry` is; a name that now leads elsewhere is refused.
+    fn map(&self, name: &PoolName, entry: &Entry, access: OpenFor) -> Result<Memory, StoreError> {
+        let path = self.root.path_by_descriptor(name.as_str());
+        let memory = match access {
+            OpenFor::Read => Memory::open_read_only(&path, self.options.declaration),
+            OpenFor::Write => Memory::open(&path, self.options.declaration),
+        }
+        .map_err(|error| self.memory_error(name, error))?
+        .named(self.root.path().join(name.as_str()));
+        match Identity::of_file(self.file_of(name, &memory)?) {
+            Ok(identity) if identity == entry.identity => Ok(memory),
+            Ok(_) => Err(StoreError::Replaced { name: name.clone() }),
+            Err(error) => Err(self.root.io("fstat", name.as_str(), error)),
+        }
+    }
+
+    fn file_of<'a>(&self, name: &PoolName, memory: &'a Memory) -> Result<BorrowedFd<'a>, StoreError> {
+        memory.file().ok_or_else(|| no_file(&self.root.path().join(name.as_str())))
+    }
+
+    /// Makes the file this process's to write, until its description is closed.
+    fn lock(&self, name: &PoolName, file: BorrowedFd<'_>) -> Result<(), StoreError> {
+        match root::try_lock(file) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(StoreError::Busy { name: name.clone(), holder: holder_of_file(file) }),
+            Err(error) => Err(self.root.io("flock", name.as_str(), error)),
+        }
+    }
+
+    /// As [`lock`](Self::lock). Before the lock was ours, another process may have removed the pool: then it is refused.
+    fn lock_named(&self, name: &PoolName, file: BorrowedFd<'_>, identity: Identity) -> Result<(), StoreError> {
+        self.lock(name, file)?;
+        if self.root.identity(name)? == Some(identity) {
+            Ok(())
+        } else {
+            Err(StoreError::Replaced { name: name.clone() })
+        }
+    }
+
+    /// Refuses with [`StoreError::Replaced`] a pool that is open and whose file has lost its name to another process: what is written
+    /// to it is lost when it is closed. A pool that has no name yet is none of these.
+    pub(crate) fn check_named(&self, pool: &OpenPool) -> Result<(), StoreError> {
+        let name = pool.name();
+        if pool.unpublished.is_some() || self.device(name).is_some() {
+            return Ok(());
+        }
+        let own = Identity::of_file(self.file_of(name, &pool.memory)?)
+            .map_err(|error| self.root.io("fstat", name.as_str(), error))?;
+        if self.root.identity(name)? == Some(own) { Ok(()) } else { Err(StoreError::Replaced { name: name.clone() }) }
+    }
+
+    fn read_head(&self, name: &PoolName, memory: &Memory) -> Result<(Header, PoolState, u64), StoreError> {
+        let failed = |source| StoreError::Header { name: name.clone(), source };
+        let mut head = [0; HEADER_BYTES];
+        memory.read(0, &mut head).map_err(|error| self.memory_error(name, error))?;
+        let header = Header::decode(&head).map_err(failed)?;
+        let state = read_state(memory, &header).map_err(|error| self.memory_error(name, error))?;
+        let (state, sequence) = state.map_err(failed)?;
+        Ok((header, state, sequence))
+    }
+
+    fn write_head(
+        &self,
+        name: &PoolName,
+        memory: &Memory,
+        header: &Header,
+        state: &PoolState,
+    ) -> Result<(), StoreError> {
+        memory
+            .store(0, &header.encode())
+            .and_then(|()| memory.write_back(0, HEADER_BYTES as u64))
+            .and_then(|()| write_state(memory, state, FIRST_SEQUENCE))
+            .map_err(|error| self.memory_error(name, error))
+    }
+
+    fn creation_error(&self, name: &PoolName, size_bytes: u64, error: MemError) -> StoreError {
+        let root = self.root.path().to_owned();
+        match error {
+            MemError::NoSpace { .. } => StoreError::NoSpace { name: name.clone(), size_bytes, root },
+            MemError::Io { source, .. } if refuses_writing(&source) => StoreError::NotWritable { root, source },
+            other => self.memory_error(name, other),
+        }
+    }
+
+    /// Says the path as the operator knows it.
+    fn memory_error(&self, name: &PoolName, error: MemError) -> StoreError {
+        if self.device(name).is_some() {
+            return StoreError::Memory { name: name.clone(), source: error };
+        }
+        let path = self.root.path().join(name.as_str());
+        let source = match error {
+            MemError::Io { call, mend, source, .. } => MemError::Io { call, path, mend, source },
+            MemError::Unsuitable { why, mend, .. } => MemError::Unsuitable { path, why, mend },
+            MemError::Poisoned { .. } => MemError::Poisoned { path },
+            MemError::TooLong { len_bytes, limit_bytes, .. } => MemError::TooLong { path, len_bytes, limit_bytes },
+            other => other,
+        };
+        StoreError::Memory { name: name.clone(), source }
+    }
+}
+
+impl OpenPool {
+    /// Its name.
+    pub fn name(&self) -> &PoolName {
+        &self.name
+    }
+
+    /// The header as it was when the pool was opened.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// What it was opened for.
+    pub fn access(&self) -> OpenFor {
+        self.access
+    }
+
+    /// The memory of the whole file, header included: peers get rights from [`data_offset`](Self::data_offset) on
+    /// for [`data_len_bytes`](Self::data_len_bytes) only.
+    pub fn medium(&self) -> Arc<Memory> {
+        Arc::clone(&self.memory)
+    }
+
+    /// Where user data begins in the medium, in bytes.
+    pub fn data_offset(&self) -> u64 {
+        self.header.data_offset()
+    }
+
+    /// Refuses with [`StoreError::NotDurable`] where the pool's medium cannot give the level `wanted`.
+    pub fn require(&self, wanted: Durability) -> Result<(), StoreError> {
+        check_level(&self.name, &self.memory, wanted)
+    }
+
+    /// Which opening wrote it last, and whether that ended in order.
+    pub fn state(&self) -> &PoolState {
+        &self.state
+    }
+
+    /// Announces an epoch, as durably as the medium can. Nothing is written under it before it is
+    /// [confirmed](Self::confirm): all its members must have it.
+    pub fn begin(&mut self, epoch: Epoch, opening: u64, ancestors: &[Epoch]) -> Result<(), StoreError> {
+        let ancestors = ancestors.iter().copied().take(ANCESTORS_MAX).collect();
+        let mark = self.state.mark;
+        self.set_state(PoolState { epoch, opening, is_confirmed: false, is_open: true, mark, ancestors })?;
+        self.has_begun = true;
+        Ok(())
+    }
+
+    /// Says that all members of the epoch have it, as durably as the medium can.
+    pub fn confirm(&mut self, epoch: Uuid) -> Result<(), StoreError> {
+        if self.state.epoch.id != epoch {
+            return Err(StoreError::NotTheEpoch { name: self.name.clone(), epoch, found: self.state.epoch.id });
+        }
+        self.set_state(PoolState { is_confirmed: true, ..self.state.clone() })
+    }
+
+    /// Raises the mark of its writer, as durably as the medium can. A lower one than it has changes nothing.
+    pub fn raise_mark(&mut self, mark: u64) -> Result<(), StoreError> {
+        if mark <= self.state.mark {
+            return Ok(());
+        }
+        self.set_state(PoolState { mark, ..self.state.clone() })
+    }
+
+    /// Makes everything that was stored durable, then says that the pool was closed in order.
+    pub(crate) fn close(&mut self) -> Result<(), StoreError> {
+        if !self.has_begun || !self.state.is_open {
+            return Ok(());
+        }
+        self.memory.fence().map_err(|source| StoreError::Memory { name: self.name.clone(), source })?;
+        self.set_state(PoolState { is_open: false, ..self.state.clone() })
+    }
+
+    fn set_state(&mut self, state: PoolState) -> Result<(), StoreError> {
+        if self.access == OpenFor::Read {
+            return Err(StoreError::ReadOnly { name: self.name.clone() });
+        }
+        let sequence = self.sequence + 1;
+        write_state(self.memory.as_ref(), &state, sequence)
+            .map_err(|source| StoreError::Memory { name: self.name.clone(), source })?;
+        (self.state, self.sequence) = (state, sequence);
+        Ok(())
+    }
+
+    /// Bytes of user data.
+    pub fn data_len_bytes(&self) -> u64 {
+        self.header.size_bytes
+    }
+}
+
+/// Who has a pool open for writing, as long as its memory lives.
+#[derive(Debug)]
+struct Writer {
+    holder: String,
+    memory: Weak<Memory>,
+}
+
+impl Writer {
+    fn new(holder: String, memory: &Arc<Memory>) -> Self {
+        Self { holder, memory: Arc::downgrade(memory) }
+    }
+}
+
+fn check_level(name: &PoolName, memory: &Memory, wanted: Durability) -> Result<(), StoreError> {
+    if memory.promise(wanted).is_some() {
+        return Ok(());
+    }
+    Err(match memory.not_durable(wanted) {
+        // Without the medium's description, which holds a path of this process only.
+        MemError::NotDurable { wanted, mend, .. } => {
+            StoreError::NotDurable { name: name.clone(), wanted, medium: memory.kind(), mend }
+        }
+        source => StoreError::Memory { name: name.clone(), source },
+    })
+}
+
+/// Number of a new pool's state.
+const FIRST_SEQUENCE: u64 = 1;
+
+/// The state behind the header, and its sequence number.
+fn read_state(memory: &Memory, header: &Header) -> Result<Result<(PoolState, u64), HeaderError>, MemError> {
+    let mut page = [0; STATE_BYTES];
+    if header.format == PoolFormat::Two {
+        memory.read(STATE_OFFSET, &mut page)?;
+    }
+    Ok(PoolState::read(header.format, header.replica_count, &page))
+}
+
+/// Puts the state into its slot, as durably as the medium can. A crash leaves it or the one in the other slot.
+fn write_state(medium: &dyn Medium, state: &PoolState, sequence: u64) -> Result<(), MemError> {
+    let (offset, slot) = state.slot(sequence);
+    let offset = STATE_OFFSET + offset as u64;
+    medium.store(offset, &slot)?;
+    medium.write_back(offset, slot.len() as u64)?;
+    medium.fence()
+}
+
+fn new_header(new: &NewPool) -> Header {
+    Header {
+        format: PoolFormat::Two,
+        compatible_features: 0,
+        pool_uuid: new.pool_uuid,
+        replica_uuid: Uuid::new_v4(),
+        size_bytes: new.size_bytes,
+        // A clock before 1970 is no reason to refuse a pool.
+        created_at_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        replica_count: new.replica_count,
+        replica_index: new.replica_index,
+        user_flags: new.user_flags,
+    }
+}
+
+/// Memory of a path always has its file, unless something is very wrong.
+fn no_file(path: &Path) -> StoreError {
+    StoreError::Io { call: "mmap", path: path.to_owned(), source: io::Error::other("the memory has no file") }
+}
+
+/// Whether the kernel's answer means that files cannot be made in a directory.
+fn refuses_writing(error: &io::Error) -> bool {
+    use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+    matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem)
+}

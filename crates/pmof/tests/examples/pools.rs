@@ -1,0 +1,101 @@
+//! The examples of pools, with targets in this process.
+
+use std::{
+    fs::{self, File},
+    os::unix::fs::FileExt,
+};
+
+use pmof::{Service, ServiceOptions};
+use tempfile::TempDir;
+
+use crate::support::{Said, program, wait};
+
+/// Two targets, and the URLs of a pool on both.
+struct Two {
+    urls: Vec<String>,
+    _targets: Vec<(Service, TempDir)>,
+}
+
+impl Two {
+    fn start() -> Self {
+        let start = |_| {
+            let root = tempfile::tempdir().unwrap();
+            let address = "tcp://127.0.0.1:0".parse().unwrap();
+            (Service::start(root.path(), &[address], ServiceOptions::default()).unwrap(), root)
+        };
+        let targets: Vec<_> = (0..2).map(start).collect();
+        let urls = targets.iter().map(|(target, _)| format!("{}/example", target.addresses()[0])).collect();
+        Self { urls, _targets: targets }
+    }
+
+    fn run(&self, name: &str) -> Said {
+        wait(program(name).args(&self.urls).spawn().unwrap())
+    }
+}
+
+#[test]
+fn a_counter_counts_over_its_runs() {
+    let two = Two::start();
+    for count in 1..=3 {
+        let said = two.run("counter").done();
+        assert!(said.starts_with(&format!("{count}: ProcessCrash on 2/2: ")), "{said}");
+    }
+}
+
+#[test]
+fn many_threads_write_one_pool() {
+    let two = Two::start();
+    assert_eq!(two.run("many_threads").done(), "1600 records of 64 bytes on 2 replicas\n");
+}
+
+#[test]
+fn flushes_are_awaited() {
+    let two = Two::start();
+    let said = two.run("awaited").done();
+    let starts = (0..4).map(|request| format!("request {request}: ProcessCrash on 2/2"));
+    assert!(
+        said.lines().zip(starts).all(|(line, start)| line.starts_with(&start)) && said.lines().count() == 4,
+        "{said}"
+    );
+}
+
+#[test]
+fn a_replica_is_lost_and_the_pool_goes_on() {
+    let said = wait(program("lost_replica").spawn().unwrap()).done();
+    let lines: Vec<_> = said.lines().collect();
+    assert_eq!(lines.len(), 6, "{said}");
+    assert!(lines[0].starts_with("ProcessCrash on 3/3: "), "{said}");
+    assert!(lines[1].contains(" failed: ") && lines[1].contains("the writes are ProcessCrash on 2/3: "), "{said}");
+    assert!(
+        lines[2].ends_with(": in use") && lines[3].ends_with(": in use") && !lines[4].ends_with(": in use"),
+        "{said}"
+    );
+    assert_eq!(lines[5], "2 of 3: on the two that are left", "{said}");
+}
+
+#[test]
+fn visits_are_counted_in_both_files_of_a_set() {
+    const VISITS_OFFSET: u64 = 8 << 20;
+    let directory = tempfile::tempdir().unwrap();
+    let [set, one, other] = ["visits.set", "one", "other"].map(|name| directory.path().join(name));
+    let lines = format!("PMEMPOOLSET\n9M {}\nREPLICA\n9M {}\n", one.display(), other.display());
+    fs::write(&set, lines).unwrap();
+    for visit in 1..=3_u64 {
+        let said = wait(program("pool_set").arg(&set).spawn().unwrap()).done();
+        assert!(said.starts_with(&format!("visit {visit}: ")) && said.contains(" on 2/2: "), "{said}");
+        for replica in [&one, &other] {
+            let mut found = [0; 8];
+            File::open(replica).unwrap().read_exact_at(&mut found, VISITS_OFFSET).unwrap();
+            assert_eq!(u64::from_le_bytes(found), visit, "{}", replica.display());
+        }
+    }
+    wait(program("pool_set").spawn().unwrap()).failed(1, &["usage: pool_set SET-FILE"]);
+}
+
+#[test]
+fn without_a_replica_it_is_said_what_is_missing() {
+    for name in ["awaited", "counter", "many_threads"] {
+        wait(program(name).spawn().unwrap()).failed(1, &["Error: a pool needs at least one replica: name one"]);
+        wait(program(name).arg("tcp://127.0.0.1:1/x").spawn().unwrap()).failed(1, &["127.0.0.1:1"]);
+    }
+}

@@ -1,0 +1,180 @@
+//! One fuzz target for each parser of bytes that another process, another machine or a disk hands to pmof.
+//!
+//! A target takes any bytes. It fails by a panic: the parser's own, or that of the property that what a parser accepts survives being
+//! written and read again. Where a checksum guards the bytes, the target also judges them with the checksum corrected, since noise
+//! hardly ever gets past one.
+//!
+//! `tests/smoke.rs` runs all targets on the seeds in `corpus/` and on mutations of them.
+
+use std::{fmt::Debug, path::Path, str::FromStr};
+
+use pmof_access::{Address, ShortDescriptor};
+use pmof_bootstrap::{Greeting, HELLO_BYTES, Hello, SshHost};
+use pmof_control::{HEADER_BYTES, Header, HeaderError, PoolFormat, PoolName, PoolState, Reply, Request, SetName};
+use pmof_pool::{HEADER_LEN_BYTES, HeaderError as PmdkError, PoolHeader, PoolSet};
+use pmof_proto::{Descriptor, frame::Frame, limits};
+use pmof_replica::PoolUrl;
+
+/// A parser with its properties.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// Its name, that of its directory of seeds too.
+    pub name: &'static str,
+    /// Parses; panics where a property does not hold.
+    pub run: fn(&[u8]),
+}
+
+/// All of them.
+pub const TARGETS: &[Target] = &[
+    Target { name: "address", run: |bytes| survives_text::<Address>(bytes) },
+    Target { name: "control_header", run: control_header },
+    Target { name: "control_reply", run: control_reply },
+    Target { name: "control_request", run: control_request },
+    Target { name: "control_state", run: control_state },
+    Target { name: "descriptor", run: descriptor },
+    Target { name: "frame", run: frame },
+    Target { name: "greeting", run: greeting },
+    Target { name: "hello", run: hello },
+    Target { name: "names", run: names },
+    Target { name: "pmdk_header", run: pmdk_header },
+    Target { name: "pool_set", run: pool_set },
+    Target { name: "pool_url", run: |bytes| survives_text::<PoolUrl>(bytes) },
+    Target { name: "short_descriptor", run: short_descriptor },
+    Target { name: "ssh_host", run: |bytes| survives_text::<SshHost>(bytes) },
+];
+
+/// The target of this name.
+pub fn target(name: &str) -> Option<Target> {
+    TARGETS.iter().copied().find(|target| target.name == name)
+}
+
+/// The bytes, and the bytes with their last four made the CRC-32C of the others.
+fn with_and_without_seal(bytes: &[u8]) -> impl Iterator<Item = Vec<u8>> {
+    let sealed = bytes.split_last_chunk::<4>().map(|(said, _)| [said, &crc32c::crc32c(said).to_le_bytes()].concat());
+    [Some(bytes.to_vec()), sealed].into_iter().flatten()
+}
+
+fn survives_text<T: FromStr + ToString + PartialEq + Debug>(bytes: &[u8]) {
+    let Ok(text) = str::from_utf8(bytes) else { return };
+    if let Ok(value) = text.parse::<T>() {
+        let written = value.to_string();
+        assert!(written.parse::<T>().is_ok_and(|read| read == value), "{value:?} was written as {written:?}");
+    }
+}
+
+fn control_request(bytes: &[u8]) {
+    for bytes in with_and_without_seal(bytes) {
+        if let Ok((id, request)) = Request::decode(&bytes) {
+            assert_eq!(request.encode(id).as_ref(), Ok(&bytes), "{request:?}");
+        }
+    }
+}
+
+fn control_reply(bytes: &[u8]) {
+    for bytes in with_and_without_seal(bytes) {
+        if let Ok((id, reply)) = Reply::decode(&bytes) {
+            assert_eq!(reply.encode(id).as_ref(), Ok(&bytes), "{reply:?}");
+        }
+    }
+}
+
+fn control_header(bytes: &[u8]) {
+    let survives = |bytes: &[u8]| {
+        let decoded = Header::decode(bytes);
+        if let Ok(header) = &decoded {
+            assert_eq!(Header::decode(&header.encode()).as_ref(), Ok(header));
+        }
+        decoded
+    };
+    if let (Err(HeaderError::BadChecksum { computed, .. }), Some(header)) = (survives(bytes), bytes.first_chunk()) {
+        let mut header: [u8; HEADER_BYTES] = *header;
+        header[HEADER_BYTES - 4..].copy_from_slice(&computed.to_le_bytes());
+        let _ = survives(&header);
+    }
+}
+
+fn control_state(bytes: &[u8]) {
+    for replica_count in [1, 3] {
+        if let Ok((state, sequence)) = PoolState::read(PoolFormat::Two, replica_count, bytes) {
+            let _ = state.slot(sequence);
+        }
+    }
+}
+
+fn descriptor(bytes: &[u8]) {
+    for bytes in with_and_without_seal(bytes) {
+        if let Ok(descriptor) = Descriptor::decode(&bytes) {
+            assert_eq!(descriptor.encode()[..], bytes);
+        }
+    }
+}
+
+fn short_descriptor(bytes: &[u8]) {
+    if let Ok(descriptor) = ShortDescriptor::decode(bytes) {
+        assert_eq!(ShortDescriptor::decode(&descriptor.encode()), Ok(descriptor));
+    }
+}
+
+fn frame(bytes: &[u8]) {
+    for bytes in with_and_without_seal(&bytes[..bytes.len().min(limits::HEADER_BYTES)]) {
+        let Ok(bytes) = <&[u8; limits::HEADER_BYTES]>::try_from(&bytes[..]) else { return };
+        if let Ok(frame) = Frame::decode(bytes) {
+            assert_eq!(frame.encode(), *bytes, "{frame:?}");
+        }
+    }
+}
+
+fn hello(bytes: &[u8]) {
+    for bytes in with_and_without_seal(&bytes[..bytes.len().min(HELLO_BYTES)]) {
+        let Ok(bytes) = <&[u8; HELLO_BYTES]>::try_from(&bytes[..]) else { return };
+        if let Ok(hello) = Hello::decode(bytes) {
+            assert_eq!(Hello::decode(&hello.encode()).as_ref(), Ok(&hello));
+        }
+    }
+}
+
+/// The initiator's nonce here is zero: seeds hold answers to it.
+fn greeting(bytes: &[u8]) {
+    let nonce = [0; _];
+    for bytes in with_and_without_seal(bytes) {
+        if let Ok(Some(found)) = Greeting::find(&bytes, &nonce) {
+            let written = found.encode(&nonce);
+            assert_eq!(Greeting::find(&written, &nonce).as_ref(), Ok(&Some(found)));
+        }
+    }
+}
+
+fn names(bytes: &[u8]) {
+    survives_text::<PoolName>(bytes);
+    survives_text::<SetName>(bytes);
+    if let Ok(name) = PoolName::try_from(bytes) {
+        assert_eq!(name.as_str().as_bytes(), bytes);
+    }
+}
+
+fn pmdk_header(bytes: &[u8]) {
+    let survives = |bytes: &[u8; HEADER_LEN_BYTES]| {
+        let decoded = PoolHeader::decode(bytes);
+        if let Ok(header) = &decoded {
+            assert_eq!(PoolHeader::decode(&header.encode()).as_ref(), Ok(header));
+        }
+        decoded
+    };
+    // Seeds end where only zeros follow; the last eight bytes are the checksum.
+    let mut header = [0; HEADER_LEN_BYTES];
+    let len_bytes = bytes.len().min(HEADER_LEN_BYTES);
+    header[..len_bytes].copy_from_slice(&bytes[..len_bytes]);
+    if let Err(PmdkError::BadChecksum { computed, .. }) = survives(&header) {
+        header[HEADER_LEN_BYTES - 8..].copy_from_slice(&computed.to_le_bytes());
+        let _ = survives(&header);
+    }
+}
+
+fn pool_set(bytes: &[u8]) {
+    let parse = |bytes: &[u8]| PoolSet::parse(Path::new("fuzz.set"), bytes);
+    if let Ok(set) = parse(bytes) {
+        let written = set.to_bytes();
+        let read = parse(&written).unwrap_or_else(|error| panic!("{set:?} was written as {written:?}: {error}"));
+        assert_eq!(read.to_bytes(), written, "{set:?}");
+    }
+}

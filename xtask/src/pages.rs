@@ -1,0 +1,89 @@
+//! The pages in Markdown: links lead somewhere, and the book has every page.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace's root")
+}
+
+fn pages() -> Vec<PathBuf> {
+    let of = |directory: &str| fs::read_dir(root().join(directory)).unwrap().map(|entry| entry.unwrap().path());
+    let all = of("").chain(of("docs")).chain(of("testbed"));
+    all.filter(|path| path.extension().is_some_and(|extension| extension == "md")).collect()
+}
+
+/// The targets of `[text](target)`, outside of code.
+fn links(page: &str) -> Vec<String> {
+    let mut links = Vec::new();
+    let mut is_code = false;
+    for line in page.lines() {
+        if line.trim_start().starts_with("```") {
+            is_code = !is_code;
+        }
+        if !is_code {
+            let of_line = line.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
+            links.extend(of_line.map(|(target, _)| target.to_owned()));
+        }
+    }
+    links
+}
+
+/// What a heading is called in a link: small letters, without punctuation, with hyphens for spaces.
+fn anchor(heading: &str) -> String {
+    let text = heading.trim_start_matches('#').trim().to_lowercase();
+    let kept = text.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+}
+
+fn problem(page: &Path, link: &str) -> Option<String> {
+    if link.contains("://") || link.starts_with("mailto:") {
+        return None;
+    }
+    let (file, fragment) = link.split_once('#').map_or((link, None), |(file, fragment)| (file, Some(fragment)));
+    let target = if file.is_empty() { page.to_owned() } else { page.parent()?.join(file) };
+    if !target.exists() {
+        return Some(format!("{}: {link}: no such file", page.display()));
+    }
+    let text = fragment.map(|_| fs::read_to_string(&target).unwrap_or_default())?;
+    let is_there =
+        text.lines().filter(|line| line.starts_with('#')).any(|line| Some(anchor(line).as_str()) == fragment);
+    (!is_there).then(|| format!("{}: {link}: no such heading", page.display()))
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    let of = |page: &PathBuf| {
+        let text = fs::read_to_string(page).unwrap();
+        links(&text).into_iter().filter_map(|link| problem(page, &link)).collect::<Vec<_>>()
+    };
+    let problems: Vec<_> = pages().iter().flat_map(of).collect();
+    assert!(problems.is_empty(), "{problems:#?}");
+}
+
+#[test]
+fn a_link_that_leads_nowhere_is_found() {
+    let page = root().join("README.md");
+    assert!(problem(&page, "docs/no-such-page.md").is_some());
+    assert!(problem(&page, "docs/design.md#no-such-heading").is_some());
+    assert_eq!(problem(&page, "docs/design.md#the-contract"), None);
+    assert_eq!(links("see [a](b.md) and [c](d.md#e)\n```sh\n[x](y)\n```\n"), ["b.md", "d.md#e"]);
+}
+
+#[test]
+fn the_book_has_every_page() {
+    let docs = root().join("docs");
+    let summary = fs::read_to_string(docs.join("SUMMARY.md")).unwrap();
+    let listed: BTreeSet<_> = links(&summary).into_iter().map(|link| docs.join(link)).collect();
+    let there = pages().into_iter().filter(|page| page.starts_with(&docs) && !page.ends_with("SUMMARY.md"));
+    assert_eq!(listed, there.collect());
+}
+
+#[test]
+fn the_readme_fits_a_newcomers_patience() {
+    let lines = fs::read_to_string(root().join("README.md")).unwrap().lines().count();
+    assert!(lines <= 160, "{lines} lines: what is not for a newcomer goes into docs/");
+}
