@@ -48,8 +48,8 @@ pub trait Contents {
     /// The ranges of `range` outside of which all bytes are zero, durably, in order and apart; all of it where nobody can tell.
     fn data_ranges(&mut self, range: Range<u64>) -> Result<Vec<Range<u64>>, AccessError>;
 
-    /// BLAKE3 of each block of [`DIGEST_BLOCK_LEN_BYTES`] of a range, the last of which may be shorter, computed where the
-    /// replica is.
+    /// BLAKE3 of each block of [`DIGEST_BLOCK_LEN_BYTES`](crate::DIGEST_BLOCK_LEN_BYTES) of a range, the last of which may be
+    /// shorter, computed where the replica is.
     fn digests(&mut self, range: Range<u64>) -> Result<Vec<[u8; DIGEST_BYTES]>, AccessError>;
 
     /// Copies bytes out.

@@ -41,7 +41,7 @@ pub(crate) fn contents_behind(
 /// What the parts of one replica hold, for a look at a pool that may be in use: nothing is locked or changed. Block tables are not looked at.
 ///
 /// # Errors
-/// As for [`part_header`], and those of reading.
+/// As for [`part_header`](super::part_header), and those of reading.
 pub fn part_contents(parts: &[PartSpec], options: SetOptions) -> Result<ContentsState, AccessError> {
     let places = places(parts, options)?;
     let parts = places.iter().map(|place| Part::look(&place.path)).collect::<Result<Vec<_>, _>>()?;
