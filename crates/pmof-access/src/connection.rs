@@ -21,7 +21,7 @@ use crate::{
     region::resolve,
     request::{Data, Request, Verb},
     short::{answer_slice, read_answer},
-    wire::Company,
+    wire::Submission,
 };
 
 /// Bytes that held batches may keep waiting: enough to fill system calls, little enough to keep the wire busy.
@@ -477,7 +477,7 @@ impl<'c> Single<'c> {
     #[inline]
     fn batch_of_one(self) -> Batch<'c> {
         let mut batch = self.in_batch();
-        batch.company = Company::Alone;
+        batch.submission = Submission::Single;
         batch
     }
 
@@ -485,7 +485,7 @@ impl<'c> Single<'c> {
     #[inline]
     pub fn in_batch(self) -> Batch<'c> {
         let Self { connection, signal, context } = self;
-        Batch { connection, core: connection.link.lock(), signal, context, held: false, company: Company::Batch }
+        Batch { connection, core: connection.link.lock(), signal, context, held: false, submission: Submission::Batch }
     }
 }
 
@@ -498,7 +498,7 @@ pub struct Batch<'c> {
     context: u64,
     /// What was posted may wait for the next batch.
     held: bool,
-    company: Company,
+    submission: Submission,
 }
 
 impl Batch<'_> {
@@ -569,7 +569,7 @@ impl Batch<'_> {
         region.check_flush(level)?;
         self.core.tell_method(region, level);
         let request = Request::bare(Verb::Flush { level }, region, offset, len_bytes);
-        self.core.post(&request, self.signal, self.context, self.company)
+        self.core.post(&request, self.signal, self.context, self.submission)
     }
 
     /// Posts an atomic write of 8 bytes (`value` as little-endian) at an offset divisible by 8: whole or not at all, also
@@ -643,7 +643,7 @@ impl Batch<'_> {
     #[inline(never)]
     fn join_run(&mut self, to: &RemoteRegion, offset: u64, data: &Data<'_>, len_bytes: u64) -> Option<Ticket> {
         let may_join = self.signal == Signal::OnError && to.allows(Access::WRITE, offset, len_bytes);
-        if may_join { self.core.join_run(to, (offset, len_bytes), data, (self.context, self.company)) } else { None }
+        if may_join { self.core.join_run(to, (offset, len_bytes), data, (self.context, self.submission)) } else { None }
     }
 
     #[inline(never)]
@@ -652,13 +652,13 @@ impl Batch<'_> {
         to.check(Access::WRITE, "remote writes", offset, len_bytes)?;
         let request =
             Request { verb: Verb::Write { immediate: None }, place: Some((to, offset)), len_bytes, data: *data };
-        self.core.post(&request, self.signal, self.context, self.company)
+        self.core.post(&request, self.signal, self.context, self.submission)
     }
 
     /// Posts an operation of a kind for which it does not pay to have this once more.
     #[inline(never)]
     fn post(&mut self, request: Request<'_>) -> Result<Ticket, PostError> {
-        self.core.post(&request, self.signal, self.context, self.company)
+        self.core.post(&request, self.signal, self.context, self.submission)
     }
 }
 

@@ -222,8 +222,8 @@ impl Driver {
         let Some(first) = core.next_completion() else { return };
         let first = Completion::new(ConnectionId(id), first);
         // What this connection brought before is known here, since its lock is held.
-        let is_alone = !self.has_ready() && !core.endpoint.has_completions();
-        *found = if wanted.is_none() && is_alone && !self.has_reserved.load(Ordering::SeqCst) {
+        let is_only_one = !self.has_ready() && !core.endpoint.has_completions();
+        *found = if wanted.is_none() && is_only_one && !self.has_reserved.load(Ordering::SeqCst) {
             Some(first)
         } else {
             self.hand_over_all(first, core, wanted)

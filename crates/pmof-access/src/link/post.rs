@@ -10,7 +10,7 @@ use super::{BORROW_MIN_BYTES, DirectWay, Endpoint, FlushMethods, LinkCore, is_tr
 use crate::{
     Method, RemoteRegion,
     request::{Data, Kept, Request, Verb},
-    wire::{Company, DirectOutcome, Finished, Posted, Posting, Wire},
+    wire::{DirectOutcome, Finished, Posted, Posting, Submission, Wire},
 };
 
 #[cfg(test)]
@@ -39,7 +39,7 @@ struct Carrier<'l> {
 
 impl LinkCore {
     /// Posts an operation of checked rights and bounds; it goes out with the next [`flush_output`](Self::flush_output), but to a device at
-    /// once where it comes alone. Among the company of a batch, that call is due before the lock is given back.
+    /// once where it comes alone. Among the operations of a batch, that call is due before the lock is given back.
     #[expect(clippy::inline_always, reason = "its callers know the kind of request: most of this falls away there")]
     #[inline(always)]
     pub(crate) fn post(
@@ -47,7 +47,7 @@ impl LinkCore {
         request: &Request<'_>,
         signal: Signal,
         context: u64,
-        company: Company,
+        submission: Submission,
     ) -> Result<Ticket, PostError> {
         if self.direct == DirectWay::None {
             return self.post_on_stream(request, signal, context);
@@ -57,7 +57,7 @@ impl LinkCore {
         let is_wanted = signal == Signal::Always || request.kind() != OperationKind::Write;
         let is_signalled = is_wanted || is_signal_due(ticket, self.signalled, self.endpoint.agreed().send_queue);
         let Some(mut carrier) = self.carrier() else { return Err(self.not_connected()) };
-        carrier.post(request, &Posting { ticket, is_signalled, company }, signal, context)?;
+        carrier.post(request, &Posting { ticket, is_signalled, submission }, signal, context)?;
         if is_signalled {
             self.signalled = ticket;
         }
@@ -73,9 +73,9 @@ impl LinkCore {
         to: &RemoteRegion,
         (offset, len_bytes): (u64, u64),
         data: &Data<'_>,
-        (context, company): (u64, Company),
+        (context, submission): (u64, Submission),
     ) -> Option<Ticket> {
-        if (self.run.left == 0 || self.run.context != context) && !self.begin_run(context, company) {
+        if (self.run.left == 0 || self.run.context != context) && !self.begin_run(context, submission) {
             return None;
         }
         if len_bytes > self.endpoint.agreed().payload_max_bytes {
@@ -103,8 +103,8 @@ impl LinkCore {
     /// Whether writes may join a run from here on: the connection stands, nothing that was posted before waits, and the device has places,
     /// before it is to tell of a write.
     #[inline(never)]
-    fn begin_run(&mut self, context: u64, company: Company) -> bool {
-        if self.direct != DirectWay::Device || company != Company::Batch {
+    fn begin_run(&mut self, context: u64, submission: Submission) -> bool {
+        if self.direct != DirectWay::Device || submission != Submission::Batch {
             return false;
         }
         self.end_run();
@@ -396,7 +396,7 @@ impl Carrier<'_> {
             }
             let Some((ticket, kept)) = self.endpoint.take_due() else { break };
             moved = true;
-            match self.hand_over(&Posting { ticket, is_signalled: true, company: Company::Any }, &kept) {
+            match self.hand_over(&Posting { ticket, is_signalled: true, submission: Submission::Later }, &kept) {
                 Ok(Posted::Taken) => self.endpoint.due_went(),
                 Ok(Posted::Finished(outcome)) => self.endpoint.finished(ticket, outcome),
                 // Its way was chosen when it was posted.

@@ -9,7 +9,7 @@ use crate::{
     Method, RemoteRegion,
     method::RING_METHOD,
     request::{Data, Request, Verb},
-    wire::{Company, Posted, Posting},
+    wire::{Posted, Posting, Submission},
 };
 
 /// Work requests kept free for messages, credit and probes.
@@ -91,7 +91,7 @@ impl VerbsWire {
         if !self.has_room_for(len_bytes) {
             return Ok(Posted::NoRoom);
         }
-        let Some(mut sender) = self.sender(posting.company) else { return Err(gone(QUEUES_GONE)) };
+        let Some(mut sender) = self.sender(posting.submission) else { return Err(gone(QUEUES_GONE)) };
         let plain = Plain { ticket: posting.ticket, offset, len_bytes };
         sender.write(reach.at(offset), request.data, plain, posting.is_signalled)?;
         self.note_handed_over();
@@ -128,7 +128,7 @@ impl VerbsWire {
         if !self.has_room_for(request.data_bytes()) {
             return Ok(Posted::NoRoom);
         }
-        let Some(mut sender) = self.sender(posting.company) else { return Err(gone(QUEUES_GONE)) };
+        let Some(mut sender) = self.sender(posting.submission) else { return Err(gone(QUEUES_GONE)) };
         let at = reach.at(offset);
         let plain = Plain { ticket: posting.ticket, offset, len_bytes: request.len_bytes };
         match (request.verb, request.data) {
@@ -159,14 +159,14 @@ impl VerbsWire {
     ) -> Result<Posted, PostError> {
         let is_software = self.is_software();
         // What is queued comes after what is in the ring.
-        let company = if ranges.len() == 1 { posting.company } else { Company::Any };
-        let (Some(reach), Some(mut sender)) = (Reach::of(region), self.sender(company)) else {
+        let submission = if ranges.len() == 1 { posting.submission } else { Submission::Later };
+        let (Some(reach), Some(mut sender)) = (Reach::of(region), self.sender(submission)) else {
             return Err(gone(QUEUES_GONE));
         };
         let ticket = posting.ticket;
         if matches!(method, Method::ReadAfterWrite | Method::ReadAfterSend) {
             let Some(&(offset, len_bytes)) = ranges.last() else { return Ok(Posted::Taken) };
-            let (into, _) = sender.send.stage_number()?;
+            let (into, _) = sender.send.staging.stage_number()?;
             let from = reach.at(offset.min(region.len_bytes() - READ_BACK_BYTES));
             sender.send.push_read_back(from, into, Plain { ticket, offset, len_bytes }.into());
             return Ok(Posted::Taken);

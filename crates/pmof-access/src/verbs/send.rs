@@ -3,33 +3,19 @@
 
 use std::{collections::VecDeque, slice, sync::Arc};
 
-use pmof_mem::{Medium, Memory, causes};
-use pmof_proto::{LocalSlice, PostError, Ticket};
+use pmof_proto::{LocalSlice, Ticket};
 use pmof_verbs::{
-    INLINE_BYTES, Operation as WorkOperation, Payload, PostFailure, ProtectionDomain, QueuePair, RemoteAddress, Sge,
-    WorkRequest,
+    Operation as WorkOperation, Payload, PostFailure, ProtectionDomain, QueuePair, RemoteAddress, Sge, WorkRequest,
 };
 
 mod sender;
+mod staging;
 
-use super::{
-    confirm::{ANSWER_BYTES, Confirming},
-    memory::DeviceMemory,
-};
-use crate::{RegionSlice, SetupError, region::DeviceReach, request::Data};
+use super::{confirm::Confirming, memory::DeviceMemory};
+use crate::{SetupError, region::DeviceReach, request::Data};
 pub(super) use sender::Sender;
-
-/// Staged bytes of one connection: small writes and messages until the device has taken them.
-const STAGING_BYTES: u64 = 256 << 10;
-
-/// Longest payload that is staged; longer ones get memory of their own, which costs a registration.
-const STAGED_MAX_BYTES: u64 = 32 << 10;
-
-/// Bytes of payloads with memory of their own, per connection, beyond which posting says `QueueFull`; one is always taken.
-const SCRATCH_LIMIT_BYTES: u64 = 64 << 20;
-
-/// A payload's memory is kept for the next one up to this length.
-const SPARE_MAX_BYTES: u64 = 8 << 20;
+pub(super) use staging::Staged;
+use staging::Staging;
 
 /// What a work request under way was posted for.
 #[derive(Debug)]
@@ -210,7 +196,6 @@ pub(super) struct Retired {
 
 #[derive(Debug)]
 pub(super) struct SendQueue {
-    domain: ProtectionDomain,
     requests: Vec<Queued>,
     /// Inline bytes of the requests.
     inline: Vec<u8>,
@@ -221,13 +206,7 @@ pub(super) struct SendQueue {
     first: u64,
     under_way: usize,
     depth: usize,
-    inline_max_bytes: usize,
-    staging: Arc<DeviceMemory>,
-    /// Bytes staged, and of them free again, since the beginning.
-    staged: u64,
-    unstaged: u64,
-    scratch_bytes: u64,
-    spare: Option<Arc<DeviceMemory>>,
+    pub(super) staging: Staging,
     /// Number of the last work request whose effect comes with its answer, where what follows has to wait for that; 0 for
     /// none.
     reading: u64,
@@ -245,32 +224,9 @@ pub(super) struct SendQueue {
     failure: Option<PostFailure>,
 }
 
-/// Bytes on their way to the device.
-pub(super) struct Staged<'k> {
-    payload: Payload<'k>,
-    keep: Option<&'k Arc<dyn DeviceReach>>,
-    scratch: Option<Arc<DeviceMemory>>,
-}
-
-impl<'k> Staged<'k> {
-    #[inline]
-    pub(super) fn nothing() -> Self {
-        Self::bare(Payload::Empty)
-    }
-
-    #[inline]
-    fn bare(payload: Payload<'k>) -> Self {
-        Self { payload, keep: None, scratch: None }
-    }
-}
-
 impl SendQueue {
     pub(super) fn new(domain: &ProtectionDomain, depth: usize) -> Result<Self, SetupError> {
-        let system = |why: String| SetupError::System { call: "ibv_reg_mr", source: std::io::Error::other(why) };
-        let memory =
-            Memory::anonymous(STAGING_BYTES + ANSWER_BYTES).map_err(|error| system(causes(&error).to_string()))?;
         Ok(Self {
-            domain: domain.clone(),
             requests: Vec::new(),
             inline: Vec::new(),
             in_flight: VecDeque::new(),
@@ -278,12 +234,7 @@ impl SendQueue {
             first: 1,
             under_way: 0,
             depth,
-            inline_max_bytes: 0,
-            staging: DeviceMemory::scratch(domain, Arc::new(memory)).map_err(system)?,
-            staged: 0,
-            unstaged: 0,
-            scratch_bytes: 0,
-            spare: None,
+            staging: Staging::new(domain)?,
             reading: 0,
             holds_fenced: domain.device().capabilities().is_software,
             is_asked: false,
@@ -291,10 +242,6 @@ impl SendQueue {
             confirming: domain.device().capabilities().completes_early().then(Confirming::default),
             failure: None,
         })
-    }
-
-    pub(super) fn set_inline_max(&mut self, inline_max_bytes: usize) {
-        self.inline_max_bytes = inline_max_bytes.min(INLINE_BYTES);
     }
 
     /// True if something was not handed over yet.
@@ -323,14 +270,7 @@ impl SendQueue {
 
     /// Whether there is room for one more work request with so many bytes, and for `reserve` requests after it.
     pub(super) fn has_room(&self, len_bytes: u64, reserve: usize) -> bool {
-        let has_place = self.under_way + reserve < self.depth;
-        let has_bytes = if len_bytes <= STAGED_MAX_BYTES {
-            // Whatever is skipped at the end of the ring.
-            self.staged - self.unstaged + 2 * STAGED_MAX_BYTES <= STAGING_BYTES
-        } else {
-            self.scratch_bytes == 0 || self.scratch_bytes + len_bytes <= SCRATCH_LIMIT_BYTES
-        };
-        has_place && has_bytes
+        self.under_way + reserve < self.depth && self.staging.has_room(len_bytes)
     }
 
     /// Queues a write; it goes out with the next [`submit`](Self::submit).
@@ -363,8 +303,7 @@ impl SendQueue {
     }
 
     fn push_confirming_read(&mut self, from: RemoteAddress) {
-        // Behind the ring; nobody looks at it.
-        let Ok(into) = self.staging.sge(STAGING_BYTES, ANSWER_BYTES) else { return };
+        let Some(into) = self.staging.answer() else { return };
         self.push(Task::Other(WorkOperation::Read { from, into }), 0, Flight::Service, Staged::nothing());
     }
 
@@ -401,13 +340,19 @@ impl SendQueue {
     fn count(&mut self, flight: Flight, keep: Option<&Arc<dyn DeviceReach>>, scratch: Option<Arc<DeviceMemory>>) {
         self.end_row();
         self.under_way += 1;
-        self.in_flight.push_back(InFlight { count: 1, flight, staged_end: self.staged, keep: keep.cloned(), scratch });
+        self.in_flight.push_back(InFlight {
+            count: 1,
+            flight,
+            staged_end: self.staging.end(),
+            keep: keep.cloned(),
+            scratch,
+        });
     }
 
     /// Counts a work request for an operation that leaves nothing behind but memory that it may need till then.
     #[inline]
     fn count_plain(&mut self, plain: Plain, keep: Option<&Arc<dyn DeviceReach>>, scratch: Option<Arc<DeviceMemory>>) {
-        if scratch.is_none() && self.row.join(plain, self.staged, keep) {
+        if scratch.is_none() && self.row.join(plain, self.staging.end(), keep) {
             self.under_way += 1;
         } else {
             self.count_first(plain, keep, scratch);
@@ -420,7 +365,8 @@ impl SendQueue {
         let Plain { ticket, offset, len_bytes } = plain;
         if !has_own {
             let (offset, ticket) = (offset + len_bytes, ticket.0 + 1);
-            self.row = Row { ticket, offset, len_bytes, staged_end: self.staged, keep: address_of(keep), count: 0 };
+            self.row =
+                Row { ticket, offset, len_bytes, staged_end: self.staging.end(), keep: address_of(keep), count: 0 };
         }
     }
 
@@ -460,11 +406,11 @@ impl SendQueue {
         queue_pair: &mut QueuePair,
         operation: WorkOperation<'_>,
         is_signalled: bool,
-        is_alone: bool,
+        rings_doorbell: bool,
     ) {
         self.silent = if is_signalled { 0 } else { self.silent + 1 };
         let request = WorkRequest { id: self.last(), signaled: is_signalled, fence: false, operation };
-        let posted = if is_alone { queue_pair.post_one(&request) } else { queue_pair.append(&request) };
+        let posted = if rings_doorbell { queue_pair.post_one(&request) } else { queue_pair.append(&request) };
         if let Err(failure) = posted {
             self.failure = Some(failure);
         }
@@ -486,7 +432,7 @@ impl SendQueue {
         bytes: &[u8],
         plain: Plain,
     ) -> Result<bool, PostFailure> {
-        if bytes.is_empty() || bytes.len() > self.inline_max_bytes {
+        if bytes.is_empty() || bytes.len() > self.staging.inline_max_bytes() {
             return Ok(false);
         }
         self.count_plain(plain, None, None);
@@ -502,7 +448,7 @@ impl SendQueue {
         data: Data<'_>,
         plain: Plain,
     ) -> Result<bool, PostFailure> {
-        let Some((sge, keep)) = self.reach(data, plain.len_bytes) else { return Ok(false) };
+        let Some((sge, keep)) = self.staging.reach(data, plain.len_bytes) else { return Ok(false) };
         let payload = Payload::Sge(sge);
         self.count_plain(plain, Some(keep), None);
         self.append(queue_pair, WorkOperation::Write { to, payload })
@@ -585,98 +531,6 @@ impl SendQueue {
         held.unwrap_or(self.requests.len())
     }
 
-    /// Bytes inline, or copied to where the device finds them.
-    #[inline]
-    pub(super) fn stage<'k>(&mut self, bytes: &'k [u8]) -> Result<Staged<'k>, PostError> {
-        match bytes.len() {
-            0 => Ok(Staged::nothing()),
-            len if len <= self.inline_max_bytes => Ok(Staged::bare(Payload::Inline(bytes))),
-            _ => self.stage_long(bytes),
-        }
-    }
-
-    #[inline(never)]
-    fn stage_long<'k>(&mut self, bytes: &[u8]) -> Result<Staged<'k>, PostError> {
-        let place = self.place(bytes.len() as u64)?;
-        place.store(bytes)?;
-        Ok(place.staged)
-    }
-
-    /// Registered bytes where they lie, if the device reaches them there and they do not go inline; and what keeps them.
-    #[expect(clippy::inline_always, reason = "as of `hand_over`")]
-    #[inline(always)]
-    fn reach<'k>(&self, data: Data<'k>, len_bytes: u64) -> Option<(Sge, &'k Arc<dyn DeviceReach>)> {
-        if len_bytes <= self.inline_max_bytes as u64 {
-            return None;
-        }
-        let (reach, at) = match data {
-            Data::Slice(slice) => (slice.device.as_ref()?, Ok(slice.local.offset)),
-            Data::Part(part) => part.device().map(|(reach, offset)| (reach, Err(offset)))?,
-            Data::None | Data::Bytes(_) => return None,
-        };
-        let memory = DeviceMemory::of(&**reach)?;
-        let offset = match at {
-            Ok(of_memory) => of_memory.checked_sub(memory.offset())?,
-            Err(of_region) => of_region,
-        };
-        Some((memory.sge_at(offset, len_bytes, &self.domain)?, reach))
-    }
-
-    /// Bytes of registered memory, copied: inline where that is possible, through `buffer`.
-    fn stage_copy<'k>(
-        &mut self,
-        local: &LocalSlice,
-        buffer: &'k mut [u8; INLINE_BYTES],
-    ) -> Result<Staged<'k>, PostError> {
-        if local.len_bytes <= self.inline_max_bytes as u64 {
-            let bytes = &mut buffer[..local.len_bytes as usize];
-            local.memory.read(local.offset, bytes).map_err(|error| local_failed(&error))?;
-            return self.stage(bytes);
-        }
-        let place = self.place(local.len_bytes)?;
-        let mut chunk = [0; 4096];
-        let mut done = 0;
-        while done < local.len_bytes {
-            let part = &mut chunk[..(local.len_bytes - done).min(4096) as usize];
-            local.memory.read(local.offset + done, part).map_err(|error| local_failed(&error))?;
-            place.store_at(done, part)?;
-            done += part.len() as u64;
-        }
-        Ok(place.staged)
-    }
-
-    /// Where the device puts what a read brings: into the slice, or into memory that is copied from.
-    fn stage_read<'k>(&mut self, slice: &'k RegionSlice) -> Result<(Staged<'k>, ResultPlace), PostError> {
-        if slice.local.len_bytes == 0 {
-            return Ok((Staged::nothing(), ResultPlace::None));
-        }
-        if let Some(reach) = &slice.device
-            && let Some(sge) = DeviceMemory::of(&**reach).and_then(|memory| memory.sge_into(&slice.local, &self.domain))
-        {
-            let staged = Staged { payload: Payload::Sge(sge), keep: Some(reach), scratch: None };
-            return Ok((staged, ResultPlace::None));
-        }
-        let place = self.scratch(slice.local.len_bytes)?;
-        Ok((place.staged, ResultPlace::Copy(Box::new(slice.local.clone()))))
-    }
-
-    /// Eight bytes that an atomic operation brings its result to.
-    pub(super) fn stage_number(&mut self) -> Result<(Sge, ResultPlace), PostError> {
-        // The device wants them aligned.
-        self.staged = self.staged.next_multiple_of(8);
-        let at = self.allocate(8);
-        let sge = self.staging.sge(at, 8).map_err(local_why)?;
-        Ok((sge, ResultPlace::Number(at)))
-    }
-
-    /// The number that an atomic operation brought.
-    pub(super) fn number(&self, at: u64) -> u64 {
-        let mut bytes = [0; 8];
-        // The place lies inside the staging memory, where it was allocated.
-        let _ = self.staging.memory().read(at, &mut bytes);
-        u64::from_le_bytes(bytes)
-    }
-
     /// As [`retire`](Self::retire), for direct operations in a row that leave nothing behind: the last one of them.
     #[inline]
     pub(super) fn retire_plain(&mut self, through: u64) -> Option<Ticket> {
@@ -689,7 +543,7 @@ impl SendQueue {
             let retired = (*count).min(through + 1 - self.first);
             self.first += retired;
             self.under_way -= retired as usize;
-            self.unstaged = *staged_end;
+            self.staging.free_up_to(*staged_end);
             last = Some(Ticket(ticket.0 + retired - 1));
             if retired == *count {
                 self.in_flight.pop_front();
@@ -715,7 +569,7 @@ impl SendQueue {
         let retired = front.count.min(through + 1 - self.first);
         self.first += retired;
         self.under_way -= retired as usize;
-        self.unstaged = front.staged_end;
+        self.staging.free_up_to(front.staged_end);
         front.count -= retired;
         let is_whole = front.count == 0;
         if let Flight::Direct { ticket, offset, len_bytes, result: ResultPlace::None } = &mut front.flight {
@@ -737,14 +591,6 @@ impl SendQueue {
     /// The oldest work request, which nothing is known of.
     pub(super) fn give_up_oldest(&mut self) -> Option<Retired> {
         self.retire(self.first)
-    }
-
-    /// Gives back the memory of a finished operation.
-    pub(super) fn recycle(&mut self, scratch: Arc<DeviceMemory>) {
-        self.scratch_bytes -= scratch.len_bytes();
-        if scratch.len_bytes() <= SPARE_MAX_BYTES {
-            self.spare = Some(scratch);
-        }
     }
 
     /// Forgets everything: the device has stopped.
@@ -773,63 +619,4 @@ impl SendQueue {
             }
         }
     }
-
-    fn place(&mut self, len_bytes: u64) -> Result<Place, PostError> {
-        if len_bytes > STAGED_MAX_BYTES {
-            return self.scratch(len_bytes);
-        }
-        let at = self.allocate(len_bytes);
-        let payload = Payload::Sge(self.staging.sge(at, len_bytes).map_err(local_why)?);
-        Ok(Place { memory: Arc::clone(self.staging.memory()), at, staged: Staged::bare(payload) })
-    }
-
-    /// A contiguous piece of the staging memory; [`has_room`](Self::has_room) saw to it that there is one.
-    fn allocate(&mut self, len_bytes: u64) -> u64 {
-        let at = self.staged % STAGING_BYTES;
-        if at + len_bytes > STAGING_BYTES {
-            self.staged += STAGING_BYTES - at;
-        }
-        let at = self.staged % STAGING_BYTES;
-        self.staged += len_bytes;
-        assert!(self.staged - self.unstaged <= STAGING_BYTES, "room was asked for before");
-        at
-    }
-
-    fn scratch(&mut self, len_bytes: u64) -> Result<Place, PostError> {
-        let scratch = if let Some(spare) = self.spare.take_if(|spare| spare.len_bytes() >= len_bytes) {
-            spare
-        } else {
-            let memory = Memory::anonymous(len_bytes.next_power_of_two()).map_err(|error| local_failed(&error))?;
-            DeviceMemory::scratch(&self.domain, Arc::new(memory)).map_err(|why| PostError::LocalMemory { why })?
-        };
-        self.scratch_bytes += scratch.len_bytes();
-        let payload = Payload::Sge(scratch.sge(0, len_bytes).map_err(local_why)?);
-        let memory = Arc::clone(scratch.memory());
-        Ok(Place { memory, at: 0, staged: Staged { payload, keep: None, scratch: Some(scratch) } })
-    }
-}
-
-/// Memory that a payload is copied to.
-struct Place {
-    memory: Arc<dyn Medium>,
-    at: u64,
-    staged: Staged<'static>,
-}
-
-impl Place {
-    fn store(&self, bytes: &[u8]) -> Result<(), PostError> {
-        self.store_at(0, bytes)
-    }
-
-    fn store_at(&self, offset: u64, bytes: &[u8]) -> Result<(), PostError> {
-        self.memory.store(self.at + offset, bytes).map_err(|error| local_failed(&error))
-    }
-}
-
-fn local_failed(error: &pmof_mem::MemError) -> PostError {
-    PostError::LocalMemory { why: causes(&error).to_string() }
-}
-
-fn local_why(why: &str) -> PostError {
-    PostError::LocalMemory { why: why.to_owned() }
 }

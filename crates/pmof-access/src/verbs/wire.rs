@@ -26,7 +26,7 @@ use super::{
 use crate::{
     SetupError,
     ring::Attached,
-    wire::{Company, DirectOutcome, Finished, Wire as _},
+    wire::{DirectOutcome, Finished, Submission, Wire as _},
 };
 
 /// Completions taken at once.
@@ -229,7 +229,7 @@ impl VerbsWire {
             classic: false,
         };
         let mut queue_pair = self.manager.id().create_queue_pair(domain, &wanted).map_err(io_error)?;
-        self.queues.send.set_inline_max(queue_pair.inline_max_bytes() as usize);
+        self.queues.send.staging.set_inline_max(queue_pair.inline_max_bytes() as usize);
         self.queues.receive.post(&mut queue_pair)?;
         self.queues.queue_pair = Some(queue_pair);
         Ok(())
@@ -242,17 +242,17 @@ impl VerbsWire {
     /// What hands direct operations over: into the device's ring where it is a single one or go out with their batch, and nothing is to be
     /// handed over before.
     #[inline]
-    pub(super) fn sender(&mut self, company: Company) -> Option<Sender<'_>> {
-        let may_go = match company {
-            Company::Alone => !self.has_to_hand_over(),
-            Company::Batch => true,
-            Company::Any => false,
+    pub(super) fn sender(&mut self, submission: Submission) -> Option<Sender<'_>> {
+        let may_go = match submission {
+            Submission::Single => !self.has_to_hand_over(),
+            Submission::Batch => true,
+            Submission::Later => false,
         };
         let Queues { send, queue_pair, .. } = &mut self.queues;
         let queue_pair = queue_pair.as_mut()?;
-        let is_alone = company == Company::Alone;
-        let goes = may_go && !self.is_broken && send.is_free() && (is_alone || queue_pair.is_extended());
-        Some(Sender { send, queue_pair: goes.then_some(queue_pair), is_alone })
+        let rings_doorbell = submission == Submission::Single;
+        let goes = may_go && !self.is_broken && send.is_free() && (rings_doorbell || queue_pair.is_extended());
+        Some(Sender { send, queue_pair: goes.then_some(queue_pair), rings_doorbell })
     }
 
     /// The queues, where requests may be built in the device's ring.
@@ -426,7 +426,7 @@ impl VerbsWire {
             Flight::Direct { ticket, result, .. } => {
                 let outcome = match result {
                     ResultPlace::None => DirectOutcome::Done,
-                    ResultPlace::Number(at) => DirectOutcome::Previous(self.queues.send.number(at)),
+                    ResultPlace::Number(at) => DirectOutcome::Previous(self.queues.send.staging.number(at)),
                     ResultPlace::Copy(into) => {
                         match retired.scratch.as_deref().map(|from| copy(from.memory(), &into)) {
                             Some(Ok(())) => DirectOutcome::Done,
@@ -442,7 +442,7 @@ impl VerbsWire {
             Flight::Stream | Flight::FlushPart { .. } => {}
         }
         if let Some(scratch) = retired.scratch {
-            self.queues.send.recycle(scratch);
+            self.queues.send.staging.recycle(scratch);
         }
     }
 

@@ -49,15 +49,15 @@ pub(crate) enum DirectWay {
     Device,
 }
 
-/// What follows a direct operation that is handed over.
+/// When the device is told of a direct operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Company {
-    /// Nothing: a device gets it at once, where nothing else is to be handed over before.
-    Alone,
-    /// Others of its batch, in the same lock of the connection; then [`Wire::submit`] or [`Wire::end_batch`].
+pub(crate) enum Submission {
+    /// At once, unless something else has to be submitted before it.
+    Single,
+    /// With the others of its batch, under the same lock of the connection, by [`Wire::submit`] or [`Wire::end_batch`].
     Batch,
-    /// Whatever comes before the next [`Wire::submit`], perhaps from another thread.
-    Any,
+    /// By the next [`Wire::submit`], perhaps of another thread.
+    Later,
 }
 
 /// How a direct operation is handed over.
@@ -66,7 +66,7 @@ pub(crate) struct Posting {
     pub(crate) ticket: Ticket,
     /// Its completion is to be heard of by itself, not only with that of something posted later.
     pub(crate) is_signalled: bool,
-    pub(crate) company: Company,
+    pub(crate) submission: Submission,
 }
 
 /// What became of an operation that a transport was asked to carry out.
@@ -127,7 +127,7 @@ pub(crate) trait Wire: Send + fmt::Debug {
     /// Hands over to the device what was queued since the last call.
     fn submit(&mut self) {}
 
-    /// No operation follows in the company of a batch. What was posted so may wait, but for nothing else.
+    /// No operation follows in the submission of a batch. What was posted so may wait, but for nothing else.
     fn end_batch(&mut self) {}
 
     /// Makes sure that the descriptors become readable with the next thing that happens. What happened before shows
@@ -174,7 +174,7 @@ pub(crate) trait Wire: Send + fmt::Debug {
         0
     }
 
-    /// Takes one more write in the company of a batch, of which nobody is to hear unless it fails, within the [window](Self::window), to
+    /// Takes one more write in the submission of a batch, of which nobody is to hear unless it fails, within the [window](Self::window), to
     /// an offset and with so many bytes, which are the data's. False where it is not one to be taken so, and then nothing was done.
     fn append(
         &mut self,

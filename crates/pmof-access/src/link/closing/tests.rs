@@ -13,7 +13,7 @@ use crate::{
     link::{Endpoint, Link},
     progress::Interest,
     request::{Data, Request, Verb},
-    wire::{Company, DirectWay, Posted, Posting, Wire},
+    wire::{DirectWay, Posted, Posting, Submission, Wire},
 };
 
 #[derive(Debug)]
@@ -110,7 +110,7 @@ fn an_end_that_waits_for_a_device_is_told_with_the_outcomes_in_time() {
     assert!(matches!(core.events.take(), Some(Event::Established { .. })));
     let (verb, place) = (Verb::Write { immediate: None }, Some((&region, 0)));
     let write = Request { verb, place, len_bytes: 1, data: Data::Bytes(b"x") };
-    core.post(&write, Signal::Always, 0, Company::Alone).unwrap();
+    core.post(&write, Signal::Always, 0, Submission::Single).unwrap();
     core.disconnect();
     core.drive(|| now);
     assert_eq!(core.endpoint.ended(), Some(&ConnectionError::ClosedHere));

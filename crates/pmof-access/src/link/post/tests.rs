@@ -190,7 +190,7 @@ impl Ends {
     }
 
     fn post(&mut self, request: &Request<'_>, signal: Signal) {
-        let posting = Posting { ticket: self.here.next_ticket(), is_signalled: true, company: Company::Any };
+        let posting = Posting { ticket: self.here.next_ticket(), is_signalled: true, submission: Submission::Later };
         self.carrier().post(request, &posting, signal, 0).unwrap();
     }
 
@@ -490,7 +490,7 @@ fn became(steps: &[Step], window: u32, send_queue: u32) -> Became {
         for &(what, offset, len_bytes, context) in batch {
             let (bytes, signal) =
                 (vec![1; len_bytes as usize], if what == 1 { Signal::Always } else { Signal::OnError });
-            let mut post = |request: &Request<'_>| core.post(request, signal, context, Company::Batch).unwrap();
+            let mut post = |request: &Request<'_>| core.post(request, signal, context, Submission::Batch).unwrap();
             let ticket = match what {
                 0 => post(&Request::bare(Verb::Flush { level: POWER }, &ends.region, 0, LEN_BYTES)),
                 2 => post(&Request::bare(Verb::AtomicWrite { value: 1 }, &ends.region, offset / 8 * 8, 8)),
@@ -499,10 +499,10 @@ fn became(steps: &[Step], window: u32, send_queue: u32) -> Became {
                     let joined = if what == 1 {
                         None
                     } else {
-                        core.join_run(&ends.region, (offset, len_bytes), &data, (context, Company::Batch))
+                        core.join_run(&ends.region, (offset, len_bytes), &data, (context, Submission::Batch))
                     };
                     let request = Request { verb: Verb::Write { immediate: None }, place, len_bytes, data };
-                    joined.unwrap_or_else(|| core.post(&request, signal, context, Company::Batch).unwrap())
+                    joined.unwrap_or_else(|| core.post(&request, signal, context, Submission::Batch).unwrap())
                 }
             };
             tickets.push(ticket.0);
@@ -549,16 +549,16 @@ fn a_run_ends_where_the_device_is_to_tell_of_a_write() {
     let wire = Box::new(WithRing(Arc::new(Mutex::new(ends.device)), 100));
     let link = Link::new(1, ends.here, wire, Duration::from_secs(1), None);
     let mut core = link.lock();
-    let (bytes, here) = ([1; 64], (0, Company::Alone));
+    let (bytes, here) = ([1; 64], (0, Submission::Single));
     let joined = core.join_run(&ends.region, (0, 64), &Data::Bytes(&bytes), here);
     assert_eq!(joined, None, "what comes alone goes out alone");
     let mut post = |offset| {
         let place = Some((&ends.region, offset));
         let request =
             Request { verb: Verb::Write { immediate: None }, place, len_bytes: 64, data: Data::Bytes(&[1; 64]) };
-        let joined = core.join_run(&ends.region, (offset, 64), &request.data, (0, Company::Batch)).is_some();
+        let joined = core.join_run(&ends.region, (offset, 64), &request.data, (0, Submission::Batch)).is_some();
         if !joined {
-            core.post(&request, Signal::OnError, 0, Company::Batch).unwrap();
+            core.post(&request, Signal::OnError, 0, Submission::Batch).unwrap();
         }
         joined
     };

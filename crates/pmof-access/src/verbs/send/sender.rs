@@ -13,7 +13,7 @@ pub(in crate::verbs) struct Sender<'q> {
     /// Where they go into the ring.
     pub(in crate::verbs) queue_pair: Option<&'q mut QueuePair>,
     /// What is in the ring is posted at once.
-    pub(in crate::verbs) is_alone: bool,
+    pub(in crate::verbs) rings_doorbell: bool,
 }
 
 impl Sender<'_> {
@@ -26,8 +26,8 @@ impl Sender<'_> {
         is_signalled: bool,
     ) -> Result<(), PostError> {
         let staged = match data {
-            Data::Bytes(bytes) => self.send.stage(bytes)?,
-            _ => match self.send.reach(data, plain.len_bytes) {
+            Data::Bytes(bytes) => self.send.staging.stage(bytes)?,
+            _ => match self.send.staging.reach(data, plain.len_bytes) {
                 Some((sge, keep)) => Staged { payload: Payload::Sge(sge), keep: Some(keep), scratch: None },
                 None => return self.write_copy(to, data, plain, is_signalled),
             },
@@ -47,7 +47,7 @@ impl Sender<'_> {
     ) -> Result<(), PostError> {
         let Some(local) = data.local() else { return Ok(()) };
         let mut buffer = [0; INLINE_BYTES];
-        let staged = self.send.stage_copy(&local, &mut buffer)?;
+        let staged = self.send.staging.stage_copy(&local, &mut buffer)?;
         self.post_write(to, staged, plain, is_signalled);
         Ok(())
     }
@@ -60,9 +60,9 @@ impl Sender<'_> {
         self.send.count_plain(plain, keep, scratch);
         match &mut self.queue_pair {
             // One completion vouches for all of a batch: which one ends it shows only then.
-            Some(queue_pair) if self.is_alone || !is_signalled => {
+            Some(queue_pair) if self.rings_doorbell || !is_signalled => {
                 let operation = WorkOperation::Write { to, payload };
-                self.send.hand_over(queue_pair, operation, is_signalled, self.is_alone);
+                self.send.hand_over(queue_pair, operation, is_signalled, self.rings_doorbell);
             }
             _ => {
                 let bytes = self.send.bytes_of(payload);
@@ -78,7 +78,7 @@ impl Sender<'_> {
         plain: Plain,
         is_signalled: bool,
     ) -> Result<(), PostError> {
-        let (staged, result) = self.send.stage_read(into)?;
+        let (staged, result) = self.send.staging.stage_read(into)?;
         match staged.payload {
             Payload::Sge(into) => {
                 let Plain { ticket, offset, len_bytes } = plain;
@@ -97,7 +97,7 @@ impl Sender<'_> {
         plain: Plain,
         operation: impl FnOnce(Sge) -> WorkOperation<'static>,
     ) -> Result<(), PostError> {
-        let (into, result) = self.send.stage_number()?;
+        let (into, result) = self.send.staging.stage_number()?;
         let after = std::mem::take(&mut self.send.reading);
         let Plain { ticket, offset, len_bytes } = plain;
         let flight = Flight::Direct { ticket, offset, len_bytes, result };
@@ -111,7 +111,7 @@ impl Sender<'_> {
         let after = std::mem::take(&mut self.send.reading);
         self.send.count_plain(plain, None, None);
         match &mut self.queue_pair {
-            Some(queue_pair) => self.send.hand_over(queue_pair, operation, true, self.is_alone),
+            Some(queue_pair) => self.send.hand_over(queue_pair, operation, true, self.rings_doorbell),
             None => self.send.queue(after, Task::Other(operation), true),
         }
     }

@@ -44,7 +44,7 @@ impl VerbsWire {
             if self.credit() <= CREDIT_RESERVE || !self.queues.send.has_room((start + len) as u64, 1) {
                 return if total > 0 { Ok(total) } else { Err(io::ErrorKind::WouldBlock.into()) };
             }
-            let staged = self.queues.send.stage(&message[..start + len]).map_err(io::Error::other)?;
+            let staged = self.queues.send.staging.stage(&message[..start + len]).map_err(io::Error::other)?;
             self.push_message(staged, Flight::Stream);
             total += len;
         }
@@ -101,7 +101,7 @@ impl VerbsWire {
         let record = &mut message[..RECORD_HEADER_BYTES + len_bytes as usize];
         fill(&mut record[RECORD_HEADER_BYTES..])?;
         seal_record(record, identity, *sequence);
-        let staged = self.queues.send.stage(&message[..message_bytes(len_bytes as usize)])?;
+        let staged = self.queues.send.staging.stage(&message[..message_bytes(len_bytes as usize)])?;
         *sequence += 1;
         self.push_message(staged, flight);
         Ok(())
@@ -129,7 +129,7 @@ impl VerbsWire {
         if self.credit_bytes == 0 {
             self.push_message(Staged::nothing(), Flight::Service);
         } else if self.queues.send.has_room(CREDIT_BYTES as u64, 1)
-            && let Ok(staged) = self.queues.send.stage(&front)
+            && let Ok(staged) = self.queues.send.staging.stage(&front)
         {
             self.push_message(staged, Flight::Service);
         }
