@@ -12,6 +12,7 @@ use pmof_bench::{bench, soak};
 mod copy;
 mod demo;
 mod doctor;
+mod new_file;
 mod pool;
 mod rpmemd;
 mod serve;

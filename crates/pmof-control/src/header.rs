@@ -1,5 +1,6 @@
 //! What the file of a pool begins with.
 
+use pmof_pool::NATIVE_MAGIC;
 use uuid::Uuid;
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
@@ -35,7 +36,6 @@ pub const REPLICAS_MAX: u16 = 64;
 const GENERATION_OFFSET: usize = 88;
 const _: () = assert!(std::mem::offset_of!(RawHeader, generation) == GENERATION_OFFSET);
 
-const MAGIC: [u8; 8] = *b"PMOFPOOL";
 const MAJOR: u16 = 2;
 const MINOR: u16 = 0;
 const CHECKSUM_OFFSET: usize = HEADER_BYTES - 4;
@@ -131,7 +131,7 @@ impl Header {
     /// The bytes of this header, in version 2.0.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut raw = RawHeader {
-            magic: MAGIC,
+            magic: NATIVE_MAGIC,
             major: MAJOR.into(),
             minor: MINOR.into(),
             reserved_low: 0.into(),
@@ -157,8 +157,8 @@ impl Header {
     ///
     /// The checksum is judged before the version, so a newer version is reported only where the bytes are whole.
     pub fn decode(bytes: &[u8]) -> Result<Self, HeaderError> {
-        let probe = &bytes[..bytes.len().min(MAGIC.len())];
-        if probe.is_empty() || *probe != MAGIC[..probe.len()] {
+        let probe = &bytes[..bytes.len().min(NATIVE_MAGIC.len())];
+        if probe.is_empty() || *probe != NATIVE_MAGIC[..probe.len()] {
             return Err(HeaderError::NotAPool);
         }
         let Ok((raw, _)) = RawHeader::read_from_prefix(bytes) else {

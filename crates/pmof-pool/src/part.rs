@@ -377,14 +377,8 @@ impl Part {
     pub(crate) fn first_data(&self) -> Result<Option<u64>, PoolSetError> {
         let file = fs::File::from(self.cloned()?);
         let mut bytes = vec![0; READ_LEN_BYTES];
-        let mut at = 0;
+        let mut at = next_data(&file, 0);
         while at < self.len_bytes {
-            // Behind the last data there is nothing to be found; where holes are not told, all is data.
-            match rustix::fs::seek(&file, SeekFrom::Data(at)) {
-                Ok(data) => at = data,
-                Err(Errno::NXIO) => return Ok(None),
-                Err(_) => {}
-            }
             let read =
                 file.read_at(&mut bytes, at).map_err(|error| PoolSetError::io("pread", &self.path, "", error))?;
             if let Some(place) = bytes[..read].iter().position(|byte| *byte != 0) {
@@ -393,7 +387,7 @@ impl Part {
             if read == 0 {
                 break;
             }
-            at += read as u64;
+            at = next_data(&file, at + read as u64);
         }
         Ok(None)
     }
@@ -621,6 +615,15 @@ fn not_devdax(path: &Path) -> PoolSetError {
         path: path.into(),
         why: "its size is AUTO, and it is no devdax device",
         mend: "write its size in the pool set file",
+    }
+}
+
+/// Where the next data of a file are: `at` itself where the file system does not tell, the end of all files where there are none.
+pub(crate) fn next_data(file: &fs::File, at: u64) -> u64 {
+    match rustix::fs::seek(file, SeekFrom::Data(at)) {
+        Ok(data) => data,
+        Err(Errno::NXIO) => u64::MAX,
+        Err(_) => at,
     }
 }
 

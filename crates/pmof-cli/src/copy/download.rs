@@ -3,8 +3,8 @@
 use std::{
     fs::{self, File},
     io,
-    os::unix::fs::{FileExt, PermissionsExt},
-    path::{Path, PathBuf},
+    os::unix::fs::FileExt,
+    path::Path,
     sync::mpsc,
     thread,
 };
@@ -12,12 +12,13 @@ use std::{
 use anyhow::Context;
 use pmof::{Pool, PoolOptions, mem::MemError};
 use pmof_console::output::with_mend;
-use tempfile::NamedTempFile;
+use pmof_pool::NATIVE_MAGIC;
 
 use super::{
     Copied, CpArgs, Degraded, WINDOW_BYTES, WINDOWS_WAITING, checksums::Checksums, error::CopyError, mark,
     progress::Progress, verify,
 };
+use crate::new_file::{NewFile, directory_of, sync_name};
 
 /// Zeroes are left out of the file by the block of this size: the smallest hole of the usual file systems.
 const BLOCK_BYTES: usize = 4096;
@@ -36,7 +37,7 @@ pub(super) fn download(options: &PoolOptions, destination: &Path, args: &CpArgs)
     if len_bytes > size_bytes {
         return Err(CopyError::BadMark { stated_bytes: len_bytes, size_bytes }.into());
     }
-    let target = NewFile::create(destination, len_bytes)?;
+    let target = Destination::create(destination, len_bytes)?;
     let checksums = receive(&pool, &target, &args.progress("copying", len_bytes))?;
     target.sync()?;
     if !args.no_verify {
@@ -67,11 +68,11 @@ fn check_destination(path: &Path, force: bool) -> Result<(), CopyError> {
 /// Whether a file is a pool of a target, perhaps the one that is copied. What cannot be read is not known to be one.
 fn begins_as_pool(path: &Path) -> bool {
     let mut begin = [0; 8];
-    File::open(path).and_then(|file| file.read_exact_at(&mut begin, 0)).is_ok() && begin == *b"PMOFPOOL"
+    File::open(path).and_then(|file| file.read_exact_at(&mut begin, 0)).is_ok() && begin == NATIVE_MAGIC
 }
 
 /// Reads the pool while windows read before are written on a thread of their own.
-fn receive(pool: &Pool, target: &NewFile, progress: &Progress) -> anyhow::Result<Checksums> {
+fn receive(pool: &Pool, target: &Destination, progress: &Progress) -> anyhow::Result<Checksums> {
     let (filled, windows) = mpsc::sync_channel::<(u64, Vec<u8>)>(WINDOWS_WAITING);
     let (emptied, buffers) = mpsc::channel();
     thread::scope(|scope| {
@@ -108,32 +109,24 @@ fn receive(pool: &Pool, target: &NewFile, progress: &Progress) -> anyhow::Result
     })
 }
 
-/// A file that has not got its name yet; gone when dropped before.
-struct NewFile {
-    file: NamedTempFile,
-    path: PathBuf,
-    directory: PathBuf,
+/// What a pool is copied to.
+struct Destination {
+    new: NewFile,
     len_bytes: u64,
 }
 
-impl NewFile {
+impl Destination {
     /// A file of zeroes without any space taken, beside its final place.
     fn create(path: &Path, len_bytes: u64) -> Result<Self, CopyError> {
-        let directory = match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
-            _ => PathBuf::from("."),
-        };
-        let mut builder = tempfile::Builder::new();
-        // Narrowed by the umask, as for any new file.
-        builder.prefix(".pmof-cp.").suffix(".part").permissions(fs::Permissions::from_mode(0o666));
-        let file = builder.tempfile_in(&directory).map_err(|error| CopyError::io("open", &directory, error))?;
-        let new = Self { file, path: path.into(), directory, len_bytes };
-        new.file().set_len(len_bytes).map_err(|error| new.failed("ftruncate", error))?;
-        Ok(new)
+        let new =
+            NewFile::create(path, ".pmof-cp.").map_err(|error| CopyError::io("open", directory_of(path), error))?;
+        let destination = Self { new, len_bytes };
+        destination.file().set_len(len_bytes).map_err(|error| destination.failed("ftruncate", error))?;
+        Ok(destination)
     }
 
     fn file(&self) -> &File {
-        self.file.as_file()
+        self.new.file()
     }
 
     /// Writes all blocks that are not zeroes, neighbours together.
@@ -166,7 +159,7 @@ impl NewFile {
             self.file().read_exact_at(found, window.offset).map_err(|error| self.failed("read", error))?;
             if crc32c::crc32c(found) != window.checksum {
                 let (offset, len_bytes) = (window.offset, window.len_bytes);
-                return Err(CopyError::FileDiffers { path: self.path.clone(), offset, len_bytes });
+                return Err(CopyError::FileDiffers { path: self.new.path().into(), offset, len_bytes });
             }
             progress.advance(window.len_bytes as u64);
         }
@@ -175,26 +168,21 @@ impl NewFile {
 
     /// Gives the file its name, durably.
     fn publish(self, force: bool) -> anyhow::Result<()> {
-        let Self { file, path, directory, .. } = self;
-        if force {
-            file.persist(&path).map_err(|error| CopyError::io("rename", &path, error.error))?;
-        } else {
-            file.persist_noclobber(&path).map_err(|error| match error.error.kind() {
-                io::ErrorKind::AlreadyExists => CopyError::Exists { path: path.clone() },
-                _ => CopyError::io("rename", &path, error.error),
-            })?;
-        }
-        let synced = File::open(&directory).and_then(|directory| directory.sync_all());
-        synced.with_context(|| format!("{} is complete, but fsync of its directory failed", path.display()))
+        let path = self.new.path().to_owned();
+        self.new.publish(force).map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => CopyError::Exists { path: path.clone() },
+            _ => CopyError::io("rename", &path, error),
+        })?;
+        sync_name(&path).with_context(|| format!("{} is complete, but fsync of its directory failed", path.display()))
     }
 
     fn failed(&self, call: &'static str, error: io::Error) -> CopyError {
         match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                CopyError::NoSpace { directory: self.directory.clone(), len_bytes: self.len_bytes }
+                CopyError::NoSpace { directory: directory_of(self.new.path()).into(), len_bytes: self.len_bytes }
             }
-            io::ErrorKind::FileTooLarge => CopyError::TooLong(MemError::too_long(&self.path, self.len_bytes)),
-            _ => CopyError::io(call, &self.path, error),
+            io::ErrorKind::FileTooLarge => CopyError::TooLong(MemError::too_long(self.new.path(), self.len_bytes)),
+            _ => CopyError::io(call, self.new.path(), error),
         }
     }
 }
@@ -221,7 +209,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_told_by_what_it_does_not_fit_into() {
         let directory = tempfile::tempdir().unwrap();
-        let file = NewFile::create(&directory.path().join("copy"), 1 << 20).unwrap();
+        let file = Destination::create(&directory.path().join("copy"), 1 << 20).unwrap();
         for (kind, words) in [
             (io::ErrorKind::StorageFull, "no room for 1048576 bytes"),
             (io::ErrorKind::QuotaExceeded, "no room for 1048576 bytes"),

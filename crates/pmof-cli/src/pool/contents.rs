@@ -1,10 +1,8 @@
 //! What is in a pool, and the features that its headers name.
 
 use std::{
-    fs::File,
     io::{self, Write},
     ops::Range,
-    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
 };
 
@@ -21,6 +19,7 @@ use pmof_replica::SshReplicas;
 use serde::Serialize;
 
 use super::place::set_at;
+use crate::new_file::{NewFile, sync_name};
 
 /// Bytes read at a time; a multiple of a line of the dump.
 const CHUNK_LEN_BYTES: u64 = 1 << 20;
@@ -107,18 +106,14 @@ pub(crate) fn dump(args: &DumpArgs) -> anyhow::Result<()> {
 /// Makes a file of what `write` gives, durably: whole, or not at all.
 fn write_file(path: &Path, write: impl FnOnce(&mut dyn Write) -> anyhow::Result<()>) -> anyhow::Result<()> {
     let failed = || format!("cannot make {}", path.display());
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if path.symlink_metadata().is_ok() {
         bail!("cannot make {}: it exists; remove it, or name another file", path.display());
     }
-    let mut builder = tempfile::Builder::new();
-    // Narrowed by the umask, as for any new file.
-    builder.prefix(".pmof-dump.").permissions(std::fs::Permissions::from_mode(0o666));
-    let mut file = builder.tempfile_in(directory).with_context(failed)?;
-    write(&mut file).with_context(failed)?;
-    file.as_file().sync_all().with_context(failed)?;
-    file.persist_noclobber(path).map_err(|error| error.error).with_context(failed)?;
-    File::open(directory).and_then(|directory| directory.sync_all()).with_context(failed)
+    let new = NewFile::create(path, ".pmof-dump.").with_context(failed)?;
+    write(&mut new.file()).with_context(failed)?;
+    new.file().sync_all().with_context(failed)?;
+    new.publish(false).with_context(failed)?;
+    sync_name(path).with_context(failed)
 }
 
 fn print(memory: &Memory, range: Range<u64>, is_binary: bool, output: &mut dyn Write) -> anyhow::Result<()> {

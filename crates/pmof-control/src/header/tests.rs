@@ -183,7 +183,7 @@ proptest! {
         own_checksum: bool,
     ) {
         if own_magic && bytes.len() >= 8 {
-            bytes[..8].copy_from_slice(&MAGIC);
+            bytes[..8].copy_from_slice(&NATIVE_MAGIC);
         }
         if own_checksum && bytes.len() >= HEADER_BYTES {
             let checksum = checksum(&bytes[..CHECKSUM_OFFSET]);

@@ -1,7 +1,8 @@
+use pmof_mem::{Evidence, Mechanism, MediumKind, Promise};
 use proptest::prelude::*;
 
 use super::*;
-use crate::NameError;
+use crate::{ANCESTORS_MAX, Header, NameError, PoolFormat};
 
 fn name(text: &str) -> PoolName {
     PoolName::new(text).expect("a good name")

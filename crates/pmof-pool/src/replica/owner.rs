@@ -10,8 +10,8 @@ use crate::{
     uuid_text,
 };
 
-/// What a pool of a target begins with, which has no header of this format.
-const NATIVE: &[u8; 8] = b"PMOFPOOL";
+/// What a replica in pmof's own format begins with, which has no header of libpmempool's.
+pub const NATIVE_MAGIC: [u8; 8] = *b"PMOFPOOL";
 
 /// What a file begins with.
 pub(super) enum Head {
@@ -167,7 +167,7 @@ fn not_compared(member: Option<&[u8; 16]>) -> &'static str {
 /// Whether what lies in the place of a part without a header begins as something else does. Where the first part vouches for it, what only might
 /// have been a header may be contents.
 fn begins_otherwise(bytes: &[u8; HEADER_LEN_BYTES], is_vouched: bool) -> bool {
-    header::kind_named(bytes).is_some() || bytes.starts_with(NATIVE) || !is_vouched && looks_like_header(bytes)
+    header::kind_named(bytes).is_some() || bytes.starts_with(&NATIVE_MAGIC) || !is_vouched && looks_like_header(bytes)
 }
 
 pub(super) fn not_ours(part: &Part, found: String) -> PoolSetError {
@@ -176,7 +176,7 @@ pub(super) fn not_ours(part: &Part, found: String) -> PoolSetError {
 
 /// What begins with `bytes`, which are no header of `member`.
 fn words(bytes: &[u8; HEADER_LEN_BYTES], member: Option<&[u8; 16]>) -> String {
-    if bytes.starts_with(NATIVE) {
+    if bytes.starts_with(&NATIVE_MAGIC) {
         return "it does not begin as a part of a pool does, but as a pool of a target (PMOFPOOL)".to_owned();
     }
     if !looks_like_header(bytes) {
@@ -191,7 +191,7 @@ fn words(bytes: &[u8; HEADER_LEN_BYTES], member: Option<&[u8; 16]>) -> String {
 /// Whether these bytes were a header once: they begin with the signature of a kind of pool, or with a whole header's fields, whatever
 /// the signature, and nothing where a header has nothing.
 fn looks_like_header(bytes: &[u8; HEADER_LEN_BYTES]) -> bool {
-    header::kind_named(bytes).is_some() || !bytes.starts_with(NATIVE) && header::is_laid_out(bytes)
+    header::kind_named(bytes).is_some() || !bytes.starts_with(&NATIVE_MAGIC) && header::is_laid_out(bytes)
 }
 
 /// What lies where a part is to be made: nothing, or what it is, in words.

@@ -4,12 +4,11 @@
 use std::{fs::File, os::unix::fs::FileExt as _};
 
 use pmof_mem::{Medium as _, Memory, System};
-use rustix::{fs::SeekFrom, io::Errno};
 
 use crate::{
     PoolSetError,
     format::OBJ_RUNTIME,
-    part::{Part, page_bytes},
+    part::{Part, next_data, page_bytes},
 };
 
 /// How many pages of a file are compared, at most.
@@ -95,14 +94,10 @@ impl<'p> Bytes<'p> {
         Ok(None)
     }
 
-    /// Where the next data are: `at` itself where the file system does not tell, the end of all files where there are none.
+    /// As of [`next_data`]; a device has no holes.
     fn data_from(&self, at: u64) -> u64 {
         match self {
-            Self::File(_, file) => match rustix::fs::seek(file, SeekFrom::Data(at)) {
-                Ok(data) => data,
-                Err(Errno::NXIO) => u64::MAX,
-                Err(_) => at,
-            },
+            Self::File(_, file) => next_data(file, at),
             Self::Device(_) => at,
         }
     }

@@ -1,0 +1,53 @@
+//! A file that gets its name when it is whole.
+
+use std::{
+    fs::{File, Permissions},
+    io,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+};
+
+use tempfile::NamedTempFile;
+
+/// A file without its name yet, in the directory of its name; gone when dropped before.
+#[derive(Debug)]
+pub(crate) struct NewFile {
+    file: NamedTempFile,
+    path: PathBuf,
+}
+
+impl NewFile {
+    /// An empty file for `path`; `prefix` begins its name until then.
+    pub(crate) fn create(path: &Path, prefix: &str) -> io::Result<Self> {
+        let mut builder = tempfile::Builder::new();
+        // Narrowed by the umask, as for any new file.
+        builder.prefix(prefix).suffix(".part").permissions(Permissions::from_mode(0o666));
+        Ok(Self { file: builder.tempfile_in(directory_of(path))?, path: path.into() })
+    }
+
+    pub(crate) fn file(&self) -> &File {
+        self.file.as_file()
+    }
+
+    /// The path that it will have.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Gives the file its name, in the place of a file that has it, or failing where one has: `AlreadyExists`. The name is durable when
+    /// [`sync_name`] says so.
+    pub(crate) fn publish(self, replaces: bool) -> io::Result<()> {
+        let named = if replaces { self.file.persist(&self.path) } else { self.file.persist_noclobber(&self.path) };
+        named.map(drop).map_err(|error| error.error)
+    }
+}
+
+/// Makes the name of a file durable.
+pub(crate) fn sync_name(path: &Path) -> io::Result<()> {
+    File::open(directory_of(path))?.sync_all()
+}
+
+/// The directory that a path's name is in.
+pub(crate) fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}

@@ -1,0 +1,132 @@
+//! What the bodies of messages are made of: epochs, states, descriptions of pools.
+
+use std::ops::Range;
+
+use pmof_mem::{Durability, Evidence, Mechanism, MediumKind, Promise};
+
+use super::{
+    MAX_HOLDER_BYTES,
+    wire::{Body, Fault, Frame, Parsed},
+};
+use crate::{ANCESTORS_MAX, Epoch, Header, PoolFormat, PoolInfo, PoolState};
+
+impl Frame {
+    pub(super) fn epoch(&mut self, epoch: &Epoch) {
+        self.bytes(epoch.id.as_bytes());
+        self.number_u64(epoch.members);
+    }
+
+    pub(super) fn ancestors(&mut self, ancestors: &[Epoch]) {
+        let ancestors = &ancestors[..ancestors.len().min(ANCESTORS_MAX)];
+        self.byte(ancestors.len() as u8);
+        for epoch in ancestors {
+            self.epoch(epoch);
+        }
+    }
+
+    pub(super) fn state(&mut self, state: &PoolState) {
+        self.number_u64(state.opening);
+        self.byte(state.flags());
+        self.number_u64(state.mark);
+        self.epoch(&state.epoch);
+        self.ancestors(&state.ancestors);
+    }
+
+    pub(super) fn info(&mut self, info: &PoolInfo) {
+        let header = &info.header;
+        self.number_u16(header.format.major());
+        self.number_u64(header.compatible_features);
+        self.bytes(header.pool_uuid.as_bytes());
+        self.bytes(header.replica_uuid.as_bytes());
+        self.number_u64(header.size_bytes);
+        self.number_u64(header.created_at_unix_s);
+        self.state(&info.state);
+        self.number_u16(header.replica_count);
+        self.number_u16(header.replica_index);
+        self.bytes(&header.user_flags);
+        self.number_u64(info.file_len_bytes);
+        self.byte(info.medium as u8);
+        for promise in info.promises {
+            self.byte(promise.map_or(0, |promise| promise.mechanism as u8));
+            self.byte(promise.map_or(0, |promise| promise.evidence as u8));
+        }
+        self.byte(u8::from(info.open_by.is_some()));
+        if let Some(holder) = &info.open_by {
+            self.text(cut(holder, MAX_HOLDER_BYTES));
+        }
+        self.text(info.name.as_str());
+    }
+}
+
+impl Body<'_> {
+    pub(super) fn range(&mut self) -> Parsed<Range<u64>> {
+        let range = self.number_u64()?..self.number_u64()?;
+        if range.is_empty() { Err(Fault::Malformed("a range is empty")) } else { Ok(range) }
+    }
+
+    pub(super) fn epoch(&mut self) -> Parsed<Epoch> {
+        Ok(Epoch { id: self.uuid()?, members: self.number_u64()? })
+    }
+
+    pub(super) fn ancestors(&mut self) -> Parsed<Vec<Epoch>> {
+        let count = usize::from(self.byte()?);
+        if count > ANCESTORS_MAX {
+            return Err(Fault::Malformed("there are more than 64 ancestors"));
+        }
+        (0..count).map(|_| self.epoch()).collect()
+    }
+
+    pub(super) fn state(&mut self) -> Parsed<PoolState> {
+        let opening = self.number_u64()?;
+        let flags = PoolState::from_flags(self.byte()?);
+        let (is_open, is_confirmed) = flags.ok_or(Fault::Malformed("the state has an unknown flag"))?;
+        let mark = self.number_u64()?;
+        Ok(PoolState { opening, is_open, is_confirmed, mark, epoch: self.epoch()?, ancestors: self.ancestors()? })
+    }
+
+    pub(super) fn info(&mut self) -> Parsed<PoolInfo> {
+        let major = self.number_u16()?;
+        let (compatible_features, pool_uuid, replica_uuid) = (self.number_u64()?, self.uuid()?, self.uuid()?);
+        let (size_bytes, created_at_unix_s, state) = (self.number_u64()?, self.number_u64()?, self.state()?);
+        let format = match (major, u32::try_from(state.opening)) {
+            (1, Ok(generation)) => PoolFormat::One { generation },
+            (2, _) => PoolFormat::Two,
+            _ => return Err(Fault::Malformed("the pool's format is unknown")),
+        };
+        let header = Header {
+            format,
+            compatible_features,
+            pool_uuid,
+            replica_uuid,
+            size_bytes,
+            created_at_unix_s,
+            replica_count: self.number_u16()?,
+            replica_index: self.number_u16()?,
+            user_flags: self.array()?,
+        };
+        let file_len_bytes = self.number_u64()?;
+        let medium = MediumKind::from_wire(self.byte()?).ok_or(Fault::Malformed("the medium is unknown"))?;
+        let promises = [self.promise()?, self.promise()?, self.promise()?];
+        let open_by = if self.flag()? { Some(self.text(MAX_HOLDER_BYTES)?.to_owned()) } else { None };
+        Ok(PoolInfo { name: self.name()?, header, state, file_len_bytes, medium, promises, open_by })
+    }
+
+    pub(super) fn promise(&mut self) -> Parsed<Option<Promise>> {
+        match (self.byte()?, self.byte()?) {
+            (0, 0) => Ok(None),
+            (mechanism, evidence) => match (Mechanism::from_wire(mechanism), Evidence::from_wire(evidence)) {
+                (Some(mechanism), Some(evidence)) => Ok(Some(Promise { mechanism, evidence })),
+                _ => Err(Fault::Malformed("a promise has an unknown mechanism or evidence")),
+            },
+        }
+    }
+
+    pub(super) fn level(&mut self) -> Parsed<Durability> {
+        Durability::from_wire(self.byte()?).ok_or(Fault::Malformed("the durability level is unknown"))
+    }
+}
+
+/// The longest beginning of `text` that has at most `limit_bytes` and cuts no character.
+pub(super) fn cut(text: &str, limit_bytes: usize) -> &str {
+    &text[..text.floor_char_boundary(limit_bytes)]
+}
