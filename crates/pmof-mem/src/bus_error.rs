@@ -174,7 +174,7 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *
     let errno = unsafe { *libc::__errno_location() };
     let is_page = [libc::BUS_ADRERR, libc::BUS_OBJERR, libc::BUS_MCEERR_AR].contains(&code);
     let is_own = is_page && replace(address);
-    // SAFETY: as above.
+    // SAFETY: this thread's errno lives as long as the thread, and no signal's handler runs beside its thread.
     unsafe { *libc::__errno_location() = errno };
     if !is_own {
         pass_on(signal, info, context);

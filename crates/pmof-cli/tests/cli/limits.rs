@@ -25,7 +25,7 @@ const WORDS: [&str; 3] = ["files of 4194304 bytes at most", "ulimit -f", "ask fo
 fn a_target_refuses_what_is_beyond_its_limit_and_goes_on() {
     let place = directory();
     let address = place.path().join("address");
-    let root = place.path().join("root");
+    let root = place.path().join("pools");
     fs::create_dir(&root).unwrap();
     let output = fs::File::create(&address).unwrap();
     let arguments = ["serve", "--listen", "tcp://127.0.0.1:0", "--root", text(&root)];
@@ -35,7 +35,7 @@ fn a_target_refuses_what_is_beyond_its_limit_and_goes_on() {
     let url = format!("{}/large", ready().unwrap());
     let source = file_with(&place, "source", &vec![7; 5 * MIB]);
     let said = pmof(["cp", text(&source), &url]);
-    said.failed(&[WORDS[0], WORDS[1], WORDS[2], "/root/large would have "]);
+    said.failed(&[WORDS[0], WORDS[1], WORDS[2], "/pools/large would have "]);
     assert_eq!(files(&root), [""; 0], "nothing of it is left");
     let small = file_with(&place, "small", &vec![7; MIB]);
     pmof(["cp", text(&small), &format!("{}/small", ready().unwrap())]).done();

@@ -17,13 +17,13 @@ fn urls(targets: &[Target]) -> Vec<String> {
 }
 
 /// One replica, whatever the pool was made with.
-fn alone(target: &Target) -> PoolOptions {
+fn pool_of_one(target: &Target) -> PoolOptions {
     options([target.url("orders")]).min_replicas(1)
 }
 
 /// Opens one replica for writing, and closes it in order.
-fn write_alone(target: &Target, bytes: &[u8]) {
-    let pool = alone(target).open().unwrap();
+fn write_to_one(target: &Target, bytes: &[u8]) {
+    let pool = pool_of_one(target).open().unwrap();
     pool.persist(0, bytes).unwrap();
     pool.close().unwrap();
 }
@@ -84,16 +84,16 @@ fn assert_degraded(opened: Result<Pool, PoolError>, expected: (usize, usize)) {
 fn split_brain_is_refused_by_name() {
     let two: [Target; 2] = targets();
     options(urls(&two)).create(4096).unwrap().close().unwrap();
-    write_alone(&two[1], b"of the second");
-    write_alone(&two[0], b"of the first");
+    write_to_one(&two[1], b"of the second");
+    write_to_one(&two[0], b"of the first");
     let both = [named(&two[0], "diverged"), named(&two[1], "diverged")];
     assert_eq!(apart(options(urls(&two)).open()), both);
     assert_eq!(apart(options(urls(&two)).open_read_only()), both);
     // Nor does asking for fewer help: nothing says which of them counts.
     assert_eq!(apart(options(urls(&two)).min_replicas(1).open()), both);
     // Each is whole and can be read by itself.
-    assert_eq!(read(&alone(&two[0]).open_read_only().unwrap(), 0, 12), b"of the first");
-    assert_eq!(read(&alone(&two[1]).open_read_only().unwrap(), 0, 13), b"of the second");
+    assert_eq!(read(&pool_of_one(&two[0]).open_read_only().unwrap(), 0, 12), b"of the first");
+    assert_eq!(read(&pool_of_one(&two[1]).open_read_only().unwrap(), 0, 13), b"of the second");
 }
 
 #[test]
@@ -244,7 +244,7 @@ fn a_minority_never_outranks_a_majority() {
     pool.persist(0, b"of the majority").unwrap();
     pool.close().unwrap();
     for _ in 0..4 {
-        write_alone(&three[2], b"of the minority");
+        write_to_one(&three[2], b"of the minority");
     }
     assert_eq!(apart(options(urls(&three)).open()), [named(&three[2], "diverged from the majority")]);
     let pool = options(urls(&three)).min_replicas(2).open().unwrap();
@@ -257,7 +257,7 @@ fn a_minority_never_outranks_a_majority() {
 fn what_a_minority_wrote_after_the_majority_stood_still_is_told() {
     let three: [Target; 3] = targets();
     options(urls(&three)).create(4096).unwrap().close().unwrap();
-    write_alone(&three[2], b"new");
+    write_to_one(&three[2], b"new");
     let minority = [named(&three[2], "without the majority")];
     assert_eq!(apart(options(urls(&three)).open()), minority);
     assert_eq!(apart(options(urls(&three)).min_replicas(2).open()), minority);
@@ -275,7 +275,7 @@ fn a_replica_that_was_lost_is_not_opened_with_the_others() {
     three[0].restart();
 
     // The positive control: each replica is sound, and without the check its old bytes would be read.
-    let old = alone(&three[0]).open_read_only().unwrap();
+    let old = pool_of_one(&three[0]).open_read_only().unwrap();
     assert_eq!(read(&old, 0, 3), b"old");
     old.close().unwrap();
     assert_eq!(apart(options(urls(&three)).open()), [named(&three[0], "left behind")]);
@@ -454,7 +454,7 @@ fn a_replica_that_another_writes_is_not_done_without() {
     let two: [Target; 2] = targets();
     options(urls(&two)).create(4096).unwrap().close().unwrap();
     let without = options(urls(&two)).min_replicas(1);
-    let other = alone(&two[1]).open().unwrap();
+    let other = pool_of_one(&two[1]).open().unwrap();
     assert_refused(&without.open().unwrap_err(), &two[1].url("orders"), PoolRefusal::Busy);
     other.close().unwrap();
 
