@@ -32,6 +32,8 @@ pub enum PoolRefusal {
     Busy,
     /// What has this name is not a pool, or its header is damaged or newer, or its file has the wrong length.
     NotAUsablePool,
+    /// The headers of a pool set's parts are damaged, and something lies behind them.
+    HeadersDamaged,
     /// The pool has a former format, which can be read and not written.
     OldFormat,
     /// A pool cannot have this size.
@@ -59,7 +61,7 @@ impl PoolRefusal {
             Self::NotFound | Self::PartMissing => Errno::NOENT,
             Self::AlreadyExists => Errno::EXIST,
             Self::Busy => Errno::BUSY,
-            Self::NotAUsablePool | Self::OldFormat | Self::BadSet => Errno::INVAL,
+            Self::NotAUsablePool | Self::HeadersDamaged | Self::OldFormat | Self::BadSet => Errno::INVAL,
             Self::BadSize => Errno::FBIG,
             Self::NoSpace => Errno::NOSPC,
             Self::NotDurable => Errno::OPNOTSUPP,
@@ -83,6 +85,7 @@ impl PoolRefusal {
             14 | 305 => Self::NotDurable,
             303 => Self::BadSet,
             310 => Self::PartMissing,
+            311 => Self::HeadersDamaged,
             260 => Self::NotAdmitted,
             _ => Self::Failed,
         }

@@ -97,6 +97,8 @@ pub enum Reached {
     Whole(Box<dyn ReplicaAccess>),
     /// There is none, or it is broken: why, in words.
     Damaged(String),
+    /// Its headers are damaged, and something lies behind them: what is wrong with the headers, in words.
+    HeadersDamaged(String),
 }
 
 /// The way to the replicas that a pool set names on other machines.

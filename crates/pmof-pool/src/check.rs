@@ -227,7 +227,7 @@ impl Look {
             return Ok(());
         }
         check_replaceable(set, &mut self.found, plan, remotes)?;
-        check_kept(set, &mut self.found, plan, None)
+        check_kept(set, &mut self.found, plan, None, remotes)
     }
 
     /// Notes which replicas are empty. Where all that can be read are, they are compared like others.

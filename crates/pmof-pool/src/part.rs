@@ -500,6 +500,22 @@ impl Part {
         }
     }
 
+    /// Makes a file shorter or longer, durably; what is new is a hole.
+    pub(crate) fn resize(&self, len_bytes: u64) -> Result<(), PoolSetError> {
+        if self.len_bytes == len_bytes {
+            return Ok(());
+        }
+        let resized = rustix::fs::ftruncate(&self.file, len_bytes).and_then(|()| rustix::fs::fsync(&self.file));
+        resized.map_err(|errno| PoolSetError::io("ftruncate", &self.path, "", errno))
+    }
+
+    /// Makes the file's name durable.
+    pub(crate) fn sync_name(&self) -> Result<(), PoolSetError> {
+        let directory = self.path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let synced = fs::File::open(directory).and_then(|directory| directory.sync_all());
+        synced.map_err(|error| PoolSetError::io("fsync", directory, "", error))
+    }
+
     /// Removes the file, which is locked, unless another one has its name by now. `mend`: what to do where that fails.
     pub(crate) fn unlink(&self, mend: &'static str) -> Result<(), PoolSetError> {
         if !self.is_at_path()? {

@@ -8,7 +8,7 @@ use std::{
 use pmof_mem::{Declaration, Medium, MediumKind, Memory, NewFile, System};
 
 use crate::{
-    Access, Attributes, Feature, Features, HEADER_LEN_BYTES, PartSize, PartSpec, PoolHeader, PoolSetError,
+    Access, Attributes, Feature, Features, HEADER_LEN_BYTES, PartSpec, PoolHeader, PoolSetError,
     SHUTDOWN_STATE_LEN_BYTES, SetOptions, ShutdownState, behind_header, distinct,
     header::{self, Arch, SHUTDOWN_STATE},
     new_uuid,
@@ -23,6 +23,7 @@ mod numbered;
 mod owner;
 mod planned;
 mod removal;
+mod restored;
 #[cfg(test)]
 mod tests;
 mod unlinkable;
@@ -30,7 +31,7 @@ mod vouched;
 mod whose;
 
 pub(crate) use contents_of::contents_behind;
-pub use contents_of::part_contents;
+pub use contents_of::{has_contents_behind, part_contents};
 pub use named_whole::check_named_whole;
 pub use owner::NATIVE_MAGIC;
 pub(crate) use owner::something_in;
@@ -450,7 +451,7 @@ impl NewParts {
         let mut parts = Vec::with_capacity(places.len());
         for (index, place) in places.iter().enumerate() {
             let has_header = index < header_count(places.len(), options);
-            let part = restored_part(system, place)?;
+            let part = restored::part(system, place, &places)?;
             if has_header {
                 // From here on, and until all is restored, the replica must not pass for a whole one.
                 write_header(&header_memory(&part, Access::ReadWrite)?, &begun)?;
@@ -501,50 +502,6 @@ fn known_uuids(places: &[Place]) -> Vec<Option<[u8; 16]>> {
         own.or(before).or(behind).filter(|uuid| *uuid != [0; 16])
     };
     (0..count).map(known).collect()
-}
-
-/// A part of a broken replica: as it is, where it can be, else made anew.
-fn restored_part(system: &System, place: &Place) -> Result<Part, PoolSetError> {
-    let make = || {
-        let (part, file) = Part::create(place)?;
-        if let Some(file) = file {
-            file.keep();
-        }
-        Ok(part)
-    };
-    let is_length = |part: &Part| match place.size {
-        Some(PartSize::Bytes(len_bytes)) => len_bytes == part.len_bytes,
-        Some(PartSize::Auto) | None => true,
-    };
-    let any = Place { path: place.path.clone(), size: None };
-    match Part::find(&any) {
-        // It may have holes.
-        Ok(part) if part.devdax_align_bytes.is_none() && (part.len_bytes == 0 || !is_length(&part)) => {
-            if part.len_bytes == 0 && !part.is_empty()? {
-                return Err(PoolSetError::Busy { path: part.path });
-            }
-            part.unlink("")?;
-            return make();
-        }
-        Ok(_) => {}
-        Err(PoolSetError::Missing { .. }) => return make(),
-        Err(error) => return Err(error),
-    }
-    let part = Part::open_filled(&any)?;
-    let has_bad_blocks = part.check_bad_blocks(system, true).is_err();
-    if is_length(&part) && !has_bad_blocks {
-        return Ok(part);
-    }
-    if part.devdax_align_bytes.is_some() {
-        return Err(PoolSetError::WrongKind {
-            path: part.path,
-            why: "it is a device that is not as long as the set says, or has bad blocks",
-            mend: "correct the set, or clear the blocks (`ndctl clear-errors`)",
-        });
-    }
-    // New blocks are sound, and as many as they must be.
-    part.unlink("")?;
-    make()
 }
 
 /// The header of a part by itself, whatever set it belongs to. Nothing is locked or changed.

@@ -180,7 +180,7 @@ pub(crate) fn sync_found(
             check_equal(set, &mut found, &plan, &old.made)?;
         }
         check_replaceable(set, &mut found, &plan, remotes)?;
-        let is_asked = from.is_none().then(|| check_kept(set, &mut found, &plan, declaration));
+        let is_asked = from.is_none().then(|| check_kept(set, &mut found, &plan, declaration, remotes));
         is_asked.unwrap_or(Ok(())).map(|()| plan)
     });
     match planned {
@@ -476,7 +476,7 @@ pub(crate) fn look(
                 }
                 judged(replica).map_err(failed)
             }
-            Reached::Damaged(reason) => Ok(Found::Damaged(reason)),
+            Reached::Damaged(reason) | Reached::HeadersDamaged(reason) => Ok(Found::Damaged(reason)),
         },
     }
 }

@@ -4,7 +4,7 @@ use pmof_control::PoolRefusal;
 use pmof_mem::causes;
 use pmof_pool::{PoolSet, PoolSetError, Removal, ReplicaSpec, SetOptions, check_named_whole, pool_set_uuid};
 
-use crate::{PlaceError, PoolError, RemoteRemoval, ReplicaError, TargetOptions, remote_place};
+use crate::{PlaceError, PoolError, RemoteRemoval, ReplicaError, SshReplicas, TargetOptions, remote_place};
 
 /// Why one replica cannot be removed.
 #[derive(Debug, thiserror::Error)]
@@ -30,7 +30,10 @@ impl ReplicaRemovalError {
             Self::Local(error) => error.is_damage() || matches!(error, PoolSetError::NotRemoved { .. }),
             Self::Remote(error) => matches!(
                 error.replica_error(),
-                Some(ReplicaError::Refused { refusal: PoolRefusal::NotAUsablePool | PoolRefusal::PartMissing, .. })
+                Some(ReplicaError::Refused {
+                    refusal: PoolRefusal::NotAUsablePool | PoolRefusal::HeadersDamaged | PoolRefusal::PartMissing,
+                    ..
+                })
             ),
         }
     }
@@ -106,6 +109,8 @@ impl SetRemoval {
     /// Errors: `Files`, `NotAll`, `Refused`.
     pub fn prepare(set: &PoolSet, force: bool, options: &TargetOptions) -> Result<Self, SetRemovalError> {
         set.check_files().map_err(SetRemovalError::Files)?;
+        // Before the parts are locked, which hosts could not open then.
+        let named = if force { Ok(()) } else { check_named_whole(set, &mut SshReplicas::new(options)) };
         let (mut found, mut reasons) = (Vec::new(), Vec::new());
         let member = pool_set_uuid(set);
         for (index, replica) in set.replicas.iter().enumerate() {
@@ -115,10 +120,7 @@ impl SetRemoval {
             }
         }
         if reasons.is_empty() {
-            if !force {
-                check_named_whole(set).map_err(SetRemovalError::NotAll)?;
-            }
-            return Ok(Self { found });
+            return named.map(|()| Self { found }).map_err(SetRemovalError::NotAll);
         }
         let helps_force = !force && reasons.iter().all(|(_, error)| error.is_damage());
         Err(SetRemovalError::Refused { reasons, helps_force })

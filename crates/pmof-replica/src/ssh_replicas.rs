@@ -84,7 +84,7 @@ impl SshReplicas {
             Ok((member, Some(attributes))) => Ok(Reached::Whole(Box::new(Remote { name, member, attributes }))),
             Ok((_, None)) => Err(format!("the pool set {set} on {target} has no headers (NOHDRS)").into()),
             Err(error) => match damage(target, set, &error) {
-                Some(damage) => Ok(Reached::Damaged(damage)),
+                Some(damage) => Ok(damage),
                 None if matches!(*error, ReplicaError::Refused { .. }) => Err(replica.failed(error).into()),
                 None => Err(Unreached { node: node(target), source: replica.failed(error).into() }.into()),
             },
@@ -95,7 +95,7 @@ impl SshReplicas {
     pub fn state(&mut self, remote: &RemoteSpec) -> RemoteState {
         let mut replica = match self.open(remote, 0, Access::ReadOnly) {
             Ok(Reached::Whole(replica)) => replica,
-            Ok(Reached::Damaged(damage)) => return RemoteState::Unsound(damage),
+            Ok(Reached::Damaged(damage) | Reached::HeadersDamaged(damage)) => return RemoteState::Unsound(damage),
             Err(error) => {
                 let refused = error.downcast_ref::<PoolError>().and_then(PoolError::replica_error);
                 return match refused {
@@ -156,13 +156,13 @@ fn node(target: &TargetUrl) -> String {
 
 /// What the target found to be missing or broken: in the words that its parts would have here, and on which host; `None` where
 /// that is not what failed.
-fn damage(target: &TargetUrl, set: &SetName, error: &ReplicaError) -> Option<String> {
-    let refusals = [PoolRefusal::NotAUsablePool, PoolRefusal::PartMissing];
-    match error {
-        ReplicaError::Refused { refusal, text } if refusals.contains(refusal) => {
-            let text = text.strip_prefix(&format!("pool set {set} cannot be used: ")).unwrap_or(text);
-            Some(format!("on {}: {}", node(target), without_mend(text)))
-        }
+fn damage(target: &TargetUrl, set: &SetName, error: &ReplicaError) -> Option<Reached> {
+    let ReplicaError::Refused { refusal, text } = error else { return None };
+    let text = text.strip_prefix(&format!("pool set {set} cannot be used: ")).unwrap_or(text);
+    let damage = || format!("on {}: {}", node(target), without_mend(text));
+    match refusal {
+        PoolRefusal::NotAUsablePool | PoolRefusal::PartMissing => Some(Reached::Damaged(damage())),
+        PoolRefusal::HeadersDamaged => Some(Reached::HeadersDamaged(damage())),
         _ => None,
     }
 }

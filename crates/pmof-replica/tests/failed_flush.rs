@@ -182,7 +182,7 @@ fn a_target_digests_what_its_disk_has() {
     let mut replica = loop {
         match replicas.open_at(&url, &name, 0, Access::ReadWrite) {
             Ok(Reached::Whole(replica)) => break replica,
-            Ok(Reached::Damaged(why)) => panic!("{why}"),
+            Ok(Reached::Damaged(why) | Reached::HeadersDamaged(why)) => panic!("{why}"),
             // The target has yet to notice that the first connection is gone.
             Err(error) if causes(&*error).to_string().contains("in use") => {
                 std::thread::sleep(Duration::from_millis(20));

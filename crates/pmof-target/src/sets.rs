@@ -12,7 +12,7 @@ use pmof_control::{OpenFor, PoolRefusal, SetName};
 use pmof_mem::{Declaration, Durability, Medium as _, Memory, causes};
 use pmof_pool::{
     Access, Attributes, Feature, HEADER_LEN_BYTES, LocalReplica, NewReplica, PartSpec, PoolSet, PoolSetError, Removal,
-    ReplicaSpec, SET_LEN_BYTES_MAX, SetError, SetOptions,
+    ReplicaSpec, SET_LEN_BYTES_MAX, SetError, SetOptions, has_contents_behind,
 };
 use rustix::{
     fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags},
@@ -108,6 +108,14 @@ pub enum SetStoreError {
         /// Who.
         holder: String,
     },
+    /// The headers of the parts are damaged, and something lies behind them.
+    #[error("pool set {name} cannot be used")]
+    HeadersDamaged {
+        /// The set.
+        name: SetName,
+        /// What is wrong with the headers.
+        source: PoolSetError,
+    },
     /// The parts.
     #[error("pool set {name} cannot be used")]
     Parts {
@@ -132,6 +140,7 @@ impl SetStoreError {
             Self::NotDurable { .. } => 305,
             Self::Busy { .. } => 306,
             Self::OtherPool { .. } => 307,
+            Self::HeadersDamaged { .. } => 311,
             Self::Parts { source, .. } => match source {
                 PoolSetError::Exists { .. } | PoolSetError::NotBlank { .. } | PoolSetError::NotOurs { .. } => 307,
                 PoolSetError::NotAPart { .. } | PoolSetError::NotRemoved { .. } => 309,
@@ -270,8 +279,12 @@ impl SetStore {
             OpenFor::Read => Access::ReadOnly,
             OpenFor::Write => Access::ReadWrite,
         };
-        let replica = LocalReplica::open_for_client(&parts, options, how, self.declaration)
-            .map_err(|error| failed(name, error))?;
+        let replica = LocalReplica::open_for_client(&parts, options, how, self.declaration);
+        let replica = replica.map_err(|source| match has_contents_behind(&parts, options) {
+            Ok(true) => SetStoreError::HeadersDamaged { name: name.clone(), source },
+            // What is wrong is told already.
+            Ok(false) | Err(_) => failed(name, source),
+        })?;
         let set = OpenSet::new(name, replica, access);
         set.check(size_bytes, require)?;
         Ok(set)

@@ -161,11 +161,11 @@ pub(crate) fn feature(args: &FeatureArgs, connect: ConnectArgs) -> anyhow::Resul
     let set = set_at(&args.path)?;
     let is_change = args.enable.is_some() || args.disable.is_some();
     let access = if is_change && !args.dry_run { Access::ReadWrite } else { Access::ReadOnly };
+    let mut remotes = SshReplicas::new(&connect.remotes());
     if is_change {
         // Others would keep theirs.
-        check_named_whole(&set)?;
+        check_named_whole(&set, &mut remotes)?;
     }
-    let mut remotes = SshReplicas::new(&connect.remotes());
     let mut replicas: Vec<Box<dyn ReplicaAccess>> = Vec::new();
     for (index, spec) in set.replicas.iter().enumerate() {
         let failed = || format!("replica {index}");
@@ -175,7 +175,7 @@ pub(crate) fn feature(args: &FeatureArgs, connect: ConnectArgs) -> anyhow::Resul
             }
             ReplicaSpec::Remote(remote) => match remotes.open(remote, 0, access) {
                 Ok(Reached::Whole(replica)) => replica,
-                Ok(Reached::Damaged(reason)) => {
+                Ok(Reached::Damaged(reason) | Reached::HeadersDamaged(reason)) => {
                     bail!("replica {index} is not sound ({reason}): bring the set in order first (`pmof pool sync`)")
                 }
                 Err(error) => bail!("replica {index} failed: {}", causes(&*error)),

@@ -10,8 +10,8 @@ use anyhow::{Context, bail};
 use pmof::mem::Memory;
 use pmof::{PoolUrl, PoolUrlError};
 use pmof_pool::{
-    BlockTable, Feature, HeaderError, PartSpec, PoolSet, PoolSetError, ReplicaSpec, SetOptions, behind_header,
-    check_named_whole, part_header,
+    BlockTable, Feature, HeaderError, NoRemotes, PartSpec, PoolSet, PoolSetError, ReplicaSpec, SetOptions,
+    behind_header, check_named_whole, part_header,
 };
 
 /// A pool of a target, or one in files of this machine.
@@ -83,6 +83,6 @@ pub(crate) fn set_at(path: &Path) -> anyhow::Result<PoolSet> {
     let part = PartSpec { size, ..PartSpec::new(&path, len_bytes) };
     let options = SetOptions { single_header: header.features.has(Feature::SingleHeader), no_headers: false };
     let set = PoolSet { path, replicas: vec![ReplicaSpec::Local(vec![part])], options };
-    check_named_whole(&set)?;
+    check_named_whole(&set, &mut NoRemotes)?;
     Ok(set)
 }

@@ -38,6 +38,15 @@ pub(crate) fn contents_behind(
     Ok((state_of(kind, &mut memory, len_bytes)? == ContentsState::Sound).then_some(memory))
 }
 
+/// Whether the parts of a replica whose headers are damaged hold something behind them: false where its headers are sound or something else is
+/// wrong, and where it was being made. Nothing is changed.
+///
+/// # Errors
+/// As of [`LocalReplica::open`].
+pub fn has_contents_behind(specs: &[PartSpec], options: SetOptions) -> Result<bool, AccessError> {
+    Ok(contents_behind(specs, options, None, None)?.is_some())
+}
+
 /// What the parts of one replica hold, for a look at a pool that may be in use: nothing is locked or changed. Block tables are not looked at.
 ///
 /// # Errors

@@ -1,23 +1,28 @@
-//! Whether a set names all of the pool whose parts it names, as far as the parts of this machine say it.
+//! Whether a set names all of the pool whose parts it names, as far as its headers say it.
 
 use super::{numbered::pool_len_bytes, owner::Head};
 use crate::{
-    Misfit, PartSpec, PoolSet, PoolSetError, first_misfit,
+    Access, Attributes, Misfit, PartSpec, PoolSet, PoolSetError, Reached, RemoteReplicas, RemoteSpec, ReplicaSpec,
+    first_misfit,
     part::{Part, Place, places},
     uuid_text,
 };
 
 /// Fails where the set names fewer parts than the pool needs, or replicas that are linked to others than the set has beside them. Nothing
-/// is locked; damaged headers say nothing. Replicas on other machines are not asked.
+/// is locked here; hosts are asked, and closed again. Damaged headers say nothing, nor do hosts that cannot be reached.
 ///
-/// Errors: `NotAll`; those of reading.
-pub fn check_named_whole(set: &PoolSet) -> Result<(), PoolSetError> {
+/// Errors: `NotAll`; those of reading parts of this machine.
+pub fn check_named_whole(set: &PoolSet, remotes: &mut dyn RemoteReplicas) -> Result<(), PoolSetError> {
     let mut headers = Vec::with_capacity(set.replicas.len());
     let mut firsts = Vec::with_capacity(set.replicas.len());
     for replica in &set.replicas {
-        let parts = match replica.local() {
-            Some(specs) => found(set, specs)?,
-            None => Vec::new(),
+        let parts = match replica {
+            ReplicaSpec::Local(specs) => found(set, specs)?,
+            ReplicaSpec::Remote(remote) => {
+                headers.push(attributes_there(remote, remotes));
+                firsts.push(remote.set.clone());
+                continue;
+            }
         };
         let head = if set.options.no_headers { None } else { parts.first().map(Head::of).transpose()? };
         headers.push(match head {
@@ -35,6 +40,15 @@ pub fn check_named_whole(set: &PoolSet) -> Result<(), PoolSetError> {
     let (found, expected) = (uuid_text(&found), uuid_text(&expected));
     let found = format!("its {side} replica is {found}, and the set has {expected} there");
     Err(PoolSetError::NotAll { path: firsts.swap_remove(index), found })
+}
+
+/// What the headers of a host's replica say.
+fn attributes_there(remote: &RemoteSpec, remotes: &mut dyn RemoteReplicas) -> Option<Attributes> {
+    let Ok(Reached::Whole(mut replica)) = remotes.open(remote, 0, Access::ReadOnly) else { return None };
+    let attributes = replica.attributes().ok();
+    // It was only read.
+    let _ = replica.close();
+    attributes.filter(|attributes| !attributes.is_unfinished())
 }
 
 /// The parts that are there; none where one is missing, which others tell.

@@ -1,6 +1,6 @@
 //! What making a replica would find, without making anything: all that is looked at before the first byte is written.
 
-use std::{collections::BTreeMap, fs, io, os::unix::fs::MetadataExt as _, path::Path};
+use std::{collections::BTreeMap, fs, io, path::Path};
 
 use pmof_mem::{MemError, NewFile, System};
 
@@ -77,8 +77,7 @@ pub(crate) fn check_unused(specs: &[PartSpec]) -> Result<(), PoolSetError> {
     Ok(())
 }
 
-/// What [`NewParts::restore`] needs to make parts anew, before it removes what is left of them: directories, limits, and room, of which a
-/// file that goes gives back what it takes.
+/// What [`NewParts::restore`] needs to make parts anew, before the first is changed: directories, limits, and room.
 pub(crate) fn check_restorable(
     specs: &[PartSpec],
     options: SetOptions,
@@ -98,17 +97,20 @@ pub(crate) fn check_restorable(
             }
             Err(error) => return Err(PoolSetError::io("stat", &place.path, "", error)),
         };
-        if !stat.is_file() || stat.len() == len_bytes && !has_bad_blocks(&place.path)? {
-            // Its holes are filled.
-            let missing = len_bytes.saturating_sub(allocated_len_bytes(&stat));
-            if stat.is_file() && missing > 0 {
-                rooms.take(&place.path, len_bytes, missing)?;
-            }
+        if !stat.is_file() {
             continue;
         }
-        check_unlinkable(&place.path)?;
-        let freed = if stat.nlink() == 1 { allocated_len_bytes(&stat) } else { 0 };
-        rooms.take(&place.path, len_bytes, len_bytes.saturating_sub(freed))?;
+        if has_bad_blocks(&place.path)? {
+            // The new one is there before the old one goes.
+            check_unlinkable(&place.path)?;
+            rooms.take(&place.path, len_bytes, len_bytes)?;
+            continue;
+        }
+        // It grows, and its holes are filled.
+        let missing = len_bytes.saturating_sub(allocated_len_bytes(&stat));
+        if missing > 0 {
+            rooms.take(&place.path, len_bytes, missing)?;
+        }
     }
     Ok(())
 }

@@ -73,6 +73,19 @@ pub enum SyncError {
         /// The first byte that differs, from the start of the pool.
         offset: u64,
     },
+    /// The same of a replica on another machine, which cannot be compared from here.
+    #[error(
+        "{reason}; the parts of replica {index} hold something behind the damaged headers, and nothing says whether replica {source_index} is the newer: `pmof pool sync \
+         --from {source_index}` overwrites it: keep a copy of its parts on that machine first if they may be the newer"
+    )]
+    KeptElsewhere {
+        /// Its place in the set, from 0.
+        index: usize,
+        /// That of the one to copy from.
+        source_index: usize,
+        /// What is wrong with its headers, and on which machine.
+        reason: String,
+    },
     /// The set is not the one that the pool has.
     #[error(
         "replica {index} is linked to one that was made in another place than that of replica {beside} here: the pool was transformed to another \

@@ -3,21 +3,34 @@
 use pmof_mem::{Declaration, Medium as _};
 
 use super::{Found, Plan, SyncError, of_pair, whole};
-use crate::{PoolKind, PoolSet, ReplicaSpec, replica::contents_behind, vote};
+use crate::{Access, PoolKind, PoolSet, Reached, RemoteReplicas, ReplicaSpec, replica::contents_behind, vote};
 
-/// Fails where a replica of this machine that is to be made anew for its headers holds, in bytes that are in use, something else than the one to copy
-/// from. What a host holds, its target does not tell.
+/// Fails where a replica that is to be made anew for its headers holds, in bytes that are in use, something else than the one to copy from. Of
+/// a replica on another machine, its target tells only that it holds something.
 ///
-/// Errors: `Kept`; those of reading.
+/// Errors: `Kept`, `KeptElsewhere`; those of reading.
 pub(crate) fn check_kept(
     set: &PoolSet,
     found: &mut [Found],
     plan: &Plan,
     declaration: Option<Declaration>,
+    remotes: &mut dyn RemoteReplicas,
 ) -> Result<(), SyncError> {
     let (source, kind) = (plan.source, PoolKind::of_signature(&plan.known.signature));
     for (index, spec) in set.replicas.iter().enumerate() {
-        let (Found::Damaged(_), ReplicaSpec::Local(parts)) = (&found[index], spec) else { continue };
+        if !matches!(found[index], Found::Damaged(_)) {
+            continue;
+        }
+        let parts = match spec {
+            ReplicaSpec::Local(parts) => parts,
+            ReplicaSpec::Remote(remote) => match remotes.open(remote, 0, Access::ReadOnly) {
+                Ok(Reached::HeadersDamaged(reason)) => {
+                    return Err(SyncError::KeptElsewhere { index, source_index: source, reason });
+                }
+                Ok(Reached::Whole(_) | Reached::Damaged(_)) => continue,
+                Err(source) => return Err(SyncError::Replica { index, source }),
+            },
+        };
         let kept = contents_behind(parts, set.options, kind, declaration);
         let Some(mut kept) = kept.map_err(|source| SyncError::Replica { index, source })? else { continue };
         let first = whole(&mut found[source])?;

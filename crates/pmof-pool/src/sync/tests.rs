@@ -21,6 +21,7 @@ mod misplaced;
 mod named;
 mod one_file;
 mod remote;
+mod restored;
 mod transformed;
 mod whose;
 

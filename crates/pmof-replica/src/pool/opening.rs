@@ -390,9 +390,9 @@ fn check_opened(
 
 /// Whether the replica may be lost for this reason, rather than in use or unfit.
 fn may_be_lost(error: &ReplicaError) -> bool {
-    use PoolRefusal::{Failed, NotAUsablePool, NotFound};
+    use PoolRefusal::{Failed, HeadersDamaged, NotAUsablePool, NotFound};
     match error {
-        ReplicaError::Refused { refusal, .. } => matches!(refusal, NotFound | NotAUsablePool | Failed),
+        ReplicaError::Refused { refusal, .. } => matches!(refusal, NotFound | NotAUsablePool | HeadersDamaged | Failed),
         error => error.is_lost(),
     }
 }

@@ -84,7 +84,7 @@ impl Target {
     fn replica(&self, set: &SetName) -> Box<dyn ReplicaAccess> {
         match SshReplicas::new(&options()).open_at(&self.url(), set, 0, Access::ReadWrite).unwrap() {
             Reached::Whole(replica) => replica,
-            Reached::Damaged(why) => panic!("{why}"),
+            Reached::Damaged(why) | Reached::HeadersDamaged(why) => panic!("{why}"),
         }
     }
 }

@@ -10,7 +10,7 @@ fn not_all(result: &Result<SyncReport, SyncError>, place: usize) {
 #[test]
 fn some_of_the_replicas_are_not_brought_in_order_or_transformed() {
     let (directory, all) = filled(SetOptions::default(), &[0, 1, 2]);
-    check_named_whole(&all).unwrap();
+    check_named_whole(&all, &mut NoRemotes).unwrap();
     let before = contents(directory.path());
     for some in [&[0][..], &[1, 2], &[2, 0], &[0, 1]] {
         let some = set(directory.path(), SetOptions::default(), some);
@@ -20,7 +20,7 @@ fn some_of_the_replicas_are_not_brought_in_order_or_transformed() {
         }
         let report = checked(&some);
         assert!(!report.is_sound() && report.sync_refusal.is_some_and(|refusal| refusal.contains("does not name")));
-        let refused = check_named_whole(&some).unwrap_err();
+        let refused = check_named_whole(&some, &mut NoRemotes).unwrap_err();
         assert!(
             matches!(&refused, PoolSetError::NotAll { path, .. } if path.ends_with(some.replicas[0].local().unwrap()[0].path.file_name().unwrap())),
             "{refused}"
@@ -35,28 +35,28 @@ fn some_of_the_replicas_are_not_brought_in_order_or_transformed() {
     }
     // One that is lost is another thing: its place is there.
     fs::remove_file(directory.path().join("r1p0")).unwrap();
-    check_named_whole(&all).unwrap();
+    check_named_whole(&all, &mut NoRemotes).unwrap();
     synced(&all);
     assert_sound(&all);
     // Whoever says that the other one is gone for good is heard.
     let some = set(directory.path(), SetOptions::default(), &[1, 2]);
     let from = SyncOptions { from: Some(0), ..SyncOptions::default() };
     sync(&some, &from, &mut NoRemotes, &mut |_| {}).unwrap();
-    check_named_whole(&some).unwrap();
+    check_named_whole(&some, &mut NoRemotes).unwrap();
     assert!(checked(&some).is_sound() && !checked(&all).is_sound());
 }
 
 #[test]
 fn fewer_parts_than_the_pool_has_are_not_all_of_it() {
     let (directory, all) = filled(SINGLE, &[0, 1]);
-    check_named_whole(&all).unwrap();
+    check_named_whole(&all, &mut NoRemotes).unwrap();
     let (alone, _) = filled(SINGLE, &[0]);
     for directory in [directory.path(), alone.path()] {
         let mut first = set(directory, SINGLE, &[0]);
         if let ReplicaSpec::Local(parts) = &mut first.replicas[0] {
             parts.truncate(1);
         }
-        let refused = check_named_whole(&first).unwrap_err();
+        let refused = check_named_whole(&first, &mut NoRemotes).unwrap_err();
         assert!(matches!(&refused, PoolSetError::NotAll { path, .. } if path.ends_with("r0p0")), "{refused}");
         assert!(refused.to_string().contains("the parts that are named hold 5242880"), "{refused}");
         assert!(!checked(&first).is_sound());

@@ -5,7 +5,7 @@ use std::{cell::RefCell, ops::Range, rc::Rc};
 use super::*;
 use crate::{
     AccessError, Attributes, Contents, ContentsState, DIGEST_BYTES, NewReplica, PoolKind, Reached, RemoteReplicas,
-    Removal, ReplicaAccess, ReplicaState, memory_state,
+    Removal, ReplicaAccess, ReplicaState, check_named_whole, has_contents_behind, memory_state,
 };
 use pmof_mem::causes;
 
@@ -60,6 +60,9 @@ impl RemoteReplicas for Elsewhere {
     fn open(&mut self, _remote: &RemoteSpec, _len_bytes: u64, access: Access) -> Result<Reached, AccessError> {
         Ok(match LocalReplica::open_for_client(&self.parts, SetOptions::default(), access, None) {
             Ok(replica) => Reached::Whole(self.watched(replica)),
+            Err(error) if has_contents_behind(&self.parts, SetOptions::default())? => {
+                Reached::HeadersDamaged(error.to_string())
+            }
             Err(error) => Reached::Damaged(error.to_string()),
         })
     }
@@ -226,8 +229,49 @@ fn somebody_elses_file_elsewhere_is_never_overwritten() {
     // What is advised.
     fs::remove_file(&path).unwrap();
     sync_with(&set, &mut elsewhere).unwrap();
+    assert!(check(&set, None, &mut elsewhere, &mut |_| {}).unwrap().is_sound());
+}
+
+/// What lies behind damaged headers may be the newer; from here it cannot be compared.
+#[test]
+fn a_byte_of_a_header_elsewhere_does_not_decide_which_contents_win() {
+    let (_directory, set, mut elsewhere) = with_remote(&[0, 1]);
+    sync_with(&set, &mut elsewhere).unwrap();
+    let path = elsewhere.parts[0].path.clone();
+    for offset in [6 * MIB, 200] {
+        poke(&path, offset);
+    }
+    elsewhere.log.take();
+    let before = fs::read(&path).unwrap();
+    for dry_run in [true, false] {
+        let options = SyncOptions { dry_run, ..SyncOptions::default() };
+        let refused = sync(&set, &options, &mut elsewhere, &mut |_| {}).unwrap_err();
+        assert!(matches!(&refused, SyncError::KeptElsewhere { index: 2, source_index: 0, .. }), "{refused}");
+    }
+    let report = check(&set, None, &mut elsewhere, &mut |_| {}).unwrap();
+    assert!(report.sync_refusal.is_some_and(|refusal| refusal.contains("--from 0")));
+    assert!(fs::read(&path).unwrap() == before && elsewhere.log.take().is_empty());
+    let from = SyncOptions { from: Some(0), ..SyncOptions::default() };
+    sync(&set, &from, &mut elsewhere, &mut |_| {}).unwrap();
+    assert!(check(&set, None, &mut elsewhere, &mut |_| {}).unwrap().is_sound());
+    // Nothing is behind these.
+    fs::write(&path, vec![0; 10 << 20]).unwrap();
     poke(&path, 200);
-    assert!(sync_with(&set, &mut elsewhere).unwrap().replicas[0].damage.is_some());
+    let failed = sync_with(&set, &mut elsewhere).unwrap_err();
+    assert!(matches!(failed, SyncError::Replica { index: 2, .. }), "{failed}");
+}
+
+#[test]
+fn a_set_without_one_of_the_replicas_here_is_not_all_of_a_pool_elsewhere() {
+    let (_directory, set, mut elsewhere) = with_remote(&[0, 1]);
+    sync_with(&set, &mut elsewhere).unwrap();
+    check_named_whole(&set, &mut elsewhere).unwrap();
+    let mut some = set;
+    some.replicas.remove(1);
+    let refused = check_named_whole(&some, &mut elsewhere).unwrap_err();
+    assert!(matches!(refused, PoolSetError::NotAll { .. }), "{refused}");
+    // Without an answer from there nothing tells.
+    check_named_whole(&some, &mut NoRemotes).unwrap();
 }
 
 /// Also where it is the one that is copied from, and another one that is being made.

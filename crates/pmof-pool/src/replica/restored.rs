@@ -1,0 +1,94 @@
+//! A part of a broken replica: the file that is there, as long as it must be, or a new one.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use pmof_mem::{NewFile, System};
+use rustix::{
+    fs::{Gid, Mode, Uid},
+    io::Errno,
+};
+
+use crate::{
+    PartSize, PoolSetError,
+    part::{Part, Place},
+};
+
+/// What the name of a new file ends in until it takes the place of one with bad blocks.
+const BESIDE: &str = ".pmof-new";
+
+/// The part at `place`. A file keeps its owner, its mode and the bytes that fit; only where it has bad blocks a new one takes its place. A file that
+/// was missing gets owner and mode of one of `all`, the places of the replica's parts, if there is one.
+pub(super) fn part(system: &System, place: &Place, all: &[Place]) -> Result<Part, PoolSetError> {
+    let any = Place { path: place.path.clone(), size: None };
+    match Part::find(&any) {
+        Ok(part) => {
+            if part.len_bytes == 0 && part.devdax_align_bytes.is_none() && !part.is_empty()? {
+                return Err(PoolSetError::Busy { path: part.path });
+            }
+            if let (None, Some(PartSize::Bytes(len_bytes))) = (part.devdax_align_bytes, place.size) {
+                part.resize(len_bytes)?;
+            }
+        }
+        Err(PoolSetError::Missing { .. }) => {
+            let (part, file) = Part::create(place)?;
+            if let Some(like) = all.iter().find_map(|other| file_at(&other.path).filter(|_| other.path != place.path)) {
+                own_as(&part, &like)?;
+            }
+            file.into_iter().for_each(NewFile::keep);
+            return Ok(part);
+        }
+        Err(error) => return Err(error),
+    }
+    let part = Part::open_filled(&any)?;
+    let is_length = !matches!(place.size, Some(PartSize::Bytes(len_bytes)) if len_bytes != part.len_bytes);
+    if is_length && part.check_bad_blocks(system, true).is_ok() {
+        return Ok(part);
+    }
+    if part.devdax_align_bytes.is_some() {
+        return Err(PoolSetError::WrongKind {
+            path: part.path,
+            why: "it is a device that is not as long as the set says, or has bad blocks",
+            mend: "correct the set, or clear the blocks (`ndctl clear-errors`)",
+        });
+    }
+    replaced(&part, place)
+}
+
+/// A new file, whose blocks are sound, in the place of one that is there until then.
+fn replaced(old: &Part, place: &Place) -> Result<Part, PoolSetError> {
+    let (mut new, file) = Part::create(&Place { path: beside(&place.path), size: place.size })?;
+    if let Some(like) = file_at(&old.path) {
+        own_as(&new, &like)?;
+    }
+    fs::rename(&new.path, &place.path).map_err(|error| PoolSetError::io("rename", &new.path, "", error))?;
+    new.path.clone_from(&place.path);
+    file.into_iter().for_each(NewFile::keep);
+    new.sync_name()?;
+    Ok(new)
+}
+
+fn beside(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(BESIDE);
+    name.into()
+}
+
+fn file_at(path: &Path) -> Option<fs::Metadata> {
+    fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file)
+}
+
+/// Gives the part the owner of another file, if this process may give files away, and its mode.
+fn own_as(part: &Part, like: &fs::Metadata) -> Result<(), PoolSetError> {
+    use std::os::unix::fs::MetadataExt as _;
+    let failed = |call| move |errno: Errno| PoolSetError::io(call, &part.path, "", errno);
+    let (owner, group) = (Uid::from_raw(like.uid()), Gid::from_raw(like.gid()));
+    match rustix::fs::fchown(&part.file, Some(owner), Some(group)) {
+        Ok(()) | Err(Errno::PERM) => {}
+        Err(errno) => return Err(failed("fchown")(errno)),
+    }
+    let mode = Mode::from_raw_mode(like.mode() & 0o777);
+    rustix::fs::fchmod(&part.file, mode).map_err(failed("fchmod"))
+}
