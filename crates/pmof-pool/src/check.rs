@@ -7,7 +7,10 @@ use crate::{
     Step, SyncError, distinct,
     error::UNFINISHED,
     misfits,
-    sync::{Found, Plan, check_kept, check_links, check_order, check_replaceable, look, of_files, plan, whole},
+    sync::{
+        Found, Plan, check_kept, check_links, check_order, check_replaceable, judge_headerless, look, of_files, plan,
+        whole,
+    },
     vote::{self, Opinions},
 };
 
@@ -177,7 +180,8 @@ impl Look {
         remotes: &mut dyn RemoteReplicas,
         progress: &mut dyn FnMut(Step),
     ) -> Result<CheckReport, SyncError> {
-        let misplaced = check_order(set, &mut self.found).err().map(|error| error.to_string());
+        let judged = judge_headerless(set, &mut self.found).and_then(|()| check_order(set, &mut self.found));
+        let misplaced = judged.err().map(|error| error.to_string());
         let plan = plan(set, &mut self.found, None, false);
         let is_linked = plan.as_ref().map_or(true, |plan| plan.is_linked);
         let links = plan.as_ref().map_or(Ok(()), |_| check_links(set, &mut self.found, |_| false));

@@ -1,6 +1,6 @@
 //! Whether what a replica holds behind its header can be a pool of its kind: what check, sync and transform believe a replica by.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use pmof_mem::{Medium as _, Memory};
 
@@ -11,7 +11,9 @@ use crate::{
         DATA, DESCRIPTOR, HEAP, HEAP_HEADER_LEN_BYTES, HEAP_SIGNATURE, LANE_COUNT, OBJ_DESCRIPTOR_LEN_BYTES,
         OBJ_HEAP_LEN, OBJ_ROOT, is_sealed,
     },
-    heap, windows, zero_digests,
+    heap,
+    part::page_bytes,
+    windows, zero_digests,
 };
 
 #[cfg(test)]
@@ -94,14 +96,33 @@ pub fn state_of(
     Ok(defect.map_or(ContentsState::Sound, ContentsState::Damaged))
 }
 
+/// Whether a range has so many pages that are not zero.
+pub(crate) fn has_pages(contents: &mut dyn Contents, range: Range<u64>, least: usize) -> Result<bool, AccessError> {
+    let (mut count, mut bytes) = (0, Vec::new());
+    let data = contents.data_ranges(range.clone())?;
+    for Window { range: window, .. } in windows(range, [&data, &[]]) {
+        let len_bytes = window.end - window.start;
+        if contents.digests(window.clone())? == zero_digests(len_bytes) {
+            continue;
+        }
+        if least <= 1 {
+            return Ok(true);
+        }
+        bytes.resize(len_bytes as usize, 0);
+        contents.read(window.start, &mut bytes)?;
+        count += bytes.chunks(page_bytes() as usize).filter(|page| page.iter().any(|byte| *byte != 0)).count();
+        if count >= least {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Whether all that replicas have in common is zero. Stops at the first block that is not.
 fn is_zero(kind: Option<PoolKind>, contents: &mut dyn Contents, len_bytes: u64) -> Result<bool, AccessError> {
     for range in contents_in_common(kind, len_bytes) {
-        let data = contents.data_ranges(range.clone())?;
-        for Window { range: window, .. } in windows(range, [&data, &[]]) {
-            if contents.digests(window.clone())? != zero_digests(window.end - window.start) {
-                return Ok(false);
-            }
+        if has_pages(contents, range, 1)? {
+            return Ok(false);
         }
     }
     Ok(true)

@@ -17,6 +17,7 @@ use crate::{
 };
 
 mod error;
+mod headerless;
 mod kept;
 mod links;
 mod misplaced;
@@ -25,6 +26,7 @@ mod sample;
 mod tests;
 
 pub use error::{MisplacedPart, SyncError};
+pub(crate) use headerless::judge_headerless;
 pub(crate) use kept::check_kept;
 pub(crate) use links::check_links;
 pub(crate) use misplaced::check_order;
@@ -167,7 +169,8 @@ pub(crate) fn sync_found(
             Err(error) => return Err(close_unchanged(found, error)),
         }
     }
-    let ordered = check_order(set, &mut found).and_then(|()| plan(set, &mut found, from, old.is_some()));
+    let judged = judge_headerless(set, &mut found).and_then(|()| check_order(set, &mut found));
+    let ordered = judged.and_then(|()| plan(set, &mut found, from, old.is_some()));
     let planned = ordered.and_then(|mut plan| {
         plan.is_linked |= old.is_some_and(|old| old.were_together);
         if from.is_none() {

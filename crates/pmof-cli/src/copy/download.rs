@@ -12,7 +12,7 @@ use std::{
 use anyhow::Context;
 use pmof::{Pool, PoolOptions, mem::MemError};
 use pmof_console::output::with_mend;
-use pmof_pool::NATIVE_MAGIC;
+use pmof_pool::{NATIVE_MAGIC, part_header};
 
 use super::{
     Copied, CpArgs, Degraded, WINDOW_BYTES, WINDOWS_WAITING, checksums::Checksums, error::CopyError, mark,
@@ -60,15 +60,17 @@ fn check_destination(path: &Path, force: bool) -> Result<(), CopyError> {
         Err(error) => Err(CopyError::io("stat", path, error)),
         Ok(metadata) if !metadata.is_file() => Err(CopyError::NotReplaced { path: path.into() }),
         Ok(_) if !force => Err(CopyError::Exists { path: path.into() }),
-        Ok(_) if begins_as_pool(path) => Err(CopyError::Pool { path: path.into() }),
-        Ok(_) => Ok(()),
+        Ok(_) => pool_in(path).map_or(Ok(()), |found| Err(CopyError::Pool { path: path.into(), found })),
     }
 }
 
-/// Whether a file is a pool of a target, perhaps the one that is copied. What cannot be read is not known to be one.
-fn begins_as_pool(path: &Path) -> bool {
+/// What pool a file is, perhaps the one that is copied, or a part of. What cannot be read is not known to be one.
+fn pool_in(path: &Path) -> Option<&'static str> {
     let mut begin = [0; 8];
-    File::open(path).and_then(|file| file.read_exact_at(&mut begin, 0)).is_ok() && begin == NATIVE_MAGIC
+    if File::open(path).and_then(|file| file.read_exact_at(&mut begin, 0)).is_ok() && begin == NATIVE_MAGIC {
+        return Some("a pool of a target (it begins with PMOFPOOL)");
+    }
+    part_header(path).is_ok().then_some("a part of a pool set")
 }
 
 /// Reads the pool while windows read before are written on a thread of their own.
@@ -199,7 +201,7 @@ mod tests {
             fs::write(&path, begin).unwrap();
             match check_destination(&path, true) {
                 Ok(()) => assert!(!is_pool),
-                Err(CopyError::Pool { path: told }) => assert!(is_pool && told == path),
+                Err(CopyError::Pool { path: told, .. }) => assert!(is_pool && told == path),
                 Err(error) => panic!("{error}"),
             }
             assert!(matches!(check_destination(&path, false), Err(CopyError::Exists { .. })));

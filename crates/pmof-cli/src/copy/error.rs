@@ -39,8 +39,8 @@ pub(crate) enum CopyError {
     #[error("{} exists; replace it with --force, or choose another name", path.display())]
     Exists { path: PathBuf },
     /// The destination is a pool of a target, perhaps the one that is copied.
-    #[error("{} is a pool of a target (it begins with PMOFPOOL), and is not replaced; choose another name", path.display())]
-    Pool { path: PathBuf },
+    #[error("{} is {found}, and is not replaced; choose another name", path.display())]
+    Pool { path: PathBuf, found: &'static str },
     /// The destination is there, and nothing to replace.
     #[error("{} is not a regular file, and nothing else is replaced; choose another name", path.display())]
     NotReplaced { path: PathBuf },

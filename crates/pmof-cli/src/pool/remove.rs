@@ -27,7 +27,7 @@ pub(crate) struct RemoveArgs {
     /// be given several times
     #[arg(value_name = "URL|PATH", required = true, value_parser = parsed::<PoolPlace>)]
     places: Vec<PoolPlace>,
-    /// Remove what is left of pools whose parts are missing or damaged; of pool set files only. Files that never were the pool's stay; parts of two pools are refused
+    /// Remove what is left of pools whose parts are missing or damaged; of pool set files only. Files that never were the pool's stay, but with `NOHDRS`, where nothing says whose a file is; parts of two pools are refused
     #[arg(long)]
     force: bool,
     /// Remove the pool set files of this machine too

@@ -222,12 +222,14 @@ pub(super) fn is_being_made(part: &Part) -> Result<bool, PoolSetError> {
     })
 }
 
-/// Fails where a part without a header begins with a whole header of another pool set than `member`: another pool's part has its name.
+/// Fails where a part without a header begins as a part of another pool set than `member` does, or as a pool of a target: another pool's file has
+/// its name.
 pub(super) fn check_no_header(part: &Part, member: &[u8; 16]) -> Result<(), PoolSetError> {
     match Head::of(part)? {
         Head::Whole(header) if header.poolset_uuid != *member => {
             Owner::OtherSet { found: header.poolset_uuid, expected: *member }.check(part)
         }
+        Head::Other(bytes) if begins_otherwise(&bytes, true) => Err(not_ours(part, words(&bytes, Some(member)))),
         _ => Ok(()),
     }
 }

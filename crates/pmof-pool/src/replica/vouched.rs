@@ -6,13 +6,15 @@ use std::{fs::File, os::unix::fs::FileExt as _};
 use pmof_mem::{Medium as _, Memory, System};
 
 use crate::{
-    PoolSetError,
+    AccessError, PoolSetError,
     format::OBJ_RUNTIME,
     part::{Part, next_data, page_bytes},
 };
 
 /// How many pages of a file are compared, at most.
 const SAMPLES: u64 = 64;
+/// Pages from which on it says something that another replica has nothing like them: fewer may all have changed since, or be damage.
+pub(crate) const UNLIKE_PAGES: usize = 4;
 /// Bytes read at a time.
 const READ_LEN_BYTES: usize = 1 << 20;
 
@@ -32,24 +34,66 @@ pub(super) fn is_expendable(part: &Part, start: Option<i64>, source: Source<'_>)
     if part.check_bad_blocks(&System::real(), true).is_err() {
         return Ok(false);
     }
+    let mut holds = |offset: u64, found: &[u8]| {
+        // What is behind the last whole page is not of the pool.
+        let place =
+            start.filter(|_| found.len() as u64 == page_bytes()).and_then(|start| start.checked_add_unsigned(offset));
+        let place = place.and_then(|place| u64::try_from(place).ok());
+        place.is_some_and(|place| source(place, compared(place, found)))
+    };
+    let mut is_expendable = true;
+    sample(part, |offset, found| {
+        is_expendable = holds(offset, found);
+        is_expendable
+    })?;
+    Ok(is_expendable)
+}
+
+/// Whether none of a part's pages resembles what `other` has at the same place of the pool, of at least four that are not zero. `start`: where
+/// the part begins in the pool.
+pub(crate) fn is_unlike(
+    part: &Part,
+    start: u64,
+    mut other: impl FnMut(u64, &mut [u8]) -> Result<(), AccessError>,
+) -> Result<bool, AccessError> {
+    let (mut count, mut failure) = (0, None);
+    let mut there = vec![0; page_bytes() as usize];
+    sample(part, |offset, found| {
+        let there = &mut there[..found.len()];
+        count += 1;
+        match other(start + offset, there) {
+            Ok(()) if resembles(found, there) => count = 0,
+            Ok(()) => return true,
+            Err(error) => failure = Some(error),
+        }
+        false
+    })?;
+    failure.map_or(Ok(count >= UNLIKE_PAGES), Err)
+}
+
+/// Whether a quarter of the words that are not zero in both are the same.
+fn resembles(one: &[u8], other: &[u8]) -> bool {
+    let words =
+        || one.chunks(8).zip(other.chunks(8)).filter(|(one, other)| [*one, *other].iter().any(|word| **word != [0; 8]));
+    4 * words().filter(|(one, other)| one == other).count() >= words().count()
+}
+
+/// Pages all over a part that are not zero, with their offsets in its file, until `look` has seen enough and gives false.
+fn sample(part: &Part, mut look: impl FnMut(u64, &[u8]) -> bool) -> Result<(), PoolSetError> {
     let bytes = Bytes::of(part)?;
     let page = page_bytes();
     let stride = part.len_bytes.div_ceil(SAMPLES).next_multiple_of(page);
     let mut at = 0;
     while at < part.len_bytes {
         let end = part.len_bytes.min(at + stride);
-        if let Some((offset, found)) = bytes.first_page_with_data(at, end)? {
-            // What is behind the last whole page is not of the pool.
-            let place =
-                start.filter(|_| found.len() as u64 == page).and_then(|start| start.checked_add_unsigned(offset));
-            let place = place.and_then(|place| u64::try_from(place).ok());
-            if !place.is_some_and(|place| source(place, compared(place, &found))) {
-                return Ok(false);
-            }
+        if let Some((offset, found)) = bytes.first_page_with_data(at, end)?
+            && !look(offset, &found)
+        {
+            return Ok(());
         }
         at = end;
     }
-    Ok(true)
+    Ok(())
 }
 
 /// What of a page at this place of a pool replicas have in common: what a running program keeps for itself ends it.

@@ -86,6 +86,20 @@ pub enum SyncError {
         /// What is wrong with its headers, and on which machine.
         reason: String,
     },
+    /// A part without a header holds nothing that another replica has there.
+    #[error(
+        "{} of replica {index} has no header, and nothing in it is what {} there: if it is not the pool's, move it away, and it is made anew; \
+         if the others' files are not, move those away",
+        path.display(), if *others == 1 { "the other replica holds" } else { "other replicas hold" }
+    )]
+    Unlike {
+        /// Its place in the set, from 0.
+        index: usize,
+        /// The part.
+        path: PathBuf,
+        /// How many replicas it was compared with.
+        others: usize,
+    },
     /// The set is not the one that the pool has.
     #[error(
         "replica {index} is linked to one that was made in another place than that of replica {beside} here: the pool was transformed to another \

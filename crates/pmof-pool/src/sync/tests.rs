@@ -16,6 +16,7 @@ use crate::{
 
 mod directories;
 mod empty;
+mod headerless;
 mod kept;
 mod misplaced;
 mod named;
