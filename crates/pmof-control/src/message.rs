@@ -70,26 +70,19 @@ use uuid::Uuid;
 use crate::{Epoch, NewPool, OpenFor, PoolInfo, PoolName, PoolState, SetName, USER_FLAGS_BYTES};
 pub use error::ControlError;
 use fields::cut;
+pub use limits::{
+    ATTRIBUTES_BYTES, CONTROL_VERSION, MAX_DESCRIPTOR_BYTES, MAX_HOLDER_BYTES, MAX_MESSAGE_BYTES, MAX_REFUSAL_BYTES,
+    NONCE_BYTES, PROOF_BYTES,
+};
 use wire::{Body, Fault, Frame, Parsed};
 
 mod error;
 mod fields;
+mod limits;
 #[cfg(test)]
 mod tests;
 mod wire;
 
-/// The version of the messages that this program speaks.
-pub const CONTROL_VERSION: u16 = 3;
-/// Longest message in bytes: one page, so that a receive buffer for any message is one page.
-pub const MAX_MESSAGE_BYTES: usize = 4096;
-/// Bytes of a nonce.
-pub const NONCE_BYTES: usize = 32;
-/// Bytes of a proof: of a BLAKE3 digest.
-pub const PROOF_BYTES: usize = 32;
-/// Longest region descriptor in bytes: several times what any transport's descriptor needs.
-pub const MAX_DESCRIPTOR_BYTES: usize = 256;
-/// Bytes of a pool set's attributes, librpmem's `rpmem_pool_attr`.
-pub const ATTRIBUTES_BYTES: usize = 104;
 /// Digests in one message, at most: as many as fit.
 pub const DIGESTS_MAX: usize = (wire::MAX_BODY_BYTES - 2) / DIGEST_BYTES;
 /// Bytes that one request for digests covers, at most: some ten milliseconds' work, for which the target's thread serves nobody
@@ -99,10 +92,6 @@ pub const DIGESTED_MAX_BYTES: u64 = 32 << 20;
 pub const DATA_RANGES_MAX: usize = (wire::MAX_BODY_BYTES - 10) / 16;
 /// What to limit a look for names by, to fill a page and know of more: one more than the shortest names that fit.
 pub const LIST_LIMIT: usize = (wire::MAX_BODY_BYTES - 3) / 3 + 1;
-/// Longest text of a refusal in bytes: a few lines for a person; a longer one is cut when encoded.
-pub const MAX_REFUSAL_BYTES: usize = 1024;
-/// Longest description of a pool's holder in bytes: one line for a person; a longer one is cut when encoded.
-pub const MAX_HOLDER_BYTES: usize = 255;
 
 /// What an initiator asks of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::ops::Range;
 use pmof_mem::{Durability, Evidence, Mechanism, MediumKind, Promise};
 
 use super::{
-    MAX_HOLDER_BYTES,
+    limits::MAX_HOLDER_BYTES,
     wire::{Body, Fault, Frame, Parsed},
 };
 use crate::{ANCESTORS_MAX, Epoch, Header, PoolFormat, PoolInfo, PoolState};

@@ -2,7 +2,10 @@
 
 use uuid::Uuid;
 
-use super::{ATTRIBUTES_BYTES, CONTROL_VERSION, ControlError, MAX_DESCRIPTOR_BYTES, MAX_MESSAGE_BYTES};
+use super::{
+    error::ControlError,
+    limits::{ATTRIBUTES_BYTES, CONTROL_VERSION, MAX_DESCRIPTOR_BYTES, MAX_MESSAGE_BYTES},
+};
 use crate::{MAX_NAME_BYTES, MAX_SET_NAME_BYTES, NameError, OpenFor, PoolName, SetName};
 
 const HEAD_BYTES: usize = 12;
