@@ -298,6 +298,12 @@ impl Connection {
         batch.core.endpoint.post_receive(into.local, context)
     }
 
+    /// As [`receive`](Self::receive), for a connection that was just asked for or accepted. If it has ended meanwhile, the receive
+    /// completes with that end, as those do that were posted before.
+    pub fn early_receive(&self, into: RegionSlice, context: u64) -> Result<Ticket, PostError> {
+        self.batch().core.endpoint.post_early_receive(into.local, context)
+    }
+
     /// The next event, waiting for it at most `timeout`. That of the end comes when everything that was posted has its outcome.
     pub fn next_event(&self, timeout: Duration) -> Option<ConnectionEvent> {
         let event = self.queue.wait_until(timeout, || self.link.lock().events.take())?;

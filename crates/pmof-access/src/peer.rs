@@ -15,7 +15,7 @@ use crate::{
     short::add_nowhere,
     sim::{Sim, SimNetwork},
     transport::{self, Opening, Rings},
-    wire::Wire,
+    wire::{Wire, unmade::UnmadeWire},
 };
 
 /// What a ring grants: its bytes are the business of the device that receives into it.
@@ -234,7 +234,7 @@ impl Peer {
         last
     }
 
-    /// Starts to connect without waiting.
+    /// Starts to connect without waiting. An address that cannot be reached is no error here: that is how the connection ends.
     pub fn start_connect(
         &self,
         address: impl Into<Location>,
@@ -243,7 +243,14 @@ impl Peer {
     ) -> Result<PendingConnection, ConnectError> {
         let address = address.into();
         check_private_data(&options.private_data, limits::CONNECT_PRIVATE_MAX_BYTES)?;
-        let wire = self.start_wire(&address, options)?;
+        let (wire, unreachable) = match self.start_wire(&address, options) {
+            // Some transports know at once what others learn later.
+            Err(ConnectError::Unreachable { why, kind, .. }) => {
+                let name = self.transport().map_or("a simulated network", Transport::scheme);
+                (Box::new(UnmadeWire { name }) as Box<dyn Wire>, Some(io::Error::new(kind, why)))
+            }
+            started => (started?, None),
+        };
         let endpoint = Endpoint::initiator(options.settings, Arc::clone(&self.shared.regions), &options.private_data);
         let peer_address = address.socket_address();
         let link = Link::new(next_link_id(), endpoint, wire, options.loss_timeout, peer_address);
@@ -251,6 +258,9 @@ impl Peer {
         let mut core = link.lock();
         core.force_method(options.method);
         core.endpoint.limit_receives(options.receive_limit);
+        if let Some(why) = unreachable {
+            core.end_unmade(why);
+        }
         drop(core);
         let receive_queue = options.receive_queue.as_ref();
         queue.attach(&link, receive_queue, options.shared_receives.as_ref())?;

@@ -1,6 +1,6 @@
 //! The end of a connection: what was posted before still goes, then the wire is closed in order.
 
-use std::time::Duration;
+use std::{io, time::Duration};
 
 use pmof_proto::InputPlace;
 
@@ -23,6 +23,12 @@ struct Dropped {
 }
 
 impl LinkCore {
+    /// Ends a connection whose address cannot be reached.
+    pub(crate) fn end_unmade(&mut self, why: io::Error) {
+        self.wire_failed(why);
+        self.close();
+    }
+
     /// The connection has ended: moves on what is left to be sent, and closes the wire when that has gone. True if anything moved.
     pub(super) fn finish(&mut self, now: Duration) -> bool {
         let is_unborn = self.wire.as_ref().is_some_and(|wire| wire.is_connecting());

@@ -17,6 +17,7 @@ use crate::{
 };
 
 pub(crate) mod tcp;
+pub(crate) mod unmade;
 
 /// A descriptor to sleep on.
 pub(crate) type CompletionChannel = Arc<dyn AsFd + Send + Sync>;

@@ -8,7 +8,8 @@ use std::{
 
 use pmof_access::{
     AcceptOptions, Access, Capabilities, ConnectError, ConnectOptions, Connection, ConnectionEvent, Durability,
-    ListenOptions, Outcome, PendingConnection, PostError, QueueOptions, Refusal, Settings, SetupError, limits,
+    ListenOptions, OperationError, OperationKind, Outcome, PendingConnection, PostError, QueueOptions, Refusal,
+    Settings, SetupError, limits,
 };
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -113,6 +114,49 @@ pub(crate) fn where_nobody_listens_it_says_so<F: Fabric>() {
     let error = error.unwrap_err();
     assert!(matches!(error, ConnectError::Unreachable { .. }), "{error}");
     assert!(error.to_string().contains(&address.to_string()), "{error}");
+}
+
+pub(crate) fn early_receives_come_back_when_there_is_no_connection<F: Fabric>() {
+    for has_receive_queue in [false, true] {
+        let fabric = F::new();
+        let (peer, target) = (fabric.peer(), fabric.target());
+        let queue = peer.completion_queue(QueueOptions::default()).unwrap();
+        let receives = peer.completion_queue(QueueOptions::default()).unwrap();
+        let receives = if has_receive_queue { &receives } else { &queue };
+        let listener = target.listen(fabric.listen_address(), listen_options()).unwrap();
+        let address = listener.local_address().clone();
+        drop(listener);
+        let memory = peer.allocate(4096, Access::empty()).unwrap();
+        let options = ConnectOptions { receive_queue: Some(receives.clone()), ..ConnectOptions::default() };
+        let connection = peer.start_connect(&address, &queue, &options).unwrap().without_waiting();
+        for context in 1..4 {
+            connection.early_receive(memory.slice(..64).unwrap(), context).unwrap();
+        }
+        assert!(matches!(connection.next_event(LONG), Some(ConnectionEvent::Lost(_))));
+        connection.early_receive(memory.slice(..64).unwrap(), 4).unwrap();
+        for context in 1..5 {
+            let done = receives.wait(LONG).expect("each has its outcome");
+            assert_eq!((done.kind, done.context), (OperationKind::Receive, context));
+            assert!(matches!(done.outcome, Err(OperationError::ConnectionEnded(_))), "{:?}", done.outcome);
+        }
+        assert!(connection.is_drained() && receives.poll().is_none());
+    }
+}
+
+pub(crate) fn shared_receives_stay_when_there_is_no_connection<F: Fabric>() {
+    let fabric = F::new();
+    let (peer, target) = (fabric.peer(), fabric.target());
+    let queue = peer.completion_queue(QueueOptions::default()).unwrap();
+    let listener = target.listen(fabric.listen_address(), listen_options()).unwrap();
+    let address = listener.local_address().clone();
+    drop(listener);
+    let memory = peer.allocate(4096, Access::empty()).unwrap();
+    let shared = peer.shared_receive_queue(4);
+    shared.post(memory.slice(..64).unwrap(), 1).unwrap();
+    let options = ConnectOptions { shared_receives: Some(shared.clone()), ..ConnectOptions::default() };
+    let connection = peer.start_connect(&address, &queue, &options).unwrap().without_waiting();
+    assert!(matches!(connection.next_event(LONG), Some(ConnectionEvent::Lost(_))));
+    assert_eq!((shared.waiting(), queue.poll()), (1, None));
 }
 
 pub(crate) fn a_request_that_nobody_takes_times_out<F: Fabric>() {
@@ -294,15 +338,9 @@ pub(crate) fn connecting_need_not_be_waited_for<F: Fabric>() {
     assert!(connection.connect_error().is_none(), "it stood");
 
     drop(listener);
-    // Some transports know at once.
-    let refused = match peer.start_connect(&address, &queue, &ConnectOptions::default()) {
-        Ok(pending) => {
-            let connection = pending.without_waiting();
-            assert!(matches!(connection.next_event(LONG), Some(ConnectionEvent::Lost(_))));
-            connection.connect_error().expect("it never stood")
-        }
-        Err(error) => error,
-    };
+    let connection = peer.start_connect(&address, &queue, &ConnectOptions::default()).unwrap().without_waiting();
+    assert!(matches!(connection.next_event(LONG), Some(ConnectionEvent::Lost(_))));
+    let refused = connection.connect_error().expect("it never stood");
     let ConnectError::Unreachable { kind, .. } = refused else { panic!("{refused}") };
     assert!(matches!(kind, ErrorKind::ConnectionRefused | ErrorKind::NotFound), "{kind:?}");
 }

@@ -17,6 +17,8 @@ macro_rules! suite {
                 private_data_is_bounded
                 a_rejection_says_why
                 where_nobody_listens_it_says_so
+                early_receives_come_back_when_there_is_no_connection
+                shared_receives_stay_when_there_is_no_connection
                 a_request_that_nobody_takes_times_out
                 waiting_for_requests_ends_in_time
                 a_port_is_taken_once

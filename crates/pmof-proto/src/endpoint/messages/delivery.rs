@@ -34,11 +34,27 @@ impl<D> Endpoint<D> {
             return Err(PostError::ReceiveQueueFull { limit });
         }
         check_local(&into)?;
-        self.messages.posted += 1;
-        let ticket = Ticket(RECEIVE_TICKET | self.messages.posted);
-        self.messages.receives.push_back(PostedReceive { ticket, context, into });
+        let receive = self.number_receive(into, context);
+        let ticket = receive.ticket;
+        self.messages.receives.push_back(receive);
         self.match_inbox();
         Ok(ticket)
+    }
+
+    /// As [`post_receive`](Self::post_receive), while nobody knows yet whether the connection will stand: if it has ended, the
+    /// receive completes with that end.
+    pub fn post_early_receive(&mut self, into: LocalSlice, context: u64) -> Result<Ticket, PostError> {
+        let Some(why) = self.ended().cloned() else { return self.post_receive(into, context) };
+        check_local(&into)?;
+        let receive = self.number_receive(into, context);
+        let ended = Err(OperationError::ConnectionEnded(why));
+        self.complete_receive(&receive, OperationKind::Receive, ended);
+        Ok(receive.ticket)
+    }
+
+    fn number_receive(&mut self, into: LocalSlice, context: u64) -> PostedReceive {
+        self.messages.posted += 1;
+        PostedReceive { ticket: Ticket(RECEIVE_TICKET | self.messages.posted), context, into }
     }
 
     /// Has messages take their receives from `queue`; to be called before the connection stands.

@@ -321,6 +321,22 @@ fn receives_may_be_posted_before_the_connection_stands() {
 }
 
 #[test]
+fn an_early_receive_completes_with_the_end_whenever_it_was_posted() {
+    let mut pair = Pair::apart([settings(false); 2], b"");
+    let endpoint = &mut pair.sides[0].endpoint;
+    let (into, own) = (local(&[0; 10]), Err(OperationError::ConnectionEnded(ConnectionError::ClosedHere)));
+    let before = endpoint.post_early_receive(into.clone(), 1).unwrap();
+    endpoint.disconnect();
+    let after = endpoint.post_early_receive(into.clone(), 2).unwrap();
+    for (ticket, context) in [(before, 1), (after, 2)] {
+        let done = Completion { ticket, context, kind: OperationKind::Receive, outcome: own.clone() };
+        assert_eq!(endpoint.poll_completion(), Some(done));
+    }
+    assert_eq!(endpoint.poll_completion(), None);
+    assert_eq!(endpoint.post_receive(into, 3), Err(PostError::NotConnected(ConnectionError::ClosedHere)));
+}
+
+#[test]
 fn this_sides_own_memory_failing_is_not_blamed_on_the_peer() {
     use pmof_mem::{
         MediumKind,
