@@ -8,20 +8,20 @@ use std::{
     os::unix::fs::DirBuilderExt as _,
     path::PathBuf,
     ptr,
-    sync::{Arc, Mutex, PoisonError, Weak, atomic::AtomicPtr},
+    sync::{Arc, Mutex, PoisonError, atomic::AtomicPtr},
     time::Duration,
 };
 
 use pmof_access::{
-    AcceptOptions, CompletionQueue, ConnectError, ConnectOptions, Connection, ConnectionRequest, Location,
-    PendingConnection, PostError, Progress, QueueOptions, RegionSlice, Settings, SharedReceives, Transport, limits,
+    AcceptOptions, CompletionQueue, ConnectOptions, Connection, ConnectionRequest, Location, Progress, QueueOptions,
+    RegionSlice, Settings, SharedReceives, Transport, limits,
 };
 
 use crate::{
     argument::{Object, Out, Slot, Text},
     call::call,
     configuration::ConnCfg,
-    connection::{AccessConn, Conn, event_of_failure},
+    connection::{AccessConn, Conn},
     context::{Peer, PeerShared, check_address, resolve},
     endpoint::AccessEp,
     error::Failure,
@@ -261,15 +261,13 @@ impl Queues {
     }
 
     /// The connection, its queue of operations, and that of its receives.
-    fn into_connection(self, link: Result<Connection, c_int>, peer: &Arc<PeerShared>) -> (AccessConn, Cq, Option<Cq>) {
+    fn into_connection(self, connection: Connection, peer: &Arc<PeerShared>) -> (AccessConn, Cq, Option<Cq>) {
         let Self { cq, own_rcq, channel, .. } = self;
-        let link = link.map(Arc::new);
-        // Where there is no connection, none is what waits see too.
-        let connection = link.as_ref().map_or_else(|_| Weak::new(), Arc::downgrade);
+        let connection = Arc::new(connection);
         for queue in [Some(&cq), own_rcq.as_ref()].into_iter().flatten() {
-            queue.set_connection(connection.clone());
+            queue.set_connection(Arc::downgrade(&connection));
         }
-        (AccessConn::new(link, Arc::clone(peer), channel), cq, own_rcq)
+        (AccessConn::new(connection, Arc::clone(peer), channel), cq, own_rcq)
     }
 }
 
@@ -335,7 +333,7 @@ impl AccessConnReq {
 
     fn connect(self, private_data: Vec<u8>) -> Result<(AccessConn, Cq, Option<Cq>), Failure> {
         let queues = self.queues;
-        let link = match self.way {
+        let connection = match self.way {
             Way::In(request) => {
                 let request = request.into_inner().unwrap_or_else(PoisonError::into_inner);
                 let request = request.ok_or_else(|| Failure::provider("the request is gone"))?;
@@ -346,7 +344,7 @@ impl AccessConnReq {
                     shared_receives: queues.shared_receives.clone(),
                     receive_limit: self.wants.rq_size,
                 };
-                Ok(request.accept(&queues.queue, &options)?)
+                request.accept(&queues.queue, &options)?
             }
             Way::Out(address) => {
                 let options = ConnectOptions {
@@ -359,24 +357,13 @@ impl AccessConnReq {
                     timeout: self.wants.timeout.max(REACH_MIN),
                     ..ConnectOptions::default()
                 };
-                let started = self.peer.peer.start_connect(address, &queues.queue, &options);
-                match started.map(PendingConnection::without_waiting) {
-                    // Some transports know at once what others tell by an event.
-                    Err(error @ ConnectError::Unreachable { .. }) => Err(event_of_failure(&error)),
-                    other => Ok(other?),
-                }
+                self.peer.peer.start_connect(address, &queues.queue, &options)?.without_waiting()
             }
         };
-        if let Ok(connection) = &link {
-            for (into, context) in self.receives.into_inner().unwrap_or_else(PoisonError::into_inner) {
-                match connection.receive(into, context) {
-                    // An event tells.
-                    Err(PostError::NotConnected(_)) => break,
-                    posted => posted?,
-                };
-            }
+        for (into, context) in self.receives.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            connection.early_receive(into, context)?;
         }
-        Ok(queues.into_connection(link, &self.peer))
+        Ok(queues.into_connection(connection, &self.peer))
     }
 }
 

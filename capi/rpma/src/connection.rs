@@ -2,11 +2,10 @@
 
 use std::{
     ffi::c_int,
-    io::{ErrorKind, PipeReader, PipeWriter, Read as _, Write as _},
-    os::fd::{AsFd as _, BorrowedFd},
+    io::ErrorKind,
     ptr,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering},
     },
     time::Duration,
@@ -54,37 +53,13 @@ kind!(Conn, 11, "rpma_conn", Conn::end_waits);
 pub(crate) struct AccessConn {
     /// The descriptor of events.
     given: Given,
-    /// The connection, or the event that tells why there is none.
-    link: Result<Arc<Connection>, c_int>,
+    connection: Arc<Connection>,
     pub(crate) peer: Arc<PeerShared>,
     channel: Option<Arc<Channel>>,
     /// The application claims that writes of the other side's device reach its persistent memory.
     pub(crate) claims_direct_write: AtomicBool,
-    failed: Mutex<Failed>,
     /// The last event told, if no other can follow; else undefined.
     end: AtomicI32,
-}
-
-/// What there is where there is no connection.
-#[derive(Debug, Default)]
-struct Failed {
-    /// Its event was told.
-    is_told: bool,
-    /// What stands for its descriptor: a pipe with a byte in it until then.
-    shown: Option<(PipeReader, PipeWriter)>,
-}
-
-impl Failed {
-    fn descriptor(&mut self) -> std::io::Result<BorrowedFd<'_>> {
-        if self.shown.is_none() {
-            let (reader, mut writer) = std::io::pipe()?;
-            if !self.is_told {
-                writer.write_all(&[0])?;
-            }
-            self.shown = Some((reader, writer));
-        }
-        self.shown.as_ref().map(|(reader, _)| reader.as_fd()).ok_or_else(|| ErrorKind::NotFound.into())
-    }
 }
 
 impl Conn {
@@ -112,7 +87,7 @@ impl Conn {
     }
 
     fn end_waits(&self) {
-        if let On::Access(AccessConn { link: Ok(connection), .. }) = &self.on {
+        if let On::Access(AccessConn { connection, .. }) = &self.on {
             connection.queue().interrupt();
         }
     }
@@ -129,24 +104,19 @@ impl Conn {
 }
 
 impl AccessConn {
-    pub(crate) fn new(
-        link: Result<Arc<Connection>, c_int>,
-        peer: Arc<PeerShared>,
-        channel: Option<Arc<Channel>>,
-    ) -> Self {
+    pub(crate) fn new(connection: Arc<Connection>, peer: Arc<PeerShared>, channel: Option<Arc<Channel>>) -> Self {
         Self {
             given: Given::default(),
-            link,
+            connection,
             peer,
             channel,
             claims_direct_write: AtomicBool::new(false),
-            failed: Mutex::default(),
             end: AtomicI32::new(EVENT_UNDEFINED),
         }
     }
 
-    pub(crate) fn connection(&self) -> Result<&Arc<Connection>, Failure> {
-        self.link.as_ref().map_err(|_| Failure::provider("the connection was never established"))
+    pub(crate) fn connection(&self) -> &Arc<Connection> {
+        &self.connection
     }
 
     fn channel(&self) -> Result<&Arc<Channel>, Failure> {
@@ -156,11 +126,9 @@ impl AccessConn {
     /// Whether the next outcome of the shared channel is one of receives.
     fn wait_for_outcome(&self, deletion: Deletion<'_>) -> Result<bool, Failure> {
         let channel = self.channel()?;
-        // Nothing comes of a connection that was never made.
-        let connection = self.link.as_ref().map_err(|_| Code::NoCompletion)?;
         let blocks = channel.blocks();
         // Not before the last outcome is there: the program takes its memory back.
-        let has_ended = || connection.is_drained();
+        let has_ended = || self.connection.is_drained();
         loop {
             if let Some(found) = channel.wait(if blocks { TURN } else { Duration::ZERO }, has_ended) {
                 return Ok(found);
@@ -173,31 +141,14 @@ impl AccessConn {
     }
 
     fn events_descriptor(&self) -> Result<c_int, Failure> {
-        if let Ok(connection) = &self.link {
-            return self.given.give(connection.events_fd()?);
-        }
-        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
-        let shown = failed.descriptor().map_err(|error| Failure::provider(causes(&error).to_string()))?;
-        self.given.give(shown)
+        self.given.give(self.connection.events_fd()?)
     }
 
     fn next_event(&self, deletion: Deletion<'_>) -> Result<c_int, Failure> {
         let blocks = self.given.blocks();
-        let connection = match &self.link {
-            Ok(connection) => connection,
-            Err(event) => {
-                let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
-                let is_first = !std::mem::replace(&mut failed.is_told, true);
-                if let Some((reader, _)) = failed.shown.as_mut().filter(|_| is_first) {
-                    // The byte that shows the event.
-                    let _ = reader.read(&mut [0]);
-                }
-                return if is_first || blocks { Ok(*event) } else { Err(Code::NoEvent.into()) };
-            }
-        };
         loop {
-            if let Some(event) = connection.next_event(if blocks { TURN } else { Duration::ZERO }) {
-                let number = number_of(connection, &event);
+            if let Some(event) = self.connection.next_event(if blocks { TURN } else { Duration::ZERO }) {
+                let number = number_of(&self.connection, &event);
                 if number != EVENT_ESTABLISHED {
                     self.end.store(number, Ordering::Relaxed);
                 }
@@ -218,9 +169,7 @@ impl AccessConn {
 
 impl Drop for AccessConn {
     fn drop(&mut self) {
-        if let Ok(connection) = &self.link {
-            long::forget(connection.id().number());
-        }
+        long::forget(self.connection.id().number());
     }
 }
 
@@ -231,7 +180,7 @@ impl Drop for Conn {
 }
 
 /// The event that stands for a connection that was not made.
-pub(crate) fn event_of_failure(error: &ConnectError) -> c_int {
+fn event_of_failure(error: &ConnectError) -> c_int {
     log(Level::Notice, c"rpma_conn_req_connect", &causes(&error).to_string());
     match error {
         ConnectError::Unreachable { kind: ErrorKind::ConnectionRefused | ErrorKind::NotFound, .. }
@@ -300,7 +249,7 @@ pub extern "C" fn rpma_conn_get_private_data(conn: Object<Conn>, data: Out<Priva
         let conn = conn.get()?;
         data.need("pdata")?;
         let bytes = match &conn.on {
-            On::Access(conn) => conn.link.as_ref().map_or(&[][..], |connection| connection.private_data()),
+            On::Access(conn) => conn.connection.private_data(),
             On::Verbs(conn) => conn.private_data(),
         };
         data.put(PrivateData::of(bytes));
@@ -329,7 +278,7 @@ pub extern "C" fn rpma_conn_get_qp_num(conn: Object<Conn>, number: Out<u32>) -> 
         let conn = conn.get()?;
         number.need("qp_num")?;
         let own = match &conn.on {
-            On::Access(conn) => conn.link.as_ref().map_or(0, |connection| queue_pair_number(connection.id())),
+            On::Access(conn) => queue_pair_number(conn.connection.id()),
             On::Verbs(conn) => conn.number(),
         };
         number.put(own);
@@ -406,9 +355,7 @@ pub extern "C" fn rpma_conn_disconnect(conn: Object<Conn>) -> c_int {
         let conn = conn.get()?;
         match &conn.on {
             On::Access(conn) => {
-                if let Ok(connection) = &conn.link {
-                    connection.disconnect();
-                }
+                conn.connection.disconnect();
                 Ok(())
             }
             On::Verbs(conn) => conn.disconnect(),

@@ -157,7 +157,7 @@ pub extern "C" fn rpma_read(
                 return conn.read(posting(flags, op_context)?, (into, dst_offset), (from, src_offset), len);
             }
         };
-        let (signal, connection) = (signal(flags)?, conn.connection()?);
+        let (signal, connection) = (signal(flags)?, conn.connection());
         let is_nothing = src_offset == 0 && dst_offset == 0 && len == 0;
         let from = far(connection, &src, dst, is_nothing)?;
         check_whole(conn, from, src_offset, dst, dst_offset, len)?;
@@ -195,7 +195,7 @@ fn write(
             return conn.write(posting(flags, op_context)?, (to, dst_offset), (from, src_offset), len, immediate);
         }
     };
-    let (signal, connection) = (signal(flags)?, conn.connection()?);
+    let (signal, connection) = (signal(flags)?, conn.connection());
     if immediate.is_none() && len <= PART_MAX_BYTES && !dst.is_null() && !src.is_null() {
         let (to, from) = (dst.uncounted()?, src.uncounted()?);
         let from = from.access()?.part(src_offset, len)?;
@@ -219,7 +219,7 @@ fn write_in_parts(
     immediate: Option<u32>,
     op_context: *const c_void,
 ) -> Result<(), Failure> {
-    let connection = conn.connection()?;
+    let connection = conn.connection();
     let is_nothing = src_offset == 0 && dst_offset == 0 && len == 0;
     let to = far(connection, &dst, src, is_nothing)?;
     check_whole(conn, to, dst_offset, src, src_offset, len)?;
@@ -294,7 +294,7 @@ pub unsafe extern "C" fn rpma_atomic_write(
                 return conn.atomic_write(posting(flags, op_context)?, (dst.verbs(), dst_offset), value);
             }
         };
-        let (signal, connection) = (signal(flags)?, conn.connection()?);
+        let (signal, connection) = (signal(flags)?, conn.connection());
         let value = u64::from_le_bytes(value);
         let to = dst.access()?.region(connection)?;
         posted(connection, signal, op_context, |batch| batch.atomic_write(to, dst_offset as u64, value))
@@ -374,7 +374,7 @@ pub extern "C" fn rpma_flush(
         };
         let (signal, dst) = (signal(flags)?, dst.access()?);
         check_gate(conn, dst, is_persistent)?;
-        let connection = conn.connection()?;
+        let connection = conn.connection();
         let region = dst.region(connection)?;
         if (dst_offset as u64).checked_add(len as u64).is_none_or(|end| end > region.len_bytes()) {
             return Err(Failure::invalid("the range does not lie in the memory"));
@@ -430,7 +430,7 @@ fn send(
             return conn.send(posting(flags, op_context)?, (from, offset), len, immediate);
         }
     };
-    let (signal, connection) = (signal(flags)?, conn.connection()?);
+    let (signal, connection) = (signal(flags)?, conn.connection());
     let from: Source<'_> = slice(&conn.peer, src, offset, len)?.into();
     posted(connection, signal, op_context, |batch| match immediate {
         Some(immediate) => batch.send_with_immediate(from, immediate),
@@ -457,7 +457,7 @@ pub extern "C" fn rpma_recv(
             }
         };
         let into = slice(&conn.peer, dst, offset, len)?;
-        conn.connection()?.receive(into, op_context.addr() as u64)?;
+        conn.connection().receive(into, op_context.addr() as u64)?;
         Ok(())
     })
 }

@@ -31,10 +31,19 @@ unsafe extern "C" {
         data: *const PrivateData,
         made: *mut *mut Handle<Conn>,
     ) -> c_int;
+    pub(crate) fn rpma_conn_req_delete(request: *mut *mut Handle<ConnReq>) -> c_int;
+    pub(crate) fn rpma_conn_req_recv(
+        request: *mut Handle<ConnReq>,
+        dst: *mut Handle<MrLocal>,
+        offset: usize,
+        len: usize,
+        op_context: *const c_void,
+    ) -> c_int;
     pub(crate) fn rpma_conn_next_event(conn: *mut Handle<Conn>, event: *mut c_int) -> c_int;
     pub(crate) fn rpma_conn_apply_remote_peer_cfg(conn: *mut Handle<Conn>, cfg: *const Handle<PeerCfg>) -> c_int;
     pub(crate) fn rpma_conn_get_qp_num(conn: *const Handle<Conn>, number: *mut u32) -> c_int;
     pub(crate) fn rpma_conn_get_cq(conn: *const Handle<Conn>, cq: *mut *mut Handle<Cq>) -> c_int;
+    pub(crate) fn rpma_conn_get_rcq(conn: *const Handle<Conn>, rcq: *mut *mut Handle<Cq>) -> c_int;
     pub(crate) fn rpma_conn_disconnect(conn: *mut Handle<Conn>) -> c_int;
     pub(crate) fn rpma_conn_delete(conn: *mut *mut Handle<Conn>) -> c_int;
     pub(crate) fn rpma_utils_get_ibv_context(
@@ -91,6 +100,7 @@ unsafe extern "C" {
     ) -> c_int;
     pub(crate) fn rpma_conn_cfg_new(made: *mut *mut Handle<ConnCfg>) -> c_int;
     pub(crate) fn rpma_conn_cfg_delete(made: *mut *mut Handle<ConnCfg>) -> c_int;
+    pub(crate) fn rpma_conn_cfg_set_rcq_size(cfg: *mut Handle<ConnCfg>, size: u32) -> c_int;
     pub(crate) fn rpma_conn_cfg_set_compl_channel(cfg: *mut Handle<ConnCfg>, shared: bool) -> c_int;
     pub(crate) fn rpma_conn_wait(
         conn: *mut Handle<Conn>,
