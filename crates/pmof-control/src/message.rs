@@ -136,7 +136,7 @@ pub enum Request {
         opening: u64,
         /// The epoch.
         epoch: Epoch,
-        /// Those before, the latest first; at most [`ANCESTORS_MAX`].
+        /// Those before, the latest first; at most [`ANCESTORS_MAX`](crate::ANCESTORS_MAX).
         ancestors: Vec<Epoch>,
     },
     /// Say, durably, that all members of the epoch announced last have it.

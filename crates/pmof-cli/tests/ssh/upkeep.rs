@@ -71,8 +71,11 @@ fn sets_are_checked_restored_changed_and_removed_by_calls() {
     // Opening compares as check does.
     assert!(fixture.pool(&set).open().is_err());
 
+    // What lies behind the damaged header cannot be compared from here.
+    let asked = fixture.pool(&set).sync(&SyncOptions::default(), &mut |_| {}).unwrap_err();
+    assert!(matches!(asked, SyncError::KeptElsewhere { index: 2, source_index: 0, .. }), "{asked}");
     let sync = |dry_run| {
-        let how = SyncOptions { dry_run, ..SyncOptions::default() };
+        let how = SyncOptions { dry_run, from: Some(0), ..SyncOptions::default() };
         fixture.pool(&set).sync(&how, &mut |_| {}).unwrap()
     };
     assert!(sync(true).replicas[1].damage.is_some());
