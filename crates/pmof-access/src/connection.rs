@@ -301,7 +301,13 @@ impl Connection {
     /// As [`receive`](Self::receive), for a connection that was just asked for or accepted. If it has ended meanwhile, the receive
     /// completes with that end, as those do that were posted before.
     pub fn early_receive(&self, into: RegionSlice, context: u64) -> Result<Ticket, PostError> {
-        self.batch().core.endpoint.post_early_receive(into.local, context)
+        let posted = self.batch().core.endpoint.post_early_receive(into.local, context)?;
+        let (mut core, driver) = (self.link.lock(), &self.queue.shared.driver);
+        // Of a connection that has ended nothing comes that would have it looked at again.
+        if core.endpoint.ended().is_some() && driver.collect(&self.link, &mut core) {
+            driver.wake();
+        }
+        Ok(posted)
     }
 
     /// The next event, waiting for it at most `timeout`. That of the end comes when everything that was posted has its outcome.
