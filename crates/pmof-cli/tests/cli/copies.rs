@@ -182,7 +182,13 @@ fn an_existing_file_is_replaced_on_demand_only() {
     for name in ["directory", "link"] {
         pmof(["cp", &url, text(&place.path().join(name)), "--force"]).failed(&[name, "not a regular file"]);
     }
+    let part = place.path().join("part");
+    let set = file_with(&place, "set", format!("PMEMPOOLSET\n9M {}\n", text(&part)).as_bytes());
+    pmof(["pool", "create", text(&set)]).done();
+    let before = fs::read(&part).unwrap();
+    pmof(["cp", &url, text(&part), "--force"]).failed(&["a part of a pool set", "choose another name"]);
+    assert!(fs::read(&part).unwrap() == before);
     let nowhere = place.path().join("missing/back");
     pmof(["cp", &url, text(&nowhere)]).failed(&["missing", "No such file"]);
-    assert_eq!(files(place.path()), ["directory", "link", "old", "source"]);
+    assert_eq!(files(place.path()), ["directory", "link", "old", "part", "set", "source"]);
 }
