@@ -96,8 +96,8 @@ pub fn state_of(
     Ok(defect.map_or(ContentsState::Sound, ContentsState::Damaged))
 }
 
-/// Whether a range has so many pages that are not zero.
-pub(crate) fn has_pages(contents: &mut dyn Contents, range: Range<u64>, least: usize) -> Result<bool, AccessError> {
+/// How many pages of a range are not zero: exact below `enough`, where it stops to count.
+pub(crate) fn data_pages(contents: &mut dyn Contents, range: Range<u64>, enough: usize) -> Result<usize, AccessError> {
     let (mut count, mut bytes) = (0, Vec::new());
     let data = contents.data_ranges(range.clone())?;
     for Window { range: window, .. } in windows(range, [&data, &[]]) {
@@ -105,23 +105,23 @@ pub(crate) fn has_pages(contents: &mut dyn Contents, range: Range<u64>, least: u
         if contents.digests(window.clone())? == zero_digests(len_bytes) {
             continue;
         }
-        if least <= 1 {
-            return Ok(true);
+        if enough <= 1 {
+            return Ok(1);
         }
         bytes.resize(len_bytes as usize, 0);
         contents.read(window.start, &mut bytes)?;
         count += bytes.chunks(page_bytes() as usize).filter(|page| page.iter().any(|byte| *byte != 0)).count();
-        if count >= least {
-            return Ok(true);
+        if count >= enough {
+            return Ok(enough);
         }
     }
-    Ok(false)
+    Ok(count)
 }
 
 /// Whether all that replicas have in common is zero. Stops at the first block that is not.
 fn is_zero(kind: Option<PoolKind>, contents: &mut dyn Contents, len_bytes: u64) -> Result<bool, AccessError> {
     for range in contents_in_common(kind, len_bytes) {
-        if has_pages(contents, range, 1)? {
+        if data_pages(contents, range, 1)? > 0 {
             return Ok(false);
         }
     }

@@ -21,6 +21,7 @@ mod distinct;
 mod error;
 mod format;
 mod header;
+mod headerless;
 mod heap;
 mod local_set;
 mod made_at;
@@ -47,6 +48,7 @@ pub use header::{
     ATTRIBUTES_LEN_BYTES, Arch, Attributes, Feature, Features, HEADER_LEN_BYTES, HeaderError, PoolHeader, PoolKind,
     SHUTDOWN_STATE_LEN_BYTES, ShutdownState, new_uuid, uuid_text,
 };
+pub use headerless::{HeaderlessParts, Held, headerless_parts};
 pub use local_set::{LocalSet, NewSet};
 pub use misfit::{Misfit, first_misfit, misfits};
 pub use part::PART_LEN_BYTES_MIN;

@@ -1,6 +1,6 @@
 //! What can go wrong with a pool.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, path::PathBuf, sync::Arc};
 
 use pmof_access::{
     ConnectError, ConnectionError, DescriptorError, Durability, OperationError, PostError, RegisterError, SetupError,
@@ -367,6 +367,24 @@ pub enum PoolError {
         reason: &'static str,
         /// One that is sound.
         sound: Arc<ReplicaPlace>,
+    },
+    /// A part of the first replica was lost, and made again.
+    #[error("the first replica is not copied to the others: {reason}; `pmof pool sync` copies from that one")]
+    LostPart {
+        /// Which part, and who has it.
+        reason: String,
+    },
+    /// A part without a header holds nothing that another replica has there: it is another's file, or those are.
+    #[error(
+        "{} of replica {index} has no header, and nothing in it is what any other replica holds there: move away the file that is not the \
+         pool's, and bring the set in order (`pmof pool sync`)",
+        path.display()
+    )]
+    UnlikePart {
+        /// The replica, by its number in the set, from 0.
+        index: usize,
+        /// The part.
+        path: PathBuf,
     },
     /// The first replica of a pool set must be local.
     #[error("the pool set has no local replica: the first one must be local, and is where the program's memory is")]

@@ -8,8 +8,8 @@ use std::{
 
 use pmof_access::{
     AcceptOptions, Access, Capabilities, ConnectError, ConnectOptions, Connection, ConnectionEvent, Durability,
-    ListenOptions, OperationError, OperationKind, Outcome, PendingConnection, PostError, QueueOptions, Refusal,
-    Settings, SetupError, limits,
+    ListenOptions, Location, OperationError, OperationKind, Outcome, Peer, PendingConnection, PostError, QueueOptions,
+    Refusal, Settings, SetupError, limits,
 };
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -103,13 +103,16 @@ pub(crate) fn a_rejection_says_why<F: Fabric>() {
     assert!(matches!(pending.finish().unwrap_err(), ConnectError::Refused { refusal: Refusal::Rejected, .. }));
 }
 
+/// Where somebody listened, and nobody does any more.
+fn address_without_listener<F: Fabric>(fabric: &F, target: &Peer) -> Location {
+    target.listen(fabric.listen_address(), listen_options()).unwrap().local_address().clone()
+}
+
 pub(crate) fn where_nobody_listens_it_says_so<F: Fabric>() {
     let fabric = F::new();
     let (peer, target) = (fabric.peer(), fabric.target());
     let queue = peer.completion_queue(QueueOptions::default()).unwrap();
-    let listener = target.listen(fabric.listen_address(), listen_options()).unwrap();
-    let address = listener.local_address().clone();
-    drop(listener);
+    let address = address_without_listener(&fabric, &target);
     let error = peer.start_connect(&address, &queue, &ConnectOptions::default()).and_then(PendingConnection::finish);
     let error = error.unwrap_err();
     assert!(matches!(error, ConnectError::Unreachable { .. }), "{error}");
@@ -123,9 +126,7 @@ pub(crate) fn early_receives_come_back_when_there_is_no_connection<F: Fabric>() 
         let queue = peer.completion_queue(QueueOptions::default()).unwrap();
         let receives = peer.completion_queue(QueueOptions::default()).unwrap();
         let receives = if has_receive_queue { &receives } else { &queue };
-        let listener = target.listen(fabric.listen_address(), listen_options()).unwrap();
-        let address = listener.local_address().clone();
-        drop(listener);
+        let address = address_without_listener(&fabric, &target);
         let memory = peer.allocate(4096, Access::empty()).unwrap();
         let options = ConnectOptions { receive_queue: Some(receives.clone()), ..ConnectOptions::default() };
         let connection = peer.start_connect(&address, &queue, &options).unwrap().without_waiting();
@@ -147,9 +148,7 @@ pub(crate) fn shared_receives_stay_when_there_is_no_connection<F: Fabric>() {
     let fabric = F::new();
     let (peer, target) = (fabric.peer(), fabric.target());
     let queue = peer.completion_queue(QueueOptions::default()).unwrap();
-    let listener = target.listen(fabric.listen_address(), listen_options()).unwrap();
-    let address = listener.local_address().clone();
-    drop(listener);
+    let address = address_without_listener(&fabric, &target);
     let memory = peer.allocate(4096, Access::empty()).unwrap();
     let shared = peer.shared_receive_queue(4);
     shared.post(memory.slice(..64).unwrap(), 1).unwrap();

@@ -229,7 +229,15 @@ pub(super) fn check_no_header(part: &Part, member: &[u8; 16]) -> Result<(), Pool
         Head::Whole(header) if header.poolset_uuid != *member => {
             Owner::OtherSet { found: header.poolset_uuid, expected: *member }.check(part)
         }
-        Head::Other(bytes) if begins_otherwise(&bytes, true) => Err(not_ours(part, words(&bytes, Some(member)))),
+        Head::Other(bytes) if begins_otherwise(&bytes, true) => {
+            let is_native = bytes.starts_with(&NATIVE_MAGIC);
+            let what = if is_native { "a pool of a target (PMOFPOOL)" } else { "a damaged part of a pool" };
+            Err(PoolSetError::WrongKind {
+                path: part.path.clone(),
+                why: what,
+                mend: "a part of its number has no header: move it away, and sync again",
+            })
+        }
         _ => Ok(()),
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
 
@@ -34,7 +35,8 @@ pub(super) fn part(system: &System, place: &Place, all: &[Place]) -> Result<Part
         }
         Err(PoolSetError::Missing { .. }) => {
             let (part, file) = Part::create(place)?;
-            if let Some(like) = all.iter().find_map(|other| file_at(&other.path).filter(|_| other.path != place.path)) {
+            let mut others = all.iter().filter(|other| other.path != place.path);
+            if let Some(like) = others.find_map(|other| file_at(&other.path)) {
                 own_as(&part, &like)?;
             }
             file.into_iter().for_each(NewFile::keep);
@@ -80,13 +82,14 @@ fn file_at(path: &Path) -> Option<fs::Metadata> {
     fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file)
 }
 
-/// Gives the part the owner of another file, if this process may give files away, and its mode.
+/// Gives the part the owner and the mode of another file, if this process may give files away.
 fn own_as(part: &Part, like: &fs::Metadata) -> Result<(), PoolSetError> {
-    use std::os::unix::fs::MetadataExt as _;
     let failed = |call| move |errno: Errno| PoolSetError::io(call, &part.path, "", errno);
     let (owner, group) = (Uid::from_raw(like.uid()), Gid::from_raw(like.gid()));
     match rustix::fs::fchown(&part.file, Some(owner), Some(group)) {
-        Ok(()) | Err(Errno::PERM) => {}
+        Ok(()) => {}
+        // It stays as any new file: the mode is meant for that owner.
+        Err(Errno::PERM) => return Ok(()),
         Err(errno) => return Err(failed("fchown")(errno)),
     }
     let mode = Mode::from_raw_mode(like.mode() & 0o777);

@@ -1,13 +1,13 @@
 use std::{
     fs,
-    os::unix::fs::{FileExt as _, MetadataExt as _, symlink},
+    os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _, symlink},
     path::{Path, PathBuf},
 };
 
 use pmof_mem::{Medium as _, MediumKind, ShadowMedium, System};
 use tempfile::{TempDir, tempdir_in};
 
-use super::{Access, LocalReplica, NewReplica, Reader, Removal, part_header, write_header};
+use super::{Access, LocalReplica, NewParts, NewReplica, Reader, Removal, part_header, write_header};
 use crate::{
     Arch, Attributes, Feature, Features, HEADER_LEN_BYTES, HeaderError, PartSize, PartSpec, PoolHeader, PoolKind,
     PoolSetError, SetOptions, ShutdownState, new_uuid, part::page_bytes,
@@ -526,6 +526,32 @@ fn persistent_memory(directory: &Path) -> TempDir {
     symlink(&disk, tree.path().join("dev/block").join(number)).unwrap();
     unsafe_shutdowns(&tree, 7);
     tree
+}
+
+/// New blocks are sound; the file that has them takes the place of the old one when it is whole.
+#[test]
+fn a_part_with_bad_blocks_is_replaced_by_a_file_of_the_same_mode() {
+    let directory = tempdir_in(DISK).unwrap();
+    let tree = persistent_memory(directory.path());
+    let system = System::copied(tree.path().into(), "/proc".into(), None);
+    let specs = made(directory.path(), "part", ALL);
+    let attributes = open(&specs, ALL).unwrap().attributes().unwrap();
+    fs::set_permissions(&specs[1].path, fs::Permissions::from_mode(0o640)).unwrap();
+    let before = fs::metadata(&specs[1].path).unwrap();
+    fs::write(tree.path().join("devices/ndbus0/region0/block/pmem0/badblocks"), "0 1000000000000\n").unwrap();
+    let restored = NewParts::restore(&system, &specs, ALL, &attributes, 4 * MIB, None, &mut |_, _| false);
+    let restored = match restored {
+        Err(PoolSetError::Mem(error)) => {
+            return skip_report::skipped!("the file system here names no extents ({error})");
+        }
+        restored => restored.unwrap(),
+    };
+    restored.finish(&System::real(), Some(&attributes)).unwrap().close().unwrap();
+    let after = fs::metadata(&specs[1].path).unwrap();
+    assert_ne!(after.ino(), before.ino());
+    assert_eq!((after.mode(), after.len()), (before.mode(), before.len()));
+    assert!(!directory.path().join("part1.pmof-new").exists());
+    open(&specs, ALL).unwrap().close().unwrap();
 }
 
 fn unsafe_shutdowns(tree: &TempDir, count: u64) {

@@ -71,7 +71,7 @@ pub(crate) fn is_unlike(
     failure.map_or(Ok(count >= UNLIKE_PAGES), Err)
 }
 
-/// Whether a quarter of the words that are not zero in both are the same.
+/// Whether a quarter of the words that are not zero in either are the same.
 fn resembles(one: &[u8], other: &[u8]) -> bool {
     let words =
         || one.chunks(8).zip(other.chunks(8)).filter(|(one, other)| [*one, *other].iter().any(|word| **word != [0; 8]));

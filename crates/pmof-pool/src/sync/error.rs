@@ -88,17 +88,15 @@ pub enum SyncError {
     },
     /// A part without a header holds nothing that another replica has there.
     #[error(
-        "{} of replica {index} has no header, and nothing in it is what {} there: if it is not the pool's, move it away, and it is made anew; \
-         if the others' files are not, move those away",
-        path.display(), if *others == 1 { "the other replica holds" } else { "other replicas hold" }
+        "{} of replica {index} has no header, and nothing in it is what any other replica holds there: if it is not the pool's, move it away, and it is \
+         made anew; if the others' files are not, move those away",
+        path.display()
     )]
     Unlike {
         /// Its place in the set, from 0.
         index: usize,
         /// The part.
         path: PathBuf,
-        /// How many replicas it was compared with.
-        others: usize,
     },
     /// The set is not the one that the pool has.
     #[error(

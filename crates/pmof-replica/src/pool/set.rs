@@ -8,8 +8,8 @@ use pmof_mem::{Declaration, MemError};
 use pmof_pool::{
     Access, AccessError, CheckReport, Comparison, ComparisonError, Contents, ContentsState, EMPTY, HEADER_LEN_BYTES,
     LocalReplica, LocalSet, NewSet, PoolKind, PoolSet, RemoteSpec, ReplicaSpec, Step, SyncError, SyncOptions,
-    SyncReport, TransformOptions, TransformReport, check, data_ranges, first_misfit, memory_state, new_uuid, state_of,
-    sync, transform,
+    SyncReport, TransformOptions, TransformReport, check, data_ranges, first_misfit, headerless_parts, memory_state,
+    new_uuid, state_of, sync, transform,
 };
 use uuid::Uuid;
 
@@ -227,6 +227,7 @@ impl SetOptions {
         let kind = attributes.and_then(|attributes| PoolKind::of_signature(&attributes.signature));
         if differing == Some(Differing::Copy) {
             check_source(&members, local, &mirror, kind, size_bytes)?;
+            self.check_headerless(&members, local)?;
         }
         let how = differing.unwrap_or(Differing::Copy);
         let copied_bytes = make_same(&members, local, &mirror, kind, size_bytes, how)?;
@@ -241,6 +242,31 @@ impl SetOptions {
         let mut open = Open::new(facts, members, None);
         open.mirror = Some(mirror);
         Ok(open)
+    }
+
+    /// Fails where a part without a header would be copied though it was lost, or copied or overwritten though it may be another's file.
+    fn check_headerless(&self, members: &[Box<dyn Member>], local: &LocalSet) -> Result<(), PoolError> {
+        let mut contents: Vec<Option<Box<dyn Contents + '_>>> = members
+            .iter()
+            .zip(local.replicas())
+            .map(|(member, local)| match (member.remote(), local) {
+                (Some(remote), _) => Some(Box::new(remote) as Box<dyn Contents>),
+                (None, Some(local)) => Some(Box::new(local.memory()) as Box<dyn Contents>),
+                (None, None) => None,
+            })
+            .collect();
+        let size_bytes = local.len_bytes();
+        let held =
+            contents.iter_mut().map(|held| held.as_mut().map(|held| (&mut **held as &mut dyn Contents, size_bytes)));
+        let parts = headerless_parts(&self.set, &mut held.collect::<Vec<_>>());
+        let parts = parts.map_err(|(index, source)| not_compared(&*members[index], source))?;
+        if let Some((_, reason)) = parts.lost.into_iter().find(|(index, _)| *index == 0) {
+            return Err(PoolError::LostPart { reason });
+        }
+        match parts.unlike {
+            Some((index, path)) => Err(PoolError::UnlikePart { index, path }),
+            None => Ok(()),
+        }
     }
 
     /// Does something with the place of each remote replica, all at once: most of it is waiting for ssh.

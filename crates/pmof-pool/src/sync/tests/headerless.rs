@@ -28,7 +28,7 @@ fn a_file_that_is_not_the_pools_is_neither_copied_nor_overwritten() {
     let other_header = |at: usize| if at < 8 { b"PMEMLOG\0"[at] } else { 9 };
     let text = |at: usize| b"dear all, "[at % 10];
     let kinds: [(&dyn Fn(usize) -> u8, &str); 3] =
-        [(&native, "PMOFPOOL"), (&other_header, "damaged part of the pool set"), (&text, "nothing in it is what")];
+        [(&native, "PMOFPOOL"), (&other_header, "damaged part of a pool"), (&text, "nothing in it is what")];
     for (kind, words) in kinds {
         for name in ["r0p1", "r1p1"] {
             let (directory, set) = filled(SINGLE, &[0, 1]);

@@ -1,0 +1,111 @@
+//! Parts without a header: nothing says whose they are but what another replica holds there.
+
+use std::{ops::Range, path::PathBuf};
+
+use crate::{
+    Contents, PoolSet, PoolSetError,
+    access::AccessError,
+    contents::data_pages,
+    part::{Part, places},
+    replica::{UNLIKE_PAGES, is_unlike},
+};
+
+/// What a replica holds, and how many bytes: `None` for one that is not whole, which says nothing.
+pub type Held<'r> = Option<(&'r mut dyn Contents, u64)>;
+
+/// What parts without a header show beside other replicas.
+#[derive(Debug, Default)]
+pub struct HeaderlessParts {
+    /// Replicas with a part of zeros where as many others have data as have none: that file was lost, and made again by somebody. Which, and why, in words.
+    pub lost: Vec<(usize, String)>,
+    /// A part of a replica that has nothing in common with any other: it is another's file, or those are.
+    pub unlike: Option<(usize, PathBuf)>,
+}
+
+/// A part of a replica, and what it holds of the pool.
+struct Headerless {
+    index: usize,
+    part: Part,
+    range: Range<u64>,
+}
+
+/// Holds the parts without a header of the replicas of this machine against the other replicas. A page or two tell nothing, which may all have changed since
+/// or be damage. `held`: of each replica of the set. Nothing is changed or locked.
+///
+/// # Errors
+/// Those of reading, with the replica, by its place in the set.
+pub fn headerless_parts(set: &PoolSet, held: &mut [Held<'_>]) -> Result<HeaderlessParts, (usize, AccessError)> {
+    let mut found = HeaderlessParts::default();
+    if !set.options.single_header {
+        return Ok(found);
+    }
+    let parts = parts_of(set, held).map_err(|(index, error)| (index, error.into()))?;
+    for Headerless { index, part, range } in &parts {
+        if held[*index].is_none() || !part.is_zero().map_err(|error| (*index, error.into()))? {
+            continue;
+        }
+        let (mut holder, mut balance) = (None, -1);
+        for (other, (contents, len_bytes)) in others(held, *index) {
+            let range = range.start..range.end.min(len_bytes);
+            let pages = if range.is_empty() { Ok(0) } else { data_pages(contents, range, UNLIKE_PAGES) };
+            match pages.map_err(|error| (other, error))? {
+                0 => balance -= 1,
+                UNLIKE_PAGES.. => (holder, balance) = (Some(other), balance + 1),
+                _ => {}
+            }
+        }
+        if let Some(holder) = holder.filter(|_| balance >= 0) {
+            let path = part.path.display();
+            found.lost.push((*index, format!("{path} holds nothing but zeros, and replica {holder} has data there")));
+            held[*index] = None;
+        }
+    }
+    for Headerless { index, part, range } in &parts {
+        let (mut is_beside_others, mut is_unlike_all) = (false, held[*index].is_some());
+        for (other, (contents, len_bytes)) in others(held, *index) {
+            let read = |place: u64, into: &mut [u8]| {
+                if place + into.len() as u64 > len_bytes {
+                    into.fill(0);
+                    return Ok(());
+                }
+                contents.read(place, into)
+            };
+            is_beside_others = true;
+            is_unlike_all = is_unlike_all && is_unlike(part, range.start, read).map_err(|error| (other, error))?;
+        }
+        if is_beside_others && is_unlike_all {
+            found.unlike = Some((*index, part.path.clone()));
+            break;
+        }
+    }
+    Ok(found)
+}
+
+/// Whole replicas but this one, by their places.
+fn others<'h, 'r>(
+    held: &'h mut [Held<'r>],
+    index: usize,
+) -> impl Iterator<Item = (usize, (&'h mut dyn Contents, u64))> + use<'h, 'r> {
+    let others = held.iter_mut().enumerate().filter(move |(other, _)| *other != index);
+    others.filter_map(|(other, held)| {
+        held.as_mut().map(|(contents, len_bytes)| (other, (&mut **contents as &mut dyn Contents, *len_bytes)))
+    })
+}
+
+fn parts_of(set: &PoolSet, held: &[Held<'_>]) -> Result<Vec<Headerless>, (usize, PoolSetError)> {
+    let mut all = Vec::new();
+    for (index, replica) in set.replicas.iter().enumerate() {
+        let Some(specs) = replica.local().filter(|_| held.get(index).is_some_and(Option::is_some)) else { continue };
+        let failed = |error| (index, error);
+        let mut start = 0;
+        for (number, place) in places(specs, set.options).map_err(failed)?.iter().enumerate() {
+            let part = Part::look_at_any(&place.path).map_err(failed)?;
+            let range = start..start + part.mapped_len_bytes(false);
+            start = range.end;
+            if number > 0 && part.devdax_align_bytes.is_none() {
+                all.push(Headerless { index, part, range });
+            }
+        }
+    }
+    Ok(all)
+}

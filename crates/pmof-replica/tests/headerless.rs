@@ -1,0 +1,60 @@
+//! Parts without a header, where a program asks for the first replica to be copied to the others.
+
+use std::{fs, path::Path};
+
+use pmof_pool::{LocalSet, NewPool, NewSet, NoRemotes, PartSpec, PoolSet, ReplicaSpec, SetOptions, SyncOptions, sync};
+use pmof_replica::{Differing, Pool, PoolError};
+
+const MIB: u64 = 1 << 20;
+
+/// Two replicas of two parts, of which the first alone has a header, with the same in both.
+fn filled(directory: &Path) -> PoolSet {
+    let part = |name: &str| PartSpec::new(directory.join(name), 5 * MIB);
+    let replica = |first: &str, second: &str| ReplicaSpec::Local(vec![part(first), part(second)]);
+    let options = SetOptions { single_header: true, no_headers: false };
+    let set =
+        PoolSet { path: directory.join("set"), replicas: vec![replica("a0", "a1"), replica("b0", "b1")], options };
+    let new = NewSet::new(NewPool::Obj { layout: "test".into() });
+    LocalSet::create(&set, &new, &new.plan(&set).unwrap()).unwrap().close().unwrap();
+    let pool = Pool::from_set(set.clone()).differing(Differing::Copy).open().unwrap();
+    for offset in (6 * MIB..9 * MIB).step_by(4096) {
+        pool.persist(offset, &(offset ^ 0x5555).to_le_bytes()).unwrap();
+    }
+    pool.close().unwrap();
+    set
+}
+
+type IsRight = fn(&PoolError) -> bool;
+
+#[test]
+fn a_file_that_is_not_the_pools_is_neither_copied_nor_overwritten() {
+    let text = b"dear all, ".repeat(MIB as usize / 2);
+    let zeros = vec![0; 5 * MIB as usize];
+    let cases: [(&str, &[u8], IsRight); 3] = [
+        (
+            "a1",
+            &zeros,
+            |error| matches!(error, PoolError::LostPart { reason } if reason.contains("replica 1 has data")),
+        ),
+        ("a1", &text, |error| matches!(error, PoolError::UnlikePart { .. })),
+        ("b1", &text, |error| matches!(error, PoolError::UnlikePart { .. })),
+    ];
+    for (name, bytes, is_right) in cases {
+        let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let set = filled(directory.path());
+        let good = fs::read(directory.path().join(if name == "a1" { "b1" } else { "a1" })).unwrap();
+        let path = directory.path().join(name);
+        fs::write(&path, &bytes[..5 * MIB as usize]).unwrap();
+        let open = || Pool::from_set(set.clone()).differing(Differing::Copy).open();
+        match open() {
+            Err(error) => assert!(is_right(&error), "{name}: {error}"),
+            Ok(_) => panic!("{name}"),
+        }
+        assert!(fs::read(&path).unwrap() == bytes[..5 * MIB as usize], "{name}");
+        // What is advised.
+        fs::remove_file(&path).unwrap();
+        sync(&set, &SyncOptions::default(), &mut NoRemotes, &mut |_| {}).unwrap();
+        assert!(fs::read(&path).unwrap() == good, "{name}");
+        open().unwrap().close().unwrap();
+    }
+}
