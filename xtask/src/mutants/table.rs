@@ -56,8 +56,12 @@ fn parted(page: &str) -> Result<(&str, &str, &str)> {
 
 fn updated(page: &str, mutants: &[Mutant], fates: &BTreeMap<&str, Fate>) -> Result<String> {
     let (before, old, after) = parted(page)?;
-    let killed = mutants.iter().filter(|mutant| outcome(mutant, fates, old) == "yes").count();
-    let mut table = format!("\n{killed} of {} mutants killed.\n\n", mutants.len());
+    let count = |fate| mutants.iter().filter(|mutant| outcome(mutant, fates, old) == fate).count();
+    let mut table = format!("\n{} of {} mutants killed", count("yes"), mutants.len());
+    if count("not run") > 0 {
+        write!(table, ", {} not run since they were written or changed", count("not run"))?;
+    }
+    table += ".\n\n";
     table += "| mutant | what it breaks | where | the suite that kills it | killed |\n|---|---|---|---|---|\n";
     for mutant in mutants {
         let suites: Vec<_> = mutant.suites.iter().map(|suite| format!("`{}`", suite.replace('|', "\\|"))).collect();
