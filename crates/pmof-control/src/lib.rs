@@ -21,6 +21,7 @@ pub use message::{
     Request,
 };
 pub use name::{MAX_NAME_BYTES, MAX_SET_NAME_BYTES, NameError, PoolName, SetName};
-pub use pool::{NewPool, OpenFor, PoolInfo};
+pub use pmof_pool::OpenFor;
+pub use pool::{NewPool, PoolInfo};
 pub use refusal::{PoolRefusal, ServiceCode};
 pub use state::{ANCESTORS_MAX, Epoch, PoolState, STATE_BYTES};

@@ -347,7 +347,7 @@ impl Request {
             }
             Self::Open { name, access, require } => {
                 frame.byte(*require as u8);
-                frame.byte(*access as u8);
+                frame.access(*access);
                 frame.text(name.as_str());
             }
             Self::Close { in_order } => frame.byte(u8::from(*in_order)),
@@ -372,7 +372,7 @@ impl Request {
             }
             Self::OpenSet { name, size_bytes, access, require } => {
                 frame.byte(*require as u8);
-                frame.byte(*access as u8);
+                frame.access(*access);
                 frame.number_u64(*size_bytes);
                 frame.text(name.as_str());
             }

@@ -1,4 +1,4 @@
-//! What is said of a pool: what a new one is to be, what one is opened for, and what there is to know of it.
+//! What is said of a pool: what a new one is to be, and what there is to know of it.
 
 use pmof_mem::{Durability, MediumKind, Promise};
 use uuid::Uuid;
@@ -22,23 +22,6 @@ pub struct NewPool {
     pub require: Durability,
     /// What the maker says of the contents; kept in the header.
     pub user_flags: [u8; USER_FLAGS_BYTES],
-}
-
-/// What a pool is opened for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum OpenFor {
-    /// Reading only; possible while another writes.
-    Read = 1,
-    /// Reading and writing; one at a time.
-    Write = 2,
-}
-
-impl OpenFor {
-    /// The access with this wire number, if there is one.
-    pub fn from_wire(number: u8) -> Option<Self> {
-        [Self::Read, Self::Write].into_iter().find(|access| *access as u8 == number)
-    }
 }
 
 /// What there is to know of a pool.

@@ -8,13 +8,14 @@ use crate::{Attributes, DIGEST_BYTES, RemoteSpec};
 
 mod local;
 
-/// What is done with an open replica.
+/// What a pool, or a replica of one, is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Access {
-    /// Nothing is changed; others may read too.
-    ReadOnly,
-    /// Nobody else may have it open.
-    ReadWrite,
+pub enum OpenFor {
+    /// Reading only: nothing is changed, and others may read too. Of the parts of a pool set nobody may be writing then; a native pool can
+    /// be read while another writes.
+    Read,
+    /// Reading and writing: nobody else may have it open for that.
+    Write,
 }
 
 /// What can go wrong with a replica, wherever it is.
@@ -104,7 +105,7 @@ pub enum Reached {
 /// The way to the replicas that a pool set names on other machines.
 pub trait RemoteReplicas {
     /// Opens one, of at least `len_bytes`.
-    fn open(&mut self, remote: &RemoteSpec, len_bytes: u64, access: Access) -> Result<Reached, AccessError>;
+    fn open(&mut self, remote: &RemoteSpec, len_bytes: u64, access: OpenFor) -> Result<Reached, AccessError>;
 
     /// Makes one, of zeros, where none is.
     fn create(

@@ -3,7 +3,7 @@
 use pmof_mem::{Declaration, causes};
 
 use crate::{
-    Access, Apart, Attributes, Comparison, DIFFERENCES_MAX, Difference, Majority, PoolKind, PoolSet, RemoteReplicas,
+    Apart, Attributes, Comparison, DIFFERENCES_MAX, Difference, Majority, OpenFor, PoolKind, PoolSet, RemoteReplicas,
     Step, SyncError, distinct,
     error::UNFINISHED,
     misfits,
@@ -144,7 +144,7 @@ pub fn check(
     let mut look_at = Look { found: Vec::with_capacity(checked.len()), checked };
     let mut failure = None;
     for (index, spec) in set.replicas.iter().enumerate() {
-        match look(index, spec, set, Access::ReadOnly, declaration, remotes) {
+        match look(index, spec, set, OpenFor::Read, declaration, remotes) {
             Ok(found) => look_at.found.push(found),
             Err(error) => {
                 look_at.found.push(Found::Damaged(String::new()));

@@ -34,7 +34,7 @@ mod sync;
 mod transform;
 mod vote;
 
-pub use access::{Access, AccessError, Contents, Reached, RemoteReplicas, ReplicaAccess, Unreached};
+pub use access::{AccessError, Contents, OpenFor, Reached, RemoteReplicas, ReplicaAccess, Unreached};
 pub use behind::{Behind, BehindContents};
 pub use btt::{BlockTable, block_table};
 pub use check::{CheckReport, CheckedReplica, Mismatch, ReplicaState, check};

@@ -3,7 +3,7 @@
 use pmof_mem::{Declaration, System};
 
 use crate::{
-    Access, Attributes, Feature, Features, LocalReplica, Misfit, NewPool, PoolSet, PoolSetError, ReplicaSpec,
+    Attributes, Feature, Features, LocalReplica, Misfit, NewPool, OpenFor, PoolSet, PoolSetError, ReplicaSpec,
     first_misfit,
     header::Arch,
     new_uuid,
@@ -153,7 +153,7 @@ impl LocalSet {
     ///
     /// Errors: as for [`LocalReplica::open`]; `OtherSet`, `WrongNeighbour` and `Differs` between replicas, `OtherMachine`,
     /// `OtherFormat`.
-    pub fn open(set: &PoolSet, access: Access, declaration: Option<Declaration>) -> Result<Self, PoolSetError> {
+    pub fn open(set: &PoolSet, access: OpenFor, declaration: Option<Declaration>) -> Result<Self, PoolSetError> {
         set.check_files()?;
         let (mut replicas, mut failed) = (Vec::with_capacity(set.replicas.len()), None);
         for found in Self::examine(set, access, declaration) {
@@ -174,7 +174,7 @@ impl LocalSet {
     /// Opens each local replica by itself, whatever the others are; `None` for remote ones.
     pub fn examine(
         set: &PoolSet,
-        access: Access,
+        access: OpenFor,
         declaration: Option<Declaration>,
     ) -> Vec<Option<Result<LocalReplica, PoolSetError>>> {
         let open = |spec: &ReplicaSpec| Some(LocalReplica::open(spec.local()?, set.options, access, declaration));

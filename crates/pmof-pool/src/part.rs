@@ -16,7 +16,7 @@ use rustix::{
 };
 
 use crate::{
-    Access, HEADER_LEN_BYTES, PartSize, PartSpec, PoolSetError, SetOptions, header::left_by_creation,
+    HEADER_LEN_BYTES, OpenFor, PartSize, PartSpec, PoolSetError, SetOptions, header::left_by_creation,
     replica::something_in,
 };
 
@@ -239,7 +239,7 @@ fn files_in(specs: &[PartSpec]) -> Result<Vec<(usize, Place)>, PoolSetError> {
 
 impl Part {
     /// Opens and locks what is there, alone for writing and together with other readers for reading.
-    pub(crate) fn open(place: &Place, access: Access) -> Result<Self, PoolSetError> {
+    pub(crate) fn open(place: &Place, access: OpenFor) -> Result<Self, PoolSetError> {
         let Place { path, size } = place;
         let part = Self::of(path, existing(path, access, *size)?);
         part.lock(access)?;
@@ -250,17 +250,17 @@ impl Part {
     /// The same of a part that is not mapped, only looked at or removed: it may have holes, or be empty.
     pub(crate) fn find(place: &Place) -> Result<Self, PoolSetError> {
         let part = Self::of(&place.path, found(&place.path, ExistingFile::open_unmapped(&place.path, true))?);
-        part.lock(Access::ReadWrite)?;
+        part.lock(OpenFor::Write)?;
         part.check_size(place.size)?;
         Ok(part)
     }
 
     /// Opens a part that is to be overwritten, whose holes are filled.
     pub(crate) fn open_filled(place: &Place) -> Result<Self, PoolSetError> {
-        match Self::open(place, Access::ReadWrite) {
+        match Self::open(place, OpenFor::Write) {
             Err(PoolSetError::Holes { path }) => {
                 found(&path, ExistingFile::open_unmapped(&path, true))?.fill_holes(&path)?;
-                Self::open(place, Access::ReadWrite)
+                Self::open(place, OpenFor::Write)
             }
             opened => opened,
         }
@@ -314,7 +314,7 @@ impl Part {
             // It may be another process's that has yet to lock it.
             part.check_size(place.size)?;
         }
-        part.lock(Access::ReadWrite)?;
+        part.lock(OpenFor::Write)?;
         part.check_size(place.size)?;
         check_least(path, part.len_bytes)?;
         part.check_nobodys()?;
@@ -411,7 +411,7 @@ impl Part {
                 Ok(Site::File(part, existing))
             }
             (Some(false), _) => {
-                let part = Self::open(place, Access::ReadWrite)?;
+                let part = Self::open(place, OpenFor::Write)?;
                 check_least(path, part.len_bytes)?;
                 part.check_nobodys()?;
                 Ok(Site::Device(part))
@@ -447,7 +447,7 @@ impl Part {
         })?;
         let cloned = cloned(file.file(), path)?;
         let part = Self { path: path.clone(), file: cloned, len_bytes, devdax_align_bytes: None, is_made: true };
-        part.lock(Access::ReadWrite)?;
+        part.lock(OpenFor::Write)?;
         Ok((part, Some(file)))
     }
 
@@ -532,10 +532,10 @@ impl Part {
 
     /// As PMDK does: flock(2) of the file, which lasts until all descriptors and mappings of this opening are gone. Whoever had the
     /// lock before may have removed the file.
-    fn lock(&self, access: Access) -> Result<(), PoolSetError> {
+    fn lock(&self, access: OpenFor) -> Result<(), PoolSetError> {
         let operation = match access {
-            Access::ReadOnly => FlockOperation::NonBlockingLockShared,
-            Access::ReadWrite => FlockOperation::NonBlockingLockExclusive,
+            OpenFor::Read => FlockOperation::NonBlockingLockShared,
+            OpenFor::Write => FlockOperation::NonBlockingLockExclusive,
         };
         loop {
             match rustix::fs::flock(&self.file, operation) {
@@ -583,7 +583,7 @@ pub(crate) fn allocated_len_bytes(metadata: &fs::Metadata) -> u64 {
 
 /// Opens what is there. Of a file that has holes, or no bytes, and is not as long as it should be, the length is what is wrong. Parts are made in
 /// full, so that holes are damage.
-fn existing(path: &Path, access: Access, size: Option<PartSize>) -> Result<ExistingFile, PoolSetError> {
+fn existing(path: &Path, access: OpenFor, size: Option<PartSize>) -> Result<ExistingFile, PoolSetError> {
     let expected = match size {
         Some(PartSize::Bytes(len_bytes)) => Some(len_bytes),
         _ => None,
@@ -597,7 +597,7 @@ fn existing(path: &Path, access: Access, size: Option<PartSize>) -> Result<Exist
         let metadata = fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file);
         metadata.is_some_and(|metadata| allocated_len_bytes(&metadata) < metadata.len())
     };
-    match ExistingFile::open(path, access == Access::ReadWrite) {
+    match ExistingFile::open(path, access == OpenFor::Write) {
         Err(error @ MemError::Unsuitable { .. }) => match wrong_len() {
             Some(found) => {
                 let expected = expected.unwrap_or(PART_LEN_BYTES_MIN);

@@ -8,7 +8,7 @@ use std::{
 use pmof_mem::{Declaration, Medium, MediumKind, Memory, NewFile, System};
 
 use crate::{
-    Access, Attributes, Feature, Features, HEADER_LEN_BYTES, PartSpec, PoolHeader, PoolSetError,
+    Attributes, Feature, Features, HEADER_LEN_BYTES, OpenFor, PartSpec, PoolHeader, PoolSetError,
     SHUTDOWN_STATE_LEN_BYTES, SetOptions, ShutdownState, behind_header, distinct,
     header::{self, Arch, SHUTDOWN_STATE},
     new_uuid,
@@ -68,7 +68,7 @@ pub struct LocalReplica {
     parts: Vec<Part>,
     pub(crate) memory: Arc<Memory>,
     options: SetOptions,
-    access: Access,
+    access: OpenFor,
     /// It was made by this value, and can be [discarded](Self::discard).
     is_new: bool,
     state: Mutex<State>,
@@ -131,7 +131,7 @@ impl LocalReplica {
     pub fn open(
         parts: &[PartSpec],
         options: SetOptions,
-        access: Access,
+        access: OpenFor,
         declaration: Option<Declaration>,
     ) -> Result<Self, PoolSetError> {
         Self::open_on(&System::real(), parts, options, access, declaration, Reader::Library)
@@ -142,7 +142,7 @@ impl LocalReplica {
     pub fn open_for_client(
         parts: &[PartSpec],
         options: SetOptions,
-        access: Access,
+        access: OpenFor,
         declaration: Option<Declaration>,
     ) -> Result<Self, PoolSetError> {
         Self::open_on(&System::real(), parts, options, access, declaration, Reader::Client)
@@ -152,7 +152,7 @@ impl LocalReplica {
         system: &System,
         parts: &[PartSpec],
         options: SetOptions,
-        access: Access,
+        access: OpenFor,
         declaration: Option<Declaration>,
         reader: Reader,
     ) -> Result<Self, PoolSetError> {
@@ -286,7 +286,7 @@ impl LocalReplica {
     ///
     /// Errors: `Mem`, also where an earlier flush failed; the pool then counts as open.
     pub fn close(self) -> Result<(), PoolSetError> {
-        if self.access == Access::ReadWrite {
+        if self.access == OpenFor::Write {
             if !is_dax(&self.memory) {
                 // Also what nobody asked to be flushed: the kernel may have failed to write it, and tells that to a flush only.
                 self.memory.write_back(0, self.memory.len_bytes())?;
@@ -338,7 +338,7 @@ impl LocalReplica {
         if features.incompat != 0 {
             return Err(PoolSetError::UnknownFeatures { path, features, mend: "use the program that made the pool" });
         }
-        if features.ro_compat != 0 && self.access == Access::ReadWrite {
+        if features.ro_compat != 0 && self.access == OpenFor::Write {
             let mend = "open it for reading only, or use the program that made the pool";
             return Err(PoolSetError::UnknownFeatures { path, features, mend });
         }
@@ -374,7 +374,7 @@ impl LocalReplica {
         if !shutdown::is_trusted(stored, &now) {
             return Err(PoolSetError::UnsafeShutdown { path: self.parts[0].path.clone() });
         }
-        if self.access == Access::ReadWrite {
+        if self.access == OpenFor::Write {
             self.write_shutdown_state(&now)?;
             self.state().opened = Some(now);
         }
@@ -412,7 +412,7 @@ impl NewParts {
         check_devices(parts.iter().map(Part::device), options)?;
         let checks_all = attributes.is_some_and(|attributes| attributes.features().has(Feature::CheckBadBlocks));
         parts.iter().try_for_each(|part| part.check_bad_blocks(system, checks_all))?;
-        let memory = map(parts.iter(), options, Access::ReadWrite, declaration)?;
+        let memory = map(parts.iter(), options, OpenFor::Write, declaration)?;
         if parts.iter().any(|part| !part.is_made) {
             // Whoever wrote them may have failed to flush: what the medium has counts.
             memory.settle()?;
@@ -455,12 +455,12 @@ impl NewParts {
             let part = restored::part(system, place, &places)?;
             if has_header {
                 // From here on, and until all is restored, the replica must not pass for a whole one.
-                write_header(&header_memory(&part, Access::ReadWrite)?, &begun)?;
+                write_header(&header_memory(&part, OpenFor::Write)?, &begun)?;
             }
             parts.push(part);
         }
         check_devices(parts.iter().map(Part::device), options)?;
-        let memory = map(parts.iter(), options, Access::ReadWrite, declaration)?;
+        let memory = map(parts.iter(), options, OpenFor::Write, declaration)?;
         memory.settle()?;
         Ok(Self { parts, files: Vec::new(), memory, options, uuids })
     }
@@ -480,7 +480,7 @@ impl NewParts {
             None => Vec::new(),
         };
         let state = Mutex::new(State { headers, opened });
-        let replica = LocalReplica { parts, memory, options, access: Access::ReadWrite, is_new: true, state };
+        let replica = LocalReplica { parts, memory, options, access: OpenFor::Write, is_new: true, state };
         let written = replica.write_headers(&replica.state().headers);
         if let Err(error) = written {
             // New files go, what was there stays; the failure that led here is the one to report.
@@ -529,12 +529,12 @@ fn write_header(memory: &impl Medium, bytes: &[u8; HEADER_LEN_BYTES]) -> Result<
 }
 
 fn clear_header(part: &Part) -> Result<(), PoolSetError> {
-    write_header(&header_memory(part, Access::ReadWrite)?, &[0; HEADER_LEN_BYTES])
+    write_header(&header_memory(part, OpenFor::Write)?, &[0; HEADER_LEN_BYTES])
 }
 
-fn header_memory(part: &Part, access: Access) -> Result<Arc<Memory>, PoolSetError> {
+fn header_memory(part: &Part, access: OpenFor) -> Result<Arc<Memory>, PoolSetError> {
     let range = part.header_range()?;
-    Ok(Arc::new(Memory::concatenate(vec![range], access == Access::ReadWrite, None)?))
+    Ok(Arc::new(Memory::concatenate(vec![range], access == OpenFor::Write, None)?))
 }
 
 /// Whether the shutdown state can be changed by itself: it must be wanted, and lie outside of the header's checksum.
@@ -582,12 +582,12 @@ fn is_behind_header(index: usize, options: SetOptions) -> bool {
 fn map<'a>(
     parts: impl Iterator<Item = &'a Part>,
     options: SetOptions,
-    access: Access,
+    access: OpenFor,
     declaration: Option<Declaration>,
 ) -> Result<Arc<Memory>, PoolSetError> {
     let mapped = |(index, part): (usize, &Part)| part.mapped(is_behind_header(index, options));
     let ranges = parts.enumerate().map(mapped).collect::<Result<Vec<_>, _>>()?;
-    Ok(Arc::new(Memory::concatenate(ranges, access == Access::ReadWrite, declaration)?))
+    Ok(Arc::new(Memory::concatenate(ranges, access == OpenFor::Write, declaration)?))
 }
 
 /// What the headers of new parts say, as PMDK's target writes them from a client's attributes.

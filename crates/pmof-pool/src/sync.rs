@@ -5,8 +5,8 @@ use std::ops::Range;
 use pmof_mem::{Declaration, System};
 
 use crate::{
-    Access, AccessError, Attributes, Comparison, Contents, ContentsState, Copied, DIGEST_BYTES, EMPTY, Feature,
-    LocalReplica, PoolKind, PoolSet, PoolSetError, Reached, RemoteReplicas, RemoteSpec, ReplicaAccess, ReplicaSpec,
+    AccessError, Attributes, Comparison, Contents, ContentsState, Copied, DIGEST_BYTES, EMPTY, Feature, LocalReplica,
+    OpenFor, PoolKind, PoolSet, PoolSetError, Reached, RemoteReplicas, RemoteSpec, ReplicaAccess, ReplicaSpec,
     Unreached, contents_state, distinct,
     error::UNFINISHED,
     format::len_bytes_needed,
@@ -161,7 +161,7 @@ pub(crate) fn sync_found(
             check_unused(parts).map_err(|error| SyncError::Replica { index, source: error.into() })?;
         }
     }
-    let access = if dry_run { Access::ReadOnly } else { Access::ReadWrite };
+    let access = if dry_run { OpenFor::Read } else { OpenFor::Write };
     let mut found = Vec::with_capacity(set.replicas.len());
     for (index, spec) in set.replicas.iter().enumerate() {
         match look(index, spec, set, access, declaration, remotes) {
@@ -457,7 +457,7 @@ pub(crate) fn look(
     index: usize,
     spec: &ReplicaSpec,
     set: &PoolSet,
-    access: Access,
+    access: OpenFor,
     declaration: Option<Declaration>,
     remotes: &mut dyn RemoteReplicas,
 ) -> Result<Found, SyncError> {
@@ -752,7 +752,7 @@ impl NoRemotes {
 }
 
 impl RemoteReplicas for NoRemotes {
-    fn open(&mut self, remote: &RemoteSpec, _len_bytes: u64, _access: Access) -> Result<Reached, AccessError> {
+    fn open(&mut self, remote: &RemoteSpec, _len_bytes: u64, _access: OpenFor) -> Result<Reached, AccessError> {
         Err(Self::refused(remote))
     }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use pmof_mem::Declaration;
 
 use crate::{
-    Access, AccessError, EMPTY, LocalReplica, PartSpec, PoolSet, PoolSetError, Reached, RemoteReplicas, ReplicaSpec,
+    AccessError, EMPTY, LocalReplica, OpenFor, PartSpec, PoolSet, PoolSetError, Reached, RemoteReplicas, ReplicaSpec,
     SetOptions, Step, SyncError, SyncOptions, Unreached, distinct,
     error::UNFINISHED,
     made_at::is_made_at,
@@ -176,7 +176,7 @@ fn check_old(
             found.push(Found::Damaged("its host is lost".to_owned()));
             continue;
         }
-        match look(index, spec, from, Access::ReadOnly, options.declaration, remotes) {
+        match look(index, spec, from, OpenFor::Read, options.declaration, remotes) {
             Ok(Found::Unfinished(_)) => return Err(SyncError::NotSound { index, reason: UNFINISHED.to_owned() }),
             Ok(Found::Damaged(reason)) => {
                 // What a damaged header still says: whoever brings that in order must not be told to.
@@ -252,7 +252,7 @@ fn check_free(
                 }
             }
             ReplicaSpec::Remote(remote) => {
-                if let Reached::Whole(mut replica) = remotes.open(remote, 0, Access::ReadOnly).map_err(failed)? {
+                if let Reached::Whole(mut replica) = remotes.open(remote, 0, OpenFor::Read).map_err(failed)? {
                     let attributes = replica.attributes().map_err(failed)?;
                     replica.close().map_err(failed)?;
                     if attributes.poolset_uuid != *poolset_uuid && !attributes.is_unfinished() {
@@ -281,7 +281,7 @@ fn is_made(
     let failed = |error: PoolSetError| SyncError::Replica { index, source: error.into() };
     let Some((there, found)) = first_held(parts).map_err(failed)? else { return Ok(false) };
     let exists = |found: &str| failed(PoolSetError::Exists { path: there.clone(), found: found.to_owned() });
-    match LocalReplica::open(parts, set, Access::ReadOnly, options.declaration) {
+    match LocalReplica::open(parts, set, OpenFor::Read, options.declaration) {
         Ok(replica) => {
             let is_own = replica.attributes().is_some_and(|own| own.poolset_uuid == *poolset_uuid);
             replica.close().map_err(failed)?;
@@ -323,7 +323,7 @@ fn transformed(
 ) -> Result<Option<[u8; 16]>, SyncError> {
     let mut found = Vec::with_capacity(to.replicas.len());
     for (index, spec) in to.replicas.iter().enumerate() {
-        found.push(look(index, spec, to, Access::ReadOnly, options.declaration, remotes)?);
+        found.push(look(index, spec, to, OpenFor::Read, options.declaration, remotes)?);
     }
     let is_whole = found.iter().all(|found| matches!(found, Found::Whole(_) | Found::Empty(_)));
     let plan = if is_whole { plan(to, &mut found, None, false).ok() } else { None };

@@ -5,7 +5,7 @@ use std::{ops::Range, os::unix::ffi::OsStrExt as _};
 use pmof_control::{NameError, OpenFor, PoolRefusal, SetName};
 use pmof_mem::causes;
 use pmof_pool::{
-    Access, AccessError, Attributes, Contents, ContentsState, DIGEST_BLOCK_LEN_BYTES, DIGEST_BYTES, PoolKind, Reached,
+    AccessError, Attributes, Contents, ContentsState, DIGEST_BLOCK_LEN_BYTES, DIGEST_BYTES, PoolKind, Reached,
     RemoteReplicas, RemoteSpec, ReplicaAccess, UNFINISHED, Unreached, contents_state, without_mend,
 };
 
@@ -72,15 +72,11 @@ impl SshReplicas {
         target: &TargetUrl,
         set: &SetName,
         len_bytes: u64,
-        access: Access,
+        access: OpenFor,
     ) -> Result<Reached, AccessError> {
-        let open_for = match access {
-            Access::ReadOnly => OpenFor::Read,
-            Access::ReadWrite => OpenFor::Write,
-        };
         let replica = SetReplica { index: None, target, set, options: &self.options };
         let name = format!("{set} on {}", node(target));
-        match replica.open(len_bytes, open_for) {
+        match replica.open(len_bytes, access) {
             Ok((member, Some(attributes))) => Ok(Reached::Whole(Box::new(Remote { name, member, attributes }))),
             Ok((_, None)) => Err(format!("the pool set {set} on {target} has no headers (NOHDRS)").into()),
             Err(error) => match damage(target, set, &error) {
@@ -93,7 +89,7 @@ impl SshReplicas {
 
     /// Asks a host for the state of its replica, which is opened for reading and closed again.
     pub fn state(&mut self, remote: &RemoteSpec) -> RemoteState {
-        let mut replica = match self.open(remote, 0, Access::ReadOnly) {
+        let mut replica = match self.open(remote, 0, OpenFor::Read) {
             Ok(Reached::Whole(replica)) => replica,
             Ok(Reached::Damaged(damage) | Reached::HeadersDamaged(damage)) => return RemoteState::Unsound(damage),
             Err(error) => {
@@ -118,7 +114,7 @@ impl SshReplicas {
 }
 
 impl RemoteReplicas for SshReplicas {
-    fn open(&mut self, remote: &RemoteSpec, len_bytes: u64, access: Access) -> Result<Reached, AccessError> {
+    fn open(&mut self, remote: &RemoteSpec, len_bytes: u64, access: OpenFor) -> Result<Reached, AccessError> {
         let (target, set) = remote_place(remote)?;
         self.open_at(&target, &set, len_bytes, access)
     }

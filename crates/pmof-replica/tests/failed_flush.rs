@@ -7,7 +7,7 @@ use pmof_access::{Address, Durability, Medium as _, Memory};
 use pmof_control::SetName;
 use pmof_mem::{Declaration, causes};
 use pmof_pool::{
-    Access, Attributes, DIGEST_BLOCK_LEN_BYTES, NewPool, NewSet, NoRemotes, PartSpec, PoolSet, Reached, ReplicaSpec,
+    Attributes, DIGEST_BLOCK_LEN_BYTES, NewPool, NewSet, NoRemotes, OpenFor, PartSpec, PoolSet, Reached, ReplicaSpec,
     SetOptions, SyncOptions, check, digests_of, part_header, sync,
 };
 use pmof_replica::{
@@ -180,7 +180,7 @@ fn a_target_digests_what_its_disk_has() {
     assert!(!has_all(&on_disk));
     let replicas = SshReplicas::new(&options);
     let mut replica = loop {
-        match replicas.open_at(&url, &name, 0, Access::ReadWrite) {
+        match replicas.open_at(&url, &name, 0, OpenFor::Write) {
             Ok(Reached::Whole(replica)) => break replica,
             Ok(Reached::Damaged(why) | Reached::HeadersDamaged(why)) => panic!("{why}"),
             // The target has yet to notice that the first connection is gone.

@@ -11,7 +11,7 @@ use std::{
 use pmof_control::{OpenFor, PoolRefusal, SetName};
 use pmof_mem::{Declaration, Durability, Medium as _, Memory, causes};
 use pmof_pool::{
-    Access, Attributes, Feature, HEADER_LEN_BYTES, LocalReplica, NewReplica, PartSpec, PoolSet, PoolSetError, Removal,
+    Attributes, Feature, HEADER_LEN_BYTES, LocalReplica, NewReplica, PartSpec, PoolSet, PoolSetError, Removal,
     ReplicaSpec, SET_LEN_BYTES_MAX, SetError, SetOptions, has_contents_behind,
 };
 use rustix::{
@@ -275,11 +275,7 @@ impl SetStore {
         require: Durability,
     ) -> Result<OpenSet, SetStoreError> {
         let (parts, options) = self.read(name)?;
-        let how = match access {
-            OpenFor::Read => Access::ReadOnly,
-            OpenFor::Write => Access::ReadWrite,
-        };
-        let replica = LocalReplica::open_for_client(&parts, options, how, self.declaration);
+        let replica = LocalReplica::open_for_client(&parts, options, access, self.declaration);
         let replica = replica.map_err(|source| match has_contents_behind(&parts, options) {
             Ok(true) => SetStoreError::HeadersDamaged { name: name.clone(), source },
             // What is wrong is told already.

@@ -192,7 +192,7 @@ impl Conn {
         len_bytes: usize,
     ) -> Result<(), Failure> {
         let into = place(&self.peer, into, into_offset, len_bytes)?;
-        let from = remote_place(from, from_offset, len_bytes)?;
+        let from = remote_address(from, from_offset, len_bytes)?;
         self.post(posting, false, Operation::Read { from, into })
     }
 
@@ -205,7 +205,7 @@ impl Conn {
         len_bytes: usize,
         immediate: Option<u32>,
     ) -> Result<(), Failure> {
-        let to = remote_place(to, to_offset, len_bytes)?;
+        let to = remote_address(to, to_offset, len_bytes)?;
         let payload = payload(from, from_offset, len_bytes)?;
         let operation = match immediate {
             None => Operation::Write { to, payload },
@@ -335,7 +335,7 @@ fn payload(from: Option<&MrLocal>, offset: usize, len_bytes: usize) -> Result<Pa
 
 /// Nowhere, where there is no memory, for which offset and length must be 0.
 #[inline]
-fn remote_place(memory: Option<&MrRemote>, offset: usize, len_bytes: usize) -> Result<RemoteAddress, Failure> {
+fn remote_address(memory: Option<&MrRemote>, offset: usize, len_bytes: usize) -> Result<RemoteAddress, Failure> {
     match memory {
         Some(memory) => memory.place(offset, len_bytes),
         None if offset == 0 && len_bytes == 0 => Ok(RemoteAddress { address: 0, rkey: 0 }),

@@ -12,7 +12,7 @@ use pmof::causes;
 use pmof::mem::{Medium as _, Memory};
 use pmof_console::{output, reach::ConnectArgs};
 use pmof_pool::{
-    Access, Feature, Features, LocalReplica, PoolKind, Reached, RemoteReplicas as _, ReplicaAccess, ReplicaSpec,
+    Feature, Features, LocalReplica, OpenFor, PoolKind, Reached, RemoteReplicas as _, ReplicaAccess, ReplicaSpec,
     check_named_whole,
 };
 use pmof_replica::SshReplicas;
@@ -74,7 +74,7 @@ fn parse_feature(name: &str) -> Result<Feature, String> {
 pub(crate) fn dump(args: &DumpArgs) -> anyhow::Result<()> {
     let set = set_at(&args.path)?;
     let parts = set.replicas.iter().find_map(ReplicaSpec::local).context("the set has no replica on this machine")?;
-    let replica = LocalReplica::open(parts, set.options, Access::ReadOnly, None)?;
+    let replica = LocalReplica::open(parts, set.options, OpenFor::Read, None)?;
     let memory = replica.memory();
     let is_log = replica.header(0).and_then(|header| header.kind()) == Some(PoolKind::Log);
     let range = match (args.offset, is_log) {
@@ -160,7 +160,7 @@ struct FeatureReport {
 pub(crate) fn feature(args: &FeatureArgs, connect: ConnectArgs) -> anyhow::Result<()> {
     let set = set_at(&args.path)?;
     let is_change = args.enable.is_some() || args.disable.is_some();
-    let access = if is_change && !args.dry_run { Access::ReadWrite } else { Access::ReadOnly };
+    let access = if is_change && !args.dry_run { OpenFor::Write } else { OpenFor::Read };
     let mut remotes = SshReplicas::new(&connect.remotes());
     if is_change {
         // Others would keep theirs.
@@ -208,7 +208,7 @@ pub(crate) fn feature(args: &FeatureArgs, connect: ConnectArgs) -> anyhow::Resul
 }
 
 /// The features that the replica has, or would have, after the change.
-fn change(args: &FeatureArgs, replica: &mut dyn ReplicaAccess, access: Access) -> anyhow::Result<Features> {
+fn change(args: &FeatureArgs, replica: &mut dyn ReplicaAccess, access: OpenFor) -> anyhow::Result<Features> {
     let said = |error: pmof_pool::AccessError| anyhow::anyhow!("{}", causes(&*error));
     let mut attributes = replica.attributes().map_err(said)?;
     let before = attributes.features();
@@ -223,7 +223,7 @@ fn change(args: &FeatureArgs, replica: &mut dyn ReplicaAccess, access: Access) -
     if after.has(Feature::ShutdownState) && !after.has(Feature::Checksum2k) && after != before {
         bail!("SHUTDOWN_STATE needs CKSUM_2K: turn SHUTDOWN_STATE off first, or CKSUM_2K on");
     }
-    if after != before && access == Access::ReadWrite {
+    if after != before && access == OpenFor::Write {
         (attributes.compat, attributes.incompat, attributes.ro_compat) =
             (after.compat, after.incompat, after.ro_compat);
         replica.set_attributes(&attributes).map_err(said)?;

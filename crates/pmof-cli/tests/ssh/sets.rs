@@ -9,7 +9,7 @@ use std::{
 
 use pmof::{
     Atomicity, Differing, Pool, PoolError, ReplicaError, SetOptions, SshOptions, TargetOptions,
-    pool_set::{self, Access, Attributes, DIGEST_BLOCK_LEN_BYTES, LocalReplica, NewPool, NewSet, PartSpec, PoolSet},
+    pool_set::{self, Attributes, DIGEST_BLOCK_LEN_BYTES, LocalReplica, NewPool, NewSet, OpenFor, PartSpec, PoolSet},
 };
 
 use crate::support::{PMOF, Stage};
@@ -317,7 +317,7 @@ fn headers_that_check_refuses_are_refused_at_opening() {
         fixture.create().close().unwrap();
         let parts = [PartSpec::new(fixture.path(name), 9 << 20)];
         let replica =
-            LocalReplica::open_for_client(&parts, pool_set::SetOptions::default(), Access::ReadWrite, None).unwrap();
+            LocalReplica::open_for_client(&parts, pool_set::SetOptions::default(), OpenFor::Write, None).unwrap();
         let mut attributes = replica.attributes().unwrap();
         change(&mut attributes);
         replica.set_attributes(&attributes).unwrap();

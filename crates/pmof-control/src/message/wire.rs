@@ -1,12 +1,13 @@
 //! The frame of a control message and the forms that bodies are made of.
 
+use pmof_pool::OpenFor;
 use uuid::Uuid;
 
 use super::{
     error::ControlError,
     limits::{ATTRIBUTES_BYTES, CONTROL_VERSION, MAX_DESCRIPTOR_BYTES, MAX_MESSAGE_BYTES},
 };
-use crate::{MAX_NAME_BYTES, MAX_SET_NAME_BYTES, NameError, OpenFor, PoolName, SetName};
+use crate::{MAX_NAME_BYTES, MAX_SET_NAME_BYTES, NameError, PoolName, SetName};
 
 const HEAD_BYTES: usize = 12;
 const CHECKSUM_BYTES: usize = 4;
@@ -14,6 +15,10 @@ const CHECKSUM_BYTES: usize = 4;
 pub(super) const FRAME_BYTES: usize = HEAD_BYTES + CHECKSUM_BYTES;
 /// The longest body.
 pub(super) const MAX_BODY_BYTES: usize = MAX_MESSAGE_BYTES - FRAME_BYTES;
+
+/// What a pool is opened for, in one byte.
+const READ: u8 = 1;
+const WRITE: u8 = 2;
 
 /// What is wrong with a body.
 pub(super) enum Fault {
@@ -43,6 +48,13 @@ impl Frame {
 
     pub(super) fn byte(&mut self, byte: u8) {
         self.0.push(byte);
+    }
+
+    pub(super) fn access(&mut self, access: OpenFor) {
+        self.byte(match access {
+            OpenFor::Read => READ,
+            OpenFor::Write => WRITE,
+        });
     }
 
     pub(super) fn number_u16(&mut self, number: u16) {
@@ -155,7 +167,11 @@ impl<'a> Body<'a> {
     }
 
     pub(super) fn access(&mut self) -> Parsed<OpenFor> {
-        OpenFor::from_wire(self.byte()?).ok_or(Fault::Malformed("the access is unknown"))
+        match self.byte()? {
+            READ => Ok(OpenFor::Read),
+            WRITE => Ok(OpenFor::Write),
+            _ => Err(Fault::Malformed("the access is unknown")),
+        }
     }
 
     pub(super) fn set(&mut self) -> Parsed<SetName> {

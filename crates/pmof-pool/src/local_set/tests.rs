@@ -10,7 +10,7 @@ use tempfile::tempdir_in;
 
 use super::{LocalSet, NewSet};
 use crate::{
-    Access, ContentsState, Feature, NewPool, PartSpec, PoolKind, PoolSet, PoolSetError, RemoteSpec, ReplicaSpec,
+    ContentsState, Feature, NewPool, OpenFor, PartSpec, PoolKind, PoolSet, PoolSetError, RemoteSpec, ReplicaSpec,
     SetOptions, memory_state, part_header,
 };
 
@@ -36,7 +36,7 @@ fn create(set: &PoolSet, new: &NewSet) -> Result<LocalSet, PoolSetError> {
 }
 
 fn open(set: &PoolSet) -> Result<LocalSet, PoolSetError> {
-    LocalSet::open(set, Access::ReadWrite, None)
+    LocalSet::open(set, OpenFor::Write, None)
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn replicas_that_do_not_belong_are_told_apart() {
     assert!(matches!(change(|header| header.major = 5), Err(PoolSetError::OtherFormat { .. })));
     let features = change(|header| header.features = header.features.without(Feature::CheckBadBlocks));
     assert!(matches!(features, Err(PoolSetError::Differs { what: "set of features", .. })), "{features:?}");
-    let examined = LocalSet::examine(&swapped, Access::ReadOnly, None);
+    let examined = LocalSet::examine(&swapped, OpenFor::Read, None);
     assert!(examined.iter().all(|replica| matches!(replica, Some(Ok(_)))), "each is sound by itself");
 }
 

@@ -11,11 +11,11 @@ fn a_lock_on_a_file_without_its_name_is_none() {
     let path = directory.path().join("part");
     fs::write(&path, vec![0; 4096]).unwrap();
     let part = Part::look(&path).unwrap();
-    part.lock(Access::ReadWrite).unwrap();
+    part.lock(OpenFor::Write).unwrap();
     fs::remove_file(&path).unwrap();
-    assert!(matches!(part.lock(Access::ReadWrite), Err(PoolSetError::Missing { .. })));
+    assert!(matches!(part.lock(OpenFor::Write), Err(PoolSetError::Missing { .. })));
     fs::write(&path, "another's").unwrap();
-    assert!(matches!(part.lock(Access::ReadWrite), Err(PoolSetError::Missing { .. })));
+    assert!(matches!(part.lock(OpenFor::Write), Err(PoolSetError::Missing { .. })));
     part.unlink("").unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"another's", "only the file that is locked is removed");
 }

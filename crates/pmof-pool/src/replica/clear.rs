@@ -3,7 +3,7 @@
 use pmof_mem::{Medium as _, Memory};
 
 use super::{LocalReplica, NewParts, header_count, header_memory, is_behind_header, write_header};
-use crate::{Access, HEADER_LEN_BYTES, PoolSetError, SetOptions, format::clear, header, part::Part};
+use crate::{HEADER_LEN_BYTES, OpenFor, PoolSetError, SetOptions, format::clear, header, part::Part};
 
 impl NewParts {
     /// Makes all bytes behind the first header zero. New files are; of others only what is no hole is looked at, and only what is
@@ -37,7 +37,7 @@ impl NewParts {
         is_written: impl Fn(&&Part) -> bool,
     ) -> Result<(), PoolSetError> {
         let mut with_header = self.parts.iter().take(header_count(self.parts.len(), self.options)).filter(is_written);
-        with_header.try_for_each(|part| write_header(&header_memory(part, Access::ReadWrite)?, bytes))
+        with_header.try_for_each(|part| write_header(&header_memory(part, OpenFor::Write)?, bytes))
     }
 }
 

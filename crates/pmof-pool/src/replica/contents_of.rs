@@ -6,7 +6,7 @@ use pmof_mem::{Declaration, Medium as _, Memory, System};
 
 use super::{LocalReplica, check_lengths, header_count, map, owner, read_header};
 use crate::{
-    Access, AccessError, ContentsState, PartSpec, PoolKind, PoolSetError, SetOptions,
+    AccessError, ContentsState, OpenFor, PartSpec, PoolKind, PoolSetError, SetOptions,
     contents::state_of,
     part::{Part, places},
 };
@@ -19,12 +19,12 @@ pub(crate) fn contents_behind(
     kind: Option<PoolKind>,
     declaration: Option<Declaration>,
 ) -> Result<Option<Arc<Memory>>, AccessError> {
-    match LocalReplica::open(specs, options, Access::ReadOnly, declaration) {
+    match LocalReplica::open(specs, options, OpenFor::Read, declaration) {
         Err(PoolSetError::Header { .. } | PoolSetError::Differs { .. }) => {}
         _ => return Ok(None),
     }
     let places = places(specs, options)?;
-    let parts = places.iter().map(|place| Part::open(place, Access::ReadOnly)).collect::<Result<Vec<_>, _>>()?;
+    let parts = places.iter().map(|place| Part::open(place, OpenFor::Read)).collect::<Result<Vec<_>, _>>()?;
     for part in parts.iter().take(header_count(parts.len(), options)) {
         if owner::is_being_made(part)? {
             return Ok(None);
@@ -33,7 +33,7 @@ pub(crate) fn contents_behind(
     if parts.iter().any(|part| part.check_bad_blocks(&System::real(), true).is_err()) {
         return Ok(None);
     }
-    let mut memory = map(parts.iter(), options, Access::ReadOnly, declaration)?;
+    let mut memory = map(parts.iter(), options, OpenFor::Read, declaration)?;
     let len_bytes = memory.len_bytes();
     Ok((state_of(kind, &mut memory, len_bytes)? == ContentsState::Sound).then_some(memory))
 }
@@ -57,7 +57,7 @@ pub fn part_contents(parts: &[PartSpec], options: SetOptions) -> Result<Contents
     check_lengths(&parts)?;
     let first = parts.first().map(read_header).transpose()?;
     parts.iter().try_for_each(|part| part.check_bad_blocks(&System::real(), true))?;
-    let mut memory = map(parts.iter(), options, Access::ReadOnly, None)?;
+    let mut memory = map(parts.iter(), options, OpenFor::Read, None)?;
     let len_bytes = memory.len_bytes();
     state_of(first.and_then(|header| header.kind()), &mut memory, len_bytes)
 }

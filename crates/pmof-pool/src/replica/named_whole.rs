@@ -2,7 +2,7 @@
 
 use super::{numbered::pool_len_bytes, owner::Head};
 use crate::{
-    Access, Attributes, Misfit, PartSpec, PoolSet, PoolSetError, Reached, RemoteReplicas, RemoteSpec, ReplicaSpec,
+    Attributes, Misfit, OpenFor, PartSpec, PoolSet, PoolSetError, Reached, RemoteReplicas, RemoteSpec, ReplicaSpec,
     first_misfit,
     part::{Part, Place, places},
     uuid_text,
@@ -44,7 +44,7 @@ pub fn check_named_whole(set: &PoolSet, remotes: &mut dyn RemoteReplicas) -> Res
 
 /// What the headers of a host's replica say.
 fn attributes_there(remote: &RemoteSpec, remotes: &mut dyn RemoteReplicas) -> Option<Attributes> {
-    let Ok(Reached::Whole(mut replica)) = remotes.open(remote, 0, Access::ReadOnly) else { return None };
+    let Ok(Reached::Whole(mut replica)) = remotes.open(remote, 0, OpenFor::Read) else { return None };
     let attributes = replica.attributes().ok();
     // It was only read.
     let _ = replica.close();

@@ -7,7 +7,7 @@ use std::{
 use pmof_mem::{Medium as _, MediumKind, ShadowMedium, System};
 use tempfile::{TempDir, tempdir_in};
 
-use super::{Access, LocalReplica, NewParts, NewReplica, Reader, Removal, part_header, write_header};
+use super::{LocalReplica, NewParts, NewReplica, OpenFor, Reader, Removal, part_header, write_header};
 use crate::{
     Arch, Attributes, Feature, Features, HEADER_LEN_BYTES, HeaderError, PartSize, PartSpec, PoolHeader, PoolKind,
     PoolSetError, SetOptions, ShutdownState, new_uuid, part::page_bytes,
@@ -54,7 +54,7 @@ fn specs(directory: &Path, name: &str) -> Vec<PartSpec> {
 }
 
 fn open(specs: &[PartSpec], options: SetOptions) -> Result<LocalReplica, PoolSetError> {
-    LocalReplica::open(specs, options, Access::ReadWrite, None)
+    LocalReplica::open(specs, options, OpenFor::Write, None)
 }
 
 fn made(directory: &Path, name: &str, options: SetOptions) -> Vec<PartSpec> {
@@ -267,7 +267,7 @@ fn nothing_half_made_is_left_behind() {
 fn one_writer_or_many_readers() {
     let directory = tempdir_in(DISK).unwrap();
     let specs = made(directory.path(), "part", ALL);
-    let read = || LocalReplica::open(&specs, ALL, Access::ReadOnly, None);
+    let read = || LocalReplica::open(&specs, ALL, OpenFor::Read, None);
     let busy = |outcome: Result<LocalReplica, PoolSetError>| match outcome {
         Err(PoolSetError::Busy { path }) => assert_eq!(path, specs[0].path),
         other => panic!("{other:?}"),
@@ -383,7 +383,7 @@ fn unknown_features_are_refused_as_far_as_they_ask_for_it() {
     let directory = tempdir_in(DISK).unwrap();
     let specs = made(directory.path(), "part", SINGLE);
     let path = &specs[0].path;
-    let read = || LocalReplica::open(&specs, SINGLE, Access::ReadOnly, None);
+    let read = || LocalReplica::open(&specs, SINGLE, OpenFor::Read, None);
     edit(path, |header| header.features.compat |= 1 << 20);
     open(&specs, SINGLE).unwrap().close().unwrap();
     edit(path, |header| header.features.ro_compat |= 1 << 7);
@@ -409,30 +409,30 @@ fn a_client_opens_whatever_attributes_it_made_the_pool_with() {
             LocalReplica::create(&specs, &new).unwrap().close().unwrap();
             assert!(matches!(open(&specs, options), Err(PoolSetError::UnknownFeatures { .. })));
             let for_client = |options, access| LocalReplica::open_for_client(&specs, options, access, None);
-            for access in [Access::ReadOnly, Access::ReadWrite] {
+            for access in [OpenFor::Read, OpenFor::Write] {
                 let replica = for_client(options, access).unwrap();
                 assert_eq!(replica.attributes(), Some(wanted));
                 replica.close().unwrap();
             }
             // Zeroes too, which say nothing of the parts that have headers.
-            let replica = for_client(options, Access::ReadWrite).unwrap();
+            let replica = for_client(options, OpenFor::Write).unwrap();
             replica.set_attributes(&Attributes::default()).unwrap();
             replica.close().unwrap();
-            let replica = for_client(options, Access::ReadWrite).unwrap();
+            let replica = for_client(options, OpenFor::Write).unwrap();
             assert_eq!(replica.attributes(), Some(Attributes::default()));
             replica.set_attributes(&wanted).unwrap();
             replica.close().unwrap();
             let told_apart = |error: PoolSetError, is_right: IsRight| assert!(is_right(&error), "{error:?}");
             if options == ALL {
-                told_apart(for_client(SINGLE, Access::ReadWrite).unwrap_err(), |error| {
+                told_apart(for_client(SINGLE, OpenFor::Write).unwrap_err(), |error| {
                     matches!(error, PoolSetError::WrongOptions { .. })
                 });
                 edit(&specs[1].path, |header| header.features.compat ^= 1 << 3);
-                told_apart(for_client(ALL, Access::ReadWrite).unwrap_err(), |error| {
+                told_apart(for_client(ALL, OpenFor::Write).unwrap_err(), |error| {
                     matches!(error, PoolSetError::Differs { .. })
                 });
             } else {
-                told_apart(for_client(ALL, Access::ReadWrite).unwrap_err(), |error| {
+                told_apart(for_client(ALL, OpenFor::Write).unwrap_err(), |error| {
                     matches!(error, PoolSetError::Header { .. })
                 });
             }
@@ -573,15 +573,15 @@ fn a_pool_that_was_open_when_its_modules_lost_writes_is_not_trusted() {
     assert!(!state().is_dirty() && state().is_intact());
     // Closed: what the modules lost since does not matter.
     unsafe_shutdowns(&tree, 8);
-    drop(open_with(Access::ReadOnly).unwrap());
+    drop(open_with(OpenFor::Read).unwrap());
     assert!(!state().is_dirty() && state().unsafe_shutdowns == 21, "nothing is changed");
     // Its program died, the modules kept all.
-    drop(open_with(Access::ReadWrite).unwrap());
+    drop(open_with(OpenFor::Write).unwrap());
     assert!(state().is_dirty() && state().unsafe_shutdowns == 24);
-    drop(open_with(Access::ReadWrite).unwrap());
+    drop(open_with(OpenFor::Write).unwrap());
     // Its program died, and the modules lost writes.
     unsafe_shutdowns(&tree, 9);
-    for access in [Access::ReadOnly, Access::ReadWrite] {
+    for access in [OpenFor::Read, OpenFor::Write] {
         let error = open_with(access).unwrap_err();
         assert!(matches!(&error, PoolSetError::UnsafeShutdown { path } if *path == specs[0].path) && error.is_damage());
     }
@@ -589,7 +589,7 @@ fn a_pool_that_was_open_when_its_modules_lost_writes_is_not_trusted() {
     for spec in &specs {
         edit(&spec.path, |header| header.features = header.features.without(Feature::ShutdownState));
     }
-    open_with(Access::ReadWrite).unwrap();
+    open_with(OpenFor::Write).unwrap();
 }
 
 #[test]
@@ -610,7 +610,7 @@ fn a_pool_with_bad_blocks_stays_closed() {
     let tree = persistent_memory(directory.path());
     let system = System::copied(tree.path().into(), "/proc".into(), None);
     let specs = made(directory.path(), "part", ALL);
-    let open_with = || LocalReplica::open_on(&system, &specs, ALL, Access::ReadWrite, None, Reader::Library);
+    let open_with = || LocalReplica::open_on(&system, &specs, ALL, OpenFor::Write, None, Reader::Library);
     open_with().unwrap().close().unwrap();
     // Every block of the disk: that of the file is among them, wherever it lies.
     fs::write(tree.path().join("devices/ndbus0/region0/block/pmem0/badblocks"), "0 1000000000000\n").unwrap();

@@ -3,7 +3,7 @@
 use pmof_mem::{Declaration, Medium as _};
 
 use super::{Found, Plan, SyncError, of_pair, whole};
-use crate::{Access, PoolKind, PoolSet, Reached, RemoteReplicas, ReplicaSpec, replica::contents_behind, vote};
+use crate::{OpenFor, PoolKind, PoolSet, Reached, RemoteReplicas, ReplicaSpec, replica::contents_behind, vote};
 
 /// Fails where a replica that is to be made anew for its headers holds, in bytes that are in use, something else than the one to copy from. Of
 /// a replica on another machine, its target tells only that it holds something.
@@ -23,7 +23,7 @@ pub(crate) fn check_kept(
         }
         let parts = match spec {
             ReplicaSpec::Local(parts) => parts,
-            ReplicaSpec::Remote(remote) => match remotes.open(remote, 0, Access::ReadOnly) {
+            ReplicaSpec::Remote(remote) => match remotes.open(remote, 0, OpenFor::Read) {
                 Ok(Reached::HeadersDamaged(reason)) => {
                     return Err(SyncError::KeptElsewhere { index, source_index: source, reason });
                 }

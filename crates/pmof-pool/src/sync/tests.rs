@@ -10,7 +10,7 @@ use tempfile::{TempDir, tempdir_in};
 
 use super::{Apart, NoRemotes, Step, SyncError, SyncOptions, SyncReport, sync};
 use crate::{
-    Access, LocalReplica, LocalSet, NewPool, NewSet, PartSpec, PoolSet, PoolSetError, RemoteSpec, ReplicaSpec,
+    LocalReplica, LocalSet, NewPool, NewSet, OpenFor, PartSpec, PoolSet, PoolSetError, RemoteSpec, ReplicaSpec,
     SetOptions, TransformOptions, TransformReport, check, transform,
 };
 
@@ -82,8 +82,8 @@ fn checked(set: &PoolSet) -> crate::CheckReport {
 fn assert_sound(set: &PoolSet) {
     let report = checked(set);
     assert!(report.is_sound(), "{report:?}");
-    LocalSet::open(set, Access::ReadWrite, None).unwrap().close().unwrap();
-    let first = LocalReplica::open(set.replicas[0].local().unwrap(), set.options, Access::ReadOnly, None).unwrap();
+    LocalSet::open(set, OpenFor::Write, None).unwrap().close().unwrap();
+    let first = LocalReplica::open(set.replicas[0].local().unwrap(), set.options, OpenFor::Read, None).unwrap();
     let mut word = [0; 8];
     first.memory().read(6 * MIB, &mut word).unwrap();
     assert_eq!(u64::from_le_bytes(word), (6 * MIB) ^ 0x5555, "what was in it is in it");
@@ -222,7 +222,7 @@ fn links_that_are_wrong_are_made_right() {
     let (_directory, set) = filled(SetOptions::default(), &[0, 1, 2]);
     let mut fewer = set.clone();
     fewer.replicas.remove(1);
-    assert!(matches!(LocalSet::open(&fewer, Access::ReadWrite, None), Err(PoolSetError::WrongNeighbour { .. })));
+    assert!(matches!(LocalSet::open(&fewer, OpenFor::Write, None), Err(PoolSetError::WrongNeighbour { .. })));
     let report = checked(&fewer);
     assert!(!report.is_sound() && report.replicas.iter().all(|replica| replica.mismatch_count == 0));
     assert!(linked(&fewer, false).replicas[0].was_unlinked);

@@ -13,9 +13,9 @@ use std::{
 
 use pmof_mem::Memory;
 use pmof_pool::{
-    Access, Comparison, ContentsState, LocalReplica, LocalSet, NewPool, NewSet, NoRemotes, PartSpec, PoolKind, PoolSet,
-    PoolSetError, ReplicaAccess as _, ReplicaSpec, SetOptions, SyncOptions, TransformOptions, block_table, check,
-    memory_state, part_header, sync, transform,
+    Comparison, ContentsState, LocalReplica, LocalSet, NewPool, NewSet, NoRemotes, OpenFor, PartSpec, PoolKind,
+    PoolSet, PoolSetError, ReplicaAccess as _, ReplicaSpec, SetOptions, SyncOptions, TransformOptions, block_table,
+    check, memory_state, part_header, sync, transform,
 };
 use tempfile::{TempDir, tempdir_in};
 
@@ -99,7 +99,7 @@ fn obj() -> NewPool {
 }
 
 fn open(set: &PoolSet) -> Result<LocalSet, PoolSetError> {
-    LocalSet::open(set, Access::ReadWrite, None)
+    LocalSet::open(set, OpenFor::Write, None)
 }
 
 /// All replicas hold the same, wherever it means something. Says how many differences mean nothing.
@@ -109,7 +109,7 @@ fn assert_same(set: &PoolSet) -> u64 {
     let len_bytes = opened.len_bytes();
     opened.close().unwrap();
     let replica =
-        |spec: &ReplicaSpec| LocalReplica::open(spec.local().unwrap(), set.options, Access::ReadWrite, None).unwrap();
+        |spec: &ReplicaSpec| LocalReplica::open(spec.local().unwrap(), set.options, OpenFor::Write, None).unwrap();
     let mut replicas: Vec<_> = set.replicas.iter().map(replica).collect();
     let (first, others) = replicas.split_first_mut().unwrap();
     let comparison = Comparison::of_pool(kind, &first.memory(), len_bytes).unwrap();

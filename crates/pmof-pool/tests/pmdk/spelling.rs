@@ -11,7 +11,7 @@ use std::{
     sync::Once,
 };
 
-use pmof_pool::{Access, LocalSet, PartSize, PoolSet, ReplicaSpec};
+use pmof_pool::{LocalSet, OpenFor, PartSize, PoolSet, ReplicaSpec};
 use tempfile::tempdir_in;
 
 use super::{ALONE, MIB, PLACE, SOURCES, program};
@@ -305,7 +305,7 @@ impl Spelled {
             }
         }
         assert_eq!(said.replace("\t./", "\t"), remotes, "{text}");
-        let opened = LocalSet::open(set, Access::ReadOnly, None).unwrap_or_else(|error| panic!("{text}{error}"));
+        let opened = LocalSet::open(set, OpenFor::Read, None).unwrap_or_else(|error| panic!("{text}{error}"));
         drop(opened);
         let again = PoolSet::parse(&self.path, &set.to_bytes()).unwrap();
         let paths = |set: &PoolSet| {

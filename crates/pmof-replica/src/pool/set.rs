@@ -6,7 +6,7 @@ use pmof_access::{Durability, Medium, Memory};
 use pmof_control::{OpenFor, USER_FLAGS_BYTES};
 use pmof_mem::{Declaration, MemError};
 use pmof_pool::{
-    Access, AccessError, CheckReport, Comparison, ComparisonError, Contents, ContentsState, EMPTY, HEADER_LEN_BYTES,
+    AccessError, CheckReport, Comparison, ComparisonError, Contents, ContentsState, EMPTY, HEADER_LEN_BYTES,
     LocalReplica, LocalSet, NewSet, PoolKind, PoolSet, RemoteSpec, ReplicaSpec, Step, SyncError, SyncOptions,
     SyncReport, TransformOptions, TransformReport, check, data_ranges, first_misfit, headerless_parts, memory_state,
     new_uuid, state_of, sync, transform,
@@ -123,7 +123,7 @@ impl SetOptions {
     /// [`PoolError::Set`], [`PoolError::Replica`], [`PoolError::NoLocalReplica`].
     pub fn open(&self) -> Result<Pool, PoolError> {
         let set = &self.set;
-        let local = LocalSet::open(set, Access::ReadWrite, self.declaration)?;
+        let local = LocalSet::open(set, OpenFor::Write, self.declaration)?;
         let opened = self.open_remotes(&local);
         match opened.and_then(|remotes| self.assemble(&local, remotes, Some(self.differing))) {
             Ok(open) => Ok(finish(open, local)),

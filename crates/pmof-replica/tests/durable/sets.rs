@@ -4,7 +4,7 @@ use std::{fs, path::PathBuf};
 
 use pmof_access::Medium as _;
 use pmof_control::SetName;
-use pmof_pool::{Access, Attributes, NewPool, NewSet, PoolSet, Reached};
+use pmof_pool::{Attributes, NewPool, NewSet, OpenFor, PoolSet, Reached};
 use pmof_replica::{Pool, PoolError, RemoteSetOptions, ReplicaError, SshReplicas, TargetOptions, TargetUrl};
 use pmof_target::{Service, ServiceOptions};
 use syscall_recorder::{Call, Verdict, observe, record};
@@ -102,7 +102,7 @@ fn what_was_digested_is_durable_after_the_next_flush() {
         let attributes = Attributes { signature: *b"TESTPOOL", incompat: 2, ..Attributes::default() };
         let remote = RemoteSetOptions::new(url.clone(), set.clone());
         remote.create(8 << 20, Some(&attributes)).unwrap().close().unwrap();
-        let opened = SshReplicas::new(&TargetOptions::default()).open_at(&url, &set, 0, Access::ReadWrite);
+        let opened = SshReplicas::new(&TargetOptions::default()).open_at(&url, &set, 0, OpenFor::Write);
         let Ok(Reached::Whole(mut replica)) = opened else { panic!("it is whole") };
         let all = 0..replica.len_bytes();
         let contents = replica.contents();

@@ -11,7 +11,7 @@ use std::{
 use pmof_access::{Address, Durability, Medium as _, Memory};
 use pmof_control::{OpenFor, PoolRefusal, SetName};
 use pmof_mem::causes;
-use pmof_pool::{Access, Attributes, DIGEST_BLOCK_LEN_BYTES, Reached, ReplicaAccess};
+use pmof_pool::{Attributes, DIGEST_BLOCK_LEN_BYTES, Reached, ReplicaAccess};
 use pmof_replica::{
     Atomicity, Pool, PoolError, Receipt, RemoteRemoval, RemoteSetOptions, ReplicaError, SshReplicas, TargetOptions,
     TargetUrl,
@@ -82,7 +82,7 @@ impl Target {
 
     /// The replica as those have it who compare.
     fn replica(&self, set: &SetName) -> Box<dyn ReplicaAccess> {
-        match SshReplicas::new(&options()).open_at(&self.url(), set, 0, Access::ReadWrite).unwrap() {
+        match SshReplicas::new(&options()).open_at(&self.url(), set, 0, OpenFor::Write).unwrap() {
             Reached::Whole(replica) => replica,
             Reached::Damaged(why) | Reached::HeadersDamaged(why) => panic!("{why}"),
         }

@@ -111,7 +111,7 @@ fn a_file_that_is_no_blank_part_is_not_taken_for_one_without_a_header() {
 fn parts_in_use_are_busy_and_not_only_there() {
     let directory = tempdir_in(DISK).unwrap();
     let specs = made(directory.path(), "part", ALL);
-    for access in [Access::ReadOnly, Access::ReadWrite] {
+    for access in [OpenFor::Read, OpenFor::Write] {
         let opened = LocalReplica::open(&specs, ALL, access, None).unwrap();
         assert!(matches!(LocalReplica::create(&specs, &new(ALL)), Err(PoolSetError::Busy { .. })));
         opened.close().unwrap();

@@ -83,7 +83,7 @@ fn holes_are_damage_that_another_replica_makes_good() {
         }
         // A pool that has no other replica is told what can be done.
         let alone = set.replicas[broken].local().unwrap();
-        let refused = LocalReplica::open(alone, options, Access::ReadOnly, None).unwrap_err();
+        let refused = LocalReplica::open(alone, options, OpenFor::Read, None).unwrap_err();
         assert!(matches!(&refused, PoolSetError::Holes { path: told } if *told == path), "{refused}");
     }
 }

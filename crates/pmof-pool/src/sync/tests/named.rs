@@ -83,7 +83,7 @@ fn a_pools_first_file_is_not_taken_from_another_directory() {
     let specs = other.replicas[0].local().unwrap();
     assert!(!checked(&other).is_sound());
     for result in [
-        LocalReplica::open(specs, SINGLE, Access::ReadOnly, None).map(drop),
+        LocalReplica::open(specs, SINGLE, OpenFor::Read, None).map(drop),
         Removal::prepare(specs, SINGLE, false, None).map(drop),
     ] {
         let refused = result.unwrap_err();

@@ -61,7 +61,7 @@ fn no_set_with_one_file_twice_is_opened_checked_or_brought_in_order() {
         LocalSet::create(&alone, &new, &new.plan(&alone).unwrap()).unwrap().close().unwrap();
         let (set, first, other) = twice(&directory, lead);
         let before = fs::read(&first).unwrap();
-        for access in [Access::ReadOnly, Access::ReadWrite] {
+        for access in [OpenFor::Read, OpenFor::Write] {
             let error = LocalSet::open(&set, access, None).unwrap_err();
             assert!(names(&error, &first, &other), "{what}: {error}");
         }
@@ -113,7 +113,7 @@ fn no_set_with_one_file_twice_is_made() {
             let attributes = Some(new.plan(&set).unwrap()[0]);
             let made = LocalReplica::create(&parts, &crate::NewReplica { attributes, ..crate::NewReplica::default() });
             assert!(names(&made.unwrap_err(), &first, &other), "{what}");
-            let opened = LocalReplica::open_for_client(&parts, SetOptions::default(), Access::ReadOnly, None);
+            let opened = LocalReplica::open_for_client(&parts, SetOptions::default(), OpenFor::Read, None);
             assert!(names(&opened.unwrap_err(), &first, &other), "{what}");
             let removal = crate::Removal::prepare(&parts, SetOptions::default(), true, None);
             assert!(names(&removal.unwrap_err(), &first, &other), "{what}");

@@ -44,20 +44,18 @@ impl Elsewhere {
     }
 
     fn contents(&self) -> ContentsState {
-        let replica =
-            LocalReplica::open_for_client(&self.parts, SetOptions::default(), Access::ReadOnly, None).unwrap();
+        let replica = LocalReplica::open_for_client(&self.parts, SetOptions::default(), OpenFor::Read, None).unwrap();
         memory_state(Some(PoolKind::Obj), &replica.memory()).unwrap()
     }
 
     fn attributes(&self) -> Attributes {
-        let replica =
-            LocalReplica::open_for_client(&self.parts, SetOptions::default(), Access::ReadOnly, None).unwrap();
+        let replica = LocalReplica::open_for_client(&self.parts, SetOptions::default(), OpenFor::Read, None).unwrap();
         replica.attributes().unwrap()
     }
 }
 
 impl RemoteReplicas for Elsewhere {
-    fn open(&mut self, _remote: &RemoteSpec, _len_bytes: u64, access: Access) -> Result<Reached, AccessError> {
+    fn open(&mut self, _remote: &RemoteSpec, _len_bytes: u64, access: OpenFor) -> Result<Reached, AccessError> {
         Ok(match LocalReplica::open_for_client(&self.parts, SetOptions::default(), access, None) {
             Ok(replica) => Reached::Whole(self.watched(replica)),
             Err(error) if has_contents_behind(&self.parts, SetOptions::default())? => {
@@ -511,7 +509,7 @@ fn a_replica_that_is_being_made_is_never_copied_from() {
     assert!(!directory.path().join("r0p0").exists());
     // By itself on its machine, and as a set's first.
     let alone = PoolSet { replicas: vec![ReplicaSpec::Local(elsewhere.parts.clone())], ..set.clone() };
-    let opened = LocalSet::open(&alone, Access::ReadWrite, None);
+    let opened = LocalSet::open(&alone, OpenFor::Write, None);
     assert!(matches!(opened, Err(PoolSetError::Unfinished { .. })), "{opened:?}");
     assert!(!checked(&alone).is_sound() && checked(&alone).sync_refusal.is_some());
     let two = PoolSet { replicas: vec![alone.replicas[0].clone(), local.clone()], ..set };

@@ -242,7 +242,7 @@ fn a_part_of_the_old_set_is_not_added() {
 fn a_dry_run_sees_readers() {
     let (directory, both) = filled(SetOptions::default(), &[0, 1]);
     let parts = both.replicas[1].local().unwrap();
-    let reader = LocalReplica::open(parts, both.options, Access::ReadOnly, None).unwrap();
+    let reader = LocalReplica::open(parts, both.options, OpenFor::Read, None).unwrap();
     for dry_run in [true, false] {
         let to = set(directory.path(), SetOptions::default(), &[0, 1, 2]);
         for refused in [sync_from(&both, None, dry_run).map(drop), turned(&both, &to, dry_run).map(drop)] {
@@ -311,7 +311,7 @@ fn a_transform_that_fails_says_what_stands() {
     // Where the old one is removed, somebody reads it.
     let mut reader = None;
     let mut read = || {
-        let open = || LocalReplica::open(old.replicas[1].local().unwrap(), old.options, Access::ReadOnly, None);
+        let open = || LocalReplica::open(old.replicas[1].local().unwrap(), old.options, OpenFor::Read, None);
         reader.get_or_insert_with(|| open().unwrap());
     };
     let failed = run(&mut read).unwrap_err();

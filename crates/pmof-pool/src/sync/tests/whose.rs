@@ -215,7 +215,7 @@ fn a_file_of_the_right_length_is_vouched_for_or_refused() {
 #[test]
 fn a_restoration_that_was_ended_is_taken_for_one() {
     let (directory, set) = filled(SINGLE, &[0, 1]);
-    let links = LocalReplica::open(set.replicas[1].local().unwrap(), SINGLE, Access::ReadOnly, None).unwrap();
+    let links = LocalReplica::open(set.replicas[1].local().unwrap(), SINGLE, OpenFor::Read, None).unwrap();
     let attributes = links.attributes().unwrap();
     drop(links);
     let specs = set.replicas[1].local().unwrap();
@@ -305,7 +305,7 @@ fn a_whole_header_in_a_part_without_one_is_another_pools() {
     let path = directory.path().join("r1p1");
     copied(&path, &other.path().join("r0p0"));
     let before = contents(directory.path());
-    let opened = LocalReplica::open(set.replicas[1].local().unwrap(), SINGLE, Access::ReadWrite, None);
+    let opened = LocalReplica::open(set.replicas[1].local().unwrap(), SINGLE, OpenFor::Write, None);
     assert!(matches!(opened, Err(PoolSetError::OtherSet { path: told, .. }) if told == path));
     assert!(checked(&set).replicas[1].problems.iter().any(|problem| problem.contains("belongs to the pool set")));
     refused(&set, &SyncOptions::default(), "belongs to the pool set");
@@ -317,7 +317,7 @@ fn a_whole_header_in_a_part_without_one_is_another_pools() {
 fn a_restoration_of_parts_with_headers_that_was_ended_goes_on() {
     let (directory, set) = filled(SetOptions::default(), &[0, 1]);
     let specs = set.replicas[1].local().unwrap();
-    let replica = LocalReplica::open(specs, set.options, Access::ReadOnly, None).unwrap();
+    let replica = LocalReplica::open(specs, set.options, OpenFor::Read, None).unwrap();
     let attributes = replica.attributes().unwrap();
     drop(replica);
     poke(&directory.path().join("r1p0"), 200);
