@@ -12,6 +12,8 @@
 //! The map has 4 bytes a block: bits 30 and 31 are 0 where it lies where it always did, else the low 30 are its place. The write
 //! log has 64 bytes a free block: two records of 16, each block, its old and its new place, and a sequence number of 1 to 3.
 
+use std::path::Path;
+
 use pmof_mem::{Medium, Memory};
 
 use crate::{
@@ -45,6 +47,16 @@ const BARE: u64 = 4096;
 pub struct BlockTable {
     /// What is wrong with it, if anything.
     pub defect: Option<&'static str>,
+}
+
+impl BlockTable {
+    /// What the file or device at `path` is as a block table without a pool; `None` if it is none, or cannot be mapped.
+    ///
+    /// # Errors
+    /// `Mem`
+    pub fn at(path: &Path) -> Result<Option<Self>, PoolSetError> {
+        Memory::open_read_only(path, None).map_or(Ok(None), |memory| block_table(&memory))
+    }
 }
 
 /// What `memory` says as a block table without a pool; `None` if it is none.

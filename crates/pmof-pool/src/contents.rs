@@ -128,9 +128,24 @@ fn is_zero(kind: Option<PoolKind>, contents: &mut dyn Contents, len_bytes: u64) 
     Ok(true)
 }
 
-fn log_defect(contents: &mut dyn Contents, len_bytes: u64) -> Result<Option<&'static str>, AccessError> {
+/// Where the contents of a log lie, from the pool's first byte, as the descriptor of a pool of [`PoolKind::Log`] says. Nothing of it is
+/// checked: see [`contents_state`].
+///
+/// # Errors
+/// Those of reading it.
+pub fn log_range(contents: &mut dyn Contents) -> Result<Range<u64>, AccessError> {
+    let [start, _, next] = log_descriptor(contents)?;
+    Ok(start..next)
+}
+
+/// Where a log begins, where it ends, and where the next bytes are appended.
+fn log_descriptor(contents: &mut dyn Contents) -> Result<[u64; 3], AccessError> {
     let fields: [u8; 24] = read(contents, DESCRIPTOR)?;
-    let [start, end, next] = [0, 8, 16].map(|at| number(&fields[at..at + 8]));
+    Ok([0, 8, 16].map(|at| number(&fields[at..at + 8])))
+}
+
+fn log_defect(contents: &mut dyn Contents, len_bytes: u64) -> Result<Option<&'static str>, AccessError> {
+    let [start, end, next] = log_descriptor(contents)?;
     // A pool is whole pages.
     Ok(if start != DATA || end != len_bytes - len_bytes % HEADER_LEN_BYTES as u64 {
         Some("the log does not take up the pool: its start or its end is wrong")

@@ -19,6 +19,7 @@ mod data;
 mod digest;
 mod distinct;
 mod error;
+mod feature;
 mod format;
 mod header;
 mod headerless;
@@ -29,6 +30,7 @@ mod misfit;
 mod part;
 mod replica;
 mod set;
+mod set_at;
 mod shutdown;
 mod sync;
 mod transform;
@@ -39,10 +41,11 @@ pub use behind::{Behind, BehindContents};
 pub use btt::{BlockTable, block_table};
 pub use check::{CheckReport, CheckedReplica, Mismatch, ReplicaState, check};
 pub use compare::{Comparison, ComparisonError, Copied, DIFFERENCES_MAX, Difference, Differences};
-pub use contents::{ContentsState, EMPTY, behind_header, contents_state, memory_state, state_of};
+pub use contents::{ContentsState, EMPTY, behind_header, contents_state, log_range, memory_state, state_of};
 pub use data::{DIGEST_BLOCK_LEN_BYTES, WINDOW_LEN_BYTES, Window, data_ranges, windows, zero_digests};
 pub use digest::{DIGEST_BYTES, digests_of};
 pub use error::{PoolSetError, UNFINISHED, without_mend};
+pub use feature::{FeatureChange, FeatureError, FeatureOptions, change_feature, features};
 pub use format::{LAYOUT_LEN_BYTES_MAX, NewPool, contents_in_common};
 pub use header::{
     ATTRIBUTES_LEN_BYTES, Arch, Attributes, Feature, Features, HEADER_LEN_BYTES, HeaderError, PoolHeader, PoolKind,
@@ -60,6 +63,7 @@ pub use set::{
     PartSize, PartSpec, PoolSet, RemoteSpec, ReplicaSpec, SET_LEN_BYTES_MAX, SET_SIGNATURE, SetError, SetOptions,
     SetProblem,
 };
+pub use set_at::{SetAtError, set_at};
 pub use sync::{Apart, MisplacedPart, NoRemotes, Step, SyncError, SyncOptions, SyncReport, SyncedReplica, sync};
 pub use transform::{TransformOptions, TransformReport, transform};
 pub use vote::Majority;

@@ -11,13 +11,12 @@ use pmof_console::{
     output::{self, say},
     reach::ConnectArgs,
 };
-use pmof_pool::{BlockTable, CheckReport, EMPTY, Mismatch, PoolKind, PoolSet, ReplicaSpec, ReplicaState, part_header};
+use pmof_pool::{
+    BlockTable, CheckReport, EMPTY, Mismatch, PoolKind, PoolSet, ReplicaSpec, ReplicaState, part_header, set_at,
+};
 use serde::Serialize;
 
-use super::{
-    place::{block_table, set_at},
-    sets::{Bar, replica_text},
-};
+use super::sets::{Bar, replica_text};
 
 /// Reads every replica in full and compares them
 #[derive(Debug, Args)]
@@ -90,7 +89,7 @@ struct MismatchJson {
 /// A file or device that begins as neither a set nor a pool, and is a block table.
 fn check_block_table(args: &CheckArgs) -> anyhow::Result<bool> {
     let is_named = PoolSet::is_set_file(&args.path).unwrap_or(true) || part_header(&args.path).is_ok();
-    let Some(BlockTable { defect }) = (if is_named { None } else { block_table(&args.path)? }) else {
+    let Some(BlockTable { defect }) = (if is_named { None } else { BlockTable::at(&args.path)? }) else {
         return Ok(false);
     };
     if args.json {

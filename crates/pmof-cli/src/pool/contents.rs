@@ -4,21 +4,18 @@ use std::{
     io::{self, Write},
     ops::Range,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use anyhow::{Context, bail};
 use clap::Args;
-use pmof::causes;
 use pmof::mem::{Medium as _, Memory};
 use pmof_console::{output, reach::ConnectArgs};
 use pmof_pool::{
-    Feature, Features, LocalReplica, OpenFor, PoolKind, Reached, RemoteReplicas as _, ReplicaAccess, ReplicaSpec,
-    check_named_whole,
+    Feature, FeatureChange, FeatureOptions, LocalReplica, OpenFor, PoolKind, ReplicaSpec, log_range, set_at,
 };
-use pmof_replica::SshReplicas;
 use serde::Serialize;
 
-use super::place::set_at;
 use crate::new_file::{NewFile, sync_name};
 
 /// Bytes read at a time; a multiple of a line of the dump.
@@ -78,12 +75,7 @@ pub(crate) fn dump(args: &DumpArgs) -> anyhow::Result<()> {
     let memory = replica.memory();
     let is_log = replica.header(0).and_then(|header| header.kind()) == Some(PoolKind::Log);
     let range = match (args.offset, is_log) {
-        (None, true) => {
-            let mut words = [[0; 8]; 3];
-            memory.read(4096, words.as_flattened_mut())?;
-            let [start, _, next] = words.map(u64::from_le_bytes);
-            start..next
-        }
+        (None, true) => log_range(&mut Arc::clone(&memory)).map_err(anyhow::Error::from_boxed)?,
         (offset, _) => offset.unwrap_or(0)..memory.len_bytes(),
     };
     let end = args.len.map_or(range.end, |len_bytes| range.start.saturating_add(len_bytes));
@@ -158,75 +150,16 @@ struct FeatureReport {
 }
 
 pub(crate) fn feature(args: &FeatureArgs, connect: ConnectArgs) -> anyhow::Result<()> {
-    let set = set_at(&args.path)?;
-    let is_change = args.enable.is_some() || args.disable.is_some();
-    let access = if is_change && !args.dry_run { OpenFor::Write } else { OpenFor::Read };
-    let mut remotes = SshReplicas::new(&connect.remotes());
-    if is_change {
-        // Others would keep theirs.
-        check_named_whole(&set, &mut remotes)?;
-    }
-    let mut replicas: Vec<Box<dyn ReplicaAccess>> = Vec::new();
-    for (index, spec) in set.replicas.iter().enumerate() {
-        let failed = || format!("replica {index}");
-        replicas.push(match spec {
-            ReplicaSpec::Local(parts) => {
-                Box::new(LocalReplica::open(parts, set.options, access, None).with_context(failed)?)
-            }
-            ReplicaSpec::Remote(remote) => match remotes.open(remote, 0, access) {
-                Ok(Reached::Whole(replica)) => replica,
-                Ok(Reached::Damaged(reason) | Reached::HeadersDamaged(reason)) => {
-                    bail!("replica {index} is not sound ({reason}): bring the set in order first (`pmof pool sync`)")
-                }
-                Err(error) => bail!("replica {index} failed: {}", causes(&*error)),
-            },
-        });
-    }
-    let mut features = Features::default();
-    let mut failure = None;
-    for (index, replica) in replicas.iter_mut().enumerate() {
-        let changed = change(args, &mut **replica, access);
-        match changed {
-            Ok(now) => features = now,
-            Err(error) => failure = failure.or(Some(error.context(format!("replica {index}")))),
-        }
-    }
-    for replica in replicas {
-        let name = replica.name();
-        if let Err(error) = replica.close() {
-            failure = failure.or_else(|| Some(anyhow::anyhow!("cannot close {name}: {}", causes(&*error))));
-        }
-    }
-    if let Some(error) = failure {
-        return Err(error);
-    }
+    let pool = connect.set(set_at(&args.path)?);
+    let options = FeatureOptions { declaration: None, dry_run: args.dry_run };
+    let features = match (args.enable, args.disable) {
+        (Some(feature), _) => pool.change_feature(FeatureChange::Enable(feature), &options)?,
+        (_, Some(feature)) => pool.change_feature(FeatureChange::Disable(feature), &options)?,
+        _ => pool.features()?,
+    };
     let features: Vec<_> = features.known().map(Feature::name).collect();
     if args.json {
         return output::print_json(&FeatureReport { set: args.path.clone(), dry_run: args.dry_run, features });
     }
     Ok(output::print(&features.iter().map(|name| [name, "\n"].concat()).collect::<String>())?)
-}
-
-/// The features that the replica has, or would have, after the change.
-fn change(args: &FeatureArgs, replica: &mut dyn ReplicaAccess, access: OpenFor) -> anyhow::Result<Features> {
-    let said = |error: pmof_pool::AccessError| anyhow::anyhow!("{}", causes(&*error));
-    let mut attributes = replica.attributes().map_err(said)?;
-    let before = attributes.features();
-    let after = match (args.enable, args.disable) {
-        (Some(feature), _) => before.with(feature),
-        (_, Some(feature)) => before.without(feature),
-        _ => before,
-    };
-    if before.has(Feature::SingleHeader) != after.has(Feature::SingleHeader) {
-        bail!("SINGLEHDR is an option of the pool set file: a pool has it from the start or not at all");
-    }
-    if after.has(Feature::ShutdownState) && !after.has(Feature::Checksum2k) && after != before {
-        bail!("SHUTDOWN_STATE needs CKSUM_2K: turn SHUTDOWN_STATE off first, or CKSUM_2K on");
-    }
-    if after != before && access == OpenFor::Write {
-        (attributes.compat, attributes.incompat, attributes.ro_compat) =
-            (after.compat, after.incompat, after.ro_compat);
-        replica.set_attributes(&attributes).map_err(said)?;
-    }
-    Ok(after)
 }

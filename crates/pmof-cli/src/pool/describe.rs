@@ -9,12 +9,12 @@ use pmof::causes;
 use pmof_console::{output, reach::ConnectArgs};
 use pmof_pool::{
     Attributes, ContentsState, Features, Misfit, PartSize, PartSpec, PoolHeader, PoolKind, RemoteSpec, ReplicaSpec,
-    misfits, part_contents, part_header, uuid_text,
+    misfits, part_contents, part_header, set_at, uuid_text,
 };
 use pmof_replica::{RemoteState, SshReplicas};
 use serde::Serialize;
 
-use super::{place::set_at, utc};
+use super::utc;
 
 /// A pool set, as its parts describe it.
 #[derive(Debug, Serialize)]

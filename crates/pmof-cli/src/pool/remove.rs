@@ -13,13 +13,10 @@ use pmof_console::{
     reach::ConnectArgs,
     words::parsed,
 };
-use pmof_pool::{PoolSet, PoolSetError, ReplicaSpec, check_unlinkable};
+use pmof_pool::{PoolSet, PoolSetError, ReplicaSpec, check_unlinkable, set_at};
 use serde::Serialize;
 
-use super::{
-    place::{PoolPlace, set_at},
-    sets::How,
-};
+use super::{place::PoolPlace, sets::How};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct RemoveArgs {

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use pmof_mem::{Medium as _, Memory};
 
-use super::{ContentsState, memory_state, state_of};
+use super::{ContentsState, log_range, memory_state, state_of};
 use crate::{
     NewPool, PoolKind,
     format::{DESCRIPTOR, HEAP, OBJ_HEAP_LEN, OBJ_ROOT, clear},
@@ -159,6 +159,7 @@ fn fields_of_logs_that_cannot_be_are_found() {
         let memory = log();
         memory.store(DESCRIPTOR + 16, &next.to_le_bytes()).unwrap();
         assert_eq!(damage(PoolKind::Log, &memory), "", "{next}");
+        assert_eq!(log_range(&mut Arc::clone(&memory)).unwrap(), 8192..next);
     }
 }
 

@@ -6,10 +6,10 @@ use pmof_access::{Durability, Medium, Memory};
 use pmof_control::{OpenFor, USER_FLAGS_BYTES};
 use pmof_mem::{Declaration, MemError};
 use pmof_pool::{
-    AccessError, CheckReport, Comparison, ComparisonError, Contents, ContentsState, EMPTY, HEADER_LEN_BYTES,
-    LocalReplica, LocalSet, NewSet, PoolKind, PoolSet, RemoteSpec, ReplicaSpec, Step, SyncError, SyncOptions,
-    SyncReport, TransformOptions, TransformReport, check, data_ranges, first_misfit, headerless_parts, memory_state,
-    new_uuid, state_of, sync, transform,
+    AccessError, CheckReport, Comparison, ComparisonError, Contents, ContentsState, EMPTY, FeatureChange, FeatureError,
+    FeatureOptions, Features, HEADER_LEN_BYTES, LocalReplica, LocalSet, NewSet, PoolKind, PoolSet, RemoteSpec,
+    ReplicaSpec, Step, SyncError, SyncOptions, SyncReport, TransformOptions, TransformReport, change_feature, check,
+    data_ranges, features, first_misfit, headerless_parts, memory_state, new_uuid, state_of, sync, transform,
 };
 use uuid::Uuid;
 
@@ -165,6 +165,23 @@ impl SetOptions {
     ) -> Result<TransformReport, SyncError> {
         let how = TransformOptions { declaration: how.declaration.or(self.declaration), ..how.clone() };
         transform(&self.set, to, &how, &mut SshReplicas::new(&self.target), progress)
+    }
+
+    /// The features that the headers of the set's pool name, as [`features`] tells them; targets are started on the other machines.
+    ///
+    /// # Errors
+    /// [`FeatureError`].
+    pub fn features(&self) -> Result<Features, FeatureError> {
+        features(&self.set, self.declaration, &mut SshReplicas::new(&self.target))
+    }
+
+    /// Changes a feature of the set's pool, as [`change_feature`] does, on other machines too.
+    ///
+    /// # Errors
+    /// [`FeatureError`].
+    pub fn change_feature(&self, change: FeatureChange, how: &FeatureOptions) -> Result<Features, FeatureError> {
+        let how = FeatureOptions { declaration: how.declaration.or(self.declaration), ..*how };
+        change_feature(&self.set, change, &how, &mut SshReplicas::new(&self.target))
     }
 
     fn open_remotes(&self, local: &LocalSet) -> Result<Vec<(usize, RemoteMember)>, PoolError> {

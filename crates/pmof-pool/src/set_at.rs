@@ -1,0 +1,115 @@
+//! The pool set that a path means: a pool set file, or the file or device that is a pool's only part.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use pmof_mem::Memory;
+
+use crate::{
+    BlockTable, Feature, HeaderError, NoRemotes, PartSize, PartSpec, PoolSet, PoolSetError, ReplicaSpec, SetError,
+    SetOptions, behind_header, check_named_whole, part_header,
+};
+
+#[cfg(test)]
+mod tests;
+
+/// Why a path means no pool set.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SetAtError {
+    /// There is nothing that can be read.
+    #[error("cannot read {}; name a pool set file, a pool's only part, or a URL", path.display())]
+    Unreadable {
+        /// The path.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// What the pool set file says.
+    #[error(transparent)]
+    Set(#[from] SetError),
+    /// It is a block table without a pool.
+    #[error("{} is a block table (BTT) and no pool: `pmof pool check` checks it", path.display())]
+    BlockTable {
+        /// The path.
+        path: PathBuf,
+    },
+    /// Nothing tells that it is a pool.
+    #[error("{} is neither a pool set file nor a part of a pool", path.display())]
+    NotAPool {
+        /// The path.
+        path: PathBuf,
+    },
+    /// It is of a pool, by its signature or by what lies behind the header, which is damaged.
+    #[error(
+        "{} is {found}, whose header is damaged: {problem}; restore it from a copy, or from another replica with the pool set file that names both",
+        path.display()
+    )]
+    Damaged {
+        /// The path.
+        path: PathBuf,
+        /// What it is, and what of that is intact.
+        found: String,
+        /// What is wrong with the header.
+        problem: HeaderError,
+    },
+    /// The pool has other parts.
+    #[error("{} is one of several parts of a pool: name the pool set file that lists them", path.display())]
+    OneOfSeveral {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The part cannot be used, or is shorter than its pool.
+    #[error(transparent)]
+    Part(#[from] PoolSetError),
+}
+
+/// The pool set that the file at `path` lists, or, where it is a pool's only part, the set of that one part. Nothing is locked or changed.
+///
+/// # Errors
+/// [`SetAtError`].
+pub fn set_at(path: &Path) -> Result<PoolSet, SetAtError> {
+    let unreadable = |source| SetAtError::Unreadable { path: path.into(), source };
+    if PoolSet::is_set_file(path).map_err(unreadable)? {
+        return Ok(PoolSet::read(path)?);
+    }
+    let path = std::path::absolute(path).map_err(unreadable)?;
+    let header = match part_header(&path) {
+        Ok(header) => header,
+        Err(PoolSetError::Header { problem, .. }) => return Err(without_header(path, problem)?),
+        Err(error) => return Err(error.into()),
+    };
+    if header.next_part_uuid != header.uuid || header.next_replica_uuid != header.uuid {
+        return Err(SetAtError::OneOfSeveral { path });
+    }
+    let len_bytes = fs::metadata(&path).map_err(unreadable)?.len();
+    let size = if len_bytes == 0 { PartSize::Auto } else { PartSize::Bytes(len_bytes) };
+    let part = PartSpec { size, ..PartSpec::new(&path, len_bytes) };
+    let options = SetOptions { single_header: header.features.has(Feature::SingleHeader), no_headers: false };
+    let set = PoolSet { path, replicas: vec![ReplicaSpec::Local(vec![part])], options };
+    check_named_whole(&set, &mut NoRemotes)?;
+    Ok(set)
+}
+
+/// What a file is whose header does not say it.
+fn without_header(path: PathBuf, problem: HeaderError) -> Result<SetAtError, PoolSetError> {
+    // No other problem leaves open whether it is a pool's.
+    let may_be_none = matches!(problem, HeaderError::BadChecksum { .. } | HeaderError::Blank);
+    if may_be_none && BlockTable::at(&path)?.is_some() {
+        return Ok(SetAtError::BlockTable { path });
+    }
+    Ok(match damaged_pool(&path) {
+        Some(found) => SetAtError::Damaged { path, found, problem },
+        None if may_be_none => SetAtError::NotAPool { path },
+        None => SetAtError::Damaged { path, found: "part of a pool".to_owned(), problem },
+    })
+}
+
+/// The pool that lies behind a header which does not say it, in words; `None` where nothing tells of one.
+fn damaged_pool(path: &Path) -> Option<String> {
+    let behind = behind_header(&Arc::new(Memory::open_read_only(path, None).ok()?))?;
+    Some(format!("a pool or the first part of one ({behind})"))
+}
