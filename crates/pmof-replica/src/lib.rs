@@ -10,6 +10,7 @@ mod member;
 mod peers;
 mod place;
 mod pool;
+mod reach;
 mod receipt;
 mod remote_removal;
 mod set_removal;

@@ -16,7 +16,7 @@ pub const LIST_MAX_NAMES: usize = 1 << 20;
 /// Each page is a look of its own: a pool made or removed meanwhile may be in the list or not.
 pub fn list_pools(target: &TargetUrl, options: &PoolOptions) -> Result<Vec<PoolName>, PoolError> {
     let failed = |error| PoolError::Target { target: Box::new(target.clone()), source: Arc::new(error) };
-    let connection = options.reach(&mut options.peers(), target, None).map_err(failed)?;
+    let connection = options.reach.connect(&mut options.reach.peers(), target, None).map_err(failed)?;
     let mut names: Vec<PoolName> = Vec::new();
     loop {
         let reply = connection.ask(&Request::List { after: names.last().cloned() }).map_err(failed)?;

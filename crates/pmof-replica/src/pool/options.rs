@@ -2,20 +2,16 @@
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
-use pmof_access::{
-    Address, Capabilities, ConnectOptions, DEFAULT_CONNECT_TIMEOUT, DEFAULT_LOSS_TIMEOUT, Durability, Method,
-    QueueOptions, Settings, Waiting, limits,
-};
-use pmof_bootstrap::{SshOptions, SshSession, Started};
+use pmof_access::{Durability, Method, Waiting};
+use pmof_bootstrap::SshOptions;
 use pmof_control::{NewPool, OpenFor, PoolInfo, PoolRefusal, REPLICAS_MAX, Reply, Request, USER_FLAGS_BYTES};
-use pmof_mem::causes;
 use uuid::Uuid;
 
 use super::{
     Pool,
     opening::{New, Opening, failed},
 };
-use crate::{PoolError, PoolUrl, ReplicaError, TargetUrl, peers::Peers, target::TargetConnection};
+use crate::{PoolError, PoolUrl, ReplicaError, reach::Reach};
 
 /// How often an opening for reading looks again where replicas seem not to belong together, and how long it waits between.
 const READ_ATTEMPTS: u32 = 3;
@@ -38,41 +34,15 @@ enum Purpose {
 }
 
 /// How a pool is reached and what it must give.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct PoolOptions {
     replicas: Vec<String>,
     require: Option<Durability>,
-    method: Option<Method>,
-    source: Option<IpAddr>,
-    waiting: Waiting,
-    connect_timeout: Duration,
-    loss_timeout: Duration,
-    payload_checksums: bool,
     user_flags: [u8; USER_FLAGS_BYTES],
     publish_on_close: bool,
     min_replicas: Option<usize>,
     has_mirror: bool,
-    ssh: SshOptions,
-}
-
-impl Default for PoolOptions {
-    fn default() -> Self {
-        Self {
-            replicas: Vec::new(),
-            require: None,
-            method: None,
-            source: None,
-            waiting: QueueOptions::default().waiting,
-            connect_timeout: DEFAULT_CONNECT_TIMEOUT,
-            loss_timeout: DEFAULT_LOSS_TIMEOUT,
-            payload_checksums: false,
-            user_flags: [0; USER_FLAGS_BYTES],
-            publish_on_close: false,
-            min_replicas: None,
-            has_mirror: false,
-            ssh: SshOptions::from_env(),
-        }
-    }
+    pub(crate) reach: Reach,
 }
 
 impl PoolOptions {
@@ -94,35 +64,35 @@ impl PoolOptions {
     /// required. Where a replica cannot reach it by this method, the pool does not open for writing.
     #[must_use]
     pub fn method(mut self, method: Method) -> Self {
-        self.method = Some(method);
+        self.reach.method = Some(method);
         self
     }
 
     /// The local address to come from for `verbs://` replicas whose URL names none, where routing does not decide it.
     #[must_use]
     pub fn source(mut self, source: IpAddr) -> Self {
-        self.source = Some(source);
+        self.reach.source = Some(source);
         self
     }
 
     /// How targets of `ssh://` replicas are started; [`SshOptions::from_env`] unless told otherwise.
     #[must_use]
     pub fn ssh(mut self, options: SshOptions) -> Self {
-        self.ssh = options;
+        self.reach.ssh = options;
         self
     }
 
     /// How to wait for replicas; adaptive unless told otherwise.
     #[must_use]
     pub fn waiting(mut self, waiting: Waiting) -> Self {
-        self.waiting = waiting;
+        self.reach.waiting = waiting;
         self
     }
 
     /// Time for each connection to stand; 5 seconds unless told otherwise.
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.connect_timeout = timeout;
+        self.reach.connect_timeout = timeout;
         self
     }
 
@@ -131,7 +101,7 @@ impl PoolOptions {
     /// replicas fall silent one after the other, however many: one while its flush is done, the others when they are told of it.
     #[must_use]
     pub fn loss_timeout(mut self, timeout: Duration) -> Self {
-        self.loss_timeout = timeout;
+        self.reach.loss_timeout = timeout;
         self
     }
 
@@ -139,7 +109,7 @@ impl PoolOptions {
     /// of its own.
     #[must_use]
     pub fn payload_checksums(mut self, on: bool) -> Self {
-        self.payload_checksums = on;
+        self.reach.payload_checksums = on;
         self
     }
 
@@ -282,10 +252,10 @@ impl PoolOptions {
         understand: impl Fn(Reply) -> Option<T>,
     ) -> Result<Vec<T>, PoolError> {
         let urls = self.urls()?;
-        let mut peers = self.peers();
+        let mut peers = self.reach.peers();
         let mut answers = Vec::with_capacity(urls.len());
         for url in urls {
-            let answer = self.reach(&mut peers, &url.target, url.source);
+            let answer = self.reach.connect(&mut peers, &url.target, url.source);
             let answer = answer.and_then(|target| target.ask_when_free(&question(&url)));
             let answer = answer.and_then(|reply| understand(reply).ok_or(ReplicaError::Unexpected));
             answers.push(answer.map_err(|error| failed(&url, error))?);
@@ -297,10 +267,10 @@ impl PoolOptions {
         let urls = self.urls()?;
         let require = self.require.ok_or(PoolError::NoDurability)?;
         let min_replicas = self.min_replicas.filter(|_| purpose != Purpose::Create);
-        let mut peers = self.peers();
+        let mut peers = self.reach.peers();
         let mut opening = Opening::new(require, min_replicas, self.has_mirror);
         for url in urls {
-            match self.reach(&mut peers, &url.target, url.source) {
+            match self.reach.connect(&mut peers, &url.target, url.source) {
                 Ok(target) => opening.reached(url, target),
                 Err(error) => opening.leave_out(&url, error)?,
             }
@@ -321,59 +291,5 @@ impl PoolOptions {
             urls.push(url);
         }
         if urls.is_empty() { Err(PoolError::NoReplicas) } else { Ok(urls) }
-    }
-
-    pub(crate) fn peers(&self) -> Peers {
-        Peers::new(QueueOptions { waiting: self.waiting, ..Default::default() })
-    }
-
-    /// A connection to a target, which ssh starts if it is to.
-    pub(crate) fn reach(
-        &self,
-        peers: &mut Peers,
-        target: &TargetUrl,
-        source: Option<IpAddr>,
-    ) -> Result<TargetConnection, ReplicaError> {
-        let host = match target {
-            TargetUrl::Address(address) => return self.connect_to(peers, address, source),
-            TargetUrl::Ssh(host) => host,
-        };
-        let Started { session, addresses, secret } = SshSession::start(host, &self.ssh).map_err(Box::new)?;
-        let mut tried = Vec::with_capacity(addresses.len());
-        for address in &addresses {
-            let proven = self.connect_to(peers, address, source).and_then(|connection| {
-                connection.prove(&secret)?;
-                Ok(connection)
-            });
-            match proven {
-                Ok(connection) => return Ok(connection.with_session(session)),
-                // Another way leads to the same target.
-                Err(error @ (ReplicaError::Refused { .. } | ReplicaError::Impostor)) => return Err(error),
-                Err(error) => tried.push(format!("{address}: {}", causes(&error))),
-            }
-        }
-        Err(ReplicaError::NoDataPath { why: tried.join("; ") })
-    }
-
-    fn connect_to(
-        &self,
-        peers: &mut Peers,
-        address: &Address,
-        source: Option<IpAddr>,
-    ) -> Result<TargetConnection, ReplicaError> {
-        let source = source.or(self.source);
-        let (peer, queue) = peers.towards(address, source)?;
-        let mut settings = Settings { send_queue: limits::SEND_QUEUE_LIMIT, ..Default::default() };
-        settings.capabilities.set(Capabilities::PAYLOAD_CRC, self.payload_checksums);
-        let options = ConnectOptions {
-            timeout: self.connect_timeout,
-            loss_timeout: self.loss_timeout,
-            settings,
-            method: self.method,
-            source,
-            ..Default::default()
-        };
-        // Twice the time after which the connection itself ends, so that its reason is the one reported.
-        TargetConnection::open(&peer, &queue, address, &options, self.loss_timeout.saturating_mul(2))
     }
 }

@@ -1,0 +1,98 @@
+//! How targets are reached: started where they are to be, connected to, and asked for a proof of who they are.
+
+use std::{net::IpAddr, time::Duration};
+
+use pmof_access::{
+    Address, Capabilities, ConnectOptions, DEFAULT_CONNECT_TIMEOUT, DEFAULT_LOSS_TIMEOUT, Method, QueueOptions,
+    Settings, Waiting, limits,
+};
+use pmof_bootstrap::{SshOptions, SshSession, Started};
+use pmof_mem::causes;
+
+use crate::{ReplicaError, TargetUrl, peers::Peers, target::TargetConnection};
+
+/// How targets are reached, and waited for: what the options of all pools have in common.
+#[derive(Clone, Debug)]
+pub(crate) struct Reach {
+    /// How those of `ssh://` are started.
+    pub(crate) ssh: SshOptions,
+    pub(crate) waiting: Waiting,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) loss_timeout: Duration,
+    /// The only method of flush to use, if one is asked for.
+    pub(crate) method: Option<Method>,
+    /// The local address to come from where no URL names one; verbs only.
+    pub(crate) source: Option<IpAddr>,
+    pub(crate) payload_checksums: bool,
+}
+
+impl Default for Reach {
+    fn default() -> Self {
+        Self {
+            ssh: SshOptions::from_env(),
+            waiting: QueueOptions::default().waiting,
+            connect_timeout: DEFAULT_CONNECT_TIMEOUT,
+            loss_timeout: DEFAULT_LOSS_TIMEOUT,
+            method: None,
+            source: None,
+            payload_checksums: false,
+        }
+    }
+}
+
+impl Reach {
+    /// Through which connections to one pool's targets go.
+    pub(crate) fn peers(&self) -> Peers {
+        Peers::new(QueueOptions { waiting: self.waiting, ..Default::default() })
+    }
+
+    /// A connection to a target, which ssh starts if it is to.
+    pub(crate) fn connect(
+        &self,
+        peers: &mut Peers,
+        target: &TargetUrl,
+        source: Option<IpAddr>,
+    ) -> Result<TargetConnection, ReplicaError> {
+        let host = match target {
+            TargetUrl::Address(address) => return self.connect_to(peers, address, source),
+            TargetUrl::Ssh(host) => host,
+        };
+        let Started { session, addresses, secret } = SshSession::start(host, &self.ssh).map_err(Box::new)?;
+        let mut tried = Vec::with_capacity(addresses.len());
+        for address in &addresses {
+            let proven = self.connect_to(peers, address, source).and_then(|connection| {
+                connection.prove(&secret)?;
+                Ok(connection)
+            });
+            match proven {
+                Ok(connection) => return Ok(connection.with_session(session)),
+                // Another way leads to the same target.
+                Err(error @ (ReplicaError::Refused { .. } | ReplicaError::Impostor)) => return Err(error),
+                Err(error) => tried.push(format!("{address}: {}", causes(&error))),
+            }
+        }
+        Err(ReplicaError::NoDataPath { why: tried.join("; ") })
+    }
+
+    fn connect_to(
+        &self,
+        peers: &mut Peers,
+        address: &Address,
+        source: Option<IpAddr>,
+    ) -> Result<TargetConnection, ReplicaError> {
+        let source = source.or(self.source);
+        let (peer, queue) = peers.towards(address, source)?;
+        let mut settings = Settings { send_queue: limits::SEND_QUEUE_LIMIT, ..Default::default() };
+        settings.capabilities.set(Capabilities::PAYLOAD_CRC, self.payload_checksums);
+        let options = ConnectOptions {
+            timeout: self.connect_timeout,
+            loss_timeout: self.loss_timeout,
+            settings,
+            method: self.method,
+            source,
+            ..Default::default()
+        };
+        // Twice the time after which the connection itself ends, so that its reason is the one reported.
+        TargetConnection::open(&peer, &queue, address, &options, self.loss_timeout.saturating_mul(2))
+    }
+}
