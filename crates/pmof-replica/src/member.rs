@@ -9,7 +9,8 @@ use std::{
     },
 };
 
-use pmof_access::{Durability, Flushed, Ticket};
+use pmof_access::{Durability, Flushed, Memory, Ticket};
+use pmof_pool::Contents;
 
 use crate::{PoolError, ReplicaError, ReplicaPlace, ReplicaReceipt};
 
@@ -188,6 +189,14 @@ pub(crate) trait Member: fmt::Debug + Send + Sync {
 
     /// Notes durably that the pool was closed; all was flushed before.
     fn close(&self) -> Result<(), Arc<ReplicaError>>;
+
+    /// Its bytes, for a comparison with other replicas.
+    fn contents(&self) -> Box<dyn Contents + '_>;
+
+    /// The memory, of a replica on this machine.
+    fn memory(&self) -> Option<&Arc<Memory>> {
+        None
+    }
 
     /// The connection, of a replica that is not on this machine.
     fn remote(&self) -> Option<&RemoteMember> {

@@ -350,6 +350,24 @@ impl Shared {
 }
 
 impl Facts {
+    /// Of a pool that is written on all replicas that it was made with, with no identity and no header yet.
+    fn new(size_bytes: u64, made_count: usize) -> Self {
+        Self {
+            uuid: Uuid::nil(),
+            size_bytes,
+            header_bytes: 0,
+            user_flags: [0; USER_FLAGS_BYTES],
+            made_count,
+            replica_count: made_count,
+            durability: Durability::Visible,
+            access: OpenFor::Write,
+            left_out: Vec::new(),
+            copied_bytes: 0,
+            was_closed: true,
+            first_read: 0,
+        }
+    }
+
     fn check(&self, offset: u64, len_bytes: u64) -> Result<(), PoolError> {
         let size_bytes = self.size_bytes;
         let is_inside = offset.checked_add(len_bytes).is_some_and(|end| end <= size_bytes);

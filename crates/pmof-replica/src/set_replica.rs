@@ -9,7 +9,6 @@ use pmof_pool::{Attributes, HEADER_LEN_BYTES};
 use crate::{
     PoolError, ReplicaError, ReplicaPlace, TargetOptions, TargetUrl,
     member::{RemoteMember, Standing, Writing},
-    target::TargetConnection,
 };
 
 /// Where the replica is, and how its target is reached.
@@ -104,20 +103,11 @@ impl SetReplica<'_> {
         }
         target.prepare(&data)?;
         let writing = match access {
-            OpenFor::Write => Some(self.writing(&target, &data)?),
+            // To the level required, else to the strongest that it can give.
+            OpenFor::Write => Some(Writing::to(self.options.require.unwrap_or(data.strongest()), &target, &data)?),
             OpenFor::Read => None,
         };
         let member = RemoteMember::new(Standing::new(self.place()), target, data, header, writing);
         Ok((member, attributes.map(|bytes| Attributes::from_bytes(&bytes))))
-    }
-
-    /// How it is flushed: to the level required, else to the strongest that it can give.
-    fn writing(&self, target: &TargetConnection, data: &RemoteRegion) -> Result<Writing, ReplicaError> {
-        if let Some(wanted) = self.options.require.filter(|wanted| data.promise(*wanted).is_none()) {
-            let (strongest, medium) = (data.strongest(), data.kind().to_string());
-            return Err(ReplicaError::NotDurable { wanted, strongest, medium });
-        }
-        let level = self.options.require.unwrap_or(data.strongest());
-        Ok(Writing { method: target.flush_method(data, level)?, level, strongest: level })
     }
 }

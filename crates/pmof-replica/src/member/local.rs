@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use pmof_access::{Durability, Flushed, Medium, Memory, Method};
 use pmof_mem::MemError;
+use pmof_pool::Contents;
 
 use super::{Flush, FlushLevel, Flushing, Member, Source, Standing, Write};
 use crate::{ReplicaError, ReplicaReceipt};
@@ -89,6 +90,14 @@ impl Member for LocalMember {
 
     fn strongest(&self) -> Durability {
         self.level
+    }
+
+    fn contents(&self) -> Box<dyn Contents + '_> {
+        Box::new(Arc::clone(&self.memory))
+    }
+
+    fn memory(&self) -> Option<&Arc<Memory>> {
+        Some(&self.memory)
     }
 
     fn close(&self) -> Result<(), Arc<ReplicaError>> {

@@ -7,7 +7,7 @@ use pmof_access::{
     Connection, Durability, Flushed, Mechanism, Medium, Method, Outcome, PostError, Region, RemoteRegion, Signal,
 };
 use pmof_control::{DIGESTED_MAX_BYTES, DIGESTS_MAX, PoolRefusal, Reply, Request};
-use pmof_pool::{Attributes, DIGEST_BYTES, HEADER_LEN_BYTES};
+use pmof_pool::{Attributes, Contents, DIGEST_BYTES, HEADER_LEN_BYTES};
 
 use super::{Atomicity, Extent, Flush, FlushLevel, Flushing, Member, Source, Standing, Write, Written};
 use crate::{
@@ -28,6 +28,20 @@ pub(crate) struct Writing {
     /// The level that flushes must reach, and the strongest that this way of flushing gives.
     pub(crate) level: Durability,
     pub(crate) strongest: Durability,
+}
+
+impl Writing {
+    /// To this level and no stronger one.
+    ///
+    /// # Errors
+    /// `NotDurable`, where the replica cannot give the level.
+    pub(crate) fn to(level: Durability, target: &TargetConnection, data: &RemoteRegion) -> Result<Self, ReplicaError> {
+        if data.promise(level).is_none() {
+            let (strongest, medium) = (data.strongest(), data.kind().to_string());
+            return Err(ReplicaError::NotDurable { wanted: level, strongest, medium });
+        }
+        Ok(Self { method: target.flush_method(data, level)?, level, strongest: level })
+    }
 }
 
 /// The memory of a replica on its target.
@@ -370,6 +384,10 @@ impl Member for RemoteMember {
 
     fn close(&self) -> Result<(), Arc<ReplicaError>> {
         self.ask_for(&Request::Close { in_order: true }, &Reply::Closed)
+    }
+
+    fn contents(&self) -> Box<dyn Contents + '_> {
+        Box::new(self)
     }
 
     fn remote(&self) -> Option<&RemoteMember> {

@@ -129,17 +129,12 @@ impl Opening {
         let Identity { uuid, size_bytes, user_flags, replica_count } = identity;
         let facts = Facts {
             uuid,
-            size_bytes,
-            header_bytes: 0,
             user_flags,
-            made_count: usize::from(replica_count),
             replica_count: opened.len(),
             durability: self.require,
             access,
             left_out: std::mem::take(&mut self.left_out),
-            copied_bytes: 0,
-            was_closed: true,
-            first_read: 0,
+            ..Facts::new(size_bytes, usize::from(replica_count))
         };
         let mirror = if self.has_mirror { Some(mirror(size_bytes)?) } else { None };
         let indexes = opened.iter().map(|opened| opened.index).collect();
@@ -373,17 +368,13 @@ fn check_opened(
     target.prepare(&remote)?;
     let mut checked = Checked { index: replica_index, state, remote, writing: None };
     if access == OpenFor::Write {
-        if remote.promise(wanted).is_none() {
-            let (strongest, medium) = (remote.strongest(), remote.kind().to_string());
-            return Err(ReplicaError::NotDurable { wanted, strongest, medium });
-        }
-        let method = target.flush_method(&remote, wanted)?;
+        let mut writing = Writing::to(wanted, target, &remote)?;
         // The strongest level that this way of flushing can give: what a closed pool has in common must last.
         let stronger = Durability::ALL.into_iter().rev().filter(|level| *level > wanted);
         let mut reachable =
             stronger.filter(|level| remote.promise(*level).is_some() && target.flush_method(&remote, *level).is_ok());
-        let strongest = reachable.next().unwrap_or(wanted);
-        checked.writing = Some(Writing { method, level: wanted, strongest });
+        writing.strongest = reachable.next().unwrap_or(wanted);
+        checked.writing = Some(writing);
     }
     Ok(checked)
 }

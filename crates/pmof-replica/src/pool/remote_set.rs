@@ -7,7 +7,7 @@ use pmof_control::{OpenFor, SetName};
 use pmof_pool::Attributes;
 use uuid::Uuid;
 
-use super::{Facts, Open, Pool, set::facts};
+use super::{Facts, Open, Pool};
 use crate::{
     PoolError, TargetOptions, TargetUrl,
     member::{Member as _, RemoteMember},
@@ -93,7 +93,7 @@ impl RemoteSetOptions {
             header_bytes: member.header_bytes(),
             durability: member.strongest(),
             access,
-            ..facts(member.len_bytes(), 1)
+            ..Facts::new(member.len_bytes(), 1)
         };
         let mut open = Open::new(facts, vec![Box::new(member)], None);
         open.mirror.clone_from(&self.mirror);

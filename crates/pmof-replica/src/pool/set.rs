@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pmof_access::{Durability, Medium, Memory};
-use pmof_control::{OpenFor, USER_FLAGS_BYTES};
+use pmof_control::OpenFor;
 use pmof_mem::{Declaration, MemError};
 use pmof_pool::{
     AccessError, CheckReport, Comparison, ComparisonError, Contents, ContentsState, EMPTY, FeatureChange, FeatureError,
@@ -243,18 +243,18 @@ impl SetOptions {
         let size_bytes = local.len_bytes();
         let kind = attributes.and_then(|attributes| PoolKind::of_signature(&attributes.signature));
         if differing == Some(Differing::Copy) {
-            check_source(&members, local, &mirror, kind, size_bytes)?;
-            self.check_headerless(&members, local)?;
+            check_source(&members, &mirror, kind, size_bytes)?;
+            self.check_headerless(&members, size_bytes)?;
         }
         let how = differing.unwrap_or(Differing::Copy);
-        let copied_bytes = make_same(&members, local, &mirror, kind, size_bytes, how)?;
+        let copied_bytes = make_same(&members, &mirror, kind, size_bytes, how)?;
         let facts = Facts {
             uuid: Uuid::from_bytes(attributes.map(|attributes| attributes.poolset_uuid).unwrap_or_default()),
             header_bytes: HEADER_LEN_BYTES as u64,
             durability: least.unwrap_or(Durability::Visible),
             copied_bytes,
             was_closed: copied_bytes == 0,
-            ..facts(size_bytes, members.len())
+            ..Facts::new(size_bytes, members.len())
         };
         let mut open = Open::new(facts, members, None);
         open.mirror = Some(mirror);
@@ -262,19 +262,9 @@ impl SetOptions {
     }
 
     /// Fails where a part without a header would be copied though it was lost, or copied or overwritten though it may be another's file.
-    fn check_headerless(&self, members: &[Box<dyn Member>], local: &LocalSet) -> Result<(), PoolError> {
-        let mut contents: Vec<Option<Box<dyn Contents + '_>>> = members
-            .iter()
-            .zip(local.replicas())
-            .map(|(member, local)| match (member.remote(), local) {
-                (Some(remote), _) => Some(Box::new(remote) as Box<dyn Contents>),
-                (None, Some(local)) => Some(Box::new(local.memory()) as Box<dyn Contents>),
-                (None, None) => None,
-            })
-            .collect();
-        let size_bytes = local.len_bytes();
-        let held =
-            contents.iter_mut().map(|held| held.as_mut().map(|held| (&mut **held as &mut dyn Contents, size_bytes)));
+    fn check_headerless(&self, members: &[Box<dyn Member>], size_bytes: u64) -> Result<(), PoolError> {
+        let mut contents: Vec<_> = members.iter().map(|member| member.contents()).collect();
+        let held = contents.iter_mut().map(|held| Some((&mut **held as &mut dyn Contents, size_bytes)));
         let parts = headerless_parts(&self.set, &mut held.collect::<Vec<_>>());
         let parts = parts.map_err(|(index, source)| not_compared(&*members[index], source))?;
         if let Some((_, reason)) = parts.lost.into_iter().find(|(index, _)| *index == 0) {
@@ -347,24 +337,6 @@ fn finish(mut open: Open, local: LocalSet) -> Pool {
     open.into_pool(attributes)
 }
 
-/// What the pool of a set is, but for what depends on the set.
-pub(super) fn facts(size_bytes: u64, made_count: usize) -> Facts {
-    Facts {
-        uuid: Uuid::nil(),
-        size_bytes,
-        header_bytes: 0,
-        user_flags: [0; USER_FLAGS_BYTES],
-        made_count,
-        replica_count: made_count,
-        durability: Durability::Visible,
-        access: OpenFor::Write,
-        left_out: Vec::new(),
-        copied_bytes: 0,
-        was_closed: true,
-        first_read: 0,
-    }
-}
-
 fn strongest(memory: &Memory) -> Durability {
     Durability::ALL.into_iter().rfind(|level| memory.promise(*level).is_some()).unwrap_or(Durability::Visible)
 }
@@ -376,7 +348,6 @@ fn local_place(index: usize, replica: &LocalReplica) -> Arc<ReplicaPlace> {
 /// Fails where the first replica is empty or damaged, and another one is not.
 fn check_source(
     members: &[Box<dyn Member>],
-    local: &LocalSet,
     first: &Arc<Memory>,
     kind: Option<PoolKind>,
     size_bytes: u64,
@@ -387,11 +358,10 @@ fn check_source(
         ContentsState::Empty => EMPTY,
         ContentsState::Damaged(reason) => reason,
     };
-    for (member, local) in members.iter().zip(local.replicas()).skip(1) {
-        let found = match (member.remote(), local) {
-            (Some(mut remote), _) => state_of(kind, &mut remote, size_bytes),
-            (None, Some(local)) => memory_state(kind, &local.memory()),
-            (None, None) => continue,
+    for member in &members[1..] {
+        let found = match member.memory() {
+            Some(memory) => memory_state(kind, memory),
+            None => state_of(kind, &mut *member.contents(), size_bytes),
         };
         let has_more = match found.map_err(|source| not_compared(&**member, source))? {
             ContentsState::Sound => true,
@@ -410,7 +380,6 @@ fn check_source(
 /// of every replica is durable after that: the program acts on what it reads, whoever stored it.
 fn make_same(
     members: &[Box<dyn Member>],
-    local: &LocalSet,
     first: &Arc<Memory>,
     kind: Option<PoolKind>,
     size_bytes: u64,
@@ -439,16 +408,8 @@ fn make_same(
     };
     std::thread::scope(|scope| {
         let same = &same;
-        let others = members.iter().zip(local.replicas()).skip(1);
-        let threads: Vec<_> = others
-            .map(|(member, local)| {
-                scope.spawn(move || match (member.remote(), local) {
-                    (Some(mut remote), _) => same(&**member, &mut remote),
-                    (None, Some(local)) => same(&**member, &mut local.memory()),
-                    (None, None) => Ok(0),
-                })
-            })
-            .collect();
+        let others = members[1..].iter().map(|member| &**member);
+        let threads: Vec<_> = others.map(|member| scope.spawn(move || same(member, &mut *member.contents()))).collect();
         threads.into_iter().map(join).sum()
     })
 }
