@@ -6,8 +6,10 @@ use crate::{
     Contents, PoolSet, PoolSetError,
     access::AccessError,
     contents::data_pages,
+    format::{HEAP, HEAP_HEADER_LEN_BYTES, HEAP_SIGNATURE, OBJ_HEAP_LEN},
+    heap,
     part::{Part, places},
-    replica::{UNLIKE_PAGES, is_unlike},
+    replica::{UNLIKE_PAGES, unlike_pages},
 };
 
 /// What a replica holds, and how many bytes: `None` for one that is not whole, which says nothing.
@@ -16,9 +18,10 @@ pub type Held<'r> = Option<(&'r mut dyn Contents, u64)>;
 /// What parts without a header show beside other replicas.
 #[derive(Debug, Default)]
 pub struct HeaderlessParts {
-    /// Replicas with a part of zeros where as many others have data as have none: that file was lost, and made again by somebody. Which, and why, in words.
+    /// Replicas with a part of zeros where as many others have data as have none, or in which something that the heap has in use is not there: that file was
+    /// lost, and made again by somebody. Which, and why, in words.
     pub lost: Vec<(usize, String)>,
-    /// A part of a replica that has nothing in common with any other: it is another's file, or those are.
+    /// The first part of a replica that has nothing in common with any other: it is another's file, or those are.
     pub unlike: Option<(usize, PathBuf)>,
 }
 
@@ -30,7 +33,7 @@ struct Headerless {
 }
 
 /// Holds the parts without a header of the replicas of this machine against the other replicas. A page or two tell nothing, which may all have changed since
-/// or be damage. `held`: of each replica of the set. Nothing is changed or locked.
+/// or be damage, unless the heap of the pool says that the part is not its own. `held`: of each replica of the set. Nothing is changed or locked.
 ///
 /// # Errors
 /// Those of reading, with the replica, by its place in the set.
@@ -61,7 +64,11 @@ pub fn headerless_parts(set: &PoolSet, held: &mut [Held<'_>]) -> Result<Headerle
         }
     }
     for Headerless { index, part, range } in &parts {
-        let (mut is_beside_others, mut is_unlike_all) = (false, held[*index].is_some());
+        let Some((own, own_len_bytes)) = &mut held[*index] else { continue };
+        let foreign = foreign_place(&mut **own, *own_len_bytes, range).map_err(|error| (*index, error))?;
+        // Where the pool's heap says that the part is not its own, one page says enough.
+        let enough = if foreign.is_some() { 1 } else { UNLIKE_PAGES };
+        let (mut is_beside_others, mut is_unlike_all) = (false, true);
         for (other, (contents, len_bytes)) in others(held, *index) {
             let read = |place: u64, into: &mut [u8]| {
                 if place + into.len() as u64 > len_bytes {
@@ -71,14 +78,41 @@ pub fn headerless_parts(set: &PoolSet, held: &mut [Held<'_>]) -> Result<Headerle
                 contents.read(place, into)
             };
             is_beside_others = true;
-            is_unlike_all = is_unlike_all && is_unlike(part, range.start, read).map_err(|error| (other, error))?;
+            is_unlike_all = is_unlike_all
+                && unlike_pages(part, range.start, read)
+                    .map_err(|error| (other, error))?
+                    .is_some_and(|count| count >= enough);
         }
+        let path = &part.path;
         if is_beside_others && is_unlike_all {
-            found.unlike = Some((*index, part.path.clone()));
-            break;
+            found.unlike.get_or_insert((*index, path.clone()));
+        } else if let Some(place) = foreign {
+            let offset = place - range.start;
+            let path = path.display();
+            let reason = format!(
+                "{path} is not the pool's file, or lost what it held: the heap has something in use at offset {offset} of it, and it is not there"
+            );
+            found.lost.push((*index, reason));
+            held[*index] = None;
         }
     }
     Ok(found)
+}
+
+/// Where in that range the heap of a pool of objects has something in use that is not there; of other pools nothing is known.
+fn foreign_place(contents: &mut dyn Contents, len_bytes: u64, range: &Range<u64>) -> Result<Option<u64>, AccessError> {
+    let mut signature = [0; HEAP_SIGNATURE.len()];
+    if len_bytes < HEAP + HEAP_HEADER_LEN_BYTES as u64 {
+        return Ok(None);
+    }
+    contents.read(HEAP, &mut signature)?;
+    if signature != *HEAP_SIGNATURE {
+        return Ok(None);
+    }
+    let mut heap_len_bytes = [0; 8];
+    contents.read(OBJ_HEAP_LEN, &mut heap_len_bytes)?;
+    let heap_len_bytes = u64::from_le_bytes(heap_len_bytes).min(len_bytes - HEAP);
+    heap::foreign_place(heap_len_bytes, range, |offset, into| contents.read(offset, into))
 }
 
 /// Whole replicas but this one, by their places.

@@ -25,10 +25,17 @@ const ZONES: u64 = HEAP + HEAP_HEADER_LEN_BYTES as u64;
 const KINDS: RangeInclusive<u16> = 1..=5;
 const FLAGS: u16 = 15;
 const TYPE_FREE: u16 = 2;
+const TYPE_USED: u16 = 3;
 const TYPE_RUN: u16 = 4;
+const FLAG_COMPACT_OBJECT_HEADER: u16 = 1;
+const FLAG_NO_OBJECT_HEADER: u16 = 2;
 const FLAG_ALIGNED: u16 = 4;
 const FLAG_FLEXIBLE_BITMAP: u16 = 8;
 
+/// What is looked at of a run or of an object: its first two words. The length of an object is the second word of its header, or the low
+/// 48 bits of the first of a compact one.
+const OBJECT_HEAD_LEN_BYTES: usize = 16;
+const OBJECT_LEN_MASK: u64 = (1 << 48) - 1;
 /// The head of a run: length of a block, alignment.
 const RUN_HEADER_LEN_BYTES: u64 = 16;
 /// Words of the bitmap of runs whose bitmap is not fitted to them.
@@ -92,20 +99,118 @@ pub(crate) fn zones_defect<E>(
 }
 
 fn chunks_defect(headers: &[u8]) -> Option<&'static str> {
-    let headers = headers.as_chunks::<{ CHUNK_HEADER_LEN_BYTES as usize }>().0;
-    let mut left = headers;
-    while let Some(header) = left.first() {
-        let [kind, flags] = [0, 2].map(|at| u16::from_le_bytes([header[at], header[at + 1]]));
-        if !KINDS.contains(&kind) || flags & !FLAGS != 0 {
-            return Some("the head of a chunk of its heap is damaged");
-        }
-        let count = u32_at(*header, 4) as usize;
-        left = match left.split_at_checked(count) {
-            Some((_, behind)) if count > 0 => behind,
-            _ => return Some("the chunks of a zone of its heap do not fill it"),
-        };
+    let mut chunks = Chunks::of(headers);
+    if chunks.by_ref().any(|chunk| !KINDS.contains(&chunk.kind) || chunk.flags & !FLAGS != 0) {
+        return Some("the head of a chunk of its heap is damaged");
     }
-    None
+    (!chunks.is_at_end()).then_some("the chunks of a zone of its heap do not fill it")
+}
+
+/// The first place in `range` where the heap has something in use and nothing of it is: a chunk, or an object of a run that begins before the range, whose header cannot be
+/// one. What lies there is not the pool's. `read` copies bytes out.
+pub(crate) fn foreign_place<E>(
+    heap_len_bytes: u64,
+    range: &Range<u64>,
+    mut read: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
+) -> Result<Option<u64>, E> {
+    let end = HEAP.saturating_add(heap_len_bytes).min(range.end);
+    let within = range.start..end;
+    let mut zone = ZONES;
+    while zone + ZONE_META_LEN_BYTES + CHUNK_LEN_BYTES <= end {
+        let mut header = [0; 8];
+        read(zone, &mut header)?;
+        let count = u64::from(u32_at(header, 4));
+        if u32_at(header, 0) == ZONE_MAGIC && count <= CHUNKS_OF_A_ZONE && range.start < zone + ZONE_LEN_BYTES {
+            let mut headers = vec![0; (count * CHUNK_HEADER_LEN_BYTES) as usize];
+            read(zone + ZONE_HEADER_LEN_BYTES, &mut headers)?;
+            for chunk in Chunks::of(&headers) {
+                if let Some(place) = chunk.foreign_place(zone, &within, &mut read)? {
+                    return Ok(Some(place));
+                }
+            }
+        }
+        zone += ZONE_LEN_BYTES;
+    }
+    Ok(None)
+}
+
+/// What a chunk header says.
+struct Chunk {
+    /// The first chunk that it stands for, of its zone.
+    index: u64,
+    /// How many it stands for.
+    count: u64,
+    kind: u16,
+    flags: u16,
+}
+
+impl Chunk {
+    /// The first place of it in a range where its contents cannot be what the header says.
+    fn foreign_place<E>(
+        &self,
+        zone: u64,
+        within: &Range<u64>,
+        mut read: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
+    ) -> Result<Option<u64>, E> {
+        let start = zone + ZONE_META_LEN_BYTES + self.index * CHUNK_LEN_BYTES;
+        let end = start + self.count * CHUNK_LEN_BYTES;
+        if start + OBJECT_HEAD_LEN_BYTES as u64 > within.end || end <= within.start {
+            return Ok(None);
+        }
+        if start >= within.start {
+            let mut head = [0; OBJECT_HEAD_LEN_BYTES];
+            read(start, &mut head)?;
+            return Ok((!self.can_begin_with(head)).then_some(start));
+        }
+        let run = if self.kind == TYPE_RUN { Run::read(start, self.count, self.flags, &mut read)? } else { None };
+        run.map_or(Ok(None), |run| run.foreign_object(self.flags, within, read))
+    }
+
+    /// Whether the head of a run gives blocks that fit into it, and that of an object a length that does. Chunks that are not in use begin with anything.
+    fn can_begin_with(&self, head: [u8; OBJECT_HEAD_LEN_BYTES]) -> bool {
+        let [block_len_bytes, alignment] = words(head);
+        let room = self.count * CHUNK_LEN_BYTES;
+        match self.kind {
+            TYPE_RUN => {
+                let is_aligned = alignment == 0 || alignment.is_power_of_two();
+                is_aligned && (1..=room - RUN_HEADER_LEN_BYTES).contains(&block_len_bytes)
+            }
+            TYPE_USED => object_len_bytes(head, self.flags).is_none_or(|len_bytes| (1..=room).contains(&len_bytes)),
+            _ => true,
+        }
+    }
+}
+
+/// The chunk headers of a zone that count, until one whose count cannot be: there it is not a heap any more.
+struct Chunks<'h> {
+    headers: &'h [[u8; CHUNK_HEADER_LEN_BYTES as usize]],
+    at: usize,
+}
+
+impl<'h> Chunks<'h> {
+    fn of(headers: &'h [u8]) -> Self {
+        Self { headers: headers.as_chunks().0, at: 0 }
+    }
+
+    fn is_at_end(&self) -> bool {
+        self.at == self.headers.len()
+    }
+}
+
+impl Iterator for Chunks<'_> {
+    type Item = Chunk;
+
+    fn next(&mut self) -> Option<Chunk> {
+        let header = *self.headers.get(self.at)?;
+        let [kind, flags] = [0, 2].map(|at| u16::from_le_bytes([header[at], header[at + 1]]));
+        let count = u32_at(header, 4);
+        if count == 0 || count as usize > self.headers.len() - self.at {
+            return None;
+        }
+        let index = self.at as u64;
+        self.at += count as usize;
+        Some(Chunk { index, count: count.into(), kind, flags })
+    }
 }
 
 fn u32_at(bytes: [u8; 8], at: usize) -> u32 {
@@ -127,57 +232,116 @@ impl Found {
 
 fn of_zone(medium: &impl Medium, zone: u64, count: u64, found: &mut Found) -> Result<(), PoolSetError> {
     let header = |chunk: u64| zone + ZONE_HEADER_LEN_BYTES + chunk * CHUNK_HEADER_LEN_BYTES;
-    let mut chunk = 0;
-    while chunk < count {
-        let bytes: [u8; 8] = read(medium, header(chunk))?;
-        let kind = u16::from_le_bytes([bytes[0], bytes[1]]);
-        let flags = u16::from_le_bytes([bytes[2], bytes[3]]);
-        let chunks = u64::from(u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]));
-        if chunks == 0 || chunks > count - chunk {
-            // Not a heap from here on: all of it counts.
-            return Ok(());
-        }
-        found.add(header(chunk + 1)..header(chunk + chunks));
-        let start = zone + ZONE_META_LEN_BYTES + chunk * CHUNK_LEN_BYTES;
+    let mut headers = vec![0; (count * CHUNK_HEADER_LEN_BYTES) as usize];
+    medium.read(header(0), &mut headers)?;
+    for Chunk { index, count, kind, flags } in Chunks::of(&headers) {
+        found.add(header(index + 1)..header(index + count));
+        let start = zone + ZONE_META_LEN_BYTES + index * CHUNK_LEN_BYTES;
         match kind {
-            TYPE_FREE => found.add(start..start + chunks * CHUNK_LEN_BYTES),
-            TYPE_RUN => of_run(medium, start, chunks, flags, found)?,
+            TYPE_FREE => found.add(start..start + count * CHUNK_LEN_BYTES),
+            TYPE_RUN => of_run(medium, start, count, flags, found)?,
             _ => {}
         }
-        chunk += chunks;
     }
     Ok(())
 }
 
 fn of_run(medium: &impl Medium, start: u64, chunks: u64, flags: u16, found: &mut Found) -> Result<(), PoolSetError> {
-    let block_len_bytes = u64::from_le_bytes(read(medium, start)?);
-    let content = start + RUN_HEADER_LEN_BYTES;
-    let content_len_bytes = chunks * CHUNK_LEN_BYTES - RUN_HEADER_LEN_BYTES;
-    let is_aligned = flags & FLAG_ALIGNED != 0;
-    // Aligned runs begin their blocks somewhere else: they count as a whole, as do those that make no sense.
-    if is_aligned || block_len_bytes == 0 || block_len_bytes > content_len_bytes {
-        return Ok(());
+    // Those that make no sense count as a whole.
+    let Some(run) = Run::read(start, chunks, flags, |offset, into| medium.read(offset, into))? else { return Ok(()) };
+    for block in (0..run.blocks).filter(|block| !run.is_used(*block)) {
+        found.add(run.place(block)..run.place(block + 1));
     }
-    let words = if flags & FLAG_FLEXIBLE_BITMAP == 0 {
-        FIXED_BITMAP_WORDS
-    } else {
-        // As many as all blocks need, and to the end of a cache line, of which the run's head is the first two words.
-        let words = (content_len_bytes / block_len_bytes).div_ceil(64);
-        (words + 2).next_multiple_of(8) - 2
-    };
-    let blocks = ((content_len_bytes - words * 8) / block_len_bytes).min(words * 64);
-    let mut bitmap = vec![0; words as usize * 8];
-    medium.read(content, &mut bitmap)?;
-    let first = content + words * 8;
-    for block in 0..blocks {
-        if bitmap[block as usize / 8] & (1 << (block % 8)) == 0 {
-            let place = first + block * block_len_bytes;
-            found.add(place..place + block_len_bytes);
-        }
-    }
-    let end = start + chunks * CHUNK_LEN_BYTES;
-    found.add(first + blocks * block_len_bytes..end);
+    found.add(run.place(run.blocks)..start + chunks * CHUNK_LEN_BYTES);
     Ok(())
+}
+
+/// The blocks of a run.
+struct Run {
+    block_len_bytes: u64,
+    blocks: u64,
+    /// Where the first one is.
+    first: u64,
+    bitmap: Vec<u8>,
+}
+
+impl Run {
+    /// `None` for runs that make no sense, and for aligned ones, which begin their blocks somewhere else.
+    fn read<E>(
+        start: u64,
+        chunks: u64,
+        flags: u16,
+        mut read: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
+    ) -> Result<Option<Self>, E> {
+        let mut block_len_bytes = [0; 8];
+        read(start, &mut block_len_bytes)?;
+        let block_len_bytes = u64::from_le_bytes(block_len_bytes);
+        let content = start + RUN_HEADER_LEN_BYTES;
+        let content_len_bytes = chunks * CHUNK_LEN_BYTES - RUN_HEADER_LEN_BYTES;
+        let is_aligned = flags & FLAG_ALIGNED != 0;
+        if is_aligned || block_len_bytes == 0 || block_len_bytes > content_len_bytes {
+            return Ok(None);
+        }
+        let words = if flags & FLAG_FLEXIBLE_BITMAP == 0 {
+            FIXED_BITMAP_WORDS
+        } else {
+            // As many as all blocks need, and to the end of a cache line, of which the run's head is the first two words.
+            let words = (content_len_bytes / block_len_bytes).div_ceil(64);
+            (words + 2).next_multiple_of(8) - 2
+        };
+        let blocks = ((content_len_bytes - words * 8) / block_len_bytes).min(words * 64);
+        let mut bitmap = vec![0; words as usize * 8];
+        read(content, &mut bitmap)?;
+        Ok(Some(Self { block_len_bytes, blocks, first: content + words * 8, bitmap }))
+    }
+
+    fn is_used(&self, block: u64) -> bool {
+        self.bitmap[block as usize / 8] & (1 << (block % 8)) != 0
+    }
+
+    fn place(&self, block: u64) -> u64 {
+        self.first + block * self.block_len_bytes
+    }
+
+    /// The first object in a range whose header cannot be one. An object is one block or several, of which only the
+    /// first has a header, so that all of the run are looked at.
+    fn foreign_object<E>(
+        &self,
+        flags: u16,
+        within: &Range<u64>,
+        mut read: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
+    ) -> Result<Option<u64>, E> {
+        let mut block = 0;
+        while block < self.blocks && self.place(block) + OBJECT_HEAD_LEN_BYTES as u64 <= within.end {
+            if !self.is_used(block) {
+                block += 1;
+                continue;
+            }
+            let mut head = [0; OBJECT_HEAD_LEN_BYTES];
+            read(self.place(block), &mut head)?;
+            let Some(len_bytes) = object_len_bytes(head, flags) else { return Ok(None) };
+            let blocks = len_bytes.div_ceil(self.block_len_bytes);
+            if blocks == 0 || blocks > self.blocks - block {
+                return Ok(Some(self.place(block)).filter(|place| within.contains(place)));
+            }
+            block += blocks;
+        }
+        Ok(None)
+    }
+}
+
+/// How long an object is by its header; `None` where objects have none.
+fn object_len_bytes(head: [u8; OBJECT_HEAD_LEN_BYTES], flags: u16) -> Option<u64> {
+    let [first, second] = words(head);
+    if flags & FLAG_NO_OBJECT_HEADER != 0 {
+        return None;
+    }
+    Some(if flags & FLAG_COMPACT_OBJECT_HEADER != 0 { first & OBJECT_LEN_MASK } else { second })
+}
+
+fn words(head: [u8; OBJECT_HEAD_LEN_BYTES]) -> [u64; 2] {
+    let (words, _) = head.as_chunks();
+    [words[0], words[1]].map(u64::from_le_bytes)
 }
 
 fn read<const N: usize>(medium: &impl Medium, offset: u64) -> Result<[u8; N], PoolSetError> {

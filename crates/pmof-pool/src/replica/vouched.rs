@@ -49,26 +49,25 @@ pub(super) fn is_expendable(part: &Part, start: Option<i64>, source: Source<'_>)
     Ok(is_expendable)
 }
 
-/// Whether none of a part's pages resembles what `other` has at the same place of the pool, of at least four that are not zero. `start`: where
-/// the part begins in the pool.
-pub(crate) fn is_unlike(
+/// How many of a part's pages that are not zero were compared with what `other` has at the same place of the pool, where none resembles it; `None` where one
+/// does. `start`: where the part begins in the pool.
+pub(crate) fn unlike_pages(
     part: &Part,
     start: u64,
     mut other: impl FnMut(u64, &mut [u8]) -> Result<(), AccessError>,
-) -> Result<bool, AccessError> {
-    let (mut count, mut failure) = (0, None);
+) -> Result<Option<usize>, AccessError> {
+    let mut found = Ok(Some(0));
     let mut there = vec![0; page_bytes() as usize];
-    sample(part, |offset, found| {
-        let there = &mut there[..found.len()];
-        count += 1;
-        match other(start + offset, there) {
-            Ok(()) if resembles(found, there) => count = 0,
-            Ok(()) => return true,
-            Err(error) => failure = Some(error),
+    sample(part, |offset, page| {
+        let there = &mut there[..page.len()];
+        match (other(start + offset, there), &mut found) {
+            (Ok(()), Ok(Some(count))) if !resembles(page, there) => *count += 1,
+            (Ok(()), _) => found = Ok(None),
+            (Err(error), _) => found = Err(error),
         }
-        false
+        matches!(found, Ok(Some(_)))
     })?;
-    failure.map_or(Ok(count >= UNLIKE_PAGES), Err)
+    found
 }
 
 /// Whether a quarter of the words that are not zero in either are the same.

@@ -60,3 +60,70 @@ fn replicas_that_differ_in_places_are_brought_in_order() {
     synced(&set);
     assert_sound(&set);
 }
+
+/// A pool of which little is in use: in a run that begins in the first part, and in a chunk of the second, a page each.
+fn sparse(replicas: &[usize]) -> (TempDir, PoolSet) {
+    const CHUNK: u64 = 256 << 10;
+    let (zone, chunks) = (0x30_2400, 0x38_2400);
+    let directory = tempdir_in(DISK).unwrap();
+    let set = set(directory.path(), SINGLE, replicas);
+    let new = NewSet::new(NewPool::Obj { layout: "test".into() });
+    let made = LocalSet::create(&set, &new, &new.plan(&set).unwrap()).unwrap();
+    for replica in made.replicas().iter().flatten() {
+        let memory = replica.memory();
+        let store =
+            |offset: u64, words: [u32; 2]| memory.store(offset, words.map(u32::to_le_bytes).as_flattened()).unwrap();
+        store(zone, [0xc3f0_a2d2, 25]);
+        // Free, five chunks; a run with a fitted bitmap; an object; free, the rest. Objects have short headers.
+        for (chunk, header) in [(0, [2, 5]), (5, [4 | 9 << 16, 1]), (6, [3 | 1 << 16, 1]), (7, [2, 18])] {
+            store(zone + 64 + chunk * 8, header);
+        }
+        // Of its blocks of 1024 bytes the one is in use that begins 64 bytes behind the start of the second part.
+        let run = chunks + 5 * CHUNK;
+        store(run, [1024, 0]);
+        memory.store(run + 16 + 247 / 8, &[1 << (247 % 8)]).unwrap();
+        store(5 * MIB + 64, [1000, 0]);
+        store(chunks + 6 * CHUNK, [5000, 0]);
+        memory.write_back(0, memory.len_bytes()).unwrap();
+    }
+    made.close().unwrap();
+    assert!(checked(&set).is_sound());
+    (directory, set)
+}
+
+#[test]
+fn what_the_heap_has_in_use_is_missed_where_a_part_was_lost() {
+    for (name, broken) in [("r0p1", 0), ("r1p1", 1)] {
+        let (directory, set) = sparse(&[0, 1]);
+        let before = contents(directory.path());
+        fs::write(directory.path().join(name), file_of(|_| 0)).unwrap();
+        let report = checked(&set);
+        assert!(report.replicas[broken].problems.concat().contains("in use at offset 64"), "{report:?}");
+        assert_eq!((dry(&set).source, synced(&set).source), (1 - broken, 1 - broken));
+        assert!(checked(&set).is_sound());
+        let path = directory.path().join(name);
+        let good = before.into_iter().find_map(|(other, bytes)| (other == path).then_some(bytes));
+        assert!(fs::read(&path).unwrap() == good.unwrap());
+    }
+    // The run is in order, the chunk behind it is not.
+    let (directory, set) = sparse(&[0]);
+    let path = directory.path().join("r0p1");
+    let file = fs::File::options().write(true).open(&path).unwrap();
+    file.write_all_at(&[0; 4096], 0x2000).unwrap();
+    let report = checked(&set);
+    assert!(report.replicas[0].problems.concat().contains("in use at offset 9216"), "{report:?}");
+    assert!(report.sync_refusal.is_some());
+}
+
+#[test]
+fn a_page_of_another_file_is_enough_where_the_heap_misses_something() {
+    for name in ["r0p1", "r1p1"] {
+        let (directory, set) = sparse(&[0, 1]);
+        let path = directory.path().join(name);
+        fs::write(&path, file_of(|at| if at < 4096 { b"dear all, "[at % 10] } else { 0 })).unwrap();
+        let before = contents(directory.path());
+        let refused = sync(&set, &SyncOptions::default(), &mut NoRemotes, &mut |_| {}).unwrap_err();
+        assert!(matches!(&refused, SyncError::Unlike { path: unlike, .. } if *unlike == path), "{refused}");
+        assert!(contents(directory.path()) == before);
+    }
+}
