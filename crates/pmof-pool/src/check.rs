@@ -8,8 +8,8 @@ use crate::{
     error::UNFINISHED,
     misfits,
     sync::{
-        Found, Plan, check_kept, check_links, check_order, check_replaceable, judge_headerless, look, of_files, plan,
-        whole,
+        Found, Plan, check_kept, check_links, check_newer, check_order, check_replaceable, judge_headerless, look,
+        of_files, plan, whole,
     },
     vote::{self, Opinions},
 };
@@ -186,7 +186,10 @@ impl Look {
         let is_linked = plan.as_ref().map_or(true, |plan| plan.is_linked);
         let links = plan.as_ref().map_or(Ok(()), |_| check_links(set, &mut self.found, |_| false));
         let links = links.err().map(|error| causes(&error).to_string());
-        let plan = plan.and_then(|plan| self.check_replaceable(set, &plan, remotes));
+        let plan = plan.and_then(|plan| {
+            self.check_replaceable(set, &plan, remotes)?;
+            check_newer(&mut self.found, &plan)
+        });
         let refusal = plan.err().map(|error| causes(&error).to_string());
         let headers = self.headers()?;
         for (index, checked) in self.checked.iter_mut().enumerate() {

@@ -19,7 +19,7 @@
 //! | 5136 | 8 | where the heap begins: 0x302000 |
 //! | 5144 | 992 | zero |
 //! | 6136 | 8 | checksum of the 2048 bytes from 4096 on |
-//! | 6144 | 8 + 8 + 8 + 8 | root object: its offset, the count of openings, its length, flags of conversion; all 0 |
+//! | 6144 | 8 + 8 + 8 + 8 | root object: its offset, the count of openings (2 each), its length, flags of conversion; all 0 |
 //! | 6176 | 8 | length of the heap |
 //! | 6184 | 504 | statistics, reserved; zero |
 //! | 6688 | 1504 | what the running program keeps there: differs in every opening and every replica |
@@ -43,6 +43,8 @@ pub(crate) const DATA: u64 = 8192;
 
 pub(crate) const OBJ_DESCRIPTOR_LEN_BYTES: usize = 2048;
 pub(crate) const OBJ_ROOT: u64 = DESCRIPTOR + OBJ_DESCRIPTOR_LEN_BYTES as u64;
+/// What libpmemobj counts its openings in.
+pub(crate) const OBJ_OPENINGS: Range<u64> = OBJ_ROOT + 8..OBJ_ROOT + 16;
 pub(crate) const OBJ_HEAP_LEN: u64 = OBJ_ROOT + 32;
 /// What no two replicas have in common.
 pub(crate) const OBJ_RUNTIME: Range<u64> = OBJ_ROOT + 544..DATA;

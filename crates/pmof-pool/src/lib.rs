@@ -64,6 +64,8 @@ pub use set::{
     SetProblem,
 };
 pub use set_at::{SetAtError, set_at};
-pub use sync::{Apart, MisplacedPart, NoRemotes, Step, SyncError, SyncOptions, SyncReport, SyncedReplica, sync};
+pub use sync::{
+    Apart, MisplacedPart, NoRemotes, Step, SyncError, SyncOptions, SyncReport, SyncedReplica, opening_count, sync,
+};
 pub use transform::{TransformOptions, TransformReport, transform};
 pub use vote::Majority;

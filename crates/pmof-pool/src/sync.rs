@@ -21,6 +21,7 @@ mod headerless;
 mod kept;
 mod links;
 mod misplaced;
+mod newer;
 mod sample;
 #[cfg(test)]
 mod tests;
@@ -30,6 +31,8 @@ pub(crate) use headerless::judge_headerless;
 pub(crate) use kept::check_kept;
 pub(crate) use links::check_links;
 pub(crate) use misplaced::check_order;
+pub(crate) use newer::check_newer;
+pub use newer::opening_count;
 use sample::Sample;
 
 /// How far an operation on all replicas is.
@@ -178,6 +181,7 @@ pub(crate) fn sync_found(
                 check_links(set, &mut found, |_| false)?;
             }
             check_opinions(&mut found, &plan)?;
+            check_newer(&mut found, &plan)?;
         }
         if let Some(old) = old {
             check_equal(set, &mut found, &plan, &old.made)?;

@@ -368,6 +368,19 @@ pub enum PoolError {
         /// One that is sound.
         sound: Arc<ReplicaPlace>,
     },
+    /// Another replica was opened by libpmemobj after the first was opened last.
+    #[error(
+        "the first replica is not copied to the others: libpmemobj counted {count} openings of it, and {newer_count} of replica {newer}, so it looks like an old copy; \
+         bring the set in order (`pmof pool sync`)"
+    )]
+    OldSource {
+        /// How often the first one was opened.
+        count: u64,
+        /// One that is newer.
+        newer: Arc<ReplicaPlace>,
+        /// How often that was opened.
+        newer_count: u64,
+    },
     /// A part of the first replica was lost, and made again.
     #[error("the first replica is not copied to the others: {reason}; `pmof pool sync` copies from that one")]
     LostPart {

@@ -143,7 +143,14 @@ pub(crate) fn run(args: &CheckArgs, connect: ConnectArgs) -> anyhow::Result<()> 
             majority.replicas.first().unwrap_or(&0),
             majority.against
         ),
-        (None, None, None) => "`pmof pool sync` brings it in order".to_owned(),
+        (None, None, None) => match report.compared_with {
+            Some(first) if (0..report.replicas.len()).any(|index| report.state(index) == ReplicaState::Differs) => {
+                format!(
+                    "`pmof pool sync` copies what replica {first} holds to the others; nothing says which was written last"
+                )
+            }
+            _ => "`pmof pool sync` brings it in order".to_owned(),
+        },
     };
     let unchecked: Vec<_> = report.unchecked().map(|(index, _)| named(&set, index)).collect();
     match (&unchecked[..], report.is_sound_so_far()) {

@@ -98,6 +98,21 @@ pub enum SyncError {
         /// The part.
         path: PathBuf,
     },
+    /// Another replica was opened by libpmemobj after the one to copy from was opened last.
+    #[error(
+        "libpmemobj counted {count} openings of replica {index}, and {source_count} of replica {source_index}, which would be copied to the others and looks like an old copy: \
+         name the one to copy from (`pmof pool sync --from {index}` for the newer one)"
+    )]
+    OldSource {
+        /// The newer one, by its place in the set, from 0.
+        index: usize,
+        /// How often it was opened.
+        count: u64,
+        /// The one to copy from.
+        source_index: usize,
+        /// How often that was opened.
+        source_count: u64,
+    },
     /// The set is not the one that the pool has.
     #[error(
         "replica {index} is linked to one that was made in another place than that of replica {beside} here: the pool was transformed to another \

@@ -20,6 +20,7 @@ mod headerless;
 mod kept;
 mod misplaced;
 mod named;
+mod newer;
 mod one_file;
 mod remote;
 mod restored;

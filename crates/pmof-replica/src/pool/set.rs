@@ -9,7 +9,8 @@ use pmof_pool::{
     AccessError, CheckReport, Comparison, ComparisonError, Contents, ContentsState, EMPTY, FeatureChange, FeatureError,
     FeatureOptions, Features, HEADER_LEN_BYTES, LocalReplica, LocalSet, NewSet, PoolKind, PoolSet, RemoteSpec,
     ReplicaSpec, Step, SyncError, SyncOptions, SyncReport, TransformOptions, TransformReport, change_feature, check,
-    data_ranges, features, first_misfit, headerless_parts, memory_state, new_uuid, state_of, sync, transform,
+    data_ranges, features, first_misfit, headerless_parts, memory_state, new_uuid, opening_count, state_of, sync,
+    transform,
 };
 use uuid::Uuid;
 
@@ -245,6 +246,9 @@ impl SetOptions {
         if differing == Some(Differing::Copy) {
             check_source(&members, &mirror, kind, size_bytes)?;
             self.check_headerless(&members, size_bytes)?;
+            if kind == Some(PoolKind::Obj) {
+                check_openings(&members)?;
+            }
         }
         let how = differing.unwrap_or(Differing::Copy);
         let copied_bytes = make_same(&members, &mirror, kind, size_bytes, how)?;
@@ -343,6 +347,20 @@ fn strongest(memory: &Memory) -> Durability {
 
 fn local_place(index: usize, replica: &LocalReplica) -> Arc<ReplicaPlace> {
     Arc::new(ReplicaPlace::Local { index, path: replica.first_path().to_path_buf() })
+}
+
+/// Fails where libpmemobj opened another replica of a pool of objects after it opened the first one last.
+fn check_openings(members: &[Box<dyn Member>]) -> Result<(), PoolError> {
+    let mut first = None;
+    for member in members {
+        let newer_count = opening_count(&mut *member.contents()).map_err(|source| not_compared(&**member, source))?;
+        let count = *first.get_or_insert(newer_count);
+        if newer_count > count {
+            let newer = Arc::clone(&member.standing().place);
+            return Err(PoolError::OldSource { count, newer, newer_count });
+        }
+    }
+    Ok(())
 }
 
 /// Fails where the first replica is empty or damaged, and another one is not.

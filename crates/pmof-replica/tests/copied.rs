@@ -1,6 +1,6 @@
-//! Parts without a header, where a program asks for the first replica to be copied to the others.
+//! Pool sets whose first replica a program asks to be copied to the others, and must not be.
 
-use std::{fs, path::Path};
+use std::{fs, os::unix::fs::FileExt as _, path::Path};
 
 use pmof_pool::{LocalSet, NewPool, NewSet, NoRemotes, PartSpec, PoolSet, ReplicaSpec, SetOptions, SyncOptions, sync};
 use pmof_replica::{Differing, Pool, PoolError};
@@ -57,4 +57,22 @@ fn a_file_that_is_not_the_pools_is_neither_copied_nor_overwritten() {
         assert!(fs::read(&path).unwrap() == good, "{name}");
         open().unwrap().close().unwrap();
     }
+}
+
+#[test]
+fn an_old_copy_is_not_copied_over_a_newer_replica() {
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let set = filled(directory.path());
+    // libpmemobj counts 2 for an opening.
+    let file = fs::File::options().write(true).open(directory.path().join("b0")).unwrap();
+    file.write_all_at(&4_u64.to_le_bytes(), 6152).unwrap();
+    let before = fs::read(directory.path().join("b0")).unwrap();
+    match Pool::from_set(set).differing(Differing::Copy).open() {
+        Err(PoolError::OldSource { count: 0, newer_count: 2, newer }) => {
+            assert!(newer.to_string().contains("b0"), "{newer}");
+        }
+        Err(error) => panic!("{error}"),
+        Ok(_) => panic!("it was copied"),
+    }
+    assert!(fs::read(directory.path().join("b0")).unwrap() == before);
 }
