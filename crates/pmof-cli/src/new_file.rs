@@ -1,9 +1,9 @@
 //! A file that gets its name when it is whole.
 
 use std::{
-    fs::{File, Permissions},
+    fs::{self, File, Permissions},
     io,
-    os::unix::fs::PermissionsExt as _,
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _, fchown},
     path::{Path, PathBuf},
 };
 
@@ -34,9 +34,15 @@ impl NewFile {
         &self.path
     }
 
-    /// Gives the file its name, in the place of a file that has it, or failing where one has: `AlreadyExists`. The name is durable when
+    /// Gives the file its name, in the place of a file that has it, whose mode it gets, and its owner where this process may give files away; or failing where one has: `AlreadyExists`. The name is durable when
     /// [`sync_name`] says so.
     pub(crate) fn publish(self, replaces: bool) -> io::Result<()> {
+        if let Some(old) = fs::symlink_metadata(&self.path).ok().filter(|old| replaces && old.is_file()) {
+            match fchown(self.file(), Some(old.uid()), Some(old.gid())) {
+                Err(error) if error.kind() != io::ErrorKind::PermissionDenied => return Err(error),
+                _ => self.file().set_permissions(Permissions::from_mode(old.mode() & 0o777))?,
+            }
+        }
         let named = if replaces { self.file.persist(&self.path) } else { self.file.persist_noclobber(&self.path) };
         named.map(drop).map_err(|error| error.error)
     }

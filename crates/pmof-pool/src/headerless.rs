@@ -2,12 +2,14 @@
 
 use std::{ops::Range, path::PathBuf};
 
+use pmof_mem::Medium as _;
+
 use crate::{
-    Contents, PoolSet, PoolSetError,
+    Contents, LocalReplica, OpenFor, PoolSet, PoolSetError, ReplicaSpec,
     access::AccessError,
     contents::data_pages,
     format::{HEAP, HEAP_HEADER_LEN_BYTES, HEAP_SIGNATURE, OBJ_HEAP_LEN},
-    heap,
+    heap::ChunksIn,
     part::{Part, places},
     replica::{UNLIKE_PAGES, unlike_pages},
 };
@@ -15,14 +17,27 @@ use crate::{
 /// What a replica holds, and how many bytes: `None` for one that is not whole, which says nothing.
 pub type Held<'r> = Option<(&'r mut dyn Contents, u64)>;
 
-/// What parts without a header show beside other replicas.
+/// What parts without a header show beside other replicas, and beside the pool's heap.
 #[derive(Debug, Default)]
 pub struct HeaderlessParts {
-    /// Replicas with a part of zeros where as many others have data as have none, or in which something that the heap has in use is not there: that file was
-    /// lost, and made again by somebody. Which, and why, in words.
-    pub lost: Vec<(usize, String)>,
-    /// The first part of a replica that has nothing in common with any other: it is another's file, or those are.
-    pub unlike: Option<(usize, PathBuf)>,
+    /// Parts of zeros where as many others have data as have none, or in which something that the heap has in use is not there: that file was
+    /// lost, and made again by somebody. At most one of a replica.
+    pub lost: Vec<LostPart>,
+    /// Parts that have nothing in common with any other replica: they are another's files, or those are. By their replicas' places in the set.
+    pub unlike: Vec<(usize, PathBuf)>,
+}
+
+/// A part that lacks what its replica held there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostPart {
+    /// Its replica, by its place in the set, from 0.
+    pub index: usize,
+    /// The part.
+    pub path: PathBuf,
+    /// Why, in words, the part among them.
+    pub reason: String,
+    /// Nothing is in it.
+    pub is_zero: bool,
 }
 
 /// A part of a replica, and what it holds of the pool.
@@ -43,8 +58,23 @@ pub fn headerless_parts(set: &PoolSet, held: &mut [Held<'_>]) -> Result<Headerle
         return Ok(found);
     }
     let parts = parts_of(set, held).map_err(|(index, error)| (index, error.into()))?;
-    for Headerless { index, part, range } in &parts {
-        if held[*index].is_none() || !part.is_zero().map_err(|error| (*index, error.into()))? {
+    lose_zeros(&parts, held, &mut found)?;
+    judge(&parts, held, &mut found)?;
+    Ok(found)
+}
+
+/// Finds parts of zeros that others tell were lost.
+fn lose_zeros(
+    parts: &[Headerless],
+    held: &mut [Held<'_>],
+    found: &mut HeaderlessParts,
+) -> Result<(), (usize, AccessError)> {
+    for Headerless { index, part, range } in parts {
+        let Some((own, own_len_bytes)) = &mut held[*index] else { continue };
+        let failed = |error| (*index, error);
+        if !part.is_zero().map_err(|error| failed(error.into()))?
+            || chunks_in(&mut **own, *own_len_bytes, range).map_err(failed)?.is_some_and(|chunks| chunks.are_unused())
+        {
             continue;
         }
         let (mut holder, mut balance) = (None, -1);
@@ -59,13 +89,23 @@ pub fn headerless_parts(set: &PoolSet, held: &mut [Held<'_>]) -> Result<Headerle
         }
         if let Some(holder) = holder.filter(|_| balance >= 0) {
             let path = part.path.display();
-            found.lost.push((*index, format!("{path} holds nothing but zeros, and replica {holder} has data there")));
+            let reason = format!("{path} holds nothing but zeros, and replica {holder} has data there");
+            found.lost.push(LostPart { index: *index, path: part.path.clone(), reason, is_zero: true });
             held[*index] = None;
         }
     }
-    for Headerless { index, part, range } in &parts {
+    Ok(())
+}
+
+/// Finds parts that resemble no other replica's, and those that lack what their heap has in use.
+fn judge(parts: &[Headerless], held: &mut [Held<'_>], found: &mut HeaderlessParts) -> Result<(), (usize, AccessError)> {
+    for Headerless { index, part, range } in parts {
         let Some((own, own_len_bytes)) = &mut held[*index] else { continue };
-        let foreign = foreign_place(&mut **own, *own_len_bytes, range).map_err(|error| (*index, error))?;
+        let failed = |error| (*index, error);
+        let foreign = match chunks_in(&mut **own, *own_len_bytes, range).map_err(failed)? {
+            Some(chunks) => chunks.foreign_place(|offset, into| own.read(offset, into)).map_err(failed)?,
+            None => None,
+        };
         // Where the pool's heap says that the part is not its own, one page says enough.
         let enough = if foreign.is_some() { 1 } else { UNLIKE_PAGES };
         let (mut is_beside_others, mut is_unlike_all) = (false, true);
@@ -85,22 +125,53 @@ pub fn headerless_parts(set: &PoolSet, held: &mut [Held<'_>]) -> Result<Headerle
         }
         let path = &part.path;
         if is_beside_others && is_unlike_all {
-            found.unlike.get_or_insert((*index, path.clone()));
+            found.unlike.push((*index, path.clone()));
         } else if let Some(place) = foreign {
             let offset = place - range.start;
-            let path = path.display();
             let reason = format!(
-                "{path} is not the pool's file, or lost what it held: the heap has something in use at offset {offset} of it, and it is not there"
+                "{} is not the pool's file, or lost what it held: the heap has something in use at offset {offset} of it, and it is not there",
+                path.display()
             );
-            found.lost.push((*index, reason));
+            let is_zero = part.is_zero().map_err(|error| failed(error.into()))?;
+            found.lost.push(LostPart { index: *index, path: path.clone(), reason, is_zero });
             held[*index] = None;
         }
     }
-    Ok(found)
+    Ok(())
 }
 
-/// Where in that range the heap of a pool of objects has something in use that is not there; of other pools nothing is known.
-fn foreign_place(contents: &mut dyn Contents, len_bytes: u64, range: &Range<u64>) -> Result<Option<u64>, AccessError> {
+/// Files of this machine in the places of parts without a header that are not the pool's, as far as anything tells: by their replicas' places
+/// in the set. Replicas that cannot be opened and read by themselves tell nothing. Nothing is changed, or locked afterwards.
+pub fn foreign_files(set: &PoolSet) -> Vec<(usize, PathBuf)> {
+    if !set.options.single_header {
+        return Vec::new();
+    }
+    let open = |replica: &ReplicaSpec| {
+        replica.local().and_then(|parts| LocalReplica::open(parts, set.options, OpenFor::Read, None).ok())
+    };
+    let opened: Vec<_> = set.replicas.iter().map(open).collect();
+    let mut contents: Vec<_> = opened.iter().map(|replica| replica.as_ref().map(LocalReplica::memory)).collect();
+    let held = contents.iter_mut().map(|memory| {
+        memory.as_mut().map(|memory| {
+            let len_bytes = memory.len_bytes();
+            (memory as &mut dyn Contents, len_bytes)
+        })
+    });
+    let (mut held, mut found) = (held.collect::<Vec<_>>(), HeaderlessParts::default());
+    // Zeros in another replica are no reason to take a file for the pool's.
+    let judged = parts_of(set, &held)
+        .map_err(|(index, error)| (index, error.into()))
+        .and_then(|parts| judge(&parts, &mut held, &mut found));
+    if judged.is_err() {
+        return Vec::new();
+    }
+    let HeaderlessParts { lost, mut unlike } = found;
+    unlike.extend(lost.into_iter().filter(|part| !part.is_zero).map(|part| (part.index, part.path)));
+    unlike
+}
+
+/// What the heap of a pool of objects says of that range; `None` of other pools.
+fn chunks_in(contents: &mut dyn Contents, len_bytes: u64, range: &Range<u64>) -> Result<Option<ChunksIn>, AccessError> {
     let mut signature = [0; HEAP_SIGNATURE.len()];
     if len_bytes < HEAP + HEAP_HEADER_LEN_BYTES as u64 {
         return Ok(None);
@@ -112,7 +183,7 @@ fn foreign_place(contents: &mut dyn Contents, len_bytes: u64, range: &Range<u64>
     let mut heap_len_bytes = [0; 8];
     contents.read(OBJ_HEAP_LEN, &mut heap_len_bytes)?;
     let heap_len_bytes = u64::from_le_bytes(heap_len_bytes).min(len_bytes - HEAP);
-    heap::foreign_place(heap_len_bytes, range, |offset, into| contents.read(offset, into))
+    ChunksIn::read(heap_len_bytes, range, |offset, into| contents.read(offset, into)).map(Some)
 }
 
 /// Whole replicas but this one, by their places.

@@ -106,32 +106,64 @@ fn chunks_defect(headers: &[u8]) -> Option<&'static str> {
     (!chunks.is_at_end()).then_some("the chunks of a zone of its heap do not fill it")
 }
 
-/// The first place in `range` where the heap has something in use and nothing of it is: a chunk, or an object of a run that begins before the range, whose header cannot be
-/// one. What lies there is not the pool's. `read` copies bytes out.
-pub(crate) fn foreign_place<E>(
-    heap_len_bytes: u64,
-    range: &Range<u64>,
-    mut read: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
-) -> Result<Option<u64>, E> {
-    let end = HEAP.saturating_add(heap_len_bytes).min(range.end);
-    let within = range.start..end;
-    let mut zone = ZONES;
-    while zone + ZONE_META_LEN_BYTES + CHUNK_LEN_BYTES <= end {
-        let mut header = [0; 8];
-        read(zone, &mut header)?;
-        let count = u64::from(u32_at(header, 4));
-        if u32_at(header, 0) == ZONE_MAGIC && count <= CHUNKS_OF_A_ZONE && range.start < zone + ZONE_LEN_BYTES {
-            let mut headers = vec![0; (count * CHUNK_HEADER_LEN_BYTES) as usize];
-            read(zone + ZONE_HEADER_LEN_BYTES, &mut headers)?;
-            for chunk in Chunks::of(&headers) {
-                if let Some(place) = chunk.foreign_place(zone, &within, &mut read)? {
-                    return Ok(Some(place));
-                }
+/// What the chunk headers of a heap say of a range of the pool.
+pub(crate) struct ChunksIn {
+    range: Range<u64>,
+    /// Those that have bytes in the range, with the places of their zones.
+    chunks: Vec<(u64, Chunk)>,
+    /// No zone of the range is without them.
+    is_all: bool,
+}
+
+impl ChunksIn {
+    /// `read` copies bytes out.
+    pub(crate) fn read<E>(
+        heap_len_bytes: u64,
+        range: &Range<u64>,
+        mut read: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
+    ) -> Result<Self, E> {
+        let end = HEAP.saturating_add(heap_len_bytes).min(range.end);
+        let mut found = Self { range: range.start..end, chunks: Vec::new(), is_all: true };
+        let mut zone = ZONES;
+        while zone + ZONE_META_LEN_BYTES + CHUNK_LEN_BYTES <= end {
+            if range.start < zone + ZONE_LEN_BYTES {
+                let mut header = [0; 8];
+                read(zone, &mut header)?;
+                let count = u64::from(u32_at(header, 4));
+                let is_zone = u32_at(header, 0) == ZONE_MAGIC && count <= CHUNKS_OF_A_ZONE;
+                let mut headers = vec![0; if is_zone { (count * CHUNK_HEADER_LEN_BYTES) as usize } else { 0 }];
+                read(zone + ZONE_HEADER_LEN_BYTES, &mut headers)?;
+                let mut chunks = Chunks::of(&headers);
+                let is_inside = |chunk: &Chunk| {
+                    let place = chunk.place(zone);
+                    place.start < end && range.start < place.end
+                };
+                found.chunks.extend(chunks.by_ref().filter(is_inside).map(|chunk| (zone, chunk)));
+                found.is_all &= is_zone && chunks.is_at_end();
+            }
+            zone += ZONE_LEN_BYTES;
+        }
+        Ok(found)
+    }
+
+    /// Whether the headers are there, and say that nothing in the range is in use.
+    pub(crate) fn are_unused(&self) -> bool {
+        self.is_all && self.chunks.iter().all(|(_, chunk)| !matches!(chunk.kind, TYPE_USED | TYPE_RUN))
+    }
+
+    /// The first place in the range where something is in use and nothing of it is there: a chunk, or an object of a run that begins before the
+    /// range, whose header cannot be one. What lies there is not the pool's.
+    pub(crate) fn foreign_place<E>(
+        &self,
+        mut read: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
+    ) -> Result<Option<u64>, E> {
+        for (zone, chunk) in &self.chunks {
+            if let Some(place) = chunk.foreign_place(*zone, &self.range, &mut read)? {
+                return Ok(Some(place));
             }
         }
-        zone += ZONE_LEN_BYTES;
+        Ok(None)
     }
-    Ok(None)
 }
 
 /// What a chunk header says.
@@ -145,6 +177,11 @@ struct Chunk {
 }
 
 impl Chunk {
+    fn place(&self, zone: u64) -> Range<u64> {
+        let start = zone + ZONE_META_LEN_BYTES + self.index * CHUNK_LEN_BYTES;
+        start..start + self.count * CHUNK_LEN_BYTES
+    }
+
     /// The first place of it in a range where its contents cannot be what the header says.
     fn foreign_place<E>(
         &self,
@@ -152,9 +189,8 @@ impl Chunk {
         within: &Range<u64>,
         mut read: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
     ) -> Result<Option<u64>, E> {
-        let start = zone + ZONE_META_LEN_BYTES + self.index * CHUNK_LEN_BYTES;
-        let end = start + self.count * CHUNK_LEN_BYTES;
-        if start + OBJECT_HEAD_LEN_BYTES as u64 > within.end || end <= within.start {
+        let Range { start, .. } = self.place(zone);
+        if start + OBJECT_HEAD_LEN_BYTES as u64 > within.end {
             return Ok(None);
         }
         if start >= within.start {

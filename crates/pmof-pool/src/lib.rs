@@ -51,7 +51,7 @@ pub use header::{
     ATTRIBUTES_LEN_BYTES, Arch, Attributes, Feature, Features, HEADER_LEN_BYTES, HeaderError, PoolHeader, PoolKind,
     SHUTDOWN_STATE_LEN_BYTES, ShutdownState, new_uuid, uuid_text,
 };
-pub use headerless::{HeaderlessParts, Held, headerless_parts};
+pub use headerless::{HeaderlessParts, Held, LostPart, foreign_files, headerless_parts};
 pub use local_set::{LocalSet, NewSet};
 pub use misfit::{Misfit, first_misfit, misfits};
 pub use part::PART_LEN_BYTES_MIN;

@@ -2,7 +2,9 @@
 
 use pmof_control::PoolRefusal;
 use pmof_mem::causes;
-use pmof_pool::{PoolSet, PoolSetError, Removal, ReplicaSpec, SetOptions, check_named_whole, pool_set_uuid};
+use pmof_pool::{
+    PoolSet, PoolSetError, Removal, ReplicaSpec, SetOptions, check_named_whole, foreign_files, pool_set_uuid,
+};
 
 use crate::{PlaceError, PoolError, RemoteRemoval, ReplicaError, SshReplicas, TargetOptions, remote_place};
 
@@ -69,6 +71,7 @@ pub enum SetRemovalError {
     },
 }
 
+const FOREIGN: &str = "a part of its number has no header, and nothing in it is what the pool holds there";
 const FORCE: &str = "`--force` removes what is left";
 const FREE: &str = "have each replica reachable and unused, or take it out of the pool set file";
 
@@ -111,12 +114,20 @@ impl SetRemoval {
         set.check_files().map_err(SetRemovalError::Files)?;
         // Before the parts are locked, which hosts could not open then.
         let named = if force { Ok(()) } else { check_named_whole(set, &mut SshReplicas::new(options)) };
+        let foreign = foreign_files(set);
         let (mut found, mut reasons) = (Vec::new(), Vec::new());
         let member = pool_set_uuid(set);
         for (index, replica) in set.replicas.iter().enumerate() {
             match Found::new(replica, set.options, force, member.as_ref(), options) {
                 Ok(replica) => found.push((index, replica)),
                 Err(error) => reasons.push((index, error)),
+            }
+        }
+        for (index, path) in foreign {
+            match found.iter_mut().find_map(|(at, replica)| replica.here().filter(|_| *at == index)) {
+                Some(removal) if force => removal.leave(&path),
+                Some(_) => reasons.push((index, PoolSetError::NotRemoved { path, found: FOREIGN.to_owned() }.into())),
+                None => {}
             }
         }
         if reasons.is_empty() {
@@ -168,6 +179,13 @@ impl Found {
                     RemoteRemoval::prepare(&url, &name, [force, false], member, options).map_err(Box::new)?,
                 )))
             }
+        }
+    }
+
+    fn here(&mut self) -> Option<&mut Removal> {
+        match self {
+            Self::Here(removal) => Some(removal),
+            Self::There(_) => None,
         }
     }
 

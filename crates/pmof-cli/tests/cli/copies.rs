@@ -172,10 +172,11 @@ fn an_existing_file_is_replaced_on_demand_only() {
     let url = target.url("orders");
     pmof(["cp", text(&source), &url]).done();
     pmof(["cp", &url, text(&old)]).failed(&["old exists", "--force"]);
+    fs::set_permissions(&old, fs::Permissions::from_mode(0o640)).unwrap();
     assert_eq!(fs::read(&old).unwrap(), b"old");
     pmof(["cp", &url, text(&old), "--force"]).done();
     assert_eq!(fs::read(&old).unwrap(), b"new");
-    assert_eq!(fs::metadata(&old).unwrap().permissions().mode() & 0o600, 0o600);
+    assert_eq!(fs::metadata(&old).unwrap().permissions().mode() & 0o777, 0o640, "it is as it was");
 
     fs::create_dir(place.path().join("directory")).unwrap();
     std::os::unix::fs::symlink("source", place.path().join("link")).unwrap();

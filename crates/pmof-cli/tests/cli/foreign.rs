@@ -156,6 +156,31 @@ fn rm_takes_no_file_of_somebody_else_from_a_directory() {
     assert_eq!(fs::read(&stranger).unwrap(), vec![7; 1 << 20]);
 }
 
+/// Its length is right, and the first part vouches for it: the other replica tells that it is not the pool's.
+#[test]
+fn rm_takes_no_file_of_somebody_else_for_a_part_without_header() {
+    let place = directory();
+    let here = text(place.path());
+    let part = |name: &str| format!("9M {here}/{name}\n");
+    let replica = |name: &str| part(&format!("{name}0")) + &part(&format!("{name}1"));
+    let lines = format!("PMEMPOOLSET\nOPTION SINGLEHDR\n{}REPLICA\n{}", replica("a"), replica("b"));
+    let set = file_with(&place, "set", lines.as_bytes());
+    pmof(["pool", "create", text(&set)]).done();
+    let stranger = place.path().join("b1");
+    let bytes = b"dear all,\n".repeat((9 << 20) / 10 + 1);
+    fs::write(&stranger, &bytes[..9 << 20]).unwrap();
+    let told =
+        [text(&stranger), "is not removed: a part of its number has no header", "nothing was removed; `--force`"];
+    for dry_run in [&["--dry-run"][..], &[]] {
+        pmof([&["pool", "rm", text(&set)][..], dry_run].concat()).failed(&told);
+    }
+    assert_eq!(files(place.path()), ["a0", "a1", "b0", "b1", "set"]);
+    let said = pmof(["pool", "rm", text(&set), "--force"]);
+    assert!(said.code == Some(1) && said.errors.contains("is no part of a pool, and is left: "), "{said:?}");
+    assert_eq!(files(place.path()), ["b1", "set"]);
+    assert!(fs::read(&stranger).unwrap() == bytes[..9 << 20]);
+}
+
 #[test]
 fn rm_takes_the_replicas_of_one_pool_only() {
     let place = directory();

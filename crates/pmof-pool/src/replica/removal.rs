@@ -164,6 +164,13 @@ impl Removal {
         Ok(self)
     }
 
+    /// Leaves a file that has the name of a part and is none, which was found out some other way.
+    pub fn leave(&mut self, path: &Path) {
+        if let Some(index) = self.parts.iter().position(|part| part.path == path) {
+            self.left.push(self.parts.remove(index).path);
+        }
+    }
+
     /// What goes.
     pub fn parts(&self) -> impl Iterator<Item = &Path> {
         self.parts.iter().map(|part| part.path.as_path())

@@ -1,7 +1,7 @@
 //! What parts without a header say of the replicas that check and sync found.
 
 use super::{Found, SyncError};
-use crate::{PoolSet, headerless_parts};
+use crate::{LostPart, PoolSet, headerless_parts};
 
 /// A replica whose part was lost is damaged. Fails where a part is another's file, or those that it is held against are.
 ///
@@ -19,12 +19,12 @@ pub(crate) fn judge_headerless(set: &PoolSet, found: &mut [Found]) -> Result<(),
         .collect();
     let failed = |(index, source)| SyncError::Replica { index, source };
     let parts = headerless_parts(set, &mut held).map_err(failed)?;
-    for (index, damage) in parts.lost {
-        if let Found::Whole(replica) = std::mem::replace(&mut found[index], Found::Damaged(damage)) {
+    for LostPart { index, reason, .. } in parts.lost {
+        if let Found::Whole(replica) = std::mem::replace(&mut found[index], Found::Damaged(reason)) {
             replica.close().map_err(|source| failed((index, source)))?;
         }
     }
-    match parts.unlike {
+    match parts.unlike.into_iter().next() {
         Some((index, path)) => Err(SyncError::Unlike { index, path }),
         None => Ok(()),
     }

@@ -7,10 +7,10 @@ use pmof_control::OpenFor;
 use pmof_mem::{Declaration, MemError};
 use pmof_pool::{
     AccessError, CheckReport, Comparison, ComparisonError, Contents, ContentsState, EMPTY, FeatureChange, FeatureError,
-    FeatureOptions, Features, HEADER_LEN_BYTES, LocalReplica, LocalSet, NewSet, PoolKind, PoolSet, RemoteSpec,
-    ReplicaSpec, Step, SyncError, SyncOptions, SyncReport, TransformOptions, TransformReport, change_feature, check,
-    data_ranges, features, first_misfit, headerless_parts, memory_state, new_uuid, opening_count, state_of, sync,
-    transform,
+    FeatureOptions, Features, HEADER_LEN_BYTES, LocalReplica, LocalSet, LostPart, NewSet, PoolKind, PoolSet,
+    RemoteSpec, ReplicaSpec, Step, SyncError, SyncOptions, SyncReport, TransformOptions, TransformReport,
+    change_feature, check, data_ranges, features, first_misfit, headerless_parts, memory_state, new_uuid,
+    opening_count, state_of, sync, transform,
 };
 use uuid::Uuid;
 
@@ -271,10 +271,10 @@ impl SetOptions {
         let held = contents.iter_mut().map(|held| Some((&mut **held as &mut dyn Contents, size_bytes)));
         let parts = headerless_parts(&self.set, &mut held.collect::<Vec<_>>());
         let parts = parts.map_err(|(index, source)| not_compared(&*members[index], source))?;
-        if let Some((_, reason)) = parts.lost.into_iter().find(|(index, _)| *index == 0) {
+        if let Some(LostPart { reason, .. }) = parts.lost.into_iter().find(|part| part.index == 0) {
             return Err(PoolError::LostPart { reason });
         }
-        match parts.unlike {
+        match parts.unlike.into_iter().next() {
             Some((index, path)) => Err(PoolError::UnlikePart { index, path }),
             None => Ok(()),
         }

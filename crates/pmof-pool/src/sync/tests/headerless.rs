@@ -115,6 +115,25 @@ fn what_the_heap_has_in_use_is_missed_where_a_part_was_lost() {
     assert!(report.sync_refusal.is_some());
 }
 
+/// Zeros are right where the heap has nothing in use, and the other file is not copied over them.
+#[test]
+fn a_file_in_the_place_of_a_part_that_is_not_in_use_is_not_copied() {
+    let (directory, set) = sparse(&[0, 1]);
+    for name in ["r0p", "r1p"] {
+        let first = fs::File::options().write(true).open(directory.path().join(format!("{name}0"))).unwrap();
+        // A free chunk instead of the run, and of the object.
+        first.write_all_at(&[2, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0], 0x30_2400 + 64 + 5 * 8).unwrap();
+        fs::write(directory.path().join(format!("{name}1")), file_of(|_| 0)).unwrap();
+    }
+    assert!(checked(&set).is_sound());
+    let path = directory.path().join("r1p1");
+    fs::write(&path, file_of(|at| b"dear all, "[at % 10])).unwrap();
+    let before = contents(directory.path());
+    let refused = sync(&set, &SyncOptions::default(), &mut NoRemotes, &mut |_| {}).unwrap_err();
+    assert!(matches!(&refused, SyncError::Unlike { path: unlike, .. } if *unlike == path), "{refused}");
+    assert!(contents(directory.path()) == before);
+}
+
 #[test]
 fn a_page_of_another_file_is_enough_where_the_heap_misses_something() {
     for name in ["r0p1", "r1p1"] {
