@@ -8,10 +8,9 @@ use std::{
 use pmof::causes;
 use pmof_console::{output, reach::ConnectArgs};
 use pmof_pool::{
-    Attributes, ContentsState, Features, Misfit, PartSize, PartSpec, PoolHeader, PoolKind, RemoteSpec, ReplicaSpec,
-    misfits, part_contents, part_header, set_at, uuid_text,
+    ContentsState, Features, Misfit, PartSize, PoolHeader, PoolKind, RemoteSpec, ReplicaSpec, set_at, uuid_text,
 };
-use pmof_replica::{RemoteState, SshReplicas};
+use pmof_replica::{PartInfo, RemoteState, ReplicaFound, ReplicaInfo};
 use serde::Serialize;
 
 use super::utc;
@@ -37,9 +36,6 @@ struct ReplicaReport {
     misfits: Vec<String>,
     remote: Option<RemoteReport>,
     parts: Vec<PartReport>,
-    /// What the header of its first part says.
-    #[serde(skip)]
-    attributes: Option<Attributes>,
 }
 
 #[derive(Debug, Serialize)]
@@ -52,33 +48,25 @@ struct RemoteReport {
     reason: Option<String>,
     len_bytes: Option<u64>,
     uuid: Option<String>,
-    #[serde(skip)]
-    attributes: Option<Attributes>,
 }
 
 impl RemoteReport {
-    fn new(remote: &RemoteSpec, connect: ConnectArgs) -> (Self, Option<ContentsState>) {
-        let mut found = None;
-        let (state, reason, known) = match SshReplicas::new(&connect.remotes()).state(remote) {
-            RemoteState::Sound { attributes, len_bytes, contents } => {
-                found = Some(contents);
-                ("sound", None, Some((attributes, len_bytes)))
-            }
+    fn new(remote: &RemoteSpec, found: &RemoteState) -> Self {
+        let (state, reason, known) = match found {
+            RemoteState::Sound { attributes, len_bytes, .. } => ("sound", None, Some((attributes, *len_bytes))),
             RemoteState::Busy(reason) => ("in_use", Some(reason), None),
             RemoteState::Unsound(reason) => ("unsound", Some(reason), None),
             RemoteState::Unreached(reason) => ("not_reached", Some(reason), None),
             _ => ("not_reached", None, None),
         };
-        let report = Self {
+        Self {
             node: remote.node.clone(),
             set: remote.set.clone(),
             state,
-            reason,
+            reason: reason.cloned(),
             len_bytes: known.map(|(_, len_bytes)| len_bytes),
             uuid: known.map(|(attributes, _)| uuid_text(&attributes.uuid)),
-            attributes: known.map(|(attributes, _)| attributes),
-        };
-        (report, found)
+        }
     }
 
     /// Why it is not described, or is not sound.
@@ -101,8 +89,6 @@ struct PartReport {
     header: Option<HeaderReport>,
     /// Why there is no header to show, where there should be one.
     problem: Option<String>,
-    #[serde(skip)]
-    attributes: Option<Attributes>,
 }
 
 #[derive(Debug, Serialize)]
@@ -169,48 +155,32 @@ pub(crate) fn describe(path: &Path, connect: ConnectArgs) -> anyhow::Result<SetR
     let set = set_at(path)?;
     let options = [(set.options.single_header, "SINGLEHDR"), (set.options.no_headers, "NOHDRS")];
     let options: Vec<_> = options.into_iter().filter(|(is_set, _)| *is_set).map(|(_, name)| name).collect();
-    let has_header = |index: usize| !set.options.no_headers && (index == 0 || !set.options.single_header);
-    let replica = |(index, replica): (usize, &ReplicaSpec)| match replica {
-        ReplicaSpec::Local(specs) => {
-            let part = |(index, part): (usize, &PartSpec)| PartReport::new(&part.path, part.size, has_header(index));
-            let parts: Vec<_> = specs.iter().enumerate().map(part).collect();
-            let has_headers = !set.options.no_headers && parts.iter().all(|part| part.problem.is_none());
-            // What the parts' headers say is told already.
-            let contents = if has_headers { part_contents(specs, set.options).ok() } else { None };
-            ReplicaReport::new(index, None, parts, contents)
-        }
-        ReplicaSpec::Remote(remote) => {
-            let (remote, contents) = RemoteReport::new(remote, connect);
-            ReplicaReport::new(index, Some(remote), Vec::new(), contents)
-        }
-    };
-    let mut replicas: Vec<_> = set.replicas.iter().enumerate().map(replica).collect();
-    let headers: Vec<_> = replicas.iter().map(|replica: &ReplicaReport| replica.attributes).collect();
-    for replica in &mut replicas {
-        let of_others = |misfit: &&Misfit| matches!(misfit, Misfit::OtherSet { .. } | Misfit::Neighbour { .. });
-        replica.misfits = misfits(&headers, replica.index).iter().filter(of_others).map(ToString::to_string).collect();
-    }
-    let problem = set.check_files().err().map(|error| causes(&error).to_string());
+    let info = connect.set(set.clone()).info();
+    let replicas = set.replicas.iter().zip(info.replicas).enumerate();
+    let replicas = replicas.map(|(index, (spec, info))| ReplicaReport::new(index, spec, &info)).collect();
+    let problem = info.files.err().map(|error| causes(&error).to_string());
     Ok(SetReport { set: path.into(), options, problem, replicas })
 }
 
 impl ReplicaReport {
-    fn new(
-        index: usize,
-        remote: Option<RemoteReport>,
-        parts: Vec<PartReport>,
-        contents: Option<ContentsState>,
-    ) -> Self {
-        let (contents, damage) = match contents {
+    fn new(index: usize, spec: &ReplicaSpec, info: &ReplicaInfo) -> Self {
+        let (contents, damage) = match info.found.contents() {
             Some(ContentsState::Sound) => (Some("sound"), None),
             Some(ContentsState::Empty) => (Some("empty"), None),
             Some(ContentsState::Damaged(damage)) => (Some("damaged"), Some(damage)),
             None => (None, None),
         };
-        let of_parts = || parts.first().and_then(|part: &PartReport| part.attributes);
-        let attributes = remote.as_ref().map_or_else(of_parts, |remote| remote.attributes);
-        let attributes = attributes.filter(|attributes| !attributes.is_unfinished());
-        Self { index, contents, damage, misfits: Vec::new(), remote, parts, attributes }
+        let of_others = |misfit: &&Misfit| matches!(misfit, Misfit::OtherSet { .. } | Misfit::Neighbour { .. });
+        let misfits = info.misfits.iter().filter(of_others).map(ToString::to_string).collect();
+        let (mut remote, mut parts) = (None, Vec::new());
+        match (spec, &info.found) {
+            (ReplicaSpec::Local(specs), ReplicaFound::Here { parts: found, .. }) => {
+                parts.extend(specs.iter().zip(found).map(|(spec, part)| PartReport::new(spec.size, part)));
+            }
+            (ReplicaSpec::Remote(spec), ReplicaFound::There(state)) => remote = Some(RemoteReport::new(spec, state)),
+            _ => {}
+        }
+        Self { index, contents, damage, misfits, remote, parts }
     }
 
     /// What is wrong with its contents. Those of a pool that is being opened may look as if they were damaged.
@@ -222,21 +192,17 @@ impl ReplicaReport {
 }
 
 impl PartReport {
-    fn new(path: &Path, size: PartSize, has_header: bool) -> Self {
-        // Of a directory, what its first file says.
-        let file = if path.is_dir() { path.join("000000.pmem") } else { path.into() };
-        let header = has_header.then(|| part_header(&file));
+    fn new(size: PartSize, part: &PartInfo) -> Self {
         let len_bytes = match size {
             PartSize::Bytes(len_bytes) => Some(len_bytes),
             PartSize::Auto => None,
         };
-        let attributes = header.as_ref().and_then(|header| Some(header.as_ref().ok()?.attributes()));
-        let (header, problem) = match header {
-            Some(Ok(header)) => (Some(HeaderReport::new(&header)), None),
-            Some(Err(error)) => (None, Some(causes(&error).to_string())),
+        let (header, problem) = match &part.header {
+            Some(Ok(header)) => (Some(HeaderReport::new(header)), None),
+            Some(Err(error)) => (None, Some(causes(error).to_string())),
             None => (None, None),
         };
-        Self { path: path.into(), len_bytes, header, problem, attributes }
+        Self { path: part.path.clone(), len_bytes, header, problem }
     }
 }
 

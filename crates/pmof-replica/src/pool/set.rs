@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use super::{Facts, Open, Pool};
 use crate::{
-    PoolError, RemoteRemoval, ReplicaError, ReplicaPlace, SshReplicas, TargetOptions,
+    PoolError, RemoteRemoval, ReplicaError, ReplicaPlace, SetInfo, SshReplicas, TargetOptions,
     member::{LocalMember, Member, RemoteMember, Standing, replica_error},
     remote_place,
     set_replica::SetReplica,
@@ -166,6 +166,12 @@ impl SetOptions {
     ) -> Result<TransformReport, SyncError> {
         let how = TransformOptions { declaration: how.declaration.or(self.declaration), ..how.clone() };
         transform(&self.set, to, &how, &mut SshReplicas::new(&self.target), progress)
+    }
+
+    /// Describes the set's pool by its files and by what the headers of its parts say, which are not locked; hosts are asked for their
+    /// replicas. What is wrong with any of them is part of the answer.
+    pub fn info(&self) -> SetInfo {
+        SetInfo::of(&self.set, &mut SshReplicas::new(&self.target))
     }
 
     /// The features that the headers of the set's pool name, as [`features`] tells them; targets are started on the other machines.
