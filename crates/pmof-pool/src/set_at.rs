@@ -45,7 +45,7 @@ pub enum SetAtError {
     },
     /// It is of a pool, by its signature or by what lies behind the header, which is damaged.
     #[error(
-        "{} is {found}, whose header is damaged: {problem}; restore it from a copy, or from another replica with the pool set file that names both",
+        "{} is {found}, whose header is damaged; restore it from a copy, or from another replica with the pool set file that names both",
         path.display()
     )]
     Damaged {
@@ -54,7 +54,7 @@ pub enum SetAtError {
         /// What it is, and what of that is intact.
         found: String,
         /// What is wrong with the header.
-        problem: HeaderError,
+        source: HeaderError,
     },
     /// The pool has other parts.
     #[error("{} is one of several parts of a pool: name the pool set file that lists them", path.display())]
@@ -102,9 +102,9 @@ fn without_header(path: PathBuf, problem: HeaderError) -> Result<SetAtError, Poo
         return Ok(SetAtError::BlockTable { path });
     }
     Ok(match damaged_pool(&path) {
-        Some(found) => SetAtError::Damaged { path, found, problem },
+        Some(found) => SetAtError::Damaged { path, found, source: problem },
         None if may_be_none => SetAtError::NotAPool { path },
-        None => SetAtError::Damaged { path, found: "part of a pool".to_owned(), problem },
+        None => SetAtError::Damaged { path, found: "part of a pool".to_owned(), source: problem },
     })
 }
 
