@@ -3,13 +3,17 @@
 use std::{
     fs::File,
     io::{self, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
 };
 
 use anyhow::Context;
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use pmof::mem::open_to_append;
+
+use self::system::SystemLog;
+
+mod system;
 
 /// How much is told, by the names of rpmemd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -49,15 +53,9 @@ pub(crate) enum LogTo {
 pub(crate) fn start(name: &'static str, level: LogLevel, to: &LogTo) -> anyhow::Result<()> {
     match to {
         LogTo::Syslog => {
-            let formatter = syslog::Formatter3164 {
-                facility: syslog::Facility::LOG_DAEMON,
-                hostname: None,
-                process: name.to_owned(),
-                pid: std::process::id(),
-            };
-            let logger = syslog::unix(formatter).context("cannot reach the system's log (use-syslog)")?;
+            let logger = SystemLog::open(name, Path::new(system::SOCKET))?;
             // There is no other logger that it could come after.
-            let _ = log::set_boxed_logger(Box::new(syslog::BasicLogger::new(logger)));
+            let _ = log::set_boxed_logger(Box::new(logger));
         }
         LogTo::File(path) => {
             let file = open_to_append(path, false);
