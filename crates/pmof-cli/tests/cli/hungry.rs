@@ -241,21 +241,22 @@ fn hundreds_that_take_no_answers_stay_within_the_budget_and_slow_nobody_down() {
     let target = Target::start();
     target.pool("menu").close().unwrap();
     let diets = [Diet::Pages, Diet::Pages, Diet::Headers, Diet::Images, Diet::Messages];
-    let mut hungry: Vec<_> = (0..200)
-        .map(|index| {
-            let mut initiator = Hungry::connect(target.socket_address());
-            let diet = diets[index % diets.len()];
-            if let Diet::Images = diet {
-                let name = format!("own{index}");
-                target.pool(&name).close().unwrap();
-                initiator.open(&name, OpenFor::Write);
-            } else {
-                initiator.open("menu", OpenFor::Read);
-            }
-            initiator.order(diet);
-            initiator
-        })
-        .collect();
+    let diets = || diets.into_iter().cycle().take(200).enumerate();
+    let own = |index: usize| format!("own{index}");
+    // Pools take a while to make, and a target waits only so long for its answers to be taken.
+    for (index, _) in diets().filter(|(_, diet)| matches!(diet, Diet::Images)) {
+        target.pool(&own(index)).close().unwrap();
+    }
+    let mut hungry: Vec<_> = diets().map(|_| Hungry::connect(target.socket_address())).collect();
+    for (initiator, (index, diet)) in hungry.iter_mut().zip(diets()) {
+        match diet {
+            Diet::Images => initiator.open(&own(index), OpenFor::Write),
+            _ => initiator.open("menu", OpenFor::Read),
+        }
+    }
+    for (initiator, (_, diet)) in hungry.iter_mut().zip(diets()) {
+        initiator.order(diet);
+    }
     let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
     let pool = target.pool("honest");
     let (most, longest) = std::thread::scope(|scope| {
