@@ -44,7 +44,10 @@ impl<D> Endpoint<D> {
     /// Posts so many direct writes in a row that the transport has, each with [`Signal::OnError`], under the [next](Self::next_ticket) tickets.
     #[inline]
     pub fn went_direct_in_a_row(&mut self, count: u64, context: u64) {
-        self.operations.push_direct_row(OperationKind::Write, context, count);
+        if count > 0 {
+            // Nobody is told of their success.
+            self.operations.push_direct_row(OperationKind::Write, context, (count, Outcome::Done { len_bytes: 0 }));
+        }
     }
 
     /// Posts a direct operation that was carried out already, with this outcome, under the [next ticket](Self::next_ticket).

@@ -204,7 +204,6 @@ impl<D> Operations<D> {
         takes_receive: bool,
         stage: Stage<D>,
     ) -> Ticket {
-        self.last += 1;
         self.messages += u64::from(takes_receive);
         let sequence = match &stage {
             Stage::Waiting(waiting) => {
@@ -215,15 +214,31 @@ impl<D> Operations<D> {
             _ => self.sequence,
         };
         self.count_gone(kind, &stage);
+        self.add((kind, signal, context), (1, takes_receive), sequence, stage)
+    }
+
+    /// Adds the entry of so many operations in a row: the ticket of the last one.
+    #[inline]
+    fn add(
+        &mut self,
+        (kind, signal, context): (OperationKind, Signal, u64),
+        (count, takes_receive): (u64, bool),
+        sequence: u64,
+        stage: Stage<D>,
+    ) -> Ticket {
+        let ticket = self.last + 1;
+        self.last += count;
+        let is_signalled = signal == Signal::Always;
+        let messages = self.messages;
         self.entries.push_back(Entry {
-            ticket: self.last,
-            count: 1,
+            ticket,
+            count,
             sequence,
             context,
             kind,
-            is_signalled: signal == Signal::Always,
+            is_signalled,
             takes_receive,
-            messages: self.messages,
+            messages,
             stage,
         });
         Ticket(self.last)
@@ -238,31 +253,31 @@ impl<D> Operations<D> {
         context: u64,
         success: Outcome,
     ) -> Ticket {
-        if signal == Signal::OnError
-            && kind != OperationKind::Flush
-            && let Some(back) = self.entries.back_mut()
+        match (signal, kind) {
+            (Signal::OnError, kind) if kind != OperationKind::Flush => {
+                self.push_direct_row(kind, context, (1, success));
+                Ticket(self.last)
+            }
+            _ => {
+                self.direct_flushes += usize::from(kind == OperationKind::Flush);
+                self.add((kind, signal, context), (1, false), self.sequence, Stage::Direct(success))
+            }
+        }
+    }
+
+    /// Adds so many operations in a row, at least one, that the transport has, and of which nobody is to hear unless they fail. None of them
+    /// is a flush.
+    #[inline]
+    pub(super) fn push_direct_row(&mut self, kind: OperationKind, context: u64, (count, success): (u64, Outcome)) {
+        if let Some(back) = self.entries.back_mut()
             && !back.is_signalled
             && (back.kind, back.context) == (kind, context)
             && matches!(back.stage, Stage::Direct(_))
         {
-            back.count += 1;
-            self.last += 1;
-            return Ticket(self.last);
-        }
-        self.push((kind, signal, context), false, Stage::Direct(success))
-    }
-
-    /// Adds so many operations in a row that the transport has, and of which nobody is to hear unless they fail.
-    #[inline]
-    pub(super) fn push_direct_row(&mut self, kind: OperationKind, context: u64, count: u64) {
-        if count == 0 {
-            return;
-        }
-        // Nobody is told of their success.
-        self.push_direct(kind, Signal::OnError, context, Outcome::Done { len_bytes: 0 });
-        if let Some(back) = self.entries.back_mut() {
-            back.count += count - 1;
-            self.last += count - 1;
+            back.count += count;
+            self.last += count;
+        } else {
+            self.add((kind, Signal::OnError, context), (count, false), self.sequence, Stage::Direct(success));
         }
     }
 
