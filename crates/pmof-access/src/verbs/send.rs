@@ -202,9 +202,9 @@ pub(super) struct SendQueue {
     in_flight: VecDeque<InFlight>,
     /// What goes on from the last of them.
     row: Row,
-    /// Number of the first work request under way, and how many are.
+    /// Number of the first work request under way, and of the next one: those between are under way.
     first: u64,
-    under_way: usize,
+    next: u64,
     depth: usize,
     pub(super) staging: Staging,
     /// Number of the last work request whose effect comes with its answer, where what follows has to wait for that; 0 for
@@ -216,8 +216,8 @@ pub(super) struct SendQueue {
     holds_fenced: bool,
     /// Of what is queued something is to be heard of.
     is_asked: bool,
-    /// How many were handed over last of which nothing is to be heard, unless they fail.
-    silent: usize,
+    /// Number of the last one handed over of which something is to be heard: of those after it nothing is, unless they fail.
+    heard: u64,
     /// Where the device completes requests before they have arrived.
     confirming: Option<Confirming>,
     /// Why the device did not take what it was handed last.
@@ -232,13 +232,13 @@ impl SendQueue {
             in_flight: VecDeque::new(),
             row: Row::default(),
             first: 1,
-            under_way: 0,
+            next: 1,
             depth,
             staging: Staging::new(domain)?,
             reading: 0,
             holds_fenced: domain.device().capabilities().is_software,
             is_asked: false,
-            silent: 0,
+            heard: 0,
             confirming: domain.device().capabilities().completes_early().then(Confirming::default),
             failure: None,
         })
@@ -251,12 +251,19 @@ impl SendQueue {
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.under_way == 0
+        self.first == self.next
     }
 
     /// Work requests posted and not done.
+    #[inline]
     pub(super) fn under_way(&self) -> usize {
-        self.under_way
+        (self.next - self.first) as usize
+    }
+
+    /// How many were handed over last of which nothing is to be heard, unless they fail.
+    #[inline]
+    fn silent(&self) -> usize {
+        (self.last() - self.heard) as usize - self.requests.len()
     }
 
     /// Bytes that they move; messages are not counted.
@@ -270,7 +277,7 @@ impl SendQueue {
 
     /// Whether there is room for one more work request with so many bytes, and for `reserve` requests after it.
     pub(super) fn has_room(&self, len_bytes: u64, reserve: usize) -> bool {
-        self.under_way + reserve < self.depth && self.staging.has_room(len_bytes)
+        self.under_way() + reserve < self.depth && self.staging.has_room(len_bytes)
     }
 
     /// Queues a write; it goes out with the next [`submit`](Self::submit).
@@ -318,13 +325,14 @@ impl SendQueue {
     pub(super) fn has_unconfirmed(&self) -> bool {
         match &self.confirming {
             Some(confirming) => self.is_idle() && confirming.has_unconfirmed,
-            None => self.silent > 0,
+            None => self.silent() > 0,
         }
     }
 
     /// Number of the work request that was queued last.
+    #[inline]
     fn last(&self) -> u64 {
-        self.first + self.under_way as u64 - 1
+        self.next - 1
     }
 
     fn push(&mut self, task: Task, after: u64, flight: Flight, staged: Staged<'_>) {
@@ -339,7 +347,7 @@ impl SendQueue {
 
     fn count(&mut self, flight: Flight, keep: Option<&Arc<dyn DeviceReach>>, scratch: Option<Arc<DeviceMemory>>) {
         self.end_row();
-        self.under_way += 1;
+        self.next += 1;
         self.in_flight.push_back(InFlight {
             count: 1,
             flight,
@@ -350,15 +358,17 @@ impl SendQueue {
     }
 
     /// Counts a work request for an operation that leaves nothing behind but memory that it may need till then.
-    #[inline]
+    #[expect(clippy::inline_always, reason = "its callers know what there is to keep: most of this falls away there")]
+    #[inline(always)]
     fn count_plain(&mut self, plain: Plain, keep: Option<&Arc<dyn DeviceReach>>, scratch: Option<Arc<DeviceMemory>>) {
         if scratch.is_none() && self.row.join(plain, self.staging.end(), keep) {
-            self.under_way += 1;
+            self.next += 1;
         } else {
             self.count_first(plain, keep, scratch);
         }
     }
 
+    #[inline(never)]
     fn count_first(&mut self, plain: Plain, keep: Option<&Arc<dyn DeviceReach>>, scratch: Option<Arc<DeviceMemory>>) {
         let has_own = scratch.is_some();
         self.count(plain.into(), keep, scratch);
@@ -395,7 +405,7 @@ impl SendQueue {
     /// callers know.
     #[inline]
     fn is_silent_for_long(&self) -> bool {
-        self.silent + self.requests.len() >= self.depth / 4
+        self.silent() + self.requests.len() >= self.depth / 4
     }
 
     /// Hands over the request that was counted last, where it [may be](Self::is_free): at once, or with what follows it.
@@ -408,7 +418,9 @@ impl SendQueue {
         is_signalled: bool,
         rings_doorbell: bool,
     ) {
-        self.silent = if is_signalled { 0 } else { self.silent + 1 };
+        if is_signalled {
+            self.heard = self.last();
+        }
         let request = WorkRequest { id: self.last(), signaled: is_signalled, fence: false, operation };
         let posted = if rings_doorbell { queue_pair.post_one(&request) } else { queue_pair.append(&request) };
         if let Err(failure) = posted {
@@ -419,8 +431,8 @@ impl SendQueue {
     /// How many more requests may go into the ring of which nothing is to be heard, `reserve` being kept free.
     #[inline]
     pub(super) fn window(&self, reserve: usize) -> u32 {
-        let places = self.depth.saturating_sub(self.under_way + reserve);
-        places.min((self.depth / 4).saturating_sub(self.silent)) as u32
+        let places = self.depth.saturating_sub(self.under_way() + reserve);
+        places.min((self.depth / 4).saturating_sub(self.silent())) as u32
     }
 
     /// Writes bytes into the ring behind others, within the [window](Self::window). False where they do not go inline.
@@ -457,7 +469,6 @@ impl SendQueue {
     #[expect(clippy::inline_always, reason = "as of `hand_over`")]
     #[inline(always)]
     fn append(&mut self, queue_pair: &mut QueuePair, operation: WorkOperation<'_>) -> Result<bool, PostFailure> {
-        self.silent += 1;
         let request = WorkRequest { id: self.last(), signaled: false, fence: false, operation };
         queue_pair.append(&request).map(|()| true)
     }
@@ -490,7 +501,9 @@ impl SendQueue {
         let signaled = if is_heard { last } else { 0 };
         let batch = Batch { queued, id: first, signaled, may_fence: !self.holds_fenced, inline: &self.inline };
         let posted = queue_pair.post(batch);
-        self.silent = if is_heard { 0 } else { self.silent + ready };
+        if is_heard {
+            self.heard = last;
+        }
         if let Some(confirming) = &mut self.confirming {
             confirming.posted(last, self.requests[ready - 1].is_read());
         }
@@ -542,7 +555,6 @@ impl SendQueue {
         {
             let retired = (*count).min(through + 1 - self.first);
             self.first += retired;
-            self.under_way -= retired as usize;
             self.staging.free_up_to(*staged_end);
             last = Some(Ticket(ticket.0 + retired - 1));
             if retired == *count {
@@ -568,7 +580,6 @@ impl SendQueue {
         let front = self.in_flight.front_mut()?;
         let retired = front.count.min(through + 1 - self.first);
         self.first += retired;
-        self.under_way -= retired as usize;
         self.staging.free_up_to(front.staged_end);
         front.count -= retired;
         let is_whole = front.count == 0;
@@ -600,8 +611,8 @@ impl SendQueue {
         self.inline.clear();
         self.in_flight.clear();
         self.row = Row::default();
-        self.under_way = 0;
-        self.silent = 0;
+        self.first = self.next;
+        self.heard = self.last();
         if let Some(confirming) = &mut self.confirming {
             confirming.clear();
         }
