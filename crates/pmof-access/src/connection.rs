@@ -652,10 +652,21 @@ impl Batch<'_> {
     }
 
     /// Has a write join those before it, where it may and they may be joined.
+    ///
+    /// What is seldom needed is elsewhere, so that this, which every write of a run passes, has no registers to save.
     #[inline(never)]
     fn join_run(&mut self, to: &RemoteRegion, offset: u64, data: &Data<'_>, len_bytes: u64) -> Option<Ticket> {
         let may_join = self.signal == Signal::OnError && to.allows(Access::WRITE, offset, len_bytes);
-        if may_join { self.core.join_run(to, (offset, len_bytes), data, (self.context, self.submission)) } else { None }
+        if may_join && self.core.extend_run(to, (offset, len_bytes), self.context) {
+            return self.core.append(to, (offset, len_bytes), data);
+        }
+        if may_join { self.begin_run(to, offset, data, len_bytes) } else { None }
+    }
+
+    /// The same where it does not go on where they end, or there are none.
+    #[inline(never)]
+    fn begin_run(&mut self, to: &RemoteRegion, offset: u64, data: &Data<'_>, len_bytes: u64) -> Option<Ticket> {
+        self.core.join_run(to, (offset, len_bytes), data, (self.context, self.submission))
     }
 
     #[inline(never)]

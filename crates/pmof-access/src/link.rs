@@ -20,7 +20,7 @@ use crate::{
     progress::{Interest, Poller},
     request::Kept,
     ring::RingState,
-    wire::{CompletionChannel, DirectWay, Wire},
+    wire::{CompletionChannel, DirectWay, Run, Wire},
 };
 
 mod closing;
@@ -32,7 +32,6 @@ mod post;
 use events::Events;
 pub(crate) use list::LinkList;
 use methods::{FlushMethods, choose_method, passed_over};
-use post::Run;
 
 /// One end of a connection, as the transports know it.
 pub(crate) type Endpoint = pmof_proto::Endpoint<Kept>;

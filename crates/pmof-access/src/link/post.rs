@@ -10,7 +10,7 @@ use super::{BORROW_MIN_BYTES, DirectWay, Endpoint, FlushMethods, LinkCore, is_tr
 use crate::{
     Method, RemoteRegion,
     request::{Data, Kept, Request, Verb},
-    wire::{DirectOutcome, Finished, Posted, Posting, Submission, Wire},
+    wire::{DirectOutcome, Finished, Posted, Posting, Run, Submission, Wire},
 };
 
 #[cfg(test)]
@@ -18,17 +18,6 @@ mod tests;
 
 /// Most ranges that one flush has the device flush one by one.
 const FLUSH_RANGES_MAX: usize = 8;
-
-/// Writes of the present batch that go direct in a row, of which nobody is to hear unless they fail: what is asked for the first of them
-/// holds for all, as long as nothing else is posted. They are counted when the run ends.
-#[derive(Debug, Default)]
-pub(super) struct Run {
-    /// How many more may join; 0 where there is no run.
-    left: u32,
-    /// The ticket of the next one; 0 where there is no run. Those that joined are the ones since the endpoint's next.
-    next: u64,
-    context: u64,
-}
 
 /// What carries operations: the fields of a connection on a standing wire with a direct way.
 struct Carrier<'l> {
@@ -67,7 +56,6 @@ impl LinkCore {
     /// Has one more write of a batch join the run, or begin one, where it may.
     ///
     /// Rights and bounds were checked; so many bytes are the data's.
-    #[inline]
     pub(crate) fn join_run(
         &mut self,
         to: &RemoteRegion,
@@ -75,22 +63,32 @@ impl LinkCore {
         data: &Data<'_>,
         (context, submission): (u64, Submission),
     ) -> Option<Ticket> {
-        if (self.run.left == 0 || self.run.context != context) && !self.begin_run(context, submission) {
-            return None;
-        }
-        if len_bytes > self.endpoint.agreed().payload_max_bytes {
-            return None;
-        }
-        let ticket = Ticket(self.run.next);
-        if !self.wire.as_mut()?.append(ticket, to, (offset, len_bytes), data) {
-            return None;
-        }
-        self.run.left -= 1;
-        self.run.next += 1;
-        if !self.endpoint.extend_dirty(to.key(), offset, len_bytes) {
+        if !self.extend_run(to, (offset, len_bytes), context) {
+            let is_reached = to.direct() != DirectAccess::None && len_bytes <= self.endpoint.agreed().payload_max_bytes;
+            if !is_reached || !(self.run.takes(context) || self.begin_run(context, submission)) {
+                return None;
+            }
             self.note_dirty(to, offset, len_bytes);
         }
-        Some(ticket)
+        self.append(to, (offset, len_bytes), data)
+    }
+
+    /// Whether a write joins the run where the last one ended; then it is noted, and [appended](Self::append) next.
+    ///
+    /// Where the transport does not take it after all it is posted by itself, and is noted once more; where that fails too, a flush names a
+    /// range too many, which loses nothing.
+    #[inline]
+    pub(crate) fn extend_run(&mut self, to: &RemoteRegion, (offset, len_bytes): (u64, u64), context: u64) -> bool {
+        self.run.takes(context)
+            && len_bytes <= self.endpoint.agreed().payload_max_bytes
+            && to.direct() != DirectAccess::None
+            && self.endpoint.extend_dirty(to.key(), offset, len_bytes)
+    }
+
+    /// Hands over a write that joins the run.
+    #[inline]
+    pub(crate) fn append(&mut self, to: &RemoteRegion, range: (u64, u64), data: &Data<'_>) -> Option<Ticket> {
+        self.wire.as_mut()?.append(&mut self.run, to, range, data)
     }
 
     #[inline(never)]
@@ -117,17 +115,15 @@ impl LinkCore {
         let places = send_queue.saturating_sub(self.endpoint.outstanding() as u32);
         let until_signal = (send_queue / 4).saturating_sub((next - self.signalled.0) as u32);
         let left = wire.window().min(places).min(until_signal);
-        self.run = Run { left, next, context };
+        self.run = Run::new(left, next, context);
         left > 0
     }
 
     /// Counts what joined the run. Anything else comes after that.
     #[inline]
     pub(crate) fn end_run(&mut self) {
-        if self.run.next > 0 {
-            let joined = self.run.next - self.endpoint.next_ticket().0;
-            self.endpoint.went_direct_in_a_row(joined, self.run.context);
-            self.run = Run::default();
+        if let Some((next, context)) = self.run.end() {
+            self.endpoint.went_direct_in_a_row(next.0 - self.endpoint.next_ticket().0, context);
         }
     }
 

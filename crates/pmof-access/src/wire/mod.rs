@@ -1,7 +1,7 @@
 //! The seam of transports: what carries the bytes of a connection, and reaches the other side's memory where it can.
 
 use std::{
-    fmt, io,
+    fmt, io, mem,
     os::fd::{AsFd, BorrowedFd},
     sync::Arc,
     time::Duration,
@@ -68,6 +68,56 @@ pub(crate) struct Posting {
     /// Its completion is to be heard of by itself, not only with that of something posted later.
     pub(crate) is_signalled: bool,
     pub(crate) submission: Submission,
+}
+
+/// Writes of the present batch that go direct in a row, of which nobody is to hear unless they fail: what is asked for the first of them
+/// holds for all, as long as nothing else is posted. They are counted when the run ends.
+#[derive(Debug, Default)]
+pub(crate) struct Run {
+    /// How many more may join; 0 where there is no run.
+    left: u32,
+    /// The ticket of the next one; 0 where there is no run.
+    next: u64,
+    context: u64,
+}
+
+impl Run {
+    /// One that so many writes may join, the first under the ticket `next`, all with this context.
+    pub(crate) fn new(left: u32, next: u64, context: u64) -> Self {
+        Self { left, next, context }
+    }
+
+    /// Whether one more write with this context may join.
+    #[inline]
+    pub(crate) fn takes(&self, context: u64) -> bool {
+        self.left > 0 && self.context == context
+    }
+
+    /// The ticket of the next one.
+    #[inline]
+    pub(crate) fn next(&self) -> Ticket {
+        Ticket(self.next)
+    }
+
+    /// It joined.
+    #[inline]
+    pub(crate) fn join(&mut self) -> Ticket {
+        debug_assert!(self.left > 0, "a run takes no more writes than it was begun for");
+        let ticket = self.next();
+        self.left -= 1;
+        self.next += 1;
+        ticket
+    }
+
+    /// Ends it, if there is one: the ticket after its last one, and its context.
+    #[inline]
+    pub(crate) fn end(&mut self) -> Option<(Ticket, u64)> {
+        let ended = (self.next(), self.context);
+        (mem::take(&mut self.next) > 0).then(|| {
+            self.left = 0;
+            ended
+        })
+    }
 }
 
 /// What became of an operation that a transport was asked to carry out.
@@ -175,16 +225,16 @@ pub(crate) trait Wire: Send + fmt::Debug {
         0
     }
 
-    /// Takes one more write in the submission of a batch, of which nobody is to hear unless it fails, within the [window](Self::window), to
-    /// an offset and with so many bytes, which are the data's. False where it is not one to be taken so, and then nothing was done.
+    /// Has one more write [join](Run::join) a run that takes it, within the [window](Self::window), to an offset and with so many bytes,
+    /// which are the data's. `None` where it is not one to be taken so, and then nothing was done.
     fn append(
         &mut self,
-        _ticket: Ticket,
+        _run: &mut Run,
         _region: &RemoteRegion,
         (_offset, _len_bytes): (u64, u64),
         _data: &Data<'_>,
-    ) -> bool {
-        false
+    ) -> Option<Ticket> {
+        None
     }
 
     /// Takes a flush of these ranges (offset and bytes) by a method that [`offers`](Self::offers) agreed to: at

@@ -456,20 +456,20 @@ impl Wire for WithRing {
 
     fn append(
         &mut self,
-        ticket: Ticket,
+        run: &mut Run,
         region: &RemoteRegion,
         (offset, len_bytes): (u64, u64),
         data: &Data<'_>,
-    ) -> bool {
+    ) -> Option<Ticket> {
         assert_eq!(data.len_bytes(), len_bytes);
         // Not those that it would have to copy.
         let mut device = self.0.lock();
         let goes = len_bytes <= 64 && device.reaches(region, OperationKind::Write, offset);
         if goes {
             device.asked.push(Asked::Change(offset, len_bytes));
-            device.finished.push_back(ticket);
+            device.finished.push_back(run.next());
         }
-        goes
+        goes.then(|| run.join())
     }
 }
 

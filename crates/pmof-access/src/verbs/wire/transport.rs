@@ -16,7 +16,7 @@ use crate::{
     request::{Data, Request, Verb},
     ring::{Attached, RingState},
     verbs::{direct::SERVICE_REQUESTS, send::Plain},
-    wire::{CompletionChannel, DirectOutcome, DirectWay, Finished, Posted, Posting, Wire},
+    wire::{CompletionChannel, DirectOutcome, DirectWay, Finished, Posted, Posting, Run, Wire},
 };
 
 impl Wire for VerbsWire {
@@ -184,12 +184,13 @@ impl Wire for VerbsWire {
 
     fn append(
         &mut self,
-        ticket: Ticket,
+        run: &mut Run,
         region: &RemoteRegion,
         (offset, len_bytes): (u64, u64),
         data: &Data<'_>,
-    ) -> bool {
-        self.append_write(region, Plain { ticket, offset, len_bytes }, data)
+    ) -> Option<Ticket> {
+        let plain = Plain { ticket: run.next(), offset, len_bytes };
+        self.append_write(region, plain, data).then(|| run.join())
     }
 
     fn reaches(&self, region: &RemoteRegion, kind: OperationKind, offset: u64) -> bool {
