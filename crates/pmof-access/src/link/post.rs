@@ -470,9 +470,6 @@ fn is_signal_due(ticket: Ticket, last: Ticket, send_queue: u32) -> bool {
     ticket.0 - last.0 >= u64::from(send_queue / 4)
 }
 
-/// The range that a device flushes where there is nothing to be made durable, or the level asks for the range itself. A device
-/// takes no empty one.
-#[inline]
 /// Why a connection ends on which nothing can be posted any more. Of one that has ended, its own reason stays.
 fn ended_by(error: PostError) -> ConnectionError {
     match error {
@@ -481,6 +478,9 @@ fn ended_by(error: PostError) -> ConnectionError {
     }
 }
 
+/// The range that a device flushes where there is nothing to be made durable, or the level asks for the range itself. A device
+/// takes no empty one.
+#[inline]
 fn unnamed(region: &RemoteRegion, offset: u64, len_bytes: u64, level: Durability) -> (u64, u64) {
     let offset = offset.min(region.len_bytes().saturating_sub(1));
     (offset, if level == Durability::PowerFailure { 1 } else { len_bytes.max(1) })
