@@ -99,17 +99,24 @@ fn lose_zeros(
 
 /// Finds parts that resemble no other replica's, and those that lack what their heap has in use.
 fn judge(parts: &[Headerless], held: &mut [Held<'_>], found: &mut HeaderlessParts) -> Result<(), (usize, AccessError)> {
-    for Headerless { index, part, range } in parts {
-        let Some((own, own_len_bytes)) = &mut held[*index] else { continue };
-        let failed = |error| (*index, error);
-        let foreign = match chunks_in(&mut **own, *own_len_bytes, range).map_err(failed)? {
-            Some(chunks) => chunks.foreign_place(|offset, into| own.read(offset, into)).map_err(failed)?,
+    let mut foreign = Vec::with_capacity(parts.len());
+    for Headerless { index, range, .. } in parts {
+        foreign.push(match &mut held[*index] {
+            Some((own, len_bytes)) => foreign_place(&mut **own, *len_bytes, range).map_err(|error| (*index, error))?,
             None => None,
-        };
-        // Where the pool's heap says that the part is not its own, one page says enough.
+        });
+    }
+    // What lies in a replica that its own heap is against tells nothing about others.
+    let is_believed =
+        |index: usize| !parts.iter().zip(&foreign).any(|(part, place)| part.index == index && place.is_some());
+    for (Headerless { index, part, range }, foreign) in parts.iter().zip(&foreign) {
+        if held[*index].is_none() {
+            continue;
+        }
+        // One page says enough then.
         let enough = if foreign.is_some() { 1 } else { UNLIKE_PAGES };
         let (mut is_beside_others, mut is_unlike_all) = (false, true);
-        for (other, (contents, len_bytes)) in others(held, *index) {
+        for (other, (contents, len_bytes)) in others(held, *index).filter(|(other, _)| is_believed(*other)) {
             let read = |place: u64, into: &mut [u8]| {
                 if place + into.len() as u64 > len_bytes {
                     into.fill(0);
@@ -126,13 +133,13 @@ fn judge(parts: &[Headerless], held: &mut [Held<'_>], found: &mut HeaderlessPart
         let path = &part.path;
         if is_beside_others && is_unlike_all {
             found.unlike.push((*index, path.clone()));
-        } else if let Some(place) = foreign {
+        } else if let Some(place) = *foreign {
             let offset = place - range.start;
             let reason = format!(
                 "{} is not the pool's file, or lost what it held: the heap has something in use at offset {offset} of it, and it is not there",
                 path.display()
             );
-            let is_zero = part.is_zero().map_err(|error| failed(error.into()))?;
+            let is_zero = part.is_zero().map_err(|error| (*index, error.into()))?;
             found.lost.push(LostPart { index: *index, path: path.clone(), reason, is_zero });
             held[*index] = None;
         }
@@ -168,6 +175,12 @@ pub fn foreign_files(set: &PoolSet) -> Vec<(usize, PathBuf)> {
     let HeaderlessParts { lost, mut unlike } = found;
     unlike.extend(lost.into_iter().filter(|part| !part.is_zero).map(|part| (part.index, part.path)));
     unlike
+}
+
+/// Where in that range the heap of a pool of objects has something in use that is not there; of other pools nothing is known.
+fn foreign_place(contents: &mut dyn Contents, len_bytes: u64, range: &Range<u64>) -> Result<Option<u64>, AccessError> {
+    let chunks = chunks_in(contents, len_bytes, range)?;
+    chunks.map_or(Ok(None), |chunks| chunks.foreign_place(|offset, into| contents.read(offset, into)))
 }
 
 /// What the heap of a pool of objects says of that range; `None` of other pools.

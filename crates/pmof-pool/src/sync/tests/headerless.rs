@@ -146,3 +146,26 @@ fn a_page_of_another_file_is_enough_where_the_heap_misses_something() {
         assert!(contents(directory.path()) == before);
     }
 }
+
+/// Both differ from each other in everything: the heap tells which is the pool's.
+#[test]
+fn the_part_that_the_heap_is_against_is_the_one_that_is_named() {
+    for (name, good) in [("r0p1", "r1p1"), ("r1p1", "r0p1")] {
+        let (directory, set) = sparse(&[0, 1]);
+        for part in ["r0p1", "r1p1"] {
+            // Behind what the heap looks at.
+            let file = fs::File::options().write(true).open(directory.path().join(part)).unwrap();
+            file.write_all_at(&vec![0xa5; 1 << 20], 1 << 20).unwrap();
+        }
+        let path = directory.path().join(name);
+        fs::write(&path, file_of(|at| b"dear all, "[at % 10])).unwrap();
+        let refused = sync(&set, &SyncOptions::default(), &mut NoRemotes, &mut |_| {}).unwrap_err();
+        assert!(matches!(&refused, SyncError::Unlike { path: unlike, .. } if *unlike == path), "{refused}");
+        let found: Vec<_> = crate::foreign_files(&set).into_iter().map(|(_, path)| path).collect();
+        assert!(found == [path.as_path()]);
+        let bytes = fs::read(directory.path().join(good)).unwrap();
+        fs::remove_file(&path).unwrap();
+        synced(&set);
+        assert!(fs::read(&path).unwrap() == bytes);
+    }
+}
