@@ -181,6 +181,11 @@ impl Look {
         progress: &mut dyn FnMut(Step),
     ) -> Result<CheckReport, SyncError> {
         let judged = judge_headerless(set, &mut self.found).and_then(|()| check_order(set, &mut self.found));
+        if let Err(SyncError::Unlike { index, path }) = &judged {
+            let problem =
+                format!("{} is another's file, or those of the other replicas in its place are", path.display());
+            self.checked[*index].problems.push(problem);
+        }
         let misplaced = judged.err().map(|error| error.to_string());
         let plan = plan(set, &mut self.found, None, false);
         let is_linked = plan.as_ref().map_or(true, |plan| plan.is_linked);

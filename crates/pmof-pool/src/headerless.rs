@@ -20,8 +20,8 @@ pub type Held<'r> = Option<(&'r mut dyn Contents, u64)>;
 /// What parts without a header show beside other replicas, and beside the pool's heap.
 #[derive(Debug, Default)]
 pub struct HeaderlessParts {
-    /// Parts of zeros where as many others have data as have none, or in which something that the heap has in use is not there: that file was
-    /// lost, and made again by somebody. At most one of a replica.
+    /// Parts of zeros where more of the others have data than have none, or as many, and the heap has something in use there; and parts in which something that
+    /// the heap has in use is not there. That file was lost, and made again by somebody. At most one of a replica.
     pub lost: Vec<LostPart>,
     /// Parts that have nothing in common with any other replica: they are another's files, or those are. By their replicas' places in the set.
     pub unlike: Vec<(usize, PathBuf)>,
@@ -72,9 +72,12 @@ fn lose_zeros(
     for Headerless { index, part, range } in parts {
         let Some((own, own_len_bytes)) = &mut held[*index] else { continue };
         let failed = |error| (*index, error);
-        if !part.is_zero().map_err(|error| failed(error.into()))?
-            || chunks_in(&mut **own, *own_len_bytes, range).map_err(failed)?.is_some_and(|chunks| chunks.are_unused())
-        {
+        if !part.is_zero().map_err(|error| failed(error.into()))? {
+            continue;
+        }
+        let chunks = chunks_in(&mut **own, *own_len_bytes, range).map_err(failed)?;
+        let in_use = chunks.and_then(|chunks| chunks.are_in_use());
+        if in_use == Some(false) {
             continue;
         }
         let (mut holder, mut balance) = (None, -1);
@@ -87,7 +90,8 @@ fn lose_zeros(
                 _ => {}
             }
         }
-        if let Some(holder) = holder.filter(|_| balance >= 0) {
+        // Of as many of either kind the heap tells which is right, or nobody.
+        if let Some(holder) = holder.filter(|_| balance > 0 || balance == 0 && in_use.is_some()) {
             let path = part.path.display();
             let reason = format!("{path} holds nothing but zeros, and replica {holder} has data there");
             found.lost.push(LostPart { index: *index, path: part.path.clone(), reason, is_zero: true });

@@ -146,9 +146,9 @@ impl ChunksIn {
         Ok(found)
     }
 
-    /// Whether the headers are there, and say that nothing in the range is in use.
-    pub(crate) fn are_unused(&self) -> bool {
-        self.is_all && self.chunks.iter().all(|(_, chunk)| !matches!(chunk.kind, TYPE_USED | TYPE_RUN))
+    /// Whether something in the range is in use; `None` where headers are missing, as in a heap in which nothing was ever allocated, or which is none.
+    pub(crate) fn are_in_use(&self) -> Option<bool> {
+        self.is_all.then(|| self.chunks.iter().any(|(_, chunk)| matches!(chunk.kind, TYPE_USED | TYPE_RUN)))
     }
 
     /// The first place in the range where something is in use and nothing of it is there: a chunk, or an object of a run that begins before the

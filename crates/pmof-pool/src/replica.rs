@@ -40,7 +40,7 @@ pub use removal::Removal;
 pub(crate) use removal::{check_member, remove_member};
 pub use unlinkable::check_unlinkable;
 pub(crate) use vouched::{Source, no_source};
-pub(crate) use vouched::{UNLIKE_PAGES, unlike_pages};
+pub(crate) use vouched::{UNLIKE_PAGES, resembles, unlike_pages};
 pub use whose::pool_set_uuid;
 pub(crate) use whose::{check_one_pool, check_replaceable, is_begun};
 

@@ -136,6 +136,9 @@ pub(super) fn owner(
         _ => {}
     }
     let is_blank = matches!(head, Head::Blank);
+    if is_expendable(part, start, source)? {
+        return Ok(Owner::Own);
+    }
     match size {
         Some(PartSize::Bytes(expected)) if expected != part.len_bytes && is_blank => unknown(format!(
             "it has {} bytes, not those of the part, and holds something behind the zeros that it begins with",
@@ -144,7 +147,7 @@ pub(super) fn owner(
         Some(PartSize::Bytes(expected)) if expected != part.len_bytes => {
             unknown(format!("it has {} bytes and should have {expected}", part.len_bytes))
         }
-        _ if !has_header && is_vouched || is_expendable(part, start, source)? => Ok(Owner::Own),
+        _ if !has_header && is_vouched => Ok(Owner::Own),
         _ if has_header => unknown(format!(
             "it has zeros for a header, so that nothing says whose it is, and holds something behind the zeros that it begins with{}",
             not_compared(member)

@@ -18,7 +18,7 @@ pub(crate) const UNLIKE_PAGES: usize = 4;
 /// Bytes read at a time.
 const READ_LEN_BYTES: usize = 1 << 20;
 
-/// Whether the replica to copy from holds these bytes at that offset of the pool.
+/// Whether the replica to copy from holds something like these bytes at that offset of the pool.
 pub(crate) type Source<'s> = &'s mut dyn FnMut(u64, &[u8]) -> bool;
 
 /// Where no replica is there to compare with.
@@ -26,8 +26,8 @@ pub(crate) fn no_source(_: u64, _: &[u8]) -> bool {
     false
 }
 
-/// Whether the bytes of a part show that overwriting it loses nothing: pages all over it that are not zero are those
-/// of the `source`. `start`: where the file begins in the pool; `None` where that is not known, so that there is nothing to compare with.
+/// Whether the bytes of a part show that it is the pool's, so that overwriting it loses nothing of anybody else's: pages all over it that are not zero resemble those
+/// of the `source`, but for an eighth of them, which may be what libpmemobj left in one replica only. `start`: where the file begins in the pool; `None` where that is not known, so that there is nothing to compare with.
 ///
 /// What cannot be read shows nothing.
 pub(super) fn is_expendable(part: &Part, start: Option<i64>, source: Source<'_>) -> Result<bool, PoolSetError> {
@@ -41,12 +41,13 @@ pub(super) fn is_expendable(part: &Part, start: Option<i64>, source: Source<'_>)
         let place = place.and_then(|place| u64::try_from(place).ok());
         place.is_some_and(|place| source(place, compared(place, found)))
     };
-    let mut is_expendable = true;
+    let (mut pages, mut unlike) = (0, 0);
     sample(part, |offset, found| {
-        is_expendable = holds(offset, found);
-        is_expendable
+        pages += 1;
+        unlike += u64::from(!holds(offset, found));
+        true
     })?;
-    Ok(is_expendable)
+    Ok(unlike * 8 <= pages)
 }
 
 /// How many of a part's pages that are not zero were compared with what `other` has at the same place of the pool, where none resembles it; `None` where one
@@ -71,7 +72,7 @@ pub(crate) fn unlike_pages(
 }
 
 /// Whether a quarter of the words that are not zero in either are the same.
-fn resembles(one: &[u8], other: &[u8]) -> bool {
+pub(crate) fn resembles(one: &[u8], other: &[u8]) -> bool {
     let words =
         || one.chunks(8).zip(other.chunks(8)).filter(|(one, other)| [*one, *other].iter().any(|word| **word != [0; 8]));
     4 * words().filter(|(one, other)| one == other).count() >= words().count()

@@ -5,12 +5,16 @@ use std::path::PathBuf;
 use super::Apart;
 use crate::{AccessError, Majority, PartSize};
 
+/// What is said of a part with holes.
+const HOLES: &str = "has holes: what lay there";
+const FILLED: &str = "; if the holes are of a copy that was made sparse, and nothing else lay there, `fallocate -l LENGTH FILE` fills them with zeros";
+
 /// Why a set cannot be brought in order.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SyncError {
     /// No replica can be believed.
-    #[error("no replica is sound, so there is nothing to copy from: {}", reasons.join("; "))]
+    #[error("no replica is sound, so there is nothing to copy from: {}{}", reasons.join("; "), if reasons.iter().any(|reason| reason.contains(HOLES)) { FILLED } else { "" })]
     NoSource {
         /// What is wrong with each.
         reasons: Vec<String>,

@@ -1,6 +1,6 @@
 //! Files that may be what is left of a replica, held against the one to copy from.
 
-use crate::{AccessError, ReplicaAccess};
+use crate::{AccessError, ReplicaAccess, replica::resembles};
 
 /// The replica to copy from, as files that may be what is left of another are held against it.
 pub(super) struct Sample<'r> {
@@ -14,14 +14,14 @@ impl<'r> Sample<'r> {
         Self { source, len_bytes, failed: None }
     }
 
-    /// Whether the pool has these bytes there.
+    /// Whether the pool has something like these bytes there.
     pub(super) fn holds(&mut self, at: u64, bytes: &[u8]) -> bool {
         if at + bytes.len() as u64 > self.len_bytes {
             return false;
         }
         let mut own = vec![0; bytes.len()];
         match self.source.contents().read(at, &mut own) {
-            Ok(()) => own == bytes,
+            Ok(()) => resembles(&own, bytes),
             Err(error) => {
                 self.failed = Some(error);
                 false

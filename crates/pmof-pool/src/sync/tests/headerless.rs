@@ -9,15 +9,33 @@ fn file_of(byte: impl FnMut(usize) -> u8) -> Vec<u8> {
 }
 
 #[test]
-fn zeros_in_the_place_of_a_part_are_not_copied_over_another_replica() {
+fn zeros_in_the_place_of_a_part_are_not_copied_over_other_replicas() {
     for (name, broken) in [("r0p1", 0), ("r1p1", 1)] {
-        let (directory, set) = filled(SINGLE, &[0, 1]);
+        let (directory, set) = filled(SINGLE, &[0, 1, 2]);
         fs::write(directory.path().join(name), file_of(|_| 0)).unwrap();
         let report = checked(&set);
         assert_eq!(report.state(broken), ReplicaState::Unsound, "{report:?}");
         assert!(report.replicas[broken].problems.concat().contains("nothing but zeros"), "{report:?}");
-        assert_eq!(dry(&set).source, 1 - broken);
-        assert_eq!(synced(&set).source, 1 - broken);
+        assert_eq!((dry(&set).source, synced(&set).source), (1 - broken, 1 - broken));
+        assert_sound(&set);
+    }
+}
+
+/// Of two replicas one has zeros there, and the other something: nothing tells which is right where the heap has nothing.
+#[test]
+fn of_zeros_and_data_neither_is_copied_where_nothing_tells() {
+    for name in ["r0p1", "r1p1"] {
+        let (directory, set) = filled(SINGLE, &[0, 1]);
+        fs::write(directory.path().join(name), file_of(|_| 0)).unwrap();
+        let before = contents(directory.path());
+        for from in [None, Some(0), Some(1)] {
+            let options = SyncOptions { from, ..SyncOptions::default() };
+            let refused = sync(&set, &options, &mut NoRemotes, &mut |_| {}).unwrap_err();
+            assert!(matches!(&refused, SyncError::Unlike { path, .. } if !path.ends_with(name)), "{refused}");
+        }
+        assert!(contents(directory.path()) == before);
+        fs::remove_file(directory.path().join(name)).unwrap();
+        synced(&set);
         assert_sound(&set);
     }
 }
@@ -42,6 +60,7 @@ fn a_file_that_is_not_the_pools_is_neither_copied_nor_overwritten() {
             }
             let report = checked(&set);
             assert!(!report.is_sound() && report.sync_refusal.is_some(), "{report:?}");
+            assert!(report.replicas.iter().any(|replica| !replica.problems.is_empty() || replica.unchecked.is_some()));
             assert!(contents(directory.path()) == before);
             fs::remove_file(&path).unwrap();
             synced(&set);
@@ -167,5 +186,29 @@ fn the_part_that_the_heap_is_against_is_the_one_that_is_named() {
         fs::remove_file(&path).unwrap();
         synced(&set);
         assert!(fs::read(&path).unwrap() == bytes);
+    }
+}
+
+/// Parts whose header was lost, or that have another length, and of which libpmemobj left this and that in one replica only.
+#[test]
+fn a_part_that_resembles_the_pools_is_its_own() {
+    for change in 0..4 {
+        let (directory, set) = filled(SINGLE, &[0, 1]);
+        let [first, path] = ["r1p0", "r1p1"].map(|name| directory.path().join(name));
+        // One of 33 pages.
+        for offset in (0..3 * MIB).step_by(33 * 4096) {
+            poke(&path, offset);
+        }
+        let file = fs::File::options().write(true).open(&path).unwrap();
+        match change {
+            0 => fs::remove_file(&first).unwrap(),
+            1 => fs::File::options().write(true).open(&first).unwrap().write_all_at(&[0; 4096], 0).unwrap(),
+            2 => file.set_len(MIB).unwrap(),
+            _ => file.set_len(16 * MIB).unwrap(),
+        }
+        let options = SyncOptions { from: Some(0), ..SyncOptions::default() };
+        let done = sync(&set, &options, &mut NoRemotes, &mut |_| {}).unwrap();
+        assert!(done.replicas[0].damage.is_some());
+        assert_sound(&set);
     }
 }
