@@ -71,6 +71,12 @@ const BEFORE_TESTS: &[Suite] = &[
         ..PLAIN
     },
     Suite {
+        name: "dependencies",
+        command: &["cargo", "deny", "check", "bans", "licenses", "sources"],
+        needs: Need::CargoCommand("deny", "cargo install --locked cargo-deny"),
+        ..PLAIN
+    },
+    Suite {
         name: "lints without verbs",
         command: &[
             "cargo",
