@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
+mod api;
 mod capi;
 #[cfg(test)]
 mod circles;
@@ -45,6 +46,8 @@ enum Chore {
         #[arg(long)]
         quick: bool,
     },
+    /// Compare the public interface of pmof, and of the crates that it offers as modules, with crates/pmof/public-api
+    Api(api::Api),
     /// Build the drop-in libraries into target/capi: librpma.so.0 and librpmem.so.1, each with its header and pkg-config file
     Capi,
     /// Virtual machines with RDMA devices and persistent memory: see testbed/README.md
@@ -72,6 +75,7 @@ enum Chore {
 fn main() -> Result<ExitCode> {
     match Cli::parse().chore {
         Chore::Test { quick } => run::run_all(quick),
+        Chore::Api(api) => api.run(),
         Chore::Capi => {
             println!("{}", capi::build()?.display());
             Ok(ExitCode::SUCCESS)

@@ -137,6 +137,12 @@ const AFTER_TESTS: &[Suite] = &[
         environment: &[("RUSTDOCFLAGS", "-D warnings")],
         ..PLAIN
     },
+    Suite {
+        name: "public interface",
+        command: &["cargo", "xtask", "api"],
+        counting: Counting::ByTest(Runner::Closing),
+        ..PLAIN
+    },
     Suite { name: "demo", command: &[PMOF, "demo"], slow: true, needs: Need::PmofCommand("demo"), ..PLAIN },
     Suite {
         name: "soak",

@@ -1,0 +1,180 @@
+//! `cargo xtask api`: the public interface of the facade and of the crates behind it, beside its snapshots.
+
+use std::{
+    collections::{BTreeSet, HashSet},
+    env, fs,
+    ops::RangeInclusive,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use clap::Args;
+use serde::Deserialize;
+
+use crate::{counts::Counts, sshd::write_program, suites::program_file};
+
+/// The facade, and the crates that it offers as modules.
+const WHOLE: [&str; 8] =
+    ["pmof", "pmof-access", "pmof-bootstrap", "pmof-control", "pmof-mem", "pmof-pool", "pmof-replica", "pmof-target"];
+
+/// Crates of which only what `pmof-access` exports again is public.
+const BEHIND_ACCESS: [&str; 2] = ["pmof-proto", "pmof-verbs"];
+
+const SNAPSHOTS: &str = "crates/pmof/public-api";
+
+/// The formats of rustdoc's JSON that this release of public-api is known to read.
+const FORMATS: RangeInclusive<u32> = 56..=57;
+
+/// Options of `cargo xtask api`.
+#[derive(Debug, Args)]
+pub(crate) struct Api {
+    /// Write the snapshots anew
+    #[arg(long)]
+    write: bool,
+}
+
+#[derive(Debug, Deserialize)]
+struct Format {
+    format_version: u32,
+}
+
+impl Api {
+    pub(crate) fn run(&self) -> Result<ExitCode> {
+        document()?;
+        let facade = rustdoc_json(WHOLE[0]);
+        let text = fs::read_to_string(&facade).with_context(|| format!("reading {}", facade.display()))?;
+        let Format { format_version } = serde_json::from_str(&text).context("the version of rustdoc's JSON")?;
+        let mut counts = Counts::default();
+        if !FORMATS.contains(&format_version) {
+            println!("skipped: this rustdoc writes JSON of version {format_version}, public-api reads {FORMATS:?}");
+            counts.skipped = (WHOLE.len() + BEHIND_ACCESS.len()) as u64;
+            println!("{counts}");
+            return Ok(ExitCode::SUCCESS);
+        }
+        let access = listing(&rustdoc_json("pmof-access"))?;
+        for name in WHOLE {
+            self.compare(name, &listing(&rustdoc_json(name))?, &mut counts)?;
+        }
+        for name in BEHIND_ACCESS {
+            let reached = reached(&listing(&rustdoc_json(name))?, name, &access);
+            self.compare(name, &reached, &mut counts)?;
+        }
+        println!("{counts}");
+        Ok(if counts.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    fn compare(&self, name: &str, found: &[String], counts: &mut Counts) -> Result<()> {
+        let path = Path::new(SNAPSHOTS).join(format!("{name}.txt"));
+        if self.write {
+            fs::write(&path, found.join("\n") + "\n").with_context(|| format!("writing {}", path.display()))?;
+        }
+        let text = fs::read_to_string(&path)
+            .with_context(|| format!("reading {}; cargo xtask api --write makes it", path.display()))?;
+        let changes = changes(&text, found);
+        if changes.is_empty() {
+            println!("ok {name}");
+            *counts += Counts::ONE_PASSED;
+        } else {
+            println!("FAILED {name}: not as in {}; cargo xtask api --write takes what is meant:", path.display());
+            println!("{}", changes.join("\n"));
+            *counts += Counts::ONE_FAILED;
+        }
+        Ok(())
+    }
+}
+
+/// Has rustdoc describe the crates as JSON. Stable rustdoc does so only where this variable allows it; in cargo's own environment
+/// it would have dependencies built anew.
+fn document() -> Result<()> {
+    let directory = env::current_dir()?.join(program_file("target/api"));
+    fs::create_dir_all(&directory).with_context(|| format!("making {}", directory.display()))?;
+    let rustdoc = directory.join("rustdoc");
+    write_program(&rustdoc, "#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec rustdoc \"$@\"\n")?;
+    let packages = WHOLE.iter().chain(&BEHIND_ACCESS).flat_map(|name| ["--package", *name]);
+    let status = Command::new("cargo")
+        .args(["doc", "--quiet", "--no-deps", "--lib"])
+        .args(packages)
+        .env("RUSTDOC", &rustdoc)
+        .env("RUSTDOCFLAGS", "-Zunstable-options --output-format=json --cap-lints=allow")
+        .status()
+        .context("starting cargo")?;
+    ensure!(status.success(), "cargo doc: {status}");
+    Ok(())
+}
+
+fn rustdoc_json(name: &str) -> PathBuf {
+    program_file(&format!("target/doc/{}.json", name.replace('-', "_")))
+}
+
+/// What is public, one item a line. Of what is derived only that it is there, without its functions.
+fn listing(json: &Path) -> Result<Vec<String>> {
+    let list = |omits_derived| {
+        let items = public_api::Builder::from_rustdoc_json(json)
+            .omit_blanket_impls(true)
+            .omit_auto_trait_impls(true)
+            .omit_auto_derived_impls(omits_derived)
+            .build();
+        let items = items.with_context(|| format!("reading {}", json.display()))?;
+        Ok::<Vec<String>, anyhow::Error>(items.items().map(ToString::to_string).collect())
+    };
+    let written: HashSet<String> = list(true)?.into_iter().collect();
+    let is_kept =
+        |line: &String| written.contains(line) || line.starts_with("impl") && !line.contains("StructuralPartialEq");
+    Ok(list(false)?.into_iter().filter(is_kept).collect())
+}
+
+/// The lines of a crate's listing whose subject is a name that another crate's listing exports again.
+fn reached(listing: &[String], name: &str, through: &[String]) -> Vec<String> {
+    let exported: BTreeSet<&str> = through
+        .iter()
+        .filter_map(|line| line.strip_prefix("pub use "))
+        .filter_map(|path| path.rsplit("::").next())
+        .collect();
+    let prefix = format!("{}::", name.replace('-', "_"));
+    let is_exported = |rest: &str| {
+        let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+        exported.contains(&rest[..end])
+    };
+    let tells_of_exported = |line: &&String| {
+        // An item begins with its path; an impl of a trait may name its type last.
+        let names = if line.starts_with("impl") { usize::MAX } else { 1 };
+        line.split(&prefix).skip(1).take(names).any(is_exported)
+    };
+    listing.iter().filter(tells_of_exported).cloned().collect()
+}
+
+/// What the snapshot has and the listing has not, and the other way round.
+fn changes(snapshot: &str, found: &[String]) -> Vec<String> {
+    let before: BTreeSet<&str> = snapshot.lines().collect();
+    let now: BTreeSet<&str> = found.iter().map(String::as_str).collect();
+    let gone = before.difference(&now).map(|line| format!("- {line}"));
+    gone.chain(now.difference(&before).map(|line| format!("+ {line}"))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(text: &str) -> Vec<String> {
+        text.lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn what_comes_and_what_goes_is_told() {
+        assert_eq!(changes("pub fn a()\npub fn b()\n", &lines("pub fn a()\npub fn b()")), Vec::<String>::new());
+        let found = lines("pub fn a()\npub fn b(u8)");
+        assert_eq!(changes("pub fn a()\npub fn b()\n", &found), ["- pub fn b()", "+ pub fn b(u8)"]);
+    }
+
+    #[test]
+    fn of_a_crate_behind_another_what_that_exports_is_public() {
+        let through = lines("pub mod a\npub use a::Signal\npub use a::limits\npub fn a::f()");
+        let listing = lines(
+            "pub mod p_q\npub mod p_q::limits\npub const p_q::limits::MAX: u8\npub struct p_q::SignalMask\n\
+             impl core::fmt::Debug for p_q::Signal\npub p_q::Signal::On\npub fn p_q::other() -> p_q::Signal",
+        );
+        let reached = reached(&listing, "p-q", &through);
+        assert_eq!(reached, [&listing[1], &listing[2], &listing[4], &listing[5]].map(String::as_str));
+    }
+}
