@@ -55,7 +55,7 @@ fn with_and_without_seal(bytes: &[u8]) -> impl Iterator<Item = Vec<u8>> {
 }
 
 fn survives_text<T: FromStr + ToString + PartialEq + Debug>(bytes: &[u8]) {
-    let Ok(text) = str::from_utf8(bytes) else { return };
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
     if let Ok(value) = text.parse::<T>() {
         let written = value.to_string();
         assert!(written.parse::<T>().is_ok_and(|read| read == value), "{value:?} was written as {written:?}");
@@ -135,7 +135,7 @@ fn hello(bytes: &[u8]) {
 
 /// The initiator's nonce here is zero: seeds hold answers to it.
 fn greeting(bytes: &[u8]) {
-    let nonce = [0; _];
+    let nonce = [0; 16];
     for bytes in with_and_without_seal(bytes) {
         if let Ok(Some(found)) = Greeting::find(&bytes, &nonce) {
             let written = found.encode(&nonce);

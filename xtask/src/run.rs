@@ -2,7 +2,8 @@
 
 use std::{
     collections::BTreeSet,
-    env, fs,
+    env,
+    fs::{self, File},
     io::{self, Read, Write},
     path::Path,
     process::{self, Command, ExitCode, ExitStatus, Stdio},
@@ -10,6 +11,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use rustix::pipe::PipeFlags;
 
 use crate::{
     counts::{Counts, Runner},
@@ -116,7 +118,7 @@ fn judge(counting: Counting, succeeded: bool, counted: Option<Counts>) -> Counts
 /// those that report that they could not run come last.
 fn run(suite: &Suite, to: &mut impl Write) -> Result<(ExitStatus, Option<Counts>, BTreeSet<String>, Skips)> {
     // One pipe for both streams keeps their order.
-    let (output, input) = io::pipe()?;
+    let (output, input) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     let (program, arguments) = suite.command.split_first().context("a suite has a command")?;
     let mut command = Command::new(program_file(program));
     command.args(arguments).envs(suite.environment.iter().copied()).stdin(Stdio::null());
@@ -135,7 +137,7 @@ fn run(suite: &Suite, to: &mut impl Write) -> Result<(ExitStatus, Option<Counts>
         Counting::AsOne => None,
         Counting::ByTest(runner) => Some(runner),
     };
-    let (counted, failures) = pass_on(output, to, runner)?;
+    let (counted, failures) = pass_on(File::from(output), to, runner)?;
     let status = child.wait()?;
     let skips = Skips::read(&reports, &failures)?;
     Ok((status, counted, failures, skips))

@@ -1,6 +1,6 @@
 //! The `ibv_context`s that applications were given.
 
-use std::mem;
+use std::{ffi::c_char, mem};
 
 use pmof_access::{Peer as AccessPeer, Transport};
 use pmof_mem::forks::Kept;
@@ -34,7 +34,7 @@ pub(crate) fn software_context(transport: Transport) -> usize {
     let mut made: Box<SoftwareContext> = unsafe { Box::new(mem::zeroed()) };
     let name = format!("pmof_{transport}");
     for (to, from) in made.device.name.iter_mut().zip(name.bytes()) {
-        *to = from.cast_signed();
+        *to = c_char::from_le_bytes([from]);
     }
     made.device.dev_name = made.device.name;
     made.context.cmd_fd = -1;

@@ -36,7 +36,7 @@ const BACKLOG: usize = 128;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// How long the thread waits for a request at a time; it is interrupted where it is to end.
-const WAIT: Duration = Duration::from_hours(1);
+const WAIT: Duration = Duration::from_secs(3600);
 
 type Arrival = Result<ConnectionRequest, SetupError>;
 

@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn a_number_is_closed_while_it_is_the_librarys_own() {
-        let (reader, _writer) = std::io::pipe().unwrap();
+        let (reader, _writer) = rustix::pipe::pipe().unwrap();
         let given = Given::default();
         assert!(given.blocks());
         let number = given.give(reader.as_fd()).unwrap();
@@ -106,8 +106,8 @@ mod tests {
 
     #[test]
     fn a_number_that_something_else_has_stays() {
-        let (reader, _writer) = std::io::pipe().unwrap();
-        let (other, _other_writer) = std::io::pipe().unwrap();
+        let (reader, _writer) = rustix::pipe::pipe().unwrap();
+        let (other, _other_writer) = rustix::pipe::pipe().unwrap();
         let given = Given::default();
         let number = given.give(reader.as_fd()).unwrap();
         // SAFETY: the number is closed and taken again in one step, and owned from then on.

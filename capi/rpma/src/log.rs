@@ -71,7 +71,8 @@ pub(crate) fn log(level: Level, function: &CStr, message: &str) {
         // SAFETY: only `rpma_log_set_function` stores here, which takes a function of this type.
         let own: LogFunction = unsafe { std::mem::transmute(own) };
         let place = Location::caller();
-        let (file, line) = (CString::new(place.file()).unwrap_or_default(), place.line().cast_signed());
+        let (file, line) =
+            (CString::new(place.file()).unwrap_or_default(), c_int::try_from(place.line()).unwrap_or(c_int::MAX));
         // SAFETY: the format asks for one string; all strings live during the call.
         unsafe { own(number, file.as_ptr(), line, function.as_ptr(), c"%s".as_ptr(), text.as_ptr()) };
     } else if main {

@@ -136,9 +136,8 @@ impl AccessCq {
     /// `into` is valid for `count` writes.
     unsafe fn take_into(&self, into: *mut sys::ibv_wc, count: c_int) -> c_int {
         let mut taken = 0;
-        while taken < count
-            && let Some(done) = self.take()
-        {
+        while taken < count {
+            let Some(done) = self.take() else { break };
             // SAFETY: valid for `count` writes, and less than that many were made.
             unsafe { into.add(taken.unsigned_abs() as usize).write(work_completion(&done)) };
             taken += 1;

@@ -73,7 +73,7 @@ impl Place {
         if lanes == 0 {
             return Err(Failure::invalid("nlanes is 0: ask for one lane at least"));
         }
-        if len_bytes == 0 || !len_bytes.is_multiple_of(PAGE_BYTES) || !address.addr().is_multiple_of(PAGE_BYTES) {
+        if len_bytes == 0 || len_bytes % PAGE_BYTES != 0 || address.addr() % PAGE_BYTES != 0 {
             let why = format!(
                 "the pool's memory, {len_bytes} bytes at {address:p}, must begin and end at multiples of {PAGE_BYTES} bytes"
             );

@@ -44,10 +44,10 @@ pub(crate) fn ssh() -> SshOptions {
     if let Some(program) = env::var_os("RPMEM_SSH").filter(|program| !program.is_empty()) {
         options = options.program(program.into());
     }
-    if let Ok(commands) = env::var("RPMEM_CMD")
-        && let Some(command) = next_command(&commands)
-    {
-        options = options.command(command);
+    if let Ok(commands) = env::var("RPMEM_CMD") {
+        if let Some(command) = next_command(&commands) {
+            options = options.command(command);
+        }
     }
     if number("RPMEM_ENABLE_VERBS") == Some(0) {
         options = options.verbs(false);

@@ -706,7 +706,7 @@ impl Drop for Batch<'_> {
 
 fn check_atomic(region: &RemoteRegion, right: Access, name: &'static str, offset: u64) -> Result<(), PostError> {
     region.check(right, name, offset, 8)?;
-    if offset.is_multiple_of(8) { Ok(()) } else { Err(PostError::Misaligned { offset }) }
+    if offset % 8 == 0 { Ok(()) } else { Err(PostError::Misaligned { offset }) }
 }
 
 fn ring_refusal(error: &io::Error) -> Option<RingRefusal> {

@@ -434,10 +434,10 @@ impl Driver {
     }
 
     fn show_ready(&self, ready: &VecDeque<Completion>) {
-        if ready.is_empty()
-            && let Some(signal) = self.signal.as_ref().or_else(|| self.delivered.get())
-        {
-            signal.clear();
+        if ready.is_empty() {
+            if let Some(signal) = self.signal.as_ref().or_else(|| self.delivered.get()) {
+                signal.clear();
+            }
         }
     }
 
@@ -587,11 +587,11 @@ impl Driver {
         }
         let time = until.saturating_sub(now).min(SLEEP_MAX);
         self.sleepers.lead(|| poller.sleep(time), &mut || is_done() || self.arm());
-        if let Some(delivered) = delivered
-            && let ready = self.ready.lock()
-            && !ready.is_empty()
-        {
-            delivered.set();
+        if let Some(delivered) = delivered {
+            let ready = self.ready.lock();
+            if !ready.is_empty() {
+                delivered.set();
+            }
         }
     }
 
@@ -718,8 +718,10 @@ impl Driver {
         while let Some(next) = core.next_completion() {
             ready.add(Completion::new(ConnectionId(id), next));
         }
-        if was_empty && let Some(signal) = self.seen_signal() {
-            signal.set();
+        if was_empty {
+            if let Some(signal) = self.seen_signal() {
+                signal.set();
+            }
         }
         true
     }

@@ -607,11 +607,12 @@ impl LinkCore {
             return;
         }
         let wanted = self.wanted_interest();
-        if let (Some((poller, id, interest)), Some(wire)) = (&mut self.watched, &self.wire)
-            && *interest != wanted
-            && let Some(fd) = wire.as_fds()[0]
-            && poller.modify(fd, *id, wanted).is_ok()
-        {
+        let (Some((poller, id, interest)), Some(wire)) = (&mut self.watched, &self.wire) else { return };
+        if *interest == wanted {
+            return;
+        }
+        let Some(fd) = wire.as_fds()[0] else { return };
+        if poller.modify(fd, *id, wanted).is_ok() {
             *interest = wanted;
             if let Some(poller) = &self.watched_too {
                 // It watches the same descriptor, which has just been changed elsewhere.

@@ -246,10 +246,10 @@ impl CompletionQueue {
 
     fn wait_wanted(&self, timeout: Duration, wanted: Wanted, is_over: impl Fn() -> bool) -> Option<Completion> {
         let driver = &self.shared.driver;
-        if driver.has_ready()
-            && let Some(found) = driver.take_wanted(wanted)
-        {
-            return Some(found);
+        if driver.has_ready() {
+            if let Some(found) = driver.take_wanted(wanted) {
+                return Some(found);
+            }
         }
         let thread_drives = self.shared.thread_drives();
         let _waiting = driver.callers().filter(|_| !thread_drives).map(Callers::wait);

@@ -47,7 +47,13 @@ pub(crate) trait RegionUsers: fmt::Debug + Send + Sync {
 }
 
 /// Memory as a device reaches it: registered for the other sides, and for this side's own operations.
-pub(crate) trait DeviceReach: Any + fmt::Debug + Send + Sync {
+pub(crate) trait DeviceReach: fmt::Debug + Send + Sync {
+    /// What it is, for those who know.
+    fn as_any(&self) -> &dyn Any;
+
+    /// The same, with its ownership.
+    fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
+
     /// How the other sides reach it.
     fn direct(&self) -> DirectAccess;
 

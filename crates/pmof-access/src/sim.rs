@@ -293,11 +293,11 @@ impl Pipe {
     fn put(&mut self, now: Duration, mut bytes: Vec<u8>) -> bool {
         let from = self.sent_bytes;
         self.sent_bytes += bytes.len() as u64;
-        if let Some((at, mask)) = self.faults.corrupt
-            && let Some(index) = at.checked_sub(from)
-            && let Some(byte) = bytes.get_mut(index as usize)
-        {
-            *byte ^= mask;
+        if let Some((at, mask)) = self.faults.corrupt {
+            let index = at.checked_sub(from);
+            if let Some(byte) = index.and_then(|index| bytes.get_mut(index as usize)) {
+                *byte ^= mask;
+            }
         }
         let limit = [self.faults.cut_after_bytes, self.faults.silent_after_bytes].into_iter().flatten().min();
         if let Some(limit) = limit {
@@ -312,10 +312,11 @@ impl Pipe {
 
     fn take(&mut self, now: Duration, limit: usize) -> Vec<u8> {
         let mut taken = Vec::new();
-        while taken.len() < limit
-            && let Some((due, bytes, start)) = self.waiting.front_mut()
-            && *due <= now
-        {
+        while taken.len() < limit {
+            let Some((due, bytes, start)) = self.waiting.front_mut() else { break };
+            if *due > now {
+                break;
+            }
             let rest = &bytes[*start..];
             let count = rest.len().min(limit - taken.len());
             taken.extend_from_slice(&rest[..count]);

@@ -1,7 +1,7 @@
 //! What opens a transport. A new one implements [`Opening`], [`Incoming`] and [`Wire`] in its own module, and gets its line in the
 //! [table](open) of those that are built in.
 
-use std::{any::Any, ffi::c_void, fmt, net::SocketAddr, os::fd::BorrowedFd, sync::Arc};
+use std::{ffi::c_void, fmt, net::SocketAddr, os::fd::BorrowedFd, sync::Arc};
 
 use pmof_mem::{Medium, MemError, Memory};
 use pmof_proto::Access;
@@ -19,7 +19,7 @@ pub(crate) use built_in::{open, open_verbs};
 pub use options::{DeviceChoice, VerbsOptions};
 
 /// The local opening of one transport: what a [`Peer`](crate::Peer) is over.
-pub(crate) trait Opening: Any + Send + Sync + fmt::Debug {
+pub(crate) trait Opening: Send + Sync + fmt::Debug {
     /// Which it is; `None` for a simulated network.
     fn transport(&self) -> Option<Transport>;
 
@@ -56,6 +56,12 @@ pub(crate) trait Opening: Any + Send + Sync + fmt::Debug {
 
     /// The device that carries out operations, where there is one.
     fn device(&self) -> Option<&dyn Device> {
+        None
+    }
+
+    /// What the RDMA device can do, where there is one.
+    #[cfg(feature = "verbs")]
+    fn device_info(&self) -> Option<&pmof_verbs::DeviceInfo> {
         None
     }
 

@@ -25,7 +25,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use support::{content, pattern};
 
 /// Longer than anything takes that works.
-const LONG: Duration = Duration::from_mins(1);
+const LONG: Duration = Duration::from_secs(60);
 
 /// What the region of the server holds.
 const REGION_BYTES: u64 = 1 << 20;
@@ -366,7 +366,7 @@ fn many_that_say_nothing_shut_nobody_out() {
     if !many_files() {
         return;
     }
-    let server = Server::start(Duration::from_mins(10));
+    let server = Server::start(Duration::from_secs(600));
     let mut silent: Vec<_> = (0..CONNECTIONS).map(|_| server.raw()).collect();
     server.serves();
     // The oldest made room; the newest is still there.

@@ -17,7 +17,7 @@ use pmof_mem::{
 };
 use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket};
 
-const LONG: Duration = Duration::from_mins(1);
+const LONG: Duration = Duration::from_secs(60);
 
 static TOLD: Mutex<Vec<(Level, String, String)>> = Mutex::new(Vec::new());
 

@@ -37,7 +37,7 @@ mod support;
 
 use support::{content, pattern};
 
-const LONG: Duration = Duration::from_mins(1);
+const LONG: Duration = Duration::from_secs(60);
 const LEN_BYTES: u64 = 64 << 10;
 
 /// Names the socket and, after it, the file that the child serves.

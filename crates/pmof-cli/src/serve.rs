@@ -216,6 +216,7 @@ pub(crate) fn run_stdio(root: &Path, options: StdioOptions) -> anyhow::Result<()
 }
 
 /// The home directory.
+#[allow(deprecated, reason = "deprecated for the sake of Windows until Rust 1.87")]
 pub(crate) fn home() -> anyhow::Result<PathBuf> {
     std::env::home_dir().filter(|home| home.is_absolute()).context("there is no home directory: name one with --root")
 }

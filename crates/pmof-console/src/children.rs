@@ -90,7 +90,7 @@ pub fn this_program(command: &str) -> anyhow::Result<Command> {
 /// starter, which may be gone already: then this fails.
 pub fn exit_with_parent(parent: u32) -> anyhow::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL)).context("prctl(PR_SET_PDEATHSIG) failed")?;
-    let now = getppid().map_or(0, |parent| parent.as_raw_nonzero().get().cast_unsigned());
+    let now = getppid().map_or(0, |parent| parent.as_raw_nonzero().get().unsigned_abs());
     ensure!(now == parent, "the process {parent} that started this one is gone (--exit-with-parent)");
     Ok(())
 }

@@ -83,10 +83,10 @@ pub fn with_mend(error: PoolError) -> anyhow::Error {
 /// What to do about what has a pool's name already.
 fn in_the_way(replica: &PoolUrl) -> String {
     let found = Pool::options().replica(replica.to_string()).info();
-    if let Err(PoolError::Replica { source, .. }) = &found
-        && let ReplicaError::Refused { refusal: PoolRefusal::NotAUsablePool, text } = &**source
-    {
-        return format!("`pmof pool rm` removes sound pools only, and of this the target says: {text}");
+    if let Err(PoolError::Replica { source, .. }) = &found {
+        if let ReplicaError::Refused { refusal: PoolRefusal::NotAUsablePool, text } = &**source {
+            return format!("`pmof pool rm` removes sound pools only, and of this the target says: {text}");
+        }
     }
     format!("`pmof pool rm {replica}` removes it with its bytes")
 }

@@ -212,11 +212,11 @@ fn rdma_findings(whole: &Whole<'_>, find: &mut impl FnMut(String, Option<String>
         }
     }
     let lockable_bytes = whole.limits.lockable_bytes();
-    if let Some(bytes) = lockable_bytes.filter(|bytes| *bytes < LOCKED_MEMORY_AMPLE_BYTES)
-        && !whole.rdma_devices.is_empty()
-    {
-        let what =
-            format!("only {bytes} bytes of memory can be locked, and RDMA registers no more (devdax counts too)");
-        find(what, lock_memory().pop());
+    if let Some(bytes) = lockable_bytes.filter(|bytes| *bytes < LOCKED_MEMORY_AMPLE_BYTES) {
+        if !whole.rdma_devices.is_empty() {
+            let what =
+                format!("only {bytes} bytes of memory can be locked, and RDMA registers no more (devdax counts too)");
+            find(what, lock_memory().pop());
+        }
     }
 }

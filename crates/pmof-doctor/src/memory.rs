@@ -244,8 +244,10 @@ fn verbs(memory: &Memory, probe: &MediumProbe, device: &RdmaDevice, context: &Co
         return closed(format!("no port of {} is active", device.name), advice::inactive_port(device));
     }
     let is_pinned = !known.has_on_demand_paging;
-    if is_pinned && let Some(why) = refuses_pinning(memory.kind) {
-        return closed(format!("{why}, and {} has no on-demand paging", device.name), advice::pinnable(probe));
+    if is_pinned {
+        if let Some(why) = refuses_pinning(memory.kind) {
+            return closed(format!("{why}, and {} has no on-demand paging", device.name), advice::pinnable(probe));
+        }
     }
     let lockable_bytes = if is_pinned { context.lockable_bytes } else { None };
     if lockable_bytes == Some(0) {

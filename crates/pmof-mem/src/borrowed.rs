@@ -116,11 +116,10 @@ fn parse(lines: impl io::BufRead, start: u64, end: u64) -> io::Result<Vec<Area>>
             if is_wanted {
                 found.push(area);
             }
-        } else if is_wanted
-            && let Some(flags) = text.strip_prefix("VmFlags:")
-            && let Some(area) = found.last_mut()
-        {
-            area.is_sync = flags.split_whitespace().any(|flag| flag == "sf");
+        } else if is_wanted {
+            if let (Some(flags), Some(area)) = (text.strip_prefix("VmFlags:"), found.last_mut()) {
+                area.is_sync = flags.split_whitespace().any(|flag| flag == "sf");
+            }
         }
     }
     Ok(found)

@@ -145,7 +145,7 @@ impl Entry {
     fn range_with(&self, address: usize) -> Option<(usize, usize)> {
         let version = self.version.load(Ordering::SeqCst);
         let range = (self.start.load(Ordering::SeqCst), self.len_bytes.load(Ordering::SeqCst));
-        let is_whole = version.is_multiple_of(2) && self.version.load(Ordering::SeqCst) == version;
+        let is_whole = version % 2 == 0 && self.version.load(Ordering::SeqCst) == version;
         (is_whole && address.wrapping_sub(range.0) < range.1).then_some(range)
     }
 }

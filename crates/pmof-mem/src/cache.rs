@@ -80,31 +80,38 @@ pub(crate) fn persist_fence() {
 }
 
 #[cfg(target_arch = "x86_64")]
+pub(crate) use arch::cpuid;
+
+#[cfg(target_arch = "x86_64")]
 mod arch {
-    use core::arch::{
-        asm,
-        x86_64::{__cpuid, __cpuid_count},
-    };
+    use core::arch::{asm, x86_64};
 
     use super::CacheWriteBack;
 
+    /// What the CPU says of itself in the first part of a leaf.
+    #[allow(unused_unsafe, reason = "the call is unsafe before Rust 1.94")]
+    pub(crate) fn cpuid(leaf: u32) -> x86_64::CpuidResult {
+        // SAFETY: every x86-64 CPU has the instruction, which touches registers only.
+        unsafe { x86_64::__cpuid_count(leaf, 0) }
+    }
+
     /// Leaf 7 EBX: the structured extended features.
     fn extended_features() -> u32 {
-        if __cpuid(0).eax < 7 { 0 } else { __cpuid_count(7, 0).ebx }
+        if cpuid(0).eax < 7 { 0 } else { cpuid(7).ebx }
     }
 
     pub(super) fn is_supported(instruction: CacheWriteBack) -> bool {
         match instruction {
             CacheWriteBack::Clwb => extended_features() & (1 << 24) != 0,
             CacheWriteBack::Clflushopt => extended_features() & (1 << 23) != 0,
-            CacheWriteBack::Clflush => __cpuid(1).edx & (1 << 19) != 0,
+            CacheWriteBack::Clflush => cpuid(1).edx & (1 << 19) != 0,
             CacheWriteBack::DcCvap => false,
         }
     }
 
     pub(super) fn line_bytes() -> usize {
         // Leaf 1 EBX bits 15..8: the CLFLUSH line size in units of 8 bytes.
-        let line = ((__cpuid(1).ebx >> 8) & 0xff) as usize * 8;
+        let line = ((cpuid(1).ebx >> 8) & 0xff) as usize * 8;
         if line.is_power_of_two() { line } else { 64 }
     }
 

@@ -160,14 +160,14 @@ fn measured(system: &System, path: &Path, fd: OwnedFd) -> Result<(Opened, Stat),
     let devdax = suitable(system, path, &stat)?;
     let len_bytes = match &devdax {
         Some(directory) => devdax_len_bytes(directory).unwrap_or(0),
-        None => stat.st_size.cast_unsigned(),
+        None => stat.st_size.unsigned_abs(),
     };
     Ok((Opened { fd, len_bytes, devdax }, stat))
 }
 
 /// Bytes of the file system that the file takes.
 fn room_bytes(stat: &Stat) -> u64 {
-    stat.st_blocks.cast_unsigned() * STAT_BLOCK_BYTES
+    stat.st_blocks.unsigned_abs() * STAT_BLOCK_BYTES
 }
 
 fn has_holes(path: &Path) -> MemError {
@@ -346,7 +346,7 @@ fn check_page_multiple(fd: BorrowedFd<'_>, path: &Path, len_bytes: u64) -> Resul
         return Ok(());
     }
     let page_bytes = rustix::fs::fstatvfs(fd).map_err(|errno| failed(errno.into()))?.f_bsize;
-    if page_bytes > 0 && !len_bytes.is_multiple_of(page_bytes) {
+    if page_bytes > 0 && len_bytes % page_bytes != 0 {
         return Err(MemError::BadLength { len_bytes, why: "hugetlbfs needs a multiple of its huge page size" });
     }
     Ok(())

@@ -175,12 +175,12 @@ impl SyncState {
         if self.is_poisoned.load(Ordering::Acquire) {
             return Err(flushed.poisoned());
         }
-        if len_bytes >= EARLY_WRITE_MIN_BYTES
-            && let Some(file) = flushed.file
-            && let Err(error) = start_writing(file, flushed.file_offset + (offset - flushed.mapping_offset), len_bytes)
-        {
-            self.is_poisoned.store(true, Ordering::Release);
-            return Err(io_error("sync_file_range", flushed.path, POISON_MEND, error));
+        if let Some(file) = flushed.file.filter(|_| len_bytes >= EARLY_WRITE_MIN_BYTES) {
+            let file_offset = flushed.file_offset + (offset - flushed.mapping_offset);
+            if let Err(error) = start_writing(file, file_offset, len_bytes) {
+                self.is_poisoned.store(true, Ordering::Release);
+                return Err(io_error("sync_file_range", flushed.path, POISON_MEND, error));
+            }
         }
         self.written.fetch_add(1, Ordering::Release);
         Ok(())
@@ -297,9 +297,10 @@ fn flush_file(file: BorrowedFd<'_>) -> Result<(), Errno> {
 /// Has the kernel start to write a range; what it cannot do here the fence does.
 fn start_writing(file: BorrowedFd<'_>, offset: u64, len_bytes: u64) -> io::Result<()> {
     let flags = libc::SYNC_FILE_RANGE_WRITE;
-    // SAFETY: the call takes numbers only; the range lies inside the file, so both fit i64.
-    let outcome =
-        unsafe { libc::sync_file_range(file.as_raw_fd(), offset.cast_signed(), len_bytes.cast_signed(), flags) };
+    // The range lies inside the file, so both fit.
+    let [offset, len_bytes] = [offset, len_bytes].map(|bytes| libc::off64_t::try_from(bytes).unwrap_or(i64::MAX));
+    // SAFETY: the call takes numbers only.
+    let outcome = unsafe { libc::sync_file_range(file.as_raw_fd(), offset, len_bytes, flags) };
     if outcome == 0 {
         return Ok(());
     }

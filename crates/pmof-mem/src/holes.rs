@@ -71,7 +71,7 @@ fn next_in_file(file: BorrowedFd<'_>, range: Range<u64>) -> Option<Range<u64>> {
 /// Whether the file's holes are known. Of one that was cut short they are not: what lies behind its end cannot be read.
 fn tells_holes(file: BorrowedFd<'_>, end: u64) -> bool {
     let is_whole = rustix::fs::fstat(file).is_ok_and(|stat| {
-        FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_size.cast_unsigned() >= end
+        FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_size.unsigned_abs() >= end
     });
     is_whole && magic_of(file).is_ok_and(|magic| HOLE_MAGICS.contains(&magic))
 }

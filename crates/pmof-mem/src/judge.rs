@@ -288,7 +288,8 @@ impl Facts {
 /// The `statfs` magic of the file system that `file` lies on.
 pub(crate) fn magic_of(file: BorrowedFd<'_>) -> io::Result<u64> {
     // The magic is a 32-bit number; some architectures sign-extend it.
-    Ok(rustix::fs::fstatfs(file)?.f_type.cast_unsigned() & u64::from(u32::MAX))
+    let [a, b, c, d, ..] = rustix::fs::fstatfs(file)?.f_type.to_le_bytes();
+    Ok(u32::from_le_bytes([a, b, c, d]).into())
 }
 
 /// Whether the kernel would grant `MAP_SYNC` on a new file: ext4 and xfs do where DAX is on for the whole mount and all

@@ -219,7 +219,7 @@ impl Mapping {
     pub(crate) fn atomic(&self, offset: u64) -> Result<&AtomicU64, MemError> {
         let word = self.range(offset, 8)?;
         // Memory of the caller may begin anywhere.
-        if !word.addr().is_multiple_of(8) {
+        if word.addr() % 8 != 0 {
             return Err(MemError::Misaligned { offset });
         }
         // SAFETY: inside the mapping, 8-aligned, alive as long as `self`; every other access to these bytes is atomic or
@@ -232,7 +232,7 @@ impl Mapping {
         let mut chunk = [0_u8; CHECKSUM_CHUNK_BYTES];
         let (mut crc, mut done) = (0, 0);
         while done < len_bytes {
-            if done.is_multiple_of(LOADED_AHEAD_BYTES as u64) {
+            if done % LOADED_AHEAD_BYTES as u64 == 0 {
                 let part = (len_bytes - done).min(LOADED_AHEAD_BYTES as u64);
                 self.load_ahead(start.wrapping_add(done as usize), part);
             }
@@ -385,12 +385,12 @@ pub(crate) unsafe fn copy_out(from: *mut u8, into: &mut [u8]) {
     for (index, slot) in head.iter_mut().enumerate() {
         *slot = byte(index);
     }
-    let (words, tail) = rest.as_chunks_mut::<8>();
-    let tail_start = lead + words.len() * 8;
-    for (index, slot) in words.iter_mut().enumerate() {
+    let (words, tail) = rest.split_at_mut(rest.len() / 8 * 8);
+    let tail_start = lead + words.len();
+    for (index, slot) in words.chunks_exact_mut(8).enumerate() {
         // SAFETY: inside the range, and 8-aligned since `from + lead` is.
         let word = unsafe { AtomicU64::from_ptr(from.add(lead + index * 8).cast()) };
-        *slot = u64::from_le(word.load(Ordering::Relaxed)).to_le_bytes();
+        slot.copy_from_slice(&u64::from_le(word.load(Ordering::Relaxed)).to_le_bytes());
     }
     for (index, slot) in tail.iter_mut().enumerate() {
         *slot = byte(tail_start + index);
@@ -410,12 +410,14 @@ unsafe fn copy_in(into: *mut u8, bytes: &[u8], store_word: impl Fn(&AtomicU64, u
     for (index, value) in head.iter().enumerate() {
         store_byte(index, *value);
     }
-    let (words, tail) = rest.as_chunks::<8>();
-    let tail_start = lead + words.len() * 8;
-    for (index, value) in words.iter().enumerate() {
+    let (words, tail) = rest.split_at(rest.len() / 8 * 8);
+    let tail_start = lead + words.len();
+    let mut value = [0; 8];
+    for (index, bytes) in words.chunks_exact(8).enumerate() {
+        value.copy_from_slice(bytes);
         // SAFETY: inside the range, and 8-aligned since `into + lead` is.
         let word = unsafe { AtomicU64::from_ptr(into.add(lead + index * 8).cast()) };
-        store_word(word, u64::from_le_bytes(*value).to_le());
+        store_word(word, u64::from_le_bytes(value).to_le());
     }
     for (index, value) in tail.iter().enumerate() {
         store_byte(tail_start + index, *value);
@@ -425,7 +427,7 @@ unsafe fn copy_in(into: *mut u8, bytes: &[u8], store_word: impl Fn(&AtomicU64, u
 #[cfg(target_arch = "x86_64")]
 fn stream_word(word: &AtomicU64, value: u64) {
     // SAFETY: the word is valid and 8-aligned; `movnti` of 8 aligned bytes is a single store (Intel SDM 3A, 9.1.1).
-    unsafe { core::arch::x86_64::_mm_stream_si64(word.as_ptr().cast(), value.cast_signed()) };
+    unsafe { core::arch::x86_64::_mm_stream_si64(word.as_ptr().cast(), i64::from_le_bytes(value.to_le_bytes())) };
 }
 
 #[cfg(not(target_arch = "x86_64"))]

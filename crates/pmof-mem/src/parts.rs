@@ -162,7 +162,7 @@ fn concatenate_on(
     let mut len_bytes = 0_u64;
     for part in &parts {
         check_len(part.len_bytes)?;
-        if !part.len_bytes.is_multiple_of(page_bytes) || !part.file_offset.is_multiple_of(page_bytes) {
+        if part.len_bytes % page_bytes != 0 || part.file_offset % page_bytes != 0 {
             let why = "a part of a file begins and ends at a page";
             return Err(MemError::BadLength { len_bytes: part.len_bytes, why });
         }
@@ -235,11 +235,11 @@ fn assemble(
     path: PathBuf,
     declaration: Option<Declaration>,
 ) -> Memory {
-    if judged.len() == 1
-        && let Some((part, judgement)) = judged.pop()
-    {
-        let memory = Memory::assemble(path, Some(part.file), mapping, judgement, declaration);
-        return memory.at_file_offset(part.file_offset);
+    if judged.len() == 1 {
+        if let Some((part, judgement)) = judged.pop() {
+            let memory = Memory::assemble(path, Some(part.file), mapping, judgement, declaration);
+            return memory.at_file_offset(part.file_offset);
+        }
     }
     let whole = Judgement::of_parts(judged.iter().map(|(part, judgement)| (part.path.as_path(), judgement)));
     let mut end = 0;

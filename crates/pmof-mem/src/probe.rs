@@ -152,20 +152,22 @@ fn probe_file(system: &System, path: &Path, file: BorrowedFd<'_>) -> Result<Judg
 
 #[cfg(target_arch = "x86_64")]
 fn cpu_model() -> String {
-    use core::arch::x86_64::{__cpuid, CpuidResult};
+    use core::arch::x86_64::CpuidResult;
+
+    use crate::cache::cpuid;
     /// The first of the three leaves that spell the brand; the same leaf tells how far the extended ones go.
     const BRAND_LEAF: u32 = 0x8000_0002;
     fn text(registers: &[u32]) -> String {
         let bytes: Vec<u8> = registers.iter().flat_map(|register| register.to_le_bytes()).collect();
         String::from_utf8_lossy(&bytes).trim_matches(['\0', ' ']).to_owned()
     }
-    let vendor = __cpuid(0);
+    let vendor = cpuid(0);
     let vendor = text(&[vendor.ebx, vendor.edx, vendor.ecx]);
-    if __cpuid(0x8000_0000).eax < BRAND_LEAF + 2 {
+    if cpuid(0x8000_0000).eax < BRAND_LEAF + 2 {
         return vendor;
     }
     let brand: Vec<u32> = (BRAND_LEAF..BRAND_LEAF + 3)
-        .map(__cpuid)
+        .map(cpuid)
         .flat_map(|CpuidResult { eax, ebx, ecx, edx }| [eax, ebx, ecx, edx])
         .collect();
     format!("{vendor} {}", text(&brand))

@@ -131,7 +131,7 @@ impl ShadowMedium {
     /// Replaces the number at `offset` by what `change` makes of it; returns what was there.
     fn update(&self, offset: u64, change: impl FnOnce(u64) -> Option<u64>) -> Result<u64, MemError> {
         check_bounds(offset, 8, self.len_bytes)?;
-        if !offset.is_multiple_of(8) {
+        if offset % 8 != 0 {
             return Err(MemError::Misaligned { offset });
         }
         let mut state = self.lock();

@@ -210,8 +210,10 @@ fn hardware(disk: &Path, device: String, write_cache: Option<String>) -> Backing
         if let Some(far) = transports.iter().find(|transport| !LOCAL_NVME.contains(&transport.as_str())) {
             return Backing::Served { device: format!("{device}, reached by NVMe over {far},") };
         }
-    } else if is_scsi && let Some(why) = scsi_far(disk) {
-        return Backing::Served { device: format!("{device}, reached by {why},") };
+    } else if is_scsi {
+        if let Some(why) = scsi_far(disk) {
+            return Backing::Served { device: format!("{device}, reached by {why},") };
+        }
     }
     if !is_nvme && (!(is_scsi || is_other) || has_part(disk, |part| part == "virtual")) {
         return Backing::Unknown { why: format!("{device} is of a driver of which it is not known what it keeps") };

@@ -18,7 +18,8 @@ use pmof_mem::{Medium, Memory};
 
 use crate::{
     PoolSetError,
-    header::{Checksummed, checksum},
+    header::{Checksummed, array, checksum},
+    words::words,
 };
 
 #[cfg(test)]
@@ -115,7 +116,7 @@ pub(crate) fn defect(
 
 /// Where the arenas from `offset` on end; `offset` where none was written. `number` reads 8 bytes at an offset.
 pub(crate) fn end<E>(mut offset: u64, mut number: impl FnMut(u64) -> Result<u64, E>) -> Result<u64, E> {
-    let signature = [0, 8].map(|at| SIGNATURE.as_chunks::<8>().0[at / 8]).map(u64::from_le_bytes);
+    let signature = [0, 8].map(|at| u64::from_le_bytes(array(SIGNATURE, at)));
     let mut end = offset;
     while [number(offset)?, number(offset.saturating_add(8))?] == signature {
         let (next, copy) = (number(offset + 80)?, number(offset + 112)?);
@@ -226,8 +227,8 @@ impl Arena {
             let count = (self.seen - block).min(CHUNK_BYTES as u32 / 4);
             let bytes = &mut chunk[..count as usize * 4];
             medium.read(self.map + u64::from(block) * 4, bytes)?;
-            for (index, entry) in bytes.as_chunks::<4>().0.iter().enumerate() {
-                match used.add(place(block + index as u32, u32::from_le_bytes(*entry))) {
+            for (index, entry) in words(bytes).enumerate() {
+                match used.add(place(block + index as u32, u32::from_le_bytes(entry))) {
                     Some(true) => {}
                     Some(false) => return Ok(Some("two entries of its block map (BTT map) name the same block")),
                     None => return Ok(Some("an entry of its block map (BTT map) names no block")),

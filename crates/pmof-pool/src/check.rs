@@ -362,10 +362,10 @@ impl Look {
     /// Lets go of all replicas. What was found in one that fails now stays told.
     fn close(&mut self) {
         for (found, checked) in self.found.drain(..).zip(&mut self.checked) {
-            if let Found::Whole(replica) | Found::Empty(replica) | Found::Unfinished(replica) = found
-                && let Err(error) = replica.close()
-            {
-                checked.unchecked = Some(causes(&*error).to_string());
+            if let Found::Whole(replica) | Found::Empty(replica) | Found::Unfinished(replica) = found {
+                if let Err(error) = replica.close() {
+                    checked.unchecked = Some(causes(&*error).to_string());
+                }
             }
         }
     }

@@ -195,7 +195,7 @@ fn obj_defect(
         Some("the checksum of its heap's head is wrong")
     } else if !head.starts_with(HEAP_SIGNATURE) {
         Some("its heap's head has no signature")
-    } else if !openings.is_multiple_of(2) {
+    } else if openings % 2 != 0 {
         Some("the count of its openings is odd: it was being opened when its program died")
     } else {
         heap::zones_defect(heap_len_bytes, root_offset, |offset, into| contents.read(offset, into))?

@@ -321,7 +321,8 @@ fn header_checksum(bytes: &[u8; HEADER_LEN_BYTES], features: Features) -> u64 {
     checksum(bytes, &Checksummed { field: CHECKSUM, end })
 }
 
-fn array<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
+/// The bytes of a field.
+pub(crate) fn array<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
     let mut field = [0; N];
     field.copy_from_slice(&bytes[offset..offset + N]);
     field

@@ -11,6 +11,7 @@ use pmof_mem::Medium;
 use crate::{
     PoolSetError,
     format::{CHUNK_LEN_BYTES, CHUNKS_OF_A_ZONE, HEAP, HEAP_HEADER_LEN_BYTES, OBJ_HEAP_LEN},
+    header::array,
 };
 
 const ZONE_HEADER_LEN_BYTES: u64 = 64;
@@ -219,17 +220,18 @@ impl Chunk {
 
 /// The chunk headers of a zone that count, until one whose count cannot be: there it is not a heap any more.
 struct Chunks<'h> {
-    headers: &'h [[u8; CHUNK_HEADER_LEN_BYTES as usize]],
+    headers: &'h [u8],
+    count: usize,
     at: usize,
 }
 
 impl<'h> Chunks<'h> {
     fn of(headers: &'h [u8]) -> Self {
-        Self { headers: headers.as_chunks().0, at: 0 }
+        Self { headers, count: headers.len() / CHUNK_HEADER_LEN_BYTES as usize, at: 0 }
     }
 
     fn is_at_end(&self) -> bool {
-        self.at == self.headers.len()
+        self.at == self.count
     }
 }
 
@@ -237,10 +239,10 @@ impl Iterator for Chunks<'_> {
     type Item = Chunk;
 
     fn next(&mut self) -> Option<Chunk> {
-        let header = *self.headers.get(self.at)?;
+        let header = *self.headers.get(self.at * CHUNK_HEADER_LEN_BYTES as usize..)?.first_chunk()?;
         let [kind, flags] = [0, 2].map(|at| u16::from_le_bytes([header[at], header[at + 1]]));
         let count = u32_at(header, 4);
-        if count == 0 || count as usize > self.headers.len() - self.at {
+        if count == 0 || count as usize > self.count - self.at {
             return None;
         }
         let index = self.at as u64;
@@ -376,8 +378,7 @@ fn object_len_bytes(head: [u8; OBJECT_HEAD_LEN_BYTES], flags: u16) -> Option<u64
 }
 
 fn words(head: [u8; OBJECT_HEAD_LEN_BYTES]) -> [u64; 2] {
-    let (words, _) = head.as_chunks();
-    [words[0], words[1]].map(u64::from_le_bytes)
+    [0, 8].map(|at| u64::from_le_bytes(array(&head, at)))
 }
 
 fn read<const N: usize>(medium: &impl Medium, offset: u64) -> Result<[u8; N], PoolSetError> {

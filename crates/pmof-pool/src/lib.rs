@@ -35,6 +35,7 @@ mod shutdown;
 mod sync;
 mod transform;
 mod vote;
+mod words;
 
 pub use access::{AccessError, Contents, OpenFor, Reached, RemoteReplicas, ReplicaAccess, Unreached};
 pub use behind::{Behind, BehindContents};

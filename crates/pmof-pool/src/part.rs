@@ -459,7 +459,7 @@ impl Part {
     /// When the file's inode changed last, in seconds since 1970: for new parts, when they were made.
     pub(crate) fn changed_at_unix_s(&self) -> Result<u64, PoolSetError> {
         let stat = rustix::fs::fstat(&self.file).map_err(|errno| PoolSetError::io("fstat", &self.path, "", errno))?;
-        Ok(stat.st_ctime.max(0).cast_unsigned())
+        Ok(stat.st_ctime.max(0).unsigned_abs())
     }
 
     /// The range of the file that is mapped: all whole pages, without a header.

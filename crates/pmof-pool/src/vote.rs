@@ -52,9 +52,16 @@ pub(crate) fn differences(
     progress: &mut dyn FnMut(u64),
 ) -> Result<Differences, SyncError> {
     let none = || SyncError::NoSource { reasons: Vec::new() };
-    let [one, two] = found.get_disjoint_mut([first, other]).map_err(|_| none())?;
+    let [one, two] = two_of(found, [first, other]).ok_or_else(none)?;
     let differences = comparison.differences(whole(one)?.contents(), whole(two)?.contents(), progress);
     differences.map_err(|error| of_pair(first, other, error))
+}
+
+/// Two elements, where both are there and they are not the same.
+fn two_of<T>(all: &mut [T], [first, other]: [usize; 2]) -> Option<[&mut T; 2]> {
+    let (before, behind) = all.split_at_mut_checked(first.max(other))?;
+    let (low, high) = (before.get_mut(first.min(other))?, behind.first_mut()?);
+    Some(if first < other { [low, high] } else { [high, low] })
 }
 
 /// Which of the two failed.

@@ -36,10 +36,10 @@ impl Peers {
 
     fn peer(&mut self, address: &Address, source: Option<IpAddr>) -> Result<Peer, ReplicaError> {
         let transport = address.transport;
-        if transport != Transport::Verbs
-            && let Some((peer, _)) = self.opened.iter().find(|(peer, _)| peer.transport() == Some(transport))
-        {
-            return Ok(peer.clone());
+        if transport != Transport::Verbs {
+            if let Some((peer, _)) = self.opened.iter().find(|(peer, _)| peer.transport() == Some(transport)) {
+                return Ok(peer.clone());
+            }
         }
         let peer = Peer::towards(address, source)?;
         let same = |(other, from): &&(Peer, Option<IpAddr>)| {

@@ -58,7 +58,7 @@ const VERBS_RESERVE_BYTES: u64 = 512 << 10;
 const INBOX_MESSAGES: u32 = 1;
 
 /// How long an idle thread sleeps at a stretch; stopping interrupts it.
-const NAP: Duration = Duration::from_hours(1);
+const NAP: Duration = Duration::from_secs(3600);
 
 /// Rest after the system refused a new connection for want of file descriptors or memory.
 const ACCEPT_REST: Duration = Duration::from_millis(50);

@@ -24,7 +24,7 @@ use pmof_access::{Address, Location, Peer, Place, SetupError, Transport, VerbsOp
 use crate::{Identity, Service, ServiceError, ServiceOptions, StoreError, service::Admission};
 
 /// Time for the initiator's connection to come and prove the secret.
-const ARRIVAL_TIMEOUT: Duration = Duration::from_mins(1);
+const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How often it is looked whether that connection is there still.
 const LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
@@ -182,10 +182,10 @@ fn hello(input: &mut impl Read, output: &mut impl Write) -> Result<Hello, StdioE
         _ => StdioError::Stream { stream: "standard input", source },
     })?;
     Hello::decode(&hello).map_err(|error| {
-        if let HelloError::OtherVersion { nonce, .. } = &error
-            && let Err(error) = say(output, &Greeting::OtherVersion { version: STDIO_VERSION }, nonce)
-        {
-            return error;
+        if let HelloError::OtherVersion { nonce, .. } = &error {
+            if let Err(error) = say(output, &Greeting::OtherVersion { version: STDIO_VERSION }, nonce) {
+                return error;
+            }
         }
         error.into()
     })

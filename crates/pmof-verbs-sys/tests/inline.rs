@@ -20,7 +20,7 @@ unsafe extern "C" fn advise(
     _: *mut ibv_sge,
     count: u32,
 ) -> c_int {
-    (flags * 10 + count).cast_signed()
+    c_int::try_from(flags * 10 + count).unwrap()
 }
 
 unsafe extern "C" fn step(_: *mut ibv_qp_ex) {}

@@ -1,7 +1,7 @@
 //! What the devices of this machine can do.
 
 use std::{
-    ffi::CStr,
+    ffi::{CStr, c_char},
     fs, io,
     mem::{self, MaybeUninit},
 };
@@ -344,8 +344,8 @@ fn is_software(name: &str, vendor_id: u32) -> bool {
 }
 
 /// A C string in a field, as far as it goes.
-fn text(field: &[std::ffi::c_char]) -> String {
-    let bytes: Vec<u8> = field.iter().map(|&c| c.cast_unsigned()).take_while(|&byte| byte != 0).collect();
+fn text(field: &[c_char]) -> String {
+    let bytes: Vec<u8> = field.iter().map(|c| c.to_le_bytes()[0]).take_while(|&byte| byte != 0).collect();
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
@@ -403,8 +403,8 @@ mod tests {
     #[test]
     fn a_version_ends_at_its_zero_byte() {
         let mut field = [0; 64];
-        field[..3].copy_from_slice(&[b'1', b'.', b'2'].map(u8::cast_signed));
+        field[..3].copy_from_slice(&[b'1', b'.', b'2'].map(|byte| c_char::from_le_bytes([byte])));
         assert_eq!(text(&field), "1.2");
-        assert_eq!(text(&[b'x'.cast_signed(); 4]), "xxxx");
+        assert_eq!(text(&[c_char::from_le_bytes([b'x']); 4]), "xxxx");
     }
 }

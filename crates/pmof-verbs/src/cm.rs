@@ -21,6 +21,7 @@ use crate::{
     cm_event::parameters,
     descriptor::Descriptor,
     device::{SEARCHING, set_non_blocking},
+    int::int,
 };
 
 /// The most private data of a connection request in bytes, over IP.
@@ -469,16 +470,10 @@ impl CmId {
             "rdma_set_option",
             || self.address_text(),
             |verbs, id| {
-                let level = sys::RDMA_OPTION_ID.cast_signed();
+                let level = int(sys::RDMA_OPTION_ID);
                 // SAFETY: the identifier is alive; the value is as long as is said.
                 unsafe {
-                    (verbs.rdma_set_option)(
-                        id,
-                        level,
-                        option.cast_signed(),
-                        value.as_mut_ptr().cast(),
-                        size_of_val(value),
-                    )
+                    (verbs.rdma_set_option)(id, level, int(option), value.as_mut_ptr().cast(), size_of_val(value))
                 }
             },
         )

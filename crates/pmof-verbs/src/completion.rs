@@ -9,7 +9,7 @@ use std::{
 
 use pmof_verbs_sys as sys;
 
-use crate::{Device, VerbsError, device::set_non_blocking};
+use crate::{Device, VerbsError, device::set_non_blocking, int::int};
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -252,12 +252,11 @@ impl CompletionQueue {
         }
         let raw_channel = channel.as_ref().map_or(ptr::null_mut(), |channel| channel.raw.as_ptr());
         // SAFETY: the device keeps its context open; the channel is alive and of that context.
-        let raw = unsafe {
-            (device.verbs().ibv_create_cq)(device.context(), entries.cast_signed(), ptr::null_mut(), raw_channel, 0)
-        };
+        let raw =
+            unsafe { (device.verbs().ibv_create_cq)(device.context(), int(entries), ptr::null_mut(), raw_channel, 0) };
         let raw = NonNull::new(raw).ok_or_else(|| VerbsError::last("ibv_create_cq", device.name()))?;
         // SAFETY: the library made the queue.
-        let entries = unsafe { (*raw.as_ptr()).cqe }.cast_unsigned();
+        let entries = unsafe { (*raw.as_ptr()).cqe }.unsigned_abs();
         Ok(Self(Arc::new(Queue { raw, channel, entries, device: device.clone() })))
     }
 

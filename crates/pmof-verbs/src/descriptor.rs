@@ -25,16 +25,16 @@ impl Descriptor {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::{AsRawFd as _, OwnedFd};
+    use std::os::fd::AsRawFd as _;
 
     use super::*;
 
     #[test]
     fn a_number_that_something_else_has_is_not_the_same_descriptor() {
-        let (reader, _writer) = std::io::pipe().unwrap();
-        let (other, _other_writer) = std::io::pipe().unwrap();
+        let (reader, _writer) = rustix::pipe::pipe().unwrap();
+        let (other, _other_writer) = rustix::pipe::pipe().unwrap();
         // A number of this test's own: other threads of the process may open files at any time.
-        let number = OwnedFd::from(reader.try_clone().unwrap());
+        let number = reader.try_clone().unwrap();
         let descriptor = Descriptor::of(number.as_raw_fd());
         assert!(descriptor.is_own());
         // SAFETY: the number is taken in one step, and owned by `number` as before.

@@ -25,6 +25,7 @@ mod completion;
 mod descriptor;
 mod device;
 mod error;
+mod int;
 mod queue_pair;
 mod receive;
 mod region;

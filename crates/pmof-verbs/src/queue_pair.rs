@@ -9,6 +9,7 @@ use crate::{
     SharedReceiveQueue, VerbsError, WorkRequest,
     classic::{Chain, Limits},
     cm::Identifier,
+    int::int,
     receive::post_chained,
 };
 
@@ -424,7 +425,7 @@ impl QueuePair {
     pub fn state(&self) -> Result<QueuePairState, VerbsError> {
         // SAFETY: all zeroes are valid attributes.
         let (mut attributes, mut init) = unsafe { mem::zeroed::<(sys::ibv_qp_attr, sys::ibv_qp_init_attr)>() };
-        let (verbs, mask) = (self.id.verbs(), sys::IBV_QP_STATE.cast_signed());
+        let (verbs, mask) = (self.id.verbs(), int(sys::IBV_QP_STATE));
         // SAFETY: the queue pair is alive; the attributes can be written.
         let errno = unsafe { (verbs.ibv_query_qp)(self.raw.as_ptr(), &raw mut attributes, mask, &raw mut init) };
         if errno != 0 {
@@ -469,9 +470,9 @@ impl QueuePair {
         let mut attributes: sys::ibv_qp_attr = unsafe { mem::zeroed() };
         set(&mut attributes);
         // SAFETY: the queue pair is alive. The lock keeps events from changing it at the same time.
-        let errno = self.id.locked(|_| unsafe {
-            (self.id.verbs().ibv_modify_qp)(self.raw.as_ptr(), &raw mut attributes, mask.cast_signed())
-        });
+        let errno = self
+            .id
+            .locked(|_| unsafe { (self.id.verbs().ibv_modify_qp)(self.raw.as_ptr(), &raw mut attributes, int(mask)) });
         match errno {
             0 => Ok(()),
             errno => Err(self.failed("ibv_modify_qp", errno)),

@@ -45,9 +45,8 @@ fn serve(arguments: &Arguments) -> Result<(), Failure> {
         while let Some(client) = take(&peer, &listener, &queue, clients.len() < most)? {
             clients.insert(client.connection.id(), client);
         }
-        while served < most
-            && let Some(done) = queue.poll()
-        {
+        while served < most {
+            let Some(done) = queue.poll() else { break };
             served += usize::from(answer(&mut clients, &done)?);
         }
         let mut watched = [PollFd::new(&listener, PollFlags::IN), PollFd::new(&queue, PollFlags::IN)];

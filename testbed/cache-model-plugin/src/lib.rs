@@ -212,11 +212,11 @@ fn for_each_piece(
     let here = length.min(PAGE - address % PAGE);
     let mut touched = model.memory().contains(line(physical));
     each(model, physical, here);
-    if here < length
-        && let Some(physical) = state.physical(model, address.wrapping_add(here))
-    {
-        touched |= model.memory().contains(line(physical));
-        each(model, physical, length - here);
+    if here < length {
+        if let Some(physical) = state.physical(model, address.wrapping_add(here)) {
+            touched |= model.memory().contains(line(physical));
+            each(model, physical, length - here);
+        }
     }
     if touched {
         model.memory_mut().count(cache_model::Counter::Stores);

@@ -60,8 +60,8 @@ impl Words {
     pub(crate) fn line(&self, byte: u64) -> [u8; 64] {
         let mut line = [0; 64];
         let first = byte as usize / WORD;
-        for (index, bytes) in line.as_chunks_mut::<WORD>().0.iter_mut().enumerate() {
-            *bytes = self.word(first + index).load(Ordering::Relaxed).to_le_bytes();
+        for (index, bytes) in line.chunks_exact_mut(WORD).enumerate() {
+            bytes.copy_from_slice(&self.word(first + index).load(Ordering::Relaxed).to_le_bytes());
         }
         line
     }
@@ -69,14 +69,15 @@ impl Words {
     /// Replaces those bytes of a line whose bits are set.
     pub(crate) fn replace(&self, byte: u64, line: &[u8; 64], mask: u64) {
         let first = byte as usize / WORD;
-        for (index, bytes) in line.as_chunks::<WORD>().0.iter().enumerate() {
+        for (index, bytes) in line.chunks_exact(WORD).enumerate() {
             let chosen = spread((mask >> (index * WORD)) as u8);
             if chosen == 0 {
                 continue;
             }
+            let bytes = bytes.try_into().expect("a chunk is a word");
             let word = self.word(first + index);
             let old = if chosen == u64::MAX { 0 } else { word.load(Ordering::Relaxed) & !chosen };
-            word.store(old | u64::from_le_bytes(*bytes) & chosen, Ordering::Relaxed);
+            word.store(old | u64::from_le_bytes(bytes) & chosen, Ordering::Relaxed);
         }
     }
 }

@@ -114,8 +114,10 @@ impl Counters {
             return Err(CountersError::Length { path: name, found: bytes.len() });
         }
         let mut counters = Counters::default();
-        for (value, bytes) in counters.values.iter_mut().zip(bytes.as_chunks().0) {
-            *value = u64::from_le_bytes(*bytes);
+        for (value, bytes) in counters.values.iter_mut().zip(bytes.chunks_exact(8)) {
+            let mut number = [0; 8];
+            number.copy_from_slice(bytes);
+            *value = u64::from_le_bytes(number);
         }
         Ok(counters)
     }

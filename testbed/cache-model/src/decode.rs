@@ -61,7 +61,7 @@ impl Address {
             Some(Segment::Fs) => 1,
             Some(Segment::Gs) => 2,
         };
-        u64::from(self.displacement.cast_unsigned())
+        u64::from(u32::from_le_bytes(self.displacement.to_le_bytes()))
             | u64::from(self.base.unwrap_or(NO_REGISTER)) << 32
             | u64::from(index) << 37
             | u64::from(shift) << 42
@@ -80,7 +80,7 @@ impl Address {
             },
             base: register(32),
             index: register(37).map(|number| (number, (packed >> 42 & 3) as u8)),
-            displacement: (packed as u32).cast_signed(),
+            displacement: i32::from_le_bytes((packed as u32).to_le_bytes()),
             short: packed >> 46 & 1 == 1,
         }
     }
@@ -245,7 +245,7 @@ fn memory_operand(prefixes: Prefixes, operand: &[u8]) -> Option<Address> {
         let bytes: [u8; 4] = rest.get(..4)?.try_into().ok()?;
         i32::from_le_bytes(bytes)
     } else if mode == 1 {
-        i32::from(rest.first()?.cast_signed())
+        i32::from(i8::from_le_bytes([*rest.first()?]))
     } else {
         0
     };

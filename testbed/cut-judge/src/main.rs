@@ -64,7 +64,7 @@ fn run(arguments: &[String]) -> Result<bool, String> {
 
 fn pairs(words: &[String]) -> Result<Vec<(&str, &str)>, String> {
     let pair = |pair: &'_ [String]| match pair {
-        [name, value] if name.starts_with("--") => Ok(()),
+        [name, _] if name.starts_with("--") => Ok(()),
         other => Err(format!("{other:?}: --NAME VALUE is expected, for {}", other.len())),
     };
     words.chunks(2).try_for_each(pair)?;

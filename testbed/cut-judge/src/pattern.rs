@@ -57,7 +57,7 @@ impl Stream {
                 return vec![range(number(4) % (area - words + 1), words)];
             }
             4..=6 => 2 + number(2) % 7,
-            _ if number(3).is_multiple_of(8) => 257 + number(2) % 64,
+            _ if number(3) % 8 == 0 => 257 + number(2) % 64,
             _ => 9 + number(2) % 24,
         };
         let slot = area / count;

@@ -63,11 +63,11 @@ impl Expected {
                 if pool.data_bytes != bytes {
                     return Err(format!("it has {} bytes of data, not {bytes}", pool.data_bytes));
                 }
-                if let Some(state) = pool.state
-                    && (state.opening < opening || state.is_open != is_open)
-                {
-                    let due = if is_open { "open" } else { "closed" };
-                    return Err(format!("its state is {state:?}, and opening {opening}, {due}, was due"));
+                if let Some(state) = pool.state {
+                    if state.opening < opening || state.is_open != is_open {
+                        let due = if is_open { "open" } else { "closed" };
+                        return Err(format!("its state is {state:?}, and opening {opening}, {due}, was due"));
+                    }
                 }
                 content(pool.data(found), value)
             }

@@ -31,7 +31,7 @@ pub(crate) struct Ledger {
 
 impl Ledger {
     pub(crate) fn open(args: &LedgerArgs) -> Result<Self> {
-        let flags = (OFlags::SYNC | OFlags::NOCTTY).bits().cast_signed();
+        let flags = i32::try_from((OFlags::SYNC | OFlags::NOCTTY).bits())?;
         let file = OpenOptions::new().append(true).create(true).custom_flags(flags).open(&args.ledger);
         let file = file.with_context(|| format!("opening the ledger {}", args.ledger.display()))?;
         Ok(Self { file: Mutex::new(file), step: args.step })

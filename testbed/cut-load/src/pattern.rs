@@ -58,7 +58,7 @@ impl Batches {
                 vec![(draw(4) % (self.area - count + 1), count)]
             }
             4..=6 => self.scattered(draw(2) % 7 + 2, draw),
-            _ if draw(3).is_multiple_of(8) => self.scattered(draw(2) % 64 + 257, draw),
+            _ if draw(3) % 8 == 0 => self.scattered(draw(2) % 64 + 257, draw),
             _ => self.scattered(draw(2) % 24 + 9, draw),
         }
     }

@@ -25,7 +25,7 @@ use tempfile::TempDir;
 const IMAGE_BYTES: u64 = 20 << 20;
 
 /// A step takes milliseconds.
-const PATIENCE: Duration = Duration::from_mins(1);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A mounted image. Unmounted when dropped.
 struct Mounted(PathBuf);

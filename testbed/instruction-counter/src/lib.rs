@@ -126,10 +126,10 @@ pub fn between(marks: &[Mark], from: u8, to: u8) -> Vec<Spent> {
     let mut stretches = Vec::new();
     let mut start: Option<&Mark> = None;
     for mark in marks {
-        if mark.id == to
-            && let Some(begun) = start.take()
-        {
-            stretches.push(Spent { user: mark.user - begun.user, kernel: mark.kernel - begun.kernel });
+        if mark.id == to {
+            if let Some(begun) = start.take() {
+                stretches.push(Spent { user: mark.user - begun.user, kernel: mark.kernel - begun.kernel });
+            }
         }
         if mark.id == from {
             start = Some(mark);

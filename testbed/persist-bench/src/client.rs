@@ -19,7 +19,7 @@ use crate::{Mode, Plan};
 const INLINE_BYTES: u32 = 64;
 
 /// Time for a batch and for a connection.
-const LONG: Duration = Duration::from_mins(1);
+const LONG: Duration = Duration::from_secs(60);
 
 struct Client<'p> {
     plan: &'p Plan,

@@ -15,7 +15,7 @@ use pmof_access::{
 };
 
 /// Longer than any run.
-const LONG: Duration = Duration::from_hours(1);
+const LONG: Duration = Duration::from_secs(3600);
 
 pub(crate) fn serve(address: IpAddr, port: u16, medium: &Path, len_bytes: u64) -> Result<()> {
     let options = VerbsOptions { device: DeviceChoice::Local(address), ..VerbsOptions::default() };

@@ -64,10 +64,11 @@ pub(crate) fn sfence() {
 
 /// The value by `movnti`, eight bytes at a time.
 pub(crate) fn movnti(to: *mut u8, value: &[u8; 64]) {
-    for (index, word) in value.as_chunks::<8>().0.iter().enumerate() {
+    for (index, word) in value.chunks_exact(8).enumerate() {
+        let word = u64::from_le_bytes(word.try_into().expect("eight bytes"));
         // SAFETY: the caller maps the line at `to`, which is aligned to 64.
         unsafe {
-            asm!("movnti [{to}], {word}", to = in(reg) to.add(8 * index), word = in(reg) u64::from_le_bytes(*word),
+            asm!("movnti [{to}], {word}", to = in(reg) to.add(8 * index), word = in(reg) word,
                  options(nostack, preserves_flags));
         }
     }

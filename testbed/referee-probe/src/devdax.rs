@@ -169,7 +169,7 @@ fn map_step(device: &Path) -> Result<*mut u8> {
 
 /// Maps the beginning of the device, below 4 GiB for the row that needs it. Never unmapped: the process ends by power cut.
 fn map(device: &Path) -> Result<*mut u8> {
-    let flags = rustix::fs::OFlags::CLOEXEC.bits().cast_signed();
+    let flags = i32::try_from(rustix::fs::OFlags::CLOEXEC.bits())?;
     let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(device);
     let file = file.with_context(|| format!("opening {}", device.display()))?;
     // SAFETY: a new mapping at an address of the kernel's choice touches no other memory.

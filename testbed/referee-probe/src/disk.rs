@@ -42,7 +42,7 @@ pub(crate) fn report(device: &Path) -> Result<()> {
 }
 
 fn open(device: &Path) -> Result<File> {
-    let direct = OFlags::DIRECT.bits().cast_signed();
+    let direct = i32::try_from(OFlags::DIRECT.bits())?;
     let file = OpenOptions::new().read(true).write(true).custom_flags(direct).open(device);
     file.with_context(|| format!("opening {}", device.display()))
 }

@@ -119,7 +119,7 @@ fn wait_for_the_cut() -> Result<()> {
     println!("ready");
     std::io::stdout().flush()?;
     loop {
-        thread::sleep(Duration::from_hours(1));
+        thread::sleep(Duration::from_secs(3600));
     }
 }
 

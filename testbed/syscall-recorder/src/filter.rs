@@ -36,7 +36,7 @@ pub(crate) fn install() -> io::Result<OwnedFd> {
             code: (BPF_JMP | BPF_JEQ | BPF_K) as u16,
             jt: 0,
             jf: 1,
-            k: number.cast_unsigned() as u32,
+            k: number.unsigned_abs() as u32,
         });
         program.push(statement(BPF_RET | BPF_K, libc::SECCOMP_RET_USER_NOTIF));
     }

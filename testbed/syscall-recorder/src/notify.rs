@@ -87,7 +87,7 @@ impl Notice {
     /// The call, if it could be understood.
     pub(crate) fn call(&self) -> Option<Call> {
         let [first, second, third, fourth, ..] = self.0.data.args;
-        let here = i64::from(libc::AT_FDCWD).cast_unsigned();
+        let here = u64::from_le_bytes(i64::from(libc::AT_FDCWD).to_le_bytes());
         Some(match i64::from(self.0.data.nr) {
             libc::SYS_fsync => Call::Fsync(self.path_of(first)?),
             libc::SYS_fdatasync => Call::Fdatasync(self.path_of(first)?),

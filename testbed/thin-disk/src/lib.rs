@@ -120,7 +120,7 @@ impl ThinDisk {
 
     /// What the disk has of one of its files, past the page cache, whose dirty pages the kernel writes out first.
     pub fn on_disk(path: &Path) -> Result<Vec<u8>> {
-        let direct = rustix::fs::OFlags::DIRECT.bits().cast_signed();
+        let direct = i32::try_from(rustix::fs::OFlags::DIRECT.bits())?;
         let file = OpenOptions::new().read(true).custom_flags(direct).open(path)?;
         let len = usize::try_from(file.metadata()?.len())?;
         // Direct reads are of whole blocks; the last one ends where the file does.

@@ -18,7 +18,7 @@ use super::{
 };
 
 /// Longer than any cell on a busy machine, with the five seconds of a client that came too early.
-const CELL_TIMEOUT: Duration = Duration::from_mins(3);
+const CELL_TIMEOUT: Duration = Duration::from_secs(180);
 /// How long a server may take until it is seen to listen, before a client is started all the same.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(10);
 /// The same where nothing shows whether it listens.
@@ -392,7 +392,7 @@ mod tests {
     #[test]
     fn both_ends_are_waited_for_and_the_time_is_kept() {
         let soon = || Instant::now() + Duration::from_millis(200);
-        let later = Instant::now() + Duration::from_mins(1);
+        let later = Instant::now() + Duration::from_secs(60);
         let ends = wait_for_both([&mut process("true"), &mut process("sleep 0.1")], later).unwrap();
         assert_eq!(ends, [Some(true), Some(true)]);
         let ends = wait_for_both([&mut process("true"), &mut process("exec sleep 60")], soon()).unwrap();

@@ -16,7 +16,7 @@ use super::cell_run::{Medium, Setting, free_ports, wait_for_both};
 use crate::{capi, release, suites::program_file, vm::testbed::Testbed};
 
 /// For one run of fio.
-const TIMEOUT: Duration = Duration::from_mins(2);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 const BLOCK_BYTES: [u32; 3] = [512, 4096, 65_536];
 

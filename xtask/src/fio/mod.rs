@@ -166,7 +166,7 @@ fn keep(from: &Path, to: &Path) -> Result<PathBuf> {
         let name = entry.file_name();
         let suffix = Path::new(&name).extension().unwrap_or_default();
         if suffix == "out" || suffix == "err" || suffix == "json" {
-            fs::copy(entry.path(), to.join(&name)).with_context(|| format!("keeping {}", name.display()))?;
+            fs::copy(entry.path(), to.join(&name)).with_context(|| format!("keeping {}", name.to_string_lossy()))?;
         }
     }
     Ok(to.to_owned())

@@ -10,6 +10,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
+use rustix::fs::{FlockOperation, flock};
 
 #[cfg(test)]
 mod tests;
@@ -34,7 +35,7 @@ impl Tree {
             fs::create_dir_all(&path).with_context(|| format!("making {}", path.display()))?;
         }
         let lock = fs::File::create(directory.join("lock"))?;
-        lock.lock().context("waiting for another cargo xtask mutants")?;
+        flock(&lock, FlockOperation::LockExclusive).context("waiting for another cargo xtask mutants")?;
         let tree = Self { root: root.to_owned(), directory, _lock: lock };
         tree.bring_in_line()?;
         // The guest, its packages and the newer QEMU are too large to be made twice.

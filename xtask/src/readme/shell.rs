@@ -18,8 +18,8 @@ use super::commands::PageCommand;
 mod tests;
 
 /// The longest command is a release build from nothing.
-const COMMAND_LIMIT: Duration = Duration::from_mins(20);
-const SERVICE_LIMIT: Duration = Duration::from_mins(1);
+const COMMAND_LIMIT: Duration = Duration::from_secs(1200);
+const SERVICE_LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(10);
 
 /// Begins of commands that go on until they are ended: they run in the background until the shell ends.

@@ -7,6 +7,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
+use rustix::fs::{FlockOperation, flock};
 
 use crate::sshd::Sshd;
 
@@ -27,7 +28,7 @@ impl Stage {
         let directory = root.join("target/readme");
         fs::create_dir_all(&directory).with_context(|| format!("making {}", directory.display()))?;
         let lock = fs::File::create(directory.join("lock"))?;
-        lock.lock().context("waiting for another cargo xtask readme")?;
+        flock(&lock, FlockOperation::LockExclusive).context("waiting for another cargo xtask readme")?;
         clone_head(root, &directory.join("clone"))?;
         for part in ["home", "sshd", "outputs"] {
             let path = directory.join(part);

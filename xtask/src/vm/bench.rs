@@ -15,7 +15,7 @@ const BARE: &str = "bare-verbs";
 const OURS: &str = "persist-bench";
 
 /// For all rounds of all cases, under emulation and with the counter.
-const TIMEOUT: Duration = Duration::from_mins(30);
+const TIMEOUT: Duration = Duration::from_secs(1800);
 
 /// What the command prints for.
 #[derive(Debug, Args)]

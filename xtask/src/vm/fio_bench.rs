@@ -15,7 +15,7 @@ use super::{bench::median, machine::Machine, modelled::Referees, running::End, t
 use crate::capi;
 
 /// For all runs, under emulation and with the counter.
-const TIMEOUT: Duration = Duration::from_mins(30);
+const TIMEOUT: Duration = Duration::from_secs(1800);
 
 /// Begins the line before fio's report in the machine's output: library, block size, count, and the median latency in
 /// nanoseconds, of all that fio logged. That of its report is the middle of a step of one or two percent.

@@ -22,9 +22,9 @@ use super::{
     tools,
 };
 
-const TIMEOUT: Duration = Duration::from_mins(10);
+const TIMEOUT: Duration = Duration::from_secs(600);
 /// Boots take a few seconds; this is for hosts that do much else.
-const BOOT: Duration = Duration::from_mins(3);
+const BOOT: Duration = Duration::from_secs(180);
 
 pub(super) fn run(testbed: &Testbed, report: &mut Report) -> Result<()> {
     self_test(testbed, report)?;

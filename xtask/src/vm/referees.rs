@@ -15,7 +15,7 @@ use super::{
     testbed::Testbed,
 };
 
-const TIMEOUT: Duration = Duration::from_mins(2);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// What `referee-probe report` must find after a power cut of which no unflushed line survives.
 const TABLE: &[(&str, &str)] = &[

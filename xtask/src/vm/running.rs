@@ -145,11 +145,11 @@ impl<'a> Running<'a> {
             if self.output.wait_for(text.as_bytes(), POLL * 10) {
                 return Ok(());
             }
-            if let Some(status) = self.child.try_wait()?
-                && !self.started_again(status)?
-            {
-                let (kept, output) = (self.keep(Some(status))?, self.shown_output());
-                bail!("the machine ended ({status}) before it wrote {text:?}; {kept}; its output: {output}");
+            if let Some(status) = self.child.try_wait()? {
+                if !self.started_again(status)? {
+                    let (kept, output) = (self.keep(Some(status))?, self.shown_output());
+                    bail!("the machine ended ({status}) before it wrote {text:?}; {kept}; its output: {output}");
+                }
             }
             if Instant::now() >= deadline {
                 let (kept, output) = (self.keep(None)?, self.shown_output());

@@ -8,6 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
+use rustix::fs::{FlockOperation, flock};
 
 use super::{
     components,
@@ -131,19 +132,25 @@ impl Testbed {
 
     /// The directory with the newer QEMU.
     pub(crate) fn qemu10(&self) -> Result<PathBuf> {
-        let hash = recipe::hash_of_files(&self.recipe, &["packages.qemu"])?;
-        let make =
-            |into: &Path| components::unpack_list(&self.packages, &self.recipe, "packages.qemu", into, self.progress);
-        self.component("qemu", &hash, make)
+        self.unpacked("qemu", &self.recipe, "packages.qemu", tools::missing)
+    }
+
+    /// The directory with the packages of a list in a recipe, and with what they depend on.
+    pub(crate) fn unpacked(
+        &self,
+        name: &str,
+        recipe: &Path,
+        list: &str,
+        missing: fn() -> Option<String>,
+    ) -> Result<PathBuf> {
+        let hash = recipe::hash_of_files(recipe, &[list])?;
+        let make = |into: &Path| components::unpack_list(&self.packages, recipe, list, into, self.progress);
+        self.component_with(name, &hash, missing, make)
     }
 
     /// The directory with headers and libraries for programs that run in the guest; also `target/testbed/sysroot`.
     pub(crate) fn sysroot(&self) -> Result<PathBuf> {
-        let hash = recipe::hash_of_files(&self.recipe, &["packages.sysroot"])?;
-        let make = |into: &Path| {
-            components::unpack_list(&self.packages, &self.recipe, "packages.sysroot", into, self.progress)
-        };
-        let directory = self.component("sysroot", &hash, make)?;
+        let directory = self.unpacked("sysroot", &self.recipe, "packages.sysroot", tools::missing)?;
         let link = self.directory.join("sysroot");
         if fs::read_link(&link).ok().as_deref() != directory.file_name().map(Path::new) {
             let _ = fs::remove_file(&link);
@@ -209,7 +216,7 @@ impl Testbed {
         // One maker at a time for each component; a media maker boots a guest, hence a lock of its own for each.
         let lock_path = self.directory.join(format!("{name}.lock"));
         let lock = File::create(&lock_path).with_context(|| format!("making {}", lock_path.display()))?;
-        lock.lock().with_context(|| format!("locking {}", lock_path.display()))?;
+        flock(&lock, FlockOperation::LockExclusive).with_context(|| format!("locking {}", lock_path.display()))?;
         if whole.exists() {
             return Ok(whole);
         }

@@ -221,7 +221,7 @@ impl Conn {
         (to, to_offset): (&MrRemote, usize),
         value: [u8; 8],
     ) -> Result<(), Failure> {
-        if !to_offset.is_multiple_of(value.len()) {
+        if to_offset % value.len() != 0 {
             return Err(Failure::invalid(format!("offset {to_offset} is not a multiple of 8")));
         }
         let to = to.place(to_offset, value.len())?;

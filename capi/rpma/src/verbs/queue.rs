@@ -76,7 +76,7 @@ impl Cq {
     /// A queue of so many completions, which tells its channel of the first.
     pub(super) fn create(peer: &Peer, size: u32, shared: Option<&Arc<Channel>>) -> Result<Self, Failure> {
         let channel = shared.map_or_else(|| Channel::open(peer), |channel| Ok(Arc::clone(channel)))?;
-        let queue = CompletionQueue::on_channel(&channel.events, size.clamp(1, i32::MAX.cast_unsigned()))?;
+        let queue = CompletionQueue::on_channel(&channel.events, size.clamp(1, i32::MAX.unsigned_abs()))?;
         queue.request_notify()?;
         Ok(Self { queue, channel, is_shared: shared.is_some() })
     }

@@ -132,14 +132,14 @@ impl LinkCore {
     fn post_on_stream(&mut self, request: &Request<'_>, signal: Signal, context: u64) -> Result<Ticket, PostError> {
         if let (Verb::Write { immediate: None }, Data::Bytes(bytes), Some((to, offset))) =
             (request.verb, request.data, request.place)
-            && bytes.len() >= BORROW_MIN_BYTES
-            && self.endpoint.may_borrow()
         {
-            let payload = Payload::Borrowed(bytes);
-            let operation = Operation::Write { key: to.key(), offset, payload, immediate: None };
-            let ticket = self.endpoint.post(operation, signal, context)?;
-            self.send_borrowed(bytes);
-            return Ok(ticket);
+            if bytes.len() >= BORROW_MIN_BYTES && self.endpoint.may_borrow() {
+                let payload = Payload::Borrowed(bytes);
+                let operation = Operation::Write { key: to.key(), offset, payload, immediate: None };
+                let ticket = self.endpoint.post(operation, signal, context)?;
+                self.send_borrowed(bytes);
+                return Ok(ticket);
+            }
         }
         self.endpoint.post(request.as_operation()?, signal, context)
     }

@@ -104,7 +104,7 @@ impl Flusher {
     }
 
     fn inline_permit(&self) -> Option<InlinePermit> {
-        let taken = self.inline_permits.try_update(Ordering::Relaxed, Ordering::Relaxed, |free| free.checked_sub(1));
+        let taken = self.inline_permits.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free| free.checked_sub(1));
         taken.ok().map(|_| InlinePermit(Arc::clone(&self.inline_permits)))
     }
 

@@ -211,7 +211,7 @@ impl Layout {
 
 fn check_range(memory: &dyn Medium, offset: u64, len_bytes: u64) -> Result<u32, RingError> {
     check_bounds(offset, len_bytes, memory.len_bytes())?;
-    if !offset.is_multiple_of(ALIGNMENT_BYTES) {
+    if offset % ALIGNMENT_BYTES != 0 {
         return Err(RingError::Misaligned { offset, alignment_bytes: ALIGNMENT_BYTES });
     }
     let slots = Layout::slots_in(len_bytes);

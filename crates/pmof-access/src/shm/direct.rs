@@ -170,10 +170,10 @@ fn copy_in_parts(
 
 impl Mappings {
     fn find(&self, key: RegionKey) -> Option<&State> {
-        if let Some((found, state)) = self.entries.get(self.last.get())
-            && *found == key
-        {
-            return Some(state);
+        if let Some((found, state)) = self.entries.get(self.last.get()) {
+            if *found == key {
+                return Some(state);
+            }
         }
         let at = self.entries.iter().position(|(found, _)| *found == key)?;
         self.last.set(at);
@@ -269,7 +269,7 @@ impl ShmWire {
     fn reached(&self, region: &RemoteRegion, kind: OperationKind, offset: u64) -> Option<&Mapped> {
         let mapped = self.mapped(region)?;
         // A region may begin anywhere in its memory: the target says no where its number is not whole.
-        let is_aligned = || (mapped.terms.offset + offset).is_multiple_of(8);
+        let is_aligned = || (mapped.terms.offset + offset) % 8 == 0;
         let is_possible = match kind {
             OperationKind::Read => true,
             OperationKind::Write => mapped.terms.is_writable,

@@ -225,13 +225,13 @@ impl Wire for ShmWire {
 
     fn progress(&mut self, _finished: &mut dyn Finished) -> io::Result<bool> {
         self.turns = self.turns.wrapping_add(1);
-        let is_due = self.turns.is_multiple_of(CONTROL_EVERY) || self.control.as_ref().is_some_and(Control::waits);
+        let is_due = self.turns % CONTROL_EVERY == 0 || self.control.as_ref().is_some_and(Control::waits);
         if is_due || !self.wanted.get_mut().is_empty() { self.serve() } else { Ok(false) }
     }
 
     fn submit(&mut self) {
         self.submits = self.submits.wrapping_add(1);
-        if self.submits.is_multiple_of(LOOK_EVERY) {
+        if self.submits % LOOK_EVERY == 0 {
             self.look();
         }
         if !self.wanted.get_mut().is_empty() {

@@ -342,7 +342,7 @@ mod tests {
             (Duration::from_secs(1), 14),
             (Duration::from_millis(60), 10),
             (Duration::ZERO, 10),
-            (Duration::from_hours(1), 21),
+            (Duration::from_secs(3600), 21),
         ] {
             assert_eq!(acknowledge_exponent(loss_timeout), expected, "{loss_timeout:?}");
         }

@@ -46,7 +46,7 @@ impl VerbsWire {
     pub(super) fn reaches_directly(&self, region: &RemoteRegion, kind: OperationKind, offset: u64) -> bool {
         let Some(reach) = Reach::of(region) else { return false };
         // The target's CPU says no in words where a device would break the connection without any.
-        let is_aligned = || reach.address.wrapping_add(offset).is_multiple_of(8);
+        let is_aligned = || reach.address.wrapping_add(offset) % 8 == 0;
         match kind {
             OperationKind::Write | OperationKind::Read => true,
             OperationKind::AtomicWrite => {

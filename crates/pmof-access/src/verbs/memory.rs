@@ -125,7 +125,7 @@ impl DeviceMemory {
     /// The memory that is reached so, where a device of verbs does.
     #[inline]
     pub(super) fn of(reach: &dyn DeviceReach) -> Option<&Self> {
-        (reach as &dyn Any).downcast_ref()
+        reach.as_any().downcast_ref()
     }
 
     /// Memory for this side's own operations alone.
@@ -208,6 +208,14 @@ impl DeviceMemory {
 }
 
 impl DeviceReach for DeviceMemory {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
+        self
+    }
+
     fn prefetch(&self, offset: u64, len_bytes: u64, for_writing: bool) -> bool {
         let remote = self.remote.lock().unwrap_or_else(PoisonError::into_inner);
         remote.as_ref().is_some_and(|region| prefetch(region, offset, len_bytes, for_writing))

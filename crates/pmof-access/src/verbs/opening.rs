@@ -4,6 +4,7 @@ use std::{ffi::c_void, sync::Arc};
 
 use pmof_mem::Medium;
 use pmof_proto::{Access, limits};
+use pmof_verbs::DeviceInfo;
 
 use super::{
     incoming::VerbsIncoming,
@@ -32,6 +33,10 @@ impl Verbs {
 impl Opening for Verbs {
     fn transport(&self) -> Option<Transport> {
         Some(Transport::Verbs)
+    }
+
+    fn device_info(&self) -> Option<&DeviceInfo> {
+        Some(self.0.device.capabilities())
     }
 
     fn is_networked(&self) -> bool {

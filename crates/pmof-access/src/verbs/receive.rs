@@ -1,6 +1,6 @@
 //! The ring of receives that the messages of the protocol arrive in, of one connection or shared by many.
 
-use std::{any::Any, collections::VecDeque, io, sync::Arc};
+use std::{collections::VecDeque, io, sync::Arc};
 
 use pmof_mem::{Medium, Memory, causes};
 use pmof_proto::InputPlace;
@@ -104,8 +104,7 @@ impl ReceiveRing {
     /// The slots of a persistent ring, all of which are free.
     pub(super) fn durable(ring: &Arc<RingState>) -> Result<Self, SetupError> {
         let system = |why: &str| SetupError::System { call: "ibv_reg_mr", source: io::Error::other(why.to_owned()) };
-        let device: Option<Arc<dyn Any + Send + Sync>> = ring.device().map(|reach| Arc::clone(reach) as _);
-        let memory = device.and_then(|device| device.downcast::<DeviceMemory>().ok());
+        let memory = ring.device().and_then(|reach| Arc::clone(reach).into_any().downcast::<DeviceMemory>().ok());
         let memory = memory.ok_or_else(|| system("the ring has no device"))?;
         let free = (0..ring.layout().slots()).collect();
         let durable = Some(Arc::clone(ring));
@@ -194,10 +193,9 @@ impl ReceiveRing {
 
     fn read_into(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let mut done = 0;
-        while done < buffer.len()
-            && let Some(place) = self.arrived.front().map(|front| self.buffer_at(front.buffer))
-            && let Some(front) = self.arrived.front_mut()
-        {
+        while done < buffer.len() {
+            let Some(place) = self.arrived.front().map(|front| self.buffer_at(front.buffer)) else { break };
+            let Some(front) = self.arrived.front_mut() else { break };
             let count = (buffer.len() - done).min((front.end - front.start) as usize);
             let at = place + u64::from(front.start);
             self.memory.memory().read(at, &mut buffer[done..done + count]).map_err(io::Error::other)?;

@@ -383,11 +383,11 @@ impl SendQueue {
     /// Nothing goes on from the last entry any more; it counts what did.
     #[inline]
     fn end_row(&mut self) {
-        if self.row.count > 0
-            && let Some(back) = self.in_flight.back_mut()
-        {
-            back.count += self.row.count;
-            self.row.count = 0;
+        if self.row.count > 0 {
+            if let Some(back) = self.in_flight.back_mut() {
+                back.count += self.row.count;
+                self.row.count = 0;
+            }
         }
         self.row.ticket = 0;
     }
@@ -549,10 +549,11 @@ impl SendQueue {
     pub(super) fn retire_plain(&mut self, through: u64) -> Option<Ticket> {
         self.end_row();
         let mut last = None;
-        while self.first <= through
-            && let Some(InFlight { count, flight, staged_end, scratch: None, .. }) = self.in_flight.front_mut()
-            && let Flight::Direct { ticket, offset, len_bytes, result: ResultPlace::None } = flight
-        {
+        while self.first <= through {
+            let Some(InFlight { count, flight, staged_end, scratch: None, .. }) = self.in_flight.front_mut() else {
+                break;
+            };
+            let Flight::Direct { ticket, offset, len_bytes, result: ResultPlace::None } = flight else { break };
             let retired = (*count).min(through + 1 - self.first);
             self.first += retired;
             self.staging.free_up_to(*staged_end);

@@ -265,10 +265,10 @@ impl VerbsWire {
     /// Something may have been handed over: what the device did not take fails.
     #[inline]
     pub(super) fn note_handed_over(&mut self) {
-        if self.queues.send.has_failure()
-            && let Some(failure) = self.queues.send.take_failure()
-        {
-            self.could_not_post(&failure);
+        if self.queues.send.has_failure() {
+            if let Some(failure) = self.queues.send.take_failure() {
+                self.could_not_post(&failure);
+            }
         }
     }
 

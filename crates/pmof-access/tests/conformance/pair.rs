@@ -10,7 +10,7 @@ use pmof_access::{
 };
 
 /// Longer than anything takes that works; virtual time costs nothing.
-pub(crate) const LONG: Duration = Duration::from_mins(2);
+pub(crate) const LONG: Duration = Duration::from_secs(120);
 
 /// One side of a connection.
 pub(crate) struct Side {

@@ -380,7 +380,7 @@ impl Wire {
             return spins.check();
         }
         let interest = if wants_send { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-        let limit = Timespec { tv_sec: STALL_LIMIT.as_secs().cast_signed(), tv_nsec: 0 };
+        let limit = Timespec::try_from(STALL_LIMIT).map_err(io::Error::other)?;
         match poll(&mut [PollFd::new(&self.stream, interest)], Some(&limit)) {
             Ok(0) => Err(stalled()),
             Ok(_) | Err(Errno::INTR) => Ok(()),

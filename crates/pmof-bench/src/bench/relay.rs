@@ -129,7 +129,7 @@ impl Relay {
     fn time_to_sleep(&self) -> Option<Timespec> {
         let due = self.connections.iter().filter_map(Connection::next_due).min()?;
         let time = due.saturating_duration_since(Instant::now()).saturating_sub(SPIN_WINDOW);
-        Some(Timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: time.subsec_nanos().into() })
+        Timespec::try_from(time).ok()
     }
 
     fn accept(&mut self, route: usize) -> io::Result<()> {

@@ -95,11 +95,8 @@ impl Spread {
         values.sort_by(f64::total_cmp);
         let (min, max) = (*values.first()?, *values.last()?);
         let middle = values.len() / 2;
-        let median = if values.len().is_multiple_of(2) {
-            f64::midpoint(values[middle - 1], values[middle])
-        } else {
-            values[middle]
-        };
+        let median =
+            if values.len() % 2 == 0 { f64::midpoint(values[middle - 1], values[middle]) } else { values[middle] };
         Some(Self { median, min, max })
     }
 }

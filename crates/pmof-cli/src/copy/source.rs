@@ -56,9 +56,10 @@ impl Source {
         window.bytes.resize((end - offset) as usize, 0);
         let mut filled = 0;
         let mut next = Some(first);
-        while let Some(start) = next
-            && start < end
-        {
+        while let Some(start) = next {
+            if start >= end {
+                break;
+            }
             let stop = self.hole_after(start)?.min(end);
             let range = (start - offset) as usize..(stop - offset) as usize;
             window.bytes[filled..range.start].fill(0);

@@ -9,6 +9,7 @@ use std::{
 };
 
 use pmof::pool_set::PoolHeader;
+use rustix::fs::{FlockOperation, flock};
 use tempfile::TempDir;
 
 use crate::support::{command, directory, file_with, files, pattern, pmof, text};
@@ -188,7 +189,7 @@ fn a_damaged_block_table_is_found() {
         info[at..at + 4].copy_from_slice(&(number as u32).to_le_bytes());
     }
     // Fletcher's, as PMDK has it.
-    let words = info.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word));
+    let words = info.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().unwrap()));
     let (low, high) = words.fold((0_u32, 0_u32), |(low, high), word| {
         let low = low.wrapping_add(word);
         (low, high.wrapping_add(low))
@@ -265,7 +266,7 @@ fn blank_files_are_taken_and_features_that_nobody_knows_are_shown() {
     let read = |name: &str| fs::read(place.path().join(name)).unwrap();
     assert!(read("r0p1") == read("r1p1"), "nothing is left of what was there");
     let held = File::open(place.path().join("r1p0")).unwrap();
-    held.lock_shared().unwrap();
+    flock(&held, FlockOperation::LockShared).unwrap();
     pmof(["pool", "create", text(&set)]).failed(&["r0p0", "exists"]);
     pmof(["pool", "rm", text(&set)]).failed(&["r1p0", "in use", "nothing was removed"]);
     drop(held);

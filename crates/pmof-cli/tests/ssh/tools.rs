@@ -7,6 +7,8 @@ use std::{
     process::Output,
 };
 
+use rustix::fs::{FlockOperation, flock};
+
 use crate::support::Stage;
 
 const MIB: u64 = 1 << 20;
@@ -192,7 +194,7 @@ fn a_lost_host_is_left_out_and_what_it_holds_is_refused_later() {
     fixture.write("old", "REPLICA host-a a.set\n");
     fixture.write("fewer", "");
     let held = File::open(fixture.path("a")).unwrap();
-    held.lock().unwrap();
+    flock(&held, FlockOperation::LockExclusive).unwrap();
     let old = fixture.path("old").display().to_string();
     let [_, error] = fixture.fail(&["transform", &old, "fewer"]);
     assert!(error.contains("in use") && !error.contains("--lost"), "{error}");
@@ -287,7 +289,7 @@ fn with_a_host_away_the_other_replicas_are_checked_and_described() {
     fixture.away("nobody");
     assert!(!fixture.run(&["info", "set"]).contains("not reached"));
     let held = File::open(fixture.path("a")).unwrap();
-    held.lock().unwrap();
+    flock(&held, FlockOperation::LockExclusive).unwrap();
     assert!(fixture.run(&["info", "set"]).contains("is in use"));
     drop(held);
     fixture.poke("b", 30);
@@ -313,7 +315,7 @@ fn all_replicas_are_removed_or_none_is() {
     fs::rename(fixture.path("away"), fixture.path("b")).unwrap();
 
     let held = File::open(fixture.path("b")).unwrap();
-    held.lock_shared().unwrap();
+    flock(&held, FlockOperation::LockShared).unwrap();
     nothing_goes(&["rm", "set"], &["replica 2", "in use"]);
     nothing_goes(&["rm", "set", "--force"], &["replica 2", "in use"]);
     drop(held);

@@ -145,7 +145,7 @@ fn file_lengths_are_whole_pages_and_never_overflow() {
     assert_eq!(file_len_bytes(1), Some(12288));
     assert_eq!(file_len_bytes(4096), Some(12288));
     assert_eq!(file_len_bytes(4097), Some(16384));
-    assert_eq!(file_len_bytes(MAX_SIZE_BYTES), Some(i64::MAX.cast_unsigned() + 1 - PAGE_BYTES));
+    assert_eq!(file_len_bytes(MAX_SIZE_BYTES), Some(i64::MAX.unsigned_abs() + 1 - PAGE_BYTES));
     assert_eq!(file_len_bytes(MAX_SIZE_BYTES + 1), None);
     assert_eq!(file_len_bytes(u64::MAX - DATA_OFFSET), None);
     assert_eq!(file_len_bytes(u64::MAX), None);

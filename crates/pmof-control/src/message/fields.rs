@@ -128,5 +128,9 @@ impl Body<'_> {
 
 /// The longest beginning of `text` that has at most `limit_bytes` and cuts no character.
 pub(super) fn cut(text: &str, limit_bytes: usize) -> &str {
-    &text[..text.floor_char_boundary(limit_bytes)]
+    let mut end = text.len().min(limit_bytes);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
 }

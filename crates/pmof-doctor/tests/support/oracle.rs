@@ -14,10 +14,10 @@ pub(crate) fn violations(fixture: &Fixture, report: &Report) -> Vec<String> {
         if memory.evidence != Evidence::Probed {
             object("evidence that nothing on a machine can give");
         }
-        if memory.durability == Durability::PowerFailure
-            && let Err(why) = survives_power(fixture, memory)
-        {
-            object(&format!("PowerFailure, but {why}"));
+        if memory.durability == Durability::PowerFailure {
+            if let Err(why) = survives_power(fixture, memory) {
+                object(&format!("PowerFailure, but {why}"));
+            }
         }
         if memory.kind == MediumKind::Anonymous && memory.durability != Durability::Visible {
             object("process memory that outlives its process");

@@ -72,7 +72,7 @@ fn handle_traps(handler: usize, flags: i32) -> libc::sigaction {
 extern "C" fn on_trap(_signal: i32, _info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel gives the context of the interrupted thread to a handler with SA_SIGINFO.
     let registers = unsafe { &(*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
-    let at = registers[libc::REG_RIP as usize].cast_unsigned();
+    let at = bits(registers[libc::REG_RIP as usize]);
     let mut code = [0; DECODED_BYTES];
     // Never beyond the page of the instruction: what follows need not be mapped.
     let readable = DECODED_BYTES.min(4096 - at as usize % 4096);
@@ -127,5 +127,9 @@ fn value(registers: &[libc::greg_t; 23], register: u8) -> u64 {
         REG_RAX, REG_RCX, REG_RDX, REG_RBX, REG_RSP, REG_RBP, REG_RSI, REG_RDI, REG_R8, REG_R9, REG_R10, REG_R11,
         REG_R12, REG_R13, REG_R14, REG_R15,
     ];
-    registers[NUMBERED[usize::from(register)].cast_unsigned() as usize].cast_unsigned()
+    bits(registers[NUMBERED[usize::from(register)].unsigned_abs() as usize])
+}
+
+fn bits(register: libc::greg_t) -> u64 {
+    u64::from_le_bytes(register.to_le_bytes())
 }

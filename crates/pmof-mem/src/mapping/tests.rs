@@ -33,7 +33,7 @@ fn words_start_at_aligned_addresses() {
     let start = words.as_ptr().cast::<u8>();
     for offset in 0..16 {
         let lead = lead_bytes(start.wrapping_add(offset), 100);
-        assert!(lead < 8 && (offset + lead).is_multiple_of(8), "offset {offset}: {lead}");
+        assert!(lead < 8 && (offset + lead) % 8 == 0, "offset {offset}: {lead}");
     }
     assert_eq!(lead_bytes(start.wrapping_add(1), 3), 3);
 }
@@ -66,7 +66,7 @@ fn racing_copies_never_tear_eight_aligned_bytes() {
         let mut buffer = [0; 1024];
         let is_torn = (0..ROUNDS).any(|_| {
             mapping.read(0, &mut buffer).unwrap();
-            buffer.as_chunks::<8>().0.iter().any(|word| *word != [word[0]; 8])
+            buffer.chunks_exact(8).any(|word| *word != [word[0]; 8])
         });
         // Stopped first: a failed assertion would leave the writer running, and the scope waiting for it.
         stop.store(true, Ordering::Relaxed);

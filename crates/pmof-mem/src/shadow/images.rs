@@ -105,7 +105,7 @@ impl CrashImages {
             0 => 0,
             1 => newest,
             _ => {
-                let is_mixed = self.next_random().is_multiple_of(8);
+                let is_mixed = self.next_random() % 8 == 0;
                 match turn % 3 {
                     0 if !is_mixed => 0,
                     1 if !is_mixed => newest,
@@ -152,7 +152,10 @@ pub(super) struct LineStates {
 impl LineStates {
     pub(super) fn new(start: usize, durable: &[u8], stores: Vec<WordStore>) -> Self {
         // A line's contents are told apart by the exclusive or of its words' hashes, kept up store by store.
-        let mut words: Vec<[u8; WORD_BYTES]> = durable.as_chunks::<WORD_BYTES>().0.to_vec();
+        let mut words = vec![[0; WORD_BYTES]; durable.len() / WORD_BYTES];
+        for (word, bytes) in words.iter_mut().zip(durable.chunks_exact(WORD_BYTES)) {
+            word.copy_from_slice(bytes);
+        }
         let mut fingerprint = 0;
         let mut known = HashMap::from([(fingerprint, 0)]);
         let mut prefixes = vec![0];

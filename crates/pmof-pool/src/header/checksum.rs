@@ -1,5 +1,7 @@
 //! The checksum of PMDK's headers: Fletcher's with sums of 32 bits, modulo 2^32.
 
+use crate::words::words;
+
 /// What of a structure counts for its checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Checksummed {
@@ -11,14 +13,13 @@ pub(crate) struct Checksummed {
 
 /// The checksum of `bytes`, a multiple of 4, taken as little-endian numbers of 32 bits.
 pub(crate) fn checksum(bytes: &[u8], covered: &Checksummed) -> u64 {
-    let (words, rest) = bytes.as_chunks::<4>();
-    assert!(rest.is_empty(), "the checksum is of words of 4 bytes, not of {} bytes", bytes.len());
+    assert!(bytes.len() % 4 == 0, "the checksum is of words of 4 bytes, not of {} bytes", bytes.len());
     let (mut low, mut high) = (0_u32, 0_u32);
-    for (index, word) in words.iter().enumerate() {
+    for (index, word) in words(bytes).enumerate() {
         let offset = index * 4;
         let is_field = (covered.field..covered.field + 8).contains(&offset);
         if !is_field && offset < covered.end {
-            low = low.wrapping_add(u32::from_le_bytes(*word));
+            low = low.wrapping_add(u32::from_le_bytes(word));
         }
         high = high.wrapping_add(low);
     }

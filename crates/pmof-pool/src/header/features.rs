@@ -108,8 +108,8 @@ impl Features {
     pub(super) fn to_bytes(self) -> [u8; 12] {
         let mut bytes = [0; 12];
         let words = [self.compat, self.incompat, self.ro_compat];
-        for (slot, word) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(words) {
-            *slot = word.to_le_bytes();
+        for (slot, word) in bytes.chunks_exact_mut(4).zip(words) {
+            slot.copy_from_slice(&word.to_le_bytes());
         }
         bytes
     }

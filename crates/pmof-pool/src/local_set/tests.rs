@@ -6,6 +6,7 @@ use std::{
 };
 
 use pmof_mem::{Medium as _, MemError};
+use rustix::fs::{FlockOperation, flock};
 use tempfile::tempdir_in;
 
 use super::{LocalSet, NewSet};
@@ -229,7 +230,8 @@ fn a_creation_that_fails_never_removes_a_file_that_another_has_locked() {
             let other = scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
                     let Ok(file) = fs::File::open(&path) else { continue };
-                    if file.try_lock().is_ok() && file.metadata().is_ok_and(|file| file.nlink() > 0) {
+                    let is_locked = flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
+                    if is_locked && file.metadata().is_ok_and(|file| file.nlink() > 0) {
                         return Some(file);
                     }
                 }

@@ -79,7 +79,7 @@ impl<'s> Numbered<'s> {
             }
             _ if is_reserved => return Ok(None),
             (Some(start), Some(pool)) => {
-                let is_whole = len_bytes >= PART_LEN_BYTES_MIN && len_bytes.is_multiple_of(page_bytes());
+                let is_whole = len_bytes >= PART_LEN_BYTES_MIN && len_bytes % page_bytes() == 0;
                 // Those of a pool that was extended end with it.
                 if is_whole && start + len_bytes <= pool && self.end >= pool {
                     return Ok(None);

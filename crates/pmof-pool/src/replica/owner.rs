@@ -248,5 +248,5 @@ pub(super) fn check_no_header(part: &Part, member: &[u8; 16]) -> Result<(), Pool
 /// Where the first byte of a part's file lies in the pool, whose bytes from `start` on it holds. Headers of all but the first are not mapped.
 pub(super) fn file_start(start: u64, is_behind_header: bool) -> i64 {
     let header_bytes = if is_behind_header { page_bytes() } else { 0 };
-    start.cast_signed() - header_bytes.cast_signed()
+    0_i64.saturating_add_unsigned(start).saturating_sub_unsigned(header_bytes)
 }

@@ -86,10 +86,10 @@ fn sample(part: &Part, mut look: impl FnMut(u64, &[u8]) -> bool) -> Result<(), P
     let mut at = 0;
     while at < part.len_bytes {
         let end = part.len_bytes.min(at + stride);
-        if let Some((offset, found)) = bytes.first_page_with_data(at, end)?
-            && !look(offset, &found)
-        {
-            return Ok(());
+        if let Some((offset, found)) = bytes.first_page_with_data(at, end)? {
+            if !look(offset, &found) {
+                return Ok(());
+            }
         }
         at = end;
     }

@@ -43,7 +43,7 @@ fn unit(suffix: &str) -> Option<u64> {
 
 /// The shortest way to write so many bytes with a suffix of 1024 or none.
 pub(super) fn text(bytes: u64) -> String {
-    let fits = |power: &u32| bytes > 0 && bytes.is_multiple_of(1024_u64.pow(*power));
+    let fits = |power: &u32| bytes > 0 && bytes % 1024_u64.pow(*power) == 0;
     match UNITS.iter().rev().find(|(_, power)| fits(power)) {
         Some((letter, power)) => format!("{}{letter}", bytes / 1024_u64.pow(*power)),
         None => bytes.to_string(),

@@ -84,8 +84,8 @@ const BTT: [Field; 13] = [
 fn seal(bytes: &mut [u8]) {
     let field = bytes.len() - 8;
     let (mut low, mut high) = (0_u32, 0_u32);
-    for word in bytes[..field].as_chunks::<4>().0.iter().chain([&[0; 4]; 2]) {
-        low = low.wrapping_add(u32::from_le_bytes(*word));
+    for word in bytes[..field].chunks_exact(4).chain([&[0; 4][..]; 2]) {
+        low = low.wrapping_add(u32::from_le_bytes(word.try_into().unwrap()));
         high = high.wrapping_add(low);
     }
     bytes[field..].copy_from_slice(&(u64::from(high) << 32 | u64::from(low)).to_le_bytes());

@@ -85,11 +85,11 @@ impl<D> Endpoint<D> {
         if is_replied && !replies_always {
             frame.flags |= FLAG_REPLY;
         }
-        if let Some(payload) = &payload
-            && self.payload_crc_agreed()
-        {
-            frame.flags |= FLAG_PAYLOAD_CRC;
-            frame.payload_crc = payload_crc(payload)?;
+        if let Some(payload) = &payload {
+            if self.payload_crc_agreed() {
+                frame.flags |= FLAG_PAYLOAD_CRC;
+                frame.payload_crc = payload_crc(payload)?;
+            }
         }
         let len_bytes = match kind {
             OperationKind::AtomicWrite => ATOMIC_BYTES,
@@ -212,10 +212,11 @@ impl<D> Endpoint<D> {
 
     /// What waited for room, or for operations before it, goes on. Direct operations are the caller's to let go.
     fn release_waiting(&mut self) {
-        while let Some((_, kind, Waiting::Message { frame, .. })) = self.operations.first_waiting()
-            && let takes_receive = takes_receive(kind, frame)
-            && self.may_send_message(kind, takes_receive)
-        {
+        while let Some((_, kind, Waiting::Message { frame, .. })) = self.operations.first_waiting() {
+            let takes_receive = takes_receive(kind, frame);
+            if !self.may_send_message(kind, takes_receive) {
+                break;
+            }
             let Some(Waiting::Message { frame, mut message, payload, dirties }) = self.operations.take_waiting() else {
                 return;
             };

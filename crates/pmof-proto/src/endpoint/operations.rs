@@ -269,15 +269,18 @@ impl<D> Operations<D> {
     /// is a flush.
     #[inline]
     pub(super) fn push_direct_row(&mut self, kind: OperationKind, context: u64, (count, success): (u64, Outcome)) {
-        if let Some(back) = self.entries.back_mut()
-            && !back.is_signalled
-            && (back.kind, back.context) == (kind, context)
-            && matches!(back.stage, Stage::Direct(_))
-        {
-            back.count += count;
-            self.last += count;
-        } else {
-            self.add((kind, Signal::OnError, context), (count, false), self.sequence, Stage::Direct(success));
+        match self.entries.back_mut() {
+            Some(back)
+                if !back.is_signalled
+                    && (back.kind, back.context) == (kind, context)
+                    && matches!(back.stage, Stage::Direct(_)) =>
+            {
+                back.count += count;
+                self.last += count;
+            }
+            _ => {
+                self.add((kind, Signal::OnError, context), (count, false), self.sequence, Stage::Direct(success));
+            }
         }
     }
 

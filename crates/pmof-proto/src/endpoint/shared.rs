@@ -37,9 +37,8 @@ impl State {
     /// Gives receives to messages that wait; returns whom to tell, once the lock is released.
     fn grant(&mut self) -> Vec<Waker> {
         let mut told = Vec::new();
-        while !self.receives.is_empty()
-            && let Some((arrival, waker)) = self.waiting.pop_first()
-        {
+        while !self.receives.is_empty() {
+            let Some((arrival, waker)) = self.waiting.pop_first() else { break };
             self.granted.extend(self.receives.pop_front().map(|receive| (arrival, receive)));
             told.push(waker);
         }

@@ -244,11 +244,10 @@ impl<D> Endpoint<D> {
     }
 
     fn region(&mut self, key: RegionKey) -> Option<Arc<RegisteredRegion>> {
-        if let Some(recent) = self.recent_region.upgrade()
-            && recent.key() == key
-            && !recent.is_revoked()
-        {
-            return Some(recent);
+        if let Some(recent) = self.recent_region.upgrade() {
+            if recent.key() == key && !recent.is_revoked() {
+                return Some(recent);
+            }
         }
         let region = self.regions.find_for(self.number, key);
         self.recent_region = region.as_ref().map_or_else(Weak::new, Arc::downgrade);

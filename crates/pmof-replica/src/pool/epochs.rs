@@ -125,7 +125,7 @@ impl Epochs {
 /// Nanoseconds of a clock that goes on in steps of the kernel's tick, 1 to 10 ms: a small part of an interval, and each persist reads it.
 fn now() -> u64 {
     let now = clock_gettime(ClockId::MonotonicCoarse);
-    (now.tv_sec.cast_unsigned() * NANOS_PER_SECOND + now.tv_nsec.cast_unsigned()).max(1)
+    (now.tv_sec.unsigned_abs() * NANOS_PER_SECOND + now.tv_nsec.unsigned_abs()).max(1)
 }
 
 fn lost(members: &[Box<dyn Member>]) -> usize {

@@ -57,7 +57,7 @@ impl Lane {
     /// # Errors
     /// Those of [`write`](Self::write), and [`PoolError::Misaligned`].
     pub fn atomic_write(&mut self, offset: u64, value: u64) -> Result<(), PoolError> {
-        if !offset.is_multiple_of(8) {
+        if offset % 8 != 0 {
             self.pool.0.facts.check(offset, 8)?;
             return Err(PoolError::Misaligned { offset });
         }

@@ -81,10 +81,10 @@ impl Slot {
             slot.waker.take()
         };
         // The next ones wait for this thread too.
-        if let Some(waker) = waker
-            && panic::catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err()
-        {
-            log::error!("the waker of a flush's future panicked");
+        if let Some(waker) = waker {
+            if panic::catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
+                log::error!("the waker of a flush's future panicked");
+            }
         }
     }
 }

@@ -330,11 +330,12 @@ impl SetOptions {
         // The failure that led here is the one to report.
         let _ = local.discard();
         for index in made {
-            if let Some(ReplicaSpec::Remote(spec)) = self.set.replicas.get(*index)
-                && let Ok((target, name)) = remote_place(spec)
-            {
-                let replica = SetReplica { index: Some(*index), target: &target, set: &name, options: &self.target };
-                let _ = replica.remove(true, false);
+            if let Some(ReplicaSpec::Remote(spec)) = self.set.replicas.get(*index) {
+                if let Ok((target, name)) = remote_place(spec) {
+                    let replica =
+                        SetReplica { index: Some(*index), target: &target, set: &name, options: &self.target };
+                    let _ = replica.remove(true, false);
+                }
             }
         }
         error

@@ -77,9 +77,10 @@ fn wait_for_room((limit, changed): &(Mutex<Option<usize>>, Condvar), wanted: usi
 
 fn pass(mut from: TcpStream, mut to: TcpStream, mut room: impl FnMut(usize) -> usize) {
     let mut bytes = vec![0; 16 << 10];
-    while let Ok(len) = from.read(&mut bytes)
-        && len > 0
-    {
+    while let Ok(len) = from.read(&mut bytes) {
+        if len == 0 {
+            break;
+        }
         let mut rest = &bytes[..len];
         while !rest.is_empty() {
             let (now, later) = rest.split_at(room(rest.len()).min(rest.len()));

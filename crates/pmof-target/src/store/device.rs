@@ -209,10 +209,10 @@ impl PoolStore {
         holder: String,
     ) -> Result<Arc<Memory>, StoreError> {
         let mut writers = self.writers();
-        if access == OpenFor::Write
-            && let Some(writer) = writers.get(&device.name)
-        {
-            return Err(StoreError::Busy { name: device.name.clone(), holder: writer.holder.clone() });
+        if access == OpenFor::Write {
+            if let Some(writer) = writers.get(&device.name) {
+                return Err(StoreError::Busy { name: device.name.clone(), holder: writer.holder.clone() });
+            }
         }
         let memory = device.map(access)?;
         if access == OpenFor::Write {

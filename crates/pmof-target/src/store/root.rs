@@ -108,7 +108,7 @@ impl Root {
             FileType::Directory => return Err(refuse("a directory")),
             _ => return Err(refuse("a device or pipe")),
         }
-        Ok(Entry { file: file.into(), identity: Identity::of(&stat), len_bytes: stat.st_size.cast_unsigned() })
+        Ok(Entry { file: file.into(), identity: Identity::of(&stat), len_bytes: stat.st_size.unsigned_abs() })
     }
 
     /// Whether anything, even a dangling link, has this name.
@@ -129,10 +129,10 @@ impl Root {
     pub(super) fn names_after(&self, after: Option<&PoolName>) -> Result<Vec<PoolName>, StoreError> {
         let mut names = Vec::new();
         self.for_each_entry(|entry| {
-            if let Ok(name) = PoolName::try_from(entry)
-                && after.is_none_or(|after| name > *after)
-            {
-                names.push(name);
+            if let Ok(name) = PoolName::try_from(entry) {
+                if after.is_none_or(|after| name > *after) {
+                    names.push(name);
+                }
             }
         })?;
         names.sort_unstable();
@@ -168,10 +168,10 @@ impl Root {
         };
         let mut leftovers = Vec::new();
         self.for_each_entry(|entry| {
-            if let Ok(text) = std::str::from_utf8(entry)
-                && is_working_file(text)
-            {
-                leftovers.push(text.to_owned());
+            if let Ok(text) = std::str::from_utf8(entry) {
+                if is_working_file(text) {
+                    leftovers.push(text.to_owned());
+                }
             }
         })?;
         // A root that cannot be written keeps its leftovers; its pools can still be read.

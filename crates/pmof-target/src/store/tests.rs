@@ -11,6 +11,7 @@ use std::{
 
 use pmof_control::DATA_OFFSET;
 use pmof_mem::{Evidence, Mechanism, MediumKind, causes};
+use rustix::fs::{FlockOperation, flock};
 use tempfile::TempDir;
 
 use super::*;
@@ -387,10 +388,10 @@ fn leftovers_are_removed_and_look_alikes_stay() {
 
     // While somebody makes a pool, nothing counts as left over.
     let maker = File::open(root.path()).expect("the directory");
-    maker.lock_shared().expect("a lock");
+    flock(&maker, FlockOperation::LockShared).expect("a lock");
     let store = store_at(root.path());
     assert!(root.path().join(leftover).exists());
-    maker.unlock().expect("unlocked");
+    flock(&maker, FlockOperation::Unlock).expect("unlocked");
 
     assert_eq!(store.root.remove_leftovers().expect("a look"), 1);
     let left = entries(root.path());

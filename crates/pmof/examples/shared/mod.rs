@@ -19,7 +19,7 @@ pub(crate) type Failure = Box<dyn Error>;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Longer than anybody takes to start the other side by hand.
-const ARRIVAL: Duration = Duration::from_mins(10);
+const ARRIVAL: Duration = Duration::from_secs(600);
 
 /// Bytes of a file that an example makes.
 const FILE_BYTES: u64 = 1 << 20;
@@ -46,7 +46,7 @@ pub(crate) type Side = (&'static str, fn(&Arguments) -> Result<(), Failure>);
 /// Runs the side that the command line asks for. The exit code is 2 where it is not understood, and 1 after an error.
 pub(crate) fn run(target: Side, initiator: Side) -> ExitCode {
     let name = env::args().next().unwrap_or_default();
-    let name = Path::new(&name).file_name().unwrap_or_default().display();
+    let name = Path::new(&name).file_name().unwrap_or_default().to_string_lossy();
     let mut words: Vec<String> = env::args().skip(1).collect();
     let serves = words.first().is_some_and(|word| word == "serve");
     let (more, act) = if serves { target } else { initiator };

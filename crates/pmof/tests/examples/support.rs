@@ -16,7 +16,7 @@ use tempfile::TempDir;
 pub(crate) const DATA_OFFSET: u64 = 4096;
 
 /// Longer than anything takes that works, on a loaded machine.
-pub(crate) const LONG: Duration = Duration::from_mins(1);
+pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// Every example, with the words that its initiator needs.
 pub(crate) const EXAMPLES: [(&str, &[&str]); 14] = [

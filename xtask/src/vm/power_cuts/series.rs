@@ -26,11 +26,11 @@ use super::{
 };
 
 /// Boots and loads take seconds; these are for hosts that do much else.
-const BOOT: Duration = Duration::from_mins(3);
+const BOOT: Duration = Duration::from_secs(180);
 const FIRST_ACKNOWLEDGEMENT: Duration = Duration::from_secs(75);
 
 /// All operations of a load are done within this time, or the power has gone.
-const OPERATIONS: Duration = Duration::from_mins(3);
+const OPERATIONS: Duration = Duration::from_secs(180);
 
 /// A load runs at most this long after its first acknowledgement, in milliseconds.
 const CUT_WITHIN_MS: u64 = 1500;

@@ -19,7 +19,7 @@ use crate::vm::{
 /// 256 MiB of data and 2 MiB of labels.
 const NVDIMM_BYTES: u64 = 258 << 20;
 const FILE_DISK_BYTES: u64 = 256 << 20;
-const PREPARE_TIMEOUT: Duration = Duration::from_mins(2);
+const PREPARE_TIMEOUT: Duration = Duration::from_secs(120);
 
 impl Testbed {
     /// The prepared images. They are not to be written to: see [`Media::copy_to`].

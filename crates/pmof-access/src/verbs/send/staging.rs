@@ -177,11 +177,12 @@ impl Staging {
         if slice.local.len_bytes == 0 {
             return Ok((Staged::nothing(), ResultPlace::None));
         }
-        if let Some(reach) = &slice.device
-            && let Some(sge) = DeviceMemory::of(&**reach).and_then(|memory| memory.sge_into(&slice.local, &self.domain))
-        {
-            let staged = Staged { payload: Payload::Sge(sge), keep: Some(reach), scratch: None };
-            return Ok((staged, ResultPlace::None));
+        if let Some(reach) = &slice.device {
+            let memory = DeviceMemory::of(&**reach);
+            if let Some(sge) = memory.and_then(|memory| memory.sge_into(&slice.local, &self.domain)) {
+                let staged = Staged { payload: Payload::Sge(sge), keep: Some(reach), scratch: None };
+                return Ok((staged, ResultPlace::None));
+            }
         }
         let place = self.scratch(slice.local.len_bytes)?;
         Ok((place.staged, ResultPlace::Copy(Box::new(slice.local.clone()))))

@@ -128,10 +128,10 @@ impl VerbsWire {
         let front = self.credit_to_tell();
         if self.credit_bytes == 0 {
             self.push_message(Staged::nothing(), Flight::Service);
-        } else if self.queues.send.has_room(CREDIT_BYTES as u64, 1)
-            && let Ok(staged) = self.queues.send.staging.stage(&front)
-        {
-            self.push_message(staged, Flight::Service);
+        } else if self.queues.send.has_room(CREDIT_BYTES as u64, 1) {
+            if let Ok(staged) = self.queues.send.staging.stage(&front) {
+                self.push_message(staged, Flight::Service);
+            }
         }
     }
 }
@@ -151,11 +151,11 @@ fn gather_message(view: &OutputView<'_>, from: usize, message: &mut [u8]) -> io:
     let (start, at, count) = take(view.head.len());
     message[at..at + count].copy_from_slice(&view.head[start..start + count]);
     let (start, at, count) = take(body_len);
-    if let Some(body) = view.body
-        && count > 0
-    {
-        let bytes = &mut message[at..at + count];
-        body.memory.read(body.offset + start as u64, bytes).map_err(io::Error::other)?;
+    if let Some(body) = view.body {
+        if count > 0 {
+            let bytes = &mut message[at..at + count];
+            body.memory.read(body.offset + start as u64, bytes).map_err(io::Error::other)?;
+        }
     }
     let (start, at, count) = take(view.tail.len());
     message[at..at + count].copy_from_slice(&view.tail[start..start + count]);

@@ -84,10 +84,10 @@ impl Wire for VerbsWire {
     }
 
     fn end_batch(&mut self) {
-        if let Some(queue_pair) = &mut self.queues.queue_pair
-            && let Err(failure) = queue_pair.ring()
-        {
-            self.could_not_post(&failure);
+        if let Some(queue_pair) = &mut self.queues.queue_pair {
+            if let Err(failure) = queue_pair.ring() {
+                self.could_not_post(&failure);
+            }
         }
     }
 

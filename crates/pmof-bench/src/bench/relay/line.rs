@@ -41,7 +41,11 @@ impl DelayLine {
 
     /// Makes the bytes ready that are due.
     pub(super) fn mature(&mut self, now: Instant) {
-        while let Some((_, len_bytes)) = self.batches.pop_front_if(|(due, _)| *due <= now) {
+        while let Some(&(due, len_bytes)) = self.batches.front() {
+            if due > now {
+                break;
+            }
+            self.batches.pop_front();
             self.matured_bytes += len_bytes;
         }
     }

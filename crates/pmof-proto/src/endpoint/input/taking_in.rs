@@ -51,12 +51,12 @@ impl<D> Endpoint<D> {
             return;
         }
         let mut staged = count;
-        if let Some(current) = &mut self.input.current
-            && current.goes_in_place()
-        {
-            let in_place = (count as u64).min(current.frame.length - current.arrived);
-            current.arrived += in_place;
-            staged -= in_place as usize;
+        if let Some(current) = &mut self.input.current {
+            if current.goes_in_place() {
+                let in_place = (count as u64).min(current.frame.length - current.arrived);
+                current.arrived += in_place;
+                staged -= in_place as usize;
+            }
         }
         self.input.end += staged;
         assert!(self.input.end <= self.input.staging.len(), "more arrived than the place held");
@@ -197,8 +197,10 @@ impl<D> Endpoint<D> {
             self.store_failed();
             return true;
         }
-        if complete && let Some(incoming) = self.input.current.take() {
-            self.payload_complete(incoming);
+        if complete {
+            if let Some(incoming) = self.input.current.take() {
+                self.payload_complete(incoming);
+            }
         }
         complete
     }

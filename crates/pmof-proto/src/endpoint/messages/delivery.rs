@@ -88,15 +88,15 @@ impl<D> Endpoint<D> {
         if frame.length > u64::from(self.own.message_max_bytes) {
             return Err((Refusal::TooLong, u64::from(self.own.message_max_bytes)));
         }
-        if self.messages.inbox.is_empty()
-            && let Some(receive) = self.messages.take_receive()
-        {
-            if receive.into.len_bytes < frame.length {
-                let capacity = receive.into.len_bytes;
-                self.receive_too_small(&receive, frame.length);
-                return Err((Refusal::ReceiveTooSmall, capacity));
+        if self.messages.inbox.is_empty() {
+            if let Some(receive) = self.messages.take_receive() {
+                if receive.into.len_bytes < frame.length {
+                    let capacity = receive.into.len_bytes;
+                    self.receive_too_small(&receive, frame.length);
+                    return Err((Refusal::ReceiveTooSmall, capacity));
+                }
+                return Ok(Sink::Receive(receive));
             }
-            return Ok(Sink::Receive(receive));
         }
         if self.messages.inbox.len() >= self.own.inbox_messages as usize {
             return Err((Refusal::ReceiverNotReady, u64::from(self.own.inbox_messages)));
@@ -157,9 +157,8 @@ impl<D> Endpoint<D> {
 
     /// Brings messages that waited and receives together.
     fn match_inbox(&mut self) {
-        while !self.messages.inbox.is_empty()
-            && let Some(receive) = self.messages.take_receive_for_first()
-        {
+        while !self.messages.inbox.is_empty() {
+            let Some(receive) = self.messages.take_receive_for_first() else { break };
             let Some(arrival) = self.messages.inbox.pop_front() else { break };
             if !self.deliver(&receive, &arrival) {
                 return;

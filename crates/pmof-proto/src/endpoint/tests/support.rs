@@ -48,7 +48,7 @@ impl Plain {
 
     fn update(&self, offset: u64, change: impl FnOnce(u64) -> u64) -> Result<u64, MemError> {
         check_bounds(offset, 8, self.len_bytes())?;
-        if !offset.is_multiple_of(8) {
+        if offset % 8 != 0 {
             return Err(MemError::Misaligned { offset });
         }
         let mut bytes = self.lock();

@@ -26,7 +26,7 @@ fn other_process() {
         "hold" => {
             let _pool = open(&store, "orders", OpenFor::Write).expect("the pool");
             say("holding".to_owned());
-            thread::sleep(Duration::from_mins(1));
+            thread::sleep(Duration::from_secs(60));
         }
         "create" => {
             for number in 0.. {
