@@ -13,6 +13,7 @@ mod capi;
 mod circles;
 mod counts;
 mod fio;
+mod msrv;
 mod mutants;
 #[cfg(test)]
 mod pages;
@@ -68,6 +69,10 @@ enum Chore {
     ///
     /// Needs /usr/sbin/sshd, and port 7204 of the loopback address. What it builds stays in target/readme.
     Readme,
+    /// Compile with the least Rust that Cargo.toml names, as Debian 13 has it, fetched from Debian's packages
+    ///
+    /// The packages are unpacked into target/testbed and what is built stays in target/msrv; nothing is installed. Tests are not compiled.
+    Msrv,
     /// Tests of many threads under the thread sanitizer; needs a nightly toolchain with its sources
     Tsan,
 }
@@ -86,6 +91,7 @@ fn main() -> Result<ExitCode> {
         Chore::Rpmem(rpmem) => rpmem.run(),
         Chore::Mutants(mutants) => mutants.run(),
         Chore::Readme => readme::run(),
+        Chore::Msrv => msrv::run(),
         Chore::Tsan => tsan::run(),
     }
 }

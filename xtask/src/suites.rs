@@ -5,7 +5,7 @@ use std::{
     process::Command,
 };
 
-use crate::{counts::Runner, vm};
+use crate::{counts::Runner, msrv, vm};
 
 /// How a suite's outcome is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +42,8 @@ pub(crate) enum Need {
     Files(&'static [(&'static str, &'static str)]),
     /// Virtual machines can be made and run.
     TestBed,
+    /// Debian's own Rust can be fetched.
+    DebianRust,
 }
 
 const SSHD: (&str, &str) = ("/usr/sbin/sshd", "apt-get install openssh-server openssh-client");
@@ -95,6 +97,7 @@ const BEFORE_TESTS: &[Suite] = &[
         needs: Need::CargoCommand("clippy", "rustup component add clippy"),
         ..PLAIN
     },
+    Suite { name: "least Rust", command: &["cargo", "xtask", "msrv"], slow: true, needs: Need::DebianRust, ..PLAIN },
     Suite {
         name: "tests without verbs",
         command: &["cargo", "test", "-p", "pmof-access", "--no-default-features", "--lib"],
@@ -273,6 +276,7 @@ impl Suite {
         match self.needs {
             Need::Nothing => None,
             Need::TestBed => vm::missing(),
+            Need::DebianRust => msrv::missing(),
             Need::Files(files) => {
                 let missing = files.iter().find(|(file, _)| !Path::new(file).exists());
                 missing.map(|(file, mend)| format!("no {file} here: {mend}"))

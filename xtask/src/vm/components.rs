@@ -132,9 +132,8 @@ fn install_modules(kernel: &Path, root: &Path, release: &str, modules: &Modules)
 
 /// Runs the guest's depmod, which the host need not have, by the guest's dynamic loader.
 fn depmod(root: &Path, base: &Path, release: &str) -> Result<()> {
-    let libraries = root.join("usr/lib/x86_64-linux-gnu");
-    let mut command = Command::new(libraries.join("ld-linux-x86-64.so.2"));
-    command.arg("--library-path").arg(&libraries).args(["--argv0", "depmod"]).arg(root.join("usr/bin/kmod"));
+    // kmod is what it is called as.
+    let mut command = tools::of_tree(root, Path::new("usr/bin/kmod"), "depmod");
     tools::run(command.arg("-b").arg(base).arg(release)).map(drop)
 }
 

@@ -21,6 +21,15 @@ const NEEDS: &[(&str, &str)] = &[
     (KEYRING, "debian-archive-keyring"),
 ];
 
+/// What fetching Debian's packages needs.
+const FETCH_NEEDS: &[(&str, &str)] = &[
+    ("apt-get", "apt"),
+    ("dpkg-deb", "dpkg"),
+    ("tar", "tar"),
+    ("xz", "xz-utils"),
+    (KEYRING, "debian-archive-keyring"),
+];
+
 /// What building programs from Debian's packages needs.
 const BUILD_NEEDS: &[(&str, &str)] = &[
     ("apt-get", "apt"),
@@ -41,6 +50,14 @@ pub(crate) fn missing() -> Option<String> {
         return Some("the guest's programs are those of an x86-64 Linux host".to_owned());
     }
     missing_of(NEEDS)
+}
+
+/// Why Debian's programs cannot be fetched and run on this host, if so, and what mends it.
+pub(crate) fn missing_to_fetch() -> Option<String> {
+    if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        return Some("the programs are those of an x86-64 Linux host".to_owned());
+    }
+    missing_of(FETCH_NEEDS)
 }
 
 /// Why programs cannot be built from Debian's packages on this host, if so, and what mends it.
@@ -74,6 +91,15 @@ pub(crate) fn find(name: &str) -> Option<PathBuf> {
 /// A command for a program found by [`find`].
 pub(crate) fn command(name: &str) -> Command {
     Command::new(find(name).unwrap_or_else(|| PathBuf::from(name)))
+}
+
+/// A program of unpacked Debian packages, called by this name. It runs by the loader and the libraries that it was built for.
+pub(crate) fn of_tree(tree: &Path, program: &Path, name: &str) -> Command {
+    let libraries = tree.join("usr/lib/x86_64-linux-gnu");
+    let mut command = Command::new(libraries.join("ld-linux-x86-64.so.2"));
+    command.arg("--library-path").arg(&libraries).args(["--argv0", name]);
+    command.arg(tree.join(program));
+    command
 }
 
 /// Runs a command to its end; its standard output, or an error with what it wrote to both streams.
