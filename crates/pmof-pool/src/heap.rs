@@ -39,6 +39,10 @@ const OBJECT_HEAD_LEN_BYTES: usize = 16;
 const OBJECT_LEN_MASK: u64 = (1 << 48) - 1;
 /// The head of a run: length of a block, alignment.
 const RUN_HEADER_LEN_BYTES: u64 = 16;
+/// Where the first block of an aligned run begins depends on where the pool is mapped, which is known to whole pages.
+const RUN_ALIGNMENT_MAX_BYTES: u64 = 4096;
+const COMPACT_OBJECT_HEADER_LEN_BYTES: u64 = 16;
+const OBJECT_HEADER_LEN_BYTES: u64 = 64;
 /// Words of the bitmap of runs whose bitmap is not fitted to them.
 const FIXED_BITMAP_WORDS: u64 = 38;
 
@@ -287,6 +291,8 @@ fn of_zone(medium: &impl Medium, zone: u64, count: u64, found: &mut Found) -> Re
 fn of_run(medium: &impl Medium, start: u64, chunks: u64, flags: u16, found: &mut Found) -> Result<(), PoolSetError> {
     // Those that make no sense count as a whole.
     let Some(run) = Run::read(start, chunks, flags, |offset, into| medium.read(offset, into))? else { return Ok(()) };
+    // What lies between the bitmap and the first block of an aligned run.
+    found.add(run.blocks_start..run.place(0));
     for block in (0..run.blocks).filter(|block| !run.is_used(*block)) {
         found.add(run.place(block)..run.place(block + 1));
     }
@@ -298,26 +304,28 @@ fn of_run(medium: &impl Medium, start: u64, chunks: u64, flags: u16, found: &mut
 struct Run {
     block_len_bytes: u64,
     blocks: u64,
+    /// Where the bitmap ends.
+    blocks_start: u64,
     /// Where the first one is.
     first: u64,
     bitmap: Vec<u8>,
 }
 
 impl Run {
-    /// `None` for runs that make no sense, and for aligned ones, which begin their blocks somewhere else.
+    /// `None` for runs that make no sense, and for those that are aligned to more than a page.
     fn read<E>(
         start: u64,
         chunks: u64,
         flags: u16,
         mut read: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
     ) -> Result<Option<Self>, E> {
-        let mut block_len_bytes = [0; 8];
-        read(start, &mut block_len_bytes)?;
-        let block_len_bytes = u64::from_le_bytes(block_len_bytes);
+        let mut head = [0; RUN_HEADER_LEN_BYTES as usize];
+        read(start, &mut head)?;
+        let [block_len_bytes, alignment] = words(head);
         let content = start + RUN_HEADER_LEN_BYTES;
         let content_len_bytes = chunks * CHUNK_LEN_BYTES - RUN_HEADER_LEN_BYTES;
-        let is_aligned = flags & FLAG_ALIGNED != 0;
-        if is_aligned || block_len_bytes == 0 || block_len_bytes > content_len_bytes {
+        let is_known = alignment == 0 || alignment.is_power_of_two() && alignment <= RUN_ALIGNMENT_MAX_BYTES;
+        if !is_known || block_len_bytes == 0 || block_len_bytes > content_len_bytes {
             return Ok(None);
         }
         let words = if flags & FLAG_FLEXIBLE_BITMAP == 0 {
@@ -327,10 +335,19 @@ impl Run {
             let words = (content_len_bytes / block_len_bytes).div_ceil(64);
             (words + 2).next_multiple_of(8) - 2
         };
+        // With an alignment a block is given up for it.
         let blocks = ((content_len_bytes - words * 8) / block_len_bytes).min(words * 64);
+        let blocks = blocks.saturating_sub(u64::from(alignment != 0));
         let mut bitmap = vec![0; words as usize * 8];
         read(content, &mut bitmap)?;
-        Ok(Some(Self { block_len_bytes, blocks, first: content + words * 8, bitmap }))
+        let blocks_start = content + words * 8;
+        let mut first = blocks_start;
+        if flags & FLAG_ALIGNED != 0 && alignment != 0 {
+            // What is aligned is the object behind its header.
+            let header_len_bytes = object_header_len_bytes(flags);
+            first = (first + header_len_bytes).next_multiple_of(alignment) - header_len_bytes;
+        }
+        Ok(Some(Self { block_len_bytes, blocks, blocks_start, first, bitmap }))
     }
 
     fn is_used(&self, block: u64) -> bool {
@@ -365,6 +382,16 @@ impl Run {
             block += blocks;
         }
         Ok(None)
+    }
+}
+
+fn object_header_len_bytes(flags: u16) -> u64 {
+    if flags & FLAG_NO_OBJECT_HEADER != 0 {
+        0
+    } else if flags & FLAG_COMPACT_OBJECT_HEADER != 0 {
+        COMPACT_OBJECT_HEADER_LEN_BYTES
+    } else {
+        OBJECT_HEADER_LEN_BYTES
     }
 }
 

@@ -236,6 +236,58 @@ fn differences_in_unused_space_of_a_heap_mean_nothing() {
     assert_eq!(comparison.differences(&mut one, &mut other, &mut |_| {}).unwrap().count, 1);
 }
 
+/// In an aligned run the first block's object lies at the alignment, and a block less is there.
+#[test]
+fn differences_in_unused_space_of_aligned_runs_mean_nothing() {
+    const CHUNK: u64 = 256 << 10;
+    let (zone, chunks) = (0x30_2400, 0x38_2400);
+    // Without a header, with a compact one, with a full one; the last run may begin its blocks anywhere.
+    for (flags, header, alignment) in [(2, 0, 4096), (1, 16, 4096), (0, 64, 512), (2, 0, 8192)] {
+        let (mut one, mut other) = (InMemory::new(LEN_BYTES), InMemory::new(LEN_BYTES));
+        for memory in [&one.memory, &other.memory] {
+            NewPool::Obj { layout: String::new() }.write(memory, LEN_BYTES).unwrap();
+            let word = |offset: u64, words: [u32; 2]| {
+                memory.store(offset, words.map(u32::to_le_bytes).as_flattened()).unwrap();
+            };
+            word(zone, [0xc3f0_a2d2, 20]);
+            word(zone + 64, [4 | (flags | 4 | 8) << 16, 1]);
+            word(zone + 64 + 8, [2, 19]);
+            // Blocks of 8192 bytes: 31, of which one is given up, and the second is in use.
+            word(chunks, [8192, 0]);
+            word(chunks + 8, [alignment, 0]);
+            memory.store(chunks + 16, &[0b10, 0, 0, 0x80]).unwrap();
+        }
+        let bitmap_end = chunks + 16 + 6 * 8;
+        let first = (bitmap_end + header).next_multiple_of(alignment.into()) - header;
+        let is_known = alignment <= 4096;
+        for (offset, is_unused) in [
+            (chunks, false),
+            (chunks + 8, false),
+            (bitmap_end - 1, false),
+            (bitmap_end, is_known),
+            (first - 1, is_known),
+            (first, is_known),
+            (first + 8191, is_known),
+            (first + 8192, false),
+            (first + 2 * 8192 - 1, false),
+            (first + 2 * 8192, is_known),
+            (first + 30 * 8192 - 1, is_known),
+            (first + 30 * 8192, is_known),
+            (chunks + CHUNK - 1, is_known),
+            (chunks + CHUNK, true),
+        ] {
+            let comparison = Comparison::of_pool(Some(PoolKind::Obj), &one.memory, LEN_BYTES).unwrap();
+            let mut byte = [0];
+            other.memory.read(offset, &mut byte).unwrap();
+            other.memory.store(offset, &[byte[0] ^ 0xff]).unwrap();
+            let found = comparison.differences(&mut one, &mut other, &mut |_| {}).unwrap();
+            let expected = if is_unused { (0, 1) } else { (1, 0) };
+            assert_eq!((found.count, found.unused_count), expected, "{offset:#x}, aligned to {alignment}, flags {flags}");
+            other.memory.store(offset, &byte).unwrap();
+        }
+    }
+}
+
 /// Two replicas in new files, which are holes.
 fn sparse() -> (tempfile::TempDir, InMemory, InMemory) {
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();

@@ -292,6 +292,15 @@ fn sets_of_pmdk_are_checked_restored_and_changed() {
 }
 
 #[test]
+fn aligned_objects_of_pmdk_are_the_same_in_all_replicas() {
+    need_pmdk!();
+    let directory = tempdir_in(PLACE).unwrap();
+    let set = set(&directory, "set", SetOptions::default(), &[[6, 6], [6, 6]]);
+    agrees("obj-aligned", &set.path, "");
+    assert!(assert_same(&set) > 0, "what never came to be differs");
+}
+
+#[test]
 fn a_single_file_of_pmdk_is_a_replica_of_one_part() {
     need_pmdk!();
     let directory = tempdir_in(PLACE).unwrap();

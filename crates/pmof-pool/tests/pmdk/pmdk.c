@@ -90,6 +90,44 @@ static int verify(PMEMobjpool *pool)
 	return sum == root->sum && count > 0 ? 0 : failed("the sum", "is wrong");
 }
 
+/* Objects of aligned classes, some of which are freed, and some never come to be but were written. */
+static int aligned(const char *path)
+{
+	PMEMobjpool *pool = pmemobj_create(path, "aligned", 0, 0600);
+	if (pool == NULL)
+		return failed("pmemobj_create", pmemobj_errormsg());
+	static const enum pobj_header_type headers[] = {POBJ_HEADER_NONE, POBJ_HEADER_COMPACT, POBJ_HEADER_LEGACY};
+	for (int index = 0; index < 6; index++) {
+		enum pobj_header_type header = headers[index / 2];
+		/* No two classes may be of one header and one length. */
+		struct pobj_alloc_class_desc class = {
+			.unit_size = index % 2 ? 4096 : 2048, .alignment = index % 2 ? 4096 : 64,
+			.units_per_block = 60, .header_type = header,
+		};
+		if (pmemobj_ctl_set(pool, "heap.alloc_class.new.desc", &class) != 0)
+			return failed("heap.alloc_class.new.desc", pmemobj_errormsg());
+		size_t len = class.unit_size - (header == POBJ_HEADER_NONE ? 0 : header == POBJ_HEADER_COMPACT ? 16 : 64);
+		PMEMoid objects[70];
+		for (int at = 0; at < 70; at++) {
+			if (pmemobj_xalloc(pool, &objects[at], len, 1, POBJ_CLASS_ID(class.class_id), NULL, NULL) != 0)
+				return failed("pmemobj_xalloc", pmemobj_errormsg());
+			if ((uintptr_t)pmemobj_direct(objects[at]) % class.alignment != 0)
+				return failed("an object", "is not aligned");
+			pmemobj_memset_persist(pool, pmemobj_direct(objects[at]), at + 1, len);
+		}
+		for (int at = 0; at < 70; at += 2)
+			pmemobj_free(&objects[at]);
+		for (int at = 0; at < 20; at++) {
+			struct pobj_action action;
+			PMEMoid reserved = pmemobj_xreserve(pool, &action, len, 1, POBJ_CLASS_ID(class.class_id));
+			memset(pmemobj_direct(reserved), 0xee, len);
+			pmemobj_cancel(pool, &action, 1);
+		}
+	}
+	pmemobj_close(pool);
+	return 0;
+}
+
 static int obj(const char *command, const char *path, const char *layout)
 {
 	int is_new = strcmp(command, "obj-create") == 0;
@@ -224,6 +262,8 @@ int main(int argc, char **argv)
 		return create(path);
 	if (strncmp(command, "open-", 5) == 0)
 		return open_only(command, path);
+	if (strcmp(command, "obj-aligned") == 0)
+		return aligned(path);
 	if (strncmp(command, "obj-", 4) == 0)
 		return obj(command, path, other);
 	if (strncmp(command, "log-", 4) == 0)
