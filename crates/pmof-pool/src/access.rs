@@ -7,6 +7,9 @@ use pmof_mem::Memory;
 use crate::{Attributes, DIGEST_BYTES, RemoteSpec};
 
 mod local;
+mod no_remotes;
+
+pub use no_remotes::NoRemotes;
 
 /// What a pool, or a replica of one, is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -120,4 +123,15 @@ pub trait RemoteReplicas {
 
     /// Removes one of the pool set `member` with all its bytes, though parts of it are missing or damaged; nothing else.
     fn remove(&mut self, remote: &RemoteSpec, member: &[u8; 16]) -> Result<(), AccessError>;
+
+    /// Makes one of zeros in the place of one of the same pool set, though parts of that are missing or damaged; of nothing else.
+    fn replace(
+        &mut self,
+        remote: &RemoteSpec,
+        len_bytes: u64,
+        attributes: &Attributes,
+    ) -> Result<Box<dyn ReplicaAccess>, AccessError> {
+        self.remove(remote, &attributes.poolset_uuid)?;
+        self.create(remote, len_bytes, attributes)
+    }
 }

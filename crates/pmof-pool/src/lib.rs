@@ -37,7 +37,7 @@ mod transform;
 mod vote;
 mod words;
 
-pub use access::{AccessError, Contents, OpenFor, Reached, RemoteReplicas, ReplicaAccess, Unreached};
+pub use access::{AccessError, Contents, NoRemotes, OpenFor, Reached, RemoteReplicas, ReplicaAccess, Unreached};
 pub use behind::{Behind, BehindContents};
 pub use btt::{BlockTable, block_table};
 pub use check::{CheckReport, CheckedReplica, Mismatch, ReplicaState, check};
@@ -65,8 +65,6 @@ pub use set::{
     SetProblem,
 };
 pub use set_at::{SetAtError, set_at};
-pub use sync::{
-    Apart, MisplacedPart, NoRemotes, Step, SyncError, SyncOptions, SyncReport, SyncedReplica, opening_count, sync,
-};
+pub use sync::{Apart, MisplacedPart, Step, SyncError, SyncOptions, SyncReport, SyncedReplica, opening_count, sync};
 pub use transform::{TransformOptions, TransformReport, transform};
 pub use vote::Majority;

@@ -509,6 +509,13 @@ impl Part {
         resized.map_err(|errno| PoolSetError::io("ftruncate", &self.path, "", errno))
     }
 
+    /// Makes all of a file a hole of so many bytes, durably. One that is ended leaves no bytes, or zeros.
+    pub(crate) fn make_zero(&self, len_bytes: u64) -> Result<(), PoolSetError> {
+        let zero = rustix::fs::ftruncate(&self.file, 0).and_then(|()| rustix::fs::ftruncate(&self.file, len_bytes));
+        let zero = zero.and_then(|()| rustix::fs::fsync(&self.file));
+        zero.map_err(|errno| PoolSetError::io("ftruncate", &self.path, "", errno))
+    }
+
     /// Makes the file's name durable.
     pub(crate) fn sync_name(&self) -> Result<(), PoolSetError> {
         let directory = self.path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));

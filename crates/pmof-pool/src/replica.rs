@@ -1,7 +1,7 @@
 //! One copy of a pool on this machine: its parts as one piece of memory.
 
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -57,6 +57,22 @@ pub struct NewReplica {
     pub options: SetOptions,
     /// What the operator vouches for.
     pub declaration: Option<Declaration>,
+}
+
+/// How a broken replica is made anew.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Restoration<'r> {
+    /// Those of the set.
+    pub(crate) options: SetOptions,
+    /// What its headers will say.
+    pub(crate) links: &'r Attributes,
+    /// Bytes that it must hold.
+    pub(crate) least: u64,
+    /// What the operator vouches for.
+    pub(crate) declaration: Option<Declaration>,
+    /// Parts of the other replicas of this machine, the source's first: files that are made belong to whom these belong to, where no part of the
+    /// replica itself is left.
+    pub(crate) beside: &'r [PathBuf],
 }
 
 /// The parts of one replica, open, locked and mapped one behind the other.
@@ -120,6 +136,29 @@ impl LocalReplica {
         let parts = NewParts::create(system, parts, new.options, attributes, new.declaration)?;
         parts.clear_files()?;
         parts.finish(system, attributes)
+    }
+
+    /// The same, but that the headers say that it is being made, so that what a kill leaves is taken by the next creation, until they are
+    /// [written](Self::write_out).
+    ///
+    /// Errors: as for [`create`](Self::create).
+    pub fn begin(parts: &[PartSpec], new: &NewReplica) -> Result<Self, PoolSetError> {
+        check_attributes(new.attributes.as_ref(), new.options)?;
+        let attributes = new.attributes.as_ref();
+        let system = System::real();
+        let parts = NewParts::create(&system, parts, new.options, attributes, new.declaration)?;
+        parts.mark()?;
+        parts.clear_files()?;
+        let (replica, files) = parts.unwritten(&system, attributes)?;
+        files.into_iter().for_each(NewFile::keep);
+        Ok(replica)
+    }
+
+    /// Writes the headers of one that was [begun](Self::begin), durably.
+    ///
+    /// Errors: `Mem`.
+    pub fn write_out(&self) -> Result<(), PoolSetError> {
+        self.write_headers(&self.state().headers)
     }
 
     /// Opens all parts of a replica, and checks that they are sound and belong together. What they hold is on their medium,
@@ -409,6 +448,7 @@ impl NewParts {
             parts.push(part);
             files.extend(file);
         }
+        restored::own_made_as_given(&parts)?;
         check_devices(parts.iter().map(Part::device), options)?;
         let checks_all = attributes.is_some_and(|attributes| attributes.features().has(Feature::CheckBadBlocks));
         parts.iter().try_for_each(|part| part.check_bad_blocks(system, checks_all))?;
@@ -431,17 +471,14 @@ impl NewParts {
     /// Opens what of a broken replica is there, and makes what is not; whatever it held may be overwritten. What is made stays, so
     /// that an interrupted restoration goes on where it was.
     ///
-    /// Never touches what is another pool's, or no pool's: `links` is what the replica's headers will say. `least`: bytes that
-    /// it must hold; `source`: what it will hold.
+    /// Never touches what is another pool's, or no pool's. `source`: what it will hold.
     pub(crate) fn restore(
         system: &System,
         specs: &[PartSpec],
-        options: SetOptions,
-        links: &Attributes,
-        least: u64,
-        declaration: Option<Declaration>,
+        restoration: &Restoration<'_>,
         source: Source<'_>,
     ) -> Result<Self, PoolSetError> {
+        let Restoration { options, links, least, declaration, beside } = *restoration;
         distinct::check_parts(specs)?;
         let places = places_of_broken(specs, options, least)?;
         // Before anything is changed.
@@ -452,7 +489,7 @@ impl NewParts {
         let mut parts = Vec::with_capacity(places.len());
         for (index, place) in places.iter().enumerate() {
             let has_header = index < header_count(places.len(), options);
-            let part = restored::part(system, place, &places)?;
+            let part = restored::part(system, place, &places, beside)?;
             if has_header {
                 // From here on, and until all is restored, the replica must not pass for a whole one.
                 write_header(&header_memory(&part, OpenFor::Write)?, &begun)?;
@@ -472,6 +509,22 @@ impl NewParts {
 
     /// Writes the headers, that of the first part last, and keeps the parts.
     pub(crate) fn finish(self, system: &System, attributes: Option<&Attributes>) -> Result<LocalReplica, PoolSetError> {
+        let (replica, files) = self.unwritten(system, attributes)?;
+        if let Err(error) = replica.write_out() {
+            // New files go, what was there stays; the failure that led here is the one to report.
+            let _ = replica.blank_again();
+            return Err(error);
+        }
+        files.into_iter().for_each(NewFile::keep);
+        Ok(replica)
+    }
+
+    /// What [`finish`](Self::finish) gives before the headers are written, and the files that go unless they are kept.
+    fn unwritten(
+        self,
+        system: &System,
+        attributes: Option<&Attributes>,
+    ) -> Result<(LocalReplica, Vec<NewFile>), PoolSetError> {
         let Self { parts, files, memory, options, uuids } = self;
         let has_state = attributes.is_some_and(|attributes| keeps_shutdown_state(attributes.features()));
         let opened = has_state.then(|| shutdown::of_modules(system, &parts, true));
@@ -480,15 +533,7 @@ impl NewParts {
             None => Vec::new(),
         };
         let state = Mutex::new(State { headers, opened });
-        let replica = LocalReplica { parts, memory, options, access: OpenFor::Write, is_new: true, state };
-        let written = replica.write_headers(&replica.state().headers);
-        if let Err(error) = written {
-            // New files go, what was there stays; the failure that led here is the one to report.
-            let _ = replica.blank_again();
-            return Err(error);
-        }
-        files.into_iter().for_each(NewFile::keep);
-        Ok(replica)
+        Ok((LocalReplica { parts, memory, options, access: OpenFor::Write, is_new: true, state }, files))
     }
 }
 

@@ -1,17 +1,18 @@
 //! A set whose replicas are made equal and whole again, and one that gets other replicas.
 
-use std::ops::Range;
+use std::{ops::Range, path::PathBuf};
 
 use pmof_mem::{Declaration, System};
 
 use crate::{
     AccessError, Attributes, Comparison, Contents, ContentsState, Copied, DIGEST_BYTES, EMPTY, Feature, LocalReplica,
-    OpenFor, PoolKind, PoolSet, PoolSetError, Reached, RemoteReplicas, RemoteSpec, ReplicaAccess, ReplicaSpec,
-    Unreached, contents_state, distinct,
+    OpenFor, PoolKind, PoolSet, PoolSetError, Reached, RemoteReplicas, ReplicaAccess, ReplicaSpec, contents_state,
+    distinct,
     error::UNFINISHED,
     format::len_bytes_needed,
     made_at::{is_made_elsewhere, new_uuid_at},
-    replica::{self, NewParts, Rooms, check_restorable, check_unused},
+    part::places_left,
+    replica::{self, NewParts, Restoration, Rooms, check_restorable, check_unused},
     uuid_text,
     vote::{self, Opinions, Ranges, of_pair},
 };
@@ -633,9 +634,12 @@ impl Work<'_> {
             ReplicaSpec::Local(parts) => {
                 let system = System::real();
                 let options = self.set.options;
+                let beside = parts_beside(self.set, source, index);
+                let (least, declaration) = (len_bytes, self.declaration);
+                let restoration = Restoration { options, links, least, declaration, beside: &beside };
                 let mut sample = Sample::of(first, len_bytes);
                 let mut holds = |at: u64, bytes: &[u8]| sample.holds(at, bytes);
-                let parts = NewParts::restore(&system, parts, options, links, len_bytes, self.declaration, &mut holds);
+                let parts = NewParts::restore(&system, parts, &restoration, &mut holds);
                 sample.end().map_err(|error| SyncError::Replica { index: source, source: error })?;
                 let mut parts = parts.map_err(|error| failed(error.into()))?;
                 check_room(index, parts.len_bytes(), len_bytes)?;
@@ -646,9 +650,8 @@ impl Work<'_> {
                 Ok(copied)
             }
             ReplicaSpec::Remote(remote) => {
-                self.remotes.remove(remote, &links.poolset_uuid).map_err(failed)?;
                 // Until it holds all, nobody takes it for a source.
-                let mut other = self.remotes.create(remote, len_bytes, &links.unfinished()).map_err(failed)?;
+                let mut other = self.remotes.replace(remote, len_bytes, &links.unfinished()).map_err(failed)?;
                 let mut done = |bytes| (self.progress)(Step::Done(bytes));
                 let copied = comparison.copy(first.contents(), other.contents(), &mut done);
                 let copied = copied.map_err(|error| of_pair(source, index, error))?;
@@ -658,6 +661,13 @@ impl Work<'_> {
             }
         }
     }
+}
+
+/// The files of this machine's replicas but the one at `index`, those of the source first.
+fn parts_beside(set: &PoolSet, source: usize, index: usize) -> Vec<PathBuf> {
+    let others = std::iter::once(source).chain(0..set.replicas.len()).filter(|other| *other != index);
+    let specs = others.filter_map(|other| set.replicas[other].local());
+    specs.filter_map(|specs| places_left(specs).ok()).flatten().collect()
 }
 
 /// A replica that is made equal to another. From the first byte on it is neither what it was nor what it is to be, so it is marked
@@ -742,38 +752,4 @@ fn ring(
         ..*known
     };
     Ok((0..count).map(linked).collect())
-}
-
-/// Where no replica is on another machine, or none can be reached from here.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct NoRemotes;
-
-impl NoRemotes {
-    fn refused(remote: &RemoteSpec) -> AccessError {
-        let source = format!("the replica {} on {} cannot be reached from here", remote.set.display(), remote.node);
-        Unreached { node: remote.node.clone(), source: source.into() }.into()
-    }
-}
-
-impl RemoteReplicas for NoRemotes {
-    fn open(&mut self, remote: &RemoteSpec, _len_bytes: u64, _access: OpenFor) -> Result<Reached, AccessError> {
-        Err(Self::refused(remote))
-    }
-
-    fn create(
-        &mut self,
-        remote: &RemoteSpec,
-        _len_bytes: u64,
-        _attributes: &Attributes,
-    ) -> Result<Box<dyn ReplicaAccess>, AccessError> {
-        Err(Self::refused(remote))
-    }
-
-    fn check_removable(&mut self, remote: &RemoteSpec, _member: &[u8; 16]) -> Result<(), AccessError> {
-        Err(Self::refused(remote))
-    }
-
-    fn remove(&mut self, remote: &RemoteSpec, _member: &[u8; 16]) -> Result<(), AccessError> {
-        Err(Self::refused(remote))
-    }
 }

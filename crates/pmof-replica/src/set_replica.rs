@@ -9,6 +9,7 @@ use pmof_pool::{Attributes, HEADER_LEN_BYTES};
 use crate::{
     PoolError, ReplicaError, ReplicaPlace, TargetOptions, TargetUrl,
     member::{RemoteMember, Standing, Writing},
+    target::TargetConnection,
 };
 
 /// Where the replica is, and how its target is reached.
@@ -52,6 +53,29 @@ impl SetReplica<'_> {
         Ok(member)
     }
 
+    /// Makes it anew in the place of one of the pool set `member`, though parts of that are missing or damaged; of nothing else. Files that are
+    /// there keep their owner and mode.
+    pub(crate) fn replace(
+        &self,
+        member: &[u8; 16],
+        size_bytes: u64,
+        attributes: &Attributes,
+    ) -> Result<RemoteMember, Arc<ReplicaError>> {
+        let target = self.options.reach(self.target)?;
+        match target.ask_when_free(&Request::PrepareReplacement { name: self.set.clone(), member: *member })? {
+            Reply::Removable => {}
+            _ => return Err(ReplicaError::Unexpected.into()),
+        }
+        let (member, _) = self.opened_by(target, OpenFor::Write, size_bytes, |require| Request::CreateSet {
+            name: self.set.clone(),
+            size_bytes,
+            attributes: Some(attributes.to_bytes()),
+            require,
+        })?;
+        member.ask_for(&Request::KeepSet, &Reply::SetKept)?;
+        Ok(member)
+    }
+
     /// Opens it; it must have `size_bytes` at least (0 for any). Gives the attributes in its header.
     pub(crate) fn open(
         &self,
@@ -86,7 +110,17 @@ impl SetReplica<'_> {
         least_bytes: u64,
         request: impl FnOnce(Durability) -> Request,
     ) -> Result<(RemoteMember, Option<Attributes>), Arc<ReplicaError>> {
-        let target = self.options.reach(self.target)?;
+        self.opened_by(self.options.reach(self.target)?, access, least_bytes, request)
+    }
+
+    /// The same by a connection that there is.
+    fn opened_by(
+        &self,
+        target: TargetConnection,
+        access: OpenFor,
+        least_bytes: u64,
+        request: impl FnOnce(Durability) -> Request,
+    ) -> Result<(RemoteMember, Option<Attributes>), Arc<ReplicaError>> {
         let reply = target.ask_when_free(&request(self.options.require.unwrap_or(Durability::Visible)))?;
         let Reply::SetOpened { size_bytes, attributes, descriptor, header_descriptor } = reply else {
             return Err(ReplicaError::Unexpected.into());

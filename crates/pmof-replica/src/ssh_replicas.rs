@@ -142,6 +142,20 @@ impl RemoteReplicas for SshReplicas {
         let (target, set) = remote_place(remote)?;
         Ok(RemoteRemoval::prepare_replacement(&target, &set, member, &self.options)?.carry_out()?)
     }
+
+    fn replace(
+        &mut self,
+        remote: &RemoteSpec,
+        len_bytes: u64,
+        attributes: &Attributes,
+    ) -> Result<Box<dyn ReplicaAccess>, AccessError> {
+        let (target, set) = remote_place(remote)?;
+        let replica = SetReplica { index: None, target: &target, set: &set, options: &self.options };
+        let made = replica.replace(&attributes.poolset_uuid, len_bytes, attributes);
+        let member = made.map_err(|error| replica.failed(error))?;
+        let name = format!("{set} on {}", remote.node);
+        Ok(Box::new(Remote { name, member, attributes: *attributes }))
+    }
 }
 
 /// The host of a target, as a set's file names it.

@@ -12,7 +12,7 @@ use pmof_control::{OpenFor, PoolRefusal, SetName};
 use pmof_mem::{Declaration, Durability, Medium as _, Memory, causes};
 use pmof_pool::{
     Attributes, Feature, HEADER_LEN_BYTES, LocalReplica, NewReplica, PartSpec, PoolSet, PoolSetError, Removal,
-    ReplicaSpec, SET_LEN_BYTES_MAX, SetError, SetOptions, has_contents_behind,
+    ReplicaSpec, SET_LEN_BYTES_MAX, SetError, SetOptions, foreign_files, has_contents_behind,
 };
 use rustix::{
     fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags},
@@ -200,11 +200,24 @@ pub(crate) struct SetRemoval {
     parts: Removal,
     force: bool,
     set_file: bool,
+    /// Of a pool that may be made anew in its place: what its set names.
+    replaced: Option<Vec<PartSpec>>,
 }
 
 impl SetRemoval {
     pub(crate) fn is_for(&self, name: &SetName, force: bool, set_file: bool) -> bool {
         (&self.name, self.force, self.set_file) == (name, force, set_file)
+    }
+
+    /// Whether a pool of the same set, for the same initiator, may be made in its place.
+    pub(crate) fn is_replacement_of(&self, name: &SetName) -> bool {
+        self.replaced.is_some() && self.name == *name
+    }
+
+    /// Makes room for that one: files keep their owner and mode.
+    pub(crate) fn clear_out(self) -> Result<(), SetStoreError> {
+        let Self { name, parts, replaced, .. } = self;
+        parts.clear_out(&replaced.unwrap_or_default()).map_err(|error| failed(&name, error))
     }
 
     pub(crate) fn carry_out(self, store: &SetStore) -> Result<(), SetStoreError> {
@@ -249,7 +262,8 @@ impl SetStore {
         Ok(Self { directory, path: root.to_owned(), declaration })
     }
 
-    /// Makes the parts of a set, or takes those that are there and blank. It is undone unless the pool is [kept](OpenSet::keep).
+    /// Makes the parts of a set, or takes those that are there and blank. It is undone unless the pool is [kept](OpenSet::keep); if this process
+    /// is killed before, the next creation takes what it left.
     pub(crate) fn create(
         &self,
         name: &SetName,
@@ -260,7 +274,7 @@ impl SetStore {
         let (parts, options) = self.read(name)?;
         check_options(name, options, attributes)?;
         let new = NewReplica { attributes: attributes.copied(), options, declaration: self.declaration };
-        let made = LocalReplica::create(&parts, &new).map_err(|error| failed(name, error))?;
+        let made = LocalReplica::begin(&parts, &new).map_err(|error| failed(name, error))?;
         let mut set = OpenSet::new(name, made, OpenFor::Write);
         set.is_new = true;
         set.check(size_bytes, require)?;
@@ -295,22 +309,30 @@ impl SetStore {
         member: Option<&[u8; 16]>,
     ) -> Result<SetRemoval, SetStoreError> {
         let (parts, options) = self.read(name)?;
-        let parts = Removal::prepare(&parts, options, force, member).map_err(|error| match error {
+        // Before they are locked.
+        let foreign = foreign_files(&alone(name, &parts, options));
+        let mut parts = Removal::prepare(&parts, options, force, member).map_err(|error| match error {
             // No damage, which force would help with.
             source @ PoolSetError::OtherSet { .. } => SetStoreError::OtherPool { name: name.clone(), source },
             error => failed(name, error),
         })?;
+        for (_, path) in foreign {
+            if !force {
+                return Err(failed(name, PoolSetError::NotRemoved { path, found: FOREIGN.to_owned() }));
+            }
+            parts.leave(&path);
+        }
         if let Some(path) = parts.left().first() {
             return Err(failed(name, PoolSetError::NotAPart { path: path.clone() }));
         }
-        Ok(SetRemoval { name: name.clone(), parts, force, set_file })
+        Ok(SetRemoval { name: name.clone(), parts, force, set_file, replaced: None })
     }
 
     /// The same of what is left of a pool of `member`, which is made anew: of nothing else.
     pub(crate) fn prepare_replacement(&self, name: &SetName, member: &[u8; 16]) -> Result<SetRemoval, SetStoreError> {
-        let (parts, options) = self.read(name)?;
-        let parts = Removal::prepare_member(&parts, options, member).map_err(|error| failed(name, error))?;
-        Ok(SetRemoval { name: name.clone(), parts, force: true, set_file: false })
+        let (specs, options) = self.read(name)?;
+        let parts = Removal::prepare_member(&specs, options, member).map_err(|error| failed(name, error))?;
+        Ok(SetRemoval { name: name.clone(), parts, force: true, set_file: false, replaced: Some(specs) })
     }
 
     fn remove_file(&self, name: &SetName) -> Result<(), SetStoreError> {
@@ -403,8 +425,12 @@ impl OpenSet {
     }
 
     /// A new pool stays from now on.
-    pub(crate) fn keep(&mut self) {
+    pub(crate) fn keep(&mut self) -> Result<(), SetStoreError> {
+        if let Some(Opened { replica, .. }) = self.open.as_ref().filter(|_| self.is_new) {
+            replica.write_out().map_err(|error| failed(&self.name, error))?;
+        }
         self.is_new = false;
+        Ok(())
     }
 
     /// Closes it in order.
@@ -445,6 +471,14 @@ fn check_options(name: &SetName, options: SetOptions, attributes: Option<&Attrib
         (false, true) => contradicts("lacks OPTION SINGLEHDR", "with a header in the first part only"),
         _ => Ok(()),
     }
+}
+
+/// What is said of a part without a header that lacks what the pool's heap has in use there.
+const FOREIGN: &str = "a part of its number has no header, and nothing in it is what the pool holds there";
+
+/// The replica as a set of its own.
+fn alone(name: &SetName, parts: &[PartSpec], options: SetOptions) -> PoolSet {
+    PoolSet { path: name.as_str().into(), replicas: vec![ReplicaSpec::Local(parts.to_vec())], options }
 }
 
 fn failed(name: &SetName, error: PoolSetError) -> SetStoreError {

@@ -282,7 +282,11 @@ fn differences_in_unused_space_of_aligned_runs_mean_nothing() {
             other.memory.store(offset, &[byte[0] ^ 0xff]).unwrap();
             let found = comparison.differences(&mut one, &mut other, &mut |_| {}).unwrap();
             let expected = if is_unused { (0, 1) } else { (1, 0) };
-            assert_eq!((found.count, found.unused_count), expected, "{offset:#x}, aligned to {alignment}, flags {flags}");
+            assert_eq!(
+                (found.count, found.unused_count),
+                expected,
+                "{offset:#x}, aligned to {alignment}, flags {flags}"
+            );
             other.memory.store(offset, &byte).unwrap();
         }
     }

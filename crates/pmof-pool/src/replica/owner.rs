@@ -219,7 +219,9 @@ pub(crate) fn something_in(part: &Part) -> Result<Option<String>, PoolSetError> 
 pub(super) fn is_being_made(part: &Part) -> Result<bool, PoolSetError> {
     Ok(match Head::of(part)? {
         Head::Whole(header) => header.attributes().is_unfinished(),
-        Head::Other(bytes) => header::is_begun(&bytes, &header::poolset_uuid_named(&bytes)),
+        Head::Other(bytes) => {
+            *bytes == header::left_by_creation() || header::is_begun(&bytes, &header::poolset_uuid_named(&bytes))
+        }
         Head::Blank => true,
         Head::Unreadable => false,
     })

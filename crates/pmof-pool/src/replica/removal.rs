@@ -15,8 +15,10 @@ use super::{
     vouched::no_source,
     whose::{self, place_of},
 };
+use pmof_mem::System;
+
 use crate::{
-    PartSpec, PoolSetError, SetOptions, distinct,
+    PartSize, PartSpec, PoolSetError, SetOptions, distinct,
     part::{Part, Place, are_directories, places, places_left},
 };
 
@@ -205,6 +207,28 @@ impl Removal {
             synced.map_err(|error| PoolSetError::io("fsync", directory, "", error))?;
         }
         Ok(())
+    }
+}
+
+impl Removal {
+    /// Makes room for a new replica in the place of this one, durably: files become zeros of their length by the set, and keep their owner and mode; what
+    /// cannot be kept goes as by [`carry_out`](Self::carry_out).
+    ///
+    /// Errors: `Mem`, `Io`.
+    pub fn clear_out(self, specs: &[PartSpec]) -> Result<(), PoolSetError> {
+        let Self { parts, absent, left } = self;
+        let mut gone = Vec::new();
+        for part in parts {
+            match place_of(specs, &part.path).1 {
+                Some(PartSize::Bytes(len_bytes))
+                    if part.devdax_align_bytes.is_none() && part.check_bad_blocks(&System::real(), true).is_ok() =>
+                {
+                    part.make_zero(len_bytes)?;
+                }
+                _ => gone.push(part),
+            }
+        }
+        Self { parts: gone, absent, left }.carry_out()
     }
 }
 

@@ -21,8 +21,8 @@ use crate::{
 const BESIDE: &str = ".pmof-new";
 
 /// The part at `place`. A file keeps its owner, its mode and the bytes that fit; only where it has bad blocks a new one takes its place. A file that
-/// was missing gets owner and mode of one of `all`, the places of the replica's parts, if there is one.
-pub(super) fn part(system: &System, place: &Place, all: &[Place]) -> Result<Part, PoolSetError> {
+/// was missing gets owner and mode of one of `all`, the places of the replica's parts, if there is one, else of one that lies `beside`.
+pub(super) fn part(system: &System, place: &Place, all: &[Place], beside: &[PathBuf]) -> Result<Part, PoolSetError> {
     let any = Place { path: place.path.clone(), size: None };
     match Part::find(&any) {
         Ok(part) => {
@@ -35,8 +35,8 @@ pub(super) fn part(system: &System, place: &Place, all: &[Place]) -> Result<Part
         }
         Err(PoolSetError::Missing { .. }) => {
             let (part, file) = Part::create(place)?;
-            let mut others = all.iter().filter(|other| other.path != place.path);
-            if let Some(like) = others.find_map(|other| file_at(&other.path)) {
+            let others = all.iter().map(|other| &other.path).filter(|path| **path != place.path);
+            if let Some(like) = others.chain(beside).find_map(|path| file_at(path)) {
                 own_as(&part, &like)?;
             }
             file.into_iter().for_each(NewFile::keep);
@@ -80,6 +80,13 @@ fn beside(path: &Path) -> PathBuf {
 
 fn file_at(path: &Path) -> Option<fs::Metadata> {
     fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file)
+}
+
+/// New files beside some that were there before belong to the same user.
+pub(super) fn own_made_as_given(parts: &[Part]) -> Result<(), PoolSetError> {
+    let mut given = parts.iter().filter(|part| !part.is_made);
+    let Some(like) = given.find_map(|part| file_at(&part.path)) else { return Ok(()) };
+    parts.iter().filter(|part| part.is_made).try_for_each(|part| own_as(part, &like))
 }
 
 /// Gives the part the owner and the mode of another file, if this process may give files away.

@@ -7,7 +7,7 @@ use std::{
 use pmof_mem::{Medium as _, MediumKind, ShadowMedium, System};
 use tempfile::{TempDir, tempdir_in};
 
-use super::{LocalReplica, NewParts, NewReplica, OpenFor, Reader, Removal, part_header, write_header};
+use super::{LocalReplica, NewParts, NewReplica, OpenFor, Reader, Removal, Restoration, part_header, write_header};
 use crate::{
     Arch, Attributes, Feature, Features, HEADER_LEN_BYTES, HeaderError, PartSize, PartSpec, PoolHeader, PoolKind,
     PoolSetError, SetOptions, ShutdownState, new_uuid, part::page_bytes,
@@ -539,7 +539,9 @@ fn a_part_with_bad_blocks_is_replaced_by_a_file_of_the_same_mode() {
     fs::set_permissions(&specs[1].path, fs::Permissions::from_mode(0o640)).unwrap();
     let before = fs::metadata(&specs[1].path).unwrap();
     fs::write(tree.path().join("devices/ndbus0/region0/block/pmem0/badblocks"), "0 1000000000000\n").unwrap();
-    let restored = NewParts::restore(&system, &specs, ALL, &attributes, 4 * MIB, None, &mut |_, _| false);
+    let (links, least) = (&attributes, 4 * MIB);
+    let restoration = Restoration { options: ALL, links, least, declaration: None, beside: &[] };
+    let restored = NewParts::restore(&system, &specs, &restoration, &mut |_, _| false);
     let restored = match restored {
         Err(PoolSetError::Mem(error)) => {
             return skip_report::skipped!("the file system here names no extents ({error})");

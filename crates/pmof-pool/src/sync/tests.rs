@@ -8,10 +8,10 @@ use pmof_mem::Medium as _;
 use pmof_mem::causes;
 use tempfile::{TempDir, tempdir_in};
 
-use super::{Apart, NoRemotes, Step, SyncError, SyncOptions, SyncReport, sync};
+use super::{Apart, Step, SyncError, SyncOptions, SyncReport, sync};
 use crate::{
-    LocalReplica, LocalSet, NewPool, NewSet, OpenFor, PartSpec, PoolSet, PoolSetError, RemoteSpec, ReplicaSpec,
-    SetOptions, TransformOptions, TransformReport, check, transform,
+    LocalReplica, LocalSet, NewPool, NewSet, NoRemotes, OpenFor, PartSpec, PoolSet, PoolSetError, RemoteSpec,
+    ReplicaSpec, SetOptions, TransformOptions, TransformReport, check, transform,
 };
 
 mod directories;
@@ -95,6 +95,10 @@ fn poke(path: &Path, offset: u64) {
     let mut byte = [0];
     file.read_exact_at(&mut byte, offset).unwrap();
     file.write_all_at(&[!byte[0]], offset).unwrap();
+}
+
+fn write(path: &Path, offset: u64, bytes: &[u8]) {
+    fs::File::options().write(true).open(path).unwrap().write_all_at(bytes, offset).unwrap();
 }
 
 /// All bytes of all files in a directory, by name.

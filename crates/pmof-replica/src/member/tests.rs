@@ -88,3 +88,66 @@ fn an_initiator_that_vanishes_before_it_keeps_the_pool_leaves_nothing() {
     assert!(root.path().join("part").exists());
     replica.open(0, OpenFor::Write).unwrap();
 }
+
+/// A target that is killed before the pool is kept leaves no header of a pool, and the next creation takes what it left.
+#[test]
+fn a_target_that_dies_before_a_pool_is_kept_leaves_what_the_next_creation_takes() {
+    let root = tempfile::tempdir().unwrap();
+    let (service, url, set) = target(root.path());
+    let options = TargetOptions::default();
+    let replica = SetReplica { index: None, target: &url, set: &set, options: &options };
+    let member = replica.create_unkept(4096, Some(&attributes())).unwrap();
+    let source = Source::Bytes(b"not kept");
+    member.write(&Write { offset: 4096, len_bytes: 8, source, atomicity: Atomicity::Words, is_held: false });
+    // What is there now is what a kill leaves.
+    let part = root.path().join("part");
+    let left = fs::read(&part).unwrap();
+    drop(member);
+    drop(service);
+    fs::write(&part, &left).unwrap();
+    assert!(pmof_pool::part_header(&part).is_err(), "it does not pass for a pool");
+    let (_service, url, set) = target(root.path());
+    let replica = SetReplica { index: None, target: &url, set: &set, options: &options };
+    assert!(replica.open(0, OpenFor::Write).is_err());
+    replica.create(4096, Some(&attributes())).unwrap().close().unwrap();
+    let (member, found) = replica.open(0, OpenFor::Write).unwrap();
+    assert_eq!(found.unwrap().uuid, attributes().uuid);
+    let mut bytes = [7; 8];
+    member.read(4096, &mut bytes).unwrap();
+    assert_eq!(bytes, [0; 8], "what was written before is not of the new pool");
+}
+
+/// What is left of a replica is made anew in its files: whose they are stays.
+#[test]
+fn a_replica_that_is_replaced_keeps_the_owner_and_the_mode_of_its_files() {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+    let root = tempfile::tempdir().unwrap();
+    let (_service, url, set) = target(root.path());
+    let path = |name: &str| root.path().join(name);
+    let parts = ["part", "other"].map(|name| format!("2M {}\n", path(name).display())).concat();
+    fs::write(path("x.set"), format!("PMEMPOOLSET\n{parts}")).unwrap();
+    let options = TargetOptions::default();
+    let replica = SetReplica { index: None, target: &url, set: &set, options: &options };
+    let attributes = Attributes { poolset_uuid: [5; 16], ..attributes() };
+    replica.create(4096, Some(&attributes)).unwrap().close().unwrap();
+    fs::set_permissions(path("part"), fs::Permissions::from_mode(0o640)).unwrap();
+    if rustix::process::geteuid().is_root() {
+        chown(path("part"), Some(12_345), Some(12_345)).unwrap();
+    }
+    let before = fs::metadata(path("part")).unwrap();
+    fs::OpenOptions::new().write(true).open(path("part")).unwrap().set_len(1 << 20).unwrap();
+    let broken = fs::read(path("part")).unwrap();
+    assert!(replica.replace(&[9; 16], 4096, &attributes).is_err(), "of another pool nothing is touched");
+    assert!(fs::read(path("part")).unwrap() == broken);
+    // One is missing.
+    fs::remove_file(path("other")).unwrap();
+    replica.replace(&[5; 16], 4096, &attributes).unwrap().close().unwrap();
+    for name in ["part", "other"] {
+        let after = fs::metadata(path(name)).unwrap();
+        assert_eq!((after.mode(), after.uid(), after.gid()), (before.mode(), before.uid(), before.gid()), "{name}");
+        assert_eq!(after.len(), 2 << 20);
+    }
+    assert_eq!(fs::metadata(path("part")).unwrap().ino(), before.ino());
+    let (_, found) = replica.open(0, OpenFor::Write).unwrap();
+    assert_eq!(found.unwrap().uuid, attributes.uuid);
+}

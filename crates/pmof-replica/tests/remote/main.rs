@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    os::unix::fs::symlink,
+    os::unix::fs::{FileExt as _, symlink},
     path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
@@ -300,6 +300,53 @@ fn a_target_replaces_nothing_but_what_is_left_of_the_pool() {
     replace([1; 16]).unwrap().carry_out().unwrap();
     assert!(!target.path("one").exists());
     replace([1; 16]).unwrap();
+}
+
+/// Of parts without a header the first one speaks, and the pool's heap: a file that lacks what that has in use is not the pool's.
+#[test]
+fn a_target_removes_no_file_that_lacks_what_the_heap_has_in_use() {
+    const HEAP: u64 = 0x30_2000;
+    const CHUNK: u64 = 256 << 10;
+    let target = Target::start();
+    let set = target.write_set("orders.set", "OPTION SINGLEHDR\n", &["one", "two"]);
+    let attributes = Attributes { signature: *b"PMEMOBJ\0", major: 6, incompat: 3, ..attributes() };
+    target.remote(&set).create(4 << 20, Some(&attributes)).unwrap().close().unwrap();
+    let file = |name| fs::OpenOptions::new().write(true).open(target.path(name)).unwrap();
+    let one = file("one");
+    let words = |offset: u64, words: [u32; 2]| {
+        one.write_all_at(words.map(u32::to_le_bytes).as_flattened(), offset).unwrap();
+    };
+    one.write_all_at(b"MEMORY_HEAP_HDR\0", HEAP).unwrap();
+    one.write_all_at(&((8 << 20) - HEAP).to_le_bytes(), 6144 + 32).unwrap();
+    let (zone, chunks) = (HEAP + 1024, HEAP + 1024 + 64 + 65528 * 8);
+    words(zone, [0xc3f0_a2d2, 18]);
+    // Two free chunks, and an object of one at the begin of the other part.
+    for (chunk, header) in [(0, [2, 2]), (2, [3, 1]), (3, [2, 15])] {
+        words(zone + 64 + chunk * 8, header);
+    }
+    let object = chunks + 2 * CHUNK - (4 << 20);
+    file("two").write_all_at(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 0], object).unwrap();
+    let prepare = |force| RemoteRemoval::prepare(&target.url(), &set, [force, false], None, &options());
+    let own = fs::read(target.path("two")).unwrap();
+    drop(prepare(false).unwrap());
+    let letter = b"dear all,\n".repeat((4 << 20) / 10 + 1);
+    fs::write(target.path("two"), &letter[..4 << 20]).unwrap();
+    for force in [false, true] {
+        let error = prepare(force).unwrap_err();
+        assert_eq!(refusal(&error), Some(PoolRefusal::NotAUsablePool), "{error}");
+        assert!(causes(&error).to_string().contains("two"), "{error}");
+    }
+    assert!(target.path("one").exists() && fs::read(target.path("two")).unwrap() == letter[..4 << 20]);
+    fs::write(target.path("two"), own).unwrap();
+    let begun = Instant::now();
+    let removal = loop {
+        match prepare(false) {
+            Ok(removal) => break removal,
+            Err(error) => assert!(begun.elapsed() < Duration::from_secs(10), "{error}"),
+        }
+    };
+    removal.carry_out().unwrap();
+    assert!(!target.path("one").exists() && !target.path("two").exists());
 }
 
 #[test]

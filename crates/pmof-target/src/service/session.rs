@@ -222,13 +222,17 @@ impl Session {
             }
             Request::CreateSet { name, size_bytes, attributes, require } => {
                 let attributes = attributes.map(|bytes| Attributes::from_bytes(&bytes));
-                self.open_set(|| sets.create(&name, size_bytes, attributes.as_ref(), require))
+                let replaced = self.removal.take_if(|removal| removal.is_replacement_of(&name));
+                self.open_set(|| {
+                    replaced.map(SetRemoval::clear_out).transpose()?;
+                    sets.create(&name, size_bytes, attributes.as_ref(), require)
+                })
             }
             Request::OpenSet { name, size_bytes, access, require } => {
                 self.open_set(|| sets.open_set(&name, size_bytes, access, require))
             }
             Request::KeepSet => {
-                self.set()?.keep();
+                self.set()?.keep()?;
                 Ok(Reply::SetKept)
             }
             Request::SetAttributes { attributes } => {

@@ -49,3 +49,44 @@ fn a_file_that_was_missing_is_whose_the_others_of_its_replica_are() {
         assert_sound(&set);
     }
 }
+
+/// A replica of which nothing is left belongs to whom the others on this machine belong to: the program that has them open must open it too.
+#[test]
+fn a_replica_that_was_missing_whole_is_whose_another_replica_is() {
+    let (directory, set) = filled(SetOptions::default(), &[0, 1, 2]);
+    let path = |name: &str| directory.path().join(name);
+    for (name, mode) in [("r0p0", 0o640), ("r2p0", 0o666)] {
+        fs::set_permissions(path(name), fs::Permissions::from_mode(mode)).unwrap();
+        if is_root() {
+            chown(path(name), Some(OWNER + mode), Some(OWNER)).unwrap();
+        }
+    }
+    for (lost, like) in [("r1", "r0p0"), ("r0", "r1p0")] {
+        for part in [0, 1] {
+            fs::remove_file(path(&format!("{lost}p{part}"))).unwrap();
+        }
+        synced(&set);
+        let like = fs::metadata(path(like)).unwrap();
+        for part in [0, 1] {
+            let made = fs::metadata(path(&format!("{lost}p{part}"))).unwrap();
+            assert_eq!((made.mode(), made.uid(), made.gid()), (like.mode(), like.uid(), like.gid()), "{lost}");
+        }
+        assert_sound(&set);
+    }
+}
+
+/// So are those that a transform adds.
+#[test]
+fn a_replica_that_is_added_is_whose_the_others_are() {
+    let (directory, set) = filled(SetOptions::default(), &[0]);
+    let like = directory.path().join("r0p0");
+    fs::set_permissions(&like, fs::Permissions::from_mode(0o644)).unwrap();
+    if is_root() {
+        chown(&like, Some(OWNER), Some(OWNER)).unwrap();
+    }
+    let two = super::set(directory.path(), SetOptions::default(), &[0, 1]);
+    turned(&set, &two, false).unwrap();
+    let (made, like) = (fs::metadata(directory.path().join("r1p1")).unwrap(), fs::metadata(&like).unwrap());
+    assert_eq!((made.mode(), made.uid(), made.gid()), (like.mode(), like.uid(), like.gid()));
+    assert_sound(&two);
+}

@@ -1,15 +1,14 @@
 //! Files that have the names of broken parts and are somebody else's: never overwritten, whoever asks for what.
 
 use super::*;
-use crate::{HEADER_LEN_BYTES, Removal, part_header, replica::NewParts};
+use crate::{
+    Attributes, HEADER_LEN_BYTES, Removal, part_header,
+    replica::{NewParts, Restoration},
+};
 use pmof_mem::{System, causes};
 
 /// What lies where the part of a replica should be.
 type Lay = fn(part: &Path, foreign: &Path);
-
-fn write(path: &Path, offset: u64, bytes: &[u8]) {
-    fs::File::options().write(true).open(path).unwrap().write_all_at(bytes, offset).unwrap();
-}
 
 fn copied(part: &Path, foreign: &Path) {
     fs::copy(foreign, part).unwrap();
@@ -212,6 +211,16 @@ fn a_file_of_the_right_length_is_vouched_for_or_refused() {
 }
 
 /// Killed halfway, a restoration goes on: what its first part begins with vouches for what is half old, half new.
+fn restored(
+    system: &System,
+    specs: &[PartSpec],
+    options: SetOptions,
+    links: &Attributes,
+) -> Result<NewParts, PoolSetError> {
+    let restoration = Restoration { options, links, least: 0, declaration: None, beside: &[] };
+    NewParts::restore(system, specs, &restoration, &mut |_, _| true)
+}
+
 #[test]
 fn a_restoration_that_was_ended_is_taken_for_one() {
     let (directory, set) = filled(SINGLE, &[0, 1]);
@@ -228,7 +237,7 @@ fn a_restoration_that_was_ended_is_taken_for_one() {
             fs::write(directory.path().join("r1p1"), vec![7; 5 << 20]).unwrap();
         }
         let system = System::real();
-        let parts = NewParts::restore(&system, specs, SINGLE, &attributes, 0, None, &mut |_, _| true).unwrap();
+        let parts = restored(&system, specs, SINGLE, &attributes).unwrap();
         assert!(part_header(&first).is_err(), "it does not pass for a whole one");
         drop(parts);
         write(&directory.path().join("r1p1"), 3 << 20, &[9; 8192]);
@@ -322,7 +331,7 @@ fn a_restoration_of_parts_with_headers_that_was_ended_goes_on() {
     drop(replica);
     poke(&directory.path().join("r1p0"), 200);
     let system = System::real();
-    drop(NewParts::restore(&system, specs, set.options, &attributes, 0, None, &mut |_, _| true).unwrap());
+    drop(restored(&system, specs, set.options, &attributes).unwrap());
     for name in ["r1p0", "r1p1"] {
         assert!(part_header(&directory.path().join(name)).is_err());
         write(&directory.path().join(name), 4 << 20, &[9; 8192]);

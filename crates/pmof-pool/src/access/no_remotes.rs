@@ -1,0 +1,37 @@
+//! The way to other machines where there is none.
+
+use crate::{AccessError, Attributes, OpenFor, Reached, RemoteReplicas, RemoteSpec, ReplicaAccess, Unreached};
+
+/// Where no replica is on another machine, or none can be reached from here.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoRemotes;
+
+impl NoRemotes {
+    fn refused(remote: &RemoteSpec) -> AccessError {
+        let source = format!("the replica {} on {} cannot be reached from here", remote.set.display(), remote.node);
+        Unreached { node: remote.node.clone(), source: source.into() }.into()
+    }
+}
+
+impl RemoteReplicas for NoRemotes {
+    fn open(&mut self, remote: &RemoteSpec, _len_bytes: u64, _access: OpenFor) -> Result<Reached, AccessError> {
+        Err(Self::refused(remote))
+    }
+
+    fn create(
+        &mut self,
+        remote: &RemoteSpec,
+        _len_bytes: u64,
+        _attributes: &Attributes,
+    ) -> Result<Box<dyn ReplicaAccess>, AccessError> {
+        Err(Self::refused(remote))
+    }
+
+    fn check_removable(&mut self, remote: &RemoteSpec, _member: &[u8; 16]) -> Result<(), AccessError> {
+        Err(Self::refused(remote))
+    }
+
+    fn remove(&mut self, remote: &RemoteSpec, _member: &[u8; 16]) -> Result<(), AccessError> {
+        Err(Self::refused(remote))
+    }
+}
