@@ -69,6 +69,9 @@ pub struct SyncReport {
     pub source_was_unlinked: bool,
     /// The others.
     pub replicas: Vec<SyncedReplica>,
+    /// Of a dry run: sound replicas, by their places in the set, that would be overwritten in what is in use although nothing says that
+    /// the source is right. Two replicas have no majority.
+    pub undecided: Vec<usize>,
 }
 
 impl SyncReport {
@@ -183,6 +186,9 @@ pub(crate) fn sync_found(
             }
             check_opinions(&mut found, &plan)?;
             check_newer(&mut found, &plan)?;
+            if dry_run && old.is_none() {
+                plan.undecided = undecided(&mut found, &plan)?;
+            }
         }
         if let Some(old) = old {
             check_equal(set, &mut found, &plan, &old.made)?;
@@ -219,6 +225,8 @@ pub(crate) struct Plan {
     ring: Vec<Attributes>,
     /// Whether the whole replicas are linked so already.
     pub(crate) is_linked: bool,
+    /// As in [`SyncReport`].
+    undecided: Vec<usize>,
 }
 
 impl Plan {
@@ -267,7 +275,7 @@ pub(crate) fn plan(
     }
     let ring = ring(set, found, source, &known, others_are_new)?;
     let is_linked = is_linked(found, &ring)?;
-    Ok(Plan { source, known, len_bytes, ring, is_linked })
+    Ok(Plan { source, known, len_bytes, ring, is_linked, undecided: Vec::new() })
 }
 
 /// What a replica holds by the set; `None` for those of other machines.
@@ -336,6 +344,19 @@ fn check_opinions(found: &mut [Found], plan: &Plan) -> Result<(), SyncError> {
     }
     let differing = differing(found, plan)?;
     check_agreed(found, plan, &differing)
+}
+
+/// The places of sound replicas that differ from the source in what is in use, where not more than half hold what the source holds.
+fn undecided(found: &mut [Found], plan: &Plan) -> Result<Vec<usize>, SyncError> {
+    let differing = differing(found, plan)?;
+    let voters = differing.len() + 1;
+    let is_decided = |place: &Range<u64>| {
+        let is_there = |range: &Range<u64>| range.start < place.end && place.start < range.end;
+        let against = differing.iter().filter(|(_, ranges)| ranges.iter().any(is_there)).count();
+        (voters - against) * 2 > voters
+    };
+    let of = differing.iter().filter(|(_, ranges)| !ranges.iter().all(is_decided));
+    Ok(of.map(|(index, _)| *index).collect())
 }
 
 /// Fails where sound replicas differ from the source in what is in use: as sync does where it would ask, else with the first of them. Of
@@ -587,7 +608,7 @@ impl Work<'_> {
             first.set_attributes(&ring[source]).map_err(failed)?;
         }
         first.close().map_err(failed)?;
-        Ok(SyncReport { source, len_bytes, source_was_unlinked, replicas })
+        Ok(SyncReport { source, len_bytes, source_was_unlinked, replicas, undecided: plan.undecided.clone() })
     }
 
     /// Copies what differs to a whole replica, and links it.

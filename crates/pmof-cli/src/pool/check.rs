@@ -146,7 +146,9 @@ pub(crate) fn run(args: &CheckArgs, connect: ConnectArgs) -> anyhow::Result<()> 
         (None, None, None) => match report.compared_with {
             Some(first) if (0..report.replicas.len()).any(|index| report.state(index) == ReplicaState::Differs) => {
                 format!(
-                    "`pmof pool sync` copies what replica {first} holds to the others; nothing says which was written last"
+                    "`pmof pool sync` copies what replica {first} holds to the others, `--from N` what replica N holds; nothing says which was \
+                     written last: {}",
+                    undecided_text(first, report.kind)
                 )
             }
             _ => "`pmof pool sync` brings it in order".to_owned(),
@@ -160,6 +162,23 @@ pub(crate) fn run(args: &CheckArgs, connect: ConnectArgs) -> anyhow::Result<()> 
             bail!("{}: not checked: {}; the rest is not sound; {advice}", args.path.display(), unchecked.join(", "))
         }
     }
+}
+
+/// What an operator must know who is to choose between replicas that differ.
+pub(super) fn undecided_text(first: usize, kind: Option<PoolKind>) -> String {
+    let is_right = if first == 0 {
+        "programs write replica 0 first, so that it is right after a crash, and wrong if it is what was damaged"
+            .to_owned()
+    } else {
+        format!("replica {first} is wrong if it is what was damaged")
+    };
+    let objects = match kind {
+        Some(PoolKind::Obj) => {
+            "; bytes of objects that were allocated and never written differ too, in the first replica only, and mean nothing"
+        }
+        _ => "",
+    };
+    is_right + objects
 }
 
 /// A replica by its number and its place.

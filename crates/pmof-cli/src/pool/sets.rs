@@ -13,6 +13,7 @@ use pmof_pool::{
 };
 use serde::Serialize;
 
+use super::check::undecided_text;
 use crate::copy::progress::Progress;
 
 /// Makes the pool that a pool set file names
@@ -154,6 +155,8 @@ struct SyncJson {
     source_was_unlinked: bool,
     len_bytes: u64,
     replicas: Vec<SyncedJson>,
+    /// Sound replicas that a dry run finds would be overwritten, although nothing says that the source is right.
+    undecided: Vec<usize>,
 }
 
 #[derive(Debug, Serialize)]
@@ -193,6 +196,7 @@ fn sync_json(args: &SyncArgs, report: &SyncReport) -> SyncJson {
         source_was_unlinked: report.source_was_unlinked,
         len_bytes: report.len_bytes,
         replicas: replicas.collect(),
+        undecided: report.undecided.clone(),
     }
 }
 
@@ -211,6 +215,14 @@ fn sync_text(args: &SyncArgs, report: &SyncReport) -> String {
         };
         // Writing to a string cannot fail.
         let _ = writeln!(text, "replica {index}: {done}");
+    }
+    for index in &report.undecided {
+        let _ = writeln!(
+            text,
+            "replicas {} and {index} differ in what is in use, and nothing says which is right: {}; `--from {index}` copies replica {index} instead",
+            report.source,
+            undecided_text(report.source, None)
+        );
     }
     if report.source_was_unlinked {
         let to = if report.replicas.is_empty() { "itself, the only replica of the set" } else { "its neighbours" };

@@ -112,6 +112,28 @@ fn contents(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     all
 }
 
+/// Two replicas have no majority: a dry run tells which one would be overwritten in what is in use.
+#[test]
+fn a_dry_run_tells_what_nothing_speaks_for() {
+    for name in ["r0p0", "r1p0"] {
+        let (directory, set) = filled(SetOptions::default(), &[0, 1]);
+        assert!(dry(&set).undecided.is_empty());
+        poke(&directory.path().join(name), 4 * MIB + 4096 + 17);
+        assert_eq!(dry(&set).undecided, [1], "{name}");
+        let named = SyncOptions { dry_run: true, from: Some(1), ..SyncOptions::default() };
+        assert!(sync(&set, &named, &mut NoRemotes, &mut |_| {}).unwrap().undecided.is_empty(), "somebody decided");
+        assert!(synced(&set).undecided.is_empty());
+    }
+    // Of three, each has a place of its own in which the other two agree with the source.
+    let (directory, set) = filled(SetOptions::default(), &[0, 1, 2]);
+    poke(&directory.path().join("r1p0"), 4 * MIB + 4096 + 17);
+    poke(&directory.path().join("r2p0"), 4 * MIB + 8192 + 17);
+    assert!(dry(&set).undecided.is_empty());
+    // And one in which they are all different.
+    write(&directory.path().join("r1p0"), 4 * MIB + 8192 + 17, &[0x5a]);
+    assert_eq!(dry(&set).undecided, [1, 2]);
+}
+
 #[test]
 fn a_flipped_byte_is_found_where_it_is_and_made_good() {
     for options in [SetOptions::default(), SINGLE] {
