@@ -179,6 +179,7 @@ pub(crate) fn sync_found(
     let judged = judge_headerless(set, &mut found).and_then(|()| check_order(set, &mut found));
     let ordered = judged.and_then(|()| plan(set, &mut found, from, old.is_some()));
     let planned = ordered.and_then(|mut plan| {
+        check_replicated(set, &plan)?;
         plan.is_linked |= old.is_some_and(|old| old.were_together);
         if from.is_none() {
             if old.is_none() {
@@ -335,6 +336,18 @@ fn named_source(found: &[Found], from: usize) -> Result<usize, SyncError> {
         Some(Found::Whole(_) | Found::Empty(_)) => return Ok(from),
     };
     Err(SyncError::NotASource { index: from, reason })
+}
+
+/// Fails where the set has replicas and PMDK's library for the pool knows none: it would not open the pool any more.
+fn check_replicated(set: &PoolSet, plan: &Plan) -> Result<(), SyncError> {
+    let kind = PoolKind::of_signature(&plan.known.signature);
+    if set.replicas.len() < 2 || kind.is_none_or(PoolKind::can_be_replicated) {
+        return Ok(());
+    }
+    Err(SyncError::Unsupported {
+        why: "only pools of objects can have replicas",
+        mend: "name the first replica alone in the pool set file; copies of a log or of blocks are files that are copied while nobody writes",
+    })
 }
 
 /// Fails where sound replicas differ from the source in what is in use, and most of them agree, or they were not used together.

@@ -324,3 +324,32 @@ fn a_transform_that_fails_says_what_stands() {
     assert!(!directory.path().join("r1p0").exists());
     assert_sound(&to);
 }
+
+/// libpmemlog and libpmemblk open no pool that has replicas.
+#[test]
+fn a_pool_of_a_log_or_of_blocks_gets_no_replicas() {
+    for pool in [NewPool::Log, NewPool::Blk { block_len_bytes: 512 }] {
+        let directory = tempdir_in(DISK).unwrap();
+        let part = |name: &str| vec![PartSpec::new(directory.path().join(name), 20 * MIB)];
+        let of = |names: &[&'static str]| PoolSet {
+            path: directory.path().join("set"),
+            replicas: names.iter().map(|name| ReplicaSpec::Local(part(name))).collect(),
+            options: SetOptions::default(),
+        };
+        let (one, two) = (of(&["one"]), of(&["one", "two"]));
+        let new = NewSet::new(pool);
+        LocalSet::create(&one, &new, &new.plan(&one).unwrap()).unwrap().close().unwrap();
+        let before = contents(directory.path());
+        for dry_run in [true, false] {
+            let options = SyncOptions { dry_run, from: Some(0), ..SyncOptions::default() };
+            let refused = [
+                turned(&one, &two, dry_run).unwrap_err(),
+                sync(&two, &options, &mut NoRemotes, &mut |_| {}).unwrap_err(),
+            ];
+            for error in refused {
+                assert!(error.to_string().contains("only pools of objects can have replicas"), "{error}");
+            }
+        }
+        assert!(contents(directory.path()) == before);
+    }
+}
