@@ -567,6 +567,9 @@ impl Driver {
     /// Sleeps in the kernel, as the thread that leads.
     pub(crate) fn lead(&self, now: Duration, until: Duration, is_done: &mut dyn FnMut() -> bool) {
         let Some(poller) = &self.poller else { return };
+        if self.flushes.wait_for_answer() {
+            return;
+        }
         let mut links = self.links.lock();
         let tick_at = links.ticked_at.saturating_add(TICK_PERIOD);
         // Connections that were told the time just now are not told again before each of many short sleeps. Whoever sleeps long asks
@@ -689,7 +692,12 @@ impl Driver {
     }
 
     fn drive_link(&self, link: &Arc<Link>, closed: &mut Vec<u64>) -> bool {
-        let Some(mut core) = link.try_lock() else { return false };
+        let Some(mut core) = link.try_lock() else {
+            if link.is_answering() {
+                self.flushes.note_answering(link);
+            }
+            return false;
+        };
         let moved = core.drive(|| self.now());
         if moved {
             core.tell_both();

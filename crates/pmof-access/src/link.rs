@@ -3,7 +3,10 @@
 use std::{
     fmt, io, mem,
     net::SocketAddr,
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -53,6 +56,9 @@ const OFFER_MAX_BYTES: u64 = 256 << 10;
 /// Payloads from this size up are sent from the caller's memory instead of being copied first.
 const BORROW_MIN_BYTES: usize = 16 << 10;
 
+/// How often whoever waits for an answer looks whether it is done.
+const ANSWER_LOOK: Duration = Duration::from_millis(1);
+
 /// Where the outcomes of a connection go.
 pub(crate) trait Collector: fmt::Debug + Send + Sync {
     /// `is_from_elsewhere`: those who wait there did not take it in themselves.
@@ -76,6 +82,8 @@ pub(crate) struct Link {
     /// The one that shows finished operations.
     pub(crate) completion_channel: Option<CompletionChannel>,
     core: Mutex<LinkCore>,
+    /// The lock is held to answer a flush.
+    is_answering: AtomicBool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,7 +164,8 @@ impl Link {
             events: Events::default(),
             wire_error: None,
         };
-        Arc::new(Self { id, peer_address, notifies_on_request, completion_channel, core: Mutex::new(core) })
+        let (core, is_answering) = (Mutex::new(core), AtomicBool::new(false));
+        Arc::new(Self { id, peer_address, notifies_on_request, completion_channel, core, is_answering })
     }
 
     #[inline]
@@ -168,6 +177,27 @@ impl Link {
     #[inline]
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, LinkCore>> {
         self.core.try_lock()
+    }
+
+    /// The core, for a thread that answers a flush and waits for nothing meanwhile.
+    pub(crate) fn lock_to_answer(&self) -> Answering<'_> {
+        let core = self.lock();
+        self.is_answering.store(true, Ordering::Release);
+        Answering { link: self, core }
+    }
+
+    /// Whether the lock is held to answer a flush.
+    #[inline]
+    pub(crate) fn is_answering(&self) -> bool {
+        self.is_answering.load(Ordering::Acquire)
+    }
+
+    /// Returns when no flush is being answered.
+    pub(crate) fn wait_for_answer(&self) {
+        while self.is_answering() {
+            // Behind the answer others may take the lock, for as long as they post.
+            drop(self.core.try_lock_for(ANSWER_LOOK));
+        }
     }
 
     /// Watches the wire with this poller from now on, and with no other.
@@ -199,6 +229,25 @@ impl Link {
             }
         }
         Ok(())
+    }
+}
+
+/// A core that is locked to answer a flush.
+pub(crate) struct Answering<'l> {
+    link: &'l Link,
+    core: MutexGuard<'l, LinkCore>,
+}
+
+impl Answering<'_> {
+    pub(crate) fn core(&mut self) -> &mut LinkCore {
+        &mut self.core
+    }
+}
+
+impl Drop for Answering<'_> {
+    fn drop(&mut self) {
+        // Before the lock is free.
+        self.link.is_answering.store(false, Ordering::Release);
     }
 }
 

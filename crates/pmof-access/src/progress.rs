@@ -112,7 +112,8 @@ impl Backoff {
             // Virtual time goes on only while all sleep.
             (Clock::Virtual(_), _) => Pause::Park,
             (_, Waiting::Adaptive { spin }) if idle >= spin => Pause::Park,
-            // The thread that carries out a flush may need this very processor, and has nothing to do but that.
+            // A device takes longer than a spin, and the thread that waits for it may need this very processor.
+            (_, Waiting::Adaptive { .. }) if is_flushing => Pause::Park,
             _ if is_flushing => Pause::Yield,
             // Two that share a processor would each wait until the other goes to sleep.
             (_, Waiting::Adaptive { .. }) if idle >= YIELD_AFTER => Pause::Yield,
@@ -151,8 +152,8 @@ mod tests {
         use Pause::{Park, Spin, Yield};
         let mut backoff = Backoff::since(us(100), Waiting::Adaptive { spin: us(50) });
         assert_eq!(pauses(&backoff, &[100, 109, 110, 149, 150], false), [Spin, Spin, Yield, Yield, Park]);
-        // A flush elsewhere may need the processor from the first turn on.
-        assert_eq!(pauses(&backoff, &[100, 149, 150], true), [Yield, Yield, Park]);
+        // A flush elsewhere may need the processor, and takes longer than the spin.
+        assert_eq!(pauses(&backoff, &[100, 149, 150], true), [Park; 3]);
         backoff.reset(us(150));
         assert_eq!(pauses(&backoff, &[150, 160, 200], false), [Spin, Yield, Park]);
         // The clock of another processor may be a little behind.

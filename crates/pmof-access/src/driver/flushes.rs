@@ -28,6 +28,9 @@ pub(crate) struct Flushes {
     has_inline: AtomicBool,
     /// Since when it is carried out, in nanoseconds of the clock, from 1; 0 for none.
     inline_since: AtomicU64,
+    /// A connection that the last turn left out, since a flush was being answered on it.
+    answering: Mutex<Option<Arc<Link>>>,
+    has_answering: AtomicBool,
 }
 
 impl Flushes {
@@ -91,6 +94,24 @@ impl Flushes {
         true
     }
 
+    /// A turn leaves a connection out because a flush is being answered on it.
+    pub(super) fn note_answering(&self, link: &Arc<Link>) {
+        *self.answering.lock() = Some(Arc::clone(link));
+        self.has_answering.store(true, Ordering::Relaxed);
+    }
+
+    /// Waits for that answer, holding no lock. False where no connection was left out.
+    ///
+    /// The answer wakes the initiator, which may take the processor of the thread that answers and send its next request. That shows on the
+    /// socket, so that a sleep would end at once, again and again, until that thread goes on.
+    pub(super) fn wait_for_answer(&self) -> bool {
+        if !self.has_answering.swap(false, Ordering::Relaxed) {
+            return false;
+        }
+        let taken = self.answering.lock().take();
+        taken.inspect(|link| link.wait_for_answer()).is_some()
+    }
+
     /// Since when whoever drives waits for a device.
     pub(crate) fn inline_since(&self) -> Option<Duration> {
         let since = self.inline_since.load(Ordering::Relaxed);
@@ -104,5 +125,45 @@ impl Driver {
         if let Some(flusher) = self.flushes.flusher.get() {
             link.lock().route_flushes(Box::new(FlushRoute::new(flusher.clone(), link, self)));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::atomic::AtomicBool, thread};
+
+    use pmof_proto::{RegionTable, Settings};
+
+    use super::*;
+    use crate::{link::Endpoint, wire::unmade::UnmadeWire};
+
+    /// Longer than whoever does not wait takes.
+    const MOMENT: Duration = Duration::from_millis(20);
+
+    #[test]
+    fn whoever_drives_waits_for_an_answer_instead_of_looking_again_and_again() {
+        let endpoint = Endpoint::initiator(Settings::default(), RegionTable::default().into(), b"");
+        let link = Link::new(1, endpoint, Box::new(UnmadeWire { name: "none" }), Duration::from_secs(10), None);
+        let flushes = Flushes::default();
+        assert!(!flushes.wait_for_answer(), "no connection was left out");
+        let is_answered = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let mut answering = link.lock_to_answer();
+            scope.spawn(|| {
+                flushes.note_answering(&link);
+                assert!(flushes.wait_for_answer());
+                assert!(is_answered.load(Ordering::SeqCst));
+                assert!(!flushes.wait_for_answer(), "it was waited for");
+            });
+            thread::sleep(MOMENT);
+            assert!(!answering.core().is_closed());
+            is_answered.store(true, Ordering::SeqCst);
+            drop(answering);
+        });
+        // What others do with the lock is not waited for.
+        let posting = link.lock();
+        flushes.note_answering(&link);
+        assert!(flushes.wait_for_answer());
+        drop(posting);
     }
 }

@@ -132,9 +132,7 @@ impl Flusher {
 
 impl Waiter {
     fn answer(self, outcome: Result<(), &MemError>) {
-        let mut core = self.link.lock();
-        let is_done = core.flush_done(self.ticket, outcome);
-        drop(core);
+        let is_done = self.link.lock_to_answer().core().flush_done(self.ticket, outcome);
         let Some(driver) = self.driver.upgrade() else { return };
         driver.flushes.end();
         if !is_done {
