@@ -110,11 +110,28 @@ fn many_clients_beside_as_many_raw_threads() {
             count,
             &["persists_per_s", "raw_per_s", "ratio_rate", "ratio_rate_min", "p99_us", "raw_p99_us"],
         );
+        assert_positive(count, &["exchange_per_s", "ratio_exchange", "exchange_p99_us"]);
+        // Counted in ticks of the clock, of which short rounds may see none.
+        for name in ["initiators_cpu_us", "target_cpu_us", "raw_cpu_us", "exchange_cpu_us"] {
+            assert!(count[name].as_f64().is_some_and(|time| time >= 0.0), "{name} of {count}");
+        }
         // Everyone gets a turn in each round.
         assert!(count["samples"].as_u64() >= count["clients"].as_u64().map(|clients| 2 * clients), "{count}");
     }
     let report = json(&tmpfs(), "scale --medium tmpfs --transport shm --clients 3 --rounds 1 --round-ms 20");
     assert_eq!(report["durability"], "ProcessCrash");
+    assert!(report["counts"][0].get("exchange_per_s").is_none(), "nothing compares over shm: {report}");
+}
+
+#[test]
+fn clients_of_one_pool_have_a_table_without_exchanges() {
+    let output = bench(&disk(), "scale --one-pool --clients 3 --rounds 1 --round-ms 20");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success());
+    for part in ["one pool", "CPU us", "3  pmof", "raw", "PowerFailure on 1/1"] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    assert!(!text.contains("exchange"), "{text}");
 }
 
 #[test]

@@ -19,6 +19,7 @@ use std::{
     net::{SocketAddr, TcpListener, TcpStream},
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -79,14 +80,15 @@ pub(crate) struct FloorClient {
     incoming: Vec<u8>,
 }
 
-/// Serves one connection at a time, each until it closes or stalls for 30 s. Returns only when accepting fails.
+/// Serves each connection on a thread of its own, until it closes or stalls for 30 s. Files that are made have `file_bytes`. Returns only
+/// when accepting, or starting a thread, fails.
 ///
 /// There is no authentication, and a file sync makes a file where the client says: listen on loopback only.
-pub(crate) fn serve_floor(listener: &TcpListener) -> io::Result<()> {
+pub(crate) fn serve_floor(listener: &TcpListener, file_bytes: u64) -> io::Result<()> {
     loop {
         let (stream, _) = listener.accept()?;
         // The client learns of a failure by the handshake's answer or by the closed connection; the next one is served.
-        let _ = serve_connection(stream);
+        thread::Builder::new().spawn(move || serve_connection(stream, file_bytes))?;
     }
 }
 
@@ -240,9 +242,9 @@ fn bad_handshake(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, format!("floor handshake: {why}"))
 }
 
-fn serve_connection(stream: TcpStream) -> io::Result<()> {
+fn serve_connection(stream: TcpStream, file_bytes: u64) -> io::Result<()> {
     let mut wire = Wire::new(stream, false)?;
-    match prepare(&wire) {
+    match prepare(&wire, file_bytes) {
         Ok(None) => Ok(()),
         Ok(Some((handshake, file))) => {
             wire.polling = handshake.polling;
@@ -256,10 +258,10 @@ fn serve_connection(stream: TcpStream) -> io::Result<()> {
     }
 }
 
-fn prepare(wire: &Wire) -> io::Result<Option<(Handshake, Option<FloorFile>)>> {
+fn prepare(wire: &Wire, file_bytes: u64) -> io::Result<Option<(Handshake, Option<FloorFile>)>> {
     let Some(handshake) = Handshake::receive(wire)? else { return Ok(None) };
     let file = match &handshake.mode {
-        FloorMode::FileSync(path) => Some(FloorFile::create(path)?),
+        FloorMode::FileSync(path) => Some(FloorFile::create(path, file_bytes)?),
         FloorMode::Ack | FloorMode::Stream => None,
     };
     Ok(Some((handshake, file)))

@@ -12,7 +12,7 @@ use pmof_console::limits::pin_to;
 use pmof_console::output::say;
 
 use super::{
-    floor::{FloorClient, FloorMode, serve_floor},
+    floor::{FILE_BYTES, FloorClient, FloorMode, serve_floor},
     relay,
     statistics::{LatencyHistogram, LatencySummary},
 };
@@ -26,6 +26,9 @@ pub struct FloorServerArgs {
     /// Loopback address to listen on; port 0 picks one
     #[arg(long)]
     listen: SocketAddr,
+    /// Bytes of each file that is made
+    #[arg(long, default_value_t = FILE_BYTES)]
+    file_bytes: u64,
     /// CPU to run on
     #[arg(long)]
     cpu: Option<usize>,
@@ -91,7 +94,7 @@ pub struct RelayArgs {
 pub fn run_floor_server(args: &FloorServerArgs) -> Result<()> {
     pin_if_asked(args.cpu)?;
     let listener = listen_on_loopback(args.listen)?;
-    serve_floor(&listener).context("accepting floor connections")
+    serve_floor(&listener, args.file_bytes).context("accepting floor connections")
 }
 
 /// Runs `pmof bench-floor-client`.

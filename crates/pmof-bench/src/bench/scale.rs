@@ -16,13 +16,21 @@ use pmof::{Pool, Receipt, Waiting};
 use pmof_console::{children::Target, output::say, words::TransportName};
 
 use super::{
+    floor::{FloorClient, FloorMode},
     report::{Report, spread_text},
-    stage::{Medium, Stage, StageArgs, warm},
+    stage::{Helper, Medium, Stage, StageArgs, warm},
     statistics::{LatencyHistogram, LatencySummary, Spread},
+    usage::Usage,
 };
+use workers::{Client, Exchange, Place, Raw, Worker};
+
+mod workers;
 
 /// Size of each client's pool or part of it, and of each raw thread's: 64 of them are written to the disk in a moment.
 const POOL_BYTES: u64 = 1 << 20;
+
+/// What an exchange's server answers: enough to say that the bytes are durable.
+const REPLY_BYTES: u32 = 64;
 
 /// Clients, unless others are named.
 const CLIENTS_DEFAULT: [u16; 4] = [1, 4, 16, 64];
@@ -31,7 +39,9 @@ const CLIENTS_DEFAULT: [u16; 4] = [1, 4, 16, 64];
 ///
 /// Each client is a thread with a pool and a connection of its own, or with --one-pool a handle of one pool, which persists, and begins
 /// anew with the receipt. Each raw thread does pwrite and fdatasync of the same bytes to a file of its own on the same file system, or to
-/// one file of all. Neither is kept on a CPU: all of the machine is shared by both ends.
+/// one file of all. Between the two lies what an exchange costs, which is measured too where each client has a pool and the transport is tcp:
+/// as many threads that send the bytes over a raw socket to a thread of another process each, which does the same with them and answers.
+/// Nothing is kept on a CPU: all of the machine is shared by both ends. The CPU time is that of both.
 #[derive(Debug, Args)]
 pub(super) struct ScaleArgs {
     #[command(flatten)]
@@ -81,35 +91,63 @@ impl ScaleArgs {
     fn measure(&self, stage: &Stage, index: usize, count: u16) -> Result<Finding> {
         let name = format!("scale-{index}");
         let target = stage.target_anywhere(&name)?;
-        let mut clients = self.clients(stage, &target, count)?;
+        let pools = self.pools(stage, &target, count)?;
+        let mut clients = self.clients(&pools, count);
         let files = stage.file(&format!("raw-{index}"));
         fs::create_dir(&files).with_context(|| format!("cannot make {}", files.display()))?;
         let mut raws = self.raws(&files, count)?;
-        let mut finding = Finding { clients: count, pmof: Series::default(), raw: Series::default(), receipt: None };
+        let mut exchanges = self.exchanges(&files, count)?;
+        let mut finding = Finding::new(count, exchanges.is_some());
         for _ in 0..self.rounds {
-            finding.raw.add(self.round(&mut raws, Raw::step)?);
-            finding.pmof.add(self.round(&mut clients, Client::step)?);
+            self.round(&mut raws, None, &mut finding.raw)?;
+            if let (Some((server, exchanges)), Some(series)) = (&mut exchanges, &mut finding.exchange) {
+                self.round(exchanges, Some(server.process_id()), series)?;
+            }
+            self.round(&mut clients, Some(target.process_id()), &mut finding.pmof)?;
         }
-        finding.receipt = clients.first().and_then(|client| client.receipt.clone());
-        let pools = if self.one_pool { 1 } else { clients.len() };
-        clients.iter().take(pools).try_for_each(|client| client.pool.close())?;
+        finding.receipt = clients.into_iter().find_map(Client::into_receipt);
+        pools.iter().try_for_each(Pool::close)?;
         Ok(finding)
     }
 
-    fn clients(&self, stage: &Stage, target: &Target, count: u16) -> Result<Vec<Client>> {
-        let make = |name: u16, parts: u16| -> Result<Pool> {
+    /// One for each client, or the one of all.
+    fn pools(&self, stage: &Stage, target: &Target, count: u16) -> Result<Vec<Pool>> {
+        let (pools, parts) = if self.one_pool { (1, count) } else { (count, 1) };
+        let make = |name: u16| -> Result<Pool> {
             let url = stage.pool_url(target.address(), &format!("bench-{name}"));
             let options = stage.pool_options([url], self.waiting());
             let pool = options.create(POOL_BYTES * u64::from(parts)).context("making a pool")?;
             warm(&pool)?;
             Ok(pool)
         };
-        let client = |pool, part| Client { pool, at: Place::new(self.size, part), receipt: None };
-        if self.one_pool {
-            let pool = make(0, count)?;
-            return Ok((0..count).map(|part| client(pool.clone(), part)).collect());
+        (0..pools).map(make).collect()
+    }
+
+    fn clients(&self, pools: &[Pool], count: u16) -> Vec<Client> {
+        let client = |pool: &Pool, part| Client::new(pool.clone(), Place::new(self.size, part));
+        match pools {
+            [pool] => (0..count).map(|part| client(pool, part)).collect(),
+            pools => pools.iter().map(|pool| client(pool, 0)).collect(),
         }
-        (0..count).map(|name| Ok(client(make(name, 1)?, 0))).collect()
+    }
+
+    /// The server and its clients; `None` where nothing compares with them.
+    fn exchanges(&self, files: &Path, count: u16) -> Result<Option<(Helper, Vec<Exchange>)>> {
+        if self.one_pool || self.stage.reach.transport != TransportName::Tcp {
+            return Ok(None);
+        }
+        let server = Helper::floor_server_anywhere(POOL_BYTES)?;
+        let address = *server.addresses().first().context("the floor server has no address")?;
+        let connect = |name: u16| -> Result<Exchange> {
+            let mode = match self.medium {
+                Medium::File => FloorMode::FileSync(files.join(format!("exchange-{name}"))),
+                Medium::Tmpfs | Medium::Kept => FloorMode::Ack,
+            };
+            let client = FloorClient::connect(address, &mode, self.size, REPLY_BYTES, false);
+            client.map(Exchange).context("connecting to the floor server")
+        };
+        let clients = (0..count).map(connect).collect::<Result<_>>()?;
+        Ok(Some((server, clients)))
     }
 
     fn raws(&self, files: &Path, count: u16) -> Result<Vec<Raw>> {
@@ -138,12 +176,8 @@ impl ScaleArgs {
         Duration::from_millis(self.round_ms)
     }
 
-    /// Has every one of them step on a thread of its own, again and again until the time is up.
-    fn round<W: Send>(
-        &self,
-        workers: &mut [W],
-        step: impl Fn(&mut W) -> Result<()> + Sync,
-    ) -> Result<(LatencyHistogram, Duration)> {
+    /// Has every one of them step on a thread of its own, again and again until the time is up. `server`: the process that works for them.
+    fn round<W: Worker>(&self, workers: &mut [W], server: Option<u32>, series: &mut Series) -> Result<()> {
         let begin = Barrier::new(workers.len());
         let started = OnceLock::new();
         let turn = |worker: &mut W| -> Result<_> {
@@ -153,13 +187,16 @@ impl ScaleArgs {
             let start = *started.get_or_init(Instant::now);
             let mut now = Instant::now();
             while now - start < self.round_time() {
-                step(worker)?;
+                worker.step()?;
                 let before = mem::replace(&mut now, Instant::now());
                 histogram.record(now - before);
             }
             Ok((histogram, now - start))
         };
-        thread::scope(|scope| {
+        let cpu = |process_id| Usage::of_process(process_id).map(|usage| usage.cpu);
+        let used = || -> Result<_> { Ok([cpu(std::process::id())?, server.map_or(Ok(Duration::ZERO), cpu)?]) };
+        let before = used()?;
+        let (round, time) = thread::scope(|scope| -> Result<_> {
             let turn = &turn;
             let threads: Vec<_> = workers.iter_mut().map(|worker| scope.spawn(move || turn(worker))).collect();
             let (mut total, mut longest) = (LatencyHistogram::default(), Duration::ZERO);
@@ -169,7 +206,10 @@ impl ScaleArgs {
                 longest = longest.max(time);
             }
             Ok((total, longest))
-        })
+        })?;
+        let after = used()?;
+        series.add(&round, time, [0, 1].map(|at| after[at].saturating_sub(before[at])));
+        Ok(())
     }
 
     fn print_json(&self, findings: &[Finding]) -> Result<()> {
@@ -179,7 +219,15 @@ impl ScaleArgs {
             report.put("clients", finding.clients)?;
             report.put_latencies("", &finding.pmof.summary())?.put_latencies("raw_", &finding.raw.summary())?;
             report.put_spread("persists_per_s", &finding.pmof.rate()?)?;
+            let [initiators_us, target_us] = finding.pmof.cpu_us();
+            report.put("initiators_cpu_us", initiators_us)?.put("target_cpu_us", target_us)?;
             report.put_spread("raw_per_s", &finding.raw.rate()?)?.put_spread("ratio_rate", &finding.ratio()?)?;
+            report.put("raw_cpu_us", finding.raw.cpu_us()[0])?;
+            if let (Some(exchange), Some(ratio)) = (&finding.exchange, finding.exchange_ratio()) {
+                report.put_latencies("exchange_", &exchange.summary())?.put_spread("ratio_exchange", &ratio)?;
+                report.put_spread("exchange_per_s", &exchange.rate()?)?;
+                report.put("exchange_cpu_us", exchange.cpu_us().iter().sum::<f64>())?;
+            }
             counts.push(report.into_value());
         }
         let mut report = Report::default();
@@ -195,29 +243,25 @@ impl ScaleArgs {
         let (transport, medium) = (self.stage.reach.transport.name(), self.medium.name());
         let pools = if self.one_pool { "one pool" } else { "a pool a client" };
         say!("Persists of {} bytes over {transport}, {medium}, {pools}, {}:", self.size, self.waiting_name());
-        say!(
-            "{:>8}{:>14}{:>10}{:>10}{:>14}{:>10}{:>10}  over raw threads",
-            "clients",
-            "persists/s",
-            "p50 us",
-            "p99 us",
-            "raw/s",
-            "p50 us",
-            "p99 us"
-        );
+        say!("{}", line(["clients", "", "a second", "p50 us", "p99 us", "CPU us", "pmof over it"].map(str::to_owned)));
         for finding in findings {
-            let (pmof, raw) = (finding.pmof.summary(), finding.raw.summary());
-            say!(
-                "{:>8}{:>14.0}{:>10.1}{:>10.1}{:>14.0}{:>10.1}{:>10.1}  {}",
-                finding.clients,
-                finding.pmof.rate()?.median,
-                pmof.p50_us,
-                pmof.p99_us,
-                finding.raw.rate()?.median,
-                raw.p50_us,
-                raw.p99_us,
-                spread_text(&finding.ratio()?)
-            );
+            let row = |what: &str, series: &Series, ratio: Option<&Spread>| -> Result<()> {
+                let LatencySummary { p50_us, p99_us, .. } = series.summary();
+                let [own_us, server_us] = series.cpu_us();
+                let clients = if ratio.is_none() { finding.clients.to_string() } else { String::new() };
+                let numbers = [series.rate()?.median.round(), p50_us, p99_us, own_us + server_us];
+                let [rate, p50, p99, cpu] = [0, 1, 2, 3].map(|at| format!("{:.*}", usize::from(at > 0), numbers[at]));
+                say!(
+                    "{}",
+                    line([clients, what.to_owned(), rate, p50, p99, cpu, ratio.map_or(String::new(), spread_text)])
+                );
+                Ok(())
+            };
+            row("pmof", &finding.pmof, None)?;
+            if let (Some(exchange), Some(ratio)) = (&finding.exchange, finding.exchange_ratio()) {
+                row("exchange", exchange, Some(&ratio))?;
+            }
+            row("raw", &finding.raw, Some(&finding.ratio()?))?;
         }
         say!("{}", receipt(findings)?);
         Ok(())
@@ -228,63 +272,13 @@ impl ScaleArgs {
     }
 }
 
+/// A line of the table.
+fn line([clients, what, rate, p50, p99, cpu, ratio]: [String; 7]) -> String {
+    format!("{clients:>8}  {what:<10}{rate:>10}{p50:>10}{p99:>10}{cpu:>10}  {ratio}").trim_end().to_owned()
+}
+
 fn receipt(findings: &[Finding]) -> Result<&Receipt> {
     findings.iter().find_map(|finding| finding.receipt.as_ref()).context("there is no receipt")
-}
-
-/// Where the next bytes go: from the start of a part to its end, and again.
-#[derive(Debug)]
-struct Place {
-    bytes: Vec<u8>,
-    start: u64,
-    offset: u64,
-}
-
-impl Place {
-    fn new(size: u32, part: u16) -> Self {
-        let start = u64::from(part) * POOL_BYTES;
-        Self { bytes: vec![7; size as usize], start, offset: start }
-    }
-
-    fn advance(&mut self) {
-        let len_bytes = self.bytes.len() as u64;
-        self.offset += len_bytes;
-        if self.offset + len_bytes > self.start + POOL_BYTES {
-            self.offset = self.start;
-        }
-    }
-}
-
-/// A client with a pool of its own, or with a handle of the one of all.
-#[derive(Debug)]
-struct Client {
-    pool: Pool,
-    at: Place,
-    receipt: Option<Receipt>,
-}
-
-impl Client {
-    fn step(&mut self) -> Result<()> {
-        self.receipt = Some(self.pool.persist(self.at.offset, &self.at.bytes)?);
-        self.at.advance();
-        Ok(())
-    }
-}
-
-/// A thread that does without a target.
-#[derive(Debug)]
-struct Raw {
-    file: File,
-    at: Place,
-}
-
-impl Raw {
-    fn step(&mut self) -> Result<()> {
-        self.file.write_all_at(&self.at.bytes, self.at.offset).context("pwrite")?;
-        self.file.sync_data().context("fdatasync")?;
-        self.at.advance();
-        Ok(())
-    }
 }
 
 /// What the rounds with so many clients gave.
@@ -293,14 +287,24 @@ struct Finding {
     clients: u16,
     pmof: Series,
     raw: Series,
+    exchange: Option<Series>,
     receipt: Option<Receipt>,
 }
 
 impl Finding {
+    fn new(clients: u16, has_exchange: bool) -> Self {
+        let exchange = has_exchange.then(Series::default);
+        Self { clients, pmof: Series::default(), raw: Series::default(), exchange, receipt: None }
+    }
+
     /// Persists a second over those of the raw threads, round by round.
     fn ratio(&self) -> Result<Spread> {
-        let ratios = self.pmof.rates.iter().zip(&self.raw.rates).map(|(pmof, raw)| pmof / raw);
-        Spread::of(ratios).context("there were no rounds")
+        self.pmof.over(&self.raw).context("there were no rounds")
+    }
+
+    /// The same over those of the exchanges.
+    fn exchange_ratio(&self) -> Option<Spread> {
+        self.pmof.over(self.exchange.as_ref()?)
     }
 }
 
@@ -309,12 +313,17 @@ struct Series {
     total: LatencyHistogram,
     /// Of each round, a second.
     rates: Vec<f64>,
+    /// CPU time of this process and of the server.
+    cpu: [Duration; 2],
 }
 
 impl Series {
-    fn add(&mut self, (round, time): (LatencyHistogram, Duration)) {
-        self.total.add(&round);
+    fn add(&mut self, round: &LatencyHistogram, time: Duration, cpu: [Duration; 2]) {
+        self.total.add(round);
         self.rates.push(round.summary().samples as f64 / time.as_secs_f64());
+        for (sum, cpu) in self.cpu.iter_mut().zip(cpu) {
+            *sum += cpu;
+        }
     }
 
     fn summary(&self) -> LatencySummary {
@@ -323,5 +332,15 @@ impl Series {
 
     fn rate(&self) -> Result<Spread> {
         Spread::of(self.rates.iter().copied()).context("there were no rounds")
+    }
+
+    fn over(&self, floor: &Self) -> Option<Spread> {
+        Spread::of(self.rates.iter().zip(&floor.rates).map(|(here, floor)| here / floor))
+    }
+
+    /// For one persist, in microseconds: of this process and of the server.
+    fn cpu_us(&self) -> [f64; 2] {
+        let samples = self.summary().samples.max(1) as f64;
+        self.cpu.map(|cpu| cpu.as_secs_f64() * 1e6 / samples)
     }
 }

@@ -260,6 +260,11 @@ pub(super) struct Helper {
 }
 
 impl Helper {
+    /// Starts a floor server on all CPUs, whose files have so many bytes.
+    pub(super) fn floor_server_anywhere(file_bytes: u64) -> Result<Self> {
+        Self::start(&["bench-floor", "--listen", "127.0.0.1:0", "--file-bytes", &file_bytes.to_string()], 1)
+    }
+
     /// Starts it and waits for `count` addresses.
     fn start(options: &[&str], count: usize) -> Result<Self> {
         let program = std::env::current_exe().context("cannot find this program's own file")?;
@@ -278,6 +283,10 @@ impl Helper {
 
     pub(super) fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
+    }
+
+    pub(super) fn process_id(&self) -> u32 {
+        self.child.id()
     }
 }
 
@@ -300,7 +309,7 @@ impl Server {
     pub(super) fn process_id(&self) -> u32 {
         match self {
             Self::Target(target) => target.process_id(),
-            Self::Helper(helper) => helper.child.id(),
+            Self::Helper(helper) => helper.process_id(),
         }
     }
 }

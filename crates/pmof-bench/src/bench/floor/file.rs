@@ -22,19 +22,20 @@ const FILL_BYTES: usize = 1 << 20;
 pub(super) struct FloorFile {
     file: File,
     path: PathBuf,
+    len_bytes: u64,
     offset: u64,
 }
 
 impl FloorFile {
     /// Makes the file; fails where the path exists.
-    pub(super) fn create(path: &Path) -> io::Result<Self> {
+    pub(super) fn create(path: &Path, len_bytes: u64) -> io::Result<Self> {
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
         // From here on dropping removes what was made, also after a failure.
-        let made = Self { file, path: path.to_path_buf(), offset: 0 };
-        fallocate(&made.file, FallocateFlags::empty(), 0, FILE_BYTES)?;
+        let made = Self { file, path: path.to_path_buf(), len_bytes, offset: 0 };
+        fallocate(&made.file, FallocateFlags::empty(), 0, len_bytes)?;
         let zeros = vec![0; FILL_BYTES];
-        for offset in (0..FILE_BYTES).step_by(FILL_BYTES) {
-            made.file.write_all_at(&zeros, offset)?;
+        for offset in (0..len_bytes).step_by(FILL_BYTES) {
+            made.file.write_all_at(&zeros[..FILL_BYTES.min((len_bytes - offset) as usize)], offset)?;
         }
         made.file.sync_all()?;
         Ok(made)
@@ -42,7 +43,7 @@ impl FloorFile {
 
     /// Writes at the next place and waits until the device has it. At most a fourth of the file.
     pub(super) fn write_durably(&mut self, bytes: &[u8]) -> io::Result<()> {
-        if self.offset + bytes.len() as u64 > FILE_BYTES {
+        if self.offset + bytes.len() as u64 > self.len_bytes {
             self.offset = 0;
         }
         self.file.write_all_at(bytes, self.offset)?;

@@ -7,7 +7,7 @@ use crate::bench::{floor::file::FILE_BYTES, processes::measure_round_trips};
 fn start_server() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
-    thread::spawn(move || serve_floor(&listener));
+    thread::spawn(move || serve_floor(&listener, FILE_BYTES));
     addr
 }
 
@@ -106,7 +106,7 @@ fn file_sync_writes_a_file_of_its_own_and_removes_it() {
 fn a_rotating_write_lands_where_the_last_one_ended() {
     let directory = Directory::new("rotate");
     let path = directory.0.join("floor");
-    let mut file = FloorFile::create(&path).unwrap();
+    let mut file = FloorFile::create(&path, FILE_BYTES).unwrap();
     let part = FILE_BYTES as usize / 4;
     for value in 1..=5 {
         file.write_durably(&vec![value; part - 1]).unwrap();
