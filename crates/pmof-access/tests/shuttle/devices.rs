@@ -3,11 +3,14 @@
 use std::sync::{Arc, atomic::AtomicUsize as PlainUsize, atomic::Ordering::SeqCst};
 
 use crate::{
-    background::Background,
+    background::{Background, SHARE_MAX},
     explore,
     shared_fences::SharedFences,
     sync::{Condvar, Mutex, thread},
 };
+
+/// Schedules of a test with many threads.
+const SCHEDULES_OF_MANY: usize = 200;
 
 #[test]
 fn background_work_is_all_done_before_the_last_handle_is_gone() {
@@ -43,6 +46,28 @@ fn finish_waits_for_work_and_for_what_that_work_hands_over() {
         background.finish();
         assert_eq!(done.load(SeqCst), 2);
     });
+}
+
+#[test]
+fn work_that_waits_for_a_device_has_its_share_of_threads_and_leaves_others_theirs() {
+    let test = || {
+        let background = Background::start().unwrap();
+        let (device, under_way) = (Arc::<Waiter>::default(), Arc::<PlainUsize>::default());
+        for _ in 0..=SHARE_MAX {
+            let (device, under_way) = (Arc::clone(&device), Arc::clone(&under_way));
+            background.run(1, move || {
+                assert!(under_way.fetch_add(1, SeqCst) < SHARE_MAX, "more than its share is under way");
+                device.wait();
+                under_way.fetch_sub(1, SeqCst);
+            });
+        }
+        // The device answers only once this gets a thread.
+        background.run(2, move || device.answer());
+        background.finish();
+        assert_eq!(under_way.load(SeqCst), 0);
+    };
+    shuttle_locks::check_random(test, SCHEDULES_OF_MANY);
+    shuttle_locks::check_pct(test, SCHEDULES_OF_MANY, crate::DEPTH);
 }
 
 /// A medium: the number of the last write, and of the last one that is durable.
