@@ -367,6 +367,27 @@ impl Connection {
         self.settle(&mut core);
     }
 
+    /// Ends the connection and tells the other side that another one took its place ([`Refusal::Fenced`]). On return nothing that came over it is
+    /// carried out any more: what is being carried out was waited for, what is still on its way or was received in part is dropped. What the other
+    /// side does past this CPU ends with its regions: see [`Region::fence`](crate::Region::fence). Does not wait for the other side, and must not
+    /// be called while this thread has a [`Batch`] open.
+    pub fn fence(&self) {
+        let mut core = self.link.lock();
+        core.end_for(Refusal::Fenced);
+        self.settle(&mut core);
+    }
+
+    /// How long nothing has come from the other side. What its device or CPU does to memory of this side by itself is not seen.
+    pub fn silent_for(&self) -> Duration {
+        self.link.lock().silent_for(self.queue.shared.driver.now())
+    }
+
+    /// Whether the process that connected has ended, so that nothing it had mapped can change memory any more. `None` where that is not to be
+    /// known: over the network, and from another namespace of processes.
+    pub fn has_process_ended(&self) -> Option<bool> {
+        self.link.lock().has_process_ended()
+    }
+
     /// Closes in order and drives the queue, at most `timeout`, until what was posted has gone and the other side has closed
     /// too; one that says nothing is waited for a second. False when the time is up first.
     ///

@@ -112,6 +112,8 @@ pub(crate) struct LinkCore {
     /// The handshake has ended well.
     has_stood: bool,
     loss_timeout: Duration,
+    /// When bytes of the other side came last.
+    heard_at: Duration,
     /// The socket took no more, or a thread that sleeps is to send what waits. Else output is not watched for: it goes out
     /// when posted or driven, and changing what the kernel watches would cost two system calls an operation.
     blocked: bool,
@@ -156,6 +158,7 @@ impl Link {
             phase: Phase::Open,
             has_stood: false,
             loss_timeout,
+            heard_at: Duration::ZERO,
             blocked: false,
             watched: None,
             watched_too: None,
@@ -701,7 +704,7 @@ impl LinkCore {
         }
         // Progress was taken in already: only what is sent and received from here on leaves more to do.
         let mut moved = self.endpoint.resume() | self.flush_output();
-        let mut unanswered_bytes = 0;
+        let (mut unanswered_bytes, mut has_heard) = (0, false);
         for _ in 0..RECEIVES_PER_TURN {
             let Some(wire) = self.wire.as_mut().filter(|wire| wire.may_have_input()) else { break };
             let Some(place) = self.endpoint.input_place().map(start_of) else { break };
@@ -713,7 +716,7 @@ impl LinkCore {
                     moved = true;
                 }
                 Ok(count) => {
-                    moved = true;
+                    (moved, has_heard) = (true, true);
                     self.endpoint.input_arrived(count);
                     self.hand_out_flush();
                     if (count as u64) < room {
@@ -732,6 +735,9 @@ impl LinkCore {
                     moved = true;
                 }
             }
+        }
+        if has_heard {
+            self.heard_at = now();
         }
         if moved {
             self.advance();
@@ -767,6 +773,7 @@ impl LinkCore {
     }
 
     fn wire_failed(&mut self, error: io::Error) {
+        self.hear_last_words();
         self.endpoint.wire_lost(causes(&error).to_string());
         self.wire_error = Some(error);
     }

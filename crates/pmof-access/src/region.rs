@@ -4,7 +4,10 @@ use std::{
     any::Any,
     fmt,
     ops::{Bound, RangeBounds},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{Ordering, fence},
+    },
 };
 
 use pmof_mem::{Durability, Evidence, Medium, MediumKind, Promise, check_bounds};
@@ -15,7 +18,7 @@ use pmof_proto::{
 
 use crate::{
     RegisterError, logging,
-    shm::shares::{Shares, is_shareable},
+    shm::shares::{Revocation, Shares, is_shareable},
     short::{ShortDescriptor, publish, unpublish},
 };
 
@@ -86,7 +89,7 @@ pub(crate) enum Reach {
 
 impl Registration {
     /// Takes the region away from the other sides.
-    fn revoke(&self) {
+    fn revoke(&self, why: Revocation) {
         self.table.remove(self.region.key());
         for short in self.published.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             unpublish(&self.table, &short);
@@ -95,7 +98,7 @@ impl Registration {
             device.revoke();
         }
         if let Some(shares) = &self.shares {
-            shares.revoke(self.region.key());
+            shares.revoke(self.region.key(), why);
         }
     }
 }
@@ -121,7 +124,7 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        self.revoke();
+        self.revoke(Revocation::Deregistered);
     }
 }
 
@@ -224,8 +227,21 @@ impl Region {
     /// peer, batches included, so it must not be called while this thread has a [`Batch`](crate::Batch) open. Other memory
     /// is kept alive by the operations that use it.
     pub fn deregister(self) {
-        self.0.revoke();
+        self.0.revoke(Revocation::Deregistered);
         self.0.take_back();
+    }
+
+    /// Takes the region away from the other sides because another one took their place, whatever other handles there are. On return no device and no
+    /// message of theirs changes it any more. A process that has it [mapped](Self::is_mapped_for_writing) can: it is told by a word that it looks at
+    /// behind each flush, so that what it reports as flushed from here on was flushed before; what it still stores, only another file keeps out.
+    pub fn fence(self) {
+        self.0.revoke(Revocation::Fenced);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Whether another process was handed the memory to be mapped for writing, over shm. That process may change it as long as it lives.
+    pub fn is_mapped_for_writing(&self) -> bool {
+        self.0.shares.as_ref().is_some_and(|shares| shares.is_handed_out_for_writing(self.0.region.key()))
     }
 
     /// Why the other sides' devices cannot reach the region, where that is so: the memory does not allow it. Its

@@ -13,7 +13,7 @@ use std::{
     },
     path::Path,
     process::{Child, Command, Stdio},
-    sync::Arc,
+    sync::{Arc, Mutex},
     thread,
     time::{Duration, Instant},
 };
@@ -43,6 +43,8 @@ const LEN_BYTES: u64 = 64 << 10;
 /// Names the socket and, after it, the file that the child serves.
 const SERVE_SOCKET: &str = "PMOF_TEST_SERVE_SOCKET";
 const SERVE_FILE: &str = "PMOF_TEST_SERVE_FILE";
+/// Names the socket that a child connects to.
+const CONNECT_SOCKET: &str = "PMOF_TEST_CONNECT_SOCKET";
 
 fn threaded() -> QueueOptions {
     QueueOptions { progress: Progress::Thread, ..QueueOptions::default() }
@@ -389,6 +391,119 @@ fn a_deregistered_region_is_gone_at_once() {
     let done = joined.queue.wait_for(joined.here.id(), ticket, LONG).unwrap();
     assert!(done.outcome.unwrap_err().to_string().contains("no region has this key"), "said by the target");
     assert_eq!(content(&copy, 0, 6), b"before");
+}
+
+#[test]
+fn nothing_is_reported_as_flushed_behind_a_fence() {
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let Some(memory) = file_on_disk(directory.path()) else { return };
+    let path = directory.path().join("m");
+    let fenced: Mutex<Option<Region>> = Mutex::default();
+    // In the middle of the flush, when the operation was found to be allowed long since.
+    let judge = |call: &Call| {
+        if call.is_sync_of(&path)
+            && let Some(region) = fenced.lock().unwrap().take()
+        {
+            region.fence();
+        }
+        Verdict::Pass
+    };
+    let act = || {
+        let joined = Joined::new();
+        let region = joined.target.register(Arc::new(memory), 0, LEN_BYTES, Access::all()).unwrap();
+        assert!(!region.is_mapped_for_writing());
+        let remote = joined.mapped(&region);
+        assert!(region.is_mapped_for_writing());
+        joined.done(joined.here.write(&remote, 0, b"late").unwrap());
+        *fenced.lock().unwrap() = Some(region);
+        let flush = joined.here.flush(&remote, .., Durability::PowerFailure).unwrap();
+        let outcome = joined.queue.wait_for(joined.here.id(), flush, LONG).expect("in time").outcome;
+        assert!(is_fenced(&outcome), "{outcome:?}");
+        let ended = joined.here.ended().unwrap();
+        assert!(matches!(ended, ConnectionError::Refused { refusal: Refusal::Fenced, .. }), "{ended:?}");
+    };
+    let Ok(((), calls)) = record(judge, act).inspect_err(|error| skip_report::skipped!("{error}")) else { return };
+    assert_eq!(calls.iter().filter(|call| call.is_sync_of(&path)).count(), 1, "{calls:?}");
+}
+
+fn is_fenced(outcome: &Result<Outcome, OperationError>) -> bool {
+    matches!(
+        outcome,
+        Err(OperationError::Refused { refusal: Refusal::Fenced, .. }
+            | OperationError::ConnectionEnded(ConnectionError::Refused { refusal: Refusal::Fenced, .. }))
+    )
+}
+
+#[test]
+fn what_is_posted_behind_a_fence_is_refused_by_its_name() {
+    type Post = fn(&Connection, &RemoteRegion, &Region) -> Result<Ticket, PostError>;
+    let posts: [Post; 5] = [
+        |here, remote, _| here.write(remote, 0, b"late"),
+        |here, remote, _| here.flush(remote, .., Durability::Visible),
+        |here, remote, own| here.read(remote, 0, own.slice(..).unwrap()),
+        |here, remote, _| here.batch().compare_and_swap(remote, 0, 0, 1),
+        |here, remote, _| here.batch().fetch_and_add(remote, 0, 1),
+    ];
+    // Which of them the initiator hears of first is up to chance.
+    for (ends_connection, ends_region) in [(true, true), (false, true), (true, false)] {
+        for post in posts {
+            let joined = Joined::new();
+            let region = joined.target.allocate(4096, Access::all()).unwrap();
+            let remote = joined.mapped(&region);
+            let own = open().allocate(8, Access::empty()).unwrap();
+            let copy = region.clone();
+            if ends_connection {
+                joined.there.fence();
+            }
+            if ends_region {
+                region.fence();
+            } else {
+                while joined.here.ended().is_none() {
+                    joined.here.next_event(LONG).expect("it hears of the end");
+                }
+            }
+            let outcome = match post(&joined.here, &remote, &own) {
+                Ok(ticket) => joined.queue.wait_for(joined.here.id(), ticket, LONG).expect("in time").outcome,
+                Err(PostError::NotConnected(why)) => Err(OperationError::ConnectionEnded(why)),
+                Err(error) => panic!("{error}"),
+            };
+            let is_unknown = matches!(outcome, Err(OperationError::Refused { refusal: Refusal::UnknownRegion, .. }));
+            assert!(is_fenced(&outcome) || (!ends_connection && is_unknown), "{outcome:?}");
+            assert_eq!(content(&copy, 0, 4), [0; 4]);
+        }
+    }
+}
+
+#[test]
+fn the_end_of_the_process_that_connected_is_known() {
+    let joined = Joined::new();
+    assert_eq!(joined.there.has_process_ended(), Some(false));
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("s");
+    let peer = open();
+    let serving = peer.completion_queue(threaded()).unwrap();
+    let listener = peer.listen(path.as_path(), ListenOptions::default()).unwrap();
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", "connect_as_a_child", "--nocapture"]).env(CONNECT_SOCKET, &path);
+    let mut child = child.stdout(Stdio::null()).spawn().unwrap();
+    let request = listener.next_request(LONG).unwrap().unwrap();
+    let there = request.accept(&serving, &AcceptOptions::default()).unwrap();
+    assert_eq!(there.has_process_ended(), Some(false));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // The connection may be gone with it already, and then it tells nothing.
+    assert_ne!(there.has_process_ended(), Some(false));
+}
+
+/// Not a test of its own: a process that connects, and is killed.
+#[test]
+fn connect_as_a_child() {
+    let Ok(socket) = std::env::var(CONNECT_SOCKET) else { return };
+    let peer = open();
+    let queue = peer.completion_queue(threaded()).unwrap();
+    let here = peer.connect(&address(Path::new(&socket)), &queue, &ConnectOptions::default()).unwrap();
+    here.next_event(LONG);
+    thread::sleep(LONG);
 }
 
 /// A greeting by hand: the stream, and this side's end of the control channel.

@@ -39,9 +39,11 @@ pub enum Refusal {
     TooManyConnections = 14,
     /// The target's device refused the key, the right or the range of a one-sided operation; it does not say which.
     DeviceRefused = 15,
+    /// Another initiator took over what this connection had open.
+    Fenced = 16,
 }
 
-const REFUSALS: [Refusal; 15] = [
+const REFUSALS: [Refusal; 16] = [
     Refusal::UnknownRegion,
     Refusal::NoRight,
     Refusal::OutOfBounds,
@@ -57,6 +59,7 @@ const REFUSALS: [Refusal; 15] = [
     Refusal::Rejected,
     Refusal::TooManyConnections,
     Refusal::DeviceRefused,
+    Refusal::Fenced,
 ];
 
 impl Refusal {
@@ -86,6 +89,7 @@ impl fmt::Display for Refusal {
                 "the target has as many connections as it may have; pmof serve allows more with --max-connections, and with --memory-budget the memory for them"
             }
             Self::DeviceRefused => "the target's device refused the key, the right or the range: the descriptor is forged, of a region that was deregistered, or from an earlier life of the target; fetch it anew",
+            Self::Fenced => "another initiator took the memory over, and this one may not use it any more",
         })
     }
 }

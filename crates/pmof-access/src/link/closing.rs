@@ -2,7 +2,7 @@
 
 use std::{io, time::Duration};
 
-use pmof_proto::InputPlace;
+use pmof_proto::{InputPlace, Refusal};
 
 use super::{DirectWay, LinkCore, Phase, RECEIVES_PER_TURN, is_transient, post::ends_in_order};
 
@@ -27,6 +27,37 @@ impl LinkCore {
     pub(crate) fn end_unmade(&mut self, why: io::Error) {
         self.wire_failed(why);
         self.close();
+    }
+
+    /// Ends the connection for a reason that the other side is told.
+    pub(crate) fn end_for(&mut self, refusal: Refusal) {
+        self.endpoint.end_for(refusal);
+        self.advance();
+        self.flush_output();
+    }
+
+    /// How long nothing has come from the other side, but for what its device or CPU did past this side's.
+    pub(crate) fn silent_for(&self, now: Duration) -> Duration {
+        now.saturating_sub(self.heard_at)
+    }
+
+    /// Where the other side closed, sending fails before what it said last was read: why it closed may be among it.
+    pub(super) fn hear_last_words(&mut self) {
+        if self.direct == DirectWay::Device || !self.endpoint.is_established() {
+            return;
+        }
+        for _ in 0..RECEIVES_PER_TURN {
+            let (Some(wire), Some(place)) = (&mut self.wire, self.endpoint.input_place()) else { return };
+            match wire.receive(place) {
+                Ok(0) | Err(_) => return,
+                Ok(count) => self.endpoint.input_arrived(count),
+            }
+        }
+    }
+
+    /// Whether the process at the other end has ended.
+    pub(crate) fn has_process_ended(&self) -> Option<bool> {
+        self.wire.as_ref()?.has_process_ended()
     }
 
     /// The connection has ended: moves on what is left to be sent, and closes the wire when that has gone. True if anything moved.

@@ -13,7 +13,11 @@ use pmof_proto::{
 };
 use rustix::fs::{SealFlags, fcntl_get_seals};
 
-use super::{control::Answer, shares::Terms, wire::ShmWire};
+use super::{
+    control::Answer,
+    shares::{Revocation, Terms},
+    wire::ShmWire,
+};
 use crate::{
     Method, RemoteRegion,
     request::{Data, Request, Verb},
@@ -64,8 +68,26 @@ impl Mapped {
     }
 
     fn is_revoked(&self) -> bool {
+        self.revocation().is_some()
+    }
+
+    fn revocation(&self) -> Option<Revocation> {
         let mut word = [0; 8];
-        self.page.read(0, &mut word).is_err() || word != [0; 8]
+        match self.page.read(0, &mut word) {
+            Ok(()) => Revocation::from_word(u64::from_le_bytes(word)),
+            Err(_) => Some(Revocation::Deregistered),
+        }
+    }
+
+    /// Whether the region is still there after all that this thread has done to it: then the target, which copies the memory only once it has
+    /// said that it is not, has all of that. The word is read behind the stores, as the target reads them behind its word.
+    fn check_still_there(&self) -> Result<(), CopyError> {
+        fence(Ordering::SeqCst);
+        self.check_there()
+    }
+
+    fn check_there(&self) -> Result<(), CopyError> {
+        self.revocation().map_or(Ok(()), |why| Err(CopyError::Gone(why)))
     }
 
     /// What the descriptor claims is no more than what the target granted, and the region is still there. Where not, the
@@ -112,12 +134,15 @@ impl Mapped {
                 self.atomic(offset, |memory, at| memory.atomic_store(at, value))?;
             }
             (Verb::CompareAndSwap { expected, new }, _) => {
-                let swap = |memory: &Memory, at| memory.compare_and_swap(at, expected, new);
-                return Ok(DirectOutcome::Previous(self.atomic(offset, swap)?));
+                let previous = self.atomic(offset, |memory, at| memory.compare_and_swap(at, expected, new))?;
+                // Whoever is told of it counts on it, flushed or not.
+                self.check_still_there()?;
+                return Ok(DirectOutcome::Previous(previous));
             }
             (Verb::FetchAndAdd { addend }, _) => {
-                let add = |memory: &Memory, at| memory.fetch_and_add(at, addend);
-                return Ok(DirectOutcome::Previous(self.atomic(offset, add)?));
+                let previous = self.atomic(offset, |memory, at| memory.fetch_and_add(at, addend))?;
+                self.check_still_there()?;
+                return Ok(DirectOutcome::Previous(previous));
             }
             _ => return Err(CopyError::Elsewhere),
         }
@@ -140,7 +165,7 @@ impl Mapped {
 enum CopyError {
     Remote,
     /// The other side took the region away.
-    Gone,
+    Gone(Revocation),
     Local(MemError),
     /// Such operations go another way.
     Elsewhere,
@@ -254,7 +279,8 @@ fn outcome_of(outcome: Result<DirectOutcome, CopyError>, (offset, len_bytes): (u
     match outcome {
         Ok(outcome) => Ok(Posted::Finished(outcome)),
         Err(CopyError::Remote) => Ok(Posted::Finished(refused(Refusal::MediumFailed))),
-        Err(CopyError::Gone) => Ok(Posted::Finished(refused(Refusal::UnknownRegion))),
+        Err(CopyError::Gone(Revocation::Deregistered)) => Ok(Posted::Finished(refused(Refusal::UnknownRegion))),
+        Err(CopyError::Gone(Revocation::Fenced)) => Ok(Posted::Finished(refused(Refusal::Fenced))),
         Err(CopyError::Local(error)) => Err(PostError::LocalMemory { why: causes(&error).to_string() }),
         Err(CopyError::Elsewhere) => Err(unmapped()),
     }
@@ -320,7 +346,12 @@ impl ShmWire {
         let Some((region, offset)) = request.place else { return Ok(Posted::ByMessage) };
         let Some(mapped) = self.reached(region, request.kind(), offset) else { return Ok(Posted::ByMessage) };
         self.check_there()?;
-        outcome_of(mapped.carry_out(request, offset), (offset, request.len_bytes))
+        let outcome = mapped.carry_out(request, offset).map_err(|error| match (error, mapped.revocation()) {
+            // What the target made of the file since then is no fault of its medium.
+            (CopyError::Remote, Some(why)) => CopyError::Gone(why),
+            (error, _) => error,
+        });
+        outcome_of(outcome, (offset, request.len_bytes))
     }
 
     pub(super) fn flush_mapped(
@@ -329,11 +360,16 @@ impl ShmWire {
         ranges: &[(u64, u64)],
         level: Durability,
     ) -> Result<Posted, PostError> {
-        self.check_there()?;
         let Some(mapped) = self.mappings.mapped(region.key()) else { return Err(unmapped()) };
-        let flush = || mapped.flush(ranges, level).map(|()| DirectOutcome::Done).map_err(CopyError::from);
         // It may have waited since its way was chosen.
-        let outcome = if mapped.is_revoked() { Err(CopyError::Gone) } else { flush() };
+        let outcome = mapped.check_there().and_then(|()| {
+            let flushed = mapped.flush(ranges, level);
+            mapped.check_still_there()?;
+            Ok(flushed.map(|()| DirectOutcome::Done)?)
+        });
+        if outcome.is_ok() {
+            self.check_there()?;
+        }
         outcome_of(outcome, (0, region.len_bytes()))
     }
 }

@@ -13,8 +13,25 @@ use rustix::fs::{Mode, OFlags};
 /// Bytes of the page that tells of deregistration.
 const PAGE_BYTES: u64 = 4096;
 
-/// What the page's first word says once the region is gone. Before, it is 0.
-const REVOKED: u64 = 1;
+/// Why a region is gone: what the page's first word says from then on. Before, it is 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub(crate) enum Revocation {
+    Deregistered = 1,
+    /// Another initiator took the memory over.
+    Fenced = 2,
+}
+
+impl Revocation {
+    /// What a word of a page says; `None` where the region is there. What newer targets may write means that it is gone.
+    pub(super) fn from_word(word: u64) -> Option<Self> {
+        match word {
+            0 => None,
+            2 => Some(Self::Fenced),
+            _ => Some(Self::Deregistered),
+        }
+    }
+}
 
 /// The registered regions of one peer that other processes may map.
 #[derive(Debug, Default)]
@@ -30,14 +47,20 @@ impl Shares {
     }
 
     /// Takes it away, also from those that have it mapped.
-    pub(crate) fn revoke(&self, key: RegionKey) {
+    pub(crate) fn revoke(&self, key: RegionKey, why: Revocation) {
         let Some(share) = self.lock().remove(&key) else { return };
         let mut state = share.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.is_revoked = true;
         if let Some(page) = &state.page {
             // A page of ours, writable and long enough: there is no way to fail.
-            let _ = page.atomic_store(0, REVOKED);
+            let _ = page.atomic_store(0, why as u64);
         }
+    }
+
+    /// Whether another process got the region's memory to be mapped for writing.
+    pub(crate) fn is_handed_out_for_writing(&self, key: RegionKey) -> bool {
+        let share = self.lock().get(&key).cloned();
+        share.is_some_and(|share| share.state.lock().unwrap_or_else(PoisonError::into_inner).is_handed_out_for_writing)
     }
 
     /// What the connection with this number may map under this key.
@@ -62,6 +85,7 @@ struct ShareState {
     /// Made for the first one who asks.
     page: Option<Memory>,
     is_revoked: bool,
+    is_handed_out_for_writing: bool,
 }
 
 /// What one process hands to another about a region.
@@ -101,7 +125,9 @@ impl Share {
             state.page = Some(new_page().ok()?);
         }
         let page = reopen(state.page.as_ref()?.file()?, false).ok()?;
-        Some((terms, reopen(file, is_writable).ok()?, page))
+        let memory = reopen(file, is_writable).ok()?;
+        state.is_handed_out_for_writing |= is_writable;
+        Some((terms, memory, page))
     }
 }
 

@@ -167,6 +167,11 @@ pub(crate) trait Wire: Send + fmt::Debug {
     /// Tells the other side that nothing more will be sent.
     fn shutdown_output(&mut self);
 
+    /// Whether the process that connected has ended, and with it all that it had mapped. `None` where that is not to be known.
+    fn has_process_ended(&self) -> Option<bool> {
+        None
+    }
+
     /// What to watch for readiness, if the kernel knows this wire: one or two descriptors. Room to send shows on the first.
     fn as_fds(&self) -> [Option<BorrowedFd<'_>>; 2];
 

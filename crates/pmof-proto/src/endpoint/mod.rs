@@ -261,6 +261,16 @@ impl<D> Endpoint<D> {
         self.end_posted();
     }
 
+    /// Ends the connection and tells the other side why. Nothing of it is carried out from here on: neither what was received in part nor what
+    /// comes yet. Replies that wait to be sent still go, since what they tell happened before.
+    pub fn end_for(&mut self, refusal: Refusal) {
+        if self.ended().is_none() {
+            self.tell_all_credit();
+            self.last_words(refusal);
+            self.end(ConnectionError::RefusedHere(refusal));
+        }
+    }
+
     /// What to send next, if anything.
     pub fn output_view(&self) -> Option<OutputView<'_>> {
         self.output.view()

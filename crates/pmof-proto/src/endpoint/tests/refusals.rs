@@ -300,13 +300,61 @@ fn a_corrupt_payload_is_refused_with_its_operation() {
 #[test]
 fn every_refusal_and_flush_outcome_survives_the_wire() {
     let known: Vec<Refusal> = (0..=255).filter_map(Refusal::from_wire).collect();
-    assert_eq!(known.len(), 15);
+    assert_eq!(known.len(), 16);
     assert!(known.iter().enumerate().all(|(index, refusal)| *refusal as usize == index + 1));
     assert!(known.iter().all(|refusal| !refusal.to_string().is_empty()));
     let valid = (0..1_u32 << 26).step_by(1).filter(|number| number & 0xF8_F8_F8 == 0);
     let outcomes: Vec<_> = valid.filter_map(|number| Some((number, Flushed::from_wire(number)?))).collect();
     assert_eq!(outcomes.len(), 3 * 4 * 2);
     assert!(outcomes.iter().all(|(number, flushed)| flushed.to_wire() == *number));
+}
+
+#[test]
+fn after_an_end_for_a_reason_nothing_more_is_carried_out() {
+    // In pieces: gathered ones are stored whole, long ones as they come.
+    for len_bytes in [100, 12_000] {
+        let mut pair = Pair::new(settings(false));
+        assert!(pair.outcome(write(0, &pattern(12_000, 1))).is_ok());
+        pair.post(write(0, &pattern(len_bytes, 77)));
+        pair.post(write(6000, &pattern(8, 78)));
+        pair.post(Operation::Flush {
+            key: KEY,
+            offset: 0,
+            len_bytes: 8,
+            level: Durability::Visible,
+            evidence: Evidence::Probed,
+        });
+        pair.wires[0].window_bytes = 64 + 50;
+        assert!(pair.send_some(0) && pair.receive_some(1));
+        let then = pair.peek(0, 12_000);
+
+        pair.sides[1].endpoint.end_for(Refusal::Fenced);
+        pair.wires[0].window_bytes = usize::MAX;
+        pair.run();
+
+        assert_eq!(pair.peek(0, 12_000), then, "what came later");
+        let why = ConnectionError::Refused { refusal: Refusal::Fenced, private_data: Vec::new() };
+        assert_eq!(pair.sides[0].endpoint.ended(), Some(&why));
+        let completions = &pair.sides[0].completions;
+        assert_eq!(completions.len(), 3);
+        assert!(completions.iter().all(|done| done.outcome == Err(OperationError::ConnectionEnded(why.clone()))));
+        assert_eq!(pair.sides[1].endpoint.ended(), Some(&ConnectionError::RefusedHere(Refusal::Fenced)));
+    }
+}
+
+#[test]
+fn a_reply_that_waits_goes_before_the_reason_of_the_end() {
+    let mut pair = Pair::new(settings(false));
+    pair.wires[1].window_bytes = 0;
+    pair.post(write(0, b"done"));
+    pair.run();
+    pair.sides[1].endpoint.end_for(Refusal::Fenced);
+    pair.sides[1].endpoint.end_for(Refusal::Malformed);
+    pair.wires[1].window_bytes = usize::MAX;
+    pair.run();
+    assert!(pair.sides[0].completions[0].outcome.is_ok());
+    let why = ConnectionError::Refused { refusal: Refusal::Fenced, private_data: Vec::new() };
+    assert_eq!(pair.sides[0].endpoint.ended(), Some(&why), "the first reason counts");
 }
 
 /// The last frame that the target sent.
