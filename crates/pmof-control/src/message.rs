@@ -37,6 +37,7 @@
 //! | 18 | `Data` | offset `u64` |
 //! | 19 | `PrepareRemoval` | force `u8` (0 or 1), set file too `u8` (0 or 1), UUID of the pool set `[16]` or zeros, set |
 //! | 20 | `PrepareReplacement` | UUID of the pool set `[16]`, set |
+//! | 21 | `TakeOver` | level `u8`, epoch known `u8` (0 or 1), milliseconds of silence `u64`, epoch's name `[16]` or zeros, name |
 //! | 0x81 | `Opened` | pool UUID `[16]`, replica UUID `[16]`, size `u64`, replica count `u16`, replica index `u16`, user flags `[16]`, state, `u16` length and descriptor |
 //! | 0x82 | `Closed` | - |
 //! | 0x83 | `Removed` | - |
@@ -113,6 +114,19 @@ pub enum Request {
         access: OpenFor,
         /// The level that the target must be able to give.
         require: Durability,
+    },
+    /// Open a pool for writing as `Open` does, and where another has it open so, take it away from that one first. It is refused with
+    /// [`PoolRefusal::Busy`](crate::PoolRefusal::Busy) unless the other one's connection has been silent so long, or the epoch is named; and with
+    /// [`PoolRefusal::NotFenceable`](crate::PoolRefusal::NotFenceable) where the memory cannot be taken away from it.
+    TakeOver {
+        /// The pool's name.
+        name: PoolName,
+        /// The level that the target must be able to give.
+        require: Durability,
+        /// Milliseconds for which nothing came from the other one, at least; 0 takes the pool over at once.
+        silent_ms: u64,
+        /// The pool's epoch, which its writer and targets alone know: whoever names it is that writer, come back over another connection.
+        epoch: Option<Uuid>,
     },
     /// Close the pool that this connection has open, and publish it where that was put off.
     Close {
@@ -350,6 +364,13 @@ impl Request {
                 frame.access(*access);
                 frame.text(name.as_str());
             }
+            Self::TakeOver { name, require, silent_ms, epoch } => {
+                frame.byte(*require as u8);
+                frame.byte(u8::from(epoch.is_some()));
+                frame.number_u64(*silent_ms);
+                frame.bytes(epoch.unwrap_or_default().as_bytes());
+                frame.text(name.as_str());
+            }
             Self::Close { in_order } => frame.byte(u8::from(*in_order)),
             Self::KeepSet => {}
             Self::Remove { name } | Self::Info { name } => frame.text(name.as_str()),
@@ -429,6 +450,7 @@ impl Request {
             Self::Data { .. } => 18,
             Self::PrepareRemoval { .. } => 19,
             Self::PrepareReplacement { .. } => 20,
+            Self::TakeOver { .. } => 21,
         }
     }
 
@@ -486,6 +508,11 @@ impl Request {
             20 => {
                 let member = body.array()?;
                 Self::PrepareReplacement { name: body.set()?, member }
+            }
+            21 => {
+                let (require, has_epoch) = (body.level()?, body.flag()?);
+                let (silent_ms, epoch) = (body.number_u64()?, body.optional_uuid(has_epoch)?);
+                Self::TakeOver { name: body.name()?, require, silent_ms, epoch }
             }
             _ => return Err(Fault::UnknownKind),
         })

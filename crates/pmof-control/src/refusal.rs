@@ -30,6 +30,8 @@ pub enum PoolRefusal {
     AlreadyExists,
     /// Another initiator has it open for writing.
     Busy,
+    /// Another initiator has it open for writing, and its memory cannot be taken away from that one.
+    NotFenceable,
     /// What has this name is not a pool, or its header is damaged or newer, or its file has the wrong length.
     NotAUsablePool,
     /// The headers of a pool set's parts are damaged, and something lies behind them.
@@ -60,7 +62,7 @@ impl PoolRefusal {
         let errno = match self {
             Self::NotFound | Self::PartMissing => Errno::NOENT,
             Self::AlreadyExists => Errno::EXIST,
-            Self::Busy => Errno::BUSY,
+            Self::Busy | Self::NotFenceable => Errno::BUSY,
             Self::NotAUsablePool | Self::HeadersDamaged | Self::OldFormat | Self::BadSet => Errno::INVAL,
             Self::BadSize => Errno::FBIG,
             Self::NoSpace => Errno::NOSPC,
@@ -80,6 +82,7 @@ impl PoolRefusal {
             6 | 306 => Self::Busy,
             7..=9 | 19 | 309 => Self::NotAUsablePool,
             20 => Self::OldFormat,
+            23 => Self::NotFenceable,
             10 | 11 | 304 => Self::BadSize,
             13 | 308 => Self::NoSpace,
             14 | 305 => Self::NotDurable,

@@ -64,6 +64,13 @@ fn requests() -> Vec<Request> {
             publish_on_close: true,
         },
         Request::Open { name: name("o"), access: OpenFor::Read, require: Durability::Visible },
+        Request::TakeOver { name: name("o"), require: Durability::PowerFailure, silent_ms: 10_000, epoch: None },
+        Request::TakeOver {
+            name: name("o"),
+            require: Durability::Visible,
+            silent_ms: 0,
+            epoch: Some(Uuid::from_u128(10)),
+        },
         Request::Close { in_order: true },
         Request::Begin { opening: 9, epoch: epoch(10), ancestors: sample_state().ancestors },
         Request::Confirm { epoch: Uuid::from_u128(10) },
@@ -168,6 +175,14 @@ fn the_bytes_of_version_3_stay_as_they_are() {
     let bytes = prepare.encode(1).expect("fits");
     assert_eq!(bytes[12..bytes.len() - 4], [&[1, 0][..], &[8; 16], b"\x02\0ab"].concat());
 
+    let take_over = |epoch| Request::TakeOver { name: name("ab"), require: Durability::Visible, silent_ms: 258, epoch };
+    let bytes = take_over(Some(Uuid::from_u128(9))).encode(1).expect("fits");
+    let body = [&b"\x01\x01\x02\x01\0\0\0\0\0\0"[..], Uuid::from_u128(9).as_bytes(), b"\x02\0ab"].concat();
+    assert_eq!((&bytes[2..4], &bytes[12..bytes.len() - 4]), (&[21, 0][..], &body[..]));
+    let bytes = take_over(None).encode(1).expect("fits");
+    let body = [&b"\x01\0\x02\x01\0\0\0\0\0\0"[..], &[0; 16], b"\x02\0ab"].concat();
+    assert_eq!(bytes[12..bytes.len() - 4], body);
+
     let [create, ..] = &requests()[..] else { unreachable!("the list is not empty") };
     let bytes = create.encode(1).expect("fits");
     let body = b"\x03\x01\x01\0\x02\0\0\0\0\x40\0\0\0\0\x00\x11\x22\x33\x44\x55\x66\x77\x88\x99\xaa\xbb\xcc\xdd\xee\xff\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x05PMOFCP\0\x01\x09\0\0\0\0\0\0\0\x06\0orders";
@@ -244,6 +259,8 @@ fn bodies_are_checked() {
         (4, b"\0\x01", "longer than allowed"),
         (2, b"\x04\x01\x01\0a", "level"),
         (2, b"\x01\x03\x01\0a", "access"),
+        (21, &[&[1, 0][..], &[0; 8], &[0; 15], &[1, 1, 0], b"a"].concat(), "an epoch"),
+        (21, &[&[1, 2][..], &[0; 24], b"\x01\0a"].concat(), "flag"),
     ] {
         match Request::decode(&message(kind, body)) {
             Err(ControlError::Malformed { request_id: 77, what, .. }) => assert!(what.contains(word), "{what}"),
@@ -338,6 +355,12 @@ fn any_request() -> impl Strategy<Value = Request> {
         ),
         (any_name(), any_level(), proptest::sample::select(vec![OpenFor::Read, OpenFor::Write]))
             .prop_map(|(name, require, access)| Request::Open { name, access, require }),
+        (any_name(), any_level(), any::<u64>(), proptest::option::of(any::<u128>())).prop_map(
+            |(name, require, silent_ms, epoch)| {
+                let epoch = epoch.map(Uuid::from_u128);
+                Request::TakeOver { name, require, silent_ms, epoch }
+            }
+        ),
         any::<bool>().prop_map(|in_order| Request::Close { in_order }),
         any_state().prop_map(|PoolState { opening, epoch, ancestors, .. }| Request::Begin {
             opening,
@@ -445,7 +468,7 @@ proptest! {
 
     // Behind a right frame, only the parsers of bodies are left to judge: what they take, they give back unchanged.
     #[test]
-    fn random_bodies_are_judged_whole(kind in prop_oneof![0u16..8, Just(16), 0x80u16..0x87, Just(0xff)],
+    fn random_bodies_are_judged_whole(kind in prop_oneof![0u16..8, Just(16), Just(21), 0x80u16..0x87, Just(0xff)],
                                       body in proptest::collection::vec(any::<u8>(), 0..64)) {
         let bytes = message(kind, &body);
         if let Ok((id, request)) = Request::decode(&bytes) {

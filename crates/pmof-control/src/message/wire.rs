@@ -188,6 +188,16 @@ impl<'a> Body<'a> {
         }
     }
 
+    /// A UUID takes its place also where there is none.
+    pub(super) fn optional_uuid(&mut self, is_there: bool) -> Parsed<Option<Uuid>> {
+        let uuid = self.uuid()?;
+        match is_there {
+            true => Ok(Some(uuid)),
+            false if uuid.is_nil() => Ok(None),
+            false => Err(Fault::Malformed("there is an epoch that is said not to be known")),
+        }
+    }
+
     pub(super) fn flag(&mut self) -> Parsed<bool> {
         match self.byte()? {
             0 => Ok(false),
