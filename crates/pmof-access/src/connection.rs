@@ -14,8 +14,8 @@ use pmof_mem::{Durability, Promise, causes};
 use pmof_proto::{Access, ConnectionError, DescriptorError, Event, PostError, Refusal, Signal, Ticket};
 
 use crate::{
-    CompletionQueue, ConnectError, ConnectionId, Location, Method, RegionPart, RegionSlice, RemoteRegion, ResolveError,
-    RingRefusal, SetupError, ShortDescriptor,
+    CompletionQueue, ConnectError, ConnectionId, Location, Method, PeerProcess, RegionPart, RegionSlice, RemoteRegion,
+    ResolveError, RingRefusal, SetupError, ShortDescriptor,
     link::{Link, LinkCore},
     progress::ReadySignal,
     region::resolve,
@@ -382,10 +382,10 @@ impl Connection {
         self.link.lock().silent_for(self.queue.shared.driver.now())
     }
 
-    /// Whether the process that connected has ended, so that nothing it had mapped can change memory any more. `None` where that is not to be
-    /// known: over the network, and from another namespace of processes.
-    pub fn has_process_ended(&self) -> Option<bool> {
-        self.link.lock().has_process_ended()
+    /// The process that connected. `None` where it is not to be known: over the network, from another namespace of processes, and of a
+    /// connection whose wire is gone.
+    pub fn peer_process(&self) -> Option<PeerProcess> {
+        self.link.lock().peer_process()
     }
 
     /// Closes in order and drives the queue, at most `timeout`, until what was posted has gone and the other side has closed

@@ -116,5 +116,6 @@ pub use queue::{BackgroundFlushes, CompletionQueue, QueueOptions};
 pub use region::{Region, RegionPart, RegionSlice, RemoteRegion};
 pub use ring::{AppendRing, Hex, RECORD_MAX_BYTES, RingContents, RingError, RingRecord, read_ring};
 pub use shared::SharedReceives;
+pub use shm::PeerProcess;
 pub use short::{ResolveError, SHORT_DESCRIPTOR_BYTES, ShortDescriptor};
 pub use transport::{DeviceChoice, VerbsOptions, has_rdma_device};

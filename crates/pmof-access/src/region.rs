@@ -88,8 +88,8 @@ pub(crate) enum Reach {
 }
 
 impl Registration {
-    /// Takes the region away from the other sides.
-    fn revoke(&self, why: Revocation) {
+    /// Takes the region away from the other sides. Whether one of them was handed its memory to be mapped for writing.
+    fn revoke(&self, why: Revocation) -> bool {
         self.table.remove(self.region.key());
         for short in self.published.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             unpublish(&self.table, &short);
@@ -97,9 +97,7 @@ impl Registration {
         if let Some(device) = &self.device {
             device.revoke();
         }
-        if let Some(shares) = &self.shares {
-            shares.revoke(self.region.key(), why);
-        }
+        self.shares.as_ref().is_some_and(|shares| shares.revoke(self.region.key(), why))
     }
 }
 
@@ -234,9 +232,12 @@ impl Region {
     /// Takes the region away from the other sides because another one took their place, whatever other handles there are. On return no device and no
     /// message of theirs changes it any more. A process that has it [mapped](Self::is_mapped_for_writing) can: it is told by a word that it looks at
     /// behind each flush, so that what it reports as flushed from here on was flushed before; what it still stores, only another file keeps out.
-    pub fn fence(self) {
-        self.0.revoke(Revocation::Fenced);
+    /// Returns whether there is such a process.
+    pub fn fence(self) -> bool {
+        let is_handed_out = self.0.revoke(Revocation::Fenced);
+        // What is read from here on is read behind the word.
         fence(Ordering::SeqCst);
+        is_handed_out
     }
 
     /// Whether another process was handed the memory to be mapped for writing, over shm. That process may change it as long as it lives.

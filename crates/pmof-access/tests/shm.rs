@@ -477,7 +477,7 @@ fn what_is_posted_behind_a_fence_is_refused_by_its_name() {
 #[test]
 fn the_end_of_the_process_that_connected_is_known() {
     let joined = Joined::new();
-    assert_eq!(joined.there.has_process_ended(), Some(false));
+    assert!(!joined.there.peer_process().unwrap().has_ended());
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("s");
     let peer = open();
@@ -488,11 +488,13 @@ fn the_end_of_the_process_that_connected_is_known() {
     let mut child = child.stdout(Stdio::null()).spawn().unwrap();
     let request = listener.next_request(LONG).unwrap().unwrap();
     let there = request.accept(&serving, &AcceptOptions::default()).unwrap();
-    assert_eq!(there.has_process_ended(), Some(false));
+    let process = there.peer_process().unwrap();
+    assert!(!process.has_ended());
     child.kill().unwrap();
     child.wait().unwrap();
-    // The connection may be gone with it already, and then it tells nothing.
-    assert_ne!(there.has_process_ended(), Some(false));
+    assert!(process.has_ended());
+    // The wire may be gone with it already, and then it tells nothing.
+    assert!(there.peer_process().is_none_or(|process| process.has_ended()));
 }
 
 /// Not a test of its own: a process that connects, and is killed.

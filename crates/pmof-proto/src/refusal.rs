@@ -89,7 +89,7 @@ impl fmt::Display for Refusal {
                 "the target has as many connections as it may have; pmof serve allows more with --max-connections, and with --memory-budget the memory for them"
             }
             Self::DeviceRefused => "the target's device refused the key, the right or the range: the descriptor is forged, of a region that was deregistered, or from an earlier life of the target; fetch it anew",
-            Self::Fenced => "another initiator took the memory over, and this one may not use it any more",
+            Self::Fenced => "another initiator took over what is open here, and ended its use by all others; open it again",
         })
     }
 }

@@ -3,7 +3,8 @@
 use std::{fmt, path::PathBuf, sync::Arc};
 
 use pmof_access::{
-    ConnectError, ConnectionError, DescriptorError, Durability, OperationError, PostError, RegisterError, SetupError,
+    ConnectError, ConnectionError, DescriptorError, Durability, OperationError, PostError, Refusal, RegisterError,
+    SetupError,
 };
 use pmof_bootstrap::{SshError, SshHostError};
 use pmof_control::{ControlError, NameError, PoolRefusal, REPLICAS_MAX};
@@ -102,6 +103,14 @@ pub enum ReplicaError {
         size_bytes: u64,
         /// This replica's.
         found_bytes: u64,
+    },
+    /// Another initiator took the pool over. Nothing that this one has not been told of before is acknowledged any more.
+    #[error(
+        "the pool was taken over by {successor}; this writer may not write it any more, and must not go on as if it did"
+    )]
+    Fenced {
+        /// Who has the pool now, as its target says.
+        successor: String,
     },
     /// The replica was left behind: others went on without it, so it may lack writes that were acknowledged.
     #[error(
@@ -205,7 +214,19 @@ impl ReplicaError {
 
     /// Whether somebody else has the replica open: the same call may succeed later.
     pub fn is_busy(&self) -> bool {
-        matches!(self, Self::Refused { refusal: PoolRefusal::Busy, .. })
+        matches!(self, Self::Refused { refusal: PoolRefusal::Busy | PoolRefusal::NotFenceable, .. })
+    }
+
+    /// Whether another initiator took over what this one had open.
+    pub fn is_fenced(&self) -> bool {
+        let is_said = |why: &ConnectionError| matches!(why, ConnectionError::Refused { refusal: Refusal::Fenced, .. });
+        match self {
+            Self::Fenced { .. } | Self::Operation(OperationError::Refused { refusal: Refusal::Fenced, .. }) => true,
+            Self::Ended(why)
+            | Self::Post(PostError::NotConnected(why))
+            | Self::Operation(OperationError::ConnectionEnded(why)) => is_said(why),
+            _ => false,
+        }
     }
 
     pub(crate) fn of(apart: Apart, made: u16) -> Self {
@@ -452,6 +473,15 @@ impl PoolError {
             Self::Persist(_) | Self::NoneLeft { .. } => true,
             Self::NoneOpened { replicas } => replicas.iter().any(|(_, why)| why.is_lost()),
             _ => self.replica_error().is_some_and(ReplicaError::is_lost),
+        }
+    }
+
+    /// Whether another initiator took the pool over ([`PoolOptions::take_over`](crate::PoolOptions::take_over)): this handle acknowledges nothing
+    /// any more, and is to be dropped. [`ReplicaError::Fenced`] names the successor.
+    pub fn is_fenced(&self) -> bool {
+        match self {
+            Self::Persist(failure) => failure.failed.iter().any(|(_, why)| why.is_fenced()),
+            _ => self.replica_error().is_some_and(ReplicaError::is_fenced),
         }
     }
 

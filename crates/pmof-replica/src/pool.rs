@@ -489,11 +489,25 @@ impl Open {
         }
         let all = self.members.iter().zip(&mut flushing);
         let reached = all.filter_map(|(member, flushing)| member.finish_flush(flushing)).collect();
+        self.stop_where_fenced();
         // Before anyone hears of writes that a lost replica lacks, it must be known by its header to lack them.
         if let Some(epochs) = &self.epochs {
             epochs.acknowledge(&self.members);
         }
         self.receipt(reached)
+    }
+
+    /// A writer that was fenced at one replica acknowledges nothing on the others either: its successor may have those next.
+    fn stop_where_fenced(&self) {
+        let failures = self.members.iter().filter_map(|member| member.standing().failure());
+        let successor = failures.filter_map(|why| match &**why {
+            ReplicaError::Fenced { successor } => Some(successor.clone()),
+            _ => None,
+        });
+        if let Some(successor) = { successor }.next() {
+            let others = self.members.iter().filter(|member| member.standing().failure().is_none());
+            others.filter_map(|member| member.remote()).for_each(|remote| remote.fence(&successor));
+        }
     }
 
     fn receipt(&self, mut replicas: Vec<crate::ReplicaReceipt>) -> Persisted {

@@ -11,7 +11,7 @@ use pmof_access::{
     Peer, PostError, Region, RemoteRegion, Signal, Ticket,
 };
 use pmof_bootstrap::{Nonces, Prover, Secret, SshSession, random};
-use pmof_control::{MAX_MESSAGE_BYTES, PoolRefusal, Reply, Request};
+use pmof_control::{MAX_MESSAGE_BYTES, PoolName, PoolRefusal, Reply, Request};
 
 use crate::ReplicaError;
 
@@ -23,6 +23,9 @@ const REQUEST_ID: u32 = 1;
 const BUSY_WAIT: Duration = Duration::from_secs(1);
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
 
+/// How long it is asked who took a pool over.
+const HOLDER_WAIT: Duration = Duration::from_secs(1);
+
 /// A connection to a target over which pools are asked for.
 #[derive(Debug)]
 pub(crate) struct TargetConnection {
@@ -31,6 +34,9 @@ pub(crate) struct TargetConnection {
     connection: Connection,
     reply: Region,
     timeout: Duration,
+    /// How it was reached, to be asked over another connection.
+    address: Address,
+    options: ConnectOptions,
     /// What the target lives by, if this side started it. Ends after the connection.
     session: Option<SshSession>,
 }
@@ -52,7 +58,22 @@ impl TargetConnection {
     ) -> Result<Self, ReplicaError> {
         let connection = peer.connect(address, queue, options)?;
         let reply = peer.allocate(MAX_MESSAGE_BYTES as u64, Access::empty())?;
-        Ok(Self { peer: peer.clone(), connection, reply, timeout, session: None })
+        let (address, options) = (address.clone(), options.clone());
+        Ok(Self { peer: peer.clone(), connection, reply, timeout, address, options, session: None })
+    }
+
+    /// Who has a pool open for writing, asked over a connection of its own, since this one has ended. `None` where the target does not say so soon, or
+    /// takes no other connection.
+    pub(crate) fn holder_of(&self, name: &PoolName) -> Option<String> {
+        if self.session.is_some() {
+            return None;
+        }
+        let options = ConnectOptions { timeout: HOLDER_WAIT, loss_timeout: HOLDER_WAIT, ..self.options.clone() };
+        let asking = Self::open(&self.peer, self.connection.queue(), &self.address, &options, HOLDER_WAIT).ok()?;
+        match asking.ask(&Request::Info { name: name.clone() }) {
+            Ok(Reply::Info(info)) => info.open_by,
+            _ => None,
+        }
     }
 
     /// Shows the target of an ssh session that this connection belongs to it, after the target has shown the same.

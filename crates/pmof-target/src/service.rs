@@ -24,14 +24,17 @@ use pmof_mem::causes;
 
 use crate::{PoolStore, StoreError, StoreOptions, sets::SetStore};
 use authentication::Authenticator;
+use leases::Leases;
 use mailbox::{Mailbox, lock};
 use session::{Session, Stores, TakeError};
 
 mod authentication;
 mod identity;
+mod leases;
 mod mailbox;
 mod refused;
 mod session;
+mod takeover;
 
 pub use authentication::Admission;
 pub use identity::Identity;
@@ -268,7 +271,7 @@ impl Service {
         let pools = PoolStore::open(root, options.store.clone())?;
         let sets = SetStore::open(root, options.store.declaration);
         let sets = sets.map_err(|source| StoreError::Io { call: "open", path: root.to_owned(), source })?;
-        let stores = Stores { pools, sets };
+        let stores = Stores { pools, sets, leases: Leases::default() };
         let acceptors = open_acceptors(listen, &options)?;
         let addresses =
             listen.iter().zip(&acceptors).map(|(address, acceptor)| acceptor.address(address.transport)).collect();

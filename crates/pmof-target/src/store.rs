@@ -26,11 +26,13 @@ use root::{Entry, Identity, Root, WorkingFile};
 
 mod device;
 mod error;
+mod handover;
 mod root;
 #[cfg(test)]
 mod tests;
 
 pub use error::StoreError;
+pub(crate) use handover::{NotHandedOver, Replacement};
 
 /// Largest pool that a store makes unless told otherwise: 16 TiB, the largest file of ext4 with 4 KiB blocks.
 pub const DEFAULT_MAX_POOL_BYTES: u64 = 16 << 40;
@@ -532,6 +534,11 @@ impl OpenPool {
             .map_err(|source| StoreError::Memory { name: self.name.clone(), source })?;
         (self.state, self.sequence) = (state, sequence);
         Ok(())
+    }
+
+    /// Whether it has its name.
+    pub(crate) fn is_published(&self) -> bool {
+        self.unpublished.is_none()
     }
 
     /// Bytes of user data.

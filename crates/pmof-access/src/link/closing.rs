@@ -4,6 +4,8 @@ use std::{io, time::Duration};
 
 use pmof_proto::{InputPlace, Refusal};
 
+use crate::PeerProcess;
+
 use super::{DirectWay, LinkCore, Phase, RECEIVES_PER_TURN, is_transient, post::ends_in_order};
 
 #[cfg(test)]
@@ -55,9 +57,9 @@ impl LinkCore {
         }
     }
 
-    /// Whether the process at the other end has ended.
-    pub(crate) fn has_process_ended(&self) -> Option<bool> {
-        self.wire.as_ref()?.has_process_ended()
+    /// The process that connected, where the wire still knows it.
+    pub(crate) fn peer_process(&self) -> Option<PeerProcess> {
+        self.wire.as_ref()?.peer_process()
     }
 
     /// The connection has ended: moves on what is left to be sent, and closes the wire when that has gone. True if anything moved.

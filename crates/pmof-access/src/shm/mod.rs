@@ -11,14 +11,17 @@
 //! other by Linux, and this transport does not add what is not there.
 //!
 //! Deregistering cannot unmap memory elsewhere: an initiator looks at the page before each operation, so one that is under
-//! way just then still takes effect. The death of a target is seen when the queue is driven, and at the latest
+//! way just then still takes effect. It looks again behind each flush, so that what it reports as flushed was flushed while the region was
+//! there: a target that takes memory away from one initiator for another copies it after the word is set, and has all of that. The death of a target is seen when the queue is driven, and at the latest
 //! with every [`LOOK_EVERY`](wire::LOOK_EVERY)th batch.
 
 mod control;
 mod direct;
 mod incoming;
 mod opening;
+mod process;
 pub(crate) mod shares;
 mod wire;
 
 pub(crate) use opening::Shm;
+pub use process::PeerProcess;

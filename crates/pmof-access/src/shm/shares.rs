@@ -46,15 +46,16 @@ impl Shares {
         self.lock().insert(region.key(), share);
     }
 
-    /// Takes it away, also from those that have it mapped.
-    pub(crate) fn revoke(&self, key: RegionKey, why: Revocation) {
-        let Some(share) = self.lock().remove(&key) else { return };
+    /// Takes it away, also from those that have it mapped. Whether one of them may have it mapped for writing.
+    pub(crate) fn revoke(&self, key: RegionKey, why: Revocation) -> bool {
+        let Some(share) = self.lock().remove(&key) else { return false };
         let mut state = share.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.is_revoked = true;
         if let Some(page) = &state.page {
             // A page of ours, writable and long enough: there is no way to fail.
             let _ = page.atomic_store(0, why as u64);
         }
+        state.is_handed_out_for_writing
     }
 
     /// Whether another process got the region's memory to be mapped for writing.

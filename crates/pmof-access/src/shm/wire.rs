@@ -15,18 +15,17 @@ use std::{
 use pmof_mem::{Durability, Promise, forks::Uninherited};
 use pmof_proto::{InputPlace, OperationKind, OutputView, PostError, RegionKey};
 use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
     net::{
         AddressFamily, RecvFlags, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, connect, recv, send,
         shutdown, socket_with, socketpair, sockopt,
     },
-    process::{PidfdFlags, pidfd_open},
 };
 
 use super::{
     control::{Control, receive_with_fds, send_message, violation},
     direct::Mappings,
+    process::PeerProcess,
     shares::Shares,
 };
 use crate::{
@@ -221,20 +220,8 @@ impl Wire for ShmWire {
         let _ = shutdown(&self.socket, Shutdown::Write);
     }
 
-    /// The process that connected: of others, to which it hands on what it was given, nothing is known. Its number is its own as long as it lives,
-    /// so one that nobody has tells of its end; one that is another's by now looks alive.
-    fn has_process_ended(&self) -> Option<bool> {
-        // 0, which is no `Pid`, stands for one of another namespace (unix(7)).
-        let process = sockopt::socket_peercred(&self.socket).ok()?.pid;
-        match pidfd_open(process, PidfdFlags::empty()) {
-            Ok(process) => {
-                let mut fds = [PollFd::new(&process, PollFlags::IN)];
-                // Readable when its last thread has ended, which is after its memory was unmapped (pidfd_open(2)).
-                Some(poll(&mut fds, Some(&Timespec::default())).ok()? > 0)
-            }
-            Err(Errno::SRCH) => Some(true),
-            Err(_) => None,
-        }
+    fn peer_process(&self) -> Option<PeerProcess> {
+        PeerProcess::of(self.socket.as_fd())
     }
 
     fn as_fds(&self) -> [Option<BorrowedFd<'_>>; 2] {

@@ -11,7 +11,7 @@ use pmof_mem::{Durability, Promise};
 use pmof_proto::{InputPlace, OperationError, OperationKind, OutputView, PostError, Ticket};
 
 use crate::{
-    Method, RemoteRegion,
+    Method, PeerProcess, RemoteRegion,
     request::{Data, Request},
     ring::RingState,
 };
@@ -167,8 +167,8 @@ pub(crate) trait Wire: Send + fmt::Debug {
     /// Tells the other side that nothing more will be sent.
     fn shutdown_output(&mut self);
 
-    /// Whether the process that connected has ended, and with it all that it had mapped. `None` where that is not to be known.
-    fn has_process_ended(&self) -> Option<bool> {
+    /// The process that connected, where the other side is one of this machine.
+    fn peer_process(&self) -> Option<PeerProcess> {
         None
     }
 

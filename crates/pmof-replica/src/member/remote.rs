@@ -215,10 +215,25 @@ impl RemoteMember {
 
     /// Takes the replica out of use. What failed first stays the reason: of those who fail at once, one says why the connection ended, the
     /// others only hear that it did.
-    pub(crate) fn fail(&self, error: ReplicaError) -> Arc<ReplicaError> {
+    pub(crate) fn fail(&self, mut error: ReplicaError) -> Arc<ReplicaError> {
+        if self.standing.failure().is_none() && self.writing.is_some() && error.is_fenced() {
+            error = ReplicaError::Fenced { successor: self.successor() };
+        }
         let why = self.standing.fail(error);
         self.target.disconnect();
         why
+    }
+
+    /// Who has the pool now, as far as its target says soon.
+    fn successor(&self) -> String {
+        let holder = self.standing.place.url().and_then(|url| self.target.holder_of(&url.name));
+        holder.unwrap_or_else(|| "another initiator".to_owned())
+    }
+
+    /// Takes the replica out of use because the pool was taken over at another one.
+    pub(crate) fn fence(&self, successor: &str) {
+        self.standing.fail(ReplicaError::Fenced { successor: successor.to_owned() });
+        self.target.disconnect();
     }
 
     /// Does a step that posts, on a replica in use.

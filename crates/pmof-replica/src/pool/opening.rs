@@ -1,12 +1,15 @@
 //! Opening a pool: asking all targets at once, and judging by their answers which replicas belong together.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use pmof_access::{Durability, Medium, Memory, RemoteRegion};
 use pmof_control::{OpenFor, PoolRefusal, PoolState, Reply, Request, USER_FLAGS_BYTES};
 use uuid::Uuid;
 
-use super::{Facts, LeftOut, Open, Pool, epochs::Epochs};
+use super::{Facts, LeftOut, Open, Pool, epochs::Epochs, options::millis};
 use crate::{
     PoolError, PoolUrl, ReplicaError, ReplicaPlace,
     lineage::{Agreement, Apart, Base, Found, agree},
@@ -152,10 +155,12 @@ impl Opening {
     }
 
     /// Opens the replicas that belong together, or gives all of them back.
-    pub(super) fn open(mut self, access: OpenFor) -> Result<Pool, PoolError> {
+    pub(super) fn open(mut self, access: OpenFor, take_over: Option<Duration>) -> Result<Pool, PoolError> {
         let require = self.require;
-        let (mut opened, failed, identity) =
-            self.ask(access, None, |url, _| Request::Open { name: url.name.clone(), access, require });
+        let (mut opened, failed, identity) = self.ask(access, None, |url, _| match (take_over, url.name.clone()) {
+            (None, name) => Request::Open { name, access, require },
+            (Some(silent_for), name) => Request::TakeOver { name, require, silent_ms: millis(silent_for), epoch: None },
+        });
         let judged = self.judge(&mut opened, failed, identity, access);
         let (identity, agreement) = match judged {
             Ok(judged) => judged,

@@ -1,6 +1,10 @@
 //! How a pool is reached: the replicas, the durability, the ways of waiting.
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    net::IpAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use pmof_access::{Durability, Method, Waiting};
 use pmof_bootstrap::SshOptions;
@@ -20,6 +24,13 @@ const READ_PAUSE: Duration = Duration::from_millis(20);
 /// How often a pool that may have to be made is looked for, and the longest pause behind the first attempt; later ones are longer.
 const MAKE_ATTEMPTS: u32 = 10;
 const MAKE_PAUSE: Duration = Duration::from_millis(50);
+
+/// Between two openings of one that waits, each of which asks for a second already.
+const WAITING_PAUSE: Duration = Duration::from_millis(50);
+
+pub(super) fn millis(duration: Duration) -> u64 {
+    duration.as_millis().try_into().unwrap_or(u64::MAX)
+}
 
 /// Between 0 and 1, at random.
 fn chance() -> f64 {
@@ -42,6 +53,7 @@ pub struct PoolOptions {
     publish_on_close: bool,
     min_replicas: Option<usize>,
     has_mirror: bool,
+    take_over: Option<Duration>,
     pub(crate) reach: Reach,
 }
 
@@ -145,6 +157,25 @@ impl PoolOptions {
         self
     }
 
+    /// Has [`open`](Self::open) and [`open_waiting`](Self::open_waiting) take the pool away from a writer that hangs: one of whom a target has heard nothing for
+    /// so long, or more; [`Duration::ZERO`] takes it from any. From then on nothing that the former writer does reaches the pool, whatever it
+    /// has in flight, and nothing that it was not told of before is acknowledged to it: its calls fail, and
+    /// [`PoolError::is_fenced`] says why.
+    ///
+    /// **Silent is not dead.** Each message counts as a sign of life, and a writer that persists sends one every second or two, also where the rest of
+    /// its work is done past the target's CPU (shm, verbs). One that has nothing to write sends none, and is taken for one that hangs. Choose several
+    /// seconds, and this only where another one is to take the writer's place.
+    ///
+    /// Where the writer is a living process that has the memory mapped (shm), the target copies the pool to another file and cuts the old one to
+    /// nothing, which takes the time and, for a moment, the space of a copy, and ends those who read the pool there. On a device no other file can be
+    /// had: there the takeover is refused ([`PoolRefusal::NotFenceable`]) until that process ends. What another target on the same directory has open
+    /// cannot be taken from it.
+    #[must_use]
+    pub fn take_over(mut self, silent_for: Duration) -> Self {
+        self.take_over = Some(silent_for);
+        self
+    }
+
     /// Has the pool keep its bytes in memory of this program too, the [mirror](Pool::mirror): the program writes there, and persists ranges
     /// of it. An opening reads all of the pool. Off unless told otherwise.
     #[must_use]
@@ -182,7 +213,43 @@ impl PoolOptions {
     /// this returns: all of each is compared by digests, and what differs is copied; [`Pool::copied_bytes`] says how much. After
     /// a pool was closed in order, nothing is compared.
     pub fn open(&self) -> Result<Pool, PoolError> {
-        self.connect(Purpose::Open(OpenFor::Write))?.open(OpenFor::Write)
+        self.connect(Purpose::Open(OpenFor::Write))?.open(OpenFor::Write, self.take_over)
+    }
+
+    /// As [`open`](Self::open), but asks again and again, for so long, while another has the pool. With [`take_over`](Self::take_over) this waits until
+    /// the other one has been silent for long enough.
+    pub fn open_waiting(&self, timeout: Duration) -> Result<Pool, PoolError> {
+        let began = Instant::now();
+        loop {
+            match self.open() {
+                Err(error) if error.is_busy() && began.elapsed() < timeout => {
+                    std::thread::sleep(WAITING_PAUSE.min(timeout.saturating_sub(began.elapsed())));
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Takes the pool away from its writer on every replica, as [`take_over`](Self::take_over) says, and leaves it to whoever opens it next: that opening
+    /// compares the replicas, since nobody closed the pool in order. Of a pool that nobody writes nothing is changed. Tells who had each replica.
+    ///
+    /// # Errors
+    /// The first replica that refuses. Those before it are free then, and their writer has lost them.
+    pub fn release(&self) -> Result<Vec<Option<String>>, PoolError> {
+        let silent_ms = millis(self.take_over.unwrap_or_default());
+        let require = self.require.unwrap_or(Durability::Visible);
+        let holders = self.info()?.into_iter().map(|info| info.open_by).collect();
+        let mut peers = self.reach.peers();
+        for url in self.urls()? {
+            let released = self.reach.connect(&mut peers, &url.target, url.source).and_then(|target| {
+                let name = url.name.clone();
+                target.ask_when_free(&Request::TakeOver { name, require, silent_ms, epoch: None })?;
+                // It stays as its writer left it.
+                target.ask(&Request::Close { in_order: false })
+            });
+            released.map_err(|error| failed(&url, error))?;
+        }
+        Ok(holders)
     }
 
     /// Opens the pool for writing, or makes it of `size_bytes` zeros where no replica has it.
@@ -218,7 +285,7 @@ impl PoolOptions {
     pub fn open_read_only(&self) -> Result<Pool, PoolError> {
         let mut attempts = 1..=READ_ATTEMPTS;
         loop {
-            match self.connect(Purpose::Open(OpenFor::Read))?.open(OpenFor::Read) {
+            match self.connect(Purpose::Open(OpenFor::Read))?.open(OpenFor::Read, None) {
                 // A writer that is opening the pool just now has told some replicas and not yet the others.
                 Err(PoolError::Apart { .. }) if attempts.next().is_some() => std::thread::sleep(READ_PAUSE),
                 outcome => return outcome,

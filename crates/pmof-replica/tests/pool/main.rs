@@ -11,5 +11,6 @@ mod late;
 mod lying;
 mod reopened;
 mod support;
+mod takeover;
 mod transports;
 mod unpublished;

@@ -20,10 +20,12 @@ use pmof_pool::{Attributes, data_ranges, digests_of};
 use super::{
     authentication::{Authentication, Authenticator},
     identity::Identity,
+    leases::{Held, Lease, Leases},
     refused::Refused,
+    takeover::{Terms, was_taken_over},
 };
 use crate::{
-    OpenPool, PoolStore,
+    OpenPool, PoolStore, StoreError,
     sets::{OpenSet, SetRemoval, SetStore, SetStoreError},
 };
 
@@ -31,7 +33,7 @@ use crate::{
 pub(super) struct Session {
     /// Through which the connection came, and with which the pool's memory is registered.
     peer: Peer,
-    connection: Connection,
+    connection: Arc<Connection>,
     /// Where the next request arrives.
     request: Region,
     open: Option<Open>,
@@ -55,18 +57,18 @@ pub(super) enum TakeError {
     Ended(#[from] PostError),
 }
 
-/// What a connection has open. Registrations come before the pool, so that no peer can reach the memory when its lock is
+/// What a connection has open. Registrations come before the set, so that no peer can reach the memory when its lock is
 /// released.
 #[derive(Debug)]
 enum Open {
-    Pool { region: Region, pool: OpenPool },
+    Pool(Arc<Lease>),
     Set { regions: (Region, Option<Region>), set: OpenSet },
 }
 
 impl Open {
     fn is_writable(&self) -> bool {
         let access = match self {
-            Self::Pool { pool, .. } => pool.access(),
+            Self::Pool(lease) => lease.access,
             Self::Set { set, .. } => set.access,
         };
         access == OpenFor::Write
@@ -75,7 +77,11 @@ impl Open {
     /// The memory that offsets are counted in, and where they begin.
     fn memory(&self) -> Option<(Arc<Memory>, u64, u64)> {
         match self {
-            Self::Pool { pool, .. } => Some((pool.medium(), pool.data_offset(), pool.data_len_bytes())),
+            Self::Pool(lease) => {
+                let held = lease.lock();
+                let pool = &held.as_ref()?.pool;
+                Some((pool.medium(), pool.data_offset(), pool.data_len_bytes()))
+            }
             Self::Set { set, .. } => Some((set.memory()?, 0, set.len_bytes())),
         }
     }
@@ -86,6 +92,7 @@ impl Open {
 pub(super) struct Stores {
     pub(super) pools: PoolStore,
     pub(super) sets: SetStore,
+    pub(super) leases: Leases,
 }
 
 impl Session {
@@ -99,7 +106,7 @@ impl Session {
         let since = Instant::now();
         let session = Self {
             peer: peer.clone(),
-            connection,
+            connection: Arc::new(connection),
             request,
             open: None,
             removal: None,
@@ -125,13 +132,17 @@ impl Session {
     }
 
     /// Who has its pool open, for others that find it in use.
-    fn holder(&self) -> String {
+    pub(super) fn holder(&self) -> String {
         self.identity().unwrap_or(Identity::Anonymous).at(self.connection.peer_address())
     }
 
     /// Whether it has a pool open.
     pub(super) fn has_open(&self) -> bool {
-        self.open.is_some()
+        match &self.open {
+            Some(Open::Pool(lease)) => lease.lock().is_some(),
+            Some(Open::Set { .. }) => true,
+            None => false,
+        }
     }
 
     /// When it began.
@@ -189,29 +200,34 @@ impl Session {
     }
 
     fn carry_out(&mut self, stores: &Stores, request: Request) -> Result<Reply, Refused> {
-        let Stores { pools, sets } = stores;
+        let Stores { pools, sets, .. } = stores;
         match request {
-            Request::Create { name, new, publish_on_close } => self.open(|holder| {
+            Request::Create { name, new, publish_on_close } => self.open(stores, |holder| {
                 if publish_on_close { pools.create_unpublished(&name, &new) } else { pools.create(&name, &new, holder) }
             }),
-            Request::Open { name, access, require } => self.open(|holder| {
+            Request::Open { name, access, require } => self.open(stores, |holder| {
                 let pool = pools.open_pool(&name, access, holder)?;
                 pool.require(require)?;
                 Ok(pool)
             }),
+            Request::TakeOver { name, require, silent_ms, epoch } => {
+                let silence = Duration::from_millis(silent_ms);
+                self.take_over(stores, &name, Terms { require, silence, epoch })
+            }
             Request::Close { in_order } => self.close(stores, in_order),
             Request::Begin { opening, epoch, ancestors } => {
-                self.pool()?.begin(epoch, opening, &ancestors)?;
+                self.on_pool(|pool| pool.begin(epoch, opening, &ancestors))?;
                 Ok(Reply::Begun)
             }
             Request::Confirm { epoch } => {
-                self.pool()?.confirm(epoch)?;
+                self.on_pool(|pool| pool.confirm(epoch))?;
                 Ok(Reply::Confirmed)
             }
             Request::Mark { mark } => {
-                let pool = self.pool()?;
-                stores.pools.check_named(pool)?;
-                pool.raise_mark(mark)?;
+                self.on_pool(|pool| {
+                    stores.pools.check_named(pool)?;
+                    pool.raise_mark(mark)
+                })?;
                 Ok(Reply::Marked)
             }
             Request::Remove { name } => pools.remove(&name).map(|()| Reply::Removed).map_err(Into::into),
@@ -265,7 +281,8 @@ impl Session {
 
     fn close(&mut self, stores: &Stores, in_order: bool) -> Result<Reply, Refused> {
         match self.open.take() {
-            Some(Open::Pool { region, mut pool }) => {
+            Some(Open::Pool(lease)) => {
+                let Some(Held { region, mut pool }) = lease.lock().take() else { return Err(was_taken_over()) };
                 drop(region);
                 if in_order {
                     stores.pools.check_named(&pool)?;
@@ -282,11 +299,12 @@ impl Session {
         Ok(Reply::Closed)
     }
 
-    fn pool(&mut self) -> Result<&mut OpenPool, Refused> {
-        match &mut self.open {
-            Some(Open::Pool { pool, .. }) => Ok(pool),
-            _ => Err(not_open()),
-        }
+    /// Does something with the pool that is open, which nobody takes over meanwhile.
+    fn on_pool<T>(&self, act: impl FnOnce(&mut OpenPool) -> Result<T, StoreError>) -> Result<T, Refused> {
+        let Some(Open::Pool(lease)) = &self.open else { return Err(not_open()) };
+        let mut held = lease.lock();
+        let Held { pool, .. } = held.as_mut().ok_or_else(was_taken_over)?;
+        Ok(act(pool)?)
     }
 
     fn set(&mut self) -> Result<&mut OpenSet, Refused> {
@@ -296,19 +314,29 @@ impl Session {
         }
     }
 
-    fn check_none_open(&self) -> Result<(), Refused> {
+    pub(super) fn check_none_open(&self) -> Result<(), Refused> {
         let name = match &self.open {
             None => return Ok(()),
-            Some(Open::Pool { pool, .. }) => pool.name().to_string(),
+            Some(Open::Pool(lease)) => lease.name.to_string(),
             Some(Open::Set { set, .. }) => set.name().to_string(),
         };
         let text = format!("this connection has pool {name} open; close it first");
         Err(Refused::new(ServiceCode::AlreadyOpen, text))
     }
 
-    fn open(&mut self, open: impl FnOnce(String) -> Result<OpenPool, crate::StoreError>) -> Result<Reply, Refused> {
+    pub(super) fn open(
+        &mut self,
+        stores: &Stores,
+        open: impl FnOnce(String) -> Result<OpenPool, StoreError>,
+    ) -> Result<Reply, Refused> {
         self.check_none_open()?;
+        stores.leases.release_stranded();
         let pool = open(self.holder())?;
+        self.grant(stores, pool)
+    }
+
+    /// Lets the initiator use a pool.
+    pub(super) fn grant(&mut self, stores: &Stores, pool: OpenPool) -> Result<Reply, Refused> {
         let access = rights(pool.access());
         let region = self.peer.register_for(
             &self.connection,
@@ -328,7 +356,9 @@ impl Session {
             state: pool.state().clone(),
             descriptor: region.descriptor().to_vec(),
         };
-        self.open = Some(Open::Pool { region, pool });
+        let lease = Lease::new(&self.connection, self.holder(), region, pool);
+        stores.leases.add(&lease);
+        self.open = Some(Open::Pool(lease));
         Ok(reply)
     }
 

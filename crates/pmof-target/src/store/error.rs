@@ -57,6 +57,16 @@ pub enum StoreError {
         /// Who has it.
         holder: String,
     },
+    /// The pool cannot be taken away from who has it open for writing.
+    #[error(
+        "pool {name} cannot be taken away from {holder}: its process has the memory of the pool's device mapped, and could change it as long as it lives; end that process"
+    )]
+    NotFenceable {
+        /// Its name.
+        name: PoolName,
+        /// Who has it.
+        holder: String,
+    },
     /// The name belongs to something that cannot hold a pool.
     #[error("{name} is {what}, not a pool's file; it was not touched")]
     NotAFile {
@@ -236,6 +246,7 @@ impl StoreError {
             Self::OldFormat { .. } => 20,
             Self::ReadOnly { .. } => 21,
             Self::NotTheEpoch { .. } => 22,
+            Self::NotFenceable { .. } => 23,
         }
     }
 }

@@ -236,6 +236,18 @@ impl WorkingFile {
     }
 }
 
+impl WorkingFile {
+    /// Puts the file in the place of the one that has the name, durably. An error comes with whether that was done, though not durably.
+    pub(super) fn replace(mut self, name: &PoolName) -> Result<(), (bool, StoreError)> {
+        let root = Arc::clone(&self.root);
+        let from = self.entry.as_deref().unwrap_or_default();
+        rustix::fs::renameat(&root.directory, from, &root.directory, name.as_str())
+            .map_err(|errno| (false, root.io("rename", name.as_str(), errno)))?;
+        self.entry = None;
+        root.sync().map_err(|error| (true, error))
+    }
+}
+
 impl Drop for WorkingFile {
     fn drop(&mut self) {
         if let Some(entry) = &self.entry {

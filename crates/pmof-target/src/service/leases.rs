@@ -1,0 +1,126 @@
+//! Which connection has which pool open, so that another one can take it over.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, TryLockError, Weak},
+    time::Duration,
+};
+
+use pmof_access::{Connection, PeerProcess, Region};
+use pmof_control::{OpenFor, PoolName};
+
+use super::mailbox::lock;
+use crate::OpenPool;
+
+/// A pool that a connection has open, until it is closed, its session ends, or another one takes it over.
+#[derive(Debug)]
+pub(super) struct Lease {
+    pub(super) name: PoolName,
+    pub(super) access: OpenFor,
+    /// It is the pool of that name; one that gets the name when it is closed is not.
+    is_named: bool,
+    /// Who has it, for people.
+    pub(super) holder: String,
+    pub(super) connection: Arc<Connection>,
+    /// Of a writer: the process at the other end, which may have the memory mapped.
+    pub(super) process: Option<PeerProcess>,
+    held: Mutex<Option<Held>>,
+}
+
+/// The registration comes before the pool, so that no peer can reach the memory when its lock is released.
+#[derive(Debug)]
+pub(super) struct Held {
+    /// `None` once it was fenced.
+    pub(super) region: Option<Region>,
+    pub(super) pool: OpenPool,
+}
+
+impl Lease {
+    pub(super) fn new(connection: &Arc<Connection>, holder: String, region: Region, pool: OpenPool) -> Arc<Self> {
+        Arc::new(Self {
+            name: pool.name().clone(),
+            access: pool.access(),
+            is_named: pool.is_published(),
+            holder,
+            connection: Arc::clone(connection),
+            process: if pool.access() == OpenFor::Write { connection.peer_process() } else { None },
+            held: Mutex::new(Some(Held { region: Some(region), pool })),
+        })
+    }
+
+    /// What it holds; `None` where it was closed or taken over. Waits while a request of its connection is carried out on it.
+    pub(super) fn lock(&self) -> MutexGuard<'_, Option<Held>> {
+        lock(&self.held)
+    }
+
+    /// The same without waiting.
+    pub(super) fn try_lock(&self) -> Option<MutexGuard<'_, Option<Held>>> {
+        match self.held.try_lock() {
+            Ok(held) => Some(held),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// How long nothing was heard of the holder; for ever where its connection or its process has ended.
+    pub(super) fn silent_for(&self) -> Duration {
+        let has_ended = !self.connection.is_established() || self.process.as_ref().is_some_and(PeerProcess::has_ended);
+        if has_ended { Duration::MAX } else { self.connection.silent_for() }
+    }
+
+    /// Whether the process that has the memory mapped may still change it.
+    pub(super) fn may_store(&self) -> bool {
+        self.process.as_ref().is_none_or(|process| !process.has_ended())
+    }
+}
+
+/// All leases of a target's pools.
+#[derive(Debug, Default)]
+pub(super) struct Leases {
+    live: Mutex<Vec<Weak<Lease>>>,
+    /// Those whose holder was fenced, and whose pool could not be handed over: it may still store to the file, so that stays locked until it is
+    /// handed over, or that process ends.
+    stranded: Mutex<HashMap<PoolName, Arc<Lease>>>,
+}
+
+impl Leases {
+    pub(super) fn add(&self, lease: &Arc<Lease>) {
+        let mut live = lock(&self.live);
+        live.retain(|lease| lease.strong_count() > 0);
+        live.push(Arc::downgrade(lease));
+    }
+
+    /// Who has the pool open for writing.
+    pub(super) fn writer_of(&self, name: &PoolName) -> Option<Arc<Lease>> {
+        self.release_stranded();
+        let stranded = lock(&self.stranded).get(name).cloned();
+        let is_writer = |lease: &Lease| lease.access == OpenFor::Write && lease.is_named && lease.name == *name;
+        stranded.or_else(|| self.find(is_writer).into_iter().next())
+    }
+
+    /// Who has the pool open for reading.
+    pub(super) fn readers_of(&self, name: &PoolName) -> Vec<Arc<Lease>> {
+        self.find(|lease| lease.access == OpenFor::Read && lease.name == *name)
+    }
+
+    /// Keeps the pool of a lease from everybody but those who take it over.
+    pub(super) fn strand(&self, lease: &Arc<Lease>) {
+        lock(&self.stranded).insert(lease.name.clone(), Arc::clone(lease));
+    }
+
+    pub(super) fn no_longer_stranded(&self, lease: &Lease) {
+        lock(&self.stranded).remove(&lease.name);
+    }
+
+    /// Lets go of pools whose former holders have ended.
+    pub(super) fn release_stranded(&self) {
+        lock(&self.stranded).retain(|_, lease| lease.may_store());
+    }
+
+    fn find(&self, is_wanted: impl Fn(&Lease) -> bool) -> Vec<Arc<Lease>> {
+        let found: Vec<_> =
+            lock(&self.live).iter().filter_map(Weak::upgrade).filter(|lease| is_wanted(lease)).collect();
+        // Of leases that are on their way out another may have the name by now.
+        found.into_iter().filter(|lease| lease.try_lock().is_none_or(|held| held.is_some())).collect()
+    }
+}

@@ -1,0 +1,161 @@
+//! A pool is taken away from the connection that has it open for writing, and given to another one.
+//!
+//! The order is what makes it safe. Nothing is granted before all of it is done:
+//!
+//! 1. what can refuse the takeover is asked first, while the old writer is unharmed: the level, and the room for a copy where one is needed;
+//! 2. the old connection ends: what it has in flight is not carried out, and no success that comes later is told;
+//! 3. its region is revoked: the device's key is gone, and a process that has the memory mapped reads that it is fenced;
+//! 4. where such a process lives, the pool moves to another file, since its late stores reach the old one whatever it reads.
+
+use std::{sync::Arc, time::Duration};
+
+use pmof_access::Region;
+use pmof_control::{OpenFor, PoolName, PoolRefusal, Reply, ServiceCode};
+use pmof_mem::{Durability, causes};
+use uuid::Uuid;
+
+use super::{
+    leases::{Held, Lease},
+    refused::Refused,
+    session::{Session, Stores},
+};
+use crate::{
+    OpenPool, StoreError,
+    store::{NotHandedOver, PoolStore, Replacement},
+};
+
+/// What an initiator asks for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms {
+    pub(super) require: Durability,
+    /// For which the old writer must have been silent.
+    pub(super) silence: Duration,
+    /// Whoever names the pool's epoch is the old writer, come back.
+    pub(super) epoch: Option<Uuid>,
+}
+
+impl Session {
+    pub(super) fn take_over(&mut self, stores: &Stores, name: &PoolName, terms: Terms) -> Result<Reply, Refused> {
+        self.check_none_open()?;
+        let Some(lease) = stores.leases.writer_of(name) else {
+            return self.open_for_writing(stores, name, terms.require).map_err(not_ours);
+        };
+        let is_served = || busy(&lease, "a request of it is being carried out");
+        // Who is waited for is not silent. One that is to go at once is waited for.
+        let mut held = match lease.try_lock() {
+            Some(held) => held,
+            None if terms.silence.is_zero() => lease.lock(),
+            None => return Err(is_served()),
+        };
+        let Some(Held { pool, .. }) = &*held else {
+            drop(held);
+            return self.open_for_writing(stores, name, terms.require).map_err(not_ours);
+        };
+        let silent_for = lease.silent_for();
+        if terms.epoch != Some(pool.state().epoch.id) && silent_for < terms.silence {
+            let heard = format!("it was heard {} ms ago", silent_for.as_millis());
+            let why = format!("{heard}, and is taken over after {} ms", terms.silence.as_millis());
+            return Err(busy(&lease, &why));
+        }
+        pool.require(terms.require)?;
+        let Some(of_old) = held.take() else { return Err(is_served()) };
+        let (holder, old_holder) = (self.holder(), &lease.holder);
+        match fence(stores, &lease, of_old, holder.clone()) {
+            Ok(pool) => {
+                stores.leases.no_longer_stranded(&lease);
+                drop(held);
+                log::warn!("pool {name}, which {old_holder} had open, was taken over by {holder}");
+                self.grant(stores, pool)
+            }
+            Err(failed) => {
+                let Failed { kept, error } = *failed;
+                if kept.as_ref().is_some_and(|kept| kept.region.is_none()) {
+                    stores.leases.strand(&lease);
+                }
+                *held = kept;
+                log::warn!("pool {name} was not taken over from {old_holder}: {}", causes(&error));
+                Err(error.into())
+            }
+        }
+    }
+
+    fn open_for_writing(&mut self, stores: &Stores, name: &PoolName, require: Durability) -> Result<Reply, Refused> {
+        self.open(stores, |holder| {
+            let pool = stores.pools.open_pool(name, OpenFor::Write, holder)?;
+            pool.require(require)?;
+            Ok(pool)
+        })
+    }
+}
+
+/// A takeover that failed, and what the old holder keeps.
+struct Failed {
+    kept: Option<Held>,
+    error: StoreError,
+}
+
+/// Takes the pool from its holder. On return nothing that this one does reaches it.
+fn fence(stores: &Stores, lease: &Arc<Lease>, held: Held, holder: String) -> Result<OpenPool, Box<Failed>> {
+    let Stores { pools, leases, .. } = stores;
+    let is_mapped = |held: &Held| held.region.as_ref().is_none_or(Region::is_mapped_for_writing);
+    let prepare = |pool: &OpenPool| room_for_a_copy(pools, lease, pool);
+    let mut replacement = None;
+    if is_mapped(&held) && lease.may_store() {
+        match prepare(&held.pool) {
+            Ok(room) => replacement = Some(room),
+            Err(error) => return Err(Box::new(Failed { kept: Some(held), error })),
+        }
+    }
+    lease.connection.fence();
+    let Held { region, pool } = held;
+    // It may have been mapped just before.
+    let was_mapped = region.is_none_or(Region::fence);
+    if was_mapped && lease.may_store() && replacement.is_none() {
+        match prepare(&pool) {
+            Ok(room) => replacement = Some(room),
+            Err(error) => return Err(Box::new(Failed { kept: Some(Held { region: None, pool }), error })),
+        }
+    }
+    if replacement.is_some() {
+        // Their file is about to be cut. One that is in the middle of a read meets the end of it, which is an error there.
+        for reader in leases.readers_of(&lease.name) {
+            reader.connection.fence();
+            if let Some(Held { region: Some(region), .. }) = reader.lock().take() {
+                region.fence();
+            }
+        }
+    }
+    pools.hand_over(pool, replacement, holder).map_err(|failed| {
+        let NotHandedOver { kept, error } = *failed;
+        Box::new(Failed { kept: kept.map(|pool| Held { region: None, pool }), error })
+    })
+}
+
+fn room_for_a_copy(pools: &PoolStore, lease: &Lease, pool: &OpenPool) -> Result<Replacement, StoreError> {
+    if pools.can_replace(pool) {
+        return pools.prepare_replacement(pool);
+    }
+    Err(StoreError::NotFenceable { name: lease.name.clone(), holder: lease.holder.clone() })
+}
+
+fn busy(lease: &Lease, why: &str) -> Refused {
+    let busy = StoreError::Busy { name: lease.name.clone(), holder: lease.holder.clone() };
+    Refused { text: format!("{busy}: {why}"), ..Refused::from(busy) }
+}
+
+/// What another process has is not this target's to take away.
+fn not_ours(refused: Refused) -> Refused {
+    match PoolRefusal::from_code(refused.code) {
+        PoolRefusal::Busy => {
+            let why =
+                "this target did not open it for that one, and cannot take it away: ask the target that did, or end it";
+            Refused { text: format!("{}; {why}", refused.text), ..refused }
+        }
+        _ => refused,
+    }
+}
+
+/// What becomes of a request on a pool that was taken over meanwhile. Its connection has ended, so nobody hears of it.
+pub(super) fn was_taken_over() -> Refused {
+    Refused::new(ServiceCode::NotOpen, "another initiator took the pool over")
+}
