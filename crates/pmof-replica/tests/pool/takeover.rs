@@ -16,8 +16,8 @@ const AT_ONCE: Duration = Duration::ZERO;
 const NEVER: Duration = Duration::from_hours(1);
 
 /// A target that listens over tcp and shm.
-struct Target {
-    root: TempDir,
+pub(crate) struct Target {
+    pub(crate) root: TempDir,
     service: Service,
 }
 
@@ -26,7 +26,7 @@ impl Target {
         Self::with(tempfile::tempdir().unwrap(), ServiceOptions::default())
     }
 
-    fn with(root: TempDir, options: ServiceOptions) -> Self {
+    pub(crate) fn with(root: TempDir, options: ServiceOptions) -> Self {
         let socket = format!("shm://{}", root.path().join("socket").display());
         let listen: [Address; 2] = ["tcp://127.0.0.1:0".parse().unwrap(), socket.parse().unwrap()];
         let pools = root.path().join("pools");
@@ -35,7 +35,7 @@ impl Target {
         Self { root, service }
     }
 
-    fn urls(&self, name: &str) -> [String; 2] {
+    pub(crate) fn urls(&self, name: &str) -> [String; 2] {
         let [tcp, shm] = [0, 1].map(|at| &self.service.addresses()[at]);
         [format!("{tcp}/{name}"), format!("{shm}?pool={name}")]
     }

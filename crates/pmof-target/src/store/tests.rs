@@ -17,6 +17,7 @@ use tempfile::TempDir;
 use super::*;
 
 mod devices;
+mod handover;
 mod processes;
 mod states;
 
