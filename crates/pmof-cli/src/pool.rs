@@ -17,6 +17,7 @@ use check::CheckArgs;
 use contents::{DumpArgs, FeatureArgs};
 use describe::SetReport;
 use place::PoolPlace;
+use release::ReleaseArgs;
 use remove::RemoveArgs;
 use sets::{CreateArgs, SyncArgs, TransformArgs};
 
@@ -24,6 +25,7 @@ mod check;
 mod contents;
 mod describe;
 mod place;
+mod release;
 mod remove;
 mod sets;
 #[cfg(test)]
@@ -46,6 +48,7 @@ enum PoolCommand {
     Rm(RemoveArgs),
     /// Names the pools of a target
     Ls(LsArgs),
+    Release(ReleaseArgs),
     Create(CreateArgs),
     Check(CheckArgs),
     Sync(SyncArgs),
@@ -84,6 +87,7 @@ pub(crate) fn run(args: &PoolArgs) -> anyhow::Result<()> {
         PoolCommand::Info(args) => info(args, connect),
         PoolCommand::Rm(args) => remove::run(args, connect),
         PoolCommand::Ls(args) => list(args, connect),
+        PoolCommand::Release(args) => release::run(args, connect),
         PoolCommand::Create(args) => sets::create(args, connect),
         PoolCommand::Check(args) => check::run(args, connect),
         PoolCommand::Sync(args) => sets::run_sync(args, connect),

@@ -9,6 +9,7 @@ mod looks;
 mod odd;
 mod planned;
 mod refused;
+mod released;
 mod sets;
 mod soaks;
 mod support;

@@ -1,0 +1,100 @@
+//! `pmof pool release`.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use anyhow::bail;
+use pmof::{PoolUrl, causes};
+use pmof_console::{
+    output::{self, with_mend},
+    reach::ConnectArgs,
+    words::parsed,
+};
+use serde::Serialize;
+
+/// Takes pools away from writers that hang, so that the next one can open them
+///
+/// Nothing that the former writer does reaches the pool from then on; its calls fail. The next opening compares the replicas, since nobody closed the pool.
+/// A pool that nobody writes stays as it is. Name all replicas of a pool.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ReleaseArgs {
+    /// Pool: `tcp://HOST:PORT/POOL`, `verbs://HOST:PORT/POOL[?source=IP]` or `shm:///PATH/OF/SOCKET?pool=POOL`; may be given several times
+    #[arg(value_name = "URL", required = true, value_parser = parsed::<PoolUrl>)]
+    urls: Vec<PoolUrl>,
+    /// Only where the target has heard nothing of the writer for so long, such as 10s, 500ms or 2min; 0s takes the pool from any writer. One that has nothing
+    /// to write is silent too
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = silence)]
+    silent_for: Duration,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct ReleaseReport {
+    released: Vec<Released>,
+    failed: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Released {
+    url: String,
+    /// Who had it open for writing, if anybody.
+    was_open_by: Option<String>,
+}
+
+/// Releases all that can be, and fails where one could not be.
+pub(crate) fn run(args: &ReleaseArgs, connect: ConnectArgs) -> anyhow::Result<()> {
+    let mut seen = BTreeSet::new();
+    if let Some(twice) = args.urls.iter().find(|url| !seen.insert(url.to_string())) {
+        bail!("{twice} is named twice: name each replica once; nothing was released");
+    }
+    let (mut released, mut failed, mut errors) = (Vec::new(), Vec::new(), Vec::new());
+    for url in args.urls.iter().map(ToString::to_string) {
+        match connect.pools().replica(&url).take_over(args.silent_for).release() {
+            Ok(holders) => released.push(Released { url, was_open_by: holders.into_iter().flatten().next() }),
+            Err(error) => {
+                errors.push(format!("cannot release {url}: {:#}", with_mend(error)));
+                failed.push(url);
+            }
+        }
+    }
+    if args.json {
+        output::print_json(&ReleaseReport { released, failed })?;
+    } else {
+        let text = released.iter().map(|Released { url, was_open_by }| match was_open_by {
+            Some(holder) => format!("released {url}, which {holder} had open\n"),
+            None => format!("nobody has {url} open for writing\n"),
+        });
+        output::print(&text.collect::<String>())?;
+    }
+    if errors.is_empty() { Ok(()) } else { bail!("{}", errors.join("\npmof: ")) }
+}
+
+/// A number and a unit; seconds without one.
+fn silence(text: &str) -> Result<Duration, String> {
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let (number, unit) = text.split_at(digits);
+    let unit_ms = match unit {
+        "ms" => 1,
+        "s" | "" => 1000,
+        "min" => 60_000,
+        _ => return Err("a time is a whole number and ms, s or min, such as 10s".to_owned()),
+    };
+    let number: u64 = number.parse().map_err(|error| causes(&error).to_string())?;
+    number.checked_mul(unit_ms).map(Duration::from_millis).ok_or_else(|| "the time is too long".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units() {
+        for (text, ms) in [("0s", 0), ("0", 0), ("10s", 10_000), ("10", 10_000), ("500ms", 500), ("2min", 120_000)] {
+            assert_eq!(silence(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+        for text in ["", "s", "-1s", "1.5s", "1h", "1 s", "99999999999999999999s", "18446744073709551615min"] {
+            assert!(silence(text).is_err(), "{text}");
+        }
+    }
+}

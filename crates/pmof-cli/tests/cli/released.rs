@@ -1,0 +1,49 @@
+//! `pmof pool release`.
+
+use pmof::{Durability, Pool};
+use serde_json::Value;
+
+use crate::support::{Target, pmof};
+
+#[test]
+fn a_pool_is_taken_from_its_writer_and_free_for_the_next() {
+    let target = Target::start();
+    let url = target.url("orders");
+    let options = Pool::options().replica(&url).require(Durability::ProcessCrash);
+    let writer = options.create(1 << 20).unwrap();
+    writer.persist(0, b"kept").unwrap();
+
+    pmof(["pool", "release", &url]).failed(&["cannot release", "is open for writing by", "after 10000 ms"]);
+    writer.persist(0, b"more").unwrap();
+    let said = pmof(["pool", "release", &url, "--silent-for", "0s"]).done();
+    assert!(said.starts_with(&format!("released {url}, which the initiator at 127.0.0.1")), "{said}");
+    assert!(writer.persist(0, b"late").unwrap_err().is_fenced());
+
+    let next = options.open().unwrap();
+    assert!(!next.was_closed());
+    let mut bytes = [0; 4];
+    next.read(0, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"more");
+    next.close().unwrap();
+    assert_eq!(pmof(["pool", "release", &url]).done(), format!("nobody has {url} open for writing\n"));
+    assert!(options.open().unwrap().was_closed());
+}
+
+#[test]
+fn all_that_can_be_is_released_and_the_rest_is_told() {
+    let target = Target::start();
+    let (url, missing) = (target.url("orders"), target.url("missing"));
+    Pool::options().replica(&url).require(Durability::ProcessCrash).create(1 << 20).unwrap().close().unwrap();
+    let said = pmof(["pool", "release", "--json", &missing, &url]);
+    assert_eq!(said.code, Some(1));
+    assert!(said.errors.contains("there is no pool missing"), "{}", said.errors);
+    let report: Value = serde_json::from_str(&said.output).unwrap();
+    assert_eq!(report["failed"][0], missing);
+    assert_eq!(report["released"][0]["url"], url);
+    assert_eq!(report["released"][0]["was_open_by"], Value::Null);
+
+    pmof(["pool", "release", &url, &url]).failed(&["is named twice", "nothing was released"]);
+    pmof(["pool", "release"]).wrong_use(&["URL"]);
+    pmof(["pool", "release", "nonsense"]).wrong_use(&["nonsense"]);
+    pmof(["pool", "release", &url, "--silent-for", "soon"]).wrong_use(&["--silent-for", "such as 10s"]);
+}
