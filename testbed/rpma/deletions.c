@@ -29,12 +29,6 @@ struct waiter {
     int returned;
 };
 
-static double now_ms(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec / 1e6;
-}
-
 static void *wait_on(void *argument) {
     struct waiter *waiter = argument;
     enum rpma_conn_event event;

@@ -1,8 +1,8 @@
-/* All functions of librpma 1.3.0, in the order of its header: LIST(X) is X(name) for each of the 84. */
+/* All functions of librpma 1.3.0, in the order of its header: JUDGED_FUNCTIONS(X) is X(name) for each of the 84. */
 #ifndef FUNCTIONS_H
 #define FUNCTIONS_H
 
-#define RPMA_FUNCTIONS(X) \
+#define JUDGED_FUNCTIONS(X) \
     X(rpma_utils_get_ibv_context) X(rpma_utils_ibv_context_is_odp_capable) X(rpma_peer_cfg_new) \
     X(rpma_peer_cfg_delete) X(rpma_peer_cfg_set_direct_write_to_pmem) X(rpma_peer_cfg_get_direct_write_to_pmem) \
     X(rpma_peer_cfg_get_descriptor) X(rpma_peer_cfg_get_descriptor_size) X(rpma_peer_cfg_from_descriptor) \

@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { USAGES = RPMA_MR_USAGE_READ_SRC | RPMA_MR_USAGE_READ_DST | RPMA_MR_USAGE_WRITE_SRC | RPMA_MR_USAGE_WRITE_DST |
@@ -147,8 +146,7 @@ void close_link(struct link *link) {
 }
 
 static bool poll_completion(struct rpma_cq *cq, struct ibv_wc *completion, int timeout_ms) {
-    struct timespec start, now;
-    clock_gettime(CLOCK_MONOTONIC, &start);
+    double start = now_ms();
     for (;;) {
         int returned = CALL(rpma_cq_get_wc)(cq, 1, completion, NULL);
         if (returned == 0)
@@ -157,8 +155,7 @@ static bool poll_completion(struct rpma_cq *cq, struct ibv_wc *completion, int t
             check_code(returned, 0, "rpma_cq_get_wc");
             return false;
         }
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        if ((now.tv_sec - start.tv_sec) * 1000 + (now.tv_nsec - start.tv_nsec) / 1000000 >= timeout_ms)
+        if (now_ms() - start >= timeout_ms)
             return false;
         /* Another thread or process may have to work for it. */
         usleep(50);

@@ -2,7 +2,7 @@
 #ifndef LINK_H
 #define LINK_H
 
-#include "check.h"
+#include "codes.h"
 
 enum { REGION_BYTES = 64 * 1024 };
 

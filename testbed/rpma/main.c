@@ -78,14 +78,6 @@ static void run_parts(const char *only) {
         usage();
 }
 
-static void too_long(int signal) {
-    (void)signal;
-    static const char text[] = "\nBail out! it took too long\n";
-    if (write(STDOUT_FILENO, text, sizeof text - 1) < 0)
-        _exit(4);
-    _exit(3);
-}
-
 pid_t start_peer(const char *port) {
     fflush(stdout);
     pid_t child = fork();
@@ -138,21 +130,20 @@ int main(int count, char **arguments) {
     if (optind + 1 != count || options.port == 0 || options.port + PORTS > 65535)
         usage();
     options.address = arguments[optind];
-    signal(SIGALRM, too_long);
-    alarm(ALL_SECONDS);
+    bail_out_after(ALL_SECONDS);
     if (as_peer_of != NULL)
         return be_peer(as_peer_of);
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (only != NULL) {
         run_parts(only);
-        return finish_part();
+        return finish();
     }
     if (threads != NULL) {
         bool has_races = strcmp(threads, "race") == 0;
         if (!has_races && strcmp(threads, "clean") != 0)
             usage();
         (has_races ? race_threads : check_threads)();
-        return finish_part();
+        return finish();
     }
     if (end != NULL) {
         bool is_server = strcmp(end, "server") == 0;
@@ -170,8 +161,9 @@ int main(int count, char **arguments) {
             cross_server();
         else
             cross_client();
-        return finish_part();
+        return finish();
     }
     run_parts(NULL);
+    check_calls();
     return finish();
 }

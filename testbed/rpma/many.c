@@ -22,12 +22,6 @@ static size_t entries(const char *path) {
     return count;
 }
 
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
-}
-
 static void check_costs(size_t connections) {
     size_t descriptors = entries("/proc/self/fd"), threads = entries("/proc/self/task");
     check(descriptors <= 2 * connections + OTHER_DESCRIPTORS, "%zu connections have %zu descriptors, two each", connections,
@@ -75,7 +69,7 @@ void many_client(unsigned count) {
     allow_descriptors();
     struct rpma_conn **connections = calloc(count, sizeof *connections);
     struct rpma_peer *peer = new_peer();
-    double began = now();
+    double began = now_ms();
     for (unsigned at = 0; at < count; at++) {
         for (unsigned attempt = 0;; attempt++) {
             struct rpma_conn_req *request = NULL;
@@ -88,10 +82,10 @@ void many_client(unsigned count) {
                 bail_out("a connection was not established");
             struct timespec pause = {0, 100 * 1000000};
             nanosleep(&pause, NULL);
-            began = now();
+            began = now_ms();
         }
         if (at + 1 == TIMED)
-            tell("connecting %d took %.0f ms", TIMED, (now() - began) * 1e3);
+            tell("connecting %d took %.0f ms", TIMED, now_ms() - began);
     }
     check_costs(count);
     for (unsigned at = 0; at < count; at++) {

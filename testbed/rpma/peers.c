@@ -7,7 +7,6 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "link.h"
@@ -121,12 +120,6 @@ static void stop_other(const struct other *other, bool by_cutting) {
         bail_out("a peer does not stop");
 }
 
-static long milliseconds_since(const struct timespec *start) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (now.tv_sec - start->tv_sec) * 1000 + (now.tv_nsec - start->tv_nsec) / 1000000;
-}
-
 /* The first operation on memory of a peer that is stopped is posted at once. */
 static void check_stopped(struct rpma_ep *endpoint, const struct region *own) {
     section("stopped target");
@@ -137,15 +130,14 @@ static void check_stopped(struct rpma_ep *endpoint, const struct region *own) {
         return;
     }
     struct other other;
-    struct timespec start;
     start_other(endpoint, &other);
     stop_other(&other, false);
-    clock_gettime(CLOCK_MONOTONIC, &start);
+    double start = now_ms();
     IS(CALL(rpma_write)(other.connection, other.regions[KEPT], 0, own->local, 0, 64, ALWAYS, REQUEST(1)), 0);
     IS(CALL(rpma_flush)(other.connection, other.regions[KEPT], 0, 64, RPMA_FLUSH_TYPE_VISIBILITY, ALWAYS, REQUEST(2)), 0);
-    long posting_ms = milliseconds_since(&start);
+    double posting_ms = now_ms() - start;
     check(posting_ms < 1000, "posting does not wait for it");
-    tell("posted in %ld ms", posting_ms);
+    tell("posted in %.0f ms", posting_ms);
     kill(other.process, SIGCONT);
     completes(other.queue, 1, IBV_WC_RDMA_WRITE, "the write, when the target goes on,");
     /* A read, or what the device has for it. */

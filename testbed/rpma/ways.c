@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "link.h"
@@ -334,14 +333,12 @@ struct crew {
 
 static void *one_of_two(void *argument) {
     struct crew *crew = argument;
-    struct timespec start, now;
-    clock_gettime(CLOCK_MONOTONIC, &start);
+    double start = now_ms();
     do {
         if (readable(crew->stage->descriptor, 20))
             __atomic_add_fetch(&crew->taken, crew->source->take(crew->stage, false), __ATOMIC_SEQ_CST);
-        clock_gettime(CLOCK_MONOTONIC, &now);
     } while (__atomic_load_n(&crew->taken, __ATOMIC_SEQ_CST) < items_of(crew->source) &&
-             (now.tv_sec - start.tv_sec) * 1000 < PATIENCE_MS);
+             now_ms() - start < PATIENCE_MS);
     return NULL;
 }
 

@@ -42,36 +42,6 @@ const struct rpmem_pool_attr attributes = {
     .user_flags = {13, 14, 15},
 };
 
-static unsigned calls[FUNCTIONS];
-static const char *const names[FUNCTIONS] = {
-#define NAME(function) #function,
-    RPMEM_FUNCTIONS(NAME)
-#undef NAME
-};
-
-void note_call(enum function function) {
-    __atomic_add_fetch(&calls[function], 1, __ATOMIC_RELAXED);
-}
-
-/* The source of a call without the macro around it, in a buffer that the next call takes. */
-static const char *plain(const char *source) {
-    static char text[512];
-    size_t length = 0;
-    bool in_macro = false;
-    for (; *source != '\0' && length + 1 < sizeof text; source++) {
-        if (strncmp(source, "CALL(", 5) == 0) {
-            source += 4;
-            in_macro = true;
-        } else if (in_macro && *source == ')') {
-            in_macro = false;
-        } else {
-            text[length++] = *source;
-        }
-    }
-    text[length] = '\0';
-    return text;
-}
-
 bool check_success(int returned, const char *call) {
     bool passed = check(returned == 0, "%s works", plain(call));
     if (!passed)
@@ -171,16 +141,6 @@ static void check_versions(void) {
     check(kept == CALL(rpmem_errormsg)() && strcmp(kept, message_before) != 0,
           "a message's place stays good, and takes the next one: %s", kept);
     check(sizeof(struct rpmem_pool_attr) == 104, "attributes take 104 bytes");
-}
-
-static void check_calls(void) {
-    section("calls");
-    unsigned uncalled = 0;
-    for (int function = 0; function < FUNCTIONS; function++) {
-        printf("# calls %s %u\n", names[function], calls[function]);
-        uncalled += calls[function] == 0;
-    }
-    check(uncalled == 0, "all %d functions were called", FUNCTIONS);
 }
 
 int main(int count, char **arguments) {

@@ -4,19 +4,7 @@
 
 #include <librpmem.h>
 
-#include "functions.h"
-
-/* Every call goes through this macro, which notes it: CALL(rpmem_drain)(pool, 0, 0). */
-enum function {
-#define NAME(function) FUNCTION_##function,
-    RPMEM_FUNCTIONS(NAME)
-#undef NAME
-    FUNCTIONS,
-};
-
-#define CALL(function) (note_call(FUNCTION_##function), function)
-
-void note_call(enum function function);
+#include "calls.h"
 
 /* Checks that a call succeeds: gives 0, or a pool. */
 #define WORKS(call) check_success((call), #call)

@@ -2,7 +2,7 @@
 #ifndef FUNCTIONS_H
 #define FUNCTIONS_H
 
-#define RPMEM_FUNCTIONS(_) \
+#define JUDGED_FUNCTIONS(_) \
     _(rpmem_create) \
     _(rpmem_open) \
     _(rpmem_set_attr) \

@@ -13,6 +13,7 @@ mod capi;
 mod circles;
 mod counts;
 mod fio;
+mod judge;
 mod msrv;
 mod mutants;
 #[cfg(test)]

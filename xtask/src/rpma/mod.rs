@@ -1,30 +1,14 @@
 //! `cargo xtask rpma`: a C program as a judge of librpma.
 
-use std::{
-    env, fs,
-    path::PathBuf,
-    process::{Command, ExitCode},
-};
+use std::{env, fs, path::PathBuf, process::ExitCode};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::{Args, Subcommand};
 
-use crate::{capi, vm::testbed::Testbed};
+use crate::{capi, judge, vm::testbed::Testbed};
 
 mod races;
 mod symbols;
-
-/// What valgrind is to look for: errors, and memory that nothing leads to any more. A forked child that exits at once
-/// has the parent's memory and no threads, which looks like a leak.
-const VALGRIND: &[&str] = &[
-    "valgrind",
-    "--quiet",
-    "--leak-check=full",
-    "--show-leak-kinds=definite,indirect",
-    "--errors-for-leak-kinds=definite,indirect",
-    "--child-silent-after-fork=yes",
-    "--error-exitcode=9",
-];
 
 /// `cargo xtask rpma`.
 #[derive(Debug, Subcommand)]
@@ -96,13 +80,9 @@ impl Check {
         let directory = here.join("target/rpma");
         fs::create_dir_all(&directory).with_context(|| format!("making {}", directory.display()))?;
         let program = testbed.build_rpma_check(&directory)?;
-        let under = if self.valgrind { VALGRIND } else { &[] };
-        let words = under.iter().map(Into::into).chain([program.into_os_string()]);
-        let mut words = words.chain(self.arguments());
-        let mut command = Command::new(words.next().context("a command has a program")?);
-        command.args(words).env("LD_LIBRARY_PATH", &library).env("PMOF_TRANSPORT", &self.transport);
-        let status = command.status().with_context(|| format!("starting {command:?}"))?;
-        Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
+        let mut command = judge::command(&program, self.valgrind);
+        command.args(self.arguments()).env("LD_LIBRARY_PATH", &library).env("PMOF_TRANSPORT", &self.transport);
+        judge::run(&mut command)
     }
 
     fn arguments(&self) -> Vec<std::ffi::OsString> {

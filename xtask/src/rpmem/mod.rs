@@ -9,22 +9,10 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use clap::{Args, Subcommand};
 
-use crate::{capi, suites};
+use crate::{capi, judge, suites};
 use stage::Stage;
 
 mod stage;
-
-/// What valgrind is to look for: errors, and memory that nothing leads to any more. A forked child that exits at once
-/// has the parent's memory and no threads, which looks like a leak.
-const VALGRIND: &[&str] = &[
-    "valgrind",
-    "--quiet",
-    "--leak-check=full",
-    "--show-leak-kinds=definite,indirect",
-    "--errors-for-leak-kinds=definite,indirect",
-    "--child-silent-after-fork=yes",
-    "--error-exitcode=9",
-];
 
 /// Debian's package libpmemobj-dev.
 const LIBPMEMOBJ: &str = "/usr/include/libpmemobj.h";
@@ -96,26 +84,27 @@ impl Rpmem {
 
 fn check(valgrind: bool, library: &Library) -> Result<ExitCode> {
     let library = library.directory()?;
-    let program = compile("rpmem-check", &["api", "check.c", "stage.c"], &["-lrpmem"])?;
+    let program = compile("rpmem-check", &judge::sources(&sources()?, &["api", "stage.c"])?, &["-lrpmem"])?;
     let stage = Stage::start(&release("rpmemd")?)?;
-    let mut command = if valgrind {
-        let mut command = Command::new(VALGRIND[0]);
-        command.args(&VALGRIND[1..]).arg(program).arg("--valgrind");
-        command
-    } else {
-        Command::new(program)
-    };
+    let mut command = judge::command(&program, valgrind);
+    if valgrind {
+        command.arg("--valgrind");
+    }
     stage.prepare(&mut command, &library);
-    run(command.arg(stage.directory()).arg(stage.target()))
+    judge::run(command.arg(stage.directory()).arg(stage.target()))
 }
 
 fn obj(kills: u32, seed: u64, library: &Library) -> Result<ExitCode> {
     let library = library.directory()?;
     ensure!(Path::new(LIBPMEMOBJ).exists(), "no {LIBPMEMOBJ} here: apt-get install libpmemobj-dev libpmempool-dev");
-    let program = compile("rpmem-obj", &["obj", "check.c", "stage.c"], &["-lpmemobj", "-lpmempool"])?;
+    let program =
+        compile("rpmem-obj", &judge::sources(&sources()?, &["obj", "stage.c"])?, &["-lpmemobj", "-lpmempool"])?;
     let real = format!("-DREAL=\"{}\"", library.join("librpmem.so.1").display());
-    let between =
-        compile("between/librpmem.so.1", &["between.c"], &[&real, "-shared", "-fPIC", "-Wl,-soname,librpmem.so.1"])?;
+    let between = compile(
+        "between/librpmem.so.1",
+        &[sources()?.join("between.c")],
+        &[&real, "-shared", "-fPIC", "-Wl,-soname,librpmem.so.1"],
+    )?;
     let keep = between.with_file_name("kept");
     fs::create_dir_all(&keep).with_context(|| format!("making {}", keep.display()))?;
     let stage = Stage::start(&release("rpmemd")?)?;
@@ -123,18 +112,19 @@ fn obj(kills: u32, seed: u64, library: &Library) -> Result<ExitCode> {
     stage.prepare(&mut command, &library);
     command.args(["--kills", &kills.to_string(), "--seed", &seed.to_string(), "--between"]);
     command.args(between.parent()).arg("--keep").arg(keep).arg("--pmof").arg(release("pmof")?);
-    run(command.arg(stage.directory()).arg(stage.target()))
+    judge::run(command.arg(stage.directory()).arg(stage.target()))
 }
 
 fn bench(rounds: u32, library: &Library) -> Result<ExitCode> {
     let library = library.directory()?;
-    let program = compile("rpmem-bench", &["bench.c", "check.c", "stage.c"], &["-lrpmem", "-lpmemobj"])?;
+    let program =
+        compile("rpmem-bench", &judge::sources(&sources()?, &["bench.c", "stage.c"])?, &["-lrpmem", "-lpmemobj"])?;
     let stage = Stage::start(&release("rpmemd")?)?;
     let mut command = Command::new(program);
     stage.prepare(&mut command, &library);
     // Else libpmemobj would call msync for its own part.
     command.env("PMEM_IS_PMEM_FORCE", "1").args(["--rounds", &rounds.to_string()]);
-    run(command.arg(stage.directory()).arg(stage.target()))
+    judge::run(command.arg(stage.directory()).arg(stage.target()))
 }
 
 /// A program, as the release build makes it.
@@ -145,36 +135,20 @@ fn release(program: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The program's exit code is ours.
-fn run(command: &mut Command) -> Result<ExitCode> {
-    let status = command.status().with_context(|| format!("starting {command:?}"))?;
-    Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
+fn sources() -> Result<PathBuf> {
+    Ok(env::current_dir().context("finding the current directory")?.join("testbed/rpmem"))
 }
 
-/// Compiles a program of the sources in testbed/rpmem whose names begin so, with further arguments, into target/rpmem.
-fn compile(name: &str, sources: &[&str], arguments: &[&str]) -> Result<PathBuf> {
+/// Compiles a program, with further arguments, into target/rpmem.
+fn compile(name: &str, sources: &[PathBuf], arguments: &[&str]) -> Result<PathBuf> {
     let made = env::current_dir().context("finding the current directory")?.join("target/rpmem").join(name);
     if let Some(directory) = made.parent() {
         fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
     }
     let built = capi::directory();
-    let mut compiler = Command::new("cc");
-    compiler.args(["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-isystem"]);
-    compiler.arg(built.join("include")).arg("-o").arg(&made).args(files(sources)?);
+    let mut compiler = judge::compiler(sources, &built.join("include"), &made)?;
     compiler.arg("-L").arg(&built).args(arguments);
     let output = compiler.output().with_context(|| format!("starting {compiler:?}"))?;
     ensure!(output.status.success(), "{compiler:?}:\n{}", String::from_utf8_lossy(&output.stderr));
     Ok(made)
-}
-
-fn files(begins: &[&str]) -> Result<Vec<PathBuf>> {
-    let sources = Path::new("testbed/rpmem");
-    let entries = fs::read_dir(sources).with_context(|| format!("reading {}", sources.display()))?;
-    let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
-    files.retain(|file| {
-        let name = file.file_name().unwrap_or_default().to_string_lossy();
-        name.ends_with(".c") && begins.iter().any(|begin| name.starts_with(begin))
-    });
-    files.sort();
-    Ok(files)
 }

@@ -5,7 +5,6 @@ use std::{
     ffi::OsString,
     fs,
     path::{Path, PathBuf},
-    process::Command,
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -16,6 +15,7 @@ use super::{
     testbed::Testbed,
     tools::{self, missing_to_build},
 };
+use crate::judge;
 
 /// Where a Debian package has its libraries.
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
@@ -113,26 +113,17 @@ impl Testbed {
     /// Compiles `testbed/rpma`, which judges a librpma, into a directory that exists.
     pub(crate) fn build_rpma_check(&self, directory: &Path) -> Result<PathBuf> {
         let sources = self.workspace().join("testbed/rpma");
-        let entries = fs::read_dir(&sources).with_context(|| format!("reading {}", sources.display()))?;
-        let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
-        files.retain(|file| file.extension().is_some_and(|suffix| suffix == "c"));
-        files.sort();
         let sysroot = self.librpma_sysroot()?;
         let libraries = sysroot.join(LIBRARIES);
         let program = directory.join("rpma-check");
-        let mut rpath_link = OsString::from("-Wl,-rpath-link,");
-        rpath_link.push(&libraries);
-        let mut compiler = Command::new("cc");
-        compiler
-            .args(["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-isystem"])
-            .arg(sysroot.join("usr/include"))
-            .arg("-o")
-            .arg(&program)
-            .args(files)
-            .arg("-L")
-            .arg(&libraries)
-            .arg(rpath_link)
-            .arg("-lrpma");
+        // Of libraries that librpma's need, some lie in the other directory.
+        let rpath_link = [&libraries, &sysroot.join("lib/x86_64-linux-gnu")].map(|directory| {
+            let mut argument = OsString::from("-Wl,-rpath-link,");
+            argument.push(directory);
+            argument
+        });
+        let mut compiler = judge::compiler(&judge::sources(&sources, &[""])?, &sysroot.join("usr/include"), &program)?;
+        compiler.arg("-L").arg(&libraries).args(rpath_link).arg("-lrpma");
         tools::run(&mut compiler)?;
         Ok(program)
     }
