@@ -205,7 +205,10 @@ pub(crate) fn something_in(part: &Part) -> Result<Option<String>, PoolSetError> 
         return Ok(None);
     }
     Ok(Some(match Head::of(part)? {
-        Head::Whole(header) => format!("it is a part of the pool set {}", uuid_text(&header.poolset_uuid)),
+        Head::Whole(header) => format!(
+            "it is a part of the pool set {} (if the command that made it was killed, `pmof pool sync` completes the set, and `pmof pool rm --force` removes what it left)",
+            uuid_text(&header.poolset_uuid)
+        ),
         Head::Other(bytes) => words(&bytes, None),
         Head::Blank => format!(
             "it has zeros for a header and holds something behind them, from byte {} on",
