@@ -186,6 +186,9 @@ impl Look {
                 format!("{} is another's file, or those of the other replicas in its place are", path.display());
             self.checked[*index].problems.push(problem);
         }
+        if let Err(SyncError::UnlikeElsewhere { index, .. }) = &judged {
+            self.checked[*index].problems.push("a part of it is another's file".to_owned());
+        }
         let misplaced = judged.err().map(|error| error.to_string());
         let plan = plan(set, &mut self.found, None, false);
         let is_linked = plan.as_ref().map_or(true, |plan| plan.is_linked);

@@ -10,8 +10,8 @@ use crate::{
     contents::data_pages,
     format::{HEAP, HEAP_HEADER_LEN_BYTES, HEAP_SIGNATURE, OBJ_HEAP_LEN},
     heap::ChunksIn,
-    part::{Part, places},
-    replica::{UNLIKE_PAGES, unlike_pages},
+    part::{Part, page_bytes, places},
+    replica::{UNLIKE_PAGES, resembles, unlike_pages},
 };
 
 /// What a replica holds, and how many bytes: `None` for one that is not whole, which says nothing.
@@ -25,6 +25,9 @@ pub struct HeaderlessParts {
     pub lost: Vec<LostPart>,
     /// Parts that have nothing in common with any other replica: they are another's files, or those are. By their replicas' places in the set.
     pub unlike: Vec<(usize, PathBuf)>,
+    /// The same of replicas on other machines, by the offset in the pool of what their heap has in use and no other replica has: where their parts begin
+    /// is not known here, so that the heap alone tells.
+    pub elsewhere: Vec<(usize, u64)>,
 }
 
 /// A part that lacks what its replica held there.
@@ -60,7 +63,46 @@ pub fn headerless_parts(set: &PoolSet, held: &mut [Held<'_>]) -> Result<Headerle
     let parts = parts_of(set, held).map_err(|(index, error)| (index, error.into()))?;
     lose_zeros(&parts, held, &mut found)?;
     judge(&parts, held, &mut found)?;
+    judge_elsewhere(set, held, &mut found)?;
     Ok(found)
+}
+
+/// Finds replicas on other machines that lack what their heap has in use.
+fn judge_elsewhere(
+    set: &PoolSet,
+    held: &mut [Held<'_>],
+    found: &mut HeaderlessParts,
+) -> Result<(), (usize, AccessError)> {
+    for (index, remote) in set.replicas.iter().enumerate().filter_map(|(at, spec)| Some((at, spec.remote()?))) {
+        let Some((own, len_bytes)) = held.get_mut(index).and_then(Option::as_mut) else { continue };
+        let (failed, len_bytes) = (|error| (index, error), *len_bytes);
+        let Some(place) = foreign_place(&mut **own, len_bytes, &(0..len_bytes)).map_err(failed)? else { continue };
+        let mut there = vec![0; page_bytes().min(len_bytes - place) as usize];
+        own.read(place, &mut there).map_err(failed)?;
+        let is_zero = there.iter().all(|byte| *byte == 0);
+        let (mut is_beside_others, mut is_unlike_all) = (false, true);
+        for (other, (contents, len_bytes)) in others(held, index) {
+            let mut bytes = vec![0; there.len()];
+            if place + bytes.len() as u64 <= len_bytes {
+                contents.read(place, &mut bytes).map_err(|error| (other, error))?;
+            }
+            is_beside_others = true;
+            is_unlike_all &= !resembles(&there, &bytes);
+        }
+        if is_beside_others && is_unlike_all && !is_zero {
+            found.elsewhere.push((index, place));
+            continue;
+        }
+        let reason = format!(
+            "a part of {} on {} is not the pool's file, or lost what it held: the heap has something in use at offset {place} of the pool, and \
+             it is not there",
+            remote.set.display(),
+            remote.node
+        );
+        found.lost.push(LostPart { index, path: remote.set.clone(), reason, is_zero });
+        held[index] = None;
+    }
+    Ok(())
 }
 
 /// Finds parts of zeros that others tell were lost.
@@ -176,7 +218,7 @@ pub fn foreign_files(set: &PoolSet) -> Vec<(usize, PathBuf)> {
     if judged.is_err() {
         return Vec::new();
     }
-    let HeaderlessParts { lost, mut unlike } = found;
+    let HeaderlessParts { lost, mut unlike, .. } = found;
     unlike.extend(lost.into_iter().filter(|part| !part.is_zero).map(|part| (part.index, part.path)));
     unlike
 }

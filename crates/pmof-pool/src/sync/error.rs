@@ -102,6 +102,17 @@ pub enum SyncError {
         /// The part.
         path: PathBuf,
     },
+    /// The same on another machine, by the heap of the replica there.
+    #[error(
+        "the heap of replica {index} has something in use at offset {offset} of the pool, and what lies there is neither that nor what any other replica holds: \
+         a part without a header there is another's file: if so, move it away on that machine, and it is made anew"
+    )]
+    UnlikeElsewhere {
+        /// Its place in the set, from 0.
+        index: usize,
+        /// Where, from the start of the pool.
+        offset: u64,
+    },
     /// Another replica was opened by libpmemobj after the one to copy from was opened last.
     #[error(
         "libpmemobj counted {count} openings of replica {index}, and {source_count} of replica {source_index}, which would be copied to the others and looks like an old copy: \

@@ -5,7 +5,7 @@ use crate::{LostPart, PoolSet, headerless_parts};
 
 /// A replica whose part was lost is damaged. Fails where a part is another's file, or those that it is held against are.
 ///
-/// Errors: `Unlike`; those of reading.
+/// Errors: `Unlike`, `UnlikeElsewhere`; those of reading.
 pub(crate) fn judge_headerless(set: &PoolSet, found: &mut [Found]) -> Result<(), SyncError> {
     let mut held: Vec<_> = found
         .iter_mut()
@@ -23,6 +23,9 @@ pub(crate) fn judge_headerless(set: &PoolSet, found: &mut [Found]) -> Result<(),
         if let Found::Whole(replica) = std::mem::replace(&mut found[index], Found::Damaged(reason)) {
             replica.close().map_err(|source| failed((index, source)))?;
         }
+    }
+    if let Some((index, offset)) = parts.elsewhere.into_iter().next() {
+        return Err(SyncError::UnlikeElsewhere { index, offset });
     }
     match parts.unlike.into_iter().next() {
         Some((index, path)) => Err(SyncError::Unlike { index, path }),

@@ -81,7 +81,7 @@ fn replicas_that_differ_in_places_are_brought_in_order() {
 }
 
 /// A pool of which little is in use: in a run that begins in the first part, and in a chunk of the second, a page each.
-fn sparse(replicas: &[usize]) -> (TempDir, PoolSet) {
+pub(super) fn sparse(replicas: &[usize]) -> (TempDir, PoolSet) {
     const CHUNK: u64 = 256 << 10;
     let (zone, chunks) = (0x30_2400, 0x38_2400);
     let directory = tempdir_in(DISK).unwrap();

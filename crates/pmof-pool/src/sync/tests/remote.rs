@@ -27,6 +27,7 @@ type Log = Rc<RefCell<Vec<Done>>>;
 /// Another machine with one replica; it writes down what it is asked to do, and loses the way there after some writes.
 struct Elsewhere {
     parts: Vec<PartSpec>,
+    options: SetOptions,
     log: Log,
     reads_left: usize,
     writes_left: usize,
@@ -35,7 +36,11 @@ struct Elsewhere {
 impl Elsewhere {
     fn new(directory: &Path) -> Self {
         let parts = vec![PartSpec::new(directory.join("remote"), 10 * MIB)];
-        Self { parts, log: Log::default(), reads_left: usize::MAX, writes_left: usize::MAX }
+        Self::of(parts, SetOptions::default())
+    }
+
+    fn of(parts: Vec<PartSpec>, options: SetOptions) -> Self {
+        Self { parts, options, log: Log::default(), reads_left: usize::MAX, writes_left: usize::MAX }
     }
 
     fn watched(&self, inner: LocalReplica) -> Box<dyn ReplicaAccess> {
@@ -44,23 +49,21 @@ impl Elsewhere {
     }
 
     fn contents(&self) -> ContentsState {
-        let replica = LocalReplica::open_for_client(&self.parts, SetOptions::default(), OpenFor::Read, None).unwrap();
+        let replica = LocalReplica::open_for_client(&self.parts, self.options, OpenFor::Read, None).unwrap();
         memory_state(Some(PoolKind::Obj), &replica.memory()).unwrap()
     }
 
     fn attributes(&self) -> Attributes {
-        let replica = LocalReplica::open_for_client(&self.parts, SetOptions::default(), OpenFor::Read, None).unwrap();
+        let replica = LocalReplica::open_for_client(&self.parts, self.options, OpenFor::Read, None).unwrap();
         replica.attributes().unwrap()
     }
 }
 
 impl RemoteReplicas for Elsewhere {
     fn open(&mut self, _remote: &RemoteSpec, _len_bytes: u64, access: OpenFor) -> Result<Reached, AccessError> {
-        Ok(match LocalReplica::open_for_client(&self.parts, SetOptions::default(), access, None) {
+        Ok(match LocalReplica::open_for_client(&self.parts, self.options, access, None) {
             Ok(replica) => Reached::Whole(self.watched(replica)),
-            Err(error) if has_contents_behind(&self.parts, SetOptions::default())? => {
-                Reached::HeadersDamaged(error.to_string())
-            }
+            Err(error) if has_contents_behind(&self.parts, self.options)? => Reached::HeadersDamaged(error.to_string()),
             Err(error) => Reached::Damaged(error.to_string()),
         })
     }
@@ -72,17 +75,17 @@ impl RemoteReplicas for Elsewhere {
         attributes: &Attributes,
     ) -> Result<Box<dyn ReplicaAccess>, AccessError> {
         self.log.borrow_mut().push(Done::Created { is_unfinished: attributes.is_unfinished() });
-        let new = NewReplica { attributes: Some(*attributes), ..NewReplica::default() };
+        let new = NewReplica { attributes: Some(*attributes), options: self.options, declaration: None };
         Ok(self.watched(LocalReplica::create(&self.parts, &new)?))
     }
 
     fn check_removable(&mut self, _remote: &RemoteSpec, member: &[u8; 16]) -> Result<(), AccessError> {
-        Removal::prepare_member(&self.parts, SetOptions::default(), member)?;
+        Removal::prepare_member(&self.parts, self.options, member)?;
         Ok(())
     }
 
     fn remove(&mut self, _remote: &RemoteSpec, member: &[u8; 16]) -> Result<(), AccessError> {
-        Ok(Removal::prepare_member(&self.parts, SetOptions::default(), member)?.carry_out()?)
+        Ok(Removal::prepare_member(&self.parts, self.options, member)?.carry_out()?)
     }
 }
 
@@ -541,4 +544,44 @@ fn a_remote_replica_that_is_empty_or_zeroed_is_no_source() {
     let mut word = [0; 8];
     fs::File::open(directory.path().join("r0p0")).unwrap().read_exact_at(&mut word, 4 * MIB).unwrap();
     assert_eq!(u64::from_le_bytes(word), (4 * MIB) ^ 0x5555);
+}
+
+/// Where the parts of a replica elsewhere begin is not known here; what its heap has in use tells that one of them is another's file.
+#[test]
+fn a_file_in_the_place_of_a_part_elsewhere_is_neither_copied_nor_overwritten() {
+    for is_lost_here in [false, true] {
+        let (directory, mut set) = headerless::sparse(&[0, 1]);
+        let path = |name: &str| directory.path().join(name);
+        let parts = set.replicas[1].local().unwrap().to_vec();
+        let mut elsewhere = Elsewhere::of(parts, SINGLE);
+        set.replicas[1] = ReplicaSpec::Remote(RemoteSpec { node: "far".into(), set: "away".into(), line: 0 });
+        assert!(check(&set, None, &mut elsewhere, &mut |_| {}).unwrap().is_sound());
+        let letter: Vec<_> = b"dear all, ".iter().copied().cycle().take(5 << 20).collect();
+        fs::write(path("r1p1"), &letter).unwrap();
+        if is_lost_here {
+            for name in ["r0p0", "r0p1"] {
+                fs::rename(path(name), path(&format!("{name}.away"))).unwrap();
+            }
+        }
+        let before = contents(directory.path());
+        for dry_run in [true, false] {
+            let options = SyncOptions { dry_run, ..SyncOptions::default() };
+            let refused = sync(&set, &options, &mut elsewhere, &mut |_| {}).unwrap_err();
+            match refused {
+                SyncError::UnlikeElsewhere { index: 1, .. } if !is_lost_here => {}
+                SyncError::NoSource { reasons } if is_lost_here => assert!(reasons[1].contains("not the pool's file")),
+                other => panic!("{other}"),
+            }
+        }
+        let report = check(&set, None, &mut elsewhere, &mut |_| {}).unwrap();
+        assert!(!report.is_sound() && !report.replicas[1].problems.is_empty(), "{report:?}");
+        assert!(report.sync_refusal.is_some());
+        assert!(contents(directory.path()) == before);
+        if !is_lost_here {
+            // Zeros are nobody's.
+            fs::write(path("r1p1"), vec![0; 5 << 20]).unwrap();
+            assert!(sync_with(&set, &mut elsewhere).unwrap().replicas[0].damage.is_some());
+            assert!(check(&set, None, &mut elsewhere, &mut |_| {}).unwrap().is_sound());
+        }
+    }
 }
