@@ -6,14 +6,15 @@
 //!
 //! `tests/smoke.rs` runs all targets on the seeds in `corpus/` and on mutations of them.
 
-use std::{fmt::Debug, path::Path, str::FromStr};
+use std::{fmt::Debug, path::Path, str::FromStr, sync::Arc};
 
-use pmof_access::{Address, ShortDescriptor};
+use pmof_access::{Address, RECORD_MAX_BYTES, ShortDescriptor, read_ring};
 use pmof_bootstrap::{Greeting, HELLO_BYTES, Hello, SshHost};
 use pmof_control::{HEADER_BYTES, Header, HeaderError, PoolFormat, PoolName, PoolState, Reply, Request, SetName};
+use pmof_mem::{Medium, Memory};
 use pmof_pool::{HEADER_LEN_BYTES, HeaderError as PmdkError, PoolHeader, PoolSet};
 use pmof_proto::{Descriptor, frame::Frame, limits};
-use pmof_replica::PoolUrl;
+use pmof_replica::{PoolUrl, TargetUrl};
 
 /// A parser with its properties.
 #[derive(Clone, Copy, Debug)]
@@ -39,8 +40,10 @@ pub const TARGETS: &[Target] = &[
     Target { name: "pmdk_header", run: pmdk_header },
     Target { name: "pool_set", run: pool_set },
     Target { name: "pool_url", run: |bytes| survives_text::<PoolUrl>(bytes) },
+    Target { name: "ring", run: ring },
     Target { name: "short_descriptor", run: short_descriptor },
     Target { name: "ssh_host", run: |bytes| survives_text::<SshHost>(bytes) },
+    Target { name: "target_url", run: |bytes| survives_text::<TargetUrl>(bytes) },
 ];
 
 /// The target of this name.
@@ -176,5 +179,23 @@ fn pool_set(bytes: &[u8]) {
         let written = set.to_bytes();
         let read = parse(&written).unwrap_or_else(|error| panic!("{set:?} was written as {written:?}: {error}"));
         assert_eq!(read.to_bytes(), written, "{set:?}");
+    }
+}
+
+/// What a crash left of a ring at the beginning of memory; zeros follow the bytes, and the header's checksum is corrected.
+fn ring(bytes: &[u8]) {
+    const LEN_BYTES: usize = 4096 + 32 * 8192;
+    const CHECKSUM_AT: usize = 60;
+    let mut bytes = bytes[..bytes.len().min(LEN_BYTES)].to_vec();
+    if bytes.len() >= CHECKSUM_AT + 4 {
+        let checksum = crc32c::crc32c(&bytes[..CHECKSUM_AT]).to_le_bytes();
+        bytes[CHECKSUM_AT..CHECKSUM_AT + 4].copy_from_slice(&checksum);
+    }
+    let memory = Memory::anonymous(LEN_BYTES as u64).expect("there is memory");
+    memory.store(0, &bytes).expect("the bytes fit");
+    let memory: Arc<dyn Medium> = Arc::new(memory);
+    if let Ok(contents) = read_ring(&memory, 0, LEN_BYTES as u64) {
+        assert!(contents.records.iter().all(|record| record.bytes.len() as u64 <= RECORD_MAX_BYTES));
+        assert!(contents.records.windows(2).all(|pair| pair[0].sequence + 1 == pair[1].sequence));
     }
 }

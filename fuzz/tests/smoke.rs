@@ -97,3 +97,14 @@ fn a_parser_that_panics_is_found() {
     };
     search(trusting, vec![b"\x03abc".to_vec()]).unwrap_err();
 }
+
+/// Else all that the target of rings sees is refused at once.
+#[test]
+fn a_seed_of_rings_is_one() {
+    let memory = pmof_mem::Memory::anonymous(4096 + 32 * 8192).unwrap();
+    let seed = fs::read(corpus().join("ring/two")).unwrap();
+    pmof_mem::Medium::store(&memory, 0, &seed).unwrap();
+    let memory: std::sync::Arc<dyn pmof_mem::Medium> = std::sync::Arc::new(memory);
+    let records = pmof_access::read_ring(&memory, 0, 4096 + 32 * 8192).unwrap().records;
+    assert_eq!(records.iter().map(|record| &record.bytes[..]).collect::<Vec<_>>(), [&b"first"[..], b"second"]);
+}
