@@ -82,6 +82,16 @@ fn the_book_has_every_page() {
     assert_eq!(listed, there.collect());
 }
 
+/// A built book has its own pages only: a link out of it leads nowhere there.
+#[test]
+fn the_book_links_only_to_its_own_pages() {
+    let docs = root().join("docs");
+    let leaves = |link: &String| link.starts_with("../");
+    let of = |page: &PathBuf| links(&fs::read_to_string(page).unwrap()).into_iter().filter(leaves).collect::<Vec<_>>();
+    let out: Vec<_> = pages().iter().filter(|page| page.starts_with(&docs)).flat_map(of).collect();
+    assert!(out.is_empty(), "name the file in backquotes instead: {out:#?}");
+}
+
 #[test]
 fn the_readme_fits_a_newcomers_patience() {
     let lines = fs::read_to_string(root().join("README.md")).unwrap().lines().count();
