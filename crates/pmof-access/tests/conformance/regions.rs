@@ -378,6 +378,35 @@ pub(crate) fn a_deregistered_region_is_gone<F: Fabric>() {
     }
 }
 
+pub(crate) fn a_fence_lets_nothing_more_through<F: Fabric>() {
+    const LARGE: usize = 1 << 20;
+    let fabric = F::new();
+    let pair = fabric.pair();
+    let (memory, remote) = region(&pair.target.peer, LARGE as u64, Access::all());
+    let (source, _) = region(&pair.initiator.peer, LARGE as u64, Access::empty());
+    source.store(0, &pattern(LARGE, 5)).unwrap();
+    let connection = &pair.initiator.connection;
+    pair.initiator.done(connection.write(&remote, 0, b"before").unwrap());
+    let in_flight: Vec<_> = (0..4).map(|_| connection.write(&remote, 0, source.slice(..).unwrap()).unwrap()).collect();
+    let copy = memory.clone();
+    pair.target.connection.fence();
+    memory.fence();
+    let then = content(&copy, 0, LARGE);
+    // What was in flight may have been done or not.
+    for ticket in in_flight {
+        let _ = pair.initiator.outcome(ticket);
+    }
+    for round in 0..2 {
+        let flush =
+            connection.write(&remote, 8, b"late").and_then(|_| connection.flush(&remote, .., Durability::Visible));
+        if let Ok(ticket) = flush {
+            assert!(pair.initiator.outcome(ticket).is_err(), "round {round}");
+        }
+    }
+    assert!(connection.ended().is_some());
+    assert!(content(&copy, 0, LARGE) == then, "something came through");
+}
+
 pub(crate) fn memory_lives_as_long_as_an_operation<F: Fabric>() {
     const LARGE: usize = 1 << 20;
     let fabric = F::new();

@@ -43,6 +43,7 @@ macro_rules! suite {
                 a_key_may_be_bound_to_one_connection
                 what_is_not_bound_is_shared_by_connections
                 a_deregistered_region_is_gone
+                a_fence_lets_nothing_more_through
                 memory_lives_as_long_as_an_operation
                 local_ranges_are_checked
             }
