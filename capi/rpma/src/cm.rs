@@ -247,14 +247,15 @@ impl Queues {
         let queue = without_signals(|| peer.peer.completion_queue(options))?;
         let shared_queue = wants.srq.as_ref().and_then(|srq| srq.queue.clone());
         let is_separate = wants.has_receive_queue && shared_queue.is_none();
-        let channel = wants.is_channel_shared.then(|| Channel::new(queue.clone(), is_separate));
+        let beacons = &peer.beacons;
+        let channel = wants.is_channel_shared.then(|| Channel::new(queue.clone(), is_separate, beacons));
         let (cq, receive_queue, own_rcq) = match &channel {
             Some(channel) => (Cq::of_channel(channel, false), None, is_separate.then(|| Cq::of_channel(channel, true))),
             None if is_separate => {
                 let receives = peer.peer.completion_queue(RECEIVES)?;
-                (Cq::own(queue.clone()), Some(receives.clone()), Some(Cq::own(receives)))
+                (Cq::own(queue.clone(), beacons), Some(receives.clone()), Some(Cq::own(receives, beacons)))
             }
-            None => (Cq::own(queue.clone()), shared_queue, None),
+            None => (Cq::own(queue.clone(), beacons), shared_queue, None),
         };
         let shared_receives = wants.srq.as_ref().map(|srq| srq.receives.clone());
         Ok(Self { queue, receive_queue, shared_receives, channel, cq, own_rcq })

@@ -20,13 +20,13 @@ use crate::{
     configuration::PeerCfg,
     context::PeerShared,
     error::{Code, Failure},
-    given::Given,
     handle::{Deletion, Handle, kind},
     log::{Level, log},
     long,
     on::On,
     private_data::PrivateData,
     queue::{Channel, Cq, TURN, queue_pair_number},
+    shown::Showing,
     verbs,
 };
 
@@ -52,7 +52,7 @@ kind!(Conn, 11, "rpma_conn", Conn::end_waits);
 #[derive(Debug)]
 pub(crate) struct AccessConn {
     /// The descriptor of events.
-    given: Given,
+    shown: Showing,
     connection: Arc<Connection>,
     pub(crate) peer: Arc<PeerShared>,
     channel: Option<Arc<Channel>>,
@@ -106,7 +106,7 @@ impl Conn {
 impl AccessConn {
     pub(crate) fn new(connection: Arc<Connection>, peer: Arc<PeerShared>, channel: Option<Arc<Channel>>) -> Self {
         Self {
-            given: Given::default(),
+            shown: Showing::new(&peer.beacons),
             connection,
             peer,
             channel,
@@ -141,11 +141,11 @@ impl AccessConn {
     }
 
     fn events_descriptor(&self) -> Result<c_int, Failure> {
-        self.given.give(self.connection.events_fd()?)
+        self.shown.give(|flag| self.connection.show_events_on(flag))
     }
 
     fn next_event(&self, deletion: Deletion<'_>) -> Result<c_int, Failure> {
-        let blocks = self.given.blocks();
+        let blocks = self.shown.blocks();
         loop {
             if let Some(event) = self.connection.next_event(if blocks { TURN } else { Duration::ZERO }) {
                 let number = number_of(&self.connection, &event);

@@ -22,6 +22,7 @@ use crate::{
     log::{Level, listen, log},
     on::On,
     settings::{Wire, settings},
+    shown::Beacons,
     verbs,
 };
 
@@ -150,6 +151,7 @@ pub(crate) struct PeerShared {
     /// Registrations of memory that are there.
     pub(crate) registrations: AtomicUsize,
     nothing: OnceLock<Region>,
+    pub(crate) beacons: Arc<Beacons>,
 }
 
 impl PeerShared {
@@ -186,7 +188,8 @@ unsafe fn open(context: *mut sys::ibv_context) -> Result<Peer, Failure> {
         AccessPeer::open_verbs(&VerbsOptions { device: DeviceChoice::Named(name), ..VerbsOptions::default() })?
     };
     let transport = transport.unwrap_or(Transport::Verbs);
-    let shared = PeerShared { peer, transport, registrations: AtomicUsize::new(0), nothing: OnceLock::new() };
+    let (registrations, nothing) = (AtomicUsize::new(0), OnceLock::new());
+    let shared = PeerShared { peer, transport, registrations, nothing, beacons: Arc::default() };
     Ok(Peer(On::Access(Arc::new(shared))))
 }
 

@@ -18,7 +18,7 @@ use std::{
 
 use pmof_mem::forks::{Holdable, Kept, take_from_child};
 
-use crate::{contexts::KNOWN, error::Failure, long::WHOLE};
+use crate::{contexts::KNOWN, error::Failure, long::WHOLE, shown::GIVEN};
 
 /// Deleted handles that wait before their place is taken again.
 const RESTING: usize = 256;
@@ -112,10 +112,10 @@ impl<T: Kind + Send + Sync> Drop for Used<'_, T> {
 }
 
 /// The locks of this process that a child needs, in the order in which one may be taken under another.
-fn kept() -> [&'static dyn Holdable; 7] {
+fn kept() -> [&'static dyn Holdable; 8] {
     let [devices, searching] = pmof_verbs::kept_over_forks();
     let [entries, sockets] = pmof_mem::forks::kept();
-    [&KNOWN, &WHOLE, &RESTING_HANDLES, devices, searching, entries, sockets]
+    [&KNOWN, &WHOLE, &GIVEN, &RESTING_HANDLES, devices, searching, entries, sockets]
 }
 
 extern "C" fn before_fork() {
@@ -134,10 +134,15 @@ extern "C" fn behind_fork_in_child() {
     behind_fork();
 }
 
+/// How often this process was forked before it was this one.
+pub(crate) fn forks() -> u32 {
+    FORKS.load(Ordering::Relaxed)
+}
+
 /// The tag of a live handle: its kind, and in which process it was made.
 fn tag_of<T: Kind>() -> u64 {
     const MAGIC: u32 = 0x504d_0000;
-    u64::from(MAGIC | T::NUMBER) << 32 | u64::from(FORKS.load(Ordering::Relaxed))
+    u64::from(MAGIC | T::NUMBER) << 32 | u64::from(forks())
 }
 
 impl<T: Kind + Send + Sync> Handle<T> {

@@ -28,6 +28,7 @@ mod private_data;
 mod queue;
 mod settings;
 mod shared;
+mod shown;
 mod verbs;
 
 pub use argument::{Object, Out, Slot, Text};

@@ -3,7 +3,6 @@
 use std::{
     collections::VecDeque,
     ffi::c_int,
-    os::fd::AsFd as _,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
         atomic::{AtomicBool, Ordering},
@@ -22,10 +21,10 @@ use crate::{
     argument::{Object, Out},
     call::{call, call_for, need},
     error::{Code, Failure},
-    given::Given,
     handle::{Deletion, kind},
     long,
     on::On,
+    shown::{Beacons, Showing},
     verbs,
 };
 
@@ -40,8 +39,6 @@ kind!(Cq, 7, "rpma_cq", Cq::end_waits);
 /// One of connections of pmof.
 #[derive(Debug)]
 struct AccessCq {
-    /// Its descriptor, where it has a queue of its own.
-    given: Given,
     outcomes: Outcomes,
     /// The only connection whose outcomes come here, if there is just one.
     connection: OnceLock<Weak<Connection>>,
@@ -50,7 +47,7 @@ struct AccessCq {
 #[derive(Debug)]
 enum Outcomes {
     /// From a queue of its own; what a wait found already lies in front.
-    Own { queue: CompletionQueue, found: Mutex<VecDeque<Completion>>, has_found: AtomicBool },
+    Own { shown: Showing, queue: CompletionQueue, found: Mutex<VecDeque<Completion>>, has_found: AtomicBool },
     /// Those of one kind that come to a channel.
     Of { channel: Arc<Channel>, is_receive: bool },
 }
@@ -58,7 +55,7 @@ enum Outcomes {
 /// A completion channel that the two queues of a connection share.
 #[derive(Debug)]
 pub(crate) struct Channel {
-    given: Given,
+    shown: Showing,
     queue: CompletionQueue,
     /// Receives have a queue of their own.
     separates: bool,
@@ -69,17 +66,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Channel {
-    pub(crate) fn new(queue: CompletionQueue, separates: bool) -> Arc<Self> {
-        Arc::new(Self { given: Given::default(), queue, separates })
+    pub(crate) fn new(queue: CompletionQueue, separates: bool, beacons: &Arc<Beacons>) -> Arc<Self> {
+        Arc::new(Self { shown: Showing::new(beacons), queue, separates })
     }
 
     pub(crate) fn descriptor(&self) -> Result<c_int, Failure> {
-        self.given.give(self.queue.as_fd())
+        self.shown.give(|flag| self.queue.show_on(flag))
     }
 
     /// Whether waits block.
     pub(crate) fn blocks(&self) -> bool {
-        self.given.blocks()
+        self.shown.blocks()
     }
 
     /// Which of the two queues has the next outcome, after waiting for one at most `timeout`.
@@ -90,8 +87,9 @@ impl Channel {
 }
 
 impl Cq {
-    pub(crate) fn own(queue: CompletionQueue) -> Self {
-        let outcomes = Outcomes::Own { queue, found: Mutex::default(), has_found: AtomicBool::new(false) };
+    pub(crate) fn own(queue: CompletionQueue, beacons: &Arc<Beacons>) -> Self {
+        let shown = Showing::new(beacons);
+        let outcomes = Outcomes::Own { shown, queue, found: Mutex::default(), has_found: AtomicBool::new(false) };
         Self(On::Access(AccessCq::of(outcomes)))
     }
 
@@ -120,13 +118,13 @@ impl Cq {
 impl AccessCq {
     fn descriptor(&self) -> Result<c_int, Failure> {
         match &self.outcomes {
-            Outcomes::Own { queue, .. } => self.given.give(queue.as_fd()),
+            Outcomes::Own { shown, queue, .. } => shown.give(|flag| queue.show_on(flag)),
             Outcomes::Of { channel, .. } => channel.descriptor(),
         }
     }
 
     fn of(outcomes: Outcomes) -> Self {
-        Self { given: Given::default(), outcomes, connection: OnceLock::new() }
+        Self { outcomes, connection: OnceLock::new() }
     }
 
     /// Takes up to `count` outcomes that are there; how many.
@@ -148,7 +146,7 @@ impl AccessCq {
     /// The next outcome that is there now.
     fn take(&self) -> Option<Completion> {
         match &self.outcomes {
-            Outcomes::Own { queue, found, has_found } => {
+            Outcomes::Own { queue, found, has_found, .. } => {
                 if has_found.load(Ordering::Acquire) {
                     let mut found = lock(found);
                     let done = found.pop_front();
@@ -166,11 +164,13 @@ impl AccessCq {
 
     /// Waits until there is an outcome.
     fn wait(&self, deletion: Deletion<'_>) -> Result<(), Failure> {
-        let Outcomes::Own { queue, found, has_found } = &self.outcomes else { return Err(Code::SharedChannel.into()) };
+        let Outcomes::Own { shown, queue, found, has_found } = &self.outcomes else {
+            return Err(Code::SharedChannel.into());
+        };
         if has_found.load(Ordering::Acquire) {
             return Ok(());
         }
-        let blocks = self.given.blocks();
+        let blocks = shown.blocks();
         // Not before the last outcome is there: the program takes its memory back.
         let has_ended = || self.connection.get().is_some_and(|it| it.upgrade().is_none_or(|it| it.is_drained()));
         loop {

@@ -77,7 +77,7 @@ pub extern "C" fn rpma_srq_new(peer: Object<Peer>, cfg: Object<SrqCfg>, made: Ou
             On::Access(peer) => {
                 let receives = peer.peer.shared_receive_queue(cfg.rq_size() as usize);
                 let queue = (cfg.rcq_size() > 0).then(|| peer.peer.completion_queue(RECEIVES)).transpose()?;
-                let rcq = queue.clone().map(Cq::own);
+                let rcq = queue.clone().map(|queue| Cq::own(queue, &peer.beacons));
                 (On::Access(AccessSrq { receives, queue, peer: Arc::clone(peer) }), rcq)
             }
             On::Verbs(peer) => {

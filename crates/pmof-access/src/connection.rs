@@ -17,7 +17,7 @@ use crate::{
     CompletionQueue, ConnectError, ConnectionId, Location, Method, PeerProcess, RegionPart, RegionSlice, RemoteRegion,
     ResolveError, RingRefusal, SetupError, ShortDescriptor,
     link::{Link, LinkCore},
-    progress::ReadySignal,
+    progress::{ReadyFlag, ReadySignal},
     region::resolve,
     request::{Data, Request, Verb},
     short::{answer_slice, read_answer},
@@ -337,9 +337,15 @@ impl Connection {
             let made = Arc::new(ReadySignal::new()?);
             self.events_signal.get_or_init(|| made)
         };
-        self.link.lock().events.show(signal);
-        self.queue.shared.driver.note_watched();
+        self.show_events_on(Arc::<ReadySignal>::clone(signal));
         Ok(signal.as_fd())
+    }
+
+    /// Has this show whether [`next_event`](Self::next_event) has an event, in the place of the [descriptor](Self::events_fd), until
+    /// the connection is dropped.
+    pub fn show_events_on(&self, flag: Arc<dyn ReadyFlag>) {
+        self.link.lock().events.show(flag);
+        self.queue.shared.driver.note_watched();
     }
 
     /// Of what kind the kernel's error was that broke the connection, if it was one: the end of the other side's process is
@@ -450,11 +456,12 @@ impl Connection {
         let has_outcomes = core.has_outcomes();
         // A thread of its own may be asleep. Without one the caller takes outcomes one at a time: what it leaves counts
         // against its send queue.
-        let takes = !has_outcomes || driver.signal().is_some() || !driver.has_ready();
+        let takes = !has_outcomes || driver.announces() || !driver.has_ready();
         if (takes && driver.collect(&self.link, core)) || has_outcomes || ended {
             driver.wake();
         }
         core.update_interest();
+        driver.tell_interest(core);
     }
 }
 
@@ -717,7 +724,7 @@ impl Drop for Batch<'_> {
         }
         if !self.held {
             self.core.flush_output();
-        } else if self.core.has_output() && (driver.signal().is_some() || driver.asks_epoll()) {
+        } else if self.core.has_output() && (driver.announces() || driver.asks_epoll()) {
             // Nobody polls a queue that has a thread, and one with many connections polls those that are ready.
             self.core.watch_output();
         }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    os::fd::{AsFd, BorrowedFd},
+    os::fd::BorrowedFd,
     sync::{
         Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -18,7 +18,7 @@ use crate::{
     clock::{Clock, Driven},
     error::system,
     link::{Collector, Link, LinkCore},
-    progress::{Callers, Interest, Poller, ReadySignal, Sleepers},
+    progress::{Callers, Interest, Poller, ReadyFlag, ReadySignal, Seat, Sleepers, Wakers},
 };
 
 mod appender;
@@ -26,12 +26,15 @@ mod fast_path;
 mod flushes;
 mod ready;
 mod requests;
+mod sleeping;
+mod watching;
 
 pub(crate) use appender::DrivenAppender;
 pub(crate) use fast_path::FastPath;
 use flushes::Flushes;
 use ready::Ready;
 use requests::Requests;
+use sleeping::Leader;
 
 /// Up to this many connections are simply tried in turn; asking epoll first costs a system call more.
 const DIRECT_MAX: usize = 4;
@@ -74,6 +77,10 @@ struct Links {
     all: Vec<Arc<Link>>,
     /// Of them, where there are too many to look at all of them: those that epoll does not report.
     polled: Vec<Polled>,
+    /// Of them, those that come here for their receives alone.
+    received: Vec<u64>,
+    /// The assistant has them watched.
+    is_attended: bool,
     ticked_at: Duration,
     /// When a thread went to sleep last, as the one that leads.
     led_at: Duration,
@@ -82,7 +89,10 @@ struct Links {
 #[derive(Debug)]
 pub(crate) struct Driver {
     pub(crate) clock: Clock,
-    poller: Option<Arc<Poller>>,
+    /// There is none as long as there are few connections, and the file descriptor was not given out.
+    poller: OnceLock<Arc<Poller>>,
+    /// What wakes those who sleep without one.
+    wakers: Arc<Wakers>,
     links: Mutex<Links>,
     /// The file descriptor was given out.
     is_watched: AtomicBool,
@@ -99,8 +109,11 @@ pub(crate) struct Driver {
     interrupted: AtomicBool,
     /// The processor's count when a poll last looked at the clock.
     clocked_at: AtomicU64,
-    /// Set while there are outcomes, where others than whoever waits for the descriptor drive.
-    signal: Option<ReadySignal>,
+    /// Others than whoever waits for the descriptor drive, so that it shows outcomes.
+    announces: bool,
+    /// Set while there are outcomes, where that is so: what the application has given for it, and the descriptor that it was given.
+    flag: OnceLock<Arc<dyn ReadyFlag>>,
+    signal: OnceLock<ReadySignal>,
     /// That thread drives only while nobody else does, who says so here.
     callers: Option<Callers>,
     /// Else set while there are outcomes that someone else delivered, where there is someone else: watched by the poller,
@@ -110,6 +123,21 @@ pub(crate) struct Driver {
     sources: Mutex<Vec<Weak<Driver>>>,
     pub(crate) flushes: Flushes,
     sleepers: Sleepers,
+    /// How the one that leads is woken.
+    leader: Mutex<Leader>,
+    /// That of the thread that drives only while nobody else does.
+    seat: OnceLock<Arc<Seat>>,
+}
+
+/// How the outcomes of a driver are waited for.
+#[derive(Debug, Default)]
+pub(crate) struct Waits {
+    /// By others than those who drive.
+    pub(crate) announces: bool,
+    /// Where callers say that they drive, if a thread of its own does only while nobody else does.
+    pub(crate) callers: Option<Callers>,
+    /// Those of the peer.
+    pub(crate) wakers: Arc<Wakers>,
 }
 
 /// Has a device's connection looked at in every turn.
@@ -129,6 +157,7 @@ impl Links {
         if !closed.is_empty() {
             self.all.retain(|link| !closed.contains(&link.id));
             self.polled.retain(|polled| !closed.contains(&polled.link.id));
+            self.received.retain(|id| !closed.contains(id));
         }
     }
 }
@@ -144,41 +173,29 @@ impl Driven for Driver {
 }
 
 impl Driver {
-    pub(crate) fn new(
-        clock: &Clock,
-        signal: Option<ReadySignal>,
-        callers: Option<Callers>,
-    ) -> Result<Arc<Self>, SetupError> {
-        Self::with_requests(clock, signal, callers, Requests::default())
+    pub(crate) fn new(clock: &Clock, waits: Waits) -> Arc<Self> {
+        Self::with_requests(clock, waits, Requests::default())
     }
 
     /// One of a listener: its descriptor is readable while connections are `incoming`, and while requests wait.
     pub(crate) fn of_listener(incoming: BorrowedFd<'_>) -> Result<Arc<Self>, SetupError> {
         let requests = Requests::shown_by(ReadySignal::new()?);
-        let driver = Self::with_requests(&Clock::real(), None, None, requests)?;
+        let driver = Self::with_requests(&Clock::real(), Waits::default(), requests);
+        let poller = driver.own_poller()?;
         let interest = Interest { input: true, output: false };
         for watched in [Some(incoming), driver.requests.as_fd()].into_iter().flatten() {
-            if let Some(poller) = driver.poller() {
-                // No connection has the number 0.
-                poller.add(watched, 0, interest).map_err(system("epoll_ctl"))?;
-            }
+            // No connection has the number 0.
+            poller.add(watched, 0, interest).map_err(system("epoll_ctl"))?;
         }
         Ok(driver)
     }
 
-    fn with_requests(
-        clock: &Clock,
-        signal: Option<ReadySignal>,
-        callers: Option<Callers>,
-        requests: Requests,
-    ) -> Result<Arc<Self>, SetupError> {
-        let poller = match clock {
-            Clock::Real(_) => Some(Arc::new(Poller::new()?)),
-            Clock::Virtual(_) => None,
-        };
+    fn with_requests(clock: &Clock, waits: Waits, requests: Requests) -> Arc<Self> {
+        let Waits { announces, callers, wakers } = waits;
         let driver = Arc::new(Self {
             clock: clock.clone(),
-            poller,
+            poller: OnceLock::new(),
+            wakers,
             links: Mutex::default(),
             is_watched: AtomicBool::new(false),
             ready: Ready::default(),
@@ -189,42 +206,22 @@ impl Driver {
             requests,
             interrupted: AtomicBool::new(false),
             clocked_at: AtomicU64::new(0),
-            signal,
+            announces,
+            flag: OnceLock::new(),
+            signal: OnceLock::new(),
             callers,
             delivered: OnceLock::new(),
             sources: Mutex::default(),
             flushes: Flushes::default(),
             sleepers: Sleepers::default(),
+            leader: Mutex::default(),
+            seat: OnceLock::new(),
         });
         if let Clock::Virtual(time) = clock {
             let weak = Arc::downgrade(&driver);
             time.add_driver(weak);
         }
-        Ok(driver)
-    }
-
-    /// The application waits for the file descriptor itself.
-    pub(crate) fn note_watched(&self) {
-        let is_first = !self.is_watched.swap(true, Ordering::Relaxed);
-        if is_first && self.signal.is_some() {
-            let ready = self.ready.lock();
-            if !ready.is_empty() {
-                self.show();
-            }
-            drop(ready);
-            // The thread drives from here on, whoever else does.
-            self.wake();
-            let sources: Vec<_> = self.sources.lock().iter().filter_map(Weak::upgrade).collect();
-            for source in sources {
-                source.note_watched();
-            }
-        }
-        // Devices were not asked for notifications so far, and what they took in now shows nowhere else. Where there is no second descriptor
-        // to be had, a poll brings it.
-        if is_first && self.signal.is_none() && self.arm() && self.show_deliveries().is_ok() {
-            let _ready = self.ready.lock();
-            self.show();
-        }
+        driver
     }
 
     /// The receives of another driver's connections come here: once the descriptor was given out, that one's thread brings them.
@@ -233,7 +230,7 @@ impl Driver {
         sources.retain(|source| source.strong_count() > 0);
         sources.push(Arc::downgrade(source));
         drop(sources);
-        if self.is_watched() && self.signal.is_some() {
+        if self.is_watched() && self.announces {
             source.note_watched();
         }
     }
@@ -252,8 +249,9 @@ impl Driver {
         self.links.try_lock().is_none_or(|links| matches!(&links.all[..], [link] if link.try_lock().is_none()))
     }
 
+    /// Its own poller, if it has one.
     pub(crate) fn poller(&self) -> Option<&Arc<Poller>> {
-        self.poller.as_ref()
+        self.poller.get()
     }
 
     pub(crate) fn now(&self) -> Duration {
@@ -268,64 +266,6 @@ impl Driver {
         self.show();
         drop(ready);
         self.wake();
-    }
-
-    /// Takes a connection over.
-    pub(crate) fn add(&self, link: &Arc<Link>) -> Result<(), SetupError> {
-        link.watch(self.poller.as_ref()).map_err(system("epoll_ctl"))?;
-        self.insert(link);
-        Ok(())
-    }
-
-    /// Drives a connection that another driver drives too.
-    pub(crate) fn add_too(&self, link: &Arc<Link>) -> Result<(), SetupError> {
-        link.watch_too(self.poller.as_ref()).map_err(system("epoll_ctl"))?;
-        self.insert(link);
-        Ok(())
-    }
-
-    fn insert(&self, link: &Arc<Link>) {
-        let mut links = self.links.lock();
-        if let Err(place) = links.place_of(link.id) {
-            links.all.insert(place, Arc::clone(link));
-        }
-        if link.notifies_on_request {
-            links.polled.push(Polled { link: Arc::clone(link), idle_turns: 0 });
-        }
-        drop(links);
-        self.wake();
-    }
-
-    /// Has whoever waits for the file descriptor see what others than this driver bring.
-    pub(crate) fn show_deliveries(&self) -> Result<(), SetupError> {
-        if let (Some(poller), None, None) = (&self.poller, &self.signal, self.delivered.get()) {
-            let signal = ReadySignal::new()?;
-            // No connection has the number 0.
-            poller.add(signal.as_fd(), 0, Interest { input: true, output: false }).map_err(system("epoll_ctl"))?;
-            // If another thread was faster, this one is closed, and so no longer watched.
-            let _ = self.delivered.set(signal);
-        }
-        Ok(())
-    }
-
-    /// Gives up the connection that was added first.
-    pub(crate) fn remove_oldest(&self) {
-        let oldest = self.links.lock().all.first().map(|link| link.id);
-        if let Some(id) = oldest {
-            self.remove(id);
-            self.requests.forget(id);
-        }
-    }
-
-    /// Gives a connection up, for another driver.
-    pub(crate) fn remove(&self, id: u64) -> Option<Arc<Link>> {
-        let mut links = self.links.lock();
-        let place = links.place_of(id).ok()?;
-        let link = links.all.remove(place);
-        links.polled.retain(|polled| polled.link.id != id);
-        drop(links);
-        link.lock().unwatch();
-        Some(link)
     }
 
     /// Connections there are.
@@ -418,9 +358,9 @@ impl Driver {
         self.show_ready(&ready);
     }
 
-    /// Where outcomes are announced, if a thread of its own drives.
-    pub(crate) fn signal(&self) -> Option<&ReadySignal> {
-        self.signal.as_ref()
+    /// Whether others than whoever waits for the descriptor drive.
+    pub(crate) fn announces(&self) -> bool {
+        self.announces
     }
 
     /// Where callers say that they drive, if a thread of its own does only while nobody else does.
@@ -428,24 +368,24 @@ impl Driver {
         self.callers.as_ref()
     }
 
-    /// The signal, where somebody may look at it: setting it costs a system call.
-    fn seen_signal(&self) -> Option<&ReadySignal> {
-        self.signal.as_ref().filter(|_| self.is_watched())
+    /// There are outcomes. The ready list is locked.
+    fn announce(&self) {
+        self.flag.get().inspect(|flag| flag.set());
+        self.signal.get().inspect(|signal| signal.set());
     }
 
     fn show_ready(&self, ready: &VecDeque<Completion>) {
         if ready.is_empty() {
-            if let Some(signal) = self.signal.as_ref().or_else(|| self.delivered.get()) {
-                signal.clear();
-            }
+            self.flag.get().inspect(|flag| flag.clear());
+            self.signal.get().inspect(|signal| signal.clear());
+            self.delivered.get().inspect(|signal| signal.clear());
         }
     }
 
     /// Makes the file descriptor readable. The ready list is locked.
     fn show(&self) {
-        if let Some(signal) = self.seen_signal().or_else(|| self.delivered.get()) {
-            signal.set();
-        }
+        self.announce();
+        self.delivered.get().inspect(|signal| signal.set());
     }
 
     /// The next connection request that awaits a decision, which nobody drives until it has one: only the decision
@@ -509,7 +449,7 @@ impl Driver {
         let Some(mut links) = self.links.try_lock() else { return moved };
         self.flushes.note_connections(links.all.len());
         let mut closed = Vec::new();
-        match &self.poller {
+        match self.poller.get() {
             Some(poller) if links.all.len() > DIRECT_MAX => moved |= self.drive_many(poller, &mut links, &mut closed),
             _ => {
                 // A single connection is tried several times: what it waits for is seen sooner than after a whole turn.
@@ -533,69 +473,6 @@ impl Driver {
             self.wake();
         }
         moved | (self.flushes.has_inline() && self.flushes.carry_out_inline(now))
-    }
-
-    /// Sleeps until something may have changed, at most from `now` until `until`. `is_done` is asked once more before the sleep, from
-    /// when on every change ends it.
-    pub(crate) fn park(&self, now: Duration, until: Duration, is_done: &mut dyn FnMut() -> bool) {
-        match (&self.clock, &self.poller) {
-            (Clock::Virtual(time), _) => {
-                let (due, changed) = self.tick(&mut self.links.lock());
-                if !changed {
-                    time.advance([Some(until), due].into_iter().flatten().min());
-                }
-            }
-            (_, Some(_)) if self.sleepers.try_lead() => {
-                self.lead(now, until, is_done);
-                self.sleepers.stop_leading();
-            }
-            _ => self.sleepers.follow(until.saturating_sub(now), is_done),
-        }
-    }
-
-    /// As [`park`](Self::park), for a caller who leaves it to the queue's thread to lead.
-    pub(crate) fn park_as_follower(&self, now: Duration, until: Duration, is_done: &mut dyn FnMut() -> bool) {
-        /// That thread begins in a moment.
-        const MOMENT: Duration = Duration::from_micros(100);
-        if self.sleepers.is_led() {
-            self.sleepers.follow(until.saturating_sub(now), is_done);
-        } else {
-            std::thread::sleep(MOMENT);
-        }
-    }
-
-    /// Sleeps in the kernel, as the thread that leads.
-    pub(crate) fn lead(&self, now: Duration, until: Duration, is_done: &mut dyn FnMut() -> bool) {
-        let Some(poller) = &self.poller else { return };
-        if self.flushes.wait_for_answer() {
-            return;
-        }
-        let mut links = self.links.lock();
-        let tick_at = links.ticked_at.saturating_add(TICK_PERIOD);
-        // Connections that were told the time just now are not told again before each of many short sleeps. Whoever sleeps long asks
-        // until when it may: else it would wake for that alone, 50 times a second.
-        let was_short = now.saturating_sub(links.led_at) < TICK_PERIOD / 2;
-        links.led_at = now;
-        let (due, changed) = if was_short && now < tick_at { (Some(tick_at), false) } else { self.tick(&mut links) };
-        drop(links);
-        if changed {
-            return self.wake();
-        }
-        let until = due.map_or(until, |due| until.min(due));
-        let delivered = self.delivered.get();
-        if let Some(delivered) = delivered {
-            let _ready = self.ready.lock();
-            // The sleeper looks at what is there already: that is not to keep it awake.
-            delivered.clear();
-        }
-        let time = until.saturating_sub(now).min(SLEEP_MAX);
-        self.sleepers.lead(|| poller.sleep(time), &mut || is_done() || self.arm());
-        if let Some(delivered) = delivered {
-            let ready = self.ready.lock();
-            if !ready.is_empty() {
-                delivered.set();
-            }
-        }
     }
 
     /// Asks devices for a notification of what happens next. True if something happened already, or may have.
@@ -631,21 +508,6 @@ impl Driver {
     /// True once after each interrupt.
     pub(crate) fn take_interrupt(&self) -> bool {
         self.is_interrupted() && self.interrupted.swap(false, Ordering::SeqCst)
-    }
-
-    /// Ends the sleep of every thread: something changed.
-    pub(crate) fn wake(&self) {
-        self.sleepers.wake(|| self.poller.iter().for_each(|poller| poller.wake()));
-    }
-
-    /// Makes the calling thread the one that sleeps in the kernel, for good or until it [stops](Self::stop_leading). False if
-    /// another one is.
-    pub(crate) fn try_lead(&self) -> bool {
-        self.sleepers.try_lead()
-    }
-
-    pub(crate) fn stop_leading(&self) {
-        self.sleepers.stop_leading();
     }
 
     fn tick(&self, links: &mut Links) -> (Option<Duration>, bool) {
@@ -702,6 +564,7 @@ impl Driver {
         if moved {
             core.tell_both();
         }
+        self.tell_interest(&mut core);
         self.collect(link, &mut core);
         if core.is_closed() {
             closed.push(link.id);
@@ -727,9 +590,7 @@ impl Driver {
             ready.add(Completion::new(ConnectionId(id), next));
         }
         if was_empty {
-            if let Some(signal) = self.seen_signal() {
-                signal.set();
-            }
+            self.announce();
         }
         true
     }
@@ -759,7 +620,7 @@ impl Collector for Driver {
         let mut ready = self.ready.lock();
         ready.add(done);
         let is_waited_for = self.is_watched() && self.delivered.get().is_some();
-        if is_from_elsewhere || is_waited_for || self.signal.is_some() {
+        if is_from_elsewhere || is_waited_for || self.announces {
             self.show();
         }
         drop(ready);

@@ -111,7 +111,7 @@ pub use pmof_proto::{
 };
 #[cfg(feature = "verbs")]
 pub use pmof_verbs::{DeviceInfo, VerbsError, devices as rdma_devices};
-pub use progress::{Background, DEFAULT_SPIN, Progress, Waiting};
+pub use progress::{Background, DEFAULT_SPIN, Progress, ReadyFlag, Waiting};
 pub use queue::{BackgroundFlushes, CompletionQueue, QueueOptions};
 pub use region::{Region, RegionPart, RegionSlice, RemoteRegion};
 pub use ring::{AppendRing, Hex, RECORD_MAX_BYTES, RingContents, RingError, RingRecord, read_ring};

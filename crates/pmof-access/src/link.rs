@@ -20,7 +20,7 @@ use pmof_proto::{
 use crate::{
     Completion, Method, RemoteRegion,
     logging::{self, Name},
-    progress::{Interest, Poller},
+    progress::{Interest, Poller, SleepSocket},
     request::Kept,
     ring::RingState,
     wire::{CompletionChannel, DirectWay, Run, Wire},
@@ -74,6 +74,15 @@ pub(crate) trait FlushService: fmt::Debug + Send {
     fn flush(&self, flush: DeferredFlush);
 }
 
+/// Which of a connection's drivers has it watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WatchedBy {
+    /// That of its operations, which may be that of its receives too.
+    Operations,
+    /// That of its receives.
+    Receives,
+}
+
 pub(crate) struct Link {
     pub(crate) id: u64,
     pub(crate) peer_address: Option<SocketAddr>,
@@ -117,10 +126,12 @@ pub(crate) struct LinkCore {
     /// The socket took no more, or a thread that sleeps is to send what waits. Else output is not watched for: it goes out
     /// when posted or driven, and changing what the kernel watches would cost two system calls an operation.
     blocked: bool,
-    /// Where readiness is watched, and for what.
-    watched: Option<(Arc<Poller>, u64, Interest)>,
-    /// Where it is watched too, for the same.
-    watched_too: Option<Arc<Poller>>,
+    /// What whoever waits for the wire waits for.
+    interest: Interest,
+    /// That has changed, and nobody was told who sleeps on the wire itself.
+    has_new_interest: bool,
+    /// Where readiness is watched, for each of its drivers, and under which number.
+    watched: [Option<(Arc<Poller>, u64)>; 2],
     /// Whose outcomes are those of operations, and those of receives, where these are two.
     collectors: Option<Box<[Weak<dyn Collector>; 2]>>,
     /// Who carries out flushes that wait for a device, if not whoever drives.
@@ -160,8 +171,9 @@ impl Link {
             loss_timeout,
             heard_at: Duration::ZERO,
             blocked: false,
-            watched: None,
-            watched_too: None,
+            interest: Interest { input: true, output: false },
+            has_new_interest: false,
+            watched: [None, None],
             collectors: None,
             flushes: None,
             events: Events::default(),
@@ -203,35 +215,9 @@ impl Link {
         }
     }
 
-    /// Watches the wire with this poller from now on, and with no other.
-    pub(crate) fn watch(&self, poller: Option<&Arc<Poller>>) -> Result<(), rustix::io::Errno> {
-        let mut core = self.lock();
-        core.unwatch();
-        let interest = core.wanted_interest();
-        if let (Some(poller), Some(wire)) = (poller, &core.wire) {
-            self.add_to(poller, wire.as_ref(), interest)?;
-            core.watched = wire.as_fds()[0].is_some().then(|| (Arc::clone(poller), self.id, interest));
-        }
-        Ok(())
-    }
-
-    /// Watches the wire with this poller as well.
-    pub(crate) fn watch_too(&self, poller: Option<&Arc<Poller>>) -> Result<(), rustix::io::Errno> {
-        let mut core = self.lock();
-        if let (Some(poller), Some((.., interest)), Some(wire)) = (poller, &core.watched, &core.wire) {
-            self.add_to(poller, wire.as_ref(), *interest)?;
-            core.watched_too = Some(Arc::clone(poller));
-        }
-        Ok(())
-    }
-
-    fn add_to(&self, poller: &Poller, wire: &dyn Wire, interest: Interest) -> Result<(), rustix::io::Errno> {
-        for (fd, interest) in wire.as_fds().into_iter().zip([interest, Interest { output: false, ..interest }]) {
-            if let Some(fd) = fd {
-                poller.add(fd, self.id, interest)?;
-            }
-        }
-        Ok(())
+    /// Watches the wire for one of its drivers with this poller from now on, or with none.
+    pub(crate) fn watch(&self, by: WatchedBy, watcher: Option<(&Arc<Poller>, u64)>) -> Result<(), rustix::io::Errno> {
+        self.lock().watch(by, watcher)
     }
 }
 
@@ -652,6 +638,39 @@ impl LinkCore {
         self.phase == Phase::Closed
     }
 
+    /// Watches the wire for one of its drivers with this poller from now on, or with none.
+    pub(crate) fn watch(
+        &mut self,
+        by: WatchedBy,
+        watcher: Option<(&Arc<Poller>, u64)>,
+    ) -> Result<(), rustix::io::Errno> {
+        self.unwatch_by(by);
+        self.update_interest();
+        let (Some((poller, id)), Some(wire)) = (watcher, &self.wire) else { return Ok(()) };
+        let interests = [self.interest, Interest { output: false, ..self.interest }];
+        let added = wire.as_fds().into_iter().zip(interests).try_for_each(|(fd, interest)| match fd {
+            Some(fd) => poller.add(fd, id, interest),
+            None => Ok(()),
+        });
+        self.watched[by as usize] = Some((Arc::clone(poller), id));
+        added.inspect_err(|_| self.unwatch_by(by))
+    }
+
+    /// Adds what a thread sleeps on that waits for the wire itself. What it is to wait for besides, from here on, is
+    /// [told](Self::take_new_interest).
+    pub(crate) fn add_sockets(&mut self, to: &mut Vec<SleepSocket>) {
+        self.update_interest();
+        self.has_new_interest = false;
+        let Some(wire) = &self.wire else { return };
+        let interests = [self.interest, Interest { output: false, ..self.interest }];
+        to.extend(wire.sockets().into_iter().zip(interests).filter_map(|(socket, interest)| Some((socket?, interest))));
+    }
+
+    /// True once after what the wire is to be waited for has changed: whoever sleeps on it is to look.
+    pub(crate) fn take_new_interest(&mut self) -> bool {
+        mem::take(&mut self.has_new_interest)
+    }
+
     /// Changes what the wire is watched for, after output was queued or sent.
     pub(crate) fn update_interest(&mut self) {
         if self.is_device() && self.phase == Phase::Open {
@@ -659,26 +678,28 @@ impl LinkCore {
             return;
         }
         let wanted = self.wanted_interest();
-        let (Some((poller, id, interest)), Some(wire)) = (&mut self.watched, &self.wire) else { return };
-        if *interest == wanted {
+        if self.interest == wanted {
             return;
         }
-        let Some(fd) = wire.as_fds()[0] else { return };
-        if poller.modify(fd, *id, wanted).is_ok() {
-            *interest = wanted;
-            if let Some(poller) = &self.watched_too {
-                // It watches the same descriptor, which has just been changed elsewhere.
+        self.interest = wanted;
+        self.has_new_interest = true;
+        if let Some(fd) = self.wire.as_ref().and_then(|wire| wire.as_fds()[0]) {
+            for (poller, id) in self.watched.iter().flatten() {
+                // It fails where the process closed the descriptor behind our back.
                 let _ = poller.modify(fd, *id, wanted);
             }
         }
     }
 
+    /// No poller watches the wire any more.
     pub(crate) fn unwatch(&mut self) {
-        let pollers = [self.watched.take().map(|(poller, ..)| poller), self.watched_too.take()];
-        if let Some(wire) = &self.wire {
-            for poller in pollers.into_iter().flatten() {
-                wire.as_fds().into_iter().flatten().for_each(|fd| poller.remove(fd));
-            }
+        self.unwatch_by(WatchedBy::Operations);
+        self.unwatch_by(WatchedBy::Receives);
+    }
+
+    fn unwatch_by(&mut self, by: WatchedBy) {
+        if let (Some((poller, _)), Some(wire)) = (self.watched[by as usize].take(), &self.wire) {
+            wire.as_fds().into_iter().flatten().for_each(|fd| poller.remove(fd));
         }
     }
 

@@ -11,7 +11,7 @@ use pmof_proto::{Endpoint, MemoryAccount, Refusal, Settings, limits};
 
 use crate::{
     CompletionQueue, ConnectError, Connection, DEFAULT_LOSS_TIMEOUT, Location, SetupError, SharedReceives,
-    driver::{DrivenAppender, Driver, next_link_id},
+    driver::{DrivenAppender, Driver, Waits, next_link_id},
     link::Link,
     peer::PeerShared,
     transport::{Incoming, Listening},
@@ -94,7 +94,7 @@ impl Listener {
     ) -> Result<Self, SetupError> {
         let driver = match incoming.as_fd() {
             Some(incoming) => Driver::of_listener(incoming)?,
-            None => Driver::new(&peer.opening.clock(), None, None)?,
+            None => Driver::new(&peer.opening.clock(), Waits::default()),
         };
         Ok(Self { peer, driver, incoming, address, options })
     }

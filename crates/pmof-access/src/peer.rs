@@ -11,6 +11,7 @@ use crate::{
     driver::next_link_id,
     link::{Link, LinkList},
     listener::{check_private_data, check_reach},
+    queue::QueuesShared,
     ring::{AppendRing, Hex, Layout, RingError},
     short::add_nowhere,
     sim::{Sim, SimNetwork},
@@ -32,6 +33,7 @@ pub(crate) struct PeerShared {
     pub(crate) regions: Arc<RegionTable>,
     pub(crate) links: Arc<LinkList>,
     pub(crate) opening: Arc<dyn Opening>,
+    queues: QueuesShared,
 }
 
 impl Peer {
@@ -77,7 +79,9 @@ impl Peer {
     fn over(opening: Arc<dyn Opening>) -> Self {
         let regions = Arc::default();
         add_nowhere(&regions);
-        Self { shared: Arc::new(PeerShared { regions, links: Arc::default(), opening }) }
+        Self {
+            shared: Arc::new(PeerShared { regions, links: Arc::default(), opening, queues: QueuesShared::default() }),
+        }
     }
 
     pub(crate) fn opening(&self) -> &dyn Opening {
@@ -102,7 +106,7 @@ impl Peer {
 
     /// Makes a queue for the connections of this peer.
     pub fn completion_queue(&self, options: QueueOptions) -> Result<CompletionQueue, SetupError> {
-        CompletionQueue::new(&self.opening().clock(), options)
+        CompletionQueue::new(&self.opening().clock(), options, &self.shared.queues)
     }
 
     /// Makes a queue of receives that connections share, of at most `limit` receives that no message took yet.
@@ -266,7 +270,11 @@ impl Peer {
         queue.attach(&link, receive_queue, options.shared_receives.as_ref())?;
         queue.take_over(&link, receive_queue)?;
         // Where connecting is quick, the request is on its way before anyone waits for its answer.
-        link.lock().drive(|| queue.shared.driver.now());
+        let driver = &queue.shared.driver;
+        let mut core = link.lock();
+        core.drive(|| driver.now());
+        driver.tell_interest(&mut core);
+        drop(core);
         let connection = Connection::requested(link, queue.clone(), receive_queue.cloned(), address);
         Ok(PendingConnection { connection, timeout: options.timeout })
     }

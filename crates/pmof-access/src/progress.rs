@@ -6,37 +6,46 @@
 //! - A thread that waits backs off ([`Backoff`]): it spins, then yields the processor in each turn, then parks.
 //! - Threads that park on one driver share it ([`Sleepers`]): one of them, the leader, sleeps in the kernel ([`Poller`]) until bytes may move;
 //!   the others sleep until there is news.
-//! - A queue may have a thread of its own ([`ProgressThread`]). It drives always, or only while no caller does, which it learns from [`Callers`].
+//! - A queue may have a thread of its own ([`ProgressThread`]), which drives always; or be assisted by a thread that queues of its peer share
+//!   ([`Assistants`]), which drives only while no caller does, as it learns from [`Callers`].
 //! - Whoever waits for a descriptor instead sees a [`ReadySignal`].
 //! - Flushes that wait for a device leave these threads ([`Flusher`]) for [`Background`] threads; all who wait for one medium share a fence
 //!   ([`SharedFences`](shared_fences::SharedFences)).
 //!
 //! Two rules keep every sleeper from missing what it waits for. Whoever is about to sleep first says so, then looks for the last time; whoever changes
 //! something first changes it, then looks for sleepers. And a thread that stops leading wakes a follower, so that somebody leads while anybody waits.
-//! `tests/shuttle` explores the interleavings of [`Sleepers`], [`Background`] and the shared fences.
+//! `tests/shuttle` explores the interleavings of [`Sleepers`], [`Calls`], [`Background`] and the shared fences.
 
 use std::time::Duration;
 
 use crate::clock::Clock;
 
+mod assistant;
 mod background;
 #[cfg(test)]
 mod background_tests;
 mod callers;
+mod calls;
 mod flusher;
 mod poller;
+mod rounds;
 mod shared_fences;
 mod signal;
 mod sleepers;
 mod thread;
+mod waker;
 
+pub(crate) use assistant::{Assistants, Assisted, Seat};
 pub use background::Background;
 pub(crate) use callers::Callers;
+use calls::Calls;
 pub(crate) use flusher::{FlushRoute, Flusher, InlineFlush};
 pub(crate) use poller::{Interest, Poller};
+pub use signal::ReadyFlag;
 pub(crate) use signal::ReadySignal;
 pub(crate) use sleepers::Sleepers;
 pub(crate) use thread::ProgressThread;
+pub(crate) use waker::{SleepSocket, Waker, Wakers, sleep_without_waker};
 
 /// Spinning before parking, by default: about what a persist over loopback takes, so that a single operation is seldom
 /// slowed by going to sleep, and an idle queue costs nothing.
@@ -64,7 +73,7 @@ pub enum Progress {
     Caller,
     /// A thread of the queue: remote operations are served whatever the application does.
     Thread,
-    /// Whoever polls or waits on the queue; and, after a millisecond in which nobody did, a thread of the queue. Where callers
+    /// Whoever polls or waits on the queue; and, after a millisecond in which nobody did, a thread that the peer's queues share. Where callers
     /// waited, or all connections are devices', that thread comes as late as after twice the time that they were at it, from 10 to
     /// 80 milliseconds. Polls that find nothing for ten microseconds without a break yield the processor, except where all
     /// connections are devices'. That thread alone once the queue's descriptor was asked for. As

@@ -2,19 +2,23 @@
 
 use std::{
     mem,
-    os::fd::{AsFd, BorrowedFd},
+    os::fd::BorrowedFd,
     sync::{Arc, Weak},
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use pmof_proto::Ticket;
 
 use crate::{
     Completion, ConnectionId, SetupError, SharedReceives,
     clock::Clock,
-    driver::{Driver, FastPath, Wanted},
+    driver::{Driver, FastPath, Waits, Wanted},
     link::{Collector, Link},
-    progress::{Background, Backoff, Callers, DEFAULT_SPIN, Flusher, Progress, ProgressThread, ReadySignal, Waiting},
+    progress::{
+        Assistants, Assisted, Background, Backoff, Callers, DEFAULT_SPIN, Flusher, Progress, ProgressThread, ReadyFlag,
+        Waiting, Wakers,
+    },
 };
 
 /// Waits of at least this time begin without looking at the clock, which makes them up to a tick of 20 ms longer.
@@ -61,19 +65,48 @@ pub struct CompletionQueue {
 pub(crate) struct QueueShared {
     pub(crate) driver: Arc<Driver>,
     waiting: Waiting,
-    thread: Option<ProgressThread>,
+    thread: Option<OwnThread>,
+}
+
+/// What the queues of a peer share.
+#[derive(Debug, Default)]
+pub(crate) struct QueuesShared {
+    /// They go with the last queue.
+    wakers: Mutex<Weak<Wakers>>,
+    assistants: Assistants,
+}
+
+impl QueuesShared {
+    fn wakers(&self) -> Arc<Wakers> {
+        let mut wakers = self.wakers.lock();
+        wakers.upgrade().unwrap_or_else(|| {
+            let made = Arc::default();
+            *wakers = Arc::downgrade(&made);
+            made
+        })
+    }
+}
+
+/// A thread that drives a queue. The queue is given up by it when this is dropped.
+#[derive(Debug)]
+enum OwnThread {
+    Alone(#[expect(dead_code, reason = "it ends when it is dropped")] ProgressThread),
+    Shared(#[expect(dead_code, reason = "it is left when it is dropped")] Assisted),
 }
 
 impl CompletionQueue {
-    pub(crate) fn new(clock: &Clock, options: QueueOptions) -> Result<Self, SetupError> {
+    pub(crate) fn new(clock: &Clock, options: QueueOptions, shared: &QueuesShared) -> Result<Self, SetupError> {
+        let QueueOptions { waiting, progress } = options;
         let is_real = matches!(clock, Clock::Real(_));
-        let threaded = matches!(options.progress, Progress::Thread | Progress::Assisted) && is_real;
-        let has_signal = threaded || (options.progress == Progress::OfOperations && is_real);
-        let signal = has_signal.then(ReadySignal::new).transpose()?;
-        let callers = (threaded && options.progress == Progress::Assisted).then(Callers::default);
-        let driver = Driver::new(clock, signal, callers)?;
-        let thread = threaded.then(|| ProgressThread::start(&driver, options.waiting)).transpose()?;
-        Ok(Self { shared: Arc::new(QueueShared { driver, waiting: options.waiting, thread }) })
+        let callers = (is_real && progress == Progress::Assisted).then(Callers::default);
+        let waits = Waits { announces: is_real && progress != Progress::Caller, callers, wakers: shared.wakers() };
+        let driver = Driver::new(clock, waits);
+        let thread = match progress {
+            Progress::Thread if is_real => Some(OwnThread::Alone(ProgressThread::start(&driver, waiting)?)),
+            Progress::Assisted if is_real => Some(OwnThread::Shared(shared.assistants.assist(&driver, waiting)?)),
+            _ => None,
+        };
+        Ok(Self { shared: Arc::new(QueueShared { driver, waiting, thread }) })
     }
 
     /// Tells a connection where its outcomes go and where its messages find their receives. Before it stands, and before
@@ -239,6 +272,25 @@ impl CompletionQueue {
         self.shared.driver.interrupt();
     }
 
+    /// A descriptor that is readable while there are outcomes, where a thread makes progress. Where the caller does, it is readable when a
+    /// poll may find something: poll until `None` before waiting for it, since what was collected already does not show, nor what finished
+    /// when it was posted, as over shm; and limits of time are noticed by polling alone, so wait for no longer than a loss may go unnoticed.
+    ///
+    /// # Errors
+    /// [`SetupError::System`] when the process is out of file descriptors.
+    ///
+    /// # Panics
+    /// On the simulated network, which the kernel does not know.
+    pub fn fd(&self) -> Result<BorrowedFd<'_>, SetupError> {
+        self.shared.driver.descriptor()
+    }
+
+    /// Has this show whether there are outcomes, beside the [descriptor](Self::fd), where the caller is not the one who makes progress;
+    /// the first that is given, as long as the queue is there.
+    pub fn show_on(&self, flag: Arc<dyn ReadyFlag>) {
+        self.shared.driver.show_on(flag);
+    }
+
     /// Forgets the outcomes of one connection that were not collected yet.
     pub fn discard(&self, connection: ConnectionId) {
         self.shared.driver.discard_ready(connection);
@@ -342,22 +394,6 @@ impl CompletionQueue {
 fn or_over<T>(mut find: impl FnMut() -> Option<T>, is_over: impl Fn() -> bool) -> impl FnMut() -> Option<Option<T>> {
     // What came before the end is found after it.
     move || find().map(Some).or_else(|| is_over().then(&mut find))
-}
-
-/// Readable while there are outcomes, where a thread makes progress. Where the caller does, it is readable when a poll may find something:
-/// poll until `None` before waiting for it, since what was collected already does not show, nor what finished when it was posted, as over
-/// shm; and limits of time are noticed by polling alone, so wait for no longer than a loss may go unnoticed.
-impl AsFd for CompletionQueue {
-    /// # Panics
-    /// On the simulated network, which the kernel does not know.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.shared.driver.note_watched();
-        match (self.shared.driver.signal(), self.shared.driver.poller()) {
-            (Some(signal), _) => signal.as_fd(),
-            (None, Some(poller)) => poller.as_fd(),
-            (None, None) => panic!("a simulated network has no file descriptors"),
-        }
-    }
 }
 
 impl QueueShared {

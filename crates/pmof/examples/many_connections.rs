@@ -49,7 +49,8 @@ fn serve(arguments: &Arguments) -> Result<(), Failure> {
             let Some(done) = queue.poll() else { break };
             served += usize::from(answer(&mut clients, &done)?);
         }
-        let mut watched = [PollFd::new(&listener, PollFlags::IN), PollFd::new(&queue, PollFlags::IN)];
+        let outcomes = PollFd::from_borrowed_fd(queue.fd()?, PollFlags::IN);
+        let mut watched = [PollFd::new(&listener, PollFlags::IN), outcomes];
         // Limits of time are noticed by polling alone.
         poll(&mut watched, Some(&Timespec::try_from(Duration::from_secs(1))?))?;
     }

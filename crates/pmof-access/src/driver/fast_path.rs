@@ -163,7 +163,7 @@ impl Driver {
         wanted: Wanted,
         found: &mut Option<Completion>,
     ) -> FastPath {
-        let (Some(poller), Some(completion_channel)) = (&self.poller, &link.completion_channel) else {
+        let (Some(poller), Some(completion_channel)) = (self.poller.get(), &link.completion_channel) else {
             return FastPath::Closed;
         };
         let may_sleep = match from {
@@ -247,7 +247,7 @@ impl Driver {
             ready.add(Completion::new(id, next));
         }
         if !ready.is_empty() {
-            self.seen_signal().inspect(|signal| signal.set());
+            self.announce();
         }
         drop(ready);
         found.or_else(|| self.take_wanted(wanted))

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use pmof_mem::order;
 
 use crate::link::Link;
-use crate::progress::ReadySignal;
+use crate::progress::{ReadyFlag as _, ReadySignal};
 
 /// A request: its connection, and what the other side's application sent along.
 type Request = (Arc<Link>, Vec<u8>);

@@ -5,13 +5,13 @@ use std::{collections::VecDeque, sync::Arc};
 use pmof_mem::order;
 use pmof_proto::Event;
 
-use crate::progress::ReadySignal;
+use crate::progress::ReadyFlag;
 
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     untold: VecDeque<Event>,
     /// Set while there are any, where someone waits for its descriptor.
-    signal: Option<Arc<ReadySignal>>,
+    signal: Option<Arc<dyn ReadyFlag>>,
 }
 
 impl Events {
@@ -59,10 +59,10 @@ impl Events {
     }
 
     /// Has a descriptor show from now on whether there are any.
-    pub(crate) fn show(&mut self, signal: &Arc<ReadySignal>) {
+    pub(crate) fn show(&mut self, signal: Arc<dyn ReadyFlag>) {
         if !self.untold.is_empty() {
             signal.set();
         }
-        self.signal = Some(Arc::clone(signal));
+        self.signal = Some(signal);
     }
 }

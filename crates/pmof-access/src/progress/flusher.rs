@@ -132,8 +132,12 @@ impl Flusher {
 
 impl Waiter {
     fn answer(self, outcome: Result<(), &MemError>) {
-        let is_done = self.link.lock_to_answer().core().flush_done(self.ticket, outcome);
-        let Some(driver) = self.driver.upgrade() else { return };
+        let mut answering = self.link.lock_to_answer();
+        let is_done = answering.core().flush_done(self.ticket, outcome);
+        let driver = self.driver.upgrade();
+        driver.as_ref().inspect(|driver| driver.tell_interest(answering.core()));
+        drop(answering);
+        let Some(driver) = driver else { return };
         driver.flushes.end();
         if !is_done {
             driver.see_to(&self.link);

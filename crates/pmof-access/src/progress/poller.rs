@@ -139,7 +139,7 @@ fn alarm_ns(at: Duration) -> u64 {
     u64::try_from(at.as_nanos()).unwrap_or(UNSET - 1)
 }
 
-fn timespec(duration: Duration) -> Timespec {
+pub(super) fn timespec(duration: Duration) -> Timespec {
     let tv_sec = i64::try_from(duration.as_secs()).unwrap_or(i64::MAX);
     Timespec { tv_sec, tv_nsec: i64::from(duration.subsec_nanos()) }
 }

@@ -1,6 +1,7 @@
 //! A descriptor that is readable while there is something to collect.
 
 use std::{
+    fmt,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::atomic::{AtomicBool, Ordering},
 };
@@ -8,6 +9,15 @@ use std::{
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::{SetupError, error::system};
+
+/// What shows an application whether there is something to collect.
+pub trait ReadyFlag: fmt::Debug + Send + Sync {
+    /// There is. Called again while it is set, and under locks: it waits for nothing.
+    fn set(&self);
+
+    /// There is nothing any more. In the same way.
+    fn clear(&self);
+}
 
 /// Set and cleared under the lock of what it announces, so that the flag below says what the kernel shows.
 #[derive(Debug)]
@@ -21,15 +31,17 @@ impl ReadySignal {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         Ok(Self { fd: eventfd(0, flags).map_err(system("eventfd"))?, is_set: AtomicBool::new(false) })
     }
+}
 
-    pub(crate) fn set(&self) {
+impl ReadyFlag for ReadySignal {
+    fn set(&self) {
         if !self.is_set.load(Ordering::Relaxed) {
             self.is_set.store(true, Ordering::Relaxed);
             let _ = rustix::io::write(&self.fd, &[1; 8]);
         }
     }
 
-    pub(crate) fn clear(&self) {
+    fn clear(&self) {
         if self.is_set.load(Ordering::Relaxed) {
             self.is_set.store(false, Ordering::Relaxed);
             let _ = rustix::io::read(&self.fd, &mut [0; 8]);

@@ -41,10 +41,21 @@ impl Sleepers {
 
     /// The leader's sleep in the kernel, which [`wake`](Self::wake) ends, unless `is_done` at the last moment.
     pub(crate) fn lead(&self, sleep: impl FnOnce(), is_done: &mut dyn FnMut() -> bool) {
-        self.leader_sleeps.store(true, SeqCst);
+        self.doze();
         if !is_done() {
             sleep();
         }
+        self.rouse();
+    }
+
+    /// The leader sleeps from here on, or does something else: [`wake`](Self::wake) tells it of what changes. It looks for the last time
+    /// after this.
+    pub(crate) fn doze(&self) {
+        self.leader_sleeps.store(true, SeqCst);
+    }
+
+    /// The leader is back.
+    pub(crate) fn rouse(&self) {
         self.leader_sleeps.store(false, SeqCst);
     }
 

@@ -33,6 +33,7 @@ use zerocopy::{
 };
 
 use super::shares::{Shares, Terms};
+use crate::wire::Socket;
 
 const ASK: u8 = 1;
 const ANSWER: u8 = 2;
@@ -96,7 +97,7 @@ pub(super) struct Answer {
 /// This side's end of the channel.
 #[derive(Debug)]
 pub(super) struct Control {
-    socket: Uninherited,
+    socket: Arc<Uninherited>,
     shares: Arc<Shares>,
     to_ask: VecDeque<RegionKey>,
     asked: VecDeque<RegionKey>,
@@ -111,7 +112,7 @@ impl Control {
         if !is_unix || sockopt::socket_type(&socket) != Ok(SocketType::SEQPACKET) {
             return Err(violation("what it passed as its control channel is no such socket"));
         }
-        let socket = Uninherited::open(|| Ok::<_, Errno>(socket))?;
+        let socket = Arc::new(Uninherited::open(|| Ok::<_, Errno>(socket))?);
         Ok(Self { socket, shares, to_ask: VecDeque::new(), asked: VecDeque::new(), to_answer: None })
     }
 
@@ -127,6 +128,10 @@ impl Control {
 
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+
+    pub(super) fn socket(&self) -> Socket {
+        Arc::<Uninherited>::clone(&self.socket)
     }
 
     /// Sends what waits to be asked.

@@ -31,7 +31,7 @@ use super::{
 use crate::{
     Method, RemoteRegion,
     request::Request,
-    wire::{DirectWay, Finished, Posted, Posting, Wire},
+    wire::{DirectWay, Finished, Posted, Posting, Socket, Wire},
 };
 
 /// Longest path of a Unix socket: what `sockaddr_un` holds (unix(7)), less the final zero.
@@ -51,7 +51,7 @@ pub(crate) const LOOK_EVERY: u32 = 64;
 
 #[derive(Debug)]
 pub(crate) struct ShmWire {
-    socket: Uninherited,
+    socket: Arc<Uninherited>,
     greeting: Greeting,
     /// `None` until the other side has handed it over.
     control: Option<Control>,
@@ -110,7 +110,7 @@ impl ShmWire {
 
     fn new(socket: Uninherited, control: Option<Control>, shares: Arc<Shares>, is_initiator: bool) -> Self {
         Self {
-            socket,
+            socket: Arc::new(socket),
             greeting: Greeting { bytes: [0; GREETING_BYTES], len: 0, fd: None, is_initiator },
             control,
             shares,
@@ -226,6 +226,10 @@ impl Wire for ShmWire {
 
     fn as_fds(&self) -> [Option<BorrowedFd<'_>>; 2] {
         [Some(self.socket.as_fd()), self.control.as_ref().map(Control::as_fd)]
+    }
+
+    fn sockets(&self) -> [Option<Socket>; 2] {
+        [Some(Arc::<Uninherited>::clone(&self.socket)), self.control.as_ref().map(Control::socket)]
     }
 
     fn progress(&mut self, _finished: &mut dyn Finished) -> io::Result<bool> {

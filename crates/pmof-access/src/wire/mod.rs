@@ -22,6 +22,9 @@ pub(crate) mod unmade;
 /// A descriptor to sleep on.
 pub(crate) type CompletionChannel = Arc<dyn AsFd + Send + Sync>;
 
+/// A socket, which whoever sleeps on it keeps open.
+pub(crate) type Socket = Arc<dyn AsFd + Send + Sync>;
+
 /// What a finished direct operation leaves.
 #[derive(Debug)]
 pub(crate) enum DirectOutcome {
@@ -174,6 +177,11 @@ pub(crate) trait Wire: Send + fmt::Debug {
 
     /// What to watch for readiness, if the kernel knows this wire: one or two descriptors. Room to send shows on the first.
     fn as_fds(&self) -> [Option<BorrowedFd<'_>>; 2];
+
+    /// The same as sockets that a sleeper may hold on to. None of a device, whose queue has a poller.
+    fn sockets(&self) -> [Option<Socket>; 2] {
+        [None, None]
+    }
 
     /// Takes in what the device finished: outcomes of direct operations go to `finished`. True if anything moved.
     fn progress(&mut self, _finished: &mut dyn Finished) -> io::Result<bool> {

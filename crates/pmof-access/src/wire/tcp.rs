@@ -4,6 +4,7 @@ use std::{
     io::{self, IoSlice},
     net::SocketAddr,
     os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
     time::Duration,
 };
 
@@ -17,7 +18,7 @@ use rustix::{
     },
 };
 
-use super::Wire;
+use super::{Socket, Wire};
 
 mod opening;
 
@@ -38,7 +39,7 @@ const LOOPBACK_CONGESTION_CONTROL: &str = "reno";
 
 #[derive(Debug)]
 pub(crate) struct TcpWire {
-    socket: Uninherited,
+    socket: Arc<Uninherited>,
 }
 
 impl TcpWire {
@@ -62,7 +63,7 @@ impl TcpWire {
             // Where it is not allowed, the system's choice serves too.
             let _ = sockopt::set_tcp_congestion(&socket, LOOPBACK_CONGESTION_CONTROL);
         }
-        let wire = Self { socket };
+        let wire = Self { socket: Arc::new(socket) };
         wire.watch_host(loss_timeout)?;
         Ok(wire)
     }
@@ -126,5 +127,9 @@ impl Wire for TcpWire {
 
     fn as_fds(&self) -> [Option<BorrowedFd<'_>>; 2] {
         [Some(self.socket.as_fd()), None]
+    }
+
+    fn sockets(&self) -> [Option<Socket>; 2] {
+        [Some(Arc::<Uninherited>::clone(&self.socket)), None]
     }
 }

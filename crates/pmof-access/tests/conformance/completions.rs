@@ -159,7 +159,10 @@ pub(crate) fn a_queue_is_waited_for_by_its_descriptor<F: Fabric>() {
         while done.last() != Some(&ticket) {
             match queue.poll() {
                 Some(next) => done.push(next.ticket),
-                None => assert!(is_readable(queue, LONG), "round {round}: nothing wakes who waits for the descriptor"),
+                None => assert!(
+                    is_readable(&queue.fd().unwrap(), LONG),
+                    "round {round}: nothing wakes who waits for the descriptor"
+                ),
             }
         }
         assert_eq!(content(&memory, 0, 8), round.to_le_bytes());
@@ -379,7 +382,7 @@ pub(crate) fn a_queue_is_assisted_where_its_caller_rests<F: Fabric>() {
         let last = persist(number);
         let mut done = None;
         while done != Some(last) {
-            assert!(is_readable(queue, LONG), "{number}: nothing wakes who waits for the descriptor");
+            assert!(is_readable(&queue.fd().unwrap(), LONG), "{number}: nothing wakes who waits for the descriptor");
             done = iter::from_fn(|| queue.poll()).map(|done| done.ticket).last();
         }
     }

@@ -418,13 +418,16 @@ pub(crate) fn a_receive_queue_is_waited_for_by_its_descriptor<F: Fabric>() {
         for context in 0..20 {
             if shows_receives_alone {
                 pair.initiator.connection.write(&remote, 0, b"no message").unwrap();
-                assert!(!is_readable(&there, Duration::from_millis(2)), "what is no receive does not show");
+                assert!(
+                    !is_readable(&there.fd().unwrap(), Duration::from_millis(2)),
+                    "what is no receive does not show"
+                );
             }
             pair.target.connection.receive(inbox.slice(..).unwrap(), context).unwrap();
             let sent = pair.initiator.connection.send(b"message").unwrap();
             pair.initiator.done(sent);
             // The answer came when the receive was consumed: the queue's own socket has nothing to tell.
-            assert!(is_readable(&there, LONG), "in time");
+            assert!(is_readable(&there.fd().unwrap(), LONG), "in time");
             let done = loop {
                 if let Some(done) = there.poll() {
                     break done;
@@ -433,7 +436,7 @@ pub(crate) fn a_receive_queue_is_waited_for_by_its_descriptor<F: Fabric>() {
             assert_eq!((done.context, there.poll()), (context, None));
             // A device and the one-sided way of shm announce more than outcomes.
             let may_show_more = !F::SERVED_BY_CPU && !shows_receives_alone;
-            assert!(may_show_more || !is_readable(&there, Duration::ZERO), "nothing is left");
+            assert!(may_show_more || !is_readable(&there.fd().unwrap(), Duration::ZERO), "nothing is left");
         }
     }
 }

@@ -72,7 +72,7 @@ fn an_unknown_name_says_so() {
 
 fn is_ready(queue: &CompletionQueue, timeout: Duration) -> bool {
     let timeout = Timespec::try_from(timeout).unwrap();
-    poll(&mut [PollFd::new(queue, PollFlags::IN)], Some(&timeout)).unwrap() > 0
+    poll(&mut [PollFd::from_borrowed_fd(queue.fd().unwrap(), PollFlags::IN)], Some(&timeout)).unwrap() > 0
 }
 
 #[test]

@@ -9,12 +9,15 @@ mod sync {
 #[path = "../../src/progress/background.rs"]
 #[allow(dead_code, unreachable_pub, reason = "not all that the library uses")]
 mod background;
+#[path = "../../src/progress/calls.rs"]
+mod calls;
 #[path = "../../src/progress/shared_fences.rs"]
 mod shared_fences;
 #[path = "../../src/progress/sleepers.rs"]
 #[allow(dead_code, reason = "not all that the library uses")]
 mod sleepers;
 
+mod assisting;
 mod devices;
 mod waiting;
 
