@@ -38,6 +38,7 @@
 //! | 19 | `PrepareRemoval` | force `u8` (0 or 1), set file too `u8` (0 or 1), UUID of the pool set `[16]` or zeros, set |
 //! | 20 | `PrepareReplacement` | UUID of the pool set `[16]`, set |
 //! | 21 | `TakeOver` | level `u8`, epoch known `u8` (0 or 1), milliseconds of silence `u64`, epoch's name `[16]` or zeros, name |
+//! | 22 | `Headerless` | offset `u64` |
 //! | 0x81 | `Opened` | pool UUID `[16]`, replica UUID `[16]`, size `u64`, replica count `u16`, replica index `u16`, user flags `[16]`, state, `u16` length and descriptor |
 //! | 0x82 | `Closed` | - |
 //! | 0x83 | `Removed` | - |
@@ -54,6 +55,7 @@
 //! | 0x91 | `Marked` | - |
 //! | 0x92 | `Data` | end `u64`, count `u16`, that many ranges, each begin `u64` and end `u64` |
 //! | 0x93 | `Removable` | - |
+//! | 0x94 | `Headerless` | as `Data` |
 //! | 0xff | `Refused` | code `u16`, text |
 //!
 //! A *promise* is two bytes, [`Mechanism`]'s and [`Evidence`]'s numbers, both 0 where the medium cannot give the level;
@@ -251,6 +253,11 @@ pub enum Request {
         /// From here on.
         offset: u64,
     },
+    /// Name what each part without a header has of the pool set that is open, but for the first part, and devices: anybody's file fits there.
+    Headerless {
+        /// Of parts that begin here or later.
+        offset: u64,
+    },
 }
 
 /// What a target answers.
@@ -329,6 +336,13 @@ pub enum Reply {
     /// Where there is data, in order; all else up to `end` is zero, durably.
     Data {
         /// At most [`DATA_RANGES_MAX`], none of them empty.
+        ranges: Vec<Range<u64>>,
+        /// How far the answer goes: to the end of the pool, or to the next range, which there was no room for.
+        end: u64,
+    },
+    /// Where parts without a header are, in order.
+    Headerless {
+        /// At most [`DATA_RANGES_MAX`], one of each part.
         ranges: Vec<Range<u64>>,
         /// How far the answer goes: to the end of the pool, or to the next range, which there was no room for.
         end: u64,
@@ -418,7 +432,7 @@ impl Request {
                     frame.number_u64(number);
                 }
             }
-            Self::Data { offset } => frame.number_u64(*offset),
+            Self::Data { offset } | Self::Headerless { offset } => frame.number_u64(*offset),
         }
         frame.seal()
     }
@@ -451,6 +465,7 @@ impl Request {
             Self::PrepareRemoval { .. } => 19,
             Self::PrepareReplacement { .. } => 20,
             Self::TakeOver { .. } => 21,
+            Self::Headerless { .. } => 22,
         }
     }
 
@@ -514,6 +529,7 @@ impl Request {
                 let (silent_ms, epoch) = (body.number_u64()?, body.optional_uuid(has_epoch)?);
                 Self::TakeOver { name: body.name()?, require, silent_ms, epoch }
             }
+            22 => Self::Headerless { offset: body.number_u64()? },
             _ => return Err(Fault::UnknownKind),
         })
     }
@@ -585,7 +601,7 @@ impl Reply {
                     frame.bytes(digest);
                 }
             }
-            Self::Data { ranges, end } => {
+            Self::Data { ranges, end } | Self::Headerless { ranges, end } => {
                 frame.number_u64(*end);
                 // A count that wraps belongs to a list far too long to be sealed.
                 frame.number_u16(ranges.len() as u16);
@@ -634,6 +650,7 @@ impl Reply {
             Self::Marked => 0x91,
             Self::Data { .. } => 0x92,
             Self::Removable => 0x93,
+            Self::Headerless { .. } => 0x94,
             Self::Refused { .. } => 0xff,
         }
     }
@@ -686,8 +703,12 @@ impl Reply {
                 Self::Digests { digests: (0..count).map(|_| body.array()).collect::<Parsed<_>>()? }
             }
             0x92 => {
-                let (end, count) = (body.number_u64()?, body.number_u16()?);
-                Self::Data { ranges: (0..count).map(|_| body.range()).collect::<Parsed<_>>()?, end }
+                let (end, ranges) = body.ranges()?;
+                Self::Data { ranges, end }
+            }
+            0x94 => {
+                let (end, ranges) = body.ranges()?;
+                Self::Headerless { ranges, end }
             }
             0xff => Self::Refused { code: body.number_u16()?, text: body.text(MAX_REFUSAL_BYTES)?.to_owned() },
             _ => return Err(Fault::UnknownKind),

@@ -64,6 +64,12 @@ pub trait Contents {
 
     /// Makes a range durable.
     fn persist(&mut self, range: Range<u64>) -> Result<(), AccessError>;
+
+    /// What each part without a header holds of the pool, in order, of a replica on another machine, which alone knows it; but for the first part, and
+    /// devices.
+    fn headerless_ranges(&mut self) -> Result<Vec<Range<u64>>, AccessError> {
+        Ok(Vec::new())
+    }
 }
 
 /// One replica of a pool, open for as long as the value lives.

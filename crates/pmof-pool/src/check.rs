@@ -1,5 +1,7 @@
 //! A set whose replicas are looked at in full, each by itself and against the first; nothing is changed.
 
+use std::ops::Range;
+
 use pmof_mem::{Declaration, causes};
 
 use crate::{
@@ -186,8 +188,12 @@ impl Look {
                 format!("{} is another's file, or those of the other replicas in its place are", path.display());
             self.checked[*index].problems.push(problem);
         }
-        if let Err(SyncError::UnlikeElsewhere { index, .. }) = &judged {
-            self.checked[*index].problems.push("a part of it is another's file".to_owned());
+        if let Err(SyncError::UnlikeElsewhere { index, range }) = &judged {
+            let Range { start, end } = range;
+            let problem = format!(
+                "its part with bytes {start} to {end} of the pool is another's file, or those of the other replicas in its place are"
+            );
+            self.checked[*index].problems.push(problem);
         }
         let misplaced = judged.err().map(|error| error.to_string());
         let plan = plan(set, &mut self.found, None, false);

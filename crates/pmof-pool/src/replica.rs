@@ -1,6 +1,7 @@
 //! One copy of a pool on this machine: its parts as one piece of memory.
 
 use std::{
+    ops::Range,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -39,8 +40,8 @@ pub(crate) use planned::{Rooms, check_restorable, check_unused};
 pub use removal::Removal;
 pub(crate) use removal::{check_member, remove_member};
 pub use unlinkable::check_unlinkable;
+pub(crate) use vouched::{SAMPLES, UNLIKE_PAGES, resembles};
 pub(crate) use vouched::{Source, no_source};
-pub(crate) use vouched::{UNLIKE_PAGES, resembles, unlike_pages};
 pub use whose::pool_set_uuid;
 pub(crate) use whose::{check_one_pool, check_replaceable, is_begun};
 
@@ -277,6 +278,19 @@ impl LocalReplica {
             start = end;
         }
         None
+    }
+
+    /// What each part without a header has of the memory, in order; but for the first part, and devices.
+    pub fn headerless_ranges(&self) -> Vec<Range<u64>> {
+        let (mut all, mut start) = (Vec::new(), 0);
+        for (index, part) in self.parts.iter().enumerate() {
+            let end = start + part.mapped_len_bytes(is_behind_header(index, self.options));
+            if index >= header_count(self.parts.len(), self.options).max(1) && part.devdax_align_bytes.is_none() {
+                all.push(start..end);
+            }
+            start = end;
+        }
+        all
     }
 
     /// Replaces what the headers have of `attributes`, durably: of the last part first and of the first part last. A crash

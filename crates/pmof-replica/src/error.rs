@@ -1,6 +1,6 @@
 //! What can go wrong with a pool.
 
-use std::{fmt, path::PathBuf, sync::Arc};
+use std::{fmt, ops::Range, path::PathBuf, sync::Arc};
 
 use pmof_access::{
     ConnectError, ConnectionError, DescriptorError, Durability, OperationError, PostError, Refusal, RegisterError,
@@ -419,6 +419,18 @@ pub enum PoolError {
         index: usize,
         /// The part.
         path: PathBuf,
+    },
+    /// The same on another machine, which tells what its parts have of the pool, and not their names.
+    #[error(
+        "the part of replica {index} that has bytes {} to {} of the pool has no header, and nothing in it is what any other replica holds there: move away the file that is \
+         not the pool's, on that machine or here, and bring the set in order (`pmof pool sync`)",
+        range.start, range.end
+    )]
+    UnlikeElsewhere {
+        /// The replica, by its number in the set, from 0.
+        index: usize,
+        /// What the part has of the pool.
+        range: Range<u64>,
     },
     /// The first replica of a pool set must be local.
     #[error("the pool set has no local replica: the first one must be local, and is where the program's memory is")]

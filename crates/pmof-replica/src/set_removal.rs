@@ -3,7 +3,8 @@
 use pmof_control::PoolRefusal;
 use pmof_mem::causes;
 use pmof_pool::{
-    PoolSet, PoolSetError, Removal, ReplicaSpec, SetOptions, check_named_whole, foreign_files, pool_set_uuid,
+    AccessError, HeaderlessParts, PoolSet, PoolSetError, Removal, ReplicaSpec, SetOptions, check_named_whole,
+    foreign_files, pool_set_uuid,
 };
 
 use crate::{PlaceError, PoolError, RemoteRemoval, ReplicaError, SshReplicas, TargetOptions, remote_place};
@@ -21,6 +22,9 @@ pub enum ReplicaRemovalError {
     /// Its host, or the way there.
     #[error(transparent)]
     Remote(#[from] Box<PoolError>),
+    /// Whether parts without a header are the pool's is not known.
+    #[error("its parts without a header could not be compared with those of the other replicas")]
+    NotCompared(#[source] AccessError),
 }
 
 impl ReplicaRemovalError {
@@ -28,7 +32,7 @@ impl ReplicaRemovalError {
     pub fn is_damage(&self) -> bool {
         match self {
             // Which of two pools is meant, force does not say.
-            Self::Place(_) | Self::Local(PoolSetError::OtherSet { .. }) => false,
+            Self::Place(_) | Self::NotCompared(_) | Self::Local(PoolSetError::OtherSet { .. }) => false,
             Self::Local(error) => error.is_damage() || matches!(error, PoolSetError::NotRemoved { .. }),
             Self::Remote(error) => matches!(
                 error.replica_error(),
@@ -114,8 +118,12 @@ impl SetRemoval {
         set.check_files().map_err(SetRemovalError::Files)?;
         // Before the parts are locked, which hosts could not open then.
         let named = if force { Ok(()) } else { check_named_whole(set, &mut SshReplicas::new(options)) };
-        let foreign = foreign_files(set);
+        let foreign = foreign_files(set, &mut SshReplicas::new(options));
         let (mut found, mut reasons) = (Vec::new(), Vec::new());
+        let foreign = foreign.unwrap_or_else(|(index, source)| {
+            reasons.push((index, not_compared(source)));
+            HeaderlessParts::default()
+        });
         let member = pool_set_uuid(set);
         for (index, replica) in set.replicas.iter().enumerate() {
             match Found::new(replica, set.options, force, member.as_ref(), options) {
@@ -123,7 +131,10 @@ impl SetRemoval {
                 Err(error) => reasons.push((index, error)),
             }
         }
-        for (index, path) in foreign {
+        for (index, range) in foreign.elsewhere {
+            reasons.push((index, Box::new(PoolError::UnlikeElsewhere { index, range }).into()));
+        }
+        for (index, path) in foreign.unlike {
             match found.iter_mut().find_map(|(at, replica)| replica.here().filter(|_| *at == index)) {
                 Some(removal) if force => removal.leave(&path),
                 Some(_) => reasons.push((index, PoolSetError::NotRemoved { path, found: FOREIGN.to_owned() }.into())),
@@ -160,6 +171,13 @@ impl SetRemoval {
             }
         }
         Ok(())
+    }
+}
+
+fn not_compared(source: AccessError) -> ReplicaRemovalError {
+    match source.downcast::<PoolError>() {
+        Ok(error) => error.into(),
+        Err(source) => ReplicaRemovalError::NotCompared(source),
     }
 }
 

@@ -236,6 +236,10 @@ impl Contents for Remote {
     fn persist(&mut self, range: Range<u64>) -> Result<(), AccessError> {
         Contents::persist(&mut &self.member, range)
     }
+
+    fn headerless_ranges(&mut self) -> Result<Vec<Range<u64>>, AccessError> {
+        Contents::headerless_ranges(&mut &self.member)
+    }
 }
 
 /// A replica that a pool has in use, when it is compared with the others. Errors: [`PoolError::Replica`].
@@ -262,5 +266,9 @@ impl Contents for &RemoteMember {
     fn persist(&mut self, range: Range<u64>) -> Result<(), AccessError> {
         // A flush covers what was written before on the same connection.
         Ok(self.make_durable(range).map_err(|source| replica_error(*self, source))?)
+    }
+
+    fn headerless_ranges(&mut self) -> Result<Vec<Range<u64>>, AccessError> {
+        Ok(RemoteMember::headerless_ranges(self).map_err(|source| replica_error(*self, source))?)
     }
 }

@@ -3,6 +3,7 @@
 use std::{
     fs::File,
     io::{self, Read as _},
+    ops::Range,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::Arc,
@@ -11,8 +12,8 @@ use std::{
 use pmof_control::{OpenFor, PoolRefusal, SetName};
 use pmof_mem::{Declaration, Durability, Medium as _, Memory, causes};
 use pmof_pool::{
-    Attributes, Feature, HEADER_LEN_BYTES, LocalReplica, NewReplica, PartSpec, PoolSet, PoolSetError, Removal,
-    ReplicaSpec, SET_LEN_BYTES_MAX, SetError, SetOptions, foreign_files, has_contents_behind,
+    Attributes, Feature, HEADER_LEN_BYTES, LocalReplica, NewReplica, NoRemotes, PartSpec, PoolSet, PoolSetError,
+    Removal, ReplicaSpec, SET_LEN_BYTES_MAX, SetError, SetOptions, foreign_files, has_contents_behind,
 };
 use rustix::{
     fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags},
@@ -310,7 +311,8 @@ impl SetStore {
     ) -> Result<SetRemoval, SetStoreError> {
         let (parts, options) = self.read(name)?;
         // Before they are locked.
-        let foreign = foreign_files(&alone(name, &parts, options));
+        let foreign = foreign_files(&alone(name, &parts, options), &mut NoRemotes);
+        let foreign = foreign.map_or_else(|_| Vec::new(), |found| found.unlike);
         let mut parts = Removal::prepare(&parts, options, force, member).map_err(|error| match error {
             // No damage, which force would help with.
             source @ PoolSetError::OtherSet { .. } => SetStoreError::OtherPool { name: name.clone(), source },
@@ -413,6 +415,11 @@ impl OpenSet {
     /// Bytes of its header.
     pub(crate) fn header_bytes(&self) -> u64 {
         if self.has_header { HEADER_LEN_BYTES as u64 } else { 0 }
+    }
+
+    /// What each part without a header has of the memory, in order.
+    pub(crate) fn headerless_ranges(&self) -> Vec<Range<u64>> {
+        self.open.as_ref().map_or_else(Vec::new, |open| open.replica.headerless_ranges())
     }
 
     pub(crate) fn attributes(&self) -> Option<Attributes> {

@@ -249,6 +249,19 @@ fn check_json(path: &Path, set: &PoolSet, report: &CheckReport) -> CheckJson {
     }
 }
 
+/// What nothing tells of a replica that is alone: only the heap of a pool of objects speaks of parts without a header.
+fn unjudged(set: &PoolSet, report: &CheckReport) -> Option<String> {
+    let [replica] = &set.replicas[..] else { return None };
+    let later = replica.local().and_then(|parts| parts.get(1..)).unwrap_or_default();
+    let is_judged = !set.options.single_header || report.kind == Some(PoolKind::Obj);
+    if later.is_empty() || is_judged || report.state(0) != ReplicaState::Sound {
+        return None;
+    }
+    let paths: Vec<_> = later.iter().map(|part| part.path.display().to_string()).collect();
+    let whose = if later.len() == 1 { "is the pool's: it has" } else { "are the pool's: they have" };
+    Some(format!("whether {} {whose} no header, and there is no other replica to compare with", paths.join(", ")))
+}
+
 fn check_text(path: &Path, set: &PoolSet, report: &CheckReport) -> String {
     /// Mismatches that are told to people one by one.
     const TOLD: usize = 10;
@@ -311,12 +324,18 @@ fn check_text(path: &Path, set: &PoolSet, report: &CheckReport) -> String {
             majority.offset
         ));
     }
+    if let Some(unjudged) = unjudged(set, report) {
+        line(format!("replica 0: not checked: {unjudged}"));
+    }
     if report.is_sound() {
         let (path, bytes) = (path.display(), output::size(report.compared_bytes));
         let is_same = report.replicas.iter().all(|replica| replica.unused_bytes == 0 && replica.runtime_bytes == 0);
         line(match report.replicas.len() {
             1 if report.has_empty() => format!("{path}: the replica is empty: it was created and never written"),
             count if report.has_empty() => format!("{path}: all {count} replicas are empty: created and never written"),
+            1 if unjudged(set, report).is_some() => {
+                format!("{path}: the rest of the replica is sound by itself, {bytes} read")
+            }
             1 => format!("{path}: the replica is sound by itself, {bytes} read; there is no other to compare it with"),
             count if is_same => format!("{path}: {count} replicas are equal, {bytes} of each compared"),
             count => format!("{path}: {count} replicas are equal in all that is in use, {bytes} of each compared"),

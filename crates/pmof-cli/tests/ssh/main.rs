@@ -1,5 +1,6 @@
 //! Pools on targets that ssh starts.
 
+mod headerless;
 mod rpmemd;
 mod sets;
 mod support;

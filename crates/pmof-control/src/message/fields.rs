@@ -64,6 +64,12 @@ impl Body<'_> {
         if range.is_empty() { Err(Fault::Malformed("a range is empty")) } else { Ok(range) }
     }
 
+    /// An end, a count, and that many ranges.
+    pub(super) fn ranges(&mut self) -> Parsed<(u64, Vec<Range<u64>>)> {
+        let (end, count) = (self.number_u64()?, self.number_u16()?);
+        Ok((end, (0..count).map(|_| self.range()).collect::<Parsed<_>>()?))
+    }
+
     pub(super) fn epoch(&mut self) -> Parsed<Epoch> {
         Ok(Epoch { id: self.uuid()?, members: self.number_u64()? })
     }

@@ -97,6 +97,7 @@ fn requests() -> Vec<Request> {
         Request::PrepareReplacement { name: set("b"), member: [9; 16] },
         Request::Digest { offset: 1, len_bytes: 2, block_bytes: 3 },
         Request::Data { offset: 4 },
+        Request::Headerless { offset: 5 },
     ]
 }
 
@@ -132,6 +133,7 @@ fn replies() -> Vec<Reply> {
         Reply::Digests { digests: vec![[7; DIGEST_BYTES]; DIGESTS_MAX] },
         Reply::Data { ranges: (0..DATA_RANGES_MAX as u64).map(|at| 2 * at..2 * at + 1).collect(), end: 1 << 40 },
         Reply::Data { ranges: vec![], end: 0 },
+        Reply::Headerless { ranges: (0..DATA_RANGES_MAX as u64).map(|at| at..at + 1).collect(), end: 1 << 40 },
         Reply::Info(Box::new(sample_info())),
         Reply::Info(Box::new(PoolInfo { open_by: None, ..sample_info() })),
         Reply::List { names: vec![name("a"), name("b")], more: true },
@@ -182,6 +184,12 @@ fn the_bytes_of_version_3_stay_as_they_are() {
     let bytes = take_over(None).encode(1).expect("fits");
     let body = [&b"\x01\0\x02\x01\0\0\0\0\0\0"[..], &[0; 16], b"\x02\0ab"].concat();
     assert_eq!(bytes[12..bytes.len() - 4], body);
+
+    let bytes = Request::Headerless { offset: 258 }.encode(1).expect("fits");
+    assert_eq!((&bytes[2..4], &bytes[12..bytes.len() - 4]), (&[22, 0][..], &[2, 1, 0, 0, 0, 0, 0, 0][..]));
+    let bytes = Reply::Headerless { ranges: vec![2..3], end: 4 }.encode(1).expect("fits");
+    let body = b"\x04\0\0\0\0\0\0\0\x01\0\x02\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0";
+    assert_eq!((&bytes[2..4], &bytes[12..bytes.len() - 4]), (&[0x94, 0][..], &body[..]));
 
     let [create, ..] = &requests()[..] else { unreachable!("the list is not empty") };
     let bytes = create.encode(1).expect("fits");

@@ -6,13 +6,13 @@ use std::{fs::File, os::unix::fs::FileExt as _};
 use pmof_mem::{Medium as _, Memory, System};
 
 use crate::{
-    AccessError, PoolSetError,
+    PoolSetError,
     format::OBJ_RUNTIME,
     part::{Part, next_data, page_bytes},
 };
 
 /// How many pages of a file are compared, at most.
-const SAMPLES: u64 = 64;
+pub(crate) const SAMPLES: u64 = 64;
 /// Pages from which on it says something that another replica has nothing like them: fewer may all have changed since, or be damage.
 pub(crate) const UNLIKE_PAGES: usize = 4;
 /// Bytes read at a time.
@@ -48,27 +48,6 @@ pub(super) fn is_expendable(part: &Part, start: Option<i64>, source: Source<'_>)
         true
     })?;
     Ok(unlike * 8 <= pages)
-}
-
-/// How many of a part's pages that are not zero were compared with what `other` has at the same place of the pool, where none resembles it; `None` where one
-/// does. `start`: where the part begins in the pool.
-pub(crate) fn unlike_pages(
-    part: &Part,
-    start: u64,
-    mut other: impl FnMut(u64, &mut [u8]) -> Result<(), AccessError>,
-) -> Result<Option<usize>, AccessError> {
-    let mut found = Ok(Some(0));
-    let mut there = vec![0; page_bytes() as usize];
-    sample(part, |offset, page| {
-        let there = &mut there[..page.len()];
-        match (other(start + offset, there), &mut found) {
-            (Ok(()), Ok(Some(count))) if !resembles(page, there) => *count += 1,
-            (Ok(()), _) => found = Ok(None),
-            (Err(error), _) => found = Err(error),
-        }
-        matches!(found, Ok(Some(_)))
-    })?;
-    found
 }
 
 /// Whether a quarter of the words that are not zero in either are the same.

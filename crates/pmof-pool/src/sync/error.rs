@@ -1,6 +1,6 @@
 //! Why a set cannot be brought in order.
 
-use std::path::PathBuf;
+use std::{ops::Range, path::PathBuf};
 
 use super::Apart;
 use crate::{AccessError, Majority, PartSize};
@@ -102,16 +102,17 @@ pub enum SyncError {
         /// The part.
         path: PathBuf,
     },
-    /// The same on another machine, by the heap of the replica there.
+    /// The same on another machine, which tells what its parts hold of the pool, and not their names.
     #[error(
-        "the heap of replica {index} has something in use at offset {offset} of the pool, and what lies there is neither that nor what any other replica holds: \
-         a part without a header there is another's file: if so, move it away on that machine, and it is made anew"
+        "the part of replica {index} that has bytes {} to {} of the pool has no header, and nothing in it is what any other replica holds there: if it is not the pool's, \
+         move it away on that machine, and it is made anew; if the others' files are not, move those away",
+        range.start, range.end
     )]
     UnlikeElsewhere {
         /// Its place in the set, from 0.
         index: usize,
-        /// Where, from the start of the pool.
-        offset: u64,
+        /// What the part has of the pool.
+        range: Range<u64>,
     },
     /// Another replica was opened by libpmemobj after the one to copy from was opened last.
     #[error(

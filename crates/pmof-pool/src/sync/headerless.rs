@@ -19,13 +19,13 @@ pub(crate) fn judge_headerless(set: &PoolSet, found: &mut [Found]) -> Result<(),
         .collect();
     let failed = |(index, source)| SyncError::Replica { index, source };
     let parts = headerless_parts(set, &mut held).map_err(failed)?;
-    for LostPart { index, reason, .. } in parts.lost {
+    for LostPart { index, reason } in parts.lost {
         if let Found::Whole(replica) = std::mem::replace(&mut found[index], Found::Damaged(reason)) {
             replica.close().map_err(|source| failed((index, source)))?;
         }
     }
-    if let Some((index, offset)) = parts.elsewhere.into_iter().next() {
-        return Err(SyncError::UnlikeElsewhere { index, offset });
+    if let Some((index, range)) = parts.elsewhere.into_iter().next() {
+        return Err(SyncError::UnlikeElsewhere { index, range });
     }
     match parts.unlike.into_iter().next() {
         Some((index, path)) => Err(SyncError::Unlike { index, path }),

@@ -192,6 +192,23 @@ impl RemoteMember {
         Ok(all)
     }
 
+    /// What each part without a header has of the pool, in order. Targets of older releases refuse to tell.
+    pub(crate) fn headerless_ranges(&self) -> Result<Vec<Range<u64>>, Arc<ReplicaError>> {
+        let (mut all, mut at) = (Vec::new(), 0);
+        while at < self.len_bytes() {
+            match self.ask(&Request::Headerless { offset: at })? {
+                Reply::Headerless { ranges, end }
+                    if end > at && are_in_order(&ranges, at..end.min(self.len_bytes())) =>
+                {
+                    all.extend(ranges);
+                    at = end;
+                }
+                _ => return Err(self.fail(ReplicaError::Unexpected)),
+            }
+        }
+        Ok(all)
+    }
+
     /// Replaces what the headers of the target's parts say, durably.
     pub(crate) fn set_attributes(&self, attributes: &Attributes) -> Result<(), Arc<ReplicaError>> {
         self.ask_for(&Request::SetAttributes { attributes: attributes.to_bytes() }, &Reply::AttributesSet)
@@ -420,7 +437,12 @@ impl Drop for RemoteMember {
 
 /// Whether ranges are in order, apart, and inside of another.
 fn are_in(ranges: &[Range<u64>], whole: Range<u64>) -> bool {
-    let is_ordered = ranges.is_sorted_by(|one, next| one.end < next.start);
+    are_in_order(ranges, whole) && ranges.is_sorted_by(|one, next| one.end < next.start)
+}
+
+/// Whether ranges are in order and inside of another; one may begin where another ends.
+fn are_in_order(ranges: &[Range<u64>], whole: Range<u64>) -> bool {
+    let is_ordered = ranges.is_sorted_by(|one, next| one.end <= next.start);
     is_ordered
         && ranges.iter().all(|range| whole.start <= range.start && range.start < range.end && range.end <= whole.end)
 }

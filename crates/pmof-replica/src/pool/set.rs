@@ -280,9 +280,8 @@ impl SetOptions {
         if let Some(LostPart { reason, .. }) = parts.lost.into_iter().find(|part| part.index == 0) {
             return Err(PoolError::LostPart { reason });
         }
-        if let Some((index, offset)) = parts.elsewhere.into_iter().next() {
-            let reason = SyncError::UnlikeElsewhere { index, offset }.to_string();
-            return Err(PoolError::LostPart { reason });
+        if let Some((index, range)) = parts.elsewhere.into_iter().next() {
+            return Err(PoolError::UnlikeElsewhere { index, range });
         }
         match parts.unlike.into_iter().next() {
             Some((index, path)) => Err(PoolError::UnlikePart { index, path }),

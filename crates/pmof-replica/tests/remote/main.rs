@@ -350,6 +350,23 @@ fn a_target_removes_no_file_that_lacks_what_the_heap_has_in_use() {
 }
 
 #[test]
+fn a_target_tells_where_its_parts_without_a_header_are() {
+    let target = Target::start();
+    let parts = ["one", "two", "three"];
+    let single = target.write_set("single.set", "OPTION SINGLEHDR\n", &parts);
+    let attributes = Attributes { incompat: 2 | SINGLE_HEADER, ..attributes() };
+    target.remote(&single).create(4 << 20, Some(&attributes)).unwrap().close().unwrap();
+    let ranges = target.replica(&single).contents().headerless_ranges().unwrap();
+    assert_eq!(ranges, [4 << 20..8 << 20, 8 << 20..12 << 20]);
+    let all = target.two_parts();
+    for part in parts {
+        fs::remove_file(target.path(part)).unwrap();
+    }
+    target.create(&all).close().unwrap();
+    assert_eq!(target.replica(&all).contents().headerless_ranges().unwrap(), []);
+}
+
+#[test]
 fn without_headers_the_whole_pool_is_data() {
     let target = Target::start();
     let set = target.write_set("bare.set", "OPTION NOHDRS\n", &["bare"]);

@@ -1,7 +1,7 @@
 //! One connection of a target: its requests, and the pool that it has open.
 
 use std::{
-    ops::ControlFlow,
+    ops::{ControlFlow, Range},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -276,6 +276,7 @@ impl Session {
             }
             Request::Digest { offset, len_bytes, block_bytes } => self.digest(offset, len_bytes, block_bytes),
             Request::Data { offset } => self.data(offset),
+            Request::Headerless { offset } => self.headerless(offset),
         }
     }
 
@@ -402,6 +403,11 @@ impl Session {
         Ok(Reply::Digests { digests })
     }
 
+    fn headerless(&mut self, offset: u64) -> Result<Reply, Refused> {
+        let set = self.set()?;
+        Ok(headerless_page(set.headerless_ranges(), offset, set.len_bytes()))
+    }
+
     fn data(&self, offset: u64) -> Result<Reply, Refused> {
         let open = self.open.as_ref().ok_or_else(not_open)?;
         let (memory, begin, size_bytes) = open.memory().ok_or_else(not_open)?;
@@ -416,6 +422,14 @@ impl Session {
     }
 }
 
+/// Those of `ranges` that begin at `offset` or later, as many as one answer holds, and how far it goes.
+fn headerless_page(mut ranges: Vec<Range<u64>>, offset: u64, len_bytes: u64) -> Reply {
+    ranges.retain(|range| range.start >= offset);
+    let end = ranges.get(DATA_RANGES_MAX).map_or(len_bytes, |next| next.start);
+    ranges.truncate(DATA_RANGES_MAX);
+    Reply::Headerless { ranges, end }
+}
+
 fn rights(access: OpenFor) -> Access {
     match access {
         OpenFor::Read => Access::READ,
@@ -425,4 +439,23 @@ fn rights(access: OpenFor) -> Access {
 
 fn not_open() -> Refused {
     Refused::new(ServiceCode::NotOpen, "this connection has no pool open")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_without_a_header_are_told_page_by_page() {
+        let parts: Vec<_> = (1..2 * DATA_RANGES_MAX as u64 + 3).map(|at| at * 8..(at + 1) * 8).collect();
+        let len_bytes = parts.last().unwrap().end;
+        let (mut told, mut at, mut pages) = (Vec::new(), 0, 0);
+        while at < len_bytes {
+            let Reply::Headerless { ranges, end } = headerless_page(parts.clone(), at, len_bytes) else { panic!() };
+            assert!(Reply::Headerless { ranges: ranges.clone(), end }.encode(1).is_ok());
+            told.extend(ranges);
+            (at, pages) = (end, pages + 1);
+        }
+        assert_eq!((told, pages), (parts, 3));
+    }
 }

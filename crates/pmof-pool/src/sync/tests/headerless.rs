@@ -180,7 +180,8 @@ fn the_part_that_the_heap_is_against_is_the_one_that_is_named() {
         fs::write(&path, file_of(|at| b"dear all, "[at % 10])).unwrap();
         let refused = sync(&set, &SyncOptions::default(), &mut NoRemotes, &mut |_| {}).unwrap_err();
         assert!(matches!(&refused, SyncError::Unlike { path: unlike, .. } if *unlike == path), "{refused}");
-        let found: Vec<_> = crate::foreign_files(&set).into_iter().map(|(_, path)| path).collect();
+        let found: Vec<_> =
+            crate::foreign_files(&set, &mut NoRemotes).unwrap().unlike.into_iter().map(|(_, path)| path).collect();
         assert!(found == [path.as_path()]);
         let bytes = fs::read(directory.path().join(good)).unwrap();
         fs::remove_file(&path).unwrap();

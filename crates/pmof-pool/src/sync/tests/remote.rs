@@ -120,6 +120,10 @@ impl Contents for Watched {
         self.log.borrow_mut().push(Done::Persisted(range.clone()));
         self.inner.contents().persist(range)
     }
+
+    fn headerless_ranges(&mut self) -> Result<Vec<Range<u64>>, AccessError> {
+        Ok(self.inner.headerless_ranges())
+    }
 }
 
 impl ReplicaAccess for Watched {
