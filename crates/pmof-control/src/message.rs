@@ -62,7 +62,7 @@
 //! they stand in the order of [`Durability::ALL`]. A *set* is a text that keeps the rules of [`SetName`]; *attributes* are those of
 //! librpmem's `rpmem_pool_attr`, zero where there is no header. The *holder* is one byte (0 or 1) and, after a 1, a text. An *epoch* is its name `[16]` and its
 //! members `u64`; *ancestors* are one byte, their number, and that many epochs; a *state* is an opening `u64`, a byte of flags (bit 0 open,
-//! bit 1 confirmed), a mark `u64`, an epoch and ancestors.
+//! bit 1 confirmed, bit 2 behind), a mark `u64`, an epoch and ancestors.
 
 use std::ops::Range;
 

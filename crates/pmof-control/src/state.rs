@@ -24,6 +24,7 @@ const RESERVED_BYTES: usize = CHECKSUM_OFFSET - 64 - ANCESTORS_MAX * size_of::<R
 
 const OPEN: u8 = 1;
 const CONFIRMED: u8 = 2;
+const BEHIND: u8 = 4;
 
 /// An epoch: one opening for writing, and the replicas that took part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -68,7 +69,7 @@ fn member_bit(index: u16) -> u64 {
 /// | 16 | 16 | epoch: random, chosen anew by each opening for writing and each loss of a replica |
 /// | 32 | 8 | members of the epoch: bit *n* for the replica of index *n* |
 /// | 40 | 8 | number of the opening: one more than its parent's |
-/// | 48 | 1 | bit 0: open for writing; bit 1: confirmed, all members have this epoch |
+/// | 48 | 1 | bit 0: open for writing; bit 1: confirmed, all members have this epoch; bit 2: behind |
 /// | 49 | 1 | ancestors that follow, at most 64 |
 /// | 50 | 6 | zero |
 /// | 56 | 24 n | ancestors, the parent first: epoch `[16]`, members `u64` |
@@ -86,6 +87,9 @@ pub struct PoolState {
     pub is_confirmed: bool,
     /// A writer has the pool open, or did not live to close it.
     pub is_open: bool,
+    /// The replica knows of the epoch and is not a member of it: its contents are older, or mixed while it catches up. It is no source, and
+    /// votes all the same.
+    pub is_behind: bool,
     /// How far its writers came: a number that only grows. Replicas in use are told to raise it, all of them before any is told again,
     /// so that two of one epoch are at most one apart unless one of them is an older copy.
     pub mark: u64,
@@ -98,7 +102,8 @@ impl PoolState {
     pub fn new(id: Uuid, replica_count: u16) -> Self {
         let members = Epoch::new(0..replica_count).members;
         let epoch = Epoch { id, members };
-        Self { epoch, opening: 1, is_confirmed: true, is_open: true, mark: 0, ancestors: Vec::new() }
+        let (is_confirmed, is_open, is_behind) = (true, true, false);
+        Self { epoch, opening: 1, is_confirmed, is_open, is_behind, mark: 0, ancestors: Vec::new() }
     }
 
     /// What a file of format 1 says by its generation: each is a number of its own, and a descendant of those below.
@@ -114,6 +119,7 @@ impl PoolState {
             opening,
             is_confirmed: true,
             is_open: false,
+            is_behind: false,
             mark: 0,
             ancestors,
         }
@@ -158,14 +164,17 @@ impl PoolState {
         ((sequence % 2) as usize * SLOT_BYTES, zerocopy::transmute!(raw))
     }
 
-    /// Open and confirmed, as bits of the file and of control messages.
+    /// Open, confirmed and behind, as bits of the file and of control messages.
     pub fn flags(&self) -> u8 {
-        (u8::from(self.is_open) * OPEN) | (u8::from(self.is_confirmed) * CONFIRMED)
+        (u8::from(self.is_open) * OPEN)
+            | (u8::from(self.is_confirmed) * CONFIRMED)
+            | (u8::from(self.is_behind) * BEHIND)
     }
 
-    /// Whether it is open, and whether it is confirmed. `None` for other bits.
-    pub fn from_flags(flags: u8) -> Option<(bool, bool)> {
-        (flags & !(OPEN | CONFIRMED) == 0).then_some((flags & OPEN != 0, flags & CONFIRMED != 0))
+    /// Whether it is open, confirmed, and behind. `None` for other bits.
+    pub fn from_flags(flags: u8) -> Option<(bool, bool, bool)> {
+        let is = |bit: u8| flags & bit != 0;
+        (flags & !(OPEN | CONFIRMED | BEHIND) == 0).then_some((is(OPEN), is(CONFIRMED), is(BEHIND)))
     }
 }
 
@@ -184,11 +193,13 @@ impl Slot {
         let Ok(raw) = RawSlot::read_from_bytes(bytes) else { return Self::Damaged };
         let is_whole = raw.magic == MAGIC && raw.checksum.get() == crc32c::crc32c(&bytes[..CHECKSUM_OFFSET]);
         match PoolState::from_flags(raw.flags) {
-            Some((is_open, is_confirmed)) if is_whole && usize::from(raw.ancestor_count) <= ANCESTORS_MAX => {
+            Some((is_open, is_confirmed, is_behind))
+                if is_whole && usize::from(raw.ancestor_count) <= ANCESTORS_MAX =>
+            {
                 let ancestors = raw.ancestors[..usize::from(raw.ancestor_count)].iter().map(RawAncestor::epoch);
                 let epoch = Epoch { id: Uuid::from_bytes(raw.epoch), members: raw.members.get() };
                 let (opening, mark, ancestors) = (raw.opening.get(), raw.mark.get(), ancestors.collect());
-                let state = PoolState { epoch, opening, is_confirmed, is_open, mark, ancestors };
+                let state = PoolState { epoch, opening, is_confirmed, is_open, is_behind, mark, ancestors };
                 Self::Whole(state, raw.sequence.get())
             }
             _ => Self::Damaged,

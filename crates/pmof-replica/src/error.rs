@@ -144,6 +144,17 @@ pub enum ReplicaError {
         /// The highest mark of the others.
         newest: u64,
     },
+    /// The replica catches up with the others, or has yet to begin: it may lack what they acknowledged.
+    #[error("it is catching up with the others, and may lack writes that they acknowledged")]
+    Behind,
+    /// The replica knows that others went on without it, and none that has everything is among those that can be reached.
+    #[error(
+        "it knows that it is behind opening {opening}, and no replica that has all of that can be reached; bring one of those back"
+    )]
+    CatchingUp {
+        /// The opening whose writes it lacks.
+        opening: u64,
+    },
     /// The replica was written with a minority of the pool's replicas, while the majority stayed where it was.
     #[error(
         "it went on with {members} of the pool's {made} replicas, and the majority knows nothing of what it may have acknowledged since (it is at opening {opening}, they are at {others}); open the majority without naming this one (min_replicas), or read what it has from it alone and copy that"
@@ -232,6 +243,7 @@ impl ReplicaError {
     pub(crate) fn of(apart: Apart, made: u16) -> Self {
         match apart {
             Apart::LeftBehind { opening, newest } => Self::LeftBehind { opening, newest },
+            Apart::CatchingUp { opening } => Self::CatchingUp { opening },
             Apart::RolledBack { opening, newest } => Self::RolledBack { opening, newest },
             Apart::Stale { opening, mark, newest } => Self::Stale { opening, mark, newest },
             Apart::WithoutMajority { opening, others, members } => {

@@ -3,10 +3,12 @@
 //! A replica is memory of this machine, or a connection to a target; targets themselves are `pmof-target`.
 #![forbid(unsafe_code)]
 
+mod catch_up;
 mod error;
 mod lineage;
 mod list;
 mod member;
+mod pages;
 mod peers;
 mod place;
 mod pool;
@@ -26,7 +28,10 @@ pub use error::{PlaceError, PoolError, ReplicaError};
 pub use list::{LIST_MAX_NAMES, list_pools};
 pub use member::Atomicity;
 pub use place::ReplicaPlace;
-pub use pool::{Differing, Lane, Pending, Pool, PoolOptions, RemoteSetOptions, SetOptions};
+pub use pool::{
+    Acknowledge, Differing, Event, Events, Lane, Pending, Pool, PoolOptions, PoolStatus, RemoteSetOptions,
+    ReplicaState, ReplicaStatus, SetOptions,
+};
 pub use receipt::{PersistFailure, Receipt, ReplicaReceipt};
 pub use remote_removal::RemoteRemoval;
 pub use set_info::{PartInfo, ReplicaFound, ReplicaInfo, SetInfo};

@@ -23,13 +23,19 @@ pub(crate) struct Found<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Agreement {
     pub(crate) base: Base,
-    /// The last opening was closed in order on all of them, so that they are equal.
+    /// The members of the epoch that are here.
+    pub(crate) in_sync: Vec<usize>,
+    /// Those that have to catch up with them, and why.
+    pub(crate) behind: Vec<(usize, Apart)>,
+    /// Those that hold what the others never acknowledged: they are no part of the pool, and nothing of them is overwritten.
+    pub(crate) foreign: Vec<(usize, Apart)>,
+    /// The last opening was closed in order on all of those in sync, so that they are equal.
     pub(crate) is_clean: bool,
     /// The position of one that has everything that was acknowledged: one that was closed in order, if any, else one with the highest mark.
     pub(crate) source: usize,
     /// The highest mark.
     pub(crate) mark: u64,
-    /// Those whose mark no crash explains, by their positions, and why.
+    /// Those in sync whose mark no crash explains, by their positions, and why.
     pub(crate) stale: Vec<(usize, Apart)>,
 }
 
@@ -55,6 +61,8 @@ impl Base {
 pub(crate) enum Apart {
     /// The others went on without it.
     LeftBehind { opening: u64, newest: u64 },
+    /// It knows that it is behind the others: it was catching up with them, or has yet to begin.
+    CatchingUp { opening: u64 },
     /// It took part in a later opening, and yet holds the state of an earlier one: its file is an older copy.
     RolledBack { opening: u64, newest: u64 },
     /// It is at the same opening as the others and lacks what was acknowledged in it: its file is an older copy, or its medium lost
@@ -92,8 +100,20 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Whether the replicas found belong together; else each that does not, by its position, and why. `made`: replicas that the pool was made
-/// with.
+impl Apart {
+    /// Whether the replica may catch up with the others: it holds nothing acknowledged that they lack.
+    pub(crate) fn may_catch_up(&self) -> bool {
+        matches!(self, Self::LeftBehind { .. } | Self::CatchingUp { .. } | Self::RolledBack { .. } | Self::Stale { .. })
+    }
+
+    /// Whether it remembers what it was told of views, so that its word on them counts.
+    pub(crate) fn votes(&self) -> bool {
+        matches!(self, Self::LeftBehind { .. } | Self::CatchingUp { .. })
+    }
+}
+
+/// Which of the replicas found belong together, and which have to catch up. An error where nothing says which of them count: each that does
+/// not belong to the others, by its position, and why. `made`: replicas that the pool was made with.
 pub(crate) fn agree(found: &[Found<'_>], made: u16) -> Result<Agreement, Vec<(usize, Apart)>> {
     let confirmed = found.iter().filter(|found| found.state.is_confirmed).map(|found| found.state.epoch.id).collect();
     let lines: Vec<_> = found.iter().map(|found| Line::of(found.state, &confirmed)).collect();
@@ -104,33 +124,71 @@ pub(crate) fn agree(found: &[Found<'_>], made: u16) -> Result<Agreement, Vec<(us
         // Members that are not here may know better: only those that stand there now count.
         _ => heads.iter().copied().find(|head| stand_at(&lines, head.epoch.id, made)),
     };
-    let apart: Vec<_> = match main {
-        Some(main) if majority_knows_nothing_of(main, &lines, made) => without_majority(main, &lines),
-        Some(main) => (0..found.len())
-            .filter_map(|position| Some((position, beside(main, &lines[position], found[position].index)?)))
-            .collect(),
-        None => diverged(&heads, &lines),
-    };
-    if apart.is_empty() { Ok(agreement(found, &lines)) } else { Err(apart) }
+    match main {
+        None => Err(diverged(&heads, &lines)),
+        Some(main) if majority_knows_nothing_of(main, &lines, made) => Err(without_majority(main, &lines)),
+        Some(main) => agreement(found, &lines, main),
+    }
 }
 
-fn agreement(found: &[Found<'_>], lines: &[Line<'_>]) -> Agreement {
-    let base = lines.first().map_or(Base { opening: 0, ancestors: Vec::new() }, |line| {
-        Base::after(line.epoch, line.opening, line.ancestors)
-    });
-    let is_at_rest = |position: usize| {
-        let state = found[position].state;
-        !state.is_open && state.epoch.id == lines[position].epoch.id
+fn agreement(found: &[Found<'_>], lines: &[Line<'_>], main: &Line<'_>) -> Result<Agreement, Vec<(usize, Apart)>> {
+    let (mut in_sync, mut behind, mut foreign) = (Vec::with_capacity(found.len()), Vec::new(), Vec::new());
+    for (position, (found, line)) in found.iter().zip(lines).enumerate() {
+        match beside(main, line, found) {
+            None => in_sync.push(position),
+            Some(apart) if apart.may_catch_up() => behind.push((position, apart)),
+            Some(apart) => foreign.push((position, apart)),
+        }
+    }
+    if in_sync.is_empty() {
+        // Only those that are not here have everything.
+        behind.append(&mut foreign);
+        return Err(behind);
+    }
+    let is_at_rest = |position: &usize| {
+        let state = found[*position].state;
+        !state.is_open && state.epoch.id == main.epoch.id
     };
-    let mark_of = |position: usize| found[position].state.mark;
+    let mark_of = |position: &usize| found[*position].state.mark;
     // Of equal ones, the first.
-    let source = (0..found.len()).rev().max_by_key(|position| (is_at_rest(*position), mark_of(*position))).unwrap_or(0);
-    let newest = (0..found.len()).map(mark_of).max().unwrap_or(0);
-    let (opening, is_clean) = (base.opening, (0..found.len()).all(is_at_rest));
+    let source = in_sync.iter().rev().max_by_key(|position| (is_at_rest(position), mark_of(position)));
+    let source = source.copied().unwrap_or(0);
+    let newest = in_sync.iter().map(mark_of).max().unwrap_or(0);
+    let opening = main.opening;
     // The writer has raised a mark on all before it raises it again.
-    let stale = (0..found.len()).filter(|position| mark_of(*position).saturating_add(1) < newest);
-    let stale = stale.map(|position| (position, Apart::Stale { opening, mark: mark_of(position), newest })).collect();
-    Agreement { base, is_clean, source, mark: newest, stale }
+    let stale = in_sync.iter().filter(|position| mark_of(position).saturating_add(1) < newest);
+    let stale = stale.map(|position| (*position, Apart::Stale { opening, mark: mark_of(position), newest })).collect();
+    // One that was announced here may have been confirmed on a replica that is not here, and nothing was acknowledged under it: among the
+    // ancestors, behind the parent, it says so when that replica comes back.
+    let announced = found.iter().map(|found| found.state).filter(|state| {
+        !state.is_confirmed && state.epoch.id != main.epoch.id && state.ancestors.first() == Some(&main.epoch)
+    });
+    let announced = announced.map(|state| Epoch { members: 0, ..state.epoch }).collect::<HashSet<_>>();
+    let mut base = Base::after(main.epoch, opening, main.ancestors);
+    base.ancestors.splice(1..1, announced);
+    base.ancestors.truncate(ANCESTORS_MAX);
+    Ok(Agreement {
+        base,
+        is_clean: in_sync.iter().all(is_at_rest),
+        in_sync,
+        behind,
+        foreign,
+        source,
+        mark: newest,
+        stale,
+    })
+}
+
+/// What a replica that comes back is to the pool whose epochs are `line`, the one in force first, at this `opening`. `None`: it is at that one.
+pub(crate) fn of_returning(found: &Found<'_>, line: &[Epoch], opening: u64) -> Option<Apart> {
+    let (epoch, ancestors) = line.split_first()?;
+    let main = Line { epoch: *epoch, opening, ancestors };
+    let state = found.state;
+    let mut confirmed: HashSet<_> = line.iter().map(|epoch| epoch.id).collect();
+    if state.is_confirmed {
+        confirmed.insert(state.epoch.id);
+    }
+    beside(&main, &Line::of(state, &confirmed), found)
 }
 
 /// Whether the main line was written by a minority while most of the pool's replicas, which are here, stand where it left them.
@@ -152,12 +210,13 @@ fn without_majority(main: &Line<'_>, lines: &[Line<'_>]) -> Vec<(usize, Apart)> 
     of_main.map(|(position, _)| (position, apart)).collect()
 }
 
-/// Why a replica does not belong to the main line; `None`: it does.
-fn beside(main: &Line<'_>, line: &Line<'_>, index: u16) -> Option<Apart> {
-    if line.epoch.id == main.epoch.id {
-        return None;
-    }
+/// Why a replica is not in sync with the main line; `None`: it is.
+fn beside(main: &Line<'_>, line: &Line<'_>, found: &Found<'_>) -> Option<Apart> {
     let (opening, newest) = (line.opening, main.opening);
+    if line.epoch.id == main.epoch.id {
+        return found.state.is_behind.then_some(Apart::CatchingUp { opening });
+    }
+    let index = found.index;
     Some(match main.since(line.epoch.id).map(|mut later| later.any(|epoch| epoch.has(index))) {
         Some(true) => Apart::RolledBack { opening, newest },
         Some(false) => Apart::LeftBehind { opening, newest },

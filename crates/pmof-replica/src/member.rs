@@ -14,13 +14,15 @@ use pmof_pool::Contents;
 
 use crate::{PoolError, ReplicaError, ReplicaPlace, ReplicaReceipt};
 
+mod absent;
 mod local;
 mod remote;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use absent::AbsentMember;
 pub(crate) use local::LocalMember;
-pub(crate) use remote::{RELAXED_BYTES, RemoteMember, Writing};
+pub(crate) use remote::{Asking, RELAXED_BYTES, RemoteMember, Writing};
 
 /// What a crash may leave of a write that was not acknowledged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -130,11 +132,39 @@ pub(crate) struct Standing {
     failure: OnceLock<Arc<ReplicaError>>,
     /// The program knows of the failure.
     is_told: AtomicBool,
+    /// It is written, and lacks what was written before.
+    is_behind: AtomicBool,
 }
 
 impl Standing {
     pub(crate) fn new(place: Arc<ReplicaPlace>) -> Self {
-        Self { place, failure: OnceLock::new(), is_told: AtomicBool::new(false) }
+        let (is_told, is_behind) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { place, failure: OnceLock::new(), is_told, is_behind }
+    }
+
+    /// Of a replica that the pool is opened without; the program finds it among [`Pool::left_out`](crate::Pool::left_out).
+    pub(crate) fn failed(place: Arc<ReplicaPlace>, why: Arc<ReplicaError>) -> Self {
+        Self { failure: OnceLock::from(why), is_told: AtomicBool::new(true), ..Self::new(place) }
+    }
+
+    /// Of a replica that is to catch up with the others.
+    pub(crate) fn behind(place: Arc<ReplicaPlace>) -> Self {
+        Self { is_behind: AtomicBool::new(true), ..Self::new(place) }
+    }
+
+    /// Whether it catches up with the others, or is yet to begin.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.is_behind.load(Ordering::Acquire)
+    }
+
+    /// It has all that the others have.
+    pub(crate) fn has_caught_up(&self) {
+        self.is_behind.store(false, Ordering::Release);
+    }
+
+    /// Whether it has all that was acknowledged, and is asked for the next.
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.failure.get().is_none() && !self.is_behind()
     }
 
     /// Why it is out of use, if it is.

@@ -6,7 +6,7 @@ use pmof_access::{Address, CompletionQueue, ConnectError, Peer, QueueOptions, Tr
 
 use crate::ReplicaError;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Peers {
     options: QueueOptions,
     queue: Option<CompletionQueue>,

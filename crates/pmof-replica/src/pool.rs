@@ -18,14 +18,20 @@ use uuid::Uuid;
 
 use crate::{
     PersistFailure, PoolError, Receipt, ReplicaError, ReplicaPlace,
-    member::{Atomicity, Flush, FlushLevel, Flushing, Member, RELAXED_BYTES, Source, Write, Written, replica_error},
+    catch_up::CatchUp,
+    member::{
+        Atomicity, Flush, FlushLevel, Flushing, Member, RELAXED_BYTES, Source, Standing, Write, Written, replica_error,
+    },
+    pages::PageMap,
 };
 use epochs::Epochs;
 use group::Group;
 use pending::Waiter;
+use returns::{Returns, Signal};
 
 mod epochs;
 mod equalize;
+mod events;
 mod group;
 #[cfg(test)]
 mod group_tests;
@@ -34,13 +40,17 @@ mod opening;
 mod options;
 mod pending;
 mod remote_set;
+mod returns;
 mod set;
+mod status;
 
+pub use events::{Event, Events};
 pub use lane::Lane;
-pub use options::PoolOptions;
+pub use options::{Acknowledge, PoolOptions};
 pub use pending::Pending;
 pub use remote_set::RemoteSetOptions;
 pub use set::{Differing, SetOptions};
+pub use status::{PoolStatus, ReplicaState, ReplicaStatus};
 
 /// Replicas that are not part of the pool as it was opened, and why.
 pub(crate) type LeftOut = Vec<(Arc<ReplicaPlace>, Arc<ReplicaError>)>;
@@ -66,24 +76,32 @@ struct Facts {
     durability: Durability,
     access: OpenFor,
     left_out: LeftOut,
+    /// Replicas that must have the bytes of a persist.
+    least_acknowledged: usize,
     copied_bytes: u64,
     was_closed: bool,
     /// The replica that is read first.
     first_read: usize,
 }
 
-/// What an open pool holds; the end of it closes connections and unmaps memory.
+/// What an open pool holds, as long as its members are the same; the end of the last closes connections and unmaps memory.
 struct Open {
     facts: Facts,
-    members: Vec<Box<dyn Member>>,
+    members: Vec<Arc<dyn Member>>,
     /// Of a native pool: who took part in what.
-    epochs: Option<Epochs>,
+    epochs: Option<Arc<Epochs>>,
+    /// Of a native pool of several replicas: the pages that were written since all were known to be equal.
+    written: Option<Arc<PageMap>>,
+    /// What those that catch up still lack, by their positions.
+    catching_up: Vec<(usize, Arc<CatchUp>)>,
+    /// Is told of each loss.
+    losses: Arc<Signal>,
     /// Of a pool whose flushes take long: has persists of several threads share them.
-    group: Option<Group<Flushings, Persisted>>,
+    group: Option<Arc<Group<Flushings, Persisted>>>,
     /// The memory that ranges are persisted from.
     mirror: Option<Arc<dyn Medium>>,
     /// The replicas on this machine, which are closed together.
-    local: Mutex<Option<LocalSet>>,
+    local: Arc<Mutex<Option<LocalSet>>>,
     /// The replicas get their names when the pool is closed.
     is_unpublished: bool,
     /// Flushes that nobody waits for any more.
@@ -101,6 +119,9 @@ struct Shared {
     /// Lanes that have written since their last flush was known to be done.
     unflushed: AtomicUsize,
     waiter: Waiter,
+    /// Of a native pool that is open for writing: brings back replicas that were lost.
+    returns: Option<Arc<Returns>>,
+    events: Arc<events::Log>,
 }
 
 /// A pool, kept on one replica or several: on targets, or on this machine. Clones are the same pool; any number of threads use it at once.
@@ -110,6 +131,15 @@ struct Shared {
 /// that, up to a second, before it fails with [`PoolRefusal::Busy`](pmof_control::PoolRefusal::Busy). The same holds after a writer's death.
 #[derive(Clone, Debug)]
 pub struct Pool(Arc<Shared>);
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if let Some(returns) = &self.returns {
+            returns.stop();
+        }
+        self.events.close();
+    }
+}
 
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -124,20 +154,54 @@ impl fmt::Debug for Open {
 }
 
 impl Open {
-    fn new(facts: Facts, members: Vec<Box<dyn Member>>, epochs: Option<Epochs>) -> Self {
-        let (local, abandoned, has_abandoned) = (Mutex::default(), Mutex::default(), AtomicBool::new(false));
-        let group = members.iter().any(|member| member.shares_flushes()).then(Group::default);
-        Self { facts, members, epochs, group, mirror: None, local, is_unpublished: false, abandoned, has_abandoned }
+    fn new(facts: Facts, members: Vec<Arc<dyn Member>>, epochs: Option<Epochs>) -> Self {
+        let group = members.iter().any(|member| member.shares_flushes()).then(Arc::default);
+        Self {
+            facts,
+            members,
+            epochs: epochs.map(Arc::new),
+            written: None,
+            catching_up: Vec::new(),
+            losses: Arc::default(),
+            group,
+            mirror: None,
+            local: Arc::default(),
+            is_unpublished: false,
+            abandoned: Mutex::default(),
+            has_abandoned: AtomicBool::new(false),
+        }
     }
 
-    fn into_pool(self, attributes: Option<Attributes>) -> Pool {
-        Pool(Arc::new(Shared {
+    /// The same pool with other members, of which some catch up.
+    fn with_members(&self, members: Vec<Arc<dyn Member>>, catching_up: Vec<(usize, Arc<CatchUp>)>) -> Self {
+        Self {
+            facts: self.facts.clone(),
+            members,
+            epochs: self.epochs.clone(),
+            written: self.written.clone(),
+            catching_up,
+            losses: Arc::clone(&self.losses),
+            group: self.group.clone(),
+            mirror: self.mirror.clone(),
+            local: Arc::clone(&self.local),
+            is_unpublished: self.is_unpublished,
+            abandoned: Mutex::default(),
+            has_abandoned: AtomicBool::new(false),
+        }
+    }
+
+    fn into_pool(self, attributes: Option<Attributes>, returns: Option<Returns>) -> Pool {
+        let shared = Arc::new(Shared {
             facts: self.facts.clone(),
             open: RwLock::new(Some(Arc::new(self))),
             attributes: Mutex::new(attributes),
             unflushed: AtomicUsize::new(0),
             waiter: Waiter::default(),
-        }))
+            returns: returns.map(Arc::new),
+            events: Arc::default(),
+        });
+        Returns::start(&shared);
+        Pool(shared)
     }
 }
 
@@ -196,7 +260,11 @@ impl Pool {
     pub fn replicas(&self) -> Vec<(Arc<ReplicaPlace>, Option<Arc<ReplicaError>>)> {
         let Ok(open) = self.0.open() else { return Vec::new() };
         let standings = open.members.iter().map(|member| member.standing());
-        standings.map(|standing| (Arc::clone(&standing.place), standing.tell_failure().cloned())).collect()
+        let why = |standing: &Standing| match standing.tell_failure() {
+            None if standing.is_behind() => Some(Arc::new(ReplicaError::Behind)),
+            failure => failure.cloned(),
+        };
+        standings.map(|standing| (Arc::clone(&standing.place), why(standing))).collect()
     }
 
     /// Whether all replicas are in use.
@@ -323,6 +391,10 @@ impl Pool {
     /// # Errors
     /// [`PoolError::Replica`], [`PoolError::Set`]: of the first replica that failed and was not told of; [`PoolError::Closed`].
     pub fn close(&self) -> Result<(), PoolError> {
+        if let Some(returns) = &self.0.returns {
+            returns.stop();
+        }
+        self.0.events.close();
         // Nobody posts any more, and who waits for a flush has what it takes to see its end.
         let open = self.0.open.write().take().ok_or(PoolError::Closed)?;
         let is_flushed = self.0.unflushed.load(Ordering::Acquire) == 0;
@@ -362,6 +434,7 @@ impl Facts {
             durability: Durability::Visible,
             access: OpenFor::Write,
             left_out: Vec::new(),
+            least_acknowledged: 1,
             copied_bytes: 0,
             was_closed: true,
             first_read: 0,
@@ -417,13 +490,22 @@ impl Open {
         Err(last)
     }
 
-    fn lost(&self) -> usize {
-        self.members.iter().filter(|member| member.standing().failure().is_some()).count()
+    /// Members that have all that was acknowledged.
+    fn in_use(&self) -> impl Iterator<Item = &Arc<dyn Member>> {
+        self.members.iter().filter(|member| member.standing().is_in_use())
     }
 
     fn check_none_lost(&self) -> Result<(), PoolError> {
-        let lost = self.members.iter().find_map(|member| Some((member, member.standing().tell_failure()?)));
-        lost.map_or(Ok(()), |(member, why)| Err(replica_error(&**member, Arc::clone(why))))
+        for member in &self.members {
+            let standing = member.standing();
+            if let Some(why) = standing.tell_failure() {
+                return Err(replica_error(&**member, Arc::clone(why)));
+            }
+            if standing.is_behind() {
+                return Err(replica_error(&**member, Arc::new(ReplicaError::Behind)));
+            }
+        }
+        Ok(())
     }
 
     /// Posts a write to all replicas.
@@ -434,6 +516,12 @@ impl Open {
         is_held: bool,
         source: impl Fn(&Range<u64>) -> Source<'b>,
     ) -> Result<(), PoolError> {
+        if let Some(written) = &self.written {
+            // Before it is posted: a member that is lost from here on may lack it.
+            written.mark(range.clone());
+        }
+        let windows: SmallVec<[u64; 2]> =
+            self.catching_up.iter().map(|(_, catch_up)| catch_up.before_write()).collect();
         let mut at = range.start;
         while at < range.end {
             // Piece by piece, so that several replicas are fed in turn; none cuts a word.
@@ -445,6 +533,9 @@ impl Open {
                 member.write(&write);
             }
             at = piece.end;
+        }
+        for ((_, catch_up), before) in self.catching_up.iter().zip(windows) {
+            catch_up.after_write(before, &range);
         }
         Ok(())
     }
@@ -490,11 +581,9 @@ impl Open {
         let all = self.members.iter().zip(&mut flushing);
         let reached = all.filter_map(|(member, flushing)| member.finish_flush(flushing)).collect();
         self.stop_where_fenced();
-        // Before anyone hears of writes that a lost replica lacks, it must be known by its header to lack them.
-        if let Some(epochs) = &self.epochs {
-            epochs.acknowledge(&self.members);
-        }
-        self.receipt(reached)
+        // Before anyone hears of writes that a lost replica lacks, it must be known by the headers of enough others to lack them.
+        let is_acknowledged = self.epochs.as_ref().is_some_and(|epochs| epochs.acknowledge(&self.members));
+        self.receipt(reached, is_acknowledged)
     }
 
     /// A writer that was fenced at one replica acknowledges nothing on the others either: its successor may have those next.
@@ -510,7 +599,8 @@ impl Open {
         }
     }
 
-    fn receipt(&self, mut replicas: Vec<crate::ReplicaReceipt>) -> Persisted {
+    /// `is_acknowledged`: it is known durably which replicas lack what was written.
+    fn receipt(&self, mut replicas: Vec<crate::ReplicaReceipt>, is_acknowledged: bool) -> Persisted {
         let mut failed = Vec::new();
         for member in &self.members {
             let standing = member.standing();
@@ -519,18 +609,25 @@ impl Open {
                 failed.push((Arc::clone(&standing.place), Arc::clone(why)));
             }
         }
-        let (replica_count, made_count) = (self.members.len(), self.facts.made_count);
-        let receipt = Receipt { durability: self.facts.durability, replicas, replica_count, made_count };
-        if receipt.replicas.len() == replica_count {
-            return Ok(receipt);
+        if !failed.is_empty() {
+            self.losses.raise();
         }
-        Err(Box::new(PersistFailure { receipt, failed }))
+        let has_it = |member: &&Arc<dyn Member>| {
+            replicas.iter().any(|receipt: &crate::ReplicaReceipt| receipt.replica == member.standing().place)
+        };
+        let missing: Vec<_> = self.members.iter().filter(|member| !has_it(member)).collect();
+        let missing: Vec<_> = missing.into_iter().map(|member| Arc::clone(&member.standing().place)).collect();
+        let (replica_count, made_count) = (self.members.len(), self.facts.made_count);
+        let has_least = replicas.len() >= self.facts.least_acknowledged;
+        let is_enough = has_least && (missing.is_empty() || is_acknowledged);
+        let receipt = Receipt { durability: self.facts.durability, replicas, missing, replica_count, made_count };
+        if is_enough { Ok(receipt) } else { Err(Box::new(PersistFailure { receipt, failed })) }
     }
 
     /// Makes everything that was written as durable as each replica can, so that the replicas stay equal. `is_flushed`: to the pool's
     /// own level it is already.
     fn flush_everything(&self, is_flushed: bool) {
-        let mut all: Vec<_> = self.members.iter().map(|member| (member, Flushing::default())).collect();
+        let mut all: Vec<_> = self.in_use().map(|member| (member, Flushing::default())).collect();
         for (member, flushing) in &mut all {
             if !is_flushed || member.strongest() > self.facts.durability {
                 *flushing = member.start_flush(Flush::Everything, FlushLevel::Strongest);
@@ -546,9 +643,11 @@ impl Open {
         if self.facts.access == OpenFor::Write && self.epochs.is_some() {
             self.flush_everything(is_flushed);
         }
-        if let Some(epochs) = &self.epochs {
-            epochs.end();
-        }
+        // Whether those that are closed in order are known, by enough of them, to be all that has everything.
+        let is_settled = match &self.epochs {
+            Some(epochs) => epochs.end(self.facts.access),
+            None => false,
+        };
         let mut done = Ok(());
         let mut closed = Vec::with_capacity(self.members.len());
         for member in &self.members {
@@ -556,8 +655,14 @@ impl Open {
             if done.is_err() && self.is_unpublished {
                 break;
             }
-            // A loss that the program was told of is no news; but a pool without one of its replicas gets no name.
-            let is_known = member.standing().is_told() && !self.is_unpublished;
+            // A loss that the program was told of is no news, nor one that others make up for; but a pool without one of its replicas
+            // gets no name.
+            let standing = member.standing();
+            let is_lost = standing.failure().is_some();
+            let is_known = is_lost && (standing.is_told() || is_settled) && !self.is_unpublished;
+            if standing.is_behind() {
+                continue;
+            }
             match member.close() {
                 Ok(()) => closed.push(member),
                 Err(_) if is_known => {}

@@ -24,13 +24,18 @@ pub struct ReplicaReceipt {
 }
 
 /// Everything written before the persist has reached [`durability`](Self::durability) on every replica listed.
+///
+/// Where others are missing, the pool is *degraded*: enough of its replicas know durably that those lack the writes, so that no opening reads
+/// from them before they have caught up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receipt {
     /// The level that was asked for.
     pub durability: Durability,
     /// One receipt per replica that reached it.
     pub replicas: Vec<ReplicaReceipt>,
-    /// Replicas that the pool was opened with.
+    /// Replicas of those named that are lost or catch up, and do not count.
+    pub missing: Vec<Arc<ReplicaPlace>>,
+    /// Replicas that were named when the pool was opened.
     pub replica_count: usize,
     /// Replicas that the pool was made with.
     pub made_count: usize,
@@ -55,8 +60,16 @@ impl ReplicaReceipt {
     }
 }
 
-impl fmt::Display for Receipt {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Receipt {
+    /// Whether the pool has replicas that these writes are not on.
+    pub fn is_degraded(&self) -> bool {
+        self.replicas.len() < self.made_count
+    }
+}
+
+impl Receipt {
+    /// The replicas that have the writes.
+    fn write_reached(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} on {}/{}", self.durability, self.replicas.len(), self.replica_count)?;
         if self.made_count != self.replica_count {
             write!(f, ", of {} that the pool was made with", self.made_count)?;
@@ -69,7 +82,19 @@ impl fmt::Display for Receipt {
     }
 }
 
-/// A persist that did not reach every replica. The others keep the data; `receipt` says which.
+impl fmt::Display for Receipt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write_reached(f)?;
+        for (index, replica) in self.missing.iter().enumerate() {
+            let separator = if index == 0 { "; degraded, without" } else { "," };
+            write!(f, "{separator} {replica}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A persist that too few replicas are left to acknowledge: of a native pool fewer than must know which ones lack it (a majority; one of
+/// two) or than [asked for](crate::Acknowledge), of a pool set fewer than all. Those that have it keep the data; `receipt` says which.
 #[derive(Clone, Debug)]
 pub struct PersistFailure {
     /// The replicas that reached the level.
@@ -90,6 +115,7 @@ impl fmt::Display for PersistFailure {
         for (replica, why) in &self.failed {
             write!(f, "replica {replica} failed: {}; ", causes(why))?;
         }
-        write!(f, "the writes are {}", self.receipt)
+        f.write_str("the writes are ")?;
+        self.receipt.write_reached(f)
     }
 }

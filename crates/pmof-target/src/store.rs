@@ -491,11 +491,13 @@ impl OpenPool {
     }
 
     /// Announces an epoch, as durably as the medium can. Nothing is written under it before it is
-    /// [confirmed](Self::confirm): all its members must have it.
+    /// [confirmed](Self::confirm): all its members must have it. A replica that is told of an epoch without being a member of it is behind
+    /// from then on.
     pub fn begin(&mut self, epoch: Epoch, opening: u64, ancestors: &[Epoch]) -> Result<(), StoreError> {
         let ancestors = ancestors.iter().copied().take(ANCESTORS_MAX).collect();
         let mark = self.state.mark;
-        self.set_state(PoolState { epoch, opening, is_confirmed: false, is_open: true, mark, ancestors })?;
+        let (is_confirmed, is_open, is_behind) = (false, true, !epoch.has(self.header.replica_index));
+        self.set_state(PoolState { epoch, opening, is_confirmed, is_open, is_behind, mark, ancestors })?;
         self.has_begun = true;
         Ok(())
     }

@@ -70,8 +70,9 @@ pub use pmof_control::{OpenFor, PoolInfo, PoolName, PoolRefusal, REPLICAS_MAX, S
 
 #[doc(inline)]
 pub use pmof_replica::{
-    Atomicity, Differing, Lane, Pending, PersistFailure, Pool, PoolError, PoolOptions, PoolUrl, PoolUrlError, Receipt,
-    RemoteSetOptions, ReplicaError, ReplicaPlace, ReplicaReceipt, SetOptions, TargetOptions, TargetUrl, list_pools,
+    Acknowledge, Atomicity, Differing, Event, Events, Lane, Pending, PersistFailure, Pool, PoolError, PoolOptions,
+    PoolStatus, PoolUrl, PoolUrlError, Receipt, RemoteSetOptions, ReplicaError, ReplicaPlace, ReplicaReceipt,
+    ReplicaState, ReplicaStatus, SetOptions, TargetOptions, TargetUrl, list_pools,
 };
 
 #[doc(inline)]

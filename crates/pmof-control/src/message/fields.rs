@@ -85,9 +85,10 @@ impl Body<'_> {
     pub(super) fn state(&mut self) -> Parsed<PoolState> {
         let opening = self.number_u64()?;
         let flags = PoolState::from_flags(self.byte()?);
-        let (is_open, is_confirmed) = flags.ok_or(Fault::Malformed("the state has an unknown flag"))?;
+        let (is_open, is_confirmed, is_behind) = flags.ok_or(Fault::Malformed("the state has an unknown flag"))?;
         let mark = self.number_u64()?;
-        Ok(PoolState { opening, is_open, is_confirmed, mark, epoch: self.epoch()?, ancestors: self.ancestors()? })
+        let (epoch, ancestors) = (self.epoch()?, self.ancestors()?);
+        Ok(PoolState { epoch, opening, is_confirmed, is_open, is_behind, mark, ancestors })
     }
 
     pub(super) fn info(&mut self) -> Parsed<PoolInfo> {

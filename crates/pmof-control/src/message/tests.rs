@@ -19,7 +19,15 @@ fn epoch(number: u128) -> Epoch {
 /// As long as a state can be.
 fn sample_state() -> PoolState {
     let ancestors = (1..=ANCESTORS_MAX as u128).map(epoch).collect();
-    PoolState { epoch: epoch(99), opening: 65, is_confirmed: true, is_open: false, mark: 64, ancestors }
+    PoolState {
+        epoch: epoch(99),
+        opening: 65,
+        is_confirmed: true,
+        is_open: false,
+        is_behind: false,
+        mark: 64,
+        ancestors,
+    }
 }
 
 fn sample_info() -> PoolInfo {
@@ -385,10 +393,13 @@ fn any_request() -> impl Strategy<Value = Request> {
 
 fn any_state() -> impl Strategy<Value = PoolState> {
     let epochs = proptest::collection::vec(any::<u128>(), 1..=ANCESTORS_MAX + 1);
-    (epochs, any::<(u32, bool, bool, u64)>()).prop_map(|(epochs, (opening, is_confirmed, is_open, mark))| {
-        let mut ancestors: Vec<_> = epochs.into_iter().map(epoch).collect();
-        PoolState { epoch: ancestors.remove(0), opening: opening.into(), is_confirmed, is_open, mark, ancestors }
-    })
+    (epochs, any::<(u32, [bool; 3], u64)>()).prop_map(
+        |(epochs, (opening, [is_confirmed, is_open, is_behind], mark))| {
+            let mut ancestors: Vec<_> = epochs.into_iter().map(epoch).collect();
+            let (epoch, opening) = (ancestors.remove(0), opening.into());
+            PoolState { epoch, opening, is_confirmed, is_open, is_behind, mark, ancestors }
+        },
+    )
 }
 
 fn any_promise() -> impl Strategy<Value = Option<Promise>> {

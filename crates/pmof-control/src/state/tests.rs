@@ -11,6 +11,7 @@ fn sample() -> PoolState {
         opening: 0x0102_0304_0506_0708,
         is_confirmed: true,
         is_open: true,
+        is_behind: false,
         mark: 0x0a0b_0c0d,
         ancestors: vec![epoch(7, 0b111), epoch(6, 0b11)],
     }
@@ -91,12 +92,13 @@ proptest! {
         sequence in 1_u64..,
         is_confirmed: bool,
         is_open: bool,
+        is_behind: bool,
         mark: u64,
         ancestors in proptest::collection::vec(any::<(u128, u64)>(), 0..=ANCESTORS_MAX),
     ) {
         let of = |(number, members)| Epoch { id: Uuid::from_u128(number), members };
         let ancestors = ancestors.into_iter().map(of).collect();
-        let state = PoolState { epoch: of(epoch), opening, is_confirmed, is_open, mark, ancestors };
+        let state = PoolState { epoch: of(epoch), opening, is_confirmed, is_open, is_behind, mark, ancestors };
         prop_assert_eq!(read(&page(&[(&state, sequence)])), Ok((state, sequence)));
     }
 

@@ -9,7 +9,7 @@ fn made(made: u16) -> PoolState {
 fn opened(state: &PoolState, members: &[u16]) -> PoolState {
     let Base { opening, ancestors } = Base::after(state.epoch, state.opening, &state.ancestors);
     let epoch = Epoch::new(members.iter().copied());
-    PoolState { epoch, opening: opening + 1, is_confirmed: true, is_open: false, mark: state.mark, ancestors }
+    PoolState { epoch, opening: opening + 1, ancestors, is_confirmed: true, is_open: false, ..state.clone() }
 }
 
 fn crashed(state: &PoolState) -> PoolState {
@@ -25,8 +25,15 @@ fn agree_all(states: &[&PoolState], made: u16) -> Result<Agreement, Vec<(usize, 
     agree(&found, made)
 }
 
+/// Those that do not belong to the others, whether the others can be told or not.
 fn refused(states: &[&PoolState], made: u16) -> Vec<(usize, Apart)> {
-    agree_all(states, made).expect_err("replicas that do not belong together")
+    let mut apart = match agree_all(states, made) {
+        Ok(Agreement { behind, foreign, .. }) => [behind, foreign].concat(),
+        Err(apart) => apart,
+    };
+    apart.sort_by_key(|(position, _)| *position);
+    assert!(!apart.is_empty(), "they belong together");
+    apart
 }
 
 #[test]
@@ -167,7 +174,8 @@ fn an_epoch_that_was_only_announced_leaves_nobody_behind() {
     let begun = announced(&state, &[0, 1]);
     let agreement = agree_all(&[&begun, &state], 2).unwrap();
     assert_eq!((agreement.is_clean, agreement.source), (false, 1));
-    assert_eq!(agreement.base, Base { opening: 1, ancestors: vec![state.epoch] });
+    let given_up = Epoch { members: 0, ..begun.epoch };
+    assert_eq!(agreement.base, Base { opening: 1, ancestors: vec![state.epoch, given_up] });
     // Nor do two announcements, one after the other.
     let again = announced(&state, &[0, 1]);
     assert!(agree_all(&[&begun, &again], 2).is_ok());
@@ -192,4 +200,45 @@ fn generations_of_the_first_format_are_in_order() {
     let [old, new] = [3, 5].map(|generation| PoolState::of_generation(generation, 2));
     assert_eq!(refused(&[&new, &old], 2), [(1, Apart::LeftBehind { opening: 3, newest: 5 })]);
     assert!(agree_all(&[&new, &new], 2).is_ok());
+}
+
+/// What it is told of the epoch of others makes a replica behind a witness of theirs, and no source.
+#[test]
+fn one_that_is_behind_votes_and_is_no_source() {
+    let state = made(3);
+    let last = opened(&state, &[0]);
+    let voter = PoolState { is_behind: true, ..last.clone() };
+    let catching_up = Apart::CatchingUp { opening: 2 };
+    let agreement = agree_all(&[&last, &state, &voter], 3).unwrap();
+    assert_eq!((agreement.in_sync, agreement.foreign), (vec![0], vec![]));
+    assert_eq!(agreement.behind, [(1, Apart::LeftBehind { opening: 1, newest: 2 }), (2, catching_up)]);
+    assert!(agreement.behind.iter().all(|(_, apart)| apart.may_catch_up() && apart.votes()));
+    // Without the one that has everything, nobody is opened: the voter knows that the other lacks something.
+    assert!(agree_all(&[&voter], 3).is_err() && agree_all(&[&state, &voter], 3).is_err());
+}
+
+#[test]
+fn older_copies_catch_up_and_do_not_vote() {
+    let state = made(3);
+    let last = opened(&state, &[0, 1, 2]);
+    let agreement = agree_all(&[&last, &state, &last], 3).unwrap();
+    assert_eq!(agreement.in_sync, [0, 2]);
+    assert!(agreement.behind[0].1.may_catch_up() && !agreement.behind[0].1.votes());
+}
+
+/// An epoch of which one replica alone heard that it was confirmed: nothing was acknowledged under it, and it catches up.
+#[test]
+fn one_that_alone_heard_of_an_epoch_comes_back() {
+    let state = crashed(&made(3));
+    let announced = announced(&state, &[0, 2]);
+    let heard = PoolState { is_confirmed: true, ..announced.clone() };
+    // The next opening meets one that was told of the epoch, and one that was not.
+    let Base { opening, ancestors } = agree_all(&[&state, &state, &announced], 3).unwrap().base;
+    let next = PoolState { epoch: Epoch::new([1, 2]), opening: opening + 1, ancestors, ..heard.clone() };
+    let agreement = agree_all(&[&heard, &next, &next], 3).unwrap();
+    assert_eq!(agreement.in_sync, [1, 2]);
+    assert!(matches!(agreement.behind[..], [(0, Apart::RolledBack { .. })]), "{agreement:?}");
+    let found = Found { index: 0, state: &heard };
+    let line: Vec<_> = std::iter::once(next.epoch).chain(next.ancestors.iter().copied()).collect();
+    assert!(matches!(of_returning(&found, &line, next.opening), Some(Apart::RolledBack { .. })));
 }

@@ -292,6 +292,27 @@ impl RemoteMember {
         })
     }
 
+    fn post_flush(&self, flush: Flush, level: FlushLevel) -> Flushing {
+        let Some(level) = self.level(level) else { return Flushing::default() };
+        let Regions { data, gathered, .. } = &self.regions;
+        let tickets = match flush {
+            Flush::Everything => [self.post(|connection| connection.flush(data, .., level)), None],
+            Flush::Written(Written { relaxed, words }) => {
+                [(data, relaxed), (gathered, words)].map(|(region, extent)| {
+                    let range = self.in_data(extent?);
+                    self.post(|connection| connection.flush(region, range.clone(), level))
+                })
+            }
+        };
+        Flushing { tickets, reached: None }
+    }
+
+    /// Makes everything durable that was written, of a replica that is behind too. False: it failed.
+    pub(crate) fn flush_everything(&self, level: FlushLevel) -> bool {
+        let mut flushing = self.post_flush(Flush::Everything, level);
+        self.drain(&mut flushing, None) && self.standing.failure().is_none() && flushing.reached.is_some()
+    }
+
     fn level(&self, level: FlushLevel) -> Option<Durability> {
         self.writing.map(|writing| match level {
             FlushLevel::OfPool => writing.level,
@@ -363,18 +384,8 @@ impl Member for RemoteMember {
     }
 
     fn start_flush(&self, flush: Flush, level: FlushLevel) -> Flushing {
-        let Some(level) = self.level(level) else { return Flushing::default() };
-        let Regions { data, gathered, .. } = &self.regions;
-        let tickets = match flush {
-            Flush::Everything => [self.post(|connection| connection.flush(data, .., level)), None],
-            Flush::Written(Written { relaxed, words }) => {
-                [(data, relaxed), (gathered, words)].map(|(region, extent)| {
-                    let range = self.in_data(extent?);
-                    self.post(|connection| connection.flush(region, range.clone(), level))
-                })
-            }
-        };
-        Flushing { tickets, reached: None }
+        // What one lacks that is behind, no flush makes durable; all of it is flushed when it has caught up.
+        if self.standing.is_behind() { Flushing::default() } else { self.post_flush(flush, level) }
     }
 
     fn is_flushed(&self, flushing: &mut Flushing) -> bool {
@@ -385,7 +396,7 @@ impl Member for RemoteMember {
         self.drain(flushing, None);
         let (Flushed { durability, promise }, Writing { method, .. }) = (flushing.reached?, self.writing?);
         let replica = Arc::clone(&self.standing.place);
-        self.standing.failure().is_none().then_some(ReplicaReceipt { replica, durability, method, promise })
+        self.standing.is_in_use().then_some(ReplicaReceipt { replica, durability, method, promise })
     }
 
     fn shares_flushes(&self) -> bool {
@@ -397,6 +408,9 @@ impl Member for RemoteMember {
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Arc<ReplicaError>> {
         if let Some(failure) = self.standing.failure() {
             return Err(Arc::clone(failure));
+        }
+        if self.standing.is_behind() {
+            return Err(Arc::new(ReplicaError::Behind));
         }
         let header_bytes = self.header_bytes();
         let in_header = header_bytes.saturating_sub(offset).min(into.len() as u64) as usize;

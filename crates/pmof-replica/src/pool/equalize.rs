@@ -1,9 +1,11 @@
 //! Making the replicas of a pool equal after an opening that was not closed in order.
 
+use std::sync::Arc;
+
 use super::Open;
 use crate::{
-    PoolError,
-    member::{Atomicity, RemoteMember, Source, Write, replica_error},
+    PoolError, ReplicaError,
+    member::{Asking, Atomicity, RemoteMember, Source, Write, replica_error},
 };
 use pmof_control::{DIGESTED_MAX_BYTES, DIGESTS_MAX, Reply, Request};
 
@@ -22,7 +24,7 @@ impl Open {
         let (mut offset, mut copied_bytes) = (0, 0);
         while offset < self.facts.size_bytes {
             let len_bytes = WINDOW_BYTES.min(self.facts.size_bytes - offset);
-            let digests = self.digests(offset, len_bytes)?;
+            let digests = self.digests(source, offset, len_bytes)?;
             for block in 0..len_bytes.div_ceil(BLOCK_BYTES) {
                 let at = offset + block * BLOCK_BYTES;
                 let len_bytes = BLOCK_BYTES.min(offset + len_bytes - at);
@@ -32,45 +34,57 @@ impl Open {
         }
         // Also where nothing was copied: what is the same on all may be durable on some.
         self.flush_everything(false);
-        self.check_none_lost()?;
         // Not before: which one was the source must be known as long as they differ.
         if let Some(epochs) = &self.epochs {
-            epochs.tell_mark(&self.members);
+            epochs.tell_mark();
         }
-        self.check_none_lost()?;
-        let (uuid, replicas) = (self.facts.uuid, self.members.len());
+        let (uuid, replicas) = (self.facts.uuid, self.in_use().count());
         log::info!(
             "pool {uuid} was not closed in order: its {replicas} replicas are equal after copying {copied_bytes} bytes"
         );
         Ok(copied_bytes)
     }
 
-    /// The digests of a range's blocks on each replica.
-    fn digests(&self, offset: u64, len_bytes: u64) -> Result<Vec<Vec<Digest>>, PoolError> {
+    /// The digests of a range's blocks on each replica in use, by its position; of one that fails there are none.
+    fn digests(&self, source: usize, offset: u64, len_bytes: u64) -> Result<Vec<Option<Vec<Digest>>>, PoolError> {
         let request = Request::Digest { offset, len_bytes, block_bytes: BLOCK_BYTES };
-        let remotes: Vec<&RemoteMember> = self.members.iter().filter_map(|member| member.remote()).collect();
-        let asked: Vec<_> = remotes.iter().map(|remote| remote.start_asking(&request)).collect();
+        let remotes = self.members.iter().map(|member| member.remote().filter(|_| member.standing().is_in_use()));
+        let remotes: Vec<Option<&RemoteMember>> = remotes.collect();
+        let asked: Vec<_> = remotes.iter().map(|remote| remote.map(|remote| remote.start_asking(&request))).collect();
         let block_count = len_bytes.div_ceil(BLOCK_BYTES) as usize;
-        let take = |(remote, asking)| match RemoteMember::finish_asking(remote, asking)? {
+        let take = |remote: &RemoteMember, asking: &Asking<'_>| match remote.finish_asking(asking)? {
             Reply::Digests { digests } if digests.len() == block_count => Some(digests),
             _ => remote.is_unexpected(),
         };
-        let digests: Option<Vec<_>> = remotes.iter().copied().zip(&asked).map(take).collect();
-        self.check_none_lost()?;
-        digests.ok_or(PoolError::NoReplicas)
+        let taken = remotes.iter().zip(&asked).map(|(remote, asking)| take((*remote)?, asking.as_ref()?));
+        let digests: Vec<_> = taken.collect();
+        match digests[source] {
+            Some(_) => Ok(digests),
+            // Another may be the source of the next opening.
+            None => Err(self.lost_error(source)),
+        }
+    }
+
+    /// Why the member at this position is out of use.
+    fn lost_error(&self, position: usize) -> PoolError {
+        let member = &*self.members[position];
+        let why = member.standing().tell_failure().cloned();
+        replica_error(member, why.unwrap_or_else(|| Arc::new(ReplicaError::Unexpected)))
     }
 
     /// Copies one block to the replicas whose digest of it is another than the source's. Returns the bytes copied.
     fn copy_block(
         &self,
         source: usize,
-        digests: &[Vec<Digest>],
+        digests: &[Option<Vec<Digest>>],
         block: usize,
         offset: u64,
         len_bytes: u64,
     ) -> Result<u64, PoolError> {
-        let right = digests[source][block];
-        let differing: Vec<_> = (0..digests.len()).filter(|replica| digests[*replica][block] != right).collect();
+        let of = |replica: usize| digests[replica].as_ref().map(|digests| digests[block]);
+        let right = of(source);
+        let differs = |replica: &usize| of(*replica).is_some_and(|digest| Some(digest) != right);
+        let differing: Vec<_> = (0..digests.len()).filter(differs).collect();
         if differing.is_empty() {
             return Ok(0);
         }

@@ -9,11 +9,19 @@ use pmof_access::{Durability, Medium, Memory, RemoteRegion};
 use pmof_control::{OpenFor, PoolRefusal, PoolState, Reply, Request, USER_FLAGS_BYTES};
 use uuid::Uuid;
 
-use super::{Facts, LeftOut, Open, Pool, epochs::Epochs, options::millis};
+use super::{
+    Acknowledge, Facts, LeftOut, Open, Pool,
+    epochs::{Epochs, quorum},
+    options::millis,
+    returns::Returns,
+};
 use crate::{
     PoolError, PoolUrl, ReplicaError, ReplicaPlace,
     lineage::{Agreement, Apart, Base, Found, agree},
-    member::{Member, RemoteMember, Standing, Writing},
+    member::{AbsentMember, Member, RemoteMember, Standing, Writing},
+    pages::PageMap,
+    peers::Peers,
+    reach::Reach,
     target::{PendingReply, TargetConnection},
 };
 
@@ -28,39 +36,56 @@ pub(super) enum New {
 
 /// What all replicas of a pool have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Identity {
-    uuid: Uuid,
-    size_bytes: u64,
-    user_flags: [u8; USER_FLAGS_BYTES],
+pub(super) struct Identity {
+    pub(super) uuid: Uuid,
+    pub(super) size_bytes: u64,
+    pub(super) user_flags: [u8; USER_FLAGS_BYTES],
     /// Replicas that it was made with.
-    replica_count: u16,
+    pub(super) replica_count: u16,
+}
+
+/// What is asked of a pool that is made or opened, besides its replicas.
+#[derive(Clone, Debug)]
+pub(super) struct Wanted {
+    pub(super) require: Durability,
+    pub(super) min_replicas: Option<usize>,
+    pub(super) has_mirror: bool,
+    pub(super) acknowledge: Acknowledge,
+    /// Bytes a second that are copied to replicas that catch up, at most.
+    pub(super) bytes_per_second: Option<u64>,
+    pub(super) reach: Reach,
 }
 
 /// Connections to the targets of a pool that is being made or opened.
 #[derive(Debug)]
 pub(super) struct Opening {
-    targets: Vec<(Arc<PoolUrl>, TargetConnection)>,
-    left_out: LeftOut,
-    require: Durability,
-    min_replicas: Option<usize>,
-    has_mirror: bool,
+    wanted: Wanted,
+    /// All replicas named, in their order.
+    urls: Vec<Arc<PoolUrl>>,
+    /// Connections to those that are reached, by their positions.
+    targets: Vec<(usize, TargetConnection)>,
+    /// Those that are done without, by their positions, and why.
+    left_out: Vec<(usize, Arc<ReplicaError>)>,
+    peers: Peers,
 }
 
 /// A replica that its target has opened.
 #[derive(Debug)]
 struct Opened {
-    url: Arc<PoolUrl>,
+    position: usize,
     target: TargetConnection,
     index: u16,
     state: PoolState,
     remote: RemoteRegion,
     /// `None` where it is open for reading only.
     writing: Option<Writing>,
+    /// It has to catch up.
+    is_behind: bool,
 }
 
 /// A replica that was asked for in vain, and its connection where there still is one.
 struct Failed {
-    url: Arc<PoolUrl>,
+    position: usize,
     target: TargetConnection,
     /// The target has it open.
     is_open: bool,
@@ -68,95 +93,133 @@ struct Failed {
 }
 
 impl Opening {
-    pub(super) fn new(require: Durability, min_replicas: Option<usize>, has_mirror: bool) -> Self {
-        Self { targets: Vec::new(), left_out: Vec::new(), require, min_replicas, has_mirror }
+    /// Connects to the targets of `urls`. One that may be lost is left out, where a pool is opened.
+    pub(super) fn connect(wanted: Wanted, urls: Vec<Arc<PoolUrl>>, is_new: bool) -> Result<Self, PoolError> {
+        let mut peers = wanted.reach.peers();
+        let (mut targets, mut left_out) = (Vec::with_capacity(urls.len()), Vec::new());
+        for (position, url) in urls.iter().enumerate() {
+            match wanted.reach.connect(&mut peers, &url.target, url.source) {
+                Ok(target) => targets.push((position, target)),
+                Err(error) if !is_new && may_be_lost(&error) => left_out.push((position, Arc::new(error))),
+                Err(error) => return Err(failed(url, error)),
+            }
+        }
+        Ok(Self { wanted, urls, targets, left_out, peers })
     }
 
     pub(super) fn require(&self) -> Durability {
-        self.require
+        self.wanted.require
     }
 
     pub(super) fn replica_count(&self) -> u16 {
-        self.targets.len() as u16
+        self.urls.len() as u16
     }
 
-    pub(super) fn reached(&mut self, url: Arc<PoolUrl>, target: TargetConnection) {
-        self.targets.push((url, target));
-    }
-
-    /// Goes on without a replica, where the caller allows that and its loss may be why.
-    pub(super) fn leave_out(&mut self, url: &Arc<PoolUrl>, error: ReplicaError) -> Result<(), PoolError> {
-        if self.min_replicas.is_none() || !may_be_lost(&error) {
-            return Err(failed(url, error));
+    /// Goes on without a replica whose loss may be why.
+    fn leave_out(&mut self, position: usize, error: ReplicaError) -> Result<(), PoolError> {
+        if !may_be_lost(&error) {
+            return Err(failed(&self.urls[position], error));
         }
-        self.left_out.push((place(url), Arc::new(error)));
+        self.left_out.push((position, Arc::new(error)));
         Ok(())
+    }
+
+    /// Replicas that are done without, for the program.
+    fn told_left_out(&self) -> LeftOut {
+        let told = |(position, why): &(usize, Arc<ReplicaError>)| (place(&self.urls[*position]), Arc::clone(why));
+        self.left_out.iter().map(told).collect()
     }
 
     /// Makes the pool on all targets, or on none.
     pub(super) fn create(mut self, new: New, question: impl Fn(&PoolUrl, u16) -> Request) -> Result<Pool, PoolError> {
         // Of several programs that make the same pool at once, one gets that replica, and the others make none.
-        let first = (0..self.targets.len()).min_by_key(|index| self.targets[*index].0.to_string());
+        let first = (0..self.targets.len()).min_by_key(|index| self.urls[self.targets[*index].0].to_string());
         let (opened, failed, identity) = self.ask(OpenFor::Write, first, question);
         let Some(first) = failed.iter().position(|_| true) else {
             return self.made(opened, identity, new);
         };
-        for Opened { url, target, .. } in &opened {
-            undo_creation(url, target, new);
+        for Opened { position, target, .. } in &opened {
+            undo_creation(&self.urls[*position], target, new);
         }
-        for Failed { url, target, .. } in failed.iter().filter(|failed| failed.is_open) {
-            undo_creation(url, target, new);
+        for Failed { position, target, .. } in failed.iter().filter(|failed| failed.is_open) {
+            undo_creation(&self.urls[*position], target, new);
         }
-        let Failed { url, error, .. } = failed.into_iter().nth(first).ok_or(PoolError::NoReplicas)?;
-        Err(self::failed(&url, error))
+        let Failed { position, error, .. } = failed.into_iter().nth(first).ok_or(PoolError::NoReplicas)?;
+        Err(self::failed(&self.urls[position], error))
     }
 
-    fn made(mut self, opened: Vec<Opened>, identity: Option<Identity>, new: New) -> Result<Pool, PoolError> {
+    fn made(self, opened: Vec<Opened>, identity: Option<Identity>, new: New) -> Result<Pool, PoolError> {
         let identity = identity.ok_or(PoolError::NoReplicas)?;
         let state = opened.first().map(|opened| opened.state.clone()).ok_or(PoolError::NoReplicas)?;
         let base = Base::after(state.epoch, state.opening, &state.ancestors);
-        let mut pool = self.pool(opened, identity, base, 0, OpenFor::Write)?;
+        let (mut pool, _) = self.pool(opened, identity, base, 0, OpenFor::Write)?;
         pool.is_unpublished = new == New::Unpublished;
-        Ok(pool.into_pool(None))
+        // What has no name yet is gone with its connection.
+        let returns = (new == New::Published).then(|| self.returns(identity, &mut pool)).flatten();
+        Ok(pool.into_pool(None, returns))
     }
 
-    /// Puts the replicas together.
+    /// Puts the replicas together. Returns the positions of those that are open too.
     fn pool(
-        &mut self,
+        &self,
         opened: Vec<Opened>,
         identity: Identity,
         base: Base,
         mark: u64,
         access: OpenFor,
-    ) -> Result<Open, PoolError> {
+    ) -> Result<(Open, Vec<usize>), PoolError> {
         let Identity { uuid, size_bytes, user_flags, replica_count } = identity;
+        let made = usize::from(replica_count);
         let facts = Facts {
             uuid,
             user_flags,
-            replica_count: opened.len(),
-            durability: self.require,
+            replica_count: self.urls.len(),
+            durability: self.wanted.require,
             access,
-            left_out: std::mem::take(&mut self.left_out),
-            ..Facts::new(size_bytes, usize::from(replica_count))
+            left_out: self.told_left_out(),
+            least_acknowledged: self.wanted.acknowledge.least(),
+            ..Facts::new(size_bytes, made)
         };
-        let mirror = if self.has_mirror { Some(mirror(size_bytes)?) } else { None };
-        let indexes = opened.iter().map(|opened| opened.index).collect();
-        let mut members: Vec<Box<dyn Member>> = Vec::with_capacity(opened.len());
-        for Opened { url, target, remote, writing, .. } in opened {
-            let mut member = RemoteMember::new(Standing::new(place(&url)), target, remote, None, writing);
+        let mirror = if self.wanted.has_mirror { Some(mirror(size_bytes)?) } else { None };
+        let absent = |position: usize| {
+            let why = self.left_out.iter().find(|(of, _)| *of == position).map(|(_, why)| Arc::clone(why));
+            let why = why.unwrap_or_else(|| Arc::new(ReplicaError::Unexpected));
+            Arc::new(AbsentMember::new(place(&self.urls[position]), why)) as Arc<dyn Member>
+        };
+        let mut members: Vec<Arc<dyn Member>> = (0..self.urls.len()).map(absent).collect();
+        let (mut indexes, mut positions) = (vec![None; self.urls.len()], Vec::with_capacity(opened.len()));
+        for Opened { position, target, index, remote, writing, is_behind, .. } in opened {
+            let place = place(&self.urls[position]);
+            let standing = if is_behind { Standing::behind(place) } else { Standing::new(place) };
+            let mut member = RemoteMember::new(standing, target, remote, None, writing);
             if let Some(mirror) = &mirror {
-                member.use_mirror(Arc::clone(mirror)).map_err(|error| failed(&url, error))?;
+                member.use_mirror(Arc::clone(mirror)).map_err(|error| failed(&self.urls[position], error))?;
             }
-            members.push(Box::new(member));
+            members[position] = Arc::new(member);
+            indexes[position] = Some(index);
+            positions.push(position);
         }
-        let mut pool = Open::new(facts, members, Some(Epochs::new(indexes, base, mark)));
+        // Whoever asks for fewer has decided that these are enough.
+        let quorum = self.wanted.min_replicas.map_or(made, |least| least.max(1)).min(quorum(made));
+        let epochs = Epochs::new(members.clone(), indexes, base, mark, quorum);
+        let mut pool = Open::new(facts, members, Some(epochs));
         pool.mirror = mirror;
-        Ok(pool)
+        Ok((pool, positions))
+    }
+
+    /// What brings the pool's replicas back when they are lost; of one replica there is none to copy from.
+    fn returns(self, identity: Identity, pool: &mut Open) -> Option<Returns> {
+        if identity.replica_count < 2 {
+            return None;
+        }
+        pool.written = Some(Arc::new(PageMap::new(identity.size_bytes)));
+        let Wanted { require, bytes_per_second, reach, .. } = self.wanted;
+        Some(Returns::new((reach, self.peers), self.urls, identity, (require, bytes_per_second), pool))
     }
 
     /// Opens the replicas that belong together, or gives all of them back.
     pub(super) fn open(mut self, access: OpenFor, take_over: Option<Duration>) -> Result<Pool, PoolError> {
-        let require = self.require;
+        let require = self.wanted.require;
         let (mut opened, failed, identity) = self.ask(access, None, |url, _| match (take_over, url.name.clone()) {
             (None, name) => Request::Open { name, access, require },
             (Some(silent_for), name) => Request::TakeOver { name, require, silent_ms: millis(silent_for), epoch: None },
@@ -172,14 +235,16 @@ impl Opening {
             }
         };
         let Agreement { base, is_clean, source, mark, .. } = agreement;
-        let mut pool = self.pool(opened, identity, base, mark, access)?;
+        let (mut pool, positions) = self.pool(opened, identity, base, mark, access)?;
+        let source = positions[source];
         pool.facts.first_read = source;
         pool.facts.was_closed = is_clean;
         if access == OpenFor::Write {
-            pool.facts.copied_bytes = pool.begin(self.min_replicas, is_clean, source)?;
+            pool.facts.copied_bytes = pool.begin(is_clean, source)?;
         }
         pool.fill_mirror()?;
-        Ok(pool.into_pool(None))
+        let returns = if access == OpenFor::Write { self.returns(identity, &mut pool) } else { None };
+        Ok(pool.into_pool(None, returns))
     }
 
     /// Asks all targets at once, or the `first` before the others, which are asked only where it has opened.
@@ -192,8 +257,8 @@ impl Opening {
         let targets = std::mem::take(&mut self.targets);
         let began = Instant::now();
         let send = |index: usize| -> (Request, Result<PendingReply, ReplicaError>) {
-            let (url, target) = &targets[index];
-            let request = question(url, index as u16);
+            let (position, target) = &targets[index];
+            let request = question(&self.urls[*position], *position as u16);
             let pending = target.send(&request);
             (request, pending)
         };
@@ -205,22 +270,23 @@ impl Opening {
         let asks = |index: &usize| !is_refused && Some(*index) != first;
         let asked: Vec<_> = (0..targets.len()).map(|index| asks(&index).then(|| send(index))).collect();
         let (mut opened, mut failed, mut identity) = (Vec::with_capacity(targets.len()), Vec::new(), None);
-        for (index, ((url, target), asked)) in targets.into_iter().zip(asked).enumerate() {
+        for (index, ((position, target), asked)) in targets.into_iter().zip(asked).enumerate() {
             let of_first = || of_first.take_if(|_| Some(index) == first);
             let Some(reply) = asked.map(|asked| answer(&target, asked)).or_else(of_first) else { continue };
             let is_open = matches!(reply, Ok(Reply::Opened { .. }));
-            let checked = reply.and_then(|reply| check_opened(reply, &target, self.require, access, &mut identity));
+            let checked =
+                reply.and_then(|reply| check_opened(reply, &target, self.wanted.require, access, &mut identity));
             match checked {
                 Ok(Checked { index, state, remote, writing }) => {
-                    opened.push(Opened { url, target, index, state, remote, writing });
+                    opened.push(Opened { position, target, index, state, remote, writing, is_behind: false });
                 }
-                Err(error) => failed.push(Failed { url, target, is_open, error }),
+                Err(error) => failed.push(Failed { position, target, is_open, error }),
             }
         }
         (opened, failed, identity)
     }
 
-    /// Whether those that are open make the pool. Those that are left out are released.
+    /// Whether those that are open make the pool, and who has to catch up. Those that are left out are released.
     fn judge(
         &mut self,
         opened: &mut Vec<Opened>,
@@ -228,73 +294,120 @@ impl Opening {
         identity: Option<Identity>,
         access: OpenFor,
     ) -> Result<(Identity, Agreement), PoolError> {
-        for Failed { url, target, is_open, error } in failed {
+        for Failed { position, target, is_open, error } in failed {
             if is_open {
                 release(&target);
             }
-            self.leave_out(&url, error)?;
+            self.leave_out(position, error)?;
         }
-        let made = identity.map_or(0, |identity| identity.replica_count);
-        let identity = identity.ok_or_else(|| none_opened(&self.left_out))?;
-        check_distinct(opened)?;
-        // A reader may have come while marks were raised: unless it can do without a replica, they tell it only whom to read first.
-        let heeds_marks = access == OpenFor::Write || self.min_replicas.is_some();
-        let agreement = match agree_on(opened, made, heeds_marks) {
-            Ok(agreement) => agreement,
-            Err(apart) => self.leave_out_apart(opened, &apart, made, heeds_marks)?,
-        };
-        let needed = self.min_replicas.unwrap_or(usize::from(made)).max(1);
-        if opened.len() < needed {
-            let (opened, made, left_out) = (opened.len(), usize::from(made), self.left_out.clone());
-            return Err(PoolError::Degraded { opened, made, needed, left_out });
+        let identity = identity.ok_or_else(|| match (&self.told_left_out()[..], self.wanted.min_replicas) {
+            // All failed, and the first is the one that whoever opens would expect to be told of.
+            ([(replica, source), ..], None) => {
+                PoolError::Replica { replica: Arc::clone(replica), source: Arc::clone(source) }
+            }
+            (left_out, _) => none_opened(left_out),
+        })?;
+        let made = identity.replica_count;
+        self.check_distinct(opened)?;
+        let found: Vec<_> = opened.iter().map(|opened| Found { index: opened.index, state: &opened.state }).collect();
+        let mut agreement = agree(&found, made).map_err(|apart| self.apart(opened, &apart, made))?;
+        // A reader may have come while marks were raised: they tell it only whom to read first.
+        if access == OpenFor::Write {
+            let stale = std::mem::take(&mut agreement.stale);
+            agreement.in_sync.retain(|position| !stale.iter().any(|(of, _)| of == position));
+            if !agreement.in_sync.contains(&agreement.source) {
+                let newest = agreement.in_sync.iter().rev().max_by_key(|position| opened[**position].state.mark);
+                agreement.source = newest.copied().unwrap_or(agreement.source);
+            }
+            agreement.behind.extend(stale);
         }
+        if let Err(error) = self.check_enough(opened, &agreement, made) {
+            let others = [&agreement.behind[..], &agreement.foreign, &agreement.stale].concat();
+            return Err(if others.is_empty() { error } else { self.apart(opened, &others, made) });
+        }
+        let source = opened[agreement.source].position;
+        self.sort_out(opened, &agreement, made, access);
+        agreement.source = opened.iter().position(|opened| opened.position == source).unwrap_or(0);
         Ok((identity, agreement))
     }
 
-    /// Goes on without those that do not belong to the others, where the caller allows that and it is known who counts.
-    fn leave_out_apart(
-        &mut self,
-        opened: &mut Vec<Opened>,
-        apart: &[(usize, Apart)],
-        made: u16,
-        heeds_marks: bool,
-    ) -> Result<Agreement, PoolError> {
-        let can_do_without = |apart: &Apart| match apart {
-            Apart::LeftBehind { .. } | Apart::RolledBack { .. } | Apart::Stale { .. } => true,
-            Apart::Diverged { majority, .. } => *majority,
-            Apart::WithoutMajority { .. } => false,
+    /// Whether those in sync have all that was ever acknowledged, and nobody else can go on without them.
+    fn check_enough(&self, opened: &[Opened], agreement: &Agreement, made: u16) -> Result<(), PoolError> {
+        let in_sync = agreement.in_sync.len();
+        let votes = in_sync + agreement.behind.iter().filter(|(_, apart)| apart.votes()).count();
+        let of_epoch = agreement.base.ancestors.first();
+        let is_here = |index: u16| agreement.in_sync.iter().any(|position| opened[*position].index == index);
+        let (made, mut needed) = (usize::from(made), 0);
+        let is_enough = if let Some(least) = self.wanted.min_replicas {
+            needed = least.max(1);
+            in_sync >= needed
+        } else {
+            // Any two of these sets and of those that know of an epoch meet; or all members of the newest epoch are here.
+            let has_all =
+                of_epoch.is_some_and(|epoch| (0..made as u16).all(|index| !epoch.has(index) || is_here(index)));
+            needed = needed.max(made - quorum(made) + 1);
+            votes >= needed || has_all
         };
-        let is_allowed = self.min_replicas.is_some() && apart.iter().all(|(_, apart)| can_do_without(apart));
-        let mut named: LeftOut = Vec::with_capacity(apart.len());
-        for (position, apart) in apart.iter().rev() {
-            let error = Arc::new(ReplicaError::of(*apart, made));
-            named.push((place(&opened[*position].url), error));
-            if is_allowed {
-                release(&opened.remove(*position).target);
+        if is_enough {
+            return Ok(());
+        }
+        if let (None, [(position, why), ..]) = (self.wanted.min_replicas, &self.left_out[..]) {
+            return Err(PoolError::Replica { replica: place(&self.urls[*position]), source: Arc::clone(why) });
+        }
+        Err(PoolError::Degraded { opened: in_sync, made, needed, left_out: self.told_left_out() })
+    }
+
+    /// Marks those that have to catch up, and lets those go that are no part of the pool, or that a reader has no use for.
+    fn sort_out(&mut self, opened: &mut Vec<Opened>, agreement: &Agreement, made: u16, access: OpenFor) {
+        let behind = agreement.behind.iter().map(|(position, apart)| (*position, *apart, true));
+        let foreign = agreement.foreign.iter().map(|(position, apart)| (*position, *apart, false));
+        let mut others: Vec<_> = behind.chain(foreign).collect();
+        others.sort_unstable_by_key(|(position, ..)| std::cmp::Reverse(*position));
+        for (position, apart, may_catch_up) in others {
+            let why = Arc::new(ReplicaError::of(apart, made));
+            if may_catch_up && access == OpenFor::Write {
+                opened[position].is_behind = true;
+                log::info!("{:#}: {}", place(&self.urls[opened[position].position]), pmof_mem::causes(&*why));
+                continue;
+            }
+            let Opened { position, target, .. } = opened.remove(position);
+            release(&target);
+            self.left_out.push((position, why));
+        }
+        self.left_out.sort_unstable_by_key(|(position, _)| *position);
+    }
+
+    fn apart(&self, opened: &[Opened], apart: &[(usize, Apart)], made: u16) -> PoolError {
+        let mut apart: Vec<_> = apart.to_vec();
+        apart.sort_unstable_by_key(|(position, _)| *position);
+        let named = |(position, apart): &(usize, Apart)| {
+            (place(&self.urls[opened[*position].position]), Arc::new(ReplicaError::of(*apart, made)))
+        };
+        PoolError::Apart { replicas: apart.iter().map(named).collect() }
+    }
+
+    /// A replica and a copy of it are one replica.
+    fn check_distinct(&self, opened: &[Opened]) -> Result<(), PoolError> {
+        for (position, Opened { position: at, index, .. }) in opened.iter().enumerate() {
+            if let Some(other) = opened[..position].iter().find(|other| other.index == *index) {
+                let (replica, other) = (place(&self.urls[*at]), place(&self.urls[other.position]));
+                return Err(PoolError::SameReplica { replica, other, index: *index });
             }
         }
-        named.reverse();
-        if !is_allowed {
-            return Err(PoolError::Apart { replicas: named });
-        }
-        self.left_out.append(&mut named);
-        agree_on(opened, made, heeds_marks).or_else(|apart| self.leave_out_apart(opened, &apart, made, heeds_marks))
+        Ok(())
     }
 }
 
 impl Open {
     /// Begins the opening's epoch, then makes replicas equal that need not be so. Returns the bytes copied.
-    fn begin(&self, min_replicas: Option<usize>, is_clean: bool, source: usize) -> Result<u64, PoolError> {
+    fn begin(&self, is_clean: bool, source: usize) -> Result<u64, PoolError> {
         let Some(epochs) = &self.epochs else { return Ok(0) };
-        // An epoch of fewer than the caller allows would leave the others behind, for an opening that fails.
-        epochs.begin(&self.members, min_replicas.unwrap_or(self.members.len()));
-        if min_replicas.is_none_or(|least| self.members.len() - self.lost() < least) {
+        if !epochs.begin() {
             self.check_none_lost()?;
         }
-        if is_clean || self.members.len() == 1 {
+        if is_clean || self.in_use().count() == 1 {
             return Ok(0);
         }
-        self.check_none_lost()?;
         self.equalize(source)
     }
 
@@ -318,33 +431,16 @@ fn mirror(size_bytes: u64) -> Result<Arc<dyn Medium>, PoolError> {
     Ok(Arc::new(Memory::anonymous(size_bytes).map_err(PoolError::Mirror)?))
 }
 
-fn agree_on(opened: &[Opened], made: u16, heeds_marks: bool) -> Result<Agreement, Vec<(usize, Apart)>> {
-    let found: Vec<_> = opened.iter().map(|opened| Found { index: opened.index, state: &opened.state }).collect();
-    let agreement = agree(&found, made)?;
-    if !heeds_marks || agreement.stale.is_empty() { Ok(agreement) } else { Err(agreement.stale) }
-}
-
-/// A replica and a copy of it are one replica.
-fn check_distinct(opened: &[Opened]) -> Result<(), PoolError> {
-    for (position, Opened { url, index, .. }) in opened.iter().enumerate() {
-        if let Some(other) = opened[..position].iter().find(|other| other.index == *index) {
-            let (replica, other) = (place(url), place(&other.url));
-            return Err(PoolError::SameReplica { replica, other, index: *index });
-        }
-    }
-    Ok(())
-}
-
 /// What a target's answer says, where it fits.
-struct Checked {
-    index: u16,
-    state: PoolState,
-    remote: RemoteRegion,
-    writing: Option<Writing>,
+pub(super) struct Checked {
+    pub(super) index: u16,
+    pub(super) state: PoolState,
+    pub(super) remote: RemoteRegion,
+    pub(super) writing: Option<Writing>,
 }
 
 /// Checks that a target's answer is what was asked for, and the same pool as at the targets before it.
-fn check_opened(
+pub(super) fn check_opened(
     reply: Reply,
     target: &TargetConnection,
     wanted: Durability,
@@ -410,11 +506,11 @@ fn undo_creation(url: &PoolUrl, target: &TargetConnection, new: New) {
 }
 
 /// Where no replica was opened. Of the only one that was named its failure is all there is to tell.
-fn none_opened(left_out: &LeftOut) -> PoolError {
-    match &left_out[..] {
+fn none_opened(left_out: &[(Arc<ReplicaPlace>, Arc<ReplicaError>)]) -> PoolError {
+    match left_out {
         [] => PoolError::NoReplicas,
         [(replica, source)] => PoolError::Replica { replica: Arc::clone(replica), source: Arc::clone(source) },
-        _ => PoolError::NoneOpened { replicas: left_out.clone() },
+        _ => PoolError::NoneOpened { replicas: left_out.to_vec() },
     }
 }
 

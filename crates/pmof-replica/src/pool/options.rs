@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::{
     Pool,
-    opening::{New, Opening, failed},
+    opening::{New, Opening, Wanted, failed},
 };
 use crate::{PoolError, PoolUrl, ReplicaError, reach::Reach};
 
@@ -44,6 +44,27 @@ enum Purpose {
     Open(OpenFor),
 }
 
+/// When a persist is acknowledged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Acknowledge {
+    /// When all replicas in sync have the bytes. One that is lost is in sync no more as soon as enough others know that durably.
+    #[default]
+    InSync,
+    /// The same, and at least so many replicas have them; else the persist fails.
+    AtLeast(usize),
+}
+
+impl Acknowledge {
+    /// Replicas that must have the bytes.
+    pub(super) fn least(self) -> usize {
+        match self {
+            Self::InSync => 1,
+            Self::AtLeast(least) => least.max(1),
+        }
+    }
+}
+
 /// How a pool is reached and what it must give.
 #[derive(Clone, Debug, Default)]
 pub struct PoolOptions {
@@ -54,6 +75,8 @@ pub struct PoolOptions {
     min_replicas: Option<usize>,
     has_mirror: bool,
     take_over: Option<Duration>,
+    acknowledge: Acknowledge,
+    catch_up_limit: Option<u64>,
     pub(crate) reach: Reach,
 }
 
@@ -181,6 +204,20 @@ impl PoolOptions {
     #[must_use]
     pub fn mirror(mut self, on: bool) -> Self {
         self.has_mirror = on;
+        self
+    }
+
+    /// When a persist is acknowledged; [`Acknowledge::InSync`] unless told otherwise.
+    #[must_use]
+    pub fn acknowledge(mut self, acknowledge: Acknowledge) -> Self {
+        self.acknowledge = acknowledge;
+        self
+    }
+
+    /// Bytes a second that are copied to replicas that catch up, at most; no limit unless told otherwise. New writes go to them besides.
+    #[must_use]
+    pub fn catch_up_limit(mut self, bytes_per_second: u64) -> Self {
+        self.catch_up_limit = Some(bytes_per_second);
         self
     }
 
@@ -332,17 +369,16 @@ impl PoolOptions {
 
     fn connect(&self, purpose: Purpose) -> Result<Opening, PoolError> {
         let urls = self.urls()?;
-        let require = self.require.ok_or(PoolError::NoDurability)?;
-        let min_replicas = self.min_replicas.filter(|_| purpose != Purpose::Create);
-        let mut peers = self.reach.peers();
-        let mut opening = Opening::new(require, min_replicas, self.has_mirror);
-        for url in urls {
-            match self.reach.connect(&mut peers, &url.target, url.source) {
-                Ok(target) => opening.reached(url, target),
-                Err(error) => opening.leave_out(&url, error)?,
-            }
-        }
-        Ok(opening)
+        let is_new = purpose == Purpose::Create;
+        let wanted = Wanted {
+            require: self.require.ok_or(PoolError::NoDurability)?,
+            min_replicas: self.min_replicas.filter(|_| !is_new),
+            has_mirror: self.has_mirror,
+            acknowledge: self.acknowledge,
+            bytes_per_second: self.catch_up_limit,
+            reach: self.reach.clone(),
+        };
+        Opening::connect(wanted, urls, is_new)
     }
 
     fn urls(&self) -> Result<Vec<Arc<PoolUrl>>, PoolError> {

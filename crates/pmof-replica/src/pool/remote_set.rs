@@ -95,8 +95,8 @@ impl RemoteSetOptions {
             access,
             ..Facts::new(member.len_bytes(), 1)
         };
-        let mut open = Open::new(facts, vec![Box::new(member)], None);
+        let mut open = Open::new(facts, vec![Arc::new(member)], None);
         open.mirror.clone_from(&self.mirror);
-        Ok(open.into_pool(attributes))
+        Ok(open.into_pool(attributes, None))
     }
 }

@@ -231,18 +231,18 @@ impl SetOptions {
         let attributes = first.attributes();
         let mirror = first.memory();
         let mut remotes = remotes.into_iter().peekable();
-        let (mut members, mut least): (Vec<Box<dyn Member>>, _) = (Vec::with_capacity(self.set.replicas.len()), None);
+        let (mut members, mut least): (Vec<Arc<dyn Member>>, _) = (Vec::with_capacity(self.set.replicas.len()), None);
         for (index, replica) in local.replicas().iter().enumerate() {
-            let member: Box<dyn Member> = if let Some(replica) = replica {
+            let member: Arc<dyn Member> = if let Some(replica) = replica {
                 let memory = replica.memory();
                 let level = self.target.require.unwrap_or_else(|| strongest(&memory));
                 let copied_from = (index > 0).then(|| Arc::clone(&mirror) as Arc<dyn Medium>);
-                Box::new(LocalMember::new(Standing::new(local_place(index, replica)), memory, level, copied_from))
+                Arc::new(LocalMember::new(Standing::new(local_place(index, replica)), memory, level, copied_from))
             } else {
                 let Some((_, mut member)) = remotes.next_if(|(of, _)| *of == index) else { continue };
                 let used = member.use_mirror(Arc::clone(&mirror) as _);
                 used.map_err(|error| replica_error(&member, Arc::new(error)))?;
-                Box::new(member)
+                Arc::new(member)
             };
             least = Some(least.map_or(member.strongest(), |least: Durability| least.min(member.strongest())));
             members.push(member);
@@ -272,7 +272,7 @@ impl SetOptions {
     }
 
     /// Fails where a part without a header would be copied though it was lost, or copied or overwritten though it may be another's file.
-    fn check_headerless(&self, members: &[Box<dyn Member>], size_bytes: u64) -> Result<(), PoolError> {
+    fn check_headerless(&self, members: &[Arc<dyn Member>], size_bytes: u64) -> Result<(), PoolError> {
         let mut contents: Vec<_> = members.iter().map(|member| member.contents()).collect();
         let held = contents.iter_mut().map(|held| Some((&mut **held as &mut dyn Contents, size_bytes)));
         let parts = headerless_parts(&self.set, &mut held.collect::<Vec<_>>());
@@ -345,10 +345,10 @@ impl SetOptions {
     }
 }
 
-fn finish(mut open: Open, local: LocalSet) -> Pool {
+fn finish(open: Open, local: LocalSet) -> Pool {
     let attributes = local.replicas().first().and_then(Option::as_ref).and_then(LocalReplica::attributes);
-    *open.local.get_mut() = Some(local);
-    open.into_pool(attributes)
+    *open.local.lock() = Some(local);
+    open.into_pool(attributes, None)
 }
 
 fn strongest(memory: &Memory) -> Durability {
@@ -360,7 +360,7 @@ fn local_place(index: usize, replica: &LocalReplica) -> Arc<ReplicaPlace> {
 }
 
 /// Fails where libpmemobj opened another replica of a pool of objects after it opened the first one last.
-fn check_openings(members: &[Box<dyn Member>]) -> Result<(), PoolError> {
+fn check_openings(members: &[Arc<dyn Member>]) -> Result<(), PoolError> {
     let mut first = None;
     for member in members {
         let newer_count = opening_count(&mut *member.contents()).map_err(|source| not_compared(&**member, source))?;
@@ -375,7 +375,7 @@ fn check_openings(members: &[Box<dyn Member>]) -> Result<(), PoolError> {
 
 /// Fails where the first replica is empty or damaged, and another one is not.
 fn check_source(
-    members: &[Box<dyn Member>],
+    members: &[Arc<dyn Member>],
     first: &Arc<Memory>,
     kind: Option<PoolKind>,
     size_bytes: u64,
@@ -407,7 +407,7 @@ fn check_source(
 /// Compares all replicas with the first, at once, and does with those that differ what is to be done; gives the bytes copied. All
 /// of every replica is durable after that: the program acts on what it reads, whoever stored it.
 fn make_same(
-    members: &[Box<dyn Member>],
+    members: &[Arc<dyn Member>],
     first: &Arc<Memory>,
     kind: Option<PoolKind>,
     size_bytes: u64,

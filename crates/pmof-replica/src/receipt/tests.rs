@@ -14,7 +14,8 @@ fn a_receipt_names_what_each_replica_did_and_why_that_is_believed() {
         of(one, Method::SendAfterWrite, Mechanism::FileSync, Evidence::Probed),
         of(two, Method::NativeFlush, Mechanism::Fence, Evidence::Declared),
     ];
-    let receipt = Receipt { durability: Durability::PowerFailure, replicas, replica_count: 2, made_count: 2 };
+    let receipt =
+        Receipt { durability: Durability::PowerFailure, replicas, missing: vec![], replica_count: 2, made_count: 2 };
     let (sync, fence) = (Mechanism::FileSync, Mechanism::Fence);
     let of_both = format!(
         "{one} (send-after-write, {sync} by target, {}), {two} (native flush, {fence} by the target's device, {})",
@@ -22,14 +23,25 @@ fn a_receipt_names_what_each_replica_did_and_why_that_is_believed() {
         Evidence::Declared
     );
     assert_eq!(receipt.to_string(), format!("PowerFailure on 2/2: {of_both}"));
-    let degraded = Receipt { made_count: 3, ..receipt };
-    assert_eq!(degraded.to_string(), format!("PowerFailure on 2/2, of 3 that the pool was made with: {of_both}"));
+    assert!(!receipt.is_degraded());
+    let fewer = Receipt { made_count: 3, ..receipt };
+    assert_eq!(fewer.to_string(), format!("PowerFailure on 2/2, of 3 that the pool was made with: {of_both}"));
+    let three = "tcp://192.0.2.3:7410/orders";
+    let missing = vec![Arc::new(ReplicaPlace::Pool(three.parse().expect("a pool's address")))];
+    let degraded = Receipt { missing, replica_count: 3, ..fewer };
+    assert!(degraded.is_degraded());
+    assert_eq!(degraded.to_string(), format!("PowerFailure on 2/3: {of_both}; degraded, without {three}"));
 }
 
 #[test]
 fn a_failure_names_the_replicas_that_failed_and_those_that_did_not() {
-    let receipt =
-        Receipt { durability: Durability::ProcessCrash, replicas: Vec::new(), replica_count: 1, made_count: 1 };
+    let receipt = Receipt {
+        durability: Durability::ProcessCrash,
+        replicas: Vec::new(),
+        missing: vec![],
+        replica_count: 1,
+        made_count: 1,
+    };
     let replica = Arc::new(ReplicaPlace::Pool("tcp://192.0.2.1:7410/orders".parse().expect("a pool's address")));
     let failure = PersistFailure { receipt, failed: vec![(replica, Arc::new(ReplicaError::Impostor))] };
     let why = ReplicaError::Impostor;

@@ -72,14 +72,14 @@ fn a_replica_that_dies_among_many_threads_is_left_behind_before_anyone_is_told()
         for index in 0..8_u64 {
             let (pool, lone) = (pool.clone(), &urls[0]);
             scope.spawn(move || {
-                let lost = loop {
-                    match pool.persist(index * 512, &[7; 512]) {
-                        Ok(receipt) => assert_eq!(receipt.replicas.len(), 2, "{receipt}"),
-                        Err(PoolError::Persist(failure)) => break failure,
-                        Err(other) => panic!("{other}"),
+                let receipt = loop {
+                    let receipt = pool.persist(index * 512, &[7; 512]).expect("one is enough of two");
+                    if receipt.is_degraded() {
+                        break receipt;
                     }
+                    assert_eq!(receipt.replicas.len(), 2, "{receipt}");
                 };
-                assert_eq!((lost.receipt.replicas.len(), lost.failed.len()), (1, 1), "{lost}");
+                assert_eq!((receipt.replicas.len(), receipt.missing.len()), (1, 1), "{receipt}");
                 // Whoever is told finds it written down where the bytes are.
                 let info = options([lone.clone()]).info().expect("an answer");
                 assert_eq!(info[0].state.epoch.members.count_ones(), 1, "{:?}", info[0].state);
@@ -168,8 +168,8 @@ fn a_future_is_told_of_a_dead_replica() {
     second.stop();
     let mut lane = pool.lane();
     lane.write(0, b"to one").expect("posted");
-    let Err(PoolError::Persist(failure)) = block_on(lane.flush()) else { panic!("one is dead") };
-    assert_eq!((failure.receipt.replicas.len(), failure.failed.len()), (1, 1));
+    let receipt = block_on(lane.flush()).expect("one is enough of two");
+    assert_eq!((receipt.replicas.len(), receipt.missing.len()), (1, 1));
 }
 
 #[test]
@@ -204,7 +204,8 @@ fn an_error_says_which_replica_and_why() {
     let (mut targets, pool) = two();
     let dead = targets[1].url("orders");
     targets[1].stop();
-    let error = pool.persist(0, b"x").expect_err("one is dead");
+    assert!(pool.persist(0, b"x").expect("one is enough of two").is_degraded());
+    let error = pool.check_replicas().expect_err("one is dead");
     assert!(matches!(error.replica_error(), Some(ReplicaError::Ended(_) | ReplicaError::Operation(_))), "{error:?}");
     assert!(causes(&error).to_string().contains(&dead), "{error}");
     let states: Vec<_> =

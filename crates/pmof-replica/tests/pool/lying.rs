@@ -145,6 +145,7 @@ fn use_pool(urls: &[String]) -> Result<(), PoolError> {
     let pool = options(urls.to_vec()).open()?;
     let receipt = pool.persist(0, b"acknowledged")?;
     assert!(receipt.replicas.iter().all(|replica| replica.promise.evidence == Evidence::Probed), "{receipt}");
+    pool.check_replicas()?;
     pool.close()
 }
 
@@ -200,7 +201,7 @@ fn a_replica_lost_at_its_epoch_counts_for_what_may_be_lost() {
     let openings = || options(urls.clone()).info().unwrap().iter().map(|info| info.state.opening).collect::<Vec<_>>();
 
     // One of three may be lost; the others get an epoch without it, which is the opening's only one.
-    let pool = options([urls[0].clone(), urls[1].clone(), lost(2)]).min_replicas(2).open().unwrap();
+    let pool = options([urls[0].clone(), urls[1].clone(), lost(2)]).open().unwrap();
     assert_eq!(openings(), [2, 2, 2]);
     drop(pool);
     options(urls[..2].to_vec()).min_replicas(2).open().unwrap().close().unwrap();
@@ -209,7 +210,7 @@ fn a_replica_lost_at_its_epoch_counts_for_what_may_be_lost() {
 
     // Of two losses the opening fails; nobody has an epoch that the others lack.
     options(urls.clone()).create(4096).unwrap().close().unwrap();
-    let error = options([urls[0].clone(), lost(1), lost(2)]).min_replicas(2).open().unwrap_err();
+    let error = options([urls[0].clone(), lost(1), lost(2)]).open().unwrap_err();
     assert!(matches!(of_replica(&error).1, ReplicaError::Unexpected), "{error}");
     options(urls.clone()).open().unwrap().close().unwrap();
 }

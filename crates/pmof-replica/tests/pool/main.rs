@@ -10,6 +10,7 @@ mod keys;
 mod late;
 mod lying;
 mod reopened;
+mod returns;
 mod stopped;
 mod support;
 mod takeover;

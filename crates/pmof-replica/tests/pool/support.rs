@@ -1,6 +1,11 @@
 //! Targets in this process, and what tests ask of them again and again.
 
-use std::{fs, path::Path, time::Duration};
+use std::{
+    fs,
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
 
 use pmof_access::{Access, Address, CompletionQueue, Connection, Durability, Outcome, Peer, Region};
 use pmof_control::{MAX_MESSAGE_BYTES, PoolRefusal, Reply, Request};
@@ -16,6 +21,8 @@ pub(crate) struct Target {
     pub(crate) root: TempDir,
     service: Option<Service>,
     options: ServiceOptions,
+    /// The address to start on again; else it is another port each time.
+    fixed: Option<Address>,
 }
 
 impl Target {
@@ -24,8 +31,15 @@ impl Target {
     }
 
     pub(crate) fn start_with(root: TempDir, options: ServiceOptions) -> Self {
-        let mut target = Self { root, service: None, options };
+        let mut target = Self { root, service: None, options, fixed: None };
         target.restart();
+        target
+    }
+
+    /// A target that is where it was when it starts again.
+    pub(crate) fn start_fixed() -> Self {
+        let mut target = Self::start();
+        target.fixed = Some(target.address());
         target
     }
 
@@ -39,14 +53,18 @@ impl Target {
         self.service = None;
     }
 
-    /// Starts on the same root, on another port.
+    /// Starts on the same root, on another port unless its address is fixed.
     pub(crate) fn restart(&mut self) {
         self.stop();
-        let listen = ["tcp://127.0.0.1:0".parse().expect("an address")];
-        self.service = Some(Service::start(self.root.path(), &listen, self.options.clone()).expect("a target"));
+        let listen = self.fixed.clone().unwrap_or_else(|| "tcp://127.0.0.1:0".parse().expect("an address"));
+        let start = || Service::start(self.root.path(), std::slice::from_ref(&listen), self.options.clone());
+        self.service = Some(start().expect("a target"));
     }
 
     pub(crate) fn address(&self) -> Address {
+        if let Some(fixed) = &self.fixed {
+            return fixed.clone();
+        }
         let service = self.service.as_ref().expect("a running target");
         service.addresses()[0].clone()
     }
@@ -79,6 +97,20 @@ pub(crate) fn read(pool: &Pool, offset: u64, len_bytes: usize) -> Vec<u8> {
     let mut bytes = vec![0; len_bytes];
     pool.read(offset, &mut bytes).expect("a read");
     bytes
+}
+
+/// Waits until all replicas of the pool are in sync.
+#[track_caller]
+pub(crate) fn wait_in_sync(pool: &Pool) {
+    let until = Instant::now() + LONG;
+    loop {
+        let status = pool.status().unwrap();
+        if !status.is_degraded() {
+            return;
+        }
+        assert!(Instant::now() < until, "{status:?}");
+        thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// Bytes in which a piece that is missing, doubled or swapped shows.

@@ -15,6 +15,7 @@ fn before_and_after() -> (Vec<u8>, PoolState, PoolState) {
         epoch: epoch(2),
         is_confirmed: false,
         is_open: true,
+        is_behind: false,
         opening: 2,
         mark: 3,
         ancestors: vec![old.epoch],

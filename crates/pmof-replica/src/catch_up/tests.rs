@@ -1,0 +1,145 @@
+//! Writers and a copier whose steps meet in every order that a seed gives, against two replicas that are arrays of pages.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::pages::PAGE_BYTES;
+
+const PAGES: usize = 6;
+
+/// One write, step by step: it looks at the window, is posted on the source and on the replica that catches up, and looks again.
+#[derive(Clone, Copy, Debug)]
+struct Writer {
+    page: usize,
+    value: u32,
+    step: u8,
+    before: u64,
+}
+
+/// What the copier has done of a window.
+#[derive(Clone, Debug)]
+enum Copier {
+    Idle,
+    Open(Range<u64>),
+    Read(Range<u64>, Vec<u32>),
+    Written,
+}
+
+struct World {
+    catch_up: CatchUp,
+    source: [u32; PAGES],
+    behind: [u32; PAGES],
+    copier: Copier,
+    from: u64,
+    /// The control: writers do not look at the window behind them.
+    looks_again: bool,
+}
+
+impl World {
+    fn new(looks_again: bool) -> Self {
+        let catch_up = CatchUp::new(PageMap::full(PAGES as u64 * PAGE_BYTES));
+        Self { catch_up, source: [1; PAGES], behind: [0; PAGES], copier: Copier::Idle, from: 0, looks_again }
+    }
+
+    fn pages(range: &Range<u64>) -> Range<usize> {
+        (range.start / PAGE_BYTES) as usize..range.end.div_ceil(PAGE_BYTES) as usize
+    }
+
+    fn write(&mut self, writer: &mut Writer) {
+        let begin = writer.page as u64 * PAGE_BYTES;
+        match writer.step {
+            0 => writer.before = self.catch_up.before_write(),
+            1 => self.source[writer.page] = writer.value,
+            2 => self.behind[writer.page] = writer.value,
+            3 if self.looks_again => self.catch_up.after_write(writer.before, &(begin..begin + 1)),
+            _ => {}
+        }
+        writer.step += 1;
+    }
+
+    fn copy(&mut self) {
+        self.copier = match std::mem::replace(&mut self.copier, Copier::Idle) {
+            Copier::Idle => match self.catch_up.open_window(self.from, 2 * PAGE_BYTES) {
+                Some(window) => {
+                    self.from = window.end;
+                    Copier::Open(window)
+                }
+                None => {
+                    self.from = 0;
+                    Copier::Idle
+                }
+            },
+            Copier::Open(window) => {
+                let bytes = self.source[Self::pages(&window)].to_vec();
+                Copier::Read(window, bytes)
+            }
+            Copier::Read(window, bytes) => {
+                self.behind[Self::pages(&window)].copy_from_slice(&bytes);
+                Copier::Written
+            }
+            Copier::Written => {
+                self.catch_up.close_window();
+                Copier::Idle
+            }
+        };
+    }
+
+    /// Whether both are equal when everybody is done. Writes of one page come one after the other, as those of one lane do.
+    fn run(mut self, choices: &[(u8, u8)]) -> bool {
+        let mut writers: Vec<Option<Writer>> = vec![None; 3];
+        let mut value = 1;
+        for (who, page) in choices {
+            let who = usize::from(*who) % 5;
+            if let Some(slot) = writers.get(who) {
+                let page = usize::from(*page) % PAGES / 3 * 3 + who;
+                value += 1;
+                let mut writer = slot.unwrap_or(Writer { page, value, step: 0, before: 0 });
+                self.write(&mut writer);
+                writers[who] = (writer.step < 4).then_some(writer);
+            } else {
+                self.copy();
+            }
+        }
+        for mut writer in writers.into_iter().flatten() {
+            while writer.step < 4 {
+                self.write(&mut writer);
+            }
+        }
+        while self.catch_up.missing_bytes() > 0 || !matches!(self.copier, Copier::Idle) {
+            self.copy();
+        }
+        self.source == self.behind
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn in_every_order_both_are_equal_in_the_end(choices in proptest::collection::vec(any::<(u8, u8)>(), 0..200)) {
+        prop_assert!(World::new(true).run(&choices));
+    }
+}
+
+/// The control: without the second look, a copy overwrites what is newer.
+#[test]
+fn without_the_second_look_a_newer_write_is_lost() {
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let choices = proptest::collection::vec(any::<(u8, u8)>(), 0..200);
+    assert!(
+        runner
+            .run(&choices, |choices| {
+                prop_assert!(World::new(false).run(&choices));
+                Ok(())
+            })
+            .is_err()
+    );
+}
+
+#[test]
+fn an_interrupted_window_is_missing_again() {
+    let catch_up = CatchUp::new(PageMap::full(4 * PAGE_BYTES));
+    let window = catch_up.open_window(0, 2 * PAGE_BYTES).unwrap();
+    assert_eq!((window.clone(), catch_up.missing_bytes()), (0..2 * PAGE_BYTES, 2 * PAGE_BYTES));
+    assert_eq!(catch_up.interrupted(Some(window)).count_bytes(), 4 * PAGE_BYTES);
+}

@@ -1,0 +1,82 @@
+//! A replica that a pool was opened without.
+
+use std::{ops::Range, sync::Arc};
+
+use pmof_access::Durability;
+use pmof_pool::{AccessError, Contents, DIGEST_BYTES};
+
+use super::{Flush, FlushLevel, Flushing, Member, Standing, Write};
+use crate::{ReplicaError, ReplicaPlace, ReplicaReceipt};
+
+/// The place of a replica that is out of reach, or does not belong to the others: it has failed from the start.
+#[derive(Debug)]
+pub(crate) struct AbsentMember(Standing, Arc<ReplicaError>);
+
+impl AbsentMember {
+    pub(crate) fn new(place: Arc<ReplicaPlace>, why: Arc<ReplicaError>) -> Self {
+        let standing = Standing::failed(place, Arc::clone(&why));
+        Self(standing, why)
+    }
+
+    fn why(&self) -> AccessError {
+        Box::new(Arc::clone(&self.1))
+    }
+}
+
+impl Member for AbsentMember {
+    fn standing(&self) -> &Standing {
+        &self.0
+    }
+
+    fn write(&self, _: &Write<'_>) {}
+
+    fn start_flush(&self, _: Flush, _: FlushLevel) -> Flushing {
+        Flushing::default()
+    }
+
+    fn is_flushed(&self, _: &mut Flushing) -> bool {
+        true
+    }
+
+    fn finish_flush(&self, _: &mut Flushing) -> Option<ReplicaReceipt> {
+        None
+    }
+
+    fn read(&self, _: u64, _: &mut [u8]) -> Result<(), Arc<ReplicaError>> {
+        Err(Arc::clone(&self.1))
+    }
+
+    fn strongest(&self) -> Durability {
+        Durability::Visible
+    }
+
+    fn close(&self) -> Result<(), Arc<ReplicaError>> {
+        Err(Arc::clone(&self.1))
+    }
+
+    fn contents(&self) -> Box<dyn Contents + '_> {
+        Box::new(self)
+    }
+}
+
+impl Contents for &AbsentMember {
+    fn data_ranges(&mut self, _: Range<u64>) -> Result<Vec<Range<u64>>, AccessError> {
+        Err(self.why())
+    }
+
+    fn digests(&mut self, _: Range<u64>) -> Result<Vec<[u8; DIGEST_BYTES]>, AccessError> {
+        Err(self.why())
+    }
+
+    fn read(&mut self, _: u64, _: &mut [u8]) -> Result<(), AccessError> {
+        Err(self.why())
+    }
+
+    fn write(&mut self, _: u64, _: &[u8]) -> Result<(), AccessError> {
+        Err(self.why())
+    }
+
+    fn persist(&mut self, _: Range<u64>) -> Result<(), AccessError> {
+        Err(self.why())
+    }
+}

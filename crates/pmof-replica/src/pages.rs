@@ -1,0 +1,137 @@
+//! Which pages of a pool were written: one bit a page, set by any number of threads without a lock.
+
+use std::{
+    ops::Range,
+    sync::{
+        OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+#[cfg(test)]
+mod tests;
+
+/// Bytes of a page: what is copied of a pool where one byte of it was written.
+pub(crate) const PAGE_BYTES: u64 = 4096;
+
+const WORD_PAGES: u64 = 64;
+const CHUNK_WORDS: usize = 256;
+/// Bytes of the pool that a chunk of the map stands for: 64 MiB. A chunk is allocated when its first page is marked.
+const CHUNK_BYTES: u64 = CHUNK_WORDS as u64 * WORD_PAGES * PAGE_BYTES;
+
+type Chunk = [AtomicU64; CHUNK_WORDS];
+
+/// A set of pages. Whoever relies on a mark being seen is ordered behind whoever marked by other means, such as the pool's lock.
+#[derive(Debug)]
+pub(crate) struct PageMap {
+    chunks: Box<[OnceLock<Box<Chunk>>]>,
+    size_bytes: u64,
+}
+
+impl PageMap {
+    /// No page of a pool of this size.
+    pub(crate) fn new(size_bytes: u64) -> Self {
+        let chunk_count = size_bytes.div_ceil(CHUNK_BYTES) as usize;
+        Self { chunks: (0..chunk_count).map(|_| OnceLock::new()).collect(), size_bytes }
+    }
+
+    /// All pages of a pool of this size.
+    pub(crate) fn full(size_bytes: u64) -> Self {
+        let map = Self::new(size_bytes);
+        map.mark(0..size_bytes);
+        map
+    }
+
+    /// Adds the pages that a range of bytes lies on.
+    pub(crate) fn mark(&self, range: Range<u64>) {
+        let end = range.end.min(self.size_bytes);
+        if range.start >= end {
+            return;
+        }
+        let (first, last) = (range.start / PAGE_BYTES, (end - 1) / PAGE_BYTES);
+        let mut word = first / WORD_PAGES;
+        while word <= last / WORD_PAGES {
+            let low = first.saturating_sub(word * WORD_PAGES).min(WORD_PAGES - 1);
+            let high = (last - word * WORD_PAGES).min(WORD_PAGES - 1);
+            let bits = (u64::MAX >> (WORD_PAGES - 1 - high)) & (u64::MAX << low);
+            let marked = self.word(word);
+            // Most writes go where others went before.
+            if marked.load(Ordering::Relaxed) & bits != bits {
+                marked.fetch_or(bits, Ordering::AcqRel);
+            }
+            word += 1;
+        }
+    }
+
+    /// Adds the pages of another map of the same pool.
+    pub(crate) fn add(&self, other: &Self) {
+        for (chunk, bits) in other.chunks.iter().enumerate() {
+            let Some(bits) = bits.get() else { continue };
+            for (index, bits) in bits.iter().enumerate() {
+                let bits = bits.load(Ordering::Acquire);
+                if bits != 0 {
+                    self.word((chunk * CHUNK_WORDS + index) as u64).fetch_or(bits, Ordering::AcqRel);
+                }
+            }
+        }
+    }
+
+    /// Takes out the first pages at `from` or later, as many in a row as fit into `limit_bytes`. `None`: there are none from there on.
+    pub(crate) fn take(&self, from: u64, limit_bytes: u64) -> Option<Range<u64>> {
+        let first = self.next(from / PAGE_BYTES)?;
+        let limit = first + (limit_bytes / PAGE_BYTES).max(1);
+        let mut page = first;
+        while page < limit && self.remove(page) {
+            page += 1;
+        }
+        Some(first * PAGE_BYTES..(page * PAGE_BYTES).min(self.size_bytes))
+    }
+
+    /// Bytes of the pages in the map.
+    pub(crate) fn count_bytes(&self) -> u64 {
+        let words = self.chunks.iter().filter_map(OnceLock::get).flat_map(|chunk| chunk.iter());
+        words.map(|word| u64::from(word.load(Ordering::Acquire).count_ones())).sum::<u64>() * PAGE_BYTES
+    }
+
+    /// Whether no page is in the map.
+    pub(crate) fn is_empty(&self) -> bool {
+        let mut words = self.chunks.iter().filter_map(OnceLock::get).flat_map(|chunk| chunk.iter());
+        words.all(|word| word.load(Ordering::Acquire) == 0)
+    }
+
+    fn word(&self, word: u64) -> &AtomicU64 {
+        let chunk = self.chunks[word as usize / CHUNK_WORDS]
+            .get_or_init(|| Box::new([const { AtomicU64::new(0) }; CHUNK_WORDS]));
+        &chunk[word as usize % CHUNK_WORDS]
+    }
+
+    /// The first page of the map at `page` or later.
+    fn next(&self, page: u64) -> Option<u64> {
+        let mut from = page;
+        for chunk in page / (CHUNK_WORDS as u64 * WORD_PAGES)..self.chunks.len() as u64 {
+            let begin = chunk * CHUNK_WORDS as u64;
+            if let Some(words) = self.chunks[chunk as usize].get() {
+                for (index, word) in words.iter().enumerate() {
+                    let base = (begin + index as u64) * WORD_PAGES;
+                    if base + WORD_PAGES <= from {
+                        continue;
+                    }
+                    let bits = word.load(Ordering::Acquire) & (u64::MAX << from.saturating_sub(base));
+                    if bits != 0 {
+                        return Some(base + u64::from(bits.trailing_zeros()));
+                    }
+                }
+            }
+            from = from.max((begin + CHUNK_WORDS as u64) * WORD_PAGES);
+        }
+        None
+    }
+
+    /// Takes a page out; whether it was there.
+    fn remove(&self, page: u64) -> bool {
+        let chunk = (page / WORD_PAGES) as usize / CHUNK_WORDS;
+        let Some(chunk) = self.chunks.get(chunk).and_then(OnceLock::get) else { return false };
+        let bit = 1 << (page % WORD_PAGES);
+        chunk[(page / WORD_PAGES) as usize % CHUNK_WORDS].fetch_and(!bit, Ordering::AcqRel) & bit != 0
+    }
+}

@@ -1,0 +1,143 @@
+//! What happens to the replicas of an open pool, for operators and programs.
+
+use std::{
+    collections::VecDeque,
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use parking_lot::{Condvar, Mutex};
+use pmof_mem::causes;
+
+use super::Pool;
+use crate::{ReplicaError, ReplicaPlace};
+
+/// Events that are kept for those who have yet to ask for them; older ones are dropped.
+const KEPT_EVENTS: usize = 1024;
+
+/// Something that happened to a replica of an open pool.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// A replica was lost: the pool goes on without it, as long as enough are left.
+    Lost {
+        /// The replica.
+        replica: Arc<ReplicaPlace>,
+        /// Why.
+        why: Arc<ReplicaError>,
+    },
+    /// A replica is connected again, and is sent what it lacks.
+    CatchingUp {
+        /// The replica.
+        replica: Arc<ReplicaPlace>,
+        /// Bytes that it may lack; all of the pool where that is not known.
+        missing_bytes: u64,
+    },
+    /// A replica has all that was acknowledged, and counts again.
+    InSync {
+        /// The replica.
+        replica: Arc<ReplicaPlace>,
+        /// Bytes that were copied to it.
+        copied_bytes: u64,
+        /// How long that took.
+        took: Duration,
+    },
+    /// A replica cannot come back as it is: it belongs to another pool, or was written apart from this one.
+    Rejected {
+        /// The replica.
+        replica: Arc<ReplicaPlace>,
+        /// Why.
+        why: Arc<ReplicaError>,
+    },
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lost { replica, why } => write!(f, "{replica:#} is lost: {}", causes(why)),
+            Self::CatchingUp { replica, missing_bytes } => {
+                write!(f, "{replica:#} is back and catches up: up to {missing_bytes} bytes are missing")
+            }
+            Self::InSync { replica, copied_bytes, took } => {
+                write!(f, "{replica:#} is in sync after {copied_bytes} bytes were copied in {took:.1?}")
+            }
+            Self::Rejected { replica, why } => write!(f, "{replica:#} cannot come back: {}", causes(why)),
+        }
+    }
+}
+
+/// The events of a pool, as far as they are kept.
+#[derive(Debug, Default)]
+pub(super) struct Log {
+    kept: Mutex<Kept>,
+    added: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    events: VecDeque<Event>,
+    /// The number of the first one kept.
+    first: u64,
+    is_closed: bool,
+}
+
+impl Log {
+    pub(super) fn add(&self, event: Event) {
+        match &event {
+            Event::Lost { .. } | Event::Rejected { .. } => log::warn!("{event}"),
+            Event::CatchingUp { .. } | Event::InSync { .. } => log::info!("{event}"),
+        }
+        let mut kept = self.kept.lock();
+        if kept.events.len() == KEPT_EVENTS {
+            kept.events.pop_front();
+            kept.first += 1;
+        }
+        kept.events.push_back(event);
+        self.added.notify_all();
+    }
+
+    /// Nothing will happen any more.
+    pub(super) fn close(&self) {
+        self.kept.lock().is_closed = true;
+        self.added.notify_all();
+    }
+}
+
+/// The events of a pool from the time of [`Pool::events`] on. Of more than 1024 that nobody asked for, the oldest are dropped.
+#[derive(Debug)]
+pub struct Events {
+    log: Arc<Log>,
+    next: u64,
+}
+
+impl Events {
+    /// The next event, for which this waits for up to `limit`. `None`: there was none, or the pool was closed.
+    pub fn next_for(&mut self, limit: Duration) -> Option<Event> {
+        let until = Instant::now() + limit;
+        let mut kept = self.log.kept.lock();
+        loop {
+            self.next = self.next.max(kept.first);
+            if let Some(event) = kept.events.get((self.next - kept.first) as usize) {
+                self.next += 1;
+                return Some(event.clone());
+            }
+            if kept.is_closed || self.log.added.wait_until(&mut kept, until).timed_out() {
+                return None;
+            }
+        }
+    }
+}
+
+impl Pool {
+    /// What happens to the replicas from now on. Only of pools that were opened for writing by [`PoolOptions`](crate::PoolOptions) is there
+    /// anything to tell.
+    pub fn events(&self) -> Events {
+        let log = Arc::clone(&self.0.events);
+        let next = {
+            let kept = log.kept.lock();
+            kept.first + kept.events.len() as u64
+        };
+        Events { log, next }
+    }
+}

@@ -1,0 +1,577 @@
+//! How replicas come back: those that are lost are connected to again, catch up while the pool is written, and count again.
+//!
+//! One thread of the pool looks for losses; each replica that is out of use has a thread of its own until it is back. What has to be copied
+//! is decided in `catch_up.rs`, who is in sync in `epochs.rs`.
+
+use std::{
+    io,
+    ops::Range,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use parking_lot::{Condvar, Mutex, RwLockWriteGuard};
+use pmof_access::Durability;
+use pmof_control::{OpenFor, Request};
+
+use super::{
+    Flushings, Open, Shared,
+    epochs::Epochs,
+    events::{Event, Log},
+    opening::{Checked, Identity, check_opened},
+};
+use crate::{
+    PoolUrl, ReplicaError, ReplicaPlace,
+    catch_up::CatchUp,
+    lineage::{Apart, Found, of_returning},
+    member::{Atomicity, Flush, FlushLevel, Member, RemoteMember, Source, Standing, Write},
+    pages::{PAGE_BYTES, PageMap},
+    peers::Peers,
+    reach::Reach,
+};
+
+/// How often it is looked for losses of which no persist told, and for writes that all replicas have.
+const TICK: Duration = Duration::from_secs(1);
+
+/// Time between two tries to connect to a lost replica: doubled each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// The same of a replica that answers, and not as it should.
+const MISBEHAVED_PAUSE: Duration = Duration::from_secs(1);
+/// The same of a replica that cannot come back as it is.
+const REJECTED_PAUSE: Duration = Duration::from_secs(30);
+/// A replica that is lost again within this time has not recovered: its pauses go on where they were.
+const RECOVERED_AFTER: Duration = Duration::from_secs(10);
+
+/// Bytes copied at once, and bytes compared at once where it is not known what differs.
+const COPY_BYTES: u64 = 4 << 20;
+const COMPARE_BYTES: u64 = 16 << 20;
+/// Blocks that are compared first; of those that differ the pages are.
+const BLOCK_BYTES: u64 = 64 << 10;
+
+/// Bytes that may be missing when the pool is held for the last of them.
+const LAST_BYTES: u64 = 1 << 20;
+
+/// How long those who write are kept waiting while the pool's members change, before it is tried again.
+const HOLD: Duration = Duration::from_millis(50);
+
+/// Told of losses.
+#[derive(Debug, Default)]
+pub(super) struct Signal {
+    is_raised: AtomicBool,
+    lock: Mutex<()>,
+    changed: Condvar,
+}
+
+impl Signal {
+    pub(super) fn raise(&self) {
+        if !self.is_raised.swap(true, Ordering::AcqRel) {
+            let _lock = self.lock.lock();
+            self.changed.notify_all();
+        }
+    }
+
+    fn wait(&self, limit: Duration) {
+        let mut lock = self.lock.lock();
+        if !self.is_raised.load(Ordering::Acquire) {
+            self.changed.wait_for(&mut lock, limit);
+        }
+        self.is_raised.store(false, Ordering::Release);
+    }
+}
+
+/// What it takes to bring the replicas of an open pool back.
+#[derive(Debug)]
+pub(super) struct Returns {
+    reach: Reach,
+    peers: Mutex<Peers>,
+    urls: Vec<Arc<PoolUrl>>,
+    identity: Identity,
+    require: Durability,
+    bytes_per_second: Option<u64>,
+    losses: Arc<Signal>,
+    attended: Mutex<Vec<Attended>>,
+    /// Pages written before those of the pool's map, of which it is not known yet that all replicas have them.
+    older: Mutex<Option<Arc<PageMap>>>,
+    stopping: Mutex<bool>,
+    stopped: Condvar,
+}
+
+/// What is done for a replica that was lost.
+#[derive(Clone, Copy, Debug)]
+struct Attended {
+    /// A thread brings it back.
+    is_attended: bool,
+    /// Before the next try.
+    pause: Duration,
+    back_since: Option<Instant>,
+}
+
+/// Why a replica did not come back this time.
+enum Halt {
+    /// The pool is closed.
+    Ended,
+    /// It may come later.
+    Later,
+    /// Not as it is.
+    Rejected(ReplicaError),
+}
+
+/// A replica that is connected again.
+struct Returning {
+    member: Arc<dyn Member>,
+    /// Nobody knows what it lacks.
+    is_compared: bool,
+}
+
+impl Returns {
+    /// `urls`: of the members of `open`, in their order.
+    pub(super) fn new(
+        (reach, peers): (Reach, Peers),
+        urls: Vec<Arc<PoolUrl>>,
+        identity: Identity,
+        (require, bytes_per_second): (Durability, Option<u64>),
+        open: &Open,
+    ) -> Self {
+        Self {
+            reach,
+            peers: Mutex::new(peers),
+            attended: Mutex::new(vec![
+                Attended { is_attended: false, pause: FIRST_PAUSE, back_since: None };
+                urls.len()
+            ]),
+            urls,
+            identity,
+            require,
+            bytes_per_second,
+            losses: Arc::clone(&open.losses),
+            older: Mutex::default(),
+            stopping: Mutex::new(false),
+            stopped: Condvar::new(),
+        }
+    }
+
+    /// Watches over a pool from now on.
+    pub(super) fn start(pool: &Arc<Shared>) {
+        let Some(returns) = &pool.returns else { return };
+        let (returns, pool) = (Arc::clone(returns), Arc::downgrade(pool));
+        let started = spawn("pmof-pool-watch", move || returns.watch(&pool));
+        if let Err(error) = started {
+            log::error!("no thread to bring lost replicas back could be started: {error}");
+        }
+    }
+
+    /// Has all threads end that bring replicas back.
+    pub(super) fn stop(&self) {
+        *self.stopping.lock() = true;
+        self.stopped.notify_all();
+        self.losses.raise();
+    }
+
+    fn is_stopping(&self) -> bool {
+        *self.stopping.lock()
+    }
+
+    /// False: the threads are to end.
+    fn pause(&self, limit: Duration) -> bool {
+        let mut stopping = self.stopping.lock();
+        if !*stopping {
+            self.stopped.wait_for(&mut stopping, limit);
+        }
+        !*stopping
+    }
+
+    fn watch(self: &Arc<Self>, pool: &Weak<Shared>) {
+        while !self.is_stopping() {
+            let Some(shared) = pool.upgrade() else { return };
+            let Ok(open) = shared.hold() else { return };
+            self.attend(pool, &shared.events, &open);
+            self.forget_written(&shared, open);
+            drop(shared);
+            self.losses.wait(TICK);
+        }
+    }
+
+    /// Sees to it that somebody brings back each member that is out of use.
+    fn attend(self: &Arc<Self>, pool: &Weak<Shared>, events: &Arc<Log>, open: &Open) {
+        for (position, member) in open.members.iter().enumerate() {
+            let standing = member.standing();
+            if standing.is_in_use() {
+                continue;
+            }
+            {
+                let mut attended = self.attended.lock();
+                let attended = &mut attended[position];
+                if std::mem::replace(&mut attended.is_attended, true) {
+                    continue;
+                }
+                if attended.back_since.is_none_or(|since| since.elapsed() > RECOVERED_AFTER) {
+                    attended.pause = FIRST_PAUSE;
+                }
+                if standing.failure().is_some_and(|why| !why.is_lost()) {
+                    attended.pause = attended.pause.max(MISBEHAVED_PAUSE);
+                }
+            }
+            if let Some(why) = standing.failure() {
+                events.add(Event::Lost { replica: Arc::clone(&standing.place), why: Arc::clone(why) });
+            }
+            let (returns, pool, events) = (Arc::clone(self), Weak::clone(pool), Arc::clone(events));
+            let started = spawn("pmof-pool-return", move || returns.bring_back(&pool, &events, position));
+            if let Err(error) = started {
+                log::error!("no thread to bring {:#} back could be started: {error}", standing.place);
+                self.attended.lock()[position].is_attended = false;
+            }
+        }
+    }
+
+    /// Forgets pages that were written and that all replicas have.
+    fn forget_written(&self, shared: &Shared, open: Arc<Open>) {
+        let Some(written) = open.written.clone() else { return };
+        let are_all_in_use = open.in_use().count() == open.facts.made_count;
+        if !are_all_in_use || written.is_empty() {
+            return;
+        }
+        drop(open);
+        let open = {
+            // Whoever has marked its pages has posted its writes when this is held.
+            let Some(mut guard) = shared.open.try_write_for(HOLD) else { return };
+            let Some(open) = guard.as_ref() else { return };
+            let mut fresh = open.with_members(open.members.clone(), open.catching_up.clone());
+            fresh.written = Some(Arc::new(PageMap::new(fresh.facts.size_bytes)));
+            let mut older = self.older.lock();
+            if let Some(older) = older.take() {
+                written.add(&older);
+            }
+            *older = Some(written);
+            let fresh = Arc::new(fresh);
+            *guard = Some(Arc::clone(&fresh));
+            fresh
+        };
+        let everything = |member: &Arc<dyn Member>| member.start_flush(Flush::Everything, FlushLevel::OfPool);
+        let mut flushing: Flushings = open.members.iter().map(everything).collect();
+        let mut all = open.members.iter().zip(&mut flushing);
+        if all.all(|(member, flushing)| member.finish_flush(flushing).is_some()) {
+            *self.older.lock() = None;
+        }
+    }
+
+    fn bring_back(&self, pool: &Weak<Shared>, events: &Log, position: usize) {
+        let (mut is_rejected, mut left) = (false, None);
+        let is_connected = |open: &Open| open.members[position].standing().failure().is_none();
+        let mut pause = self.attended.lock()[position].pause;
+        // One that is behind from the opening on needs no connection.
+        if !hold(pool).is_ok_and(|open| is_connected(&open)) && !self.pause(pause) {
+            return;
+        }
+        loop {
+            match self.try_to_bring_back(pool, events, position, &mut left) {
+                Ok(()) => break,
+                Err(Halt::Ended) => return,
+                Err(Halt::Later) => pause = (pause * 2).min(LONGEST_PAUSE),
+                Err(Halt::Rejected(why)) => {
+                    if !std::mem::replace(&mut is_rejected, true) {
+                        let replica = Arc::new(ReplicaPlace::Pool(PoolUrl::clone(&self.urls[position])));
+                        events.add(Event::Rejected { replica, why: Arc::new(why) });
+                    }
+                    pause = REJECTED_PAUSE;
+                }
+            }
+            if !self.pause(pause) {
+                return;
+            }
+        }
+        let back_since = Some(Instant::now());
+        self.attended.lock()[position] =
+            Attended { is_attended: false, pause: (pause * 2).min(LONGEST_PAUSE), back_since };
+        // It may have been lost again since.
+        self.losses.raise();
+    }
+
+    /// `left`: what was missing when the last try was interrupted.
+    fn try_to_bring_back(
+        &self,
+        pool: &Weak<Shared>,
+        events: &Log,
+        position: usize,
+        left: &mut Option<PageMap>,
+    ) -> Result<(), Halt> {
+        let began = Instant::now();
+        let Returning { member, is_compared } = self.returning(pool, position, left)?;
+        let remote = member.remote().ok_or(Halt::Later)?;
+        let catch_up = self.admit(pool, position, &member, is_compared, left)?;
+        let replica = || Arc::clone(&member.standing().place);
+        events.add(Event::CatchingUp { replica: replica(), missing_bytes: catch_up.missing_bytes() });
+        let mut copied_bytes = 0;
+        let done = loop {
+            let copied = self.copy(pool, remote, &catch_up, is_compared, u64::MAX);
+            match copied.and_then(|bytes| {
+                copied_bytes += bytes;
+                self.join(pool, position, remote, &catch_up)
+            }) {
+                Ok(Some(bytes)) => {
+                    copied_bytes += bytes;
+                    break Ok(());
+                }
+                Ok(None) => {}
+                Err(halt) => break Err(halt),
+            }
+        };
+        if let Err(halt) = done {
+            // Whoever writes goes on without it.
+            remote.fail(ReplicaError::Behind);
+            if is_compared {
+                let missing = PageMap::new(self.identity.size_bytes);
+                missing.add(catch_up.interrupted(None));
+                *left = Some(missing);
+            }
+            return Err(halt);
+        }
+        events.add(Event::InSync { replica: replica(), copied_bytes, took: began.elapsed() });
+        Ok(())
+    }
+
+    /// The member that is to catch up: connected already when the pool was opened, or now.
+    fn returning(&self, pool: &Weak<Shared>, position: usize, left: &mut Option<PageMap>) -> Result<Returning, Halt> {
+        let open = hold(pool)?;
+        let member = &open.members[position];
+        if member.standing().failure().is_none() {
+            return Ok(Returning { member: Arc::clone(member), is_compared: true });
+        }
+        let epochs = open.epochs.as_ref().ok_or(Halt::Ended)?;
+        let url = &self.urls[position];
+        let mut peers = self.peers.lock().clone();
+        let target = self.reach.connect(&mut peers, &url.target, url.source).map_err(|_| Halt::Later)?;
+        let request = Request::Open { name: url.name.clone(), access: OpenFor::Write, require: self.require };
+        let reply = target.ask_when_free(&request).map_err(|_| Halt::Later)?;
+        let mut identity = Some(self.identity);
+        let checked = check_opened(reply, &target, self.require, OpenFor::Write, &mut identity);
+        let Checked { index, state, remote, writing } = checked.map_err(rejected)?;
+        let standing = Standing::behind(Arc::clone(&member.standing().place));
+        let mut returned = RemoteMember::new(standing, target, remote, None, writing);
+        if let Some(mirror) = &open.mirror {
+            returned.use_mirror(Arc::clone(mirror)).map_err(|_| Halt::Later)?;
+        }
+        let mut epochs_state = epochs.lock();
+        if epochs_state.has_ended() {
+            return Err(Halt::Ended);
+        }
+        let known = epochs_state.index(position);
+        if epochs_state.has_other(index, position) || known.is_some_and(|known| known != index) {
+            return Err(Halt::Rejected(ReplicaError::Unexpected));
+        }
+        let found = Found { index, state: &state };
+        let apart = of_returning(&found, epochs_state.line(), epochs_state.opening());
+        if let Some(apart) = apart.filter(|apart| !apart.may_catch_up()) {
+            return Err(Halt::Rejected(ReplicaError::of(apart, self.identity.replica_count)));
+        }
+        let is_own = apart.as_ref().is_none_or(Apart::votes);
+        if !is_own {
+            *left = None;
+        }
+        let member: Arc<dyn Member> = Arc::new(returned);
+        epochs_state.replace(position, index, Arc::clone(&member));
+        let remote = member.remote().ok_or(Halt::Later)?;
+        let is_introduced = epochs.introduce(&mut epochs_state, index, remote);
+        if !is_introduced {
+            remote.fail(ReplicaError::Behind);
+            return Err(Halt::Later);
+        }
+        // Of one that was in sync while the pool was open, all that was written since is known.
+        let left_at = epochs_state.left_at(position);
+        let is_known = is_own && left_at.is_some_and(|mark| state.mark.saturating_add(1) >= mark);
+        drop(epochs_state);
+        Ok(Returning { member, is_compared: !is_known })
+    }
+
+    /// Has the member be sent what is written from now on.
+    fn admit(
+        &self,
+        pool: &Weak<Shared>,
+        position: usize,
+        member: &Arc<dyn Member>,
+        is_compared: bool,
+        left: &mut Option<PageMap>,
+    ) -> Result<Arc<CatchUp>, Halt> {
+        let shared = pool.upgrade().ok_or(Halt::Ended)?;
+        let mut guard = self.hold_all(&shared)?;
+        let open = guard.as_ref().ok_or(Halt::Ended)?;
+        let size_bytes = open.facts.size_bytes;
+        let missing = match left.take() {
+            None if is_compared => PageMap::full(size_bytes),
+            left => {
+                let missing = left.unwrap_or_else(|| PageMap::new(size_bytes));
+                let older = self.older.lock();
+                open.written.iter().chain(older.iter()).for_each(|written| missing.add(written));
+                missing
+            }
+        };
+        let catch_up = Arc::new(CatchUp::new(missing));
+        let mut members = open.members.clone();
+        members[position] = Arc::clone(member);
+        let others = open.catching_up.iter().filter(|(of, _)| *of != position).cloned();
+        let catching_up = others.chain([(position, Arc::clone(&catch_up))]).collect();
+        *guard = Some(Arc::new(open.with_members(members, catching_up)));
+        Ok(catch_up)
+    }
+
+    /// Copies what is missing, once through the pool. Returns the bytes copied.
+    fn copy(
+        &self,
+        pool: &Weak<Shared>,
+        member: &RemoteMember,
+        catch_up: &CatchUp,
+        is_compared: bool,
+        limit_bytes: u64,
+    ) -> Result<u64, Halt> {
+        let began = Instant::now();
+        let (mut from, mut copied_bytes) = (0, 0);
+        let window_bytes = if is_compared { COMPARE_BYTES } else { COPY_BYTES };
+        while let Some(window) = catch_up.open_window(from, window_bytes.min(limit_bytes)) {
+            let copied = hold(pool).and_then(|open| copy_window(&open, member, &window, is_compared));
+            catch_up.close_window();
+            from = window.end;
+            match copied {
+                Ok(bytes) => copied_bytes += bytes,
+                Err(halt) => {
+                    catch_up.interrupted(Some(window));
+                    return Err(halt);
+                }
+            }
+            if !self.throttle(began, copied_bytes) {
+                return Err(Halt::Ended);
+            }
+        }
+        Ok(copied_bytes)
+    }
+
+    /// Waits as long as the limit of bytes a second asks for. False: the pool is being closed.
+    fn throttle(&self, began: Instant, copied_bytes: u64) -> bool {
+        let Some(limit) = self.bytes_per_second else { return !self.is_stopping() };
+        let due = Duration::from_secs_f64(copied_bytes as f64 / limit.max(1) as f64);
+        self.pause(due.saturating_sub(began.elapsed()))
+    }
+
+    /// Has the member count as in sync, if little is missing: `None` where it is too much. Returns the bytes copied.
+    fn join(
+        &self,
+        pool: &Weak<Shared>,
+        position: usize,
+        member: &RemoteMember,
+        catch_up: &CatchUp,
+    ) -> Result<Option<u64>, Halt> {
+        // Most of it before anybody is kept waiting.
+        if !member.flush_everything(FlushLevel::OfPool) {
+            return Err(Halt::Later);
+        }
+        if catch_up.missing_bytes() > LAST_BYTES {
+            return Ok(None);
+        }
+        let shared = pool.upgrade().ok_or(Halt::Ended)?;
+        let mut guard = self.hold_all(&shared)?;
+        let open = guard.as_ref().ok_or(Halt::Ended)?;
+        if catch_up.missing_bytes() > LAST_BYTES {
+            return Ok(None);
+        }
+        let mut copied_bytes = 0;
+        while let Some(window) = catch_up.open_window(0, COPY_BYTES) {
+            let copied = copy_window(open, member, &window, false);
+            catch_up.close_window();
+            copied_bytes += copied?;
+        }
+        if !member.flush_everything(FlushLevel::OfPool) {
+            return Err(Halt::Later);
+        }
+        let epochs = open.epochs.as_ref().ok_or(Halt::Ended)?;
+        let mut state = epochs.lock();
+        if state.has_ended() {
+            return Err(Halt::Ended);
+        }
+        member.standing().has_caught_up();
+        let _ = epochs.begin_in(&mut state);
+        Epochs::tell_mark_in(&state);
+        drop(state);
+        if member.standing().failure().is_some() {
+            return Err(Halt::Later);
+        }
+        let others = open.catching_up.iter().filter(|(of, _)| *of != position).cloned().collect();
+        *guard = Some(Arc::new(open.with_members(open.members.clone(), others)));
+        Ok(Some(copied_bytes))
+    }
+
+    /// Waits until nobody posts. Those who wait for a target that does not answer are waited for in between only.
+    fn hold_all<'s>(&self, shared: &'s Shared) -> Result<RwLockWriteGuard<'s, Option<Arc<Open>>>, Halt> {
+        while !self.is_stopping() {
+            if let Some(guard) = shared.open.try_write_for(HOLD) {
+                return Ok(guard);
+            }
+            if !self.pause(HOLD) {
+                break;
+            }
+        }
+        Err(Halt::Ended)
+    }
+}
+
+/// The pool as it is now.
+fn hold(pool: &Weak<Shared>) -> Result<Arc<Open>, Halt> {
+    pool.upgrade().and_then(|shared| shared.hold().ok()).ok_or(Halt::Ended)
+}
+
+/// What was found at a replica that comes back.
+fn rejected(error: ReplicaError) -> Halt {
+    match error {
+        error @ ReplicaError::Mismatch { .. } | error @ ReplicaError::NotDurable { .. } => Halt::Rejected(error),
+        _ => Halt::Later,
+    }
+}
+
+/// Copies a window from a replica that is in sync, or what differs of it. Returns the bytes copied.
+fn copy_window(open: &Open, member: &RemoteMember, window: &Range<u64>, is_compared: bool) -> Result<u64, Halt> {
+    let ranges = if is_compared { differing(open, member, window)? } else { vec![window.clone()] };
+    let mut copied_bytes = 0;
+    for range in ranges {
+        let mut bytes = vec![0; (range.end - range.start) as usize];
+        let is_read = open.in_use().any(|source| source.read(range.start, &mut bytes).is_ok());
+        if !is_read {
+            return Err(Halt::Later);
+        }
+        let (offset, len_bytes) = (range.start, range.end - range.start);
+        let (source, atomicity) = (Source::Bytes(&bytes), Atomicity::Relaxed);
+        member.write(&Write { offset, len_bytes, source, atomicity, is_held: false });
+        copied_bytes += len_bytes;
+    }
+    if member.standing().failure().is_some() { Err(Halt::Later) } else { Ok(copied_bytes) }
+}
+
+/// The pages of a window that differ, by digests that both targets compute: first of blocks, then of the pages of those that differ.
+fn differing(open: &Open, member: &RemoteMember, window: &Range<u64>) -> Result<Vec<Range<u64>>, Halt> {
+    let source = open.in_use().find_map(|source| source.remote()).ok_or(Halt::Later)?;
+    let compare = |range: &Range<u64>, block_bytes: u64| {
+        let of = |replica: &RemoteMember| replica.digests(range.clone(), block_bytes).map_err(|_| Halt::Later);
+        let (right, found) = (of(source)?, of(member)?);
+        let blocks = right.iter().zip(&found).enumerate().filter(|(_, (right, found))| right != found);
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        for (block, _) in blocks {
+            let begin = range.start + block as u64 * block_bytes;
+            let end = (begin + block_bytes).min(range.end);
+            match ranges.last_mut() {
+                Some(last) if last.end == begin => last.end = end,
+                _ => ranges.push(begin..end),
+            }
+        }
+        Ok(ranges)
+    };
+    let mut pages = Vec::new();
+    for blocks in compare(window, BLOCK_BYTES)? {
+        pages.append(&mut compare(&blocks, PAGE_BYTES)?);
+    }
+    Ok(pages)
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    thread::Builder::new().name(name.to_owned()).spawn(run).map(drop)
+}

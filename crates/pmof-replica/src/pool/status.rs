@@ -1,0 +1,82 @@
+//! What an open pool is at this moment.
+
+use std::sync::Arc;
+
+use super::{Pool, epochs};
+use crate::{PoolError, ReplicaError, ReplicaPlace};
+
+/// Where a replica of an open pool is in its life.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum ReplicaState {
+    /// It has all that was acknowledged, and each persist waits for it.
+    InSync,
+    /// It is sent all new writes, and what it lacks is copied to it.
+    CatchingUp {
+        /// Bytes that have yet to be copied, at most.
+        missing_bytes: u64,
+    },
+    /// It is out of reach, or was left out. It is connected to again and again, unless it belongs elsewhere.
+    Lost(Arc<ReplicaError>),
+}
+
+/// One replica of an open pool.
+#[derive(Clone, Debug)]
+pub struct ReplicaStatus {
+    /// Where it lies.
+    pub replica: Arc<ReplicaPlace>,
+    /// Where it is in its life.
+    pub state: ReplicaState,
+}
+
+/// What [`Pool::status`] says.
+#[derive(Clone, Debug)]
+pub struct PoolStatus {
+    /// Openings and changes of members that the pool has had; 0 where the format has none.
+    pub epoch: u64,
+    /// The replicas that were named, in their order.
+    pub replicas: Vec<ReplicaStatus>,
+    /// Replicas that the pool was made with.
+    pub made_count: usize,
+    /// Replicas that must be connected for a persist to be acknowledged after a loss.
+    pub quorum: usize,
+}
+
+impl PoolStatus {
+    /// Replicas that have all that was acknowledged.
+    pub fn in_sync_count(&self) -> usize {
+        self.replicas.iter().filter(|replica| matches!(replica.state, ReplicaState::InSync)).count()
+    }
+
+    /// Whether the pool has replicas that lack what was acknowledged.
+    pub fn is_degraded(&self) -> bool {
+        self.in_sync_count() < self.made_count
+    }
+}
+
+impl Pool {
+    /// The replicas and their states, as they are at this moment.
+    ///
+    /// # Errors
+    /// [`PoolError::Closed`].
+    pub fn status(&self) -> Result<PoolStatus, PoolError> {
+        let open = self.0.hold()?;
+        let replicas = open.members.iter().enumerate().map(|(position, member)| {
+            let standing = member.standing();
+            let state = match standing.failure() {
+                Some(why) => ReplicaState::Lost(Arc::clone(why)),
+                None if standing.is_behind() => {
+                    let own = open.catching_up.iter().find(|(of, _)| *of == position);
+                    let missing_bytes = own.map_or(open.facts.size_bytes, |(_, catch_up)| catch_up.missing_bytes());
+                    ReplicaState::CatchingUp { missing_bytes }
+                }
+                None => ReplicaState::InSync,
+            };
+            ReplicaStatus { replica: Arc::clone(&standing.place), state }
+        });
+        let made_count = open.facts.made_count;
+        let quorum = if open.epochs.is_some() { epochs::quorum(made_count) } else { made_count };
+        let epoch = open.epochs.as_ref().map_or(0, |epochs| epochs.lock().opening());
+        Ok(PoolStatus { epoch, replicas: replicas.collect(), made_count, quorum })
+    }
+}

@@ -1,0 +1,284 @@
+//! Replicas that are lost while the pool is written, and come back.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use pmof_replica::{Acknowledge, Event, Events, Pool, PoolError, ReplicaState};
+
+use crate::support::*;
+
+fn targets<const N: usize>() -> [Target; N] {
+    std::array::from_fn(|_| Target::start())
+}
+
+fn urls(targets: &[Target]) -> Vec<String> {
+    targets.iter().map(|target| target.url("orders")).collect()
+}
+
+/// The next event that is of the kind looked for.
+#[track_caller]
+fn wait_for(events: &mut Events, is: impl Fn(&Event) -> bool) -> Event {
+    loop {
+        let event = events.next_for(LONG).expect("an event in time");
+        if is(&event) {
+            return event;
+        }
+    }
+}
+
+fn contents(pool: &Pool, replica: usize) -> Vec<u8> {
+    let mut bytes = vec![0; pool.len_bytes() as usize];
+    pool.read_replica(replica, 0, &mut bytes).unwrap();
+    bytes
+}
+
+#[track_caller]
+fn assert_equal(pool: &Pool) {
+    let first = contents(pool, 0);
+    for replica in 1..pool.replica_count() {
+        assert!(first == contents(pool, replica), "replica {replica} differs from the first");
+    }
+}
+
+#[test]
+fn a_lost_replica_is_no_error_and_the_receipt_says_so() {
+    let mut three: [Target; 3] = targets();
+    let pool = options(urls(&three)).create(4096).unwrap();
+    let mut events = pool.events();
+    assert!(!pool.persist(0, b"whole").unwrap().is_degraded());
+    let lost = three[1].url("orders");
+    three[1].stop();
+    let receipt = pool.persist(0, b"fewer").unwrap();
+    assert!(receipt.is_degraded());
+    assert_eq!(receipt.missing.iter().map(ToString::to_string).collect::<Vec<_>>(), [lost.clone()]);
+    assert!(receipt.to_string().contains(&format!("on 2/3: {}", three[0].url("orders"))), "{receipt}");
+    assert!(receipt.to_string().ends_with(&format!("; degraded, without {lost}")), "{receipt}");
+    let status = pool.status().unwrap();
+    assert_eq!((status.in_sync_count(), status.made_count, status.quorum), (2, 3, 2));
+    assert!(matches!(status.replicas[1].state, ReplicaState::Lost(_)));
+    let event = wait_for(&mut events, |event| matches!(event, Event::Lost { .. }));
+    assert!(event.to_string().contains(&lost), "{event}");
+    pool.close().unwrap();
+    assert!(events.next_for(LONG).is_none(), "nothing happens to a closed pool");
+}
+
+#[test]
+fn below_the_quorum_a_persist_fails_until_a_replica_is_back() {
+    let mut three: [Target; 3] = std::array::from_fn(|_| Target::start_fixed());
+    let pool = options(urls(&three)).create(1 << 20).unwrap();
+    pool.persist(0, b"of three").unwrap();
+    three[1].stop();
+    pool.persist(0, b"of two").unwrap();
+    three[2].stop();
+    for _ in 0..2 {
+        let error = pool.persist(0, b"of one").unwrap_err();
+        let PoolError::Persist(failure) = error else { panic!("{error:?}") };
+        assert_eq!((failure.is_total(), failure.receipt.replicas.len(), failure.failed.len()), (false, 1, 2));
+    }
+    // Nobody knows that the second loss is one, so that the first member may not go on.
+    three[2].restart();
+    let until = Instant::now() + LONG;
+    while pool.persist(8, b"of two again").is_err() {
+        assert!(Instant::now() < until);
+        thread::sleep(Duration::from_millis(5));
+    }
+    three[1].restart();
+    wait_in_sync(&pool);
+    assert_equal(&pool);
+    assert_eq!(contents(&pool, 2)[..20], *b"of oneeeof two again");
+    pool.close().unwrap();
+}
+
+#[test]
+fn a_persist_may_ask_for_more_replicas_than_a_majority() {
+    let mut three: [Target; 3] = targets();
+    let pool = options(urls(&three)).acknowledge(Acknowledge::AtLeast(3)).create(4096).unwrap();
+    assert_eq!(pool.persist(0, b"of three").unwrap().replicas.len(), 3);
+    three[1].stop();
+    let PoolError::Persist(failure) = pool.persist(0, b"of two").unwrap_err() else { panic!("another error") };
+    assert_eq!((failure.receipt.replicas.len(), failure.failed.len()), (2, 1));
+    pool.close().unwrap();
+}
+
+#[test]
+fn what_was_written_meanwhile_is_copied_and_nothing_else() {
+    const SIZE_BYTES: u64 = 32 << 20;
+    let mut two: [Target; 2] = std::array::from_fn(|_| Target::start_fixed());
+    let pool = options(urls(&two)).create(SIZE_BYTES).unwrap();
+    let mut events = pool.events();
+    for at in (0..SIZE_BYTES).step_by(1 << 20) {
+        pool.persist(at, &pattern(1 << 20, at)).unwrap();
+    }
+    // All of that is forgotten once both have it.
+    thread::sleep(Duration::from_millis(2500));
+    two[1].stop();
+    for page in [3_u64, 4, 1000, 8191] {
+        assert!(pool.persist(page * 4096 + 100, b"while it was away").unwrap().is_degraded());
+    }
+    two[1].restart();
+    let event = wait_for(&mut events, |event| matches!(event, Event::InSync { .. }));
+    let Event::InSync { copied_bytes, .. } = event else { unreachable!() };
+    assert_eq!(copied_bytes, 4 * 4096);
+    assert!(!pool.persist(0, b"both").unwrap().is_degraded());
+    assert_equal(&pool);
+    pool.close().unwrap();
+    let pool = options(urls(&two)).open().unwrap();
+    assert!(pool.was_closed() && !pool.status().unwrap().is_degraded());
+}
+
+#[test]
+fn a_replica_catches_up_while_the_pool_is_written() {
+    const SIZE_BYTES: u64 = 8 << 20;
+    let mut three: [Target; 3] = std::array::from_fn(|_| Target::start_fixed());
+    let pool = options(urls(&three)).create(SIZE_BYTES).unwrap();
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for writer in 0..3_u64 {
+            let (pool, done) = (&pool, &done);
+            scope.spawn(move || {
+                let mut number = 0_u64;
+                while !done.load(Ordering::Relaxed) {
+                    number += 1;
+                    // Each has pages of its own, a few of which it writes again and again.
+                    let page = (number * number % 97) * 3 + writer;
+                    let bytes = pattern(600, number * 3 + writer);
+                    pool.persist(page * 4096 + number % 3000, &bytes).unwrap();
+                }
+            });
+        }
+        for round in 0..6 {
+            let target = &mut three[round % 3];
+            target.stop();
+            thread::sleep(Duration::from_millis(60));
+            target.restart();
+            wait_in_sync(&pool);
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert!(!pool.persist(0, b"the end").unwrap().is_degraded());
+    assert_equal(&pool);
+    pool.close().unwrap();
+}
+
+#[test]
+fn an_opening_takes_a_majority_and_the_others_catch_up() {
+    let mut three: [Target; 3] = std::array::from_fn(|_| Target::start_fixed());
+    let all = options(urls(&three));
+    let pool = all.create(1 << 20).unwrap();
+    pool.persist(0, b"old").unwrap();
+    three[2].stop();
+    pool.persist(0, b"new").unwrap();
+    pool.close().unwrap();
+
+    // Without the one that is away.
+    let pool = all.open().unwrap();
+    assert_eq!(pool.left_out().len(), 1);
+    assert!(pool.persist(4096, b"without the third").unwrap().is_degraded());
+    three[2].restart();
+    wait_in_sync(&pool);
+    assert_equal(&pool);
+    three[0].stop();
+    pool.persist(8192, b"without the first").unwrap();
+    drop(pool);
+
+    // With one that was left behind.
+    three[0].restart();
+    let pool = all.open().unwrap();
+    assert!(pool.left_out().is_empty());
+    wait_in_sync(&pool);
+    assert_eq!(read(&pool, 8192, 17), b"without the first");
+    assert_equal(&pool);
+    pool.close().unwrap();
+    let pool = all.open().unwrap();
+    assert!(pool.was_closed() && !pool.status().unwrap().is_degraded());
+}
+
+#[test]
+fn a_replica_that_does_not_know_the_newest_epoch_opens_nothing() {
+    let mut two: [Target; 2] = std::array::from_fn(|_| Target::start_fixed());
+    let pool = options(urls(&two)).create(4096).unwrap();
+    pool.persist(0, b"old").unwrap();
+    two[1].stop();
+    pool.persist(0, b"new").unwrap();
+    drop(pool);
+    two[0].stop();
+    two[1].restart();
+    // The one that was left behind does not know that, and is not opened alone.
+    options(urls(&two)).open().unwrap_err();
+    options([two[1].url("orders")]).open().unwrap_err();
+    two[0].restart();
+    two[1].stop();
+    // The one that went on alone does.
+    let pool = options(urls(&two)).open().unwrap();
+    assert_eq!(read(&pool, 0, 3), b"new");
+    two[1].restart();
+    wait_in_sync(&pool);
+    assert_equal(&pool);
+}
+
+#[test]
+fn an_older_copy_is_brought_up_to_date_and_a_foreign_one_is_left_alone() {
+    let mut three: [Target; 3] = std::array::from_fn(|_| Target::start_fixed());
+    let all = options(urls(&three));
+    let pool = all.create(1 << 20).unwrap();
+    pool.persist(0, b"old").unwrap();
+    pool.close().unwrap();
+    let path = three[2].root.path().join("orders");
+    let copy = std::fs::read(&path).unwrap();
+    let pool = all.open().unwrap();
+    pool.persist(0, b"new").unwrap();
+    let mut events = pool.events();
+    three[2].stop();
+    pool.persist(4096, b"newer").unwrap();
+    std::fs::write(&path, copy).unwrap();
+    three[2].restart();
+    wait_in_sync(&pool);
+    assert_equal(&pool);
+
+    // Another pool of the same name.
+    three[2].stop();
+    pool.persist(4096, b"newest").unwrap();
+    let elsewhere = Target::start();
+    options([elsewhere.url("orders")]).create(1 << 20).unwrap().close().unwrap();
+    std::fs::copy(elsewhere.root.path().join("orders"), &path).unwrap();
+    let foreign = std::fs::read(&path).unwrap();
+    three[2].restart();
+    let event = wait_for(&mut events, |event| matches!(event, Event::Rejected { .. }));
+    assert!(event.to_string().contains("cannot come back"), "{event}");
+    assert!(pool.persist(4096, b"newest").unwrap().is_degraded());
+    pool.close().unwrap();
+    three[2].stop();
+    assert!(foreign == std::fs::read(&path).unwrap());
+}
+
+#[test]
+fn a_catch_up_that_is_interrupted_goes_on() {
+    const SIZE_BYTES: u64 = 16 << 20;
+    let mut two: [Target; 2] = std::array::from_fn(|_| Target::start_fixed());
+    let pool = options(urls(&two)).catch_up_limit(8 << 20).create(SIZE_BYTES).unwrap();
+    let mut events = pool.events();
+    two[1].stop();
+    for at in (0..SIZE_BYTES).step_by(1 << 20) {
+        pool.persist(at, &pattern(1 << 20, at + 1)).unwrap();
+    }
+    for _ in 0..3 {
+        two[1].restart();
+        wait_for(&mut events, |event| matches!(event, Event::CatchingUp { .. }));
+        thread::sleep(Duration::from_millis(200));
+        let status = pool.status().unwrap();
+        assert!(matches!(status.replicas[1].state, ReplicaState::CatchingUp { .. }), "{status:?}");
+        two[1].stop();
+        pool.persist(77, b"meanwhile").unwrap();
+    }
+    // The writer dies too.
+    two[1].restart();
+    wait_for(&mut events, |event| matches!(event, Event::CatchingUp { .. }));
+    drop(pool);
+    let pool = options(urls(&two)).open().unwrap();
+    assert_eq!(read(&pool, 77, 9), b"meanwhile");
+    wait_in_sync(&pool);
+    assert_equal(&pool);
+}
