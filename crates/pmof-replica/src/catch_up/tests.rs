@@ -59,16 +59,11 @@ impl World {
 
     fn copy(&mut self) {
         self.copier = match std::mem::replace(&mut self.copier, Copier::Idle) {
-            Copier::Idle => match self.catch_up.open_window(self.from, 2 * PAGE_BYTES) {
-                Some(window) => {
-                    self.from = window.end;
-                    Copier::Open(window)
-                }
-                None => {
-                    self.from = 0;
-                    Copier::Idle
-                }
-            },
+            Copier::Idle => {
+                let window = self.catch_up.open_window(self.from, 2 * PAGE_BYTES);
+                self.from = window.as_ref().map_or(0, |window| window.end);
+                window.map_or(Copier::Idle, Copier::Open)
+            }
             Copier::Open(window) => {
                 let bytes = self.source[Self::pages(&window)].to_vec();
                 Copier::Read(window, bytes)

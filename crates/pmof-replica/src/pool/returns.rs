@@ -105,7 +105,7 @@ pub(super) struct Returns {
 #[derive(Clone, Copy, Debug)]
 struct Attended {
     /// A thread brings it back.
-    is_attended: bool,
+    has_thread: bool,
     /// Before the next try.
     pause: Duration,
     back_since: Option<Instant>,
@@ -141,7 +141,7 @@ impl Returns {
             reach,
             peers: Mutex::new(peers),
             attended: Mutex::new(vec![
-                Attended { is_attended: false, pause: FIRST_PAUSE, back_since: None };
+                Attended { has_thread: false, pause: FIRST_PAUSE, back_since: None };
                 urls.len()
             ]),
             urls,
@@ -206,7 +206,7 @@ impl Returns {
             {
                 let mut attended = self.attended.lock();
                 let attended = &mut attended[position];
-                if std::mem::replace(&mut attended.is_attended, true) {
+                if std::mem::replace(&mut attended.has_thread, true) {
                     continue;
                 }
                 if attended.back_since.is_none_or(|since| since.elapsed() > RECOVERED_AFTER) {
@@ -223,7 +223,7 @@ impl Returns {
             let started = spawn("pmof-pool-return", move || returns.bring_back(&pool, &events, position));
             if let Err(error) = started {
                 log::error!("no thread to bring {:#} back could be started: {error}", standing.place);
-                self.attended.lock()[position].is_attended = false;
+                self.attended.lock()[position].has_thread = false;
             }
         }
     }
@@ -286,7 +286,7 @@ impl Returns {
         }
         let back_since = Some(Instant::now());
         self.attended.lock()[position] =
-            Attended { is_attended: false, pause: (pause * 2).min(LONGEST_PAUSE), back_since };
+            Attended { has_thread: false, pause: (pause * 2).min(LONGEST_PAUSE), back_since };
         // It may have been lost again since.
         self.losses.raise();
     }
@@ -524,7 +524,7 @@ fn hold(pool: &Weak<Shared>) -> Result<Arc<Open>, Halt> {
 /// What was found at a replica that comes back.
 fn rejected(error: ReplicaError) -> Halt {
     match error {
-        error @ ReplicaError::Mismatch { .. } | error @ ReplicaError::NotDurable { .. } => Halt::Rejected(error),
+        error @ (ReplicaError::Mismatch { .. } | ReplicaError::NotDurable { .. }) => Halt::Rejected(error),
         _ => Halt::Later,
     }
 }
