@@ -458,6 +458,11 @@ pub enum PoolError {
     /// The pool has no header.
     #[error("the pool has no header, so it has no attributes")]
     NoHeader,
+    /// The pool's format has no epochs, which say what its replicas have in common.
+    #[error(
+        "a pool set is not compared while it is open: close the pool, and compare its replicas (`pmof pool check`)"
+    )]
+    NoEpochs,
     /// The pool has no mirror that ranges could be persisted from.
     #[error("the pool has no mirror: open it with one (mirror), or write bytes")]
     NoMirror,

@@ -41,6 +41,7 @@ mod options;
 mod pending;
 mod remote_set;
 mod returns;
+mod scrub;
 mod set;
 mod status;
 
@@ -49,6 +50,7 @@ pub use lane::Lane;
 pub use options::{Acknowledge, PoolOptions};
 pub use pending::Pending;
 pub use remote_set::RemoteSetOptions;
+pub use scrub::{Repaired, ScrubReport};
 pub use set::{Differing, SetOptions};
 pub use status::{PoolStatus, ReplicaState, ReplicaStatus};
 
@@ -605,18 +607,20 @@ impl Open {
         for member in &self.members {
             let standing = member.standing();
             if let Some(why) = standing.tell_failure() {
-                replicas.retain(|receipt| receipt.replica != standing.place);
+                replicas.retain(|receipt| !Arc::ptr_eq(&receipt.replica, &standing.place));
                 failed.push((Arc::clone(&standing.place), Arc::clone(why)));
             }
         }
         if !failed.is_empty() {
             self.losses.raise();
         }
-        let has_it = |member: &&Arc<dyn Member>| {
-            replicas.iter().any(|receipt: &crate::ReplicaReceipt| receipt.replica == member.standing().place)
-        };
-        let missing: Vec<_> = self.members.iter().filter(|member| !has_it(member)).collect();
-        let missing: Vec<_> = missing.into_iter().map(|member| Arc::clone(&member.standing().place)).collect();
+        let mut missing = Vec::new();
+        if replicas.len() < self.members.len() {
+            let has_it =
+                |place: &&Arc<ReplicaPlace>| replicas.iter().any(|receipt| Arc::ptr_eq(&receipt.replica, place));
+            let places = self.members.iter().map(|member| &member.standing().place);
+            missing.extend(places.filter(|place| !has_it(place)).cloned());
+        }
         let (replica_count, made_count) = (self.members.len(), self.facts.made_count);
         let has_least = replicas.len() >= self.facts.least_acknowledged;
         let is_enough = has_least && (missing.is_empty() || is_acknowledged);

@@ -71,8 +71,8 @@ pub use pmof_control::{OpenFor, PoolInfo, PoolName, PoolRefusal, REPLICAS_MAX, S
 #[doc(inline)]
 pub use pmof_replica::{
     Acknowledge, Atomicity, Differing, Event, Events, Lane, Pending, PersistFailure, Pool, PoolError, PoolOptions,
-    PoolStatus, PoolUrl, PoolUrlError, Receipt, RemoteSetOptions, ReplicaError, ReplicaPlace, ReplicaReceipt,
-    ReplicaState, ReplicaStatus, SetOptions, TargetOptions, TargetUrl, list_pools,
+    PoolStatus, PoolUrl, PoolUrlError, Receipt, RemoteSetOptions, Repaired, ReplicaError, ReplicaPlace, ReplicaReceipt,
+    ReplicaState, ReplicaStatus, ScrubReport, SetOptions, TargetOptions, TargetUrl, list_pools,
 };
 
 #[doc(inline)]

@@ -121,10 +121,20 @@ impl RemoteMember {
         self.target.answer(asking.pending.as_ref()?).map_err(|error| self.fail(error)).ok()
     }
 
-    /// Takes the replica out of use whose answer does not fit the question.
-    pub(crate) fn is_unexpected<T>(&self) -> Option<T> {
-        self.fail(ReplicaError::Unexpected);
-        None
+    /// The question for digests of the blocks of a range, at most what one message answers.
+    pub(crate) fn digest_request(range: &Range<u64>, block_bytes: u64) -> Request {
+        Request::Digest { offset: range.start, len_bytes: range.end - range.start, block_bytes }
+    }
+
+    /// The digests that were asked for, so many. `None`: the replica failed.
+    pub(crate) fn finish_digests(&self, asking: &Asking<'_>, block_count: usize) -> Option<Vec<[u8; DIGEST_BYTES]>> {
+        match self.finish_asking(asking)? {
+            Reply::Digests { digests } if digests.len() == block_count => Some(digests),
+            _ => {
+                self.fail(ReplicaError::Unexpected);
+                None
+            }
+        }
     }
 
     /// Asks. A refusal leaves the replica in use.

@@ -128,16 +128,36 @@ impl Epochs {
         }
     }
 
-    /// Has a member that has come back, and has its place in `state`, know durably that it is behind the epoch in force.
-    pub(super) fn introduce(&self, state: &mut State, index: u16, member: &RemoteMember) -> bool {
-        let Some((epoch, ancestors)) = state.base.ancestors.split_first() else { return false };
-        if epoch.has(index) {
-            // Too few were left to go on without it.
-            return self.begin_in(state);
+    /// Has a member that has come back know durably that it is behind the epoch in force, and gives it its place. False: it did not take
+    /// that, or too few are left, or the pool is being closed.
+    ///
+    /// It is told without the lock, so that one that does not answer keeps nobody waiting.
+    pub(super) fn introduce(&self, position: usize, index: u16, member: &Arc<dyn Member>) -> bool {
+        let Some(remote) = member.remote() else { return false };
+        let mut told = None;
+        loop {
+            let begin = {
+                let mut state = self.state.lock();
+                let Some((epoch, ancestors)) = state.base.ancestors.split_first() else { return false };
+                let is_needed = epoch.has(index);
+                if state.has_ended {
+                    return false;
+                }
+                if is_needed || told == Some(epoch.id) {
+                    state.members[position] = Arc::clone(member);
+                    state.indexes[position] = Some(index);
+                    // Where the epoch has it, too few were left to go on without it.
+                    return !is_needed || self.begin_in(&mut state);
+                }
+                Request::Begin { opening: state.base.opening, epoch: *epoch, ancestors: ancestors.to_vec() }
+            };
+            let Request::Begin { epoch, .. } = &begin else { return false };
+            let confirm = Request::Confirm { epoch: epoch.id };
+            if remote.ask_for(&begin, &Reply::Begun).is_err() || remote.ask_for(&confirm, &Reply::Confirmed).is_err() {
+                return false;
+            }
+            told = Some(epoch.id);
         }
-        let begin = Request::Begin { opening: state.base.opening, epoch: *epoch, ancestors: ancestors.to_vec() };
-        let is_told = |request: &Request, expected: &Reply| member.ask_for(request, expected).is_ok();
-        is_told(&begin, &Reply::Begun) && is_told(&Request::Confirm { epoch: epoch.id }, &Reply::Confirmed)
     }
 
     /// Keeps the epoch and the members as they are until the guard is dropped.
@@ -216,12 +236,6 @@ impl State {
     /// Whether another member is this replica of the pool.
     pub(super) fn has_other(&self, index: u16, position: usize) -> bool {
         self.indexes.iter().enumerate().any(|(other, known)| other != position && *known == Some(index))
-    }
-
-    /// Puts a member that has come back in the place of the one that was lost.
-    pub(super) fn replace(&mut self, position: usize, index: u16, member: Arc<dyn Member>) {
-        self.members[position] = member;
-        self.indexes[position] = Some(index);
     }
 
     fn connected(&self) -> Positions {

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use super::Open;
 use crate::{
     PoolError, ReplicaError,
-    member::{Asking, Atomicity, RemoteMember, Source, Write, replica_error},
+    member::{Atomicity, RemoteMember, Source, Write, replica_error},
 };
-use pmof_control::{DIGESTED_MAX_BYTES, DIGESTS_MAX, Reply, Request};
+use pmof_control::{DIGESTED_MAX_BYTES, DIGESTS_MAX};
 
 /// Bytes whose digests are compared, and that are copied where they differ.
 const BLOCK_BYTES: u64 = 64 << 10;
@@ -47,16 +47,13 @@ impl Open {
 
     /// The digests of a range's blocks on each replica in use, by its position; of one that fails there are none.
     fn digests(&self, source: usize, offset: u64, len_bytes: u64) -> Result<Vec<Option<Vec<Digest>>>, PoolError> {
-        let request = Request::Digest { offset, len_bytes, block_bytes: BLOCK_BYTES };
+        let request = RemoteMember::digest_request(&(offset..offset + len_bytes), BLOCK_BYTES);
         let remotes = self.members.iter().map(|member| member.remote().filter(|_| member.standing().is_in_use()));
         let remotes: Vec<Option<&RemoteMember>> = remotes.collect();
         let asked: Vec<_> = remotes.iter().map(|remote| remote.map(|remote| remote.start_asking(&request))).collect();
         let block_count = len_bytes.div_ceil(BLOCK_BYTES) as usize;
-        let take = |remote: &RemoteMember, asking: &Asking<'_>| match remote.finish_asking(asking)? {
-            Reply::Digests { digests } if digests.len() == block_count => Some(digests),
-            _ => remote.is_unexpected(),
-        };
-        let taken = remotes.iter().zip(&asked).map(|(remote, asking)| take((*remote)?, asking.as_ref()?));
+        let taken = remotes.iter().zip(&asked);
+        let taken = taken.map(|(remote, asking)| remote.as_ref()?.finish_digests(asking.as_ref()?, block_count));
         let digests: Vec<_> = taken.collect();
         match digests[source] {
             Some(_) => Ok(digests),

@@ -355,16 +355,17 @@ impl Returns {
         if let Some(mirror) = &open.mirror {
             returned.use_mirror(Arc::clone(mirror)).map_err(|_| Halt::Later)?;
         }
-        let mut epochs_state = epochs.lock();
-        if epochs_state.has_ended() {
+        let state_now = epochs.lock();
+        if state_now.has_ended() {
             return Err(Halt::Ended);
         }
-        let known = epochs_state.index(position);
-        if epochs_state.has_other(index, position) || known.is_some_and(|known| known != index) {
+        let known = state_now.index(position);
+        if state_now.has_other(index, position) || known.is_some_and(|known| known != index) {
             return Err(Halt::Rejected(ReplicaError::Unexpected));
         }
         let found = Found { index, state: &state };
-        let apart = of_returning(&found, epochs_state.line(), epochs_state.opening());
+        let apart = of_returning(&found, state_now.line(), state_now.opening());
+        drop(state_now);
         if let Some(apart) = apart.filter(|apart| !apart.may_catch_up()) {
             return Err(Halt::Rejected(ReplicaError::of(apart, self.identity.replica_count)));
         }
@@ -373,17 +374,13 @@ impl Returns {
             *left = None;
         }
         let member: Arc<dyn Member> = Arc::new(returned);
-        epochs_state.replace(position, index, Arc::clone(&member));
-        let remote = member.remote().ok_or(Halt::Later)?;
-        let is_introduced = epochs.introduce(&mut epochs_state, index, remote);
-        if !is_introduced {
-            remote.fail(ReplicaError::Behind);
+        if !epochs.introduce(position, index, &member) {
+            member.standing().fail(ReplicaError::Behind);
             return Err(Halt::Later);
         }
         // Of one that was in sync while the pool was open, all that was written since is known.
-        let left_at = epochs_state.left_at(position);
+        let left_at = epochs.lock().left_at(position);
         let is_known = is_own && left_at.is_some_and(|mark| state.mark.saturating_add(1) >= mark);
-        drop(epochs_state);
         Ok(Returning { member, is_compared: !is_known })
     }
 

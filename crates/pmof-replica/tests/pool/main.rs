@@ -11,6 +11,7 @@ mod late;
 mod lying;
 mod reopened;
 mod returns;
+mod scrub;
 mod stopped;
 mod support;
 mod takeover;

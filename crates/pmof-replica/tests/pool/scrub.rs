@@ -1,0 +1,110 @@
+//! Bytes that a medium changed: found by comparing replicas, and repaired where most of them agree.
+
+use std::{
+    fs::OpenOptions,
+    os::unix::fs::FileExt,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
+
+use pmof_replica::{Pool, PoolError, ScrubReport};
+
+use crate::support::*;
+
+/// Where the data of a pool begins in its file.
+const DATA_OFFSET: u64 = 8192;
+
+fn pool_on<const N: usize>(size_bytes: u64) -> ([Target; N], Pool) {
+    let targets: [Target; N] = std::array::from_fn(|_| Target::start());
+    let pool = options(targets.each_ref().map(|target| target.url("orders"))).create(size_bytes).unwrap();
+    (targets, pool)
+}
+
+/// Changes a byte behind the back of everybody.
+fn flip(target: &Target, offset: u64) {
+    let file = OpenOptions::new().read(true).write(true).open(target.root.path().join("orders")).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, DATA_OFFSET + offset).unwrap();
+    file.write_all_at(&[byte[0] ^ 0x10], DATA_OFFSET + offset).unwrap();
+}
+
+fn scrub(pool: &Pool) -> ScrubReport {
+    let mut told = 0;
+    let report = pool.scrub(&mut |bytes| told = bytes).unwrap();
+    assert_eq!(told, pool.len_bytes());
+    report
+}
+
+#[test]
+fn a_flipped_byte_is_repaired_by_the_majority() {
+    const SIZE_BYTES: u64 = (20 << 20) + 100;
+    let (targets, pool) = pool_on::<3>(SIZE_BYTES);
+    pool.persist(9 << 20, &pattern(100_000, 1)).unwrap();
+    let clean = scrub(&pool);
+    assert_eq!((clean.compared_bytes, clean.replica_count), (SIZE_BYTES, 3));
+    assert!(clean.repaired.is_empty() && clean.undecided.is_empty());
+
+    for (target, offset) in [(0, 5), (1, (9 << 20) + 70_000), (1, (9 << 20) + 76_000), (2, SIZE_BYTES - 1)] {
+        flip(&targets[target], offset);
+    }
+    let report = scrub(&pool);
+    let repaired = report.repaired.iter().map(|repaired| (repaired.replica.to_string(), repaired.range.clone()));
+    let page = |offset: u64| offset / 4096 * 4096..(offset / 4096 * 4096 + 4096).min(SIZE_BYTES);
+    let urls = targets.each_ref().map(|target| target.url("orders"));
+    let expected =
+        [(0, page(5)), (1, page((9 << 20) + 70_000)), (1, page((9 << 20) + 76_000)), (2, page(SIZE_BYTES - 1))];
+    assert_eq!(repaired.collect::<Vec<_>>(), expected.map(|(target, range)| (urls[target].clone(), range)));
+    assert!(report.undecided.is_empty());
+    assert!(scrub(&pool).repaired.is_empty());
+    assert_eq!(read(&pool, 9 << 20, 100_000), pattern(100_000, 1));
+}
+
+#[test]
+fn of_two_that_differ_nothing_says_which_is_right() {
+    let (targets, pool) = pool_on::<2>(1 << 20);
+    flip(&targets[0], 4096);
+    let contents = |replica| {
+        let mut bytes = vec![0; 1 << 20];
+        pool.read_replica(replica, 0, &mut bytes).unwrap();
+        bytes
+    };
+    let before = [contents(0), contents(1)];
+    let report = scrub(&pool);
+    assert_eq!((report.repaired.len(), report.undecided), (0, vec![4096..8192]));
+    assert!(before == [contents(0), contents(1)]);
+}
+
+#[test]
+fn writes_under_way_are_no_differences() {
+    let (targets, pool) = pool_on::<3>(4 << 20);
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for writer in 0..2_u64 {
+            let (pool, done) = (&pool, &done);
+            scope.spawn(move || {
+                for number in 0.. {
+                    if done.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    pool.persist((number * 7 % 500 * 2 + writer) * 4096, &pattern(4096, number)).unwrap();
+                }
+            });
+        }
+        for round in 0..8 {
+            flip(&targets[round % 3], (1010 + round as u64) * 4096);
+            let report = scrub(&pool);
+            assert_eq!((report.repaired.len(), report.undecided.len()), (1, 0), "{report:?}");
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn a_pool_that_is_read_is_not_scrubbed() {
+    let (targets, pool) = pool_on::<1>(4096);
+    assert_eq!(scrub(&pool), ScrubReport { replica_count: 1, ..ScrubReport::default() });
+    pool.close().unwrap();
+    assert!(matches!(pool.scrub(&mut |_| {}), Err(PoolError::Closed)));
+    let reader = options([targets[0].url("orders")]).open_read_only().unwrap();
+    assert!(matches!(reader.scrub(&mut |_| {}), Err(PoolError::ReadOnly)));
+}
