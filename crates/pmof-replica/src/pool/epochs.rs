@@ -11,6 +11,7 @@ use std::{
 use parking_lot::{Mutex, MutexGuard};
 use pmof_control::{Epoch, OpenFor, Reply, Request};
 use rustix::time::{ClockId, clock_gettime};
+use uuid::Uuid;
 
 use crate::{
     ReplicaError,
@@ -55,10 +56,19 @@ pub(super) struct State {
     base: Base,
     /// The highest mark of a member in use.
     mark: u64,
-    /// The mark that each member may have had when it was left behind, of those that were in sync before.
-    left_at: Vec<Option<u64>>,
+    /// Where each member was when it was left behind, of those that were in sync before.
+    left_at: Vec<Option<Left>>,
     /// The pool is being closed: who is acknowledged since has what it wrote on replicas that were closed in order, or that failed.
     has_ended: bool,
+}
+
+/// Where a member was when it was left behind.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Left {
+    /// The epoch that it was a member of.
+    pub(super) epoch: Uuid,
+    /// The mark that it had, or one more.
+    pub(super) mark: u64,
 }
 
 impl Epochs {
@@ -216,15 +226,21 @@ impl State {
         self.has_ended
     }
 
-    /// The mark that a member which was in sync while the pool was open had when it was left behind, or one more.
-    pub(super) fn left_at(&self, position: usize) -> Option<u64> {
+    /// Where a member that was in sync while the pool was open was when it was left behind.
+    pub(super) fn left_at(&self, position: usize) -> Option<Left> {
         self.left_at.get(position).copied().flatten()
     }
 
+    /// The epoch in force, of which only its writer and its members know.
+    pub(super) fn epoch(&self) -> Option<Uuid> {
+        self.base.ancestors.first().map(|epoch| epoch.id)
+    }
+
     fn note_left(&mut self, positions: Positions) {
+        let Some(epoch) = self.epoch() else { return };
         for (position, left_at) in self.left_at.iter_mut().enumerate() {
             if positions & (1 << position) != 0 {
-                *left_at = Some(self.mark);
+                *left_at = Some(Left { epoch, mark: self.mark });
             }
         }
     }

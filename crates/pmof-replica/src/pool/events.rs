@@ -50,6 +50,11 @@ pub enum Event {
         /// Why.
         why: Arc<ReplicaError>,
     },
+    /// Another writer has taken the pool over: nothing is acknowledged any more, and nothing happens to it here.
+    Fenced {
+        /// The other one.
+        successor: String,
+    },
 }
 
 impl fmt::Display for Event {
@@ -63,6 +68,7 @@ impl fmt::Display for Event {
                 write!(f, "{replica:#} is in sync after {copied_bytes} bytes were copied in {took:.1?}")
             }
             Self::Rejected { replica, why } => write!(f, "{replica:#} cannot come back: {}", causes(why)),
+            Self::Fenced { successor } => write!(f, "the pool was taken over by {successor}"),
         }
     }
 }
@@ -85,7 +91,7 @@ struct Kept {
 impl Log {
     pub(super) fn add(&self, event: Event) {
         match &event {
-            Event::Lost { .. } | Event::Rejected { .. } => log::warn!("{event}"),
+            Event::Lost { .. } | Event::Rejected { .. } | Event::Fenced { .. } => log::warn!("{event}"),
             Event::CatchingUp { .. } | Event::InSync { .. } => log::info!("{event}"),
         }
         let mut kept = self.kept.lock();

@@ -203,6 +203,11 @@ impl Returns {
             if standing.is_in_use() {
                 continue;
             }
+            if let Some(ReplicaError::Fenced { successor }) = standing.failure().map(|why| &**why) {
+                events.add(Event::Fenced { successor: successor.clone() });
+                self.stop();
+                return;
+            }
             {
                 let mut attended = self.attended.lock();
                 let attended = &mut attended[position];
@@ -345,7 +350,13 @@ impl Returns {
         let url = &self.urls[position];
         let mut peers = self.peers.lock().clone();
         let target = self.reach.connect(&mut peers, &url.target, url.source).map_err(|_| Halt::Later)?;
-        let request = Request::Open { name: url.name.clone(), access: OpenFor::Write, require: self.require };
+        // The target may have yet to notice that the old connection is gone. Nobody else is taken the pool from.
+        let epoch = {
+            let state = epochs.lock();
+            state.left_at(position).map(|left| left.epoch).or_else(|| state.epoch())
+        };
+        let (name, require) = (url.name.clone(), self.require);
+        let request = Request::TakeOver { name, require, silent_ms: u64::MAX, epoch };
         let reply = target.ask_when_free(&request).map_err(|_| Halt::Later)?;
         let mut identity = Some(self.identity);
         let checked = check_opened(reply, &target, self.require, OpenFor::Write, &mut identity);
@@ -380,7 +391,7 @@ impl Returns {
         }
         // Of one that was in sync while the pool was open, all that was written since is known.
         let left_at = epochs.lock().left_at(position);
-        let is_known = is_own && left_at.is_some_and(|mark| state.mark.saturating_add(1) >= mark);
+        let is_known = is_own && left_at.is_some_and(|left| state.mark.saturating_add(1) >= left.mark);
         Ok(Returning { member, is_compared: !is_known })
     }
 
