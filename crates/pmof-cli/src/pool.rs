@@ -19,6 +19,7 @@ use describe::SetReport;
 use place::PoolPlace;
 use release::ReleaseArgs;
 use remove::RemoveArgs;
+use scrub::ScrubArgs;
 use sets::{CreateArgs, SyncArgs, TransformArgs};
 
 mod check;
@@ -27,6 +28,7 @@ mod describe;
 mod place;
 mod release;
 mod remove;
+mod scrub;
 mod sets;
 #[cfg(test)]
 mod tests;
@@ -49,6 +51,7 @@ enum PoolCommand {
     /// Names the pools of a target
     Ls(LsArgs),
     Release(ReleaseArgs),
+    Scrub(ScrubArgs),
     Create(CreateArgs),
     Check(CheckArgs),
     Sync(SyncArgs),
@@ -88,6 +91,7 @@ pub(crate) fn run(args: &PoolArgs) -> anyhow::Result<()> {
         PoolCommand::Rm(args) => remove::run(args, connect),
         PoolCommand::Ls(args) => list(args, connect),
         PoolCommand::Release(args) => release::run(args, connect),
+        PoolCommand::Scrub(args) => scrub::run(args, connect),
         PoolCommand::Create(args) => sets::create(args, connect),
         PoolCommand::Check(args) => check::run(args, connect),
         PoolCommand::Sync(args) => sets::run_sync(args, connect),

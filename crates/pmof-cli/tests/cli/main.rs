@@ -10,6 +10,7 @@ mod odd;
 mod planned;
 mod refused;
 mod released;
+mod scrubbed;
 mod sets;
 mod soaks;
 mod support;

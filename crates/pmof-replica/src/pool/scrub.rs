@@ -73,7 +73,7 @@ impl Pool {
             let in_use = open.remotes_in_use();
             report.replica_count = in_use.len();
             if in_use.len() > 1 {
-                let digests = open.digests_of(&in_use, &window, BLOCK_BYTES)?;
+                let digests = digests_of(&in_use, &window, BLOCK_BYTES)?;
                 for block in differing(&window, BLOCK_BYTES, &digests) {
                     self.settle(&block, &mut report)?;
                 }
@@ -90,7 +90,7 @@ impl Pool {
         let guard = self.0.open.write();
         let open = guard.as_ref().ok_or(PoolError::Closed)?;
         let in_use = open.remotes_in_use();
-        let digests = open.digests_of(&in_use, block, PAGE_BYTES)?;
+        let digests = digests_of(&in_use, block, PAGE_BYTES)?;
         let mut mended: Vec<usize> = Vec::new();
         for page in differing(block, PAGE_BYTES, &digests) {
             // Neighbours that differ come as one range.
@@ -125,23 +125,6 @@ impl Open {
         members.filter_map(|(position, member)| Some((position, member.remote()?))).collect()
     }
 
-    /// The digests of a range's blocks on each of these.
-    fn digests_of(
-        &self,
-        members: &[InUse<'_>],
-        range: &Range<u64>,
-        block_bytes: u64,
-    ) -> Result<Vec<Vec<Digest>>, PoolError> {
-        let request = RemoteMember::digest_request(range, block_bytes);
-        let asked: Vec<Asking<'_>> = members.iter().map(|(_, member)| member.start_asking(&request)).collect();
-        let block_count = (range.end - range.start).div_ceil(block_bytes) as usize;
-        let taken = members.iter().zip(&asked).map(|((_, member), asking)| {
-            let digests = member.finish_digests(asking, block_count);
-            digests.ok_or_else(|| lost(member))
-        });
-        taken.collect()
-    }
-
     /// Makes a page equal on those whose digest is not the right one. Returns their positions.
     fn repair(
         &self,
@@ -169,10 +152,21 @@ impl Open {
     }
 }
 
+/// The digests of a range's blocks on each of these.
+fn digests_of(members: &[InUse<'_>], range: &Range<u64>, block_bytes: u64) -> Result<Vec<Vec<Digest>>, PoolError> {
+    let request = RemoteMember::digest_request(range, block_bytes);
+    let asked: Vec<Asking<'_>> = members.iter().map(|(_, member)| member.start_asking(&request)).collect();
+    let block_count = (range.end - range.start).div_ceil(block_bytes) as usize;
+    let taken = members.iter().zip(&asked);
+    taken.map(|((_, member), asking)| member.finish_digests(asking, block_count).ok_or_else(|| lost(member))).collect()
+}
+
 /// The content that more than half of the replicas hold.
 fn majority(digests: &[Digest]) -> Option<Digest> {
     let mut counts: HashMap<Digest, usize> = HashMap::new();
-    digests.iter().for_each(|digest| *counts.entry(*digest).or_default() += 1);
+    for digest in digests {
+        *counts.entry(*digest).or_default() += 1;
+    }
     counts.into_iter().find(|(_, count)| 2 * count > digests.len()).map(|(digest, _)| digest)
 }
 

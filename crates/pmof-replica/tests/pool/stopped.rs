@@ -13,6 +13,7 @@ use std::{
 };
 
 use pmof_replica::{Pool, PoolError, ReplicaError};
+use pmof_target::ServiceOptions;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use crate::{
@@ -37,12 +38,9 @@ fn other_process() {
     let pool = options([&url]).open().expect("the pool");
     let mut output = std::io::stdout().lock();
     for number in 1_u64.. {
-        let why = match pool.persist(0, &of_number(number)) {
-            Ok(_) => {
-                writeln!(output, "\nacknowledged {number}").and_then(|()| output.flush()).expect("somebody listens");
-                continue;
-            }
-            Err(error) => error,
+        let Err(why) = pool.persist(0, &of_number(number)) else {
+            writeln!(output, "\nacknowledged {number}").and_then(|()| output.flush()).expect("somebody listens");
+            continue;
         };
         let verdict = match why.replica_error() {
             Some(ReplicaError::Fenced { successor }) if why.is_fenced() => format!("fenced {successor}"),
@@ -159,7 +157,7 @@ fn take_over_from_stopped(url: &str, file: &std::path::Path, round: usize) -> Du
 fn take_over_again_and_again(is_shm: bool) -> Result<(), PoolError> {
     let rounds = env::var(ROUNDS).map_or(USUAL_ROUNDS, |rounds| rounds.parse().expect("a number"));
     for directory in [env!("CARGO_TARGET_TMPDIR"), "/dev/shm"] {
-        let target = Target::with(tempfile::tempdir_in(directory).expect("a directory"), Default::default());
+        let target = Target::with(tempfile::tempdir_in(directory).expect("a directory"), ServiceOptions::default());
         let url = &target.urls("orders")[usize::from(is_shm)];
         Pool::close(&options([url]).create(POOL_BYTES)?)?;
         let file = target.root.path().join("pools/orders");

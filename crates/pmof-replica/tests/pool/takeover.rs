@@ -13,7 +13,7 @@ use crate::support::{LONG, RawInitiator, assert_refused, of_replica, options, re
 
 const POOL_BYTES: u64 = 1 << 20;
 const AT_ONCE: Duration = Duration::ZERO;
-const NEVER: Duration = Duration::from_hours(1);
+const NEVER: Duration = Duration::from_secs(3600);
 
 /// A target that listens over tcp and shm.
 pub(crate) struct Target {

@@ -1,0 +1,114 @@
+//! `pmof pool scrub`.
+
+use anyhow::{Context, bail};
+use pmof::{Durability, PoolOptions, PoolUrl, ScrubReport};
+use pmof_console::{
+    output::{self, say, with_mend},
+    reach::ConnectArgs,
+    words::parsed,
+};
+use serde::Serialize;
+
+use crate::copy::progress::Progress;
+
+/// Compares all replicas of a pool with each other, and repairs pages that differ from what most of them hold
+///
+/// The pool is opened for writing meanwhile; replicas that were left behind are brought up to date first. A page of which no content is on
+/// more than half of the replicas is left as it is, and the exit status is 1.
+#[derive(Debug, clap::Args)]
+pub(super) struct ScrubArgs {
+    /// All replicas of the pool: `tcp://HOST:PORT/POOL` and the like
+    #[arg(value_name = "URL", required = true, value_parser = parsed::<PoolUrl>)]
+    urls: Vec<PoolUrl>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    pool_bytes: u64,
+    replicas_compared: usize,
+    replicas_made: usize,
+    bytes_compared: u64,
+    repaired: Vec<RepairedPage>,
+    undecided: Vec<Page>,
+}
+
+#[derive(Debug, Serialize)]
+struct RepairedPage {
+    replica: String,
+    #[serde(flatten)]
+    page: Page,
+}
+
+#[derive(Debug, Serialize)]
+struct Page {
+    offset: u64,
+    len_bytes: u64,
+}
+
+impl Page {
+    fn of(range: &std::ops::Range<u64>) -> Self {
+        Self { offset: range.start, len_bytes: range.end - range.start }
+    }
+}
+
+pub(super) fn run(args: &ScrubArgs, connect: ConnectArgs) -> anyhow::Result<()> {
+    let options = args.urls.iter().map(ToString::to_string).fold(connect.pools(), PoolOptions::replica);
+    // Nothing is promised of what is written here but what the pool's own writers are.
+    let pool = options.require(Durability::Visible).open().map_err(with_mend).context("cannot open the pool")?;
+    let progress = Progress::new("comparing", pool.len_bytes(), !args.json);
+    let scrubbed = pool.scrub(&mut |bytes| progress.set(bytes));
+    drop(progress);
+    let made = pool.made_count();
+    let size_bytes = pool.len_bytes();
+    let report = scrubbed.map_err(with_mend).context("cannot compare the replicas")?;
+    pool.close().map_err(with_mend).context("cannot close the pool")?;
+    if report.replica_count < 2 {
+        bail!("only {} of {made} replicas is in sync: there is nothing to compare it with", report.replica_count);
+    }
+    if args.json {
+        output::print_json(&Report::new(&report, size_bytes, made))?;
+    } else {
+        tell(&report, made);
+    }
+    if !report.undecided.is_empty() {
+        bail!(
+            "pages differ: {}; no content is on more than half of the replicas: find out which is right, and write it to the pool",
+            report.undecided.len()
+        );
+    }
+    Ok(())
+}
+
+impl Report {
+    fn new(report: &ScrubReport, pool_bytes: u64, replicas_made: usize) -> Self {
+        let repaired = report.repaired.iter();
+        let page = |repaired: &pmof::Repaired| RepairedPage {
+            replica: repaired.replica.to_string(),
+            page: Page::of(&repaired.range),
+        };
+        Self {
+            pool_bytes,
+            replicas_compared: report.replica_count,
+            replicas_made,
+            bytes_compared: report.compared_bytes,
+            repaired: repaired.map(page).collect(),
+            undecided: report.undecided.iter().map(Page::of).collect(),
+        }
+    }
+}
+
+fn tell(report: &ScrubReport, made: usize) {
+    say!("{} bytes compared on {} of {made} replicas", report.compared_bytes, report.replica_count);
+    for repaired in &report.repaired {
+        say!("repaired bytes {}..{} of {}", repaired.range.start, repaired.range.end, repaired.replica);
+    }
+    for range in &report.undecided {
+        say!("bytes {}..{} differ, and nothing says which replica is right", range.start, range.end);
+    }
+    if report.repaired.is_empty() && report.undecided.is_empty() && report.replica_count > 1 {
+        say!("all are equal");
+    }
+}
