@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, ensure};
-use pmof::{Durability, Pool, PoolOptions, PoolUrl, Receipt, causes};
+use pmof::{Durability, Event, Events, Pool, PoolOptions, PoolUrl, Receipt, causes};
 use pmof_console::{
     children::Target,
     output::{self, say},
@@ -34,13 +34,17 @@ const POOL_NAME: &str = "demo";
 /// The records are the same in every run; what the kills make of them is not.
 const SEED: u64 = 2026;
 
-/// Shows the main job on this machine alone, in about 10 seconds: three targets, one killed, recovery, verification.
+/// Between the first receipt of a replica that is back and the event that tells of it.
+const EVENT_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Shows the main job on this machine alone, in about 10 seconds: three targets, one killed and back, recovery, verification.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DemoArgs {
     /// Directory for the pools, on a file system that survives loss of power; a temporary one unless given
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Seconds of writing, 1 to 40: with all around it the demo stays within a minute
+    /// Seconds of writing, 1 to 40: with all around it the demo stays within a minute. Half of it to three replicas, a quarter to two, and a
+    /// quarter to three again
     #[arg(long, value_name = "SECONDS", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=40))]
     seconds: u64,
     #[command(flatten)]
@@ -69,10 +73,28 @@ struct Report {
     complete: LoadReport,
     /// After the first kill.
     degraded: LoadReport,
+    /// While the killed replica came back.
+    catching_up: LoadReport,
+    /// With all replicas again.
+    recovered: LoadReport,
     failure: String,
     failure_noticed_ms: f64,
+    catch_up: CatchUpReport,
     replicas: Vec<ReplicaReport>,
     elapsed_seconds: f64,
+}
+
+/// How the killed replica came back.
+#[derive(Clone, Debug, Serialize)]
+struct CatchUpReport {
+    replica: String,
+    /// Bytes that it lacked when it was connected again, at most.
+    missing_bytes: u64,
+    copied_bytes: u64,
+    /// From the connection until it counted again.
+    took_ms: f64,
+    /// From the start of its target to the first receipt that names it.
+    acknowledged_after_ms: f64,
 }
 
 /// What became of one replica.
@@ -97,24 +119,37 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
     let set = Set::new(args, &scratch)?;
     let mut targets = set.start(&voice)?;
     let (pool, mut desk) = set.make_pool(&voice, &targets)?;
-    let half = Duration::from_millis(args.seconds * 500);
+    let (half, quarter) = (Duration::from_millis(args.seconds * 500), Duration::from_millis(args.seconds * 250));
+    let mut events = pool.events();
 
     voice.step(3, &format!("Writing records of mixed sizes to all three, in batches, for {} s", half.as_secs_f64()));
     let complete = desk.write_and_kill(&pool, &mut targets[FIRST_VICTIM..=FIRST_VICTIM], half, NAMES.len() - 1)?;
     voice.load(&complete);
-    voice.step(
-        4,
-        &format!("Meanwhile target {} was killed (SIGKILL). The very next persist said so:", NAMES[FIRST_VICTIM]),
-    );
-    voice.failure(&complete);
+    let victim = NAMES[FIRST_VICTIM];
+    voice.step(4, &format!("Meanwhile target {victim} was killed (SIGKILL). No error: two of three are a majority"));
+    let failure = lost_replicas(&pool);
+    voice.degraded(&complete, &failure);
 
-    voice.step(5, &format!("Writing on with the other two for {} s, then killing them as well", half.as_secs_f64()));
-    let degraded = desk.write_and_kill(&pool, &mut targets, half, 0)?;
+    voice.step(5, &format!("Writing on with the other two for {} s", quarter.as_secs_f64()));
+    let degraded = desk.write_for(&pool, quarter)?;
     voice.load(&degraded);
+
+    voice.step(6, &format!("Starting target {victim} again on its memory and its address, and writing on meanwhile"));
+    let began_return = Instant::now();
+    set.restart(&mut targets[FIRST_VICTIM], FIRST_VICTIM)?;
+    desk.expect_back(FIRST_VICTIM);
+    let catching_up = desk.write_until_whole(&pool)?;
+    let catch_up = CatchUpReport::new(&mut events, began_return.elapsed())?;
+    voice.caught_up(&catch_up, &catching_up);
+
+    voice.step(7, &format!("Writing to all three again for {} s, then killing them all", quarter.as_secs_f64()));
+    let recovered = desk.write_and_kill(&pool, &mut targets, quarter, 0)?;
+    voice.load(&recovered);
     drop((pool, targets));
 
     let replicas = set.recover(&voice, &desk.books)?;
-    let report = Report::new(&set, &complete, degraded.report, replicas, began.elapsed())?;
+    let loads = Loads { complete, degraded, catching_up, recovered };
+    let report = Report::new(&set, loads, failure, catch_up, replicas, began.elapsed())?;
     if args.json {
         output::print_json(&report)?;
     } else {
@@ -122,6 +157,14 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
         say!("A demo can only kill processes; that a loss of power is survived rests on what the receipts say.");
     }
     Ok(())
+}
+
+/// The stretches of writing, in their order.
+struct Loads {
+    complete: Load,
+    degraded: Load,
+    catching_up: Load,
+    recovered: Load,
 }
 
 /// Where the demo's targets are and how they are reached.
@@ -143,8 +186,16 @@ impl<'a> Set<'a> {
     }
 
     fn target(&self, index: usize) -> anyhow::Result<Target> {
-        let device = self.args.device.get(index).map(|device| device_option(POOL_NAME, device)).transpose()?;
-        self.args.reach.start_target(&self.roots[index], &device.iter().map(String::as_str).collect::<Vec<_>>())
+        self.args.reach.start_target(&self.roots[index], &strings(&self.device(index)?))
+    }
+
+    fn restart(&self, target: &mut Target, index: usize) -> anyhow::Result<()> {
+        self.args.reach.restart_target(target, &self.roots[index], &strings(&self.device(index)?))
+    }
+
+    /// Options of the target that keeps its pool on a device.
+    fn device(&self, index: usize) -> anyhow::Result<Option<String>> {
+        self.args.device.get(index).map(|device| device_option(POOL_NAME, device)).transpose()
     }
 
     fn url(&self, target: &Target) -> String {
@@ -184,14 +235,14 @@ impl<'a> Set<'a> {
 
     /// Restarts the targets on their directories and devices, and verifies each replica on its own.
     fn recover(&self, voice: &Voice, books: &[Book]) -> anyhow::Result<Vec<ReplicaReport>> {
-        voice.step(6, "All three are dead. Restarting them on the same memory, and reading each replica on its own");
+        voice.step(8, "All three are dead. Restarting them on the same memory, and reading each replica on its own");
         let mut reports = Vec::with_capacity(NAMES.len());
         for (index, book) in books.iter().enumerate() {
             let name = NAMES[index];
             let verified = self.verify(index, book).with_context(|| {
                 format!("replica {name} lost or changed data; targets ran in {}", self.scratch.path().display())
             })?;
-            voice.verified(name, book, &verified);
+            voice.verified(name, index == FIRST_VICTIM, book, &verified);
             reports.push(ReplicaReport {
                 name,
                 killed_first: index == FIRST_VICTIM,
@@ -208,7 +259,7 @@ impl<'a> Set<'a> {
     fn verify(&self, index: usize, book: &Book) -> anyhow::Result<Verified> {
         let target = self.target(index)?;
         let options = self.args.reach.pool_options().replica(self.url(&target)).require(Durability::PowerFailure);
-        // Each for itself; one of them was left behind.
+        // Each for itself.
         let options = options.min_replicas(1);
         let pool = options.open_read_only()?;
         ensure!(pool.len_bytes() == POOL_BYTES, "the pool has {} bytes", pool.len_bytes());
@@ -226,11 +277,13 @@ impl<'a> Set<'a> {
 impl Report {
     fn new(
         set: &Set<'_>,
-        complete: &Load,
-        degraded: LoadReport,
+        loads: Loads,
+        failure: String,
+        catch_up: CatchUpReport,
         replicas: Vec<ReplicaReport>,
         elapsed: Duration,
     ) -> anyhow::Result<Self> {
+        let Loads { complete, degraded, catching_up, recovered } = loads;
         let receipt = complete.receipt.replicas.first().context("a receipt of no replica")?;
         Ok(Self {
             verdict: "Every acknowledged write was recovered on every replica that acknowledged it.",
@@ -241,19 +294,49 @@ impl Report {
             evidence: receipt.promise.evidence.to_string(),
             file_system: set.scratch.probe().file_system.clone(),
             pool_bytes: POOL_BYTES,
-            complete: complete.report.clone(),
-            degraded,
-            failure: failed_replicas(complete),
-            failure_noticed_ms: complete.noticed.as_secs_f64() * 1e3,
+            complete: complete.report,
+            degraded: degraded.report,
+            catching_up: catching_up.report,
+            recovered: recovered.report,
+            failure,
+            failure_noticed_ms: complete.last_took.as_secs_f64() * 1e3,
+            catch_up,
             replicas,
             elapsed_seconds: elapsed.as_secs_f64(),
         })
     }
 }
 
-fn failed_replicas(load: &Load) -> String {
-    let texts: Vec<_> = load.failure.failed.iter().map(|(url, why)| format!("{url}: {}", causes(why))).collect();
-    texts.join("; ")
+impl CatchUpReport {
+    /// What the pool tells of the return; a replica may need several tries, of which the last one counts.
+    fn new(events: &mut Events, acknowledged_after: Duration) -> anyhow::Result<Self> {
+        let mut missing = 0;
+        loop {
+            match events.next_for(EVENT_TIMEOUT).context("no event tells that the replica is in sync")? {
+                Event::CatchingUp { missing_bytes, .. } => missing = missing_bytes,
+                Event::InSync { replica, copied_bytes, took } => {
+                    return Ok(Self {
+                        replica: replica.to_string(),
+                        missing_bytes: missing,
+                        copied_bytes,
+                        took_ms: took.as_secs_f64() * 1e3,
+                        acknowledged_after_ms: acknowledged_after.as_secs_f64() * 1e3,
+                    });
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn strings(options: &Option<String>) -> Vec<&str> {
+    options.iter().map(String::as_str).collect()
+}
+
+/// The replicas that are out of use, and why.
+fn lost_replicas(pool: &Pool) -> String {
+    let lost = pool.replicas().into_iter().filter_map(|(replica, why)| Some(format!("{replica}: {}", causes(&*why?))));
+    lost.collect::<Vec<_>>().join("; ")
 }
 
 /// Tells people what happens; silent where a program listens.
@@ -287,9 +370,13 @@ impl Voice {
         self.receipt(&load.receipt);
     }
 
-    fn verified(&self, name: &str, book: &Book, verified: &Verified) {
+    fn verified(&self, name: &str, was_lost: bool, book: &Book, verified: &Verified) {
         let (acknowledged, kept) = (book.records_acknowledged, verified.records);
-        if kept == acknowledged {
+        if was_lost {
+            self.say(&format!(
+                "{name}: {acknowledged} records acknowledged, the others copied to it; the {kept} that no later one overwrote are there"
+            ));
+        } else if kept == acknowledged {
             self.say(&format!("{name}: all {acknowledged} acknowledged records are there, byte by byte"));
         } else {
             self.say(&format!(
@@ -302,10 +389,21 @@ impl Voice {
         }
     }
 
-    fn failure(&self, load: &Load) {
-        self.say(&format!("error after {:.1} ms: {}", load.noticed.as_secs_f64() * 1e3, failed_replicas(load)));
-        self.say("the others have the data all the same:");
-        self.receipt(&load.failure.receipt);
+    fn degraded(&self, load: &Load, why: &str) {
+        self.say(&format!("lost: {why}"));
+        self.say(&format!("the persist that met this took {:.1} ms:", load.last_took.as_secs_f64() * 1e3));
+        self.receipt(&load.last);
+    }
+
+    fn caught_up(&self, catch_up: &CatchUpReport, load: &Load) {
+        let CatchUpReport { replica, missing_bytes, copied_bytes, took_ms, acknowledged_after_ms } = catch_up;
+        self.say(&format!("{replica} is back and lacks up to {missing_bytes} bytes"));
+        self.say(&format!("{replica} is in sync: {copied_bytes} bytes were copied in {took_ms:.1} ms"));
+        let batches = load.report.batches;
+        self.say(&format!(
+            "{batches} batches were acknowledged meanwhile, and {acknowledged_after_ms:.0} ms after the start:"
+        ));
+        self.receipt(&load.last);
     }
 
     fn receipt(&self, receipt: &Receipt) {
@@ -317,6 +415,9 @@ impl Voice {
         ));
         for replica in &receipt.replicas {
             self.say(&format!("  {replica}"));
+        }
+        for replica in &receipt.missing {
+            self.say(&format!("  degraded, without {replica}"));
         }
     }
 }

@@ -52,6 +52,13 @@ fn the_demo_recovers_every_acknowledged_write() {
     assert!(number(killed, "/batches_acknowledged") < number(other, "/batches_acknowledged"));
     assert!(number(&report, "/degraded/batches") > 0.0 && number(&report, "/complete/p50_us") > 0.0);
     assert!(!report["failure"].as_str().unwrap().is_empty());
+    // It came back, with what it lacked, and acknowledged again.
+    assert!(number(&report, "/catch_up/copied_bytes") > 0.0 && number(&report, "/catch_up/took_ms") > 0.0);
+    assert!(number(&report, "/recovered/batches") > 0.0);
+    assert!(
+        number(killed, "/batches_acknowledged")
+            >= number(&report, "/complete/batches") + number(&report, "/recovered/batches")
+    );
     assert!(is_empty(&directory), "the demo cleans up");
 }
 
@@ -65,7 +72,9 @@ fn the_demo_tells_people_what_happens() {
         "1. Three targets",
         "receipt: PowerFailure on 3 of 3",
         "receipt: PowerFailure on 2 of 3",
-        "error after",
+        "degraded, without tcp://127.0.0.1:",
+        " is back and lacks up to ",
+        " bytes were copied in ",
         "Every acknowledged write was recovered",
     ] {
         assert!(text.contains(words), "{words:?} is missing in:\n{text}");

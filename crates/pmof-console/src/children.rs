@@ -53,6 +53,13 @@ impl Target {
         Ok(target)
     }
 
+    /// Starts a target for `root` at the address of this one, which was killed. Call it on a thread that outlives the target.
+    pub fn restart(&mut self, root: &Path, more: &[&str]) -> anyhow::Result<()> {
+        let mut again = Self::start_with(root, &self.address, more, None)?;
+        std::mem::swap(&mut self.child, &mut again.child);
+        Ok(())
+    }
+
     /// Where it listens, such as `tcp://HOST:PORT`.
     pub fn address(&self) -> &str {
         &self.address

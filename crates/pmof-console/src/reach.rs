@@ -96,14 +96,24 @@ impl ReachArgs {
     pub fn start_target(&self, root: &Path, more: &[&str]) -> Result<Target> {
         let address = self.address.unwrap_or(IpAddr::from([127, 0, 0, 1]));
         let host = if address.is_ipv6() { format!("[{address}]") } else { address.to_string() };
-        let mut options = more.to_vec();
-        if !address.is_loopback() {
-            options.push("--trust-network");
-        }
+        let options = self.serve_options(more);
         match self.transport {
             TransportName::Shm => Target::start_on_socket(root, &options),
             other => Target::start(root, &format!("{}://{host}:0", other.name()), &options),
         }
+    }
+
+    /// Starts a killed target again for `root`, where it was.
+    pub fn restart_target(&self, target: &mut Target, root: &Path, more: &[&str]) -> Result<()> {
+        target.restart(root, &self.serve_options(more))
+    }
+
+    fn serve_options<'a>(&self, more: &[&'a str]) -> Vec<&'a str> {
+        let mut options = more.to_vec();
+        if self.address.is_some_and(|address| !address.is_loopback()) {
+            options.push("--trust-network");
+        }
+        options
     }
 
     /// The URL of a pool at a target of this transport.

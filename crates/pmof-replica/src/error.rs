@@ -302,7 +302,7 @@ pub enum PoolError {
         /// All that were named, and why.
         replicas: Vec<(Arc<ReplicaPlace>, Arc<ReplicaError>)>,
     },
-    /// Fewer replicas were opened than the pool was made with.
+    /// Fewer replicas can be opened together than the opening needs.
     #[error(
         "{opened} of the {made} replicas that the pool was made with can be opened together, and {needed} are asked for: {}{}{}",
         if needed > made {
@@ -317,7 +317,7 @@ pub enum PoolError {
         opened: usize,
         /// Replicas that the pool was made with.
         made: usize,
-        /// Replicas that must be opened: [`PoolOptions::min_replicas`](crate::PoolOptions::min_replicas), or all.
+        /// Replicas that must be opened: [`PoolOptions::min_replicas`](crate::PoolOptions::min_replicas), or a majority.
         needed: usize,
         /// Those that were named and cannot be opened with the others, and why.
         left_out: Vec<(Arc<ReplicaPlace>, Arc<ReplicaError>)>,
@@ -371,7 +371,7 @@ pub enum PoolError {
     /// The pool was opened for reading.
     #[error("the pool is open for reading only")]
     ReadOnly,
-    /// A persist did not reach every replica; those that it reached keep the data.
+    /// A persist that too few replicas can acknowledge; those that it reached keep the data.
     #[error("{0}")]
     Persist(Box<PersistFailure>),
     /// The offset of an atomic write.
@@ -495,8 +495,8 @@ impl PoolError {
         matches!(self, Self::Set(PoolSetError::Busy { .. })) || self.replica_error().is_some_and(ReplicaError::is_busy)
     }
 
-    /// Whether a replica is lost. Of an open pool: it is out of use from now on, and the others go on without it. Of an opening: it is out
-    /// of reach, and [`min_replicas`](crate::PoolOptions::min_replicas) opens the pool without it.
+    /// Whether too few replicas are left because some are lost. Of an open pool: it is acknowledged again when enough are back. Of an
+    /// opening: replicas are out of reach, and the others are too few without them.
     pub fn is_replica_lost(&self) -> bool {
         match self {
             Self::Persist(_) | Self::NoneLeft { .. } => true,

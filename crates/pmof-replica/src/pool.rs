@@ -73,7 +73,7 @@ struct Facts {
     user_flags: [u8; USER_FLAGS_BYTES],
     /// Replicas that it was made with.
     made_count: usize,
-    /// Replicas that it was opened with.
+    /// Replicas that were named when it was opened.
     replica_count: usize,
     durability: Durability,
     access: OpenFor,
@@ -243,7 +243,7 @@ impl Pool {
         self.0.facts.durability
     }
 
-    /// Replicas that it was opened with.
+    /// Replicas that were named when it was opened.
     pub fn replica_count(&self) -> usize {
         self.0.facts.replica_count
     }
@@ -253,7 +253,8 @@ impl Pool {
         self.0.facts.made_count
     }
 
-    /// Replicas that were named and that the pool was opened without, as [`PoolOptions::min_replicas`] allows, and why.
+    /// Replicas that were named and that the pool was opened without, and why. Of a pool that is open for writing they may have come back
+    /// since; see [`status`](Self::status).
     pub fn left_out(&self) -> &[(Arc<ReplicaPlace>, Arc<ReplicaError>)] {
         &self.0.facts.left_out
     }
@@ -269,7 +270,7 @@ impl Pool {
         standings.map(|standing| (Arc::clone(&standing.place), why(standing))).collect()
     }
 
-    /// Whether all replicas are in use.
+    /// Whether all replicas are in sync.
     ///
     /// # Errors
     /// [`PoolError::Replica`]: of the first that is not, and why; [`PoolError::Closed`].
@@ -328,7 +329,7 @@ impl Pool {
         Lane::new(self.clone())
     }
 
-    /// Writes one range and makes it durable on all replicas: the short form of a lane's write and flush.
+    /// Writes one range and makes it durable on all replicas in sync: the short form of a lane's write and flush.
     ///
     /// # Errors
     /// Those of [`Lane::write`] and [`Pending::wait`].
@@ -347,7 +348,7 @@ impl Pool {
         receipt
     }
 
-    /// Makes a range of the [`mirror`](Self::mirror) durable on all replicas.
+    /// Makes a range of the [`mirror`](Self::mirror) durable on all replicas in sync.
     ///
     /// # Errors
     /// Those of [`Lane::write_range`] and [`Pending::wait`].
@@ -357,7 +358,7 @@ impl Pool {
 
     /// Copies bytes at `offset` out, from the first replica that is alive; of a pool opened for reading, from one that was closed in
     /// order, if there is one. Writes posted before are seen. Where that replica does not answer, this takes its
-    /// [`loss_timeout`](PoolOptions::loss_timeout); the next replica is then read, and the next persist or [`check_replicas`](Self::check_replicas)
+    /// [`loss_timeout`](PoolOptions::loss_timeout); the next replica is then read, and the next receipt or [`check_replicas`](Self::check_replicas)
     /// tells of the loss.
     ///
     /// # Errors
@@ -384,8 +385,9 @@ impl Pool {
     /// Closes the pool on every replica; all its handles are then closed. Everything that was written is made durable first, so that
     /// the replicas are equal, and the next opening need not compare them.
     ///
-    /// A replica whose loss the program was told before ([`PoolError::Persist`], [`check_replicas`](Self::check_replicas),
-    /// [`replicas`](Self::replicas)) is no error here. One that failed and of which no call has told is.
+    /// A lost replica is no error here if a quorum of the others knows that it was left behind, or if the program was told of the loss
+    /// ([`PoolError::Persist`], [`check_replicas`](Self::check_replicas), [`replicas`](Self::replicas)). This does not wait for replicas that
+    /// catch up: the next opening goes on with them.
     ///
     /// A pool made with [`PoolOptions::publish_on_close`] gets its name now. If a replica refuses or is dead, the pool is
     /// removed again from the others.

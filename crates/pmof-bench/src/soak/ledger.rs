@@ -39,7 +39,7 @@ impl Write {
 }
 
 /// What is known of one replica from the issued and the acknowledged batches.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Ledger {
     /// The last acknowledged value of every word.
     acknowledged: Vec<u64>,

@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use pmof::{Pool, PoolOptions, PoolUrl};
+use pmof::{Acknowledge, Pool, PoolOptions, PoolUrl};
 use pmof_console::{
     output::{self, with_mend},
     reach::ConnectArgs,
@@ -71,6 +71,8 @@ pub(super) fn run(args: &WriteArgs) -> Result<()> {
     // Before the pool is touched: a ledger that cannot be kept is no reason to lose what the pool holds.
     let mut diary = Diary::open(&args.ledger)?;
     let options = args.pool.iter().map(ToString::to_string).fold(options, PoolOptions::replica);
+    // The check looks at each replica for itself, one that was lost too.
+    let options = options.acknowledge(Acknowledge::AtLeast(args.pool.len()));
     let pool = match args.create {
         Some(len_bytes) => options.create(len_bytes),
         None => options.open(),

@@ -3,7 +3,7 @@
 use std::{path::Path, sync::mpsc, thread};
 
 use anyhow::bail;
-use pmof::{Pool, PoolError, PoolOptions, Receipt, causes};
+use pmof::{Acknowledge, Pool, PoolError, PoolOptions, Receipt, causes};
 use pmof_console::output::with_mend;
 
 use super::{
@@ -24,7 +24,9 @@ const PERSIST_EVERY_BYTES: u64 = 32 << 20;
 pub(super) fn upload(file: &Path, options: &PoolOptions, args: &CpArgs) -> anyhow::Result<Copied> {
     let source = Source::open(file)?;
     let len_bytes = source.len_bytes();
-    let options = options.clone().user_flags(mark::encode(len_bytes)).publish_on_close(true);
+    // A copy gets its name on all replicas or on none: the loss of one ends it.
+    let acknowledge = Acknowledge::AtLeast(1 + args.replica.len());
+    let options = options.clone().user_flags(mark::encode(len_bytes)).publish_on_close(true).acknowledge(acknowledge);
     let pool = options.create(len_bytes.max(1)).map_err(with_mend)?;
     let sent = send(&source, &pool, &args.progress("copying", len_bytes))?;
     source.check_length()?;

@@ -1,4 +1,4 @@
-//! Writing to a pool while some of its targets are killed.
+//! Writing to a pool while some of its targets are killed, and one comes back.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::records::{Book, Record, Source};
 
-/// After a kill the pool's owner learns of it within this time; the kernel tells at once.
+/// After a kill the pool's owner learns of it within this time, and so long a replica may take to come back; the kernel tells of a death at once.
 const NOTICE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Who writes: the records to come, and a book for each replica.
@@ -19,8 +19,30 @@ pub(super) struct Desk {
     source: Source,
     urls: Vec<PoolUrl>,
     pub(super) books: Vec<Book>,
-    alive: Vec<bool>,
+    standings: Vec<Standing>,
     batches: u64,
+}
+
+/// What is expected of a replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// Its receipts.
+    InSync,
+    /// None: its target was killed.
+    Lost,
+    /// Its receipts, once it has caught up.
+    Returning,
+}
+
+/// Where a stretch of writing ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Until {
+    /// After this time.
+    Elapsed(Duration),
+    /// As soon as a receipt is of so many replicas or fewer.
+    AtMost(usize),
+    /// As soon as a receipt is of all replicas.
+    Whole,
 }
 
 /// What was written in one stretch.
@@ -41,19 +63,39 @@ pub(super) struct LoadReport {
 #[derive(Debug)]
 pub(super) struct Load {
     pub(super) report: LoadReport,
-    /// The last receipt of all replicas that were alive.
+    /// The last receipt of all replicas that were in sync.
     pub(super) receipt: Receipt,
-    /// What the persist said that met the kill.
-    pub(super) failure: PersistFailure,
+    /// The receipt that ended it.
+    pub(super) last: Receipt,
     /// How long that persist took.
-    pub(super) noticed: Duration,
+    pub(super) last_took: Duration,
+}
+
+impl Until {
+    fn is_reached(self, receipt: &Receipt, elapsed: Duration) -> bool {
+        match self {
+            Self::Elapsed(limit) => elapsed >= limit,
+            Self::AtMost(replicas) => receipt.replicas.len() <= replicas,
+            Self::Whole => !receipt.is_degraded(),
+        }
+    }
+
+    /// Whether so few replicas may be left that nothing is acknowledged.
+    fn may_fail(self) -> bool {
+        self == Self::AtMost(0)
+    }
 }
 
 impl Desk {
     pub(super) fn new(seed: u64, urls: Vec<PoolUrl>) -> Self {
         let count = urls.len();
         let books = (0..count).map(|_| Book::new()).collect();
-        Self { source: Source::new(seed), urls, books, alive: vec![true; count], batches: 0 }
+        Self { source: Source::new(seed), urls, books, standings: vec![Standing::InSync; count], batches: 0 }
+    }
+
+    /// The target of a lost replica was started again.
+    pub(super) fn expect_back(&mut self, index: usize) {
+        self.standings[index] = Standing::Returning;
     }
 
     /// Writes batch after batch; kills the victims with SIGKILL after some time, and ends once only `survivors` replicas
@@ -70,7 +112,7 @@ impl Desk {
                 std::thread::sleep(after);
                 victims.iter_mut().try_for_each(Target::kill)
             });
-            let load = self.write(pool, survivors, after + NOTICE_TIMEOUT);
+            let load = self.write(pool, Until::AtMost(survivors), after + NOTICE_TIMEOUT);
             match killer.join() {
                 Ok(outcome) => outcome.and(load),
                 Err(_) => bail!("the thread that kills failed"),
@@ -78,7 +120,17 @@ impl Desk {
         })
     }
 
-    fn write(&mut self, pool: &Pool, survivors: usize, limit: Duration) -> anyhow::Result<Load> {
+    /// Writes batch after batch for some time.
+    pub(super) fn write_for(&mut self, pool: &Pool, time: Duration) -> anyhow::Result<Load> {
+        self.write(pool, Until::Elapsed(time), time + NOTICE_TIMEOUT)
+    }
+
+    /// Writes batch after batch until all replicas acknowledge one.
+    pub(super) fn write_until_whole(&mut self, pool: &Pool) -> anyhow::Result<Load> {
+        self.write(pool, Until::Whole, NOTICE_TIMEOUT)
+    }
+
+    fn write(&mut self, pool: &Pool, until: Until, limit: Duration) -> anyhow::Result<Load> {
         let began = Instant::now();
         let mut latencies = LatencyHistogram::default();
         let (mut batches, mut records_written, mut bytes, mut last_receipt) = (0, 0, 0, None);
@@ -87,25 +139,36 @@ impl Desk {
             let before = Instant::now();
             let (receipt, failure) = self.persist(pool, &records)?;
             let took = before.elapsed();
-            if let Some(failure) = failure.filter(|_| receipt.replicas.len() <= survivors) {
+            let failure = match failure {
+                Some(failure) if !until.may_fail() => return Err(PoolError::Persist(failure).into()),
+                failure => failure,
+            };
+            if until.is_reached(&receipt, began.elapsed()) {
                 let report = LoadReport::new(began.elapsed(), batches, records_written, bytes, &latencies);
-                let receipt = last_receipt.context("the target died before the first receipt")?;
-                return Ok(Load { report, receipt, failure, noticed: took });
+                let before = last_receipt.unwrap_or_else(|| receipt.clone());
+                return Ok(Load { report, receipt: before, last: receipt, last_took: took });
             }
-            ensure!(began.elapsed() < limit, "no error within {limit:?} though targets were killed");
+            ensure!(began.elapsed() < limit, "within {limit:?} no receipt showed that replicas were lost or came back");
+            if failure.is_some() {
+                // Targets are killed one after the other: too few are left, and not yet none.
+                continue;
+            }
             latencies.record(took);
             batches += 1;
             records_written += records.len() as u64;
             bytes += records.iter().map(|record| record.bytes.len() as u64).sum::<u64>();
-            last_receipt = Some(receipt);
+            let is_less = |last: &Receipt| receipt.replicas.len() < last.replicas.len();
+            if !last_receipt.as_ref().is_some_and(is_less) {
+                last_receipt = Some(receipt);
+            }
         }
     }
 
     /// Persists one batch and enters what the receipt says of each replica.
-    fn persist(&mut self, pool: &Pool, records: &[Record]) -> anyhow::Result<(Receipt, Option<PersistFailure>)> {
+    fn persist(&mut self, pool: &Pool, records: &[Record]) -> anyhow::Result<(Receipt, Option<Box<PersistFailure>>)> {
         let number = self.batches;
         self.batches += 1;
-        for (book, _) in self.books.iter_mut().zip(&self.alive).filter(|(_, alive)| **alive) {
+        for (book, _) in self.books.iter_mut().zip(&self.standings).filter(|(_, of)| **of == Standing::InSync) {
             book.issue(number, records);
         }
         let mut batch = pool.lane();
@@ -114,21 +177,38 @@ impl Desk {
         }
         let (receipt, failure) = match batch.persist() {
             Ok(receipt) => (receipt, None),
-            Err(PoolError::Persist(failure)) => (failure.receipt.clone(), Some(*failure)),
+            Err(PoolError::Persist(failure)) => (failure.receipt.clone(), Some(failure)),
             Err(other) => return Err(other.into()),
         };
+        let mut returned = Vec::new();
         for (index, url) in self.urls.iter().enumerate() {
             let acknowledged = receipt
                 .replicas
                 .iter()
                 .any(|replica| replica.replica.url() == Some(url) && replica.durability >= Durability::PowerFailure);
-            ensure!(self.alive[index] || !acknowledged, "{url} answered after it had failed");
-            if acknowledged {
-                self.books[index].acknowledge(number, records)?;
+            match (self.standings[index], acknowledged) {
+                (Standing::InSync, true) => self.books[index].acknowledge(number, records)?,
+                (Standing::InSync, false) => self.standings[index] = Standing::Lost,
+                (Standing::Lost, true) => bail!("{url} answered after it had been killed"),
+                (Standing::Returning, true) => returned.push(index),
+                (_, false) => {}
             }
-            self.alive[index] = acknowledged;
+        }
+        for index in returned {
+            self.note_return(index, records)?;
         }
         Ok((receipt, failure))
+    }
+
+    /// The replica has acknowledged a batch for the first time since it was lost.
+    fn note_return(&mut self, index: usize, records: &[Record]) -> anyhow::Result<()> {
+        let other = self.standings.iter().position(|standing| *standing == Standing::InSync);
+        let other = other.context("a replica came back and none had stayed")?;
+        if let Ok([book, other]) = self.books.get_disjoint_mut([index, other]) {
+            book.catch_up_with(other, records);
+        }
+        self.standings[index] = Standing::InSync;
+        Ok(())
     }
 }
 

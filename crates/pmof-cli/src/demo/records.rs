@@ -116,6 +116,15 @@ impl Book {
         Ok(())
     }
 
+    /// Takes note that the replica, which was lost, has caught up and acknowledges again, this batch first: it must hold all that the one of
+    /// the other book must.
+    pub(super) fn catch_up_with(&mut self, other: &Self, records: &[Record]) {
+        self.ledger = other.ledger.clone();
+        self.records = other.records.clone();
+        self.batches_acknowledged += 1;
+        self.records_acknowledged += records.len() as u64;
+    }
+
     /// Compares a whole replica with the ledger, byte by byte, and reads every acknowledged record.
     pub(super) fn verify(&self, pool: &[u8]) -> anyhow::Result<Verified> {
         let checked = match self.ledger.check(pool) {
@@ -203,6 +212,25 @@ mod tests {
         let (offset, _) = book.records.first_key_value().unwrap();
         pool[*offset as usize] ^= 1;
         assert!(book.verify(&pool).is_err());
+    }
+
+    #[test]
+    fn a_replica_that_caught_up_must_hold_what_the_others_do() {
+        let (mut source, [mut other, mut away]) = (Source::new(2), [Book::new(), Book::new()]);
+        let mut pool = vec![0; POOL_BYTES as usize];
+        let before = pool.clone();
+        for batch in 0..100 {
+            let records = source.batch();
+            other.issue(batch, &records);
+            store(&mut pool, &records);
+            other.acknowledge(batch, &records).unwrap();
+            if batch == 99 {
+                away.catch_up_with(&other, &records);
+            }
+        }
+        assert_eq!(away.batches_acknowledged, 1);
+        assert!(away.verify(&pool).unwrap().records > away.records_acknowledged);
+        assert!(away.verify(&before).is_err(), "the control");
     }
 
     #[test]

@@ -166,14 +166,13 @@ impl PoolOptions {
         self
     }
 
-    /// Opens the pool with at least this many of the replicas that it was made with, where others are not named, cannot be reached, or
-    /// were left behind; [`Pool::left_out`] says which of those named. Without it, one that is
-    /// named and cannot be reached fails the opening by its own error ([`PoolError::Replica`]), and naming fewer than all is
-    /// [`PoolError::Degraded`].
+    /// Replicas that an opening needs in sync. Without it, an opening needs a majority of those that the pool was made with, or all that
+    /// the last writer left in sync; where too few can be reached, it fails by the error of one that cannot ([`PoolError::Replica`]), or by
+    /// [`PoolError::Degraded`]. [`Pool::left_out`] says which of those named are missing.
     ///
-    /// **Only a majority is safe**: more than half of the replicas that the pool was made with. With fewer, the ones that are not there may be
-    /// opened by somebody else, and each side then acknowledges what the other lacks. Such replicas do not open together any more, and
-    /// a minority's are the ones to give up.
+    /// Asking for more is always safe. **Fewer than a majority are not**: the ones that are not there may be opened by somebody else, and
+    /// each side then acknowledges what the other lacks. Such replicas do not open together any more, and a minority's are the ones to give
+    /// up.
     #[must_use]
     pub fn min_replicas(mut self, count: usize) -> Self {
         self.min_replicas = Some(count);
@@ -246,9 +245,9 @@ impl PoolOptions {
     /// Opens the pool for writing: one initiator at a time. Where another has it, this asks for a second, since that one may be gone and its
     /// target have yet to notice.
     ///
-    /// Where the writer before did not close the pool, the replicas may differ in what was not acknowledged. They are then made equal before
-    /// this returns: all of each is compared by digests, and what differs is copied; [`Pool::copied_bytes`] says how much. After
-    /// a pool was closed in order, nothing is compared.
+    /// Where the writer before did not close the pool, the replicas in sync may differ in what was not acknowledged. They are then made equal
+    /// before this returns: all of each is compared by digests, and what differs is copied; [`Pool::copied_bytes`] says how much. After
+    /// a pool was closed in order, nothing is compared. Replicas that were left behind catch up after this returns; see [`Pool::events`].
     pub fn open(&self) -> Result<Pool, PoolError> {
         self.connect(Purpose::Open(OpenFor::Write))?.open(OpenFor::Write, self.take_over)
     }

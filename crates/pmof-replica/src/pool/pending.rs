@@ -98,7 +98,7 @@ impl Pending {
         Self { pool, stage: Stage::Failed(error), has_written: false }
     }
 
-    /// Returns when everything that the flush covers is durable on every replica.
+    /// Returns when everything that the flush covers is durable on every replica in sync.
     ///
     /// # Errors
     /// [`PoolError::Persist`] names the replicas that failed and holds the receipt of the others, which keep the data and
