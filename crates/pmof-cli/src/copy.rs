@@ -47,8 +47,8 @@ pub(crate) struct CpArgs {
     /// Further replica of the pool; may be given several times
     #[arg(long, value_name = "URL", value_parser = parsed::<PoolUrl>)]
     replica: Vec<PoolUrl>,
-    /// Copy from as few as N of the replicas that the pool was made with, where the others are not named, cannot be reached or were left
-    /// behind; all of them unless given. Only a majority is safe
+    /// Copy from as few as N of the replicas that the pool was made with; a majority unless given, and of two both. Fewer are not safe: the
+    /// others may have newer data
     #[arg(long, value_name = "N")]
     min_replicas: Option<usize>,
     /// Failure that the new pool must survive; power-failure unless given
@@ -110,7 +110,7 @@ struct Degraded {
 
 impl Degraded {
     fn of(pool: &Pool) -> Option<Self> {
-        let (opened, made) = (pool.replica_count(), pool.made_count());
+        let (opened, made) = (replicas_in_use(pool).len(), pool.made_count());
         let left_out = pool.left_out().iter().map(|(replica, why)| format!("{replica}: {}", causes(why))).collect();
         (opened < made).then_some(Self { opened, made, left_out })
     }
@@ -221,10 +221,16 @@ impl fmt::Display for Place {
     }
 }
 
-/// Reads every replica from the `first` on and compares it with what was copied.
-fn verify(pool: &Pool, first: usize, expected: &Checksums, progress: &Progress) -> anyhow::Result<()> {
+/// The replicas that the pool was opened with, by their numbers.
+fn replicas_in_use(pool: &Pool) -> Vec<usize> {
+    let replicas = pool.replicas().into_iter().enumerate();
+    replicas.filter(|(_, (_, why))| why.is_none()).map(|(index, _)| index).collect()
+}
+
+/// Reads these replicas and compares them with what was copied.
+fn verify(pool: &Pool, replicas: &[usize], expected: &Checksums, progress: &Progress) -> anyhow::Result<()> {
     let mut bytes = vec![0; WINDOW_BYTES];
-    for index in first..pool.replica_count() {
+    for &index in replicas {
         for window in expected.windows() {
             let found = &mut bytes[..window.len_bytes];
             pool.read_replica(index, window.offset, found).map_err(with_mend)?;

@@ -16,7 +16,7 @@ use pmof_pool::{NATIVE_MAGIC, part_header};
 
 use super::{
     Copied, CpArgs, Degraded, WINDOW_BYTES, WINDOWS_WAITING, checksums::Checksums, error::CopyError, mark,
-    progress::Progress, verify,
+    progress::Progress, replicas_in_use, verify,
 };
 use crate::new_file::{NewFile, directory_of, sync_name};
 
@@ -41,12 +41,14 @@ pub(super) fn download(options: &PoolOptions, destination: &Path, args: &CpArgs)
     let checksums = receive(&pool, &target, &args.progress("copying", len_bytes))?;
     target.sync()?;
     if !args.no_verify {
-        // A single replica was read for the copy itself.
-        let first = usize::from(pool.replica_count() == 1);
-        let replicas = (pool.replica_count() - first) as u64;
-        let progress = args.progress("verifying", len_bytes * (replicas + 1));
+        let mut replicas = replicas_in_use(&pool);
+        if replicas.len() == 1 {
+            // It was read for the copy itself.
+            replicas.clear();
+        }
+        let progress = args.progress("verifying", len_bytes * (replicas.len() as u64 + 1));
         target.verify(&checksums, &progress)?;
-        verify(&pool, first, &checksums, &progress)?;
+        verify(&pool, &replicas, &checksums, &progress)?;
     }
     // All bytes are here: what the target says of the end changes nothing.
     let _ = pool.close();

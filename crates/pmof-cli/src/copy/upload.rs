@@ -31,8 +31,9 @@ pub(super) fn upload(file: &Path, options: &PoolOptions, args: &CpArgs) -> anyho
     let sent = send(&source, &pool, &args.progress("copying", len_bytes))?;
     source.check_length()?;
     if !args.no_verify {
-        let progress = args.progress("verifying", len_bytes * pool.replica_count() as u64);
-        verify(&pool, 0, &sent.checksums, &progress)?;
+        let replicas: Vec<_> = (0..pool.replica_count()).collect();
+        let progress = args.progress("verifying", len_bytes * replicas.len() as u64);
+        verify(&pool, &replicas, &sent.checksums, &progress)?;
     }
     pool.close().map_err(with_mend)?;
     Ok(Copied { len_bytes, moved_bytes: sent.bytes, receipt: Some(sent.receipt), degraded: None })

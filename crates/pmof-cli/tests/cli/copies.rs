@@ -85,6 +85,21 @@ fn sparse_files_stay_sparse() {
 }
 
 #[test]
+fn a_majority_of_the_replicas_is_copied_and_compared() {
+    let ([a, b, c], place) = (std::array::from_fn(|_| Target::start()), directory());
+    let bytes = pattern(100_000);
+    let source = file_with(&place, "source", &bytes);
+    let [first, second, third] = [&a, &b, &c].map(|target| target.url("copy"));
+    pmof(["cp", text(&source), &first, "--replica", &second, "--replica", &third]).done();
+    drop(c);
+    let back = place.path().join("back");
+    let said = pmof(["cp", &first, text(&back), "--replica", &second, "--replica", &third]);
+    let words = "read from 2 of the 3 replicas that the pool was made with; left out: ";
+    assert!(said.code == Some(0) && said.errors.contains(words) && said.errors.contains(&third), "{said:?}");
+    assert!(fs::read(&back).unwrap() == bytes);
+}
+
+#[test]
 fn replicas_are_all_written_verified_and_compared() {
     let (a, b, place) = (Target::start(), Target::start(), directory());
     let bytes = pattern(9_000_000);
