@@ -186,11 +186,11 @@ impl<'a> Set<'a> {
     }
 
     fn target(&self, index: usize) -> anyhow::Result<Target> {
-        self.args.reach.start_target(&self.roots[index], &strings(&self.device(index)?))
+        self.args.reach.start_target(&self.roots[index], &strings(self.device(index)?.as_ref()))
     }
 
     fn restart(&self, target: &mut Target, index: usize) -> anyhow::Result<()> {
-        self.args.reach.restart_target(target, &self.roots[index], &strings(&self.device(index)?))
+        self.args.reach.restart_target(target, &self.roots[index], &strings(self.device(index)?.as_ref()))
     }
 
     /// Options of the target that keeps its pool on a device.
@@ -329,8 +329,8 @@ impl CatchUpReport {
     }
 }
 
-fn strings(options: &Option<String>) -> Vec<&str> {
-    options.iter().map(String::as_str).collect()
+fn strings(option: Option<&String>) -> Vec<&str> {
+    option.into_iter().map(String::as_str).collect()
 }
 
 /// The replicas that are out of use, and why.

@@ -204,9 +204,9 @@ impl Desk {
     fn note_return(&mut self, index: usize, records: &[Record]) -> anyhow::Result<()> {
         let other = self.standings.iter().position(|standing| *standing == Standing::InSync);
         let other = other.context("a replica came back and none had stayed")?;
-        if let Ok([book, other]) = self.books.get_disjoint_mut([index, other]) {
-            book.catch_up_with(other, records);
-        }
+        let mut book = std::mem::replace(&mut self.books[index], Book::new());
+        book.catch_up_with(&self.books[other], records);
+        self.books[index] = book;
         self.standings[index] = Standing::InSync;
         Ok(())
     }

@@ -42,9 +42,9 @@ fn a_copy_takes_the_place_of_a_file_that_others_have_mapped() {
     let (old, inode, state) = (pool.medium(), fs::metadata(&path).unwrap().ino(), pool.state().clone());
     // As another process would have it.
     let mapped = Memory::open(&path, None).expect("mapped");
-    let room = store.prepare_replacement(&pool).expect("room");
+    let space = store.prepare_replacement(&pool).expect("space");
     assert_busy(open(&store, "orders", OpenFor::Write), "an opener");
-    let pool = store.hand_over(pool, Some(room), "the next".to_owned()).expect("handed over");
+    let pool = store.hand_over(pool, Some(space), "the next".to_owned()).expect("handed over");
 
     assert_eq!((pool.state(), pool.has_begun, bytes_of(&pool)), (&state, false, *b"stored"));
     assert_ne!(fs::metadata(&path).unwrap().ino(), inode);
@@ -87,9 +87,9 @@ fn the_old_file_is_cut_behind_the_durable_rename() {
         let act = || {
             let store = store_at(&root);
             let pool = opened(&store);
-            let room = store.prepare_replacement(&pool).expect("room");
+            let space = store.prepare_replacement(&pool).expect("space");
             *old.lock().unwrap() = Some(File::open(&path).unwrap());
-            store.hand_over(pool, Some(room), String::new())
+            store.hand_over(pool, Some(space), String::new())
         };
         let (outcome, calls) = match record(judge, act) {
             Ok(recorded) => recorded,
@@ -115,9 +115,9 @@ fn without_its_name_nothing_is_handed_over() {
     let path = root.path().join("orders");
     for has_room in [false, true] {
         let pool = opened(&store);
-        let room = has_room.then(|| store.prepare_replacement(&pool).expect("room"));
+        let space = has_room.then(|| store.prepare_replacement(&pool).expect("space"));
         fs::rename(&path, root.path().join("away")).unwrap();
-        let failed = store.hand_over(pool, room, String::new()).expect_err("it has lost its name");
+        let failed = store.hand_over(pool, space, String::new()).expect_err("it has lost its name");
         assert!(matches!(failed.error, StoreError::Replaced { .. }), "{failed:?}");
         assert_eq!(failed.kept.is_some(), has_room, "who may store to it keeps it");
         assert_eq!(entries(root.path()), ["away"]);
