@@ -132,14 +132,21 @@ pub(crate) struct Standing {
     failure: OnceLock<Arc<ReplicaError>>,
     /// The program knows of the failure.
     is_told: AtomicBool,
+    /// Whoever brings replicas back knows of the failure.
+    is_noted: AtomicBool,
     /// It is written, and lacks what was written before.
     is_behind: AtomicBool,
 }
 
 impl Standing {
     pub(crate) fn new(place: Arc<ReplicaPlace>) -> Self {
-        let (is_told, is_behind) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { place, failure: OnceLock::new(), is_told, is_behind }
+        let [is_told, is_noted, is_behind] = [false; 3].map(AtomicBool::new);
+        Self { place, failure: OnceLock::new(), is_told, is_noted, is_behind }
+    }
+
+    /// Whether the failure is news to whoever brings replicas back.
+    pub(crate) fn note_failure(&self) -> bool {
+        !self.is_noted.load(Ordering::Relaxed) && !self.is_noted.swap(true, Ordering::Relaxed)
     }
 
     /// Of a replica that the pool is opened without; the program finds it among [`Pool::left_out`](crate::Pool::left_out).

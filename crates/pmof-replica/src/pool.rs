@@ -11,7 +11,7 @@ use std::{
 
 use parking_lot::{MappedRwLockReadGuard, Mutex, RwLock, RwLockReadGuard};
 use pmof_access::{Durability, Medium};
-use pmof_control::{OpenFor, USER_FLAGS_BYTES};
+use pmof_control::{OpenFor, Request, USER_FLAGS_BYTES};
 use pmof_pool::{Attributes, LocalSet};
 use smallvec::SmallVec;
 use uuid::Uuid;
@@ -29,6 +29,7 @@ use group::Group;
 use pending::Waiter;
 use returns::{Returns, Signal};
 
+mod acknowledge;
 mod epochs;
 mod equalize;
 mod events;
@@ -36,6 +37,7 @@ mod group;
 #[cfg(test)]
 mod group_tests;
 mod lane;
+mod opened;
 mod opening;
 mod options;
 mod pending;
@@ -45,9 +47,10 @@ mod scrub;
 mod set;
 mod status;
 
+pub use acknowledge::Acknowledge;
 pub use events::{Event, Events};
 pub use lane::Lane;
-pub use options::{Acknowledge, PoolOptions};
+pub use options::PoolOptions;
 pub use pending::Pending;
 pub use remote_set::RemoteSetOptions;
 pub use scrub::{Repaired, ScrubReport};
@@ -611,10 +614,10 @@ impl Open {
             if let Some(why) = standing.tell_failure() {
                 replicas.retain(|receipt| !Arc::ptr_eq(&receipt.replica, &standing.place));
                 failed.push((Arc::clone(&standing.place), Arc::clone(why)));
+                if standing.note_failure() {
+                    self.losses.raise();
+                }
             }
-        }
-        if !failed.is_empty() {
-            self.losses.raise();
         }
         let mut missing = Vec::new();
         if replicas.len() < self.members.len() {
@@ -677,10 +680,18 @@ impl Open {
         }
         if done.is_err() && self.is_unpublished {
             for member in closed {
-                opening::take_back(&**member);
+                take_back(&**member);
             }
         }
         let local = self.local.lock().take().map_or(Ok(()), LocalSet::close);
         done.and(local.map_err(Into::into))
+    }
+}
+
+/// Removes a replica again that was closed and has its name, while others have not.
+fn take_back(member: &dyn Member) {
+    if let (Some(remote), ReplicaPlace::Pool(url)) = (member.remote(), &*member.standing().place) {
+        // What cannot be undone stays with the target; the first failure is reported.
+        let _ = remote.ask(&Request::Remove { name: url.name.clone() });
     }
 }

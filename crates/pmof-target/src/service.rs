@@ -25,12 +25,14 @@ use pmof_mem::causes;
 use crate::{PoolStore, StoreError, StoreOptions, sets::SetStore};
 use authentication::Authenticator;
 use leases::Leases;
-use mailbox::{Mailbox, lock};
+use locking::lock;
+use mailbox::Mailbox;
 use session::{Session, Stores, TakeError};
 
 mod authentication;
 mod identity;
 mod leases;
+mod locking;
 mod mailbox;
 mod refused;
 mod session;

@@ -10,7 +10,6 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 use pmof_mem::causes;
 
-use super::Pool;
 use crate::{ReplicaError, ReplicaPlace};
 
 /// Events that are kept for those who have yet to ask for them; older ones are dropped.
@@ -103,6 +102,15 @@ impl Log {
         self.added.notify_all();
     }
 
+    /// What happens from now on.
+    pub(super) fn listen(self: &Arc<Self>) -> Events {
+        let next = {
+            let kept = self.kept.lock();
+            kept.first + kept.events.len() as u64
+        };
+        Events { log: Arc::clone(self), next }
+    }
+
     /// Nothing will happen any more.
     pub(super) fn close(&self) {
         self.kept.lock().is_closed = true;
@@ -110,7 +118,7 @@ impl Log {
     }
 }
 
-/// The events of a pool from the time of [`Pool::events`] on. Of more than 1024 that nobody asked for, the oldest are dropped.
+/// The events of a pool from the time of [`Pool::events`](crate::Pool::events) on. Of more than 1024 that nobody asked for, the oldest are dropped.
 #[derive(Debug)]
 pub struct Events {
     log: Arc<Log>,
@@ -132,18 +140,5 @@ impl Events {
                 return None;
             }
         }
-    }
-}
-
-impl Pool {
-    /// What happens to the replicas from now on. Only of pools that were opened for writing by [`PoolOptions`](crate::PoolOptions) is there
-    /// anything to tell.
-    pub fn events(&self) -> Events {
-        let log = Arc::clone(&self.0.events);
-        let next = {
-            let kept = log.kept.lock();
-            kept.first + kept.events.len() as u64
-        };
-        Events { log, next }
     }
 }

@@ -6,13 +6,13 @@ use std::{
 };
 
 use pmof_access::{Durability, Medium, Memory, RemoteRegion};
-use pmof_control::{OpenFor, PoolRefusal, PoolState, Reply, Request, USER_FLAGS_BYTES};
-use uuid::Uuid;
+use pmof_control::{OpenFor, PoolRefusal, PoolState, Reply, Request};
 
 use super::{
-    Acknowledge, Facts, LeftOut, Open, Pool,
+    Facts, LeftOut, Open, Pool,
+    acknowledge::Acknowledge,
     epochs::{Epochs, quorum},
-    options::millis,
+    opened::{Checked, Identity, check_opened},
     returns::Returns,
 };
 use crate::{
@@ -32,16 +32,6 @@ pub(super) enum New {
     Published,
     /// It gets its name when it is closed.
     Unpublished,
-}
-
-/// What all replicas of a pool have in common.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Identity {
-    pub(super) uuid: Uuid,
-    pub(super) size_bytes: u64,
-    pub(super) user_flags: [u8; USER_FLAGS_BYTES],
-    /// Replicas that it was made with.
-    pub(super) replica_count: u16,
 }
 
 /// What is asked of a pool that is made or opened, besides its replicas.
@@ -431,55 +421,6 @@ fn mirror(size_bytes: u64) -> Result<Arc<dyn Medium>, PoolError> {
     Ok(Arc::new(Memory::anonymous(size_bytes).map_err(PoolError::Mirror)?))
 }
 
-/// What a target's answer says, where it fits.
-pub(super) struct Checked {
-    pub(super) index: u16,
-    pub(super) state: PoolState,
-    pub(super) remote: RemoteRegion,
-    pub(super) writing: Option<Writing>,
-}
-
-/// Checks that a target's answer is what was asked for, and the same pool as at the targets before it.
-pub(super) fn check_opened(
-    reply: Reply,
-    target: &TargetConnection,
-    wanted: Durability,
-    access: OpenFor,
-    identity: &mut Option<Identity>,
-) -> Result<Checked, ReplicaError> {
-    let Reply::Opened { pool_uuid, size_bytes, replica_count, replica_index, user_flags, state, descriptor, .. } =
-        reply
-    else {
-        return Err(ReplicaError::Unexpected);
-    };
-    let remote = RemoteRegion::from_descriptor(&descriptor)?;
-    let found = Identity { uuid: pool_uuid, size_bytes, user_flags, replica_count };
-    let first = *identity.get_or_insert(found);
-    if first != found {
-        return Err(ReplicaError::Mismatch {
-            uuid: first.uuid,
-            found_uuid: found.uuid,
-            size_bytes: first.size_bytes,
-            found_bytes: found.size_bytes,
-        });
-    }
-    if remote.len_bytes() != size_bytes || replica_index >= replica_count {
-        return Err(ReplicaError::Unexpected);
-    }
-    target.prepare(&remote)?;
-    let mut checked = Checked { index: replica_index, state, remote, writing: None };
-    if access == OpenFor::Write {
-        let mut writing = Writing::to(wanted, target, &remote)?;
-        // The strongest level that this way of flushing can give: what a closed pool has in common must last.
-        let stronger = Durability::ALL.into_iter().rev().filter(|level| *level > wanted);
-        let mut reachable =
-            stronger.filter(|level| remote.promise(*level).is_some() && target.flush_method(&remote, *level).is_ok());
-        writing.strongest = reachable.next().unwrap_or(wanted);
-        checked.writing = Some(writing);
-    }
-    Ok(checked)
-}
-
 /// Whether the replica may be lost for this reason, rather than in use or unfit.
 fn may_be_lost(error: &ReplicaError) -> bool {
     use PoolRefusal::{Failed, HeadersDamaged, NotAUsablePool, NotFound};
@@ -514,14 +455,6 @@ fn none_opened(left_out: &[(Arc<ReplicaPlace>, Arc<ReplicaError>)]) -> PoolError
     }
 }
 
-/// Removes a replica again that was closed and has its name, while others have not.
-pub(super) fn take_back(member: &dyn Member) {
-    if let (Some(remote), ReplicaPlace::Pool(url)) = (member.remote(), &*member.standing().place) {
-        // What cannot be undone stays with the target; the first failure is reported.
-        let _ = remote.ask(&Request::Remove { name: url.name.clone() });
-    }
-}
-
 fn place(url: &Arc<PoolUrl>) -> Arc<ReplicaPlace> {
     Arc::new(ReplicaPlace::Pool(PoolUrl::clone(url)))
 }
@@ -532,3 +465,7 @@ pub(super) fn failed(url: &Arc<PoolUrl>, error: ReplicaError) -> PoolError {
 
 /// Bytes that the mirror is filled with at a time.
 const FILL_BYTES: u64 = 4 << 20;
+
+pub(super) fn millis(duration: Duration) -> u64 {
+    duration.as_millis().try_into().unwrap_or(u64::MAX)
+}

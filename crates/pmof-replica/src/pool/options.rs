@@ -13,7 +13,8 @@ use uuid::Uuid;
 
 use super::{
     Pool,
-    opening::{New, Opening, Wanted, failed},
+    acknowledge::Acknowledge,
+    opening::{New, Opening, Wanted, failed, millis},
 };
 use crate::{PoolError, PoolUrl, ReplicaError, reach::Reach};
 
@@ -28,10 +29,6 @@ const MAKE_PAUSE: Duration = Duration::from_millis(50);
 /// Between two openings of one that waits, each of which asks for a second already.
 const WAITING_PAUSE: Duration = Duration::from_millis(50);
 
-pub(super) fn millis(duration: Duration) -> u64 {
-    duration.as_millis().try_into().unwrap_or(u64::MAX)
-}
-
 /// Between 0 and 1, at random.
 fn chance() -> f64 {
     f64::from(Uuid::new_v4().as_fields().0) / f64::from(u32::MAX)
@@ -42,27 +39,6 @@ fn chance() -> f64 {
 enum Purpose {
     Create,
     Open(OpenFor),
-}
-
-/// When a persist is acknowledged.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Acknowledge {
-    /// When all replicas in sync have the bytes. One that is lost is in sync no more as soon as enough others know that durably.
-    #[default]
-    InSync,
-    /// The same, and at least so many replicas have them; else the persist fails.
-    AtLeast(usize),
-}
-
-impl Acknowledge {
-    /// Replicas that must have the bytes.
-    pub(super) fn least(self) -> usize {
-        match self {
-            Self::InSync => 1,
-            Self::AtLeast(least) => least.max(1),
-        }
-    }
 }
 
 /// How a pool is reached and what it must give.

@@ -22,7 +22,7 @@ use super::{
     Flushings, Open, Shared,
     epochs::Epochs,
     events::{Event, Log},
-    opening::{Checked, Identity, check_opened},
+    opened::{Checked, Identity, check_opened},
 };
 use crate::{
     PoolUrl, ReplicaError, ReplicaPlace,

@@ -9,7 +9,7 @@ use std::{
 use pmof_access::{Connection, PeerProcess, Region};
 use pmof_control::{OpenFor, PoolName};
 
-use super::mailbox::lock;
+use super::locking::lock;
 use crate::OpenPool;
 
 /// A pool that a connection has open, until it is closed, its session ends, or another one takes it over.

@@ -7,7 +7,7 @@ use std::{
 
 use pmof_access::Completion;
 
-use super::session::Session;
+use super::{locking::lock, session::Session};
 
 /// Where the outcomes of one connection wait for its session. Making a large pool takes a while, and keeps nobody else from anything.
 #[derive(Debug)]
@@ -56,8 +56,4 @@ impl Mailbox {
             Err(std::sync::TryLockError::WouldBlock) => None,
         }
     }
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
