@@ -327,6 +327,11 @@ impl Pool {
         self.0.open().ok()?.mirror.clone()
     }
 
+    /// What happens to the replicas from now on. Only of pools that were opened for writing by [`PoolOptions`] is there anything to tell.
+    pub fn events(&self) -> Events {
+        self.0.events.listen()
+    }
+
     /// One caller's stream of writes. Lanes cost nothing; a thread that writes much has its own.
     pub fn lane(&self) -> Lane {
         Lane::new(self.clone())
