@@ -23,6 +23,7 @@ mod release;
 mod rpma;
 mod rpmem;
 mod run;
+mod simulate;
 mod skips;
 mod sshd;
 mod suites;
@@ -74,6 +75,11 @@ enum Chore {
     ///
     /// The packages are unpacked into target/testbed and what is built stays in target/msrv; nothing is installed. Tests are not compiled.
     Msrv,
+    /// Run the simulation of replicated pools with many seeds, in release, and count what went wrong in them
+    ///
+    /// Prints seeds a second, how often each kind of fault happened, and each seed that broke a rule; of the first of those, the shortest time
+    /// for which things must go wrong, and all that happened in it.
+    Simulate(simulate::Simulate),
     /// Tests of many threads under the thread sanitizer; needs a nightly toolchain with its sources
     Tsan,
 }
@@ -93,6 +99,7 @@ fn main() -> Result<ExitCode> {
         Chore::Mutants(mutants) => mutants.run(),
         Chore::Readme => readme::run(),
         Chore::Msrv => msrv::run(),
+        Chore::Simulate(simulate) => simulate.run(),
         Chore::Tsan => tsan::run(),
     }
 }

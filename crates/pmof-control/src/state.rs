@@ -69,7 +69,7 @@ fn member_bit(index: u16) -> u64 {
 /// | 16 | 16 | epoch: random, chosen anew by each opening for writing and each loss of a replica |
 /// | 32 | 8 | members of the epoch: bit *n* for the replica of index *n* |
 /// | 40 | 8 | number of the opening: one more than its parent's |
-/// | 48 | 1 | bit 0: open for writing; bit 1: confirmed, all members have this epoch; bit 2: behind |
+/// | 48 | 1 | bit 0: open for writing; bit 1: confirmed, all members have this epoch; bit 2: behind it, or its parent before it is confirmed |
 /// | 49 | 1 | ancestors that follow, at most 64 |
 /// | 50 | 6 | zero |
 /// | 56 | 24 n | ancestors, the parent first: epoch `[16]`, members `u64` |
@@ -88,7 +88,7 @@ pub struct PoolState {
     /// A writer has the pool open, or did not live to close it.
     pub is_open: bool,
     /// The replica knows of the epoch and is not a member of it: its contents are older, or mixed while it catches up. It is no source, and
-    /// votes all the same.
+    /// votes all the same. Before the epoch is confirmed: the same of its parent.
     pub is_behind: bool,
     /// How far its writers came: a number that only grows. Replicas in use are told to raise it, all of them before any is told again,
     /// so that two of one epoch are at most one apart unless one of them is an older copy.
@@ -123,6 +123,46 @@ impl PoolState {
             mark: 0,
             ancestors,
         }
+    }
+
+    /// What a replica keeps when an epoch is announced to it: nothing is written under the epoch before it is
+    /// [confirmed](Self::confirmed). `index`: which replica it is.
+    #[must_use]
+    pub fn begun(&self, index: u16, epoch: Epoch, opening: u64, ancestors: &[Epoch]) -> Self {
+        let is_parent = |id: Uuid| ancestors.first().is_some_and(|parent| parent.id == id);
+        // Until it is confirmed it may be abandoned: then the replica is what it was at its parent.
+        let is_behind = if is_parent(self.epoch.id) {
+            self.is_behind_own(index)
+        } else {
+            let is_sibling = !self.is_confirmed && self.ancestors.first().is_some_and(|parent| is_parent(parent.id));
+            !is_sibling || self.is_behind
+        };
+        let ancestors = ancestors.iter().copied().take(ANCESTORS_MAX).collect();
+        Self { epoch, opening, is_confirmed: false, is_open: true, is_behind, mark: self.mark, ancestors }
+    }
+
+    /// What it keeps when all members of the epoch have it. One that is no member is behind from then on. `None`: it is at another epoch.
+    #[must_use]
+    pub fn confirmed(&self, index: u16, epoch: Uuid) -> Option<Self> {
+        let is_behind = !self.epoch.has(index);
+        (self.epoch.id == epoch).then(|| Self { is_confirmed: true, is_behind, ..self.clone() })
+    }
+
+    /// Whether the replica of this index is behind the epoch that it names, where that is known to be confirmed.
+    pub fn is_behind_own(&self, index: u16) -> bool {
+        if self.is_confirmed { self.is_behind } else { !self.epoch.has(index) }
+    }
+
+    /// What it keeps when its writer raises the mark. `None`: it has this mark, or a higher one.
+    #[must_use]
+    pub fn raised(&self, mark: u64) -> Option<Self> {
+        (mark > self.mark).then(|| Self { mark, ..self.clone() })
+    }
+
+    /// What it keeps when its writer closes it in order.
+    #[must_use]
+    pub fn closed(&self) -> Self {
+        Self { is_open: false, ..self.clone() }
     }
 
     /// The state as the page behind a header of `format` has it, and its sequence number.

@@ -20,6 +20,8 @@ mod tests;
 pub(crate) struct CatchUp {
     /// What has yet to be copied.
     missing: PageMap,
+    /// What was copied, or found to be equal, and is not known to be durable.
+    unflushed: PageMap,
     /// Odd while a window is open; each has a number of its own.
     window: AtomicU64,
     begin: AtomicU64,
@@ -29,7 +31,8 @@ pub(crate) struct CatchUp {
 impl CatchUp {
     /// `missing`: every page that may differ.
     pub(crate) fn new(missing: PageMap) -> Self {
-        Self { missing, window: AtomicU64::new(0), begin: AtomicU64::new(0), end: AtomicU64::new(0) }
+        let unflushed = PageMap::new(missing.size_bytes());
+        Self { missing, unflushed, window: AtomicU64::new(0), begin: AtomicU64::new(0), end: AtomicU64::new(0) }
     }
 
     /// What whoever writes keeps until its write is posted on all replicas.
@@ -60,7 +63,13 @@ impl CatchUp {
 
     /// The window's bytes were posted.
     pub(crate) fn close_window(&self) {
+        self.unflushed.mark(self.begin.load(SeqCst)..self.end.load(SeqCst));
         self.window.fetch_add(1, SeqCst);
+    }
+
+    /// The replica has flushed all that was posted; no window is open.
+    pub(crate) fn note_flushed(&self) {
+        while self.unflushed.take(0, u64::MAX).is_some() {}
     }
 
     /// Bytes that have yet to be copied.
@@ -68,11 +77,13 @@ impl CatchUp {
         self.missing.count_bytes()
     }
 
-    /// What has yet to be copied, should the replica be lost and come back: `window` is the one that was open.
+    /// What has yet to be copied, should the replica be lost and come back: `window` is the one that was open. What was not flushed a crash
+    /// may have taken back.
     pub(crate) fn interrupted(&self, window: Option<Range<u64>>) -> &PageMap {
         if let Some(window) = window {
             self.missing.mark(window);
         }
+        self.missing.add(&self.unflushed);
         &self.missing
     }
 }

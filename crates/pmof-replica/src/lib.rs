@@ -18,11 +18,14 @@ mod remote_removal;
 mod set_info;
 mod set_removal;
 mod set_replica;
+#[cfg(test)]
+mod simulation;
 mod ssh_replicas;
 mod sync;
 mod target;
 mod target_options;
 mod url;
+mod view;
 
 pub use error::{PlaceError, PoolError, ReplicaError};
 pub use list::{LIST_MAX_NAMES, list_pools};

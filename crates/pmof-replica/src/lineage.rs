@@ -11,6 +11,12 @@ use uuid::Uuid;
 #[cfg(test)]
 mod tests;
 
+/// Replicas that must have an epoch before anything depends on it: any two openings have met one of them.
+pub(crate) fn quorum(made: usize) -> usize {
+    // Of two, one that says that the other is left behind is enough, and one that does not say so opens nothing alone.
+    if made <= 2 { 1 } else { made / 2 + 1 }
+}
+
 /// One replica that was found.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found<'a> {
@@ -31,6 +37,8 @@ pub(crate) struct Agreement {
     pub(crate) foreign: Vec<(usize, Apart)>,
     /// The last opening was closed in order on all of those in sync, so that they are equal.
     pub(crate) is_clean: bool,
+    /// Epochs that were announced behind the main one; nobody here knows whether they were confirmed.
+    pub(crate) announced: Vec<Epoch>,
     /// The position of one that has everything that was acknowledged: one that was closed in order, if any, else one with the highest mark.
     pub(crate) source: usize,
     /// The highest mark.
@@ -46,6 +54,39 @@ pub(crate) struct Base {
     pub(crate) opening: u64,
     /// Confirmed epochs before, the latest first.
     pub(crate) ancestors: Vec<Epoch>,
+}
+
+impl Agreement {
+    /// Has those catch up whose mark no crash explains. For a writer: a reader may have come while marks were raised, and they tell it only
+    /// whom to read first.
+    pub(crate) fn put_stale_behind(&mut self, found: &[Found<'_>]) {
+        let stale = std::mem::take(&mut self.stale);
+        self.in_sync.retain(|position| !stale.iter().any(|(of, _)| of == position));
+        if !self.in_sync.contains(&self.source) {
+            let newest = self.in_sync.iter().rev().max_by_key(|position| found[**position].state.mark);
+            self.source = newest.copied().unwrap_or(self.source);
+        }
+        self.behind.extend(stale);
+    }
+
+    /// Whether those in sync have all that was ever acknowledged, and nobody else can go on without them: so many vote that any two sets of
+    /// so many and of those that know of an epoch meet; or all members of the newest epoch are here, and of those that may be newer.
+    pub(crate) fn is_enough(&self, found: &[Found<'_>], made: u16) -> bool {
+        let votes = self.in_sync.len() + self.behind.iter().filter(|(_, apart)| apart.votes()).count();
+        let is_here = |index: u16| self.in_sync.iter().any(|position| found[*position].index == index);
+        let of_epoch = self.base.ancestors.first();
+        let has_all = of_epoch.is_some_and(|epoch| (0..made).all(|index| !epoch.has(index) || is_here(index)));
+        // One that was announced may have been confirmed at a member that is not here.
+        let is_found = |index: u16| found.iter().any(|found| found.index == index);
+        let mut announced = self.announced.iter();
+        let is_newest = announced.all(|epoch| (0..made).all(|index| !epoch.has(index) || is_found(index)));
+        votes >= votes_needed(made.into()) || (has_all && is_newest)
+    }
+}
+
+/// Replicas that vote which an opening needs.
+pub(crate) fn votes_needed(made: usize) -> usize {
+    made - quorum(made) + 1
 }
 
 impl Base {
@@ -87,7 +128,9 @@ impl<'a> Line<'a> {
         let PoolState { epoch, opening, ancestors, .. } = state;
         match ancestors.split_first() {
             Some((parent, older)) if !confirmed.contains(&epoch.id) => {
-                Self { epoch: *parent, opening: opening.saturating_sub(1), ancestors: older }
+                // What was announced beside it is no ancestor of the parent.
+                let siblings = older.iter().take_while(|epoch| parent.members != 0 && epoch.members == 0).count();
+                Self { epoch: *parent, opening: opening.saturating_sub(1), ancestors: &older[siblings..] }
             }
             _ => Self { epoch: *epoch, opening: *opening, ancestors },
         }
@@ -115,7 +158,10 @@ impl Apart {
 /// Which of the replicas found belong together, and which have to catch up. An error where nothing says which of them count: each that does
 /// not belong to the others, by its position, and why. `made`: replicas that the pool was made with.
 pub(crate) fn agree(found: &[Found<'_>], made: u16) -> Result<Agreement, Vec<(usize, Apart)>> {
-    let confirmed = found.iter().filter(|found| found.state.is_confirmed).map(|found| found.state.epoch.id).collect();
+    // What others descend from was confirmed as well, unless it is named only to be recognized.
+    let of_states = found.iter().filter(|found| found.state.is_confirmed).map(|found| found.state.epoch.id);
+    let of_ancestors = found.iter().flat_map(|found| &found.state.ancestors).filter(|epoch| epoch.members != 0);
+    let confirmed = of_states.chain(of_ancestors.map(|epoch| epoch.id)).collect();
     let lines: Vec<_> = found.iter().map(|found| Line::of(found.state, &confirmed)).collect();
     let is_head = |line: &Line<'_>| !lines.iter().any(|other| other.since(line.epoch.id).is_some());
     let heads: Vec<&Line<'_>> = lines.iter().filter(|line| is_head(line)).collect();
@@ -158,14 +204,21 @@ fn agreement(found: &[Found<'_>], lines: &[Line<'_>], main: &Line<'_>) -> Result
     // The writer has raised a mark on all before it raises it again.
     let stale = in_sync.iter().filter(|position| mark_of(position).saturating_add(1) < newest);
     let stale = stale.map(|position| (*position, Apart::Stale { opening, mark: mark_of(position), newest })).collect();
-    // One that was announced here may have been confirmed on a replica that is not here, and nothing was acknowledged under it: among the
-    // ancestors, behind the parent, it says so when that replica comes back.
-    let announced = found.iter().map(|found| found.state).filter(|state| {
+    let is_announced = |state: &&PoolState| {
         !state.is_confirmed && state.epoch.id != main.epoch.id && state.ancestors.first() == Some(&main.epoch)
-    });
-    let announced = announced.map(|state| Epoch { members: 0, ..state.epoch }).collect::<HashSet<_>>();
+    };
+    let announced: Vec<Epoch> =
+        found.iter().map(|found| found.state).filter(is_announced).map(|state| state.epoch).collect();
+    // One that was announced here may have been confirmed on a replica that is not here, and nothing was acknowledged under it: among the
+    // ancestors, behind the parent, it says so when that replica comes back. So do those that an opening before this one found.
     let mut base = Base::after(main.epoch, opening, main.ancestors);
-    base.ancestors.splice(1..1, announced);
+    let of_announced = found.iter().map(|found| found.state).filter(is_announced);
+    let earlier = of_announced.flat_map(|state| state.ancestors.iter().skip(1).take_while(|epoch| epoch.members == 0));
+    for epoch in announced.iter().chain(earlier) {
+        if base.ancestors.iter().all(|known| known.id != epoch.id) {
+            base.ancestors.insert(1, Epoch { members: 0, ..*epoch });
+        }
+    }
     base.ancestors.truncate(ANCESTORS_MAX);
     Ok(Agreement {
         base,
@@ -173,6 +226,7 @@ fn agreement(found: &[Found<'_>], lines: &[Line<'_>], main: &Line<'_>) -> Result
         in_sync,
         behind,
         foreign,
+        announced,
         source,
         mark: newest,
         stale,
@@ -212,12 +266,15 @@ fn without_majority(main: &Line<'_>, lines: &[Line<'_>]) -> Vec<(usize, Apart)> 
 
 /// Why a replica is not in sync with the main line; `None`: it is.
 fn beside(main: &Line<'_>, line: &Line<'_>, found: &Found<'_>) -> Option<Apart> {
-    let (opening, newest) = (line.opening, main.opening);
+    let (opening, newest, index) = (line.opening, main.opening, found.index);
     if line.epoch.id == main.epoch.id {
-        return found.state.is_behind.then_some(Apart::CatchingUp { opening });
+        let is_named = found.state.epoch.id == line.epoch.id;
+        let is_behind = if is_named { found.state.is_behind_own(index) } else { found.state.is_behind };
+        return is_behind.then_some(Apart::CatchingUp { opening });
     }
-    let index = found.index;
-    Some(match main.since(line.epoch.id).map(|mut later| later.any(|epoch| epoch.has(index))) {
+    // What it knows of may be among the later ones, where an epoch was abandoned.
+    let took_part = |epoch: &Epoch| epoch.has(index) && found.state.ancestors.iter().all(|own| own.id != epoch.id);
+    Some(match main.since(line.epoch.id).map(|mut later| later.any(took_part)) {
         Some(true) => Apart::RolledBack { opening, newest },
         Some(false) => Apart::LeftBehind { opening, newest },
         // Of several lines, the main one is a majority's.

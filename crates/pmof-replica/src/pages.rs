@@ -42,6 +42,11 @@ impl PageMap {
         map
     }
 
+    /// Bytes of the pool that it is of.
+    pub(crate) fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
     /// Adds the pages that a range of bytes lies on.
     pub(crate) fn mark(&self, range: Range<u64>) {
         let end = range.end.min(self.size_bytes);
@@ -79,7 +84,7 @@ impl PageMap {
     /// Takes out the first pages at `from` or later, as many in a row as fit into `limit_bytes`. `None`: there are none from there on.
     pub(crate) fn take(&self, from: u64, limit_bytes: u64) -> Option<Range<u64>> {
         let first = self.next(from / PAGE_BYTES)?;
-        let limit = first + (limit_bytes / PAGE_BYTES).max(1);
+        let limit = first.saturating_add((limit_bytes / PAGE_BYTES).max(1));
         let mut page = first;
         while page < limit && self.remove(page) {
             page += 1;

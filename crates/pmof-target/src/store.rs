@@ -14,8 +14,8 @@ use std::{
 };
 
 use pmof_control::{
-    ANCESTORS_MAX, DATA_OFFSET, Epoch, HEADER_BYTES, Header, HeaderError, MAX_SIZE_BYTES, NewPool, OpenFor, PoolFormat,
-    PoolInfo, PoolName, PoolState, REPLICAS_MAX, STATE_BYTES, STATE_OFFSET, file_len_bytes,
+    DATA_OFFSET, Epoch, HEADER_BYTES, Header, HeaderError, MAX_SIZE_BYTES, NewPool, OpenFor, PoolFormat, PoolInfo,
+    PoolName, PoolState, REPLICAS_MAX, STATE_BYTES, STATE_OFFSET, file_len_bytes,
 };
 use pmof_mem::{Declaration, Durability, Medium, MemError, Memory};
 use uuid::Uuid;
@@ -491,31 +491,26 @@ impl OpenPool {
     }
 
     /// Announces an epoch, as durably as the medium can. Nothing is written under it before it is
-    /// [confirmed](Self::confirm): all its members must have it. A replica that is told of an epoch without being a member of it is behind
-    /// from then on.
+    /// [confirmed](Self::confirm): all its members must have it.
     pub fn begin(&mut self, epoch: Epoch, opening: u64, ancestors: &[Epoch]) -> Result<(), StoreError> {
-        let ancestors = ancestors.iter().copied().take(ANCESTORS_MAX).collect();
-        let mark = self.state.mark;
-        let (is_confirmed, is_open, is_behind) = (false, true, !epoch.has(self.header.replica_index));
-        self.set_state(PoolState { epoch, opening, is_confirmed, is_open, is_behind, mark, ancestors })?;
+        let state = self.state.begun(self.header.replica_index, epoch, opening, ancestors);
+        self.set_state(state)?;
         self.has_begun = true;
         Ok(())
     }
 
-    /// Says that all members of the epoch have it, as durably as the medium can.
+    /// Says that all members of the epoch have it, as durably as the medium can. A replica that is told so without being a member is behind
+    /// from then on.
     pub fn confirm(&mut self, epoch: Uuid) -> Result<(), StoreError> {
-        if self.state.epoch.id != epoch {
-            return Err(StoreError::NotTheEpoch { name: self.name.clone(), epoch, found: self.state.epoch.id });
-        }
-        self.set_state(PoolState { is_confirmed: true, ..self.state.clone() })
+        let found = self.state.epoch.id;
+        let not_the_epoch = || StoreError::NotTheEpoch { name: self.name.clone(), epoch, found };
+        let state = self.state.confirmed(self.header.replica_index, epoch).ok_or_else(not_the_epoch)?;
+        self.set_state(state)
     }
 
     /// Raises the mark of its writer, as durably as the medium can. A lower one than it has changes nothing.
     pub fn raise_mark(&mut self, mark: u64) -> Result<(), StoreError> {
-        if mark <= self.state.mark {
-            return Ok(());
-        }
-        self.set_state(PoolState { mark, ..self.state.clone() })
+        self.state.raised(mark).map_or(Ok(()), |state| self.set_state(state))
     }
 
     /// Makes everything that was stored durable, then says that the pool was closed in order.
@@ -524,7 +519,7 @@ impl OpenPool {
             return Ok(());
         }
         self.memory.fence().map_err(|source| StoreError::Memory { name: self.name.clone(), source })?;
-        self.set_state(PoolState { is_open: false, ..self.state.clone() })
+        self.set_state(self.state.closed())
     }
 
     fn set_state(&mut self, state: PoolState) -> Result<(), StoreError> {

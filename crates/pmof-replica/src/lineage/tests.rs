@@ -237,8 +237,8 @@ fn one_that_alone_heard_of_an_epoch_comes_back() {
     let next = PoolState { epoch: Epoch::new([1, 2]), opening: opening + 1, ancestors, ..heard.clone() };
     let agreement = agree_all(&[&heard, &next, &next], 3).unwrap();
     assert_eq!(agreement.in_sync, [1, 2]);
-    assert!(matches!(agreement.behind[..], [(0, Apart::RolledBack { .. })]), "{agreement:?}");
+    assert!(matches!(agreement.behind[..], [(0, Apart::LeftBehind { .. })]), "{agreement:?}");
     let found = Found { index: 0, state: &heard };
     let line: Vec<_> = std::iter::once(next.epoch).chain(next.ancestors.iter().copied()).collect();
-    assert!(matches!(of_returning(&found, &line, next.opening), Some(Apart::RolledBack { .. })));
+    assert!(matches!(of_returning(&found, &line, next.opening), Some(Apart::LeftBehind { .. })));
 }

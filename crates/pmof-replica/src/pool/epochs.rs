@@ -9,14 +9,14 @@ use std::{
 };
 
 use parking_lot::{Mutex, MutexGuard};
-use pmof_control::{Epoch, OpenFor, Reply, Request};
+use pmof_control::{OpenFor, Reply, Request};
 use rustix::time::{ClockId, clock_gettime};
-use uuid::Uuid;
 
 use crate::{
     ReplicaError,
     lineage::Base,
     member::{Member, RemoteMember, Standing},
+    view::{Change, Introduction, Positions, Step, View},
 };
 
 /// How long a mark stands while the pool is written: a copy of a replica's file that is older by more is told from the replica.
@@ -24,23 +24,12 @@ const MARK_INTERVAL: Duration = Duration::from_secs(1);
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
-/// The members of a pool by their positions: bit *n* for the *n*-th.
-type Positions = u64;
-
-/// Replicas that must have an epoch before anything depends on it: any two openings have met one of them.
-pub(crate) fn quorum(made: usize) -> usize {
-    // Of two, one that says that the other is left behind is enough, and one that does not say so opens nothing alone.
-    if made <= 2 { 1 } else { made / 2 + 1 }
-}
-
 /// The epoch of an open pool, and the mark in it.
 #[derive(Debug)]
 pub(super) struct Epochs {
-    /// Members that must know of an epoch.
-    quorum: usize,
     /// When this opening raised the mark, in nanoseconds of [`now`]; 0 for never.
     marked_at: AtomicU64,
-    /// The members of the epoch that is durable.
+    /// The members of the epoch that is durable, as the view has them.
     current: AtomicU64,
     state: Mutex<State>,
 }
@@ -50,25 +39,9 @@ pub(super) struct Epochs {
 pub(super) struct State {
     /// All members of the pool as it is now, those that are out of use too.
     members: Vec<Arc<dyn Member>>,
-    /// Which replica of the pool each is, where that is known.
-    indexes: Vec<Option<u16>>,
-    /// What the epoch of the members in use descends from, itself included.
-    base: Base,
-    /// The highest mark of a member in use.
-    mark: u64,
-    /// Where each member was when it was left behind, of those that were in sync before.
-    left_at: Vec<Option<Left>>,
+    view: View,
     /// The pool is being closed: who is acknowledged since has what it wrote on replicas that were closed in order, or that failed.
     has_ended: bool,
-}
-
-/// Where a member was when it was left behind.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Left {
-    /// The epoch that it was a member of.
-    pub(super) epoch: Uuid,
-    /// The mark that it had, or one more.
-    pub(super) mark: u64,
 }
 
 impl Epochs {
@@ -79,10 +52,10 @@ impl Epochs {
         mark: u64,
         quorum: usize,
     ) -> Self {
-        let current = AtomicU64::new(positions(&members, Standing::is_in_use));
-        let left_at = vec![None; members.len()];
-        let state = State { members, indexes, base, mark, left_at, has_ended: false };
-        Self { quorum, marked_at: AtomicU64::new(0), current, state: Mutex::new(state) }
+        let in_use = positions(&members, Standing::is_in_use);
+        let view = View::new(quorum, indexes, base, mark, in_use);
+        let state = State { members, view, has_ended: false };
+        Self { marked_at: AtomicU64::new(0), current: AtomicU64::new(in_use), state: Mutex::new(state) }
     }
 
     /// Has the members in use know what they must before a persist is acknowledged: that those which failed are left behind, and now and
@@ -105,37 +78,28 @@ impl Epochs {
     }
 
     /// Gives the members in use an epoch of their own, durably. One that does not take it is lost. False: too few were left.
-    ///
-    /// First all are told, then all are told that all were: until then nothing was written under the epoch, and a replica that was
-    /// not reached lacks nothing.
     pub(super) fn begin(&self) -> bool {
         self.begin_in(&mut self.state.lock())
     }
 
     /// The same, by whoever has [locked](Self::lock) the state.
     pub(super) fn begin_in(&self, state: &mut State) -> bool {
+        let mut change = Change::default();
         loop {
             let (connected, in_use) = (state.connected(), state.in_use());
-            if in_use == 0 || (connected.count_ones() as usize) < self.quorum {
-                return false;
-            }
-            let indexes = state.indexes.iter().enumerate().filter(|(position, _)| in_use & (1 << position) != 0);
-            let epoch = Epoch::new(indexes.filter_map(|(_, index)| *index));
-            let opening = state.base.opening.saturating_add(1);
-            let ancestors = state.base.ancestors.clone();
-            // Those that catch up are no members, and witnesses all the same.
-            tell_all(&state.members, &Request::Begin { opening, epoch, ancestors }, &Reply::Begun);
-            if state.connected() != connected {
-                continue;
-            }
-            tell_all(&state.members, &Request::Confirm { epoch: epoch.id }, &Reply::Confirmed);
-            state.note_left(self.current.load(Ordering::Acquire) & !in_use);
-            state.base = Base::after(epoch, opening, &state.base.ancestors);
-            if state.connected() == connected {
-                self.current.store(in_use, Ordering::Release);
-                return true;
+            let step = state.view.step(&mut change, connected, in_use);
+            self.current.store(state.view.current(), Ordering::Release);
+            match step {
+                Step::TellAll(request, reply) => tell_all(&state.members, &request, &reply),
+                Step::Done(is_done) => return is_done,
             }
         }
+    }
+
+    /// Whether the members in use have an epoch without the others, which they are given if they have not.
+    pub(super) fn settle(&self) -> bool {
+        let mut state = self.state.lock();
+        state.in_use() == self.current.load(Ordering::Acquire) || self.begin_in(&mut state)
     }
 
     /// Has a member that has come back know durably that it is behind the epoch in force, and gives it its place. False: it did not take
@@ -146,27 +110,28 @@ impl Epochs {
         let Some(remote) = member.remote() else { return false };
         let mut told = None;
         loop {
-            let begin = {
+            let to_tell = {
                 let mut state = self.state.lock();
-                let Some((epoch, ancestors)) = state.base.ancestors.split_first() else { return false };
-                let is_needed = epoch.has(index);
                 if state.has_ended {
                     return false;
                 }
-                if is_needed || told == Some(epoch.id) {
-                    state.members[position] = Arc::clone(member);
-                    state.indexes[position] = Some(index);
-                    // Where the epoch has it, too few were left to go on without it.
-                    return !is_needed || self.begin_in(&mut state);
+                let is_told = told.is_some() && told == state.view.epoch();
+                match state.view.introduction(index) {
+                    None => return false,
+                    Some(Introduction::Tell(to_tell)) if !is_told => {
+                        told = state.view.epoch();
+                        to_tell
+                    }
+                    introduction => {
+                        state.members[position] = Arc::clone(member);
+                        state.view.identify(position, index);
+                        return !matches!(introduction, Some(Introduction::ByChange)) || self.begin_in(&mut state);
+                    }
                 }
-                Request::Begin { opening: state.base.opening, epoch: *epoch, ancestors: ancestors.to_vec() }
             };
-            let Request::Begin { epoch, .. } = &begin else { return false };
-            let confirm = Request::Confirm { epoch: epoch.id };
-            if remote.ask_for(&begin, &Reply::Begun).is_err() || remote.ask_for(&confirm, &Reply::Confirmed).is_err() {
+            if !to_tell.iter().all(|(request, expected)| remote.ask_for(request, expected).is_ok()) {
                 return false;
             }
-            told = Some(epoch.id);
         }
     }
 
@@ -184,15 +149,17 @@ impl Epochs {
         is_settled
     }
 
+    /// The members in use have been made equal.
+    pub(super) fn note_equal(&self) {
+        let mut state = self.state.lock();
+        let in_use = state.in_use();
+        state.view.note_equal(in_use);
+    }
+
     /// Tells the mark as it is.
     pub(super) fn tell_mark(&self) {
         let state = self.state.lock();
-        Self::tell_mark_in(&state);
-    }
-
-    /// The same, by whoever has locked the state.
-    pub(super) fn tell_mark_in(state: &State) {
-        tell_in_use(&state.members, &Request::Mark { mark: state.mark }, &Reply::Marked);
+        tell_in_use(&state.members, &state.view.mark(), &Reply::Marked);
     }
 
     fn is_due(&self) -> bool {
@@ -204,54 +171,20 @@ impl Epochs {
     /// made an interval before the acknowledgement lacks the mark. The target takes the occasion to see that the file still has its name.
     fn raise_mark(&self, state: &mut State) {
         let now = now();
-        state.mark = state.mark.saturating_add(1);
-        tell_in_use(&state.members, &Request::Mark { mark: state.mark }, &Reply::Marked);
+        let request = state.view.raise_mark();
+        tell_in_use(&state.members, &request, &Reply::Marked);
         // Not before: others that are to be acknowledged wait for it.
         self.marked_at.store(now, Ordering::Release);
     }
 }
 
 impl State {
-    /// Epochs that led to the one in force, itself first.
-    pub(super) fn line(&self) -> &[Epoch] {
-        &self.base.ancestors
-    }
-
-    /// Openings and changes of members so far.
-    pub(super) fn opening(&self) -> u64 {
-        self.base.opening
+    pub(super) fn view(&self) -> &View {
+        &self.view
     }
 
     pub(super) fn has_ended(&self) -> bool {
         self.has_ended
-    }
-
-    /// Where a member that was in sync while the pool was open was when it was left behind.
-    pub(super) fn left_at(&self, position: usize) -> Option<Left> {
-        self.left_at.get(position).copied().flatten()
-    }
-
-    /// The epoch in force, of which only its writer and its members know.
-    pub(super) fn epoch(&self) -> Option<Uuid> {
-        self.base.ancestors.first().map(|epoch| epoch.id)
-    }
-
-    fn note_left(&mut self, positions: Positions) {
-        let Some(epoch) = self.epoch() else { return };
-        for (position, left_at) in self.left_at.iter_mut().enumerate() {
-            if positions & (1 << position) != 0 {
-                *left_at = Some(Left { epoch, mark: self.mark });
-            }
-        }
-    }
-
-    pub(super) fn index(&self, position: usize) -> Option<u16> {
-        self.indexes.get(position).copied().flatten()
-    }
-
-    /// Whether another member is this replica of the pool.
-    pub(super) fn has_other(&self, index: u16, position: usize) -> bool {
-        self.indexes.iter().enumerate().any(|(other, known)| other != position && *known == Some(index))
     }
 
     fn connected(&self) -> Positions {

@@ -11,13 +11,13 @@ use pmof_control::{OpenFor, PoolRefusal, PoolState, Reply, Request};
 use super::{
     Facts, LeftOut, Open, Pool,
     acknowledge::Acknowledge,
-    epochs::{Epochs, quorum},
+    epochs::Epochs,
     opened::{Checked, Identity, check_opened},
     returns::Returns,
 };
 use crate::{
     PoolError, PoolUrl, ReplicaError, ReplicaPlace,
-    lineage::{Agreement, Apart, Base, Found, agree},
+    lineage::{Agreement, Apart, Base, Found, agree, quorum, votes_needed},
     member::{AbsentMember, Member, RemoteMember, Standing, Writing},
     pages::PageMap,
     peers::Peers,
@@ -202,6 +202,9 @@ impl Opening {
         if identity.replica_count < 2 {
             return None;
         }
+        if let Some(epochs) = &pool.epochs {
+            epochs.note_equal();
+        }
         pool.written = Some(Arc::new(PageMap::new(identity.size_bytes)));
         let Wanted { require, bytes_per_second, reach, .. } = self.wanted;
         Some(Returns::new((reach, self.peers), self.urls, identity, (require, bytes_per_second), pool))
@@ -301,17 +304,10 @@ impl Opening {
         self.check_distinct(opened)?;
         let found: Vec<_> = opened.iter().map(|opened| Found { index: opened.index, state: &opened.state }).collect();
         let mut agreement = agree(&found, made).map_err(|apart| self.apart(opened, &apart, made))?;
-        // A reader may have come while marks were raised: they tell it only whom to read first.
         if access == OpenFor::Write {
-            let stale = std::mem::take(&mut agreement.stale);
-            agreement.in_sync.retain(|position| !stale.iter().any(|(of, _)| of == position));
-            if !agreement.in_sync.contains(&agreement.source) {
-                let newest = agreement.in_sync.iter().rev().max_by_key(|position| opened[**position].state.mark);
-                agreement.source = newest.copied().unwrap_or(agreement.source);
-            }
-            agreement.behind.extend(stale);
+            agreement.put_stale_behind(&found);
         }
-        if let Err(error) = self.check_enough(opened, &agreement, made) {
+        if let Err(error) = self.check_enough(&found, &agreement, made) {
             let others = [&agreement.behind[..], &agreement.foreign, &agreement.stale].concat();
             return Err(if others.is_empty() { error } else { self.apart(opened, &others, made) });
         }
@@ -322,22 +318,13 @@ impl Opening {
     }
 
     /// Whether those in sync have all that was ever acknowledged, and nobody else can go on without them.
-    fn check_enough(&self, opened: &[Opened], agreement: &Agreement, made: u16) -> Result<(), PoolError> {
+    fn check_enough(&self, found: &[Found<'_>], agreement: &Agreement, made: u16) -> Result<(), PoolError> {
         let in_sync = agreement.in_sync.len();
-        let votes = in_sync + agreement.behind.iter().filter(|(_, apart)| apart.votes()).count();
-        let of_epoch = agreement.base.ancestors.first();
-        let is_here = |index: u16| agreement.in_sync.iter().any(|position| opened[*position].index == index);
-        let (made, mut needed) = (usize::from(made), 0);
-        let is_enough = if let Some(least) = self.wanted.min_replicas {
-            needed = least.max(1);
-            in_sync >= needed
-        } else {
-            // Any two of these sets and of those that know of an epoch meet; or all members of the newest epoch are here.
-            let has_all =
-                of_epoch.is_some_and(|epoch| (0..made as u16).all(|index| !epoch.has(index) || is_here(index)));
-            needed = needed.max(made - quorum(made) + 1);
-            votes >= needed || has_all
+        let (is_enough, needed) = match self.wanted.min_replicas {
+            Some(least) => (in_sync >= least.max(1), least.max(1)),
+            None => (agreement.is_enough(found, made), votes_needed(made.into())),
         };
+        let made = usize::from(made);
         if is_enough {
             return Ok(());
         }
@@ -398,7 +385,12 @@ impl Open {
         if is_clean || self.in_use().count() == 1 {
             return Ok(0);
         }
-        self.equalize(source)
+        let copied_bytes = self.equalize(source)?;
+        // A member that was lost meanwhile may differ, and must not be the next opening's source: what is read here would be gone.
+        if !epochs.settle() {
+            self.check_none_lost()?;
+        }
+        Ok(copied_bytes)
     }
 
     /// Reads all of the pool into its mirror.

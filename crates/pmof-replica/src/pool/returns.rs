@@ -16,11 +16,10 @@ use std::{
 
 use parking_lot::{Condvar, Mutex, RwLockWriteGuard};
 use pmof_access::Durability;
-use pmof_control::{OpenFor, Request};
+use pmof_control::{OpenFor, Reply, Request};
 
 use super::{
     Flushings, Open, Shared,
-    epochs::Epochs,
     events::{Event, Log},
     opened::{Checked, Identity, check_opened},
 };
@@ -50,6 +49,8 @@ const RECOVERED_AFTER: Duration = Duration::from_secs(10);
 /// Bytes copied at once, and bytes compared at once where it is not known what differs.
 const COPY_BYTES: u64 = 4 << 20;
 const COMPARE_BYTES: u64 = 16 << 20;
+/// Bytes compared between two flushes of the replica: what comes after the last of them is compared again if it is lost.
+const FLUSHED_BYTES: u64 = 256 << 20;
 /// Blocks that are compared first; of those that differ the pages are.
 const BLOCK_BYTES: u64 = 64 << 10;
 
@@ -351,10 +352,7 @@ impl Returns {
         let mut peers = self.peers.lock().clone();
         let target = self.reach.connect(&mut peers, &url.target, url.source).map_err(|_| Halt::Later)?;
         // The target may have yet to notice that the old connection is gone. Nobody else is taken the pool from.
-        let epoch = {
-            let state = epochs.lock();
-            state.left_at(position).map(|left| left.epoch).or_else(|| state.epoch())
-        };
+        let epoch = epochs.lock().view().epoch_of(position);
         let (name, require) = (url.name.clone(), self.require);
         let request = Request::TakeOver { name, require, silent_ms: u64::MAX, epoch };
         let reply = target.ask_when_free(&request).map_err(|_| Halt::Later)?;
@@ -370,18 +368,19 @@ impl Returns {
         if state_now.has_ended() {
             return Err(Halt::Ended);
         }
-        let known = state_now.index(position);
-        if state_now.has_other(index, position) || known.is_some_and(|known| known != index) {
+        let known = state_now.view().index(position);
+        if state_now.view().has_other(index, position) || known.is_some_and(|known| known != index) {
             return Err(Halt::Rejected(ReplicaError::Unexpected));
         }
         let found = Found { index, state: &state };
-        let apart = of_returning(&found, state_now.line(), state_now.opening());
+        let apart = of_returning(&found, state_now.view().line(), state_now.view().opening());
         drop(state_now);
         if let Some(apart) = apart.filter(|apart| !apart.may_catch_up()) {
             return Err(Halt::Rejected(ReplicaError::of(apart, self.identity.replica_count)));
         }
         let is_own = apart.as_ref().is_none_or(Apart::votes);
-        if !is_own {
+        // An older copy that it was put back to may lack what was copied.
+        if !is_own || !state.is_behind {
             *left = None;
         }
         let member: Arc<dyn Member> = Arc::new(returned);
@@ -390,8 +389,7 @@ impl Returns {
             return Err(Halt::Later);
         }
         // Of one that was in sync while the pool was open, all that was written since is known.
-        let left_at = epochs.lock().left_at(position);
-        let is_known = is_own && left_at.is_some_and(|left| state.mark.saturating_add(1) >= left.mark);
+        let is_known = is_own && epochs.lock().view().knows_what_lacks(position, state.mark);
         Ok(Returning { member, is_compared: !is_known })
     }
 
@@ -436,12 +434,16 @@ impl Returns {
         limit_bytes: u64,
     ) -> Result<u64, Halt> {
         let began = Instant::now();
-        let (mut from, mut copied_bytes) = (0, 0);
+        let (mut from, mut flushed, mut copied_bytes) = (0, 0, 0);
         let window_bytes = if is_compared { COMPARE_BYTES } else { COPY_BYTES };
         while let Some(window) = catch_up.open_window(from, window_bytes.min(limit_bytes)) {
             let copied = hold(pool).and_then(|open| copy_window(&open, member, &window, is_compared));
             catch_up.close_window();
             from = window.end;
+            if is_compared && from - flushed >= FLUSHED_BYTES && member.flush_everything(FlushLevel::OfPool) {
+                catch_up.note_flushed();
+                flushed = from;
+            }
             match copied {
                 Ok(bytes) => copied_bytes += bytes,
                 Err(halt) => {
@@ -475,6 +477,7 @@ impl Returns {
         if !member.flush_everything(FlushLevel::OfPool) {
             return Err(Halt::Later);
         }
+        catch_up.note_flushed();
         if catch_up.missing_bytes() > LAST_BYTES {
             return Ok(None);
         }
@@ -498,9 +501,10 @@ impl Returns {
         if state.has_ended() {
             return Err(Halt::Ended);
         }
+        // Before it is a member: one with an older mark would pass for an older copy.
+        member.ask_for(&state.view().mark(), &Reply::Marked).map_err(|_| Halt::Later)?;
         member.standing().has_caught_up();
         let _ = epochs.begin_in(&mut state);
-        Epochs::tell_mark_in(&state);
         drop(state);
         if member.standing().failure().is_some() {
             return Err(Halt::Later);

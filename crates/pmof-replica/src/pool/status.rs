@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{Pool, epochs};
-use crate::{PoolError, ReplicaError, ReplicaPlace};
+use super::Pool;
+use crate::{PoolError, ReplicaError, ReplicaPlace, lineage::quorum};
 
 /// Where a replica of an open pool is in its life.
 #[derive(Clone, Debug)]
@@ -75,8 +75,8 @@ impl Pool {
             ReplicaStatus { replica: Arc::clone(&standing.place), state }
         });
         let made_count = open.facts.made_count;
-        let quorum = if open.epochs.is_some() { epochs::quorum(made_count) } else { made_count };
-        let epoch = open.epochs.as_ref().map_or(0, |epochs| epochs.lock().opening());
+        let quorum = if open.epochs.is_some() { quorum(made_count) } else { made_count };
+        let epoch = open.epochs.as_ref().map_or(0, |epochs| epochs.lock().view().opening());
         Ok(PoolStatus { epoch, replicas: replicas.collect(), made_count, quorum })
     }
 }

@@ -62,15 +62,12 @@ impl PoolStore {
         holder: String,
     ) -> Result<OpenPool, Box<NotHandedOver>> {
         assert!(pool.access == OpenFor::Write && pool.unpublished.is_none(), "a pool that somebody writes");
-        let is_replaced = replacement.is_some();
         if let Some(Replacement { file, memory }) = replacement {
             pool = self.replace(pool, file, memory)?;
-        } else if let Err(error) = self.check_named(&pool) {
-            return Err(Box::new(NotHandedOver { kept: None, error }));
-        }
-        if !is_replaced && let Err(error) = make_durable(&pool.memory) {
-            let error = self.memory_error(pool.name(), error);
-            return Err(Box::new(NotHandedOver { kept: None, error }));
+        } else {
+            let durable = || make_durable(&pool.memory).map_err(|error| self.memory_error(pool.name(), error));
+            let kept = self.check_named(&pool).and_then(|()| durable());
+            kept.map_err(|error| Box::new(NotHandedOver { kept: None, error }))?;
         }
         pool.has_begun = false;
         self.writers().insert(pool.name.clone(), Writer::new(holder, &pool.memory));

@@ -1,0 +1,70 @@
+//! Many runs.
+
+use std::{collections::BTreeMap, env, time::Instant};
+
+use super::{CONTROLS, Outcome, run, world::Fault};
+
+/// The shortest time for which things must go wrong so that the seed still fails, and what happened in it.
+fn shrink(seed: u64, control: Option<super::Control>, chaos_steps: u64) -> Outcome {
+    let fails = |limit: &u64| run(seed, control, Some(*limit), false).violation.is_some();
+    let shortest = (0..=chaos_steps).find(fails).unwrap_or(chaos_steps);
+    run(seed, control, Some(shortest), true)
+}
+
+fn report(seed: u64, chaos_steps: u64) -> String {
+    let Outcome { violation, chaos_steps, trace, .. } = shrink(seed, None, chaos_steps);
+    let violation = violation.unwrap_or_default();
+    format!("seed {seed}: {violation}\nfaults for {chaos_steps} steps are enough:\n{}", trace.join("\n"))
+}
+
+#[test]
+fn nothing_is_lost() {
+    for seed in 0..300 {
+        let outcome = run(seed, None, None, false);
+        assert!(outcome.violation.is_none(), "{}", report(seed, outcome.chaos_steps));
+    }
+}
+
+#[test]
+fn one_seed_is_one_run() {
+    for seed in 0..20 {
+        let [first, second] = [(); 2].map(|()| run(seed, None, None, false));
+        assert_eq!((first.acknowledged, first.faults), (second.acknowledged, second.faults), "seed {seed}");
+    }
+}
+
+#[test]
+fn each_broken_rule_is_noticed() {
+    for control in CONTROLS {
+        let found = (0..1000).find(|seed| run(*seed, Some(control), None, false).violation.is_some());
+        assert!(found.is_some(), "{control:?} was not noticed within 1,000 seeds");
+        println!("{control:?}: noticed by seed {}", found.unwrap_or_default());
+    }
+}
+
+/// `cargo xtask simulate`.
+#[test]
+#[ignore = "a farm of runs, of a length that is asked for"]
+fn farm() {
+    let number =
+        |name: &str, otherwise: u64| env::var(name).map_or(otherwise, |text| text.parse().expect("a number of seeds"));
+    let (first, count) = (number("PMOF_FIRST_SEED", 0), number("PMOF_SEEDS", 1000));
+    let began = Instant::now();
+    let (mut faults, mut acknowledged, mut violations) = (BTreeMap::<Fault, u64>::new(), 0, Vec::new());
+    for seed in first..first + count {
+        let outcome = run(seed, None, None, false);
+        acknowledged += outcome.acknowledged;
+        outcome.faults.into_iter().for_each(|(fault, times)| *faults.entry(fault).or_default() += times);
+        if let Some(violation) = outcome.violation {
+            println!("seed {seed}: {violation}");
+            violations.push((seed, outcome.chaos_steps));
+        }
+    }
+    let rate = count as f64 / began.elapsed().as_secs_f64();
+    println!("{count} seeds from {first}: {rate:.0} a second, {acknowledged} persists acknowledged");
+    faults.iter().for_each(|(fault, times)| println!("  {fault:?} {times}"));
+    if let Some((seed, chaos_steps)) = violations.first() {
+        println!("{}", report(*seed, *chaos_steps));
+    }
+    assert!(violations.is_empty(), "{} seeds failed", violations.len());
+}

@@ -1,0 +1,287 @@
+//! How members come back to an open pool, as `pool/returns.rs` has it, with its own decisions.
+
+use std::rc::Rc;
+
+use pmof_control::Reply;
+
+use super::{
+    PAGES,
+    session::{Member, Open, Session, answer, ask, bytes_of, fail, read, send},
+    tasks::sleep,
+    world::{Answer, Fault, Message},
+};
+use crate::{
+    catch_up::CatchUp,
+    lineage::{Apart, Found, of_returning},
+    pages::{PAGE_BYTES, PageMap},
+};
+
+const SIZE_BYTES: u64 = PAGES as u64 * PAGE_BYTES;
+
+/// Why a member did not come back this time.
+pub(super) enum Halt {
+    Ended,
+    Later,
+    Rejected,
+}
+
+impl Session {
+    /// Watches over the pool until it is closed.
+    pub(super) async fn watch(self: Rc<Self>) {
+        while !self.is_stopping.get() {
+            let members = self.open.borrow().members.clone();
+            for (position, member) in members.iter().enumerate() {
+                if !member.is_in_use() && !std::mem::replace(&mut self.attended.borrow_mut()[position], true) {
+                    self.tasks.start(self.writer, Rc::clone(&self).bring_back(position));
+                }
+            }
+            self.forget_written().await;
+            let pause = 4 + self.world.borrow_mut().random.below(16);
+            sleep(&self.world, pause).await;
+        }
+    }
+
+    /// Forgets pages that were written and that all members have.
+    async fn forget_written(&self) {
+        let (members, written) = {
+            let open = self.open.borrow();
+            (open.members.clone(), Rc::clone(&open.written))
+        };
+        if written.is_empty() || !members.iter().all(|member| member.is_in_use()) {
+            return;
+        }
+        let open = {
+            let Some(_hold) = self.hold_all().await else { return };
+            let fresh = Open { written: Rc::new(PageMap::new(SIZE_BYTES)), ..Open::clone(&self.open.borrow()) };
+            let mut older = self.older.borrow_mut();
+            if let Some(older) = older.take() {
+                written.add(&older);
+            }
+            *older = Some(written);
+            let fresh = Rc::new(fresh);
+            *self.open.borrow_mut() = Rc::clone(&fresh);
+            fresh
+        };
+        let asked: Vec<_> = open.members.iter().map(|member| send(&self.world, member, Message::Flush)).collect();
+        let mut are_all_flushed = true;
+        for (member, question) in open.members.iter().zip(asked) {
+            are_all_flushed &= matches!(answer(&self.world, member, question).await, Some(Answer::Flushed));
+            are_all_flushed &= member.is_in_use();
+        }
+        if are_all_flushed {
+            *self.older.borrow_mut() = None;
+        }
+    }
+
+    async fn bring_back(self: Rc<Self>, position: usize) {
+        let mut left = None;
+        loop {
+            match self.try_to_bring_back(position, &mut left).await {
+                Ok(()) => break,
+                Err(Halt::Ended) => return,
+                Err(Halt::Later) => {}
+                Err(Halt::Rejected) => sleep(&self.world, 50).await,
+            }
+            if self.is_stopping.get() {
+                return;
+            }
+            let pause = 1 + self.world.borrow_mut().random.below(20);
+            sleep(&self.world, pause).await;
+        }
+        self.attended.borrow_mut()[position] = false;
+    }
+
+    async fn try_to_bring_back(&self, position: usize, left: &mut Option<PageMap>) -> Result<(), Halt> {
+        let (member, is_compared) = self.returning(position, left).await?;
+        let catch_up = self.admit(position, &member, is_compared, left).await?;
+        let done = loop {
+            let copied = self.copy(&member, &catch_up, is_compared).await;
+            let joined = match copied {
+                Ok(()) => self.join(position, &member, &catch_up).await,
+                Err(halt) => Err(halt),
+            };
+            match joined {
+                Ok(true) => break Ok(()),
+                Ok(false) => {}
+                Err(halt) => break Err(halt),
+            }
+        };
+        if let Err(halt) = done {
+            self.world.borrow_mut().count(Fault::CatchUpInterrupted);
+            fail(&self.world, &member);
+            if is_compared {
+                let missing = PageMap::new(SIZE_BYTES);
+                missing.add(catch_up.interrupted(None));
+                *left = Some(missing);
+            }
+            return Err(halt);
+        }
+        Ok(())
+    }
+
+    async fn returning(&self, position: usize, left: &mut Option<PageMap>) -> Result<(Rc<Member>, bool), Halt> {
+        let member = Rc::clone(&self.open.borrow().members[position]);
+        if !member.is_failed() {
+            return Ok((member, true));
+        }
+        let target = member.target;
+        let connection = self.world.borrow_mut().connect(self.writer, target).ok_or(Halt::Later)?;
+        let returned = Rc::new(Member::new(target, Some(connection), true));
+        let state = match ask(&self.world, &returned, Message::Open).await {
+            Some(Answer::Opened(state)) => state,
+            _ => {
+                fail(&self.world, &returned);
+                return Err(Halt::Later);
+            }
+        };
+        let _guard = self.view_lock.lock().await;
+        if self.has_ended.get() {
+            fail(&self.world, &returned);
+            return Err(Halt::Ended);
+        }
+        let apart = {
+            let view = self.view.borrow();
+            of_returning(&Found { index: target as u16, state: &state }, view.line(), view.opening())
+        };
+        if apart.is_some_and(|apart| !apart.may_catch_up()) {
+            fail(&self.world, &returned);
+            return Err(Halt::Rejected);
+        }
+        let is_own = apart.as_ref().is_none_or(Apart::votes);
+        if !is_own || !state.is_behind {
+            *left = None;
+        }
+        self.members.borrow_mut()[position] = Rc::clone(&returned);
+        self.view.borrow_mut().identify(position, target as u16);
+        if !self.introduce(&returned).await {
+            fail(&self.world, &returned);
+            return Err(Halt::Later);
+        }
+        let is_known = is_own && self.view.borrow().knows_what_lacks(position, state.mark);
+        Ok((returned, !is_known))
+    }
+
+    /// Has the member be sent what is written from now on.
+    async fn admit(
+        &self,
+        position: usize,
+        member: &Rc<Member>,
+        is_compared: bool,
+        left: &mut Option<PageMap>,
+    ) -> Result<Rc<CatchUp>, Halt> {
+        let Some(_hold) = self.hold_all().await else { return Err(Halt::Ended) };
+        let open = Rc::clone(&self.open.borrow());
+        let missing = match left.take() {
+            None if is_compared => PageMap::full(SIZE_BYTES),
+            left => {
+                let missing = left.unwrap_or_else(|| PageMap::new(SIZE_BYTES));
+                missing.add(&open.written);
+                self.older.borrow().iter().for_each(|older| missing.add(older));
+                missing
+            }
+        };
+        let catch_up = Rc::new(CatchUp::new(missing));
+        let mut members = open.members.clone();
+        members[position] = Rc::clone(member);
+        let others = open.catching_up.iter().filter(|(of, _)| *of != position).cloned();
+        let catching_up = others.chain([(position, Rc::clone(&catch_up))]).collect();
+        *self.open.borrow_mut() = Rc::new(Open { members, catching_up, written: Rc::clone(&open.written) });
+        Ok(catch_up)
+    }
+
+    /// Copies what is missing, once through the pool.
+    async fn copy(&self, member: &Rc<Member>, catch_up: &CatchUp, is_compared: bool) -> Result<(), Halt> {
+        let mut from = 0;
+        while let Some(window) = catch_up.open_window(from, 2 * PAGE_BYTES) {
+            let copied = self.copy_window(member, &window, is_compared).await;
+            catch_up.close_window();
+            from = window.end;
+            if is_compared && self.world.borrow_mut().random.once_in(4) && self.flush(member).await.is_ok() {
+                catch_up.note_flushed();
+            }
+            if let Err(halt) = copied {
+                catch_up.interrupted(Some(window));
+                return Err(halt);
+            }
+            if self.is_stopping.get() {
+                return Err(Halt::Ended);
+            }
+        }
+        Ok(())
+    }
+
+    async fn copy_window(
+        &self,
+        member: &Rc<Member>,
+        window: &std::ops::Range<u64>,
+        is_compared: bool,
+    ) -> Result<(), Halt> {
+        let pages = (window.start / PAGE_BYTES) as usize..window.end.div_ceil(PAGE_BYTES) as usize;
+        let open = Rc::clone(&self.open.borrow());
+        let source = open.members.iter().find(|source| source.is_in_use()).ok_or(Halt::Later)?;
+        let mut differing: Vec<usize> = pages.collect();
+        if is_compared {
+            let right = read(&self.world, source).await.ok_or(Halt::Later)?;
+            let found = read(&self.world, member).await.ok_or(Halt::Later)?;
+            differing.retain(|page| right[*page] != found[*page]);
+        }
+        for page in differing {
+            let mut bytes = None;
+            for source in open.members.iter().filter(|source| source.is_in_use()) {
+                bytes = read(&self.world, source).await;
+                if bytes.is_some() {
+                    break;
+                }
+            }
+            let value = bytes.ok_or(Halt::Later)?[page];
+            debug_assert!(bytes_of(page).end <= SIZE_BYTES);
+            send(&self.world, member, Message::Write { page, value });
+        }
+        if member.is_failed() { Err(Halt::Later) } else { Ok(()) }
+    }
+
+    async fn flush(&self, member: &Rc<Member>) -> Result<(), Halt> {
+        match ask(&self.world, member, Message::Flush).await {
+            Some(Answer::Flushed) => Ok(()),
+            _ => Err(Halt::Later),
+        }
+    }
+
+    /// Has the member count as in sync, if little is missing.
+    async fn join(&self, position: usize, member: &Rc<Member>, catch_up: &CatchUp) -> Result<bool, Halt> {
+        self.flush(member).await?;
+        catch_up.note_flushed();
+        if catch_up.missing_bytes() > PAGE_BYTES {
+            return Ok(false);
+        }
+        let Some(_hold) = self.hold_all().await else { return Err(Halt::Ended) };
+        if catch_up.missing_bytes() > PAGE_BYTES {
+            return Ok(false);
+        }
+        while let Some(window) = catch_up.open_window(0, 2 * PAGE_BYTES) {
+            let copied = self.copy_window(member, &window, false).await;
+            catch_up.close_window();
+            copied?;
+        }
+        self.flush(member).await?;
+        let _guard = self.view_lock.lock().await;
+        if self.has_ended.get() {
+            return Err(Halt::Ended);
+        }
+        let mark = self.view.borrow().mark();
+        match ask(&self.world, member, Message::Tell(mark)).await {
+            Some(Answer::Told(Reply::Marked)) => {}
+            _ => return Err(Halt::Later),
+        }
+        member.is_behind.set(false);
+        let _ = self.change().await;
+        if member.is_failed() {
+            return Err(Halt::Later);
+        }
+        let open = Rc::clone(&self.open.borrow());
+        let catching_up = open.catching_up.iter().filter(|(of, _)| *of != position).cloned().collect();
+        let (members, written) = (open.members.clone(), Rc::clone(&open.written));
+        *self.open.borrow_mut() = Rc::new(Open { members, catching_up, written });
+        Ok(true)
+    }
+}

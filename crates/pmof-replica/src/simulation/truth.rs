@@ -1,0 +1,102 @@
+//! What really happened, and whether it may have.
+
+use super::PAGES;
+
+/// The values of all pages. Each write has a value of its own, higher than all before.
+pub(super) type Pages = [u64; PAGES];
+
+/// One writer's opening of the pool, from its success on.
+#[derive(Debug)]
+struct Opening {
+    recovered: Pages,
+    /// Values that were written, in order.
+    issued: [Vec<u64>; PAGES],
+    /// The latest that was acknowledged; what was recovered at first.
+    committed: Pages,
+}
+
+/// The pool as its users know it.
+#[derive(Debug)]
+pub(super) struct Truth {
+    openings: Vec<Opening>,
+    last_value: u64,
+    pub(super) acknowledged: u64,
+    /// The first rule that was broken.
+    pub(super) violation: Option<String>,
+}
+
+impl Truth {
+    pub(super) fn new() -> Self {
+        let first = Opening { recovered: [0; PAGES], issued: Default::default(), committed: [0; PAGES] };
+        Self { openings: vec![first], last_value: 0, acknowledged: 0, violation: None }
+    }
+
+    pub(super) fn violate(&mut self, what: impl FnOnce() -> String) {
+        self.violation.get_or_insert_with(what);
+    }
+
+    /// A writer that opens the pool has its epoch, and reads. Openings are in the order of their epochs.
+    pub(super) fn begun(&self) -> usize {
+        self.openings.len()
+    }
+
+    /// A writer has opened the pool and found these values; `begun`: when it read them. Returns the opening's number; `None` where another
+    /// has opened the pool since, so that this one can change nothing.
+    pub(super) fn opened(&mut self, begun: usize, found: &Pages) -> Option<usize> {
+        if begun < self.openings.len() {
+            return None;
+        }
+        let before = self.openings.last().expect("there is always one");
+        let lost = (0..PAGES).find(|page| {
+            let (value, committed) = (found[*page], before.committed[*page]);
+            value != committed && !(value > committed && before.issued[*page].contains(&value))
+        });
+        if let Some(page) = lost {
+            let (committed, issued) = (before.committed[page], before.issued[page].clone());
+            let value = found[page];
+            self.violate(|| {
+                format!("page {page} was recovered as {value}; {committed} was acknowledged, of {issued:?} that were written")
+            });
+        }
+        self.openings.push(Opening { recovered: *found, issued: Default::default(), committed: *found });
+        Some(self.openings.len() - 1)
+    }
+
+    pub(super) fn issue(&mut self, opening: Option<usize>, page: usize) -> u64 {
+        self.last_value += 1;
+        if let Some(opening) = opening {
+            self.openings[opening].issued[page].push(self.last_value);
+        }
+        self.last_value
+    }
+
+    /// A write was acknowledged to the writer of this opening.
+    pub(super) fn acknowledge(&mut self, opening: Option<usize>, page: usize, value: u64) {
+        self.acknowledged += 1;
+        let Some(opening) = opening else {
+            self.violate(|| format!("page {page}: {value} was acknowledged to a writer that another had fenced"));
+            return;
+        };
+        let committed = &mut self.openings[opening].committed[page];
+        *committed = value.max(*committed);
+        // A writer that was fenced may still learn of what its successor has found.
+        if let Some(next) = self.openings.get(opening + 1) {
+            let found = next.recovered[page];
+            if found < value {
+                self.violate(|| {
+                    format!("page {page}: {value} was acknowledged behind the next opening, which found {found}")
+                });
+            }
+        }
+    }
+
+    /// What the pool has to hold when nobody writes.
+    pub(super) fn committed(&self) -> Pages {
+        self.openings.last().expect("there is always one").committed
+    }
+
+    /// Whether this is still the newest opening.
+    pub(super) fn is_newest(&self, opening: Option<usize>) -> bool {
+        opening.is_some_and(|opening| opening + 1 == self.openings.len())
+    }
+}

@@ -1,0 +1,510 @@
+//! Targets with their media, and the network between them and writers; what goes wrong in them.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use pmof_control::{Epoch, PoolState, Reply, Request};
+
+use super::{
+    Control, PAGES,
+    random::Random,
+    truth::{Pages, Truth},
+};
+use crate::lineage::{Found, agree};
+
+/// What goes wrong, each counted when it has really changed something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Fault {
+    WriterCrashed,
+    WriterPaused,
+    TargetLostPower,
+    UnflushedPageLost,
+    UnflushedPageKept,
+    TargetKilled,
+    CutAtWriter,
+    CutAtTarget,
+    CutBehindRequest,
+    LateNotice,
+    RequestsBlocked,
+    RepliesBlocked,
+    BothWaysBlocked,
+    OlderCopyRestored,
+    FlushFailed,
+    StateNotWritten,
+    StateWrittenAndRefused,
+    OpeningAbandoned,
+    OpenedWithoutAll,
+    FencedWhileOpening,
+    CatchUpInterrupted,
+    ChangeAbandoned,
+    AcknowledgedDegraded,
+    NotAcknowledged,
+    WrittenWhileCatchingUp,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Message {
+    Open,
+    Tell(Request),
+    Write { page: usize, value: u64 },
+    Flush,
+    Read,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Answer {
+    Opened(PoolState),
+    Busy,
+    Told(Reply),
+    Flushed,
+    Pages(Pages),
+    Refused,
+}
+
+/// A replica on its target: what is durable, what the page cache shows, and who has it open.
+#[derive(Clone, Debug)]
+pub(super) struct Target {
+    pub(super) state: PoolState,
+    pub(super) durable: Pages,
+    pub(super) cache: Pages,
+    /// The connection that has it open.
+    pub(super) open_by: Option<usize>,
+    has_begun: bool,
+    pub(super) is_up: bool,
+    copies: Vec<(PoolState, Pages)>,
+    /// The next flush fails; the next state is not written, or written and refused.
+    fails_flush: bool,
+    fails_state: bool,
+    /// It was put back to an older copy, and no writer has judged it since.
+    pub(super) is_restored: bool,
+}
+
+/// A connection of a writer to a target. Both ends learn of its end by themselves.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) writer: usize,
+    pub(super) target: usize,
+    pub(super) is_open_here: bool,
+    pub(super) is_open_there: bool,
+    requests: VecDeque<(u64, Message)>,
+    replies: VecDeque<(u64, Answer)>,
+}
+
+/// Which way between a writer and a target nothing goes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Link {
+    requests_blocked: bool,
+    replies_blocked: bool,
+}
+
+pub(super) struct World {
+    pub(super) random: Random,
+    pub(super) step: u64,
+    pub(super) targets: Vec<Target>,
+    pub(super) connections: Vec<Connection>,
+    links: Vec<Vec<Link>>,
+    answers: BTreeMap<u64, Answer>,
+    next_question: u64,
+    pub(super) truth: Truth,
+    pub(super) faults: BTreeMap<Fault, u64>,
+    pub(super) control: Option<Control>,
+    /// Nothing goes wrong any more.
+    pub(super) is_calm: bool,
+    /// What happened, where it is asked for.
+    pub(super) trace: Option<Vec<String>>,
+}
+
+/// Something of the network that can happen next.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Deliver(usize),
+    Return(usize),
+    NoticeThere(usize),
+    NoticeHere(usize),
+    TimeOut(usize),
+}
+
+impl World {
+    pub(super) fn new(seed: u64, target_count: usize, writer_count: usize, control: Option<Control>) -> Self {
+        let made = PoolState::new(uuid::Uuid::new_v4(), target_count as u16).closed();
+        let target = Target {
+            state: made,
+            durable: [0; PAGES],
+            cache: [0; PAGES],
+            open_by: None,
+            has_begun: false,
+            is_up: true,
+            copies: Vec::new(),
+            fails_flush: false,
+            fails_state: false,
+            is_restored: false,
+        };
+        Self {
+            random: Random::new(seed),
+            step: 0,
+            targets: vec![target; target_count],
+            connections: Vec::new(),
+            links: vec![vec![Link::default(); target_count]; writer_count],
+            answers: BTreeMap::new(),
+            next_question: 0,
+            truth: Truth::new(),
+            faults: BTreeMap::new(),
+            control,
+            is_calm: false,
+            trace: None,
+        }
+    }
+
+    pub(super) fn count(&mut self, fault: Fault) {
+        *self.faults.entry(fault).or_default() += 1;
+    }
+
+    pub(super) fn note(&mut self, what: impl FnOnce() -> String) {
+        let step = self.step;
+        if let Some(trace) = &mut self.trace {
+            trace.push(format!("{step:>5} {}", what()));
+        }
+    }
+
+    /// `None`: the target is not reached.
+    pub(super) fn connect(&mut self, writer: usize, target: usize) -> Option<usize> {
+        let link = self.links[writer][target];
+        if !self.targets[target].is_up
+            || link.requests_blocked
+            || link.replies_blocked
+            || !self.may_judge(writer, target)
+        {
+            return None;
+        }
+        let (requests, replies) = (VecDeque::new(), VecDeque::new());
+        let (is_open_here, is_open_there) = (true, true);
+        self.connections.push(Connection { writer, target, is_open_here, is_open_there, requests, replies });
+        Some(self.connections.len() - 1)
+    }
+
+    /// An older copy is known to be one by all others together: who judges it has them all.
+    fn may_judge(&self, writer: usize, target: usize) -> bool {
+        let has = |of: &Target| of.open_by.is_some_and(|open_by| self.connections[open_by].writer == writer);
+        let others = self.targets.iter().enumerate().filter(|(other, _)| *other != target);
+        !self.targets[target].is_restored || others.into_iter().all(|(_, other)| has(other))
+    }
+
+    pub(super) fn send(&mut self, connection: usize, message: Message) -> u64 {
+        self.next_question += 1;
+        if self.connections[connection].is_open_here {
+            self.connections[connection].requests.push_back((self.next_question, message));
+        }
+        self.next_question
+    }
+
+    /// `Some(None)`: the connection is lost.
+    pub(super) fn answer(&mut self, connection: usize, question: u64) -> Option<Option<Answer>> {
+        match self.answers.remove(&question) {
+            Some(answer) => Some(Some(answer)),
+            None if self.connections[connection].is_open_here => None,
+            None => Some(None),
+        }
+    }
+
+    pub(super) fn close_here(&mut self, connection: usize) {
+        self.connections[connection].is_open_here = false;
+    }
+
+    /// Something of the network happens.
+    pub(super) fn advance(&mut self) {
+        let mut events = Vec::new();
+        for (index, connection) in self.connections.iter().enumerate() {
+            let link = self.links[connection.writer][connection.target];
+            let (here, there) = (connection.is_open_here, connection.is_open_there);
+            if there && !connection.requests.is_empty() && !link.requests_blocked {
+                events.extend([Event::Deliver(index); 6]);
+            }
+            if here && !connection.replies.is_empty() && !link.replies_blocked {
+                events.extend([Event::Return(index); 6]);
+            }
+            if !here && there {
+                events.extend([Event::NoticeThere(index); 2]);
+            }
+            if here && !there {
+                events.extend([Event::NoticeHere(index); 2]);
+            }
+            let is_blocked = link.requests_blocked || link.replies_blocked;
+            if here && is_blocked && !(connection.requests.is_empty() && connection.replies.is_empty()) {
+                events.push(Event::TimeOut(index));
+            }
+        }
+        if events.is_empty() {
+            return;
+        }
+        let event = events[self.random.below(events.len())];
+        self.happen(event);
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Deliver(index) => {
+                let Some((question, message)) = self.connections[index].requests.pop_front() else { return };
+                let (writer, target) = (self.connections[index].writer, self.connections[index].target);
+                let answer = self.handle(index, &message);
+                self.note(|| {
+                    let message = match &message {
+                        Message::Tell(Request::Begin { epoch, .. }) => {
+                            format!("Begin {} {:b}", epoch.id, epoch.members)
+                        }
+                        other => format!("{other:?}"),
+                    };
+                    let answer = match &answer {
+                        Some(Answer::Opened(state)) => brief(state),
+                        other => format!("{other:?}"),
+                    };
+                    format!("w{writer} -> t{target} {message}: {answer}")
+                });
+                self.connections[index].replies.extend(answer.map(|answer| (question, answer)));
+            }
+            Event::Return(index) => {
+                let Some((question, answer)) = self.connections[index].replies.pop_front() else { return };
+                self.answers.insert(question, answer);
+            }
+            Event::NoticeThere(index) => self.end_there(index),
+            Event::NoticeHere(index) | Event::TimeOut(index) => self.close_here(index),
+        }
+    }
+
+    fn end_there(&mut self, index: usize) {
+        let connection = &mut self.connections[index];
+        if std::mem::replace(&mut connection.is_open_there, false) && !connection.requests.is_empty() {
+            connection.requests.clear();
+        }
+        let target = &mut self.targets[connection.target];
+        if target.open_by == Some(index) {
+            target.open_by = None;
+        }
+    }
+
+    fn handle(&mut self, index: usize, message: &Message) -> Option<Answer> {
+        let number = self.connections[index].target;
+        let (writer, is_left) = (self.connections[index].writer, !self.connections[index].is_open_here);
+        let may_judge = self.may_judge(writer, number);
+        let target = &mut self.targets[number];
+        if matches!(message, Message::Open) {
+            if target.open_by.is_some() || !may_judge {
+                if is_left || target.open_by.is_some_and(|by| !self.connections[by].is_open_here) {
+                    self.count(Fault::LateNotice);
+                }
+                return Some(Answer::Busy);
+            }
+            target.open_by = Some(index);
+            target.has_begun = false;
+            if target.state.is_open {
+                target.durable = target.cache;
+            }
+            return Some(Answer::Opened(target.state.clone()));
+        }
+        if target.open_by != Some(index) {
+            return Some(Answer::Refused);
+        }
+        match message {
+            Message::Open => None,
+            Message::Write { page, value } => {
+                target.cache[*page] = *value;
+                None
+            }
+            Message::Flush if std::mem::take(&mut target.fails_flush) => {
+                // The kernel forgets what it could not write.
+                target.cache = target.durable;
+                self.count(Fault::FlushFailed);
+                Some(Answer::Refused)
+            }
+            Message::Flush => {
+                target.durable = target.cache;
+                Some(Answer::Flushed)
+            }
+            Message::Read => Some(Answer::Pages(target.cache)),
+            Message::Tell(request) => Some(self.tell(number, request)),
+        }
+    }
+
+    /// The target's own change of its state, by the methods that it ships.
+    fn tell(&mut self, number: usize, request: &Request) -> Answer {
+        let target = &mut self.targets[number];
+        let (state, reply) = match request {
+            Request::Begin { opening, epoch, ancestors } => {
+                (Some(target.state.begun(number as u16, *epoch, *opening, ancestors)), Reply::Begun)
+            }
+            Request::Confirm { epoch } => match target.state.confirmed(number as u16, *epoch) {
+                Some(state) => (Some(state), Reply::Confirmed),
+                None => return Answer::Refused,
+            },
+            Request::Mark { mark } => (target.state.raised(*mark), Reply::Marked),
+            Request::Close { in_order } => {
+                target.open_by = None;
+                let closes = *in_order && target.has_begun && target.state.is_open;
+                (closes.then(|| target.state.closed()), Reply::Closed)
+            }
+            _ => return Answer::Refused,
+        };
+        let Some(state) = state else { return Answer::Told(reply) };
+        if matches!(request, Request::Close { .. }) {
+            target.durable = target.cache;
+        } else if std::mem::take(&mut target.fails_state) {
+            let is_written = self.random.once_in(2);
+            self.count(if is_written { Fault::StateWrittenAndRefused } else { Fault::StateNotWritten });
+            if is_written {
+                self.targets[number].state = state;
+            }
+            return Answer::Refused;
+        }
+        if matches!(request, Request::Begin { .. }) {
+            target.has_begun = true;
+            target.is_restored = false;
+        }
+        target.state = state;
+        Answer::Told(reply)
+    }
+
+    /// One thing goes wrong with a target or with the network.
+    pub(super) fn fail_something(&mut self) {
+        let (target, kind) = (self.random.below(self.targets.len()), self.random.below(24));
+        match kind {
+            0..=2 => self.stop(target, true),
+            3 => self.stop(target, false),
+            4..=6 => self.cut(true),
+            7..=9 => self.cut(false),
+            10..=12 => self.block(target),
+            13 | 20..=23 => self.restore(target),
+            14 => self.targets[target].fails_flush = true,
+            15 => self.targets[target].fails_state = true,
+            _ => self.copy(target),
+        }
+        // Most faults end after a while.
+        let other = self.random.below(self.targets.len());
+        if self.random.once_in(2) {
+            self.targets[other].is_up = true;
+        }
+        if self.random.once_in(2) {
+            let writer = self.random.below(self.links.len());
+            self.links[writer] = vec![Link::default(); self.targets.len()];
+        }
+    }
+
+    /// All that was broken works again.
+    pub(super) fn heal(&mut self) {
+        self.is_calm = true;
+        for target in &mut self.targets {
+            (target.is_up, target.fails_flush, target.fails_state) = (true, false, false);
+        }
+        for links in &mut self.links {
+            links.fill(Link::default());
+        }
+    }
+
+    /// Stops a target: its process, or its machine.
+    fn stop(&mut self, number: usize, loses_power: bool) {
+        if !std::mem::replace(&mut self.targets[number].is_up, false) {
+            return;
+        }
+        self.count(if loses_power { Fault::TargetLostPower } else { Fault::TargetKilled });
+        self.note(|| format!("t{number} stops, loses power: {loses_power}"));
+        for index in 0..self.connections.len() {
+            if self.connections[index].target == number && self.connections[index].is_open_there {
+                self.end_there(index);
+                // Its answers may be on their way.
+                if self.random.once_in(2) {
+                    self.connections[index].replies.clear();
+                }
+            }
+        }
+        for page in 0..PAGES {
+            let target = &mut self.targets[number];
+            if !loses_power || target.durable[page] == target.cache[page] {
+                continue;
+            }
+            let is_kept = self.random.once_in(2);
+            let target = &mut self.targets[number];
+            if is_kept {
+                target.durable[page] = target.cache[page];
+            } else {
+                target.cache[page] = target.durable[page];
+            }
+            self.count(if is_kept { Fault::UnflushedPageKept } else { Fault::UnflushedPageLost });
+        }
+    }
+
+    fn cut(&mut self, at_writer: bool) {
+        let open = |connection: &Connection| connection.is_open_here && connection.is_open_there;
+        let open: Vec<_> = (0..self.connections.len()).filter(|index| open(&self.connections[*index])).collect();
+        if open.is_empty() {
+            return;
+        }
+        let index = open[self.random.below(open.len())];
+        let has_request = !self.connections[index].requests.is_empty();
+        self.note(|| format!("connection {index} is cut, at the writer: {at_writer}"));
+        if at_writer {
+            self.count(Fault::CutAtWriter);
+            self.close_here(index);
+            return;
+        }
+        if has_request && self.random.once_in(2) {
+            // The request arrives, its answer does not.
+            self.happen(Event::Deliver(index));
+            self.count(Fault::CutBehindRequest);
+        }
+        self.count(Fault::CutAtTarget);
+        self.connections[index].replies.clear();
+        self.end_there(index);
+    }
+
+    fn block(&mut self, target: usize) {
+        let (writer, which) = (self.random.below(self.links.len()), self.random.below(3));
+        self.count([Fault::RequestsBlocked, Fault::RepliesBlocked, Fault::BothWaysBlocked][which]);
+        self.note(|| format!("between w{writer} and t{target} nothing goes: {which}"));
+        self.links[writer][target] = Link { requests_blocked: which != 1, replies_blocked: which != 0 };
+    }
+
+    fn copy(&mut self, target: usize) {
+        let target = &mut self.targets[target];
+        target.copies.push((target.state.clone(), target.durable));
+    }
+
+    /// Whether the others have all that a target has, and agree on it with the older copy beside them. What no replica has is lost for good,
+    /// and a pool of which most replicas are older copies is for its owner to judge.
+    fn is_needless(&self, number: usize, copy: &PoolState) -> bool {
+        let found = |index: usize, state| Found { index: index as u16, state };
+        let states: Vec<_> = self.targets.iter().map(|target| &target.state).collect();
+        let all: Vec<_> = states.iter().enumerate().map(|(index, state)| found(index, *state)).collect();
+        let mut later = all.clone();
+        later[number] = found(number, copy);
+        let made = states.len() as u16;
+        let (Ok(now), Ok(mut with_copy)) = (agree(&all, made), agree(&later, made)) else { return false };
+        with_copy.put_stale_behind(&later);
+        let has_others = with_copy.in_sync.iter().any(|source| *source != number);
+        let is_same = now.base.ancestors.first() == with_copy.base.ancestors.first();
+        has_others && is_same && with_copy.is_enough(&later, made)
+    }
+
+    /// Puts a target's file back to a copy that is older than its marks can explain.
+    fn restore(&mut self, number: usize) {
+        let target = &self.targets[number];
+        let is_older = |(state, _): &&(PoolState, Pages)| state.mark + 2 <= target.state.mark;
+        let Some((state, pages)) = target.copies.iter().filter(is_older).next_back().cloned() else { return };
+        if self.targets.iter().any(|target| target.is_restored) || !self.is_needless(number, &state) {
+            return;
+        }
+        self.stop(number, true);
+        self.count(Fault::OlderCopyRestored);
+        self.note(|| format!("t{number} is put back to {} {pages:?}", brief(&state)));
+        let target = &mut self.targets[number];
+        (target.state, target.durable, target.cache) = (state, pages, pages);
+        (target.is_up, target.is_restored) = (true, true);
+    }
+}
+
+/// A state in a line.
+pub(super) fn brief(state: &PoolState) -> String {
+    let name = |epoch: &Epoch| format!("{}{{{:b}}}", &epoch.id.simple().to_string()[..4], epoch.members);
+    let is = |is: bool, what: &'static str| if is { what } else { "" };
+    let ancestors: Vec<_> = state.ancestors.iter().map(name).collect();
+    let (behind, open) = (is(state.is_behind, " behind"), is(state.is_open, " open"));
+    let announced = is(!state.is_confirmed, " announced");
+    let (epoch, opening, mark) = (name(&state.epoch), state.opening, state.mark);
+    format!("{epoch} opening {opening} mark {mark}{announced}{behind}{open} after {}", ancestors.join(" "))
+}

@@ -1,0 +1,206 @@
+//! What the members of an open pool are told of epochs and marks, and who is in sync: decided without input or output.
+
+use pmof_control::{Epoch, Reply, Request};
+use uuid::Uuid;
+
+use crate::lineage::Base;
+
+/// The members of a pool by their positions: bit *n* for the *n*-th.
+pub(crate) type Positions = u64;
+
+/// The epoch of an open pool and the mark in it, as its writer knows them.
+#[derive(Debug)]
+pub(crate) struct View {
+    /// Members that must know of an epoch.
+    quorum: usize,
+    /// Which replica of the pool each member is, where that is known.
+    indexes: Vec<Option<u16>>,
+    /// What the next epoch descends from: the one in force, and its ancestors.
+    base: Base,
+    /// The highest mark of a member in use.
+    mark: u64,
+    /// The members of the epoch in force.
+    in_force: Positions,
+    /// The same while a quorum knows that epoch durably, else none: it may be in force for some members, and nothing is acknowledged under it.
+    current: Positions,
+    /// Members that have been equal since the pool was opened; none while the opening makes them so.
+    equal: Positions,
+    /// Where each member was when it was left behind, of those that were in sync before.
+    left_at: Vec<Option<Left>>,
+}
+
+/// Where a member was when it was left behind.
+#[derive(Clone, Copy, Debug)]
+struct Left {
+    /// The epoch that it was a member of.
+    epoch: Uuid,
+    /// The mark that it may have had.
+    mark: u64,
+}
+
+/// A change of the epoch that is under way.
+#[derive(Debug, Default)]
+pub(crate) enum Change {
+    #[default]
+    Idle,
+    Announced(Announced),
+    Confirmed(Announced),
+}
+
+/// An epoch that all connected members were told of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Announced {
+    epoch: Epoch,
+    opening: u64,
+    /// Members that were told.
+    connected: Positions,
+    /// Members in sync, which the epoch is of.
+    in_use: Positions,
+}
+
+/// What is to be done next for a change of the epoch.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// All connected members are asked this, those that catch up too: they are no members of the epoch, and witnesses all the same.
+    TellAll(Request, Reply),
+    /// False: too few members were left to know of it.
+    Done(bool),
+}
+
+/// What a member that has come back is told.
+#[derive(Debug)]
+pub(crate) enum Introduction {
+    /// It is a member of the epoch in force: too few were left to go on without it, so that there is to be another one.
+    ByChange,
+    /// The epoch in force.
+    Tell([(Request, Reply); 2]),
+}
+
+impl View {
+    /// `in_use`: members that are in sync.
+    pub(crate) fn new(quorum: usize, indexes: Vec<Option<u16>>, base: Base, mark: u64, in_use: Positions) -> Self {
+        let left_at = vec![None; indexes.len()];
+        Self { quorum, indexes, base, mark, in_force: in_use, current: in_use, equal: 0, left_at }
+    }
+
+    /// The next step of a change to an epoch of the members in sync. First all are told, then all are told that all were: until then nothing
+    /// was written under the epoch, and a replica that was not reached lacks nothing. `connected`, `in_use`: as it is now.
+    pub(crate) fn step(&mut self, change: &mut Change, connected: Positions, in_use: Positions) -> Step {
+        match std::mem::take(change) {
+            Change::Announced(announced) if connected == announced.connected => {
+                *change = Change::Confirmed(announced);
+                return Step::TellAll(Request::Confirm { epoch: announced.epoch.id }, Reply::Confirmed);
+            }
+            Change::Confirmed(announced) => {
+                self.note_left(self.equal & !announced.in_use);
+                if self.equal != 0 {
+                    self.equal = announced.in_use;
+                }
+                self.base = Base::after(announced.epoch, announced.opening, &self.base.ancestors);
+                (self.in_force, self.current) = (announced.in_use, 0);
+                if connected == announced.connected {
+                    self.current = announced.in_use;
+                    return Step::Done(true);
+                }
+            }
+            Change::Idle | Change::Announced(_) => {}
+        }
+        if in_use == 0 || (connected.count_ones() as usize) < self.quorum || !self.is_heard(in_use) {
+            return Step::Done(false);
+        }
+        let indexes = self.indexes.iter().enumerate().filter(|(position, _)| in_use & (1 << position) != 0);
+        let epoch = Epoch::new(indexes.filter_map(|(_, index)| *index));
+        let opening = self.base.opening.saturating_add(1);
+        let ancestors = self.base.ancestors.clone();
+        *change = Change::Announced(Announced { epoch, opening, connected, in_use });
+        Step::TellAll(Request::Begin { opening, epoch, ancestors }, Reply::Begun)
+    }
+
+    /// Whether those who might open the pool without the members in sync hear of a new epoch. Where a quorum is no majority, all members of
+    /// the epoch in force are enough for that, so that one of them has to be told.
+    fn is_heard(&self, in_use: Positions) -> bool {
+        2 * self.quorum > self.indexes.len() || in_use & self.in_force != 0
+    }
+
+    /// What a member of this index has to be told before it catches up. `None`: there is no epoch.
+    pub(crate) fn introduction(&self, index: u16) -> Option<Introduction> {
+        let (epoch, ancestors) = self.base.ancestors.split_first()?;
+        if epoch.has(index) {
+            return Some(Introduction::ByChange);
+        }
+        let begin = Request::Begin { opening: self.base.opening, epoch: *epoch, ancestors: ancestors.to_vec() };
+        let confirm = Request::Confirm { epoch: epoch.id };
+        Some(Introduction::Tell([(begin, Reply::Begun), (confirm, Reply::Confirmed)]))
+    }
+
+    /// Members that are in sync by an epoch which a quorum knows durably; none while there is no such epoch.
+    pub(crate) fn current(&self) -> Positions {
+        self.current
+    }
+
+    /// The epoch in force, of which only its writer and its members know.
+    pub(crate) fn epoch(&self) -> Option<Uuid> {
+        self.base.ancestors.first().map(|epoch| epoch.id)
+    }
+
+    /// The epoch that a member was in when it was lost, as far as its writer knows.
+    pub(crate) fn epoch_of(&self, position: usize) -> Option<Uuid> {
+        self.left_at.get(position).copied().flatten().map(|left| left.epoch).or_else(|| self.epoch())
+    }
+
+    /// Epochs that led to the one in force, itself first.
+    pub(crate) fn line(&self) -> &[Epoch] {
+        &self.base.ancestors
+    }
+
+    /// Openings and changes of members so far.
+    pub(crate) fn opening(&self) -> u64 {
+        self.base.opening
+    }
+
+    /// Raises the mark, for the members in sync to be told.
+    pub(crate) fn raise_mark(&mut self) -> Request {
+        self.mark = self.mark.saturating_add(1);
+        self.mark()
+    }
+
+    /// The mark as it is, for the members in sync to be told.
+    pub(crate) fn mark(&self) -> Request {
+        Request::Mark { mark: self.mark }
+    }
+
+    /// The opening has made the members in sync equal.
+    pub(crate) fn note_equal(&mut self, in_use: Positions) {
+        self.equal = in_use;
+    }
+
+    /// Whether all that a member lacks was written since it was lost: it was in sync while the pool was open, and its `mark` says
+    /// that it lacks nothing older.
+    pub(crate) fn knows_what_lacks(&self, position: usize, mark: u64) -> bool {
+        let left_at = self.left_at.get(position).copied().flatten();
+        left_at.is_some_and(|left_at| mark.saturating_add(1) >= left_at.mark)
+    }
+
+    pub(crate) fn index(&self, position: usize) -> Option<u16> {
+        self.indexes.get(position).copied().flatten()
+    }
+
+    /// Whether another member is this replica of the pool.
+    pub(crate) fn has_other(&self, index: u16, position: usize) -> bool {
+        self.indexes.iter().enumerate().any(|(other, known)| other != position && *known == Some(index))
+    }
+
+    /// The member at this position is this replica of the pool.
+    pub(crate) fn identify(&mut self, position: usize, index: u16) {
+        self.indexes[position] = Some(index);
+    }
+
+    fn note_left(&mut self, positions: Positions) {
+        let Some(epoch) = self.epoch() else { return };
+        for (position, left_at) in self.left_at.iter_mut().enumerate() {
+            if positions & (1 << position) != 0 {
+                *left_at = Some(Left { epoch, mark: self.mark });
+            }
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! `cargo xtask simulate`: many runs of the simulation of replicated pools, each by a seed of its own.
+
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+
+/// How many runs, and which.
+#[derive(Debug, Args)]
+pub(crate) struct Simulate {
+    /// How many seeds are run, one after the other
+    #[arg(long, default_value_t = 10_000)]
+    seeds: u64,
+    /// The first of them; a seed that failed fails again
+    #[arg(long, default_value_t = 0)]
+    first_seed: u64,
+}
+
+impl Simulate {
+    /// Exit status 0 where no seed broke a rule.
+    pub(crate) fn run(&self) -> Result<ExitCode> {
+        let status = Command::new("cargo")
+            .args(["test", "--release", "--package", "pmof-replica", "--lib", "--"])
+            .args(["simulation::farm::farm", "--exact", "--ignored", "--nocapture"])
+            .env("PMOF_SEEDS", self.seeds.to_string())
+            .env("PMOF_FIRST_SEED", self.first_seed.to_string())
+            .status()
+            .context("starting cargo")?;
+        Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}
