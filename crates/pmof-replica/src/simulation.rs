@@ -187,8 +187,8 @@ fn come_to_rest(world: &Shared, tasks: &Rc<Tasks>, writer_count: usize) {
     }
     let committed = world.truth.committed();
     let contents: Vec<_> = world.targets.iter().map(|target| target.durable).collect();
-    let lost = |pages: &truth::Pages| pages.iter().zip(&committed).any(|(found, committed)| found < committed);
-    if contents.iter().any(|pages| *pages != contents[0] || lost(pages)) {
+    let lacks = |pages: &truth::Pages| pages.iter().zip(&committed).any(|(found, committed)| found < committed);
+    if contents.iter().any(|pages| *pages != contents[0] || lacks(pages)) {
         world.truth.violate(|| format!("at rest the members hold {contents:?}; {committed:?} was acknowledged"));
     }
 }

@@ -62,7 +62,7 @@ pub(crate) struct Announced {
 #[derive(Debug)]
 pub(crate) enum Step {
     /// All connected members are asked this, those that catch up too: they are no members of the epoch, and witnesses all the same.
-    TellAll(Request, Reply),
+    TellAll(Box<(Request, Reply)>),
     /// False: too few members were left to know of it.
     Done(bool),
 }
@@ -73,7 +73,7 @@ pub(crate) enum Introduction {
     /// It is a member of the epoch in force: too few were left to go on without it, so that there is to be another one.
     ByChange,
     /// The epoch in force.
-    Tell([(Request, Reply); 2]),
+    Tell(Vec<(Request, Reply)>),
 }
 
 impl View {
@@ -89,7 +89,8 @@ impl View {
         match std::mem::take(change) {
             Change::Announced(announced) if connected == announced.connected => {
                 *change = Change::Confirmed(announced);
-                return Step::TellAll(Request::Confirm { epoch: announced.epoch.id }, Reply::Confirmed);
+                let confirm = Request::Confirm { epoch: announced.epoch.id };
+                return Step::TellAll(Box::new((confirm, Reply::Confirmed)));
             }
             Change::Confirmed(announced) => {
                 self.note_left(self.equal & !announced.in_use);
@@ -113,7 +114,7 @@ impl View {
         let opening = self.base.opening.saturating_add(1);
         let ancestors = self.base.ancestors.clone();
         *change = Change::Announced(Announced { epoch, opening, connected, in_use });
-        Step::TellAll(Request::Begin { opening, epoch, ancestors }, Reply::Begun)
+        Step::TellAll(Box::new((Request::Begin { opening, epoch, ancestors }, Reply::Begun)))
     }
 
     /// Whether those who might open the pool without the members in sync hear of a new epoch. Where a quorum is no majority, all members of
@@ -130,7 +131,7 @@ impl View {
         }
         let begin = Request::Begin { opening: self.base.opening, epoch: *epoch, ancestors: ancestors.to_vec() };
         let confirm = Request::Confirm { epoch: epoch.id };
-        Some(Introduction::Tell([(begin, Reply::Begun), (confirm, Reply::Confirmed)]))
+        Some(Introduction::Tell(vec![(begin, Reply::Begun), (confirm, Reply::Confirmed)]))
     }
 
     /// Members that are in sync by an epoch which a quorum knows durably; none while there is no such epoch.

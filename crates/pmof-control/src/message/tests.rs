@@ -195,7 +195,7 @@ fn the_bytes_of_version_3_stay_as_they_are() {
 
     let bytes = Request::Headerless { offset: 258 }.encode(1).expect("fits");
     assert_eq!((&bytes[2..4], &bytes[12..bytes.len() - 4]), (&[22, 0][..], &[2, 1, 0, 0, 0, 0, 0, 0][..]));
-    let bytes = Reply::Headerless { ranges: vec![2..3], end: 4 }.encode(1).expect("fits");
+    let bytes = Reply::Headerless { ranges: std::iter::once(2..3).collect(), end: 4 }.encode(1).expect("fits");
     let body = b"\x04\0\0\0\0\0\0\0\x01\0\x02\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0";
     assert_eq!((&bytes[2..4], &bytes[12..bytes.len() - 4]), (&[0x94, 0][..], &body[..]));
 

@@ -90,7 +90,7 @@ impl Epochs {
             let step = state.view.step(&mut change, connected, in_use);
             self.current.store(state.view.current(), Ordering::Release);
             match step {
-                Step::TellAll(request, reply) => tell_all(&state.members, &request, &reply),
+                Step::TellAll(question) => tell_all(&state.members, &question.0, &question.1),
                 Step::Done(is_done) => return is_done,
             }
         }

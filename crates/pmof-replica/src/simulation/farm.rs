@@ -62,7 +62,9 @@ fn farm() {
     }
     let rate = count as f64 / began.elapsed().as_secs_f64();
     println!("{count} seeds from {first}: {rate:.0} a second, {acknowledged} persists acknowledged");
-    faults.iter().for_each(|(fault, times)| println!("  {fault:?} {times}"));
+    for (fault, times) in &faults {
+        println!("  {fault:?} {times}");
+    }
     if let Some((seed, chaos_steps)) = violations.first() {
         println!("{}", report(*seed, *chaos_steps));
     }

@@ -1,6 +1,6 @@
 //! The only source of chance in a run.
 
-/// SplitMix64.
+/// `SplitMix64`.
 #[derive(Clone, Debug)]
 pub(super) struct Random(u64);
 

@@ -127,12 +127,9 @@ impl Session {
         let target = member.target;
         let connection = self.world.borrow_mut().connect(self.writer, target).ok_or(Halt::Later)?;
         let returned = Rc::new(Member::new(target, Some(connection), true));
-        let state = match ask(&self.world, &returned, Message::Open).await {
-            Some(Answer::Opened(state)) => state,
-            _ => {
-                fail(&self.world, &returned);
-                return Err(Halt::Later);
-            }
+        let Some(Answer::Opened(state)) = ask(&self.world, &returned, Message::Open).await else {
+            fail(&self.world, &returned);
+            return Err(Halt::Later);
         };
         let _guard = self.view_lock.lock().await;
         if self.has_ended.get() {

@@ -98,13 +98,7 @@ pub(super) fn send(world: &Shared, member: &Member, message: Message) -> Option<
 /// Waits for an answer. `None`: the member is lost.
 pub(super) async fn answer(world: &Shared, member: &Member, question: Option<u64>) -> Option<Answer> {
     let (connection, question) = (member.connection?, question?);
-    let mut answer = None;
-    std::future::poll_fn(|_| {
-        answer = world.borrow_mut().answer(connection, question);
-        if answer.is_some() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
-    })
-    .await;
-    let answer = answer.flatten();
+    let answer = std::future::poll_fn(|_| world.borrow_mut().answer(connection, question)).await;
     if member.is_failed() {
         return None;
     }
@@ -360,7 +354,8 @@ impl Session {
         loop {
             let step = self.view.borrow_mut().step(&mut change, self.connected(), self.in_use());
             match step {
-                Step::TellAll(request, reply) => {
+                Step::TellAll(question) => {
+                    let (request, reply) = *question;
                     let members = self.members.borrow().clone();
                     tell(&self.world, &members, Message::Tell(request), &reply).await;
                 }

@@ -1,6 +1,9 @@
 //! Targets with their media, and the network between them and writers; what goes wrong in them.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    task::Poll,
+};
 
 use pmof_control::{Epoch, PoolState, Reply, Request};
 
@@ -62,6 +65,7 @@ pub(super) enum Answer {
 
 /// A replica on its target: what is durable, what the page cache shows, and who has it open.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fault that may have met it")]
 pub(super) struct Target {
     pub(super) state: PoolState,
     pub(super) durable: Pages,
@@ -176,8 +180,14 @@ impl World {
             return None;
         }
         let (requests, replies) = (VecDeque::new(), VecDeque::new());
-        let (is_open_here, is_open_there) = (true, true);
-        self.connections.push(Connection { writer, target, is_open_here, is_open_there, requests, replies });
+        self.connections.push(Connection {
+            writer,
+            target,
+            is_open_here: true,
+            is_open_there: true,
+            requests,
+            replies,
+        });
         Some(self.connections.len() - 1)
     }
 
@@ -196,12 +206,12 @@ impl World {
         self.next_question
     }
 
-    /// `Some(None)`: the connection is lost.
-    pub(super) fn answer(&mut self, connection: usize, question: u64) -> Option<Option<Answer>> {
+    /// `Ready(None)`: the connection is lost.
+    pub(super) fn answer(&mut self, connection: usize, question: u64) -> Poll<Option<Answer>> {
         match self.answers.remove(&question) {
-            Some(answer) => Some(Some(answer)),
-            None if self.connections[connection].is_open_here => None,
-            None => Some(None),
+            Some(answer) => Poll::Ready(Some(answer)),
+            None if self.connections[connection].is_open_here => Poll::Pending,
+            None => Poll::Ready(None),
         }
     }
 
@@ -485,7 +495,7 @@ impl World {
     fn restore(&mut self, number: usize) {
         let target = &self.targets[number];
         let is_older = |(state, _): &&(PoolState, Pages)| state.mark + 2 <= target.state.mark;
-        let Some((state, pages)) = target.copies.iter().filter(is_older).next_back().cloned() else { return };
+        let Some((state, pages)) = target.copies.iter().rfind(is_older).cloned() else { return };
         if self.targets.iter().any(|target| target.is_restored) || !self.is_needless(number, &state) {
             return;
         }
