@@ -6,11 +6,13 @@
 
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
 
+use plan::Control;
 use session::Session;
 use tasks::{Shared, Tasks, sleep, until};
 use world::{Fault, World};
 
 mod farm;
+mod plan;
 mod random;
 mod returning;
 mod session;
@@ -18,34 +20,8 @@ mod tasks;
 mod truth;
 mod world;
 
-/// Pages of the pool; each holds one value.
-const PAGES: usize = 6;
-
 /// Steps within which a pool without faults is whole again.
 const CALM_STEPS: u64 = 20_000;
-
-/// A rule that is broken on purpose: the checker must notice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Control {
-    /// A persist is acknowledged before the epoch is durable that leaves out who lacks it.
-    AcknowledgedEarly,
-    /// A page that was written is not in the map.
-    PageNotMarked,
-    /// A member that is behind counts as in sync, and is the source.
-    BehindAsSource,
-    /// An opening takes whom it finds.
-    TooFewVotes,
-    /// Marks are not compared.
-    MarksNotCompared,
-}
-
-const CONTROLS: [Control; 5] = [
-    Control::AcknowledgedEarly,
-    Control::PageNotMarked,
-    Control::BehindAsSource,
-    Control::TooFewVotes,
-    Control::MarksNotCompared,
-];
 
 /// How a run ended.
 struct Outcome {

@@ -2,10 +2,15 @@
 
 use std::{collections::BTreeMap, env, time::Instant};
 
-use super::{CONTROLS, Outcome, run, world::Fault};
+use super::{
+    Outcome,
+    plan::{CONTROLS, Control},
+    run,
+    world::Fault,
+};
 
 /// The shortest time for which things must go wrong so that the seed still fails, and what happened in it.
-fn shrink(seed: u64, control: Option<super::Control>, chaos_steps: u64) -> Outcome {
+fn shrink(seed: u64, control: Option<Control>, chaos_steps: u64) -> Outcome {
     let fails = |limit: &u64| run(seed, control, Some(*limit), false).violation.is_some();
     let shortest = (0..=chaos_steps).find(fails).unwrap_or(chaos_steps);
     run(seed, control, Some(shortest), true)

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use pmof_control::Reply;
 
 use super::{
-    PAGES,
+    plan::PAGES,
     session::{Member, Open, Session, answer, ask, bytes_of, fail, read, send},
     tasks::sleep,
     world::{Answer, Fault, Message},

@@ -8,7 +8,7 @@ use std::{
 use pmof_control::{PoolState, Reply, Request};
 
 use super::{
-    Control, PAGES,
+    plan::{Control, PAGES},
     tasks::{Lock, Shared, Tasks, sleep, until},
     truth::Pages,
     world::{Answer, Fault, Message},

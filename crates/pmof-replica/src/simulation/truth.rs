@@ -1,6 +1,6 @@
 //! What really happened, and whether it may have.
 
-use super::PAGES;
+use super::plan::PAGES;
 
 /// The values of all pages. Each write has a value of its own, higher than all before.
 pub(super) type Pages = [u64; PAGES];

@@ -8,7 +8,7 @@ use std::{
 use pmof_control::{Epoch, PoolState, Reply, Request};
 
 use super::{
-    Control, PAGES,
+    plan::{Control, PAGES},
     random::Random,
     truth::{Pages, Truth},
 };
