@@ -54,6 +54,10 @@ const FLUSHED_BYTES: u64 = 256 << 20;
 /// Blocks that are compared first; of those that differ the pages are.
 const BLOCK_BYTES: u64 = 64 << 10;
 
+/// Bytes copied before the target makes them as durable as it can. Its next change of state waits for all of the file that is not yet on
+/// disk, and is given the loss timeout: after more than the disk takes in that time, the replica would be lost again and again.
+const SYNC_BYTES: u64 = 4 << 20;
+
 /// Bytes that may be missing when the pool is held for the last of them.
 const LAST_BYTES: u64 = 1 << 20;
 
@@ -434,22 +438,25 @@ impl Returns {
         limit_bytes: u64,
     ) -> Result<u64, Halt> {
         let began = Instant::now();
-        let (mut from, mut flushed, mut copied_bytes) = (0, 0, 0);
+        let (mut from, mut flushed, mut copied_bytes, mut synced_bytes) = (0, 0, 0, 0);
         let window_bytes = if is_compared { COMPARE_BYTES } else { COPY_BYTES };
         while let Some(window) = catch_up.open_window(from, window_bytes.min(limit_bytes)) {
             let copied = hold(pool).and_then(|open| copy_window(&open, member, &window, is_compared));
             catch_up.close_window();
             from = window.end;
-            if is_compared && from - flushed >= FLUSHED_BYTES && member.flush_everything(FlushLevel::OfPool) {
-                catch_up.note_flushed();
-                flushed = from;
-            }
             match copied {
                 Ok(bytes) => copied_bytes += bytes,
                 Err(halt) => {
                     catch_up.interrupted(Some(window));
                     return Err(halt);
                 }
+            }
+            if copied_bytes - synced_bytes >= SYNC_BYTES || (is_compared && from - flushed >= FLUSHED_BYTES) {
+                (flushed, synced_bytes) = (from, copied_bytes);
+                if !member.flush_everything(FlushLevel::Strongest) {
+                    return Err(Halt::Later);
+                }
+                catch_up.note_flushed();
             }
             if !self.throttle(began, copied_bytes) {
                 return Err(Halt::Ended);
@@ -473,8 +480,8 @@ impl Returns {
         member: &RemoteMember,
         catch_up: &CatchUp,
     ) -> Result<Option<u64>, Halt> {
-        // Most of it before anybody is kept waiting.
-        if !member.flush_everything(FlushLevel::OfPool) {
+        // Most of it before anybody is kept waiting: the epoch that the member joins by waits for its disk too.
+        if !member.flush_everything(FlushLevel::Strongest) {
             return Err(Halt::Later);
         }
         catch_up.note_flushed();
