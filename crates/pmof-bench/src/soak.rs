@@ -322,7 +322,7 @@ fn options(args: &SoakArgs, target: &Target) -> PoolOptions {
     args.reach.pool_options().replica(pool_url(args, target)).require(Durability::PowerFailure)
 }
 
-fn seed_of_the_clock() -> u64 {
+pub(crate) fn seed_of_the_clock() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64 & u64::from(u32::MAX))
 }
 

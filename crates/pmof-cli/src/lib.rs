@@ -7,7 +7,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use pmof_bench::{bench, soak};
+use pmof_bench::{bench, chaos, soak};
 
 mod copy;
 mod demo;
@@ -35,6 +35,7 @@ enum Command {
     Bench(bench::BenchArgs),
     Doctor(doctor::DoctorArgs),
     Soak(soak::SoakArgs),
+    Chaos(chaos::ChaosArgs),
     Completions(shell::CompletionsArgs),
     Man(shell::ManArgs),
     #[command(hide = true)]
@@ -58,6 +59,7 @@ pub fn pmof() -> ExitCode {
         Command::Bench(args) => bench::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Soak(args) => soak::run(args),
+        Command::Chaos(args) => chaos::run(args),
         Command::Completions(args) => shell::completions(args),
         Command::Man(args) => shell::man(args),
         Command::BenchFloor(args) => bench::run_floor_server(args),

@@ -152,3 +152,28 @@ fn the_soak_finds_acknowledgements_without_a_write() {
         assert!(error.contains(words), "{words:?} is missing in: {error}");
     }
 }
+
+#[test]
+fn the_chaos_finds_a_byte_that_no_catch_up_copied() {
+    let directory = directory();
+    let chaos = ["chaos", "--kills", "1", "--pauses", "0", "--cuts", "0", "--seed", "5", "--json", "--break-catch-up"];
+    let output = pmof(&directory, &chaos);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.contains("are not what was acknowledged last") && error.contains("--seed 5"), "{error}");
+    assert!(!is_empty(&directory), "the pool is kept to be looked into");
+}
+
+#[test]
+fn nobody_notices_kills_pauses_and_cuts() {
+    let directory = directory();
+    let chaos = ["chaos", "--kills", "3", "--pauses", "1", "--cuts", "1", "--json"];
+    // Targets of a machine that is busy with other tests are late too.
+    let report = json(&pmof(&directory, &[&chaos[..], &["--loss-timeout-ms", "2000"]].concat()));
+    assert!(number(&report, "/errors").abs() < 0.5 && number(&report, "/persists") > 0.0, "{report}");
+    for (kind, count) in [("/faults/kills", 3.0), ("/faults/pauses", 1.0), ("/faults/cuts", 1.0)] {
+        assert!((number(&report, kind) - count).abs() < 0.5, "{kind} of {report}");
+    }
+    assert!(number(&report, "/catch_ups") >= 1.0 && number(&report, "/stall/kill/samples") > 2.0, "{report}");
+    assert!(is_empty(&directory), "the chaos cleans up");
+}

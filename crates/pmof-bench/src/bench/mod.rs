@@ -25,6 +25,8 @@ mod stage;
 pub mod statistics;
 mod usage;
 
+pub(crate) use stage::{Helper, signal, socket_address};
+
 pub use processes::{FloorClientArgs, FloorServerArgs, RelayArgs, run_floor_client, run_floor_server, run_relay};
 
 /// Measures latency, bandwidth, batching, idling or many clients, beside the floor of the same transport in the same run.

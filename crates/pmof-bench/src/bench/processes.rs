@@ -8,6 +8,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use clap::{Args, ValueEnum};
+use pmof_console::children::exit_with_parent;
 use pmof_console::limits::pin_to;
 use pmof_console::output::say;
 
@@ -88,6 +89,9 @@ pub struct RelayArgs {
     /// CPU to run on
     #[arg(long)]
     cpu: Option<usize>,
+    /// Process number of the parent, with which this process ends
+    #[arg(long)]
+    exit_with_parent: Option<u32>,
 }
 
 /// Runs `pmof bench-floor`.
@@ -121,6 +125,9 @@ pub fn run_floor_client(args: &FloorClientArgs) -> Result<()> {
 
 /// Runs `pmof relay`.
 pub fn run_relay(args: &RelayArgs) -> Result<()> {
+    if let Some(parent) = args.exit_with_parent {
+        exit_with_parent(parent)?;
+    }
     ensure!(args.listen.len() == args.to.len(), "each --listen needs one --to, in the same order");
     pin_if_asked(args.cpu)?;
     let listeners = args.listen.iter().map(|addr| listen_on_loopback(*addr)).collect::<Result<Vec<_>>>()?;

@@ -235,7 +235,7 @@ impl Stage {
 }
 
 /// The socket address in a target's or helper's `tcp://HOST:PORT`.
-pub(super) fn socket_address(url: &str) -> Result<SocketAddr> {
+pub(crate) fn socket_address(url: &str) -> Result<SocketAddr> {
     let address = url.strip_prefix("tcp://").and_then(|address| address.parse().ok());
     address.with_context(|| format!("{url} is not tcp://ADDRESS:PORT"))
 }
@@ -254,7 +254,7 @@ pub(super) fn warm(pool: &Pool) -> Result<()> {
 
 /// A child of this very binary that prints `ready tcp://ADDRESS` lines. Killed (SIGKILL) when dropped.
 #[derive(Debug)]
-pub(super) struct Helper {
+pub(crate) struct Helper {
     child: Child,
     addresses: Vec<SocketAddr>,
 }
@@ -266,7 +266,7 @@ impl Helper {
     }
 
     /// Starts it and waits for `count` addresses.
-    fn start(options: &[&str], count: usize) -> Result<Self> {
+    pub(crate) fn start(options: &[&str], count: usize) -> Result<Self> {
         let program = std::env::current_exe().context("cannot find this program's own file")?;
         let child = Command::new(program).args(options).stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
         let mut helper = Self { child: child.context("cannot start a helper process")?, addresses: Vec::new() };
@@ -281,7 +281,7 @@ impl Helper {
         Ok(helper)
     }
 
-    pub(super) fn addresses(&self) -> &[SocketAddr] {
+    pub(crate) fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
@@ -345,12 +345,17 @@ impl<W> Contender<W> {
 
     fn signal(&self, signal: Signal) -> Result<()> {
         for server in &self.servers {
-            let process_id = i32::try_from(server.process_id()).ok().and_then(Pid::from_raw);
-            let process_id = process_id.context("a child has no process number")?;
-            kill_process(process_id, signal).context("cannot stop or continue a child")?;
+            self::signal(server.process_id(), signal)?;
         }
         Ok(())
     }
+}
+
+/// Stops or continues a child.
+pub(crate) fn signal(process_id: u32, signal: Signal) -> Result<()> {
+    let process_id = i32::try_from(process_id).ok().and_then(Pid::from_raw);
+    let process_id = process_id.context("a child has no process number")?;
+    kill_process(process_id, signal).context("cannot stop or continue a child")
 }
 
 /// The CPUs of the initiator and of the servers: as asked, else the first ones allowed that differ.
