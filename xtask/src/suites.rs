@@ -155,13 +155,6 @@ const AFTER_TESTS: &[Suite] = &[
         ..PLAIN
     },
     Suite {
-        name: "chaos",
-        command: &[PMOF, "chaos", "--kills", "12", "--pauses", "2", "--cuts", "2", "--seconds", "15"],
-        slow: true,
-        needs: Need::PmofCommand("chaos"),
-        ..PLAIN
-    },
-    Suite {
         name: "ssh",
         // Of the whole workspace, as the tests were built: of one package cargo would compile what it depends on once more.
         command: &["cargo", "test", "--workspace", "--test", "ssh", "--", "--ignored"],

@@ -156,7 +156,7 @@ impl Report {
             self.error_texts.extend(written.texts.iter().cloned());
         }
         let summary = latencies.summary();
-        self.persists = summary.samples as u64 - self.errors;
+        self.persists = summary.samples - self.errors;
         self.persist = Some(summary);
         let kinds = &self.kinds;
         let faults = 0..kinds.len() as u64;
