@@ -173,11 +173,11 @@ fn a_ledger_tells_what_a_pool_must_hold() {
     // The controls. Another seed's contents; a byte that changed; acknowledgements of what was never written.
     assert!(!check(ledger, "6").1);
     let mut bytes = fs::read(&device).unwrap();
-    bytes[8192 + 100] ^= 1;
+    bytes[pmof_control::DATA_OFFSET as usize + 100] ^= 1;
     fs::write(&device, &bytes).unwrap();
     let (report, is_good) = check(ledger, "5");
     assert!(!is_good && report["wrong"] == 1 && report["lost"] == 1, "{report}");
-    bytes[8192 + 100] ^= 1;
+    bytes[pmof_control::DATA_OFFSET as usize + 100] ^= 1;
     fs::write(&device, &bytes).unwrap();
     let told = fs::read_to_string(ledger).unwrap();
     let more = wrote["acked"].as_u64().unwrap();

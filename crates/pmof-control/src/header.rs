@@ -16,12 +16,15 @@ pub const HEADER_BYTES: usize = 4096;
 /// Where the page with the pool's [state](crate::PoolState) begins in the file, in bytes.
 pub const STATE_OFFSET: u64 = HEADER_BYTES as u64;
 
-/// Where user data begins in the file, in bytes. Offset 0 of the user is this offset of the file. It is a page of its own, so that it
-/// can be registered without what lies before it.
-pub const DATA_OFFSET: u64 = STATE_OFFSET + PAGE_BYTES;
+/// Where user data begins in the file, in bytes. Offset 0 of the user is this offset of the file. Between the state page and it there is room for
+/// what a pool keeps of its members and of writes under way.
+pub const DATA_OFFSET: u64 = 64 << 10;
 
 /// Where user data begins in a file of format 1, which has no state page.
 const DATA_OFFSET_1: u64 = PAGE_BYTES;
+
+/// Where user data begins in a file of format 2: right behind the state page.
+const DATA_OFFSET_2: u64 = STATE_OFFSET + PAGE_BYTES;
 
 /// The unit of a file's length.
 const PAGE_BYTES: u64 = 4096;
@@ -36,22 +39,22 @@ pub const REPLICAS_MAX: u16 = 64;
 const GENERATION_OFFSET: usize = 88;
 const _: () = assert!(std::mem::offset_of!(RawHeader, generation) == GENERATION_OFFSET);
 
-const MAJOR: u16 = 2;
+const MAJOR: u16 = 3;
 const MINOR: u16 = 0;
 const CHECKSUM_OFFSET: usize = HEADER_BYTES - 4;
 const RESERVED_BYTES: usize = CHECKSUM_OFFSET - 100 - USER_FLAGS_BYTES;
 
-/// Most user data a file can hold: its length, a signed 64-bit number, is a whole number of pages, two of them before the data.
+/// Most user data a file can hold: its length, a signed 64-bit number, is a whole number of pages, those before the data among them.
 pub const MAX_SIZE_BYTES: u64 = (1 << 63) - PAGE_BYTES - DATA_OFFSET;
 
 /// The header of one replica of a pool: the first [`HEADER_BYTES`] bytes of its file. Peers never get rights to it.
 ///
-/// Version 2.0, all numbers little-endian:
+/// Version 3.0, all numbers little-endian:
 ///
 /// | offset | bytes | field |
 /// |---|---|---|
 /// | 0 | 8 | magic `PMOFPOOL` |
-/// | 8 | 2 | major version: 2; a reader refuses a higher one |
+/// | 8 | 2 | major version: 3; a reader refuses a higher one |
 /// | 10 | 2 | minor version: 0; a reader accepts any |
 /// | 12 | 4 | reserved, zero |
 /// | 16 | 8 | incompatible features: a reader refuses a bit that it does not know; none is defined |
@@ -59,7 +62,7 @@ pub const MAX_SIZE_BYTES: u64 = (1 << 63) - PAGE_BYTES - DATA_OFFSET;
 /// | 32 | 16 | UUID of the pool, the same on every replica |
 /// | 48 | 16 | UUID of this replica |
 /// | 64 | 8 | size of user data in bytes, at least 1 |
-/// | 72 | 8 | offset of user data in the file: 8192 |
+/// | 72 | 8 | offset of user data in the file: 65,536 |
 /// | 80 | 8 | time of creation, seconds since 1970-01-01 UTC |
 /// | 88 | 8 | zero |
 /// | 96 | 2 | number of replicas when created, 1 to 64 |
@@ -68,8 +71,9 @@ pub const MAX_SIZE_BYTES: u64 = (1 << 63) - PAGE_BYTES - DATA_OFFSET;
 /// | 116 | 3976 | reserved, zero; with a higher minor version, ignored |
 /// | 4092 | 4 | CRC32C of bytes 0..4092 with 88..96 taken as zero; lies here in every version |
 ///
-/// The header never changes. What does is the [state](crate::PoolState), on the page behind it. Version 1.0 had no such page: its data begins at
-/// byte 4096, and bytes 88 to 95 are a generation, whose low half is the number and whose high half that number's CRC32C.
+/// The header never changes. What does is the [state](crate::PoolState), on the page behind it. In version 2.0 the data follows that page at once, at byte
+/// 8192. Version 1.0 had no such page: its data begins at byte 4096, and bytes 88 to 95 are a generation, whose low half is the number and whose high half
+/// that number's CRC32C.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The format of the file.
@@ -100,8 +104,10 @@ pub enum PoolFormat {
         /// Grew when another replica was left behind; 0 at creation.
         generation: u32,
     },
-    /// Version 2.0.
+    /// Version 2.0: data right behind the state page.
     Two,
+    /// Version 3.0.
+    Three,
 }
 
 impl PoolFormat {
@@ -110,6 +116,7 @@ impl PoolFormat {
         match self {
             Self::One { .. } => 1,
             Self::Two => 2,
+            Self::Three => 3,
         }
     }
 }
@@ -119,7 +126,8 @@ impl Header {
     pub fn data_offset(&self) -> u64 {
         match self.format {
             PoolFormat::One { .. } => DATA_OFFSET_1,
-            PoolFormat::Two => DATA_OFFSET,
+            PoolFormat::Two => DATA_OFFSET_2,
+            PoolFormat::Three => DATA_OFFSET,
         }
     }
 
@@ -128,7 +136,7 @@ impl Header {
         file_len_bytes(self.size_bytes).map(|len_bytes| len_bytes - (DATA_OFFSET - self.data_offset()))
     }
 
-    /// The bytes of this header, in version 2.0.
+    /// The bytes of this header, in version 3.0.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut raw = RawHeader {
             magic: NATIVE_MAGIC,
@@ -275,8 +283,10 @@ struct RawHeader {
 
 impl RawHeader {
     fn format(&self) -> Result<PoolFormat, HeaderError> {
-        if self.major.get() != 1 {
-            return Ok(PoolFormat::Two);
+        match self.major.get() {
+            1 => {}
+            2 => return Ok(PoolFormat::Two),
+            _ => return Ok(PoolFormat::Three),
         }
         let generation = self.generation.get() as u32;
         if self.generation.get() != generation_word(generation) {
@@ -290,7 +300,8 @@ impl RawHeader {
         let reserved_is_zero = self.reserved_low.get() == 0 && self.reserved.iter().all(|byte| *byte == 0);
         let (data_offset, has_generation) = match format {
             PoolFormat::One { .. } => (DATA_OFFSET_1, true),
-            PoolFormat::Two => (DATA_OFFSET, false),
+            PoolFormat::Two => (DATA_OFFSET_2, false),
+            PoolFormat::Three => (DATA_OFFSET, false),
         };
         let rules = [
             (self.major.get() != 0, "the major version is 0"),

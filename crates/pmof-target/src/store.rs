@@ -199,7 +199,7 @@ impl PoolStore {
         }
         let (header, state, sequence) = self.read_head(name, &memory)?;
         if access == OpenFor::Write {
-            if let PoolFormat::One { .. } = header.format {
+            if header.format != PoolFormat::Three {
                 return Err(StoreError::OldFormat { name: name.clone(), found: header.format.major() });
             }
             if state.is_open {
@@ -576,7 +576,7 @@ const FIRST_SEQUENCE: u64 = 1;
 /// The state behind the header, and its sequence number.
 fn read_state(memory: &Memory, header: &Header) -> Result<Result<(PoolState, u64), HeaderError>, MemError> {
     let mut page = [0; STATE_BYTES];
-    if header.format == PoolFormat::Two {
+    if !matches!(header.format, PoolFormat::One { .. }) {
         memory.read(STATE_OFFSET, &mut page)?;
     }
     Ok(PoolState::read(header.format, header.replica_count, &page))
@@ -593,7 +593,7 @@ fn write_state(medium: &dyn Medium, state: &PoolState, sequence: u64) -> Result<
 
 fn new_header(new: &NewPool) -> Header {
     Header {
-        format: PoolFormat::Two,
+        format: PoolFormat::Three,
         compatible_features: 0,
         pool_uuid: new.pool_uuid,
         replica_uuid: Uuid::new_v4(),

@@ -67,7 +67,7 @@ impl PoolFile {
         }
         let major = number(head, 8, 2) as u16;
         let (data_bytes, data_offset) = (number(head, 64, 8), number(head, 72, 8));
-        if !matches!((major, data_offset), (1, 4096) | (2, 8192)) || data_bytes == 0 {
+        if !matches!((major, data_offset), (1, 4096) | (2, 8192) | (3, 65_536)) || data_bytes == 0 {
             return Err(format!("format {major} with {data_bytes} bytes of data at {data_offset}"));
         }
         let needed = data_offset.saturating_add(data_bytes.next_multiple_of(PAGE_BYTES as u64));
@@ -130,14 +130,16 @@ pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
 pub(crate) mod tests {
     use super::*;
 
-    /// A file of format 2 of a pool of zeros.
+    pub(crate) const DATA_OFFSET: usize = 64 << 10;
+
+    /// A file of format 3 of a pool of zeros.
     pub(crate) fn file(data_bytes: u64, opening: u64, is_open: bool) -> Vec<u8> {
-        let mut bytes = vec![0; 8192 + data_bytes.next_multiple_of(4096) as usize];
+        let mut bytes = vec![0; DATA_OFFSET + data_bytes.next_multiple_of(4096) as usize];
         put(&mut bytes, 0, MAGIC);
-        put(&mut bytes, 8, &2_u16.to_le_bytes());
+        put(&mut bytes, 8, &3_u16.to_le_bytes());
         put(&mut bytes, 32, &[7; 16]);
         put(&mut bytes, 64, &data_bytes.to_le_bytes());
-        put(&mut bytes, 72, &8192_u64.to_le_bytes());
+        put(&mut bytes, 72, &(DATA_OFFSET as u64).to_le_bytes());
         seal(&mut bytes);
         slot(&mut bytes, opening, opening, is_open);
         bytes
@@ -175,7 +177,7 @@ pub(crate) mod tests {
     fn both_formats_are_read() {
         let bytes = file(10_000, 3, true);
         let pool = PoolFile::read(&bytes).unwrap().unwrap();
-        assert_eq!((pool.major, pool.data_offset, pool.data(&bytes).len()), (2, 8192, 10_000));
+        assert_eq!((pool.major, pool.data_offset, pool.data(&bytes).len()), (3, DATA_OFFSET as u64, 10_000));
         assert_eq!(pool.state, Some(State { epoch: [3; 16], opening: 3, is_open: true, mark: 103 }));
 
         let mut old = file(4096, 1, false);

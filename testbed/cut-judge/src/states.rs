@@ -140,7 +140,7 @@ mod tests {
     use super::*;
     use crate::{
         ledger::Ledger,
-        pool_file::tests::{file, slot},
+        pool_file::tests::{DATA_OFFSET, file, slot},
     };
 
     fn steps(text: &str) -> Vec<Step> {
@@ -151,7 +151,7 @@ mod tests {
         let mut bytes = file(8192, opening, is_open);
         let stream = Stream::new(5, 0, AREA_WORDS_MIN);
         for index in 0..FILLED_WORDS {
-            bytes[8192 + index * 8..][..8].copy_from_slice(&stream.word(0, index).to_le_bytes());
+            bytes[DATA_OFFSET + index * 8..][..8].copy_from_slice(&stream.word(0, index).to_le_bytes());
         }
         bytes
     }
@@ -163,11 +163,11 @@ mod tests {
         let whole = file(8192, 1, true);
         judge(&made, "p", Some(&whole)).unwrap();
         assert!(judge(&made, "p", None).unwrap_err().contains("no pool"));
-        assert!(judge(&made, "p", Some(&vec![0; 16_384])).unwrap_err().contains("no pool"));
-        assert!(judge(&made, "p", Some(&whole[..12_288])).is_err());
+        assert!(judge(&made, "p", Some(&vec![0; DATA_OFFSET + 8192])).unwrap_err().contains("no pool"));
+        assert!(judge(&made, "p", Some(&whole[..whole.len() - 4096])).is_err());
         assert!(judge(&made, "p", Some(&file(4096, 1, true))).unwrap_err().contains("4096 bytes"));
         let mut dirty = whole.clone();
-        dirty[9000] = 1;
+        dirty[DATA_OFFSET + 808] = 1;
         assert!(judge(&made, "p", Some(&dirty)).unwrap_err().contains("word 101"));
         // While it was being made: whole, or absent, and nothing in between.
         let making = steps("begin create p 8192\n");
@@ -206,11 +206,11 @@ mod tests {
         let filling = steps("begin create p 8192\ndone create p\nbegin fill p 5\n");
         let mut bytes = filled_file(1, true);
         judge(&filling, "p", Some(&bytes)).unwrap();
-        bytes[8192 + 80..8192 + 160].fill(0);
+        bytes[DATA_OFFSET + 80..DATA_OFFSET + 160].fill(0);
         judge(&filling, "p", Some(&bytes)).unwrap();
-        bytes[8192 + 80] = 1;
+        bytes[DATA_OFFSET + 80] = 1;
         assert!(judge(&filling, "p", Some(&bytes)).is_err());
-        bytes[8192 + 80] = 0;
+        bytes[DATA_OFFSET + 80] = 0;
         let filled = steps("begin create p 8192\ndone create p\nbegin fill p 5\ndone fill p\n");
         assert!(judge(&filled, "p", Some(&bytes)).unwrap_err().contains("word 10"));
     }

@@ -125,7 +125,7 @@ fn replicas_are_all_written_verified_and_compared() {
 
     // One flipped bit in the second replica: told where, and no file is made.
     let damaged = File::options().write(true).open(b.file("copy")).unwrap();
-    damaged.write_all_at(&[bytes[8_500_000] ^ 1], 8192 + 8_500_000).unwrap();
+    damaged.write_all_at(&[bytes[8_500_000] ^ 1], pmof_control::DATA_OFFSET + 8_500_000).unwrap();
     let torn = place.path().join("torn");
     pmof(["cp", &first, text(&torn), "--replica", &second]).failed(&["replica 1", "differs", "8388608"]);
     assert!(!torn.exists());

@@ -102,7 +102,7 @@ fn a_replica_that_is_damaged_before_the_look() {
     let file = File::options().write(true).open(target.file(&target.files()[0])).unwrap();
     // Again and again, so that it lies between the copy's write of these bytes and its look at them.
     while copy.try_wait().unwrap().is_none() {
-        file.write_all_at(b"bit rot", 8192 + 1000).unwrap();
+        file.write_all_at(b"bit rot", pmof_control::DATA_OFFSET + 1000).unwrap();
     }
     let said = Said::new(Instant::now(), copy.wait_with_output().unwrap());
     said.failed(&["replica 0", "differs", "at offset 0", "copy again"]);

@@ -20,8 +20,8 @@ fn pools_are_described() {
     let [copy, other] = &report["pools"].as_array().unwrap()[..] else { panic!("{report}") };
     assert_eq!((&copy["url"], &copy["len_bytes"]), (&url.as_str().into(), &5000.into()));
     assert_eq!((&copy["copied_file_len_bytes"], &copy["open_by"]), (&5000.into(), &serde_json::Value::Null));
-    assert_eq!(copy["file_len_bytes"], 8192 + 8192);
-    assert_eq!((&copy["format"], &copy["opening"], &copy["is_closed"]), (&2.into(), &1.into(), &true.into()));
+    assert_eq!(copy["file_len_bytes"], pmof_control::DATA_OFFSET + 8192);
+    assert_eq!((&copy["format"], &copy["opening"], &copy["is_closed"]), (&3.into(), &1.into(), &true.into()));
     assert_eq!(other["is_closed"], false);
     let levels = copy["levels"].as_array().unwrap();
     assert_eq!(levels.len(), 3);

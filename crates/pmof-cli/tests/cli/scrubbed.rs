@@ -3,6 +3,7 @@
 use std::{fs::OpenOptions, os::unix::fs::FileExt};
 
 use pmof::{Durability, Pool, PoolOptions};
+use pmof_control::DATA_OFFSET;
 use serde_json::Value;
 
 use crate::support::{Target, pmof};
@@ -11,8 +12,8 @@ fn flip(target: &Target, offset: u64) {
     let file = OpenOptions::new().read(true).write(true).open(target.root.path().join("orders")).unwrap();
     let mut byte = [0];
     // Data begins behind the header and the state.
-    file.read_exact_at(&mut byte, 8192 + offset).unwrap();
-    file.write_all_at(&[byte[0] ^ 1], 8192 + offset).unwrap();
+    file.read_exact_at(&mut byte, DATA_OFFSET + offset).unwrap();
+    file.write_all_at(&[byte[0] ^ 1], DATA_OFFSET + offset).unwrap();
 }
 
 #[test]

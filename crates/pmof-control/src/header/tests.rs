@@ -2,12 +2,13 @@ use proptest::prelude::*;
 
 use super::*;
 
-const GOLDEN: &[u8] = include_bytes!("../../tests/golden/pool_header_v2.bin");
+const GOLDEN: &[u8] = include_bytes!("../../tests/golden/pool_header_v3.bin");
+const GOLDEN_2: &[u8] = include_bytes!("../../tests/golden/pool_header_v2.bin");
 const GOLDEN_1: &[u8] = include_bytes!("../../tests/golden/pool_header_v1.bin");
 
 fn sample() -> Header {
     Header {
-        format: PoolFormat::Two,
+        format: PoolFormat::Three,
         compatible_features: 0x0102_0304_0506_0708,
         pool_uuid: Uuid::from_u128(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff),
         replica_uuid: Uuid::from_u128(0xffee_ddcc_bbaa_9988_7766_5544_3322_1100),
@@ -31,7 +32,8 @@ fn changed(offset: usize, bytes: &[u8]) -> [u8; HEADER_BYTES] {
 #[test]
 fn golden_files_of_every_version_are_read() {
     for (golden, format, major, data_offset, file_len_bytes) in [
-        (GOLDEN, PoolFormat::Two, 2, 8192, 0x1_0000_3000),
+        (GOLDEN, PoolFormat::Three, 3, 65_536, 0x1_0001_1000),
+        (GOLDEN_2, PoolFormat::Two, 2, 8192, 0x1_0000_3000),
         (GOLDEN_1, PoolFormat::One { generation: 7 }, 1, 4096, 0x1_0000_2000),
     ] {
         let header = Header::decode(golden).expect("a version is read for ever");
@@ -62,7 +64,7 @@ fn every_flipped_bit_of_a_generation_is_detected() {
 #[test]
 fn encoding_gives_the_golden_bytes() {
     assert_eq!(GOLDEN.len(), HEADER_BYTES);
-    assert!(sample().encode()[..] == *GOLDEN, "the format of version 2.0 changed");
+    assert!(sample().encode()[..] == *GOLDEN, "the format of version 3.0 changed");
 }
 
 #[test]
@@ -103,7 +105,7 @@ fn bytes_behind_the_header_do_not_matter() {
 
 #[test]
 fn newer_versions_and_unknown_features_are_refused() {
-    assert_eq!(Header::decode(&changed(8, &[3, 0, 5, 0])), Err(HeaderError::NewerVersion { found: 3, found_minor: 5 }));
+    assert_eq!(Header::decode(&changed(8, &[4, 0, 5, 0])), Err(HeaderError::NewerVersion { found: 4, found_minor: 5 }));
     assert_eq!(Header::decode(&changed(16, &[4])), Err(HeaderError::UnknownFeature { flags: 4 }));
 }
 
@@ -142,9 +144,9 @@ fn contradictions_are_refused() {
 
 #[test]
 fn file_lengths_are_whole_pages_and_never_overflow() {
-    assert_eq!(file_len_bytes(1), Some(12288));
-    assert_eq!(file_len_bytes(4096), Some(12288));
-    assert_eq!(file_len_bytes(4097), Some(16384));
+    assert_eq!(file_len_bytes(1), Some(69_632));
+    assert_eq!(file_len_bytes(4096), Some(69_632));
+    assert_eq!(file_len_bytes(4097), Some(73_728));
     assert_eq!(file_len_bytes(MAX_SIZE_BYTES), Some(i64::MAX.unsigned_abs() + 1 - PAGE_BYTES));
     assert_eq!(file_len_bytes(MAX_SIZE_BYTES + 1), None);
     assert_eq!(file_len_bytes(u64::MAX - DATA_OFFSET), None);
@@ -163,7 +165,7 @@ proptest! {
         (replica_count, replica_index) in (1..=REPLICAS_MAX).prop_flat_map(|count| (Just(count), 0..count)),
     ) {
         let header = Header {
-            format: PoolFormat::Two,
+            format: PoolFormat::Three,
             compatible_features,
             pool_uuid: Uuid::from_u128(pool),
             replica_uuid: Uuid::from_u128(replica),

@@ -98,6 +98,7 @@ impl Body<'_> {
         let format = match (major, u32::try_from(state.opening)) {
             (1, Ok(generation)) => PoolFormat::One { generation },
             (2, _) => PoolFormat::Two,
+            (3, _) => PoolFormat::Three,
             _ => return Err(Fault::Malformed("the pool's format is unknown")),
         };
         let header = Header {

@@ -34,7 +34,7 @@ fn sample_info() -> PoolInfo {
     PoolInfo {
         name: name("orders"),
         header: Header {
-            format: PoolFormat::Two,
+            format: PoolFormat::Three,
             compatible_features: 1,
             pool_uuid: Uuid::from_u128(2),
             replica_uuid: Uuid::from_u128(3),
@@ -205,7 +205,7 @@ fn the_bytes_of_version_3_stay_as_they_are() {
     assert_eq!(bytes[12..bytes.len() - 4], *body);
 
     let bytes = Reply::Info(Box::new(sample_info())).encode(1).expect("fits");
-    let mut body = vec![2, 0];
+    let mut body = vec![3, 0];
     body.extend(1u64.to_le_bytes());
     body.extend(Uuid::from_u128(2).as_bytes());
     body.extend(Uuid::from_u128(3).as_bytes());
@@ -422,7 +422,11 @@ fn any_info() -> impl Strategy<Value = PoolInfo> {
         .prop_map(|(named, (wide, uuids, narrow, user_flags), medium, promises, open_by)| PoolInfo {
             name: named.0,
             header: Header {
-                format: if named.2 { PoolFormat::Two } else { PoolFormat::One { generation: named.1.opening as u32 } },
+                format: if named.2 {
+                    PoolFormat::Three
+                } else {
+                    PoolFormat::One { generation: named.1.opening as u32 }
+                },
                 compatible_features: wide[0],
                 pool_uuid: Uuid::from_u128(uuids[0]),
                 replica_uuid: Uuid::from_u128(uuids[1]),

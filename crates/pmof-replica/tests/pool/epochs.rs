@@ -2,7 +2,7 @@
 
 use std::{fs, thread, time::Duration};
 
-use pmof_control::{PoolFormat, PoolRefusal};
+use pmof_control::{DATA_OFFSET, PoolFormat, PoolRefusal};
 use pmof_mem::causes;
 use pmof_replica::{Pool, PoolError, PoolOptions, ReplicaError};
 
@@ -347,7 +347,7 @@ fn after_a_writer_died_replicas_are_equal_before_the_first_read() {
     }
     let path = two[0].root.path().join("orders");
     let mut bytes = fs::read(&path).unwrap();
-    for at in [8192, 8192 + (9 << 20), 8192 + SIZE_BYTES - 1] {
+    for at in [0, 9 << 20, SIZE_BYTES - 1].map(|offset| DATA_OFFSET as usize + offset) {
         bytes[at] = b'!';
     }
     fs::write(&path, bytes).unwrap();
@@ -367,12 +367,12 @@ fn after_a_writer_died_replicas_are_equal_before_the_first_read() {
     assert_eq!(read(&pool, 100, 12), b"acknowledged");
     pool.close().unwrap();
     let contents: Vec<_> = two.iter().map(|target| fs::read(target.root.path().join("orders")).unwrap()).collect();
-    assert!(contents[0][8192..] == contents[1][8192..]);
+    assert!(contents[0][DATA_OFFSET as usize..] == contents[1][DATA_OFFSET as usize..]);
     // A pool that was closed is not compared, even where a replica differs.
     two[1].stop();
     let path = two[1].root.path().join("orders");
     let mut bytes = fs::read(&path).unwrap();
-    bytes[8192] = b'?';
+    bytes[DATA_OFFSET as usize] = b'?';
     fs::write(&path, bytes).unwrap();
     two[1].restart();
     let pool = options(urls(&two)).open().unwrap();
@@ -420,27 +420,34 @@ fn close_flushes_what_was_posted() {
 }
 
 #[test]
-fn pools_of_the_first_format_are_read_and_not_written() {
+fn pools_of_older_formats_are_read_and_not_written() {
     let target = Target::start();
-    // A header of format 1 with one page of data.
-    let mut file = include_bytes!("../../../pmof-control/tests/golden/pool_header_v1.bin").to_vec();
-    file[64..72].copy_from_slice(&4096_u64.to_le_bytes());
-    file[96..100].copy_from_slice(&[1, 0, 0, 0]);
-    let checksum = crc32c::crc32c(&[&file[..88], &[0; 8], &file[96..4092]].concat());
-    file[4092..].copy_from_slice(&checksum.to_le_bytes());
-    file.extend([b'1'; 4096]);
-    fs::write(target.root.path().join("orders"), file).unwrap();
+    let one = include_bytes!("../../../pmof-control/tests/golden/pool_header_v1.bin");
+    let two = include_bytes!("../../../pmof-control/tests/golden/pool_header_v2.bin");
+    let state = include_bytes!("../../../pmof-control/tests/golden/pool_state_v2.bin");
+    for (header, state, format) in
+        [(one, &[][..], PoolFormat::One { generation: 7 }), (two, &state[..], PoolFormat::Two)]
+    {
+        // With one page of data, and alone.
+        let mut file = header.to_vec();
+        file[64..72].copy_from_slice(&4096_u64.to_le_bytes());
+        file[96..100].copy_from_slice(&[1, 0, 0, 0]);
+        let checksum = crc32c::crc32c(&[&file[..88], &[0; 8], &file[96..4092]].concat());
+        file[4092..].copy_from_slice(&checksum.to_le_bytes());
+        file.extend(state);
+        file.extend([b'1'; 4096]);
+        fs::write(target.root.path().join("orders"), file).unwrap();
 
-    let pools = options([target.url("orders")]);
-    let pool = pools.open_read_only().unwrap();
-    assert_eq!((pool.len_bytes(), read(&pool, 4000, 96)), (4096, vec![b'1'; 96]));
-    drop(pool);
-    let error = pools.open().unwrap_err();
-    assert_refused(&error, &target.url("orders"), PoolRefusal::OldFormat);
-    assert!(causes(&error).to_string().contains("pmof cp"), "{error}");
-    let info = pools.info().unwrap().remove(0);
-    assert_eq!((info.header.format, info.state.opening), (PoolFormat::One { generation: 7 }, 7));
-    pools.remove().unwrap();
+        let pools = options([target.url("orders")]);
+        let pool = pools.open_read_only().unwrap();
+        assert_eq!((pool.len_bytes(), read(&pool, 4000, 96)), (4096, vec![b'1'; 96]));
+        drop(pool);
+        let error = pools.open().unwrap_err();
+        assert_refused(&error, &target.url("orders"), PoolRefusal::OldFormat);
+        assert!(causes(&error).to_string().contains("pmof cp"), "{error}");
+        assert_eq!(pools.info().unwrap().remove(0).header.format, format);
+        pools.remove().unwrap();
+    }
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::support::*;
 const MIB: u64 = 1 << 20;
 const POOL_BYTES: u64 = 8 * MIB;
 /// Where user data begins in the file.
-const DATA_OFFSET: usize = 8192;
+const DATA_OFFSET: usize = pmof_control::DATA_OFFSET as usize;
 /// What was flushed, and what was to be when it failed.
 const FLUSHED: u64 = MIB;
 const LOST: u64 = 6 * MIB;

@@ -7,12 +7,12 @@ use std::{
     thread,
 };
 
+use pmof_control::DATA_OFFSET;
 use pmof_replica::{Pool, PoolError, ScrubReport};
 
 use crate::support::*;
 
 /// Where the data of a pool begins in its file.
-const DATA_OFFSET: u64 = 8192;
 
 fn pool_on<const N: usize>(size_bytes: u64) -> ([Target; N], Pool) {
     let targets: [Target; N] = std::array::from_fn(|_| Target::start());

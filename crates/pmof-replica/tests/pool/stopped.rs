@@ -12,6 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use pmof_control::DATA_OFFSET;
 use pmof_replica::{Pool, PoolError, ReplicaError};
 use pmof_target::ServiceOptions;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
@@ -149,7 +150,7 @@ fn take_over_from_stopped(url: &str, file: &std::path::Path, round: usize) -> Du
 
     assert!(read(&new, 0, WRITE_BYTES) == own, "round {round}: something landed");
     let bytes = fs::read(file).expect("the pool's file");
-    assert!(bytes[8192..][..WRITE_BYTES] == own, "round {round}: in the file");
+    assert!(bytes[DATA_OFFSET as usize..][..WRITE_BYTES] == own, "round {round}: in the file");
     new.close().expect("closed");
     took
 }

@@ -83,7 +83,7 @@ pub enum StoreError {
         /// What is wrong with the header.
         source: HeaderError,
     },
-    /// The pool was made in a format that does not tell apart replicas that were written separately.
+    /// The pool was made in an older format, which has no room for what a writer keeps beside the data.
     #[error(
         "pool {name} has format {found}, which can be read and not written: copy it to a new pool (pmof cp POOL FILE, then pmof cp FILE NEW) and remove the old one"
     )]

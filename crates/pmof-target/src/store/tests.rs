@@ -89,16 +89,16 @@ fn a_new_pool_is_whole_zeroed_and_allocated() {
     let (root, store) = fresh();
     let pool = create(&store, "orders");
     assert_eq!(pool.name().as_str(), "orders");
-    assert_eq!((pool.data_offset(), pool.data_len_bytes()), (8192, SIZE_BYTES));
+    assert_eq!((pool.data_offset(), pool.data_len_bytes()), (DATA_OFFSET, SIZE_BYTES));
     assert_eq!(pool.access(), OpenFor::Write);
-    assert_eq!(pool.medium().len_bytes(), 20480);
+    assert_eq!(pool.medium().len_bytes(), DATA_OFFSET + 12_288);
 
     assert_eq!(entries(root.path()), ["orders"]);
     let path = root.path().join("orders");
     let bytes = fs::read(&path).expect("the file");
-    assert_eq!(bytes.len(), 20480);
+    assert_eq!(bytes.len() as u64, DATA_OFFSET + 12_288);
     assert!(bytes[DATA_OFFSET as usize..].iter().all(|byte| *byte == 0));
-    assert!(fs::metadata(&path).expect("the file").blocks() * 512 >= 20480, "all space is allocated");
+    assert!(fs::metadata(&path).expect("the file").blocks() * 512 >= DATA_OFFSET + 12_288, "all space is allocated");
 
     let header = Header::decode(&bytes).expect("a header");
     assert_eq!(&header, pool.header());
@@ -124,9 +124,9 @@ fn what_was_stored_is_there_when_opened_again() {
         assert_eq!(again.header(), &header);
         assert_eq!(again.access(), access);
         let mut bytes = [0; 5];
-        again.medium().read(8192 + 7, &mut bytes).expect("a read");
+        again.medium().read(DATA_OFFSET + 7, &mut bytes).expect("a read");
         assert_eq!(&bytes, b"hello");
-        assert_eq!(again.medium().store(8192, b"x").is_ok(), access == OpenFor::Write);
+        assert_eq!(again.medium().store(DATA_OFFSET, b"x").is_ok(), access == OpenFor::Write);
     }
 }
 
@@ -151,8 +151,8 @@ fn sizes_are_checked() {
     let make = |store: &PoolStore, text: &str, size| store.create(&name(text), &new_pool(size), String::new());
     assert!(matches!(make(&store, "a", 0), Err(StoreError::Empty { .. })));
     assert!(matches!(make(&store, "a", 8193), Err(StoreError::TooLarge { limit_bytes: 8192, .. })));
-    assert_eq!(make(&store, "one", 1).expect("a pool").medium().len_bytes(), 12288);
-    assert_eq!(make(&store, "limit", 8192).expect("a pool").medium().len_bytes(), 16384);
+    assert_eq!(make(&store, "one", 1).expect("a pool").medium().len_bytes(), DATA_OFFSET + 4096);
+    assert_eq!(make(&store, "limit", 8192).expect("a pool").medium().len_bytes(), DATA_OFFSET + 8192);
 
     let options = StoreOptions::default().max_pool_bytes(u64::MAX);
     let boundless = PoolStore::open(root.path(), options).expect("a store");
@@ -420,7 +420,7 @@ fn a_file_with_holes_is_refused() {
     let path = root.path().join("sparse");
     let sparse = File::create_new(&path).expect("a file");
     sparse.write_all_at(&header, 0).expect("a write");
-    sparse.set_len(20480).expect("longer");
+    sparse.set_len(DATA_OFFSET + 12_288).expect("longer");
     let error = open(&store, "sparse", OpenFor::Write).expect_err("holes");
     assert!(matches!(error, StoreError::Memory { source: MemError::Unsuitable { .. }, .. }), "{error:?}");
     assert!(causes(&error).to_string().contains(&*path.to_string_lossy()), "{error}");
@@ -524,7 +524,7 @@ fn info_says_what_there_is() {
     let info = store.info(&name("orders")).expect("info");
     assert_eq!(info.name, name("orders"));
     assert_eq!(&info.header, pool.header());
-    assert_eq!(info.file_len_bytes, 20480);
+    assert_eq!(info.file_len_bytes, DATA_OFFSET + 12_288);
     assert_eq!(info.medium, pool.medium().kind());
     assert_eq!(info.promises, Durability::ALL.map(|level| pool.medium().promise(level)));
     assert_eq!(info.promises[1].map(|promise| promise.mechanism), Some(Mechanism::Store));

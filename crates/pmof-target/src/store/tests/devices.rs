@@ -212,8 +212,8 @@ fn crash_states(before: &[u8], steps: impl Fn(&ShadowMedium), keep: impl Fn(&Eve
         for image in replayed.crash_images(200) {
             let (head, page) = image.split_at(HEADER_BYTES);
             let (page, data) = page.split_at(STATE_BYTES);
-            let is_new = PoolState::read(PoolFormat::Two, 3, page).is_ok_and(|(state, _)| state == new_state());
-            states.push((Holds::of(head), is_new && data[..2 * HEADER_BYTES].iter().all(|byte| *byte == 0)));
+            let is_new = PoolState::read(PoolFormat::Three, 3, page).is_ok_and(|(state, _)| state == new_state());
+            states.push((Holds::of(head), is_new && data.iter().all(|byte| *byte == 0)));
         }
     }
     states
@@ -227,9 +227,9 @@ fn new_state() -> PoolState {
 fn a_crash_leaves_a_whole_pool_or_a_free_device() {
     let header = new_header(&new_pool(2 * HEADER_BYTES as u64));
     let whole = Holds::Pool(header.clone());
-    let len_bytes = 4 * HEADER_BYTES as u64;
+    let len_bytes = DATA_OFFSET + 2 * HEADER_BYTES as u64;
     // What an earlier pool left behind its header.
-    let free = [vec![0; HEADER_BYTES], vec![7; 3 * HEADER_BYTES]].concat();
+    let free = [vec![0; HEADER_BYTES], vec![7; len_bytes as usize - HEADER_BYTES]].concat();
     let making = |medium: &ShadowMedium| {
         device::make(medium, &header, &new_state(), len_bytes).and_then(|()| device::publish(medium)).expect("made");
     };
@@ -238,7 +238,7 @@ fn a_crash_leaves_a_whole_pool_or_a_free_device() {
     assert!(made.iter().all(good));
     assert_eq!(made.last().map(|(holds, _)| holds), Some(&whole));
 
-    let pool = [&header.encode()[..], &[7; 3 * HEADER_BYTES]].concat();
+    let pool = [&header.encode()[..], &free[HEADER_BYTES..]].concat();
     let wiping = |medium: &ShadowMedium| device::wipe(medium).expect("wiped");
     let known = |(holds, _): &(Holds, bool)| [&Holds::Nothing, &whole].contains(&holds);
     let wiped = crash_states(&pool, wiping, |_| true);

@@ -73,7 +73,7 @@ fn the_old_file_is_cut_behind_the_durable_rename() {
         let len_bytes = || old.lock().unwrap().as_ref().map(|old| old.metadata().expect("it is open").len());
         let (is_renamed, is_looked_at) = (AtomicBool::new(false), AtomicBool::new(false));
         let judge = |call: &Call| {
-            let is_old = len_bytes() == Some(20_480);
+            let is_old = len_bytes() == Some(DATA_OFFSET + 12_288);
             match call {
                 Call::Rename(_, to) if is_old && *to == path => is_renamed.store(true, Ordering::SeqCst),
                 Call::Fsync(synced) if is_renamed.load(Ordering::SeqCst) && *synced == root => {
@@ -104,7 +104,9 @@ fn the_old_file_is_cut_behind_the_durable_rename() {
         assert!(calls[..renamed].iter().rev().take(2).any(is_durable), "the copy is durable first: {calls:?}");
         match outcome {
             Ok(pool) => assert!(!fails && len_bytes() == Some(0) && bytes_of(&pool) == *b"stored"),
-            Err(failed) => assert!(fails && failed.kept.is_none() && len_bytes() == Some(20_480), "{failed:?}"),
+            Err(failed) => {
+                assert!(fails && failed.kept.is_none() && len_bytes() == Some(DATA_OFFSET + 12_288), "{failed:?}")
+            }
         }
     }
 }

@@ -29,7 +29,7 @@ fn before_and_after() -> (Vec<u8>, PoolState, PoolState) {
 }
 
 fn state_of(image: &[u8]) -> Result<PoolState, HeaderError> {
-    PoolState::read(PoolFormat::Two, 2, &image[STATE_OFFSET as usize..]).map(|(state, _)| state)
+    PoolState::read(PoolFormat::Three, 2, &image[STATE_OFFSET as usize..][..STATE_BYTES]).map(|(state, _)| state)
 }
 
 /// The states that crashes may leave of a change, `keep` of whose events take place; and whether all that was left at its end is new.
