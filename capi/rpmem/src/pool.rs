@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use pmof_control::{OpenFor, SetName};
 use pmof_mem::{Lent, Memory, causes};
 use pmof_pool::{ATTRIBUTES_LEN_BYTES, Attributes};
-use pmof_replica::{Atomicity, Lane, RemoteSetOptions, TargetUrl};
+use pmof_replica::{Atomicity, Lane, Receipt, RemoteSetOptions, TargetUrl};
 
 use crate::{
     error::{Failure, call, text},
@@ -119,10 +119,15 @@ impl Pool {
 
     fn persist(&self, lane: c_uint, range: Range<u64>, atomicity: Atomicity) -> Result<(), Failure> {
         self.with_lane(lane, atomicity, |lane| {
-            lane.persist_range(range)?;
+            tell(&lane.persist_range(range)?);
             Ok(())
         })
     }
+}
+
+/// The interface has no place for a receipt, the log has.
+fn tell(receipt: &Receipt) {
+    ::log::debug!(target: "librpmem", "{receipt}");
 }
 
 /// The range of `len_bytes` from `offset`; what lies beyond 64 bits is beyond every pool.
@@ -292,7 +297,7 @@ pub unsafe extern "C" fn rpmem_drain(rpp: *mut Pool, lane: c_uint, flags: c_uint
             if lane.is_flushed() {
                 return Ok(pool.remote.check_replicas()?);
             }
-            lane.persist()?;
+            tell(&lane.persist()?);
             Ok(())
         })
     };

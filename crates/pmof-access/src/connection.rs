@@ -525,7 +525,8 @@ impl<'c> Single<'c> {
     #[inline]
     pub fn in_batch(self) -> Batch<'c> {
         let Self { connection, signal, context } = self;
-        Batch { connection, core: connection.link.lock(), signal, context, held: false, submission: Submission::Batch }
+        let (core, submission) = (connection.link.lock(), Submission::Batch);
+        Batch { connection, core, signal, context, held: false, is_by_message: false, submission }
     }
 }
 
@@ -538,6 +539,7 @@ pub struct Batch<'c> {
     context: u64,
     /// What was posted may wait for the next batch.
     held: bool,
+    is_by_message: bool,
     submission: Submission,
 }
 
@@ -551,6 +553,14 @@ impl Batch<'_> {
     /// The number that comes back with the completions of the operations posted from now on; 0 at first.
     pub fn context(&mut self, context: u64) -> &mut Self {
         self.context = context;
+        self
+    }
+
+    /// Whether the operations posted from now on are messages that the target's CPU carries out, whatever the transport; at first they take
+    /// the shortest way. A write of at most 4096 bytes that goes by message is torn by a crash between its aligned words of 8 bytes only. A
+    /// flush by message makes durable what was written either way, one that goes direct what was written direct.
+    pub fn by_message(&mut self, is_by_message: bool) -> &mut Self {
+        self.is_by_message = is_by_message;
         self
     }
 
@@ -587,6 +597,7 @@ impl Batch<'_> {
             place: Some((to, offset)),
             len_bytes,
             data,
+            is_by_message: false,
         })
     }
 
@@ -595,7 +606,7 @@ impl Batch<'_> {
     pub fn read(&mut self, from: &RemoteRegion, offset: u64, into: RegionSlice) -> Result<Ticket, PostError> {
         from.check(Access::READ, "remote reads", offset, into.local.len_bytes)?;
         let (len_bytes, data) = (into.local.len_bytes, Data::Slice(&into));
-        self.post(Request { verb: Verb::Read, place: Some((from, offset)), len_bytes, data })
+        self.post(Request { verb: Verb::Read, place: Some((from, offset)), len_bytes, data, is_by_message: false })
     }
 
     /// Posts a flush: brings all earlier writes of this connection in the range to `level`.
@@ -607,8 +618,13 @@ impl Batch<'_> {
     ) -> Result<Ticket, PostError> {
         let (offset, len_bytes) = resolve(range, region.len_bytes())?;
         region.check_flush(level)?;
-        self.core.tell_method(region, level);
-        let request = Request::bare(Verb::Flush { level }, region, offset, len_bytes);
+        if !self.is_by_message {
+            self.core.tell_method(region, level);
+        }
+        let request = Request {
+            is_by_message: self.is_by_message,
+            ..Request::bare(Verb::Flush { level }, region, offset, len_bytes)
+        };
         self.core.post(&request, self.signal, self.context, self.submission)
     }
 
@@ -684,7 +700,8 @@ impl Batch<'_> {
     /// What is seldom needed is elsewhere, so that this, which every write of a run passes, has no registers to save.
     #[inline(never)]
     fn join_run(&mut self, to: &RemoteRegion, offset: u64, data: &Data<'_>, len_bytes: u64) -> Option<Ticket> {
-        let may_join = self.signal == Signal::OnError && to.allows(Access::WRITE, offset, len_bytes);
+        let may_join =
+            self.signal == Signal::OnError && !self.is_by_message && to.allows(Access::WRITE, offset, len_bytes);
         if may_join && self.core.extend_run(to, (offset, len_bytes), self.context) {
             return self.core.append(to, (offset, len_bytes), data);
         }
@@ -701,14 +718,15 @@ impl Batch<'_> {
     fn write_first(&mut self, to: &RemoteRegion, offset: u64, data: &Data<'_>) -> Result<Ticket, PostError> {
         let len_bytes = data.len_bytes();
         to.check(Access::WRITE, "remote writes", offset, len_bytes)?;
-        let request =
-            Request { verb: Verb::Write { immediate: None }, place: Some((to, offset)), len_bytes, data: *data };
+        let (verb, place) = (Verb::Write { immediate: None }, Some((to, offset)));
+        let request = Request { verb, place, len_bytes, data: *data, is_by_message: self.is_by_message };
         self.core.post(&request, self.signal, self.context, self.submission)
     }
 
     /// Posts an operation of a kind for which it does not pay to have this once more.
     #[inline(never)]
     fn post(&mut self, request: Request<'_>) -> Result<Ticket, PostError> {
+        let request = Request { is_by_message: self.is_by_message, ..request };
         self.core.post(&request, self.signal, self.context, self.submission)
     }
 }

@@ -343,13 +343,6 @@ impl RemoteRegion {
         self.descriptor.strongest()
     }
 
-    /// The same region, reached by messages alone, which the target's CPU carries out: a write of at most 4096 bytes is then
-    /// torn by a crash between its aligned words of 8 bytes only, whatever the transport.
-    #[must_use]
-    pub fn by_messages(&self) -> Self {
-        Self { descriptor: Descriptor { direct: DirectAccess::None, ..self.descriptor } }
-    }
-
     #[inline]
     pub(crate) fn key(&self) -> RegionKey {
         self.descriptor.key

@@ -80,6 +80,8 @@ pub(crate) struct Request<'a> {
     /// Bytes that the operation moves, or flushes.
     pub(crate) len_bytes: u64,
     pub(crate) data: Data<'a>,
+    /// The target's CPU is to carry it out, whatever the transport.
+    pub(crate) is_by_message: bool,
 }
 
 /// An operation that goes direct and has to wait, as it is kept until then.
@@ -119,7 +121,7 @@ impl Kept {
             KeptData::Slice(slice) => Data::Slice(slice),
         };
         let place = self.place.as_ref().map(|(region, offset)| (region, *offset));
-        Request { verb: self.verb, place, len_bytes: self.len_bytes, data }
+        Request { verb: self.verb, place, len_bytes: self.len_bytes, data, is_by_message: false }
     }
 
     /// Bytes that were copied for it.
@@ -132,12 +134,12 @@ impl<'a> Request<'a> {
     /// One of a remote range that takes no bytes of this side along.
     #[inline]
     pub(crate) fn bare(verb: Verb, region: &'a RemoteRegion, offset: u64, len_bytes: u64) -> Self {
-        Self { verb, place: Some((region, offset)), len_bytes, data: Data::None }
+        Self { verb, place: Some((region, offset)), len_bytes, data: Data::None, is_by_message: false }
     }
 
     /// A message or a record.
     pub(crate) fn message(verb: Verb, data: Data<'a>) -> Self {
-        Self { verb, place: None, len_bytes: data.len_bytes(), data }
+        Self { verb, place: None, len_bytes: data.len_bytes(), data, is_by_message: false }
     }
 
     #[inline]

@@ -2,7 +2,9 @@
 
 use std::io::{self, Write};
 
-use pmof::{Durability, Pool, PoolError, PoolRefusal, PoolUrl, Promise, Receipt, ReplicaError, ReplicaReceipt, causes};
+use pmof::{
+    Durability, Flushed, Pool, PoolError, PoolRefusal, PoolUrl, Promise, Receipt, ReplicaError, ReplicaReceipt, causes,
+};
 use serde::Serialize;
 
 #[cfg(test)]
@@ -120,6 +122,17 @@ struct ReplicaReport {
     method: String,
     mechanism: String,
     evidence: String,
+    /// The second flush, where some writes were made durable by other means.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    also: Option<MeansReport>,
+}
+
+/// How a flush was done.
+#[derive(Debug, Serialize)]
+struct MeansReport {
+    method: String,
+    mechanism: String,
+    evidence: String,
 }
 
 impl From<&Receipt> for ReceiptReport {
@@ -141,6 +154,11 @@ impl From<&ReplicaReceipt> for ReplicaReport {
             method: receipt.method.to_string(),
             mechanism: receipt.promise.mechanism.to_string(),
             evidence: receipt.promise.evidence.to_string(),
+            also: receipt.also.map(|Flushed { method, promise: Promise { mechanism, evidence }, .. }| MeansReport {
+                method: method.to_string(),
+                mechanism: mechanism.to_string(),
+                evidence: evidence.to_string(),
+            }),
         }
     }
 }

@@ -61,6 +61,10 @@ impl Medium for Lent {
         self.memory.promise(level)
     }
 
+    fn promise_in(&self, level: Durability, offset: u64, len_bytes: u64) -> Option<Promise> {
+        self.memory.promise_in(level, offset, len_bytes)
+    }
+
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), MemError> {
         self.reach_at(offset, into.len() as u64, false)?.read(offset, into)
     }

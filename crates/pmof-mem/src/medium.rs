@@ -1,6 +1,10 @@
 //! The seam through which every store, flush and fence to a pool's memory goes.
 
-use std::{fmt, io, os::fd::BorrowedFd};
+use std::{
+    fmt, io,
+    os::fd::BorrowedFd,
+    sync::atomic::{Ordering, fence},
+};
 
 use crate::{Durability, Lent, MediumKind, MemError, Memory, Promise};
 
@@ -26,6 +30,10 @@ macro_rules! forward_medium {
         fn promise(&self, level: $crate::Durability) -> Option<$crate::Promise> {
             let $w = self;
             $inner.promise(level)
+        }
+        fn promise_in(&self, level: $crate::Durability, offset: u64, len_bytes: u64) -> Option<$crate::Promise> {
+            let $w = self;
+            $inner.promise_in(level, offset, len_bytes)
         }
     };
     (@read $w:ident $inner:expr) => {
@@ -114,6 +122,11 @@ pub trait Medium: Send + Sync + fmt::Debug {
     /// How this medium keeps `level`, or `None` where it cannot.
     fn promise(&self, level: Durability) -> Option<Promise>;
 
+    /// How a range keeps `level`: as the whole does, or by less where the range lies on the better one of several media.
+    fn promise_in(&self, level: Durability, _offset: u64, _len_bytes: u64) -> Option<Promise> {
+        self.promise(level)
+    }
+
     /// Copies `into.len()` bytes at `offset` out.
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), MemError>;
 
@@ -146,6 +159,18 @@ pub trait Medium: Send + Sync + fmt::Debug {
 
     /// Returns when all that was written back before has reached the persistence domain.
     fn fence(&self) -> Result<(), MemError>;
+
+    /// Brings all of a range that was written back before to `level`, and says how; `None`, and nothing done, where the range cannot keep
+    /// the level.
+    fn flush(&self, level: Durability, offset: u64, len_bytes: u64) -> Result<Option<Promise>, MemError> {
+        let Some(promise) = self.promise_in(level, offset, len_bytes) else { return Ok(None) };
+        match level {
+            // The store is enough; this orders it before what follows.
+            Durability::Visible | Durability::ProcessCrash => fence(Ordering::SeqCst),
+            Durability::PowerFailure => self.fence()?,
+        }
+        Ok(Some(promise))
+    }
 
     /// The device that [`fence`](Self::fence) waits for in a system call (`st_dev` of stat(2); of several files, the first such). A
     /// caller with other work leaves such a fence to another thread. `None` where a fence is a few instructions.

@@ -15,6 +15,7 @@ use crate::{
     flush::{Flush, Flushed, promise_of},
     judge::{Judgement, judge_devdax, judge_file},
     mapping::{Mapping, STREAM_MIN_BYTES},
+    part_flush::PartFlush,
     socket,
 };
 
@@ -337,6 +338,15 @@ impl Medium for Memory {
 
     fn promise(&self, level: Durability) -> Option<Promise> {
         promise_of(&self.judgement, level, self.declaration)
+    }
+
+    fn promise_in(&self, level: Durability, offset: u64, len_bytes: u64) -> Option<Promise> {
+        match &self.flush {
+            Flush::Parts(parts) if len_bytes > 0 => {
+                PartFlush::promise(parts, offset, len_bytes, |part| promise_of(part, level, self.declaration))
+            }
+            _ => self.promise(level),
+        }
     }
 
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), MemError> {

@@ -6,8 +6,9 @@ use std::{
 };
 
 use crate::{
-    MemError, Settled,
+    Evidence, MemError, Promise, Settled,
     flush::{Flush, Flushed},
+    judge::Judgement,
     mapping::Mapping,
 };
 
@@ -20,6 +21,7 @@ pub(crate) struct PartFlush {
     pub(crate) path: PathBuf,
     pub(crate) file: OwnedFd,
     pub(crate) file_offset: u64,
+    pub(crate) judgement: Judgement,
     pub(crate) flush: Flush,
 }
 
@@ -31,12 +33,35 @@ impl PartFlush {
 
     pub(crate) fn write_back(parts: &[Self], mapping: &Mapping, offset: u64, len_bytes: u64) -> Result<(), MemError> {
         let end = offset + len_bytes;
-        let first = parts.partition_point(|part| part.end <= offset);
-        for part in parts[first..].iter().take_while(|part| part.start < end) {
+        for part in Self::touched(parts, offset, end) {
             let (from, to) = (offset.max(part.start), end.min(part.end));
             part.flush.write_back(|| part.flushed(), mapping, from, to - from)?;
         }
         Ok(())
+    }
+
+    /// What the weakest part of a range promises, which is not empty.
+    pub(crate) fn promise(
+        parts: &[Self],
+        offset: u64,
+        len_bytes: u64,
+        of_part: impl Fn(&Judgement) -> Option<Promise>,
+    ) -> Option<Promise> {
+        let weaker = |one: Promise, other: Promise| {
+            let is_declared = [one.evidence, other.evidence].contains(&Evidence::Declared);
+            let evidence = if is_declared { Evidence::Declared } else { Evidence::Probed };
+            // They count up with what they take.
+            let does_more = one.mechanism as u8 > other.mechanism as u8;
+            Promise { mechanism: if does_more { one.mechanism } else { other.mechanism }, evidence }
+        };
+        let mut touched = Self::touched(parts, offset, offset.saturating_add(len_bytes));
+        let first = of_part(&touched.next()?.judgement)?;
+        touched.try_fold(first, |weakest, part| Some(weaker(weakest, of_part(&part.judgement)?)))
+    }
+
+    fn touched(parts: &[Self], offset: u64, end: u64) -> impl Iterator<Item = &Self> {
+        let first = parts.partition_point(|part| part.end <= offset);
+        parts[first..].iter().take_while(move |part| part.start < end)
     }
 
     pub(crate) fn settle(parts: &[Self], mapping: &Mapping) -> Result<Settled, MemError> {

@@ -247,7 +247,7 @@ fn assemble(
         let start = end;
         end += part.len_bytes;
         let flush = Flush::of(&judgement, declaration);
-        PartFlush { start, end, path: part.path, file: part.file, file_offset: part.file_offset, flush }
+        PartFlush { start, end, path: part.path, file: part.file, file_offset: part.file_offset, judgement, flush }
     });
     let flush = Flush::Parts(parts.collect());
     Memory::assemble_with(path, None, mapping, whole, declaration, flush)

@@ -10,6 +10,7 @@ mod endpoint;
 pub mod frame;
 mod handshake;
 pub mod limits;
+mod method;
 mod output;
 mod refusal;
 mod region;
@@ -20,6 +21,7 @@ pub use endpoint::{
     SharedReceives, Signal, Ticket,
 };
 pub use handshake::{Capabilities, Settings};
+pub use method::Method;
 pub use output::{LocalSlice, OutputView};
 pub use refusal::{ConnectionError, Flushed, OperationError, PostError, Refusal};
 pub use region::{

@@ -4,6 +4,8 @@ use std::fmt;
 
 use pmof_mem::{Durability, Evidence, Mechanism, Promise};
 
+use crate::Method;
+
 /// The rule by which a target refused an operation. Numbers are part of the wire format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -260,6 +262,8 @@ pub enum PostError {
 pub struct Flushed {
     /// The level reached.
     pub durability: Durability,
+    /// How this flush followed the writes.
+    pub method: Method,
     /// What the owner of the memory did, and why it is believed.
     pub promise: Promise,
 }
@@ -271,12 +275,14 @@ impl Flushed {
             | u32::from(self.promise.evidence as u8) << 16
     }
 
+    /// What the reply to a flush by message says: the target's CPU carried it out.
     pub(crate) fn from_wire(number: u32) -> Option<Self> {
         if number >> 24 != 0 {
             return None;
         }
         Some(Self {
             durability: Durability::from_wire((number & 0xFF) as u8)?,
+            method: Method::SendAfterWrite,
             promise: Promise {
                 mechanism: Mechanism::from_wire((number >> 8 & 0xFF) as u8)?,
                 evidence: Evidence::from_wire((number >> 16 & 0xFF) as u8)?,

@@ -37,6 +37,11 @@ pub enum Atomicity {
 /// A range of a pool: its first byte, and the one behind its last.
 pub(crate) type Extent = (u64, u64);
 
+/// The least extent that has both in it.
+pub(crate) fn hull((first, last): Extent, (begin, end): Extent) -> Extent {
+    (first.min(begin), last.max(end))
+}
+
 /// What a lane has written and not flushed, by the two ways that writes take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Written {
@@ -50,7 +55,7 @@ impl Written {
             Atomicity::Words => &mut self.words,
             Atomicity::Relaxed => &mut self.relaxed,
         };
-        *written = Some(written.map_or((begin, end), |(first, last)| (first.min(begin), last.max(end))));
+        *written = Some(written.map_or((begin, end), |before| hull(before, (begin, end))));
     }
 
     fn with(mut self, other: Self) -> Self {
@@ -121,8 +126,10 @@ impl Flush {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Flushing {
     tickets: [Option<Ticket>; 2],
-    /// What those that are done have reached, the least of it.
-    reached: Option<Flushed>,
+    /// Of a replica on this machine: what is to be flushed, and to which level.
+    here: Option<(Extent, Durability)>,
+    /// What those that are done have reached, and how.
+    reached: [Option<Flushed>; 2],
 }
 
 /// Which replica it is, and whether it is in use.

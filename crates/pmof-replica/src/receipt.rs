@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use pmof_access::{Durability, Method, Promise};
+use pmof_access::{Durability, Flushed, Method, Promise};
 use pmof_mem::causes;
 
 use crate::{ReplicaError, ReplicaPlace};
@@ -10,17 +10,20 @@ use crate::{ReplicaError, ReplicaPlace};
 #[cfg(test)]
 mod tests;
 
-/// What one replica says about a persist.
+/// What one replica says about a persist: how the flush was done that made it durable there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicaReceipt {
     /// The replica.
     pub replica: Arc<ReplicaPlace>,
     /// The level reached there.
     pub durability: Durability,
-    /// How the writes were followed by a flush.
+    /// How the writes were followed by that flush.
     pub method: Method,
-    /// What the target did, and why that is believed to be enough.
+    /// What was done, and why that is believed to be enough.
     pub promise: Promise,
+    /// The second flush, where some writes went another way, such as those of [`Atomicity::Words`](crate::Atomicity::Words) over RDMA, and were
+    /// made durable by other means.
+    pub also: Option<Flushed>,
 }
 
 /// Everything written before the persist has reached [`durability`](Self::durability) on every replica listed.
@@ -43,20 +46,43 @@ pub struct Receipt {
 
 impl fmt::Display for ReplicaReceipt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Promise { mechanism, evidence } = self.promise;
-        write!(f, "{} ({}, {mechanism} by {}, {evidence})", self.replica, self.method, self.done_by())
+        write!(f, "{} (", self.replica)?;
+        write_means(f, self.method, self.promise)?;
+        if let Some(Flushed { method, promise, .. }) = self.also {
+            f.write_str("; ")?;
+            write_means(f, method, promise)?;
+        }
+        f.write_str(")")
+    }
+}
+
+fn write_means(f: &mut fmt::Formatter<'_>, method: Method, promise: Promise) -> fmt::Result {
+    write!(f, "{method}, {} by {}, {}", promise.mechanism, done_by(method), promise.evidence)
+}
+
+fn done_by(method: Method) -> &'static str {
+    match method {
+        Method::NativeFlush => "the target's device",
+        Method::LocalWriteBack => "initiator",
+        Method::ReadAfterWrite | Method::ReadAfterSend => "the target's platform",
+        _ => "target",
     }
 }
 
 impl ReplicaReceipt {
+    /// Of the flushes that were done for a persist; `None` where there was none.
+    pub(crate) fn of(replica: Arc<ReplicaPlace>, flushes: [Option<Flushed>; 2]) -> Option<Self> {
+        let [first, second] = flushes;
+        let (first, second) = if first.is_some() { (first?, second) } else { (second?, None) };
+        let Flushed { durability, method, promise } = first;
+        let also = second.filter(|second| (second.method, second.promise) != (method, promise));
+        let durability = second.map_or(durability, |second| durability.min(second.durability));
+        Some(Self { replica, durability, method, promise, also })
+    }
+
     /// Who made the writes durable.
     pub fn done_by(&self) -> &'static str {
-        match self.method {
-            Method::NativeFlush => "the target's device",
-            Method::LocalWriteBack => "initiator",
-            Method::ReadAfterWrite | Method::ReadAfterSend => "the target's platform",
-            _ => "target",
-        }
+        done_by(self.method)
     }
 }
 

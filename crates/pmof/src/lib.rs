@@ -63,7 +63,7 @@ pub use pmof_target as target;
 pub use pmof_mem::{Causes, Declaration, Durability, Evidence, Mechanism, MediumKind, Promise, causes};
 
 #[doc(inline)]
-pub use pmof_access::{Method, Waiting};
+pub use pmof_access::{Flushed, Method, Waiting};
 
 #[doc(inline)]
 pub use pmof_control::{OpenFor, PoolInfo, PoolName, PoolRefusal, REPLICAS_MAX, SetName, USER_FLAGS_BYTES};

@@ -1,7 +1,7 @@
 //! Which method the flushes of a connection use.
 
 use pmof_mem::{Durability, Promise};
-use pmof_proto::{DirectAccess, PostError, RegionKey};
+use pmof_proto::{PostError, RegionKey};
 
 use crate::{
     Method, RemoteRegion,
@@ -14,7 +14,7 @@ use crate::{
 pub(super) struct FlushMethods {
     /// The only method that the application wants, if it wants one.
     pub(super) forced: Option<Method>,
-    last: Option<(RegionKey, DirectAccess, Durability, (Method, Promise))>,
+    last: Option<(RegionKey, Durability, (Method, Promise))>,
     /// Whether flushes of the region written last name what was written there.
     names_ranges: Option<(RegionKey, bool)>,
 }
@@ -34,12 +34,7 @@ impl FlushMethods {
         level: Durability,
     ) -> Result<(Method, Promise), PostError> {
         match self.last {
-            // The same region may be reached by messages alone, too.
-            Some((key, direct, of_level, found))
-                if key == region.key() && of_level == level && direct == region.direct() =>
-            {
-                Ok(found)
-            }
+            Some((key, of_level, found)) if key == region.key() && of_level == level => Ok(found),
             _ => self.find_new(wire, region, level),
         }
     }
@@ -54,9 +49,24 @@ impl FlushMethods {
         let found = choose_method(wire, self.forced, region, level)?;
         // Over shm it changes when the region is mapped.
         if wire.direct_way() != DirectWay::Local {
-            self.last = Some((region.key(), region.direct(), level, found));
+            self.last = Some((region.key(), level, found));
         }
         Ok(found)
+    }
+
+    /// Whether a flush of the region to `level` may go by message.
+    pub(super) fn check_by_message(
+        &self,
+        wire: &dyn Wire,
+        region: &RemoteRegion,
+        level: Durability,
+    ) -> Result<(), PostError> {
+        let refused = |method: Method, why| PostError::MethodRefused { method: method.name(), wanted: level, why };
+        match self.forced {
+            Some(method) if method != Method::SendAfterWrite => Err(refused(method, "the flush is to go by message")),
+            _ if is_ring(wire, region) => Err(refused(Method::SendAfterWrite, RING_METHOD)),
+            _ => region.promise(level).map(|_| ()).ok_or_else(|| region.not_durable(level)),
+        }
     }
 
     /// Whether a flush that makes direct writes to the region durable has to name them.

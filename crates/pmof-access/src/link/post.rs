@@ -181,9 +181,19 @@ impl Carrier<'_> {
     ) -> Result<(), PostError> {
         match request.verb {
             Verb::Send { .. } | Verb::Write { immediate: Some(_) } => self.post_message(request, signal, context),
+            _ if request.is_by_message => self.post_by_message(request, signal, context),
             Verb::Flush { level } => self.post_flush(request, level, posting, signal, context),
             _ => self.post_direct(request, posting, signal, context),
         }
+    }
+
+    /// Posts an operation that its caller wants the target's CPU to carry out.
+    #[inline(never)]
+    fn post_by_message(&mut self, request: &Request<'_>, signal: Signal, context: u64) -> Result<(), PostError> {
+        if let (Verb::Flush { level }, Some((region, _))) = (request.verb, request.place) {
+            self.methods.check_by_message(self.wire, region, level)?;
+        }
+        self.post_message(request, signal, context)
     }
 
     #[expect(clippy::inline_always, reason = "as its caller")]
@@ -230,7 +240,7 @@ impl Carrier<'_> {
         if method == Method::SendAfterWrite {
             return self.post_message(request, signal, context);
         }
-        let success = Outcome::Flushed(Flushed { durability: level, promise });
+        let success = Outcome::Flushed(Flushed { durability: level, method, promise });
         if !self.wire.has_room(0) {
             return Err(self.queue_full());
         }
@@ -320,8 +330,8 @@ impl Carrier<'_> {
     #[inline(never)]
     fn post_message(&mut self, request: &Request<'_>, signal: Signal, context: u64) -> Result<(), PostError> {
         // The target's CPU begins the write-back of what it stores and completes it when it flushes itself. Where this side may
-        // flush instead, it writes that back too: caches of one host are coherent.
-        let writes = !matches!(request.verb, Verb::Read | Verb::Flush { .. });
+        // flush instead, it writes that back too: caches of one host are coherent. What was to go by message is flushed by message.
+        let writes = !matches!(request.verb, Verb::Read | Verb::Flush { .. }) && !request.is_by_message;
         let is_mapped = request.place.is_some_and(|(region, _)| region.direct() == DirectAccess::Mapped);
         self.endpoint.post_message(request.as_operation()?, signal, context, writes && is_mapped)?;
         self.pump();

@@ -312,17 +312,20 @@ pub(crate) fn a_key_may_be_bound_to_one_connection<F: Fabric>() {
 
     let (local, _) = region(&initiator.peer, 8, Access::empty());
     let slice = || local.slice(..).unwrap();
-    let ways = if F::BINDS_DIRECT_WAY { vec![remote, remote.by_messages()] } else { vec![remote.by_messages()] };
-    for way in ways {
+    let ways = if F::BINDS_DIRECT_WAY { &[false, true][..] } else { &[true] };
+    for is_by_message in ways {
         for operation in 0..4 {
             let (other, _there) = another(&pair);
-            assert!(other.prepare(&way, LONG));
+            assert!(*is_by_message || other.prepare(&remote, LONG));
+            let mut batch = other.batch();
+            batch.by_message(*is_by_message);
             let ticket = match operation {
-                0 => other.write(&way, 0, b"stolen"),
-                1 => other.read(&way, 0, slice()),
-                2 => other.batch().fetch_and_add(&way, 0, 1),
-                _ => other.flush(&way, .., Durability::Visible),
+                0 => batch.write(&remote, 0, b"stolen"),
+                1 => batch.read(&remote, 0, slice()),
+                2 => batch.fetch_and_add(&remote, 0, 1),
+                _ => batch.flush(&remote, .., Durability::Visible),
             };
+            drop(batch);
             let outcome = initiator.queue.wait_for(other.id(), ticket.unwrap(), LONG).expect("in time").outcome;
             // The same words as for a key that there is not.
             let is_refused = |error| matches!(error, OperationError::Refused { refusal: Refusal::UnknownRegion, .. });

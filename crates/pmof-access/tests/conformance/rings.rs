@@ -114,7 +114,7 @@ fn append_and_flush(pair: &Pair, ring: &RemoteRegion, numbers: std::ops::Range<u
         assert_eq!(done.kind, OperationKind::Append);
         assert_eq!(done.outcome, Ok(Outcome::Done { len_bytes: record(number).len() as u64 }));
     }
-    let flushed = Flushed { durability: Durability::PowerFailure, promise };
+    let flushed = Flushed { durability: Durability::PowerFailure, method, promise };
     assert_eq!(pair.initiator.done(flush), Outcome::Flushed(flushed));
 }
 

@@ -52,7 +52,7 @@ fn persists(pair: &Pair, remote: &RemoteRegion, memory: &Arc<dyn Medium>, expect
         batch.atomic_write(remote, 8, round).unwrap();
         let flush = batch.flush(remote, .., Durability::PowerFailure).unwrap();
         batch.submit();
-        let flushed = Flushed { durability: Durability::PowerFailure, promise };
+        let flushed = Flushed { durability: Durability::PowerFailure, method, promise };
         assert_eq!(pair.initiator.done(flush), Outcome::Flushed(flushed));
         let mut found = vec![0; len_bytes];
         memory.read(4096, &mut found).unwrap();
@@ -109,7 +109,9 @@ fn a_batch_of_writes_that_nobody_waits_for_keeps_its_order_whatever_comes_betwee
                 }
                 11 => {
                     expected[offset as usize..][..bytes.len()].copy_from_slice(&bytes);
-                    batch.write(&remote.by_messages(), offset, &bytes).unwrap()
+                    let ticket = batch.by_message(true).write(&remote, offset, &bytes).unwrap();
+                    batch.by_message(false);
+                    ticket
                 }
                 13 => batch.flush(&remote, .., Durability::Visible).unwrap(),
                 _ => {

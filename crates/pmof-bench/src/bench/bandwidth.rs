@@ -97,10 +97,6 @@ pub(super) fn run(args: &BandwidthArgs) -> Result<()> {
         rate: Spread::of(rates.iter().copied()).context(no_rounds)?,
         floor,
         flushed: flushed.context(no_rounds)?,
-        method: pool.run(|stream| {
-            let (method, _) = stream.connection.flush_method(&stream.remote, stream.level)?;
-            Ok(method.to_string())
-        })?,
     };
     pool.finish(|stream| stream.finish(&stage))?;
     findings.print(args)
@@ -267,12 +263,11 @@ struct Findings {
     /// The floor's rate and the ratio to it, or why there is none.
     floor: Result<(Spread, Spread), &'static str>,
     flushed: Flushed,
-    method: String,
 }
 
 impl Findings {
     fn print(&self, args: &BandwidthArgs) -> Result<()> {
-        let Flushed { durability, promise } = self.flushed;
+        let Flushed { durability, method, promise } = self.flushed;
         if args.stage.json {
             let mut report = Report::default();
             report
@@ -288,7 +283,7 @@ impl Findings {
                 }
                 Err(why) => report.put_no_floor(why, &["floor_mib_per_s", "ratio_bandwidth"])?,
             };
-            report.put("durability", durability.to_string())?.put("method", &self.method)?;
+            report.put("durability", durability.to_string())?.put("method", method.to_string())?;
             report.put("mechanism", promise.mechanism.to_string())?.put("evidence", promise.evidence.to_string())?;
             report.print();
             return Ok(());
@@ -303,7 +298,7 @@ impl Findings {
             }
             Err(why) => say!("no floor: {why}"),
         }
-        say!("{durability} ({}, {}, {})", self.method, promise.mechanism, promise.evidence);
+        say!("{durability} ({method}, {}, {})", promise.mechanism, promise.evidence);
         Ok(())
     }
 }

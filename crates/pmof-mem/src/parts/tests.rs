@@ -52,6 +52,40 @@ fn parts_of(memory: &mut Memory) -> &mut Vec<PartFlush> {
     }
 }
 
+/// What a flush of one part takes is said, and not what the weakest takes.
+#[test]
+fn a_range_keeps_what_the_parts_under_it_keep() {
+    let directories = [TMPFS, DISK].map(|parent| tempdir_in(parent).unwrap());
+    let paths = directories.each_ref().map(|directory| directory.path().join("part"));
+    for path in &paths {
+        NewFile::create(path, 2 * PAGE).unwrap().keep();
+    }
+    let parts = paths.iter().map(|path| part(path, 0, 2 * PAGE)).collect();
+    let memory = Memory::concatenate(parts, true, Some(Declaration::BatteryBacked)).unwrap();
+    let level = Durability::PowerFailure;
+    let on_tmpfs = Promise { mechanism: Mechanism::Store, evidence: Evidence::Declared };
+    let on_disk = Promise { mechanism: Mechanism::FileSync, evidence: Evidence::Probed };
+    let on_both = Promise { mechanism: Mechanism::FileSync, evidence: Evidence::Declared };
+    assert_eq!(memory.promise(level), Some(on_both));
+    for (offset, len_bytes, expected) in [
+        (0, 2 * PAGE, on_tmpfs),
+        (8, 8, on_tmpfs),
+        (2 * PAGE - 1, 1, on_tmpfs),
+        (2 * PAGE - 1, 2, on_both),
+        (2 * PAGE, 8, on_disk),
+        (0, 4 * PAGE, on_both),
+        (0, 0, on_both),
+    ] {
+        assert_eq!(memory.promise_in(level, offset, len_bytes), Some(expected), "{offset}, {len_bytes}");
+        assert_eq!(memory.flush(level, offset, len_bytes).unwrap(), Some(expected));
+    }
+    assert_eq!(memory.promise_in(Durability::ProcessCrash, 2 * PAGE, 8), memory.promise(Durability::ProcessCrash));
+    let paths = paths.iter().map(|path| part(path, 0, 2 * PAGE)).collect();
+    let undeclared = Memory::concatenate(paths, true, None).unwrap();
+    assert_eq!(undeclared.flush(level, 0, 8).unwrap(), None);
+    assert_eq!(undeclared.flush(level, 2 * PAGE, 8).unwrap(), Some(on_disk));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 

@@ -1,9 +1,6 @@
 //! The target's side: rights, bounds, stores and flushes. This is the one place where a peer's request touches memory.
 
-use std::sync::{
-    Arc, Weak,
-    atomic::{Ordering, fence},
-};
+use std::sync::{Arc, Weak};
 
 use pmof_mem::{Durability, MemError};
 
@@ -13,7 +10,7 @@ use super::{
     local::tell_failed,
 };
 use crate::{
-    Access, ConnectionError, Flushed, LocalSlice, Refusal, RegionKey, RegisteredRegion,
+    Access, ConnectionError, Flushed, LocalSlice, Method, Refusal, RegionKey, RegisteredRegion,
     frame::{FLAG_PAYLOAD_CRC, FLAG_REPLY, Frame, Opcode},
     limits::{ATOMIC_BYTES, HEADER_BYTES, REPLY_COPY_MAX_BYTES},
 };
@@ -178,16 +175,16 @@ impl<D> Endpoint<D> {
             Durability::Visible => Access::FLUSH_VISIBLE | Access::FLUSH_PERSISTENT,
             Durability::ProcessCrash | Durability::PowerFailure => Access::FLUSH_PERSISTENT,
         };
-        let (region, _) = self.checked_range(frame, rights, frame.length)?;
-        let promise = region.memory().promise(level).ok_or((Refusal::NotDurable, 0))?;
+        let (region, at) = self.checked_range(frame, rights, frame.length)?;
+        let memory = region.memory();
+        let promise = memory.promise_in(level, at, frame.length).ok_or((Refusal::NotDurable, 0))?;
         // Every store of this connection was written back when it arrived (`write_arrived`, `serve_write_back`), in this
         // same order, so one fence covers all those to this medium, whatever the range.
-        let flushed = Flushed { durability: level, promise };
-        match level {
-            Durability::Visible | Durability::ProcessCrash => fence(Ordering::SeqCst),
-            Durability::PowerFailure if self.defer(frame, region.memory(), flushed) => return Ok(()),
-            Durability::PowerFailure => region.memory().fence().map_err(medium_failed)?,
+        let flushed = Flushed { durability: level, method: Method::SendAfterWrite, promise };
+        if level == Durability::PowerFailure && self.defer(frame, memory, flushed) {
+            return Ok(());
         }
+        memory.flush(level, at, frame.length).map_err(medium_failed)?;
         self.reply_flushed(frame, flushed);
         Ok(())
     }

@@ -6,7 +6,7 @@ use pmof_access::{Durability, Flushed, Medium, Memory, Method};
 use pmof_mem::MemError;
 use pmof_pool::Contents;
 
-use super::{Flush, FlushLevel, Flushing, Member, Source, Standing, Write};
+use super::{Flush, FlushLevel, Flushing, Member, Source, Standing, Write, Written, hull};
 use crate::{ReplicaError, ReplicaReceipt};
 
 /// Bytes copied at a time from the mirror.
@@ -17,19 +17,20 @@ pub(crate) struct LocalMember {
     standing: Standing,
     memory: Arc<Memory>,
     level: Durability,
+    strongest: Durability,
     /// The memory that the program writes to; `None` where that is this replica's.
     mirror: Option<Arc<dyn Medium>>,
 }
 
 impl LocalMember {
-    /// `level`: which flushes must reach, and the memory gives.
+    /// `level`: which flushes must reach; `strongest`: what the memory gives.
     pub(crate) fn new(
         standing: Standing,
         memory: Arc<Memory>,
-        level: Durability,
+        (level, strongest): (Durability, Durability),
         mirror: Option<Arc<dyn Medium>>,
     ) -> Self {
-        Self { standing, memory, level, mirror }
+        Self { standing, memory, level, strongest, mirror }
     }
 
     fn try_write(&self, write: &Write<'_>) -> Result<(), MemError> {
@@ -59,26 +60,38 @@ impl Member for LocalMember {
         }
     }
 
-    fn start_flush(&self, flush: Flush, _level: FlushLevel) -> Flushing {
-        if let (None, Flush::Everything) = (self.standing.failure(), flush) {
-            let _ = self.keep(self.memory.write_back(0, self.memory.len_bytes()));
-        }
-        Flushing::default()
+    fn start_flush(&self, flush: Flush, level: FlushLevel) -> Flushing {
+        let all = (0, self.memory.len_bytes());
+        let extent = match flush {
+            Flush::Everything => {
+                if self.standing.failure().is_none() {
+                    let _ = self.keep(self.memory.write_back(all.0, all.1));
+                }
+                all
+            }
+            // One fence does for both.
+            Flush::Written(Written { relaxed, words }) => relaxed.into_iter().chain(words).reduce(hull).unwrap_or(all),
+        };
+        let level = match level {
+            FlushLevel::OfPool => self.level,
+            FlushLevel::Strongest => self.strongest,
+        };
+        Flushing { here: Some((extent, level)), ..Flushing::default() }
     }
 
     fn is_flushed(&self, flushing: &mut Flushing) -> bool {
-        if flushing.reached.is_none() && self.standing.failure().is_none() && self.keep(self.memory.fence()).is_ok() {
-            let durability = self.level;
-            flushing.reached = self.memory.promise(durability).map(|promise| Flushed { durability, promise });
+        let Some(((begin, end), durability)) = flushing.here.take() else { return true };
+        if self.standing.failure().is_none() {
+            let promise = self.keep(self.memory.flush(durability, begin, end - begin)).ok().flatten();
+            let method = Method::LocalWriteBack;
+            flushing.reached[0] = promise.map(|promise| Flushed { durability, method, promise });
         }
         true
     }
 
     fn finish_flush(&self, flushing: &mut Flushing) -> Option<ReplicaReceipt> {
         self.is_flushed(flushing);
-        let Flushed { durability, promise } = flushing.reached?;
-        let replica = Arc::clone(&self.standing.place);
-        Some(ReplicaReceipt { replica, durability, method: Method::LocalWriteBack, promise })
+        ReplicaReceipt::of(Arc::clone(&self.standing.place), flushing.reached)
     }
 
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Arc<ReplicaError>> {
@@ -89,7 +102,7 @@ impl Member for LocalMember {
     }
 
     fn strongest(&self) -> Durability {
-        self.level
+        self.strongest
     }
 
     fn contents(&self) -> Box<dyn Contents + '_> {

@@ -4,7 +4,7 @@ use std::{ops::Range, sync::Arc, time::Duration};
 
 use parking_lot::{Mutex, MutexGuard};
 use pmof_access::{
-    Connection, Durability, Flushed, Mechanism, Medium, Method, Outcome, PostError, Region, RemoteRegion, Signal,
+    Connection, Durability, Mechanism, Medium, Method, Outcome, PostError, Region, RemoteRegion, Signal,
 };
 use pmof_control::{DIGESTED_MAX_BYTES, DIGESTS_MAX, PoolRefusal, Reply, Request};
 use pmof_pool::{Attributes, Contents, DIGEST_BYTES, HEADER_LEN_BYTES};
@@ -24,6 +24,7 @@ pub(crate) const RELAXED_BYTES: u64 = 1 << 20;
 /// How a replica that is open for writing is flushed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Writing {
+    /// That of writes that go direct, as it was agreed at opening: whether threads share flushes. A receipt says how each flush went.
     pub(crate) method: Method,
     /// The level that flushes must reach, and the strongest that this way of flushing gives.
     pub(crate) level: Durability,
@@ -49,8 +50,6 @@ impl Writing {
 struct Regions {
     /// The pool behind its header.
     data: RemoteRegion,
-    /// The same, reached by messages: the target gathers what it stores.
-    gathered: RemoteRegion,
     header: Option<RemoteRegion>,
 }
 
@@ -84,7 +83,7 @@ impl RemoteMember {
         header: Option<RemoteRegion>,
         writing: Option<Writing>,
     ) -> Self {
-        let regions = Regions { data, gathered: data.by_messages(), header };
+        let regions = Regions { data, header };
         let (scratch, asking) = (Mutex::default(), Mutex::default());
         Self { standing, target, regions, writing, mirror: None, scratch, asking }
     }
@@ -271,13 +270,14 @@ impl RemoteMember {
         self.target.post(step).map_err(|error| self.fail(error)).ok()
     }
 
-    fn post_piece(&self, write: &Write<'_>, region: &RemoteRegion, piece: &Range<u64>) -> Option<()> {
-        let at = piece.start - self.header_bytes();
+    fn post_piece(&self, write: &Write<'_>, piece: &Range<u64>) -> Option<()> {
+        let (region, at) = (&self.regions.data, piece.start - self.header_bytes());
         self.post(|connection| {
             // Behind others it need not go at once: what goes together costs fewer system calls.
             let is_held = write.is_held || connection.outstanding() > 0;
             let mut batch = connection.batch();
-            batch.signal(Signal::OnError);
+            // What the target gathers before it stores it is torn between words only.
+            batch.signal(Signal::OnError).by_message(write.atomicity == Atomicity::Words);
             match (write.source, &self.mirror) {
                 (Source::Bytes(bytes), _) => {
                     let (begin, end) = (piece.start - write.offset, piece.end - write.offset);
@@ -304,23 +304,25 @@ impl RemoteMember {
 
     fn post_flush(&self, flush: Flush, level: FlushLevel) -> Flushing {
         let Some(level) = self.level(level) else { return Flushing::default() };
-        let Regions { data, gathered, .. } = &self.regions;
+        let data = &self.regions.data;
         let tickets = match flush {
             Flush::Everything => [self.post(|connection| connection.flush(data, .., level)), None],
             Flush::Written(Written { relaxed, words }) => {
-                [(data, relaxed), (gathered, words)].map(|(region, extent)| {
+                [(false, relaxed), (true, words)].map(|(is_by_message, extent)| {
                     let range = self.in_data(extent?);
-                    self.post(|connection| connection.flush(region, range.clone(), level))
+                    self.post(|connection| {
+                        connection.batch().by_message(is_by_message).flush(data, range.clone(), level)
+                    })
                 })
             }
         };
-        Flushing { tickets, reached: None }
+        Flushing { tickets, ..Flushing::default() }
     }
 
     /// Makes everything durable that was written, of a replica that is behind too. False: it failed.
     pub(crate) fn flush_everything(&self, level: FlushLevel) -> bool {
         let mut flushing = self.post_flush(Flush::Everything, level);
-        self.drain(&mut flushing, None) && self.standing.failure().is_none() && flushing.reached.is_some()
+        self.drain(&mut flushing, None) && self.standing.failure().is_none() && flushing.reached[0].is_some()
     }
 
     fn level(&self, level: FlushLevel) -> Option<Durability> {
@@ -338,7 +340,7 @@ impl RemoteMember {
 
     /// Waits for the flushes under way, at most `limit` for each; `None`: as long as a target may take. Whether all are done.
     fn drain(&self, flushing: &mut Flushing, limit: Option<Duration>) -> bool {
-        for slot in &mut flushing.tickets {
+        for (slot, reached) in flushing.tickets.iter_mut().zip(&mut flushing.reached) {
             let Some(ticket) = *slot else { continue };
             let outcome = match limit {
                 None => Some(self.target.wait(ticket)),
@@ -348,10 +350,7 @@ impl RemoteMember {
             *slot = None;
             match (outcome, self.writing) {
                 (Ok(Outcome::Flushed(flushed)), Some(Writing { level, .. })) if flushed.durability >= level => {
-                    let is_less = flushing.reached.is_none_or(|before| flushed.durability < before.durability);
-                    if is_less {
-                        flushing.reached = Some(flushed);
-                    }
+                    *reached = Some(flushed);
                 }
                 (Ok(_), _) => {
                     self.fail(ReplicaError::Unexpected);
@@ -378,15 +377,15 @@ impl Member for RemoteMember {
     }
 
     fn write(&self, write: &Write<'_>) {
-        let (region, limit) = match write.atomicity {
-            Atomicity::Words => (&self.regions.gathered, GATHERED_BYTES),
-            Atomicity::Relaxed => (&self.regions.data, RELAXED_BYTES),
+        let limit = match write.atomicity {
+            Atomicity::Words => GATHERED_BYTES,
+            Atomicity::Relaxed => RELAXED_BYTES,
         };
         let (mut at, end) = (write.offset, write.offset + write.len_bytes);
         while at < end {
             // Pieces end at multiples of their length, so that none cuts a word.
             let piece_end = (at / limit * limit + limit).min(end);
-            if self.post_piece(write, region, &(at..piece_end)).is_none() {
+            if self.post_piece(write, &(at..piece_end)).is_none() {
                 return;
             }
             at = piece_end;
@@ -404,9 +403,8 @@ impl Member for RemoteMember {
 
     fn finish_flush(&self, flushing: &mut Flushing) -> Option<ReplicaReceipt> {
         self.drain(flushing, None);
-        let (Flushed { durability, promise }, Writing { method, .. }) = (flushing.reached?, self.writing?);
-        let replica = Arc::clone(&self.standing.place);
-        self.standing.is_in_use().then_some(ReplicaReceipt { replica, durability, method, promise })
+        let receipt = ReplicaReceipt::of(Arc::clone(&self.standing.place), flushing.reached);
+        receipt.filter(|_| self.standing.is_in_use())
     }
 
     fn shares_flushes(&self) -> bool {

@@ -235,9 +235,15 @@ impl SetOptions {
         for (index, replica) in local.replicas().iter().enumerate() {
             let member: Arc<dyn Member> = if let Some(replica) = replica {
                 let memory = replica.memory();
-                let level = self.target.require.unwrap_or_else(|| strongest(&memory));
+                let strongest = strongest(&memory);
+                let level = self.target.require.unwrap_or(strongest);
                 let copied_from = (index > 0).then(|| Arc::clone(&mirror) as Arc<dyn Medium>);
-                Arc::new(LocalMember::new(Standing::new(local_place(index, replica)), memory, level, copied_from))
+                Arc::new(LocalMember::new(
+                    Standing::new(local_place(index, replica)),
+                    memory,
+                    (level, strongest),
+                    copied_from,
+                ))
             } else {
                 let Some((_, mut member)) = remotes.next_if(|(of, _)| *of == index) else { continue };
                 let used = member.use_mirror(Arc::clone(&mirror) as _);
@@ -261,7 +267,7 @@ impl SetOptions {
         let facts = Facts {
             uuid: Uuid::from_bytes(attributes.map(|attributes| attributes.poolset_uuid).unwrap_or_default()),
             header_bytes: HEADER_LEN_BYTES as u64,
-            durability: least.unwrap_or(Durability::Visible),
+            durability: self.target.require.or(least).unwrap_or(Durability::Visible),
             copied_bytes,
             was_closed: copied_bytes == 0,
             ..Facts::new(size_bytes, members.len())

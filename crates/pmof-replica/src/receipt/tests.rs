@@ -4,7 +4,8 @@ use super::*;
 
 fn of(replica: &str, method: Method, mechanism: Mechanism, evidence: Evidence) -> ReplicaReceipt {
     let replica = Arc::new(ReplicaPlace::Pool(replica.parse().expect("a pool's address")));
-    ReplicaReceipt { replica, durability: Durability::PowerFailure, method, promise: Promise { mechanism, evidence } }
+    let durability = Durability::PowerFailure;
+    ReplicaReceipt { replica, durability, method, promise: Promise { mechanism, evidence }, also: None }
 }
 
 #[test]
@@ -31,6 +32,32 @@ fn a_receipt_names_what_each_replica_did_and_why_that_is_believed() {
     let degraded = Receipt { missing, replica_count: 3, ..fewer };
     assert!(degraded.is_degraded());
     assert_eq!(degraded.to_string(), format!("PowerFailure on 2/3: {of_both}; degraded, without {three}"));
+}
+
+/// What went two ways was flushed twice, by different means.
+#[test]
+fn a_receipt_tells_of_both_flushes_where_they_differ() {
+    let place = Arc::new(ReplicaPlace::Pool("tcp://192.0.2.1:7410/orders".parse().expect("a pool's address")));
+    let (fence, sync) = (Mechanism::Fence, Mechanism::FileSync);
+    let of = |durability, method, mechanism, evidence| {
+        Some(Flushed { durability, method, promise: Promise { mechanism, evidence } })
+    };
+    let direct = of(Durability::PowerFailure, Method::NativeFlush, fence, Evidence::Declared);
+    let by_message = of(Durability::ProcessCrash, Method::SendAfterWrite, sync, Evidence::Probed);
+    let receipt = |flushes| ReplicaReceipt::of(Arc::clone(&place), flushes);
+    let both = receipt([direct, by_message]).expect("two flushes");
+    assert_eq!(both.durability, Durability::ProcessCrash, "the least of both");
+    assert_eq!((both.method, both.also), (Method::NativeFlush, by_message));
+    let (declared, probed) = (Evidence::Declared, Evidence::Probed);
+    let means = format!(
+        "native flush, {fence} by the target's device, {declared}; send-after-write, {sync} by target, {probed}"
+    );
+    assert_eq!(both.to_string(), format!("{place} ({means})"));
+    for alone in [[direct, None], [None, direct], [direct, direct]] {
+        let receipt = receipt(alone).expect("a flush");
+        assert_eq!((receipt.method, receipt.also), (Method::NativeFlush, None));
+    }
+    assert_eq!(receipt([None, None]), None);
 }
 
 #[test]

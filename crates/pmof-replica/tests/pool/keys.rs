@@ -20,7 +20,7 @@ fn is_bound(owner: &RawInitiator, address: &Address, descriptor: &[u8]) {
         let ticket = match operation {
             0 => stranger.connection.read(&remote, 0, local.slice(..).unwrap()),
             1 if remote.access().contains(Access::WRITE) => stranger.connection.write(&remote, 0, b"stolen"),
-            _ => stranger.connection.read(&remote.by_messages(), 0, local.slice(..).unwrap()),
+            _ => stranger.connection.batch().by_message(true).read(&remote, 0, local.slice(..).unwrap()),
         };
         let done = stranger.queue.wait_for(stranger.connection.id(), ticket.unwrap(), LONG).expect("in time");
         let unknown = |error| matches!(error, OperationError::Refused { refusal: Refusal::UnknownRegion, .. });

@@ -3,9 +3,12 @@
 use std::path::Path;
 
 use pmof_access::{Address, Durability, Evidence, Mechanism, Method, PostError, SetupError};
+use pmof_control::SetName;
+use pmof_mem::Declaration;
 use pmof_mem::causes;
-use pmof_replica::{ReplicaError, list_pools};
-use pmof_target::{Service, ServiceError, ServiceOptions};
+use pmof_pool::Attributes;
+use pmof_replica::{Atomicity, RemoteSetOptions, ReplicaError, TargetOptions, list_pools};
+use pmof_target::{Service, ServiceError, ServiceOptions, StoreOptions};
 use tempfile::TempDir;
 
 use crate::support::{of_replica, options, pattern, read};
@@ -73,6 +76,59 @@ fn one_pool_is_kept_over_several_transports() {
     }
     let list = |address: &Address| list_pools(&address.clone().into(), &options([""; 0])).expect("a list").len();
     assert_eq!((list(&one.service.addresses()[0]), list(&one.service.addresses()[1])), (2, 2));
+}
+
+/// Flushes of one opening differ, and the receipt of each says how it went.
+#[test]
+fn a_receipt_says_how_its_own_flush_was_done() {
+    let target = Both::start();
+    let pool = options([target.shm("orders")]).create(1 << 20).expect("a pool");
+    let mut lane = pool.lane();
+    let mut methods = |atomicities: &[Atomicity]| {
+        for atomicity in atomicities {
+            lane.set_atomicity(*atomicity);
+            lane.write(4096, b"bytes").expect("inside");
+        }
+        let receipt = lane.persist().expect("durable").replicas.remove(0);
+        (receipt.method, receipt.also.map(|also| also.method))
+    };
+    let (direct, by_message) = (Method::LocalWriteBack, Method::SendAfterWrite);
+    assert_eq!(methods(&[Atomicity::Relaxed]), (direct, None));
+    assert_eq!(methods(&[Atomicity::Words]), (by_message, None), "the target stores whole words, and flushes them");
+    assert_eq!(methods(&[Atomicity::Words, Atomicity::Relaxed]), (direct, Some(by_message)));
+    assert_eq!(methods(&[Atomicity::Relaxed]), (direct, None));
+    assert_eq!(methods(&[]), (direct, None), "everything");
+    pool.close().expect("closed");
+}
+
+/// A pool over two media: each flush takes what the range takes that it names.
+#[test]
+fn a_receipt_says_what_the_flushed_range_lies_on() {
+    let (disk, memory) = (tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")), tempfile::tempdir_in("/dev/shm"));
+    let (disk, memory) = (disk.expect("a directory"), memory.expect("tmpfs"));
+    let parts = [&disk, &memory].map(|directory| format!("9M {}\n", directory.path().join("part").display())).concat();
+    std::fs::write(disk.path().join("x.set"), format!("PMEMPOOLSET\n{parts}")).expect("a set");
+    let store = StoreOptions::default().declaration(Some(Declaration::BatteryBacked));
+    let listen = ["tcp://127.0.0.1:0".parse().expect("an address")];
+    let service = Service::start(disk.path(), &listen, ServiceOptions::default().store(store)).expect("a target");
+    let set = SetName::new("x.set").expect("a name");
+    let options = TargetOptions::default().require(Some(Durability::PowerFailure));
+    let remote = RemoteSetOptions::new(service.addresses()[0].clone().into(), set).target(options);
+    let attributes = Attributes { signature: *b"TESTPOOL", incompat: 2, ..Attributes::default() };
+    let pool = remote.create(16 << 20, Some(&attributes)).expect("a pool");
+    let mut promises = [8192, 12 << 20].map(|offset| {
+        let replica = pool.persist(offset, b"bytes").expect("durable").replicas.remove(0);
+        assert_eq!((replica.durability, replica.method), (Durability::PowerFailure, Method::SendAfterWrite));
+        (replica.promise.mechanism, replica.promise.evidence)
+    });
+    assert_eq!(promises[1], (Mechanism::Store, Evidence::Declared));
+    if promises[0].0 == Mechanism::FileSync {
+        assert_eq!(promises[0].1, Evidence::Probed, "on a disk nothing is left to an operator's word");
+    }
+    let both = pool.lane().persist().expect("durable").replicas.remove(0);
+    promises[0].1 = Evidence::Declared;
+    assert_eq!((both.promise.mechanism, both.promise.evidence), promises[0], "all of it: what the weakest takes");
+    pool.close().expect("closed");
 }
 
 #[test]

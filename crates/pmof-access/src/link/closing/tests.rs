@@ -109,7 +109,7 @@ fn an_end_that_waits_for_a_device_is_told_with_the_outcomes_in_time() {
     core.drive(|| now);
     assert!(matches!(core.events.take(), Some(Event::Established { .. })));
     let (verb, place) = (Verb::Write { immediate: None }, Some((&region, 0)));
-    let write = Request { verb, place, len_bytes: 1, data: Data::Bytes(b"x") };
+    let write = Request { verb, place, len_bytes: 1, data: Data::Bytes(b"x"), is_by_message: false };
     core.post(&write, Signal::Always, 0, Submission::Single).unwrap();
     core.disconnect();
     core.drive(|| now);

@@ -194,13 +194,9 @@ impl Ends {
         self.carrier().post(request, &posting, signal, 0).unwrap();
     }
 
-    fn region(&self, is_by_message: bool) -> RemoteRegion {
-        if is_by_message { self.region.by_messages() } else { self.region }
-    }
-
     fn write(&mut self, offset: u64, bytes: &[u8], is_by_message: bool) {
-        let (to, len_bytes, verb) = (self.region(is_by_message), bytes.len() as u64, Verb::Write { immediate: None });
-        let request = Request { verb, place: Some((&to, offset)), len_bytes, data: Data::Bytes(bytes) };
+        let (to, len_bytes, verb) = (self.region, bytes.len() as u64, Verb::Write { immediate: None });
+        let request = Request { verb, place: Some((&to, offset)), len_bytes, data: Data::Bytes(bytes), is_by_message };
         self.post(&request, Signal::OnError);
     }
 
@@ -209,12 +205,13 @@ impl Ends {
     }
 
     fn atomic_write_by(&mut self, offset: u64, is_by_message: bool) {
-        let to = self.region(is_by_message);
-        self.post(&Request::bare(Verb::AtomicWrite { value: 1 }, &to, offset, 8), Signal::OnError);
+        let to = self.region;
+        let request = Request::bare(Verb::AtomicWrite { value: 1 }, &to, offset, 8);
+        self.post(&Request { is_by_message, ..request }, Signal::OnError);
     }
 
     fn flush(&mut self, offset: u64, len_bytes: u64, level: Durability) {
-        let region = self.region(false);
+        let region = self.region;
         self.post(&Request::bare(Verb::Flush { level }, &region, offset, len_bytes), Signal::Always);
     }
 
@@ -242,7 +239,8 @@ impl Ends {
 
     /// The ranges that the one flush, to `PowerFailure`, named to the device or had the target's CPU write back.
     fn flushed(&mut self) -> Vec<(u64, u64)> {
-        assert_eq!(self.finished(), Outcome::Flushed(Flushed { durability: POWER, promise: PROMISE }));
+        let method = if self.device.has_flush { Method::NativeFlush } else { Method::SendAfterWrite };
+        assert_eq!(self.finished(), Outcome::Flushed(Flushed { durability: POWER, method, promise: PROMISE }));
         assert!(!self.here.has_completions() && self.here.outstanding() == 0);
         let mut ranges = Vec::new();
         for asked in mem::take(&mut self.device.asked) {
@@ -291,6 +289,40 @@ fn every_range_that_was_written_is_flushed_and_not_the_last_one_alone() {
             }
         }
     }
+}
+
+/// Flushes of one connection to one region differ, and each says how it was done.
+#[test]
+fn a_flush_by_message_says_so_and_makes_durable_what_went_direct_too() {
+    let mut ends = Ends::new(true);
+    ends.write(64, &[1; 64], false);
+    ends.write(4096, &[1; 64], true);
+    let region = ends.region;
+    let flush = Request::bare(Verb::Flush { level: POWER }, &region, 0, LEN_BYTES);
+    ends.post(&Request { is_by_message: true, ..flush }, Signal::Always);
+    let method = Method::SendAfterWrite;
+    assert_eq!(ends.finished(), Outcome::Flushed(Flushed { durability: POWER, method, promise: PROMISE }));
+    assert!(!ends.device.asked.iter().any(|asked| matches!(asked, Asked::Flush { .. })));
+    let trace = ends.medium.trace();
+    for offset in [64, 4096] {
+        let event = Event::WriteBack { offset, len_bytes: 64 };
+        let at = trace.iter().position(|found| *found == event).expect("it is written back");
+        assert!(trace[at..].contains(&Event::Fence), "{trace:?}");
+    }
+    ends.write(64, &[1; 64], false);
+    ends.flush(0, LEN_BYTES, POWER);
+    ends.flushed();
+}
+
+#[test]
+fn a_method_that_is_forced_is_no_flush_by_message() {
+    let mut ends = Ends::new(true);
+    ends.methods = FlushMethods::forcing(Some(Method::NativeFlush));
+    let region = ends.region;
+    let flush = Request { is_by_message: true, ..Request::bare(Verb::Flush { level: POWER }, &region, 0, LEN_BYTES) };
+    let posting = Posting { ticket: ends.here.next_ticket(), is_signalled: true, submission: Submission::Later };
+    let refused = ends.carrier().post(&flush, &posting, Signal::Always, 0).unwrap_err();
+    assert!(matches!(refused, PostError::MethodRefused { method: "native flush", .. }), "{refused}");
 }
 
 #[test]
@@ -501,7 +533,8 @@ fn became(steps: &[Step], window: u32, send_queue: u32) -> Became {
                     } else {
                         core.join_run(&ends.region, (offset, len_bytes), &data, (context, Submission::Batch))
                     };
-                    let request = Request { verb: Verb::Write { immediate: None }, place, len_bytes, data };
+                    let request =
+                        Request { verb: Verb::Write { immediate: None }, place, len_bytes, data, is_by_message: false };
                     joined.unwrap_or_else(|| core.post(&request, signal, context, Submission::Batch).unwrap())
                 }
             };
@@ -554,8 +587,13 @@ fn a_run_ends_where_the_device_is_to_tell_of_a_write() {
     assert_eq!(joined, None, "what comes alone goes out alone");
     let mut post = |offset| {
         let place = Some((&ends.region, offset));
-        let request =
-            Request { verb: Verb::Write { immediate: None }, place, len_bytes: 64, data: Data::Bytes(&[1; 64]) };
+        let request = Request {
+            verb: Verb::Write { immediate: None },
+            place,
+            len_bytes: 64,
+            data: Data::Bytes(&[1; 64]),
+            is_by_message: false,
+        };
         let joined = core.join_run(&ends.region, (offset, 64), &request.data, (0, Submission::Batch)).is_some();
         if !joined {
             core.post(&request, Signal::OnError, 0, Submission::Batch).unwrap();

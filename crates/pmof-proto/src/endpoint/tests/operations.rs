@@ -6,7 +6,8 @@ use pmof_mem::{Durability, Evidence, Mechanism, Medium, MediumKind, Memory, Prom
 
 use super::{scenario::frames_of, support::*};
 use crate::{
-    Access, Flushed, LocalSlice, Operation, OperationKind, Outcome, Payload, PostError, RegionKey, Settings, Signal,
+    Access, Flushed, LocalSlice, Method, Operation, OperationKind, Outcome, Payload, PostError, RegionKey, Settings,
+    Signal,
     frame::{Frame, Opcode},
     limits,
 };
@@ -44,7 +45,7 @@ fn all_operations(pair: &mut Pair) {
     assert_eq!(pair.peek(16, 8), 8_u64.to_le_bytes());
 
     let promise = Promise { mechanism: Mechanism::Store, evidence: Evidence::Probed };
-    let flushed = Flushed { durability: Durability::Visible, promise };
+    let flushed = Flushed { durability: Durability::Visible, method: Method::SendAfterWrite, promise };
     assert_eq!(pair.outcome(flush(Durability::Visible)), Ok(Outcome::Flushed(flushed)));
 
     let (ticket, into) = pair.post_receive(1, 400);
@@ -325,7 +326,10 @@ fn a_flush_to_a_real_file_carries_the_promise_of_its_medium() {
     let promise = memory.promise(level).unwrap();
     let mut pair = Pair::with_medium(settings(true), memory);
     assert!(pair.outcome(write(0, &pattern(5000, 1))).is_ok());
-    assert_eq!(pair.outcome(flush(level)), Ok(Outcome::Flushed(Flushed { durability: level, promise })));
+    assert_eq!(
+        pair.outcome(flush(level)),
+        Ok(Outcome::Flushed(Flushed { durability: level, method: Method::SendAfterWrite, promise }))
+    );
 }
 
 #[test]

@@ -9,8 +9,8 @@ use pmof_mem::{
 
 use super::support::*;
 use crate::{
-    Access, ConnectionError, Flushed, Operation, OperationError, Outcome, Payload, Refusal, RegionKey, Settings,
-    Signal,
+    Access, ConnectionError, Flushed, Method, Operation, OperationError, Outcome, Payload, Refusal, RegionKey,
+    Settings, Signal,
     frame::{FLAG_REPLY, Frame, Opcode},
 };
 
@@ -203,7 +203,10 @@ fn every_kind_of_medium_gives_what_the_design_says_and_refuses_the_rest() {
             };
             let descriptor = pair.tables[1].find(KEY).unwrap().descriptor();
             assert_eq!(descriptor.promise(durability), Some(promise));
-            assert_eq!(pair.outcome(flush(durability)), Ok(Outcome::Flushed(Flushed { durability, promise })));
+            assert_eq!(
+                pair.outcome(flush(durability)),
+                Ok(Outcome::Flushed(Flushed { durability, method: Method::SendAfterWrite, promise }))
+            );
         }
     }
 }

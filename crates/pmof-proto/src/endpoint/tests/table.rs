@@ -10,8 +10,8 @@ use proptest::prelude::*;
 
 use super::support::*;
 use crate::{
-    Access, ConnectionError, Endpoint, Flushed, InputPlace, LocalSlice, Operation, OperationError, OperationKind,
-    Outcome, Payload, PostError, RegionTable, RegisteredRegion, Settings, Signal, Ticket,
+    Access, ConnectionError, Endpoint, Flushed, InputPlace, LocalSlice, Method, Operation, OperationError,
+    OperationKind, Outcome, Payload, PostError, RegionTable, RegisteredRegion, Settings, Signal, Ticket,
 };
 
 const SLOTS: u64 = 4;
@@ -126,7 +126,11 @@ impl Bed {
         } else {
             self.here.may_post_direct(8)?;
             let success = match change {
-                Change::Flush => Outcome::Flushed(Flushed { durability: Durability::PowerFailure, promise: PROMISE }),
+                Change::Flush => Outcome::Flushed(Flushed {
+                    durability: Durability::PowerFailure,
+                    method: Method::SendAfterWrite,
+                    promise: PROMISE,
+                }),
                 _ => Outcome::Done { len_bytes: 8 },
             };
             if self.here.may_go_direct(kind) {
@@ -268,7 +272,7 @@ proptest! {
                     *number += value;
                 }
                 Change::Flush => {
-                    outcome = Outcome::Flushed(Flushed { durability: Durability::PowerFailure, promise: PROMISE });
+                    outcome = Outcome::Flushed(Flushed { durability: Durability::PowerFailure, method: Method::SendAfterWrite, promise: PROMISE });
                 }
                 Change::Send => {}
             }
