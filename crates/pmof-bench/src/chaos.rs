@@ -17,7 +17,7 @@ use pmof_console::{
 use tempfile::TempDir;
 
 use self::{
-    member::{Kind, Member, State},
+    member::{Back, Kind, Member, State},
     records::{POOL_BYTES, Region},
     report::{Counts, Report},
     writers::{FAULT_LIMIT, Phase, Stalls, Writers},
@@ -242,11 +242,8 @@ impl<'a> Chaos<'a> {
                 Event::Lost { replica, .. } => {
                     let member = member_at(&mut self.members, replica)?;
                     self.report.losses += 1;
-                    if member.is_in_sync() {
-                        // Nothing is done to others before it is back.
-                        member.state = State::Returning { since: Instant::now() };
-                        self.report.losses_unprovoked += 1;
-                    }
+                    self.report.losses_unprovoked += u64::from(member.is_in_sync());
+                    member.note_loss();
                 }
                 Event::CatchingUp { .. } => self.report.catch_ups_begun += 1,
                 Event::InSync { replica, copied_bytes, .. } => {
@@ -265,12 +262,12 @@ impl<'a> Chaos<'a> {
     fn restore(&mut self) -> Result<()> {
         let now = Instant::now();
         for member in &mut self.members {
-            let State::Away { fault, kind, until } = member.state else { continue };
+            let State::Away { fault, kind, until, is_noticed } = member.state else { continue };
             if until <= now {
                 if kind == Kind::Kill && std::mem::take(&mut self.is_to_spoil) {
                     member.spoil()?;
                 }
-                member.restore(kind)?;
+                member.restore(kind, is_noticed)?;
                 self.stalls.enter(Phase::Return(fault));
             }
         }
@@ -281,11 +278,15 @@ impl<'a> Chaos<'a> {
     fn see_returned(&mut self) -> Result<()> {
         let now = Instant::now();
         let status = self.pool.status()?;
+        let limit = 2 * Duration::from_millis(self.args.loss_timeout_ms);
         for (member, status) in self.members.iter_mut().zip(status.replicas) {
             let State::Returning { since, .. } = member.state else { continue };
-            if member.has_returned() && matches!(status.state, ReplicaState::InSync) {
+            if let Some(back) = member.is_back(&status.state, limit) {
                 member.state = State::InSync;
-                self.report.returned(now - since);
+                match back {
+                    Back::Returned(after) => self.report.returned(after),
+                    Back::Unnoticed => self.report.pauses_unnoticed += 1,
+                }
                 self.next_fault = now + QUIET.mul_f64(chance(&mut self.random));
             } else if now - since > RETURN_LIMIT {
                 let (limit, state, last) = (RETURN_LIMIT.as_secs(), status.state, &self.last_events);

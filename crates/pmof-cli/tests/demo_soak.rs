@@ -165,6 +165,16 @@ fn the_chaos_finds_a_byte_that_no_catch_up_copied() {
 }
 
 #[test]
+fn nobody_notices_kills_and_pauses_over_shared_memory() {
+    let directory = directory();
+    let chaos = ["chaos", "--transport", "shm", "--kills", "3", "--pauses", "1", "--json"];
+    let report = json(&pmof(&directory, &[&chaos[..], &["--loss-timeout-ms", "2000"]].concat()));
+    assert!(number(&report, "/errors").abs() < 0.5 && number(&report, "/persists") > 0.0, "{report}");
+    assert!(number(&report, "/catch_ups") >= 1.0 && number(&report, "/stall/kill/samples") > 2.0, "{report}");
+    assert!(is_empty(&directory), "the chaos cleans up");
+}
+
+#[test]
 fn nobody_notices_kills_pauses_and_cuts() {
     let directory = directory();
     let chaos = ["chaos", "--kills", "3", "--pauses", "1", "--cuts", "1", "--json"];

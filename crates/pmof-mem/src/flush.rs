@@ -26,7 +26,8 @@ use crate::{
 /// Below, the system call costs more than it saves.
 pub(crate) const EARLY_WRITE_MIN_BYTES: u64 = 1 << 20;
 
-const POISON_MEND: &str = "what reached the device is unknown: close it, check the device, and open it again";
+pub(crate) const POISON_MEND: &str =
+    "what reached the device is unknown: close it, check the device, and open it again";
 
 /// How `write_back` and `fence` do their work.
 #[derive(Debug)]
@@ -125,6 +126,21 @@ impl Flush {
         }
     }
 
+    /// [`Medium::sync_range`](crate::Medium::sync_range).
+    pub(crate) fn sync_range<'a>(
+        &self,
+        flushed: impl Fn() -> Flushed<'a>,
+        mapping: &Mapping,
+        offset: u64,
+        len_bytes: u64,
+    ) -> Result<(), MemError> {
+        if let Self::Sync(state) = self {
+            return state.sync_range(&flushed(), mapping, offset, len_bytes);
+        }
+        self.write_back(&flushed, mapping, offset, len_bytes)?;
+        self.fence(flushed)
+    }
+
     /// [`Medium::fence_device`](crate::Medium::fence_device).
     #[inline]
     pub(crate) fn device<'a>(&self, flushed: impl FnOnce() -> Flushed<'a>) -> Option<u64> {
@@ -208,6 +224,24 @@ impl SyncState {
                 Err(io_error("fdatasync", flushed.path, POISON_MEND, errno))
             }
         }
+    }
+
+    /// msync(2) has the kernel write the range alone, however much of the file waits to be written besides.
+    fn sync_range(
+        &self,
+        flushed: &Flushed<'_>,
+        mapping: &Mapping,
+        offset: u64,
+        len_bytes: u64,
+    ) -> Result<(), MemError> {
+        // The kernel reports a lost page to the first that asks: nobody else asks meanwhile and takes the file for sound.
+        let _synced = self.synced.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.is_poisoned.load(Ordering::Acquire) {
+            return Err(flushed.poisoned());
+        }
+        let Some(file) = flushed.file else { return Ok(()) };
+        let pages = Pages::new(*flushed, file, mapping, offset, len_bytes)?;
+        pages.sync().inspect_err(|_| self.is_poisoned.store(true, Ordering::Release))
     }
 
     fn settle(

@@ -101,6 +101,10 @@ impl Medium for Lent {
         self.reach()?.fence()
     }
 
+    fn sync_range(&self, offset: u64, len_bytes: u64) -> Result<(), MemError> {
+        self.reach_at(offset, len_bytes, false)?.sync_range(offset, len_bytes)
+    }
+
     /// None, whatever it waits for: its owner may take it back at any time, and waits then for those who hold its connections, not for
     /// another thread's fence.
     fn fence_device(&self) -> Option<u64> {

@@ -172,6 +172,13 @@ pub trait Medium: Send + Sync + fmt::Debug {
         Ok(Some(promise))
     }
 
+    /// Returns when the stored bytes of a range have reached the persistence domain: both steps for one range, which waits for no other
+    /// where the kernel can tell them apart. It vouches for nothing that was written back before.
+    fn sync_range(&self, offset: u64, len_bytes: u64) -> Result<(), MemError> {
+        self.write_back(offset, len_bytes)?;
+        self.fence()
+    }
+
     /// The device that [`fence`](Self::fence) waits for in a system call (`st_dev` of stat(2); of several files, the first such). A
     /// caller with other work leaves such a fence to another thread. `None` where a fence is a few instructions.
     fn fence_device(&self) -> Option<u64> {
@@ -202,6 +209,10 @@ pub trait Medium: Send + Sync + fmt::Debug {
 /// A shared medium is the medium: what clones do is one.
 impl<M: Medium + ?Sized> Medium for std::sync::Arc<M> {
     forward_medium!(|arc| **arc);
+
+    fn sync_range(&self, offset: u64, len_bytes: u64) -> Result<(), MemError> {
+        (**self).sync_range(offset, len_bytes)
+    }
 
     fn touch(&self, offset: u64, len_bytes: u64) -> Result<(), MemError> {
         (**self).touch(offset, len_bytes)

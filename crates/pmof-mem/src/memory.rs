@@ -423,6 +423,11 @@ impl Medium for Memory {
         self.check_loaded()
     }
 
+    fn sync_range(&self, offset: u64, len_bytes: u64) -> Result<(), MemError> {
+        self.flush.sync_range(|| self.flushed(), &self.mapping, offset, len_bytes)?;
+        self.check_loaded()
+    }
+
     fn fence_device(&self) -> Option<u64> {
         self.flush.device(|| self.flushed())
     }

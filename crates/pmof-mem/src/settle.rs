@@ -14,13 +14,13 @@ use std::{
 use rustix::{
     fs::{Advice as FileAdvice, Mode, OFlags},
     io::Errno,
-    mm::{Advice, madvise},
+    mm::{Advice, MsyncFlags, madvise, msync},
 };
 
 use crate::{
     MemError,
     file::io_error,
-    flush::Flushed,
+    flush::{Flushed, POISON_MEND},
     mapping::{Mapping, copy_out},
 };
 
@@ -92,6 +92,18 @@ impl<'a> Pages<'a> {
         let whole_bytes = (lead_bytes + len_bytes as usize).next_multiple_of(page_bytes);
         let is_writable = mapping.is_writable();
         Ok(Self { flushed, file, first, start, whole_bytes, page_bytes, is_writable })
+    }
+
+    /// Has the kernel write the pages to the disk, and returns when they are there.
+    pub(crate) fn sync(&self) -> Result<(), MemError> {
+        loop {
+            // SAFETY: the range is whole pages of the mapping, which lives as long as `self`; no byte of it is changed.
+            match unsafe { msync(self.start.cast(), self.whole_bytes, MsyncFlags::SYNC) } {
+                Ok(()) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(io_error("msync", self.flushed.path, POISON_MEND, errno)),
+            }
+        }
     }
 
     /// Drops the pages from the page cache; returns the bytes of those that stayed.

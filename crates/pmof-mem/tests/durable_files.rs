@@ -59,6 +59,34 @@ fn a_file_that_is_not_durable_is_not_made() {
 }
 
 #[test]
+fn a_range_is_synced_without_the_rest_of_its_file() {
+    let Some(directory) = on_disk() else { return };
+    let path = directory.path().join("pool");
+    for fails in [false, true] {
+        let judge = |call: &Call| {
+            let is_range = *call == Call::Msync(path.clone());
+            if fails && is_range { Verdict::Fail(EIO) } else { Verdict::Pass }
+        };
+        let memory = if fails { Memory::open(&path, None) } else { Memory::create(&path, LEN_BYTES, None) }.unwrap();
+        memory.fence().unwrap();
+        let act = || {
+            memory.store(0, &[1; 8192]).unwrap();
+            memory.store(16384, &[1; 8]).unwrap();
+            memory.sync_range(16384, 8)
+        };
+        let Some((synced, calls)) = available(record(judge, act)) else { return };
+        assert_eq!(calls, [Call::Msync(path.clone())]);
+        assert_eq!(synced.is_err(), fails);
+        if fails {
+            // The kernel tells of a lost page once: what comes later is not believed.
+            for outcome in [memory.sync_range(0, 8), memory.fence()] {
+                assert!(matches!(outcome, Err(MemError::Poisoned { .. })), "{outcome:?}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_flush_covers_nothing_that_was_stored_while_it_ran() {
     let Some(directory) = on_disk() else { return };
     let path = directory.path().join("pool");

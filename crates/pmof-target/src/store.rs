@@ -424,6 +424,7 @@ impl PoolStore {
             .store(0, &header.encode())
             .and_then(|()| memory.write_back(0, HEADER_BYTES as u64))
             .and_then(|()| write_state(memory, state, FIRST_SEQUENCE))
+            .and_then(|()| memory.fence())
             .map_err(|error| self.memory_error(name, error))
     }
 
@@ -582,13 +583,13 @@ fn read_state(memory: &Memory, header: &Header) -> Result<Result<(PoolState, u64
     Ok(PoolState::read(header.format, header.replica_count, &page))
 }
 
-/// Puts the state into its slot, as durably as the medium can. A crash leaves it or the one in the other slot.
+/// Puts the state into its slot, as durably as the medium can. A crash leaves it or the one in the other slot. Makes nothing else durable: a
+/// change of the epoch, which a writer waits for, does not wait for what the page cache has of the pool.
 fn write_state(medium: &dyn Medium, state: &PoolState, sequence: u64) -> Result<(), MemError> {
     let (offset, slot) = state.slot(sequence);
     let offset = STATE_OFFSET + offset as u64;
     medium.store(offset, &slot)?;
-    medium.write_back(offset, slot.len() as u64)?;
-    medium.fence()
+    medium.sync_range(offset, slot.len() as u64)
 }
 
 fn new_header(new: &NewPool) -> Header {

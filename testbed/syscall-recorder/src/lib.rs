@@ -27,8 +27,8 @@ pub enum Call {
     Fsync(PathBuf),
     /// `fdatasync` of this file.
     Fdatasync(PathBuf),
-    /// `msync` of a range of addresses.
-    Msync,
+    /// `msync` of a range of addresses, at which this file is mapped.
+    Msync(PathBuf),
     /// `sync`, or `syncfs` of the file system of some file.
     SyncAll,
     /// `rename`, `renameat`, `renameat2`: this name becomes that one.
@@ -38,9 +38,9 @@ pub enum Call {
 }
 
 impl Call {
-    /// Whether this is an `fsync` or `fdatasync` of `path`, as it is called now.
+    /// Whether this is an `fsync`, `fdatasync` or `msync` of `path`, as it is called now.
     pub fn is_sync_of(&self, path: &Path) -> bool {
-        matches!(self, Self::Fsync(synced) | Self::Fdatasync(synced) if synced == path)
+        matches!(self, Self::Fsync(synced) | Self::Fdatasync(synced) | Self::Msync(synced) if synced == path)
     }
 }
 
@@ -49,7 +49,7 @@ impl fmt::Display for Call {
         match self {
             Self::Fsync(path) => write!(f, "fsync {}", path.display()),
             Self::Fdatasync(path) => write!(f, "fdatasync {}", path.display()),
-            Self::Msync => f.write_str("msync"),
+            Self::Msync(path) => write!(f, "msync {}", path.display()),
             Self::SyncAll => f.write_str("sync"),
             Self::Rename(from, to) => write!(f, "rename {} to {}", from.display(), to.display()),
             Self::Link(from, to) => write!(f, "link {} to {}", from.display(), to.display()),

@@ -91,7 +91,7 @@ impl Notice {
         Some(match i64::from(self.0.data.nr) {
             libc::SYS_fsync => Call::Fsync(self.path_of(first)?),
             libc::SYS_fdatasync => Call::Fdatasync(self.path_of(first)?),
-            libc::SYS_msync => Call::Msync,
+            libc::SYS_msync => Call::Msync(self.mapped_at(first)?),
             libc::SYS_sync | libc::SYS_syncfs => Call::SyncAll,
             libc::SYS_renameat | libc::SYS_renameat2 => {
                 Call::Rename(self.name_at(first, second)?, self.name_at(third, fourth)?)
@@ -109,6 +109,19 @@ impl Notice {
     fn path_of(&self, fd: u64) -> Option<PathBuf> {
         // Descriptors are `int`s in registers of 64 bits.
         fs::read_link(format!("/proc/{}/fd/{}", self.0.pid, fd as i32)).ok()
+    }
+
+    /// The file that is mapped at an address of the caller.
+    fn mapped_at(&self, address: u64) -> Option<PathBuf> {
+        let maps = fs::read_to_string(format!("/proc/{}/maps", self.0.pid)).ok()?;
+        maps.lines().find_map(|line| {
+            // Addresses, rights, offset, device, inode, and the name behind spaces.
+            let mut fields = line.splitn(6, ' ');
+            let (begin, end) = fields.next()?.split_once('-')?;
+            let bound = |text| u64::from_str_radix(text, 16).ok();
+            let is_there = bound(begin)? <= address && address < bound(end)?;
+            is_there.then(|| fields.nth(4).map(|name| PathBuf::from(name.trim_start())))?
+        })
     }
 
     /// The name at an address of the caller's memory, from the directory of a descriptor.

@@ -2,7 +2,9 @@
 
 use std::{fs, io, os::fd::AsFd as _, path::Path, thread};
 
+use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 use syscall_recorder::{Call, Unavailable, Verdict, observe, record};
+use tempfile::tempdir;
 
 fn available<T>(outcome: Result<T, Unavailable>) -> Option<T> {
     outcome.inspect_err(|error| skip_report::skipped!("{error}")).ok()
@@ -10,7 +12,7 @@ fn available<T>(outcome: Result<T, Unavailable>) -> Option<T> {
 
 #[test]
 fn calls_come_in_order_and_are_carried_out() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     let act = || {
         let file = fs::File::create(path("a")).unwrap();
@@ -36,6 +38,26 @@ fn calls_come_in_order_and_are_carried_out() {
     assert!(path("c").exists() && !path("a").exists());
     assert!(calls[1].is_sync_of(&path("a")) && !calls[2].is_sync_of(&path("a")));
     assert_eq!(calls[4].to_string(), format!("fsync {}", directory.path().display()));
+}
+
+#[test]
+fn a_range_of_addresses_is_told_by_the_file_that_is_mapped_there() {
+    let directory = tempdir().unwrap();
+    let path = directory.path().join("a file");
+    fs::write(&path, [0; 8192]).unwrap();
+    let file = fs::File::options().read(true).write(true).open(&path).unwrap();
+    let act = || {
+        let rights = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping of a file of two pages, which nobody else uses and nothing cuts.
+        unsafe {
+            let at = mmap(std::ptr::null_mut(), 8192, rights, MapFlags::SHARED, &file, 0).unwrap();
+            msync(at.wrapping_byte_add(4096), 4096, MsyncFlags::SYNC).unwrap();
+            munmap(at, 8192).unwrap();
+        }
+    };
+    let Some(((), calls)) = available(observe(act)) else { return };
+    assert_eq!(calls, [Call::Msync(path.clone())]);
+    assert!(calls[0].is_sync_of(&path));
 }
 
 #[test]

@@ -4,10 +4,11 @@ use std::{
     fs::{File, OpenOptions},
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result};
+use pmof::ReplicaState;
 use pmof_console::{children::Target, words::TransportName};
 use pmof_control::{HEADER_BYTES, Header};
 use rustix::process::Signal;
@@ -36,11 +37,37 @@ pub(super) enum State {
         fault: u64,
         kind: Kind,
         until: Instant,
+        /// The pool lost it.
+        is_noticed: bool,
     },
     /// It has what was taken away, and the pool is to bring it back.
     Returning {
         since: Instant,
+        /// It was paused, which the pool has not told of.
+        is_unnoticed: bool,
     },
+}
+
+impl State {
+    /// `has_returned`: the pool told since the fault that it is in sync. A target that is paused while nobody asks it for anything is not lost: what it
+    /// was asked in that time it answers now, or its time is up within `limit`.
+    fn is_back(&self, has_returned: bool, limit: Duration) -> Option<Back> {
+        let Self::Returning { since, is_unnoticed } = self else { return None };
+        let after = since.elapsed();
+        if has_returned {
+            return Some(Back::Returned(after));
+        }
+        (*is_unnoticed && after > limit).then_some(Back::Unnoticed)
+    }
+}
+
+/// How a member came to be in sync again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Back {
+    /// The pool brought it back, so long after it was given back.
+    Returned(Duration),
+    /// The pool never lost it.
+    Unnoticed,
 }
 
 #[derive(Debug)]
@@ -106,19 +133,32 @@ impl Member {
         &self.url
     }
 
-    pub(super) fn is_in_sync(&self) -> bool {
-        matches!(self.state, State::InSync)
+    /// The pool lost it.
+    pub(super) fn note_loss(&mut self) {
+        match &mut self.state {
+            // Nothing is done to others before it is back.
+            State::InSync => self.state = State::Returning { since: Instant::now(), is_unnoticed: false },
+            State::Away { is_noticed, .. } => *is_noticed = true,
+            State::Returning { is_unnoticed, .. } => *is_unnoticed = false,
+        }
     }
 
-    /// Whether the pool told since the last fault that it is in sync.
-    pub(super) fn has_returned(&self) -> bool {
-        self.returns > self.returns_before
+    /// Whether it is in sync again, which it is by its status.
+    pub(super) fn is_back(&self, status: &ReplicaState, limit: Duration) -> Option<Back> {
+        let has_returned = self.returns > self.returns_before;
+        if matches!(status, ReplicaState::InSync) { self.state.is_back(has_returned, limit) } else { None }
+    }
+
+    pub(super) fn is_in_sync(&self) -> bool {
+        matches!(self.state, State::InSync)
     }
 
     /// Takes something away from it.
     pub(super) fn inflict(&mut self, fault: u64, kind: Kind, until: Instant) -> Result<()> {
         self.returns_before = self.returns;
-        self.state = State::Away { fault, kind, until };
+        // Over shared memory a writer asks a target for nothing but marks, one a second.
+        let is_noticed = !self.is_in_sync() || kind != Kind::Pause;
+        self.state = State::Away { fault, kind, until, is_noticed };
         match kind {
             Kind::Kill => self.target.kill(),
             Kind::Pause => signal(self.target.process_id(), Signal::STOP),
@@ -132,13 +172,13 @@ impl Member {
     }
 
     /// Gives it back.
-    pub(super) fn restore(&mut self, kind: Kind) -> Result<()> {
+    pub(super) fn restore(&mut self, kind: Kind, is_noticed: bool) -> Result<()> {
         match kind {
             Kind::Kill => self.target = Target::start(&self.root, self.target.address(), &[])?,
             Kind::Pause => signal(self.target.process_id(), Signal::CONT)?,
             Kind::Cut => self.relay.as_mut().map_or(Ok(()), Relay::start)?,
         }
-        self.state = State::Returning { since: Instant::now() };
+        self.state = State::Returning { since: Instant::now(), is_unnoticed: !is_noticed };
         Ok(())
     }
 
@@ -153,5 +193,25 @@ impl Member {
         let mut byte = [0];
         file.read_exact_at(&mut byte, at)?;
         file.write_all_at(&[byte[0] ^ 1], at).context("cannot write the member's file")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_that_nobody_noticed_is_over() {
+        let given_back = |is_unnoticed| State::Returning { since: Instant::now(), is_unnoticed };
+        let hour = Duration::from_secs(3600);
+        assert_eq!(given_back(true).is_back(false, Duration::ZERO), Some(Back::Unnoticed));
+        assert_eq!(given_back(true).is_back(false, hour), None, "it may be lost yet");
+        assert_eq!(
+            given_back(false).is_back(false, Duration::ZERO),
+            None,
+            "the pool lost it, and has to bring it back"
+        );
+        assert!(matches!(given_back(false).is_back(true, hour), Some(Back::Returned(_))));
+        assert_eq!(State::InSync.is_back(true, Duration::ZERO), None);
     }
 }

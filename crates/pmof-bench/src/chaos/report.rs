@@ -90,6 +90,8 @@ pub(super) struct StallReport {
 pub(super) struct Report {
     pub(super) faults: Counts,
     pub(super) faults_while_returning: u64,
+    /// Pauses of targets that were asked for nothing meanwhile.
+    pub(super) pauses_unnoticed: u64,
     persists: u64,
     persists_degraded: u64,
     pub(super) errors: u64,
@@ -119,6 +121,7 @@ impl Report {
         Self {
             faults: Counts::default(),
             faults_while_returning: 0,
+            pauses_unnoticed: 0,
             persists: 0,
             persists_degraded: 0,
             errors: 0,
@@ -182,9 +185,10 @@ impl Report {
     pub(super) fn print(&self) {
         let Counts { kills, pauses, cuts } = self.faults;
         say!(
-            "{kills} kills, {pauses} pauses, {cuts} cuts in {:.1} s, {} of them of members that were returning",
+            "{kills} kills, {pauses} pauses, {cuts} cuts in {:.1} s, {} of them of members that were returning; {} pauses unnoticed",
             self.elapsed_seconds,
-            self.faults_while_returning
+            self.faults_while_returning,
+            self.pauses_unnoticed
         );
         say!("{} persists, {} of them degraded, {} errors", self.persists, self.persists_degraded, self.errors);
         for text in &self.error_texts {

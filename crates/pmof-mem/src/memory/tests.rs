@@ -318,6 +318,17 @@ fn a_failed_flush_poisons_the_medium() {
 }
 
 #[test]
+fn a_synced_range_vouches_for_nothing_else() {
+    let directory = tempdir_in(DISK).unwrap();
+    let memory = Memory::create(&directory.path().join("pool"), 1 << 20, None).unwrap();
+    memory.sync_range(100, 8).unwrap();
+    assert!(matches!(memory.sync_range(1 << 20, 1), Err(MemError::OutOfBounds { .. })));
+    let Flush::Sync(state) = &memory.flush else { panic!("a file on disk is flushed") };
+    assert_eq!(*state.synced.lock().unwrap(), 0, "it vouches for nothing else");
+    memory.fence().unwrap();
+}
+
+#[test]
 fn many_threads_flush_one_file() {
     let directory = tempdir_in(DISK).unwrap();
     let memory = Memory::create(&directory.path().join("pool"), 4 << 20, None).unwrap();

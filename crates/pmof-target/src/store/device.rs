@@ -313,7 +313,8 @@ pub(super) fn make(medium: &dyn Medium, header: &Header, state: &PoolState, len_
     }
     medium.store(size_of::<u64>() as u64, &header.encode()[size_of::<u64>()..])?;
     medium.write_back(0, HEADER_BYTES as u64)?;
-    write_state(medium, state, FIRST_SEQUENCE)
+    write_state(medium, state, FIRST_SEQUENCE)?;
+    medium.fence()
 }
 
 /// Makes what was made a pool, durably.
