@@ -20,7 +20,6 @@ use pmof_proto::{
 use crate::{
     Completion, Method, RemoteRegion,
     logging::{self, Name},
-    progress::{Interest, Poller, SleepSocket},
     request::Kept,
     ring::RingState,
     wire::{CompletionChannel, DirectWay, Run, Wire},
@@ -31,10 +30,13 @@ mod events;
 mod list;
 mod methods;
 mod post;
+mod watching;
 
 use events::Events;
 pub(crate) use list::LinkList;
 use methods::{FlushMethods, choose_method, passed_over};
+pub(crate) use watching::WatchedBy;
+use watching::Watching;
 
 /// One end of a connection, as the transports know it.
 pub(crate) type Endpoint = pmof_proto::Endpoint<Kept>;
@@ -72,15 +74,6 @@ pub(crate) trait Collector: fmt::Debug + Send + Sync {
 pub(crate) trait FlushService: fmt::Debug + Send {
     /// Never waits. The connection may be locked.
     fn flush(&self, flush: DeferredFlush);
-}
-
-/// Which of a connection's drivers has it watched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WatchedBy {
-    /// That of its operations, which may be that of its receives too.
-    Operations,
-    /// That of its receives.
-    Receives,
 }
 
 pub(crate) struct Link {
@@ -126,12 +119,7 @@ pub(crate) struct LinkCore {
     /// The socket took no more, or a thread that sleeps is to send what waits. Else output is not watched for: it goes out
     /// when posted or driven, and changing what the kernel watches would cost two system calls an operation.
     blocked: bool,
-    /// What whoever waits for the wire waits for.
-    interest: Interest,
-    /// That has changed, and nobody was told who sleeps on the wire itself.
-    has_new_interest: bool,
-    /// Where readiness is watched, for each of its drivers, and under which number.
-    watched: [Option<(Arc<Poller>, u64)>; 2],
+    watching: Watching,
     /// Whose outcomes are those of operations, and those of receives, where these are two.
     collectors: Option<Box<[Weak<dyn Collector>; 2]>>,
     /// Who carries out flushes that wait for a device, if not whoever drives.
@@ -171,9 +159,7 @@ impl Link {
             loss_timeout,
             heard_at: Duration::ZERO,
             blocked: false,
-            interest: Interest { input: true, output: false },
-            has_new_interest: false,
-            watched: [None, None],
+            watching: Watching::default(),
             collectors: None,
             flushes: None,
             events: Events::default(),
@@ -213,11 +199,6 @@ impl Link {
             // Behind the answer others may take the lock, for as long as they post.
             drop(self.core.try_lock_for(ANSWER_LOOK));
         }
-    }
-
-    /// Watches the wire for one of its drivers with this poller from now on, or with none.
-    pub(crate) fn watch(&self, by: WatchedBy, watcher: Option<(&Arc<Poller>, u64)>) -> Result<(), rustix::io::Errno> {
-        self.lock().watch(by, watcher)
     }
 }
 
@@ -636,85 +617,6 @@ impl LinkCore {
     /// True when nothing will happen any more.
     pub(crate) fn is_closed(&self) -> bool {
         self.phase == Phase::Closed
-    }
-
-    /// Watches the wire for one of its drivers with this poller from now on, or with none.
-    pub(crate) fn watch(
-        &mut self,
-        by: WatchedBy,
-        watcher: Option<(&Arc<Poller>, u64)>,
-    ) -> Result<(), rustix::io::Errno> {
-        self.unwatch_by(by);
-        self.update_interest();
-        let (Some((poller, id)), Some(wire)) = (watcher, &self.wire) else { return Ok(()) };
-        let interests = [self.interest, Interest { output: false, ..self.interest }];
-        let added = wire.as_fds().into_iter().zip(interests).try_for_each(|(fd, interest)| match fd {
-            Some(fd) => poller.add(fd, id, interest),
-            None => Ok(()),
-        });
-        self.watched[by as usize] = Some((Arc::clone(poller), id));
-        added.inspect_err(|_| self.unwatch_by(by))
-    }
-
-    /// Adds what a thread sleeps on that waits for the wire itself. What it is to wait for besides, from here on, is
-    /// [told](Self::take_new_interest).
-    pub(crate) fn add_sockets(&mut self, to: &mut Vec<SleepSocket>) {
-        self.update_interest();
-        self.has_new_interest = false;
-        let Some(wire) = &self.wire else { return };
-        let interests = [self.interest, Interest { output: false, ..self.interest }];
-        to.extend(wire.sockets().into_iter().zip(interests).filter_map(|(socket, interest)| Some((socket?, interest))));
-    }
-
-    /// True once after what the wire is to be waited for has changed: whoever sleeps on it is to look.
-    pub(crate) fn take_new_interest(&mut self) -> bool {
-        mem::take(&mut self.has_new_interest)
-    }
-
-    /// Changes what the wire is watched for, after output was queued or sent.
-    pub(crate) fn update_interest(&mut self) {
-        if self.is_device() && self.phase == Phase::Open {
-            // As it was from the beginning.
-            return;
-        }
-        let wanted = self.wanted_interest();
-        if self.interest == wanted {
-            return;
-        }
-        self.interest = wanted;
-        self.has_new_interest = true;
-        if let Some(fd) = self.wire.as_ref().and_then(|wire| wire.as_fds()[0]) {
-            for (poller, id) in self.watched.iter().flatten() {
-                // It fails where the process closed the descriptor behind our back.
-                let _ = poller.modify(fd, *id, wanted);
-            }
-        }
-    }
-
-    /// No poller watches the wire any more.
-    pub(crate) fn unwatch(&mut self) {
-        self.unwatch_by(WatchedBy::Operations);
-        self.unwatch_by(WatchedBy::Receives);
-    }
-
-    fn unwatch_by(&mut self, by: WatchedBy) {
-        if let (Some((poller, _)), Some(wire)) = (self.watched[by as usize].take(), &self.wire) {
-            wire.as_fds().into_iter().flatten().for_each(|fd| poller.remove(fd));
-        }
-    }
-
-    fn wanted_interest(&self) -> Interest {
-        match self.phase {
-            // A device tells of room to send in the same way as of input.
-            Phase::Open if self.is_device() => Interest { input: true, output: false },
-            // After the end, input is read to be dropped.
-            Phase::Open => {
-                let input = self.endpoint.wants_input() || self.endpoint.ended().is_some();
-                Interest { input, output: self.blocked }
-            }
-            Phase::Draining { .. } => Interest { input: true, output: false },
-            Phase::Closed => Interest { input: false, output: false },
-        }
     }
 
     fn drive_open(&mut self, now: &impl Fn() -> Duration) -> bool {
