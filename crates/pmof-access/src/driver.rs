@@ -18,10 +18,14 @@ use crate::{
     clock::{Clock, Driven},
     error::system,
     link::{Collector, Link, LinkCore},
-    progress::{Callers, Interest, Poller, ReadyFlag, ReadySignal, Seat, Sleepers, Wakers},
+    progress::{
+        Callers, FlushOwner, FlushRoute, InlineFlush, Interest, Leader, Poller, ReadyFlag, ReadySignal, Registration,
+        Sleepers, Wakers,
+    },
 };
 
 mod appender;
+mod assisted;
 mod fast_path;
 mod flushes;
 mod ready;
@@ -34,7 +38,6 @@ pub(crate) use fast_path::FastPath;
 use flushes::Flushes;
 use ready::Ready;
 use requests::Requests;
-use sleeping::Leader;
 
 /// Up to this many connections are simply tried in turn; asking epoll first costs a system call more.
 const DIRECT_MAX: usize = 4;
@@ -79,8 +82,8 @@ struct Links {
     polled: Vec<Polled>,
     /// Of them, those that come here for their receives alone.
     received: Vec<u64>,
-    /// The assistant has them watched.
-    is_attended: bool,
+    /// The assistant watches them.
+    is_assisted: bool,
     ticked_at: Duration,
     /// When a thread went to sleep last, as the one that leads.
     led_at: Duration,
@@ -125,8 +128,8 @@ pub(crate) struct Driver {
     sleepers: Sleepers,
     /// How the one that leads is woken.
     leader: Mutex<Leader>,
-    /// That of the thread that drives only while nobody else does.
-    seat: OnceLock<Arc<Seat>>,
+    /// Where it is assisted, if it is.
+    registration: OnceLock<Arc<Registration>>,
 }
 
 /// How the outcomes of a driver are waited for.
@@ -215,7 +218,7 @@ impl Driver {
             flushes: Flushes::default(),
             sleepers: Sleepers::default(),
             leader: Mutex::default(),
-            seat: OnceLock::new(),
+            registration: OnceLock::new(),
         });
         if let Clock::Virtual(time) = clock {
             let weak = Arc::downgrade(&driver);
@@ -242,11 +245,6 @@ impl Driver {
     /// Whether every connection is a device's; `None` while the list is in use.
     pub(crate) fn has_devices_alone(&self) -> Option<bool> {
         self.links.try_lock().map(|links| links.all.iter().all(|link| link.notifies_on_request))
-    }
-
-    /// True while another thread drives or posts, where that can be seen: on the list, or on a single connection.
-    pub(crate) fn is_in_use(&self) -> bool {
-        self.links.try_lock().is_none_or(|links| matches!(&links.all[..], [link] if link.try_lock().is_none()))
     }
 
     /// Its own poller, if it has one.
@@ -356,6 +354,14 @@ impl Driver {
         let mut ready = self.ready.lock();
         ready.retain(|done| done.connection != connection);
         self.show_ready(&ready);
+    }
+
+    /// Tells a connection who carries out its flushes, if not whoever drives.
+    pub(crate) fn route_flushes(self: &Arc<Self>, link: &Arc<Link>) {
+        if let Some(flusher) = self.flushes.flusher() {
+            let driver = Arc::<Self>::downgrade(self);
+            link.lock().route_flushes(Box::new(FlushRoute::new(flusher.clone(), link, driver)));
+        }
     }
 
     /// Whether others than whoever waits for the descriptor drive.
@@ -612,6 +618,34 @@ impl Driver {
             }
             next = core.next_completion();
         }
+    }
+}
+
+impl FlushOwner for Driver {
+    fn flush_begins(&self) {
+        self.flushes.begin();
+    }
+
+    fn flush_ends(&self, link: &Arc<Link>, is_done: bool) {
+        self.flushes.end();
+        if !is_done {
+            self.see_to(link);
+        }
+    }
+
+    fn serves_one_connection(&self) -> bool {
+        self.flushes.serves_one_connection()
+    }
+
+    fn flush_inline(&self, flush: InlineFlush) -> Result<(), InlineFlush> {
+        self.flushes.put_inline(flush)?;
+        // Whoever drives may be about to sleep.
+        self.wake();
+        Ok(())
+    }
+
+    fn tell_interest(&self, core: &mut LinkCore) {
+        Self::tell_interest(self, core);
     }
 }
 

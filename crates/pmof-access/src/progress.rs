@@ -1,7 +1,7 @@
 //! Progress: who moves the bytes of a queue's connections, and how a thread waits when there is nothing to move.
 //!
 //! What is driven is a [`Driver`](crate::driver::Driver): one turn of it moves what can be moved without waiting. Here is what goes on
-//! between the turns.
+//! between the turns. Assistants and flushers know a driver by what they ask of it, [`Assisted`] and [`FlushOwner`].
 //!
 //! - A thread that waits backs off ([`Backoff`]): it spins, then yields the processor in each turn, then parks.
 //! - Threads that park on one driver share it ([`Sleepers`]): one of them, the leader, sleeps in the kernel ([`Poller`]) until bytes may move;
@@ -21,12 +21,14 @@ use std::time::Duration;
 use crate::clock::Clock;
 
 mod assistant;
+mod assisted;
 mod background;
 #[cfg(test)]
 mod background_tests;
 mod callers;
 mod calls;
 mod flusher;
+mod leader;
 mod poller;
 mod rounds;
 mod shared_fences;
@@ -35,11 +37,13 @@ mod sleepers;
 mod thread;
 mod waker;
 
-pub(crate) use assistant::{Assistants, Assisted, Seat};
+pub(crate) use assistant::{Assistance, Assistants};
+pub(crate) use assisted::{Assisted, Registration};
 pub use background::Background;
 pub(crate) use callers::Callers;
 use calls::Calls;
-pub(crate) use flusher::{FlushRoute, Flusher, InlineFlush};
+pub(crate) use flusher::{FlushOwner, FlushRoute, Flusher, InlineFlush};
+pub(crate) use leader::Leader;
 pub(crate) use poller::{Interest, Poller};
 pub use signal::ReadyFlag;
 pub(crate) use signal::ReadySignal;

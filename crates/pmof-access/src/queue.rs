@@ -16,8 +16,8 @@ use crate::{
     driver::{Driver, FastPath, Waits, Wanted},
     link::{Collector, Link},
     progress::{
-        Assistants, Assisted, Background, Backoff, Callers, DEFAULT_SPIN, Flusher, Progress, ProgressThread, ReadyFlag,
-        Waiting, Wakers,
+        Assistance, Assistants, Assisted, Background, Backoff, Callers, DEFAULT_SPIN, Flusher, Progress,
+        ProgressThread, ReadyFlag, Waiting, Wakers,
     },
 };
 
@@ -91,7 +91,7 @@ impl QueuesShared {
 #[derive(Debug)]
 enum OwnThread {
     Alone(#[expect(dead_code, reason = "it ends when it is dropped")] ProgressThread),
-    Shared(#[expect(dead_code, reason = "it is left when it is dropped")] Assisted),
+    Shared(#[expect(dead_code, reason = "it ends when it is dropped")] Assistance),
 }
 
 impl CompletionQueue {
@@ -103,7 +103,10 @@ impl CompletionQueue {
         let driver = Driver::new(clock, waits);
         let thread = match progress {
             Progress::Thread if is_real => Some(OwnThread::Alone(ProgressThread::start(&driver, waiting)?)),
-            Progress::Assisted if is_real => Some(OwnThread::Shared(shared.assistants.assist(&driver, waiting)?)),
+            Progress::Assisted if is_real => {
+                let assisted: Arc<dyn Assisted> = Arc::<Driver>::clone(&driver);
+                Some(OwnThread::Shared(shared.assistants.assist(&assisted, waiting)?))
+            }
             _ => None,
         };
         Ok(Self { shared: Arc::new(QueueShared { driver, waiting, thread }) })

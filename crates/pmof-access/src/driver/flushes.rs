@@ -10,10 +10,9 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::Driver;
 use crate::{
     link::Link,
-    progress::{FlushRoute, Flusher, InlineFlush},
+    progress::{Flusher, InlineFlush},
 };
 
 #[derive(Debug, Default)]
@@ -41,12 +40,12 @@ impl Flushes {
     }
 
     /// One more was handed out.
-    pub(crate) fn begin(&self) {
+    pub(super) fn begin(&self) {
         self.under_way.fetch_add(1, Ordering::Relaxed);
     }
 
     /// One of those is done.
-    pub(crate) fn end(&self) {
+    pub(super) fn end(&self) {
         self.under_way.fetch_sub(1, Ordering::Relaxed);
     }
 
@@ -61,12 +60,17 @@ impl Flushes {
         self.is_single.store(count == 1, Ordering::Relaxed);
     }
 
-    pub(crate) fn serves_one_connection(&self) -> bool {
+    pub(super) fn serves_one_connection(&self) -> bool {
         self.is_single.load(Ordering::Relaxed)
     }
 
+    /// Who carries them out, if not whoever drives.
+    pub(super) fn flusher(&self) -> Option<&Flusher> {
+        self.flusher.get()
+    }
+
     /// Has whoever drives carry out a flush as soon as it holds no lock. Gives it back where another one waits for that.
-    pub(crate) fn put_inline(&self, flush: InlineFlush) -> Result<(), InlineFlush> {
+    pub(super) fn put_inline(&self, flush: InlineFlush) -> Result<(), InlineFlush> {
         let mut inline = self.inline.lock();
         if inline.is_some() {
             return Err(flush);
@@ -116,15 +120,6 @@ impl Flushes {
     pub(crate) fn inline_since(&self) -> Option<Duration> {
         let since = self.inline_since.load(Ordering::Relaxed);
         (since > 0).then(|| Duration::from_nanos(since))
-    }
-}
-
-impl Driver {
-    /// Tells a connection who carries out its flushes, if not whoever drives.
-    pub(crate) fn route_flushes(self: &Arc<Self>, link: &Arc<Link>) {
-        if let Some(flusher) = self.flushes.flusher.get() {
-            link.lock().route_flushes(Box::new(FlushRoute::new(flusher.clone(), link, self)));
-        }
     }
 }
 

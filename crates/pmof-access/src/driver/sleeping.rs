@@ -6,23 +6,11 @@ use super::{Driver, SLEEP_MAX, TICK_PERIOD};
 use crate::{
     clock::Clock,
     link::LinkCore,
-    progress::{Poller, ReadyFlag as _, Seat, SleepSocket, Waker, sleep_without_waker},
+    progress::{Leader, Poller, ReadyFlag as _, SleepSocket, sleep_without_waker},
 };
 
 /// How long a sleep is that not everything can end.
 const MOMENT: Duration = Duration::from_millis(1);
-
-/// How the thread that leads is woken. Set before it sleeps by that thread itself.
-#[derive(Debug, Default)]
-pub(super) enum Leader {
-    /// By the driver's own poller, which it sleeps on.
-    #[default]
-    OnPoller,
-    /// It sleeps on the sockets.
-    OnSockets(Arc<Waker>),
-    /// It sleeps for others too.
-    Assistant(Arc<Seat>),
-}
 
 impl Driver {
     /// Sleeps until something may have changed, at most from `now` until `until`. `is_done` is asked once more before the sleep, from
@@ -68,7 +56,7 @@ impl Driver {
     }
 
     /// When the connections are to be told the time again. `None` where telling them has changed something.
-    fn due(&self, now: Duration) -> Option<Duration> {
+    pub(super) fn due(&self, now: Duration) -> Option<Duration> {
         let mut links = self.links.lock();
         let tick_at = links.ticked_at.saturating_add(TICK_PERIOD);
         // Connections that were told the time just now are not told again before each of many short sleeps. Whoever sleeps long asks
@@ -139,17 +127,7 @@ impl Driver {
 
     /// Ends the sleep of every thread: something changed.
     pub(crate) fn wake(&self) {
-        self.sleepers.wake(|| self.wake_leader());
-    }
-
-    fn wake_leader(&self) {
-        match &*self.leader.lock() {
-            Leader::OnPoller => {
-                self.poller.get().inspect(|poller| poller.wake());
-            }
-            Leader::OnSockets(waker) => waker.wake(),
-            Leader::Assistant(seat) => seat.call(),
-        }
+        self.sleepers.wake(|| self.leader.lock().wake(self.poller.get().map(|poller| &**poller)));
     }
 
     /// Makes the calling thread the one that sleeps in the kernel, for good or until it [stops](Self::stop_leading). False if
@@ -161,30 +139,5 @@ impl Driver {
     pub(crate) fn stop_leading(&self) {
         mem::take(&mut *self.leader.lock());
         self.sleepers.stop_leading();
-    }
-
-    pub(super) fn lead_as_assistant(&self, seat: &Arc<Seat>) {
-        *self.leader.lock() = Leader::Assistant(Arc::clone(seat));
-    }
-
-    /// For how long the assistant that leads has nothing to do here, at most so long: from here on it is called, or the sockets tell, when
-    /// that changes. `None` where something has changed already.
-    pub(crate) fn doze(&self, time_max: Duration) -> Option<Duration> {
-        let now = self.now();
-        if self.flushes.wait_for_answer() {
-            return None;
-        }
-        let due = self.due(now)?;
-        self.sleepers.doze();
-        if self.arm() {
-            self.rouse();
-            return None;
-        }
-        Some(due.saturating_sub(now).min(time_max))
-    }
-
-    /// The assistant looks from here on.
-    pub(crate) fn rouse(&self) {
-        self.sleepers.rouse();
     }
 }

@@ -11,11 +11,11 @@ use crate::{
     clock::Clock,
     error::system,
     link::{Link, WatchedBy},
-    progress::{Interest, Poller, ReadyFlag, ReadySignal, Seat},
+    progress::{Interest, Poller, ReadyFlag, ReadySignal},
 };
 
 impl Links {
-    fn role_of(&self, id: u64) -> WatchedBy {
+    pub(super) fn role_of(&self, id: u64) -> WatchedBy {
         if self.received.contains(&id) { WatchedBy::Receives } else { WatchedBy::Operations }
     }
 }
@@ -27,7 +27,7 @@ impl Driver {
         if is_first && self.announces {
             // The thread drives from here on, whoever else does.
             self.wake();
-            self.seat.get().inspect(|seat| seat.call());
+            self.registration.get().inspect(|registration| registration.notify());
             let sources: Vec<_> = self.sources.lock().iter().filter_map(Weak::upgrade).collect();
             for source in sources {
                 source.note_watched();
@@ -90,8 +90,8 @@ impl Driver {
         for link in &links.all {
             link.watch(links.role_of(link.id), Some((&made, link.id))).map_err(system("epoll_ctl"))?;
         }
-        if let (true, Some(seat)) = (links.is_attended, self.seat.get()) {
-            seat.watch(made.as_fd()).map_err(system("epoll_ctl"))?;
+        if let (true, Some(registration)) = (links.is_assisted, self.registration.get()) {
+            registration.watch(made.as_fd()).map_err(system("epoll_ctl"))?;
         }
         let poller = self.poller.get_or_init(|| made);
         // Whoever sleeps without it sleeps on it from now on.
@@ -115,8 +115,9 @@ impl Driver {
         if is_real && (links.all.len() >= DIRECT_MAX || link.notifies_on_request) {
             self.poller_of(&links)?;
         }
-        let seat = self.seat.get().filter(|_| links.is_attended).map(|seat| seat.watcher());
-        let watcher = self.poller.get().map(|poller| (poller, link.id)).or(seat);
+        let assistant =
+            self.registration.get().filter(|_| links.is_assisted).map(|registration| registration.watcher());
+        let watcher = self.poller.get().map(|poller| (poller, link.id)).or(assistant);
         link.watch(role, watcher).map_err(system("epoll_ctl"))?;
         if let Err(place) = links.place_of(link.id) {
             links.all.insert(place, Arc::clone(link));
@@ -165,65 +166,5 @@ impl Driver {
         // If another thread was faster, this one is closed, and so no longer watched.
         let _ = self.delivered.set(signal);
         Ok(())
-    }
-
-    /// Takes its place with an assistant.
-    pub(crate) fn sit(&self, seat: &Arc<Seat>) {
-        let _ = self.seat.set(Arc::clone(seat));
-    }
-
-    /// Leads for the assistant from now on, which has the connections watched. False where somebody else leads or has to do with them.
-    pub(crate) fn attend(&self, seat: &Arc<Seat>) -> bool {
-        if !self.sleepers.try_lead() {
-            return false;
-        }
-        let is_watching = self.links.try_lock().is_some_and(|mut links| self.watch_for(seat, &mut links));
-        if is_watching {
-            self.lead_as_assistant(seat);
-        } else {
-            self.stop_leading();
-        }
-        is_watching
-    }
-
-    fn watch_for(&self, seat: &Seat, links: &mut Links) -> bool {
-        if links.is_attended {
-            return true;
-        }
-        links.is_attended = match self.poller.get() {
-            Some(poller) => seat.watch(poller.as_fd()).is_ok(),
-            None => links.all.iter().all(|link| {
-                let core = link.try_lock();
-                core.is_some_and(|mut core| core.watch(links.role_of(link.id), Some(seat.watcher())).is_ok())
-            }),
-        };
-        links.is_attended
-    }
-
-    /// The assistant, which has left the driving to callers, is not told any more of what comes for them. False where somebody has to do with
-    /// the connections: then it is to be done again.
-    pub(crate) fn neglect(&self, seat: &Seat) -> bool {
-        let Some(mut links) = self.links.try_lock() else { return false };
-        links.is_attended = false;
-        if let Some(poller) = self.poller.get() {
-            seat.unwatch(poller.as_fd());
-            return true;
-        }
-        links.all.iter().all(|link| {
-            let core = link.try_lock();
-            core.map(|mut core| core.watch(links.role_of(link.id), None)).is_some()
-        })
-    }
-
-    /// Gives up its place with the assistant. Another driver may go on with the connections.
-    pub(crate) fn rise(&self, seat: &Seat) {
-        let mut links = self.links.lock();
-        links.is_attended = false;
-        if let Some(poller) = self.poller.get() {
-            return seat.unwatch(poller.as_fd());
-        }
-        for link in &links.all {
-            let _ = link.watch(links.role_of(link.id), None);
-        }
     }
 }

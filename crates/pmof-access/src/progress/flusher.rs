@@ -5,19 +5,37 @@
 //! A thread that serves a single connection carries its flushes out inline, which saves two changes of threads: nobody else waits for it
 //! meanwhile. Not all threads do so at once, since whoever connects next is to find one that has time.
 
-use std::sync::{
-    Arc, Weak,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    fmt,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use pmof_mem::{Medium, MemError};
 use pmof_proto::{DeferredFlush, FlushTicket};
 
 use super::{Background, shared_fences::SharedFences};
-use crate::{
-    driver::Driver,
-    link::{FlushService, Link},
-};
+use crate::link::{FlushService, Link, LinkCore};
+
+/// The driver of connections whose flushes are carried out here.
+pub(crate) trait FlushOwner: fmt::Debug + Send + Sync {
+    /// One more flush is in flight.
+    fn flush_begins(&self);
+
+    /// One of those was answered. `is_done`: nothing is left to be seen to on its connection.
+    fn flush_ends(&self, link: &Arc<Link>, is_done: bool);
+
+    /// Whoever drives has this connection alone.
+    fn serves_one_connection(&self) -> bool;
+
+    /// Has whoever drives carry out a flush as soon as it holds no lock. Gives it back where another one waits for that.
+    fn flush_inline(&self, flush: InlineFlush) -> Result<(), InlineFlush>;
+
+    /// Has those who sleep on a connection's sockets sleep on them anew, where these are to be waited for otherwise.
+    fn tell_interest(&self, core: &mut LinkCore);
+}
 
 /// One for all connections whose flushes may be shared. Clones are the same one.
 #[derive(Clone, Debug)]
@@ -33,7 +51,7 @@ pub(crate) struct Flusher {
 #[derive(Debug)]
 pub(crate) struct Waiter {
     link: Arc<Link>,
-    driver: Weak<Driver>,
+    driver: Weak<dyn FlushOwner>,
     ticket: FlushTicket,
 }
 
@@ -42,12 +60,12 @@ pub(crate) struct Waiter {
 pub(crate) struct FlushRoute {
     flusher: Flusher,
     link: Weak<Link>,
-    driver: Weak<Driver>,
+    driver: Weak<dyn FlushOwner>,
 }
 
 impl FlushRoute {
-    pub(crate) fn new(flusher: Flusher, link: &Arc<Link>, driver: &Arc<Driver>) -> Self {
-        Self { flusher, link: Arc::downgrade(link), driver: Arc::downgrade(driver) }
+    pub(crate) fn new(flusher: Flusher, link: &Arc<Link>, driver: Weak<dyn FlushOwner>) -> Self {
+        Self { flusher, link: Arc::downgrade(link), driver }
     }
 }
 
@@ -57,16 +75,14 @@ impl FlushService for FlushRoute {
         let Some(link) = self.link.upgrade() else { return };
         let driver = self.driver.upgrade();
         let waiter = Waiter { link, driver: self.driver.clone(), ticket };
-        driver.as_ref().inspect(|driver| driver.flushes.begin());
-        let single = driver.filter(|driver| driver.flushes.serves_one_connection());
+        driver.as_ref().inspect(|driver| driver.flush_begins());
+        let single = driver.filter(|driver| driver.serves_one_connection());
         let permit = single.as_ref().and_then(|_| self.flusher.inline_permit());
         let (Some(driver), Some(permit)) = (single, permit) else {
             return self.flusher.flush(memory, device, waiter);
         };
-        match driver.flushes.put_inline(InlineFlush { memory, waiter, _permit: permit }) {
-            // Whoever drives may be about to sleep.
-            Ok(()) => driver.wake(),
-            Err(InlineFlush { memory, waiter, .. }) => self.flusher.flush(memory, device, waiter),
+        if let Err(flush) = driver.flush_inline(InlineFlush { memory, waiter, _permit: permit }) {
+            self.flusher.flush(flush.memory, device, flush.waiter);
         }
     }
 }
@@ -137,11 +153,7 @@ impl Waiter {
         let driver = self.driver.upgrade();
         driver.as_ref().inspect(|driver| driver.tell_interest(answering.core()));
         drop(answering);
-        let Some(driver) = driver else { return };
-        driver.flushes.end();
-        if !is_done {
-            driver.see_to(&self.link);
-        }
+        driver.inspect(|driver| driver.flush_ends(&self.link, is_done));
     }
 }
 

@@ -4,10 +4,10 @@ use std::{collections::HashMap, mem, sync::Arc, time::Duration};
 
 use super::{
     Backoff, Waiting,
-    assistant::{Desk, Seat},
+    assisted::{Assisted, Registration, Registry},
     callers::Watch,
 };
-use crate::{clock::Clock, driver::Driver};
+use crate::clock::Clock;
 
 /// Up to this many drivers are driven in every turn while they are busy; of more, those whose sockets are readable.
 const DRIVEN_MAX: usize = 4;
@@ -24,7 +24,7 @@ const DUE_TOGETHER: Duration = Duration::from_millis(250);
 /// The drivers of an assistant.
 #[derive(Debug)]
 pub(super) struct Rounds<'d> {
-    desk: &'d Desk,
+    registry: &'d Registry,
     clock: Clock,
     members: HashMap<u64, Member>,
     /// Those that are driven without a sleep.
@@ -38,7 +38,7 @@ pub(super) struct Rounds<'d> {
 /// A driver, as its assistant has it.
 #[derive(Debug)]
 struct Member {
-    seat: Arc<Seat>,
+    registration: Arc<Registration>,
     watch: Watch,
     state: State,
     /// When something moved, by the clock of the rounds.
@@ -59,18 +59,18 @@ enum State {
 }
 
 impl<'d> Rounds<'d> {
-    pub(super) fn new(desk: &'d Desk) -> Self {
+    pub(super) fn new(registry: &'d Registry) -> Self {
         let clock = Clock::real();
         let (members, busy) = (HashMap::new(), Vec::new());
-        Self { desk, clock, members, busy, alarm: Duration::MAX, moved_at: Duration::ZERO, is_flushing: false }
+        Self { registry, clock, members, busy, alarm: Duration::MAX, moved_at: Duration::ZERO, is_flushing: false }
     }
 
     /// Until the end of the assistant.
     pub(super) fn work(mut self) {
         let mut turns = 0_u32;
-        while !self.desk.is_over() {
+        while !self.registry.is_closed() {
             let now = self.clock.now();
-            for id in self.desk.calls.take() {
+            for id in self.registry.calls().take() {
                 self.answer(id, now);
             }
             if now >= self.alarm {
@@ -78,7 +78,7 @@ impl<'d> Rounds<'d> {
             }
             if self.busy.is_empty() {
                 let time = self.alarm.saturating_sub(now).min(SLEEP_MAX);
-                self.desk.calls.sleep(|| self.desk.poller().sleep(time));
+                self.registry.calls().sleep(|| self.registry.poller().sleep(time));
                 self.look_at_sockets();
                 continue;
             }
@@ -102,15 +102,16 @@ impl<'d> Rounds<'d> {
 
     fn answer(&mut self, id: u64, now: Duration) {
         if !self.members.contains_key(&id) {
-            let Some(seat) = self.desk.seat(id) else { return };
-            let watch = seat.driver.lock().as_ref().and_then(|driver| driver.callers()).map(Watch::new);
+            let Some(registration) = self.registry.get(id) else { return };
+            let watch = registration.driver.lock().as_ref().and_then(|driver| driver.callers()).map(Watch::new);
             let Some(watch) = watch else { return };
             let due = now + watch.look_after;
-            self.members.insert(id, Member { seat, watch, state: State::Left, moved_at: now, asleep_at: now, due });
+            self.members
+                .insert(id, Member { registration, watch, state: State::Left, moved_at: now, asleep_at: now, due });
             self.alarm = self.alarm.min(due);
         }
         if let Some(member) = self.members.get(&id) {
-            member.seat.answer();
+            member.registration.take_notification();
         }
         self.turn(id, now);
     }
@@ -118,23 +119,23 @@ impl<'d> Rounds<'d> {
     /// Those whose sockets tell of something. True if anything moved.
     fn look_at_sockets(&mut self) -> bool {
         let mut found = Vec::new();
-        self.desk.poller().ready(|id| found.push(id));
+        self.registry.poller().ready(|id| found.push(id));
         let now = self.clock.now();
         // One with two sockets may be there twice.
         found.sort_unstable();
         found.dedup();
         found.into_iter().fold(false, |moved, id| {
-            self.neglect(id, now);
+            self.unwatch_left(id, now);
             self.turn(id, now) | moved
         })
     }
 
     /// What comes for callers is not for the assistant.
-    fn neglect(&mut self, id: u64, now: Duration) {
+    fn unwatch_left(&mut self, id: u64, now: Duration) {
         let Some(member) = self.members.get(&id).filter(|member| member.state == State::Left) else { return };
-        let driver = member.seat.driver.lock();
-        let is_left = |driver: &&Arc<Driver>| now < member.due && !driver.is_watched();
-        if driver.as_ref().filter(is_left).is_some_and(|driver| !driver.neglect(&member.seat)) {
+        let driver = member.registration.driver.lock();
+        let is_left = |driver: &&Arc<dyn Assisted>| now < member.due && !driver.is_watched();
+        if driver.as_ref().filter(is_left).is_some_and(|driver| !driver.unwatch_for(&member.registration)) {
             std::thread::yield_now();
         }
     }
@@ -178,19 +179,19 @@ impl<'d> Rounds<'d> {
     /// Does for one what is to be done. True if anything moved.
     fn turn(&mut self, id: u64, now: Duration) -> bool {
         let Some(member) = self.members.get_mut(&id) else { return false };
-        let seat = Arc::clone(&member.seat);
-        let driver = seat.driver.lock();
+        let registration = Arc::clone(&member.registration);
+        let driver = registration.driver.lock();
         let Some(driver) = &*driver else {
             self.members.remove(&id);
             return false;
         };
         let was_busy = member.state == State::Busy;
-        let moved = member.turn(driver, now, &self.clock);
+        let moved = member.turn(&**driver, now, &self.clock);
         if moved {
             self.moved_at = member.moved_at;
         }
         if member.state == State::Busy {
-            self.is_flushing |= driver.flushes.are_under_way();
+            self.is_flushing |= driver.is_flushing();
             if !was_busy {
                 self.busy.push(id);
             }
@@ -203,13 +204,13 @@ impl<'d> Rounds<'d> {
 
 impl Member {
     fn is_idle_for_long(&self, now: Duration) -> bool {
-        match self.seat.waiting {
+        match self.registration.waiting {
             Waiting::Adaptive { spin } => now.saturating_sub(self.moved_at) >= spin,
             Waiting::BusyPoll => false,
         }
     }
 
-    fn turn(&mut self, driver: &Driver, now: Duration, clock: &Clock) -> bool {
+    fn turn(&mut self, driver: &dyn Assisted, now: Duration, clock: &Clock) -> bool {
         let Some(callers) = driver.callers() else { return false };
         match self.state {
             State::Left if now < self.due && !driver.is_watched() => return false,
@@ -218,7 +219,7 @@ impl Member {
                 self.due = now + self.watch.look_after;
                 // A caller may have lost its processor in the middle of a turn: to spin beside it would only keep it waiting.
                 let may_drive = (is_idle && !driver.is_in_use()) || driver.is_watched();
-                if !may_drive || !driver.attend(&self.seat) {
+                if !may_drive || !driver.try_lead_for(&self.registration) {
                     return false;
                 }
                 self.moved_at = now;
