@@ -222,7 +222,7 @@ impl<T: Kind + Send + Sync> Handle<T> {
     ///
     /// `pointer` is null or valid for reads and writes; what it points at is as for [`get`](Self::get).
     pub(crate) unsafe fn delete(pointer: *mut *mut Self) -> Result<(), Failure> {
-        // SAFETY: null, or valid and of null or a handle, by the contract of this function.
+        // SAFETY: `pointer` is null, or valid for reads and writes and points at null or a handle.
         let Some(handle) = (unsafe { Self::claim(pointer) })? else { return Ok(()) };
         if handle.is_left() {
             drop(handle.take_value());
@@ -238,11 +238,11 @@ impl<T: Kind + Send + Sync> Handle<T> {
     ///
     /// As for `delete`.
     pub(crate) unsafe fn take(pointer: *mut *mut Self) -> Result<Option<T>, Failure> {
-        // SAFETY: null, or valid and of null or a handle, by the contract of this function.
+        // SAFETY: `pointer` is null, or valid for reads and writes and points at null or a handle.
         let Some(handle) = (unsafe { Self::claim(pointer) })? else { return Ok(None) };
         if !handle.is_left() {
             handle.tag.store(tag_of::<T>(), Ordering::Release);
-            // SAFETY: valid by the contract of this function.
+            // SAFETY: `claim` found that it is not null, so it is valid for writes.
             unsafe { *pointer = std::ptr::from_ref(handle).cast_mut() };
             return Err(Failure::invalid(format!("the {} is in use by another call", T::NAME)));
         }
@@ -260,7 +260,7 @@ impl<T: Kind + Send + Sync> Handle<T> {
         if pointer.is_null() {
             return Err(null::<T>());
         }
-        // SAFETY: valid by the contract of this function.
+        // SAFETY: not null, so valid for reads and writes.
         let place = unsafe { &mut *pointer };
         if place.is_null() {
             return Ok(None);
@@ -281,7 +281,7 @@ impl<T: Kind + Send + Sync> Handle<T> {
             if self.users.compare_exchange(1, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 return true;
             }
-            // SAFETY: there is a value, which stays as long as the caller, who is counted, lets it.
+            // SAFETY: the value stays while it has users, and the thread that claimed the handle is one until it takes the value.
             if let Some(value) = unsafe { &*self.value.get() } {
                 value.end_waits();
             }

@@ -93,7 +93,7 @@ impl Place {
 
     fn finish(&self, pool: pmof_replica::Pool, lanes: *mut c_uint) -> *mut Pool {
         let made: Box<[_]> = (0..self.lanes).map(|_| Mutex::new(pool.lane())).collect();
-        // SAFETY: `new` found that it is not null, and the caller of librpmem lets it be written.
+        // SAFETY: `new` found that it is not null; rpmem_open and rpmem_create are given a valid `nlanes` or null.
         unsafe { *lanes = self.lanes };
         Box::into_raw(Box::new(Pool { remote: pool, lanes: made, process: Process::watched() }))
     }
@@ -337,7 +337,7 @@ pub unsafe extern "C" fn rpmem_read(
         if buff.is_null() {
             return Err(Failure::invalid("buff is NULL"));
         }
-        // SAFETY: the caller gives room for so many bytes, and nobody else looks at them during the call.
+        // SAFETY: not null, so it has room for `length` bytes, which the application leaves to this call until it returns.
         let into = unsafe { slice::from_raw_parts_mut(buff.cast::<u8>(), length) };
         pool.with_lane(lane, Atomicity::default(), |lane| Ok(lane.read(offset as u64, into)?))
     };

@@ -43,7 +43,8 @@ impl Memory {
         let areas = found.ok_or_else(lacking)?;
         let Some(first) = areas.first() else { return Err(lacking()) };
         let writable = areas.iter().all(Area::is_writable);
-        // SAFETY: the caller keeps the range as it is, and the kernel says that it is mapped so.
+        // SAFETY: the kernel says that the whole range is mapped, and with which rights; it stays so as long as the value lives or, lent, until it
+        // was taken back.
         let mapping = unsafe { Mapping::borrowed(address, len_bytes as usize, writable) };
         let mapping = mapping.ok_or_else(lacking)?;
         let system = System::real();

@@ -68,7 +68,8 @@ pub(crate) unsafe fn write_back_lines(instruction: CacheWriteBack, start: *const
         return;
     }
     for index in 0..lines {
-        // SAFETY: the caller keeps the range mapped and the instruction supported; each line holds a byte of it.
+        // SAFETY: each line holds a byte of the range, which is mapped for the call, and a line never crosses a page; this CPU has the
+        // instruction.
         unsafe { arch::write_back_line(instruction, first.wrapping_add(index * line)) };
     }
 }
@@ -119,15 +120,15 @@ mod arch {
     /// `line` lies in mapped memory, and this CPU has the instruction.
     pub(super) unsafe fn write_back_line(instruction: CacheWriteBack, line: *const u8) {
         match instruction {
-            // SAFETY: the caller keeps `line` mapped and the instruction supported; no byte is changed.
+            // SAFETY: `line` is mapped and this CPU has the instruction, which changes no byte.
             CacheWriteBack::Clwb => unsafe {
                 asm!("clwb [{}]", in(reg) line, options(nostack, preserves_flags));
             },
-            // SAFETY: the caller keeps `line` mapped and the instruction supported; no byte is changed.
+            // SAFETY: `line` is mapped and this CPU has the instruction, which changes no byte.
             CacheWriteBack::Clflushopt => unsafe {
                 asm!("clflushopt [{}]", in(reg) line, options(nostack, preserves_flags));
             },
-            // SAFETY: the caller keeps `line` mapped; clflush is part of x86-64 (and `DcCvap` never supported here).
+            // SAFETY: `line` is mapped; clflush is part of x86-64 and changes no byte (`DcCvap` is never supported here).
             CacheWriteBack::Clflush | CacheWriteBack::DcCvap => unsafe {
                 asm!("clflush [{}]", in(reg) line, options(nostack, preserves_flags));
             },
@@ -164,7 +165,7 @@ mod arch {
     /// # Safety
     /// `line` lies in mapped memory, and this CPU has the instruction.
     pub(super) unsafe fn write_back_line(_instruction: CacheWriteBack, line: *const u8) {
-        // SAFETY: the caller keeps `line` mapped and the instruction supported (S3_3_C7_C12_1 is `dc cvap`).
+        // SAFETY: `line` is mapped and this CPU has the instruction (S3_3_C7_C12_1 is `dc cvap`), which changes no byte.
         unsafe { asm!("sys #3, c7, c12, #1, {}", in(reg) line, options(nostack, preserves_flags)) };
     }
 

@@ -21,7 +21,7 @@ pub struct Kept<T: 'static> {
     held: UnsafeCell<Option<MutexGuard<'static, T>>>,
 }
 
-// SAFETY: `held` is looked at only by the thread that has the lock: by `hold` once it has it, and by `release`, whose caller does.
+// SAFETY: `held` is looked at only by the thread that has the mutex: `hold` has locked it, and `release` runs in the thread that called `hold`.
 unsafe impl<T: Send> Sync for Kept<T> {}
 
 impl<T> Kept<T> {

@@ -129,7 +129,7 @@ impl Mapping {
         let into_page = start.addr() % TOUCHED_EVERY_BYTES;
         for at in (0..len_bytes as usize).step_by(LOADED_AHEAD_BYTES) {
             let part = LOADED_AHEAD_BYTES.min(len_bytes as usize - at);
-            // SAFETY: the pages are of a range that the caller has checked, and the advice changes no byte of it.
+            // SAFETY: the range lies within this mapping, as [`range`](Self::range) has checked, and the advice changes no byte of it.
             let advised =
                 unsafe { madvise(start.add(at).wrapping_sub(into_page).cast(), part + into_page, Advice::WillNeed) };
             if advised.is_err() {
@@ -347,7 +347,8 @@ impl Drop for Reservation {
 /// The range is the caller's own, at page boundaries, and no pointer into it is used again.
 unsafe fn release(start: NonNull<u8>, len_bytes: usize) {
     if len_bytes > 0 {
-        // SAFETY: the caller's. munmap of such a range has no failure that could be answered here.
+        // SAFETY: no pointer into the range is used again, and it is nobody else's. munmap of such a range has no failure that could be
+        // answered here.
         let _ = unsafe { munmap(start.as_ptr().cast(), len_bytes) };
     }
 }

@@ -26,7 +26,7 @@ pub(crate) unsafe fn receive(fd: BorrowedFd<'_>, parts: [Part; 2]) -> io::Result
     }
     let mut message = message(&mut vectors, count);
     loop {
-        // SAFETY: the message names `count` vectors that outlive the call, whose memory the caller keeps valid.
+        // SAFETY: the message names `count` vectors that outlive the call; their memory is valid for writes, and no reference to it exists.
         let received = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
         if let Some(outcome) = outcome(received) {
             return outcome;
@@ -47,7 +47,7 @@ pub(crate) unsafe fn send(fd: BorrowedFd<'_>, parts: [Part; 3]) -> io::Result<us
     let message = message(&mut vectors, count);
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     loop {
-        // SAFETY: the message names `count` vectors that outlive the call, whose memory the caller keeps valid.
+        // SAFETY: the message names `count` vectors that outlive the call; their memory is valid for reads.
         let sent = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message, flags) };
         if let Some(outcome) = outcome(sent) {
             return outcome;

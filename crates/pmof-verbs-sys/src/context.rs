@@ -46,7 +46,7 @@ impl Verbs {
     ///
     /// `context` is open, and `attributes` can be written.
     pub unsafe fn query_port(&self, context: *mut ibv_context, port: u8, attributes: *mut ibv_port_attr) -> c_int {
-        // SAFETY: the caller's promise; the length given is that of `attributes`. The older call writes a structure
+        // SAFETY: `context` is open; the length given is that of `attributes`, which can be written. The older call writes a structure
         // that is the start of `ibv_port_attr`, the rest of which is zeroed first.
         unsafe {
             if let Some(query_port) = extended_op!(context, query_port) {
@@ -68,7 +68,7 @@ impl Verbs {
     ///
     /// `context` is open, and `attributes` can be written.
     pub unsafe fn query_device_ex(&self, context: *mut ibv_context, attributes: *mut ibv_device_attr_ex) -> c_int {
-        // SAFETY: the caller's promise; the length given is that of `attributes`, zeroed because a provider that knows
+        // SAFETY: `context` is open; the length given is that of `attributes`, which can be written, zeroed because a provider that knows
         // a shorter structure writes only that.
         unsafe {
             ptr::write_bytes(attributes, 0, 1);
@@ -97,7 +97,7 @@ impl Verbs {
         entry: *mut ibv_gid_entry,
     ) -> c_int {
         match self._ibv_query_gid_ex {
-            // SAFETY: the caller's promise; the length given is that of `entry`.
+            // SAFETY: `context` is open; the length given is that of `entry`, which can be written.
             Some(query) => unsafe { query(context, port, index, entry, 0, size_of::<ibv_gid_entry>()) },
             None => libc::EOPNOTSUPP,
         }
@@ -111,7 +111,7 @@ impl Verbs {
     /// `context` is open.
     pub unsafe fn query_gid_table(&self, context: *mut ibv_context, entries: &mut [ibv_gid_entry]) -> isize {
         match self._ibv_query_gid_table {
-            // SAFETY: the caller's promise; the lengths given are those of the slice and of an entry.
+            // SAFETY: `context` is open; the lengths given are those of the slice and of an entry.
             Some(query) => unsafe {
                 query(context, entries.as_mut_ptr(), entries.len(), 0, size_of::<ibv_gid_entry>())
             },
@@ -135,7 +135,7 @@ impl Verbs {
         len_bytes: usize,
         access: ibv_access_flags,
     ) -> *mut ibv_mr {
-        // SAFETY: the caller's promise.
+        // SAFETY: `pd` is alive; the memory stays mapped, without a reference to it, until it is deregistered.
         unsafe { (self.ibv_reg_mr_iova2)(pd, address, len_bytes, address.addr() as u64, access) }
     }
 
@@ -149,7 +149,7 @@ impl Verbs {
         context: *mut ibv_context,
         attributes: *mut ibv_srq_init_attr_ex,
     ) -> *mut ibv_srq {
-        // SAFETY: the caller's promise; `ibv_srq_init_attr` is the start of the extended structure.
+        // SAFETY: `context` and what the attributes name are alive; `ibv_srq_init_attr` is the start of the extended structure.
         unsafe {
             let mask = (*attributes).comp_mask;
             let basic = mask & IBV_SRQ_INIT_ATTR_TYPE == 0 || (*attributes).srq_type == IBV_SRQT_BASIC;
@@ -170,7 +170,7 @@ impl Verbs {
     ///
     /// `context` is open; the objects that `attributes` names are alive and belong to it.
     pub unsafe fn create_qp_ex(&self, context: *mut ibv_context, attributes: *mut ibv_qp_init_attr_ex) -> *mut ibv_qp {
-        // SAFETY: the caller's promise; `ibv_qp_init_attr` is the start of the extended structure.
+        // SAFETY: `context` and what the attributes name are alive; `ibv_qp_init_attr` is the start of the extended structure.
         unsafe {
             if (*attributes).comp_mask == IBV_QP_INIT_ATTR_PD {
                 return (self.ibv_create_qp)((*attributes).pd, attributes.cast());
@@ -189,7 +189,7 @@ impl Verbs {
 ///
 /// `context` is open; the objects that `attributes` names are alive and belong to it.
 pub unsafe fn ibv_create_cq_ex(context: *mut ibv_context, attributes: *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex {
-    // SAFETY: the caller's promise.
+    // SAFETY: `context` and what the attributes name are alive.
     unsafe {
         match extended_op!(context, create_cq_ex) {
             Some(create) => create(context, attributes),
@@ -213,7 +213,7 @@ pub unsafe fn ibv_advise_mr(
     let Ok(count) = u32::try_from(ranges.len()) else {
         return libc::EINVAL;
     };
-    // SAFETY: the caller's promise; a region's protection domain keeps its context open.
+    // SAFETY: `pd` is alive, and keeps its context open.
     unsafe {
         match extended_op!((*pd).context, advise_mr) {
             Some(advise_mr) => advise_mr(pd, advice, flags, ranges.as_mut_ptr(), count),
@@ -230,7 +230,7 @@ pub unsafe fn ibv_advise_mr(
 /// written until the completion, unless sent inline; `bad` can be written.
 #[inline]
 pub unsafe fn ibv_post_send(qp: *mut ibv_qp, list: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: `qp` is alive, and keeps its context open; the list can be read, and what it names stays registered until the completion.
     unsafe {
         match (*(*qp).context).ops.post_send {
             Some(post) => post(qp, list, bad),
@@ -247,7 +247,7 @@ pub unsafe fn ibv_post_send(qp: *mut ibv_qp, list: *mut ibv_send_wr, bad: *mut *
 /// stays registered and is not touched until the completion; `bad` can be written.
 #[inline]
 pub unsafe fn ibv_post_recv(qp: *mut ibv_qp, list: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: `qp` is alive, and keeps its context open; the list can be read, and what it names stays registered until the completion.
     unsafe {
         match (*(*qp).context).ops.post_recv {
             Some(post) => post(qp, list, bad),
@@ -264,7 +264,7 @@ pub unsafe fn ibv_post_recv(qp: *mut ibv_qp, list: *mut ibv_recv_wr, bad: *mut *
 /// As [`ibv_post_recv`], for `srq`.
 #[inline]
 pub unsafe fn ibv_post_srq_recv(srq: *mut ibv_srq, list: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: `srq` is alive, and keeps its context open; the list can be read, and what it names stays registered until the completion.
     unsafe {
         match (*(*srq).context).ops.post_srq_recv {
             Some(post) => post(srq, list, bad),
@@ -282,7 +282,7 @@ pub unsafe fn ibv_post_srq_recv(srq: *mut ibv_srq, list: *mut ibv_recv_wr, bad: 
 /// `cq` is alive, and `completions` has room for `count`.
 #[inline]
 pub unsafe fn ibv_poll_cq(cq: *mut ibv_cq, count: c_int, completions: *mut ibv_wc) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: `cq` is alive, and keeps its context open; `completions` has room for `count`.
     unsafe {
         match (*(*cq).context).ops.poll_cq {
             Some(poll) => poll(cq, count, completions),
@@ -299,7 +299,7 @@ pub unsafe fn ibv_poll_cq(cq: *mut ibv_cq, count: c_int, completions: *mut ibv_w
 /// `cq` is alive.
 #[inline]
 pub unsafe fn ibv_req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: `cq` is alive, and keeps its context open.
     unsafe {
         match (*(*cq).context).ops.req_notify_cq {
             Some(request) => request(cq, solicited_only),
@@ -314,7 +314,7 @@ pub unsafe fn ibv_req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int
 ///
 /// `id` is alive.
 pub unsafe fn rdma_get_local_addr(id: *mut rdma_cm_id) -> *mut sockaddr {
-    // SAFETY: the caller's promise.
+    // SAFETY: `id` is alive; the address is part of it.
     unsafe { (&raw mut (*id).route.addr.__bindgen_anon_1).cast() }
 }
 
@@ -324,7 +324,7 @@ pub unsafe fn rdma_get_local_addr(id: *mut rdma_cm_id) -> *mut sockaddr {
 ///
 /// `id` is alive.
 pub unsafe fn rdma_get_peer_addr(id: *mut rdma_cm_id) -> *mut sockaddr {
-    // SAFETY: the caller's promise.
+    // SAFETY: `id` is alive; the address is part of it.
     unsafe { (&raw mut (*id).route.addr.__bindgen_anon_2).cast() }
 }
 

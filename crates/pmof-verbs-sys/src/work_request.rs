@@ -51,8 +51,8 @@ pub unsafe fn available_send_ops(qp: *const ibv_qp_ex, accepted: u64) -> Result<
             0 $(| if accepted & u64::from($flag) != 0 && (*qp).$op.is_some() { u64::from($flag) } else { 0 })*
         };
     }
-    // SAFETY: the caller's promise; what comes before `wr_atomic_write` is in every version, and the provider that
-    // accepted the flag has what comes after.
+    // SAFETY: `qp` is alive; what comes before `wr_atomic_write` is in every version, and the provider that accepted the flag has what
+    // comes after.
     unsafe {
         need!(wr_start wr_complete wr_abort wr_set_sge wr_set_sge_list wr_set_inline_data wr_set_inline_data_list);
         Ok(collect!(
@@ -72,7 +72,7 @@ pub unsafe fn available_send_ops(qp: *const ibv_qp_ex, accepted: u64) -> Result<
 /// Calls an operation of the queue pair.
 macro_rules! call {
     ($qp:ident, $op:ident $(, $argument:expr)*) => {
-        // SAFETY: the caller's promise: `available_send_ops` found the pointer, and providers do not clear it.
+        // SAFETY: `qp` is alive; `available_send_ops` found the pointer, which providers do not clear.
         unsafe {
             debug_assert!((*$qp).$op.is_some(), concat!(stringify!($op), " is not an operation of this queue pair"));
             (*$qp).$op.unwrap_unchecked()($qp $(, $argument)*)

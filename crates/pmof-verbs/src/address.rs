@@ -44,7 +44,7 @@ pub(crate) fn to_storage(address: SocketAddr) -> sockaddr_storage {
 ///
 /// A `sockaddr_storage` can be read at `address`.
 pub(crate) unsafe fn from_raw(address: *const sockaddr) -> Option<SocketAddr> {
-    // SAFETY: the caller's promise; the family says which layout it has.
+    // SAFETY: a `sockaddr_storage` has room for every family's layout, and the family says which one is there.
     unsafe {
         match i32::from((*address).sa_family) {
             libc::AF_INET => {

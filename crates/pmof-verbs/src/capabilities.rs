@@ -208,10 +208,10 @@ pub(crate) unsafe fn name_of(verbs: &Verbs, context: *mut sys::ibv_context) -> S
 ///
 /// `context` is open.
 pub(crate) unsafe fn query(verbs: &Verbs, context: *mut sys::ibv_context) -> Result<DeviceInfo, VerbsError> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `context` is open.
     let name = unsafe { name_of(verbs, context) };
     let mut attributes = MaybeUninit::<sys::ibv_device_attr_ex>::uninit();
-    // SAFETY: the caller's promise; the call writes all of the attributes or fails.
+    // SAFETY: `context` is open; the call writes all of the attributes or fails.
     let attributes = unsafe {
         let errno = verbs.query_device_ex(context, attributes.as_mut_ptr());
         if errno != 0 {
@@ -219,10 +219,10 @@ pub(crate) unsafe fn query(verbs: &Verbs, context: *mut sys::ibv_context) -> Res
         }
         attributes.assume_init()
     };
-    // SAFETY: as above; an open context keeps its device.
+    // SAFETY: `context` is open, and keeps its device.
     let (gids, transport) = unsafe { (gid_counts(verbs, context), (*(*context).device).transport_type) };
     let ports = (1..=attributes.orig_attr.phys_port_cnt)
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is open.
         .map(|number| unsafe { query_port(verbs, context, number, &name, gids.as_deref()) })
         .collect::<Result<Vec<_>, _>>()?;
     Ok(describe(name, &attributes, transport, ports))
@@ -283,7 +283,7 @@ fn describe(
 unsafe fn gid_counts(verbs: &Verbs, context: *mut sys::ibv_context) -> Option<Vec<u32>> {
     // SAFETY: all zeroes are a valid entry.
     let mut entries = vec![unsafe { mem::zeroed::<sys::ibv_gid_entry>() }; GID_ENTRIES_MAX];
-    // SAFETY: the caller's promise.
+    // SAFETY: `context` is open.
     let written = unsafe { verbs.query_gid_table(context, &mut entries) };
     let written = entries.get(..usize::try_from(written).ok()?)?;
     let mut counts = vec![0; 256];
@@ -306,7 +306,7 @@ unsafe fn query_port(
     gids: Option<&[u32]>,
 ) -> Result<PortInfo, VerbsError> {
     let mut attributes = MaybeUninit::<sys::ibv_port_attr>::zeroed();
-    // SAFETY: the caller's promise; all zeroes are valid attributes.
+    // SAFETY: `context` is open; all zeroes are valid attributes.
     let attributes = unsafe {
         let errno = verbs.query_port(context, number, attributes.as_mut_ptr());
         if errno != 0 {

@@ -113,7 +113,8 @@ impl EventChannel {
     unsafe fn typed(&self, event: *const sys::rdma_cm_event) -> CmEvent {
         // SAFETY: an identifier lives at least until its events are acknowledged.
         let key = |id: *mut sys::rdma_cm_id| unsafe { (*id).context }.addr() as u64;
-        // SAFETY: the caller's promise.
+        // SAFETY: the event is not acknowledged yet, so it and the identifiers that it names are alive; under the lock nobody else
+        // reads or acknowledges it.
         unsafe {
             if (*event).event != sys::RDMA_CM_EVENT_CONNECT_REQUEST {
                 return CmEvent { id: key((*event).id), kind: CmEventKind::of(event) };
@@ -247,7 +248,7 @@ impl CmId {
     /// librdmacm handed the identifier out just now, in a request on `channel`, whose lock is held.
     unsafe fn adopt(channel: &EventChannel, raw: NonNull<sys::rdma_cm_id>, offered_depth: u8) -> Self {
         let key = next_key();
-        // SAFETY: the caller's promise. The kernel reports nothing of the identifier before it is accepted.
+        // SAFETY: the identifier was handed out just now, and nobody else has it: the kernel reports nothing of it before it is accepted.
         unsafe { (*raw.as_ptr()).context = ptr::without_provenance_mut(key as usize) };
         let channel_of_id = Mutex::new(channel.clone());
         Self(Arc::new(Identifier { verbs: channel.0.verbs, raw, key, channel: channel_of_id, offered_depth }))

@@ -98,7 +98,7 @@ impl CmEventKind {
     ///
     /// librdmacm handed the event out, and it is not acknowledged yet.
     pub(crate) unsafe fn of(event: *const sys::rdma_cm_event) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: an event that is not acknowledged yet is librdmacm's own, which changes it no more.
         let (number, status) = unsafe { ((*event).event, (*event).status) };
         match number {
             sys::RDMA_CM_EVENT_ADDR_RESOLVED => Self::AddressResolved,
@@ -128,7 +128,7 @@ impl CmEventKind {
 ///
 /// librdmacm handed the event out, it is of a connection, and it is not acknowledged yet.
 pub(crate) unsafe fn parameters(event: *const sys::rdma_cm_event) -> (Vec<u8>, u8, u8) {
-    // SAFETY: the caller's promise; identifiers of RDMA_PS_TCP have the connection's side of the union.
+    // SAFETY: the event is not acknowledged yet, so it can be read; identifiers of RDMA_PS_TCP have the connection's side of the union.
     let parameters = unsafe { (*event).param.conn };
     let private_data = if parameters.private_data.is_null() {
         Vec::new()

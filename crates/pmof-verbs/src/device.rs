@@ -206,7 +206,7 @@ impl Drop for SearchOnDrop {
 
 /// Makes reads of a descriptor that a library owns return at once.
 pub(crate) fn set_non_blocking(fd: RawFd) -> io::Result<()> {
-    // SAFETY: the callers' objects own the descriptor and keep it open.
+    // SAFETY: the descriptor belongs to a channel or context that is alive for the call, and stays open as long as that is.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     let flags = rustix::fs::fcntl_getfl(fd)?;
     rustix::fs::fcntl_setfl(fd, flags | rustix::fs::OFlags::NONBLOCK)?;

@@ -205,9 +205,9 @@ unsafe fn posting(
     let Some(operations) = operations else {
         return Some((Posting::Classic(Chain::default()), base(has) | if has.atomics { ATOMICS } else { 0 }));
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the queue pair is alive; the call gives another view of it.
     let extended = NonNull::new(unsafe { (verbs.ibv_qp_to_qp_ex)(raw.as_ptr()) })?;
-    // SAFETY: the caller's promise.
+    // SAFETY: the queue pair is alive and was made with `operations`.
     let available = unsafe { sys::available_send_ops(extended.as_ptr(), operations) }.ok()?;
     (available & base(has) == base(has)).then_some((Posting::Extended(extended), available))
 }
@@ -557,7 +557,8 @@ impl QueuePair {
     /// A request that takes data was just begun on `qp`.
     #[inline]
     unsafe fn set_payload(&self, qp: *mut sys::ibv_qp_ex, payload: &Payload<'_>) -> Result<(), PostFailure> {
-        // SAFETY: the caller's promise; inline bytes are copied by the call.
+        // SAFETY: a request that takes data was begun on `qp`, so that the provider expects them now; inline bytes are copied by the call,
+        // and the request keeps what its entries name.
         unsafe {
             match payload {
                 // Some providers finish a request in the setter, so even no data are set.
