@@ -1,9 +1,27 @@
 //! Which instructions move data from the caches to memory.
 //!
-//! Encodings: Intel SDM volume 2 (`CLWB`, `CLFLUSHOPT`, `CLFLUSH`, `SFENCE`, `MFENCE`, `WBINVD`, `WBNOINVD`, `MOVNTI`,
-//! `MOVNTQ`, `MOVNTDQ`, `MOVNTPS`, `MOVNTPD`, `MASKMOVQ`, `MASKMOVDQU`, `MOVDIRI`, `MOVDIR64B`) and AMD's manual volume 4
-//! (`MOVNTSS`, `MOVNTSD`). 64-bit mode only: in 16- and 32-bit code the same bytes are other instructions or are not
-//! found, which matters to no program under test.
+//! 64-bit mode only: in 16- and 32-bit code the same bytes are other instructions or are not found, which matters to no program under test.
+
+use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
+
+/// The non-temporal and direct stores of Intel's manual, volume 2, and of AMD's, volume 4 (`movntss`, `movntsd`).
+const STORES_PAST_CACHE: [Mnemonic; 15] = [
+    Mnemonic::Movnti,
+    Mnemonic::Movntq,
+    Mnemonic::Movntdq,
+    Mnemonic::Movntps,
+    Mnemonic::Movntpd,
+    Mnemonic::Movntss,
+    Mnemonic::Movntsd,
+    Mnemonic::Maskmovq,
+    Mnemonic::Maskmovdqu,
+    Mnemonic::Vmovntdq,
+    Mnemonic::Vmovntps,
+    Mnemonic::Vmovntpd,
+    Mnemonic::Vmaskmovdqu,
+    Mnemonic::Movdiri,
+    Mnemonic::Movdir64b,
+];
 
 /// What an instruction means to the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,152 +122,44 @@ pub fn decode(instruction: &[u8]) -> Option<Effect> {
     if let Some(id) = instruction_counter::mark_id(instruction) {
         return Some(Effect::Mark(id));
     }
-    let (prefixes, rest) = Prefixes::read(instruction);
-    if prefixes.lock {
-        return Some(Effect::Locked);
-    }
-    match *rest {
-        [0x86 | 0x87, modrm, ..] if !is_register(modrm) => Some(Effect::Locked),
-        [0xc5, _, opcode, modrm, ..] => vector_store(opcode, modrm),
-        [0xc4, map, _, opcode, modrm, ..] if map & 0x1f == 1 => vector_store(opcode, modrm),
-        [0x62, map, _, _, opcode, modrm, ..] if map & 0x07 == 1 => vector_store(opcode, modrm),
-        [0x0f, 0x38, 0xf9, modrm, ..] if prefixes.mandatory == Mandatory::None && !is_register(modrm) => {
-            Some(Effect::StorePastCache)
-        }
-        [0x0f, 0x38, 0xf8, modrm, ..] if prefixes.mandatory == Mandatory::Operand && !is_register(modrm) => {
-            Some(Effect::StorePastCache)
-        }
-        [0x0f, 0xae, modrm, ..] => group_15(prefixes, modrm, &rest[2..]),
-        // invd would drop what is dirty: no program under test may do so.
-        [0x0f, 0x08, ..] => Some(Effect::Unsupported),
-        [0x0f, 0x09, ..] => Some(Effect::WriteBackAll),
-        [0x0f, 0xc3, modrm, ..] if prefixes.mandatory == Mandatory::None && !is_register(modrm) => {
-            Some(Effect::StorePastCache)
-        }
-        [0x0f, opcode @ (0xe7 | 0x2b | 0xf7), modrm, ..] => legacy_store(prefixes, opcode, modrm),
-        _ => None,
-    }
+    let instruction = Decoder::new(64, instruction, DecoderOptions::NONE).decode();
+    let operand = || memory_operand(&instruction);
+    Some(match instruction.mnemonic() {
+        _ if instruction.has_lock_prefix() => Effect::Locked,
+        Mnemonic::Xchg if instruction.op_kinds().any(|kind| kind == OpKind::Memory) => Effect::Locked,
+        Mnemonic::Clwb | Mnemonic::Clflushopt => operand().map_or(Effect::Unsupported, Effect::WriteBack),
+        Mnemonic::Clflush => operand().map_or(Effect::Unsupported, Effect::WriteBackNow),
+        Mnemonic::Sfence | Mnemonic::Mfence => Effect::Fence,
+        Mnemonic::Wbinvd | Mnemonic::Wbnoinvd => Effect::WriteBackAll,
+        // It would drop what is dirty: no program under test may do so.
+        Mnemonic::Invd => Effect::Unsupported,
+        mnemonic if STORES_PAST_CACHE.contains(&mnemonic) => Effect::StorePastCache,
+        _ => return None,
+    })
 }
 
-/// The prefix that chooses between instructions of one opcode; `f2` and `f3` win over `66`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mandatory {
-    None,
-    Operand,
-    Repeat,
-    RepeatNot,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Prefixes {
-    mandatory: Mandatory,
-    lock: bool,
-    short: bool,
-    segment: Option<Segment>,
-    /// The low four bits of a REX prefix: W, R, X, B.
-    rex: u8,
-}
-
-impl Prefixes {
-    /// The prefixes and what follows them.
-    fn read(instruction: &[u8]) -> (Prefixes, &[u8]) {
-        let mut prefixes = Prefixes { mandatory: Mandatory::None, lock: false, short: false, segment: None, rex: 0 };
-        let mut rest = instruction;
-        while let [byte, after @ ..] = rest {
-            match byte {
-                0x66 if prefixes.mandatory == Mandatory::None => prefixes.mandatory = Mandatory::Operand,
-                0xf2 => prefixes.mandatory = Mandatory::RepeatNot,
-                0xf3 => prefixes.mandatory = Mandatory::Repeat,
-                0x67 => prefixes.short = true,
-                0xf0 => prefixes.lock = true,
-                0x64 => prefixes.segment = Some(Segment::Fs),
-                0x65 => prefixes.segment = Some(Segment::Gs),
-                0x66 | 0x2e | 0x36 | 0x3e | 0x26 => {}
-                _ => break,
-            }
-            rest = after;
-        }
-        if let [rex @ 0x40..=0x4f, after @ ..] = rest {
-            prefixes.rex = rex & 0x0f;
-            rest = after;
-        }
-        (prefixes, rest)
-    }
-}
-
-fn is_register(modrm: u8) -> bool {
-    modrm >> 6 == 3
-}
-
-/// `0f ae`: fences in the register form, flushes in the memory form.
-fn group_15(prefixes: Prefixes, modrm: u8, operand: &[u8]) -> Option<Effect> {
-    let register = is_register(modrm);
-    match (modrm >> 3 & 7, prefixes.mandatory, register) {
-        (6 | 7, Mandatory::None, true) => Some(Effect::Fence),
-        (6 | 7, Mandatory::Operand, false) => {
-            Some(memory_operand(prefixes, operand).map_or(Effect::Unsupported, Effect::WriteBack))
-        }
-        (7, Mandatory::None, false) => {
-            Some(memory_operand(prefixes, operand).map_or(Effect::Unsupported, Effect::WriteBackNow))
-        }
-        _ => None,
-    }
-}
-
-/// `movntq`, `movntdq`, `movntps`, `movntpd`, `movntss`, `movntsd` to memory; `maskmovq` and `maskmovdqu`, whose memory
-/// operand is implied and whose encoded one is a register.
-fn legacy_store(prefixes: Prefixes, opcode: u8, modrm: u8) -> Option<Effect> {
-    let past = match (opcode, prefixes.mandatory) {
-        (0xe7, Mandatory::None | Mandatory::Operand) | (0x2b, _) => !is_register(modrm),
-        (0xf7, Mandatory::None | Mandatory::Operand) => is_register(modrm),
-        _ => false,
-    };
-    past.then_some(Effect::StorePastCache)
-}
-
-/// The same with a VEX or EVEX prefix.
-fn vector_store(opcode: u8, modrm: u8) -> Option<Effect> {
-    let past = match opcode {
-        0xe7 | 0x2b => !is_register(modrm),
-        0xf7 => is_register(modrm),
-        _ => false,
-    };
-    past.then_some(Effect::StorePastCache)
-}
-
-/// The memory operand that starts with a modrm byte; `None` for one that is relative to the instruction (QEMU shares the
-/// translation of a page between the addresses at which it is mapped, so that the plugin does not know where the
-/// instruction is) or is cut short.
-fn memory_operand(prefixes: Prefixes, operand: &[u8]) -> Option<Address> {
-    let (&modrm, mut rest) = operand.split_first()?;
-    let mode = modrm >> 6;
-    let extend = |bit: u8, low: u8| low | if prefixes.rex & bit == 0 { 0 } else { 8 };
-    let mut address = Address { segment: prefixes.segment, short: prefixes.short, ..Address::default() };
-    let mut wide = mode == 2;
-    if modrm & 7 == 4 {
-        let (&sib, after) = rest.split_first()?;
-        rest = after;
-        let index = extend(2, sib >> 3 & 7);
-        address.index = (index != 4).then_some((index, sib >> 6));
-        if sib & 7 == 5 && mode == 0 {
-            wide = true;
-        } else {
-            address.base = Some(extend(1, sib & 7));
-        }
-    } else if modrm & 7 == 5 && mode == 0 {
+/// The memory operand; `None` for one that is relative to the instruction: QEMU shares the translation of a page between the addresses at
+/// which it is mapped, so that the plugin does not know where the instruction is.
+fn memory_operand(instruction: &Instruction) -> Option<Address> {
+    if instruction.is_ip_rel_memory_operand() {
         return None;
-    } else {
-        address.base = Some(extend(1, modrm & 7));
     }
-    address.displacement = if wide {
-        let bytes: [u8; 4] = rest.get(..4)?.try_into().ok()?;
-        i32::from_le_bytes(bytes)
-    } else if mode == 1 {
-        i32::from(i8::from_le_bytes([*rest.first()?]))
-    } else {
-        0
-    };
-    Some(address)
+    let registers = [instruction.memory_base(), instruction.memory_index()];
+    let number = |register: Register| (register != Register::None).then(|| register.full_register().number() as u8);
+    let [base, index] = registers.map(number);
+    Some(Address {
+        segment: match instruction.segment_prefix() {
+            Register::FS => Some(Segment::Fs),
+            Register::GS => Some(Segment::Gs),
+            _ => None,
+        },
+        base,
+        index: index.map(|index| (index, instruction.memory_index_scale().trailing_zeros() as u8)),
+        displacement: i32::from_le_bytes(instruction.memory_displacement32().to_le_bytes()),
+        // Without a register the size of the displacement is that of the address.
+        short: registers.iter().any(|register| register.is_gpr32())
+            || (registers == [Register::None; 2] && instruction.memory_displ_size() == 4),
+    })
 }
 
 #[cfg(test)]
