@@ -8,10 +8,11 @@ use std::{
     os::unix::fs::DirBuilderExt as _,
     path::PathBuf,
     ptr,
-    sync::{Arc, Mutex, PoisonError, atomic::AtomicPtr},
+    sync::{Arc, atomic::AtomicPtr},
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use pmof_access::{
     AcceptOptions, CompletionQueue, ConnectOptions, Connection, ConnectionRequest, Location, Progress, QueueOptions,
     RegionSlice, Settings, SharedReceives, Transport, limits,
@@ -336,7 +337,7 @@ impl AccessConnReq {
         let queues = self.queues;
         let connection = match self.way {
             Way::In(request) => {
-                let request = request.into_inner().unwrap_or_else(PoisonError::into_inner);
+                let request = request.into_inner();
                 let request = request.ok_or_else(|| Failure::provider("the request is gone"))?;
                 let options = AcceptOptions {
                     private_data,
@@ -361,7 +362,7 @@ impl AccessConnReq {
                 self.peer.peer.start_connect(address, &queues.queue, &options)?.without_waiting()
             }
         };
-        for (into, context) in self.receives.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        for (into, context) in self.receives.into_inner() {
             connection.early_receive(into, context)?;
         }
         Ok(queues.into_connection(connection, &self.peer))
@@ -459,7 +460,7 @@ pub extern "C" fn rpma_conn_req_recv(
             return Err(Failure::invalid("the connection takes its receives from a shared queue: post it there"));
         }
         let into = slice(&request.peer, dst, offset, len)?;
-        let mut receives = request.receives.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut receives = request.receives.lock();
         receives.push((into, op_context.addr() as u64));
         Ok(())
     })

@@ -5,7 +5,7 @@ use std::{
     io,
     os::fd::{AsFd as _, OwnedFd},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
         mpsc::{Receiver, SyncSender, sync_channel},
     },
@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use pmof_access::{ConnectionRequest, ListenOptions, Listener, SetupError, Transport};
 use pmof_mem::causes;
 use rustix::{
@@ -127,7 +128,7 @@ impl AccessEp {
     }
 
     fn arrivals(&self) -> MutexGuard<'_, Option<Receiver<Arrival>>> {
-        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
+        self.arrivals.lock()
     }
 }
 

@@ -3,9 +3,9 @@
 use std::{
     ffi::c_int,
     os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, IntoRawFd as _, OwnedFd, RawFd},
-    sync::{Mutex, PoisonError},
 };
 
+use parking_lot::Mutex;
 use pmof_mem::forks::file_of_number;
 
 use crate::{
@@ -30,12 +30,12 @@ struct Numbers {
 
 impl Given {
     fn numbers(&self) -> Option<Numbers> {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.0.lock()
     }
 
     /// The application's number, which blocks until the application sets it not to.
     pub(crate) fn give(&self, own: BorrowedFd<'_>) -> Result<c_int, Failure> {
-        let mut numbers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut numbers = self.0.lock();
         if let Some(numbers) = *numbers {
             return Ok(numbers.given);
         }

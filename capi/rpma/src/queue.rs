@@ -4,12 +4,13 @@ use std::{
     collections::VecDeque,
     ffi::c_int,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
+        Arc, OnceLock, Weak,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use pmof_access::{
     Completion, CompletionQueue, Connection, ConnectionError, ConnectionId, OperationError, OperationKind, Outcome,
     Refusal,
@@ -59,10 +60,6 @@ pub(crate) struct Channel {
     queue: CompletionQueue,
     /// Receives have a queue of their own.
     separates: bool,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Channel {
@@ -148,7 +145,7 @@ impl AccessCq {
         match &self.outcomes {
             Outcomes::Own { queue, found, has_found, .. } => {
                 if has_found.load(Ordering::Acquire) {
-                    let mut found = lock(found);
+                    let mut found = found.lock();
                     let done = found.pop_front();
                     has_found.store(!found.is_empty(), Ordering::Release);
                     if done.is_some() {
@@ -175,7 +172,7 @@ impl AccessCq {
         let has_ended = || self.connection.get().is_some_and(|it| it.upgrade().is_none_or(|it| it.is_drained()));
         loop {
             if let Some(done) = queue.wait_unless(if blocks { TURN } else { Duration::ZERO }, has_ended) {
-                lock(found).push_back(done);
+                found.lock().push_back(done);
                 has_found.store(true, Ordering::Release);
                 return Ok(());
             }

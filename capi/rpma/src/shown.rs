@@ -4,9 +4,10 @@ use std::{
     collections::BTreeMap,
     ffi::c_int,
     os::fd::{AsRawFd as _, FromRawFd as _, IntoRawFd as _, OwnedFd, RawFd},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Weak},
 };
 
+use parking_lot::Mutex;
 use pmof_access::ReadyFlag;
 use pmof_mem::forks::Kept;
 use rustix::event::{EventfdFlags, eventfd};
@@ -35,7 +36,7 @@ struct Beacon(OwnedFd);
 impl Beacons {
     /// One with a free place.
     fn find(&self) -> Result<Arc<Beacon>, Failure> {
-        let mut all = lock(&self.0);
+        let mut all = self.0.lock();
         all.retain(|beacon| beacon.strong_count() > 0);
         if let Some(free) = all.iter().filter(|beacon| beacon.strong_count() < SERVED_MAX).find_map(Weak::upgrade) {
             return Ok(free);
@@ -94,7 +95,7 @@ impl Number {
 
 impl Shown {
     fn change(&self, is_set: bool) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if state.is_set != is_set {
             state.is_set = is_set;
             if state.given.as_ref().is_some_and(|given| !given.show(is_set)) {
@@ -105,7 +106,7 @@ impl Shown {
 
     /// Gives it; true for the first time.
     fn give(self: &Arc<Self>) -> Result<(c_int, bool), Failure> {
-        if let Some(number) = lock(&self.state).number {
+        if let Some(number) = self.state.lock().number {
             return Ok((number, false));
         }
         let beacon = self.beacons.find()?;
@@ -120,8 +121,8 @@ impl Shown {
         // Whoever had the number before has to do with it no more, from before the beacon is there.
         let before = all.insert(number, (forks(), Arc::downgrade(self)));
         let before = before.filter(|(forked, _)| *forked == forks()).and_then(|(_, before)| before.upgrade());
-        before.inspect(|before| lock(&before.state).given = None);
-        let mut state = lock(&self.state);
+        before.inspect(|before| before.state.lock().given = None);
+        let mut state = self.state.lock();
         if let Some(number) = state.number {
             // Another thread was faster.
             all.remove(&made.as_raw_fd());
@@ -139,7 +140,7 @@ impl Shown {
     /// Whether waits block: until the application has the descriptor and sets it not to, or closes it, since how it was set is known only
     /// while it is open.
     fn blocks(&self) -> bool {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let Some(number) = state.number else { return true };
         let is_set = state.is_set;
         // Before it is asked whether the number is of the descriptor still, not after.
@@ -152,7 +153,7 @@ impl Shown {
 
     fn end(&self) {
         let mut all = GIVEN.lock();
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let Some(number) = state.number.take() else { return };
         let is_set = state.is_set;
         if state.given.take().is_some_and(|given| given.show(is_set)) {
@@ -212,10 +213,6 @@ impl Drop for Showing {
 
 fn no_descriptor(error: &std::io::Error) -> Failure {
     Failure::provider(format!("no descriptor to tell of what happens: {error}; see ulimit -n"))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

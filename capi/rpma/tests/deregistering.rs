@@ -6,14 +6,12 @@ use std::{
     ffi::c_void,
     mem::MaybeUninit,
     ptr,
-    sync::{
-        Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicUsize, Ordering},
     thread,
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use pmof_rpma::{Handle, MrLocal};
 use support::functions::{rpma_cq_get_wc, rpma_mr_dereg, rpma_mr_reg, rpma_mr_remote_delete, rpma_read, rpma_write};
 use support::{ALWAYS, End, NO_COMPLETION, Node, USAGE, ok, remote_of, scale};
@@ -108,7 +106,7 @@ fn work(end: &End, work: Work, remote: usize, mr: &Mutex<Option<usize>>, len: us
     loop {
         assert!(start.elapsed() < PATIENCE, "{work:?}: nothing failed");
         // Nobody may use a registration that is being deleted.
-        let mr = mr.lock().unwrap();
+        let mr = mr.lock();
         let local = mr.map(ptr::with_exposed_provenance_mut);
         // SAFETY: the handles are valid; a full queue is no error of the test.
         let posted = local.filter(|_| under_way < QUEUE).map_or(-1, |local| unsafe {
@@ -162,7 +160,7 @@ fn round(node: &Node, kind: Work, len: usize, number: usize) {
             thread::yield_now();
         }
         if is_own {
-            *local.lock().unwrap() = None;
+            *local.lock() = None;
         }
         // SAFETY: the handle is valid; what was posted goes on meanwhile, which is the test.
         ok(unsafe { rpma_mr_dereg(&raw mut mr) });

@@ -4,12 +4,11 @@ mod support;
 
 use std::{
     ffi::c_int,
-    ptr,
-    sync::{Mutex, MutexGuard, PoisonError},
-    thread,
+    ptr, thread,
     time::{Duration, Instant},
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use support::functions::{
     rpma_conn_delete, rpma_conn_disconnect, rpma_conn_get_qp_num, rpma_conn_next_event, rpma_cq_get_wc, rpma_cq_wait,
     rpma_mr_remote_delete, rpma_mr_remote_from_descriptor, rpma_write,
@@ -19,7 +18,7 @@ use support::{End, INVALID, NO_COMPLETION, NOT_SUPPORTED, Node, close, ok, resou
 /// Descriptors and threads are counted for the whole process, so one test runs at a time.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    ALONE.lock()
 }
 
 /// Threads end a moment after what they served. There may be fewer than before: those of other tests end too.

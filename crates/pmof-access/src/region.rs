@@ -5,11 +5,12 @@ use std::{
     fmt,
     ops::{Bound, RangeBounds},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{Ordering, fence},
     },
 };
 
+use parking_lot::Mutex;
 use pmof_mem::{Durability, Evidence, Medium, MediumKind, Promise, check_bounds};
 use pmof_proto::{
     Access, DESCRIPTOR_BYTES, Descriptor, DescriptorError, DirectAccess, LocalSlice, PostError, RegionKey, RegionTable,
@@ -91,7 +92,7 @@ impl Registration {
     /// Takes the region away from the other sides. Whether one of them was handed its memory to be mapped for writing.
     fn revoke(&self, why: Revocation) -> bool {
         self.table.remove(self.region.key());
-        for short in self.published.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        for short in self.published.lock().drain(..) {
             unpublish(&self.table, &short);
         }
         if let Some(device) = &self.device {
@@ -169,7 +170,7 @@ impl Region {
     /// memory.
     pub fn short_descriptor(&self, note: u8) -> Result<ShortDescriptor, RegisterError> {
         let short = publish(&self.0.table, &self.0.region, note)?;
-        self.0.published.lock().unwrap_or_else(PoisonError::into_inner).push(short);
+        self.0.published.lock().push(short);
         Ok(short)
     }
 

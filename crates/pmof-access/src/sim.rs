@@ -7,10 +7,11 @@ use std::{
     collections::{BTreeMap, VecDeque},
     fmt, io,
     os::fd::BorrowedFd,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Weak},
     time::Duration,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use pmof_proto::{InputPlace, OutputView};
 
 use crate::{
@@ -82,7 +83,7 @@ impl SimNetwork {
     /// Breaks every connection there is, without a word to either side's application.
     pub fn cut_all(&self) {
         for cable in self.cables() {
-            lock(&cable).broken = true;
+            cable.lock().broken = true;
         }
     }
 
@@ -124,7 +125,7 @@ impl SimNetwork {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 
@@ -151,7 +152,7 @@ impl VirtualTime for SimNetwork {
             return;
         }
         let now = self.now();
-        let arrivals = self.cables().into_iter().filter_map(|cable| lock(&cable).next_due(now));
+        let arrivals = self.cables().into_iter().filter_map(|cable| cable.lock().next_due(now));
         let mut ticks = Vec::new();
         for driver in &drivers {
             let (due, changed) = driver.tick_all();
@@ -165,10 +166,6 @@ impl VirtualTime for SimNetwork {
             self.lock().now = next;
         }
     }
-}
-
-fn lock(cable: &Mutex<Cable>) -> MutexGuard<'_, Cable> {
-    cable.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Both directions of one connection.
@@ -209,7 +206,7 @@ impl Wire for SimWire {
 
     fn receive(&mut self, place: InputPlace<'_>) -> io::Result<usize> {
         let now = self.network.now();
-        let mut cable = lock(&self.cable);
+        let mut cable = self.cable.lock();
         let broken = cable.broken;
         let pipe = &mut cable.pipes[1 - self.side];
         let room = match &place {
@@ -238,7 +235,7 @@ impl Wire for SimWire {
 
     fn send(&mut self, view: &OutputView<'_>, borrowed: &[u8]) -> io::Result<usize> {
         let now = self.network.now();
-        let mut cable = lock(&self.cable);
+        let mut cable = self.cable.lock();
         if cable.broken {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
@@ -269,7 +266,7 @@ impl Wire for SimWire {
     fn set_loss_timeout(&mut self, _loss_timeout: Duration) {}
 
     fn shutdown_output(&mut self) {
-        lock(&self.cable).pipes[self.side].closed = true;
+        self.cable.lock().pipes[self.side].closed = true;
     }
 
     fn as_fds(&self) -> [Option<BorrowedFd<'_>>; 2] {

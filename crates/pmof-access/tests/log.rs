@@ -2,11 +2,12 @@
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, Mutex, Once},
+    sync::{Arc, Once},
     time::Duration,
 };
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
+use parking_lot::Mutex;
 use pmof_access::{
     AcceptOptions, Access, ConnectError, ConnectOptions, Durability, ListenOptions, MediumKind, Peer, Progress,
     QueueOptions, Transport,
@@ -29,7 +30,7 @@ impl Log for Collector {
     }
 
     fn log(&self, record: &Record<'_>) {
-        TOLD.lock().unwrap().push((record.level(), record.target().to_owned(), record.args().to_string()));
+        TOLD.lock().push((record.level(), record.target().to_owned(), record.args().to_string()));
     }
 
     fn flush(&self) {}
@@ -38,7 +39,7 @@ impl Log for Collector {
 /// The one line of this level and target with these words.
 #[track_caller]
 fn told(level: Level, target: &str, words: &str) -> String {
-    let told = TOLD.lock().unwrap();
+    let told = TOLD.lock();
     let mut found = told.iter().filter(|(l, t, text)| *l == level && t == target && text.contains(words));
     let line = found.next().unwrap_or_else(|| panic!("no {words:?} at {level} of {target}: {told:?}"));
     assert!(found.next().is_none(), "twice {words:?}: {told:?}");

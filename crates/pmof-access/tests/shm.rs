@@ -13,11 +13,12 @@ use std::{
     },
     path::Path,
     process::{Child, Command, Stdio},
-    sync::{Arc, Mutex},
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use pmof_access::{
     AcceptOptions, Access, Address, Batch, CompletionQueue, ConnectError, ConnectOptions, Connection, ConnectionError,
     ConnectionEvent, Declaration, Durability, Evidence, ListenOptions, Mechanism, Medium as _, MediumKind, Memory,
@@ -402,7 +403,7 @@ fn nothing_is_reported_as_flushed_behind_a_fence() {
     // In the middle of the flush, when the operation was found to be allowed long since.
     let judge = |call: &Call| {
         if call.is_sync_of(&path)
-            && let Some(region) = fenced.lock().unwrap().take()
+            && let Some(region) = fenced.lock().take()
         {
             region.fence();
         }
@@ -415,7 +416,7 @@ fn nothing_is_reported_as_flushed_behind_a_fence() {
         let remote = joined.mapped(&region);
         assert!(region.is_mapped_for_writing());
         joined.done(joined.here.write(&remote, 0, b"late").unwrap());
-        *fenced.lock().unwrap() = Some(region);
+        *fenced.lock() = Some(region);
         let flush = joined.here.flush(&remote, .., Durability::PowerFailure).unwrap();
         let outcome = joined.queue.wait_for(joined.here.id(), flush, LONG).expect("in time").outcome;
         assert!(is_fenced(&outcome), "{outcome:?}");

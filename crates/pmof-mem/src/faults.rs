@@ -8,11 +8,10 @@ use std::{
     io,
     os::fd::BorrowedFd,
     path::PathBuf,
-    sync::{
-        Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
 };
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::{Medium, MemError, medium::forward_medium};
 
@@ -184,7 +183,7 @@ impl<M: Medium> HoldFence<M> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Fences> {
-        self.fences.lock().unwrap_or_else(PoisonError::into_inner)
+        self.fences.lock()
     }
 }
 
@@ -197,7 +196,7 @@ impl<M: Medium> Medium for HoldFence<M> {
         let mut fences = self.lock();
         fences.begun += 1;
         let number = fences.begun;
-        drop(self.changed.wait_while(fences, |fences| fences.passed < number));
+        self.changed.wait_while(&mut fences, |fences| fences.passed < number);
         outcome
     }
 

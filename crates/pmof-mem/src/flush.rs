@@ -5,11 +5,12 @@ use std::{
     os::fd::{AsRawFd, BorrowedFd},
     path::Path,
     sync::{
-        Mutex, OnceLock, PoisonError,
+        OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
+use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use crate::{
@@ -204,7 +205,7 @@ impl SyncState {
 
     fn sync(&self, flushed: &Flushed<'_>) -> Result<(), MemError> {
         let wanted = self.written.load(Ordering::Acquire);
-        let mut synced = self.synced.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut synced = self.synced.lock();
         if self.is_poisoned.load(Ordering::Acquire) {
             return Err(flushed.poisoned());
         }
@@ -235,7 +236,7 @@ impl SyncState {
         len_bytes: u64,
     ) -> Result<(), MemError> {
         // The kernel reports a lost page to the first that asks: nobody else asks meanwhile and takes the file for sound.
-        let _synced = self.synced.lock().unwrap_or_else(PoisonError::into_inner);
+        let _synced = self.synced.lock();
         if self.is_poisoned.load(Ordering::Acquire) {
             return Err(flushed.poisoned());
         }
@@ -257,7 +258,7 @@ impl SyncState {
             io_error("fdatasync", flushed.path, POISON_MEND, errno)
         };
         // Nobody flushes meanwhile: what a flush of now would vouch for is about to be dropped.
-        let _synced = self.synced.lock().unwrap_or_else(PoisonError::into_inner);
+        let _synced = self.synced.lock();
         // The kernel reports a failure once, and it may be of long ago. What is written then is on the disk if the second
         // says so, and what is lost is dropped below.
         let has_lost_writes = flush_file(file).is_err();

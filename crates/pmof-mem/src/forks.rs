@@ -6,6 +6,8 @@
 //! The child has copies of all descriptors too. A socket stays open as long as one process has it, so that the other side of a
 //! connection would not notice the parent's death while a child lives: [`Uninherited`] sockets are taken away from the child.
 
+#![expect(clippy::disallowed_types, reason = "a lock of std is one word, which the child can release")]
+
 use std::{
     cell::UnsafeCell,
     collections::BTreeMap,

@@ -18,12 +18,9 @@ mod images;
 mod model;
 mod replay;
 
-use std::{
-    io,
-    os::fd::BorrowedFd,
-    path::PathBuf,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::{io, os::fd::BorrowedFd, path::PathBuf};
+
+use parking_lot::{Mutex, MutexGuard};
 
 pub use images::{CrashImages, Exhaustive};
 pub use replay::{Coverage, CrashPoint, for_each_crash_point};
@@ -121,7 +118,7 @@ impl ShadowMedium {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         // A panic of a test's thread leaves the state whole: events are applied one by one.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn record_store(&self, offset: u64, bytes: &[u8]) {

@@ -3,9 +3,10 @@
 use std::{
     ops::Range,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use pmof_mem::{Declaration, Medium, MediumKind, Memory, NewFile, System};
 
 use crate::{
@@ -355,7 +356,7 @@ impl LocalReplica {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn header_count(&self) -> usize {

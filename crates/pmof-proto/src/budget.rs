@@ -7,7 +7,9 @@
 //! Hahne, "Dynamic queue length thresholds for shared-memory packet switches", IEEE/ACM Transactions on Networking 6(2), 1998).
 //! A connection that has to wait does so until its own answers have gone, so nobody has to be woken when others give back.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// Bytes of answers that every connection may hold, whatever the others hold: one of the longest that is copied, with all
 /// that belongs to it. They are part of the reserve of its account.
@@ -67,7 +69,7 @@ impl MemoryBudget {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -4,11 +4,12 @@ use std::{
     collections::HashMap,
     fmt,
     sync::{
-        Arc, PoisonError, RwLock,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
 };
 
+use parking_lot::RwLock;
 use pmof_mem::{Durability, Evidence, Mechanism, Medium, MediumKind, Promise, check_bounds};
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout,
@@ -191,7 +192,7 @@ pub struct RegionTable {
 impl RegionTable {
     /// Makes a region known, in place of one with the same key.
     pub fn insert(&self, region: Arc<RegisteredRegion>) {
-        let replaced = self.regions.write().unwrap_or_else(PoisonError::into_inner).insert(region.key, region);
+        let replaced = self.regions.write().insert(region.key, region);
         if let Some(replaced) = replaced {
             replaced.revoked.store(true, Ordering::Release);
         }
@@ -199,7 +200,7 @@ impl RegionTable {
 
     /// Forgets a region: from now on its key is unknown, also to connections that used it before.
     pub fn remove(&self, key: RegionKey) {
-        let removed = self.regions.write().unwrap_or_else(PoisonError::into_inner).remove(&key);
+        let removed = self.regions.write().remove(&key);
         if let Some(region) = removed {
             region.revoked.store(true, Ordering::Release);
         }
@@ -207,7 +208,7 @@ impl RegionTable {
 
     /// The region with this key, if the connection with this number may use it.
     pub fn find_for(&self, connection: u64, key: RegionKey) -> Option<Arc<RegisteredRegion>> {
-        let regions = self.regions.read().unwrap_or_else(PoisonError::into_inner);
+        let regions = self.regions.read();
         regions.get(&key).filter(|region| region.is_open_to(connection)).cloned()
     }
 

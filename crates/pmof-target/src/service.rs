@@ -7,13 +7,14 @@ use std::{
     io, mem,
     path::Path,
     sync::{
-        Arc, Mutex, MutexGuard,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
     time::Duration,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use pmof_access::{
     AcceptOptions, Address, Background, BackgroundFlushes, CompletionQueue, ConnectionId, ConnectionRequest,
     DEFAULT_LOSS_TIMEOUT, DeviceChoice, ListenOptions, Listener, Location, MemoryBudget, MemoryUse, Peer, Place,
@@ -25,14 +26,12 @@ use pmof_mem::causes;
 use crate::{PoolStore, StoreError, StoreOptions, sets::SetStore};
 use authentication::Authenticator;
 use leases::Leases;
-use locking::lock;
 use mailbox::Mailbox;
 use session::{Session, Stores, TakeError};
 
 mod authentication;
 mod identity;
 mod leases;
-mod locking;
 mod mailbox;
 mod refused;
 mod session;
@@ -473,7 +472,7 @@ impl Shared {
 
 impl Worker {
     fn sessions(&self) -> MutexGuard<'_, HashMap<ConnectionId, Arc<Mailbox>>> {
-        lock(&self.sessions)
+        self.sessions.lock()
     }
 }
 

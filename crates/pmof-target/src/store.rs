@@ -9,10 +9,11 @@ use std::{
     io,
     os::fd::{AsFd, BorrowedFd},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Weak},
     time::{SystemTime, UNIX_EPOCH},
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use pmof_control::{
     DATA_OFFSET, Epoch, HEADER_BYTES, Header, HeaderError, MAX_SIZE_BYTES, NewPool, OpenFor, PoolFormat, PoolInfo,
     PoolName, PoolState, REPLICAS_MAX, STATE_BYTES, STATE_OFFSET, file_len_bytes,
@@ -315,7 +316,7 @@ impl PoolStore {
 
     /// The live writers; the dead ones are forgotten first.
     fn writers(&self) -> MutexGuard<'_, HashMap<PoolName, Writer>> {
-        let mut writers = self.writers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut writers = self.writers.lock();
         writers.retain(|_, writer| writer.memory.strong_count() > 0);
         writers
     }

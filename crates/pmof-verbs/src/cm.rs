@@ -6,12 +6,13 @@ use std::{
     os::fd::{AsFd, BorrowedFd},
     ptr::{self, NonNull},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use pmof_verbs_sys as sys;
 use pmof_verbs_sys::Verbs;
 
@@ -145,7 +146,7 @@ impl Channel {
     /// For calls of librdmacm, which write commands to the channel's descriptor. Where the program has closed it and something else has
     /// its number, they find none from here on, and fail.
     fn lock(&self) -> MutexGuard<'_, ()> {
-        let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let guard = self.lock.lock();
         if !self.descriptor.is_own() {
             // SAFETY: the channel is alive, and its lock is held.
             unsafe { (*self.raw.as_ptr()).fd = -1 };
@@ -394,7 +395,7 @@ impl CmId {
 
     /// Reports to another channel from now on. Events that were not taken yet move along.
     pub fn migrate(&self, to: &EventChannel) -> Result<(), VerbsError> {
-        let mut channel = self.0.channel.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut channel = self.0.channel.lock();
         if Arc::ptr_eq(&channel.0, &to.0) {
             return Ok(());
         }
@@ -516,7 +517,7 @@ impl Identifier {
 
     /// Calls on the identifier while no event of it is being taken.
     pub(crate) fn locked<R>(&self, call: impl FnOnce(*mut sys::rdma_cm_id) -> R) -> R {
-        let channel = self.channel.lock().unwrap_or_else(PoisonError::into_inner);
+        let channel = self.channel.lock();
         let _guard = channel.0.lock();
         call(self.raw.as_ptr())
     }

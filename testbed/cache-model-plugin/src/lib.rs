@@ -12,12 +12,13 @@ mod processor;
 use std::{
     ffi::c_uint,
     sync::{
-        Mutex, MutexGuard, OnceLock, PoisonError,
+        OnceLock,
         atomic::{AtomicBool, Ordering},
     },
 };
 
 use cache_model::{Address, CutAfter, Effect, Inbound, Locked, Memory, Model, Options, decode};
+use parking_lot::{Mutex, MutexGuard};
 use qemu_plugin::{Block, Counter, INSTRUCTION_BYTES, Instruction, Plugin, Store};
 
 use crate::{
@@ -72,7 +73,7 @@ fn cut() {
 impl State {
     /// A poisoned lock is a panic in a callback, which has ended the process.
     fn model(&self) -> MutexGuard<'_, Model<Medium>> {
-        self.model.lock().unwrap_or_else(PoisonError::into_inner)
+        self.model.lock()
     }
 
     /// The physical address of a store that was just done.

@@ -5,10 +5,10 @@ use std::{
     io::{BufRead as _, Write as _, stdin},
     os::unix::fs::OpenOptionsExt as _,
     path::PathBuf,
-    sync::{Mutex, PoisonError},
 };
 
 use anyhow::{Context as _, Result, ensure};
+use parking_lot::Mutex;
 use rustix::fs::OFlags;
 
 /// Where the ledger is, and whether somebody looks at what each line left.
@@ -61,7 +61,7 @@ impl Ledger {
 
     /// One call of write a line, so that a cut leaves all of it or a part without its end.
     fn line(&self, line: &str) -> Result<()> {
-        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut file = self.file.lock();
         file.write_all(line.as_bytes()).context("writing to the ledger")?;
         if self.step {
             let read = stdin().lock().read_line(&mut String::new()).context("waiting for the next step")?;

@@ -5,10 +5,12 @@ use std::{
     net::Shutdown,
     os::unix::net::{UnixListener, UnixStream},
     path::{Path, PathBuf},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     thread::{self, JoinHandle},
     time::Duration,
 };
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::{
     disk::{Choice, Cut, CutBefore, Disk},
@@ -68,7 +70,7 @@ struct State {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 
@@ -96,9 +98,9 @@ impl Server {
 
     /// Whether the power has gone by itself, or does within the time.
     pub fn is_off(&self, timeout: Duration) -> bool {
-        let state = self.shared.lock();
-        let wait = self.shared.changed.wait_timeout_while(state, timeout, |state| !state.disk.is_off());
-        wait.unwrap_or_else(PoisonError::into_inner).0.disk.is_off()
+        let mut state = self.shared.lock();
+        let _ = self.shared.changed.wait_while_for(&mut state, |state| !state.disk.is_off(), timeout);
+        state.disk.is_off()
     }
 
     /// Waits until no client is connected, as after its machine was killed, and returns what its power cut did.
@@ -108,7 +110,7 @@ impl Server {
         state.released = true;
         self.shared.changed.notify_all();
         while state.client.is_some() {
-            state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.shared.changed.wait(&mut state);
         }
         let last = state.cuts.pop();
         state.cuts.clear();
@@ -169,7 +171,7 @@ fn serve_client(client: &mut UnixStream, shared: &Shared) -> io::Result<()> {
         work(&mut state.disk);
         while state.disk.is_off() && !state.released {
             shared.changed.notify_all();
-            state = shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            shared.changed.wait(&mut state);
         }
     };
     while protocol::serve(client, with_disk)? {}

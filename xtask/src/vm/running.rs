@@ -6,12 +6,13 @@ use std::{
     os::unix::process::ExitStatusExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, bail};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::{
     arguments::{self, SERIAL_LOG},
@@ -323,7 +324,7 @@ struct Kept {
 
 impl Output {
     fn lock(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.lock()
     }
 
     fn take_all(&self, mut from: impl Read, sink: Sink) -> io::Result<()> {
@@ -348,10 +349,8 @@ impl Output {
     /// Whether the text is there, or comes within the time.
     fn wait_for(&self, text: &[u8], timeout: Duration) -> bool {
         let there = |kept: &mut Kept| kept.bytes.windows(text.len().max(1)).any(|window| window == text);
-        let (mut kept, _) = self
-            .more
-            .wait_timeout_while(self.lock(), timeout, |kept| !there(kept))
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.lock();
+        let _ = self.more.wait_while_for(&mut kept, |kept| !there(kept), timeout);
         there(&mut kept)
     }
 }

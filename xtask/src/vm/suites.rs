@@ -1,14 +1,9 @@
 //! `cargo xtask vm test`: the suites that need machines.
 
-use std::{
-    panic::resume_unwind,
-    process::ExitCode,
-    sync::{Mutex, PoisonError},
-    thread,
-    time::Instant,
-};
+use std::{panic::resume_unwind, process::ExitCode, thread, time::Instant};
 
 use anyhow::{Result, ensure};
+use parking_lot::Mutex;
 
 use super::{
     devices, guest_suite, librpma_suite, media, pools, power_cuts, referees, report::Report, ring_cuts,
@@ -139,7 +134,7 @@ fn two_at_once<T: Sync, O: Send>(items: &[T], run: impl Fn(&T) -> O + Sync) -> V
     let row = || {
         let mut outcomes = Vec::new();
         loop {
-            let next = left.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let next = left.lock().next();
             let Some((at, item)) = next else { return outcomes };
             outcomes.push((at, run(item)));
         }

@@ -3,18 +3,17 @@
 use std::{
     ffi::{c_int, c_void},
     sync::{
-        Arc, Mutex, OnceLock,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicI32, Ordering},
     },
 };
 
+use parking_lot::Mutex;
 use pmof_verbs::{
     CmEventKind, CmId, EventChannel, Operation, Payload, Placement, QueuePair, Receive, RemoteAddress, WorkRequest,
 };
 
-use super::{
-    Blocking, Channel, Cq, LOOK_MS, MrLocal, MrRemote, Peer, Usage, Waited, lock, peer::SINK_BYTES, shared::place,
-};
+use super::{Blocking, Channel, Cq, LOOK_MS, MrLocal, MrRemote, Peer, Usage, Waited, peer::SINK_BYTES, shared::place};
 use crate::{
     connection::{EVENT_CLOSED, EVENT_ESTABLISHED, EVENT_LOST, EVENT_REJECTED, EVENT_UNDEFINED, EVENT_UNREACHABLE},
     error::{Code, Failure},
@@ -128,7 +127,7 @@ impl Conn {
     pub(crate) fn next_event(&self, deletion: Deletion<'_>) -> Result<c_int, Failure> {
         let blocks = self.blocking.blocks(&self.events);
         // A read of a descriptor that blocks would keep the channel's lock: only one thread looks, and none reads in vain.
-        let _waiting = blocks.then(|| lock(&self.waiting));
+        let _waiting = blocks.then(|| self.waiting.lock());
         loop {
             deletion.check()?;
             self.events.check_descriptor()?;
@@ -181,7 +180,7 @@ impl Conn {
     fn post(&self, posting: Posting, fence: bool, operation: Operation<'_>) -> Result<(), Failure> {
         let request =
             WorkRequest { id: posting.context.addr() as u64, signaled: posting.is_signaled, fence, operation };
-        Ok(lock(&self.queue_pair).post_one(&request)?)
+        Ok(self.queue_pair.lock().post_one(&request)?)
     }
 
     pub(crate) fn read(
@@ -225,7 +224,7 @@ impl Conn {
             return Err(Failure::invalid(format!("offset {to_offset} is not a multiple of 8")));
         }
         let to = to.place(to_offset, value.len())?;
-        let is_native = lock(&self.queue_pair).has_atomic_write();
+        let is_native = self.queue_pair.lock().has_atomic_write();
         if is_native {
             return self.post(posting, false, Operation::AtomicWrite { to, value });
         }
@@ -275,7 +274,7 @@ impl Conn {
         context: *const c_void,
     ) -> Result<(), Failure> {
         let into = place(&self.peer, into, offset, len_bytes)?;
-        Ok(lock(&self.queue_pair).post_receives(&[Receive { id: context.addr() as u64, into }])?)
+        Ok(self.queue_pair.lock().post_receives(&[Receive { id: context.addr() as u64, into }])?)
     }
 }
 

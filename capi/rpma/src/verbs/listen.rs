@@ -1,14 +1,11 @@
 //! Endpoints that listen.
 
-use std::{
-    ffi::c_int,
-    net::SocketAddr,
-    sync::{Arc, Mutex},
-};
+use std::{ffi::c_int, net::SocketAddr, sync::Arc};
 
+use parking_lot::Mutex;
 use pmof_verbs::{CmEventKind, CmId, EventChannel};
 
-use super::{Blocking, ConnReq, LOOK_MS, Peer, Waited, lock, request::Wants};
+use super::{Blocking, ConnReq, LOOK_MS, Peer, Waited, request::Wants};
 use crate::{
     error::{Code, Failure},
     handle::Deletion,
@@ -60,7 +57,7 @@ impl Ep {
         let blocks = self.blocking.blocks(&self.channel);
         // A read of a descriptor that blocks would keep the channel's lock, which requests need too: only one thread looks, and none
         // reads in vain.
-        let _waiting = blocks.then(|| lock(&self.waiting));
+        let _waiting = blocks.then(|| self.waiting.lock());
         loop {
             deletion.check()?;
             self.channel.check_descriptor()?;

@@ -12,10 +12,7 @@ mod shared;
 use std::{
     ffi::c_int,
     os::fd::{AsFd, AsRawFd as _},
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
 };
 
 use pmof_mem::causes;
@@ -43,10 +40,6 @@ struct Blocking {
 
 /// How long a wait sleeps before it looks whether its object was deleted.
 const LOOK_MS: c_int = 200;
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// How a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

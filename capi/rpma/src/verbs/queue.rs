@@ -1,14 +1,11 @@
 //! Completion queues and their channels.
 
-use std::{
-    ffi::c_int,
-    os::fd::AsFd as _,
-    sync::{Arc, Mutex},
-};
+use std::{ffi::c_int, os::fd::AsFd as _, sync::Arc};
 
+use parking_lot::Mutex;
 use pmof_verbs::{CompletionChannel, CompletionQueue, WorkCompletion};
 
-use super::{Blocking, LOOK_MS, Peer, Waited, lock};
+use super::{Blocking, LOOK_MS, Peer, Waited};
 use crate::{
     error::{Code, Failure},
     given::Given,
@@ -48,7 +45,7 @@ impl Channel {
     pub(crate) fn wait<'a>(&self, queues: &[&'a Cq], deletion: Deletion<'_>) -> Result<&'a Cq, Failure> {
         let blocks = self.given.blocks();
         // A read of a descriptor that blocks would not end with the queue: only one thread looks, and none reads in vain.
-        let _waiting = blocks.then(|| lock(&self.waiting));
+        let _waiting = blocks.then(|| self.waiting.lock());
         loop {
             deletion.check()?;
             if blocks && !Blocking::is_readable(&self.events) {

@@ -3,10 +3,11 @@
 use std::{
     ffi::c_void,
     net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use pmof_verbs::{
     CmEventKind, CmId, ConnectParameters, EventChannel, QueuePair, QueuePairOptions, RETRY_COUNT_MAX, Receive,
     SharedReceiveQueue,
@@ -131,7 +132,7 @@ impl ConnReq {
             return Err(Failure::invalid("the connection takes its receives from a shared queue: post it there"));
         }
         let into = into.sge(offset, len_bytes)?;
-        let mut queue_pair = self.queue_pair.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue_pair = self.queue_pair.lock();
         Ok(queue_pair.post_receives(&[Receive { id: context.addr() as u64, into }])?)
     }
 
@@ -153,7 +154,7 @@ impl ConnReq {
             self.id.accept(&parameters)?;
             events
         };
-        let queue_pair = self.queue_pair.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let queue_pair = self.queue_pair.into_inner();
         let parts = Parts {
             peer: self.peer,
             queue_pair,

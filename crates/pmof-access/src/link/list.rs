@@ -1,6 +1,8 @@
 //! The connections of one peer.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
 
 use super::Link;
 use crate::region::RegionUsers;
@@ -11,7 +13,7 @@ pub(crate) struct LinkList(Mutex<Vec<Weak<Link>>>);
 
 impl LinkList {
     pub(crate) fn add(&self, link: &Arc<Link>) {
-        let mut links = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut links = self.0.lock();
         if links.len() == links.capacity() {
             links.retain(|link| link.strong_count() > 0);
             // Room for as many again, so that those that are gone are seldom looked for.
@@ -25,8 +27,7 @@ impl LinkList {
 impl RegionUsers for LinkList {
     fn wait_for_each(&self) {
         // Not with the list locked: that would keep connections from being made.
-        let links: Vec<_> =
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade).collect();
+        let links: Vec<_> = self.0.lock().iter().filter_map(Weak::upgrade).collect();
         for link in links {
             drop(link.lock());
         }

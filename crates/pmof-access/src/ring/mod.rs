@@ -1,12 +1,9 @@
 //! Rings of records in persistent memory that another host appends to without this one's CPU: the receives of a connection
 //! lie in them, and a read behind the records makes them durable (read-after-send).
 
-use std::{
-    collections::VecDeque,
-    fmt, io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::VecDeque, fmt, io, sync::Arc};
 
+use parking_lot::{Mutex, MutexGuard};
 use pmof_mem::{Medium, MemError};
 use pmof_proto::DESCRIPTOR_BYTES;
 
@@ -244,7 +241,7 @@ impl RingState {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 }
 

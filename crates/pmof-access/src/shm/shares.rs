@@ -3,9 +3,10 @@
 use std::{
     collections::HashMap,
     os::fd::{AsRawFd, BorrowedFd, OwnedFd},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use pmof_mem::{Declaration, Medium, MemError, Memory};
 use pmof_proto::{Access, RegionKey, RegisteredRegion};
 use rustix::fs::{Mode, OFlags};
@@ -49,7 +50,7 @@ impl Shares {
     /// Takes it away, also from those that have it mapped. Whether one of them may have it mapped for writing.
     pub(crate) fn revoke(&self, key: RegionKey, why: Revocation) -> bool {
         let Some(share) = self.lock().remove(&key) else { return false };
-        let mut state = share.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = share.state.lock();
         state.is_revoked = true;
         if let Some(page) = &state.page {
             // A page of ours, writable and long enough: there is no way to fail.
@@ -61,7 +62,7 @@ impl Shares {
     /// Whether another process got the region's memory to be mapped for writing.
     pub(crate) fn is_handed_out_for_writing(&self, key: RegionKey) -> bool {
         let share = self.lock().get(&key).cloned();
-        share.is_some_and(|share| share.state.lock().unwrap_or_else(PoisonError::into_inner).is_handed_out_for_writing)
+        share.is_some_and(|share| share.state.lock().is_handed_out_for_writing)
     }
 
     /// What the connection with this number may map under this key.
@@ -70,7 +71,7 @@ impl Shares {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<RegionKey, Arc<Share>>> {
-        self.by_key.lock().unwrap_or_else(PoisonError::into_inner)
+        self.by_key.lock()
     }
 }
 
@@ -106,7 +107,7 @@ impl Share {
     /// What to hand over: the terms, a descriptor of the memory and one of the page. `None` where there is nothing that
     /// can be handed over just now.
     pub(super) fn grant(&self) -> Option<(Terms, OwnedFd, OwnedFd)> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         if state.is_revoked {
             return None;
         }

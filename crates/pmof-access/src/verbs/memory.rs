@@ -4,11 +4,12 @@ use std::{
     any::Any,
     fmt,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
 };
 
+use parking_lot::Mutex;
 use pmof_mem::{Durability, Mechanism, Medium, causes};
 use pmof_proto::{Access, DirectAccess, LocalSlice};
 use pmof_verbs::{MemoryRegion, MrAccess, ProtectionDomain, Sge, Transport};
@@ -68,7 +69,7 @@ impl DeviceMemory {
         }
         match device_memory.register_remote(opened, access) {
             Ok((region, direct)) => {
-                *device_memory.remote.get_mut().unwrap_or_else(PoisonError::into_inner) = Some(region);
+                *device_memory.remote.get_mut() = Some(region);
                 device_memory.direct = direct;
             }
             // The target's CPU can still serve it.
@@ -217,7 +218,7 @@ impl DeviceReach for DeviceMemory {
     }
 
     fn prefetch(&self, offset: u64, len_bytes: u64, for_writing: bool) -> bool {
-        let remote = self.remote.lock().unwrap_or_else(PoisonError::into_inner);
+        let remote = self.remote.lock();
         remote.as_ref().is_some_and(|region| prefetch(region, offset, len_bytes, for_writing))
     }
 
@@ -230,7 +231,7 @@ impl DeviceReach for DeviceMemory {
     }
 
     fn revoke(&self) {
-        drop(self.remote.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.remote.lock().take());
     }
 
     fn close(&self) {

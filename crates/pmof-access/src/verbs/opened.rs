@@ -4,10 +4,11 @@ use std::{
     error::Error as _,
     io,
     net::IpAddr,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Weak},
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use pmof_mem::{Evidence, Medium, Memory, causes};
 use pmof_proto::RdmaFeatures;
 use pmof_verbs::{Device, MemoryRegion, MrAccess, ProtectionDomain, RemoteAddress, VerbsError};
@@ -72,7 +73,7 @@ impl Opened {
         if slots > most {
             return Err(RingError::TooManySlots { slots, most });
         }
-        let mut rings = self.rings.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rings = self.rings.lock();
         rings.retain(|ring| ring.strong_count() > 0);
         if rings.iter().filter_map(Weak::upgrade).any(|other| other.layout().identity() == identity) {
             return Err(RingError::OpenAlready { identity: Hex(identity) });
@@ -84,7 +85,7 @@ impl Opened {
 
     /// Takes the ring with this key for a connection.
     pub(super) fn attach(&self, key: [u8; 16]) -> Result<Attached, RingRefusal> {
-        let rings = self.rings.lock().unwrap_or_else(PoisonError::into_inner);
+        let rings = self.rings.lock();
         let ring = rings.iter().filter_map(Weak::upgrade).find(|ring| ring.key() == key);
         drop(rings);
         ring.ok_or(RingRefusal::Unknown)?.attach()

@@ -4,11 +4,11 @@ use std::{
     fs::File,
     io::{self, Write},
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
 };
 
 use anyhow::Context;
 use log::{Level, LevelFilter, Log, Metadata, Record};
+use parking_lot::Mutex;
 use pmof::mem::open_to_append;
 
 use self::system::SystemLog;
@@ -92,7 +92,7 @@ impl Log for Lines {
         let line = format!("{}: {level}{}\n", self.name, record.args());
         // That nobody can read it is no reason to stop serving.
         let _ = match &self.file {
-            Some(file) => file.lock().unwrap_or_else(PoisonError::into_inner).write_all(line.as_bytes()),
+            Some(file) => file.lock().write_all(line.as_bytes()),
             None => io::stderr().write_all(line.as_bytes()),
         };
     }

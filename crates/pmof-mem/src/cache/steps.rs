@@ -5,11 +5,10 @@ use std::{
     arch::asm,
     cell::UnsafeCell,
     io,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicUsize, Ordering},
 };
+
+use parking_lot::Mutex;
 
 /// An instruction that was carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +40,7 @@ static ONE: Mutex<()> = Mutex::new(());
 
 /// Runs `act` step by step and gives its write-backs, fences and streaming stores in the order in which the CPU came to them.
 pub(crate) fn steps(act: impl FnOnce()) -> Vec<Step> {
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one = ONE.lock();
     RECORDED.count.store(0, Ordering::SeqCst);
     let before = handle_traps(on_trap as *const () as usize, libc::SA_SIGINFO);
     // SAFETY: sets the trap flag of this thread, whose signal is handled now; the stack is as before.

@@ -7,10 +7,11 @@ use std::{
     os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    sync::{Arc, Mutex, OnceLock},
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use pmof_mem::Memory;
 use pmof_pool::{
     Comparison, ContentsState, LocalReplica, LocalSet, NewPool, NewSet, NoRemotes, OpenFor, PartSpec, PoolKind,
@@ -23,7 +24,7 @@ use tempfile::{TempDir, tempdir_in};
 macro_rules! need_pmdk {
     () => {
         // A process that is being started holds what others have open, locks among it, until its program runs.
-        let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let _alone = ALONE.lock();
         if let Err(why) = program() {
             skip_report::skipped!("PMDK's libraries cannot be asked ({why})");
             return;

@@ -2,9 +2,11 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     task::Waker,
 };
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::{
     Ticket,
@@ -81,7 +83,7 @@ impl SharedReceives {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

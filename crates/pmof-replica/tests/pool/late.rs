@@ -3,11 +3,12 @@
 use std::{
     io::{Read, Write},
     net::{Shutdown, TcpListener, TcpStream},
-    sync::{Arc, Condvar, Mutex},
+    sync::Arc,
     thread::JoinHandle,
     time::{Duration, Instant},
 };
 
+use parking_lot::{Condvar, Mutex};
 use pmof_access::{Durability, RemoteRegion};
 use pmof_control::{OpenFor, PoolName, PoolRefusal, Reply, Request, SetName};
 use pmof_replica::{Pool, PoolError, PoolOptions, RemoteSetOptions, ReplicaError, TargetUrl};
@@ -48,11 +49,11 @@ impl Way {
 
     /// From now on it lets through so many bytes, and no more.
     fn stall_after(&self, bytes: usize) {
-        *self.limit.0.lock().expect("no panic") = Some(bytes);
+        *self.limit.0.lock() = Some(bytes);
     }
 
     fn go_on(&self) {
-        *self.limit.0.lock().expect("no panic") = None;
+        *self.limit.0.lock() = None;
         self.limit.1.notify_all();
     }
 
@@ -64,7 +65,8 @@ impl Way {
 
 /// How many of so many bytes may go on; waits for at least one.
 fn wait_for_room((limit, changed): &(Mutex<Option<usize>>, Condvar), wanted: usize) -> usize {
-    let mut limit = changed.wait_while(limit.lock().expect("no panic"), |limit| *limit == Some(0)).expect("no panic");
+    let mut limit = limit.lock();
+    changed.wait_while(&mut limit, |limit| *limit == Some(0));
     match limit.as_mut() {
         None => wanted,
         Some(left) => {

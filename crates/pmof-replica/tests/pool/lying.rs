@@ -5,9 +5,10 @@ use std::{
     fs,
     io::{Read, Write},
     net::{Shutdown, TcpListener, TcpStream},
-    sync::{Arc, Mutex},
+    sync::Arc,
 };
 
+use parking_lot::Mutex;
 use pmof_access::{Access, Durability, Evidence, PostError};
 use pmof_control::{OpenFor, Reply, SetName};
 use pmof_proto::{
@@ -45,7 +46,7 @@ fn stand_before(target: &Target, lies: Lies) -> String {
             std::thread::spawn(move || {
                 pass(from, to, |frame, _| {
                     if frame.opcode == Opcode::Flush {
-                        asked.lock().unwrap().insert(frame.sequence);
+                        asked.lock().insert(frame.sequence);
                     }
                 });
             });
@@ -56,7 +57,7 @@ fn stand_before(target: &Target, lies: Lies) -> String {
 }
 
 fn twist(lies: Lies, flushes: &Mutex<HashSet<u64>>, frame: &mut Frame, payload: &mut Vec<u8>) {
-    if frame.opcode == Opcode::Reply && flushes.lock().unwrap().remove(&frame.sequence) {
+    if frame.opcode == Opcode::Reply && flushes.lock().remove(&frame.sequence) {
         (lies.of_flushes)(frame);
     }
     if frame.opcode == Opcode::Send {

@@ -1,6 +1,6 @@
 //! Who may ask a target for pools, and how a connection shows that it may.
 
-use std::sync::{Mutex, PoisonError};
+use parking_lot::Mutex;
 
 use pmof_bootstrap::{Nonces, Prover, Secret, random};
 use pmof_control::{NONCE_BYTES, Reply, Request, ServiceCode};
@@ -60,7 +60,7 @@ impl Authenticator {
 
     /// Whether the secret was proven: nobody else is admitted.
     pub(super) fn is_used_up(&self) -> bool {
-        !self.admits_anyone && self.secret.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+        !self.admits_anyone && self.secret.lock().is_none()
     }
 
     /// Where a new connection begins.
@@ -74,7 +74,7 @@ impl Authenticator {
 
     /// The answer to a request of a connection that is not authenticated yet.
     pub(super) fn answer(&self, state: &mut Authentication, request: &Request) -> Result<Reply, Refused> {
-        let mut secret = self.secret.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut secret = self.secret.lock();
         match (&*state, request) {
             (Authentication::Unauthenticated, Request::Challenge { nonce: initiator }) => {
                 let Some((secret, _)) = &*secret else { return Err(used_up()) };

@@ -2,14 +2,14 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, TryLockError, Weak},
+    sync::{Arc, Weak},
     time::Duration,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use pmof_access::{Connection, PeerProcess, Region};
 use pmof_control::{OpenFor, PoolName};
 
-use super::locking::lock;
 use crate::OpenPool;
 
 /// A pool that a connection has open, until it is closed, its session ends, or another one takes it over.
@@ -50,16 +50,12 @@ impl Lease {
 
     /// What it holds; `None` where it was closed or taken over. Waits while a request of its connection is carried out on it.
     pub(super) fn lock(&self) -> MutexGuard<'_, Option<Held>> {
-        lock(&self.held)
+        self.held.lock()
     }
 
     /// The same without waiting.
     pub(super) fn try_lock(&self) -> Option<MutexGuard<'_, Option<Held>>> {
-        match self.held.try_lock() {
-            Ok(held) => Some(held),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        self.held.try_lock()
     }
 
     /// How long nothing was heard of the holder; for ever where its connection or its process has ended.
@@ -85,7 +81,7 @@ pub(super) struct Leases {
 
 impl Leases {
     pub(super) fn add(&self, lease: &Arc<Lease>) {
-        let mut live = lock(&self.live);
+        let mut live = self.live.lock();
         live.retain(|lease| lease.strong_count() > 0);
         live.push(Arc::downgrade(lease));
     }
@@ -93,7 +89,7 @@ impl Leases {
     /// Who has the pool open for writing.
     pub(super) fn writer_of(&self, name: &PoolName) -> Option<Arc<Lease>> {
         self.release_stranded();
-        let stranded = lock(&self.stranded).get(name).cloned();
+        let stranded = self.stranded.lock().get(name).cloned();
         let is_writer = |lease: &Lease| lease.access == OpenFor::Write && lease.is_named && lease.name == *name;
         stranded.or_else(|| self.find(is_writer).into_iter().next())
     }
@@ -105,21 +101,21 @@ impl Leases {
 
     /// Keeps the pool of a lease from everybody but those who take it over.
     pub(super) fn strand(&self, lease: &Arc<Lease>) {
-        lock(&self.stranded).insert(lease.name.clone(), Arc::clone(lease));
+        self.stranded.lock().insert(lease.name.clone(), Arc::clone(lease));
     }
 
     pub(super) fn no_longer_stranded(&self, lease: &Lease) {
-        lock(&self.stranded).remove(&lease.name);
+        self.stranded.lock().remove(&lease.name);
     }
 
     /// Lets go of pools whose former holders have ended.
     pub(super) fn release_stranded(&self) {
-        lock(&self.stranded).retain(|_, lease| lease.may_store());
+        self.stranded.lock().retain(|_, lease| lease.may_store());
     }
 
     fn find(&self, is_wanted: impl Fn(&Lease) -> bool) -> Vec<Arc<Lease>> {
         let found: Vec<_> =
-            lock(&self.live).iter().filter_map(Weak::upgrade).filter(|lease| is_wanted(lease)).collect();
+            self.live.lock().iter().filter_map(Weak::upgrade).filter(|lease| is_wanted(lease)).collect();
         // Of leases that are on their way out another may have the name by now.
         found.into_iter().filter(|lease| lease.try_lock().is_none_or(|held| held.is_some())).collect()
     }

@@ -1,13 +1,11 @@
 //! A session and what it is to take in next: requests are carried out in the background, one at a time for each connection.
 
-use std::{
-    collections::VecDeque,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::VecDeque;
 
+use parking_lot::{Mutex, MutexGuard};
 use pmof_access::Completion;
 
-use super::{locking::lock, session::Session};
+use super::session::Session;
 
 /// Where the outcomes of one connection wait for its session. Making a large pool takes a while, and keeps nobody else from anything.
 #[derive(Debug)]
@@ -31,29 +29,25 @@ impl Mailbox {
 
     /// Adds what the session is to take in. True: nobody attends to it, so the caller sees to that.
     pub(super) fn add(&self, done: Completion) -> bool {
-        let mut inbox = lock(&self.inbox);
+        let mut inbox = self.inbox.lock();
         inbox.waiting.push_back(done);
         !std::mem::replace(&mut inbox.is_attended, true)
     }
 
     /// For whoever attends to it: what is next. `None` ends that.
     pub(super) fn next(&self) -> Option<Completion> {
-        let mut inbox = lock(&self.inbox);
+        let mut inbox = self.inbox.lock();
         let next = inbox.waiting.pop_front();
         inbox.is_attended = next.is_some();
         next
     }
 
     pub(super) fn session(&self) -> MutexGuard<'_, Session> {
-        lock(&self.session)
+        self.session.lock()
     }
 
     /// The session, unless it is being served.
     pub(super) fn try_session(&self) -> Option<MutexGuard<'_, Session>> {
-        match self.session.try_lock() {
-            Ok(session) => Some(session),
-            Err(std::sync::TryLockError::Poisoned(poisoned)) => Some(PoisonError::into_inner(poisoned)),
-            Err(std::sync::TryLockError::WouldBlock) => None,
-        }
+        self.session.try_lock()
     }
 }

@@ -1,13 +1,8 @@
 //! The pair, its wires, and a medium of plain memory that claims to be any kind.
 
-use std::{
-    collections::VecDeque,
-    io,
-    os::fd::BorrowedFd,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::VecDeque, io, os::fd::BorrowedFd, sync::Arc, time::Duration};
 
+use parking_lot::{Mutex, MutexGuard};
 use pmof_mem::{Durability, Evidence, Mechanism, Medium, MediumKind, MemError, Promise, check_bounds};
 
 use crate::{
@@ -43,7 +38,7 @@ impl Plain {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<u8>> {
-        self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.bytes.lock()
     }
 
     fn update(&self, offset: u64, change: impl FnOnce(u64) -> u64) -> Result<u64, MemError> {

@@ -70,7 +70,7 @@ fn the_old_file_is_cut_behind_the_durable_rename() {
         let root = directory.path().canonicalize().unwrap();
         let path = root.join("orders");
         let old: Mutex<Option<File>> = Mutex::default();
-        let len_bytes = || old.lock().unwrap().as_ref().map(|old| old.metadata().expect("it is open").len());
+        let len_bytes = || old.lock().as_ref().map(|old| old.metadata().expect("it is open").len());
         let (is_renamed, is_looked_at) = (AtomicBool::new(false), AtomicBool::new(false));
         let judge = |call: &Call| {
             let is_old = len_bytes() == Some(DATA_OFFSET + 12_288);
@@ -88,7 +88,7 @@ fn the_old_file_is_cut_behind_the_durable_rename() {
             let store = store_at(&root);
             let pool = opened(&store);
             let space = store.prepare_replacement(&pool).expect("space");
-            *old.lock().unwrap() = Some(File::open(&path).unwrap());
+            *old.lock() = Some(File::open(&path).unwrap());
             store.hand_over(pool, Some(space), String::new())
         };
         let (outcome, calls) = match record(judge, act) {
