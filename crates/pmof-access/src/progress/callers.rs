@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use super::YIELD_AFTER;
+use super::backoff::YIELD_AFTER;
 
 /// Time without a caller's turn after which the thread of an assisted queue drives.
 const ASSIST_AFTER: Duration = Duration::from_millis(1);
