@@ -316,7 +316,7 @@ impl LinkCore {
     /// The same, but that something may be to be heard.
     #[inline]
     fn has_no_traffic(&self) -> bool {
-        self.is_device() && self.phase == Phase::Open && self.events.has_no_news() && self.endpoint.has_no_traffic()
+        self.is_device() && self.phase == Phase::Open && !self.events.has_news() && self.endpoint.has_no_traffic()
     }
 
     /// True if outcomes wait to be taken.

@@ -10,6 +10,8 @@ use crate::progress::ReadyFlag;
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     untold: VecDeque<Event>,
+    /// One of them is more than that the connection stands.
+    has_news: bool,
     /// Set while there are any, where someone waits for its descriptor.
     signal: Option<Arc<dyn ReadyFlag>>,
 }
@@ -18,12 +20,14 @@ impl Events {
     pub(super) fn push(&mut self, event: Event) {
         order::publish(&self.untold);
         self.untold.push_back(event);
+        self.note_news();
         self.signal.as_ref().inspect(|signal| signal.set());
     }
 
     /// The next one that is known.
     pub(crate) fn take(&mut self) -> Option<Event> {
         let event = self.untold.pop_front();
+        self.note_news();
         order::observe(&self.untold);
         if let Some(signal) = self.signal.as_ref().filter(|_| self.untold.is_empty()) {
             signal.clear();
@@ -36,10 +40,14 @@ impl Events {
         self.untold.front_mut()
     }
 
-    /// True where nothing waits but, perhaps, that the connection stands: that stays until the application asks.
+    /// True where something waits, but for that the connection stands: that stays until the application asks.
     #[inline]
-    pub(super) fn has_no_news(&self) -> bool {
-        matches!(self.untold.front(), None | Some(Event::Established { .. })) && self.untold.len() < 2
+    pub(super) fn has_news(&self) -> bool {
+        self.has_news
+    }
+
+    fn note_news(&mut self) {
+        self.has_news = self.untold.iter().any(|event| !matches!(event, Event::Established { .. }));
     }
 
     /// The private data of a connection request that came and was not taken yet.

@@ -13,7 +13,8 @@ use crate::{ConnectionError, LocalSlice, OperationError, frame::Frame};
 /// What the sequence of an operation counts as that has none yet.
 const NO_SEQUENCE: u64 = u64::MAX;
 
-/// An operation without a completion; or some in a row that went direct and complete on error alone.
+/// An operation without a completion; or some in a row that went direct and complete on error alone, and perhaps one more that went direct
+/// right after them.
 #[derive(Debug)]
 pub(super) struct Entry<D> {
     /// The first one's.
@@ -28,6 +29,8 @@ pub(super) struct Entry<D> {
     takes_receive: bool,
     /// Operations that do, among those posted so far, itself included.
     messages: u64,
+    /// What those before the last one are, and their context, where the last one is not like them.
+    led_by: Option<(OperationKind, u64)>,
     pub(super) stage: Stage<D>,
 }
 
@@ -69,6 +72,14 @@ pub(super) enum Waiting<D> {
 pub(super) enum KeptPayload {
     Bytes(Vec<u8>),
     Local(LocalSlice),
+}
+
+impl<D> Entry<D> {
+    /// The last one's ticket.
+    #[inline]
+    fn last(&self) -> u64 {
+        self.ticket + self.count - 1
+    }
 }
 
 impl<D> Waiting<D> {
@@ -188,7 +199,7 @@ impl<D> Operations<D> {
     /// Whether all that has gone was answered, and waits for receives of the other side.
     pub(super) fn awaits_receives(&self, taken: u64) -> bool {
         let is_over = |entry: &Entry<D>| match entry.stage {
-            Stage::Direct(_) => self.direct_done >= entry.ticket + entry.count - 1,
+            Stage::Direct(_) => self.direct_done >= entry.last(),
             Stage::Done(_) => true,
             _ => false,
         };
@@ -239,9 +250,18 @@ impl<D> Operations<D> {
             is_signalled,
             takes_receive,
             messages,
+            led_by: None,
             stage,
         });
         Ticket(self.last)
+    }
+
+    /// The last entry, where it is of direct operations in a row, none of them a flush, of which nobody is to hear unless they fail.
+    #[inline]
+    fn silent_row(&mut self) -> Option<&mut Entry<D>> {
+        let back = self.entries.back_mut()?;
+        let is_silent = !back.is_signalled && back.led_by.is_none() && back.kind != OperationKind::Flush;
+        (is_silent && matches!(back.stage, Stage::Direct(_))).then_some(back)
     }
 
     /// Adds an operation that the transport has.
@@ -260,7 +280,15 @@ impl<D> Operations<D> {
             }
             _ => {
                 self.direct_flushes += usize::from(kind == OperationKind::Flush);
-                self.add((kind, signal, context), (1, false), self.sequence, Stage::Direct(success))
+                let Some(row) = self.silent_row() else {
+                    return self.add((kind, signal, context), (1, false), self.sequence, Stage::Direct(success));
+                };
+                row.led_by = Some((row.kind, row.context));
+                row.count += 1;
+                (row.kind, row.context, row.is_signalled) = (kind, context, signal == Signal::Always);
+                row.stage = Stage::Direct(success);
+                self.last += 1;
+                Ticket(self.last)
             }
         }
     }
@@ -269,13 +297,9 @@ impl<D> Operations<D> {
     /// is a flush.
     #[inline]
     pub(super) fn push_direct_row(&mut self, kind: OperationKind, context: u64, (count, success): (u64, Outcome)) {
-        match self.entries.back_mut() {
-            Some(back)
-                if !back.is_signalled
-                    && (back.kind, back.context) == (kind, context)
-                    && matches!(back.stage, Stage::Direct(_)) =>
-            {
-                back.count += count;
+        match self.silent_row() {
+            Some(row) if (row.kind, row.context) == (kind, context) => {
+                row.count += count;
                 self.last += count;
             }
             _ => {
@@ -426,7 +450,8 @@ impl<D> Operations<D> {
     /// A direct operation's outcome where it brings something back. All before it took effect.
     pub(super) fn direct_brought(&mut self, ticket: u64, outcome: Outcome) {
         self.direct_done(ticket);
-        if let Some(entry) = self.entry_mut(ticket) {
+        // What others before the last of a row bring, nobody is to hear of.
+        if let Some(entry) = self.entry_mut(ticket).filter(|entry| ticket == entry.last()) {
             entry.stage = Stage::Direct(outcome);
         }
     }
@@ -466,8 +491,8 @@ impl<D> Operations<D> {
                 self.direct_flushes -= 1;
             }
             if front.is_signalled {
-                let Entry { ticket, context, kind, .. } = *front;
-                completions.push_back(Completion { ticket: Ticket(ticket), context, kind, outcome: Ok(outcome) });
+                let (ticket, context, kind) = (Ticket(front.last()), front.context, front.kind);
+                completions.push_back(Completion { ticket, context, kind, outcome: Ok(outcome) });
             }
             self.entries.pop_front();
         }
@@ -479,13 +504,15 @@ impl<D> Operations<D> {
     pub(super) fn end(&mut self, why: &ConnectionError, completions: &mut VecDeque<Completion>) {
         (self.waiting, self.kept_bytes, self.touching, self.message_flushes, self.direct_flushes) = (0, 0, 0, 0, 0);
         for entry in std::mem::take(&mut self.entries) {
-            let Entry { ticket: first, count, context, kind, stage, .. } = entry;
+            let last = entry.last();
+            let Entry { ticket: first, context, kind, led_by, stage, .. } = entry;
             // Of those in a row, what was posted before the one that failed took effect.
             let (begin, mut failure) = match stage {
                 Stage::Failed(ticket, error) => (ticket, Some((ticket, *error))),
                 _ => (first, None),
             };
-            for ticket in begin..first + count {
+            for ticket in begin..=last {
+                let (kind, context) = led_by.filter(|_| ticket < last).unwrap_or((kind, context));
                 let own = failure.take_if(|(failed, _)| *failed == ticket).map(|(_, error)| error);
                 let error = own.unwrap_or_else(|| OperationError::ConnectionEnded(why.clone()));
                 completions.push_back(Completion { ticket: Ticket(ticket), context, kind, outcome: Err(error) });

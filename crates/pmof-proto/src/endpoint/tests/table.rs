@@ -381,6 +381,32 @@ fn writes_in_a_row_finish_a_part_at_a_time() {
 }
 
 #[test]
+fn what_a_silent_operation_brings_is_not_the_outcome_of_what_follows_it() {
+    let success = Outcome::Done { len_bytes: 8 };
+    let mut endpoint = Bed::new(Settings::default()).here;
+    endpoint.went_direct(OperationKind::FetchAndAdd, success, Signal::OnError, 1);
+    endpoint.went_direct(OperationKind::Flush, success, Signal::Always, 2);
+    endpoint.direct_brought(Ticket(1), Outcome::Previous(7));
+    endpoint.direct_done(Ticket(2));
+    let done = endpoint.poll_completion().expect("the flush");
+    assert_eq!((done.ticket, done.context, done.outcome), (Ticket(2), 2, Ok(success)));
+}
+
+#[test]
+fn a_silent_flush_is_under_way_until_it_is_done_whatever_follows_it() {
+    let success = Outcome::Done { len_bytes: 8 };
+    let mut endpoint = Bed::new(Settings::default()).here;
+    endpoint.went_direct(OperationKind::Write, success, Signal::OnError, 1);
+    endpoint.went_direct(OperationKind::Flush, success, Signal::OnError, 1);
+    endpoint.went_direct(OperationKind::Write, success, Signal::Always, 2);
+    for (done, may_go) in [(1, false), (2, true), (3, true)] {
+        endpoint.direct_done(Ticket(done));
+        assert_eq!(endpoint.operations.may_go_by_message(OperationKind::AtomicWrite), may_go, "{done}");
+    }
+    assert_eq!(told(&mut endpoint), [(3, OperationKind::Write, false)]);
+}
+
+#[test]
 fn a_direct_write_behind_a_message_completes_when_that_has_found_its_receive() {
     let mut bed = Bed::new(Settings::default());
     bed.post(Change::Send, 0, false).unwrap();
