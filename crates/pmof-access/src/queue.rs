@@ -311,7 +311,7 @@ impl CompletionQueue {
         let mut found = None;
         let mut outcome = FastPath::Closed;
         if !thread_drives && timeout >= UNCLOCKED_MIN {
-            outcome = driver.wait_unclocked(self.shared.waiting, wanted, &mut found);
+            outcome = driver.wait_on_fast_path(None, self.shared.waiting, wanted, &mut found);
             if let FastPath::Found = outcome {
                 return found;
             }
@@ -319,7 +319,7 @@ impl CompletionQueue {
         let from = driver.now();
         let deadline = from.saturating_add(timeout);
         if !thread_drives && matches!(outcome, FastPath::Closed | FastPath::Nothing) {
-            outcome = driver.wait_on_fast_path((from, deadline), self.shared.waiting, wanted, &mut found);
+            outcome = driver.wait_on_fast_path(Some((from, deadline)), self.shared.waiting, wanted, &mut found);
         }
         let (now, moved_at) = match outcome {
             FastPath::Found => return found,

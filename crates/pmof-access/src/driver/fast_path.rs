@@ -5,7 +5,7 @@ use std::{sync::Arc, sync::atomic::Ordering, time::Duration};
 
 use pmof_mem::cycles;
 
-use super::{Driver, Links, TICK_PERIOD, Wanted};
+use super::{Driver, TICK_PERIOD, Wanted};
 use crate::{
     Completion, ConnectionId, Waiting,
     link::{Link, LinkCore},
@@ -14,7 +14,7 @@ use crate::{
 /// Looks between two at the clock.
 const LOOKS: u32 = 64;
 
-/// The processor's count between two looks of polls at the clock: less than [`TICK_PERIOD`] on every processor.
+/// The processor's count between two looks at the clock: less than [`TICK_PERIOD`] on every processor.
 const CLOCK_CYCLES: u64 = 1 << 22;
 
 /// How a wait or a poll on the fast path ended.
@@ -31,79 +31,69 @@ pub(crate) enum FastPath {
 }
 
 impl Driver {
-    /// Waits for an outcome, from a time until another, as long as nothing else is to be seen to: at most until the
-    /// connections are told the time again.
+    /// Waits for an outcome as long as nothing else is to be seen to: at most until the connections are told the time again.
+    ///
+    /// `times`: from when, and until when at most. Without them the clock is not read, which a wait does only if this finds nothing, and the
+    /// connections are told the time before its own end.
+    #[inline]
     pub(crate) fn wait_on_fast_path(
         &self,
-        (from, until): (Duration, Duration),
+        times: Option<(Duration, Duration)>,
         waiting: Waiting,
         wanted: Wanted,
         found: &mut Option<Completion>,
     ) -> FastPath {
+        let from = times.map(|(from, _)| from);
         let Some((link, tick_at)) = self.single_device(from) else { return FastPath::Closed };
-        let until = until.min(tick_at);
-        let outcome = match waiting {
-            Waiting::Adaptive { spin: Duration::ZERO } => self.sleep_on_device(&link, until, Some(from), wanted, found),
-            Waiting::Adaptive { spin } => {
+        let until = times.map_or(tick_at, |(_, until)| until.min(tick_at));
+        let outcome = match (waiting, from) {
+            (Waiting::Adaptive { spin: Duration::ZERO }, _) => self.sleep_on_device(&link, until, from, wanted, found),
+            (_, None) => self.spin_some(&link, wanted, found),
+            (Waiting::Adaptive { spin }, Some(from)) => {
                 self.spin_on_device(&link, until.min(from.saturating_add(spin)), wanted, found)
             }
-            Waiting::BusyPoll => self.spin_on_device(&link, until, wanted, found),
+            (Waiting::BusyPoll, _) => self.spin_on_device(&link, until, wanted, found),
         };
-        if matches!(outcome, FastPath::Found | FastPath::Moved) {
-            // Others may wait for room, or for what this thread did not wait for.
-            self.wake();
-        }
-        outcome
-    }
-
-    /// The same without the clock, which a wait reads only if this finds nothing: at most until the connections are told the time again, which
-    /// has to be before the wait's own end.
-    #[inline]
-    pub(crate) fn wait_unclocked(&self, waiting: Waiting, wanted: Wanted, found: &mut Option<Completion>) -> FastPath {
-        if self.is_shared() || self.is_interrupted() {
-            return FastPath::Closed;
-        }
-        let (link, tick_at) = {
-            let Some(links) = self.links.try_lock() else { return FastPath::Closed };
-            match &links.all[..] {
-                [link] if link.completion_channel.is_some() && self.is_early(&links) => {
-                    (Arc::clone(link), links.ticked_at.saturating_add(TICK_PERIOD))
-                }
-                _ => return FastPath::Closed,
-            }
-        };
-        let outcome = match waiting {
-            Waiting::Adaptive { spin: Duration::ZERO } => self.sleep_on_device(&link, tick_at, None, wanted, found),
-            _ => self.spin_some(&link, wanted, found),
-        };
-        if matches!(outcome, FastPath::Found | FastPath::Moved) {
-            self.wake();
-        }
+        self.wake_others(&outcome);
         outcome
     }
 
     /// Looks for an outcome once, where none is known, as long as the connection is not to be told the time.
     #[inline]
     pub(crate) fn poll_on_fast_path(&self, found: &mut Option<Completion>) -> FastPath {
-        if self.is_shared() {
-            return FastPath::Closed;
-        }
-        let Some(links) = self.links.try_lock() else { return FastPath::Closed };
-        let outcome = match &links.all[..] {
-            [link] if link.completion_channel.is_some() && self.is_early(&links) => self.look(link, None, found),
-            _ => FastPath::Closed,
-        };
-        drop(links);
-        if matches!(outcome, FastPath::Found | FastPath::Moved) {
-            // Others may wait for room, or for what came with it.
-            self.wake();
-        }
+        let Some((link, _)) = self.single_device(None) else { return FastPath::Closed };
+        let outcome = self.look(&link, None, found);
+        self.wake_others(&outcome);
         outcome
     }
 
-    /// Whether polls may go on without the clock.
-    fn is_early(&self, links: &Links) -> bool {
-        let Some(count) = cycles() else { return self.now() < links.ticked_at.saturating_add(TICK_PERIOD) };
+    /// Others may wait for room, or for what came with the outcome.
+    #[inline]
+    fn wake_others(&self, outcome: &FastPath) {
+        if matches!(outcome, FastPath::Found | FastPath::Moved) {
+            self.wake();
+        }
+    }
+
+    /// The connection, where the way is open, and when it is to be told the time.
+    #[inline]
+    fn single_device(&self, now: Option<Duration>) -> Option<(Arc<Link>, Duration)> {
+        if self.is_shared() || self.is_interrupted() {
+            return None;
+        }
+        let links = self.links.try_lock()?;
+        let tick_at = links.ticked_at.saturating_add(TICK_PERIOD);
+        match &links.all[..] {
+            [link] if link.completion_channel.is_some() && self.is_early(now, tick_at) => {
+                Some((Arc::clone(link), tick_at))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether the connection is not to be told the time yet: by the processor's count where it is not known what time it is now.
+    fn is_early(&self, now: Option<Duration>, tick_at: Duration) -> bool {
+        let (None, Some(count)) = (now, cycles()) else { return now.unwrap_or_else(|| self.now()) < tick_at };
         let is_early = count.wrapping_sub(self.clocked_at.load(Ordering::Relaxed)) < CLOCK_CYCLES;
         if !is_early {
             self.clocked_at.store(count, Ordering::Relaxed);
@@ -114,19 +104,6 @@ impl Driver {
     /// Whether others than the queue's connections and whoever waits for it have a part in what it does.
     fn is_shared(&self) -> bool {
         self.delivered.get().is_some() || self.has_woken.load(Ordering::SeqCst)
-    }
-
-    /// The connection, where the way is open, and when it is to be told the time.
-    fn single_device(&self, now: Duration) -> Option<(Arc<Link>, Duration)> {
-        if self.is_shared() || self.is_interrupted() {
-            return None;
-        }
-        let links = self.links.try_lock()?;
-        let tick_at = links.ticked_at.saturating_add(TICK_PERIOD);
-        match &links.all[..] {
-            [link] if link.completion_channel.is_some() && now < tick_at => Some((Arc::clone(link), tick_at)),
-            _ => None,
-        }
     }
 
     fn spin_on_device(&self, link: &Link, until: Duration, wanted: Wanted, found: &mut Option<Completion>) -> FastPath {
