@@ -1,59 +1,24 @@
 //! What one connection has posted to its device: work requests not handed over yet, those under way, and the memory that
 //! their bytes lie in until they have gone.
 
-use std::{collections::VecDeque, slice, sync::Arc};
+use std::slice;
 
-use pmof_proto::{LocalSlice, Ticket};
+use pmof_proto::Ticket;
 use pmof_verbs::{
     Operation as WorkOperation, Payload, PostFailure, ProtectionDomain, QueuePair, RemoteAddress, Sge, WorkRequest,
 };
 
+mod in_flight;
 mod sender;
 mod staging;
 
-use super::{confirm::Confirming, memory::DeviceMemory};
-use crate::{SetupError, region::DeviceReach, request::Data};
+use super::confirm::Confirming;
+use crate::{SetupError, request::Data};
+use in_flight::InFlight;
+pub(super) use in_flight::{Flight, Plain, ResultPlace, Retired};
 pub(super) use sender::Sender;
 pub(super) use staging::Staged;
 use staging::Staging;
-
-/// What a work request under way was posted for.
-#[derive(Debug)]
-pub(super) enum Flight {
-    /// Bytes of the message stream.
-    Stream,
-    /// Asks whether the other side is still there or has all so far, or tells it that there is room.
-    Service,
-    /// One range of a flush that names more.
-    FlushPart { ticket: Ticket, offset: u64, len_bytes: u64 },
-    /// An operation of the caller, or the last part of it.
-    Direct { ticket: Ticket, offset: u64, len_bytes: u64, result: ResultPlace },
-}
-
-/// An operation of the caller that brings nothing back, and its range.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Plain {
-    pub(super) ticket: Ticket,
-    pub(super) offset: u64,
-    pub(super) len_bytes: u64,
-}
-
-impl From<Plain> for Flight {
-    fn from(Plain { ticket, offset, len_bytes }: Plain) -> Self {
-        Self::Direct { ticket, offset, len_bytes, result: ResultPlace::None }
-    }
-}
-
-/// Where the device leaves what a direct operation brings back.
-#[derive(Debug)]
-pub(super) enum ResultPlace {
-    /// Nothing comes back, or it lies where it belongs.
-    None,
-    /// A number, at this place of the staging memory.
-    Number(u64),
-    /// Bytes in the flight's own memory, to be copied.
-    Copy(Box<LocalSlice>),
-}
 
 /// A work request that the device has not been handed yet.
 #[derive(Debug)]
@@ -138,73 +103,12 @@ impl<'b> Iterator for Batch<'b> {
     }
 }
 
-/// A work request under way; or writes in a row, to consecutive places and of the same length.
-#[derive(Debug)]
-struct InFlight {
-    count: u64,
-    /// Of the first one.
-    flight: Flight,
-    /// Staged bytes up to here are free when it is done.
-    staged_end: u64,
-    /// Registered memory of the caller, until the device has let go of it.
-    #[expect(dead_code, reason = "it is held, not used")]
-    keep: Option<Arc<dyn DeviceReach>>,
-    scratch: Option<Arc<DeviceMemory>>,
-}
-
-/// The write that would go on where the last one ended, and how many did: their entry does not count them yet.
-#[derive(Debug, Default)]
-struct Row {
-    /// 0 where none goes on.
-    ticket: u64,
-    offset: u64,
-    len_bytes: u64,
-    staged_end: u64,
-    /// The address of the memory that the entry keeps; 0 for none.
-    keep: usize,
-    count: u64,
-}
-
-impl Row {
-    /// Counts one more here, if it is the one that goes on.
-    #[inline]
-    fn join(&mut self, new: Plain, staged_end: u64, keep: Option<&Arc<dyn DeviceReach>>) -> bool {
-        let is_next = self.ticket == new.ticket.0
-            && self.offset == new.offset
-            && self.len_bytes == new.len_bytes
-            && self.staged_end == staged_end
-            && self.keep == address_of(keep);
-        if is_next {
-            self.ticket += 1;
-            self.offset += new.len_bytes;
-            self.count += 1;
-        }
-        is_next
-    }
-}
-
-fn address_of(memory: Option<&Arc<dyn DeviceReach>>) -> usize {
-    memory.map_or(0, |memory| Arc::as_ptr(memory).cast::<()>().addr())
-}
-
-/// A finished work request, or the last of several writes in a row.
-#[derive(Debug)]
-pub(super) struct Retired {
-    pub(super) flight: Flight,
-    pub(super) scratch: Option<Arc<DeviceMemory>>,
-}
-
 #[derive(Debug)]
 pub(super) struct SendQueue {
     requests: Vec<Queued>,
     /// Inline bytes of the requests.
     inline: Vec<u8>,
-    in_flight: VecDeque<InFlight>,
-    /// What goes on from the last of them.
-    row: Row,
-    /// Number of the first work request under way, and of the next one: those between are under way.
-    first: u64,
-    next: u64,
+    in_flight: InFlight,
     depth: usize,
     pub(super) staging: Staging,
     /// Number of the last work request whose effect comes with its answer, where what follows has to wait for that; 0 for
@@ -229,10 +133,7 @@ impl SendQueue {
         Ok(Self {
             requests: Vec::new(),
             inline: Vec::new(),
-            in_flight: VecDeque::new(),
-            row: Row::default(),
-            first: 1,
-            next: 1,
+            in_flight: InFlight::default(),
             depth,
             staging: Staging::new(domain)?,
             reading: 0,
@@ -251,13 +152,13 @@ impl SendQueue {
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.first == self.next
+        self.in_flight.is_empty()
     }
 
     /// Work requests posted and not done.
     #[inline]
     pub(super) fn under_way(&self) -> usize {
-        (self.next - self.first) as usize
+        self.in_flight.len()
     }
 
     /// How many were handed over last of which nothing is to be heard, unless they fail.
@@ -268,11 +169,7 @@ impl SendQueue {
 
     /// Bytes that they move; messages are not counted.
     pub(super) fn under_way_bytes(&self) -> u64 {
-        let bytes = |entry: &InFlight| match entry.flight {
-            Flight::Direct { len_bytes, .. } | Flight::FlushPart { len_bytes, .. } => entry.count * len_bytes,
-            Flight::Stream | Flight::Service => 0,
-        };
-        self.in_flight.iter().map(bytes).sum::<u64>() + self.row.count * self.row.len_bytes
+        self.in_flight.bytes()
     }
 
     /// Whether there is room for one more work request with so many bytes, and for `reserve` requests after it.
@@ -332,12 +229,12 @@ impl SendQueue {
     /// Number of the work request that was queued last.
     #[inline]
     fn last(&self) -> u64 {
-        self.next - 1
+        self.in_flight.last()
     }
 
     fn push(&mut self, task: Task, after: u64, flight: Flight, staged: Staged<'_>) {
         self.queue(after, task, true);
-        self.count(flight, staged.keep, staged.scratch);
+        self.in_flight.push(flight, self.staging.end(), staged.keep, staged.scratch);
     }
 
     fn queue(&mut self, after: u64, task: Task, is_asked: bool) {
@@ -345,57 +242,10 @@ impl SendQueue {
         self.requests.push(Queued { after, task });
     }
 
-    fn count(&mut self, flight: Flight, keep: Option<&Arc<dyn DeviceReach>>, scratch: Option<Arc<DeviceMemory>>) {
-        self.end_row();
-        self.next += 1;
-        self.in_flight.push_back(InFlight {
-            count: 1,
-            flight,
-            staged_end: self.staging.end(),
-            keep: keep.cloned(),
-            scratch,
-        });
-    }
-
-    /// Counts a work request for an operation that leaves nothing behind but memory that it may need till then.
-    #[expect(clippy::inline_always, reason = "its callers know what there is to keep: most of this falls away there")]
-    #[inline(always)]
-    fn count_plain(&mut self, plain: Plain, keep: Option<&Arc<dyn DeviceReach>>, scratch: Option<Arc<DeviceMemory>>) {
-        if scratch.is_none() && self.row.join(plain, self.staging.end(), keep) {
-            self.next += 1;
-        } else {
-            self.count_first(plain, keep, scratch);
-        }
-    }
-
-    #[inline(never)]
-    fn count_first(&mut self, plain: Plain, keep: Option<&Arc<dyn DeviceReach>>, scratch: Option<Arc<DeviceMemory>>) {
-        let has_own = scratch.is_some();
-        self.count(plain.into(), keep, scratch);
-        let Plain { ticket, offset, len_bytes } = plain;
-        if !has_own {
-            let (offset, ticket) = (offset + len_bytes, ticket.0 + 1);
-            self.row =
-                Row { ticket, offset, len_bytes, staged_end: self.staging.end(), keep: address_of(keep), count: 0 };
-        }
-    }
-
-    /// Nothing goes on from the last entry any more; it counts what did.
-    #[inline]
-    fn end_row(&mut self) {
-        if self.row.count > 0 {
-            if let Some(back) = self.in_flight.back_mut() {
-                back.count += self.row.count;
-                self.row.count = 0;
-            }
-        }
-        self.row.ticket = 0;
-    }
-
     /// True if a request may be handed over at once, without a [`submit`](Self::submit): none is queued, and it waits for none.
     #[inline]
     pub(super) fn is_free(&mut self) -> bool {
-        if self.reading < self.first {
+        if self.reading < self.in_flight.first() {
             self.reading = 0;
         }
         self.requests.is_empty() && self.reading == 0 && self.confirming.is_none()
@@ -447,7 +297,7 @@ impl SendQueue {
         if bytes.is_empty() || bytes.len() > self.staging.inline_max_bytes() {
             return Ok(false);
         }
-        self.count_plain(plain, None, None);
+        self.in_flight.push_plain(plain, self.staging.end(), None, None);
         self.append(queue_pair, WorkOperation::Write { to, payload: Payload::Inline(bytes) })
     }
 
@@ -462,7 +312,7 @@ impl SendQueue {
     ) -> Result<bool, PostFailure> {
         let Some((sge, keep)) = self.staging.reach(data, plain.len_bytes) else { return Ok(false) };
         let payload = Payload::Sge(sge);
-        self.count_plain(plain, Some(keep), None);
+        self.in_flight.push_plain(plain, self.staging.end(), Some(keep), None);
         self.append(queue_pair, WorkOperation::Write { to, payload })
     }
 
@@ -539,70 +389,31 @@ impl SendQueue {
     /// How many of the queued requests the device may be handed.
     #[inline]
     fn ready(&self) -> usize {
-        let waits = |queued: &Queued| queued.after >= self.first;
+        let waits = |queued: &Queued| queued.after >= self.in_flight.first();
         let held = self.holds_fenced.then(|| self.requests.iter().position(waits)).flatten();
         held.unwrap_or(self.requests.len())
     }
 
-    /// As [`retire`](Self::retire), for direct operations in a row that leave nothing behind: the last one of them.
+    /// As [`retire`](Self::retire), for direct operations that leave nothing behind: the last one of them.
     #[inline]
     pub(super) fn retire_plain(&mut self, through: u64) -> Option<Ticket> {
-        self.end_row();
-        let mut last = None;
-        while self.first <= through {
-            let Some(InFlight { count, flight, staged_end, scratch: None, .. }) = self.in_flight.front_mut() else {
-                break;
-            };
-            let Flight::Direct { ticket, offset, len_bytes, result: ResultPlace::None } = flight else { break };
-            let retired = (*count).min(through + 1 - self.first);
-            self.first += retired;
-            self.staging.free_up_to(*staged_end);
-            last = Some(Ticket(ticket.0 + retired - 1));
-            if retired == *count {
-                self.in_flight.pop_front();
-            } else {
-                // What is left begins after them.
-                *count -= retired;
-                ticket.0 += retired;
-                *offset += *len_bytes * retired;
-            }
-        }
-        last
+        let (last, staged_end) = self.in_flight.retire_plain(through)?;
+        self.staging.free_up_to(staged_end);
+        Some(last)
     }
 
     /// A work request is done, and so are all before it: gives the oldest one that was not given yet, or the last of those
     /// in a row with it.
     #[inline]
     pub(super) fn retire(&mut self, through: u64) -> Option<Retired> {
-        if self.first > through {
-            return None;
-        }
-        self.end_row();
-        let front = self.in_flight.front_mut()?;
-        let retired = front.count.min(through + 1 - self.first);
-        self.first += retired;
-        self.staging.free_up_to(front.staged_end);
-        front.count -= retired;
-        let is_whole = front.count == 0;
-        if let Flight::Direct { ticket, offset, len_bytes, result: ResultPlace::None } = &mut front.flight {
-            // What is left begins after the last one of those that retired.
-            let last_offset = *offset + *len_bytes * (retired - 1);
-            let last = Plain { ticket: Ticket(ticket.0 + retired - 1), offset: last_offset, len_bytes: *len_bytes };
-            let flight = last.into();
-            (ticket.0, *offset) = (ticket.0 + retired, last_offset + *len_bytes);
-            if !is_whole {
-                return Some(Retired { flight, scratch: None });
-            }
-            let scratch = self.in_flight.pop_front()?.scratch;
-            return Some(Retired { flight, scratch });
-        }
-        let InFlight { flight, scratch, .. } = self.in_flight.pop_front()?;
-        Some(Retired { flight, scratch })
+        let (retired, staged_end) = self.in_flight.retire(through)?;
+        self.staging.free_up_to(staged_end);
+        Some(retired)
     }
 
     /// The oldest work request, which nothing is known of.
     pub(super) fn give_up_oldest(&mut self) -> Option<Retired> {
-        self.retire(self.first)
+        self.retire(self.in_flight.first())
     }
 
     /// Forgets everything: the device has stopped.
@@ -611,8 +422,6 @@ impl SendQueue {
         self.requests.clear();
         self.inline.clear();
         self.in_flight.clear();
-        self.row = Row::default();
-        self.first = self.next;
         self.heard = self.last();
         if let Some(confirming) = &mut self.confirming {
             confirming.clear();

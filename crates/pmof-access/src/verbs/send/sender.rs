@@ -57,7 +57,7 @@ impl Sender<'_> {
         let Staged { payload, keep, scratch } = staged;
         let is_signalled = is_signalled || self.send.is_silent_for_long();
         let after = std::mem::take(&mut self.send.reading);
-        self.send.count_plain(plain, keep, scratch);
+        self.send.in_flight.push_plain(plain, self.send.staging.end(), keep, scratch);
         match &mut self.queue_pair {
             // One completion vouches for all of a batch: which one ends it shows only then.
             Some(queue_pair) if self.rings_doorbell || !is_signalled => {
@@ -109,7 +109,7 @@ impl Sender<'_> {
     #[inline]
     pub(in crate::verbs) fn bare(&mut self, operation: WorkOperation<'static>, plain: Plain) {
         let after = std::mem::take(&mut self.send.reading);
-        self.send.count_plain(plain, None, None);
+        self.send.in_flight.push_bare(plain, self.send.staging.end());
         match &mut self.queue_pair {
             Some(queue_pair) => self.send.hand_over(queue_pair, operation, true, self.rings_doorbell),
             None => self.send.queue(after, Task::Other(operation), true),
