@@ -12,8 +12,6 @@ use pmof_replica::{Pool, PoolError, ScrubReport};
 
 use crate::support::*;
 
-/// Where the data of a pool begins in its file.
-
 fn pool_on<const N: usize>(size_bytes: u64) -> ([Target; N], Pool) {
     let targets: [Target; N] = std::array::from_fn(|_| Target::start());
     let pool = options(targets.each_ref().map(|target| target.url("orders"))).create(size_bytes).unwrap();

@@ -105,7 +105,7 @@ fn the_old_file_is_cut_behind_the_durable_rename() {
         match outcome {
             Ok(pool) => assert!(!fails && len_bytes() == Some(0) && bytes_of(&pool) == *b"stored"),
             Err(failed) => {
-                assert!(fails && failed.kept.is_none() && len_bytes() == Some(DATA_OFFSET + 12_288), "{failed:?}")
+                assert!(fails && failed.kept.is_none() && len_bytes() == Some(DATA_OFFSET + 12_288), "{failed:?}");
             }
         }
     }
