@@ -1,4 +1,4 @@
-//! What devices answer when they are asked directly, since sysfs says it as text that may have come untrue, or not at all:
+//! Direct queries of devices, for facts that sysfs reports as text that may be outdated, or not at all:
 //! the file of a loop device, the table of device-mapper, the number behind a device's name.
 
 use std::{
@@ -60,11 +60,11 @@ impl FileId {
 pub(crate) enum Found {
     /// The open file.
     Open(OwnedFd),
-    /// Of a copied machine, the mount that it lies on.
+    /// For a copied machine, the mount that it is on.
     Copied(Mount),
 }
 
-/// Who answers.
+/// The source of the answers.
 #[derive(Clone, Debug)]
 pub(crate) enum Answers {
     /// The devices of this machine, as far as this process may ask.
@@ -72,20 +72,20 @@ pub(crate) enum Answers {
     /// Files in a directory: `loopN` and `dm-N` with the answers, `files` with a line `MAJOR:MINOR INODE PATH` for each
     /// path that was looked at.
     Copied(PathBuf),
-    /// Nobody.
+    /// No source.
     None,
 }
 
 /// Why a table is not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Unanswered {
-    /// This process may not ask, or has nobody to ask.
+    /// This process lacks the permission, or there is no source to ask.
     NotAllowed(String),
-    /// It asked, and the answer is no answer.
+    /// The query was made, but its answer is not usable.
     Failed(String),
 }
 
-/// Where udev keeps what it found of each device, for everybody to read.
+/// Where udev keeps its database of devices, which every user may read.
 const UDEV_DATA: &str = "/run/udev/data";
 
 /// Why there is no answer.
@@ -128,7 +128,7 @@ impl Answers {
         }
     }
 
-    /// The targets that a device-mapper device is mapped by; `lower`: the kernel's names of what it stands on.
+    /// The targets of a device-mapper device; `lower`: the kernel's names of the devices below it.
     pub(crate) fn table(&self, name: &str, number: (u32, u32), lower: &[String]) -> Result<Vec<String>, Unanswered> {
         match self {
             Self::Devices => asked_table(number, lower),
@@ -139,7 +139,7 @@ impl Answers {
         }
     }
 
-    /// What udev keeps of the block device of that number, as it keeps it.
+    /// The udev database entry of the block device with that number.
     pub(crate) fn udev(&self, (major, minor): (u32, u32)) -> Option<String> {
         let directory = match self {
             Self::Devices => Path::new(UDEV_DATA),
@@ -149,7 +149,7 @@ impl Answers {
         attribute(directory, &format!("b{major}:{minor}"))
     }
 
-    /// Checks that the name of a block device, which a mount was told, still leads to that device. A copy cannot say.
+    /// Checks that the name of a block device in a mount option still leads to that device. A copy cannot tell.
     pub(crate) fn is_device(&self, source: &str, number: (u32, u32)) -> bool {
         let Self::Devices = self else { return true };
         let stat = rustix::fs::stat(source);
@@ -160,9 +160,9 @@ impl Answers {
     }
 }
 
-/// Opens what must be a regular file, through no link, without waiting.
+/// Opens a regular file, without following links and without blocking.
 pub(crate) fn open_regular(path: &Path) -> io::Result<OwnedFd> {
-    // Looked at before it is opened: opening some devices and pipes has effects.
+    // Checked before it is opened: opening some devices and pipes has side effects.
     let is_regular = |mode| FileType::from_raw_mode(mode) == FileType::RegularFile;
     let not_regular = || io::Error::other("it is no regular file");
     let place = rustix::fs::openat(CWD, path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
@@ -217,7 +217,7 @@ fn asked_table(number: (u32, u32), lower: &[String]) -> Result<Vec<String>, Unan
     use io::ErrorKind::{NotFound, PermissionDenied};
     let unanswered = |call: &str, error: io::Error| {
         let why = format!("{call}: {error}");
-        // A container has no such node: nobody to ask, as for a user who is not root.
+        // A container has no such node: there is no source, as for a user who is not root.
         let is_refusal = matches!(error.kind(), PermissionDenied | NotFound);
         if is_refusal { Unanswered::NotAllowed(why) } else { Unanswered::Failed(why) }
     };
@@ -271,7 +271,7 @@ fn text_at(bytes: &[u8], at: usize, len_bytes: usize) -> String {
 }
 
 /// Whether the one device below begins with the LUKS header that the mapping's uuid names: `CRYPT-LUKSn-UUID-name`, the
-/// uuid without hyphens. Else its key may have been made up at the start and be gone with it.
+/// uuid without hyphens. Otherwise the key may have been generated at boot, and is lost at the next one.
 fn has_luks_header(uuid: &str, lower: &[String]) -> bool {
     let [device] = lower else { return false };
     let number = attribute(&Path::new(crate::SYSFS_ROOT).join("class/block").join(device), "dev");

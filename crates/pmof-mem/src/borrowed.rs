@@ -1,4 +1,4 @@
-//! Memory that the caller mapped: what it lies on is found out from the kernel's table of the process's mappings.
+//! Memory that the caller mapped. The kernel's table of the process's mappings tells what it is on.
 
 use std::{
     ffi::OsStr,
@@ -22,12 +22,12 @@ use crate::{
 };
 
 impl Memory {
-    /// Memory that the caller mapped or allocated, at `address` (bytes) of this process, judged by what the kernel says of it:
+    /// Memory that the caller mapped or allocated, at `address` of this process, judged by what the kernel reports:
     /// a shared mapping of a file or devdax device promises what [`open`](Self::open) would, if the file can be opened once
     /// more; everything else, and what two mappings share, promises what anonymous memory does.
     ///
-    /// `len_bytes`: 1 to [`LEN_BYTES_MAX`](crate::LEN_BYTES_MAX). Errors: `BadLength`, also where the process has no such memory;
-    /// `Io` where the kernel does not say.
+    /// `len_bytes`: 1 to [`LEN_BYTES_MAX`](crate::LEN_BYTES_MAX). Errors: `BadLength`, also if the process has no such memory;
+    /// `Io` if the kernel does not tell.
     ///
     /// # Safety
     ///
@@ -57,12 +57,12 @@ impl Memory {
     }
 }
 
-/// A range of addresses that were mapped alike.
+/// A range of addresses with the same mapping.
 #[derive(Debug, PartialEq, Eq)]
 struct Area {
     start: u64,
     end: u64,
-    /// As the kernel writes them: `rwxp`, `-` for what is not allowed, `s` at the end where it is shared.
+    /// The kernel's notation: `rwxp`, with `-` for a missing permission and `s` at the end for a shared mapping.
     permissions: [u8; 4],
     /// Where it begins in the file.
     file_offset: u64,
@@ -79,7 +79,7 @@ impl Area {
     }
 }
 
-/// Those that the range touches, if they cover it and may be read.
+/// The areas that overlap the range, if they cover it and are readable.
 fn whole(start: u64, end: u64) -> io::Result<Option<Vec<Area>>> {
     /// The kernel writes the table piece by piece, while other threads map and unmap: areas that grow or join meanwhile may
     /// seem to leave a gap.
@@ -96,7 +96,7 @@ fn whole(start: u64, end: u64) -> io::Result<Option<Vec<Area>>> {
     Ok(None)
 }
 
-/// Those that the range touches.
+/// The areas that overlap the range.
 fn areas(start: u64, end: u64) -> io::Result<Vec<Area>> {
     parse(BufReader::new(File::open("/proc/self/smaps")?), start, end)
 }
@@ -167,7 +167,7 @@ fn judge_areas(system: &System, areas: &[Area]) -> Option<(OwnedFd, Judgement)> 
     let stat = rustix::fs::fstat(&fd).ok()?;
     let judgement = match suitable(system, &first.path, &stat).ok()? {
         Some(directory) => judge_devdax(system, &directory),
-        // One without a name dies with the process, as anonymous memory does.
+        // A file without a name is lost with the process, like anonymous memory.
         None if stat.st_nlink == 0 => return None,
         None => judge_file(system, fd.as_fd(), areas.iter().all(|area| area.is_sync)).ok()?,
     };

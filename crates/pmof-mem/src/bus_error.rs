@@ -1,14 +1,14 @@
 //! Pages that cannot be loaded: the file became shorter, or its device cannot read a sector.
 //!
-//! The kernel answers a touch of such a page with `SIGBUS`, and the process would die with all else that it serves. So a
-//! handler looks the address up among the mappings of this crate. It marks that mapping as failed and puts zeros of its own in its
-//! place, all of it (a devdax mapping cannot be split), so that the instruction can go on; then whoever touched the memory sees
-//! the mark and answers with an error. The mark is set before the zeros appear and asked for after every access, so that no zero
-//! is taken for a byte of the medium. A system call gets `EFAULT` from such a page; the zeros wait until no call is under way
-//! that could send them.
+//! The kernel answers an access to such a page with `SIGBUS`, which would kill the process and everything that it serves. So a
+//! handler looks the address up among the mappings of this crate. It marks that mapping as failed and replaces all of it with zeroed
+//! memory (a devdax mapping cannot be split), so that the instruction can continue; the code that made the access then sees
+//! the mark and returns an error. The mark is set before the zeros appear and checked after every access, so that no zero
+//! is mistaken for a byte of the medium. A system call gets `EFAULT` from such a page; the handler waits for calls in
+//! flight that could send the zeros.
 //!
-//! The handler is installed with the first mapping, once, and passes on what is not its own: to the handler that was there before, or to the
-//! kernel's default. A handler that the program installs later takes its place, and the process dies of such a page as without.
+//! The handler is installed once, with the first mapping, and forwards other signals to the previous handler or to the
+//! kernel's default action. A handler that the program installs later replaces it; such a page then kills the process as it would without one.
 //! `process_vm_readv` and `pread` return errors where a load faults, but cost a system call for each access.
 
 use std::{
@@ -28,7 +28,7 @@ use crate::forks::{Holdable, Kept};
 /// thread is gone, as in a child after fork.
 const CALLS_WAIT: Duration = Duration::from_secs(1);
 
-/// The mappings that are watched, newest first. Entries stay for ever and are used again, so that the handler may walk at any time.
+/// The watched mappings, newest first. Entries are never freed, only reused, so that the handler may walk the list at any time.
 static ENTRIES: AtomicPtr<Entry> = AtomicPtr::new(ptr::null_mut());
 
 /// Entries that watch nothing.
@@ -39,34 +39,34 @@ pub(crate) fn kept() -> &'static dyn Holdable {
     &FREE
 }
 
-/// What was done about `SIGBUS` before.
+/// The previous action for `SIGBUS`.
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
 #[derive(Debug)]
 struct Entry {
-    /// Odd while the range is being changed: the handler then passes over it, since the range is not one that anybody touches.
+    /// Odd while the range is being changed. The handler then skips it: no thread accesses the range yet.
     version: AtomicUsize,
     start: AtomicUsize,
     len_bytes: AtomicUsize,
     has_failed: AtomicBool,
-    /// System calls under way that read or write the memory.
+    /// System calls in flight that read or write the memory.
     calls: AtomicUsize,
     next: AtomicPtr<Entry>,
 }
 
-/// A mapping that is watched, until the drop; it must be dropped before the range is unmapped.
+/// A watched mapping. It must be dropped before the range is unmapped.
 #[derive(Debug)]
 pub(crate) struct Watch(&'static Entry);
 
-/// A system call on watched memory; on drop it is over.
+/// A system call in flight on watched memory; it ends on drop.
 #[derive(Debug)]
 pub(crate) struct Call<'w>(&'w Watch);
 
 impl Watch {
     /// # Safety
     ///
-    /// The range is a whole mapping of the caller's own, which nobody else maps over, and stays mapped as long as the value lives. All
-    /// access to it is atomic or by system calls, so that it may become other memory at any time.
+    /// The range is a whole mapping that the caller owns, nothing else maps over it, and it stays mapped as long as the value lives. All
+    /// access to it is atomic or by system calls, so that it may be replaced at any time.
     pub(crate) unsafe fn new(start: NonNull<u8>, len_bytes: usize) -> Self {
         static INSTALLED: Once = Once::new();
         INSTALLED.call_once(install);
@@ -80,7 +80,7 @@ impl Watch {
     /// Whether a page of the memory could not be loaded: what was read before this call may then be zeros.
     #[inline]
     pub(crate) fn has_failed(&self) -> bool {
-        // The reads before are over when the mark is looked at.
+        // The earlier reads complete before the mark is checked.
         fence(Ordering::Acquire);
         self.0.has_failed.load(Ordering::Relaxed)
     }
@@ -90,7 +90,7 @@ impl Watch {
         self.0.has_failed.store(true, Ordering::SeqCst);
     }
 
-    /// Begins a system call on the memory, which must not block; `None` where it has failed.
+    /// Begins a non-blocking system call on the memory; `None` if the memory has failed.
     pub(crate) fn begin_call(&self) -> Option<Call<'_>> {
         self.0.calls.fetch_add(1, Ordering::SeqCst);
         let call = Call(self);
@@ -150,11 +150,11 @@ impl Entry {
     }
 }
 
-/// Where it cannot be, which sigaction(2) knows no reason for, the process dies of such a page as before.
+/// If that fails, for which sigaction(2) names no reason, such a page kills the process as before.
 fn install() {
     // SAFETY: all zeros is a value of it.
     let (mut previous, mut own): (libc::sigaction, libc::sigaction) = unsafe { (mem::zeroed(), mem::zeroed()) };
-    // SAFETY: asks only, into a value of the right type.
+    // SAFETY: the call only reads the action, into a value of the right type.
     if unsafe { libc::sigaction(libc::SIGBUS, ptr::null(), &raw mut previous) } != 0 {
         return;
     }
@@ -181,7 +181,7 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *
     }
 }
 
-/// Puts zeros in the place of the mapping that the address lies in. False where it is no mapping of this crate.
+/// Replaces the mapping that contains the address with zeros. False if it is not a mapping of this crate.
 fn replace(address: usize) -> bool {
     let mut next = ENTRIES.load(Ordering::SeqCst);
     // SAFETY: entries are never freed.
@@ -205,7 +205,7 @@ fn replace(address: usize) -> bool {
     false
 }
 
-/// As if this crate had no handler.
+/// Forwards the signal as if this crate had no handler.
 fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let Some(previous) = PREVIOUS.get() else { return };
     let handler = previous.sa_sigaction;

@@ -1,7 +1,7 @@
-//! The processor's own count of time.
+//! The processor's time stamp counter.
 
-/// How far the processor has counted, where reading that costs next to nothing; else `None`. It counts 0.5 to 6 in a nanosecond,
-/// and another processor of the machine may be at another number: a hint that time has passed, not a clock.
+/// The value of the counter if reading it is cheap, otherwise `None`. It advances by 0.5 to 6 per nanosecond,
+/// and may differ between processors of a machine: a hint that time has passed, not a clock.
 #[inline]
 pub fn cycles() -> Option<u64> {
     #[cfg(target_arch = "x86_64")]

@@ -1,14 +1,14 @@
-//! The words of the durability contract: what was reached, how, and on what evidence.
+//! The terms of the durability contract: what was reached, how, and on what evidence.
 
 use std::fmt;
 
 /// The failure that written bytes survive, weakest first.
 ///
-/// There is no default: whoever asks for a flush names the level.
+/// There is no default: every flush names its level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Durability {
-    /// Other initiators and the target's own programs read the new bytes; no failure is survived.
+    /// Other initiators and programs on the target read the new bytes; they survive no failure.
     Visible = 1,
     /// The bytes survive the death of the target process.
     ProcessCrash = 2,
@@ -62,7 +62,7 @@ impl fmt::Display for Evidence {
     }
 }
 
-/// What the owner of the memory does so that stored bytes reach a level.
+/// What the owner of the memory must do to bring stored bytes to a level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Mechanism {
@@ -96,18 +96,18 @@ impl fmt::Display for Mechanism {
     }
 }
 
-/// How a medium keeps one durability level.
+/// How a medium provides a durability level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Promise {
     /// What must be done after a store.
     pub mechanism: Mechanism,
-    /// Why that is believed to be enough.
+    /// The evidence that this is enough.
     pub evidence: Evidence,
 }
 
 impl Promise {
-    /// Whether this promise stands on CPU caches that belong to the persistence domain (eADR; the nd region says
-    /// `cpu_cache`), so that a write which is visible to the CPU is durable wherever in the machine it arrived.
+    /// Whether this promise relies on CPU caches that belong to the persistence domain (eADR; the nd region reports
+    /// `cpu_cache`), so that a write is durable as soon as it is visible to the CPU.
     ///
     /// Only a promise of [`Durability::PowerFailure`] can say so; [`evidence`](Self::evidence) tells who vouches for it.
     pub fn cpu_caches_persist(self) -> bool {
@@ -115,14 +115,14 @@ impl Promise {
     }
 }
 
-/// What an operator vouches for and nothing on the machine confirms.
+/// A declaration of the operator that nothing on the machine confirms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Declaration {
-    /// The memory of this host survives loss of power (battery, or a UPS with an orderly save). It helps media that
-    /// outlive their process; never anonymous memory, which dies with it.
+    /// The memory of this host survives loss of power (battery, or a UPS with an orderly save). This helps media that
+    /// outlive their process, but not anonymous memory, which is lost with it.
     BatteryBacked,
-    /// The memory of this host survives loss of power, what is still in its CPU caches does not (ADR): NVDIMMs that the
-    /// kernel takes for ordinary memory. As above otherwise; cache lines are written back where there are such media.
+    /// The memory of this host survives loss of power, but its CPU caches do not (ADR): NVDIMMs that the
+    /// kernel treats as ordinary memory. Otherwise as above, with cache lines written back on such media.
     MemoryKept,
 }

@@ -1,4 +1,4 @@
-//! What can go wrong with memory and its media.
+//! Errors of memory and its media.
 
 use std::{
     io,
@@ -63,14 +63,14 @@ pub enum MemError {
         /// What would give the level.
         mend: String,
     },
-    /// What lies at the path is nothing that pmof maps.
+    /// The file at the path is of a kind that pmof does not map.
     #[error("{} cannot be mapped: {why}; {mend}", path.display())]
     Unsuitable {
         /// The path.
         path: PathBuf,
         /// What is wrong with it.
         why: &'static str,
-        /// What would do instead.
+        /// What to do instead.
         mend: &'static str,
     },
     /// The medium was opened for reading only.
@@ -121,7 +121,7 @@ fn mend_suffix(mend: &str) -> String {
 }
 
 impl MemError {
-    /// What the kernel means by `EFBIG` for a file that would have so many bytes.
+    /// The cause of `EFBIG` for a file that would have this many bytes.
     pub fn too_long(path: &Path, len_bytes: u64) -> Self {
         Self::TooLong { path: path.into(), len_bytes, limit_bytes: file_size_limit_below(len_bytes) }
     }

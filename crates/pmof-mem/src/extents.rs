@@ -15,7 +15,7 @@ const NO_PLACE: u32 = 0x2 | 0x4 | 0x8 | 0x200;
 /// Extents asked for at a time.
 const ROOM: usize = 64;
 
-/// Bytes of a file that lie together on its device.
+/// Bytes of a file that are contiguous on its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Extent {
     /// In the file.

@@ -1,8 +1,8 @@
-//! Test tools: media that leave a step out or fail on purpose.
+//! Test tools: media that skip a step or fail on purpose.
 //!
-//! A test of durable code wraps its medium in each of these and must see red: [`SkipWriteBack`] and [`SkipFence`] are
-//! the positive controls of every crash test, [`FailNth`] drives code through each of its failure paths, and [`HoldFence`] is a disk
-//! that answers when the test says so.
+//! A test of durable code wraps its medium in each of these and must fail: [`SkipWriteBack`] and [`SkipFence`] are
+//! the positive controls of every crash test. [`FailNth`] drives code through each of its failure paths. [`HoldFence`] is a disk
+//! that answers when the test lets it.
 
 use std::{
     io,
@@ -65,7 +65,7 @@ pub enum FaultPoint {
 pub struct FailNth<M> {
     inner: M,
     point: FaultPoint,
-    /// Counted calls up to and with the failing one; 0 once it has failed, or where none is to fail.
+    /// Counted calls up to and including the failing one; 0 once it has failed, or if none is to fail.
     calls_left: AtomicU64,
     has_failed: AtomicBool,
     is_poisoned: AtomicBool,
@@ -161,7 +161,7 @@ pub struct HoldFence<M> {
 #[derive(Debug, Default)]
 struct Fences {
     begun: u64,
-    /// So many of them may return.
+    /// The number of fences that may return.
     passed: u64,
 }
 
@@ -191,7 +191,7 @@ impl<M: Medium> Medium for HoldFence<M> {
     forward_medium!(|hold| hold.inner; len_bytes, kind, promise, read, store, receive, send, atomics, write_back, crc32c);
 
     fn fence(&self) -> Result<(), MemError> {
-        // What is stored from here on, this fence does not cover.
+        // This fence does not cover later stores.
         let outcome = self.inner.fence();
         let mut fences = self.lock();
         fences.begun += 1;

@@ -1,4 +1,4 @@
-//! Files and devices that memory is mapped from: made whole or not at all, opened only if every byte is there.
+//! Files and devices that memory is mapped from: created completely or not at all, opened only if every byte is allocated.
 
 use std::{
     ffi::OsString,
@@ -21,7 +21,7 @@ use crate::{
     sysfs::{devdax_directory, devdax_len_bytes},
 };
 
-/// What stands for the path of memory that has none.
+/// The placeholder for the path of memory that has none.
 pub(crate) const NO_PATH: &str = "(anonymous)";
 
 /// Zeros written at a time where the file system cannot allocate: large enough that system calls do not count.
@@ -73,13 +73,13 @@ impl Drop for Unfinished {
         let name = self.name.as_os_str();
         let is_ours = |stat: Stat| file_id(&stat) == self.file;
         if !self.is_kept && rustix::fs::statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(is_ours) {
-            // The failure that led here is the one to report.
+            // The original failure is the one to report.
             let _ = rustix::fs::unlinkat(&self.directory, name, AtFlags::empty());
         }
     }
 }
 
-/// Creates `path`, which must not exist, with room for all of `len_bytes`, durably. The file goes again unless the
+/// Creates `path`, which must not exist, with space for all of `len_bytes`, durably. The file is removed again unless the
 /// caller keeps it.
 pub(crate) fn create_whole(path: &Path, len_bytes: u64) -> Result<(OwnedFd, Unfinished), MemError> {
     let (fd, unfinished) = create_empty(path)?;
@@ -106,7 +106,7 @@ pub(crate) fn create_empty(path: &Path) -> Result<(OwnedFd, Unfinished), MemErro
     Ok((fd, Unfinished { directory, name: name.into(), file: file_id(&stat), is_kept: false }))
 }
 
-/// Gives a file that was created empty all of its room, durably, and makes its name durable.
+/// Allocates all space of a file that was created empty, and makes space and name durable.
 pub(crate) fn make_whole(fd: &OwnedFd, unfinished: &Unfinished, path: &Path, len_bytes: u64) -> Result<(), MemError> {
     allocate(fd.as_fd(), path, len_bytes)?;
     rustix::fs::fsync(fd).map_err(|errno| space_error("fsync", path, len_bytes, errno))?;
@@ -124,7 +124,7 @@ pub(crate) fn open_existing(system: &System, path: &Path, writable: bool) -> Res
     Ok(opened)
 }
 
-/// The same of a file that may be empty or have holes, for those who do not map it.
+/// The same for a file that may be empty or have holes, for callers that do not map it.
 pub(crate) fn open_unmapped(system: &System, path: &Path, writable: bool) -> Result<Opened, MemError> {
     let fd = open_suitable(system, path, writable)?;
     let (opened, _) = measured(system, path, fd)?;
@@ -132,7 +132,7 @@ pub(crate) fn open_unmapped(system: &System, path: &Path, writable: bool) -> Res
 }
 
 fn open_suitable(system: &System, path: &Path, writable: bool) -> Result<OwnedFd, MemError> {
-    // Looked at before it is opened: opening some devices and pipes has effects.
+    // Checked before it is opened: opening some devices and pipes has side effects.
     let before = rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW)
         .map_err(|errno| io_error("stat", path, "the file must exist; create it first", errno))?;
     suitable(system, path, &before)?;
@@ -175,7 +175,7 @@ fn has_holes(path: &Path) -> MemError {
     MemError::Unsuitable { path: path.into(), why, mend: "fill them with `fallocate -l LENGTH FILE`" }
 }
 
-/// Takes the room for the holes of a file of `len_bytes`, durably. Its bytes stay as they are.
+/// Allocates space for the holes of a file of `len_bytes`, durably. Its bytes do not change.
 pub(crate) fn fill_holes(fd: BorrowedFd<'_>, path: &Path, len_bytes: u64) -> Result<(), MemError> {
     let stat = rustix::fs::fstat(fd).map_err(|errno| io_error("fstat", path, "", errno))?;
     let missing_bytes = len_bytes.saturating_sub(room_bytes(&stat));
@@ -233,7 +233,7 @@ pub(crate) fn unnamed_file(directory: &Path, len_bytes: u64) -> Result<OwnedFd, 
     Ok(fd)
 }
 
-/// A new file in `directory` of `len_bytes` bytes, whose name goes when the second value is dropped.
+/// A new file in `directory` of `len_bytes` bytes, whose name is removed when the second value is dropped.
 pub(crate) fn named_file(directory: &Path, len_bytes: u64) -> Result<(OwnedFd, Unfinished), MemError> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -296,7 +296,7 @@ fn reserve(fd: BorrowedFd<'_>, path: &Path, len_bytes: u64) -> Result<(), MemErr
     }
 }
 
-/// Takes the room by writing, where the file system cannot allocate.
+/// Allocates space by writing, if the file system cannot allocate.
 fn write_zeros(fd: BorrowedFd<'_>, path: &Path, len_bytes: u64) -> Result<(), MemError> {
     let zeros = vec![0; ZEROS_BYTES];
     let mut done = 0;
@@ -311,7 +311,7 @@ fn write_zeros(fd: BorrowedFd<'_>, path: &Path, len_bytes: u64) -> Result<(), Me
     Ok(())
 }
 
-/// Refuses at once what cannot fit: else allocation would fill the disk for everybody before it failed.
+/// Refuses at once what cannot fit: otherwise allocation would fill the disk before it failed.
 fn check_free_space(fd: BorrowedFd<'_>, path: &Path, len_bytes: u64) -> Result<(), MemError> {
     let free = rustix::fs::fstatvfs(fd).map_err(|errno| io_error("statvfs", path, "", errno))?;
     // Some file systems count nothing.
@@ -321,8 +321,8 @@ fn check_free_space(fd: BorrowedFd<'_>, path: &Path, len_bytes: u64) -> Result<(
     Ok(())
 }
 
-/// Whether a file of `len_bytes` may be made at `path`, which is not looked at: its directory is there and can be written, and no limit is
-/// below its length. Gives the device of the directory, and the bytes that are free there; `None` where the file system does not count.
+/// Checks that a file of `len_bytes` may be created at `path`, without checking for an existing file: the directory exists and is writable, and no limit is
+/// below the length. Returns the device of the directory, and the free bytes there; `None` if the file system does not count them.
 pub(crate) fn room_at(path: &Path, len_bytes: u64) -> Result<(u64, Option<u64>), MemError> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;

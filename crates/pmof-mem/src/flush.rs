@@ -33,7 +33,7 @@ pub(crate) const POISON_MEND: &str =
 /// How `write_back` and `fence` do their work.
 #[derive(Debug)]
 pub(crate) enum Flush {
-    /// There is nothing to flush to, but the order among threads is kept.
+    /// Nothing to flush, but the order between threads is kept.
     Order,
     /// The caches belong to the persistence domain.
     Fence,
@@ -58,12 +58,12 @@ pub(crate) struct Flushed<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct SyncState {
     written: AtomicU64,
-    /// How far the last successful flush reached. Held during a flush: whoever waits for it finds its own work done.
+    /// How far the last successful flush reached. Held during a flush: a thread that waited for it may find its own work done.
     pub(crate) synced: Mutex<u64>,
     is_poisoned: AtomicBool,
     /// The cache that a failed flush leaves wrong is the host's, out of this kernel's reach.
     is_host_cached: bool,
-    /// Which device it is, once somebody asked.
+    /// The device, once it was queried.
     device: OnceLock<u64>,
 }
 
@@ -212,7 +212,7 @@ impl SyncState {
         if *synced >= wanted {
             return Ok(());
         }
-        // All that was written back until here is in the page cache, so this flush covers it.
+        // Everything written back so far is in the page cache, so this flush covers it.
         let covered = self.written.load(Ordering::Acquire);
         match flushed.file.map_or(Ok(()), flush_file) {
             Ok(()) => {
@@ -220,14 +220,14 @@ impl SyncState {
                 Ok(())
             }
             Err(errno) => {
-                // The kernel reports a lost page once and then counts it as clean: no later flush may be believed.
+                // The kernel reports a lost page once and then counts it as clean: no later flush can be trusted.
                 self.is_poisoned.store(true, Ordering::Release);
                 Err(io_error("fdatasync", flushed.path, POISON_MEND, errno))
             }
         }
     }
 
-    /// msync(2) has the kernel write the range alone, however much of the file waits to be written besides.
+    /// msync(2) has the kernel write only the range, however much of the rest of the file is dirty.
     fn sync_range(
         &self,
         flushed: &Flushed<'_>,
@@ -235,7 +235,7 @@ impl SyncState {
         offset: u64,
         len_bytes: u64,
     ) -> Result<(), MemError> {
-        // The kernel reports a lost page to the first that asks: nobody else asks meanwhile and takes the file for sound.
+        // The kernel reports a lost page to the first caller only: the lock keeps others from flushing meanwhile and trusting the file.
         let _synced = self.synced.lock();
         if self.is_poisoned.load(Ordering::Acquire) {
             return Err(flushed.poisoned());
@@ -257,7 +257,7 @@ impl SyncState {
             self.is_poisoned.store(true, Ordering::Release);
             io_error("fdatasync", flushed.path, POISON_MEND, errno)
         };
-        // Nobody flushes meanwhile: what a flush of now would vouch for is about to be dropped.
+        // The lock keeps others from flushing meanwhile: what they would vouch for is about to be dropped.
         let _synced = self.synced.lock();
         // The kernel reports a failure once, and it may be of long ago. What is written then is on the disk if the second
         // says so, and what is lost is dropped below.
@@ -268,7 +268,7 @@ impl SyncState {
         let pages = Pages::new(*flushed, file, mapping, offset, len_bytes)?;
         let held_bytes = pages.drop_cached()?;
         let rewritten_bytes = if self.is_host_cached {
-            // Whether the host has all of it on its disk is not to be known without writing.
+            // Whether the host has all of it on its disk cannot be known without writing.
             if mapping.is_writable() { pages.make_dirty() } else { 0 }
         } else if held_bytes > 0 {
             pages.drop_held()?
@@ -283,10 +283,10 @@ impl SyncState {
 }
 
 impl Flushed<'_> {
-    /// Whoever used a DAX file before may have written it by system calls, or mapped it without `MAP_SYNC`.
+    /// An earlier user of a DAX file may have written it by system calls, or mapped it without `MAP_SYNC`.
     fn settle_metadata(&self) -> Result<(), MemError> {
         match self.file.map_or(Ok(()), flush_file) {
-            // A devdax device has no fsync, and nothing that it would do.
+            // A devdax device has no fsync, and needs none.
             Ok(()) | Err(Errno::INVAL) => Ok(()),
             Err(errno) => Err(io_error("fdatasync", self.path, POISON_MEND, errno)),
         }
@@ -302,8 +302,8 @@ impl Flushed<'_> {
     }
 }
 
-/// The promise of a medium whose operator has said so much. Where the memory is kept and its caches are not, a store alone
-/// does not do.
+/// The promise of a medium with this declaration. If the memory is kept but the caches are not, a store
+/// by itself is not enough.
 pub(crate) fn promise_of(
     judgement: &Judgement,
     level: Durability,
@@ -329,7 +329,7 @@ fn flush_file(file: BorrowedFd<'_>) -> Result<(), Errno> {
     }
 }
 
-/// Has the kernel start to write a range; what it cannot do here the fence does.
+/// Has the kernel start to write a range; the fence does the rest.
 fn start_writing(file: BorrowedFd<'_>, offset: u64, len_bytes: u64) -> io::Result<()> {
     let flags = libc::SYNC_FILE_RANGE_WRITE;
     // The range lies inside the file, so both fit.

@@ -1,7 +1,7 @@
-//! What of a process outlives `fork()`: locks, and descriptors that must not.
+//! Keeps locks usable across `fork()`, and descriptors out of the child.
 //!
-//! The child has only the thread that forked. A lock that another thread had at that moment is locked in the child for ever, and what
-//! it protects half changed. So the thread that forks takes these locks before, and both processes give them back behind.
+//! The child has only the thread that forked. A lock that another thread held at that moment would stay locked in the child forever, with
+//! its data half changed. So the forking thread takes these locks before the fork, and both processes release them after it.
 //!
 //! The child has copies of all descriptors too. A socket stays open as long as one process has it, so that the other side of a
 //! connection would not notice the parent's death while a child lives: [`Uninherited`] sockets are taken away from the child.
@@ -15,7 +15,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// A lock that is to be [held](Holdable::hold) over forks. What is done under it is short, and does not fork.
+/// A lock that is [held](Holdable::hold) across forks. Critical sections are short and do not fork.
 #[derive(Debug, Default)]
 pub struct Kept<T: 'static> {
     mutex: Mutex<T>,
@@ -32,7 +32,7 @@ impl<T> Kept<T> {
         Self { mutex: Mutex::new(value), held: UnsafeCell::new(None) }
     }
 
-    /// Locks it. A panic of another thread under the lock changes nothing.
+    /// Locks it. Poisoning is ignored.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.mutex.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -46,10 +46,10 @@ pub fn kept() -> [&'static dyn Holdable; 2] {
 /// Device and inode of what is open: every socket has its own.
 type File = (u64, u64);
 
-/// Numbers of descriptors that children do not keep, and what they are of.
+/// Descriptors that children must not keep, by number, with the identity of their files.
 static UNINHERITED: Kept<BTreeMap<RawFd, File>> = Kept::new(BTreeMap::new());
 
-/// A descriptor that [`take_from_child`] takes away from a child.
+/// A descriptor that [`take_from_child`] closes in a child.
 #[derive(Debug)]
 pub struct Uninherited {
     fd: OwnedFd,
@@ -64,7 +64,7 @@ struct Noted {
 }
 
 impl Uninherited {
-    /// What `open` opens, which must not take long: no process forks meanwhile.
+    /// The descriptor that `open` opens. It must not take long: forks wait for it.
     ///
     /// # Errors
     /// Those of `open`, and of `fstat`.
@@ -108,14 +108,14 @@ fn file_of(fd: BorrowedFd<'_>) -> Result<File, rustix::io::Errno> {
     Ok((found.st_dev, found.st_ino))
 }
 
-/// Puts `/dev/null` in the place of this process' copies of its parent's [`Uninherited`] descriptors, so that their numbers stay taken: the
-/// objects that have them are here too. A number that the program has given to something else keeps it. What is done here may be done
+/// Replaces this process's copies of its parent's [`Uninherited`] descriptors with `/dev/null`, so that their numbers stay taken: the
+/// objects that own them exist here too. A number that the program has reused is not changed. Everything done here is allowed
 /// between `fork()` and `exec()`.
 ///
 /// # Safety
 ///
-/// The calling thread is the only one of a process that was forked just now, holds [`kept`], and nobody uses what the descriptors
-/// were of any more.
+/// The calling thread is the only one of a process that was just forked and holds [`kept`], and the descriptors' files are not
+/// used any more.
 pub unsafe fn take_from_child() {
     // SAFETY: this thread holds the lock by the contract of this function, so nobody else looks at its place.
     let Some(all) = (unsafe { (*UNINHERITED.held.get()).as_deref() }) else { return };
@@ -140,10 +140,10 @@ pub unsafe fn take_from_child() {
 
 /// A lock of any type.
 pub trait Holdable: Sync {
-    /// Takes the lock for a fork.
+    /// Takes the lock before a fork.
     fn hold(&'static self);
 
-    /// Gives it back.
+    /// Releases it after the fork.
     ///
     /// # Safety
     ///

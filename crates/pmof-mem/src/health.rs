@@ -1,4 +1,4 @@
-//! What the modules below a file or device have been through: shutdowns that lost writes, blocks that cannot be read.
+//! The health of the modules below a file or device: unsafe shutdowns, bad blocks.
 
 use std::{
     ops::Range,
@@ -21,8 +21,8 @@ const SECTOR_BYTES: u64 = 512;
 /// The modules that a file or devdax device lies on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Modules {
-    /// How often they lost power with writes still on their way, summed (`nfit/dirty_shutdown`). A module that does not
-    /// say counts as 0.
+    /// How often they lost power with writes in flight, summed (`nfit/dirty_shutdown`). A module that does not
+    /// tell counts as 0.
     pub unsafe_shutdowns: u64,
     /// Their identities (`nfit/id`), in the order of their numbers.
     pub identities: Vec<String>,
@@ -49,8 +49,8 @@ pub fn modules_below(system: &System, file: BorrowedFd<'_>) -> Modules {
     }
 }
 
-/// What of a file or devdax device the kernel says cannot be read; empty where it says nothing. Of a file on a disk with bad
-/// blocks, those that one of its extents lies on.
+/// The ranges of a file or devdax device that the kernel reports as unreadable; empty if it reports none. For a file on a disk with bad
+/// blocks: those in the file's extents.
 ///
 /// Errors: `Io`, where there are bad blocks and the file system does not say whether they are the file's. `path` is for
 /// messages.
@@ -134,7 +134,7 @@ fn listed(directory: &Path) -> BadBlocks {
     text.lines().filter_map(range).collect()
 }
 
-/// What of the bad ranges of a disk lies in a file; `start`: where the file system begins on the disk.
+/// The bad ranges of a disk that are in a file; `start`: where the file system begins on the disk.
 fn bad_in_file(bad: &[Range<u64>], start: u64, extents: &[Extent]) -> BadBlocks {
     let mut found: BadBlocks = Vec::new();
     for extent in extents {

@@ -1,4 +1,4 @@
-//! Which bytes of a memory were ever stored: a hole of its file is zeros that nobody has to read.
+//! Which bytes of a memory were ever stored: a hole of its file is zeros that need not be read.
 
 use std::{
     ops::Range,
@@ -18,11 +18,11 @@ use crate::{Medium as _, MemError, Memory, check_bounds, flush::Flush, judge::ma
 const HOLE_MAGICS: [u64; 3] = [0xef53, 0x5846_5342, 0x0102_1994];
 
 impl Memory {
-    /// The first range at or behind `offset` that may hold other bytes than zeros. `None`: all is zero from there to the end.
+    /// The first range at or after `offset` that may hold bytes other than zeros. `None`: all zeros from there to the end.
     ///
-    /// Holes are those of the file, and space that is allocated and was never written. What the file system does not tell is
-    /// not left out: anonymous and borrowed memory, devices, and files of a kind that is not known to tell the truth are data
-    /// as a whole. Two ranges in a row may touch. Nobody stores meanwhile.
+    /// Holes are those of the file, and allocated space that was never written. Memory whose holes are not known reliably counts as data
+    /// as a whole: anonymous and borrowed memory, devices, and files on other file systems. Consecutive ranges may be adjacent.
+    /// There must be no concurrent stores.
     ///
     /// Errors: `OutOfBounds`.
     pub fn next_data(&self, offset: u64) -> Result<Option<Range<u64>>, MemError> {
@@ -47,7 +47,7 @@ impl Memory {
     }
 }
 
-/// The first data of a range of a file, as far as it goes in one piece.
+/// The first contiguous data in a range of a file.
 fn next_in_file(file: BorrowedFd<'_>, range: Range<u64>) -> Option<Range<u64>> {
     if range.is_empty() {
         return None;
@@ -68,7 +68,7 @@ fn next_in_file(file: BorrowedFd<'_>, range: Range<u64>) -> Option<Range<u64>> {
     }
 }
 
-/// Whether the file's holes are known. Of one that was cut short they are not: what lies behind its end cannot be read.
+/// Whether the file's holes are known. Those of a truncated file are not: bytes behind its end cannot be read.
 fn tells_holes(file: BorrowedFd<'_>, end: u64) -> bool {
     let is_whole = rustix::fs::fstat(file).is_ok_and(|stat| {
         FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_size.unsigned_abs() >= end

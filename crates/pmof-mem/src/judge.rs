@@ -39,14 +39,14 @@ const UNSAFE_OPTIONS: [&str; 8] = [
 pub(crate) enum Power {
     /// The kernel's answers imply it.
     Probed(Mechanism),
-    /// Only an operator can say; then by this mechanism.
+    /// Only an operator can declare it; then by this mechanism.
     Undecided { mechanism: Mechanism, why: String },
-    /// By nothing.
+    /// Not at all.
     Never { why: String },
 }
 
 impl Power {
-    /// How both are reached together: not, if one is not; by declaration, if one is; with all that either needs.
+    /// How both are reached together: not at all if one is not; by declaration if one is; with everything that either needs.
     fn and(self, other: Self) -> Self {
         let more = |one: Mechanism, other: Mechanism| if one as u8 >= other as u8 { one } else { other };
         match (self, other) {
@@ -69,7 +69,7 @@ impl Power {
         }
     }
 
-    /// Less is less: never, undecided, write-back, fence.
+    /// The order, weakest first: never, undecided, write-back, fence.
     fn rank(&self) -> u8 {
         match self {
             Self::Never { .. } => 0,
@@ -80,14 +80,14 @@ impl Power {
     }
 }
 
-/// The kind that says less of two, of memory that lies on both.
+/// The weaker of two kinds, for memory that is on both.
 fn weaker_kind(one: MediumKind, other: MediumKind) -> MediumKind {
     use MediumKind::{Anonymous, DevDax, FsDax, PageCache, Tmpfs, VirtioPmem};
     let kinds = [Anonymous, Tmpfs, PageCache, VirtioPmem, FsDax, DevDax];
     kinds.into_iter().find(|kind| *kind == one || *kind == other).unwrap_or(one)
 }
 
-/// What a medium is, how that is known, and what follows.
+/// The judgement of a medium: its kind, the evidence, and the resulting promise.
 #[derive(Clone, Debug)]
 pub(crate) struct Judgement {
     pub(crate) kind: MediumKind,
@@ -110,7 +110,7 @@ impl Judgement {
         }
     }
 
-    /// What follows for memory that is made of several files, each of which was judged: as little as the weakest gives.
+    /// The judgement of memory that consists of several files: that of the weakest.
     pub(crate) fn of_parts<'a>(parts: impl Iterator<Item = (&'a Path, &'a Self)>) -> Self {
         let mut whole: Option<Self> = None;
         for (path, part) in parts {
@@ -132,7 +132,7 @@ impl Judgement {
         whole.unwrap_or_else(Self::anonymous)
     }
 
-    /// How `level` is kept; `declared`: an operator said that the host's memory survives loss of power.
+    /// How `level` is provided; `declared`: the operator's declaration about the host's memory.
     pub(crate) fn promise(&self, level: Durability, declared: bool) -> Option<Promise> {
         let store = Promise { mechanism: Mechanism::Store, evidence: Evidence::Probed };
         match level {
@@ -203,7 +203,7 @@ struct Facts {
     class: FileSystemClass,
     device: (u32, u32),
     mount: Option<Mount>,
-    /// How the class is known.
+    /// The evidence for the class.
     known_by: String,
     /// Of a file on overlayfs, the file of the upper file system that it is, or why that is not known.
     upper: Option<Result<Box<Facts>, String>>,
@@ -251,13 +251,13 @@ impl Facts {
         self.mount.as_ref().map_or("an unknown file system", |mount| mount.file_system.as_str())
     }
 
-    /// The option, if there is one, that keeps the file system from flushing.
+    /// The mount option that keeps the file system from flushing, if any.
     fn unsafe_option(&self) -> Option<&str> {
         let options = self.mount.as_ref().map(|mount| &mount.options)?;
         options.iter().map(String::as_str).find(|option| UNSAFE_OPTIONS.contains(option))
     }
 
-    /// What the file system's devices stand on, and what was read to know it.
+    /// The stacks below the file system's devices, with the evidence.
     fn stack(&self, system: &System) -> (Stack, Vec<String>) {
         match self.members(system) {
             Ok(Members { numbers, mut evidence }) => {
@@ -395,7 +395,7 @@ fn domain_power(system: &System, regions: &[RegionProbe], evidence: &mut Vec<Str
     }
 }
 
-/// Whether fsync carries the file's bytes to something that keeps them without power; if not, what remains.
+/// Whether fsync brings the file's bytes to a medium that keeps them without power; if not, what remains.
 fn sync_power(system: &System, facts: &Facts, loops_left: usize, evidence: &mut Vec<String>) -> Result<(), Power> {
     let doubt = |why: String| Err(undecided(Mechanism::FileSync, why));
     let file_system = facts.file_system();

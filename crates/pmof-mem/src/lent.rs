@@ -8,10 +8,10 @@ use std::{
 
 use crate::{Durability, Medium, MediumKind, MemError, Memory, Promise};
 
-/// [Borrowed](Memory::borrow) memory whose owner may take it back while handles of it are still about: from then on every call
-/// that would touch its bytes fails with [`MemError::TakenBack`].
+/// [Borrowed](Memory::borrow) memory that its owner may take back while handles to it still exist: from then on every call
+/// that would access its bytes fails with [`MemError::TakenBack`].
 ///
-/// Taking it back does not wait for calls under way in other threads: whoever does it sees to that himself, as
+/// Taking it back does not wait for calls in flight in other threads: the caller must wait for them, as
 /// `Region::deregister` of pmof-access does for those of its connections.
 #[derive(Debug)]
 pub struct Lent {
@@ -35,8 +35,8 @@ impl Lent {
         if self.is_taken_back.load(Ordering::Acquire) { Err(MemError::TakenBack) } else { Ok(&self.memory) }
     }
 
-    /// The memory, where its owner has all of the range still mapped. One system call: what the owner unmaps or cuts without a word
-    /// is then an error, and not the end of the process, unless it does so in the moment between this and the touch.
+    /// The memory, if its owner still has all of the range mapped. This costs one system call. If the owner has unmapped or truncated it,
+    /// the result is an error instead of the end of the process, unless that happens between this check and the access.
     fn reach_at(&self, offset: u64, len_bytes: u64, to_change: bool) -> Result<&Memory, MemError> {
         let memory = self.reach()?;
         memory.check_there(offset, len_bytes, to_change)?;
@@ -105,7 +105,7 @@ impl Medium for Lent {
         self.reach_at(offset, len_bytes, false)?.sync_range(offset, len_bytes)
     }
 
-    /// None, whatever it waits for: its owner may take it back at any time, and waits then for those who hold its connections, not for
+    /// Always `None`: the owner may take the memory back at any time, and then waits for the users of its connections, not for
     /// another thread's fence.
     fn fence_device(&self) -> Option<u64> {
         None

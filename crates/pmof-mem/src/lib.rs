@@ -1,6 +1,6 @@
 //! Mapping of memory and files, the judgement of what they can promise, and cache write-back.
 //!
-//! Everything above stands on [`Medium`]: [`Memory`] is the real one, [`ShadowMedium`] the one that tests crash.
+//! All layers above use [`Medium`]: [`Memory`] is the real one, [`ShadowMedium`] is for crash tests.
 //! [`probe`] and its siblings say what a path, the CPU and the machine's persistent memory can promise.
 
 mod answers;

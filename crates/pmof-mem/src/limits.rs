@@ -1,9 +1,9 @@
-//! The limit of file sizes (`ulimit -f`), beyond which the kernel ends processes that do not mind `SIGXFSZ`.
+//! The limit of file sizes (`ulimit -f`), beyond which the kernel kills processes that do not handle `SIGXFSZ`.
 
 use rustix::process::{Resource, getrlimit};
 
 /// Lets writes and allocations beyond the limit of file sizes fail with `EFBIG` ([`MemError::TooLong`](crate::MemError::TooLong)) instead of
-/// ending this process: for programs that serve others, once, before they begin. A handler that the program has stays.
+/// killing this process. Programs that serve others call it once at startup. An existing handler of the program stays.
 ///
 /// Programs that this one starts ignore the signal too.
 pub fn survive_file_size_limit() {
@@ -19,7 +19,7 @@ pub fn survive_file_size_limit() {
     }
 }
 
-/// The limit that a file of so many bytes is beyond, if it is.
+/// The limit that a file of this many bytes exceeds, if any.
 pub(crate) fn file_size_limit_below(len_bytes: u64) -> Option<u64> {
     getrlimit(Resource::Fsize).current.filter(|limit| *limit < len_bytes)
 }

@@ -1,7 +1,7 @@
-//! Whether a device-mapper device passes flushes on: by its table, or, for a user who may not read tables, by what
-//! everybody may read. Ordinary machines keep their root file system on LUKS or LVM, and only root may read tables.
+//! Whether a device-mapper device passes flushes on: judged by its table or, for users who may not read tables, by what
+//! every user may read. Ordinary machines keep their root file system on LUKS or LVM, and only root may read tables.
 //!
-//! Everybody may read the uuid that the device was created with (`dm/uuid`), the devices below it (`slaves/`), and what
+//! Every user may read the uuid that the device was created with (`dm/uuid`), the devices below it (`slaves/`), and what
 //! udev found on those (`/run/udev/data`). That decides for devices of two tools; all others stay undecided.
 //!
 //! - **cryptsetup** (`lib/libdevmapper.c`, `dm_prepare_uuid`) creates `CRYPT-LUKS1-UUID-name` and `CRYPT-LUKS2-UUID-name`:
@@ -31,7 +31,7 @@ const LVM_ID_LETTERS: usize = 64;
 /// A UUID without hyphens.
 const LUKS_UUID_DIGITS: usize = 32;
 
-/// Says how it is known that a device-mapper device passes flushes on, or why it is not known.
+/// The evidence that a device-mapper device passes flushes on, or why this is not known.
 pub(crate) fn passes_flushes(system: &System, disk: &Path, device: &str) -> Result<String, String> {
     let number = attribute(disk, "dev").and_then(|number| parse_number(&number));
     let number = number.ok_or_else(|| format!("{device} has no number"))?;
@@ -71,7 +71,7 @@ struct Lower {
 }
 
 impl Lower {
-    /// All that `disk` stands on, by name; `None` where one cannot be found or has no number.
+    /// The devices below `disk`, by name; `None` for one that cannot be found or has no number.
     fn of(disk: &Path) -> Option<Vec<Self>> {
         let entries = std::fs::read_dir(disk.join("slaves")).ok()?;
         let one = |entry: std::fs::DirEntry| {

@@ -1,7 +1,7 @@
 //! A mapping as pointer and length, and the copies in and out of it.
 //!
 //! Other threads and processes may write the bytes at any moment, so no reference to them is ever formed. All access
-//! is by relaxed atomics of 1 or 8 bytes: aligned 8 bytes are never torn, and a race shows old or new bytes, nothing else.
+//! is by relaxed atomics of 1 or 8 bytes: aligned 8 bytes are never torn, and a race shows either old or new bytes.
 
 use std::{
     io,
@@ -22,13 +22,13 @@ const CHECKSUM_CHUNK_BYTES: usize = 4096;
 /// No page is smaller.
 const TOUCHED_EVERY_BYTES: usize = 4096;
 
-/// Bytes that the kernel is asked to load ahead at a time: it takes no more of one call than the device's largest request.
+/// Bytes that the kernel is asked to read ahead per call: it loads at most the device's largest request for one call.
 const LOADED_AHEAD_BYTES: usize = 128 << 10;
 
-/// From here on the call that loads ahead costs little beside the access.
+/// From this length on, the read-ahead call costs little compared with the access.
 const LOAD_AHEAD_MIN_BYTES: u64 = 64 << 10;
 
-/// From here on a non-temporal copy beats store + write-back on persistent memory (PMDK measured the same threshold).
+/// From this length on, a non-temporal copy beats store + write-back on persistent memory (PMDK measured the same threshold).
 pub(crate) const STREAM_MIN_BYTES: usize = 256;
 
 /// Unmapped on drop, unless borrowed. The pointer is valid for `len_bytes` bytes as long as the value lives.
@@ -37,11 +37,11 @@ pub(crate) struct Mapping {
     start: NonNull<u8>,
     len_bytes: usize,
     writable: bool,
-    /// The caller mapped it, and unmaps it.
+    /// The caller owns the mapping and unmaps it.
     is_borrowed: bool,
     /// The kernel loads single pages, and more only when it is told to.
     loads_pages: bool,
-    /// Of files and devices, whose pages may turn out not to be readable.
+    /// For files and devices, whose pages may be unreadable.
     watch: Option<Watch>,
 }
 
@@ -108,7 +108,7 @@ impl Mapping {
         self.is_borrowed
     }
 
-    /// Has the kernel load the pages of files one by one instead of reading ahead.
+    /// Turns off the kernel's read-ahead for the mapping of a file.
     ///
     /// What it reads ahead it keeps in folios of up to 2 MiB (ext4 since Linux 6.16, XFS since 5.18), and a store through the mapping makes
     /// all of its folio dirty: a flush of 512 bytes then writes up to 2 MiB.
@@ -133,7 +133,7 @@ impl Mapping {
             let advised =
                 unsafe { madvise(start.add(at).wrapping_sub(into_page).cast(), part + into_page, Advice::WillNeed) };
             if advised.is_err() {
-                // The access itself tells what is wrong.
+                // The access itself reports errors.
                 return;
             }
         }
@@ -145,7 +145,7 @@ impl Mapping {
         self.watch.as_ref().is_some_and(Watch::has_failed)
     }
 
-    /// The same mapping, which nobody watches.
+    /// The same mapping, without a watch.
     #[cfg(test)]
     pub(crate) fn forget_watch(mut self) -> Self {
         self.watch = None;
@@ -245,7 +245,7 @@ impl Mapping {
     }
 }
 
-/// A piece of a file, and how it is to be mapped.
+/// A piece of a file, and how to map it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece<'a> {
     pub(crate) file: BorrowedFd<'a>,
@@ -271,7 +271,7 @@ pub(crate) struct Reservation {
     start: NonNull<u8>,
     len_bytes: usize,
     filled_bytes: usize,
-    /// Bytes behind the filled ones that may belong to somebody else: what a refused mapping left.
+    /// Bytes behind the filled ones that another thread may have mapped after a failed mapping.
     lost_bytes: usize,
 }
 
@@ -355,7 +355,7 @@ unsafe fn release(start: NonNull<u8>, len_bytes: usize) {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // Before somebody else can have the addresses.
+        // Before another mapping can take the addresses.
         self.watch = None;
         if self.is_borrowed {
             return;

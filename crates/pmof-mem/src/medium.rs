@@ -1,4 +1,4 @@
-//! The seam through which every store, flush and fence to a pool's memory goes.
+//! The trait through which every store, flush and fence to a pool's memory goes.
 
 use std::{
     fmt, io,
@@ -8,7 +8,7 @@ use std::{
 
 use crate::{Durability, Lent, MediumKind, MemError, Memory, Promise};
 
-/// Writes the methods of [`Medium`] that a wrapper passes on: all of them, or those named after the expression.
+/// Generates the methods of [`Medium`] that a wrapper forwards: all of them, or those named after the expression.
 macro_rules! forward_medium {
     (|$wrapper:ident| $inner:expr) => {
         forward_medium!(|$wrapper| $inner; len_bytes, kind, promise, read, store, receive, send, atomics, write_back, fence, crc32c);
@@ -106,12 +106,12 @@ pub(crate) use forward_medium;
 /// Memory that peers may read and write at any moment.
 ///
 /// No reference to the bytes is ever handed out: they are copied in and out, or moved between the memory and a
-/// socket by the kernel. All methods may be called from several threads at once; bytes written by two at the same time
-/// are one or the other for each aligned 8 bytes, as the hardware has it.
+/// socket by the kernel. All methods may be called from several threads at once; when two threads write the same bytes,
+/// each aligned 8 bytes come from one of them, as in hardware.
 ///
 /// Making bytes durable takes two steps: [`write_back`](Self::write_back) each range, then one [`fence`](Self::fence).
-/// Only after a successful fence have the ranges reached [`Durability::PowerFailure`], and only where
-/// [`promise`](Self::promise) names a way to it.
+/// The ranges have reached [`Durability::PowerFailure`] only after a successful fence, and only if
+/// [`promise`](Self::promise) names a way to reach it.
 pub trait Medium: Send + Sync + fmt::Debug {
     /// Size in bytes; constant.
     fn len_bytes(&self) -> u64;
@@ -119,10 +119,10 @@ pub trait Medium: Send + Sync + fmt::Debug {
     /// What the bytes lie on.
     fn kind(&self) -> MediumKind;
 
-    /// How this medium keeps `level`, or `None` where it cannot.
+    /// How this medium provides `level`, or `None` if it cannot.
     fn promise(&self, level: Durability) -> Option<Promise>;
 
-    /// How a range keeps `level`: as the whole does, or by less where the range lies on the better one of several media.
+    /// How a range provides `level`: like the whole medium, or with less work if the range is on the better one of several media.
     fn promise_in(&self, level: Durability, _offset: u64, _len_bytes: u64) -> Option<Promise> {
         self.promise(level)
     }
@@ -145,7 +145,7 @@ pub trait Medium: Send + Sync + fmt::Debug {
     /// The range must lie inside the medium, else `InvalidInput`.
     fn send(&self, fd: BorrowedFd<'_>, head: &[u8], offset: u64, len_bytes: u64, tail: &[u8]) -> io::Result<usize>;
 
-    /// Stores 8 bytes at an offset divisible by 8, whole or not at all, as a little-endian number.
+    /// Stores 8 bytes atomically at an offset divisible by 8, as a little-endian number.
     fn atomic_store(&self, offset: u64, value: u64) -> Result<(), MemError>;
 
     /// Replaces the little-endian number at `offset` by `new` if it is `expected`; returns what was there.
@@ -157,10 +157,10 @@ pub trait Medium: Send + Sync + fmt::Debug {
     /// Starts to move the stored bytes of a range towards the persistence domain.
     fn write_back(&self, offset: u64, len_bytes: u64) -> Result<(), MemError>;
 
-    /// Returns when all that was written back before has reached the persistence domain.
+    /// Returns when everything that was written back before has reached the persistence domain.
     fn fence(&self) -> Result<(), MemError>;
 
-    /// Brings all of a range that was written back before to `level`, and says how; `None`, and nothing done, where the range cannot keep
+    /// Brings the bytes of a range that were written back before to `level`, and returns how; `None`, without any effect, if the range cannot provide
     /// the level.
     fn flush(&self, level: Durability, offset: u64, len_bytes: u64) -> Result<Option<Promise>, MemError> {
         let Some(promise) = self.promise_in(level, offset, len_bytes) else { return Ok(None) };
@@ -172,41 +172,41 @@ pub trait Medium: Send + Sync + fmt::Debug {
         Ok(Some(promise))
     }
 
-    /// Returns when the stored bytes of a range have reached the persistence domain: both steps for one range, which waits for no other
-    /// where the kernel can tell them apart. It vouches for nothing that was written back before.
+    /// Returns when the stored bytes of a range have reached the persistence domain: both steps for one range, without waiting for other ranges
+    /// if the kernel can separate them. It makes no promise about ranges that were written back before.
     fn sync_range(&self, offset: u64, len_bytes: u64) -> Result<(), MemError> {
         self.write_back(offset, len_bytes)?;
         self.fence()
     }
 
     /// The device that [`fence`](Self::fence) waits for in a system call (`st_dev` of stat(2); of several files, the first such). A
-    /// caller with other work leaves such a fence to another thread. `None` where a fence is a few instructions.
+    /// caller with other work leaves such a fence to another thread. `None` if a fence is a few instructions.
     fn fence_device(&self) -> Option<u64> {
         None
     }
 
-    /// CRC32C of a range, computed where it lies.
+    /// CRC32C of a range, computed in place.
     fn crc32c(&self, offset: u64, len_bytes: u64) -> Result<u32, MemError>;
 
-    /// Finds out whether all of a range can be read, without a copy of it: for bytes that are to go out from where they lie, under a
-    /// header that promises them.
+    /// Checks that all of a range can be read, without copying it: for bytes that are sent in place behind a
+    /// header that announces them.
     fn touch(&self, _offset: u64, _len_bytes: u64) -> Result<(), MemError> {
         Ok(())
     }
 
     /// The mapped memory that this medium is, for transports that let a device or another process reach it directly.
-    /// `None` where every access has to come through the methods above: in simulations and under injected faults.
+    /// `None` if every access must use the methods above: in simulations and under injected faults.
     fn memory(&self) -> Option<&Memory> {
         None
     }
 
-    /// The loan that this medium is, where its owner may take it back.
+    /// The medium as a loan, if its owner may take it back.
     fn lent(&self) -> Option<&Lent> {
         None
     }
 }
 
-/// A shared medium is the medium: what clones do is one.
+/// A shared medium is the same medium for all clones.
 impl<M: Medium + ?Sized> Medium for std::sync::Arc<M> {
     forward_medium!(|arc| **arc);
 

@@ -25,12 +25,12 @@ pub const LEN_BYTES_MAX: u64 = i64::MAX as u64;
 /// Memory that the kernel mapped, with what its medium can promise. Unmapped on drop.
 ///
 /// For files the kernel is asked for `MAP_SYNC` first; where it grants it, the file lies on DAX and cache-line write-back
-/// makes bytes durable; else fdatasync does. Every answer that a promise rests on is in [`evidence`](Self::evidence).
+/// makes bytes durable; otherwise fdatasync does. Every answer that a promise relies on is in [`evidence`](Self::evidence).
 ///
-/// Where a page cannot be loaded, because the file was made shorter or its device cannot read it, the kernel sends `SIGBUS`. A
+/// If a page cannot be loaded, because the file was truncated or its device cannot read it, the kernel sends `SIGBUS`. A
 /// handler, which the first mapping of a file installs for the process, makes it an error of the memory: `MediumFailed`, for this
-/// and every later operation on it. It passes on what is not its own to the handler before it; a program that installs one of its
-/// own later does the same, or dies of such a page. Memory that was [borrowed](Self::borrow) is its owner's in this too.
+/// and every later operation on it. It forwards other signals to the previous handler; a program that installs its own
+/// later must forward them too, or such a page kills it. [Borrowed](Self::borrow) memory is the owner's responsibility in this too.
 #[derive(Debug)]
 pub struct Memory {
     mapping: Mapping,
@@ -70,13 +70,13 @@ impl Memory {
         let fd = unnamed_memory(len_bytes)?;
         let mapping = Mapping::of_file(fd.as_fd(), len_bytes as usize, true, false)
             .map_err(|error| io_error("mmap", path, "", error))?;
-        // From here on, so that the one mapping that may write stands.
+        // Sealed from here on, so that only the existing mapping may write.
         seal_memory(fd.as_fd(), sealed)?;
         Ok(Self::assemble(path.into(), Some(fd), mapping, Judgement::anonymous(), None))
     }
 
-    /// Maps all of an open file or devdax device that another process handed over, judged as by [`open`](Self::open). One
-    /// that has no name any more (a memfd, an unlinked file) promises what anonymous memory does. `path` is for messages.
+    /// Maps all of an open file or devdax device that another process passed on, judged as by [`open`](Self::open). A file
+    /// without a name (a memfd, an unlinked file) promises what anonymous memory does. `path` is for messages.
     ///
     /// Errors: as for `open`; `Io` (`EACCES`, `EPERM`) where the descriptor does not allow what `writable` asks for.
     pub fn from_file(
@@ -101,7 +101,7 @@ impl Memory {
     /// maps it. File and name survive loss of power when this returns. On an error no file is left behind.
     ///
     /// Behind the page cache, the first write to each allocated block also commits the file system's journal at the next
-    /// fence; later writes do not. A caller who measures writes the range once before.
+    /// fence; later writes do not. A benchmark writes the range once before it measures.
     ///
     /// `len_bytes`: 1 to [`LEN_BYTES_MAX`]. Errors: `BadLength`, `NoSpace`, `Io` (`EEXIST` if there is a file).
     pub fn create(path: &Path, len_bytes: u64, declaration: Option<Declaration>) -> Result<Self, MemError> {
@@ -154,13 +154,13 @@ impl Memory {
         self.declaration
     }
 
-    /// Names it so in messages from now on: for a file that was reached by a path that tells an operator nothing.
+    /// Sets the path for messages: for a file that was opened by a path that means nothing to an operator.
     #[must_use]
     pub fn named(self, path: PathBuf) -> Self {
         Self { path, ..self }
     }
 
-    /// The path as it was given, of several files that of the first; `(anonymous)` where there is none.
+    /// The path as given, or that of the first of several files; `(anonymous)` if there is none.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -170,14 +170,14 @@ impl Memory {
         &self.judgement.file_system
     }
 
-    /// What the kernel was asked about the medium and what it said, a sentence each.
+    /// What the kernel was asked about the medium and what it answered, one sentence each.
     pub fn evidence(&self) -> &[String] {
         &self.judgement.evidence
     }
 
-    /// Brings what the memory shows into agreement with its medium: on success, all that is read from now on is on the medium
-    /// (on [`PowerFailure`](Durability::PowerFailure)'s terms), until something is stored. For the first opening after
-    /// an unclean end (a crash, a failed flush) and before every comparison; nobody stores meanwhile.
+    /// Makes the memory agree with its medium: on success, everything that is read from now on is on the medium
+    /// (in the sense of [`PowerFailure`](Durability::PowerFailure)), until something is stored. For the first opening after
+    /// an unclean end (a crash, a failed flush) and before every comparison; there must be no concurrent stores.
     ///
     /// - Page cache: flushes, then drops the file's pages, so that they are read from the disk. Pages that another
     ///   mapping holds are compared with the disk by direct reads, and dropped by direct writes where they differ. So bytes
@@ -187,8 +187,8 @@ impl Memory {
     /// - DAX, and tmpfs whose operator declared that memory is kept: every line is written back.
     /// - tmpfs and anonymous memory: nothing to do, since nothing else is promised.
     ///
-    /// A disk below that lost writes of its own cache is not seen. Costs about 20 ns a page, and reading the file anew.
-    /// The medium stays poisoned if it was: whoever stored the bytes that went has to hear of it.
+    /// A disk that lost writes from its own cache is not detected. This costs about 20 ns per page, and reading the file again.
+    /// The medium stays poisoned if it was: the writer of the lost bytes must be told.
     ///
     /// Errors: `Io` where the flush fails (after which the medium is poisoned); `Unverified` where pages that stay in
     /// the page cache differ from the disk and the memory was opened for reading only, or the file system has no direct
@@ -197,13 +197,13 @@ impl Memory {
         self.settle_range(0, self.mapping.len_bytes())
     }
 
-    /// [`settle`](Self::settle) of `len_bytes` bytes at `offset`: all of the file is flushed, and these pages alone are read anew. Memory of
+    /// [`settle`](Self::settle) of `len_bytes` bytes at `offset`: all of the file is flushed, and only these pages are read again. Memory of
     /// several files is settled as a whole.
     pub fn settle_range(&self, offset: u64, len_bytes: u64) -> Result<Settled, MemError> {
         self.flush.settle(&self.flushed(), &self.mapping, offset, len_bytes)
     }
 
-    /// The error for a caller who needs `wanted` and was promised nothing: says what would give it.
+    /// The error for a caller that needs `wanted` and has no promise for it; it says what would provide it.
     pub fn not_durable(&self, wanted: Durability) -> MemError {
         let medium = format!("{} ({}, file system {})", self.path.display(), self.kind(), self.file_system());
         let mend = self.judgement.mend().unwrap_or_else(|| format!("it gives {}", Durability::PowerFailure));
@@ -265,7 +265,7 @@ impl Memory {
         Self { file_offset, ..self }
     }
 
-    /// Fails once a page could not be loaded. Asked after the bytes were touched: until then nothing is known.
+    /// Fails if a page could not be loaded. Called after the access, which is when this is known.
     #[inline]
     fn check_loaded(&self) -> Result<(), MemError> {
         if self.mapping.has_failed() { Err(self.medium_failed()) } else { Ok(()) }

@@ -1,4 +1,4 @@
-//! Files whose names come from a command line or a configuration: opened without waiting for anybody, whatever has the name.
+//! Files whose names come from a command line or a configuration: opened without blocking, whatever has the name.
 
 use std::{fs::File, io, path::Path};
 
@@ -26,8 +26,8 @@ pub fn open_to_read(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Opens a file to append to, which is made where it is missing; a character device, such as a terminal or a serial port; or a pipe that
-/// somebody reads. Writes wait as usual, if `is_synchronous` until the medium has them.
+/// Opens a file for appending, which is created if it does not exist; a character device, such as a terminal or a serial port; or a pipe that
+/// has a reader. Writes block as usual, with `is_synchronous` until the medium has them.
 ///
 /// # Errors
 /// `InvalidInput` with what it is instead, a pipe without a reader among it; those of opening.

@@ -1,9 +1,9 @@
-//! What instruments that look for races cannot see by themselves.
+//! Annotations for race detectors.
 //!
 //! Valgrind's helgrind and drd know `pthread_mutex_lock` and its like, by name. Atomics and the locks that are made of them are
-//! plain instructions to them, so that two threads seem to touch the same memory without any order. Inside pmof that takes a file
-//! of suppressions; but an application's own memory is touched by its own instructions, which no suppression may name. For that
-//! memory these functions tell the order, as the macros `ANNOTATE_HAPPENS_BEFORE` and `ANNOTATE_HAPPENS_AFTER` of valgrind's headers
+//! plain instructions to them, so that two threads seem to access the same memory without any order. Inside pmof a
+//! suppression file covers this; but an application accesses its own memory with its own instructions, which no suppression may name. For that
+//! memory these functions announce the order, as the macros `ANNOTATE_HAPPENS_BEFORE` and `ANNOTATE_HAPPENS_AFTER` of valgrind's headers
 //! do: by instructions that do nothing where no valgrind runs. On processors other than x86-64 they are left out.
 
 use std::cell::Cell;
@@ -12,10 +12,10 @@ thread_local! {
     static IS_OWN: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What all threads of pmof publish.
+/// The place that all threads of pmof publish to.
 static OWN: u8 = 0;
 
-/// Marks the calling thread as one of pmof, which runs nothing of the application.
+/// Marks the calling thread as one of pmof's own, which runs no application code.
 pub fn mark_own_thread() {
     IS_OWN.set(true);
 }
@@ -32,8 +32,8 @@ pub fn observe<T>(place: &T) {
     request(Request::HappensAfter, std::ptr::from_ref(place).addr());
 }
 
-/// As [`publish`], to all who [observe what pmof's threads did](observe_own); nothing on a thread of the application, whose order with
-/// others is its own affair, and may be what an instrument is asked to find.
+/// As [`publish`], to all who [observe what pmof's threads did](observe_own); no effect on a thread of the application, whose order with
+/// other threads is what a race detector should check.
 #[inline]
 pub fn publish_own() {
     if IS_OWN.get() {

@@ -1,7 +1,7 @@
-//! The file of the upper file system that a file of an overlay is.
+//! Finds the upper file of a file on overlayfs.
 //!
-//! The kernel names the upper directory as text, from the time and the mount namespace of the mount. Whether it is still
-//! what the path leads to is seen by an effect: a change of the overlay's file changes the file there.
+//! The kernel names the upper directory as text, as of the time and in the mount namespace of the mount. Whether the path still leads
+//! there is tested by an effect: a change of the overlay's file changes the upper file.
 
 use std::{
     os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd},
@@ -14,7 +14,7 @@ use rustix::fs::{Mode, OFlags, Stat};
 
 use crate::{System, answers::open_regular, mounts::Mount};
 
-/// How often the change is tried: the kernel's time of change may be as coarse as a tick.
+/// How often the change is tried: the kernel's change time may be as coarse as a tick.
 const TRIES: u32 = 50;
 const TICK: Duration = Duration::from_millis(2);
 

@@ -1,4 +1,4 @@
-//! Memory that is made of several files: one range of addresses, each part of it flushed as its file needs.
+//! Memory that consists of several files: one range of addresses, each part of it flushed as its file needs.
 
 use std::{
     os::fd::{AsFd as _, OwnedFd},
@@ -40,18 +40,18 @@ pub struct FilePart {
     pub len_bytes: u64,
 }
 
-/// A file that was made whole, with all its space allocated, and locked by its maker (flock(2), exclusive). It is removed on drop
+/// A file that was created with all its space allocated, and locked by its creator (flock(2), exclusive). It is removed on drop
 /// unless it is [kept](Self::keep).
 #[derive(Debug)]
 pub struct NewFile {
-    // Dropped before the lock: whoever has the lock after that may keep the file.
+    // Dropped before the lock: the next owner of the lock may keep the file.
     unfinished: Unfinished,
     file: OwnedFd,
 }
 
 impl NewFile {
     /// Creates `path` as [`Memory::create`] does: never an existing one, name and space durable. It is locked while it is still
-    /// empty: whoever finds it longer, and gets the lock, has it after its maker. The lock lasts until the last duplicate of
+    /// empty: a process that finds it longer and gets the lock has it after its creator. The lock lasts until the last duplicate of
     /// [`file`](Self::file) and the last mapping of it are gone.
     ///
     /// `len_bytes`: 1 to [`LEN_BYTES_MAX`](crate::LEN_BYTES_MAX). Errors: `BadLength`, `NoSpace`, `Io` (`EEXIST` if there
@@ -90,7 +90,7 @@ impl NewFile {
         &self.file
     }
 
-    /// The file stays when the value is gone.
+    /// Keeps the file when the value is dropped.
     pub fn keep(self) {
         self.unfinished.keep();
     }
@@ -113,13 +113,13 @@ impl ExistingFile {
         open_existing(&System::real(), path, writable).map(Self::of)
     }
 
-    /// The same of a file that may be empty or have holes: for those who look at it, or delete it, and do not map it.
+    /// The same for a file that may be empty or have holes: for callers that inspect or delete it, and do not map it.
     pub fn open_unmapped(path: &Path, writable: bool) -> Result<Self, MemError> {
         open_unmapped(&System::real(), path, writable).map(Self::of)
     }
 
-    /// Takes the room for the holes of a file that was opened for writing, durably; its bytes stay as they are. Devices have
-    /// none.
+    /// Allocates space for the holes of a file that was opened for writing, durably; its bytes do not change. Devices have
+    /// no holes.
     ///
     /// Errors: `NoSpace`; `Unsuitable` where there are holes and the file system cannot fill them; `Io`.
     pub fn fill_holes(&self, path: &Path) -> Result<(), MemError> {

@@ -1,4 +1,4 @@
-//! What this machine can promise: asked of the kernel and the CPU, never guessed.
+//! Probes what this machine can promise: by asking the kernel and the CPU, never by guessing.
 
 use std::{
     fmt, io,
@@ -21,7 +21,7 @@ use crate::{
 /// Enough to ask for a mapping; any page size divides it or rounds it up.
 const PROBE_BYTES: usize = 4096;
 
-/// What memory at a path could promise.
+/// What memory at a path can promise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MediumProbe {
     /// The path that was probed.
@@ -30,18 +30,18 @@ pub struct MediumProbe {
     pub kind: MediumKind,
     /// The kernel's name of the file system; `none` for devices.
     pub file_system: String,
-    /// The strongest level that is kept without anybody's declaration.
+    /// The strongest level that is provided without a declaration.
     pub strongest: Durability,
-    /// How that level is kept.
+    /// How that level is provided.
     pub promise: Promise,
-    /// How [`Durability::PowerFailure`] is kept where an operator declares the host battery-backed; `None` where even then
-    /// it is not.
+    /// How [`Durability::PowerFailure`] is provided if an operator declares the host battery-backed; `None` if it is not
+    /// even then.
     pub declared: Option<Promise>,
     /// The nd regions that the bytes would lie in.
     pub regions: Vec<RegionProbe>,
-    /// What was asked and what the kernel said, a sentence each.
+    /// What was asked and what the kernel answered, one sentence each.
     pub evidence: Vec<String>,
-    /// What keeps the medium from [`Durability::PowerFailure`] and what would give it; `None` where nothing does.
+    /// What keeps the medium from [`Durability::PowerFailure`] and what would provide it; `None` if nothing does.
     pub mend: Option<String>,
 }
 

@@ -40,7 +40,7 @@ impl fmt::Display for PersistenceDomain {
     }
 }
 
-/// Who told the kernel of an nd region: the `provider` attribute of its bus.
+/// The source of an nd region: the `provider` attribute of its bus.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum NdBus {
     /// The firmware's NFIT table: NVDIMMs.
@@ -112,15 +112,15 @@ pub struct RegionProbe {
     pub name: String,
     /// Its directory in sysfs.
     pub directory: PathBuf,
-    /// Who told the kernel of it.
+    /// Its source.
     pub bus: NdBus,
-    /// What the region itself says that it keeps: not yet a proof, see [`power`](Self::power).
+    /// What the region itself claims to keep: not yet a proof, see [`power`](Self::power).
     pub domain: PersistenceDomain,
-    /// What it keeps by all that the kernel says.
+    /// What it keeps according to all answers of the kernel.
     pub power: RegionPower,
     /// The modules that it lies on, as `nmem0`.
     pub modules: Vec<String>,
-    /// What was read and what it said, a sentence each.
+    /// What was read and what it said, one sentence each.
     pub evidence: Vec<String>,
 }
 
@@ -173,7 +173,7 @@ fn refused(why: impl Into<String>) -> RegionPower {
     RegionPower::Refused { why: why.into() }
 }
 
-/// What the region says of itself, whatever its bus.
+/// What the region claims, whatever its bus.
 fn own_power(directory: &Path, evidence: &mut Vec<String>) -> Result<(), RegionPower> {
     let uevent = attribute(directory, "uevent").unwrap_or_default();
     let kind = uevent.lines().find_map(|line| line.strip_prefix("DEVTYPE="));

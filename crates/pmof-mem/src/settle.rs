@@ -1,8 +1,8 @@
-//! After an unclean end: what a memory shows is brought into agreement with its medium.
+//! Makes a memory agree with its medium after an unclean end.
 //!
 //! A page whose write-back failed is clean to the kernel and stays in the page cache with bytes that the disk does not have
 //! (fsync(2), "NOTES"; Rebello et al., "Can Applications Recover from fsync Failures?", ATC 2020). Comparing such pages, or
-//! flushing them, proves nothing. So they are dropped, also those that somebody holds if the disk has other bytes.
+//! flushing them, proves nothing. So they are dropped, including those that another process holds if the disk has other bytes.
 
 use std::{
     io,
@@ -24,8 +24,8 @@ use crate::{
     mapping::{Mapping, copy_out},
 };
 
-/// How often pages are dropped before those that remain count as held by somebody. The kernel itself holds pages for
-/// moments: in batches on their way to its lists, while it reads ahead.
+/// How often pages are dropped before those that remain count as held by another process. The kernel itself holds pages
+/// briefly: in batches for its lists, and during read-ahead.
 const DROPS_MAX: u32 = 6;
 
 /// Before the second drop; each later wait is twice as long.
@@ -46,7 +46,7 @@ const DIRECT_MEND: &str = "end what else uses the file, so that its pages need n
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Settled {
-    /// The kernel reported a write-back that had failed before. What the medium has was kept.
+    /// The kernel reported an earlier failed write-back. The bytes of the medium were kept.
     pub has_lost_writes: bool,
     /// Bytes of pages that had to be written to the medium again, since the cache could not be dropped without.
     pub rewritten_bytes: u64,

@@ -1,4 +1,4 @@
-//! A medium over plain memory that knows what a crash could leave: for tests of everything that must survive one.
+//! A medium over plain memory that models what a crash can leave: for tests of everything that must survive one.
 //!
 //! The model is that of a persistence domain behind a CPU cache (Px86, Raad et al., POPL 2020), with lines of 64 bytes for
 //! the DAX kinds, or behind the page cache, with pages of 4096 bytes:
@@ -50,11 +50,11 @@ pub enum Event {
     },
     /// A fence.
     Fence,
-    /// What the test wanted to remember, such as the number of the last acknowledged operation.
+    /// A mark of the test, such as the number of the last acknowledged operation.
     Mark(u64),
 }
 
-/// A medium that records all that is done to it and enumerates what a crash could leave. See the module's page.
+/// A medium that records all operations and enumerates what a crash could leave. See the module documentation.
 ///
 /// The trace grows with every event; a shadow is for tests of bounded length.
 #[derive(Debug)]
@@ -100,7 +100,7 @@ impl ShadowMedium {
         Ok(Self { kind, len_bytes, state: Mutex::new(State { model, trace: Vec::new() }) })
     }
 
-    /// All that was done so far, first to last.
+    /// All operations so far, first to last.
     pub fn trace(&self) -> Vec<Event> {
         self.lock().trace.clone()
     }

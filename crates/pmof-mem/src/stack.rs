@@ -1,4 +1,4 @@
-//! What a block device stands on, and whether a flush that it is sent comes through to there.
+//! The devices below a block device, and whether a flush reaches them.
 //!
 //! Only drivers whose flush is known count: a layer or disk that is not in these lists leaves the question open.
 
@@ -21,7 +21,7 @@ const STACK_LIMIT: usize = 8;
 const MEMORY_DISKS: [&str; 3] = ["ram", "zram", "nullb"];
 /// SCSI models that do: the kernel's test disk, and the memory back end of its SCSI target.
 const MEMORY_MODELS: [&str; 3] = ["scsi_debug", "RAMDISK-MCP", "RAMDISK-DR"];
-/// Block drivers whose flush is a promise of a server or of a program of this machine.
+/// Block drivers whose flush depends on a server or on a program of this machine.
 const SERVED_DISKS: [&str; 5] = ["nbd", "rbd", "rnbd", "ublkb", "drbd"];
 /// Transports of `NVMe` controllers that sit in this machine (the controller's attribute `transport`).
 const LOCAL_NVME: [&str; 2] = ["pcie", "apple-nvme"];
@@ -34,7 +34,7 @@ const WRITE_BACK: &str = "write back";
 /// `queue/write_cache`: it sends none, since the device has no cache, or since somebody wrote so.
 const WRITE_THROUGH: &str = "write through";
 
-/// What a block device finally stands on.
+/// The lowest device of a stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Backing {
     /// A namespace of an nd region.
@@ -43,7 +43,7 @@ pub(crate) enum Backing {
     MemoryDisk { device: String },
     /// A file on another file system, as far as the kernel names it.
     Loop { device: String, file: Option<PathBuf> },
-    /// A disk that a server or a program behind it decides for.
+    /// A disk whose durability depends on a server or a program.
     Served { device: String },
     /// Any other disk; `write_cache` as its queue says.
     Disk { device: String, write_cache: String },
@@ -51,7 +51,7 @@ pub(crate) enum Backing {
     Unknown { why: String },
 }
 
-/// Why it is not known that a flush comes through a layer.
+/// Why it is not known that a flush passes through a layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Doubt {
     pub(crate) why: String,
@@ -66,7 +66,7 @@ pub(crate) struct Stack {
     /// The lowest devices, at least one.
     pub(crate) leaves: Vec<Backing>,
     pub(crate) doubts: Vec<Doubt>,
-    /// How it is known that layers pass flushes on, where it takes more than what they are called: sentences.
+    /// The evidence that layers pass flushes on, if it takes more than their names: sentences.
     pub(crate) evidence: Vec<String>,
 }
 
@@ -86,7 +86,7 @@ impl Stack {
     }
 }
 
-/// What the block device `major:minor` stands on.
+/// The stack below the block device `major:minor`.
 pub(crate) fn block_stack(system: &System, (major, minor): (u32, u32)) -> Stack {
     let link = system.sysfs_root.join(format!("dev/block/{major}:{minor}"));
     match fs::canonicalize(&link) {
@@ -165,7 +165,7 @@ fn array_doubt(md: &Path, device: &str) -> Option<String> {
         .then(|| format!("{device} is a degraded array with parity and no journal"))
 }
 
-/// A device that stands on no other that the kernel names.
+/// A device that has no other below it that the kernel names.
 fn lowest(disk: &Path, device: String) -> Stack {
     let write_cache = attribute(disk, "queue/write_cache");
     let is_written_back = write_cache.as_deref() == Some(WRITE_BACK);

@@ -1,4 +1,4 @@
-//! What the whole machine offers: every mount, every dax device. Nothing is opened or written but sysfs and procfs.
+//! Surveys the whole machine: every mount, every dax device. Only sysfs and procfs are opened, and nothing is written.
 
 use std::{
     fs,
@@ -12,7 +12,7 @@ use crate::{
     sysfs::{attribute, devdax_len_bytes, driver_of, region_above},
 };
 
-/// File systems that show the kernel's state and hold no files of anybody's.
+/// File systems that show the kernel's state and hold no user files.
 const STATE_FILE_SYSTEMS: [&str; 24] = [
     "proc",
     "sysfs",

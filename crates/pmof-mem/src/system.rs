@@ -1,10 +1,10 @@
-//! The system that is asked about media.
+//! The system whose media are judged.
 
 use std::path::{Path, PathBuf};
 
 use crate::{CacheWriteBack, SYSFS_ROOT, answers::Answers};
 
-/// What is asked: the machine's own kernel and CPU, or a copy of what another's said.
+/// The source of facts: this machine's kernel and CPU, or a copy from another machine.
 #[derive(Clone, Debug)]
 pub struct System {
     pub(crate) sysfs_root: PathBuf,
