@@ -1,4 +1,4 @@
-//! The seam between what is done with the replicas of a pool and where they are.
+//! Access to the replicas of a pool, wherever they are.
 
 use std::{error::Error, fmt, ops::Range, sync::Arc};
 
@@ -14,18 +14,18 @@ pub use no_remotes::NoRemotes;
 /// What a pool, or a replica of one, is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OpenFor {
-    /// Reading only: nothing is changed, and others may read too. Of the parts of a pool set nobody may be writing then; a native pool can
-    /// be read while another writes.
+    /// Reading only: nothing is changed, and others may read too. The parts of a pool set must not be open for writing; a native pool can
+    /// be read while another program writes it.
     Read,
-    /// Reading and writing: nobody else may have it open for that.
+    /// Reading and writing: no other program may have it open for writing.
     Write,
 }
 
 /// What can go wrong with a replica, wherever it is.
 pub type AccessError = Box<dyn Error + Send + Sync>;
 
-/// The host of a replica could not be reached, or its target not started: nothing is known of what is there. An
-/// [`AccessError`] of [`RemoteReplicas`] that is none of these came from the other side.
+/// The host of a replica could not be reached, or its target could not be started: the state of the replica is unknown. Any
+/// other [`AccessError`] of [`RemoteReplicas`] came from the other side.
 #[derive(Debug)]
 pub struct Unreached {
     /// The host, as the set names it.
@@ -34,7 +34,7 @@ pub struct Unreached {
     pub source: AccessError,
 }
 
-/// As the error that it is about, which it only places.
+/// Transparent: it adds only the place to the error.
 impl fmt::Display for Unreached {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.source.fmt(f)
@@ -49,7 +49,7 @@ impl Error for Unreached {
 
 /// The bytes of a replica, here or on another machine. Offset 0 is the first byte of its first header.
 pub trait Contents {
-    /// The ranges of `range` outside of which all bytes are zero, durably, in order and apart; all of it where nobody can tell.
+    /// The ranges of `range` outside which all bytes are durably zero, sorted and disjoint; all of `range` if this is unknown.
     fn data_ranges(&mut self, range: Range<u64>) -> Result<Vec<Range<u64>>, AccessError>;
 
     /// BLAKE3 of each block of [`DIGEST_BLOCK_LEN_BYTES`](crate::DIGEST_BLOCK_LEN_BYTES) of a range, the last of which may be
@@ -65,8 +65,8 @@ pub trait Contents {
     /// Makes a range durable.
     fn persist(&mut self, range: Range<u64>) -> Result<(), AccessError>;
 
-    /// What each part without a header holds of the pool, in order, of a replica on another machine, which alone knows it; but for the first part, and
-    /// devices.
+    /// For a replica on another machine: the range of the pool in each part without a header, in order, except the first part and
+    /// devices. Only that machine knows it.
     fn headerless_ranges(&mut self) -> Result<Vec<Range<u64>>, AccessError> {
         Ok(Vec::new())
     }
@@ -74,7 +74,7 @@ pub trait Contents {
 
 /// One replica of a pool, open for as long as the value lives.
 pub trait ReplicaAccess {
-    /// Which one it is, for messages.
+    /// Its name, for messages.
     fn name(&self) -> String;
 
     /// Its bytes.
@@ -83,40 +83,40 @@ pub trait ReplicaAccess {
     /// Usable bytes; constant.
     fn len_bytes(&self) -> u64;
 
-    /// What its header says.
+    /// The attributes in its header.
     fn attributes(&mut self) -> Result<Attributes, AccessError>;
 
-    /// Replaces what its headers say, durably.
+    /// Replaces the attributes in its headers, durably.
     fn set_attributes(&mut self, attributes: &Attributes) -> Result<(), AccessError>;
 
-    /// Which part on its machine the byte at `offset` lies in, and where in that file; `None` where that is not known.
+    /// The part on its machine that has the byte at `offset`, and the offset in that file; `None` if this is not known.
     fn locate(&self, offset: u64) -> Option<(usize, u64)>;
 
-    /// The memory, of a replica that is here.
+    /// The memory of a local replica.
     fn memory(&self) -> Option<Arc<Memory>> {
         None
     }
 
-    /// Notes that the replica was closed, and lets go of it.
+    /// Records that the replica was closed, and releases it.
     fn close(self: Box<Self>) -> Result<(), AccessError>;
 }
 
-/// A replica on another machine, which was reached.
+/// The state of a replica on another machine that was reached.
 pub enum Reached {
-    /// It is whole by itself.
+    /// It is sound by itself.
     Whole(Box<dyn ReplicaAccess>),
-    /// There is none, or it is broken: why, in words.
+    /// It is missing or damaged, with the reason.
     Damaged(String),
-    /// Its headers are damaged, and something lies behind them: what is wrong with the headers, in words.
+    /// Its headers are damaged, but there is data behind them; with what is wrong with the headers.
     HeadersDamaged(String),
 }
 
-/// The way to the replicas that a pool set names on other machines.
+/// Access to the replicas that a pool set names on other machines.
 pub trait RemoteReplicas {
     /// Opens one, of at least `len_bytes`.
     fn open(&mut self, remote: &RemoteSpec, len_bytes: u64, access: OpenFor) -> Result<Reached, AccessError>;
 
-    /// Makes one, of zeros, where none is.
+    /// Creates one, of zeros, where none exists.
     fn create(
         &mut self,
         remote: &RemoteSpec,
@@ -124,13 +124,13 @@ pub trait RemoteReplicas {
         attributes: &Attributes,
     ) -> Result<Box<dyn ReplicaAccess>, AccessError>;
 
-    /// Whether one can be removed that is of the pool set `member`, or nothing is there: see [`Removal::prepare_member`](crate::Removal::prepare_member). Nothing is changed.
+    /// Checks that a replica of the pool set `member` can be removed, or that nothing is there: see [`Removal::prepare_member`](crate::Removal::prepare_member). Nothing is changed.
     fn check_removable(&mut self, remote: &RemoteSpec, member: &[u8; 16]) -> Result<(), AccessError>;
 
-    /// Removes one of the pool set `member` with all its bytes, though parts of it are missing or damaged; nothing else.
+    /// Removes a replica of the pool set `member` with all its bytes, even if parts of it are missing or damaged, and nothing else.
     fn remove(&mut self, remote: &RemoteSpec, member: &[u8; 16]) -> Result<(), AccessError>;
 
-    /// Makes one of zeros in the place of one of the same pool set, though parts of that are missing or damaged; of nothing else.
+    /// Creates a replica of zeros in place of one of the same pool set, even if parts of that are missing or damaged, and of nothing else.
     fn replace(
         &mut self,
         remote: &RemoteSpec,

@@ -4,24 +4,24 @@ use std::fmt;
 
 use crate::PoolKind;
 
-/// The pool behind a header that does not say what it is.
+/// The pool behind a damaged header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Behind {
-    /// Its kind: by the header's signature, or by what lies behind it.
+    /// Its kind, from the header's signature or from the contents.
     pub kind: PoolKind,
     /// What its contents begin with.
     pub contents: BehindContents,
 }
 
-/// Whether what a pool's contents begin with is as it should be.
+/// Whether the beginning of a pool's contents is intact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BehindContents {
-    /// It is.
+    /// It is intact.
     Intact,
-    /// There are none: all zeros.
+    /// The contents are all zeros.
     Empty,
-    /// It is not: what is wrong.
+    /// It is damaged, with what is wrong.
     Defect(&'static str),
     /// The medium failed.
     Unreadable,

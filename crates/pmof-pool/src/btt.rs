@@ -9,7 +9,7 @@
 //! | 88, 96, 104, 112 | 8 each | where the blocks, the map, the write log and the copy of the head are |
 //! | 4088 | 8 | checksum of the 4096 bytes |
 //!
-//! The map has 4 bytes a block: bits 30 and 31 are 0 where it lies where it always did, else the low 30 are its place. The write
+//! The map has 4 bytes a block: bits 30 and 31 are 0 if the block is at its original place, otherwise the low 30 are its place. The write
 //! log has 64 bytes a free block: two records of 16, each block, its old and its new place, and a sequence number of 1 to 3.
 
 use std::path::Path;
@@ -29,11 +29,11 @@ const SIGNATURE: &[u8; 16] = b"BTT_ARENA_INFO\0\0";
 const INFO_LEN_BYTES: u64 = 4096;
 const CHECKSUM: usize = 4088;
 const ARENA_LEN_BYTES_MAX: u64 = 1 << 39;
-/// A shorter rest of the pool has no arena.
+/// A shorter remainder of the pool has no arena.
 const ARENA_LEN_BYTES_MIN: u64 = 1 << 24;
 /// Blocks that PMDK keeps free in each arena that it makes.
 const FREE: u64 = 256;
-/// A block's place is this long at least, and a multiple of that.
+/// The length of a block's place is a multiple of this.
 const PLACE_LEN_BYTES_MIN: u64 = 512;
 const PLACE_ALIGN_BYTES: u64 = 256;
 const PLACE_MASK: u32 = 0x3fff_ffff;
@@ -43,7 +43,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 /// Where the first arena of a file without a pool's header begins.
 const BARE: u64 = 4096;
 
-/// A file or device that is a block table, and no pool.
+/// A file or device that is a block table without a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockTable {
     /// What is wrong with it, if anything.
@@ -51,7 +51,7 @@ pub struct BlockTable {
 }
 
 impl BlockTable {
-    /// What the file or device at `path` is as a block table without a pool; `None` if it is none, or cannot be mapped.
+    /// The block table without a pool in the file or device at `path`; `None` if it is none, or cannot be mapped.
     ///
     /// # Errors
     /// `Mem`
@@ -60,7 +60,7 @@ impl BlockTable {
     }
 }
 
-/// What `memory` says as a block table without a pool; `None` if it is none.
+/// The block table without a pool in `memory`; `None` if it is none.
 ///
 /// # Errors
 /// `Mem`
@@ -129,7 +129,7 @@ pub(crate) fn end<E>(mut offset: u64, mut number: impl FnMut(u64) -> Result<u64,
     Ok(end)
 }
 
-/// Whether arenas of blocks of this length can be made: each needs twice as many places as are kept free, as libpmemblk 1.12.1 has it.
+/// Whether arenas with blocks of this length can be made: each needs twice as many places as are kept free, as in libpmemblk 1.12.1.
 pub(crate) fn has_room(len_bytes: u64, block_len_bytes: u32) -> bool {
     let place_len_bytes = u64::from(block_len_bytes).max(PLACE_LEN_BYTES_MIN).next_multiple_of(PLACE_ALIGN_BYTES);
     let mut left = len_bytes;
@@ -146,7 +146,7 @@ pub(crate) fn has_room(len_bytes: u64, block_len_bytes: u32) -> bool {
     true
 }
 
-/// Where the copy of an arena's head is, as far as lengths say.
+/// Where the copy of an arena's head is, computed from its length.
 fn copy_offset(offset: u64, len_bytes: u64) -> u64 {
     let end = len_bytes - len_bytes % INFO_LEN_BYTES;
     end.min(offset + ARENA_LEN_BYTES_MAX).saturating_sub(INFO_LEN_BYTES)
@@ -181,7 +181,7 @@ fn word(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..at + 4).and_then(|word| word.try_into().ok()).map_or(0, u32::from_le_bytes)
 }
 
-/// Where things are in the medium, and how many.
+/// The layout of an arena in the medium.
 struct Arena {
     block_len_bytes: u32,
     seen: u32,
@@ -218,7 +218,7 @@ impl Arena {
         (is_inside && counts && is_block).then_some(Self { block_len_bytes, seen, all, free, map, log, copy, next })
     }
 
-    /// Every block has one place, and no other has it: in the map, or free in the log.
+    /// Checks that every place belongs to exactly one block: in the map, or free in the log.
     fn blocks_defect(&self, medium: &impl Medium) -> Result<Option<&'static str>, PoolSetError> {
         let (mut used, mut free) = (Places::new(self.all), Places::new(self.all));
         let mut chunk = vec![0; CHUNK_BYTES];
@@ -247,7 +247,7 @@ impl Arena {
         Ok((!is_whole).then_some("a block of it is neither mapped nor free (BTT map, flog)"))
     }
 
-    /// Whether the newer record of a pair names a free block; of a write that was under way its next opening makes the rest.
+    /// Whether the newer record of a pair names a free block. An interrupted write is completed by the next opening.
     fn is_sound_record(
         &self,
         medium: &impl Medium,
@@ -271,11 +271,11 @@ impl Arena {
         }
         free.add(old);
         if used.has(old) {
-            // The map has the old place still.
+            // The map still has the old place.
             return Ok(self.place_of(medium, block)? == old && used.add(new) == Some(true));
         }
         used.add(old);
-        // Of another lane's later write the map says more; what was never written has nothing behind its first record.
+        // After another lane's later write the map is newer; a pair that was never written has only its first record.
         Ok(old != new || (is_first && sequence == 1 && other == [0; 4]))
     }
 

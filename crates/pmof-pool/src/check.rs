@@ -1,4 +1,4 @@
-//! A set whose replicas are looked at in full, each by itself and against the first; nothing is changed.
+//! Checks a set: reads every replica in full, by itself and in comparison with the first, and changes nothing.
 
 use std::ops::Range;
 
@@ -19,42 +19,42 @@ use crate::{
 /// What was found in a set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckReport {
-    /// What kind of pool it is; `None` for signatures that PMDK has no library for, and where no replica says it.
+    /// The kind of pool; `None` for signatures that PMDK has no library for, and if no replica tells it.
     pub kind: Option<PoolKind>,
-    /// Bytes that were compared of each replica but the first sound one, or read of that one if it is alone.
+    /// Bytes of each replica that were compared with the first sound one, or that were read if it is the only one.
     pub compared_bytes: u64,
     /// The replica that the others were compared with: the first sound one.
     pub compared_with: Option<usize>,
     /// Every replica, in the order of the set.
     pub replicas: Vec<CheckedReplica>,
-    /// Those that agree against the first sound one, if they are most of the sound ones.
+    /// Replicas that agree with each other and differ from the first sound one, if they are a majority of the sound ones.
     pub majority: Option<Majority>,
-    /// Those that differ and were not used together.
+    /// Replicas that differ and were not used together.
     pub apart: Option<Apart>,
-    /// Why [`sync`](crate::sync) would refuse to bring the set in order; `None` where it would not, but for a majority, or for replicas
-    /// that were used apart.
+    /// Why [`sync`](crate::sync) would refuse the set for a reason other than a majority or replicas that were used apart; `None` if it
+    /// would not.
     pub sync_refusal: Option<String>,
 }
 
 /// What was found in one replica.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckedReplica {
-    /// Why it was not looked at, or not to its end: its host was not reached, say, or somebody has it open. Of what is in it nothing
-    /// is known then.
+    /// Why it was not checked, or not completely: for example, its host was not reached, or another program has it open. Nothing is known about
+    /// its contents then.
     pub unchecked: Option<String>,
-    /// What is wrong with it by itself, or with its place among the others, a sentence each.
+    /// What is wrong with it by itself, or with its links to the others, one sentence each.
     pub problems: Vec<String>,
-    /// It was created and never written: all zeros. Nothing is wrong with that unless another replica holds something.
+    /// It was created and never written: all zeros. This is sound unless another replica holds data.
     pub is_empty: bool,
     /// Where it differs from the first sound replica: the first [`DIFFERENCES_MAX`] places.
     pub mismatches: Vec<Mismatch>,
     /// How many such places there are.
     pub mismatch_count: u64,
-    /// Places in which it differs and that are not in use, which means nothing.
+    /// Number of places that differ in space that is not in use, which means nothing.
     pub unused_count: u64,
     /// Bytes in such places that differ.
     pub unused_bytes: u64,
-    /// Bytes that differ in what a running program keeps for itself, which replicas do not have in common.
+    /// Bytes that differ in the runtime state of a program, which replicas do not share.
     pub runtime_bytes: u64,
 }
 
@@ -72,9 +72,9 @@ pub struct Mismatch {
 /// What a check knows of one replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplicaState {
-    /// Nothing is wrong with it, and the others were compared with it.
+    /// It is sound, and the others were compared with it.
     Sound,
-    /// Nothing is wrong with it, and it holds what the sound one holds.
+    /// It is sound, and equal to the first sound one.
     Equal,
     /// It was created and never written.
     Empty,
@@ -82,17 +82,17 @@ pub enum ReplicaState {
     Differs,
     /// Something is wrong with it by itself, or with its place among the others.
     Unsound,
-    /// It was not looked at, or not to its end.
+    /// It was not checked, or not completely.
     Unchecked,
 }
 
 impl CheckReport {
-    /// Whether all replicas were looked at, and nothing is wrong.
+    /// Whether all replicas were checked, and nothing is wrong.
     pub fn is_sound(&self) -> bool {
         self.is_sound_so_far() && self.unchecked().next().is_none()
     }
 
-    /// Whether nothing is wrong with those that were looked at.
+    /// Whether nothing is wrong with those that were checked.
     pub fn is_sound_so_far(&self) -> bool {
         let is_sound = |replica: &CheckedReplica| replica.problems.is_empty() && replica.mismatch_count == 0;
         self.replicas.iter().all(is_sound) && (!self.holds_something() || !self.has_empty())
@@ -108,7 +108,7 @@ impl CheckReport {
         self.replicas.iter().any(|replica| replica.is_empty)
     }
 
-    /// The replicas that were not looked at, by their places in the set, and why.
+    /// The replicas that were not checked, by their places in the set, with the reasons.
     pub fn unchecked(&self) -> impl Iterator<Item = (usize, &str)> {
         let replicas = self.replicas.iter().enumerate();
         replicas.filter_map(|(index, replica)| Some((index, replica.unchecked.as_deref()?)))
@@ -129,12 +129,12 @@ impl CheckReport {
 
 /// Reads every replica in full and compares it with the first sound one.
 ///
-/// One that cannot be looked at, since its host is not reached or somebody has it open, is no reason not to look at the others.
+/// If one cannot be checked, because its host is not reached or another program has it open, the others still are.
 ///
 /// Replicas of a pool that was not closed in order may differ in what its next opening repairs, and in locks of libpmemobj, which
 /// keeps their state in the first replica only.
 ///
-/// Errors: [`SyncError`], where no replica could be looked at; what is wrong with the pool is in the report.
+/// Errors: [`SyncError`] if no replica could be checked. What is wrong with the pool is in the report.
 pub fn check(
     set: &PoolSet,
     declaration: Option<Declaration>,
@@ -161,7 +161,7 @@ pub fn check(
     }
 }
 
-/// A replica's failure without its number, which the report has by its place.
+/// A replica's failure without its number, which is implied by its place in the report.
 fn words(error: &SyncError) -> String {
     match error {
         SyncError::Replica { source, .. } => causes(&**source).to_string(),
@@ -169,7 +169,7 @@ fn words(error: &SyncError) -> String {
     }
 }
 
-/// A check under way. What was not looked at, or not to its end, is as good as damaged for the rest of it.
+/// A check in progress. A replica that was not checked completely counts as damaged for the rest of it.
 struct Look {
     found: Vec<Found>,
     checked: Vec<CheckedReplica>,
@@ -219,7 +219,7 @@ impl Look {
                     (compared_with, opinions, compared_bytes) = (Some(first), found, len_bytes);
                     break;
                 }
-                // With the next one, then, and from the start.
+                // Start again with the next one.
                 Err(error) => {
                     for checked in &mut self.checked {
                         let (unchecked, problems) = (checked.unchecked.take(), std::mem::take(&mut checked.problems));
@@ -237,7 +237,7 @@ impl Look {
         Ok(CheckReport { kind, compared_bytes, compared_with, replicas, majority, apart, sync_refusal })
     }
 
-    /// Fails where sync would. Where not all was looked at, sync changes nothing.
+    /// Fails if sync would. If not everything was checked, sync changes nothing.
     fn check_replaceable(
         &mut self,
         set: &PoolSet,
@@ -251,7 +251,7 @@ impl Look {
         check_kept(set, &mut self.found, plan, None, remotes)
     }
 
-    /// Notes which replicas are empty. Where all that can be read are, they are compared like others.
+    /// Records which replicas are empty. If all readable ones are, they are compared like others.
     fn take_empty_ones(&mut self) {
         let holds_something = self.found.iter().any(|found| matches!(found, Found::Whole(_)));
         for (found, checked) in self.found.iter_mut().zip(&mut self.checked) {
@@ -265,7 +265,7 @@ impl Look {
         }
     }
 
-    /// What the headers say of replicas that are whole; what is wrong with the others is noted.
+    /// The headers of sound replicas; records what is wrong with the others.
     fn headers(&mut self) -> Result<Vec<Option<Attributes>>, SyncError> {
         let mut headers = Vec::with_capacity(self.found.len());
         for index in 0..self.found.len() {
@@ -294,7 +294,7 @@ impl Look {
         Ok(headers)
     }
 
-    /// Compares the others with the first; gives what they say against it, and how much was compared. Fails where the first does.
+    /// Compares the others with the first; returns their votes against it, and the number of bytes compared. Fails if the first replica fails.
     fn compare(
         &mut self,
         first: usize,
@@ -305,7 +305,7 @@ impl Look {
         let failed = |source| SyncError::Replica { index: first, source };
         let own = headers[first];
         let kind = own.and_then(|own| PoolKind::of_signature(&own.signature));
-        // One of another pool differs everywhere, and is told already.
+        // A replica of another pool differs everywhere, and was already reported.
         let is_of =
             |index: usize| headers[index].zip(own).is_some_and(|(one, own)| one.poolset_uuid == own.poolset_uuid);
         let lengths = self.found.iter().filter_map(|found| match found {
@@ -360,7 +360,7 @@ impl Look {
         Ok(found.told.into_iter().map(|difference| difference.range).collect())
     }
 
-    /// Notes that a replica could not be looked at to its end. Of what it holds nothing is told.
+    /// Records that a replica could not be checked completely. Nothing is reported about its contents.
     fn give_up(&mut self, error: SyncError) -> Result<(), SyncError> {
         let SyncError::Replica { index, .. } = error else { return Err(error) };
         self.checked[index] = CheckedReplica { unchecked: Some(words(&error)), ..CheckedReplica::default() };
@@ -368,7 +368,7 @@ impl Look {
         Ok(())
     }
 
-    /// Lets go of all replicas. What was found in one that fails now stays told.
+    /// Releases all replicas. Findings about one that fails now are kept.
     fn close(&mut self) {
         for (found, checked) in self.found.drain(..).zip(&mut self.checked) {
             if let Found::Whole(replica) | Found::Empty(replica) | Found::Unfinished(replica) = found {

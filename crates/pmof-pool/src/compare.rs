@@ -1,5 +1,5 @@
-//! Replicas held against each other, and one made equal to another: by digests computed where each is, and by bytes only
-//! where those differ.
+//! Compares replicas, and makes one equal to another: by digests computed on each replica's machine, and by bytes only
+//! where the digests differ.
 
 use std::{error::Error, fmt, ops::Range};
 
@@ -13,21 +13,21 @@ use crate::{
 #[cfg(test)]
 mod tests;
 
-/// Differences that are told one by one; beyond it they are counted.
+/// Differences that are reported one by one; more are only counted.
 pub const DIFFERENCES_MAX: usize = 1000;
 
-/// What two replicas are held against each other by.
+/// Which ranges of two replicas are compared, and how.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Comparison {
     /// Ranges that replicas of a closed pool have in common, sorted.
     common: Vec<Range<u64>>,
-    /// Ranges in which a difference means nothing, sorted and apart.
+    /// Ranges in which a difference means nothing, sorted and disjoint.
     unused: Vec<Range<u64>>,
-    /// Ranges that replicas do not have in common.
+    /// Ranges that replicas do not share.
     apart: Vec<Range<u64>>,
 }
 
-/// Bytes that two replicas have not in common.
+/// A range of bytes in which two replicas differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// Where, in bytes from the start of the pool; the first and the last byte differ, those between may.
@@ -36,18 +36,18 @@ pub struct Difference {
     pub is_unused: bool,
 }
 
-/// All that two replicas have not in common.
+/// All differences between two replicas.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Differences {
-    /// The first [`DIFFERENCES_MAX`] that mean something, in their order.
+    /// The first [`DIFFERENCES_MAX`] significant ones, in order.
     pub told: Vec<Difference>,
-    /// How many there are that mean something.
+    /// Number of significant differences.
     pub count: u64,
-    /// How many lie in space that is not in use.
+    /// Number of differences in space that is not in use.
     pub unused_count: u64,
-    /// Bytes there that differ.
+    /// Bytes that differ in space that is not in use.
     pub unused_bytes: u64,
-    /// Bytes that differ in what replicas do not have in common, which a running program keeps for itself.
+    /// Bytes that differ in the runtime state of a program, which replicas do not share.
     pub runtime_bytes: u64,
 }
 
@@ -60,16 +60,16 @@ pub struct Copied {
     pub bytes: u64,
 }
 
-/// One of two replicas failed, or what it answers cannot be.
+/// One of two replicas failed, or gave an invalid answer.
 #[derive(Debug)]
 pub struct ComparisonError {
-    /// Whether it is the one that the other is compared with, or made equal to.
+    /// Whether it is the first one, which the other is compared with or made equal to.
     pub is_first: bool,
     /// What went wrong.
     pub source: AccessError,
 }
 
-/// As the error that it is about, which it only places.
+/// Transparent: it adds only the place to the error.
 impl fmt::Display for ComparisonError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.source.fmt(f)
@@ -101,7 +101,7 @@ impl Comparison {
         Ok(Self { common, unused, apart: contents_apart(kind) })
     }
 
-    /// By all that replicas of this kind of pool have in common, whether or not it is in use.
+    /// Compares everything that replicas of this kind of pool share, whether in use or not.
     pub fn of_kind(kind: Option<PoolKind>, len_bytes: u64) -> Self {
         Self { common: contents_in_common(kind, len_bytes), unused: Vec::new(), apart: contents_apart(kind) }
     }
@@ -111,7 +111,7 @@ impl Comparison {
         self.common.iter().map(|range| range.end - range.start).sum()
     }
 
-    /// All differences between two replicas. `progress` is told after each step how many bytes it compared.
+    /// All differences between two replicas. `progress` receives the number of bytes compared in each step.
     pub fn differences(
         &self,
         first: &mut dyn Contents,
@@ -132,7 +132,7 @@ impl Comparison {
         Ok(found)
     }
 
-    /// Reads all of a replica that has no other to be compared with, so that what cannot be read is found. `progress` as
+    /// Reads all of a replica that has no other to compare with, to find unreadable blocks. `progress` as
     /// above.
     pub fn read(&self, replica: &mut dyn Contents, progress: &mut dyn FnMut(u64)) -> Result<(), AccessError> {
         for range in self.common.clone() {
@@ -148,8 +148,8 @@ impl Comparison {
         Ok(())
     }
 
-    /// Makes `other` equal to `first` where they differ, durably after each step, also what was the same, so that it can be ended at any time and
-    /// begun again. `progress` as above.
+    /// Makes `other` equal to `first`. Each step ends durably, for equal bytes too, so that the copy can be interrupted at any time and
+    /// started again. `progress` as above.
     pub fn copy(
         &self,
         first: &mut dyn Contents,
@@ -167,15 +167,15 @@ impl Comparison {
                 copied.blocks += 1;
                 copied.bytes += bytes.len() as u64;
             }
-            // All of it: what is the same may have been stored by a process that did not live to make it durable.
+            // All of it: equal bytes may have been stored by a process that died before it made them durable.
             other.persist(window.range.clone()).map_err(ComparisonError::other)?;
             progress(window.len_bytes());
         }
         Ok(copied)
     }
 
-    /// Whether two replicas hold the same, as far as it means something. If so, all of `other` that was compared is durable
-    /// then: what is the same may have been stored by a process that did not live to make it so.
+    /// Whether two replicas are equal in all significant bytes. If so, everything of `other` that was compared is made durable:
+    /// equal bytes may have been stored by a process that died before it made them durable.
     pub fn confirm(&self, first: &mut dyn Contents, other: &mut dyn Contents) -> Result<bool, ComparisonError> {
         let mut found = Differences::default();
         for window in self.windows(first, other, &mut |_| {})? {
@@ -206,7 +206,7 @@ impl Comparison {
         Ok(copied)
     }
 
-    /// What is to be compared: all that is not a hole in both. `progress` is told of what is left out.
+    /// The windows to compare: everything that is not a hole in both. `progress` receives what is skipped.
     fn windows(
         &self,
         first: &mut dyn Contents,
@@ -241,7 +241,7 @@ impl Comparison {
         Ok(())
     }
 
-    /// Adds the differences of a block that begins at `start`. Bytes that differ with fewer than 8 alike between them are one.
+    /// Adds the differences of a block that begins at `start`. Differing bytes with fewer than 8 equal bytes between them count as one difference.
     fn add(&self, start: u64, one: &[u8], other: &[u8], found: &mut Differences) {
         const NEAR_LEN_BYTES: u64 = 8;
         let mut open: Option<Difference> = None;
@@ -269,7 +269,7 @@ impl Comparison {
 }
 
 impl Differences {
-    /// Whether the replicas hold the same, as far as it means something.
+    /// Whether there are no significant differences.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -288,7 +288,7 @@ impl Differences {
     }
 }
 
-/// The blocks of a window that differ. Of what is a hole nobody is asked for digests.
+/// The blocks of a window that differ. No digests are requested for holes.
 fn differing(
     first: &mut dyn Contents,
     other: &mut dyn Contents,

@@ -1,4 +1,4 @@
-//! Whether what a replica holds behind its header can be a pool of its kind: what check, sync and transform believe a replica by.
+//! Whether the bytes behind a replica's header can be a pool of its kind. Check, sync and transform trust a replica by this.
 
 use std::{ops::Range, sync::Arc};
 
@@ -19,26 +19,26 @@ use crate::{
 #[cfg(test)]
 mod tests;
 
-/// What a replica holds, by what it begins with.
+/// The state of a replica's contents, judged by their beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentsState {
-    /// They begin as those of a pool of its kind do; of kinds that PMDK has no library for, something was written.
+    /// They begin like those of a pool of its kind; for kinds that PMDK has no library for: something was written.
     Sound,
-    /// All zeros: the pool was created, as a client of librpmem does it, and never written. It can be opened, and is no source beside a
-    /// replica that holds something.
+    /// All zeros: the pool was created, as by a client of librpmem, and never written. It can be opened, but is not a source if another
+    /// replica holds data.
     Empty,
     /// What is wrong.
     Damaged(&'static str),
 }
 
-/// What is said of a replica that is [empty](ContentsState::Empty).
+/// The message about a replica that is [empty](ContentsState::Empty).
 pub const EMPTY: &str = "it is empty: it was created and never written";
 
 /// Where in the descriptor of an obj pool the lanes begin, how many there are, and where the heap begins.
 const OBJ_LAYOUT: usize = 1024;
 const OBJ_ROOT_LEN_BYTES: usize = 32;
 
-/// What a replica holds, wherever it is. Block tables are looked at only where they are mapped.
+/// The state of a replica's contents, local or remote. Block tables are checked only if they are mapped.
 ///
 /// # Errors
 /// Those of reading it.
@@ -50,7 +50,7 @@ pub fn contents_state(kind: Option<PoolKind>, replica: &mut dyn ReplicaAccess) -
     state_of(kind, replica.contents(), len_bytes)
 }
 
-/// The same of one that is mapped, header first.
+/// The same for a mapped replica, header first.
 ///
 /// # Errors
 /// Those of reading it.
@@ -67,8 +67,8 @@ pub fn memory_state(kind: Option<PoolKind>, memory: &Arc<Memory>) -> Result<Cont
     }
 }
 
-/// What `contents` of `len_bytes` are; block tables are not looked at. Of pools of logs and blocks zeros are damage: both begin with a
-/// descriptor, which libpmemlog and libpmemblk write before the header, and no client of librpmem makes them.
+/// The state of `contents` of `len_bytes`, without block tables. For log and block pools zeros are damage: both begin with a
+/// descriptor, which libpmemlog and libpmemblk write before the header, and clients of librpmem do not create them.
 ///
 /// # Errors
 /// Those of reading it.
@@ -96,7 +96,7 @@ pub fn state_of(
     Ok(defect.map_or(ContentsState::Sound, ContentsState::Damaged))
 }
 
-/// How many pages of a range are not zero: exact below `enough`, where it stops to count.
+/// How many pages of a range are not zero: exact below `enough`, where it stops counting.
 pub(crate) fn data_pages(contents: &mut dyn Contents, range: Range<u64>, enough: usize) -> Result<usize, AccessError> {
     let (mut count, mut bytes) = (0, Vec::new());
     let data = contents.data_ranges(range.clone())?;
@@ -128,7 +128,7 @@ fn is_zero(kind: Option<PoolKind>, contents: &mut dyn Contents, len_bytes: u64) 
     Ok(true)
 }
 
-/// Where the contents of a log lie, from the pool's first byte, as the descriptor of a pool of [`PoolKind::Log`] says. Nothing of it is
+/// Where the contents of a log lie, from the pool's first byte, as the descriptor of a pool of [`PoolKind::Log`] says. It is not
 /// checked: see [`contents_state`].
 ///
 /// # Errors
@@ -171,7 +171,7 @@ fn obj_state(contents: &mut dyn Contents, len_bytes: u64) -> Result<ContentsStat
     Ok(defect.map_or(ContentsState::Sound, ContentsState::Damaged))
 }
 
-/// What `pmemobj_open` of PMDK 1.12 refuses, and fields with which it overwrites what it should not, or dies.
+/// What `pmemobj_open` of PMDK 1.12 refuses, and values with which it would overwrite other data or crash.
 fn obj_defect(
     contents: &mut dyn Contents,
     len_bytes: u64,
@@ -213,7 +213,7 @@ fn number(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-/// What lies behind the first header of a pool, whatever that says; `None` if nothing tells that it is a pool.
+/// The pool behind a first header, judged without the header; `None` if nothing shows that it is a pool.
 pub fn behind_header(memory: &Arc<Memory>) -> Option<Behind> {
     let mut signature = [0; 8];
     memory.read(0, &mut signature).ok()?;
@@ -223,7 +223,7 @@ pub fn behind_header(memory: &Arc<Memory>) -> Option<Behind> {
         Ok(ContentsState::Damaged(defect)) => BehindContents::Defect(defect),
         Err(_) => BehindContents::Unreadable,
     };
-    // Of pools of objects alone checksums tell that what lies there is no accident.
+    // Only object pools have checksums that rule out a coincidence.
     let by_contents = || Some(PoolKind::Obj).filter(|kind| contents(*kind) == BehindContents::Intact);
     let kind = PoolKind::of_signature(&signature).or_else(by_contents)?;
     Some(Behind { kind, contents: contents(kind) })

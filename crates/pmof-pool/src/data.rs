@@ -1,4 +1,4 @@
-//! Which bytes of two replicas have to be looked at: a hole of both is zero in both.
+//! Which bytes of two replicas must be compared: a hole in both is zero in both.
 
 use std::ops::Range;
 
@@ -6,20 +6,19 @@ use pmof_mem::{MemError, Memory};
 
 use crate::DIGEST_BYTES;
 
-/// Bytes that one digest stands for.
+/// Bytes that one digest covers.
 pub const DIGEST_BLOCK_LEN_BYTES: u64 = 64 << 10;
 
-/// Bytes that are compared, or copied and made durable, in one go.
+/// Bytes that are compared, or copied and made durable, in one step.
 pub const WINDOW_LEN_BYTES: u64 = 4 << 20;
 
-/// Holes shorter than this are not told apart: less than a digest stands for.
+/// Shorter holes are treated as data: they are smaller than a digest's block.
 const HOLE_LEN_BYTES_MIN: u64 = DIGEST_BLOCK_LEN_BYTES;
 
 /// The ranges of `range` that may hold other bytes than zeros, in order, at most `count_max` (at least 1), and the offset up to which
 /// they tell: `range.end` unless there are more.
 ///
-/// What is left out is zero, and durably so: of a part that was just made, and of one that was opened, the file system has
-/// written its holes down.
+/// The rest is durably zero: the file system has recorded the holes of a part that was just created or opened.
 ///
 /// # Errors
 /// `OutOfBounds`, where the range does not lie in the memory.
@@ -50,14 +49,14 @@ pub struct Window {
 }
 
 impl Window {
-    /// How much it is.
+    /// Its length in bytes.
     pub fn len_bytes(&self) -> u64 {
         self.range.end - self.range.start
     }
 }
 
 /// What of `range` is to be compared, in order, where the first replica has these data ranges and the other those, both in
-/// order: what is a hole in both is left out.
+/// order: holes in both are skipped.
 pub fn windows(range: Range<u64>, data: [&[Range<u64>]; 2]) -> impl Iterator<Item = Window> {
     let mut at = range.start;
     std::iter::from_fn(move || {

@@ -1,4 +1,4 @@
-//! Whether the parts of a set are as many files as it names: two names can lead to one file.
+//! Whether the parts of a set are distinct files: two names can lead to one file.
 
 use std::{
     collections::HashMap,
@@ -10,19 +10,19 @@ use std::{
 
 use crate::{PartSpec, PoolSet, PoolSetError, ReplicaSpec, part::names_in};
 
-/// What a name leads to, whatever links and directories are on the way.
+/// What a name resolves to, through all links and directories.
 #[derive(Debug, PartialEq, Eq, Hash)]
 enum Identity {
     /// Device and inode of a file or directory.
     File(u64, u64),
     /// The number of a device.
     Device(u64),
-    /// Nothing yet: device and inode of the directory that it would lie in, and its name there.
+    /// Nothing yet: device and inode of the directory that it would be in, and its name there.
     New(u64, u64, OsString),
 }
 
 impl Identity {
-    /// `None` where the path leads nowhere, or cannot be followed; opening it says why.
+    /// `None` if the path leads nowhere or cannot be resolved; opening it gives the reason.
     fn of(path: &Path) -> Option<Self> {
         match fs::metadata(path) {
             Ok(found) if found.file_type().is_char_device() || found.file_type().is_block_device() => {
@@ -38,7 +38,7 @@ impl Identity {
     }
 }
 
-/// The names that were seen.
+/// The names seen so far.
 #[derive(Debug, Default)]
 struct Seen {
     names: HashMap<Identity, PathBuf>,
@@ -48,7 +48,7 @@ impl Seen {
     fn add(&mut self, parts: &[PartSpec]) -> Result<(), PoolSetError> {
         for part in parts {
             self.add_path(&part.path)?;
-            // What lies in a directory is a part, as soon as it is there.
+            // Everything that appears in a directory becomes a part.
             for path in names_in(&part.path) {
                 self.add_path(&path)?;
             }
@@ -84,7 +84,7 @@ pub(crate) fn check_added(from: &PoolSet, to: &PoolSet, added: &[usize]) -> Resu
     for index in added {
         let mut seen = Seen::default();
         let parts = from.replicas.iter().filter_map(ReplicaSpec::local);
-        // One that names a file twice is told by its own check.
+        // A set that names a file twice fails in its own check.
         parts.for_each(|parts| drop(seen.add(parts)));
         seen.add(to.replicas[*index].local().unwrap_or_default()).map_err(|error| (*index, error))?;
     }
@@ -92,10 +92,10 @@ pub(crate) fn check_added(from: &PoolSet, to: &PoolSet, added: &[usize]) -> Resu
 }
 
 impl PoolSet {
-    /// Whether all local parts are files of their own: two names may lead to one file, through links, directories or mounts.
-    /// Files that are not there yet are told apart by the directories that they would lie in. Nothing is opened.
+    /// Checks that all local parts are distinct files: two names may lead to one file, through links, directories or mounts.
+    /// Files that do not exist yet are distinguished by their directories. Nothing is opened.
     ///
-    /// Whatever makes, opens or changes a set does this first.
+    /// Every operation that creates, opens or changes a set does this first.
     ///
     /// Errors: `SameFile`.
     pub fn check_files(&self) -> Result<(), PoolSetError> {

@@ -1,4 +1,4 @@
-//! What can go wrong with a replica's parts.
+//! Errors of a replica's parts.
 
 use std::{
     io,
@@ -10,7 +10,7 @@ use pmof_mem::MemError;
 
 use crate::{Behind, Features, HeaderError};
 
-/// What to do about damage, at the end of its words.
+/// Advice about damage, at the end of a message.
 const BRING_BACK: &str = ": bring it back, or restore the replica from another one";
 const RESTORE_PART: &str = "; restore the part from another replica";
 const ONE_POOL: &str = ": name the parts of one pool only";
@@ -57,13 +57,13 @@ pub enum PoolSetError {
         /// The device.
         path: PathBuf,
     },
-    /// A part is not there.
+    /// A part is missing.
     #[error("the part {} is missing{}", path.display(), BRING_BACK)]
     Missing {
         /// Where it should be.
         path: PathBuf,
     },
-    /// A file of a pool's directories is missing, and another one there is not as the set reserves it.
+    /// A file in a pool's directories is missing, and another file there does not match what the set reserves.
     #[error(
         "{} is not where, or not as long as, the pool set file has a part of the pool, and {} is missing: move {} away if it is not the pool's; \
          if it is, the pool was extended, and what is missing must be brought back",
@@ -92,7 +92,7 @@ pub enum PoolSetError {
         path: PathBuf,
         /// Its bytes.
         found: u64,
-        /// The least that a part can have.
+        /// The minimum length of a part.
         least: u64,
     },
     /// A part is to be shorter than parts can be.
@@ -105,7 +105,7 @@ pub enum PoolSetError {
         /// The least that there can be.
         least: u64,
     },
-    /// The parts together are smaller than a pool of this kind can be.
+    /// The parts together are smaller than the smallest pool of this kind.
     #[error("the replica at {} holds {len_bytes} bytes, and a pool of this kind needs {least}: add parts or make them larger", path.display())]
     PoolTooSmall {
         /// Its first part.
@@ -125,10 +125,10 @@ pub enum PoolSetError {
         /// What to do.
         mend: &'static str,
     },
-    /// The set cannot be used so.
+    /// The set cannot be used this way.
     #[error("{why}; {mend}")]
     Unsupported {
-        /// What cannot be.
+        /// What is not possible.
         why: &'static str,
         /// What to do.
         mend: &'static str,
@@ -140,10 +140,10 @@ pub enum PoolSetError {
         path: PathBuf,
         /// What is wrong.
         problem: HeaderError,
-        /// The pool behind it, where that was looked at and is one.
+        /// The pool behind it, if one was found.
         behind: Option<Behind>,
     },
-    /// What has the name of a part that is to be made anew is somebody else's.
+    /// A file with the name of a part that is to be recreated does not belong to the pool.
     #[error("{} is not overwritten: {found}; {}", path.display(), not_ours_mend(*is_device))]
     NotOurs {
         /// The file or device.
@@ -161,7 +161,7 @@ pub enum PoolSetError {
         /// What it is.
         found: String,
     },
-    /// The kernel would not let a file go that is to be removed or replaced. Nothing is removed.
+    /// The kernel would refuse to remove or replace a file. Nothing is removed.
     #[error("{} cannot be removed: {} {why}; {mend}", path.display(), if of == path { "it".to_owned() } else { of.display().to_string() })]
     NotUnlinkable {
         /// The file.
@@ -184,7 +184,7 @@ pub enum PoolSetError {
     NotAll {
         /// The first part of a replica.
         path: PathBuf,
-        /// What tells it.
+        /// How this is known.
         found: String,
     },
     /// A part belongs to another pool set.
@@ -209,23 +209,23 @@ pub enum PoolSetError {
         /// The UUID of what is there.
         expected: String,
     },
-    /// A sync that was making the replica was ended.
+    /// The replica was being created by a sync that was interrupted.
     #[error("{} cannot be used: {UNFINISHED}{SYNC_AGAIN}", path.display())]
     Unfinished {
         /// The first part of the replica.
         path: PathBuf,
     },
-    /// A header says something else than that of the first part.
+    /// A header differs from that of the first part.
     #[error("{} has another {what} than {}{}", path.display(), first.display(), RESTORE_ONE)]
     Differs {
         /// The part.
         path: PathBuf,
-        /// The part that it should be like.
+        /// The part that it should agree with.
         first: PathBuf,
-        /// What is not the same.
+        /// What differs.
         what: &'static str,
     },
-    /// The options of the set are not those that the pool was made with.
+    /// The options of the set are not those that the pool was created with.
     #[error("{}: {why}; {mend}", path.display())]
     WrongOptions {
         /// The part.
@@ -302,7 +302,7 @@ impl PoolSetError {
         Self::Io { call, path: path.into(), mend, source: source.into() }
     }
 
-    /// The same of what was to be removed, and not overwritten.
+    /// The same error for a file that was to be removed instead of overwritten.
     pub(crate) fn of_removal(self) -> Self {
         match self {
             Self::NotOurs { path, found, .. } => Self::NotRemoved { path, found },
@@ -310,8 +310,8 @@ impl PoolSetError {
         }
     }
 
-    /// Whether the replica is there and broken, so that it can be restored from another one; not where the set is used
-    /// wrongly, somebody has the pool open, or the system failed.
+    /// Whether the replica is damaged, so that it can be restored from another one. False if the set is used
+    /// wrongly, the pool is open elsewhere, or the system failed.
     pub fn is_damage(&self) -> bool {
         matches!(
             self,
@@ -328,20 +328,20 @@ impl PoolSetError {
         )
     }
 
-    /// What is broken, in words without what to do about it, for those who do it; `None` where [`is_damage`](Self::is_damage) is false.
+    /// The damage, without the advice what to do about it; `None` if [`is_damage`](Self::is_damage) is false.
     pub fn damage(&self) -> Option<String> {
         self.is_damage().then(|| without_mend(&self.to_string()).to_owned())
     }
 }
 
-/// The words of damage without what to do about it, also of those that came from another machine.
+/// A message about damage without its advice, including messages from other machines.
 pub fn without_mend(text: &str) -> &str {
     let mends =
         [BRING_BACK, RESTORE_PART, ONE_POOL, RESTORE_ONE, RESTORE_OR_CLEAR, RESTORE_OR_FILL, SYNC_AGAIN, RESTORE];
     mends.iter().find_map(|mend| text.strip_suffix(mend)).unwrap_or(text)
 }
 
-/// Who makes a file and is killed leaves it empty, or shorter than it was to be.
+/// A program that is killed while it creates a file leaves it empty or too short.
 fn wrong_length_text(found: u64, expected: u64) -> &'static str {
     if found == 0 {
         "whoever made it was ended before it had any, or it was truncated; remove it if it never held anything"

@@ -1,4 +1,4 @@
-//! The features that the headers of a pool name: read, and changed in all replicas.
+//! Reads the features in the headers of a pool, and changes them in all replicas.
 
 use pmof_mem::Declaration;
 
@@ -15,24 +15,24 @@ mod tests;
 pub enum FeatureChange {
     /// The pool gets it.
     Enable(Feature),
-    /// The pool has it no more.
+    /// The pool loses it.
     Disable(Feature),
 }
 
-/// How the replicas of a pool are reached whose features are changed.
+/// How to reach the replicas of a pool whose features are changed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FeatureOptions {
     /// What the operator vouches for of the local ones.
     pub declaration: Option<Declaration>,
-    /// Nothing is changed; what would be is told.
+    /// A dry run: reports what would be changed.
     pub dry_run: bool,
 }
 
-/// Why the features of a pool are not told, or not changed in all replicas.
+/// Why the features of a pool could not be read, or not changed in all replicas.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FeatureError {
-    /// The set names some of a pool's parts or replicas; the others would keep their features.
+    /// The set names only some of a pool's parts or replicas; the others would keep their features.
     #[error(transparent)]
     Set(#[from] PoolSetError),
     /// A replica on another machine is not whole.
@@ -43,13 +43,13 @@ pub enum FeatureError {
         /// What is wrong.
         reason: String,
     },
-    /// Which parts have headers is decided when a pool is made.
+    /// Which parts have headers is decided when a pool is created.
     #[error("SINGLEHDR is an option of the pool set file: a pool has it from the start or not at all")]
     OfTheSet,
     /// A shutdown state lies behind the first 2048 bytes of a header, and must not be in its checksum.
     #[error("SHUTDOWN_STATE needs CKSUM_2K: turn SHUTDOWN_STATE off first, or CKSUM_2K on")]
     NeedsChecksum2k,
-    /// One replica's parts, or the way to it. Where features were to be changed, other replicas may have them changed: the same call again
+    /// A replica failed, or could not be reached. Features of other replicas may have been changed already; repeating the call
     /// changes the rest.
     #[error("replica {index} failed")]
     Replica {
@@ -61,7 +61,7 @@ pub enum FeatureError {
 }
 
 impl FeatureChange {
-    /// What `before` becomes.
+    /// The features after the change of `before`.
     fn of(self, before: Features) -> Result<Features, FeatureError> {
         let after = match self {
             Self::Enable(feature) => before.with(feature),
@@ -93,10 +93,10 @@ pub fn features(
     closed.map(|()| found.into_iter().next().unwrap_or_default())
 }
 
-/// Has every header of every replica name a feature, or name it no more; gives what the first replica has then. Replicas that have it so
-/// already are left as they are.
+/// Sets or clears a feature in every header of every replica; returns the new features of the first replica. Replicas that already agree
+/// are not changed.
 ///
-/// All replicas are open, and all take the change, before the first is changed. One that fails then keeps none of the others from being
+/// All replicas are opened and checked before the first is changed. If one fails after that, the others are still
 /// changed: they differ from it until the same call succeeds.
 ///
 /// # Errors
@@ -138,7 +138,7 @@ fn change_all(
     Ok(after.into_iter().next().unwrap_or_default())
 }
 
-/// Does the same with all replicas; the failure of one keeps it from none.
+/// Does the same with all replicas, even if one fails.
 fn each<T>(
     replicas: &mut [Box<dyn ReplicaAccess>],
     mut act: impl FnMut(&mut dyn ReplicaAccess) -> Result<T, AccessError>,
@@ -148,7 +148,7 @@ fn each<T>(
     done.into_iter().enumerate().map(failed).collect()
 }
 
-/// Closes all; the failure of one keeps none from it.
+/// Closes all, even if one fails.
 fn close_all(replicas: Vec<Box<dyn ReplicaAccess>>) -> Result<(), FeatureError> {
     let closed: Vec<_> = replicas.into_iter().map(ReplicaAccess::close).collect();
     let failed =

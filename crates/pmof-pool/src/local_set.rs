@@ -1,4 +1,4 @@
-//! All copies of a pool that a pool set file names on this machine.
+//! The local replicas of a pool set.
 
 use pmof_mem::{Declaration, System};
 
@@ -14,12 +14,12 @@ use crate::{
 #[cfg(test)]
 mod tests;
 
-/// How a pool is made.
+/// How to create a pool.
 #[derive(Clone, Debug)]
 pub struct NewSet {
-    /// What it is for.
+    /// Its kind and parameters.
     pub pool: NewPool,
-    /// What whoever opens it must know; `SINGLEHDR` is added where the set has the option.
+    /// Its features; `SINGLEHDR` is added if the set has the option.
     pub features: Features,
     /// What the operator vouches for.
     pub declaration: Option<Declaration>,
@@ -37,9 +37,9 @@ impl NewSet {
         Self { pool, features: Features::of_new_pools(), declaration: None }
     }
 
-    /// What the header of each replica's first part will say, remote ones included: one set, linked in a ring.
+    /// The attributes for the first part of each replica, remote ones included: one set, linked in a ring.
     ///
-    /// Errors: `Unsupported` where a pool of this kind cannot be made of the set.
+    /// Errors: `Unsupported` if a pool of this kind cannot be created from the set.
     pub fn plan(&self, set: &PoolSet) -> Result<Vec<Attributes>, PoolSetError> {
         self.pool.check()?;
         let kind = self.pool.kind();
@@ -82,10 +82,10 @@ impl NewSet {
 
 impl LocalSet {
     /// Makes all local replicas, with what a new pool holds, as `plan` (of [`NewSet::plan`]) has them. The pool is as long
-    /// as its shortest local replica. Parts that are there are taken if they are nobody's, as by [`LocalReplica::create`]; what devices hold is made zero. On an error no
+    /// as its shortest local replica. Existing blank parts are used, as by [`LocalReplica::create`]; the contents of devices are zeroed. On an error no
     /// file is left behind.
     ///
-    /// Whoever makes the remote ones gives them the same plan; they need no contents but what is written through the pool.
+    /// The remote replicas must be created with the same plan; they need no contents but those written through the pool.
     ///
     /// Errors: as for [`LocalReplica::create`]; `PoolTooSmall`.
     pub fn create(set: &PoolSet, new: &NewSet, plan: &[Attributes]) -> Result<Self, PoolSetError> {
@@ -108,19 +108,19 @@ impl LocalSet {
             new.pool.write(&parts.memory, len_bytes)
         });
         if let Some(error) = written.find_map(Result::err) {
-            // Files that were there before are of zeros again. The failure that led here is the one to report.
+            // Files that existed before are zeroed again. The original failure is the one to report.
             made.iter().flatten().for_each(|parts| drop(parts.take_back()));
             return Err(error);
         }
-        // The contents are there before the headers say so. Each replica is kept as soon as its headers are written, so one
-        // that fails takes those before it along.
+        // The contents are durable before the headers are written. Each replica is kept once its headers are written, so a
+        // failure must remove the earlier ones too.
         let mut replicas: Vec<Option<LocalReplica>> = Vec::with_capacity(made.len());
         let mut made = made.into_iter().zip(plan);
         while let Some((parts, attributes)) = made.next() {
             match parts.map(|parts| parts.finish(&system, Some(attributes))).transpose() {
                 Ok(replica) => replicas.push(replica),
                 Err(error) => {
-                    // The failure that led here is the one to report.
+                    // The original failure is the one to report.
                     let _ = Self { replicas }.discard();
                     made.filter_map(|(parts, _)| parts).for_each(|parts| drop(parts.take_back()));
                     return Err(error);
@@ -130,8 +130,8 @@ impl LocalSet {
         Ok(Self { replicas })
     }
 
-    /// All that [`create`](Self::create) looks at before it makes anything: what is where parts are to be, lengths, room, and whether a pool
-    /// of this kind fits. Nothing is made or changed; parts that are there are locked meanwhile.
+    /// Makes all checks of [`create`](Self::create): existing files, lengths, free space, and whether a pool
+    /// of this kind fits. Nothing is created or changed; existing parts are locked during the checks.
     ///
     /// Errors: as for [`create`](Self::create).
     pub fn check_new(set: &PoolSet, new: &NewSet) -> Result<(), PoolSetError> {
@@ -149,7 +149,7 @@ impl LocalSet {
         Ok(())
     }
 
-    /// Opens all local replicas, and checks that they are of one pool and in their order.
+    /// Opens all local replicas, and checks that they belong to one pool and are in order.
     ///
     /// Errors: as for [`LocalReplica::open`]; `OtherSet`, `WrongNeighbour` and `Differs` between replicas, `OtherMachine`,
     /// `OtherFormat`.
@@ -166,12 +166,12 @@ impl LocalSet {
         }
         let opened = Self { replicas };
         let Err(error) = failed.map_or_else(|| opened.check(), Err) else { return Ok(opened) };
-        // Closed as they were: nothing was written. Why the set is not opened is the failure to report.
+        // Nothing was written. The reason why the set is not opened is the failure to report.
         let _ = opened.close();
         Err(error)
     }
 
-    /// Opens each local replica by itself, whatever the others are; `None` for remote ones.
+    /// Opens each local replica by itself, regardless of the others; `None` for remote ones.
     pub fn examine(
         set: &PoolSet,
         access: OpenFor,
@@ -191,13 +191,13 @@ impl LocalSet {
         self.replicas.iter().flatten().map(LocalReplica::len_bytes).min().unwrap_or(0)
     }
 
-    /// Notes durably in all replicas that the pool was closed. All are closed, also where one fails; the first failure is
-    /// told.
+    /// Records durably in all replicas that the pool was closed. All are closed, even if one fails; returns the first
+    /// failure.
     pub fn close(self) -> Result<(), PoolSetError> {
         self.replicas.into_iter().flatten().map(LocalReplica::close).fold(Ok(()), Result::and)
     }
 
-    /// Takes the making of all replicas back, see [`LocalReplica::discard`]; the first failure is told.
+    /// Undoes the creation of all replicas, see [`LocalReplica::discard`]; returns the first failure.
     pub fn discard(self) -> Result<(), PoolSetError> {
         self.replicas.into_iter().flatten().map(LocalReplica::discard).fold(Ok(()), Result::and)
     }
@@ -226,7 +226,7 @@ impl LocalSet {
     }
 }
 
-/// Whether a replica's contents are laid out as this machine and this release have them.
+/// Whether this machine and this release support the layout of a replica's contents.
 fn check_usable(replica: &LocalReplica) -> Result<(), PoolSetError> {
     let Some(found) = replica.header(0) else { return Ok(()) };
     let path = || replica.first_path().to_path_buf();

@@ -1,14 +1,14 @@
-//! Whether the replicas of a set belong together, by what their headers say: the one comparison of opening and check.
+//! Whether the replicas of a set belong together according to their headers. Both opening and check use this comparison.
 
 use std::fmt;
 
 use crate::{Attributes, uuid_text};
 
-/// What in a replica's header does not fit the others.
+/// A mismatch between a replica's header and the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Misfit {
-    /// It is of another pool set: its UUID, and that of the first replica.
+    /// It belongs to another pool set.
     OtherSet {
         /// Its own.
         found: [u8; 16],
@@ -21,7 +21,7 @@ pub enum Misfit {
     OtherFeatures,
     /// The architecture that it was made on.
     OtherArchitecture,
-    /// A replica beside it is not the one that it names.
+    /// The replica beside it is not the one that it names.
     Neighbour {
         /// `previous` or `next`.
         side: &'static str,

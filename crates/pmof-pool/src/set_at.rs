@@ -1,4 +1,4 @@
-//! The pool set that a path means: a pool set file, or the file or device that is a pool's only part.
+//! The pool set that a path names: a pool set file, or the file or device that is a pool's only part.
 
 use std::{
     fs, io,
@@ -16,11 +16,11 @@ use crate::{
 #[cfg(test)]
 mod tests;
 
-/// Why a path means no pool set.
+/// Why a path does not name a pool set.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SetAtError {
-    /// There is nothing that can be read.
+    /// It cannot be read.
     #[error("cannot read {}; name a pool set file, a pool's only part, or a URL", path.display())]
     Unreadable {
         /// The path.
@@ -28,7 +28,7 @@ pub enum SetAtError {
         /// The system's answer.
         source: io::Error,
     },
-    /// What the pool set file says.
+    /// The pool set file is invalid.
     #[error(transparent)]
     Set(#[from] SetError),
     /// It is a block table without a pool.
@@ -37,13 +37,13 @@ pub enum SetAtError {
         /// The path.
         path: PathBuf,
     },
-    /// Nothing tells that it is a pool.
+    /// Nothing shows that it is a pool.
     #[error("{} is neither a pool set file nor a part of a pool", path.display())]
     NotAPool {
         /// The path.
         path: PathBuf,
     },
-    /// It is of a pool, by its signature or by what lies behind the header, which is damaged.
+    /// It belongs to a pool, by its signature or its contents, but the header is damaged.
     #[error(
         "{} is {found}, whose header is damaged; restore it from a copy, or from another replica with the pool set file that names both",
         path.display()
@@ -51,7 +51,7 @@ pub enum SetAtError {
     Damaged {
         /// The path.
         path: PathBuf,
-        /// What it is, and what of that is intact.
+        /// What it is, and which of it is intact.
         found: String,
         /// What is wrong with the header.
         source: HeaderError,
@@ -67,7 +67,7 @@ pub enum SetAtError {
     Part(#[from] PoolSetError),
 }
 
-/// The pool set that the file at `path` lists, or, where it is a pool's only part, the set of that one part. Nothing is locked or changed.
+/// The pool set that the file at `path` lists, or the set of one part if it is a pool's only part. Nothing is locked or changed.
 ///
 /// # Errors
 /// [`SetAtError`].
@@ -94,9 +94,9 @@ pub fn set_at(path: &Path) -> Result<PoolSet, SetAtError> {
     Ok(set)
 }
 
-/// What a file is whose header does not say it.
+/// Classifies a file with a damaged header.
 fn without_header(path: PathBuf, problem: HeaderError) -> Result<SetAtError, PoolSetError> {
-    // No other problem leaves open whether it is a pool's.
+    // With any other problem it certainly belongs to a pool.
     let may_be_none = matches!(problem, HeaderError::BadChecksum { .. } | HeaderError::Blank);
     if may_be_none && BlockTable::at(&path)?.is_some() {
         return Ok(SetAtError::BlockTable { path });
@@ -108,7 +108,7 @@ fn without_header(path: PathBuf, problem: HeaderError) -> Result<SetAtError, Poo
     })
 }
 
-/// The pool that lies behind a header which does not say it, in words; `None` where nothing tells of one.
+/// Describes the pool behind a damaged header; `None` if nothing shows that there is one.
 fn damaged_pool(path: &Path) -> Option<String> {
     let behind = behind_header(&Arc::new(Memory::open_read_only(path, None).ok()?))?;
     Some(format!("a pool or the first part of one ({behind})"))

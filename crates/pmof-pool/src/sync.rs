@@ -1,4 +1,4 @@
-//! A set whose replicas are made equal and whole again, and one that gets other replicas.
+//! Synchronizes a set: restores damaged replicas and makes all equal.
 
 use std::{ops::Range, path::PathBuf};
 
@@ -36,29 +36,29 @@ pub(crate) use newer::check_newer;
 pub use newer::opening_count;
 use sample::Sample;
 
-/// How far an operation on all replicas is.
+/// Progress of an operation on all replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// So many bytes will be looked at.
+    /// The total number of bytes to compare.
     Total(u64),
-    /// So many more were.
+    /// The number of bytes compared since the last call.
     Done(u64),
 }
 
-/// What was wrong with one replica, and what was done, or would be.
+/// What was wrong with one replica, and what was done, or would be done in a dry run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyncedReplica {
     /// Its place in the set, from 0.
     pub index: usize,
-    /// Why it had to be made anew; `None` if it was whole.
+    /// Why it had to be recreated; `None` if it was sound.
     pub damage: Option<String>,
-    /// What of it differed.
+    /// What differed and was copied.
     pub copied: Copied,
     /// Whether its links to the other replicas were wrong.
     pub was_unlinked: bool,
 }
 
-/// What was done for a set, or would be.
+/// What was done for a set, or would be done in a dry run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyncReport {
     /// The replica that the others were made equal to.
@@ -69,13 +69,13 @@ pub struct SyncReport {
     pub source_was_unlinked: bool,
     /// The others.
     pub replicas: Vec<SyncedReplica>,
-    /// Of a dry run: sound replicas, by their places in the set, that would be overwritten in what is in use although nothing says that
+    /// In a dry run: sound replicas, by their places in the set, whose used bytes would be overwritten although nothing shows that
     /// the source is right. Two replicas have no majority.
     pub undecided: Vec<usize>,
 }
 
 impl SyncReport {
-    /// Whether all was as it should be.
+    /// Whether nothing had to be changed.
     pub fn is_nothing(&self) -> bool {
         let is_done =
             |replica: &SyncedReplica| replica.damage.is_none() && replica.copied.blocks == 0 && !replica.was_unlinked;
@@ -83,30 +83,30 @@ impl SyncReport {
     }
 }
 
-/// How replicas are brought in order.
+/// Options of a synchronization.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SyncOptions {
     /// What the operator vouches for of the local ones.
     pub declaration: Option<Declaration>,
-    /// Nothing is changed; what would be is told.
+    /// A dry run: reports what would be changed.
     pub dry_run: bool,
     /// The replica to copy from, by its place in the set, from 0, whatever the others say. `None`: the lowest-numbered sound one, unless
     /// most of the others agree against it.
     pub from: Option<usize>,
 }
 
-/// One replica as it was found.
+/// The state in which a replica was found.
 pub(crate) enum Found {
     Whole(Box<dyn ReplicaAccess>),
-    /// It is whole, and all zeros: never a source beside one that holds something.
+    /// It is sound, and all zeros: not a source if another one holds data.
     Empty(Box<dyn ReplicaAccess>),
-    /// It may lack anything: a sync that was making it was ended.
+    /// It is incomplete: the sync that was creating it was interrupted.
     Unfinished(Box<dyn ReplicaAccess>),
     Damaged(String),
 }
 
-/// Replicas that differ, in a set whose replicas are not linked to each other as it has them: they were used in other sets since,
-/// and nothing says which was written last.
+/// Replicas that differ and whose links do not match the set: they were used in other sets since,
+/// and nothing shows which was written last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Apart {
     /// The one to copy from.
@@ -127,11 +127,11 @@ impl std::fmt::Display for Apart {
     }
 }
 
-/// Brings all replicas of a set in order: makes anew those that are broken or missing, copies what differs from the
-/// lowest-numbered sound one that holds something or from the one that is named, and links them. It can be ended at any time and begun again: a replica that is being made has no
-/// valid header, or is marked as [unfinished](Attributes::unfinished), until it holds all; so is one that is overwritten.
+/// Synchronizes all replicas of a set: recreates those that are damaged or missing, copies what differs from the
+/// lowest-numbered sound one that holds something or from the one that is named, and links them. It can be interrupted at any time and started again: a replica that is being created or overwritten has no
+/// valid header, or is marked as [unfinished](Attributes::unfinished), until it is complete.
 ///
-/// Where replicas differ and are not linked as the set has them, they were used apart ([`SyncError::Apart`]); where more than half of the sound replicas agree against that one in bytes that are in use, nothing is done until somebody says
+/// Where replicas differ and are not linked as the set has them, they were used apart ([`SyncError::Apart`]); where more than half of the sound replicas agree against that one in bytes that are in use, nothing is done until the operator says
 /// which is right: [`SyncError::Outvoted`].
 ///
 /// Errors: [`SyncError`].
@@ -144,7 +144,7 @@ pub fn sync(
     sync_found(set, options, None, remotes, progress)
 }
 
-/// What is known of the replicas of a set that others are added to or removed from.
+/// What is known about the replicas of a set during a transform.
 #[derive(Clone, Debug)]
 pub(crate) struct Old {
     /// They were used together, whatever the links of the new set say.
@@ -208,7 +208,7 @@ pub(crate) fn sync_found(
     }
 }
 
-/// Nothing was changed; the failure that led here is the one to report.
+/// Nothing was changed; the original failure is the one to report.
 pub(crate) fn close_unchanged(found: Vec<Found>, error: SyncError) -> SyncError {
     for found in found {
         if let Found::Whole(replica) | Found::Empty(replica) | Found::Unfinished(replica) = found {
@@ -218,13 +218,13 @@ pub(crate) fn close_unchanged(found: Vec<Found>, error: SyncError) -> SyncError 
     error
 }
 
-/// What is copied from where, and what the headers will say.
+/// What is copied from where, and the new contents of the headers.
 pub(crate) struct Plan {
     source: usize,
     known: Attributes,
     len_bytes: u64,
     ring: Vec<Attributes>,
-    /// Whether the whole replicas are linked so already.
+    /// Whether the sound replicas are already linked this way.
     pub(crate) is_linked: bool,
     /// As in [`SyncReport`].
     undecided: Vec<usize>,
@@ -236,7 +236,7 @@ impl Plan {
         self.known.poolset_uuid
     }
 
-    /// Whether every replica is linked as the set has it, and none to another.
+    /// Whether every replica is linked exactly as in the set.
     pub(crate) fn is_done(&self, found: &mut [Found]) -> Result<bool, SyncError> {
         for (index, found) in found.iter_mut().enumerate() {
             let own = whole(found)?.attributes().map_err(|source| SyncError::Replica { index, source })?;
@@ -584,7 +584,7 @@ impl Work<'_> {
             Found::Damaged(reason) => return Err(SyncError::NoSource { reasons: vec![reason] }),
         };
         let mut indexes: Vec<_> = (0..self.set.replicas.len()).filter(|index| *index != source).collect();
-        // Those that are made come first: where one cannot be, the links of the whole ones are as they were.
+        // New replicas come first: if one cannot be created, the links of the sound ones are unchanged.
         indexes.sort_by_key(|index| !matches!(found[*index], Found::Damaged(_)));
         let comparison = Comparison::of_kind(PoolKind::of_signature(&known.signature), len_bytes);
         (self.progress)(Step::Total(comparison.len_bytes() * indexes.len() as u64));
@@ -624,7 +624,7 @@ impl Work<'_> {
         Ok(SyncReport { source, len_bytes, source_was_unlinked, replicas, undecided: plan.undecided.clone() })
     }
 
-    /// Copies what differs to a whole replica, and links it.
+    /// Copies what differs to a sound replica, and links it.
     fn equal(
         &mut self,
         [source, index]: [usize; 2],

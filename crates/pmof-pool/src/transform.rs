@@ -1,4 +1,4 @@
-//! A set that gets other replicas.
+//! Changes the replicas of a pool to those of another set.
 
 use std::path::{Path, PathBuf};
 
@@ -15,36 +15,36 @@ use crate::{
     sync::{Found, Old, Plan, check_links, check_same, close_unchanged, look, of_files, plan, sync_found},
 };
 
-/// How a set is given other replicas.
+/// Options of a transform.
 #[derive(Clone, Debug, Default)]
 pub struct TransformOptions {
     /// What the operator vouches for of the local ones.
     pub declaration: Option<Declaration>,
-    /// Nothing is changed; what would be is told.
+    /// A dry run: reports what would be changed.
     pub dry_run: bool,
     /// Hosts that are gone, as the old set names them, with or without the user: their replicas, which the new set must not
-    /// have, are neither looked at nor removed.
+    /// have, are neither checked nor removed.
     pub lost: Vec<String>,
 }
 
-/// What was done to a set, or would be.
+/// What was done to a set, or would be done in a dry run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TransformReport {
     /// Places in the new set of replicas that were made; none where an earlier call had made and linked them.
     pub added: Vec<usize>,
     /// Places in the old set of those that were removed with their bytes. Of this machine those of which something was there.
     pub removed: Vec<usize>,
-    /// Places in the old set of those on lost hosts: what lies there stays, and belongs to the pool no more.
+    /// Places in the old set of replicas on lost hosts: their files stay, and no longer belong to the pool.
     pub left: Vec<usize>,
 }
 
-/// Gives a set other replicas: those that `to` has and `from` has not are made, those that `from` has and `to` has not are removed
-/// with their bytes, at the end. Options must be the same; the first replica of `to` must be in `from`.
+/// Changes the replicas of a pool: creates those that only `to` has, and at the end removes those that only `from` has,
+/// with their bytes. Options must be the same; the first replica of `to` must be in `from`.
 ///
-/// All replicas of `from` must be reached, sound and equal, but for those on hosts that are named as lost. What a lost host holds comes back
-/// as a replica that was left behind: opening and checking it are refused, and so is adding it where it differs, until it is removed there.
+/// All replicas of `from` must be reached, sound and equal, but for those on hosts that are named as lost. A replica on a lost host
+/// comes back as stale: opening and checking it are refused, and so is adding it if it differs, until it is removed there.
 ///
-/// One that was ended, at whatever point, is finished by the same call.
+/// A transform that was interrupted at any point is completed by the same call.
 ///
 /// Errors: [`SyncError`].
 pub fn transform(
@@ -78,7 +78,7 @@ pub fn transform(
                 sync_found(to, &SyncOptions { declaration, dry_run, from: None }, Some(&old), remotes, progress)?;
             (member, if done.is_nothing() { Vec::new() } else { added }, removed)
         }
-        // One that was ended while it removed them, or was finished.
+        // An earlier transform was interrupted while it removed them, or was completed.
         Err(error @ SyncError::NotSound { index, .. }) if removed.contains(&index) => {
             let member = transformed(to, options, remotes)?.ok_or(error)?;
             (member, Vec::new(), check_going(from, &removed, &member, remotes)?)
@@ -91,7 +91,7 @@ pub fn transform(
     Ok(TransformReport { added, removed, left })
 }
 
-/// Removes replicas of the old set, of which the pool has none any more.
+/// Removes replicas of the old set that the pool no longer has.
 fn remove(
     from: &PoolSet,
     removed: &[usize],
@@ -108,7 +108,7 @@ fn remove(
     Ok(())
 }
 
-/// Whether what is asked for can be done at all.
+/// Checks that the transform is possible at all.
 fn check_request(
     from: &PoolSet,
     to: &PoolSet,
@@ -161,7 +161,7 @@ fn check_reused(from: &PoolSet, to: &PoolSet, added: &[usize]) -> Result<(), Syn
     Ok(())
 }
 
-/// All that is reached must be sound, and hold the same, before one is given up. Gives what is known of the pool, and whether the replicas are linked as the
+/// All reachable replicas must be sound and equal before one is removed. Gives what is known of the pool, and whether the replicas are linked as the
 /// old set has them, as those that stay are.
 fn check_old(
     from: &PoolSet,

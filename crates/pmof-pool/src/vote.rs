@@ -1,4 +1,4 @@
-//! What most replicas agree on against the one that the others are made equal to.
+//! Whether a majority of the replicas disagrees with the source of a synchronization.
 
 use std::ops::Range;
 
@@ -7,10 +7,10 @@ use crate::{
     sync::{Found, whole},
 };
 
-/// Where a replica differs, in bytes that are in use.
+/// The used bytes in which a replica differs.
 pub(crate) type Ranges = Vec<Range<u64>>;
 
-/// Replicas, more than half of all that are sound, that agree with each other and not with another one.
+/// A majority of the sound replicas, which agree with each other and differ from another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Majority {
     /// Those that agree, by their places in the set, from 0.
@@ -23,12 +23,12 @@ pub struct Majority {
     pub offset: u64,
 }
 
-/// What the other replicas say against the one that they were compared with.
+/// The objection of the other replicas against the one that they were compared with.
 #[derive(Debug, Default)]
 pub(crate) struct Opinions {
-    /// Most of them agree against it.
+    /// A majority agrees with each other and differs from it.
     pub(crate) majority: Option<Majority>,
-    /// Those that differ and were not used together with it.
+    /// Replicas that differ and were not used together with it.
     pub(crate) apart: Option<Apart>,
 }
 
@@ -57,7 +57,7 @@ pub(crate) fn differences(
     differences.map_err(|error| of_pair(first, other, error))
 }
 
-/// Two elements, where both are there and they are not the same.
+/// Two distinct elements, if both exist.
 fn two_of<T>(all: &mut [T], [first, other]: [usize; 2]) -> Option<[&mut T; 2]> {
     let (before, behind) = all.split_at_mut_checked(first.max(other))?;
     let (low, high) = (before.get_mut(first.min(other))?, behind.first_mut()?);
@@ -69,7 +69,7 @@ pub(crate) fn of_pair(first: usize, other: usize, error: ComparisonError) -> Syn
     SyncError::Replica { index: if error.is_first { first } else { other }, source: error.source }
 }
 
-/// What replicas that were compared with `source` say against it. `is_linked`: they were used together.
+/// The objection of replicas that were compared with `source`. `is_linked`: they were used together.
 pub(crate) fn opinions(
     found: &mut [Found],
     source: usize,
@@ -93,7 +93,7 @@ fn majority_against(
     mut read: impl FnMut(usize, u64, &mut [u8]) -> Result<(), SyncError>,
 ) -> Result<Option<Majority>, SyncError> {
     let voters = differing.len() + 1;
-    // Two replicas are of two opinions.
+    // Two replicas have no majority.
     if voters < 3 {
         return Ok(None);
     }

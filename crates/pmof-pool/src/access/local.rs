@@ -1,4 +1,4 @@
-//! Replicas on this machine, seen as those on any.
+//! Access to replicas on this machine.
 
 use std::{ops::Range, sync::Arc};
 
@@ -9,7 +9,7 @@ use crate::{
     Attributes, DIGEST_BLOCK_LEN_BYTES, DIGEST_BYTES, LocalReplica, data_ranges, digests_of, replica::NewParts,
 };
 
-/// Parts that are being made: they have no headers yet.
+/// Parts that are being created and have no headers yet.
 impl ReplicaAccess for NewParts {
     fn name(&self) -> String {
         self.memory.path().display().to_string()

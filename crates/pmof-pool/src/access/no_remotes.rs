@@ -1,8 +1,8 @@
-//! The way to other machines where there is none.
+//! Access to other machines where there is none.
 
 use crate::{AccessError, Attributes, OpenFor, Reached, RemoteReplicas, RemoteSpec, ReplicaAccess, Unreached};
 
-/// Where no replica is on another machine, or none can be reached from here.
+/// For sets without remote replicas, and for callers that cannot reach other machines.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoRemotes;
 

@@ -1,4 +1,4 @@
-//! What can be wrong with a pool set file.
+//! Errors in a pool set file.
 
 use std::{io, path::PathBuf};
 
@@ -50,7 +50,7 @@ pub enum SetProblem {
     JoinedKeyword {
         /// What stands there.
         found: String,
-        /// What is meant.
+        /// The intended keyword.
         word: &'static str,
     },
     /// A line that should name a part has one word only.

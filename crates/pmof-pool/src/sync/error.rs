@@ -1,4 +1,4 @@
-//! Why a set cannot be brought in order.
+//! Why a set cannot be synchronized.
 
 use std::{ops::Range, path::PathBuf};
 
@@ -9,11 +9,11 @@ use crate::{AccessError, Majority, PartSize};
 const HOLES: &str = "has holes: what lay there";
 const FILLED: &str = "; if the holes are of a copy that was made sparse, and nothing else lay there, `fallocate -l LENGTH FILE` fills them with zeros";
 
-/// Why a set cannot be brought in order.
+/// Why a set cannot be synchronized.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SyncError {
-    /// No replica can be believed.
+    /// No replica is sound.
     #[error("no replica is sound, so there is nothing to copy from: {}{}", reasons.join("; "), if reasons.iter().any(|reason| reason.contains(HOLES)) { FILLED } else { "" })]
     NoSource {
         /// What is wrong with each.
@@ -39,10 +39,10 @@ pub enum SyncError {
         /// What it must hold.
         expected: u64,
     },
-    /// Something that is not done.
+    /// The operation is not supported.
     #[error("{why}; {mend}")]
     Unsupported {
-        /// What is not done.
+        /// What is not supported.
         why: &'static str,
         /// What to do instead.
         mend: &'static str,
@@ -55,7 +55,7 @@ pub enum SyncError {
         majority.replicas.first().unwrap_or(&0), majority.against
     )]
     Outvoted {
-        /// Who, and where.
+        /// The replicas, and where they differ.
         majority: Majority,
     },
     /// Replicas that differ, and were not used together.
@@ -64,7 +64,7 @@ pub enum SyncError {
         /// Who.
         apart: Apart,
     },
-    /// A replica is to be made anew for its headers, and holds something else than the one to copy from.
+    /// A replica is to be recreated because of its headers, but its contents differ from the one to copy from.
     #[error(
         "the headers of replica {index} are damaged, and what it holds is intact and differs from replica {source_index}, first at offset {offset}: nothing says which \
          was written last; `pmof pool sync --from {source_index}` overwrites it: keep a copy of its parts first if they may be the newer"
@@ -77,7 +77,7 @@ pub enum SyncError {
         /// The first byte that differs, from the start of the pool.
         offset: u64,
     },
-    /// The same of a replica on another machine, which cannot be compared from here.
+    /// The same for a replica on another machine, which cannot be compared from here.
     #[error(
         "{reason}; the parts of replica {index} hold something behind the damaged headers, and nothing says whether replica {source_index} is the newer: `pmof pool sync \
          --from {source_index}` overwrites it: keep a copy of its parts on that machine first if they may be the newer"
@@ -90,7 +90,7 @@ pub enum SyncError {
         /// What is wrong with its headers, and on which machine.
         reason: String,
     },
-    /// A part without a header holds nothing that another replica has there.
+    /// A part without a header has nothing in common with any other replica.
     #[error(
         "{} of replica {index} has no header, and nothing in it is what any other replica holds there: if it is not the pool's, move it away, and it is \
          made anew; if the others' files are not, move those away",
@@ -102,7 +102,7 @@ pub enum SyncError {
         /// The part.
         path: PathBuf,
     },
-    /// The same on another machine, which tells what its parts hold of the pool, and not their names.
+    /// The same on another machine, which reports the ranges of its parts but not their names.
     #[error(
         "the part of replica {index} that has bytes {} to {} of the pool has no header, and nothing in it is what any other replica holds there: if it is not the pool's, \
          move it away on that machine, and it is made anew; if the others' files are not, move those away",
@@ -111,10 +111,10 @@ pub enum SyncError {
     UnlikeElsewhere {
         /// Its place in the set, from 0.
         index: usize,
-        /// What the part has of the pool.
+        /// The range of the pool in the part.
         range: Range<u64>,
     },
-    /// Another replica was opened by libpmemobj after the one to copy from was opened last.
+    /// libpmemobj opened another replica after the last opening of the one to copy from.
     #[error(
         "libpmemobj counted {count} openings of replica {index}, and {source_count} of replica {source_index}, which would be copied to the others and looks like an old copy: \
          name the one to copy from (`pmof pool sync --from {index}` for the newer one)"
@@ -129,7 +129,7 @@ pub enum SyncError {
         /// How often that was opened.
         source_count: u64,
     },
-    /// The set is not the one that the pool has.
+    /// The set is not the current one of the pool.
     #[error(
         "replica {index} is linked to one that was made in another place than that of replica {beside} here: the pool was transformed to another \
          set, or replica {beside} was moved and lost; name the pool set file that the pool was transformed to, or, if this is the pool's set, the \
@@ -149,10 +149,10 @@ pub enum SyncError {
     NotAll {
         /// Its place in the set, from 0.
         index: usize,
-        /// The UUID of the one that it names.
+        /// The UUID of the replica that it names.
         named: String,
     },
-    /// Those that can be read hold nothing, and another one may.
+    /// All readable replicas are empty, but another one may hold data.
     #[error(
         "replica {index} is empty (created and never written), and replica {other} may hold what was written: {reason}; bring back a copy of \
          replica {other}, or name replica {index} (`pmof pool sync --from {index}`) if nothing was ever written"
@@ -165,7 +165,7 @@ pub enum SyncError {
         /// What is wrong with that.
         reason: String,
     },
-    /// A replica that is to be copied from cannot be believed.
+    /// The replica to copy from is not usable.
     #[error("replica {index} cannot be copied from: {reason}; name another one")]
     NotASource {
         /// Its place in the set, from 0.
@@ -194,7 +194,7 @@ pub enum SyncError {
         /// What went wrong.
         source: AccessError,
     },
-    /// A host that is called lost has a replica of the new set.
+    /// A host declared lost has a replica of the new set.
     #[error(
         "replica {index} of the new set is on {host}, which is called lost: take it out of the set, or the host out of `--lost`"
     )]
@@ -210,7 +210,7 @@ pub enum SyncError {
         /// The host.
         host: String,
     },
-    /// Where a replica is to be made, there is one of the same pool that holds something else.
+    /// Where a replica is to be created, a replica of the same pool exists that differs.
     #[error(
         "replica {index} is not made: {place} is of this pool already, and differs: it was left behind, or used since; \
          `pmof pool check` of the new set tells where, and `pmof pool sync --from N` of the new set makes all hold what replica N holds"
@@ -221,7 +221,7 @@ pub enum SyncError {
         /// Where it is.
         place: String,
     },
-    /// Where a replica is to be made, there is a whole one of another pool.
+    /// Where a replica is to be created, there is a sound one of another pool.
     #[error(
         "replica {index} cannot be made: {} on {node} is a replica of another pool: remove it on {node} first if nobody needs it",
         set.display()
@@ -234,7 +234,7 @@ pub enum SyncError {
         /// The set there.
         set: PathBuf,
     },
-    /// Parts that are whole, and that the set names in another order, or in another replica.
+    /// Sound parts that the set names in another order, or in another replica.
     #[error(
         "the set does not name the parts of replica {index} as they are: {}; write them so in the pool set file, the first part of each replica \
          (part 0) first",
@@ -264,7 +264,7 @@ pub enum SyncError {
         /// Its length by the old set.
         old_size: PartSize,
     },
-    /// A transform failed while it made or linked replicas.
+    /// A transform failed while it created or linked replicas.
     #[error(
         "the transform ended halfway; the replicas of the old set hold all that they held, and nothing of them is removed, but some may be linked as the new set has \
          them: run the same transform again once the reason is gone, which goes on with what is made"
@@ -273,7 +273,7 @@ pub enum SyncError {
         /// What failed.
         source: Box<SyncError>,
     },
-    /// A transform made all, and could not remove what goes.
+    /// A transform created the new replicas, but could not remove the old ones.
     #[error(
         "the pool has the replicas of the new set now, which hold all: use that set; replica {index} of the old set is not removed, or not \
          whole; run the same transform again once the reason is gone, which removes what is left of the old set"
@@ -284,7 +284,7 @@ pub enum SyncError {
         /// What went wrong.
         source: AccessError,
     },
-    /// One replica's parts, or the way to it.
+    /// A replica failed, or could not be reached.
     #[error("replica {index} failed")]
     Replica {
         /// Its place in the set, from 0.
