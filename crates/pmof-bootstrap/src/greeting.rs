@@ -1,4 +1,4 @@
-//! What the two ends of an ssh session say on standard input and output before the data path stands.
+//! The handshake of the two ends of an ssh session on standard input and output, before the data path is established.
 //!
 //! All numbers are little-endian. The initiator begins, without waiting, with a *hello* of 36 bytes:
 //!
@@ -11,7 +11,7 @@
 //! | 16 | 16 | nonce, random |
 //! | 32 | 4 | CRC32C of all before |
 //!
-//! The target answers with one *greeting*. Whatever a login prints before is passed over: the initiator looks for the
+//! The target answers with one *greeting*. Anything that a login prints before is skipped: the initiator looks for the
 //! first 24 bytes.
 //!
 //! | offset | bytes | field |
@@ -24,7 +24,7 @@
 //! | 32 | n | body: when ready the secret `[16]` and the addresses, best first, one a line; else a text for people |
 //! | 32 + n | 4 | CRC32C of all before |
 //!
-//! The places of the first 28 bytes are the same in every version. From then on the initiator says nothing; the end of its
+//! The places of the first 28 bytes are the same in every version. After that the initiator sends nothing; the end of its
 //! stream is the end of the session.
 
 use std::io;
@@ -46,15 +46,15 @@ const HEAD_BYTES: usize = 32;
 const CHECKSUM_BYTES: usize = 4;
 /// A few addresses, or a few lines of text.
 const BODY_MAX_BYTES: usize = 4096;
-/// What a login may print before the greeting.
+/// The maximum that a login may print before the greeting.
 pub(crate) const BANNER_MAX_BYTES: usize = 64 << 10;
 
-/// What the initiator says first.
+/// The first message of the initiator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// Whether it has RDMA devices that it may use.
     pub has_verbs: bool,
-    /// By which it knows the answer to be its own.
+    /// Identifies the answer to this hello.
     pub nonce: [u8; NONCE_BYTES],
 }
 
@@ -63,7 +63,7 @@ pub struct Hello {
 pub enum Greeting {
     /// The target runs.
     Ready {
-        /// What the data connection proves.
+        /// The secret that the data connection proves.
         secret: Secret,
         /// Where the target listens, the best first.
         addresses: Vec<Address>,
@@ -75,20 +75,20 @@ pub enum Greeting {
     },
     /// The target did not start.
     Failed {
-        /// Why, for programs.
+        /// The reason, for programs.
         why: StartFailure,
-        /// Why, for people.
+        /// The reason, for people.
         text: String,
     },
 }
 
-/// Why a target did not start, as far as programs care.
+/// Why a target did not start, for programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StartFailure {
     /// Its configuration or its command line is wrong.
     Configuration,
-    /// A file or directory that it needs is not there.
+    /// A file or directory that it needs does not exist.
     NotFound,
     /// It may not use a file or directory that it needs.
     NotPermitted,
@@ -98,7 +98,7 @@ pub enum StartFailure {
 }
 
 impl StartFailure {
-    /// What an error of the system comes to.
+    /// Classifies a system error.
     pub fn of(error: &io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Self::NotFound,
@@ -116,7 +116,7 @@ impl StartFailure {
         }
     }
 
-    /// Those of newer targets mean [`Other`](Self::Other).
+    /// Unknown codes of newer targets become [`Other`](Self::Other).
     fn from_status(status: u16) -> Self {
         match status {
             3 => Self::Configuration,
@@ -127,7 +127,7 @@ impl StartFailure {
     }
 }
 
-/// Why a hello was not understood.
+/// Why a hello was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HelloError {
     /// Something else was sent.
@@ -147,7 +147,7 @@ pub enum HelloError {
     },
 }
 
-/// Why bytes are no greeting.
+/// Why bytes are not a greeting.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GreetingError {
     #[error("more than {BANNER_MAX_BYTES} bytes came before the greeting of a target, beginning with {beginning:?}")]
@@ -169,7 +169,7 @@ impl Hello {
         bytes
     }
 
-    /// What these bytes say.
+    /// Decodes a hello.
     pub fn decode(bytes: &[u8; HELLO_BYTES]) -> Result<Self, HelloError> {
         let (said, checksum) = bytes.split_at(32);
         if !said.starts_with(HELLO_MAGIC) || crc32c::crc32c(said).to_le_bytes() != checksum {
@@ -186,7 +186,7 @@ impl Hello {
 }
 
 impl Greeting {
-    /// The answer to the hello with this nonce. A text that is too long is cut.
+    /// Encodes the answer to the hello with this nonce. A text that is too long is truncated.
     pub fn encode(&self, nonce: &[u8; NONCE_BYTES]) -> Vec<u8> {
         let (status, version, mut body) = match self {
             Self::Ready { secret, addresses } => {
@@ -209,7 +209,7 @@ impl Greeting {
         bytes
     }
 
-    /// The greeting among the bytes that came, of which more may follow; `None` before all of it is there.
+    /// The greeting in the bytes received so far; `None` while it is incomplete.
     pub fn find(came: &[u8], nonce: &[u8; NONCE_BYTES]) -> Result<Option<Self>, GreetingError> {
         let mark = [&GREETING_MAGIC[..], nonce].concat();
         let Some(at) = came.windows(MARK_BYTES).position(|window| window == mark) else {
@@ -246,7 +246,7 @@ impl Greeting {
         let damaged = |what| GreetingError::Damaged { what };
         let (secret, lines) = body.split_first_chunk::<SECRET_BYTES>().ok_or_else(|| damaged("it holds no secret"))?;
         let lines = std::str::from_utf8(lines).map_err(|_| damaged("its addresses are not UTF-8"))?;
-        // What a newer target offers and this side does not know is not for this side.
+        // Addresses of transports that this side does not know are skipped.
         let addresses: Vec<Address> = lines.lines().filter_map(|line| line.parse().ok()).collect();
         if addresses.is_empty() {
             return Err(damaged("it offers no address that this version understands"));
@@ -260,7 +260,7 @@ pub(crate) fn beginning(came: &[u8]) -> String {
     String::from_utf8_lossy(&came[..came.len().min(200)]).into_owned()
 }
 
-/// Whether an address is worth a try on this side.
+/// Whether this side can use an address.
 pub(crate) fn is_reachable(address: &Address, has_verbs: bool) -> bool {
     address.transport == Transport::Tcp || (address.transport == Transport::Verbs && has_verbs)
 }

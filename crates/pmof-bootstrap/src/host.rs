@@ -2,18 +2,18 @@
 
 use std::{fmt, str::FromStr};
 
-/// Where ssh goes, as its own command line has it; what it means is up to the user's ssh configuration.
+/// The destination, as on ssh's command line; the user's ssh configuration defines its meaning.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SshHost {
-    /// The user there; ssh decides where there is none.
+    /// The user there; without one ssh decides.
     pub user: Option<String>,
     /// Name or address (IPv6 without brackets), or an alias of the ssh configuration.
     pub host: String,
-    /// Port of the ssh server; ssh decides where there is none.
+    /// Port of the ssh server; without one ssh decides.
     pub port: Option<u16>,
 }
 
-/// Why a text names no host for ssh.
+/// Why a text does not name a host for ssh.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} names no host for ssh: {why}; write [USER@]HOST or [USER@]HOST:PORT, an IPv6 address in brackets")]
 pub struct SshHostError {

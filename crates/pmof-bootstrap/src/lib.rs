@@ -1,9 +1,9 @@
 //! How an initiator and a target meet: targets started through ssh, and the secret by which the data connection shows that it
 //! belongs to them.
 //!
-//! The initiator runs the plain `ssh` command, which starts `pmof serve --stdio` on the other machine; who may, is up to ssh and the
-//! user's configuration of it. Over standard input and output the target hands over a secret for one connection and says
-//! where it listens; the initiator connects there, by verbs where both sides have it, else TCP, and proves the secret before
+//! The initiator runs the plain `ssh` command, which starts `pmof serve --stdio` on the other machine; access control is up to ssh and its
+//! configuration. Over standard input and output the target passes a secret for one connection and the addresses
+//! that it listens on; the initiator connects there, by verbs where both sides have it, else TCP, and proves the secret before
 //! anything else. The session ends with either process.
 #![forbid(unsafe_code)]
 

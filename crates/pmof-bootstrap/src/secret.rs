@@ -2,13 +2,13 @@
 //!
 //! The secret itself never goes over the data path. Each side sends 32 random bytes, and proves with
 //! `BLAKE3-keyed(key, label | initiator's nonce | target's nonce)` that it knows the secret; the key is
-//! `BLAKE3-derive_key("pmof data path secret v1", secret)`. The target proves first, so the initiator answers nobody else.
+//! `BLAKE3-derive_key("pmof data path secret v1", secret)`. The target proves first, so the initiator answers only the target.
 
 use std::fmt;
 
 use pmof_control::{NONCE_BYTES, PROOF_BYTES};
 
-/// Bytes of a secret: 128 bits, which nobody guesses.
+/// Bytes of a secret: 128 bits, which cannot be guessed.
 pub const SECRET_BYTES: usize = 16;
 const _: () = assert!(PROOF_BYTES == blake3::OUT_LEN);
 
@@ -18,12 +18,12 @@ const KEY_CONTEXT: &str = "pmof data path secret v1";
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Secret([u8; SECRET_BYTES]);
 
-/// Who proves something: the proof of one side is not that of the other.
+/// The side that proves knowledge of the secret: the proofs of the two sides differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prover {
-    /// Who connects.
+    /// The side that connects.
     Initiator,
-    /// Who listens.
+    /// The side that listens.
     Target,
 }
 
@@ -42,12 +42,12 @@ impl Secret {
         random().map(Self)
     }
 
-    /// The one of these bytes.
+    /// The secret with these bytes.
     pub fn from_bytes(bytes: [u8; SECRET_BYTES]) -> Self {
         Self(bytes)
     }
 
-    /// Its bytes, to be handed over where nobody else reads.
+    /// Its bytes, to be passed over a private channel.
     pub fn bytes(&self) -> &[u8; SECRET_BYTES] {
         &self.0
     }

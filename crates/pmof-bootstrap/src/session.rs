@@ -1,4 +1,4 @@
-//! The initiator's end of an ssh session: starts a target on the other machine, and learns how to reach and convince it.
+//! The initiator's end of an ssh session: starts a target on the other machine, and learns its addresses and its secret.
 
 use std::{
     fs::File,
@@ -33,13 +33,13 @@ pub const DEFAULT_SSH_TIMEOUT: Duration = Duration::from_secs(30);
 /// The command that starts a target on the other machine, by default.
 pub const DEFAULT_SSH_COMMAND: &str = "pmof serve --stdio";
 
-/// What ssh and the other machine may print as errors; more is dropped.
+/// The limit of error output from ssh and the other machine; more is dropped.
 const ERRORS_MAX_BYTES: usize = 16 << 10;
 
 /// Time for ssh to end once its session is over; then it is killed.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often it is looked whether ssh ended.
+/// How often to check whether ssh ended.
 const END_LOOK: Duration = Duration::from_millis(1);
 
 /// How targets are started through ssh.
@@ -103,7 +103,7 @@ impl SshOptions {
 }
 
 impl SshOptions {
-    /// The default, with what the environment says: `PMOF_SSH` is the ssh command, `PMOF_SSH_COMMAND` the command line on the
+    /// The default, modified by the environment: `PMOF_SSH` is the ssh command, `PMOF_SSH_COMMAND` the command line on the
     /// other machine.
     pub fn from_env() -> Self {
         let mut options = Self::default();
@@ -129,7 +129,7 @@ pub enum SshError {
         /// The system's answer.
         source: io::Error,
     },
-    /// A resource of this side.
+    /// A local resource failed.
     #[error("cannot talk to ssh: {call}")]
     Io {
         /// The system call.
@@ -140,7 +140,7 @@ pub enum SshError {
     /// ssh ended before the target answered.
     #[error("{}", ended(*status, command, stdout, stderr))]
     Ended {
-        /// How; `None` where the system did not say.
+        /// Its exit status; `None` if the system did not report it.
         status: Option<ExitStatus>,
         /// The command line on the other machine.
         command: String,
@@ -160,7 +160,7 @@ pub enum SshError {
         /// What ssh and the other machine wrote to standard error, its beginning.
         stderr: String,
     },
-    /// What answered is no target of pmof.
+    /// The answer is not from a target of pmof.
     #[error(
         "what `{command}` answered is not a target's greeting: {why}; have the login print nothing, or name the right command with PMOF_SSH_COMMAND"
     )]
@@ -181,9 +181,9 @@ pub enum SshError {
     /// The target could not start.
     #[error("the target did not start: {text}")]
     Target {
-        /// What it comes to.
+        /// The class of the failure.
         why: StartFailure,
-        /// Its words.
+        /// Its message.
         text: String,
     },
 }
@@ -214,13 +214,13 @@ fn said(stderr: &str) -> String {
 #[derive(Debug)]
 pub struct SshSession {
     child: Child,
-    /// Its end is the session's end. A socket: a write to one whose reader died raises no signal in the application, and its
-    /// end is told even where a child of the application holds it too.
+    /// The end of this stream is the end of the session. It is a socket: a write after the reader died raises no signal in the application, and its
+    /// shutdown is effective even if a child of the application holds it too.
     stdin: UnixStream,
     has_ended: bool,
 }
 
-/// What a new session gives.
+/// The results of a new session.
 pub struct Started {
     /// Ends the target when it is dropped.
     pub session: SshSession,
@@ -241,7 +241,7 @@ impl SshSession {
         let (stdin, its_stdin) = UnixStream::pair().map_err(|source| SshError::Io { call: "socketpair", source })?;
         let mut child = command(host, options)
             .stdin(Stdio::from(OwnedFd::from(its_stdin)))
-            // What a terminal tells the program (Ctrl-C) is the program's to act on, also by a last persist.
+            // Signals of the terminal (Ctrl-C) are for the program, which may still persist.
             .process_group(0)
             .stdout(Stdio::piped())
             .stderr(Stdio::from(stderr))
@@ -250,10 +250,10 @@ impl SshSession {
         let stdout = child.stdout.take();
         let mut session = Self { child, stdin, has_ended: false };
         let has_verbs = options.verbs && pmof_access::has_rdma_device();
-        // A new socket has room for it. Where ssh ended already, its answer says why.
+        // A new socket has room for it. If ssh has ended already, its output says why.
         let _ = rustix::net::send(&session.stdin, &Hello { has_verbs, nonce }.encode(), SendFlags::NOSIGNAL);
         let Some(stdout) = stdout else { return Err(io_error("pipe")(Errno::BADF)) };
-        // What does not answer as a target is not waited for.
+        // An answer that is not a target's ends the wait.
         let greeting = session.greeting(stdout, &nonce, options, deadline, &File::from(errors));
         match greeting.inspect_err(|_| session.kill())? {
             Greeting::Ready { secret, mut addresses } => {
@@ -285,7 +285,7 @@ impl SshSession {
             if left.is_zero() {
                 return Err(SshError::TimedOut { timeout: options.timeout, stderr: text_of(errors) });
             }
-            // A limit that the kernel's type cannot hold is none.
+            // A limit beyond the kernel's type means no limit.
             let left = Timespec::try_from(left).ok();
             match poll(&mut [PollFd::new(&stdout, PollFlags::IN)], left.as_ref()) {
                 Ok(0) | Err(Errno::INTR) => continue,
@@ -313,7 +313,7 @@ impl SshSession {
         }
     }
 
-    /// Ends the session and waits, for a bounded time, until the target and ssh have ended. Gives ssh's status, `None` where
+    /// Ends the session and waits, for a bounded time, until the target and ssh have ended. Returns ssh's status, `None` if
     /// it had to be killed.
     pub fn end(&mut self) -> Option<ExitStatus> {
         self.has_ended = true;
@@ -361,7 +361,7 @@ fn command(host: &SshHost, options: &SshOptions) -> Command {
     command
 }
 
-/// A file in memory that takes so many bytes and no more: whoever fills it is not held up, as by a pipe that nobody reads.
+/// A file in memory with a size limit: its writer never blocks, as it would on a pipe without a reader.
 fn bounded_file() -> Result<OwnedFd, Errno> {
     let file = rustix::fs::memfd_create("pmof-ssh-errors", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     rustix::fs::ftruncate(&file, ERRORS_MAX_BYTES as u64)?;

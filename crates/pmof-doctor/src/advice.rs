@@ -7,10 +7,10 @@ use crate::{
     Capabilities, CxlMemdev, DaxDevice, Limits, Memory, NumaNode, RdmaDevice, Region, machine::distance, read,
 };
 
-/// Less locked memory than this is worth a word: pools are usually longer.
+/// A smaller limit of locked memory is reported: pools are usually longer.
 const LOCKED_MEMORY_AMPLE_BYTES: u64 = 1 << 30;
 
-/// What verdicts on memories depend on beside the memory.
+/// What verdicts on memories depend on in addition to the memory.
 #[derive(Debug)]
 pub(crate) struct Context<'a> {
     pub(crate) devices: &'a [RdmaDevice],
@@ -131,7 +131,7 @@ fn soft_device(system: &System) -> Vec<String> {
 pub struct Finding {
     /// What was found, and what it means.
     pub what: String,
-    /// What mends it.
+    /// The command that fixes it.
     pub command: Option<String>,
 }
 

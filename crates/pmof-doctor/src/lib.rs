@@ -1,9 +1,9 @@
 //! The judgement of a whole machine: which memories it has, which failures they survive over which transport, on what
 //! evidence, and what would improve them.
 //!
-//! [`examine`] reads sysfs and procfs and nothing else: no file is opened for writing, no device is touched. What a medium
-//! keeps is judged by `pmof-mem`, which judges receipts too, so the two cannot differ. What an RDMA device can do is asked
-//! of [`RdmaCapabilities`], which the caller provides.
+//! [`examine`] reads only sysfs and procfs: it opens no file for writing and accesses no device. `pmof-mem` judges what a medium
+//! keeps; it judges receipts too, so the two cannot differ. The caller provides the capabilities of RDMA devices through
+//! [`RdmaCapabilities`].
 //!
 //! No answer that is missing, unreadable or unknown ever counts as proof.
 #![forbid(unsafe_code)]

@@ -72,7 +72,7 @@ pub struct Limit {
     pub hard: Option<u64>,
 }
 
-/// Pages of one size that the kernel keeps for those who ask.
+/// Huge pages of one size that the kernel has reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct HugePages {
     /// Size of one page.
@@ -195,7 +195,7 @@ pub(crate) fn swap_areas(system: &System) -> Vec<SwapArea> {
     table.lines().skip(1).filter_map(area).collect()
 }
 
-/// A battery, a mains adapter or a UPS that the kernel knows. Never evidence: it says nothing of what the machine does with
+/// A battery, a mains adapter or a UPS that the kernel knows. Never evidence: it does not show what the machine does with
 /// its memory when power is lost.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PowerSupply {

@@ -1,4 +1,4 @@
-//! Each memory of the machine over each transport: the highest durability, by which method, and why no more.
+//! Each memory of the machine over each transport: the highest durability, its method, and why not more.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use crate::{
     advice::{self, Context},
 };
 
-/// Something that a pool's bytes can lie on.
+/// A memory that can hold a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Memory {
     /// The device, the mount point, the path that was asked about, or `process memory`.
@@ -32,10 +32,10 @@ pub struct Memory {
     pub numa_nodes: Vec<u32>,
     /// Something can be written there.
     pub is_writable: bool,
-    /// The strongest durability that is kept without anybody's declaration.
+    /// The strongest durability that is provided without a declaration.
     #[serde(serialize_with = "as_text")]
     pub durability: Durability,
-    /// What is done after a store so that it is kept.
+    /// What must be done after a store.
     #[serde(serialize_with = "as_text")]
     pub mechanism: Mechanism,
     /// Why that is believed.
@@ -99,13 +99,13 @@ impl fmt::Display for Transport {
     }
 }
 
-/// Who brings earlier writes to where they are kept.
+/// What makes earlier writes durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FlushMethod {
     /// The device, by the verbs operation FLUSH.
     NativeFlush,
-    /// Nobody has to: a READ that returns proves that the writes before it are in the CPU's caches or memory, and those keep
+    /// Nothing more is needed: a READ that returns proves that the writes before it are in the CPU's caches or memory, which keep
     /// them.
     ReadAfterWrite,
     /// The target's CPU, asked by a message.
@@ -146,7 +146,7 @@ pub(crate) enum Place<'a> {
     Mount(&'a MountProbe),
     /// A path that was asked about.
     Path,
-    /// Nowhere: memory of processes.
+    /// No place: memory of processes.
     Process,
 }
 

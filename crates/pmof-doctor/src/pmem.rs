@@ -12,13 +12,13 @@ use crate::read;
 pub struct Region {
     /// The kernel's name, as `region0`.
     pub name: String,
-    /// Who told the kernel of it: `ACPI.NFIT`, `e820`, `virtio-pmem`, `CXL`, another, or `unknown`.
+    /// Its source: `ACPI.NFIT`, `e820`, `virtio-pmem`, `CXL`, another, or `unknown`.
     pub bus: String,
     /// Its size.
     pub size_bytes: Option<u64>,
-    /// What it says that it keeps: `memory_controller`, `cpu_cache` or `unknown`.
+    /// What it claims to keep: `memory_controller`, `cpu_cache` or `unknown`.
     pub persistence_domain: String,
-    /// All that the kernel says, taken together, proves that it keeps its bytes without power.
+    /// Whether the kernel's answers together prove that it keeps its bytes without power.
     pub is_proven: bool,
     /// What keeps it from being proven.
     pub why: Option<String>,

@@ -1,4 +1,4 @@
-//! RDMA devices: what sysfs says of them, and what the caller says they can do.
+//! RDMA devices: facts from sysfs, and capabilities from the caller.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::read;
 /// Ports beyond this are not looked at: verbs count them in 8 bits.
 const PORTS_MAX: usize = 255;
 
-/// Who can say what an RDMA device is capable of: the access layer asks libibverbs, tests read it from files.
+/// A source of RDMA device capabilities: the access layer asks libibverbs, tests read files.
 pub trait RdmaCapabilities {
     /// What `device` (as `mlx5_0`) can do.
     fn of(&self, device: &str) -> Result<DeviceCapabilities, CapabilitiesUnknown>;

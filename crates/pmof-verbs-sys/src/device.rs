@@ -18,20 +18,20 @@ pub enum DeviceError {
          pmof does not needs the package ibverbs-providers"
     )]
     None,
-    /// There are devices, and none by that name.
+    /// There are devices, but none with that name.
     #[error("this machine has no RDMA device {name}: it has {}", present.join(", "))]
     Unknown {
         /// The name that was asked for.
         name: String,
-        /// The names that there are.
+        /// The names of the existing devices.
         present: Vec<String>,
     },
-    /// The device is there and cannot be opened.
+    /// The device exists but cannot be opened.
     #[error("cannot open RDMA device {name}; check the rights on /dev/infiniband/uverbs*")]
     Open {
         /// The device.
         name: String,
-        /// What the library says.
+        /// The error of the library.
         #[source]
         error: io::Error,
     },
@@ -60,7 +60,7 @@ impl DeviceList {
         let list = NonNull::new(list);
         if list.is_none() {
             let error = io::Error::last_os_error();
-            // What the library says where the kernel has no part of RDMA.
+            // The library's error if the kernel has no RDMA support.
             if error.raw_os_error() != Some(libc::ENOSYS) {
                 return Err(DeviceError::List(error));
             }
@@ -79,7 +79,7 @@ impl DeviceList {
         devices.iter().map(|&raw| Device { list: self, raw })
     }
 
-    /// The device by that name, or the first there is.
+    /// The device with that name, or the first one.
     pub fn find(&self, name: Option<&str>) -> Result<Device<'_>, DeviceError> {
         let mut devices = self.devices().peekable();
         if devices.peek().is_none() {

@@ -1,4 +1,4 @@
-//! A shared library opened at run time, and what can go wrong with that.
+//! A shared library opened at run time, and its errors.
 
 use std::{
     ffi::{CStr, c_void},
@@ -8,7 +8,7 @@ use std::{
 /// The oldest version of rdma-core that has every function that [`crate::Verbs`] requires (2020).
 pub const MINIMUM_VERSION: u32 = 28;
 
-/// Why libibverbs and librdmacm cannot be used. Everything but RDMA works all the same.
+/// Why libibverbs and librdmacm cannot be used. Everything except RDMA works regardless.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
@@ -21,10 +21,10 @@ pub enum LoadError {
     Library {
         /// The name that was asked for.
         library: String,
-        /// What the dynamic loader says.
+        /// The error of the dynamic loader.
         reason: String,
     },
-    /// The library is there and lacks a function, as one that is too old does.
+    /// The library lacks a function because it is too old.
     #[error("{library} has no function {symbol}: pmof needs rdma-core {MINIMUM_VERSION} or later; upgrade {library}")]
     Symbol {
         /// The library that was loaded.
@@ -68,7 +68,7 @@ impl Library {
     }
 }
 
-/// What the dynamic loader says of this thread's last failure.
+/// The dynamic loader's message about this thread's last failure.
 fn last_error() -> String {
     // SAFETY: glibc and musl keep the message per thread; it is copied before this thread calls the loader again.
     let message = unsafe { libc::dlerror() };

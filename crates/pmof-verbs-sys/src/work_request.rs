@@ -224,7 +224,7 @@ pub unsafe fn ibv_wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, address: u64, len_by
 /// The data of the request begun last: ranges of local regions, at most as many as the queue pair was made for.
 ///
 /// Ranges of *one length* only, where the device may be soft-RoCE: its provider takes the first length for each of them
-/// (seen with rdma-core 56.1; mended by its pull request 1744 of 2026). Where the first is the longest the request fails,
+/// (seen with rdma-core 56.1; fixed by its pull request 1744 of 2026). Where the first is the longest the request fails,
 /// where it is shorter than another the end of the data is not sent, without an error.
 ///
 /// # Safety
