@@ -1,7 +1,7 @@
-//! What the application passes by pointer.
+//! Pointer arguments of the application.
 //!
-//! A value of these types comes from C alone, as an argument of a function of the interface, and has the representation of a pointer. What the
-//! prototype promises of the argument is what its type says; so what is promised is believed here, and nowhere else.
+//! Values of these types come only from C, as arguments of functions of the interface, and have the representation of a pointer. Each type
+//! states what the prototype promises about the argument; only this file relies on these promises.
 
 use std::ffi::{CStr, c_char};
 
@@ -10,10 +10,10 @@ use crate::{
     handle::{Handle, Kind, Used},
 };
 
-/// `struct rpma_X *`: null, or what a function of the interface has made, be it deleted since. Handles are never given back to the
-/// allocator, so that it can be looked at.
+/// `struct rpma_X *`: null, or the result of a function of the interface, even if deleted since. Handles are never given back to the
+/// allocator, so it can always be inspected.
 ///
-/// Memory registrations are not deleted while a call posts with them: the application's part, as in librpma.
+/// The application must not delete a memory registration while a call posts with it, as in librpma.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct Object<T>(*const Handle<T>);
@@ -23,7 +23,7 @@ pub struct Object<T>(*const Handle<T>);
 #[repr(transparent)]
 pub struct Slot<T>(*mut *mut Handle<T>);
 
-/// Where an outcome goes: null, or valid for a write.
+/// An output argument: null, or valid for a write.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct Out<T>(*mut T);
@@ -42,7 +42,7 @@ impl<T> Clone for Object<T> {
 impl<T> Copy for Object<T> {}
 
 impl<T> Object<T> {
-    /// An object that this library has made; or null.
+    /// An object of this library, or null.
     ///
     /// # Safety
     ///
@@ -63,7 +63,7 @@ impl<T> Object<T> {
 }
 
 impl<T: Kind + Send + Sync> Object<T> {
-    /// The object, which stays as long as the outcome does. Null, deleted ones and those of a process that forked are refused.
+    /// The object, which stays alive as long as the result. Null, deleted objects and those from before a fork are refused.
     #[inline]
     pub(crate) fn get(self) -> Result<Used<'static, T>, Failure> {
         // SAFETY: null or a handle, as the type says.

@@ -1,4 +1,4 @@
-//! What every function of the interface has around it.
+//! The wrapper of every function of the interface.
 
 use std::{
     any::Any,
@@ -11,14 +11,14 @@ use crate::{
     log::log,
 };
 
-/// Runs the body of a function of the interface and gives its code; what went wrong is logged. A panic, which would be a
-/// defect of pmof, stops here.
+/// Runs the body of a function of the interface and returns its code; errors are logged. A panic, which is a
+/// defect of pmof, is caught here.
 #[inline]
 pub(crate) fn call(name: &'static CStr, body: impl FnOnce() -> Result<(), Failure>) -> c_int {
     call_for(name, || body().map(|()| 0))
 }
 
-/// The same for a function one of whose codes is as usual as success.
+/// The same for a function that has a failure code as common as success.
 #[inline]
 pub(crate) fn call_for(name: &'static CStr, body: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
     match catch_unwind(AssertUnwindSafe(body)) {

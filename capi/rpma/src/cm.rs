@@ -36,12 +36,12 @@ use crate::{
     verbs,
 };
 
-/// Added to twice the send queue that was asked for. Programs for librpma count requests of verbs, whose queues are longer than
-/// asked for, and take a slot for free when its completion comes; here one that completed without being told of is free when
-/// a later one is collected.
+/// Added to twice the requested send queue. Programs for librpma count requests of verbs, whose queues are longer than
+/// requested, and treat a slot as free when its completion arrives; here the slot of an unsignalled completion is free when
+/// a later completion is collected.
 const SEND_QUEUE_MIN: u32 = 64;
 
-/// The least time for the other host to answer at all: a packet may be lost and sent again.
+/// The minimum time for the other host to answer: a packet may be lost and sent again.
 const REACH_MIN: Duration = Duration::from_secs(3);
 
 /// A program's address and port.
@@ -97,13 +97,13 @@ pub extern "C" fn rpma_ep_listen(peer: Object<Peer>, addr: Text, port: Text, mad
     })
 }
 
-/// Stops to listen; connections made stay.
+/// Stops listening; existing connections are kept.
 #[unsafe(no_mangle)]
 pub extern "C" fn rpma_ep_shutdown(ep: Slot<Ep>) -> c_int {
     call(c"rpma_ep_shutdown", || ep.delete())
 }
 
-/// Gives a descriptor that is readable while a request waits. Setting it not to block has the next function not block.
+/// Returns a descriptor that is readable while a request waits. Setting it not to block has the next function not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn rpma_ep_get_fd(ep: Object<Ep>, fd: Out<c_int>) -> c_int {
     call(c"rpma_ep_get_fd", || {
@@ -142,7 +142,7 @@ pub extern "C" fn rpma_ep_next_conn_req(
     })
 }
 
-/// Runs what starts a thread so that the thread takes none of the program's signals.
+/// Runs a function that starts a thread, such that the thread receives none of the program's signals.
 pub(crate) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     // SAFETY: all zeros are a valid set, which the calls fill; the mask is this thread's own, and is put back.
     unsafe {
@@ -155,7 +155,7 @@ pub(crate) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     }
 }
 
-/// What a configuration said when the request was made.
+/// The configuration when the request was created.
 #[derive(Debug)]
 struct Wants {
     timeout: Duration,
@@ -216,11 +216,11 @@ fn verbs_wants(cfg: &ConnCfg, srq: Option<&Srq>) -> Result<verbs::Wants, Failure
     })
 }
 
-/// What this side takes; `send_queue`: operations that the application wants to post.
+/// The limits of this side; `send_queue`: operations that the application wants to post.
 pub(crate) fn own_settings(send_queue: u32) -> Settings {
     Settings {
         message_max_bytes: limits::MESSAGE_LIMIT_BYTES,
-        // A target does not know yet how much will be wanted.
+        // A target does not know the requested size yet.
         send_queue: if send_queue == 0 {
             limits::SEND_QUEUE_LIMIT
         } else {
@@ -230,7 +230,7 @@ pub(crate) fn own_settings(send_queue: u32) -> Settings {
     }
 }
 
-/// The queues of one connection, as pmof knows them and as the application does.
+/// The queues of one connection, on pmof's side and on the application's.
 #[derive(Debug)]
 struct Queues {
     queue: CompletionQueue,
@@ -369,7 +369,7 @@ impl AccessConnReq {
     }
 }
 
-/// Makes a request to connect.
+/// Creates a request to connect.
 #[unsafe(no_mangle)]
 pub extern "C" fn rpma_conn_req_new(
     peer: Object<Peer>,
@@ -412,11 +412,11 @@ pub extern "C" fn rpma_conn_req_delete(request: Slot<ConnReq>) -> c_int {
     })
 }
 
-/// Connects, or takes the other side's request; the request is used up, whatever comes of it.
+/// Connects, or accepts the other side's request; the request is consumed in any case.
 ///
 /// # Safety
 ///
-/// `request` is null or points at null or at a request that nobody else uses now; `data` is null or valid private data; `made` is
+/// `request` is null or points at null or at a request that no other call uses; `data` is null or valid private data; `made` is
 /// null or valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rpma_conn_req_connect(
@@ -435,7 +435,7 @@ pub unsafe extern "C" fn rpma_conn_req_connect(
     })
 }
 
-/// Posts a receive that is there before the first message can be.
+/// Posts a receive before the first message can arrive.
 #[unsafe(no_mangle)]
 pub extern "C" fn rpma_conn_req_recv(
     request: Object<ConnReq>,
@@ -466,7 +466,7 @@ pub extern "C" fn rpma_conn_req_recv(
     })
 }
 
-/// Tells what the other side's program sent along with its request. The bytes stay until the request is used up.
+/// Returns the private data that the other side's program sent with its request. The bytes stay until the request is consumed.
 #[unsafe(no_mangle)]
 pub extern "C" fn rpma_conn_req_get_private_data(request: Object<ConnReq>, data: Out<PrivateData>) -> c_int {
     const NAME: &CStr = c"rpma_conn_req_get_private_data";

@@ -116,7 +116,7 @@ impl SrqCfg {
 /// Functions that make and delete a configuration.
 macro_rules! made_and_deleted {
     ($type:ident: $new:ident $new_name:literal, $delete:ident $delete_name:literal) => {
-        /// Makes a configuration with the defaults.
+        /// Creates a configuration with the defaults.
         #[unsafe(no_mangle)]
         pub extern "C" fn $new(made: Out<*mut Handle<$type>>) -> c_int {
             call($new_name, || {
@@ -210,11 +210,11 @@ pub extern "C" fn rpma_conn_cfg_get_srq(cfg: Object<ConnCfg>, srq: Out<*mut Hand
     })
 }
 
-/// Writes what the other side needs to know the configuration: as many bytes as the next function says.
+/// Writes the configuration's descriptor for the other side; the next function returns its size.
 ///
 /// # Safety
 ///
-/// `cfg` is null or a configuration; `descriptor` is null or valid for a write of so many bytes.
+/// `cfg` is null or a configuration; `descriptor` is null or valid for a write of that many bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rpma_peer_cfg_get_descriptor(cfg: Object<PeerCfg>, descriptor: *mut c_void) -> c_int {
     call(c"rpma_peer_cfg_get_descriptor", || {
@@ -226,7 +226,7 @@ pub unsafe extern "C" fn rpma_peer_cfg_get_descriptor(cfg: Object<PeerCfg>, desc
     })
 }
 
-/// Tells the size of a descriptor, in bytes.
+/// Returns the size of a descriptor, in bytes.
 #[unsafe(no_mangle)]
 pub extern "C" fn rpma_peer_cfg_get_descriptor_size(cfg: Object<PeerCfg>, size: Out<usize>) -> c_int {
     call(c"rpma_peer_cfg_get_descriptor_size", || {
@@ -237,7 +237,7 @@ pub extern "C" fn rpma_peer_cfg_get_descriptor_size(cfg: Object<PeerCfg>, size: 
     })
 }
 
-/// Makes a configuration as a descriptor says.
+/// Creates a configuration from a descriptor.
 ///
 /// # Safety
 ///

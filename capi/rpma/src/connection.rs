@@ -58,7 +58,7 @@ pub(crate) struct AccessConn {
     channel: Option<Arc<Channel>>,
     /// The application claims that writes of the other side's device reach its persistent memory.
     pub(crate) claims_direct_write: AtomicBool,
-    /// The last event told, if no other can follow; else undefined.
+    /// The last event reported, if no other can follow; otherwise undefined.
     end: AtomicI32,
 }
 
@@ -123,11 +123,11 @@ impl AccessConn {
         self.channel.as_ref().ok_or_else(|| Code::NotSharedChannel.into())
     }
 
-    /// Whether the next outcome of the shared channel is one of receives.
+    /// Whether the next outcome of the shared channel is that of a receive.
     fn wait_for_outcome(&self, deletion: Deletion<'_>) -> Result<bool, Failure> {
         let channel = self.channel()?;
         let blocks = channel.blocks();
-        // Not before the last outcome is there: the program takes its memory back.
+        // Only after the last outcome: the program reuses its memory then.
         let has_ended = || self.connection.is_drained();
         loop {
             if let Some(found) = channel.wait(if blocks { TURN } else { Duration::ZERO }, has_ended) {
@@ -159,7 +159,7 @@ impl AccessConn {
             if !blocks {
                 return Err(Code::NoEvent.into());
             }
-            // Nothing more can come: whoever asks again is told again.
+            // No other event can follow: every later call reports it again.
             if end != EVENT_UNDEFINED {
                 return Ok(end);
             }
@@ -179,7 +179,7 @@ impl Drop for Conn {
     }
 }
 
-/// The event that stands for a connection that was not made.
+/// The event of a connection that was not established.
 fn event_of_failure(error: &ConnectError) -> c_int {
     log(Level::Notice, c"rpma_conn_req_connect", &causes(&error).to_string());
     match error {
@@ -211,7 +211,7 @@ fn number_of(connection: &Connection, event: &ConnectionEvent) -> c_int {
     }
 }
 
-/// Gives a descriptor that is readable while there are events. Setting it not to block has the next function not block.
+/// Returns a descriptor that is readable while there are events. Setting it not to block has the next function not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn rpma_conn_get_event_fd(conn: Object<Conn>, fd: Out<c_int>) -> c_int {
     call(c"rpma_conn_get_event_fd", || {
@@ -226,8 +226,8 @@ pub extern "C" fn rpma_conn_get_event_fd(conn: Object<Conn>, fd: Out<c_int>) -> 
     })
 }
 
-/// Takes the next event; waits for it, unless the descriptor was set not to block. What ended a connection is told again to
-/// whoever waits again.
+/// Takes the next event; waits for it, unless the descriptor was set not to block. The end of a connection is reported again to
+/// every later wait.
 #[unsafe(no_mangle)]
 pub extern "C" fn rpma_conn_next_event(conn: Object<Conn>, event: Out<c_int>) -> c_int {
     call(c"rpma_conn_next_event", || {
@@ -242,7 +242,7 @@ pub extern "C" fn rpma_conn_next_event(conn: Object<Conn>, event: Out<c_int>) ->
     })
 }
 
-/// Tells what the other side's program sent along. The bytes stay until the connection is deleted.
+/// Returns the private data that the other side's program sent. The bytes stay until the connection is deleted.
 #[unsafe(no_mangle)]
 pub extern "C" fn rpma_conn_get_private_data(conn: Object<Conn>, data: Out<PrivateData>) -> c_int {
     call(c"rpma_conn_get_private_data", || {
@@ -257,7 +257,7 @@ pub extern "C" fn rpma_conn_get_private_data(conn: Object<Conn>, data: Out<Priva
     })
 }
 
-/// Takes over what the other side claims of its platform.
+/// Applies the other side's claims about its platform.
 #[unsafe(no_mangle)]
 pub extern "C" fn rpma_conn_apply_remote_peer_cfg(conn: Object<Conn>, cfg: Object<PeerCfg>) -> c_int {
     call(c"rpma_conn_apply_remote_peer_cfg", || {
@@ -271,7 +271,7 @@ pub extern "C" fn rpma_conn_apply_remote_peer_cfg(conn: Object<Conn>, cfg: Objec
     })
 }
 
-/// Tells the number that the connection has in completions.
+/// Returns the connection's number in completions.
 #[unsafe(no_mangle)]
 pub extern "C" fn rpma_conn_get_qp_num(conn: Object<Conn>, number: Out<u32>) -> c_int {
     call(c"rpma_conn_get_qp_num", || {
@@ -308,7 +308,7 @@ pub extern "C" fn rpma_conn_get_rcq(conn: Object<Conn>, rcq: Out<*mut Handle<Cq>
     })
 }
 
-/// Gives the descriptor of the completion channel that both queues share.
+/// Returns the descriptor of the completion channel that both queues share.
 #[unsafe(no_mangle)]
 pub extern "C" fn rpma_conn_get_compl_fd(conn: Object<Conn>, fd: Out<c_int>) -> c_int {
     call(c"rpma_conn_get_compl_fd", || {
@@ -363,7 +363,7 @@ pub extern "C" fn rpma_conn_disconnect(conn: Object<Conn>) -> c_int {
     })
 }
 
-/// Deletes a connection with its queues; one that stands is closed.
+/// Deletes a connection with its queues; an established one is closed.
 #[unsafe(no_mangle)]
 pub extern "C" fn rpma_conn_delete(conn: Slot<Conn>) -> c_int {
     call(c"rpma_conn_delete", || conn.delete())

@@ -1,4 +1,4 @@
-//! Devices, as programs for librpma ask for them, and the peers opened on them.
+//! Devices for programs of librpma, and the peers opened on them.
 
 use std::{
     ffi::{CStr, c_int},
@@ -26,7 +26,7 @@ use crate::{
     verbs,
 };
 
-/// The port that a way to a target is looked up with; nothing is sent there.
+/// The port for looking up the route to a target; nothing is sent there.
 const ANY_PORT: u16 = 9;
 
 /// The addresses of a host, with a port.
@@ -49,7 +49,7 @@ fn open_device(address: IpAddr, is_remote: bool) -> Result<AccessPeer, Failure> 
     Ok(AccessPeer::open_verbs(&VerbsOptions { device, ..VerbsOptions::default() })?)
 }
 
-/// Fails where the address is not of this host (or there is no way to it), as asking a device for it would.
+/// Fails if the address is not of this host (or there is no route to it), as looking up its device would.
 pub(crate) fn check_address(address: IpAddr, is_remote: bool) -> Result<(), Failure> {
     let local = if is_remote && address.is_ipv6() { "[::]:0" } else { "0.0.0.0:0" };
     let tried = if is_remote {
@@ -67,7 +67,7 @@ pub(crate) fn check_address(address: IpAddr, is_remote: bool) -> Result<(), Fail
 }
 
 /// Finds the device that an address of this host belongs to (type 0), or that leads to an address (type 1): an RDMA device
-/// where there is one, else what stands for TCP. `PMOF_TRANSPORT` overrides that.
+/// if there is one, otherwise a stand-in for TCP. `PMOF_TRANSPORT` overrides that.
 #[unsafe(no_mangle)]
 pub extern "C" fn rpma_utils_get_ibv_context(
     addr: Text,
@@ -114,7 +114,7 @@ pub extern "C" fn rpma_utils_get_ibv_context(
     })
 }
 
-/// Tells whether a device serves memory that is not pinned.
+/// Reports whether a device supports memory that is not pinned.
 ///
 /// # Safety
 ///
@@ -143,12 +143,12 @@ pub unsafe extern "C" fn rpma_utils_ibv_context_is_odp_capable(
 pub struct Peer(pub(crate) On<Arc<PeerShared>, Arc<verbs::Peer>>);
 kind!(Peer, 4, "rpma_peer");
 
-/// What everything made from a peer of pmof's own connections keeps alive.
+/// Shared state of everything created from a peer of pmof's own connections.
 #[derive(Debug)]
 pub(crate) struct PeerShared {
     pub(crate) peer: AccessPeer,
     pub(crate) transport: Transport,
-    /// Registrations of memory that are there.
+    /// Number of memory registrations.
     pub(crate) registrations: AtomicUsize,
     nothing: OnceLock<Region>,
     pub(crate) beacons: Arc<Beacons>,
@@ -210,8 +210,8 @@ pub unsafe extern "C" fn rpma_peer_new(context: *mut sys::ibv_context, made: Out
     })
 }
 
-/// Closes a peer; connections and endpoints made from it go on. One of which memory is registered stays, and is told so
-/// (`RPMA_E_PROVIDER`), as a device's protection domain is.
+/// Closes a peer; connections and endpoints created from it continue to work. A peer with registered memory stays, and the call fails
+/// (`RPMA_E_PROVIDER`), like that for a device's protection domain.
 #[unsafe(no_mangle)]
 pub extern "C" fn rpma_peer_delete(peer: Slot<Peer>) -> c_int {
     call(c"rpma_peer_delete", || {

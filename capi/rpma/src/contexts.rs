@@ -6,14 +6,14 @@ use pmof_access::{Peer as AccessPeer, Transport};
 use pmof_mem::forks::Kept;
 use pmof_verbs_sys as sys;
 
-/// What stands for the device where there is none: as much of an `ibv_context` as programs look at.
+/// A stand-in for the device if there is none: the parts of an `ibv_context` that programs read.
 #[repr(C)]
 struct SoftwareContext {
     context: sys::ibv_context,
     device: sys::ibv_device,
 }
 
-/// An `ibv_context` that was given to the application; it stays for as long as the process lives, as those of librdmacm do.
+/// An `ibv_context` that was given to the application; it stays valid for the life of the process, like those of librdmacm.
 #[derive(Debug)]
 pub(crate) struct Known {
     address: usize,

@@ -1,4 +1,4 @@
-//! Endpoints of connections of pmof: a thread takes handshakes in, and what the application sees are whole requests.
+//! Endpoints of connections of pmof: a thread accepts handshakes, and the application sees only complete requests.
 
 use std::{
     ffi::c_int,
@@ -30,21 +30,21 @@ use crate::{
     settings::settings,
 };
 
-/// Requests that wait for the application; further clients wait for their handshake to be taken in.
+/// Requests that wait for the application; the handshakes of further clients wait.
 const BACKLOG: usize = 128;
 
-/// How long the thread waits before it listens again after a failure: what was short may be there by then.
+/// How long the thread waits before it listens again after a failure: a resource may be available again by then.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// How long the thread waits for a request at a time; it is interrupted where it is to end.
+/// How long the thread waits for a request at a time; the end of the endpoint interrupts it.
 const WAIT: Duration = Duration::from_secs(3600);
 
 type Arrival = Result<ConnectionRequest, SetupError>;
 
-/// One on a listener of pmof.
+/// An endpoint on a listener of pmof.
 ///
-/// A handshake takes several packets, and whoever begins one may never send the rest. So its descriptor is not the listener's: it is
-/// readable for whole requests alone, one reading for each, and a call that follows has nothing to wait for.
+/// A handshake takes several packets, and a client may never send the rest. So the descriptor is not the listener's: it is
+/// readable only for complete requests, once for each, and the following call does not wait.
 #[derive(Debug)]
 pub(crate) struct AccessEp {
     given: Given,
@@ -58,16 +58,16 @@ pub(crate) struct AccessEp {
 #[derive(Debug)]
 struct Shared {
     listener: Listener,
-    /// Counts arrivals that nobody took, down by one for each reading.
+    /// Counts arrivals that were not taken yet; each read takes one off.
     count: OwnedFd,
-    /// A failure waits to be taken: another would say the same.
+    /// A failure waits to be taken: further ones would be the same.
     has_failure: AtomicBool,
     is_ending: AtomicBool,
 }
 
 impl AccessEp {
     pub(crate) fn listen(peer: &Arc<PeerShared>, host: &str, port: &str) -> Result<Self, Failure> {
-        // Whoever opens an RDMA device to others means the network behind it, as with librpma.
+        // Listening on an RDMA device trusts the network behind it, as with librpma.
         let trust_network = peer.transport == Transport::Verbs || settings().trusts_network;
         let options = ListenOptions { trust_network, settings: own_settings(0), ..ListenOptions::default() };
         let place = location(peer, host, port)?;
@@ -145,7 +145,7 @@ impl Shared {
             let has_failed = arrival.is_err();
             let is_known = has_failed && self.has_failure.swap(true, Ordering::AcqRel);
             if !is_known {
-                // Nobody is left to take it when the endpoint ends.
+                // No receiver is left when the endpoint ends.
                 if sender.send(arrival).is_err() || rustix::io::write(&self.count, &1_u64.to_ne_bytes()).is_err() {
                     return;
                 }
@@ -160,7 +160,7 @@ impl Shared {
 impl Drop for AccessEp {
     fn drop(&mut self) {
         self.shared.is_ending.store(true, Ordering::Release);
-        // Requests that nobody took are rejected, and the thread does not wait for room.
+        // Pending requests are rejected, and the thread does not wait for room.
         drop(self.arrivals().take());
         self.shared.listener.interrupt();
         if let Some(thread) = self.thread.take() {

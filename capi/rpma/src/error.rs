@@ -22,7 +22,7 @@ pub(crate) enum Code {
     NotSharedChannel = -100_009,
 }
 
-/// Why a call failed; without words where that is a part of ordinary work. In a box, so that success costs next to nothing.
+/// Why a call failed; without a message if that is part of normal operation. Boxed, so that success is cheap.
 #[derive(Debug)]
 pub(crate) struct Failure(Box<Reason>);
 
@@ -39,7 +39,7 @@ impl Failure {
         Self(Box::new(Reason { code, level: Level::Error, why: why.into() }))
     }
 
-    /// The same, to be logged on this level.
+    /// The same, logged at this level.
     fn on(mut self, level: Level) -> Self {
         self.0.level = level;
         self
@@ -57,7 +57,7 @@ impl Failure {
         self.0.level
     }
 
-    /// An argument that is not allowed.
+    /// An invalid argument.
     pub(crate) fn invalid(why: impl Into<Cow<'static, str>>) -> Self {
         Self::new(Code::Invalid, why)
     }
@@ -67,7 +67,7 @@ impl Failure {
     }
 }
 
-/// A code of ordinary work.
+/// A code of normal operation.
 impl From<Code> for Failure {
     fn from(code: Code) -> Self {
         Self::new(code, "")
@@ -84,7 +84,7 @@ impl From<PostError> for Failure {
             PostError::NotDurable { .. } | PostError::MethodRefused { .. } => Code::NotSupported,
             _ => Code::Provider,
         };
-        // Programs post until the queue is full, and then again.
+        // Programs post until the queue is full, and retry.
         let is_full = matches!(error, PostError::QueueFull { .. } | PostError::ReceiveQueueFull { .. });
         Self::new(code, causes(&error).to_string()).on(if is_full { Level::Debug } else { Level::Error })
     }

@@ -1,4 +1,4 @@
-//! Descriptors as the application gets them.
+//! Descriptors that are given to the application.
 
 use std::{
     ffi::c_int,
@@ -46,7 +46,7 @@ impl Given {
         Ok(given)
     }
 
-    /// Whether waits block: always, until the application has the descriptor and sets it not to.
+    /// Whether waits block: always, until the application has the descriptor and sets it to non-blocking.
     pub(crate) fn blocks(&self) -> bool {
         // Both numbers have the same flags.
         !self.numbers().is_some_and(|numbers| is_non_blocking(numbers.own))

@@ -1,8 +1,8 @@
-//! What the pointers that the application holds point to.
+//! The targets of the application's pointers.
 //!
 //! A handle's memory is never given back to the allocator, only to the next handle of its kind, and its tag says whether
-//! it is in use. So the use of a deleted handle is noticed as long as its place was not taken again, which is put off for
-//! as long as there are others.
+//! it is in use. So the use of a deleted handle is detected until its memory is reused, which is delayed as long
+//! as other memory is available.
 
 use std::{
     cell::UnsafeCell,
@@ -20,11 +20,11 @@ use pmof_mem::forks::{Holdable, Kept, take_from_child};
 
 use crate::{contexts::KNOWN, error::Failure, long::WHOLE, shown::GIVEN};
 
-/// Deleted handles that wait before their place is taken again.
+/// Deleted handles that wait before their memory is reused.
 const RESTING: usize = 256;
 
-/// Times that this process was forked: handles made before the last time are of no use here, since their threads and devices
-/// stayed behind.
+/// Number of forks of this process: handles from before the last fork are unusable here, since their threads and devices
+/// are the parent's.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 /// A kind of handle.
@@ -32,18 +32,18 @@ pub trait Kind: Sized + 'static {
     /// The type's name in C.
     const NAME: &'static str;
 
-    /// A number of its own, less than [`KINDS`].
+    /// A unique number, less than [`KINDS`].
     const NUMBER: u32;
 
-    /// Ends the waits of calls that use an object that is deleted. Asked again until there are none.
+    /// Ends the waits of calls that use an object that is being deleted. Called again until there are none.
     fn end_waits(&self) {}
 }
 
-/// What the tag says of a handle that is deleted, but used by calls that began before; 0 where there are none.
+/// The tag of a handle that is deleted but used by calls that began before; 0 if there are none.
 const LEAVING: u64 = 1;
 
-/// How long a deletion waits for calls that use the object: they are short, or their waits are ended. What is used even then is
-/// dropped by the last that uses it.
+/// How long a deletion waits for calls that use the object: they are short, or their waits are ended. An object that is still in use
+/// then is dropped by its last user.
 const LEAVE_TURNS: u32 = 5000;
 const LEAVE_TURN: Duration = Duration::from_micros(100);
 
@@ -72,7 +72,7 @@ pub(crate) struct Used<'a, T: Kind + Send + Sync> {
     value: &'a T,
 }
 
-/// Whether an object was deleted since a call began to use it.
+/// Detects whether an object was deleted since a call began to use it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deletion<'a> {
     tag: &'a AtomicU64,
@@ -80,7 +80,7 @@ pub(crate) struct Deletion<'a> {
 }
 
 impl Deletion<'_> {
-    /// Fails where it was: asked by calls that wait.
+    /// Fails if it was deleted; called by calls that wait.
     pub(crate) fn check(self) -> Result<(), Failure> {
         if self.tag.load(Ordering::Acquire) > LEAVING {
             return Ok(());
@@ -111,7 +111,7 @@ impl<T: Kind + Send + Sync> Drop for Used<'_, T> {
     }
 }
 
-/// The locks of this process that a child needs, in the order in which one may be taken under another.
+/// The locks of this process that a child needs, in lock order.
 fn kept() -> [&'static dyn Holdable; 8] {
     let [devices, searching] = pmof_verbs::kept_over_forks();
     let [entries, sockets] = pmof_mem::forks::kept();
@@ -134,7 +134,7 @@ extern "C" fn behind_fork_in_child() {
     behind_fork();
 }
 
-/// How often this process was forked before it was this one.
+/// The number of forks between the first process and this one.
 pub(crate) fn forks() -> u32 {
     FORKS.load(Ordering::Relaxed)
 }
@@ -274,7 +274,7 @@ impl<T: Kind + Send + Sync> Handle<T> {
         Ok(Some(handle))
     }
 
-    /// Ends the waits of the calls that use what the caller has claimed, until there are none. False if one stays.
+    /// Ends the waits of the calls that use the claimed object, until there are none. False if one remains.
     fn is_left(&self) -> bool {
         for _ in 0..LEAVE_TURNS {
             // Not a load: a call that is counted later then finds the tag changed.
@@ -290,7 +290,7 @@ impl<T: Kind + Send + Sync> Handle<T> {
         false
     }
 
-    /// A call has come to its end. The last of a deleted handle drops the value.
+    /// A call ends. The last user of a deleted handle drops the value.
     #[inline]
     fn leave(&self) {
         if self.users.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -303,7 +303,7 @@ impl<T: Kind + Send + Sync> Handle<T> {
         drop(self.take_value());
     }
 
-    /// The value, where the handle is deleted, nobody uses it and nobody took it before.
+    /// The value, if the handle is deleted, unused, and the value was not taken before.
     fn take_value(&self) -> Option<T> {
         self.tag.compare_exchange(LEAVING, 0, Ordering::AcqRel, Ordering::Relaxed).ok()?;
         // SAFETY: whoever clears the tag is alone with the value: calls that are counted from here on see no handle in use.
@@ -347,14 +347,14 @@ macro_rules! kind {
 }
 pub(crate) use kind;
 
-/// Whether a descriptor that the application was given is set not to block.
+/// Whether the application set its descriptor to non-blocking.
 pub(crate) fn is_non_blocking(fd: c_int) -> bool {
     // SAFETY: the call takes numbers only.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
     flags >= 0 && flags & libc::O_NONBLOCK != 0
 }
 
-/// Sets a descriptor to block, as the application expects it to be at first.
+/// Sets a descriptor to blocking, as the application expects initially.
 pub(crate) fn set_blocking(fd: c_int) {
     // SAFETY: the calls take numbers only.
     unsafe {

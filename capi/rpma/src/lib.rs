@@ -1,9 +1,9 @@
-//! The C interface of librpma 1.3: 84 functions, each a few lines. Over TCP and shm it stands on `pmof-access`, over RDMA straight on
-//! `pmof-verbs`, with the original's wire.
+//! The C interface of librpma 1.3: 84 functions, each a few lines. Over TCP and shm it uses `pmof-access`, over RDMA it uses
+//! `pmof-verbs` directly, with the original's wire protocol.
 //!
 //! `cargo xtask capi` links this crate into `librpma.so.0`, which programs written for librpma load in place of the original.
-//! What differs from it is told in `docs/librpma.md`. No function panics across the boundary, none aborts: misuse that can be
-//! noticed gives an error code and a line in the log.
+//! `docs/librpma.md` lists the differences. No function panics across the boundary or aborts: detectable misuse
+//! returns an error code and a line in the log.
 
 mod argument;
 mod call;

@@ -1,13 +1,13 @@
-//! How connections over tcp and shm are set up.
+//! Limits of connections over tcp and shm.
 
 use std::time::Duration;
 
 use pmof_access::{DEFAULT_SPIN, Progress, QueueOptions, Waiting};
 
-/// Time without an answer that is due, after which a connection is lost. Programs for librpma know of no limit, and a file's flush
-/// may stand behind gigabytes that others wrote.
+/// The loss timeout: how long an answer may be overdue. Programs for librpma expect no limit, and a file's flush
+/// may wait for gigabytes that others wrote.
 pub(crate) const LOSS_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Queues of receives alone: their descriptors show these and nothing else.
+/// Separate queues of receives: their descriptors show only receives.
 pub(crate) const RECEIVES: QueueOptions =
     QueueOptions { waiting: Waiting::Adaptive { spin: DEFAULT_SPIN }, progress: Progress::OfOperations };

@@ -1,4 +1,4 @@
-//! What is logged, and where to.
+//! The log.
 
 use std::{
     ffi::{CStr, CString, c_int},
@@ -15,7 +15,7 @@ use libc::c_char;
 
 use crate::environment::variable;
 
-/// How much a message matters, as librpma numbers it.
+/// The level of a message, as librpma numbers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(i32)]
 pub(crate) enum Level {
@@ -51,7 +51,7 @@ fn forced_level() -> Option<c_int> {
     })
 }
 
-/// Whether a message of this level goes anywhere: asked before it costs something to put together.
+/// Whether a message of this level is logged; checked before the message is formatted.
 pub(crate) fn is_logged(level: Level) -> bool {
     let level = level as c_int;
     THRESHOLDS.iter().any(|threshold| level <= threshold.load(Ordering::Relaxed))
@@ -64,7 +64,7 @@ pub(crate) fn is_logged(level: Level) -> bool {
 pub(crate) fn log(level: Level, function: &CStr, message: &str) {
     let number = level as c_int;
     let [main, auxiliary] = [0, 1].map(|index| number <= THRESHOLDS[index].load(Ordering::Relaxed));
-    // What the application hands in may hold anything.
+    // Arguments of the application may contain any bytes.
     let text = CString::new(message.replace('\0', "?")).unwrap_or_default();
     let own = FUNCTION.load(Ordering::Acquire);
     if main && !own.is_null() {
@@ -89,13 +89,13 @@ pub(crate) fn log(level: Level, function: &CStr, message: &str) {
             Level::Debug => "debug",
         };
         let function = function.to_string_lossy();
-        // Where standard error is closed nobody wants to know.
+        // A closed standard error is ignored.
         // One write, since processes share it.
         let _ = std::io::stderr().write_all(format!("pmof librpma {name}: {function}: {message}\n").as_bytes());
     }
 }
 
-/// Hands on what pmof's crates tell their program's logger.
+/// Forwards log records of pmof's crates.
 #[derive(Debug)]
 struct Logger;
 
@@ -123,14 +123,14 @@ impl log::Log for Logger {
     fn flush(&self) {}
 }
 
-/// Listens to pmof's crates from now on.
+/// Installs the logger for pmof's crates.
 pub(crate) fn listen() {
-    // In a program that is written in Rust, another one may be first.
+    // A program written in Rust may have installed another one before.
     let _ = log::set_logger(&Logger);
     listen_to_what_is_logged();
 }
 
-/// What nobody sees is not put together.
+/// Formats a message only if it is logged.
 pub(crate) fn listen_to_what_is_logged() {
     let filters = [log::LevelFilter::Debug, log::LevelFilter::Info, log::LevelFilter::Warn, log::LevelFilter::Error];
     let levels = [Level::Debug, Level::Info, Level::Warning, Level::Error];

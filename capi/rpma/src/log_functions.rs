@@ -1,4 +1,4 @@
-//! The functions by which programs set what is logged, and where to.
+//! The functions by which programs configure the log.
 
 use std::{
     ffi::c_int,
@@ -31,7 +31,7 @@ pub extern "C" fn rpma_log_set_threshold(threshold_number: c_int, level: c_int) 
     })
 }
 
-/// Tells what was set.
+/// Returns the current level.
 #[unsafe(no_mangle)]
 pub extern "C" fn rpma_log_get_threshold(threshold_number: c_int, level: Out<c_int>) -> c_int {
     call(c"rpma_log_get_threshold", || {

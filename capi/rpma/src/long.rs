@@ -4,16 +4,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pmof_mem::forks::Kept;
 
-/// Those whose completion was not got yet: connection, ticket of the last part, bytes of the whole.
+/// Operations whose completion was not collected yet: connection, ticket of the last part, total bytes.
 pub(crate) static WHOLE: Kept<Vec<(u64, u64, u64)>> = Kept::new(Vec::new());
 
-/// How many there are or are being posted: seldom any, so that nobody takes the lock.
+/// How many exist or are being posted: usually none, so that the lock is not taken.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// Posts the last part of an operation of that many bytes. `post` gives its ticket.
 pub(crate) fn post_last<E>(connection: u64, len_bytes: u64, post: impl FnOnce() -> Result<u64, E>) -> Result<(), E> {
     COUNT.fetch_add(1, Ordering::SeqCst);
-    // Whoever gets the completion waits here until it is known.
+    // The thread that collects the completion waits here until it is known.
     let mut whole = WHOLE.lock();
     match post() {
         Ok(ticket) => whole.push((connection, ticket, len_bytes)),
@@ -25,7 +25,7 @@ pub(crate) fn post_last<E>(connection: u64, len_bytes: u64, post: impl FnOnce() 
     Ok(())
 }
 
-/// How long the whole was that this operation is the last part of, once.
+/// The total length of the operation whose last part this is; returned once.
 #[inline]
 pub(crate) fn take_len_bytes(connection: u64, ticket: u64) -> Option<u64> {
     if COUNT.load(Ordering::SeqCst) == 0 {
@@ -37,7 +37,7 @@ pub(crate) fn take_len_bytes(connection: u64, ticket: u64) -> Option<u64> {
     Some(whole.swap_remove(at).2)
 }
 
-/// Nobody gets completions of that connection any more.
+/// Completions of that connection are no longer collected.
 pub(crate) fn forget(connection: u64) {
     if COUNT.load(Ordering::SeqCst) > 0 {
         let mut whole = WHOLE.lock();

@@ -1,4 +1,4 @@
-//! Memory registrations of this side, and those of the other side as their descriptors tell.
+//! Memory registrations of this side, and descriptors of the other side's registrations.
 
 use std::{
     ffi::{c_int, c_void},
@@ -27,7 +27,7 @@ use crate::{
     verbs::{self, Usage},
 };
 
-/// Longer than a dead peer goes unnoticed: the connection is lost before this ends.
+/// Longer than the loss timeout: a connection to a dead peer is lost before this ends.
 const RESOLVE_TIMEOUT: Duration = LOSS_TIMEOUT.saturating_mul(2);
 
 /// `rpma_mr_local`.
@@ -35,7 +35,7 @@ const RESOLVE_TIMEOUT: Duration = LOSS_TIMEOUT.saturating_mul(2);
 pub struct MrLocal(On<AccessMrLocal, verbs::MrLocal>);
 kind!(MrLocal, 5, "rpma_mr_local");
 
-/// One for connections of pmof.
+/// A registration for connections of pmof.
 #[derive(Debug)]
 pub(crate) struct AccessMrLocal {
     region: Region,
@@ -46,7 +46,7 @@ pub(crate) struct AccessMrLocal {
     peer: Arc<PeerShared>,
 }
 
-/// What the other side may do with memory of this usage. A flush is granted on its own: it does not need the right to read.
+/// The rights of the other side on memory of this usage. A flush does not need the right to read.
 fn access_of(usage: Usage) -> Access {
     let mut access = Access::empty();
     access.set(Access::READ, usage.contains(Usage::READ_SRC));
@@ -85,7 +85,7 @@ impl AccessMrLocal {
         Ok(self.region.part(offset..end)?)
     }
 
-    /// The same with a handle of its own.
+    /// The same, with a new handle.
     pub(crate) fn slice(&self, offset: usize, len_bytes: usize) -> Result<RegionSlice, Failure> {
         self.part(offset, len_bytes).map(RegionSlice::from)
     }
@@ -106,8 +106,8 @@ pub(crate) fn slice(
     }
 }
 
-/// `rpma_mr_remote`. Whose the descriptor is shows when it is used: one of pmof's connections has a checksum where librpma's has its
-/// key, and may be one of librpma too, once in four billion.
+/// `rpma_mr_remote`. The kind of descriptor is decided at its use: pmof's has a checksum where librpma's has its
+/// key, and the two coincide once in four billion.
 #[derive(Debug)]
 pub struct MrRemote {
     access: Option<AccessMrRemote>,
@@ -120,7 +120,7 @@ kind!(MrRemote, 6, "rpma_mr_remote");
 pub(crate) struct AccessMrRemote {
     short: ShortDescriptor,
     region: OnceLock<RemoteRegion>,
-    /// It was logged that the platform cannot do what the application claims.
+    /// Whether the log already says that the platform contradicts the application's claim.
     has_warned: AtomicBool,
 }
 
@@ -156,7 +156,7 @@ impl MrRemote {
 }
 
 impl AccessMrRemote {
-    /// The region. Where a device reaches it its owner is asked, once, and the answer waited for.
+    /// The region. If a device reaches it, its owner is asked once, and this waits for the answer.
     #[inline]
     pub(crate) fn region(&self, connection: &Connection) -> Result<&RemoteRegion, Failure> {
         match self.region.get() {
@@ -248,11 +248,11 @@ pub extern "C" fn rpma_mr_dereg(mr: Slot<MrLocal>) -> c_int {
     })
 }
 
-/// Writes what the other side needs to use the memory: as many bytes as the next function says.
+/// Writes the memory's descriptor for the other side; the next function returns its size.
 ///
 /// # Safety
 ///
-/// `mr` is null or a registration; `descriptor` is null or valid for a write of so many bytes.
+/// `mr` is null or a registration; `descriptor` is null or valid for a write of that many bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rpma_mr_get_descriptor(mr: Object<MrLocal>, descriptor: *mut c_void) -> c_int {
     call(c"rpma_mr_get_descriptor", || {
@@ -275,7 +275,7 @@ pub unsafe extern "C" fn rpma_mr_get_descriptor(mr: Object<MrLocal>, descriptor:
     })
 }
 
-/// Tells the size of a descriptor, in bytes.
+/// Returns the size of a descriptor, in bytes.
 #[unsafe(no_mangle)]
 pub extern "C" fn rpma_mr_get_descriptor_size(mr: Object<MrLocal>, size: Out<usize>) -> c_int {
     call(c"rpma_mr_get_descriptor_size", || {
@@ -290,7 +290,7 @@ pub extern "C" fn rpma_mr_get_descriptor_size(mr: Object<MrLocal>, size: Out<usi
     })
 }
 
-/// Tells where the memory begins.
+/// Returns the start address of the memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn rpma_mr_get_ptr(mr: Object<MrLocal>, address: Out<*mut c_void>) -> c_int {
     call(c"rpma_mr_get_ptr", || {
@@ -305,7 +305,7 @@ pub extern "C" fn rpma_mr_get_ptr(mr: Object<MrLocal>, address: Out<*mut c_void>
     })
 }
 
-/// Tells the size of the memory, in bytes.
+/// Returns the size of the memory, in bytes.
 #[unsafe(no_mangle)]
 pub extern "C" fn rpma_mr_get_size(mr: Object<MrLocal>, size: Out<usize>) -> c_int {
     call(c"rpma_mr_get_size", || {
@@ -368,7 +368,7 @@ pub unsafe extern "C" fn rpma_mr_remote_from_descriptor(
     })
 }
 
-/// Tells the size of the other side's memory, in bytes.
+/// Returns the size of the other side's memory, in bytes.
 #[unsafe(no_mangle)]
 pub extern "C" fn rpma_mr_remote_get_size(mr: Object<MrRemote>, size: Out<usize>) -> c_int {
     call(c"rpma_mr_remote_get_size", || {
@@ -393,7 +393,7 @@ pub extern "C" fn rpma_mr_remote_get_flush_type(mr: Object<MrRemote>, flush_type
     })
 }
 
-/// Forgets the other side's memory.
+/// Deletes the description of the other side's memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn rpma_mr_remote_delete(mr: Slot<MrRemote>) -> c_int {
     call(c"rpma_mr_remote_delete", || mr.delete())

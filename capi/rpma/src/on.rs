@@ -1,8 +1,8 @@
-//! The two things that an object of the interface can stand on.
+//! The two implementations of an object of the interface.
 
 use crate::error::Failure;
 
-/// An object on pmof's own connections, or straight on an RDMA device.
+/// An object on pmof's own connections, or directly on an RDMA device.
 #[derive(Debug)]
 pub(crate) enum On<A, V> {
     /// Over TCP and shm; over verbs where both ends ask for it.

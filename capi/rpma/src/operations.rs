@@ -31,7 +31,7 @@ const FLUSH_VISIBILITY: c_int = 1;
 fn signal(flags: c_int) -> Result<Signal, Failure> {
     match flags {
         COMPLETION_ON_ERROR => Ok(Signal::OnError),
-        // The bit alone, which librpma takes too.
+        // Only the bit, which librpma accepts too.
         2 | COMPLETION_ALWAYS => Ok(Signal::Always),
         _ => Err(Failure::invalid(format!("flags {flags:#x}: write RPMA_F_COMPLETION_ON_ERROR or _ALWAYS"))),
     }
@@ -61,7 +61,7 @@ fn single(connection: &Connection, signal: Signal, op_context: *const c_void) ->
     connection.single().signal(signal).context(op_context.addr() as u64)
 }
 
-/// Posts what `post` says.
+/// Posts with `post`.
 #[inline]
 fn posted(
     connection: &Connection,
@@ -85,7 +85,7 @@ fn parts(len: usize) -> impl Iterator<Item = (usize, usize, bool)> {
     })
 }
 
-/// Posts a part of an operation of so many bytes, and notes their number where it is the last of several.
+/// Posts a part of an operation of this many bytes, and records the number with the last of several parts.
 fn posted_part(
     connection: &Connection,
     (signal, op_context): (Signal, *const c_void),
@@ -99,7 +99,7 @@ fn posted_part(
     long::post_last(connection.id().number(), whole as u64, || Ok(post(&mut batch)?.0))
 }
 
-/// The other side's memory; where there is none, neither may this side's be, nor any byte.
+/// The other side's memory; without it, this side's memory must be absent and the length 0.
 fn far<'a>(
     connection: &Connection,
     remote: &'a Object<MrRemote>,
@@ -116,7 +116,7 @@ fn far<'a>(
     }
 }
 
-/// Nothing is posted of an operation of which a part lies outside.
+/// Refuses an operation if any part of it is out of range.
 fn check_whole(
     conn: &AccessConn,
     remote: &RemoteRegion,
@@ -126,7 +126,7 @@ fn check_whole(
     len: usize,
 ) -> Result<(), Failure> {
     if len as u64 <= limits::PAYLOAD_MAX_BYTES {
-        // It is checked when it is posted.
+        // It is checked at posting.
         return Ok(());
     }
     slice(&conn.peer, local, local_offset, len)?;
@@ -173,7 +173,7 @@ pub extern "C" fn rpma_read(
     })
 }
 
-/// What the two functions that write have in common.
+/// Common code of the two write functions.
 #[expect(clippy::too_many_arguments, reason = "those of the functions of the interface")]
 #[inline]
 fn write(
@@ -205,7 +205,7 @@ fn write(
     write_in_parts(conn, dst, dst_offset, src, src_offset, len, signal, immediate, op_context)
 }
 
-/// The same for what may be too long for one operation, or nothing, or carries a number.
+/// The same for writes that may be too long for one operation, or empty, or carry a number.
 #[expect(clippy::too_many_arguments, reason = "those of the functions of the interface")]
 #[inline(never)]
 fn write_in_parts(
@@ -251,7 +251,7 @@ pub extern "C" fn rpma_write(
     call(c"rpma_write", || write(conn, dst, dst_offset, src, src_offset, len, flags, None, op_context))
 }
 
-/// Posts a write that also uses up a receive of the other side and hands it a number.
+/// Posts a write that also consumes a receive of the other side and passes it a number.
 #[unsafe(no_mangle)]
 pub extern "C" fn rpma_write_with_imm(
     conn: Object<Conn>,
@@ -269,7 +269,7 @@ pub extern "C" fn rpma_write_with_imm(
     })
 }
 
-/// Posts a write of 8 bytes, at an offset divisible by 8, that is whole or not at all.
+/// Posts an atomic write of 8 bytes, at an offset divisible by 8.
 ///
 /// # Safety
 ///
@@ -301,7 +301,7 @@ pub unsafe extern "C" fn rpma_atomic_write(
     })
 }
 
-/// Whether the flush may be asked for at all.
+/// Whether the flush is allowed.
 fn check_gate(conn: &AccessConn, dst: &AccessMrRemote, is_persistent: bool) -> Result<(), Failure> {
     if !dst.may_flush(is_persistent) {
         let kind = if is_persistent { "persistent" } else { "visibility" };
@@ -317,7 +317,7 @@ fn check_gate(conn: &AccessConn, dst: &AccessMrRemote, is_persistent: bool) -> R
     Ok(())
 }
 
-/// How far a flush of the kind asked for brings what lies there.
+/// The level that a flush of the requested kind reaches on that memory.
 fn level(dst: &AccessMrRemote, region: &RemoteRegion, is_persistent: bool) -> Result<Durability, Failure> {
     const NAME: &CStr = c"rpma_flush";
     if !is_persistent {
@@ -398,7 +398,7 @@ pub extern "C" fn rpma_send(
     call(c"rpma_send", || send(conn, src, offset, len, flags, None, op_context))
 }
 
-/// Posts a message that hands a number to its receive.
+/// Posts a message that passes a number to its receive.
 #[unsafe(no_mangle)]
 pub extern "C" fn rpma_send_with_imm(
     conn: Object<Conn>,
@@ -412,7 +412,7 @@ pub extern "C" fn rpma_send_with_imm(
     call(c"rpma_send_with_imm", || send(conn, src, offset, len, flags, Some(immediate), op_context))
 }
 
-/// What the two functions that send have in common.
+/// Common code of the two send functions.
 fn send(
     conn: Object<Conn>,
     src: Object<MrLocal>,

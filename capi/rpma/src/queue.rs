@@ -29,7 +29,7 @@ use crate::{
     verbs,
 };
 
-/// How long a wait without a limit sleeps before it looks whether anything can still come.
+/// How long an unbounded wait sleeps before it checks whether anything can still arrive.
 pub(crate) const TURN: Duration = Duration::from_millis(500);
 
 /// `rpma_cq`.
@@ -47,7 +47,7 @@ struct AccessCq {
 
 #[derive(Debug)]
 enum Outcomes {
-    /// From a queue of its own; what a wait found already lies in front.
+    /// From a separate queue; outcomes that a wait already found come first.
     Own { shown: Showing, queue: CompletionQueue, found: Mutex<VecDeque<Completion>>, has_found: AtomicBool },
     /// Those of one kind that come to a channel.
     Of { channel: Arc<Channel>, is_receive: bool },
@@ -58,7 +58,7 @@ enum Outcomes {
 pub(crate) struct Channel {
     shown: Showing,
     queue: CompletionQueue,
-    /// Receives have a queue of their own.
+    /// Receives have a separate queue.
     separates: bool,
 }
 
@@ -77,7 +77,7 @@ impl Channel {
     }
 
     /// Which of the two queues has the next outcome, after waiting for one at most `timeout`.
-    /// There is no waiting where no outcome can come any more.
+    /// Does not wait if no outcome can arrive any more.
     pub(crate) fn wait(&self, timeout: Duration, has_ended: impl Fn() -> bool) -> Option<bool> {
         self.queue.wait_next_is_receive_unless(timeout, has_ended).map(|is_receive| is_receive && self.separates)
     }
@@ -124,7 +124,7 @@ impl AccessCq {
         Self { outcomes, connection: OnceLock::new() }
     }
 
-    /// Takes up to `count` outcomes that are there; how many.
+    /// Takes up to `count` available outcomes; returns how many.
     ///
     /// # Safety
     ///
@@ -168,7 +168,7 @@ impl AccessCq {
             return Ok(());
         }
         let blocks = shown.blocks();
-        // Not before the last outcome is there: the program takes its memory back.
+        // Only after the last outcome: the program reuses its memory then.
         let has_ended = || self.connection.get().is_some_and(|it| it.upgrade().is_none_or(|it| it.is_drained()));
         loop {
             if let Some(done) = queue.wait_unless(if blocks { TURN } else { Duration::ZERO }, has_ended) {
@@ -193,7 +193,7 @@ pub(crate) fn queue_pair_number(connection: ConnectionId) -> u32 {
 fn opcode(kind: OperationKind) -> sys::ibv_wc_opcode {
     match kind {
         OperationKind::Send | OperationKind::Append => sys::IBV_WC_SEND,
-        // What the flush of librpma is made of, where devices have none.
+        // The operation that librpma's flush uses on devices without native flush.
         OperationKind::Read | OperationKind::Flush => sys::IBV_WC_RDMA_READ,
         OperationKind::CompareAndSwap => sys::IBV_WC_COMP_SWAP,
         OperationKind::FetchAndAdd => sys::IBV_WC_FETCH_ADD,
@@ -227,7 +227,7 @@ fn work_completion(done: &Completion) -> sys::ibv_wc {
             (sys::IBV_WC_SUCCESS, whole.unwrap_or(*len_bytes), None)
         }
         Ok(_) => (sys::IBV_WC_SUCCESS, 0, None),
-        // A receive that nothing came for.
+        // A receive without a message.
         Err(OperationError::ConnectionEnded(_)) if done.kind.is_receive() => (sys::IBV_WC_WR_FLUSH_ERR, 0, None),
         Err(error) => (status(error), 0, None),
     };
@@ -249,7 +249,7 @@ fn work_completion(done: &Completion) -> sys::ibv_wc {
     }
 }
 
-/// Gives a descriptor that is readable when there may be an outcome. Setting it not to block has waits not block.
+/// Returns a descriptor that is readable when there may be an outcome. Setting it not to block has waits not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn rpma_cq_get_fd(cq: Object<Cq>, fd: Out<c_int>) -> c_int {
     call(c"rpma_cq_get_fd", || {
@@ -264,7 +264,7 @@ pub extern "C" fn rpma_cq_get_fd(cq: Object<Cq>, fd: Out<c_int>) -> c_int {
     })
 }
 
-/// Waits until there is an outcome to get; for ever, unless the descriptor was set not to block or the connection has ended.
+/// Waits until there is an outcome to get; forever, unless the descriptor was set not to block or the connection has ended.
 #[unsafe(no_mangle)]
 pub extern "C" fn rpma_cq_wait(cq: Object<Cq>) -> c_int {
     call(c"rpma_cq_wait", || {

@@ -1,4 +1,4 @@
-//! What the environment says.
+//! Settings from the environment.
 
 use std::{ffi::CStr, sync::OnceLock};
 
@@ -9,29 +9,29 @@ use crate::{
     log::{Level, log},
 };
 
-/// The variables that pmof reads, once.
+/// The variables that pmof reads, once per process.
 #[derive(Debug)]
 pub(crate) struct Settings {
     /// `PMOF_TRANSPORT`: the transport to use, whatever the address.
     pub(crate) transport: Option<Transport>,
-    /// `PMOF_WIRE`: what connections over verbs speak.
+    /// `PMOF_WIRE`: the wire protocol of connections over verbs.
     pub(crate) wire: Wire,
-    /// `PMOF_STRICT=1`: what the platform contradicts is refused, not only logged.
+    /// `PMOF_STRICT=1`: claims that the platform contradicts are refused, not only logged.
     pub(crate) is_strict: bool,
-    /// `PMOF_TRUST_NETWORK=1`: listen over TCP where other machines reach, although nobody is authenticated.
+    /// `PMOF_TRUST_NETWORK=1`: listen over TCP on addresses that other machines can reach, although clients are not authenticated.
     pub(crate) trusts_network: bool,
 }
 
-/// What goes over the wire between RDMA devices. Both ends must have the same.
+/// The wire protocol between RDMA devices. Both ends must use the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wire {
-    /// What librpma has there, so that the other end may be librpma.
+    /// That of librpma, so that the other end may be librpma.
     Librpma,
     /// Connections of pmof, whose target flushes with its CPU where its device cannot.
     Pmof,
 }
 
-/// As the environment was when it was first asked for.
+/// The settings, read at the first call.
 pub(crate) fn settings() -> &'static Settings {
     static SETTINGS: OnceLock<Settings> = OnceLock::new();
     SETTINGS.get_or_init(|| Settings {

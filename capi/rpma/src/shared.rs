@@ -33,7 +33,7 @@ pub struct Srq {
 }
 kind!(Srq, 8, "rpma_srq");
 
-/// One for connections of pmof.
+/// A queue for connections of pmof.
 #[derive(Debug)]
 pub(crate) struct AccessSrq {
     pub(crate) receives: SharedReceives,
@@ -43,7 +43,7 @@ pub(crate) struct AccessSrq {
 }
 
 impl Srq {
-    /// Whether outcomes of its receives have a queue of their own.
+    /// Whether outcomes of its receives have a separate queue.
     pub(crate) fn has_queue(&self) -> bool {
         !self.rcq().is_null()
     }
@@ -61,7 +61,7 @@ impl Drop for Srq {
     }
 }
 
-/// Makes a queue of receives that connections share.
+/// Creates a queue of receives that connections share.
 #[unsafe(no_mangle)]
 pub extern "C" fn rpma_srq_new(peer: Object<Peer>, cfg: Object<SrqCfg>, made: Out<*mut Handle<Srq>>) -> c_int {
     call(c"rpma_srq_new", || {

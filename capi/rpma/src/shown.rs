@@ -1,4 +1,4 @@
-//! Descriptors that show the application whether there is something to collect, over TCP and shm.
+//! Descriptors that show the application whether something is ready, over TCP and shm.
 
 use std::{
     collections::BTreeMap,
@@ -22,7 +22,7 @@ use crate::{
 /// (`path_limits` in the kernel's `fs/eventpoll.c`).
 const SERVED_MAX: usize = 128;
 
-/// Who was given which number last, and after how many forks.
+/// The last owner of each number, and its fork count.
 pub(crate) static GIVEN: Kept<BTreeMap<RawFd, (u32, Weak<Shown>)>> = Kept::new(BTreeMap::new());
 
 /// The beacons of a peer.
@@ -137,7 +137,7 @@ impl Shown {
         Ok((number, true))
     }
 
-    /// Whether waits block: until the application has the descriptor and sets it not to, or closes it, since how it was set is known only
+    /// Whether waits block: until the application has the descriptor and sets it to non-blocking, or closes it, since its flags are known only
     /// while it is open.
     fn blocks(&self) -> bool {
         let mut state = self.state.lock();

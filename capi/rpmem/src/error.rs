@@ -1,4 +1,4 @@
-//! What a failure is to a C program: errno, and a text of its thread.
+//! Failures as a C program sees them: errno, and a message per thread.
 
 use std::{
     any::Any,
@@ -27,7 +27,7 @@ impl Failure {
         Self { errno, why: why.into() }
     }
 
-    /// An argument that is not allowed.
+    /// An invalid argument.
     pub(crate) fn invalid(why: impl Into<String>) -> Self {
         Self::new(libc::EINVAL, why)
     }
@@ -49,7 +49,7 @@ impl From<PoolError> for Failure {
     fn from(error: PoolError) -> Self {
         let errno = error.replica_error().map_or(libc::EINVAL, errno_of);
         match &error {
-            // There is one replica, and what the others have is no matter.
+            // There is only one replica.
             PoolError::Persist(failure) => match &failure.failed[..] {
                 [(replica, why), ..] => Self::new(errno, format!("{replica:#} failed: {}", causes(why))),
                 [] => Self::new(libc::EIO, causes(&error).to_string()),
@@ -59,7 +59,7 @@ impl From<PoolError> for Failure {
     }
 }
 
-/// The original's number for the same thing, where it has one; docs/librpmem.md has the table.
+/// The original's errno for the same failure, if it has one; docs/librpmem.md has the table.
 fn errno_of(error: &ReplicaError) -> c_int {
     match error {
         ReplicaError::Ssh(error) => errno_of_ssh(error),
@@ -93,7 +93,7 @@ fn errno_of_ssh(error: &SshError) -> c_int {
 /// Bytes of a message with its end, at most.
 const MESSAGE_BYTES: usize = 8192;
 
-/// A C string that stays at its place: programs keep the pointer over calls that fail.
+/// A C string at a fixed address: programs keep the pointer across failed calls.
 #[derive(Debug)]
 struct Message(Box<[u8; MESSAGE_BYTES]>);
 
@@ -114,8 +114,8 @@ thread_local! {
     static MESSAGE: RefCell<Message> = RefCell::new(Message(Box::new([0; MESSAGE_BYTES])));
 }
 
-/// Runs the body of a function of the interface. What goes wrong sets errno and this thread's message. A panic, which would be a
-/// defect of pmof, stops here.
+/// Runs the body of a function of the interface. An error sets errno and this thread's message. A panic, which is a
+/// defect of pmof, is caught here.
 pub(crate) fn call<T>(function: &'static str, body: impl FnOnce() -> Result<T, Failure>) -> Option<T> {
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(value)) => return Some(value),
@@ -129,7 +129,7 @@ pub(crate) fn call<T>(function: &'static str, body: impl FnOnce() -> Result<T, F
 #[cold]
 fn tell(function: &'static str, Failure { errno, why }: Failure) {
     warn(&format!("{function}: {why}"));
-    // A thread that is ending has nobody to read it.
+    // A thread that is ending cannot read it.
     let _ = MESSAGE.try_with(|message| message.borrow_mut().set(&why));
     // SAFETY: the address of this thread's errno.
     unsafe { *libc::__errno_location() = errno };
@@ -154,7 +154,7 @@ pub(crate) unsafe fn text<'a>(text: *const c_char, name: &'static str) -> Result
     text.to_str().map_err(|_| Failure::invalid(format!("{name} is not UTF-8")))
 }
 
-/// What went wrong in this thread's last call that failed; empty before. The pointer is good until the thread ends.
+/// The error message of this thread's last failed call; empty before. The pointer is valid until the thread ends.
 #[unsafe(no_mangle)]
 pub extern "C" fn rpmem_errormsg() -> *const c_char {
     MESSAGE.try_with(|message| message.borrow().0.as_ptr().cast()).unwrap_or(c"".as_ptr())

@@ -1,14 +1,14 @@
-//! Which process this is, without asking the kernel: a system call would be felt in every persist.
+//! Identifies the process without a system call, whose cost would show in every persist.
 
 use std::sync::{
     Once,
     atomic::{AtomicU32, Ordering},
 };
 
-/// How often this process, and those that it comes from, forked since the first pool was opened.
+/// Number of forks of this process and its ancestors since the first pool was opened.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// Which of the processes that have this memory, each after a fork of the one before, the caller is in.
+/// Identifies one of the processes that share this memory by forks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Process(u32);
 
@@ -17,7 +17,7 @@ extern "C" fn note_fork() {
 }
 
 impl Process {
-    /// This one, to be known again: forks are counted from the first call on.
+    /// The current process: forks are counted from the first call on.
     pub(crate) fn watched() -> Self {
         static WATCH: Once = Once::new();
         // SAFETY: the function only counts, which is allowed after a fork.
@@ -27,7 +27,7 @@ impl Process {
         Self(FORKS.load(Ordering::Relaxed))
     }
 
-    /// Whether it is the caller's.
+    /// Whether it is the caller's process.
     pub(crate) fn is_this(self) -> bool {
         self.0 == FORKS.load(Ordering::Relaxed)
     }

@@ -1,5 +1,5 @@
-//! What is logged, and where to: `PMOF_LOG` (error, warn, info, debug) or librpmem's `RPMEM_LOG_LEVEL` (1 to 4) says how much,
-//! `RPMEM_LOG_FILE` a file instead of standard error. Without them nothing is.
+//! The log: `PMOF_LOG` (error, warn, info, debug) or librpmem's `RPMEM_LOG_LEVEL` (1 to 4) says how much,
+//! `RPMEM_LOG_FILE` a file instead of standard error. Without them nothing is logged.
 
 use std::{
     env,
@@ -11,7 +11,7 @@ use std::{
 use log::{LevelFilter, Log, Metadata, Record};
 use pmof_mem::open_to_append;
 
-/// Logs what a call did not carry out.
+/// Logs a failed call.
 #[cold]
 pub(crate) fn warn(message: &str) {
     log::warn!(target: "librpmem", "{message}");
@@ -31,7 +31,7 @@ impl Log for FileLogger {
             return;
         }
         let line = format!("pmof librpmem {}: {}\n", record.level().as_str().to_lowercase(), record.args());
-        // Where nobody can read it nobody wants to know.
+        // A log that cannot be written is ignored.
         let _ = match &self.file {
             Some(file) => (&*file).write_all(line.as_bytes()),
             None => io::stderr().write_all(line.as_bytes()),
@@ -53,13 +53,13 @@ fn level() -> LevelFilter {
     }
 }
 
-/// Listens to pmof's crates from now on, as the environment says.
+/// Installs the logger for pmof's crates according to the environment.
 pub(crate) fn start() {
     static START: Once = Once::new();
     START.call_once(|| {
         let path = env::var_os("RPMEM_LOG_FILE");
         let file = path.and_then(|path| open_to_append(path.as_ref(), false).ok());
-        // In a program that is written in Rust, another logger may be first.
+        // A program written in Rust may have installed another logger before.
         if log::set_boxed_logger(Box::new(FileLogger { file })).is_ok() {
             log::set_max_level(level());
         }

@@ -1,4 +1,4 @@
-//! The functions.
+//! The functions of the interface.
 
 use std::{
     ffi::{c_int, c_uint, c_void},
@@ -35,7 +35,7 @@ const REMOVE_POOL_SET: c_int = 2;
 #[derive(Debug)]
 pub struct Pool {
     remote: pmof_replica::Pool,
-    /// Those that the application asked for, by their numbers.
+    /// The lanes that the application asked for, by number.
     lanes: Box<[Mutex<Lane>]>,
     /// The process that opened it; its child must not speak on the same connection.
     process: Process,
@@ -44,7 +44,7 @@ pub struct Pool {
 /// `struct rpmem_pool_attr`.
 pub type PoolAttributes = [u8; ATTRIBUTES_LEN_BYTES];
 
-/// What both ways to get a pool are given.
+/// The common arguments of create and open.
 struct Place {
     url: TargetUrl,
     set: SetName,
@@ -79,13 +79,13 @@ impl Place {
             );
             return Err(Failure::invalid(why));
         }
-        // SAFETY: so many bytes stay mapped there until the pool is closed, which ends all use of them.
+        // SAFETY: the caller keeps `len_bytes` bytes mapped there until the pool is closed, which ends all use of them.
         let memory = unsafe { Memory::borrow(address.expose_provenance() as u64, len_bytes as u64, None) };
         let memory = memory.map_err(|error| Failure::invalid(format!("the pool's memory: {}", causes(&error))))?;
         Ok(Self { url, set, memory: Arc::new(Lent::new(memory)), lanes: settings::lanes(lanes) })
     }
 
-    /// How the pool is reached; once it is closed nothing of ours touches the memory.
+    /// The options for reaching the pool. Once it is closed, this library does not access the memory.
     fn options(&self) -> RemoteSetOptions {
         let (url, set) = (self.url.clone(), self.set.clone());
         RemoteSetOptions::new(url, set).target(settings::target_options()).mirror(Arc::clone(&self.memory) as _)
@@ -100,7 +100,7 @@ impl Place {
 }
 
 impl Pool {
-    /// Does something with a lane; its writes that follow are of `atomicity`.
+    /// Runs an operation on a lane whose following writes have `atomicity`.
     fn with_lane<T>(
         &self,
         number: c_uint,
@@ -125,12 +125,12 @@ impl Pool {
     }
 }
 
-/// The interface has no place for a receipt, the log has.
+/// Logs the receipt, which the interface cannot return.
 fn tell(receipt: &Receipt) {
     ::log::debug!(target: "librpmem", "{receipt}");
 }
 
-/// The range of `len_bytes` from `offset`; what lies beyond 64 bits is beyond every pool.
+/// The range of `len_bytes` from `offset`; an end beyond 64 bits is beyond every pool.
 fn range(offset: usize, len_bytes: usize) -> Range<u64> {
     offset as u64..(offset as u64).saturating_add(len_bytes as u64)
 }
@@ -219,7 +219,7 @@ pub unsafe extern "C" fn rpmem_set_attr(rpp: *mut Pool, attr: *const PoolAttribu
 ///
 /// # Safety
 ///
-/// `rpp` is null or an open pool, which nobody uses any more.
+/// `rpp` is null or an open pool that no other call uses.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rpmem_close(rpp: *mut Pool) -> c_int {
     let closed = call("rpmem_close", || {
@@ -233,7 +233,7 @@ pub unsafe extern "C" fn rpmem_close(rpp: *mut Pool) -> c_int {
             std::mem::forget(pool);
             return Ok(());
         }
-        // A C program may look at the outcome of this call alone.
+        // A C program may check only the result of this call.
         let lost = pool.remote.check_replicas();
         pool.remote.close()?;
         Ok(lost?)
@@ -366,7 +366,7 @@ pub unsafe extern "C" fn rpmem_remove(target: *const c_char, pool_set: *const c_
     removed.map_or(-1, |()| 0)
 }
 
-/// Whether this library stands in for a version: null, or why not.
+/// Checks whether this library provides a version: null, or why not.
 #[unsafe(no_mangle)]
 pub extern "C" fn rpmem_check_version(major_required: c_uint, minor_required: c_uint) -> *const c_char {
     if major_required != MAJOR_VERSION {

@@ -1,4 +1,4 @@
-//! What librpmem's environment variables say.
+//! Settings from librpmem's environment variables.
 
 use std::{
     env,
@@ -13,13 +13,13 @@ use pmof_access::Waiting;
 use pmof_bootstrap::SshOptions;
 use pmof_replica::TargetOptions;
 
-/// What starts a target on the other machine unless `RPMEM_CMD` says otherwise.
+/// The command that starts a target on the other machine, unless `RPMEM_CMD` is set.
 const COMMAND: &str = "rpmemd";
 
-/// Lanes of a pool, at most: as many as libpmemobj asks for.
+/// Maximum lanes of a pool: as many as libpmemobj asks for.
 const LANES_MAX: u32 = 1024;
 
-/// The lanes of a pool for which so many were asked.
+/// The number of lanes of a pool for a requested number.
 pub(crate) fn lanes(wanted: u32) -> u32 {
     let most = number("RPMEM_MAX_NLANES").filter(|most| *most > 0).unwrap_or(LANES_MAX);
     wanted.min(most).min(LANES_MAX)
@@ -55,7 +55,7 @@ pub(crate) fn ssh() -> SshOptions {
     options
 }
 
-/// Of several commands separated by `|` each connection takes the next.
+/// Each connection takes the next of several commands separated by `|`.
 fn next_command(commands: &str) -> Option<String> {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let commands: Vec<_> = commands.split('|').map(str::trim).filter(|command| !command.is_empty()).collect();
@@ -67,7 +67,7 @@ fn number(name: &str) -> Option<u32> {
     env::var(name).ok()?.trim().parse().ok()
 }
 
-/// Says once which variables have nothing to do here.
+/// Logs once which variables are ignored.
 fn tell_replaced() {
     static TELL: Once = Once::new();
     TELL.call_once(|| {

@@ -50,7 +50,7 @@ pub(crate) struct Conn {
     private_data: OnceLock<Vec<u8>>,
     /// The event that ended it, else undefined.
     end: AtomicI32,
-    /// Held by whoever waits for an event.
+    /// Held by the thread that waits for an event.
     waiting: Mutex<()>,
     blocking: Blocking,
     id: CmId,
@@ -122,11 +122,11 @@ impl Conn {
         self.blocking.give(&self.events)
     }
 
-    /// The next event; waits for it, unless the descriptor was set not to block. What ended the connection is told again to
-    /// whoever waits again.
+    /// The next event; waits for it, unless the descriptor was set not to block. The end of the connection is reported again to
+    /// every later wait.
     pub(crate) fn next_event(&self, deletion: Deletion<'_>) -> Result<c_int, Failure> {
         let blocks = self.blocking.blocks(&self.events);
-        // A read of a descriptor that blocks would keep the channel's lock: only one thread looks, and none reads in vain.
+        // A read of a descriptor that blocks would keep the channel's lock: only one thread polls, and no thread reads without data.
         let _waiting = blocks.then(|| self.waiting.lock());
         loop {
             deletion.check()?;
@@ -278,7 +278,7 @@ impl Conn {
     }
 }
 
-/// Whether the flush may be asked for at all.
+/// Whether the flush is allowed.
 #[inline]
 fn check_gate(usage: Usage, claims_direct_write: bool, is_persistent: bool) -> Result<(), Failure> {
     let (bit, kind) =
@@ -304,7 +304,7 @@ fn native_flush(at: RemoteAddress, len_bytes: usize, is_persistent: bool) -> Ope
     }
 }
 
-/// A read proves no persistence: that is its application's word.
+/// A read does not prove persistence: that relies on the application's claim.
 fn tell_of_the_claim(at: &MrRemote) -> Result<(), Failure> {
     if settings().is_strict {
         let why = "this device has no native flush, so that a persistent flush rests on the other side's claim of direct write \

@@ -11,7 +11,7 @@ use crate::{
     handle::Deletion,
 };
 
-/// Requests that the kernel keeps while nobody takes them; more are rejected.
+/// Requests that the kernel queues until they are taken; more are rejected.
 const BACKLOG: c_int = 1024;
 
 /// `rpma_ep`.
@@ -20,7 +20,7 @@ pub(crate) struct Ep {
     peer: Arc<Peer>,
     channel: EventChannel,
     blocking: Blocking,
-    /// Held by whoever waits for a request.
+    /// Held by the thread that waits for a request.
     waiting: Mutex<()>,
     /// Listens as long as it is there.
     _listener: CmId,
@@ -55,8 +55,8 @@ impl Ep {
 
     fn next_event(&self, deletion: Deletion<'_>) -> Result<(CmId, Vec<u8>), Failure> {
         let blocks = self.blocking.blocks(&self.channel);
-        // A read of a descriptor that blocks would keep the channel's lock, which requests need too: only one thread looks, and none
-        // reads in vain.
+        // A read of a descriptor that blocks would keep the channel's lock, which requests need too: only one thread polls, and none
+        // reads without data.
         let _waiting = blocks.then(|| self.waiting.lock());
         loop {
             deletion.check()?;
@@ -71,7 +71,7 @@ impl Ep {
                 Some(CmEventKind::ConnectRequest { request, private_data, .. }) => {
                     return Ok((request, private_data));
                 }
-                // Of a request that the application let go.
+                // From a request that the application dropped.
                 Some(_) => {}
                 None if blocks => {}
                 None => return Err(Code::NoEvent.into()),

@@ -1,4 +1,4 @@
-//! Memory registrations of this side, and those of the other side as their descriptors tell.
+//! Memory registrations of this side, and descriptors of the other side's registrations.
 
 use std::sync::{
     Arc,

@@ -1,5 +1,5 @@
-//! librpma over RDMA, as librpma has it: a reliable queue pair, the private data as given, and nothing else on the wire, so that
-//! either end may be the original. No thread, and two descriptors a connection.
+//! librpma over RDMA with the original's wire protocol: a reliable queue pair, the private data as given, and nothing else, so that
+//! either end may be the original. No thread, and two descriptors per connection.
 
 mod connection;
 mod listen;
@@ -32,13 +32,13 @@ use crate::{
     handle::{is_non_blocking, set_blocking},
 };
 
-/// What of a descriptor the application decides: it blocks until it was given out and set not to.
+/// The blocking mode of a descriptor: it blocks until it was given out and the application set it to non-blocking.
 #[derive(Debug, Default)]
 struct Blocking {
     was_given: AtomicBool,
 }
 
-/// How long a wait sleeps before it looks whether its object was deleted.
+/// How long a wait sleeps before it checks whether its object was deleted.
 const LOOK_MS: c_int = 200;
 
 /// How a wait ended.
@@ -64,7 +64,7 @@ impl Blocking {
         !(self.was_given.load(Ordering::Relaxed) && is_non_blocking(fd.as_fd().as_raw_fd()))
     }
 
-    /// Waits until the descriptor is readable, at most `timeout_ms` (-1: for ever). Says `Ready` at the end of that too.
+    /// Waits until the descriptor is readable, at most `timeout_ms` (-1: forever). Also returns `Ready` at the timeout.
     fn wait(fd: &impl AsFd, timeout_ms: c_int) -> Waited {
         let mut waited = libc::pollfd { fd: fd.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one entry, which can be written.

@@ -10,13 +10,13 @@ use crate::error::Failure;
 /// Bytes that a flush by reading reads, at most.
 pub(super) const SINK_BYTES: u64 = 8;
 
-/// What everything made from a peer keeps alive: a protection domain.
+/// Shared state of everything created from a peer: a protection domain.
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(super) domain: ProtectionDomain,
-    /// Registrations of memory that are there.
+    /// Number of memory registrations.
     pub(crate) registrations: AtomicUsize,
-    /// Where reads go whose bytes nobody wants: those of flushes, of all connections.
+    /// The sink of reads whose bytes are discarded: those of flushes, of all connections.
     sink: OnceLock<MemoryRegion>,
 }
 
@@ -44,7 +44,7 @@ impl Peer {
         self.device().capabilities().on_demand_paging.serves_writes()
     }
 
-    /// So many bytes of this side that nobody looks at, at most [`SINK_BYTES`].
+    /// A range of the sink of this many bytes, at most [`SINK_BYTES`].
     pub(super) fn sink(&self, len_bytes: u64) -> Result<Sge, Failure> {
         let region = if let Some(region) = self.sink.get() {
             region

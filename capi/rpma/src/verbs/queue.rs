@@ -18,7 +18,7 @@ pub(crate) struct Channel {
     /// Of the channel's descriptor: libibverbs would take what it reads there for the address of a queue.
     given: Given,
     events: Arc<CompletionChannel>,
-    /// Held by whoever waits for an event.
+    /// Held by the thread that waits for an event.
     waiting: Mutex<()>,
 }
 
@@ -44,7 +44,7 @@ impl Channel {
     /// Waits for an event and tells which of the queues it is of; the queue is armed again.
     pub(crate) fn wait<'a>(&self, queues: &[&'a Cq], deletion: Deletion<'_>) -> Result<&'a Cq, Failure> {
         let blocks = self.given.blocks();
-        // A read of a descriptor that blocks would not end with the queue: only one thread looks, and none reads in vain.
+        // A read of a descriptor that blocks would not end with the queue: only one thread polls, and none reads without data.
         let _waiting = blocks.then(|| self.waiting.lock());
         loop {
             deletion.check()?;
@@ -56,7 +56,7 @@ impl Channel {
             }
             match self.events.take_event()? {
                 Some(key) => {
-                    // Those of others were on their way when their queue was deleted.
+                    // Events of others were in flight when their queue was deleted.
                     if let Some(queue) = queues.iter().find(|queue| queue.queue.key() == key) {
                         queue.queue.request_notify()?;
                         return Ok(queue);
@@ -103,7 +103,7 @@ impl Cq {
         self.channel.wait(&[self], deletion).map(drop)
     }
 
-    /// Takes completions that are there; how many.
+    /// Takes available completions; returns how many.
     #[inline]
     pub(crate) fn poll(&self, into: &mut [WorkCompletion]) -> Result<usize, Failure> {
         Ok(self.queue.poll(into)?)

@@ -22,10 +22,10 @@ const INLINE_BYTES: u32 = 8;
 /// As many as the device has.
 const DEPTH: u8 = u8::MAX;
 
-/// A send waits for a receive for ever.
+/// A send waits for a receive forever.
 const RNR_RETRIES: u8 = 7;
 
-/// What a configuration said when the request was made.
+/// The configuration when the request was created.
 #[derive(Debug)]
 pub(crate) struct Wants {
     pub(crate) timeout: Duration,
@@ -120,7 +120,7 @@ impl ConnReq {
         &self.private_data
     }
 
-    /// Posts a receive that is there before the first message can be.
+    /// Posts a receive before the first message can arrive.
     pub(crate) fn receive(
         &self,
         into: &MrLocal,
@@ -168,10 +168,10 @@ impl ConnReq {
         Ok(Conn::new(parts))
     }
 
-    /// Tells the other side that it is not wanted.
+    /// Rejects the other side.
     pub(crate) fn reject(self) {
         if self.events.is_none() {
-            // Where it has gone already nobody needs to be told.
+            // A client that is gone needs no notification.
             let _ = self.id.reject(&[]);
         }
     }

@@ -36,7 +36,7 @@ pub(crate) fn scale(little: usize, all: usize) -> usize {
 /// Fails the test where a function did.
 #[track_caller]
 pub(crate) fn ok(code: c_int) {
-    // SAFETY: the function gives a C string that lives for ever.
+    // SAFETY: the function gives a C string that lives forever.
     let text = unsafe { CStr::from_ptr(rpma_err_2str(code)) };
     assert_eq!(code, 0, "{}", text.to_string_lossy());
 }
