@@ -22,39 +22,39 @@ pub(crate) mod progress;
 mod source;
 mod upload;
 
-/// Bytes that are read, sent, checked and written at once: what a pool reads in one go. A few of them are all the memory
-/// that a copy takes, whatever its size.
+/// Bytes of a window, which is read, sent, checked and written as a unit: one read of a pool. A copy of any size holds only
+/// a few windows in memory.
 const WINDOW_BYTES: usize = 4 << 20;
 
-/// Windows that wait between the file's side and the network's: one in each hand and one on the table.
+/// Windows shared by the file's thread and the network's: one in use by each, and one queued.
 const WINDOWS_WAITING: usize = 2;
 
-/// Copies a file to a new pool or a pool to a file, verifies the copy, and prints the receipt.
+/// Copy a file to a new pool or a pool to a file, verify the copy, and print the receipt.
 ///
 /// One of SRC and DST is a pool (`tcp://HOST:PORT/POOL`, `verbs://HOST:PORT/POOL[?source=IP]` or
 /// `shm:///PATH/OF/SOCKET?pool=POOL`), the other a file. A copy that fails leaves
-/// nothing behind, and one that is killed no half pool or file: the pool gets its name, and the file its place, when all
-/// is there and verified (a killed download leaves `.pmof-cp.*.part` beside DST).
+/// nothing behind, and one that is killed leaves no partial pool or file: the pool gets its name, and the file its path,
+/// only when the copy is complete and verified (a killed download leaves `.pmof-cp.*.part` beside DST).
 #[derive(Debug, clap::Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 pub(crate) struct CpArgs {
     /// File or pool to copy
     #[arg(value_name = "SRC", value_parser = parsed::<Place>)]
     source: Place,
-    /// Pool or file to make
+    /// Pool or file to create
     #[arg(value_name = "DST", value_parser = parsed::<Place>)]
     destination: Place,
-    /// Further replica of the pool; may be given several times
+    /// Another replica of the pool; may be given several times
     #[arg(long, value_name = "URL", value_parser = parsed::<PoolUrl>)]
     replica: Vec<PoolUrl>,
-    /// Copy from as few as N of the replicas that the pool was made with; a majority unless given, and of two both. Fewer are not safe: the
+    /// Copy from as few as N of the pool's replicas; by default a majority, or both of two. Fewer are not safe: the
     /// others may have newer data
     #[arg(long, value_name = "N")]
     min_replicas: Option<usize>,
-    /// Failure that the new pool must survive; power-failure unless given
+    /// Failure that the new pool must survive; power-failure by default
     #[arg(long, value_enum, value_name = "LEVEL")]
     durability: Option<Level>,
-    /// The only method of flush to use for the new pool; the cheapest that gives the durability unless given
+    /// Flush method for the new pool; by default the cheapest that provides the durability
     #[arg(long, value_enum, value_name = "METHOD")]
     method: Option<MethodName>,
     /// Do not read the copy back to compare it
@@ -63,7 +63,7 @@ pub(crate) struct CpArgs {
     /// Replace the file DST if it exists
     #[arg(long)]
     force: bool,
-    /// Never sleep while waiting for the network: faster where a core is free
+    /// Never sleep while waiting for the network: faster if a core is free
     #[arg(long)]
     busy_poll: bool,
     /// Print one JSON object
@@ -87,19 +87,19 @@ struct Report {
     destination: String,
     direction: &'static str,
     len_bytes: u64,
-    /// Bytes that were moved; holes of a sparse file are not.
+    /// Bytes that were moved, without the holes of a sparse file.
     moved_bytes: u64,
     elapsed_ms: u64,
     mib_per_s: f64,
     verified: bool,
-    /// The level that an upload reached; nothing for a download.
+    /// The level that an upload reached; `None` for a download.
     durability: Option<String>,
     receipt: Option<ReceiptReport>,
-    /// Of a pool that was read with fewer replicas than it was made with.
+    /// Set if the pool was read from fewer replicas than it was created with.
     degraded: Option<Degraded>,
 }
 
-/// A pool was read with fewer replicas than it was made with.
+/// The pool was read from fewer replicas than it was created with.
 #[derive(Debug, Serialize)]
 struct Degraded {
     opened: usize,
@@ -130,7 +130,7 @@ impl fmt::Display for Degraded {
     }
 }
 
-/// What one direction reports to the other's like.
+/// What an upload and a download both report.
 struct Copied {
     len_bytes: u64,
     moved_bytes: u64,

@@ -23,27 +23,27 @@ use self::{
 mod load;
 mod records;
 
-/// What the targets are called; there are as many as names.
+/// The names of the targets, one for each.
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
-/// The target that is killed first, by its place in [`NAMES`].
+/// The target that is killed first, as an index into [`NAMES`].
 const FIRST_VICTIM: usize = 1;
 
 const POOL_NAME: &str = "demo";
 
-/// The records are the same in every run; what the kills make of them is not.
+/// Seeds the records, which are the same in every run; the moments of the kills are not.
 const SEED: u64 = 2026;
 
-/// Between the first receipt of a replica that is back and the event that tells of it.
+/// Limit between the first receipt from a replica that is back and the event that reports it.
 const EVENT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Shows the main job on this machine alone, in about 10 seconds: three targets, one killed and back, recovery, verification.
+/// Show the main job on this machine in about 10 seconds: three targets, one killed and restarted, recovery, verification.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DemoArgs {
-    /// Directory for the pools, on a file system that survives loss of power; a temporary one unless given
+    /// Directory for the pools, on a file system that survives loss of power; a temporary one by default
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Seconds of writing, 1 to 40: with all around it the demo stays within a minute. Half of it to three replicas, a quarter to two, and a
+    /// Seconds of writing, 1 to 40, so that the demo takes less than a minute. Half of them go to three replicas, a quarter to two, and a
     /// quarter to three again
     #[arg(long, value_name = "SECONDS", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=40))]
     seconds: u64,
@@ -58,7 +58,7 @@ pub(crate) struct DemoArgs {
     json: bool,
 }
 
-/// What the demo did and found.
+/// What the demo did and verified.
 #[derive(Debug, Serialize)]
 struct Report {
     verdict: &'static str,
@@ -88,26 +88,26 @@ struct Report {
 #[derive(Clone, Debug, Serialize)]
 struct CatchUpReport {
     replica: String,
-    /// Bytes that it lacked when it was connected again, at most.
+    /// Upper bound of the bytes that it lacked when it reconnected.
     missing_bytes: u64,
     copied_bytes: u64,
-    /// From the connection until it counted again.
+    /// From the reconnection until it was in sync.
     took_ms: f64,
     /// From the start of its target to the first receipt that names it.
     acknowledged_after_ms: f64,
 }
 
-/// What became of one replica.
+/// What was verified on one replica.
 #[derive(Debug, Serialize)]
 struct ReplicaReport {
     name: &'static str,
     killed_first: bool,
     batches_acknowledged: u64,
     records_acknowledged: u64,
-    /// Acknowledged records found whole, of those that no later one had overwritten.
+    /// Acknowledged records found intact, of those that no later one had overwritten.
     records_verified: u64,
     bytes_verified: u64,
-    /// Of these, bytes that were issued and never acknowledged.
+    /// Bytes among these that were issued and never acknowledged.
     bytes_unacknowledged: u64,
 }
 
@@ -159,7 +159,7 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The stretches of writing, in their order.
+/// The phases of writing, in order.
 struct Loads {
     complete: Load,
     degraded: Load,
@@ -193,7 +193,7 @@ impl<'a> Set<'a> {
         self.args.reach.restart_target(target, &self.roots[index], &strings(self.device(index)?.as_ref()))
     }
 
-    /// Options of the target that keeps its pool on a device.
+    /// Options of a target that keeps its pool on a device.
     fn device(&self, index: usize) -> anyhow::Result<Option<String>> {
         self.args.device.get(index).map(|device| device_option(POOL_NAME, device)).transpose()
     }
@@ -233,7 +233,7 @@ impl<'a> Set<'a> {
         Ok((pool, Desk::new(SEED, urls)))
     }
 
-    /// Restarts the targets on their directories and devices, and verifies each replica on its own.
+    /// Restarts the targets on their directories and devices, and verifies each replica by itself.
     fn recover(&self, voice: &Voice, books: &[Book]) -> anyhow::Result<Vec<ReplicaReport>> {
         voice.step(8, "All three are dead. Restarting them on the same memory, and reading each replica on its own");
         let mut reports = Vec::with_capacity(NAMES.len());
@@ -308,7 +308,7 @@ impl Report {
 }
 
 impl CatchUpReport {
-    /// What the pool tells of the return; a replica may need several tries, of which the last one counts.
+    /// The pool's events of the return. A replica may need several attempts; the last one counts.
     fn new(events: &mut Events, acknowledged_after: Duration) -> anyhow::Result<Self> {
         let mut missing = 0;
         loop {
@@ -339,7 +339,7 @@ fn lost_replicas(pool: &Pool) -> String {
     lost.collect::<Vec<_>>().join("; ")
 }
 
-/// Tells people what happens; silent where a program listens.
+/// Prints progress for people; silent with `--json`.
 #[derive(Debug)]
 struct Voice {
     silent: bool,

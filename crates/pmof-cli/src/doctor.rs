@@ -14,14 +14,14 @@ use pmof_doctor::{Platform, examine};
 #[cfg_attr(not(feature = "verbs"), path = "doctor/without_verbs.rs")]
 mod verbs;
 
-/// Says what this machine can promise, on what evidence, and what to change.
+/// Say what this machine can promise, on what evidence, and what to change.
 ///
-/// Every memory that a pool could lie on is judged over every transport: mounted file systems, dax devices, memory of
-/// processes. Nothing is written. In each directory that is named, a file is made to ask the kernel and is gone afterwards:
-/// a file without a name; on overlayfs `.pmof-probe-PID-N`, since there only a name leads to the file that it is kept in.
+/// Every memory that can hold a pool is judged over every transport: mounted file systems, dax devices, memory of
+/// processes. Nothing is written. In each named directory, a temporary file is created to ask the kernel and removed
+/// afterwards: a file without a name; on overlayfs `.pmof-probe-PID-N`, since only a name leads to the underlying file there.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DoctorArgs {
-    /// Directories, files and devices to ask about beside all that is found; this directory unless given
+    /// Directories, files and devices to judge in addition to those found; the current directory by default
     #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
     /// Print one JSON object
@@ -39,7 +39,7 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     } else {
         output::print(&report.to_string())?;
     }
-    // That this directory cannot be asked is no failure; that a named one cannot, is.
+    // A failure to judge the current directory is ignored; for a named path it is an error.
     if args.paths.is_empty() || errors.is_empty() { Ok(()) } else { bail!("{}", errors.join("\npmof: ")) }
 }
 
@@ -47,7 +47,7 @@ fn probe_all(paths: &[PathBuf]) -> (Vec<MediumProbe>, Vec<String>) {
     let ask = |path: &Path| probe(path).map_err(|error| format!("cannot ask about {}: {error}", path.display()));
     let (mut probes, mut errors, mut asked) = (Vec::new(), Vec::new(), HashSet::new());
     for path in paths {
-        // The same place by another path, or named again, is asked about once. What leads nowhere is an error each time.
+        // A place that is named twice or by two paths is judged once. A path that leads nowhere is an error each time.
         if fs::canonicalize(path).is_ok_and(|place| !asked.insert(place)) {
             continue;
         }

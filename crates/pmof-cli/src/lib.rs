@@ -1,7 +1,7 @@
-//! The `pmof` command, and `rpmemd`, the name by which set-ups of librpmem start a target.
+//! The `pmof` command, and `rpmemd`, the name under which installations of librpmem start a target.
 
 #![forbid(unsafe_code)]
-// `println!` panics where nobody reads: see `output::say`.
+// `println!` panics if the reader is gone: see `output::say`.
 #![deny(clippy::print_stdout)]
 
 use std::process::ExitCode;
@@ -78,7 +78,7 @@ pub fn rpmemd() -> ExitCode {
     end("rpmemd", done, code)
 }
 
-/// `code`: of a failure.
+/// Reports a failure and returns `code`.
 fn end(name: &str, done: anyhow::Result<()>, code: u8) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,4 +1,4 @@
-//! A file that gets its name when it is whole.
+//! A file that gets its name when it is complete.
 
 use std::{
     fs::{self, File, Permissions},
@@ -9,7 +9,7 @@ use std::{
 
 use tempfile::NamedTempFile;
 
-/// A file without its name yet, in the directory of its name; gone when dropped before.
+/// A file that does not have its name yet, in the same directory; removed if dropped before.
 #[derive(Debug)]
 pub(crate) struct NewFile {
     file: NamedTempFile,
@@ -29,13 +29,13 @@ impl NewFile {
         self.file.as_file()
     }
 
-    /// The path that it will have.
+    /// Its final path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Gives the file its name, in the place of a file that has it, whose mode it gets, and its owner where this process may give files away; or failing where one has: `AlreadyExists`. The name is durable when
-    /// [`sync_name`] says so.
+    /// Gives the file its name. It either replaces an existing file, and takes that file's mode and, if this process may change owners, its owner; or it
+    /// fails with `AlreadyExists`. The name is durable when [`sync_name`] returns.
     pub(crate) fn publish(self, replaces: bool) -> io::Result<()> {
         if let Some(old) = fs::symlink_metadata(&self.path).ok().filter(|old| replaces && old.is_file()) {
             match fchown(self.file(), Some(old.uid()), Some(old.gid())) {

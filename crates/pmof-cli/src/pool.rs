@@ -33,7 +33,7 @@ mod sets;
 #[cfg(test)]
 mod tests;
 
-/// Looks at pools, of targets and of pool set files, or removes them; makes, checks and restores those of pool set files.
+/// Inspect, list and remove pools; create, check and restore those of pool set files.
 #[derive(Debug, clap::Args)]
 pub(crate) struct PoolArgs {
     #[command(flatten)]
@@ -44,11 +44,11 @@ pub(crate) struct PoolArgs {
 
 #[derive(Debug, Subcommand)]
 enum PoolCommand {
-    /// Describes pools; hosts are asked for replicas of pool sets
+    /// Describe pools; for pool sets, ask the hosts of their replicas
     Info(InfoArgs),
-    /// Removes pools with all their bytes
+    /// Remove pools with all their bytes
     Rm(RemoveArgs),
-    /// Names the pools of a target
+    /// List the pools of a target
     Ls(LsArgs),
     Release(ReleaseArgs),
     Scrub(ScrubArgs),
@@ -76,7 +76,7 @@ struct LsArgs {
     /// Target: `tcp://HOST:PORT`, `verbs://HOST:PORT`, `shm:///PATH/OF/SOCKET` or `ssh://[USER@]HOST[:PORT]`
     #[arg(value_name = "ADDRESS", value_parser = parsed::<TargetUrl>)]
     target: TargetUrl,
-    /// Local address to come from, where routing does not decide it; verbs only
+    /// Local address to connect from, if routing does not decide it; verbs only
     #[arg(long, value_name = "IP")]
     source: Option<IpAddr>,
     /// Print one JSON object
@@ -104,7 +104,7 @@ pub(crate) fn run(args: &PoolArgs) -> anyhow::Result<()> {
 #[derive(Debug, Serialize)]
 struct InfoReport {
     pools: Vec<PoolReport>,
-    /// Those in files of this machine.
+    /// Pools in files of this machine.
     sets: Vec<SetReport>,
 }
 
@@ -119,12 +119,12 @@ struct PoolReport {
     file_len_bytes: u64,
     created_at_unix_s: u64,
     format: u16,
-    /// Openings for writing and losses of replicas until now.
+    /// Number of openings for writing and losses of replicas so far.
     opening: u64,
     epoch: String,
-    /// Raised about once a second while a pool of several replicas is written.
+    /// Incremented about once a second while a pool of several replicas is written.
     mark: u64,
-    /// The last writer closed it; else the next opening compares all replicas.
+    /// The last writer closed it; otherwise the next opening compares all replicas.
     is_closed: bool,
     medium: String,
     levels: Vec<LevelReport>,
@@ -245,14 +245,14 @@ impl PoolReport {
     }
 }
 
-/// A time in seconds since 1970-01-01 as people write it (Howard Hinnant's `civil_from_days`).
+/// A time in seconds since 1970-01-01, human-readable (Howard Hinnant's `civil_from_days`).
 fn utc(unix_s: u64) -> String {
     const DAY_S: u64 = 86_400;
     let (days, second) = (unix_s / DAY_S + 719_468, unix_s % DAY_S);
     let (era, day_of_era) = (days / 146_097, days % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    // Months from March on, so that the leap day comes last.
+    // Months start in March, so that the leap day comes last.
     let shifted_month = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
     let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };

@@ -18,59 +18,59 @@ use crate::serve::{
     run_stdio,
 };
 
-/// What is read where no other file is named; the second is below the home directory.
+/// The default configuration files; the second is below the home directory.
 const SYSTEM_CONFIG: &str = "/etc/rpmemd/rpmemd.conf";
 const USER_CONFIG: &str = ".rpmemd.conf";
 
-/// Serves a program that uses librpmem, which starts this command through ssh, until it ends.
+/// Serve one program that uses librpmem and starts this command through ssh, until it ends.
 #[derive(Debug, clap::Parser)]
 #[command(name = "rpmemd", version, args_override_self = true)]
 pub(crate) struct RpmemdArgs {
     /// Delete the parts of a pool set instead, named relative to the directory of pool sets
     #[arg(short, long, value_name = "SET", value_parser = parsed::<SetName>)]
     remove: Option<SetName>,
-    /// With --remove: also where parts are missing, damaged, empty or full of holes
+    /// With --remove: even if parts are missing, damaged, empty or full of holes
     #[arg(short, long, requires = "remove")]
     force: bool,
-    /// With --remove: the pool set file too
+    /// With --remove: also delete the pool set file
     #[arg(short = 's', long, requires = "remove")]
     pool_set: bool,
     #[command(flatten)]
     settings: Settings,
 }
 
-/// Every long option can stand in the configuration file too.
+/// Options that can also be set in the configuration file.
 #[derive(Debug, clap::Args)]
 struct Settings {
     /// Configuration file instead of /etc/rpmemd/rpmemd.conf and ~/.rpmemd.conf
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Threads that serve; 0 chooses
+    /// Worker threads; 0 chooses the number
     #[arg(short = 't', long, value_name = "COUNT", default_value_t = 0)]
     nthreads: usize,
-    /// Directory of the pool sets; the home directory unless told otherwise. `$HOME` stands for that
+    /// Directory of the pool sets; the home directory by default. `$HOME` is replaced by the home directory
     #[arg(long, value_name = "DIR")]
     poolset_dir: Option<PathBuf>,
-    /// Your word that writes of the RDMA device reach the persistence domain by themselves, past the CPU caches. Refused for
-    /// software devices, where it is not so
+    /// Declare that writes of the RDMA device reach the persistence domain by themselves, past the CPU caches. Refused for
+    /// software devices, where this is never true
     #[arg(long, value_name = "YES|NO", value_parser = yes_or_no, num_args = 0..=1, default_missing_value = "yes")]
     persist_apm: Option<bool>,
-    /// Taken and not needed: the cheapest method that is proven is chosen
+    /// Accepted and ignored: the cheapest proven method is always used
     #[arg(long, value_name = "YES|NO", value_parser = yes_or_no, num_args = 0..=1, default_missing_value = "yes")]
     persist_general: Option<bool>,
-    /// Tell the system's log what happens
+    /// Log to the system log
     #[arg(long, value_name = "YES|NO", value_parser = yes_or_no, num_args = 0..=1, default_missing_value = "yes")]
     use_syslog: Option<bool>,
-    /// Tell this file what happens, where the system's log is not used; standard error unless given
+    /// Log to this file if the system log is not used; standard error by default
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
-    /// How much to tell
+    /// Lowest level to log
     #[arg(long, value_enum, value_name = "LEVEL", default_value_t = LogLevel::Err)]
     log_level: LogLevel,
-    /// Address to take the data connection on, else the one that ssh came to
+    /// Address to accept the data connection on; by default the one that ssh connected to
     #[arg(long, value_name = "IP")]
     data_address: Option<IpAddr>,
-    /// Ports to take the data connection on, as FIRST-LAST, where a firewall lets only these through
+    /// Ports to accept the data connection on, as FIRST-LAST, if a firewall allows only these
     #[arg(long, value_name = "PORTS", default_value_t, value_parser = parsed::<DataPorts>)]
     data_ports: DataPorts,
     /// Never sleep while waiting, for measurements
@@ -94,7 +94,7 @@ pub(crate) fn run(args: &RpmemdArgs) -> anyhow::Result<()> {
     Ok(pmof::target::remove_set(&prepared?.root, set, args.force, args.pool_set)?)
 }
 
-/// What the exit code of a removal that failed is, as librpmem takes it: an errno.
+/// The exit code of a failed removal, an errno as librpmem expects it.
 pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
     let errno = error.downcast_ref::<SetStoreError>().map(|error| error.refusal().errno());
     errno.and_then(|errno| u8::try_from(errno).ok()).unwrap_or(1)
@@ -112,9 +112,9 @@ fn prepare(args: &RpmemdArgs) -> anyhow::Result<Prepared> {
     Ok(Prepared { settings, root })
 }
 
-/// Tells the initiator why it gets no target.
+/// Reports to the initiator why no target starts.
 fn refuse(error: &anyhow::Error) {
-    // Nobody is there that would say something first.
+    // The peer does not send anything first.
     if std::io::stdin().is_terminal() {
         return;
     }
@@ -124,11 +124,11 @@ fn refuse(error: &anyhow::Error) {
         Some(ConfigError::Line { .. }) => StartFailure::Configuration,
         None => system.map_or(StartFailure::Configuration, StartFailure::of),
     };
-    // The reason itself is told to standard error, whether or not this arrives.
+    // The reason is printed to standard error even if this does not arrive.
     let _ = refuse_stdio(why, format!("{error:#}"), std::io::stdin().lock(), std::io::stdout().lock());
 }
 
-/// A target that has its settings, and its log.
+/// A target with its settings and its log.
 struct Prepared {
     settings: Settings,
     root: PathBuf,
@@ -158,7 +158,7 @@ impl Settings {
     }
 }
 
-/// A directory where `$HOME` may stand for the home directory.
+/// A directory in which `$HOME` is replaced by the home directory.
 fn with_home(path: PathBuf) -> anyhow::Result<PathBuf> {
     match path.to_str().and_then(|text| text.split_once("$HOME")) {
         Some((before, after)) => {

@@ -29,55 +29,55 @@ use logger::{LogLevel, LogTo};
 pub(crate) mod config;
 pub(crate) mod logger;
 
-/// What a target reads where no other configuration file is named; the second is below the home directory.
+/// The default configuration files; the second is below the home directory.
 const SYSTEM_CONFIG: &str = "/etc/pmof/pmof.conf";
 const USER_CONFIG: &str = ".config/pmof/pmof.conf";
 
-/// Runs a target: keeps pools under a directory for initiators. Prints `ready ADDRESS` per address when it accepts, and to
-/// standard error what fails in its own memory.
+/// Run a target, which keeps pools under a directory for initiators. Print `ready ADDRESS` for each address when it accepts
+/// connections, and failures of its own memory to standard error.
 ///
-/// Every option can stand in a configuration file, as `option = value`, without the dashes.
+/// Every option can be set in a configuration file, as `option = value`, without the dashes.
 #[derive(Debug, clap::Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 pub(crate) struct ServeArgs {
     /// Configuration file. Without it, `--stdio` reads /etc/pmof/pmof.conf and then ~/.config/pmof/pmof.conf, where they are
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Directory of the pools; it must exist. `--stdio` takes the home directory unless told otherwise
+    /// Directory of the pools; it must exist. the home directory by default with `--stdio`
     #[arg(long, value_name = "DIR", required_unless_present_any = ["stdio", "config"])]
     root: Option<PathBuf>,
     /// Serve one initiator, which started this command through ssh, until standard input ends
     #[arg(long, conflicts_with_all = ["listen", "trust_network"])]
     stdio: bool,
-    /// Address that `--stdio` takes the data connection on, else the one that ssh came to
+    /// Address on which `--stdio` accepts the data connection; by default the one that ssh connected to
     #[arg(long, value_name = "IP")]
     data_address: Option<IpAddr>,
-    /// Ports that `--stdio` takes the data connection on, as FIRST-LAST, where a firewall lets only these through
+    /// Ports on which `--stdio` accepts the data connection, as FIRST-LAST, if a firewall allows only these
     #[arg(long, value_name = "PORTS", default_value_t, value_parser = parsed::<DataPorts>)]
     data_ports: DataPorts,
-    /// Write what happens to the end of this file instead of standard error
+    /// Append the log to this file instead of writing it to standard error
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
-    /// How much to write
+    /// Lowest level to log
     #[arg(long, value_enum, value_name = "LEVEL", default_value_t = LogLevel::Err)]
     log_level: LogLevel,
-    /// Connections taken at a time
+    /// Maximum number of connections
     #[arg(long, value_name = "COUNT", default_value_t = pmof::target::DEFAULT_MAX_CONNECTIONS, value_parser = at_least_one)]
     max_connections: usize,
-    /// Memory that all connections together may make the target hold, in bytes. Each takes 48 KiB (over verbs 512 KiB) and is
-    /// refused where there is no more; of the rest half is for answers that are not taken, and connections that hold most of it
-    /// wait. What lies in pools does not count.
+    /// Memory that all connections together may use in the target, in bytes. Each takes 48 KiB (over verbs 512 KiB) and is
+    /// refused if there is no more. Half of the rest is for answers that clients have not read; connections that hold most of
+    /// it wait. The contents of pools do not count.
     #[arg(long, value_name = "BYTES", default_value_t = pmof::target::DEFAULT_MEMORY_BUDGET_BYTES)]
     memory_budget: u64,
-    /// Largest pool that may be made, in bytes
+    /// Size limit of new pools, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = pmof::target::DEFAULT_MAX_POOL_BYTES)]
     max_pool_bytes: u64,
     /// Address to listen on: `tcp://HOST:PORT`, `verbs://HOST:PORT` or `shm:///PATH/OF/SOCKET`; port 0 picks a free one.
     /// May be given several times.
     #[arg(long, value_name = "ADDRESS", default_value = "tcp://127.0.0.1:7204", value_parser = parsed::<Address>)]
     listen: Vec<Address>,
-    /// Listen also on addresses that other machines reach. Nobody is authenticated: whoever reaches one may read, write
-    /// and remove all pools.
+    /// Also listen on addresses that other machines can reach. Clients are not authenticated: everyone who can reach the address
+    /// may read, write and remove all pools.
     #[arg(long)]
     trust_network: bool,
     /// Keep the pool of this name on a devdax device, or on an existing file, instead of a file under the root; the pool
@@ -90,23 +90,23 @@ pub(crate) struct ServeArgs {
     /// Do not offer the ATOMIC WRITE operation of RDMA devices
     #[arg(long)]
     no_atomic_write: bool,
-    /// Your word that writes of the RDMA device reach the persistence domain by themselves, past the CPU caches. Receipts
-    /// say that it was declared. Refused for software devices, where it is not so.
+    /// Declare that writes of the RDMA device reach the persistence domain by themselves, past the CPU caches. Receipts
+    /// say that this was declared. Refused for software devices, where this is never true.
     #[arg(long)]
     declare_inbound_persistent: bool,
-    /// Have all verbs connections share so many receive buffers of 8 KiB, instead of 16 each
+    /// Have all verbs connections share this many receive buffers of 8 KiB, instead of 16 each
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     shared_receives: Option<u32>,
-    /// Never sleep while waiting: the lowest latency, for a core of its own.
+    /// Never sleep while waiting: the lowest latency, at the cost of a core.
     #[arg(long)]
     busy_poll: bool,
-    /// Worker threads; 0 chooses.
+    /// Worker threads; 0 chooses the number.
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     workers: usize,
-    /// CPU to run on, for measurements.
+    /// CPU to run on, for benchmarks.
     #[arg(long, hide = true)]
     cpu: Option<usize>,
-    /// Process number of the parent, with which this process ends.
+    /// Process ID of the parent; this process ends with it.
     #[arg(long, hide = true, value_name = "PID")]
     exit_with_parent: Option<u32>,
     /// Your word that this machine's memory survives loss of power (battery, UPS with a save to disk). Receipts say

@@ -10,7 +10,7 @@ use pmof_console::output;
 
 use crate::Cli;
 
-/// Prints a completion script for a shell.
+/// Print a completion script for a shell.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CompletionsArgs {
     /// Shell to complete for
@@ -18,10 +18,10 @@ pub(crate) struct CompletionsArgs {
     shell: Shell,
 }
 
-/// Prints the manual pages of all commands.
+/// Print the manual pages of all commands.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ManArgs {
-    /// Write one file per command into this directory instead; it is made where it is missing
+    /// Write one file per command into this directory instead, which is created if it does not exist
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
@@ -48,7 +48,7 @@ pub(crate) fn man(args: &ManArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The command without the parts that are for pmof's own use.
+/// The command without its internal parts.
 fn visible_commands() -> Command {
     let command = Cli::command();
     let visible: Vec<_> = command.get_subcommands().filter(|command| !command.is_hide_set()).cloned().collect();

@@ -1,4 +1,4 @@
-//! The `rpmemd` command: a target for programs that were written for librpmem.
+//! The `rpmemd` command: a target for programs written for librpmem.
 
 use std::process::ExitCode;
 

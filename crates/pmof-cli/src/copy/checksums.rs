@@ -1,4 +1,4 @@
-//! What was copied, as one CRC32C for each window: 1 MiB of memory for each TiB of file.
+//! The CRC32C of each window that was copied: 1 MiB of memory per TiB of file.
 
 use super::WINDOW_BYTES;
 
@@ -31,7 +31,7 @@ impl Checksums {
         self.windows.push(crc32c::crc32c(bytes));
     }
 
-    /// Ends the file: what was not added is zeroes.
+    /// Ends the file: windows that were not added are zeroes.
     pub(crate) fn finish(&mut self) {
         self.skip_to(self.len_bytes);
         let tail_bytes = (self.len_bytes % WINDOW_BYTES as u64) as usize;

@@ -1,4 +1,4 @@
-//! A pool becomes a file.
+//! Copies a pool to a file.
 
 use std::{
     fs::{self, File},
@@ -24,7 +24,7 @@ use crate::new_file::{NewFile, directory_of, sync_name};
 const BLOCK_BYTES: usize = 4096;
 const ZEROES: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
 
-/// Copies a pool into `destination`, which appears when it is whole, on the disk and verified.
+/// Copies a pool into `destination`, which appears when it is complete, durable and verified.
 pub(super) fn download(options: &PoolOptions, destination: &Path, args: &CpArgs) -> anyhow::Result<Copied> {
     check_destination(destination, args.force)?;
     let pool = options.open_read_only().map_err(with_mend)?;
@@ -50,7 +50,7 @@ pub(super) fn download(options: &PoolOptions, destination: &Path, args: &CpArgs)
         target.verify(&checksums, &progress)?;
         verify(&pool, &replicas, &checksums, &progress)?;
     }
-    // All bytes are here: what the target says of the end changes nothing.
+    // All bytes have arrived: the outcome of the close does not matter.
     let _ = pool.close();
     target.publish(args.force)?;
     Ok(Copied { len_bytes, moved_bytes: len_bytes, receipt: None, degraded })
@@ -66,7 +66,7 @@ fn check_destination(path: &Path, force: bool) -> Result<(), CopyError> {
     }
 }
 
-/// What pool a file is, perhaps the one that is copied, or a part of. What cannot be read is not known to be one.
+/// Which pool a file is or is a part of, perhaps the one being copied. `None` if it cannot be read.
 fn pool_in(path: &Path) -> Option<&'static str> {
     let mut begin = [0; 8];
     if File::open(path).and_then(|file| file.read_exact_at(&mut begin, 0)).is_ok() && begin == NATIVE_MAGIC {
@@ -83,7 +83,7 @@ fn receive(pool: &Pool, target: &Destination, progress: &Progress) -> anyhow::Re
         let writer = scope.spawn(move || {
             for (offset, bytes) in windows {
                 target.write_sparse(offset, &bytes)?;
-                // Nobody needs the buffer once all is read.
+                // The buffer is not needed once everything is read.
                 let _ = emptied.send(bytes);
             }
             Ok(())
@@ -97,7 +97,7 @@ fn receive(pool: &Pool, target: &Destination, progress: &Progress) -> anyhow::Re
             checksums.add(offset, &bytes);
             let len_bytes = bytes.len() as u64;
             if filled.send((offset, bytes)).is_err() {
-                // The writer stopped, and says why below.
+                // The writer stopped; its error is reported below.
                 break;
             }
             offset += len_bytes;
@@ -113,14 +113,14 @@ fn receive(pool: &Pool, target: &Destination, progress: &Progress) -> anyhow::Re
     })
 }
 
-/// What a pool is copied to.
+/// The file that a pool is copied to.
 struct Destination {
     new: NewFile,
     len_bytes: u64,
 }
 
 impl Destination {
-    /// A file of zeroes without any space taken, beside its final place.
+    /// A sparse file of zeroes in the directory of its final path.
     fn create(path: &Path, len_bytes: u64) -> Result<Self, CopyError> {
         let new =
             NewFile::create(path, ".pmof-cp.").map_err(|error| CopyError::io("open", directory_of(path), error))?;
@@ -133,7 +133,7 @@ impl Destination {
         self.new.file()
     }
 
-    /// Writes all blocks that are not zeroes, neighbours together.
+    /// Writes all blocks that are not zeroes, adjacent ones with one call.
     fn write_sparse(&self, offset: u64, bytes: &[u8]) -> Result<(), CopyError> {
         let mut start = 0;
         while start < bytes.len() {

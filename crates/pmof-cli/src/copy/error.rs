@@ -1,17 +1,17 @@
-//! What can go wrong with a copy beside the pool.
+//! Errors of a copy other than those of the pool.
 
 use std::{io, path::PathBuf};
 
 use pmof::mem::MemError;
 
-/// A copy that was given up. Nothing of it is left.
+/// A copy that was aborted. Nothing of it is left.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum CopyError {
     /// Only regular files have a length that can be trusted.
     #[error("{} cannot be copied; pack a directory first, as with tar", path.display())]
     NotAFile { path: PathBuf, source: io::Error },
-    /// Somebody writes the source.
+    /// Another program writes the source.
     #[error(
         "{} changed its length from {before_bytes} to {after_bytes} bytes while it was copied; copy it when nobody \
          writes it",
@@ -32,13 +32,13 @@ pub(crate) enum CopyError {
         path.display()
     )]
     FileDiffers { path: PathBuf, offset: u64, len_bytes: usize },
-    /// The pool says of itself what cannot be.
+    /// The pool's mark contradicts its size.
     #[error("the pool says that it holds a file of {stated_bytes} bytes, and has {size_bytes}; restore it")]
     BadMark { stated_bytes: u64, size_bytes: u64 },
-    /// The destination is there.
+    /// The destination exists.
     #[error("{} exists; replace it with --force, or choose another name", path.display())]
     Exists { path: PathBuf },
-    /// The destination is a pool of a target, perhaps the one that is copied.
+    /// The destination is a pool of a target, perhaps the one being copied.
     #[error("{} is {found}, and is not replaced; choose another name", path.display())]
     Pool { path: PathBuf, found: &'static str },
     /// The destination is there, and nothing to replace.
@@ -47,7 +47,7 @@ pub(crate) enum CopyError {
     /// The destination's file system is full.
     #[error("no room for {len_bytes} bytes in {}; free space there, or choose another place", directory.display())]
     NoSpace { directory: PathBuf, len_bytes: u64 },
-    /// The destination would be longer than files may be.
+    /// The destination would exceed the limit of file sizes.
     #[error(transparent)]
     TooLong(MemError),
     /// A system call failed.

@@ -1,5 +1,5 @@
-//! What a pool made by `pmof cp` says of itself, in its user flags: 8 bytes `PMOFCP`, 0, 1, then the file's length in bytes as
-//! a little-endian `u64`. So an empty file, for which the pool has its least size of 1 byte, comes back empty.
+//! The mark of a pool created by `pmof cp`, in its user flags: 8 bytes `PMOFCP`, 0, 1, then the file's length in bytes as
+//! a little-endian `u64`. An empty file, whose pool has the minimum size of 1 byte, thus comes back empty.
 
 const TAG: [u8; 8] = *b"PMOFCP\0\x01";
 
@@ -11,7 +11,7 @@ pub(crate) fn encode(len_bytes: u64) -> [u8; 16] {
     flags
 }
 
-/// The length of the file that a pool holds; `None` where the pool is not a file's copy.
+/// The length of the file that a pool holds; `None` if the pool is not a copy of a file.
 pub(crate) fn decode(flags: &[u8; 16]) -> Option<u64> {
     let (tag, len_bytes) = flags.split_first_chunk::<8>()?;
     let len_bytes = u64::from_le_bytes(*len_bytes.first_chunk()?);

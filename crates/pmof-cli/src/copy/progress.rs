@@ -4,7 +4,7 @@ use std::io::{IsTerminal, stderr};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Shows how far a copy is. Gone from the screen when dropped.
+/// Shows the progress of a copy. Disappears from the terminal when dropped.
 pub(crate) struct Progress(ProgressBar);
 
 impl Progress {

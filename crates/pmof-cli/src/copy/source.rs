@@ -1,4 +1,4 @@
-//! The file that is copied into a pool, read window by window without its holes.
+//! The source file, read window by window without its holes.
 
 use std::{
     fs::File,
@@ -24,7 +24,7 @@ pub(crate) struct Source {
     len_bytes: u64,
 }
 
-/// One window of the file that is not all hole. Bytes outside of `data` are zeroes.
+/// A window of the file that is not entirely a hole. Bytes outside `data` are zeroes.
 #[derive(Debug)]
 pub(crate) struct Window {
     pub(crate) offset: u64,
@@ -72,13 +72,13 @@ impl Source {
         Ok(Some(window))
     }
 
-    /// Refuses where the file is not as long as it was when opened.
+    /// Fails if the length of the file has changed since it was opened.
     pub(crate) fn check_length(&self) -> Result<(), CopyError> {
         let after_bytes = self.file.metadata().map_err(|error| CopyError::io("fstat", &self.path, error))?.len();
         if after_bytes == self.len_bytes { Ok(()) } else { Err(self.length_changed(after_bytes)) }
     }
 
-    /// Where data begins at or after `offset`; `None` where only a hole or the end is left.
+    /// Where data begins at or after `offset`; `None` if only a hole or the end follows.
     fn data_after(&self, offset: u64) -> Result<Option<u64>, CopyError> {
         if offset >= self.len_bytes {
             return Ok(None);
@@ -86,13 +86,13 @@ impl Source {
         match rustix::fs::seek(&self.file, SeekFrom::Data(offset)) {
             Ok(start) => Ok((start < self.len_bytes).then_some(start)),
             Err(Errno::NXIO) => Ok(None),
-            // A file system that knows no holes.
+            // The file system does not support holes.
             Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(Some(offset)),
             Err(errno) => Err(CopyError::io("lseek", &self.path, errno)),
         }
     }
 
-    /// Where the data that `offset` lies in ends; more than `offset`.
+    /// The end of the data around `offset`; greater than `offset`.
     fn hole_after(&self, offset: u64) -> Result<u64, CopyError> {
         match rustix::fs::seek(&self.file, SeekFrom::Hole(offset)) {
             Ok(end) if end > offset => Ok(end.min(self.len_bytes)),

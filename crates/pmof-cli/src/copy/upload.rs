@@ -1,4 +1,4 @@
-//! A file becomes a pool.
+//! Copies a file to a pool.
 
 use std::{path::Path, sync::mpsc, thread};
 
@@ -16,15 +16,15 @@ use super::{
     verify,
 };
 
-/// Bytes between two persists: enough to hide the flush's fixed cost, little enough that a disk of 4 MB/s has flushed them
-/// before the target counts as lost.
+/// Bytes between two persists: enough to hide the fixed cost of a flush, few enough that a disk of 4 MB/s flushes them
+/// within the loss timeout.
 const PERSIST_EVERY_BYTES: u64 = 32 << 20;
 
-/// Copies `file` into a new pool. The pool appears under its name when it is whole, durable and verified.
+/// Copies `file` into a new pool. The pool gets its name when it is complete, durable and verified.
 pub(super) fn upload(file: &Path, options: &PoolOptions, args: &CpArgs) -> anyhow::Result<Copied> {
     let source = Source::open(file)?;
     let len_bytes = source.len_bytes();
-    // A copy gets its name on all replicas or on none: the loss of one ends it.
+    // A copy gets its name on all replicas or on none: the loss of one aborts it.
     let acknowledge = Acknowledge::AtLeast(1 + args.replica.len());
     let options = options.clone().user_flags(mark::encode(len_bytes)).publish_on_close(true).acknowledge(acknowledge);
     let pool = options.create(len_bytes.max(1)).map_err(with_mend)?;
@@ -45,7 +45,7 @@ struct Sent {
     bytes: u64,
 }
 
-/// Reads the file on a thread of its own while windows read before are on their way.
+/// Reads the file on a separate thread while earlier windows are in flight.
 fn send(source: &Source, pool: &Pool, progress: &Progress) -> anyhow::Result<Sent> {
     let (filled, windows) = mpsc::sync_channel(WINDOWS_WAITING);
     let (emptied, buffers) = mpsc::channel();
@@ -66,7 +66,7 @@ fn send(source: &Source, pool: &Pool, progress: &Progress) -> anyhow::Result<Sen
                 unflushed = 0;
             }
             progress.set(offset + content.len() as u64);
-            // The reader may have ended; then nobody needs the buffer.
+            // If the reader has ended, the buffer is not needed.
             let _ = emptied.send(content);
         }
         checksums.finish();
@@ -84,7 +84,7 @@ fn read_all(source: &Source, filled: &mpsc::SyncSender<Result<Window, CopyError>
         };
         let is_last = window.is_err();
         offset = window.as_ref().map_or(offset, |window| window.offset + WINDOW_BYTES as u64);
-        // Whoever takes windows stops at the first failure of the pool.
+        // The receiving end stops at the first failure of the pool.
         if filled.send(window).is_err() || is_last {
             return;
         }
@@ -94,7 +94,7 @@ fn read_all(source: &Source, filled: &mpsc::SyncSender<Result<Window, CopyError>
 fn persist(pool: &Pool) -> anyhow::Result<Receipt> {
     match pool.lane().persist() {
         Ok(receipt) => Ok(receipt),
-        // What the others received is given up with the copy, so their receipt is not told.
+        // The whole copy is discarded, so the receipt of the others is not reported.
         Err(PoolError::Persist(failure)) => match failure.failed.first() {
             Some((replica, why)) => bail!("replica {replica} failed: {}; nothing of the copy is kept", causes(why)),
             None => bail!("{failure}"),

@@ -1,4 +1,4 @@
-//! Writing to a pool while some of its targets are killed, and one comes back.
+//! Writes to a pool while some of its targets are killed and one comes back.
 
 use std::time::{Duration, Instant};
 
@@ -10,10 +10,10 @@ use serde::Serialize;
 
 use super::records::{Book, Record, Source};
 
-/// After a kill the pool's owner learns of it within this time, and so long a replica may take to come back; the kernel tells of a death at once.
+/// Limit for noticing a kill and for the return of a replica. The kernel reports the death of a process at once.
 const NOTICE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Who writes: the records to come, and a book for each replica.
+/// The writer: the records to come, and a ledger for each replica.
 #[derive(Debug)]
 pub(super) struct Desk {
     source: Source,
@@ -34,18 +34,18 @@ enum Standing {
     Returning,
 }
 
-/// Where a stretch of writing ends.
+/// When a phase of writing ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Until {
     /// After this time.
     Elapsed(Duration),
-    /// As soon as a receipt is of so many replicas or fewer.
+    /// At the first receipt from at most this many replicas.
     AtMost(usize),
-    /// As soon as a receipt is of all replicas.
+    /// At the first receipt from all replicas.
     Whole,
 }
 
-/// What was written in one stretch.
+/// What was written in one phase.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct LoadReport {
     pub(super) elapsed_seconds: f64,
@@ -59,7 +59,7 @@ pub(super) struct LoadReport {
     pub(super) latency: LatencySummary,
 }
 
-/// How a stretch of writing went and ended.
+/// The results of a phase of writing.
 #[derive(Debug)]
 pub(super) struct Load {
     pub(super) report: LoadReport,
@@ -67,7 +67,7 @@ pub(super) struct Load {
     pub(super) receipt: Receipt,
     /// The receipt that ended it.
     pub(super) last: Receipt,
-    /// How long that persist took.
+    /// The duration of that persist.
     pub(super) last_took: Duration,
 }
 
@@ -80,7 +80,7 @@ impl Until {
         }
     }
 
-    /// Whether so few replicas may be left that nothing is acknowledged.
+    /// Whether the pool may lose its quorum, so that nothing is acknowledged.
     fn may_fail(self) -> bool {
         self == Self::AtMost(0)
     }
@@ -98,7 +98,7 @@ impl Desk {
         self.standings[index] = Standing::Returning;
     }
 
-    /// Writes batch after batch; kills the victims with SIGKILL after some time, and ends once only `survivors` replicas
+    /// Writes batch after batch, kills the victims with SIGKILL after some time, and ends once only `survivors` replicas
     /// answer.
     pub(super) fn write_and_kill(
         &mut self,
@@ -150,7 +150,7 @@ impl Desk {
             }
             ensure!(began.elapsed() < limit, "within {limit:?} no receipt showed that replicas were lost or came back");
             if failure.is_some() {
-                // Targets are killed one after the other: too few are left, and not yet none.
+                // Targets are killed one after the other: the quorum is lost before the last one dies.
                 continue;
             }
             latencies.record(took);
@@ -164,7 +164,7 @@ impl Desk {
         }
     }
 
-    /// Persists one batch and enters what the receipt says of each replica.
+    /// Persists one batch and records the receipt of each replica.
     fn persist(&mut self, pool: &Pool, records: &[Record]) -> anyhow::Result<(Receipt, Option<Box<PersistFailure>>)> {
         let number = self.batches;
         self.batches += 1;

@@ -1,4 +1,4 @@
-//! The demo's records, and the book that is kept of each replica.
+//! The demo's records, and the ledger of each replica.
 
 use std::collections::BTreeMap;
 
@@ -14,14 +14,14 @@ pub(super) const POOL_BYTES: u64 = 16 << 20;
 /// Records of one batch, at most.
 const BATCH_RECORDS_MAX: u64 = 16;
 
-/// Payloads have 1 B to 16 KiB, short ones as often as long ones.
+/// Payloads have 1 B to 16 KiB; short ones are as likely as long ones.
 const PAYLOAD_BITS_MAX: u64 = 14;
 
-/// Before the payload stand its sequence number, its length in bytes, and the CRC32C of both and the payload; each a
+/// The payload follows its sequence number, its length in bytes, and the CRC32C of both and the payload, each a
 /// little-endian word.
 const HEADER_BYTES: usize = 3 * WORD_BYTES;
 
-/// One record on its way.
+/// One record in flight.
 #[derive(Clone, Debug)]
 pub(super) struct Record {
     sequence: u64,
@@ -29,7 +29,7 @@ pub(super) struct Record {
     pub(super) bytes: Vec<u8>,
 }
 
-/// Makes records, one behind the other and around the end of the pool.
+/// Generates records, one behind the other, wrapping at the end of the pool.
 #[derive(Debug)]
 pub(super) struct Source {
     random: Random,
@@ -67,7 +67,7 @@ impl Source {
 #[derive(Debug)]
 pub(super) struct Book {
     ledger: Ledger,
-    /// Acknowledged records that nothing was written over, by offset: length in bytes and sequence number.
+    /// Acknowledged records that were not overwritten, by offset: length in bytes and sequence number.
     records: BTreeMap<u64, (u64, u64)>,
     pub(super) batches_acknowledged: u64,
     pub(super) records_acknowledged: u64,
@@ -76,7 +76,7 @@ pub(super) struct Book {
 /// What a replica was found to hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Verified {
-    /// Acknowledged records found whole, of those that later ones had not overwritten.
+    /// Acknowledged records found intact, of those that later ones had not overwritten.
     pub(super) records: u64,
     /// Bytes compared: all of the pool.
     pub(super) bytes: u64,
@@ -90,7 +90,7 @@ impl Book {
         Self { ledger, records: BTreeMap::new(), batches_acknowledged: 0, records_acknowledged: 0 }
     }
 
-    /// Takes note of a batch before it is posted.
+    /// Records a batch before it is posted.
     pub(super) fn issue(&mut self, batch: u64, records: &[Record]) {
         for record in records {
             let end = record.offset + record.bytes.len() as u64;
@@ -105,7 +105,7 @@ impl Book {
         self.ledger.issue(batch, writes);
     }
 
-    /// Takes note of the receipt for a batch.
+    /// Records the receipt of a batch.
     pub(super) fn acknowledge(&mut self, batch: u64, records: &[Record]) -> anyhow::Result<()> {
         self.ledger.acknowledge(batch).context("a receipt for a batch that was not issued")?;
         self.batches_acknowledged += 1;
@@ -116,8 +116,8 @@ impl Book {
         Ok(())
     }
 
-    /// Takes note that the replica, which was lost, has caught up and acknowledges again, this batch first: it must hold all that the one of
-    /// the other book must.
+    /// Records that the lost replica has caught up and acknowledges again, beginning with this batch: it must hold everything that the one of
+    /// the other ledger must.
     pub(super) fn catch_up_with(&mut self, other: &Self, records: &[Record]) {
         self.ledger = other.ledger.clone();
         self.records = other.records.clone();

@@ -1,10 +1,10 @@
-//! What RDMA devices can do.
+//! The capabilities of RDMA devices.
 
 use pmof::access::{DeviceInfo, VerbsError, rdma_devices};
 use pmof::causes;
 use pmof_doctor::{CapabilitiesUnknown, DeviceCapabilities, RdmaCapabilities};
 
-/// What libibverbs says of this machine's devices.
+/// What libibverbs reports about this machine's devices.
 pub(super) struct Verbs(Result<Vec<DeviceInfo>, VerbsError>);
 
 impl Verbs {
@@ -28,7 +28,7 @@ impl RdmaCapabilities for Verbs {
             has_flush_persistent: found.native_flush_persistent,
             has_atomic_write: found.atomic_write,
             has_on_demand_paging: found.on_demand_paging.serves_writes(),
-            // Only a queue pair tells, and making one is no question.
+            // Only a queue pair would tell, and probing must not create one.
             max_inline_bytes: None,
             max_qp_rd_atom: Some(found.max_responder_resources.into()),
             max_sge: Some(found.max_sge.into()),

@@ -1,8 +1,8 @@
-//! In place of `verbs.rs` where the command was built without verbs.
+//! Replaces `verbs.rs` if the command is built without verbs.
 
 use pmof_doctor::{CapabilitiesUnknown, DeviceCapabilities, RdmaCapabilities};
 
-/// Nobody to ask.
+/// Always fails: no library to ask.
 pub(super) struct Verbs;
 
 impl Verbs {

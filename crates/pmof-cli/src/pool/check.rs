@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use super::sets::{Bar, replica_text};
 
-/// Reads every replica in full and compares them
+/// Read every replica in full and compare them
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
     /// Pool set file, or a pool's only part
@@ -39,11 +39,11 @@ struct CheckJson {
     replicas: Vec<CheckedJson>,
     majority: Option<MajorityJson>,
     apart: Option<ApartJson>,
-    /// Why `pmof pool sync` would refuse; `null` where it would not, but for a majority.
+    /// Why `pmof pool sync` would refuse for any reason but a majority; otherwise `null`.
     sync_refusal: Option<String>,
 }
 
-/// Replicas that agree with each other against another one.
+/// Replicas that agree with each other and differ from another one.
 #[derive(Debug, Serialize)]
 struct MajorityJson {
     replicas: Vec<usize>,
@@ -64,15 +64,15 @@ struct CheckedJson {
     index: usize,
     /// `sound`, `equal`, `empty`, `differs`, `unsound` or `not_checked`.
     state: &'static str,
-    /// The host that has it; `null` for replicas that are here.
+    /// The host that has it; `null` for local replicas.
     node: Option<String>,
-    /// Why it was not looked at, or not to its end.
+    /// Why it was not checked, or not completely.
     not_checked: Option<String>,
     problems: Vec<String>,
     mismatch_count: u64,
     mismatches: Vec<MismatchJson>,
     unused_mismatch_count: u64,
-    /// Bytes that differ in space that is not in use.
+    /// Bytes that differ in unused space.
     unused_differing_bytes: u64,
     /// Bytes that differ in what a running program keeps for itself.
     runtime_differing_bytes: u64,
@@ -86,7 +86,7 @@ struct MismatchJson {
     part_offset: Option<u64>,
 }
 
-/// A file or device that begins as neither a set nor a pool, and is a block table.
+/// A file or device that is neither a set nor a pool, but a block table.
 fn check_block_table(args: &CheckArgs) -> anyhow::Result<bool> {
     let is_named = PoolSet::is_set_file(&args.path).unwrap_or(true) || part_header(&args.path).is_ok();
     let Some(BlockTable { defect }) = (if is_named { None } else { BlockTable::at(&args.path)? }) else {
@@ -164,7 +164,7 @@ pub(crate) fn run(args: &CheckArgs, connect: ConnectArgs) -> anyhow::Result<()> 
     }
 }
 
-/// What an operator must know who is to choose between replicas that differ.
+/// What an operator must know to choose between replicas that differ.
 pub(super) fn undecided_text(first: usize, kind: Option<PoolKind>) -> String {
     let is_right = if first == 0 {
         "programs write replica 0 first, so that it is right after a crash, and wrong if it is what was damaged"
@@ -181,7 +181,7 @@ pub(super) fn undecided_text(first: usize, kind: Option<PoolKind>) -> String {
     is_right + objects
 }
 
-/// A replica by its number and its place.
+/// A replica's number and place.
 fn named(set: &PoolSet, index: usize) -> String {
     format!("replica {index} ({})", replica_text(&set.replicas[index]))
 }
@@ -249,7 +249,7 @@ fn check_json(path: &Path, set: &PoolSet, report: &CheckReport) -> CheckJson {
     }
 }
 
-/// What nothing tells of a replica that is alone: only the heap of a pool of objects speaks of parts without a header.
+/// What cannot be judged about an only replica: only the heap of an object pool tells about parts without a header.
 fn unjudged(set: &PoolSet, report: &CheckReport) -> Option<String> {
     let [replica] = &set.replicas[..] else { return None };
     let later = replica.local().and_then(|parts| parts.get(1..)).unwrap_or_default();
@@ -263,7 +263,7 @@ fn unjudged(set: &PoolSet, report: &CheckReport) -> Option<String> {
 }
 
 fn check_text(path: &Path, set: &PoolSet, report: &CheckReport) -> String {
-    /// Mismatches that are told to people one by one.
+    /// Mismatches that are listed one by one.
     const TOLD: usize = 10;
     let mut text = String::new();
     // Writing to a string cannot fail.

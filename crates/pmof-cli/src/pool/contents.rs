@@ -1,4 +1,4 @@
-//! What is in a pool, and the features that its headers name.
+//! The contents of a pool, and the features in its headers.
 
 use std::{
     io::{self, Write},
@@ -18,32 +18,32 @@ use serde::Serialize;
 
 use crate::new_file::{NewFile, sync_name};
 
-/// Bytes read at a time; a multiple of a line of the dump.
+/// Bytes read at a time; a multiple of a dump line.
 const CHUNK_LEN_BYTES: u64 = 1 << 20;
 /// Bytes on a line of the dump.
 const LINE_LEN_BYTES: usize = 16;
 
-/// Prints what is in a pool: the contents of a log, or a range of any pool
+/// Print the contents of a pool: of a log, or of a range of any pool
 #[derive(Debug, Args)]
 pub(crate) struct DumpArgs {
     /// Pool set file, or a pool's only part
     #[arg(value_name = "PATH")]
     path: PathBuf,
-    /// First byte; 0 is the first of the pool's header. Of logs what follows is told without it
+    /// First byte; 0 is the first of the pool's header. Without it: the contents of a log
     #[arg(long, value_name = "BYTES")]
     offset: Option<u64>,
-    /// How many bytes; all to the end without it
+    /// Number of bytes; by default all to the end
     #[arg(long, value_name = "BYTES")]
     len: Option<u64>,
-    /// Write the bytes as they are, not as text
+    /// Write raw bytes instead of text
     #[arg(long)]
     binary: bool,
-    /// Write to a new file instead
+    /// Write to a new file
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
 
-/// Shows the features of a pool, or turns one on or off in all headers
+/// Show the features of a pool, or turn one on or off in all headers
 #[derive(Debug, Args)]
 pub(crate) struct FeatureArgs {
     /// Pool set file, or a pool's only part
@@ -55,7 +55,7 @@ pub(crate) struct FeatureArgs {
     /// Turn it off
     #[arg(long, value_name = "FEATURE", value_parser = parse_feature)]
     disable: Option<Feature>,
-    /// Change nothing; tell what would be done
+    /// Change nothing; say what would be done
     #[arg(long)]
     dry_run: bool,
     /// Print one JSON object
@@ -95,7 +95,7 @@ pub(crate) fn dump(args: &DumpArgs) -> anyhow::Result<()> {
     Ok(replica.close()?)
 }
 
-/// Makes a file of what `write` gives, durably: whole, or not at all.
+/// Creates a file from the output of `write`, durably and atomically.
 fn write_file(path: &Path, write: impl FnOnce(&mut dyn Write) -> anyhow::Result<()>) -> anyhow::Result<()> {
     let failed = || format!("cannot make {}", path.display());
     if path.symlink_metadata().is_ok() {
@@ -117,7 +117,7 @@ fn print(memory: &Memory, range: Range<u64>, is_binary: bool, output: &mut dyn W
         memory.read(offset, chunk)?;
         let written = if is_binary { output.write_all(chunk) } else { write_lines(&mut output, offset, chunk) };
         match written.and_then(|()| output.flush()) {
-            // A reader that closed its end, as `head` does, has seen what it wanted.
+            // A reader that closes its end, as `head` does, is not an error.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
             outcome => outcome.context("cannot write")?,
         }

@@ -1,4 +1,4 @@
-//! `pmof pool info` of pool sets: what their parts and hosts say.
+//! `pmof pool info` for pool sets: what their parts and hosts report.
 
 use std::{
     fmt::Write as _,
@@ -15,12 +15,12 @@ use serde::Serialize;
 
 use super::utc;
 
-/// A pool set, as its parts describe it.
+/// A pool set as described by its parts.
 #[derive(Debug, Serialize)]
 pub(crate) struct SetReport {
     set: PathBuf,
     options: Vec<&'static str>,
-    /// What is wrong with the names of the parts, by which two of them are one file.
+    /// What is wrong with the names of the parts: two of them are one file.
     problem: Option<String>,
     replicas: Vec<ReplicaReport>,
 }
@@ -28,11 +28,11 @@ pub(crate) struct SetReport {
 #[derive(Debug, Serialize)]
 struct ReplicaReport {
     index: usize,
-    /// `sound`, `empty` (created and never written) or `damaged`, by what they begin with; `null` where that could not be read.
+    /// `sound`, `empty` (created and never written) or `damaged`, by their first bytes; `null` if those cannot be read.
     contents: Option<&'static str>,
     /// What is wrong with the contents.
     damage: Option<&'static str>,
-    /// Why it is none of the set's replicas: it is of another pool, or linked to replicas that the set does not name.
+    /// Why it is not one of the set's replicas: it belongs to another pool, or is linked to replicas that the set does not name.
     misfits: Vec<String>,
     remote: Option<RemoteReport>,
     parts: Vec<PartReport>,
@@ -44,7 +44,7 @@ struct RemoteReport {
     set: PathBuf,
     /// `sound`, `in_use`, `unsound` or `not_reached`.
     state: &'static str,
-    /// What the host, or the way there, says of it, where it is not sound.
+    /// The error of the host, or of the connection to it, if it is not sound.
     reason: Option<String>,
     len_bytes: Option<u64>,
     uuid: Option<String>,
@@ -84,10 +84,10 @@ impl RemoteReport {
 #[derive(Debug, Serialize)]
 struct PartReport {
     path: PathBuf,
-    /// As the set says; `None` for `AUTO`.
+    /// As given in the set; `None` for `AUTO`.
     len_bytes: Option<u64>,
     header: Option<HeaderReport>,
-    /// Why there is no header to show, where there should be one.
+    /// Why an expected header cannot be shown.
     problem: Option<String>,
 }
 
@@ -97,7 +97,7 @@ struct HeaderReport {
     signature: String,
     major: u32,
     features: Vec<&'static str>,
-    /// Bits that no name is known for: those of another program, or of a newer one.
+    /// Unknown bits: those of another program, or of a newer one.
     unknown_features: UnknownFeatures,
     poolset_uuid: String,
     uuid: String,
@@ -149,8 +149,8 @@ impl HeaderReport {
     }
 }
 
-/// Describes the pool set at `path` by its file and the headers of its parts, which are not locked; hosts are asked for their
-/// replicas. Nothing is changed.
+/// Describes the pool set at `path` from its file and the headers of its parts, without locking them; asks hosts for their
+/// replicas. Changes nothing.
 pub(crate) fn describe(path: &Path, connect: ConnectArgs) -> anyhow::Result<SetReport> {
     let set = set_at(path)?;
     let options = [(set.options.single_header, "SINGLEHDR"), (set.options.no_headers, "NOHDRS")];
@@ -183,7 +183,7 @@ impl ReplicaReport {
         Self { index, contents, damage, misfits, remote, parts }
     }
 
-    /// What is wrong with its contents. Those of a pool that is being opened may look as if they were damaged.
+    /// What is wrong with its contents. The contents of a pool that is being opened may look damaged.
     fn problem(&self) -> Option<String> {
         let is_open = self.parts.iter().any(|part| part.header.as_ref().is_some_and(|header| header.open_for_writing));
         let damage = self.damage.filter(|_| !is_open)?;
@@ -207,7 +207,7 @@ impl PartReport {
 }
 
 impl SetReport {
-    /// What is wrong with the first part that should have a sound header and has none, and with each replica of another host.
+    /// What is wrong with the first part that lacks the sound header it should have, and with each remote replica.
     pub(crate) fn problem(&self) -> Option<String> {
         let mut parts = self.replicas.iter().flat_map(|replica| &replica.parts);
         let part = parts.find_map(|part| part.problem.as_ref());

@@ -1,13 +1,13 @@
-//! What a pool is named by on the command line: a URL, a pool set file, or its only part.
+//! How the command line names a pool: by a URL, a pool set file, or its only part.
 
 use std::{path::PathBuf, str::FromStr};
 
 use pmof::{PoolUrl, PoolUrlError};
 
-/// A pool of a target, or one in files of this machine.
+/// A pool of a target, or a pool in local files.
 #[derive(Clone, Debug)]
 pub(crate) enum PoolPlace {
-    /// Of a target.
+    /// A pool of a target.
     Url(PoolUrl),
     /// A pool set file, or the file or device that is a pool's only part.
     Path(PathBuf),

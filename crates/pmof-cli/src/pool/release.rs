@@ -11,17 +11,17 @@ use pmof_console::{
 };
 use serde::Serialize;
 
-/// Takes pools away from writers that hang, so that the next one can open them
+/// Take pools away from writers that hang, so that other programs can open them
 ///
-/// Nothing that the former writer does reaches the pool from then on; its calls fail. The next opening compares the replicas, since nobody closed the pool.
-/// A pool that nobody writes stays as it is. Name all replicas of a pool.
+/// After that, nothing from the former writer reaches the pool; its calls fail. The next opening compares the replicas, since the pool was not closed.
+/// A pool without a writer is not changed. Name all replicas of a pool.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ReleaseArgs {
     /// Pool: `tcp://HOST:PORT/POOL`, `verbs://HOST:PORT/POOL[?source=IP]` or `shm:///PATH/OF/SOCKET?pool=POOL`; may be given several times
     #[arg(value_name = "URL", required = true, value_parser = parsed::<PoolUrl>)]
     urls: Vec<PoolUrl>,
-    /// Only where the target has heard nothing of the writer for so long, such as 10s, 500ms or 2min; 0s takes the pool from any writer. One that has nothing
-    /// to write is silent too
+    /// Release only if the target has heard nothing from the writer for this time, such as 10s, 500ms or 2min; 0s takes the pool from any writer. An idle
+    /// writer is silent too
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = silence)]
     silent_for: Duration,
     /// Print one JSON object
@@ -38,11 +38,11 @@ struct ReleaseReport {
 #[derive(Debug, Serialize)]
 struct Released {
     url: String,
-    /// Who had it open for writing, if anybody.
+    /// Who had it open for writing, if anyone.
     was_open_by: Option<String>,
 }
 
-/// Releases all that can be, and fails where one could not be.
+/// Releases all pools that can be released, and fails if one could not be.
 pub(crate) fn run(args: &ReleaseArgs, connect: ConnectArgs) -> anyhow::Result<()> {
     let mut seen = BTreeSet::new();
     if let Some(twice) = args.urls.iter().find(|url| !seen.insert(url.to_string())) {

@@ -24,7 +24,7 @@ pub(crate) struct RemoveArgs {
     /// be given several times
     #[arg(value_name = "URL|PATH", required = true, value_parser = parsed::<PoolPlace>)]
     places: Vec<PoolPlace>,
-    /// Remove what is left of pools whose parts are missing or damaged; of pool set files only. Files that never were the pool's stay, but with `NOHDRS`, where nothing says whose a file is; parts of two pools are refused
+    /// Remove what is left of pools whose parts are missing or damaged; for pool set files only. Files that never belonged to the pool stay, except with `NOHDRS`, where nothing says who owns a file; parts of two pools are refused
     #[arg(long)]
     force: bool,
     /// Remove the pool set files of this machine too
@@ -39,11 +39,11 @@ struct RemoveReport {
     dry_run: bool,
     removed: Vec<String>,
     failed: Vec<String>,
-    /// Parts that were not there.
+    /// Parts that did not exist.
     absent: Vec<String>,
-    /// Files that have the names of parts, and are none of a pool.
+    /// Files that have the names of parts but do not belong to a pool.
     left: Vec<String>,
-    /// Those of pools that were removed, and are still there.
+    /// Pool set files of removed pools that still exist.
     set_files_left: Vec<String>,
 }
 
@@ -52,15 +52,15 @@ struct RemoveReport {
 struct Gone {
     /// Replicas with their parts; the URL of a pool of a target.
     lines: Vec<String>,
-    /// Parts that were not there.
+    /// Parts that did not exist.
     absent: Vec<String>,
-    /// Files that are no parts of a pool, and stay.
+    /// Files that are not parts of a pool, and stay.
     left: Vec<String>,
-    /// The pool set file that is still there.
+    /// The pool set file, if it still exists.
     set_file_left: Option<String>,
 }
 
-/// Removes all pools that can be removed, each whole or not at all, and fails where one could not be.
+/// Removes all pools that can be removed, each completely or not at all, and fails if one could not be.
 pub(crate) fn run(args: &RemoveArgs, connect: ConnectArgs) -> anyhow::Result<()> {
     check_named_once(&args.places)?;
     check_apart(&args.places)?;
@@ -104,7 +104,7 @@ pub(crate) fn run(args: &RemoveArgs, connect: ConnectArgs) -> anyhow::Result<()>
     if errors.is_empty() { Ok(()) } else { bail!("{}", errors.join("\npmof: ")) }
 }
 
-/// What is named twice would be gone at the second time, which would count as a failure.
+/// Refuses a pool that is named twice: its second removal would fail.
 fn check_named_once(places: &[PoolPlace]) -> anyhow::Result<()> {
     let mut seen = BTreeSet::new();
     for place in places {
@@ -121,7 +121,7 @@ fn check_named_once(places: &[PoolPlace]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sets that share a file would leave one of them half removed. What cannot be read is told where it is removed.
+/// Refuses sets that share a file: one of them would be half removed. A set that cannot be read is reported at its removal.
 fn check_apart(places: &[PoolPlace]) -> anyhow::Result<()> {
     let sets = places.iter().filter_map(|place| match place {
         PoolPlace::Path(path) => set_at(path).ok(),
@@ -147,7 +147,7 @@ fn remove_url(args: &RemoveArgs, url: &PoolUrl, connect: ConnectArgs) -> anyhow:
     Ok(Gone { lines: vec![url.to_string()], ..Gone::default() })
 }
 
-/// All of a pool, or nothing: it goes only when every part and every host has been looked at.
+/// Removes all of a pool or nothing: only after every part and every host has been checked.
 fn remove_set(args: &RemoveArgs, path: &Path, connect: ConnectArgs) -> anyhow::Result<Gone> {
     let set = set_at(path)?;
     let removal = SetRemoval::prepare(&set, args.force, &connect.remotes())?;
@@ -167,7 +167,7 @@ fn remove_set(args: &RemoveArgs, path: &Path, connect: ConnectArgs) -> anyhow::R
 }
 
 impl Gone {
-    /// What goes with the set at `path`, which may be a pool's only part. Its file stays where a file of it does.
+    /// What is removed with the set at `path`, which may be a pool's only part. The set file stays if one of its files does.
     fn of(path: &Path, set: &PoolSet, is_set_file: bool, with_set_file: bool, removal: &SetRemoval) -> Self {
         let texts = |paths: &[PathBuf]| paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
         let mut gone = Self::default();

@@ -11,10 +11,10 @@ use serde::Serialize;
 
 use crate::copy::progress::Progress;
 
-/// Compares all replicas of a pool with each other, and repairs pages that differ from what most of them hold
+/// Compare all replicas of a pool, and repair pages that differ from most of them
 ///
-/// The pool is opened for writing meanwhile; replicas that were left behind are brought up to date first. A page of which no content is on
-/// more than half of the replicas is left as it is, and the exit status is 1.
+/// The pool is open for writing during the scrub; stale replicas catch up first. A page that has no content in common on
+/// more than half of the replicas is not changed, and the exit status is 1.
 #[derive(Debug, clap::Args)]
 pub(super) struct ScrubArgs {
     /// All replicas of the pool: `tcp://HOST:PORT/POOL` and the like
@@ -56,7 +56,7 @@ impl Page {
 
 pub(super) fn run(args: &ScrubArgs, connect: ConnectArgs) -> anyhow::Result<()> {
     let options = args.urls.iter().map(ToString::to_string).fold(connect.pools(), PoolOptions::replica);
-    // Nothing is promised of what is written here but what the pool's own writers are.
+    // The repair promises no more durability than the pool's own writers need.
     let pool = options.require(Durability::Visible).open().map_err(with_mend).context("cannot open the pool")?;
     let progress = Progress::new("comparing", pool.len_bytes(), !args.json);
     let scrubbed = pool.scrub(&mut |bytes| progress.set(bytes));

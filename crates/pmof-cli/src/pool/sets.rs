@@ -1,4 +1,4 @@
-//! Pools that a pool set file names: made, brought in order and changed.
+//! Pools that a pool set file names: created, synchronized and transformed.
 
 use std::{fmt::Write as _, path::PathBuf};
 
@@ -16,19 +16,19 @@ use serde::Serialize;
 use super::check::undecided_text;
 use crate::copy::progress::Progress;
 
-/// Makes the pool that a pool set file names
+/// Create the pool that a pool set file names
 #[derive(Debug, Args)]
 pub(crate) struct CreateArgs {
     /// Pool set file
     #[arg(value_name = "SET")]
     set: PathBuf,
-    /// What the pool is for
+    /// Kind of the pool
     #[arg(long, value_enum, default_value = "obj")]
     kind: Kind,
-    /// Name of the layout that programs will ask for, nothing unless given; of pools of objects only
+    /// Name of the layout that programs will ask for, empty by default; object pools only
     #[arg(long, value_name = "NAME")]
     layout: Option<String>,
-    /// Bytes of a block, 512 unless given; of pools of blocks only
+    /// Bytes per block, 512 by default; block pools only
     #[arg(long, value_name = "BYTES")]
     block_size: Option<u32>,
     #[command(flatten)]
@@ -45,10 +45,10 @@ enum Kind {
     Blk,
 }
 
-/// What changes something, and how it tells.
+/// Options of commands that change something.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct How {
-    /// Change nothing; tell what would be done
+    /// Change nothing; say what would be done
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// Print one JSON object, and show no progress
@@ -56,13 +56,13 @@ pub(crate) struct How {
     pub(crate) json: bool,
 }
 
-/// Makes replicas that are missing or broken anew, and copies what differs from the first sound one
+/// Recreate replicas that are missing or damaged, and copy what differs from the first sound one
 #[derive(Debug, Args)]
 pub(crate) struct SyncArgs {
     /// Pool set file
     #[arg(value_name = "SET")]
     set: PathBuf,
-    /// Replica to copy from, by its number, from 0. Without it: the first sound one, unless most of the others agree
+    /// Number of the replica to copy from, counted from 0. By default the first sound one, unless most of the others agree
     /// against it
     #[arg(long, value_name = "REPLICA")]
     from: Option<usize>,
@@ -70,16 +70,16 @@ pub(crate) struct SyncArgs {
     how: How,
 }
 
-/// Gives a pool other replicas: those of another pool set file
+/// Change the replicas of a pool to those of another pool set file
 #[derive(Debug, Args)]
 pub(crate) struct TransformArgs {
-    /// Pool set file that the pool has
+    /// Current pool set file of the pool
     #[arg(value_name = "FROM")]
     from: PathBuf,
-    /// Pool set file that it shall have; replicas that it does not name are removed with their bytes
+    /// New pool set file; replicas that it does not name are removed with their bytes
     #[arg(value_name = "TO")]
     to: PathBuf,
-    /// Host that is lost for good: its replicas, which TO does not name, are left out as they are; may be given several times
+    /// Host that is lost for good: its replicas, which TO does not name, are not removed; may be given several times
     #[arg(long, value_name = "HOST")]
     lost: Vec<String>,
     #[command(flatten)]
@@ -122,7 +122,7 @@ pub(crate) fn create(args: &CreateArgs, connect: ConnectArgs) -> anyhow::Result<
     Ok(())
 }
 
-/// What the pool is for. Options that its kind does not have are refused: whoever gives one means another kind.
+/// The kind of the pool. Refuses options of another kind, which show that another kind was meant.
 fn new_pool(args: &CreateArgs) -> anyhow::Result<NewPool> {
     if args.layout.is_some() && !matches!(args.kind, Kind::Obj) {
         bail!("`--layout` is of pools of objects only: leave it out, or make one with `--kind obj`");
@@ -155,7 +155,7 @@ struct SyncJson {
     source_was_unlinked: bool,
     len_bytes: u64,
     replicas: Vec<SyncedJson>,
-    /// Sound replicas that a dry run finds would be overwritten, although nothing says that the source is right.
+    /// Sound replicas that a sync would overwrite although nothing says that the source is right.
     undecided: Vec<usize>,
 }
 
@@ -284,7 +284,7 @@ pub(crate) fn run_transform(args: &TransformArgs, connect: ConnectArgs) -> anyho
     Ok(())
 }
 
-/// A progress bar that learns its length later.
+/// A progress bar whose length is set later.
 pub(super) struct Bar {
     verb: &'static str,
     is_wanted: bool,

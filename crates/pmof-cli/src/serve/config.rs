@@ -1,7 +1,7 @@
 //! Configuration files: lines of `key = value`, where each key is a long option of the command.
 //!
-//! `#` begins a comment. An option without a value takes `yes` or `no`. What the command line says wins over every file, and a
-//! later file over an earlier one; of options that may be given several times, all lines of one file count.
+//! `#` begins a comment. An option without a value takes `yes` or `no`. The command line takes precedence over every file, and a
+//! later file over an earlier one; for options that may be given several times, all lines of one file count.
 
 use std::{
     collections::BTreeSet,
@@ -17,25 +17,25 @@ use pmof::mem::open_to_read;
 const NOT_IN_FILES: [&str; 9] =
     ["config", "help", "version", "cpu", "exit-with-parent", "stdio", "remove", "force", "pool-set"];
 
-/// Why a configuration file was not taken.
+/// Why a configuration file was not accepted.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConfigError {
-    /// It could not be read.
+    /// The file cannot be read.
     #[error("cannot read the configuration file {}", path.display())]
     Read { path: PathBuf, source: io::Error },
-    /// A line was not understood.
+    /// A line is invalid.
     #[error("{}:{line}: {why}", path.display())]
     Line { path: PathBuf, line: usize, why: String },
 }
 
-/// A configuration file, and whether it has to be there.
+/// A configuration file, and whether it must exist.
 pub(crate) struct ConfigFile {
     pub(crate) path: PathBuf,
     pub(crate) is_required: bool,
 }
 
 impl ConfigFile {
-    /// The file that was named, else the system's and then the user's, which lies below the home directory.
+    /// The named file, or else the system's and then the user's, which is below the home directory.
     pub(crate) fn named_or_usual(named: Option<&PathBuf>, system: &str, user: &str) -> Vec<Self> {
         if let Some(path) = named {
             return vec![Self { path: path.clone(), is_required: true }];
@@ -46,7 +46,7 @@ impl ConfigFile {
     }
 }
 
-/// The arguments for `command` as the files and `given`, the command line without the command's name, have them together.
+/// Merges the files and `given`, the command line without the command's name, into arguments for `command`.
 pub(crate) fn arguments(
     command: &Command,
     given: &[OsString],
@@ -68,7 +68,7 @@ pub(crate) fn arguments(
             let is_given = id.is_some_and(|option| {
                 on_command_line.value_source(option.get_id().as_str()) == Some(ValueSource::CommandLine)
             });
-            // Checked alone, so that what is wrong with it is told by its line.
+            // Each line is checked by itself, so that the error can name it.
             if let Some(argument) = argument {
                 check(&command, &argument).map_err(|why| ConfigError::Line { path: file.path.clone(), line, why })?;
                 if !is_given && !later_keys.contains(&key) {
@@ -83,7 +83,7 @@ pub(crate) fn arguments(
     Ok(command.try_get_matches_from(arguments)?)
 }
 
-/// The lines that set something: number, key, and the argument that they stand for, if any.
+/// The lines that set something: number, key, and the resulting argument, if any.
 fn lines(command: &Command, path: &Path, text: &str) -> Result<Vec<(usize, String, Option<String>)>, ConfigError> {
     let mut found = Vec::new();
     for (index, line) in text.lines().enumerate() {
@@ -113,7 +113,7 @@ fn lines(command: &Command, path: &Path, text: &str) -> Result<Vec<(usize, Strin
     Ok(found)
 }
 
-/// Whether one argument is taken; what other arguments the command needs is not looked at.
+/// Checks one argument, without regard to other arguments that the command requires.
 fn check(command: &Command, argument: &str) -> Result<(), String> {
     use clap::error::ErrorKind::{InvalidValue, ValueValidation};
     match command.clone().try_get_matches_from([argument]) {

@@ -1,4 +1,4 @@
-//! Where a target tells what happens.
+//! The log of a target.
 
 use std::{
     fs::File,
@@ -15,18 +15,18 @@ use self::system::SystemLog;
 
 mod system;
 
-/// How much is told, by the names of rpmemd.
+/// Log levels, by the names of rpmemd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum LogLevel {
-    /// What failed in this process while it served others
+    /// Failures in this process while it serves others
     Err,
-    /// Also what is doubtful
+    /// Also warnings
     Warn,
-    /// Also connections that come and go
+    /// Also connections that begin and end
     Notice,
     /// The same as notice
     Info,
-    /// All there is
+    /// Everything
     Debug,
 }
 
@@ -41,7 +41,7 @@ impl LogLevel {
     }
 }
 
-/// Where to.
+/// Where the log goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LogTo {
     Stderr,
@@ -54,7 +54,7 @@ pub(crate) fn start(name: &'static str, level: LogLevel, to: &LogTo) -> anyhow::
     match to {
         LogTo::Syslog => {
             let logger = SystemLog::open(name, Path::new(system::SOCKET))?;
-            // There is no other logger that it could come after.
+            // No other logger was set before.
             let _ = log::set_boxed_logger(Box::new(logger));
         }
         LogTo::File(path) => {
@@ -70,7 +70,7 @@ pub(crate) fn start(name: &'static str, level: LogLevel, to: &LogTo) -> anyhow::
     Ok(())
 }
 
-/// A line a message: to a file, or to standard error.
+/// One line per message, to a file or to standard error.
 struct Lines {
     name: &'static str,
     file: Option<Mutex<File>>,
@@ -90,7 +90,7 @@ impl Log for Lines {
             level => format!("{}: ", level.as_str().to_lowercase()),
         };
         let line = format!("{}: {level}{}\n", self.name, record.args());
-        // That nobody can read it is no reason to stop serving.
+        // A log that cannot be written is no reason to stop serving.
         let _ = match &self.file {
             Some(file) => file.lock().write_all(line.as_bytes()),
             None => io::stderr().write_all(line.as_bytes()),

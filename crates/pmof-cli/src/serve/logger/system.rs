@@ -1,4 +1,4 @@
-//! The system's log: the datagram socket on which `syslogd` and journald listen.
+//! The system log: the datagram socket on which `syslogd` and journald listen.
 
 use std::{
     io,
@@ -10,13 +10,13 @@ use std::{
 use anyhow::Context as _;
 use log::{Level, Log, Metadata, Record};
 
-/// Where Linux has it, for the `syslog(3)` of C libraries too.
+/// Its path on Linux, the same as for the `syslog(3)` of C libraries.
 pub(super) const SOCKET: &str = "/dev/log";
 
-/// RFC 3164's facility of system daemons, in the place that a priority has it.
+/// RFC 3164's facility of system daemons, shifted to its place in a priority.
 const DAEMON: u8 = 3 << 3;
 
-/// A datagram a message, as RFC 3164 has them on the machine itself: `<PRIORITY>NAME[PID]: TEXT`. The time is that of its arrival.
+/// One datagram per message, in RFC 3164's local form: `<PRIORITY>NAME[PID]: TEXT`. The receiver adds the time.
 #[derive(Debug)]
 pub(super) struct SystemLog {
     name: &'static str,
@@ -25,7 +25,7 @@ pub(super) struct SystemLog {
 }
 
 impl SystemLog {
-    /// A logger for the command of this name; an error where nobody listens at `path`.
+    /// A logger for the command of this name; fails if nothing listens at `path`.
     pub(super) fn open(name: &'static str, path: &Path) -> anyhow::Result<Self> {
         let socket = UnixDatagram::unbound().context("cannot make a socket for the system's log")?;
         // Not of the socket that sends: one that is connected is of no use once the listener has been restarted.
@@ -58,7 +58,7 @@ impl Log for SystemLog {
 
     fn log(&self, record: &Record<'_>) {
         if self.enabled(record.metadata()) {
-            // That nobody can read it is no reason to stop serving.
+            // A log that cannot be written is no reason to stop serving.
             let _ = self.send(record.level(), &record.args().to_string());
         }
     }
