@@ -1,4 +1,4 @@
-//! Parts without a header: nothing says whose they are but what another replica holds there.
+//! Parts without a header, whose owner shows only in a comparison with other replicas.
 
 use std::{ops::Range, path::PathBuf};
 

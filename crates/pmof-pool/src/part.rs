@@ -238,7 +238,7 @@ fn files_in(specs: &[PartSpec]) -> Result<Vec<(usize, Place)>, PoolSetError> {
 }
 
 impl Part {
-    /// Opens and locks what is there, alone for writing and together with other readers for reading.
+    /// Opens and locks an existing part, exclusively for writing and shared for reading.
     pub(crate) fn open(place: &Place, access: OpenFor) -> Result<Self, PoolSetError> {
         let Place { path, size } = place;
         let part = Self::of(path, existing(path, access, *size)?);
@@ -299,7 +299,7 @@ impl Part {
         }
     }
 
-    /// A file that was made beforehand, as long as the set says, and nobody's: locked. It may have holes.
+    /// An existing file with the length from the set that belongs to nobody, locked. It may have holes.
     fn given(place: &Place) -> Result<(Self, ExistingFile), PoolSetError> {
         let path = &place.path;
         let existing = found(path, ExistingFile::open_unmapped(path, true))?;
@@ -373,7 +373,7 @@ impl Part {
         Ok(self.first_data()?.is_none())
     }
 
-    /// Where the first byte of a file lies that is not zero.
+    /// The offset of the first nonzero byte of a file.
     pub(crate) fn first_data(&self) -> Result<Option<u64>, PoolSetError> {
         let file = fs::File::from(self.cloned()?);
         let mut bytes = vec![0; READ_LEN_BYTES];
@@ -509,7 +509,7 @@ impl Part {
         resized.map_err(|errno| PoolSetError::io("ftruncate", &self.path, "", errno))
     }
 
-    /// Makes all of a file a hole of so many bytes, durably. One that is ended leaves no bytes, or zeros.
+    /// Makes all of a file a hole of this many bytes, durably. An interrupted call leaves no bytes, or zeros.
     pub(crate) fn make_zero(&self, len_bytes: u64) -> Result<(), PoolSetError> {
         let zero = rustix::fs::ftruncate(&self.file, 0).and_then(|()| rustix::fs::ftruncate(&self.file, len_bytes));
         let zero = zero.and_then(|()| rustix::fs::fsync(&self.file));
@@ -556,7 +556,7 @@ impl Part {
     }
 }
 
-/// Devdax devices must be all of a replica's parts or none, and their alignment must let headers be mapped alone.
+/// Devdax devices must be all of a replica's parts or none, and their alignment must allow headers to be mapped separately.
 pub(crate) fn check_devices<'a>(
     parts: impl Iterator<Item = (&'a Path, Option<u64>)> + Clone,
     options: SetOptions,

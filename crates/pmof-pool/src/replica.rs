@@ -46,10 +46,10 @@ pub(crate) use vouched::{Source, no_source};
 pub use whose::pool_set_uuid;
 pub(crate) use whose::{check_one_pool, check_replaceable, is_begun};
 
-/// The least that a pool of any kind can be, as librpmem has it.
+/// The minimum size of a pool of any kind, as in librpmem.
 pub const POOL_LEN_BYTES_MIN: u64 = 8 << 10;
 
-/// How a replica is made.
+/// How to create a replica.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NewReplica {
     /// What its headers say; `None` if and only if the set has `NOHDRS`. UUIDs that are zero are made up, but those of
@@ -61,7 +61,7 @@ pub struct NewReplica {
     pub declaration: Option<Declaration>,
 }
 
-/// How a broken replica is made anew.
+/// How to recreate a damaged replica.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Restoration<'r> {
     /// Those of the set.
@@ -110,7 +110,7 @@ struct State {
     opened: Option<ShutdownState>,
 }
 
-/// A replica that is made and goes again unless it is finished.
+/// A replica that is being created; removed again on drop unless it is finished.
 #[derive(Debug)]
 pub(crate) struct NewParts {
     parts: Vec<Part>,
@@ -251,7 +251,7 @@ impl LocalReplica {
         self.state().headers.first().map(PoolHeader::attributes)
     }
 
-    /// The header of part `index`; `None` for parts without one. With `SINGLEHDR` the first part alone has one.
+    /// The header of part `index`; `None` for parts without one. With `SINGLEHDR` only the first part has one.
     pub fn header(&self, index: usize) -> Option<PoolHeader> {
         self.state().headers.get(index).cloned()
     }
@@ -266,7 +266,7 @@ impl LocalReplica {
         self.parts.first().map_or(Path::new(""), |part| &part.path)
     }
 
-    /// Which part the byte at `offset` of the memory lies in, and where in that file; `None` behind the end.
+    /// The part that has the byte at `offset` of the memory, and the offset in that file; `None` behind the end.
     pub fn locate(&self, offset: u64) -> Option<(usize, u64)> {
         let mut start = 0;
         for (index, part) in self.parts.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Zeros in parts that were there before the pool: where the contents of a new one go, and everywhere when its making is taken back.
+//! Zeroes parts that existed before the pool: behind the headers at its creation, and everywhere when the creation is undone.
 
 use pmof_mem::{Medium as _, Memory};
 
@@ -6,25 +6,25 @@ use super::{LocalReplica, NewParts, header_count, header_memory, is_behind_heade
 use crate::{HEADER_LEN_BYTES, OpenFor, PoolSetError, SetOptions, format::clear, header, part::Part};
 
 impl NewParts {
-    /// Makes all bytes behind the first header zero. New files are; of others only what is no hole is looked at, and only what is
-    /// not zero is written.
+    /// Zeroes all bytes behind the first header. New files are zero already; in others only data is read, and only nonzero bytes
+    /// are written.
     pub(crate) fn clear(&self) -> Result<(), PoolSetError> {
         clear_given(&self.parts, &self.memory, self.options, |_| true)
     }
 }
 
 impl NewParts {
-    /// Says durably in all headers that what follows is of a creation that has not ended, so that what a kill leaves is nobody's.
+    /// Records durably in all headers that a creation is in progress, so that the remains after a kill belong to nobody.
     pub(crate) fn mark(&self) -> Result<(), PoolSetError> {
         self.write_begins(&header::left_by_creation(), |_| true)
     }
 
-    /// Makes what files that were there before hold zeros: what a creation left that was killed.
+    /// Zeroes the contents of existing files: the remains of a killed creation.
     pub(crate) fn clear_files(&self) -> Result<(), PoolSetError> {
         clear_given(&self.parts, &self.memory, self.options, is_file)
     }
 
-    /// Makes files that were there before of zeros again, and clears the headers of devices.
+    /// Zeroes existing files again, and clears the headers of devices.
     pub(crate) fn take_back(&self) -> Result<(), PoolSetError> {
         self.clear_files()?;
         self.memory.fence()?;
@@ -46,8 +46,8 @@ fn is_file(part: &Part) -> bool {
 }
 
 impl LocalReplica {
-    /// Makes all bytes behind the first header zero in files that were there before, as they were: nobody's, so that they are taken again. What
-    /// a device held behind its header nobody knows any more.
+    /// Zeroes all bytes behind the first header in existing files, which then belong to nobody again and can be reused. The former
+    /// contents of a device behind its header are lost.
     pub(super) fn clear_files(&self) -> Result<(), PoolSetError> {
         clear_given(&self.parts, &self.memory, self.options, is_file)?;
         Ok(self.memory.fence()?)

@@ -1,4 +1,4 @@
-//! What lies in the parts of a replica that is not opened.
+//! Inspects the contents of a replica that is not open.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use crate::{
     part::{Part, places},
 };
 
-/// What a replica holds whose headers are damaged, if it begins as the contents of a pool of that kind do; `None` where there is nothing to hold against
-/// another replica: what is wrong is not in the headers, or it was being made.
+/// The contents of a replica with damaged headers, if they begin like a pool of that kind; `None` if there is nothing to compare with
+/// another replica: the damage is not in the headers, or the replica was being created.
 pub(crate) fn contents_behind(
     specs: &[PartSpec],
     options: SetOptions,
@@ -38,8 +38,8 @@ pub(crate) fn contents_behind(
     Ok((state_of(kind, &mut memory, len_bytes)? == ContentsState::Sound).then_some(memory))
 }
 
-/// Whether the parts of a replica whose headers are damaged hold something behind them: false where its headers are sound or something else is
-/// wrong, and where it was being made. Nothing is changed.
+/// Whether a replica with damaged headers holds data behind them: false if its headers are sound, something else is
+/// wrong, or it was being created. Nothing is changed.
 ///
 /// # Errors
 /// As of [`LocalReplica::open`].
@@ -47,7 +47,7 @@ pub fn has_contents_behind(specs: &[PartSpec], options: SetOptions) -> Result<bo
     Ok(contents_behind(specs, options, None, None)?.is_some())
 }
 
-/// What the parts of one replica hold, for a look at a pool that may be in use: nothing is locked or changed. Block tables are not looked at.
+/// The contents of one replica of a pool that may be in use: nothing is locked or changed. Block tables are not checked.
 ///
 /// # Errors
 /// As for [`part_header`](super::part_header), and those of reading.

@@ -1,4 +1,4 @@
-//! Whether a set names all of the pool whose parts it names, as far as its headers say it.
+//! Checks that a set names all parts and replicas of its pool, according to the headers.
 
 use super::{numbered::pool_len_bytes, owner::Head};
 use crate::{
@@ -8,8 +8,8 @@ use crate::{
     uuid_text,
 };
 
-/// Fails where the set names fewer parts than the pool needs, or replicas that are linked to others than the set has beside them. Nothing
-/// is locked here; hosts are asked, and closed again. Damaged headers say nothing, nor do hosts that cannot be reached.
+/// Fails if the set names fewer parts than the pool needs, or replicas that are linked to others than the set has beside them. Nothing
+/// is locked on this machine; hosts are asked, and closed again. Damaged headers and unreachable hosts are ignored.
 ///
 /// Errors: `NotAll`; those of reading parts of this machine.
 pub fn check_named_whole(set: &PoolSet, remotes: &mut dyn RemoteReplicas) -> Result<(), PoolSetError> {
@@ -42,7 +42,7 @@ pub fn check_named_whole(set: &PoolSet, remotes: &mut dyn RemoteReplicas) -> Res
     Err(PoolSetError::NotAll { path: firsts.swap_remove(index), found })
 }
 
-/// What the headers of a host's replica say.
+/// The headers of a host's replica.
 fn attributes_there(remote: &RemoteSpec, remotes: &mut dyn RemoteReplicas) -> Option<Attributes> {
     let Ok(Reached::Whole(mut replica)) = remotes.open(remote, 0, OpenFor::Read) else { return None };
     let attributes = replica.attributes().ok();
@@ -51,7 +51,7 @@ fn attributes_there(remote: &RemoteSpec, remotes: &mut dyn RemoteReplicas) -> Op
     attributes.filter(|attributes| !attributes.is_unfinished())
 }
 
-/// The parts that are there; none where one is missing, which others tell.
+/// The existing parts; empty if one is missing, which other checks report.
 fn found(set: &PoolSet, specs: &[PartSpec]) -> Result<Vec<Part>, PoolSetError> {
     let places = match places(specs, set.options) {
         Ok(places) => places,
@@ -65,7 +65,7 @@ fn found(set: &PoolSet, specs: &[PartSpec]) -> Result<Vec<Part>, PoolSetError> {
     }
 }
 
-/// Fails where parts of which the first alone has a header are shorter together than the pool. With headers their links tell.
+/// Fails if parts of which only the first has a header are together shorter than the pool. With headers, their links decide.
 fn check_parts(parts: &[Part]) -> Result<(), PoolSetError> {
     let Some(first) = parts.first() else { return Ok(()) };
     let held = parts.iter().map(|part| part.mapped_len_bytes(false)).sum::<u64>();

@@ -1,5 +1,5 @@
-//! Which files of directories are a pool's. Their numbers tell little, since anybody can give such a name: the pool's go one behind the
-//! other for as long as it is, which its first part says, or have the lengths that the set reserves.
+//! Determines which files of directories belong to a pool. Their numbers prove little, since any file can have such a name: the pool's files are consecutive
+//! up to its length, which its first part records, or have the lengths that the set reserves.
 
 use std::{collections::BTreeMap, fs::File, os::unix::fs::FileExt as _, path::Path};
 
@@ -13,18 +13,18 @@ use crate::{
 /// The files of a replica's directories.
 pub(super) struct Numbered<'s> {
     specs: &'s [PartSpec],
-    /// How long the pool is; `None` where nothing says it.
+    /// The length of the pool; `None` if it is unknown.
     pool_len_bytes: Option<u64>,
-    /// Where each file begins in the pool, as far as none is missing or there twice.
+    /// The offset of each file in the pool, up to the first one that is missing or duplicated.
     starts: BTreeMap<usize, u64>,
-    /// Where the last of these ends.
+    /// The end of the last of these.
     end: u64,
 }
 
 impl<'s> Numbered<'s> {
-    /// `parts`: all files with numbers. `None` where the parts of the set are no directories.
+    /// `parts`: all files with numbers. `None` if the parts of the set are not directories.
     pub(super) fn of(specs: &'s [PartSpec], parts: &[Part]) -> Result<Option<Self>, PoolSetError> {
-        // Directories can be parts with this one only.
+        // Directories can be parts only with this option.
         if !are_directories(specs, SetOptions { single_header: true, no_headers: false })? {
             return Ok(None);
         }
@@ -46,7 +46,7 @@ impl<'s> Numbered<'s> {
         Ok(Some(Self { specs, pool_len_bytes, starts, end }))
     }
 
-    /// Fails where the files end before the pool does: one is away, and would be left behind.
+    /// Fails if the files end before the pool does: one is missing, and would be left behind.
     pub(super) fn check_complete(&self) -> Result<(), PoolSetError> {
         let number = self.starts.len();
         if self.pool_len_bytes.is_none_or(|pool| self.end >= pool) {
@@ -56,10 +56,10 @@ impl<'s> Numbered<'s> {
         Err(PoolSetError::Missing { path: directory.join(file_name(number)) })
     }
 
-    /// Why a file is none of the pool's, as far as its place and length say it; `None` for those that are. The first has a header, which
-    /// says more.
+    /// Why a file does not belong to the pool, judged by its place and length; `None` if it may belong. The first file has a header, which
+    /// decides more precisely.
     ///
-    /// One that is all zeros holds nothing: it may be of a pool that was being extended.
+    /// A file of zeros is accepted: it may belong to a pool that was being extended.
     pub(super) fn stranger(&self, part: &Part) -> Result<Option<String>, PoolSetError> {
         let number = number_of(&part.path).unwrap_or(usize::MAX);
         if !has_own_name(&part.path) {
@@ -92,12 +92,12 @@ impl<'s> Numbered<'s> {
     }
 }
 
-/// Whether the file is called what parts in directories are.
+/// Whether the file has the name of a part in a directory.
 fn has_own_name(path: &Path) -> bool {
     number_of(path).is_some_and(|number| path.file_name().is_some_and(|name| *name == *file_name(number)))
 }
 
-/// How long the pool is by what lies in its first part; `None` where that says nothing.
+/// The length of the pool according to its first part; `None` if that does not tell.
 pub(super) fn pool_len_bytes(first: &Part) -> Result<Option<u64>, PoolSetError> {
     let Some(kind) = header::kind_named(&first.head_bytes()?) else { return Ok(None) };
     let file = File::from(first.cloned()?);
@@ -105,10 +105,10 @@ pub(super) fn pool_len_bytes(first: &Part) -> Result<Option<u64>, PoolSetError> 
         let mut bytes = [0; 8];
         file.read_exact_at(&mut bytes, offset).map(|()| u64::from_le_bytes(bytes))
     };
-    // A pool of objects without a heap is one that has yet to be filled.
+    // An object pool without a heap is not filled yet.
     if kind == PoolKind::Obj && !number(OBJ_HEAP_LEN).is_ok_and(|len_bytes| len_bytes > 0) {
         return Ok(None);
     }
-    // What cannot be read, since the file is too short for it, says nothing.
+    // A file that is too short to be read does not tell.
     Ok(len_bytes_needed(kind, number).ok().filter(|len_bytes| *len_bytes > 0))
 }

@@ -1,5 +1,5 @@
-//! Whose a file is that has a part's name: the one decision before it is made a part, overwritten or removed. It is taken only if it is the
-//! pool's or nobody's.
+//! Decides who owns a file that has a part's name, before it becomes a part, is overwritten or removed. It may be used only if it belongs to
+//! the pool or to nobody.
 
 use pmof_mem::System;
 
@@ -10,18 +10,18 @@ use crate::{
     uuid_text,
 };
 
-/// What a replica in pmof's own format begins with, which has no header of libpmempool's.
+/// The first bytes of a replica in pmof's native format, which has no PMDK header.
 pub const NATIVE_MAGIC: [u8; 8] = *b"PMOFPOOL";
 
-/// What a file begins with.
+/// The beginning of a file.
 pub(super) enum Head {
-    /// Zeros, as far as it goes.
+    /// Only zeros.
     Blank,
-    /// A header, every byte of it as it should be.
+    /// A header that is valid in every byte.
     Whole(PoolHeader),
-    /// Something else. A file that is shorter than a header has zeros behind its end.
+    /// Anything else. A file that is shorter than a header is padded with zeros.
     Other(Box<[u8; HEADER_LEN_BYTES]>),
-    /// The medium does not give it.
+    /// It cannot be read from the medium.
     Unreadable,
 }
 
@@ -38,7 +38,7 @@ impl Head {
         })
     }
 
-    /// Whether it is, or was before it was damaged, the header of a part of the pool set `member`.
+    /// Whether it is the header, possibly damaged, of a part of the pool set `member`.
     pub(super) fn is_of(&self, member: &[u8; 16]) -> bool {
         match self {
             Self::Whole(header) => header.poolset_uuid == *member,
@@ -47,8 +47,8 @@ impl Head {
         }
     }
 
-    /// The pool set that a header names, damaged or not; `None` where nothing tells that there was one. `has_header`: parts of this number
-    /// have one, so that more than a signature can tell.
+    /// The pool set that a header names, damaged or not; `None` if nothing shows that there was one. `has_header`: parts of this number
+    /// have one, so that fields other than the signature count too.
     pub(super) fn set_named(&self, has_header: bool) -> Option<[u8; 16]> {
         match self {
             Self::Whole(header) => Some(header.poolset_uuid),
@@ -60,33 +60,33 @@ impl Head {
     }
 }
 
-/// The place of a part that a file has the name of.
+/// The place of the part whose name a file has.
 pub(super) struct Named {
-    /// How long the part is.
+    /// The length of the part.
     pub(super) size: Option<PartSize>,
     /// Parts of this number begin with a header.
     pub(super) has_header: bool,
-    /// The first part of the replica names the pool set, and with it those that have no header.
+    /// The first part of the replica names the pool set, and vouches for parts without a header.
     pub(super) is_vouched: bool,
-    /// Where the file's first byte lies in the pool; `None` where nothing says it.
+    /// The offset of the file's first byte in the pool; `None` if it is unknown.
     pub(super) start: Option<i64>,
 }
 
-/// Whose a file is.
+/// The owner of a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Owner {
-    /// Nothing is in it: no byte, or zeros all through. Of a device only the header is looked at.
+    /// Nobody: it is empty or holds only zeros. Of a device only the header is checked.
     Nobody,
-    /// It is a part of the pool set, or what is left of one.
+    /// The pool set: it is one of its parts, or the remains of one.
     Own,
-    /// Its header, which is whole, names another pool set than the one that is expected.
+    /// Another pool set, which its valid header names.
     OtherSet { found: [u8; 16], expected: [u8; 16] },
-    /// Nothing shows that it is the pool's: what it is like.
+    /// Unknown: nothing shows that it belongs to the pool; with a description.
     Unknown(String),
 }
 
 impl Owner {
-    /// Fails unless the file may be taken.
+    /// Fails unless the file may be used.
     pub(super) fn check(self, part: &Part) -> Result<(), PoolSetError> {
         match self {
             Self::Nobody | Self::Own => Ok(()),
@@ -100,8 +100,8 @@ impl Owner {
     }
 }
 
-/// Whose the file is in the place of a part of the pool set `member`: of a header that is whole or damaged what it names; without one what the
-/// first part vouches for, or what is, as far as it is compared, in the `source`. `member`: `None` where no header of the set's parts names one.
+/// The owner of the file in the place of a part of the pool set `member`. A header, valid or damaged, names the owner; without one, the first part
+/// vouches for it, or a comparison with the `source` decides. `member`: `None` if no header of the set's parts names one.
 ///
 /// Errors: those of reading.
 pub(super) fn owner(
@@ -126,7 +126,7 @@ pub(super) fn owner(
                 "it begins with a header of the pool set {set}, and parts of its number have none"
             ));
         }
-        // Bad blocks say nothing of what they held.
+        // Bad blocks do not tell what they held.
         Head::Whole(_) | Head::Unreadable if has_header => return Ok(Owner::Own),
         Head::Other(bytes) if has_header => {
             let is_own = member.map_or_else(|| looks_like_header(bytes), |member| header::names(bytes, member));
@@ -167,7 +167,7 @@ fn not_compared(member: Option<&[u8; 16]>) -> &'static str {
     if member.is_some() { ", and what it holds is not the pool's as far as it can be compared" } else { "" }
 }
 
-/// Whether what lies in the place of a part without a header begins as something else does. Where the first part vouches for it, what only might
+/// Whether a file in the place of a part without a header begins like something else. If the first part vouches for it, bytes that only might
 /// have been a header may be contents.
 fn begins_otherwise(bytes: &[u8; HEADER_LEN_BYTES], is_vouched: bool) -> bool {
     header::kind_named(bytes).is_some() || bytes.starts_with(&NATIVE_MAGIC) || !is_vouched && looks_like_header(bytes)
@@ -177,7 +177,7 @@ pub(super) fn not_ours(part: &Part, found: String) -> PoolSetError {
     PoolSetError::NotOurs { path: part.path.clone(), found, is_device: part.devdax_align_bytes.is_some() }
 }
 
-/// What begins with `bytes`, which are no header of `member`.
+/// Describes a file that begins with `bytes`, which are not a header of `member`.
 fn words(bytes: &[u8; HEADER_LEN_BYTES], member: Option<&[u8; 16]>) -> String {
     if bytes.starts_with(&NATIVE_MAGIC) {
         return "it does not begin as a part of a pool does, but as a pool of a target (PMOFPOOL)".to_owned();
@@ -191,13 +191,13 @@ fn words(bytes: &[u8; HEADER_LEN_BYTES], member: Option<&[u8; 16]>) -> String {
     format!("it looks like a damaged part of the pool set {found}{kind}{expected}")
 }
 
-/// Whether these bytes were a header once: they begin with the signature of a kind of pool, or with a whole header's fields, whatever
-/// the signature, and nothing where a header has nothing.
+/// Whether these bytes were a header once: they begin with the signature of a kind of pool, or have all fields of a header, whatever
+/// the signature, and zeros where a header has zeros.
 fn looks_like_header(bytes: &[u8; HEADER_LEN_BYTES]) -> bool {
     header::kind_named(bytes).is_some() || !bytes.starts_with(&NATIVE_MAGIC) && header::is_laid_out(bytes)
 }
 
-/// What lies where a part is to be made: nothing, or what it is, in words.
+/// Describes the file where a part is to be created, if it holds anything.
 ///
 /// Errors: those of reading.
 pub(crate) fn something_in(part: &Part) -> Result<Option<String>, PoolSetError> {
@@ -218,7 +218,7 @@ pub(crate) fn something_in(part: &Part) -> Result<Option<String>, PoolSetError> 
     }))
 }
 
-/// Whether a part that has a header says that its replica was being made, or overwritten, when that was ended.
+/// Whether a part with a header records an interrupted creation or overwriting of its replica.
 pub(super) fn is_being_made(part: &Part) -> Result<bool, PoolSetError> {
     Ok(match Head::of(part)? {
         Head::Whole(header) => header.attributes().is_unfinished(),
@@ -230,7 +230,7 @@ pub(super) fn is_being_made(part: &Part) -> Result<bool, PoolSetError> {
     })
 }
 
-/// Fails where a part without a header begins as a part of another pool set than `member` does, or as a pool of a target: another pool's file has
+/// Fails if a part without a header begins like a part of another pool set than `member`, or like a pool of a target: then another pool's file has
 /// its name.
 pub(super) fn check_no_header(part: &Part, member: &[u8; 16]) -> Result<(), PoolSetError> {
     match Head::of(part)? {
@@ -250,7 +250,7 @@ pub(super) fn check_no_header(part: &Part, member: &[u8; 16]) -> Result<(), Pool
     }
 }
 
-/// Where the first byte of a part's file lies in the pool, whose bytes from `start` on it holds. Headers of all but the first are not mapped.
+/// The offset in the pool of the first byte of a part's file, which holds the pool's bytes from `start` on. Headers of all but the first are not mapped.
 pub(super) fn file_start(start: u64, is_behind_header: bool) -> i64 {
     let header_bytes = if is_behind_header { page_bytes() } else { 0 };
     0_i64.saturating_add_unsigned(start).saturating_sub_unsigned(header_bytes)

@@ -1,4 +1,4 @@
-//! What making a replica would find, without making anything: all that is looked at before the first byte is written.
+//! Dry run of creating a replica: all checks that precede the first write.
 
 use std::{collections::BTreeMap, fs, io, path::Path};
 
@@ -12,12 +12,12 @@ use crate::{
     },
 };
 
-/// The bytes that new parts take of each file system, so that several do not each find the same room.
+/// The bytes that new parts take from each file system, so that several do not count on the same space.
 #[derive(Debug, Default)]
 pub(crate) struct Rooms(BTreeMap<u64, u64>);
 
 impl Rooms {
-    /// Takes so many bytes more where `path` is to be.
+    /// Reserves this many more bytes on the file system of `path`.
     fn take(&mut self, path: &Path, len_bytes: u64, needed: u64) -> Result<(), PoolSetError> {
         let (device, free) = NewFile::room_at(path, len_bytes)?;
         let taken = self.0.entry(device).or_default();
@@ -30,7 +30,7 @@ impl Rooms {
 }
 
 impl NewParts {
-    /// What [`create`](Self::create) looks at before it makes anything; gives the bytes that the replica would have.
+    /// The checks of [`create`](Self::create) that precede any change; returns the bytes that the replica would have.
     pub(crate) fn check(specs: &[PartSpec], options: SetOptions, rooms: &mut Rooms) -> Result<u64, PoolSetError> {
         distinct::check_parts(specs)?;
         let places = new_places(specs, options)?;
@@ -65,8 +65,8 @@ impl NewParts {
     }
 }
 
-/// Fails where whoever changes the replica could not have it alone: somebody has a part open, for reading too, or it may not be written. A look
-/// does not tell, since several may look. Nothing is changed.
+/// Fails if the replica could not be opened exclusively for a change: another program has a part open, even for reading, or it is not writable. A shared
+/// lock does not show this. Nothing is changed.
 pub(crate) fn check_unused(specs: &[PartSpec]) -> Result<(), PoolSetError> {
     for path in places_left(specs)? {
         match Part::find(&Place { path, size: None }) {
@@ -77,7 +77,7 @@ pub(crate) fn check_unused(specs: &[PartSpec]) -> Result<(), PoolSetError> {
     Ok(())
 }
 
-/// What [`NewParts::restore`] needs to make parts anew, before the first is changed: directories, limits, and room.
+/// Checks what [`NewParts::restore`] needs to recreate parts, before the first is changed: directories, limits, and space.
 pub(crate) fn check_restorable(
     specs: &[PartSpec],
     options: SetOptions,
@@ -90,7 +90,7 @@ pub(crate) fn check_restorable(
         let stat = match fs::symlink_metadata(&place.path) {
             Ok(stat) => stat,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                // All that it is refused for, told by its making.
+                // The same refusals as for its creation.
                 Part::site(place)?;
                 rooms.take(&place.path, len_bytes, len_bytes)?;
                 continue;
@@ -101,7 +101,7 @@ pub(crate) fn check_restorable(
             continue;
         }
         if has_bad_blocks(&place.path)? {
-            // The new one is there before the old one goes.
+            // The new file exists before the old one is removed.
             check_unlinkable(&place.path)?;
             rooms.take(&place.path, len_bytes, len_bytes)?;
             continue;
@@ -119,7 +119,7 @@ fn has_bad_blocks(path: &Path) -> Result<bool, PoolSetError> {
     Ok(Part::look_at_any(path)?.check_bad_blocks(&System::real(), true).is_err())
 }
 
-/// Fails if a replica of so many bytes is shorter than `least`. `path`: its first part.
+/// Fails if a replica of this many bytes is shorter than `least`. `path`: its first part.
 pub(super) fn check_least(path: &Path, len_bytes: u64, least: u64) -> Result<(), PoolSetError> {
     if len_bytes >= least {
         return Ok(());

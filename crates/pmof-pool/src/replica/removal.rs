@@ -1,4 +1,4 @@
-//! Parts that go: looked at and locked first, all of them, and then removed.
+//! Removes parts: first checks and locks all of them, then removes them.
 
 use std::{
     collections::BTreeSet,
@@ -22,7 +22,7 @@ use crate::{
     part::{Part, Place, are_directories, places, places_left},
 };
 
-/// The parts of a replica that is about to be removed: locked, so that nobody opens them meanwhile. Nothing is changed before it
+/// The parts of a replica that is about to be removed, locked, so that no program opens them meanwhile. Nothing is changed before it
 /// is [carried out](Self::carry_out), and nothing if it is dropped.
 #[derive(Debug)]
 pub struct Removal {
@@ -32,14 +32,14 @@ pub struct Removal {
 }
 
 impl Removal {
-    /// Finds and locks all parts, and makes sure that they can be removed.
+    /// Finds and locks all parts, and checks that they can be removed.
     ///
-    /// `force`: parts that are missing, damaged or of another length than the set says do not matter; files that are no parts of a
-    /// pool, nor look like damaged ones, are [left](Self::left). Without it the headers
-    /// must be those of one pool: another file under a part's name is not the pool's. Holes do not matter.
+    /// `force`: ignores parts that are missing, damaged or of a wrong length; files that are not parts of a
+    /// pool and do not look like damaged ones are [left](Self::left). Without it the headers
+    /// must be those of one pool. Holes do not matter.
     ///
-    /// `member`: the pool set that the other replicas are of. Parts of two are removed by nobody, `force` or not: which of them is meant
-    /// is not for a program to guess.
+    /// `member`: the pool set of the other replicas. Parts of two pool sets are never removed, with or without `force`: a program cannot
+    /// guess which of them is meant.
     ///
     /// Errors: `OtherSet`, and `Busy`, also with `force`; without it `Missing`, `WrongLength`, `Header`, `NotRemoved`, `WrongNeighbour`,
     /// `Differs`; `WrongKind`, `Mem`, `Io`.
@@ -71,7 +71,7 @@ impl Removal {
         removal.checked()
     }
 
-    /// The same of what is left of a replica of the pool set `member`, which is to be made anew: of nothing else.
+    /// The same for the remains of a replica of the pool set `member` that is to be recreated, and for nothing else.
     ///
     /// Errors: `OtherSet`, `NotOurs` for another pool's parts, and files that are no pool's; `Busy`, `WrongKind`, `Mem`, `Io`.
     pub fn prepare_member(specs: &[PartSpec], options: SetOptions, member: &[u8; 16]) -> Result<Self, PoolSetError> {
@@ -82,8 +82,8 @@ impl Removal {
         removal.checked()
     }
 
-    /// Fails for what has no header and is not of the pool set `member`, which the headers name, all of them sound. `None`: there is no header,
-    /// and nothing says whose a file is.
+    /// Fails for a file without a header that does not belong to the pool set `member`, which all headers, being sound, name. `None`: there is no header,
+    /// and the owner of a file is unknown.
     fn check_beside(
         &self,
         specs: &[PartSpec],
@@ -100,7 +100,7 @@ impl Removal {
         numbered.as_ref().map_or(Ok(()), Numbered::check_complete)
     }
 
-    /// Fails for what is not of the pool set `member`.
+    /// Fails for a file that does not belong to the pool set `member`.
     fn check_own(&self, specs: &[PartSpec], with_header: usize, member: &[u8; 16]) -> Result<(), PoolSetError> {
         let numbered = Numbered::of(specs, &self.parts)?;
         let is_vouched = with_header > 0 && self.is_vouched(specs, member)?;
@@ -119,7 +119,7 @@ impl Removal {
         first.map_or(Ok(false), |first| whose::vouches(first, member))
     }
 
-    /// What is there of the parts, whatever it is.
+    /// The existing files with the names of parts.
     fn of_what_is_there(specs: &[PartSpec]) -> Result<Self, PoolSetError> {
         let (mut parts, mut absent) = (Vec::with_capacity(specs.len()), Vec::new());
         for path in places_left(specs)? {
@@ -132,8 +132,8 @@ impl Removal {
         Ok(Self { parts, absent, left: Vec::new() })
     }
 
-    /// Leaves what is neither nobody's nor of the one pool that headers name. Where parts have none, force says that files of their lengths are the
-    /// pool's, but for those that begin as something else does.
+    /// Leaves files that belong neither to nobody nor to the pool that headers name. For parts without headers, force declares that files of their lengths belong to
+    /// the pool, except those that begin like something else.
     fn leave_what_is_no_part(
         &mut self,
         specs: &[PartSpec],
@@ -166,29 +166,29 @@ impl Removal {
         Ok(self)
     }
 
-    /// Leaves a file that has the name of a part and is none, which was found out some other way.
+    /// Leaves a file that the caller found not to be a part.
     pub fn leave(&mut self, path: &Path) {
         if let Some(index) = self.parts.iter().position(|part| part.path == path) {
             self.left.push(self.parts.remove(index).path);
         }
     }
 
-    /// What goes.
+    /// The parts to remove.
     pub fn parts(&self) -> impl Iterator<Item = &Path> {
         self.parts.iter().map(|part| part.path.as_path())
     }
 
-    /// Parts that are not there.
+    /// Parts that do not exist.
     pub fn absent(&self) -> &[PathBuf] {
         &self.absent
     }
 
-    /// Files that have the names of parts and are none of a pool.
+    /// Files that have the names of parts but are not parts of a pool.
     pub fn left(&self) -> &[PathBuf] {
         &self.left
     }
 
-    /// Removes the parts, durably; of devdax devices the header is cleared, of directories the pool's files go.
+    /// Removes the parts durably: clears the headers of devdax devices, and removes the pool's files from directories.
     ///
     /// Errors: `Mem`, `Io`.
     pub fn carry_out(self) -> Result<(), PoolSetError> {
@@ -200,7 +200,7 @@ impl Removal {
             let mend = if index == 0 { "" } else { "other parts are removed already; remove the rest with `--force`" };
             part.unlink(mend)?;
         }
-        // What was removed does not come back with the power.
+        // A removed file must not reappear after a power failure.
         let directories: BTreeSet<_> = self.parts.iter().filter_map(|part| part.path.parent()).collect();
         for directory in directories {
             let synced = fs::File::open(directory).and_then(|directory| directory.sync_all());
@@ -211,8 +211,8 @@ impl Removal {
 }
 
 impl Removal {
-    /// Makes room for a new replica in the place of this one, durably: files become zeros of their length by the set, and keep their owner and mode; what
-    /// cannot be kept goes as by [`carry_out`](Self::carry_out).
+    /// Makes room for a new replica in place of this one, durably: files become zeros with their length from the set, and keep their owner and mode; files that
+    /// cannot be kept are removed as by [`carry_out`](Self::carry_out).
     ///
     /// Errors: `Mem`, `Io`.
     pub fn clear_out(self, specs: &[PartSpec]) -> Result<(), PoolSetError> {
@@ -232,20 +232,20 @@ impl Removal {
     }
 }
 
-/// Removes what is left of a replica of the pool set `member`: [`Removal::prepare_member`] and [`Removal::carry_out`] at once.
+/// Removes the remains of a replica of the pool set `member`: [`Removal::prepare_member`] and [`Removal::carry_out`] in one call.
 pub(crate) fn remove_member(specs: &[PartSpec], options: SetOptions, member: &[u8; 16]) -> Result<(), PoolSetError> {
     Removal::prepare_member(specs, options, member).map_err(PoolSetError::of_removal)?.carry_out()
 }
 
-/// Fails where [`remove_member`] would; else whether it would find anything. Nothing is changed.
+/// Fails if [`remove_member`] would; otherwise returns whether it would find anything. Nothing is changed.
 pub(crate) fn check_member(specs: &[PartSpec], options: SetOptions, member: &[u8; 16]) -> Result<bool, PoolSetError> {
     let removal = Removal::prepare_member(specs, options, member).map_err(PoolSetError::of_removal)?;
     Ok(!removal.parts.is_empty())
 }
 
 impl LocalReplica {
-    /// Takes its making back: files that were made for it go, headers of parts that were there before are zero again. One that
-    /// was opened is only let go of.
+    /// Undoes its creation: removes files that were created for it, and zeroes the headers of parts that existed before. A replica that
+    /// was opened is only released.
     ///
     /// Errors: `Mem`, `Io`.
     pub fn discard(self) -> Result<(), PoolSetError> {
@@ -257,7 +257,7 @@ impl LocalReplica {
         blank.and(Removal { parts: made, absent: Vec::new(), left: Vec::new() }.carry_out())
     }
 
-    /// Makes parts that were there before as they were: their headers are cleared, and what files hold behind them.
+    /// Restores parts that existed before: clears their headers, and the contents of files behind them.
     pub(super) fn blank_again(&self) -> Result<(), PoolSetError> {
         let with_header = self.parts.iter().take(header_count(self.parts.len(), self.options));
         let headers = with_header.filter(|part| !part.is_made).map(clear_header).fold(Ok(()), Result::and);

@@ -1,4 +1,4 @@
-//! A part of a broken replica: the file that is there, as long as it must be, or a new one.
+//! Restores a part of a damaged replica: adjusts the existing file's length, or creates a new file.
 
 use std::{
     fs,
@@ -17,11 +17,11 @@ use crate::{
     part::{Part, Place},
 };
 
-/// What the name of a new file ends in until it takes the place of one with bad blocks.
+/// The suffix of a new file's name until it replaces one with bad blocks.
 const BESIDE: &str = ".pmof-new";
 
-/// The part at `place`. A file keeps its owner, its mode and the bytes that fit; only where it has bad blocks a new one takes its place. A file that
-/// was missing gets owner and mode of one of `all`, the places of the replica's parts, if there is one, else of one that lies `beside`.
+/// The part at `place`. A file keeps its owner, its mode and the bytes that fit; a new one replaces it only if it has bad blocks. A missing file
+/// gets owner and mode from one of `all`, the places of the replica's parts, if there is one, else from one in `beside`.
 pub(super) fn part(system: &System, place: &Place, all: &[Place], beside: &[PathBuf]) -> Result<Part, PoolSetError> {
     let any = Place { path: place.path.clone(), size: None };
     match Part::find(&any) {
@@ -59,7 +59,7 @@ pub(super) fn part(system: &System, place: &Place, all: &[Place], beside: &[Path
     replaced(&part, place)
 }
 
-/// A new file, whose blocks are sound, in the place of one that is there until then.
+/// A new file with sound blocks, which replaces an existing one.
 fn replaced(old: &Part, place: &Place) -> Result<Part, PoolSetError> {
     let (mut new, file) = Part::create(&Place { path: beside(&place.path), size: place.size })?;
     if let Some(like) = file_at(&old.path) {
@@ -82,20 +82,20 @@ fn file_at(path: &Path) -> Option<fs::Metadata> {
     fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file)
 }
 
-/// New files beside some that were there before belong to the same user.
+/// New files get the same owner as existing ones beside them.
 pub(super) fn own_made_as_given(parts: &[Part]) -> Result<(), PoolSetError> {
     let mut given = parts.iter().filter(|part| !part.is_made);
     let Some(like) = given.find_map(|part| file_at(&part.path)) else { return Ok(()) };
     parts.iter().filter(|part| part.is_made).try_for_each(|part| own_as(part, &like))
 }
 
-/// Gives the part the owner and the mode of another file, if this process may give files away.
+/// Gives the part the owner and the mode of another file, if this process may change owners.
 fn own_as(part: &Part, like: &fs::Metadata) -> Result<(), PoolSetError> {
     let failed = |call| move |errno: Errno| PoolSetError::io(call, &part.path, "", errno);
     let (owner, group) = (Uid::from_raw(like.uid()), Gid::from_raw(like.gid()));
     match rustix::fs::fchown(&part.file, Some(owner), Some(group)) {
         Ok(()) => {}
-        // It stays as any new file: the mode is meant for that owner.
+        // It keeps the defaults of a new file: the mode is meant for that owner.
         Err(Errno::PERM) => return Ok(()),
         Err(errno) => return Err(failed("fchown")(errno)),
     }

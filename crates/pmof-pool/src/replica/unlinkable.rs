@@ -1,4 +1,4 @@
-//! Whether the kernel would let a name go, as unlink(2) and rename(2) decide it: asked of every part before the first one is removed.
+//! Predicts whether the kernel would allow unlink(2) or rename(2) of a name: checked for every part before the first one is removed.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ mod tests;
 /// The sticky bit of a directory's mode (inode(7)).
 const STICKY: u32 = 0o1000;
 
-/// What of a file or directory decides.
+/// The relevant properties of a file or directory.
 #[derive(Clone, Copy, Debug)]
 struct Inode {
     owner: u32,
@@ -22,7 +22,7 @@ struct Inode {
     is_immutable: bool,
 }
 
-/// What of this process decides.
+/// The relevant properties of this process.
 #[derive(Clone, Copy, Debug)]
 struct Caller {
     user: u32,
@@ -30,7 +30,7 @@ struct Caller {
     acts_for_owners: bool,
 }
 
-/// Why a name does not go.
+/// Why a name cannot be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Refusal {
     is_of_directory: bool,
@@ -38,7 +38,7 @@ struct Refusal {
     mend: &'static str,
 }
 
-/// Fails where the file at `path` could not be unlinked, or replaced by rename, by this process. Nothing is changed.
+/// Fails if this process could not unlink the file at `path`, or replace it by rename. Nothing is changed.
 ///
 /// Errors: `NotUnlinkable`; `Io` where the directory may not be written.
 pub fn check_unlinkable(path: &Path) -> Result<(), PoolSetError> {

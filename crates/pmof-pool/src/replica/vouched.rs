@@ -1,4 +1,4 @@
-//! Whose a part without a header is: its length tells nothing, since anybody's file can have it. The first part of its replica vouches for it, or
+//! Decides who owns a part without a header. Its length proves nothing, since any file can have it. Either the first part of its replica vouches for it, or
 //! its bytes do.
 
 use std::{fs::File, os::unix::fs::FileExt as _};
@@ -11,31 +11,31 @@ use crate::{
     part::{Part, next_data, page_bytes},
 };
 
-/// How many pages of a file are compared, at most.
+/// Maximum number of pages of a file that are compared.
 pub(crate) const SAMPLES: u64 = 64;
-/// Pages from which on it says something that another replica has nothing like them: fewer may all have changed since, or be damage.
+/// Minimum number of differing pages that prove that a file is foreign: fewer may all have changed since, or be damaged.
 pub(crate) const UNLIKE_PAGES: usize = 4;
 /// Bytes read at a time.
 const READ_LEN_BYTES: usize = 1 << 20;
 
-/// Whether the replica to copy from holds something like these bytes at that offset of the pool.
+/// Whether the replica to copy from holds similar bytes at that offset of the pool.
 pub(crate) type Source<'s> = &'s mut dyn FnMut(u64, &[u8]) -> bool;
 
-/// Where no replica is there to compare with.
+/// For callers without a replica to compare with.
 pub(crate) fn no_source(_: u64, _: &[u8]) -> bool {
     false
 }
 
-/// Whether the bytes of a part show that it is the pool's, so that overwriting it loses nothing of anybody else's: pages all over it that are not zero resemble those
-/// of the `source`, but for an eighth of them, which may be what libpmemobj left in one replica only. `start`: where the file begins in the pool; `None` where that is not known, so that there is nothing to compare with.
+/// Whether the bytes of a part show that it belongs to the pool, so that overwriting it loses no foreign data: sampled nonzero pages resemble those
+/// of the `source`, except for an eighth of them, which libpmemobj may have left in one replica only. `start`: where the file begins in the pool; `None` where that is not known, so that there is nothing to compare with.
 ///
-/// What cannot be read shows nothing.
+/// Unreadable pages prove nothing.
 pub(super) fn is_expendable(part: &Part, start: Option<i64>, source: Source<'_>) -> Result<bool, PoolSetError> {
     if part.check_bad_blocks(&System::real(), true).is_err() {
         return Ok(false);
     }
     let mut holds = |offset: u64, found: &[u8]| {
-        // What is behind the last whole page is not of the pool.
+        // Bytes behind the last whole page do not belong to the pool.
         let place =
             start.filter(|_| found.len() as u64 == page_bytes()).and_then(|start| start.checked_add_unsigned(offset));
         let place = place.and_then(|place| u64::try_from(place).ok());
@@ -50,14 +50,14 @@ pub(super) fn is_expendable(part: &Part, start: Option<i64>, source: Source<'_>)
     Ok(unlike * 8 <= pages)
 }
 
-/// Whether a quarter of the words that are not zero in either are the same.
+/// Whether a quarter of the words that are nonzero in either are equal.
 pub(crate) fn resembles(one: &[u8], other: &[u8]) -> bool {
     let words =
         || one.chunks(8).zip(other.chunks(8)).filter(|(one, other)| [*one, *other].iter().any(|word| **word != [0; 8]));
     4 * words().filter(|(one, other)| one == other).count() >= words().count()
 }
 
-/// Pages all over a part that are not zero, with their offsets in its file, until `look` has seen enough and gives false.
+/// Visits sampled nonzero pages of a part, with their offsets in its file, until `look` returns false.
 fn sample(part: &Part, mut look: impl FnMut(u64, &[u8]) -> bool) -> Result<(), PoolSetError> {
     let bytes = Bytes::of(part)?;
     let page = page_bytes();
@@ -75,7 +75,7 @@ fn sample(part: &Part, mut look: impl FnMut(u64, &[u8]) -> bool) -> Result<(), P
     Ok(())
 }
 
-/// What of a page at this place of a pool replicas have in common: what a running program keeps for itself ends it.
+/// The bytes of a page at this offset that replicas share, up to the runtime state of a program.
 fn compared(place: u64, page: &[u8]) -> &[u8] {
     let until = if place < OBJ_RUNTIME.end { OBJ_RUNTIME.start.saturating_sub(place) } else { u64::MAX };
     &page[..page.len().min(usize::try_from(until).unwrap_or(usize::MAX))]
@@ -95,7 +95,7 @@ impl<'p> Bytes<'p> {
         Ok(Self::Device(Box::new(Memory::concatenate(vec![part.mapped(false)?], false, None)?)))
     }
 
-    /// The first page of the range that has a byte other than zero, and where it lies. Holes are not read.
+    /// The first nonzero page of the range, and its offset. Holes are not read.
     fn first_page_with_data(&self, start: u64, end: u64) -> Result<Option<(u64, Vec<u8>)>, PoolSetError> {
         let page = page_bytes();
         let mut at = start;
@@ -117,7 +117,7 @@ impl<'p> Bytes<'p> {
         Ok(None)
     }
 
-    /// As of [`next_data`]; a device has no holes.
+    /// As [`next_data`]; a device has no holes.
     fn data_from(&self, at: u64) -> u64 {
         match self {
             Self::File(_, file) => next_data(file, at),

@@ -1,4 +1,4 @@
-//! Which pool the parts of a set are of, and whether a replica of it may be made anew.
+//! Determines which pool the parts of a set belong to, and whether a replica of it may be recreated.
 
 use std::path::{Path, PathBuf};
 
@@ -14,10 +14,10 @@ use crate::{
     uuid_text,
 };
 
-/// What parts begin with, and whether parts of their numbers have headers.
+/// The beginnings of parts, and whether parts of their numbers have headers.
 type Heads = Vec<(PathBuf, Head, bool)>;
 
-/// The pool set that headers name: the first whole one, else the one that all damaged ones fit with, else what the first of them says.
+/// The pool set that headers name: that of the first valid one, else the one that fits all damaged ones, else that of the first of them.
 fn set_of(heads: &Heads) -> Option<[u8; 16]> {
     let whole = heads.iter().find_map(|(_, head, _)| match head {
         Head::Whole(header) => Some(header.poolset_uuid),
@@ -29,7 +29,7 @@ fn set_of(heads: &Heads) -> Option<[u8; 16]> {
     whole.or_else(|| named().map(|(_, set)| set).find(fits_all)).or_else(|| damaged.next())
 }
 
-/// Fails where one of these headers names another pool set than `member`, also one that is damaged.
+/// Fails if one of these headers, even a damaged one, names another pool set than `member`.
 fn check_heads(heads: &Heads, member: &[u8; 16]) -> Result<(), PoolSetError> {
     for (path, head, has_header) in heads {
         let Some(found) = head.set_named(*has_header).filter(|_| !head.is_of(member)) else { continue };
@@ -39,8 +39,8 @@ fn check_heads(heads: &Heads, member: &[u8; 16]) -> Result<(), PoolSetError> {
     Ok(())
 }
 
-/// Whether what has the name of a part may be overwritten with one of the pool set `member`: nothing is there, or what is there is nobody's
-/// or the pool's ([`owner`]). Nothing is changed or locked. `least`: bytes that the replica must hold; `source`: the replica to copy from.
+/// Checks that a file with the name of a part may be overwritten with a part of the pool set `member`: it does not exist, or belongs to nobody
+/// or to the pool ([`owner`]). Nothing is changed or locked. `least`: bytes that the replica must hold; `source`: the replica to copy from.
 ///
 /// Errors: `OtherSet`, `NotOurs`, `Incomplete`; those of reading.
 pub(crate) fn check_replaceable(
@@ -78,7 +78,7 @@ pub(crate) fn check_replaceable(
     Ok(())
 }
 
-/// What a part holds of the pool; `None` where nothing says it.
+/// The range of the pool in a part; `None` if it is unknown.
 fn held_len_bytes(place: &Place, part: Option<&Part>, is_behind_header: bool) -> Option<u64> {
     match (part, place.size) {
         (Some(part), _) if part.devdax_align_bytes.is_some() => Some(part.mapped_len_bytes(is_behind_header)),
@@ -90,12 +90,12 @@ fn held_len_bytes(place: &Place, part: Option<&Part>, is_behind_header: bool) ->
     }
 }
 
-/// Whether a first part says that it is of the pool set `member`, and with it those behind it that have no header, however damaged its header is.
+/// Whether a first part, even with a damaged header, belongs to the pool set `member` and thus vouches for the parts without a header behind it.
 pub(super) fn vouches(first: &Part, member: &[u8; 16]) -> Result<bool, PoolSetError> {
     Ok(Head::of(first)?.is_of(member))
 }
 
-/// Fails for what lies in a directory of the pool and is none of its files. `numbered`: `None` where there are no directories.
+/// Fails for a file in a directory of the pool that does not belong to it. `numbered`: `None` if there are no directories.
 pub(super) fn check_number(part: &Part, numbered: Option<&Numbered<'_>>) -> Result<(), PoolSetError> {
     match numbered.map(|numbered| numbered.stranger(part)).transpose()?.flatten() {
         Some(found) => Err(not_ours(part, format!("it is in a directory of the pool and none of its parts: {found}"))),
@@ -103,13 +103,13 @@ pub(super) fn check_number(part: &Part, numbered: Option<&Numbered<'_>>) -> Resu
     }
 }
 
-/// Whether what a first part begins with says that its replica, of the pool set `member`, was being made.
+/// Whether a first part records that its replica, of the pool set `member`, was being created.
 pub(crate) fn is_begun(first: &Path, member: &[u8; 16]) -> bool {
     let bytes = Part::look(first).and_then(|part| part.header_bytes());
     bytes.is_ok_and(|bytes| bytes == [0; HEADER_LEN_BYTES] || header::is_begun(&bytes, member))
 }
 
-/// What the parts of this machine begin with that can be read, with the places of their replicas. Nothing is locked.
+/// The beginnings of all readable local parts, with the places of their replicas. Nothing is locked.
 fn heads_in(set: &PoolSet) -> Vec<(usize, Heads)> {
     let local = set.replicas.iter().enumerate().filter_map(|(index, replica)| Some((index, replica.local()?)));
     let read = |(index, specs): (usize, &[PartSpec])| {
@@ -124,14 +124,14 @@ fn heads_in(set: &PoolSet) -> Vec<(usize, Heads)> {
     local.map(read).collect()
 }
 
-/// The pool set that the parts of this machine are of: by the first header that is whole, else by what damaged ones still say; `None`
-/// where nothing says it. Nothing is locked.
+/// The pool set that the local parts belong to: by the first valid header, else by damaged ones; `None`
+/// if it is unknown. Nothing is locked.
 pub fn pool_set_uuid(set: &PoolSet) -> Option<[u8; 16]> {
     set_of(&heads_in(set).into_iter().flat_map(|(_, heads)| heads).collect())
 }
 
-/// Fails where the parts of this machine are of two pools, as far as their headers say it, damaged or not; gives the place of a replica
-/// that is not of the first one's.
+/// Fails if the headers of local parts, damaged or not, name two pools; returns the place of a replica
+/// that does not belong to the first pool.
 pub(crate) fn check_one_pool(set: &PoolSet) -> Result<(), (usize, PoolSetError)> {
     let Some(member) = pool_set_uuid(set) else { return Ok(()) };
     heads_in(set).iter().try_for_each(|(index, heads)| check_heads(heads, &member).map_err(|error| (*index, error)))
@@ -154,7 +154,7 @@ pub(super) fn one_member(
     Ok(Some(member))
 }
 
-/// Which part of the set this is, and how long it should be. A file in a directory is known by its number.
+/// The part of the set that this is, with its expected length. A file in a directory is identified by its number.
 pub(super) fn place_of(specs: &[PartSpec], path: &Path) -> (usize, Option<PartSize>) {
     match specs.iter().position(|spec| spec.path == path) {
         Some(index) => (index, Some(specs[index].size)),
