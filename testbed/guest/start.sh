@@ -2,7 +2,7 @@
 #
 # /host/settings   shell assignments written by xtask: testbed_mode (run, shell, prepare), testbed_cxl, PMOF_VM, others
 # /host/command    what to run with bash; its output goes to the virtio-serial port named `output`
-# /host/error      written here where the machine cannot be brought up
+# /host/error      written here if the machine cannot be started
 # /host/exit-code  written here when the command has ended
 . /host/guest/devices.sh
 set -a

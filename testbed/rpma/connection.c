@@ -247,7 +247,7 @@ static void check_rejection(struct rpma_peer *peer) {
         NEED(CALL(rpma_conn_req_new)(peer, options.address, port(2), has_channel ? shared : NULL, &request));
         IS(CALL(rpma_conn_req_connect)(&request, NULL, &connection), 0);
         check(next_event(connection, PATIENCE_MS) == RPMA_CONN_REJECTED, "where nobody listens a client is rejected");
-        /* Over a device, as with librpma, whoever waits there waits for ever. */
+        /* Over a device, as with librpma, a waiter waits forever. */
         if (!is_device() && has_channel) {
             IS(CALL(rpma_conn_wait)(connection, 0, &queue, NULL), RPMA_E_NO_COMPLETION);
         } else if (!is_device()) {

@@ -8,7 +8,7 @@ void cross_server(void);
 /* Connects for each of them; with `options.pmem` set, the server's memory must be persistent. */
 void cross_client(void);
 
-/* Takes so many connections of one client, or makes them: each may cost two descriptors and no thread. */
+/* Accepts this many connections of one client, or makes them: each may cost two descriptors and no thread. */
 void many_server(unsigned count);
 void many_client(unsigned count);
 

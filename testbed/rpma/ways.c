@@ -230,7 +230,7 @@ static void set_receives(struct stage *stage) {
     post_receives(stage);
 }
 
-/* What is no receive comes too, and is not to wake whoever waits for receives. */
+/* What is no receive comes too, and must not wake a waiter for receives. */
 static void bring_messages(struct stage *stage) {
     struct ibv_wc completion;
     const struct end *client = &stage->link.client;

@@ -34,7 +34,7 @@ extern unsigned char *memory;
 /* What headers say here. */
 extern const struct rpmem_pool_attr attributes;
 
-/* Makes or opens the pool of `NAME.set` with this memory and so many lanes; the program ends where that fails. */
+/* Makes or opens the pool of `NAME.set` with this memory and this many lanes; the program ends if that fails. */
 RPMEMpool *must_create(const char *set, unsigned lanes);
 RPMEMpool *must_open(const char *set, unsigned lanes);
 

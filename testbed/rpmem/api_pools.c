@@ -197,7 +197,7 @@ static void check_any_attributes(void) {
     }
 }
 
-/* A file of so many bytes, all a hole, or with one byte that is not zero. */
+/* A file of this many bytes, all a hole, or with one nonzero byte. */
 static void give_file(const char *name, size_t bytes, long at) {
     char path[PATH_BYTES];
     FILE *file = fopen(path_of(path, "%s", name), "w");

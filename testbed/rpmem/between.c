@@ -102,7 +102,7 @@ int rpmem_persist(RPMEMpool *pool, size_t offset, size_t length, unsigned lane, 
         persist->replica = pools[place].replica;
         memcpy(persist->bytes, pools[place].memory + offset, length < BYTES_KEPT ? length : BYTES_KEPT);
     }
-    /* Whoever finds the number finds what belongs to it: the process may be killed anywhere. */
+    /* A reader that finds the number finds its record: the process may be killed anywhere. */
     uint64_t number = told->persists + 1;
     __atomic_store_n(&told->persists, number, __ATOMIC_RELEASE);
     if (number == told->kill_at || (persist->replica == told->kill_at_run_of && is_new_run(told, persist)))

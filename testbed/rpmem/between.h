@@ -17,7 +17,7 @@ struct persist {
 
 struct between {
     /* Written by the judge; 0 for never. */
-    uint64_t drop_every;     /* of so many persists one is left out */
+    uint64_t drop_every;     /* one of this many persists is omitted */
     uint64_t kill_at;        /* the process is killed before this persist, counted from 1 */
     uint32_t kill_at_run_of; /* or before this replica is told of a new run */
     /* Eight bytes there whose first two are `run_type` are the header of a new run. */

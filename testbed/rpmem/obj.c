@@ -32,7 +32,7 @@
 #include "obj_pool.h"
 #include "obj_story.h"
 
-/* A library that breaks its promise leaves out one of so many persists. */
+/* A library that breaks its promise omits one of this many persists. */
 enum { DROP_EVERY = 50 };
 
 static int sync_pool(const char *set) {

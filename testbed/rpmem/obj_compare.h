@@ -52,7 +52,7 @@ struct difference compare(const unsigned char *master, const unsigned char *repl
 /* Whether the headers name each other as neighbours: the replica is next of the master, or of the replica before it. */
 bool are_neighbours(const unsigned char *part, const unsigned char *next);
 
-/* The transactions that a part counts, read from its bytes alone; UINT64_MAX where there is no root object. */
+/* The transactions that a part counts, read only from its bytes; UINT64_MAX if there is no root object. */
 uint64_t committed_in(const unsigned char *part);
 
 /* Where the headers of chunks begin and end, and the type of one that begins a run. */

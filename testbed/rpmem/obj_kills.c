@@ -125,7 +125,7 @@ void check_client_kills(unsigned kills, const char *keep) {
     check(tally.unrestored == 0, "%u times the part here was lost too and came back from a replica", tally.restored);
 }
 
-/* Whether so many replicas, and no more, have what the master has in the eight bytes of a chunk's header. */
+/* Whether exactly this many replicas have what the master has in the eight bytes of a chunk's header. */
 static bool have_run(const struct parts *parts, unsigned replicas, size_t header, unsigned having) {
     for (unsigned index = 1; index <= replicas; index++)
         if ((memcmp(parts->bytes[0] + header, parts->bytes[index] + header, 8) == 0) != (index <= having))

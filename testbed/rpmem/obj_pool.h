@@ -26,7 +26,7 @@ uint64_t random_below(uint64_t limit);
 struct ledger *map_ledger(void);
 struct between *map_between(void);
 
-/* The pool with so many remote replicas: its set here, `local/rN.set`, the sets there, and the files of parts, 0 the master's. */
+/* The pool with this many remote replicas: its set here, `local/rN.set`, the sets there, and the files of parts, 0 the master's. */
 char *set_of(char path[PATH_BYTES], unsigned replicas);
 char *part_of(char path[PATH_BYTES], unsigned replicas, unsigned index);
 void write_sets(unsigned replicas);

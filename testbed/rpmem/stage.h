@@ -25,7 +25,7 @@ char *path_of(char path[PATH_BYTES], const char *format, ...) __attribute__((for
 /* Writes a file below the directory, whose name is printf-like; a program where `is_program`. */
 void write_file(const char *name, bool is_program, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* Writes the pool set `sets/NAME.set` with one part `parts/NAME.0` of so many bytes, and an option line or "". */
+/* Writes the pool set `sets/NAME.set` with one part `parts/NAME.0` of this many bytes, and an option line or "". */
 void write_set(const char *name, size_t bytes, const char *option);
 
 /* The bytes of a file below the directory; NULL where there is none. The caller frees them. */
@@ -41,7 +41,7 @@ unsigned targets_started(void);
 pid_t target_number(unsigned index);
 pid_t last_target(void);
 
-/* Whether the process ends within so many milliseconds. */
+/* Whether the process ends within this many milliseconds. */
 bool ends_within(pid_t process, unsigned limit_ms);
 
 #endif

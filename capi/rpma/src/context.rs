@@ -127,7 +127,7 @@ pub unsafe extern "C" fn rpma_utils_ibv_context_is_odp_capable(
     call(c"rpma_utils_ibv_context_is_odp_capable", || {
         need(context, "ibv_ctx")?;
         is_capable.need("is_odp_capable")?;
-        // SAFETY: not null, so a context of an open device, or one that stands for TCP or shm, by the contract of this function.
+        // SAFETY: not null, so a context of an open device, or a stand-in for TCP or shm, by the contract of this function.
         let peer = unsafe { open(context) }?;
         let capable = match &peer.0 {
             On::Access(peer) => peer.peer.device_info().is_some_and(|info| info.on_demand_paging.serves_writes()),
@@ -203,7 +203,7 @@ pub unsafe extern "C" fn rpma_peer_new(context: *mut sys::ibv_context, made: Out
     call(c"rpma_peer_new", || {
         need(context, "ibv_ctx")?;
         made.need("peer_ptr")?;
-        // SAFETY: not null, so a context of an open device, or one that stands for TCP or shm, by the contract of this function.
+        // SAFETY: not null, so a context of an open device, or a stand-in for TCP or shm, by the contract of this function.
         let peer = unsafe { open(context) }?;
         made.put(Handle::create(peer));
         Ok(())

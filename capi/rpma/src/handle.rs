@@ -184,7 +184,7 @@ impl<T: Kind + Send + Sync> Handle<T> {
         // SAFETY: handles are never given back to the allocator.
         let handle = unsafe { pointer.as_ref() };
         let Some(handle) = handle else { return Err(null::<T>()) };
-        // Whoever deletes the handle either finds this call counted or has changed the tag before.
+        // A deletion either finds this call counted or has changed the tag before.
         handle.users.fetch_add(1, Ordering::AcqRel);
         if handle.tag.load(Ordering::Acquire) == tag_of::<T>() {
             // SAFETY: the tag says that there is a value, which stays as long as this call is counted.
@@ -306,7 +306,7 @@ impl<T: Kind + Send + Sync> Handle<T> {
     /// The value, if the handle is deleted, unused, and the value was not taken before.
     fn take_value(&self) -> Option<T> {
         self.tag.compare_exchange(LEAVING, 0, Ordering::AcqRel, Ordering::Relaxed).ok()?;
-        // SAFETY: whoever clears the tag is alone with the value: calls that are counted from here on see no handle in use.
+        // SAFETY: only the thread that clears the tag accesses the value: calls that are counted from here on see no handle in use.
         let value = unsafe { (*self.value.get()).take() };
         RESTING_HANDLES.lock()[T::NUMBER as usize].push_back(std::ptr::from_ref(self).expose_provenance());
         value

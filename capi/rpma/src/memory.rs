@@ -269,7 +269,7 @@ pub unsafe extern "C" fn rpma_mr_get_descriptor(mr: Object<MrLocal>, descriptor:
                 &raw[..]
             }
         };
-        // SAFETY: valid for so many bytes, which are not those of the registration itself.
+        // SAFETY: valid for a descriptor's bytes, by the contract of this function, and not the memory of the registration itself.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), descriptor.cast(), bytes.len()) };
         Ok(())
     })
@@ -360,7 +360,7 @@ pub unsafe extern "C" fn rpma_mr_remote_from_descriptor(
     call(c"rpma_mr_remote_from_descriptor", || {
         need(descriptor, "desc")?;
         made.need("mr_ptr")?;
-        // SAFETY: valid for a read of so many bytes.
+        // SAFETY: valid for a read of `size` bytes, by the contract of this function.
         let bytes = unsafe { std::slice::from_raw_parts(descriptor.cast::<u8>(), size) };
         let mr = MrRemote::decode(bytes)?;
         made.put(Handle::create(mr));

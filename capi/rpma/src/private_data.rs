@@ -32,7 +32,7 @@ impl PrivateData {
         if data.ptr.is_null() || data.len == 0 {
             return Err(Failure::invalid("private data without bytes: pass NULL where there are none"));
         }
-        // SAFETY: not null, so valid for reads of so many bytes, by the contract of this function.
+        // SAFETY: not null, so valid for reads of `len` bytes, by the contract of this function.
         Ok(unsafe { std::slice::from_raw_parts(data.ptr.cast::<u8>(), usize::from(data.len)) }.to_vec())
     }
 }

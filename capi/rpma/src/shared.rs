@@ -56,7 +56,7 @@ impl Srq {
 
 impl Drop for Srq {
     fn drop(&mut self) {
-        // SAFETY: the handle is this one's own, and whoever deletes this deletes that.
+        // SAFETY: the queue owns the handle, and only its deletion deletes the handle.
         let _ = unsafe { Handle::delete(self.rcq.as_ptr()) };
     }
 }

@@ -84,7 +84,7 @@ impl Number {
     fn show(&self, is_set: bool) -> bool {
         let is_own = self.change(libc::EPOLL_CTL_MOD, is_set);
         if is_own && !is_set {
-            // Else the kernel keeps it among those that may be ready, and does not tell whoever waits for an edge of the next time.
+            // Else the kernel keeps it among those that may be ready, and does not report the next event to an edge-triggered waiter.
             let mut event = libc::epoll_event { events: 0, u64: 0 };
             // SAFETY: the place is valid for one event.
             unsafe { libc::epoll_wait(self.number, &raw mut event, 1, 0) };
@@ -118,7 +118,7 @@ impl Shown {
         }
         // SAFETY: made just now, and nobody else's.
         let made = unsafe { OwnedFd::from_raw_fd(number) };
-        // Whoever had the number before has to do with it no more, from before the beacon is there.
+        // The previous owner of the number must be forgotten before the beacon exists.
         let before = all.insert(number, (forks(), Arc::downgrade(self)));
         let before = before.filter(|(forked, _)| *forked == forks()).and_then(|(_, before)| before.upgrade());
         before.inspect(|before| before.state.lock().given = None);

@@ -1,4 +1,4 @@
-//! What programs have from librpma.h alone.
+//! What librpma.h provides by itself.
 
 use std::{fs, process::Command};
 

@@ -119,7 +119,7 @@ fn one_connection_serves_several_threads() {
         while seen.iter().filter(|seen| **seen).count() < threads * each {
             assert!(start.elapsed() < Duration::from_secs(60), "all complete");
             let (mut done, mut got) = ([const { std::mem::MaybeUninit::uninit() }; 8], 0);
-            // SAFETY: room for eight; so many as are said were written.
+            // SAFETY: room for eight; as many as the call returned were written.
             let code = unsafe {
                 rpma_cq_get_wc(ptr::with_exposed_provenance_mut(cq), 8, done.as_mut_ptr().cast(), &raw mut got)
             };

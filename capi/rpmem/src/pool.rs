@@ -23,7 +23,7 @@ use crate::{
 /// Bytes of a page: what the pool's memory begins and ends at.
 const PAGE_BYTES: usize = 4096;
 
-/// The versions that this library stands in for.
+/// The versions that this library provides.
 const MAJOR_VERSION: c_uint = 1;
 const MINOR_VERSION: c_uint = 3;
 

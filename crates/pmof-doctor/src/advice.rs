@@ -22,7 +22,7 @@ pub(crate) struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// The namespace of a region, where there is one alone, and its mode.
+    /// The namespace of a region, if it has only one, and its mode.
     fn namespace(&self, region: &RegionProbe) -> Option<(&str, &str)> {
         match &self.regions.iter().find(|own| own.name == region.name)?.namespaces[..] {
             [only] => Some((&only.name, &only.mode)),

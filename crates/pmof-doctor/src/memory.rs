@@ -140,7 +140,7 @@ fn as_optional_text<T: fmt::Display, S: Serializer>(value: &Option<T>, serialize
 /// Where a memory was found.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Place<'a> {
-    /// A device of the dax bus, of so many bytes.
+    /// A device of the dax bus, with its length in bytes.
     Device(Option<u64>),
     /// A mount.
     Mount(&'a MountProbe),

@@ -34,7 +34,7 @@ static ENTRIES: AtomicPtr<Entry> = AtomicPtr::new(ptr::null_mut());
 /// Entries that watch nothing.
 static FREE: Kept<Vec<&'static Entry>> = Kept::new(Vec::new());
 
-/// The lock that has to be held over forks.
+/// The lock that must be held across forks.
 pub(crate) fn kept() -> &'static dyn Holdable {
     &FREE
 }
@@ -166,7 +166,7 @@ fn install() {
     unsafe { libc::sigaction(libc::SIGBUS, &raw const own, ptr::null_mut()) };
 }
 
-/// Calls only what signal-safety(7) allows, and mmap and `sched_yield`, which are system calls alone.
+/// Calls only what signal-safety(7) allows, and mmap and `sched_yield`, which are plain system calls.
 extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel gives a valid siginfo with SA_SIGINFO; `si_addr` is there for SIGBUS of the kernel's own.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };

@@ -10,7 +10,7 @@ mod tests;
 pub struct Causes<'e>(&'e dyn Error);
 
 /// Shows an error with all that led to it. Each error of pmof prints its own words only and leaves the rest to its
-/// [source](Error::source), so `{error}` alone may not say why.
+/// [source](Error::source), so `{error}` by itself may not say why.
 pub fn causes(error: &dyn Error) -> Causes<'_> {
     Causes(error)
 }

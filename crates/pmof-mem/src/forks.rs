@@ -19,7 +19,7 @@ use std::{
 #[derive(Debug, Default)]
 pub struct Kept<T: 'static> {
     mutex: Mutex<T>,
-    /// The lock, while it is held for a fork: of whoever has it.
+    /// The guard, while the lock is held for a fork; owned by the lock's holder.
     held: UnsafeCell<Option<MutexGuard<'static, T>>>,
 }
 

@@ -11,7 +11,7 @@
 //! - **LVM** gives `LVM-` and 64 letters to a volume that programs see. Parts of volumes have a suffix (`-real`, `-cow`,
 //!   `-tpool`, `-cdata` ...), except images of mirrors and RAID (lvm2, `lib/misc/lvm-string.c`, `build_dm_uuid`). Every
 //!   type but linear and striped is mapped onto such parts, as are volumes that pvmove moves and the stand-ins of
-//!   missing devices (`lib/activate/dev_manager.c`, `add_areas_line`). So a volume that stands on physical volumes only,
+//!   missing devices (`lib/activate/dev_manager.c`, `add_areas_line`). So a volume that uses physical volumes only,
 //!   none of which is LVM's own device, has a table of `linear` and `striped`.
 
 use std::path::{Path, PathBuf};
@@ -62,7 +62,7 @@ fn by_table(device: &str, targets: &[String]) -> Result<String, String> {
     }
 }
 
-/// A device that another stands on.
+/// A device below another one.
 struct Lower {
     /// The kernel's name.
     name: String,

@@ -370,7 +370,7 @@ impl Medium for Memory {
             self.check_writable().map_err(|error| io::Error::new(io::ErrorKind::PermissionDenied, error))?;
         }
         let parts = [(start, len_bytes as usize), (tail.as_mut_ptr(), tail.len())];
-        // SAFETY: the range was checked and stays mapped while `self` is borrowed; `tail` is borrowed alone.
+        // SAFETY: the range was checked and stays mapped while `self` is borrowed; `tail` is borrowed exclusively.
         let received = self.mapping.call(|| unsafe { socket::receive(fd, parts) });
         received.unwrap_or_else(|| Err(io::Error::other(self.medium_failed())))
     }

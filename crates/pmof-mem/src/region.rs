@@ -61,7 +61,7 @@ impl NdBus {
     fn of(region: &Path) -> Self {
         let provider = region.parent().and_then(|bus| attribute(bus, "provider"));
         match provider.as_deref() {
-            // The driver's name stands for the provider where the host hides the attribute.
+            // The driver's name replaces the provider if the host hides the attribute.
             _ if region.ancestors().any(|path| driver_of(path).as_deref() == Some("virtio_pmem")) => Self::VirtioPmem,
             Some("ACPI.NFIT") => Self::Nfit,
             Some("e820") => Self::E820,

@@ -155,7 +155,7 @@ impl<'a> Pages<'a> {
     }
 
     /// Compares the pages that stayed in the page cache with the disk, by direct reads. Where they differ, the disk's bytes are
-    /// written to it once more, directly: that drops the page for whoever holds it, which nothing else does. Returns the
+    /// written to it once more, directly: that drops the page for every holder, which nothing else does. Returns the
     /// bytes written.
     ///
     /// To write the page's own bytes, by making it dirty, is not enough: after a failed write-back into an extent that ext4

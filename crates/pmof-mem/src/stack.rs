@@ -295,7 +295,7 @@ fn has_memory_model(disk: &Path) -> bool {
     attribute(disk, "device/model").is_some_and(|model| MEMORY_MODELS.contains(&model.trim()))
 }
 
-/// The devices that this one stands on, by name; `None` for one that cannot be found.
+/// The devices below this one, by name; `None` for one that cannot be found.
 fn lower_devices(disk: &Path) -> Vec<Option<PathBuf>> {
     let mut found: Vec<_> = match fs::read_dir(disk.join("slaves")) {
         Ok(entries) => entries.map(|entry| fs::canonicalize(entry.ok()?.path()).ok()).collect(),

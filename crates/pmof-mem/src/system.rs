@@ -22,7 +22,7 @@ impl System {
 
     /// Another machine: copies of its `/sys` and `/proc`, and its instruction for cache write-back.
     ///
-    /// What has to be asked of devices there, the files of loop devices and the tables of device-mapper, is not known.
+    /// Facts that require a query of its devices, the files of loop devices and the tables of device-mapper, are unknown.
     pub fn copied(sysfs_root: PathBuf, proc_root: PathBuf, cpu: Option<CacheWriteBack>) -> Self {
         Self { sysfs_root, proc_root, cpu, answers: Answers::None }
     }

@@ -67,7 +67,7 @@ const ZEROS_LEN_BYTES: usize = 1 << 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NewPool {
-    /// Objects, of the layout that this name stands for: at most [`LAYOUT_LEN_BYTES_MAX`] bytes, none of them zero.
+    /// Objects, with a layout of this name: at most [`LAYOUT_LEN_BYTES_MAX`] bytes, none of them zero.
     Obj {
         /// The name, which programs give when they open the pool; may be empty.
         layout: String,

@@ -112,7 +112,7 @@ pub struct PoolHeader {
     pub signature: [u8; 8],
     /// Version of what follows.
     pub major: u32,
-    /// What whoever opens the pool must or should know.
+    /// Features that a program must or should know to open the pool.
     pub features: Features,
     /// Of the pool set; the same in all parts of all replicas.
     pub poolset_uuid: [u8; 16],
@@ -288,7 +288,7 @@ pub(crate) fn poolset_uuid_named(bytes: &[u8; HEADER_LEN_BYTES]) -> [u8; 16] {
     array(bytes, POOLSET_UUID)
 }
 
-/// The same where it was not cut off: something stands behind it. `None` where there is no UUID.
+/// The same if it was not truncated: data follows it. `None` if there is no UUID.
 pub(crate) fn whole_poolset_uuid_named(bytes: &[u8; HEADER_LEN_BYTES]) -> Option<[u8; 16]> {
     let set = poolset_uuid_named(bytes);
     (set != [0; 16] && array(bytes, UUID) != [0; 16]).then_some(set)

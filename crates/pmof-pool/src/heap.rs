@@ -1,7 +1,7 @@
 //! What of an obj pool's heap is in use: libpmemobj keeps what it likes in space that is not, in the first replica only.
 //!
 //! The heap is made of zones, each of a header of 64 bytes, 65528 chunk headers of 8 bytes, and as many chunks of 256 KiB.
-//! A chunk header has a type (2 bytes), flags (2) and a count of chunks (4) that it stands for; those that follow in that
+//! A chunk header has a type (2 bytes), flags (2) and a count of chunks (4) that it covers; those that follow in that
 //! count are not kept up to date. A run is chunks that are cut into blocks of one length, with a bit for each in use.
 
 use std::ops::{Range, RangeInclusive};
@@ -173,9 +173,9 @@ impl ChunksIn {
 
 /// What a chunk header says.
 struct Chunk {
-    /// The first chunk that it stands for, of its zone.
+    /// The first chunk that it covers, in its zone.
     index: u64,
-    /// How many it stands for.
+    /// How many it covers.
     count: u64,
     kind: u16,
     flags: u16,

@@ -56,7 +56,7 @@ pub(crate) enum Site {
     File(Part, ExistingFile),
     /// A device that can.
     Device(Part),
-    /// Nothing: a file of so many bytes is to be made.
+    /// Nothing: a file of this many bytes is to be created.
     Nothing { len_bytes: u64 },
 }
 
@@ -537,8 +537,8 @@ impl Part {
         Ok(stat.st_size == 0)
     }
 
-    /// As PMDK does: flock(2) of the file, which lasts until all descriptors and mappings of this opening are gone. Whoever had the
-    /// lock before may have removed the file.
+    /// As PMDK does: flock(2) of the file, which lasts until all descriptors and mappings of this opening are gone. The previous holder of the
+    /// lock may have removed the file.
     fn lock(&self, access: OpenFor) -> Result<(), PoolSetError> {
         let operation = match access {
             OpenFor::Read => FlockOperation::NonBlockingLockShared,

@@ -53,7 +53,7 @@ pub const POOL_LEN_BYTES_MIN: u64 = 8 << 10;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NewReplica {
     /// What its headers say; `None` if and only if the set has `NOHDRS`. UUIDs that are zero are made up, but those of
-    /// neighbours, which become the replica's own: it is then alone. Zero user flags become this machine's architecture.
+    /// neighbours, which become the replica's own: it is then the only one. Zero user flags become this machine's architecture.
     pub attributes: Option<Attributes>,
     /// Those of the set.
     pub options: SetOptions,
@@ -206,7 +206,7 @@ impl LocalReplica {
         parts.iter().try_for_each(|part| part.check_bad_blocks(system, false))?;
         let memory = map(parts.iter(), options, access, declaration)?;
         if !is_dax(&memory) {
-            // Whoever wrote last may have failed to flush, and the header itself may be among what only the page cache has.
+            // The last writer may have failed to flush, and even the header may be only in the page cache.
             memory.settle()?;
         }
         let replica = Self { parts, memory, options, access, is_new: false, state: Mutex::default() };
@@ -261,7 +261,7 @@ impl LocalReplica {
         self.parts.iter().map(|part| (part.path.as_path(), part.len_bytes))
     }
 
-    /// The path of the first part, which stands for the replica in messages.
+    /// The path of the first part, which names the replica in messages.
     pub fn first_path(&self) -> &Path {
         self.parts.first().map_or(Path::new(""), |part| &part.path)
     }
@@ -469,7 +469,7 @@ impl NewParts {
         parts.iter().try_for_each(|part| part.check_bad_blocks(system, checks_all))?;
         let memory = map(parts.iter(), options, OpenFor::Write, declaration)?;
         if parts.iter().any(|part| !part.is_made) {
-            // Whoever wrote them may have failed to flush: what the medium has counts.
+            // Their writer may have failed to flush: only the medium counts.
             memory.settle()?;
             parts.iter().filter(|part| !part.is_made).try_for_each(Part::check_nobodys)?;
         }

@@ -6,7 +6,7 @@
 //!
 //! | case | PMDK's parser | here | why |
 //! |---|---|---|---|
-//! | a line of blanks and tabs alone, or of those and a comment | refused | skipped | nothing is on it, and it looks like an empty line |
+//! | a line of only blanks and tabs, or of those and a comment | refused | skipped | nothing is on it, and it looks like an empty line |
 //! | blanks, or blanks and a comment, behind `REPLICA` | refused | a local replica | `REPLICA#` is one for PMDK too; no node is named |
 //! | both `SINGLEHDR` and `NOHDRS` | read; nothing can be made of it | refused | they exclude each other |
 //! | `NOHDRS` and more than one replica | read; nothing can be made of it | refused | such a set is a replica itself |

@@ -248,7 +248,7 @@ impl Plan {
     }
 }
 
-/// Errors: those for which a set cannot be brought in order, before anything is compared. `others_are_new`: those that cannot be read
+/// Errors: those for which a set cannot be synchronized, before anything is compared. `others_are_new`: those that cannot be read
 /// are yet to be made.
 pub(crate) fn plan(
     set: &PoolSet,
@@ -537,7 +537,7 @@ fn judged(mut replica: Box<dyn ReplicaAccess>) -> Result<Found, AccessError> {
     }
 }
 
-/// The lowest-numbered replica that is whole; of empty ones alone the first, unless one of the others may hold something.
+/// The lowest-numbered sound replica; if all are empty the first, unless one of the others may hold data.
 fn source_of(found: &[Found], others_are_new: bool) -> Result<usize, SyncError> {
     if let Some(index) = found.iter().position(|found| matches!(found, Found::Whole(_))) {
         return Ok(index);

@@ -179,7 +179,7 @@ fn check_old(
         match look(index, spec, from, OpenFor::Read, options.declaration, remotes) {
             Ok(Found::Unfinished(_)) => return Err(SyncError::NotSound { index, reason: UNFINISHED.to_owned() }),
             Ok(Found::Damaged(reason)) => {
-                // What a damaged header still says: whoever brings that in order must not be told to.
+                // Damaged headers count too: the user must not be advised to synchronize two pools.
                 check_one_pool(from).map_err(of_files)?;
                 return Err(SyncError::NotSound { index, reason });
             }

@@ -4,7 +4,7 @@
 //! A request is: `wr_id` and `wr_flags` of the [`ibv_qp_ex`] set, one builder ([`ibv_wr_rdma_write`]), and the setter of
 //! its data ([`ibv_wr_set_sge`]) where the builder has any. [`ibv_wr_flush`] and the atomic write carry their own.
 //!
-//! Every call jumps through a pointer of the queue pair without looking: whoever makes the queue pair asks
+//! Every call jumps through a pointer of the queue pair without a check: the creator of the queue pair calls
 //! [`available_send_ops`] once, and calls only what that reported.
 
 use std::ffi::{c_int, c_void};

@@ -12,7 +12,7 @@ pub enum Counter {
     WriteBacksElsewhere,
     /// Stores to the modelled memory that went past the caches.
     StoresPastCache,
-    /// Stores of the kernel that went straight to the medium, under `inbound=memory`.
+    /// Stores of the kernel that went directly to the medium, under `inbound=memory`.
     StoresInbound,
     /// All stores to the modelled memory; counted only under `cut_after=stores:`.
     Stores,

@@ -71,7 +71,7 @@ pub struct Address {
 
 impl Address {
     /// All of it in one number: the displacement in bits 0 to 31, the base in 32 to 36, the index in 37 to 41, its shift
-    /// in 42 and 43, the segment in 44 and 45, `short` in 46. Register 16 stands for none.
+    /// in 42 and 43, the segment in 44 and 45, `short` in 46. Register 16 means none.
     pub fn pack(&self) -> u64 {
         let (index, shift) = self.index.unwrap_or((NO_REGISTER, 0));
         let segment = match self.segment {

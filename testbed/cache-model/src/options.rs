@@ -4,13 +4,13 @@ use std::{fmt::Write, path::PathBuf};
 
 use crate::Counter;
 
-/// What lies inside the persistence domain besides the medium.
+/// What is inside the persistence domain in addition to the medium.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Domain {
     /// Nothing: a store is lost until its line is written back.
     #[default]
     Adr,
-    /// The caches: every store is kept. The plugin counts, but leaves the shadow alone: the live image is what survives.
+    /// The caches: every store is kept. The plugin counts, but does not change the shadow: the live image is what survives.
     Eadr,
 }
 
@@ -22,7 +22,7 @@ pub enum Inbound {
     #[default]
     Cache,
     /// Straight to the medium, as of a device without direct cache access. The model cannot tell the kernel's copy of
-    /// inbound bytes from its other stores, so that all stores of the kernel go straight to the medium.
+    /// inbound bytes from its other stores, so that all stores of the kernel go directly to the medium.
     Memory,
 }
 

@@ -63,7 +63,7 @@ struct Common {
     /// Make the pool instead of opening it
     #[arg(long)]
     create: bool,
-    /// End after so many seconds
+    /// End after this many seconds
     #[arg(long)]
     seconds: Option<u64>,
 }

@@ -39,7 +39,7 @@ pub(crate) struct Args {
     /// Rounds; each makes a pool, fills, closes, opens and closes it, and removes another
     #[arg(long, default_value_t = 4)]
     rounds: u64,
-    /// Milliseconds to wait before the first operation, for whoever is to count from there
+    /// Milliseconds to wait before the first operation, as the start of counting
     #[arg(long, default_value_t = 0)]
     pause_ms: u64,
     #[command(flatten)]
@@ -57,7 +57,7 @@ pub(crate) struct SyncArgs {
     /// Rounds
     #[arg(long, default_value_t = 4)]
     rounds: u64,
-    /// Milliseconds to wait before the first operation, for whoever is to count from there
+    /// Milliseconds to wait before the first operation, as the start of counting
     #[arg(long, default_value_t = 0)]
     pause_ms: u64,
     #[command(flatten)]

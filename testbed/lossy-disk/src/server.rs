@@ -90,7 +90,7 @@ impl Server {
         Ok(Server { shared, listener, socket: socket.to_owned(), thread: Some(thread) })
     }
 
-    /// Has the power go before that request, which is then never answered, nor is any later one. Whoever waits for that
+    /// Cuts the power before that request: it is never answered, nor is any later one. The caller that waits for that
     /// kills the machine.
     pub fn cut_before(&self, request: CutBefore) {
         self.shared.lock().disk.cut_before(request);

@@ -15,7 +15,7 @@ use pmof_access::{
 
 use crate::{Mode, Plan};
 
-/// Writes of up to so many bytes are handed over as bytes, which go inline; longer ones from registered memory.
+/// Writes of up to this many bytes are passed as bytes and sent inline; longer ones use registered memory.
 const INLINE_BYTES: u32 = 64;
 
 /// Time for a batch and for a connection.

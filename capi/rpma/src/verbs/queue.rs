@@ -70,7 +70,7 @@ impl Channel {
 }
 
 impl Cq {
-    /// A queue of so many completions, which tells its channel of the first.
+    /// A queue of this many completions, which signals its channel at the first.
     pub(super) fn create(peer: &Peer, size: u32, shared: Option<&Arc<Channel>>) -> Result<Self, Failure> {
         let channel = shared.map_or_else(|| Channel::open(peer), |channel| Ok(Arc::clone(channel)))?;
         let queue = CompletionQueue::on_channel(&channel.events, size.clamp(1, i32::MAX.unsigned_abs()))?;

@@ -1,4 +1,4 @@
-//! Functions of the interface as C declares them: what they take there is made by C alone.
+//! Functions of the interface as C declares them: the types that they take are created only by C.
 #![expect(improper_ctypes, reason = "handles are opaque to callers")]
 
 use std::ffi::{c_char, c_int, c_void};

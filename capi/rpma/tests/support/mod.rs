@@ -1,4 +1,4 @@
-//! Two ends of connections in one process, by the functions of the interface alone.
+//! Two ends of connections in one process, using only the functions of the interface.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 

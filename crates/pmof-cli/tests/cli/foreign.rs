@@ -6,7 +6,7 @@ use tempfile::TempDir;
 
 use crate::support::{directory, file_with, files, pmof, text};
 
-/// A pool of this name with so many replicas of one part each.
+/// A pool of this name with this many replicas of one part each.
 fn made(place: &TempDir, name: &str, replicas: usize) -> std::path::PathBuf {
     let parts: Vec<_> = (0..replicas).map(|replica| format!("9M {}/{name}{replica}\n", text(place.path()))).collect();
     let set = file_with(place, name, format!("PMEMPOOLSET\n{}", parts.join("REPLICA\n")).as_bytes());

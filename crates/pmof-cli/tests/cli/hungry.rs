@@ -24,7 +24,7 @@ const MIB: u64 = 1 << 20;
 /// What the target may hold for its connections.
 const BUDGET_BYTES: u64 = 64 * MIB;
 
-/// What it takes besides: the program itself, its threads, and what the allocator keeps.
+/// Its other memory: the program itself, its threads, and the allocator's reserve.
 const BASE_BYTES: u64 = 24 * MIB;
 
 const POOL_BYTES: u64 = 64 << 10;
@@ -172,7 +172,7 @@ fn digest() -> Request {
     Request::Digest { offset: 0, len_bytes: 127 * DIGEST_BLOCK_BYTES, block_bytes: DIGEST_BLOCK_BYTES }
 }
 
-/// Memory of the process that no file stands for, in bytes.
+/// Memory of the process that is not backed by a file, in bytes.
 fn anonymous_bytes(child: &Child) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();

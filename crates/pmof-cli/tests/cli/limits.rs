@@ -6,7 +6,7 @@ use crate::support::{Said, command, directory, file_with, files, pmof, text, wai
 
 const MIB: usize = 1 << 20;
 
-/// Runs `pmof` where files may have so many MiB.
+/// Runs `pmof` with a limit of file sizes, in MiB.
 fn limited(mib: usize, arguments: &[&str]) -> std::process::Command {
     let mut shell = std::process::Command::new("bash");
     // In units of KiB.

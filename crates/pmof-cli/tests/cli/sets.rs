@@ -154,7 +154,7 @@ fn a_pool_that_was_never_written_is_told_as_such() {
     let told = pmof(["pool", "info", text(&set)]).done();
     assert!(told.contains("  contents   replica 0 was created and never written\n"), "{told}");
     assert_eq!(pmof(["pool", "info", text(&set), "--json"]).json()["sets"][0]["replicas"][1]["contents"], "empty");
-    // A file of zeros alone is no pool.
+    // A file of zeros is not a pool.
     let blank = file_with(&place, "blank", &vec![0; 8 << 20]);
     pmof(["pool", "info", text(&blank)]).failed(&["neither a pool set file nor a part"]);
 }

@@ -15,7 +15,7 @@ use crate::support::{PMOF, Stage};
 
 const PART_BYTES: u64 = 9 << 20;
 
-/// One local and one remote replica of two parts each, of which the first alone has a header.
+/// One local and one remote replica of two parts each, of which only the first has a header.
 struct Fixture {
     stage: Stage,
 }

@@ -140,7 +140,7 @@ fn what_a_replica_held_before_is_not_taken_for_zeros() {
     fixture.check_same();
 }
 
-/// The other way round: what a replica lost is allocated and was never written there, a hole for whoever looks for data.
+/// The other way round: what a replica lost is allocated and was never written there, a hole to a search for data.
 #[test]
 fn blocks_that_a_replica_lost_are_copied_to_it() {
     use rustix::fs::{FallocateFlags, fallocate};

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 pub(crate) const PMOF: &str = env!("CARGO_BIN_EXE_pmof");
 
-/// A directory with a command that stands in for ssh.
+/// A directory with a command that replaces ssh.
 pub(crate) struct Stage {
     pub(crate) directory: TempDir,
     ssh: PathBuf,

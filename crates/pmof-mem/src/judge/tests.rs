@@ -369,7 +369,7 @@ fn overlays_served_and_memory_file_systems() {
     assert_eq!(both(&judge(&overlay("rw", None))), no);
     let in_memory = Some(Ok(Box::new(facts(TMPFS_MAGIC, (0, 51), "rw"))));
     assert_eq!(both(&judge(&overlay("rw", in_memory))), no);
-    // Each disk below the upper file system counts, not the first alone, which its journal's never is.
+    // Each disk below the upper file system counts, not only the first, which its journal's never is.
     let zram = tree.block(&devices, "zram0", "252:0");
     fs::create_dir_all(tree.root().join("class/block")).unwrap();
     symlink(&zram, tree.root().join("class/block/zram0")).unwrap();

@@ -387,7 +387,7 @@ fn kept_memory_has_its_cache_lines_written_back() {
     memory.fence().unwrap();
     assert_eq!(bytes_at(&memory, 100, 4), b"kept");
 
-    // Of memory that nobody declares, or whose caches are kept too, no line has to be written back.
+    // Of memory that nobody declares, or whose caches are kept too, no line must be written back.
     for (name, declaration) in [("b", None), ("c", BATTERY)] {
         let memory = Memory::create(&tmpfs.path().join(name), 4096, declaration).unwrap();
         assert!(matches!(memory.flush, Flush::Order), "{declaration:?}");

@@ -351,7 +351,7 @@ fn each_part_is_settled_by_its_own_file() {
     assert!(matches!(memory.settle(), Err(MemError::Io { call: "fdatasync", path, .. }) if path == paths[1]));
 }
 
-/// Whoever waits for the lock of a file that is being made gets it when the name is gone, or to stay.
+/// A process that waits for the lock of a file that is being created gets it when the name is removed, or when the file is kept.
 #[test]
 fn a_new_file_is_locked_until_its_name_is_gone() {
     for _ in 0..200 {

@@ -245,7 +245,7 @@ fn where_the_host_caches_every_page_is_written_again_and_flushed() {
     }
 }
 
-/// Whoever used a file on DAX before may have done so without `MAP_SYNC`.
+/// An earlier user of a file on DAX may not have used `MAP_SYNC`.
 #[test]
 fn a_file_on_dax_is_flushed_by_the_kernel_once() {
     const EIO: i32 = 5;

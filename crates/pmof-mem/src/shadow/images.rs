@@ -53,7 +53,7 @@ impl CrashImages {
         if self.possible <= self.limit as u128 { Exhaustive::Yes } else { Exhaustive::No }
     }
 
-    /// How many distinct images are possible; `u128::MAX` also stands for more.
+    /// How many distinct images are possible; `u128::MAX` also means more.
     pub fn possible(&self) -> u128 {
         self.possible
     }
@@ -97,7 +97,7 @@ impl CrashImages {
     }
 
     /// First nothing, then everything; then mixes, by turns mostly old, mostly new, and even: a plain product of
-    /// uniform choices would almost never show one line alone ahead or behind.
+    /// uniform choices would almost never show only one line ahead or behind.
     fn sample(&mut self) -> Vec<usize> {
         let turn = self.given;
         let lines: Vec<(usize, usize)> = self.lines.iter().map(|line| (line.newest, line.prefixes.len())).collect();

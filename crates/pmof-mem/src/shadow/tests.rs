@@ -26,7 +26,7 @@ fn persist(medium: &impl Medium, offset: u64, len_bytes: u64) {
     medium.fence().unwrap();
 }
 
-/// Data of two lines, then a flag that says so: whoever sees the flag must see the data.
+/// Data of two lines, then a flag that says so: a reader that sees the flag must see the data.
 fn commit(medium: &impl Medium, is_swapped: bool) {
     let data = || {
         medium.store(0, &[7; DATA_LEN]).unwrap();

@@ -8,7 +8,7 @@ use crate::{
     digests_of,
 };
 
-/// A replica in memory, whose power fails after so many calls.
+/// A replica in memory, whose power fails after a number of calls.
 #[derive(Debug)]
 struct InMemory {
     memory: Memory,
@@ -309,7 +309,7 @@ fn of_holes_nothing_is_digested_or_copied_and_all_is_equal() {
     assert_eq!(comparison.copy(&mut one, &mut other, &mut |bytes| done += bytes).unwrap(), Copied::default());
     assert_eq!((done, one.digested_bytes, other.digested_bytes), (comparison.len_bytes(), 0, 0));
 
-    // In the first alone: copied, but for what is zero; in the other alone: zeros are copied; in both.
+    // Only in the first: copied, except zeros; only in the other: zeros are copied; in both.
     one.memory.store(10 << 20, &vec![1; 100_000]).unwrap();
     one.memory.store(20 << 20, &vec![0; 100_000]).unwrap();
     other.memory.store(30 << 20, &[2; 5]).unwrap();

@@ -31,7 +31,7 @@ fn of_headers(directory: &Path) -> Vec<Features> {
     all.map(|part| part_header(&part.path).unwrap().features).collect()
 }
 
-/// One replica alone gets these features.
+/// Only one replica gets these features.
 fn set_features(parts: &[PartSpec], features: Features) {
     let replica = LocalReplica::open(parts, SetOptions::default(), OpenFor::Write, None).unwrap();
     let mut attributes = replica.attributes().unwrap();

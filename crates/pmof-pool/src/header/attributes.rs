@@ -34,7 +34,7 @@ pub struct Attributes {
     pub compat: u32,
     /// Features that must be known.
     pub incompat: u32,
-    /// Features that must be known to whoever changes the pool.
+    /// Features that a program must know to change the pool.
     pub ro_compat: u32,
     /// Of the pool set.
     pub poolset_uuid: [u8; 16],
@@ -96,12 +96,12 @@ impl Attributes {
         }
     }
 
-    /// What whoever opens the pool must or should know.
+    /// The features that a program must or should know to open the pool.
     pub fn features(&self) -> Features {
         Features { compat: self.compat, incompat: self.incompat, ro_compat: self.ro_compat }
     }
 
-    /// Whether all are zero, which stands for a replica without headers.
+    /// Whether all are zero, which means a replica without headers.
     pub fn is_zero(&self) -> bool {
         *self == Self::default()
     }

@@ -1,4 +1,4 @@
-//! What whoever opens a pool must know of it.
+//! The features that a program must know to open a pool.
 
 use std::fmt;
 
@@ -58,11 +58,11 @@ impl fmt::Display for Feature {
 /// The features of a pool, bit by bit; [`Feature`] has those that are known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Features {
-    /// Whoever does not know them may ignore them.
+    /// A program that does not know them may ignore them.
     pub compat: u32,
-    /// Whoever does not know them must not open the pool.
+    /// A program that does not know them must not open the pool.
     pub incompat: u32,
-    /// Whoever does not know them must not change the pool.
+    /// A program that does not know them must not change the pool.
     pub ro_compat: u32,
 }
 

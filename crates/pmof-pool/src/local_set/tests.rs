@@ -23,7 +23,7 @@ fn obj() -> NewSet {
     NewSet::new(NewPool::Obj { layout: "test".into() })
 }
 
-/// A set of replicas with two parts each, of so many MiB.
+/// A set of replicas with two parts each, with these sizes in MiB.
 fn set(directory: &Path, options: SetOptions, sizes: &[[u64; 2]]) -> PoolSet {
     let replica = |(replica, sizes): (usize, &[u64; 2])| {
         let part = |(part, mib): (usize, &u64)| PartSpec::new(directory.join(format!("r{replica}p{part}")), mib * MIB);

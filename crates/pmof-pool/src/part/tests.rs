@@ -4,7 +4,7 @@ use super::*;
 
 const DISK: &str = env!("CARGO_MANIFEST_DIR");
 
-/// Between open and lock whoever had the lock may have removed the file: its bytes would be gone with the last descriptor.
+/// Between open and lock, the previous holder of the lock may have removed the file: its bytes would be gone with the last descriptor.
 #[test]
 fn a_lock_on_a_file_without_its_name_is_none() {
     let directory = tempdir_in(DISK).unwrap();

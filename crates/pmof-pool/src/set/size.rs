@@ -29,7 +29,7 @@ fn unit(suffix: &str) -> Option<u64> {
         return Some(1);
     }
     UNITS.iter().find_map(|(letter, power)| {
-        // Of the decimal suffixes the smallest alone is written small, as SI has it.
+        // Only the smallest decimal suffix is in lower case, as in SI.
         let decimal = if *letter == 'K' { 'k' } else { *letter };
         if suffix == format!("{letter}") || suffix == format!("{letter}iB") {
             Some(1024_u64.pow(*power))
@@ -41,7 +41,7 @@ fn unit(suffix: &str) -> Option<u64> {
     })
 }
 
-/// The shortest way to write so many bytes with a suffix of 1024 or none.
+/// The shortest way to write a number of bytes with a suffix of 1024 or none.
 pub(super) fn text(bytes: u64) -> String {
     let fits = |power: &u32| bytes > 0 && bytes % 1024_u64.pow(*power) == 0;
     match UNITS.iter().rev().find(|(_, power)| fits(power)) {

@@ -1,5 +1,5 @@
 //! Parts that the set names in another order, or in another replica, than they are. Nothing is wrong with them, so nothing is made anew over
-//! them: the set file is what has to be mended.
+//! them: the set file must be corrected.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -14,7 +14,7 @@ pub fn opening_count(contents: &mut dyn Contents) -> Result<u64, AccessError> {
 }
 
 /// Fails where another sound replica was opened more often than the one to copy from, and differs from it in more than that: in what is in use. The
-/// count alone differs where the power failed at an opening.
+/// count by itself differs if the power failed at an opening.
 ///
 /// Errors: `OldSource`; those of reading.
 pub(crate) fn check_newer(found: &mut [Found], plan: &Plan) -> Result<(), SyncError> {

@@ -369,7 +369,7 @@ fn a_majority_against_the_first_replica_is_named_and_asked_about() {
     let dry = SyncOptions { dry_run: true, ..SyncOptions::default() };
     assert!(matches!(sync(&set, &dry, &mut NoRemotes, &mut |_| {}), Err(SyncError::Outvoted { .. })));
     assert_eq!(contents(directory.path()), before, "nothing is changed before somebody says which is right");
-    // Whoever is named wins.
+    // The named replica wins.
     let mut byte = [0];
     for (source, place) in [(1, "r0p0"), (0, "r1p0")] {
         fs::File::open(directory.path().join(format!("r{source}p0"))).unwrap().read_exact_at(&mut byte, USED).unwrap();
@@ -455,7 +455,7 @@ fn what_a_sync_would_refuse_is_said() {
     assert!(checked(&single).sync_refusal.unwrap().contains("no other replica"));
 }
 
-/// The second one was taken out, used by itself, and brought back: nothing but somebody knows that it is the newer one.
+/// The second one was taken out, used by itself, and returned: only a person knows that it is the newer one.
 #[test]
 fn replicas_that_were_used_apart_and_differ_are_asked_about() {
     let (directory, both) = filled(SetOptions::default(), &[0, 1]);

@@ -260,7 +260,7 @@ impl Spelled {
         let directory = tempdir_in(PLACE).unwrap();
         fs::create_dir(directory.path().join("dir")).unwrap();
         let place = directory.path().to_str().unwrap();
-        // A node with a user has the character that stands for the directory.
+        // A node with a user contains the character that represents the directory.
         let text = text.replace("{P}", "PMEMPOOLSET\n").replace('@', place).replace("user_", "user@").into_bytes();
         let path = directory.path().join("s.set");
         fs::write(&path, &text).unwrap();

@@ -303,7 +303,7 @@ impl Pair {
             };
             zero((verbs.rdma_connect)(id, &raw mut parameters), "rdma_connect");
             let accepted = expect(verbs, listener_channel, RDMA_CM_EVENT_CONNECT_REQUEST);
-            // The listener goes; its channel stays with the connection it brought.
+            // The listener is dropped; its channel stays with the accepted connection.
             zero((verbs.rdma_destroy_id)(listener), "rdma_destroy_id");
             let target = End::new(verbs, listener_channel, accepted, true);
             zero((verbs.rdma_accept)(accepted, &raw mut parameters), "rdma_accept");

@@ -106,7 +106,7 @@ fn a_file_that_is_no_blank_part_is_not_taken_for_one_without_a_header() {
     assert!(fs::read(&specs[1].path).unwrap() == before && is_blank(&specs[0].path));
 }
 
-/// Whoever has them open uses them, as librpmem says it; that they are there comes second.
+/// Open parts are in use, as in librpmem; that they exist comes second.
 #[test]
 fn parts_in_use_are_busy_and_not_only_there() {
     let directory = tempdir_in(DISK).unwrap();

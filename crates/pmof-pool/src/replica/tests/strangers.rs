@@ -3,7 +3,7 @@
 use super::*;
 use crate::{LocalSet, NewPool, NewSet, NoRemotes, PoolSet, ReplicaSpec, TransformOptions, transform};
 
-/// One replica of 9 MiB in each of these directories, of so many parts.
+/// One replica with 9 MiB in each of these directories, with this many parts.
 fn set(directory: &Path, names: &[&str], sizes: &[u64]) -> PoolSet {
     let replica = |name: &&str| {
         let part = |(index, len_bytes): (usize, &u64)| {
@@ -134,7 +134,7 @@ fn what_a_pool_was_extended_by_is_its_own() {
     assert!(names(&directory.path().join("a0")).is_empty());
 }
 
-/// Whoever names two pools in one set, and forces it, is asked which of them is meant.
+/// Two pools in one set are refused even with force: the user must say which is meant.
 #[test]
 fn parts_of_two_pools_are_not_removed_at_once() {
     for options in [ALL, SINGLE] {

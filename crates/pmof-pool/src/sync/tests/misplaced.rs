@@ -46,7 +46,7 @@ fn parts_in_another_order_are_not_made_anew() {
     let crossed = exchanged(&right, [(0, 1), (1, 1)]);
     assert_misplaced(here, &crossed, 0, &[("r0p0", 0, 0), ("r1p1", 1, 1)]);
     assert_sound(&right);
-    // One replica alone knows its first part by itself.
+    // A single replica identifies its first part by itself.
     let (directory, alone) = filled(SetOptions::default(), &[0]);
     let swapped = exchanged(&alone, [(0, 0), (0, 1)]);
     let refusal = checked(&swapped).sync_refusal.unwrap();

@@ -38,7 +38,7 @@ fn some_of_the_replicas_are_not_brought_in_order_or_transformed() {
     check_named_whole(&all, &mut NoRemotes).unwrap();
     synced(&all);
     assert_sound(&all);
-    // Whoever says that the other one is gone for good is heard.
+    // The operator may declare that the other one is gone for good.
     let some = set(directory.path(), SetOptions::default(), &[1, 2]);
     let from = SyncOptions { from: Some(0), ..SyncOptions::default() };
     sync(&some, &from, &mut NoRemotes, &mut |_| {}).unwrap();

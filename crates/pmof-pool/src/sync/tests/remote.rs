@@ -158,7 +158,7 @@ impl ReplicaAccess for Watched {
     }
 }
 
-/// A pool with so many local replicas, and one more elsewhere that is to be made.
+/// A pool with this many local replicas, and one remote replica that is to be created.
 fn with_remote(local: &[usize]) -> (TempDir, PoolSet, Elsewhere) {
     let (directory, mut set) = filled(SetOptions::default(), local);
     set.replicas.push(ReplicaSpec::Remote(RemoteSpec { node: "far".into(), set: "away".into(), line: 0 }));

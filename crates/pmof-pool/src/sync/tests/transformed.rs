@@ -32,7 +32,7 @@ fn a_set_that_the_pool_was_transformed_from_is_not_brought_in_order() {
         fs::remove_file(directory.path().join("r2p0")).unwrap();
         synced(&new);
         assert_sound(&new);
-        // Whoever insists gets one sound set, and not two.
+        // With --from there is one sound set, not two.
         sync_from(&old, Some(0), false).unwrap();
         assert!(is_sound(&old) && !is_sound(&new));
         assert!(matches!(sync_from(&new, None, false), Err(SyncError::Transformed { .. })));
@@ -287,7 +287,7 @@ fn a_transform_does_not_begin_where_it_cannot_remove() {
     assert_sound(&to);
 }
 
-/// What stands, and how to go on, is said wherever it fails.
+/// The state, and how to continue, are reported wherever it fails.
 #[test]
 fn a_transform_that_fails_says_what_stands() {
     let (directory, old) = filled(SetOptions::default(), &[0, 1]);

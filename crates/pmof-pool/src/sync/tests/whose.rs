@@ -1,4 +1,4 @@
-//! Files that have the names of broken parts and are somebody else's: never overwritten, whoever asks for what.
+//! Foreign files with the names of damaged parts: never overwritten, whatever is requested.
 
 use super::*;
 use crate::{
