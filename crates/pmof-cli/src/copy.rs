@@ -31,8 +31,8 @@ const WINDOWS_WAITING: usize = 2;
 
 /// Copy a file to a new pool or a pool to a file, verify the copy, and print the receipt.
 ///
-/// One of SRC and DST is a pool (`tcp://HOST:PORT/POOL`, `verbs://HOST:PORT/POOL[?source=IP]` or
-/// `shm:///PATH/OF/SOCKET?pool=POOL`), the other a file. A copy that fails leaves
+/// One of SRC and DST is a pool (`tcp://HOST:PORT/POOL`, `verbs://HOST:PORT/POOL[?source=IP]`,
+/// `shm:///PATH/OF/SOCKET?pool=POOL` or `file:///DIRECTORY/POOL`), the other a file. A copy that fails leaves
 /// nothing behind, and one that is killed leaves no partial pool or file: the pool gets its name, and the file its path,
 /// only when the copy is complete and verified (a killed download leaves `.pmof-cp.*.part` beside DST).
 #[derive(Debug, clap::Args)]

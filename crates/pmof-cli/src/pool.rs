@@ -62,8 +62,8 @@ enum PoolCommand {
 
 #[derive(Debug, clap::Args)]
 struct InfoArgs {
-    /// Pool: `tcp://HOST:PORT/POOL`, `verbs://HOST:PORT/POOL[?source=IP]`, `shm:///PATH/OF/SOCKET?pool=POOL` or
-    /// `ssh://[USER@]HOST[:PORT]/POOL`, a pool set file, or the file that is a pool's only part; may be given several times
+    /// Pool: `tcp://HOST:PORT/POOL`, `verbs://HOST:PORT/POOL[?source=IP]`, `shm:///PATH/OF/SOCKET?pool=POOL`,
+    /// `ssh://[USER@]HOST[:PORT]/POOL` or `file:///DIRECTORY/POOL`, a pool set file, or the file that is a pool's only part; may be given several times
     #[arg(value_name = "URL|PATH", required = true, value_parser = parsed::<PoolPlace>)]
     places: Vec<PoolPlace>,
     /// Print one JSON object
@@ -73,7 +73,8 @@ struct InfoArgs {
 
 #[derive(Debug, clap::Args)]
 struct LsArgs {
-    /// Target: `tcp://HOST:PORT`, `verbs://HOST:PORT`, `shm:///PATH/OF/SOCKET` or `ssh://[USER@]HOST[:PORT]`
+    /// Target: `tcp://HOST:PORT`, `verbs://HOST:PORT`, `shm:///PATH/OF/SOCKET` or `ssh://[USER@]HOST[:PORT]`; or a directory of this machine,
+    /// `file:///DIRECTORY`
     #[arg(value_name = "ADDRESS", value_parser = parsed::<TargetUrl>)]
     target: TargetUrl,
     /// Local address to connect from, if routing does not decide it; verbs only

@@ -203,6 +203,12 @@ pub enum ReplicaError {
         /// What is not as it should be.
         what: &'static str,
     },
+    /// A pool set was asked for where there is no target.
+    #[error("{} is a directory of this machine, and no target has pool sets there: name the set's file instead", directory.display())]
+    NoTarget {
+        /// The directory.
+        directory: PathBuf,
+    },
     /// What a replica answered, when it was compared, cannot be.
     #[error("it could not be compared with the first")]
     NotCompared(#[source] AccessError),

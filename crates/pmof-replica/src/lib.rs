@@ -20,6 +20,7 @@ mod set_removal;
 mod set_replica;
 #[cfg(test)]
 mod simulation;
+mod site;
 mod ssh_replicas;
 mod sync;
 mod target;

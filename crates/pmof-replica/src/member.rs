@@ -15,14 +15,16 @@ use pmof_pool::Contents;
 use crate::{PoolError, ReplicaError, ReplicaPlace, ReplicaReceipt};
 
 mod absent;
+mod control;
 mod local;
 mod remote;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use absent::AbsentMember;
+pub(crate) use control::{Asking, Control};
 pub(crate) use local::LocalMember;
-pub(crate) use remote::{Asking, RELAXED_BYTES, RemoteMember, Writing};
+pub(crate) use remote::{RELAXED_BYTES, RemoteMember, Writing};
 
 /// What a crash may leave of a write that was not acknowledged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -234,11 +236,23 @@ pub(crate) trait Member: fmt::Debug + Send + Sync {
     /// Notes durably that the pool was closed; all was flushed before.
     fn close(&self) -> Result<(), Arc<ReplicaError>>;
 
-    /// Its bytes, for a comparison with other replicas.
-    fn contents(&self) -> Box<dyn Contents + '_>;
+    /// Makes everything durable that was written, of a replica that is behind too. False: it failed.
+    fn flush_everything(&self, _level: FlushLevel) -> bool {
+        false
+    }
 
-    /// The memory, of a replica on this machine.
+    /// Its bytes, of a replica of a pool set, for a comparison with others.
+    fn contents(&self) -> Option<Box<dyn Contents + '_>> {
+        None
+    }
+
+    /// The memory, of a pool set's replica on this machine.
     fn memory(&self) -> Option<&Arc<Memory>> {
+        None
+    }
+
+    /// What it answers besides its bytes, of a native replica and of one on a target.
+    fn control(&self) -> Option<&Control> {
         None
     }
 

@@ -37,6 +37,8 @@ mod group;
 #[cfg(test)]
 mod group_tests;
 mod lane;
+#[cfg(test)]
+mod member_tests;
 mod opened;
 mod opening;
 mod options;
@@ -607,7 +609,7 @@ impl Open {
         });
         if let Some(successor) = { successor }.next() {
             let others = self.members.iter().filter(|member| member.standing().failure().is_none());
-            others.filter_map(|member| member.remote()).for_each(|remote| remote.fence(&successor));
+            others.filter_map(|member| member.control()).for_each(|control| control.fence(&successor));
         }
     }
 
@@ -664,7 +666,10 @@ impl Open {
         };
         let mut done = Ok(());
         let mut closed = Vec::with_capacity(self.members.len());
-        for member in &self.members {
+        // Those here come last: what this process has mapped cannot be taken back.
+        let is_here = |member: &&Arc<dyn Member>| member.remote().is_none();
+        let (here, there): (Vec<_>, Vec<_>) = self.members.iter().partition(is_here);
+        for member in there.into_iter().chain(here) {
             // A pool that one replica lacks is not published on the next.
             if done.is_err() && self.is_unpublished {
                 break;
@@ -695,8 +700,8 @@ impl Open {
 
 /// Removes a replica again that was closed and has its name, while others have not.
 fn take_back(member: &dyn Member) {
-    if let (Some(remote), ReplicaPlace::Pool(url)) = (member.remote(), &*member.standing().place) {
+    if let (Some(control), ReplicaPlace::Pool(url)) = (member.control(), &*member.standing().place) {
         // What cannot be undone stays with the target; the first failure is reported.
-        let _ = remote.ask(&Request::Remove { name: url.name.clone() });
+        let _ = control.ask(&Request::Remove { name: url.name.clone() });
     }
 }

@@ -1,15 +1,17 @@
 //! How targets are reached: started where they are to be, connected to, and asked for a proof of who they are.
 
-use std::{net::IpAddr, time::Duration};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use pmof_access::{
     Address, Capabilities, ConnectOptions, DEFAULT_CONNECT_TIMEOUT, DEFAULT_LOSS_TIMEOUT, Method, QueueOptions,
     Settings, Waiting, limits,
 };
 use pmof_bootstrap::{SshOptions, SshSession, Started};
-use pmof_mem::causes;
+use pmof_control::{PoolName, PoolRefusal};
+use pmof_mem::{Declaration, causes};
+use pmof_target::{LocalTarget, StoreOptions};
 
-use crate::{ReplicaError, TargetUrl, peers::Peers, target::TargetConnection};
+use crate::{PoolUrl, ReplicaError, TargetUrl, peers::Peers, site::Site, target::TargetConnection};
 
 /// How targets are reached, and waited for: what the options of all pools have in common.
 #[derive(Clone, Debug)]
@@ -24,6 +26,8 @@ pub(crate) struct Reach {
     /// The local address to come from where no URL names one; verbs only.
     pub(crate) source: Option<IpAddr>,
     pub(crate) payload_checksums: bool,
+    /// What the operator vouches for of this machine's memory.
+    pub(crate) declaration: Option<Declaration>,
 }
 
 impl Default for Reach {
@@ -36,6 +40,7 @@ impl Default for Reach {
             method: None,
             source: None,
             payload_checksums: false,
+            declaration: None,
         }
     }
 }
@@ -44,6 +49,30 @@ impl Reach {
     /// Through which connections to one pool's targets go.
     pub(crate) fn peers(&self) -> Peers {
         Peers::new(QueueOptions { waiting: self.waiting, ..Default::default() })
+    }
+
+    /// Where a pool is asked for.
+    pub(crate) fn site(&self, peers: &mut Peers, url: &PoolUrl) -> Result<Site, ReplicaError> {
+        self.site_at(peers, &url.target, Some(&url.name), url.source)
+    }
+
+    /// The same, for one pool there or for any.
+    pub(crate) fn site_at(
+        &self,
+        peers: &mut Peers,
+        target: &TargetUrl,
+        name: Option<&PoolName>,
+        source: Option<IpAddr>,
+    ) -> Result<Site, ReplicaError> {
+        let TargetUrl::Directory(directory) = target else {
+            return Ok(Site::Target(Arc::new(self.connect(peers, target, source)?)));
+        };
+        let options = StoreOptions::default().declaration(self.declaration);
+        let opened = LocalTarget::open(directory, name, options).map_err(|error| ReplicaError::Refused {
+            refusal: PoolRefusal::from_code(error.code()),
+            text: causes(&error).to_string(),
+        })?;
+        Ok(Site::Here(Arc::new(opened)))
     }
 
     /// A connection to a target, which ssh starts if it is to.
@@ -56,6 +85,7 @@ impl Reach {
         let host = match target {
             TargetUrl::Address(address) => return self.connect_to(peers, address, source),
             TargetUrl::Ssh(host) => host,
+            TargetUrl::Directory(directory) => return Err(ReplicaError::NoTarget { directory: directory.clone() }),
         };
         let Started { session, addresses, secret } = SshSession::start(host, &self.ssh).map_err(Box::new)?;
         let mut tried = Vec::with_capacity(addresses.len());

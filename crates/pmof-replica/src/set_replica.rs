@@ -34,7 +34,7 @@ impl SetReplica<'_> {
         attributes: Option<&Attributes>,
     ) -> Result<RemoteMember, Arc<ReplicaError>> {
         let member = self.create_unkept(size_bytes, attributes)?;
-        member.ask_for(&Request::KeepSet, &Reply::SetKept)?;
+        member.control.ask_for(&Request::KeepSet, &Reply::SetKept)?;
         Ok(member)
     }
 
@@ -72,7 +72,7 @@ impl SetReplica<'_> {
             attributes: Some(attributes.to_bytes()),
             require,
         })?;
-        member.ask_for(&Request::KeepSet, &Reply::SetKept)?;
+        member.control.ask_for(&Request::KeepSet, &Reply::SetKept)?;
         Ok(member)
     }
 
@@ -141,7 +141,7 @@ impl SetReplica<'_> {
             OpenFor::Write => Some(Writing::to(self.options.require.unwrap_or(data.strongest()), &target, &data)?),
             OpenFor::Read => None,
         };
-        let member = RemoteMember::new(Standing::new(self.place()), target, data, header, writing);
+        let member = RemoteMember::new(Standing::new(self.place()), Arc::new(target), data, header, writing);
         Ok((member, attributes.map(|bytes| Attributes::from_bytes(&bytes))))
     }
 }

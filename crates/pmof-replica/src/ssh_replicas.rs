@@ -249,7 +249,7 @@ impl Contents for &RemoteMember {
     }
 
     fn digests(&mut self, range: Range<u64>) -> Result<Vec<[u8; DIGEST_BYTES]>, AccessError> {
-        let digests = RemoteMember::digests(self, range, DIGEST_BLOCK_LEN_BYTES);
+        let digests = self.control.digests(range, DIGEST_BLOCK_LEN_BYTES);
         Ok(digests.map_err(|source| replica_error(*self, source))?)
     }
 
@@ -260,7 +260,7 @@ impl Contents for &RemoteMember {
     fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
         let (len_bytes, source, atomicity) = (bytes.len() as u64, Source::Bytes(bytes), Atomicity::Relaxed);
         Member::write(*self, &Write { offset, len_bytes, source, atomicity, is_held: false });
-        Ok(self.check_in_use().map_err(|source| replica_error(*self, source))?)
+        Ok(self.control.check_in_use().map_err(|source| replica_error(*self, source))?)
     }
 
     fn persist(&mut self, range: Range<u64>) -> Result<(), AccessError> {

@@ -131,25 +131,7 @@ impl TargetConnection {
 
     /// Asks; again and again for a second where another has open what is asked for, who may be gone.
     pub(crate) fn ask_when_free(&self, request: &Request) -> Result<Reply, ReplicaError> {
-        let pending = self.send(request)?;
-        self.answer_when_free(request, &pending, Instant::now())
-    }
-
-    /// The answer to `request`, which was sent at `asked` for the first time: as [`ask_when_free`](Self::ask_when_free).
-    pub(crate) fn answer_when_free(
-        &self,
-        request: &Request,
-        pending: &PendingReply,
-        asked: Instant,
-    ) -> Result<Reply, ReplicaError> {
-        let mut reply = self.answer(pending);
-        while matches!(reply, Err(ReplicaError::Refused { refusal: PoolRefusal::Busy, .. }))
-            && asked.elapsed() < BUSY_WAIT
-        {
-            thread::sleep(BUSY_PAUSE);
-            reply = self.ask(request);
-        }
-        reply
+        until_free(self.ask(request), Instant::now(), || self.ask(request))
     }
 
     pub(crate) fn send(&self, request: &Request) -> Result<PendingReply, ReplicaError> {
@@ -275,6 +257,20 @@ impl Drop for TargetConnection {
         self.connection.disconnect();
         self.connection.queue().discard(self.connection.id());
     }
+}
+
+/// `reply`, or where another has open what was asked for at `since`, who may be gone, the answer to asking again and again for a second.
+pub(crate) fn until_free(
+    mut reply: Result<Reply, ReplicaError>,
+    since: Instant,
+    ask: impl Fn() -> Result<Reply, ReplicaError>,
+) -> Result<Reply, ReplicaError> {
+    while matches!(reply, Err(ReplicaError::Refused { refusal: PoolRefusal::Busy, .. })) && since.elapsed() < BUSY_WAIT
+    {
+        thread::sleep(BUSY_PAUSE);
+        reply = ask();
+    }
+    reply
 }
 
 /// An operation could not be posted: says why the connection ended, if that is the reason.

@@ -1,7 +1,12 @@
-//! Where a replica lives: `tcp://HOST:PORT/POOL`, `verbs://HOST:PORT/POOL[?source=IP]`, `shm:///SOCKET?pool=POOL` or
-//! `ssh://[USER@]HOST[:PORT]/POOL`.
+//! Where a replica lives: `tcp://HOST:PORT/POOL`, `verbs://HOST:PORT/POOL[?source=IP]`, `shm:///SOCKET?pool=POOL`,
+//! `ssh://[USER@]HOST[:PORT]/POOL` or `file:///DIRECTORY/POOL`.
 
-use std::{fmt, net::IpAddr, str::FromStr};
+use std::{
+    fmt,
+    net::IpAddr,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
 
 use pmof_access::{Address, AddressError, Transport};
 use pmof_bootstrap::{SshHost, SshHostError};
@@ -16,6 +21,10 @@ const SOURCE_PARAMETER: &str = "?source=";
 /// The scheme of targets that ssh starts.
 const SSH_SCHEME: &str = "ssh://";
 
+/// The scheme of directories of this machine, and how a pool there is written.
+const FILE_SCHEME: &str = "file://";
+const FILE_FORM: &str = "file:///DIRECTORY/POOL";
+
 /// Where a target is found.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum TargetUrl {
@@ -23,6 +32,8 @@ pub enum TargetUrl {
     Address(Address),
     /// ssh starts it.
     Ssh(SshHost),
+    /// None: this process itself has the files of a directory of its machine, by its absolute path.
+    Directory(PathBuf),
 }
 
 impl From<Address> for TargetUrl {
@@ -35,6 +46,11 @@ impl FromStr for TargetUrl {
     type Err = PoolUrlError;
 
     fn from_str(text: &str) -> Result<Self, PoolUrlError> {
+        if let Some(directory) = text.strip_prefix(FILE_SCHEME) {
+            return directory_of(directory)
+                .map(Self::Directory)
+                .ok_or_else(|| PoolUrlError::NotAbsolute { text: text.to_owned() });
+        }
         Ok(match text.strip_prefix(SSH_SCHEME) {
             Some(host) => Self::Ssh(host.parse()?),
             None => Self::Address(text.parse()?),
@@ -47,6 +63,7 @@ impl fmt::Display for TargetUrl {
         match self {
             Self::Address(address) => address.fmt(f),
             Self::Ssh(host) => write!(f, "{SSH_SCHEME}{host}"),
+            Self::Directory(directory) => write!(f, "{FILE_SCHEME}{}", directory.display()),
         }
     }
 }
@@ -54,8 +71,9 @@ impl fmt::Display for TargetUrl {
 /// A target's address and the name of a pool there.
 ///
 /// As text `tcp://HOST:PORT/POOL`, `verbs://HOST:PORT/POOL` (then `?source=IP` where routing does not decide which local
-/// device to use; a name with a `?` cannot be written there), `shm:///PATH/OF/SOCKET?pool=POOL`, or
-/// `ssh://[USER@]HOST[:PORT]/POOL`.
+/// device to use; a name with a `?` cannot be written there), `shm:///PATH/OF/SOCKET?pool=POOL`,
+/// `ssh://[USER@]HOST[:PORT]/POOL`, or `file:///DIRECTORY/POOL` for a file of this machine, or a devdax device (`file:///dev/dax0.0`), which this process
+/// has itself. Nothing is escaped.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PoolUrl {
     /// The target.
@@ -78,9 +96,15 @@ pub enum PoolUrlError {
     Ssh(#[from] SshHostError),
     /// It begins with no scheme, or with none that there is.
     #[error(
-        "{text:?} is no pool URL: write tcp://HOST:PORT/POOL, verbs://HOST:PORT/POOL, shm:///PATH/OF/SOCKET?pool=POOL or ssh://[USER@]HOST[:PORT]/POOL"
+        "{text:?} is no pool URL: write tcp://HOST:PORT/POOL, verbs://HOST:PORT/POOL, shm:///PATH/OF/SOCKET?pool=POOL, ssh://[USER@]HOST[:PORT]/POOL or file:///DIRECTORY/POOL"
     )]
     UnknownScheme {
+        /// What was given.
+        text: String,
+    },
+    /// The path of a directory or file is not absolute.
+    #[error("{text:?} has no absolute path: write {FILE_FORM}")]
+    NotAbsolute {
         /// What was given.
         text: String,
     },
@@ -126,6 +150,18 @@ impl FromStr for PoolUrl {
             }
             return Ok(Self { target, name: PoolName::new(name).map_err(wrong_name)?, source: None });
         }
+        if let Some(path) = text.strip_prefix(FILE_SCHEME) {
+            let parted = path.rsplit_once('/').and_then(|(directory, name)| {
+                let directory = directory_of(&format!("{directory}/"))?;
+                Some((directory, name))
+            });
+            let (directory, name) = parted.ok_or_else(|| PoolUrlError::NotAbsolute { text: text.to_owned() })?;
+            if name.is_empty() {
+                return Err(no_name(FILE_FORM));
+            }
+            let name = PoolName::new(name).map_err(wrong_name)?;
+            return Ok(Self { target: TargetUrl::Directory(directory), name, source: None });
+        }
         let scheme = text.split_once("://").map_or("", |(scheme, _)| scheme);
         let transport = Transport::ALL.into_iter().find(|transport| transport.scheme() == scheme);
         let Some((transport, after_scheme)) = transport.map(|transport| (transport, scheme.len() + 3)) else {
@@ -155,6 +191,9 @@ impl FromStr for PoolUrl {
 
 impl fmt::Display for PoolUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let TargetUrl::Directory(directory) = &self.target {
+            return write!(f, "{FILE_SCHEME}{}", directory.join(self.name.as_str()).display());
+        }
         let is_shm = matches!(&self.target, TargetUrl::Address(address) if address.transport == Transport::Shm);
         let separator = if is_shm { POOL_PARAMETER } else { "/" };
         write!(f, "{}{separator}{}", self.target, self.name)?;
@@ -163,6 +202,12 @@ impl fmt::Display for PoolUrl {
             None => Ok(()),
         }
     }
+}
+
+/// An absolute directory, without what does not matter at its end.
+fn directory_of(text: &str) -> Option<PathBuf> {
+    let path = Path::new(text);
+    path.is_absolute().then(|| path.components().collect())
 }
 
 /// How a pool of the transport is written.
@@ -191,9 +236,28 @@ mod tests {
             "shm:///run/a b?c?pool=x?pool=y",
             "ssh://a/orders",
             "ssh://me@[fd00::1]:2222/orders",
+            "file:///srv/pools/orders",
+            "file:///dev/dax0.0",
+            "file:///orders",
+            "file:///srv/a b?c/what?",
         ] {
             assert_eq!(text.parse::<PoolUrl>().unwrap().to_string(), text);
         }
+    }
+
+    #[test]
+    fn a_directory_is_where_pools_of_this_machine_are() {
+        for (text, expected) in
+            [("file:///srv/pools", "/srv/pools"), ("file:///srv/pools/", "/srv/pools"), ("file:///", "/")]
+        {
+            assert_eq!(text.parse::<TargetUrl>().unwrap(), TargetUrl::Directory(expected.into()));
+        }
+        let url: PoolUrl = "file:///srv//pools/orders".parse().unwrap();
+        assert_eq!(
+            (url.target.to_string(), url.to_string().as_str()),
+            ("file:///srv/pools".to_owned(), "file:///srv/pools/orders")
+        );
+        assert!(matches!("file://pools".parse::<TargetUrl>(), Err(PoolUrlError::NotAbsolute { .. })));
     }
 
     #[test]
@@ -212,6 +276,15 @@ mod tests {
             let error = parse(text);
             assert!(matches!(error, PoolUrlError::NoName { .. }), "{text}");
             assert!(error.to_string().contains(form), "{error}");
+        }
+        for (text, form) in [("file:///srv/pools/", "file:///DIRECTORY/POOL"), ("file:///", "file:///DIRECTORY/POOL")] {
+            assert!(parse(text).to_string().contains(form), "{text}");
+        }
+        for text in ["file://orders", "file://", "file://./orders"] {
+            assert!(matches!(parse(text), PoolUrlError::NotAbsolute { .. }), "{text}");
+        }
+        for text in ["file:///srv/..", "file:///srv/.orders"] {
+            assert!(matches!(parse(text), PoolUrlError::Name { .. }), "{text}");
         }
         for text in ["tcp://a:1/../x", "tcp://a:1/x/y", "shm:///run/a?pool=x/y", "verbs://a:1/.x"] {
             assert!(matches!(parse(text), PoolUrlError::Name { .. }), "{text}");

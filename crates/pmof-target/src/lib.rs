@@ -1,13 +1,18 @@
 //! The target's side of pmof: [`Service`] answers initiators, [`PoolStore`] keeps pools as files under one directory and on
-//! devices, and [`serve_stdio`] serves one initiator that started this target through ssh.
+//! devices, and [`serve_stdio`] serves one initiator that started this target through ssh. [`LocalTarget`] answers this process, without any
+//! connection.
 #![forbid(unsafe_code)]
 
 mod holder;
+mod local;
+mod refused;
+mod requests;
 mod service;
 mod sets;
 mod stdio;
 mod store;
 
+pub use local::LocalTarget;
 pub use service::{
     Admission, DEFAULT_MAX_CONNECTIONS, DEFAULT_MEMORY_BUDGET_BYTES, Identity, Service, ServiceError, ServiceOptions,
 };

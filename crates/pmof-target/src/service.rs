@@ -33,7 +33,6 @@ mod authentication;
 mod identity;
 mod leases;
 mod mailbox;
-mod refused;
 mod session;
 mod takeover;
 

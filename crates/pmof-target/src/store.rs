@@ -118,8 +118,9 @@ impl PoolStore {
     pub fn open(root: &Path, options: StoreOptions) -> Result<Self, StoreError> {
         let root = Arc::new(Root::open(root)?);
         let devices = Device::all(&options.devices, options.declaration)?;
-        for Device { name, .. } in &devices {
-            if root.exists(name)? {
+        for device @ Device { name, .. } in &devices {
+            // A device node of the root itself is no pool's file.
+            if root.exists(name)? && !device.is_at(&root.path().join(name.as_str())) {
                 return Err(StoreError::AlreadyExists { name: name.clone(), root: root.path().to_owned() });
             }
         }

@@ -4,10 +4,10 @@ use std::{path::PathBuf, str::FromStr};
 
 use pmof::{PoolUrl, PoolUrlError};
 
-/// A pool of a target, or a pool in local files.
+/// A native pool, or one of PMDK in local files.
 #[derive(Clone, Debug)]
 pub(crate) enum PoolPlace {
-    /// A pool of a target.
+    /// A pool of a target, or in a local file.
     Url(PoolUrl),
     /// A pool set file, or the file or device that is a pool's only part.
     Path(PathBuf),

@@ -38,6 +38,27 @@ fn files_of_all_lengths_come_back() {
     assert_eq!(info["pools"][0]["copied_file_len_bytes"], 0);
 }
 
+/// No target: the pool is a file of this machine, and one may serve it later.
+#[test]
+fn a_pool_in_a_file_of_this_machine_is_copied_and_described() {
+    let (place, pools) = (directory(), directory());
+    let (source, back) = (file_with(&place, "source", &pattern(3 << 20)), place.path().join("back"));
+    let directory_url = format!("file://{}", text(pools.path()));
+    let url = format!("{directory_url}/orders");
+    let said = pmof(["cp", text(&source), &url, "--durability", "process-crash"]).done();
+    assert!(
+        said.contains("verified") && said.contains(&format!("ProcessCrash on 1/1: {url} (local write-back")),
+        "{said}"
+    );
+    assert!(pmof(["cp", &url, text(&back)]).done().contains("verified"));
+    assert!(fs::read(&back).unwrap() == fs::read(&source).unwrap());
+    let info = pmof(["pool", "info", &url, "--json"]).json();
+    assert_eq!((info["pools"][0]["url"].as_str(), info["pools"][0]["is_closed"].as_bool()), (Some(&*url), Some(true)));
+    assert_eq!(pmof(["pool", "ls", &directory_url]).done().trim(), "orders");
+    pmof(["pool", "rm", &url]).done();
+    assert!(files(pools.path()).is_empty());
+}
+
 #[test]
 fn zeroes_and_real_formats_come_back() {
     let target = Target::start();

@@ -1,9 +1,8 @@
 //! A replica that a pool was opened without.
 
-use std::{ops::Range, sync::Arc};
+use std::sync::Arc;
 
 use pmof_access::Durability;
-use pmof_pool::{AccessError, Contents, DIGEST_BYTES};
 
 use super::{Flush, FlushLevel, Flushing, Member, Standing, Write};
 use crate::{ReplicaError, ReplicaPlace, ReplicaReceipt};
@@ -16,10 +15,6 @@ impl AbsentMember {
     pub(crate) fn new(place: Arc<ReplicaPlace>, why: Arc<ReplicaError>) -> Self {
         let standing = Standing::failed(place, Arc::clone(&why));
         Self(standing, why)
-    }
-
-    fn why(&self) -> AccessError {
-        Box::new(Arc::clone(&self.1))
     }
 }
 
@@ -52,31 +47,5 @@ impl Member for AbsentMember {
 
     fn close(&self) -> Result<(), Arc<ReplicaError>> {
         Err(Arc::clone(&self.1))
-    }
-
-    fn contents(&self) -> Box<dyn Contents + '_> {
-        Box::new(self)
-    }
-}
-
-impl Contents for &AbsentMember {
-    fn data_ranges(&mut self, _: Range<u64>) -> Result<Vec<Range<u64>>, AccessError> {
-        Err(self.why())
-    }
-
-    fn digests(&mut self, _: Range<u64>) -> Result<Vec<[u8; DIGEST_BYTES]>, AccessError> {
-        Err(self.why())
-    }
-
-    fn read(&mut self, _: u64, _: &mut [u8]) -> Result<(), AccessError> {
-        Err(self.why())
-    }
-
-    fn write(&mut self, _: u64, _: &[u8]) -> Result<(), AccessError> {
-        Err(self.why())
-    }
-
-    fn persist(&mut self, _: Range<u64>) -> Result<(), AccessError> {
-        Err(self.why())
     }
 }

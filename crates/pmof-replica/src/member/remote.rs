@@ -2,18 +2,15 @@
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use pmof_access::{
     Connection, Durability, Mechanism, Medium, Method, Outcome, PostError, Region, RemoteRegion, Signal,
 };
-use pmof_control::{DIGESTED_MAX_BYTES, DIGESTS_MAX, PoolRefusal, Reply, Request};
-use pmof_pool::{Attributes, Contents, DIGEST_BYTES, HEADER_LEN_BYTES};
+use pmof_control::{PoolRefusal, Reply, Request};
+use pmof_pool::{Attributes, Contents, HEADER_LEN_BYTES};
 
-use super::{Atomicity, Extent, Flush, FlushLevel, Flushing, Member, Source, Standing, Write, Written};
-use crate::{
-    ReplicaError, ReplicaReceipt,
-    target::{PendingReply, TargetConnection},
-};
+use super::{Atomicity, Control, Extent, Flush, FlushLevel, Flushing, Member, Source, Standing, Write, Written};
+use crate::{ReplicaError, ReplicaReceipt, site::Site, target::TargetConnection};
 
 /// Bytes of one write that a crash tears between its aligned 8 bytes only, at most: the target gathers it before it stores it.
 const GATHERED_BYTES: u64 = 4096;
@@ -56,36 +53,28 @@ struct Regions {
 /// A replica on a target, over a connection of its own.
 #[derive(Debug)]
 pub(crate) struct RemoteMember {
-    standing: Standing,
-    target: TargetConnection,
+    pub(crate) control: Control,
+    target: Arc<TargetConnection>,
     regions: Regions,
     writing: Option<Writing>,
     /// The pool's mirror, registered for this connection.
     mirror: Option<Region>,
     /// Where reads arrive; each read has one to itself.
     scratch: Mutex<Vec<Region>>,
-    /// One question at a time.
-    asking: Mutex<()>,
-}
-
-/// A question that was sent, and the right to ask the next one.
-pub(crate) struct Asking<'m> {
-    pending: Option<PendingReply>,
-    _one: MutexGuard<'m, ()>,
 }
 
 impl RemoteMember {
     /// `header`: the pages before `data`, where the format has them there; `writing`: where it is open for writing.
     pub(crate) fn new(
         standing: Standing,
-        target: TargetConnection,
+        target: Arc<TargetConnection>,
         data: RemoteRegion,
         header: Option<RemoteRegion>,
         writing: Option<Writing>,
     ) -> Self {
         let regions = Regions { data, header };
-        let (scratch, asking) = (Mutex::default(), Mutex::default());
-        Self { standing, target, regions, writing, mirror: None, scratch, asking }
+        let control = Control::new(standing, Site::Target(Arc::clone(&target)), writing.is_some());
+        Self { control, target, regions, writing, mirror: None, scratch: Mutex::default() }
     }
 
     /// Has writes go out of `mirror` from where they lie.
@@ -105,91 +94,19 @@ impl RemoteMember {
         if self.regions.header.is_some() { HEADER_LEN_BYTES as u64 } else { 0 }
     }
 
-    /// Sends a question. A failure takes the replica out of use.
-    pub(crate) fn start_asking(&self, request: &Request) -> Asking<'_> {
-        let one = self.asking.lock();
-        let pending = match self.standing.failure() {
-            Some(_) => None,
-            None => self.target.send(request).map_err(|error| self.fail(error)).ok(),
-        };
-        Asking { pending, _one: one }
-    }
-
-    /// Waits for the answer. A failure takes the replica out of use, and so does a refusal.
-    pub(crate) fn finish_asking(&self, asking: &Asking<'_>) -> Option<Reply> {
-        self.target.answer(asking.pending.as_ref()?).map_err(|error| self.fail(error)).ok()
-    }
-
-    /// The question for digests of the blocks of a range, at most what one message answers.
-    pub(crate) fn digest_request(range: &Range<u64>, block_bytes: u64) -> Request {
-        Request::Digest { offset: range.start, len_bytes: range.end - range.start, block_bytes }
-    }
-
-    /// The digests that were asked for, so many. `None`: the replica failed.
-    pub(crate) fn finish_digests(&self, asking: &Asking<'_>, block_count: usize) -> Option<Vec<[u8; DIGEST_BYTES]>> {
-        match self.finish_asking(asking)? {
-            Reply::Digests { digests } if digests.len() == block_count => Some(digests),
-            _ => {
-                self.fail(ReplicaError::Unexpected);
-                None
-            }
-        }
-    }
-
-    /// Asks. A refusal leaves the replica in use.
-    pub(crate) fn ask(&self, request: &Request) -> Result<Reply, Arc<ReplicaError>> {
-        let _one = self.asking.lock();
-        if let Some(failure) = self.standing.failure() {
-            return Err(Arc::clone(failure));
-        }
-        self.target.ask(request).map_err(|error| match error {
-            ReplicaError::Refused { .. } => Arc::new(error),
-            error => self.fail(error),
-        })
-    }
-
-    /// Asks for what is answered in one way only.
-    pub(crate) fn ask_for(&self, request: &Request, expected: &Reply) -> Result<(), Arc<ReplicaError>> {
-        let reply = self.ask(request)?;
-        if reply == *expected { Ok(()) } else { Err(self.fail(ReplicaError::Unexpected)) }
-    }
-
-    /// BLAKE3 digests of the blocks of `block_bytes` of a range, which the target computes; the last may be shorter.
-    pub(crate) fn digests(
-        &self,
-        range: Range<u64>,
-        block_bytes: u64,
-    ) -> Result<Vec<[u8; DIGEST_BYTES]>, Arc<ReplicaError>> {
-        let at_once = (DIGESTED_MAX_BYTES / block_bytes).min(DIGESTS_MAX as u64) * block_bytes;
-        let len_bytes = range.end.saturating_sub(range.start);
-        let mut digests = Vec::with_capacity(len_bytes.div_ceil(block_bytes) as usize);
-        let mut at = range.start;
-        while at < range.end {
-            let part = at_once.min(range.end - at);
-            match self.ask(&Request::Digest { offset: at, len_bytes: part, block_bytes })? {
-                Reply::Digests { digests: page } if page.len() as u64 == part.div_ceil(block_bytes) => {
-                    digests.extend(page);
-                }
-                _ => return Err(self.fail(ReplicaError::Unexpected)),
-            }
-            at += part;
-        }
-        Ok(digests)
-    }
-
     /// The ranges of `range` outside of which all bytes are zero, durably, in order and apart, as the target's file system tells;
     /// all of it where that does not tell, or the target is of a release that is not asked.
     pub(crate) fn data_ranges(&self, range: Range<u64>) -> Result<Vec<Range<u64>>, Arc<ReplicaError>> {
         let mut all = Vec::new();
         let mut at = range.start;
         while at < range.end {
-            match self.ask(&Request::Data { offset: at }) {
+            match self.control.ask(&Request::Data { offset: at }) {
                 Ok(Reply::Data { ranges, end }) if end > at && are_in(&ranges, at..end) => {
                     let inside = ranges.into_iter().map(|data| data.start..data.end.min(range.end));
                     all.extend(inside.filter(|data| !data.is_empty()));
                     at = end;
                 }
-                Ok(_) => return Err(self.fail(ReplicaError::Unexpected)),
+                Ok(_) => return Err(self.control.fail(ReplicaError::Unexpected)),
                 // It did not understand the question, or its memory does not tell.
                 Err(error) if matches!(*error, ReplicaError::Refused { refusal: PoolRefusal::Failed, .. }) => {
                     all.push(at..range.end);
@@ -205,14 +122,14 @@ impl RemoteMember {
     pub(crate) fn headerless_ranges(&self) -> Result<Vec<Range<u64>>, Arc<ReplicaError>> {
         let (mut all, mut at) = (Vec::new(), 0);
         while at < self.len_bytes() {
-            match self.ask(&Request::Headerless { offset: at })? {
+            match self.control.ask(&Request::Headerless { offset: at })? {
                 Reply::Headerless { ranges, end }
                     if end > at && are_in_order(&ranges, at..end.min(self.len_bytes())) =>
                 {
                     all.extend(ranges);
                     at = end;
                 }
-                _ => return Err(self.fail(ReplicaError::Unexpected)),
+                _ => return Err(self.control.fail(ReplicaError::Unexpected)),
             }
         }
         Ok(all)
@@ -220,12 +137,7 @@ impl RemoteMember {
 
     /// Replaces what the headers of the target's parts say, durably.
     pub(crate) fn set_attributes(&self, attributes: &Attributes) -> Result<(), Arc<ReplicaError>> {
-        self.ask_for(&Request::SetAttributes { attributes: attributes.to_bytes() }, &Reply::AttributesSet)
-    }
-
-    /// Why it is out of use, if it is.
-    pub(crate) fn check_in_use(&self) -> Result<(), Arc<ReplicaError>> {
-        self.standing.failure().map_or(Ok(()), |failure| Err(Arc::clone(failure)))
+        self.control.ask_for(&Request::SetAttributes { attributes: attributes.to_bytes() }, &Reply::AttributesSet)
     }
 
     /// Makes a range durable, whoever wrote it.
@@ -235,39 +147,16 @@ impl RemoteMember {
         let mut flushing = self.start_flush(Flush::Written(written), FlushLevel::OfPool);
         match self.finish_flush(&mut flushing) {
             Some(_) => Ok(()),
-            None => Err(self.standing.failure().map_or_else(|| Arc::new(ReplicaError::Unexpected), Arc::clone)),
+            None => Err(self.standing().failure().map_or_else(|| Arc::new(ReplicaError::Unexpected), Arc::clone)),
         }
-    }
-
-    /// Takes the replica out of use. What failed first stays the reason: of those who fail at once, one says why the connection ended, the
-    /// others only hear that it did.
-    pub(crate) fn fail(&self, mut error: ReplicaError) -> Arc<ReplicaError> {
-        if self.standing.failure().is_none() && self.writing.is_some() && error.is_fenced() {
-            error = ReplicaError::Fenced { successor: self.successor() };
-        }
-        let why = self.standing.fail(error);
-        self.target.disconnect();
-        why
-    }
-
-    /// Who has the pool now, as far as its target says soon.
-    fn successor(&self) -> String {
-        let holder = self.standing.place.url().and_then(|url| self.target.holder_of(&url.name));
-        holder.unwrap_or_else(|| "another initiator".to_owned())
-    }
-
-    /// Takes the replica out of use because the pool was taken over at another one.
-    pub(crate) fn fence(&self, successor: &str) {
-        self.standing.fail(ReplicaError::Fenced { successor: successor.to_owned() });
-        self.target.disconnect();
     }
 
     /// Does a step that posts, on a replica in use.
     fn post<T>(&self, step: impl FnMut(&Connection) -> Result<T, PostError>) -> Option<T> {
-        if self.standing.failure().is_some() {
+        if self.standing().failure().is_some() {
             return None;
         }
-        self.target.post(step).map_err(|error| self.fail(error)).ok()
+        self.target.post(step).map_err(|error| self.control.fail(error)).ok()
     }
 
     fn post_piece(&self, write: &Write<'_>, piece: &Range<u64>) -> Option<()> {
@@ -319,12 +208,6 @@ impl RemoteMember {
         Flushing { tickets, ..Flushing::default() }
     }
 
-    /// Makes everything durable that was written, of a replica that is behind too. False: it failed.
-    pub(crate) fn flush_everything(&self, level: FlushLevel) -> bool {
-        let mut flushing = self.post_flush(Flush::Everything, level);
-        self.drain(&mut flushing, None) && self.standing.failure().is_none() && flushing.reached[0].is_some()
-    }
-
     fn level(&self, level: FlushLevel) -> Option<Durability> {
         self.writing.map(|writing| match level {
             FlushLevel::OfPool => writing.level,
@@ -353,10 +236,10 @@ impl RemoteMember {
                     *reached = Some(flushed);
                 }
                 (Ok(_), _) => {
-                    self.fail(ReplicaError::Unexpected);
+                    self.control.fail(ReplicaError::Unexpected);
                 }
                 (Err(error), _) => {
-                    self.fail(error);
+                    self.control.fail(error);
                 }
             }
         }
@@ -367,13 +250,13 @@ impl RemoteMember {
         let mut scratch = self.scratch.lock().pop();
         let done = self.target.read(region, offset, into, &mut scratch);
         self.scratch.lock().extend(scratch);
-        done.map_err(|error| self.fail(error))
+        done.map_err(|error| self.control.fail(error))
     }
 }
 
 impl Member for RemoteMember {
     fn standing(&self) -> &Standing {
-        &self.standing
+        &self.control.standing
     }
 
     fn write(&self, write: &Write<'_>) {
@@ -394,7 +277,7 @@ impl Member for RemoteMember {
 
     fn start_flush(&self, flush: Flush, level: FlushLevel) -> Flushing {
         // What one lacks that is behind, no flush makes durable; all of it is flushed when it has caught up.
-        if self.standing.is_behind() { Flushing::default() } else { self.post_flush(flush, level) }
+        if self.standing().is_behind() { Flushing::default() } else { self.post_flush(flush, level) }
     }
 
     fn is_flushed(&self, flushing: &mut Flushing) -> bool {
@@ -403,8 +286,13 @@ impl Member for RemoteMember {
 
     fn finish_flush(&self, flushing: &mut Flushing) -> Option<ReplicaReceipt> {
         self.drain(flushing, None);
-        let receipt = ReplicaReceipt::of(Arc::clone(&self.standing.place), flushing.reached);
-        receipt.filter(|_| self.standing.is_in_use())
+        let receipt = ReplicaReceipt::of(Arc::clone(&self.standing().place), flushing.reached);
+        receipt.filter(|_| self.standing().is_in_use())
+    }
+
+    fn flush_everything(&self, level: FlushLevel) -> bool {
+        let mut flushing = self.post_flush(Flush::Everything, level);
+        self.drain(&mut flushing, None) && self.standing().failure().is_none() && flushing.reached[0].is_some()
     }
 
     fn shares_flushes(&self) -> bool {
@@ -414,10 +302,10 @@ impl Member for RemoteMember {
     }
 
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Arc<ReplicaError>> {
-        if let Some(failure) = self.standing.failure() {
+        if let Some(failure) = self.standing().failure() {
             return Err(Arc::clone(failure));
         }
-        if self.standing.is_behind() {
+        if self.standing().is_behind() {
             return Err(Arc::new(ReplicaError::Behind));
         }
         let header_bytes = self.header_bytes();
@@ -437,11 +325,15 @@ impl Member for RemoteMember {
     }
 
     fn close(&self) -> Result<(), Arc<ReplicaError>> {
-        self.ask_for(&Request::Close { in_order: true }, &Reply::Closed)
+        self.control.ask_for(&Request::Close { in_order: true }, &Reply::Closed)
     }
 
-    fn contents(&self) -> Box<dyn Contents + '_> {
-        Box::new(self)
+    fn contents(&self) -> Option<Box<dyn Contents + '_>> {
+        Some(Box::new(self))
+    }
+
+    fn control(&self) -> Option<&Control> {
+        Some(&self.control)
     }
 
     fn remote(&self) -> Option<&RemoteMember> {

@@ -15,7 +15,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::{
     ReplicaError,
     lineage::Base,
-    member::{Member, RemoteMember, Standing},
+    member::{Control, Member, Standing},
     view::{Change, Introduction, Positions, Step, View},
 };
 
@@ -107,7 +107,7 @@ impl Epochs {
     ///
     /// It is told without the lock, so that one that does not answer keeps nobody waiting.
     pub(super) fn introduce(&self, position: usize, index: u16, member: &Arc<dyn Member>) -> bool {
-        let Some(remote) = member.remote() else { return false };
+        let Some(control) = member.control() else { return false };
         let mut told = None;
         loop {
             let to_tell = {
@@ -129,10 +129,15 @@ impl Epochs {
                     }
                 }
             };
-            if !to_tell.iter().all(|(request, expected)| remote.ask_for(request, expected).is_ok()) {
+            if !to_tell.iter().all(|(request, expected)| control.ask_for(request, expected).is_ok()) {
                 return false;
             }
         }
+    }
+
+    /// Puts another in the place of a member that has failed.
+    pub(super) fn replace(&self, position: usize, member: &Arc<dyn Member>) {
+        self.state.lock().members[position] = Arc::clone(member);
     }
 
     /// Keeps the epoch and the members as they are until the guard is dropped.
@@ -209,21 +214,21 @@ fn positions(members: &[Arc<dyn Member>], is: impl Fn(&Standing) -> bool) -> Pos
 
 fn tell_in_use(members: &[Arc<dyn Member>], request: &Request, expected: &Reply) {
     let in_use = members.iter().filter(|member| member.standing().is_in_use());
-    tell(in_use.filter_map(|member| member.remote()), request, expected);
+    tell(in_use.filter_map(|member| member.control()), request, expected);
 }
 
 /// Tells those that catch up too.
 fn tell_all(members: &[Arc<dyn Member>], request: &Request, expected: &Reply) {
-    tell(members.iter().filter_map(|member| member.remote()), request, expected);
+    tell(members.iter().filter_map(|member| member.control()), request, expected);
 }
 
 /// Asks the same of members in parallel. One that answers anything else is lost.
-fn tell<'m>(remotes: impl Iterator<Item = &'m RemoteMember>, request: &Request, expected: &Reply) {
-    let remotes: Vec<&RemoteMember> = remotes.collect();
-    let asked: Vec<_> = remotes.iter().map(|remote| remote.start_asking(request)).collect();
-    for (remote, asking) in remotes.iter().zip(&asked) {
-        if remote.finish_asking(asking).is_some_and(|reply| reply != *expected) {
-            remote.fail(ReplicaError::Unexpected);
+fn tell<'m>(controls: impl Iterator<Item = &'m Control>, request: &Request, expected: &Reply) {
+    let controls: Vec<&Control> = controls.collect();
+    let asked: Vec<_> = controls.iter().map(|control| control.start_asking(request)).collect();
+    for (control, asking) in controls.iter().zip(asked) {
+        if control.finish_asking(asking).is_some_and(|reply| reply != *expected) {
+            control.fail(ReplicaError::Unexpected);
         }
     }
 }

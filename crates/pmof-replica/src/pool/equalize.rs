@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Open;
 use crate::{
     PoolError, ReplicaError,
-    member::{Atomicity, RemoteMember, Source, Write, replica_error},
+    member::{Atomicity, Control, Source, Write, replica_error},
 };
 use pmof_control::{DIGESTED_MAX_BYTES, DIGESTS_MAX};
 
@@ -47,13 +47,13 @@ impl Open {
 
     /// The digests of a range's blocks on each replica in use, by its position; of one that fails there are none.
     fn digests(&self, source: usize, offset: u64, len_bytes: u64) -> Result<Vec<Option<Vec<Digest>>>, PoolError> {
-        let request = RemoteMember::digest_request(&(offset..offset + len_bytes), BLOCK_BYTES);
-        let remotes = self.members.iter().map(|member| member.remote().filter(|_| member.standing().is_in_use()));
-        let remotes: Vec<Option<&RemoteMember>> = remotes.collect();
-        let asked: Vec<_> = remotes.iter().map(|remote| remote.map(|remote| remote.start_asking(&request))).collect();
+        let request = Control::digest_request(&(offset..offset + len_bytes), BLOCK_BYTES);
+        let controls = self.members.iter().map(|member| member.control().filter(|_| member.standing().is_in_use()));
+        let controls: Vec<Option<&Control>> = controls.collect();
+        let asked: Vec<_> = controls.iter().map(|control| Some(control.as_ref()?.start_asking(&request))).collect();
         let block_count = len_bytes.div_ceil(BLOCK_BYTES) as usize;
-        let taken = remotes.iter().zip(&asked);
-        let taken = taken.map(|(remote, asking)| remote.as_ref()?.finish_digests(asking.as_ref()?, block_count));
+        let taken = controls.iter().zip(asked);
+        let taken = taken.map(|(control, asking)| control.as_ref()?.finish_digests(asking?, block_count));
         let digests: Vec<_> = taken.collect();
         match digests[source] {
             Some(_) => Ok(digests),

@@ -1,10 +1,16 @@
-//! What a target answers that opens a replica, and whether that fits.
+//! What answers a pool's opening of one replica, and whether that fits.
 
-use pmof_access::{Durability, RemoteRegion};
+use std::sync::Arc;
+
+use pmof_access::{Durability, Medium, Memory, RemoteRegion};
 use pmof_control::{OpenFor, PoolState, Reply, USER_FLAGS_BYTES};
 use uuid::Uuid;
 
-use crate::{ReplicaError, member::Writing, target::TargetConnection};
+use crate::{
+    ReplicaError,
+    member::{Control, LocalMember, Member, RemoteMember, Standing, Writing},
+    site::Site,
+};
 
 /// What all replicas of a pool have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,18 +22,24 @@ pub(super) struct Identity {
     pub(super) replica_count: u16,
 }
 
-/// What a target's answer says, where it fits.
+/// What an answer says, where it fits.
 pub(super) struct Checked {
     pub(super) index: u16,
     pub(super) state: PoolState,
-    pub(super) remote: RemoteRegion,
-    pub(super) writing: Option<Writing>,
+    pub(super) reached: Reached,
 }
 
-/// Checks that a target's answer is what was asked for, and the same pool as at the targets before it.
+/// The bytes of a replica that is open; how they are flushed, where it is open for writing.
+#[derive(Debug)]
+pub(super) enum Reached {
+    Remote { data: RemoteRegion, writing: Option<Writing> },
+    Here { memory: Arc<Memory>, begin: u64, levels: Option<(Durability, Durability)> },
+}
+
+/// Checks that an answer is what was asked for, and the same pool as those before it.
 pub(super) fn check_opened(
     reply: Reply,
-    target: &TargetConnection,
+    site: &Site,
     wanted: Durability,
     access: OpenFor,
     identity: &mut Option<Identity>,
@@ -37,7 +49,8 @@ pub(super) fn check_opened(
     else {
         return Err(ReplicaError::Unexpected);
     };
-    let remote = RemoteRegion::from_descriptor(&descriptor)?;
+    // Before it is compared: whatever answers so is no target.
+    let reached = reached(site, &descriptor)?;
     let found = Identity { uuid: pool_uuid, size_bytes, user_flags, replica_count };
     let first = *identity.get_or_insert(found);
     if first != found {
@@ -48,19 +61,81 @@ pub(super) fn check_opened(
             found_bytes: found.size_bytes,
         });
     }
-    if remote.len_bytes() != size_bytes || replica_index >= replica_count {
+    if replica_index >= replica_count {
         return Err(ReplicaError::Unexpected);
     }
-    target.prepare(&remote)?;
-    let mut checked = Checked { index: replica_index, state, remote, writing: None };
-    if access == OpenFor::Write {
-        let mut writing = Writing::to(wanted, target, &remote)?;
-        // The strongest level that this way of flushing can give: what a closed pool has in common must last.
-        let stronger = Durability::ALL.into_iter().rev().filter(|level| *level > wanted);
-        let mut reachable =
-            stronger.filter(|level| remote.promise(*level).is_some() && target.flush_method(&remote, *level).is_ok());
-        writing.strongest = reachable.next().unwrap_or(wanted);
-        checked.writing = Some(writing);
+    let reached = reached.prepared(site, size_bytes, wanted, access)?;
+    Ok(Checked { index: replica_index, state, reached })
+}
+
+fn reached(site: &Site, descriptor: &[u8]) -> Result<Reached, ReplicaError> {
+    Ok(match site {
+        Site::Target(_) => Reached::Remote { data: RemoteRegion::from_descriptor(descriptor)?, writing: None },
+        Site::Here(here) => {
+            let (memory, data) = here.memory().ok_or(ReplicaError::Unexpected)?;
+            Reached::Here { memory, begin: data.start, levels: None }
+        }
+    })
+}
+
+impl Reached {
+    /// The same, ready for what it was opened for: flushes reach `wanted` at least.
+    fn prepared(
+        mut self,
+        site: &Site,
+        size_bytes: u64,
+        wanted: Durability,
+        access: OpenFor,
+    ) -> Result<Self, ReplicaError> {
+        let is_written = access == OpenFor::Write;
+        match (&mut self, site) {
+            (Self::Remote { data, writing }, Site::Target(target)) => {
+                if data.len_bytes() != size_bytes {
+                    return Err(ReplicaError::Unexpected);
+                }
+                target.prepare(data)?;
+                if is_written {
+                    let gives = |level| data.promise(level).is_some() && target.flush_method(data, level).is_ok();
+                    let strongest = strongest(wanted, gives);
+                    *writing = Some(Writing { strongest, ..Writing::to(wanted, target, data)? });
+                }
+            }
+            // What it cannot give was refused when it was opened.
+            (Self::Here { memory, levels, .. }, Site::Here(_)) => {
+                *levels = is_written.then(|| (wanted, strongest(wanted, |level| memory.promise(level).is_some())));
+            }
+            _ => return Err(ReplicaError::Unexpected),
+        }
+        Ok(self)
     }
-    Ok(checked)
+
+    /// The replica as a pool uses it, with the pool's mirror where it has one.
+    pub(super) fn member(
+        self,
+        standing: Standing,
+        site: Site,
+        size_bytes: u64,
+        mirror: Option<&Arc<dyn Medium>>,
+    ) -> Result<Arc<dyn Member>, ReplicaError> {
+        Ok(match (self, site) {
+            (Self::Remote { data, writing }, Site::Target(target)) => {
+                let mut member = RemoteMember::new(standing, target, data, None, writing);
+                if let Some(mirror) = mirror {
+                    member.use_mirror(Arc::clone(mirror))?;
+                }
+                Arc::new(member)
+            }
+            (Self::Here { memory, begin, levels }, site) => {
+                let control = Control::new(standing, site, levels.is_some());
+                Arc::new(LocalMember::native(control, (memory, begin..begin + size_bytes), levels, mirror.cloned()))
+            }
+            _ => return Err(ReplicaError::Unexpected),
+        })
+    }
+}
+
+/// The strongest level that this way of flushing can give: what a closed pool has in common must last.
+fn strongest(wanted: Durability, gives: impl Fn(Durability) -> bool) -> Durability {
+    let mut stronger = Durability::ALL.into_iter().rev().filter(|level| *level > wanted);
+    stronger.find(|level| gives(*level)).unwrap_or(wanted)
 }

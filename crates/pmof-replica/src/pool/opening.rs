@@ -5,24 +5,24 @@ use std::{
     time::{Duration, Instant},
 };
 
-use pmof_access::{Durability, Medium, Memory, RemoteRegion};
+use pmof_access::{Durability, Medium, Memory};
 use pmof_control::{OpenFor, PoolRefusal, PoolState, Reply, Request};
 
 use super::{
     Facts, LeftOut, Open, Pool,
     acknowledge::Acknowledge,
     epochs::Epochs,
-    opened::{Checked, Identity, check_opened},
+    opened::{Checked, Identity, Reached, check_opened},
     returns::Returns,
 };
 use crate::{
     PoolError, PoolUrl, ReplicaError, ReplicaPlace,
     lineage::{Agreement, Apart, Base, Found, agree, quorum, votes_needed},
-    member::{AbsentMember, Member, RemoteMember, Standing, Writing},
+    member::{AbsentMember, Member, Standing},
     pages::PageMap,
     peers::Peers,
     reach::Reach,
-    target::{PendingReply, TargetConnection},
+    site::{Asked, Site},
 };
 
 /// What becomes of a pool that was made here.
@@ -52,8 +52,8 @@ pub(super) struct Opening {
     wanted: Wanted,
     /// All replicas named, in their order.
     urls: Vec<Arc<PoolUrl>>,
-    /// Connections to those that are reached, by their positions.
-    targets: Vec<(usize, TargetConnection)>,
+    /// Those that are reached, by their positions.
+    sites: Vec<(usize, Site)>,
     /// Those that are done without, by their positions, and why.
     left_out: Vec<(usize, Arc<ReplicaError>)>,
     peers: Peers,
@@ -63,12 +63,10 @@ pub(super) struct Opening {
 #[derive(Debug)]
 struct Opened {
     position: usize,
-    target: TargetConnection,
+    site: Site,
     index: u16,
     state: PoolState,
-    remote: RemoteRegion,
-    /// `None` where it is open for reading only.
-    writing: Option<Writing>,
+    reached: Reached,
     /// It has to catch up.
     is_behind: bool,
 }
@@ -76,8 +74,8 @@ struct Opened {
 /// A replica that was asked for in vain, and its connection where there still is one.
 struct Failed {
     position: usize,
-    target: TargetConnection,
-    /// The target has it open.
+    site: Site,
+    /// It is open there.
     is_open: bool,
     error: ReplicaError,
 }
@@ -86,15 +84,15 @@ impl Opening {
     /// Connects to the targets of `urls`. One that may be lost is left out, where a pool is opened.
     pub(super) fn connect(wanted: Wanted, urls: Vec<Arc<PoolUrl>>, is_new: bool) -> Result<Self, PoolError> {
         let mut peers = wanted.reach.peers();
-        let (mut targets, mut left_out) = (Vec::with_capacity(urls.len()), Vec::new());
+        let (mut sites, mut left_out) = (Vec::with_capacity(urls.len()), Vec::new());
         for (position, url) in urls.iter().enumerate() {
-            match wanted.reach.connect(&mut peers, &url.target, url.source) {
-                Ok(target) => targets.push((position, target)),
+            match wanted.reach.site(&mut peers, url) {
+                Ok(site) => sites.push((position, site)),
                 Err(error) if !is_new && may_be_lost(&error) => left_out.push((position, Arc::new(error))),
                 Err(error) => return Err(failed(url, error)),
             }
         }
-        Ok(Self { wanted, urls, targets, left_out, peers })
+        Ok(Self { wanted, urls, sites, left_out, peers })
     }
 
     pub(super) fn require(&self) -> Durability {
@@ -123,16 +121,16 @@ impl Opening {
     /// Makes the pool on all targets, or on none.
     pub(super) fn create(mut self, new: New, question: impl Fn(&PoolUrl, u16) -> Request) -> Result<Pool, PoolError> {
         // Of several programs that make the same pool at once, one gets that replica, and the others make none.
-        let first = (0..self.targets.len()).min_by_key(|index| self.urls[self.targets[*index].0].to_string());
+        let first = (0..self.sites.len()).min_by_key(|index| self.urls[self.sites[*index].0].to_string());
         let (opened, failed, identity) = self.ask(OpenFor::Write, first, question);
         let Some(first) = failed.iter().position(|_| true) else {
             return self.made(opened, identity, new);
         };
-        for Opened { position, target, .. } in &opened {
-            undo_creation(&self.urls[*position], target, new);
-        }
-        for Failed { position, target, .. } in failed.iter().filter(|failed| failed.is_open) {
-            undo_creation(&self.urls[*position], target, new);
+        let opened = opened.into_iter().map(|Opened { position, site, .. }| (position, site));
+        let open = failed.iter().filter(|failed| failed.is_open);
+        // Without its memory: what is mapped cannot be removed.
+        for (position, site) in opened.chain(open.map(|Failed { position, site, .. }| (*position, site.clone()))) {
+            undo_creation(&self.urls[position], &site, new);
         }
         let Failed { position, error, .. } = failed.into_iter().nth(first).ok_or(PoolError::NoReplicas)?;
         Err(self::failed(&self.urls[position], error))
@@ -178,14 +176,11 @@ impl Opening {
         };
         let mut members: Vec<Arc<dyn Member>> = (0..self.urls.len()).map(absent).collect();
         let (mut indexes, mut positions) = (vec![None; self.urls.len()], Vec::with_capacity(opened.len()));
-        for Opened { position, target, index, remote, writing, is_behind, .. } in opened {
+        for Opened { position, site, index, reached, is_behind, .. } in opened {
             let place = place(&self.urls[position]);
             let standing = if is_behind { Standing::behind(place) } else { Standing::new(place) };
-            let mut member = RemoteMember::new(standing, target, remote, None, writing);
-            if let Some(mirror) = &mirror {
-                member.use_mirror(Arc::clone(mirror)).map_err(|error| failed(&self.urls[position], error))?;
-            }
-            members[position] = Arc::new(member);
+            let member = reached.member(standing, site, size_bytes, mirror.as_ref());
+            members[position] = member.map_err(|error| failed(&self.urls[position], error))?;
             indexes[position] = Some(index);
             positions.push(position);
         }
@@ -221,8 +216,8 @@ impl Opening {
         let (identity, agreement) = match judged {
             Ok(judged) => judged,
             Err(error) => {
-                for Opened { target, .. } in &opened {
-                    release(target);
+                for Opened { site, .. } in &opened {
+                    release(site);
                 }
                 return Err(error);
             }
@@ -247,33 +242,33 @@ impl Opening {
         first: Option<usize>,
         question: impl Fn(&PoolUrl, u16) -> Request,
     ) -> (Vec<Opened>, Vec<Failed>, Option<Identity>) {
-        let targets = std::mem::take(&mut self.targets);
+        let sites = std::mem::take(&mut self.sites);
         let began = Instant::now();
-        let send = |index: usize| -> (Request, Result<PendingReply, ReplicaError>) {
-            let (position, target) = &targets[index];
+        let send = |index: usize| -> (Request, Result<Asked, ReplicaError>) {
+            let (position, site) = &sites[index];
             let request = question(&self.urls[*position], *position as u16);
-            let pending = target.send(&request);
-            (request, pending)
+            let asked = site.send(&request);
+            (request, asked)
         };
-        let answer = |target: &TargetConnection, (request, pending): (Request, Result<PendingReply, ReplicaError>)| {
-            pending.and_then(|pending| target.answer_when_free(&request, &pending, began))
+        let answer = |site: &Site, (request, asked): (Request, Result<Asked, ReplicaError>)| {
+            asked.and_then(|asked| site.answer_when_free(&request, asked, began))
         };
-        let mut of_first = first.map(|index| answer(&targets[index].1, send(index)));
+        let mut of_first = first.map(|index| answer(&sites[index].1, send(index)));
         let is_refused = matches!(&of_first, Some(reply) if !matches!(reply, Ok(Reply::Opened { .. })));
         let asks = |index: &usize| !is_refused && Some(*index) != first;
-        let asked: Vec<_> = (0..targets.len()).map(|index| asks(&index).then(|| send(index))).collect();
-        let (mut opened, mut failed, mut identity) = (Vec::with_capacity(targets.len()), Vec::new(), None);
-        for (index, ((position, target), asked)) in targets.into_iter().zip(asked).enumerate() {
+        let asked: Vec<_> = (0..sites.len()).map(|index| asks(&index).then(|| send(index))).collect();
+        let (mut opened, mut failed, mut identity) = (Vec::with_capacity(sites.len()), Vec::new(), None);
+        for (index, ((position, site), asked)) in sites.into_iter().zip(asked).enumerate() {
             let of_first = || of_first.take_if(|_| Some(index) == first);
-            let Some(reply) = asked.map(|asked| answer(&target, asked)).or_else(of_first) else { continue };
+            let Some(reply) = asked.map(|asked| answer(&site, asked)).or_else(of_first) else { continue };
             let is_open = matches!(reply, Ok(Reply::Opened { .. }));
             let checked =
-                reply.and_then(|reply| check_opened(reply, &target, self.wanted.require, access, &mut identity));
+                reply.and_then(|reply| check_opened(reply, &site, self.wanted.require, access, &mut identity));
             match checked {
-                Ok(Checked { index, state, remote, writing }) => {
-                    opened.push(Opened { position, target, index, state, remote, writing, is_behind: false });
+                Ok(Checked { index, state, reached }) => {
+                    opened.push(Opened { position, site, index, state, reached, is_behind: false });
                 }
-                Err(error) => failed.push(Failed { position, target, is_open, error }),
+                Err(error) => failed.push(Failed { position, site, is_open, error }),
             }
         }
         (opened, failed, identity)
@@ -287,9 +282,9 @@ impl Opening {
         identity: Option<Identity>,
         access: OpenFor,
     ) -> Result<(Identity, Agreement), PoolError> {
-        for Failed { position, target, is_open, error } in failed {
+        for Failed { position, site, is_open, error } in failed {
             if is_open {
-                release(&target);
+                release(&site);
             }
             self.leave_out(position, error)?;
         }
@@ -347,8 +342,8 @@ impl Opening {
                 log::info!("{:#}: {}", place(&self.urls[opened[position].position]), pmof_mem::causes(&*why));
                 continue;
             }
-            let Opened { position, target, .. } = opened.remove(position);
-            release(&target);
+            let Opened { position, site, .. } = opened.remove(position);
+            release(&site);
             self.left_out.push((position, why));
         }
         self.left_out.sort_unstable_by_key(|(position, _)| *position);
@@ -423,19 +418,19 @@ fn may_be_lost(error: &ReplicaError) -> bool {
 }
 
 /// Lets others open a replica that was opened in vain, before the caller may try again. It stays as it was found.
-fn release(target: &TargetConnection) {
+fn release(site: &Site) {
     // What cannot be undone ends with the connection; the caller reports the first failure.
-    let _ = target.ask(&Request::Close { in_order: false });
+    let _ = site.ask(&Request::Close { in_order: false });
 }
 
 /// Removes a replica that was made in vain.
-fn undo_creation(url: &PoolUrl, target: &TargetConnection, new: New) {
+fn undo_creation(url: &PoolUrl, site: &Site, new: New) {
     if new == New::Unpublished {
         // It goes with the connection.
         return;
     }
-    release(target);
-    let _ = target.ask(&Request::Remove { name: url.name.clone() });
+    release(site);
+    let _ = site.ask(&Request::Remove { name: url.name.clone() });
 }
 
 /// Where no replica was opened. Of the only one that was named its failure is all there is to tell.

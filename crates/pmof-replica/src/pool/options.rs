@@ -2,6 +2,7 @@
 
 use std::{
     net::IpAddr,
+    path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -9,6 +10,7 @@ use std::{
 use pmof_access::{Durability, Method, Waiting};
 use pmof_bootstrap::SshOptions;
 use pmof_control::{NewPool, OpenFor, PoolInfo, PoolRefusal, REPLICAS_MAX, Reply, Request, USER_FLAGS_BYTES};
+use pmof_mem::Declaration;
 use uuid::Uuid;
 
 use super::{
@@ -61,6 +63,22 @@ impl PoolOptions {
     #[must_use]
     pub fn replica(mut self, url: impl Into<String>) -> Self {
         self.replicas.push(url.into());
+        self
+    }
+
+    /// Adds a replica in a file of this machine, or on a devdax device: the short form of `file://` and the absolute path, which must be UTF-8. This
+    /// process keeps it as a target does, in the same format, and a target may serve it at another time.
+    #[must_use]
+    pub fn replica_file(self, path: impl AsRef<Path>) -> Self {
+        let path = path.as_ref();
+        let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        self.replica(format!("file://{}", absolute.display()))
+    }
+
+    /// What the operator vouches for of the memory of replicas on this machine, where that cannot be asked.
+    #[must_use]
+    pub fn declaration(mut self, declaration: Option<Declaration>) -> Self {
+        self.reach.declaration = declaration;
         self
     }
 
@@ -253,11 +271,11 @@ impl PoolOptions {
         let holders = self.info()?.into_iter().map(|info| info.open_by).collect();
         let mut peers = self.reach.peers();
         for url in self.urls()? {
-            let released = self.reach.connect(&mut peers, &url.target, url.source).and_then(|target| {
+            let released = self.reach.site(&mut peers, &url).and_then(|site| {
                 let name = url.name.clone();
-                target.ask_when_free(&Request::TakeOver { name, require, silent_ms, epoch: None })?;
+                site.ask_when_free(&Request::TakeOver { name, require, silent_ms, epoch: None })?;
                 // It stays as its writer left it.
-                target.ask(&Request::Close { in_order: false })
+                site.ask(&Request::Close { in_order: false })
             });
             released.map_err(|error| failed(&url, error))?;
         }
@@ -334,8 +352,8 @@ impl PoolOptions {
         let mut peers = self.reach.peers();
         let mut answers = Vec::with_capacity(urls.len());
         for url in urls {
-            let answer = self.reach.connect(&mut peers, &url.target, url.source);
-            let answer = answer.and_then(|target| target.ask_when_free(&question(&url)));
+            let answer = self.reach.site(&mut peers, &url);
+            let answer = answer.and_then(|site| site.ask_when_free(&question(&url)));
             let answer = answer.and_then(|reply| understand(reply).ok_or(ReplicaError::Unexpected));
             answers.push(answer.map_err(|error| failed(&url, error))?);
         }

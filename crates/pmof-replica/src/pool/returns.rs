@@ -27,7 +27,7 @@ use crate::{
     PoolUrl, ReplicaError, ReplicaPlace,
     catch_up::CatchUp,
     lineage::{Apart, Found, of_returning},
-    member::{Atomicity, Flush, FlushLevel, Member, RemoteMember, Source, Standing, Write},
+    member::{AbsentMember, Atomicity, Control, Flush, FlushLevel, Member, Source, Standing, Write},
     pages::{PAGE_BYTES, PageMap},
     peers::Peers,
     reach::Reach,
@@ -311,16 +311,16 @@ impl Returns {
     ) -> Result<(), Halt> {
         let began = Instant::now();
         let Returning { member, is_compared } = self.returning(pool, position, left)?;
-        let remote = member.remote().ok_or(Halt::Later)?;
+        let control = member.control().ok_or(Halt::Later)?;
         let catch_up = self.admit(pool, position, &member, is_compared, left)?;
         let replica = || Arc::clone(&member.standing().place);
         events.add(Event::CatchingUp { replica: replica(), missing_bytes: catch_up.missing_bytes() });
         let mut copied_bytes = 0;
         let done = loop {
-            let copied = self.copy(pool, remote, &catch_up, is_compared, u64::MAX);
+            let copied = self.copy(pool, &*member, &catch_up, is_compared, u64::MAX);
             match copied.and_then(|bytes| {
                 copied_bytes += bytes;
-                self.join(pool, position, remote, &catch_up)
+                self.join(pool, position, &*member, &catch_up)
             }) {
                 Ok(Some(bytes)) => {
                     copied_bytes += bytes;
@@ -332,7 +332,7 @@ impl Returns {
         };
         if let Err(halt) = done {
             // Whoever writes goes on without it.
-            remote.fail(ReplicaError::Behind);
+            control.fail(ReplicaError::Behind);
             if is_compared {
                 let missing = PageMap::new(self.identity.size_bytes);
                 missing.add(catch_up.interrupted(None));
@@ -344,6 +344,23 @@ impl Returns {
         Ok(())
     }
 
+    /// Lets go of a member on this machine that has failed: its file stays locked as long as its memory is mapped.
+    fn let_go(&self, pool: &Weak<Shared>, position: usize) -> Result<(), Halt> {
+        let shared = pool.upgrade().ok_or(Halt::Ended)?;
+        let mut guard = self.hold_all(&shared)?;
+        let open = guard.as_ref().ok_or(Halt::Ended)?;
+        let standing = open.members[position].standing();
+        let why = standing.failure().cloned().ok_or(Halt::Later)?;
+        let absent: Arc<dyn Member> = Arc::new(AbsentMember::new(Arc::clone(&standing.place), why));
+        if let Some(epochs) = &open.epochs {
+            epochs.replace(position, &absent);
+        }
+        let mut members = open.members.clone();
+        members[position] = absent;
+        *guard = Some(Arc::new(open.with_members(members, open.catching_up.clone())));
+        Ok(())
+    }
+
     /// The member that is to catch up: connected already when the pool was opened, or now.
     fn returning(&self, pool: &Weak<Shared>, position: usize, left: &mut Option<PageMap>) -> Result<Returning, Halt> {
         let open = hold(pool)?;
@@ -351,23 +368,26 @@ impl Returns {
         if member.standing().failure().is_none() {
             return Ok(Returning { member: Arc::clone(member), is_compared: true });
         }
+        if member.remote().is_none() && member.control().is_some() {
+            drop(open);
+            self.let_go(pool, position)?;
+            return self.returning(pool, position, left);
+        }
         let epochs = open.epochs.as_ref().ok_or(Halt::Ended)?;
         let url = &self.urls[position];
         let mut peers = self.peers.lock().clone();
-        let target = self.reach.connect(&mut peers, &url.target, url.source).map_err(|_| Halt::Later)?;
+        let site = self.reach.site(&mut peers, url).map_err(|_| Halt::Later)?;
         // The target may have yet to notice that the old connection is gone. Nobody else is taken the pool from.
         let epoch = epochs.lock().view().epoch_of(position);
         let (name, require) = (url.name.clone(), self.require);
         let request = Request::TakeOver { name, require, silent_ms: u64::MAX, epoch };
-        let reply = target.ask_when_free(&request).map_err(|_| Halt::Later)?;
+        let reply = site.ask_when_free(&request).map_err(|_| Halt::Later)?;
         let mut identity = Some(self.identity);
-        let checked = check_opened(reply, &target, self.require, OpenFor::Write, &mut identity);
-        let Checked { index, state, remote, writing } = checked.map_err(rejected)?;
+        let checked = check_opened(reply, &site, self.require, OpenFor::Write, &mut identity);
+        let Checked { index, state, reached } = checked.map_err(rejected)?;
         let standing = Standing::behind(Arc::clone(&member.standing().place));
-        let mut returned = RemoteMember::new(standing, target, remote, None, writing);
-        if let Some(mirror) = &open.mirror {
-            returned.use_mirror(Arc::clone(mirror)).map_err(|_| Halt::Later)?;
-        }
+        let member = reached.member(standing, site, self.identity.size_bytes, open.mirror.as_ref());
+        let member = member.map_err(|_| Halt::Later)?;
         let state_now = epochs.lock();
         if state_now.has_ended() {
             return Err(Halt::Ended);
@@ -387,7 +407,6 @@ impl Returns {
         if !is_own || !state.is_behind {
             *left = None;
         }
-        let member: Arc<dyn Member> = Arc::new(returned);
         if !epochs.introduce(position, index, &member) {
             member.standing().fail(ReplicaError::Behind);
             return Err(Halt::Later);
@@ -432,7 +451,7 @@ impl Returns {
     fn copy(
         &self,
         pool: &Weak<Shared>,
-        member: &RemoteMember,
+        member: &dyn Member,
         catch_up: &CatchUp,
         is_compared: bool,
         limit_bytes: u64,
@@ -477,7 +496,7 @@ impl Returns {
         &self,
         pool: &Weak<Shared>,
         position: usize,
-        member: &RemoteMember,
+        member: &dyn Member,
         catch_up: &CatchUp,
     ) -> Result<Option<u64>, Halt> {
         // Most of it before anybody is kept waiting: the epoch that the member joins by waits for its disk too.
@@ -509,7 +528,8 @@ impl Returns {
             return Err(Halt::Ended);
         }
         // Before it is a member: one with an older mark would pass for an older copy.
-        member.ask_for(&state.view().mark(), &Reply::Marked).map_err(|_| Halt::Later)?;
+        let control = member.control().ok_or(Halt::Later)?;
+        control.ask_for(&state.view().mark(), &Reply::Marked).map_err(|_| Halt::Later)?;
         member.standing().has_caught_up();
         let _ = epochs.begin_in(&mut state);
         drop(state);
@@ -549,7 +569,7 @@ fn rejected(error: ReplicaError) -> Halt {
 }
 
 /// Copies a window from a replica that is in sync, or what differs of it. Returns the bytes copied.
-fn copy_window(open: &Open, member: &RemoteMember, window: &Range<u64>, is_compared: bool) -> Result<u64, Halt> {
+fn copy_window(open: &Open, member: &dyn Member, window: &Range<u64>, is_compared: bool) -> Result<u64, Halt> {
     let ranges = if is_compared { differing(open, member, window)? } else { vec![window.clone()] };
     let mut copied_bytes = 0;
     for range in ranges {
@@ -567,11 +587,12 @@ fn copy_window(open: &Open, member: &RemoteMember, window: &Range<u64>, is_compa
 }
 
 /// The pages of a window that differ, by digests that both targets compute: first of blocks, then of the pages of those that differ.
-fn differing(open: &Open, member: &RemoteMember, window: &Range<u64>) -> Result<Vec<Range<u64>>, Halt> {
-    let source = open.in_use().find_map(|source| source.remote()).ok_or(Halt::Later)?;
+fn differing(open: &Open, member: &dyn Member, window: &Range<u64>) -> Result<Vec<Range<u64>>, Halt> {
+    let source = open.in_use().find_map(|source| source.control()).ok_or(Halt::Later)?;
+    let own = member.control().ok_or(Halt::Later)?;
     let compare = |range: &Range<u64>, block_bytes: u64| {
-        let of = |replica: &RemoteMember| replica.digests(range.clone(), block_bytes).map_err(|_| Halt::Later);
-        let (right, found) = (of(source)?, of(member)?);
+        let of = |replica: &Control| replica.digests(range.clone(), block_bytes).map_err(|_| Halt::Later);
+        let (right, found) = (of(source)?, of(own)?);
         let blocks = right.iter().zip(&found).enumerate().filter(|(_, (right, found))| right != found);
         let mut ranges: Vec<Range<u64>> = Vec::new();
         for (block, _) in blocks {

@@ -8,7 +8,7 @@ use pmof_pool::DIGEST_BYTES;
 use super::{Open, Pool};
 use crate::{
     PoolError, ReplicaPlace,
-    member::{Asking, Atomicity, FlushLevel, Member, RemoteMember, Source, Write, replica_error},
+    member::{Asking, Atomicity, Control, FlushLevel, Member, Source, Write, replica_error},
     pages::PAGE_BYTES,
 };
 
@@ -22,7 +22,7 @@ const _: () = assert!(WINDOW_BYTES <= DIGESTED_MAX_BYTES && BLOCK_BYTES / PAGE_B
 type Digest = [u8; DIGEST_BYTES];
 
 /// A member in use, and its position.
-type InUse<'o> = (usize, &'o RemoteMember);
+type InUse<'o> = (usize, &'o dyn Member);
 
 /// A page that differed on one replica from what most of them hold, and was made equal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,7 +70,7 @@ impl Pool {
             if open.epochs.is_none() {
                 return Err(PoolError::NoEpochs);
             }
-            let in_use = open.remotes_in_use();
+            let in_use = open.natives_in_use();
             report.replica_count = in_use.len();
             if in_use.len() > 1 {
                 let digests = digests_of(&in_use, &window, BLOCK_BYTES)?;
@@ -89,7 +89,7 @@ impl Pool {
     fn settle(&self, block: &Range<u64>, report: &mut ScrubReport) -> Result<(), PoolError> {
         let guard = self.0.open.write();
         let open = guard.as_ref().ok_or(PoolError::Closed)?;
-        let in_use = open.remotes_in_use();
+        let in_use = open.natives_in_use();
         let digests = digests_of(&in_use, block, PAGE_BYTES)?;
         let mut mended: Vec<usize> = Vec::new();
         for page in differing(block, PAGE_BYTES, &digests) {
@@ -112,7 +112,7 @@ impl Pool {
         }
         for (_, member) in in_use.iter().filter(|(position, _)| mended.contains(position)) {
             if !member.flush_everything(FlushLevel::Strongest) {
-                return Err(lost(member));
+                return Err(lost(*member));
             }
         }
         Ok(())
@@ -120,9 +120,12 @@ impl Pool {
 }
 
 impl Open {
-    fn remotes_in_use(&self) -> Vec<InUse<'_>> {
+    fn natives_in_use(&self) -> Vec<InUse<'_>> {
         let members = self.members.iter().enumerate().filter(|(_, member)| member.standing().is_in_use());
-        members.filter_map(|(position, member)| Some((position, member.remote()?))).collect()
+        members
+            .filter(|(_, member)| member.control().is_some())
+            .map(|(position, member)| (position, &**member))
+            .collect()
     }
 
     /// Makes a page equal on those whose digest is not the right one. Returns their positions.
@@ -153,12 +156,14 @@ impl Open {
 }
 
 /// The digests of a range's blocks on each of these.
-fn digests_of(members: &[InUse<'_>], range: &Range<u64>, block_bytes: u64) -> Result<Vec<Vec<Digest>>, PoolError> {
-    let request = RemoteMember::digest_request(range, block_bytes);
-    let asked: Vec<Asking<'_>> = members.iter().map(|(_, member)| member.start_asking(&request)).collect();
+fn digests_of<'o>(members: &[InUse<'o>], range: &Range<u64>, block_bytes: u64) -> Result<Vec<Vec<Digest>>, PoolError> {
+    let request = Control::digest_request(range, block_bytes);
+    let ask = |member: &'o dyn Member| member.control().map(|control| (control, control.start_asking(&request)));
+    let asked: Vec<Option<(&Control, Asking<'_>)>> = members.iter().map(|(_, member)| ask(*member)).collect();
     let block_count = (range.end - range.start).div_ceil(block_bytes) as usize;
-    let taken = members.iter().zip(&asked);
-    taken.map(|((_, member), asking)| member.finish_digests(asking, block_count).ok_or_else(|| lost(member))).collect()
+    let taken =
+        asked.into_iter().map(|asked| asked.and_then(|(control, asking)| control.finish_digests(asking, block_count)));
+    taken.zip(members).map(|(digests, (_, member))| digests.ok_or_else(|| lost(*member))).collect()
 }
 
 /// The content that more than half of the replicas hold.
@@ -189,7 +194,7 @@ fn differing(range: &Range<u64>, block_bytes: u64, digests: &[Vec<Digest>]) -> V
     ranges
 }
 
-fn lost(member: &RemoteMember) -> PoolError {
+fn lost(member: &dyn Member) -> PoolError {
     let why = member.standing().tell_failure().cloned();
     replica_error(member, why.unwrap_or_else(|| Arc::new(crate::ReplicaError::Unexpected)))
 }

@@ -238,7 +238,7 @@ impl SetOptions {
                 let strongest = strongest(&memory);
                 let level = self.target.require.unwrap_or(strongest);
                 let copied_from = (index > 0).then(|| Arc::clone(&mirror) as Arc<dyn Medium>);
-                Arc::new(LocalMember::new(
+                Arc::new(LocalMember::of_set(
                     Standing::new(local_place(index, replica)),
                     memory,
                     (level, strongest),
@@ -279,7 +279,8 @@ impl SetOptions {
 
     /// Fails where a part without a header would be copied though it was lost, or copied or overwritten though it may be another's file.
     fn check_headerless(&self, members: &[Arc<dyn Member>], size_bytes: u64) -> Result<(), PoolError> {
-        let mut contents: Vec<_> = members.iter().map(|member| member.contents()).collect();
+        let contents = members.iter().map(|member| contents(&**member));
+        let mut contents = contents.collect::<Result<Vec<_>, _>>()?;
         let held = contents.iter_mut().map(|held| Some((&mut **held as &mut dyn Contents, size_bytes)));
         let parts = headerless_parts(&self.set, &mut held.collect::<Vec<_>>());
         let parts = parts.map_err(|(index, source)| not_compared(&*members[index], source))?;
@@ -369,7 +370,8 @@ fn local_place(index: usize, replica: &LocalReplica) -> Arc<ReplicaPlace> {
 fn check_openings(members: &[Arc<dyn Member>]) -> Result<(), PoolError> {
     let mut first = None;
     for member in members {
-        let newer_count = opening_count(&mut *member.contents()).map_err(|source| not_compared(&**member, source))?;
+        let newer_count =
+            opening_count(&mut *contents(&**member)?).map_err(|source| not_compared(&**member, source))?;
         let count = *first.get_or_insert(newer_count);
         if newer_count > count {
             let newer = Arc::clone(&member.standing().place);
@@ -395,7 +397,7 @@ fn check_source(
     for member in &members[1..] {
         let found = match member.memory() {
             Some(memory) => memory_state(kind, memory),
-            None => state_of(kind, &mut *member.contents(), size_bytes),
+            None => state_of(kind, &mut *contents(&**member)?, size_bytes),
         };
         let has_more = match found.map_err(|source| not_compared(&**member, source))? {
             ContentsState::Sound => true,
@@ -443,9 +445,13 @@ fn make_same(
     std::thread::scope(|scope| {
         let same = &same;
         let others = members[1..].iter().map(|member| &**member);
-        let threads: Vec<_> = others.map(|member| scope.spawn(move || same(member, &mut *member.contents()))).collect();
+        let threads: Vec<_> = others.map(|member| scope.spawn(move || same(member, &mut *contents(member)?))).collect();
         threads.into_iter().map(join).sum()
     })
+}
+
+fn contents(member: &dyn Member) -> Result<Box<dyn Contents + '_>, PoolError> {
+    member.contents().ok_or_else(|| replica_error(member, Arc::new(ReplicaError::Unexpected)))
 }
 
 /// What went wrong with a replica when it was compared.

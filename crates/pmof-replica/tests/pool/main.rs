@@ -5,6 +5,7 @@ mod busy;
 mod epochs;
 mod failures;
 mod handles;
+mod here;
 mod kept;
 mod keys;
 mod late;

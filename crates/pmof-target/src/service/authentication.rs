@@ -5,7 +5,8 @@ use parking_lot::Mutex;
 use pmof_bootstrap::{Nonces, Prover, Secret, random};
 use pmof_control::{NONCE_BYTES, Reply, Request, ServiceCode};
 
-use super::{Identity, refused::Refused};
+use super::Identity;
+use crate::refused::Refused;
 
 /// Who may ask for pools.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

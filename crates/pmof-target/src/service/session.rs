@@ -7,25 +7,23 @@ use std::{
 };
 
 use pmof_access::{
-    Access, Completion, ConnectError, Connection, Medium as _, Memory, OperationKind, Outcome, Peer, PostError, Region,
-    RegisterError, Ticket,
+    Access, Completion, ConnectError, Connection, OperationKind, Outcome, Peer, PostError, Region, RegisterError,
+    Ticket,
 };
-use pmof_control::{
-    DATA_RANGES_MAX, DIGESTED_MAX_BYTES, DIGESTS_MAX, LIST_LIMIT, MAX_MESSAGE_BYTES, OpenFor, Reply, Request,
-    ServiceCode,
-};
+use pmof_control::{DATA_RANGES_MAX, MAX_MESSAGE_BYTES, OpenFor, Reply, Request, ServiceCode};
 use pmof_mem::causes;
-use pmof_pool::{Attributes, data_ranges, digests_of};
+use pmof_pool::Attributes;
 
 use super::{
     authentication::{Authentication, Authenticator},
     identity::Identity,
     leases::{Held, Lease, Leases},
-    refused::Refused,
     takeover::{Terms, was_taken_over},
 };
 use crate::{
     OpenPool, PoolStore, StoreError,
+    refused::Refused,
+    requests::{self, Served, not_open},
     sets::{OpenSet, SetRemoval, SetStore, SetStoreError},
 };
 
@@ -66,23 +64,14 @@ enum Open {
 }
 
 impl Open {
-    fn is_writable(&self) -> bool {
-        let access = match self {
-            Self::Pool(lease) => lease.access,
-            Self::Set { set, .. } => set.access,
-        };
-        access == OpenFor::Write
-    }
-
-    /// The memory that offsets are counted in, and where they begin.
-    fn memory(&self) -> Option<(Arc<Memory>, u64, u64)> {
+    /// The memory that offsets are counted in.
+    fn bytes(&self) -> Option<Served> {
         match self {
-            Self::Pool(lease) => {
-                let held = lease.lock();
-                let pool = &held.as_ref()?.pool;
-                Some((pool.medium(), pool.data_offset(), pool.data_len_bytes()))
+            Self::Pool(lease) => lease.lock().as_ref().map(|held| Served::of_pool(&held.pool)),
+            Self::Set { set, .. } => {
+                let (memory, size_bytes) = (set.memory()?, set.len_bytes());
+                Some(Served { memory, begin: 0, size_bytes, is_writable: set.access == OpenFor::Write })
             }
-            Self::Set { set, .. } => Some((set.memory()?, 0, set.len_bytes())),
         }
     }
 }
@@ -202,37 +191,23 @@ impl Session {
     fn carry_out(&mut self, stores: &Stores, request: Request) -> Result<Reply, Refused> {
         let Stores { pools, sets, .. } = stores;
         match request {
-            Request::Create { name, new, publish_on_close } => self.open(stores, |holder| {
-                if publish_on_close { pools.create_unpublished(&name, &new) } else { pools.create(&name, &new, holder) }
-            }),
-            Request::Open { name, access, require } => self.open(stores, |holder| {
-                let pool = pools.open_pool(&name, access, holder)?;
-                pool.require(require)?;
-                Ok(pool)
-            }),
+            Request::Create { name, new, publish_on_close } => {
+                self.open(stores, |holder| requests::create(pools, &name, (&new, publish_on_close), holder))
+            }
+            Request::Open { name, access, require } => {
+                self.open(stores, |holder| requests::open(pools, &name, (access, require), holder))
+            }
             Request::TakeOver { name, require, silent_ms, epoch } => {
                 let silence = Duration::from_millis(silent_ms);
                 self.take_over(stores, &name, Terms { require, silence, epoch })
             }
             Request::Close { in_order } => self.close(stores, in_order),
-            Request::Begin { opening, epoch, ancestors } => {
-                self.on_pool(|pool| pool.begin(epoch, opening, &ancestors))?;
-                Ok(Reply::Begun)
+            Request::Begin { .. } | Request::Confirm { .. } | Request::Mark { .. } => {
+                self.on_pool(|pool| requests::about_state(pools, pool, request))
             }
-            Request::Confirm { epoch } => {
-                self.on_pool(|pool| pool.confirm(epoch))?;
-                Ok(Reply::Confirmed)
+            Request::Remove { .. } | Request::Info { .. } | Request::List { .. } => {
+                requests::about_store(pools, request)
             }
-            Request::Mark { mark } => {
-                self.on_pool(|pool| {
-                    stores.pools.check_named(pool)?;
-                    pool.raise_mark(mark)
-                })?;
-                Ok(Reply::Marked)
-            }
-            Request::Remove { name } => pools.remove(&name).map(|()| Reply::Removed).map_err(Into::into),
-            Request::Info { name } => pools.info(&name).map(|info| Reply::Info(Box::new(info))).map_err(Into::into),
-            Request::List { after } => pools.list(after.as_ref(), LIST_LIMIT).map(Reply::list_page).map_err(Into::into),
             Request::Challenge { .. } | Request::Prove { .. } => {
                 Err(Refused::new(ServiceCode::BadMessage, "this target asks for no proof"))
             }
@@ -274,8 +249,8 @@ impl Session {
                 self.removal = Some(sets.prepare_replacement(&name, &member)?);
                 Ok(Reply::Removable)
             }
-            Request::Digest { offset, len_bytes, block_bytes } => self.digest(offset, len_bytes, block_bytes),
-            Request::Data { offset } => self.data(offset),
+            Request::Digest { offset, len_bytes, block_bytes } => self.bytes()?.digest(offset, len_bytes, block_bytes),
+            Request::Data { offset } => self.bytes()?.data(offset),
             Request::Headerless { offset } => self.headerless(offset),
         }
     }
@@ -283,12 +258,10 @@ impl Session {
     fn close(&mut self, stores: &Stores, in_order: bool) -> Result<Reply, Refused> {
         match self.open.take() {
             Some(Open::Pool(lease)) => {
-                let Some(Held { region, mut pool }) = lease.lock().take() else { return Err(was_taken_over()) };
+                let Some(Held { region, pool }) = lease.lock().take() else { return Err(was_taken_over()) };
                 drop(region);
                 if in_order {
-                    stores.pools.check_named(&pool)?;
-                    pool.close()?;
-                    stores.pools.publish(&mut pool, self.holder())?;
+                    requests::close(&stores.pools, pool, self.holder())?;
                 }
             }
             Some(Open::Set { regions, set }) => {
@@ -301,11 +274,15 @@ impl Session {
     }
 
     /// Does something with the pool that is open, which nobody takes over meanwhile.
-    fn on_pool<T>(&self, act: impl FnOnce(&mut OpenPool) -> Result<T, StoreError>) -> Result<T, Refused> {
+    fn on_pool(&self, act: impl FnOnce(&mut OpenPool) -> Result<Reply, Refused>) -> Result<Reply, Refused> {
         let Some(Open::Pool(lease)) = &self.open else { return Err(not_open()) };
         let mut held = lease.lock();
         let Held { pool, .. } = held.as_mut().ok_or_else(was_taken_over)?;
-        Ok(act(pool)?)
+        act(pool)
+    }
+
+    fn bytes(&self) -> Result<Served, Refused> {
+        self.open.as_ref().and_then(Open::bytes).ok_or_else(not_open)
     }
 
     fn set(&mut self) -> Result<&mut OpenSet, Refused> {
@@ -346,17 +323,7 @@ impl Session {
             pool.data_len_bytes(),
             access,
         )?;
-        let header = pool.header();
-        let reply = Reply::Opened {
-            pool_uuid: header.pool_uuid,
-            replica_uuid: header.replica_uuid,
-            size_bytes: header.size_bytes,
-            replica_count: header.replica_count,
-            replica_index: header.replica_index,
-            user_flags: header.user_flags,
-            state: pool.state().clone(),
-            descriptor: region.descriptor().to_vec(),
-        };
+        let reply = requests::opened(&pool, region.descriptor().to_vec());
         let lease = Lease::new(&self.connection, self.holder(), region, pool);
         stores.leases.add(&lease);
         self.open = Some(Open::Pool(lease));
@@ -384,41 +351,9 @@ impl Session {
         Ok(reply)
     }
 
-    fn digest(&self, offset: u64, len_bytes: u64, block_bytes: u64) -> Result<Reply, Refused> {
-        let open = self.open.as_ref().ok_or_else(not_open)?;
-        let (memory, begin, size_bytes) = open.memory().ok_or_else(not_open)?;
-        let is_inside = offset.checked_add(len_bytes).is_some_and(|end| end <= size_bytes);
-        let is_short = len_bytes <= DIGESTED_MAX_BYTES && (1..=DIGESTED_MAX_BYTES).contains(&block_bytes);
-        if !is_inside || !is_short || len_bytes.div_ceil(block_bytes) > DIGESTS_MAX as u64 {
-            let text = format!("cannot digest {len_bytes} bytes at {offset} of {size_bytes} by {block_bytes}");
-            return Err(Refused::new(ServiceCode::BadMessage, text));
-        }
-        if open.is_writable() {
-            // What an earlier process stored and did not live to write back looks as durable as the rest; now the next flush
-            // makes it so.
-            memory.write_back(begin + offset, len_bytes).map_err(|error| Refused::new(ServiceCode::Medium, error))?;
-        }
-        let digests = digests_of(&memory, begin + offset, len_bytes, block_bytes);
-        let digests = digests.map_err(|error| Refused::new(ServiceCode::Medium, error))?;
-        Ok(Reply::Digests { digests })
-    }
-
     fn headerless(&mut self, offset: u64) -> Result<Reply, Refused> {
         let set = self.set()?;
         Ok(headerless_page(set.headerless_ranges(), offset, set.len_bytes()))
-    }
-
-    fn data(&self, offset: u64) -> Result<Reply, Refused> {
-        let open = self.open.as_ref().ok_or_else(not_open)?;
-        let (memory, begin, size_bytes) = open.memory().ok_or_else(not_open)?;
-        if offset > size_bytes {
-            let text = format!("there is no data at {offset} of {size_bytes}");
-            return Err(Refused::new(ServiceCode::BadMessage, text));
-        }
-        let found = data_ranges(&memory, begin + offset..begin + size_bytes, DATA_RANGES_MAX);
-        let (ranges, end) = found.map_err(|error| Refused::new(ServiceCode::Medium, error))?;
-        let ranges = ranges.into_iter().map(|range| range.start - begin..range.end - begin).collect();
-        Ok(Reply::Data { ranges, end: end - begin })
     }
 }
 
@@ -435,10 +370,6 @@ fn rights(access: OpenFor) -> Access {
         OpenFor::Read => Access::READ,
         OpenFor::Write => Access::all(),
     }
-}
-
-fn not_open() -> Refused {
-    Refused::new(ServiceCode::NotOpen, "this connection has no pool open")
 }
 
 #[cfg(test)]

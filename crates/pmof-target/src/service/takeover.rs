@@ -16,11 +16,12 @@ use uuid::Uuid;
 
 use super::{
     leases::{Held, Lease},
-    refused::Refused,
     session::{Session, Stores},
 };
 use crate::{
     OpenPool, StoreError,
+    refused::Refused,
+    requests,
     store::{NotHandedOver, PoolStore, Replacement},
 };
 
@@ -80,11 +81,7 @@ impl Session {
     }
 
     fn open_for_writing(&mut self, stores: &Stores, name: &PoolName, require: Durability) -> Result<Reply, Refused> {
-        self.open(stores, |holder| {
-            let pool = stores.pools.open_pool(name, OpenFor::Write, holder)?;
-            pool.require(require)?;
-            Ok(pool)
-        })
+        self.open(stores, |holder| requests::open(&stores.pools, name, (OpenFor::Write, require), holder))
     }
 }
 

@@ -76,6 +76,10 @@ pub(super) struct UnfinishedDevice {
 }
 
 impl Device {
+    pub(super) fn is_at(&self, path: &Path) -> bool {
+        self.path == path
+    }
+
     /// Checks that each can hold a pool, and that no two are the same.
     pub(super) fn all(
         given: &[(PoolName, PathBuf)],

@@ -10,13 +10,13 @@ use crate::{SetStoreError, StoreError};
 
 /// Why a request is not carried out: a number for programs, and a text for people.
 #[derive(Debug)]
-pub(super) struct Refused {
-    pub(super) code: u16,
-    pub(super) text: String,
+pub(crate) struct Refused {
+    pub(crate) code: u16,
+    pub(crate) text: String,
 }
 
 impl Refused {
-    pub(super) fn new(code: ServiceCode, text: impl fmt::Display) -> Self {
+    pub(crate) fn new(code: ServiceCode, text: impl fmt::Display) -> Self {
         Self { code: code as u16, text: text.to_string() }
     }
 }

@@ -1,0 +1,132 @@
+//! What a replica is asked besides its bytes: one question at a time.
+
+use std::{ops::Range, sync::Arc};
+
+use parking_lot::{Mutex, MutexGuard};
+use pmof_control::{DIGESTED_MAX_BYTES, DIGESTS_MAX, Reply, Request};
+use pmof_pool::DIGEST_BYTES;
+
+use super::Standing;
+use crate::{
+    ReplicaError,
+    site::{Asked, Site},
+};
+
+/// A replica that answers questions, and whether it is in use.
+#[derive(Debug)]
+pub(crate) struct Control {
+    pub(super) standing: Standing,
+    site: Site,
+    is_written: bool,
+    asking: Mutex<()>,
+}
+
+/// A question that was asked, and the right to ask the next one.
+pub(crate) struct Asking<'m> {
+    asked: Option<Asked>,
+    _one: MutexGuard<'m, ()>,
+}
+
+impl Control {
+    pub(crate) fn new(standing: Standing, site: Site, is_written: bool) -> Self {
+        Self { standing, site, is_written, asking: Mutex::default() }
+    }
+
+    /// Sends a question. A failure takes the replica out of use.
+    pub(crate) fn start_asking(&self, request: &Request) -> Asking<'_> {
+        let one = self.asking.lock();
+        let asked = match self.standing.failure() {
+            Some(_) => None,
+            None => self.site.send(request).map_err(|error| self.fail(error)).ok(),
+        };
+        Asking { asked, _one: one }
+    }
+
+    /// Waits for the answer. A failure takes the replica out of use, and so does a refusal.
+    pub(crate) fn finish_asking(&self, asking: Asking<'_>) -> Option<Reply> {
+        self.site.answer(asking.asked?).map_err(|error| self.fail(error)).ok()
+    }
+
+    /// The question for digests of the blocks of a range, at most what one message answers.
+    pub(crate) fn digest_request(range: &Range<u64>, block_bytes: u64) -> Request {
+        Request::Digest { offset: range.start, len_bytes: range.end - range.start, block_bytes }
+    }
+
+    /// The digests that were asked for, so many. `None`: the replica failed.
+    pub(crate) fn finish_digests(&self, asking: Asking<'_>, block_count: usize) -> Option<Vec<[u8; DIGEST_BYTES]>> {
+        match self.finish_asking(asking)? {
+            Reply::Digests { digests } if digests.len() == block_count => Some(digests),
+            _ => {
+                self.fail(ReplicaError::Unexpected);
+                None
+            }
+        }
+    }
+
+    /// Asks. A refusal leaves the replica in use.
+    pub(crate) fn ask(&self, request: &Request) -> Result<Reply, Arc<ReplicaError>> {
+        let _one = self.asking.lock();
+        self.check_in_use()?;
+        self.site.ask(request).map_err(|error| match error {
+            ReplicaError::Refused { .. } => Arc::new(error),
+            error => self.fail(error),
+        })
+    }
+
+    /// Asks for what is answered in one way only.
+    pub(crate) fn ask_for(&self, request: &Request, expected: &Reply) -> Result<(), Arc<ReplicaError>> {
+        let reply = self.ask(request)?;
+        if reply == *expected { Ok(()) } else { Err(self.fail(ReplicaError::Unexpected)) }
+    }
+
+    /// BLAKE3 digests of the blocks of `block_bytes` of a range, computed where the replica is; the last may be shorter.
+    pub(crate) fn digests(
+        &self,
+        range: Range<u64>,
+        block_bytes: u64,
+    ) -> Result<Vec<[u8; DIGEST_BYTES]>, Arc<ReplicaError>> {
+        let at_once = (DIGESTED_MAX_BYTES / block_bytes).min(DIGESTS_MAX as u64) * block_bytes;
+        let len_bytes = range.end.saturating_sub(range.start);
+        let mut digests = Vec::with_capacity(len_bytes.div_ceil(block_bytes) as usize);
+        let mut at = range.start;
+        while at < range.end {
+            let part = at_once.min(range.end - at);
+            match self.ask(&Request::Digest { offset: at, len_bytes: part, block_bytes })? {
+                Reply::Digests { digests: page } if page.len() as u64 == part.div_ceil(block_bytes) => {
+                    digests.extend(page);
+                }
+                _ => return Err(self.fail(ReplicaError::Unexpected)),
+            }
+            at += part;
+        }
+        Ok(digests)
+    }
+
+    /// Why it is out of use, if it is.
+    pub(crate) fn check_in_use(&self) -> Result<(), Arc<ReplicaError>> {
+        self.standing.failure().map_or(Ok(()), |failure| Err(Arc::clone(failure)))
+    }
+
+    /// Takes the replica out of use. What failed first stays the reason: of those who fail at once, one says why the connection ended, the
+    /// others only hear that it did.
+    pub(crate) fn fail(&self, mut error: ReplicaError) -> Arc<ReplicaError> {
+        if self.standing.failure().is_none() && self.is_written && error.is_fenced() {
+            error = ReplicaError::Fenced { successor: self.successor() };
+        }
+        let why = self.standing.fail(error);
+        self.site.disconnect();
+        why
+    }
+
+    /// Takes the replica out of use because the pool was taken over at another one.
+    pub(crate) fn fence(&self, successor: &str) {
+        self.standing.fail(ReplicaError::Fenced { successor: successor.to_owned() });
+        self.site.disconnect();
+    }
+
+    /// Who has the pool now, as far as its target says soon.
+    fn successor(&self) -> String {
+        let holder = self.standing.place.url().and_then(|url| self.site.holder_of(&url.name));
+        holder.unwrap_or_else(|| "another initiator".to_owned())
+    }
+}

@@ -1,0 +1,85 @@
+//! Where a replica of a native pool is asked for: at a target, or in a directory of this machine.
+
+use std::{sync::Arc, time::Instant};
+
+use pmof_control::{PoolName, PoolRefusal, Reply, Request};
+use pmof_target::LocalTarget;
+
+use crate::{
+    ReplicaError,
+    target::{PendingReply, TargetConnection, until_free},
+};
+
+/// Who answers requests about pools.
+#[derive(Clone, Debug)]
+pub(crate) enum Site {
+    Target(Arc<TargetConnection>),
+    Here(Arc<LocalTarget>),
+}
+
+/// A request that has no answer yet.
+#[derive(Debug)]
+pub(crate) enum Asked {
+    Sent(PendingReply),
+    /// Carried out when the answer is wanted: targets do meanwhile what they were sent.
+    Due(Box<Request>),
+}
+
+impl Site {
+    pub(crate) fn send(&self, request: &Request) -> Result<Asked, ReplicaError> {
+        match self {
+            Self::Target(target) => target.send(request).map(Asked::Sent),
+            Self::Here(_) => Ok(Asked::Due(Box::new(request.clone()))),
+        }
+    }
+
+    /// The answer, or the refusal as an error.
+    pub(crate) fn answer(&self, asked: Asked) -> Result<Reply, ReplicaError> {
+        match (self, asked) {
+            (Self::Target(target), Asked::Sent(pending)) => target.answer(&pending),
+            (Self::Here(here), Asked::Due(request)) => match here.answer(*request) {
+                Reply::Refused { code, text } => {
+                    Err(ReplicaError::Refused { refusal: PoolRefusal::from_code(code), text })
+                }
+                reply => Ok(reply),
+            },
+            _ => Err(ReplicaError::Unexpected),
+        }
+    }
+
+    /// Asks and waits for the answer.
+    pub(crate) fn ask(&self, request: &Request) -> Result<Reply, ReplicaError> {
+        self.answer(self.send(request)?)
+    }
+
+    /// Asks; again and again for a second where another has open what is asked for, who may be gone.
+    pub(crate) fn ask_when_free(&self, request: &Request) -> Result<Reply, ReplicaError> {
+        let asked = self.send(request)?;
+        self.answer_when_free(request, asked, Instant::now())
+    }
+
+    /// The answer to `request`, which was sent at `since` for the first time: as [`ask_when_free`](Self::ask_when_free).
+    pub(crate) fn answer_when_free(
+        &self,
+        request: &Request,
+        asked: Asked,
+        since: Instant,
+    ) -> Result<Reply, ReplicaError> {
+        until_free(self.answer(asked), since, || self.ask(request))
+    }
+
+    /// Ends the connection, where there is one; whoever waits on it is told.
+    pub(crate) fn disconnect(&self) {
+        if let Self::Target(target) = self {
+            target.disconnect();
+        }
+    }
+
+    /// Who has a pool open for writing, where that was taken from this side.
+    pub(crate) fn holder_of(&self, name: &PoolName) -> Option<String> {
+        match self {
+            Self::Target(target) => target.holder_of(name),
+            Self::Here(_) => None,
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Requests that are answered alike whoever asks: an initiator over a connection, or this process.
+
+use std::sync::Arc;
+
+use pmof_control::{
+    DATA_RANGES_MAX, DIGESTED_MAX_BYTES, DIGESTS_MAX, LIST_LIMIT, NewPool, OpenFor, PoolName, Reply, Request,
+    ServiceCode,
+};
+use pmof_mem::{Durability, Medium as _, Memory};
+use pmof_pool::{data_ranges, digests_of};
+
+use crate::{OpenPool, PoolStore, StoreError, refused::Refused};
+
+/// Makes a pool as `Create` asks for it.
+pub(crate) fn create(
+    pools: &PoolStore,
+    name: &PoolName,
+    (new, publish_on_close): (&NewPool, bool),
+    holder: String,
+) -> Result<OpenPool, StoreError> {
+    if publish_on_close { pools.create_unpublished(name, new) } else { pools.create(name, new, holder) }
+}
+
+/// Opens a pool as `Open` asks for it.
+pub(crate) fn open(
+    pools: &PoolStore,
+    name: &PoolName,
+    (access, require): (OpenFor, Durability),
+    holder: String,
+) -> Result<OpenPool, StoreError> {
+    let pool = pools.open_pool(name, access, holder)?;
+    pool.require(require)?;
+    Ok(pool)
+}
+
+/// What tells the initiator of a pool that is open.
+pub(crate) fn opened(pool: &OpenPool, descriptor: Vec<u8>) -> Reply {
+    let header = pool.header();
+    Reply::Opened {
+        pool_uuid: header.pool_uuid,
+        replica_uuid: header.replica_uuid,
+        size_bytes: header.size_bytes,
+        replica_count: header.replica_count,
+        replica_index: header.replica_index,
+        user_flags: header.user_flags,
+        state: pool.state().clone(),
+        descriptor,
+    }
+}
+
+/// Closes a pool in order, and gives it its name where it has none.
+pub(crate) fn close(pools: &PoolStore, mut pool: OpenPool, holder: String) -> Result<(), StoreError> {
+    pools.check_named(&pool)?;
+    pool.close()?;
+    pools.publish(&mut pool, holder)
+}
+
+/// Answers what is asked of pools that need not be open: `Remove`, `Info` and `List`.
+pub(crate) fn about_store(pools: &PoolStore, request: Request) -> Result<Reply, Refused> {
+    Ok(match request {
+        Request::Remove { name } => pools.remove(&name).map(|()| Reply::Removed)?,
+        Request::Info { name } => Reply::Info(Box::new(pools.info(&name)?)),
+        Request::List { after } => Reply::list_page(pools.list(after.as_ref(), LIST_LIMIT)?),
+        _ => return Err(not_for_pools()),
+    })
+}
+
+/// Changes the state of an open pool as it is asked to: `Begin`, `Confirm` and `Mark`.
+pub(crate) fn about_state(pools: &PoolStore, pool: &mut OpenPool, request: Request) -> Result<Reply, Refused> {
+    Ok(match request {
+        Request::Begin { opening, epoch, ancestors } => {
+            pool.begin(epoch, opening, &ancestors)?;
+            Reply::Begun
+        }
+        Request::Confirm { epoch } => {
+            pool.confirm(epoch)?;
+            Reply::Confirmed
+        }
+        Request::Mark { mark } => {
+            pools.check_named(pool)?;
+            pool.raise_mark(mark)?;
+            Reply::Marked
+        }
+        _ => return Err(not_for_pools()),
+    })
+}
+
+fn not_for_pools() -> Refused {
+    Refused::new(ServiceCode::BadMessage, "that is not asked of pools")
+}
+
+/// The bytes of what is open: the memory, where they begin there, and how many they are.
+#[derive(Clone, Debug)]
+pub(crate) struct Served {
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) begin: u64,
+    pub(crate) size_bytes: u64,
+    pub(crate) is_writable: bool,
+}
+
+impl Served {
+    /// The user's data of a pool.
+    pub(crate) fn of_pool(pool: &OpenPool) -> Self {
+        let is_writable = pool.access() == OpenFor::Write;
+        Self { memory: pool.medium(), begin: pool.data_offset(), size_bytes: pool.data_len_bytes(), is_writable }
+    }
+
+    /// Answers `Digest`.
+    pub(crate) fn digest(&self, offset: u64, len_bytes: u64, block_bytes: u64) -> Result<Reply, Refused> {
+        let Self { memory, begin, size_bytes, is_writable } = self;
+        let is_inside = offset.checked_add(len_bytes).is_some_and(|end| end <= *size_bytes);
+        let is_short = len_bytes <= DIGESTED_MAX_BYTES && (1..=DIGESTED_MAX_BYTES).contains(&block_bytes);
+        if !is_inside || !is_short || len_bytes.div_ceil(block_bytes) > DIGESTS_MAX as u64 {
+            let text = format!("cannot digest {len_bytes} bytes at {offset} of {size_bytes} by {block_bytes}");
+            return Err(Refused::new(ServiceCode::BadMessage, text));
+        }
+        if *is_writable {
+            // What an earlier process stored and did not live to write back looks as durable as the rest; now the next flush
+            // makes it so.
+            memory.write_back(begin + offset, len_bytes).map_err(|error| Refused::new(ServiceCode::Medium, error))?;
+        }
+        let digests = digests_of(memory, begin + offset, len_bytes, block_bytes);
+        let digests = digests.map_err(|error| Refused::new(ServiceCode::Medium, error))?;
+        Ok(Reply::Digests { digests })
+    }
+
+    /// Answers `Data`.
+    pub(crate) fn data(&self, offset: u64) -> Result<Reply, Refused> {
+        let Self { memory, begin, size_bytes, .. } = self;
+        if offset > *size_bytes {
+            let text = format!("there is no data at {offset} of {size_bytes}");
+            return Err(Refused::new(ServiceCode::BadMessage, text));
+        }
+        let found = data_ranges(memory, begin + offset..begin + size_bytes, DATA_RANGES_MAX);
+        let (ranges, end) = found.map_err(|error| Refused::new(ServiceCode::Medium, error))?;
+        let ranges = ranges.into_iter().map(|range| range.start - begin..range.end - begin).collect();
+        Ok(Reply::Data { ranges, end: end - begin })
+    }
+}
+
+pub(crate) fn not_open() -> Refused {
+    Refused::new(ServiceCode::NotOpen, "no pool is open")
+}
