@@ -30,9 +30,11 @@ use pending::Waiter;
 use returns::{Returns, Signal};
 
 mod acknowledge;
+mod compare;
 mod epochs;
 mod equalize;
 mod events;
+mod format;
 mod group;
 #[cfg(test)]
 mod group_tests;
@@ -76,6 +78,8 @@ struct Facts {
     /// Bytes before the first that may be written.
     header_bytes: u64,
     user_flags: [u8; USER_FLAGS_BYTES],
+    /// What the headers said, of a format that has attributes.
+    attributes: Option<Attributes>,
     /// Replicas that it was made with.
     made_count: usize,
     /// Replicas that were named when it was opened.
@@ -161,7 +165,12 @@ impl fmt::Debug for Open {
 }
 
 impl Open {
-    fn new(facts: Facts, members: Vec<Arc<dyn Member>>, epochs: Option<Epochs>) -> Self {
+    fn new(
+        facts: Facts,
+        members: Vec<Arc<dyn Member>>,
+        epochs: Option<Epochs>,
+        mirror: Option<Arc<dyn Medium>>,
+    ) -> Self {
         let group = members.iter().any(|member| member.shares_flushes()).then(Arc::default);
         Self {
             facts,
@@ -171,7 +180,7 @@ impl Open {
             catching_up: Vec::new(),
             losses: Arc::default(),
             group,
-            mirror: None,
+            mirror,
             local: Arc::default(),
             is_unpublished: false,
             abandoned: Mutex::default(),
@@ -197,11 +206,11 @@ impl Open {
         }
     }
 
-    fn into_pool(self, attributes: Option<Attributes>, returns: Option<Returns>) -> Pool {
+    fn into_pool(self, returns: Option<Returns>) -> Pool {
         let shared = Arc::new(Shared {
             facts: self.facts.clone(),
+            attributes: Mutex::new(self.facts.attributes),
             open: RwLock::new(Some(Arc::new(self))),
-            attributes: Mutex::new(attributes),
             unflushed: AtomicUsize::new(0),
             waiter: Waiter::default(),
             returns: returns.map(Arc::new),
@@ -436,25 +445,6 @@ impl Shared {
 }
 
 impl Facts {
-    /// Of a pool that is written on all replicas that it was made with, with no identity and no header yet.
-    fn new(size_bytes: u64, made_count: usize) -> Self {
-        Self {
-            uuid: Uuid::nil(),
-            size_bytes,
-            header_bytes: 0,
-            user_flags: [0; USER_FLAGS_BYTES],
-            made_count,
-            replica_count: made_count,
-            durability: Durability::Visible,
-            access: OpenFor::Write,
-            left_out: Vec::new(),
-            least_acknowledged: 1,
-            copied_bytes: 0,
-            was_closed: true,
-            first_read: 0,
-        }
-    }
-
     fn check(&self, offset: u64, len_bytes: u64) -> Result<(), PoolError> {
         let size_bytes = self.size_bytes;
         let is_inside = offset.checked_add(len_bytes).is_some_and(|end| end <= size_bytes);

@@ -9,9 +9,10 @@ use pmof_access::{Durability, Medium, Memory};
 use pmof_control::{OpenFor, PoolRefusal, PoolState, Reply, Request};
 
 use super::{
-    Facts, LeftOut, Open, Pool,
+    LeftOut, Open, Pool,
     acknowledge::Acknowledge,
     epochs::Epochs,
+    format::{Format, Terms},
     opened::{Checked, Identity, Reached, check_opened},
     returns::Returns,
 };
@@ -140,34 +141,23 @@ impl Opening {
         let identity = identity.ok_or(PoolError::NoReplicas)?;
         let state = opened.first().map(|opened| opened.state.clone()).ok_or(PoolError::NoReplicas)?;
         let base = Base::after(state.epoch, state.opening, &state.ancestors);
-        let (mut pool, _) = self.pool(opened, identity, base, 0, OpenFor::Write)?;
+        let mut pool = self.pool(opened, identity, (base, 0), (OpenFor::Write, None))?;
         pool.is_unpublished = new == New::Unpublished;
         // What has no name yet is gone with its connection.
         let returns = (new == New::Published).then(|| self.returns(identity, &mut pool)).flatten();
-        Ok(pool.into_pool(None, returns))
+        Ok(pool.into_pool(returns))
     }
 
-    /// Puts the replicas together. Returns the positions of those that are open too.
+    /// Puts the replicas together. `source`: of a pool that was there, which of these has all that was acknowledged, and whether all of them were
+    /// closed in order.
     fn pool(
         &self,
         opened: Vec<Opened>,
         identity: Identity,
-        base: Base,
-        mark: u64,
-        access: OpenFor,
-    ) -> Result<(Open, Vec<usize>), PoolError> {
-        let Identity { uuid, size_bytes, user_flags, replica_count } = identity;
-        let made = usize::from(replica_count);
-        let facts = Facts {
-            uuid,
-            user_flags,
-            replica_count: self.urls.len(),
-            durability: self.wanted.require,
-            access,
-            left_out: self.told_left_out(),
-            least_acknowledged: self.wanted.acknowledge.least(),
-            ..Facts::new(size_bytes, made)
-        };
+        (base, mark): (Base, u64),
+        (access, source): (OpenFor, Option<(usize, bool)>),
+    ) -> Result<Open, PoolError> {
+        let (size_bytes, made) = (identity.size_bytes, usize::from(identity.replica_count));
         let mirror = if self.wanted.has_mirror { Some(mirror(size_bytes)?) } else { None };
         let absent = |position: usize| {
             let why = self.left_out.iter().find(|(of, _)| *of == position).map(|(_, why)| Arc::clone(why));
@@ -175,21 +165,26 @@ impl Opening {
             Arc::new(AbsentMember::new(place(&self.urls[position]), why)) as Arc<dyn Member>
         };
         let mut members: Vec<Arc<dyn Member>> = (0..self.urls.len()).map(absent).collect();
-        let (mut indexes, mut positions) = (vec![None; self.urls.len()], Vec::with_capacity(opened.len()));
+        let source = source.map(|(source, is_clean)| (opened[source].position, is_clean));
+        let mut indexes = vec![None; self.urls.len()];
         for Opened { position, site, index, reached, is_behind, .. } in opened {
             let place = place(&self.urls[position]);
             let standing = if is_behind { Standing::behind(place) } else { Standing::new(place) };
             let member = reached.member(standing, site, size_bytes, mirror.as_ref());
             members[position] = member.map_err(|error| failed(&self.urls[position], error))?;
             indexes[position] = Some(index);
-            positions.push(position);
         }
         // Whoever asks for fewer has decided that these are enough.
         let quorum = self.wanted.min_replicas.map_or(made, |least| least.max(1)).min(quorum(made));
-        let epochs = Epochs::new(members.clone(), indexes, base, mark, quorum);
-        let mut pool = Open::new(facts, members, Some(epochs));
-        pool.mirror = mirror;
-        Ok((pool, positions))
+        let terms = Terms {
+            left_out: self.told_left_out(),
+            least_acknowledged: self.wanted.acknowledge.least(),
+            was_closed: source.is_none_or(|(_, is_clean)| is_clean),
+            first_read: source.map_or(0, |(source, _)| source),
+            ..Terms::whole(self.wanted.require, access, mirror)
+        };
+        let begins = source.filter(|_| access == OpenFor::Write);
+        Open::assemble(&Native { identity, indexes, base, mark, quorum, begins }, members, terms)
     }
 
     /// What brings the pool's replicas back when they are lost; of one replica there is none to copy from.
@@ -223,16 +218,10 @@ impl Opening {
             }
         };
         let Agreement { base, is_clean, source, mark, .. } = agreement;
-        let (mut pool, positions) = self.pool(opened, identity, base, mark, access)?;
-        let source = positions[source];
-        pool.facts.first_read = source;
-        pool.facts.was_closed = is_clean;
-        if access == OpenFor::Write {
-            pool.facts.copied_bytes = pool.begin(is_clean, source)?;
-        }
+        let mut pool = self.pool(opened, identity, (base, mark), (access, Some((source, is_clean))))?;
         pool.fill_mirror()?;
         let returns = if access == OpenFor::Write { self.returns(identity, &mut pool) } else { None };
-        Ok(pool.into_pool(None, returns))
+        Ok(pool.into_pool(returns))
     }
 
     /// Asks all targets at once, or the `first` before the others, which are asked only where it has opened.
@@ -367,6 +356,35 @@ impl Opening {
             }
         }
         Ok(())
+    }
+}
+
+/// The format whose replicas know which of them have what.
+#[derive(Debug)]
+struct Native {
+    identity: Identity,
+    /// Which replica lies in each place, where that is known.
+    indexes: Vec<Option<u16>>,
+    base: Base,
+    mark: u64,
+    quorum: usize,
+    /// Of a pool that is opened for writing: the place of one that has all that was acknowledged, and whether all others have it too.
+    begins: Option<(usize, bool)>,
+}
+
+impl Format for Native {
+    fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    fn epochs(&self, members: &[Arc<dyn Member>]) -> Option<Epochs> {
+        let Self { indexes, base, mark, quorum, .. } = self;
+        Some(Epochs::new(members.to_vec(), indexes.clone(), base.clone(), *mark, *quorum))
+    }
+
+    /// All of a pool is comparable.
+    fn equalize(&self, open: &Open) -> Result<u64, PoolError> {
+        self.begins.map_or(Ok(0), |(source, is_clean)| open.begin(is_clean, source))
     }
 }
 

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use pmof_access::Medium;
 use pmof_control::{OpenFor, SetName};
 use pmof_pool::Attributes;
-use uuid::Uuid;
 
-use super::{Facts, Open, Pool};
+use super::{Open, Pool, format::Terms, set::PmdkFormat};
 use crate::{
     PoolError, TargetOptions, TargetUrl,
     member::{Member as _, RemoteMember},
@@ -88,15 +87,14 @@ impl RemoteSetOptions {
         if let Some(mirror) = &self.mirror {
             member.use_mirror(Arc::clone(mirror)).map_err(|error| self.replica().failed(error))?;
         }
-        let facts = Facts {
-            uuid: Uuid::from_bytes(attributes.map(|attributes| attributes.poolset_uuid).unwrap_or_default()),
+        let format = PmdkFormat {
+            attributes,
+            size_bytes: member.len_bytes(),
             header_bytes: member.header_bytes(),
-            durability: member.strongest(),
-            access,
-            ..Facts::new(member.len_bytes(), 1)
+            replica_count: 1,
+            compared: None,
         };
-        let mut open = Open::new(facts, vec![Arc::new(member)], None);
-        open.mirror.clone_from(&self.mirror);
-        Ok(open.into_pool(attributes, None))
+        let terms = Terms::whole(member.strongest(), access, self.mirror.clone());
+        Ok(Open::assemble(&format, vec![Arc::new(member)], terms)?.into_pool(None))
     }
 }

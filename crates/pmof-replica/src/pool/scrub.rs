@@ -2,27 +2,13 @@
 
 use std::{collections::HashMap, ops::Range, sync::Arc};
 
-use pmof_control::{DIGESTED_MAX_BYTES, DIGESTS_MAX, OpenFor};
-use pmof_pool::DIGEST_BYTES;
+use pmof_control::OpenFor;
 
-use super::{Open, Pool};
-use crate::{
-    PoolError, ReplicaPlace,
-    member::{Asking, Atomicity, Control, FlushLevel, Member, Source, Write, replica_error},
-    pages::PAGE_BYTES,
+use super::{
+    Open, Pool,
+    compare::{self, BLOCK_BYTES, Digest, InUse, WINDOW_BYTES, lost},
 };
-
-/// Bytes whose digests are compared first; of those that differ the pages are.
-const BLOCK_BYTES: u64 = 64 << 10;
-
-/// Bytes compared at a time: as many digests as one message holds.
-const WINDOW_BYTES: u64 = DIGESTS_MAX as u64 * BLOCK_BYTES;
-const _: () = assert!(WINDOW_BYTES <= DIGESTED_MAX_BYTES && BLOCK_BYTES / PAGE_BYTES <= DIGESTS_MAX as u64);
-
-type Digest = [u8; DIGEST_BYTES];
-
-/// A member in use, and its position.
-type InUse<'o> = (usize, &'o dyn Member);
+use crate::{PoolError, ReplicaPlace, member::FlushLevel, pages::PAGE_BYTES};
 
 /// A page that differed on one replica from what most of them hold, and was made equal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,14 +106,6 @@ impl Pool {
 }
 
 impl Open {
-    fn natives_in_use(&self) -> Vec<InUse<'_>> {
-        let members = self.members.iter().enumerate().filter(|(_, member)| member.standing().is_in_use());
-        members
-            .filter(|(_, member)| member.control().is_some())
-            .map(|(position, member)| (position, &**member))
-            .collect()
-    }
-
     /// Makes a page equal on those whose digest is not the right one. Returns their positions.
     fn repair(
         &self,
@@ -138,32 +116,17 @@ impl Open {
     ) -> Result<Vec<usize>, PoolError> {
         let source = members.iter().zip(digests).find(|(_, digest)| **digest == right);
         let Some(((_, source), _)) = source else { return Ok(Vec::new()) };
-        let mut bytes = vec![0; (page.end - page.start) as usize];
-        source.read(page.start, &mut bytes).map_err(|why| replica_error(*source, why))?;
-        if let Some(written) = &self.written {
-            written.mark(page.clone());
-        }
         let wrong = members.iter().zip(digests).filter(|(_, digest)| **digest != right);
-        let mut positions = Vec::new();
-        for ((position, member), _) in wrong {
-            let (offset, len_bytes) = (page.start, page.end - page.start);
-            let (source, atomicity) = (Source::Bytes(&bytes), Atomicity::Relaxed);
-            member.write(&Write { offset, len_bytes, source, atomicity, is_held: true });
-            positions.push(*position);
-        }
+        let (positions, wrong): (Vec<_>, Vec<_>) = wrong.map(|(member, _)| *member).unzip();
+        self.copy_range(*source, page, &wrong)?;
         Ok(positions)
     }
 }
 
 /// The digests of a range's blocks on each of these.
-fn digests_of<'o>(members: &[InUse<'o>], range: &Range<u64>, block_bytes: u64) -> Result<Vec<Vec<Digest>>, PoolError> {
-    let request = Control::digest_request(range, block_bytes);
-    let ask = |member: &'o dyn Member| member.control().map(|control| (control, control.start_asking(&request)));
-    let asked: Vec<Option<(&Control, Asking<'_>)>> = members.iter().map(|(_, member)| ask(*member)).collect();
-    let block_count = (range.end - range.start).div_ceil(block_bytes) as usize;
-    let taken =
-        asked.into_iter().map(|asked| asked.and_then(|(control, asking)| control.finish_digests(asking, block_count)));
-    taken.zip(members).map(|(digests, (_, member))| digests.ok_or_else(|| lost(*member))).collect()
+fn digests_of(members: &[InUse<'_>], range: &Range<u64>, block_bytes: u64) -> Result<Vec<Vec<Digest>>, PoolError> {
+    let digests = compare::digests_of(members, range, block_bytes).into_iter().zip(members);
+    digests.map(|(digests, (_, member))| digests.ok_or_else(|| lost(*member))).collect()
 }
 
 /// The content that more than half of the replicas hold.
@@ -192,9 +155,4 @@ fn differing(range: &Range<u64>, block_bytes: u64, digests: &[Vec<Digest>]) -> V
         }
     }
     ranges
-}
-
-fn lost(member: &dyn Member) -> PoolError {
-    let why = member.standing().tell_failure().cloned();
-    replica_error(member, why.unwrap_or_else(|| Arc::new(crate::ReplicaError::Unexpected)))
 }

@@ -1,20 +1,24 @@
 //! The pool of a pool set: its replicas, local and remote, made or opened together.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use pmof_access::{Durability, Medium, Memory};
-use pmof_control::OpenFor;
+use pmof_control::{OpenFor, USER_FLAGS_BYTES};
 use pmof_mem::{Declaration, MemError};
 use pmof_pool::{
-    AccessError, CheckReport, Comparison, ComparisonError, Contents, ContentsState, EMPTY, FeatureChange, FeatureError,
-    FeatureOptions, Features, HEADER_LEN_BYTES, LocalReplica, LocalSet, LostPart, NewSet, PoolKind, PoolSet,
-    RemoteSpec, ReplicaSpec, Step, SyncError, SyncOptions, SyncReport, TransformOptions, TransformReport,
+    AccessError, Attributes, CheckReport, Comparison, ComparisonError, Contents, ContentsState, EMPTY, FeatureChange,
+    FeatureError, FeatureOptions, Features, HEADER_LEN_BYTES, LocalReplica, LocalSet, LostPart, NewSet, PoolKind,
+    PoolSet, RemoteSpec, ReplicaSpec, Step, SyncError, SyncOptions, SyncReport, TransformOptions, TransformReport,
     change_feature, check, data_ranges, features, first_misfit, headerless_parts, memory_state, new_uuid,
     opening_count, state_of, sync, transform,
 };
 use uuid::Uuid;
 
-use super::{Facts, Open, Pool};
+use super::{
+    Open, Pool,
+    format::{Format, Terms},
+    opened::Identity,
+};
 use crate::{
     PoolError, RemoteRemoval, ReplicaError, ReplicaPlace, SetInfo, SshReplicas, TargetOptions,
     member::{LocalMember, Member, RemoteMember, Standing, replica_error},
@@ -253,47 +257,15 @@ impl SetOptions {
             least = Some(least.map_or(member.strongest(), |least: Durability| least.min(member.strongest())));
             members.push(member);
         }
-        let size_bytes = local.len_bytes();
-        let kind = attributes.and_then(|attributes| PoolKind::of_signature(&attributes.signature));
-        if differing == Some(Differing::Copy) {
-            check_source(&members, &mirror, kind, size_bytes)?;
-            self.check_headerless(&members, size_bytes)?;
-            if kind == Some(PoolKind::Obj) {
-                check_openings(&members)?;
-            }
-        }
-        let how = differing.unwrap_or(Differing::Copy);
-        let copied_bytes = make_same(&members, &mirror, kind, size_bytes, how)?;
-        let facts = Facts {
-            uuid: Uuid::from_bytes(attributes.map(|attributes| attributes.poolset_uuid).unwrap_or_default()),
+        let durability = self.target.require.or(least).unwrap_or(Durability::Visible);
+        let format = PmdkFormat {
+            attributes,
+            size_bytes: local.len_bytes(),
             header_bytes: HEADER_LEN_BYTES as u64,
-            durability: self.target.require.or(least).unwrap_or(Durability::Visible),
-            copied_bytes,
-            was_closed: copied_bytes == 0,
-            ..Facts::new(size_bytes, members.len())
+            replica_count: members.len() as u16,
+            compared: Some((&self.set, differing)),
         };
-        let mut open = Open::new(facts, members, None);
-        open.mirror = Some(mirror);
-        Ok(open)
-    }
-
-    /// Fails where a part without a header would be copied though it was lost, or copied or overwritten though it may be another's file.
-    fn check_headerless(&self, members: &[Arc<dyn Member>], size_bytes: u64) -> Result<(), PoolError> {
-        let contents = members.iter().map(|member| contents(&**member));
-        let mut contents = contents.collect::<Result<Vec<_>, _>>()?;
-        let held = contents.iter_mut().map(|held| Some((&mut **held as &mut dyn Contents, size_bytes)));
-        let parts = headerless_parts(&self.set, &mut held.collect::<Vec<_>>());
-        let parts = parts.map_err(|(index, source)| not_compared(&*members[index], source))?;
-        if let Some(LostPart { reason, .. }) = parts.lost.into_iter().find(|part| part.index == 0) {
-            return Err(PoolError::LostPart { reason });
-        }
-        if let Some((index, range)) = parts.elsewhere.into_iter().next() {
-            return Err(PoolError::UnlikeElsewhere { index, range });
-        }
-        match parts.unlike.into_iter().next() {
-            Some((index, path)) => Err(PoolError::UnlikePart { index, path }),
-            None => Ok(()),
-        }
+        Open::assemble(&format, members, Terms::whole(durability, OpenFor::Write, Some(mirror as _)))
     }
 
     /// Does something with the place of each remote replica, all at once: most of it is waiting for ssh.
@@ -353,9 +325,72 @@ impl SetOptions {
 }
 
 fn finish(open: Open, local: LocalSet) -> Pool {
-    let attributes = local.replicas().first().and_then(Option::as_ref).and_then(LocalReplica::attributes);
     *open.local.lock() = Some(local);
-    open.into_pool(attributes, None)
+    open.into_pool(None)
+}
+
+/// PMDK's format, whose headers know what belongs together, and not who has what.
+#[derive(Debug)]
+pub(super) struct PmdkFormat<'s> {
+    pub(super) attributes: Option<Attributes>,
+    pub(super) size_bytes: u64,
+    pub(super) header_bytes: u64,
+    pub(super) replica_count: u16,
+    /// The set whose replicas are compared with its first, and what becomes of those that differ: `None` of a new pool, whose first replica is
+    /// the source.
+    pub(super) compared: Option<(&'s PoolSet, Option<Differing>)>,
+}
+
+impl Format for PmdkFormat<'_> {
+    fn identity(&self) -> Identity {
+        let uuid = Uuid::from_bytes(self.attributes.map(|attributes| attributes.poolset_uuid).unwrap_or_default());
+        let Self { size_bytes, replica_count, .. } = *self;
+        Identity { uuid, size_bytes, user_flags: [0; USER_FLAGS_BYTES], replica_count }
+    }
+
+    fn data_range(&self) -> Range<u64> {
+        self.header_bytes..self.size_bytes
+    }
+
+    fn attributes(&self) -> Option<Attributes> {
+        self.attributes
+    }
+
+    fn equalize(&self, open: &Open) -> Result<u64, PoolError> {
+        let (members, size_bytes) = (&open.members, self.size_bytes);
+        let (Some((set, differing)), Some(first)) = (self.compared, members.first().and_then(|first| first.memory()))
+        else {
+            return Ok(0);
+        };
+        let kind = self.attributes.and_then(|attributes| PoolKind::of_signature(&attributes.signature));
+        if differing == Some(Differing::Copy) {
+            check_source(members, first, kind, size_bytes)?;
+            check_headerless(set, members, size_bytes)?;
+            if kind == Some(PoolKind::Obj) {
+                check_openings(members)?;
+            }
+        }
+        make_same(members, first, kind, size_bytes, differing.unwrap_or(Differing::Copy))
+    }
+}
+
+/// Fails where a part without a header would be copied though it was lost, or copied or overwritten though it may be another's file.
+fn check_headerless(set: &PoolSet, members: &[Arc<dyn Member>], size_bytes: u64) -> Result<(), PoolError> {
+    let contents = members.iter().map(|member| contents(&**member));
+    let mut contents = contents.collect::<Result<Vec<_>, _>>()?;
+    let held = contents.iter_mut().map(|held| Some((&mut **held as &mut dyn Contents, size_bytes)));
+    let parts = headerless_parts(set, &mut held.collect::<Vec<_>>());
+    let parts = parts.map_err(|(index, source)| not_compared(&*members[index], source))?;
+    if let Some(LostPart { reason, .. }) = parts.lost.into_iter().find(|part| part.index == 0) {
+        return Err(PoolError::LostPart { reason });
+    }
+    if let Some((index, range)) = parts.elsewhere.into_iter().next() {
+        return Err(PoolError::UnlikeElsewhere { index, range });
+    }
+    match parts.unlike.into_iter().next() {
+        Some((index, path)) => Err(PoolError::UnlikePart { index, path }),
+        None => Ok(()),
+    }
 }
 
 fn strongest(memory: &Memory) -> Durability {
