@@ -129,6 +129,10 @@ impl PoolState {
     /// [confirmed](Self::confirmed). `index`: which replica it is.
     #[must_use]
     pub fn begun(&self, index: u16, epoch: Epoch, opening: u64, ancestors: &[Epoch]) -> Self {
+        if self.is_confirmed && self.epoch.id == epoch.id {
+            // Told again by a writer that connects again: what is confirmed stays so.
+            return Self { is_open: true, ..self.clone() };
+        }
         let is_parent = |id: Uuid| ancestors.first().is_some_and(|parent| parent.id == id);
         // Until it is confirmed it may be abandoned: then the replica is what it was at its parent.
         let is_behind = if is_parent(self.epoch.id) {

@@ -41,9 +41,9 @@ pub(crate) struct Agreement {
     pub(crate) announced: Vec<Epoch>,
     /// The position of one that has everything that was acknowledged: one that was closed in order, if any, else one with the highest mark.
     pub(crate) source: usize,
-    /// The highest mark.
+    /// The highest mark of those that remember what they were told.
     pub(crate) mark: u64,
-    /// Those in sync whose mark no crash explains, by their positions, and why.
+    /// Those in sync whose mark no crash explains, by their positions, and why: maybe all of them.
     pub(crate) stale: Vec<(usize, Apart)>,
 }
 
@@ -80,7 +80,7 @@ impl Agreement {
         let is_found = |index: u16| found.iter().any(|found| found.index == index);
         let mut announced = self.announced.iter();
         let is_newest = announced.all(|epoch| (0..made).all(|index| !epoch.has(index) || is_found(index)));
-        votes >= votes_needed(made.into()) || (has_all && is_newest)
+        !self.in_sync.is_empty() && (votes >= votes_needed(made.into()) || (has_all && is_newest))
     }
 }
 
@@ -115,25 +115,29 @@ pub(crate) enum Apart {
     Diverged { opening: u64, others: u64, majority: bool },
 }
 
-/// A replica's line of epochs, without the one that was only announced.
+/// A replica's line of epochs, without the one that was only announced, or abandoned.
 struct Line<'a> {
     epoch: Epoch,
     opening: u64,
     ancestors: &'a [Epoch],
+    /// The replica knows that it is behind `epoch`.
+    is_behind: bool,
+    mark: u64,
 }
 
 impl<'a> Line<'a> {
     /// An epoch that nobody has confirmed was never written under: the replica still is at the one before.
-    fn of(state: &'a PoolState, confirmed: &HashSet<Uuid>) -> Self {
-        let PoolState { epoch, opening, ancestors, .. } = state;
-        match ancestors.split_first() {
-            Some((parent, older)) if !confirmed.contains(&epoch.id) => {
-                // What was announced beside it is no ancestor of the parent.
-                let siblings = older.iter().take_while(|epoch| parent.members != 0 && epoch.members == 0).count();
-                Self { epoch: *parent, opening: opening.saturating_sub(1), ancestors: &older[siblings..] }
-            }
-            _ => Self { epoch: *epoch, opening: *opening, ancestors },
+    fn of(found: &Found<'a>, confirmed: &HashSet<Uuid>) -> Self {
+        let PoolState { epoch, opening, ancestors, mark, .. } = found.state;
+        let is_behind = found.state.is_behind_own(found.index);
+        let mut line = Self { epoch: *epoch, opening: *opening, ancestors, is_behind, mark: *mark };
+        while let Some((parent, older)) = line.ancestors.split_first().filter(|_| !confirmed.contains(&line.epoch.id)) {
+            // What was announced beside it is no ancestor of the parent.
+            let siblings = older.iter().take_while(|epoch| parent.members != 0 && epoch.members == 0).count();
+            let (opening, ancestors) = (line.opening.saturating_sub(1), &older[siblings..]);
+            line = Self { epoch: *parent, opening, ancestors, is_behind: found.state.is_behind, ..line };
         }
+        line
     }
 
     /// Epochs that came after `older` on this line, the own one included. `None`: `older` is not on it.
@@ -158,11 +162,8 @@ impl Apart {
 /// Which of the replicas found belong together, and which have to catch up. An error where nothing says which of them count: each that does
 /// not belong to the others, by its position, and why. `made`: replicas that the pool was made with.
 pub(crate) fn agree(found: &[Found<'_>], made: u16) -> Result<Agreement, Vec<(usize, Apart)>> {
-    // What others descend from was confirmed as well, unless it is named only to be recognized.
-    let of_states = found.iter().filter(|found| found.state.is_confirmed).map(|found| found.state.epoch.id);
-    let of_ancestors = found.iter().flat_map(|found| &found.state.ancestors).filter(|epoch| epoch.members != 0);
-    let confirmed = of_states.chain(of_ancestors.map(|epoch| epoch.id)).collect();
-    let lines: Vec<_> = found.iter().map(|found| Line::of(found.state, &confirmed)).collect();
+    let confirmed = confirmed(found);
+    let lines: Vec<_> = found.iter().map(|found| Line::of(found, &confirmed)).collect();
     let is_head = |line: &Line<'_>| !lines.iter().any(|other| other.since(line.epoch.id).is_some());
     let heads: Vec<&Line<'_>> = lines.iter().filter(|line| is_head(line)).collect();
     let main = match heads.as_slice() {
@@ -175,6 +176,27 @@ pub(crate) fn agree(found: &[Found<'_>], made: u16) -> Result<Agreement, Vec<(us
         Some(main) if majority_knows_nothing_of(main, &lines, made) => Err(without_majority(main, &lines)),
         Some(main) => agreement(found, &lines, main),
     }
+}
+
+/// Epochs that may have been written under.
+fn confirmed(found: &[Found<'_>]) -> HashSet<Uuid> {
+    let (mut built_upon, mut abandoned) = (HashSet::new(), HashSet::new());
+    let mut alone = Vec::new();
+    for Found { state, .. } in found {
+        alone.extend(state.is_confirmed.then_some(&state.epoch));
+        for (index, epoch) in state.ancestors.iter().enumerate() {
+            match epoch.members {
+                // An opening that went on without it has met so many replicas that nothing was acknowledged under it, nor ever will be.
+                0 => _ = abandoned.insert(epoch.id),
+                _ if index == 0 && !state.is_confirmed => alone.push(epoch),
+                _ => _ = built_upon.insert(epoch.id),
+            }
+        }
+    }
+    // Generations of the first format have no members.
+    let counts = |epoch: &&&Epoch| epoch.members == 0 || !abandoned.contains(&epoch.id);
+    built_upon.extend(alone.iter().filter(counts).map(|epoch| epoch.id));
+    built_upon
 }
 
 fn agreement(found: &[Found<'_>], lines: &[Line<'_>], main: &Line<'_>) -> Result<Agreement, Vec<(usize, Apart)>> {
@@ -199,22 +221,22 @@ fn agreement(found: &[Found<'_>], lines: &[Line<'_>], main: &Line<'_>) -> Result
     // Of equal ones, the first.
     let source = in_sync.iter().rev().max_by_key(|position| (is_at_rest(position), mark_of(position)));
     let source = source.copied().unwrap_or(0);
-    let newest = in_sync.iter().map(mark_of).max().unwrap_or(0);
+    let voters = behind.iter().filter(|(_, apart)| apart.votes()).map(|(position, _)| position);
+    let newest = in_sync.iter().chain(voters).map(mark_of).max().unwrap_or(0);
     let opening = main.opening;
-    // The writer has raised a mark on all before it raises it again.
+    // The writer has raised a mark on all in use before it raises it again, or tells one that is behind.
     let stale = in_sync.iter().filter(|position| mark_of(position).saturating_add(1) < newest);
     let stale = stale.map(|position| (*position, Apart::Stale { opening, mark: mark_of(position), newest })).collect();
-    let is_announced = |state: &&PoolState| {
-        !state.is_confirmed && state.epoch.id != main.epoch.id && state.ancestors.first() == Some(&main.epoch)
-    };
-    let announced: Vec<Epoch> =
-        found.iter().map(|found| found.state).filter(is_announced).map(|state| state.epoch).collect();
     // One that was announced here may have been confirmed on a replica that is not here, and nothing was acknowledged under it: among the
     // ancestors, behind the parent, it says so when that replica comes back. So do those that an opening before this one found.
+    let given_up = found.iter().zip(lines).filter(|(found, line)| found.state.epoch.id != line.epoch.id);
+    let given_up: Vec<_> =
+        given_up.filter(|(_, line)| line.epoch.id == main.epoch.id).map(|(found, _)| found.state).collect();
+    let announced: Vec<Epoch> = given_up.iter().filter(|state| !state.is_confirmed).map(|state| state.epoch).collect();
+    let earlier =
+        given_up.iter().flat_map(|state| state.ancestors.iter().skip(1).take_while(|epoch| epoch.members == 0));
     let mut base = Base::after(main.epoch, opening, main.ancestors);
-    let of_announced = found.iter().map(|found| found.state).filter(is_announced);
-    let earlier = of_announced.flat_map(|state| state.ancestors.iter().skip(1).take_while(|epoch| epoch.members == 0));
-    for epoch in announced.iter().chain(earlier) {
+    for epoch in given_up.iter().map(|state| &state.epoch).chain(earlier) {
         if base.ancestors.iter().all(|known| known.id != epoch.id) {
             base.ancestors.insert(1, Epoch { members: 0, ..*epoch });
         }
@@ -236,19 +258,29 @@ fn agreement(found: &[Found<'_>], lines: &[Line<'_>], main: &Line<'_>) -> Result
 /// What a replica that comes back is to the pool whose epochs are `line`, the one in force first, at this `opening`. `None`: it is at that one.
 pub(crate) fn of_returning(found: &Found<'_>, line: &[Epoch], opening: u64) -> Option<Apart> {
     let (epoch, ancestors) = line.split_first()?;
-    let main = Line { epoch: *epoch, opening, ancestors };
+    let main = Line { epoch: *epoch, opening, ancestors, is_behind: false, mark: 0 };
     let state = found.state;
     let mut confirmed: HashSet<_> = line.iter().map(|epoch| epoch.id).collect();
     if state.is_confirmed {
         confirmed.insert(state.epoch.id);
     }
-    beside(&main, &Line::of(state, &confirmed), found)
+    confirmed.extend(state.ancestors.iter().filter(|epoch| epoch.members != 0).map(|epoch| epoch.id));
+    beside(&main, &Line::of(found, &confirmed), found)
 }
 
-/// Whether the main line was written by a minority while most of the pool's replicas, which are here, stand where it left them.
+/// Whether the main line was written by a minority while most of the pool's replicas, which are here, stand where it left them. Those that
+/// are behind there stand for nothing that could be gone on from, and older copies not where they were left.
 fn majority_knows_nothing_of(main: &Line<'_>, lines: &[Line<'_>], made: u16) -> bool {
-    let is_left = |line: &&Line<'_>| main.since(line.epoch.id).is_some();
-    !main.epoch.is_majority(made) && lines.iter().filter(is_left).any(|line| stand_at(lines, line.epoch.id, made))
+    let most_stand_at = |epoch: Uuid| {
+        let standing = || lines.iter().filter(|line| line.epoch.id == epoch && !line.is_behind);
+        let newest = standing().map(|line| line.mark).max().unwrap_or(0);
+        2 * standing().filter(|line| line.mark.saturating_add(1) >= newest).count() > usize::from(made)
+    };
+    let is_left = |line: &Line<'_>| {
+        let later = main.since(line.epoch.id);
+        later.is_some_and(|mut later| later.all(|epoch| !epoch.is_majority(made)))
+    };
+    lines.iter().any(|line| is_left(line) && most_stand_at(line.epoch.id))
 }
 
 /// Whether most of the replicas that the pool was made with are here and at this epoch.
@@ -268,9 +300,7 @@ fn without_majority(main: &Line<'_>, lines: &[Line<'_>]) -> Vec<(usize, Apart)> 
 fn beside(main: &Line<'_>, line: &Line<'_>, found: &Found<'_>) -> Option<Apart> {
     let (opening, newest, index) = (line.opening, main.opening, found.index);
     if line.epoch.id == main.epoch.id {
-        let is_named = found.state.epoch.id == line.epoch.id;
-        let is_behind = if is_named { found.state.is_behind_own(index) } else { found.state.is_behind };
-        return is_behind.then_some(Apart::CatchingUp { opening });
+        return line.is_behind.then_some(Apart::CatchingUp { opening });
     }
     // What it knows of may be among the later ones, where an epoch was abandoned.
     let took_part = |epoch: &Epoch| epoch.has(index) && found.state.ancestors.iter().all(|own| own.id != epoch.id);

@@ -1,15 +1,18 @@
 //! What the members of an open pool are told of epochs and marks, and who is in sync: decided without input or output.
 
-use pmof_control::{Epoch, Reply, Request};
+use pmof_control::{ANCESTORS_MAX, Epoch, PoolState, Reply, Request};
 use uuid::Uuid;
 
 use crate::lineage::Base;
+
+#[cfg(test)]
+mod tests;
 
 /// The members of a pool by their positions: bit *n* for the *n*-th.
 pub(crate) type Positions = u64;
 
 /// The epoch of an open pool and the mark in it, as its writer knows them.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct View {
     /// Members that must know of an epoch.
     quorum: usize,
@@ -25,8 +28,15 @@ pub(crate) struct View {
     current: Positions,
     /// Members that have been equal since the pool was opened; none while the opening makes them so.
     equal: Positions,
+    /// Members that the opening relies on until its epoch is in force, where a quorum is no majority: another opening may have taken one of
+    /// them over, and go on alone with it as this one with the others.
+    needed: Positions,
     /// Where each member was when it was left behind, of those that were in sync before.
     left_at: Vec<Option<Left>>,
+    /// The mark that each member has confirmed while it was behind.
+    marked: Vec<u64>,
+    /// Epochs that another writer has announced to members which come back, and the epochs that those descend from.
+    overruled: Vec<(Epoch, Uuid)>,
 }
 
 /// Where a member was when it was left behind.
@@ -39,7 +49,7 @@ struct Left {
 }
 
 /// A change of the epoch that is under way.
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) enum Change {
     #[default]
     Idle,
@@ -70,7 +80,8 @@ pub(crate) enum Step {
 /// What a member that has come back is told.
 #[derive(Debug)]
 pub(crate) enum Introduction {
-    /// It is a member of the epoch in force: too few were left to go on without it, so that there is to be another one.
+    /// It is a member of the epoch in force, since too few were left to go on without it, or knows of another writer's: there is to be a new
+    /// one.
     ByChange,
     /// The epoch in force.
     Tell(Vec<(Request, Reply)>),
@@ -79,8 +90,10 @@ pub(crate) enum Introduction {
 impl View {
     /// `in_use`: members that are in sync.
     pub(crate) fn new(quorum: usize, indexes: Vec<Option<u16>>, base: Base, mark: u64, in_use: Positions) -> Self {
-        let left_at = vec![None; indexes.len()];
-        Self { quorum, indexes, base, mark, in_force: in_use, current: in_use, equal: 0, left_at }
+        let (left_at, marked) = (vec![None; indexes.len()], vec![0; indexes.len()]);
+        let needed = if 2 * quorum > indexes.len() { 0 } else { in_use };
+        let (in_force, current, equal, overruled) = (in_use, in_use, 0, Vec::new());
+        Self { quorum, indexes, base, mark, in_force, current, equal, needed, left_at, marked, overruled }
     }
 
     /// The next step of a change to an epoch of the members in sync. First all are told, then all are told that all were: until then nothing
@@ -100,13 +113,17 @@ impl View {
                 self.base = Base::after(announced.epoch, announced.opening, &self.base.ancestors);
                 (self.in_force, self.current) = (announced.in_use, 0);
                 if connected == announced.connected {
-                    self.current = announced.in_use;
-                    return Step::Done(true);
+                    (self.current, self.needed) = (announced.in_use, 0);
+                    // Those that know of this epoch are enough for the others never to be in force, which the next one says.
+                    if !self.name_overruled() {
+                        return Step::Done(true);
+                    }
                 }
             }
             Change::Idle | Change::Announced(_) => {}
         }
-        if in_use == 0 || (connected.count_ones() as usize) < self.quorum || !self.is_heard(in_use) {
+        let is_enough = connected.count_ones() as usize >= self.quorum && self.needed & !connected == 0;
+        if in_use == 0 || !is_enough || !self.is_heard(in_use) {
             return Step::Done(false);
         }
         let indexes = self.indexes.iter().enumerate().filter(|(position, _)| in_use & (1 << position) != 0);
@@ -123,10 +140,34 @@ impl View {
         2 * self.quorum > self.indexes.len() || in_use & self.in_force != 0
     }
 
-    /// What a member of this index has to be told before it catches up. `None`: there is no epoch.
-    pub(crate) fn introduction(&self, index: u16) -> Option<Introduction> {
+    /// Puts epochs of others that will never be in force among the ancestors, behind their parents. False: there are none.
+    fn name_overruled(&mut self) -> bool {
+        let ancestors = &mut self.base.ancestors;
+        let before = ancestors.len();
+        for (epoch, parent) in std::mem::take(&mut self.overruled) {
+            let is_new = ancestors.iter().all(|known| known.id != epoch.id);
+            let parent = ancestors.iter().position(|known| known.id == parent).filter(|_| is_new);
+            if let Some(parent) = parent {
+                ancestors.insert(parent + 1, Epoch { members: 0, ..epoch });
+            }
+        }
+        let has_named = ancestors.len() > before;
+        ancestors.truncate(ANCESTORS_MAX);
+        has_named
+    }
+
+    /// What a member of this index, found in this state, has to be told before it catches up. `None`: there is no epoch.
+    pub(crate) fn introduction(&mut self, index: u16, state: &PoolState) -> Option<Introduction> {
         let (epoch, ancestors) = self.base.ancestors.split_first()?;
-        if epoch.has(index) {
+        // Another writer was beginning an epoch while this one was away. It may be confirmed on a replica that is not here, and must not be
+        // forgotten by one that knows that it was only announced.
+        let is_known = |id: Uuid| self.base.ancestors.iter().any(|known| known.id == id);
+        let overruled = state.ancestors.first().filter(|_| !state.is_confirmed && !is_known(state.epoch.id));
+        if let Some(parent) = overruled {
+            self.overruled.retain(|(known, _)| known.id != state.epoch.id);
+            self.overruled.push((state.epoch, parent.id));
+        }
+        if epoch.has(index) || overruled.is_some() {
             return Some(Introduction::ByChange);
         }
         let begin = Request::Begin { opening: self.base.opening, epoch: *epoch, ancestors: ancestors.to_vec() };
@@ -137,6 +178,12 @@ impl View {
     /// Members that are in sync by an epoch which a quorum knows durably; none while there is no such epoch.
     pub(crate) fn current(&self) -> Positions {
         self.current
+    }
+
+    /// Whether the members in sync have an epoch of their own, which a quorum knows durably. Without any there is none, and no mark is raised:
+    /// one that nobody in sync has would make older copies of all that were.
+    pub(crate) fn is_settled(&self, in_use: Positions) -> bool {
+        in_use != 0 && in_use == self.current
     }
 
     /// The epoch in force, of which only its writer and its members know.
@@ -170,9 +217,9 @@ impl View {
         Request::Mark { mark: self.mark }
     }
 
-    /// The opening has made the members in sync equal.
+    /// The opening has made the members in sync equal, or they are new.
     pub(crate) fn note_equal(&mut self, in_use: Positions) {
-        self.equal = in_use;
+        (self.equal, self.needed) = (in_use, 0);
     }
 
     /// Whether all that a member lacks was written since it was lost: it was in sync while the pool was open, and its `mark` says
@@ -180,6 +227,18 @@ impl View {
     pub(crate) fn knows_what_lacks(&self, position: usize, mark: u64) -> bool {
         let left_at = self.left_at.get(position).copied().flatten();
         left_at.is_some_and(|left_at| mark.saturating_add(1) >= left_at.mark)
+    }
+
+    /// A member that is behind, and knows it, has this mark durably: what it was sent since is gone if it comes back with an older one.
+    pub(crate) fn note_marked(&mut self, position: usize, mark: &Request) {
+        if let Request::Mark { mark } = mark {
+            self.marked[position] = *mark;
+        }
+    }
+
+    /// Whether a member that was behind and comes back with this mark has what was copied to it.
+    pub(crate) fn has_kept(&self, position: usize, mark: u64) -> bool {
+        self.marked.get(position).is_some_and(|marked| mark >= *marked)
     }
 
     pub(crate) fn index(&self, position: usize) -> Option<u16> {

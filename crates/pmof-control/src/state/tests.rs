@@ -84,6 +84,41 @@ fn every_flipped_bit_is_detected() {
     assert_eq!(read(&whole[..100]), Err(HeaderError::BadState));
 }
 
+/// What a target keeps of epochs that its writers begin.
+#[test]
+fn an_epoch_that_is_only_announced_leaves_a_replica_where_it_was() {
+    let epoch = |number: u128, members| Epoch { id: Uuid::from_u128(number), members };
+    let (parent, with, without) = (epoch(1, 0b111), epoch(2, 0b111), epoch(3, 0b011));
+    let in_sync = PoolState::new(parent.id, 3);
+    let behind = in_sync.begun(2, without, 2, &[parent]).confirmed(2, without.id).unwrap();
+    assert!(!in_sync.begun(2, without, 2, &[parent]).is_behind && behind.is_behind);
+    assert_eq!(in_sync.begun(2, without, 2, &[parent]).confirmed(2, with.id), None);
+    // One that is behind is so until an epoch with it is confirmed, however many were announced.
+    let joining = behind.begun(2, with, 3, &[without, parent]);
+    let again = joining.begun(2, epoch(4, 0b111), 3, &[without, parent]);
+    assert!(joining.is_behind && again.is_behind);
+    assert!(!again.confirmed(2, Uuid::from_u128(4)).unwrap().is_behind);
+    // One in sync is so, beside what was announced.
+    assert!(!in_sync.begun(2, without, 2, &[parent]).begun(2, epoch(4, 0b011), 2, &[parent]).is_behind);
+    // Of a parent that it does not know it has nothing.
+    assert!(in_sync.begun(2, with, 3, &[without, parent]).is_behind);
+}
+
+#[test]
+fn what_is_confirmed_stays_so_when_it_is_told_again() {
+    let parent = PoolState::new(Uuid::from_u128(1), 3);
+    let epoch = Epoch { id: Uuid::from_u128(2), members: 0b011 };
+    let state = parent.begun(2, epoch, 2, &[parent.epoch]).confirmed(2, epoch.id).unwrap();
+    assert_eq!(state.closed().begun(2, epoch, 2, &[parent.epoch]), state);
+}
+
+#[test]
+fn marks_only_grow() {
+    let state = sample();
+    assert_eq!([state.mark - 1, state.mark].map(|mark| state.raised(mark)), [None, None]);
+    assert_eq!(state.raised(state.mark + 1).map(|state| state.mark), Some(state.mark + 1));
+}
+
 proptest! {
     #[test]
     fn what_is_written_is_read(

@@ -242,3 +242,83 @@ fn one_that_alone_heard_of_an_epoch_comes_back() {
     let line: Vec<_> = std::iter::once(next.epoch).chain(next.ancestors.iter().copied()).collect();
     assert!(matches!(of_returning(&found, &line, next.opening), Some(Apart::LeftBehind { .. })));
 }
+
+/// The state of a replica that was told of an epoch, and of which others it was a sibling.
+fn told(index: u16, parent: &PoolState, epoch: Epoch, abandoned: &[Epoch]) -> PoolState {
+    let Base { opening, mut ancestors } = Base::after(parent.epoch, parent.opening, &parent.ancestors);
+    ancestors.splice(1..1, abandoned.iter().map(|epoch| Epoch { members: 0, ..*epoch }));
+    parent.begun(index, epoch, opening + 1, &ancestors)
+}
+
+fn told_and_confirmed(index: u16, parent: &PoolState, epoch: Epoch) -> PoolState {
+    told(index, parent, epoch, &[]).confirmed(index, epoch.id).unwrap()
+}
+
+/// Its writer died while two were told that it is confirmed. An opening that found neither went on without it, and died as well.
+#[test]
+fn an_abandoned_epoch_that_some_have_confirmed_is_no_head() {
+    let state = crashed(&made(5));
+    let (abandoned, next) = (Epoch::new([3]), Epoch::new([2, 3]));
+    let heard = |index| told_and_confirmed(index, &state, abandoned);
+    let others = |index| told(index, &state, next, &[abandoned]);
+    let states = [heard(0), heard(1), others(2), others(3), others(4)];
+    let agreement = agree_all(&states.each_ref(), 5).unwrap();
+    assert_eq!((&agreement.in_sync[..], agreement.base.opening), (&[2, 3, 4][..], 1));
+    assert!(agreement.behind.iter().all(|(_, apart)| apart.votes()) && agreement.foreign.is_empty());
+    // Those that come back later are known by it.
+    let named = agreement.base.ancestors.iter().filter(|epoch| epoch.members == 0).map(|epoch| epoch.id);
+    assert_eq!(named.collect::<HashSet<_>>(), HashSet::from([abandoned.id, next.id]));
+    // Its writer announced another one to one of them: that builds upon nothing.
+    let built = told(0, &heard(0), Epoch::new([3, 0]), &[]);
+    let states = [built, heard(1), others(2), others(3), others(4)];
+    assert_eq!(agree_all(&states.each_ref(), 5).unwrap().in_sync, [2, 3, 4]);
+}
+
+#[test]
+fn an_epoch_that_was_built_upon_is_not_abandoned() {
+    let state = crashed(&made(3));
+    let (first, next) = (Epoch::new([0, 1]), Epoch::new([0]));
+    let heard = |index| told_and_confirmed(index, &state, first);
+    // One was told that the first is abandoned, by a writer that came no further.
+    let mistaken = told(2, &state, Epoch::new([2]), &[first]);
+    let states = [told_and_confirmed(0, &heard(0), next), told_and_confirmed(1, &heard(1), next), mistaken];
+    let agreement = agree_all(&states.each_ref(), 3).unwrap();
+    assert_eq!((&agreement.in_sync[..], agreement.base.ancestors[0]), (&[0][..], next));
+}
+
+/// What one replica wrote alone, with others that knew of it, is no minority's: they are behind, and an older copy stands for nobody.
+#[test]
+fn those_that_are_behind_are_no_majority() {
+    let alone = |epoch: Epoch, parent: &PoolState| told_and_confirmed(0, parent, epoch);
+    let state = crashed(&made(3));
+    let (first, next) = (Epoch::new([0]), Epoch::new([0]));
+    let behind = |index| told_and_confirmed(index, &state, first);
+    let newest = alone(next, &alone(first, &state));
+    assert_eq!(agree_all(&[&newest, &behind(1), &behind(2)], 3).unwrap().in_sync, [0]);
+    // One that was a member since, and was rolled back.
+    let most = alone(next, &alone(Epoch::new([0, 1]), &state));
+    assert_eq!(agree_all(&[&most, &state, &state], 3).unwrap().in_sync, [0]);
+    // One whose mark says that it is an older copy of one that was left.
+    let left = PoolState { mark: 3, ..state.clone() };
+    assert_eq!(agree_all(&[&alone(first, &left), &state, &left], 3).unwrap().in_sync, [0]);
+    assert!(agree_all(&[&alone(first, &left), &left, &left], 3).is_err(), "a minority's");
+}
+
+/// One that is behind was told the mark: it tells an older copy from the replica where nobody else is left who could.
+#[test]
+fn one_that_is_behind_tells_an_older_copy() {
+    let state = crashed(&made(3));
+    let of = |behind_mark: u64| {
+        let epoch = Epoch::new([1, 2]);
+        let behind = PoolState { mark: behind_mark, ..told_and_confirmed(0, &state, epoch) };
+        let copy = told_and_confirmed(1, &state, epoch);
+        let found = [Found { index: 0, state: &behind }, Found { index: 1, state: &copy }];
+        let mut agreement = agree(&found, 3).unwrap();
+        agreement.put_stale_behind(&found);
+        (agreement.is_enough(&found, 3), agreement.in_sync, agreement.mark)
+    };
+    assert_eq!(of(0), (true, vec![1], 0));
+    // The writer died while it raised the mark.
+    assert_eq!(of(1), (true, vec![1], 1));
+    assert_eq!(of(2), (false, vec![], 2));
+}

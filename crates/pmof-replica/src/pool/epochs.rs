@@ -9,7 +9,7 @@ use std::{
 };
 
 use parking_lot::{Mutex, MutexGuard};
-use pmof_control::{OpenFor, Reply, Request};
+use pmof_control::{OpenFor, PoolState, Reply, Request};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::{
@@ -69,7 +69,7 @@ impl Epochs {
             return state.in_use() == self.current.load(Ordering::Acquire);
         }
         // Those that are left behind are so before the mark is raised: it tells how far they came.
-        let is_settled = state.in_use() == self.current.load(Ordering::Acquire) || self.begin_in(&mut state);
+        let is_settled = state.view.is_settled(state.in_use()) || self.begin_in(&mut state);
         if !is_settled || !self.is_due() {
             return is_settled;
         }
@@ -106,7 +106,12 @@ impl Epochs {
     /// that, or too few are left, or the pool is being closed.
     ///
     /// It is told without the lock, so that one that does not answer keeps nobody waiting.
-    pub(super) fn introduce(&self, position: usize, index: u16, member: &Arc<dyn Member>) -> bool {
+    pub(super) fn introduce(
+        &self,
+        position: usize,
+        (index, found): (u16, &PoolState),
+        member: &Arc<dyn Member>,
+    ) -> bool {
         let Some(control) = member.control() else { return false };
         let mut told = None;
         loop {
@@ -116,7 +121,7 @@ impl Epochs {
                     return false;
                 }
                 let is_told = told.is_some() && told == state.view.epoch();
-                match state.view.introduction(index) {
+                match state.view.introduction(index, found) {
                     None => return false,
                     Some(Introduction::Tell(to_tell)) if !is_told => {
                         told = state.view.epoch();
@@ -165,6 +170,14 @@ impl Epochs {
     pub(super) fn tell_mark(&self) {
         let state = self.state.lock();
         tell_in_use(&state.members, &state.view.mark(), &Reply::Marked);
+    }
+
+    /// Tells the mark to a member that knows that it is behind: it then tells an older copy of another, and of itself, from the replica.
+    pub(super) fn mark_behind(&self, position: usize, control: &Control) -> Result<(), Arc<ReplicaError>> {
+        let mark = self.state.lock().view.mark();
+        control.ask_for(&mark, &Reply::Marked)?;
+        self.state.lock().view.note_marked(position, &mark);
+        Ok(())
     }
 
     fn is_due(&self) -> bool {

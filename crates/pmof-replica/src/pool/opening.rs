@@ -143,6 +143,9 @@ impl Opening {
         let base = Base::after(state.epoch, state.opening, &state.ancestors);
         let mut pool = self.pool(opened, identity, (base, 0), (OpenFor::Write, None))?;
         pool.is_unpublished = new == New::Unpublished;
+        if let Some(epochs) = &pool.epochs {
+            epochs.note_equal();
+        }
         // What has no name yet is gone with its connection.
         let returns = (new == New::Published).then(|| self.returns(identity, &mut pool)).flatten();
         Ok(pool.into_pool(returns))
@@ -395,10 +398,16 @@ impl Open {
         if !epochs.begin() {
             self.check_none_lost()?;
         }
-        if is_clean || self.in_use().count() == 1 {
+        if is_clean {
             return Ok(0);
         }
-        let copied_bytes = self.equalize(source)?;
+        let copied_bytes = if self.in_use().count() == 1 {
+            // One that is behind may know a higher one.
+            epochs.tell_mark();
+            0
+        } else {
+            self.equalize(source)?
+        };
         // A member that was lost meanwhile may differ, and must not be the next opening's source: what is read here would be gone.
         if !epochs.settle() {
             self.check_none_lost()?;

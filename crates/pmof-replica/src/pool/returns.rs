@@ -317,7 +317,7 @@ impl Returns {
         events.add(Event::CatchingUp { replica: replica(), missing_bytes: catch_up.missing_bytes() });
         let mut copied_bytes = 0;
         let done = loop {
-            let copied = self.copy(pool, &*member, &catch_up, is_compared, u64::MAX);
+            let copied = self.copy(pool, (position, &*member), &catch_up, is_compared, u64::MAX);
             match copied.and_then(|bytes| {
                 copied_bytes += bytes;
                 self.join(pool, position, &*member, &catch_up)
@@ -404,10 +404,10 @@ impl Returns {
         }
         let is_own = apart.as_ref().is_none_or(Apart::votes);
         // An older copy that it was put back to may lack what was copied.
-        if !is_own || !state.is_behind {
+        if !is_own || !state.is_behind || !epochs.lock().view().has_kept(position, state.mark) {
             *left = None;
         }
-        if !epochs.introduce(position, index, &member) {
+        if !epochs.introduce(position, (index, &state), &member) {
             member.standing().fail(ReplicaError::Behind);
             return Err(Halt::Later);
         }
@@ -451,7 +451,7 @@ impl Returns {
     fn copy(
         &self,
         pool: &Weak<Shared>,
-        member: &dyn Member,
+        (position, member): (usize, &dyn Member),
         catch_up: &CatchUp,
         is_compared: bool,
         limit_bytes: u64,
@@ -459,6 +459,7 @@ impl Returns {
         let began = Instant::now();
         let (mut from, mut flushed, mut copied_bytes, mut synced_bytes) = (0, 0, 0, 0);
         let window_bytes = if is_compared { COMPARE_BYTES } else { COPY_BYTES };
+        mark(pool, position, member)?;
         while let Some(window) = catch_up.open_window(from, window_bytes.min(limit_bytes)) {
             let copied = hold(pool).and_then(|open| copy_window(&open, member, &window, is_compared));
             catch_up.close_window();
@@ -476,6 +477,7 @@ impl Returns {
                     return Err(Halt::Later);
                 }
                 catch_up.note_flushed();
+                mark(pool, position, member)?;
             }
             if !self.throttle(began, copied_bytes) {
                 return Err(Halt::Ended);
@@ -558,6 +560,14 @@ impl Returns {
 /// The pool as it is now.
 fn hold(pool: &Weak<Shared>) -> Result<Arc<Open>, Halt> {
     pool.upgrade().and_then(|shared| shared.hold().ok()).ok_or(Halt::Ended)
+}
+
+/// Tells a member that catches up the mark.
+fn mark(pool: &Weak<Shared>, position: usize, member: &dyn Member) -> Result<(), Halt> {
+    let open = hold(pool)?;
+    let control = member.control().ok_or(Halt::Ended)?;
+    let epochs = open.epochs.as_ref().ok_or(Halt::Ended)?;
+    epochs.mark_behind(position, control).map_err(|_| Halt::Later)
 }
 
 /// What was found at a replica that comes back.

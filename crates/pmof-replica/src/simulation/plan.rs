@@ -16,12 +16,18 @@ pub(super) enum Control {
     TooFewVotes,
     /// Marks are not compared.
     MarksNotCompared,
+    /// A target goes on taking what a writer sends from which another has taken the pool over.
+    NotFenced,
+    /// What a member lacks of which nobody knows it is not found out by comparing its contents.
+    ComparisonSkipped,
 }
 
-pub(super) const CONTROLS: [Control; 5] = [
+pub(super) const CONTROLS: [Control; 7] = [
     Control::AcknowledgedEarly,
     Control::PageNotMarked,
     Control::BehindAsSource,
     Control::TooFewVotes,
     Control::MarksNotCompared,
+    Control::NotFenced,
+    Control::ComparisonSkipped,
 ];

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use pmof_control::Reply;
 
 use super::{
-    plan::PAGES,
+    plan::{Control, PAGES},
     session::{Member, Open, Session, answer, ask, bytes_of, fail, read, send},
     tasks::sleep,
     world::{Answer, Fault, Message},
@@ -95,7 +95,7 @@ impl Session {
         let (member, is_compared) = self.returning(position, left).await?;
         let catch_up = self.admit(position, &member, is_compared, left).await?;
         let done = loop {
-            let copied = self.copy(&member, &catch_up, is_compared).await;
+            let copied = self.copy(position, &member, &catch_up, is_compared).await;
             let joined = match copied {
                 Ok(()) => self.join(position, &member, &catch_up).await,
                 Err(halt) => Err(halt),
@@ -127,7 +127,7 @@ impl Session {
         let target = member.target;
         let connection = self.world.borrow_mut().connect(self.writer, target).ok_or(Halt::Later)?;
         let returned = Rc::new(Member::new(target, Some(connection), true));
-        let Some(Answer::Opened(state)) = ask(&self.world, &returned, Message::Open).await else {
+        let Some(Answer::Opened(state)) = ask(&self.world, &returned, Message::Open { takes_over: false }).await else {
             fail(&self.world, &returned);
             return Err(Halt::Later);
         };
@@ -145,12 +145,12 @@ impl Session {
             return Err(Halt::Rejected);
         }
         let is_own = apart.as_ref().is_none_or(Apart::votes);
-        if !is_own || !state.is_behind {
+        if !is_own || !state.is_behind || !self.view.borrow().has_kept(position, state.mark) {
             *left = None;
         }
         self.members.borrow_mut()[position] = Rc::clone(&returned);
         self.view.borrow_mut().identify(position, target as u16);
-        if !self.introduce(&returned).await {
+        if !self.introduce(&returned, &state).await {
             fail(&self.world, &returned);
             return Err(Halt::Later);
         }
@@ -187,18 +187,27 @@ impl Session {
     }
 
     /// Copies what is missing, once through the pool.
-    async fn copy(&self, member: &Rc<Member>, catch_up: &CatchUp, is_compared: bool) -> Result<(), Halt> {
+    async fn copy(
+        &self,
+        position: usize,
+        member: &Rc<Member>,
+        catch_up: &CatchUp,
+        is_compared: bool,
+    ) -> Result<(), Halt> {
         let mut from = 0;
+        self.mark_behind(position, member).await?;
         while let Some(window) = catch_up.open_window(from, 2 * PAGE_BYTES) {
             let copied = self.copy_window(member, &window, is_compared).await;
             catch_up.close_window();
             from = window.end;
-            if is_compared && self.world.borrow_mut().random.once_in(4) && self.flush(member).await.is_ok() {
-                catch_up.note_flushed();
-            }
             if let Err(halt) = copied {
                 catch_up.interrupted(Some(window));
                 return Err(halt);
+            }
+            if self.world.borrow_mut().random.once_in(4) {
+                self.flush(member).await?;
+                catch_up.note_flushed();
+                self.mark_behind(position, member).await?;
             }
             if self.is_stopping.get() {
                 return Err(Halt::Ended);
@@ -220,7 +229,8 @@ impl Session {
         if is_compared {
             let right = read(&self.world, source).await.ok_or(Halt::Later)?;
             let found = read(&self.world, member).await.ok_or(Halt::Later)?;
-            differing.retain(|page| right[*page] != found[*page]);
+            let is_skipped = self.world.borrow().control == Some(Control::ComparisonSkipped);
+            differing.retain(|page| right[*page] != found[*page] && !is_skipped);
         }
         for page in differing {
             let mut bytes = None;
@@ -235,6 +245,19 @@ impl Session {
             send(&self.world, member, Message::Write { page, value });
         }
         if member.is_failed() { Err(Halt::Later) } else { Ok(()) }
+    }
+
+    /// As `Epochs::mark_behind`.
+    async fn mark_behind(&self, position: usize, member: &Rc<Member>) -> Result<(), Halt> {
+        let mark = {
+            let _guard = self.view_lock.lock().await;
+            self.view.borrow().mark()
+        };
+        match ask(&self.world, member, Message::Tell(mark.clone())).await {
+            Some(Answer::Told(Reply::Marked)) => self.view.borrow_mut().note_marked(position, &mark),
+            _ => return Err(Halt::Later),
+        }
+        Ok(())
     }
 
     async fn flush(&self, member: &Rc<Member>) -> Result<(), Halt> {

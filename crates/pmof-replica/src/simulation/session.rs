@@ -158,12 +158,13 @@ pub(super) async fn open(world: &Shared, tasks: &Rc<Tasks>, writer: usize) -> Op
 async fn ask_all(world: &Shared, writer: usize) -> Option<Vec<Opened>> {
     let count = world.borrow().targets.len();
     let mut order: Vec<usize> = (0..count).collect();
-    order.sort_by_key(|target| world.borrow().targets[*target].is_restored);
+    order.sort_by_key(|target| world.borrow().targets[*target].restored.is_some());
     let (mut opened, mut is_busy) = (Vec::new(), false);
+    let takes_over = world.borrow_mut().random.once_in(6);
     for target in order {
         let Some(connection) = world.borrow_mut().connect(writer, target) else { continue };
         let member = Member::new(target, Some(connection), false);
-        match ask(world, &member, Message::Open).await {
+        match ask(world, &member, Message::Open { takes_over }).await {
             Some(Answer::Opened(state)) => opened.push(Opened { target, connection, state }),
             Some(_) => {
                 is_busy = true;
@@ -190,16 +191,20 @@ async fn release(world: &Shared, opened: &[Opened]) {
 
 /// As `Opening::judge` does.
 fn judge(world: &Shared, opened: &[Opened], made: u16) -> Option<Agreement> {
-    let found: Vec<_> =
-        opened.iter().map(|Opened { target, state, .. }| Found { index: *target as u16, state }).collect();
-    if found.is_empty() {
+    if opened.is_empty() {
         return None;
     }
-    let mut agreement = agree(&found, made).ok()?;
     let control = world.borrow().control;
-    if control != Some(Control::MarksNotCompared) {
-        agreement.put_stale_behind(&found);
+    let mut states: Vec<_> = opened.iter().map(|opened| opened.state.clone()).collect();
+    if control == Some(Control::MarksNotCompared) {
+        for state in &mut states {
+            state.mark = 0;
+        }
     }
+    let found = opened.iter().zip(&states).map(|(opened, state)| Found { index: opened.target as u16, state });
+    let found: Vec<_> = found.collect();
+    let mut agreement = agree(&found, made).ok()?;
+    agreement.put_stale_behind(&found);
     if control == Some(Control::BehindAsSource) {
         agreement.in_sync.extend(agreement.behind.drain(..).map(|(position, _)| position));
         agreement.source = agreement.in_sync.last().copied()?;
@@ -250,11 +255,12 @@ async fn open_those(world: &Shared, tasks: &Rc<Tasks>, writer: usize, opened: &[
         lanes: Cell::new(0),
         attended: RefCell::new(vec![false; made]),
     };
-    let Some((begun, found)) = session.begin(is_clean, source).await else {
+    let Some(found) = session.begin(is_clean, source).await else {
         session.give_up();
         return None;
     };
-    session.number = world.borrow_mut().truth.opened(begun, &found);
+    let opening = session.view.borrow().opening();
+    session.number = world.borrow_mut().truth.opened(opening, &found);
     if session.number.is_some() {
         session.check_equal();
     } else {
@@ -291,27 +297,30 @@ impl Session {
         }
     }
 
-    /// Begins the opening's epoch and makes the members in sync equal. Returns what the pool holds, and when it was read.
-    async fn begin(&self, is_clean: bool, source: usize) -> Option<(usize, Pages)> {
+    /// Begins the opening's epoch and makes the members in sync equal. Returns what the pool holds.
+    async fn begin(&self, is_clean: bool, source: usize) -> Option<Pages> {
         if !self.change().await {
             let members = self.members.borrow().clone();
             if members.iter().any(|member| !member.is_in_use()) {
                 return None;
             }
         }
-        if !is_clean && self.in_use().count_ones() > 1 {
-            self.equalize(source).await?;
+        if !is_clean {
+            if self.in_use().count_ones() > 1 {
+                self.equalize(source).await?;
+            } else {
+                self.tell_mark().await;
+            }
             if self.in_use() != self.view.borrow().current() && !self.change().await {
                 return None;
             }
         }
         self.view.borrow_mut().note_equal(self.in_use());
         let members = self.members.borrow().clone();
-        let begun = self.world.borrow().truth.begun();
         let (before, rest) = members.split_at(source);
         for member in rest.iter().chain(before).filter(|member| member.is_in_use()) {
             if let Some(pages) = read(&self.world, member).await {
-                return Some((begun, pages));
+                return Some(pages);
             }
         }
         None
@@ -370,8 +379,8 @@ impl Session {
     }
 
     /// As `Epochs::introduce`. The view is locked.
-    pub(super) async fn introduce(&self, member: &Rc<Member>) -> bool {
-        let introduction = self.view.borrow().introduction(member.target as u16);
+    pub(super) async fn introduce(&self, member: &Rc<Member>, found: &PoolState) -> bool {
+        let introduction = self.view.borrow_mut().introduction(member.target as u16, found);
         match introduction {
             None => false,
             Some(Introduction::ByChange) => self.change().await,
@@ -395,7 +404,7 @@ impl Session {
         if self.has_ended.get() {
             return self.in_use() == current();
         }
-        let is_settled = self.in_use() == current() || self.change().await;
+        let is_settled = self.view.borrow().is_settled(self.in_use()) || self.change().await;
         if !is_settled || !is_due {
             return is_settled;
         }
@@ -459,7 +468,8 @@ impl Session {
         for member in has_it {
             let target = &world.targets[member.target];
             let durable = target.durable[page];
-            if durable != value && !target.is_restored && world.truth.is_newest(self.number) {
+            let was_put_back = member.connection.is_some_and(|connection| world.was_put_back(connection));
+            if durable != value && !was_put_back && world.truth.is_newest(self.number) {
                 let target = member.target;
                 world.truth.violate(|| format!("the receipt of {value} names target {target}, which has {durable}"));
             }

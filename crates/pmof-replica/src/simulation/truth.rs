@@ -8,6 +8,8 @@ pub(super) type Pages = [u64; PAGES];
 /// One writer's opening of the pool, from its success on.
 #[derive(Debug)]
 struct Opening {
+    /// The number of its epoch: along one line each has a higher one.
+    epoch: u64,
     recovered: Pages,
     /// Values that were written, in order.
     issued: [Vec<u64>; PAGES],
@@ -27,7 +29,7 @@ pub(super) struct Truth {
 
 impl Truth {
     pub(super) fn new() -> Self {
-        let first = Opening { recovered: [0; PAGES], issued: Default::default(), committed: [0; PAGES] };
+        let first = Opening { epoch: 0, recovered: [0; PAGES], issued: Default::default(), committed: [0; PAGES] };
         Self { openings: vec![first], last_value: 0, acknowledged: 0, violation: None }
     }
 
@@ -35,15 +37,10 @@ impl Truth {
         self.violation.get_or_insert_with(what);
     }
 
-    /// A writer that opens the pool has its epoch, and reads. Openings are in the order of their epochs.
-    pub(super) fn begun(&self) -> usize {
-        self.openings.len()
-    }
-
-    /// A writer has opened the pool and found these values; `begun`: when it read them. Returns the opening's number; `None` where another
-    /// has opened the pool since, so that this one can change nothing.
-    pub(super) fn opened(&mut self, begun: usize, found: &Pages) -> Option<usize> {
-        if begun < self.openings.len() {
+    /// A writer has opened the pool by the epoch of this number, and found these values. Returns the opening's number here; `None` where
+    /// another has opened the pool since, so that this one can change nothing: it was slow to learn of its success.
+    pub(super) fn opened(&mut self, epoch: u64, found: &Pages) -> Option<usize> {
+        if epoch <= self.openings.last().map_or(0, |last| last.epoch) {
             return None;
         }
         let before = self.openings.last().expect("there is always one");
@@ -58,7 +55,7 @@ impl Truth {
                 format!("page {page} was recovered as {value}; {committed} was acknowledged, of {issued:?} that were written")
             });
         }
-        self.openings.push(Opening { recovered: *found, issued: Default::default(), committed: *found });
+        self.openings.push(Opening { epoch, recovered: *found, issued: Default::default(), committed: *found });
         Some(self.openings.len() - 1)
     }
 

@@ -36,6 +36,7 @@ pub(super) enum Fault {
     StateWrittenAndRefused,
     OpeningAbandoned,
     OpenedWithoutAll,
+    TakenOver,
     FencedWhileOpening,
     CatchUpInterrupted,
     ChangeAbandoned,
@@ -46,9 +47,15 @@ pub(super) enum Fault {
 
 #[derive(Clone, Debug)]
 pub(super) enum Message {
-    Open,
+    /// Opens the replica; `takes_over`: whoever else has it open is fenced first.
+    Open {
+        takes_over: bool,
+    },
     Tell(Request),
-    Write { page: usize, value: u64 },
+    Write {
+        page: usize,
+        value: u64,
+    },
     Flush,
     Read,
 }
@@ -78,8 +85,21 @@ pub(super) struct Target {
     /// The next flush fails; the next state is not written, or written and refused.
     fails_flush: bool,
     fails_state: bool,
-    /// It was put back to an older copy, and no writer has judged it since.
-    pub(super) is_restored: bool,
+    /// A flush failed: all that follow do, until the replica is opened anew.
+    is_poisoned: bool,
+    /// It was put back to an older copy, and does not know yet that it is behind.
+    pub(super) restored: Option<Restored>,
+    /// How often it was put back.
+    restored_times: u64,
+}
+
+/// What was put back to an older copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Restored {
+    /// A replica in sync by this epoch.
+    InSync { epoch: uuid::Uuid },
+    /// One that was behind already, or has been when the copy was made.
+    Voter,
 }
 
 /// A connection of a writer to a target. Both ends learn of its end by themselves.
@@ -91,6 +111,8 @@ pub(super) struct Connection {
     pub(super) is_open_there: bool,
     requests: VecDeque<(u64, Message)>,
     replies: VecDeque<(u64, Answer)>,
+    /// How often its target had been put back to an older copy when it was made.
+    restored_times: u64,
 }
 
 /// Which way between a writer and a target nothing goes.
@@ -140,7 +162,9 @@ impl World {
             copies: Vec::new(),
             fails_flush: false,
             fails_state: false,
-            is_restored: false,
+            is_poisoned: false,
+            restored: None,
+            restored_times: 0,
         };
         Self {
             random: Random::new(seed),
@@ -187,15 +211,33 @@ impl World {
             is_open_there: true,
             requests,
             replies,
+            restored_times: self.targets[target].restored_times,
         });
         Some(self.connections.len() - 1)
     }
 
-    /// An older copy is known to be one by all others together: who judges it has them all.
+    /// What an older copy is told by, as promised: of a replica in sync, by one other that the writer has, which knows of the epoch and of the
+    /// marks since; of one that is behind, whose word on epochs counts, by all others together.
     fn may_judge(&self, writer: usize, target: usize) -> bool {
-        let has = |of: &Target| of.open_by.is_some_and(|open_by| self.connections[open_by].writer == writer);
-        let others = self.targets.iter().enumerate().filter(|(other, _)| *other != target);
-        !self.targets[target].is_restored || others.into_iter().all(|(_, other)| has(other))
+        let is_own = |connection: &Connection| connection.writer == writer && connection.is_open_here;
+        let has = |of: &Target| of.open_by.is_some_and(|open_by| is_own(&self.connections[open_by]));
+        let mut others = self.targets.iter().enumerate().filter(|(other, _)| *other != target).map(|(_, other)| other);
+        let (of, mark) = (&self.targets[target], self.targets[target].state.mark);
+        let knows =
+            |state: &PoolState, epoch| state.epoch.id == epoch || state.ancestors.iter().any(|of| of.id == epoch);
+        match of.restored {
+            None => true,
+            Some(Restored::InSync { epoch }) => {
+                others.any(|other| has(other) && other.state.mark >= mark + 2 && knows(&other.state, epoch))
+            }
+            Some(Restored::Voter) => others.all(has),
+        }
+    }
+
+    /// Whether the replica was put back to an older copy since this connection to it was made.
+    pub(super) fn was_put_back(&self, connection: usize) -> bool {
+        let connection = &self.connections[connection];
+        self.targets[connection.target].restored_times != connection.restored_times
     }
 
     pub(super) fn send(&mut self, connection: usize, message: Message) -> u64 {
@@ -295,30 +337,40 @@ impl World {
         let (writer, is_left) = (self.connections[index].writer, !self.connections[index].is_open_here);
         let may_judge = self.may_judge(writer, number);
         let target = &mut self.targets[number];
-        if matches!(message, Message::Open) {
-            if target.open_by.is_some() || !may_judge {
-                if is_left || target.open_by.is_some_and(|by| !self.connections[by].is_open_here) {
+        if let Message::Open { takes_over } = message {
+            let holder = target.open_by;
+            if (holder.is_some() && !takes_over) || !may_judge {
+                if is_left || holder.is_some_and(|by| !self.connections[by].is_open_here) {
                     self.count(Fault::LateNotice);
                 }
                 return Some(Answer::Busy);
             }
+            if let Some(holder) = holder {
+                self.count(Fault::TakenOver);
+                if self.control != Some(Control::NotFenced) {
+                    self.end_there(holder);
+                }
+            }
+            let target = &mut self.targets[number];
             target.open_by = Some(index);
-            target.has_begun = false;
+            (target.has_begun, target.is_poisoned) = (false, false);
             if target.state.is_open {
                 target.durable = target.cache;
             }
             return Some(Answer::Opened(target.state.clone()));
         }
-        if target.open_by != Some(index) {
+        if target.open_by != Some(index) && self.control != Some(Control::NotFenced) {
             return Some(Answer::Refused);
         }
         match message {
-            Message::Open => None,
+            Message::Open { .. } => None,
             Message::Write { page, value } => {
                 target.cache[*page] = *value;
                 None
             }
+            Message::Flush if target.is_poisoned => Some(Answer::Refused),
             Message::Flush if std::mem::take(&mut target.fails_flush) => {
+                target.is_poisoned = true;
                 // The kernel forgets what it could not write.
                 target.cache = target.durable;
                 self.count(Fault::FlushFailed);
@@ -347,7 +399,7 @@ impl World {
             Request::Mark { mark } => (target.state.raised(*mark), Reply::Marked),
             Request::Close { in_order } => {
                 target.open_by = None;
-                let closes = *in_order && target.has_begun && target.state.is_open;
+                let closes = *in_order && target.has_begun && target.state.is_open && !target.is_poisoned;
                 (closes.then(|| target.state.closed()), Reply::Closed)
             }
             _ => return Answer::Refused,
@@ -365,7 +417,9 @@ impl World {
         }
         if matches!(request, Request::Begin { .. }) {
             target.has_begun = true;
-            target.is_restored = false;
+        }
+        if matches!(request, Request::Confirm { .. }) {
+            target.restored = None;
         }
         target.state = state;
         Answer::Told(reply)
@@ -478,17 +532,23 @@ impl World {
     /// Whether the others have all that a target has, and agree on it with the older copy beside them. What no replica has is lost for good,
     /// and a pool of which most replicas are older copies is for its owner to judge.
     fn is_needless(&self, number: usize, copy: &PoolState) -> bool {
-        let found = |index: usize, state| Found { index: index as u16, state };
-        let states: Vec<_> = self.targets.iter().map(|target| &target.state).collect();
-        let all: Vec<_> = states.iter().enumerate().map(|(index, state)| found(index, *state)).collect();
-        let mut later = all.clone();
-        later[number] = found(number, copy);
-        let made = states.len() as u16;
-        let (Ok(now), Ok(mut with_copy)) = (agree(&all, made), agree(&later, made)) else { return false };
-        with_copy.put_stale_behind(&later);
-        let has_others = with_copy.in_sync.iter().any(|source| *source != number);
-        let is_same = now.base.ancestors.first() == with_copy.base.ancestors.first();
-        has_others && is_same && with_copy.is_enough(&later, made)
+        let made = self.targets.len() as u16;
+        // With a mark, too, that is on its way.
+        [0, 1].iter().all(|raised| {
+            let state = |target: &Target| PoolState { mark: target.state.mark + raised, ..target.state.clone() };
+            let states: Vec<_> = self.targets.iter().map(state).collect();
+            let found = states.iter().enumerate().map(|(index, state)| Found { index: index as u16, state });
+            let now: Vec<_> = found.collect();
+            let mut later = now.clone();
+            later[number].state = copy;
+            let (Ok(now), Ok(mut with_copy)) = (agree(&now, made), agree(&later, made)) else { return false };
+            with_copy.put_stale_behind(&later);
+            let has_others = with_copy.in_sync.iter().any(|source| *source != number);
+            let is_same = now.base.ancestors.first() == with_copy.base.ancestors.first();
+            // A change under way may yet be confirmed: without the target's vote, or with it as a member.
+            let is_settled = states.iter().all(|state| state.is_confirmed);
+            is_settled && has_others && is_same && with_copy.is_enough(&later, made)
+        })
     }
 
     /// Puts a target's file back to a copy that is older than its marks can explain.
@@ -496,15 +556,23 @@ impl World {
         let target = &self.targets[number];
         let is_older = |(state, _): &&(PoolState, Pages)| state.mark + 2 <= target.state.mark;
         let Some((state, pages)) = target.copies.iter().rfind(is_older).cloned() else { return };
-        if self.targets.iter().any(|target| target.is_restored) || !self.is_needless(number, &state) {
+        if self.targets.iter().any(|target| target.restored.is_some()) || !self.is_needless(number, &state) {
             return;
         }
         self.stop(number, true);
         self.count(Fault::OlderCopyRestored);
         self.note(|| format!("t{number} is put back to {} {pages:?}", brief(&state)));
         let target = &mut self.targets[number];
+        let is_behind = |state: &PoolState| state.is_behind_own(number as u16) || state.is_behind;
+        let restored = if is_behind(&state) || is_behind(&target.state) {
+            Restored::Voter
+        } else {
+            let parent = target.state.ancestors.first().filter(|_| !target.state.is_confirmed);
+            Restored::InSync { epoch: parent.unwrap_or(&target.state.epoch).id }
+        };
         (target.state, target.durable, target.cache) = (state, pages, pages);
-        (target.is_up, target.is_restored) = (true, true);
+        target.restored_times += 1;
+        (target.is_up, target.restored) = (true, Some(restored));
     }
 }
 

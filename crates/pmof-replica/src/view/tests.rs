@@ -1,0 +1,168 @@
+use super::*;
+
+/// The view of a pool of `made` members, all of them in sync by the first epoch.
+fn view(made: u16) -> View {
+    let base = Base { opening: 1, ancestors: vec![Epoch::new(0..made)] };
+    let indexes = (0..made).map(Some).collect();
+    View::new(crate::lineage::quorum(made.into()), indexes, base, 0, (1 << made) - 1)
+}
+
+fn begun(step: Step) -> (Epoch, Vec<Epoch>) {
+    let Step::TellAll(question) = step else { panic!("nothing is announced: {step:?}") };
+    let (Request::Begin { epoch, ancestors, .. }, Reply::Begun) = *question else { panic!("{question:?}") };
+    (epoch, ancestors)
+}
+
+fn confirmed(step: Step) -> Uuid {
+    let Step::TellAll(question) = step else { panic!("nothing is confirmed: {step:?}") };
+    let (Request::Confirm { epoch }, Reply::Confirmed) = *question else { panic!("{question:?}") };
+    epoch
+}
+
+/// A change that nothing disturbs.
+fn begin(view: &mut View, connected: Positions, in_use: Positions) -> Epoch {
+    let mut change = Change::default();
+    let (epoch, _) = begun(view.step(&mut change, connected, in_use));
+    assert_eq!(confirmed(view.step(&mut change, connected, in_use)), epoch.id);
+    assert!(matches!(view.step(&mut change, connected, in_use), Step::Done(true)));
+    epoch
+}
+
+#[test]
+fn an_epoch_is_in_force_when_all_that_were_told_have_confirmed_it() {
+    let mut view = view(3);
+    let first = view.line()[0];
+    let mut change = Change::default();
+    let (epoch, ancestors) = begun(view.step(&mut change, 0b111, 0b011));
+    assert_eq!((epoch.members, ancestors), (0b011, vec![first]));
+    assert_eq!(confirmed(view.step(&mut change, 0b111, 0b011)), epoch.id);
+    assert_eq!((view.current(), view.epoch()), (0b111, Some(first.id)), "not before they have answered");
+    assert!(matches!(view.step(&mut change, 0b111, 0b011), Step::Done(true)));
+    assert_eq!((view.current(), view.line(), view.opening()), (0b011, &[epoch, first][..], 2));
+}
+
+#[test]
+fn one_lost_before_it_is_confirmed_makes_it_another_epoch() {
+    let mut view = view(3);
+    let first = view.line()[0];
+    let mut change = Change::default();
+    let (abandoned, _) = begun(view.step(&mut change, 0b111, 0b111));
+    let (epoch, ancestors) = begun(view.step(&mut change, 0b011, 0b011));
+    assert_ne!(epoch.id, abandoned.id);
+    assert_eq!((epoch.members, ancestors), (0b011, vec![first]));
+}
+
+#[test]
+fn nothing_is_acknowledged_under_an_epoch_that_not_all_have_confirmed() {
+    let mut view = view(3);
+    let mut change = Change::default();
+    let (half, _) = begun(view.step(&mut change, 0b111, 0b111));
+    confirmed(view.step(&mut change, 0b111, 0b111));
+    // One of them may have confirmed it: it is an ancestor, with its members.
+    let (_, ancestors) = begun(view.step(&mut change, 0b011, 0b011));
+    assert_eq!(ancestors[0], half);
+    assert!(view.current() == 0 && !view.is_settled(0b011));
+    // Too few are left.
+    assert!(matches!(view.step(&mut change, 0b001, 0b001), Step::Done(false)));
+    assert!(!view.is_settled(0b001));
+}
+
+#[test]
+fn of_two_the_one_that_caught_up_goes_on_alone_only_if_the_other_hears_of_it() {
+    let mut view = view(2);
+    begin(&mut view, 0b11, 0b01);
+    // The second has caught up, and the first is lost before it hears: it would open the pool alone.
+    assert!(matches!(view.step(&mut Change::default(), 0b10, 0b10), Step::Done(false)));
+    begin(&mut view, 0b11, 0b11);
+    begin(&mut view, 0b10, 0b10);
+}
+
+/// Two openings took over from each other, and each has one: neither goes on alone.
+#[test]
+fn of_two_an_opening_has_both_until_its_epoch_is_in_force() {
+    let (mut lost, mut kept) = (view(2), view(2));
+    let mut change = Change::default();
+    begun(lost.step(&mut change, 0b11, 0b11));
+    assert!(matches!(lost.step(&mut change, 0b01, 0b01), Step::Done(false)));
+    let mut change = Change::default();
+    begun(lost.step(&mut change, 0b11, 0b11));
+    confirmed(lost.step(&mut change, 0b11, 0b11));
+    assert!(matches!(lost.step(&mut change, 0b01, 0b01), Step::Done(false)));
+    begin(&mut kept, 0b11, 0b11);
+    begin(&mut kept, 0b01, 0b01);
+    let mut new = view(2);
+    new.note_equal(0b11);
+    begin(&mut new, 0b01, 0b01);
+    // Two of three are a quorum, which another opening cannot have as well.
+    begin(&mut view(3), 0b011, 0b011);
+}
+
+#[test]
+fn without_a_member_in_sync_no_mark_is_raised() {
+    let mut view = view(2);
+    assert!(view.is_settled(0b11) && !view.is_settled(0b01));
+    begin(&mut view, 0b11, 0b11);
+    // The last is lost while an epoch is confirmed to it.
+    let mut change = Change::default();
+    begun(view.step(&mut change, 0b01, 0b01));
+    confirmed(view.step(&mut change, 0b01, 0b01));
+    assert!(matches!(view.step(&mut change, 0, 0), Step::Done(false)));
+    assert!(view.current() == 0 && !view.is_settled(0));
+}
+
+#[test]
+fn what_a_member_lacks_is_known_by_the_mark_at_which_it_was_left() {
+    let mut view = view(3);
+    assert!(!view.knows_what_lacks(2, u64::MAX), "it was not left");
+    begin(&mut view, 0b011, 0b011);
+    assert!(!view.knows_what_lacks(2, u64::MAX), "it was not in sync while the pool was open");
+    begin(&mut view, 0b111, 0b111);
+    view.note_equal(0b111);
+    let epoch = view.epoch();
+    view.raise_mark();
+    view.raise_mark();
+    begin(&mut view, 0b011, 0b011);
+    view.raise_mark();
+    assert_eq!([0, 1, 2, 3].map(|mark| view.knows_what_lacks(2, mark)), [false, true, true, true]);
+    assert_eq!(view.epoch_of(2), epoch);
+}
+
+#[test]
+fn what_was_copied_to_an_older_copy_is_not_believed() {
+    let mut view = view(2);
+    assert!(view.has_kept(1, 0), "it was told no mark");
+    view.note_marked(1, &Request::Mark { mark: 5 });
+    assert_eq!([4, 5, 6].map(|mark| view.has_kept(1, mark)), [false, true, true]);
+    assert!(view.has_kept(0, 0));
+}
+
+#[test]
+fn who_comes_back_is_told_that_it_is_behind() {
+    let mut view = view(3);
+    let state = PoolState::new(view.line()[0].id, 3);
+    assert!(matches!(view.introduction(2, &state), Some(Introduction::ByChange)), "a member of the epoch in force");
+    let epoch = begin(&mut view, 0b011, 0b011);
+    let Some(Introduction::Tell(told)) = view.introduction(2, &state) else { panic!("it is no member") };
+    assert!(matches!(&told[0], (Request::Begin { epoch: of, opening: 2, .. }, Reply::Begun) if *of == epoch));
+    assert!(matches!(told[1], (Request::Confirm { epoch: of }, Reply::Confirmed) if of == epoch.id));
+}
+
+/// Another writer was beginning an epoch, and one of its members may have confirmed it. Whoever knows of it has to remember it.
+#[test]
+fn an_epoch_of_another_writer_is_named_once_it_cannot_come_in_force() {
+    let mut view = view(3);
+    let ours = begin(&mut view, 0b111, 0b111);
+    let state = PoolState::new(view.line()[1].id, 3).begun(2, ours, 2, &view.line()[1..]);
+    let theirs = Epoch::new([1]);
+    let state = state.confirmed(2, ours.id).unwrap().begun(2, theirs, 3, view.line());
+    assert!(matches!(view.introduction(2, &state), Some(Introduction::ByChange)));
+    let mut change = Change::default();
+    let (next, ancestors) = begun(view.step(&mut change, 0b101, 0b001));
+    assert!(ancestors.iter().all(|epoch| epoch.id != theirs.id), "it may be in force as long as few know of this one");
+    confirmed(view.step(&mut change, 0b101, 0b001));
+    let (_, ancestors) = begun(view.step(&mut change, 0b101, 0b001));
+    assert_eq!(ancestors[..3], [next, ours, Epoch { members: 0, ..theirs }]);
+    confirmed(view.step(&mut change, 0b101, 0b001));
+    assert!(matches!(view.step(&mut change, 0b101, 0b001), Step::Done(true)));
+    assert!(matches!(view.introduction(2, &state), Some(Introduction::Tell(_))));
+}
