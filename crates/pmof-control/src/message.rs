@@ -39,6 +39,7 @@
 //! | 20 | `PrepareReplacement` | UUID of the pool set `[16]`, set |
 //! | 21 | `TakeOver` | level `u8`, epoch known `u8` (0 or 1), milliseconds of silence `u64`, epoch's name `[16]` or zeros, name |
 //! | 22 | `Headerless` | offset `u64` |
+//! | 23 | `Boot` | - |
 //! | 0x81 | `Opened` | pool UUID `[16]`, replica UUID `[16]`, size `u64`, replica count `u16`, replica index `u16`, user flags `[16]`, state, `u16` length and descriptor |
 //! | 0x82 | `Closed` | - |
 //! | 0x83 | `Removed` | - |
@@ -56,6 +57,7 @@
 //! | 0x92 | `Data` | end `u64`, count `u16`, that many ranges, each begin `u64` and end `u64` |
 //! | 0x93 | `Removable` | - |
 //! | 0x94 | `Headerless` | as `Data` |
+//! | 0x95 | `Boot` | boot `[16]` |
 //! | 0xff | `Refused` | code `u16`, text |
 //!
 //! A *promise* is two bytes, [`Mechanism`]'s and [`Evidence`]'s numbers, both 0 where the medium cannot give the level;
@@ -258,6 +260,8 @@ pub enum Request {
         /// Of parts that begin here or later.
         offset: u64,
     },
+    /// Name the time since the target's machine was started.
+    Boot,
 }
 
 /// What a target answers.
@@ -347,6 +351,11 @@ pub enum Reply {
         /// How far the answer goes: to the end of the pool, or to the next range, which there was no room for.
         end: u64,
     },
+    /// The time since the target's machine was started.
+    Boot {
+        /// Another one after each start, as `/proc/sys/kernel/random/boot_id` has it.
+        boot: Uuid,
+    },
     /// The request was not carried out.
     Refused {
         /// Why, for programs: the code of the target's `StoreError`, or one of its service.
@@ -386,7 +395,7 @@ impl Request {
                 frame.text(name.as_str());
             }
             Self::Close { in_order } => frame.byte(u8::from(*in_order)),
-            Self::KeepSet => {}
+            Self::KeepSet | Self::Boot => {}
             Self::Remove { name } | Self::Info { name } => frame.text(name.as_str()),
             Self::Begin { opening, epoch, ancestors } => {
                 frame.number_u64(*opening);
@@ -466,6 +475,7 @@ impl Request {
             Self::PrepareReplacement { .. } => 20,
             Self::TakeOver { .. } => 21,
             Self::Headerless { .. } => 22,
+            Self::Boot => 23,
         }
     }
 
@@ -530,6 +540,7 @@ impl Request {
                 Self::TakeOver { name: body.name()?, require, silent_ms, epoch }
             }
             22 => Self::Headerless { offset: body.number_u64()? },
+            23 => Self::Boot,
             _ => return Err(Fault::UnknownKind),
         })
     }
@@ -601,6 +612,7 @@ impl Reply {
                     frame.bytes(digest);
                 }
             }
+            Self::Boot { boot } => frame.bytes(boot.as_bytes()),
             Self::Data { ranges, end } | Self::Headerless { ranges, end } => {
                 frame.number_u64(*end);
                 // A count that wraps belongs to a list far too long to be sealed.
@@ -651,6 +663,7 @@ impl Reply {
             Self::Data { .. } => 0x92,
             Self::Removable => 0x93,
             Self::Headerless { .. } => 0x94,
+            Self::Boot { .. } => 0x95,
             Self::Refused { .. } => 0xff,
         }
     }
@@ -710,6 +723,7 @@ impl Reply {
                 let (end, ranges) = body.ranges()?;
                 Self::Headerless { ranges, end }
             }
+            0x95 => Self::Boot { boot: body.uuid()? },
             0xff => Self::Refused { code: body.number_u16()?, text: body.text(MAX_REFUSAL_BYTES)?.to_owned() },
             _ => return Err(Fault::UnknownKind),
         })

@@ -22,6 +22,7 @@ use pmof_access::{
 };
 use pmof_control::MAX_MESSAGE_BYTES;
 use pmof_mem::causes;
+use uuid::Uuid;
 
 use crate::{PoolStore, StoreError, StoreOptions, sets::SetStore};
 use authentication::Authenticator;
@@ -90,6 +91,7 @@ pub struct ServiceOptions {
     pub(crate) admission: Admission,
     pub(crate) verbs: VerbsOptions,
     pub(crate) store: StoreOptions,
+    pub(crate) boot: Option<Uuid>,
 }
 
 impl Default for ServiceOptions {
@@ -104,11 +106,20 @@ impl Default for ServiceOptions {
             admission: Admission::default(),
             verbs: VerbsOptions::default(),
             store: StoreOptions::default(),
+            boot: None,
         }
     }
 }
 
 impl ServiceOptions {
+    /// A name of the time since this machine was started, for machines that are put back to a snapshot without being started; the kernel's unless
+    /// given. Where it is another one than before, initiators take what was not durable for lost.
+    #[must_use]
+    pub fn boot(mut self, boot: Uuid) -> Self {
+        self.boot = Some(boot);
+        self
+    }
+
     /// How worker threads wait.
     #[must_use]
     pub fn waiting(mut self, waiting: Waiting) -> Self {
@@ -271,7 +282,8 @@ impl Service {
         let pools = PoolStore::open(root, options.store.clone())?;
         let sets = SetStore::open(root, options.store.declaration);
         let sets = sets.map_err(|source| StoreError::Io { call: "open", path: root.to_owned(), source })?;
-        let stores = Stores { pools, sets, leases: Leases::default() };
+        let boot = options.boot.or_else(kernels_boot);
+        let stores = Stores { pools, sets, leases: Leases::default(), boot };
         let acceptors = open_acceptors(listen, &options)?;
         let addresses =
             listen.iter().zip(&acceptors).map(|(address, acceptor)| acceptor.address(address.transport)).collect();
@@ -532,6 +544,11 @@ fn listen_options(options: &ServiceOptions) -> ListenOptions {
         ..Settings::default()
     };
     ListenOptions { settings, trust_network: options.trust_network, ..Default::default() }
+}
+
+/// The time since the machine was started, as its kernel names it.
+fn kernels_boot() -> Option<Uuid> {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().parse().ok()
 }
 
 fn worker_count(options: &ServiceOptions) -> usize {

@@ -106,6 +106,7 @@ fn requests() -> Vec<Request> {
         Request::Digest { offset: 1, len_bytes: 2, block_bytes: 3 },
         Request::Data { offset: 4 },
         Request::Headerless { offset: 5 },
+        Request::Boot,
     ]
 }
 
@@ -142,6 +143,7 @@ fn replies() -> Vec<Reply> {
         Reply::Data { ranges: (0..DATA_RANGES_MAX as u64).map(|at| 2 * at..2 * at + 1).collect(), end: 1 << 40 },
         Reply::Data { ranges: vec![], end: 0 },
         Reply::Headerless { ranges: (0..DATA_RANGES_MAX as u64).map(|at| at..at + 1).collect(), end: 1 << 40 },
+        Reply::Boot { boot: Uuid::from_u128(3) },
         Reply::Info(Box::new(sample_info())),
         Reply::Info(Box::new(PoolInfo { open_by: None, ..sample_info() })),
         Reply::List { names: vec![name("a"), name("b")], more: true },
@@ -198,6 +200,14 @@ fn the_bytes_of_version_3_stay_as_they_are() {
     let bytes = Reply::Headerless { ranges: std::iter::once(2..3).collect(), end: 4 }.encode(1).expect("fits");
     let body = b"\x04\0\0\0\0\0\0\0\x01\0\x02\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0";
     assert_eq!((&bytes[2..4], &bytes[12..bytes.len() - 4]), (&[0x94, 0][..], &body[..]));
+
+    let bytes = Request::Boot.encode(1).expect("fits");
+    assert_eq!((&bytes[2..4], bytes.len()), (&[23, 0][..], 16));
+    let bytes = Reply::Boot { boot: Uuid::from_u128(258) }.encode(1).expect("fits");
+    assert_eq!(
+        (&bytes[2..4], &bytes[12..bytes.len() - 4]),
+        (&[0x95, 0][..], &b"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01\x02"[..])
+    );
 
     let [create, ..] = &requests()[..] else { unreachable!("the list is not empty") };
     let bytes = create.encode(1).expect("fits");

@@ -13,6 +13,7 @@ use pmof_access::{
 use pmof_control::{DATA_RANGES_MAX, MAX_MESSAGE_BYTES, OpenFor, Reply, Request, ServiceCode};
 use pmof_mem::causes;
 use pmof_pool::Attributes;
+use uuid::Uuid;
 
 use super::{
     authentication::{Authentication, Authenticator},
@@ -82,6 +83,8 @@ pub(super) struct Stores {
     pub(super) pools: PoolStore,
     pub(super) sets: SetStore,
     pub(super) leases: Leases,
+    /// The time since the machine was started, where that is known.
+    pub(super) boot: Option<Uuid>,
 }
 
 impl Session {
@@ -252,6 +255,7 @@ impl Session {
             Request::Digest { offset, len_bytes, block_bytes } => self.bytes()?.digest(offset, len_bytes, block_bytes),
             Request::Data { offset } => self.bytes()?.data(offset),
             Request::Headerless { offset } => self.headerless(offset),
+            Request::Boot => Ok(Reply::Boot { boot: stores.boot.ok_or_else(no_boot)? }),
         }
     }
 
@@ -370,6 +374,10 @@ fn rights(access: OpenFor) -> Access {
         OpenFor::Read => Access::READ,
         OpenFor::Write => Access::all(),
     }
+}
+
+fn no_boot() -> Refused {
+    Refused::new(ServiceCode::BadMessage, "this machine does not say when it was started")
 }
 
 #[cfg(test)]
