@@ -103,7 +103,7 @@ pub struct ChaosArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Change a byte of a member that is away, which no catch-up knows of: the run must fail
+    /// Change a byte of a member behind everybody's back: the run must fail
     #[arg(long, hide = true)]
     break_catch_up: bool,
 }
@@ -118,10 +118,6 @@ pub fn run(args: &ChaosArgs) -> Result<()> {
     );
     let left = Counts { kills: args.kills, pauses: args.pauses, cuts: args.cuts.unwrap_or(if is_tcp { 5 } else { 0 }) };
     ensure!(left.all() > 0, "there is nothing to do: --kills, --pauses or --cuts must be more than 0");
-    ensure!(
-        !args.break_catch_up || left.kills > 0,
-        "--break-catch-up needs a kill: the file of a target that runs is its own"
-    );
     let seed = args.seed.unwrap_or_else(seed_of_the_clock);
     let mut chaos = Chaos::start(args, seed, left).with_context(|| format!("seed {seed}"))?;
     if !args.json {
@@ -151,7 +147,6 @@ struct Chaos<'a> {
     left: Counts,
     /// Number of the next fault.
     fault: u64,
-    is_to_spoil: bool,
     next_fault: Instant,
     ends: Option<Instant>,
     report: Report,
@@ -191,7 +186,6 @@ impl<'a> Chaos<'a> {
             random: Random::new(seed),
             left,
             fault: 0,
-            is_to_spoil: args.break_catch_up,
             next_fault: now + QUIET,
             ends: args.seconds.map(|seconds| now + Duration::from_secs(seconds)),
             report: Report::new(args.transport.name(), args.durability.durability().to_string(), seed),
@@ -246,12 +240,18 @@ impl<'a> Chaos<'a> {
                     member.note_loss();
                 }
                 Event::CatchingUp { .. } => self.report.catch_ups_begun += 1,
-                Event::InSync { replica, copied_bytes, .. } => {
-                    member_at(&mut self.members, replica)?.returns += 1;
+                Event::InSync { replica, copied_bytes, is_verified, .. } => {
+                    let member = member_at(&mut self.members, replica)?;
+                    member.returns += 1;
+                    member.is_unverified = !is_verified;
                     self.report.catch_ups += 1;
                     self.report.bytes_copied += copied_bytes;
                 }
-                Event::Rejected { .. } => bail!("{event}"),
+                Event::Verified { replica, .. } => {
+                    member_at(&mut self.members, replica)?.is_unverified = false;
+                    self.report.verified += 1;
+                }
+                Event::Rejected { .. } | Event::Differs { .. } => bail!("{event}"),
                 _ => {}
             }
         }
@@ -264,9 +264,6 @@ impl<'a> Chaos<'a> {
         for member in &mut self.members {
             let State::Away { fault, kind, until, is_noticed } = member.state else { continue };
             if until <= now {
-                if kind == Kind::Kill && std::mem::take(&mut self.is_to_spoil) {
-                    member.spoil()?;
-                }
                 member.restore(kind, is_noticed)?;
                 self.stalls.enter(Phase::Return(fault));
             }
@@ -339,10 +336,25 @@ impl<'a> Chaos<'a> {
         Ok(true)
     }
 
+    /// Waits until all that caught up was compared, in the background.
+    fn see_verified(&mut self) -> Result<()> {
+        let until = Instant::now() + RETURN_LIMIT;
+        while self.members.iter().any(|member| member.is_unverified) {
+            ensure!(Instant::now() < until, "what caught up was not verified in {} s", RETURN_LIMIT.as_secs());
+            sleep(TICK);
+            self.take_note()?;
+        }
+        Ok(())
+    }
+
     /// Compares what all members hold.
     fn finish(&mut self) -> Result<Report> {
         let written = self.writers.take().context("the writers have ended")?.finish()?;
         self.take_note()?;
+        self.see_verified()?;
+        if self.args.break_catch_up {
+            self.members[0].spoil()?;
+        }
         let status = self.pool.status()?;
         ensure!(!status.is_degraded(), "members are not in sync in the end: {:?}", status.replicas);
         self.report.take_in(&written, &self.stalls);

@@ -314,7 +314,7 @@ impl CatchUpReport {
         loop {
             match events.next_for(EVENT_TIMEOUT).context("no event tells that the replica is in sync")? {
                 Event::CatchingUp { missing_bytes, .. } => missing = missing_bytes,
-                Event::InSync { replica, copied_bytes, took } => {
+                Event::InSync { replica, copied_bytes, took, .. } => {
                     return Ok(Self {
                         replica: replica.to_string(),
                         missing_bytes: missing,

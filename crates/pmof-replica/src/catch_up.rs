@@ -1,9 +1,9 @@
 //! What a replica that catches up still lacks, while the pool is written: decided without input or output.
 //!
 //! A replica that catches up is sent every new write, as the others are. What it lacks is copied from one that is in sync, a window at a
-//! time: its pages are taken from the map, read there, and written here. A new write of the same pages that comes between the reading and
-//! the writing would be overwritten by older bytes. So whoever writes looks at the number of the window before it posts and again after
-//! that: where a window was open in between that may meet the write, its pages are put back and copied once more.
+//! time: its pages, which may lie apart, are taken from the map, read there, and written here. A new write of the same pages that comes between
+//! the reading and the writing would be overwritten by older bytes. So whoever writes looks at the number of the window before it posts and
+//! again after that: where a window was open in between that may meet the write, its pages are put back and copied once more.
 
 use std::{
     ops::Range,
@@ -15,6 +15,13 @@ use crate::pages::PageMap;
 #[cfg(test)]
 mod tests;
 
+/// The size of a window: pieces that may lie apart, and bytes in all of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limit {
+    pub(crate) ranges: usize,
+    pub(crate) bytes: u64,
+}
+
 /// The state of one catch-up.
 #[derive(Debug)]
 pub(crate) struct CatchUp {
@@ -24,15 +31,15 @@ pub(crate) struct CatchUp {
     unflushed: PageMap,
     /// Odd while a window is open; each has a number of its own.
     window: AtomicU64,
-    begin: AtomicU64,
-    end: AtomicU64,
+    /// The pages of the window that is open; it changes while none is.
+    in_window: PageMap,
 }
 
 impl CatchUp {
     /// `missing`: every page that may differ.
     pub(crate) fn new(missing: PageMap) -> Self {
-        let unflushed = PageMap::new(missing.size_bytes());
-        Self { missing, unflushed, window: AtomicU64::new(0), begin: AtomicU64::new(0), end: AtomicU64::new(0) }
+        let [unflushed, in_window] = [(); 2].map(|()| PageMap::new(missing.size_bytes()));
+        Self { missing, unflushed, window: AtomicU64::new(0), in_window }
     }
 
     /// What whoever writes keeps until its write is posted on all replicas.
@@ -42,34 +49,44 @@ impl CatchUp {
 
     /// The write of `range` was posted on all replicas. `before`: of [`before_write`](Self::before_write).
     pub(crate) fn after_write(&self, before: u64, range: &Range<u64>) {
-        // Of one window, if the number is still the same behind them.
-        let (begin, end) = (self.begin.load(SeqCst), self.end.load(SeqCst));
-        let now = self.window.load(SeqCst);
-        let is_open = now % 2 == 1;
-        if now != before || (is_open && range.start < end && begin < range.end) {
+        // Of one window, if the number is still the same behind it.
+        let is_in_window = before % 2 == 1 && self.in_window.meets(range);
+        if self.window.load(SeqCst) != before || is_in_window {
             self.missing.mark(range.clone());
         }
     }
 
-    /// Opens the next window at `from` or later. `None`: nothing is missing from there on.
-    pub(crate) fn open_window(&self, from: u64, limit_bytes: u64) -> Option<Range<u64>> {
-        let range = self.missing.take(from, limit_bytes)?;
-        // Even: nobody relies on these two.
-        self.begin.store(range.start, SeqCst);
-        self.end.store(range.end, SeqCst);
+    /// Opens the next window at `from` or later, of at most so many ranges and bytes. `None`: nothing is missing from there on.
+    pub(crate) fn open_window(&self, from: u64, limit: Limit) -> Option<Vec<Range<u64>>> {
+        let (mut ranges, mut bytes, mut at) = (Vec::new(), 0, from);
+        while ranges.len() < limit.ranges && bytes < limit.bytes {
+            let Some(range) = self.missing.take(at, limit.bytes - bytes) else { break };
+            (at, bytes) = (range.end, bytes + range.end - range.start);
+            // No window is open: nobody relies on these.
+            self.in_window.mark(range.clone());
+            ranges.push(range);
+        }
+        if ranges.is_empty() {
+            return None;
+        }
         self.window.fetch_add(1, SeqCst);
-        Some(range)
+        Some(ranges)
     }
 
     /// The window's bytes were posted.
-    pub(crate) fn close_window(&self) {
-        self.unflushed.mark(self.begin.load(SeqCst)..self.end.load(SeqCst));
+    pub(crate) fn close_window(&self, window: &[Range<u64>]) {
+        for range in window {
+            self.unflushed.mark(range.clone());
+        }
         self.window.fetch_add(1, SeqCst);
+        for range in window {
+            self.in_window.unmark(range);
+        }
     }
 
     /// The replica has flushed all that was posted; no window is open.
     pub(crate) fn note_flushed(&self) {
-        while self.unflushed.take(0, u64::MAX).is_some() {}
+        self.unflushed.clear();
     }
 
     /// Bytes that have yet to be copied.
@@ -79,9 +96,9 @@ impl CatchUp {
 
     /// What has yet to be copied, should the replica be lost and come back: `window` is the one that was open. What was not flushed a crash
     /// may have taken back.
-    pub(crate) fn interrupted(&self, window: Option<Range<u64>>) -> &PageMap {
-        if let Some(window) = window {
-            self.missing.mark(window);
+    pub(crate) fn interrupted(&self, window: &[Range<u64>]) -> &PageMap {
+        for range in window {
+            self.missing.mark(range.clone());
         }
         self.missing.add(&self.unflushed);
         &self.missing

@@ -230,6 +230,17 @@ pub(crate) trait Member: fmt::Debug + Send + Sync {
     /// Copies bytes out. Writes posted before are seen.
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Arc<ReplicaError>>;
 
+    /// Reads ranges, of a native replica, and shows each piece when it has arrived, in their order.
+    fn read_ranges(&self, ranges: &[Range<u64>], arrived: &mut dyn FnMut(u64, &[u8])) -> Result<(), Arc<ReplicaError>> {
+        let mut bytes = Vec::new();
+        for range in ranges {
+            bytes.resize((range.end - range.start) as usize, 0);
+            self.read(range.start, &mut bytes)?;
+            arrived(range.start, &bytes);
+        }
+        Ok(())
+    }
+
     /// The strongest level that a flush of this replica reaches, the pool's included.
     fn strongest(&self) -> Durability;
 

@@ -49,23 +49,28 @@ impl PageMap {
 
     /// Adds the pages that a range of bytes lies on.
     pub(crate) fn mark(&self, range: Range<u64>) {
-        let end = range.end.min(self.size_bytes);
-        if range.start >= end {
-            return;
-        }
-        let (first, last) = (range.start / PAGE_BYTES, (end - 1) / PAGE_BYTES);
-        let mut word = first / WORD_PAGES;
-        while word <= last / WORD_PAGES {
-            let low = first.saturating_sub(word * WORD_PAGES).min(WORD_PAGES - 1);
-            let high = (last - word * WORD_PAGES).min(WORD_PAGES - 1);
-            let bits = (u64::MAX >> (WORD_PAGES - 1 - high)) & (u64::MAX << low);
+        for (word, bits) in self.words_of(&range) {
             let marked = self.word(word);
             // Most writes go where others went before.
             if marked.load(Ordering::Relaxed) & bits != bits {
                 marked.fetch_or(bits, Ordering::AcqRel);
             }
-            word += 1;
         }
+    }
+
+    /// Takes out the pages that a range of bytes lies on.
+    pub(crate) fn unmark(&self, range: &Range<u64>) {
+        for (word, bits) in self.words_of(range) {
+            if let Some(marked) = self.known_word(word) {
+                marked.fetch_and(!bits, Ordering::AcqRel);
+            }
+        }
+    }
+
+    /// Whether a page that a range of bytes lies on is in the map.
+    pub(crate) fn meets(&self, range: &Range<u64>) -> bool {
+        let marked = |word| self.known_word(word).map_or(0, |word| word.load(Ordering::Acquire));
+        self.words_of(range).any(|(word, bits)| marked(word) & bits != 0)
     }
 
     /// Adds the pages of another map of the same pool.
@@ -92,6 +97,14 @@ impl PageMap {
         Some(first * PAGE_BYTES..(page * PAGE_BYTES).min(self.size_bytes))
     }
 
+    /// Takes all pages out.
+    pub(crate) fn clear(&self) {
+        let words = self.chunks.iter().filter_map(OnceLock::get).flat_map(|chunk| chunk.iter());
+        for word in words.filter(|word| word.load(Ordering::Relaxed) != 0) {
+            word.store(0, Ordering::Release);
+        }
+    }
+
     /// Bytes of the pages in the map.
     pub(crate) fn count_bytes(&self) -> u64 {
         let words = self.chunks.iter().filter_map(OnceLock::get).flat_map(|chunk| chunk.iter());
@@ -102,6 +115,23 @@ impl PageMap {
     pub(crate) fn is_empty(&self) -> bool {
         let mut words = self.chunks.iter().filter_map(OnceLock::get).flat_map(|chunk| chunk.iter());
         words.all(|word| word.load(Ordering::Acquire) == 0)
+    }
+
+    /// The pages that a range of bytes lies on: words by their numbers, and the bits in each.
+    fn words_of(&self, range: &Range<u64>) -> impl Iterator<Item = (u64, u64)> + use<> {
+        let end = range.end.min(self.size_bytes);
+        let pages = range.start / PAGE_BYTES..end.div_ceil(PAGE_BYTES).max(range.start / PAGE_BYTES);
+        let words = if range.start < end { pages.start / WORD_PAGES..pages.end.div_ceil(WORD_PAGES) } else { 0..0 };
+        words.map(move |word| {
+            let low = pages.start.saturating_sub(word * WORD_PAGES);
+            let high = (pages.end - 1 - word * WORD_PAGES).min(WORD_PAGES - 1);
+            (word, (u64::MAX >> (WORD_PAGES - 1 - high)) & (u64::MAX << low))
+        })
+    }
+
+    fn known_word(&self, word: u64) -> Option<&AtomicU64> {
+        let chunk = self.chunks.get(word as usize / CHUNK_WORDS)?.get()?;
+        Some(&chunk[word as usize % CHUNK_WORDS])
     }
 
     fn word(&self, word: u64) -> &AtomicU64 {
@@ -134,9 +164,8 @@ impl PageMap {
 
     /// Takes a page out; whether it was there.
     fn remove(&self, page: u64) -> bool {
-        let chunk = (page / WORD_PAGES) as usize / CHUNK_WORDS;
-        let Some(chunk) = self.chunks.get(chunk).and_then(OnceLock::get) else { return false };
+        let Some(word) = self.known_word(page / WORD_PAGES) else { return false };
         let bit = 1 << (page % WORD_PAGES);
-        chunk[(page / WORD_PAGES) as usize % CHUNK_WORDS].fetch_and(!bit, Ordering::AcqRel) & bit != 0
+        word.fetch_and(!bit, Ordering::AcqRel) & bit != 0
     }
 }

@@ -245,7 +245,7 @@ impl Contents for Remote {
 /// A replica that a pool has in use, when it is compared with the others. Errors: [`PoolError::Replica`].
 impl Contents for &RemoteMember {
     fn data_ranges(&mut self, range: Range<u64>) -> Result<Vec<Range<u64>>, AccessError> {
-        Ok(RemoteMember::data_ranges(self, range).map_err(|source| replica_error(*self, source))?)
+        Ok(self.control.data_ranges(range).map_err(|source| replica_error(*self, source))?)
     }
 
     fn digests(&mut self, range: Range<u64>) -> Result<Vec<[u8; DIGEST_BYTES]>, AccessError> {

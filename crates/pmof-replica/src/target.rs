@@ -1,6 +1,7 @@
 //! A connection to a target, and the control messages on it.
 
 use std::{
+    ops::Range,
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -233,12 +234,63 @@ impl TargetConnection {
         Ok(())
     }
 
+    /// Reads ranges, and shows each piece when it has arrived, in their order, while those behind it are still on their way. Memory
+    /// is taken for all of them.
+    pub(crate) fn read_ranges(
+        &self,
+        remote: &RemoteRegion,
+        ranges: &[Range<u64>],
+        scratch: &mut Option<Region>,
+        arrived: &mut dyn FnMut(u64, &[u8]),
+    ) -> Result<(), ReplicaError> {
+        let bytes: u64 = ranges.iter().map(|range| range.end - range.start).sum();
+        let scratch = self.scratch(bytes as usize, scratch)?;
+        let mut pieces = Vec::with_capacity(ranges.len());
+        let mut at = 0;
+        for range in ranges {
+            let mut from = range.start;
+            while from < range.end {
+                let len_bytes = (range.end - from).min(READ_PIECE_BYTES as u64);
+                pieces.push((from, at..at + len_bytes));
+                (from, at) = (from + len_bytes, at + len_bytes);
+            }
+        }
+        let mut piece = vec![0; READ_PIECE_BYTES.min(bytes as usize)];
+        // So many at once: small ones go in one batch, and others find room in the send queue meanwhile.
+        for some in pieces.chunks(READS_AT_ONCE) {
+            let mut tickets = Vec::with_capacity(some.len());
+            while tickets.len() < some.len() {
+                let posted = tickets.len();
+                self.post(|connection| {
+                    let mut batch = connection.batch();
+                    for (from, place) in &some[posted..] {
+                        match batch.read(remote, *from, scratch.slice(place.clone())?) {
+                            Ok(ticket) => tickets.push(ticket),
+                            // The others when there is room.
+                            Err(PostError::QueueFull { .. }) if tickets.len() > posted => break,
+                            Err(error) => return Err(error),
+                        }
+                    }
+                    batch.submit();
+                    Ok(())
+                })?;
+            }
+            for ((from, place), ticket) in some.iter().zip(tickets) {
+                self.wait(ticket)?;
+                let bytes = &mut piece[..(place.end - place.start) as usize];
+                scratch.read(place.start, bytes)?;
+                arrived(*from, bytes);
+            }
+        }
+        Ok(())
+    }
+
     /// Memory of the connection's own peer for reads of up to `len_bytes`: another peer's would have to be copied.
     fn scratch(&self, len_bytes: usize, kept: &mut Option<Region>) -> Result<Region, ReplicaError> {
         match kept {
             Some(scratch) if scratch.len_bytes() >= len_bytes as u64 => Ok(scratch.clone()),
             _ => {
-                let len_bytes = len_bytes.next_power_of_two().min(READ_WINDOW_BYTES) as u64;
+                let len_bytes = len_bytes.next_power_of_two() as u64;
                 let made = self.peer.allocate(len_bytes, Access::empty())?;
                 Ok(kept.insert(made).clone())
             }
@@ -289,6 +341,9 @@ const ROOM_LOOK: Duration = Duration::from_micros(50);
 
 /// Bytes read at once.
 const READ_WINDOW_BYTES: usize = 4 << 20;
+
+/// Reads that are posted before the first of them is waited for.
+const READS_AT_ONCE: usize = 64;
 
 /// Bytes of one read: small enough that the first is copied out while the next arrive.
 const READ_PIECE_BYTES: usize = 256 << 10;

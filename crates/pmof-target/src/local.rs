@@ -71,6 +71,7 @@ impl LocalTarget {
             }
             Request::Digest { offset, len_bytes, block_bytes } => self.bytes()?.digest(offset, len_bytes, block_bytes),
             Request::Data { offset } => self.bytes()?.data(offset),
+            Request::Boot => requests::about_boot(requests::kernels_boot()),
             Request::Begin { .. } | Request::Confirm { .. } | Request::Mark { .. } => {
                 let mut open = self.open.lock();
                 requests::about_state(&self.pools, open.as_mut().ok_or_else(not_open)?, request)
@@ -164,6 +165,8 @@ mod tests {
         assert_eq!(here.answer(Request::Begin { opening: 2, epoch, ancestors: vec![] }), Reply::Begun);
         assert_eq!(here.answer(Request::Confirm { epoch: epoch.id }), Reply::Confirmed);
         assert_eq!(here.answer(Request::Mark { mark: 5 }), Reply::Marked);
+        let boot = here.answer(Request::Boot);
+        assert!(matches!(boot, Reply::Boot { .. }) && elsewhere.answer(Request::Boot) == boot, "{boot:?}");
         let digest = Request::Digest { offset: 0, len_bytes: 10_000, block_bytes: 10_000 };
         let Reply::Digests { digests } = here.answer(digest.clone()) else { panic!("no digests") };
         assert_eq!(here.answer(Request::Close { in_order: true }), Reply::Closed);

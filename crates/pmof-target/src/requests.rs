@@ -8,6 +8,7 @@ use pmof_control::{
 };
 use pmof_mem::{Durability, Medium as _, Memory};
 use pmof_pool::{data_ranges, digests_of};
+use uuid::Uuid;
 
 use crate::{OpenPool, PoolStore, StoreError, refused::Refused};
 
@@ -83,6 +84,17 @@ pub(crate) fn about_state(pools: &PoolStore, pool: &mut OpenPool, request: Reque
         }
         _ => return Err(not_for_pools()),
     })
+}
+
+/// The time since the machine was started, as its kernel names it.
+pub(crate) fn kernels_boot() -> Option<Uuid> {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().parse().ok()
+}
+
+/// Answers `Boot`.
+pub(crate) fn about_boot(boot: Option<Uuid>) -> Result<Reply, Refused> {
+    let no_boot = || Refused::new(ServiceCode::BadMessage, "this machine does not say when it was started");
+    Ok(Reply::Boot { boot: boot.ok_or_else(no_boot)? })
 }
 
 fn not_for_pools() -> Refused {

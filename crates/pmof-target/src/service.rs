@@ -24,7 +24,7 @@ use pmof_control::MAX_MESSAGE_BYTES;
 use pmof_mem::causes;
 use uuid::Uuid;
 
-use crate::{PoolStore, StoreError, StoreOptions, sets::SetStore};
+use crate::{PoolStore, StoreError, StoreOptions, requests, sets::SetStore};
 use authentication::Authenticator;
 use leases::Leases;
 use mailbox::Mailbox;
@@ -282,7 +282,7 @@ impl Service {
         let pools = PoolStore::open(root, options.store.clone())?;
         let sets = SetStore::open(root, options.store.declaration);
         let sets = sets.map_err(|source| StoreError::Io { call: "open", path: root.to_owned(), source })?;
-        let boot = options.boot.or_else(kernels_boot);
+        let boot = options.boot.or_else(requests::kernels_boot);
         let stores = Stores { pools, sets, leases: Leases::default(), boot };
         let acceptors = open_acceptors(listen, &options)?;
         let addresses =
@@ -544,11 +544,6 @@ fn listen_options(options: &ServiceOptions) -> ListenOptions {
         ..Settings::default()
     };
     ListenOptions { settings, trust_network: options.trust_network, ..Default::default() }
-}
-
-/// The time since the machine was started, as its kernel names it.
-fn kernels_boot() -> Option<Uuid> {
-    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().parse().ok()
 }
 
 fn worker_count(options: &ServiceOptions) -> usize {

@@ -80,6 +80,8 @@ pub(super) struct Member {
     /// How often the pool told that it is in sync again, and how often it had when the last fault was made.
     pub(super) returns: u64,
     returns_before: u64,
+    /// It caught up by what it was known to lack, and has yet to be compared as a whole.
+    pub(super) is_unverified: bool,
 }
 
 /// The relay of a member, which has the same address each time.
@@ -126,7 +128,7 @@ impl Member {
             (format!("tcp://{}/{POOL_NAME}", relay.listen), Some(relay))
         };
         let state = State::InSync;
-        Ok(Self { root, target, relay, url, state, returns: 0, returns_before: 0 })
+        Ok(Self { root, target, relay, url, state, returns: 0, returns_before: 0, is_unverified: false })
     }
 
     pub(super) fn url(&self) -> &str {
@@ -135,6 +137,7 @@ impl Member {
 
     /// The pool lost it.
     pub(super) fn note_loss(&mut self) {
+        self.is_unverified = false;
         match &mut self.state {
             // Nothing is done to others before it is back.
             State::InSync => self.state = State::Returning { since: Instant::now(), is_unnoticed: false },

@@ -103,6 +103,8 @@ pub(super) struct Report {
     pub(super) losses_unprovoked: u64,
     pub(super) catch_ups_begun: u64,
     pub(super) catch_ups: u64,
+    /// Members that caught up by what they were known to lack, and were then found to be the same as a whole.
+    pub(super) verified: u64,
     pub(super) bytes_copied: u64,
     in_sync_after: Option<Times>,
     pub(super) bytes_compared: u64,
@@ -132,6 +134,7 @@ impl Report {
             losses_unprovoked: 0,
             catch_ups_begun: 0,
             catch_ups: 0,
+            verified: 0,
             bytes_copied: 0,
             in_sync_after: None,
             bytes_compared: 0,
@@ -210,12 +213,13 @@ impl Report {
             in_sync_after.print("in sync again after");
         }
         say!(
-            "{} losses, {} of members that no fault was made to; {} catch-ups of {} begun, {} bytes copied",
+            "{} losses, {} of members that no fault was made to; {} catch-ups of {} begun, {} bytes copied, {} verified by digests",
             self.losses,
             self.losses_unprovoked,
             self.catch_ups,
             self.catch_ups_begun,
-            self.bytes_copied
+            self.bytes_copied,
+            self.verified
         );
         say!(
             "all members hold every acknowledged record and the same {} bytes ({}, {}); seed {}",

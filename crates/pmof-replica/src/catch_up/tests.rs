@@ -6,6 +6,7 @@ use super::*;
 use crate::pages::PAGE_BYTES;
 
 const PAGES: usize = 6;
+const WINDOW: Limit = Limit { ranges: 2, bytes: 2 * PAGE_BYTES };
 
 /// One write, step by step: it looks at the window, is posted on the source and on the replica that catches up, and looks again.
 #[derive(Clone, Copy, Debug)]
@@ -20,9 +21,9 @@ struct Writer {
 #[derive(Clone, Debug)]
 enum Copier {
     Idle,
-    Open(Range<u64>),
-    Read(Range<u64>, Vec<u32>),
-    Written,
+    Open(Vec<Range<u64>>),
+    Read(Vec<Range<u64>>, Vec<u32>),
+    Written(Vec<Range<u64>>),
 }
 
 struct World {
@@ -41,8 +42,9 @@ impl World {
         Self { catch_up, source: [1; PAGES], behind: [0; PAGES], copier: Copier::Idle, from: 0, looks_again }
     }
 
-    fn pages(range: &Range<u64>) -> Range<usize> {
-        (range.start / PAGE_BYTES) as usize..range.end.div_ceil(PAGE_BYTES) as usize
+    fn pages(window: &[Range<u64>]) -> Vec<usize> {
+        let pages = |range: &Range<u64>| (range.start / PAGE_BYTES) as usize..range.end.div_ceil(PAGE_BYTES) as usize;
+        window.iter().flat_map(pages).collect()
     }
 
     fn write(&mut self, writer: &mut Writer) {
@@ -60,20 +62,20 @@ impl World {
     fn copy(&mut self) {
         self.copier = match std::mem::replace(&mut self.copier, Copier::Idle) {
             Copier::Idle => {
-                let window = self.catch_up.open_window(self.from, 2 * PAGE_BYTES);
-                self.from = window.as_ref().map_or(0, |window| window.end);
+                let window = self.catch_up.open_window(self.from, WINDOW);
+                self.from = window.as_ref().and_then(|window| window.last()).map_or(0, |last| last.end);
                 window.map_or(Copier::Idle, Copier::Open)
             }
             Copier::Open(window) => {
-                let bytes = self.source[Self::pages(&window)].to_vec();
+                let bytes = Self::pages(&window).into_iter().map(|page| self.source[page]).collect();
                 Copier::Read(window, bytes)
             }
             Copier::Read(window, bytes) => {
-                self.behind[Self::pages(&window)].copy_from_slice(&bytes);
-                Copier::Written
+                Self::pages(&window).into_iter().zip(bytes).for_each(|(page, value)| self.behind[page] = value);
+                Copier::Written(window)
             }
-            Copier::Written => {
-                self.catch_up.close_window();
+            Copier::Written(window) => {
+                self.catch_up.close_window(&window);
                 Copier::Idle
             }
         };
@@ -134,7 +136,27 @@ fn without_the_second_look_a_newer_write_is_lost() {
 #[test]
 fn an_interrupted_window_is_missing_again() {
     let catch_up = CatchUp::new(PageMap::full(4 * PAGE_BYTES));
-    let window = catch_up.open_window(0, 2 * PAGE_BYTES).unwrap();
-    assert_eq!((window.clone(), catch_up.missing_bytes()), (0..2 * PAGE_BYTES, 2 * PAGE_BYTES));
-    assert_eq!(catch_up.interrupted(Some(window)).count_bytes(), 4 * PAGE_BYTES);
+    let window = catch_up.open_window(0, WINDOW).unwrap();
+    assert!(window.iter().cloned().eq(std::iter::once(0..2 * PAGE_BYTES)), "{window:?}");
+    assert_eq!(catch_up.missing_bytes(), 2 * PAGE_BYTES);
+    assert_eq!(catch_up.interrupted(&window).count_bytes(), 4 * PAGE_BYTES);
+}
+
+/// Of a pool that is written all over, only what meets the pages on their way is copied again.
+#[test]
+fn a_window_of_pages_apart_is_met_by_writes_of_these_alone() {
+    let missing = PageMap::new(PAGES as u64 * PAGE_BYTES);
+    for page in [0, 2, 4] {
+        missing.mark(page * PAGE_BYTES..page * PAGE_BYTES + 1);
+    }
+    let catch_up = CatchUp::new(missing);
+    let page = |page: u64| page * PAGE_BYTES..(page + 1) * PAGE_BYTES;
+    let window = catch_up.open_window(0, WINDOW).unwrap();
+    assert_eq!(window, [page(0), page(2)]);
+    let before = catch_up.before_write();
+    catch_up.after_write(before, &page(1));
+    assert_eq!(catch_up.missing_bytes(), PAGE_BYTES);
+    catch_up.after_write(before, &page(2));
+    catch_up.close_window(&window);
+    assert_eq!(catch_up.open_window(0, WINDOW).unwrap(), [page(2), page(4)]);
 }

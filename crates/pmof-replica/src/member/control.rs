@@ -3,8 +3,9 @@
 use std::{ops::Range, sync::Arc};
 
 use parking_lot::{Mutex, MutexGuard};
-use pmof_control::{DIGESTED_MAX_BYTES, DIGESTS_MAX, Reply, Request};
+use pmof_control::{DIGESTED_MAX_BYTES, DIGESTS_MAX, PoolRefusal, Reply, Request};
 use pmof_pool::DIGEST_BYTES;
+use uuid::Uuid;
 
 use super::Standing;
 use crate::{
@@ -79,6 +80,14 @@ impl Control {
         if reply == *expected { Ok(()) } else { Err(self.fail(ReplicaError::Unexpected)) }
     }
 
+    /// The time since its machine was started. `None`: it is not known.
+    pub(crate) fn boot(&self) -> Option<Uuid> {
+        match self.ask(&Request::Boot).ok()? {
+            Reply::Boot { boot } => Some(boot),
+            _ => None,
+        }
+    }
+
     /// BLAKE3 digests of the blocks of `block_bytes` of a range, computed where the replica is; the last may be shorter.
     pub(crate) fn digests(
         &self,
@@ -100,6 +109,30 @@ impl Control {
             at += part;
         }
         Ok(digests)
+    }
+
+    /// The ranges of `range` outside of which all bytes are zero, durably, in order and apart, as the file system where it is tells;
+    /// all of it where that does not tell, or the target is of a release that is not asked.
+    pub(crate) fn data_ranges(&self, range: Range<u64>) -> Result<Vec<Range<u64>>, Arc<ReplicaError>> {
+        let mut all = Vec::new();
+        let mut at = range.start;
+        while at < range.end {
+            match self.ask(&Request::Data { offset: at }) {
+                Ok(Reply::Data { ranges, end }) if end > at && are_in(&ranges, at..end) => {
+                    let inside = ranges.into_iter().map(|data| data.start..data.end.min(range.end));
+                    all.extend(inside.filter(|data| !data.is_empty()));
+                    at = end;
+                }
+                Ok(_) => return Err(self.fail(ReplicaError::Unexpected)),
+                // It did not understand the question, or its memory does not tell.
+                Err(error) if matches!(*error, ReplicaError::Refused { refusal: PoolRefusal::Failed, .. }) => {
+                    all.push(at..range.end);
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(all)
     }
 
     /// Why it is out of use, if it is.
@@ -129,4 +162,16 @@ impl Control {
         let holder = self.standing.place.url().and_then(|url| self.site.holder_of(&url.name));
         holder.unwrap_or_else(|| "another initiator".to_owned())
     }
+}
+
+/// Whether ranges are in order, apart, and inside of another.
+fn are_in(ranges: &[Range<u64>], whole: Range<u64>) -> bool {
+    are_in_order(ranges, whole) && ranges.is_sorted_by(|one, next| one.end < next.start)
+}
+
+/// Whether ranges are in order and inside of another; one may begin where another ends.
+pub(super) fn are_in_order(ranges: &[Range<u64>], whole: Range<u64>) -> bool {
+    let is_ordered = ranges.is_sorted_by(|one, next| one.end <= next.start);
+    is_ordered
+        && ranges.iter().all(|range| whole.start <= range.start && range.start < range.end && range.end <= whole.end)
 }

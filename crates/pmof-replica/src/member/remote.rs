@@ -6,10 +6,13 @@ use parking_lot::Mutex;
 use pmof_access::{
     Connection, Durability, Mechanism, Medium, Method, Outcome, PostError, Region, RemoteRegion, Signal,
 };
-use pmof_control::{PoolRefusal, Reply, Request};
+use pmof_control::{Reply, Request};
 use pmof_pool::{Attributes, Contents, HEADER_LEN_BYTES};
 
-use super::{Atomicity, Control, Extent, Flush, FlushLevel, Flushing, Member, Source, Standing, Write, Written};
+use super::{
+    Atomicity, Control, Extent, Flush, FlushLevel, Flushing, Member, Source, Standing, Write, Written,
+    control::are_in_order,
+};
 use crate::{ReplicaError, ReplicaReceipt, site::Site, target::TargetConnection};
 
 /// Bytes of one write that a crash tears between its aligned 8 bytes only, at most: the target gathers it before it stores it.
@@ -92,30 +95,6 @@ impl RemoteMember {
     /// Bytes of the header, which writes must not touch; 0 where there is none.
     pub(crate) fn header_bytes(&self) -> u64 {
         if self.regions.header.is_some() { HEADER_LEN_BYTES as u64 } else { 0 }
-    }
-
-    /// The ranges of `range` outside of which all bytes are zero, durably, in order and apart, as the target's file system tells;
-    /// all of it where that does not tell, or the target is of a release that is not asked.
-    pub(crate) fn data_ranges(&self, range: Range<u64>) -> Result<Vec<Range<u64>>, Arc<ReplicaError>> {
-        let mut all = Vec::new();
-        let mut at = range.start;
-        while at < range.end {
-            match self.control.ask(&Request::Data { offset: at }) {
-                Ok(Reply::Data { ranges, end }) if end > at && are_in(&ranges, at..end) => {
-                    let inside = ranges.into_iter().map(|data| data.start..data.end.min(range.end));
-                    all.extend(inside.filter(|data| !data.is_empty()));
-                    at = end;
-                }
-                Ok(_) => return Err(self.control.fail(ReplicaError::Unexpected)),
-                // It did not understand the question, or its memory does not tell.
-                Err(error) if matches!(*error, ReplicaError::Refused { refusal: PoolRefusal::Failed, .. }) => {
-                    all.push(at..range.end);
-                    break;
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(all)
     }
 
     /// What each part without a header has of the pool, in order. Targets of older releases refuse to tell.
@@ -320,6 +299,14 @@ impl Member for RemoteMember {
         self.read_region(&self.regions.data, offset.max(header_bytes) - header_bytes, rest)
     }
 
+    fn read_ranges(&self, ranges: &[Range<u64>], arrived: &mut dyn FnMut(u64, &[u8])) -> Result<(), Arc<ReplicaError>> {
+        self.control.check_in_use()?;
+        let mut scratch = self.scratch.lock().pop();
+        let done = self.target.read_ranges(&self.regions.data, ranges, &mut scratch, arrived);
+        self.scratch.lock().extend(scratch);
+        done.map_err(|error| self.control.fail(error))
+    }
+
     fn strongest(&self) -> Durability {
         self.writing.map_or(Durability::Visible, |writing| writing.strongest)
     }
@@ -347,16 +334,4 @@ impl Drop for RemoteMember {
             mirror.deregister();
         }
     }
-}
-
-/// Whether ranges are in order, apart, and inside of another.
-fn are_in(ranges: &[Range<u64>], whole: Range<u64>) -> bool {
-    are_in_order(ranges, whole) && ranges.is_sorted_by(|one, next| one.end < next.start)
-}
-
-/// Whether ranges are in order and inside of another; one may begin where another ends.
-fn are_in_order(ranges: &[Range<u64>], whole: Range<u64>) -> bool {
-    let is_ordered = ranges.is_sorted_by(|one, next| one.end <= next.start);
-    is_ordered
-        && ranges.iter().all(|range| whole.start <= range.start && range.start < range.end && range.end <= whole.end)
 }

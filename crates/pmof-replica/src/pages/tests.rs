@@ -60,6 +60,16 @@ proptest! {
             }
         }
         prop_assert_eq!(map.count_bytes(), model.len() as u64 * PAGE_BYTES);
+        let probe = from..from + limit_bytes.max(1);
+        let pages_of = |range: &Range<u64>| range.start / PAGE_BYTES..range.end.div_ceil(PAGE_BYTES);
+        prop_assert_eq!(map.meets(&probe), model.range(pages_of(&probe)).next().is_some());
+        let others = PageMap::new(SIZE_BYTES);
+        others.add(&map);
+        others.unmark(&probe);
+        let is_other = |page: &u64| !pages_of(&probe).contains(page);
+        prop_assert_eq!(pages(&others), model.iter().copied().filter(is_other).collect::<Vec<_>>());
+        others.clear();
+        prop_assert!(others.is_empty());
         let copy = PageMap::new(SIZE_BYTES);
         copy.add(&map);
         prop_assert_eq!(pages(&copy), model.iter().copied().collect::<Vec<_>>());

@@ -34,12 +34,24 @@ pub(super) struct Epochs {
     state: Mutex<State>,
 }
 
+/// An epoch that was announced for a member to join by.
+#[derive(Debug)]
+pub(super) struct Joining {
+    change: Change,
+    /// [`State::changes`] since then.
+    changes: u64,
+    /// What the member was told.
+    mark: Request,
+}
+
 /// What changes of the epochs of an open pool. Whoever holds it keeps all others from changing it.
 #[derive(Debug)]
 pub(super) struct State {
     /// All members of the pool as it is now, those that are out of use too.
     members: Vec<Arc<dyn Member>>,
     view: View,
+    /// Epochs that were announced, and members that were introduced: each undoes an announcement before it.
+    changes: u64,
     /// The pool is being closed: who is acknowledged since has what it wrote on replicas that were closed in order, or that failed.
     has_ended: bool,
 }
@@ -54,7 +66,7 @@ impl Epochs {
     ) -> Self {
         let in_use = positions(&members, Standing::is_in_use);
         let view = View::new(quorum, indexes, base, mark, in_use);
-        let state = State { members, view, has_ended: false };
+        let state = State { members, view, changes: 0, has_ended: false };
         Self { marked_at: AtomicU64::new(0), current: AtomicU64::new(in_use), state: Mutex::new(state) }
     }
 
@@ -84,7 +96,11 @@ impl Epochs {
 
     /// The same, by whoever has [locked](Self::lock) the state.
     pub(super) fn begin_in(&self, state: &mut State) -> bool {
-        let mut change = Change::default();
+        self.go_on(state, Change::default())
+    }
+
+    fn go_on(&self, state: &mut State, mut change: Change) -> bool {
+        state.changes += 1;
         loop {
             let (connected, in_use) = (state.connected(), state.in_use());
             let step = state.view.step(&mut change, connected, in_use);
@@ -129,6 +145,7 @@ impl Epochs {
                     }
                     introduction => {
                         state.members[position] = Arc::clone(member);
+                        state.changes += 1;
                         state.view.identify(position, index);
                         return !matches!(introduction, Some(Introduction::ByChange)) || self.begin_in(&mut state);
                     }
@@ -143,6 +160,46 @@ impl Epochs {
     /// Puts another in the place of a member that has failed.
     pub(super) fn replace(&self, position: usize, member: &Arc<dyn Member>) {
         self.state.lock().members[position] = Arc::clone(member);
+    }
+
+    /// Tells all of an epoch in which a member takes part that is about to join, and that member the mark. Until it has [joined](Self::join),
+    /// everything is acknowledged under the epoch before, as if this had not been. `None`: it failed, or the pool is being closed, or too few are
+    /// left.
+    pub(super) fn announce_with(&self, position: usize, member: &dyn Member) -> Option<Joining> {
+        let mut state = self.state.lock();
+        if state.has_ended {
+            return None;
+        }
+        let mark = state.view.mark();
+        // Before it is a member: one with an older mark would pass for an older copy.
+        member.control()?.ask_for(&mark, &Reply::Marked).ok()?;
+        state.view.note_marked(position, &mark);
+        state.changes += 1;
+        let (mut change, changes) = (Change::default(), state.changes);
+        let (connected, in_use) = (state.connected(), state.in_use() | 1 << position);
+        match state.view.step(&mut change, connected, in_use) {
+            Step::TellAll(question) => tell_all(&state.members, &question.0, &question.1),
+            Step::Done(_) => return None,
+        }
+        Some(Joining { change, changes, mark })
+    }
+
+    /// Confirms the epoch that was announced, while nobody posts; where another was announced since, or a member was lost or came back, begins one
+    /// anew. From then on the member counts. False: it failed, or the pool is being closed.
+    pub(super) fn join(&self, joining: &Joining, member: &dyn Member) -> bool {
+        let mut state = self.state.lock();
+        if state.has_ended {
+            return false;
+        }
+        let mark = state.view.mark();
+        let is_marked = |control: &Control| control.ask_for(&mark, &Reply::Marked).is_ok();
+        if mark != joining.mark && !member.control().is_some_and(is_marked) {
+            return false;
+        }
+        member.standing().has_caught_up();
+        let change = if state.changes == joining.changes { joining.change } else { Change::default() };
+        let _ = self.go_on(&mut state, change);
+        member.standing().failure().is_none()
     }
 
     /// Keeps the epoch and the members as they are until the guard is dropped.

@@ -3,6 +3,7 @@
 use std::{
     collections::VecDeque,
     fmt,
+    ops::Range,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -41,6 +42,25 @@ pub enum Event {
         copied_bytes: u64,
         /// How long that took.
         took: Duration,
+        /// It was compared as a whole. Else what it lacked was known, and it is compared from now on: [`Verified`](Self::Verified) or
+        /// [`Differs`](Self::Differs) tells.
+        is_verified: bool,
+    },
+    /// All of a replica that caught up is the same as on another one, by digests that both computed.
+    Verified {
+        /// The replica.
+        replica: Arc<ReplicaPlace>,
+        /// Bytes that were compared: all but those that are zeros on both for want of any other.
+        compared_bytes: u64,
+        /// How long that took.
+        took: Duration,
+    },
+    /// A replica that had caught up differs from another one: it is left behind, compared as a whole, and catches up once more.
+    Differs {
+        /// The replica.
+        replica: Arc<ReplicaPlace>,
+        /// The first bytes that do, to the page.
+        range: Range<u64>,
     },
     /// A replica cannot come back as it is: it belongs to another pool, or was written apart from this one.
     Rejected {
@@ -63,8 +83,14 @@ impl fmt::Display for Event {
             Self::CatchingUp { replica, missing_bytes } => {
                 write!(f, "{replica:#} is back and catches up: up to {missing_bytes} bytes are missing")
             }
-            Self::InSync { replica, copied_bytes, took } => {
+            Self::InSync { replica, copied_bytes, took, .. } => {
                 write!(f, "{replica:#} is in sync after {copied_bytes} bytes were copied in {took:.1?}")
+            }
+            Self::Verified { replica, compared_bytes, took } => {
+                write!(f, "{replica:#} is the same as the others: {compared_bytes} bytes were compared in {took:.1?}")
+            }
+            Self::Differs { replica, range } => {
+                write!(f, "{replica:#} caught up and differs at offset {}: all of it is compared", range.start)
             }
             Self::Rejected { replica, why } => write!(f, "{replica:#} cannot come back: {}", causes(why)),
             Self::Fenced { successor } => write!(f, "the pool was taken over by {successor}"),
@@ -90,8 +116,10 @@ struct Kept {
 impl Log {
     pub(super) fn add(&self, event: Event) {
         match &event {
-            Event::Lost { .. } | Event::Rejected { .. } | Event::Fenced { .. } => log::warn!("{event}"),
-            Event::CatchingUp { .. } | Event::InSync { .. } => log::info!("{event}"),
+            Event::Lost { .. } | Event::Differs { .. } | Event::Rejected { .. } | Event::Fenced { .. } => {
+                log::warn!("{event}");
+            }
+            Event::CatchingUp { .. } | Event::InSync { .. } | Event::Verified { .. } => log::info!("{event}"),
         }
         let mut kept = self.kept.lock();
         if kept.events.len() == KEPT_EVENTS {

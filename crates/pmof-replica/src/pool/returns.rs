@@ -5,7 +5,6 @@
 
 use std::{
     io,
-    ops::Range,
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, Ordering},
@@ -16,7 +15,8 @@ use std::{
 
 use parking_lot::{Condvar, Mutex, RwLockWriteGuard};
 use pmof_access::Durability;
-use pmof_control::{OpenFor, Reply, Request};
+use pmof_control::{OpenFor, Request};
+use uuid::Uuid;
 
 use super::{
     Flushings, Open, Shared,
@@ -25,13 +25,16 @@ use super::{
 };
 use crate::{
     PoolUrl, ReplicaError, ReplicaPlace,
-    catch_up::CatchUp,
+    catch_up::{CatchUp, Limit},
     lineage::{Apart, Found, of_returning},
-    member::{AbsentMember, Atomicity, Control, Flush, FlushLevel, Member, Source, Standing, Write},
-    pages::{PAGE_BYTES, PageMap},
+    member::{AbsentMember, Control, Flush, FlushLevel, Member, Standing},
+    pages::PageMap,
     peers::Peers,
     reach::Reach,
 };
+
+mod copy;
+mod verify;
 
 /// How often it is looked for losses of which no persist told, and for writes that all replicas have.
 const TICK: Duration = Duration::from_secs(1);
@@ -46,23 +49,23 @@ const REJECTED_PAUSE: Duration = Duration::from_secs(30);
 /// A replica that is lost again within this time has not recovered: its pauses go on where they were.
 const RECOVERED_AFTER: Duration = Duration::from_secs(10);
 
-/// Bytes copied at once, and bytes compared at once where it is not known what differs.
-const COPY_BYTES: u64 = 4 << 20;
-const COMPARE_BYTES: u64 = 16 << 20;
+/// What is copied at once, and what is compared at once where it is not known what differs.
+const COPIED: Limit = Limit { ranges: 256, bytes: 4 << 20 };
+const COMPARED: Limit = Limit { ranges: 64, bytes: 16 << 20 };
 /// Bytes compared between two flushes of the replica: what comes after the last of them is compared again if it is lost.
 const FLUSHED_BYTES: u64 = 256 << 20;
-/// Blocks that are compared first; of those that differ the pages are.
-const BLOCK_BYTES: u64 = 64 << 10;
 
-/// Bytes copied before the target makes them as durable as it can. Its next change of state waits for all of the file that is not yet on
-/// disk, and is given the loss timeout: after more than the disk takes in that time, the replica would be lost again and again.
+/// Bytes copied between two flushes of the replica. A flush is given the loss timeout: after more than a disk takes in that time, the replica
+/// would be lost again and again.
 const SYNC_BYTES: u64 = 4 << 20;
 
-/// Bytes that may be missing when the pool is held for the last of them.
-const LAST_BYTES: u64 = 1 << 20;
+/// Bytes that may be missing when the pool is held for the last of them: little more than one window brings.
+const LAST_BYTES: u64 = 256 << 10;
 
-/// How long those who write are kept waiting while the pool's members change, before it is tried again.
-const HOLD: Duration = Duration::from_millis(50);
+/// How long those who write are kept waiting for those who posted before them, so that the pool's members may change; then it is tried again, and
+/// twice as long each time.
+const HOLD: Duration = Duration::from_millis(5);
+const LONGEST_HOLD: Duration = Duration::from_millis(80);
 
 /// Told of losses.
 #[derive(Debug, Default)]
@@ -100,6 +103,7 @@ pub(super) struct Returns {
     bytes_per_second: Option<u64>,
     losses: Arc<Signal>,
     attended: Mutex<Vec<Attended>>,
+    trust: Mutex<Vec<Trust>>,
     /// Pages written before those of the pool's map, of which it is not known yet that all replicas have them.
     older: Mutex<Option<Arc<PageMap>>>,
     stopping: Mutex<bool>,
@@ -114,6 +118,17 @@ struct Attended {
     /// Before the next try.
     pause: Duration,
     back_since: Option<Instant>,
+}
+
+/// How far a replica is believed to lack nothing but what was written while it was away.
+#[derive(Clone, Copy, Debug, Default)]
+struct Trust {
+    /// The boot of its machine in which it was in sync. A later one has lost what was not durable.
+    boot: Option<Uuid>,
+    /// That of its last connection.
+    seen: Option<Uuid>,
+    /// It differed when it had caught up.
+    is_distrusted: bool,
 }
 
 /// Why a replica did not come back this time.
@@ -149,6 +164,7 @@ impl Returns {
                 Attended { has_thread: false, pause: FIRST_PAUSE, back_since: None };
                 urls.len()
             ]),
+            trust: Mutex::new(vec![Trust::default(); urls.len()]),
             urls,
             identity,
             require,
@@ -191,6 +207,7 @@ impl Returns {
     }
 
     fn watch(self: &Arc<Self>, pool: &Weak<Shared>) {
+        self.learn_boots(pool);
         while !self.is_stopping() {
             let Some(shared) = pool.upgrade() else { return };
             let Ok(open) = shared.hold() else { return };
@@ -199,6 +216,30 @@ impl Returns {
             drop(shared);
             self.losses.wait(TICK);
         }
+    }
+
+    /// Asks when the members' machines were started, where bytes that are acknowledged need not outlive them.
+    fn learn_boots(&self, pool: &Weak<Shared>) {
+        if self.require == Durability::PowerFailure {
+            return;
+        }
+        let Ok(open) = hold(pool) else { return };
+        for (position, member) in open.members.iter().enumerate() {
+            let boot = member.control().and_then(Control::boot);
+            let trust = &mut self.trust.lock()[position];
+            (trust.boot, trust.seen) = (boot, boot);
+        }
+    }
+
+    /// Whether a member that is connected again has what it had when it was in sync, and whether it has what it had when it was connected last.
+    fn has_kept(&self, position: usize, member: &dyn Member) -> (bool, bool) {
+        if self.require == Durability::PowerFailure {
+            return (!self.trust.lock()[position].is_distrusted, true);
+        }
+        let boot = member.control().and_then(Control::boot);
+        let trust = &mut self.trust.lock()[position];
+        let seen = std::mem::replace(&mut trust.seen, boot);
+        (boot.is_some() && boot == trust.boot && !trust.is_distrusted, boot.is_some() && boot == seen)
     }
 
     /// Sees to it that somebody brings back each member that is out of use.
@@ -277,9 +318,9 @@ impl Returns {
         if !hold(pool).is_ok_and(|open| is_connected(&open)) && !self.pause(pause) {
             return;
         }
-        loop {
+        let caught_up = loop {
             match self.try_to_bring_back(pool, events, position, &mut left) {
-                Ok(()) => break,
+                Ok(caught_up) => break caught_up,
                 Err(Halt::Ended) => return,
                 Err(Halt::Later) => pause = (pause * 2).min(LONGEST_PAUSE),
                 Err(Halt::Rejected(why)) => {
@@ -293,12 +334,15 @@ impl Returns {
             if !self.pause(pause) {
                 return;
             }
-        }
+        };
         let back_since = Some(Instant::now());
         self.attended.lock()[position] =
             Attended { has_thread: false, pause: (pause * 2).min(LONGEST_PAUSE), back_since };
         // It may have been lost again since.
         self.losses.raise();
+        if !caught_up.is_compared {
+            self.verify(pool, events, position, &caught_up.member);
+        }
     }
 
     /// `left`: what was missing when the last try was interrupted.
@@ -308,7 +352,7 @@ impl Returns {
         events: &Log,
         position: usize,
         left: &mut Option<PageMap>,
-    ) -> Result<(), Halt> {
+    ) -> Result<Returning, Halt> {
         let began = Instant::now();
         let Returning { member, is_compared } = self.returning(pool, position, left)?;
         let control = member.control().ok_or(Halt::Later)?;
@@ -317,7 +361,7 @@ impl Returns {
         events.add(Event::CatchingUp { replica: replica(), missing_bytes: catch_up.missing_bytes() });
         let mut copied_bytes = 0;
         let done = loop {
-            let copied = self.copy(pool, (position, &*member), &catch_up, is_compared, u64::MAX);
+            let copied = self.copy(pool, (position, &*member), &catch_up, is_compared);
             match copied.and_then(|bytes| {
                 copied_bytes += bytes;
                 self.join(pool, position, &*member, &catch_up)
@@ -335,13 +379,18 @@ impl Returns {
             control.fail(ReplicaError::Behind);
             if is_compared {
                 let missing = PageMap::new(self.identity.size_bytes);
-                missing.add(catch_up.interrupted(None));
+                missing.add(catch_up.interrupted(&[]));
                 *left = Some(missing);
             }
             return Err(halt);
         }
-        events.add(Event::InSync { replica: replica(), copied_bytes, took: began.elapsed() });
-        Ok(())
+        {
+            let trust = &mut self.trust.lock()[position];
+            trust.boot = trust.seen;
+            trust.is_distrusted &= !is_compared;
+        }
+        events.add(Event::InSync { replica: replica(), copied_bytes, took: began.elapsed(), is_verified: is_compared });
+        Ok(Returning { member, is_compared })
     }
 
     /// Lets go of a member on this machine that has failed: its file stays locked as long as its memory is mapped.
@@ -403,8 +452,10 @@ impl Returns {
             return Err(Halt::Rejected(ReplicaError::of(apart, self.identity.replica_count)));
         }
         let is_own = apart.as_ref().is_none_or(Apart::votes);
+        let (is_trusted, has_kept) = self.has_kept(position, &*member);
         // An older copy that it was put back to may lack what was copied.
-        if !is_own || !state.is_behind || !epochs.lock().view().has_kept(position, state.mark) {
+        let has_kept = has_kept && epochs.lock().view().has_kept(position, state.mark);
+        if !is_own || !state.is_behind || !has_kept {
             *left = None;
         }
         if !epochs.introduce(position, (index, &state), &member) {
@@ -412,7 +463,7 @@ impl Returns {
             return Err(Halt::Later);
         }
         // Of one that was in sync while the pool was open, all that was written since is known.
-        let is_known = is_own && epochs.lock().view().knows_what_lacks(position, state.mark);
+        let is_known = is_own && is_trusted && epochs.lock().view().knows_what_lacks(position, state.mark);
         Ok(Returning { member, is_compared: !is_known })
     }
 
@@ -454,26 +505,25 @@ impl Returns {
         (position, member): (usize, &dyn Member),
         catch_up: &CatchUp,
         is_compared: bool,
-        limit_bytes: u64,
     ) -> Result<u64, Halt> {
         let began = Instant::now();
         let (mut from, mut flushed, mut copied_bytes, mut synced_bytes) = (0, 0, 0, 0);
-        let window_bytes = if is_compared { COMPARE_BYTES } else { COPY_BYTES };
+        let limit = if is_compared { COMPARED } else { COPIED };
         mark(pool, position, member)?;
-        while let Some(window) = catch_up.open_window(from, window_bytes.min(limit_bytes)) {
-            let copied = hold(pool).and_then(|open| copy_window(&open, member, &window, is_compared));
-            catch_up.close_window();
-            from = window.end;
+        while let Some(window) = catch_up.open_window(from, limit) {
+            let copied = hold(pool).and_then(|open| open.copy_window(member, &window, is_compared));
+            catch_up.close_window(&window);
+            from = window.last().map_or(u64::MAX, |last| last.end);
             match copied {
                 Ok(bytes) => copied_bytes += bytes,
                 Err(halt) => {
-                    catch_up.interrupted(Some(window));
+                    catch_up.interrupted(&window);
                     return Err(halt);
                 }
             }
             if copied_bytes - synced_bytes >= SYNC_BYTES || (is_compared && from - flushed >= FLUSHED_BYTES) {
                 (flushed, synced_bytes) = (from, copied_bytes);
-                if !member.flush_everything(FlushLevel::Strongest) {
+                if !member.flush_everything(FlushLevel::OfPool) {
                     return Err(Halt::Later);
                 }
                 catch_up.note_flushed();
@@ -501,8 +551,8 @@ impl Returns {
         member: &dyn Member,
         catch_up: &CatchUp,
     ) -> Result<Option<u64>, Halt> {
-        // Most of it before anybody is kept waiting: the epoch that the member joins by waits for its disk too.
-        if !member.flush_everything(FlushLevel::Strongest) {
+        // All that can be is done before anybody is kept waiting: most of the flush, the mark, and the first half of the new epoch.
+        if !member.flush_everything(FlushLevel::OfPool) {
             return Err(Halt::Later);
         }
         catch_up.note_flushed();
@@ -510,33 +560,24 @@ impl Returns {
             return Ok(None);
         }
         let shared = pool.upgrade().ok_or(Halt::Ended)?;
+        let epochs = shared.hold().ok().and_then(|open| open.epochs.clone()).ok_or(Halt::Ended)?;
+        let joining = epochs.announce_with(position, member).ok_or(Halt::Later)?;
         let mut guard = self.hold_all(&shared)?;
         let open = guard.as_ref().ok_or(Halt::Ended)?;
         if catch_up.missing_bytes() > LAST_BYTES {
             return Ok(None);
         }
         let mut copied_bytes = 0;
-        while let Some(window) = catch_up.open_window(0, COPY_BYTES) {
-            let copied = copy_window(open, member, &window, false);
-            catch_up.close_window();
+        while let Some(window) = catch_up.open_window(0, COPIED) {
+            let copied = open.copy_window(member, &window, false);
+            catch_up.close_window(&window);
             copied_bytes += copied?;
         }
         if !member.flush_everything(FlushLevel::OfPool) {
             return Err(Halt::Later);
         }
-        let epochs = open.epochs.as_ref().ok_or(Halt::Ended)?;
-        let mut state = epochs.lock();
-        if state.has_ended() {
-            return Err(Halt::Ended);
-        }
-        // Before it is a member: one with an older mark would pass for an older copy.
-        let control = member.control().ok_or(Halt::Later)?;
-        control.ask_for(&state.view().mark(), &Reply::Marked).map_err(|_| Halt::Later)?;
-        member.standing().has_caught_up();
-        let _ = epochs.begin_in(&mut state);
-        drop(state);
-        if member.standing().failure().is_some() {
-            return Err(Halt::Later);
+        if !epochs.join(&joining, member) {
+            return Err(if self.is_stopping() { Halt::Ended } else { Halt::Later });
         }
         let others = open.catching_up.iter().filter(|(of, _)| *of != position).cloned().collect();
         *guard = Some(Arc::new(open.with_members(open.members.clone(), others)));
@@ -545,13 +586,15 @@ impl Returns {
 
     /// Waits until nobody posts. Those who wait for a target that does not answer are waited for in between only.
     fn hold_all<'s>(&self, shared: &'s Shared) -> Result<RwLockWriteGuard<'s, Option<Arc<Open>>>, Halt> {
+        let mut limit = HOLD;
         while !self.is_stopping() {
-            if let Some(guard) = shared.open.try_write_for(HOLD) {
+            if let Some(guard) = shared.open.try_write_for(limit) {
                 return Ok(guard);
             }
-            if !self.pause(HOLD) {
+            if !self.pause(limit) {
                 break;
             }
+            limit = (limit * 2).min(LONGEST_HOLD);
         }
         Err(Halt::Ended)
     }
@@ -576,50 +619,6 @@ fn rejected(error: ReplicaError) -> Halt {
         error @ (ReplicaError::Mismatch { .. } | ReplicaError::NotDurable { .. }) => Halt::Rejected(error),
         _ => Halt::Later,
     }
-}
-
-/// Copies a window from a replica that is in sync, or what differs of it. Returns the bytes copied.
-fn copy_window(open: &Open, member: &dyn Member, window: &Range<u64>, is_compared: bool) -> Result<u64, Halt> {
-    let ranges = if is_compared { differing(open, member, window)? } else { vec![window.clone()] };
-    let mut copied_bytes = 0;
-    for range in ranges {
-        let mut bytes = vec![0; (range.end - range.start) as usize];
-        let is_read = open.in_use().any(|source| source.read(range.start, &mut bytes).is_ok());
-        if !is_read {
-            return Err(Halt::Later);
-        }
-        let (offset, len_bytes) = (range.start, range.end - range.start);
-        let (source, atomicity) = (Source::Bytes(&bytes), Atomicity::Relaxed);
-        member.write(&Write { offset, len_bytes, source, atomicity, is_held: false });
-        copied_bytes += len_bytes;
-    }
-    if member.standing().failure().is_some() { Err(Halt::Later) } else { Ok(copied_bytes) }
-}
-
-/// The pages of a window that differ, by digests that both targets compute: first of blocks, then of the pages of those that differ.
-fn differing(open: &Open, member: &dyn Member, window: &Range<u64>) -> Result<Vec<Range<u64>>, Halt> {
-    let source = open.in_use().find_map(|source| source.control()).ok_or(Halt::Later)?;
-    let own = member.control().ok_or(Halt::Later)?;
-    let compare = |range: &Range<u64>, block_bytes: u64| {
-        let of = |replica: &Control| replica.digests(range.clone(), block_bytes).map_err(|_| Halt::Later);
-        let (right, found) = (of(source)?, of(own)?);
-        let blocks = right.iter().zip(&found).enumerate().filter(|(_, (right, found))| right != found);
-        let mut ranges: Vec<Range<u64>> = Vec::new();
-        for (block, _) in blocks {
-            let begin = range.start + block as u64 * block_bytes;
-            let end = (begin + block_bytes).min(range.end);
-            match ranges.last_mut() {
-                Some(last) if last.end == begin => last.end = end,
-                _ => ranges.push(begin..end),
-            }
-        }
-        Ok(ranges)
-    };
-    let mut pages = Vec::new();
-    for blocks in compare(window, BLOCK_BYTES)? {
-        pages.append(&mut compare(&blocks, PAGE_BYTES)?);
-    }
-    Ok(pages)
 }
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {

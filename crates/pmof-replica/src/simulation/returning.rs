@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use pmof_control::Reply;
+use pmof_control::{Reply, Request};
 
 use super::{
     plan::{Control, PAGES},
@@ -11,12 +11,22 @@ use super::{
     world::{Answer, Fault, Message},
 };
 use crate::{
-    catch_up::CatchUp,
+    catch_up::{CatchUp, Limit},
     lineage::{Apart, Found, of_returning},
     pages::{PAGE_BYTES, PageMap},
+    view::{Change, Step},
 };
 
 const SIZE_BYTES: u64 = PAGES as u64 * PAGE_BYTES;
+
+const WINDOW: Limit = Limit { ranges: 2, bytes: 2 * PAGE_BYTES };
+
+/// An epoch that was announced for a member to join by.
+struct Joining {
+    change: Change,
+    changes: u64,
+    mark: Request,
+}
 
 /// Why a member did not come back this time.
 pub(super) enum Halt {
@@ -111,7 +121,7 @@ impl Session {
             fail(&self.world, &member);
             if is_compared {
                 let missing = PageMap::new(SIZE_BYTES);
-                missing.add(catch_up.interrupted(None));
+                missing.add(catch_up.interrupted(&[]));
                 *left = Some(missing);
             }
             return Err(halt);
@@ -149,6 +159,7 @@ impl Session {
             *left = None;
         }
         self.members.borrow_mut()[position] = Rc::clone(&returned);
+        self.changes.set(self.changes.get() + 1);
         self.view.borrow_mut().identify(position, target as u16);
         if !self.introduce(&returned, &state).await {
             fail(&self.world, &returned);
@@ -196,12 +207,12 @@ impl Session {
     ) -> Result<(), Halt> {
         let mut from = 0;
         self.mark_behind(position, member).await?;
-        while let Some(window) = catch_up.open_window(from, 2 * PAGE_BYTES) {
+        while let Some(window) = catch_up.open_window(from, WINDOW) {
             let copied = self.copy_window(member, &window, is_compared).await;
-            catch_up.close_window();
-            from = window.end;
+            catch_up.close_window(&window);
+            from = window.last().map_or(u64::MAX, |last| last.end);
             if let Err(halt) = copied {
-                catch_up.interrupted(Some(window));
+                catch_up.interrupted(&window);
                 return Err(halt);
             }
             if self.world.borrow_mut().random.once_in(4) {
@@ -219,13 +230,14 @@ impl Session {
     async fn copy_window(
         &self,
         member: &Rc<Member>,
-        window: &std::ops::Range<u64>,
+        window: &[std::ops::Range<u64>],
         is_compared: bool,
     ) -> Result<(), Halt> {
-        let pages = (window.start / PAGE_BYTES) as usize..window.end.div_ceil(PAGE_BYTES) as usize;
+        let pages =
+            |range: &std::ops::Range<u64>| (range.start / PAGE_BYTES) as usize..range.end.div_ceil(PAGE_BYTES) as usize;
         let open = Rc::clone(&self.open.borrow());
         let source = open.members.iter().find(|source| source.is_in_use()).ok_or(Halt::Later)?;
-        let mut differing: Vec<usize> = pages.collect();
+        let mut differing: Vec<usize> = window.iter().flat_map(pages).collect();
         if is_compared {
             let right = read(&self.world, source).await.ok_or(Halt::Later)?;
             let found = read(&self.world, member).await.ok_or(Halt::Later)?;
@@ -253,16 +265,40 @@ impl Session {
             let _guard = self.view_lock.lock().await;
             self.view.borrow().mark()
         };
-        match ask(&self.world, member, Message::Tell(mark.clone())).await {
-            Some(Answer::Told(Reply::Marked)) => self.view.borrow_mut().note_marked(position, &mark),
-            _ => return Err(Halt::Later),
-        }
+        self.mark(member, mark.clone()).await?;
+        self.view.borrow_mut().note_marked(position, &mark);
         Ok(())
     }
 
     async fn flush(&self, member: &Rc<Member>) -> Result<(), Halt> {
         match ask(&self.world, member, Message::Flush).await {
             Some(Answer::Flushed) => Ok(()),
+            _ => Err(Halt::Later),
+        }
+    }
+
+    /// As `Epochs::announce_with`.
+    async fn announce_with(&self, position: usize, member: &Rc<Member>) -> Option<Joining> {
+        let _guard = self.view_lock.lock().await;
+        if self.has_ended.get() {
+            return None;
+        }
+        let mark = self.view.borrow().mark();
+        self.mark(member, mark.clone()).await.ok()?;
+        self.view.borrow_mut().note_marked(position, &mark);
+        self.changes.set(self.changes.get() + 1);
+        let (mut change, changes) = (Change::default(), self.changes.get());
+        let step = self.view.borrow_mut().step(&mut change, self.connected(), self.in_use() | 1 << position);
+        match step {
+            Step::TellAll(question) => self.tell_all(*question).await,
+            Step::Done(_) => return None,
+        }
+        Some(Joining { change, changes, mark })
+    }
+
+    async fn mark(&self, member: &Rc<Member>, mark: Request) -> Result<(), Halt> {
+        match ask(&self.world, member, Message::Tell(mark)).await {
+            Some(Answer::Told(Reply::Marked)) => Ok(()),
             _ => Err(Halt::Later),
         }
     }
@@ -274,13 +310,14 @@ impl Session {
         if catch_up.missing_bytes() > PAGE_BYTES {
             return Ok(false);
         }
+        let joining = self.announce_with(position, member).await.ok_or(Halt::Later)?;
         let Some(_hold) = self.hold_all().await else { return Err(Halt::Ended) };
         if catch_up.missing_bytes() > PAGE_BYTES {
             return Ok(false);
         }
-        while let Some(window) = catch_up.open_window(0, 2 * PAGE_BYTES) {
+        while let Some(window) = catch_up.open_window(0, WINDOW) {
             let copied = self.copy_window(member, &window, false).await;
-            catch_up.close_window();
+            catch_up.close_window(&window);
             copied?;
         }
         self.flush(member).await?;
@@ -289,12 +326,12 @@ impl Session {
             return Err(Halt::Ended);
         }
         let mark = self.view.borrow().mark();
-        match ask(&self.world, member, Message::Tell(mark)).await {
-            Some(Answer::Told(Reply::Marked)) => {}
-            _ => return Err(Halt::Later),
+        if mark != joining.mark {
+            self.mark(member, mark).await?;
         }
         member.is_behind.set(false);
-        let _ = self.change().await;
+        let is_fresh = self.changes.get() == joining.changes;
+        let _ = self.go_on(if is_fresh { joining.change } else { Change::default() }).await;
         if member.is_failed() {
             return Err(Halt::Later);
         }

@@ -68,6 +68,8 @@ pub(super) struct Session {
     pub(super) older: RefCell<Option<Rc<PageMap>>>,
     pub(super) is_stopping: Cell<bool>,
     pub(super) has_ended: Cell<bool>,
+    /// As `State::changes`.
+    pub(super) changes: Cell<u64>,
     is_marked: Cell<bool>,
     page_locks: [Lock; PAGES],
     lanes: Cell<usize>,
@@ -250,6 +252,7 @@ async fn open_those(world: &Shared, tasks: &Rc<Tasks>, writer: usize, opened: &[
         older: RefCell::default(),
         is_stopping: Cell::new(false),
         has_ended: Cell::new(false),
+        changes: Cell::new(0),
         is_marked: Cell::new(false),
         page_locks: Default::default(),
         lanes: Cell::new(0),
@@ -359,15 +362,21 @@ impl Session {
 
     /// A change of the epoch, driven as `Epochs::begin_in` does. The view is locked.
     pub(super) async fn change(&self) -> bool {
-        let mut change = Change::default();
+        self.go_on(Change::default()).await
+    }
+
+    pub(super) async fn tell_all(&self, (request, reply): (Request, Reply)) {
+        let members = self.members.borrow().clone();
+        tell(&self.world, &members, Message::Tell(request), &reply).await;
+    }
+
+    /// As `Epochs::go_on`. The view is locked.
+    pub(super) async fn go_on(&self, mut change: Change) -> bool {
+        self.changes.set(self.changes.get() + 1);
         loop {
             let step = self.view.borrow_mut().step(&mut change, self.connected(), self.in_use());
             match step {
-                Step::TellAll(question) => {
-                    let (request, reply) = *question;
-                    let members = self.members.borrow().clone();
-                    tell(&self.world, &members, Message::Tell(request), &reply).await;
-                }
+                Step::TellAll(question) => self.tell_all(*question).await,
                 Step::Done(is_done) => {
                     if !is_done {
                         self.world.borrow_mut().count(Fault::ChangeAbandoned);

@@ -176,6 +176,33 @@ fn the_replica_here_goes_on_without_those_elsewhere_and_they_catch_up() {
     pool.close().expect("closed");
 }
 
+/// The one here is the first, which others catch up from and are compared with.
+#[test]
+fn what_caught_up_from_the_replica_here_is_compared_with_it() {
+    let mut three = Three::start();
+    let pool = options(three.urls()).create(SIZE_BYTES).expect("a pool");
+    let mut events = pool.events();
+    let mut next = |is: fn(&Event) -> bool| loop {
+        let event = events.next_for(LONG).expect("an event in time");
+        if is(&event) {
+            return event;
+        }
+    };
+    // The first time it may not be known yet when the target's machine was started.
+    for is_known in [false, true] {
+        three.targets[0].stop();
+        pool.persist(100_000, b"while it was away").expect("two are a majority");
+        three.targets[0].restart();
+        let back = next(|event| matches!(event, Event::InSync { .. }));
+        let Event::InSync { is_verified, .. } = back else { unreachable!("it is in sync") };
+        assert!(!(is_known && is_verified), "{back}");
+    }
+    let done = next(|event| matches!(event, Event::Verified { .. } | Event::Differs { .. }));
+    assert!(matches!(done, Event::Verified { .. }), "{done}");
+    assert_equal(&pool);
+    pool.close().expect("closed");
+}
+
 /// A program that ran elsewhere meanwhile left the file of this machine behind.
 #[test]
 fn the_replica_here_is_left_behind_and_catches_up() {

@@ -7,6 +7,8 @@ use std::{
 };
 
 use pmof_replica::{Acknowledge, Event, Events, Pool, PoolError, ReplicaState};
+use pmof_target::ServiceOptions;
+use uuid::Uuid;
 
 use crate::support::*;
 
@@ -281,4 +283,76 @@ fn a_catch_up_that_is_interrupted_goes_on() {
     assert_eq!(read(&pool, 77, 9), b"meanwhile");
     wait_in_sync(&pool);
     assert_equal(&pool);
+}
+
+/// A byte that no map of written pages knows of.
+#[test]
+fn a_replica_that_differs_after_its_catch_up_is_compared_as_a_whole() {
+    let mut three: [Target; 3] = std::array::from_fn(|_| Target::start_fixed());
+    let pool = options(urls(&three)).create(8 << 20).unwrap();
+    let mut events = pool.events();
+    pool.persist(0, &pattern(4 << 20, 7)).unwrap();
+    let mut come_back = |is_spoiled: bool| {
+        three[1].stop();
+        pool.persist(9000, b"while it was away").unwrap();
+        if is_spoiled {
+            flip(&three[1], 3 << 20);
+        }
+        three[1].restart();
+        let back = wait_for(&mut events, |event| matches!(event, Event::InSync { .. }));
+        assert!(matches!(back, Event::InSync { is_verified: false, .. }), "{back}");
+        wait_for(&mut events, |event| matches!(event, Event::Verified { .. } | Event::Differs { .. }))
+    };
+    let Event::Verified { compared_bytes, .. } = come_back(false) else { panic!("nothing differs") };
+    assert!((4 << 20..=8 << 20).contains(&compared_bytes), "{compared_bytes}");
+    let Event::Differs { range, .. } = come_back(true) else { panic!("a byte differs") };
+    assert_eq!(range, 3 << 20..(3 << 20) + 4096);
+    let back = wait_for(&mut events, |event| matches!(event, Event::InSync { .. }));
+    assert!(matches!(back, Event::InSync { is_verified: true, copied_bytes: 4096.., .. }), "{back}");
+    assert_equal(&pool);
+    pool.close().unwrap();
+}
+
+/// It is compared with the first of the others, which is lost meanwhile, and then with the other one.
+#[test]
+fn a_comparison_whose_source_is_lost_begins_again_with_another() {
+    let mut three: [Target; 3] = std::array::from_fn(|_| Target::start_fixed());
+    let pool = options(urls(&three)).create(32 << 20).unwrap();
+    let mut events = pool.events();
+    pool.persist(0, &pattern(32 << 20, 7)).unwrap();
+    three[1].stop();
+    pool.persist(9000, b"while it was away").unwrap();
+    three[1].restart();
+    wait_for(&mut events, |event| matches!(event, Event::InSync { .. }));
+    three[0].stop();
+    let done = wait_for(&mut events, |event| matches!(event, Event::Verified { .. } | Event::Differs { .. }));
+    let Event::Verified { replica, compared_bytes, .. } = done else { panic!("{done}") };
+    assert_eq!((replica.to_string(), compared_bytes), (three[1].url("orders"), 32 << 20));
+    pool.close().unwrap();
+}
+
+/// Below `PowerFailure` nothing says what a machine has that lost power: the map of written pages knows of those that were written since.
+#[test]
+fn a_replica_whose_machine_was_started_anew_is_compared_as_a_whole() {
+    let boot = |number| ServiceOptions::default().boot(Uuid::from_u128(number));
+    let mut three: [Target; 3] = std::array::from_fn(|_| Target::start_fixed());
+    three[1].start_otherwise(boot(1));
+    let pool = options(urls(&three)).create(8 << 20).unwrap();
+    let mut events = pool.events();
+    pool.persist(0, &pattern(4 << 20, 7)).unwrap();
+    // It is asked when the machines were started, in the background.
+    thread::sleep(Duration::from_millis(300));
+    for (number, is_known) in [(1, true), (2, false), (2, true)] {
+        three[1].stop();
+        pool.persist(9000, b"while it was away").unwrap();
+        if !is_known {
+            flip(&three[1], 3 << 20);
+        }
+        three[1].start_otherwise(boot(number));
+        let back = wait_for(&mut events, |event| matches!(event, Event::InSync { .. }));
+        let Event::InSync { is_verified, .. } = back else { unreachable!() };
+        assert_eq!(is_verified, !is_known, "{number}: {back}");
+        assert_equal(&pool);
+    }
+    pool.close().unwrap();
 }

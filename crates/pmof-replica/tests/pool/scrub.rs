@@ -1,13 +1,10 @@
 //! Bytes that a medium changed: found by comparing replicas, and repaired where most of them agree.
 
 use std::{
-    fs::OpenOptions,
-    os::unix::fs::FileExt,
     sync::atomic::{AtomicBool, Ordering},
     thread,
 };
 
-use pmof_control::DATA_OFFSET;
 use pmof_replica::{Pool, PoolError, ScrubReport};
 
 use crate::support::*;
@@ -16,14 +13,6 @@ fn pool_on<const N: usize>(size_bytes: u64) -> ([Target; N], Pool) {
     let targets: [Target; N] = std::array::from_fn(|_| Target::start());
     let pool = options(targets.each_ref().map(|target| target.url("orders"))).create(size_bytes).unwrap();
     (targets, pool)
-}
-
-/// Changes a byte behind the back of everybody.
-fn flip(target: &Target, offset: u64) {
-    let file = OpenOptions::new().read(true).write(true).open(target.root.path().join("orders")).unwrap();
-    let mut byte = [0];
-    file.read_exact_at(&mut byte, DATA_OFFSET + offset).unwrap();
-    file.write_all_at(&[byte[0] ^ 0x10], DATA_OFFSET + offset).unwrap();
 }
 
 fn scrub(pool: &Pool) -> ScrubReport {

@@ -1,14 +1,15 @@
 //! Targets in this process, and what tests ask of them again and again.
 
 use std::{
-    fs,
+    fs::{self, OpenOptions},
+    os::unix::fs::FileExt as _,
     path::Path,
     thread,
     time::{Duration, Instant},
 };
 
 use pmof_access::{Access, Address, CompletionQueue, Connection, Durability, Outcome, Peer, Region};
-use pmof_control::{MAX_MESSAGE_BYTES, PoolRefusal, Reply, Request};
+use pmof_control::{HEADER_BYTES, Header, MAX_MESSAGE_BYTES, PoolRefusal, Reply, Request};
 use pmof_replica::{Pool, PoolError, PoolOptions, ReplicaError, ReplicaPlace};
 use pmof_target::{Service, ServiceOptions};
 use tempfile::TempDir;
@@ -61,6 +62,12 @@ impl Target {
         self.service = Some(start().expect("a target"));
     }
 
+    /// Starts again with other options.
+    pub(crate) fn start_otherwise(&mut self, options: ServiceOptions) {
+        self.options = options;
+        self.restart();
+    }
+
     pub(crate) fn address(&self) -> Address {
         if let Some(fixed) = &self.fixed {
             return fixed.clone();
@@ -77,6 +84,17 @@ impl Target {
     pub(crate) fn files(&self) -> Vec<String> {
         files(self.root.path())
     }
+}
+
+/// Changes a byte of a target's replica of `orders` behind its back.
+pub(crate) fn flip(target: &Target, offset: u64) {
+    let file = OpenOptions::new().read(true).write(true).open(target.root.path().join("orders")).unwrap();
+    let mut head = vec![0; HEADER_BYTES];
+    file.read_exact_at(&mut head, 0).unwrap();
+    let at = Header::decode(&head).unwrap().data_offset() + offset;
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 0x10], at).unwrap();
 }
 
 pub(crate) fn files(root: &Path) -> Vec<String> {

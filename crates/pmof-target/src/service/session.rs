@@ -255,7 +255,7 @@ impl Session {
             Request::Digest { offset, len_bytes, block_bytes } => self.bytes()?.digest(offset, len_bytes, block_bytes),
             Request::Data { offset } => self.bytes()?.data(offset),
             Request::Headerless { offset } => self.headerless(offset),
-            Request::Boot => Ok(Reply::Boot { boot: stores.boot.ok_or_else(no_boot)? }),
+            Request::Boot => requests::about_boot(stores.boot),
         }
     }
 
@@ -374,10 +374,6 @@ fn rights(access: OpenFor) -> Access {
         OpenFor::Read => Access::READ,
         OpenFor::Write => Access::all(),
     }
-}
-
-fn no_boot() -> Refused {
-    Refused::new(ServiceCode::BadMessage, "this machine does not say when it was started")
 }
 
 #[cfg(test)]

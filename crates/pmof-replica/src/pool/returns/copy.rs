@@ -1,0 +1,92 @@
+//! What a replica lacks is read from one that is in sync and written to it; where nobody knows what it lacks, digests tell.
+
+use std::ops::Range;
+
+use pmof_control::{DIGESTED_MAX_BYTES, DIGESTS_MAX};
+
+use super::Halt;
+use crate::{
+    member::{Atomicity, Member, Source, Write},
+    pages::PAGE_BYTES,
+    pool::{
+        Open,
+        compare::{BLOCK_BYTES, digests_of},
+    },
+};
+
+impl Open {
+    /// Copies a window from a replica that is in sync, or what differs of it. Returns the bytes copied.
+    pub(super) fn copy_window(
+        &self,
+        member: &dyn Member,
+        window: &[Range<u64>],
+        is_compared: bool,
+    ) -> Result<u64, Halt> {
+        let mut ranges = Vec::new();
+        for range in window {
+            if is_compared {
+                ranges.append(&mut self.differing(member, range)?);
+            } else {
+                ranges.push(range.clone());
+            }
+        }
+        let mut post = |offset: u64, bytes: &[u8]| {
+            let (source, len_bytes) = (Source::Bytes(bytes), bytes.len() as u64);
+            // Behind them comes a flush, or a look at what is left, that sends them all.
+            member.write(&Write { offset, len_bytes, source, atomicity: Atomicity::Relaxed, is_held: true });
+        };
+        // One that fails in the middle is lost; the next one begins again, which changes nothing.
+        let is_read = ranges.is_empty() || self.in_use().any(|source| source.read_ranges(&ranges, &mut post).is_ok());
+        if !is_read || member.standing().failure().is_some() {
+            return Err(Halt::Later);
+        }
+        Ok(ranges.iter().map(|range| range.end - range.start).sum())
+    }
+
+    /// The replica that a member is compared with: another one, in sync.
+    pub(super) fn source_for(&self, member: &dyn Member) -> Result<&dyn Member, Halt> {
+        let mut others = self.in_use().filter(|source| source.control().is_some() && !is_same(&***source, member));
+        others.next().map(|source| &**source).ok_or(Halt::Later)
+    }
+
+    /// The pages of a range that differ, by digests that are computed where both are: first of blocks, then of the pages of those that differ.
+    pub(super) fn differing(&self, member: &dyn Member, range: &Range<u64>) -> Result<Vec<Range<u64>>, Halt> {
+        let source = self.source_for(member)?;
+        let all = self.members.iter().map(|member| &**member).enumerate();
+        // In the order of the pool's members, in which all are asked that are asked at once.
+        let both: Vec<_> = all.filter(|(_, one)| is_same(*one, source) || is_same(*one, member)).collect();
+        // The member has its place since it was admitted.
+        let &[one, other] = &both[..] else { return Err(Halt::Later) };
+        let mut pages = Vec::new();
+        for blocks in compare([one, other], range, BLOCK_BYTES)? {
+            pages.append(&mut compare([one, other], &blocks, PAGE_BYTES)?);
+        }
+        Ok(pages)
+    }
+}
+
+fn is_same(one: &dyn Member, other: &dyn Member) -> bool {
+    std::ptr::eq(one.standing(), other.standing())
+}
+
+/// The blocks of a range that differ on two replicas, which both compute at once.
+fn compare(both: [(usize, &dyn Member); 2], range: &Range<u64>, block_bytes: u64) -> Result<Vec<Range<u64>>, Halt> {
+    let at_once = (DIGESTED_MAX_BYTES / block_bytes).min(DIGESTS_MAX as u64) * block_bytes;
+    let (mut ranges, mut at): (Vec<Range<u64>>, _) = (Vec::new(), range.start);
+    while at < range.end {
+        let part = at..range.end.min(at + at_once);
+        let digests = digests_of(&both, &part, block_bytes);
+        let [Some(one), Some(other)] = &digests[..] else { return Err(Halt::Later) };
+        let blocks = one.iter().zip(other).enumerate().filter(|(_, (one, other))| one != other);
+        for (block, _) in blocks {
+            let begin = part.start + block as u64 * block_bytes;
+            let end = (begin + block_bytes).min(part.end);
+            match ranges.last_mut() {
+                Some(last) if last.end == begin => last.end = end,
+                _ => ranges.push(begin..end),
+            }
+        }
+        at = part.end;
+    }
+    Ok(ranges)
+}
