@@ -49,6 +49,10 @@ enum Chore {
         #[arg(long)]
         quick: bool,
     },
+    /// Run what takes too long for every run of the tests: a thousand kills of members of a pool under load
+    ///
+    /// Needs a release build.
+    Soak,
     /// Compare the public interface of pmof, and of the crates that it offers as modules, with crates/pmof/public-api
     Api(api::Api),
     /// Build the drop-in libraries into target/capi: librpma.so.0 and librpmem.so.1, each with its header and pkg-config file
@@ -86,7 +90,8 @@ enum Chore {
 
 fn main() -> Result<ExitCode> {
     match Cli::parse().chore {
-        Chore::Test { quick } => run::run_all(quick),
+        Chore::Test { quick } => run::run_all(&suites::suites(), quick),
+        Chore::Soak => run::run_all(&suites::soaks(), false),
         Chore::Api(api) => api.run(),
         Chore::Capi => {
             println!("{}", capi::build()?.display());

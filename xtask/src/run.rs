@@ -16,17 +16,17 @@ use rustix::pipe::PipeFlags;
 use crate::{
     counts::{Counts, Runner},
     skips::Skips,
-    suites::{Counting, Suite, program_file, suites},
+    suites::{Counting, Suite, program_file},
 };
 
-/// Runs all suites from the root of the workspace; prints the closing lines.
-pub(crate) fn run_all(quick: bool) -> Result<ExitCode> {
+/// Runs suites from the root of the workspace; prints the closing lines.
+pub(crate) fn run_all(suites: &[Suite], quick: bool) -> Result<ExitCode> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in the workspace's root")?;
     env::set_current_dir(root).with_context(|| format!("changing to {}", root.display()))?;
     let skips_fail = env::var_os("CI").is_some_and(|value| value == "true");
     let mut outcomes = Vec::new();
-    for suite in suites() {
-        outcomes.push((suite.name, run_or_skip(&suite, quick)?));
+    for suite in suites {
+        outcomes.push((suite.name, run_or_skip(suite, quick)?));
     }
     let (report, total) = sum_up(&outcomes, skips_fail);
     println!("\n{report}");
@@ -184,6 +184,7 @@ fn pass_on(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::suites::suites;
 
     const BY_TEST: Counting = Counting::ByTest(Runner::Libtest);
     const THREE: Counts = Counts { passed: 2, failed: 0, skipped: 1 };

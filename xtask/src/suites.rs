@@ -155,6 +155,20 @@ const AFTER_TESTS: &[Suite] = &[
         ..PLAIN
     },
     Suite {
+        name: "chaos",
+        command: &[PMOF, "chaos", "--kills", "12", "--pauses", "2", "--cuts", "2", "--loss-timeout-ms", "1000"],
+        slow: true,
+        needs: Need::PmofCommand("chaos"),
+        ..PLAIN
+    },
+    Suite {
+        name: "chaos: shm",
+        command: &[PMOF, "chaos", "--transport", "shm", "--kills", "8", "--pauses", "2", "--loss-timeout-ms", "1000"],
+        slow: true,
+        needs: Need::PmofCommand("chaos"),
+        ..PLAIN
+    },
+    Suite {
         name: "ssh",
         // Of the whole workspace, as the tests were built: of one package cargo would compile what it depends on once more.
         command: &["cargo", "test", "--workspace", "--test", "ssh", "--", "--ignored"],
@@ -260,6 +274,27 @@ const AFTER_TESTS: &[Suite] = &[
         ..PLAIN
     },
 ];
+
+/// What takes too long for every run: `cargo xtask soak`.
+const SOAKS: &[Suite] = &[
+    Suite {
+        name: "chaos: 1,000 kills",
+        command: &[PMOF, "chaos", "--kills", "1000", "--pauses", "0", "--cuts", "0"],
+        needs: Need::PmofCommand("chaos"),
+        ..PLAIN
+    },
+    Suite {
+        name: "chaos: 200 kills over shm",
+        command: &[PMOF, "chaos", "--transport", "shm", "--kills", "200", "--pauses", "0"],
+        needs: Need::PmofCommand("chaos"),
+        ..PLAIN
+    },
+];
+
+/// The suites of `cargo xtask soak`.
+pub(crate) fn soaks() -> Vec<Suite> {
+    SOAKS.to_vec()
+}
 
 /// All suites, with the best test runner that this machine has.
 pub(crate) fn suites() -> Vec<Suite> {

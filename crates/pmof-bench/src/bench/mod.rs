@@ -12,6 +12,7 @@ use clap::{Args, Subcommand};
 
 mod bandwidth;
 mod batch;
+mod catch_up;
 mod floor;
 mod idle;
 mod lanes;
@@ -29,7 +30,7 @@ pub(crate) use stage::{Helper, signal, socket_address};
 
 pub use processes::{FloorClientArgs, FloorServerArgs, RelayArgs, run_floor_client, run_floor_server, run_relay};
 
-/// Measures latency, bandwidth, batching, idling or many clients, beside the floor of the same transport in the same run.
+/// Measures latency, bandwidth, batching, idling, many clients or how a member catches up, beside the floor of the same transport in the same run.
 #[derive(Debug, Args)]
 pub struct BenchArgs {
     #[command(subcommand)]
@@ -42,6 +43,7 @@ enum Measurement {
     Bandwidth(bandwidth::BandwidthArgs),
     Batch(batch::BatchArgs),
     Idle(idle::IdleArgs),
+    CatchUp(catch_up::CatchUpArgs),
     Lanes(lanes::LanesArgs),
     Scale(scale::ScaleArgs),
 }
@@ -53,6 +55,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         Measurement::Bandwidth(args) => bandwidth::run(args),
         Measurement::Batch(args) => batch::run(args),
         Measurement::Idle(args) => idle::run(args),
+        Measurement::CatchUp(args) => catch_up::run(args),
         Measurement::Lanes(args) => lanes::run(args),
         Measurement::Scale(args) => scale::run(args),
     }
