@@ -46,7 +46,7 @@ const REACH_MIN: Duration = Duration::from_secs(3);
 
 /// A program's address and port.
 fn socket_address(host: &str, port: &str) -> Result<SocketAddr, Failure> {
-    let number = port.parse().map_err(|_| Failure::provider(format!("{port:?} is no port: write 0 to 65535")))?;
+    let number = port.parse().map_err(|_| Failure::provider(format!("{port:?} is not a port: write 0 to 65535")))?;
     resolve(host, number)
 }
 

@@ -61,7 +61,7 @@ pub(crate) fn check_address(address: IpAddr, is_remote: bool) -> Result<(), Fail
         if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS)) {
             return Failure::provider(format!("cannot look for {address}: {error}; see ulimit -n"));
         }
-        let what = if is_remote { "there is no way to it" } else { "it is no address of this host" };
+        let what = if is_remote { "there is no route to it" } else { "it is not an address of this host" };
         Failure::provider(format!("{address}: {what}: {error}"))
     })
 }
@@ -94,7 +94,7 @@ pub extern "C" fn rpma_utils_get_ibv_context(
                     log(
                         Level::Info,
                         NAME,
-                        &format!("{address}: TCP, since RDMA is not to be had there: {}", failure.why()),
+                        &format!("{address}: TCP, since RDMA is not available there: {}", failure.why()),
                     );
                     None
                 }

@@ -77,7 +77,7 @@ impl AccessEp {
             Failure::provider(format!("{}{hint}", causes(&error)))
         })?;
         let count = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE);
-        let count = count.map_err(|errno| Failure::provider(format!("no descriptor to tell of requests: {errno}")))?;
+        let count = count.map_err(|errno| Failure::provider(format!("no descriptor to announce requests: {errno}")))?;
         let (has_failure, is_ending) = (AtomicBool::new(false), AtomicBool::new(false));
         let shared = Arc::new(Shared { listener, count, has_failure, is_ending });
         let (sender, arrivals) = sync_channel(BACKLOG);
@@ -112,7 +112,7 @@ impl AccessEp {
         deletion.check()?;
         // It was sent before it was counted.
         let arrival = self.arrivals().as_ref().and_then(|arrivals| arrivals.try_recv().ok());
-        let arrival = arrival.ok_or_else(|| Failure::provider("the endpoint takes no requests any more"))?;
+        let arrival = arrival.ok_or_else(|| Failure::provider("the endpoint no longer accepts requests"))?;
         arrival.map_err(|error| {
             self.shared.has_failure.store(false, Ordering::Release);
             error.into()

@@ -61,8 +61,8 @@ impl Drop for Given {
             drop(unsafe { OwnedFd::from_raw_fd(given) });
         } else {
             let why = format!(
-                "descriptor {given} was closed by the application: what has the number now stays as it is, and descriptors that \
-                 the library gives out are the library's to close"
+                "descriptor {given} was closed by the application: the number's new file is not touched, but descriptors that \
+                 the library gives out must be closed by the library"
             );
             log(Level::Warning, c"rpma_conn_delete", &why);
         }

@@ -320,7 +320,7 @@ impl<T: Kind + Send + Sync> Handle<T> {
         } else if tag <= LEAVING {
             "was deleted already"
         } else {
-            "is no such object"
+            "is not such an object"
         };
         Failure::invalid(format!("the {} {why}", T::NAME))
     }

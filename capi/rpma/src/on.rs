@@ -33,5 +33,5 @@ impl<A, V> On<A, V> {
 
 #[cold]
 fn mixed() -> Failure {
-    Failure::invalid("objects of peers on different transports do not go together")
+    Failure::invalid("objects of peers on different transports cannot be combined")
 }

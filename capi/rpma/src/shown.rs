@@ -164,8 +164,8 @@ impl Shown {
         }
         drop((state, all));
         let why = format!(
-            "descriptor {number} was closed by the application: what has the number now stays as it is, and descriptors that the \
-             library gives out are the library's to close"
+            "descriptor {number} was closed by the application: the number's new file is not touched, but descriptors that the \
+             library gives out must be closed by the library"
         );
         log(Level::Warning, c"rpma_conn_delete", &why);
     }
@@ -212,7 +212,7 @@ impl Drop for Showing {
 }
 
 fn no_descriptor(error: &std::io::Error) -> Failure {
-    Failure::provider(format!("no descriptor to tell of what happens: {error}; see ulimit -n"))
+    Failure::provider(format!("no descriptor for events: {error}; see ulimit -n"))
 }
 
 #[cfg(test)]

@@ -71,7 +71,7 @@ impl Place {
         // SAFETY: not null.
         let lanes = unsafe { *lanes };
         if lanes == 0 {
-            return Err(Failure::invalid("nlanes is 0: ask for one lane at least"));
+            return Err(Failure::invalid("nlanes is 0: ask for at least one lane"));
         }
         if len_bytes == 0 || len_bytes % PAGE_BYTES != 0 || address.addr() % PAGE_BYTES != 0 {
             let why = format!(

@@ -79,7 +79,7 @@ fn tell_replaced() {
             ("RPMEM_WORK_QUEUE_SIZE", "queues are as long as they need to be"),
         ] {
             if env::var_os(name).is_some() {
-                log::info!(target: "librpmem", "{name} is not looked at: {instead}");
+                log::info!(target: "librpmem", "{name} is ignored: {instead}");
             }
         }
     });

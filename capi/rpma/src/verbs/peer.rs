@@ -54,6 +54,6 @@ impl Peer {
             let made = self.domain.register(Arc::new(memory), 0, SINK_BYTES, MrAccess::LOCAL_WRITE)?;
             self.sink.get_or_init(|| made)
         };
-        region.sge(0, len_bytes).ok_or_else(|| Failure::invalid("more bytes than the place for unwanted ones has"))
+        region.sge(0, len_bytes).ok_or_else(|| Failure::invalid("more bytes than the sink has"))
     }
 }

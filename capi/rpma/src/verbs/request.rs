@@ -189,7 +189,7 @@ fn expect(
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(Failure::provider(format!("{address}: no way found within {timeout:?}")));
+            return Err(Failure::provider(format!("{address}: no route found within {timeout:?}")));
         }
         Blocking::wait(events, i32::try_from(left.as_millis()).unwrap_or(i32::MAX));
         match events.next_event()? {
