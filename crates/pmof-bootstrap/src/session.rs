@@ -151,7 +151,7 @@ pub enum SshError {
     },
     /// No answer in time.
     #[error(
-        "the target did not answer within {} s{}; try the command by hand, and allow more time (--connect-timeout) or mend the login",
+        "the target did not answer within {} s{}; try the command by hand, and allow more time (--connect-timeout) or fix the login",
         timeout.as_secs(), said(stderr)
     )]
     TimedOut {

@@ -19,7 +19,7 @@ pub trait RdmaCapabilities {
 /// What a device can do, by `ibv_query_device_ex` (rdma-core) and, for the length of inline sends, by a queue pair.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a capability of its own, in no state with the others")]
+#[expect(clippy::struct_excessive_bools, reason = "each is an independent capability")]
 pub struct DeviceCapabilities {
     /// Native FLUSH with global visibility.
     pub has_flush_global: bool,
