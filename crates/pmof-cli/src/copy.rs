@@ -36,7 +36,7 @@ const WINDOWS_WAITING: usize = 2;
 /// nothing behind, and one that is killed leaves no partial pool or file: the pool gets its name, and the file its path,
 /// only when the copy is complete and verified (a killed download leaves `.pmof-cp.*.part` beside DST).
 #[derive(Debug, clap::Args)]
-#[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "each is an independent option")]
 pub(crate) struct CpArgs {
     /// File or pool to copy
     #[arg(value_name = "SRC", value_parser = parsed::<Place>)]
@@ -119,12 +119,12 @@ impl Degraded {
 impl fmt::Display for Degraded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { opened, made, left_out } = self;
-        write!(f, "read from {opened} of the {made} replicas that the pool was made with")?;
+        write!(f, "read from {opened} of the {made} replicas that the pool was created with")?;
         if !left_out.is_empty() {
             write!(f, "; left out: {}", left_out.join("; "))?;
         }
         if 2 * opened <= *made {
-            write!(f, "; these are no majority: the others may have newer data")?;
+            write!(f, "; these are not a majority: the others may have newer data")?;
         }
         Ok(())
     }
@@ -151,13 +151,17 @@ pub(crate) fn run(args: &CpArgs) -> anyhow::Result<()> {
             return Err(wrong_use("--force is for files: a pool is never replaced"));
         }
         (Place::File(_), Place::Pool(_)) => {
-            return Err(wrong_use("--min-replicas is for pools that are there: a new one is made on all replicas"));
+            return Err(wrong_use("--min-replicas is for existing pools: a new one is created on all replicas"));
         }
         (Place::Pool(_), Place::File(_)) => {
             let option = if args.method.is_some() { "--method" } else { "--durability" };
             return Err(wrong_use(&format!("{option} is for new pools, not for files")));
         }
-        _ => return Err(wrong_use("one of SRC and DST is a file, the other a pool such as tcp://127.0.0.1:7204/NAME")),
+        _ => {
+            return Err(wrong_use(
+                "one of SRC and DST must be a file, the other a pool such as tcp://127.0.0.1:7204/NAME",
+            ));
+        }
     };
     let copied = copied.with_context(|| format!("cannot copy {} to {}", args.source, args.destination))?;
     let seconds = start.elapsed().as_secs_f64();

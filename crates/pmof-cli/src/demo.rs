@@ -130,11 +130,11 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
     let failure = lost_replicas(&pool);
     voice.degraded(&complete, &failure);
 
-    voice.step(5, &format!("Writing on with the other two for {} s", quarter.as_secs_f64()));
+    voice.step(5, &format!("Continuing with the other two for {} s", quarter.as_secs_f64()));
     let degraded = desk.write_for(&pool, quarter)?;
     voice.load(&degraded);
 
-    voice.step(6, &format!("Starting target {victim} again on its memory and its address, and writing on meanwhile"));
+    voice.step(6, &format!("Restarting target {victim} on its memory and its address, while writing continues"));
     let began_return = Instant::now();
     set.restart(&mut targets[FIRST_VICTIM], FIRST_VICTIM)?;
     desk.expect_back(FIRST_VICTIM);
@@ -154,7 +154,7 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
         output::print_json(&report)?;
     } else {
         say!("\n{} ({:.1} s)", report.verdict, report.elapsed_seconds);
-        say!("A demo can only kill processes; that a loss of power is survived rests on what the receipts say.");
+        say!("A demo can only kill processes; for survival of power loss it relies on the receipts.");
     }
     Ok(())
 }
@@ -177,10 +177,14 @@ struct Set<'a> {
 impl<'a> Set<'a> {
     fn new(args: &'a DemoArgs, scratch: &'a Scratch) -> anyhow::Result<Self> {
         args.reach.check()?;
-        ensure!(args.device.len() <= NAMES.len(), "the demo has {} targets, so at most as many devices", NAMES.len());
+        ensure!(
+            args.device.len() <= NAMES.len(),
+            "the demo has {} targets, so it takes at most that many devices",
+            NAMES.len()
+        );
         let roots: Vec<_> = NAMES.iter().map(|name| scratch.path().join(name)).collect();
         for root in &roots {
-            std::fs::create_dir(root).with_context(|| format!("cannot make the directory {}", root.display()))?;
+            std::fs::create_dir(root).with_context(|| format!("cannot create the directory {}", root.display()))?;
         }
         Ok(Self { args, scratch, roots })
     }
@@ -220,7 +224,7 @@ impl<'a> Set<'a> {
     }
 
     fn make_pool(&self, voice: &Voice, targets: &[Target]) -> anyhow::Result<(Pool, Desk)> {
-        voice.step(2, "One pool, kept on all three; what is written there must survive loss of power");
+        voice.step(2, "One pool, kept on all three; what it acknowledges must survive loss of power");
         let urls: Vec<String> = targets.iter().map(|target| self.url(target)).collect();
         let options = urls.iter().fold(self.args.reach.pool_options(), PoolOptions::replica);
         let pool = options.require(Durability::PowerFailure).create(POOL_BYTES)?;
@@ -235,7 +239,7 @@ impl<'a> Set<'a> {
 
     /// Restarts the targets on their directories and devices, and verifies each replica by itself.
     fn recover(&self, voice: &Voice, books: &[Book]) -> anyhow::Result<Vec<ReplicaReport>> {
-        voice.step(8, "All three are dead. Restarting them on the same memory, and reading each replica on its own");
+        voice.step(8, "All three are dead. Restarting them on the same memory, and reading each replica by itself");
         let mut reports = Vec::with_capacity(NAMES.len());
         for (index, book) in books.iter().enumerate() {
             let name = NAMES[index];
@@ -312,7 +316,7 @@ impl CatchUpReport {
     fn new(events: &mut Events, acknowledged_after: Duration) -> anyhow::Result<Self> {
         let mut missing = 0;
         loop {
-            match events.next_for(EVENT_TIMEOUT).context("no event tells that the replica is in sync")? {
+            match events.next_for(EVENT_TIMEOUT).context("no event reported that the replica is in sync")? {
                 Event::CatchingUp { missing_bytes, .. } => missing = missing_bytes,
                 Event::InSync { replica, copied_bytes, took, .. } => {
                     return Ok(Self {
@@ -385,13 +389,13 @@ impl Voice {
         }
         if verified.unacknowledged_bytes > 0 {
             let bytes = verified.unacknowledged_bytes;
-            self.say(&format!("   and {bytes} bytes of the batch that was under way when it was killed; nothing else"));
+            self.say(&format!("   and {bytes} bytes of the batch in flight when it was killed; nothing else"));
         }
     }
 
     fn degraded(&self, load: &Load, why: &str) {
         self.say(&format!("lost: {why}"));
-        self.say(&format!("the persist that met this took {:.1} ms:", load.last_took.as_secs_f64() * 1e3));
+        self.say(&format!("the persist that ran into this took {:.1} ms:", load.last_took.as_secs_f64() * 1e3));
         self.receipt(&load.last);
     }
 

@@ -38,7 +38,7 @@ const USER_CONFIG: &str = ".config/pmof/pmof.conf";
 ///
 /// Every option can be set in a configuration file, as `option = value`, without the dashes.
 #[derive(Debug, clap::Args)]
-#[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "each is an independent option")]
 pub(crate) struct ServeArgs {
     /// Configuration file. Without it, `--stdio` reads /etc/pmof/pmof.conf and then ~/.config/pmof/pmof.conf, where they are
     #[arg(long, value_name = "FILE")]
@@ -174,7 +174,7 @@ impl ServeArgs {
             return run_stdio(&root, StdioOptions { service: self.options(), data_address, data_ports });
         }
         let root =
-            self.root.as_deref().context("name the directory of the pools: --root, or root in the configuration")?;
+            self.root.as_deref().context("no directory for the pools: give --root, or root in the configuration")?;
         let service = Service::start(root, &self.listen, self.options())?;
         let mut output = std::io::stdout().lock();
         for address in service.addresses() {

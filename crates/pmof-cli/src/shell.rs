@@ -40,7 +40,7 @@ pub(crate) fn man(args: &ManArgs) -> anyhow::Result<()> {
         let text = pages.iter().map(render).collect::<anyhow::Result<String>>()?;
         return Ok(output::print(&text)?);
     };
-    std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+    std::fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
     for page in &pages {
         let path = directory.join(page.get_filename());
         std::fs::write(&path, render(page)?).with_context(|| format!("cannot write {}", path.display()))?;
@@ -66,6 +66,6 @@ fn pages(command: &Command) -> Vec<Man> {
 
 fn render(page: &Man) -> anyhow::Result<String> {
     let mut text = Vec::new();
-    page.render(&mut text).context("cannot make a manual page")?;
+    page.render(&mut text).context("cannot generate a manual page")?;
     Ok(String::from_utf8(text)?)
 }

@@ -85,14 +85,14 @@ pub enum MemError {
         /// The file.
         path: PathBuf,
     },
-    /// A page could not be loaded: the file was cut short, or its device cannot read it. Nothing of the memory is shown any more.
-    #[error("a page of {} could not be loaded: the file was made shorter, or its device cannot read it; nothing more is read or written there; check the device (`dmesg`), and restore the file from a replica", path.display())]
+    /// A page could not be loaded: the file was truncated, or its device cannot read it. The memory can no longer be read.
+    #[error("a page of {} could not be loaded: the file was truncated, or its device cannot read it; no more accesses are possible; check the device (`dmesg`), and restore the file from a replica", path.display())]
     MediumFailed {
         /// The file.
         path: PathBuf,
     },
-    /// Pages of a file stay in the page cache, and the disk has other bytes, or cannot be asked for them.
-    #[error("{len_bytes} bytes of {} are in memory and not known to be on the disk: end what else uses the file, and open it for writing", path.display())]
+    /// Pages of a file stay in the page cache, and the disk has other bytes or cannot be read directly.
+    #[error("{len_bytes} bytes of {} are in memory and not known to be on the disk: stop other users of the file, and open it for writing", path.display())]
     Unverified {
         /// The file.
         path: PathBuf,
@@ -133,6 +133,6 @@ fn limit_text(limit_bytes: Option<u64>) -> String {
             "this process may have files of {limit} bytes at most: raise the limit of file sizes where it is started (`ulimit -f`, LimitFSIZE= of \
              systemd), or ask for less"
         ),
-        None => "its file system has no files as long as that: ask for less, or use another one".to_owned(),
+        None => "its file system does not support files of that length: ask for less, or use another one".to_owned(),
     }
 }

@@ -171,7 +171,7 @@ fn room_bytes(stat: &Stat) -> u64 {
 }
 
 fn has_holes(path: &Path) -> MemError {
-    let why = "it has holes, and a store to one dies when the disk is full";
+    let why = "it has holes, and a store to one ends the process when the disk is full";
     MemError::Unsuitable { path: path.into(), why, mend: "fill them with `fallocate -l LENGTH FILE`" }
 }
 

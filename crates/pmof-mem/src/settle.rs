@@ -40,7 +40,7 @@ const COMPARED_AT_ONCE_BYTES: usize = 1 << 20;
 /// Smallest block of a disk, which direct writes are multiples of. Where blocks are larger the kernel refuses the end of a file.
 const SECTOR_BYTES: usize = 512;
 
-const DIRECT_MEND: &str = "end what else uses the file, so that its pages need not be compared with the disk";
+const DIRECT_MEND: &str = "stop other users of the file, so that its pages need not be compared with the disk";
 
 /// What [`Memory::settle`](crate::Memory::settle) did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

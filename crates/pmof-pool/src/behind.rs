@@ -31,7 +31,7 @@ impl fmt::Display for Behind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}; ", self.kind.name())?;
         match self.contents {
-            BehindContents::Intact => f.write_str("what its contents begin with is intact"),
+            BehindContents::Intact => f.write_str("the beginning of its contents is intact"),
             BehindContents::Empty => f.write_str("its contents are all zero"),
             BehindContents::Defect(defect) => f.write_str(defect),
             BehindContents::Unreadable => f.write_str("its contents cannot be read"),

@@ -382,7 +382,7 @@ impl Look {
     fn sync_refusal(&self, planned: Option<String>) -> Option<String> {
         let unchecked = self.checked.iter().position(|replica| replica.unchecked.is_some());
         if let Some(index) = unchecked {
-            return Some(format!("replica {index} could not be looked at, and nothing is changed before all can be"));
+            return Some(format!("replica {index} could not be checked, and nothing is changed until all can be"));
         }
         match &self.checked[..] {
             [alone] if !alone.problems.is_empty() && planned.is_some() => {

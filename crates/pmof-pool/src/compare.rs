@@ -300,7 +300,7 @@ fn differing(
     let expected = blocks(window.range.clone()).count();
     let counted = |replica: &mut dyn Contents, is_hole: bool| match digests(replica, is_hole)? {
         found if found.len() == expected => Ok::<_, AccessError>(found),
-        found => Err(format!("{} digests came instead of {expected}", found.len()).into()),
+        found => Err(format!("{} digests were received instead of {expected}", found.len()).into()),
     };
     let one = counted(first, window.is_hole[0]).map_err(ComparisonError::first)?;
     let two = counted(other, window.is_hole[1]).map_err(ComparisonError::other)?;

@@ -84,7 +84,7 @@ pub fn state_of(
             if is_zero(None, contents, len_bytes)? {
                 return Ok(ContentsState::Empty);
             }
-            Some("it is shorter than a pool of objects can be")
+            Some("it is shorter than the shortest object pool")
         }
         Some(PoolKind::Obj) => return obj_state(contents, len_bytes),
         Some(PoolKind::Log) => log_defect(contents, len_bytes)?,
@@ -163,7 +163,7 @@ fn obj_state(contents: &mut dyn Contents, len_bytes: u64) -> Result<ContentsStat
     // The checksum of zeros is zero.
     let defect = match (is_blank(&descriptor), is_blank(&head)) {
         (true, true) if is_zero(Some(PoolKind::Obj), contents, len_bytes)? => return Ok(ContentsState::Empty),
-        (true, true) => Some("its descriptor and its heap's head are zero, and the rest of it is not"),
+        (true, true) => Some("its descriptor and its heap's head are zero, but the rest of it is not"),
         (true, false) => Some("its descriptor is zero"),
         (false, true) => Some("its heap's head is zero"),
         (false, false) => obj_defect(contents, len_bytes, &descriptor, &head)?,
@@ -186,7 +186,7 @@ fn obj_defect(
     Ok(if !is_sealed(descriptor) {
         Some("the checksum of its descriptor is wrong")
     } else if (lanes, lane_count, heap_start) != (DATA, LANE_COUNT, HEAP) {
-        Some("its lanes or its heap do not lie where those of a pool of objects lie")
+        Some("its lanes or its heap are not where those of an object pool are")
     } else if heap_len_bytes > len_bytes.saturating_sub(HEAP) {
         Some("its heap is longer than the pool")
     } else if heap_len_bytes < heap_len_bytes_min {

@@ -16,11 +16,11 @@ const RESTORE_PART: &str = "; restore the part from another replica";
 const ONE_POOL: &str = ": name the parts of one pool only";
 const RESTORE_ONE: &str = ": restore one of them from a replica that is sound";
 const RESTORE_OR_CLEAR: &str = "; restore the replica from another one, or check the pool and clear the shutdown state";
-const SYNC_AGAIN: &str = ": bring the set in order (`pmof pool sync`)";
-/// What is wrong with a replica that a sync was making when it ended.
-pub const UNFINISHED: &str = "it is being made by a sync that was ended, and does not hold all";
+const SYNC_AGAIN: &str = ": synchronize the set (`pmof pool sync`)";
+/// What is wrong with a replica that an interrupted sync was creating.
+pub const UNFINISHED: &str = "it was being created by a sync that was interrupted, and is incomplete";
 const RESTORE: &str = ": restore the replica from another one";
-const RESTORE_OR_FILL: &str = "; restore the replica from another one; of a copy that was made sparse, where there is no other, `fallocate -l LENGTH FILE` fills them";
+const RESTORE_OR_FILL: &str = "; restore the replica from another one; if there is no other and this is a sparse copy, `fallocate -l LENGTH FILE` fills them";
 
 /// A failed operation on the parts of a replica. Each says what failed, on what, why, and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -29,30 +29,30 @@ pub enum PoolSetError {
     /// The memory or its file system failed, or has no room.
     #[error(transparent)]
     Mem(#[from] MemError),
-    /// Somebody has the part open.
-    #[error("{} is in use: the pool is open, in this process or another one, or a mirror of it is still held; close it there", path.display())]
+    /// The part is open elsewhere.
+    #[error("{} is in use: the pool is open in this process or another one, or a mirror of it is still held; close it there", path.display())]
     Busy {
         /// The part.
         path: PathBuf,
     },
     /// Two names of a set lead to one file.
-    #[error("{} and {} are one file, which can be one part only: name another file in the pool set file", first.display(), path.display())]
+    #[error("{} and {} are one file, which can be only one part: name another file in the pool set file", first.display(), path.display())]
     SameFile {
         /// The name that comes first.
         first: PathBuf,
         /// The other one.
         path: PathBuf,
     },
-    /// Where a part is to be made there is a file that holds something.
-    #[error("{} exists: {found}; remove it if nobody needs it, or name another file", path.display())]
+    /// A file with data exists where a part is to be created.
+    #[error("{} exists: {found}; remove it if it is not needed, or name another file", path.display())]
     Exists {
         /// The part.
         path: PathBuf,
         /// What it is.
         found: String,
     },
-    /// A device that is to become a part begins with something.
-    #[error("{} is not blank: it begins with a header or with other data; clear its first 4096 bytes if nobody needs them", path.display())]
+    /// A device that is to become a part is not blank.
+    #[error("{} is not blank: it begins with a header or with other data; clear its first 4096 bytes if they are not needed", path.display())]
     NotBlank {
         /// The device.
         path: PathBuf,
@@ -65,8 +65,8 @@ pub enum PoolSetError {
     },
     /// A file in a pool's directories is missing, and another file there does not match what the set reserves.
     #[error(
-        "{} is not where, or not as long as, the pool set file has a part of the pool, and {} is missing: move {} away if it is not the pool's; \
-         if it is, the pool was extended, and what is missing must be brought back",
+        "{} does not have the place or the length of a part in the pool set file, and {} is missing: move {} away if it does not belong to the pool; \
+         if it does, the pool was extended, and the missing file must be brought back",
         beside.display(), path.display(), beside.display()
     )]
     Incomplete {
@@ -86,7 +86,7 @@ pub enum PoolSetError {
         found: u64,
     },
     /// A file is too short for a header.
-    #[error("{} is too short to be a pool: it has {found} bytes, and {least} are the least", path.display())]
+    #[error("{} is too short to be a pool: it has {found} bytes, the minimum is {least}", path.display())]
     TooShort {
         /// The file.
         path: PathBuf,
@@ -95,8 +95,8 @@ pub enum PoolSetError {
         /// The minimum length of a part.
         least: u64,
     },
-    /// A part is to be shorter than parts can be.
-    #[error("{} would have {len_bytes} bytes, and {least} are the least: give it a larger size", path.display())]
+    /// A part would be shorter than the minimum.
+    #[error("{} would have {len_bytes} bytes, the minimum is {least}: give it a larger size", path.display())]
     TooSmall {
         /// The part.
         path: PathBuf,
@@ -153,8 +153,8 @@ pub enum PoolSetError {
         /// It is a device, which cannot be moved or removed.
         is_device: bool,
     },
-    /// What has the name of a part that is to be removed is not the pool's. Nothing is removed.
-    #[error("{} is not removed: {found}; move it away, or remove it yourself if nobody needs it", path.display())]
+    /// A file with the name of a part that is to be removed does not belong to the pool. Nothing is removed.
+    #[error("{} is not removed: {found}; move it away, or remove it yourself if it is not needed", path.display())]
     NotRemoved {
         /// The file or device.
         path: PathBuf,
@@ -173,14 +173,14 @@ pub enum PoolSetError {
         /// What to do.
         mend: &'static str,
     },
-    /// What has the name of a part that is to be removed is none.
-    #[error("{} is no part of a pool, and is left: remove it yourself if nobody needs it, move it away, or take it out of the pool set file", path.display())]
+    /// A file with the name of a part that is to be removed is not a part.
+    #[error("{} is not a part of a pool and is left in place: remove it yourself if it is not needed, move it away, or remove it from the pool set file", path.display())]
     NotAPart {
         /// The file.
         path: PathBuf,
     },
     /// The set names some of a pool's parts or replicas, not all of them.
-    #[error("{} is of a pool of which the set does not name all: {found}; name the pool set file that the pool has", path.display())]
+    #[error("{} belongs to a pool of which the set does not name all parts: {found}; name the pool set file of the whole pool", path.display())]
     NotAll {
         /// The first part of a replica.
         path: PathBuf,
@@ -197,8 +197,8 @@ pub enum PoolSetError {
         /// The UUID of the set of the first part.
         expected: String,
     },
-    /// A part or replica is not the neighbour of the one beside it.
-    #[error("{} says that its {neighbour} is {found}, and there is {expected}: the parts or replicas are swapped, or one is of another time", path.display())]
+    /// A part or replica is not linked to the one beside it.
+    #[error("{} names {found} as its {neighbour}, but {expected} is there: the parts or replicas are swapped, or one is from another time", path.display())]
     WrongNeighbour {
         /// The part.
         path: PathBuf,
@@ -263,14 +263,14 @@ pub enum PoolSetError {
         /// What was expected.
         expected: String,
     },
-    /// The modules lost power with writes on their way while the pool was open.
-    #[error("{} was open when its memory modules lost power and writes on their way: its bytes may be wrong{}", path.display(), RESTORE_OR_CLEAR)]
+    /// The modules lost writes at a power failure while the pool was open.
+    #[error("{} was open when its memory modules lost power and writes in flight: its bytes may be wrong{}", path.display(), RESTORE_OR_CLEAR)]
     UnsafeShutdown {
         /// The first part of the replica.
         path: PathBuf,
     },
-    /// A part was made in full, and has holes.
-    #[error("{} has holes: what lay there, if anything did, reads as zeros, and a store to one dies when the disk is full{}", path.display(), RESTORE_OR_FILL)]
+    /// A part has holes, although it was created without.
+    #[error("{} has holes: data that was there now reads as zeros, and a store to a hole ends the program when the disk is full{}", path.display(), RESTORE_OR_FILL)]
     Holes {
         /// The part.
         path: PathBuf,
@@ -344,19 +344,19 @@ pub fn without_mend(text: &str) -> &str {
 /// A program that is killed while it creates a file leaves it empty or too short.
 fn wrong_length_text(found: u64, expected: u64) -> &'static str {
     if found == 0 {
-        "whoever made it was ended before it had any, or it was truncated; remove it if it never held anything"
+        "the program that created it was killed, or it was truncated; remove it if it never held anything"
     } else if found > expected {
-        "it was extended, it is another file, or the pool set file names another length than the pool was made with"
+        "it was extended, it is another file, or the pool set file names another length than the pool was created with"
     } else {
-        "it was truncated, whoever made it was ended, it is another file, or the pool set file is another one's"
+        "it was truncated, the program that created it was killed, it is another file, or the pool set file belongs to another pool"
     }
 }
 
 fn not_ours_mend(is_device: bool) -> &'static str {
     if is_device {
-        "clear its first 4096 bytes if nobody needs what it holds, and sync again"
+        "clear its first 4096 bytes if its contents are not needed, and sync again"
     } else {
-        "move it away, or remove it if nobody needs it, and sync again"
+        "move it away, or remove it if it is not needed, and sync again"
     }
 }
 

@@ -35,8 +35,8 @@ pub enum FeatureError {
     /// The set names only some of a pool's parts or replicas; the others would keep their features.
     #[error(transparent)]
     Set(#[from] PoolSetError),
-    /// A replica on another machine is not whole.
-    #[error("replica {index} is not sound ({reason}): bring the set in order first (`pmof pool sync`)")]
+    /// A replica on another machine is not sound.
+    #[error("replica {index} is not sound ({reason}): synchronize the set first (`pmof pool sync`)")]
     NotSound {
         /// Its place in the set, from 0.
         index: usize,

@@ -44,9 +44,9 @@ impl NewSet {
         self.pool.check()?;
         let kind = self.pool.kind();
         let (why, mend) = if set.options.no_headers {
-            ("a set with the option NOHDRS is for a target, whose client knows what is in it", "remove the option")
+            ("a set with the option NOHDRS is for a target, whose client knows its contents", "remove the option")
         } else if set.replicas.len() > 1 && !kind.can_be_replicated() {
-            ("only pools of objects can have replicas", "remove the replicas from the pool set file")
+            ("only object pools can have replicas", "remove the replicas from the pool set file")
         } else if !matches!(set.replicas.first(), Some(ReplicaSpec::Local(_))) {
             ("the first replica must be local", "name its parts below `PMEMPOOLSET`")
         } else {

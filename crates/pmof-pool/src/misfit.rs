@@ -50,14 +50,14 @@ impl fmt::Display for Misfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::OtherSet { found, expected } => {
-                write!(f, "it is of the pool set {}, not of {}", uuid_text(found), uuid_text(expected))
+                write!(f, "it belongs to the pool set {}, not to {}", uuid_text(found), uuid_text(expected))
             }
             Self::OtherKind => f.write_str("it is of another kind or version"),
             Self::OtherFeatures => f.write_str("it has other features"),
             Self::OtherArchitecture => f.write_str("it was made on another architecture"),
             Self::Neighbour { side, found, expected } => {
                 let (found, expected) = (uuid_text(found), uuid_text(expected));
-                write!(f, "its {side} replica should be {found}, and there is {expected}")
+                write!(f, "its {side} replica should be {found}, but {expected} is there")
             }
         }
     }

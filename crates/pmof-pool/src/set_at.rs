@@ -32,7 +32,7 @@ pub enum SetAtError {
     #[error(transparent)]
     Set(#[from] SetError),
     /// It is a block table without a pool.
-    #[error("{} is a block table (BTT) and no pool: `pmof pool check` checks it", path.display())]
+    #[error("{} is a block table (BTT) and not a pool: `pmof pool check` checks it", path.display())]
     BlockTable {
         /// The path.
         path: PathBuf,

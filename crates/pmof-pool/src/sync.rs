@@ -332,7 +332,7 @@ fn named_source(found: &[Found], from: usize) -> Result<usize, SyncError> {
         }
         Some(Found::Damaged(reason)) => reason.clone(),
         Some(Found::Unfinished(_)) => UNFINISHED.to_owned(),
-        Some(Found::Empty(_)) if holds_something => format!("{EMPTY}, and another one holds something"),
+        Some(Found::Empty(_)) if holds_something => format!("{EMPTY}, but another one holds data"),
         Some(Found::Whole(_) | Found::Empty(_)) => return Ok(from),
     };
     Err(SyncError::NotASource { index: from, reason })
@@ -345,8 +345,8 @@ fn check_replicated(set: &PoolSet, plan: &Plan) -> Result<(), SyncError> {
         return Ok(());
     }
     Err(SyncError::Unsupported {
-        why: "only pools of objects can have replicas",
-        mend: "name the first replica alone in the pool set file; copies of a log or of blocks are files that are copied while nobody writes",
+        why: "only object pools can have replicas",
+        mend: "name only the first replica in the pool set file; to copy a log or block pool, copy its files while no program writes it",
     })
 }
 

@@ -119,8 +119,8 @@ fn check_request(
     let unsupported = |why, mend| Err(SyncError::Unsupported { why, mend });
     if from.options != to.options {
         return unsupported(
-            "the sets have other options, and headers are not added to parts or removed from them",
-            "make a new pool with the options, and copy what is in the old one",
+            "the sets have different options, and headers cannot be added to parts or removed from them",
+            "create a new pool with the options, and copy the contents of the old one",
         );
     }
     if added.first() == Some(&0) || to.replicas.is_empty() {

@@ -217,7 +217,10 @@ mod tests {
         for (kind, words) in [
             (io::ErrorKind::StorageFull, "no room for 1048576 bytes"),
             (io::ErrorKind::QuotaExceeded, "no room for 1048576 bytes"),
-            (io::ErrorKind::FileTooLarge, "would have 1048576 bytes, and its file system has no files as long as that"),
+            (
+                io::ErrorKind::FileTooLarge,
+                "would have 1048576 bytes, and its file system does not support files of that length",
+            ),
             (io::ErrorKind::PermissionDenied, "write of"),
         ] {
             let text = file.failed("write", kind.into()).to_string();

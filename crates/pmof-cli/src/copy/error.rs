@@ -9,19 +9,19 @@ use pmof::mem::MemError;
 #[non_exhaustive]
 pub(crate) enum CopyError {
     /// Only regular files have a length that can be trusted.
-    #[error("{} cannot be copied; pack a directory first, as with tar", path.display())]
+    #[error("{} is not a regular file and cannot be copied; pack a directory first, for example with tar", path.display())]
     NotAFile { path: PathBuf, source: io::Error },
     /// Another program writes the source.
     #[error(
-        "{} changed its length from {before_bytes} to {after_bytes} bytes while it was copied; copy it when nobody \
-         writes it",
+        "{} changed its length from {before_bytes} to {after_bytes} bytes while it was copied; copy it while no \
+         program writes it",
         path.display()
     )]
     LengthChanged { path: PathBuf, before_bytes: u64, after_bytes: u64 },
     /// A replica does not hold what was copied.
     #[error(
         "replica {index} (from 0, in the order given) differs in the {len_bytes} bytes at offset {offset}; {}",
-        if *was_closed { "check its machine's memory and disk, and copy again" }
+        if *was_closed { "check the memory and disk of its machine, and copy again" }
         else { "the pool is open for writing, or its writer did not close it, and replicas may then differ in what was not \
                 acknowledged: copy after a program has opened it for writing and closed it, or without comparing (--no-verify)" }
     )]
@@ -41,8 +41,8 @@ pub(crate) enum CopyError {
     /// The destination is a pool of a target, perhaps the one being copied.
     #[error("{} is {found}, and is not replaced; choose another name", path.display())]
     Pool { path: PathBuf, found: &'static str },
-    /// The destination is there, and nothing to replace.
-    #[error("{} is not a regular file, and nothing else is replaced; choose another name", path.display())]
+    /// The destination exists and is not a regular file.
+    #[error("{} is not a regular file, and only regular files are replaced; choose another name", path.display())]
     NotReplaced { path: PathBuf },
     /// The destination's file system is full.
     #[error("no room for {len_bytes} bytes in {}; free space there, or choose another place", directory.display())]
@@ -51,7 +51,7 @@ pub(crate) enum CopyError {
     #[error(transparent)]
     TooLong(MemError),
     /// A system call failed.
-    #[error("{call} of {} failed; check that it exists and may be used by this user", path.display())]
+    #[error("{call} of {} failed; check that it exists and that this user may access it", path.display())]
     Io { call: &'static str, path: PathBuf, source: io::Error },
 }
 

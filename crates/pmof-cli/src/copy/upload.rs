@@ -96,7 +96,7 @@ fn persist(pool: &Pool) -> anyhow::Result<Receipt> {
         Ok(receipt) => Ok(receipt),
         // The whole copy is discarded, so the receipt of the others is not reported.
         Err(PoolError::Persist(failure)) => match failure.failed.first() {
-            Some((replica, why)) => bail!("replica {replica} failed: {}; nothing of the copy is kept", causes(why)),
+            Some((replica, why)) => bail!("replica {replica} failed: {}; the copy was removed", causes(why)),
             None => bail!("{failure}"),
         },
         Err(error) => Err(with_mend(error)),

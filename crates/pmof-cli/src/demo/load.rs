@@ -203,7 +203,7 @@ impl Desk {
     /// The replica has acknowledged a batch for the first time since it was lost.
     fn note_return(&mut self, index: usize, records: &[Record]) -> anyhow::Result<()> {
         let other = self.standings.iter().position(|standing| *standing == Standing::InSync);
-        let other = other.context("a replica came back and none had stayed")?;
+        let other = other.context("a replica came back, but no other had stayed")?;
         let mut book = std::mem::replace(&mut self.books[index], Book::new());
         book.catch_up_with(&self.books[other], records);
         self.books[index] = book;

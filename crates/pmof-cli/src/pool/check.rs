@@ -135,7 +135,7 @@ pub(crate) fn run(args: &CheckArgs, connect: ConnectArgs) -> anyhow::Result<()> 
         return Ok(());
     }
     let advice = match (&report.sync_refusal, &report.apart, &report.majority) {
-        (Some(refusal), ..) => format!("`pmof pool sync` cannot mend it: {refusal}"),
+        (Some(refusal), ..) => format!("`pmof pool sync` cannot repair it: {refusal}"),
         (None, Some(apart), _) => format!("{apart}; `pmof pool sync --from N` copies what replica N holds"),
         (None, None, Some(majority)) => format!(
             "`pmof pool sync --from {}` copies what most replicas hold, `--from {}` what the first sound one holds, which was written last if \
@@ -151,7 +151,7 @@ pub(crate) fn run(args: &CheckArgs, connect: ConnectArgs) -> anyhow::Result<()> 
                     undecided_text(first, report.kind)
                 )
             }
-            _ => "`pmof pool sync` brings it in order".to_owned(),
+            _ => "`pmof pool sync` repairs it".to_owned(),
         },
     };
     let unchecked: Vec<_> = report.unchecked().map(|(index, _)| named(&set, index)).collect();
@@ -167,14 +167,13 @@ pub(crate) fn run(args: &CheckArgs, connect: ConnectArgs) -> anyhow::Result<()> 
 /// What an operator must know to choose between replicas that differ.
 pub(super) fn undecided_text(first: usize, kind: Option<PoolKind>) -> String {
     let is_right = if first == 0 {
-        "programs write replica 0 first, so that it is right after a crash, and wrong if it is what was damaged"
-            .to_owned()
+        "programs write replica 0 first, so it is right after a crash, and wrong if it was damaged".to_owned()
     } else {
-        format!("replica {first} is wrong if it is what was damaged")
+        format!("replica {first} is wrong if it was damaged")
     };
     let objects = match kind {
         Some(PoolKind::Obj) => {
-            "; bytes of objects that were allocated and never written differ too, in the first replica only, and mean nothing"
+            "; bytes of objects that were allocated and never written may differ too, in the first replica only, and mean nothing"
         }
         _ => "",
     };
@@ -302,14 +301,14 @@ fn check_text(path: &Path, set: &PoolSet, report: &CheckReport) -> String {
         }
         if replica.unused_bytes > 0 {
             line(format!(
-                "replica {index}: {} in heap space that is not in use, which means nothing (libpmemobj writes there in the \
+                "replica {index}: {} in unused heap space, which means nothing (libpmemobj writes there in the \
                  first replica only)",
                 differing(replica.unused_bytes)
             ));
         }
         if replica.runtime_bytes > 0 {
             line(format!(
-                "replica {index}: {} in what a running program keeps for itself, which replicas do not have in common",
+                "replica {index}: {} in the runtime state of a program, which replicas do not share",
                 differing(replica.runtime_bytes)
             ));
         }

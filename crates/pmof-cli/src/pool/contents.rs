@@ -80,7 +80,7 @@ pub(crate) fn dump(args: &DumpArgs) -> anyhow::Result<()> {
     };
     let end = args.len.map_or(range.end, |len_bytes| range.start.saturating_add(len_bytes));
     if range.start > range.end || range.end > memory.len_bytes() {
-        bail!("the pool has {} bytes: offset {} lies outside of it", memory.len_bytes(), range.start);
+        bail!("the pool has {} bytes: offset {} lies outside it", memory.len_bytes(), range.start);
     }
     if end > range.end {
         let (start, there) = (range.start, range.end - range.start);
@@ -97,9 +97,9 @@ pub(crate) fn dump(args: &DumpArgs) -> anyhow::Result<()> {
 
 /// Creates a file from the output of `write`, durably and atomically.
 fn write_file(path: &Path, write: impl FnOnce(&mut dyn Write) -> anyhow::Result<()>) -> anyhow::Result<()> {
-    let failed = || format!("cannot make {}", path.display());
+    let failed = || format!("cannot create {}", path.display());
     if path.symlink_metadata().is_ok() {
-        bail!("cannot make {}: it exists; remove it, or name another file", path.display());
+        bail!("cannot create {}: it exists; remove it, or name another file", path.display());
     }
     let new = NewFile::create(path, ".pmof-dump.").with_context(failed)?;
     write(&mut new.file()).with_context(failed)?;

@@ -72,7 +72,7 @@ impl RemoteReport {
     /// Why it is not described, or is not sound.
     fn problem(&self, index: usize) -> Option<String> {
         let (set, node, reason) =
-            (self.set.display(), &self.node, self.reason.as_deref().unwrap_or("it does not say why"));
+            (self.set.display(), &self.node, self.reason.as_deref().unwrap_or("it gives no reason"));
         match self.state {
             "sound" | "in_use" => None,
             "unsound" => Some(format!("replica {index}, {set} on {node}, is not sound: {reason}")),

@@ -161,7 +161,7 @@ fn remove_set(args: &RemoveArgs, path: &Path, connect: ConnectArgs) -> anyhow::R
     }
     removal.carry_out()?;
     if args.set_file && is_set_file && gone.left.is_empty() {
-        fs::remove_file(path).with_context(|| format!("its replicas are removed, and {} is not", path.display()))?;
+        fs::remove_file(path).with_context(|| format!("its replicas are removed, but {} is not", path.display()))?;
     }
     Ok(gone)
 }

@@ -109,6 +109,6 @@ fn tell(report: &ScrubReport, made: usize) {
         say!("bytes {}..{} differ, and nothing says which replica is right", range.start, range.end);
     }
     if report.repaired.is_empty() && report.undecided.is_empty() && report.replica_count > 1 {
-        say!("all are equal");
+        say!("all replicas are equal");
     }
 }

@@ -98,7 +98,7 @@ pub(crate) fn create(args: &CreateArgs, connect: ConnectArgs) -> anyhow::Result<
     let set = PoolSet::read(&args.set)?;
     let pool = new_pool(args)?;
     let new = NewSet::new(pool);
-    let failed = || format!("cannot make the pool of {}", args.set.display());
+    let failed = || format!("cannot create the pool of {}", args.set.display());
     new.plan(&set).with_context(failed)?;
     let report = CreateReport {
         set: args.set.clone(),
@@ -115,7 +115,7 @@ pub(crate) fn create(args: &CreateArgs, connect: ConnectArgs) -> anyhow::Result<
     if args.how.json {
         return output::print_json(&report);
     }
-    let verb = if args.how.dry_run { "would make" } else { "made" };
+    let verb = if args.how.dry_run { "would create" } else { "created" };
     for (index, replica) in report.replicas.iter().enumerate() {
         say!("{verb} replica {index}: {replica}");
     }
@@ -125,10 +125,10 @@ pub(crate) fn create(args: &CreateArgs, connect: ConnectArgs) -> anyhow::Result<
 /// The kind of the pool. Refuses options of another kind, which show that another kind was meant.
 fn new_pool(args: &CreateArgs) -> anyhow::Result<NewPool> {
     if args.layout.is_some() && !matches!(args.kind, Kind::Obj) {
-        bail!("`--layout` is of pools of objects only: leave it out, or make one with `--kind obj`");
+        bail!("`--layout` is for object pools only: leave it out, or create one with `--kind obj`");
     }
     if args.block_size.is_some() && !matches!(args.kind, Kind::Blk) {
-        bail!("`--block-size` is of pools of blocks only: leave it out, or make one with `--kind blk`");
+        bail!("`--block-size` is for block pools only: leave it out, or create one with `--kind blk`");
     }
     Ok(match args.kind {
         Kind::Obj => NewPool::Obj { layout: args.layout.clone().unwrap_or_default() },
@@ -174,7 +174,7 @@ pub(crate) fn run_sync(args: &SyncArgs, connect: ConnectArgs) -> anyhow::Result<
     let options = SyncOptions { declaration: None, dry_run: args.how.dry_run, from: args.from };
     let report = connect.set(set).sync(&options, &mut |step| bar.step(step));
     drop(bar);
-    let report = report.with_context(|| format!("cannot bring {} in order", args.set.display()))?;
+    let report = report.with_context(|| format!("cannot synchronize {}", args.set.display()))?;
     if args.how.json {
         return output::print_json(&sync_json(args, &report));
     }
@@ -209,7 +209,7 @@ fn sync_text(args: &SyncArgs, report: &SyncReport) -> String {
         let done = match &replica.damage {
             Some(damage) if args.how.dry_run => format!("would be restored from replica {}; {damage}", report.source),
             Some(damage) => format!("restored from replica {}, {copied} copied; before: {damage}", report.source),
-            None if replica.copied.blocks == 0 && !replica.was_unlinked => "as it should be".to_owned(),
+            None if replica.copied.blocks == 0 && !replica.was_unlinked => "unchanged".to_owned(),
             None if replica.copied.blocks == 0 => format!("{would}linked to its neighbours"),
             None => format!("{would}made equal to replica {}, {copied} copied", report.source),
         };
@@ -219,7 +219,7 @@ fn sync_text(args: &SyncArgs, report: &SyncReport) -> String {
     for index in &report.undecided {
         let _ = writeln!(
             text,
-            "replicas {} and {index} differ in what is in use, and nothing says which is right: {}; `--from {index}` copies replica {index} instead",
+            "replicas {} and {index} differ in bytes that are in use, and nothing says which is right: {}; `--from {index}` copies replica {index} instead",
             report.source,
             undecided_text(report.source, None)
         );
@@ -253,7 +253,7 @@ pub(crate) fn run_transform(args: &TransformArgs, connect: ConnectArgs) -> anyho
     let done = connect.set(from.clone()).transform(&to, &options, &mut |step| bar.step(step));
     drop(bar);
     let TransformReport { added, removed, left } =
-        done.with_context(|| format!("cannot make {} of {}", args.to.display(), args.from.display()))?;
+        done.with_context(|| format!("cannot transform {1} to {0}", args.to.display(), args.from.display()))?;
     if args.how.json {
         let (from, to) = (args.from.clone(), args.to.clone());
         return output::print_json(&TransformJson { from, to, dry_run: args.how.dry_run, added, removed, left });
@@ -272,14 +272,14 @@ pub(crate) fn run_transform(args: &TransformArgs, connect: ConnectArgs) -> anyho
     }
     for index in left {
         say!(
-            "{leave} replica {index} of the old set: {}; what lies there stays, and is refused as a replica that was left behind where it \
-             differs: remove it there when the host is back",
+            "{leave} replica {index} of the old set: {}; its files stay, and are refused as a stale replica if they \
+             differ: remove them when the host is back",
             replica_text(&from.replicas[index])
         );
     }
     if is_changed && !args.how.dry_run {
         let (from, to) = (args.from.display(), args.to.display());
-        say!("the pool has the replicas of {to} now: open, check and sync it by that file, and no more by {from}");
+        say!("the pool now has the replicas of {to}: open, check and sync it by that file, and no longer by {from}");
     }
     Ok(())
 }

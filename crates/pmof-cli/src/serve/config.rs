@@ -104,7 +104,7 @@ fn lines(command: &Command, path: &Path, text: &str) -> Result<Vec<(usize, Strin
         let argument = match (option.get_action(), value) {
             (ArgAction::SetTrue, "yes" | "true" | "on" | "1") => Some(format!("--{key}")),
             (ArgAction::SetTrue, "no" | "false" | "off" | "0") => None,
-            (ArgAction::SetTrue, _) => return Err(wrong(format!("{key} is yes or no, not {value:?}"))),
+            (ArgAction::SetTrue, _) => return Err(wrong(format!("{key} must be yes or no, not {value:?}"))),
             (_, "") => return Err(wrong(format!("{key} has no value"))),
             _ => Some(format!("--{key}={value}")),
         };

@@ -115,7 +115,7 @@ fn a_majority_of_the_replicas_is_copied_and_compared() {
     drop(c);
     let back = place.path().join("back");
     let said = pmof(["cp", &first, text(&back), "--replica", &second, "--replica", &third]);
-    let words = "read from 2 of the 3 replicas that the pool was made with; left out: ";
+    let words = "read from 2 of the 3 replicas that the pool was created with; left out: ";
     assert!(said.code == Some(0) && said.errors.contains(words) && said.errors.contains(&third), "{said:?}");
     assert!(fs::read(&back).unwrap() == bytes);
 }
@@ -137,11 +137,12 @@ fn replicas_are_all_written_verified_and_compared() {
         let said = pmof(["cp", url, text(&back)]);
         said.failed(&["1 of the 2 replicas", "--min-replicas", "only a majority is safe"]);
         let said = pmof(["cp", url, text(&back), "--min-replicas", "1"]);
-        let words = "read from 1 of the 2 replicas that the pool was made with; these are no majority";
+        let words = "read from 1 of the 2 replicas that the pool was created with; these are not a majority";
         assert!(said.code == Some(0) && said.errors.contains(words), "{said:?}");
         assert!(fs::read(&back).unwrap() == bytes);
     }
-    pmof(["cp", text(&source), &a.url("new"), "--min-replicas", "1"]).wrong_use(&["--min-replicas is for pools"]);
+    pmof(["cp", text(&source), &a.url("new"), "--min-replicas", "1"])
+        .wrong_use(&["--min-replicas is for existing pools"]);
     assert!(pmof(["cp", &first, text(&place.path().join("both")), "--replica", &second]).done().contains("verified"));
 
     // One flipped bit in the second replica: told where, and no file is made.

@@ -33,7 +33,7 @@ fn sync_overwrites_nothing_that_is_not_the_pools() {
             pmof([&["pool", "sync", text(&set)], options].concat()).failed(&told);
         }
         let said = pmof(["pool", "check", text(&set)]);
-        assert!(said.code == Some(1) && said.errors.contains("cannot mend it: "), "{said:?}");
+        assert!(said.code == Some(1) && said.errors.contains("cannot repair it: "), "{said:?}");
         assert!(told.iter().all(|words| said.errors.contains(words)), "{said:?}");
         assert!(fs::read(&part).unwrap() == bytes);
     }
@@ -51,7 +51,7 @@ fn rm_by_force_takes_what_is_the_pools_and_tells_the_rest() {
     fs::remove_file(part(2)).unwrap();
     fs::write(part(3), "").unwrap();
     pmof(["pool", "rm", text(&set)]).failed(&["own1", "own2", "nothing was removed; `--force`"]);
-    let left = format!("pmof: {} is no part of a pool, and is left: ", text(&part(1)));
+    let left = format!("pmof: {} is not a part of a pool and is left in place: ", text(&part(1)));
     for (options, verb, was) in [(&["--dry-run"][..], "would remove", "is"), (&["--set-file"], "removed", "was")] {
         let said = pmof([&["pool", "rm", text(&set), "--force"], options].concat());
         assert!(said.code == Some(1) && said.errors.starts_with(&left), "{said:?}");
@@ -83,12 +83,12 @@ fn a_transformed_pool_is_known_by_its_new_set() {
     let here = text(place.path());
     let new = file_with(&place, "new", format!("PMEMPOOLSET\n9M {here}/own0\nREPLICA\n9M {here}/next\n").as_bytes());
     let said = pmof(["pool", "transform", text(&old), text(&new)]).done();
-    let told = format!("the pool has the replicas of {} now: ", text(&new));
+    let told = format!("the pool now has the replicas of {}: ", text(&new));
     assert!(said.contains(&told) && said.contains("check and sync it by that file"), "{said}");
     let words = "the pool was transformed to another set";
     let said = pmof(["pool", "check", text(&old)]);
     assert!(
-        said.code == Some(1) && said.errors.contains("cannot mend it: ") && said.errors.contains(words),
+        said.code == Some(1) && said.errors.contains("cannot repair it: ") && said.errors.contains(words),
         "{said:?}"
     );
     pmof(["pool", "sync", text(&old)]).failed(&[words, "name the pool set file that the pool was transformed to"]);
@@ -151,7 +151,7 @@ fn rm_takes_no_file_of_somebody_else_from_a_directory() {
     assert!(!said.contains("not closed"), "{said}");
     fs::write(&stranger, vec![7; 1 << 20]).unwrap();
     let said = pmof(["pool", "rm", text(&set), "--force"]);
-    assert!(said.code == Some(1) && said.errors.contains("is no part of a pool, and is left: "), "{said:?}");
+    assert!(said.code == Some(1) && said.errors.contains("is not a part of a pool and is left in place: "), "{said:?}");
     assert_eq!(files(&place.path().join("db")), ["000001.pmem"]);
     assert_eq!(fs::read(&stranger).unwrap(), vec![7; 1 << 20]);
 }
@@ -176,7 +176,7 @@ fn rm_takes_no_file_of_somebody_else_for_a_part_without_header() {
     }
     assert_eq!(files(place.path()), ["a0", "a1", "b0", "b1", "set"]);
     let said = pmof(["pool", "rm", text(&set), "--force"]);
-    assert!(said.code == Some(1) && said.errors.contains("is no part of a pool, and is left: "), "{said:?}");
+    assert!(said.code == Some(1) && said.errors.contains("is not a part of a pool and is left in place: "), "{said:?}");
     assert_eq!(files(place.path()), ["b1", "set"]);
     assert!(fs::read(&stranger).unwrap() == bytes[..9 << 20]);
 }
@@ -266,5 +266,5 @@ fn a_dump_is_whole_or_not_there() {
     dump(&["--offset", "0"]).failed(&["it exists", "name another file"]);
     assert_eq!(fs::metadata(&output).unwrap().len(), 184);
     let nowhere = place.path().join("none/dump");
-    pmof(["pool", "dump", text(&set), "--output", text(&nowhere)]).failed(&["cannot make"]);
+    pmof(["pool", "dump", text(&set), "--output", text(&nowhere)]).failed(&["cannot create"]);
 }

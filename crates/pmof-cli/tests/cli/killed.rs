@@ -117,6 +117,6 @@ fn a_source_that_grows_meanwhile() {
     wait_until("begun", || !target.files().is_empty());
     File::options().append(true).open(&source).unwrap().write_all(b"more").unwrap();
     let said = Said::new(Instant::now(), copy.wait_with_output().unwrap());
-    said.failed(&["changed its length from 268435456 to 268435460", "when nobody writes it"]);
+    said.failed(&["changed its length from 268435456 to 268435460", "while no program writes it"]);
     wait_until("undone", || target.files().is_empty());
 }

@@ -17,7 +17,7 @@ fn a_dry_run_refuses_what_a_creation_refuses() {
     let before = [files(place.path()), vec!["set".to_owned()]].concat();
     let single = "OPTION SINGLEHDR\n";
     let cases: [(String, &[&str], &[&str]); 15] = [
-        (format!("1M {here}/part\n"), &[], &["part would have 1048576 bytes, and 2097152 are the least"]),
+        (format!("1M {here}/part\n"), &[], &["part would have 1048576 bytes, the minimum is 2097152"]),
         (format!("4M {here}/part\n"), &[], &["holds 4194304 bytes, and a pool of this kind needs 8388608"]),
         (format!("9M {here}/part\n"), &["--kind", "blk"], &["a pool of this kind needs"]),
         ("9M /dev/null\n".to_owned(), &[], &["/dev/null"]),
@@ -57,7 +57,7 @@ fn an_option_that_the_kind_does_not_have_is_refused() {
     ] {
         for dry in [&["--dry-run"][..], &[]] {
             let said = pmof([&["pool", "create", text(&set), "--kind", kind, option, value], dry].concat());
-            said.failed(&[&format!("`{option}` is of pools of"), "leave it out"]);
+            said.failed(&[&format!("`{option}` is for "), "leave it out"]);
         }
     }
     assert_eq!(files(place.path()), ["set"]);
@@ -84,6 +84,6 @@ fn a_part_of_another_length_is_told_with_both() {
     let short = file_with(&place, "short", b"0123456789");
     for command in ["info", "check", "rm", "dump"] {
         pmof(["pool", command, text(&short)])
-            .failed(&["short is too short to be a pool: it has 10 bytes, and 2097152"]);
+            .failed(&["short is too short to be a pool: it has 10 bytes, the minimum is 2097152"]);
     }
 }

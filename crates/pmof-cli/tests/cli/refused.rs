@@ -96,8 +96,8 @@ fn wrong_use_of_cp() {
     let place = directory();
     let source = file_with(&place, "source", b"x");
     let (a, b) = (target.url("a"), target.url("b"));
-    pmof(["cp", text(&source), "elsewhere"]).wrong_use(&["one of SRC and DST is a file", "tcp://"]);
-    pmof(["cp", &a, &b]).wrong_use(&["one of SRC and DST is a file"]);
+    pmof(["cp", text(&source), "elsewhere"]).wrong_use(&["one of SRC and DST must be a file", "tcp://"]);
+    pmof(["cp", &a, &b]).wrong_use(&["one of SRC and DST must be a file"]);
     pmof(["cp", text(&source)]).wrong_use(&["<DST>"]);
     pmof(["cp", text(&source), &a, "--force"]).wrong_use(&["--force is for files"]);
     pmof(["cp", &a, "back", "--durability", "visible"]).wrong_use(&["--durability is for new pools"]);

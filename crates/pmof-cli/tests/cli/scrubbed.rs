@@ -25,7 +25,7 @@ fn what_differs_is_repaired_where_most_replicas_agree() {
     pool.persist(0, b"kept").unwrap();
     pool.close().unwrap();
     let all = ["pool", "scrub"].into_iter().chain(urls.iter().map(String::as_str)).collect::<Vec<_>>();
-    assert_eq!(pmof(&all).done(), "1048576 bytes compared on 3 of 3 replicas\nall are equal\n");
+    assert_eq!(pmof(&all).done(), "1048576 bytes compared on 3 of 3 replicas\nall replicas are equal\n");
 
     flip(&targets[1], 5000);
     let said = pmof(&all).done();

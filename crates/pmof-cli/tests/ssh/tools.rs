@@ -89,7 +89,7 @@ fn a_flipped_byte_of_a_remote_replica_is_found_and_made_good() {
     assert!(dry.contains("replica 2: would be made equal to replica 0, 64.0 KiB"), "{dry}");
     assert!(fixture.fail(&["check", "set"])[1].contains("not sound"));
     let done = fixture.run(&["sync", "set"]);
-    assert!(done.contains("replica 1: as it should be\nreplica 2: made equal to replica 0"), "{done}");
+    assert!(done.contains("replica 1: unchanged\nreplica 2: made equal to replica 0"), "{done}");
     fixture.run(&["check", "set"]);
     assert_eq!(fs::read(fixture.path("a")).unwrap()[4096..], fs::read(fixture.path("b")).unwrap()[4096..]);
 }
@@ -108,10 +108,10 @@ fn a_replica_that_was_never_written_is_told_and_is_no_source() {
     assert_eq!((&report["replicas"][1]["state"], &report["replicas"][2]["state"]), (&"empty".into(), &"equal".into()));
     let [said, advice] = fixture.fail(&["check", "set"]);
     assert!(said.contains("replica 1: it is empty: it was created and never written\n"), "{said}");
-    assert!(advice.contains("`pmof pool sync` brings it in order"), "{advice}");
+    assert!(advice.contains("`pmof pool sync` repairs it"), "{advice}");
     let told = fixture.run(&["info", "set"]);
     assert!(told.contains("contents   replica 1 was created and never written\n"), "{told}");
-    assert!(fixture.fail(&["sync", "set", "--from", "1"])[1].contains("and another one holds something"));
+    assert!(fixture.fail(&["sync", "set", "--from", "1"])[1].contains("but another one holds data"));
     let done = fixture.run(&["sync", "set"]);
     assert!(done.contains("replica 1: restored from replica 0, "), "{done}");
     // The first one, and one that is damaged by itself.
@@ -185,10 +185,7 @@ fn a_lost_host_is_left_out_and_what_it_holds_is_refused_later() {
         fixture.poke(name, 8 << 20);
     }
     let [_, error] = fixture.fail(&["transform", "fewer", "set"]);
-    assert!(
-        error.contains("b.set on host-b is of this pool already") && error.contains("it was left behind"),
-        "{error}"
-    );
+    assert!(error.contains("b.set on host-b is of this pool already") && error.contains("it is stale"), "{error}");
     assert!(fixture.fail(&["check", "set"])[1].contains("not sound"));
     // A host that answers, and refuses, is not lost.
     fixture.write("old", "REPLICA host-a a.set\n");
@@ -221,7 +218,10 @@ fn damage_is_told_in_the_same_words_here_and_on_another_host() {
                 fs::write(fixture.path(name), whole).unwrap();
                 assert!(problem.contains(words) && problem.starts_with(host), "{problem}");
                 // What is in the parts lies behind the header, which is told of either.
-                assert_eq!(problem.contains("(behind it: obj; what its contents begin with is intact)"), offset < 4096);
+                assert_eq!(
+                    problem.contains("(behind it: obj; the beginning of its contents is intact)"),
+                    offset < 4096
+                );
                 problem
             },
         );

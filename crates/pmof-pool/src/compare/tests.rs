@@ -105,7 +105,7 @@ fn a_replica_that_gives_too_few_digests_is_not_equal() {
         if is_first { &mut one } else { &mut other }.missing_digests = 1;
         let error = comparison.differences(&mut one, &mut other, &mut |_| {}).unwrap_err();
         assert!(
-            error.is_first == is_first && causes(&error).to_string().contains("digests came instead of"),
+            error.is_first == is_first && causes(&error).to_string().contains("digests were received instead of"),
             "{error}"
         );
     }

@@ -91,8 +91,8 @@ fn zeros_are_no_descriptor_and_no_head() {
     for (ranges, expected) in [
         (std::slice::from_ref(&(DESCRIPTOR..OBJ_ROOT)), "its descriptor is zero"),
         (std::slice::from_ref(&(HEAP..ZONE)), "its heap's head is zero"),
-        (&[DESCRIPTOR..OBJ_ROOT, HEAP..ZONE], "are zero, and the rest of it is not"),
-        (&[DESCRIPTOR..8192, HEAP..LEN_BYTES], "are zero, and the rest of it is not"),
+        (&[DESCRIPTOR..OBJ_ROOT, HEAP..ZONE], "are zero, but the rest of it is not"),
+        (&[DESCRIPTOR..8192, HEAP..LEN_BYTES], "are zero, but the rest of it is not"),
     ] {
         let memory = obj();
         for range in ranges {

@@ -39,14 +39,14 @@ pub enum SetProblem {
     /// A NUL byte, which no path can have.
     #[error("the line has a NUL byte: write text only")]
     Nul,
-    /// `REPLICA` or `OPTION` does not stand at the start of its line.
-    #[error("`{word}` must stand at the start of its line: remove the blanks before it")]
+    /// `REPLICA` or `OPTION` is not at the start of its line.
+    #[error("`{word}` must be at the start of its line: remove the blanks before it")]
     IndentedKeyword {
         /// The keyword.
         word: &'static str,
     },
     /// Something is joined to a keyword.
-    #[error("`{found}` is no keyword: write `{word}` and a blank behind it")]
+    #[error("`{found}` is not a keyword: write `{word}` and a blank behind it")]
     JoinedKeyword {
         /// What stands there.
         found: String,
@@ -54,7 +54,7 @@ pub enum SetProblem {
         word: &'static str,
     },
     /// A line that should name a part has one word only.
-    #[error("`{found}` alone names no part: write `SIZE /PATH`")]
+    #[error("`{found}` by itself does not name a part: write `SIZE /PATH`")]
     PartExpected {
         /// What stands there.
         found: String,
@@ -65,8 +65,8 @@ pub enum SetProblem {
         /// The first such word.
         token: String,
     },
-    /// The size of a part cannot be read.
-    #[error("`{text}` is no size: {why}; write it as 16777216, 16M, 16MiB or 16MB, or AUTO for a devdax device")]
+    /// The size of a part is invalid.
+    #[error("`{text}` is not a size: {why}; write it as 16777216, 16M, 16MiB or 16MB, or AUTO for a devdax device")]
     BadSize {
         /// What stands there.
         text: String,
@@ -86,7 +86,7 @@ pub enum SetProblem {
         len_bytes: usize,
     },
     /// A path was named before.
-    #[error("`{}` was named in line {first_line} already: a file can be one part only", path.display())]
+    #[error("`{}` was named in line {first_line} already: a file can be only one part", path.display())]
     DuplicatePath {
         /// The path.
         path: PathBuf,
@@ -94,7 +94,7 @@ pub enum SetProblem {
         first_line: u64,
     },
     /// A set of another machine was named before.
-    #[error("the set `{}` of {node} was named in line {first_line} already: it can be one replica only", set.display())]
+    #[error("the set `{}` of {node} was named in line {first_line} already: it can be only one replica", set.display())]
     DuplicateRemote {
         /// The machine.
         node: String,
@@ -131,7 +131,7 @@ pub enum SetProblem {
         set: PathBuf,
     },
     /// The node of a remote replica cannot be handed to ssh.
-    #[error("`{node}` names no node: {why}; write `[USER@]HOST`")]
+    #[error("`{node}` is not a valid node: {why}; write `[USER@]HOST`")]
     BadNode {
         /// What stands there.
         node: String,
@@ -150,7 +150,7 @@ pub enum SetProblem {
     #[error("`OPTION` names no option: write `OPTION SINGLEHDR` or `OPTION NOHDRS`")]
     OptionExpected,
     /// An option that does not exist.
-    #[error("`{name}` is no option: there are SINGLEHDR and NOHDRS")]
+    #[error("`{name}` is not an option: there are SINGLEHDR and NOHDRS")]
     UnknownOption {
         /// What stands there.
         name: String,

@@ -6,8 +6,9 @@ use super::Apart;
 use crate::{AccessError, Majority, PartSize};
 
 /// What is said of a part with holes.
-const HOLES: &str = "has holes: what lay there";
-const FILLED: &str = "; if the holes are of a copy that was made sparse, and nothing else lay there, `fallocate -l LENGTH FILE` fills them with zeros";
+const HOLES: &str = "has holes: data that was there";
+const FILLED: &str =
+    "; if this is a sparse copy and the holes held no data, `fallocate -l LENGTH FILE` fills them with zeros";
 
 /// Why a set cannot be synchronized.
 #[derive(Debug, thiserror::Error)]
@@ -66,8 +67,8 @@ pub enum SyncError {
     },
     /// A replica is to be recreated because of its headers, but its contents differ from the one to copy from.
     #[error(
-        "the headers of replica {index} are damaged, and what it holds is intact and differs from replica {source_index}, first at offset {offset}: nothing says which \
-         was written last; `pmof pool sync --from {source_index}` overwrites it: keep a copy of its parts first if they may be the newer"
+        "the headers of replica {index} are damaged, but its contents are intact and differ from replica {source_index}, first at offset {offset}: nothing says which \
+         was written last; `pmof pool sync --from {source_index}` overwrites it: keep a copy of its parts first if they may be newer"
     )]
     Kept {
         /// Its place in the set, from 0.
@@ -79,8 +80,8 @@ pub enum SyncError {
     },
     /// The same for a replica on another machine, which cannot be compared from here.
     #[error(
-        "{reason}; the parts of replica {index} hold something behind the damaged headers, and nothing says whether replica {source_index} is the newer: `pmof pool sync \
-         --from {source_index}` overwrites it: keep a copy of its parts on that machine first if they may be the newer"
+        "{reason}; the parts of replica {index} hold data behind the damaged headers, and nothing says whether replica {source_index} is newer: `pmof pool sync \
+         --from {source_index}` overwrites it: keep a copy of its parts on that machine first if they may be newer"
     )]
     KeptElsewhere {
         /// Its place in the set, from 0.
@@ -92,8 +93,8 @@ pub enum SyncError {
     },
     /// A part without a header has nothing in common with any other replica.
     #[error(
-        "{} of replica {index} has no header, and nothing in it is what any other replica holds there: if it is not the pool's, move it away, and it is \
-         made anew; if the others' files are not, move those away",
+        "{} of replica {index} has no header, and nothing in it is what any other replica holds there: if it does not belong to the pool, move it away, and it is \
+         recreated; if the others' files do not, move those away",
         path.display()
     )]
     Unlike {
@@ -104,8 +105,8 @@ pub enum SyncError {
     },
     /// The same on another machine, which reports the ranges of its parts but not their names.
     #[error(
-        "the part of replica {index} that has bytes {} to {} of the pool has no header, and nothing in it is what any other replica holds there: if it is not the pool's, \
-         move it away on that machine, and it is made anew; if the others' files are not, move those away",
+        "the part of replica {index} that has bytes {} to {} of the pool has no header, and nothing in it is what any other replica holds there: if it does not belong to the pool, \
+         move it away on that machine, and it is recreated; if the others' files do not, move those away",
         range.start, range.end
     )]
     UnlikeElsewhere {
@@ -143,7 +144,7 @@ pub enum SyncError {
     },
     /// The set does not name all replicas of the pool.
     #[error(
-        "replica {index} is linked to a replica, {named}, that the set does not name: name the pool set file that the pool has; if a transform to this set was ended, run that \
+        "replica {index} is linked to a replica, {named}, that the set does not name: name the current pool set file of the pool; if a transform to this set was interrupted, run it \
          again; if that replica is gone for good, name the replica to copy from (`pmof pool sync --from {index}`), and those of this set are linked to each other"
     )]
     NotAll {
@@ -174,7 +175,7 @@ pub enum SyncError {
         reason: String,
     },
     /// A replica that must be sound is not.
-    #[error("replica {index} is not sound ({reason}): bring the set in order first (`pmof pool sync`)")]
+    #[error("replica {index} is not sound ({reason}): synchronize the set first (`pmof pool sync`)")]
     NotSound {
         /// Its place in the set, from 0.
         index: usize,
@@ -184,7 +185,7 @@ pub enum SyncError {
     /// A host with a replica that is to be removed cannot be reached.
     #[error(
         "replica {index}, which is to be removed, cannot be reached; where {node} is lost for good, `--lost {node}` leaves its \
-         replica out as it is"
+         replica in place"
     )]
     HostAway {
         /// Its place in the old set, from 0.
@@ -196,7 +197,7 @@ pub enum SyncError {
     },
     /// A host declared lost has a replica of the new set.
     #[error(
-        "replica {index} of the new set is on {host}, which is called lost: take it out of the set, or the host out of `--lost`"
+        "replica {index} of the new set is on {host}, which is declared lost: remove it from the set, or the host from `--lost`"
     )]
     LostAndKept {
         /// Its place in the new set, from 0.
@@ -204,16 +205,16 @@ pub enum SyncError {
         /// The host.
         host: String,
     },
-    /// A host that is called lost has no replica that goes.
-    #[error("{host} is called lost, and has no replica of the old set: name a host as the old set names it")]
+    /// A host declared lost has no replica that is to be removed.
+    #[error("{host} is declared lost, but has no replica of the old set: name a host as the old set names it")]
     NothingLost {
         /// The host.
         host: String,
     },
     /// Where a replica is to be created, a replica of the same pool exists that differs.
     #[error(
-        "replica {index} is not made: {place} is of this pool already, and differs: it was left behind, or used since; \
-         `pmof pool check` of the new set tells where, and `pmof pool sync --from N` of the new set makes all hold what replica N holds"
+        "replica {index} is not created: {place} is of this pool already, and differs: it is stale, or was used since; \
+         `pmof pool check` of the new set says where, and `pmof pool sync --from N` of the new set copies what replica N holds"
     )]
     MadeAlready {
         /// Its place in the new set, from 0.
@@ -223,7 +224,7 @@ pub enum SyncError {
     },
     /// Where a replica is to be created, there is a sound one of another pool.
     #[error(
-        "replica {index} cannot be made: {} on {node} is a replica of another pool: remove it on {node} first if nobody needs it",
+        "replica {index} cannot be created: {} on {node} is a replica of another pool: remove it on {node} first if it is not needed",
         set.display()
     )]
     Taken {
@@ -266,8 +267,8 @@ pub enum SyncError {
     },
     /// A transform failed while it created or linked replicas.
     #[error(
-        "the transform ended halfway; the replicas of the old set hold all that they held, and nothing of them is removed, but some may be linked as the new set has \
-         them: run the same transform again once the reason is gone, which goes on with what is made"
+        "the transform was not completed; the replicas of the old set are intact and none is removed, but some may be linked as in the new \
+         set: run the same transform again once the reason is gone, and it continues"
     )]
     Halfway {
         /// What failed.
@@ -275,8 +276,8 @@ pub enum SyncError {
     },
     /// A transform created the new replicas, but could not remove the old ones.
     #[error(
-        "the pool has the replicas of the new set now, which hold all: use that set; replica {index} of the old set is not removed, or not \
-         whole; run the same transform again once the reason is gone, which removes what is left of the old set"
+        "the pool has the replicas of the new set now, and they are complete: use that set; replica {index} of the old set is not removed, or only \
+         partly; run the same transform again once the reason is gone, which removes what is left of the old set"
     )]
     NotRemoved {
         /// Its place in the old set, from 0.

@@ -27,10 +27,10 @@ pub(super) struct SystemLog {
 impl SystemLog {
     /// A logger for the command of this name; fails if nothing listens at `path`.
     pub(super) fn open(name: &'static str, path: &Path) -> anyhow::Result<Self> {
-        let socket = UnixDatagram::unbound().context("cannot make a socket for the system's log")?;
-        // Not of the socket that sends: one that is connected is of no use once the listener has been restarted.
+        let socket = UnixDatagram::unbound().context("cannot create a socket for the system log")?;
+        // The sending socket stays unconnected: a connected one fails once the listener has been restarted.
         let probe = UnixDatagram::unbound().and_then(|probe| probe.connect(path));
-        probe.with_context(|| format!("cannot reach the system's log at {} (use-syslog)", path.display()))?;
+        probe.with_context(|| format!("cannot reach the system log at {} (use-syslog)", path.display()))?;
         Ok(Self { name, path: path.to_owned(), socket })
     }
 

@@ -332,7 +332,7 @@ fn a_host_that_is_away_is_told_and_the_others_are_checked() {
     assert_eq!(states(&report), [Sound, Equal, Equal, Unchecked]);
     assert!(!report.is_sound() && report.is_sound_so_far());
     assert!(matches!(report.unchecked().collect::<Vec<_>>()[..], [(3, why)] if why.contains("far")), "{report:?}");
-    assert!(report.sync_refusal.unwrap().starts_with("replica 3 could not be looked at"));
+    assert!(report.sync_refusal.unwrap().starts_with("replica 3 could not be checked"));
     poke(&directory.path().join("r1p1"), MIB);
     fs::remove_file(directory.path().join("r0p1")).unwrap();
     let report = checked(&set);

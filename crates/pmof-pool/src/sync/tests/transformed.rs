@@ -188,7 +188,7 @@ fn two_pools_are_not_transformed_where_a_header_is_damaged() {
         for to in [&one, &set(directory.path(), SetOptions::default(), &[0, 2])] {
             let failed = turned(&mixed, to, false).unwrap_err();
             assert!(causes(&failed).to_string().contains(words), "{at:?}: {}", causes(&failed));
-            assert!(!causes(&failed).to_string().contains("bring the set in order"), "{at:?}: {failed}");
+            assert!(!causes(&failed).to_string().contains("synchronize the set"), "{at:?}: {failed}");
         }
         assert!(contents(directory.path()) == before);
     }
@@ -347,7 +347,7 @@ fn a_pool_of_a_log_or_of_blocks_gets_no_replicas() {
                 sync(&two, &options, &mut NoRemotes, &mut |_| {}).unwrap_err(),
             ];
             for error in refused {
-                assert!(error.to_string().contains("only pools of objects can have replicas"), "{error}");
+                assert!(error.to_string().contains("only object pools can have replicas"), "{error}");
             }
         }
         assert!(contents(directory.path()) == before);
