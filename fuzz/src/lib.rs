@@ -85,7 +85,9 @@ fn control_header(bytes: &[u8]) {
     let survives = |bytes: &[u8]| {
         let decoded = Header::decode(bytes);
         if let Ok(header) = &decoded {
-            assert_eq!(Header::decode(&header.encode()).as_ref(), Ok(header));
+            // Older formats are read and not written.
+            let newest = Header { format: PoolFormat::Three, ..header.clone() };
+            assert_eq!(Header::decode(&newest.encode()), Ok(newest));
         }
         decoded
     };

@@ -173,7 +173,7 @@ fn a_lost_host_is_left_out_and_what_it_holds_is_refused_later() {
     assert!(error.contains("replica 2, which is to be removed, cannot be reached; "), "{error}");
     assert!(error.contains("No route to host") && error.contains("`--lost host-b`"), "{error}");
     let said = fixture.run(&["transform", "set", "fewer", "--lost", "host-b", "--dry-run"]);
-    assert!(said.starts_with("would leave replica 2 of the old set: b.set on host-b; what lies there stays"), "{said}");
+    assert!(said.starts_with("would leave replica 2 of the old set: b.set on host-b; its files stay"), "{said}");
     let report = fixture.run(&["transform", "set", "fewer", "--lost", "host-b", "--json"]);
     let report: serde_json::Value = serde_json::from_str(&report).unwrap();
     assert_eq!([&report["added"], &report["removed"], &report["left"]].map(ToString::to_string), ["[]", "[]", "[2]"]);

@@ -144,7 +144,7 @@ pub enum SyncError {
     },
     /// The set does not name all replicas of the pool.
     #[error(
-        "replica {index} is linked to a replica, {named}, that the set does not name: name the current pool set file of the pool; if a transform to this set was interrupted, run it \
+        "replica {index} is linked to a replica, {named}, that the set does not name: name the pool set file that lists it too; if a transform to this set was interrupted, run it \
          again; if that replica is gone for good, name the replica to copy from (`pmof pool sync --from {index}`), and those of this set are linked to each other"
     )]
     NotAll {
