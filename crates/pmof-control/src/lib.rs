@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod header;
+mod intent;
 mod message;
 mod name;
 mod pool;
@@ -15,10 +16,11 @@ pub use header::{
     DATA_OFFSET, HEADER_BYTES, Header, HeaderError, MAX_SIZE_BYTES, PoolFormat, REPLICAS_MAX, STATE_OFFSET,
     USER_FLAGS_BYTES, file_len_bytes,
 };
+pub use intent::{INTENT_BYTES, INTENT_OFFSET, INTENT_WORDS_MAX, IntentLayout, WORD_EXTENTS};
 pub use message::{
-    ATTRIBUTES_BYTES, CONTROL_VERSION, ControlError, DATA_RANGES_MAX, DIGESTED_MAX_BYTES, DIGESTS_MAX, LIST_LIMIT,
-    MAX_DESCRIPTOR_BYTES, MAX_HOLDER_BYTES, MAX_MESSAGE_BYTES, MAX_REFUSAL_BYTES, NONCE_BYTES, PROOF_BYTES, Reply,
-    Request,
+    ATTRIBUTES_BYTES, CONTROL_VERSION, ControlError, DATA_RANGES_MAX, DIGESTED_MAX_BYTES, DIGESTS_MAX,
+    INTENT_MESSAGE_WORDS_MAX, LIST_LIMIT, MAX_DESCRIPTOR_BYTES, MAX_HOLDER_BYTES, MAX_MESSAGE_BYTES, MAX_REFUSAL_BYTES,
+    NONCE_BYTES, PROOF_BYTES, Reply, Request,
 };
 pub use name::{MAX_NAME_BYTES, MAX_SET_NAME_BYTES, NameError, PoolName, SetName};
 pub use pmof_pool::OpenFor;

@@ -40,6 +40,9 @@
 //! | 21 | `TakeOver` | level `u8`, epoch known `u8` (0 or 1), milliseconds of silence `u64`, epoch's name `[16]` or zeros, name |
 //! | 22 | `Headerless` | offset `u64` |
 //! | 23 | `Boot` | - |
+//! | 24 | `RaiseIntent` | words |
+//! | 25 | `ClearIntent` | level `u8`, words |
+//! | 26 | `Intent` | first word `u16` |
 //! | 0x81 | `Opened` | pool UUID `[16]`, replica UUID `[16]`, size `u64`, replica count `u16`, replica index `u16`, user flags `[16]`, state, `u16` length and descriptor |
 //! | 0x82 | `Closed` | - |
 //! | 0x83 | `Removed` | - |
@@ -58,13 +61,16 @@
 //! | 0x93 | `Removable` | - |
 //! | 0x94 | `Headerless` | as `Data` |
 //! | 0x95 | `Boot` | boot `[16]` |
+//! | 0x98 | `IntentChanged` | - |
+//! | 0x9a | `Intent` | words |
 //! | 0xff | `Refused` | code `u16`, text |
 //!
 //! A *promise* is two bytes, [`Mechanism`]'s and [`Evidence`]'s numbers, both 0 where the medium cannot give the level;
 //! they stand in the order of [`Durability::ALL`]. A *set* is a text that keeps the rules of [`SetName`]; *attributes* are those of
 //! librpmem's `rpmem_pool_attr`, zero where there is no header. The *holder* is one byte (0 or 1) and, after a 1, a text. An *epoch* is its name `[16]` and its
 //! members `u64`; *ancestors* are one byte, their number, and that many epochs; a *state* is an opening `u64`, a byte of flags (bit 0 open,
-//! bit 1 confirmed, bit 2 behind), a mark `u64`, an epoch and ancestors.
+//! bit 1 confirmed, bit 2 behind), a mark `u64`, an epoch and ancestors. *Words* of the [map of write intent](crate::IntentLayout) are the index of the first `u16`, their
+//! number `u16`, and the low half `u32` of each.
 
 use std::ops::Range;
 
@@ -95,6 +101,8 @@ pub const DIGESTS_MAX: usize = (wire::MAX_BODY_BYTES - 2) / DIGEST_BYTES;
 pub const DIGESTED_MAX_BYTES: u64 = 32 << 20;
 /// Ranges of data in one message, at most: as many as fit.
 pub const DATA_RANGES_MAX: usize = (wire::MAX_BODY_BYTES - 10) / 16;
+/// Words of the map of write intent in one message, at most: as many as fit.
+pub const INTENT_MESSAGE_WORDS_MAX: usize = (wire::MAX_BODY_BYTES - 5) / size_of::<u32>();
 /// What to limit a look for names by, to fill a page and know of more: one more than the shortest names that fit.
 pub const LIST_LIMIT: usize = (wire::MAX_BODY_BYTES - 3) / 3 + 1;
 
@@ -255,6 +263,27 @@ pub enum Request {
         /// From here on.
         offset: u64,
     },
+    /// Set bits of the map of write intent of the pool that this connection has open for writing, durably. Others stay.
+    RaiseIntent {
+        /// The first word of the map.
+        first: u16,
+        /// From there on: the bits to be set. At most [`INTENT_MESSAGE_WORDS_MAX`].
+        words: Vec<u32>,
+    },
+    /// Clear bits of that map: all that was written there is durable on all replicas in sync.
+    ClearIntent {
+        /// How durable it is. The target keeps the bits where its medium can do better: what is less durable than that may be lost.
+        level: Durability,
+        /// The first word of the map.
+        first: u16,
+        /// From there on: the bits that stay. At most [`INTENT_MESSAGE_WORDS_MAX`].
+        words: Vec<u32>,
+    },
+    /// Tell the map of write intent of the pool that is open.
+    Intent {
+        /// From this word on.
+        first: u16,
+    },
     /// Name what each part without a header has of the pool set that is open, but for the first part, and devices: anybody's file fits there.
     Headerless {
         /// Of parts that begin here or later.
@@ -356,6 +385,15 @@ pub enum Reply {
         /// Another one after each start, as `/proc/sys/kernel/random/boot_id` has it.
         boot: Uuid,
     },
+    /// The bits are set, or were cleared or kept.
+    IntentChanged,
+    /// The map of write intent.
+    Intent {
+        /// The first word.
+        first: u16,
+        /// From there on, as many as there are, at most [`INTENT_MESSAGE_WORDS_MAX`]. Of a map that nobody keeps all bits are set.
+        words: Vec<u32>,
+    },
     /// The request was not carried out.
     Refused {
         /// Why, for programs: the code of the target's `StoreError`, or one of its service.
@@ -442,6 +480,12 @@ impl Request {
                 }
             }
             Self::Data { offset } | Self::Headerless { offset } => frame.number_u64(*offset),
+            Self::RaiseIntent { first, words } => frame.intent(*first, words),
+            Self::ClearIntent { level, first, words } => {
+                frame.byte(*level as u8);
+                frame.intent(*first, words);
+            }
+            Self::Intent { first } => frame.number_u16(*first),
         }
         frame.seal()
     }
@@ -476,6 +520,9 @@ impl Request {
             Self::TakeOver { .. } => 21,
             Self::Headerless { .. } => 22,
             Self::Boot => 23,
+            Self::RaiseIntent { .. } => 24,
+            Self::ClearIntent { .. } => 25,
+            Self::Intent { .. } => 26,
         }
     }
 
@@ -541,6 +588,16 @@ impl Request {
             }
             22 => Self::Headerless { offset: body.number_u64()? },
             23 => Self::Boot,
+            24 => {
+                let (first, words) = body.intent()?;
+                Self::RaiseIntent { first, words }
+            }
+            25 => {
+                let level = body.level()?;
+                let (first, words) = body.intent()?;
+                Self::ClearIntent { level, first, words }
+            }
+            26 => Self::Intent { first: body.number_u16()? },
             _ => return Err(Fault::UnknownKind),
         })
     }
@@ -593,7 +650,9 @@ impl Reply {
             | Self::Admitted
             | Self::SetKept
             | Self::Removable
-            | Self::AttributesSet => {}
+            | Self::AttributesSet
+            | Self::IntentChanged => {}
+            Self::Intent { first, words } => frame.intent(*first, words),
             Self::Challenged { nonce, proof } => {
                 frame.bytes(nonce);
                 frame.bytes(proof);
@@ -664,6 +723,8 @@ impl Reply {
             Self::Removable => 0x93,
             Self::Headerless { .. } => 0x94,
             Self::Boot { .. } => 0x95,
+            Self::IntentChanged => 0x98,
+            Self::Intent { .. } => 0x9a,
             Self::Refused { .. } => 0xff,
         }
     }
@@ -724,6 +785,11 @@ impl Reply {
                 Self::Headerless { ranges, end }
             }
             0x95 => Self::Boot { boot: body.uuid()? },
+            0x98 => Self::IntentChanged,
+            0x9a => {
+                let (first, words) = body.intent()?;
+                Self::Intent { first, words }
+            }
             0xff => Self::Refused { code: body.number_u16()?, text: body.text(MAX_REFUSAL_BYTES)?.to_owned() },
             _ => return Err(Fault::UnknownKind),
         })

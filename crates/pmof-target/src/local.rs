@@ -72,7 +72,12 @@ impl LocalTarget {
             Request::Digest { offset, len_bytes, block_bytes } => self.bytes()?.digest(offset, len_bytes, block_bytes),
             Request::Data { offset } => self.bytes()?.data(offset),
             Request::Boot => requests::about_boot(requests::kernels_boot()),
-            Request::Begin { .. } | Request::Confirm { .. } | Request::Mark { .. } => {
+            Request::Begin { .. }
+            | Request::Confirm { .. }
+            | Request::Mark { .. }
+            | Request::RaiseIntent { .. }
+            | Request::ClearIntent { .. }
+            | Request::Intent { .. } => {
                 let mut open = self.open.lock();
                 requests::about_state(&self.pools, open.as_mut().ok_or_else(not_open)?, request)
             }

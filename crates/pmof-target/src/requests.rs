@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use pmof_control::{
-    DATA_RANGES_MAX, DIGESTED_MAX_BYTES, DIGESTS_MAX, LIST_LIMIT, NewPool, OpenFor, PoolName, Reply, Request,
-    ServiceCode,
+    DATA_RANGES_MAX, DIGESTED_MAX_BYTES, DIGESTS_MAX, INTENT_MESSAGE_WORDS_MAX, LIST_LIMIT, NewPool, OpenFor, PoolName,
+    Reply, Request, ServiceCode,
 };
 use pmof_mem::{Durability, Medium as _, Memory};
 use pmof_pool::{data_ranges, digests_of};
@@ -66,7 +66,7 @@ pub(crate) fn about_store(pools: &PoolStore, request: Request) -> Result<Reply, 
     })
 }
 
-/// Changes the state of an open pool as it is asked to: `Begin`, `Confirm` and `Mark`.
+/// Answers what is asked of what an open pool keeps beside its data: its state and its map of write intent.
 pub(crate) fn about_state(pools: &PoolStore, pool: &mut OpenPool, request: Request) -> Result<Reply, Refused> {
     Ok(match request {
         Request::Begin { opening, epoch, ancestors } => {
@@ -82,6 +82,15 @@ pub(crate) fn about_state(pools: &PoolStore, pool: &mut OpenPool, request: Reque
             pool.raise_mark(mark)?;
             Reply::Marked
         }
+        Request::RaiseIntent { first, words } => {
+            pool.raise_intent(first, &words)?;
+            Reply::IntentChanged
+        }
+        Request::ClearIntent { level, first, words } => {
+            pool.clear_intent(level, first, &words)?;
+            Reply::IntentChanged
+        }
+        Request::Intent { first } => Reply::Intent { first, words: pool.intent(first, INTENT_MESSAGE_WORDS_MAX)? },
         _ => return Err(not_for_pools()),
     })
 }

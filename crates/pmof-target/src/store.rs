@@ -28,6 +28,7 @@ use root::{Entry, Identity, Root, WorkingFile};
 mod device;
 mod error;
 mod handover;
+mod intent;
 mod root;
 #[cfg(test)]
 mod tests;
@@ -95,6 +96,8 @@ pub struct OpenPool {
     state: PoolState,
     /// Of the slot that `state` lies in.
     sequence: u64,
+    /// Its writer keeps the map of write intent.
+    keeps_intent: bool,
     /// An epoch was begun since it was opened, so that it is for this opening to say that it ended in order.
     has_begun: bool,
     access: OpenFor,
@@ -162,6 +165,7 @@ impl PoolStore {
             header,
             state,
             sequence: FIRST_SEQUENCE,
+            keeps_intent: false,
             has_begun: true,
             access: OpenFor::Write,
             memory,
@@ -205,7 +209,8 @@ impl PoolStore {
                 return Err(StoreError::OldFormat { name: name.clone(), found: header.format.major() });
             }
             if state.is_open {
-                memory.settle().map_err(|error| self.memory_error(name, error))?;
+                let settled = intent::settle(&memory, header.size_bytes, header.data_offset());
+                settled.map_err(|error| self.memory_error(name, error))?;
             }
         } else if state.is_open && !self.is_being_written(name, &memory)? {
             match memory.settle() {
@@ -214,8 +219,8 @@ impl PoolStore {
                 Err(error) => return Err(self.memory_error(name, error)),
             }
         }
-        let name = name.clone();
-        Ok(OpenPool { name, header, state, sequence, has_begun: false, access, memory, unpublished: None })
+        let (name, keeps_intent, has_begun, unpublished) = (name.clone(), false, false, None);
+        Ok(OpenPool { name, header, state, sequence, keeps_intent, has_begun, access, memory, unpublished })
     }
 
     /// Whether a writer has the pool, here or in another process.
@@ -496,6 +501,7 @@ impl OpenPool {
     /// Announces an epoch, as durably as the medium can. Nothing is written under it before it is
     /// [confirmed](Self::confirm): all its members must have it.
     pub fn begin(&mut self, epoch: Epoch, opening: u64, ancestors: &[Epoch]) -> Result<(), StoreError> {
+        self.forget_intent_of_others()?;
         let state = self.state.begun(self.header.replica_index, epoch, opening, ancestors);
         self.set_state(state)?;
         self.has_begun = true;

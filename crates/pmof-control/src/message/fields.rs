@@ -8,7 +8,7 @@ use super::{
     limits::MAX_HOLDER_BYTES,
     wire::{Body, Fault, Frame, Parsed},
 };
-use crate::{ANCESTORS_MAX, Epoch, Header, PoolFormat, PoolInfo, PoolState};
+use crate::{ANCESTORS_MAX, Epoch, Header, INTENT_WORDS_MAX, PoolFormat, PoolInfo, PoolState};
 
 impl Frame {
     pub(super) fn epoch(&mut self, epoch: &Epoch) {
@@ -30,6 +30,15 @@ impl Frame {
         self.number_u64(state.mark);
         self.epoch(&state.epoch);
         self.ancestors(&state.ancestors);
+    }
+
+    pub(super) fn intent(&mut self, first: u16, words: &[u32]) {
+        self.number_u16(first);
+        // A count that wraps belongs to a list far too long to be sealed.
+        self.number_u16(words.len() as u16);
+        for word in words {
+            self.bytes(&word.to_le_bytes());
+        }
     }
 
     pub(super) fn info(&mut self, info: &PoolInfo) {
@@ -68,6 +77,15 @@ impl Body<'_> {
     pub(super) fn ranges(&mut self) -> Parsed<(u64, Vec<Range<u64>>)> {
         let (end, count) = (self.number_u64()?, self.number_u16()?);
         Ok((end, (0..count).map(|_| self.range()).collect::<Parsed<_>>()?))
+    }
+
+    pub(super) fn intent(&mut self) -> Parsed<(u16, Vec<u32>)> {
+        let (first, count) = (self.number_u16()?, self.number_u16()?);
+        if usize::from(first) + usize::from(count) > INTENT_WORDS_MAX {
+            return Err(Fault::Malformed("the map of write intent has fewer words"));
+        }
+        let words = (0..count).map(|_| Ok(u32::from_le_bytes(self.array()?))).collect::<Parsed<_>>()?;
+        Ok((first, words))
     }
 
     pub(super) fn epoch(&mut self) -> Parsed<Epoch> {

@@ -2,7 +2,7 @@ use pmof_mem::{Evidence, Mechanism, MediumKind, Promise};
 use proptest::prelude::*;
 
 use super::*;
-use crate::{ANCESTORS_MAX, Header, NameError, PoolFormat};
+use crate::{ANCESTORS_MAX, Header, INTENT_WORDS_MAX, NameError, PoolFormat};
 
 fn name(text: &str) -> PoolName {
     PoolName::new(text).expect("a good name")
@@ -107,6 +107,13 @@ fn requests() -> Vec<Request> {
         Request::Data { offset: 4 },
         Request::Headerless { offset: 5 },
         Request::Boot,
+        Request::RaiseIntent { first: 3, words: vec![1, 2] },
+        Request::ClearIntent {
+            level: Durability::PowerFailure,
+            first: (INTENT_WORDS_MAX - INTENT_MESSAGE_WORDS_MAX) as u16,
+            words: vec![u32::MAX; INTENT_MESSAGE_WORDS_MAX],
+        },
+        Request::Intent { first: 258 },
     ]
 }
 
@@ -144,6 +151,8 @@ fn replies() -> Vec<Reply> {
         Reply::Data { ranges: vec![], end: 0 },
         Reply::Headerless { ranges: (0..DATA_RANGES_MAX as u64).map(|at| at..at + 1).collect(), end: 1 << 40 },
         Reply::Boot { boot: Uuid::from_u128(3) },
+        Reply::IntentChanged,
+        Reply::Intent { first: 4, words: vec![5; INTENT_MESSAGE_WORDS_MAX] },
         Reply::Info(Box::new(sample_info())),
         Reply::Info(Box::new(PoolInfo { open_by: None, ..sample_info() })),
         Reply::List { names: vec![name("a"), name("b")], more: true },
@@ -174,6 +183,18 @@ fn every_message_comes_back() {
     for reply in replies() {
         assert_eq!(Reply::decode(&reply.encode(u32::MAX).expect("fits")), Ok((u32::MAX, reply)));
     }
+}
+
+#[test]
+fn words_of_intent_lie_inside_of_the_map() {
+    let last = INTENT_WORDS_MAX as u16 - 1;
+    let body = |first: u16, count: u16| {
+        [&first.to_le_bytes()[..], &count.to_le_bytes(), &vec![0; 4 * usize::from(count)]].concat()
+    };
+    assert!(Request::decode(&message(24, &body(last, 1))).is_ok());
+    assert!(Request::decode(&message(24, &body(last, 2))).is_err());
+    assert!(Request::decode(&message(24, &body(u16::MAX, 1))).is_err());
+    assert!(Reply::decode(&message(0x9a, &body(last, 2))).is_err());
 }
 
 #[test]
@@ -208,6 +229,15 @@ fn the_bytes_of_version_3_stay_as_they_are() {
         (&bytes[2..4], &bytes[12..bytes.len() - 4]),
         (&[0x95, 0][..], &b"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01\x02"[..])
     );
+
+    let clear = Request::ClearIntent { level: Durability::PowerFailure, first: 258, words: vec![3, 4] };
+    let bytes = clear.encode(1).expect("fits");
+    assert_eq!(
+        (&bytes[2..4], &bytes[12..bytes.len() - 4]),
+        (&[25, 0][..], &b"\x03\x02\x01\x02\0\x03\0\0\0\x04\0\0\0"[..])
+    );
+    let bytes = Reply::Intent { first: 1, words: vec![0x0403_0201] }.encode(1).expect("fits");
+    assert_eq!((&bytes[2..4], &bytes[12..bytes.len() - 4]), (&[0x9a, 0][..], &b"\x01\0\x01\0\x01\x02\x03\x04"[..]));
 
     let [create, ..] = &requests()[..] else { unreachable!("the list is not empty") };
     let bytes = create.encode(1).expect("fits");

@@ -205,9 +205,12 @@ impl Session {
                 self.take_over(stores, &name, Terms { require, silence, epoch })
             }
             Request::Close { in_order } => self.close(stores, in_order),
-            Request::Begin { .. } | Request::Confirm { .. } | Request::Mark { .. } => {
-                self.on_pool(|pool| requests::about_state(pools, pool, request))
-            }
+            Request::Begin { .. }
+            | Request::Confirm { .. }
+            | Request::Mark { .. }
+            | Request::RaiseIntent { .. }
+            | Request::ClearIntent { .. }
+            | Request::Intent { .. } => self.on_pool(|pool| requests::about_state(pools, pool, request)),
             Request::Remove { .. } | Request::Info { .. } | Request::List { .. } => {
                 requests::about_store(pools, request)
             }

@@ -201,8 +201,8 @@ impl PoolStore {
         let unfinished = UnfinishedDevice::begin(&memory, &header, &state, needed_bytes);
         let unpublished = Some(Unpublished::Device(unfinished.map_err(|error| device.failed(error))?));
         let (name, sequence) = (device.name.clone(), FIRST_SEQUENCE);
-        let has_begun = true;
-        Ok(OpenPool { name, header, state, sequence, has_begun, access: OpenFor::Write, memory, unpublished })
+        let (keeps_intent, has_begun, access) = (false, true, OpenFor::Write);
+        Ok(OpenPool { name, header, state, sequence, keeps_intent, has_begun, access, memory, unpublished })
     }
 
     /// Maps a device with a pool, and makes it this process's to write.

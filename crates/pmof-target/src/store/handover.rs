@@ -69,7 +69,7 @@ impl PoolStore {
             let kept = self.check_named(&pool).and_then(|()| durable());
             kept.map_err(|error| Box::new(NotHandedOver { kept: None, error }))?;
         }
-        pool.has_begun = false;
+        (pool.keeps_intent, pool.has_begun) = (false, false);
         self.writers().insert(pool.name.clone(), Writer::new(holder, &pool.memory));
         Ok(pool)
     }

@@ -18,6 +18,7 @@ use super::*;
 
 mod devices;
 mod handover;
+mod intent;
 mod processes;
 mod states;
 
