@@ -5,6 +5,7 @@
 
 mod catch_up;
 mod error;
+mod intent;
 mod lineage;
 mod list;
 mod member;

@@ -19,12 +19,14 @@ use uuid::Uuid;
 use crate::{
     PersistFailure, PoolError, Receipt, ReplicaError, ReplicaPlace,
     catch_up::CatchUp,
+    intent::Intent,
     member::{
         Atomicity, Flush, FlushLevel, Flushing, Member, RELAXED_BYTES, Source, Standing, Write, Written, replica_error,
     },
     pages::PageMap,
 };
 use epochs::Epochs;
+use format::Equalized;
 use group::Group;
 use pending::Waiter;
 use returns::{Returns, Signal};
@@ -38,6 +40,7 @@ mod format;
 mod group;
 #[cfg(test)]
 mod group_tests;
+mod intents;
 mod lane;
 #[cfg(test)]
 mod member_tests;
@@ -89,7 +92,8 @@ struct Facts {
     left_out: LeftOut,
     /// Replicas that must have the bytes of a persist.
     least_acknowledged: usize,
-    copied_bytes: u64,
+    /// What the opening did.
+    equalized: Equalized,
     was_closed: bool,
     /// The replica that is read first.
     first_read: usize,
@@ -103,6 +107,8 @@ struct Open {
     epochs: Option<Arc<Epochs>>,
     /// Of a native pool of several replicas: the pages that were written since all were known to be equal.
     written: Option<Arc<PageMap>>,
+    /// Of a native pool of several replicas: the extents that they may differ in.
+    intent: Option<Arc<Intent>>,
     /// What those that catch up still lack, by their positions.
     catching_up: Vec<(usize, Arc<CatchUp>)>,
     /// Is told of each loss.
@@ -177,6 +183,7 @@ impl Open {
             members,
             epochs: epochs.map(Arc::new),
             written: None,
+            intent: None,
             catching_up: Vec::new(),
             losses: Arc::default(),
             group,
@@ -195,6 +202,7 @@ impl Open {
             members,
             epochs: self.epochs.clone(),
             written: self.written.clone(),
+            intent: self.intent.clone(),
             catching_up,
             losses: Arc::clone(&self.losses),
             group: self.group.clone(),
@@ -294,7 +302,13 @@ impl Pool {
 
     /// Bytes that the opening copied from one replica to others, because they differed.
     pub fn copied_bytes(&self) -> u64 {
-        self.0.facts.copied_bytes
+        self.0.facts.equalized.copied_bytes
+    }
+
+    /// Bytes of the pool that the opening compared, of a native pool that was not closed in order: those that its replicas' maps of write intent
+    /// name. Elsewhere the replicas are equal, unless a medium changed by itself, which [`scrub`](Self::scrub) finds.
+    pub fn compared_bytes(&self) -> u64 {
+        self.0.facts.equalized.compared_bytes
     }
 
     /// Whether the replicas were closed in order before this opening, so that they were equal. If not, they may differ in what was not
@@ -520,6 +534,7 @@ impl Open {
         is_held: bool,
         source: impl Fn(&Range<u64>) -> Source<'b>,
     ) -> Result<(), PoolError> {
+        self.intend(&range);
         if let Some(written) = &self.written {
             // Before it is posted: a member that is lost from here on may lack it.
             written.mark(range.clone());
@@ -654,6 +669,9 @@ impl Open {
             Some(epochs) => epochs.end(self.facts.access),
             None => false,
         };
+        if is_settled {
+            self.end_intent();
+        }
         let mut done = Ok(());
         let mut closed = Vec::with_capacity(self.members.len());
         // Those here come last: what this process has mapped cannot be taken back.

@@ -44,6 +44,7 @@ impl Open {
         let (offset, len_bytes) = (range.start, range.end - range.start);
         let mut bytes = vec![0; len_bytes as usize];
         from.read(offset, &mut bytes).map_err(|why| replica_error(from, why))?;
+        self.intend(range);
         if let Some(written) = &self.written {
             written.mark(range.clone());
         }

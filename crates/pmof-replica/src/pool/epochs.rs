@@ -237,6 +237,33 @@ impl Epochs {
         Ok(())
     }
 
+    /// Raises the mark, whether it is due or not: copies of the members' files that were made before are known to be older. False: the pool is
+    /// being closed.
+    pub(super) fn date_copies(&self) -> bool {
+        let mut state = self.state.lock();
+        if !state.has_ended {
+            self.raise_mark(&mut state);
+        }
+        !state.has_ended
+    }
+
+    /// Whether the members in use are those of an epoch that a quorum knows durably.
+    pub(super) fn is_settled(&self, members: &[Arc<dyn Member>]) -> bool {
+        positions(members, Standing::is_in_use) == self.current.load(Ordering::Acquire)
+    }
+
+    /// Tells the connected members that an opening might count as in sync, should this writer die now.
+    pub(super) fn tell_counted(&self, members: &[Arc<dyn Member>], request: &Request, expected: &Reply) {
+        let current = match self.current.load(Ordering::Acquire) {
+            0 => Positions::MAX,
+            current => current,
+        };
+        let is_counted =
+            |position: usize, member: &Arc<dyn Member>| member.standing().is_in_use() || current & (1 << position) != 0;
+        let counted = members.iter().enumerate().filter(|(position, member)| is_counted(*position, member));
+        tell(counted.filter_map(|(_, member)| member.control()), request, expected);
+    }
+
     fn is_due(&self) -> bool {
         let marked_at = self.marked_at.load(Ordering::Acquire);
         marked_at == 0 || now().saturating_sub(marked_at) >= MARK_INTERVAL.as_nanos() as u64
@@ -282,7 +309,7 @@ fn positions(members: &[Arc<dyn Member>], is: impl Fn(&Standing) -> bool) -> Pos
     members.fold(0, |positions, (position, _)| positions | 1 << position)
 }
 
-fn tell_in_use(members: &[Arc<dyn Member>], request: &Request, expected: &Reply) {
+pub(super) fn tell_in_use(members: &[Arc<dyn Member>], request: &Request, expected: &Reply) {
     let in_use = members.iter().filter(|member| member.standing().is_in_use());
     tell(in_use.filter_map(|member| member.control()), request, expected);
 }

@@ -1,17 +1,29 @@
 //! Making the replicas of a pool equal after an opening that was not closed in order.
 
+use std::{ops::Range, sync::Arc};
+
 use super::{
-    Open,
+    Flushings, Open,
     compare::{BLOCK_BYTES, WINDOW_BYTES, digests_of, lost},
+    format::Equalized,
 };
-use crate::PoolError;
+use crate::{
+    PoolError,
+    member::{Atomicity, Flush, FlushLevel, Member, Written},
+};
+
+/// Ranges that are flushed one by one, at most.
+const FLUSHED_RANGES_MAX: usize = 64;
 
 impl Open {
-    /// Copies what differs from the replica at position `source` to the others, and makes all of each durable. Returns the bytes copied.
-    pub(super) fn equalize(&self, source: usize) -> Result<u64, PoolError> {
-        let (mut at, mut copied_bytes) = (0, 0);
-        while at < self.facts.size_bytes {
-            let window = at..(at + WINDOW_BYTES).min(self.facts.size_bytes);
+    /// Copies what differs in these ranges from the replica at position `source` to the others, and makes all of them durable.
+    pub(super) fn equalize(&self, source: usize, ranges: &[Range<u64>]) -> Result<Equalized, PoolError> {
+        let mut copied_bytes = 0;
+        let windows = |range: &Range<u64>| {
+            let end = range.end;
+            (range.start..end).step_by(WINDOW_BYTES as usize).map(move |at| at..(at + WINDOW_BYTES).min(end))
+        };
+        for window in ranges.iter().flat_map(windows) {
             let in_use = self.natives_in_use();
             let digests = digests_of(&in_use, &window, BLOCK_BYTES);
             let from = &*self.members[source];
@@ -26,18 +38,36 @@ impl Open {
                 let range = begin..(begin + BLOCK_BYTES).min(window.end);
                 copied_bytes += self.copy_range(from, &range, &differing)?;
             }
-            at = window.end;
         }
         // Also where nothing was copied: what is the same on all may be durable on some.
-        self.flush_everything(false);
+        self.flush_ranges(ranges);
         // Not before: which one was the source must be known as long as they differ.
         if let Some(epochs) = &self.epochs {
             epochs.tell_mark();
         }
         let (uuid, replicas) = (self.facts.uuid, self.in_use().count());
+        let compared_bytes = ranges.iter().map(|range| range.end - range.start).sum();
         log::info!(
-            "pool {uuid} was not closed in order: its {replicas} replicas are equal after copying {copied_bytes} bytes"
+            "pool {uuid} was not closed in order: its {replicas} replicas are equal after comparing {compared_bytes} and copying {copied_bytes} bytes"
         );
-        Ok(copied_bytes)
+        Ok(Equalized { compared_bytes, copied_bytes })
+    }
+
+    /// Makes these ranges as durable as each replica can, whoever wrote them.
+    fn flush_ranges(&self, ranges: &[Range<u64>]) {
+        if ranges.len() > FLUSHED_RANGES_MAX {
+            return self.flush_everything(false);
+        }
+        let in_use: Vec<_> = self.in_use().collect();
+        for range in ranges {
+            let mut written = Written::default();
+            written.add(Atomicity::Relaxed, (range.start, range.end));
+            let start = |member: &&Arc<dyn Member>| member.start_flush(Flush::Written(written), FlushLevel::Strongest);
+            let mut flushing: Flushings = in_use.iter().map(start).collect();
+            for (member, flushing) in in_use.iter().zip(&mut flushing) {
+                // A failure is kept by the member.
+                let _ = member.finish_flush(flushing);
+            }
+        }
     }
 }

@@ -7,7 +7,7 @@ use pmof_control::OpenFor;
 use pmof_pool::Attributes;
 
 use super::{Facts, LeftOut, Open, epochs::Epochs, opened::Identity};
-use crate::{PoolError, member::Member};
+use crate::{PoolError, intent::Intent, member::Member};
 
 /// A format, as a pool of it was made or found.
 pub(super) trait Format {
@@ -29,8 +29,20 @@ pub(super) trait Format {
         None
     }
 
-    /// Makes the replicas equal in all ranges that are comparable, where they need not be so. Returns the bytes copied.
-    fn equalize(&self, open: &Open) -> Result<u64, PoolError>;
+    /// What the replicas keep of writes under way, of a format whose replicas do, where it is opened for writing.
+    fn intent(&self) -> Option<Intent> {
+        None
+    }
+
+    /// Makes the replicas equal in all ranges that are comparable, where they need not be so.
+    fn equalize(&self, open: &Open) -> Result<Equalized, PoolError>;
+}
+
+/// What it took to make replicas equal.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Equalized {
+    pub(super) compared_bytes: u64,
+    pub(super) copied_bytes: u64,
 }
 
 /// What a pool gives whose replicas are open, whatever its format.
@@ -75,15 +87,15 @@ impl Open {
             access,
             left_out,
             least_acknowledged,
-            copied_bytes: 0,
+            equalized: Equalized::default(),
             was_closed,
             first_read,
         };
         let epochs = format.epochs(&members);
         let mut open = Self::new(facts, members, epochs, mirror);
-        let copied_bytes = format.equalize(&open)?;
-        open.facts.copied_bytes = copied_bytes;
-        open.facts.was_closed &= copied_bytes == 0;
+        open.intent = format.intent().map(Arc::new);
+        open.facts.equalized = format.equalize(&open)?;
+        open.facts.was_closed &= open.facts.equalized.copied_bytes == 0;
         Ok(open)
     }
 }

@@ -43,7 +43,8 @@ impl Lane {
     }
 
     /// Writes bytes at `offset`; they are free again when this returns. They are sent with the next flush, or when some 256 KiB are
-    /// together; no crash loses them once that flush is done.
+    /// together; no crash loses them once that flush is done. The first write in a while to a part of the pool (1 MiB, more of a pool above 96 GiB) waits for a question
+    /// to each target, so that an opening after this writer's death knows where replicas may differ.
     ///
     /// # Errors
     /// [`PoolError::OutOfBounds`], [`PoolError::Header`], [`PoolError::ReadOnly`], [`PoolError::Closed`]. What goes wrong with a replica is

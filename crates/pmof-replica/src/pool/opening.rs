@@ -12,12 +12,14 @@ use super::{
     LeftOut, Open, Pool,
     acknowledge::Acknowledge,
     epochs::Epochs,
-    format::{Format, Terms},
+    format::{Equalized, Format, Terms},
+    intents,
     opened::{Checked, Identity, Reached, check_opened},
     returns::Returns,
 };
 use crate::{
     PoolError, PoolUrl, ReplicaError, ReplicaPlace,
+    intent::Intent,
     lineage::{Agreement, Apart, Base, Found, agree, quorum, votes_needed},
     member::{AbsentMember, Member, Standing},
     pages::PageMap,
@@ -146,6 +148,9 @@ impl Opening {
         if let Some(epochs) = &pool.epochs {
             epochs.note_equal();
         }
+        if new == New::Published && identity.replica_count > 1 {
+            pool.begin_intent();
+        }
         // What has no name yet is gone with its connection.
         let returns = (new == New::Published).then(|| self.returns(identity, &mut pool)).flatten();
         Ok(pool.into_pool(returns))
@@ -169,6 +174,7 @@ impl Opening {
         };
         let mut members: Vec<Arc<dyn Member>> = (0..self.urls.len()).map(absent).collect();
         let source = source.map(|(source, is_clean)| (opened[source].position, is_clean));
+        let in_sync = found(&opened, source.is_some_and(|(_, is_clean)| is_clean));
         let mut indexes = vec![None; self.urls.len()];
         for Opened { position, site, index, reached, is_behind, .. } in opened {
             let place = place(&self.urls[position]);
@@ -186,7 +192,7 @@ impl Opening {
             first_read: source.map_or(0, |(source, _)| source),
             ..Terms::whole(self.wanted.require, access, mirror)
         };
-        let begins = source.filter(|_| access == OpenFor::Write);
+        let begins = source.filter(|_| access == OpenFor::Write).map(|(source, _)| (source, in_sync));
         Open::assemble(&Native { identity, indexes, base, mark, quorum, begins }, members, terms)
     }
 
@@ -371,8 +377,8 @@ struct Native {
     base: Base,
     mark: u64,
     quorum: usize,
-    /// Of a pool that is opened for writing: the place of one that has all that was acknowledged, and whether all others have it too.
-    begins: Option<(usize, bool)>,
+    /// Of a pool that is opened for writing: the place of one that has all that was acknowledged, and how those in sync were found.
+    begins: Option<(usize, intents::Found)>,
 }
 
 impl Format for Native {
@@ -386,33 +392,39 @@ impl Format for Native {
     }
 
     /// All of a pool is comparable.
-    fn equalize(&self, open: &Open) -> Result<u64, PoolError> {
-        self.begins.map_or(Ok(0), |(source, is_clean)| open.begin(is_clean, source))
+    fn equalize(&self, open: &Open) -> Result<Equalized, PoolError> {
+        self.begins.map_or(Ok(Equalized::default()), |(source, found)| open.begin(found, source))
+    }
+
+    /// A pool of one replica has no other to differ from.
+    fn intent(&self) -> Option<Intent> {
+        (self.begins.is_some() && self.identity.replica_count > 1).then(|| Intent::new(self.identity.size_bytes))
     }
 }
 
 impl Open {
-    /// Begins the opening's epoch, then makes replicas equal that need not be so. Returns the bytes copied.
-    fn begin(&self, is_clean: bool, source: usize) -> Result<u64, PoolError> {
-        let Some(epochs) = &self.epochs else { return Ok(0) };
+    /// Begins the opening's epoch, then makes replicas equal that need not be so.
+    fn begin(&self, found: intents::Found, source: usize) -> Result<Equalized, PoolError> {
+        let Some(epochs) = &self.epochs else { return Ok(Equalized::default()) };
+        let differing = self.keep_intent(found);
         if !epochs.begin() {
             self.check_none_lost()?;
         }
-        if is_clean {
-            return Ok(0);
+        if found == intents::Found::Equal {
+            return Ok(Equalized::default());
         }
-        let copied_bytes = if self.in_use().count() == 1 {
+        let equalized = if self.in_use().count() == 1 {
             // One that is behind may know a higher one.
             epochs.tell_mark();
-            0
+            Equalized::default()
         } else {
-            self.equalize(source)?
+            self.equalize(source, &differing)?
         };
         // A member that was lost meanwhile may differ, and must not be the next opening's source: what is read here would be gone.
         if !epochs.settle() {
             self.check_none_lost()?;
         }
-        Ok(copied_bytes)
+        Ok(equalized)
     }
 
     /// Reads all of the pool into its mirror.
@@ -428,6 +440,18 @@ impl Open {
             at += part as u64;
         }
         Ok(())
+    }
+}
+
+/// How those in sync were found. `is_clean`: all of them were closed in order.
+fn found(opened: &[Opened], is_clean: bool) -> intents::Found {
+    let mut of =
+        opened.iter().filter(|opened| !opened.is_behind).map(|opened| (opened.state.is_open, opened.state.mark));
+    let first = of.next();
+    match (is_clean, of.all(|next| Some(next) == first)) {
+        (true, _) => intents::Found::Equal,
+        (false, true) => intents::Found::Alike,
+        (false, false) => intents::Found::Unlike,
     }
 }
 

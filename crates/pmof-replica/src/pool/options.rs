@@ -240,8 +240,8 @@ impl PoolOptions {
     /// target have yet to notice.
     ///
     /// Where the writer before did not close the pool, the replicas in sync may differ in what was not acknowledged. They are then made equal
-    /// before this returns: all of each is compared by digests, and what differs is copied; [`Pool::copied_bytes`] says how much. After
-    /// a pool was closed in order, nothing is compared. Replicas that were left behind catch up after this returns; see [`Pool::events`].
+    /// before this returns: what that writer may have had in flight, as the replicas' maps of write intent say, is compared by digests, and what
+    /// differs is copied; [`Pool::compared_bytes`] and [`Pool::copied_bytes`] say how much. After a pool was closed in order, nothing is compared. Replicas that were left behind catch up after this returns; see [`Pool::events`].
     pub fn open(&self) -> Result<Pool, PoolError> {
         self.connect(Purpose::Open(OpenFor::Write))?.open(OpenFor::Write, self.take_over)
     }

@@ -21,6 +21,7 @@ use uuid::Uuid;
 use super::{
     Flushings, Open, Shared,
     events::{Event, Log},
+    intents::SWEEP_INTERVAL,
     opened::{Checked, Identity, check_opened},
 };
 use crate::{
@@ -208,11 +209,16 @@ impl Returns {
 
     fn watch(self: &Arc<Self>, pool: &Weak<Shared>) {
         self.learn_boots(pool);
+        let mut swept = Instant::now();
         while !self.is_stopping() {
             let Some(shared) = pool.upgrade() else { return };
             let Ok(open) = shared.hold() else { return };
             self.attend(pool, &shared.events, &open);
             self.forget_written(&shared, open);
+            if swept.elapsed() >= SWEEP_INTERVAL {
+                swept = Instant::now();
+                shared.sweep_intent();
+            }
             drop(shared);
             self.losses.wait(TICK);
         }
@@ -576,6 +582,8 @@ impl Returns {
         if !member.flush_everything(FlushLevel::OfPool) {
             return Err(Halt::Later);
         }
+        // Before it is a member: its map lacks nothing that the others' have.
+        open.give_intent(member.control().ok_or(Halt::Later)?).map_err(|_| Halt::Later)?;
         if !epochs.join(&joining, member) {
             return Err(if self.is_stopping() { Halt::Ended } else { Halt::Later });
         }

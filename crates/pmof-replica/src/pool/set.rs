@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use super::{
     Open, Pool,
-    format::{Format, Terms},
+    format::{Equalized, Format, Terms},
     opened::Identity,
 };
 use crate::{
@@ -356,11 +356,11 @@ impl Format for PmdkFormat<'_> {
         self.attributes
     }
 
-    fn equalize(&self, open: &Open) -> Result<u64, PoolError> {
+    fn equalize(&self, open: &Open) -> Result<Equalized, PoolError> {
         let (members, size_bytes) = (&open.members, self.size_bytes);
         let (Some((set, differing)), Some(first)) = (self.compared, members.first().and_then(|first| first.memory()))
         else {
-            return Ok(0);
+            return Ok(Equalized::default());
         };
         let kind = self.attributes.and_then(|attributes| PoolKind::of_signature(&attributes.signature));
         if differing == Some(Differing::Copy) {
@@ -370,7 +370,8 @@ impl Format for PmdkFormat<'_> {
                 check_openings(members)?;
             }
         }
-        make_same(members, first, kind, size_bytes, differing.unwrap_or(Differing::Copy))
+        let copied_bytes = make_same(members, first, kind, size_bytes, differing.unwrap_or(Differing::Copy))?;
+        Ok(Equalized { compared_bytes: 0, copied_bytes })
     }
 }
 

@@ -340,6 +340,10 @@ fn after_a_writer_died_replicas_are_equal_before_the_first_read() {
     let mut two: [Target; 2] = targets();
     let pool = options(urls(&two)).create(SIZE_BYTES as u64).unwrap();
     pool.persist(100, b"acknowledged").unwrap();
+    // Where it was about to write more.
+    for offset in [9 << 20, SIZE_BYTES as u64 - 1] {
+        pool.persist(offset, b"\0").unwrap();
+    }
     drop(pool);
     // What a writer leaves that dies between its two sends: an entry that one replica has, and nobody acknowledged.
     for target in &mut two {

@@ -69,7 +69,7 @@ fn twist(lies: Lies, flushes: &Mutex<HashSet<u64>>, frame: &mut Frame, payload: 
 }
 
 /// Passes frames on until one side ends.
-fn pass(mut from: TcpStream, mut to: TcpStream, mut change: impl FnMut(&mut Frame, &mut Vec<u8>)) {
+pub(crate) fn pass(mut from: TcpStream, mut to: TcpStream, mut change: impl FnMut(&mut Frame, &mut Vec<u8>)) {
     let mut header = [0; HEADER_BYTES];
     while from.read_exact(&mut header).is_ok() {
         let mut frame = Frame::decode(&header).unwrap();

@@ -6,6 +6,7 @@ mod epochs;
 mod failures;
 mod handles;
 mod here;
+mod intent;
 mod kept;
 mod keys;
 mod late;

@@ -1,0 +1,200 @@
+//! The maps of write intent in the members of a pool: read and raised by an opening, raised before writes, cleared behind them.
+
+use std::{ops::Range, sync::Arc, time::Duration};
+
+use pmof_access::Durability;
+use pmof_control::{Reply, Request};
+
+use super::{Flushings, Open, Shared, epochs::tell_in_use};
+use crate::{
+    ReplicaError,
+    intent::{Intent, Words},
+    member::{Control, Flush, FlushLevel, Member},
+};
+
+/// From one sweep to the next: an extent is cleared two to three sweeps after the last write to it.
+pub(super) const SWEEP_INTERVAL: Duration = Duration::from_secs(4);
+
+/// How long those who write are kept waiting for a sweep, before it is put off.
+const HOLD: Duration = Duration::from_millis(50);
+
+/// How an opening found the members in sync.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// Closed in order, all of them.
+    Equal,
+    /// Left by a writer that died: at one mark, and none of them closed.
+    Alike,
+    /// Some closed, or one mark apart: one may be an older copy.
+    Unlike,
+}
+
+impl Open {
+    /// Before the opening's epoch: has the members in use keep maps that name all extents in which they may differ. Returns these, in order;
+    /// all of the pool where a member keeps no map, or where one may be an older copy, whose map and those of the others know nothing of each other.
+    ///
+    /// What one of them names all do before anything is copied: this opening too may end in the middle, and the next one not meet that one.
+    pub(super) fn keep_intent(&self, found: Found) -> Vec<Range<u64>> {
+        let all = || std::iter::once(0..self.facts.size_bytes).collect();
+        let Some(intent) = &self.intent else { return all() };
+        let mut words = vec![0; intent.layout().word_count()];
+        for member in self.in_use() {
+            let map = member.control().ok_or_else(|| Arc::new(ReplicaError::Unexpected));
+            match map.and_then(|control| read_map(control, words.len())) {
+                Ok(map) => words.iter_mut().zip(map).for_each(|(word, bits)| *word |= bits),
+                // It is lost, and counts no more.
+                Err(_) if member.standing().failure().is_some() => {}
+                Err(why) => {
+                    log::info!(
+                        "{:#} keeps no map of write intent: {}",
+                        member.standing().place,
+                        pmof_mem::causes(&*why)
+                    );
+                    intent.give_up();
+                    return all();
+                }
+            }
+        }
+        match found {
+            // Whatever is left in a map.
+            Found::Equal => words.fill(0),
+            Found::Alike => {}
+            Found::Unlike => words.fill(u32::MAX),
+        }
+        let map = Words { first: 0, bits: words.clone() };
+        match found {
+            Found::Equal => self.clear_on_all(&map, |_| Durability::PowerFailure),
+            Found::Alike | Found::Unlike => self.raise_on_all(&map),
+        }
+        intent.keep(&words);
+        intent.layout().ranges(&words)
+    }
+
+    /// Of a new pool, all of whose replicas are equal: has them keep a map.
+    pub(super) fn begin_intent(&mut self) {
+        self.intent = Some(Arc::new(Intent::new(self.facts.size_bytes)));
+        self.keep_intent(Found::Equal);
+    }
+
+    /// Before a range is written: has all members in sync know durably that they may differ there.
+    #[inline]
+    pub(super) fn intend(&self, range: &Range<u64>) {
+        if let Some(intent) = &self.intent {
+            if !intent.covers(range) {
+                self.raise(intent, range);
+            }
+        }
+    }
+
+    #[cold]
+    fn raise(&self, intent: &Intent, range: &Range<u64>) {
+        let mut changing = intent.lock();
+        // Another thread may have done it meanwhile.
+        if let Some(words) = intent.missing(&mut changing, range) {
+            self.raise_on_all(&words);
+            intent.note_raised(&words);
+        }
+        intent.covers(range);
+    }
+
+    /// Has a member that comes to be in sync keep the map that the others have. What it holds is durable to the pool's level.
+    pub(super) fn give_intent(&self, control: &Control) -> Result<(), Arc<ReplicaError>> {
+        let Some(intent) = self.intent.as_ref().filter(|intent| intent.is_kept()) else { return Ok(()) };
+        let _changing = intent.lock();
+        let level = self.facts.durability;
+        intent.all().pages().try_for_each(|(first, words)| {
+            control.ask_for(&Request::ClearIntent { level, first, words }, &Reply::IntentChanged)
+        })
+    }
+
+    /// All members in sync are equal and are about to be closed: nothing is in flight any more.
+    pub(super) fn end_intent(&self) {
+        let Some(intent) = self.intent.as_ref().filter(|intent| intent.is_kept() && !intent.is_clear()) else { return };
+        let _changing = intent.lock();
+        let bits = vec![0; intent.layout().word_count()];
+        self.clear_on_all(&Words { first: 0, bits }, |member| member.strongest());
+    }
+
+    fn raise_on_all(&self, words: &Words) {
+        let Some(epochs) = &self.epochs else { return };
+        for (first, words) in words.pages() {
+            epochs.tell_counted(&self.members, &Request::RaiseIntent { first, words }, &Reply::IntentChanged);
+        }
+    }
+
+    fn clear_on_all(&self, stay: &Words, level_of: impl Fn(&dyn Member) -> Durability) {
+        let Some(level) = self.in_use().map(|member| level_of(&**member)).min() else { return };
+        for (first, words) in stay.pages() {
+            tell_in_use(&self.members, &Request::ClearIntent { level, first, words }, &Reply::IntentChanged);
+        }
+    }
+
+    /// Whether what the pool's flushes reach is all that its members can give: else a flush of everything may take a disk longer than a
+    /// target may take to answer.
+    fn flushes_to_the_strongest(&self) -> bool {
+        self.in_use().all(|member| member.strongest() <= self.facts.durability)
+    }
+}
+
+impl Shared {
+    /// Now and then: clears extents that all members in sync have, durably.
+    pub(super) fn sweep_intent(&self) {
+        let Ok(open) = self.hold() else { return };
+        let Some(intent) = open.intent.clone() else { return };
+        if !intent.is_kept() || intent.is_clear() || !open.flushes_to_the_strongest() {
+            return;
+        }
+        drop(open);
+        let (open, cold) = {
+            // Whoever has seen a bit has posted its writes when this is held.
+            let Some(guard) = self.open.try_write_for(HOLD) else { return };
+            let Some(open) = guard.as_ref().map(Arc::clone) else { return };
+            // A member that is lost, and that an opening would still count, has what those have that know of its loss.
+            if !open.epochs.as_ref().is_some_and(|epochs| epochs.is_settled(&open.members)) {
+                return;
+            }
+            // Who raises a bit that is taken out here waits until the members have cleared it.
+            let mut changing = intent.lock();
+            let swept = intent.sweep(&mut changing);
+            drop(guard);
+            if let (Some(stay), Some(epochs)) = (swept.cleared, &open.epochs) {
+                // An older copy lacks what was written there since, and no map would say so.
+                if epochs.date_copies() {
+                    open.clear_on_all(&stay, |_| open.facts.durability);
+                }
+            }
+            (open, swept.cold)
+        };
+        if let Some(cold) = cold {
+            if open.flush_all_in_use() {
+                intent.note_flushed(cold);
+            }
+        }
+    }
+}
+
+impl Open {
+    /// Makes everything durable that was posted. False: some member in sync failed.
+    fn flush_all_in_use(&self) -> bool {
+        let in_use: Vec<_> = self.in_use().collect();
+        let everything = |member: &&Arc<dyn Member>| member.start_flush(Flush::Everything, FlushLevel::OfPool);
+        let mut flushing: Flushings = in_use.iter().map(everything).collect();
+        let done = in_use.iter().zip(&mut flushing).map(|(member, flushing)| member.finish_flush(flushing).is_some());
+        // All of them, also behind one that failed: nobody else takes their outcomes.
+        done.fold(true, |all, is_done| all & is_done)
+    }
+}
+
+/// All words of a member's map.
+fn read_map(control: &Control, word_count: usize) -> Result<Vec<u32>, Arc<ReplicaError>> {
+    let mut map = Vec::with_capacity(word_count);
+    while map.len() < word_count {
+        let first = map.len() as u16;
+        match control.ask(&Request::Intent { first })? {
+            Reply::Intent { first: of, words } if of == first && !words.is_empty() => map.extend(words),
+            _ => return Err(control.fail(ReplicaError::Unexpected)),
+        }
+    }
+    map.truncate(word_count);
+    Ok(map)
+}
