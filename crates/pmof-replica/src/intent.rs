@@ -6,10 +6,14 @@
 use std::{
     ops::Range,
     sync::atomic::{AtomicBool, AtomicU32, Ordering},
+    time::Duration,
 };
 
 use parking_lot::{Mutex, MutexGuard};
 use pmof_control::{INTENT_MESSAGE_WORDS_MAX, IntentLayout, WORD_EXTENTS};
+
+/// From one sweep to the next: an extent is cleared two to three sweeps after the last write to it.
+pub(crate) const SWEEP_INTERVAL: Duration = Duration::from_secs(4);
 
 #[cfg(test)]
 mod tests;

@@ -26,7 +26,6 @@ use crate::{
     pages::PageMap,
 };
 use epochs::Epochs;
-use format::Equalized;
 use group::Group;
 use pending::Waiter;
 use returns::{Returns, Signal};
@@ -66,6 +65,13 @@ pub use status::{PoolStatus, ReplicaState, ReplicaStatus};
 
 /// Replicas that are not part of the pool as it was opened, and why.
 pub(crate) type LeftOut = Vec<(Arc<ReplicaPlace>, Arc<ReplicaError>)>;
+
+/// What it took to make replicas equal.
+#[derive(Clone, Copy, Debug, Default)]
+struct Equalized {
+    compared_bytes: u64,
+    copied_bytes: u64,
+}
 
 /// One flush of each replica, in their order.
 pub(crate) type Flushings = SmallVec<[Flushing; 4]>;

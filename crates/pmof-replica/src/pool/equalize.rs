@@ -3,9 +3,8 @@
 use std::{ops::Range, sync::Arc};
 
 use super::{
-    Flushings, Open,
+    Equalized, Flushings, Open,
     compare::{BLOCK_BYTES, WINDOW_BYTES, digests_of, lost},
-    format::Equalized,
 };
 use crate::{
     PoolError,

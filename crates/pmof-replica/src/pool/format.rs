@@ -6,7 +6,7 @@ use pmof_access::{Durability, Medium};
 use pmof_control::OpenFor;
 use pmof_pool::Attributes;
 
-use super::{Facts, LeftOut, Open, epochs::Epochs, opened::Identity};
+use super::{Equalized, Facts, LeftOut, Open, epochs::Epochs, opened::Identity};
 use crate::{PoolError, intent::Intent, member::Member};
 
 /// A format, as a pool of it was made or found.
@@ -36,13 +36,6 @@ pub(super) trait Format {
 
     /// Makes the replicas equal in all ranges that are comparable, where they need not be so.
     fn equalize(&self, open: &Open) -> Result<Equalized, PoolError>;
-}
-
-/// What it took to make replicas equal.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Equalized {
-    pub(super) compared_bytes: u64,
-    pub(super) copied_bytes: u64,
 }
 
 /// What a pool gives whose replicas are open, whatever its format.

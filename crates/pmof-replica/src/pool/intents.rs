@@ -12,9 +12,6 @@ use crate::{
     member::{Control, Flush, FlushLevel, Member},
 };
 
-/// From one sweep to the next: an extent is cleared two to three sweeps after the last write to it.
-pub(super) const SWEEP_INTERVAL: Duration = Duration::from_secs(4);
-
 /// How long those who write are kept waiting for a sweep, before it is put off.
 const HOLD: Duration = Duration::from_millis(50);
 

@@ -9,10 +9,10 @@ use pmof_access::{Durability, Medium, Memory};
 use pmof_control::{OpenFor, PoolRefusal, PoolState, Reply, Request};
 
 use super::{
-    LeftOut, Open, Pool,
+    Equalized, LeftOut, Open, Pool,
     acknowledge::Acknowledge,
     epochs::Epochs,
-    format::{Equalized, Format, Terms},
+    format::{Format, Terms},
     intents,
     opened::{Checked, Identity, Reached, check_opened},
     returns::Returns,

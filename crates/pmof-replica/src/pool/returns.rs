@@ -21,12 +21,12 @@ use uuid::Uuid;
 use super::{
     Flushings, Open, Shared,
     events::{Event, Log},
-    intents::SWEEP_INTERVAL,
     opened::{Checked, Identity, check_opened},
 };
 use crate::{
     PoolUrl, ReplicaError, ReplicaPlace,
     catch_up::{CatchUp, Limit},
+    intent::SWEEP_INTERVAL,
     lineage::{Apart, Found, of_returning},
     member::{AbsentMember, Control, Flush, FlushLevel, Member, Standing},
     pages::PageMap,

@@ -15,8 +15,8 @@ use pmof_pool::{
 use uuid::Uuid;
 
 use super::{
-    Open, Pool,
-    format::{Equalized, Format, Terms},
+    Equalized, Open, Pool,
+    format::{Format, Terms},
     opened::Identity,
 };
 use crate::{
