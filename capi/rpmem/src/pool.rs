@@ -79,7 +79,8 @@ impl Place {
             );
             return Err(Failure::invalid(why));
         }
-        // SAFETY: the caller keeps `len_bytes` bytes mapped there until the pool is closed, which ends all use of them.
+        // SAFETY: the range is not empty and whole pages, as checked above; `len_bytes` bytes stay mapped there until the pool is closed, as the
+        // contract of this function asks, and closing ends all use of them.
         let memory = unsafe { Memory::borrow(address.expose_provenance() as u64, len_bytes as u64, None) };
         let memory = memory.map_err(|error| Failure::invalid(format!("the pool's memory: {}", causes(&error))))?;
         Ok(Self { url, set, memory: Arc::new(Lent::new(memory)), lanes: settings::lanes(lanes) })

@@ -292,7 +292,7 @@ impl Reservation {
         let end = unsafe { start.add(len_bytes) };
         // SAFETY: the ranges before and behind what is kept are the mapping's own, and nobody has seen them.
         unsafe { release(whole, lead_bytes) };
-        // SAFETY: as above.
+        // SAFETY: what follows `end` up to the mapping's end is its own, and no reference into it was made.
         unsafe { release(end, align_bytes - lead_bytes) };
         Ok(Self { start, len_bytes, filled_bytes: 0, lost_bytes: 0 })
     }

@@ -48,7 +48,7 @@ pub struct DeviceList {
 // SAFETY: the array is not changed after it was made, the devices in it are guarded by the library, whose calls on them
 // may come from any thread.
 unsafe impl Send for DeviceList {}
-// SAFETY: as above.
+// SAFETY: a shared list is only read, and never changed after it was made.
 unsafe impl Sync for DeviceList {}
 
 impl DeviceList {

@@ -51,7 +51,7 @@ struct Channel {
 
 // SAFETY: the calls on a channel are made under its lock, and so is the only change of the descriptor in it.
 unsafe impl Send for Channel {}
-// SAFETY: as above.
+// SAFETY: the calls on a channel are made under its lock, and so is the only change of the descriptor in it.
 unsafe impl Sync for Channel {}
 
 impl EventChannel {
@@ -214,7 +214,7 @@ pub(crate) struct Identifier {
 
 // SAFETY: the calls on an identifier are made under its channel's lock.
 unsafe impl Send for Identifier {}
-// SAFETY: as above.
+// SAFETY: the calls on an identifier are made under its channel's lock.
 unsafe impl Sync for Identifier {}
 
 impl CmId {

@@ -110,7 +110,7 @@ impl CmEventKind {
                 let (private_data, responder_resources, initiator_depth) = unsafe { parameters(event) };
                 Self::Established { private_data, responder_resources, initiator_depth }
             }
-            // SAFETY: as above.
+            // SAFETY: a rejection is an event of a connection, and those have connection parameters.
             sys::RDMA_CM_EVENT_REJECTED => Self::Rejected { status, private_data: unsafe { parameters(event) }.0 },
             sys::RDMA_CM_EVENT_UNREACHABLE => Self::Unreachable { status },
             sys::RDMA_CM_EVENT_CONNECT_ERROR => Self::ConnectError { status },

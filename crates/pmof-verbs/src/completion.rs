@@ -228,7 +228,7 @@ struct Queue {
 
 // SAFETY: libibverbs allows calls on one completion queue from several threads at once.
 unsafe impl Send for Queue {}
-// SAFETY: as above.
+// SAFETY: libibverbs allows calls on one completion queue from several threads at once.
 unsafe impl Sync for Queue {}
 
 impl CompletionQueue {
@@ -353,7 +353,7 @@ pub struct CompletionChannel {
 
 // SAFETY: the channel is used for its descriptor, which does not change, and to take events, which any thread may.
 unsafe impl Send for CompletionChannel {}
-// SAFETY: as above.
+// SAFETY: the channel is used for its descriptor, which does not change, and to take events, which any thread may.
 unsafe impl Sync for CompletionChannel {}
 
 impl CompletionChannel {

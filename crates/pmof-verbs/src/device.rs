@@ -45,7 +45,7 @@ pub(crate) struct DeviceInner {
 
 // SAFETY: a context of libibverbs may be used from several threads at once.
 unsafe impl Send for DeviceInner {}
-// SAFETY: as above.
+// SAFETY: a context of libibverbs may be used from several threads at once.
 unsafe impl Sync for DeviceInner {}
 
 /// The devices of librdmacm's contexts that are open.

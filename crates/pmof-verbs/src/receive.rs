@@ -83,7 +83,7 @@ struct Queue {
 
 // SAFETY: libibverbs allows calls on one shared receive queue from several threads at once.
 unsafe impl Send for Queue {}
-// SAFETY: as above.
+// SAFETY: libibverbs allows calls on one shared receive queue from several threads at once.
 unsafe impl Sync for Queue {}
 
 impl SharedReceiveQueue {

@@ -51,7 +51,7 @@ struct Domain {
 
 // SAFETY: libibverbs allows calls on one protection domain from several threads at once.
 unsafe impl Send for Domain {}
-// SAFETY: as above.
+// SAFETY: libibverbs allows calls on one protection domain from several threads at once.
 unsafe impl Sync for Domain {}
 
 impl ProtectionDomain {
@@ -184,7 +184,7 @@ pub struct MemoryRegion {
 
 // SAFETY: libibverbs allows calls on one region from several threads at once.
 unsafe impl Send for MemoryRegion {}
-// SAFETY: as above.
+// SAFETY: libibverbs allows calls on one region from several threads at once.
 unsafe impl Sync for MemoryRegion {}
 
 impl MemoryRegion {

@@ -210,29 +210,32 @@ impl Scene {
     fn known(&mut self, what: &'static str, args: &CatchUpArgs, pieces: &[Range<u64>]) -> Result<Run> {
         self.settle()?;
         let mut events = self.pool.events();
-        self.lose()?;
-        self.round += 1;
-        self.pool.persist(args.size - 8, &[self.round; 8])?;
-        self.write(pieces)?;
-        let before = self.counted();
-        self.give_back()?;
-        let (copied_bytes, seconds) = in_sync(&mut events)?;
-        Ok(self.run(what, pieces, copied_bytes, seconds, before))
+        self.write_without_one(args, pieces)?;
+        self.time_return(what, pieces, &mut events)
     }
 
     /// Of a member that was not there when the pool was opened.
     fn unknown(&mut self, what: &'static str, args: &CatchUpArgs, pieces: &[Range<u64>]) -> Result<Run> {
         self.settle()?;
-        self.lose()?;
-        self.round += 1;
-        self.pool.persist(args.size - 8, &[self.round; 8])?;
-        self.write(pieces)?;
+        self.write_without_one(args, pieces)?;
         self.pool.close()?;
         self.pool = self.options.open().map_err(with_mend)?;
         let mut events = self.pool.events();
+        self.time_return(what, pieces, &mut events)
+    }
+
+    /// Loses the member, and writes what it is to lack.
+    fn write_without_one(&mut self, args: &CatchUpArgs, pieces: &[Range<u64>]) -> Result<()> {
+        self.lose()?;
+        self.round += 1;
+        self.pool.persist(args.size - 8, &[self.round; 8])?;
+        self.write(pieces)
+    }
+
+    fn time_return(&mut self, what: &'static str, pieces: &[Range<u64>], events: &mut pmof::Events) -> Result<Run> {
         let before = self.counted();
         self.give_back()?;
-        let (copied_bytes, seconds) = in_sync(&mut events)?;
+        let (copied_bytes, seconds) = in_sync(events)?;
         Ok(self.run(what, pieces, copied_bytes, seconds, before))
     }
 

@@ -272,7 +272,7 @@ fn sockets_reach_the_memory_directly() {
     // SAFETY: the default action is no handler of ours, and no other test writes to a broken pipe.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     let broken = memory.send(far.as_fd(), b"x", 0, 0, &[]).unwrap_err();
-    // SAFETY: as above; back to what Rust set.
+    // SAFETY: ignoring a signal runs no handler; it is what Rust set before.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
     assert_eq!(broken.kind(), io::ErrorKind::BrokenPipe);
 }
