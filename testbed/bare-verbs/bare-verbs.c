@@ -19,7 +19,7 @@
  *       done and stays until it is killed. For tests of what a power cut leaves.
  *
  * The client prints one line: the median and the 99th percentile of a batch, and the time of all, in ns. A batch lasts
- * from the end of the one before; its clock is read once. Instruction 1 of the counter's markers stands before the
+ * from the end of the one before; its clock is read once. Marker 1 of the instruction counter comes before the
  * first measured batch and 2 after the last. Then the bytes are read back and compared. Exit code 0 means that all was
  * done and the bytes were there, 1 that a call failed, 2 a usage error.
  */
@@ -55,7 +55,7 @@ enum row {
 
 enum { ROW_BYTES = 4096 };
 
-/* What the server tells in the private data of its acceptance; numbers in network order. */
+/* What the server sends in the private data of its acceptance; numbers in network order. */
 struct offer {
     uint64_t address;
     uint64_t len_bytes;

@@ -7,7 +7,7 @@
 set -eu
 source="$1" sysroot="$2" fio="$3"
 libraries="$sysroot/usr/lib/x86_64-linux-gnu"
-# Debian 12 and 13 differ in where libnl lies, which the libraries need and a host may lack.
+# Debian 12 and 13 install libnl in different places. The libraries need it, and a host may lack it.
 needed="$libraries:$sysroot/lib/x86_64-linux-gnu"
 cd "$source"
 # --disable-native: the binary also runs on the emulated processor of a virtual machine. What the engines do not need

@@ -1,4 +1,4 @@
-# LUKS and LVM on real disks, which users who are not root are told of too; sourced by media.sh.
+# LUKS and LVM on real disks, which users who are not root can see too; sourced by media.sh.
 # shellcheck shell=bash disable=SC2034,SC2154 # at, reach, mapped, work: media.sh
 
 # udevd, in this mount namespace only; it finds what the disks hold, and everybody may read that.

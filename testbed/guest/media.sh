@@ -9,7 +9,7 @@
 # Needs root. PMOF: the command to ask, `pmof` unless set. PMOF_BEFORE: another one, whose answer is put beside it.
 # PMOF_MEDIA_BASE: a directory on a disk, /var/media unless set. PMOF_MEDIA_ALL: what cannot be built is a failure.
 # PMOF_DISK_SPARE, PMOF_DISK_OTHER: disks without content, if there are any. PMOF_MEDIA_ONLY: names of stacks, instead of all.
-# Each stack is asked about a second time by a user who is not root, who must never be told more than root.
+# Each stack is judged a second time as a user who is not root, who must never get a higher level than root.
 set -u
 export LC_ALL=C
 here=$(realpath "${BASH_SOURCE[0]}")
@@ -168,7 +168,7 @@ one_stack() {
         return 1
     fi
     if [ "$user" = PowerFailure ] && [ "$level" != PowerFailure ]; then
-        echo "a user is told PowerFailure, and root $level, $why"
+        echo "a user gets PowerFailure, and root $level, $why"
         return 1
     fi
     if [ "$user" != PowerFailure ] && [ "${must[$name]}" = everybody ]; then
@@ -183,7 +183,7 @@ if [ "${1:-}" = stack ]; then
 fi
 
 mkdir -p "$base" || exit
-# A program that lies on a file system of the host is slow to start.
+# A program on a file system of the host is slow to start.
 fast=$(mktemp -d /dev/shm/media.XXXXXX) || exit
 trap 'rm -rf "$fast"' EXIT
 chmod 755 "$fast" "$base"

@@ -15,7 +15,7 @@ bool check(bool passed, const char *name, ...) __attribute__((format(printf, 2, 
 /* A check that is left out, with the reason. */
 void skip(const char *reason, const char *name, ...) __attribute__((format(printf, 2, 3)));
 
-/* A line that tells something and checks nothing. */
+/* A line of information that checks nothing. */
 void tell(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Ends the program; the checks so far do not count as done. */

@@ -339,7 +339,7 @@ static void check_ends(struct rpma_peer *peer) {
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
     enum rpma_conn_event event = next_event(server, PATIENCE_MS);
-    check(event == RPMA_CONN_CLOSED || event == RPMA_CONN_LOST, "a client that is killed is seen to be gone");
+    check(event == RPMA_CONN_CLOSED || event == RPMA_CONN_LOST, "the end of a killed client is noticed");
     tell("event %d", event);
     IS(CALL(rpma_conn_disconnect)(server), 0);
     IS(CALL(rpma_conn_delete)(&server), 0);
@@ -354,7 +354,7 @@ void check_lives(void) {
     delete_peer(&peer);
 }
 
-/* What a program may still hold when the object is gone. */
+/* What a program may still hold when the object has been deleted. */
 static void check_stale(void) {
     section("deleted objects");
     if (options.reference) {

@@ -214,7 +214,7 @@ static void serve(unsigned number) {
     check(completion.opcode == IBV_WC_RECV_RDMA_WITH_IMM &&
               (completion.wc_flags & IBV_WC_WITH_IMM) && ntohl(completion.imm_data) == NUMBER &&
               completion.byte_len == NOTED_BYTES,
-          "a write told its number");
+          "a write carried its number");
     check(holds(session.bytes + NOTED, NOTED_BYTES, 3), "what it wrote is here");
     /* The next message waits until there is a receive. */
     pause_ms(300);

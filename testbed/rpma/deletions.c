@@ -119,7 +119,7 @@ static void delete_under(enum wait wait, bool is_given) {
             bail_out("no thread");
     }
     usleep(SETTLED_US);
-    /* One completion, of which all are told. */
+    /* One completion, which all of them get. */
     bool has_something = is_given && (wait == CQ_WAIT || wait == CONN_WAIT);
     if (has_something) {
         NEED(CALL(rpma_write)(client, NULL, 0, NULL, 0, 0, RPMA_F_COMPLETION_ALWAYS, REQUEST(1)));
@@ -186,7 +186,7 @@ void check_deletions(void) {
         for (int is_given = 0; is_given < 2; is_given++)
             delete_under(wait, is_given);
     if (is_device()) {
-        skip("a device tells a queue nothing of its connection's end, as with librpma", "a wait ends when the connection does");
+        skip("a device does not report a connection's end to its queue, as with librpma", "a wait ends when the connection does");
     } else {
         wait_on_ended(CQ_WAIT);
         wait_on_ended(CONN_WAIT);

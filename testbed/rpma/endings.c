@@ -1,6 +1,6 @@
 /*
- * Connections that end while operations are under way: each of these has exactly one completion, soon; and once a program has been
- * told that there are no more, its memory is its own: nothing of what it puts there is sent, and nothing is written there.
+ * Connections that end while operations are in flight: each operation has exactly one completion, soon. After the last one the
+ * program's memory is its own: nothing that it stores there is sent, and nothing is written there.
  */
 #define _GNU_SOURCE
 #include <signal.h>
@@ -116,7 +116,7 @@ static void get_queues(struct side *side) {
 /* What a request of this number is to be called, and whether it is to complete. */
 static const void *next_identifier(struct side *side, int flags) {
     if (side->posted == IDENTIFIERS)
-        bail_out("there are not so many identifiers");
+        bail_out("there are too few identifiers");
     side->flags[side->posted] = flags;
     return REQUEST(side->posted++);
 }

@@ -288,7 +288,7 @@ static void check_stage(enum stage stage, enum ending ending) {
     delete_peer(&held.peer);
 }
 
-/* Makes and deletes objects until it is told to stop. */
+/* Makes and deletes objects until it has to stop. */
 static void *keep_busy(void *argument) {
     const bool *is_over = argument;
     static unsigned char memory[BYTES];
@@ -343,7 +343,7 @@ static void check_threads_that_fork(void) {
     check(ended == FORKS, "children make new objects, whatever other threads were at: %u of %u", ended, FORKS);
 }
 
-/* A peer whose process is killed while a child that it forked sleeps on: the other side is told, and its port is free. */
+/* A peer whose process is killed while a child that it forked sleeps on: the other side notices, and its port is free. */
 static void check_orphan(void) {
     enum { PORT_OF_PEER = 11, PORT_OF_ITS_ENDPOINT = PORT_OF_PEER + 1, SOON_MS = 2000 };
     struct rpma_peer *peer = new_peer();

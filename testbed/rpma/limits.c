@@ -88,7 +88,7 @@ void check_limits(void) {
         tell("%s", told);
         const char *advice = "the log says how to raise the limit of locked memory";
         if (options.reference)
-            skip("librpma tells the error number alone", "%s", advice);
+            skip("librpma gives only the error number", "%s", advice);
         else
             check(strstr(told, "ulimit -l") != NULL, "%s", advice);
     }

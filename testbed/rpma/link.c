@@ -35,7 +35,7 @@ void delete_peer(struct rpma_peer **peer) {
 const char *port(unsigned number) {
     static char texts[PORTS][8];
     if (number >= PORTS)
-        bail_out("there are not so many ports");
+        bail_out("there are too few ports");
     snprintf(texts[number], sizeof texts[number], "%u", options.port + number);
     return texts[number];
 }

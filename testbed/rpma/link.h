@@ -26,10 +26,10 @@ struct link {
     struct end client, server;
 };
 
-/* The context of the device with the address, or of the transport that stands for it. */
+/* The context of the device with the address, or of the transport that replaces it. */
 struct ibv_context *context(void);
 
-/* Whether it is one, and not what stands for TCP or shm. */
+/* Whether it is a device, and not what represents TCP or shm. */
 bool is_device(void);
 struct rpma_peer *new_peer(void);
 void delete_peer(struct rpma_peer **peer);

@@ -7,11 +7,11 @@
  *   rpma-check --threads clean|race [--port N] ADDRESS
  *   rpma-check --only PART [--port N] [--pmem PATH] [--reference] ADDRESS
  *
- * The second form is one of two processes, each of which may have another librpma: what goes over the wire is looked at from
- * both ends; or, with --many, what so many connections cost a process; or, with
- * --writes, so many writes for an instrument that counts instructions. The third is for instruments that look for races: what
- * programs do in several threads without one, or, to try the instrument, with races of the program's own. The fourth is one part
- * of the first, by the name of its function: forks, orders, deletions ...
+ * The second form is one of two processes, each of which may have another librpma: what goes over the wire is checked at
+ * both ends; with --many, what COUNT connections cost a process; with --writes, COUNT writes for an instrument that counts
+ * instructions. The third is for instruments that look for races: what programs do in several threads without one, or, to try the
+ * instrument, with races of the program's own. The fourth is one part of the first, by the name of its function: forks, orders,
+ * deletions ...
  *
  * ADDRESS is a local address; both ends of each connection are here. On an RDMA device any device's address does; a
  * librpma with other transports takes another. Ports from N (default 7400) to N + 15 must be free.

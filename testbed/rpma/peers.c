@@ -188,7 +188,7 @@ void check_peers(void) {
     make_region(peer, RPMA_MR_USAGE_WRITE_SRC | RPMA_MR_USAGE_READ_DST | RPMA_MR_USAGE_READ_SRC, &own);
     NEED(CALL(rpma_ep_listen)(peer, options.address, port(PORT), &endpoint));
     check_stopped(endpoint, &own);
-    section("memory that is gone");
+    section("memory that has been unmapped");
     for (int by_cutting = 0; by_cutting < 2; by_cutting++)
         for (unsigned operation = 0; operation < sizeof lost_operations / sizeof *lost_operations; operation++)
             check_lost(endpoint, &own, by_cutting, operation);

@@ -13,7 +13,7 @@ enum { ALWAYS = RPMA_F_COMPLETION_ALWAYS };
 static bool wait_and_take(struct rpma_cq *cq, struct ibv_wc *completion) {
     int descriptor = -1;
     NEED(CALL(rpma_cq_get_fd)(cq, &descriptor));
-    /* An event may stand for a completion that has been taken already. */
+    /* An event may announce a completion that has already been taken. */
     for (int attempt = 0; attempt < 8; attempt++) {
         if (CALL(rpma_cq_get_wc)(cq, 1, completion, NULL) == 0)
             return true;

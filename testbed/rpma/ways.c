@@ -40,7 +40,7 @@ struct source {
     /* Takes one item, or all that are there; how many there were. */
     unsigned (*take)(struct stage *, bool all);
     void (*drop)(struct stage *);
-    /* One event of a device's channel stands for all completions until it is taken. */
+    /* One event of a device's channel announces all completions until it is taken. */
     bool gathers;
 };
 
@@ -96,8 +96,8 @@ static unsigned items_of(const struct source *source) {
     return source->device_items > 0 && is_device() ? source->device_items : source->items;
 }
 
-/* --- events of a connection: that it stands, and that it is closed ---
- * Over RDMA it does not stand at the other side before this one has taken the event, so that there is only one at a time. */
+/* --- events of a connection: established, and closed ---
+ * Over RDMA the other side is not established before this one has taken the event, so that there is only one at a time. */
 
 static void set_events(struct stage *stage) {
     set_endpoint(stage);
@@ -372,7 +372,7 @@ static const struct way {
 
 static void check_way(const struct source *source, const struct way *way) {
     if (source->gathers && way->takes_one && is_device()) {
-        skip("one event of a device's channel stands for all completions until it is taken", "%s: %s", source->name,
+        skip("one event of a device's channel announces all completions until it is taken", "%s: %s", source->name,
              way->name);
         return;
     }

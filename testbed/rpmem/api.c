@@ -4,7 +4,7 @@
  *
  *   rpmem-check [--valgrind] DIRECTORY TARGET
  *
- * DIRECTORY is a stage (stage.h), TARGET what ssh is told. RPMEM_SSH and RPMEM_CMD say how ssh reaches the stage.
+ * DIRECTORY is a stage (stage.h), TARGET the argument of ssh. RPMEM_SSH and RPMEM_CMD say how ssh reaches the stage.
  *
  *   --valgrind  it runs under valgrind, where a program that cannot be started looks otherwise
  *
@@ -128,7 +128,7 @@ static void check_versions(void) {
     const unsigned others[][2] = {{0, 0}, {0, 3}, {1, 4}, {1, UINT32_MAX}, {2, 0}, {UINT32_MAX, 0}};
     for (unsigned other = 0; other < sizeof others / sizeof *others; other++) {
         const char *why = CALL(rpmem_check_version)(others[other][0], others[other][1]);
-        check(why != NULL && why[0] != '\0', "version %u.%u is not stood in for: %s", others[other][0], others[other][1], why);
+        check(why != NULL && why[0] != '\0', "version %u.%u is refused: %s", others[other][0], others[other][1], why);
     }
     before_failure();
     char other[64] = "?";

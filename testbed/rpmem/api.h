@@ -41,7 +41,7 @@ RPMEMpool *must_open(const char *set, unsigned lanes);
 /* Whether the part of `NAME.set` holds what the memory holds there. */
 bool part_is(const char *name, size_t offset, size_t length);
 
-/* How the program was told to run. */
+/* The program's arguments. */
 extern bool under_valgrind;
 
 void check_arguments(void);

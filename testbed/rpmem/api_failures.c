@@ -146,7 +146,7 @@ void check_forks(void) {
     check(in_child(persist_errno, pool) == ECANCELED, "a child's persist fails with ECANCELED");
     check(in_child(close_status, pool) == 0, "a child can close it");
     WORKS(CALL(rpmem_persist)(pool, HEADER_BYTES, 8, 0, 0));
-    tell("the pool of the parent stands");
+    tell("the parent's pool still works");
     check(in_child(open_own, pool) == 0, "a child opens a pool of its own");
     int status = in_child(open_without_streams, pool);
     check(status == 0, "and one with no standard streams (%d)", status);

@@ -3,11 +3,11 @@
  *
  *   rpmem-bench [--rounds N] DIRECTORY TARGET
  *
- * DIRECTORY is a stage (stage.h), TARGET what ssh is told. This program runs on processor 0, targets and the raw echo on processor 1,
+ * DIRECTORY is a stage (stage.h), TARGET the argument of ssh. This program runs on processor 0, targets and the raw echo on processor 1,
  * all polling; a server that is not measured is stopped meanwhile. Then how long it takes to open and close a pool, beside
- * `ssh TARGET true`, with a login for each and with logins over a connection that stands.
+ * `ssh TARGET true`, with a login for each and with logins over an existing connection.
  *
- * Latencies are medians of a round; of all rounds the lowest, the median and the highest are told. Exit code 0 where the budgets
+ * Latencies are medians of a round; the lowest, the median and the highest of all rounds are printed. Exit code 0 if the budgets
  * are kept, else 1.
  */
 #define _GNU_SOURCE
@@ -38,7 +38,7 @@ enum { RANGE_BYTES = 512, REPLY_BYTES = 8 };
 enum { EXCHANGES = 2000, TRANSACTIONS = 500, WARM_UP = 200 };
 enum { ROUNDS_MAX = 1000 };
 
-/* The budgets: a persist and a transaction in echoes; opening beyond `ssh true`, and with a connection that stands, in ms. */
+/* The budgets: a persist and a transaction in echoes; opening beyond `ssh true`, and over an existing connection, in ms. */
 static const double PERSIST_ECHOES = 1.3, TRANSACTION_ECHOES = 10, OPEN_MORE_MS = 20, OPEN_SHARED_MS = 60;
 
 static void need(bool works, const char *what) {

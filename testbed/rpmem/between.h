@@ -19,7 +19,7 @@ struct between {
     /* Written by the judge; 0 for never. */
     uint64_t drop_every;     /* one of this many persists is omitted */
     uint64_t kill_at;        /* the process is killed before this persist, counted from 1 */
-    uint32_t kill_at_run_of; /* or before this replica is told of a new run */
+    uint32_t kill_at_run_of; /* or before a new run is persisted at this replica */
     /* Eight bytes there whose first two are `run_type` are the header of a new run. */
     uint32_t run_type;
     uint64_t chunk_headers_begin;

@@ -32,7 +32,7 @@ int create_pool(const char *set);
 int work(const char *set, uint64_t seed, uint64_t steps, struct ledger *ledger);
 /* Allocates an object that nothing leads to; with the library between it is killed before this replica knows of it. */
 int allocate_loose(const char *set, unsigned replica, struct between *between);
-/* Checks all that must hold, and writes to `live` what lies where: lines with offset, length and name. */
+/* Checks all that must hold, and writes the layout to `live`: lines with offset, length and name. */
 int verify(const char *set, const char *live);
 
 #endif

@@ -1,4 +1,4 @@
-/* What lies where in the files of libpmemobj 1.12 (layout version 6). */
+/* The layout of the files of libpmemobj 1.12 (layout version 6). */
 #include "obj_compare.h"
 
 #include <stdio.h>
@@ -182,7 +182,7 @@ unsigned char *kinds_of(const unsigned char *master, const char *live) {
     return kinds;
 }
 
-/* A chunk header of a replica where the master has an empty run that the replica was not told of. */
+/* The chunk header of a replica where the master has an empty run that was not persisted at the replica. */
 static bool is_free_chunk(const unsigned char *master, const unsigned char *replica, size_t header) {
     struct chunk there = chunk_at(replica, header);
     return there.type == CHUNK_FREE && there.chunks == chunk_at(master, header).chunks;

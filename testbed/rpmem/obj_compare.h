@@ -1,4 +1,4 @@
-/* A pool's parts as bytes: what lies where, and how replicas are unlike the master. */
+/* A pool's parts as bytes: their layout, and how replicas differ from the master. */
 #ifndef OBJ_COMPARE_H
 #define OBJ_COMPARE_H
 

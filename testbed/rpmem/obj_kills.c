@@ -10,7 +10,7 @@
 #include "obj_pool.h"
 #include "obj_story.h"
 
-/* A client that is killed before a persist is so before one of its first so many: some are of the opening. */
+/* Clients are killed before one of their first persists, up to this number; some of these belong to the opening. */
 enum { PERSISTS = 1000 };
 
 struct tally {
@@ -78,7 +78,7 @@ static void recover(const struct killed *killed, struct tally *tally, const char
     char master[PATH_BYTES];
     unsigned char *part = read_part(part_of(master, replicas, 0));
     if (committed_in(part) < killed->ledger.committed) {
-        tell("kill %u: a committed transaction is gone", killed->number);
+        tell("kill %u: a committed transaction is lost", killed->number);
         tally->forgetful++;
     }
     free(part);
@@ -133,7 +133,7 @@ static bool have_run(const struct parts *parts, unsigned replicas, size_t header
     return true;
 }
 
-/* Of a new pool: a client is killed before `replica` is told of a new run. */
+/* With a new pool: kills a client before it persists a new run at `replica`. */
 static void check_new_run(unsigned replicas, unsigned replica) {
     check(make_pool(replicas), "a pool with %u replicas is made", replicas);
     struct killed killed = {.number = replica, .replicas = replicas};
@@ -192,8 +192,8 @@ static int sync_by_master(const char *pmof, unsigned replicas) {
 }
 
 /*
- * Of a new pool: a client is killed before `replica` is told of an object that was allocated for a pointer outside of the pool. Its
- * bit in the run's bitmap is all that makes it one, and a single word libpmemobj writes without a log.
+ * With a new pool: kills a client before it persists at `replica` an object that was allocated for a pointer outside of the pool.
+ * Only its bit in the run's bitmap makes it an object, and libpmemobj writes a single word without a log.
  */
 static void check_loose_object(unsigned replicas, unsigned replica, const char *pmof) {
     check(make_pool(replicas) && run("work", replicas, random_below(UINT32_MAX), 100) == 0, "a pool with %u replicas is made",

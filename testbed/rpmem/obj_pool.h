@@ -39,8 +39,8 @@ pid_t start(const char *word, unsigned replicas, uint64_t seed, uint64_t steps, 
 int end_of(pid_t child);
 int run(const char *word, unsigned replicas, uint64_t seed, uint64_t steps);
 /*
- * As it is tried again by those who were told that a part here is locked still (EAGAIN of flock): by the ssh that one who was
- * killed was starting. For what a target holds still librpmem waits itself: EBUSY is a failure.
+ * Runs again while a local part is still locked (EAGAIN of flock) by the ssh that a killed client was starting. For what a target
+ * still holds librpmem itself waits: EBUSY is a failure.
  */
 int run_patiently(const char *word, unsigned replicas);
 /* Whether the targets from this number on end by themselves. */

@@ -27,7 +27,7 @@ static const char *digits(const unsigned char *bytes, size_t count) {
     return text;
 }
 
-/* The object that an offset lies in, by the list that verify wrote. */
+/* The object that contains an offset, by the list that verify wrote. */
 static void name_object(char name[64], size_t at) {
     char path[PATH_BYTES], found[40];
     unsigned long long offset;

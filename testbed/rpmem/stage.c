@@ -97,7 +97,7 @@ unsigned targets_started(void) {
 pid_t target_number(unsigned index) {
     pid_t process;
     if (targets(index, &process) <= index)
-        bail_out("so many targets were not started: %u", index);
+        bail_out("fewer targets were started than %u", index);
     return process;
 }
 

@@ -11,7 +11,7 @@
 
 struct stage {
     const char *directory;
-    const char *target; /* what ssh is told: [user@]host[:port] */
+    const char *target; /* the argument of ssh: [user@]host[:port] */
 };
 
 extern struct stage stage;

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_and_what_goes_is_told() {
+    fn what_comes_and_what_goes_is_reported() {
         assert_eq!(changes("pub fn a()\npub fn b()\n", &lines("pub fn a()\npub fn b()")), Vec::<String>::new());
         let found = lines("pub fn a()\npub fn b(u8)");
         assert_eq!(changes("pub fn a()\npub fn b()\n", &found), ["- pub fn b()", "+ pub fn b(u8)"]);

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_is_the_sum_and_stands_alone() {
+    fn the_last_line_is_the_sum_alone() {
         let told = Told { counts: THREE, ..Told::default() };
         let outcomes = [("a", Outcome::Ran(told)), ("b", Outcome::Skipped("no disk".into()))];
         let (report, total) = sum_up(&outcomes, false);

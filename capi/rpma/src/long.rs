@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_whole_length_is_told_once_and_forgotten_with_its_connection() {
+    fn the_whole_length_is_reported_once_and_forgotten_with_its_connection() {
         let post = |connection, ticket, len| post_last(connection, len, || Ok::<_, ()>(ticket)).unwrap();
         post(1, 7, 1 << 31);
         post(2, 7, 5 << 30);

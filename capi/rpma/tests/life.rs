@@ -160,7 +160,7 @@ fn deleted_handles_are_refused() {
 }
 
 #[test]
-fn a_child_that_was_forked_is_told_so() {
+fn a_forked_child_gets_an_error() {
     let _alone = alone();
     let node = Node::new();
     let (asked, accepted) = node.connect();

@@ -155,7 +155,7 @@ fn a_directory_on_another_medium_is_refused() {
 }
 
 #[test]
-fn wrong_use_is_told_apart() {
+fn wrong_use_is_distinguished() {
     for arguments in [
         "latency --size 0",
         "latency --replicas 0",

@@ -101,7 +101,7 @@ fn a_return_without_a_newline_is_part_of_the_path() {
 }
 
 #[test]
-fn a_file_that_is_no_set_is_told_apart() {
+fn a_file_that_is_no_set_is_distinguished() {
     for (name, is_set) in [("empty", false), ("signature-of-a-pool", false), ("no-parts", true)] {
         assert_eq!(PoolSet::is_set_file(&corpus("bad")[name]).unwrap(), is_set, "{name}");
     }

@@ -88,7 +88,7 @@ fn a_write_to_a_page_that_is_gone_is_refused_and_other_pools_go_on() {
 }
 
 #[test]
-fn an_initiator_that_maps_the_pool_itself_is_told_and_lives() {
+fn an_initiator_that_maps_the_pool_itself_gets_an_error_and_lives() {
     let root = tempfile::tempdir().unwrap();
     let socket = root.path().join("socket");
     let listen = format!("shm://{}", socket.display()).parse().unwrap();

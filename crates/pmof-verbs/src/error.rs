@@ -296,7 +296,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_queue_is_told_from_other_failures() {
+    fn a_full_queue_is_distinguished_from_other_failures() {
         assert_eq!(PostFailure::of(libc::ENOMEM), PostFailure::QueueFull);
         assert_eq!(PostFailure::of(libc::ENOSPC), PostFailure::QueueFull);
         assert_eq!(PostFailure::of(libc::EINVAL), PostFailure::Provider { errno: libc::EINVAL });

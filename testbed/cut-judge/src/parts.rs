@@ -129,7 +129,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_part_that_does_not_belong_there_is_told() {
+    fn a_part_that_does_not_belong_there_is_reported() {
         assert!(Replica::read(&[part(1, 3, 8192), part(2, 1, 8192)]).is_err());
         assert!(Replica::read(&[part(1, 2, 8192), vec![0; 8192]]).is_err());
         for at in [0, 30, 2047, 4088, 4095] {

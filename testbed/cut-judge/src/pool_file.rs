@@ -209,7 +209,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_header_that_is_not_whole_is_told() {
+    fn a_header_that_is_not_whole_is_reported() {
         let whole = file(4096, 1, true);
         for at in [8, 40, 64, 72, 4092, 4095] {
             let mut bytes = whole.clone();

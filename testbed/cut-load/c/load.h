@@ -1,6 +1,6 @@
 /*
- * What a load writes and tells, as testbed/cut-judge/pattern.md says; for the loads in C. The judge and the loads in Rust have their
- * own.
+ * What a load writes and reports, as testbed/cut-judge/pattern.md says; for the loads in C. The judge and the loads in Rust have
+ * their own.
  */
 #ifndef LOAD_H
 #define LOAD_H

@@ -41,7 +41,7 @@ fn calls_come_in_order_and_are_carried_out() {
 }
 
 #[test]
-fn a_range_of_addresses_is_told_by_the_file_that_is_mapped_there() {
+fn a_range_of_addresses_is_reported_by_the_file_that_is_mapped_there() {
     let directory = tempdir().unwrap();
     let path = directory.path().join("a file");
     fs::write(&path, [0; 8192]).unwrap();

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn written_untouched_and_wrong_blocks_are_told_apart() {
+    fn written_untouched_and_wrong_blocks_are_distinguished() {
         let directory = std::env::temp_dir().join(format!("pmof-fio-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         let file = directory.join("file");

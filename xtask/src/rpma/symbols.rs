@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_checks_stands_out() {
+    fn what_nobody_checks_is_listed() {
         let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
         let calls = BTreeMap::from([("rpma_a".to_owned(), 3), ("rpma_b".to_owned(), 0)]);
         let differences =

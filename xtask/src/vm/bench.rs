@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_pmof_adds_is_told_for_each_operation() {
+    fn what_pmof_adds_is_reported_for_each_operation() {
         let (text, spent) = round(166, 100, 100);
         let compared = compare(&text, &spent, 1).unwrap();
         let added = [0, 3].map(|case| format!("{:.2}", compared[case].added_per_operation()));

@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_that_was_not_brought_up_says_why() {
+    fn a_guest_that_did_not_boot_says_why() {
         assert_eq!(judge(exited(3), None, Some("wire: no\n")), End::SetupFailed("wire: no".into()));
     }
 

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_told_by_what_it_does_not_fit_into() {
+    fn what_does_not_fit_is_reported_with_the_room_there_is() {
         let directory = tempfile::tempdir().unwrap();
         let file = Destination::create(&directory.path().join("copy"), 1 << 20).unwrap();
         for (kind, words) in [

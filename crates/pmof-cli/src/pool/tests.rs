@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn times_are_told_as_people_write_them() {
+fn times_are_printed_as_people_write_them() {
     for (unix_s, text) in [
         (0, "1970-01-01 00:00:00 UTC"),
         (951_782_399, "2000-02-28 23:59:59 UTC"),

@@ -293,7 +293,7 @@ fn hundreds_that_take_no_answers_stay_within_the_budget_and_slow_nobody_down() {
 }
 
 #[test]
-fn the_next_request_is_heard_when_the_answer_before_was_taken() {
+fn the_next_request_is_read_when_the_answer_before_was_taken() {
     let target = Target::start();
     target.pool("menu").close().unwrap();
     let mut hungry = Hungry::connect(target.socket_address());

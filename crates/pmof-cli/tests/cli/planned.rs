@@ -66,7 +66,7 @@ fn an_option_that_the_kind_does_not_have_is_refused() {
 
 /// With both lengths, whatever else is wrong with it.
 #[test]
-fn a_part_of_another_length_is_told_with_both() {
+fn a_part_of_another_length_is_reported_with_both() {
     let place = directory();
     let part = place.path().join("part");
     let set = file_with(&place, "set", format!("PMEMPOOLSET\n9M {}\n", text(&part)).as_bytes());

@@ -256,7 +256,7 @@ fn a_target_out_of_file_descriptors_serves_again_when_there_are_some() {
 }
 
 #[test]
-fn what_has_a_pools_name_is_told_with_what_helps() {
+fn what_has_a_pools_name_is_reported_with_advice() {
     let (target, place) = (Target::start(), directory());
     let source = file_with(&place, "source", b"bytes");
     fs::write(target.file("letter"), "no pool").unwrap();

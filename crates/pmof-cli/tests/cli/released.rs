@@ -30,7 +30,7 @@ fn a_pool_is_taken_from_its_writer_and_free_for_the_next() {
 }
 
 #[test]
-fn all_that_can_be_is_released_and_the_rest_is_told() {
+fn all_that_can_be_is_released_and_the_rest_is_reported() {
     let target = Target::start();
     let (url, missing) = (target.url("orders"), target.url("missing"));
     Pool::options().replica(&url).require(Durability::ProcessCrash).create(1 << 20).unwrap().close().unwrap();

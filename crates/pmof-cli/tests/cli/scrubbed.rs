@@ -47,7 +47,7 @@ fn what_differs_is_repaired_where_most_replicas_agree() {
 }
 
 #[test]
-fn what_cannot_be_compared_is_told() {
+fn what_cannot_be_compared_is_reported() {
     let target = Target::start();
     let url = target.url("orders");
     let options = Pool::options().replica(&url).require(Durability::ProcessCrash);

@@ -93,7 +93,7 @@ fn a_pool_is_made_described_and_removed() {
 }
 
 #[test]
-fn a_damaged_header_of_a_single_file_is_told_with_what_is_intact() {
+fn a_damaged_header_of_a_single_file_is_reported_with_what_is_intact() {
     let place = directory();
     for (kind, name) in [("obj", "objects"), ("log", "journal")] {
         let part = place.path().join(name);
@@ -116,7 +116,7 @@ fn a_damaged_header_of_a_single_file_is_told_with_what_is_intact() {
 }
 
 #[test]
-fn one_file_under_two_names_is_told_by_info_too() {
+fn one_file_under_two_names_is_reported_by_info_too() {
     let (place, set) = made(&[0]);
     std::os::unix::fs::symlink(place.path(), place.path().join("again")).unwrap();
     let here = text(place.path());
@@ -130,7 +130,7 @@ fn one_file_under_two_names_is_told_by_info_too() {
 
 /// What a kill leaves of a creation before its parts have any bytes.
 #[test]
-fn an_empty_part_is_told_as_what_it_is() {
+fn an_empty_part_is_reported_as_what_it_is() {
     let place = directory();
     let set = set(&place, "set", &[0]);
     file_with(&place, "r0p1", b"");
@@ -143,7 +143,7 @@ fn an_empty_part_is_told_as_what_it_is() {
 
 /// As a target makes it for a client of librpmem that then never writes.
 #[test]
-fn a_pool_that_was_never_written_is_told_as_such() {
+fn a_pool_that_was_never_written_is_reported_as_such() {
     let (place, set) = made(&[0, 1]);
     let zeros = vec![0; 5 << 20];
     for part in ["r0p0", "r0p1", "r1p0", "r1p1"] {
@@ -214,7 +214,7 @@ fn a_damaged_block_table_is_found() {
 }
 
 #[test]
-fn a_wrong_set_file_is_told_with_its_line() {
+fn a_wrong_set_file_is_reported_with_its_line() {
     let place = directory();
     let set = file_with(&place, "set", b"PMEMPOOLSET\n20M relative\n");
     for command in ["create", "check", "sync", "info", "rm"] {
@@ -291,7 +291,7 @@ fn blank_files_are_taken_and_features_that_nobody_knows_are_shown() {
 }
 
 #[test]
-fn bytes_that_differ_and_mean_nothing_are_told() {
+fn bytes_that_differ_and_mean_nothing_are_reported() {
     let (place, set) = made(&[0, 1]);
     poke(&place.path().join("r1p0"), 7000);
     let said = pmof(["pool", "check", text(&set)]).done();

@@ -28,7 +28,7 @@ fn a_ledger_is_of_one_run_and_says_something() {
 }
 
 #[test]
-fn a_pool_that_was_truncated_is_told_as_such() {
+fn a_pool_that_was_truncated_is_reported_as_such() {
     let (mut target, place) = (Target::start(), directory());
     let (url, ledger) = (target.url("pool"), place.path().join("ledger"));
     write(&url, &ledger, &["--create", "200000"]).done();

@@ -48,7 +48,7 @@ fn ssh_gets_host_user_and_port_apart_from_its_options() {
 }
 
 #[test]
-fn what_goes_wrong_with_ssh_is_told() {
+fn what_goes_wrong_with_ssh_is_reported() {
     for (script, words) in [
         (
             "echo 'Permission denied (publickey,password).' >&2; exit 255",
@@ -123,7 +123,7 @@ fn a_target_ends_with_its_input_and_answers_strangers_nothing() {
 }
 
 #[test]
-fn an_initiator_of_another_version_is_told() {
+fn an_initiator_of_another_version_gets_an_error() {
     let mut hello = b"PMOFHELO\x07\0\x01\0\0\0\0\0".to_vec();
     hello.extend_from_slice(b"0123456789abcdef");
     hello.extend_from_slice(&crc32c::crc32c(&hello).to_le_bytes());

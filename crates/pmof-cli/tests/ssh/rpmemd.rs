@@ -101,7 +101,7 @@ fn remove_takes_the_parts_and_if_asked_the_set() {
 }
 
 #[test]
-fn wrong_use_is_told() {
+fn wrong_use_is_reported() {
     let stage = stage();
     for wrong in
         [&["--force"][..], &["--remove", "../x.set"], &["--remove", "/x.set"], &["--persist-apm=perhaps"], &["--what"]]
@@ -112,7 +112,7 @@ fn wrong_use_is_told() {
 
 /// What a program of librpmem gets as errno hangs on it.
 #[test]
-fn the_initiator_is_told_why_the_target_does_not_start() {
+fn the_initiator_learns_why_the_target_does_not_start() {
     let stage = stage();
     let why = |command: &str| match try_create(&stage, command).unwrap_err().replica_error() {
         Some(ReplicaError::Ssh(error)) => match &**error {

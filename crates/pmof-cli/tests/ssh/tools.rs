@@ -96,7 +96,7 @@ fn a_flipped_byte_of_a_remote_replica_is_found_and_made_good() {
 
 /// A target makes replicas of zeros for clients of librpmem. One that was never written is no source, wherever it is.
 #[test]
-fn a_replica_that_was_never_written_is_told_and_is_no_source() {
+fn a_replica_that_was_never_written_is_reported_and_is_no_source() {
     let fixture = Fixture::new();
     let zero = |name: &str, from: u64, to: u64| {
         let file = File::options().write(true).open(fixture.path(name)).unwrap();
@@ -199,7 +199,7 @@ fn a_lost_host_is_left_out_and_what_it_holds_is_refused_later() {
 
 /// Of what is broken on another machine the same is told as of what is broken here, and where it is.
 #[test]
-fn damage_is_told_in_the_same_words_here_and_on_another_host() {
+fn damage_is_reported_in_the_same_words_here_and_on_another_host() {
     let fixture = Fixture::new();
     let digits = |text: &str| text.chars().filter(|character| !character.is_ascii_hexdigit()).collect::<String>();
     for (offset, words) in [
@@ -239,7 +239,7 @@ fn damage_is_told_in_the_same_words_here_and_on_another_host() {
 }
 
 #[test]
-fn a_host_that_cannot_be_reached_is_told_and_nothing_is_made_anew() {
+fn a_host_that_cannot_be_reached_is_reported_and_nothing_is_made_anew() {
     let fixture = Fixture::new();
     fixture.away("host");
     let [said, error] = fixture.fail(&["check", "set"]);

@@ -105,7 +105,7 @@ fn an_epoch_that_is_only_announced_leaves_a_replica_where_it_was() {
 }
 
 #[test]
-fn what_is_confirmed_stays_so_when_it_is_told_again() {
+fn what_is_confirmed_stays_so_when_it_is_announced_again() {
     let parent = PoolState::new(Uuid::from_u128(1), 3);
     let epoch = Epoch { id: Uuid::from_u128(2), members: 0b011 };
     let state = parent.begun(2, epoch, 2, &[parent.epoch]).confirmed(2, epoch.id).unwrap();

@@ -4,7 +4,7 @@ use super::causes;
 use crate::MemError;
 
 #[test]
-fn each_cause_is_told_once() {
+fn each_cause_is_printed_once() {
     let refused = || io::Error::from(io::ErrorKind::PermissionDenied);
     let error = MemError::Io { call: "open", path: PathBuf::from("/a"), mend: "check its rights", source: refused() };
     assert_eq!(error.to_string(), "open of /a failed; check its rights");

@@ -68,7 +68,7 @@ fn luks_uuid() -> String {
 }
 
 #[test]
-fn a_user_who_may_not_ask_is_told_of_luks_and_lvm() {
+fn a_user_without_rights_learns_of_luks_and_lvm() {
     let host = Host::new();
     let luks = host.mapper(0, &luks_uuid(), &[&host.disk]);
     host.luks("8:0");
@@ -160,7 +160,7 @@ fn a_volume_on_parts_of_volumes_is_not_taken_for_a_linear_one() {
 }
 
 #[test]
-fn a_volume_stands_on_physical_volumes() {
+fn a_volume_is_made_of_physical_volumes() {
     for found in ["", "E:ID_FS_TYPE=ext4\n", "E:ID_FS_TYPE_NEW=LVM2_member\n", "ID_FS_TYPE=LVM2_member\n"] {
         let host = Host::new();
         host.mapper(0, VOLUME, &[&host.disk]);

@@ -113,7 +113,7 @@ fn a_reader_settles_what_nobody_holds() {
 }
 
 #[test]
-fn a_write_back_that_failed_unseen_is_told_and_its_bytes_go() {
+fn a_write_back_that_failed_unseen_is_reported_and_its_bytes_go() {
     let Some(disk) = ThinDisk::of_test() else { return };
     let path = disk.files().join("pool");
     let memory = Memory::create(&path, LEN_BYTES, None).unwrap();

@@ -56,7 +56,7 @@ fn a_partition_and_a_stack_lead_to_their_regions() {
 }
 
 #[test]
-fn other_disks_are_told_apart() {
+fn other_disks_are_distinguished() {
     let tree = Tree::new();
     let devices = tree.root().join("devices");
     tree.block(&devices, "sda", "8:0");
@@ -85,7 +85,7 @@ fn other_disks_are_told_apart() {
 }
 
 #[test]
-fn a_stack_that_stands_on_itself_ends() {
+fn a_stack_that_contains_itself_ends() {
     let tree = Tree::new();
     let mapper = tree.block(&tree.root().join("devices"), "dm-0", "253:0");
     Tree::stack(&mapper, &mapper);

@@ -130,7 +130,7 @@ fn what_was_never_written_is_empty_until_its_first_byte() {
 
 /// A client of librpmem may have given it any length.
 #[test]
-fn pools_of_objects_that_are_too_short_are_told() {
+fn pools_of_objects_that_are_too_short_are_reported() {
     let mut memory = blank();
     for len_bytes in [8192, HEAP, HEAP + 1023] {
         assert_eq!(state_of(Some(PoolKind::Obj), &mut memory, len_bytes).unwrap(), ContentsState::Empty);

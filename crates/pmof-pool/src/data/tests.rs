@@ -76,7 +76,7 @@ fn digests_of_zeros_are_those_of_zeros() {
 }
 
 #[test]
-fn data_is_told_page_by_page() {
+fn data_is_listed_page_by_page() {
     const LEN_BYTES: u64 = 8 << 20;
     let directory = tempdir_in("/dev/shm").unwrap();
     let path = directory.path().join("part");

@@ -70,7 +70,7 @@ fn replicas_are_linked_in_a_ring_and_hold_the_same() {
 }
 
 #[test]
-fn replicas_that_do_not_belong_are_told_apart() {
+fn replicas_that_do_not_belong_are_distinguished() {
     let directory = tempdir_in(DISK).unwrap();
     let whole = set(directory.path(), SINGLE, &[[5, 5], [5, 5], [5, 5]]);
     create(&whole, &obj()).unwrap().close().unwrap();
@@ -202,7 +202,7 @@ fn what_a_killed_creation_left_becomes_the_pool_that_new_files_would() {
 
 /// Files that were there are of zeros again, so that the next one takes them.
 #[test]
-fn a_creation_that_is_taken_back_leaves_given_files_nobodys() {
+fn a_creation_taken_back_leaves_given_files_without_owner() {
     let directory = tempdir_in(DISK).unwrap();
     let set = set(directory.path(), SetOptions::default(), &[[6, 6], [6, 6]]);
     let files = ["r0p0", "r0p1"].map(|name| directory.path().join(name));

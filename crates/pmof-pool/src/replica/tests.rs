@@ -289,7 +289,7 @@ fn one_writer_or_many_readers() {
 }
 
 #[test]
-fn parts_that_do_not_belong_are_told_apart() {
+fn parts_that_do_not_belong_are_distinguished() {
     let directory = tempdir_in(DISK).unwrap();
     let path = |name: &str| directory.path().join(name);
     let whole = made(directory.path(), "part", ALL);

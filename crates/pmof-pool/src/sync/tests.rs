@@ -335,7 +335,7 @@ fn a_pool_is_not_cut_to_a_shorter_replica() {
 }
 
 #[test]
-fn a_remote_replica_that_cannot_be_reached_is_told() {
+fn a_remote_replica_that_cannot_be_reached_is_reported() {
     let (_directory, mut set) = filled(SetOptions::default(), &[0]);
     set.replicas.push(ReplicaSpec::Remote(RemoteSpec { node: "far".into(), set: "away".into(), line: 0 }));
     for dry_run in [true, false] {

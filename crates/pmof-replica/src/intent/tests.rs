@@ -42,7 +42,7 @@ fn a_range_is_covered_once_all_of_its_extents_are_raised() {
 }
 
 #[test]
-fn what_is_raised_already_is_not_told_again() {
+fn what_is_raised_already_is_not_raised_again() {
     let intent = kept(70);
     raise(&intent, MIB..2 * MIB);
     assert_eq!(raise(&intent, 0..3 * MIB), Some(words(0, &[0b101])));

@@ -228,7 +228,7 @@ fn older_copies_catch_up_and_do_not_vote() {
 
 /// An epoch of which one replica alone heard that it was confirmed: nothing was acknowledged under it, and it catches up.
 #[test]
-fn one_that_alone_heard_of_an_epoch_comes_back() {
+fn the_only_one_that_knows_an_epoch_comes_back() {
     let state = crashed(&made(3));
     let announced = announced(&state, &[0, 2]);
     let heard = PoolState { is_confirmed: true, ..announced.clone() };

@@ -29,7 +29,7 @@ fn begin(view: &mut View, connected: Positions, in_use: Positions) -> Epoch {
 }
 
 #[test]
-fn an_epoch_is_in_force_when_all_that_were_told_have_confirmed_it() {
+fn an_epoch_is_in_force_when_all_it_was_announced_to_confirmed_it() {
     let mut view = view(3);
     let first = view.line()[0];
     let mut change = Change::default();
@@ -137,7 +137,7 @@ fn what_was_copied_to_an_older_copy_is_not_believed() {
 }
 
 #[test]
-fn who_comes_back_is_told_that_it_is_behind() {
+fn a_returning_replica_learns_that_it_is_behind() {
     let mut view = view(3);
     let state = PoolState::new(view.line()[0].id, 3);
     assert!(matches!(view.introduction(2, &state), Some(Introduction::ByChange)), "a member of the epoch in force");

@@ -265,7 +265,7 @@ fn a_minority_never_outranks_a_majority() {
 }
 
 #[test]
-fn what_a_minority_wrote_after_the_majority_stood_still_is_told() {
+fn what_a_minority_wrote_after_the_majority_stopped_is_reported() {
     let three: [Target; 3] = targets();
     options(urls(&three)).create(4096).unwrap().close().unwrap();
     write_to_one(&three[2], b"new");

@@ -23,7 +23,7 @@ fn persist_failure(error: PoolError) -> PersistFailure {
 }
 
 #[test]
-fn a_second_writer_is_told_who_writes() {
+fn a_second_writer_learns_who_writes() {
     let target = Target::start();
     let pools = options([target.url("orders")]);
     let writer = pools.create(4096).expect("a pool");
@@ -122,7 +122,7 @@ fn a_dead_replica_is_named_and_the_others_keep_the_data() {
 }
 
 #[test]
-fn a_loss_that_nobody_makes_up_for_is_told_by_the_close() {
+fn a_loss_that_nobody_makes_up_for_is_reported_by_the_close() {
     for is_asked in [false, true] {
         let mut b = Target::start();
         let lost = b.url("orders");
@@ -148,7 +148,7 @@ fn a_loss_that_nobody_makes_up_for_is_told_by_the_close() {
 }
 
 #[test]
-fn a_loss_is_told_in_one_line_and_each_of_its_causes_once() {
+fn a_loss_is_reported_in_one_line_and_each_cause_once() {
     let told = |error: PoolError| {
         let text = format!("{error:?}");
         assert_eq!(text, causes(&error).to_string());
@@ -198,7 +198,7 @@ fn reads_fall_over_to_the_next_replica() {
 }
 
 #[test]
-fn nobody_there_and_somebody_else_there_are_told_in_time() {
+fn a_closed_port_and_a_foreign_service_are_reported_in_time() {
     let mut target = Target::start();
     let gone = target.url("orders");
     target.stop();
@@ -346,7 +346,7 @@ fn connections_that_end_before_they_are_taken_do_not_count() {
 }
 
 #[test]
-fn a_file_that_lost_its_name_is_told_within_a_mark_and_at_the_close() {
+fn a_file_that_lost_its_name_is_reported_within_a_mark_and_at_the_close() {
     let target = Target::start();
     let path = target.root.path().join("orders");
     let aside = target.root.path().join("aside");

@@ -65,7 +65,7 @@ fn sixty_four_threads_persist_at_once_and_each_receipt_is_its_own() {
 }
 
 #[test]
-fn a_replica_that_dies_among_many_threads_is_left_behind_before_anyone_is_told() {
+fn a_replica_that_dies_among_many_threads_is_left_behind_before_any_persist_returns() {
     let ([first, mut second], pool) = two();
     let urls = [first.url("orders"), second.url("orders")];
     thread::scope(|scope| {
@@ -163,7 +163,7 @@ fn a_flush_is_polled_and_awaited() {
 }
 
 #[test]
-fn a_future_is_told_of_a_dead_replica() {
+fn a_future_reports_a_dead_replica() {
     let ([_first, mut second], pool) = two();
     second.stop();
     let mut lane = pool.lane();

@@ -291,7 +291,7 @@ fn writer_that_is_killed() {
 }
 
 #[test]
-fn what_a_killed_writer_was_told_of_is_there() {
+fn what_was_acknowledged_to_a_killed_writer_is_there() {
     let three = Three::start();
     let urls = three.urls();
     options(urls.clone()).create(SIZE_BYTES).expect("a pool").close().expect("closed");

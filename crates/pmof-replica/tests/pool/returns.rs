@@ -222,7 +222,7 @@ fn a_replica_that_does_not_know_the_newest_epoch_opens_nothing() {
 }
 
 #[test]
-fn an_older_copy_is_brought_up_to_date_and_a_foreign_one_is_left_alone() {
+fn an_older_copy_is_updated_and_a_foreign_one_is_left_alone() {
     let mut three: [Target; 3] = std::array::from_fn(|_| Target::start_fixed());
     let all = options(urls(&three));
     let pool = all.create(1 << 20).unwrap();

@@ -94,7 +94,7 @@ fn a_writer_that_is_taken_over_changes_nothing_any_more() {
 }
 
 #[test]
-fn a_writer_that_was_heard_of_keeps_the_pool() {
+fn a_writer_heard_recently_keeps_the_pool() {
     let target = Target::start();
     for url in &target.urls("orders") {
         let old = options([url]).open_or_create(POOL_BYTES).unwrap();
@@ -198,7 +198,7 @@ fn who_knows_the_epoch_comes_back_at_once() {
 }
 
 #[test]
-fn readers_of_a_file_that_is_replaced_are_told() {
+fn readers_of_a_replaced_file_get_an_error() {
     let target = Target::start();
     let urls = target.urls("orders");
     let old = options([&urls[1]]).create(POOL_BYTES).unwrap();
@@ -247,7 +247,7 @@ fn a_pool_on_a_device_is_not_taken_from_a_living_process() {
 }
 
 #[test]
-fn a_pool_that_has_no_name_yet_is_nobodys_to_take() {
+fn a_pool_without_a_name_cannot_be_taken_over() {
     let target = Target::start();
     let url = &target.urls("orders")[0];
     let unnamed = options([url]).publish_on_close(true).create(POOL_BYTES).unwrap();

@@ -382,7 +382,7 @@ fn without_headers_the_whole_pool_is_data() {
 }
 
 #[test]
-fn what_a_target_refuses_is_told_by_its_rule() {
+fn what_a_target_refuses_is_reported_by_its_rule() {
     let target = Target::start();
     let set = target.two_parts();
     let create = |name: &SetName, size, attributes: Option<&Attributes>| {
@@ -427,7 +427,7 @@ fn no_link_leads_out_of_the_root() {
 }
 
 #[test]
-fn the_second_opener_is_told_who_has_the_pool() {
+fn the_second_opener_learns_who_has_the_pool() {
     let target = Target::start();
     let set = target.two_parts();
     let _first = target.create(&set);
@@ -490,7 +490,7 @@ fn digests_are_those_of_the_bytes() {
 }
 
 #[test]
-fn what_was_never_written_is_told_to_be_zero() {
+fn what_was_never_written_is_reported_as_zeros() {
     let target = Target::start();
     let set = target.two_parts();
     target.create(&set).close().unwrap();
@@ -515,7 +515,7 @@ fn what_was_never_written_is_told_to_be_zero() {
 
 /// More ranges than one answer holds.
 #[test]
-fn data_in_many_pieces_is_told_in_many_answers() {
+fn data_in_many_pieces_is_listed_in_many_replies() {
     let target = Target::start();
     let text = format!("PMEMPOOLSET\n80M {}\n", target.path("large").display());
     fs::write(target.path("large.set"), text).unwrap();

@@ -42,7 +42,7 @@ fn data_is_read_and_holes_are_skipped() {
 }
 
 #[test]
-fn a_changed_length_is_told() {
+fn a_changed_length_is_reported() {
     let mut file = NamedTempFile::new().expect("a file");
     file.write_all(&[7; 10_000]).expect("a write");
     let source = Source::open(file.path()).expect("a source");

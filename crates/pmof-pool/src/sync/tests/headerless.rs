@@ -71,7 +71,7 @@ fn a_file_that_is_not_the_pools_is_neither_copied_nor_overwritten() {
 
 /// A page that changed since is no reason to think that it is another's.
 #[test]
-fn replicas_that_differ_in_places_are_brought_in_order() {
+fn replicas_that_differ_in_places_are_synced() {
     let (directory, set) = filled(SINGLE, &[0, 1]);
     for offset in (0..2 * MIB).step_by(8192) {
         poke(&directory.path().join("r1p1"), offset);

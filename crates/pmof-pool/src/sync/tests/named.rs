@@ -8,7 +8,7 @@ fn not_all(result: &Result<SyncReport, SyncError>, place: usize) {
 }
 
 #[test]
-fn some_of_the_replicas_are_not_brought_in_order_or_transformed() {
+fn some_of_the_replicas_are_not_synced_or_transformed() {
     let (directory, all) = filled(SetOptions::default(), &[0, 1, 2]);
     check_named_whole(&all, &mut NoRemotes).unwrap();
     let before = contents(directory.path());

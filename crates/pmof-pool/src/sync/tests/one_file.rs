@@ -49,7 +49,7 @@ fn twice(directory: &TempDir, lead: Lead) -> (PoolSet, PathBuf, PathBuf) {
 }
 
 #[test]
-fn no_set_with_one_file_twice_is_opened_checked_or_brought_in_order() {
+fn no_set_with_one_file_twice_is_opened_checked_or_synced() {
     for (what, lead) in LEADS {
         let directory = tempdir_in(DISK).unwrap();
         let alone = PoolSet {

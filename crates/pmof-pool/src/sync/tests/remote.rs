@@ -324,7 +324,7 @@ fn states(report: &crate::CheckReport) -> Vec<ReplicaState> {
 }
 
 #[test]
-fn a_host_that_is_away_is_told_and_the_others_are_checked() {
+fn a_host_that_is_away_is_reported_and_the_others_are_checked() {
     use ReplicaState::{Differs, Equal, Sound, Unchecked, Unsound};
     let (directory, set, mut elsewhere) = with_remote(&[0, 1, 2]);
     sync_with(&set, &mut elsewhere).unwrap();
@@ -351,7 +351,7 @@ fn a_host_that_is_away_is_told_and_the_others_are_checked() {
 
 /// Of what it holds nothing is told then; where the others were compared with it, they are compared with the next one.
 #[test]
-fn a_host_that_is_lost_during_the_check_is_told_and_the_others_are_checked() {
+fn a_host_that_is_lost_during_the_check_is_reported_and_the_others_are_checked() {
     use ReplicaState::{Differs, Equal, Sound, Unchecked};
     let (directory, mut set, mut elsewhere) = with_remote(&[0, 1]);
     sync_with(&set, &mut elsewhere).unwrap();

@@ -14,7 +14,7 @@ fn is_sound(set: &PoolSet) -> bool {
 
 /// The old set names a replica that the new one has too: made whole, it would be a second set with that replica.
 #[test]
-fn a_set_that_the_pool_was_transformed_from_is_not_brought_in_order() {
+fn a_set_that_the_pool_was_transformed_from_is_not_synced() {
     for options in [SetOptions::default(), SINGLE] {
         let (directory, old) = filled(options, &[0, 1]);
         let new = set(directory.path(), options, &[0, 2]);
@@ -41,7 +41,7 @@ fn a_set_that_the_pool_was_transformed_from_is_not_brought_in_order() {
 
 /// Nothing is missing, and the replicas are linked to one more.
 #[test]
-fn a_set_that_others_were_added_to_is_not_brought_in_order() {
+fn a_set_that_others_were_added_to_is_not_synced() {
     let (directory, old) = filled(SetOptions::default(), &[0, 1]);
     let new = set(directory.path(), SetOptions::default(), &[0, 1, 2]);
     turned(&old, &new, false).unwrap();
@@ -289,7 +289,7 @@ fn a_transform_does_not_begin_where_it_cannot_remove() {
 
 /// The state, and how to continue, are reported wherever it fails.
 #[test]
-fn a_transform_that_fails_says_what_stands() {
+fn a_transform_that_fails_says_what_was_done() {
     let (directory, old) = filled(SetOptions::default(), &[0, 1]);
     let to = set(directory.path(), SetOptions::default(), &[0, 2, 3]);
     let run = |during: &mut dyn FnMut()| {

@@ -185,7 +185,7 @@ fn messages_that_nobody_took_hold_the_send_queue() {
 }
 
 #[test]
-fn a_refused_message_that_was_answered_is_told_by_its_name() {
+fn a_refused_message_that_was_answered_is_reported_by_its_name() {
     // Whether success of the refused one would have been heard of.
     for signal in [Signal::Always, Signal::OnError] {
         let mut pair = Pair::new(settings(false));
@@ -306,7 +306,7 @@ fn receives_are_bounded() {
 }
 
 #[test]
-fn receives_may_be_posted_before_the_connection_stands() {
+fn receives_may_be_posted_before_the_connection_is_established() {
     let mut pair = Pair::apart([settings(false); 2], b"");
     pair.post_receive(1, 10);
     pair.post_receive(0, 10);

@@ -285,7 +285,7 @@ fn payloads_that_wait_are_bounded_in_bytes() {
 }
 
 #[test]
-fn what_cannot_be_posted_is_told_at_once() {
+fn what_cannot_be_posted_is_reported_at_once() {
     let small = Settings { payload_max_bytes: 100, message_max_bytes: 50, ..settings(false) };
     let mut pair = Pair::new(small);
     let long = [0; 101];
