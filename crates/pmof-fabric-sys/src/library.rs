@@ -1,0 +1,181 @@
+//! The library opened at run time, and its errors.
+
+use std::{
+    ffi::{CStr, c_char, c_int, c_void},
+    ptr::NonNull,
+    sync::OnceLock,
+};
+
+use crate::structures::{fi_fabric_attr, fi_info, fid_fabric};
+
+/// The name by which libfabric has installed itself since its first release.
+const LIBFABRIC: &CStr = c"libfabric.so.1";
+
+/// The oldest version that pmof uses: 1.11 (2020).
+pub const MINIMUM_VERSION: (u16, u16) = (1, 11);
+
+/// The version of the interface that pmof asks the library for, as `FI_VERSION` makes it.
+pub const API_VERSION: u32 = fi_version_of(MINIMUM_VERSION);
+
+const fn fi_version_of((major, minor): (u16, u16)) -> u32 {
+    (major as u32) << 16 | minor as u32
+}
+
+/// Why libfabric cannot be used. All other transports work regardless.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The dynamic loader does not find the library, or rejects it.
+    #[error(
+        "cannot load {library}: {reason}; install libfabric (Debian, Ubuntu: apt install libfabric1; Fedora, RHEL: dnf \
+         install libfabric)"
+    )]
+    Library {
+        /// The name that was asked for.
+        library: String,
+        /// The error of the dynamic loader.
+        reason: String,
+    },
+    /// The library lacks a function.
+    #[error("{library} has no function {symbol}, so it is not libfabric: reinstall libfabric")]
+    Symbol {
+        /// The library that was loaded.
+        library: String,
+        /// The function that it does not export.
+        symbol: &'static str,
+    },
+    /// The library is too old.
+    #[error("{library} is version {major}.{minor}: pmof needs libfabric 1.11 or later; upgrade libfabric")]
+    TooOld {
+        /// The library that was loaded.
+        library: String,
+        /// Its major version.
+        major: u16,
+        /// Its minor version.
+        minor: u16,
+    },
+}
+
+/// The functions of libfabric, each a field by the name of its symbol. All other calls go through the tables of the objects
+/// that these return.
+#[allow(missing_docs, reason = "documented by the manual pages of libfabric")]
+pub struct Fabric {
+    pub fi_getinfo:
+        unsafe extern "C" fn(u32, *const c_char, *const c_char, u64, *const fi_info, *mut *mut fi_info) -> c_int,
+    pub fi_freeinfo: unsafe extern "C" fn(*mut fi_info),
+    pub fi_dupinfo: unsafe extern "C" fn(*const fi_info) -> *mut fi_info,
+    pub fi_fabric: unsafe extern "C" fn(*mut fi_fabric_attr, *mut *mut fid_fabric, *mut c_void) -> c_int,
+    pub fi_strerror: unsafe extern "C" fn(c_int) -> *const c_char,
+    pub fi_version: unsafe extern "C" fn() -> u32,
+}
+
+impl Fabric {
+    /// The functions of libfabric, which the first call loads, for the life of the process.
+    ///
+    /// A failure is not kept: the next call tries again, so a program that runs while the package is installed need not be
+    /// restarted.
+    pub fn load() -> Result<&'static Self, LoadError> {
+        static LOADED: OnceLock<Fabric> = OnceLock::new();
+        if let Some(fabric) = LOADED.get() {
+            return Ok(fabric);
+        }
+        // Without a lock, which a process that forks meanwhile would never get back: threads that come at once all find the same.
+        Self::open(LIBFABRIC).map(|fabric| LOADED.get_or_init(|| fabric))
+    }
+
+    /// The version of the library: major and minor.
+    pub fn version(&self) -> (u16, u16) {
+        // SAFETY: the function has no conditions.
+        let version = unsafe { (self.fi_version)() };
+        ((version >> 16) as u16, version as u16)
+    }
+
+    /// The functions of a library by name.
+    ///
+    /// All are taken in the library's default symbol version, so that one version allocates and reads every structure:
+    /// versions append fields, and what is read here lies before them.
+    fn open(name: &CStr) -> Result<Self, LoadError> {
+        let library = Library::open(name)?;
+        // SAFETY: of every transmute, the address is that of the function of that name, whose prototype in the headers is the
+        // field's (the layout test compares them), and the library is never unloaded.
+        let fabric = unsafe {
+            Self {
+                fi_getinfo: std::mem::transmute::<
+                    NonNull<c_void>,
+                    unsafe extern "C" fn(
+                        u32,
+                        *const c_char,
+                        *const c_char,
+                        u64,
+                        *const fi_info,
+                        *mut *mut fi_info,
+                    ) -> c_int,
+                >(library.require(c"fi_getinfo")?),
+                fi_freeinfo: std::mem::transmute::<NonNull<c_void>, unsafe extern "C" fn(*mut fi_info)>(
+                    library.require(c"fi_freeinfo")?,
+                ),
+                fi_dupinfo: std::mem::transmute::<NonNull<c_void>, unsafe extern "C" fn(*const fi_info) -> *mut fi_info>(
+                    library.require(c"fi_dupinfo")?,
+                ),
+                fi_fabric: std::mem::transmute::<
+                    NonNull<c_void>,
+                    unsafe extern "C" fn(*mut fi_fabric_attr, *mut *mut fid_fabric, *mut c_void) -> c_int,
+                >(library.require(c"fi_fabric")?),
+                fi_strerror: std::mem::transmute::<NonNull<c_void>, unsafe extern "C" fn(c_int) -> *const c_char>(
+                    library.require(c"fi_strerror")?,
+                ),
+                fi_version: std::mem::transmute::<NonNull<c_void>, unsafe extern "C" fn() -> u32>(
+                    library.require(c"fi_version")?,
+                ),
+            }
+        };
+        let (major, minor) = fabric.version();
+        if (major, minor) < MINIMUM_VERSION {
+            return Err(LoadError::TooOld { library: library.name, major, minor });
+        }
+        Ok(fabric)
+    }
+}
+
+/// A library that stays loaded for the life of the process.
+struct Library {
+    handle: NonNull<c_void>,
+    name: String,
+}
+
+impl Library {
+    /// Loads the library, or finds it loaded.
+    fn open(name: &CStr) -> Result<Self, LoadError> {
+        // SAFETY: `name` is a C string. Opening runs the library's constructor, which has no conditions.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        let name = name.to_string_lossy().into_owned();
+        match NonNull::new(handle) {
+            Some(handle) => Ok(Self { handle, name }),
+            None => Err(LoadError::Library { library: name, reason: last_error() }),
+        }
+    }
+
+    /// The address of a function that must be there.
+    fn require(&self, symbol: &'static CStr) -> Result<NonNull<c_void>, LoadError> {
+        // SAFETY: the handle is one of dlopen's that is never closed, and `symbol` is a C string.
+        NonNull::new(unsafe { libc::dlsym(self.handle.as_ptr(), symbol.as_ptr()) }).ok_or_else(|| LoadError::Symbol {
+            library: self.name.clone(),
+            symbol: symbol.to_str().unwrap_or("(a name that is not UTF-8)"),
+        })
+    }
+}
+
+/// The dynamic loader's message about this thread's last failure.
+fn last_error() -> String {
+    // SAFETY: glibc and musl keep the message per thread; it is copied before this thread calls the loader again.
+    let message = unsafe { libc::dlerror() };
+    if message.is_null() {
+        return "the dynamic loader gives no reason".to_owned();
+    }
+    // SAFETY: a message that is not null is a C string.
+    unsafe { CStr::from_ptr(message) }.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+#[path = "library_tests.rs"]
+mod tests;

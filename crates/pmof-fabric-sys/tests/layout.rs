@@ -1,0 +1,179 @@
+//! Sizes, offsets, prototypes and constants of the bindings beside a C compiler's view of libfabric's headers: those of
+//! `PMOF_FABRIC_HEADERS`, an include directory with `rdma/fabric.h`, else those of `/usr/include`.
+
+use std::{
+    fmt::Write as _,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use pmof_fabric_sys::{CONSTANTS, OPERATIONS, STRUCTURES, Structure};
+
+/// Structures that pmof allocates and the library reads or fills in: these may not be longer in the headers.
+const ALLOCATED_HERE: [&str; 7] =
+    ["fi_av_attr", "fi_cq_attr", "fi_cq_data_entry", "fi_context2", "fi_rma_iov", "fi_msg", "fi_msg_rma"];
+
+/// Something that the headers must agree with, as a C expression.
+struct Check {
+    name: String,
+    expression: String,
+}
+
+#[test]
+fn the_headers_agree_with_the_bindings() {
+    let Some(headers) = headers() else { return };
+    let checks = checks();
+    assert!(checks.len() > 450, "only {} checks", checks.len());
+    let complaints = compile(&headers, &checks);
+    assert!(complaints.is_empty(), "the headers of {} differ: {complaints}", headers.display());
+}
+
+/// The control: a wrong number or prototype of each kind is found, and nothing else.
+#[test]
+fn a_wrong_number_is_found() {
+    let Some(headers) = headers() else { return };
+    let mut checks = checks();
+    let broken = [
+        ("size of fi_cq_attr", " == 40", " == 48"),
+        ("size of fi_info", " >= 120", " >= 4096"),
+        ("alignment of fi_msg", " == 8", " == 4"),
+        ("offset of fi_domain_attr.mr_mode", " == 36", " == 40"),
+        ("type of fi_domain_attr.mr_mode", "int", "long"),
+        ("constant FI_RMA_PMEM", " == 562949953421312", " == 281474976710656"),
+        ("prototype of fi_ops_cq.read", "void *", "int *"),
+        ("prototype of fi_getinfo", "uint32_t", "uint64_t"),
+    ];
+    for (name, right, wrong) in broken {
+        let check = checks.iter_mut().find(|check| check.name == name).unwrap_or_else(|| panic!("no check {name}"));
+        assert!(check.expression.contains(right), "{name}: {}", check.expression);
+        check.expression = check.expression.replace(right, wrong);
+    }
+    let complaints = compile(&headers, &checks);
+    for (name, ..) in broken {
+        assert!(complaints.contains(&format!("\"{name}\"")), "{name} was not found: {complaints}");
+    }
+    assert_eq!(complaints.matches("static assertion failed").count(), broken.len(), "{complaints}");
+}
+
+/// The include directory to compare with; none, with the reason said, where the machine has no headers.
+fn headers() -> Option<PathBuf> {
+    let named = std::env::var_os("PMOF_FABRIC_HEADERS").map(PathBuf::from);
+    let directory = named.clone().unwrap_or_else(|| "/usr/include".into());
+    let has = directory.join("rdma/fabric.h").exists();
+    assert!(has || named.is_none(), "PMOF_FABRIC_HEADERS={}: no rdma/fabric.h", directory.display());
+    if !has {
+        skip_report::skipped!(
+            "no headers of libfabric in {} (libfabric-dev); name some by PMOF_FABRIC_HEADERS",
+            directory.display()
+        );
+    }
+    has.then_some(directory)
+}
+
+fn checks() -> Vec<Check> {
+    let mut checks = Vec::new();
+    for structure in STRUCTURES.iter().chain(OPERATIONS) {
+        structure_checks(structure, &mut checks);
+    }
+    for (name, value) in CONSTANTS {
+        let expression = format!("(uint64_t)({name}) == {value}ULL");
+        checks.push(Check { name: format!("constant {name}"), expression });
+    }
+    for (name, result, parameters) in [
+        (
+            "fi_getinfo",
+            "int",
+            "uint32_t, const char *, const char *, uint64_t, const struct fi_info *, struct fi_info **",
+        ),
+        ("fi_freeinfo", "void", "struct fi_info *"),
+        ("fi_dupinfo", "struct fi_info *", "const struct fi_info *"),
+        ("fi_fabric", "int", "struct fi_fabric_attr *, struct fid_fabric **, void *"),
+        ("fi_strerror", "const char *", "int"),
+        ("fi_version", "uint32_t", "void"),
+    ] {
+        let expression = format!("__builtin_types_compatible_p(__typeof__(&{name}), {result} (*)({parameters}))");
+        checks.push(Check { name: format!("prototype of {name}"), expression });
+    }
+    checks
+}
+
+fn structure_checks(structure: &Structure, checks: &mut Vec<Check>) {
+    let Structure { name, size_bytes, alignment_bytes, fields } = structure;
+    let relation = if ALLOCATED_HERE.contains(name) { "==" } else { ">=" };
+    let expression = format!("sizeof(struct {name}) {relation} {size_bytes}");
+    checks.push(Check { name: format!("size of {name}"), expression });
+    let expression = format!("_Alignof(struct {name}) == {alignment_bytes}");
+    checks.push(Check { name: format!("alignment of {name}"), expression });
+    for (field, rust_type, offset_bytes) in *fields {
+        let field = field.strip_suffix('_').unwrap_or(field);
+        let expression = format!("offsetof(struct {name}, {field}) == {offset_bytes}");
+        checks.push(Check { name: format!("offset of {name}.{field}"), expression });
+        let rust_type: String = rust_type.split_whitespace().collect::<Vec<_>>().join(" ");
+        let place = format!("((struct {name} *)0)->{field}");
+        if let Some(c_type) = function_of(&rust_type) {
+            let expression = format!("__builtin_types_compatible_p(__typeof__({place}), {c_type})");
+            checks.push(Check { name: format!("prototype of {name}.{field}"), expression });
+        } else if let Some(c_type) = number_of(&rust_type) {
+            // An enumeration of the headers is a number of 32 bits here.
+            let expression = format!("sizeof({place}) == sizeof({c_type})");
+            checks.push(Check { name: format!("type of {name}.{field}"), expression });
+        }
+    }
+}
+
+/// A function pointer in C: `Option<unsafe extern "C" fn(A, B) -> R>`.
+fn function_of(rust_type: &str) -> Option<String> {
+    let (_, rest) = rust_type.split_once("fn(")?;
+    let (parameters, result) = rest.rsplit_once("->")?;
+    let parameters = parameters.trim().trim_end_matches(')').trim().trim_end_matches(',');
+    let parameters: Vec<_> = parameters.split(',').map(|parameter| c_type(parameter.trim())).collect();
+    let result = c_type(result.trim().trim_end_matches([',', ' ', '>']));
+    Some(format!("{result} (*)({})", parameters.join(", ")))
+}
+
+fn number_of(rust: &str) -> Option<&'static str> {
+    Some(match rust {
+        "c_int" => "int",
+        "u32" => "uint32_t",
+        "u64" | "fi_addr_t" => "uint64_t",
+        "usize" => "size_t",
+        "isize" => "ssize_t",
+        "c_void" => "void",
+        "c_char" => "char",
+        _ => return None,
+    })
+}
+
+/// A Rust type in C.
+fn c_type(rust: &str) -> String {
+    if let Some(target) = rust.strip_prefix("*mut ") {
+        return format!("{} *", c_type(target));
+    }
+    if let Some(target) = rust.strip_prefix("*const ") {
+        return format!("const {} *", c_type(target));
+    }
+    number_of(rust).map_or_else(|| format!("struct {rust}"), ToOwned::to_owned)
+}
+
+/// What the C compiler says of the checks: nothing where all hold.
+fn compile(headers: &Path, checks: &[Check]) -> String {
+    let directory = tempfile::tempdir().unwrap();
+    let mut program = "#include <stddef.h>\n#include <stdint.h>\n#include <sys/uio.h>\n".to_owned();
+    for header in ["fabric", "fi_errno", "fi_domain", "fi_eq", "fi_endpoint", "fi_cm", "fi_rma"] {
+        writeln!(program, "#include <rdma/{header}.h>").unwrap();
+    }
+    for Check { name, expression } in checks {
+        writeln!(program, "_Static_assert({expression}, \"{name}\");").unwrap();
+    }
+    let source = directory.path().join("layout.c");
+    std::fs::write(&source, program).unwrap();
+    let mut compiler = Command::new("cc");
+    compiler.args(["-std=gnu11", "-w", "-fsyntax-only", "-fmax-errors=0"]);
+    if headers != Path::new("/usr/include") {
+        compiler.arg("-I").arg(headers);
+    }
+    let output = compiler.arg(&source).output().expect("cc, which Rust links with");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.success(), text.is_empty(), "{text}");
+    text
+}
