@@ -65,6 +65,12 @@ fn latency_to_a_file_survives_loss_of_power() {
 }
 
 #[test]
+fn a_pool_with_a_slow_replica_is_compared_with_one_without() {
+    let report = json(&tmpfs(), "latency --replicas 3 --slow-us 20000 --slow-after-us 5000 --count 5 --rounds 2");
+    assert_positive(&report, &["ratio_slow_p50", "ratio_slow_p99", "prompt_p50_us", "p50_us"]);
+}
+
+#[test]
 fn replicas_behind_a_delay_are_compared_with_one() {
     let report = json(&tmpfs(), "latency --delay-us 1000 --replicas 3 --count 5 --rounds 2");
     assert_positive(&report, &["ratio_replicas_p50", "ratio_replicas_p50_min", "ratio_replicas_p50_max"]);

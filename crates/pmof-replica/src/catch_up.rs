@@ -56,6 +56,11 @@ impl CatchUp {
         }
     }
 
+    /// The write of `range` was posted on others, and not on this replica, or not all of it.
+    pub(crate) fn missed_write(&self, range: &Range<u64>) {
+        self.missing.mark(range.clone());
+    }
+
     /// Opens the next window at `from` or later, of at most so many ranges and bytes. `None`: nothing is missing from there on.
     pub(crate) fn open_window(&self, from: u64, limit: Limit) -> Option<Vec<Range<u64>>> {
         let (mut ranges, mut bytes, mut at) = (Vec::new(), 0, from);

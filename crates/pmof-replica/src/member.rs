@@ -7,6 +7,7 @@ use std::{
         Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use pmof_access::{Durability, Flushed, Memory, Ticket};
@@ -134,6 +135,13 @@ pub(crate) struct Flushing {
     reached: [Option<Flushed>; 2],
 }
 
+impl Flushing {
+    /// Whether answers are owed.
+    pub(crate) fn is_in_flight(&self) -> bool {
+        self.tickets.iter().any(Option::is_some)
+    }
+}
+
 /// Which replica it is, and whether it is in use.
 #[derive(Debug)]
 pub(crate) struct Standing {
@@ -145,12 +153,14 @@ pub(crate) struct Standing {
     is_noted: AtomicBool,
     /// It is written, and lacks what was written before.
     is_behind: AtomicBool,
+    /// It is too slow to be waited for: it is behind, and nothing is sent to it.
+    is_slow: AtomicBool,
 }
 
 impl Standing {
     pub(crate) fn new(place: Arc<ReplicaPlace>) -> Self {
-        let [is_told, is_noted, is_behind] = [false; 3].map(AtomicBool::new);
-        Self { place, failure: OnceLock::new(), is_told, is_noted, is_behind }
+        let [is_told, is_noted, is_behind, is_slow] = [false; 4].map(AtomicBool::new);
+        Self { place, failure: OnceLock::new(), is_told, is_noted, is_behind, is_slow }
     }
 
     /// Whether the failure is news to whoever brings replicas back.
@@ -171,6 +181,24 @@ impl Standing {
     /// Whether it catches up with the others, or is yet to begin.
     pub(crate) fn is_behind(&self) -> bool {
         self.is_behind.load(Ordering::Acquire)
+    }
+
+    /// The others go on without it. Before anything that it lacks is acknowledged, enough of them know durably that it is behind.
+    pub(crate) fn leave_behind(&self) {
+        // First: one that is slow counts no more.
+        self.is_behind.store(true, Ordering::Release);
+        self.is_slow.store(true, Ordering::Release);
+    }
+
+    /// Whether nobody waits for it, because it is too slow.
+    pub(crate) fn is_slow(&self) -> bool {
+        self.is_slow.load(Ordering::Acquire)
+    }
+
+    /// It is written again.
+    pub(crate) fn is_admitted(&self) {
+        self.is_noted.store(false, Ordering::Relaxed);
+        self.is_slow.store(false, Ordering::Release);
     }
 
     /// It has all that the others have.
@@ -210,14 +238,21 @@ impl Standing {
 pub(crate) trait Member: fmt::Debug + Send + Sync {
     fn standing(&self) -> &Standing;
 
-    /// Posts a write, or does it.
+    /// Posts a write, or does it. Waits for room.
     fn write(&self, write: &Write<'_>);
+
+    /// The same, and waits for room for so long at most. False: there was none, and a part of it may be posted.
+    fn write_within(&self, write: &Write<'_>, _limit: Duration) -> bool {
+        self.write(write);
+        true
+    }
 
     /// Starts to make durable what was written. Nothing of it need be done before [`finish_flush`](Self::finish_flush).
     fn start_flush(&self, flush: Flush, level: FlushLevel) -> Flushing;
 
-    /// Whether [`finish_flush`](Self::finish_flush) would return at once. On this machine the flush is done now.
-    fn is_flushed(&self, flushing: &mut Flushing) -> bool;
+    /// Waits for a flush, for so long at most. Whether [`finish_flush`](Self::finish_flush) would return at once. On this machine the flush is
+    /// done now.
+    fn is_flushed(&self, flushing: &mut Flushing, limit: Duration) -> bool;
 
     /// Returns when a flush is done: with what was reached, or `None` where the replica failed.
     fn finish_flush(&self, flushing: &mut Flushing) -> Option<ReplicaReceipt>;
@@ -248,7 +283,19 @@ pub(crate) trait Member: fmt::Debug + Send + Sync {
     fn close(&self) -> Result<(), Arc<ReplicaError>>;
 
     /// Makes everything durable that was written, of a replica that is behind too. False: it failed.
-    fn flush_everything(&self, _level: FlushLevel) -> bool {
+    fn flush_everything(&self, level: FlushLevel) -> bool {
+        let mut flushing = self.start_flush_everything(level);
+        self.has_flushed(&mut flushing, None)
+    }
+
+    /// Starts the same.
+    fn start_flush_everything(&self, _level: FlushLevel) -> Flushing {
+        Flushing::default()
+    }
+
+    /// Waits for [all to be durable](Self::start_flush_everything), for so long at most where there is a limit. False: it is not; the flush may be
+    /// in flight still.
+    fn has_flushed(&self, _flushing: &mut Flushing, _limit: Option<Duration>) -> bool {
         false
     }
 

@@ -7,6 +7,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use parking_lot::{MappedRwLockReadGuard, Mutex, RwLock, RwLockReadGuard};
@@ -25,6 +26,7 @@ use crate::{
     },
     pages::PageMap,
 };
+use acknowledge::AckTerms;
 use epochs::Epochs;
 use group::Group;
 use pending::Waiter;
@@ -39,6 +41,7 @@ mod format;
 mod group;
 #[cfg(test)]
 mod group_tests;
+mod halt;
 mod intents;
 mod lane;
 #[cfg(test)]
@@ -51,6 +54,7 @@ mod remote_set;
 mod returns;
 mod scrub;
 mod set;
+mod slow;
 mod status;
 
 pub use acknowledge::Acknowledge;
@@ -96,8 +100,6 @@ struct Facts {
     durability: Durability,
     access: OpenFor,
     left_out: LeftOut,
-    /// Replicas that must have the bytes of a persist.
-    least_acknowledged: usize,
     /// What the opening did.
     equalized: Equalized,
     was_closed: bool,
@@ -108,6 +110,8 @@ struct Facts {
 /// What an open pool holds, as long as its members are the same; the end of the last closes connections and unmaps memory.
 struct Open {
     facts: Facts,
+    /// What a persist is acknowledged by.
+    terms: AckTerms,
     members: Vec<Arc<dyn Member>>,
     /// Of a native pool: who took part in what.
     epochs: Option<Arc<Epochs>>,
@@ -178,7 +182,7 @@ impl fmt::Debug for Open {
 
 impl Open {
     fn new(
-        facts: Facts,
+        (facts, terms): (Facts, AckTerms),
         members: Vec<Arc<dyn Member>>,
         epochs: Option<Epochs>,
         mirror: Option<Arc<dyn Medium>>,
@@ -186,6 +190,7 @@ impl Open {
         let group = members.iter().any(|member| member.shares_flushes()).then(Arc::default);
         Self {
             facts,
+            terms,
             members,
             epochs: epochs.map(Arc::new),
             written: None,
@@ -205,6 +210,7 @@ impl Open {
     fn with_members(&self, members: Vec<Arc<dyn Member>>, catching_up: Vec<(usize, Arc<CatchUp>)>) -> Self {
         Self {
             facts: self.facts.clone(),
+            terms: self.terms,
             members,
             epochs: self.epochs.clone(),
             written: self.written.clone(),
@@ -547,20 +553,22 @@ impl Open {
         }
         let windows: SmallVec<[u64; 2]> =
             self.catching_up.iter().map(|(_, catch_up)| catch_up.before_write()).collect();
-        let mut at = range.start;
+        let (mut at, mut missed) = (range.start, 0);
         while at < range.end {
             // Piece by piece, so that several replicas are fed in turn; none cuts a word.
             let piece = at..(at / RELAXED_BYTES * RELAXED_BYTES + RELAXED_BYTES).min(range.end);
             let source = source(&piece);
             self.store_in_mirror(at, source)?;
             let write = Write { offset: at, len_bytes: piece.end - at, source, atomicity, is_held };
-            for member in &self.members {
-                member.write(&write);
-            }
+            missed |= self.write_piece(&write);
             at = piece.end;
         }
-        for ((_, catch_up), before) in self.catching_up.iter().zip(windows) {
-            catch_up.after_write(before, &range);
+        for ((position, catch_up), before) in self.catching_up.iter().zip(windows) {
+            if missed & (1 << position) == 0 {
+                catch_up.after_write(before, &range);
+            } else {
+                catch_up.missed_write(&range);
+            }
         }
         Ok(())
     }
@@ -590,7 +598,7 @@ impl Open {
         let Some(mut abandoned) = self.abandoned.try_lock() else { return };
         abandoned.retain_mut(|flushing| {
             let mut all = flushing.iter_mut().zip(&self.members);
-            !all.all(|(flushing, member)| member.is_flushed(flushing))
+            !all.all(|(flushing, member)| member.is_flushed(flushing, Duration::ZERO))
         });
         self.has_abandoned.store(!abandoned.is_empty(), Ordering::Relaxed);
     }
@@ -600,11 +608,13 @@ impl Open {
         // What is on this machine is made durable while targets do the same.
         for (member, flushing) in self.members.iter().zip(&mut flushing) {
             if member.remote().is_none() {
-                member.is_flushed(flushing);
+                member.is_flushed(flushing, Duration::ZERO);
             }
         }
+        self.wait_for_enough(&mut flushing);
         let all = self.members.iter().zip(&mut flushing);
         let reached = all.filter_map(|(member, flushing)| member.finish_flush(flushing)).collect();
+        self.abandon(flushing);
         self.stop_where_fenced();
         // Before anyone hears of writes that a lost replica lacks, it must be known by the headers of enough others to lack them.
         let is_acknowledged = self.epochs.as_ref().is_some_and(|epochs| epochs.acknowledge(&self.members));
@@ -629,6 +639,9 @@ impl Open {
         let mut failed = Vec::new();
         for member in &self.members {
             let standing = member.standing();
+            if standing.is_slow() && standing.note_failure() {
+                self.losses.raise();
+            }
             if let Some(why) = standing.tell_failure() {
                 replicas.retain(|receipt| !Arc::ptr_eq(&receipt.replica, &standing.place));
                 failed.push((Arc::clone(&standing.place), Arc::clone(why)));
@@ -645,8 +658,7 @@ impl Open {
             missing.extend(places.filter(|place| !has_it(place)).cloned());
         }
         let (replica_count, made_count) = (self.members.len(), self.facts.made_count);
-        let has_least = replicas.len() >= self.facts.least_acknowledged;
-        let is_enough = has_least && (missing.is_empty() || is_acknowledged);
+        let is_enough = self.terms.are_met_by(&replicas) && (missing.is_empty() || is_acknowledged);
         let receipt = Receipt { durability: self.facts.durability, replicas, missing, replica_count, made_count };
         if is_enough { Ok(receipt) } else { Err(Box::new(PersistFailure { receipt, failed })) }
     }

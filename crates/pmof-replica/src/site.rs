@@ -1,6 +1,9 @@
 //! Where a replica of a native pool is asked for: at a target, or in a directory of this machine.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use pmof_control::{PoolName, PoolRefusal, Reply, Request};
 use pmof_target::LocalTarget;
@@ -37,13 +40,17 @@ impl Site {
     pub(crate) fn answer(&self, asked: Asked) -> Result<Reply, ReplicaError> {
         match (self, asked) {
             (Self::Target(target), Asked::Sent(pending)) => target.answer(&pending),
-            (Self::Here(here), Asked::Due(request)) => match here.answer(*request) {
-                Reply::Refused { code, text } => {
-                    Err(ReplicaError::Refused { refusal: PoolRefusal::from_code(code), text })
-                }
-                reply => Ok(reply),
-            },
+            (Self::Here(here), Asked::Due(request)) => answer_here(here, *request),
             _ => Err(ReplicaError::Unexpected),
+        }
+    }
+
+    /// The same, at most so long; on this machine the request is carried out now. `None`: there is no answer yet.
+    pub(crate) fn answer_within(&self, asked: &Asked, limit: Duration) -> Option<Result<Reply, ReplicaError>> {
+        match (self, asked) {
+            (Self::Target(target), Asked::Sent(pending)) => target.answer_within(pending, limit),
+            (Self::Here(here), Asked::Due(request)) => Some(answer_here(here, Request::clone(request))),
+            _ => Some(Err(ReplicaError::Unexpected)),
         }
     }
 
@@ -81,5 +88,12 @@ impl Site {
             Self::Target(target) => target.holder_of(name),
             Self::Here(_) => None,
         }
+    }
+}
+
+fn answer_here(here: &LocalTarget, request: Request) -> Result<Reply, ReplicaError> {
+    match here.answer(request) {
+        Reply::Refused { code, text } => Err(ReplicaError::Refused { refusal: PoolRefusal::from_code(code), text }),
+        reply => Ok(reply),
     }
 }

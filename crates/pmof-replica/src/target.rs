@@ -146,8 +146,19 @@ impl TargetConnection {
     /// The answer, or the refusal as an error. Its time runs from the asking, so that several that are silent run out of it together.
     pub(crate) fn answer(&self, pending: &PendingReply) -> Result<Reply, ReplicaError> {
         let left = self.timeout.saturating_sub(pending.asked.elapsed()).max(LATE_LOOK);
-        let received = self.wait_for(pending.ticket, left).unwrap_or_else(|| Err(self.timed_out()))?;
-        let Outcome::Received { len_bytes, .. } = received else {
+        self.answer_within(pending, left).unwrap_or_else(|| Err(self.timed_out()))
+    }
+
+    /// The same, at most so long. `None`: there is no answer yet.
+    pub(crate) fn answer_within(&self, pending: &PendingReply, limit: Duration) -> Option<Result<Reply, ReplicaError>> {
+        let Some(received) = self.wait_for(pending.ticket, limit) else {
+            return (pending.asked.elapsed() >= self.timeout).then(|| Err(self.timed_out()));
+        };
+        Some(received.and_then(|received| self.reply(&received)))
+    }
+
+    fn reply(&self, received: &Outcome) -> Result<Reply, ReplicaError> {
+        let Outcome::Received { len_bytes, .. } = *received else {
             return Err(ReplicaError::Unexpected);
         };
         let mut message = vec![0; len_bytes as usize];
@@ -175,15 +186,24 @@ impl TargetConnection {
     }
 
     /// Does a step that posts; waits for room in the send queue where there is none.
-    pub(crate) fn post<T>(&self, mut step: impl FnMut(&Connection) -> Result<T, PostError>) -> Result<T, ReplicaError> {
+    pub(crate) fn post<T>(&self, step: impl FnMut(&Connection) -> Result<T, PostError>) -> Result<T, ReplicaError> {
+        self.post_within(self.timeout, step)?.ok_or_else(|| self.timed_out())
+    }
+
+    /// The same, and waits for so long at most. `None`: there was no room.
+    pub(crate) fn post_within<T>(
+        &self,
+        limit: Duration,
+        mut step: impl FnMut(&Connection) -> Result<T, PostError>,
+    ) -> Result<Option<T>, ReplicaError> {
         let mut full_since = None;
         loop {
             match step(&self.connection) {
-                Ok(posted) => return Ok(posted),
+                Ok(posted) => return Ok(Some(posted)),
                 Err(PostError::QueueFull { .. }) => {
                     let full_since = *full_since.get_or_insert_with(Instant::now);
-                    if full_since.elapsed() > self.timeout || !self.connection.wait_send_room(self.timeout) {
-                        return Err(self.timed_out());
+                    if full_since.elapsed() > limit || !self.connection.wait_send_room(limit) {
+                        return Ok(None);
                     }
                     // There may be a place, and no room for the bytes: those before have to go first.
                     self.connection.queue().wait_next_is_receive(ROOM_LOOK);

@@ -122,8 +122,7 @@ impl View {
             }
             Change::Idle | Change::Announced(_) => {}
         }
-        let is_enough = connected.count_ones() as usize >= self.quorum && self.needed & !connected == 0;
-        if in_use == 0 || !is_enough || !self.is_heard(in_use) {
+        if !self.may_go_on_with(connected, in_use) {
             return Step::Done(false);
         }
         let indexes = self.indexes.iter().enumerate().filter(|(position, _)| in_use & (1 << position) != 0);
@@ -132,6 +131,17 @@ impl View {
         let ancestors = self.base.ancestors.clone();
         *change = Change::Announced(Announced { epoch, opening, connected, in_use });
         Step::TellAll(Box::new((Request::Begin { opening, epoch, ancestors }, Reply::Begun)))
+    }
+
+    /// Whether so many members can know of an epoch.
+    pub(crate) fn is_quorum(&self, connected: Positions) -> bool {
+        connected.count_ones() as usize >= self.quorum
+    }
+
+    /// Whether an epoch of the members in sync may begin where those that are connected know of it.
+    pub(crate) fn may_go_on_with(&self, connected: Positions, in_use: Positions) -> bool {
+        let is_enough = self.is_quorum(connected) && self.needed & !connected == 0;
+        in_use != 0 && is_enough && self.is_heard(in_use)
     }
 
     /// Whether those who might open the pool without the members in sync hear of a new epoch. Where a quorum is no majority, all members of
@@ -156,16 +166,18 @@ impl View {
         has_named
     }
 
-    /// What a member of this index, found in this state, has to be told before it catches up. `None`: there is no epoch.
-    pub(crate) fn introduction(&mut self, index: u16, state: &PoolState) -> Option<Introduction> {
+    /// What a member of this index has to be told before it catches up. `state`: what it was found in, unless it stayed connected. `None`:
+    /// there is no epoch.
+    pub(crate) fn introduction(&mut self, index: u16, state: Option<&PoolState>) -> Option<Introduction> {
         let (epoch, ancestors) = self.base.ancestors.split_first()?;
         // Another writer was beginning an epoch while this one was away. It may be confirmed on a replica that is not here, and must not be
         // forgotten by one that knows that it was only announced.
         let is_known = |id: Uuid| self.base.ancestors.iter().any(|known| known.id == id);
-        let overruled = state.ancestors.first().filter(|_| !state.is_confirmed && !is_known(state.epoch.id));
-        if let Some(parent) = overruled {
-            self.overruled.retain(|(known, _)| known.id != state.epoch.id);
-            self.overruled.push((state.epoch, parent.id));
+        let announced = state.filter(|state| !state.is_confirmed && !is_known(state.epoch.id));
+        let overruled = announced.and_then(|state| Some((state.epoch, state.ancestors.first()?.id)));
+        if let Some((epoch, parent)) = overruled {
+            self.overruled.retain(|(known, _)| known.id != epoch.id);
+            self.overruled.push((epoch, parent));
         }
         if epoch.has(index) || overruled.is_some() {
             return Some(Introduction::ByChange);

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
-use pmof::{Pool, Receipt, Waiting};
+use pmof::{Acknowledge, Pool, PoolOptions, Receipt, Waiting};
 use pmof_console::output::say;
 use pmof_console::words::TransportName;
 
@@ -62,6 +62,13 @@ pub(super) struct LatencyArgs {
     /// Delay every byte by so much, in each direction
     #[arg(long, value_name = "US", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
     delay_us: u64,
+    /// Delay one replica by so much more in each direction, and compare with the same pool whose replicas are all prompt. A
+    /// persist needs all the others, and goes on without a replica that is slow (--slow-after-us)
+    #[arg(long, value_name = "US", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
+    slow_us: u64,
+    /// With --slow-us: leave a replica behind that takes so much longer than the others
+    #[arg(long, value_name = "US", default_value_t = 2000, requires = "slow_us", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    slow_after_us: u64,
     /// Wait as programs do by default, instead of spinning at both ends (with --delay-us, at the target alone)
     #[arg(long)]
     adaptive: bool,
@@ -76,14 +83,17 @@ pub(super) struct LatencyArgs {
 /// Runs `pmof bench latency`.
 pub(super) fn run(args: &LatencyArgs) -> Result<()> {
     ensure!(
-        args.delay_us == 0 || args.stage.reach.transport == TransportName::Tcp,
-        "--delay-us is for --transport tcp: nothing can be put between the two ends of the others"
+        args.delay_us + args.slow_us == 0 || args.stage.reach.transport == TransportName::Tcp,
+        "--delay-us and --slow-us are for --transport tcp: nothing can be put between the two ends of the others"
     );
     ensure!(args.replicas == 1 || args.stage.device.is_none(), "a device holds one replica: leave --replicas out");
+    ensure!(args.slow_us == 0 || args.replicas > 1, "--slow-us takes --replicas 2 or more: a pool of one waits for it");
     let stage = Stage::set(&args.stage, args.medium)?;
     let mut floor = args.floor(&stage)?.map(Series::new);
-    let mut single = if args.replicas > 1 { Some(Series::new(args.pool(&stage, 1)?)) } else { None };
-    let mut pool = Series::new(args.pool(&stage, args.replicas)?);
+    let mut single = if args.replicas > 1 { Some(Series::new(args.pool(&stage, 1, 0)?)) } else { None };
+    let prompt = (args.slow_us > 0).then(|| args.pool(&stage, args.replicas, 0)).transpose()?;
+    let mut prompt = prompt.map(Series::new);
+    let mut pool = Series::new(args.pool(&stage, args.replicas, args.slow_us)?);
     stage.pin_initiator()?;
     let count = args.count();
     for _ in 0..args.rounds {
@@ -93,9 +103,13 @@ pub(super) fn run(args: &LatencyArgs) -> Result<()> {
         if let Some(single) = &mut single {
             single.round(count)?;
         }
+        if let Some(prompt) = &mut prompt {
+            prompt.round(count)?;
+        }
         pool.round(count)?;
     }
-    let outcome = Outcome::of(floor.as_ref().ok_or(stage.no_floor().unwrap_or_default()), single.as_ref(), &pool)?;
+    let no_floor = stage.no_floor().unwrap_or_default();
+    let outcome = Outcome::of(floor.as_ref().ok_or(no_floor), single.as_ref(), prompt.as_ref(), &pool)?;
     pool.contender.finish(|work| work.finish(&stage))?;
     outcome.print(args)
 }
@@ -118,6 +132,15 @@ impl LatencyArgs {
             (false, 0) => Some(Waiting::BusyPoll),
             (false, _) => Some(Waiting::Adaptive { spin: Duration::ZERO }),
         }
+    }
+
+    /// With a slow replica, the others are enough.
+    fn acknowledged(&self, options: PoolOptions, replicas: u16) -> PoolOptions {
+        if self.slow_us == 0 || replicas < 2 {
+            return options;
+        }
+        let others = usize::from(replicas) - 1;
+        options.acknowledge(Acknowledge::AtLeast(others)).slow_after(Duration::from_micros(self.slow_after_us))
     }
 
     fn floor(&self, stage: &Stage) -> Result<Option<Contender<Work>>> {
@@ -146,9 +169,9 @@ impl LatencyArgs {
         Contender::new(Work::Floor(client), servers).map(Some)
     }
 
-    /// A pool of so many replicas, with a target and relay of its own.
-    fn pool(&self, stage: &Stage, replicas: u16) -> Result<Contender<Work>> {
-        let target = stage.target(&format!("replicas-{replicas}"), "bench-0", !self.adaptive)?;
+    /// A pool of so many replicas, with a target and relays of its own; the last one is later by `slow_us`.
+    fn pool(&self, stage: &Stage, replicas: u16, slow_us: u64) -> Result<Contender<Work>> {
+        let target = stage.target(&format!("replicas-{replicas}-{slow_us}"), "bench-0", !self.adaptive)?;
         let mut addresses = vec![target.address().to_owned(); usize::from(replicas)];
         let mut servers = Vec::new();
         if self.delay_us > 0 {
@@ -156,11 +179,16 @@ impl LatencyArgs {
             addresses = relay.addresses().iter().map(|address| format!("tcp://{address}")).collect();
             servers.push(Server::Helper(relay));
         }
+        if let (true, Some(last)) = (slow_us > 0, addresses.last_mut()) {
+            let relay = stage.relay(socket_address(target.address())?, 1, self.delay_us + slow_us)?;
+            *last = format!("tcp://{}", relay.addresses().first().context("the relay has no address")?);
+            servers.push(Server::Helper(relay));
+        }
         servers.push(Server::Target(target));
         let names = (0..replicas).map(|index| format!("bench-{index}"));
         let urls: Vec<_> = addresses.iter().zip(names).map(|(address, name)| stage.pool_url(address, &name)).collect();
-        let pool =
-            stage.pool_options(urls.clone(), self.initiator_waiting()).create(POOL_BYTES).context("making the pool")?;
+        let options = self.acknowledged(stage.pool_options(urls.clone(), self.initiator_waiting()), replicas);
+        let pool = options.create(POOL_BYTES).context("making the pool")?;
         warm(&pool)?;
         let (span_bytes, bytes) = (self.span_bytes(), vec![7; self.size as usize]);
         let writer = Writer { pool, urls, span_bytes, bytes, offset: 0, receipt: None };
@@ -277,19 +305,27 @@ struct Outcome {
     floor: Result<(LatencySummary, Spread), &'static str>,
     /// A pool of one replica, and how much longer several take.
     single: Option<(LatencySummary, Spread)>,
+    /// A pool whose replicas are all prompt, and how much longer one with a slow replica takes.
+    prompt: Option<(LatencySummary, Spread)>,
     receipt: Receipt,
 }
 
 impl Outcome {
-    fn of(floor: Result<&Series, &'static str>, single: Option<&Series>, pool: &Series) -> Result<Self> {
-        let single = single.map(|single| Ok::<_, anyhow::Error>((single.total.summary(), pool.ratio(single)?)));
+    fn of(
+        floor: Result<&Series, &'static str>,
+        single: Option<&Series>,
+        prompt: Option<&Series>,
+        pool: &Series,
+    ) -> Result<Self> {
+        let compared = |other: &Series| Ok::<_, anyhow::Error>((other.total.summary(), pool.ratio(other)?));
         Ok(Self {
             pool: pool.total.summary(),
             floor: match floor {
                 Ok(floor) => Ok((floor.total.summary(), pool.ratio(floor)?)),
                 Err(why) => Err(why),
             },
-            single: single.transpose()?,
+            single: single.map(compared).transpose()?,
+            prompt: prompt.map(compared).transpose()?,
             receipt: pool.receipt.clone().context("there is no receipt")?,
         })
     }
@@ -321,6 +357,11 @@ impl Outcome {
         if let Some((summary, ratio)) = &self.single {
             report.put_latencies("single_", summary)?.put_spread("ratio_replicas_p50", ratio)?;
         }
+        if let Some((summary, ratio)) = &self.prompt {
+            report.put("slow_us", args.slow_us)?.put("slow_after_us", args.slow_after_us)?;
+            report.put_latencies("prompt_", summary)?.put_spread("ratio_slow_p50", ratio)?;
+            report.put("ratio_slow_p99", self.pool.p99_us / summary.p99_us)?;
+        }
         report.print();
         Ok(())
     }
@@ -336,6 +377,9 @@ impl Outcome {
         if let Some((summary, _)) = &self.single {
             say!("{}", latency_line("one replica", summary));
         }
+        if let Some((summary, _)) = &self.prompt {
+            say!("{}", latency_line("none slow", summary));
+        }
         match &self.floor {
             Ok((floor, ratio)) => {
                 say!("{}", latency_line("floor", floor));
@@ -345,6 +389,14 @@ impl Outcome {
         }
         if let Some((_, ratio)) = &self.single {
             say!("p50 over one replica's: {}", spread_text(ratio));
+        }
+        if let Some((summary, ratio)) = &self.prompt {
+            let of_p99 = self.pool.p99_us / summary.p99_us;
+            say!(
+                "with one replica {} us slower, p50 over that without: {}; p99: {of_p99:.3}",
+                args.slow_us,
+                spread_text(ratio)
+            );
         }
         say!("{}", self.receipt);
     }

@@ -160,3 +160,11 @@ fn a_window_of_pages_apart_is_met_by_writes_of_these_alone() {
     catch_up.close_window(&window);
     assert_eq!(catch_up.open_window(0, WINDOW).unwrap(), [page(2), page(4)]);
 }
+
+#[test]
+fn a_write_that_was_not_posted_is_missing() {
+    let catch_up = CatchUp::new(PageMap::new(PAGES as u64 * PAGE_BYTES));
+    catch_up.missed_write(&(PAGE_BYTES + 1..PAGE_BYTES + 2));
+    let window = catch_up.open_window(0, WINDOW).unwrap();
+    assert!(window.iter().cloned().eq(std::iter::once(PAGE_BYTES..2 * PAGE_BYTES)), "{window:?}");
+}

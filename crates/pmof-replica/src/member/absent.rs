@@ -1,6 +1,6 @@
 //! A replica that a pool was opened without.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use pmof_access::Durability;
 
@@ -29,7 +29,7 @@ impl Member for AbsentMember {
         Flushing::default()
     }
 
-    fn is_flushed(&self, _: &mut Flushing) -> bool {
+    fn is_flushed(&self, _: &mut Flushing, _: Duration) -> bool {
         true
     }
 

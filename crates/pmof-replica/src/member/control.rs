@@ -1,6 +1,6 @@
 //! What a replica is asked besides its bytes: one question at a time.
 
-use std::{ops::Range, sync::Arc};
+use std::{ops::Range, sync::Arc, time::Duration};
 
 use parking_lot::{Mutex, MutexGuard};
 use pmof_control::{DIGESTED_MAX_BYTES, DIGESTS_MAX, PoolRefusal, Reply, Request};
@@ -19,13 +19,25 @@ pub(crate) struct Control {
     pub(super) standing: Standing,
     site: Site,
     is_written: bool,
-    asking: Mutex<()>,
+    /// One question at a time, and the one before that nobody waited for.
+    asking: Mutex<Option<Asked>>,
 }
 
 /// A question that was asked, and the right to ask the next one.
 pub(crate) struct Asking<'m> {
     asked: Option<Asked>,
-    _one: MutexGuard<'m, ()>,
+    owed: MutexGuard<'m, Option<Asked>>,
+}
+
+/// There is no answer yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Late;
+
+impl Asking<'_> {
+    /// Nobody waits for the answer any more: whoever asks next does.
+    pub(crate) fn abandon(mut self) {
+        *self.owed = self.asked.take();
+    }
 }
 
 impl Control {
@@ -35,12 +47,40 @@ impl Control {
 
     /// Sends a question. A failure takes the replica out of use.
     pub(crate) fn start_asking(&self, request: &Request) -> Asking<'_> {
-        let one = self.asking.lock();
-        let asked = match self.standing.failure() {
-            Some(_) => None,
-            None => self.site.send(request).map_err(|error| self.fail(error)).ok(),
+        self.ask_next(request, self.asking.lock())
+    }
+
+    /// The same, if another question is answered within this time.
+    pub(crate) fn start_asking_within(&self, request: &Request, limit: Duration) -> Option<Asking<'_>> {
+        Some(self.ask_next(request, self.asking.try_lock_for(limit)?))
+    }
+
+    fn ask_next<'m>(&'m self, request: &Request, mut owed: MutexGuard<'m, Option<Asked>>) -> Asking<'m> {
+        let asked = match self.take_owed(&mut owed) {
+            Err(_) => None,
+            Ok(()) => self.site.send(request).map_err(|error| self.fail(error)).ok(),
         };
-        Asking { asked, _one: one }
+        Asking { asked, owed }
+    }
+
+    /// Waits for the answer that nobody has waited for.
+    fn take_owed(&self, owed: &mut Option<Asked>) -> Result<(), Arc<ReplicaError>> {
+        self.check_in_use()?;
+        let Some(asked) = owed.take() else { return Ok(()) };
+        self.site.answer(asked).map(drop).map_err(|error| self.fail(error))
+    }
+
+    /// Waits for the answer, for so long at most; on this machine the question is answered now. `None`: it is not yet there. An answer is given once,
+    /// and a failure takes the replica out of use.
+    pub(crate) fn answer_within(
+        &self,
+        asking: &mut Asking<'_>,
+        limit: Duration,
+    ) -> Option<Result<Reply, Arc<ReplicaError>>> {
+        let Some(asked) = &asking.asked else { return Some(Err(self.fail(ReplicaError::Unexpected))) };
+        let answer = self.site.answer_within(asked, limit)?;
+        asking.asked = None;
+        Some(answer.map_err(|error| self.fail(error)))
     }
 
     /// Waits for the answer. A failure takes the replica out of use, and so does a refusal.
@@ -66,8 +106,8 @@ impl Control {
 
     /// Asks. A refusal leaves the replica in use.
     pub(crate) fn ask(&self, request: &Request) -> Result<Reply, Arc<ReplicaError>> {
-        let _one = self.asking.lock();
-        self.check_in_use()?;
+        let mut owed = self.asking.lock();
+        self.take_owed(&mut owed)?;
         self.site.ask(request).map_err(|error| match error {
             ReplicaError::Refused { .. } => Arc::new(error),
             error => self.fail(error),
@@ -86,6 +126,23 @@ impl Control {
             Reply::Boot { boot } => Some(boot),
             _ => None,
         }
+    }
+
+    /// The same, waited for so long at most where there is a limit.
+    pub(crate) fn boot_within(&self, limit: Option<Duration>) -> Result<Option<Uuid>, Late> {
+        let Some(limit) = limit else { return Ok(self.boot()) };
+        let asking = self.start_asking_within(&Request::Boot, limit).ok_or(Late)?;
+        let Some(asked) = &asking.asked else { return Ok(None) };
+        match self.site.answer_within(asked, limit) {
+            Some(Ok(Reply::Boot { boot })) => return Ok(Some(boot)),
+            Some(Ok(_) | Err(ReplicaError::Refused { .. })) => {}
+            Some(Err(error)) => drop(self.fail(error)),
+            None => {
+                asking.abandon();
+                return Err(Late);
+            }
+        }
+        Ok(None)
     }
 
     /// BLAKE3 digests of the blocks of `block_bytes` of a range, computed where the replica is; the last may be shorter.

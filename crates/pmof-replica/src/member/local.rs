@@ -1,6 +1,6 @@
 //! A replica on this machine.
 
-use std::{ops::Range, sync::Arc};
+use std::{ops::Range, sync::Arc, time::Duration};
 
 use pmof_access::{Durability, Flushed, Mechanism, Medium, Memory, Method};
 use pmof_control::{Reply, Request};
@@ -124,7 +124,7 @@ impl Member for LocalMember {
         if self.standing().is_behind() { Flushing::default() } else { self.prepare_flush(flush, level) }
     }
 
-    fn is_flushed(&self, flushing: &mut Flushing) -> bool {
+    fn is_flushed(&self, flushing: &mut Flushing, _limit: Duration) -> bool {
         let Some(((begin, end), durability)) = flushing.here.take() else { return true };
         if self.standing().failure().is_none() {
             let promise = self.keep(self.memory.flush(durability, begin, end - begin)).ok().flatten();
@@ -135,14 +135,18 @@ impl Member for LocalMember {
     }
 
     fn finish_flush(&self, flushing: &mut Flushing) -> Option<ReplicaReceipt> {
-        self.is_flushed(flushing);
+        self.is_flushed(flushing, Duration::ZERO);
         let receipt = ReplicaReceipt::of(Arc::clone(&self.standing().place), flushing.reached);
         receipt.filter(|_| self.standing().is_in_use())
     }
 
-    fn flush_everything(&self, level: FlushLevel) -> bool {
-        let mut flushing = self.prepare_flush(Flush::Everything, level);
-        self.is_flushed(&mut flushing) && self.standing().failure().is_none() && flushing.reached[0].is_some()
+    fn start_flush_everything(&self, level: FlushLevel) -> Flushing {
+        self.prepare_flush(Flush::Everything, level)
+    }
+
+    fn has_flushed(&self, flushing: &mut Flushing, _limit: Option<Duration>) -> bool {
+        self.is_flushed(flushing, Duration::ZERO);
+        self.standing().failure().is_none() && flushing.reached[0].is_some()
     }
 
     fn shares_flushes(&self) -> bool {

@@ -138,9 +138,10 @@ impl RemoteMember {
         self.target.post(step).map_err(|error| self.control.fail(error)).ok()
     }
 
-    fn post_piece(&self, write: &Write<'_>, piece: &Range<u64>) -> Option<()> {
+    /// `limit`: how long this waits for room, where that is not as long as a target may take. `Some(false)`: there was none.
+    fn post_piece(&self, write: &Write<'_>, piece: &Range<u64>, limit: Option<Duration>) -> Option<bool> {
         let (region, at) = (&self.regions.data, piece.start - self.header_bytes());
-        self.post(|connection| {
+        let step = |connection: &Connection| {
             // Behind others it need not go at once: what goes together costs fewer system calls.
             let is_held = write.is_held || connection.outstanding() > 0;
             let mut batch = connection.batch();
@@ -167,7 +168,34 @@ impl RemoteMember {
                 batch.submit();
             }
             Ok(())
-        })
+        };
+        match limit {
+            None => self.post(step).map(|()| true),
+            Some(_) if self.standing().failure().is_some() => None,
+            Some(limit) => {
+                let posted = self.target.post_within(limit, step).map_err(|error| self.control.fail(error)).ok()?;
+                Some(posted.is_some())
+            }
+        }
+    }
+
+    /// False: there was no room.
+    fn post_write(&self, write: &Write<'_>, limit: Option<Duration>) -> bool {
+        let piece_bytes = match write.atomicity {
+            Atomicity::Words => GATHERED_BYTES,
+            Atomicity::Relaxed => RELAXED_BYTES,
+        };
+        let (mut at, end) = (write.offset, write.offset + write.len_bytes);
+        while at < end {
+            // Pieces end at multiples of their length, so that none cuts a word.
+            let piece_end = (at / piece_bytes * piece_bytes + piece_bytes).min(end);
+            match self.post_piece(write, &(at..piece_end), limit) {
+                Some(true) => at = piece_end,
+                Some(false) => return false,
+                None => return true,
+            }
+        }
+        true
     }
 
     fn post_flush(&self, flush: Flush, level: FlushLevel) -> Flushing {
@@ -239,19 +267,11 @@ impl Member for RemoteMember {
     }
 
     fn write(&self, write: &Write<'_>) {
-        let limit = match write.atomicity {
-            Atomicity::Words => GATHERED_BYTES,
-            Atomicity::Relaxed => RELAXED_BYTES,
-        };
-        let (mut at, end) = (write.offset, write.offset + write.len_bytes);
-        while at < end {
-            // Pieces end at multiples of their length, so that none cuts a word.
-            let piece_end = (at / limit * limit + limit).min(end);
-            if self.post_piece(write, &(at..piece_end)).is_none() {
-                return;
-            }
-            at = piece_end;
-        }
+        self.post_write(write, None);
+    }
+
+    fn write_within(&self, write: &Write<'_>, limit: Duration) -> bool {
+        self.post_write(write, Some(limit))
     }
 
     fn start_flush(&self, flush: Flush, level: FlushLevel) -> Flushing {
@@ -259,19 +279,26 @@ impl Member for RemoteMember {
         if self.standing().is_behind() { Flushing::default() } else { self.post_flush(flush, level) }
     }
 
-    fn is_flushed(&self, flushing: &mut Flushing) -> bool {
-        self.drain(flushing, Some(Duration::ZERO))
+    fn is_flushed(&self, flushing: &mut Flushing, limit: Duration) -> bool {
+        self.drain(flushing, Some(limit))
     }
 
     fn finish_flush(&self, flushing: &mut Flushing) -> Option<ReplicaReceipt> {
+        // What is not waited for gives no receipt, whatever of it is done.
+        if self.standing().is_slow() {
+            return None;
+        }
         self.drain(flushing, None);
         let receipt = ReplicaReceipt::of(Arc::clone(&self.standing().place), flushing.reached);
         receipt.filter(|_| self.standing().is_in_use())
     }
 
-    fn flush_everything(&self, level: FlushLevel) -> bool {
-        let mut flushing = self.post_flush(Flush::Everything, level);
-        self.drain(&mut flushing, None) && self.standing().failure().is_none() && flushing.reached[0].is_some()
+    fn start_flush_everything(&self, level: FlushLevel) -> Flushing {
+        self.post_flush(Flush::Everything, level)
+    }
+
+    fn has_flushed(&self, flushing: &mut Flushing, limit: Option<Duration>) -> bool {
+        self.drain(flushing, limit) && self.standing().failure().is_none() && flushing.reached[0].is_some()
     }
 
     fn shares_flushes(&self) -> bool {

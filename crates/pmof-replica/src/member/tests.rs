@@ -81,7 +81,7 @@ fn an_initiator_that_vanishes_before_it_keeps_the_pool_leaves_nothing() {
     let begun = Instant::now();
     while root.path().join("part").exists() {
         assert!(begun.elapsed().as_secs() < 10, "the part is still there");
-        std::thread::sleep(std::time::Duration::from_millis(1));
+        std::thread::sleep(Duration::from_millis(1));
     }
     // And the next one can make it.
     replica.create(4096, Some(&attributes())).unwrap().close().unwrap();

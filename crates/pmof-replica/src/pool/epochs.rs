@@ -15,8 +15,13 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::{
     ReplicaError,
     lineage::Base,
-    member::{Control, Member, Standing},
+    member::{Asking, Control, Member, Standing},
     view::{Change, Introduction, Positions, Step, View},
+};
+
+use super::{
+    acknowledge::{AckTerms, Patience},
+    halt::{Halt, ask_within},
 };
 
 /// How long a mark stands while the pool is written: a copy of a replica's file that is older by more is told from the replica.
@@ -52,6 +57,9 @@ pub(super) struct State {
     view: View,
     /// Epochs that were announced, and members that were introduced: each undoes an announcement before it.
     changes: u64,
+    terms: AckTerms,
+    /// The opening has made the members equal.
+    is_opened: bool,
     /// The pool is being closed: who is acknowledged since has what it wrote on replicas that were closed in order, or that failed.
     has_ended: bool,
 }
@@ -63,10 +71,11 @@ impl Epochs {
         base: Base,
         mark: u64,
         quorum: usize,
+        terms: AckTerms,
     ) -> Self {
         let in_use = positions(&members, Standing::is_in_use);
         let view = View::new(quorum, indexes, base, mark, in_use);
-        let state = State { members, view, changes: 0, has_ended: false };
+        let state = State { members, view, changes: 0, terms, is_opened: false, has_ended: false };
         Self { marked_at: AtomicU64::new(0), current: AtomicU64::new(in_use), state: Mutex::new(state) }
     }
 
@@ -102,11 +111,11 @@ impl Epochs {
     fn go_on(&self, state: &mut State, mut change: Change) -> bool {
         state.changes += 1;
         loop {
-            let (connected, in_use) = (state.connected(), state.in_use());
-            let step = state.view.step(&mut change, connected, in_use);
+            let (witnesses, in_use) = (state.witnesses(), state.in_use());
+            let step = state.view.step(&mut change, witnesses, in_use);
             self.current.store(state.view.current(), Ordering::Release);
             match step {
-                Step::TellAll(question) => tell_all(&state.members, &question.0, &question.1),
+                Step::TellAll(question) => state.tell(witnesses, &question.0, &question.1),
                 Step::Done(is_done) => return is_done,
             }
         }
@@ -121,11 +130,11 @@ impl Epochs {
     /// Has a member that has come back know durably that it is behind the epoch in force, and gives it its place. False: it did not take
     /// that, or too few are left, or the pool is being closed.
     ///
-    /// It is told without the lock, so that one that does not answer keeps nobody waiting.
+    /// `found`: its state, unless it stayed connected. It is told without the lock, so that one that does not answer keeps nobody waiting.
     pub(super) fn introduce(
         &self,
         position: usize,
-        (index, found): (u16, &PoolState),
+        (index, found): (u16, Option<&PoolState>),
         member: &Arc<dyn Member>,
     ) -> bool {
         let Some(control) = member.control() else { return false };
@@ -163,43 +172,60 @@ impl Epochs {
     }
 
     /// Tells all of an epoch in which a member takes part that is about to join, and that member the mark. Until it has [joined](Self::join),
-    /// everything is acknowledged under the epoch before, as if this had not been. `None`: it failed, or the pool is being closed, or too few are
-    /// left.
-    pub(super) fn announce_with(&self, position: usize, member: &dyn Member) -> Option<Joining> {
+    /// everything is acknowledged under the epoch before, as if this had not been.
+    ///
+    /// `limit`: how long the member's answer may take.
+    pub(super) fn announce_with(
+        &self,
+        position: usize,
+        control: &Control,
+        limit: Option<Duration>,
+    ) -> Result<Joining, Halt> {
         let mut state = self.state.lock();
         if state.has_ended {
-            return None;
+            return Err(Halt::Ended);
         }
         let mark = state.view.mark();
         // Before it is a member: one with an older mark would pass for an older copy.
-        member.control()?.ask_for(&mark, &Reply::Marked).ok()?;
+        ask_within(control, &mark, &Reply::Marked, limit)?;
         state.view.note_marked(position, &mark);
         state.changes += 1;
         let (mut change, changes) = (Change::default(), state.changes);
-        let (connected, in_use) = (state.connected(), state.in_use() | 1 << position);
-        match state.view.step(&mut change, connected, in_use) {
-            Step::TellAll(question) => tell_all(&state.members, &question.0, &question.1),
-            Step::Done(_) => return None,
+        let (witnesses, in_use) = (state.witnesses(), state.in_use() | 1 << position);
+        match state.view.step(&mut change, witnesses, in_use) {
+            Step::TellAll(question) => state.tell(witnesses, &question.0, &question.1),
+            Step::Done(_) => return Err(Halt::Later),
         }
-        Some(Joining { change, changes, mark })
+        Ok(Joining { change, changes, mark })
     }
 
     /// Confirms the epoch that was announced, while nobody posts; where another was announced since, or a member was lost or came back, begins one
-    /// anew. From then on the member counts. False: it failed, or the pool is being closed.
-    pub(super) fn join(&self, joining: &Joining, member: &dyn Member) -> bool {
+    /// anew. From then on the member counts. `limit`: how long its answer may take.
+    pub(super) fn join(&self, joining: &Joining, member: &dyn Member, limit: Option<Duration>) -> Result<(), Halt> {
         let mut state = self.state.lock();
         if state.has_ended {
-            return false;
+            return Err(Halt::Ended);
         }
         let mark = state.view.mark();
-        let is_marked = |control: &Control| control.ask_for(&mark, &Reply::Marked).is_ok();
-        if mark != joining.mark && !member.control().is_some_and(is_marked) {
-            return false;
+        if mark != joining.mark {
+            ask_within(member.control().ok_or(Halt::Later)?, &mark, &Reply::Marked, limit)?;
         }
-        member.standing().has_caught_up();
+        let standing = member.standing();
+        if standing.is_slow() {
+            return Err(Halt::Slow);
+        }
+        standing.has_caught_up();
         let change = if state.changes == joining.changes { joining.change } else { Change::default() };
         let _ = self.go_on(&mut state, change);
-        member.standing().failure().is_none()
+        if standing.failure().is_some() {
+            return Err(Halt::Later);
+        }
+        if standing.is_slow() { Err(Halt::Slow) } else { Ok(()) }
+    }
+
+    /// The same as [`lock`](Self::lock), if nobody else does.
+    pub(super) fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
+        self.state.try_lock()
     }
 
     /// Keeps the epoch and the members as they are until the guard is dropped.
@@ -221,12 +247,13 @@ impl Epochs {
         let mut state = self.state.lock();
         let in_use = state.in_use();
         state.view.note_equal(in_use);
+        state.is_opened = true;
     }
 
     /// Tells the mark as it is.
     pub(super) fn tell_mark(&self) {
         let state = self.state.lock();
-        tell_in_use(&state.members, &state.view.mark(), &Reply::Marked);
+        state.tell(state.in_use(), &state.view.mark(), &Reply::Marked);
     }
 
     /// Tells the mark to a member that knows that it is behind: it then tells an older copy of another, and of itself, from the replica.
@@ -252,16 +279,21 @@ impl Epochs {
         positions(members, Standing::is_in_use) == self.current.load(Ordering::Acquire)
     }
 
-    /// Tells the connected members that an opening might count as in sync, should this writer die now.
-    pub(super) fn tell_counted(&self, members: &[Arc<dyn Member>], request: &Request, expected: &Reply) {
-        let current = match self.current.load(Ordering::Acquire) {
+    /// Tells all members that an opening might count as in sync, should this writer die now: but for those that are too slow, on which nothing is
+    /// posted until a quorum knows that they are behind.
+    pub(super) fn tell_counted(&self, request: &Request, expected: &Reply) {
+        let state = self.state.lock();
+        let current = match state.view.current() {
             0 => Positions::MAX,
             current => current,
         };
-        let is_counted =
-            |position: usize, member: &Arc<dyn Member>| member.standing().is_in_use() || current & (1 << position) != 0;
-        let counted = members.iter().enumerate().filter(|(position, member)| is_counted(*position, member));
-        tell(counted.filter_map(|(_, member)| member.control()), request, expected);
+        state.tell(state.in_use() | (current & state.prompt()), request, expected);
+    }
+
+    /// Tells the members in sync.
+    pub(super) fn tell_in_use(&self, request: &Request, expected: &Reply) {
+        let state = self.state.lock();
+        state.tell(state.in_use(), request, expected);
     }
 
     fn is_due(&self) -> bool {
@@ -274,7 +306,7 @@ impl Epochs {
     fn raise_mark(&self, state: &mut State) {
         let now = now();
         let request = state.view.raise_mark();
-        tell_in_use(&state.members, &request, &Reply::Marked);
+        state.tell(state.in_use(), &request, &Reply::Marked);
         // Not before: others that are to be acknowledged wait for it.
         self.marked_at.store(now, Ordering::Release);
     }
@@ -289,12 +321,80 @@ impl State {
         self.has_ended
     }
 
-    fn connected(&self) -> Positions {
-        positions(&self.members, |standing| standing.failure().is_none())
+    /// Members that are told of an epoch: all that are connected, or all but those that are too slow where the others are enough.
+    fn witnesses(&self) -> Positions {
+        let prompt = self.prompt();
+        if self.view.is_quorum(prompt) {
+            prompt
+        } else {
+            positions(&self.members, |standing| standing.failure().is_none())
+        }
+    }
+
+    fn prompt(&self) -> Positions {
+        positions(&self.members, |standing| standing.failure().is_none() && !standing.is_slow())
     }
 
     fn in_use(&self) -> Positions {
         positions(&self.members, Standing::is_in_use)
+    }
+
+    /// Whether the pool may go on without members that are too slow.
+    pub(super) fn may_leave_behind(&self, slow: Positions) -> bool {
+        let (in_use, prompt) = (self.in_use() & !slow, self.prompt() & !slow);
+        // One that is behind already is no loss to those who write.
+        let are_met = self.in_use() == in_use || self.terms.are_met(in_use);
+        are_met && self.view.may_go_on_with(prompt, in_use)
+    }
+
+    /// Leaves members behind that others do not wait for any more, if the others are enough. Who has to know of it is not told yet.
+    pub(super) fn leave_behind(&self, slow: Positions) -> bool {
+        let is_enough = self.may_leave_behind(slow);
+        if is_enough {
+            let members = self.members.iter().enumerate().filter(|(position, _)| slow & (1 << position) != 0);
+            members.for_each(|(_, member)| member.standing().leave_behind());
+        }
+        is_enough
+    }
+
+    /// Asks the same of members in parallel. One that answers anything else is lost, one that takes too long is left behind.
+    fn tell<'s>(&'s self, asked: Positions, request: &Request, expected: &Reply) {
+        let asked = self.members.iter().enumerate().filter(|(position, _)| asked & (1 << position) != 0);
+        let controls: Vec<_> = asked.filter_map(|(position, member)| Some((position, member.control()?))).collect();
+        let check = |control: &Control, reply: Option<Reply>| {
+            if reply.is_some_and(|reply| reply != *expected) {
+                control.fail(ReplicaError::Unexpected);
+            }
+        };
+        // While the pool is opened all are waited for: one that is left behind then has to be compared as a whole.
+        let Some(mut patience) = Patience::of_answers(&self.terms).filter(|_| self.is_opened) else {
+            let asked: Vec<_> = controls.iter().map(|(_, control)| control.start_asking(request)).collect();
+            for ((_, control), asking) in controls.iter().zip(asked) {
+                check(control, control.finish_asking(asking));
+            }
+            return;
+        };
+        // What another thread asks it may take time.
+        let at_once = |control: &'s Control| control.start_asking_within(request, Duration::ZERO);
+        let mut asked: Vec<_> =
+            controls.into_iter().map(|(position, control)| (position, control, at_once(control))).collect();
+        while !asked.is_empty() {
+            asked.retain_mut(|(_, control, asking)| {
+                if asking.is_none() {
+                    *asking = control.start_asking_within(request, patience.slice());
+                }
+                let answer = asking.as_mut().and_then(|asking| control.answer_within(asking, patience.slice()));
+                let is_waited_for = answer.is_none();
+                if let Some(reply) = answer {
+                    check(control, reply.ok());
+                }
+                is_waited_for
+            });
+            let slow = asked.iter().fold(0, |slow, (position, ..)| slow | 1 << position);
+            if slow != 0 && patience.is_over(self.may_leave_behind(slow)) && self.leave_behind(slow) {
+                asked.drain(..).filter_map(|(.., asking)| asking).for_each(Asking::abandon);
+            }
+        }
     }
 }
 
@@ -307,25 +407,4 @@ fn now() -> u64 {
 fn positions(members: &[Arc<dyn Member>], is: impl Fn(&Standing) -> bool) -> Positions {
     let members = members.iter().enumerate().filter(|(_, member)| is(member.standing()));
     members.fold(0, |positions, (position, _)| positions | 1 << position)
-}
-
-pub(super) fn tell_in_use(members: &[Arc<dyn Member>], request: &Request, expected: &Reply) {
-    let in_use = members.iter().filter(|member| member.standing().is_in_use());
-    tell(in_use.filter_map(|member| member.control()), request, expected);
-}
-
-/// Tells those that catch up too.
-fn tell_all(members: &[Arc<dyn Member>], request: &Request, expected: &Reply) {
-    tell(members.iter().filter_map(|member| member.control()), request, expected);
-}
-
-/// Asks the same of members in parallel. One that answers anything else is lost.
-fn tell<'m>(controls: impl Iterator<Item = &'m Control>, request: &Request, expected: &Reply) {
-    let controls: Vec<&Control> = controls.collect();
-    let asked: Vec<_> = controls.iter().map(|control| control.start_asking(request)).collect();
-    for (control, asking) in controls.iter().zip(asked) {
-        if control.finish_asking(asking).is_some_and(|reply| reply != *expected) {
-            control.fail(ReplicaError::Unexpected);
-        }
-    }
 }

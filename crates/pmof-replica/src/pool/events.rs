@@ -27,7 +27,13 @@ pub enum Event {
         /// Why.
         why: Arc<ReplicaError>,
     },
-    /// A replica is connected again, and is sent what it lacks.
+    /// A replica took longer than the pool [waits for it](crate::PoolOptions::slow_after): the pool goes on without it. It stays connected, and is
+    /// sent what it lacks when it keeps up with the others again.
+    Slow {
+        /// The replica.
+        replica: Arc<ReplicaPlace>,
+    },
+    /// A replica is connected again, or no longer slow, and is sent what it lacks.
     CatchingUp {
         /// The replica.
         replica: Arc<ReplicaPlace>,
@@ -80,6 +86,9 @@ impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Lost { replica, why } => write!(f, "{replica:#} is lost: {}", causes(why)),
+            Self::Slow { replica } => {
+                write!(f, "{replica:#} is too slow: the pool goes on without it until it keeps up")
+            }
             Self::CatchingUp { replica, missing_bytes } => {
                 write!(f, "{replica:#} is back and catches up: up to {missing_bytes} bytes are missing")
             }
@@ -116,9 +125,11 @@ struct Kept {
 impl Log {
     pub(super) fn add(&self, event: Event) {
         match &event {
-            Event::Lost { .. } | Event::Differs { .. } | Event::Rejected { .. } | Event::Fenced { .. } => {
-                log::warn!("{event}");
-            }
+            Event::Lost { .. }
+            | Event::Slow { .. }
+            | Event::Differs { .. }
+            | Event::Rejected { .. }
+            | Event::Fenced { .. } => log::warn!("{event}"),
             Event::CatchingUp { .. } | Event::InSync { .. } | Event::Verified { .. } => log::info!("{event}"),
         }
         let mut kept = self.kept.lock();

@@ -6,7 +6,7 @@ use pmof_access::{Durability, Medium};
 use pmof_control::OpenFor;
 use pmof_pool::Attributes;
 
-use super::{Equalized, Facts, LeftOut, Open, epochs::Epochs, opened::Identity};
+use super::{Equalized, Facts, LeftOut, Open, acknowledge::AckTerms, epochs::Epochs, opened::Identity};
 use crate::{PoolError, intent::Intent, member::Member};
 
 /// A format, as a pool of it was made or found.
@@ -25,7 +25,7 @@ pub(super) trait Format {
     }
 
     /// Who takes part in what, of a format whose replicas keep that.
-    fn epochs(&self, _members: &[Arc<dyn Member>]) -> Option<Epochs> {
+    fn epochs(&self, _members: &[Arc<dyn Member>], _terms: AckTerms) -> Option<Epochs> {
         None
     }
 
@@ -44,7 +44,7 @@ pub(super) struct Terms {
     pub(super) durability: Durability,
     pub(super) access: OpenFor,
     pub(super) left_out: LeftOut,
-    pub(super) least_acknowledged: usize,
+    pub(super) acknowledge: AckTerms,
     pub(super) was_closed: bool,
     /// The replica that is read first.
     pub(super) first_read: usize,
@@ -55,7 +55,8 @@ impl Terms {
     /// Of a pool with all of its replicas.
     pub(super) fn whole(durability: Durability, access: OpenFor, mirror: Option<Arc<dyn Medium>>) -> Self {
         let left_out = LeftOut::new();
-        Self { durability, access, left_out, least_acknowledged: 1, was_closed: true, first_read: 0, mirror }
+        let acknowledge = AckTerms::of_all();
+        Self { durability, access, left_out, acknowledge, was_closed: true, first_read: 0, mirror }
     }
 }
 
@@ -67,7 +68,7 @@ impl Open {
         terms: Terms,
     ) -> Result<Self, PoolError> {
         let Identity { uuid, size_bytes, user_flags, replica_count } = format.identity();
-        let Terms { durability, access, left_out, least_acknowledged, was_closed, first_read, mirror } = terms;
+        let Terms { durability, access, left_out, acknowledge, was_closed, first_read, mirror } = terms;
         let facts = Facts {
             uuid,
             size_bytes,
@@ -79,13 +80,12 @@ impl Open {
             durability,
             access,
             left_out,
-            least_acknowledged,
             equalized: Equalized::default(),
             was_closed,
             first_read,
         };
-        let epochs = format.epochs(&members);
-        let mut open = Self::new(facts, members, epochs, mirror);
+        let epochs = format.epochs(&members, acknowledge);
+        let mut open = Self::new((facts, acknowledge), members, epochs, mirror);
         open.intent = format.intent().map(Arc::new);
         open.facts.equalized = format.equalize(&open)?;
         open.facts.was_closed &= open.facts.equalized.copied_bytes == 0;

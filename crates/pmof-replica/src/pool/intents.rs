@@ -5,7 +5,10 @@ use std::{ops::Range, sync::Arc, time::Duration};
 use pmof_access::Durability;
 use pmof_control::{Reply, Request};
 
-use super::{Flushings, Open, Shared, epochs::tell_in_use};
+use super::{
+    Flushings, Open, Shared,
+    halt::{Halt, ask_within},
+};
 use crate::{
     ReplicaError,
     intent::{Intent, Words},
@@ -94,13 +97,14 @@ impl Open {
         intent.covers(range);
     }
 
-    /// Has a member that comes to be in sync keep the map that the others have. What it holds is durable to the pool's level.
-    pub(super) fn give_intent(&self, control: &Control) -> Result<(), Arc<ReplicaError>> {
+    /// Has a member that comes to be in sync keep the map that the others have. What it holds is durable to the pool's level. `limit`: how long
+    /// each answer may take.
+    pub(super) fn give_intent(&self, control: &Control, limit: Option<Duration>) -> Result<(), Halt> {
         let Some(intent) = self.intent.as_ref().filter(|intent| intent.is_kept()) else { return Ok(()) };
         let _changing = intent.lock();
         let level = self.facts.durability;
         intent.all().pages().try_for_each(|(first, words)| {
-            control.ask_for(&Request::ClearIntent { level, first, words }, &Reply::IntentChanged)
+            ask_within(control, &Request::ClearIntent { level, first, words }, &Reply::IntentChanged, limit)
         })
     }
 
@@ -115,14 +119,15 @@ impl Open {
     fn raise_on_all(&self, words: &Words) {
         let Some(epochs) = &self.epochs else { return };
         for (first, words) in words.pages() {
-            epochs.tell_counted(&self.members, &Request::RaiseIntent { first, words }, &Reply::IntentChanged);
+            epochs.tell_counted(&Request::RaiseIntent { first, words }, &Reply::IntentChanged);
         }
     }
 
     fn clear_on_all(&self, stay: &Words, level_of: impl Fn(&dyn Member) -> Durability) {
         let Some(level) = self.in_use().map(|member| level_of(&**member)).min() else { return };
+        let Some(epochs) = &self.epochs else { return };
         for (first, words) in stay.pages() {
-            tell_in_use(&self.members, &Request::ClearIntent { level, first, words }, &Reply::IntentChanged);
+            epochs.tell_in_use(&Request::ClearIntent { level, first, words }, &Reply::IntentChanged);
         }
     }
 

@@ -160,7 +160,10 @@ fn one_that_is_behind_is_written_and_not_read_and_gives_no_receipt() {
         let written = write(&*member, 0, Source::Bytes(b"caught"), 6, Atomicity::Relaxed);
         assert!(matches!(*member.read(0, &mut [0; 6]).unwrap_err(), ReplicaError::Behind), "{url}");
         let mut flushing = member.start_flush(Flush::Written(written), FlushLevel::OfPool);
-        assert!(member.is_flushed(&mut flushing) && member.finish_flush(&mut flushing).is_none(), "{url}");
+        assert!(
+            member.is_flushed(&mut flushing, std::time::Duration::ZERO) && member.finish_flush(&mut flushing).is_none(),
+            "{url}"
+        );
         assert!(member.flush_everything(FlushLevel::OfPool), "{url}");
         member.standing().has_caught_up();
         assert_eq!(bytes_at(&*member, 0, 6), b"caught", "{url}");

@@ -10,7 +10,7 @@ use pmof_control::{OpenFor, PoolRefusal, PoolState, Reply, Request};
 
 use super::{
     Equalized, LeftOut, Open, Pool,
-    acknowledge::Acknowledge,
+    acknowledge::{AckTerms, Acknowledge},
     epochs::Epochs,
     format::{Format, Terms},
     intents,
@@ -44,6 +44,7 @@ pub(super) struct Wanted {
     pub(super) min_replicas: Option<usize>,
     pub(super) has_mirror: bool,
     pub(super) acknowledge: Acknowledge,
+    pub(super) slow_after: Option<Duration>,
     /// Bytes a second that are copied to replicas that catch up, at most.
     pub(super) bytes_per_second: Option<u64>,
     pub(super) reach: Reach,
@@ -139,10 +140,14 @@ impl Opening {
         Err(self::failed(&self.urls[position], error))
     }
 
-    fn made(self, opened: Vec<Opened>, identity: Option<Identity>, new: New) -> Result<Pool, PoolError> {
+    fn made(mut self, opened: Vec<Opened>, identity: Option<Identity>, new: New) -> Result<Pool, PoolError> {
         let identity = identity.ok_or(PoolError::NoReplicas)?;
         let state = opened.first().map(|opened| opened.state.clone()).ok_or(PoolError::NoReplicas)?;
         let base = Base::after(state.epoch, state.opening, &state.ancestors);
+        if new == New::Unpublished {
+            // Nobody would bring it back.
+            self.wanted.slow_after = None;
+        }
         let mut pool = self.pool(opened, identity, (base, 0), (OpenFor::Write, None))?;
         pool.is_unpublished = new == New::Unpublished;
         if let Some(epochs) = &pool.epochs {
@@ -185,9 +190,10 @@ impl Opening {
         }
         // Whoever asks for fewer has decided that these are enough.
         let quorum = self.wanted.min_replicas.map_or(made, |least| least.max(1)).min(quorum(made));
+        let Wanted { acknowledge, slow_after, ref reach, .. } = self.wanted;
         let terms = Terms {
             left_out: self.told_left_out(),
-            least_acknowledged: self.wanted.acknowledge.least(),
+            acknowledge: AckTerms::new(acknowledge, slow_after, reach.loss_timeout),
             was_closed: source.is_none_or(|(_, is_clean)| is_clean),
             first_read: source.map_or(0, |(source, _)| source),
             ..Terms::whole(self.wanted.require, access, mirror)
@@ -386,9 +392,9 @@ impl Format for Native {
         self.identity
     }
 
-    fn epochs(&self, members: &[Arc<dyn Member>]) -> Option<Epochs> {
+    fn epochs(&self, members: &[Arc<dyn Member>], terms: AckTerms) -> Option<Epochs> {
         let Self { indexes, base, mark, quorum, .. } = self;
-        Some(Epochs::new(members.to_vec(), indexes.clone(), base.clone(), *mark, *quorum))
+        Some(Epochs::new(members.to_vec(), indexes.clone(), base.clone(), *mark, *quorum, terms))
     }
 
     /// All of a pool is comparable.

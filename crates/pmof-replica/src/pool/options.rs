@@ -54,6 +54,7 @@ pub struct PoolOptions {
     has_mirror: bool,
     take_over: Option<Duration>,
     acknowledge: Acknowledge,
+    slow_after: Option<Duration>,
     catch_up_limit: Option<u64>,
     pub(crate) reach: Reach,
 }
@@ -204,6 +205,22 @@ impl PoolOptions {
     #[must_use]
     pub fn acknowledge(mut self, acknowledge: Acknowledge) -> Self {
         self.acknowledge = acknowledge;
+        self
+    }
+
+    /// How much longer a replica in sync may take over a flush than enough others; without this it is waited for until it is lost
+    /// ([`loss_timeout`](Self::loss_timeout)). One that takes longer is left behind, as if it were lost, but stays connected; the persist is then acknowledged without it. Enough are
+    /// those that [`acknowledge`](Self::acknowledge) asks for, of a majority that answers (of two replicas, one).
+    ///
+    /// Once a second or so a persist waits for answers that come from a disk, too (the mark that it raises): there, and for room in a replica's send queue, the
+    /// limit is 50 ms, or this if it is longer.
+    ///
+    /// It catches up in the background when it answers as promptly as the others again. One that goes on being slow is tried with pauses that
+    /// double, up to half a minute, and delays nobody meanwhile. Choose more than a flush takes in good times: a disk that stalls now and then is
+    /// slow, too.
+    #[must_use]
+    pub fn slow_after(mut self, longer: Duration) -> Self {
+        self.slow_after = Some(longer);
         self
     }
 
@@ -368,6 +385,7 @@ impl PoolOptions {
             min_replicas: self.min_replicas.filter(|_| !is_new),
             has_mirror: self.has_mirror,
             acknowledge: self.acknowledge,
+            slow_after: self.slow_after,
             bytes_per_second: self.catch_up_limit,
             reach: self.reach.clone(),
         };

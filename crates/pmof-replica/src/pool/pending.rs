@@ -7,11 +7,12 @@ use std::{
     sync::{Arc, OnceLock, atomic::Ordering, mpsc},
     task::{Context, Poll, Waker},
     thread,
+    time::Duration,
 };
 
 use parking_lot::Mutex;
 
-use super::{Flushings, Open, Pool};
+use super::{Flushings, Open, Pool, acknowledge::Patience};
 use crate::{PoolError, Receipt};
 
 /// A flush in flight, of all replicas of a pool. It is waited for by [`wait`](Self::wait), by [`poll`](Self::poll), or as a future on any
@@ -25,6 +26,8 @@ pub struct Pending {
     stage: Stage,
     /// The lane had written something.
     has_written: bool,
+    /// How long it waits for replicas that are slower than others.
+    patience: Option<Patience>,
 }
 
 #[derive(Debug)]
@@ -91,11 +94,12 @@ impl Slot {
 
 impl Pending {
     pub(super) fn posted(pool: Pool, open: Arc<Open>, flushing: Flushings, has_written: bool) -> Self {
-        Self { pool, stage: Stage::Posted(open, flushing), has_written }
+        let patience = Patience::of(&open.terms);
+        Self { pool, stage: Stage::Posted(open, flushing), has_written, patience }
     }
 
     pub(super) fn failed(pool: Pool, error: PoolError) -> Self {
-        Self { pool, stage: Stage::Failed(error), has_written: false }
+        Self { pool, stage: Stage::Failed(error), has_written: false, patience: None }
     }
 
     /// Returns when everything that the flush covers is durable on every replica in sync.
@@ -122,8 +126,12 @@ impl Pending {
     pub fn poll(&mut self) -> Option<Result<Receipt, PoolError>> {
         match std::mem::replace(&mut self.stage, Stage::Done) {
             Stage::Posted(open, mut flushing) => {
-                let is_done =
-                    open.members.iter().zip(&mut flushing).all(|(member, flushing)| member.is_flushed(flushing));
+                let is_done = if let Some(patience) = &mut self.patience {
+                    open.look(&mut flushing, Duration::ZERO, patience)
+                } else {
+                    let mut all = open.members.iter().zip(&mut flushing);
+                    all.all(|(member, flushing)| member.is_flushed(flushing, Duration::ZERO))
+                };
                 if is_done {
                     return Some(self.finish(&open, flushing));
                 }
@@ -204,12 +212,7 @@ impl Future for Pending {
 impl Drop for Pending {
     fn drop(&mut self) {
         if let Stage::Posted(open, flushing) = &mut self.stage {
-            let flushing = std::mem::take(flushing);
-            if !flushing.is_empty() {
-                let mut abandoned = open.abandoned.lock();
-                abandoned.push(flushing);
-                open.has_abandoned.store(true, Ordering::Relaxed);
-            }
+            open.abandon(std::mem::take(flushing));
         }
     }
 }

@@ -15,12 +15,14 @@ use std::{
 
 use parking_lot::{Condvar, Mutex, RwLockWriteGuard};
 use pmof_access::Durability;
-use pmof_control::{OpenFor, Request};
+use pmof_control::{OpenFor, Reply, Request};
 use uuid::Uuid;
 
 use super::{
     Flushings, Open, Shared,
+    acknowledge::LEAST_PATIENCE,
     events::{Event, Log},
+    halt::{Halt, ask_within},
     opened::{Checked, Identity, check_opened},
 };
 use crate::{
@@ -47,6 +49,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 const MISBEHAVED_PAUSE: Duration = Duration::from_secs(1);
 /// The same of a replica that cannot come back as it is.
 const REJECTED_PAUSE: Duration = Duration::from_secs(30);
+/// The longest time between two tries to have a replica keep up that was too slow.
+const LONGEST_SLOW_PAUSE: Duration = Duration::from_secs(30);
+/// How often it is looked in a pause whether a replica that is slow is needed.
+const NEED_LOOK: Duration = Duration::from_millis(100);
 /// A replica that is lost again within this time has not recovered: its pauses go on where they were.
 const RECOVERED_AFTER: Duration = Duration::from_secs(10);
 
@@ -60,8 +66,10 @@ const FLUSHED_BYTES: u64 = 256 << 20;
 /// would be lost again and again.
 const SYNC_BYTES: u64 = 4 << 20;
 
-/// Bytes that may be missing when the pool is held for the last of them: little more than one window brings.
+/// Bytes that may be missing when the pool is held for the last of them: little more than one window brings. Fewer where a replica that is slow is
+/// waited for by nobody.
 const LAST_BYTES: u64 = 256 << 10;
+const LAST_PROMPT_BYTES: u64 = 64 << 10;
 
 /// How long those who write are kept waiting for those who posted before them, so that the pool's members may change; then it is tried again, and
 /// twice as long each time.
@@ -128,18 +136,10 @@ struct Trust {
     boot: Option<Uuid>,
     /// That of its last connection.
     seen: Option<Uuid>,
+    /// It was asked for that, and has answered.
+    is_asked: bool,
     /// It differed when it had caught up.
     is_distrusted: bool,
-}
-
-/// Why a replica did not come back this time.
-enum Halt {
-    /// The pool is closed.
-    Ended,
-    /// It may come later.
-    Later,
-    /// Not as it is.
-    Rejected(ReplicaError),
 }
 
 /// A replica that is connected again.
@@ -208,11 +208,11 @@ impl Returns {
     }
 
     fn watch(self: &Arc<Self>, pool: &Weak<Shared>) {
-        self.learn_boots(pool);
         let mut swept = Instant::now();
         while !self.is_stopping() {
             let Some(shared) = pool.upgrade() else { return };
             let Ok(open) = shared.hold() else { return };
+            self.learn_boots(&open);
             self.attend(pool, &shared.events, &open);
             self.forget_written(&shared, open);
             if swept.elapsed() >= SWEEP_INTERVAL {
@@ -225,15 +225,20 @@ impl Returns {
     }
 
     /// Asks when the members' machines were started, where bytes that are acknowledged need not outlive them.
-    fn learn_boots(&self, pool: &Weak<Shared>) {
+    fn learn_boots(&self, open: &Open) {
         if self.require == Durability::PowerFailure {
             return;
         }
-        let Ok(open) = hold(pool) else { return };
+        let limit = open.terms.slow_after.map(|limit| limit.max(LEAST_PATIENCE));
         for (position, member) in open.members.iter().enumerate() {
-            let boot = member.control().and_then(Control::boot);
+            if !member.standing().is_in_use() || self.trust.lock()[position].is_asked {
+                continue;
+            }
+            let Some(control) = member.control() else { continue };
+            // One that does not answer in time is asked again.
+            let Ok(boot) = control.boot_within(limit) else { continue };
             let trust = &mut self.trust.lock()[position];
-            (trust.boot, trust.seen) = (boot, boot);
+            (trust.boot, trust.seen, trust.is_asked) = (boot, boot, true);
         }
     }
 
@@ -245,6 +250,7 @@ impl Returns {
         let boot = member.control().and_then(Control::boot);
         let trust = &mut self.trust.lock()[position];
         let seen = std::mem::replace(&mut trust.seen, boot);
+        trust.is_asked = true;
         (boot.is_some() && boot == trust.boot && !trust.is_distrusted, boot.is_some() && boot == seen)
     }
 
@@ -275,6 +281,8 @@ impl Returns {
             }
             if let Some(why) = standing.failure() {
                 events.add(Event::Lost { replica: Arc::clone(&standing.place), why: Arc::clone(why) });
+            } else if standing.is_slow() {
+                events.add(Event::Slow { replica: Arc::clone(&standing.place) });
             }
             let (returns, pool, events) = (Arc::clone(self), Weak::clone(pool), Arc::clone(events));
             let started = spawn("pmof-pool-return", move || returns.bring_back(&pool, &events, position));
@@ -318,10 +326,13 @@ impl Returns {
 
     fn bring_back(&self, pool: &Weak<Shared>, events: &Log, position: usize) {
         let (mut is_rejected, mut left) = (false, None);
-        let is_connected = |open: &Open| open.members[position].standing().failure().is_none();
+        let is_connected = |standing: &Standing| standing.failure().is_none() && !standing.is_slow();
         let mut pause = self.attended.lock()[position].pause;
+        let mut longest_pause = LONGEST_PAUSE;
         // One that is behind from the opening on needs no connection.
-        if !hold(pool).is_ok_and(|open| is_connected(&open)) && !self.pause(pause) {
+        if !hold(pool).is_ok_and(|open| is_connected(open.members[position].standing()))
+            && !self.pause_for(pool, position, pause)
+        {
             return;
         }
         let caught_up = loop {
@@ -329,6 +340,10 @@ impl Returns {
                 Ok(caught_up) => break caught_up,
                 Err(Halt::Ended) => return,
                 Err(Halt::Later) => pause = (pause * 2).min(LONGEST_PAUSE),
+                Err(Halt::Slow) => {
+                    longest_pause = LONGEST_SLOW_PAUSE;
+                    pause = (pause * 2).min(longest_pause);
+                }
                 Err(Halt::Rejected(why)) => {
                     if !std::mem::replace(&mut is_rejected, true) {
                         let replica = Arc::new(ReplicaPlace::Pool(PoolUrl::clone(&self.urls[position])));
@@ -337,17 +352,32 @@ impl Returns {
                     pause = REJECTED_PAUSE;
                 }
             }
-            if !self.pause(pause) {
+            if !self.pause_for(pool, position, pause) {
                 return;
             }
         };
         let back_since = Some(Instant::now());
         self.attended.lock()[position] =
-            Attended { has_thread: false, pause: (pause * 2).min(LONGEST_PAUSE), back_since };
+            Attended { has_thread: false, pause: (pause * 2).min(longest_pause), back_since };
         // It may have been lost again since.
         self.losses.raise();
         if !caught_up.is_compared {
             self.verify(pool, events, position, &caught_up.member);
+        }
+    }
+
+    /// Pauses before a replica is tried again; shorter where it is slow, and needed all the same. False: the pool is being closed.
+    fn pause_for(&self, pool: &Weak<Shared>, position: usize, pause: Duration) -> bool {
+        let until = Instant::now() + pause;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if !self.pause(left.min(NEED_LOOK)) {
+                return false;
+            }
+            let Ok(open) = hold(pool) else { return false };
+            if left <= NEED_LOOK || (open.members[position].standing().is_slow() && open.is_needed()) {
+                return true;
+            }
         }
     }
 
@@ -382,7 +412,11 @@ impl Returns {
         };
         if let Err(halt) = done {
             // Whoever writes goes on without it.
-            control.fail(ReplicaError::Behind);
+            if matches!(halt, Halt::Slow) {
+                member.standing().leave_behind();
+            } else {
+                control.fail(ReplicaError::Behind);
+            }
             if is_compared {
                 let missing = PageMap::new(self.identity.size_bytes);
                 missing.add(catch_up.interrupted(&[]));
@@ -420,6 +454,9 @@ impl Returns {
     fn returning(&self, pool: &Weak<Shared>, position: usize, left: &mut Option<PageMap>) -> Result<Returning, Halt> {
         let open = hold(pool)?;
         let member = &open.members[position];
+        if member.standing().is_slow() && member.standing().failure().is_none() {
+            return Self::no_longer_slow(&open, position, left.is_some());
+        }
         if member.standing().failure().is_none() {
             return Ok(Returning { member: Arc::clone(member), is_compared: true });
         }
@@ -464,13 +501,32 @@ impl Returns {
         if !is_own || !state.is_behind || !has_kept {
             *left = None;
         }
-        if !epochs.introduce(position, (index, &state), &member) {
+        if !epochs.introduce(position, (index, Some(&state)), &member) {
             member.standing().fail(ReplicaError::Behind);
             return Err(Halt::Later);
         }
         // Of one that was in sync while the pool was open, all that was written since is known.
         let is_known = is_own && is_trusted && epochs.lock().view().knows_what_lacks(position, state.mark);
         Ok(Returning { member, is_compared: !is_known })
+    }
+
+    /// One that was left behind because it was slow, if it keeps up now. `is_compared`: it was to be compared before it was slow.
+    fn no_longer_slow(open: &Open, position: usize, is_compared: bool) -> Result<Returning, Halt> {
+        let member = Arc::clone(&open.members[position]);
+        let epochs = open.epochs.as_ref().ok_or(Halt::Ended)?;
+        // What it lacks is known from the epoch on that it is left behind by.
+        if !epochs.settle() {
+            return Err(Halt::Slow);
+        }
+        open.keeps_up(&*member)?;
+        let (index, is_known) = {
+            let state = epochs.lock();
+            (state.view().index(position), state.view().knows_what_lacks(position, u64::MAX))
+        };
+        if !epochs.introduce(position, (index.ok_or(Halt::Later)?, None), &member) {
+            return Err(Halt::Later);
+        }
+        Ok(Returning { member, is_compared: is_compared || !is_known })
     }
 
     /// Has the member be sent what is written from now on.
@@ -498,6 +554,7 @@ impl Returns {
         let catch_up = Arc::new(CatchUp::new(missing));
         let mut members = open.members.clone();
         members[position] = Arc::clone(member);
+        member.standing().is_admitted();
         let others = open.catching_up.iter().filter(|(of, _)| *of != position).cloned();
         let catching_up = others.chain([(position, Arc::clone(&catch_up))]).collect();
         *guard = Some(Arc::new(open.with_members(members, catching_up)));
@@ -562,15 +619,24 @@ impl Returns {
             return Err(Halt::Later);
         }
         catch_up.note_flushed();
-        if catch_up.missing_bytes() > LAST_BYTES {
+        let last_bytes = match hold(pool)?.terms.slow_after {
+            Some(_) => LAST_PROMPT_BYTES,
+            None => LAST_BYTES,
+        };
+        if catch_up.missing_bytes() > last_bytes {
             return Ok(None);
         }
+        let mark = hold(pool)?.epochs.as_ref().map(|epochs| epochs.lock().view().mark()).ok_or(Halt::Ended)?;
+        // Told before anybody is kept waiting, it need not be written to its disk meanwhile.
+        let control = member.control().ok_or(Halt::Later)?;
+        ask_within(control, &mark, &Reply::Marked, None)?;
+        let limit = hold(pool)?.keeps_up(member)?;
         let shared = pool.upgrade().ok_or(Halt::Ended)?;
         let epochs = shared.hold().ok().and_then(|open| open.epochs.clone()).ok_or(Halt::Ended)?;
-        let joining = epochs.announce_with(position, member).ok_or(Halt::Later)?;
+        let joining = epochs.announce_with(position, control, limit)?;
         let mut guard = self.hold_all(&shared)?;
         let open = guard.as_ref().ok_or(Halt::Ended)?;
-        if catch_up.missing_bytes() > LAST_BYTES {
+        if catch_up.missing_bytes() > last_bytes {
             return Ok(None);
         }
         let mut copied_bytes = 0;
@@ -579,14 +645,10 @@ impl Returns {
             catch_up.close_window(&window);
             copied_bytes += copied?;
         }
-        if !member.flush_everything(FlushLevel::OfPool) {
-            return Err(Halt::Later);
-        }
+        open.flush_last(position, member, limit)?;
         // Before it is a member: its map lacks nothing that the others' have.
-        open.give_intent(member.control().ok_or(Halt::Later)?).map_err(|_| Halt::Later)?;
-        if !epochs.join(&joining, member) {
-            return Err(if self.is_stopping() { Halt::Ended } else { Halt::Later });
-        }
+        open.give_intent(control, limit)?;
+        epochs.join(&joining, member, limit)?;
         let others = open.catching_up.iter().filter(|(of, _)| *of != position).cloned().collect();
         *guard = Some(Arc::new(open.with_members(open.members.clone(), others)));
         Ok(Some(copied_bytes))
@@ -613,8 +675,11 @@ fn hold(pool: &Weak<Shared>) -> Result<Arc<Open>, Halt> {
     pool.upgrade().and_then(|shared| shared.hold().ok()).ok_or(Halt::Ended)
 }
 
-/// Tells a member that catches up the mark.
+/// Tells a member that catches up the mark; nothing is asked of one that has become too slow meanwhile.
 fn mark(pool: &Weak<Shared>, position: usize, member: &dyn Member) -> Result<(), Halt> {
+    if member.standing().is_slow() {
+        return Err(Halt::Slow);
+    }
     let open = hold(pool)?;
     let control = member.control().ok_or(Halt::Ended)?;
     let epochs = open.epochs.as_ref().ok_or(Halt::Ended)?;

@@ -16,6 +16,8 @@ pub enum ReplicaState {
         /// Bytes that have yet to be copied, at most.
         missing_bytes: u64,
     },
+    /// It is connected and was [too slow](crate::PoolOptions::slow_after): nothing is sent to it until it answers as promptly as the others.
+    Slow,
     /// It is out of reach, or was left out. It is connected to again and again, unless it belongs elsewhere.
     Lost(Arc<ReplicaError>),
 }
@@ -65,6 +67,7 @@ impl Pool {
             let standing = member.standing();
             let state = match standing.failure() {
                 Some(why) => ReplicaState::Lost(Arc::clone(why)),
+                None if standing.is_slow() => ReplicaState::Slow,
                 None if standing.is_behind() => {
                     let own = open.catching_up.iter().find(|(of, _)| *of == position);
                     let missing_bytes = own.map_or(open.facts.size_bytes, |(_, catch_up)| catch_up.missing_bytes());

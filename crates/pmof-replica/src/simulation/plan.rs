@@ -20,9 +20,11 @@ pub(super) enum Control {
     NotFenced,
     /// What a member lacks of which nobody knows it is not found out by comparing its contents.
     ComparisonSkipped,
+    /// A persist that goes on without a slow member is acknowledged before the epoch is durable that leaves it behind.
+    SlowAcknowledgedEarly,
 }
 
-pub(super) const CONTROLS: [Control; 7] = [
+pub(super) const CONTROLS: [Control; 8] = [
     Control::AcknowledgedEarly,
     Control::PageNotMarked,
     Control::BehindAsSource,
@@ -30,4 +32,5 @@ pub(super) const CONTROLS: [Control; 7] = [
     Control::MarksNotCompared,
     Control::NotFenced,
     Control::ComparisonSkipped,
+    Control::SlowAcknowledgedEarly,
 ];

@@ -32,6 +32,7 @@ struct Joining {
 pub(super) enum Halt {
     Ended,
     Later,
+    Slow,
     Rejected,
 }
 
@@ -89,7 +90,7 @@ impl Session {
             match self.try_to_bring_back(position, &mut left).await {
                 Ok(()) => break,
                 Err(Halt::Ended) => return,
-                Err(Halt::Later) => {}
+                Err(Halt::Later | Halt::Slow) => {}
                 Err(Halt::Rejected) => sleep(&self.world, 50).await,
             }
             if self.is_stopping.get() {
@@ -118,7 +119,11 @@ impl Session {
         };
         if let Err(halt) = done {
             self.world.borrow_mut().count(Fault::CatchUpInterrupted);
-            fail(&self.world, &member);
+            if matches!(halt, Halt::Slow) {
+                member.leave_behind();
+            } else {
+                fail(&self.world, &member);
+            }
             if is_compared {
                 let missing = PageMap::new(SIZE_BYTES);
                 missing.add(catch_up.interrupted(&[]));
@@ -131,6 +136,9 @@ impl Session {
 
     async fn returning(&self, position: usize, left: &mut Option<PageMap>) -> Result<(Rc<Member>, bool), Halt> {
         let member = Rc::clone(&self.open.borrow().members[position]);
+        if !member.is_failed() && member.is_slow.get() {
+            return self.no_longer_slow(position, member, left.is_some()).await;
+        }
         if !member.is_failed() {
             return Ok((member, true));
         }
@@ -161,12 +169,34 @@ impl Session {
         self.members.borrow_mut()[position] = Rc::clone(&returned);
         self.changes.set(self.changes.get() + 1);
         self.view.borrow_mut().identify(position, target as u16);
-        if !self.introduce(&returned, &state).await {
+        if !self.introduce(&returned, Some(&state)).await {
             fail(&self.world, &returned);
             return Err(Halt::Later);
         }
         let is_known = is_own && self.view.borrow().knows_what_lacks(position, state.mark);
         Ok((returned, !is_known))
+    }
+
+    async fn no_longer_slow(
+        &self,
+        position: usize,
+        member: Rc<Member>,
+        is_compared: bool,
+    ) -> Result<(Rc<Member>, bool), Halt> {
+        let _guard = self.view_lock.lock().await;
+        if self.has_ended.get() {
+            return Err(Halt::Ended);
+        }
+        let is_settled = self.in_use() == self.view.borrow().current() || self.change().await;
+        if !is_settled || self.flush(&member).await.is_err() {
+            return Err(Halt::Slow);
+        }
+        let is_known = self.view.borrow().knows_what_lacks(position, u64::MAX);
+        if !self.introduce(&member, None).await {
+            fail(&self.world, &member);
+            return Err(Halt::Later);
+        }
+        Ok((member, is_compared || !is_known))
     }
 
     /// Has the member be sent what is written from now on.
@@ -191,6 +221,9 @@ impl Session {
         let catch_up = Rc::new(CatchUp::new(missing));
         let mut members = open.members.clone();
         members[position] = Rc::clone(member);
+        if member.is_slow.replace(false) {
+            self.world.borrow_mut().count(Fault::SlowTakenBack);
+        }
         let others = open.catching_up.iter().filter(|(of, _)| *of != position).cloned();
         let catching_up = others.chain([(position, Rc::clone(&catch_up))]).collect();
         *self.open.borrow_mut() = Rc::new(Open { members, catching_up, written: Rc::clone(&open.written) });
@@ -261,6 +294,9 @@ impl Session {
 
     /// As `Epochs::mark_behind`.
     async fn mark_behind(&self, position: usize, member: &Rc<Member>) -> Result<(), Halt> {
+        if member.is_slow.get() {
+            return Err(Halt::Slow);
+        }
         let mark = {
             let _guard = self.view_lock.lock().await;
             self.view.borrow().mark()
@@ -288,9 +324,10 @@ impl Session {
         self.view.borrow_mut().note_marked(position, &mark);
         self.changes.set(self.changes.get() + 1);
         let (mut change, changes) = (Change::default(), self.changes.get());
-        let step = self.view.borrow_mut().step(&mut change, self.connected(), self.in_use() | 1 << position);
+        let witnesses = self.witnesses();
+        let step = self.view.borrow_mut().step(&mut change, witnesses, self.in_use() | 1 << position);
         match step {
-            Step::TellAll(question) => self.tell_all(*question).await,
+            Step::TellAll(question) => self.tell(witnesses, *question).await,
             Step::Done(_) => return None,
         }
         Some(Joining { change, changes, mark })
@@ -329,11 +366,17 @@ impl Session {
         if mark != joining.mark {
             self.mark(member, mark).await?;
         }
+        if member.is_slow.get() {
+            return Err(Halt::Slow);
+        }
         member.is_behind.set(false);
         let is_fresh = self.changes.get() == joining.changes;
         let _ = self.go_on(if is_fresh { joining.change } else { Change::default() }).await;
         if member.is_failed() {
             return Err(Halt::Later);
+        }
+        if member.is_slow.get() {
+            return Err(Halt::Slow);
         }
         let open = Rc::clone(&self.open.borrow());
         let catching_up = open.catching_up.iter().filter(|(of, _)| *of != position).cloned().collect();

@@ -2,7 +2,9 @@
 
 use std::{
     cell::{Cell, RefCell},
+    future::Future,
     rc::Rc,
+    task::Poll,
 };
 
 use pmof_control::{PoolState, Reply, Request};
@@ -27,15 +29,28 @@ pub(super) struct Member {
     connection: Option<usize>,
     is_failed: Cell<bool>,
     pub(super) is_behind: Cell<bool>,
+    /// Nobody waits for it.
+    pub(super) is_slow: Cell<bool>,
 }
 
 impl Member {
     pub(super) fn new(target: usize, connection: Option<usize>, is_behind: bool) -> Self {
-        Self { target, connection, is_failed: Cell::new(connection.is_none()), is_behind: Cell::new(is_behind) }
+        Self {
+            target,
+            connection,
+            is_failed: Cell::new(connection.is_none()),
+            is_behind: Cell::new(is_behind),
+            is_slow: Cell::default(),
+        }
     }
 
     pub(super) fn is_in_use(&self) -> bool {
         !self.is_failed() && !self.is_behind.get()
+    }
+
+    pub(super) fn leave_behind(&self) {
+        self.is_behind.set(true);
+        self.is_slow.set(true);
     }
 
     pub(super) fn is_failed(&self) -> bool {
@@ -281,8 +296,79 @@ impl Session {
         positions(&self.members.borrow(), Member::is_in_use)
     }
 
-    pub(super) fn connected(&self) -> Positions {
-        positions(&self.members.borrow(), |member| !member.is_failed())
+    /// As `State::witnesses`.
+    pub(super) fn witnesses(&self) -> Positions {
+        let prompt = self.prompt();
+        if self.view.borrow().is_quorum(prompt) {
+            prompt
+        } else {
+            positions(&self.members.borrow(), |member| !member.is_failed())
+        }
+    }
+
+    fn prompt(&self) -> Positions {
+        positions(&self.members.borrow(), |member| !member.is_failed() && !member.is_slow.get())
+    }
+
+    /// As `State::leave_behind`.
+    fn leave_behind(&self, member: &Member) -> bool {
+        let position = self.members.borrow().iter().position(|other| std::ptr::eq(Rc::as_ptr(other), member));
+        let slow = position.map_or(0, |position| 1 << position);
+        let may = self.view.borrow().may_go_on_with(self.prompt() & !slow, self.in_use() & !slow);
+        if may && slow != 0 {
+            member.leave_behind();
+            self.world.borrow_mut().count(Fault::SlowLeftBehind);
+        }
+        may && slow != 0
+    }
+
+    /// Waits for an answer; now and then not as long as it takes, where the others are enough. `None`: the member is lost, or left behind.
+    /// `has_view`: the view is locked by the caller.
+    async fn answer_in_time(&self, member: &Member, question: Option<u64>, has_view: bool) -> Option<Answer> {
+        let mut patience = {
+            let mut world = self.world.borrow_mut();
+            let is_impatient = !world.is_calm && world.random.once_in(4);
+            is_impatient.then(|| world.random.below(40))
+        };
+        let mut waiting = std::pin::pin!(answer(&self.world, member, question));
+        std::future::poll_fn(|context| {
+            if let Poll::Ready(answer) = waiting.as_mut().poll(context) {
+                return Poll::Ready(answer);
+            }
+            if member.is_slow.get() && !has_view {
+                return Poll::Ready(None);
+            }
+            if let Some(steps) = &mut patience {
+                *steps = steps.saturating_sub(1);
+                let is_free = has_view || !self.view_lock.is_held();
+                if *steps == 0 && is_free && !member.is_slow.get() && self.leave_behind(member) {
+                    return Poll::Ready(None);
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Asks the same of members at once. One that answers anything else is lost, one that takes too long is left behind. The view is locked.
+    pub(super) async fn tell(&self, asked: Positions, (request, expected): (Request, Reply)) {
+        let members = self.members.borrow().clone();
+        let asked = members.iter().enumerate().filter(|(position, _)| asked & (1 << position) != 0);
+        let message = Message::Tell(request);
+        let asked: Vec<_> = asked.map(|(_, member)| (member, send(&self.world, member, message.clone()))).collect();
+        for (member, question) in asked {
+            if question.is_none() {
+                continue;
+            }
+            if member.is_slow.get() {
+                self.world.borrow_mut().count(Fault::SlowAsked);
+            }
+            match self.answer_in_time(member, question, true).await {
+                Some(Answer::Told(reply)) if reply == expected => {}
+                None if member.is_slow.get() => {}
+                _ => fail(&self.world, member),
+            }
+        }
     }
 
     /// The pool's epoch is all replicas', and the writer knows it.
@@ -356,8 +442,7 @@ impl Session {
     }
 
     async fn tell_in_use(&self, request: Request) {
-        let members: Vec<_> = self.members.borrow().iter().filter(|member| member.is_in_use()).cloned().collect();
-        tell(&self.world, &members, Message::Tell(request), &Reply::Marked).await;
+        self.tell(self.in_use(), (request, Reply::Marked)).await;
     }
 
     /// A change of the epoch, driven as `Epochs::begin_in` does. The view is locked.
@@ -365,18 +450,14 @@ impl Session {
         self.go_on(Change::default()).await
     }
 
-    pub(super) async fn tell_all(&self, (request, reply): (Request, Reply)) {
-        let members = self.members.borrow().clone();
-        tell(&self.world, &members, Message::Tell(request), &reply).await;
-    }
-
     /// As `Epochs::go_on`. The view is locked.
     pub(super) async fn go_on(&self, mut change: Change) -> bool {
         self.changes.set(self.changes.get() + 1);
         loop {
-            let step = self.view.borrow_mut().step(&mut change, self.connected(), self.in_use());
+            let witnesses = self.witnesses();
+            let step = self.view.borrow_mut().step(&mut change, witnesses, self.in_use());
             match step {
-                Step::TellAll(question) => self.tell_all(*question).await,
+                Step::TellAll(question) => self.tell(witnesses, *question).await,
                 Step::Done(is_done) => {
                     if !is_done {
                         self.world.borrow_mut().count(Fault::ChangeAbandoned);
@@ -388,7 +469,7 @@ impl Session {
     }
 
     /// As `Epochs::introduce`. The view is locked.
-    pub(super) async fn introduce(&self, member: &Rc<Member>, found: &PoolState) -> bool {
+    pub(super) async fn introduce(&self, member: &Rc<Member>, found: Option<&PoolState>) -> bool {
         let introduction = self.view.borrow_mut().introduction(member.target as u16, found);
         match introduction {
             None => false,
@@ -433,8 +514,13 @@ impl Session {
             open.written.mark(bytes_of(page));
         }
         let before: Vec<_> = open.catching_up.iter().map(|(_, catch_up)| catch_up.before_write()).collect();
-        for member in &open.members {
-            send(&self.world, member, Message::Write { page, value });
+        let mut missed = 0;
+        for (position, member) in open.members.iter().enumerate() {
+            if self.has_room(member) {
+                send(&self.world, member, Message::Write { page, value });
+            } else {
+                missed |= 1 << position;
+            }
             if self.world.borrow_mut().random.once_in(4) {
                 sleep(&self.world, 1).await;
             }
@@ -442,24 +528,51 @@ impl Session {
         if !open.catching_up.is_empty() {
             self.world.borrow_mut().count(Fault::WrittenWhileCatchingUp);
         }
-        for ((_, catch_up), before) in open.catching_up.iter().zip(before) {
-            catch_up.after_write(before, &bytes_of(page));
+        for ((position, catch_up), before) in open.catching_up.iter().zip(before) {
+            if missed & (1 << position) == 0 {
+                catch_up.after_write(before, &bytes_of(page));
+            } else {
+                catch_up.missed_write(&bytes_of(page));
+            }
         }
         self.posting.set(self.posting.get() - 1);
         let in_sync = open.members.iter().filter(|member| !member.is_behind.get());
         let flushing: Vec<_> = in_sync.map(|member| (member, send(&self.world, member, Message::Flush))).collect();
         let mut reached = Vec::new();
         for (member, question) in flushing {
-            if matches!(answer(&self.world, member, question).await, Some(Answer::Flushed)) {
+            if matches!(self.answer_in_time(member, question, false).await, Some(Answer::Flushed)) {
                 reached.push(Rc::clone(member));
             }
         }
-        let is_early = self.world.borrow().control == Some(Control::AcknowledgedEarly);
+        let is_early = match self.world.borrow().control {
+            Some(Control::AcknowledgedEarly) => true,
+            Some(Control::SlowAcknowledgedEarly) => open.members.iter().any(|member| member.is_slow.get()),
+            _ => false,
+        };
         if is_early {
             self.receipt(&open, &reached, page, value, true);
         }
         let is_acknowledged = self.acknowledge(&open.members).await;
         self.receipt(&open, &reached, page, value, is_acknowledged || is_early);
+    }
+
+    /// As `Open::write_on`: whether a write is posted.
+    fn has_room(&self, member: &Member) -> bool {
+        if member.is_slow.get() {
+            return false;
+        }
+        {
+            let mut world = self.world.borrow_mut();
+            if member.is_failed() || world.is_calm || !world.random.once_in(20) {
+                return true;
+            }
+            world.count(Fault::NoRoom);
+        }
+        if member.is_behind.get() {
+            member.leave_behind();
+            return false;
+        }
+        self.view_lock.is_held() || !self.leave_behind(member)
     }
 
     /// As `Open::receipt`.

@@ -43,6 +43,10 @@ pub(super) enum Fault {
     AcknowledgedDegraded,
     NotAcknowledged,
     WrittenWhileCatchingUp,
+    SlowLeftBehind,
+    SlowAsked,
+    SlowTakenBack,
+    NoRoom,
 }
 
 #[derive(Clone, Debug)]

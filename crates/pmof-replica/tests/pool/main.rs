@@ -14,6 +14,7 @@ mod lying;
 mod reopened;
 mod returns;
 mod scrub;
+mod slow;
 mod stopped;
 mod support;
 mod takeover;
