@@ -87,4 +87,5 @@ constants! {
     pub const FI_ENOSYS: i32 = 38;
     pub const FI_ENODATA: i32 = 61;
     pub const FI_EAVAIL: i32 = 259;
+    pub const FI_ENOKEY: i32 = 266;
 }

@@ -1,0 +1,34 @@
+use super::*;
+use crate::{Endpoint, EndpointOptions, Query, list};
+use pmof_mem::Memory;
+
+/// The memory of a dropped region stays until the endpoints that were there are closed, and no longer.
+#[test]
+fn memory_outlives_the_writes_that_may_be_under_way() {
+    let Ok(infos) = list(&Query { provider: Some("tcp".to_owned()), ..Query::default() }) else {
+        skip_report::skipped!("no libfabric with tcp (apt install libfabric1)");
+        return;
+    };
+    let info = infos.into_iter().next().unwrap();
+    let domain = Domain::open(info).unwrap();
+    let region = |key| {
+        let memory: Arc<dyn Medium> = Arc::new(Memory::anonymous(4096).unwrap());
+        (Arc::downgrade(&memory), domain.register(memory, (0, 4096), MrAccess::REMOTE_WRITE, key).unwrap())
+    };
+    let options = EndpointOptions { operations: 4 };
+    let open = || Endpoint::open(&domain, domain.info(), options).unwrap();
+
+    let (memory, registered) = region(1);
+    drop(registered);
+    assert!(memory.upgrade().is_none(), "nobody may be writing");
+
+    let before = open();
+    let (memory, registered) = region(2);
+    drop(registered);
+    let after = open();
+    assert!(memory.upgrade().is_some());
+    drop(before);
+    assert!(memory.upgrade().is_none(), "the endpoint that came later has no key of it");
+    assert_eq!(domain.0.retired_count(), 0);
+    drop(after);
+}

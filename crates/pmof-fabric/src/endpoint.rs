@@ -1,0 +1,452 @@
+//! Endpoints: one to one peer, with a completion queue of its own.
+
+use std::{
+    ffi::{CStr, c_void},
+    fmt,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    ptr::{self, NonNull},
+    sync::Arc,
+};
+
+use pmof_fabric_sys as sys;
+
+use crate::{Buffer, Domain, FabricError, Info, PostFailure, close::close_in_time, domain::Opened, error::Failure};
+
+/// Bytes of the longest address of an endpoint that is known (`sockaddr_storage` has 128).
+const NAME_BYTES_MAX: usize = 256;
+
+/// Completions taken from the provider at once.
+const COMPLETIONS_AT_ONCE: usize = 16;
+
+/// Where an operation on a peer's memory begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteAddress {
+    /// The region's [base](crate::MemoryRegion::base) and the offset in it.
+    pub address: u64,
+    /// The region's key.
+    pub key: u64,
+}
+
+/// What an operation does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Takes one message of the peer.
+    Receive,
+    /// Sends a message. Done when the peer has it.
+    Send,
+    /// Writes to the peer's memory. Done when the peer sees it.
+    Write(RemoteAddress),
+    /// Writes to the peer's memory. Done when the peer's provider says that it is in the persistence domain
+    /// (`FI_COMMIT_COMPLETE`), which some accept and do not do.
+    WriteCommitted(RemoteAddress),
+    /// Reads the peer's memory.
+    Read(RemoteAddress),
+}
+
+/// An operation that ended.
+#[derive(Debug)]
+pub struct Completion {
+    /// What it was posted with.
+    pub id: u64,
+    /// What it did.
+    pub operation: Operation,
+    /// Its bytes, which belong to the caller again.
+    pub buffer: Buffer,
+    /// Bytes that it moved; of a receive those of the message. An error says why it did not.
+    pub result: Result<usize, Failure>,
+}
+
+/// What an endpoint is opened with.
+#[derive(Clone, Copy, Debug)]
+pub struct EndpointOptions {
+    /// Operations of this side under way at once, receives included. The completion queue has so many entries.
+    pub operations: usize,
+}
+
+/// A reliable datagram endpoint that talks to one peer, and its completion queue. Dropping it ends what is under way.
+pub struct Endpoint {
+    parts: Option<Box<Parts>>,
+    domain: Domain,
+    peer: Option<sys::fi_addr_t>,
+    descriptor: Option<OwnedFd>,
+    free: Vec<usize>,
+}
+
+/// What is closed together, in this order.
+pub(crate) struct Parts {
+    endpoint: *mut sys::fid_ep,
+    queue: *mut sys::fid_cq,
+    addresses: *mut sys::fid_av,
+    /// What is under way, by its number.
+    flights: Vec<Option<Box<Flight>>>,
+    domain: Arc<Opened>,
+    number: u64,
+}
+
+/// An operation under way. The provider has the address of its context.
+#[repr(C)]
+struct Flight {
+    context: sys::fi_context2,
+    index: usize,
+    id: u64,
+    operation: Operation,
+    buffer: Buffer,
+}
+
+// SAFETY: the objects were opened with FI_THREAD_SAFE, and these are their only handles; the contexts are used by the provider
+// alone.
+unsafe impl Send for Parts {}
+
+impl Endpoint {
+    /// Opens one. `info` is an offer of the same domain, which says where it is.
+    pub fn open(domain: &Domain, info: &Info, options: EndpointOptions) -> Result<Self, FabricError> {
+        let number = domain.0.endpoint_opened();
+        let mut parts = Box::new(Parts {
+            endpoint: ptr::null_mut(),
+            queue: ptr::null_mut(),
+            addresses: ptr::null_mut(),
+            flights: Vec::new(),
+            domain: Arc::clone(&domain.0),
+            number,
+        });
+        // Where something fails, the drop closes what is open.
+        let mut endpoint = Self {
+            parts: None,
+            domain: domain.clone(),
+            peer: None,
+            descriptor: None,
+            free: (0..options.operations).rev().collect(),
+        };
+        parts.flights.resize_with(options.operations, || None);
+        let descriptor = parts.open(info, options);
+        endpoint.parts = Some(parts);
+        endpoint.descriptor = descriptor?;
+        Ok(endpoint)
+    }
+
+    /// The endpoint's address, by which peers find it.
+    pub fn name(&self) -> Result<Vec<u8>, FabricError> {
+        let mut name = vec![0; NAME_BYTES_MAX];
+        let mut len = name.len();
+        let status = match &self.parts {
+            // SAFETY: the endpoint is open and enabled, and there is room for so many bytes.
+            Some(parts) => unsafe { sys::fi_getname(parts.endpoint, name.as_mut_ptr().cast(), &mut len) },
+            None => -libc::EBADF,
+        };
+        if status != 0 || len > name.len() {
+            return Err(self.failed("fi_getname", status.into()));
+        }
+        name.truncate(len);
+        Ok(name)
+    }
+
+    /// Names the peer, by the [name](Self::name) of its endpoint. Whether it can be reached shows when something is sent.
+    pub fn set_peer(&mut self, name: &[u8]) -> Result<(), FabricError> {
+        let mut number = sys::FI_ADDR_UNSPEC;
+        // A provider reads as many bytes as its format has: what is short is continued with zeros.
+        let mut whole = [0_u8; NAME_BYTES_MAX + 1];
+        let status = match (&self.parts, whole[..NAME_BYTES_MAX].get_mut(..name.len())) {
+            (Some(parts), Some(place)) => {
+                place.copy_from_slice(name);
+                // SAFETY: the vector is open, and the address is in the format of the domain or rejected by it: it is followed by
+                // zeros up to the longest one that is known.
+                unsafe { sys::fi_av_insert(parts.addresses, whole.as_ptr().cast(), &mut number) }
+            }
+            _ => -libc::EINVAL,
+        };
+        if status != 1 {
+            return Err(self.failed("fi_av_insert", status.into()));
+        }
+        self.peer = Some(number);
+        Ok(())
+    }
+
+    /// Posts an operation on the first `len_bytes` of the buffer. Where it is not posted, the buffer comes back.
+    ///
+    /// # Panics
+    /// Where `len_bytes` is more than the buffer has.
+    pub fn post(
+        &mut self,
+        operation: Operation,
+        buffer: Buffer,
+        len_bytes: usize,
+        id: u64,
+    ) -> Result<(), (Buffer, PostFailure)> {
+        assert!(len_bytes <= buffer.len_bytes(), "an operation moves no more than its buffer");
+        let peer = match (self.peer, operation) {
+            (Some(peer), _) => peer,
+            (None, Operation::Receive) => sys::FI_ADDR_UNSPEC,
+            (None, _) => return Err((buffer, PostFailure::NoPeer)),
+        };
+        let (Some(parts), Some(index)) = (&mut self.parts, self.free.pop()) else {
+            return Err((buffer, PostFailure::Again));
+        };
+        let context = sys::fi_context2 { internal: [ptr::null_mut(); 8] };
+        let flight = parts.flights[index].insert(Box::new(Flight { context, index, id, operation, buffer }));
+        let status = post(parts.endpoint, flight, len_bytes, peer);
+        if status == 0 {
+            return Ok(());
+        }
+        self.free.push(index);
+        let again = status == -(sys::FI_EAGAIN as isize) || status == -(libc::ENOMEM as isize);
+        let failure = if again {
+            PostFailure::Again
+        } else {
+            PostFailure::Provider(Failure::of(self.domain.0.library(), status as i64))
+        };
+        match parts.flights[index].take() {
+            Some(flight) => Err((flight.buffer, failure)),
+            None => unreachable!("it was inserted above"),
+        }
+    }
+
+    /// Takes what ended, and so has the provider make progress. How many there were.
+    pub fn poll(&mut self, mut take: impl FnMut(Completion)) -> Result<usize, FabricError> {
+        let mut taken = 0;
+        loop {
+            let Some(parts) = &mut self.parts else { return Ok(taken) };
+            let null = ptr::null_mut();
+            let mut entries =
+                [sys::fi_cq_data_entry { op_context: null, flags: 0, len: 0, buf: null, data: 0 }; COMPLETIONS_AT_ONCE];
+            // SAFETY: the queue is open, with entries of this format.
+            let status = unsafe { sys::fi_cq_read(parts.queue, &mut entries) };
+            if let Ok(count) = usize::try_from(status) {
+                for entry in &entries[..count.min(COMPLETIONS_AT_ONCE)] {
+                    if let Some(flight) = parts.landed(entry.op_context) {
+                        self.free.push(flight.index);
+                        taken += 1;
+                        take(flight.completed(Ok(entry.len)));
+                    }
+                }
+                if count < COMPLETIONS_AT_ONCE {
+                    return Ok(taken);
+                }
+                continue;
+            }
+            match -status as i32 {
+                sys::FI_EAGAIN => return Ok(taken),
+                sys::FI_EAVAIL => {
+                    let Some((flight, failure)) = parts.take_error() else { return Ok(taken) };
+                    if let Some(flight) = flight {
+                        self.free.push(flight.index);
+                        taken += 1;
+                        take(flight.completed(Err(failure)));
+                    }
+                }
+                _ => return Err(self.failed("fi_cq_read", status as i64)),
+            }
+        }
+    }
+
+    /// The descriptor that becomes readable when there is something to [poll](Self::poll) for, after
+    /// [`may_sleep`](Self::may_sleep) said yes. None where the provider has none: it has to be polled.
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.descriptor.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Whether the descriptor tells of what happens from now on. Where not, there is something to poll for.
+    pub fn may_sleep(&self) -> bool {
+        let (Some(parts), true) = (&self.parts, self.descriptor.is_some()) else { return false };
+        // SAFETY: the queue is open, and so is its fabric.
+        unsafe { sys::fi_trywait(self.domain.0.fabric(), &mut [&raw mut (*parts.queue).fid]) == 0 }
+    }
+
+    /// Operations that may be posted now.
+    pub fn room(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Ends what is under way, as dropping it does.
+    pub fn close(&mut self) {
+        self.descriptor = None;
+        if let Some(parts) = self.parts.take() {
+            close_in_time(parts, &self.domain.info().provider());
+        }
+    }
+
+    fn failed(&self, call: &'static str, status: i64) -> FabricError {
+        FabricError::call(self.domain.0.library(), call, self.domain.info().provider(), status)
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Endpoint").field("domain", &self.domain).field("room", &self.free.len()).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Parts {
+    /// Opens the objects; the descriptor of the queue, where there is one.
+    fn open(&mut self, info: &Info, options: EndpointOptions) -> Result<Option<OwnedFd>, FabricError> {
+        let library = self.domain.library();
+        let provider = self.domain.info.provider();
+        let check = |call, status: i32| match status {
+            0 => Ok(()),
+            status => Err(FabricError::call(library, call, provider.as_str(), status.into())),
+        };
+        let domain = self.domain.raw();
+        let mut queue = sys::fi_cq_attr {
+            size: options.operations,
+            flags: 0,
+            format: sys::FI_CQ_FORMAT_DATA,
+            wait_obj: sys::FI_WAIT_FD,
+            signaling_vector: 0,
+            wait_cond: 0,
+            wait_set: ptr::null_mut(),
+        };
+        // SAFETY: the domain is open, and this keeps it so.
+        let mut status = unsafe { sys::fi_cq_open(domain, &mut queue, &mut self.queue) };
+        let mut has_descriptor = status == 0;
+        if !has_descriptor {
+            queue.wait_obj = sys::FI_WAIT_NONE;
+            self.queue = ptr::null_mut();
+            // SAFETY: as above.
+            status = unsafe { sys::fi_cq_open(domain, &mut queue, &mut self.queue) };
+        }
+        check("fi_cq_open", status)?;
+        let mut fd = -1;
+        // SAFETY: the queue is open, with a descriptor if it could be.
+        has_descriptor = has_descriptor && unsafe { sys::fi_getwait(self.queue, &mut fd) } == 0 && fd >= 0;
+        let mut addresses = sys::fi_av_attr {
+            type_: sys::FI_AV_UNSPEC,
+            rx_ctx_bits: 0,
+            count: 1,
+            ep_per_node: 0,
+            name: ptr::null(),
+            map_addr: ptr::null_mut(),
+            flags: 0,
+        };
+        // SAFETY: the domain is open, and this keeps it so.
+        check("fi_av_open", unsafe { sys::fi_av_open(domain, &mut addresses, &mut self.addresses) })?;
+        // SAFETY: as above; the info is one of this domain.
+        check("fi_endpoint", unsafe { sys::fi_endpoint(domain, info.raw(), &mut self.endpoint) })?;
+        // SAFETY: all are open, and closed behind the endpoint.
+        unsafe {
+            let fid = &raw mut (*self.endpoint).fid;
+            check("fi_ep_bind", sys::fi_bind(fid, &raw mut (*self.addresses).fid, 0))?;
+            let ways = sys::FI_SEND | sys::FI_RECV;
+            check("fi_ep_bind", sys::fi_bind(fid, &raw mut (*self.queue).fid, ways))?;
+            check("fi_enable", sys::fi_enable(fid))?;
+        }
+        if !has_descriptor {
+            return Ok(None);
+        }
+        // SAFETY: the queue's descriptor is open for as long as the queue.
+        let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
+        Ok(borrowed.try_clone_to_owned().ok())
+    }
+
+    /// The operation whose context the provider gave back.
+    fn landed(&mut self, context: *mut c_void) -> Option<Box<Flight>> {
+        let flight = NonNull::new(context.cast::<Flight>())?;
+        // SAFETY: the provider gives back the context of an operation under way, which is the beginning of its flight.
+        let index = unsafe { (*flight.as_ptr()).index };
+        self.flights.get_mut(index)?.take()
+    }
+
+    /// The error that waits, and the operation that it ended, if it is one of this side.
+    fn take_error(&mut self) -> Option<(Option<Box<Flight>>, Failure)> {
+        let mut error = sys::ErrorEntry::default();
+        // SAFETY: the queue is open; no room for more data is offered.
+        if unsafe { sys::fi_cq_readerr(self.queue, &mut error) } != 1 {
+            return None;
+        }
+        let entry = error.entry;
+        let mut failure = Failure::of(self.domain.library(), entry.err.into());
+        let mut words = [0; 128];
+        // SAFETY: the queue is open, and the data is that of the entry.
+        let text = unsafe { sys::fi_cq_strerror(self.queue, entry.prov_errno, entry.err_data, &mut words) };
+        if !text.is_null() {
+            // SAFETY: the provider returns a C string, in `words` or its own.
+            let text = unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
+            if text != failure.text && !text.is_empty() {
+                failure.text = format!("{}: {text}", failure.text);
+            }
+        }
+        Some((self.landed(entry.op_context), failure))
+    }
+}
+
+impl Drop for Parts {
+    fn drop(&mut self) {
+        // SAFETY: each is open or null, and these are the only handles; the endpoint is closed first, since it refers to the others.
+        unsafe {
+            let is_closed = self.endpoint.is_null() || sys::fi_close(&raw mut (*self.endpoint).fid) == 0;
+            if !is_closed {
+                // The provider may still use the memory of what is under way: it stays, and so do the objects.
+                std::mem::forget(std::mem::take(&mut self.flights));
+                std::mem::forget(Arc::clone(&self.domain));
+                return;
+            }
+            if !self.queue.is_null() {
+                sys::fi_close(&raw mut (*self.queue).fid);
+            }
+            if !self.addresses.is_null() {
+                sys::fi_close(&raw mut (*self.addresses).fid);
+            }
+        }
+        self.flights.clear();
+        self.domain.endpoint_closed(self.number);
+    }
+}
+
+impl Flight {
+    fn completed(self, result: Result<usize, Failure>) -> Completion {
+        let Self { id, operation, buffer, .. } = self;
+        Completion { id, operation, buffer, result }
+    }
+}
+
+/// Hands an operation to the provider.
+fn post(endpoint: *mut sys::fid_ep, flight: &mut Flight, len: usize, peer: sys::fi_addr_t) -> isize {
+    let (start, mut descriptor) = (flight.buffer.start(), flight.buffer.descriptor());
+    let context = ptr::from_mut(flight).cast();
+    let range = libc::iovec { iov_base: start, iov_len: len };
+    let (to, flags) = match flight.operation {
+        Operation::Receive => {
+            // SAFETY: the endpoint is open and enabled. The flight owns the bytes and the context until it lands, which is when the
+            // provider is done with both, or the endpoint is closed.
+            return unsafe { sys::fi_recv(endpoint, (start, len), descriptor, context) };
+        }
+        Operation::Send => {
+            let message = sys::fi_msg {
+                msg_iov: &raw const range,
+                desc: &raw mut descriptor,
+                iov_count: 1,
+                addr: peer,
+                context,
+                data: 0,
+            };
+            // SAFETY: as of the receive.
+            return unsafe { sys::fi_sendmsg(endpoint, &message, sys::FI_COMPLETION | sys::FI_DELIVERY_COMPLETE) };
+        }
+        Operation::Write(to) => (to, sys::FI_COMPLETION | sys::FI_DELIVERY_COMPLETE),
+        Operation::WriteCommitted(to) => (to, sys::FI_COMPLETION | sys::FI_COMMIT_COMPLETE),
+        Operation::Read(from) => (from, sys::FI_COMPLETION),
+    };
+    let remote = sys::fi_rma_iov { addr: to.address, len, key: to.key };
+    let message = sys::fi_msg_rma {
+        msg_iov: &raw const range,
+        desc: &raw mut descriptor,
+        iov_count: 1,
+        addr: peer,
+        rma_iov: &raw const remote,
+        rma_iov_count: 1,
+        context,
+        data: 0,
+    };
+    // SAFETY: as of the receive.
+    unsafe {
+        if matches!(flight.operation, Operation::Read(_)) {
+            sys::fi_readmsg(endpoint, &message, flags)
+        } else {
+            sys::fi_writemsg(endpoint, &message, flags)
+        }
+    }
+}

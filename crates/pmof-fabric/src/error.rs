@@ -1,0 +1,166 @@
+//! What can fail, on what, why, and what to do.
+
+use std::{ffi::CStr, fmt};
+
+use pmof_fabric_sys::{Fabric, LoadError};
+use pmof_mem::MediumKind;
+
+/// Why a provider, an endpoint or one of their objects cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FabricError {
+    /// libfabric is missing or too old. All other transports work regardless.
+    #[error(transparent)]
+    Library(#[from] LoadError),
+    /// No provider of this machine has what pmof needs.
+    #[error(
+        "libfabric {major}.{minor} has no {provider} with reliable datagram endpoints, messages, RMA and ordered delivery \
+         here; `fi_info` lists what it has"
+    )]
+    NoProvider {
+        /// Which provider was asked for.
+        provider: String,
+        /// The library's version.
+        major: u16,
+        /// The library's version.
+        minor: u16,
+    },
+    /// The provider exists and is not used.
+    #[error("the provider {provider} is not supported: {why}")]
+    Unsupported {
+        /// The provider.
+        provider: String,
+        /// Why not.
+        why: &'static str,
+    },
+    /// A call failed.
+    #[error("{call} failed on {on}{mend}")]
+    Call {
+        /// The function of libfabric.
+        call: &'static str,
+        /// The provider or address.
+        on: String,
+        /// What it said.
+        #[source]
+        error: Failure,
+        /// What to do, after a semicolon; empty where nothing is known to help.
+        mend: &'static str,
+    },
+}
+
+impl FabricError {
+    pub(crate) fn call(fabric: &Fabric, call: &'static str, on: impl Into<String>, status: i64) -> Self {
+        let error = Failure::of(fabric, status);
+        let mend = match error.errno {
+            libc::EADDRINUSE => "; another endpoint has the address",
+            libc::EADDRNOTAVAIL => "; no interface of this machine has the address (`ip addr`)",
+            libc::ENOMEM => "; the provider has no more room, or memlock is too low (ulimit -l)",
+            libc::EMFILE | libc::ENFILE => "; there are too many open files (ulimit -n)",
+            libc::EINVAL => {
+                "; over verbs;ofi_rxm on soft-RoCE a completion queue may be longer than the device allows: set \
+                 FI_UNIVERSE_SIZE=32"
+            }
+            _ => "",
+        };
+        Self::Call { call, on: on.into(), error, mend }
+    }
+}
+
+/// What libfabric says of a failure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The number in `fi_errno.h`, positive.
+    pub errno: i32,
+    /// The library's or provider's words.
+    pub text: String,
+}
+
+impl Failure {
+    pub(crate) fn of(fabric: &Fabric, status: i64) -> Self {
+        let errno = i32::try_from(status.abs()).unwrap_or(i32::MAX);
+        // SAFETY: the function takes any number and returns a string that lasts until this thread's next call, or null.
+        let text = unsafe {
+            let text = (fabric.fi_strerror)(errno);
+            if text.is_null() { String::new() } else { CStr::from_ptr(text).to_string_lossy().into_owned() }
+        };
+        Self { errno, text }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (error {})", self.text, self.errno)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Why memory cannot be registered.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegisterError {
+    /// The medium is not mapped memory (a simulation, or one that injects faults).
+    #[error("this {kind} is not mapped memory: use messages")]
+    NotMapped {
+        /// What the medium is.
+        kind: MediumKind,
+    },
+    /// The owner may take the memory back at any time.
+    #[error(
+        "this {kind} is lent memory, which its owner may take back while a provider receives into it: use messages"
+    )]
+    Lent {
+        /// What the medium is.
+        kind: MediumKind,
+    },
+    /// The range is empty or not inside the medium.
+    #[error("{len_bytes} bytes at {offset} are not a range of the medium's {size_bytes} bytes")]
+    OutOfBounds {
+        /// Where the range begins.
+        offset: u64,
+        /// Its length.
+        len_bytes: u64,
+        /// The length of the medium.
+        size_bytes: u64,
+    },
+    /// The memory was mapped without the right to write.
+    #[error("this {kind} is mapped read-only")]
+    ReadOnly {
+        /// What the medium is.
+        kind: MediumKind,
+    },
+    /// Another region has the key.
+    #[error("the key {key:#x} is in use")]
+    KeyInUse {
+        /// The key.
+        key: u64,
+    },
+    /// The provider says no.
+    #[error("the provider {provider} does not register {len_bytes} bytes of {kind}")]
+    Provider {
+        /// The provider.
+        provider: String,
+        /// What the medium is.
+        kind: MediumKind,
+        /// Its length.
+        len_bytes: u64,
+        /// What it said.
+        #[source]
+        error: Failure,
+    },
+}
+
+/// Why an operation was not posted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PostFailure {
+    /// The provider has no room now, or still connects: try again after the next completions were taken.
+    #[error("the provider has no room for it now")]
+    Again,
+    /// No peer was named yet.
+    #[error("the endpoint has no peer")]
+    NoPeer,
+    /// The provider says no.
+    #[error("the provider does not take it")]
+    Provider(#[source] Failure),
+}

@@ -1,0 +1,245 @@
+//! What providers offer.
+
+use std::{
+    ffi::{CStr, CString, c_char},
+    fmt,
+    net::IpAddr,
+    ptr::{self, NonNull},
+};
+
+use bitflags::bitflags;
+use pmof_fabric_sys as sys;
+use pmof_fabric_sys::Fabric;
+
+use crate::FabricError;
+
+bitflags! {
+    /// What a provider asks of registered memory: the bits of `mr_mode` (fi_mr(3)).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct MrMode: i32 {
+        /// The memory of this side's own operations is registered too.
+        const LOCAL = sys::FI_MR_LOCAL;
+        /// Peers name bytes by their virtual address, else by their offset in the region.
+        const VIRTUAL_ADDRESS = sys::FI_MR_VIRT_ADDR;
+        /// Pages are there when they are registered.
+        const ALLOCATED = sys::FI_MR_ALLOCATED;
+        /// The provider chooses keys, else whoever registers.
+        const PROVIDER_KEY = sys::FI_MR_PROV_KEY;
+    }
+}
+
+/// Who moves data when this side's program does nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ProgressMode {
+    /// The provider, by itself.
+    Auto,
+    /// Nobody: completions have to be polled for, also where peers alone have operations under way.
+    Manual,
+}
+
+/// What is looked for.
+#[derive(Clone, Debug, Default)]
+pub struct Query {
+    /// The provider, such as `tcp` or `verbs;ofi_rxm`; any where it is `None`.
+    pub provider: Option<String>,
+    /// The address of this machine that the endpoint is at.
+    pub source: Option<IpAddr>,
+    /// Only what writes to persistent memory with `FI_COMMIT_COMPLETE` (`FI_RMA_PMEM`).
+    pub persistent: bool,
+}
+
+/// One offer of a provider: reliable datagram endpoints with messages and RMA, whose sends and writes stay in order.
+pub struct Info {
+    raw: NonNull<sys::fi_info>,
+    fabric: &'static Fabric,
+}
+
+// SAFETY: this is the only handle of a structure that nothing changes.
+unsafe impl Send for Info {}
+// SAFETY: nothing changes the structure.
+unsafe impl Sync for Info {}
+
+/// Why the provider `sockets` is not used.
+const SOCKETS: &str =
+    "its progress thread sleeps, so that a write takes 10 ms; use tcp, which speaks to the same network";
+
+/// The offers of this machine's providers, best first as libfabric orders them. Not those of `sockets`.
+pub fn list(query: &Query) -> Result<Vec<Info>, FabricError> {
+    let fabric = Fabric::load()?;
+    let provider = query.provider.as_deref();
+    if let Some(refused) = provider.filter(|name| name.split(';').any(|layer| layer == "sockets")) {
+        return Err(FabricError::Unsupported { provider: refused.to_owned(), why: SOCKETS });
+    }
+    let hints = Hints::new(fabric, query)?;
+    let node = query.source.and_then(|address| CString::new(address.to_string()).ok());
+    let (node, flags) = match &node {
+        Some(node) => (node.as_ptr(), sys::FI_SOURCE | sys::FI_NUMERICHOST),
+        None => (ptr::null(), 0),
+    };
+    let mut found = ptr::null_mut();
+    // SAFETY: the node is a C string or null, the hints are whole, and `found` takes the list.
+    let status =
+        unsafe { (fabric.fi_getinfo)(sys::API_VERSION, node, ptr::null(), flags, hints.raw.as_ptr(), &raw mut found) };
+    let (major, minor) = fabric.version();
+    let nothing = || FabricError::NoProvider { provider: provider.unwrap_or("provider").to_owned(), major, minor };
+    match -status {
+        0 => {}
+        sys::FI_ENODATA => return Err(nothing()),
+        _ => return Err(FabricError::call(fabric, "fi_getinfo", provider.unwrap_or("all providers"), status.into())),
+    }
+    let mut infos = Vec::new();
+    let mut at = found;
+    while let Some(entry) = NonNull::new(at) {
+        // SAFETY: an entry of the list, which is whole; its copy stands by itself.
+        let copy = unsafe {
+            at = (*entry.as_ptr()).next;
+            (fabric.fi_dupinfo)(entry.as_ptr())
+        };
+        infos.extend(NonNull::new(copy).map(|raw| Info { raw, fabric }));
+    }
+    // SAFETY: the list is the library's, and nothing refers to it any more.
+    unsafe { (fabric.fi_freeinfo)(found) };
+    infos.retain(|info| info.provider() != "sockets");
+    if infos.is_empty() { Err(nothing()) } else { Ok(infos) }
+}
+
+/// What `fi_getinfo` is asked for.
+struct Hints {
+    raw: NonNull<sys::fi_info>,
+    fabric: &'static Fabric,
+}
+
+impl Hints {
+    fn new(fabric: &'static Fabric, query: &Query) -> Result<Self, FabricError> {
+        // SAFETY: null asks for an empty structure.
+        let raw = unsafe { (fabric.fi_dupinfo)(ptr::null()) };
+        let failed = || FabricError::call(fabric, "fi_dupinfo", "an empty structure", i64::from(libc::ENOMEM));
+        let hints = Self { raw: NonNull::new(raw).ok_or_else(failed)?, fabric };
+        let persistent = if query.persistent { sys::FI_RMA_PMEM } else { 0 };
+        let order = sys::FI_ORDER_SAS | sys::FI_ORDER_SAW | sys::FI_ORDER_WAW | sys::FI_ORDER_RAW;
+        let modes = MrMode::all().bits();
+        // SAFETY: the library allocates an empty structure with all its parts. It frees the name with `free`, of whose allocator
+        // `strdup` is.
+        unsafe {
+            let hints = raw;
+            (*hints).caps = sys::FI_MSG | sys::FI_RMA | persistent;
+            (*hints).mode = sys::FI_CONTEXT | sys::FI_CONTEXT2;
+            (*(*hints).ep_attr).type_ = sys::FI_EP_RDM;
+            (*(*hints).tx_attr).msg_order = order;
+            (*(*hints).rx_attr).msg_order = order;
+            let domain = (*hints).domain_attr;
+            (*domain).mr_mode = modes;
+            (*domain).threading = sys::FI_THREAD_SAFE;
+            (*domain).resource_mgmt = sys::FI_RM_ENABLED;
+            if let Some(name) = query.provider.as_deref().and_then(|name| CString::new(name).ok()) {
+                (*(*hints).fabric_attr).prov_name = libc::strdup(name.as_ptr());
+            }
+        }
+        Ok(hints)
+    }
+}
+
+impl Drop for Hints {
+    fn drop(&mut self) {
+        // SAFETY: the structure is the library's, and this is its only handle.
+        unsafe { (self.fabric.fi_freeinfo)(self.raw.as_ptr()) };
+    }
+}
+
+impl Info {
+    pub(crate) fn raw(&self) -> *mut sys::fi_info {
+        self.raw.as_ptr()
+    }
+
+    pub(crate) fn fabric(&self) -> &'static Fabric {
+        self.fabric
+    }
+
+    fn info(&self) -> &sys::fi_info {
+        // SAFETY: the structure is whole, and nothing changes it.
+        unsafe { self.raw.as_ref() }
+    }
+
+    pub(crate) fn domain_attributes(&self) -> &sys::fi_domain_attr {
+        // SAFETY: an info that the library made has all its parts, and nothing changes them.
+        unsafe { &*self.info().domain_attr }
+    }
+
+    pub(crate) fn transmit(&self) -> &sys::fi_tx_attr {
+        // SAFETY: an info that the library made has all its parts, and nothing changes them.
+        unsafe { &*self.info().tx_attr }
+    }
+
+    /// The provider, with what lies over it: `tcp;ofi_rxm`.
+    pub fn provider(&self) -> String {
+        // SAFETY: an info that the library made has all its parts, and nothing changes them.
+        unsafe { text((*self.info().fabric_attr).prov_name) }
+    }
+
+    /// The domain, such as the network interface or the device.
+    pub fn domain(&self) -> String {
+        // SAFETY: the name is a C string or null.
+        unsafe { text(self.domain_attributes().name) }
+    }
+
+    /// What it asks of registered memory.
+    pub fn mr_mode(&self) -> MrMode {
+        MrMode::from_bits_truncate(self.domain_attributes().mr_mode)
+    }
+
+    /// Who moves data.
+    pub fn data_progress(&self) -> ProgressMode {
+        if self.domain_attributes().data_progress == sys::FI_PROGRESS_AUTO {
+            ProgressMode::Auto
+        } else {
+            ProgressMode::Manual
+        }
+    }
+
+    /// Whether writes may be asked to reach a persistence domain (`FI_RMA_PMEM`). What the provider does then is its own matter.
+    pub fn claims_persistence(&self) -> bool {
+        self.info().caps & sys::FI_RMA_PMEM != 0
+    }
+
+    /// Whether it has atomic operations.
+    pub fn has_atomics(&self) -> bool {
+        self.info().caps & sys::FI_ATOMIC != 0
+    }
+
+    /// Operations that may be under way, each way.
+    pub fn queue_lengths(&self) -> (usize, usize) {
+        // SAFETY: an info that the library made has all its parts, and nothing changes them.
+        (self.transmit().size, unsafe { (*self.info().rx_attr).size })
+    }
+}
+
+impl fmt::Debug for Info {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Info")
+            .field("provider", &self.provider())
+            .field("domain", &self.domain())
+            .field("mr_mode", &self.mr_mode())
+            .field("data_progress", &self.data_progress())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Info {
+    fn drop(&mut self) {
+        // SAFETY: the structure is the library's, and this is its only handle.
+        unsafe { (self.fabric.fi_freeinfo)(self.raw.as_ptr()) };
+    }
+}
+
+/// The text of a C string.
+///
+/// # Safety
+///
+/// It is a C string, or null.
+unsafe fn text(name: *const c_char) -> String {
+    if name.is_null() {
+        return String::new();
+    }
+    // SAFETY: the caller says so.
+    unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
+}
