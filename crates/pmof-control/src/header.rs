@@ -251,6 +251,9 @@ pub enum HeaderError {
     /// Neither copy of the state behind the header is whole.
     #[error("its state is damaged in both copies; check the device and restore it from another replica")]
     BadState,
+    /// Neither copy of the roster behind the state is whole.
+    #[error("the list of its members is damaged in both copies; check the device and restore it from another replica")]
+    BadRoster,
     /// Whole, but its fields contradict each other or the format.
     #[error("its header contradicts itself: {what}; restore it from another replica")]
     Inconsistent {

@@ -10,6 +10,7 @@ mod message;
 mod name;
 mod pool;
 mod refusal;
+mod roster;
 mod state;
 
 pub use header::{
@@ -20,10 +21,14 @@ pub use intent::{INTENT_BYTES, INTENT_OFFSET, INTENT_WORDS_MAX, IntentLayout, WO
 pub use message::{
     ATTRIBUTES_BYTES, CONTROL_VERSION, ControlError, DATA_RANGES_MAX, DIGESTED_MAX_BYTES, DIGESTS_MAX,
     INTENT_MESSAGE_WORDS_MAX, LIST_LIMIT, MAX_DESCRIPTOR_BYTES, MAX_HOLDER_BYTES, MAX_MESSAGE_BYTES, MAX_REFUSAL_BYTES,
-    NONCE_BYTES, PROOF_BYTES, Reply, Request,
+    NONCE_BYTES, PROOF_BYTES, ROSTER_PART_BYTES, Reply, Request, RosterPart,
 };
 pub use name::{MAX_NAME_BYTES, MAX_SET_NAME_BYTES, NameError, PoolName, SetName};
 pub use pmof_pool::OpenFor;
 pub use pool::{NewPool, PoolInfo};
 pub use refusal::{PoolRefusal, ServiceCode};
+pub use roster::{
+    MAX_DOMAIN_BYTES, MAX_MEMBER_URL_BYTES, ROSTER_BYTES, ROSTER_OFFSET, Role, Roster, RosterChange, RosterError,
+    RosterMember,
+};
 pub use state::{ANCESTORS_MAX, Epoch, PoolState, STATE_BYTES};

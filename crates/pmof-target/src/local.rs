@@ -77,7 +77,9 @@ impl LocalTarget {
             | Request::Mark { .. }
             | Request::RaiseIntent { .. }
             | Request::ClearIntent { .. }
-            | Request::Intent { .. } => {
+            | Request::Intent { .. }
+            | Request::Roster { .. }
+            | Request::SetRoster { .. } => {
                 let mut open = self.open.lock();
                 requests::about_state(&self.pools, open.as_mut().ok_or_else(not_open)?, request)
             }

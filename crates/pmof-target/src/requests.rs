@@ -66,7 +66,7 @@ pub(crate) fn about_store(pools: &PoolStore, request: Request) -> Result<Reply, 
     })
 }
 
-/// Answers what is asked of what an open pool keeps beside its data: its state and its map of write intent.
+/// Answers what is asked of what an open pool keeps beside its data: its state, its roster and its map of write intent.
 pub(crate) fn about_state(pools: &PoolStore, pool: &mut OpenPool, request: Request) -> Result<Reply, Refused> {
     Ok(match request {
         Request::Begin { opening, epoch, ancestors } => {
@@ -91,6 +91,11 @@ pub(crate) fn about_state(pools: &PoolStore, pool: &mut OpenPool, request: Reque
             Reply::IntentChanged
         }
         Request::Intent { first } => Reply::Intent { first, words: pool.intent(first, INTENT_MESSAGE_WORDS_MAX)? },
+        Request::Roster { offset } => Reply::Roster(pool.roster_part(offset)?),
+        Request::SetRoster { offset, part } => {
+            pool.set_roster_part(offset, &part)?;
+            Reply::RosterSet
+        }
         _ => return Err(not_for_pools()),
     })
 }

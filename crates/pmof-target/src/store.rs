@@ -24,12 +24,14 @@ use uuid::Uuid;
 use crate::holder::holder_of_file;
 use device::{Device, UnfinishedDevice};
 use root::{Entry, Identity, Root, WorkingFile};
+use roster::{KeptRoster, read_roster};
 
 mod device;
 mod error;
 mod handover;
 mod intent;
 mod root;
+mod roster;
 #[cfg(test)]
 mod tests;
 
@@ -98,6 +100,7 @@ pub struct OpenPool {
     sequence: u64,
     /// Its writer keeps the map of write intent.
     keeps_intent: bool,
+    roster: KeptRoster,
     /// An epoch was begun since it was opened, so that it is for this opening to say that it ended in order.
     has_begun: bool,
     access: OpenFor,
@@ -166,6 +169,7 @@ impl PoolStore {
             state,
             sequence: FIRST_SEQUENCE,
             keeps_intent: false,
+            roster: KeptRoster::made(new.replica_count),
             has_begun: true,
             access: OpenFor::Write,
             memory,
@@ -219,8 +223,10 @@ impl PoolStore {
                 Err(error) => return Err(self.memory_error(name, error)),
             }
         }
+        let roster = read_roster(&memory, &header).map_err(|error| self.memory_error(name, error))?;
+        let roster = roster.map_err(|source| StoreError::Header { name: name.clone(), source })?;
         let (name, keeps_intent, has_begun, unpublished) = (name.clone(), false, false, None);
-        Ok(OpenPool { name, header, state, sequence, keeps_intent, has_begun, access, memory, unpublished })
+        Ok(OpenPool { name, header, state, sequence, keeps_intent, roster, has_begun, access, memory, unpublished })
     }
 
     /// Whether a writer has the pool, here or in another process.

@@ -1,6 +1,6 @@
 //! Why bytes are not a control message.
 
-use super::{CONTROL_VERSION, MAX_MESSAGE_BYTES, wire};
+use super::limits::{CONTROL_VERSION, FRAME_BYTES, MAX_MESSAGE_BYTES};
 use crate::NameError;
 
 /// Why bytes are not a control message, or a message cannot be made.
@@ -8,10 +8,7 @@ use crate::NameError;
 #[non_exhaustive]
 pub enum ControlError {
     /// Too short or too long for any message.
-    #[error(
-        "a control message cannot have {len_bytes} bytes: {} to {MAX_MESSAGE_BYTES} are allowed",
-        wire::FRAME_BYTES
-    )]
+    #[error("a control message cannot have {len_bytes} bytes: {FRAME_BYTES} to {MAX_MESSAGE_BYTES} are allowed")]
     BadLength {
         /// Bytes there are.
         len_bytes: usize,

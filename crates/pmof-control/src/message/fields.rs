@@ -5,7 +5,8 @@ use std::ops::Range;
 use pmof_mem::{Durability, Evidence, Mechanism, MediumKind, Promise};
 
 use super::{
-    limits::MAX_HOLDER_BYTES,
+    limits::{MAX_HOLDER_BYTES, ROSTER_PART_BYTES},
+    roster_part::RosterPart,
     wire::{Body, Fault, Frame, Parsed},
 };
 use crate::{ANCESTORS_MAX, Epoch, Header, INTENT_WORDS_MAX, PoolFormat, PoolInfo, PoolState};
@@ -39,6 +40,13 @@ impl Frame {
         for word in words {
             self.bytes(&word.to_le_bytes());
         }
+    }
+
+    /// A part that is longer than allowed makes a message that cannot be sealed.
+    pub(super) fn roster_part(&mut self, part: &RosterPart) {
+        self.number_u16(part.len_bytes);
+        self.number_u16(part.bytes.len() as u16);
+        self.bytes(&part.bytes);
     }
 
     pub(super) fn info(&mut self, info: &PoolInfo) {
@@ -86,6 +94,15 @@ impl Body<'_> {
         }
         let words = (0..count).map(|_| Ok(u32::from_le_bytes(self.array()?))).collect::<Parsed<_>>()?;
         Ok((first, words))
+    }
+
+    pub(super) fn roster_part(&mut self) -> Parsed<RosterPart> {
+        let len_bytes = self.number_u16()?;
+        let bytes = self.counted(ROSTER_PART_BYTES)?.to_vec();
+        if bytes.len() > usize::from(len_bytes) {
+            return Err(Fault::Malformed("a part of a roster is longer than the whole"));
+        }
+        Ok(RosterPart { len_bytes, bytes })
     }
 
     pub(super) fn epoch(&mut self) -> Parsed<Epoch> {

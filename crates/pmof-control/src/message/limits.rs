@@ -1,5 +1,7 @@
 //! Limits of messages and of what they are made of.
 
+use pmof_pool::DIGEST_BYTES;
+
 /// The version of the messages that this program speaks.
 pub const CONTROL_VERSION: u16 = 3;
 /// Longest message in bytes: one page, so that a receive buffer for any message is one page.
@@ -16,3 +18,25 @@ pub const ATTRIBUTES_BYTES: usize = 104;
 pub const MAX_REFUSAL_BYTES: usize = 1024;
 /// Longest description of a pool's holder in bytes: one line for a person; a longer one is cut when encoded.
 pub const MAX_HOLDER_BYTES: usize = 255;
+/// Digests in one message, at most: as many as fit.
+pub const DIGESTS_MAX: usize = (MAX_BODY_BYTES - 2) / DIGEST_BYTES;
+/// Bytes that one request for digests covers, at most: some ten milliseconds' work, for which the target's thread serves nobody
+/// else.
+pub const DIGESTED_MAX_BYTES: u64 = 32 << 20;
+/// Ranges of data in one message, at most: as many as fit.
+pub const DATA_RANGES_MAX: usize = (MAX_BODY_BYTES - 10) / 16;
+/// Words of the map of write intent in one message, at most: as many as fit.
+pub const INTENT_MESSAGE_WORDS_MAX: usize = (MAX_BODY_BYTES - 5) / size_of::<u32>();
+/// Bytes of a roster in one message, at most: as many as fit.
+pub const ROSTER_PART_BYTES: usize = MAX_BODY_BYTES - 6;
+/// What to limit a look for names by, to fill a page and know of more: one more than the shortest names that fit.
+pub const LIST_LIMIT: usize = (MAX_BODY_BYTES - 3) / 3 + 1;
+
+/// What is before a body.
+pub(super) const HEAD_BYTES: usize = 12;
+/// What is behind it.
+pub(super) const CHECKSUM_BYTES: usize = 4;
+/// What a message without a body has.
+pub(super) const FRAME_BYTES: usize = HEAD_BYTES + CHECKSUM_BYTES;
+/// The longest body.
+pub(super) const MAX_BODY_BYTES: usize = MAX_MESSAGE_BYTES - FRAME_BYTES;

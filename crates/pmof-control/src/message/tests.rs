@@ -1,8 +1,13 @@
-use pmof_mem::{Evidence, Mechanism, MediumKind, Promise};
+use pmof_mem::{Durability, Evidence, Mechanism, MediumKind, Promise};
+use pmof_pool::DIGEST_BYTES;
 use proptest::prelude::*;
+use uuid::Uuid;
 
-use super::*;
-use crate::{ANCESTORS_MAX, Header, INTENT_WORDS_MAX, NameError, PoolFormat};
+use super::{wire::Frame, *};
+use crate::{
+    ANCESTORS_MAX, Epoch, Header, INTENT_WORDS_MAX, NameError, NewPool, OpenFor, PoolFormat, PoolInfo, PoolName,
+    PoolState, SetName, USER_FLAGS_BYTES,
+};
 
 fn name(text: &str) -> PoolName {
     PoolName::new(text).expect("a good name")
@@ -114,6 +119,8 @@ fn requests() -> Vec<Request> {
             words: vec![u32::MAX; INTENT_MESSAGE_WORDS_MAX],
         },
         Request::Intent { first: 258 },
+        Request::Roster { offset: 6 },
+        Request::SetRoster { offset: 7, part: RosterPart { len_bytes: 5000, bytes: vec![8; ROSTER_PART_BYTES] } },
     ]
 }
 
@@ -153,6 +160,9 @@ fn replies() -> Vec<Reply> {
         Reply::Boot { boot: Uuid::from_u128(3) },
         Reply::IntentChanged,
         Reply::Intent { first: 4, words: vec![5; INTENT_MESSAGE_WORDS_MAX] },
+        Reply::Roster(RosterPart { len_bytes: 3, bytes: vec![1, 2, 3] }),
+        Reply::Roster(RosterPart { len_bytes: 0, bytes: vec![] }),
+        Reply::RosterSet,
         Reply::Info(Box::new(sample_info())),
         Reply::Info(Box::new(PoolInfo { open_by: None, ..sample_info() })),
         Reply::List { names: vec![name("a"), name("b")], more: true },
@@ -239,6 +249,12 @@ fn the_bytes_of_version_3_stay_as_they_are() {
     let bytes = Reply::Intent { first: 1, words: vec![0x0403_0201] }.encode(1).expect("fits");
     assert_eq!((&bytes[2..4], &bytes[12..bytes.len() - 4]), (&[0x9a, 0][..], &b"\x01\0\x01\0\x01\x02\x03\x04"[..]));
 
+    let part = RosterPart { len_bytes: 258, bytes: b"ab".to_vec() };
+    let bytes = Request::SetRoster { offset: 3, part: part.clone() }.encode(1).expect("fits");
+    assert_eq!((&bytes[2..4], &bytes[12..bytes.len() - 4]), (&[28, 0][..], &b"\x03\0\x02\x01\x02\0ab"[..]));
+    let bytes = Reply::Roster(part).encode(1).expect("fits");
+    assert_eq!((&bytes[2..4], &bytes[12..bytes.len() - 4]), (&[0x9b, 0][..], &b"\x02\x01\x02\0ab"[..]));
+
     let [create, ..] = &requests()[..] else { unreachable!("the list is not empty") };
     let bytes = create.encode(1).expect("fits");
     let body = b"\x03\x01\x01\0\x02\0\0\0\0\x40\0\0\0\0\x00\x11\x22\x33\x44\x55\x66\x77\x88\x99\xaa\xbb\xcc\xdd\xee\xff\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x05PMOFCP\0\x01\x09\0\0\0\0\0\0\0\x06\0orders";
@@ -317,6 +333,7 @@ fn bodies_are_checked() {
         (2, b"\x01\x03\x01\0a", "access"),
         (21, &[&[1, 0][..], &[0; 8], &[0; 15], &[1, 1, 0], b"a"].concat(), "an epoch"),
         (21, &[&[1, 2][..], &[0; 24], b"\x01\0a"].concat(), "flag"),
+        (28, b"\0\0\x01\0\x02\0ab", "longer than the whole"),
     ] {
         match Request::decode(&message(kind, body)) {
             Err(ControlError::Malformed { request_id: 77, what, .. }) => assert!(what.contains(word), "{what}"),
@@ -541,4 +558,17 @@ proptest! {
             prop_assert_eq!(reply.encode(id).expect("was decoded"), bytes);
         }
     }
+}
+
+#[test]
+fn a_long_roster_is_set_part_by_part() {
+    let whole: Vec<u8> = (0..2 * ROSTER_PART_BYTES + 5).map(|at| at as u8).collect();
+    let mut set = Vec::new();
+    for request in RosterPart::requests(&whole) {
+        let Request::SetRoster { offset, part } = request else { panic!("{request:?}") };
+        assert_eq!((usize::from(offset), usize::from(part.len_bytes)), (set.len(), whole.len()));
+        set.extend(part.bytes);
+    }
+    assert!(set == whole);
+    assert_eq!(RosterPart::of(&whole, whole.len() as u16).bytes, [0_u8; 0]);
 }

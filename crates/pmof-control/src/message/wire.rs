@@ -5,16 +5,12 @@ use uuid::Uuid;
 
 use super::{
     error::ControlError,
-    limits::{ATTRIBUTES_BYTES, CONTROL_VERSION, MAX_DESCRIPTOR_BYTES, MAX_MESSAGE_BYTES},
+    limits::{
+        ATTRIBUTES_BYTES, CHECKSUM_BYTES, CONTROL_VERSION, HEAD_BYTES, MAX_BODY_BYTES, MAX_DESCRIPTOR_BYTES,
+        MAX_MESSAGE_BYTES,
+    },
 };
 use crate::{MAX_NAME_BYTES, MAX_SET_NAME_BYTES, NameError, PoolName, SetName};
-
-const HEAD_BYTES: usize = 12;
-const CHECKSUM_BYTES: usize = 4;
-/// What a message without a body has.
-pub(super) const FRAME_BYTES: usize = HEAD_BYTES + CHECKSUM_BYTES;
-/// The longest body.
-pub(super) const MAX_BODY_BYTES: usize = MAX_MESSAGE_BYTES - FRAME_BYTES;
 
 /// What a pool is opened for, in one byte.
 const READ: u8 = 1;

@@ -210,7 +210,9 @@ impl Session {
             | Request::Mark { .. }
             | Request::RaiseIntent { .. }
             | Request::ClearIntent { .. }
-            | Request::Intent { .. } => self.on_pool(|pool| requests::about_state(pools, pool, request)),
+            | Request::Intent { .. }
+            | Request::Roster { .. }
+            | Request::SetRoster { .. } => self.on_pool(|pool| requests::about_state(pools, pool, request)),
             Request::Remove { .. } | Request::Info { .. } | Request::List { .. } => {
                 requests::about_store(pools, request)
             }

@@ -20,8 +20,8 @@ use pmof_control::{HEADER_BYTES, Header, HeaderError, NewPool, OpenFor, PoolInfo
 use pmof_mem::{Declaration, Durability, Medium, MemError, Memory};
 
 use super::{
-    FIRST_SEQUENCE, OpenPool, PoolStore, StoreError, Unpublished, Writer, check_level, new_header, no_file, root,
-    write_state,
+    FIRST_SEQUENCE, KeptRoster, OpenPool, PoolStore, StoreError, Unpublished, Writer, check_level, new_header, no_file,
+    root, write_state,
 };
 use crate::holder::holder_of_file;
 
@@ -202,7 +202,8 @@ impl PoolStore {
         let unpublished = Some(Unpublished::Device(unfinished.map_err(|error| device.failed(error))?));
         let (name, sequence) = (device.name.clone(), FIRST_SEQUENCE);
         let (keeps_intent, has_begun, access) = (false, true, OpenFor::Write);
-        Ok(OpenPool { name, header, state, sequence, keeps_intent, has_begun, access, memory, unpublished })
+        let roster = KeptRoster::made(new.replica_count);
+        Ok(OpenPool { name, header, state, sequence, keeps_intent, roster, has_begun, access, memory, unpublished })
     }
 
     /// Maps a device with a pool, and makes it this process's to write.

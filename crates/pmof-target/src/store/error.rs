@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf};
 
-use pmof_control::{HeaderError, PoolName, REPLICAS_MAX};
+use pmof_control::{HeaderError, PoolName, REPLICAS_MAX, RosterError};
 use pmof_mem::{Durability, MediumKind, MemError};
 
 use uuid::Uuid;
@@ -200,6 +200,14 @@ pub enum StoreError {
         /// Its name.
         name: PoolName,
     },
+    /// The list of the pool's members cannot be kept.
+    #[error("the members of pool {name} cannot be kept in its file")]
+    Roster {
+        /// The pool's name.
+        name: PoolName,
+        /// Why, and what to do.
+        source: RosterError,
+    },
     /// The pool's memory failed.
     #[error("the memory of pool {name} failed")]
     Memory {
@@ -247,6 +255,7 @@ impl StoreError {
             Self::ReadOnly { .. } => 21,
             Self::NotTheEpoch { .. } => 22,
             Self::NotFenceable { .. } => 23,
+            Self::Roster { .. } => 24,
         }
     }
 }

@@ -20,6 +20,7 @@ mod devices;
 mod handover;
 mod intent;
 mod processes;
+mod rosters;
 mod states;
 
 const SIZE_BYTES: u64 = 10_000;

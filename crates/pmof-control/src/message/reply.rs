@@ -1,0 +1,327 @@
+//! What targets answer.
+
+use std::ops::Range;
+
+use pmof_pool::DIGEST_BYTES;
+use uuid::Uuid;
+
+use super::{
+    error::ControlError,
+    fields::cut,
+    limits::{ATTRIBUTES_BYTES, MAX_BODY_BYTES, MAX_DESCRIPTOR_BYTES, MAX_REFUSAL_BYTES, NONCE_BYTES, PROOF_BYTES},
+    roster_part::RosterPart,
+    wire::{self, Body, Fault, Frame, Parsed},
+};
+use crate::{PoolInfo, PoolName, PoolState, USER_FLAGS_BYTES};
+
+/// What a target answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reply {
+    /// The pool is open.
+    Opened {
+        /// The pool, the same on every replica.
+        pool_uuid: Uuid,
+        /// This replica.
+        replica_uuid: Uuid,
+        /// Bytes of user data.
+        size_bytes: u64,
+        /// Replicas that the pool was made with.
+        replica_count: u16,
+        /// Which of them this one is.
+        replica_index: u16,
+        /// What the pool's maker says of its contents.
+        user_flags: [u8; USER_FLAGS_BYTES],
+        /// Which opening wrote it last, and whether that ended in order.
+        state: PoolState,
+        /// What the initiator needs to address the user data; at most [`MAX_DESCRIPTOR_BYTES`].
+        descriptor: Vec<u8>,
+    },
+    /// The pool is closed.
+    Closed,
+    /// The pool is gone.
+    Removed,
+    /// What there is to know of a pool.
+    Info(Box<PoolInfo>),
+    /// One page of names, in order.
+    List {
+        /// The names; as many as fit, see [`Reply::list_page`].
+        names: Vec<PoolName>,
+        /// Whether there are names after these.
+        more: bool,
+    },
+    /// The epoch was announced.
+    Begun,
+    /// The epoch was confirmed.
+    Confirmed,
+    /// The mark was raised.
+    Marked,
+    /// The target has shown that it knows the secret.
+    Challenged {
+        /// The target's random bytes.
+        nonce: [u8; NONCE_BYTES],
+        /// Its proof.
+        proof: [u8; PROOF_BYTES],
+    },
+    /// The connection may ask for pools.
+    Admitted,
+    /// The pool of a set is open.
+    SetOpened {
+        /// Bytes of the pool, its header included.
+        size_bytes: u64,
+        /// What its header says, if it has one.
+        attributes: Option<[u8; ATTRIBUTES_BYTES]>,
+        /// What the initiator needs to address the pool behind its header.
+        descriptor: Vec<u8>,
+        /// What it needs to read the header; empty where there is none.
+        header_descriptor: Vec<u8>,
+    },
+    /// The new pool stays.
+    SetKept,
+    /// The set's parts can be deleted, and are locked until then.
+    Removable,
+    /// The attributes are in the headers.
+    AttributesSet,
+    /// Digests of the blocks, in order.
+    Digests {
+        /// At most [`DIGESTS_MAX`].
+        digests: Vec<[u8; DIGEST_BYTES]>,
+    },
+    /// Where there is data, in order; all else up to `end` is zero, durably.
+    Data {
+        /// At most [`DATA_RANGES_MAX`], none of them empty.
+        ranges: Vec<Range<u64>>,
+        /// How far the answer goes: to the end of the pool, or to the next range, which there was no room for.
+        end: u64,
+    },
+    /// Where parts without a header are, in order.
+    Headerless {
+        /// At most [`DATA_RANGES_MAX`], one of each part.
+        ranges: Vec<Range<u64>>,
+        /// How far the answer goes: to the end of the pool, or to the next range, which there was no room for.
+        end: u64,
+    },
+    /// The time since the target's machine was started.
+    Boot {
+        /// Another one after each start, as `/proc/sys/kernel/random/boot_id` has it.
+        boot: Uuid,
+    },
+    /// The bits are set, or were cleared or kept.
+    IntentChanged,
+    /// The map of write intent.
+    Intent {
+        /// The first word.
+        first: u16,
+        /// From there on, as many as there are, at most [`INTENT_MESSAGE_WORDS_MAX`]. Of a map that nobody keeps all bits are set.
+        words: Vec<u32>,
+    },
+    /// A part of the roster.
+    Roster(RosterPart),
+    /// The part was taken, and with the last one the roster was replaced.
+    RosterSet,
+    /// The request was not carried out.
+    Refused {
+        /// Why, for programs: the code of the target's `StoreError`, or one of its service.
+        code: u16,
+        /// Why and what to do, for people; cut to [`MAX_REFUSAL_BYTES`] when encoded.
+        text: String,
+    },
+}
+impl Reply {
+    /// A page of the names that `names` begins with, as many as one message holds. `names` are in order and come after
+    /// the request's `after`.
+    pub fn list_page(names: impl IntoIterator<Item = PoolName>) -> Self {
+        let mut room = MAX_BODY_BYTES - 3;
+        let mut page = Vec::new();
+        for name in names {
+            let Some(left) = room.checked_sub(2 + name.as_str().len()) else {
+                return Self::List { names: page, more: true };
+            };
+            room = left;
+            page.push(name);
+        }
+        Self::List { names: page, more: false }
+    }
+
+    /// The message that carries this reply. Fails where a descriptor or a list of names is longer than allowed.
+    pub fn encode(&self, request_id: u32) -> Result<Vec<u8>, ControlError> {
+        let mut frame = Frame::new(self.kind(), request_id);
+        match self {
+            Self::Opened {
+                pool_uuid,
+                replica_uuid,
+                size_bytes,
+                replica_count,
+                replica_index,
+                user_flags,
+                state,
+                descriptor,
+            } => {
+                frame.bytes(pool_uuid.as_bytes());
+                frame.bytes(replica_uuid.as_bytes());
+                frame.number_u64(*size_bytes);
+                frame.number_u16(*replica_count);
+                frame.number_u16(*replica_index);
+                frame.bytes(user_flags);
+                frame.state(state);
+                frame.descriptor(descriptor)?;
+            }
+            Self::Closed
+            | Self::Removed
+            | Self::Begun
+            | Self::Confirmed
+            | Self::Marked
+            | Self::Admitted
+            | Self::SetKept
+            | Self::Removable
+            | Self::AttributesSet
+            | Self::IntentChanged
+            | Self::RosterSet => {}
+            Self::Intent { first, words } => frame.intent(*first, words),
+            Self::Roster(part) => frame.roster_part(part),
+            Self::Challenged { nonce, proof } => {
+                frame.bytes(nonce);
+                frame.bytes(proof);
+            }
+            Self::SetOpened { size_bytes, attributes, descriptor, header_descriptor } => {
+                frame.number_u64(*size_bytes);
+                frame.byte(u8::from(attributes.is_some()));
+                frame.bytes(&attributes.unwrap_or([0; ATTRIBUTES_BYTES]));
+                frame.descriptor(descriptor)?;
+                frame.descriptor(header_descriptor)?;
+            }
+            Self::Digests { digests } => {
+                // A count that wraps belongs to a list far too long to be sealed.
+                frame.number_u16(digests.len() as u16);
+                for digest in digests {
+                    frame.bytes(digest);
+                }
+            }
+            Self::Boot { boot } => frame.bytes(boot.as_bytes()),
+            Self::Data { ranges, end } | Self::Headerless { ranges, end } => {
+                frame.number_u64(*end);
+                // A count that wraps belongs to a list far too long to be sealed.
+                frame.number_u16(ranges.len() as u16);
+                for range in ranges {
+                    frame.number_u64(range.start);
+                    frame.number_u64(range.end);
+                }
+            }
+            Self::Info(info) => frame.info(info),
+            Self::List { names, more } => {
+                frame.byte(u8::from(*more));
+                // A count that wraps belongs to a list far too long to be sealed.
+                frame.number_u16(names.len() as u16);
+                for name in names {
+                    frame.text(name.as_str());
+                }
+            }
+            Self::Refused { code, text } => {
+                frame.number_u16(*code);
+                frame.text(cut(text, MAX_REFUSAL_BYTES));
+            }
+        }
+        frame.seal()
+    }
+
+    /// The reply that `message` carries, and the number of its request. Any bytes give a value or an error.
+    pub fn decode(message: &[u8]) -> Result<(u32, Self), ControlError> {
+        wire::open(message, Self::parse)
+    }
+
+    fn kind(&self) -> u16 {
+        match self {
+            Self::Opened { .. } => 0x81,
+            Self::Closed => 0x82,
+            Self::Removed => 0x83,
+            Self::Info(_) => 0x84,
+            Self::List { .. } => 0x85,
+            Self::Begun => 0x86,
+            Self::Challenged { .. } => 0x88,
+            Self::Admitted => 0x89,
+            Self::SetOpened { .. } => 0x8a,
+            Self::SetKept => 0x8c,
+            Self::AttributesSet => 0x8d,
+            Self::Digests { .. } => 0x8f,
+            Self::Confirmed => 0x90,
+            Self::Marked => 0x91,
+            Self::Data { .. } => 0x92,
+            Self::Removable => 0x93,
+            Self::Headerless { .. } => 0x94,
+            Self::Boot { .. } => 0x95,
+            Self::IntentChanged => 0x98,
+            Self::Intent { .. } => 0x9a,
+            Self::Roster(_) => 0x9b,
+            Self::RosterSet => 0x9c,
+            Self::Refused { .. } => 0xff,
+        }
+    }
+
+    fn parse(kind: u16, body: &mut Body<'_>) -> Parsed<Self> {
+        Ok(match kind {
+            0x81 => {
+                let (pool_uuid, replica_uuid) = (body.uuid()?, body.uuid()?);
+                let size_bytes = body.number_u64()?;
+                let (replica_count, replica_index) = (body.number_u16()?, body.number_u16()?);
+                let (user_flags, state) = (body.array()?, body.state()?);
+                let descriptor = body.counted(MAX_DESCRIPTOR_BYTES)?.to_vec();
+                Self::Opened {
+                    pool_uuid,
+                    replica_uuid,
+                    size_bytes,
+                    replica_count,
+                    replica_index,
+                    user_flags,
+                    state,
+                    descriptor,
+                }
+            }
+            0x82 => Self::Closed,
+            0x83 => Self::Removed,
+            0x84 => Self::Info(Box::new(body.info()?)),
+            0x85 => {
+                let more = body.flag()?;
+                let count = body.number_u16()?;
+                let names = (0..count).map(|_| body.name()).collect::<Parsed<_>>()?;
+                Self::List { names, more }
+            }
+            0x86 => Self::Begun,
+            0x90 => Self::Confirmed,
+            0x91 => Self::Marked,
+            0x93 => Self::Removable,
+            0x88 => Self::Challenged { nonce: body.array()?, proof: body.array()? },
+            0x89 => Self::Admitted,
+            0x8a => {
+                let (size_bytes, has_header) = (body.number_u64()?, body.flag()?);
+                let attributes = body.attributes(has_header)?;
+                let descriptor = body.counted(MAX_DESCRIPTOR_BYTES)?.to_vec();
+                let header_descriptor = body.counted(MAX_DESCRIPTOR_BYTES)?.to_vec();
+                Self::SetOpened { size_bytes, attributes, descriptor, header_descriptor }
+            }
+            0x8c => Self::SetKept,
+            0x8d => Self::AttributesSet,
+            0x8f => {
+                let count = body.number_u16()?;
+                Self::Digests { digests: (0..count).map(|_| body.array()).collect::<Parsed<_>>()? }
+            }
+            0x92 => {
+                let (end, ranges) = body.ranges()?;
+                Self::Data { ranges, end }
+            }
+            0x94 => {
+                let (end, ranges) = body.ranges()?;
+                Self::Headerless { ranges, end }
+            }
+            0x95 => Self::Boot { boot: body.uuid()? },
+            0x98 => Self::IntentChanged,
+            0x9a => {
+                let (first, words) = body.intent()?;
+                Self::Intent { first, words }
+            }
+            0x9b => Self::Roster(body.roster_part()?),
+            0x9c => Self::RosterSet,
+            0xff => Self::Refused { code: body.number_u16()?, text: body.text(MAX_REFUSAL_BYTES)?.to_owned() },
+            _ => return Err(Fault::UnknownKind),
+        })
+    }
+}

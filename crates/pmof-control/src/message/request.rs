@@ -1,0 +1,419 @@
+//! What initiators ask.
+
+use pmof_mem::Durability;
+use uuid::Uuid;
+
+use super::{
+    error::ControlError,
+    limits::{ATTRIBUTES_BYTES, NONCE_BYTES, PROOF_BYTES},
+    roster_part::RosterPart,
+    wire::{self, Body, Fault, Frame, Parsed},
+};
+use crate::{Epoch, NewPool, OpenFor, PoolName, SetName};
+
+/// What an initiator asks of a target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Make a pool and open it for writing.
+    Create {
+        /// Its name.
+        name: PoolName,
+        /// What it is to be.
+        new: NewPool,
+        /// The pool gets its name when it is closed; before, nobody else sees it, and it is gone with the connection.
+        publish_on_close: bool,
+    },
+    /// Open a pool.
+    Open {
+        /// Its name.
+        name: PoolName,
+        /// For reading, or for writing too.
+        access: OpenFor,
+        /// The level that the target must be able to give.
+        require: Durability,
+    },
+    /// Open a pool for writing as `Open` does, and where another has it open so, take it away from that one first. It is refused with
+    /// [`PoolRefusal::Busy`](crate::PoolRefusal::Busy) unless the other one's connection has been silent so long, or the epoch is named; and with
+    /// [`PoolRefusal::NotFenceable`](crate::PoolRefusal::NotFenceable) where the memory cannot be taken away from it.
+    TakeOver {
+        /// The pool's name.
+        name: PoolName,
+        /// The level that the target must be able to give.
+        require: Durability,
+        /// Milliseconds for which nothing came from the other one, at least; 0 takes the pool over at once.
+        silent_ms: u64,
+        /// The pool's epoch, which its writer and targets alone know: whoever names it is that writer, come back over another connection.
+        epoch: Option<Uuid>,
+    },
+    /// Close the pool that this connection has open, and publish it where that was put off.
+    Close {
+        /// All that was written is there and flushed on every replica in use, so the pool is closed in order. Else it stays as it is, and
+        /// one that was not published is gone.
+        in_order: bool,
+    },
+    /// Delete a pool and its bytes.
+    Remove {
+        /// Its name.
+        name: PoolName,
+    },
+    /// Describe a pool.
+    Info {
+        /// Its name.
+        name: PoolName,
+    },
+    /// Announce an epoch to the pool that this connection has open for writing, durably.
+    Begin {
+        /// The number of the opening.
+        opening: u64,
+        /// The epoch.
+        epoch: Epoch,
+        /// Those before, the latest first; at most [`ANCESTORS_MAX`](crate::ANCESTORS_MAX).
+        ancestors: Vec<Epoch>,
+    },
+    /// Say, durably, that all members of the epoch announced last have it.
+    Confirm {
+        /// Its name.
+        epoch: Uuid,
+    },
+    /// Raise the mark of the pool that this connection has open for writing, durably.
+    Mark {
+        /// The new mark. A lower one than the replica has changes nothing.
+        mark: u64,
+    },
+    /// Name the pools there are, in order, a page at a time.
+    List {
+        /// The last name of the page before; `None` for the first page.
+        after: Option<PoolName>,
+    },
+    /// Begin to prove the session's secret, where the target asks for one.
+    Challenge {
+        /// The initiator's random bytes.
+        nonce: [u8; NONCE_BYTES],
+    },
+    /// Prove it.
+    Prove {
+        /// The initiator's proof.
+        proof: [u8; PROOF_BYTES],
+    },
+    /// Make the pool of a pool set, whose file is there, and open it for writing. Gone with the connection unless
+    /// [kept](Self::KeepSet).
+    CreateSet {
+        /// The set.
+        name: SetName,
+        /// Bytes that the pool needs, at least.
+        size_bytes: u64,
+        /// What the header is to say; `None` for a pool without one.
+        attributes: Option<[u8; ATTRIBUTES_BYTES]>,
+        /// The level that its parts must be able to give.
+        require: Durability,
+    },
+    /// Open the pool of a pool set.
+    OpenSet {
+        /// The set.
+        name: SetName,
+        /// Bytes that the pool needs, at least; 0 for any.
+        size_bytes: u64,
+        /// For reading, or for writing too.
+        access: OpenFor,
+        /// The level that its parts must be able to give.
+        require: Durability,
+    },
+    /// Keep the pool that `CreateSet` made on this connection.
+    KeepSet,
+    /// Change the attributes in the headers of the pool that is open.
+    SetAttributes {
+        /// The new ones.
+        attributes: [u8; ATTRIBUTES_BYTES],
+    },
+    /// Delete the parts of a pool set.
+    RemoveSet {
+        /// The set.
+        name: SetName,
+        /// Also where parts are missing or damaged.
+        force: bool,
+        /// Delete the set's file too.
+        set_file: bool,
+    },
+    /// See whether the parts of a pool set can be deleted, and keep others from them until this connection asks for that, or
+    /// ends.
+    PrepareRemoval {
+        /// The set.
+        name: SetName,
+        /// Also where parts are missing or damaged.
+        force: bool,
+        /// The set's file is to go too.
+        set_file: bool,
+        /// UUID of the pool's set at its initiator, where that knows it: parts of another pool are refused, by force too.
+        member: Option<[u8; 16]>,
+    },
+    /// See whether what is there of a pool set's parts can be deleted to make a pool of `member` there: nothing is, or what is left of such
+    /// a pool. Others are kept from it until this connection asks for the removal, by force, or ends.
+    PrepareReplacement {
+        /// The set.
+        name: SetName,
+        /// UUID of the pool's set at its initiator.
+        member: [u8; 16],
+    },
+    /// Compute digests of blocks of the pool that is open.
+    Digest {
+        /// First byte.
+        offset: u64,
+        /// Bytes in all, at most [`DIGESTED_MAX_BYTES`].
+        len_bytes: u64,
+        /// Bytes of each block; the last may be shorter.
+        block_bytes: u64,
+    },
+    /// Name the ranges of the pool that is open that may hold other bytes than zeros.
+    Data {
+        /// From here on.
+        offset: u64,
+    },
+    /// Set bits of the map of write intent of the pool that this connection has open for writing, durably. Others stay.
+    RaiseIntent {
+        /// The first word of the map.
+        first: u16,
+        /// From there on: the bits to be set. At most [`INTENT_MESSAGE_WORDS_MAX`].
+        words: Vec<u32>,
+    },
+    /// Clear bits of that map: all that was written there is durable on all replicas in sync.
+    ClearIntent {
+        /// How durable it is. The target keeps the bits where its medium can do better: what is less durable than that may be lost.
+        level: Durability,
+        /// The first word of the map.
+        first: u16,
+        /// From there on: the bits that stay. At most [`INTENT_MESSAGE_WORDS_MAX`].
+        words: Vec<u32>,
+    },
+    /// Tell the map of write intent of the pool that is open.
+    Intent {
+        /// From this word on.
+        first: u16,
+    },
+    /// Name what each part without a header has of the pool set that is open, but for the first part, and devices: anybody's file fits there.
+    Headerless {
+        /// Of parts that begin here or later.
+        offset: u64,
+    },
+    /// Name the time since the target's machine was started.
+    Boot,
+    /// Tell the roster of the pool that is open.
+    Roster {
+        /// From this byte of it on.
+        offset: u16,
+    },
+    /// Replace the roster of the pool that this connection has open for writing, durably, once its last part has come. Parts come in order.
+    SetRoster {
+        /// Where this part begins.
+        offset: u16,
+        /// The part.
+        part: RosterPart,
+    },
+}
+impl Request {
+    /// The message that carries this request. Fails only where a message would be longer than allowed, which no
+    /// request of this version can be.
+    pub fn encode(&self, request_id: u32) -> Result<Vec<u8>, ControlError> {
+        let mut frame = Frame::new(self.kind(), request_id);
+        match self {
+            Self::Create { name, new, publish_on_close } => {
+                frame.byte(new.require as u8);
+                frame.byte(u8::from(*publish_on_close));
+                frame.number_u16(new.replica_index);
+                frame.number_u16(new.replica_count);
+                frame.number_u64(new.size_bytes);
+                frame.bytes(new.pool_uuid.as_bytes());
+                frame.bytes(new.epoch.as_bytes());
+                frame.bytes(&new.user_flags);
+                frame.text(name.as_str());
+            }
+            Self::Open { name, access, require } => {
+                frame.byte(*require as u8);
+                frame.access(*access);
+                frame.text(name.as_str());
+            }
+            Self::TakeOver { name, require, silent_ms, epoch } => {
+                frame.byte(*require as u8);
+                frame.byte(u8::from(epoch.is_some()));
+                frame.number_u64(*silent_ms);
+                frame.bytes(epoch.unwrap_or_default().as_bytes());
+                frame.text(name.as_str());
+            }
+            Self::Close { in_order } => frame.byte(u8::from(*in_order)),
+            Self::KeepSet | Self::Boot => {}
+            Self::Remove { name } | Self::Info { name } => frame.text(name.as_str()),
+            Self::Begin { opening, epoch, ancestors } => {
+                frame.number_u64(*opening);
+                frame.epoch(epoch);
+                frame.ancestors(ancestors);
+            }
+            Self::Confirm { epoch } => frame.bytes(epoch.as_bytes()),
+            Self::Mark { mark } => frame.number_u64(*mark),
+            Self::List { after } => frame.text(after.as_ref().map_or("", PoolName::as_str)),
+            Self::Challenge { nonce } => frame.bytes(nonce),
+            Self::Prove { proof } => frame.bytes(proof),
+            Self::CreateSet { name, size_bytes, attributes, require } => {
+                frame.byte(*require as u8);
+                frame.byte(u8::from(attributes.is_some()));
+                frame.number_u64(*size_bytes);
+                frame.bytes(&attributes.unwrap_or([0; ATTRIBUTES_BYTES]));
+                frame.text(name.as_str());
+            }
+            Self::OpenSet { name, size_bytes, access, require } => {
+                frame.byte(*require as u8);
+                frame.access(*access);
+                frame.number_u64(*size_bytes);
+                frame.text(name.as_str());
+            }
+            Self::SetAttributes { attributes } => frame.bytes(attributes),
+            Self::RemoveSet { name, force, set_file } => {
+                frame.byte(u8::from(*force));
+                frame.byte(u8::from(*set_file));
+                frame.text(name.as_str());
+            }
+            Self::PrepareRemoval { name, force, set_file, member } => {
+                frame.byte(u8::from(*force));
+                frame.byte(u8::from(*set_file));
+                frame.bytes(&member.unwrap_or_default());
+                frame.text(name.as_str());
+            }
+            Self::PrepareReplacement { name, member } => {
+                frame.bytes(member);
+                frame.text(name.as_str());
+            }
+            Self::Digest { offset, len_bytes, block_bytes } => {
+                for number in [*offset, *len_bytes, *block_bytes] {
+                    frame.number_u64(number);
+                }
+            }
+            Self::Data { offset } | Self::Headerless { offset } => frame.number_u64(*offset),
+            Self::RaiseIntent { first, words } => frame.intent(*first, words),
+            Self::ClearIntent { level, first, words } => {
+                frame.byte(*level as u8);
+                frame.intent(*first, words);
+            }
+            Self::Intent { first } => frame.number_u16(*first),
+            Self::Roster { offset } => frame.number_u16(*offset),
+            Self::SetRoster { offset, part } => {
+                frame.number_u16(*offset);
+                frame.roster_part(part);
+            }
+        }
+        frame.seal()
+    }
+
+    /// The request that `message` carries, and its number. Any bytes give a value or an error.
+    pub fn decode(message: &[u8]) -> Result<(u32, Self), ControlError> {
+        wire::open(message, Self::parse)
+    }
+
+    fn kind(&self) -> u16 {
+        match self {
+            Self::Create { .. } => 1,
+            Self::Open { .. } => 2,
+            Self::Close { .. } => 3,
+            Self::Remove { .. } => 4,
+            Self::Info { .. } => 5,
+            Self::List { .. } => 6,
+            Self::Begin { .. } => 7,
+            Self::Challenge { .. } => 8,
+            Self::Prove { .. } => 9,
+            Self::CreateSet { .. } => 10,
+            Self::OpenSet { .. } => 11,
+            Self::KeepSet => 12,
+            Self::SetAttributes { .. } => 13,
+            Self::RemoveSet { .. } => 14,
+            Self::Digest { .. } => 15,
+            Self::Confirm { .. } => 16,
+            Self::Mark { .. } => 17,
+            Self::Data { .. } => 18,
+            Self::PrepareRemoval { .. } => 19,
+            Self::PrepareReplacement { .. } => 20,
+            Self::TakeOver { .. } => 21,
+            Self::Headerless { .. } => 22,
+            Self::Boot => 23,
+            Self::RaiseIntent { .. } => 24,
+            Self::ClearIntent { .. } => 25,
+            Self::Intent { .. } => 26,
+            Self::Roster { .. } => 27,
+            Self::SetRoster { .. } => 28,
+        }
+    }
+
+    fn parse(kind: u16, body: &mut Body<'_>) -> Parsed<Self> {
+        Ok(match kind {
+            1 => {
+                let (require, publish_on_close) = (body.level()?, body.flag()?);
+                let (replica_index, replica_count) = (body.number_u16()?, body.number_u16()?);
+                let size_bytes = body.number_u64()?;
+                let (pool_uuid, epoch, user_flags) = (body.uuid()?, body.uuid()?, body.array()?);
+                let new = NewPool { pool_uuid, size_bytes, epoch, replica_index, replica_count, require, user_flags };
+                Self::Create { name: body.name()?, new, publish_on_close }
+            }
+            2 => {
+                let (require, access) = (body.level()?, body.access()?);
+                Self::Open { name: body.name()?, access, require }
+            }
+            3 => Self::Close { in_order: body.flag()? },
+            4 => Self::Remove { name: body.name()? },
+            5 => Self::Info { name: body.name()? },
+            6 => Self::List { after: body.optional_name()? },
+            7 => {
+                let opening = body.number_u64()?;
+                Self::Begin { opening, epoch: body.epoch()?, ancestors: body.ancestors()? }
+            }
+            8 => Self::Challenge { nonce: body.array()? },
+            9 => Self::Prove { proof: body.array()? },
+            10 => {
+                let (require, has_header) = (body.level()?, body.flag()?);
+                let (size_bytes, attributes) = (body.number_u64()?, body.attributes(has_header)?);
+                Self::CreateSet { name: body.set()?, size_bytes, attributes, require }
+            }
+            11 => {
+                let (require, access, size_bytes) = (body.level()?, body.access()?, body.number_u64()?);
+                Self::OpenSet { name: body.set()?, size_bytes, access, require }
+            }
+            12 => Self::KeepSet,
+            13 => Self::SetAttributes { attributes: body.array()? },
+            14 => {
+                let (force, set_file) = (body.flag()?, body.flag()?);
+                Self::RemoveSet { name: body.set()?, force, set_file }
+            }
+            15 => {
+                let (offset, len_bytes, block_bytes) = (body.number_u64()?, body.number_u64()?, body.number_u64()?);
+                Self::Digest { offset, len_bytes, block_bytes }
+            }
+            16 => Self::Confirm { epoch: body.uuid()? },
+            17 => Self::Mark { mark: body.number_u64()? },
+            18 => Self::Data { offset: body.number_u64()? },
+            19 => {
+                let (force, set_file) = (body.flag()?, body.flag()?);
+                let member = Some(body.array()?).filter(|member| *member != [0; 16]);
+                Self::PrepareRemoval { name: body.set()?, force, set_file, member }
+            }
+            20 => {
+                let member = body.array()?;
+                Self::PrepareReplacement { name: body.set()?, member }
+            }
+            21 => {
+                let (require, has_epoch) = (body.level()?, body.flag()?);
+                let (silent_ms, epoch) = (body.number_u64()?, body.optional_uuid(has_epoch)?);
+                Self::TakeOver { name: body.name()?, require, silent_ms, epoch }
+            }
+            22 => Self::Headerless { offset: body.number_u64()? },
+            23 => Self::Boot,
+            24 => {
+                let (first, words) = body.intent()?;
+                Self::RaiseIntent { first, words }
+            }
+            25 => {
+                let level = body.level()?;
+                let (first, words) = body.intent()?;
+                Self::ClearIntent { level, first, words }
+            }
+            26 => Self::Intent { first: body.number_u16()? },
+            27 => Self::Roster { offset: body.number_u16()? },
+            28 => Self::SetRoster { offset: body.number_u16()?, part: body.roster_part()? },
+            _ => return Err(Fault::UnknownKind),
+        })
+    }
+}

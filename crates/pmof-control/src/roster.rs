@@ -1,0 +1,368 @@
+//! Which replicas a pool has now, and where they lie.
+
+use uuid::Uuid;
+use zerocopy::{
+    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
+    little_endian::{U16, U32, U64},
+};
+
+use crate::{Epoch, HeaderError, REPLICAS_MAX};
+
+#[cfg(test)]
+mod tests;
+
+/// Where the two slots of the roster begin in the file, in bytes.
+pub const ROSTER_OFFSET: u64 = 8192;
+
+/// Bytes of both slots.
+pub const ROSTER_BYTES: usize = 2 * SLOT_BYTES;
+
+/// Longest address of a member, in bytes.
+pub const MAX_MEMBER_URL_BYTES: usize = 1024;
+
+/// Longest failure domain of a member, in bytes.
+pub const MAX_DOMAIN_BYTES: usize = 255;
+
+const SLOT_BYTES: usize = 16 << 10;
+const HEAD_BYTES: usize = 16;
+const CHECKSUM_OFFSET: usize = SLOT_BYTES - 4;
+const MAGIC: [u8; 8] = *b"PMOFROST";
+
+const ADD: u8 = 1;
+const REMOVE: u8 = 2;
+
+/// What a member keeps of the pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Role {
+    /// Its bytes.
+    #[default]
+    Data = 0,
+    /// Its epochs and its roster only.
+    Witness = 1,
+}
+
+/// One member of a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RosterMember {
+    /// Which replica of the pool it is: its bit in the members of an epoch.
+    pub index: u16,
+    /// What it keeps.
+    pub role: Role,
+    /// The replica; nil where only its index is known.
+    pub replica_uuid: Uuid,
+    /// Where it was found last, as a pool URL; empty where that is not known. At most [`MAX_MEMBER_URL_BYTES`].
+    pub url: String,
+    /// What it is lost together with; empty where that is not known. At most [`MAX_DOMAIN_BYTES`].
+    pub domain: String,
+}
+
+/// A change of the members that an epoch makes: it holds if that epoch is confirmed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RosterChange {
+    /// The epoch.
+    pub epoch: Uuid,
+    /// The member that comes or goes.
+    pub index: u16,
+    /// It comes; else it goes.
+    pub is_added: bool,
+}
+
+/// The members of a pool, as one of them knows them.
+///
+/// Behind the state page there are two slots of 16 KiB. A change goes to slot `sequence mod 2` with the next sequence number; the whole slot
+/// with the higher number counts, so that a crash leaves the old roster or the new one. The first roster goes to both slots. While both are
+/// blank, the members are those that the pool was made with, and nothing else is known of them. All numbers are little-endian:
+///
+/// | offset | bytes | field |
+/// |---|---|---|
+/// | 0 | 8 | magic `PMOFROST` |
+/// | 8 | 8 | sequence number, from 1 |
+/// | 16 | 8 | version: one more with each change of the members |
+/// | 24 | 8 | notes: one more each time that something else is noted of the same members |
+/// | 32 | 16 | epoch that makes the change under way, or zeros |
+/// | 48 | 2 | index of the member that comes or goes, or zero |
+/// | 50 | 1 | change under way: 0 none, 1 that member comes, 2 it goes |
+/// | 51 | 1 | zero |
+/// | 52 | 2 | number of members, at most 64, the one that comes or goes among them |
+/// | 54 | 2 | zero |
+/// | 56 | | members in the order of their indexes, without gaps |
+/// | | | zero up to byte 16,380 |
+/// | 16,380 | 4 | CRC32C of bytes 0..16,380 |
+///
+/// | bytes | field of a member |
+/// |---|---|
+/// | 2 | index, below 64 |
+/// | 1 | role: 0 data, 1 witness |
+/// | 1 | zero |
+/// | 16 | UUID of the replica, or zeros where it is not known |
+/// | 2, n | address: length, at most 1024, and UTF-8 |
+/// | 2, n | failure domain: length, at most 255, and UTF-8 |
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Roster {
+    /// The higher one is newer. It says who the members are, before the change under way.
+    pub version: u64,
+    /// Of one version the higher one is newer. It says the same members, and where they lie.
+    pub notes: u64,
+    /// The one that comes or goes among them, in the order of their indexes.
+    pub members: Vec<RosterMember>,
+    /// What becomes true once an epoch is confirmed.
+    pub change: Option<RosterChange>,
+}
+
+/// Why members make no roster.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RosterError {
+    /// A pool has at least one member.
+    #[error("it has no members")]
+    Empty,
+    /// It is full, or its addresses are too long.
+    #[error(
+        "its {members} members and their addresses do not fit into {SLOT_BYTES} bytes; shorten the addresses or have fewer members"
+    )]
+    TooLong {
+        /// Members.
+        members: usize,
+    },
+    /// Bytes that are no roster of this version.
+    #[error("the roster is malformed: {what}")]
+    Malformed {
+        /// The rule that is broken.
+        what: &'static str,
+    },
+}
+
+impl RosterMember {
+    /// A member of which only the index is known.
+    fn unknown(index: u16) -> Self {
+        Self { index, role: Role::Data, replica_uuid: Uuid::nil(), url: String::new(), domain: String::new() }
+    }
+
+    /// Whether this is that replica, as far as is known.
+    pub fn is(&self, index: u16, replica_uuid: Uuid) -> bool {
+        self.index == index && (self.replica_uuid.is_nil() || self.replica_uuid == replica_uuid)
+    }
+}
+
+impl Roster {
+    /// The members that a pool of so many was made with.
+    pub fn made(count: u16) -> Self {
+        let members = (0..count.min(REPLICAS_MAX)).map(RosterMember::unknown).collect();
+        Self { version: 0, notes: 0, members, change: None }
+    }
+
+    /// The indexes of the members that are so whatever becomes of the change under way, and of the one that goes: bit *n* for index *n*.
+    pub fn indexes(&self) -> u64 {
+        self.bits(|change| !change.is_added)
+    }
+
+    /// The indexes of the members once the change under way holds.
+    pub fn next_indexes(&self) -> u64 {
+        self.bits(|change| change.is_added)
+    }
+
+    fn bits(&self, has_changing: impl Fn(&RosterChange) -> bool) -> u64 {
+        let is_in = |member: &&RosterMember| match &self.change {
+            Some(change) if change.index == member.index => has_changing(change),
+            _ => true,
+        };
+        Epoch::new(self.members.iter().filter(is_in).map(|member| member.index)).members
+    }
+
+    /// What tells which of two rosters is newer.
+    pub fn age(&self) -> (u64, u64) {
+        (self.version, self.notes)
+    }
+
+    /// The member of this index, one that comes or goes too.
+    pub fn member(&self, index: u16) -> Option<&RosterMember> {
+        self.members.iter().find(|member| member.index == index)
+    }
+
+    /// This roster with a change that holds once `epoch` is confirmed.
+    #[must_use]
+    pub fn adding(&self, member: RosterMember, epoch: Uuid) -> Self {
+        let change = RosterChange { epoch, index: member.index, is_added: true };
+        let mut members: Vec<_> = self.members.iter().filter(|other| other.index != member.index).cloned().collect();
+        members.push(member);
+        members.sort_unstable_by_key(|member| member.index);
+        Self { members, change: Some(change), ..*self }
+    }
+
+    /// The same without the member of `index`.
+    #[must_use]
+    pub fn removing(&self, index: u16, epoch: Uuid) -> Self {
+        Self { change: Some(RosterChange { epoch, index, is_added: false }), ..self.clone() }
+    }
+
+    /// The roster without a change under way: after it, or as if there had been none. `holds`: whether that epoch was confirmed.
+    #[must_use]
+    pub fn settled(&self, holds: impl FnOnce(Uuid) -> bool) -> Self {
+        let Some(change) = self.change else { return self.clone() };
+        let holds = holds(change.epoch);
+        let goes = |member: &RosterMember| member.index == change.index && holds != change.is_added;
+        let members = self.members.iter().filter(|member| !goes(member)).cloned().collect();
+        Self { version: self.version.saturating_add(u64::from(holds)), notes: self.notes, members, change: None }
+    }
+
+    /// Whether it can be kept.
+    ///
+    /// # Errors
+    /// [`RosterError`].
+    pub fn check(&self) -> Result<(), RosterError> {
+        let len_bytes: usize = self.members.iter().map(|member| 24 + member.url.len() + member.domain.len()).sum();
+        let is_short =
+            |member: &RosterMember| member.url.len() <= MAX_MEMBER_URL_BYTES && member.domain.len() <= MAX_DOMAIN_BYTES;
+        let is_room = size_of::<RawHead>() + len_bytes <= CHECKSUM_OFFSET - HEAD_BYTES;
+        if self.members.is_empty() {
+            return Err(RosterError::Empty);
+        }
+        if self.members.len() > usize::from(REPLICAS_MAX) || !is_room || !self.members.iter().all(is_short) {
+            return Err(RosterError::TooLong { members: self.members.len() });
+        }
+        let indexes = self.members.iter().map(|member| member.index);
+        let rules = [
+            (indexes.clone().is_sorted_by(|one, next| one < next), "members are not in the order of their indexes"),
+            (indexes.clone().all(|index| index < REPLICAS_MAX), "an index is above 63"),
+            (
+                self.change.is_none_or(|change| self.member(change.index).is_some()),
+                "the member that changes is missing",
+            ),
+        ];
+        match rules.into_iter().find(|(holds, _)| !holds) {
+            Some((_, what)) => Err(RosterError::Malformed { what }),
+            None => Ok(()),
+        }
+    }
+
+    /// The bytes of a slot behind its sequence number, without the zeros at their end: as control messages carry them.
+    ///
+    /// # Errors
+    /// What [`check`](Self::check) says.
+    pub fn encode(&self) -> Result<Vec<u8>, RosterError> {
+        self.check()?;
+        let head = RawHead {
+            version: self.version.into(),
+            notes: self.notes.into(),
+            epoch: self.change.map_or([0; 16], |change| *change.epoch.as_bytes()),
+            index: self.change.map_or(0, |change| change.index).into(),
+            change: self.change.map_or(0, |change| if change.is_added { ADD } else { REMOVE }),
+            reserved_low: 0,
+            count: (self.members.len() as u16).into(),
+            reserved: 0.into(),
+        };
+        let mut bytes = head.as_bytes().to_vec();
+        for member in &self.members {
+            bytes.extend_from_slice(&member.index.to_le_bytes());
+            bytes.extend_from_slice(&[member.role as u8, 0]);
+            bytes.extend_from_slice(member.replica_uuid.as_bytes());
+            for text in [&member.url, &member.domain] {
+                bytes.extend_from_slice(&(text.len() as u16).to_le_bytes());
+                bytes.extend_from_slice(text.as_bytes());
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// The roster that `bytes` are, but for zeros behind it. Any bytes give a roster that can be kept, or an error.
+    ///
+    /// # Errors
+    /// [`RosterError::Malformed`], and what [`check`](Self::check) says.
+    pub fn decode(bytes: &[u8]) -> Result<Self, RosterError> {
+        let malformed = |what| RosterError::Malformed { what };
+        let (head, mut rest) = RawHead::read_from_prefix(bytes).map_err(|_| malformed("it is too short"))?;
+        let (epoch, index) = (Uuid::from_bytes(head.epoch), head.index.get());
+        let change = match head.change {
+            0 if epoch.is_nil() && index == 0 => None,
+            ADD | REMOVE => Some(RosterChange { epoch, index, is_added: head.change == ADD }),
+            _ => return Err(malformed("the change is unknown")),
+        };
+        let is_zero = head.reserved_low == 0 && head.reserved.get() == 0;
+        let count = head.count.get();
+        let members = (0..count).map(|_| take_member(&mut rest)).collect::<Option<Vec<_>>>();
+        let members = members.ok_or(malformed("a member is malformed"))?;
+        if !is_zero || rest.iter().any(|byte| *byte != 0) {
+            return Err(malformed("reserved bytes are not zero"));
+        }
+        let roster = Self { version: head.version.get(), notes: head.notes.get(), members, change };
+        roster.check()?;
+        Ok(roster)
+    }
+
+    /// The roster as the slots have it, and its sequence number; 0 where nothing was kept. `replica_count`: as the header has it.
+    ///
+    /// # Errors
+    /// [`HeaderError::BadRoster`] where neither slot is whole.
+    pub fn read(replica_count: u16, slots: &[u8]) -> Result<(Self, u64), HeaderError> {
+        let (first, second) = slots.split_at_checked(SLOT_BYTES).ok_or(HeaderError::BadRoster)?;
+        let is_blank = |slot: &[u8]| slot.iter().all(|byte| *byte == 0);
+        let newest = [first, second].into_iter().filter_map(whole).max_by_key(|(_, sequence)| *sequence);
+        match newest {
+            Some(newest) => Ok(newest),
+            // The first one was being written.
+            None if is_blank(first) || is_blank(second) => Ok((Self::made(replica_count), 0)),
+            None => Err(HeaderError::BadRoster),
+        }
+    }
+
+    /// The slot with this roster, and where it lies behind [`ROSTER_OFFSET`], in bytes.
+    ///
+    /// # Errors
+    /// What [`check`](Self::check) says.
+    pub fn slot(&self, sequence: u64) -> Result<(usize, Vec<u8>), RosterError> {
+        let body = self.encode()?;
+        let mut slot = Vec::with_capacity(SLOT_BYTES);
+        slot.extend_from_slice(&MAGIC);
+        slot.extend_from_slice(&sequence.to_le_bytes());
+        slot.extend_from_slice(&body);
+        slot.resize(CHECKSUM_OFFSET, 0);
+        slot.extend_from_slice(&crc32c::crc32c(&slot).to_le_bytes());
+        Ok(((sequence % 2) as usize * SLOT_BYTES, slot))
+    }
+}
+
+/// What a slot holds, if it is whole.
+fn whole(slot: &[u8]) -> Option<(Roster, u64)> {
+    let (framed, checksum) = slot.get(..SLOT_BYTES)?.split_last_chunk::<4>()?;
+    let (head, body) = framed.split_at_checked(HEAD_BYTES)?;
+    let sequence = U64::read_from_bytes(head.get(MAGIC.len()..)?).ok()?.get();
+    let is_whole = head.starts_with(&MAGIC) && U32::from_bytes(*checksum).get() == crc32c::crc32c(framed);
+    Some((Roster::decode(body).ok().filter(|_| is_whole)?, sequence))
+}
+
+fn take_member(rest: &mut &[u8]) -> Option<RosterMember> {
+    let index = U16::from_bytes(take(rest)?).get();
+    let role = match take(rest)? {
+        [0, 0] => Role::Data,
+        [1, 0] => Role::Witness,
+        _ => return None,
+    };
+    let replica_uuid = Uuid::from_bytes(take(rest)?);
+    let mut text = || {
+        let len_bytes = usize::from(U16::from_bytes(take(rest)?).get());
+        let (text, behind) = rest.split_at_checked(len_bytes)?;
+        *rest = behind;
+        std::str::from_utf8(text).ok().map(str::to_owned)
+    };
+    Some(RosterMember { index, role, replica_uuid, url: text()?, domain: text()? })
+}
+
+fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
+    let (taken, behind) = rest.split_first_chunk()?;
+    *rest = behind;
+    Some(*taken)
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawHead {
+    version: U64,
+    notes: U64,
+    epoch: [u8; 16],
+    index: U16,
+    change: u8,
+    reserved_low: u8,
+    count: U16,
+    reserved: U16,
+}

@@ -1,0 +1,141 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const GOLDEN: &[u8] = include_bytes!("../../tests/golden/pool_roster_v3.bin");
+
+fn member(index: u16, url: &str) -> RosterMember {
+    let replica_uuid = Uuid::from_u128(0x0011_2233_4455_6677_8899_aabb_ccdd_0000 + u128::from(index));
+    RosterMember { index, role: Role::Data, replica_uuid, url: url.to_owned(), domain: format!("host-{index}") }
+}
+
+fn sample() -> Roster {
+    let witness = RosterMember { role: Role::Witness, ..member(4, "") };
+    Roster { version: 7, notes: 3, members: vec![member(0, "tcp://a:7204/orders"), witness], change: None }
+}
+
+fn changing() -> Roster {
+    sample().adding(member(2, "shm:///run/pmof.sock?pool=orders"), Uuid::from_u128(9))
+}
+
+/// Slots with these rosters by their sequence numbers.
+fn slots(rosters: &[(&Roster, u64)]) -> Vec<u8> {
+    let mut slots = vec![0; ROSTER_BYTES];
+    for (roster, sequence) in rosters {
+        let (offset, slot) = roster.slot(*sequence).unwrap();
+        slots[offset..offset + SLOT_BYTES].copy_from_slice(&slot);
+    }
+    slots
+}
+
+#[test]
+fn the_golden_slots_are_read_and_written() {
+    // Without the zeros between the members and the checksum.
+    let expected = slots(&[(&sample(), 4), (&changing(), 5)]);
+    let brief: Vec<u8> =
+        expected.chunks(SLOT_BYTES).flat_map(|slot| [&slot[..256], &slot[CHECKSUM_OFFSET..]].concat()).collect();
+    assert!(brief == GOLDEN, "the format of the roster changed");
+    assert_eq!(Roster::read(3, &expected), Ok((changing(), 5)));
+}
+
+#[test]
+fn without_a_roster_the_members_are_those_that_the_pool_was_made_with() {
+    let (roster, sequence) = Roster::read(3, &vec![0; ROSTER_BYTES]).unwrap();
+    assert_eq!((roster.version, roster.indexes(), sequence), (0, 0b111, 0));
+    assert!(roster.member(2).unwrap().is(2, Uuid::from_u128(5)), "whichever replica it is");
+}
+
+#[test]
+fn a_torn_change_leaves_the_roster_before() {
+    let before = slots(&[(&sample(), 1), (&sample(), 2)]);
+    let (offset, slot) = changing().slot(3).unwrap();
+    for torn_at in (0..SLOT_BYTES).step_by(8) {
+        let mut torn = before.clone();
+        torn[offset..offset + torn_at].copy_from_slice(&slot[..torn_at]);
+        let expected = if torn[offset..offset + SLOT_BYTES] == slot { (changing(), 3) } else { (sample(), 2) };
+        let (roster, sequence) = Roster::read(3, &torn).unwrap();
+        let is_unchanged = torn == before;
+        assert!(is_unchanged || (roster, sequence) == expected, "{torn_at}");
+    }
+    let mut first = vec![0; ROSTER_BYTES];
+    let (offset, slot) = sample().slot(1).unwrap();
+    first[offset..offset + 64].copy_from_slice(&slot[..64]);
+    assert_eq!(Roster::read(3, &first), Ok((Roster::made(3), 0)), "the first one was torn");
+}
+
+#[test]
+fn damage_of_both_slots_is_detected() {
+    let whole = slots(&[(&sample(), 1), (&sample(), 2)]);
+    for at in [0, 8, 16, 24, 51, 56, 68, 200, CHECKSUM_OFFSET] {
+        let mut flipped = whole.clone();
+        flipped[at] ^= 0x10;
+        assert_eq!(Roster::read(3, &flipped), Ok((sample(), 1)), "{at}");
+        flipped[SLOT_BYTES + at] ^= 0x10;
+        assert_eq!(Roster::read(3, &flipped), Err(HeaderError::BadRoster), "{at}");
+    }
+    assert_eq!(Roster::read(3, &whole[..100]), Err(HeaderError::BadRoster));
+}
+
+#[test]
+fn a_change_holds_once_its_epoch_is_confirmed() {
+    let adding = changing();
+    assert_eq!((adding.indexes(), adding.next_indexes()), (0b10001, 0b10101));
+    let added = adding.settled(|epoch| epoch == Uuid::from_u128(9));
+    assert_eq!((added.version, added.indexes(), added.change), (8, 0b10101, None));
+    assert_eq!(adding.settled(|_| false), sample());
+    let removing = added.removing(4, Uuid::from_u128(10));
+    assert_eq!((removing.indexes(), removing.next_indexes()), (0b10101, 0b00101));
+    let removed = removing.settled(|_| true);
+    assert_eq!((removed.version, removed.indexes(), removed.member(4)), (9, 0b00101, None));
+    assert_eq!(removing.settled(|_| false), added);
+}
+
+#[test]
+fn what_cannot_be_kept_is_refused() {
+    let none = Roster { members: Vec::new(), ..sample() };
+    assert_eq!(none.encode(), Err(RosterError::Empty));
+    let long = Roster { members: vec![member(0, &"u".repeat(MAX_MEMBER_URL_BYTES + 1))], ..sample() };
+    assert_eq!(long.encode(), Err(RosterError::TooLong { members: 1 }));
+    let members = |count, url_bytes| (0..count).map(|index| member(index, &"u".repeat(url_bytes))).collect();
+    let full = Roster { members: members(64, 200), ..sample() };
+    assert_eq!(Roster::decode(&full.encode().unwrap()), Ok(full));
+    let too_much = Roster { members: members(64, 240), ..sample() };
+    assert_eq!(too_much.encode(), Err(RosterError::TooLong { members: 64 }));
+    let twice = Roster { members: vec![member(1, ""), member(1, "")], ..sample() };
+    assert!(matches!(twice.encode(), Err(RosterError::Malformed { .. })));
+}
+
+fn any_roster() -> impl Strategy<Value = Roster> {
+    let one = (0..64_u16, any::<bool>(), any::<u128>(), "[a-z:/]{0,100}", "[a-z]{0,20}");
+    let members = proptest::collection::vec(one, 1..20);
+    (any::<(u64, u64)>(), members, proptest::option::of((any::<u128>(), any::<bool>()))).prop_map(
+        |((version, notes), members, change)| {
+            let of = |(index, is_witness, uuid, url, domain)| {
+                let role = if is_witness { Role::Witness } else { Role::Data };
+                RosterMember { index, role, replica_uuid: Uuid::from_u128(uuid), url, domain }
+            };
+            let mut members: Vec<RosterMember> = members.into_iter().map(of).collect();
+            members.sort_by_key(|member| member.index);
+            members.dedup_by_key(|member| member.index);
+            let index = members[0].index;
+            let change =
+                change.map(|(epoch, is_added)| RosterChange { epoch: Uuid::from_u128(epoch), index, is_added });
+            Roster { version, notes, members, change }
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_is_read(roster in any_roster(), sequence in 1_u64..) {
+        prop_assert_eq!(Roster::decode(&roster.encode().unwrap()), Ok(roster.clone()));
+        prop_assert_eq!(Roster::read(3, &slots(&[(&roster, sequence)])), Ok((roster, sequence)));
+    }
+
+    #[test]
+    fn any_bytes_give_a_roster_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        if let Ok(roster) = Roster::decode(&bytes) {
+            prop_assert_eq!(Roster::decode(&roster.encode().unwrap()), Ok(roster));
+        }
+    }
+}
