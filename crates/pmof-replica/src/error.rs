@@ -183,6 +183,16 @@ pub enum ReplicaError {
         /// The others were written by most of the pool's replicas.
         majority: bool,
     },
+    /// Where a member of the pool was found before, another replica lies now.
+    #[error(
+        "replica {found} of the pool lies there, where the pool's members say that replica {index} is: name the address of each replica"
+    )]
+    NotTheMember {
+        /// The one that was looked for.
+        index: u16,
+        /// The one that is there.
+        found: u16,
+    },
     /// An operation could not be posted.
     #[error(transparent)]
     Post(#[from] PostError),

@@ -16,6 +16,7 @@ mod pool;
 mod reach;
 mod receipt;
 mod remote_removal;
+mod roster;
 mod set_info;
 mod set_removal;
 mod set_replica;

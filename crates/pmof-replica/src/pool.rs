@@ -52,6 +52,7 @@ mod options;
 mod pending;
 mod remote_set;
 mod returns;
+mod rosters;
 mod scrub;
 mod set;
 mod slow;
@@ -95,7 +96,7 @@ struct Facts {
     attributes: Option<Attributes>,
     /// Replicas that it was made with.
     made_count: usize,
-    /// Replicas that were named when it was opened.
+    /// Replicas that were named when it was opened, and those that were found by them.
     replica_count: usize,
     durability: Durability,
     access: OpenFor,
@@ -277,7 +278,7 @@ impl Pool {
         self.0.facts.durability
     }
 
-    /// Replicas that were named when it was opened.
+    /// Replicas that were named when it was opened, and those that were found by what the named ones know.
     pub fn replica_count(&self) -> usize {
         self.0.facts.replica_count
     }
@@ -287,7 +288,7 @@ impl Pool {
         self.0.facts.made_count
     }
 
-    /// Replicas that were named and that the pool was opened without, and why. Of a pool that is open for writing they may have come back
+    /// Replicas that were named, or found by those named, and that the pool was opened without, and why. Of a pool that is open for writing they may have come back
     /// since; see [`status`](Self::status).
     pub fn left_out(&self) -> &[(Arc<ReplicaPlace>, Arc<ReplicaError>)] {
         &self.0.facts.left_out

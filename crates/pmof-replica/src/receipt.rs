@@ -38,7 +38,7 @@ pub struct Receipt {
     pub replicas: Vec<ReplicaReceipt>,
     /// Replicas of those named that are lost or catch up, and do not count.
     pub missing: Vec<Arc<ReplicaPlace>>,
-    /// Replicas that were named when the pool was opened.
+    /// Replicas that were named when the pool was opened, and those that were found by them.
     pub replica_count: usize,
     /// Replicas that the pool was made with.
     pub made_count: usize,

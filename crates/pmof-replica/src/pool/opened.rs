@@ -25,6 +25,7 @@ pub(super) struct Identity {
 /// What an answer says, where it fits.
 pub(super) struct Checked {
     pub(super) index: u16,
+    pub(super) replica_uuid: Uuid,
     pub(super) state: PoolState,
     pub(super) reached: Reached,
 }
@@ -44,8 +45,16 @@ pub(super) fn check_opened(
     access: OpenFor,
     identity: &mut Option<Identity>,
 ) -> Result<Checked, ReplicaError> {
-    let Reply::Opened { pool_uuid, size_bytes, replica_count, replica_index, user_flags, state, descriptor, .. } =
-        reply
+    let Reply::Opened {
+        pool_uuid,
+        replica_uuid,
+        size_bytes,
+        replica_count,
+        replica_index,
+        user_flags,
+        state,
+        descriptor,
+    } = reply
     else {
         return Err(ReplicaError::Unexpected);
     };
@@ -65,7 +74,7 @@ pub(super) fn check_opened(
         return Err(ReplicaError::Unexpected);
     }
     let reached = reached.prepared(site, size_bytes, wanted, access)?;
-    Ok(Checked { index: replica_index, state, reached })
+    Ok(Checked { index: replica_index, replica_uuid, state, reached })
 }
 
 fn reached(site: &Site, descriptor: &[u8]) -> Result<Reached, ReplicaError> {

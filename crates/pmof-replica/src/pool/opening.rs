@@ -6,7 +6,8 @@ use std::{
 };
 
 use pmof_access::{Durability, Medium, Memory};
-use pmof_control::{OpenFor, PoolRefusal, PoolState, Reply, Request};
+use pmof_control::{OpenFor, PoolRefusal, PoolState, REPLICAS_MAX, Reply, Request};
+use uuid::Uuid;
 
 use super::{
     Equalized, LeftOut, Open, Pool,
@@ -16,6 +17,7 @@ use super::{
     intents,
     opened::{Checked, Identity, Reached, check_opened},
     returns::Returns,
+    rosters::Rosters,
 };
 use crate::{
     PoolError, PoolUrl, ReplicaError, ReplicaPlace,
@@ -25,6 +27,7 @@ use crate::{
     pages::PageMap,
     peers::Peers,
     reach::Reach,
+    roster::{FoundMember, elsewhere},
     site::{Asked, Site},
 };
 
@@ -69,6 +72,7 @@ struct Opened {
     position: usize,
     site: Site,
     index: u16,
+    replica_uuid: Uuid,
     state: PoolState,
     reached: Reached,
     /// It has to catch up.
@@ -126,7 +130,8 @@ impl Opening {
     pub(super) fn create(mut self, new: New, question: impl Fn(&PoolUrl, u16) -> Request) -> Result<Pool, PoolError> {
         // Of several programs that make the same pool at once, one gets that replica, and the others make none.
         let first = (0..self.sites.len()).min_by_key(|index| self.urls[self.sites[*index].0].to_string());
-        let (opened, failed, identity) = self.ask(OpenFor::Write, first, question);
+        let mut identity = None;
+        let (opened, failed) = self.ask(OpenFor::Write, first, &mut identity, question);
         let Some(first) = failed.iter().position(|_| true) else {
             return self.made(opened, identity, new);
         };
@@ -148,7 +153,9 @@ impl Opening {
             // Nobody would bring it back.
             self.wanted.slow_after = None;
         }
+        let found = self.found(&opened);
         let mut pool = self.pool(opened, identity, (base, 0), (OpenFor::Write, None))?;
+        pool.note_made(&found);
         pool.is_unpublished = new == New::Unpublished;
         if let Some(epochs) = &pool.epochs {
             epochs.note_equal();
@@ -218,10 +225,21 @@ impl Opening {
     /// Opens the replicas that belong together, or gives all of them back.
     pub(super) fn open(mut self, access: OpenFor, take_over: Option<Duration>) -> Result<Pool, PoolError> {
         let require = self.wanted.require;
-        let (mut opened, failed, identity) = self.ask(access, None, |url, _| match (take_over, url.name.clone()) {
+        let question = |url: &PoolUrl, _| match (take_over, url.name.clone()) {
             (None, name) => Request::Open { name, access, require },
             (Some(silent_for), name) => Request::TakeOver { name, require, silent_ms: millis(silent_for), epoch: None },
-        });
+        };
+        let mut identity = None;
+        let (mut opened, mut failed) = self.ask(access, None, &mut identity, question);
+        let mut rosters = Rosters::default();
+        rosters.read(opened.iter().map(|opened| (opened.index, &opened.site)));
+        if let (Some(roster), None) = (rosters.newest(), self.wanted.min_replicas) {
+            let found = elsewhere(roster, &self.found(&opened), &self.urls);
+            let (others, failed_others) = self.open_others(&found, access, &mut identity, question);
+            rosters.read(others.iter().map(|opened| (opened.index, &opened.site)));
+            opened.extend(others);
+            failed.extend(failed_others);
+        }
         let judged = self.judge(&mut opened, failed, identity, access);
         let (identity, agreement) = match judged {
             Ok(judged) => judged,
@@ -233,7 +251,11 @@ impl Opening {
             }
         };
         let Agreement { base, is_clean, source, mark, .. } = agreement;
+        let found = self.found(&opened);
         let mut pool = self.pool(opened, identity, (base, mark), (access, Some((source, is_clean))))?;
+        if access == OpenFor::Write {
+            pool.note_found(&rosters, &found);
+        }
         pool.fill_mirror()?;
         let returns = if access == OpenFor::Write { self.returns(identity, &mut pool) } else { None };
         Ok(pool.into_pool(returns))
@@ -244,8 +266,9 @@ impl Opening {
         &mut self,
         access: OpenFor,
         first: Option<usize>,
+        identity: &mut Option<Identity>,
         question: impl Fn(&PoolUrl, u16) -> Request,
-    ) -> (Vec<Opened>, Vec<Failed>, Option<Identity>) {
+    ) -> (Vec<Opened>, Vec<Failed>) {
         let sites = std::mem::take(&mut self.sites);
         let began = Instant::now();
         let send = |index: usize| -> (Request, Result<Asked, ReplicaError>) {
@@ -261,21 +284,76 @@ impl Opening {
         let is_refused = matches!(&of_first, Some(reply) if !matches!(reply, Ok(Reply::Opened { .. })));
         let asks = |index: &usize| !is_refused && Some(*index) != first;
         let asked: Vec<_> = (0..sites.len()).map(|index| asks(&index).then(|| send(index))).collect();
-        let (mut opened, mut failed, mut identity) = (Vec::with_capacity(sites.len()), Vec::new(), None);
+        let (mut opened, mut failed) = (Vec::with_capacity(sites.len()), Vec::new());
         for (index, ((position, site), asked)) in sites.into_iter().zip(asked).enumerate() {
             let of_first = || of_first.take_if(|_| Some(index) == first);
             let Some(reply) = asked.map(|asked| answer(&site, asked)).or_else(of_first) else { continue };
             let is_open = matches!(reply, Ok(Reply::Opened { .. }));
-            let checked =
-                reply.and_then(|reply| check_opened(reply, &site, self.wanted.require, access, &mut identity));
+            let checked = reply.and_then(|reply| check_opened(reply, &site, self.wanted.require, access, identity));
             match checked {
-                Ok(Checked { index, state, reached }) => {
-                    opened.push(Opened { position, site, index, state, reached, is_behind: false });
+                Ok(Checked { index, replica_uuid, state, reached }) => {
+                    let is_behind = false;
+                    opened.push(Opened { position, site, index, replica_uuid, state, reached, is_behind });
                 }
                 Err(error) => failed.push(Failed { position, site, is_open, error }),
             }
         }
-        (opened, failed, identity)
+        (opened, failed)
+    }
+
+    /// Opens members that were not named, where others say that they lie. What is found there instead is left out.
+    fn open_others(
+        &mut self,
+        others: &[FoundMember],
+        access: OpenFor,
+        identity: &mut Option<Identity>,
+        question: impl Fn(&PoolUrl, u16) -> Request,
+    ) -> (Vec<Opened>, Vec<Failed>) {
+        let first = self.urls.len();
+        let (mut reached, mut unreached) = (Vec::with_capacity(others.len()), Vec::new());
+        for other in others.iter().take(usize::from(REPLICAS_MAX).saturating_sub(first)) {
+            match self.wanted.reach.site(&mut self.peers, &other.url) {
+                Ok(site) => {
+                    self.sites.push((self.urls.len(), site));
+                    self.urls.push(Arc::clone(&other.url));
+                    reached.push(other);
+                }
+                Err(error) => unreached.push((other, error)),
+            }
+        }
+        let (opened, failed) = self.ask(access, None, identity, question);
+        // They may come back, unless they are named under other addresses.
+        let made = identity.map_or(0, |identity| usize::from(identity.replica_count));
+        for (other, error) in unreached.into_iter().take(made.saturating_sub(self.urls.len())) {
+            self.left_out.push((self.urls.len(), Arc::new(error)));
+            self.urls.push(Arc::clone(&other.url));
+        }
+        let wanted = |position: usize| reached[position - first];
+        let (opened, strangers): (Vec<_>, Vec<_>) =
+            opened.into_iter().partition(|opened| is_member(wanted(opened.position), opened));
+        for Opened { position, index, site, .. } in strangers {
+            release(&site);
+            let why = ReplicaError::NotTheMember { index: wanted(position).index, found: index };
+            self.left_out.push((position, Arc::new(why)));
+        }
+        // One that somebody else has open is no less in use because it was not named.
+        let (busy, lost): (Vec<_>, Vec<_>) = failed.into_iter().partition(|failed| failed.error.is_busy());
+        for Failed { position, site, is_open, error } in lost {
+            if is_open {
+                release(&site);
+            }
+            self.left_out.push((position, Arc::new(error)));
+        }
+        (opened, busy)
+    }
+
+    /// Which replicas were found where.
+    fn found(&self, opened: &[Opened]) -> Vec<FoundMember> {
+        let found = |opened: &Opened| {
+            let Opened { position, index, replica_uuid, .. } = *opened;
+            FoundMember { index, replica_uuid, url: Arc::clone(&self.urls[position]) }
+        };
+        opened.iter().map(found).collect()
     }
 
     /// Whether those that are open make the pool, and who has to catch up. Those that are left out are released.
@@ -459,6 +537,11 @@ fn found(opened: &[Opened], is_clean: bool) -> intents::Found {
         (false, true) => intents::Found::Alike,
         (false, false) => intents::Found::Unlike,
     }
+}
+
+/// Whether the replica is the one that was looked for.
+fn is_member(wanted: &FoundMember, opened: &Opened) -> bool {
+    wanted.index == opened.index && (wanted.replica_uuid.is_nil() || wanted.replica_uuid == opened.replica_uuid)
 }
 
 fn mirror(size_bytes: u64) -> Result<Arc<dyn Medium>, PoolError> {

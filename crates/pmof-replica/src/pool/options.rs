@@ -61,6 +61,9 @@ pub struct PoolOptions {
 
 impl PoolOptions {
     /// Adds a replica, as [`PoolUrl`] describes; they may differ in transport. Several replicas may lie on one target under different names.
+    ///
+    /// To open a pool not all of them need be named: its members know where the others were found last. Addresses that are named come before those, and are
+    /// noted for later openings. Two things are not found: replicas of `ssh://` and `file://`, and any at all with [`min_replicas`](Self::min_replicas).
     #[must_use]
     pub fn replica(mut self, url: impl Into<String>) -> Self {
         self.replicas.push(url.into());
@@ -161,7 +164,7 @@ impl PoolOptions {
         self
     }
 
-    /// Replicas that an opening needs in sync. Without it, an opening needs a majority of those that the pool was made with, or all that
+    /// Replicas that an opening needs in sync, of those that are named. Without it, an opening needs a majority of those that the pool was made with, or all that
     /// the last writer left in sync; where too few can be reached, it fails by the error of one that cannot ([`PoolError::Replica`]), or by
     /// [`PoolError::Degraded`]. [`Pool::left_out`] says which of those named are missing.
     ///

@@ -476,7 +476,7 @@ impl Returns {
         let reply = site.ask_when_free(&request).map_err(|_| Halt::Later)?;
         let mut identity = Some(self.identity);
         let checked = check_opened(reply, &site, self.require, OpenFor::Write, &mut identity);
-        let Checked { index, state, reached } = checked.map_err(rejected)?;
+        let Checked { index, state, reached, .. } = checked.map_err(rejected)?;
         let standing = Standing::behind(Arc::clone(&member.standing().place));
         let member = reached.member(standing, site, self.identity.size_bytes, open.mirror.as_ref());
         let member = member.map_err(|_| Halt::Later)?;

@@ -214,14 +214,13 @@ fn a_copy_of_a_replica_is_no_second_replica() {
 fn a_minority_is_opened_only_when_asked_for() {
     let mut three: [Target; 3] = targets();
     options(urls(&three)).create(4096).unwrap().close().unwrap();
-    assert_degraded(options(urls(&three[..1])).open(), (1, 3));
-    assert_degraded(options(urls(&three[..1])).open_read_only(), (1, 3));
+    assert_degraded(options(urls(&three[..1])).min_replicas(2).open_read_only(), (1, 3));
     assert_degraded(options(urls(&three[..1])).min_replicas(2).open(), (1, 3));
     assert_degraded(options(urls(&three)).min_replicas(4).open(), (3, 3));
     // What was refused left nothing open, and no epoch.
     options(urls(&three)).open().unwrap().close().unwrap();
 
-    let pool = options(urls(&three[..2])).open().unwrap();
+    let pool = options(urls(&three[..2])).min_replicas(2).open().unwrap();
     assert_eq!((pool.replica_count(), pool.made_count()), (2, 3));
     let receipt = pool.persist(0, b"new").unwrap();
     assert!(receipt.to_string().contains("on 2/2, of 3 that the pool was made with: "), "{receipt}");
@@ -402,10 +401,10 @@ fn a_clean_close_is_remembered_and_nothing_else_counts_as_one() {
     // An opening in vain changes nothing.
     drop(options(urls(&two)).open().unwrap());
     options(urls(&two)).open().unwrap().close().unwrap();
-    options([two[0].url("orders")]).open().unwrap_err();
+    options([two[0].url("orders")]).min_replicas(2).open().unwrap_err();
     assert_eq!(is_open(), [false; 2]);
     drop(options(urls(&two)).open().unwrap());
-    options([two[0].url("orders")]).open().unwrap_err();
+    options([two[0].url("orders")]).min_replicas(2).open().unwrap_err();
     assert_eq!(is_open(), [true; 2]);
 }
 

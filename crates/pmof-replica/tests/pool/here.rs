@@ -212,7 +212,7 @@ fn the_replica_here_is_left_behind_and_catches_up() {
     let elsewhere = options(urls[1..].to_vec()).open().expect("a majority");
     elsewhere.persist(1 << 20, &pattern(1 << 20, 3)).expect("durable");
     elsewhere.close().expect("closed");
-    let error = options([urls[0].clone()]).open().expect_err("it may lack what was acknowledged");
+    let error = options([urls[0].clone()]).min_replicas(2).open().expect_err("it may lack what was acknowledged");
     assert!(matches!(error, PoolError::Degraded { .. } | PoolError::Apart { .. }), "{error}");
 
     let pool = options(urls.clone()).open().expect("the pool");

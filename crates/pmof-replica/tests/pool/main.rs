@@ -13,6 +13,7 @@ mod late;
 mod lying;
 mod reopened;
 mod returns;
+mod rosters;
 mod scrub;
 mod slow;
 mod stopped;
