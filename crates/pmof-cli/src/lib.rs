@@ -43,6 +43,8 @@ enum Command {
     #[command(hide = true)]
     BenchFloorClient(bench::FloorClientArgs),
     #[command(hide = true)]
+    BenchLoad(bench::LoadArgs),
+    #[command(hide = true)]
     Relay(bench::RelayArgs),
     #[command(hide = true)]
     SoakWriter(soak::WriterArgs),
@@ -64,6 +66,7 @@ pub fn pmof() -> ExitCode {
         Command::Man(args) => shell::man(args),
         Command::BenchFloor(args) => bench::run_floor_server(args),
         Command::BenchFloorClient(args) => bench::run_floor_client(args),
+        Command::BenchLoad(args) => bench::run_load(args),
         Command::Relay(args) => bench::run_relay(args),
         Command::SoakWriter(args) => soak::run_writer(args),
     };

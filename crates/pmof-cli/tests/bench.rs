@@ -57,7 +57,7 @@ fn latency_on_tmpfs_beside_its_floor() {
 
 #[test]
 fn latency_to_a_file_survives_loss_of_power() {
-    let report = json(&disk(), "latency --medium file --size 4096 --count 5 --rounds 2 --adaptive");
+    let report = json(&disk(), "latency --medium file --size 4096 --count 5 --rounds 2 --waiting adaptive");
     assert_positive(&report, &["p50_us", "floor_p50_us", "ratio_p50"]);
     assert_eq!(report["durability"], "PowerFailure");
     assert_eq!(report["mechanism"], "file sync");
@@ -86,6 +86,93 @@ fn bandwidth_beside_its_floor() {
     assert_positive(&report, &["mib_per_s", "floor_mib_per_s", "ratio_bandwidth", "ratio_bandwidth_min"]);
     assert_eq!(report["durability"], "ProcessCrash");
     assert_eq!(report["depth"], 4);
+}
+
+#[test]
+fn every_mode_says_what_its_flushes_reached() {
+    for (mode, durability, method) in [
+        ("auto", "ProcessCrash", "send-after-write"),
+        ("gpspm", "ProcessCrash", "send-after-write"),
+        ("visible", "Visible", "send-after-write"),
+    ] {
+        for layer in ["pool", "access"] {
+            let report = json(&tmpfs(), &format!("latency --mode {mode} --layer {layer} --count 20 --rounds 1"));
+            assert_eq!((&report["mode"], &report["layer"]), (&mode.into(), &layer.into()), "{report}");
+            assert_eq!((&report["durability"], &report["method"]), (&durability.into(), &method.into()), "{report}");
+        }
+    }
+    // Nothing over tcp can do what these do, and they pretend nothing.
+    for mode in ["apm", "native"] {
+        for layer in ["pool", "access"] {
+            let output = bench(&tmpfs(), &format!("latency --mode {mode} --layer {layer} --count 5 --rounds 1"));
+            let error = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{mode} {layer}: {error}");
+            assert!(error.contains(if mode == "apm" { "read-after-write" } else { "native flush" }), "{error}");
+        }
+    }
+}
+
+#[test]
+fn reads_and_mixes_are_measured_too() {
+    let reads = json(&tmpfs(), "latency --rw randread --count 50 --rounds 2");
+    assert_eq!((&reads["samples"], &reads["durability"]), (&100.into(), &Value::Null));
+    assert_positive(&reads, &["p50_us", "floor_p50_us", "ratio_p50"]);
+    let mix = json(&tmpfs(), "bandwidth --rw randrw --rwmixread 70 --size 512 --count 500 --rounds 2");
+    let samples = |name: &str| mix[name].as_u64().unwrap();
+    assert_eq!(samples("read_samples") + samples("write_samples"), 1000);
+    assert!(samples("read_samples") > samples("write_samples"), "{mix}");
+    assert!(mix["ratio_p50"].is_null() && mix["no_floor"].is_string(), "{mix}");
+    let shm = json(&tmpfs(), "latency --rw read --transport shm --count 50 --rounds 1");
+    assert_positive(&shm, &["p50_us", "floor_p50_us"]);
+}
+
+#[test]
+fn threads_connections_and_batches_share_the_work() {
+    let report =
+        json(&tmpfs(), "bandwidth --size 512 --threads 2 --connections 4 --depth 4 --batch 8 --count 100 --rounds 2");
+    assert_eq!((&report["samples"], &report["connections"]), (&200.into(), &4.into()), "{report}");
+    assert_positive(&report, &["mib_per_s", "floor_mib_per_s", "ratio_bandwidth", "operations_per_s"]);
+    let pools = json(
+        &tmpfs(),
+        "bandwidth --layer pool --size 512 --depth 4 --batch 2 --replicas 2 --at-least 2 --count 50 --rounds 1",
+    );
+    assert_positive(&pools, &["p50_us", "ratio_replicas_p50"]);
+}
+
+#[test]
+fn statistics_are_whole_and_agree_with_the_raw_histogram() {
+    let report = json(&tmpfs(), "latency --count 100 --rounds 6 --target-load 20");
+    assert_positive(&report, &["p9999_us", "mean_us", "max_us", "stddev_us", "measuring_ns", "initiator_cpu_us"]);
+    assert_positive(&report, &["p50_us_low", "p50_us_high", "p50_confidence_percent", "target_cpu_us"]);
+    let pairs = report["histogram_ns"].as_array().unwrap();
+    let number = |pair: &Value, at: usize| pair[at].as_u64().unwrap();
+    assert_eq!(pairs.iter().map(|pair| number(pair, 1)).sum::<u64>(), 600);
+    assert!(pairs.windows(2).all(|pair| number(&pair[0], 0) < number(&pair[1], 0)), "{report}");
+    let longest_us = number(pairs.last().unwrap(), 0) as f64 / 1e3;
+    assert!((report["max_us"].as_f64().unwrap() - longest_us).abs() < longest_us * 0.002, "{report}");
+}
+
+/// How many latencies of a report are longer than this.
+fn longer_than(report: &Value, ms: u64) -> u64 {
+    let pairs = report["histogram_ns"].as_array().unwrap().iter();
+    let number = |value: &Value| value.as_u64().unwrap();
+    pairs.filter(|pair| number(&pair[0]) > ms * 1_000_000).map(|pair| number(&pair[1])).sum()
+}
+
+/// The target is stopped (SIGSTOP) for 100 ms. In the closed loop one operation waits for it, and all that would have come meanwhile are
+/// never made; in the open loop those count too.
+#[test]
+fn a_stopped_target_is_in_the_tail_of_an_open_loop_and_hides_in_a_closed_one() {
+    let run = |pace: &str| {
+        json(&tmpfs(), &format!("latency --waiting adaptive --rounds 1 --count 5000 --pause-target-ms 100 {pace}"))
+    };
+    let closed = run("--rw write");
+    let open = run("--rate 2000");
+    let (hidden, shown) = (longer_than(&closed, 50), longer_than(&open, 50));
+    // Of the 200 that were due in 100 ms, half waited for more than 50.
+    assert!(shown >= 90, "{shown} of 5000 in the open loop");
+    assert!(hidden * 10 < shown, "{hidden} in the closed loop, {shown} in the open one");
+    assert!(longer_than(&closed, 80) >= 1, "the target was not stopped: {closed}");
 }
 
 #[test]
@@ -166,6 +253,14 @@ fn wrong_use_is_distinguished() {
         "latency --size 0",
         "latency --replicas 0",
         "bandwidth --depth 0",
+        "bandwidth --mode fast",
+        "latency --mode apm --method send-after-write",
+        "latency --rate 0",
+        "latency --rate x",
+        "latency --rwmixread 100",
+        "latency --target-load 100",
+        "latency --time 1 --count 5",
+        "latency --ramp 10",
         "scale --clients 0",
         "latency --transport x",
     ] {
@@ -175,4 +270,16 @@ fn wrong_use_is_distinguished() {
     let output = bench(&tmpfs(), "bandwidth --size 1048576 --depth 1000");
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("in flight"));
+    for (arguments, reason) in [
+        ("latency --threads 2 --connections 3", "multiple"),
+        ("bandwidth --layer access --replicas 2", "--replicas"),
+        ("bandwidth --size 8 --depth 1000 --batch 100", "--batch"),
+        ("latency --at-least 2", "--replicas"),
+        ("latency --delay-us 5 --transport shm", "--delay-us"),
+    ] {
+        let output = bench(&tmpfs(), arguments);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments}: {error}");
+        assert!(error.contains(reason), "{arguments}: {error}");
+    }
 }

@@ -139,7 +139,7 @@ impl Floor {
     fn round(&self, setting: &Setting, bytes: u32) -> Result<Round> {
         let polling = self.bench(bytes, &[])?;
         let fio = self.fio(setting, bytes)?;
-        let blocking = self.bench(bytes, &["--adaptive"])?;
+        let blocking = self.bench(bytes, &["--waiting", "adaptive"])?;
         let number =
             |report: &Value, field: &str| report[field].as_f64().with_context(|| format!("no {field} in {report}"));
         Ok(Round {

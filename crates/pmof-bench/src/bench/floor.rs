@@ -132,35 +132,80 @@ impl FloorClient {
     ///
     /// Throughput over loopback still wavers by a tenth from run to run: compare in many short rounds, and by their median.
     pub(crate) fn stream(&mut self, depth: usize, total: u64) -> io::Result<Duration> {
-        let (request_bytes, reply_bytes) = (self.request_bytes as u64, self.reply_bytes as u64);
-        let overflow = || io::Error::new(io::ErrorKind::InvalidInput, format!("{total} requests exceed 2^64 bytes"));
-        let reply_bytes_total = total.checked_mul(reply_bytes).ok_or_else(overflow)?;
-        total.checked_mul(request_bytes).ok_or_else(overflow)?;
         if depth == 0 {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "a depth of 0 sends nothing: use 1 or more"));
         }
-        let (mut sent, mut received) = (0_u64, 0_u64);
-        let mut spins = Spins::default();
+        let longest = self.request_bytes.max(self.reply_bytes) as u64;
+        if total.checked_mul(longest).is_none() {
+            let what = format!("{total} requests exceed 2^64 bytes");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
+        let mut stream = Stream::default();
+        let mut requested = total.min(depth as u64);
+        let mut answered = 0;
         let start = Instant::now();
-        while received < reply_bytes_total {
-            let window = total.min((received / reply_bytes).saturating_add(depth as u64)) * request_bytes;
-            let block = self.outgoing.len().min((window - sent) as usize);
-            let awaited = (sent / request_bytes * reply_bytes).saturating_sub(received);
-            let room = self.incoming.len().min(awaited as usize);
+        stream.request(requested);
+        while answered < total {
+            let new = self.advance(&mut stream, None)?;
+            answered += new;
+            let more = new.min(total - requested);
+            requested += more;
+            stream.request(more);
+        }
+        Ok(start.elapsed())
+    }
+
+    /// Moves bytes of a stream until at least one more reply is here, or `until` has come; returns how many replies came.
+    pub(crate) fn advance(&mut self, stream: &mut Stream, until: Option<Instant>) -> io::Result<u64> {
+        let (request_bytes, reply_bytes) = (self.request_bytes as u64, self.reply_bytes as u64);
+        let mut spins = Spins::default();
+        loop {
+            let block = self.outgoing.len().min((stream.requests * request_bytes - stream.sent_bytes) as usize);
+            let due_bytes = stream.sent_bytes / request_bytes * reply_bytes;
+            let room = self.incoming.len().min((due_bytes - stream.received_bytes) as usize);
             let outgoing = if block > 0 { self.wire.try_send(&self.outgoing[..block])? } else { None };
             let incoming = if room > 0 { self.wire.try_receive(&mut self.incoming[..room])? } else { None };
             if incoming == Some(0) {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            sent += outgoing.unwrap_or(0) as u64;
-            received += incoming.unwrap_or(0) as u64;
+            stream.sent_bytes += outgoing.unwrap_or(0) as u64;
+            stream.received_bytes += incoming.unwrap_or(0) as u64;
+            let answered = stream.received_bytes / reply_bytes;
+            if answered > 0 {
+                stream.forget(answered, request_bytes, reply_bytes);
+                return Ok(answered);
+            }
+            if until.is_some_and(|until| Instant::now() >= until) {
+                return Ok(0);
+            }
             if outgoing.is_some() || incoming.is_some() {
                 spins = Spins::default();
             } else {
-                self.wire.pause(&mut spins, block > 0)?;
+                self.wire.pause(&mut spins, block > 0, until)?;
             }
         }
-        Ok(start.elapsed())
+    }
+}
+
+/// How far the requests of a stream are that have no reply yet.
+#[derive(Debug, Default)]
+pub(crate) struct Stream {
+    requests: u64,
+    sent_bytes: u64,
+    received_bytes: u64,
+}
+
+impl Stream {
+    /// Has so many more requests sent.
+    pub(crate) fn request(&mut self, count: u64) {
+        self.requests += count;
+    }
+
+    /// Takes answered requests out, so that no count grows with the length of a run.
+    fn forget(&mut self, answered: u64, request_bytes: u64, reply_bytes: u64) {
+        self.requests -= answered;
+        self.sent_bytes -= answered * request_bytes;
+        self.received_bytes -= answered * reply_bytes;
     }
 }
 
@@ -376,15 +421,16 @@ impl Wire {
         }
     }
 
-    /// Waits once, after neither direction moved: spinning returns at once, sleeping when the socket can move again.
-    fn pause(&self, spins: &mut Spins, wants_send: bool) -> io::Result<()> {
+    /// Waits once, after neither direction moved: spinning returns at once, sleeping when the socket can move again or `until` has come.
+    fn pause(&self, spins: &mut Spins, wants_send: bool, until: Option<Instant>) -> io::Result<()> {
         if self.polling {
             return spins.check();
         }
         let interest = if wants_send { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-        let limit = Timespec::try_from(STALL_LIMIT).map_err(io::Error::other)?;
+        let limit = until.map_or(STALL_LIMIT, |until| until.saturating_duration_since(Instant::now()));
+        let limit = Timespec::try_from(limit).map_err(io::Error::other)?;
         match poll(&mut [PollFd::new(&self.stream, interest)], Some(&limit)) {
-            Ok(0) => Err(stalled()),
+            Ok(0) if until.is_none() => Err(stalled()),
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(errno) => Err(errno.into()),
         }

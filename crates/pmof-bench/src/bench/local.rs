@@ -1,9 +1,6 @@
 //! The floor of shared memory: stores, write-back and fence on the same medium, in this very process.
 
-use std::{
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use pmof::mem::{Medium as _, Memory};
@@ -30,27 +27,24 @@ impl LocalFloor {
         Ok(Self { memory, bytes: vec![7; size_bytes], span_bytes, offset: 0 })
     }
 
-    /// Stores, writes back and fences the next bytes; returns how long that took.
-    pub(super) fn persist(&mut self) -> Result<Duration> {
-        let start = Instant::now();
+    /// Stores the next bytes and writes them back.
+    pub(super) fn store(&mut self) -> Result<()> {
         self.memory.store(self.offset, &self.bytes)?;
         self.memory.write_back(self.offset, self.bytes.len() as u64)?;
-        self.memory.fence()?;
-        let elapsed = start.elapsed();
         self.advance();
-        Ok(elapsed)
+        Ok(())
     }
 
-    /// The same for `count` stores that are fenced together at the end.
-    pub(super) fn stream(&mut self, count: u64) -> Result<Duration> {
-        let start = Instant::now();
-        for _ in 0..count {
-            self.memory.store(self.offset, &self.bytes)?;
-            self.memory.write_back(self.offset, self.bytes.len() as u64)?;
-            self.advance();
-        }
-        self.memory.fence()?;
-        Ok(start.elapsed())
+    /// Waits for what was written back.
+    pub(super) fn fence(&self) -> Result<()> {
+        Ok(self.memory.fence()?)
+    }
+
+    /// Reads the next bytes.
+    pub(super) fn read(&mut self) -> Result<()> {
+        self.memory.read(self.offset, &mut self.bytes)?;
+        self.advance();
+        Ok(())
     }
 
     fn advance(&mut self) {

@@ -10,25 +10,31 @@
 use anyhow::Result;
 use clap::{Args, Subcommand};
 
-mod bandwidth;
 mod batch;
 mod catch_up;
+mod engine;
 mod floor;
 mod idle;
 mod lanes;
-mod latency;
 mod local;
+mod pattern;
 mod processes;
 mod relay;
 mod report;
+mod runner;
 mod scale;
 mod stage;
 pub mod statistics;
 mod usage;
+mod workload;
+
+use workload::Preset;
 
 pub(crate) use stage::{Helper, signal, socket_address};
 
-pub use processes::{FloorClientArgs, FloorServerArgs, RelayArgs, run_floor_client, run_floor_server, run_relay};
+pub use processes::{
+    FloorClientArgs, FloorServerArgs, LoadArgs, RelayArgs, run_floor_client, run_floor_server, run_load, run_relay,
+};
 
 /// Measures latency, bandwidth, batching, idling, many clients or how a member catches up, beside the floor of the same transport in the same run.
 #[derive(Debug, Args)]
@@ -39,8 +45,16 @@ pub struct BenchArgs {
 
 #[derive(Debug, Subcommand)]
 enum Measurement {
-    Latency(latency::LatencyArgs),
-    Bandwidth(bandwidth::BandwidthArgs),
+    /// Measures persists (or reads) one at a time, beside a bare exchange of the same bytes
+    ///
+    /// The floor on tmpfs: the bytes there, 8 bytes back, over a raw TCP socket. With --medium file: the same, and between
+    /// them pwrite and fdatasync of these bytes to a file on the same file system. The floor of --transport shm: store,
+    /// write-back and fence of these bytes in this process, on the same medium.
+    Latency(workload::WorkloadArgs),
+    /// Measures writes (or reads) kept in flight, each answered, beside a raw one-way stream of the same bytes with answers
+    ///
+    /// A round ends with a flush, which is part of its time, unless --batch asks for more of them.
+    Bandwidth(workload::WorkloadArgs),
     Batch(batch::BatchArgs),
     Idle(idle::IdleArgs),
     CatchUp(catch_up::CatchUpArgs),
@@ -51,8 +65,8 @@ enum Measurement {
 /// Runs `pmof bench`.
 pub fn run(args: &BenchArgs) -> Result<()> {
     match &args.what {
-        Measurement::Latency(args) => latency::run(args),
-        Measurement::Bandwidth(args) => bandwidth::run(args),
+        Measurement::Latency(args) => workload::run(args, Preset::Latency),
+        Measurement::Bandwidth(args) => workload::run(args, Preset::Bandwidth),
         Measurement::Batch(args) => batch::run(args),
         Measurement::Idle(args) => idle::run(args),
         Measurement::CatchUp(args) => catch_up::run(args),

@@ -3,7 +3,7 @@
 use std::{
     net::{SocketAddr, TcpListener},
     path::PathBuf,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -92,6 +92,33 @@ pub struct RelayArgs {
     /// Process number of the parent, with which this process ends
     #[arg(long)]
     exit_with_parent: Option<u32>,
+}
+
+/// Keeps a CPU busy for a part of its time, until it is killed.
+#[derive(Debug, Args)]
+pub struct LoadArgs {
+    /// CPU to run on
+    #[arg(long)]
+    cpu: usize,
+    /// How much of it to take
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=99))]
+    percent: u8,
+}
+
+/// A load's busy and idle time together: short beside a round, long beside a wake-up.
+const LOAD_PERIOD: Duration = Duration::from_millis(2);
+
+/// Runs `pmof bench-load`.
+pub fn run_load(args: &LoadArgs) -> Result<()> {
+    pin_to(args.cpu).context("pinning to the CPU given by --cpu")?;
+    let busy = LOAD_PERIOD * u32::from(args.percent) / 100;
+    loop {
+        let start = Instant::now();
+        while start.elapsed() < busy {
+            std::hint::spin_loop();
+        }
+        std::thread::sleep(LOAD_PERIOD.saturating_sub(busy));
+    }
 }
 
 /// Runs `pmof bench-floor`.

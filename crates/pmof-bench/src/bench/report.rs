@@ -1,7 +1,7 @@
 //! What a measurement prints: one JSON object, or a few lines for people.
 
 use anyhow::{Context as _, Result};
-use pmof::{Receipt, ReplicaReceipt};
+use pmof::{Flushed, Receipt, ReplicaReceipt};
 use pmof_console::output::say;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -40,6 +40,15 @@ impl Report {
             self.put(name, Value::Null)?;
         }
         self.put("no_floor", why)
+    }
+
+    /// Adds what a flush of one connection reached, under the names of a receipt.
+    pub(super) fn put_flushed(&mut self, flushed: Flushed) -> Result<&mut Self> {
+        let Flushed { durability, method, promise } = flushed;
+        self.put("durability", durability.to_string())?;
+        self.put("method", method.to_string())?;
+        self.put("mechanism", promise.mechanism.to_string())?;
+        self.put("evidence", promise.evidence.to_string())
     }
 
     /// Adds what a receipt says: `durability`, `method`, `mechanism`, `evidence`.

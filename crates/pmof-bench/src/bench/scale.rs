@@ -90,7 +90,7 @@ impl ScaleArgs {
     /// All rounds with so many clients.
     fn measure(&self, stage: &Stage, index: usize, count: u16) -> Result<Finding> {
         let name = format!("scale-{index}");
-        let target = stage.target_anywhere(&name)?;
+        let target = stage.target_anywhere(&name, "")?;
         let pools = self.pools(stage, &target, count)?;
         let mut clients = self.clients(&pools, count);
         let files = stage.file(&format!("raw-{index}"));

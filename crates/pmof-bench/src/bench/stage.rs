@@ -168,7 +168,7 @@ impl Stage {
         self.directory.path().join(name)
     }
 
-    /// Starts a target; its pools lie in a directory of their own, or the pool of this name on the device.
+    /// Starts a target on the servers' CPU; its pools lie in a directory of their own, or the pool of this name on the device.
     pub(super) fn target(&self, name: &str, pool: &str, polling: bool) -> Result<Target> {
         let cpu = self.servers_cpu.to_string();
         let mut options = vec!["--cpu", &cpu];
@@ -179,8 +179,13 @@ impl Stage {
     }
 
     /// The same, on all CPUs and as it waits by default.
-    pub(super) fn target_anywhere(&self, name: &str) -> Result<Target> {
-        self.start_target(name, "", &[])
+    pub(super) fn target_anywhere(&self, name: &str, pool: &str) -> Result<Target> {
+        self.start_target(name, pool, &[])
+    }
+
+    /// Starts a load of so much of the servers' CPU.
+    pub(super) fn load(&self, percent: u8) -> Result<Helper> {
+        Helper::start(&["bench-load", "--cpu", &self.servers_cpu.to_string(), "--percent", &percent.to_string()], 0)
     }
 
     fn start_target(&self, name: &str, pool: &str, options: &[&str]) -> Result<Target> {

@@ -30,10 +30,14 @@ pub struct LatencySummary {
     pub p99_us: f64,
     /// 99.9 % took no longer.
     pub p999_us: f64,
+    /// 99.99 % took no longer.
+    pub p9999_us: f64,
     /// The longest.
     pub max_us: f64,
     /// The arithmetic mean.
     pub mean_us: f64,
+    /// The standard deviation.
+    pub stddev_us: f64,
 }
 
 impl Default for LatencyHistogram {
@@ -57,6 +61,22 @@ impl LatencyHistogram {
         self.nanoseconds.add(&other.nanoseconds).expect("all histograms have the same bounds");
     }
 
+    /// How many latencies were recorded.
+    pub fn len(&self) -> u64 {
+        self.nanoseconds.len()
+    }
+
+    /// True before the first latency.
+    pub fn is_empty(&self) -> bool {
+        self.nanoseconds.is_empty()
+    }
+
+    /// The raw histogram: nanoseconds and how many latencies took so long, in ascending order. A step is 0.1 % wide at most, and
+    /// named by its longest latency.
+    pub fn counts(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.nanoseconds.iter_recorded().map(|step| (step.value_iterated_to(), step.count_at_value()))
+    }
+
     /// Half of the latencies took no longer; in microseconds.
     pub fn p50_us(&self) -> f64 {
         self.nanoseconds.value_at_quantile(0.50) as f64 / 1e3
@@ -71,8 +91,10 @@ impl LatencyHistogram {
             p90_us: quantile_us(0.90),
             p99_us: quantile_us(0.99),
             p999_us: quantile_us(0.999),
+            p9999_us: quantile_us(0.9999),
             max_us: self.nanoseconds.max() as f64 / 1e3,
             mean_us: self.nanoseconds.mean() / 1e3,
+            stddev_us: self.nanoseconds.stdev() / 1e3,
         }
     }
 }
@@ -101,6 +123,47 @@ impl Spread {
     }
 }
 
+/// An interval that holds the true median with a known probability.
+///
+/// By order statistics, which assume nothing of the distribution: of `n` independent values, each lies below the median with
+/// probability 1/2, so the number of those that do is binomial. (Conover, *Practical Nonparametric Statistics*, 3.2.)
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MedianInterval {
+    /// The lower end, one of the values.
+    pub low: f64,
+    /// The upper end, one of the values.
+    pub high: f64,
+    /// The probability, in percent: at least [`CONFIDENCE_PERCENT`], or that of the extremes where there are fewer than six values.
+    pub confidence_percent: f64,
+}
+
+/// What an interval should hold the median with.
+pub const CONFIDENCE_PERCENT: f64 = 95.0;
+
+impl MedianInterval {
+    /// The narrowest symmetric one that reaches the confidence; `None` where there are no values.
+    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+        let mut values: Vec<f64> = values.into_iter().collect();
+        values.sort_by(f64::total_cmp);
+        let (first, last) = (*values.first()?, *values.last()?);
+        let count = values.len();
+        // Leaving out `left_out` values at each end misses the median with twice the probability of at most so many below it.
+        let mut outside = 0.5_f64.powi(i32::try_from(count).unwrap_or(i32::MAX));
+        let mut best = Self { low: first, high: last, confidence_percent: 100.0 * (1.0 - 2.0 * outside).max(0.0) };
+        let mut term = outside;
+        for left_out in 1..count.div_ceil(2) {
+            term *= (count + 1 - left_out) as f64 / left_out as f64;
+            outside += term;
+            let confidence_percent = 100.0 * (1.0 - 2.0 * outside);
+            if confidence_percent < CONFIDENCE_PERCENT {
+                break;
+            }
+            best = Self { low: values[left_out], high: values[count - 1 - left_out], confidence_percent };
+        }
+        Some(best)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -122,6 +185,9 @@ mod tests {
         assert_close(summary.p90_us, 9_000.0);
         assert_close(summary.p99_us, 9_900.0);
         assert_close(summary.p999_us, 9_990.0);
+        assert_close(summary.p9999_us, 9_999.0);
+        // Of 1 to n evenly: the square root of (n^2 - 1) / 12.
+        assert_close(summary.stddev_us, 2_886.75);
         assert_close(summary.max_us, 10_000.0);
         assert_close(summary.mean_us, 5_000.5);
     }
@@ -147,7 +213,8 @@ mod tests {
     fn names_carry_their_units_in_json() {
         let json = serde_json::to_value(LatencyHistogram::default().summary()).unwrap();
         let names: Vec<&str> = json.as_object().unwrap().keys().map(String::as_str).collect();
-        let mut expected = ["samples", "p50_us", "p90_us", "p99_us", "p999_us", "max_us", "mean_us"];
+        let mut expected =
+            ["samples", "p50_us", "p90_us", "p99_us", "p999_us", "p9999_us", "max_us", "mean_us", "stddev_us"];
         expected.sort_unstable();
         assert_eq!(names, expected);
     }
@@ -162,6 +229,42 @@ mod tests {
         assert_eq!(one.summary().samples, 3);
         assert_close(one.p50_us(), 30.0);
         assert_close(two.p50_us(), one.p50_us());
+    }
+
+    #[test]
+    fn raw_counts_hold_every_latency_within_the_resolution() {
+        let mut histogram = LatencyHistogram::default();
+        for us in [7, 7, 900, 123_456] {
+            histogram.record(Duration::from_micros(us));
+        }
+        let counts: Vec<_> = histogram.counts().collect();
+        assert_eq!(counts.iter().map(|(_, count)| *count).collect::<Vec<_>>(), [2, 1, 1]);
+        for ((ns, _), us) in counts.iter().zip([7.0, 900.0, 123_456.0]) {
+            assert_close(*ns as f64 / 1e3, us);
+        }
+        assert_eq!(LatencyHistogram::default().counts().count(), 0);
+    }
+
+    /// The ranks are those of the tables of the sign test at 95 %.
+    #[test]
+    fn the_interval_of_the_median_has_the_ranks_of_the_sign_test() {
+        for (count, low, high, confidence) in
+            [(6, 1, 6, 96.875), (10, 2, 9, 97.852), (15, 4, 12, 96.484), (25, 8, 18, 95.671), (61, 23, 39, 96.04)]
+        {
+            let interval = MedianInterval::of((1..=count).rev().map(f64::from)).unwrap();
+            assert_eq!((interval.low, interval.high), (f64::from(low), f64::from(high)), "of {count}");
+            assert!((interval.confidence_percent - confidence).abs() < 0.2, "of {count}: {interval:?}");
+        }
+    }
+
+    #[test]
+    fn few_values_have_the_extremes_and_say_how_little_they_prove() {
+        let interval = |values: &[f64]| MedianInterval::of(values.iter().copied());
+        assert_eq!(interval(&[]), None);
+        assert_eq!(interval(&[3.0]), Some(MedianInterval { low: 3.0, high: 3.0, confidence_percent: 0.0 }));
+        let five = interval(&[5.0, 1.0, 4.0, 2.0, 3.0]).unwrap();
+        assert_eq!((five.low, five.high), (1.0, 5.0));
+        assert!((five.confidence_percent - 93.75).abs() < 1e-9);
     }
 
     #[test]

@@ -3,7 +3,10 @@
 use std::{fs, time::Duration};
 
 use anyhow::{Context as _, Result};
-use rustix::param::clock_ticks_per_second;
+use rustix::{
+    param::clock_ticks_per_second,
+    time::{ClockId, clock_gettime},
+};
 
 /// What a process has taken until now.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,6 +30,30 @@ impl Usage {
         let cpu = Duration::from_secs_f64(ticks as f64 / clock_ticks_per_second() as f64);
         Ok(Self { cpu, resident_bytes, threads })
     }
+}
+
+/// CPU time of this process, also of threads that have ended.
+pub(super) fn own_cpu() -> Duration {
+    clock_gettime(ClockId::ProcessCPUTime).try_into().unwrap_or_default()
+}
+
+/// CPU time of the threads that a process has now, in nanoseconds where the kernel counts them (`CONFIG_SCHED_INFO`), else in ticks
+/// of the clock.
+pub(super) fn cpu_of(process_id: u32) -> Result<Duration> {
+    exact_cpu_of(process_id).map_or_else(|| Usage::of_process(process_id).map(|usage| usage.cpu), Ok)
+}
+
+fn exact_cpu_of(process_id: u32) -> Option<Duration> {
+    let tasks = fs::read_dir(format!("/proc/{process_id}/task")).ok()?;
+    // A thread that ends meanwhile has no file any more.
+    let spent = |task: fs::DirEntry| parse_schedstat(&fs::read_to_string(task.path().join("schedstat")).ok()?);
+    let spent: Vec<Duration> = tasks.filter_map(|task| spent(task.ok()?)).collect();
+    (!spent.is_empty()).then(|| spent.iter().sum())
+}
+
+/// Time on a CPU: the first of three numbers (`Documentation/scheduler/sched-stats.rst` of Linux).
+fn parse_schedstat(schedstat: &str) -> Option<Duration> {
+    schedstat.split_ascii_whitespace().next()?.parse().ok().map(Duration::from_nanos)
 }
 
 /// CPU time in clock ticks and the number of threads.
@@ -75,6 +102,14 @@ mod tests {
         }
         let after = Usage::of_process(std::process::id()).unwrap();
         assert!(after.cpu > before.cpu, "{before:?} {after:?}");
+        assert!(own_cpu() > before.cpu && cpu_of(std::process::id()).unwrap() > Duration::ZERO);
+    }
+
+    #[test]
+    fn the_first_number_of_schedstat_is_the_time_on_a_cpu() {
+        assert_eq!(parse_schedstat("1500 66713 1\n"), Some(Duration::from_nanos(1500)));
+        assert_eq!(parse_schedstat(""), None);
+        assert_eq!(parse_schedstat("x"), None);
     }
 
     #[test]

@@ -1,0 +1,209 @@
+//! What is compared: pools or connections, and the floor of their transport.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use pmof::{Acknowledge, Pool};
+use pmof_console::words::TransportName;
+
+use super::{Layer, Workload};
+use crate::bench::{
+    engine::{
+        Engine,
+        access::{AccessEngine, Reach},
+        floor::{ExchangeFloor, MemoryFloor, StreamFloor},
+        pool::PoolEngine,
+    },
+    floor::{FILE_BYTES, FloorClient, FloorMode},
+    local::LocalFloor,
+    pattern::Pattern,
+    stage::{Contender, Helper, Medium, POOL_BYTES, Server, Stage, socket_address, warm},
+};
+
+/// What the floor answers to an exchange, and to a request of a stream: enough to say that the bytes came.
+const EXCHANGE_REPLY_BYTES: u32 = 8;
+const STREAM_REPLY_BYTES: u32 = 64;
+
+/// What the floor of a read asks with: as much as a request of pmof.
+const READ_REQUEST_BYTES: u32 = 64;
+
+/// A thread's engine, and what it does with it.
+#[derive(Debug)]
+pub(super) struct Worker {
+    pub(super) engine: Box<dyn Engine>,
+    pub(super) pattern: Pattern,
+}
+
+/// The threads of a contender.
+#[derive(Debug)]
+pub(super) struct Side {
+    pub(super) workers: Vec<Worker>,
+    /// Pools to be removed at the end, if they lie on a device.
+    pub(super) urls: Vec<String>,
+    /// The process that works for the initiator.
+    pub(super) server: Option<u32>,
+}
+
+impl Workload<'_> {
+    /// Why there is no floor to compare with, if so.
+    pub(super) fn no_floor(&self, stage: &Stage) -> Option<&'static str> {
+        match self.read_percent {
+            1..=99 => Some("reads and writes have floors of their own: measure them alone"),
+            _ => stage.no_floor(),
+        }
+    }
+
+    /// The bare work of this transport, unless there is none.
+    pub(super) fn floor(&self, stage: &Stage) -> Result<Option<Contender<Side>>> {
+        if self.no_floor(stage).is_some() {
+            return Ok(None);
+        }
+        if self.args.stage.reach.transport == TransportName::Shm {
+            return self.memory_floor(stage).map(Some);
+        }
+        let server = if self.is_pinned() { stage.floor_server()? } else { Helper::floor_server_anywhere(FILE_BYTES)? };
+        let process = server.process_id();
+        let mut address = *server.addresses().first().context("the floor server has no address")?;
+        let mut servers = vec![Server::Helper(server)];
+        if self.args.delay_us > 0 {
+            let relay = stage.relay(address, 1, self.args.delay_us)?;
+            address = *relay.addresses().first().context("the relay has no address")?;
+            servers.push(Server::Helper(relay));
+        }
+        let depth = self.depth as usize * usize::from(self.lines());
+        let connect = |index: u16| -> Result<Box<dyn Engine>> {
+            let mode = match (self.args.medium, self.batch, self.read_percent) {
+                (Medium::File, 1.., 0) => FloorMode::FileSync(stage.file(&format!("floor-{index}"))),
+                _ if depth > 1 => FloorMode::Stream,
+                _ => FloorMode::Ack,
+            };
+            let bytes = u32::try_from(self.operation_bytes())?;
+            let (request, reply) = match (self.read_percent, depth) {
+                (100, _) => (READ_REQUEST_BYTES, bytes),
+                (_, 1) => (bytes, EXCHANGE_REPLY_BYTES),
+                _ => (bytes, STREAM_REPLY_BYTES),
+            };
+            let polling = self.initiator_waiting() == Some(pmof::Waiting::BusyPoll);
+            let client = FloorClient::connect(address, &mode, request, reply, polling)
+                .context("connecting to the floor server")?;
+            Ok(if depth > 1 { Box::new(StreamFloor::new(client, depth)) } else { Box::new(ExchangeFloor::new(client)) })
+        };
+        let engines = (0..self.args.threads).map(connect).collect::<Result<Vec<_>>>()?;
+        self.add_load(stage, &mut servers)?;
+        Contender::new(self.side(engines, Vec::new(), Some(process)), servers).map(Some)
+    }
+
+    fn memory_floor(&self, stage: &Stage) -> Result<Contender<Side>> {
+        let depth = self.depth as usize * usize::from(self.lines());
+        let make = |index: u16| -> Result<Box<dyn Engine>> {
+            let (path, size_bytes) = (stage.file(&format!("floor-{index}")), self.size_bytes as usize);
+            let floor = LocalFloor::new(&path, self.args.medium, size_bytes, self.span_bytes())?;
+            Ok(Box::new(MemoryFloor::new(floor, depth, self.batch > 0)))
+        };
+        let engines = (0..self.args.threads).map(make).collect::<Result<Vec<_>>>()?;
+        Contender::new(self.side(engines, Vec::new(), None), Vec::new())
+    }
+
+    /// Pools of so many replicas, with a target and relays of their own; the last replica is later by `slow_us`.
+    pub(super) fn pools(&self, stage: &Stage, replicas: u16, slow_us: u64) -> Result<Contender<Side>> {
+        let name = format!("replicas-{replicas}-{slow_us}");
+        let target = if self.is_pinned() {
+            stage.target(&name, "bench-0", self.target_polls())?
+        } else {
+            stage.target_anywhere(&name, "bench-0")?
+        };
+        let process = target.process_id();
+        let mut addresses = vec![target.address().to_owned(); usize::from(replicas)];
+        let mut servers = Vec::new();
+        if self.args.delay_us > 0 {
+            let relay = stage.relay(socket_address(target.address())?, addresses.len(), self.args.delay_us)?;
+            addresses = relay.addresses().iter().map(|address| format!("tcp://{address}")).collect();
+            servers.push(Server::Helper(relay));
+        }
+        if let (true, Some(last)) = (slow_us > 0, addresses.last_mut()) {
+            let relay = stage.relay(socket_address(target.address())?, 1, self.args.delay_us + slow_us)?;
+            *last = format!("tcp://{}", relay.addresses().first().context("the relay has no address")?);
+            servers.push(Server::Helper(relay));
+        }
+        servers.push(Server::Target(target));
+        let (mut urls, mut engines) = (Vec::new(), Vec::new());
+        for thread in 0..self.args.threads {
+            engines.push(self.engine(stage, thread, &addresses, &mut urls)?);
+        }
+        self.add_load(stage, &mut servers)?;
+        Contender::new(self.side(engines, urls, Some(process)), servers)
+    }
+
+    /// Makes the pools of one thread, one for each connection, and what works on them; adds their URLs.
+    fn engine(
+        &self,
+        stage: &Stage,
+        thread: u16,
+        addresses: &[String],
+        urls: &mut Vec<String>,
+    ) -> Result<Box<dyn Engine>> {
+        let lines = usize::from(self.lines());
+        let first = usize::from(thread) * lines * addresses.len();
+        let name = |line: usize, replica: usize| format!("bench-{}", first + line * addresses.len() + replica);
+        let mut pools = Vec::with_capacity(lines);
+        for line in 0..lines {
+            let url = |(replica, address): (usize, &String)| stage.pool_url(address, &name(line, replica));
+            let replicas: Vec<String> = addresses.iter().enumerate().map(url).collect();
+            pools.push(self.pool(stage, &replicas)?);
+            urls.extend(replicas);
+        }
+        let depth = self.depth as usize;
+        if self.layer == Layer::Pool {
+            return Ok(Box::new(PoolEngine::new(pools, self.shape(), depth)));
+        }
+        pools.iter().try_for_each(Pool::close)?;
+        let reach = Reach {
+            to: addresses.first().context("the target has no address")?.parse()?,
+            source: self.args.stage.reach.source,
+            method: self.method(),
+            level: self.level(stage),
+            waiting: self.initiator_waiting(),
+        };
+        let pools: Vec<String> = (0..lines).map(|line| name(line, 0)).collect();
+        Ok(Box::new(AccessEngine::open_pools(&reach, &pools, self.shape(), depth)?))
+    }
+
+    fn pool(&self, stage: &Stage, urls: &[String]) -> Result<Pool> {
+        let mut options = stage.pool_options(urls.to_vec(), self.initiator_waiting()).require(self.level(stage));
+        if let Some(method) = self.method() {
+            options = options.method(method);
+        }
+        if let Some(least) = self.args.at_least {
+            options = options.acknowledge(Acknowledge::AtLeast(usize::from(least).min(urls.len())));
+        }
+        if self.args.slow_us > 0 && urls.len() > 1 {
+            // With a slow replica, the others are enough.
+            let slow_after = Duration::from_micros(self.args.slow_after_us);
+            options = options.acknowledge(Acknowledge::AtLeast(urls.len() - 1)).slow_after(slow_after);
+        }
+        let pool = options.create(POOL_BYTES).context("making the pool")?;
+        warm(&pool)?;
+        Ok(pool)
+    }
+
+    fn side(&self, engines: Vec<Box<dyn Engine>>, urls: Vec<String>, server: Option<u32>) -> Side {
+        let pattern = |seed| Pattern::new(self.shape(), seed);
+        let workers = engines.into_iter().zip(1..).map(|(engine, seed)| Worker { engine, pattern: pattern(seed) });
+        Side { workers: workers.collect(), urls, server }
+    }
+
+    fn add_load(&self, stage: &Stage, servers: &mut Vec<Server>) -> Result<()> {
+        if self.args.target_load > 0 {
+            servers.push(Server::Helper(stage.load(self.args.target_load)?));
+        }
+        Ok(())
+    }
+}
+
+impl Side {
+    /// Gives the pools back, and the device that they lie on.
+    pub(super) fn finish(self, stage: &Stage) -> Result<()> {
+        drop(self.workers);
+        stage.clean_up(&self.urls)
+    }
+}

@@ -1,0 +1,194 @@
+//! Rounds: each contender has a turn in each.
+
+use std::{thread, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use rustix::process::Signal;
+
+use super::{Preset, Workload, WorkloadArgs, contenders::Side, outcome::Outcome};
+use crate::bench::{
+    engine::Reached,
+    runner::{Extent, Tally, drive, own_cost_ns},
+    stage::{Contender, Stage, signal},
+    statistics::{LatencyHistogram, MedianInterval, Spread},
+    usage::{cpu_of, own_cpu},
+};
+
+/// Operations of a turn before those that count: a tenth, within these. The server was stopped and its caches are cold.
+const WARM_UP_MIN: u64 = 10;
+const WARM_UP_MAX: u64 = 200;
+const WARM_UP_TIME: Duration = Duration::from_millis(100);
+
+/// When `--pause-target-ms` begins, after the start of a turn.
+const PAUSE_AFTER: Duration = Duration::from_millis(5);
+
+/// Runs `pmof bench latency` or `pmof bench bandwidth`.
+pub(in crate::bench) fn run(args: &WorkloadArgs, preset: Preset) -> Result<()> {
+    let workload = args.resolve(preset)?;
+    let own_cost_ns = own_cost_ns(workload.shape())?;
+    let stage = Stage::set(&args.stage, args.medium)?;
+    let mut floor = workload.floor(&stage)?.map(Series::new);
+    let mut single = (args.replicas > 1).then(|| workload.pools(&stage, 1, 0).map(Series::new)).transpose()?;
+    let prompt = (args.slow_us > 0).then(|| workload.pools(&stage, args.replicas, 0));
+    let mut prompt = prompt.transpose()?.map(Series::new);
+    let mut pool = Series::new(workload.pools(&stage, args.replicas, args.slow_us)?);
+    if workload.is_pinned() {
+        stage.pin_initiator()?;
+    }
+    for round in 0..workload.rounds {
+        let contenders = [floor.as_mut(), single.as_mut(), prompt.as_mut(), Some(&mut pool)];
+        for series in contenders.into_iter().flatten() {
+            series.round(&workload, round == 0)?;
+        }
+    }
+    let outcome = Outcome {
+        pool: pool.take()?,
+        floor: match floor {
+            Some(floor) => Ok(floor.take()?),
+            None => Err(workload.no_floor(&stage).unwrap_or_default()),
+        },
+        single: single.map(Series::take).transpose()?,
+        prompt: prompt.map(Series::take).transpose()?,
+        own_cost_ns,
+    };
+    outcome.print(&workload)?;
+    let Outcome { pool, floor, single, prompt, .. } = outcome;
+    for done in [Some(pool), floor.ok(), single, prompt].into_iter().flatten() {
+        done.contender.finish(|side| side.finish(&stage))?;
+    }
+    Ok(())
+}
+
+/// A contender and what its rounds gave.
+#[derive(Debug)]
+pub(super) struct Series {
+    contender: Contender<Side>,
+    pub(super) total: Tally,
+    pub(super) all: LatencyHistogram,
+    pub(super) p50s_us: Vec<f64>,
+    pub(super) rates_mib_per_s: Vec<f64>,
+    pub(super) rates_per_s: Vec<f64>,
+    /// CPU time of this process and of the server, while operations were measured.
+    pub(super) cpu: [Duration; 2],
+    pub(super) reached: Option<Reached>,
+}
+
+impl Series {
+    fn new(contender: Contender<Side>) -> Self {
+        Self {
+            contender,
+            total: Tally::default(),
+            all: LatencyHistogram::default(),
+            p50s_us: Vec::new(),
+            rates_mib_per_s: Vec::new(),
+            rates_per_s: Vec::new(),
+            cpu: [Duration::ZERO; 2],
+            reached: None,
+        }
+    }
+
+    fn round(&mut self, workload: &Workload<'_>, is_first: bool) -> Result<()> {
+        let (turn, pause) = (workload.turn, Duration::from_millis(workload.args.pause_target_ms));
+        let (tally, cpu, reached) = self.contender.run(|side| {
+            if is_first && workload.args.ramp > 0.0 {
+                let time = Duration::from_secs_f64(workload.args.ramp);
+                side.drive(workload, Extent { operations: u64::MAX, time })?;
+            }
+            let operations = (turn.operations / 10).clamp(WARM_UP_MIN, WARM_UP_MAX);
+            side.drive(workload, Extent { operations, time: WARM_UP_TIME })?;
+            let before = side.cpu()?;
+            let tally = match side.server {
+                Some(server) if !pause.is_zero() => side.drive_with_pause(workload, server, pause)?,
+                _ => side.drive(workload, turn)?,
+            };
+            let after = side.cpu()?;
+            let cpu = [0, 1].map(|at| after[at].saturating_sub(before[at]));
+            Ok((tally, cpu, side.workers.first().and_then(|worker| worker.engine.reached())))
+        })?;
+        ensure!(tally.operations() > 0, "no operation ended within a round: give it more --time");
+        let (seconds, all) = (tally.elapsed.as_secs_f64(), tally.all());
+        self.p50s_us.push(all.p50_us());
+        self.rates_mib_per_s.push(tally.bytes as f64 / f64::from(1 << 20) / seconds);
+        self.rates_per_s.push(tally.operations() as f64 / seconds);
+        self.all.add(&all);
+        let elapsed = self.total.elapsed + tally.elapsed;
+        self.total.beside(&tally);
+        self.total.elapsed = elapsed;
+        for (sum, cpu) in self.cpu.iter_mut().zip(cpu) {
+            *sum += cpu;
+        }
+        self.reached = reached.or(self.reached.take());
+        Ok(())
+    }
+
+    fn take(self) -> Result<Self> {
+        ensure!(!self.all.is_empty(), "there were no rounds");
+        ensure!(self.p50s_us.iter().all(|p50_us| *p50_us > 0.0), "the clock is too coarse to measure this");
+        Ok(self)
+    }
+
+    /// This one's p50 over `other`'s, round by round.
+    pub(super) fn ratio_p50(&self, other: &Self) -> Result<Spread> {
+        ratio(&self.p50s_us, &other.p50s_us)
+    }
+
+    /// This one's bytes a second over `other`'s, round by round.
+    pub(super) fn ratio_bandwidth(&self, other: &Self) -> Result<Spread> {
+        ratio(&self.rates_mib_per_s, &other.rates_mib_per_s)
+    }
+
+    /// Where the median of a round's p50 lies.
+    pub(super) fn p50_interval(&self) -> Result<MedianInterval> {
+        MedianInterval::of(self.p50s_us.iter().copied()).context("there were no rounds")
+    }
+
+    /// For one operation, in microseconds: of this process and of the server.
+    pub(super) fn cpu_us(&self) -> [f64; 2] {
+        self.cpu.map(|cpu| cpu.as_secs_f64() * 1e6 / self.all.len().max(1) as f64)
+    }
+}
+
+fn ratio(own: &[f64], other: &[f64]) -> Result<Spread> {
+    Spread::of(own.iter().zip(other).map(|(own, other)| own / other)).context("there were no rounds")
+}
+
+impl Side {
+    /// All threads at once; alone, this one.
+    fn drive(&mut self, workload: &Workload<'_>, extent: Extent) -> Result<Tally> {
+        let threads = self.workers.len() as u64;
+        let each = Extent { operations: extent.operations.div_ceil(threads), ..extent };
+        if let [worker] = &mut self.workers[..] {
+            return drive(worker.engine.as_mut(), &mut worker.pattern, each, workload.pace);
+        }
+        thread::scope(|scope| {
+            let turn = |worker: &mut super::contenders::Worker| {
+                drive(worker.engine.as_mut(), &mut worker.pattern, each, workload.pace)
+            };
+            let threads: Vec<_> = self.workers.iter_mut().map(|worker| scope.spawn(move || turn(worker))).collect();
+            let mut total = Tally::default();
+            for thread in threads {
+                total.beside(&thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
+            }
+            Ok(total)
+        })
+    }
+
+    /// The same, while the server is stopped for a while.
+    fn drive_with_pause(&mut self, workload: &Workload<'_>, server: u32, pause: Duration) -> Result<Tally> {
+        thread::scope(|scope| {
+            let pausing = scope.spawn(move || {
+                thread::sleep(PAUSE_AFTER);
+                signal(server, Signal::STOP)?;
+                thread::sleep(pause);
+                signal(server, Signal::CONT)
+            });
+            let tally = self.drive(workload, workload.turn);
+            pausing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            tally
+        })
+    }
+
+    fn cpu(&self) -> Result<[Duration; 2]> {
+        Ok([own_cpu(), self.server.map_or(Ok(Duration::ZERO), cpu_of)?])
+    }
+}

@@ -1,0 +1,199 @@
+//! What a workload prints: one JSON object, or a few lines for people.
+
+use anyhow::Result;
+use pmof::Flushed;
+use pmof_console::output::say;
+use serde_json::Value;
+
+use super::{Workload, measure::Series};
+use crate::bench::{
+    engine::Reached,
+    report::{Report, latency_head, latency_line, spread_text},
+    runner::Pace,
+    statistics::{LatencyHistogram, Spread},
+};
+
+/// What all rounds gave.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    pub(super) pool: Series,
+    /// The floor, or why there is none.
+    pub(super) floor: Result<Series, &'static str>,
+    /// A pool of one replica, where several are measured.
+    pub(super) single: Option<Series>,
+    /// The same pool whose replicas are all prompt, where one is slow.
+    pub(super) prompt: Option<Series>,
+    /// What measuring takes of each operation.
+    pub(super) own_cost_ns: f64,
+}
+
+impl Outcome {
+    pub(super) fn print(&self, workload: &Workload<'_>) -> Result<()> {
+        if workload.args.stage.json { self.print_json(workload) } else { self.print_text(workload) }
+    }
+
+    fn print_json(&self, workload: &Workload<'_>) -> Result<()> {
+        let (args, mut report) = (workload.args, Report::default());
+        report
+            .put("transport", args.stage.reach.transport.name())?
+            .put("medium", args.stage.medium_name(args.medium))?
+            .put("mode", workload.mode.name())?
+            .put("layer", workload.layer.name())?
+            .put("rw", args.rw.name())?
+            .put("read_percent", workload.read_percent)?
+            .put("size_bytes", workload.size_bytes)?
+            .put("span_bytes", workload.span_bytes())?
+            .put("depth", workload.depth)?
+            .put("batch", workload.batch)?
+            .put("threads", args.threads)?
+            .put("connections", workload.connections)?
+            .put("replicas", args.replicas)?
+            .put("delay_us", args.delay_us)?
+            .put("waiting", workload.waiting_name())?
+            .put("target_load_percent", args.target_load)?
+            .put("pause_target_ms", args.pause_target_ms)?
+            .put("rate_per_s", args.rate)?
+            .put("rounds", workload.rounds)?
+            .put("measuring_ns", self.own_cost_ns)?;
+        put_series(&mut report, "", &self.pool)?;
+        for (name, part) in [("read_", &self.pool.total.reads), ("write_", &self.pool.total.writes)] {
+            if (1..100).contains(&workload.read_percent) && !part.is_empty() {
+                report.put_latencies(name, &part.summary())?;
+            }
+        }
+        match &self.pool.reached {
+            Some(Reached::Pool(receipt)) => report.put_receipt(receipt)?,
+            Some(Reached::Connection(flushed)) => report.put_flushed(*flushed)?,
+            None => report.put("durability", Value::Null)?,
+        };
+        match &self.floor {
+            Ok(floor) => {
+                put_series(&mut report, "floor_", floor)?;
+                report.put_spread("ratio_p50", &self.pool.ratio_p50(floor)?)?;
+                report.put_spread("ratio_bandwidth", &self.pool.ratio_bandwidth(floor)?)?;
+            }
+            Err(why) => {
+                let absent = ["floor_p50_us", "floor_mib_per_s", "ratio_p50", "ratio_bandwidth"];
+                report.put_no_floor(why, &absent)?;
+            }
+        }
+        if let Some(single) = &self.single {
+            report.put_latencies("single_", &single.all.summary())?;
+            report.put_spread("ratio_replicas_p50", &self.pool.ratio_p50(single)?)?;
+        }
+        if let Some(prompt) = &self.prompt {
+            report.put("slow_us", args.slow_us)?.put("slow_after_us", args.slow_after_us)?;
+            report.put_latencies("prompt_", &prompt.all.summary())?;
+            report.put_spread("ratio_slow_p50", &self.pool.ratio_p50(prompt)?)?;
+            report.put("ratio_slow_p99", self.ratio_slow_p99(prompt))?;
+        }
+        report.print();
+        Ok(())
+    }
+
+    fn ratio_slow_p99(&self, prompt: &Series) -> f64 {
+        self.pool.all.summary().p99_us / prompt.all.summary().p99_us
+    }
+
+    fn print_text(&self, workload: &Workload<'_>) -> Result<()> {
+        let args = workload.args;
+        let pace = match workload.pace {
+            Pace::Closed => String::new(),
+            Pace::Open(_) => format!(", started at {} a second", args.rate.unwrap_or_default()),
+        };
+        say!(
+            "{} of {} bytes over {}, {}, {} in flight on {} connection(s), {} thread(s), {} replica(s), {} us of delay each way, {}{pace}:",
+            args.rw.name(),
+            workload.size_bytes,
+            args.stage.reach.transport.name(),
+            args.stage.medium_name(args.medium),
+            workload.depth,
+            workload.connections,
+            args.threads,
+            args.replicas,
+            args.delay_us,
+            workload.waiting_name()
+        );
+        match workload.batch {
+            _ if workload.read_percent == 100 => {}
+            0 => say!("Each write is an operation; a flush ends each round."),
+            1 => say!("A write and its flush are an operation."),
+            batch => say!("{batch} writes and their flush are an operation."),
+        }
+        say!("{}  {:>12}{:>12}{:>12}", latency_head(), "MiB/s", "CPU us", "target's");
+        say_series("pmof", &self.pool);
+        for (name, part) in [("  reads", &self.pool.total.reads), ("  writes", &self.pool.total.writes)] {
+            if (1..100).contains(&workload.read_percent) && !part.is_empty() {
+                say!("{}", latency_line(name, &part.summary()));
+            }
+        }
+        if let Some(single) = &self.single {
+            say_series("one replica", single);
+        }
+        if let Some(prompt) = &self.prompt {
+            say_series("none slow", prompt);
+        }
+        match &self.floor {
+            Ok(floor) => {
+                say_series("floor", floor);
+                say!("p50 over the floor's: {}", spread_text(&self.pool.ratio_p50(floor)?));
+                say!("bytes a second over the floor's: {}", spread_text(&self.pool.ratio_bandwidth(floor)?));
+            }
+            Err(why) => say!("no floor: {why}"),
+        }
+        if let Some(single) = &self.single {
+            say!("p50 over one replica's: {}", spread_text(&self.pool.ratio_p50(single)?));
+        }
+        if let Some(prompt) = &self.prompt {
+            say!(
+                "with one replica {} us slower, p50 over that without: {}; p99: {:.3}",
+                args.slow_us,
+                spread_text(&self.pool.ratio_p50(prompt)?),
+                self.ratio_slow_p99(prompt)
+            );
+        }
+        let interval = self.pool.p50_interval()?;
+        say!(
+            "p50 of a round: {:.2} to {:.2} us with {:.1} % confidence; measuring takes {:.0} ns of each operation",
+            interval.low,
+            interval.high,
+            interval.confidence_percent,
+            self.own_cost_ns
+        );
+        match &self.pool.reached {
+            Some(Reached::Pool(receipt)) => say!("{receipt}"),
+            Some(Reached::Connection(Flushed { durability, method, promise })) => {
+                say!("{durability} ({method}, {}, {})", promise.mechanism, promise.evidence);
+            }
+            None => {}
+        }
+        Ok(())
+    }
+}
+
+fn put_series(report: &mut Report, prefix: &str, series: &Series) -> Result<()> {
+    report.put_latencies(prefix, &series.all.summary())?;
+    let interval = series.p50_interval()?;
+    report.put(&format!("{prefix}p50_us_low"), interval.low)?.put(&format!("{prefix}p50_us_high"), interval.high)?;
+    report.put(&format!("{prefix}p50_confidence_percent"), interval.confidence_percent)?;
+    for (name, rates) in [("mib_per_s", &series.rates_mib_per_s), ("operations_per_s", &series.rates_per_s)] {
+        if let Some(spread) = Spread::of(rates.iter().copied()) {
+            report.put_spread(&format!("{prefix}{name}"), &spread)?;
+        }
+    }
+    let [own_us, server_us] = series.cpu_us();
+    report.put(&format!("{prefix}initiator_cpu_us"), own_us)?.put(&format!("{prefix}target_cpu_us"), server_us)?;
+    report.put(&format!("{prefix}histogram_ns"), histogram(&series.all))?;
+    Ok(())
+}
+
+/// Pairs of nanoseconds and how many latencies took so long.
+fn histogram(all: &LatencyHistogram) -> Vec<(u64, u64)> {
+    all.counts().collect()
+}
+
+fn say_series(what: &str, series: &Series) {
+    let [own_us, server_us] = series.cpu_us();
+    let rate = Spread::of(series.rates_mib_per_s.iter().copied()).map_or(0.0, |rate| rate.median);
+    say!("{}  {rate:>12.1}{own_us:>12.2}{server_us:>12.2}", latency_line(what, &series.all.summary()));
+}
