@@ -15,6 +15,7 @@ use pmof::{
     Declaration, PoolName, Service, ServiceOptions, StoreOptions, Waiting,
     access::{Address, VerbsOptions},
     causes,
+    control::DomainName,
     target::{DataPorts, StdioOptions, serve_stdio},
 };
 use pmof_console::{
@@ -97,6 +98,10 @@ pub(crate) struct ServeArgs {
     /// Have all verbs connections share this many receive buffers of 8 KiB, instead of 16 each
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     shared_receives: Option<u32>,
+    /// What fails together with this target: a name that is the same for all such targets, of a machine, a rack or a site.
+    /// Without it, this machine. Receipts say that it was declared.
+    #[arg(long, value_name = "NAME", value_parser = parsed::<DomainName>)]
+    failure_domain: Option<DomainName>,
     /// Never sleep while waiting: the lowest latency, at the cost of a core.
     #[arg(long)]
     busy_poll: bool,
@@ -206,7 +211,11 @@ impl ServeArgs {
             .memory_budget_bytes(self.memory_budget)
             .verbs(verbs)
             .store(store);
-        if self.busy_poll { options.waiting(Waiting::BusyPoll) } else { options }
+        let options = if self.busy_poll { options.waiting(Waiting::BusyPoll) } else { options };
+        match &self.failure_domain {
+            Some(name) => options.failure_domain(name.clone()),
+            None => options,
+        }
     }
 }
 

@@ -3,7 +3,8 @@
 use std::io::{self, Write};
 
 use pmof::{
-    Durability, Flushed, Pool, PoolError, PoolRefusal, PoolUrl, Promise, Receipt, ReplicaError, ReplicaReceipt, causes,
+    Durability, Flushed, Pool, PoolError, PoolRefusal, PoolUrl, Promise, Receipt, ReplicaError, ReplicaReceipt,
+    Survival, causes,
 };
 use serde::Serialize;
 
@@ -113,6 +114,17 @@ pub struct ReceiptReport {
     /// Replicas that the pool was made with.
     made_count: usize,
     replicas: Vec<ReplicaReport>,
+    survives: SurvivalReport,
+}
+
+/// What failures the bytes survive, each on its own.
+#[derive(Debug, Serialize)]
+struct SurvivalReport {
+    process_crash: bool,
+    power_of_one_domain: bool,
+    power_of_all_domains: bool,
+    lost_domains: usize,
+    domains_evidence: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -122,6 +134,9 @@ struct ReplicaReport {
     method: String,
     mechanism: String,
     evidence: String,
+    /// Replicas with one number may fail together; absent where that is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failure_domain: Option<u16>,
     /// The second flush, where some writes were made durable by other means.
     #[serde(skip_serializing_if = "Option::is_none")]
     also: Option<MeansReport>,
@@ -142,6 +157,19 @@ impl From<&Receipt> for ReceiptReport {
             replica_count: receipt.replica_count,
             made_count: receipt.made_count,
             replicas: receipt.replicas.iter().map(ReplicaReport::from).collect(),
+            survives: SurvivalReport::from(receipt.survives()),
+        }
+    }
+}
+
+impl From<Survival> for SurvivalReport {
+    fn from(survival: Survival) -> Self {
+        Self {
+            process_crash: survival.process_crash,
+            power_of_one_domain: survival.power_of_one,
+            power_of_all_domains: survival.power_of_all,
+            lost_domains: survival.domains,
+            domains_evidence: survival.evidence.to_string(),
         }
     }
 }
@@ -154,6 +182,7 @@ impl From<&ReplicaReceipt> for ReplicaReport {
             method: receipt.method.to_string(),
             mechanism: receipt.promise.mechanism.to_string(),
             evidence: receipt.promise.evidence.to_string(),
+            failure_domain: receipt.domain.map(|domain| domain.number),
             also: receipt.also.map(|Flushed { method, promise: Promise { mechanism, evidence }, .. }| MeansReport {
                 method: method.to_string(),
                 mechanism: mechanism.to_string(),

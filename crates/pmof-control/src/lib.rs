@@ -4,6 +4,7 @@
 //! Nothing here does input or output: both sides stand on it, and neither knows the other.
 #![forbid(unsafe_code)]
 
+mod domain;
 mod header;
 mod intent;
 mod message;
@@ -13,6 +14,7 @@ mod refusal;
 mod roster;
 mod state;
 
+pub use domain::{DomainName, DomainNameError, FailureDomain, MAX_DOMAIN_NAME_BYTES};
 pub use header::{
     DATA_OFFSET, HEADER_BYTES, Header, HeaderError, MAX_SIZE_BYTES, PoolFormat, REPLICAS_MAX, STATE_OFFSET,
     USER_FLAGS_BYTES, file_len_bytes,

@@ -45,6 +45,7 @@
 //! | 26 | `Intent` | first word `u16` |
 //! | 27 | `Roster` | offset `u16` |
 //! | 28 | `SetRoster` | offset `u16`, part |
+//! | 32 | `Domain` | - |
 //! | 0x81 | `Opened` | pool UUID `[16]`, replica UUID `[16]`, size `u64`, replica count `u16`, replica index `u16`, user flags `[16]`, state, `u16` length and descriptor |
 //! | 0x82 | `Closed` | - |
 //! | 0x83 | `Removed` | - |
@@ -67,6 +68,7 @@
 //! | 0x9a | `Intent` | words |
 //! | 0x9b | `Roster` | part |
 //! | 0x9c | `RosterSet` | - |
+//! | 0xa0 | `Domain` | known `u8` (0 or 1), and after a 1: declared `u8` (0 or 1), kernel known `u8` (0 or 1), kernel `[16]` or zeros, a text: the failure domain's name |
 //! | 0xff | `Refused` | code `u16`, text |
 //!
 //! A *promise* is two bytes, [`Mechanism`]'s and [`Evidence`]'s numbers, both 0 where the medium cannot give the level;

@@ -344,6 +344,19 @@ pub enum PoolError {
         /// Those that do not belong to the others, and why.
         replicas: Vec<(Arc<ReplicaPlace>, Arc<ReplicaError>)>,
     },
+    /// The replicas are in too few failure domains for what a persist is to [survive](crate::Acknowledge::Survive).
+    #[error(
+        "a persist is to be in {wanted} failure domains, and the replicas are in {found}: {}; add replicas on other machines, or tell targets apart that do not fail together (pmof serve --failure-domain)",
+        domains(.replicas)
+    )]
+    TooFewDomains {
+        /// Failure domains that are needed: one more than may be lost.
+        wanted: usize,
+        /// Failure domains that the replicas are in, as far as that is known.
+        found: usize,
+        /// The replicas that are open, and the names of their failure domains; `None` where a target does not say it.
+        replicas: Vec<(Arc<ReplicaPlace>, Option<String>)>,
+    },
     /// Nobody said which failure the data must survive.
     #[error("say which durability the pool needs (Visible, ProcessCrash or PowerFailure): there is no default")]
     NoDurability,
@@ -549,4 +562,11 @@ fn listed(replicas: &[(Arc<ReplicaPlace>, Arc<ReplicaError>)]) -> String {
         let _ = write!(text, "{separator} {replica}: {}", causes(why));
     }
     text
+}
+
+fn domains(replicas: &[(Arc<ReplicaPlace>, Option<String>)]) -> String {
+    let domain = |(replica, domain): &(Arc<ReplicaPlace>, Option<String>)| {
+        format!("{replica} in {}", domain.as_deref().unwrap_or("an unknown one"))
+    };
+    replicas.iter().map(domain).collect::<Vec<_>>().join(", ")
 }

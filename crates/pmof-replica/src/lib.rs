@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod catch_up;
+mod domain;
 mod error;
 mod intent;
 mod lineage;
@@ -24,12 +25,14 @@ mod set_replica;
 mod simulation;
 mod site;
 mod ssh_replicas;
+mod survival;
 mod sync;
 mod target;
 mod target_options;
 mod url;
 mod view;
 
+pub use domain::ReplicaDomain;
 pub use error::{PlaceError, PoolError, ReplicaError};
 pub use list::{LIST_MAX_NAMES, list_pools};
 pub use member::Atomicity;
@@ -43,5 +46,6 @@ pub use remote_removal::RemoteRemoval;
 pub use set_info::{PartInfo, ReplicaFound, ReplicaInfo, SetInfo};
 pub use set_removal::{ReplicaRemovalError, SetRemoval, SetRemovalError};
 pub use ssh_replicas::{RemoteState, SshReplicas, remote_place};
+pub use survival::Survival;
 pub use target_options::TargetOptions;
 pub use url::{PoolUrl, PoolUrlError, TargetUrl};

@@ -5,15 +5,16 @@ use std::{
     ops::Range,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::Duration,
 };
 
-use pmof_access::{Durability, Flushed, Memory, Ticket};
+use pmof_access::{Durability, Evidence, Flushed, Memory, Ticket};
+use pmof_control::FailureDomain;
 use pmof_pool::Contents;
 
-use crate::{PoolError, ReplicaError, ReplicaPlace, ReplicaReceipt};
+use crate::{PoolError, ReplicaDomain, ReplicaError, ReplicaPlace, ReplicaReceipt};
 
 mod absent;
 mod control;
@@ -136,9 +137,9 @@ pub(crate) struct Flushing {
 }
 
 impl Flushing {
-    /// Whether answers are owed.
+    /// Whether answers are owed, or something on this machine has yet to be flushed.
     pub(crate) fn is_in_flight(&self) -> bool {
-        self.tickets.iter().any(Option::is_some)
+        self.here.is_some() || self.tickets.iter().any(Option::is_some)
     }
 }
 
@@ -155,12 +156,46 @@ pub(crate) struct Standing {
     is_behind: AtomicBool,
     /// It is too slow to be waited for: it is behind, and nothing is sent to it.
     is_slow: AtomicBool,
+    /// What its target says of its failure domain, if it does.
+    failure_domain: Option<FailureDomain>,
+    /// Which of the pool's domains that is, in one number; 0 where it is not known.
+    domain: AtomicU32,
 }
 
 impl Standing {
     pub(crate) fn new(place: Arc<ReplicaPlace>) -> Self {
         let [is_told, is_noted, is_behind, is_slow] = [false; 4].map(AtomicBool::new);
-        Self { place, failure: OnceLock::new(), is_told, is_noted, is_behind, is_slow }
+        Self {
+            place,
+            failure: OnceLock::new(),
+            is_told,
+            is_noted,
+            is_behind,
+            is_slow,
+            failure_domain: None,
+            domain: AtomicU32::new(0),
+        }
+    }
+
+    pub(crate) fn with_failure_domain(self, failure_domain: Option<FailureDomain>) -> Self {
+        Self { failure_domain, ..self }
+    }
+
+    pub(crate) fn failure_domain(&self) -> Option<&FailureDomain> {
+        self.failure_domain.as_ref()
+    }
+
+    /// Which of the pool's failure domains it is in.
+    pub(crate) fn domain(&self) -> Option<ReplicaDomain> {
+        let domain = self.domain.load(Ordering::Relaxed).checked_sub(1)?;
+        let evidence = if domain & 1 == 0 { Evidence::Probed } else { Evidence::Declared };
+        Some(ReplicaDomain { number: (domain >> 1) as u16, evidence })
+    }
+
+    pub(crate) fn set_domain(&self, domain: Option<ReplicaDomain>) {
+        let known =
+            |domain: ReplicaDomain| 1 + 2 * u32::from(domain.number) + u32::from(domain.evidence == Evidence::Declared);
+        self.domain.store(domain.map_or(0, known), Ordering::Relaxed);
     }
 
     /// Whether the failure is news to whoever brings replicas back.

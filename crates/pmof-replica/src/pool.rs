@@ -34,6 +34,7 @@ use returns::{Returns, Signal};
 
 mod acknowledge;
 mod compare;
+mod domains;
 mod epochs;
 mod equalize;
 mod events;
@@ -659,7 +660,8 @@ impl Open {
             missing.extend(places.filter(|place| !has_it(place)).cloned());
         }
         let (replica_count, made_count) = (self.members.len(), self.facts.made_count);
-        let is_enough = self.terms.are_met_by(&replicas) && (missing.is_empty() || is_acknowledged);
+        let is_enough = self.terms.are_met(replicas.iter().map(|replica| replica.domain))
+            && (missing.is_empty() || is_acknowledged);
         let receipt = Receipt { durability: self.facts.durability, replicas, missing, replica_count, made_count };
         if is_enough { Ok(receipt) } else { Err(Box::new(PersistFailure { receipt, failed })) }
     }

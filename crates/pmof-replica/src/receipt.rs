@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use pmof_access::{Durability, Flushed, Method, Promise};
 use pmof_mem::causes;
 
-use crate::{ReplicaError, ReplicaPlace};
+use crate::{ReplicaDomain, ReplicaError, ReplicaPlace};
 
 #[cfg(test)]
 mod tests;
@@ -24,6 +24,8 @@ pub struct ReplicaReceipt {
     /// The second flush, where some writes went another way, such as those of [`Atomicity::Words`](crate::Atomicity::Words) over RDMA, and were
     /// made durable by other means.
     pub also: Option<Flushed>,
+    /// The failure domain that the replica is in; `None` where that is not known.
+    pub domain: Option<ReplicaDomain>,
 }
 
 /// Everything written before the persist has reached [`durability`](Self::durability) on every replica listed.
@@ -71,13 +73,17 @@ fn done_by(method: Method) -> &'static str {
 
 impl ReplicaReceipt {
     /// Of the flushes that were done for a persist; `None` where there was none.
-    pub(crate) fn of(replica: Arc<ReplicaPlace>, flushes: [Option<Flushed>; 2]) -> Option<Self> {
+    pub(crate) fn of(
+        replica: Arc<ReplicaPlace>,
+        flushes: [Option<Flushed>; 2],
+        domain: Option<ReplicaDomain>,
+    ) -> Option<Self> {
         let [first, second] = flushes;
         let (first, second) = if first.is_some() { (first?, second) } else { (second?, None) };
         let Flushed { durability, method, promise } = first;
         let also = second.filter(|second| (second.method, second.promise) != (method, promise));
         let durability = second.map_or(durability, |second| durability.min(second.durability));
-        Some(Self { replica, durability, method, promise, also })
+        Some(Self { replica, durability, method, promise, also, domain })
     }
 
     /// Who made the writes durable.
@@ -111,6 +117,10 @@ impl Receipt {
 impl fmt::Display for Receipt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.write_reached(f)?;
+        let survival = self.survives();
+        if survival.domains > 0 {
+            write!(f, "; survives {survival}")?;
+        }
         for (index, replica) in self.missing.iter().enumerate() {
             let separator = if index == 0 { "; degraded, without" } else { "," };
             write!(f, "{separator} {replica}")?;

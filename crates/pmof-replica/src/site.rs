@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use pmof_control::{PoolName, PoolRefusal, Reply, Request};
+use pmof_control::{FailureDomain, PoolName, PoolRefusal, Reply, Request};
 use pmof_target::LocalTarget;
 
 use crate::{
@@ -73,6 +73,14 @@ impl Site {
         since: Instant,
     ) -> Result<Reply, ReplicaError> {
         until_free(self.answer(asked), since, || self.ask(request))
+    }
+
+    /// What fails together with it. `None`: it does not say, or it is of a release that is not asked.
+    pub(crate) fn failure_domain(&self, asked: Result<Asked, ReplicaError>) -> Option<FailureDomain> {
+        match asked.and_then(|asked| self.answer(asked)) {
+            Ok(Reply::Domain(domain)) => domain,
+            _ => None,
+        }
     }
 
     /// Ends the connection, where there is one; whoever waits on it is told.

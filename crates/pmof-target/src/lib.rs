@@ -3,6 +3,7 @@
 //! connection.
 #![forbid(unsafe_code)]
 
+mod domain;
 mod holder;
 mod local;
 mod refused;

@@ -8,6 +8,7 @@ use pmof_mem::Memory;
 
 use crate::{
     OpenPool, PoolStore, StoreError, StoreOptions,
+    domain::failure_domain,
     refused::Refused,
     requests::{self, Served, not_open},
 };
@@ -72,6 +73,7 @@ impl LocalTarget {
             Request::Digest { offset, len_bytes, block_bytes } => self.bytes()?.digest(offset, len_bytes, block_bytes),
             Request::Data { offset } => self.bytes()?.data(offset),
             Request::Boot => requests::about_boot(requests::kernels_boot()),
+            Request::Domain => Ok(Reply::Domain(failure_domain(None))),
             Request::Begin { .. }
             | Request::Confirm { .. }
             | Request::Mark { .. }

@@ -20,11 +20,11 @@ use pmof_access::{
     DEFAULT_LOSS_TIMEOUT, DeviceChoice, ListenOptions, Listener, Location, MemoryBudget, MemoryUse, Peer, Place,
     QueueOptions, Refusal, Settings, SetupError, Transport, VerbsOptions, Waiting,
 };
-use pmof_control::MAX_MESSAGE_BYTES;
+use pmof_control::{DomainName, MAX_MESSAGE_BYTES};
 use pmof_mem::causes;
 use uuid::Uuid;
 
-use crate::{PoolStore, StoreError, StoreOptions, requests, sets::SetStore};
+use crate::{PoolStore, StoreError, StoreOptions, domain::failure_domain, requests, sets::SetStore};
 use authentication::Authenticator;
 use leases::Leases;
 use mailbox::Mailbox;
@@ -92,6 +92,7 @@ pub struct ServiceOptions {
     pub(crate) verbs: VerbsOptions,
     pub(crate) store: StoreOptions,
     pub(crate) boot: Option<Uuid>,
+    pub(crate) failure_domain: Option<DomainName>,
 }
 
 impl Default for ServiceOptions {
@@ -107,6 +108,7 @@ impl Default for ServiceOptions {
             verbs: VerbsOptions::default(),
             store: StoreOptions::default(),
             boot: None,
+            failure_domain: None,
         }
     }
 }
@@ -177,6 +179,14 @@ impl ServiceOptions {
     #[must_use]
     pub fn verbs(mut self, verbs: VerbsOptions) -> Self {
         self.verbs = verbs;
+        self
+    }
+
+    /// What fails together with this target, by a name that is the same for all such targets: a machine, a rack, a site. This machine, unless told
+    /// otherwise. Pools count how many of them may be lost; your word is believed even of targets on one machine.
+    #[must_use]
+    pub fn failure_domain(mut self, name: DomainName) -> Self {
+        self.failure_domain = Some(name);
         self
     }
 
@@ -283,7 +293,8 @@ impl Service {
         let sets = SetStore::open(root, options.store.declaration);
         let sets = sets.map_err(|source| StoreError::Io { call: "open", path: root.to_owned(), source })?;
         let boot = options.boot.or_else(requests::kernels_boot);
-        let stores = Stores { pools, sets, leases: Leases::default(), boot };
+        let domain = failure_domain(options.failure_domain.clone());
+        let stores = Stores { pools, sets, leases: Leases::default(), boot, domain };
         let acceptors = open_acceptors(listen, &options)?;
         let addresses =
             listen.iter().zip(&acceptors).map(|(address, acceptor)| acceptor.address(address.transport)).collect();

@@ -66,13 +66,14 @@ pub use pmof_mem::{Causes, Declaration, Durability, Evidence, Mechanism, MediumK
 pub use pmof_access::{Flushed, Method, Waiting};
 
 #[doc(inline)]
-pub use pmof_control::{OpenFor, PoolInfo, PoolName, PoolRefusal, REPLICAS_MAX, SetName, USER_FLAGS_BYTES};
+pub use pmof_control::{DomainName, OpenFor, PoolInfo, PoolName, PoolRefusal, REPLICAS_MAX, SetName, USER_FLAGS_BYTES};
 
 #[doc(inline)]
 pub use pmof_replica::{
     Acknowledge, Atomicity, Differing, Event, Events, Lane, Pending, PersistFailure, Pool, PoolError, PoolOptions,
-    PoolStatus, PoolUrl, PoolUrlError, Receipt, RemoteSetOptions, Repaired, ReplicaError, ReplicaPlace, ReplicaReceipt,
-    ReplicaState, ReplicaStatus, ScrubReport, SetOptions, TargetOptions, TargetUrl, list_pools,
+    PoolStatus, PoolUrl, PoolUrlError, Receipt, RemoteSetOptions, Repaired, ReplicaDomain, ReplicaError, ReplicaPlace,
+    ReplicaReceipt, ReplicaState, ReplicaStatus, ScrubReport, SetOptions, Survival, TargetOptions, TargetUrl,
+    list_pools,
 };
 
 #[doc(inline)]

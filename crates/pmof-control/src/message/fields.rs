@@ -9,12 +9,24 @@ use super::{
     roster_part::RosterPart,
     wire::{Body, Fault, Frame, Parsed},
 };
-use crate::{ANCESTORS_MAX, Epoch, Header, INTENT_WORDS_MAX, PoolFormat, PoolInfo, PoolState};
+use crate::{
+    ANCESTORS_MAX, Epoch, FailureDomain, Header, INTENT_WORDS_MAX, MAX_DOMAIN_NAME_BYTES, PoolFormat, PoolInfo,
+    PoolState,
+};
 
 impl Frame {
     pub(super) fn epoch(&mut self, epoch: &Epoch) {
         self.bytes(epoch.id.as_bytes());
         self.number_u64(epoch.members);
+    }
+
+    pub(super) fn domain(&mut self, domain: Option<&FailureDomain>) {
+        self.byte(u8::from(domain.is_some()));
+        let Some(FailureDomain { name, is_declared, kernel }) = domain else { return };
+        self.byte(u8::from(*is_declared));
+        self.byte(u8::from(kernel.is_some()));
+        self.bytes(&kernel.unwrap_or_default());
+        self.text(name.as_str());
     }
 
     pub(super) fn ancestors(&mut self, ancestors: &[Epoch]) {
@@ -107,6 +119,17 @@ impl Body<'_> {
 
     pub(super) fn epoch(&mut self) -> Parsed<Epoch> {
         Ok(Epoch { id: self.uuid()?, members: self.number_u64()? })
+    }
+
+    pub(super) fn domain(&mut self) -> Parsed<Option<FailureDomain>> {
+        if !self.flag()? {
+            return Ok(None);
+        }
+        let (is_declared, has_kernel) = (self.flag()?, self.flag()?);
+        let kernel = Some(self.array()?).filter(|_| has_kernel);
+        let name = self.text(MAX_DOMAIN_NAME_BYTES)?.parse();
+        let name = name.map_err(|_| Fault::Malformed("the failure domain's name breaks the rules of such names"))?;
+        Ok(Some(FailureDomain { name, is_declared, kernel }))
     }
 
     pub(super) fn ancestors(&mut self) -> Parsed<Vec<Epoch>> {

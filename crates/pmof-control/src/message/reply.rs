@@ -12,7 +12,7 @@ use super::{
     roster_part::RosterPart,
     wire::{self, Body, Fault, Frame, Parsed},
 };
-use crate::{PoolInfo, PoolName, PoolState, USER_FLAGS_BYTES};
+use crate::{FailureDomain, PoolInfo, PoolName, PoolState, USER_FLAGS_BYTES};
 
 /// What a target answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,6 +119,8 @@ pub enum Reply {
     Roster(RosterPart),
     /// The part was taken, and with the last one the roster was replaced.
     RosterSet,
+    /// What fails together with the target; `None` where it does not know that.
+    Domain(Option<FailureDomain>),
     /// The request was not carried out.
     Refused {
         /// Why, for programs: the code of the target's `StoreError`, or one of its service.
@@ -208,6 +210,7 @@ impl Reply {
                 }
             }
             Self::Info(info) => frame.info(info),
+            Self::Domain(domain) => frame.domain(domain.as_ref()),
             Self::List { names, more } => {
                 frame.byte(u8::from(*more));
                 // A count that wraps belongs to a list far too long to be sealed.
@@ -253,6 +256,7 @@ impl Reply {
             Self::Intent { .. } => 0x9a,
             Self::Roster(_) => 0x9b,
             Self::RosterSet => 0x9c,
+            Self::Domain(_) => 0xa0,
             Self::Refused { .. } => 0xff,
         }
     }
@@ -320,6 +324,7 @@ impl Reply {
             }
             0x9b => Self::Roster(body.roster_part()?),
             0x9c => Self::RosterSet,
+            0xa0 => Self::Domain(body.domain()?),
             0xff => Self::Refused { code: body.number_u16()?, text: body.text(MAX_REFUSAL_BYTES)?.to_owned() },
             _ => return Err(Fault::UnknownKind),
         })

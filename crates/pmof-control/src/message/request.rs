@@ -196,6 +196,8 @@ pub enum Request {
     },
     /// Name the time since the target's machine was started.
     Boot,
+    /// Say what fails together with the target.
+    Domain,
     /// Tell the roster of the pool that is open.
     Roster {
         /// From this byte of it on.
@@ -239,7 +241,7 @@ impl Request {
                 frame.text(name.as_str());
             }
             Self::Close { in_order } => frame.byte(u8::from(*in_order)),
-            Self::KeepSet | Self::Boot => {}
+            Self::KeepSet | Self::Boot | Self::Domain => {}
             Self::Remove { name } | Self::Info { name } => frame.text(name.as_str()),
             Self::Begin { opening, epoch, ancestors } => {
                 frame.number_u64(*opening);
@@ -336,6 +338,7 @@ impl Request {
             Self::Intent { .. } => 26,
             Self::Roster { .. } => 27,
             Self::SetRoster { .. } => 28,
+            Self::Domain => 32,
         }
     }
 
@@ -413,6 +416,7 @@ impl Request {
             26 => Self::Intent { first: body.number_u16()? },
             27 => Self::Roster { offset: body.number_u16()? },
             28 => Self::SetRoster { offset: body.number_u16()?, part: body.roster_part()? },
+            32 => Self::Domain,
             _ => return Err(Fault::UnknownKind),
         })
     }

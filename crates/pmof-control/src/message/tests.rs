@@ -5,8 +5,8 @@ use uuid::Uuid;
 
 use super::{wire::Frame, *};
 use crate::{
-    ANCESTORS_MAX, Epoch, Header, INTENT_WORDS_MAX, NameError, NewPool, OpenFor, PoolFormat, PoolInfo, PoolName,
-    PoolState, SetName, USER_FLAGS_BYTES,
+    ANCESTORS_MAX, Epoch, FailureDomain, Header, INTENT_WORDS_MAX, NameError, NewPool, OpenFor, PoolFormat, PoolInfo,
+    PoolName, PoolState, SetName, USER_FLAGS_BYTES,
 };
 
 fn name(text: &str) -> PoolName {
@@ -121,7 +121,12 @@ fn requests() -> Vec<Request> {
         Request::Intent { first: 258 },
         Request::Roster { offset: 6 },
         Request::SetRoster { offset: 7, part: RosterPart { len_bytes: 5000, bytes: vec![8; ROSTER_PART_BYTES] } },
+        Request::Domain,
     ]
+}
+
+fn sample_domain(kernel: Option<[u8; 16]>) -> FailureDomain {
+    FailureDomain { name: "rack 7".parse().unwrap(), is_declared: kernel.is_some(), kernel }
 }
 
 fn replies() -> Vec<Reply> {
@@ -167,6 +172,9 @@ fn replies() -> Vec<Reply> {
         Reply::Info(Box::new(PoolInfo { open_by: None, ..sample_info() })),
         Reply::List { names: vec![name("a"), name("b")], more: true },
         Reply::List { names: vec![], more: false },
+        Reply::Domain(None),
+        Reply::Domain(Some(sample_domain(None))),
+        Reply::Domain(Some(sample_domain(Some([6; 16])))),
         Reply::Refused { code: 513, text: "no".to_owned() },
     ]
 }

@@ -136,7 +136,8 @@ impl Member for LocalMember {
 
     fn finish_flush(&self, flushing: &mut Flushing) -> Option<ReplicaReceipt> {
         self.is_flushed(flushing, Duration::ZERO);
-        let receipt = ReplicaReceipt::of(Arc::clone(&self.standing().place), flushing.reached);
+        let receipt =
+            ReplicaReceipt::of(Arc::clone(&self.standing().place), flushing.reached, self.standing().domain());
         receipt.filter(|_| self.standing().is_in_use())
     }
 

@@ -289,7 +289,8 @@ impl Member for RemoteMember {
             return None;
         }
         self.drain(flushing, None);
-        let receipt = ReplicaReceipt::of(Arc::clone(&self.standing().place), flushing.reached);
+        let receipt =
+            ReplicaReceipt::of(Arc::clone(&self.standing().place), flushing.reached, self.standing().domain());
         receipt.filter(|_| self.standing().is_in_use())
     }
 

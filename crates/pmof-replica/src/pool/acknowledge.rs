@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::{ReplicaReceipt, view::Positions};
+use crate::{ReplicaDomain, domain::distinct};
 
 /// When a persist is acknowledged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,13 +14,18 @@ pub enum Acknowledge {
     /// The same, and at least so many replicas have them; else the persist fails. With [`slow_after`](crate::PoolOptions::slow_after) it does not
     /// wait for more than these where the others are too slow: a quorum of so many.
     AtLeast(usize),
+    /// The same, and the bytes are in so many failure domains and one more: they survive the loss of any so many, with all that is in them. A
+    /// target's failure domain is its machine, unless its operator declared another one. A pool whose replicas cannot give that does not
+    /// open ([`PoolError::TooFewDomains`](crate::PoolError::TooFewDomains)).
+    Survive(usize),
 }
 
 /// What a persist is acknowledged by, and how long it waits for more than that.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AckTerms {
-    /// Replicas that must have the bytes.
+    /// Replicas that must have the bytes, and failure domains that these must be in.
     least: usize,
+    domains: usize,
     /// How long a replica may take longer than enough others; `None`: until it counts as lost.
     pub(super) slow_after: Option<Duration>,
     /// After so long one that does not answer is waited for alone, until it is lost.
@@ -29,11 +34,12 @@ pub(super) struct AckTerms {
 
 impl AckTerms {
     pub(super) fn new(acknowledge: Acknowledge, slow_after: Option<Duration>, loss_timeout: Duration) -> Self {
-        let least = match acknowledge {
-            Acknowledge::InSync => 1,
-            Acknowledge::AtLeast(least) => least.max(1),
+        let (least, domains) = match acknowledge {
+            Acknowledge::InSync => (1, 1),
+            Acknowledge::AtLeast(least) => (least.max(1), 1),
+            Acknowledge::Survive(lost) => (1, lost.saturating_add(1)),
         };
-        Self { least, slow_after, give_up_after: loss_timeout.saturating_mul(2) }
+        Self { least, domains, slow_after, give_up_after: loss_timeout.saturating_mul(2) }
     }
 
     /// Of a pool that waits for all.
@@ -41,14 +47,14 @@ impl AckTerms {
         Self::new(Acknowledge::InSync, None, Duration::MAX)
     }
 
-    /// Whether those that reached the level are enough.
-    pub(super) fn are_met_by(&self, replicas: &[ReplicaReceipt]) -> bool {
-        replicas.len() >= self.least
+    /// Whether replicas in these domains are enough.
+    pub(super) fn are_met(&self, have_it: impl Iterator<Item = Option<ReplicaDomain>> + Clone) -> bool {
+        have_it.clone().count() >= self.least && (self.domains == 1 || distinct(have_it) >= self.domains)
     }
 
-    /// The same of replicas by their positions.
-    pub(super) fn are_met(&self, have_it: Positions) -> bool {
-        have_it.count_ones() as usize >= self.least
+    /// Failure domains that the bytes must be in.
+    pub(super) fn domains(&self) -> usize {
+        self.domains
     }
 }
 

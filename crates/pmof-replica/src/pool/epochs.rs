@@ -343,7 +343,9 @@ impl State {
     pub(super) fn may_leave_behind(&self, slow: Positions) -> bool {
         let (in_use, prompt) = (self.in_use() & !slow, self.prompt() & !slow);
         // One that is behind already is no loss to those who write.
-        let are_met = self.in_use() == in_use || self.terms.are_met(in_use);
+        let left = self.members.iter().enumerate().filter(|(position, _)| in_use & (1 << position) != 0);
+        let are_met = || self.terms.are_met(left.map(|(_, member)| member.standing().domain()));
+        let are_met = self.in_use() == in_use || are_met();
         are_met && self.view.may_go_on_with(prompt, in_use)
     }
 

@@ -6,12 +6,13 @@ use std::{
 };
 
 use pmof_access::{Durability, Medium, Memory};
-use pmof_control::{OpenFor, PoolRefusal, PoolState, REPLICAS_MAX, Reply, Request};
+use pmof_control::{FailureDomain, OpenFor, PoolRefusal, PoolState, REPLICAS_MAX, Reply, Request};
 use uuid::Uuid;
 
 use super::{
     Equalized, LeftOut, Open, Pool,
     acknowledge::{AckTerms, Acknowledge},
+    domains::number_domains,
     epochs::Epochs,
     format::{Format, Terms},
     intents,
@@ -21,6 +22,7 @@ use super::{
 };
 use crate::{
     PoolError, PoolUrl, ReplicaError, ReplicaPlace,
+    domain::{distinct, numbered},
     intent::Intent,
     lineage::{Agreement, Apart, Base, Found, agree, quorum, votes_needed},
     member::{AbsentMember, Member, Standing},
@@ -77,6 +79,7 @@ struct Opened {
     reached: Reached,
     /// It has to catch up.
     is_behind: bool,
+    domain: Option<FailureDomain>,
 }
 
 /// A replica that was asked for in vain, and its connection where there still is one.
@@ -132,17 +135,20 @@ impl Opening {
         let first = (0..self.sites.len()).min_by_key(|index| self.urls[self.sites[*index].0].to_string());
         let mut identity = None;
         let (opened, failed) = self.ask(OpenFor::Write, first, &mut identity, question);
-        let Some(first) = failed.iter().position(|_| true) else {
+        let too_few = self.check_domains(&opened);
+        if failed.is_empty() && too_few.is_ok() {
             return self.made(opened, identity, new);
-        };
+        }
         let opened = opened.into_iter().map(|Opened { position, site, .. }| (position, site));
         let open = failed.iter().filter(|failed| failed.is_open);
         // Without its memory: what is mapped cannot be removed.
         for (position, site) in opened.chain(open.map(|Failed { position, site, .. }| (*position, site.clone()))) {
             undo_creation(&self.urls[position], &site, new);
         }
-        let Failed { position, error, .. } = failed.into_iter().nth(first).ok_or(PoolError::NoReplicas)?;
-        Err(self::failed(&self.urls[position], error))
+        match failed.into_iter().next() {
+            Some(Failed { position, error, .. }) => Err(self::failed(&self.urls[position], error)),
+            None => Err(too_few.err().unwrap_or(PoolError::NoReplicas)),
+        }
     }
 
     fn made(mut self, opened: Vec<Opened>, identity: Option<Identity>, new: New) -> Result<Pool, PoolError> {
@@ -188,23 +194,24 @@ impl Opening {
         let source = source.map(|(source, is_clean)| (opened[source].position, is_clean));
         let in_sync = found(&opened, source.is_some_and(|(_, is_clean)| is_clean));
         let mut indexes = vec![None; self.urls.len()];
-        for Opened { position, site, index, reached, is_behind, .. } in opened {
+        for Opened { position, site, index, reached, is_behind, domain, .. } in opened {
             let place = place(&self.urls[position]);
             let standing = if is_behind { Standing::behind(place) } else { Standing::new(place) };
+            let standing = standing.with_failure_domain(domain);
             let member = reached.member(standing, site, size_bytes, mirror.as_ref());
             members[position] = member.map_err(|error| failed(&self.urls[position], error))?;
             indexes[position] = Some(index);
         }
         // Whoever asks for fewer has decided that these are enough.
         let quorum = self.wanted.min_replicas.map_or(made, |least| least.max(1)).min(quorum(made));
-        let Wanted { acknowledge, slow_after, ref reach, .. } = self.wanted;
         let terms = Terms {
             left_out: self.told_left_out(),
-            acknowledge: AckTerms::new(acknowledge, slow_after, reach.loss_timeout),
+            acknowledge: self.terms(),
             was_closed: source.is_none_or(|(_, is_clean)| is_clean),
             first_read: source.map_or(0, |(source, _)| source),
             ..Terms::whole(self.wanted.require, access, mirror)
         };
+        number_domains(&members);
         let begins = source.filter(|_| access == OpenFor::Write).map(|(source, _)| (source, in_sync));
         Open::assemble(&Native { identity, indexes, base, mark, quorum, begins }, members, terms)
     }
@@ -241,6 +248,10 @@ impl Opening {
             failed.extend(failed_others);
         }
         let judged = self.judge(&mut opened, failed, identity, access);
+        let judged = match judged {
+            Ok(judged) if access == OpenFor::Write => self.check_domains(&opened).map(|()| judged),
+            judged => judged,
+        };
         let (identity, agreement) = match judged {
             Ok(judged) => judged,
             Err(error) => {
@@ -292,10 +303,16 @@ impl Opening {
             let checked = reply.and_then(|reply| check_opened(reply, &site, self.wanted.require, access, identity));
             match checked {
                 Ok(Checked { index, replica_uuid, state, reached }) => {
-                    let is_behind = false;
-                    opened.push(Opened { position, site, index, replica_uuid, state, reached, is_behind });
+                    let (is_behind, domain) = (false, None);
+                    opened.push(Opened { position, site, index, replica_uuid, state, reached, is_behind, domain });
                 }
                 Err(error) => failed.push(Failed { position, site, is_open, error }),
+            }
+        }
+        if access == OpenFor::Write {
+            let asked: Vec<_> = opened.iter().map(|opened| opened.site.send(&Request::Domain)).collect();
+            for (opened, asked) in opened.iter_mut().zip(asked) {
+                opened.domain = opened.site.failure_domain(asked);
             }
         }
         (opened, failed)
@@ -354,6 +371,25 @@ impl Opening {
             FoundMember { index, replica_uuid, url: Arc::clone(&self.urls[position]) }
         };
         opened.iter().map(found).collect()
+    }
+
+    fn terms(&self) -> AckTerms {
+        let Wanted { acknowledge, slow_after, ref reach, .. } = self.wanted;
+        AckTerms::new(acknowledge, slow_after, reach.loss_timeout)
+    }
+
+    /// Whether the replicas that are open are in as many failure domains as a persist is to be in.
+    fn check_domains(&self, opened: &[Opened]) -> Result<(), PoolError> {
+        let domains: Vec<_> = opened.iter().map(|opened| opened.domain.as_ref()).collect();
+        let (wanted, found) = (self.terms().domains(), distinct(numbered(&domains)));
+        if wanted <= found.max(1) {
+            return Ok(());
+        }
+        let named = |opened: &Opened| {
+            let domain = opened.domain.as_ref().map(|domain| domain.name.to_string());
+            (place(&self.urls[opened.position]), domain)
+        };
+        Err(PoolError::TooFewDomains { wanted, found, replicas: opened.iter().map(named).collect() })
     }
 
     /// Whether those that are open make the pool, and who has to catch up. Those that are left out are released.

@@ -21,6 +21,7 @@ use uuid::Uuid;
 use super::{
     Flushings, Open, Shared,
     acknowledge::LEAST_PATIENCE,
+    domains::number_domains,
     events::{Event, Log},
     halt::{Halt, ask_within},
     opened::{Checked, Identity, check_opened},
@@ -477,7 +478,8 @@ impl Returns {
         let mut identity = Some(self.identity);
         let checked = check_opened(reply, &site, self.require, OpenFor::Write, &mut identity);
         let Checked { index, state, reached, .. } = checked.map_err(rejected)?;
-        let standing = Standing::behind(Arc::clone(&member.standing().place));
+        let domain = site.failure_domain(site.send(&Request::Domain));
+        let standing = Standing::behind(Arc::clone(&member.standing().place)).with_failure_domain(domain);
         let member = reached.member(standing, site, self.identity.size_bytes, open.mirror.as_ref());
         let member = member.map_err(|_| Halt::Later)?;
         let state_now = epochs.lock();
@@ -555,6 +557,7 @@ impl Returns {
         let mut members = open.members.clone();
         members[position] = Arc::clone(member);
         member.standing().is_admitted();
+        number_domains(&members);
         let others = open.catching_up.iter().filter(|(of, _)| *of != position).cloned();
         let catching_up = others.chain([(position, Arc::clone(&catch_up))]).collect();
         *guard = Some(Arc::new(open.with_members(members, catching_up)));

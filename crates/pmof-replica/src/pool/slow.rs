@@ -15,7 +15,7 @@ use super::{
     halt::Halt,
 };
 use crate::{
-    member::{FlushLevel, Flushing, Member, Write},
+    member::{FlushLevel, Flushing, Member, Standing, Write},
     view::Positions,
 };
 
@@ -117,8 +117,8 @@ impl Open {
 
     /// Whether too few replicas are in sync to acknowledge anything.
     pub(super) fn is_needed(&self) -> bool {
-        let in_use = self.members.iter().enumerate().filter(|(_, member)| member.standing().is_in_use());
-        !self.terms.are_met(in_use.fold(0, |positions, (position, _)| positions | 1 << position))
+        let in_use = self.members.iter().map(|member| member.standing()).filter(|standing| standing.is_in_use());
+        !self.terms.are_met(in_use.map(Standing::domain))
     }
 
     /// How long a flush may take: so much longer than the same of a replica in sync. `None`: it took longer.

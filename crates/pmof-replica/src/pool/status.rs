@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Pool;
-use crate::{PoolError, ReplicaError, ReplicaPlace, lineage::quorum};
+use crate::{PoolError, ReplicaDomain, ReplicaError, ReplicaPlace, lineage::quorum};
 
 /// Where a replica of an open pool is in its life.
 #[derive(Clone, Debug)]
@@ -29,6 +29,8 @@ pub struct ReplicaStatus {
     pub replica: Arc<ReplicaPlace>,
     /// Where it is in its life.
     pub state: ReplicaState,
+    /// The failure domain that it is in, and the name of that; `None` where it is not known.
+    pub domain: Option<(ReplicaDomain, String)>,
 }
 
 /// What [`Pool::status`] says.
@@ -75,7 +77,8 @@ impl Pool {
                 }
                 None => ReplicaState::InSync,
             };
-            ReplicaStatus { replica: Arc::clone(&standing.place), state }
+            let name = standing.failure_domain().map(|domain| domain.name.to_string());
+            ReplicaStatus { replica: Arc::clone(&standing.place), state, domain: standing.domain().zip(name) }
         });
         let made_count = open.facts.made_count;
         let quorum = if open.epochs.is_some() { quorum(made_count) } else { made_count };

@@ -5,7 +5,7 @@ use super::*;
 fn of(replica: &str, method: Method, mechanism: Mechanism, evidence: Evidence) -> ReplicaReceipt {
     let replica = Arc::new(ReplicaPlace::Pool(replica.parse().expect("a pool's address")));
     let durability = Durability::PowerFailure;
-    ReplicaReceipt { replica, durability, method, promise: Promise { mechanism, evidence }, also: None }
+    ReplicaReceipt { replica, durability, method, promise: Promise { mechanism, evidence }, also: None, domain: None }
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn a_receipt_tells_of_both_flushes_where_they_differ() {
     };
     let direct = of(Durability::PowerFailure, Method::NativeFlush, fence, Evidence::Declared);
     let by_message = of(Durability::ProcessCrash, Method::SendAfterWrite, sync, Evidence::Probed);
-    let receipt = |flushes| ReplicaReceipt::of(Arc::clone(&place), flushes);
+    let receipt = |flushes| ReplicaReceipt::of(Arc::clone(&place), flushes, None);
     let both = receipt([direct, by_message]).expect("two flushes");
     assert_eq!(both.durability, Durability::ProcessCrash, "the least of both");
     assert_eq!((both.method, both.also), (Method::NativeFlush, by_message));

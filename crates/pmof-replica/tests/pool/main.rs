@@ -2,6 +2,7 @@
 
 mod budget;
 mod busy;
+mod domains;
 mod epochs;
 mod failures;
 mod handles;

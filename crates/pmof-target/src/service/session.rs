@@ -10,7 +10,7 @@ use pmof_access::{
     Access, Completion, ConnectError, Connection, OperationKind, Outcome, Peer, PostError, Region, RegisterError,
     Ticket,
 };
-use pmof_control::{DATA_RANGES_MAX, MAX_MESSAGE_BYTES, OpenFor, Reply, Request, ServiceCode};
+use pmof_control::{DATA_RANGES_MAX, FailureDomain, MAX_MESSAGE_BYTES, OpenFor, Reply, Request, ServiceCode};
 use pmof_mem::causes;
 use pmof_pool::Attributes;
 use uuid::Uuid;
@@ -85,6 +85,8 @@ pub(super) struct Stores {
     pub(super) leases: Leases,
     /// The time since the machine was started, where that is known.
     pub(super) boot: Option<Uuid>,
+    /// What fails together with this target.
+    pub(super) domain: Option<FailureDomain>,
 }
 
 impl Session {
@@ -261,6 +263,7 @@ impl Session {
             Request::Data { offset } => self.bytes()?.data(offset),
             Request::Headerless { offset } => self.headerless(offset),
             Request::Boot => requests::about_boot(stores.boot),
+            Request::Domain => Ok(Reply::Domain(stores.domain.clone())),
         }
     }
 
