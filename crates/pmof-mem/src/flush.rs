@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use crate::{
     CacheWriteBack, Declaration, Durability, Evidence, Mechanism, MediumKind, MemError, Promise, Settled,
     cache::{persist_fence, write_back_lines},
+    dirty_pages::DirtyPages,
     file::io_error,
     judge::Judgement,
     mapping::Mapping,
@@ -65,6 +66,7 @@ pub(crate) struct SyncState {
     is_host_cached: bool,
     /// The device, once it was queried.
     device: OnceLock<u64>,
+    pub(crate) dirty_pages: DirtyPages,
 }
 
 impl Flush {
@@ -185,7 +187,7 @@ impl SyncState {
     /// That of a file just opened: a process that died may have left bytes in the page cache which nobody flushed.
     fn unknown(kind: MediumKind) -> Self {
         let is_host_cached = kind == MediumKind::VirtioPmem;
-        Self { written: AtomicU64::new(1), is_host_cached, ..Self::default() }
+        Self { written: AtomicU64::new(1), is_host_cached, dirty_pages: DirtyPages::all(), ..Self::default() }
     }
 
     fn start(&self, flushed: &Flushed<'_>, offset: u64, len_bytes: u64) -> Result<(), MemError> {
@@ -212,10 +214,12 @@ impl SyncState {
         if *synced >= wanted {
             return Ok(());
         }
+        self.dirty_pages.begin_flush();
         // Everything written back so far is in the page cache, so this flush covers it.
         let covered = self.written.load(Ordering::Acquire);
         match flushed.file.map_or(Ok(()), flush_file) {
             Ok(()) => {
+                self.dirty_pages.end_flush();
                 *synced = covered;
                 Ok(())
             }

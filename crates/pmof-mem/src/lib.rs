@@ -10,6 +10,7 @@ mod bus_error;
 mod cache;
 mod causes;
 mod cycles;
+mod dirty_pages;
 mod durability;
 mod error;
 mod extents;

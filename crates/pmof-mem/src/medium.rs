@@ -107,7 +107,8 @@ pub(crate) use forward_medium;
 ///
 /// No reference to the bytes is ever handed out: they are copied in and out, or moved between the memory and a
 /// socket by the kernel. All methods may be called from several threads at once; when two threads write the same bytes,
-/// each aligned 8 bytes come from one of them, as in hardware.
+/// each aligned 8 bytes come from one of them, as in hardware. A read beside a [`store`](Self::store) to a file may see part of an aligned 8 bytes,
+/// where the kernel copies them; beside an [`atomic_store`](Self::atomic_store) it never does.
 ///
 /// Making bytes durable takes two steps: [`write_back`](Self::write_back) each range, then one [`fence`](Self::fence).
 /// The ranges have reached [`Durability::PowerFailure`] only after a successful fence, and only if

@@ -7,10 +7,14 @@ use std::{
     sync::atomic::Ordering,
 };
 
-use rustix::io::Errno;
+use rustix::{
+    io::{Errno, pwrite},
+    process::{Resource, getrlimit},
+};
 
 use crate::{
     Declaration, Durability, Medium, MediumKind, MemError, Promise, Settled, System,
+    dirty_pages::Storing,
     file::{NO_PATH, Opened, create_whole, inspect, io_error, open_existing, seal_memory, unnamed_memory},
     flush::{Flush, Flushed, promise_of},
     judge::{Judgement, judge_devdax, judge_file},
@@ -21,6 +25,9 @@ use crate::{
 
 /// The longest medium: mmap, file offsets and pointer arithmetic are all bounded by it.
 pub const LEN_BYTES_MAX: u64 = i64::MAX as u64;
+
+/// Stores of at most so many bytes to files behind the page cache use pwrite(2) where they may: it makes one page or two dirty.
+const PWRITE_MAX_BYTES: usize = 4096;
 
 /// Memory that the kernel mapped, with what its medium can promise. Unmapped on drop.
 ///
@@ -41,6 +48,8 @@ pub struct Memory {
     judgement: Judgement,
     declaration: Option<Declaration>,
     flush: Flush,
+    /// Short stores to clean pages use pwrite(2).
+    uses_pwrite: bool,
 }
 
 impl Memory {
@@ -254,10 +263,14 @@ impl Memory {
         declaration: Option<Declaration>,
         flush: Flush,
     ) -> Self {
-        if judgement.kind == MediumKind::PageCache && mapping.is_writable() {
+        let is_cached = judgement.kind == MediumKind::PageCache && mapping.is_writable();
+        if is_cached {
             mapping.load_pages();
         }
-        Self { mapping, path, file, file_offset: 0, judgement, declaration, flush }
+        // Whoever owns borrowed memory stores to it unseen. And pwrite(2) beyond a limit of file sizes kills the process, within the file too.
+        let has_limit = || getrlimit(Resource::Fsize).current.is_some();
+        let uses_pwrite = is_cached && !mapping.is_borrowed() && !has_limit();
+        Self { mapping, path, file, file_offset: 0, judgement, declaration, flush, uses_pwrite }
     }
 
     /// The same memory, which is a part of its file.
@@ -303,6 +316,31 @@ impl Memory {
 
     fn check_writable(&self) -> Result<(), MemError> {
         if self.mapping.is_writable() { Ok(()) } else { Err(MemError::ReadOnly { path: self.path.clone() }) }
+    }
+
+    /// Stores a short range of clean pages by pwrite(2). False, and nothing is stored, where that cannot be or may tear words.
+    fn store_by_pwrite(&self, offset: u64, bytes: &[u8]) -> Result<bool, MemError> {
+        let (Flush::Sync(state), Some(file)) = (&self.flush, &self.file) else { return Ok(false) };
+        if !self.uses_pwrite || bytes.len() > PWRITE_MAX_BYTES {
+            return Ok(false);
+        }
+        // Past the end of a file that was truncated pwrite(2) would extend it.
+        self.touch(offset, bytes.len() as u64)?;
+        let file_offset = self.file_offset + offset;
+        let write = || pwrite(file, bytes, file_offset);
+        let written = state.dirty_pages.write_clean(file_offset, bytes.len() as u64, write);
+        // A store through the mapping tells of what else went wrong.
+        Ok(written == Some(Ok(bytes.len())))
+    }
+
+    /// To be held during a store through the mapping.
+    fn begin_store(&self, offset: u64, len_bytes: u64) -> Option<Storing<'_>> {
+        match &self.flush {
+            Flush::Sync(state) if self.uses_pwrite => {
+                Some(state.dirty_pages.begin_store(self.file_offset + offset, len_bytes))
+            }
+            _ => None,
+        }
     }
 
     fn is_dax(&self) -> bool {
@@ -358,7 +396,8 @@ impl Medium for Memory {
         self.check_writable()?;
         if self.is_dax() && bytes.len() >= STREAM_MIN_BYTES {
             self.mapping.store_streaming(offset, bytes)?;
-        } else {
+        } else if !self.store_by_pwrite(offset, bytes)? {
+            let _storing = self.begin_store(offset, bytes.len() as u64);
             self.mapping.store(offset, bytes)?;
         }
         self.check_loaded()
@@ -370,6 +409,7 @@ impl Medium for Memory {
             self.check_writable().map_err(|error| io::Error::new(io::ErrorKind::PermissionDenied, error))?;
         }
         let parts = [(start, len_bytes as usize), (tail.as_mut_ptr(), tail.len())];
+        let _storing = self.begin_store(offset, len_bytes);
         // SAFETY: the range was checked and stays mapped while `self` is borrowed; `tail` is borrowed exclusively.
         let received = self.mapping.call(|| unsafe { socket::receive(fd, parts) });
         received.unwrap_or_else(|| Err(io::Error::other(self.medium_failed())))
@@ -389,12 +429,14 @@ impl Medium for Memory {
 
     fn atomic_store(&self, offset: u64, value: u64) -> Result<(), MemError> {
         self.check_writable()?;
+        let _storing = self.begin_store(offset, 8);
         self.mapping.atomic(offset)?.store(value.to_le(), Ordering::SeqCst);
         self.check_loaded()
     }
 
     fn compare_and_swap(&self, offset: u64, expected: u64, new: u64) -> Result<u64, MemError> {
         self.check_writable()?;
+        let _storing = self.begin_store(offset, 8);
         let word = self.mapping.atomic(offset)?;
         let found = word.compare_exchange(expected.to_le(), new.to_le(), Ordering::SeqCst, Ordering::SeqCst);
         self.check_loaded()?;
@@ -403,6 +445,7 @@ impl Medium for Memory {
 
     fn fetch_and_add(&self, offset: u64, addend: u64) -> Result<u64, MemError> {
         self.check_writable()?;
+        let _storing = self.begin_store(offset, 8);
         let word = self.mapping.atomic(offset)?;
         let add = |stored: u64| u64::from_le(stored).wrapping_add(addend).to_le();
         let mut found = word.load(Ordering::SeqCst);

@@ -328,6 +328,64 @@ fn a_synced_range_vouches_for_nothing_else() {
     memory.fence().unwrap();
 }
 
+/// Behind the page cache, with all of it on the disk. `None` where the build lies elsewhere.
+fn flushed_file(directory: &TempDir) -> Option<Memory> {
+    let memory = Memory::create(&directory.path().join("pool"), 1 << 20, None).unwrap();
+    if !memory.uses_pwrite {
+        skip_report::skipped!("the build directory lies on {}, or file sizes are limited", memory.kind());
+        return None;
+    }
+    memory.fence().unwrap();
+    Some(memory)
+}
+
+#[test]
+fn a_short_store_uses_pwrite_where_the_page_was_flushed() {
+    let directory = tempdir_in(DISK).unwrap();
+    let Some(mut memory) = flushed_file(&directory) else { return };
+    // Another file receives what pwrite stores.
+    let other_path = directory.path().join("other");
+    fs::write(&other_path, vec![0; 1 << 20]).unwrap();
+    let other = fs::OpenOptions::new().read(true).write(true).open(&other_path).unwrap();
+    memory.file = Some(other.into());
+    let stored = |memory: &Memory, offset: u64, value: u8| -> bool {
+        memory.store(offset, &[value; 16]).unwrap();
+        let is_in_other = fs::read(&other_path).unwrap()[offset as usize] == value;
+        assert_ne!(is_in_other, bytes_at(memory, offset, 1) == [value], "it is in one of them");
+        is_in_other
+    };
+    assert!(stored(&memory, 0, 1));
+    assert!(!stored(&memory, 32, 2), "the page is dirty: a write-back of it may begin at any time");
+    assert!(stored(&memory, 128 << 10, 3), "another page is clean");
+    memory.atomic_store(512 << 10, 4).unwrap();
+    assert!(!stored(&memory, (512 << 10) + 8, 5), "a store through the mapping dirties too");
+    memory.write_back(0, 1).unwrap();
+    memory.fence().unwrap();
+    assert!(stored(&memory, 64, 6) && stored(&memory, (512 << 10) + 64, 7), "all of it was flushed");
+    memory.store(256 << 10, &[8; 8192]).unwrap();
+    assert_eq!(bytes_at(&memory, 256 << 10, 8192), [8; 8192], "a long store goes through the mapping");
+}
+
+#[test]
+fn what_pwrite_cannot_store_goes_through_the_mapping() {
+    let directory = tempdir_in(DISK).unwrap();
+    let Some(mut memory) = flushed_file(&directory) else { return };
+    memory.file = Some(rustix::pipe::pipe().unwrap().1);
+    memory.store(8, b"stored").unwrap();
+    assert_eq!(bytes_at(&memory, 8, 6), b"stored");
+    assert!(matches!(memory.store(1 << 20, b"x"), Err(MemError::OutOfBounds { .. })));
+}
+
+#[test]
+fn pwrite_does_not_extend_a_file_that_was_truncated() {
+    let directory = tempdir_in(DISK).unwrap();
+    let Some(memory) = flushed_file(&directory) else { return };
+    let path = directory.path().join("pool");
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
+    assert!(matches!(memory.store(8192, b"lost"), Err(MemError::MediumFailed { .. })));
+    assert_eq!(fs::metadata(&path).unwrap().len(), 4096);
+}
+
 #[test]
 fn many_threads_flush_one_file() {
     let directory = tempdir_in(DISK).unwrap();
