@@ -21,6 +21,7 @@ use release::ReleaseArgs;
 use remove::RemoveArgs;
 use scrub::ScrubArgs;
 use sets::{CreateArgs, SyncArgs, TransformArgs};
+use status::StatusArgs;
 
 mod check;
 mod contents;
@@ -30,6 +31,7 @@ mod release;
 mod remove;
 mod scrub;
 mod sets;
+mod status;
 #[cfg(test)]
 mod tests;
 
@@ -46,6 +48,7 @@ pub(crate) struct PoolArgs {
 enum PoolCommand {
     /// Describe pools; for pool sets, ask the hosts of their replicas
     Info(InfoArgs),
+    Status(StatusArgs),
     /// Remove pools with all their bytes
     Rm(RemoveArgs),
     /// List the pools of a target
@@ -89,6 +92,7 @@ pub(crate) fn run(args: &PoolArgs) -> anyhow::Result<()> {
     let connect = args.connect;
     match &args.command {
         PoolCommand::Info(args) => info(args, connect),
+        PoolCommand::Status(args) => status::run(args, connect),
         PoolCommand::Rm(args) => remove::run(args, connect),
         PoolCommand::Ls(args) => list(args, connect),
         PoolCommand::Release(args) => release::run(args, connect),

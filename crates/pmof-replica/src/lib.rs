@@ -38,8 +38,8 @@ pub use list::{LIST_MAX_NAMES, list_pools};
 pub use member::Atomicity;
 pub use place::ReplicaPlace;
 pub use pool::{
-    Acknowledge, Differing, Event, Events, Lane, Pending, Pool, PoolOptions, PoolStatus, RemoteSetOptions, Repaired,
-    ReplicaState, ReplicaStatus, ScrubReport, SetOptions,
+    Acknowledge, Differing, Event, Events, Lane, MemberState, MemberStatus, Pending, Pool, PoolMembers, PoolOptions,
+    PoolStatus, RemoteSetOptions, Repaired, ReplicaState, ReplicaStatus, ScrubReport, SetOptions,
 };
 pub use receipt::{PersistFailure, Receipt, ReplicaReceipt};
 pub use remote_removal::RemoteRemoval;

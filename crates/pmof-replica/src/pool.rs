@@ -47,6 +47,7 @@ mod intents;
 mod lane;
 #[cfg(test)]
 mod member_tests;
+mod members;
 mod opened;
 mod opening;
 mod options;
@@ -62,6 +63,7 @@ mod status;
 pub use acknowledge::Acknowledge;
 pub use events::{Event, Events};
 pub use lane::Lane;
+pub use members::{MemberState, MemberStatus, PoolMembers};
 pub use options::PoolOptions;
 pub use pending::Pending;
 pub use remote_set::RemoteSetOptions;

@@ -70,10 +70,10 @@ pub use pmof_control::{DomainName, OpenFor, PoolInfo, PoolName, PoolRefusal, REP
 
 #[doc(inline)]
 pub use pmof_replica::{
-    Acknowledge, Atomicity, Differing, Event, Events, Lane, Pending, PersistFailure, Pool, PoolError, PoolOptions,
-    PoolStatus, PoolUrl, PoolUrlError, Receipt, RemoteSetOptions, Repaired, ReplicaDomain, ReplicaError, ReplicaPlace,
-    ReplicaReceipt, ReplicaState, ReplicaStatus, ScrubReport, SetOptions, Survival, TargetOptions, TargetUrl,
-    list_pools,
+    Acknowledge, Atomicity, Differing, Event, Events, Lane, MemberState, MemberStatus, Pending, PersistFailure, Pool,
+    PoolError, PoolMembers, PoolOptions, PoolStatus, PoolUrl, PoolUrlError, Receipt, RemoteSetOptions, Repaired,
+    ReplicaDomain, ReplicaError, ReplicaPlace, ReplicaReceipt, ReplicaState, ReplicaStatus, ScrubReport, SetOptions,
+    Survival, TargetOptions, TargetUrl, list_pools,
 };
 
 #[doc(inline)]

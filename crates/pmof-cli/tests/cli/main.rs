@@ -13,4 +13,5 @@ mod released;
 mod scrubbed;
 mod sets;
 mod soaks;
+mod status;
 mod support;

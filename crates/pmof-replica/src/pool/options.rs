@@ -16,6 +16,7 @@ use uuid::Uuid;
 use super::{
     Pool,
     acknowledge::Acknowledge,
+    members::{PoolMembers, survey},
     opening::{New, Opening, Wanted, failed, millis},
 };
 use crate::{PoolError, PoolUrl, ReplicaError, reach::Reach};
@@ -352,6 +353,24 @@ impl PoolOptions {
                 _ => None,
             },
         )
+    }
+
+    /// Tells which members the pool has and in which states they are: those that are named, and those that they name. It neither writes nor disturbs a writer.
+    ///
+    /// # Errors
+    /// [`PoolError::NoneOpened`] where no member answers; [`PoolError::SameReplica`] where two of them are one replica. One that is lost, or that
+    /// does not belong to the others, is no error but a [state](crate::MemberState).
+    pub fn members(&self) -> Result<PoolMembers, PoolError> {
+        let urls = self.urls()?;
+        let mut attempts = 1..=READ_ATTEMPTS;
+        loop {
+            let members = survey(&self.reach, &urls)?;
+            // A writer that changes the epoch just now has told some members and not yet the others.
+            if members.losses_survived.is_some() || members.writer.is_none() || attempts.next().is_none() {
+                return Ok(members);
+            }
+            std::thread::sleep(READ_PAUSE);
+        }
     }
 
     /// Removes the pool from every replica, with all its bytes. Stops at the first replica that refuses.

@@ -42,7 +42,7 @@ impl Rosters {
 }
 
 /// The roster that a target keeps of the pool that is open there. `None`: it is too old to keep one.
-fn read_roster(site: &Site, asked: Asked) -> Result<Option<Roster>, ReplicaError> {
+pub(super) fn read_roster(site: &Site, asked: Asked) -> Result<Option<Roster>, ReplicaError> {
     let (mut bytes, mut answer) = (Vec::new(), site.answer(asked));
     loop {
         let part = match answer {

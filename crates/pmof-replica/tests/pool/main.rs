@@ -12,6 +12,7 @@ mod kept;
 mod keys;
 mod late;
 mod lying;
+mod members;
 mod reopened;
 mod returns;
 mod rosters;

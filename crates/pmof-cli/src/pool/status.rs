@@ -1,0 +1,171 @@
+//! `pmof pool status`.
+
+use std::{fmt::Write, thread, time::Duration};
+
+use anyhow::{Context, bail};
+use pmof::{MemberState, MemberStatus, PoolMembers, PoolOptions, PoolUrl, ReplicaError, causes};
+use pmof_console::{
+    output::{self, with_mend},
+    reach::ConnectArgs,
+    words::parsed,
+};
+use serde::Serialize;
+
+/// Show which members a pool has, in which states they are, and how many losses it survives now
+///
+/// One address is enough: the members know each other. Nothing is written, and a writer is not disturbed. The exit status is 1 where too few members are
+/// there to open the pool. How much a member that catches up still lacks is known to the writer only.
+#[derive(Debug, clap::Args)]
+pub(super) struct StatusArgs {
+    /// Members of one pool: `tcp://HOST:PORT/POOL` and the like; those that are not named are found by them
+    #[arg(value_name = "URL", required = true, value_parser = parsed::<PoolUrl>)]
+    urls: Vec<PoolUrl>,
+    /// Show it again every so many seconds, until interrupted
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = clap::value_parser!(u64).range(1..))]
+    watch: Option<u64>,
+    /// Print one JSON object; with --watch, one on each line
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct StatusReport {
+    pool_uuid: String,
+    len_bytes: u64,
+    opening: u64,
+    epoch: String,
+    mark: u64,
+    /// Who has it open for writing.
+    open_by: Option<String>,
+    is_closed: bool,
+    made: usize,
+    in_sync: usize,
+    quorum: usize,
+    /// How many members may be lost now, whichever; null where the pool cannot be opened.
+    losses_survived: Option<usize>,
+    members: Vec<MemberReport>,
+}
+
+#[derive(Debug, Serialize)]
+struct MemberReport {
+    index: Option<u16>,
+    url: Option<String>,
+    replica_uuid: Option<String>,
+    domain: String,
+    state: &'static str,
+    why: Option<String>,
+    opening: Option<u64>,
+    mark: Option<u64>,
+}
+
+pub(super) fn run(args: &StatusArgs, connect: ConnectArgs) -> anyhow::Result<()> {
+    let options = args.urls.iter().map(ToString::to_string).fold(connect.pools(), PoolOptions::replica);
+    let Some(seconds) = args.watch else {
+        let report = show(&options, args.json)?;
+        return report.problem().map_or(Ok(()), |problem| bail!("{problem}"));
+    };
+    loop {
+        // What is out of reach now may be there the next time.
+        if let Err(error) = show(&options, args.json) {
+            eprintln!("pmof: {error:#}");
+        }
+        if !args.json {
+            output::print("\n")?;
+        }
+        thread::sleep(Duration::from_secs(seconds));
+    }
+}
+
+fn show(options: &PoolOptions, json: bool) -> anyhow::Result<StatusReport> {
+    let members = options.members().map_err(with_mend).context("cannot tell the state of the pool")?;
+    let report = StatusReport::new(&members);
+    if json {
+        output::print_json(&report)?;
+    } else {
+        output::print(&report.text())?;
+    }
+    Ok(report)
+}
+
+impl StatusReport {
+    fn new(members: &PoolMembers) -> Self {
+        Self {
+            pool_uuid: members.pool_uuid.to_string(),
+            len_bytes: members.size_bytes,
+            opening: members.opening,
+            epoch: members.epoch.to_string(),
+            mark: members.mark,
+            open_by: members.writer.clone(),
+            is_closed: members.is_closed,
+            made: members.made_count,
+            in_sync: members.in_sync_count(),
+            quorum: members.quorum,
+            losses_survived: members.losses_survived,
+            members: members.members.iter().map(MemberReport::new).collect(),
+        }
+    }
+
+    fn problem(&self) -> Option<String> {
+        let Self { in_sync, made, .. } = self;
+        self.losses_survived.is_none().then(|| {
+            format!("the pool cannot be opened now: {in_sync} of its {made} replicas are in sync, which is too few; bring back those that are lost")
+        })
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string cannot fail.
+        let mut line = |name: &str, value: &dyn std::fmt::Display| {
+            let _ = writeln!(text, "{name:<10} {value}");
+        };
+        line("pool", &self.pool_uuid);
+        line("size", &output::size(self.len_bytes));
+        let state = match (&self.open_by, self.is_closed) {
+            (Some(writer), _) => writer,
+            (None, true) => "none, closed in order",
+            (None, false) => "none, not closed",
+        };
+        line("writer", &state);
+        line("opening", &format!("{}, epoch {}, mark {}", self.opening, self.epoch, self.mark));
+        line("in sync", &format!("{} of {}, quorum {}", self.in_sync, self.made, self.quorum));
+        match self.losses_survived {
+            Some(1) => line("survives", &"the loss of any 1 member"),
+            Some(losses) => line("survives", &format!("the loss of any {losses} members")),
+            None => line("survives", &"nothing: too few members to open it"),
+        }
+        for member in &self.members {
+            let index = member.index.map_or_else(|| "?".to_owned(), |index| index.to_string());
+            let url = member.url.as_deref().unwrap_or("(no address known)");
+            let domain = if member.domain.is_empty() { String::new() } else { format!(" in {}", member.domain) };
+            let why = member.why.as_ref().map_or_else(String::new, |why| format!(": {why}"));
+            line("member", &format!("{index} {:<8} {url}{domain}{why}", member.state));
+        }
+        text
+    }
+}
+
+impl MemberReport {
+    fn new(member: &MemberStatus) -> Self {
+        let words = |why: &ReplicaError| Some(causes(why).to_string());
+        let (state, why) = match &member.state {
+            MemberState::InSync => ("in sync", None),
+            MemberState::Syncing => ("syncing", None),
+            MemberState::Behind(why) => ("behind", words(why)),
+            MemberState::Foreign(why) => ("foreign", words(why)),
+            MemberState::Lost(why) => ("lost", words(why)),
+            MemberState::Unnamed => ("unnamed", Some("it was not looked for; name its address".to_owned())),
+            _ => ("unknown", None),
+        };
+        let info = member.info.as_ref();
+        Self {
+            index: member.index,
+            url: member.replica.as_ref().map(ToString::to_string),
+            replica_uuid: info.map(|info| info.header.replica_uuid.to_string()),
+            domain: member.domain.clone(),
+            state,
+            why,
+            opening: info.map(|info| info.state.opening),
+            mark: info.map(|info| info.state.mark),
+        }
+    }
+}

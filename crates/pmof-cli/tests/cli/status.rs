@@ -1,0 +1,114 @@
+//! `pmof pool status`.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    process::Stdio,
+};
+
+use pmof::{Durability, Pool, PoolOptions};
+use serde_json::Value;
+
+use crate::support::{Target, command, pmof};
+
+fn targets() -> [Target; 3] {
+    std::array::from_fn(|_| Target::start())
+}
+
+fn options<'u>(urls: impl IntoIterator<Item = &'u String>) -> PoolOptions {
+    urls.into_iter().fold(Pool::options().require(Durability::ProcessCrash), PoolOptions::replica)
+}
+
+fn urls(targets: &[Target]) -> Vec<String> {
+    targets.iter().map(|target| target.url("orders")).collect()
+}
+
+fn states(report: &Value) -> Vec<&str> {
+    report["members"].as_array().unwrap().iter().map(|member| member["state"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn one_address_shows_all_members_while_the_pool_is_written() {
+    let three = targets();
+    let urls = urls(&three);
+    let writer = options(&urls).create(1 << 20).unwrap();
+    writer.persist(0, b"here").unwrap();
+    let said = pmof(["pool", "status", &urls[1]]).done();
+    for line in ["in sync    3 of 3, quorum 2\n", "survives   the loss of any 1 member\n"] {
+        assert!(said.contains(line), "{said}");
+    }
+    for (index, url) in urls.iter().enumerate() {
+        assert!(said.contains(&format!("member     {index} in sync  {url} in machine-")), "{said}");
+    }
+    let report = pmof(["pool", "status", &urls[0], "--json"]).json();
+    assert!(report["open_by"].as_str().unwrap().contains("the initiator at 127.0.0.1"), "{report}");
+    assert_eq!((&report["losses_survived"], &report["is_closed"]), (&1.into(), &false.into()));
+    assert_eq!(states(&report), ["in sync"; 3]);
+    writer.persist(0, b"more").unwrap();
+    writer.close().unwrap();
+    let report = pmof(["pool", "status", &urls[0], "--json"]).json();
+    assert_eq!((&report["open_by"], &report["is_closed"]), (&Value::Null, &true.into()));
+    assert!(pmof(["pool", "status", &urls[0]]).done().contains("writer     none, closed in order\n"));
+}
+
+#[test]
+fn members_that_are_lost_or_behind_are_told_apart_and_too_few_are_a_failure() {
+    let mut three = targets();
+    let all = urls(&three);
+    let writer = options(&all).create(1 << 20).unwrap();
+    three[2].kill();
+    // The member is lost with the write that notices it.
+    while !writer.persist(0, b"gone").unwrap().is_degraded() {}
+    let report = pmof(["pool", "status", &all[0], "--json"]).json();
+    assert_eq!((states(&report), &report["losses_survived"]), (vec!["in sync", "in sync", "lost"], &0.into()));
+    assert_eq!((&report["members"][2]["url"], &report["members"][2]["index"]), (&all[2].as_str().into(), &2.into()));
+    writer.close().unwrap();
+
+    three[2].restart();
+    let report = pmof(["pool", "status", &all[0], &three[2].url("orders"), "--json"]).json();
+    assert_eq!((states(&report), &report["losses_survived"]), (vec!["in sync", "behind", "in sync"], &1.into()));
+    assert!(report["members"][1]["why"].as_str().unwrap().contains("without it"), "{report}");
+
+    three[0].kill();
+    three[1].kill();
+    let said = pmof(["pool", "status", &three[2].url("orders"), "--json"]);
+    assert!(said.errors.contains("the pool cannot be opened now"), "{said:?}");
+    let report: Value = serde_json::from_str(&said.output).unwrap();
+    assert_eq!((said.code, &report["losses_survived"]), (Some(1), &Value::Null));
+}
+
+#[test]
+fn what_is_no_member_is_named() {
+    let three = targets();
+    let all = urls(&three);
+    options(&all).create(1 << 20).unwrap().close().unwrap();
+    let theirs = three[1].url("theirs");
+    options([&theirs]).create(1 << 20).unwrap().close().unwrap();
+    let report = pmof(["pool", "status", &all[0], &theirs, "--json"]).json();
+    assert_eq!(states(&report), ["in sync", "foreign", "in sync", "in sync"]);
+    assert!(report["members"][1]["why"].as_str().unwrap().contains("it is of pool"), "{report}");
+
+    // A copy of a member, under another name.
+    fs::copy(three[0].file("orders"), three[1].file("copy")).unwrap();
+    pmof(["pool", "status", &all[0], &three[1].url("copy")]).failed(&["copy", "replica 0"]);
+
+    pmof(["pool", "status", &three[0].url("missing")]).failed(&["cannot tell the state", "there is no pool missing"]);
+    pmof(["pool", "status"]).wrong_use(&["URL"]);
+    pmof(["pool", "status", "nonsense"]).wrong_use(&["nonsense"]);
+    pmof(["pool", "status", &all[0], "--watch", "0"]).wrong_use(&["--watch"]);
+    pmof(["pool", "status", &all[0], &all[0]]).failed(&["is named twice"]);
+}
+
+#[test]
+fn watching_shows_it_again_and_again() {
+    let target = Target::start();
+    let url = target.url("orders");
+    options([&url]).create(1 << 20).unwrap().close().unwrap();
+    let mut watch = command(["pool", "status", &url, "--watch", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(watch.stdout.take().unwrap()).lines();
+    let reports: Vec<Value> = lines.take(2).map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
+    watch.kill().unwrap();
+    watch.wait().unwrap();
+    assert_eq!(reports.len(), 2);
+    assert!(reports.iter().all(|report| states(report) == ["in sync"] && report["losses_survived"] == 0));
+}

@@ -1,0 +1,298 @@
+//! Which members a pool has and in which states they are, found out without opening it for writing.
+
+use std::sync::Arc;
+
+use pmof_control::{FailureDomain, OpenFor, PoolInfo, Reply, Request, Roster};
+use pmof_mem::Durability;
+use uuid::Uuid;
+
+use super::rosters::read_roster;
+use crate::{
+    PoolError, PoolUrl, ReplicaError, ReplicaPlace,
+    lineage::{Agreement, Apart, Found, agree, quorum, votes_needed},
+    peers::Peers,
+    reach::Reach,
+    roster::{FoundMember, elsewhere, newest},
+    site::Site,
+};
+
+/// The state of a member, as the members that answer tell it.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum MemberState {
+    /// It has all that was acknowledged.
+    InSync,
+    /// It is behind, and a writer has it open and copies to it what it lacks. How much that is only the writer knows: [`Pool::status`](crate::Pool::status).
+    Syncing,
+    /// It lacks what was acknowledged, and catches up once a writer reaches it.
+    Behind(Arc<ReplicaError>),
+    /// It is another pool or another member, or it holds what the others never acknowledged.
+    Foreign(Arc<ReplicaError>),
+    /// It was not found.
+    Lost(Arc<ReplicaError>),
+    /// It was not looked for: its address is not known, or would start a program or open a file here.
+    Unnamed,
+}
+
+/// One member of a pool.
+#[derive(Clone, Debug)]
+pub struct MemberStatus {
+    /// Which replica of the pool it is, where that is known.
+    pub index: Option<u16>,
+    /// Where it lies, or was found last. `None`: nobody knows.
+    pub replica: Option<Arc<ReplicaPlace>>,
+    /// Its failure domain, as its target names it; empty where that is not known.
+    pub domain: String,
+    /// Its state.
+    pub state: MemberState,
+    /// What its target says of it, where it answers.
+    pub info: Option<Box<PoolInfo>>,
+}
+
+/// What [`PoolOptions::members`](crate::PoolOptions::members) finds.
+#[derive(Clone, Debug)]
+pub struct PoolMembers {
+    /// The pool.
+    pub pool_uuid: Uuid,
+    /// Bytes of user data.
+    pub size_bytes: u64,
+    /// Replicas that the pool was made with.
+    pub made_count: usize,
+    /// Members that must know of an epoch before anything depends on it.
+    pub quorum: usize,
+    /// Openings for writing and changes of members so far.
+    pub opening: u64,
+    /// The epoch in force.
+    pub epoch: Uuid,
+    /// The highest mark: raised about once a second while the pool is written.
+    pub mark: u64,
+    /// Who has it open for writing.
+    pub writer: Option<String>,
+    /// Whether all members in sync were closed in order.
+    pub is_closed: bool,
+    /// How many members, whichever, may be lost now so that the others still open with all that was acknowledged. `None`: too few are here to open it now.
+    pub losses_survived: Option<usize>,
+    /// Those that were named, in their order, then those that were found by them.
+    pub members: Vec<MemberStatus>,
+}
+
+impl PoolMembers {
+    /// Members that have all that was acknowledged.
+    pub fn in_sync_count(&self) -> usize {
+        self.members.iter().filter(|member| matches!(member.state, MemberState::InSync)).count()
+    }
+}
+
+/// What one address has.
+struct Answer {
+    url: Arc<PoolUrl>,
+    /// The member that was looked for there.
+    wanted: Option<FoundMember>,
+    info: Result<Box<PoolInfo>, Arc<ReplicaError>>,
+    roster: Option<Roster>,
+    domain: Option<FailureDomain>,
+}
+
+/// Asks those that are named, and the members that they name.
+pub(super) fn survey(reach: &Reach, named: &[Arc<PoolUrl>]) -> Result<PoolMembers, PoolError> {
+    let mut peers = reach.peers();
+    let mut answers: Vec<_> = named.iter().map(|url| ask(reach, &mut peers, url, None)).collect();
+    let roster = roster(&answers).cloned();
+    let found: Vec<_> = answers.iter().filter_map(Answer::found).collect();
+    let others = roster.map_or_else(Vec::new, |roster| elsewhere(&roster, &found, named));
+    answers.extend(others.into_iter().map(|other| ask(reach, &mut peers, &Arc::clone(&other.url), Some(other))));
+    judge(answers)
+}
+
+/// The roster that counts, of those that the members of the first pool keep.
+fn roster(answers: &[Answer]) -> Option<&Roster> {
+    let first = first(answers)?;
+    let members = answers.iter().filter(|answer| answer.stranger(first).is_none());
+    newest(members.filter_map(|answer| answer.roster.as_ref()))
+}
+
+/// What says which pool it is.
+fn first(answers: &[Answer]) -> Option<&PoolInfo> {
+    answers.iter().find_map(|answer| answer.info.as_deref().ok())
+}
+
+fn ask(reach: &Reach, peers: &mut Peers, url: &Arc<PoolUrl>, wanted: Option<FoundMember>) -> Answer {
+    let asked = reach.site(peers, url).and_then(|site| {
+        match site.ask_when_free(&Request::Info { name: url.name.clone() })? {
+            Reply::Info(info) => Ok((info, roster_of(&site, url), site.failure_domain(site.send(&Request::Domain)))),
+            _ => Err(ReplicaError::Unexpected),
+        }
+    });
+    let (info, roster, domain) = match asked {
+        Ok((info, roster, domain)) => (Ok(info), roster, domain),
+        Err(error) => (Err(Arc::new(error)), None, None),
+    };
+    Answer { url: Arc::clone(url), wanted, info, roster, domain }
+}
+
+/// The roster that a target keeps; `None` where it keeps none or cannot tell it now.
+fn roster_of(site: &Site, url: &PoolUrl) -> Option<Roster> {
+    let open = Request::Open { name: url.name.clone(), access: OpenFor::Read, require: Durability::Visible };
+    site.ask(&open).ok()?;
+    let roster = site.send(&Request::Roster { offset: 0 }).and_then(|asked| read_roster(site, asked));
+    // What cannot be closed ends with the connection.
+    let _ = site.ask(&Request::Close { in_order: false });
+    roster.ok().flatten()
+}
+
+impl Answer {
+    fn found(&self) -> Option<FoundMember> {
+        let header = &self.info.as_ref().ok()?.header;
+        let (index, replica_uuid) = (header.replica_index, header.replica_uuid);
+        Some(FoundMember { index, replica_uuid, url: Arc::clone(&self.url) })
+    }
+
+    fn place(&self) -> Arc<ReplicaPlace> {
+        Arc::new(ReplicaPlace::Pool(PoolUrl::clone(&self.url)))
+    }
+
+    /// Why what answered is no member of the pool that `first` is of.
+    fn stranger(&self, first: &PoolInfo) -> Option<ReplicaError> {
+        let (header, first) = (&self.info.as_ref().ok()?.header, &first.header);
+        if header.pool_uuid != first.pool_uuid {
+            return Some(ReplicaError::Mismatch {
+                uuid: first.pool_uuid,
+                found_uuid: header.pool_uuid,
+                size_bytes: first.size_bytes,
+                found_bytes: header.size_bytes,
+            });
+        }
+        let (wanted, found) = (self.wanted.as_ref()?, header.replica_index);
+        let is_member =
+            wanted.index == found && (wanted.replica_uuid.is_nil() || wanted.replica_uuid == header.replica_uuid);
+        (!is_member).then_some(ReplicaError::NotTheMember { index: wanted.index, found })
+    }
+}
+
+/// What the answers mean together.
+fn judge(answers: Vec<Answer>) -> Result<PoolMembers, PoolError> {
+    let Some(first) = first(&answers).cloned() else {
+        let lost = |answer: Answer| answer.info.as_ref().err().map(|why| (answer.place(), Arc::clone(why)));
+        return Err(PoolError::NoneOpened { replicas: answers.into_iter().filter_map(lost).collect() });
+    };
+    let strangers: Vec<_> = answers.iter().map(|answer| answer.stranger(&first).map(Arc::new)).collect();
+    let belongs = |position: &usize| strangers[*position].is_none() && answers[*position].info.is_ok();
+    let positions: Vec<_> = (0..answers.len()).filter(belongs).collect();
+    check_distinct(&answers, &positions)?;
+    let infos: Vec<_> = positions.iter().filter_map(|at| answers[*at].info.as_ref().ok()).collect();
+    let found: Vec<_> =
+        infos.iter().map(|info| Found { index: info.header.replica_index, state: &info.state }).collect();
+    let made = first.header.replica_count;
+    let (agreement, apart) = match agree(&found, made) {
+        Ok(mut agreement) => {
+            agreement.put_stale_behind(&found);
+            let apart = [&agreement.behind[..], &agreement.foreign].concat();
+            (Some(agreement), apart)
+        }
+        Err(apart) => (None, apart),
+    };
+    let state = |at: usize| -> MemberState {
+        if let Err(why) = &answers[at].info {
+            return MemberState::Lost(Arc::clone(why));
+        }
+        if let Some(why) = &strangers[at] {
+            return MemberState::Foreign(Arc::clone(why));
+        }
+        let of = positions.iter().position(|position| *position == at);
+        match apart.iter().find(|(position, _)| Some(*position) == of) {
+            None => MemberState::InSync,
+            Some((position, apart)) => state_of(*apart, infos[*position], made),
+        }
+    };
+    let states: Vec<_> = (0..answers.len()).map(state).collect();
+    let losses_survived = agreement.as_ref().and_then(|agreement| losses_survived(agreement, &found, made));
+    let newest_state = found.iter().map(|found| found.state).max_by_key(|state| state.opening);
+    let (opening, epoch, mark) = match (&agreement, newest_state) {
+        (Some(Agreement { base, mark, .. }), _) => {
+            (base.opening, base.ancestors.first().map_or(Uuid::nil(), |epoch| epoch.id), *mark)
+        }
+        (None, Some(state)) => (state.opening, state.epoch.id, state.mark),
+        (None, None) => (0, Uuid::nil(), 0),
+    };
+    let (writer, is_closed) = (
+        infos.iter().find_map(|info| info.open_by.clone()),
+        agreement.as_ref().is_some_and(|agreement| agreement.is_clean),
+    );
+    let (pool_uuid, size_bytes) = (first.header.pool_uuid, first.header.size_bytes);
+    let (made_count, quorum) = (usize::from(made), quorum(made.into()));
+    let members = members(answers, states, made);
+    Ok(PoolMembers {
+        pool_uuid,
+        size_bytes,
+        made_count,
+        quorum,
+        opening,
+        epoch,
+        mark,
+        writer,
+        is_closed,
+        losses_survived,
+        members,
+    })
+}
+
+/// Those that were asked, and those that nobody could ask.
+fn members(answers: Vec<Answer>, states: Vec<MemberState>, made: u16) -> Vec<MemberStatus> {
+    let roster = roster(&answers).cloned().unwrap_or_else(|| Roster::made(made));
+    let mut members: Vec<_> = answers
+        .into_iter()
+        .zip(states)
+        .map(|(answer, state)| {
+            let replica = Some(answer.place());
+            let url = answer.url.to_string();
+            let by_url = || roster.members.iter().find(|member| member.url == url).map(|member| member.index);
+            let domain = answer.domain.as_ref().map_or_else(String::new, |domain| domain.name.to_string());
+            let info = answer.info.ok();
+            let index = match &state {
+                MemberState::Foreign(_) => answer.wanted.map(|wanted| wanted.index),
+                _ => info.as_ref().map(|info| info.header.replica_index).or_else(by_url),
+            };
+            MemberStatus { index, replica, domain, state, info }
+        })
+        .collect();
+    for member in &roster.members {
+        if members.iter().all(|status| status.index != Some(member.index)) {
+            let replica = member.url.parse().ok().map(|url| Arc::new(ReplicaPlace::Pool(url)));
+            let (index, domain, state) = (Some(member.index), member.domain.clone(), MemberState::Unnamed);
+            members.push(MemberStatus { index, replica, domain, state, info: None });
+        }
+    }
+    members
+}
+
+fn state_of(apart: Apart, info: &PoolInfo, made: u16) -> MemberState {
+    let why = || Arc::new(ReplicaError::of(apart, made));
+    match apart {
+        Apart::CatchingUp { .. } if info.open_by.is_some() => MemberState::Syncing,
+        apart if apart.may_catch_up() => MemberState::Behind(why()),
+        _ => MemberState::Foreign(why()),
+    }
+}
+
+/// How many may be lost, whichever: one in sync is left then, and as many votes as an opening needs.
+fn losses_survived(agreement: &Agreement, found: &[Found<'_>], made: u16) -> Option<usize> {
+    if !agreement.is_enough(found, made) {
+        return None;
+    }
+    let in_sync = agreement.in_sync.len();
+    let votes = in_sync + agreement.behind.iter().filter(|(_, apart)| apart.votes()).count();
+    Some(votes.saturating_sub(votes_needed(made.into())).min(in_sync - 1))
+}
+
+/// A replica and a copy of it are one replica.
+fn check_distinct(answers: &[Answer], positions: &[usize]) -> Result<(), PoolError> {
+    let index = |at: usize| answers[at].info.as_ref().ok().map(|info| info.header.replica_index);
+    for (seen, at) in positions.iter().enumerate() {
+        let twin = positions[..seen].iter().find(|other| index(**other) == index(*at));
+        if let (Some(other), Some(index)) = (twin, index(*at)) {
+            let (replica, other) = (answers[*at].place(), answers[*other].place());
+            return Err(PoolError::SameReplica { replica, other, index });
+        }
+    }
+    Ok(())
+}
