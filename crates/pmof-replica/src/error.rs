@@ -524,13 +524,25 @@ impl PoolError {
         matches!(self, Self::Set(PoolSetError::Busy { .. })) || self.replica_error().is_some_and(ReplicaError::is_busy)
     }
 
-    /// Whether too few replicas are left because some are lost. Of an open pool: it is acknowledged again when enough are back. Of an
-    /// opening: replicas are out of reach, and the others are too few without them.
+    /// Whether too few replicas are left because some are lost. Of an open pool: the same call succeeds when enough are back, unless the pool
+    /// [must be opened again](Self::must_reopen). Of an opening: replicas are out of reach, and the others are too few without them.
     pub fn is_replica_lost(&self) -> bool {
         match self {
-            Self::Persist(_) | Self::NoneLeft { .. } => true,
+            Self::Persist(failure) => !failure.is_fenced(),
+            Self::NoneLeft { .. } => !self.is_fenced(),
             Self::NoneOpened { replicas } => replicas.iter().any(|(_, why)| why.is_lost()),
             _ => self.replica_error().is_some_and(ReplicaError::is_lost),
+        }
+    }
+
+    /// Whether an open pool has lost all replicas that were in sync, so that this handle acknowledges nothing any more, also when they are back. What
+    /// was written and not acknowledged is lost with their connections. Close or drop the pool, open it again, and write that again. A pool set
+    /// is to be opened again after the loss of any replica.
+    pub fn must_reopen(&self) -> bool {
+        match self {
+            Self::Persist(failure) => failure.must_reopen(),
+            Self::NoneLeft { .. } => !self.is_fenced(),
+            _ => false,
         }
     }
 
@@ -538,7 +550,7 @@ impl PoolError {
     /// any more, and is to be dropped. [`ReplicaError::Fenced`] names the successor.
     pub fn is_fenced(&self) -> bool {
         match self {
-            Self::Persist(failure) => failure.failed.iter().any(|(_, why)| why.is_fenced()),
+            Self::Persist(failure) => failure.is_fenced(),
             _ => self.replica_error().is_some_and(ReplicaError::is_fenced),
         }
     }

@@ -665,7 +665,11 @@ impl Open {
         let is_enough = self.terms.are_met(replicas.iter().map(|replica| replica.domain))
             && (missing.is_empty() || is_acknowledged);
         let receipt = Receipt { durability: self.facts.durability, replicas, missing, replica_count, made_count };
-        if is_enough { Ok(receipt) } else { Err(Box::new(PersistFailure { receipt, failed })) }
+        if is_enough {
+            return Ok(receipt);
+        }
+        let is_final = self.epochs.is_none() || self.in_use().next().is_none();
+        Err(Box::new(PersistFailure { receipt, failed, is_final }))
     }
 
     /// Makes everything that was written as durable as each replica can, so that the replicas stay equal. `is_flushed`: to the pool's

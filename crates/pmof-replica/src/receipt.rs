@@ -137,6 +137,8 @@ pub struct PersistFailure {
     pub receipt: Receipt,
     /// The replicas that did not, and why. Whether the writes are there is unknown.
     pub failed: Vec<(Arc<ReplicaPlace>, Arc<ReplicaError>)>,
+    /// Nothing that this handle of the pool does can be acknowledged any more.
+    pub(crate) is_final: bool,
 }
 
 impl PersistFailure {
@@ -144,14 +146,37 @@ impl PersistFailure {
     pub fn is_total(&self) -> bool {
         self.receipt.replicas.is_empty()
     }
+
+    /// Whether another initiator took the pool over.
+    pub fn is_fenced(&self) -> bool {
+        self.failed.iter().any(|(_, why)| why.is_fenced())
+    }
+
+    /// Whether no later persist of this pool can succeed: all replicas that were in sync are lost, and with their connections what was written and
+    /// not acknowledged; or one of a pool set. See [`PoolError::must_reopen`](crate::PoolError::must_reopen).
+    pub fn must_reopen(&self) -> bool {
+        self.is_final && !self.is_fenced()
+    }
 }
 
 impl fmt::Display for PersistFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (replica, why) in &self.failed {
-            write!(f, "replica {replica} failed: {}; ", causes(why))?;
+        let mut left = self.failed.iter().peekable();
+        while let Some((replica, why)) = left.next() {
+            let why = causes(why).to_string();
+            write!(f, "replica {replica}")?;
+            while let Some((other, _)) = left.next_if(|(_, next)| causes(next).to_string() == why) {
+                write!(f, ", {other}")?;
+            }
+            write!(f, " failed: {why}; ")?;
         }
         f.write_str("the writes are ")?;
-        self.receipt.write_reached(f)
+        self.receipt.write_reached(f)?;
+        if self.must_reopen() {
+            f.write_str(
+                "; close the pool, open it again when its replicas are back, and write again what was not acknowledged",
+            )?;
+        }
+        Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! `pmof pool scrub`.
 
 use anyhow::{Context, bail};
-use pmof::{Durability, PoolOptions, PoolUrl, ScrubReport};
+use pmof::{Durability, PoolOptions, PoolUrl, ReplicaState, ScrubReport};
 use pmof_console::{
     output::{self, say, with_mend},
     reach::ConnectArgs,
@@ -14,7 +14,7 @@ use crate::copy::progress::Progress;
 /// Compare all replicas of a pool, and repair pages that differ from most of them
 ///
 /// The pool is open for writing during the scrub; stale replicas catch up first. A page that has no content in common on
-/// more than half of the replicas is not changed, and the exit status is 1.
+/// more than half of the replicas is not changed, and the exit status is 1. So it is if a replica cannot be compared.
 #[derive(Debug, clap::Args)]
 pub(super) struct ScrubArgs {
     /// All replicas of the pool: `tcp://HOST:PORT/POOL` and the like
@@ -63,6 +63,9 @@ pub(super) fn run(args: &ScrubArgs, connect: ConnectArgs) -> anyhow::Result<()> 
     drop(progress);
     let made = pool.made_count();
     let size_bytes = pool.len_bytes();
+    let left_out = pool.status().map_err(with_mend)?.replicas.into_iter();
+    let left_out = left_out.filter(|replica| !matches!(replica.state, ReplicaState::InSync));
+    let left_out: Vec<_> = left_out.map(|replica| replica.replica.to_string()).collect();
     let report = scrubbed.map_err(with_mend).context("cannot compare the replicas")?;
     pool.close().map_err(with_mend).context("cannot close the pool")?;
     if report.replica_count < 2 {
@@ -78,6 +81,10 @@ pub(super) fn run(args: &ScrubArgs, connect: ConnectArgs) -> anyhow::Result<()> 
             "pages differ: {}; no content is on more than half of the replicas: find out which is right, and write it to the pool",
             report.undecided.len()
         );
+    }
+    if report.replica_count < made {
+        let names = if left_out.is_empty() { "name the others too".to_owned() } else { left_out.join(", ") };
+        bail!("{} of {made} replicas were not compared: {names}", made - report.replica_count);
     }
     Ok(())
 }
@@ -109,6 +116,7 @@ fn tell(report: &ScrubReport, made: usize) {
         say!("bytes {}..{} differ, and nothing says which replica is right", range.start, range.end);
     }
     if report.repaired.is_empty() && report.undecided.is_empty() && report.replica_count > 1 {
-        say!("all replicas are equal");
+        let which = if report.replica_count == made { "all replicas" } else { "these replicas" };
+        say!("{which} are equal");
     }
 }

@@ -75,6 +75,9 @@ pub enum Event {
         /// Why.
         why: Arc<ReplicaError>,
     },
+    /// All replicas that were in sync are lost: nothing is acknowledged any more, also when they are back, and nothing happens to the pool here. It is
+    /// to be [opened again](crate::PoolError::must_reopen).
+    NoneLeft,
     /// Another writer has taken the pool over: nothing is acknowledged any more, and nothing happens to it here.
     Fenced {
         /// The other one.
@@ -102,6 +105,7 @@ impl fmt::Display for Event {
                 write!(f, "{replica:#} caught up and differs at offset {}: all of it is compared", range.start)
             }
             Self::Rejected { replica, why } => write!(f, "{replica:#} cannot come back: {}", causes(why)),
+            Self::NoneLeft => f.write_str("no replica is left that was in sync: open the pool again"),
             Self::Fenced { successor } => write!(f, "the pool was taken over by {successor}"),
         }
     }
@@ -129,6 +133,7 @@ impl Log {
             | Event::Slow { .. }
             | Event::Differs { .. }
             | Event::Rejected { .. }
+            | Event::NoneLeft
             | Event::Fenced { .. } => log::warn!("{event}"),
             Event::CatchingUp { .. } | Event::InSync { .. } | Event::Verified { .. } => log::info!("{event}"),
         }

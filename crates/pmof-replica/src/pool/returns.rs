@@ -215,6 +215,9 @@ impl Returns {
             let Ok(open) = shared.hold() else { return };
             self.learn_boots(&open);
             self.attend(pool, &shared.events, &open);
+            if open.in_use().next().is_none() && self.has_ended(&shared) {
+                return;
+            }
             self.forget_written(&shared, open);
             if swept.elapsed() >= SWEEP_INTERVAL {
                 swept = Instant::now();
@@ -223,6 +226,23 @@ impl Returns {
             drop(shared);
             self.losses.wait(TICK);
         }
+    }
+
+    /// Whether no member is left that has everything: none can catch up any more. Then nobody is brought back from now on.
+    fn has_ended(&self, shared: &Shared) -> bool {
+        // Whoever joins does so while it holds this.
+        let Ok(guard) = self.hold_all(shared) else { return true };
+        let Some(open) = guard.as_ref() else { return true };
+        if open.in_use().next().is_some() {
+            return false;
+        }
+        let failures = open.members.iter().filter_map(|member| member.standing().failure());
+        if failures.clone().any(|why| why.is_fenced()) {
+            return false;
+        }
+        shared.events.add(Event::NoneLeft);
+        self.stop();
+        true
     }
 
     /// Asks when the members' machines were started, where bytes that are acknowledged need not outlive them.
@@ -661,7 +681,7 @@ impl Returns {
     fn hold_all<'s>(&self, shared: &'s Shared) -> Result<RwLockWriteGuard<'s, Option<Arc<Open>>>, Halt> {
         let mut limit = HOLD;
         while !self.is_stopping() {
-            if let Some(guard) = shared.open.try_write_for(limit) {
+            if let Some(guard) = shared.open.try_write_for(limit).filter(|_| !self.is_stopping()) {
                 return Ok(guard);
             }
             if !self.pause(limit) {

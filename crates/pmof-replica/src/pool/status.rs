@@ -18,7 +18,8 @@ pub enum ReplicaState {
     },
     /// It is connected and was [too slow](crate::PoolOptions::slow_after): nothing is sent to it until it answers as promptly as the others.
     Slow,
-    /// It is out of reach, or was left out. It is connected to again and again, unless it belongs elsewhere.
+    /// It is out of reach, or was left out. It is connected to again and again, unless it belongs elsewhere, or the pool
+    /// [must be opened again](PoolError::must_reopen).
     Lost(Arc<ReplicaError>),
 }
 

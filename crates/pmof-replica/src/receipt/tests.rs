@@ -70,12 +70,21 @@ fn a_failure_names_the_replicas_that_failed_and_those_that_did_not() {
         made_count: 1,
     };
     let replica = Arc::new(ReplicaPlace::Pool("tcp://192.0.2.1:7410/orders".parse().expect("a pool's address")));
-    let failure = PersistFailure { receipt, failed: vec![(replica, Arc::new(ReplicaError::Impostor))] };
+    let failure =
+        PersistFailure { receipt, failed: vec![(replica, Arc::new(ReplicaError::Impostor))], is_final: false };
     let why = ReplicaError::Impostor;
     assert_eq!(
         failure.to_string(),
         format!("replica tcp://192.0.2.1:7410/orders failed: {why}; the writes are ProcessCrash on 0/1")
     );
+
+    let other = Arc::new(ReplicaPlace::Pool("tcp://192.0.2.2:7410/orders".parse().expect("a pool's address")));
+    let mut several = failure;
+    several.failed.push((other, Arc::new(ReplicaError::Impostor)));
+    several.is_final = true;
+    let text = several.to_string();
+    assert!(text.starts_with("replica tcp://192.0.2.1:7410/orders, tcp://192.0.2.2:7410/orders failed: "), "{text}");
+    assert!(text.matches(&why.to_string()).count() == 1 && text.contains("open it again"), "{text}");
 }
 
 #[test]

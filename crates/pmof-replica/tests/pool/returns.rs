@@ -79,6 +79,7 @@ fn below_the_quorum_a_persist_fails_until_a_replica_is_back() {
         let error = pool.persist(0, b"of one").unwrap_err();
         let PoolError::Persist(failure) = error else { panic!("{error:?}") };
         assert_eq!((failure.is_total(), failure.receipt.replicas.len(), failure.failed.len()), (false, 1, 2));
+        assert!(!failure.must_reopen());
     }
     // Nobody knows that the second loss is one, so that the first member may not go on.
     three[2].restart();
@@ -91,6 +92,33 @@ fn below_the_quorum_a_persist_fails_until_a_replica_is_back() {
     wait_in_sync(&pool);
     assert_equal(&pool);
     assert_eq!(contents(&pool, 2)[..20], *b"of oneeeof two again");
+    pool.close().unwrap();
+}
+
+#[test]
+fn a_pool_that_lost_all_replicas_in_sync_says_that_it_must_be_opened_again() {
+    let mut three: [Target; 3] = std::array::from_fn(|_| Target::start_fixed());
+    let options = options(urls(&three));
+    let pool = options.create(1 << 20).unwrap();
+    let mut events = pool.events();
+    let mut lane = pool.lane();
+    pool.persist(0, b"acknowledged").unwrap();
+    lane.write(4096, b"lost with the connections").unwrap();
+    three.iter_mut().for_each(Target::stop);
+    let error = lane.persist().unwrap_err();
+    assert!(error.must_reopen() && error.is_replica_lost() && !error.is_fenced(), "{error}");
+    assert!(error.to_string().contains("open it again"), "{error}");
+    three.iter_mut().for_each(Target::restart);
+    wait_for(&mut events, |event| matches!(event, Event::NoneLeft));
+    // What the lane wrote is nowhere, so that nobody may call it durable; and nobody is said to come back.
+    assert!(lane.persist().unwrap_err().must_reopen());
+    assert!(events.next_for(Duration::from_millis(500)).is_none());
+    assert!(pool.read(0, &mut [0; 4]).unwrap_err().must_reopen());
+    drop(lane);
+    pool.close().unwrap();
+    let pool = options.open().unwrap();
+    assert_eq!(contents(&pool, 0)[..12], *b"acknowledged");
+    assert_eq!(pool.persist(4096, b"written again").unwrap().replicas.len(), 3);
     pool.close().unwrap();
 }
 

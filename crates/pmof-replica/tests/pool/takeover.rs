@@ -78,6 +78,8 @@ fn a_writer_that_is_taken_over_changes_nothing_any_more() {
             assert!(!new.was_closed());
             assert_eq!(read(&new, 0, 12), b"acknowledged");
             new.persist(64, b"newer").unwrap();
+            let error = old.persist(64, b"late").unwrap_err();
+            assert!(!error.is_replica_lost() && !error.must_reopen(), "a fenced writer does not retry: {error}");
             assert_fenced(writes(&old));
             assert_fenced(writes(&old));
             assert_eq!(read(&new, 64, 5), b"newer");

@@ -50,7 +50,9 @@ pub enum StoreError {
         root: PathBuf,
     },
     /// Somebody has the pool open for writing.
-    #[error("pool {name} is open for writing by {holder}; wait until it is closed there")]
+    #[error(
+        "pool {name} is open for writing by {holder}; wait until it is closed there; if that program hangs, end it, or take the pool over (`pmof pool release`, `PoolOptions::take_over`)"
+    )]
     Busy {
         /// Its name.
         name: PoolName,
