@@ -119,7 +119,7 @@ fn first(answers: &[Answer]) -> Option<&PoolInfo> {
 fn ask(reach: &Reach, peers: &mut Peers, url: &Arc<PoolUrl>, wanted: Option<FoundMember>) -> Answer {
     let asked = reach.site(peers, url).and_then(|site| {
         match site.ask_when_free(&Request::Info { name: url.name.clone() })? {
-            Reply::Info(info) => Ok((info, roster_of(&site, url), site.failure_domain(site.send(&Request::Domain)))),
+            Reply::Info(info) => Ok((info, roster_of(&site, url)?, site.failure_domain(site.send(&Request::Domain)))),
             _ => Err(ReplicaError::Unexpected),
         }
     });
@@ -130,14 +130,15 @@ fn ask(reach: &Reach, peers: &mut Peers, url: &Arc<PoolUrl>, wanted: Option<Foun
     Answer { url: Arc::clone(url), wanted, info, roster, domain }
 }
 
-/// The roster that a target keeps; `None` where it keeps none or cannot tell it now.
-fn roster_of(site: &Site, url: &PoolUrl) -> Option<Roster> {
+/// The roster that a target keeps; `None` where it keeps none or cannot tell it now. A member that cannot be opened is no help to the others, whatever
+/// its state says.
+fn roster_of(site: &Site, url: &PoolUrl) -> Result<Option<Roster>, ReplicaError> {
     let open = Request::Open { name: url.name.clone(), access: OpenFor::Read, require: Durability::Visible };
-    site.ask(&open).ok()?;
+    site.ask_when_free(&open)?;
     let roster = site.send(&Request::Roster { offset: 0 }).and_then(|asked| read_roster(site, asked));
     // What cannot be closed ends with the connection.
     let _ = site.ask(&Request::Close { in_order: false });
-    roster.ok().flatten()
+    Ok(roster.ok().flatten())
 }
 
 impl Answer {

@@ -3,7 +3,8 @@
 use std::{fs, os::unix::fs::FileExt};
 
 use pmof_control::{ROSTER_BYTES, ROSTER_OFFSET};
-use pmof_replica::{Pool, ReplicaError, ReplicaState};
+use pmof_mem::causes;
+use pmof_replica::{MemberState, Pool, ReplicaError, ReplicaState};
 
 use crate::support::*;
 
@@ -151,4 +152,51 @@ fn a_pool_that_is_older_than_rosters_gets_one_when_it_is_opened() {
     options(urls(&three)).open().unwrap().close().unwrap();
     let pool = options([three[0].url("orders")]).open().unwrap();
     assert_whole(&pool, &three);
+}
+
+/// Flips bytes of the slots of a member's roster that is at rest.
+fn garble(target: &Target, slots: std::ops::Range<u64>) {
+    let file = fs::File::options().write(true).open(target.root.path().join("orders")).unwrap();
+    for slot in slots {
+        file.write_all_at(&[0xee; 8], ROSTER_OFFSET + slot * ROSTER_BYTES as u64 / 2 + 100).unwrap();
+    }
+}
+
+#[test]
+fn one_garbled_copy_of_a_roster_changes_nothing() {
+    let three: [Target; 3] = fixed();
+    make(&three, b"here");
+    for target in &three {
+        garble(target, 0..1);
+    }
+    let pool = options([three[1].url("orders")]).open().unwrap();
+    assert_whole(&pool, &three);
+}
+
+#[test]
+fn a_member_whose_roster_is_garbled_is_left_out_and_two_of_three_are_too_many() {
+    let three: [Target; 3] = fixed();
+    make(&three, b"here");
+    garble(&three[2], 0..2);
+    let members = options([three[0].url("orders")]).members().unwrap();
+    let MemberState::Lost(why) = &members.members[2].state else { panic!("{members:?}") };
+    assert!(causes(why).to_string().contains("the list of its members is damaged"), "{why}");
+    assert_eq!((members.in_sync_count(), members.losses_survived), (2, Some(0)));
+    let pool = options([three[0].url("orders")]).open().unwrap();
+    let [(replica, why)] = pool.left_out() else { panic!("{:?}", pool.left_out()) };
+    assert_eq!(replica.to_string(), three[2].url("orders"));
+    assert!(matches!(**why, ReplicaError::Refused { .. }), "{why}");
+    assert_eq!(read(&pool, 0, 4), b"here");
+    assert!(pool.persist(0, b"more").unwrap().is_degraded());
+    pool.close().unwrap();
+
+    garble(&three[1], 0..2);
+    let error = options([three[0].url("orders")]).open().unwrap_err();
+    let (replica, why) = of_replica(&error);
+    assert_eq!(replica.to_string(), three[1].url("orders"));
+    assert!(causes(why).to_string().contains("restore it from another replica"), "{why}");
+    assert_eq!(options([three[0].url("orders")]).members().unwrap().losses_survived, None);
+    // Its bytes are there for an operator who says that it counts.
+    let pool = options([three[0].url("orders")]).min_replicas(1).open_read_only().unwrap();
+    assert_eq!(read(&pool, 0, 4), b"more");
 }
