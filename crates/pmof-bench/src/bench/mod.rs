@@ -15,6 +15,7 @@ mod catch_up;
 mod engine;
 mod floor;
 mod idle;
+mod jobs;
 mod lanes;
 mod local;
 mod pattern;
@@ -55,6 +56,7 @@ enum Measurement {
     ///
     /// A round ends with a flush, which is part of its time, unless --batch asks for more of them.
     Bandwidth(workload::WorkloadArgs),
+    Run(jobs::RunArgs),
     Batch(batch::BatchArgs),
     Idle(idle::IdleArgs),
     CatchUp(catch_up::CatchUpArgs),
@@ -67,6 +69,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     match &args.what {
         Measurement::Latency(args) => workload::run(args, Preset::Latency),
         Measurement::Bandwidth(args) => workload::run(args, Preset::Bandwidth),
+        Measurement::Run(args) => jobs::run(args),
         Measurement::Batch(args) => batch::run(args),
         Measurement::Idle(args) => idle::run(args),
         Measurement::CatchUp(args) => catch_up::run(args),

@@ -37,6 +37,13 @@ pub(super) fn own_cpu() -> Duration {
     clock_gettime(ClockId::ProcessCPUTime).try_into().unwrap_or_default()
 }
 
+/// CPU time of this process in user and in kernel mode, in ticks of the clock.
+pub(super) fn own_modes() -> Result<[Duration; 2]> {
+    let stat = fs::read_to_string("/proc/self/stat").context("reading /proc/self/stat")?;
+    let modes = parse_modes(&stat).context("/proc/self/stat has another form than known")?;
+    Ok(modes.map(|ticks| Duration::from_secs_f64(ticks as f64 / clock_ticks_per_second() as f64)))
+}
+
 /// CPU time of the threads that a process has now, in nanoseconds where the kernel counts them (`CONFIG_SCHED_INFO`), else in ticks
 /// of the clock.
 pub(super) fn cpu_of(process_id: u32) -> Result<Duration> {
@@ -58,12 +65,20 @@ fn parse_schedstat(schedstat: &str) -> Option<Duration> {
 
 /// CPU time in clock ticks and the number of threads.
 fn parse_stat(stat: &str) -> Option<(u64, u64)> {
-    // The command's name, in parentheses, may hold anything, also spaces and parentheses.
+    let modes = parse_modes(stat)?;
+    Some((modes.iter().sum(), stat_field(stat, 20)?))
+}
+
+/// CPU time in user and kernel mode, in clock ticks.
+fn parse_modes(stat: &str) -> Option<[u64; 2]> {
+    Some([stat_field(stat, 14)?, stat_field(stat, 15)?])
+}
+
+/// A field by its number in the manual page.
+fn stat_field(stat: &str, number: usize) -> Option<u64> {
+    // The command's name, in parentheses, may hold anything, also spaces and parentheses. Behind it comes the third field.
     let (_, rest) = stat.rsplit_once(')')?;
-    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
-    // The first field here is the third of the manual page, whose 14 and 15 are times and 20 the threads.
-    let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
-    Some((field(14)? + field(15)?, field(20)?))
+    rest.split_ascii_whitespace().nth(number - 3)?.parse().ok()
 }
 
 /// Resident bytes.

@@ -25,7 +25,8 @@ pub(crate) struct Reach {
     pub(crate) source: Option<std::net::IpAddr>,
     /// `None`: the cheapest that reaches the level.
     pub(crate) method: Option<Method>,
-    pub(crate) level: Durability,
+    /// `None`: the strongest that the memory can give.
+    pub(crate) level: Option<Durability>,
     /// `None`: as programs do by default.
     pub(crate) waiting: Option<Waiting>,
 }
@@ -56,9 +57,20 @@ struct Line {
 impl AccessEngine {
     /// Opens the pools of these names, each on a connection of its own, with `depth` operations in flight on each.
     pub(crate) fn open_pools(reach: &Reach, pools: &[String], shape: Shape, depth: usize) -> Result<Self> {
-        Self::open(reach, pools.len(), shape, depth, |peer, connection, index| {
-            open_pool(peer, connection, &pools[index], reach.level)
-        })
+        let require = reach.level.unwrap_or(Durability::Visible);
+        let descriptor =
+            |peer: &Peer, connection: &Connection, index: usize| open_pool(peer, connection, &pools[index], require);
+        Self::open(reach, pools.len(), shape, depth, true, descriptor)
+    }
+
+    /// Connects to memory whose descriptor comes with the connection.
+    pub(crate) fn open_published(reach: &Reach, shape: Shape, depth: usize) -> Result<Self> {
+        Self::open(reach, 1, shape, depth, false, |_, connection, _| Ok(connection.private_data().to_vec()))
+    }
+
+    /// How much memory is behind each connection.
+    pub(crate) fn workspace_bytes(&self) -> u64 {
+        self.lines.iter().map(|line| line.remote.len_bytes()).min().unwrap_or(0)
     }
 
     /// Connects `lines` times; `descriptor` gives the descriptor of the memory behind each connection.
@@ -67,6 +79,7 @@ impl AccessEngine {
         lines: usize,
         shape: Shape,
         depth: usize,
+        has_pool: bool,
         descriptor: impl Fn(&Peer, &Connection, usize) -> Result<Vec<u8>>,
     ) -> Result<Self> {
         let peer = Peer::towards(&reach.to, reach.source)?;
@@ -80,15 +93,17 @@ impl AccessEngine {
             let remote = connection.remote_region(&descriptor(&peer, &connection, index)?)?;
             ensure!(connection.prepare(&remote, ANSWER_LIMIT), "the target does not hand over its memory");
             if shape.read_percent < 100 {
-                connection.flush_method(&remote, reach.level)?;
+                connection.flush_method(&remote, reach.level.unwrap_or(remote.strongest()))?;
             }
-            Ok(Line { peer: peer.clone(), connection, remote, has_pool: true })
+            Ok(Line { peer: peer.clone(), connection, remote, has_pool })
         };
         let opened = (0..lines).map(connect).collect::<Result<Vec<_>>>()?;
         let local_bytes = shape.size_bytes * (depth * lines) as u64;
         let local = peer.allocate(local_bytes, Access::empty())?;
         local.store(0, &vec![7; local_bytes as usize])?;
-        Ok(Self { lines: opened, queue, local, depth, shape, level: reach.level, reached: None })
+        let strongest = opened.iter().map(|line| line.remote.strongest()).min().unwrap_or(Durability::Visible);
+        let level = reach.level.unwrap_or(strongest);
+        Ok(Self { lines: opened, queue, local, depth, shape, level, reached: None })
     }
 
     fn post_on(&self, line: &Line, posts: &[Post]) -> Result<()> {

@@ -161,7 +161,7 @@ impl Workload<'_> {
             to: addresses.first().context("the target has no address")?.parse()?,
             source: self.args.stage.reach.source,
             method: self.method(),
-            level: self.level(stage),
+            level: Some(self.level(stage)),
             waiting: self.initiator_waiting(),
         };
         let pools: Vec<String> = (0..lines).map(|line| name(line, 0)).collect();

@@ -1,0 +1,114 @@
+//! `pmof bench run`: job files of fio's four librpma engines, and fio's output.
+//!
+//! A server job is a target with memory of its own, whose descriptor goes with each connection; a client job keeps an engine of the access
+//! layer busy. The wire is pmof's, so both ends are `pmof bench run`.
+
+use std::{fs, path::PathBuf, thread};
+
+use anyhow::{Context as _, Result, ensure};
+use clap::{Args, ValueEnum};
+use pmof_console::{output::say, words::TransportName};
+
+use super::usage::own_modes;
+use options::{IoEngine, Job};
+use result::JobResult;
+
+mod client;
+mod json;
+mod options;
+mod parse;
+mod result;
+mod server;
+mod text;
+
+/// Runs a job file of fio's librpma engines, and prints what fio prints
+///
+/// The engines are those of APM and GPSPM, client and server, with their options. Start the server's file first; it ends with its clients.
+/// Over tcp, where no device does read-after-write, an APM client uses the method that the connection has, which the last line names.
+#[derive(Debug, Args)]
+pub(super) struct RunArgs {
+    /// The job file
+    #[arg(value_name = "JOB.fio")]
+    file: PathBuf,
+    /// What carries the bytes
+    #[arg(long, value_enum, default_value_t = TransportName::Tcp)]
+    transport: TransportName,
+    /// What is printed
+    #[arg(long, value_enum, default_value_t = Format::Normal)]
+    output_format: Format,
+    /// Write it to this file
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Servers: listen on addresses that other machines reach. Nobody is authenticated: whoever connects can use the memory
+    #[arg(long)]
+    trust_network: bool,
+}
+
+/// fio's formats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// fio's text
+    Normal,
+    /// fio's JSON
+    Json,
+    /// The same with the bins of each histogram
+    #[value(name = "json+")]
+    JsonPlus,
+}
+
+/// Runs `pmof bench run`.
+pub(super) fn run(args: &RunArgs) -> Result<()> {
+    let sections = parse::read(&args.file)?;
+    let jobs = sections.iter().map(Job::of).collect::<Result<Vec<_>>>()?;
+    ensure!(
+        args.transport != TransportName::Shm,
+        "--transport shm has no addresses and ports, which job files name: use tcp or verbs"
+    );
+    let before = own_modes()?;
+    let results = result::group(&jobs, run_all(args, &jobs)?);
+    let after = own_modes()?;
+    let cpu = [0, 1].map(|at| after[at].saturating_sub(before[at]));
+    let printed = match args.output_format {
+        Format::Normal => text::print(&jobs, &results, cpu),
+        Format::Json => json::print(&jobs, &results, cpu, false)?,
+        Format::JsonPlus => json::print(&jobs, &results, cpu, true)?,
+    };
+    if let Some(path) = &args.output {
+        return fs::write(path, printed + "\n").with_context(|| format!("writing {}", path.display()));
+    }
+    say!("{printed}");
+    Ok(())
+}
+
+/// All clones of all jobs at once, each on a thread. The number says which job a result is of.
+fn run_all(args: &RunArgs, jobs: &[Job]) -> Result<Vec<(usize, JobResult)>> {
+    thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for (place, job) in jobs.iter().enumerate() {
+            for index in 0..job.count {
+                let run = move || run_one(args, job, index).with_context(|| format!("[{}], job {index}", job.name));
+                threads.push((place, scope.spawn(run)));
+            }
+        }
+        let mut results = Vec::with_capacity(threads.len());
+        for (place, thread) in threads {
+            results.push((place, thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?));
+        }
+        Ok(results)
+    })
+}
+
+fn run_one(args: &RunArgs, job: &Job, index: u16) -> Result<JobResult> {
+    let address = format!("{}://{}:{}", args.transport.name(), host(&job.server_ip), job.port + index);
+    match job.engine {
+        IoEngine::ApmServer | IoEngine::GpspmServer => {
+            server::run(job, &address, index, args.transport, args.trust_network)
+        }
+        IoEngine::ApmClient | IoEngine::GpspmClient => client::run(job, &address, index, args.transport),
+    }
+}
+
+/// As part of an address.
+fn host(ip: &str) -> String {
+    if ip.contains(':') { format!("[{ip}]") } else { ip.to_owned() }
+}

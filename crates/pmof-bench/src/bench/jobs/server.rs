@@ -1,0 +1,72 @@
+//! A server job: memory for one connection, until that ends.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use anyhow::{Context as _, Result};
+use pmof::{
+    Waiting,
+    access::{
+        AcceptOptions, Access, Address, Connection, DeviceChoice, ListenOptions, Location, Peer, QueueOptions, Region,
+        VerbsOptions,
+    },
+    mem::Memory,
+};
+
+use pmof_console::words::TransportName;
+
+use super::{options::Job, result::JobResult};
+
+/// How long one look for a client or an end lasts.
+const LOOK: Duration = Duration::from_millis(200);
+
+pub(super) fn run(
+    job: &Job,
+    address: &str,
+    index: u16,
+    transport: TransportName,
+    trust_network: bool,
+) -> Result<JobResult> {
+    let address: Address = address.parse()?;
+    let place = address.resolve().context("finding serverip")?.into_iter().next().context("serverip has no address")?;
+    let peer = peer(job, transport, &place)?;
+    let region = memory(job, &peer, index)?;
+    let listener = peer.listen(place, ListenOptions { trust_network, ..Default::default() })?;
+    let request = loop {
+        if let Some(request) = listener.next_request(LOOK)? {
+            break request;
+        }
+    };
+    drop(listener);
+    let waiting = if job.polling { Waiting::BusyPoll } else { QueueOptions::default().waiting };
+    let queue = peer.completion_queue(QueueOptions { waiting, ..Default::default() })?;
+    let options = AcceptOptions { private_data: region.descriptor().to_vec(), ..Default::default() };
+    let connection: Connection = request.accept(&queue, &options)?;
+    while connection.ended().is_none() {
+        queue.wait_unless(LOOK, || connection.is_drained());
+    }
+    Ok(JobResult { count: 1, writes_each: 1, ..Default::default() })
+}
+
+/// Of an RDMA device, `direct_write_to_pmem` declares that inbound writes reach the persistence domain by themselves.
+fn peer(job: &Job, transport: TransportName, place: &Location) -> Result<Peer> {
+    match place.socket_address() {
+        Some(local) if transport == TransportName::Verbs => {
+            let device = DeviceChoice::Local(local.ip());
+            let options = VerbsOptions { device, inbound_declared: job.direct_write, ..Default::default() };
+            Ok(Peer::open_verbs(&options)?)
+        }
+        _ => Ok(Peer::open(transport.transport())?),
+    }
+}
+
+/// The part of the job's memory that belongs to the connection of this number.
+fn memory(job: &Job, peer: &Peer, index: u16) -> Result<Region> {
+    let access = Access::READ | Access::WRITE | Access::FLUSH_VISIBLE | Access::FLUSH_PERSISTENT;
+    let (file, size) = (job.file.as_deref().unwrap_or_default(), job.size_bytes.unwrap_or_default());
+    if file == "malloc" {
+        return peer.allocate(size, access - Access::FLUSH_PERSISTENT).context("allocating memory");
+    }
+    let memory = Memory::open(Path::new(file), None).with_context(|| format!("filename={file}"))?;
+    let region = peer.register(Arc::new(memory), u64::from(index) * size, size, access);
+    region.with_context(|| format!("{size} bytes at {} of {file}", u64::from(index) * size))
+}
