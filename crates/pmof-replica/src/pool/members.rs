@@ -16,6 +16,9 @@ use crate::{
     site::Site,
 };
 
+#[cfg(test)]
+mod tests;
+
 /// The state of a member, as the members that answer tell it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
