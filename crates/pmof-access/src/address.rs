@@ -17,11 +17,92 @@ pub enum Transport {
     Shm,
     /// RDMA verbs: `InfiniBand`, `RoCE`, iWARP.
     Verbs,
+    /// A provider of libfabric.
+    Fabric(FabricProvider),
+}
+
+/// A provider of libfabric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FabricProvider {
+    /// The first one that the library offers.
+    Any,
+    /// TCP, of the library itself.
+    Tcp,
+    /// Memory shared by processes of one host, of the library itself.
+    Shm,
+    /// UDP, made reliable by the library.
+    Udp,
+    /// RDMA verbs, by way of the library.
+    Verbs,
+    /// Elastic Fabric Adapter.
+    Efa,
+    /// Omni-Path and others.
+    Psm3,
+    /// Slingshot.
+    Cxi,
+    /// TCP with a progress thread that sleeps: refused.
+    Sockets,
+}
+
+impl FabricProvider {
+    /// Every one.
+    pub const ALL: [Self; 9] =
+        [Self::Any, Self::Tcp, Self::Shm, Self::Udp, Self::Verbs, Self::Efa, Self::Psm3, Self::Cxi, Self::Sockets];
+
+    /// The scheme of its addresses.
+    pub fn scheme(self) -> &'static str {
+        match self {
+            Self::Any => "fabric",
+            Self::Tcp => "fabric+tcp",
+            Self::Shm => "fabric+shm",
+            Self::Udp => "fabric+udp",
+            Self::Verbs => "fabric+verbs",
+            Self::Efa => "fabric+efa",
+            Self::Psm3 => "fabric+psm3",
+            Self::Cxi => "fabric+cxi",
+            Self::Sockets => "fabric+sockets",
+        }
+    }
+
+    /// What the library calls it; `None` leaves the choice to the library.
+    pub fn library_name(self) -> Option<&'static str> {
+        Some(match self {
+            Self::Any => return None,
+            Self::Tcp => "tcp",
+            Self::Shm => "shm",
+            Self::Udp => "udp;ofi_rxd",
+            Self::Verbs => "verbs;ofi_rxm",
+            Self::Efa => "efa",
+            Self::Psm3 => "psm3",
+            Self::Cxi => "cxi",
+            Self::Sockets => "sockets",
+        })
+    }
+
+    /// Whether its endpoints are at IP addresses.
+    #[cfg(feature = "fabric")]
+    pub(crate) fn has_ip_addresses(self) -> bool {
+        matches!(self, Self::Tcp | Self::Udp | Self::Verbs)
+    }
 }
 
 impl Transport {
     /// Every transport.
-    pub const ALL: [Self; 3] = [Self::Tcp, Self::Shm, Self::Verbs];
+    pub const ALL: [Self; 12] = [
+        Self::Tcp,
+        Self::Shm,
+        Self::Verbs,
+        Self::Fabric(FabricProvider::Any),
+        Self::Fabric(FabricProvider::Tcp),
+        Self::Fabric(FabricProvider::Shm),
+        Self::Fabric(FabricProvider::Udp),
+        Self::Fabric(FabricProvider::Verbs),
+        Self::Fabric(FabricProvider::Efa),
+        Self::Fabric(FabricProvider::Psm3),
+        Self::Fabric(FabricProvider::Cxi),
+        Self::Fabric(FabricProvider::Sockets),
+    ];
 
     /// The scheme of its addresses.
     pub fn scheme(self) -> &'static str {
@@ -29,6 +110,7 @@ impl Transport {
             Self::Tcp => "tcp",
             Self::Shm => "shm",
             Self::Verbs => "verbs",
+            Self::Fabric(provider) => provider.scheme(),
         }
     }
 }
@@ -90,7 +172,8 @@ impl fmt::Display for Location {
     }
 }
 
-/// A transport and where to find the target: `tcp://HOST:PORT`, `verbs://HOST:PORT` or `shm://PATH`.
+/// A transport and where to find the target: `tcp://HOST:PORT`, `verbs://HOST:PORT`, `fabric+PROVIDER://HOST:PORT`, `fabric://HOST:PORT` or
+/// `shm://PATH`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
     /// The transport.
@@ -193,7 +276,9 @@ pub enum AddressError {
         text: String,
     },
     /// No such transport, or not in this version.
-    #[error("there is no transport {scheme:?}; there are tcp, shm and verbs")]
+    #[error(
+        "there is no transport {scheme:?}; there are tcp, shm, verbs, fabric, and fabric+PROVIDER with tcp, shm, udp, verbs, efa, psm3 or cxi"
+    )]
     UnknownTransport {
         /// What was given.
         scheme: String,
@@ -223,6 +308,9 @@ mod tests {
             "tcp://localhost:0",
             "tcp://[::1]:65535",
             "verbs://10.0.0.1:1",
+            "fabric://10.0.0.1:1",
+            "fabric+tcp://[::1]:0",
+            "fabric+shm://127.0.0.1:1",
             "shm:///run/a.sock",
         ] {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
@@ -233,7 +321,9 @@ mod tests {
     fn wrong_addresses_say_which_rule() {
         let parse = |text: &str| text.parse::<Address>().unwrap_err();
         assert!(matches!(parse("127.0.0.1:1"), AddressError::NoScheme { .. }));
-        assert!(matches!(parse("rds://a:1"), AddressError::UnknownTransport { .. }));
+        for text in ["rds://a:1", "fabric+nowhere://a:1"] {
+            assert!(matches!(parse(text), AddressError::UnknownTransport { .. }), "{text}");
+        }
         for text in ["shm://", "shm://run/a.sock", "shm:///run/"] {
             assert!(matches!(parse(text), AddressError::BadPath { .. }), "{text}");
         }

@@ -47,6 +47,10 @@ pub enum SetupError {
     #[cfg(feature = "verbs")]
     #[error(transparent)]
     Verbs(#[from] pmof_verbs::VerbsError),
+    /// libfabric, or the provider, is not to be had.
+    #[cfg(feature = "fabric")]
+    #[error(transparent)]
+    Fabric(#[from] pmof_fabric::FabricError),
     /// The transport was left out of this program.
     #[error("this program was built without the transport {transport}: build it with the feature {feature:?} of pmof")]
     NotBuilt {

@@ -12,6 +12,8 @@
 //! - [`Transport::Verbs`]: RDMA devices carry out reads, writes, atomics and, where both have it, the flush. Memory that a
 //!   device cannot reach, and what devices lack, goes as messages over the same queue pair. The libraries of rdma-core are
 //!   loaded when first asked for; without them, or without a device, opening says what to install or set up.
+//! - [`Transport::Fabric`]: providers of libfabric, as verbs: RMA where it can be, messages else. The library is loaded when first
+//!   asked for. The cargo feature `fabric`, off by default.
 //! - [`sim`]: a network in one process, with a virtual clock and faults on demand.
 //!
 //! Verbs is the cargo feature `verbs`, on by default. Without it a verbs address is still an address, and opening it is
@@ -76,6 +78,8 @@ mod connect_options;
 mod connection;
 mod driver;
 mod error;
+#[cfg(feature = "fabric")]
+mod fabric;
 mod link;
 mod listener;
 mod logging;
@@ -96,7 +100,7 @@ mod transport;
 mod verbs;
 mod wire;
 
-pub use address::{Address, AddressError, Location, Place, Transport};
+pub use address::{Address, AddressError, FabricProvider, Location, Place, Transport};
 pub use completion::{Completion, ConnectionId};
 pub use connect_options::{ConnectOptions, DEFAULT_CONNECT_TIMEOUT, DEFAULT_LOSS_TIMEOUT};
 pub use connection::{Batch, Connection, ConnectionEvent, Single, Source};

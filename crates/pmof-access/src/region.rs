@@ -70,6 +70,10 @@ pub(crate) trait DeviceReach: fmt::Debug + Send + Sync {
     /// Takes the memory away from the other sides; operations of this side that use it go on.
     fn revoke(&self);
 
+    /// Behind [`revoke`](Self::revoke): returns when nothing of the other sides changes the memory any more. A device that checks
+    /// its keys as it goes has nothing to do.
+    fn fence(&self) {}
+
     /// Has no operation of this side use it from now on, but those that are being posted by another thread just now.
     fn close(&self);
 
@@ -236,6 +240,9 @@ impl Region {
     /// Returns whether there is such a process.
     pub fn fence(self) -> bool {
         let is_handed_out = self.0.revoke(Revocation::Fenced);
+        if let Some(device) = &self.0.device {
+            device.fence();
+        }
         // What is read from here on is read behind the word.
         fence(Ordering::SeqCst);
         is_handed_out

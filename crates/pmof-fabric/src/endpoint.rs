@@ -32,8 +32,10 @@ pub struct RemoteAddress {
 pub enum Operation {
     /// Takes one message of the peer.
     Receive,
-    /// Sends a message. Done when the peer has it.
+    /// Sends a message. Done when its bytes are the caller's again.
     Send,
+    /// Sends a message. Done when the peer has it, and what was sent to it before.
+    SendDelivered,
     /// Writes to the peer's memory. Done when the peer sees it.
     Write(RemoteAddress),
     /// Writes to the peer's memory. Done when the peer's provider says that it is in the persistence domain
@@ -414,7 +416,7 @@ fn post(endpoint: *mut sys::fid_ep, flight: &mut Flight, len: usize, peer: sys::
             // provider is done with both, or the endpoint is closed.
             return unsafe { sys::fi_recv(endpoint, (start, len), descriptor, context) };
         }
-        Operation::Send => {
+        Operation::Send | Operation::SendDelivered => {
             let message = sys::fi_msg {
                 msg_iov: &raw const range,
                 desc: &raw mut descriptor,
@@ -423,8 +425,9 @@ fn post(endpoint: *mut sys::fid_ep, flight: &mut Flight, len: usize, peer: sys::
                 context,
                 data: 0,
             };
+            let delivered = if flight.operation == Operation::Send { 0 } else { sys::FI_DELIVERY_COMPLETE };
             // SAFETY: as of the receive.
-            return unsafe { sys::fi_sendmsg(endpoint, &message, sys::FI_COMPLETION | sys::FI_DELIVERY_COMPLETE) };
+            return unsafe { sys::fi_sendmsg(endpoint, &message, sys::FI_COMPLETION | delivered) };
         }
         Operation::Write(to) => (to, sys::FI_COMPLETION | sys::FI_DELIVERY_COMPLETE),
         Operation::WriteCommitted(to) => (to, sys::FI_COMPLETION | sys::FI_COMMIT_COMPLETE),

@@ -2,6 +2,7 @@
 
 use std::{ffi::CStr, fmt};
 
+use pmof_fabric_sys as sys;
 use pmof_fabric_sys::{Fabric, LoadError};
 use pmof_mem::MediumKind;
 
@@ -84,6 +85,12 @@ impl Failure {
             if text.is_null() { String::new() } else { CStr::from_ptr(text).to_string_lossy().into_owned() }
         };
         Self { errno, text }
+    }
+
+    /// Whether the peer's provider said that it does not carry the operation out: a wrong key, right or range. Some providers
+    /// break the connection instead.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self.errno, libc::EACCES | libc::EPERM | libc::EREMOTEIO | sys::FI_ENOKEY)
     }
 }
 

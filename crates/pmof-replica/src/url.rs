@@ -215,6 +215,7 @@ fn form_of(transport: Transport) -> &'static str {
     match transport {
         Transport::Verbs => "verbs://HOST:PORT/POOL or verbs://HOST:PORT/POOL?source=IP",
         Transport::Shm => "shm:///PATH/OF/SOCKET?pool=POOL",
+        Transport::Fabric(_) => "fabric+PROVIDER://HOST:PORT/POOL or fabric://HOST:PORT/POOL",
         _ => "tcp://HOST:PORT/POOL",
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Opening, VerbsOptions};
-use crate::{SetupError, Transport, shm, wire::tcp};
+use crate::{FabricProvider, SetupError, Transport, shm, wire::tcp};
 
 /// Opens a transport with its defaults: for verbs the only RDMA device of this machine.
 pub(crate) fn open(transport: Transport) -> Result<Arc<dyn Opening>, SetupError> {
@@ -11,6 +11,7 @@ pub(crate) fn open(transport: Transport) -> Result<Arc<dyn Opening>, SetupError>
         Transport::Tcp => Ok(Arc::new(tcp::Tcp)),
         Transport::Shm => Ok(Arc::new(shm::Shm::default())),
         Transport::Verbs => open_verbs(&VerbsOptions::default()),
+        Transport::Fabric(provider) => open_fabric(provider),
     }
 }
 
@@ -24,6 +25,18 @@ pub(crate) fn open_verbs(options: &VerbsOptions) -> Result<Arc<dyn Opening>, Set
 #[cfg(not(feature = "verbs"))]
 pub(crate) fn open_verbs(_options: &VerbsOptions) -> Result<Arc<dyn Opening>, SetupError> {
     Err(SetupError::NotBuilt { transport: Transport::Verbs, feature: "verbs" })
+}
+
+/// Opens a provider of libfabric.
+#[cfg(feature = "fabric")]
+fn open_fabric(provider: FabricProvider) -> Result<Arc<dyn Opening>, SetupError> {
+    Ok(crate::fabric::LibFabric::open(provider)?)
+}
+
+/// Says that there are none.
+#[cfg(not(feature = "fabric"))]
+fn open_fabric(provider: FabricProvider) -> Result<Arc<dyn Opening>, SetupError> {
+    Err(SetupError::NotBuilt { transport: Transport::Fabric(provider), feature: "fabric" })
 }
 
 /// Whether this machine has an RDMA device that [`Transport::Verbs`] can use: false without the feature `verbs`, without the

@@ -18,6 +18,14 @@ pub(crate) trait Fabric {
     /// A key that is bound to one connection is refused on others also for what needs no message.
     const BINDS_DIRECT_WAY: bool = true;
 
+    /// An outcome of an operation is known also where a later one breaks the connection.
+    const ACKNOWLEDGES_EACH: bool = false;
+
+    /// Whether this machine has it. Where it does not, the reason is reported.
+    fn is_there() -> bool {
+        true
+    }
+
     /// A fresh one, shared with no other test.
     fn new() -> Self;
 

@@ -7,7 +7,11 @@ macro_rules! suite {
     };
     (@on $fabric:ident { $($module:ident { $($test:ident)+ })+ }) => {
         $(mod $module {
-            $(#[test] fn $test() { crate::$module::$test::<crate::fabrics::$fabric>(); })+
+            $(#[test] fn $test() {
+                if <crate::fabrics::$fabric as crate::fabric::Fabric>::is_there() {
+                    crate::$module::$test::<crate::fabrics::$fabric>();
+                }
+            })+
         })+
     };
     ([$($transport:ident: $fabric:ident),+]) => {

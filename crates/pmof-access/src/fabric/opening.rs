@@ -1,0 +1,60 @@
+//! A provider of libfabric as a transport that is opened.
+
+use std::{io, net::SocketAddr, sync::Arc};
+
+use pmof_mem::Medium;
+use pmof_proto::Access;
+
+use super::{incoming::FabricIncoming, memory::FabricMemory, opened::Opened, wire::FabricWire};
+use crate::{
+    ConnectError, ConnectOptions, FabricProvider, Location, RegisterError, SetupError, Transport,
+    error::unreachable,
+    region::Reach,
+    transport::{Listening, Opening},
+    wire::Wire,
+};
+
+/// An opened provider.
+#[derive(Debug)]
+pub(crate) struct LibFabric(Arc<Opened>);
+
+impl LibFabric {
+    pub(crate) fn open(provider: FabricProvider) -> Result<Arc<Self>, SetupError> {
+        Ok(Arc::new(Self(Opened::open(provider)?)))
+    }
+}
+
+impl Opening for LibFabric {
+    fn transport(&self) -> Option<Transport> {
+        Some(Transport::Fabric(self.0.provider))
+    }
+
+    fn is_networked(&self) -> bool {
+        true
+    }
+
+    fn reach(&self, memory: &Arc<dyn Medium>, range: (u64, u64), access: Access) -> Result<Reach, RegisterError> {
+        Ok(Reach::Device(Arc::new(FabricMemory::register(&self.0, memory, range, access)?)))
+    }
+
+    fn listen(&self, address: &Location) -> Result<Listening, SetupError> {
+        let Location::Ip(at) = address else { return Err(self.wrong_address(address)) };
+        let failed = |source| SetupError::Listen { address: address.clone(), source };
+        check_family(*at).map_err(failed)?;
+        let (incoming, bound) = FabricIncoming::open(&self.0, *at).map_err(failed)?;
+        Ok(Listening { incoming: Box::new(incoming), address: bound.into() })
+    }
+
+    fn connect(&self, address: &Location, options: &ConnectOptions) -> Result<Box<dyn Wire>, ConnectError> {
+        let Location::Ip(at) = address else { return Err(self.wrong_address(address).into()) };
+        let loss_timeout = options.timeout.min(options.loss_timeout);
+        let started = check_family(*at).and_then(|()| FabricWire::connecting(&self.0, *at, loss_timeout));
+        Ok(Box::new(started.map_err(|error| unreachable(address, &error))?))
+    }
+}
+
+/// The addresses of a domain are of one family, and regions are registered before any address is known.
+fn check_family(at: SocketAddr) -> io::Result<()> {
+    let why = "IPv6 is not supported over libfabric: use an IPv4 address";
+    if at.is_ipv4() { Ok(()) } else { Err(io::Error::new(io::ErrorKind::Unsupported, why)) }
+}

@@ -1,0 +1,66 @@
+//! What tells that there is something to poll for.
+
+use std::{
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use rustix::{
+    event::{Timespec, epoll},
+    io::Errno,
+    time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime},
+};
+
+/// How long a sleeper may sleep where the provider wakes nobody: at first, and at most where nothing happens.
+const NAP_MIN: Duration = Duration::from_micros(50);
+const NAP_MAX: Duration = Duration::from_millis(1);
+
+/// The descriptor that those who drive a connection sleep on. It is there before the endpoint.
+#[derive(Debug)]
+pub(super) struct Sleeping {
+    epoll: OwnedFd,
+    timer: OwnedFd,
+    has_queue: AtomicBool,
+}
+
+impl Sleeping {
+    pub(super) fn new() -> Result<Arc<Self>, Errno> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+        epoll::add(&epoll, &timer, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+        Ok(Arc::new(Self { epoll, timer, has_queue: AtomicBool::new(false) }))
+    }
+
+    /// Watches the descriptor of a completion queue too.
+    pub(super) fn watch(&self, queue: BorrowedFd<'_>) -> Result<(), Errno> {
+        epoll::add(&self.epoll, queue, epoll::EventData::new_u64(1), epoll::EventFlags::IN)?;
+        self.has_queue.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether a provider wakes sleepers.
+    pub(super) fn has_queue(&self) -> bool {
+        self.has_queue.load(Ordering::Relaxed)
+    }
+
+    /// Wakes sleepers after a nap, which is longer the more naps there were since something happened. `None`: never.
+    pub(super) fn wake_after(&self, naps: Option<u32>) {
+        // Empty unless it went off.
+        let _ = rustix::io::read(&self.timer, &mut [0; 8]);
+        let nap = naps.map_or(Duration::ZERO, |naps| NAP_MAX.min(NAP_MIN * 2_u32.saturating_pow(naps.min(16))));
+        let it_value = Timespec { tv_sec: 0, tv_nsec: nap.subsec_nanos().into() };
+        let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
+        // There is no way for it to fail: the timer is there, and the time is a time.
+        let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &Itimerspec { it_interval, it_value });
+    }
+}
+
+impl AsFd for Sleeping {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}

@@ -1,0 +1,455 @@
+//! One connection: the socket that makes the acquaintance, and the endpoint that carries everything else.
+
+use std::{
+    io,
+    net::SocketAddr,
+    os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
+    time::Duration,
+};
+
+use pmof_fabric::RemoteAddress;
+use pmof_mem::{Durability, Promise, causes, forks::Uninherited};
+use pmof_proto::{DirectAccess, InputPlace, OperationKind, OutputView, PostError};
+use rustix::{
+    io::Errno,
+    net::{
+        AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, connect, getsockname, ipproto, recv,
+        send, shutdown, socket_with, sockopt,
+    },
+};
+
+use super::{
+    greeting::{GREETING_BYTES, Greeting},
+    lane::Lane,
+    opened::Opened,
+    sleeping::Sleeping,
+    stream::{RECEIVE_BYTES, RECEIVES},
+};
+use crate::{
+    DEFAULT_LOSS_TIMEOUT, Method, RemoteRegion, SetupError,
+    error::system,
+    request::{Data, Request, Verb},
+    wire::{CompletionChannel, DirectWay, Finished, Posted, Posting, Submission, Wire},
+};
+
+/// Keepalive probes before a silent host counts as gone, and the longest time between them that Linux takes.
+const KEEPALIVE_PROBES: u32 = 3;
+const KEEPALIVE_INTERVAL_MAX: Duration = Duration::from_secs(32_767);
+
+/// How many times the loss timeout a provider may work on what was posted without completing anything.
+const STUCK_LOSSES: u32 = 2;
+
+/// How often the provider is asked whether one may sleep, while it has something to be polled for each time.
+const SLEEP_TRIES: u32 = 4;
+
+#[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own; every combination of them occurs")]
+pub(super) struct FabricWire {
+    opened: Arc<Opened>,
+    socket: Arc<Uninherited>,
+    sleeping: Arc<Sleeping>,
+    /// The other side's greeting, as far as it came.
+    greeting: Vec<u8>,
+    is_initiator: bool,
+    /// From when this side's endpoint is there.
+    lane: Option<Lane>,
+    /// Both sides know each other's endpoint.
+    is_standing: bool,
+    /// The other side's socket is closed: its process has gone, or closed the connection.
+    is_gone: bool,
+    /// Something may have come over the socket.
+    looks_at_socket: bool,
+    /// Sleeps since something happened.
+    naps: u32,
+    loss_timeout: Duration,
+    has_moved: bool,
+    /// Since when something was seen to be under way without anything happening.
+    awaited_since: Option<Duration>,
+    is_stopped: bool,
+}
+
+impl FabricWire {
+    /// Starts to connect; success or failure shows when the wire is driven.
+    pub(super) fn connecting(opened: &Arc<Opened>, to: SocketAddr, loss_timeout: Duration) -> io::Result<Self> {
+        let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = Uninherited::open(|| socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP)))?;
+        match connect(&socket, &to) {
+            Ok(()) | Err(Errno::INPROGRESS) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        Ok(Self::new(opened, socket, true, loss_timeout)?)
+    }
+
+    /// Takes a connection over and greets. None if it is gone already.
+    pub(super) fn accepted(opened: &Arc<Opened>, socket: Uninherited) -> Result<Option<Self>, SetupError> {
+        let mut wire = Self::new(opened, socket, false, DEFAULT_LOSS_TIMEOUT).map_err(system("timerfd_create"))?;
+        let Some(own) = wire.own_address() else { return Ok(None) };
+        let endpoint = opened.endpoint(own.ip())?;
+        let greeted = wire.open_lane(endpoint).and_then(|()| wire.greet());
+        // What else can fail here is the connection.
+        Ok(greeted.is_ok().then_some(wire))
+    }
+
+    fn new(
+        opened: &Arc<Opened>,
+        socket: Uninherited,
+        is_initiator: bool,
+        loss_timeout: Duration,
+    ) -> Result<Self, Errno> {
+        sockopt::set_tcp_nodelay(&socket, true)?;
+        sockopt::set_tcp_keepcnt(&socket, KEEPALIVE_PROBES)?;
+        sockopt::set_socket_keepalive(&socket, true)?;
+        let mut wire = Self {
+            opened: Arc::clone(opened),
+            socket: Arc::new(socket),
+            sleeping: Sleeping::new()?,
+            greeting: Vec::new(),
+            is_initiator,
+            lane: None,
+            is_standing: false,
+            is_gone: false,
+            looks_at_socket: true,
+            naps: 0,
+            loss_timeout,
+            has_moved: false,
+            awaited_since: None,
+            is_stopped: false,
+        };
+        wire.set_loss_timeout(loss_timeout);
+        Ok(wire)
+    }
+
+    fn own_address(&self) -> Option<SocketAddr> {
+        SocketAddr::try_from(getsockname(&self.socket).ok()?).ok()
+    }
+
+    fn open_lane(&mut self, endpoint: super::opened::SharedEndpoint) -> io::Result<()> {
+        if let Some(descriptor) = endpoint.lock().descriptor() {
+            self.sleeping.watch(descriptor)?;
+        }
+        self.lane = Some(Lane::new(&self.opened, endpoint)?);
+        Ok(())
+    }
+
+    /// Tells the other side of this one's endpoint: a greeting goes into the socket's buffer as a whole.
+    fn greet(&self) -> io::Result<()> {
+        let Some(lane) = &self.lane else { return Ok(()) };
+        let name = lane.endpoint().lock().name().map_err(io::Error::other)?;
+        let provider = self.opened.name();
+        let greeting = Greeting { receives: RECEIVES, receive_bytes: RECEIVE_BYTES, provider, name };
+        match send(&self.socket, &greeting.encode()?, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)? {
+            GREETING_BYTES => Ok(()),
+            _ => Err(io::ErrorKind::ConnectionAborted.into()),
+        }
+    }
+
+    /// Reads the other side's greeting; the side that connected answers it. True if anything moved.
+    fn get_acquainted(&mut self) -> io::Result<bool> {
+        let mut bytes = [0; GREETING_BYTES];
+        let len = GREETING_BYTES - self.greeting.len();
+        match recv(&self.socket, &mut bytes[..len], RecvFlags::DONTWAIT) {
+            Ok((0, _)) => {
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the other side closed before it greeted"));
+            }
+            Ok((count, _)) => self.greeting.extend_from_slice(&bytes[..count]),
+            Err(Errno::WOULDBLOCK | Errno::INTR) => return Ok(false),
+            Err(errno) => return Err(errno.into()),
+        }
+        let Ok(whole) = <&[u8; GREETING_BYTES]>::try_from(self.greeting.as_slice()) else { return Ok(true) };
+        let invalid = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
+        let theirs = Greeting::decode(whole)
+            .ok_or_else(|| invalid("the other side does not greet as pmof over libfabric does".to_owned()))?;
+        let ours = self.opened.name();
+        if theirs.provider != ours {
+            let what = format!(
+                "the other side's provider is {}, this side's is {ours}: name one by fabric+PROVIDER",
+                theirs.provider.escape_debug()
+            );
+            return Err(invalid(what));
+        }
+        if self.is_initiator {
+            let own = self.own_address().ok_or(Errno::NOTCONN)?;
+            let endpoint = self.opened.endpoint(own.ip()).map_err(io::Error::other)?;
+            self.open_lane(endpoint)?;
+        }
+        if let Some(lane) = &mut self.lane {
+            lane.stream.set_room(theirs.receives, theirs.receive_bytes);
+            lane.endpoint().lock().set_peer(&theirs.name).map_err(io::Error::other)?;
+        }
+        if self.is_initiator {
+            self.greet()?;
+        }
+        self.is_standing = true;
+        Ok(true)
+    }
+
+    /// Whether the other side's process is there.
+    fn look_at_socket(&mut self) -> io::Result<()> {
+        self.looks_at_socket = false;
+        if self.is_gone {
+            return Ok(());
+        }
+        match recv(&self.socket, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+            Err(Errno::WOULDBLOCK | Errno::INTR) => Ok(()),
+            Ok((0, _)) => {
+                self.is_gone = true;
+                Ok(())
+            }
+            Ok(_) => Err(io::Error::new(io::ErrorKind::InvalidData, "the other side sent what is not a greeting")),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Takes in what happened, without telling outcomes. True if anything moved.
+    fn take_in(&mut self) -> io::Result<bool> {
+        if self.is_stopped {
+            return Ok(false);
+        }
+        if !self.is_standing && !self.get_acquainted()? {
+            return Ok(false);
+        }
+        if self.looks_at_socket && self.is_standing {
+            // What the other side said last came before its socket was closed.
+            self.look_at_socket()?;
+        }
+        let Some(lane) = self.lane.as_mut().filter(|lane| lane.broken.is_none()) else { return Ok(false) };
+        let moved = lane.poll()?;
+        self.has_moved |= moved;
+        if moved {
+            self.naps = 0;
+        }
+        Ok(moved)
+    }
+
+    /// A provider either completes or fails what was posted. Some do neither where the other side refuses.
+    fn check_stuck(&mut self, now: Duration) -> io::Result<()> {
+        let is_idle = self.lane.as_ref().is_none_or(|lane| lane.items.is_empty());
+        if std::mem::take(&mut self.has_moved) || is_idle {
+            self.awaited_since = None;
+            return Ok(());
+        }
+        let silent = now.saturating_sub(*self.awaited_since.get_or_insert(now));
+        if silent < STUCK_LOSSES * self.loss_timeout {
+            return Ok(());
+        }
+        let under_way = self.lane.as_ref().map_or(0, |lane| lane.items.len());
+        let why = format!(
+            "the provider {} completes nothing: {under_way} posted, silent for {silent:.1?}; a key or range that the other side \
+             refuses can show so",
+            self.opened.name()
+        );
+        if let Some(lane) = &mut self.lane {
+            lane.broken = Some(why.clone());
+        }
+        Err(io::Error::new(io::ErrorKind::TimedOut, why))
+    }
+
+    fn lane(&mut self) -> Option<&mut Lane> {
+        let is_standing = self.is_standing && !self.is_stopped;
+        self.lane.as_mut().filter(|lane| is_standing && lane.broken.is_none())
+    }
+
+    /// What was queued is not lost where handing over fails: progress tells.
+    fn try_hand_over(&mut self) {
+        if let Some(lane) = self.lane() {
+            let _ = lane.hand_over();
+        }
+    }
+}
+
+/// Where an operation on a region begins, where it goes direct.
+fn place_of(region: &RemoteRegion, offset: u64) -> Option<RemoteAddress> {
+    match region.direct() {
+        DirectAccess::Rdma { address, remote_key, .. } => {
+            Some(RemoteAddress { address: address.wrapping_add(offset), key: remote_key.into() })
+        }
+        _ => None,
+    }
+}
+
+impl Wire for FabricWire {
+    fn name(&self) -> &'static str {
+        self.opened.provider.scheme()
+    }
+
+    fn receive(&mut self, place: InputPlace<'_>) -> io::Result<usize> {
+        let is_gone = self.is_gone;
+        let Some(lane) = self.lane.as_mut().filter(|_| self.is_standing) else {
+            return Err(io::ErrorKind::WouldBlock.into());
+        };
+        if !lane.stream.is_empty() {
+            return lane.stream.read(place);
+        }
+        // What this side said last is still on its way.
+        let has_to_say = lane.is_closing && lane.broken.is_none() && !lane.items.is_empty();
+        if is_gone || (lane.stream.has_ended && !has_to_say) { Ok(0) } else { Err(io::ErrorKind::WouldBlock.into()) }
+    }
+
+    fn may_have_input(&self) -> bool {
+        let Some(lane) = self.lane.as_ref().filter(|_| self.is_standing) else { return false };
+        !lane.stream.is_empty() || lane.stream.has_ended || self.is_gone
+    }
+
+    fn send(&mut self, view: &OutputView<'_>, borrowed: &[u8]) -> io::Result<usize> {
+        debug_assert!(borrowed.is_empty(), "a device's connection lends no bytes");
+        match self.lane() {
+            Some(lane) => lane.send(view),
+            None => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+
+    fn set_loss_timeout(&mut self, loss_timeout: Duration) {
+        self.loss_timeout = loss_timeout;
+        let interval = (loss_timeout / (KEEPALIVE_PROBES + 1)).clamp(Duration::from_secs(1), KEEPALIVE_INTERVAL_MAX);
+        let user_timeout_ms = u32::try_from(loss_timeout.as_millis()).unwrap_or(u32::MAX).min(i32::MAX as u32);
+        // Failure means that the connection is gone already, which the next look tells.
+        let _ = sockopt::set_tcp_user_timeout(&self.socket, user_timeout_ms);
+        let _ = sockopt::set_tcp_keepidle(&self.socket, interval);
+        let _ = sockopt::set_tcp_keepintvl(&self.socket, interval);
+    }
+
+    fn shutdown_output(&mut self) {
+        if let Some(lane) = self.lane() {
+            lane.is_closing = true;
+        }
+        self.try_hand_over();
+    }
+
+    fn as_fds(&self) -> [Option<BorrowedFd<'_>>; 2] {
+        [Some(self.socket.as_fd()), Some(self.sleeping.as_fd())]
+    }
+
+    fn completion_channel(&self) -> Option<CompletionChannel> {
+        Some(Arc::clone(&self.sleeping) as CompletionChannel)
+    }
+
+    fn progress(&mut self, finished: &mut dyn Finished) -> io::Result<bool> {
+        let mut moved = self.take_in()?;
+        if let Some(lane) = self.lane() {
+            moved |= lane.tell(finished)?;
+        }
+        if let Some(lane) = self.lane() {
+            lane.hand_over()?;
+        }
+        Ok(moved)
+    }
+
+    fn submit(&mut self) {
+        self.try_hand_over();
+    }
+
+    fn request_notification(&mut self) {
+        self.looks_at_socket = true;
+        if self.is_stopped {
+            return;
+        }
+        let has_waiting = self.lane.as_ref().is_some_and(|lane| lane.items.has_waiting());
+        if self.sleeping.has_queue() && !has_waiting {
+            for _ in 0..SLEEP_TRIES {
+                let may_sleep = self.lane.as_ref().is_none_or(|lane| lane.endpoint().lock().may_sleep());
+                if may_sleep {
+                    return self.sleeping.wake_after(None);
+                }
+                // What fails here fails in the next progress too.
+                let _ = self.take_in();
+            }
+        }
+        // Before the endpoint is there, the socket tells.
+        let naps = self.lane.is_some().then_some(self.naps);
+        self.naps += 1;
+        self.sleeping.wake_after(naps);
+    }
+
+    fn tick(&mut self, now: Duration, finished: &mut dyn Finished) -> io::Result<(Option<Duration>, bool)> {
+        self.looks_at_socket = true;
+        let moved = self.progress(finished)?;
+        self.check_stuck(now)?;
+        Ok((Some(now + self.loss_timeout / KEEPALIVE_PROBES), moved))
+    }
+
+    fn is_connecting(&self) -> bool {
+        self.is_initiator && !self.is_standing
+    }
+
+    fn direct_way(&self) -> DirectWay {
+        DirectWay::Device
+    }
+
+    fn post(&mut self, posting: &Posting, request: &Request<'_>) -> Result<Posted, PostError> {
+        let Some((region, offset)) = request.place else { return Ok(Posted::ByMessage) };
+        let Some(place) = place_of(region, offset) else {
+            return Ok(Posted::ByMessage);
+        };
+        if !self.has_room(request.len_bytes) {
+            return Ok(Posted::NoRoom);
+        }
+        let gone = || PostError::LocalMemory { why: "the endpoint is gone".to_owned() };
+        let Some(lane) = self.lane() else { return Err(gone()) };
+        let of = (posting.ticket, offset);
+        match request.verb {
+            Verb::Write { immediate: None } => {
+                lane.write(of, place, request.len_bytes, |into| fill(into, request.data))?;
+            }
+            Verb::Read => match request.data.local() {
+                Some(into) => lane.read(of, place, into)?,
+                None => return Ok(Posted::ByMessage),
+            },
+            _ => return Ok(Posted::ByMessage),
+        }
+        if posting.submission == Submission::Single {
+            self.try_hand_over();
+        }
+        Ok(Posted::Taken)
+    }
+
+    fn reaches(&self, region: &RemoteRegion, kind: OperationKind, _: u64) -> bool {
+        matches!(kind, OperationKind::Write | OperationKind::Read) && place_of(region, 0).is_some()
+    }
+
+    fn has_room(&self, len_bytes: u64) -> bool {
+        self.lane.as_ref().is_none_or(|lane| lane.has_room(len_bytes))
+    }
+
+    fn offers(&self, method: Method, _: &RemoteRegion, _: Durability) -> Result<Promise, &'static str> {
+        Err(match method {
+            Method::NativeFlush => {
+                "libfabric has no flush, and what a provider does for FI_COMMIT_COMPLETE is not proven: verbs accepts it and \
+                 does nothing"
+            }
+            Method::LocalWriteBack => "the memory is not mapped here",
+            _ => "nothing attests that a read over libfabric pushes writes out of the target's caches",
+        })
+    }
+
+    fn is_idle(&self) -> bool {
+        self.lane.as_ref().is_none_or(|lane| lane.items.is_empty() || lane.broken.is_some())
+    }
+
+    fn is_broken(&self) -> bool {
+        !self.is_stopped && self.lane.as_ref().is_some_and(|lane| lane.broken.is_some())
+    }
+
+    fn stop(&mut self) {
+        self.is_stopped = true;
+        if let Some(lane) = &mut self.lane {
+            lane.stop();
+        }
+        // Failure means that the connection is gone already.
+        let _ = shutdown(&self.socket, Shutdown::Both);
+    }
+}
+
+/// Copies the caller's bytes.
+fn fill(into: &mut [u8], data: Data<'_>) -> Result<(), PostError> {
+    match (data, data.local()) {
+        (Data::Bytes(bytes), _) => into.copy_from_slice(bytes),
+        (_, Some(local)) => local
+            .memory
+            .read(local.offset, into)
+            .map_err(|error| PostError::LocalMemory { why: causes(&error).to_string() })?,
+        _ => {}
+    }
+    Ok(())
+}

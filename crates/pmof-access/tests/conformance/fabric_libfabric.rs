@@ -1,0 +1,238 @@
+//! libfabric, on the loopback interface.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    time::{Duration, Instant},
+};
+
+use pmof_access::{
+    Access, ConnectError, ConnectionError, Durability, FabricProvider, Location, Method, OperationError, Peer, Refusal,
+    SetupError, Transport,
+};
+use pmof_proto::{Descriptor, DirectAccess, RegionKey};
+
+use crate::{
+    fabric::Fabric,
+    pair::{LONG, Setup, join, listen_options, region, threaded},
+};
+
+/// Whether this machine's library has the provider.
+fn has(provider: FabricProvider) -> bool {
+    match Peer::open(Transport::Fabric(provider)) {
+        Ok(_) => true,
+        Err(error @ SetupError::Fabric(_)) => {
+            skip_report::skipped!("{}: {error}", provider.scheme());
+            false
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// What an initiator is told where the target's provider does not do it: not which of its checks failed.
+fn by_provider(expected: Refusal) -> Refusal {
+    match expected {
+        Refusal::UnknownRegion | Refusal::NoRight | Refusal::OutOfBounds => Refusal::DeviceRefused,
+        other => other,
+    }
+}
+
+/// A key that there is not.
+fn forge(descriptor: &mut Descriptor) {
+    descriptor.key = RegionKey([7; 16]);
+    if let DirectAccess::Rdma { remote_key, .. } = &mut descriptor.direct {
+        *remote_key ^= 0x7FFF_FF00;
+    }
+}
+
+/// A relay of the connection by which the sides get acquainted, and what cuts it: that is how a dead process shows.
+fn relay(target: &Location) -> (Location, Box<dyn FnOnce()>) {
+    let target = target.socket_address().expect("libfabric has addresses");
+    let relay = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = relay.local_addr().expect("its address");
+    let streams = std::thread::spawn(move || {
+        let (near, _) = relay.accept().expect("the initiator comes");
+        let far = TcpStream::connect(target).expect("the target listens");
+        for (from, to) in [(&near, &far), (&far, &near)] {
+            let (mut from, mut to) = (from.try_clone().expect("a copy"), to.try_clone().expect("a copy"));
+            std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+        }
+        [near, far]
+    });
+    let cut = move || {
+        for stream in streams.join().expect("the relay works") {
+            // One of the sides may have gone already.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    };
+    (address.into(), Box::new(cut))
+}
+
+macro_rules! provider {
+    ($($fabric:ident: $provider:ident),+) => {
+        $(pub(crate) struct $fabric {
+            start: Instant,
+        }
+
+        impl Fabric for $fabric {
+            const IS_VIRTUAL: bool = false;
+            const SERVED_BY_CPU: bool = false;
+            const BINDS_DIRECT_WAY: bool = false;
+            const ACKNOWLEDGES_EACH: bool = true;
+
+            fn is_there() -> bool {
+                has(FabricProvider::$provider)
+            }
+
+            fn new() -> Self {
+                Self { start: Instant::now() }
+            }
+
+            fn peer(&self) -> Peer {
+                Peer::open(Transport::Fabric(FabricProvider::$provider)).unwrap()
+            }
+
+            fn forge_key(descriptor: &mut Descriptor) {
+                forge(descriptor);
+            }
+
+            fn refusal(expected: Refusal) -> Refusal {
+                by_provider(expected)
+            }
+
+            fn is_refused_there(error: &OperationError, expected: Refusal) -> bool {
+                let refusals = [expected, by_provider(expected)];
+                match error {
+                    OperationError::Refused { refusal, .. } => refusals.contains(refusal),
+                    // A provider that refuses breaks the connection, or says nothing at all.
+                    OperationError::ConnectionEnded(ConnectionError::Lost { .. }) => true,
+                    _ => false,
+                }
+            }
+
+            fn is_refused_here(why: &ConnectionError, expected: Refusal) -> bool {
+                match why {
+                    // The provider tells the target nothing: the initiator ends the connection.
+                    ConnectionError::Lost { .. } => by_provider(expected) == Refusal::DeviceRefused,
+                    why => [expected, by_provider(expected)]
+                        .iter()
+                        .any(|refusal| *why == ConnectionError::RefusedHere(*refusal)),
+                }
+            }
+
+            fn now(&self) -> Duration {
+                self.start.elapsed()
+            }
+
+            fn breakable(&self, target: &Location) -> (Location, Box<dyn FnOnce() + '_>) {
+                relay(target)
+            }
+        })+
+    };
+}
+
+provider! { FabricTcp: Tcp }
+
+/// Other errors than those that a missing library or provider gives.
+#[test]
+fn what_is_not_used_says_why() {
+    let error = Peer::open(Transport::Fabric(FabricProvider::Sockets)).expect_err("it is refused").to_string();
+    assert!(error.contains("10 ms") || error.contains("apt install libfabric1"), "{error}");
+    let error = Peer::open(Transport::Fabric(FabricProvider::Shm)).expect_err("it is refused").to_string();
+    assert!(error.contains("use shm://"), "{error}");
+    if has(FabricProvider::Tcp) {
+        let error = Peer::open(Transport::Fabric(FabricProvider::Cxi)).expect_err("there is none").to_string();
+        assert!(error.contains("has no cxi with"), "{error}");
+        let peer = Peer::open(Transport::Fabric(FabricProvider::Tcp)).unwrap();
+        let queue = peer.completion_queue(pmof_access::QueueOptions::default()).unwrap();
+        let nowhere = "fabric+tcp://127.0.0.1:1".parse().unwrap();
+        let error = peer.connect(&nowhere, &queue, &pmof_access::ConnectOptions::default()).err();
+        assert!(matches!(error, Some(ConnectError::Unreachable { .. })), "{error:?}");
+    }
+}
+
+/// The control of the suite: what it writes and reads goes past the target's protocol engine, and flushes are messages to it.
+#[test]
+fn regions_are_reached_directly_and_flushed_by_message() {
+    if !has(FabricProvider::Tcp) {
+        return;
+    }
+    let pair = FabricTcp::new().pair();
+    let (memory, remote) = region(&pair.target.peer, 4096, Access::all());
+    assert_eq!(memory.why_not_direct(), None);
+    let descriptor = Descriptor::decode(&memory.descriptor()).unwrap();
+    assert!(matches!(descriptor.direct, DirectAccess::Rdma { .. }), "{descriptor:?}");
+    let (method, _) = pair.initiator.connection.flush_method(&remote, Durability::Visible).unwrap();
+    assert_eq!(method, Method::SendAfterWrite);
+}
+
+/// A domain has addresses of one family.
+#[test]
+fn ipv6_is_refused_with_the_reason() {
+    if !has(FabricProvider::Tcp) {
+        return;
+    }
+    let peer = FabricTcp::new().peer();
+    let here = SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], 0));
+    let error = peer.listen(here, listen_options()).expect_err("it is refused");
+    assert!(matches!(&error, SetupError::Listen { source, .. } if source.to_string().contains("IPv6")), "{error:?}");
+    let queue = peer.completion_queue(threaded()).unwrap();
+    let to = "fabric+tcp://[::1]:1".parse().unwrap();
+    let error = peer.connect(&to, &queue, &pmof_access::ConnectOptions::default()).expect_err("it is refused");
+    assert!(matches!(&error, ConnectError::Unreachable { why, .. } if why.contains("IPv6")), "{error:?}");
+}
+
+/// Who greets otherwise is dropped; the listener serves the next one.
+#[test]
+fn strange_greetings_harm_nobody() {
+    if !has(FabricProvider::Tcp) {
+        return;
+    }
+    let fabric = FabricTcp::new();
+    let (initiator, target) = (fabric.peer(), fabric.peer());
+    let (queue, serving) =
+        (initiator.completion_queue(threaded()).unwrap(), target.completion_queue(threaded()).unwrap());
+    let listener = target.listen(fabric.listen_address(), listen_options()).unwrap();
+    let address = listener.local_address().socket_address().unwrap();
+    let mut own = TcpStream::connect(address).unwrap();
+    // What the listener says itself, but for one byte: of the magic, of the name's length, of the name's family.
+    let mut greeting = [0; 304];
+    assert!(listener.next_request(Duration::from_millis(20)).unwrap().is_none(), "nobody has greeted");
+    own.read_exact(&mut greeting).unwrap();
+    for at in [0, 13, 48] {
+        let mut stranger = TcpStream::connect(address).unwrap();
+        assert!(listener.next_request(Duration::from_millis(20)).unwrap().is_none(), "nobody has greeted");
+        let mut wrong = greeting;
+        wrong[at] ^= 0x7F;
+        stranger.write_all(&wrong).unwrap();
+        let start = Instant::now();
+        while !matches!(stranger.read(&mut [0; 512]), Ok(0) | Err(_)) {
+            assert!(listener.next_request(Duration::from_millis(1)).unwrap().is_none(), "byte {at}");
+            assert!(start.elapsed() < LONG, "byte {at}");
+        }
+    }
+    let (here, _there) = join(&initiator, &queue, &listener, &serving, &Setup::default());
+    assert!(here.is_established());
+}
+
+/// A server that is no pmof is told apart.
+#[test]
+fn a_server_that_is_no_pmof_is_named() {
+    if !has(FabricProvider::Tcp) {
+        return;
+    }
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("fabric+tcp://{}", server.local_addr().unwrap()).parse().unwrap();
+    let speaking = std::thread::spawn(move || {
+        let (mut stream, _) = server.accept().unwrap();
+        stream.write_all(&[b'x'; 304]).unwrap();
+        // Until the initiator has gone.
+        let _ = stream.read(&mut [0; 1]);
+    });
+    let peer = FabricTcp::new().peer();
+    let queue = peer.completion_queue(threaded()).unwrap();
+    let error = peer.connect(&address, &queue, &pmof_access::ConnectOptions::default()).expect_err("it is no pmof");
+    let text = format!("{error} {:?}", std::error::Error::source(&error).map(ToString::to_string));
+    assert!(text.contains("does not greet as pmof over libfabric does"), "{text}");
+    speaking.join().unwrap();
+}

@@ -1,0 +1,19 @@
+//! The conformance suite over libfabric's provider tcp. Skipped, with the reason, where the library is not installed.
+
+mod completions;
+mod connecting;
+mod ending;
+mod fabric;
+#[path = "fabric_libfabric.rs"]
+mod fabrics;
+mod flushing;
+mod media;
+mod messages;
+mod pair;
+mod regions;
+mod suite;
+#[path = "../support/mod.rs"]
+mod support;
+mod transfers;
+
+suite::suite!([fabric_tcp: FabricTcp]);
