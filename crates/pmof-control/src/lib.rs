@@ -4,6 +4,7 @@
 //! Nothing here does input or output: both sides stand on it, and neither knows the other.
 #![forbid(unsafe_code)]
 
+mod change_set;
 mod domain;
 mod header;
 mod intent;
@@ -14,6 +15,7 @@ mod refusal;
 mod roster;
 mod state;
 
+pub use change_set::{CHANGE_SET_HEADER_BYTES, Change, ChangeSet, ChangeSetError, ChangeSetHeader};
 pub use domain::{DomainName, DomainNameError, FailureDomain, MAX_DOMAIN_NAME_BYTES};
 pub use header::{
     DATA_OFFSET, HEADER_BYTES, Header, HeaderError, MAX_SIZE_BYTES, PoolFormat, REPLICAS_MAX, STATE_OFFSET,

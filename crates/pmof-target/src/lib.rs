@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod domain;
+mod follower;
 mod holder;
 mod local;
 mod refused;
@@ -13,6 +14,7 @@ mod sets;
 mod stdio;
 mod store;
 
+pub use follower::{Follower, FollowerError};
 pub use local::LocalTarget;
 pub use service::{
     Admission, DEFAULT_MAX_CONNECTIONS, DEFAULT_MEMORY_BUDGET_BYTES, Identity, Service, ServiceError, ServiceOptions,
