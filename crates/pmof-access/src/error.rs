@@ -29,7 +29,7 @@ pub enum SetupError {
     },
     /// There is no authentication, so only this machine may connect unless the operator trusts the network.
     #[error(
-        "will not listen on {address}: it can be reached from other machines and connections are not authenticated; use a loopback address and a tunnel such as ssh -L, or, where everybody who reaches this address may read and write its memory, say so (trust the network)"
+        "will not listen on {address}: it can be reached from other machines and connections are not authenticated; use a loopback address and a tunnel such as ssh -L, or, where everybody who reaches this address may read and write its memory, say so (`pmof serve --trust-network`, or the option `trust_network`)"
     )]
     NotLoopback {
         /// The address.

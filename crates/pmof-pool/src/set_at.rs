@@ -1,7 +1,8 @@
 //! The pool set that a path names: a pool set file, or the file or device that is a pool's only part.
 
 use std::{
-    fs, io,
+    fs::{self, File},
+    io::{self, Read as _},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -9,8 +10,8 @@ use std::{
 use pmof_mem::Memory;
 
 use crate::{
-    BlockTable, Feature, HeaderError, NoRemotes, PartSize, PartSpec, PoolSet, PoolSetError, ReplicaSpec, SetError,
-    SetOptions, behind_header, check_named_whole, part_header,
+    BlockTable, Feature, HeaderError, NATIVE_MAGIC, NoRemotes, PartSize, PartSpec, PoolSet, PoolSetError, ReplicaSpec,
+    SetError, SetOptions, behind_header, check_named_whole, part_header,
 };
 
 #[cfg(test)]
@@ -21,7 +22,14 @@ mod tests;
 #[non_exhaustive]
 pub enum SetAtError {
     /// It cannot be read.
-    #[error("cannot read {}; name a pool set file, a pool's only part, or a URL", path.display())]
+    #[error(
+        "cannot read {}; {}", path.display(),
+        if path.to_string_lossy().contains("://") {
+            "pools at URLs are looked at by `pmof pool info`, `scrub` and `cp`, and not by this command"
+        } else {
+            "name a pool set file or a pool's only part"
+        }
+    )]
     Unreadable {
         /// The path.
         path: PathBuf,
@@ -31,6 +39,15 @@ pub enum SetAtError {
     /// The pool set file is invalid.
     #[error(transparent)]
     Set(#[from] SetError),
+    /// It is a replica of a native pool, which is no part of a pool set.
+    #[error(
+        "{} is a replica of a native pool: name it as file://DIRECTORY/POOL to `pmof pool info`, `scrub` or `cp`",
+        path.display()
+    )]
+    Native {
+        /// The path.
+        path: PathBuf,
+    },
     /// It is a block table without a pool.
     #[error("{} is a block table (BTT) and not a pool: `pmof pool check` checks it", path.display())]
     BlockTable {
@@ -77,6 +94,9 @@ pub fn set_at(path: &Path) -> Result<PoolSet, SetAtError> {
         return Ok(PoolSet::read(path)?);
     }
     let path = std::path::absolute(path).map_err(unreadable)?;
+    if is_native(&path) {
+        return Err(SetAtError::Native { path });
+    }
     let header = match part_header(&path) {
         Ok(header) => header,
         Err(PoolSetError::Header { problem, .. }) => return Err(without_header(path, problem)?),
@@ -92,6 +112,13 @@ pub fn set_at(path: &Path) -> Result<PoolSet, SetAtError> {
     let set = PoolSet { path, replicas: vec![ReplicaSpec::Local(vec![part])], options };
     check_named_whole(&set, &mut NoRemotes)?;
     Ok(set)
+}
+
+/// Whether a file begins as the replica of a native pool does.
+fn is_native(path: &Path) -> bool {
+    let mut magic = [0; NATIVE_MAGIC.len()];
+    let is_file = fs::metadata(path).is_ok_and(|file| file.is_file());
+    is_file && File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && magic == NATIVE_MAGIC
 }
 
 /// Classifies a file with a damaged header.

@@ -26,6 +26,7 @@ fn a_path_means_a_set_by_its_file_or_by_its_only_part() {
     make(&["only"]);
     fs::write(path("set"), two.to_bytes()).unwrap();
     fs::write(path("text"), "no pool").unwrap();
+    fs::write(path("native"), [b"PMOFPOOL".as_slice(), &[0; 8192]].concat()).unwrap();
     fs::write(path("zeros"), vec![0; 10 << 20]).unwrap();
 
     assert_eq!(set_at(&path("set")).unwrap().replicas.len(), 1);
@@ -36,6 +37,9 @@ fn a_path_means_a_set_by_its_file_or_by_its_only_part() {
     let refused = |name: &str| set_at(&path(name)).unwrap_err();
     assert!(matches!(refused("one"), SetAtError::OneOfSeveral { .. }));
     assert!(matches!(refused("away"), SetAtError::Unreadable { .. }));
+    assert!(matches!(refused("native"), SetAtError::Native { .. }));
+    let of_url = set_at("tcp://127.0.0.1:7204/orders".as_ref()).unwrap_err();
+    assert!(of_url.to_string().contains("pmof pool info"), "{of_url}");
     assert!(matches!(refused("zeros"), SetAtError::NotAPool { .. }));
     assert!(matches!(refused("text"), SetAtError::Part(_)), "{}", refused("text"));
 
