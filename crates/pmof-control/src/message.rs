@@ -12,8 +12,8 @@
 //! | 12 | n | body |
 //! | 12 + n | 4 | CRC32C of bytes 0..12 + n |
 //!
-//! A *text* is a `u16` length and that many bytes of UTF-8; a *name* is a text that keeps the rules of [`PoolName`]. A
-//! *level* is one byte, [`Durability`]'s number. An *access* is one byte: 1 read, 2 write. Bodies, without gaps:
+//! A *text* is a `u16` length and that many bytes of UTF-8; a *name* is a text that keeps the rules of [`PoolName`](crate::PoolName). A
+//! *level* is one byte, [`Durability`](pmof_mem::Durability)'s number. An *access* is one byte: 1 read, 2 write. Bodies, without gaps:
 //!
 //! | kind | message | body |
 //! |---|---|---|
@@ -71,8 +71,8 @@
 //! | 0xa0 | `Domain` | known `u8` (0 or 1), and after a 1: declared `u8` (0 or 1), kernel known `u8` (0 or 1), kernel `[16]` or zeros, a text: the failure domain's name |
 //! | 0xff | `Refused` | code `u16`, text |
 //!
-//! A *promise* is two bytes, [`Mechanism`]'s and [`Evidence`]'s numbers, both 0 where the medium cannot give the level;
-//! they stand in the order of [`Durability::ALL`]. A *set* is a text that keeps the rules of [`SetName`]; *attributes* are those of
+//! A *promise* is two bytes, [`Mechanism`](pmof_mem::Mechanism)'s and [`Evidence`](pmof_mem::Evidence)'s numbers, both 0 where the medium cannot give the level;
+//! they stand in the order of [`Durability::ALL`](pmof_mem::Durability::ALL). A *set* is a text that keeps the rules of [`SetName`](crate::SetName); *attributes* are those of
 //! librpmem's `rpmem_pool_attr`, zero where there is no header. The *holder* is one byte (0 or 1) and, after a 1, a text. An *epoch* is its name `[16]` and its
 //! members `u64`; *ancestors* are one byte, their number, and that many epochs; a *state* is an opening `u64`, a byte of flags (bit 0 open,
 //! bit 1 confirmed, bit 2 behind), a mark `u64`, an epoch and ancestors. *Words* of the [map of write intent](crate::IntentLayout) are the index of the first `u16`, their

@@ -84,19 +84,19 @@ pub enum Reply {
     AttributesSet,
     /// Digests of the blocks, in order.
     Digests {
-        /// At most [`DIGESTS_MAX`].
+        /// At most [`DIGESTS_MAX`](crate::DIGESTS_MAX).
         digests: Vec<[u8; DIGEST_BYTES]>,
     },
     /// Where there is data, in order; all else up to `end` is zero, durably.
     Data {
-        /// At most [`DATA_RANGES_MAX`], none of them empty.
+        /// At most [`DATA_RANGES_MAX`](crate::DATA_RANGES_MAX), none of them empty.
         ranges: Vec<Range<u64>>,
         /// How far the answer goes: to the end of the pool, or to the next range, which there was no room for.
         end: u64,
     },
     /// Where parts without a header are, in order.
     Headerless {
-        /// At most [`DATA_RANGES_MAX`], one of each part.
+        /// At most [`DATA_RANGES_MAX`](crate::DATA_RANGES_MAX), one of each part.
         ranges: Vec<Range<u64>>,
         /// How far the answer goes: to the end of the pool, or to the next range, which there was no room for.
         end: u64,
@@ -112,7 +112,7 @@ pub enum Reply {
     Intent {
         /// The first word.
         first: u16,
-        /// From there on, as many as there are, at most [`INTENT_MESSAGE_WORDS_MAX`]. Of a map that nobody keeps all bits are set.
+        /// From there on, as many as there are, at most [`INTENT_MESSAGE_WORDS_MAX`](crate::INTENT_MESSAGE_WORDS_MAX). Of a map that nobody keeps all bits are set.
         words: Vec<u32>,
     },
     /// A part of the roster.

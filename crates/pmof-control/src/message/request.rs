@@ -158,7 +158,7 @@ pub enum Request {
     Digest {
         /// First byte.
         offset: u64,
-        /// Bytes in all, at most [`DIGESTED_MAX_BYTES`].
+        /// Bytes in all, at most [`DIGESTED_MAX_BYTES`](crate::DIGESTED_MAX_BYTES).
         len_bytes: u64,
         /// Bytes of each block; the last may be shorter.
         block_bytes: u64,
@@ -172,7 +172,7 @@ pub enum Request {
     RaiseIntent {
         /// The first word of the map.
         first: u16,
-        /// From there on: the bits to be set. At most [`INTENT_MESSAGE_WORDS_MAX`].
+        /// From there on: the bits to be set. At most [`INTENT_MESSAGE_WORDS_MAX`](crate::INTENT_MESSAGE_WORDS_MAX).
         words: Vec<u32>,
     },
     /// Clear bits of that map: all that was written there is durable on all replicas in sync.
@@ -181,7 +181,7 @@ pub enum Request {
         level: Durability,
         /// The first word of the map.
         first: u16,
-        /// From there on: the bits that stay. At most [`INTENT_MESSAGE_WORDS_MAX`].
+        /// From there on: the bits that stay. At most [`INTENT_MESSAGE_WORDS_MAX`](crate::INTENT_MESSAGE_WORDS_MAX).
         words: Vec<u32>,
     },
     /// Tell the map of write intent of the pool that is open.
