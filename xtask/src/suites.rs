@@ -146,6 +146,14 @@ const AFTER_TESTS: &[Suite] = &[
         counting: Counting::ByTest(Runner::Closing),
         ..PLAIN
     },
+    Suite {
+        name: "libfabric",
+        // The feature is off by default, so the tests before are without it. Each test says so where the library is missing.
+        command: &["cargo", "test", "-p", "pmof-access", "--features", "fabric", "--test", "conformance_libfabric"],
+        counting: Counting::ByTest(Runner::Libtest),
+        slow: true,
+        ..PLAIN
+    },
     Suite { name: "demo", command: &[PMOF, "demo"], slow: true, needs: Need::PmofCommand("demo"), ..PLAIN },
     Suite {
         name: "soak",
