@@ -265,6 +265,12 @@ impl fmt::Display for Address {
     }
 }
 
+/// The transports of this build, as an error lists them.
+#[cfg(not(feature = "fabric"))]
+const TRANSPORTS: &str = "tcp, shm and verbs";
+#[cfg(feature = "fabric")]
+const TRANSPORTS: &str = "tcp, shm, verbs, fabric, and fabric+PROVIDER with tcp, shm, udp, verbs, efa, psm3 or cxi";
+
 /// Why an address was not understood.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -276,9 +282,7 @@ pub enum AddressError {
         text: String,
     },
     /// No such transport, or not in this version.
-    #[error(
-        "there is no transport {scheme:?}; there are tcp, shm, verbs, fabric, and fabric+PROVIDER with tcp, shm, udp, verbs, efa, psm3 or cxi"
-    )]
+    #[error("there is no transport {scheme:?}; there are {TRANSPORTS}")]
     UnknownTransport {
         /// What was given.
         scheme: String,
