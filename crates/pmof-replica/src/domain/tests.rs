@@ -18,3 +18,12 @@ fn replicas_that_may_fail_together_have_one_number() {
     let numbers = numbers(&beside);
     assert!(numbers[0] == numbers[1] && numbers[1] == numbers[2] && numbers[3].is_none(), "{numbers:?}");
 }
+
+#[test]
+fn a_replica_whose_domain_is_unknown_adds_none() {
+    let of = |number| Some(ReplicaDomain { number, evidence: Evidence::Probed });
+    assert_eq!(distinct([]), 0);
+    assert_eq!(distinct([None, None]), 1, "it is somewhere");
+    assert_eq!(distinct([of(0), None]), 1);
+    assert_eq!(distinct([of(0), of(1), None, of(0)]), 2);
+}
