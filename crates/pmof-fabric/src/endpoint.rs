@@ -308,7 +308,7 @@ impl Parts {
         if !has_descriptor {
             queue.wait_obj = sys::FI_WAIT_NONE;
             self.queue = ptr::null_mut();
-            // SAFETY: as above.
+            // SAFETY: `self.domain` keeps the domain open; the failed call has left no queue behind.
             status = unsafe { sys::fi_cq_open(domain, &mut queue, &mut self.queue) };
         }
         check("fi_cq_open", status)?;
@@ -326,7 +326,7 @@ impl Parts {
         };
         // SAFETY: the domain is open, and this keeps it so.
         check("fi_av_open", unsafe { sys::fi_av_open(domain, &mut addresses, &mut self.addresses) })?;
-        // SAFETY: as above; the info is one of this domain.
+        // SAFETY: `self.domain` keeps the domain open; the info is whole, and read during the call alone.
         check("fi_endpoint", unsafe { sys::fi_endpoint(domain, info.raw(), &mut self.endpoint) })?;
         // SAFETY: all are open, and closed behind the endpoint.
         unsafe {

@@ -240,6 +240,6 @@ unsafe fn text(name: *const c_char) -> String {
     if name.is_null() {
         return String::new();
     }
-    // SAFETY: the caller says so.
+    // SAFETY: a pointer that is not null is a C string, by the contract of this function.
     unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
 }

@@ -103,7 +103,7 @@ fn persistent_memory_takes_a_persistent_flush() {
     let pair = Pair::connect(&wire, &Setup { flush_access: access, dax: Some(dax.into()), ..Setup::default() });
     let Some(pair) = pair.with_native_flush() else { return };
     let (remote, qp) = (&pair.remote, pair.initiator.qp_ex);
-    // SAFETY: as above; the bytes sent inline are copied at once.
+    // SAFETY: the queue pair is connected and has these operations; the range lies in the remote region, and inline bytes are copied at once.
     let completions = unsafe {
         ibv_wr_start(qp);
         pair.next_inline(1);
@@ -173,7 +173,7 @@ fn a_misaligned_atomic_write_is_an_invalid_request() {
     let pair = Pair::connect(&wire, &Setup::default());
     let Some(pair) = pair.with_native_flush() else { return };
     let (remote, qp, value) = (&pair.remote, pair.initiator.qp_ex, 1_u64);
-    // SAFETY: as above; the value is copied at once.
+    // SAFETY: the queue pair is connected and has this operation; the address lies in the remote region, and the value is copied at once.
     let completions = unsafe {
         ibv_wr_start(qp);
         pair.next(1);

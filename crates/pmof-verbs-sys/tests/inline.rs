@@ -122,12 +122,12 @@ fn the_operations_of_a_queue_pair_are_those_accepted_and_not_null() {
     qp.wr_set_inline_data = Some(set_inline);
     assert_eq!(lacking(&qp), "wr_set_inline_data_list");
     qp.wr_set_inline_data_list = Some(set_inline_list);
-    // SAFETY: as above.
+    // SAFETY: the queue pair lives on the stack, and is as large as the flags say.
     assert_eq!(unsafe { available_send_ops(&raw const qp, all) }, Ok(0));
 
     qp.wr_rdma_write = Some(write);
     qp.wr_flush = Some(flush);
-    // SAFETY: as above.
+    // SAFETY: the queue pair lives on the stack, and is as large as the flags say.
     unsafe {
         assert_eq!(available_send_ops(&raw const qp, all), Ok(accepted[0] | accepted[2]));
         // Not accepted is not read, be it null or not.

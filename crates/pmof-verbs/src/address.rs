@@ -15,7 +15,7 @@ pub(crate) fn to_storage(address: SocketAddr) -> sockaddr_storage {
     let place = &raw mut storage;
     match address {
         SocketAddr::V4(v4) => {
-            // SAFETY: as above, of the zeroed rest.
+            // SAFETY: all zeroes are a valid sockaddr_in.
             let mut c: sockaddr_in = unsafe { mem::zeroed() };
             c.sin_family = libc::AF_INET as libc::sa_family_t;
             c.sin_port = v4.port().to_be();
@@ -24,7 +24,7 @@ pub(crate) fn to_storage(address: SocketAddr) -> sockaddr_storage {
             unsafe { place.cast::<sockaddr_in>().write(c) };
         }
         SocketAddr::V6(v6) => {
-            // SAFETY: as above, of the zeroed rest.
+            // SAFETY: all zeroes are a valid sockaddr_in6.
             let mut c: sockaddr_in6 = unsafe { mem::zeroed() };
             c.sin6_family = libc::AF_INET6 as libc::sa_family_t;
             c.sin6_port = v6.port().to_be();

@@ -93,7 +93,7 @@ impl EventChannel {
         }
         // SAFETY: the library handed the event out just now.
         let typed = unsafe { self.typed(event) };
-        // SAFETY: as above; everything of the event was copied, and this is its only acknowledgement.
+        // SAFETY: the library handed the event out just now, everything of it was copied, and this is its only acknowledgement.
         unsafe { (verbs.rdma_ack_cm_event)(event) };
         drop(guard);
         Ok(Some(typed))
@@ -422,7 +422,7 @@ impl CmId {
 
     /// The peer's address, as soon as it has one.
     pub fn peer_address(&self) -> Option<SocketAddr> {
-        // SAFETY: as above.
+        // SAFETY: the identifier is alive, and its lock is held; the addresses in it are whole storages.
         self.0.locked(|id| unsafe { from_raw(sys::rdma_get_peer_addr(id)) })
     }
 

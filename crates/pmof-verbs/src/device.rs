@@ -114,7 +114,7 @@ impl Device {
         // SAFETY: the list keeps the context open.
         let info = unsafe { query(verbs, context.as_ptr()) }?;
         set_non_blocking(
-            // SAFETY: as above.
+            // SAFETY: the list keeps the context open; the field is set when it is opened.
             unsafe { (*context.as_ptr()).async_fd },
         )
         .map_err(|error| VerbsError::call("fcntl", &info.name, error))?;

@@ -21,7 +21,7 @@ pub(crate) struct Words {
 
 // SAFETY: every access is an atomic one of a word inside the mapping, which is never unmapped.
 unsafe impl Send for Words {}
-// SAFETY: as above.
+// SAFETY: every access by a shared reference is an atomic one of a word inside the mapping, which is never unmapped.
 unsafe impl Sync for Words {}
 
 impl Words {

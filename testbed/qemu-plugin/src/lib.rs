@@ -105,7 +105,7 @@ impl Plugin {
 
     /// Calls back when a block of instructions is translated, which is the time to register callbacks for them.
     pub fn on_translate(self, callback: extern "C" fn(u64, Block<'_>)) {
-        // SAFETY: as above; `Block` is a transparent pointer.
+        // SAFETY: the id is QEMU's, and `Block` is a transparent pointer to what QEMU passes.
         unsafe { sys::qemu_plugin_register_vcpu_tb_trans_cb(self.0, callback) }
     }
 }
@@ -122,7 +122,7 @@ impl<'a> Block<'a> {
         // SAFETY: the block is valid: its lifetime is that of the callback.
         let count = unsafe { sys::qemu_plugin_tb_n_insns(block.as_ptr()) };
         (0..count).map(move |index| {
-            // SAFETY: as above, and the index is below the count.
+            // SAFETY: the block is valid for the callback's lifetime, and the index is below its count.
             Instruction(unsafe { sys::qemu_plugin_tb_get_insn(block.as_ptr(), index) }, PhantomData)
         })
     }
@@ -142,7 +142,7 @@ impl<'a> Block<'a> {
 
     /// Calls back at executions of the block at which the processor's counter is at least `least`.
     pub fn on_execute_from(&self, counter: Counter, least: u64, callback: OnExecute) {
-        // SAFETY: as above; the callback has the type that QEMU declares.
+        // SAFETY: the block is valid; the callback has the type that QEMU declares.
         unsafe {
             sys::qemu_plugin_register_vcpu_tb_exec_cond_cb(
                 self.0.as_ptr(),
@@ -184,7 +184,7 @@ impl Instruction<'_> {
 
     /// Calls back before executions at which the processor's counter is not 0.
     pub fn on_execute_unless_zero(&self, counter: Counter, callback: OnExecute, data: usize) {
-        // SAFETY: as above, and counters live for ever.
+        // SAFETY: the instruction is valid, counters live for ever, and the callback has the type that QEMU declares.
         unsafe {
             sys::qemu_plugin_register_vcpu_insn_exec_cond_cb(
                 self.0,
@@ -231,7 +231,7 @@ impl Store {
         let handle = unsafe { sys::qemu_plugin_get_hwaddr(self.0, address) };
         // SAFETY: a handle that is not NULL is valid until the callback ends.
         (!handle.is_null() && !unsafe { sys::qemu_plugin_hwaddr_is_io(handle) }).then(|| {
-            // SAFETY: as above.
+            // SAFETY: the handle is not NULL, so it is valid until the callback ends.
             unsafe { sys::qemu_plugin_hwaddr_phys_addr(handle) }
         })
     }
@@ -243,7 +243,7 @@ pub struct Counter(sys::Entry);
 
 // SAFETY: QEMU gives each processor its own number and guards the table when it grows.
 unsafe impl Send for Counter {}
-// SAFETY: as above.
+// SAFETY: QEMU gives each processor its own number, and its functions may be called from any thread.
 unsafe impl Sync for Counter {}
 
 impl Counter {
@@ -263,13 +263,13 @@ impl Counter {
 
     /// The number of a processor.
     pub fn get(self, processor: c_uint) -> u64 {
-        // SAFETY: as above.
+        // SAFETY: the table lives for ever; the processor is one of QEMU's.
         unsafe { sys::qemu_plugin_u64_get(self.0, processor) }
     }
 
     /// The sum of all processors.
     pub fn sum(self) -> u64 {
-        // SAFETY: as above.
+        // SAFETY: the table lives for ever.
         unsafe { sys::qemu_plugin_u64_sum(self.0) }
     }
 }
@@ -280,7 +280,7 @@ pub struct Register(*mut c_void);
 
 // SAFETY: QEMU's handle is a number in a pointer, the same for all processors of one model.
 unsafe impl Send for Register {}
-// SAFETY: as above.
+// SAFETY: the handle is a number in a pointer, never dereferenced here.
 unsafe impl Sync for Register {}
 
 impl Register {

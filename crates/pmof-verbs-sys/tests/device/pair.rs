@@ -138,7 +138,7 @@ fn map(dax: Option<&PathBuf>) -> (NonNull<u8>, usize) {
         }
         Some(path) => {
             let file = OpenOptions::new().read(true).write(true).open(path).expect("the device-DAX");
-            // SAFETY: as above.
+            // SAFETY: a new mapping, at an address that the kernel chooses, touches nothing that is there.
             (2 << 20, unsafe {
                 libc::mmap(ptr::null_mut(), 2 << 20, protection, libc::MAP_SHARED, file.as_raw_fd(), 0)
             })
