@@ -1,8 +1,9 @@
 //! The library opened at run time, and its errors.
 
 use std::{
-    ffi::{CStr, c_char, c_int, c_void},
-    ptr::NonNull,
+    ffi::{CStr, OsStr, c_char, c_int, c_void},
+    mem::ManuallyDrop,
+    os::unix::ffi::OsStrExt as _,
     sync::OnceLock,
 };
 
@@ -96,37 +97,15 @@ impl Fabric {
     /// versions append fields, and what is read here lies before them.
     fn open(name: &CStr) -> Result<Self, LoadError> {
         let library = Library::open(name)?;
-        // SAFETY: of every transmute, the address is that of the function of that name, whose prototype in the headers is the
-        // field's (the layout test compares them), and the library is never unloaded.
+        // SAFETY: the type of each field is the prototype of that name in the headers, which the layout test compares.
         let fabric = unsafe {
             Self {
-                fi_getinfo: std::mem::transmute::<
-                    NonNull<c_void>,
-                    unsafe extern "C" fn(
-                        u32,
-                        *const c_char,
-                        *const c_char,
-                        u64,
-                        *const fi_info,
-                        *mut *mut fi_info,
-                    ) -> c_int,
-                >(library.require(c"fi_getinfo")?),
-                fi_freeinfo: std::mem::transmute::<NonNull<c_void>, unsafe extern "C" fn(*mut fi_info)>(
-                    library.require(c"fi_freeinfo")?,
-                ),
-                fi_dupinfo: std::mem::transmute::<NonNull<c_void>, unsafe extern "C" fn(*const fi_info) -> *mut fi_info>(
-                    library.require(c"fi_dupinfo")?,
-                ),
-                fi_fabric: std::mem::transmute::<
-                    NonNull<c_void>,
-                    unsafe extern "C" fn(*mut fi_fabric_attr, *mut *mut fid_fabric, *mut c_void) -> c_int,
-                >(library.require(c"fi_fabric")?),
-                fi_strerror: std::mem::transmute::<NonNull<c_void>, unsafe extern "C" fn(c_int) -> *const c_char>(
-                    library.require(c"fi_strerror")?,
-                ),
-                fi_version: std::mem::transmute::<NonNull<c_void>, unsafe extern "C" fn() -> u32>(
-                    library.require(c"fi_version")?,
-                ),
+                fi_getinfo: library.require(c"fi_getinfo")?,
+                fi_freeinfo: library.require(c"fi_freeinfo")?,
+                fi_dupinfo: library.require(c"fi_dupinfo")?,
+                fi_fabric: library.require(c"fi_fabric")?,
+                fi_strerror: library.require(c"fi_strerror")?,
+                fi_version: library.require(c"fi_version")?,
             }
         };
         let (major, minor) = fabric.version();
@@ -139,41 +118,36 @@ impl Fabric {
 
 /// A library that stays loaded for the life of the process.
 struct Library {
-    handle: NonNull<c_void>,
+    library: ManuallyDrop<libloading::os::unix::Library>,
     name: String,
 }
 
 impl Library {
     /// Loads the library, or finds it loaded.
     fn open(name: &CStr) -> Result<Self, LoadError> {
-        // SAFETY: `name` is a C string. Opening runs the library's constructor, which has no conditions.
-        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        let file = OsStr::from_bytes(name.to_bytes());
+        // SAFETY: opening runs the library's constructors; the callers name libraries whose constructors have no conditions.
+        let opened = unsafe { libloading::os::unix::Library::open(Some(file), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         let name = name.to_string_lossy().into_owned();
-        match NonNull::new(handle) {
-            Some(handle) => Ok(Self { handle, name }),
-            None => Err(LoadError::Library { library: name, reason: last_error() }),
+        match opened {
+            Ok(library) => Ok(Self { library: ManuallyDrop::new(library), name }),
+            Err(error) => Err(LoadError::Library { library: name, reason: error.to_string() }),
         }
     }
 
-    /// The address of a function that must be there.
-    fn require(&self, symbol: &'static CStr) -> Result<NonNull<c_void>, LoadError> {
-        // SAFETY: the handle is one of dlopen's that is never closed, and `symbol` is a C string.
-        NonNull::new(unsafe { libc::dlsym(self.handle.as_ptr(), symbol.as_ptr()) }).ok_or_else(|| LoadError::Symbol {
+    /// A function that must be there.
+    ///
+    /// # Safety
+    ///
+    /// `F` is the type of a pointer to the function of that name.
+    unsafe fn require<F: Copy>(&self, symbol: &'static CStr) -> Result<F, LoadError> {
+        // SAFETY: the type is the function's, by the contract of this one; the library is never unloaded, so that the pointer may outlive `self`.
+        let function = unsafe { self.library.get::<F>(symbol.to_bytes_with_nul()) };
+        function.map(|function| *function).map_err(|_| LoadError::Symbol {
             library: self.name.clone(),
             symbol: symbol.to_str().unwrap_or("(a name that is not UTF-8)"),
         })
     }
-}
-
-/// The dynamic loader's message about this thread's last failure.
-fn last_error() -> String {
-    // SAFETY: glibc and musl keep the message per thread; it is copied before this thread calls the loader again.
-    let message = unsafe { libc::dlerror() };
-    if message.is_null() {
-        return "the dynamic loader gives no reason".to_owned();
-    }
-    // SAFETY: a message that is not null is a C string.
-    unsafe { CStr::from_ptr(message) }.to_string_lossy().into_owned()
 }
 
 #[cfg(test)]

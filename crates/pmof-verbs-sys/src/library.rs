@@ -1,8 +1,9 @@
 //! A shared library opened at run time, and its errors.
 
 use std::{
-    ffi::{CStr, c_void},
-    ptr::NonNull,
+    ffi::{CStr, OsStr},
+    mem::ManuallyDrop,
+    os::unix::ffi::OsStrExt as _,
 };
 
 /// The oldest version of rdma-core that has every function that [`crate::Verbs`] requires (2020).
@@ -36,45 +37,43 @@ pub enum LoadError {
 
 /// A library that stays loaded for the life of the process.
 pub(crate) struct Library {
-    handle: NonNull<c_void>,
+    library: ManuallyDrop<libloading::os::unix::Library>,
     name: String,
 }
 
 impl Library {
     /// Loads the library, or finds it loaded.
     pub(crate) fn open(name: &CStr) -> Result<Self, LoadError> {
-        // SAFETY: `name` is a C string. Opening runs the library's constructors; the callers name libraries whose
-        // constructors have no conditions.
-        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        let file = OsStr::from_bytes(name.to_bytes());
+        // SAFETY: opening runs the library's constructors; the callers name libraries whose constructors have no conditions.
+        let opened = unsafe { libloading::os::unix::Library::open(Some(file), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         let name = name.to_string_lossy().into_owned();
-        match NonNull::new(handle) {
-            Some(handle) => Ok(Self { handle, name }),
-            None => Err(LoadError::Library { library: name, reason: last_error() }),
+        match opened {
+            Ok(library) => Ok(Self { library: ManuallyDrop::new(library), name }),
+            Err(error) => Err(LoadError::Library { library: name, reason: error.to_string() }),
         }
     }
 
-    /// The address of a function, if the library has it.
-    pub(crate) fn find(&self, symbol: &CStr) -> Option<NonNull<c_void>> {
-        // SAFETY: the handle is one of dlopen's that is never closed, and `symbol` is a C string.
-        NonNull::new(unsafe { libc::dlsym(self.handle.as_ptr(), symbol.as_ptr()) })
+    /// A function, if the library has it.
+    ///
+    /// # Safety
+    ///
+    /// `F` is the type of a pointer to the function of that name.
+    pub(crate) unsafe fn find<F: Copy>(&self, symbol: &CStr) -> Option<F> {
+        // SAFETY: the type is the function's, by the contract of this one; the library is never unloaded, so that the pointer may outlive `self`.
+        unsafe { self.library.get::<F>(symbol.to_bytes_with_nul()) }.ok().map(|function| *function)
     }
 
-    /// The address of a function that must be there.
-    pub(crate) fn require(&self, symbol: &'static CStr) -> Result<NonNull<c_void>, LoadError> {
-        self.find(symbol).ok_or_else(|| LoadError::Symbol {
+    /// A function that must be there.
+    ///
+    /// # Safety
+    ///
+    /// `F` is the type of a pointer to the function of that name.
+    pub(crate) unsafe fn require<F: Copy>(&self, symbol: &'static CStr) -> Result<F, LoadError> {
+        // SAFETY: the type is the function's, by the contract of this one.
+        unsafe { self.find(symbol) }.ok_or_else(|| LoadError::Symbol {
             library: self.name.clone(),
             symbol: symbol.to_str().unwrap_or("(a name that is not UTF-8)"),
         })
     }
-}
-
-/// The dynamic loader's message about this thread's last failure.
-fn last_error() -> String {
-    // SAFETY: glibc and musl keep the message per thread; it is copied before this thread calls the loader again.
-    let message = unsafe { libc::dlerror() };
-    if message.is_null() {
-        return "the dynamic loader gives no reason".to_owned();
-    }
-    // SAFETY: a message that is not null is a C string.
-    unsafe { CStr::from_ptr(message) }.to_string_lossy().into_owned()
 }

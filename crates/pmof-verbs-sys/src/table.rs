@@ -57,31 +57,13 @@ macro_rules! table {
                 libibverbs: &crate::library::Library,
                 librdmacm: &crate::library::Library,
             ) -> Result<Self, crate::library::LoadError> {
-                // Of every transmute: bindgen made the type of the field from the prototype in the headers.
-                Ok(Self {
-                    // SAFETY: the address is that of the function of that name, of the field's prototype, and is never unloaded.
-                    $($ibverbs: unsafe {
-                        std::mem::transmute::<
-                            std::ptr::NonNull<std::ffi::c_void>,
-                            unsafe extern "C" fn($($it),*) $(-> $ir)?,
-                        >(libibverbs.require(crate::table::c_name(concat!(stringify!($ibverbs), "\0")))?)
-                    },)*
-                    $($option: libibverbs.find(crate::table::c_name(concat!(stringify!($option), "\0"))).map(
-                        // SAFETY: the address is that of the function of that name, of the field's prototype, and is never unloaded.
-                        |address| unsafe {
-                            std::mem::transmute::<
-                                std::ptr::NonNull<std::ffi::c_void>,
-                                unsafe extern "C" fn($($ot),*) $(-> $or)?,
-                            >(address)
-                        },
-                    ),)*
-                    // SAFETY: the address is that of the function of that name, of the field's prototype, and is never unloaded.
-                    $($rdmacm: unsafe {
-                        std::mem::transmute::<
-                            std::ptr::NonNull<std::ffi::c_void>,
-                            unsafe extern "C" fn($($rt),*) $(-> $rr)?,
-                        >(librdmacm.require(crate::table::c_name(concat!(stringify!($rdmacm), "\0")))?)
-                    },)*
+                // SAFETY: bindgen made the type of each field from the prototype of that name in the headers.
+                Ok(unsafe {
+                    Self {
+                        $($ibverbs: libibverbs.require(crate::table::c_name(concat!(stringify!($ibverbs), "\0")))?,)*
+                        $($option: libibverbs.find(crate::table::c_name(concat!(stringify!($option), "\0"))),)*
+                        $($rdmacm: librdmacm.require(crate::table::c_name(concat!(stringify!($rdmacm), "\0")))?,)*
+                    }
                 })
             }
         }
