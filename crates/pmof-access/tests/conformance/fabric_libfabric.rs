@@ -45,29 +45,6 @@ fn forge(descriptor: &mut Descriptor) {
     }
 }
 
-/// A relay of the connection by which the sides get acquainted, and what cuts it: that is how a dead process shows.
-fn relay(target: &Location) -> (Location, Box<dyn FnOnce()>) {
-    let target = target.socket_address().expect("libfabric has addresses");
-    let relay = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = relay.local_addr().expect("its address");
-    let streams = std::thread::spawn(move || {
-        let (near, _) = relay.accept().expect("the initiator comes");
-        let far = TcpStream::connect(target).expect("the target listens");
-        for (from, to) in [(&near, &far), (&far, &near)] {
-            let (mut from, mut to) = (from.try_clone().expect("a copy"), to.try_clone().expect("a copy"));
-            std::thread::spawn(move || std::io::copy(&mut from, &mut to));
-        }
-        [near, far]
-    });
-    let cut = move || {
-        for stream in streams.join().expect("the relay works") {
-            // One of the sides may have gone already.
-            let _ = stream.shutdown(Shutdown::Both);
-        }
-    };
-    (address.into(), Box::new(cut))
-}
-
 macro_rules! provider {
     ($($fabric:ident: $provider:ident),+) => {
         $(pub(crate) struct $fabric {
@@ -125,7 +102,8 @@ macro_rules! provider {
             }
 
             fn breakable(&self, target: &Location) -> (Location, Box<dyn FnOnce() + '_>) {
-                relay(target)
+                // The connection by which the sides get acquainted: its end is how a dead process shows.
+                crate::relay::relay(target)
             }
         })+
     };

@@ -3,7 +3,7 @@
 use std::{
     io::{IoSlice, IoSliceMut},
     mem::MaybeUninit,
-    net::{Shutdown, TcpListener, TcpStream},
+    net::Shutdown,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::net::{UnixListener, UnixStream},
@@ -23,7 +23,7 @@ use rustix::net::{
     recvmsg, sendmsg,
 };
 
-use crate::fabric::Fabric;
+use crate::{fabric::Fabric, relay::relay};
 
 /// Sockets on the loopback interface.
 pub(crate) struct Tcp {
@@ -46,25 +46,7 @@ impl Fabric for Tcp {
     }
 
     fn breakable(&self, target: &Location) -> (Location, Box<dyn FnOnce() + '_>) {
-        let target = target.socket_address().expect("TCP has addresses");
-        let relay = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = relay.local_addr().expect("its address");
-        let streams = std::thread::spawn(move || {
-            let (near, _) = relay.accept().expect("the initiator comes");
-            let far = TcpStream::connect(target).expect("the target listens");
-            for (from, to) in [(&near, &far), (&far, &near)] {
-                let (mut from, mut to) = (from.try_clone().expect("a copy"), to.try_clone().expect("a copy"));
-                std::thread::spawn(move || std::io::copy(&mut from, &mut to));
-            }
-            [near, far]
-        });
-        let cut = move || {
-            for stream in streams.join().expect("the relay works") {
-                // One of the sides may have gone already.
-                let _ = stream.shutdown(Shutdown::Both);
-            }
-        };
-        (address.into(), Box::new(cut))
+        relay(target)
     }
 }
 

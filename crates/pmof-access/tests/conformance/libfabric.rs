@@ -11,6 +11,7 @@ mod media;
 mod messages;
 mod pair;
 mod regions;
+mod relay;
 mod suite;
 #[path = "../support/mod.rs"]
 mod support;

@@ -14,6 +14,7 @@ mod media;
 mod messages;
 mod pair;
 mod regions;
+mod relay;
 mod simulated;
 mod sockets;
 mod suite;
