@@ -4,20 +4,14 @@
 use std::{
     fmt::Write as _,
     path::{Path, PathBuf},
-    process::Command,
 };
 
+use layout_check::{Check, assert_found};
 use pmof_fabric_sys::{CONSTANTS, OPERATIONS, STRUCTURES, Structure};
 
 /// Structures that pmof allocates and the library reads or fills in: these may not be longer in the headers.
 const ALLOCATED_HERE: [&str; 7] =
     ["fi_av_attr", "fi_cq_attr", "fi_cq_data_entry", "fi_context2", "fi_rma_iov", "fi_msg", "fi_msg_rma"];
-
-/// Something that the headers must agree with, as a C expression.
-struct Check {
-    name: String,
-    expression: String,
-}
 
 #[test]
 fn the_headers_agree_with_the_bindings() {
@@ -32,7 +26,6 @@ fn the_headers_agree_with_the_bindings() {
 #[test]
 fn a_wrong_number_is_found() {
     let Some(headers) = headers() else { return };
-    let mut checks = checks();
     let broken = [
         ("size of fi_cq_attr", " == 40", " == 48"),
         ("size of fi_info", " >= 120", " >= 4096"),
@@ -43,16 +36,7 @@ fn a_wrong_number_is_found() {
         ("prototype of fi_ops_cq.read", "void *", "int *"),
         ("prototype of fi_getinfo", "uint32_t", "uint64_t"),
     ];
-    for (name, right, wrong) in broken {
-        let check = checks.iter_mut().find(|check| check.name == name).unwrap_or_else(|| panic!("no check {name}"));
-        assert!(check.expression.contains(right), "{name}: {}", check.expression);
-        check.expression = check.expression.replace(right, wrong);
-    }
-    let complaints = compile(&headers, &checks);
-    for (name, ..) in broken {
-        assert!(complaints.contains(&format!("\"{name}\"")), "{name} was not found: {complaints}");
-    }
-    assert_eq!(complaints.matches("static assertion failed").count(), broken.len(), "{complaints}");
+    assert_found(checks(), &broken, |checks| compile(&headers, checks));
 }
 
 /// The include directory to compare with; none, with the reason said, where the machine has no headers.
@@ -157,23 +141,9 @@ fn c_type(rust: &str) -> String {
 
 /// What the C compiler says of the checks: nothing where all hold.
 fn compile(headers: &Path, checks: &[Check]) -> String {
-    let directory = tempfile::tempdir().unwrap();
-    let mut program = "#include <stddef.h>\n#include <stdint.h>\n#include <sys/uio.h>\n".to_owned();
+    let mut includes = "#include <stdint.h>\n#include <sys/uio.h>\n".to_owned();
     for header in ["fabric", "fi_errno", "fi_domain", "fi_eq", "fi_endpoint", "fi_cm", "fi_rma"] {
-        writeln!(program, "#include <rdma/{header}.h>").unwrap();
+        writeln!(includes, "#include <rdma/{header}.h>").unwrap();
     }
-    for Check { name, expression } in checks {
-        writeln!(program, "_Static_assert({expression}, \"{name}\");").unwrap();
-    }
-    let source = directory.path().join("layout.c");
-    std::fs::write(&source, program).unwrap();
-    let mut compiler = Command::new("cc");
-    compiler.args(["-std=gnu11", "-w", "-fsyntax-only", "-fmax-errors=0"]);
-    if headers != Path::new("/usr/include") {
-        compiler.arg("-I").arg(headers);
-    }
-    let output = compiler.arg(&source).output().expect("cc, which Rust links with");
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.success(), text.is_empty(), "{text}");
-    text
+    layout_check::compile(&includes, Some(headers).filter(|headers| *headers != Path::new("/usr/include")), checks)
 }

@@ -8,13 +8,12 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt::Write as _,
     mem::offset_of,
     os::unix::fs::symlink,
     path::PathBuf,
-    process::Command,
 };
 
+use layout_check::{Check, assert_found};
 use pmof_verbs_sys::{ibv_send_wr, ibv_wc, rdma_addr};
 
 const TYPES: &str = include_str!("../src/bindings/types.rs");
@@ -29,12 +28,6 @@ const ANONYMOUS: [(&str, &str, usize); 5] = [
     ("rdma_addr", "__bindgen_anon_2", offset_of!(rdma_addr, __bindgen_anon_2)),
 ];
 
-/// Something that the headers must agree with, as a C expression.
-struct Check {
-    name: String,
-    expression: String,
-}
-
 #[test]
 fn the_headers_agree_with_the_bindings() {
     let Some(headers) = headers() else { return };
@@ -48,7 +41,6 @@ fn the_headers_agree_with_the_bindings() {
 #[test]
 fn a_wrong_number_is_found() {
     let Some(headers) = headers() else { return };
-    let mut checks = Bindings::read().checks();
     let broken = [
         ("size of ibv_wc", " == 48", " == 49"),
         ("alignment of ibv_sge", " == 8", " == 4"),
@@ -57,16 +49,7 @@ fn a_wrong_number_is_found() {
         ("constant IBV_WC_ATOMIC_WRITE", " == 9", " == 8"),
         ("prototype of rdma_get_cm_event", "rdma_cm_event **", "rdma_cm_event *"),
     ];
-    for (name, right, wrong) in broken {
-        let check = checks.iter_mut().find(|check| check.name == name).unwrap_or_else(|| panic!("no check {name}"));
-        assert!(check.expression.contains(right), "{name}: {}", check.expression);
-        check.expression = check.expression.replace(right, wrong);
-    }
-    let complaints = compile(&headers, &checks);
-    for (name, ..) in broken {
-        assert!(complaints.contains(&format!("\"{name}\"")), "{name} was not found: {complaints}");
-    }
-    assert_eq!(complaints.matches("static assertion failed").count(), broken.len(), "{complaints}");
+    assert_found(Bindings::read().checks(), &broken, |checks| compile(&headers, checks));
 }
 
 /// The include directory to compare with; none, with the reason said, where the machine has no headers that are new
@@ -94,22 +77,8 @@ fn compile(headers: &std::path::Path, checks: &[Check]) -> String {
     for part in ["infiniband", "rdma"] {
         symlink(headers.canonicalize().unwrap().join(part), directory.path().join(part)).unwrap();
     }
-    let mut program =
-        "#include <stddef.h>\n#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n#include <rdma/ib_user_verbs.h>\n"
-            .to_owned();
-    for Check { name, expression } in checks {
-        writeln!(program, "_Static_assert({expression}, \"{name}\");").unwrap();
-    }
-    let source = directory.path().join("layout.c");
-    std::fs::write(&source, program).unwrap();
-    let output = Command::new("cc")
-        .args(["-std=gnu11", "-fsyntax-only", "-fmax-errors=0", "-I"])
-        .args([directory.path(), &source])
-        .output()
-        .expect("cc, which Rust links with");
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.success(), text.is_empty(), "{text}");
-    text
+    let includes = "#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n#include <rdma/ib_user_verbs.h>\n";
+    layout_check::compile(includes, Some(directory.path()), checks)
 }
 
 /// What `types.rs` says.

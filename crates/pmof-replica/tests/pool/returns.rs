@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use pmof_replica::{Acknowledge, Event, Events, Pool, PoolError, ReplicaState};
+use pmof_replica::{Acknowledge, Event, Pool, PoolError, ReplicaState};
 use pmof_target::ServiceOptions;
 use uuid::Uuid;
 
@@ -18,17 +18,6 @@ fn targets<const N: usize>() -> [Target; N] {
 
 fn urls(targets: &[Target]) -> Vec<String> {
     targets.iter().map(|target| target.url("orders")).collect()
-}
-
-/// The next event that is of the kind looked for.
-#[track_caller]
-fn wait_for(events: &mut Events, is: impl Fn(&Event) -> bool) -> Event {
-    loop {
-        let event = events.next_for(LONG).expect("an event in time");
-        if is(&event) {
-            return event;
-        }
-    }
 }
 
 fn contents(pool: &Pool, replica: usize) -> Vec<u8> {

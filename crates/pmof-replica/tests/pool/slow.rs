@@ -101,15 +101,13 @@ impl Three {
     }
 }
 
+/// The next event that is of the kind looked for; no replica is lost meanwhile.
 #[track_caller]
-fn wait_for(events: &mut Events, is: impl Fn(&Event) -> bool) -> Event {
-    loop {
-        let event = events.next_for(LONG).expect("an event in time");
-        if is(&event) {
-            return event;
-        }
-        assert!(!matches!(event, Event::Lost { .. }), "{event}");
-    }
+fn next_event(events: &mut Events, is: impl Fn(&Event) -> bool) -> Event {
+    wait_for(events, |event| {
+        assert!(is(event) || !matches!(event, Event::Lost { .. }), "{event}");
+        is(event)
+    })
 }
 
 #[track_caller]
@@ -139,10 +137,10 @@ fn a_slow_replica_is_left_behind_and_catches_up_over_the_same_connection() {
         assert_without_third(&pool.persist(at * 4096, b"without the third").unwrap(), &three);
     }
     assert!(matches!(pool.status().unwrap().replicas[2].state, ReplicaState::Slow));
-    let event = wait_for(&mut events, |event| matches!(event, Event::Slow { .. }));
+    let event = next_event(&mut events, |event| matches!(event, Event::Slow { .. }));
     assert!(event.to_string().contains(&three.relay.url), "{event}");
     three.relay.set_late(0);
-    let event = wait_for(&mut events, |event| matches!(event, Event::InSync { .. }));
+    let event = next_event(&mut events, |event| matches!(event, Event::InSync { .. }));
     let Event::InSync { copied_bytes, .. } = event else { panic!("{event}") };
     // What was written before it was slow may be copied too, until it is known that all have it; the other pages are not.
     assert!((20 * 4096..=(4 << 20)).contains(&copied_bytes), "{copied_bytes}");
@@ -160,7 +158,7 @@ fn a_replica_that_goes_on_being_slow_is_not_sent_anything() {
     three.relay.set_late(LATE_MS);
     let mut events = pool.events();
     assert_without_third(&pool.persist(0, b"one").unwrap(), &three);
-    wait_for(&mut events, |event| matches!(event, Event::Slow { .. }));
+    next_event(&mut events, |event| matches!(event, Event::Slow { .. }));
     // Longer than it takes to try it: it answers, and too late.
     assert!(events.next_for(Duration::from_millis(4 * LATE_MS)).is_none());
     assert_without_third(&pool.persist(0, b"two").unwrap(), &three);
@@ -182,7 +180,7 @@ fn a_replica_that_hangs_keeps_nobody_waiting() {
     // Not lost: that takes longer.
     assert!(matches!(pool.status().unwrap().replicas[2].state, ReplicaState::Slow));
     // A close does not wait for it either.
-    wait_for(&mut events, |event| matches!(event, Event::Slow { .. }));
+    next_event(&mut events, |event| matches!(event, Event::Slow { .. }));
     pool.close().unwrap();
 }
 

@@ -10,12 +10,23 @@ use std::{
 
 use pmof_access::{Access, Address, CompletionQueue, Connection, Durability, Outcome, Peer, Region};
 use pmof_control::{HEADER_BYTES, Header, MAX_MESSAGE_BYTES, PoolRefusal, Reply, Request};
-use pmof_replica::{Pool, PoolError, PoolOptions, ReplicaError, ReplicaPlace};
+use pmof_replica::{Event, Events, Pool, PoolError, PoolOptions, ReplicaError, ReplicaPlace};
 use pmof_target::{Service, ServiceOptions};
 use tempfile::TempDir;
 
 /// Longer than anything here takes.
 pub(crate) const LONG: Duration = Duration::from_secs(20);
+
+/// The next event that is of the kind looked for.
+#[track_caller]
+pub(crate) fn wait_for(events: &mut Events, is: impl Fn(&Event) -> bool) -> Event {
+    loop {
+        let event = events.next_for(LONG).expect("an event in time");
+        if is(&event) {
+            return event;
+        }
+    }
+}
 
 /// A target and its root directory.
 pub(crate) struct Target {
