@@ -59,16 +59,27 @@ unsafe impl Send for Info {}
 // SAFETY: nothing changes the structure.
 unsafe impl Sync for Info {}
 
-/// Why the provider `sockets` is not used.
-const SOCKETS: &str =
-    "its progress thread sleeps, so that a write takes 10 ms; use tcp, which speaks to the same network";
+/// Providers that are not used, and why.
+const REFUSED: [(&str, &str); 2] = [
+    ("sockets", "its progress thread sleeps, so that a write takes 10 ms; use tcp, which speaks to the same network"),
+    (
+        "shm",
+        "pmof's tests over it crashed inside libfabric 1.17, and why is not known; use shm://, which maps the memory itself",
+    ),
+];
 
-/// The offers of this machine's providers, best first as libfabric orders them. Not those of `sockets`.
+/// Why a provider is not used; `None`: it may be.
+fn refusal(provider: &str) -> Option<&'static str> {
+    let mut layers = provider.split(';');
+    layers.find_map(|layer| REFUSED.iter().find(|(name, _)| *name == layer)).map(|(_, why)| *why)
+}
+
+/// The offers of this machine's providers, best first as libfabric orders them. Not those of `sockets` and `shm`.
 pub fn list(query: &Query) -> Result<Vec<Info>, FabricError> {
     let fabric = Fabric::load()?;
     let provider = query.provider.as_deref();
-    if let Some(refused) = provider.filter(|name| name.split(';').any(|layer| layer == "sockets")) {
-        return Err(FabricError::Unsupported { provider: refused.to_owned(), why: SOCKETS });
+    if let Some((refused, why)) = provider.and_then(|name| Some((name, refusal(name)?))) {
+        return Err(FabricError::Unsupported { provider: refused.to_owned(), why });
     }
     let hints = Hints::new(fabric, query)?;
     let node = query.source.and_then(|address| CString::new(address.to_string()).ok());
@@ -99,7 +110,7 @@ pub fn list(query: &Query) -> Result<Vec<Info>, FabricError> {
     }
     // SAFETY: the list is the library's, and nothing refers to it any more.
     unsafe { (fabric.fi_freeinfo)(found) };
-    infos.retain(|info| info.provider() != "sockets");
+    infos.retain(|info| refusal(&info.provider()).is_none());
     if infos.is_empty() { Err(nothing()) } else { Ok(infos) }
 }
 
