@@ -6,7 +6,10 @@ use pmof_control::{FailureDomain, OpenFor, PoolInfo, Reply, Request, Roster};
 use pmof_mem::Durability;
 use uuid::Uuid;
 
-use super::rosters::read_roster;
+use super::{
+    opened::{check_distinct, place},
+    rosters::read_roster,
+};
 use crate::{
     PoolError, PoolUrl, ReplicaError, ReplicaPlace,
     lineage::{Agreement, Apart, Found, agree, quorum, votes_needed},
@@ -152,7 +155,7 @@ impl Answer {
     }
 
     fn place(&self) -> Arc<ReplicaPlace> {
-        Arc::new(ReplicaPlace::Pool(PoolUrl::clone(&self.url)))
+        place(&self.url)
     }
 
     /// Why what answered is no member of the pool that `first` is of.
@@ -182,8 +185,9 @@ fn judge(answers: Vec<Answer>) -> Result<PoolMembers, PoolError> {
     let strangers: Vec<_> = answers.iter().map(|answer| answer.stranger(&first).map(Arc::new)).collect();
     let belongs = |position: &usize| strangers[*position].is_none() && answers[*position].info.is_ok();
     let positions: Vec<_> = (0..answers.len()).filter(belongs).collect();
-    check_distinct(&answers, &positions)?;
     let infos: Vec<_> = positions.iter().filter_map(|at| answers[*at].info.as_ref().ok()).collect();
+    let urls = positions.iter().map(|at| &answers[*at].url);
+    check_distinct(urls.zip(infos.iter().map(|info| info.header.replica_index)))?;
     let found: Vec<_> =
         infos.iter().map(|info| Found { index: info.header.replica_index, state: &info.state }).collect();
     let made = first.header.replica_count;
@@ -286,17 +290,4 @@ fn losses_survived(agreement: &Agreement, found: &[Found<'_>], made: u16) -> Opt
     let in_sync = agreement.in_sync.len();
     let votes = in_sync + agreement.behind.iter().filter(|(_, apart)| apart.votes()).count();
     Some(votes.saturating_sub(votes_needed(made.into())).min(in_sync - 1))
-}
-
-/// A replica and a copy of it are one replica.
-fn check_distinct(answers: &[Answer], positions: &[usize]) -> Result<(), PoolError> {
-    let index = |at: usize| answers[at].info.as_ref().ok().map(|info| info.header.replica_index);
-    for (seen, at) in positions.iter().enumerate() {
-        let twin = positions[..seen].iter().find(|other| index(**other) == index(*at));
-        if let (Some(other), Some(index)) = (twin, index(*at)) {
-            let (replica, other) = (answers[*at].place(), answers[*other].place());
-            return Err(PoolError::SameReplica { replica, other, index });
-        }
-    }
-    Ok(())
 }

@@ -7,7 +7,7 @@ use pmof_control::{OpenFor, PoolState, Reply, USER_FLAGS_BYTES};
 use uuid::Uuid;
 
 use crate::{
-    ReplicaError,
+    PoolError, PoolUrl, ReplicaError, ReplicaPlace,
     member::{Control, LocalMember, Member, RemoteMember, Standing, Writing},
     site::Site,
 };
@@ -147,4 +147,21 @@ impl Reached {
 fn strongest(wanted: Durability, gives: impl Fn(Durability) -> bool) -> Durability {
     let mut stronger = Durability::ALL.into_iter().rev().filter(|level| *level > wanted);
     stronger.find(|level| gives(*level)).unwrap_or(wanted)
+}
+
+/// The place of a native replica.
+pub(super) fn place(url: &PoolUrl) -> Arc<ReplicaPlace> {
+    Arc::new(ReplicaPlace::Pool(url.clone()))
+}
+
+/// A replica and a copy of it are one replica. `replicas`: where each was found, and which of the pool's it is.
+pub(super) fn check_distinct<'u>(replicas: impl Iterator<Item = (&'u Arc<PoolUrl>, u16)>) -> Result<(), PoolError> {
+    let mut seen: Vec<(&PoolUrl, u16)> = Vec::new();
+    for (url, index) in replicas {
+        if let Some((other, _)) = seen.iter().find(|(_, known)| *known == index) {
+            return Err(PoolError::SameReplica { replica: place(url), other: place(other), index });
+        }
+        seen.push((url, index));
+    }
+    Ok(())
 }

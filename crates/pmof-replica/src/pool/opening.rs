@@ -16,7 +16,7 @@ use super::{
     epochs::Epochs,
     format::{Format, Terms},
     intents,
-    opened::{Checked, Identity, Reached, check_opened},
+    opened::{Checked, Identity, Reached, check_distinct, check_opened, place},
     returns::Returns,
     rosters::Rosters,
 };
@@ -414,7 +414,7 @@ impl Opening {
             (left_out, _) => none_opened(left_out),
         })?;
         let made = identity.replica_count;
-        self.check_distinct(opened)?;
+        check_distinct(opened.iter().map(|opened| (&self.urls[opened.position], opened.index)))?;
         let found: Vec<_> = opened.iter().map(|opened| Found { index: opened.index, state: &opened.state }).collect();
         let mut agreement = agree(&found, made).map_err(|apart| self.apart(opened, &apart, made))?;
         if access == OpenFor::Write {
@@ -474,17 +474,6 @@ impl Opening {
             (place(&self.urls[opened[*position].position]), Arc::new(ReplicaError::of(*apart, made)))
         };
         PoolError::Apart { replicas: apart.iter().map(named).collect() }
-    }
-
-    /// A replica and a copy of it are one replica.
-    fn check_distinct(&self, opened: &[Opened]) -> Result<(), PoolError> {
-        for (position, Opened { position: at, index, .. }) in opened.iter().enumerate() {
-            if let Some(other) = opened[..position].iter().find(|other| other.index == *index) {
-                let (replica, other) = (place(&self.urls[*at]), place(&self.urls[other.position]));
-                return Err(PoolError::SameReplica { replica, other, index: *index });
-            }
-        }
-        Ok(())
     }
 }
 
@@ -616,10 +605,6 @@ fn none_opened(left_out: &[(Arc<ReplicaPlace>, Arc<ReplicaError>)]) -> PoolError
         [(replica, source)] => PoolError::Replica { replica: Arc::clone(replica), source: Arc::clone(source) },
         _ => PoolError::NoneOpened { replicas: left_out.to_vec() },
     }
-}
-
-fn place(url: &Arc<PoolUrl>) -> Arc<ReplicaPlace> {
-    Arc::new(ReplicaPlace::Pool(PoolUrl::clone(url)))
 }
 
 pub(super) fn failed(url: &Arc<PoolUrl>, error: ReplicaError) -> PoolError {
