@@ -1,4 +1,4 @@
-//! What the formats of pools differ in, and how a pool of any of them is put together from its replicas.
+//! The formats of pools: how the replicas of each are made, opened and made equal. All else about a pool is the same for every format.
 
 use std::{ops::Range, sync::Arc};
 
@@ -6,11 +6,31 @@ use pmof_access::{Durability, Medium};
 use pmof_control::OpenFor;
 use pmof_pool::Attributes;
 
-use super::{Equalized, Facts, LeftOut, Open, acknowledge::AckTerms, epochs::Epochs, opened::Identity};
+use super::{
+    Equalized, Facts, LeftOut, Open, Pool, acknowledge::AckTerms, epochs::Epochs, opened::Identity, returns::Returns,
+};
 use crate::{PoolError, intent::Intent, member::Member};
 
-/// A format, as a pool of it was made or found.
+/// A format: makes and opens the replicas of a pool.
 pub(super) trait Format {
+    /// What is said of a pool to be made.
+    type New;
+    /// What is said of a pool to be opened.
+    type Existing;
+    type Replicas: Replicas;
+
+    /// Makes all replicas, or none.
+    fn create(self, new: Self::New) -> Result<Self::Replicas, PoolError>;
+
+    /// Opens the replicas that belong together, or none.
+    fn open(self, existing: Self::Existing) -> Result<Self::Replicas, PoolError>;
+}
+
+/// The replicas of a pool that was made or opened, in one format.
+pub(super) trait Replicas {
+    /// Gives them away, one in each place, with what a pool of them gives. Called once.
+    fn members(&mut self) -> Result<(Vec<Arc<dyn Member>>, Terms), PoolError>;
+
     /// What all replicas have in common.
     fn identity(&self) -> Identity;
 
@@ -19,23 +39,52 @@ pub(super) trait Format {
         0..self.identity().size_bytes
     }
 
-    /// What the headers say, of a format that has attributes.
+    /// What the headers say, in a format that has attributes.
     fn attributes(&self) -> Option<Attributes> {
         None
     }
 
-    /// Who takes part in what, of a format whose replicas keep that.
+    /// Which replicas took part in what, in a format whose replicas record that.
     fn epochs(&self, _members: &[Arc<dyn Member>], _terms: AckTerms) -> Option<Epochs> {
         None
     }
 
-    /// What the replicas keep of writes under way, of a format whose replicas do, where it is opened for writing.
+    /// The map of write intent of a pool that is opened for writing, in a format that has one.
     fn intent(&self) -> Option<Intent> {
         None
     }
 
-    /// Makes the replicas equal in all ranges that are comparable, where they need not be so.
+    /// Makes the replicas equal in all ranges that the format compares, where they may differ.
     fn equalize(&self, open: &Open) -> Result<Equalized, PoolError>;
+
+    /// The last step, when the replicas are equal. Returns what brings them back when they are lost, in a format that can.
+    fn finish(self, open: &mut Open) -> Result<Option<Returns>, PoolError>;
+
+    /// Takes back what was made, or closes what was opened, after a failure.
+    fn abandon(self);
+}
+
+/// Makes a pool.
+pub(super) fn create<F: Format>(format: F, new: F::New) -> Result<Pool, PoolError> {
+    pool_of(format.create(new)?)
+}
+
+/// Opens a pool.
+pub(super) fn open<F: Format>(format: F, existing: F::Existing) -> Result<Pool, PoolError> {
+    pool_of(format.open(existing)?)
+}
+
+fn pool_of(mut replicas: impl Replicas) -> Result<Pool, PoolError> {
+    match Open::assemble(&mut replicas) {
+        Ok(mut open) => {
+            let returns = replicas.finish(&mut open)?;
+            Ok(open.into_pool(returns))
+        }
+        Err(error) => {
+            replicas.abandon();
+            Err(error)
+        }
+    }
 }
 
 /// What a pool gives whose replicas are open, whatever its format.
@@ -61,20 +110,17 @@ impl Terms {
 }
 
 impl Open {
-    /// Puts the replicas together, one in each place, and has those in use hold the same.
-    pub(super) fn assemble(
-        format: &dyn Format,
-        members: Vec<Arc<dyn Member>>,
-        terms: Terms,
-    ) -> Result<Self, PoolError> {
-        let Identity { uuid, size_bytes, user_flags, replica_count } = format.identity();
+    /// Puts the replicas together, and makes those in use equal.
+    fn assemble(replicas: &mut impl Replicas) -> Result<Self, PoolError> {
+        let (members, terms) = replicas.members()?;
+        let Identity { uuid, size_bytes, user_flags, replica_count } = replicas.identity();
         let Terms { durability, access, left_out, acknowledge, was_closed, first_read, mirror } = terms;
         let facts = Facts {
             uuid,
             size_bytes,
-            header_bytes: format.data_range().start,
+            header_bytes: replicas.data_range().start,
             user_flags,
-            attributes: format.attributes(),
+            attributes: replicas.attributes(),
             made_count: usize::from(replica_count),
             replica_count: members.len(),
             durability,
@@ -84,10 +130,10 @@ impl Open {
             was_closed,
             first_read,
         };
-        let epochs = format.epochs(&members, acknowledge);
+        let epochs = replicas.epochs(&members, acknowledge);
         let mut open = Self::new((facts, acknowledge), members, epochs, mirror);
-        open.intent = format.intent().map(Arc::new);
-        open.facts.equalized = format.equalize(&open)?;
+        open.intent = replicas.intent().map(Arc::new);
+        open.facts.equalized = replicas.equalize(&open)?;
         open.facts.was_closed &= open.facts.equalized.copied_bytes == 0;
         Ok(open)
     }

@@ -6,15 +6,17 @@ use std::{
 };
 
 use pmof_access::{Durability, Medium, Memory};
-use pmof_control::{FailureDomain, OpenFor, PoolRefusal, PoolState, REPLICAS_MAX, Reply, Request};
+use pmof_control::{
+    FailureDomain, NewPool, OpenFor, PoolRefusal, PoolState, REPLICAS_MAX, Reply, Request, USER_FLAGS_BYTES,
+};
 use uuid::Uuid;
 
 use super::{
-    Equalized, LeftOut, Open, Pool,
+    Equalized, LeftOut, Open,
     acknowledge::{AckTerms, Acknowledge},
     domains::number_domains,
     epochs::Epochs,
-    format::{Format, Terms},
+    format::{Format, Replicas, Terms},
     intents,
     opened::{Checked, Identity, Reached, check_distinct, check_opened, place},
     returns::Returns,
@@ -47,6 +49,8 @@ pub(super) enum New {
 pub(super) struct Wanted {
     pub(super) require: Durability,
     pub(super) min_replicas: Option<usize>,
+    /// Whether an opening for writing takes the pool from a writer that has been silent for so long.
+    pub(super) take_over: Option<Duration>,
     pub(super) has_mirror: bool,
     pub(super) acknowledge: Acknowledge,
     pub(super) slow_after: Option<Duration>,
@@ -106,14 +110,6 @@ impl Opening {
         Ok(Self { wanted, urls, sites, left_out, peers })
     }
 
-    pub(super) fn require(&self) -> Durability {
-        self.wanted.require
-    }
-
-    pub(super) fn replica_count(&self) -> u16 {
-        self.urls.len() as u16
-    }
-
     /// Goes on without a replica whose loss may be why.
     fn leave_out(&mut self, position: usize, error: ReplicaError) -> Result<(), PoolError> {
         if !may_be_lost(&error) {
@@ -129,29 +125,7 @@ impl Opening {
         self.left_out.iter().map(told).collect()
     }
 
-    /// Makes the pool on all targets, or on none.
-    pub(super) fn create(mut self, new: New, question: impl Fn(&PoolUrl, u16) -> Request) -> Result<Pool, PoolError> {
-        // Of several programs that make the same pool at once, one gets that replica, and the others make none.
-        let first = (0..self.sites.len()).min_by_key(|index| self.urls[self.sites[*index].0].to_string());
-        let mut identity = None;
-        let (opened, failed) = self.ask(OpenFor::Write, first, &mut identity, question);
-        let too_few = self.check_domains(&opened);
-        if failed.is_empty() && too_few.is_ok() {
-            return self.made(opened, identity, new);
-        }
-        let opened = opened.into_iter().map(|Opened { position, site, .. }| (position, site));
-        let open = failed.iter().filter(|failed| failed.is_open);
-        // Without its memory: what is mapped cannot be removed.
-        for (position, site) in opened.chain(open.map(|Failed { position, site, .. }| (*position, site.clone()))) {
-            undo_creation(&self.urls[position], &site, new);
-        }
-        match failed.into_iter().next() {
-            Some(Failed { position, error, .. }) => Err(self::failed(&self.urls[position], error)),
-            None => Err(too_few.err().unwrap_or(PoolError::NoReplicas)),
-        }
-    }
-
-    fn made(mut self, opened: Vec<Opened>, identity: Option<Identity>, new: New) -> Result<Pool, PoolError> {
+    fn made(mut self, opened: Vec<Opened>, identity: Option<Identity>, new: New) -> Result<NativeReplicas, PoolError> {
         let identity = identity.ok_or(PoolError::NoReplicas)?;
         let state = opened.first().map(|opened| opened.state.clone()).ok_or(PoolError::NoReplicas)?;
         let base = Base::after(state.epoch, state.opening, &state.ancestors);
@@ -159,61 +133,7 @@ impl Opening {
             // Nobody would bring it back.
             self.wanted.slow_after = None;
         }
-        let found = self.found(&opened);
-        let mut pool = self.pool(opened, identity, (base, 0), (OpenFor::Write, None))?;
-        pool.note_made(&found);
-        pool.is_unpublished = new == New::Unpublished;
-        if let Some(epochs) = &pool.epochs {
-            epochs.note_equal();
-        }
-        if new == New::Published && identity.replica_count > 1 {
-            pool.begin_intent();
-        }
-        // What has no name yet is gone with its connection.
-        let returns = (new == New::Published).then(|| self.returns(identity, &mut pool)).flatten();
-        Ok(pool.into_pool(returns))
-    }
-
-    /// Puts the replicas together. `source`: of a pool that was there, which of these has all that was acknowledged, and whether all of them were
-    /// closed in order.
-    fn pool(
-        &self,
-        opened: Vec<Opened>,
-        identity: Identity,
-        (base, mark): (Base, u64),
-        (access, source): (OpenFor, Option<(usize, bool)>),
-    ) -> Result<Open, PoolError> {
-        let (size_bytes, made) = (identity.size_bytes, usize::from(identity.replica_count));
-        let mirror = if self.wanted.has_mirror { Some(mirror(size_bytes)?) } else { None };
-        let absent = |position: usize| {
-            let why = self.left_out.iter().find(|(of, _)| *of == position).map(|(_, why)| Arc::clone(why));
-            let why = why.unwrap_or_else(|| Arc::new(ReplicaError::Unexpected));
-            Arc::new(AbsentMember::new(place(&self.urls[position]), why)) as Arc<dyn Member>
-        };
-        let mut members: Vec<Arc<dyn Member>> = (0..self.urls.len()).map(absent).collect();
-        let source = source.map(|(source, is_clean)| (opened[source].position, is_clean));
-        let in_sync = found(&opened, source.is_some_and(|(_, is_clean)| is_clean));
-        let mut indexes = vec![None; self.urls.len()];
-        for Opened { position, site, index, reached, is_behind, domain, .. } in opened {
-            let place = place(&self.urls[position]);
-            let standing = if is_behind { Standing::behind(place) } else { Standing::new(place) };
-            let standing = standing.with_failure_domain(domain);
-            let member = reached.member(standing, site, size_bytes, mirror.as_ref());
-            members[position] = member.map_err(|error| failed(&self.urls[position], error))?;
-            indexes[position] = Some(index);
-        }
-        // Whoever asks for fewer has decided that these are enough.
-        let quorum = self.wanted.min_replicas.map_or(made, |least| least.max(1)).min(quorum(made));
-        let terms = Terms {
-            left_out: self.told_left_out(),
-            acknowledge: self.terms(),
-            was_closed: source.is_none_or(|(_, is_clean)| is_clean),
-            first_read: source.map_or(0, |(source, _)| source),
-            ..Terms::whole(self.wanted.require, access, mirror)
-        };
-        number_domains(&members);
-        let begins = source.filter(|_| access == OpenFor::Write).map(|(source, _)| (source, in_sync));
-        Open::assemble(&Native { identity, indexes, base, mark, quorum, begins }, members, terms)
+        Ok(NativeReplicas::new(self, opened, identity, (base, 0), Origin::Made(new)))
     }
 
     /// What brings the pool's replicas back when they are lost; of one replica there is none to copy from.
@@ -227,49 +147,6 @@ impl Opening {
         pool.written = Some(Arc::new(PageMap::new(identity.size_bytes)));
         let Wanted { require, bytes_per_second, reach, .. } = self.wanted;
         Some(Returns::new((reach, self.peers), self.urls, identity, (require, bytes_per_second), pool))
-    }
-
-    /// Opens the replicas that belong together, or gives all of them back.
-    pub(super) fn open(mut self, access: OpenFor, take_over: Option<Duration>) -> Result<Pool, PoolError> {
-        let require = self.wanted.require;
-        let question = |url: &PoolUrl, _| match (take_over, url.name.clone()) {
-            (None, name) => Request::Open { name, access, require },
-            (Some(silent_for), name) => Request::TakeOver { name, require, silent_ms: millis(silent_for), epoch: None },
-        };
-        let mut identity = None;
-        let (mut opened, mut failed) = self.ask(access, None, &mut identity, question);
-        let mut rosters = Rosters::default();
-        rosters.read(opened.iter().map(|opened| (opened.index, &opened.site)));
-        if let (Some(roster), None) = (rosters.newest(), self.wanted.min_replicas) {
-            let found = elsewhere(roster, &self.found(&opened), &self.urls);
-            let (others, failed_others) = self.open_others(&found, access, &mut identity, question);
-            rosters.read(others.iter().map(|opened| (opened.index, &opened.site)));
-            opened.extend(others);
-            failed.extend(failed_others);
-        }
-        let judged = self.judge(&mut opened, failed, identity, access);
-        let judged = match judged {
-            Ok(judged) if access == OpenFor::Write => self.check_domains(&opened).map(|()| judged),
-            judged => judged,
-        };
-        let (identity, agreement) = match judged {
-            Ok(judged) => judged,
-            Err(error) => {
-                for Opened { site, .. } in &opened {
-                    release(site);
-                }
-                return Err(error);
-            }
-        };
-        let Agreement { base, is_clean, source, mark, .. } = agreement;
-        let found = self.found(&opened);
-        let mut pool = self.pool(opened, identity, (base, mark), (access, Some((source, is_clean))))?;
-        if access == OpenFor::Write {
-            pool.note_found(&rosters, &found);
-        }
-        pool.fill_mirror()?;
-        let returns = if access == OpenFor::Write { self.returns(identity, &mut pool) } else { None };
-        Ok(pool.into_pool(returns))
     }
 
     /// Asks all targets at once, or the `first` before the others, which are asked only where it has opened.
@@ -477,38 +354,227 @@ impl Opening {
     }
 }
 
-/// The format whose replicas know which of them have what.
+/// A native pool to be made.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NewNative {
+    pub(super) size_bytes: u64,
+    pub(super) user_flags: [u8; USER_FLAGS_BYTES],
+    pub(super) new: New,
+}
+
+impl NewNative {
+    /// Asks a target to make one of the replicas.
+    fn request(
+        self,
+        (pool_uuid, epoch): (Uuid, Uuid),
+        of: (&PoolUrl, u16),
+        count: u16,
+        require: Durability,
+    ) -> Request {
+        let Self { size_bytes, user_flags, new } = self;
+        let (PoolUrl { name, .. }, replica_index) = of;
+        let pool = NewPool { pool_uuid, size_bytes, epoch, replica_index, replica_count: count, require, user_flags };
+        Request::Create { name: name.clone(), new: pool, publish_on_close: new == New::Unpublished }
+    }
+}
+
+/// The native format, whose replicas record which of them have what.
+impl Format for Opening {
+    type New = NewNative;
+    type Existing = OpenFor;
+    type Replicas = NativeReplicas;
+
+    fn create(mut self, new: NewNative) -> Result<NativeReplicas, PoolError> {
+        let (ids, count, require) = ((Uuid::new_v4(), Uuid::new_v4()), self.urls.len() as u16, self.wanted.require);
+        // Of several programs that make the same pool at once, one gets that replica, and the others make none.
+        let first = (0..self.sites.len()).min_by_key(|index| self.urls[self.sites[*index].0].to_string());
+        let mut identity = None;
+        let question = |url: &PoolUrl, index| new.request(ids, (url, index), count, require);
+        let (opened, failed) = self.ask(OpenFor::Write, first, &mut identity, question);
+        let too_few = self.check_domains(&opened);
+        if failed.is_empty() && too_few.is_ok() {
+            return self.made(opened, identity, new.new);
+        }
+        let opened = opened.into_iter().map(|Opened { position, site, .. }| (position, site));
+        let open = failed.iter().filter(|failed| failed.is_open);
+        // Without its memory: what is mapped cannot be removed.
+        for (position, site) in opened.chain(open.map(|Failed { position, site, .. }| (*position, site.clone()))) {
+            undo_creation(&self.urls[position], &site, new.new);
+        }
+        match failed.into_iter().next() {
+            Some(Failed { position, error, .. }) => Err(self::failed(&self.urls[position], error)),
+            None => Err(too_few.err().unwrap_or(PoolError::NoReplicas)),
+        }
+    }
+
+    /// Opens the replicas that belong together, or releases all of them.
+    fn open(mut self, access: OpenFor) -> Result<NativeReplicas, PoolError> {
+        let require = self.wanted.require;
+        let take_over = self.wanted.take_over.filter(|_| access == OpenFor::Write);
+        let question = |url: &PoolUrl, _| match (take_over, url.name.clone()) {
+            (None, name) => Request::Open { name, access, require },
+            (Some(silent_for), name) => Request::TakeOver { name, require, silent_ms: millis(silent_for), epoch: None },
+        };
+        let mut identity = None;
+        let (mut opened, mut failed) = self.ask(access, None, &mut identity, question);
+        let mut rosters = Rosters::default();
+        rosters.read(opened.iter().map(|opened| (opened.index, &opened.site)));
+        if let (Some(roster), None) = (rosters.newest(), self.wanted.min_replicas) {
+            let found = elsewhere(roster, &self.found(&opened), &self.urls);
+            let (others, failed_others) = self.open_others(&found, access, &mut identity, question);
+            rosters.read(others.iter().map(|opened| (opened.index, &opened.site)));
+            opened.extend(others);
+            failed.extend(failed_others);
+        }
+        let judged = self.judge(&mut opened, failed, identity, access);
+        let judged = match judged {
+            Ok(judged) if access == OpenFor::Write => self.check_domains(&opened).map(|()| judged),
+            judged => judged,
+        };
+        let (identity, agreement) = match judged {
+            Ok(judged) => judged,
+            Err(error) => {
+                for Opened { site, .. } in &opened {
+                    release(site);
+                }
+                return Err(error);
+            }
+        };
+        let Agreement { base, is_clean, source, mark, .. } = agreement;
+        let (source, in_sync) = (opened[source].position, found(&opened, is_clean));
+        let origin = Origin::Found { access, rosters, source, is_clean, in_sync };
+        Ok(NativeReplicas::new(self, opened, identity, (base, mark), origin))
+    }
+}
+
+/// How native replicas came to be.
 #[derive(Debug)]
-struct Native {
+enum Origin {
+    Made(New),
+    Found {
+        access: OpenFor,
+        rosters: Rosters,
+        /// The place of one that has all that was acknowledged.
+        source: usize,
+        /// All were closed in order.
+        is_clean: bool,
+        in_sync: intents::Found,
+    },
+}
+
+/// The replicas of a native pool.
+#[derive(Debug)]
+pub(super) struct NativeReplicas {
+    opening: Opening,
+    opened: Vec<Opened>,
+    found: Vec<FoundMember>,
     identity: Identity,
     /// Which replica lies in each place, where that is known.
     indexes: Vec<Option<u16>>,
     base: Base,
     mark: u64,
-    quorum: usize,
-    /// Of a pool that is opened for writing: the place of one that has all that was acknowledged, and how those in sync were found.
-    begins: Option<(usize, intents::Found)>,
+    origin: Origin,
 }
 
-impl Format for Native {
+impl NativeReplicas {
+    fn new(
+        opening: Opening,
+        opened: Vec<Opened>,
+        identity: Identity,
+        (base, mark): (Base, u64),
+        origin: Origin,
+    ) -> Self {
+        let found = opening.found(&opened);
+        let mut indexes = vec![None; opening.urls.len()];
+        for Opened { position, index, .. } in &opened {
+            indexes[*position] = Some(*index);
+        }
+        Self { opening, opened, found, identity, indexes, base, mark, origin }
+    }
+
+    fn is_written_again(&self) -> bool {
+        matches!(self.origin, Origin::Found { access: OpenFor::Write, .. })
+    }
+}
+
+impl Replicas for NativeReplicas {
+    fn members(&mut self) -> Result<(Vec<Arc<dyn Member>>, Terms), PoolError> {
+        let (opening, size_bytes) = (&self.opening, self.identity.size_bytes);
+        let mirror = if opening.wanted.has_mirror { Some(mirror(size_bytes)?) } else { None };
+        let absent = |position: usize| {
+            let why = opening.left_out.iter().find(|(of, _)| *of == position).map(|(_, why)| Arc::clone(why));
+            let why = why.unwrap_or_else(|| Arc::new(ReplicaError::Unexpected));
+            Arc::new(AbsentMember::new(place(&opening.urls[position]), why)) as Arc<dyn Member>
+        };
+        let mut members: Vec<Arc<dyn Member>> = (0..opening.urls.len()).map(absent).collect();
+        for Opened { position, site, reached, is_behind, domain, .. } in std::mem::take(&mut self.opened) {
+            let place = place(&opening.urls[position]);
+            let standing = if is_behind { Standing::behind(place) } else { Standing::new(place) };
+            let standing = standing.with_failure_domain(domain);
+            let member = reached.member(standing, site, size_bytes, mirror.as_ref());
+            members[position] = member.map_err(|error| failed(&opening.urls[position], error))?;
+        }
+        number_domains(&members);
+        let (access, first_read, was_closed) = match self.origin {
+            Origin::Made(_) => (OpenFor::Write, 0, true),
+            Origin::Found { access, source, is_clean, .. } => (access, source, is_clean),
+        };
+        let (left_out, acknowledge) = (opening.told_left_out(), opening.terms());
+        let whole = Terms::whole(opening.wanted.require, access, mirror);
+        Ok((members, Terms { left_out, acknowledge, was_closed, first_read, ..whole }))
+    }
+
     fn identity(&self) -> Identity {
         self.identity
     }
 
     fn epochs(&self, members: &[Arc<dyn Member>], terms: AckTerms) -> Option<Epochs> {
-        let Self { indexes, base, mark, quorum, .. } = self;
-        Some(Epochs::new(members.to_vec(), indexes.clone(), base.clone(), *mark, *quorum, terms))
+        let made = usize::from(self.identity.replica_count);
+        // Whoever asks for fewer has decided that these are enough.
+        let quorum = self.opening.wanted.min_replicas.map_or(made, |least| least.max(1)).min(quorum(made));
+        Some(Epochs::new(members.to_vec(), self.indexes.clone(), self.base.clone(), self.mark, quorum, terms))
     }
 
-    /// All of a pool is comparable.
-    fn equalize(&self, open: &Open) -> Result<Equalized, PoolError> {
-        self.begins.map_or(Ok(Equalized::default()), |(source, found)| open.begin(found, source))
-    }
-
-    /// A pool of one replica has no other to differ from.
+    /// A pool of one replica has no other to differ from. That of a new pool begins when it has its name.
     fn intent(&self) -> Option<Intent> {
-        (self.begins.is_some() && self.identity.replica_count > 1).then(|| Intent::new(self.identity.size_bytes))
+        (self.is_written_again() && self.identity.replica_count > 1).then(|| Intent::new(self.identity.size_bytes))
     }
+
+    /// All of a native pool is compared where nothing tells which ranges may differ.
+    fn equalize(&self, open: &Open) -> Result<Equalized, PoolError> {
+        match self.origin {
+            Origin::Found { access: OpenFor::Write, source, in_sync, .. } => open.begin(in_sync, source),
+            Origin::Made(_) | Origin::Found { .. } => Ok(Equalized::default()),
+        }
+    }
+
+    fn finish(self, open: &mut Open) -> Result<Option<Returns>, PoolError> {
+        let is_kept = match &self.origin {
+            Origin::Made(new) => {
+                open.note_made(&self.found);
+                open.is_unpublished = *new == New::Unpublished;
+                if let Some(epochs) = &open.epochs {
+                    epochs.note_equal();
+                }
+                if *new == New::Published && self.identity.replica_count > 1 {
+                    open.begin_intent();
+                }
+                // What has no name yet is gone with its connection.
+                *new == New::Published
+            }
+            Origin::Found { access, rosters, .. } => {
+                if *access == OpenFor::Write {
+                    open.note_found(rosters, &self.found);
+                }
+                open.fill_mirror()?;
+                *access == OpenFor::Write
+            }
+        };
+        Ok(if is_kept { self.opening.returns(self.identity, open) } else { None })
+    }
+
+    /// They are closed when their connections end, which nothing holds any more.
+    fn abandon(self) {}
 }
 
 impl Open {

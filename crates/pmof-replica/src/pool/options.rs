@@ -9,15 +9,16 @@ use std::{
 
 use pmof_access::{Durability, Method, Waiting};
 use pmof_bootstrap::SshOptions;
-use pmof_control::{NewPool, OpenFor, PoolInfo, PoolRefusal, REPLICAS_MAX, Reply, Request, USER_FLAGS_BYTES};
+use pmof_control::{OpenFor, PoolInfo, PoolRefusal, REPLICAS_MAX, Reply, Request, USER_FLAGS_BYTES};
 use pmof_mem::Declaration;
 use uuid::Uuid;
 
 use super::{
     Pool,
     acknowledge::Acknowledge,
+    format,
     members::{PoolMembers, survey},
-    opening::{New, Opening, Wanted, failed, millis},
+    opening::{New, NewNative, Opening, Wanted, failed, millis},
 };
 use crate::{PoolError, PoolUrl, ReplicaError, reach::Reach};
 
@@ -41,7 +42,7 @@ fn chance() -> f64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
     Create,
-    Open(OpenFor),
+    Open,
 }
 
 /// How a pool is reached and what it must give.
@@ -238,23 +239,9 @@ impl PoolOptions {
     /// Makes the pool of `size_bytes` zeroes on every replica and opens it for writing. If one replica refuses, the pool is
     /// removed again from those that had made it: a pool is made with all of its replicas, whatever [`min_replicas`](Self::min_replicas) says.
     pub fn create(&self, size_bytes: u64) -> Result<Pool, PoolError> {
-        let (pool_uuid, epoch) = (Uuid::new_v4(), Uuid::new_v4());
-        let opening = self.connect(Purpose::Create)?;
-        let (replica_count, require) = (opening.replica_count(), opening.require());
         let new = if self.publish_on_close { New::Unpublished } else { New::Published };
-        opening.create(new, |url, replica_index| Request::Create {
-            name: url.name.clone(),
-            new: NewPool {
-                pool_uuid,
-                size_bytes,
-                epoch,
-                replica_index,
-                replica_count,
-                require,
-                user_flags: self.user_flags,
-            },
-            publish_on_close: self.publish_on_close,
-        })
+        let new = NewNative { size_bytes, user_flags: self.user_flags, new };
+        format::create(self.connect(Purpose::Create)?, new)
     }
 
     /// Opens the pool for writing: one initiator at a time. Where another has it, this asks for a second, since that one may be gone and its
@@ -264,7 +251,7 @@ impl PoolOptions {
     /// before this returns: what that writer may have had in flight, as the replicas' maps of write intent say, is compared by digests, and what
     /// differs is copied; [`Pool::compared_bytes`] and [`Pool::copied_bytes`] say how much. After a pool was closed in order, nothing is compared. Replicas that were left behind catch up after this returns; see [`Pool::events`].
     pub fn open(&self) -> Result<Pool, PoolError> {
-        self.connect(Purpose::Open(OpenFor::Write))?.open(OpenFor::Write, self.take_over)
+        format::open(self.connect(Purpose::Open)?, OpenFor::Write)
     }
 
     /// As [`open`](Self::open), but asks again and again, for so long, while another has the pool. With [`take_over`](Self::take_over) this waits until
@@ -336,7 +323,7 @@ impl PoolOptions {
     pub fn open_read_only(&self) -> Result<Pool, PoolError> {
         let mut attempts = 1..=READ_ATTEMPTS;
         loop {
-            match self.connect(Purpose::Open(OpenFor::Read))?.open(OpenFor::Read, None) {
+            match format::open(self.connect(Purpose::Open)?, OpenFor::Read) {
                 // A writer that is opening the pool just now has told some replicas and not yet the others.
                 Err(PoolError::Apart { .. }) if attempts.next().is_some() => std::thread::sleep(READ_PAUSE),
                 outcome => return outcome,
@@ -405,6 +392,7 @@ impl PoolOptions {
         let wanted = Wanted {
             require: self.require.ok_or(PoolError::NoDurability)?,
             min_replicas: self.min_replicas.filter(|_| !is_new),
+            take_over: self.take_over,
             has_mirror: self.has_mirror,
             acknowledge: self.acknowledge,
             slow_after: self.slow_after,

@@ -6,7 +6,11 @@ use pmof_access::Medium;
 use pmof_control::{OpenFor, SetName};
 use pmof_pool::Attributes;
 
-use super::{Open, Pool, format::Terms, set::PmdkFormat};
+use super::{
+    Pool,
+    format::{self, Format, Terms},
+    set::PmdkReplicas,
+};
 use crate::{
     PoolError, TargetOptions, TargetUrl,
     member::{Member as _, RemoteMember},
@@ -50,9 +54,7 @@ impl RemoteSetOptions {
     /// [`PoolError::Replica`]. Nothing is left at the target then, nor when this side dies before this returns; but where only the answer
     /// to the last step is lost, the pool is there.
     pub fn create(&self, size_bytes: u64, attributes: Option<&Attributes>) -> Result<Pool, PoolError> {
-        let replica = self.replica();
-        let member = replica.create(size_bytes, attributes).map_err(|error| replica.failed(error))?;
-        self.pool(member, attributes.copied(), OpenFor::Write)
+        format::create(self, (size_bytes, attributes))
     }
 
     /// Opens the pool, which must have `size_bytes` at least (0 for any), for writing or for reading.
@@ -60,9 +62,7 @@ impl RemoteSetOptions {
     /// # Errors
     /// [`PoolError::Replica`].
     pub fn open(&self, size_bytes: u64, access: OpenFor) -> Result<Pool, PoolError> {
-        let replica = self.replica();
-        let (member, attributes) = replica.open(size_bytes, access).map_err(|error| replica.failed(error))?;
-        self.pool(member, attributes, access)
+        format::open(self, (size_bytes, access))
     }
 
     /// Deletes the parts, and with `set_file` the set's file; with `force` also where parts are missing or damaged.
@@ -78,23 +78,43 @@ impl RemoteSetOptions {
         SetReplica { index: None, target: &self.target, set: &self.set, options: &self.options }
     }
 
-    fn pool(
+    fn replicas(
         &self,
         mut member: RemoteMember,
         attributes: Option<Attributes>,
         access: OpenFor,
-    ) -> Result<Pool, PoolError> {
+    ) -> Result<PmdkReplicas<'_>, PoolError> {
         if let Some(mirror) = &self.mirror {
             member.use_mirror(Arc::clone(mirror)).map_err(|error| self.replica().failed(error))?;
         }
-        let format = PmdkFormat {
+        Ok(PmdkReplicas {
             attributes,
             size_bytes: member.len_bytes(),
             header_bytes: member.header_bytes(),
             replica_count: 1,
-            compared: None,
-        };
-        let terms = Terms::whole(member.strongest(), access, self.mirror.clone());
-        Ok(Open::assemble(&format, vec![Arc::new(member)], terms)?.into_pool(None))
+            terms: Terms::whole(member.strongest(), access, self.mirror.clone()),
+            members: vec![Arc::new(member)],
+            set: None,
+        })
+    }
+}
+
+impl<'o> Format for &'o RemoteSetOptions {
+    /// The size, and what the header is to say.
+    type New = (u64, Option<&'o Attributes>);
+    /// The least size, and what the pool is opened for.
+    type Existing = (u64, OpenFor);
+    type Replicas = PmdkReplicas<'o>;
+
+    fn create(self, (size_bytes, attributes): (u64, Option<&'o Attributes>)) -> Result<PmdkReplicas<'o>, PoolError> {
+        let replica = self.replica();
+        let member = replica.create(size_bytes, attributes).map_err(|error| replica.failed(error))?;
+        self.replicas(member, attributes.copied(), OpenFor::Write)
+    }
+
+    fn open(self, (size_bytes, access): (u64, OpenFor)) -> Result<PmdkReplicas<'o>, PoolError> {
+        let replica = self.replica();
+        let (member, attributes) = replica.open(size_bytes, access).map_err(|error| replica.failed(error))?;
+        self.replicas(member, attributes, access)
     }
 }

@@ -16,8 +16,9 @@ use uuid::Uuid;
 
 use super::{
     Equalized, Open, Pool,
-    format::{Format, Terms},
+    format::{self, Format, Replicas, Terms},
     opened::Identity,
+    returns::Returns,
 };
 use crate::{
     PoolError, RemoteRemoval, ReplicaError, ReplicaPlace, SetInfo, SshReplicas, TargetOptions,
@@ -82,29 +83,7 @@ impl SetOptions {
     /// # Errors
     /// [`PoolError::Set`], [`PoolError::Replica`].
     pub fn create(&self, new: &NewSet) -> Result<Pool, PoolError> {
-        let set = &self.set;
-        let plan = new.plan(set)?;
-        let local = LocalSet::create(set, new, &plan)?;
-        let size_bytes = local.len_bytes();
-        if let Err(error) = self.check_durability(&local) {
-            return Err(self.undo(local, &[], error));
-        }
-        let made = self.each_remote(|replica| {
-            let made = replica.create(size_bytes, replica.index.and_then(|index| plan.get(index)));
-            made.map_err(|error| replica.failed(error))
-        });
-        let (made, failed): (Vec<_>, Vec<_>) = made.into_iter().partition(Result::is_ok);
-        let made: Vec<_> = made.into_iter().flatten().collect();
-        let places: Vec<_> = made.iter().map(|(index, _)| *index).collect();
-        if let Some(error) = failed.into_iter().find_map(Result::err) {
-            drop(made);
-            return Err(self.undo(local, &places, error));
-        }
-        // Remote parts are zero, or what was there before; a new pool is neither.
-        match self.assemble(&local, made, None) {
-            Ok(open) => Ok(finish(open, local)),
-            Err(error) => Err(self.undo(local, &places, error)),
-        }
+        format::create(self, new)
     }
 
     /// What [`create`](Self::create) looks at before it makes anything, here and on the hosts of remote replicas: nothing is made.
@@ -127,17 +106,7 @@ impl SetOptions {
     /// # Errors
     /// [`PoolError::Set`], [`PoolError::Replica`], [`PoolError::NoLocalReplica`].
     pub fn open(&self) -> Result<Pool, PoolError> {
-        let set = &self.set;
-        let local = LocalSet::open(set, OpenFor::Write, self.declaration)?;
-        let opened = self.open_remotes(&local);
-        match opened.and_then(|remotes| self.assemble(&local, remotes, Some(self.differing))) {
-            Ok(open) => Ok(finish(open, local)),
-            Err(error) => {
-                // Closed as they were; why the pool is not opened is the failure to report.
-                let _ = local.close();
-                Err(error)
-            }
-        }
+        format::open(self, ())
     }
 
     /// Reads every replica of the set in full and compares it with the first sound one, as [`check`] does; targets are started on the
@@ -224,15 +193,13 @@ impl SetOptions {
         Ok(remotes.into_iter().map(|(index, (member, _))| (index, member)).collect())
     }
 
-    /// Puts the replicas together, and has them hold the same. `differing`: `None` of a new pool, whose first replica is the source.
-    fn assemble(
+    /// The replicas as a pool uses them, and what it gives.
+    fn members(
         &self,
         local: &LocalSet,
         remotes: Vec<(usize, RemoteMember)>,
-        differing: Option<Differing>,
-    ) -> Result<Open, PoolError> {
+    ) -> Result<(Vec<Arc<dyn Member>>, Terms), PoolError> {
         let first = local.replicas().first().and_then(Option::as_ref).ok_or(PoolError::NoLocalReplica)?;
-        let attributes = first.attributes();
         let mirror = first.memory();
         let mut remotes = remotes.into_iter().peekable();
         let (mut members, mut least): (Vec<Arc<dyn Member>>, _) = (Vec::with_capacity(self.set.replicas.len()), None);
@@ -258,14 +225,7 @@ impl SetOptions {
             members.push(member);
         }
         let durability = self.target.require.or(least).unwrap_or(Durability::Visible);
-        let format = PmdkFormat {
-            attributes,
-            size_bytes: local.len_bytes(),
-            header_bytes: HEADER_LEN_BYTES as u64,
-            replica_count: members.len() as u16,
-            compared: Some((&self.set, differing)),
-        };
-        Open::assemble(&format, members, Terms::whole(durability, OpenFor::Write, Some(mirror as _)))
+        Ok((members, Terms::whole(durability, OpenFor::Write, Some(mirror as _))))
     }
 
     /// Does something with the place of each remote replica, all at once: most of it is waiting for ssh.
@@ -307,9 +267,8 @@ impl SetOptions {
         Ok(())
     }
 
-    /// Removes what was made of a set: its local replicas, and the remote ones at these places. Gives back the failure that led here.
-    fn undo(&self, local: LocalSet, made: &[usize], error: PoolError) -> PoolError {
-        // The failure that led here is the one to report.
+    /// Removes what was made of a set: its local replicas, and the remote ones at these places. The failure that led here is the one to report.
+    fn undo(&self, local: LocalSet, made: &[usize]) {
         let _ = local.discard();
         for index in made {
             if let Some(ReplicaSpec::Remote(spec)) = self.set.replicas.get(*index) {
@@ -320,28 +279,116 @@ impl SetOptions {
                 }
             }
         }
-        error
     }
 }
 
-fn finish(open: Open, local: LocalSet) -> Pool {
-    *open.local.lock() = Some(local);
-    open.into_pool(None)
+/// PMDK's format, whose headers know what belongs together, and not who has what. A new pool's first replica is the source of the others:
+/// remote parts are zero, or what was there before; a new pool is neither.
+impl<'s> Format for &'s SetOptions {
+    type New = &'s NewSet;
+    type Existing = ();
+    type Replicas = PmdkReplicas<'s>;
+
+    fn create(self, new: &'s NewSet) -> Result<PmdkReplicas<'s>, PoolError> {
+        let plan = new.plan(&self.set)?;
+        let local = LocalSet::create(&self.set, new, &plan)?;
+        let size_bytes = local.len_bytes();
+        if let Err(error) = self.check_durability(&local) {
+            self.undo(local, &[]);
+            return Err(error);
+        }
+        let made = self.each_remote(|replica| {
+            let made = replica.create(size_bytes, replica.index.and_then(|index| plan.get(index)));
+            made.map_err(|error| replica.failed(error))
+        });
+        let (made, failed): (Vec<_>, Vec<_>) = made.into_iter().partition(Result::is_ok);
+        let made: Vec<_> = made.into_iter().flatten().collect();
+        let places: Vec<_> = made.iter().map(|(index, _)| *index).collect();
+        if let Some(error) = failed.into_iter().find_map(Result::err) {
+            drop(made);
+            self.undo(local, &places);
+            return Err(error);
+        }
+        PmdkReplicas::of_set(self, local, made, Some(places))
+    }
+
+    fn open(self, (): ()) -> Result<PmdkReplicas<'s>, PoolError> {
+        let local = LocalSet::open(&self.set, OpenFor::Write, self.declaration)?;
+        match self.open_remotes(&local) {
+            Ok(remotes) => PmdkReplicas::of_set(self, local, remotes, None),
+            Err(error) => {
+                // Closed as they were; why the pool is not opened is the failure to report.
+                let _ = local.close();
+                Err(error)
+            }
+        }
+    }
 }
 
-/// PMDK's format, whose headers know what belongs together, and not who has what.
-#[derive(Debug)]
-pub(super) struct PmdkFormat<'s> {
+/// The replicas of a pool in PMDK's format.
+pub(super) struct PmdkReplicas<'s> {
     pub(super) attributes: Option<Attributes>,
     pub(super) size_bytes: u64,
     pub(super) header_bytes: u64,
     pub(super) replica_count: u16,
-    /// The set whose replicas are compared with its first, and what becomes of those that differ: `None` of a new pool, whose first replica is
-    /// the source.
-    pub(super) compared: Option<(&'s PoolSet, Option<Differing>)>,
+    pub(super) members: Vec<Arc<dyn Member>>,
+    pub(super) terms: Terms,
+    /// The set that names them; `None` of a target's set, which has one replica.
+    pub(super) set: Option<OfSet<'s>>,
 }
 
-impl Format for PmdkFormat<'_> {
+/// A pool set, with its replicas on this machine.
+pub(super) struct OfSet<'s> {
+    options: &'s SetOptions,
+    local: LocalSet,
+    /// Of a new pool: the places where remote replicas were made.
+    made: Option<Vec<usize>>,
+}
+
+impl OfSet<'_> {
+    /// The failure that led here is the one to report.
+    fn abandon(self) {
+        match self.made {
+            Some(places) => self.options.undo(self.local, &places),
+            // Closed as they were.
+            None => drop(self.local.close()),
+        }
+    }
+}
+
+impl<'s> PmdkReplicas<'s> {
+    fn of_set(
+        options: &'s SetOptions,
+        local: LocalSet,
+        remotes: Vec<(usize, RemoteMember)>,
+        made: Option<Vec<usize>>,
+    ) -> Result<Self, PoolError> {
+        let set = OfSet { options, local, made };
+        let (members, terms) = match options.members(&set.local, remotes) {
+            Ok(found) => found,
+            Err(error) => {
+                set.abandon();
+                return Err(error);
+            }
+        };
+        let first = set.local.replicas().first().and_then(Option::as_ref);
+        Ok(Self {
+            attributes: first.and_then(LocalReplica::attributes),
+            size_bytes: set.local.len_bytes(),
+            header_bytes: HEADER_LEN_BYTES as u64,
+            replica_count: members.len() as u16,
+            members,
+            terms,
+            set: Some(set),
+        })
+    }
+}
+
+impl Replicas for PmdkReplicas<'_> {
+    fn members(&mut self) -> Result<(Vec<Arc<dyn Member>>, Terms), PoolError> {
+        Ok((std::mem::take(&mut self.members), self.terms.clone()))
+    }
+
     fn identity(&self) -> Identity {
         let uuid = Uuid::from_bytes(self.attributes.map(|attributes| attributes.poolset_uuid).unwrap_or_default());
         let Self { size_bytes, replica_count, .. } = *self;
@@ -356,22 +403,36 @@ impl Format for PmdkFormat<'_> {
         self.attributes
     }
 
+    /// All replicas are compared with the first: in all that none of them may have for itself ([`Comparison`]).
     fn equalize(&self, open: &Open) -> Result<Equalized, PoolError> {
         let (members, size_bytes) = (&open.members, self.size_bytes);
-        let (Some((set, differing)), Some(first)) = (self.compared, members.first().and_then(|first| first.memory()))
-        else {
+        let (Some(of), Some(first)) = (&self.set, members.first().and_then(|first| first.memory())) else {
             return Ok(Equalized::default());
         };
         let kind = self.attributes.and_then(|attributes| PoolKind::of_signature(&attributes.signature));
-        if differing == Some(Differing::Copy) {
+        // A new pool's first replica is the source.
+        let differing = if of.made.is_some() { Differing::Copy } else { of.options.differing };
+        if differing == Differing::Copy && of.made.is_none() {
             check_source(members, first, kind, size_bytes)?;
-            check_headerless(set, members, size_bytes)?;
+            check_headerless(&of.options.set, members, size_bytes)?;
             if kind == Some(PoolKind::Obj) {
                 check_openings(members)?;
             }
         }
-        let copied_bytes = make_same(members, first, kind, size_bytes, differing.unwrap_or(Differing::Copy))?;
+        let copied_bytes = make_same(members, first, kind, size_bytes, differing)?;
         Ok(Equalized { compared_bytes: 0, copied_bytes })
+    }
+
+    /// The headers do not say who has what: a replica that is lost stays away.
+    fn finish(self, open: &mut Open) -> Result<Option<Returns>, PoolError> {
+        *open.local.lock() = self.set.map(|set| set.local);
+        Ok(None)
+    }
+
+    fn abandon(self) {
+        if let Some(set) = self.set {
+            set.abandon();
+        }
     }
 }
 
