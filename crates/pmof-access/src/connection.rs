@@ -383,6 +383,14 @@ impl Connection {
         self.settle(&mut core);
     }
 
+    /// Ends the connection and tells the other side that this one was told to stop ([`Refusal::Stopping`]). On return nothing that came over it is
+    /// carried out any more, as after [`fence`](Self::fence). Does not wait for the other side.
+    pub fn stop(&self) {
+        let mut core = self.link.lock();
+        core.end_for(Refusal::Stopping);
+        self.settle(&mut core);
+    }
+
     /// How long nothing has come from the other side. What its device or CPU does to memory of this side by itself is not seen.
     pub fn silent_for(&self) -> Duration {
         self.link.lock().silent_for(self.queue.shared.driver.now())

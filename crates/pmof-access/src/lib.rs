@@ -29,11 +29,11 @@
 //! # Log
 //!
 //! What goes on behind the calls is told to the crate [`log`](https://docs.rs/log), and so to the program's logger if it has
-//! one. Errors that a call returns are not repeated there.
+//! one. Errors that a call returns are not repeated there. The key `event` names what happened; `connection`, `peer` and `reason` are keys too.
 //!
 //! | target | level | what |
 //! |---|---|---|
-//! | `pmof::connection` | info | a connection stands; one was closed in order |
+//! | `pmof::connection` | info | a connection is established; one was closed in order |
 //! | | warn | one was lost, or was not made (nobody listens, or a side refused), and why |
 //! | `pmof::flush` | debug | by which method flushes go, when that is another than last time, and why by no cheaper one |
 //! | `pmof::region` | debug | a region that devices do not reach, and why |

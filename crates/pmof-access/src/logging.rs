@@ -4,7 +4,7 @@ use std::{fmt, io, net::SocketAddr};
 
 use log::{Level, debug, info, log_enabled, warn};
 use pmof_mem::{Durability, MediumKind, Promise};
-use pmof_proto::{ConnectionError, Event};
+use pmof_proto::{ConnectionError, Event, Refusal};
 use rustix::io::Errno;
 
 use crate::{Method, RingRefusal};
@@ -28,16 +28,30 @@ impl fmt::Display for Name {
     }
 }
 
-/// A connection stands, has ended, or was not made: one that ends and has never `stood`. `error` is what the kernel said, if it did.
-pub(crate) fn tell_event(name: Name, event: &Event, has_stood: bool, error: Option<&io::Error>) {
+/// A connection is established, has ended, or was not made: one that ends and never was established. `error` is what the kernel said, if it did.
+pub(crate) fn tell_event(name: Name, event: &Event, was_established: bool, error: Option<&io::Error>) {
+    let Name { id: connection, transport, peer_address } = name;
+    let peer = peer_address.map(|address| address.to_string()).unwrap_or_default();
+    let peer = peer.as_str();
     match event {
-        Event::Established { .. } => info!(target: CONNECTION, "{name} stands"),
-        Event::Ended(why @ (ConnectionError::Closed | ConnectionError::ClosedHere)) => {
-            info!(target: CONNECTION, "{name} ended: {why}");
+        Event::Established { .. } => {
+            info!(target: CONNECTION, event = "connection_opened", connection, transport, peer; "{name} is established");
         }
-        Event::Ended(why) if has_stood => warn!(target: CONNECTION, "{name} ended: {why}"),
-        Event::Ended(why) => warn!(target: CONNECTION, "{name} was not made: {}", Unmade(why, error)),
-        // It will stand or end.
+        Event::Ended(
+            why @ (ConnectionError::Closed
+            | ConnectionError::ClosedHere
+            | ConnectionError::RefusedHere(Refusal::Stopping)),
+        ) => {
+            info!(target: CONNECTION, event = "connection_closed", connection, transport, peer, reason:% = why; "{name} ended: {why}");
+        }
+        Event::Ended(why) if was_established => {
+            warn!(target: CONNECTION, event = "connection_lost", connection, transport, peer, reason:% = why; "{name} ended: {why}");
+        }
+        Event::Ended(why) => {
+            let why = Unmade(why, error);
+            warn!(target: CONNECTION, event = "connection_failed", connection, transport, peer, reason:% = why; "{name} was not made: {why}");
+        }
+        // It will be established or end.
         Event::Requested { .. } => {}
     }
 }
@@ -60,8 +74,12 @@ impl fmt::Display for Unmade<'_> {
 /// A connection that names a ring is not taken.
 pub(crate) fn tell_ring_refused(from: Option<SocketAddr>, refusal: RingRefusal) {
     match from {
-        Some(address) => warn!(target: CONNECTION, "a connection from {address} was not taken: {refusal}"),
-        None => warn!(target: CONNECTION, "a connection was not taken: {refusal}"),
+        Some(address) => {
+            warn!(target: CONNECTION, event = "connection_refused", peer:% = address, reason:% = refusal; "a connection from {address} was not taken: {refusal}");
+        }
+        None => {
+            warn!(target: CONNECTION, event = "connection_refused", reason:% = refusal; "a connection was not taken: {refusal}");
+        }
     }
 }
 
@@ -79,13 +97,14 @@ pub(crate) fn tell_method(
     passed_over: &[(Method, &'static str)],
 ) {
     let Promise { mechanism, evidence } = promise;
-    debug!(target: FLUSH, "{name}: flushes of {kind} to {level} go by {method} ({mechanism}, {evidence})");
+    let connection = name.id;
+    debug!(target: FLUSH, event = "flush_method", connection; "{name}: flushes of {kind} to {level} go by {method} ({mechanism}, {evidence})");
     for (method, why) in passed_over {
-        debug!(target: FLUSH, "{name}: not by {method}: {why}");
+        debug!(target: FLUSH, event = "flush_method_unavailable", connection; "{name}: not by {method}: {why}");
     }
 }
 
 /// Devices do not reach a region.
 pub(crate) fn tell_indirect(kind: MediumKind, len_bytes: u64, why: &dyn fmt::Display) {
-    debug!(target: REGION, "a region of {len_bytes} bytes in {kind} is served by this CPU: {why}");
+    debug!(target: REGION, event = "region_not_direct", reason:% = why; "a region of {len_bytes} bytes in {kind} is served by this CPU: {why}");
 }

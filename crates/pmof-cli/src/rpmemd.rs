@@ -14,7 +14,7 @@ use pmof_console::words::parsed;
 use crate::serve::{
     config::{self, ConfigError, ConfigFile},
     home,
-    logger::{self, LogLevel, LogTo},
+    logger::{self, LogFormat, LogLevel, LogTo},
     run_stdio,
 };
 
@@ -65,7 +65,7 @@ struct Settings {
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
     /// Lowest level to log
-    #[arg(long, value_enum, value_name = "LEVEL", default_value_t = LogLevel::Err)]
+    #[arg(long, value_enum, value_name = "LEVEL", default_value_t = LogLevel::Error)]
     log_level: LogLevel,
     /// Address to accept the data connection on; by default the one that ssh connected to
     #[arg(long, value_name = "IP")]
@@ -154,7 +154,7 @@ impl Settings {
             (Some(file), _) => LogTo::File(file.clone()),
             _ => LogTo::Stderr,
         };
-        logger::start("rpmemd", self.log_level, &log_to)
+        logger::start("rpmemd", self.log_level, LogFormat::Text, &log_to).map(drop)
     }
 }
 

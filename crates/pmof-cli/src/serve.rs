@@ -1,8 +1,6 @@
 //! `pmof serve`.
 
 use std::{
-    ffi::OsString,
-    io::Write,
     net::IpAddr,
     path::{Path, PathBuf},
     str::FromStr,
@@ -10,7 +8,6 @@ use std::{
 };
 
 use anyhow::Context;
-use clap::{Args as _, Command, FromArgMatches as _};
 use pmof::{
     Declaration, PoolName, Service, ServiceOptions, StoreOptions, Waiting,
     access::{Address, VerbsOptions},
@@ -21,14 +18,21 @@ use pmof::{
 use pmof_console::{
     children::exit_with_parent,
     limits::{allow_many_files, pin_to},
-    words::parsed,
+    output,
+    words::{self, parsed},
+};
+use signal_hook::{
+    consts::{SIGHUP, SIGINT, SIGTERM},
+    iterator::Signals,
 };
 
-use config::ConfigFile;
-use logger::{LogLevel, LogTo};
+use config::{ConfigFile, Configuration};
+use logger::{LogFormat, LogLevel, LogTo, Logger};
+use operated::Operated;
 
 pub(crate) mod config;
 pub(crate) mod logger;
+mod operated;
 
 /// The default configuration files; the second is below the home directory.
 const SYSTEM_CONFIG: &str = "/etc/pmof/pmof.conf";
@@ -57,11 +61,21 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "PORTS", default_value_t, value_parser = parsed::<DataPorts>)]
     data_ports: DataPorts,
     /// Append the log to this file instead of writing it to standard error
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "log_syslog")]
     log_file: Option<PathBuf>,
-    /// Lowest level to log
-    #[arg(long, value_enum, value_name = "LEVEL", default_value_t = LogLevel::Err)]
-    log_level: LogLevel,
+    /// Write the log to the system log
+    #[arg(long)]
+    log_syslog: bool,
+    /// Form of the log's lines
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
+    log_format: LogFormat,
+    /// Lowest level to log: info by default, with `--stdio` error
+    #[arg(long, value_enum, value_name = "LEVEL")]
+    log_level: Option<LogLevel>,
+    /// How long a target that is told to stop (SIGTERM, SIGINT) waits for initiators to close their pools, such as 30s; then it ends their
+    /// connections and tells them why. A second signal ends them at once
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = words::time)]
+    drain_timeout: Duration,
     /// Maximum number of connections
     #[arg(long, value_name = "COUNT", default_value_t = pmof::target::DEFAULT_MAX_CONNECTIONS, value_parser = at_least_one)]
     max_connections: usize,
@@ -146,13 +160,8 @@ impl FromStr for DevicePool {
 }
 
 pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
-    let files = args.config_files();
-    if files.is_empty() {
-        return args.run();
-    }
-    let command = ServeArgs::augment_args(Command::new("pmof serve"));
-    let given: Vec<OsString> = std::env::args_os().skip_while(|argument| argument != "serve").skip(1).collect();
-    ServeArgs::from_arg_matches(&config::arguments(&command, &given, &files)?)?.run()
+    let configuration = Configuration::read(args.config_files())?;
+    configuration.args()?.run(configuration)
 }
 
 impl ServeArgs {
@@ -163,7 +172,7 @@ impl ServeArgs {
         ConfigFile::named_or_usual(self.config.as_ref(), SYSTEM_CONFIG, USER_CONFIG)
     }
 
-    fn run(&self) -> anyhow::Result<()> {
+    fn run(&self, configuration: Configuration) -> anyhow::Result<()> {
         if let Some(parent) = self.exit_with_parent {
             exit_with_parent(parent)?;
         }
@@ -171,8 +180,7 @@ impl ServeArgs {
             pin_to(cpu).with_context(|| format!("cannot run on CPU {cpu}"))?;
         }
         allow_many_files();
-        let log_to = self.log_file.clone().map_or(LogTo::Stderr, LogTo::File);
-        logger::start("pmof", self.log_level, &log_to)?;
+        let logger = self.start_log()?;
         if self.stdio {
             let root = self.root.clone().map_or_else(home, Ok)?;
             let (data_address, data_ports) = (self.data_address, self.data_ports.clone());
@@ -180,15 +188,29 @@ impl ServeArgs {
         }
         let root =
             self.root.as_deref().context("no directory for the pools: give --root, or root in the configuration")?;
+        // Before it is ready: a signal that comes meanwhile is not lost.
+        let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot handle signals")?;
         let service = Service::start(root, &self.listen, self.options())?;
-        let mut output = std::io::stdout().lock();
         for address in service.addresses() {
-            writeln!(output, "ready {address}")?;
+            // Whoever has read enough of it need not read on.
+            output::print(&format!("ready {address}\n"))?;
         }
-        output.flush()?;
-        loop {
-            std::thread::sleep(Duration::MAX);
-        }
+        Operated::new(service, logger, configuration, self.drain_timeout).until_stopped(signals);
+        Ok(())
+    }
+
+    fn start_log(&self) -> anyhow::Result<Logger> {
+        let log_to = match &self.log_file {
+            _ if self.log_syslog => LogTo::Syslog,
+            Some(file) => LogTo::File(file.clone()),
+            None => LogTo::Stderr,
+        };
+        logger::start("pmof", self.log_level(), self.log_format, &log_to)
+    }
+
+    fn log_level(&self) -> LogLevel {
+        // Standard error of a target that ssh starts is its initiator's.
+        self.log_level.unwrap_or(if self.stdio { LogLevel::Error } else { LogLevel::Info })
     }
 
     fn options(&self) -> ServiceOptions {

@@ -38,7 +38,7 @@ impl Target {
         let mut child = this_program("serve")?
             .arg("--root")
             .arg(root)
-            .args(["--listen", listen])
+            .args(["--listen", listen, "--log-level", "error"])
             .args(more)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -1,6 +1,6 @@
 //! The words of the command line for transports, methods of flush and levels of durability.
 
-use std::{error::Error, str::FromStr};
+use std::{error::Error, str::FromStr, time::Duration};
 
 use clap::ValueEnum;
 use pmof::{Durability, Method, PoolOptions, access::Transport, causes};
@@ -11,6 +11,23 @@ use pmof::{Durability, Method, PoolOptions, access::Transport, causes};
 /// The error of `T`, with its causes.
 pub fn parsed<T: FromStr<Err: Into<Box<dyn Error + Send + Sync>>>>(text: &str) -> Result<T, String> {
     text.parse().map_err(|error: T::Err| causes(&*error.into()).to_string())
+}
+
+/// A value parser for times: a whole number and a unit; seconds without one.
+///
+/// # Errors
+/// What a time looks like.
+pub fn time(text: &str) -> Result<Duration, String> {
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let (number, unit) = text.split_at(digits);
+    let unit_ms = match unit {
+        "ms" => 1,
+        "s" | "" => 1000,
+        "min" => 60_000,
+        _ => return Err("a time is a whole number and ms, s or min, such as 10s".to_owned()),
+    };
+    let number: u64 = number.parse().map_err(|error| causes(&error).to_string())?;
+    number.checked_mul(unit_ms).map(Duration::from_millis).ok_or_else(|| "the time is too long".to_owned())
 }
 
 /// What carries the bytes.
@@ -91,6 +108,21 @@ impl Level {
             Self::Visible => Durability::Visible,
             Self::ProcessCrash => Durability::ProcessCrash,
             Self::PowerFailure => Durability::PowerFailure,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units() {
+        for (text, ms) in [("0s", 0), ("0", 0), ("10s", 10_000), ("10", 10_000), ("500ms", 500), ("2min", 120_000)] {
+            assert_eq!(time(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+        for text in ["", "s", "-1s", "1.5s", "1h", "1 s", "99999999999999999999s", "18446744073709551615min"] {
+            assert!(time(text).is_err(), "{text}");
         }
     }
 }

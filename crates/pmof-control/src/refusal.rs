@@ -18,6 +18,8 @@ pub enum ServiceCode {
     NotAdmitted = 260,
     /// The pool's memory failed.
     Medium = 261,
+    /// The target was told to stop.
+    Stopping = 262,
 }
 
 /// The rule by which a target refused what was asked of a pool.

@@ -43,9 +43,11 @@ pub enum Refusal {
     DeviceRefused = 15,
     /// Another initiator took over what this connection had open.
     Fenced = 16,
+    /// The target was told to stop.
+    Stopping = 17,
 }
 
-const REFUSALS: [Refusal; 16] = [
+const REFUSALS: [Refusal; 17] = [
     Refusal::UnknownRegion,
     Refusal::NoRight,
     Refusal::OutOfBounds,
@@ -62,6 +64,7 @@ const REFUSALS: [Refusal; 16] = [
     Refusal::TooManyConnections,
     Refusal::DeviceRefused,
     Refusal::Fenced,
+    Refusal::Stopping,
 ];
 
 impl Refusal {
@@ -92,6 +95,7 @@ impl fmt::Display for Refusal {
             }
             Self::DeviceRefused => "the target's device refused the key, the right or the range: the descriptor is forged, of a region that was deregistered, or from an earlier life of the target; fetch it anew",
             Self::Fenced => "another initiator took over what is open here, and ended its use by all others; open it again",
+            Self::Stopping => "the target was told to stop: what it acknowledged is kept; connect again when it is back",
         })
     }
 }

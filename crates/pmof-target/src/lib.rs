@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod domain;
+mod events;
 mod follower;
 mod holder;
 mod local;

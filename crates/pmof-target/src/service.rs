@@ -8,10 +8,10 @@ use std::{
     path::Path,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread::JoinHandle,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use parking_lot::{Mutex, MutexGuard};
@@ -24,7 +24,7 @@ use pmof_control::{DomainName, MAX_MESSAGE_BYTES};
 use pmof_mem::causes;
 use uuid::Uuid;
 
-use crate::{PoolStore, StoreError, StoreOptions, domain::failure_domain, requests, sets::SetStore};
+use crate::{PoolStore, StoreError, StoreOptions, domain::failure_domain, events, requests, sets::SetStore};
 use authentication::Authenticator;
 use leases::Leases;
 use mailbox::Mailbox;
@@ -72,6 +72,12 @@ const ADMISSION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How often it is looked for connections whose time for the proof is up.
 const ADMISSION_LOOK: Duration = Duration::from_secs(1);
+
+/// Time for connections to end that were told that the target stops.
+const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How often it is looked for those.
+const GOODBYE_LOOK: Duration = Duration::from_millis(1);
 
 /// A worker that has waited so long for a disk gets no new connections: many times what a disk in order takes.
 const STUCK_AFTER: Duration = Duration::from_millis(20);
@@ -263,6 +269,10 @@ struct Shared {
     workers: Vec<Worker>,
     /// Where flushes wait for disks, and requests are carried out.
     background: Background,
+    /// As the options say, or as it was changed since.
+    max_connections: AtomicUsize,
+    /// No connection is accepted and nothing is opened any more.
+    is_draining: AtomicBool,
     stop: AtomicBool,
     /// A connection ended with a pool open.
     was_left_open: AtomicBool,
@@ -314,9 +324,11 @@ impl Service {
             stores,
             authenticator,
             memory,
+            max_connections: AtomicUsize::new(options.max_connections),
             options,
             workers,
             background,
+            is_draining: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             was_left_open: AtomicBool::new(false),
         });
@@ -330,6 +342,7 @@ impl Service {
             let shared = Arc::clone(&shared);
             service.spawn("pmof-listener", move || shared.accept_from(&acceptor))?;
         }
+        service.addresses.iter().for_each(|address| events::listening(address, root));
         Ok(service)
     }
 
@@ -341,6 +354,23 @@ impl Service {
     /// How much of the memory budget is in use.
     pub fn memory_use(&self) -> MemoryUse {
         self.shared.memory.in_use()
+    }
+
+    /// Changes how many connections are taken. Those that are there stay.
+    pub fn set_max_connections(&self, max_connections: usize) {
+        self.shared.max_connections.store(max_connections, Ordering::Relaxed);
+    }
+
+    /// Begins to stop: listens no more, and refuses to open pools. Connections stay, so that their initiators may close what they have open.
+    pub fn drain(&mut self) {
+        self.shared.is_draining.store(true, Ordering::Release);
+        self.acceptors.drain(..).for_each(|acceptor| acceptor.listener.interrupt());
+        events::draining(self.shared.stores.pools.root(), self.shared.open_count());
+    }
+
+    /// Whether no initiator has a pool open any more.
+    pub fn is_drained(&self) -> bool {
+        self.shared.open_count() == 0
     }
 
     /// Whether the one connection that was admitted is over; never of a service that admits anyone.
@@ -355,11 +385,7 @@ impl Service {
 
     /// Whether an initiator ended, or is about to, without closing its pool.
     pub(crate) fn was_left_open(&self) -> bool {
-        let has_open = |worker: &Worker| {
-            let mailboxes: Vec<_> = worker.sessions().values().cloned().collect();
-            mailboxes.iter().any(|mailbox| mailbox.session().has_open())
-        };
-        self.shared.was_left_open.load(Ordering::Acquire) || self.shared.workers.iter().any(has_open)
+        self.shared.was_left_open.load(Ordering::Acquire) || self.shared.open_count() > 0
     }
 
     fn spawn(&mut self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), ServiceError> {
@@ -371,6 +397,7 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
+        self.shared.say_goodbye();
         self.shared.stop.store(true, Ordering::Release);
         self.shared.workers.iter().for_each(|worker| worker.queue.interrupt());
         self.acceptors.iter().for_each(|acceptor| acceptor.listener.interrupt());
@@ -380,6 +407,7 @@ impl Drop for Service {
         }
         // Pools are closed when what has them open is over.
         self.shared.background.finish();
+        events::stopped(self.shared.stores.pools.root());
     }
 }
 
@@ -388,9 +416,31 @@ impl Shared {
         self.stop.load(Ordering::Acquire)
     }
 
+    fn is_draining(&self) -> bool {
+        self.is_draining.load(Ordering::Acquire)
+    }
+
+    fn mailboxes(&self) -> Vec<Arc<Mailbox>> {
+        self.workers.iter().flat_map(|worker| worker.sessions().values().cloned().collect::<Vec<_>>()).collect()
+    }
+
+    /// Connections that have a pool open.
+    fn open_count(&self) -> usize {
+        self.mailboxes().iter().filter(|mailbox| mailbox.session().has_open()).count()
+    }
+
+    /// Ends all connections, tells why, and gives their wires time to say so.
+    fn say_goodbye(&self) {
+        self.mailboxes().iter().for_each(|mailbox| mailbox.session().stop());
+        let start = Instant::now();
+        while !self.mailboxes().is_empty() && start.elapsed() < GOODBYE_TIMEOUT {
+            std::thread::sleep(GOODBYE_LOOK);
+        }
+    }
+
     fn accept_from(&self, acceptor: &Acceptor) {
         let mut is_short = false;
-        while !self.stopped() {
+        while !self.stopped() && !self.is_draining() {
             match acceptor.listener.next_request(NAP) {
                 Ok(request) => {
                     is_short = false;
@@ -399,10 +449,7 @@ impl Shared {
                 }
                 Err(error) => {
                     if !mem::replace(&mut is_short, true) {
-                        log::warn!(
-                            "no new connections for now: {}; raise the limit of open files (ulimit -n)",
-                            causes(&error)
-                        );
+                        events::cannot_accept(&causes(&error));
                     }
                     std::thread::sleep(ACCEPT_REST);
                 }
@@ -413,12 +460,19 @@ impl Shared {
     /// Gives a new connection to the worker that has fewest, of those that do not wait for a disk that is slow.
     fn take(&self, peer: &Peer, request: ConnectionRequest) -> Result<(), TakeError> {
         let counts = self.workers.iter().map(|worker| worker.sessions().len()).collect::<Vec<_>>();
-        let is_full = counts.iter().sum::<usize>() >= self.options.max_connections;
-        if self.authenticator.is_used_up() || (is_full && !self.drop_oldest_unauthenticated()) {
-            return Ok(request.reject(Refusal::TooManyConnections, &[])?);
+        let is_full = counts.iter().sum::<usize>() >= self.max_connections.load(Ordering::Relaxed);
+        let refuse = |request: ConnectionRequest, reason| {
+            events::connection_refused(peer.transport(), reason);
+            Ok(request.reject(Refusal::TooManyConnections, &[])?)
+        };
+        if self.authenticator.is_used_up() {
+            return refuse(request, "the one initiator of this session has connected already");
+        }
+        if is_full && !self.drop_oldest_unauthenticated() {
+            return refuse(request, "as many are open as --max-connections allows");
         }
         let Some(account) = self.memory.open(reserve_bytes(peer.transport())) else {
-            return Ok(request.reject(Refusal::TooManyConnections, &[])?);
+            return refuse(request, "the memory of --memory-budget is in use");
         };
         request.count_against(account);
         let has_time = |worker: &Worker| worker.queue.is_flushing_for().is_none_or(|time| time < STUCK_AFTER);
@@ -478,7 +532,7 @@ impl Shared {
     fn attend(&self, index: usize, mailbox: &Mailbox) {
         while let Some(done) = mailbox.next() {
             let mut session = mailbox.session();
-            if session.handle(&self.stores, &self.authenticator, &done).is_continue() {
+            if session.handle(self, &done).is_continue() {
                 continue;
             }
             if session.has_open() {

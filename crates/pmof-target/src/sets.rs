@@ -20,7 +20,7 @@ use rustix::{
     io::Errno,
 };
 
-use crate::holder::holder_of;
+use crate::{events, holder::holder_of};
 
 /// Why a pool set was not made, opened or removed.
 #[derive(Debug, thiserror::Error)]
@@ -459,7 +459,7 @@ impl Drop for OpenSet {
     fn drop(&mut self) {
         // The initiator is gone; the target is not, so the pool was closed in order all the same.
         if let Err(error) = self.end() {
-            log::error!("{}", causes(&error));
+            events::failed("close_failed", self.name.as_str(), &causes(&error));
         }
     }
 }

@@ -134,6 +134,11 @@ impl PoolStore {
         Ok(Self { root, options, devices, writers: Mutex::default() })
     }
 
+    /// The directory.
+    pub(crate) fn root(&self) -> &Path {
+        self.root.path()
+    }
+
     /// Makes a pool of zeroes and opens it for writing. `holder` is named to whoever finds the pool busy.
     ///
     /// All space is allocated, and the pool is durable under its name, before this returns; on failure nothing is left.

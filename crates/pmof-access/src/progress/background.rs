@@ -147,7 +147,7 @@ impl Shared {
             state.told += 1;
             self.news.notify_one();
         } else if let Err(error) = state.spawn(self) {
-            log::warn!("no further thread for flushes: {error}; those that are there carry them out, later");
+            log::warn!(event = "thread_failed", reason:% = error; "no further thread for flushes: {error}; those that are there carry them out, later");
         }
     }
 

@@ -5,7 +5,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
-    net::sockopt::socket_peercred,
+    net::{UCred, sockopt::socket_peercred},
     process::{PidfdFlags, pidfd_open},
 };
 
@@ -14,6 +14,8 @@ use rustix::{
 pub struct PeerProcess {
     /// `None`: it had ended already.
     process: Option<OwnedFd>,
+    id: u32,
+    user_id: u32,
 }
 
 impl PeerProcess {
@@ -23,11 +25,23 @@ impl PeerProcess {
     /// lived.
     pub(super) fn of(socket: BorrowedFd<'_>) -> Option<Self> {
         // 0, which is no `Pid`, stands for one of another namespace (unix(7)).
-        match pidfd_open(socket_peercred(socket).ok()?.pid, PidfdFlags::empty()) {
-            Ok(process) => Some(Self { process: Some(process) }),
-            Err(Errno::SRCH) => Some(Self { process: None }),
-            Err(_) => None,
-        }
+        let UCred { pid, uid, .. } = socket_peercred(socket).ok()?;
+        let process = match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(process) => Some(process),
+            Err(Errno::SRCH) => None,
+            Err(_) => return None,
+        };
+        Some(Self { process, id: pid.as_raw_nonzero().get().unsigned_abs(), user_id: uid.as_raw() })
+    }
+
+    /// Its number. Another process may have it once this one [has ended](Self::has_ended).
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// The effective user as whom it connected.
+    pub fn user_id(&self) -> u32 {
+        self.user_id
     }
 
     /// Whether it has ended, so that nothing that it had mapped can change memory any more. False also where that is not known.

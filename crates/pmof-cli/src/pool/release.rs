@@ -3,11 +3,11 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::bail;
-use pmof::{PoolUrl, causes};
+use pmof::PoolUrl;
 use pmof_console::{
     output::{self, with_mend},
     reach::ConnectArgs,
-    words::parsed,
+    words::{self, parsed},
 };
 use serde::Serialize;
 
@@ -22,7 +22,7 @@ pub(crate) struct ReleaseArgs {
     urls: Vec<PoolUrl>,
     /// Release only if the target has heard nothing from the writer for this time, such as 10s, 500ms or 2min; 0s takes the pool from any writer. An idle
     /// writer is silent too
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = silence)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = words::time)]
     silent_for: Duration,
     /// Print one JSON object
     #[arg(long)]
@@ -68,33 +68,4 @@ pub(crate) fn run(args: &ReleaseArgs, connect: ConnectArgs) -> anyhow::Result<()
         output::print(&text.collect::<String>())?;
     }
     if errors.is_empty() { Ok(()) } else { bail!("{}", errors.join("\npmof: ")) }
-}
-
-/// A number and a unit; seconds without one.
-fn silence(text: &str) -> Result<Duration, String> {
-    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-    let (number, unit) = text.split_at(digits);
-    let unit_ms = match unit {
-        "ms" => 1,
-        "s" | "" => 1000,
-        "min" => 60_000,
-        _ => return Err("a time is a whole number and ms, s or min, such as 10s".to_owned()),
-    };
-    let number: u64 = number.parse().map_err(|error| causes(&error).to_string())?;
-    number.checked_mul(unit_ms).map(Duration::from_millis).ok_or_else(|| "the time is too long".to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_have_units() {
-        for (text, ms) in [("0s", 0), ("0", 0), ("10s", 10_000), ("10", 10_000), ("500ms", 500), ("2min", 120_000)] {
-            assert_eq!(silence(text), Ok(Duration::from_millis(ms)), "{text}");
-        }
-        for text in ["", "s", "-1s", "1.5s", "1h", "1 s", "99999999999999999999s", "18446744073709551615min"] {
-            assert!(silence(text).is_err(), "{text}");
-        }
-    }
 }

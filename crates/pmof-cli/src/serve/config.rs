@@ -5,13 +5,15 @@
 
 use std::{
     collections::BTreeSet,
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     io,
     path::{Path, PathBuf},
 };
 
-use clap::{ArgAction, ArgMatches, Command, parser::ValueSource};
+use clap::{ArgAction, ArgMatches, Args as _, Command, FromArgMatches as _, parser::ValueSource};
 use pmof::mem::open_to_read;
+
+use super::ServeArgs;
 
 /// Options that a file cannot set.
 const NOT_IN_FILES: [&str; 9] =
@@ -29,6 +31,7 @@ pub(crate) enum ConfigError {
 }
 
 /// A configuration file, and whether it must exist.
+#[derive(Clone, Debug)]
 pub(crate) struct ConfigFile {
     pub(crate) path: PathBuf,
     pub(crate) is_required: bool,
@@ -44,6 +47,48 @@ impl ConfigFile {
         let paths = std::iter::once(PathBuf::from(system)).chain(below_home);
         paths.map(|path| Self { path, is_required: false }).collect()
     }
+}
+
+/// What the command line and the files say together, which may be read again.
+#[derive(Clone, Debug)]
+pub(crate) struct Configuration {
+    files: Vec<ConfigFile>,
+    matches: ArgMatches,
+}
+
+impl Configuration {
+    /// Of `pmof serve`, as it was started.
+    pub(crate) fn read(files: Vec<ConfigFile>) -> anyhow::Result<Self> {
+        let given: Vec<OsString> = std::env::args_os().skip_while(|argument| argument != "serve").skip(1).collect();
+        let matches = arguments(&serve_command(), &given, &files)?;
+        Ok(Self { files, matches })
+    }
+
+    /// As it is now.
+    pub(crate) fn read_again(&self) -> anyhow::Result<Self> {
+        Self::read(self.files.clone())
+    }
+
+    /// The names of the options that have other values in `now`.
+    pub(crate) fn changes(&self, now: &Self) -> Vec<String> {
+        let command = serve_command();
+        let values = |matches: &ArgMatches, id: &str| {
+            matches.get_raw(id).map(|values| values.map(OsStr::to_owned).collect::<Vec<_>>())
+        };
+        let changed = command.get_arguments().filter(|argument| {
+            let id = argument.get_id().as_str();
+            values(&self.matches, id) != values(&now.matches, id)
+        });
+        changed.filter_map(|argument| argument.get_long().map(str::to_owned)).collect()
+    }
+
+    pub(crate) fn args(&self) -> anyhow::Result<ServeArgs> {
+        Ok(ServeArgs::from_arg_matches(&self.matches)?)
+    }
+}
+
+fn serve_command() -> Command {
+    ServeArgs::augment_args(Command::new("pmof serve"))
 }
 
 /// Merges the files and `given`, the command line without the command's name, into arguments for `command`.
@@ -128,14 +173,7 @@ fn check(command: &Command, argument: &str) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::{Args as _, FromArgMatches as _};
-
     use super::*;
-    use crate::serve::ServeArgs;
-
-    fn command() -> Command {
-        ServeArgs::augment_args(Command::new("serve"))
-    }
 
     fn parse(texts: &[&str], given: &[&str]) -> anyhow::Result<ServeArgs> {
         let directory = tempfile::tempdir()?;
@@ -146,7 +184,7 @@ mod tests {
             files.push(ConfigFile { path, is_required: true });
         }
         let given: Vec<_> = given.iter().map(OsString::from).collect();
-        Ok(ServeArgs::from_arg_matches(&arguments(&command(), &given, &files)?)?)
+        Ok(ServeArgs::from_arg_matches(&arguments(&serve_command(), &given, &files)?)?)
     }
 
     #[test]
@@ -184,7 +222,7 @@ mod tests {
     fn a_file_that_was_named_must_be_there() {
         let missing = |is_required| {
             let file = ConfigFile { path: "/nonexistent/pmof.conf".into(), is_required };
-            arguments(&command(), &["--stdio".into()], &[file]).map(drop)
+            arguments(&serve_command(), &["--stdio".into()], &[file]).map(drop)
         };
         assert!(missing(true).unwrap_err().to_string().contains("/nonexistent/pmof.conf"));
         missing(false).unwrap();

@@ -63,7 +63,7 @@ fn the_users_file_and_options_are_read_and_options_win() {
     fs::write(stage.root().join(".rpmemd.conf"), text).unwrap();
     create(&stage, "").unwrap().close().unwrap();
     let told = fs::read_to_string(&log).unwrap();
-    assert!(told.contains("rpmemd: "), "{told}");
+    assert!(told.contains(" info pool_created: pool x.set") && told.contains(" debug request: "), "{told}");
     let error = create(&stage, "--poolset-dir /nonexistent").unwrap_err();
     assert!(error.contains("/nonexistent"), "{error}");
 }

@@ -16,5 +16,5 @@ pub(super) fn outside_local(slice: &LocalSlice) -> PostError {
 
 /// The other side learns only that the medium failed: the rest is for whoever runs this one.
 pub(super) fn tell_failed(error: &MemError) {
-    log::error!(target: "pmof::memory", "{error}");
+    log::error!(target: "pmof::memory", event = "memory_failed", reason:% = error; "{error}");
 }

@@ -7,8 +7,8 @@ use std::{
 };
 
 use pmof_access::{
-    Access, Completion, ConnectError, Connection, OperationKind, Outcome, Peer, PostError, Region, RegisterError,
-    Ticket,
+    Access, Completion, ConnectError, Connection, OperationKind, Outcome, Peer, PeerProcess, PostError, Region,
+    RegisterError, Ticket,
 };
 use pmof_control::{DATA_RANGES_MAX, FailureDomain, MAX_MESSAGE_BYTES, OpenFor, Reply, Request, ServiceCode};
 use pmof_mem::causes;
@@ -16,13 +16,15 @@ use pmof_pool::Attributes;
 use uuid::Uuid;
 
 use super::{
-    authentication::{Authentication, Authenticator},
+    Shared,
+    authentication::Authentication,
     identity::Identity,
     leases::{Held, Lease, Leases},
     takeover::{Terms, was_taken_over},
 };
 use crate::{
     OpenPool, PoolStore, StoreError,
+    events::{self, Act, Client},
     refused::Refused,
     requests::{self, Served, not_open},
     sets::{OpenSet, SetRemoval, SetStore, SetStoreError},
@@ -33,6 +35,8 @@ pub(super) struct Session {
     /// Through which the connection came, and with which the pool's memory is registered.
     peer: Peer,
     connection: Arc<Connection>,
+    /// The process at the other end, where that can be known.
+    process: Option<PeerProcess>,
     /// Where the next request arrives.
     request: Region,
     open: Option<Open>,
@@ -65,6 +69,14 @@ enum Open {
 }
 
 impl Open {
+    /// The name of the pool, or of the pool set.
+    fn name(&self) -> String {
+        match self {
+            Self::Pool(lease) => lease.name.to_string(),
+            Self::Set { set, .. } => set.name().to_string(),
+        }
+    }
+
     /// The memory that offsets are counted in.
     fn bytes(&self) -> Option<Served> {
         match self {
@@ -100,6 +112,7 @@ impl Session {
         let since = Instant::now();
         let session = Self {
             peer: peer.clone(),
+            process: connection.peer_process(),
             connection: Arc::new(connection),
             request,
             open: None,
@@ -130,6 +143,16 @@ impl Session {
         self.identity().unwrap_or(Identity::Anonymous).at(self.connection.peer_address())
     }
 
+    /// Whose request it is, for the log.
+    pub(super) fn client(&self) -> Client {
+        let peer = match (self.connection.peer_address(), &self.process) {
+            (Some(address), _) => address.to_string(),
+            (None, Some(process)) => format!("process {} of user {}", process.id(), process.user_id()),
+            (None, None) => String::new(),
+        };
+        Client { connection: self.connection.id().number(), peer, holder: self.holder() }
+    }
+
     /// Whether it has a pool open.
     pub(super) fn has_open(&self) -> bool {
         match &self.open {
@@ -139,18 +162,18 @@ impl Session {
         }
     }
 
+    /// Ends the connection and tells the initiator that the target stops.
+    pub(super) fn stop(&self) {
+        self.connection.stop();
+    }
+
     /// When it began.
     pub(super) fn since(&self) -> Instant {
         self.since
     }
 
     /// Takes an outcome of this connection in. `Break`: the connection is over.
-    pub(super) fn handle(
-        &mut self,
-        stores: &Stores,
-        authenticator: &Authenticator,
-        done: &Completion,
-    ) -> ControlFlow<()> {
+    pub(super) fn handle(&mut self, shared: &Shared, done: &Completion) -> ControlFlow<()> {
         let Ok(outcome) = &done.outcome else { return ControlFlow::Break(()) };
         if self.answering.is_some_and(|ticket| ticket == done.ticket) {
             self.answering = None;
@@ -165,7 +188,7 @@ impl Session {
             return ControlFlow::Break(());
         }
         let (request_id, reply) = match Request::decode(&message) {
-            Ok((request_id, request)) => (request_id, self.answer(stores, authenticator, request)),
+            Ok((request_id, request)) => (request_id, self.answer(shared, request)),
             Err(error) => {
                 let code = ServiceCode::BadMessage as u16;
                 (error.request_id().unwrap_or(0), Reply::Refused { code, text: causes(&error).to_string() })
@@ -185,11 +208,14 @@ impl Session {
         self.connection.receive(self.request.slice(..)?, 0)
     }
 
-    fn answer(&mut self, stores: &Stores, authenticator: &Authenticator, request: Request) -> Reply {
+    fn answer(&mut self, shared: &Shared, request: Request) -> Reply {
+        let act = Act::of(&request, self.open.as_ref().map(Open::name));
         let answered = match self.identity() {
-            Some(_) => self.carry_out(stores, request),
-            None => authenticator.answer(&mut self.authentication, &request),
+            Some(_) if shared.is_draining() && opens(&request) => Err(stopping()),
+            Some(_) => self.carry_out(&shared.stores, request),
+            None => shared.authenticator.answer(&mut self.authentication, &request),
         };
+        act.tell(&self.client(), answered.as_ref().map(drop));
         answered.unwrap_or_else(|refusal| Reply::Refused { code: refusal.code, text: refusal.text })
     }
 
@@ -305,11 +331,7 @@ impl Session {
     }
 
     pub(super) fn check_none_open(&self) -> Result<(), Refused> {
-        let name = match &self.open {
-            None => return Ok(()),
-            Some(Open::Pool(lease)) => lease.name.to_string(),
-            Some(Open::Set { set, .. }) => set.name().to_string(),
-        };
+        let Some(name) = self.open.as_ref().map(Open::name) else { return Ok(()) };
         let text = format!("this connection has pool {name} open; close it first");
         Err(Refused::new(ServiceCode::AlreadyOpen, text))
     }
@@ -366,6 +388,24 @@ impl Session {
     fn headerless(&mut self, offset: u64) -> Result<Reply, Refused> {
         let set = self.set()?;
         Ok(headerless_page(set.headerless_ranges(), offset, set.len_bytes()))
+    }
+}
+
+/// What would have the initiator stay.
+fn opens(request: &Request) -> bool {
+    use Request::{Create, CreateSet, Open, OpenSet, TakeOver};
+    matches!(request, Create { .. } | Open { .. } | TakeOver { .. } | CreateSet { .. } | OpenSet { .. })
+}
+
+fn stopping() -> Refused {
+    Refused::new(ServiceCode::Stopping, "this target was told to stop; connect again when it is back")
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if let Some(open) = self.open.as_ref().filter(|_| self.has_open()) {
+            events::left_open(&self.client(), &open.name());
+        }
     }
 }
 

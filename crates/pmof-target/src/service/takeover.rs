@@ -19,7 +19,7 @@ use super::{
     session::{Session, Stores},
 };
 use crate::{
-    OpenPool, StoreError,
+    OpenPool, StoreError, events,
     refused::Refused,
     requests,
     store::{NotHandedOver, PoolStore, Replacement},
@@ -65,7 +65,7 @@ impl Session {
             Ok(pool) => {
                 stores.leases.no_longer_stranded(&lease);
                 drop(held);
-                log::warn!("pool {name}, which {old_holder} had open, was taken over by {holder}");
+                events::taken_over(&self.client(), name.as_str(), old_holder);
                 self.grant(stores, pool)
             }
             Err(failed) => {
@@ -74,7 +74,7 @@ impl Session {
                     stores.leases.strand(&lease);
                 }
                 *held = kept;
-                log::warn!("pool {name} was not taken over from {old_holder}: {}", causes(&error));
+                events::not_taken_over(&self.client(), name.as_str(), old_holder, &causes(&error));
                 Err(error.into())
             }
         }

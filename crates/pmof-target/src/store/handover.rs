@@ -15,6 +15,7 @@ use pmof_control::OpenFor;
 use pmof_mem::{Medium as _, MemError, Memory};
 
 use super::{OpenPool, PoolStore, StoreError, Writer, root::WorkingFile};
+use crate::events;
 
 /// Bytes copied at a time.
 const COPY_BYTES: usize = 1 << 20;
@@ -99,7 +100,7 @@ impl PoolStore {
         });
         if let Err(error) = cut {
             // It has no name any more: who still stores there changes nothing that anybody reads, and only hears of it later.
-            log::warn!("the former file of pool {name} was not cut: {}", pmof_mem::causes(&error));
+            events::failed("old_file_not_cut", name.as_str(), &pmof_mem::causes(&error));
         }
         Ok(OpenPool { memory, ..pool })
     }

@@ -143,14 +143,14 @@ fn logging() {
             assert!(is_there, "no line with {words:?}: {said} {there}");
         };
         has(&said, &["WARN pmof::connection", "was not made", "rejected"]);
-        has(&said, &["INFO pmof::connection", "stands"]);
+        has(&said, &["INFO pmof::connection", "is established"]);
         has(&said, &["DEBUG pmof::flush", "flushes of anonymous memory to Visible go by "]);
         if !said.contains("go by native flush") {
             has(&said, &["DEBUG pmof::flush", "not by native flush: "]);
         }
         assert_eq!(said.matches("go by").count(), 1, "it is told once: {said}");
         has(&there, &["WARN pmof::connection", "was not made", "rejected"]);
-        has(&there, &["INFO pmof::connection", "stands"]);
+        has(&there, &["INFO pmof::connection", "is established"]);
         has(&there, &["WARN pmof::connection", "ended", "lost"]);
         way.serve("logging", &["error"]).run(&["loud"]).failed(2, &["loud", "usage: "]);
     }

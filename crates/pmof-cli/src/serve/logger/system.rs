@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use log::{Level, Log, Metadata, Record};
+use log::Level;
 
 /// Its path on Linux, the same as for the `syslog(3)` of C libraries.
 pub(super) const SOCKET: &str = "/dev/log";
@@ -34,7 +34,7 @@ impl SystemLog {
         Ok(Self { name, path: path.to_owned(), socket })
     }
 
-    fn send(&self, level: Level, text: &str) -> io::Result<()> {
+    pub(super) fn send(&self, level: Level, text: &str) -> io::Result<()> {
         let priority = DAEMON | severity(level);
         let message = format!("<{priority}>{}[{}]: {text}", self.name, process::id());
         self.socket.send_to(message.as_bytes(), &self.path).map(drop)
@@ -42,28 +42,13 @@ impl SystemLog {
 }
 
 /// RFC 3164's severity.
-fn severity(level: Level) -> u8 {
+pub(super) fn severity(level: Level) -> u8 {
     match level {
         Level::Error => 3,
         Level::Warn => 4,
         Level::Info => 6,
         Level::Debug | Level::Trace => 7,
     }
-}
-
-impl Log for SystemLog {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.level() <= log::max_level()
-    }
-
-    fn log(&self, record: &Record<'_>) {
-        if self.enabled(record.metadata()) {
-            // A log that cannot be written is no reason to stop serving.
-            let _ = self.send(record.level(), &record.args().to_string());
-        }
-    }
-
-    fn flush(&self) {}
 }
 
 #[cfg(test)]

@@ -1,0 +1,173 @@
+//! What a target tells the program's logger, one event each: the key `event` is its name, and the keys `connection`, `peer`, `pool` and
+//! `reason` are the same in all of them. docs/operating.md has the list.
+
+use std::{fmt, path::Path};
+
+use log::Level;
+use pmof_access::{Address, Transport};
+use pmof_control::{OpenFor, PoolRefusal, Request};
+
+use crate::refused::Refused;
+
+const SERVICE: &str = "pmof::service";
+const CONNECTION: &str = "pmof::connection";
+const POOL: &str = "pmof::pool";
+
+pub(crate) fn listening(address: &Address, root: &Path) {
+    log::info!(target: SERVICE, event = "listening", address:%, root:% = root.display(); "listening on {address} for the pools in {}", root.display());
+}
+
+pub(crate) fn stopped(root: &Path) {
+    log::info!(target: SERVICE, event = "stopped", root:% = root.display(); "all connections have ended, and all pools are closed");
+}
+
+/// `open_count` connections have a pool open.
+pub(crate) fn draining(root: &Path, open_count: usize) {
+    log::info!(target: SERVICE, event = "draining", root:% = root.display(), open_count; "told to stop: no new connections; connections with an open pool: {open_count}");
+}
+
+/// Not a single connection can be accepted for now.
+pub(crate) fn cannot_accept(reason: &dyn fmt::Display) {
+    log::warn!(target: CONNECTION, event = "accept_failed", reason:%; "no new connections for now: {reason}; raise the limit of open files (ulimit -n)");
+}
+
+pub(crate) fn connection_refused(transport: Option<Transport>, reason: &str) {
+    let transport = transport.map_or("another transport", Transport::scheme);
+    log::warn!(target: CONNECTION, event = "connection_refused", transport, reason; "a connection over {transport} was refused: {reason}");
+}
+
+/// Who asked for something.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) connection: u64,
+    /// Its address, or its process; empty where neither is known.
+    pub(crate) peer: String,
+    /// In words.
+    pub(crate) holder: String,
+}
+
+impl Client {
+    fn keys(&self) -> (u64, &str, &str) {
+        (self.connection, &self.peer, &self.holder)
+    }
+}
+
+/// What a request does, for the log.
+#[derive(Debug)]
+pub(crate) struct Act {
+    /// The request.
+    request: &'static str,
+    /// The event of one that was carried out, and what then happened; `None` of those that change nothing.
+    done: Option<(&'static str, &'static str)>,
+    /// The pool, or the pool set.
+    pool: Option<String>,
+}
+
+impl Act {
+    /// `open` is what the connection has open.
+    pub(crate) fn of(request: &Request, open: Option<String>) -> Self {
+        let (created, opened, removed) =
+            (("pool_created", "was created by"), ("pool_opened", "was opened by"), ("pool_removed", "was removed by"));
+        let opened_for = |access: &OpenFor| match access {
+            OpenFor::Read => ("pool_opened", "was opened for reading by"),
+            OpenFor::Write => ("pool_opened", "was opened for writing by"),
+        };
+        let act = |request, done, name: &dyn fmt::Display| Self { request, done, pool: Some(name.to_string()) };
+        match request {
+            Request::Create { name, .. } => act("create", Some(created), name),
+            Request::Open { name, access, .. } => act("open", Some(opened_for(access)), name),
+            Request::TakeOver { name, .. } => act("take_over", Some(opened), name),
+            Request::Remove { name } => act("remove", Some(removed), name),
+            Request::Info { name } => act("info", None, name),
+            Request::CreateSet { name, .. } => act("create_set", Some(created), name),
+            Request::OpenSet { name, access, .. } => act("open_set", Some(opened_for(access)), name),
+            Request::RemoveSet { name, .. } => act("remove_set", Some(removed), name),
+            Request::PrepareRemoval { name, .. } => act("prepare_removal", None, name),
+            Request::PrepareReplacement { name, .. } => act("prepare_replacement", None, name),
+            Request::Close { .. } => {
+                let done = open.is_some().then_some(("pool_closed", "was closed by"));
+                Self { request: "close", done, pool: open }
+            }
+            other => Self { request: short(other), done: None, pool: open },
+        }
+    }
+
+    /// Whether it was carried out.
+    pub(crate) fn tell(&self, client: &Client, answer: Result<(), &Refused>) {
+        let (connection, peer, holder) = client.keys();
+        let pool = self.pool.as_deref().unwrap_or_default();
+        match (answer, self.done) {
+            (Ok(()), Some((event, what))) => {
+                log::info!(target: POOL, event, connection, peer, pool; "pool {pool} {what} {holder}");
+            }
+            (Ok(()), None) => {
+                let request = self.request;
+                log::debug!(target: POOL, event = "request", connection, peer, pool, request; "{holder} asked: {request}");
+            }
+            (Err(refused), _) => {
+                let (request, reason) = (self.request, refused.text.as_str());
+                let level = if is_for_the_operator(refused.code) { Level::Error } else { Level::Info };
+                log::log!(target: POOL, level, event = "pool_refused", connection, peer, pool, request, reason; "{holder} was refused ({request}): {reason}");
+            }
+        }
+    }
+}
+
+/// Requests on what is open, and about nothing.
+fn short(request: &Request) -> &'static str {
+    match request {
+        Request::Begin { .. } => "begin",
+        Request::Confirm { .. } => "confirm",
+        Request::Mark { .. } => "mark",
+        Request::List { .. } => "list",
+        Request::Challenge { .. } => "challenge",
+        Request::Prove { .. } => "prove",
+        Request::KeepSet => "keep_set",
+        Request::SetAttributes { .. } => "set_attributes",
+        Request::Digest { .. } => "digest",
+        Request::Data { .. } => "data",
+        Request::Headerless { .. } => "headerless",
+        Request::Boot => "boot",
+        Request::RaiseIntent { .. } => "raise_intent",
+        Request::ClearIntent { .. } => "clear_intent",
+        Request::Intent { .. } => "intent",
+        Request::Roster { .. } => "roster",
+        Request::SetRoster { .. } => "set_roster",
+        Request::Domain => "domain",
+        _ => "other",
+    }
+}
+
+/// Refusals that no initiator can mend: the target's disk is full or failed, or what it keeps is damaged.
+fn is_for_the_operator(code: u16) -> bool {
+    matches!(
+        PoolRefusal::from_code(code),
+        PoolRefusal::NoSpace
+            | PoolRefusal::NotWritable
+            | PoolRefusal::NotAUsablePool
+            | PoolRefusal::HeadersDamaged
+            | PoolRefusal::BadSet
+            | PoolRefusal::PartMissing
+    ) || matches!(code, 2 | 15..=17 | 24 | 258 | 261 | 302)
+}
+
+/// A connection ended with a pool open.
+pub(crate) fn left_open(client: &Client, pool: &str) {
+    let ((connection, peer, holder), reason) = (client.keys(), "its connection ended");
+    log::warn!(target: POOL, event = "pool_left_open", connection, peer, pool, reason; "pool {pool} was not closed by {holder}: {reason}");
+}
+
+pub(crate) fn taken_over(client: &Client, pool: &str, from: &str) {
+    let (connection, peer, holder) = client.keys();
+    log::warn!(target: POOL, event = "writer_fenced", connection, peer, pool, from; "pool {pool}, which {from} had open, was taken over by {holder}");
+}
+
+pub(crate) fn not_taken_over(client: &Client, pool: &str, from: &str, reason: &dyn fmt::Display) {
+    let (connection, peer, _) = client.keys();
+    log::warn!(target: POOL, event = "fence_failed", connection, peer, pool, from, reason:%; "pool {pool} was not taken over from {from}: {reason}");
+}
+
+/// A request or a connection could not be carried out for a reason that only the log is told.
+pub(crate) fn failed(event: &'static str, pool: &str, reason: &dyn fmt::Display) {
+    log::error!(target: POOL, event, pool, reason:%; "{pool}: {reason}");
+}
