@@ -2,8 +2,9 @@
 
 use std::{
     ffi::{CStr, OsStr, c_char, c_int, c_void},
-    mem::ManuallyDrop,
+    mem::{ManuallyDrop, MaybeUninit},
     os::unix::ffi::OsStrExt as _,
+    ptr,
     sync::OnceLock,
 };
 
@@ -126,8 +127,10 @@ impl Library {
     /// Loads the library, or finds it loaded.
     fn open(name: &CStr) -> Result<Self, LoadError> {
         let file = OsStr::from_bytes(name.to_bytes());
+        let handlers = SignalHandlers::now();
         // SAFETY: opening runs the library's constructors; the callers name libraries whose constructors have no conditions.
         let opened = unsafe { libloading::os::unix::Library::open(Some(file), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        handlers.restore();
         let name = name.to_string_lossy().into_owned();
         match opened {
             Ok(library) => Ok(Self { library: ManuallyDrop::new(library), name }),
@@ -147,6 +150,41 @@ impl Library {
             library: self.name.clone(),
             symbol: symbol.to_str().unwrap_or("(a name that is not UTF-8)"),
         })
+    }
+}
+
+/// What this process does on each signal, by the signal's number.
+///
+/// Constructors of libfabric (of its providers psm3 and opx) take SIGILL, SIGABRT, SIGBUS, SIGSEGV and SIGTERM over, which belong to the
+/// program: their handlers write files and end the process otherwise than the program would.
+struct SignalHandlers(Vec<Option<libc::sigaction>>);
+
+impl SignalHandlers {
+    /// The standard signals; real-time signals have no meaning of their own that a library could take over.
+    const COUNT: c_int = 32;
+
+    fn now() -> Self {
+        Self((0..Self::COUNT).map(Self::of).collect())
+    }
+
+    fn of(signal: c_int) -> Option<libc::sigaction> {
+        let mut action = MaybeUninit::<libc::sigaction>::uninit();
+        // SAFETY: there is room for what is asked, and nothing is changed.
+        let status = unsafe { libc::sigaction(signal, ptr::null(), action.as_mut_ptr()) };
+        // SAFETY: the call has filled it in.
+        (status == 0).then(|| unsafe { action.assume_init() })
+    }
+
+    /// Undoes what was changed since.
+    fn restore(&self) {
+        for (signal, before) in (0..).zip(&self.0) {
+            let is_changed =
+                |before: &&libc::sigaction| Self::of(signal).is_some_and(|now| now.sa_sigaction != before.sa_sigaction);
+            if let Some(before) = before.as_ref().filter(is_changed) {
+                // SAFETY: the action was in force, set by whoever answers for its handler.
+                unsafe { libc::sigaction(signal, before, ptr::null_mut()) };
+            }
+        }
     }
 }
 

@@ -54,3 +54,23 @@ fn a_library_that_is_too_old_is_refused_with_its_version() {
         }
     }
 }
+
+/// A constructor that takes a signal over, as psm3's does.
+#[test]
+fn signals_stay_the_programs() {
+    let directory = tempfile::tempdir().unwrap();
+    let takes = "#include <signal.h>\n#include <stddef.h>\nstatic void caught(int s) { (void)s; }\n\
+                 __attribute__((constructor)) static void take(void) { signal(SIGUSR2, caught); }\n";
+    let library = library(&directory, &format!("{takes}{}", functions("0x20001")));
+    let handler = || SignalHandlers::of(libc::SIGUSR2).unwrap().sa_sigaction;
+    let before = handler();
+    assert!(Fabric::open(&library).is_ok(), "it has all functions");
+    assert_eq!(handler(), before);
+    // The control: the constructor runs, and takes it where nothing is restored.
+    let path = CString::new(format!("{}.copy", library.to_str().unwrap())).unwrap();
+    std::fs::copy(library.to_str().unwrap(), path.to_str().unwrap()).unwrap();
+    // SAFETY: the constructor has no conditions.
+    let opened = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
+    assert!(!opened.is_null());
+    assert_ne!(handler(), before);
+}
