@@ -9,13 +9,98 @@ use std::{
 };
 
 use pmof_fabric_sys as sys;
+use pmof_mem::{Medium, MediumKind};
 
 use crate::{Domain, FabricError, MrMode, domain::Opened};
 
 /// Cache lines.
 const ALIGNMENT: usize = 64;
 
-/// Bytes that an operation of this side sends from or receives into. While one is under way, its endpoint owns them.
+/// What an operation of this side sends from or receives into. While one is under way, its endpoint owns it.
+#[derive(Debug)]
+pub enum Bytes {
+    /// Bytes of its own.
+    Buffer(Buffer),
+    /// Memory that has other users.
+    Memory(MemoryPart),
+}
+
+impl Bytes {
+    /// The length in bytes.
+    pub fn len_bytes(&self) -> usize {
+        match self {
+            Self::Buffer(buffer) => buffer.len,
+            Self::Memory(part) => part.len,
+        }
+    }
+
+    /// The buffer, if it is one.
+    pub fn into_buffer(self) -> Option<Buffer> {
+        match self {
+            Self::Buffer(buffer) => Some(buffer),
+            Self::Memory(_) => None,
+        }
+    }
+
+    pub(crate) fn start(&self) -> *mut c_void {
+        match self {
+            Self::Buffer(buffer) => buffer.bytes.as_ptr().cast(),
+            Self::Memory(part) => ptr::with_exposed_provenance_mut(part.address as usize),
+        }
+    }
+
+    /// What an operation names beside the address.
+    pub(crate) fn descriptor(&self) -> *mut c_void {
+        match self {
+            Self::Buffer(Buffer { region: Some(region), .. }) => {
+                // SAFETY: the buffer keeps the region open.
+                unsafe { (*region.as_ptr()).mem_desc }
+            }
+            Self::Buffer(_) | Self::Memory(_) => ptr::null_mut(),
+        }
+    }
+}
+
+impl From<Buffer> for Bytes {
+    fn from(buffer: Buffer) -> Self {
+        Self::Buffer(buffer)
+    }
+}
+
+impl From<MemoryPart> for Bytes {
+    fn from(part: MemoryPart) -> Self {
+        Self::Memory(part)
+    }
+}
+
+/// A part of a medium, which an operation uses where it is. What others change there meanwhile may be moved or not.
+#[derive(Debug)]
+pub struct MemoryPart {
+    address: u64,
+    len: usize,
+    /// Keeps it mapped.
+    _memory: Arc<dyn Medium>,
+}
+
+impl MemoryPart {
+    /// `len_bytes` of a medium from `offset` on. `None` where a [`Buffer`] has to do: the provider wants all memory registered, or this is
+    /// not anonymous memory of this process, whose pages are always there, or its owner may take it back.
+    ///
+    /// # Panics
+    /// Where the range is not inside the medium.
+    pub fn new(domain: &Domain, memory: Arc<dyn Medium>, (offset, len_bytes): (u64, u64)) -> Option<Self> {
+        let is_lent = memory.lent().is_some();
+        let mapped = memory.memory().filter(|mapped| mapped.kind() == MediumKind::Anonymous && mapped.is_writable())?;
+        if is_lent || domain.info().mr_mode().contains(MrMode::LOCAL) {
+            return None;
+        }
+        let end = offset.checked_add(len_bytes);
+        assert!(end.is_some_and(|end| end <= mapped.len_bytes()), "a part lies inside its medium");
+        Some(Self { address: mapped.address() + offset, len: len_bytes as usize, _memory: memory })
+    }
+}
+
+/// Bytes of an operation's own.
 pub struct Buffer {
     bytes: NonNull<u8>,
     len: usize,
@@ -65,16 +150,6 @@ impl Buffer {
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: they are initialized; nobody else uses them while there is this reference: an endpoint that does owns the buffer.
         unsafe { std::slice::from_raw_parts_mut(self.bytes.as_ptr(), self.len) }
-    }
-
-    pub(crate) fn start(&self) -> *mut c_void {
-        self.bytes.as_ptr().cast()
-    }
-
-    /// What an operation names beside the address.
-    pub(crate) fn descriptor(&self) -> *mut c_void {
-        // SAFETY: the region is open.
-        self.region.map_or(ptr::null_mut(), |region| unsafe { (*region.as_ptr()).mem_desc })
     }
 }
 

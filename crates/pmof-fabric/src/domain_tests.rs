@@ -32,3 +32,21 @@ fn memory_outlives_the_writes_that_may_be_under_way() {
     assert_eq!(domain.0.retired_count(), 0);
     drop(after);
 }
+
+/// Whoever registers may choose another key.
+#[test]
+fn a_key_in_use_is_told_as_such() {
+    let Ok(infos) = list(&Query { provider: Some("tcp".to_owned()), ..Query::default() }) else {
+        skip_report::skipped!("no libfabric with tcp (apt install libfabric1)");
+        return;
+    };
+    let domain = Domain::open(infos.into_iter().next().unwrap()).unwrap();
+    let register = |key| {
+        let memory: Arc<dyn Medium> = Arc::new(Memory::anonymous(4096).unwrap());
+        domain.register(memory, (0, 4096), MrAccess::REMOTE_WRITE, key)
+    };
+    let first = register(7).unwrap();
+    assert!(matches!(register(7), Err(RegisterError::KeyInUse { key: 7 })));
+    drop(first);
+    register(7).unwrap();
+}

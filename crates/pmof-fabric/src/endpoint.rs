@@ -10,7 +10,7 @@ use std::{
 
 use pmof_fabric_sys as sys;
 
-use crate::{Buffer, Domain, FabricError, Info, PostFailure, close::close_in_time, domain::Opened, error::Failure};
+use crate::{Bytes, Domain, FabricError, Info, PostFailure, close::close_in_time, domain::Opened, error::Failure};
 
 /// Bytes of the longest address of an endpoint that is known (`sockaddr_storage` has 128).
 const NAME_BYTES_MAX: usize = 256;
@@ -53,7 +53,7 @@ pub struct Completion {
     /// What it did.
     pub operation: Operation,
     /// Its bytes, which belong to the caller again.
-    pub buffer: Buffer,
+    pub bytes: Bytes,
     /// Bytes that it moved; of a receive those of the message. An error says why it did not.
     pub result: Result<usize, Failure>,
 }
@@ -92,7 +92,7 @@ struct Flight {
     index: usize,
     id: u64,
     operation: Operation,
-    buffer: Buffer,
+    bytes: Bytes,
 }
 
 // SAFETY: the objects were opened with FI_THREAD_SAFE, and these are their only handles; the contexts are used by the provider
@@ -163,28 +163,29 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Posts an operation on the first `len_bytes` of the buffer. Where it is not posted, the buffer comes back.
+    /// Posts an operation on the first `len_bytes` of the bytes. Where it is not posted, they come back.
     ///
     /// # Panics
-    /// Where `len_bytes` is more than the buffer has.
+    /// Where `len_bytes` is more than there are.
     pub fn post(
         &mut self,
         operation: Operation,
-        buffer: Buffer,
+        bytes: impl Into<Bytes>,
         len_bytes: usize,
         id: u64,
-    ) -> Result<(), (Buffer, PostFailure)> {
-        assert!(len_bytes <= buffer.len_bytes(), "an operation moves no more than its buffer");
+    ) -> Result<(), (Bytes, PostFailure)> {
+        let bytes = bytes.into();
+        assert!(len_bytes <= bytes.len_bytes(), "an operation moves no more than its bytes");
         let peer = match (self.peer, operation) {
             (Some(peer), _) => peer,
             (None, Operation::Receive) => sys::FI_ADDR_UNSPEC,
-            (None, _) => return Err((buffer, PostFailure::NoPeer)),
+            (None, _) => return Err((bytes, PostFailure::NoPeer)),
         };
         let (Some(parts), Some(index)) = (&mut self.parts, self.free.pop()) else {
-            return Err((buffer, PostFailure::Again));
+            return Err((bytes, PostFailure::Again));
         };
         let context = sys::fi_context2 { internal: [ptr::null_mut(); 8] };
-        let flight = parts.flights[index].insert(Box::new(Flight { context, index, id, operation, buffer }));
+        let flight = parts.flights[index].insert(Box::new(Flight { context, index, id, operation, bytes }));
         let status = post(parts.endpoint, flight, len_bytes, peer);
         if status == 0 {
             return Ok(());
@@ -197,7 +198,7 @@ impl Endpoint {
             PostFailure::Provider(Failure::of(self.domain.0.library(), status as i64))
         };
         match parts.flights[index].take() {
-            Some(flight) => Err((flight.buffer, failure)),
+            Some(flight) => Err((flight.bytes, failure)),
             None => unreachable!("it was inserted above"),
         }
     }
@@ -400,14 +401,14 @@ impl Drop for Parts {
 
 impl Flight {
     fn completed(self, result: Result<usize, Failure>) -> Completion {
-        let Self { id, operation, buffer, .. } = self;
-        Completion { id, operation, buffer, result }
+        let Self { id, operation, bytes, .. } = self;
+        Completion { id, operation, bytes, result }
     }
 }
 
 /// Hands an operation to the provider.
 fn post(endpoint: *mut sys::fid_ep, flight: &mut Flight, len: usize, peer: sys::fi_addr_t) -> isize {
-    let (start, mut descriptor) = (flight.buffer.start(), flight.buffer.descriptor());
+    let (start, mut descriptor) = (flight.bytes.start(), flight.bytes.descriptor());
     let context = ptr::from_mut(flight).cast();
     let range = libc::iovec { iov_base: start, iov_len: len };
     let (to, flags) = match flight.operation {

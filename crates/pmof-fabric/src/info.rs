@@ -64,7 +64,7 @@ const REFUSED: [(&str, &str); 2] = [
     ("sockets", "its progress thread sleeps, so that a write takes 10 ms; use tcp, which speaks to the same network"),
     (
         "shm",
-        "pmof's tests over it crashed inside libfabric 1.17, and why is not known; use shm://, which maps the memory itself",
+        "in libfabric 1.17 it crashes the target when an initiator closes with a long write under way; use shm://, which maps the memory itself",
     ),
 ];
 
@@ -87,16 +87,84 @@ pub fn list(query: &Query) -> Result<Vec<Info>, FabricError> {
         Some(node) => (node.as_ptr(), sys::FI_SOURCE | sys::FI_NUMERICHOST),
         None => (ptr::null(), 0),
     };
-    let mut found = ptr::null_mut();
-    // SAFETY: the node is a C string or null, the hints are whole, and `found` takes the list.
-    let status =
-        unsafe { (fabric.fi_getinfo)(sys::API_VERSION, node, ptr::null(), flags, hints.raw.as_ptr(), &raw mut found) };
     let (major, minor) = fabric.version();
     let nothing = || FabricError::NoProvider { provider: provider.unwrap_or("provider").to_owned(), major, minor };
-    match -status {
-        0 => {}
-        sys::FI_ENODATA => return Err(nothing()),
-        _ => return Err(FabricError::call(fabric, "fi_getinfo", provider.unwrap_or("all providers"), status.into())),
+    // SAFETY: the node is a C string or null, and the hints are whole.
+    let infos = unsafe { offers(fabric, (node, flags), hints.raw.as_ptr()) };
+    let mut infos = infos.map_err(|status| match -status {
+        sys::FI_ENODATA => nothing(),
+        _ => FabricError::call(fabric, "fi_getinfo", provider.unwrap_or("all providers"), status.into()),
+    })?;
+    infos.retain(|info| refusal(&info.provider()).is_none());
+    if infos.is_empty() { Err(nothing()) } else { Ok(infos) }
+}
+
+/// What the library says of one provider of this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// The provider, with what lies over it: `tcp;ofi_rxm`.
+    pub provider: String,
+    /// Why it is not used; `None`: it is.
+    pub why_not: Option<&'static str>,
+    /// Whether it says that writes may be asked to reach a persistence domain (`FI_RMA_PMEM`).
+    pub claims_persistence: bool,
+}
+
+/// What libfabric has on this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Survey {
+    /// The library's version: major and minor.
+    pub version: (u16, u16),
+    /// Its providers, each once, those first that are used.
+    pub offers: Vec<Offer>,
+}
+
+/// All providers of this machine, those too that are not used.
+pub fn survey() -> Result<Survey, FabricError> {
+    let fabric = Fabric::load()?;
+    let usable = match list(&Query::default()) {
+        Ok(infos) => infos,
+        Err(FabricError::NoProvider { .. }) => Vec::new(),
+        Err(error) => return Err(error),
+    };
+    // SAFETY: no address is asked for, and nothing in particular.
+    let others = match unsafe { offers(fabric, (ptr::null(), 0), ptr::null()) } {
+        Ok(infos) => infos,
+        Err(status) if -status == sys::FI_ENODATA => Vec::new(),
+        Err(status) => return Err(FabricError::call(fabric, "fi_getinfo", "all providers", status.into())),
+    };
+    let mut offers: Vec<Offer> = Vec::new();
+    let used = usable.iter().map(|info| (info, true));
+    for (info, is_used) in used.chain(others.iter().map(|info| (info, false))) {
+        let provider = info.provider();
+        let claims_persistence = info.claims_persistence();
+        if let Some(known) = offers.iter_mut().find(|offer| offer.provider == provider) {
+            // What it has with other endpoints than ours it does not promise to us.
+            known.claims_persistence |= claims_persistence && known.why_not.is_some();
+            continue;
+        }
+        let lacks = "no reliable datagram endpoints with messages, RMA and ordered delivery";
+        let why_not = (!is_used).then(|| refusal(&provider).unwrap_or(lacks));
+        offers.push(Offer { provider, why_not, claims_persistence });
+    }
+    Ok(Survey { version: fabric.version(), offers })
+}
+
+/// What `fi_getinfo` finds, or its status.
+///
+/// # Safety
+///
+/// The node is a C string or null, and the hints are whole or null.
+unsafe fn offers(
+    fabric: &'static Fabric,
+    (node, flags): (*const c_char, u64),
+    hints: *const sys::fi_info,
+) -> Result<Vec<Info>, i32> {
+    let mut found = ptr::null_mut();
+    // SAFETY: the caller answers for node and hints; `found` takes the list.
+    let status = unsafe { (fabric.fi_getinfo)(sys::API_VERSION, node, ptr::null(), flags, hints, &raw mut found) };
+    if status != 0 {
+        return Err(status);
     }
     let mut infos = Vec::new();
     let mut at = found;
@@ -110,8 +178,7 @@ pub fn list(query: &Query) -> Result<Vec<Info>, FabricError> {
     }
     // SAFETY: the list is the library's, and nothing refers to it any more.
     unsafe { (fabric.fi_freeinfo)(found) };
-    infos.retain(|info| refusal(&info.provider()).is_none());
-    if infos.is_empty() { Err(nothing()) } else { Ok(infos) }
+    Ok(infos)
 }
 
 /// What `fi_getinfo` is asked for.
@@ -191,6 +258,11 @@ impl Info {
     pub fn domain(&self) -> String {
         // SAFETY: the name is a C string or null.
         unsafe { text(self.domain_attributes().name) }
+    }
+
+    /// Whether its endpoints are at IPv4 addresses of this machine.
+    pub fn has_ip_addresses(&self) -> bool {
+        self.info().addr_format == sys::FI_SOCKADDR_IN
     }
 
     /// What it asks of registered memory.

@@ -13,7 +13,8 @@
 //! - Peers reach only memory of a [`pmof_mem::Medium`], of which no reference is ever formed. A software provider checks a key when
 //!   a write begins, and receives the rest without looking again. So the domain keeps the memory of a dropped region until the
 //!   endpoints of that moment are closed, and memory that is lent is not registered at all.
-//! - This side's operations use [`Buffer`]s, which the endpoint owns while they are under way.
+//! - This side's operations use [`Bytes`], which the endpoint owns while they are under way: buffers of their own, or parts of a medium, which
+//!   is kept mapped and of which no reference is formed.
 //! - A provider that cannot close an endpoint keeps the memory that the endpoint may use.
 //!
 //! Not here yet: connected endpoints (`FI_EP_MSG`), memory bound to endpoints (`FI_MR_ENDPOINT`, which cxi asks for), atomics.
@@ -25,9 +26,9 @@ mod endpoint;
 mod error;
 mod info;
 
-pub use buffer::Buffer;
+pub use buffer::{Buffer, Bytes, MemoryPart};
 pub use domain::{Domain, MemoryRegion, MrAccess};
 pub use endpoint::{Completion, Endpoint, EndpointOptions, Operation, RemoteAddress};
 pub use error::{FabricError, Failure, PostFailure, RegisterError};
-pub use info::{Info, MrMode, ProgressMode, Query, list};
+pub use info::{Info, MrMode, Offer, ProgressMode, Query, Survey, list, survey};
 pub use pmof_fabric_sys::LoadError;

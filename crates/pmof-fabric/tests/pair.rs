@@ -6,8 +6,8 @@ use std::{
 };
 
 use pmof_fabric::{
-    Buffer, Completion, Domain, Endpoint, EndpointOptions, FabricError, MemoryRegion, MrAccess, Operation, PostFailure,
-    Query, RegisterError, RemoteAddress, list,
+    Buffer, Bytes, Completion, Domain, Endpoint, EndpointOptions, FabricError, MemoryPart, MemoryRegion, MrAccess,
+    Operation, PostFailure, Query, RegisterError, RemoteAddress, list,
 };
 use pmof_mem::{Medium, Memory};
 
@@ -68,13 +68,14 @@ fn pair(provider: &str) -> Option<(Side, Side)> {
 }
 
 /// Posts at `a` as soon as there is room, and drives both.
-fn post(a: &mut Side, b: &mut Side, operation: Operation, mut buffer: Buffer, id: u64) {
+fn post(a: &mut Side, b: &mut Side, operation: Operation, bytes: impl Into<Bytes>, id: u64) {
+    let mut bytes = bytes.into();
     let start = Instant::now();
-    let len = buffer.len_bytes();
-    while let Err((back, failure)) = a.endpoint.post(operation, buffer, len, id) {
+    let len = bytes.len_bytes();
+    while let Err((back, failure)) = a.endpoint.post(operation, bytes, len, id) {
         assert_eq!(failure, PostFailure::Again);
         assert!(start.elapsed() < LONG, "no room in time");
-        buffer = back;
+        bytes = back;
         a.poll();
         b.poll();
     }
@@ -109,7 +110,7 @@ fn messages_and_memory(provider: &str) {
     assert!(seen[..4096] == [2; 4096] && seen[4096..].iter().all(|byte| *byte == 1), "writes come before what follows");
     let received = received.remove(0);
     assert_eq!((received.id, received.operation, received.result), (1, Operation::Receive, Ok(6)));
-    assert_eq!(&received.buffer.bytes()[..6], b"behind");
+    assert_eq!(&received.bytes.into_buffer().unwrap().bytes()[..6], b"behind");
     let (mut done, _) = drive(&mut a, &mut b, (3, 0));
     done.sort_by_key(|completion| completion.id);
     assert!(done.iter().map(|completion| completion.id).eq(10..13), "{done:?}");
@@ -118,8 +119,26 @@ fn messages_and_memory(provider: &str) {
     let into = Buffer::new(&a.domain, 100).unwrap();
     let from = Operation::Read(b.at(4096));
     post(&mut a, &mut b, from, into, 13);
+    let (mut done, _) = drive(&mut a, &mut b, (1, 0));
+    let read = done.remove(0);
+    assert!(read.result.is_ok());
+    let read = read.bytes.into_buffer().unwrap();
+    assert!(read.bytes()[..8] == [2; 8] && read.bytes()[8..] == [1; 92]);
+
+    // The same from and into memory, where it is.
+    let own: Arc<dyn Medium> = Arc::new(Memory::anonymous(8192).unwrap());
+    let part = |offset, len| MemoryPart::new(&a.domain, Arc::clone(&own), (offset, len));
+    let (Some(from), Some(into)) = (part(0, 4096), part(4096, 4096)) else { return };
+    own.store(0, &[9; 4096]).unwrap();
+    let (to, back) = (b.at(0), b.at(1));
+    post(&mut a, &mut b, Operation::Write(to), from, 14);
+    drive(&mut a, &mut b, (1, 0));
+    post(&mut a, &mut b, Operation::Read(back), into, 15);
     let (done, _) = drive(&mut a, &mut b, (1, 0));
-    assert!(done[0].result.is_ok() && done[0].buffer.bytes()[..8] == [2; 8] && done[0].buffer.bytes()[8..] == [1; 92]);
+    assert!(done[0].result.is_ok(), "{done:?}");
+    let mut seen = vec![0; 4096];
+    own.read(4096, &mut seen).unwrap();
+    assert!(seen[..4095].iter().all(|byte| *byte == 9), "{seen:?}");
 }
 
 /// What a peer has no right to is not written, and whoever tried is not told that it was.

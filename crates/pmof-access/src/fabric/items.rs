@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use pmof_fabric::{Buffer, Failure, Operation};
+use pmof_fabric::{Bytes, Failure, Operation};
 use pmof_proto::{LocalSlice, Ticket};
 
 /// What an item is of.
@@ -16,9 +16,9 @@ pub(super) enum Kind {
 
 #[derive(Debug)]
 enum State {
-    Waiting(Buffer, usize),
+    Waiting(Bytes, usize),
     UnderWay,
-    Done(Buffer, Result<(), Failure>),
+    Done(Bytes, Result<(), Failure>),
 }
 
 #[derive(Debug)]
@@ -32,7 +32,7 @@ struct Item {
 #[derive(Debug)]
 pub(super) struct Retired {
     pub(super) kind: Kind,
-    pub(super) buffer: Buffer,
+    pub(super) bytes: Bytes,
     pub(super) result: Result<(), Failure>,
 }
 
@@ -60,14 +60,14 @@ impl Items {
         self.posted < self.list.len()
     }
 
-    pub(super) fn push(&mut self, kind: Kind, operation: Operation, buffer: Buffer, len_bytes: usize) {
-        self.list.push_back(Item { kind, operation, state: State::Waiting(buffer, len_bytes) });
+    pub(super) fn push(&mut self, kind: Kind, operation: Operation, bytes: Bytes, len_bytes: usize) {
+        self.list.push_back(Item { kind, operation, state: State::Waiting(bytes, len_bytes) });
     }
 
-    /// Posts what may go: `post` gives the buffer back where there is no room.
+    /// Posts what may go: `post` gives the bytes back where there is no room.
     pub(super) fn post<E>(
         &mut self,
-        mut post: impl FnMut(Operation, Buffer, usize, u64) -> Result<(), (Buffer, Option<E>)>,
+        mut post: impl FnMut(Operation, Bytes, usize, u64) -> Result<(), (Bytes, Option<E>)>,
     ) -> Result<bool, E> {
         let mut moved = false;
         while let Some(item) = self.list.get_mut(self.posted) {
@@ -75,22 +75,22 @@ impl Items {
             if self.reads > 0 && !is_read {
                 break;
             }
-            let State::Waiting(buffer, len_bytes) = std::mem::replace(&mut item.state, State::UnderWay) else { break };
+            let State::Waiting(bytes, len_bytes) = std::mem::replace(&mut item.state, State::UnderWay) else { break };
             if len_bytes == 0 {
                 // There is nothing to move, and providers differ in what they make of that.
-                item.state = State::Done(buffer, Ok(()));
+                item.state = State::Done(bytes, Ok(()));
                 self.posted += 1;
                 moved = true;
                 continue;
             }
-            match post(item.operation, buffer, len_bytes, self.first + self.posted as u64) {
+            match post(item.operation, bytes, len_bytes, self.first + self.posted as u64) {
                 Ok(()) => {
                     self.posted += 1;
                     self.reads += usize::from(is_read);
                     moved = true;
                 }
-                Err((buffer, failure)) => {
-                    item.state = State::Waiting(buffer, len_bytes);
+                Err((bytes, failure)) => {
+                    item.state = State::Waiting(bytes, len_bytes);
                     return failure.map_or(Ok(moved), Err);
                 }
             }
@@ -99,10 +99,10 @@ impl Items {
     }
 
     /// An item ended.
-    pub(super) fn done(&mut self, number: u64, buffer: Buffer, result: Result<(), Failure>) {
+    pub(super) fn done(&mut self, number: u64, bytes: Bytes, result: Result<(), Failure>) {
         let Some(item) = self.list.get_mut(number.wrapping_sub(self.first) as usize) else { return };
         self.reads -= usize::from(matches!(item.operation, Operation::Read(_)));
-        item.state = State::Done(buffer, result);
+        item.state = State::Done(bytes, result);
     }
 
     /// Takes the oldest item, where it is done.
@@ -110,10 +110,10 @@ impl Items {
         if !matches!(self.list.front()?.state, State::Done(..)) {
             return None;
         }
-        let Item { kind, state: State::Done(buffer, result), .. } = self.list.pop_front()? else { return None };
+        let Item { kind, state: State::Done(bytes, result), .. } = self.list.pop_front()? else { return None };
         self.first += 1;
         self.posted -= 1;
-        Some(Retired { kind, buffer, result })
+        Some(Retired { kind, bytes, result })
     }
 
     pub(super) fn clear(&mut self) {

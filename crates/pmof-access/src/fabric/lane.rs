@@ -2,7 +2,7 @@
 
 use std::{io, sync::Arc};
 
-use pmof_fabric::{Buffer, Failure, Operation, PostFailure, RemoteAddress};
+use pmof_fabric::{Buffer, Bytes, Failure, MemoryPart, Operation, PostFailure, RemoteAddress};
 use pmof_mem::causes;
 use pmof_proto::{ConnectionError, LocalSlice, OperationError, OutputView, PostError, Refusal, Ticket};
 
@@ -22,6 +22,9 @@ const KEPT_MAX_BYTES: usize = 8 << 20;
 
 /// Shorter buffers have a power of two as their length, so that they fit the next operation too.
 const ROUNDED_MAX_BYTES: usize = 1 << 20;
+
+/// Longer operations on registered memory use it where it is; copying shorter ones takes less than to keep track of it.
+pub(super) const IN_PLACE_MIN_BYTES: u64 = 2048;
 
 /// A buffer serves an operation that needs so many times less.
 const FIT: usize = 4;
@@ -74,12 +77,13 @@ impl Lane {
         let mut bad = None;
         let polled = self.endpoint.lock().poll(|completion| {
             if completion.id & RECEIVE_ID == 0 {
-                items.done(completion.id, completion.buffer, completion.result.map(drop));
+                items.done(completion.id, completion.bytes, completion.result.map(drop));
                 return;
             }
-            let arrived = match completion.result {
-                Ok(len_bytes) => stream.arrive(completion.buffer, len_bytes),
-                Err(failure) => Err(io::Error::new(io::ErrorKind::ConnectionAborted, failure)),
+            let arrived = match (completion.result, completion.bytes) {
+                (Ok(len_bytes), Bytes::Buffer(buffer)) => stream.arrive(buffer, len_bytes),
+                (Ok(_), Bytes::Memory(_)) => unreachable!("receives have buffers"),
+                (Err(failure), _) => Err(io::Error::new(io::ErrorKind::ConnectionAborted, failure)),
             };
             bad = bad.take().or(arrived.err());
         });
@@ -97,12 +101,14 @@ impl Lane {
     pub(super) fn tell(&mut self, finished: &mut dyn Finished) -> io::Result<bool> {
         let mut moved = false;
         while self.broken.is_none() {
-            let Some(Retired { kind, buffer, result }) = self.items.retire() else { break };
+            let Some(Retired { kind, bytes, result }) = self.items.retire() else { break };
             moved = true;
-            self.staged_bytes -= buffer.len_bytes();
+            let buffer = bytes.into_buffer();
+            self.staged_bytes -= buffer.as_ref().map_or(0, Buffer::len_bytes);
             match (kind, result) {
                 (Kind::Direct { ticket, into, len_bytes, .. }, Ok(())) => {
-                    finished.finished(ticket, copy_out(&buffer, len_bytes, into));
+                    let copied = buffer.as_ref().map(|buffer| copy_out(buffer, len_bytes, into));
+                    finished.finished(ticket, copied.unwrap_or(DirectOutcome::Done));
                     self.keep(buffer);
                 }
                 (Kind::Message, Ok(())) => self.keep(buffer),
@@ -137,10 +143,10 @@ impl Lane {
             return Ok(());
         }
         let mut endpoint = self.endpoint.lock();
-        let posted = self.items.post(|operation, buffer, len_bytes, id| {
+        let posted = self.items.post(|operation, bytes, len_bytes, id| {
             endpoint
-                .post(operation, buffer, len_bytes, id)
-                .map_err(|(buffer, failure)| (buffer, (failure != PostFailure::Again).then_some(failure)))
+                .post(operation, bytes, len_bytes, id)
+                .map_err(|(bytes, failure)| (bytes, (failure != PostFailure::Again).then_some(failure)))
         });
         drop(endpoint);
         posted.map(drop).map_err(|failure| {
@@ -154,8 +160,8 @@ impl Lane {
         let mut endpoint = self.endpoint.lock();
         while let Some(buffer) = self.stream.free.pop() {
             let len_bytes = buffer.len_bytes();
-            if let Err((buffer, failure)) = endpoint.post(Operation::Receive, buffer, len_bytes, RECEIVE_ID) {
-                self.stream.free.push(buffer);
+            if let Err((bytes, failure)) = endpoint.post(Operation::Receive, buffer, len_bytes, RECEIVE_ID) {
+                self.stream.free.extend(bytes.into_buffer());
                 return if failure == PostFailure::Again { Ok(()) } else { Err(io::Error::other(failure)) };
             }
         }
@@ -171,7 +177,7 @@ impl Lane {
             let len = gather(view, total, &mut buffer.bytes_mut()[FRONT_BYTES..room])?;
             let may_go = self.stream.may_send(Message::Stream) && !self.is_closing;
             if len == 0 || !may_go {
-                self.keep(buffer);
+                self.keep(Some(buffer));
                 return if total > 0 || len == 0 { Ok(total) } else { Err(io::ErrorKind::WouldBlock.into()) };
             }
             let front = self.stream.front(Message::Stream);
@@ -192,14 +198,20 @@ impl Lane {
         Ok(())
     }
 
-    /// Queues a write.
+    /// Queues a write of memory where it is, or of what `fill` copies.
     pub(super) fn write(
         &mut self,
         (ticket, offset): (Ticket, u64),
         to: RemoteAddress,
         len_bytes: u64,
+        from: Option<LocalSlice>,
         fill: impl FnOnce(&mut [u8]) -> Result<(), PostError>,
     ) -> Result<(), PostError> {
+        if let Some(part) = from.and_then(|from| self.in_place(&from)) {
+            let kind = Kind::Direct { ticket, offset, len_bytes, into: None };
+            self.items.push(kind, Operation::Write(to), part.into(), len_bytes as usize);
+            return Ok(());
+        }
         let mut buffer = self.buffer(len_bytes as usize)?;
         fill(&mut buffer.bytes_mut()[..len_bytes as usize])?;
         let kind = Kind::Direct { ticket, offset, len_bytes, into: None };
@@ -215,15 +227,26 @@ impl Lane {
         into: LocalSlice,
     ) -> Result<(), PostError> {
         let len_bytes = into.len_bytes;
+        let part = if len_bytes < IN_PLACE_MIN_BYTES { None } else { self.in_place(&into) };
+        if let Some(part) = part {
+            let kind = Kind::Direct { ticket, offset, len_bytes, into: None };
+            self.items.push(kind, Operation::Read(from), part.into(), len_bytes as usize);
+            return Ok(());
+        }
         let buffer = self.buffer(len_bytes as usize)?;
         let kind = Kind::Direct { ticket, offset, len_bytes, into: Some(into) };
         self.push(kind, Operation::Read(from), buffer, len_bytes as usize);
         Ok(())
     }
 
+    /// The memory itself, where the provider can use it.
+    fn in_place(&self, local: &LocalSlice) -> Option<MemoryPart> {
+        MemoryPart::new(&self.opened.domain, Arc::clone(&local.memory), (local.offset, local.len_bytes))
+    }
+
     fn push(&mut self, kind: Kind, operation: Operation, buffer: Buffer, len_bytes: usize) {
         self.staged_bytes += buffer.len_bytes();
-        self.items.push(kind, operation, buffer, len_bytes);
+        self.items.push(kind, operation, buffer.into(), len_bytes);
     }
 
     pub(super) fn has_room(&self, len_bytes: u64) -> bool {
@@ -244,7 +267,8 @@ impl Lane {
             .map_err(|error| PostError::LocalMemory { why: causes(&error).to_string() })
     }
 
-    fn keep(&mut self, buffer: Buffer) {
+    fn keep(&mut self, buffer: Option<Buffer>) {
+        let Some(buffer) = buffer else { return };
         if self.kept_bytes + buffer.len_bytes() <= KEPT_MAX_BYTES {
             self.kept_bytes += buffer.len_bytes();
             self.kept.push(buffer);

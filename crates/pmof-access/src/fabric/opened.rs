@@ -41,8 +41,8 @@ impl Opened {
     /// An endpoint at this address of this machine.
     pub(super) fn endpoint(&self, at: IpAddr) -> Result<SharedEndpoint, FabricError> {
         let options = EndpointOptions { operations: OPERATIONS };
-        // Providers within a machine have addresses of their own.
-        let source = self.provider.has_ip_addresses().then_some(at);
+        // Providers that do not stand on IP have addresses of their own.
+        let source = self.domain.info().has_ip_addresses().then_some(at);
         let infos = list(&Query { provider: Some(self.name()), source, ..Query::default() })?;
         let info = infos.first().unwrap_or(self.domain.info());
         let endpoint = Arc::new(Mutex::new(Endpoint::open(&self.domain, info, options)?));

@@ -21,7 +21,7 @@ use rustix::{
 
 use super::{
     greeting::{GREETING_BYTES, Greeting},
-    lane::Lane,
+    lane::{IN_PLACE_MIN_BYTES, Lane},
     opened::Opened,
     sleeping::Sleeping,
     stream::{RECEIVE_BYTES, RECEIVES},
@@ -126,8 +126,12 @@ impl FabricWire {
     }
 
     fn open_lane(&mut self, endpoint: super::opened::SharedEndpoint) -> io::Result<()> {
-        if let Some(descriptor) = endpoint.lock().descriptor() {
-            self.sleeping.watch(descriptor)?;
+        // Where all endpoints of a provider stand on one epoll instance (net), the kernel lets no more than some tens of others watch
+        // it. The rest look from time to time.
+        let watched = endpoint.lock().descriptor().map_or(Ok(()), |descriptor| self.sleeping.watch(descriptor));
+        match watched {
+            Ok(()) | Err(Errno::INVAL | Errno::LOOP) => {}
+            Err(errno) => return Err(errno.into()),
         }
         self.lane = Some(Lane::new(&self.opened, endpoint)?);
         Ok(())
@@ -390,7 +394,8 @@ impl Wire for FabricWire {
         let of = (posting.ticket, offset);
         match request.verb {
             Verb::Write { immediate: None } => {
-                lane.write(of, place, request.len_bytes, |into| fill(into, request.data))?;
+                let from = if request.len_bytes < IN_PLACE_MIN_BYTES { None } else { request.data.local() };
+                lane.write(of, place, request.len_bytes, from, |into| fill(into, request.data))?;
             }
             Verb::Read => match request.data.local() {
                 Some(into) => lane.read(of, place, into)?,
