@@ -13,7 +13,7 @@
 //!   device cannot reach, and what devices lack, goes as messages over the same queue pair. The libraries of rdma-core are
 //!   loaded when first asked for; without them, or without a device, opening says what to install or set up.
 //! - [`Transport::Fabric`]: providers of libfabric, as verbs: RMA where it can be, messages else. The library is loaded when first
-//!   asked for. The cargo feature `fabric`, off by default.
+//!   asked for. The cargo feature `fabric`, on by default.
 //! - [`sim`]: a network in one process, with a virtual clock and faults on demand.
 //!
 //! Verbs is the cargo feature `verbs`, on by default. Without it a verbs address is still an address, and opening it is
@@ -108,6 +108,8 @@ pub use error::{ConnectError, RegisterError, RingRefusal, SetupError};
 pub use listener::{AcceptOptions, ConnectionRequest, DEFAULT_HANDSHAKE_TIMEOUT, ListenOptions, Listener};
 pub use method::Method;
 pub use peer::{Peer, PendingConnection};
+#[cfg(feature = "fabric")]
+pub use pmof_fabric::{FabricError, Offer as FabricOffer, Survey as FabricSurvey, survey as fabric_survey};
 pub use pmof_mem::{Declaration, Durability, Evidence, Lent, Mechanism, Medium, MediumKind, MemError, Memory, Promise};
 pub use pmof_proto::{
     Access, Capabilities, ConnectionError, DESCRIPTOR_BYTES, DescriptorError, Flushed, MemoryAccount, MemoryBudget,

@@ -11,6 +11,8 @@ use pmof::mem::{MediumProbe, System, probe};
 use pmof_console::output;
 use pmof_doctor::{Platform, examine};
 
+#[cfg_attr(not(feature = "fabric"), path = "doctor/without_fabric.rs")]
+mod fabric;
 #[cfg_attr(not(feature = "verbs"), path = "doctor/without_verbs.rs")]
 mod verbs;
 
@@ -33,7 +35,8 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     let defaults = [PathBuf::from(".")];
     let paths: &[PathBuf] = if args.paths.is_empty() { &defaults } else { &args.paths };
     let (paths, errors) = probe_all(paths);
-    let report = examine(&Platform { system: System::real(), paths }, &verbs::Verbs::ask());
+    let platform = Platform { system: System::real(), paths, libfabric: fabric::ask() };
+    let report = examine(&platform, &verbs::Verbs::ask());
     if args.json {
         output::print_json(&report)?;
     } else {

@@ -3,12 +3,13 @@
 //!
 //! [`examine`] reads only sysfs and procfs: it opens no file for writing and accesses no device. `pmof-mem` judges what a medium
 //! keeps; it judges receipts too, so the two cannot differ. The caller provides the capabilities of RDMA devices through
-//! [`RdmaCapabilities`].
+//! [`RdmaCapabilities`], and what libfabric says.
 //!
 //! No answer that is missing, unreadable or unknown ever counts as proof.
 #![forbid(unsafe_code)]
 
 mod advice;
+mod fabric;
 mod machine;
 mod memory;
 mod pmem;
@@ -18,6 +19,7 @@ mod report;
 mod text;
 
 pub use advice::Finding;
+pub use fabric::{FabricProvider, Libfabric};
 pub use machine::{Cpu, HugePages, Limit, Limits, NumaNode, PowerSupply, SwapArea, cpu_write_back};
 pub use memory::{FlushMethod, Memory, Route, Transport};
 pub use pmem::{CxlMemdev, DaxDevice, Namespace, Region};

@@ -6,7 +6,8 @@ use pmof_mem::{MediumProbe, MountProbe, System, causes, probe_anonymous, probe_m
 use serde::Serialize;
 
 use crate::{
-    Cpu, CxlMemdev, DaxDevice, Limits, Memory, NumaNode, PowerSupply, RdmaCapabilities, RdmaDevice, Region, SwapArea,
+    Cpu, CxlMemdev, DaxDevice, Libfabric, Limits, Memory, NumaNode, PowerSupply, RdmaCapabilities, RdmaDevice, Region,
+    SwapArea,
     advice::{self, Context, Finding, Whole},
     machine,
     memory::Place,
@@ -20,6 +21,8 @@ pub struct Platform {
     pub system: System,
     /// Judgements of open files, by [`pmof_mem::probe`], that belong into the report.
     pub paths: Vec<MediumProbe>,
+    /// What libfabric says of its providers.
+    pub libfabric: Libfabric,
 }
 
 /// All that was found. Its JSON form has the same names; units are in them.
@@ -41,6 +44,8 @@ pub struct Report {
     pub cxl_memdevs: Vec<CxlMemdev>,
     /// RDMA devices.
     pub rdma_devices: Vec<RdmaDevice>,
+    /// libfabric and its providers.
+    pub libfabric: Libfabric,
     /// Limits of this process.
     pub limits: Limits,
     /// NUMA nodes.
@@ -106,6 +111,7 @@ pub fn examine(platform: &Platform, capabilities: &dyn RdmaCapabilities) -> Repo
         dax_devices,
         cxl_memdevs,
         rdma_devices,
+        libfabric: platform.libfabric.clone(),
         limits,
         numa_nodes,
         swap_areas: machine::swap_areas(system),

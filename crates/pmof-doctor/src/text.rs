@@ -4,7 +4,7 @@ use std::fmt::{self, Display, Formatter, Write};
 
 use pmof_mem::{Durability, Mechanism};
 
-use crate::{Capabilities, Limit, Memory, RdmaDevice, Report, Route};
+use crate::{Capabilities, Libfabric, Limit, Memory, RdmaDevice, Report, Route};
 
 /// What each level means.
 fn meaning(level: Durability) -> &'static str {
@@ -32,6 +32,7 @@ impl Display for Report {
         self.cpu(f)?;
         self.persistent_memory(f)?;
         self.rdma(f)?;
+        self.libfabric(f)?;
         self.limits(f)?;
         writeln!(f, "\nWhy, and what to do")?;
         for memory in &self.memories {
@@ -129,6 +130,23 @@ impl Report {
             rdma_device(device, f)?;
         }
         Ok(())
+    }
+
+    fn libfabric(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match &self.libfabric {
+            Libfabric::NotAsked => Ok(()),
+            Libfabric::Unusable { why } => writeln!(f, "\nlibfabric\n  cannot be used: {why}"),
+            Libfabric::Found { version, providers } => {
+                writeln!(f, "\nlibfabric {version}")?;
+                if providers.is_empty() {
+                    writeln!(f, "  has no provider here")?;
+                }
+                let width = providers.iter().map(|provider| provider.name.chars().count()).max().unwrap_or(0);
+                providers
+                    .iter()
+                    .try_for_each(|provider| writeln!(f, "  {:<width$}  {}", provider.name, provider.verdict()))
+            }
+        }
     }
 
     fn limits(&self, f: &mut Formatter<'_>) -> fmt::Result {

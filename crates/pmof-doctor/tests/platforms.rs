@@ -5,7 +5,7 @@ mod support;
 
 use std::{collections::BTreeMap, fs};
 
-use pmof_doctor::{FlushMethod, Report};
+use pmof_doctor::{FabricProvider, FlushMethod, Libfabric, Report};
 use pmof_mem::{Durability, MediumKind, System, probe, probe_dax_devices, probe_mounts};
 use proptest::{prelude::*, sample::Index};
 use support::{
@@ -213,4 +213,33 @@ proptest! {
         let found = violations(&fixture, &report);
         prop_assert!(found.is_empty(), "{:?}\n{:#?}", found, fixture.entries);
     }
+}
+
+#[test]
+fn providers_of_libfabric_are_listed_with_what_they_promise() {
+    let (mut report, without) = all()[0].examine();
+    assert!(!without.contains("libfabric"), "nobody asked");
+    let provider = |name: &str, scheme: Option<&str>, why_not: Option<&str>, claims_persistence| FabricProvider {
+        name: name.to_owned(),
+        scheme: scheme.map(ToOwned::to_owned),
+        why_not: why_not.map(ToOwned::to_owned),
+        claims_persistence,
+    };
+    let providers = vec![
+        provider("tcp;ofi_rxm", Some("fabric+tcp"), None, false),
+        provider("net", Some("fabric+net"), None, true),
+        provider("other", None, None, false),
+        provider("sockets", Some("fabric+sockets"), Some("a write takes 10 ms"), true),
+    ];
+    report.libfabric = Libfabric::Found { version: "1.17".to_owned(), providers };
+    let expected = "\nlibfabric 1.17\n\
+        \u{20} tcp;ofi_rxm  fabric+tcp://, flushed by the target's CPU (send-after-write)\n\
+        \u{20} net          fabric+net://, flushed by the target's CPU (send-after-write); its FI_COMMIT_COMPLETE is not proven and not used\n\
+        \u{20} other        fabric:// where it is the first, flushed by the target's CPU (send-after-write)\n\
+        \u{20} sockets      not used: a write takes 10 ms\n";
+    let text = report.to_string();
+    assert!(text.contains(expected), "{text}");
+    report.libfabric = Libfabric::Unusable { why: "cannot load it; apt install libfabric1".to_owned() };
+    let text = report.to_string();
+    assert!(text.contains("\nlibfabric\n  cannot be used: cannot load it; apt install libfabric1\n"), "{text}");
 }

@@ -1,0 +1,22 @@
+//! What libfabric says of its providers.
+
+use pmof::{
+    access::{FabricProvider, fabric_survey},
+    causes,
+};
+use pmof_doctor::{FabricProvider as Provider, Libfabric};
+
+pub(super) fn ask() -> Libfabric {
+    let survey = match fabric_survey() {
+        Ok(survey) => survey,
+        Err(error) => return Libfabric::Unusable { why: causes(&error).to_string() },
+    };
+    let providers = survey.offers.into_iter().map(|offer| Provider {
+        scheme: FabricProvider::of_library_name(&offer.provider).map(|provider| provider.scheme().to_owned()),
+        name: offer.provider,
+        why_not: offer.why_not.map(ToOwned::to_owned),
+        claims_persistence: offer.claims_persistence,
+    });
+    let (major, minor) = survey.version;
+    Libfabric::Found { version: format!("{major}.{minor}"), providers: providers.collect() }
+}
