@@ -148,8 +148,17 @@ const AFTER_TESTS: &[Suite] = &[
     },
     Suite {
         name: "libfabric",
-        // The feature is off by default, so the tests before are without it. Each test says so where the library is missing.
-        command: &["cargo", "test", "-p", "pmof-access", "--features", "fabric", "--test", "conformance_libfabric"],
+        // Each test says so where the library is missing.
+        command: &[
+            "cargo",
+            "test",
+            "-p",
+            "pmof-access",
+            "--features",
+            "libfabric-tests",
+            "--test",
+            "conformance_libfabric",
+        ],
         counting: Counting::ByTest(Runner::Libtest),
         slow: true,
         ..PLAIN

@@ -7,14 +7,14 @@ use std::{
 };
 
 use pmof_access::{
-    Access, ConnectError, ConnectionError, Durability, FabricProvider, Location, Method, OperationError, Peer, Refusal,
-    SetupError, Transport,
+    Access, ConnectError, ConnectionError, Durability, FabricProvider, Location, Method, OperationError, Peer,
+    QueueOptions, Refusal, Region, SetupError, Transport,
 };
 use pmof_proto::{Descriptor, DirectAccess, RegionKey};
 
 use crate::{
     fabric::Fabric,
-    pair::{LONG, Setup, join, listen_options, region, threaded},
+    pair::{LONG, Pair, Setup, join, listen_options, pair, region, threaded},
 };
 
 /// Whether this machine's library has the provider.
@@ -109,7 +109,7 @@ macro_rules! provider {
     };
 }
 
-provider! { FabricTcp: Tcp }
+provider! { FabricTcp: Tcp, FabricNet: Net }
 
 /// Other errors than those that a missing library or provider gives.
 #[test]
@@ -122,7 +122,7 @@ fn what_is_not_used_says_why() {
         let error = Peer::open(Transport::Fabric(FabricProvider::Cxi)).expect_err("there is none").to_string();
         assert!(error.contains("has no cxi with"), "{error}");
         let peer = Peer::open(Transport::Fabric(FabricProvider::Tcp)).unwrap();
-        let queue = peer.completion_queue(pmof_access::QueueOptions::default()).unwrap();
+        let queue = peer.completion_queue(QueueOptions::default()).unwrap();
         let nowhere = "fabric+tcp://127.0.0.1:1".parse().unwrap();
         let error = peer.connect(&nowhere, &queue, &pmof_access::ConnectOptions::default()).err();
         assert!(matches!(error, Some(ConnectError::Unreachable { .. })), "{error:?}");
@@ -213,4 +213,81 @@ fn a_server_that_is_no_pmof_is_named() {
     let text = format!("{error} {:?}", std::error::Error::source(&error).map(ToString::to_string));
     assert!(text.contains("does not greet as pmof over libfabric does"), "{text}");
     speaking.join().unwrap();
+}
+
+/// Bytes of a write that takes many turns of the target's: far more than the sockets' buffers hold.
+const LONG_WRITE_BYTES: u64 = 64 << 20;
+
+/// A write of which the target has received a part, and whose rest is on its way; the initiator is driven by a thread of its own.
+struct UnderWay {
+    pair: Pair,
+    memory: Region,
+}
+
+impl UnderWay {
+    fn begin() -> Self {
+        let fabric = FabricTcp::new();
+        // The target receives when it is polled, and not otherwise.
+        let setup = Setup { initiator_queue: threaded(), target_queue: QueueOptions::default(), ..Setup::default() };
+        let pair = pair((fabric.peer(), fabric.peer()), fabric.listen_address(), &setup);
+        let (memory, remote) = region(&pair.target.peer, LONG_WRITE_BYTES, Access::all());
+        pair.initiator.connection.write(&remote, 0, &vec![7; LONG_WRITE_BYTES as usize]).unwrap();
+        let under_way = Self { pair, memory };
+        let start = Instant::now();
+        while under_way.last_that_came().is_none() {
+            under_way.pair.target.queue.poll();
+            assert!(start.elapsed() < LONG, "nothing came");
+        }
+        assert_eq!(under_way.byte(LONG_WRITE_BYTES - 1), 0, "the rest is on its way");
+        under_way
+    }
+
+    fn byte(&self, offset: u64) -> u8 {
+        let mut byte = [0];
+        self.memory.read(offset, &mut byte).unwrap();
+        byte[0]
+    }
+
+    /// What came comes from the front.
+    fn last_that_came(&self) -> Option<u64> {
+        (0..LONG_WRITE_BYTES).step_by(4096).take_while(|offset| self.byte(*offset) == 7).last()
+    }
+}
+
+/// A provider that is software goes on with a write that it has begun, whatever happens to the key: a fence ends it.
+#[test]
+fn a_fence_ends_a_write_that_is_under_way() {
+    if !has(FabricProvider::Tcp) {
+        return;
+    }
+    let UnderWay { pair, memory } = UnderWay::begin();
+    let witness = memory.clone();
+    memory.fence();
+    let under_way = UnderWay { pair, memory: witness };
+    let fenced = under_way.last_that_came();
+    let start = Instant::now();
+    while under_way.pair.initiator.connection.ended().is_none() {
+        under_way.pair.target.queue.poll();
+        assert!(start.elapsed() < LONG, "the initiator is told");
+    }
+    assert_eq!(under_way.last_that_came(), fenced, "nothing came after the fence");
+    assert_eq!(under_way.byte(LONG_WRITE_BYTES - 1), 0);
+}
+
+/// The control of the one above: without a fence the rest comes, although the region is gone.
+#[test]
+fn a_write_that_is_under_way_outlives_its_region() {
+    if !has(FabricProvider::Tcp) {
+        return;
+    }
+    let UnderWay { pair, memory } = UnderWay::begin();
+    let witness = memory.clone();
+    memory.deregister();
+    let under_way = UnderWay { pair, memory: witness };
+    let before = under_way.last_that_came();
+    let start = Instant::now();
+    while under_way.last_that_came() == before {
+        under_way.pair.target.queue.poll();
+        assert!(start.elapsed() < LONG, "it goes on");
+    }
 }

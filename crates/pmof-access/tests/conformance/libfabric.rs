@@ -1,4 +1,4 @@
-//! The conformance suite over libfabric's provider tcp. Skipped, with the reason, where the library is not installed.
+//! The conformance suite over libfabric's providers tcp and net. Skipped, with the reason, where the library is not installed.
 
 mod completions;
 mod connecting;
@@ -17,4 +17,4 @@ mod suite;
 mod support;
 mod transfers;
 
-suite::suite!([fabric_tcp: FabricTcp]);
+suite::suite!([fabric_tcp: FabricTcp, fabric_net: FabricNet]);
