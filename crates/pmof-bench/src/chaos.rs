@@ -111,10 +111,14 @@ pub struct ChaosArgs {
 /// Runs `pmof chaos`.
 pub fn run(args: &ChaosArgs) -> Result<()> {
     let is_tcp = args.transport == TransportName::Tcp;
-    ensure!(args.transport != TransportName::Verbs, "--transport verbs is not for chaos: use tcp or shm");
+    ensure!(
+        !matches!(args.transport, TransportName::Verbs | TransportName::FabricVerbs),
+        "--transport {} is not for chaos: use tcp, shm or fabric+tcp",
+        args.transport.name()
+    );
     ensure!(
         is_tcp || args.cuts.is_none_or(|cuts| cuts == 0),
-        "--cuts is not for --transport shm: its memory is shared, and no relay can stand between"
+        "--cuts is for --transport tcp: no relay can stand between the ends of the others"
     );
     let left = Counts { kills: args.kills, pauses: args.pauses, cuts: args.cuts.unwrap_or(if is_tcp { 5 } else { 0 }) };
     ensure!(left.all() > 0, "there is nothing to do: --kills, --pauses or --cuts must be more than 0");

@@ -1,7 +1,7 @@
 //! `pmof bench`: measurements, each beside the floor of the same transport in the same run.
 //!
-//! The floor of shm is the same stores, write-back and fence in this process. Over verbs, and on a device, there is none
-//! here, and the report says so.
+//! The floor of shm is the same stores, write-back and fence in this process, that of libfabric's tcp the same calls on bare endpoints. Over
+//! verbs, and on a device, there is none here, and the report says so.
 //!
 //! This process is the initiator, on a CPU of its own. Targets, floor servers and relays are children on the other CPU;
 //! those that are not being measured are stopped (SIGSTOP), so that what is compared takes turns in short rounds and
@@ -13,6 +13,7 @@ use clap::{Args, Subcommand};
 mod batch;
 mod catch_up;
 mod engine;
+mod fabric;
 mod floor;
 mod idle;
 mod jobs;
@@ -50,7 +51,8 @@ enum Measurement {
     ///
     /// The floor on tmpfs: the bytes there, 8 bytes back, over a raw TCP socket. With --medium file: the same, and between
     /// them pwrite and fdatasync of these bytes to a file on the same file system. The floor of --transport shm: store,
-    /// write-back and fence of these bytes in this process, on the same medium.
+    /// write-back and fence of these bytes in this process, on the same medium. That of --transport fabric+tcp: the same write
+    /// and the message behind it, on bare endpoints of libfabric.
     Latency(workload::WorkloadArgs),
     /// Measures writes (or reads) kept in flight, each answered, beside a raw one-way stream of the same bytes with answers
     ///

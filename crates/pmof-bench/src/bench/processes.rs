@@ -13,6 +13,7 @@ use pmof_console::limits::pin_to;
 use pmof_console::output::say;
 
 use super::{
+    fabric,
     floor::{FILE_BYTES, FloorClient, FloorMode, serve_floor},
     relay,
     statistics::{LatencyHistogram, LatencySummary},
@@ -30,6 +31,9 @@ pub struct FloorServerArgs {
     /// Bytes of each file that is made
     #[arg(long, default_value_t = FILE_BYTES)]
     file_bytes: u64,
+    /// Serve endpoints of this provider of libfabric instead
+    #[arg(long)]
+    fabric: Option<String>,
     /// CPU to run on
     #[arg(long)]
     cpu: Option<usize>,
@@ -125,6 +129,9 @@ pub fn run_load(args: &LoadArgs) -> Result<()> {
 pub fn run_floor_server(args: &FloorServerArgs) -> Result<()> {
     pin_if_asked(args.cpu)?;
     let listener = listen_on_loopback(args.listen)?;
+    if let Some(provider) = &args.fabric {
+        return fabric::serve(&listener, provider).context("accepting floor connections");
+    }
     serve_floor(&listener, args.file_bytes).context("accepting floor connections")
 }
 

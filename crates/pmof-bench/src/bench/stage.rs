@@ -158,6 +158,9 @@ impl Stage {
     pub(super) fn no_floor(&self) -> Option<&'static str> {
         match (self.reach.transport, &self.device) {
             (TransportName::Verbs, _) => Some("this command has no bare program of verbs"),
+            (TransportName::Fabric | TransportName::FabricVerbs, _) => {
+                Some("this command has a bare program of libfabric's providers tcp and net alone")
+            }
             (_, Some(_)) => Some("the pool takes all of the device"),
             _ => None,
         }
@@ -215,7 +218,18 @@ impl Stage {
 
     /// Starts a floor server.
     pub(super) fn floor_server(&self) -> Result<Helper> {
-        Helper::start(&["bench-floor", "--listen", "127.0.0.1:0", "--cpu", &self.servers_cpu.to_string()], 1)
+        self.floor_server_with(&[])
+    }
+
+    /// The same of a provider of libfabric.
+    pub(super) fn fabric_floor_server(&self, provider: &str) -> Result<Helper> {
+        self.floor_server_with(&["--fabric", provider])
+    }
+
+    fn floor_server_with(&self, more: &[&str]) -> Result<Helper> {
+        let cpu = self.servers_cpu.to_string();
+        let options = ["bench-floor", "--listen", "127.0.0.1:0", "--cpu", &cpu];
+        Helper::start(&[&options[..], more].concat(), 1)
     }
 
     /// Starts a relay with `routes` addresses, all of which lead to `to`. It shares the initiator's CPU, which is free while

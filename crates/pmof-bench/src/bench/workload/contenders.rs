@@ -14,6 +14,7 @@ use crate::bench::{
         floor::{ExchangeFloor, MemoryFloor, StreamFloor},
         pool::PoolEngine,
     },
+    fabric::FabricFloor,
     floor::{FILE_BYTES, FloorClient, FloorMode},
     local::LocalFloor,
     pattern::Pattern,
@@ -49,6 +50,9 @@ impl Workload<'_> {
     pub(super) fn no_floor(&self, stage: &Stage) -> Option<&'static str> {
         match self.read_percent {
             1..=99 => Some("reads and writes have floors of their own: measure them alone"),
+            _ if self.fabric_provider().is_some() && (self.args.medium == Medium::File || !self.is_polling()) => {
+                Some("the bare program of libfabric spins, and has no files")
+            }
             _ => stage.no_floor(),
         }
     }
@@ -60,6 +64,9 @@ impl Workload<'_> {
         }
         if self.args.stage.reach.transport == TransportName::Shm {
             return self.memory_floor(stage).map(Some);
+        }
+        if let Some(provider) = self.fabric_provider() {
+            return self.fabric_floor(stage, provider).map(Some);
         }
         let server = if self.is_pinned() { stage.floor_server()? } else { Helper::floor_server_anywhere(FILE_BYTES)? };
         let process = server.process_id();
@@ -91,6 +98,35 @@ impl Workload<'_> {
         let engines = (0..self.args.threads).map(connect).collect::<Result<Vec<_>>>()?;
         self.add_load(stage, &mut servers)?;
         Contender::new(self.side(engines, Vec::new(), Some(process)), servers).map(Some)
+    }
+
+    /// The provider of libfabric that has a floor.
+    fn fabric_provider(&self) -> Option<&'static str> {
+        match self.args.stage.reach.transport {
+            TransportName::FabricTcp => Some("tcp"),
+            TransportName::FabricNet => Some("net"),
+            _ => None,
+        }
+    }
+
+    fn is_polling(&self) -> bool {
+        self.is_pinned() && self.initiator_waiting() == Some(pmof::Waiting::BusyPoll)
+    }
+
+    fn fabric_floor(&self, stage: &Stage, provider: &str) -> Result<Contender<Side>> {
+        let server = stage.fabric_floor_server(provider)?;
+        let process = server.process_id();
+        let address = *server.addresses().first().context("the floor server has no address")?;
+        let mut servers = vec![Server::Helper(server)];
+        let depth = self.depth as usize * usize::from(self.lines());
+        let connect = |_| -> Result<Box<dyn Engine>> {
+            let floor = FabricFloor::connect(address, provider, self.size_bytes, depth, self.batch)
+                .context("connecting to the floor server")?;
+            Ok(Box::new(floor))
+        };
+        let engines = (0..self.args.threads).map(connect).collect::<Result<Vec<_>>>()?;
+        self.add_load(stage, &mut servers)?;
+        Contender::new(self.side(engines, Vec::new(), Some(process)), servers)
     }
 
     fn memory_floor(&self, stage: &Stage) -> Result<Contender<Side>> {
