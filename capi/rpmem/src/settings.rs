@@ -10,7 +10,7 @@ use std::{
 };
 
 use pmof_access::Waiting;
-use pmof_bootstrap::SshOptions;
+use pmof_bootstrap::{SshOptions, provider_named};
 use pmof_replica::TargetOptions;
 
 /// The command that starts a target on the other machine, unless `RPMEM_CMD` is set.
@@ -52,6 +52,9 @@ pub(crate) fn ssh() -> SshOptions {
     if number("RPMEM_ENABLE_VERBS") == Some(0) {
         options = options.verbs(false);
     }
+    if let Some(name) = env::var("RPMEM_PROVIDER").ok().filter(|name| !name.is_empty()) {
+        options = options.fabric(provider_named(&name, "RPMEM_PROVIDER"));
+    }
     options
 }
 
@@ -74,7 +77,7 @@ fn tell_replaced() {
         for (name, instead) in [
             (
                 "RPMEM_ENABLE_SOCKETS",
-                "TCP is used wherever both sides have no RDMA device; RPMEM_ENABLE_VERBS=0 asks for it",
+                "TCP is used wherever both sides have no RDMA device; RPMEM_ENABLE_VERBS=0 asks for it, and RPMEM_PROVIDER for libfabric",
             ),
             ("RPMEM_WORK_QUEUE_SIZE", "queues are as long as they need to be"),
         ] {

@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | 0 | 8 | magic `PMOFHELO` |
 //! | 8 | 2 | version: 1 |
-//! | 10 | 2 | transports that the initiator has: bit 0 tcp, bit 1 verbs; others are ignored |
+//! | 10 | 2 | transports that the initiator has: bit 0 tcp, bit 1 verbs; bits 2 to 5 the provider of libfabric that it asks for, 0 none, 1 tcp, 2 net, 3 udp, 4 verbs, 5 efa, 6 psm3; others are ignored |
 //! | 12 | 4 | reserved, zero |
 //! | 16 | 16 | nonce, random |
 //! | 32 | 4 | CRC32C of all before |
@@ -29,7 +29,7 @@
 
 use std::io;
 
-use pmof_access::{Address, Transport};
+use pmof_access::{Address, FabricProvider, Transport};
 
 use crate::{SECRET_BYTES, Secret};
 
@@ -49,11 +49,25 @@ const BODY_MAX_BYTES: usize = 4096;
 /// The maximum that a login may print before the greeting.
 pub(crate) const BANNER_MAX_BYTES: usize = 64 << 10;
 
+/// Providers of libfabric by their number in a hello, from 1 on.
+const PROVIDERS: [FabricProvider; 6] = [
+    FabricProvider::Tcp,
+    FabricProvider::Net,
+    FabricProvider::Udp,
+    FabricProvider::Verbs,
+    FabricProvider::Efa,
+    FabricProvider::Psm3,
+];
+const PROVIDER_SHIFT: u32 = 2;
+const PROVIDER_MASK: usize = 0xF;
+
 /// The first message of the initiator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// Whether it has RDMA devices that it may use.
     pub has_verbs: bool,
+    /// The provider of libfabric that it wants to use, and has.
+    pub fabric: Option<FabricProvider>,
     /// Identifies the answer to this hello.
     pub nonce: [u8; NONCE_BYTES],
 }
@@ -162,7 +176,10 @@ impl Hello {
         let mut bytes = [0; HELLO_BYTES];
         bytes[..8].copy_from_slice(HELLO_MAGIC);
         bytes[8..10].copy_from_slice(&STDIO_VERSION.to_le_bytes());
-        bytes[10..12].copy_from_slice(&(1 | u16::from(self.has_verbs) << 1).to_le_bytes());
+        let known = |wanted: FabricProvider| PROVIDERS.iter().zip(1..).find(|(provider, _)| **provider == wanted);
+        let provider: u16 = self.fabric.and_then(known).map_or(0, |(_, number)| number);
+        let transports = 1 | u16::from(self.has_verbs) << 1 | provider << PROVIDER_SHIFT;
+        bytes[10..12].copy_from_slice(&transports.to_le_bytes());
         bytes[16..32].copy_from_slice(&self.nonce);
         let checksum = crc32c::crc32c(&bytes[..32]);
         bytes[32..].copy_from_slice(&checksum.to_le_bytes());
@@ -181,7 +198,9 @@ impl Hello {
         if version != STDIO_VERSION {
             return Err(HelloError::OtherVersion { version, nonce });
         }
-        Ok(Self { has_verbs: said[10] & 2 != 0, nonce })
+        let provider = usize::from(said[10]) >> PROVIDER_SHIFT & PROVIDER_MASK;
+        let fabric = provider.checked_sub(1).and_then(|index| PROVIDERS.get(index)).copied();
+        Ok(Self { has_verbs: said[10] & 2 != 0, fabric, nonce })
     }
 }
 
@@ -261,8 +280,13 @@ pub(crate) fn beginning(came: &[u8]) -> String {
 }
 
 /// Whether this side can use an address.
-pub(crate) fn is_reachable(address: &Address, has_verbs: bool) -> bool {
-    address.transport == Transport::Tcp || (address.transport == Transport::Verbs && has_verbs)
+pub(crate) fn is_reachable(address: &Address, hello: &Hello) -> bool {
+    match address.transport {
+        Transport::Tcp => true,
+        Transport::Verbs => hello.has_verbs,
+        Transport::Fabric(provider) => hello.fabric == Some(provider),
+        _ => false,
+    }
 }
 
 #[cfg(test)]
@@ -278,9 +302,16 @@ mod tests {
 
     #[test]
     fn a_hello_comes_back_and_no_flipped_byte_does() {
-        let hello = Hello { has_verbs: true, nonce: NONCE };
+        for fabric in PROVIDERS.map(Some).into_iter().chain([None]) {
+            let hello = Hello { has_verbs: false, fabric, nonce: NONCE };
+            assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
+        }
+        // What has no number is not asked for.
+        let hello = Hello { has_verbs: true, fabric: Some(FabricProvider::Sockets), nonce: NONCE };
         let bytes = hello.encode();
+        let hello = Hello { fabric: None, ..hello };
         assert_eq!(Hello::decode(&bytes), Ok(hello));
+        assert_eq!(bytes[10..12], [3, 0]);
         for at in 0..HELLO_BYTES {
             let mut wrong = bytes;
             wrong[at] ^= 0x40;
@@ -290,7 +321,7 @@ mod tests {
 
     #[test]
     fn a_hello_of_another_version_is_known_as_such() {
-        let mut bytes = Hello { has_verbs: false, nonce: NONCE }.encode();
+        let mut bytes = Hello { has_verbs: false, fabric: None, nonce: NONCE }.encode();
         bytes[8] = 2;
         let checksum = crc32c::crc32c(&bytes[..32]);
         bytes[32..].copy_from_slice(&checksum.to_le_bytes());

@@ -15,4 +15,6 @@ mod session;
 pub use greeting::{Greeting, HELLO_BYTES, Hello, HelloError, STDIO_VERSION, StartFailure};
 pub use host::{SshHost, SshHostError};
 pub use secret::{Nonces, Prover, SECRET_BYTES, Secret, random};
-pub use session::{DEFAULT_SSH_COMMAND, DEFAULT_SSH_TIMEOUT, SshError, SshOptions, SshSession, Started};
+pub use session::{
+    DEFAULT_SSH_COMMAND, DEFAULT_SSH_TIMEOUT, SshError, SshOptions, SshSession, Started, provider_named,
+};

@@ -13,7 +13,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use pmof_access::Address;
+use pmof_access::{Address, FabricProvider, Peer, Transport};
+use pmof_mem::causes;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{MemfdFlags, SealFlags},
@@ -50,6 +51,7 @@ pub struct SshOptions {
     pub(crate) arguments: Vec<String>,
     pub(crate) timeout: Duration,
     pub(crate) verbs: bool,
+    pub(crate) fabric: Option<FabricProvider>,
 }
 
 impl Default for SshOptions {
@@ -61,6 +63,7 @@ impl Default for SshOptions {
             arguments: Vec::new(),
             timeout: DEFAULT_SSH_TIMEOUT,
             verbs: true,
+            fabric: None,
         }
     }
 }
@@ -100,11 +103,18 @@ impl SshOptions {
         self.verbs = verbs;
         self
     }
+
+    /// Use this provider of libfabric for the data path where both sides have it.
+    #[must_use]
+    pub fn fabric(mut self, provider: Option<FabricProvider>) -> Self {
+        self.fabric = provider;
+        self
+    }
 }
 
 impl SshOptions {
     /// The default, modified by the environment: `PMOF_SSH` is the ssh command, `PMOF_SSH_COMMAND` the command line on the
-    /// other machine.
+    /// other machine, `PMOF_FABRIC` a provider of libfabric, such as `tcp`.
     pub fn from_env() -> Self {
         let mut options = Self::default();
         if let Some(program) = std::env::var_os("PMOF_SSH").filter(|program| !program.is_empty()) {
@@ -113,8 +123,20 @@ impl SshOptions {
         if let Some(command) = std::env::var("PMOF_SSH_COMMAND").ok().filter(|command| !command.trim().is_empty()) {
             options.command = command;
         }
+        if let Some(name) = std::env::var("PMOF_FABRIC").ok().filter(|name| !name.is_empty()) {
+            options.fabric = provider_named(&name, "PMOF_FABRIC");
+        }
         options
     }
+}
+
+/// The provider of libfabric that a variable of the environment names; one that there is not is logged, and none is used.
+pub fn provider_named(name: &str, variable: &str) -> Option<FabricProvider> {
+    let provider = FabricProvider::ALL.into_iter().find(|known| known.scheme().strip_prefix("fabric+") == Some(name));
+    if provider.is_none() {
+        log::warn!(target: "pmof::connection", "{variable}={name} names no provider of libfabric that is known: it is not used");
+    }
+    provider
 }
 
 /// Why no target was started through ssh.
@@ -250,14 +272,15 @@ impl SshSession {
         let stdout = child.stdout.take();
         let mut session = Self { child, stdin, has_ended: false };
         let has_verbs = options.verbs && pmof_access::has_rdma_device();
+        let hello = Hello { has_verbs, fabric: options.fabric.filter(|provider| can_open(*provider)), nonce };
         // A new socket has room for it. If ssh has ended already, its output says why.
-        let _ = rustix::net::send(&session.stdin, &Hello { has_verbs, nonce }.encode(), SendFlags::NOSIGNAL);
+        let _ = rustix::net::send(&session.stdin, &hello.encode(), SendFlags::NOSIGNAL);
         let Some(stdout) = stdout else { return Err(io_error("pipe")(Errno::BADF)) };
         // An answer that is not a target's ends the wait.
         let greeting = session.greeting(stdout, &nonce, options, deadline, &File::from(errors));
         match greeting.inspect_err(|_| session.kill())? {
             Greeting::Ready { secret, mut addresses } => {
-                addresses.retain(|address| super::greeting::is_reachable(address, has_verbs));
+                addresses.retain(|address| super::greeting::is_reachable(address, &hello));
                 Ok(Started { session, addresses, secret })
             }
             Greeting::OtherVersion { version } => {
@@ -346,6 +369,15 @@ impl Drop for SshSession {
             self.end();
         }
     }
+}
+
+/// Whether this side has the provider.
+fn can_open(provider: FabricProvider) -> bool {
+    let opened = Peer::open(Transport::Fabric(provider));
+    if let Err(error) = &opened {
+        log::warn!(target: "pmof::connection", "{} is not used for the data path: {}", provider.scheme(), causes(error));
+    }
+    opened.is_ok()
 }
 
 fn command(host: &SshHost, options: &SshOptions) -> Command {

@@ -225,12 +225,15 @@ fn start(root: &Path, options: StdioOptions, hello: &Hello) -> Result<(Service, 
     // Whoever comes has to prove the secret.
     service.trust_network = true;
     service.max_connections = service.max_connections.min(SESSION_CONNECTIONS);
-    let transports = || has_verbs.then_some(Transport::Verbs).into_iter().chain([Transport::Tcp]);
+    let transports = match hello.fabric.map(Transport::Fabric).filter(|transport| serves(*transport, host)) {
+        Some(fabric) => vec![fabric],
+        None => has_verbs.then_some(Transport::Verbs).into_iter().chain([Transport::Tcp]).collect(),
+    };
     let mut ports = data_ports.0;
     loop {
         let port = ports.next().unwrap_or(0);
         let listen = |transport| Address { transport, place: Place::Host { host: host.to_string(), port } };
-        match Service::start(root, &transports().map(listen).collect::<Vec<_>>(), service.clone()) {
+        match Service::start(root, &transports.iter().copied().map(listen).collect::<Vec<_>>(), service.clone()) {
             Ok(service) => {
                 let addresses = service.addresses().to_vec();
                 return Ok((service, Greeting::Ready { secret, addresses }));
@@ -256,11 +259,16 @@ fn address_of_session() -> Result<IpAddr, StdioError> {
 /// Whether an RDMA device has the address.
 fn serves_verbs(host: IpAddr, options: &VerbsOptions) -> bool {
     let device = pmof_access::DeviceChoice::Local(host);
-    let peer = Peer::open_verbs(&VerbsOptions { device, ..options.clone() });
-    let listens = |peer: Peer| -> Result<(), SetupError> {
-        let location = Location::from(SocketAddr::from((host, 0)));
-        let options = pmof_access::ListenOptions { trust_network: true, ..Default::default() };
-        peer.listen(location, options).map(drop)
-    };
-    peer.and_then(listens).is_ok()
+    listens(Peer::open_verbs(&VerbsOptions { device, ..options.clone() }), host)
+}
+
+/// Whether a transport without options of its own works at the address.
+fn serves(transport: Transport, host: IpAddr) -> bool {
+    listens(Peer::open(transport), host)
+}
+
+fn listens(peer: Result<Peer, SetupError>, host: IpAddr) -> bool {
+    let location = Location::from(SocketAddr::from((host, 0)));
+    let options = pmof_access::ListenOptions { trust_network: true, ..Default::default() };
+    peer.and_then(|peer| peer.listen(location, options)).is_ok()
 }

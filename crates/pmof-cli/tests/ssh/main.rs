@@ -15,6 +15,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use pmof::{
+    Durability, Pool,
+    access::{FabricProvider, Peer, Transport},
+    bootstrap::SshSession,
+};
 use support::{PMOF, Sshd, Stage};
 
 #[test]
@@ -29,6 +34,30 @@ fn a_file_goes_to_a_target_that_ssh_starts_and_comes_back() {
     stage.succeed(&["cp", "ssh://some-host/orders", back.to_str().unwrap()]);
     assert_eq!(fs::read(source).unwrap(), fs::read(back).unwrap());
     stage.succeed(&["pool", "rm", "ssh://some-host/orders"]);
+}
+
+/// The provider of libfabric that the initiator asks for carries the data, where both sides have it.
+#[test]
+fn the_data_path_goes_over_libfabric_on_request() {
+    let stage = Stage::local();
+    let scheme_for = |provider| {
+        let host = "some-host".parse().unwrap();
+        let started = SshSession::start(&host, &stage.options().fabric(Some(provider))).unwrap();
+        started.addresses.first().unwrap().transport.scheme()
+    };
+    // There is no such device here.
+    assert_ne!(scheme_for(FabricProvider::Efa), "fabric+efa");
+    if let Err(error) = Peer::open(Transport::Fabric(FabricProvider::Tcp)) {
+        skip_report::skipped!("fabric+tcp: {error}");
+        return;
+    }
+    assert_eq!(scheme_for(FabricProvider::Tcp), "fabric+tcp");
+    let options = stage.options().fabric(Some(FabricProvider::Tcp));
+    let pool = Pool::options().ssh(options).replica("ssh://some-host/orders").require(Durability::ProcessCrash);
+    let pool = pool.create(1 << 20).unwrap();
+    pool.persist(0, b"kept").unwrap();
+    pool.close().unwrap();
+    assert_eq!(stage.succeed(&["pool", "ls", "ssh://some-host"]), "orders\n");
 }
 
 #[test]

@@ -40,6 +40,12 @@ impl Stage {
         self.directory.path().join("root")
     }
 
+    /// How a program gets the same targets.
+    pub(crate) fn options(&self) -> SshOptions {
+        let command = format!("exec {PMOF} serve --stdio --root {}", self.root().display());
+        SshOptions::default().program(self.ssh.clone()).command(command)
+    }
+
     /// `pmof` with this in ssh's place, and this root on the other side.
     pub(crate) fn pmof(&self, arguments: &[&str]) -> Output {
         run_pmof(&self.ssh, &self.root(), arguments)
