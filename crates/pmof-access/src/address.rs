@@ -29,6 +29,8 @@ pub enum FabricProvider {
     Any,
     /// TCP, of the library itself.
     Tcp,
+    /// TCP with datagram endpoints of its own, without the layer `ofi_rxm`: in libfabric 1.17. Later versions have it as tcp.
+    Net,
     /// Memory shared by processes of one host, of the library itself.
     Shm,
     /// UDP, made reliable by the library.
@@ -47,14 +49,25 @@ pub enum FabricProvider {
 
 impl FabricProvider {
     /// Every one.
-    pub const ALL: [Self; 9] =
-        [Self::Any, Self::Tcp, Self::Shm, Self::Udp, Self::Verbs, Self::Efa, Self::Psm3, Self::Cxi, Self::Sockets];
+    pub const ALL: [Self; 10] = [
+        Self::Any,
+        Self::Tcp,
+        Self::Net,
+        Self::Shm,
+        Self::Udp,
+        Self::Verbs,
+        Self::Efa,
+        Self::Psm3,
+        Self::Cxi,
+        Self::Sockets,
+    ];
 
     /// The scheme of its addresses.
     pub fn scheme(self) -> &'static str {
         match self {
             Self::Any => "fabric",
             Self::Tcp => "fabric+tcp",
+            Self::Net => "fabric+net",
             Self::Shm => "fabric+shm",
             Self::Udp => "fabric+udp",
             Self::Verbs => "fabric+verbs",
@@ -70,6 +83,7 @@ impl FabricProvider {
         Some(match self {
             Self::Any => return None,
             Self::Tcp => "tcp",
+            Self::Net => "net",
             Self::Shm => "shm",
             Self::Udp => "udp;ofi_rxd",
             Self::Verbs => "verbs;ofi_rxm",
@@ -80,21 +94,26 @@ impl FabricProvider {
         })
     }
 
-    /// Whether its endpoints are at IP addresses.
-    #[cfg(feature = "fabric")]
-    pub(crate) fn has_ip_addresses(self) -> bool {
-        matches!(self, Self::Tcp | Self::Udp | Self::Verbs)
+    /// The one that the library calls so, with what it puts over it; `None` where addresses have no word for it.
+    pub fn of_library_name(name: &str) -> Option<Self> {
+        let named = |provider: &Self| {
+            provider
+                .library_name()
+                .is_some_and(|own| name.strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest.starts_with(';')))
+        };
+        Self::ALL.into_iter().find(named)
     }
 }
 
 impl Transport {
     /// Every transport.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Tcp,
         Self::Shm,
         Self::Verbs,
         Self::Fabric(FabricProvider::Any),
         Self::Fabric(FabricProvider::Tcp),
+        Self::Fabric(FabricProvider::Net),
         Self::Fabric(FabricProvider::Shm),
         Self::Fabric(FabricProvider::Udp),
         Self::Fabric(FabricProvider::Verbs),
@@ -269,7 +288,7 @@ impl fmt::Display for Address {
 #[cfg(not(feature = "fabric"))]
 const TRANSPORTS: &str = "tcp, shm and verbs";
 #[cfg(feature = "fabric")]
-const TRANSPORTS: &str = "tcp, shm, verbs, fabric, and fabric+PROVIDER with tcp, shm, udp, verbs, efa, psm3 or cxi";
+const TRANSPORTS: &str = "tcp, shm, verbs, fabric, and fabric+PROVIDER with tcp, net, udp, verbs, efa, psm3 or cxi";
 
 /// Why an address was not understood.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -318,6 +337,20 @@ mod tests {
             "shm:///run/a.sock",
         ] {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn providers_are_found_by_what_the_library_calls_them() {
+        for (name, scheme) in [
+            ("tcp", Some("fabric+tcp")),
+            ("tcp;ofi_rxm", Some("fabric+tcp")),
+            ("udp;ofi_rxd", Some("fabric+udp")),
+            ("udp", None),
+            ("tcpx", None),
+            ("", None),
+        ] {
+            assert_eq!(FabricProvider::of_library_name(name).map(FabricProvider::scheme), scheme, "{name}");
         }
     }
 

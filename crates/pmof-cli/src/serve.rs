@@ -79,16 +79,16 @@ pub(crate) struct ServeArgs {
     /// Maximum number of connections
     #[arg(long, value_name = "COUNT", default_value_t = pmof::target::DEFAULT_MAX_CONNECTIONS, value_parser = at_least_one)]
     max_connections: usize,
-    /// Memory that all connections together may use in the target, in bytes. Each takes 48 KiB (over verbs 512 KiB) and is
-    /// refused if there is no more. Half of the rest is for answers that clients have not read; connections that hold most of
+    /// Memory that all connections together may use in the target, in bytes. Each takes 48 KiB (over verbs
+    /// 512 KiB, over libfabric up to 96 MiB) and is refused if there is no more. Half of the rest is for answers that clients have not read; connections that hold most of
     /// it wait. The contents of pools do not count.
     #[arg(long, value_name = "BYTES", default_value_t = pmof::target::DEFAULT_MEMORY_BUDGET_BYTES)]
     memory_budget: u64,
     /// Size limit of new pools, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = pmof::target::DEFAULT_MAX_POOL_BYTES)]
     max_pool_bytes: u64,
-    /// Address to listen on: `tcp://HOST:PORT`, `verbs://HOST:PORT` or `shm:///PATH/OF/SOCKET`; port 0 picks a free one.
-    /// May be given several times.
+    /// Address to listen on: `tcp://HOST:PORT`, `verbs://HOST:PORT`, `fabric+PROVIDER://HOST:PORT` or `shm:///PATH/OF/SOCKET`;
+    /// port 0 picks a free one. May be given several times.
     #[arg(long, value_name = "ADDRESS", default_value = "tcp://127.0.0.1:7204", value_parser = parsed::<Address>)]
     listen: Vec<Address>,
     /// Also listen on addresses that other machines can reach. Clients are not authenticated: everyone who can reach the address

@@ -3,7 +3,11 @@
 use std::{error::Error, str::FromStr, time::Duration};
 
 use clap::ValueEnum;
-use pmof::{Durability, Method, PoolOptions, access::Transport, causes};
+use pmof::{
+    Durability, Method, PoolOptions,
+    access::{FabricProvider, Transport},
+    causes,
+};
 
 /// A value parser that says all of why an argument is refused: clap prints the outermost error alone.
 ///
@@ -39,6 +43,17 @@ pub enum TransportName {
     Shm,
     /// RDMA
     Verbs,
+    /// The first provider that libfabric offers
+    Fabric,
+    /// libfabric's provider tcp
+    #[value(name = "fabric+tcp")]
+    FabricTcp,
+    /// libfabric's provider net, which became tcp in libfabric 1.18
+    #[value(name = "fabric+net")]
+    FabricNet,
+    /// libfabric's provider verbs
+    #[value(name = "fabric+verbs")]
+    FabricVerbs,
 }
 
 impl TransportName {
@@ -48,6 +63,10 @@ impl TransportName {
             Self::Tcp => Transport::Tcp,
             Self::Shm => Transport::Shm,
             Self::Verbs => Transport::Verbs,
+            Self::Fabric => Transport::Fabric(FabricProvider::Any),
+            Self::FabricTcp => Transport::Fabric(FabricProvider::Tcp),
+            Self::FabricNet => Transport::Fabric(FabricProvider::Net),
+            Self::FabricVerbs => Transport::Fabric(FabricProvider::Verbs),
         }
     }
 

@@ -96,7 +96,7 @@ pub enum PoolUrlError {
     Ssh(#[from] SshHostError),
     /// It begins with no scheme, or with none that there is.
     #[error(
-        "{text:?} is no pool URL: write tcp://HOST:PORT/POOL, verbs://HOST:PORT/POOL, shm:///PATH/OF/SOCKET?pool=POOL, ssh://[USER@]HOST[:PORT]/POOL or file:///DIRECTORY/POOL"
+        "{text:?} is no pool URL: write tcp://HOST:PORT/POOL, verbs://HOST:PORT/POOL, fabric+PROVIDER://HOST:PORT/POOL, shm:///PATH/OF/SOCKET?pool=POOL, ssh://[USER@]HOST[:PORT]/POOL or file:///DIRECTORY/POOL"
     )]
     UnknownScheme {
         /// What was given.

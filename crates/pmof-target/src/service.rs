@@ -17,8 +17,8 @@ use std::{
 use parking_lot::{Mutex, MutexGuard};
 use pmof_access::{
     AcceptOptions, Address, Background, BackgroundFlushes, CompletionQueue, ConnectionId, ConnectionRequest,
-    DEFAULT_LOSS_TIMEOUT, DeviceChoice, ListenOptions, Listener, Location, MemoryBudget, MemoryUse, Peer, Place,
-    QueueOptions, Refusal, Settings, SetupError, Transport, VerbsOptions, Waiting,
+    DEFAULT_LOSS_TIMEOUT, DeviceChoice, FabricProvider, ListenOptions, Listener, Location, MemoryBudget, MemoryUse,
+    Peer, Place, QueueOptions, Refusal, Settings, SetupError, Transport, VerbsOptions, Waiting,
 };
 use pmof_control::{DomainName, MAX_MESSAGE_BYTES};
 use pmof_mem::causes;
@@ -55,8 +55,12 @@ pub const DEFAULT_MEMORY_BUDGET_BYTES: u64 = 512 << 20;
 /// one, of 4 KiB each, the guarantee for its reads of 8 KiB, and what describes it.
 const CONNECTION_RESERVE_BYTES: u64 = 48 << 10;
 
-/// The same over verbs: registered memory for staging (256 KiB) and for receives (128 KiB), and the device's queues besides.
+/// The same over verbs, and over the net of libfabric: registered memory for staging (256 KiB) and for receives (128 KiB), and the device's queues besides.
 const VERBS_RESERVE_BYTES: u64 = 512 << 10;
+
+/// The same over libfabric, but for its net: what `tcp;ofi_rxm` of libfabric 1.17 takes for an endpoint (about 70 MiB, and more for its connection), beside
+/// 256 KiB of buffers of ours.
+const FABRIC_RESERVE_BYTES: u64 = 96 << 20;
 
 /// Messages kept for a connection between two looks: an initiator asks one thing at a time.
 const INBOX_MESSAGES: u32 = 1;
@@ -149,7 +153,7 @@ impl ServiceOptions {
         self
     }
 
-    /// Bytes that all connections together may make the target hold: for each 48 KiB (over verbs 512 KiB), without which it is
+    /// Bytes that all connections together may make the target hold: for each 48 KiB (over verbs 512 KiB, over libfabric up to 96 MiB), without which it is
     /// refused like one too many, and of the rest half for answers that initiators do not take. While that is short, the
     /// connections that hold most are not served until they take their answers.
     #[must_use]
@@ -554,7 +558,11 @@ impl Worker {
 
 /// What a connection takes of the budget.
 fn reserve_bytes(transport: Option<Transport>) -> u64 {
-    if transport == Some(Transport::Verbs) { VERBS_RESERVE_BYTES } else { CONNECTION_RESERVE_BYTES }
+    match transport {
+        Some(Transport::Verbs | Transport::Fabric(FabricProvider::Net)) => VERBS_RESERVE_BYTES,
+        Some(Transport::Fabric(_)) => FABRIC_RESERVE_BYTES,
+        _ => CONNECTION_RESERVE_BYTES,
+    }
 }
 
 impl Acceptor {

@@ -1,6 +1,7 @@
 //! The real `pmof` binary, end to end.
 
 mod copies;
+mod fabric;
 mod foreign;
 mod hungry;
 mod killed;

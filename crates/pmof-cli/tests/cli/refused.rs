@@ -79,8 +79,9 @@ fn names_and_schemes() {
     for url in ["rds://host:1/pool", "http://127.0.0.1/pool", "://x/pool"] {
         pmof(["cp", text(&source), url]).wrong_use(&["is no pool URL", "tcp://HOST:PORT/POOL", "ssh://"]);
         pmof(["pool", "rm", url]).wrong_use(&["is no pool URL", "tcp://HOST:PORT/POOL", "ssh://"]);
-        pmof(["pool", "ls", url]).wrong_use(&["there is no transport", "tcp, shm and verbs"]);
-        pmof(["serve", "--root", ".", "--listen", url]).wrong_use(&["there is no transport", "tcp, shm and verbs"]);
+        pmof(["pool", "ls", url]).wrong_use(&["there is no transport", "tcp, shm, verbs, fabric"]);
+        pmof(["serve", "--root", ".", "--listen", url])
+            .wrong_use(&["there is no transport", "tcp, shm, verbs, fabric"]);
     }
     for url in ["tcp://host/pool", "tcp://host:99999/pool", "tcp://:1/pool"] {
         pmof(["cp", text(&source), url]).wrong_use(&["HOST:PORT"]);

@@ -1,0 +1,184 @@
+//! Targets over libfabric's provider tcp.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    net::TcpListener,
+    path::Path,
+    process::{Child, Stdio},
+    time::Instant,
+};
+
+use crate::support::{LONG, Said, command, directory, file_with, pattern, pmof, text, wait_until};
+
+/// A `pmof serve` over libfabric. Killed when dropped.
+struct FabricTarget {
+    child: Child,
+    address: String,
+}
+
+impl FabricTarget {
+    /// `None`, and skipped, where the library is not installed.
+    fn start(root: &Path, listen: &str) -> Option<Self> {
+        let mut child = command(["serve", "--listen", listen, "--root"])
+            .arg(root)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let Some(address) = line.strip_prefix("ready ") else {
+            let said = Said::new(Instant::now(), child.wait_with_output().unwrap());
+            assert!(said.errors.contains("apt install libfabric1"), "{said:?}");
+            skip_report::skipped!("no libfabric: {}", said.errors.trim_end());
+            return None;
+        };
+        Some(Self { child, address: address.trim_end().to_owned() })
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for FabricTarget {
+    fn drop(&mut self) {
+        // Some tests have killed it.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_pool_is_written_and_found_again_after_a_kill() {
+    let (root, place) = (directory(), directory());
+    let Some(mut target) = FabricTarget::start(root.path(), "fabric+tcp://127.0.0.1:0") else { return };
+    let source = file_with(&place, "source", &pattern(3_000_001));
+    let (copied, written) = (format!("{}/orders", target.address), format!("{}/ledger", target.address));
+    let receipt = pmof(["cp", text(&source), &copied]).done();
+    assert!(receipt.contains("PowerFailure on 1/1") && receipt.contains("send-after-write"), "{receipt}");
+
+    // A writer is killed with its target: what was acknowledged is there.
+    let ledger = place.path().join("ledger");
+    let soak = ["soak", "write", "--pool", &written, "--create", "300000", "--durability", "power-failure"];
+    let more = ["--ledger", text(&ledger), "--seed", "5", "--seconds", "60"];
+    let writer =
+        command([&soak[..], &more[..]].concat()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_until("writes", || fs::read_to_string(&ledger).is_ok_and(|told| told.matches("ack ").count() > 20));
+    target.kill();
+    let start = Instant::now();
+    let said = Said::new(start, writer.wait_with_output().unwrap());
+    assert!(said.code != Some(0) && said.errors.contains(&written) && start.elapsed() < LONG, "{said:?}");
+
+    let _again = FabricTarget::start(root.path(), &target.address).unwrap();
+    let check = pmof(["soak", "check", "--pool", &written, "--ledger", text(&ledger), "--seed", "5"]).json();
+    assert_eq!((&check["wrong"], &check["lost"]), (&0.into(), &0.into()), "{check}");
+    assert!(check["acked"].as_u64().unwrap() > 20, "{check}");
+    let info = pmof(["pool", "info", &copied, "--json"]).done();
+    assert!(info.contains("3000001"), "{info}");
+    let back = place.path().join("back");
+    pmof(["cp", &copied, text(&back)]).done();
+    assert!(fs::read(&back).unwrap() == fs::read(&source).unwrap());
+    assert_eq!(pmof(["pool", "ls", &target.address]).done(), "ledger\norders\n");
+}
+
+/// A pool of one target is the same over both transports; `fabric://` takes the library's choice at both ends.
+#[test]
+fn a_provider_of_the_librarys_choice_reaches_the_same_pools() {
+    let (root, place) = (directory(), directory());
+    let Some(target) = FabricTarget::start(root.path(), "fabric://127.0.0.1:0") else { return };
+    let source = file_with(&place, "source", &pattern(100_000));
+    pmof(["cp", text(&source), &format!("{}/orders", target.address)]).done();
+    assert_eq!(pmof(["pool", "ls", &target.address]).done(), "orders\n");
+}
+
+#[test]
+fn what_libfabric_cannot_do_is_said() {
+    let (root, place) = (directory(), directory());
+    let source = file_with(&place, "source", &pattern(100));
+    pmof(["serve", "--root", ".", "--listen", "fabric+nowhere://127.0.0.1:0"])
+        .wrong_use(&["there is no transport \"fabric+nowhere\"", "efa"]);
+    let Some(target) = FabricTarget::start(root.path(), "fabric+tcp://127.0.0.1:0") else { return };
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = format!("fabric+tcp://{}", taken.local_addr().unwrap());
+    for (listen, words) in [
+        ("fabric+cxi://127.0.0.1:0", &["has no cxi with", "RMA"][..]),
+        ("fabric+sockets://127.0.0.1:0", &["sockets is not supported", "10 ms"]),
+        ("fabric+shm://127.0.0.1:0", &["shm is not supported", "use shm://"]),
+        ("fabric+tcp://[::1]:0", &["IPv6 is not supported over libfabric"]),
+        ("fabric+tcp://no.such.host.invalid:0", &["no.such.host.invalid"]),
+        ("fabric+tcp://192.0.2.1:0", &["192.0.2.1"]),
+        (taken.as_str(), &["in use"]),
+    ] {
+        pmof(["serve", "--trust-network", "--root", text(root.path()), "--listen", listen]).failed(words);
+    }
+    for (url, words) in [
+        ("fabric+tcp://no.such.host.invalid:1/x", &["no.such.host.invalid"][..]),
+        ("fabric+tcp://127.0.0.1:1/x", &["cannot copy", "refused"]),
+        ("fabric+tcp://[::1]:1/x", &["IPv6 is not supported over libfabric"]),
+        ("fabric+efa://127.0.0.1:1/x", &["has no efa with"]),
+        // A target of another provider, or of none.
+        (&target.address.replace("fabric+tcp", "tcp"), &["HOST:PORT/POOL"]),
+    ] {
+        let said = pmof(["cp", text(&source), url]);
+        let is_told = words.iter().all(|word| said.errors.contains(word));
+        assert!(said.code != Some(0) && is_told && said.errors.lines().count() <= 8, "{url}: {said:?}");
+    }
+}
+
+#[test]
+fn the_demo_and_chaos_run_over_libfabric() {
+    let place = directory();
+    let Some(target) = FabricTarget::start(place.path(), "fabric+tcp://127.0.0.1:0") else { return };
+    drop(target);
+    let demo = ["demo", "--transport", "fabric+tcp", "--seconds", "1", "--json", "--dir", text(place.path())];
+    let report = pmof(demo).json();
+    assert_eq!(report["transport"], "fabric+tcp", "{report}");
+    let chaos = ["chaos", "--transport", "fabric+tcp", "--kills", "2", "--pauses", "1", "--json"];
+    // An endpoint takes a tenth of a second to open.
+    let more = ["--loss-timeout-ms", "3000", "--dir", text(place.path())];
+    let report = pmof([&chaos[..], &more].concat()).json();
+    assert_eq!(report["transport"], "fabric+tcp", "{report}");
+    let wrong = pmof(["chaos", "--transport", "fabric+tcp", "--cuts", "1"]);
+    assert!(wrong.code != Some(0) && wrong.errors.contains("--cuts"), "{wrong:?}");
+}
+
+#[test]
+fn the_doctor_lists_providers() {
+    let report = pmof(["doctor", "--json"]).json();
+    if report["libfabric"]["unusable"].is_object() {
+        let why = report["libfabric"]["unusable"]["why"].as_str().unwrap();
+        assert!(why.contains("apt install libfabric1"), "{why}");
+        skip_report::skipped!("no libfabric: {why}");
+        return;
+    }
+    let providers = report["libfabric"]["found"]["providers"].as_array().unwrap();
+    let of = |scheme: &str| providers.iter().find(|provider| provider["scheme"] == scheme);
+    assert!(of("fabric+tcp").unwrap()["why_not"].is_null(), "{report}");
+    if let Some(sockets) = of("fabric+sockets") {
+        assert!(sockets["why_not"].as_str().unwrap().contains("10 ms"), "{report}");
+    }
+    let text = pmof(["doctor"]).done();
+    assert!(text.contains("fabric+tcp://, flushed by the target's CPU"), "{text}");
+}
+
+/// Who waits in polling finds the same calls on bare endpoints beside.
+#[test]
+fn latency_and_bandwidth_have_a_floor() {
+    let place = tempfile::tempdir_in("/dev/shm").unwrap();
+    let Some(target) = FabricTarget::start(place.path(), "fabric+tcp://127.0.0.1:0") else { return };
+    drop(target);
+    let common = ["--transport", "fabric+tcp", "--count", "50", "--rounds", "2", "--json", "--dir", text(place.path())];
+    for (what, size, ratio) in
+        [("latency", "64", "ratio_p50"), ("latency", "4096", "ratio_p50"), ("bandwidth", "65536", "ratio_bandwidth")]
+    {
+        let report = pmof([&["bench", what, "--size", size], &common[..]].concat()).json();
+        assert!(report[ratio].as_f64().is_some_and(|number| number > 0.0), "{ratio} of {report}");
+        assert_eq!(report["method"], "send-after-write", "{report}");
+    }
+    let report = pmof([&["bench", "latency", "--waiting", "adaptive"], &common[..]].concat()).json();
+    assert!(report["ratio_p50"].is_null(), "{report}");
+    assert!(report["no_floor"].as_str().is_some_and(|why| why.contains("spins")), "{report}");
+}
