@@ -157,6 +157,9 @@ impl Lane {
     }
 
     fn post_receives(&mut self) -> io::Result<()> {
+        if self.stream.free.is_empty() {
+            return Ok(());
+        }
         let mut endpoint = self.endpoint.lock();
         while let Some(buffer) = self.stream.free.pop() {
             let len_bytes = buffer.len_bytes();
