@@ -14,6 +14,10 @@ use crate::{FabricProvider, SetupError};
 /// Operations and receives of a connection that are under way at once.
 pub(super) const OPERATIONS: usize = 256;
 
+/// Endpoints that are watched where all of a domain stand on one epoll instance: the kernel bounds the paths to a socket, to 50 of four
+/// instances and 10 of five (`path_limits` of its `fs/eventpoll.c`), and the fifth is the program's.
+const WATCHED_MAX: usize = 8;
+
 /// The endpoint of a connection, which another thread may close.
 pub(super) type SharedEndpoint = Arc<Mutex<Endpoint>>;
 
@@ -50,6 +54,13 @@ impl Opened {
         endpoints.retain(|endpoint| endpoint.strong_count() > 0);
         endpoints.push(Arc::downgrade(&endpoint));
         Ok(endpoint)
+    }
+
+    /// Whether one more endpoint may be watched; who is not looks from time to time. Providers with a layer over them have an epoll
+    /// instance for each endpoint.
+    pub(super) fn may_watch(&self) -> bool {
+        let count = || self.endpoints.lock().iter().filter(|endpoint| endpoint.strong_count() > 0).count();
+        self.name().contains(';') || count() <= WATCHED_MAX
     }
 
     /// Closes all endpoints. On return no operation of the other sides is under way: a provider that is software may still be

@@ -126,12 +126,10 @@ impl FabricWire {
     }
 
     fn open_lane(&mut self, endpoint: super::opened::SharedEndpoint) -> io::Result<()> {
-        // Where all endpoints of a provider stand on one epoll instance (net), the kernel lets no more than some tens of others watch
-        // it. The rest look from time to time.
-        let watched = endpoint.lock().descriptor().map_or(Ok(()), |descriptor| self.sleeping.watch(descriptor));
-        match watched {
-            Ok(()) | Err(Errno::INVAL | Errno::LOOP) => {}
-            Err(errno) => return Err(errno.into()),
+        if self.opened.may_watch() {
+            if let Some(descriptor) = endpoint.lock().descriptor() {
+                self.sleeping.watch(descriptor)?;
+            }
         }
         self.lane = Some(Lane::new(&self.opened, endpoint)?);
         Ok(())
