@@ -2,6 +2,8 @@
 
 use std::{
     fs::{self, File},
+    io::{BufRead, BufReader, Write},
+    net::{Shutdown, TcpStream},
     os::unix::fs::FileExt,
 };
 
@@ -40,6 +42,49 @@ fn a_counter_counts_over_its_runs() {
         let said = two.run("counter").done();
         assert!(said.starts_with(&format!("{count}: ProcessCrash on 2/2: ")), "{said}");
     }
+}
+
+#[test]
+fn a_log_keeps_its_lines_over_its_runs() {
+    let two = Two::start();
+    let append = |line| wait(program("log").args(&two.urls).arg(line).spawn().unwrap()).done();
+    for line in ["one", "a longer one"] {
+        let said = append(line);
+        assert!(said.starts_with("ProcessCrash on 2/2: "), "{said}");
+    }
+    assert_eq!(two.run("log").done(), "one\na longer one\n");
+}
+
+#[test]
+fn a_standby_takes_the_pool_over() {
+    let said = wait(program("take_over").spawn().unwrap()).done();
+    let lines: Vec<_> = said.lines().collect();
+    assert_eq!(lines.len(), 4, "{said}");
+    assert!(lines[0].starts_with("an opening as usual: "), "{said}");
+    assert_eq!(lines[1], "the standby has it, and reads: by the first");
+    assert!(lines[2].starts_with("the first one: ") && lines[2].contains("initiator"), "{said}");
+    assert_eq!(lines[3], "the pool: by the standby");
+}
+
+#[test]
+fn an_async_server_answers_what_is_durable() {
+    let two = Two::start();
+    let mut server = program("async_server").arg("127.0.0.1:0").args(&two.urls).spawn().unwrap();
+    let mut ready = String::new();
+    BufReader::new(server.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+    let address = ready.trim_end().strip_prefix("ready ").expect("its address");
+    let mut clients: Vec<_> = (0..3).map(|_| TcpStream::connect(address).unwrap()).collect();
+    // All of them at once, on one thread of the server.
+    for client in &mut clients {
+        client.write_all(b"one\ntwo\n").unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
+    }
+    let answers = clients.into_iter().flat_map(|client| BufReader::new(client).lines().map(Result::unwrap));
+    let mut answers: Vec<_> = answers.collect();
+    answers.sort();
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert_eq!(answers, (0..6).map(|slot| format!("{slot} on 2/2")).collect::<Vec<_>>());
 }
 
 #[test]
@@ -96,7 +141,7 @@ fn visits_are_counted_in_both_files_of_a_set() {
 
 #[test]
 fn without_a_replica_it_is_said_what_is_missing() {
-    for name in ["awaited", "counter", "many_threads"] {
+    for name in ["awaited", "counter", "log", "many_threads"] {
         wait(program(name).spawn().unwrap()).failed(1, &["Error: a pool needs at least one replica: name one"]);
         wait(program(name).arg("tcp://127.0.0.1:1/x").spawn().unwrap()).failed(1, &["127.0.0.1:1"]);
     }

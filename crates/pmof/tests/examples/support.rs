@@ -37,7 +37,8 @@ pub(crate) const EXAMPLES: [(&str, &[&str]); 14] = [
 ];
 
 /// The examples of pools: they take the URLs of replicas or a pool set file, or start targets of their own.
-pub(crate) const POOL_EXAMPLES: [&str; 5] = ["awaited", "counter", "lost_replica", "many_threads", "pool_set"];
+pub(crate) const POOL_EXAMPLES: [&str; 8] =
+    ["async_server", "awaited", "counter", "log", "lost_replica", "many_threads", "pool_set", "take_over"];
 
 /// Where the examples are: beside the tests, where cargo builds them, unless the environment names another place.
 ///
