@@ -344,6 +344,14 @@ pub enum PoolError {
         /// Those that do not belong to the others, and why.
         replicas: Vec<(Arc<ReplicaPlace>, Arc<ReplicaError>)>,
     },
+    /// The pool has fewer replicas than a persist is to be [on](crate::Acknowledge::AtLeast): none would ever be acknowledged.
+    #[error("a persist is to be on {wanted} replicas, and the pool has {made}: ask for {made} at most")]
+    NeverAcknowledged {
+        /// Replicas that are asked for.
+        wanted: usize,
+        /// Replicas that the pool was made with.
+        made: usize,
+    },
     /// The replicas are in too few failure domains for what a persist is to [survive](crate::Acknowledge::Survive).
     #[error(
         "a persist is to be in {wanted} failure domains, and the replicas are in {found}: {}; add replicas on other machines, or tell targets apart that do not fail together (pmof serve --failure-domain)",

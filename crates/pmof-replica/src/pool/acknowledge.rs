@@ -12,7 +12,8 @@ pub enum Acknowledge {
     #[default]
     InSync,
     /// The same, and at least so many replicas have them; else the persist fails. With [`slow_after`](crate::PoolOptions::slow_after) it does not
-    /// wait for more than these where the others are too slow: a quorum of so many.
+    /// wait for more than these where the others are too slow: a quorum of so many. A pool that
+    /// has fewer does not open for writing ([`PoolError::NeverAcknowledged`](crate::PoolError::NeverAcknowledged)).
     AtLeast(usize),
     /// The same, and the bytes are in so many failure domains and one more: they survive the loss of any so many, with all that is in them. A
     /// target's failure domain is its machine, unless its operator declared another one. A pool whose replicas cannot give that does not
@@ -50,6 +51,11 @@ impl AckTerms {
     /// Whether replicas in these domains are enough.
     pub(super) fn are_met(&self, have_it: impl Iterator<Item = Option<ReplicaDomain>> + Clone) -> bool {
         have_it.clone().count() >= self.least && (self.domains == 1 || distinct(have_it) >= self.domains)
+    }
+
+    /// Replicas that must have the bytes.
+    pub(super) fn least(&self) -> usize {
+        self.least
     }
 
     /// Failure domains that the bytes must be in.

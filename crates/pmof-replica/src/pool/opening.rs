@@ -223,9 +223,9 @@ impl Opening {
             self.urls.push(Arc::clone(&other.url));
         }
         let wanted = |position: usize| reached[position - first];
-        let (opened, strangers): (Vec<_>, Vec<_>) =
+        let (opened, foreign): (Vec<_>, Vec<_>) =
             opened.into_iter().partition(|opened| is_member(wanted(opened.position), opened));
-        for Opened { position, index, site, .. } in strangers {
+        for Opened { position, index, site, .. } in foreign {
             release(&site);
             let why = ReplicaError::NotTheMember { index: wanted(position).index, found: index };
             self.left_out.push((position, Arc::new(why)));
@@ -253,6 +253,12 @@ impl Opening {
     fn terms(&self) -> AckTerms {
         let Wanted { acknowledge, slow_after, ref reach, .. } = self.wanted;
         AckTerms::new(acknowledge, slow_after, reach.loss_timeout)
+    }
+
+    /// Whether a persist of a pool with so many replicas can ever be acknowledged.
+    fn check_acknowledge(&self, made: usize) -> Result<(), PoolError> {
+        let wanted = self.terms().least();
+        if wanted <= made { Ok(()) } else { Err(PoolError::NeverAcknowledged { wanted, made }) }
     }
 
     /// Whether the replicas that are open are in as many failure domains as a persist is to be in.
@@ -385,6 +391,7 @@ impl Format for Opening {
     type Replicas = NativeReplicas;
 
     fn create(mut self, new: NewNative) -> Result<NativeReplicas, PoolError> {
+        self.check_acknowledge(self.urls.len())?;
         let (ids, count, require) = ((Uuid::new_v4(), Uuid::new_v4()), self.urls.len() as u16, self.wanted.require);
         // Of several programs that make the same pool at once, one gets that replica, and the others make none.
         let first = (0..self.sites.len()).min_by_key(|index| self.urls[self.sites[*index].0].to_string());
@@ -428,7 +435,10 @@ impl Format for Opening {
         }
         let judged = self.judge(&mut opened, failed, identity, access);
         let judged = match judged {
-            Ok(judged) if access == OpenFor::Write => self.check_domains(&opened).map(|()| judged),
+            Ok((identity, agreement)) if access == OpenFor::Write => self
+                .check_acknowledge(identity.replica_count.into())
+                .and_then(|()| self.check_domains(&opened))
+                .map(|()| (identity, agreement)),
             judged => judged,
         };
         let (identity, agreement) = match judged {

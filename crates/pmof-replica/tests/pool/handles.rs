@@ -10,7 +10,7 @@ use std::{
 };
 
 use pmof_mem::causes;
-use pmof_replica::{Lane, Pending, Pool, PoolError, ReplicaError};
+use pmof_replica::{Acknowledge, Lane, Pending, Pool, PoolError, ReplicaError};
 
 use crate::support::{Target, options, read};
 
@@ -266,6 +266,25 @@ fn more_replicas_than_the_pool_has_are_refused_with_their_number() {
     assert!(matches!(error, PoolError::Degraded { opened: 2, made: 2, needed: 3, .. }), "{error:?}");
     assert!(causes(&error).to_string().contains("it never had so many"), "{error}");
     options(urls).min_replicas(2).open().expect("both are there");
+}
+
+#[test]
+fn a_pool_that_could_acknowledge_nothing_is_not_opened() {
+    let targets = [Target::start(), Target::start()];
+    let options = || options(targets.each_ref().map(|target| target.url("orders")));
+    let on = |count| options().acknowledge(Acknowledge::AtLeast(count));
+    let assert_refused = |refused: Result<Pool, PoolError>| match refused {
+        Err(PoolError::NeverAcknowledged { wanted: 3, made: 2 }) => {}
+        other => panic!("{other:?}"),
+    };
+    assert_refused(on(3).create(POOL_BYTES));
+    // Nothing was made.
+    on(2).create(POOL_BYTES).expect("made").close().expect("closed");
+    assert_refused(on(3).open());
+    // The replicas are free again; and who only reads asks for no acknowledgement.
+    let pool = on(2).open().expect("both are there");
+    on(3).open_read_only().expect("for reading");
+    pool.persist(0, b"on both").expect("a receipt");
 }
 
 #[test]
