@@ -27,7 +27,7 @@ use crate::{
     endpoint::AccessEp,
     error::Failure,
     handle::{Deletion, Handle, kind},
-    limits::{LOSS_TIMEOUT, RECEIVES},
+    limits::{LOSS_TIMEOUT, receives},
     memory::{MrLocal, slice},
     on::On,
     private_data::PrivateData,
@@ -244,7 +244,7 @@ struct Queues {
 
 impl Queues {
     fn make(peer: &PeerShared, wants: &Wants) -> Result<Self, Failure> {
-        let options = QueueOptions { progress: Progress::Assisted, ..QueueOptions::default() };
+        let options = QueueOptions::default().progress(Progress::Assisted);
         let queue = without_signals(|| peer.peer.completion_queue(options))?;
         let shared_queue = wants.srq.as_ref().and_then(|srq| srq.queue.clone());
         let is_separate = wants.has_receive_queue && shared_queue.is_none();
@@ -253,7 +253,7 @@ impl Queues {
         let (cq, receive_queue, own_rcq) = match &channel {
             Some(channel) => (Cq::of_channel(channel, false), None, is_separate.then(|| Cq::of_channel(channel, true))),
             None if is_separate => {
-                let receives = peer.peer.completion_queue(RECEIVES)?;
+                let receives = peer.peer.completion_queue(receives())?;
                 (Cq::own(queue.clone(), beacons), Some(receives.clone()), Some(Cq::own(receives, beacons)))
             }
             None => (Cq::own(queue.clone(), beacons), shared_queue, None),
@@ -339,26 +339,23 @@ impl AccessConnReq {
             Way::In(request) => {
                 let request = request.into_inner();
                 let request = request.ok_or_else(|| Failure::provider("the request is gone"))?;
-                let options = AcceptOptions {
-                    private_data,
-                    loss_timeout: LOSS_TIMEOUT,
-                    receive_queue: queues.receive_queue.clone(),
-                    shared_receives: queues.shared_receives.clone(),
-                    receive_limit: self.wants.rq_size,
-                };
+                let options = AcceptOptions::default()
+                    .private_data(private_data)
+                    .loss_timeout(LOSS_TIMEOUT)
+                    .receive_queue(queues.receive_queue.clone())
+                    .shared_receives(queues.shared_receives.clone())
+                    .receive_limit(self.wants.rq_size);
                 request.accept(&queues.queue, &options)?
             }
             Way::Out(address) => {
-                let options = ConnectOptions {
-                    private_data,
-                    loss_timeout: LOSS_TIMEOUT,
-                    settings: own_settings(self.wants.sq_size),
-                    receive_queue: queues.receive_queue.clone(),
-                    shared_receives: queues.shared_receives.clone(),
-                    receive_limit: self.wants.rq_size,
-                    timeout: self.wants.timeout.max(REACH_MIN),
-                    ..ConnectOptions::default()
-                };
+                let options = ConnectOptions::default()
+                    .private_data(private_data)
+                    .loss_timeout(LOSS_TIMEOUT)
+                    .settings(own_settings(self.wants.sq_size))
+                    .receive_queue(queues.receive_queue.clone())
+                    .shared_receives(queues.shared_receives.clone())
+                    .receive_limit(self.wants.rq_size)
+                    .timeout(self.wants.timeout.max(REACH_MIN));
                 self.peer.peer.start_connect(address, &queues.queue, &options)?.without_waiting()
             }
         };

@@ -46,7 +46,7 @@ fn choice(address: IpAddr, is_remote: bool) -> DeviceChoice {
 
 fn open_device(address: IpAddr, is_remote: bool) -> Result<AccessPeer, Failure> {
     let device = choice(address, is_remote);
-    Ok(AccessPeer::open_verbs(&VerbsOptions { device, ..VerbsOptions::default() })?)
+    Ok(AccessPeer::open_verbs(&VerbsOptions::default().device(device))?)
 }
 
 /// Fails if the address is not of this host (or there is no route to it), as looking up its device would.
@@ -185,7 +185,7 @@ unsafe fn open(context: *mut sys::ibv_context) -> Result<Peer, Failure> {
         if settings().wire == Wire::Librpma {
             return Ok(Peer(On::Verbs(verbs::Peer::open(&name)?)));
         }
-        AccessPeer::open_verbs(&VerbsOptions { device: DeviceChoice::Named(name), ..VerbsOptions::default() })?
+        AccessPeer::open_verbs(&VerbsOptions::default().device(DeviceChoice::Named(name)))?
     };
     let transport = transport.unwrap_or(Transport::Verbs);
     let (registrations, nothing) = (AtomicUsize::new(0), OnceLock::new());

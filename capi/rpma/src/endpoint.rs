@@ -69,7 +69,7 @@ impl AccessEp {
     pub(crate) fn listen(peer: &Arc<PeerShared>, host: &str, port: &str) -> Result<Self, Failure> {
         // Listening on an RDMA device trusts the network behind it, as with librpma.
         let trust_network = peer.transport == Transport::Verbs || settings().trusts_network;
-        let options = ListenOptions { trust_network, settings: own_settings(0), ..ListenOptions::default() };
+        let options = ListenOptions::default().trust_network(trust_network).settings(own_settings(0));
         let place = location(peer, host, port)?;
         let listener = peer.peer.listen(place, options).map_err(|error| {
             let is_public = matches!(error, SetupError::NotLoopback { .. });

@@ -9,5 +9,6 @@ use pmof_access::{DEFAULT_SPIN, Progress, QueueOptions, Waiting};
 pub(crate) const LOSS_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Separate queues of receives: their descriptors show only receives.
-pub(crate) const RECEIVES: QueueOptions =
-    QueueOptions { waiting: Waiting::Adaptive { spin: DEFAULT_SPIN }, progress: Progress::OfOperations };
+pub(crate) fn receives() -> QueueOptions {
+    QueueOptions::default().waiting(Waiting::Adaptive { spin: DEFAULT_SPIN }).progress(Progress::OfOperations)
+}

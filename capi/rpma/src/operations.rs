@@ -302,7 +302,7 @@ pub unsafe extern "C" fn rpma_atomic_write(
 }
 
 /// Whether the flush is allowed.
-fn check_gate(conn: &AccessConn, dst: &AccessMrRemote, is_persistent: bool) -> Result<(), Failure> {
+fn check_flush(conn: &AccessConn, dst: &AccessMrRemote, is_persistent: bool) -> Result<(), Failure> {
     if !dst.may_flush(is_persistent) {
         let kind = if is_persistent { "persistent" } else { "visibility" };
         return Err(Failure::new(
@@ -373,7 +373,7 @@ pub extern "C" fn rpma_flush(
             }
         };
         let (signal, dst) = (signal(flags)?, dst.access()?);
-        check_gate(conn, dst, is_persistent)?;
+        check_flush(conn, dst, is_persistent)?;
         let connection = conn.connection();
         let region = dst.region(connection)?;
         if (dst_offset as u64).checked_add(len as u64).is_none_or(|end| end > region.len_bytes()) {

@@ -18,7 +18,7 @@ use crate::{
     context::{Peer, PeerShared},
     error::Failure,
     handle::{Handle, kind},
-    limits::RECEIVES,
+    limits,
     memory::{MrLocal, slice},
     on::On,
     queue::Cq,
@@ -76,7 +76,7 @@ pub extern "C" fn rpma_srq_new(peer: Object<Peer>, cfg: Object<SrqCfg>, made: Ou
         let (on, rcq) = match &peer.0 {
             On::Access(peer) => {
                 let receives = peer.peer.shared_receive_queue(cfg.rq_size() as usize);
-                let queue = (cfg.rcq_size() > 0).then(|| peer.peer.completion_queue(RECEIVES)).transpose()?;
+                let queue = (cfg.rcq_size() > 0).then(|| peer.peer.completion_queue(limits::receives())).transpose()?;
                 let rcq = queue.clone().map(|queue| Cq::own(queue, &peer.beacons));
                 (On::Access(AccessSrq { receives, queue, peer: Arc::clone(peer) }), rcq)
             }

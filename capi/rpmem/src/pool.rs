@@ -33,7 +33,7 @@ const REMOVE_POOL_SET: c_int = 2;
 
 /// An open pool, `RPMEMpool` of the header.
 #[derive(Debug)]
-pub struct Pool {
+pub struct RpmemPool {
     remote: pmof_replica::Pool,
     /// The lanes that the application asked for, by number.
     lanes: Box<[Mutex<Lane>]>,
@@ -92,15 +92,15 @@ impl Place {
         RemoteSetOptions::new(url, set).target(settings::target_options()).mirror(Arc::clone(&self.memory) as _)
     }
 
-    fn finish(&self, pool: pmof_replica::Pool, lanes: *mut c_uint) -> *mut Pool {
+    fn finish(&self, pool: pmof_replica::Pool, lanes: *mut c_uint) -> *mut RpmemPool {
         let made: Box<[_]> = (0..self.lanes).map(|_| Mutex::new(pool.lane())).collect();
         // SAFETY: `new` found that it is not null; rpmem_open and rpmem_create are given a valid `nlanes` or null.
         unsafe { *lanes = self.lanes };
-        Box::into_raw(Box::new(Pool { remote: pool, lanes: made, process: Process::watched() }))
+        Box::into_raw(Box::new(RpmemPool { remote: pool, lanes: made, process: Process::watched() }))
     }
 }
 
-impl Pool {
+impl RpmemPool {
     /// Runs an operation on a lane whose following writes have `atomicity`.
     fn with_lane<T>(
         &self,
@@ -159,7 +159,7 @@ pub unsafe extern "C" fn rpmem_create(
     pool_size: usize,
     nlanes: *mut c_uint,
     create_attr: *const PoolAttributes,
-) -> *mut Pool {
+) -> *mut RpmemPool {
     log::start();
     let made = call("rpmem_create", || {
         // SAFETY: strings end in a NUL or are null, and the memory stays mapped until the pool is closed.
@@ -186,7 +186,7 @@ pub unsafe extern "C" fn rpmem_open(
     pool_size: usize,
     nlanes: *mut c_uint,
     open_attr: *mut PoolAttributes,
-) -> *mut Pool {
+) -> *mut RpmemPool {
     log::start();
     let opened = call("rpmem_open", || {
         // SAFETY: strings end in a NUL or are null, and the memory stays mapped until the pool is closed.
@@ -209,7 +209,7 @@ pub unsafe extern "C" fn rpmem_open(
 ///
 /// `rpp` is null or an open pool, `attr` null or attributes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpmem_set_attr(rpp: *mut Pool, attr: *const PoolAttributes) -> c_int {
+pub unsafe extern "C" fn rpmem_set_attr(rpp: *mut RpmemPool, attr: *const PoolAttributes) -> c_int {
     // SAFETY: null or attributes, which nobody changes during the call.
     let attributes = unsafe { attr.as_ref() }.map(Attributes::from_bytes).unwrap_or_default();
     // SAFETY: `rpp` is null or was made by `Place::finish` and not closed.
@@ -222,7 +222,7 @@ pub unsafe extern "C" fn rpmem_set_attr(rpp: *mut Pool, attr: *const PoolAttribu
 ///
 /// `rpp` is null or an open pool that no other call uses.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpmem_close(rpp: *mut Pool) -> c_int {
+pub unsafe extern "C" fn rpmem_close(rpp: *mut RpmemPool) -> c_int {
     let closed = call("rpmem_close", || {
         if rpp.is_null() {
             return Err(Failure::invalid("rpp is NULL"));
@@ -249,13 +249,13 @@ pub unsafe extern "C" fn rpmem_close(rpp: *mut Pool) -> c_int {
 /// `rpp` is null or an open pool.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rpmem_persist(
-    rpp: *mut Pool,
+    rpp: *mut RpmemPool,
     offset: usize,
     length: usize,
     lane: c_uint,
     flags: c_uint,
 ) -> c_int {
-    let persist = |pool: &Pool| pool.persist(lane, range(offset, length), atomicity(flags)?);
+    let persist = |pool: &RpmemPool| pool.persist(lane, range(offset, length), atomicity(flags)?);
     // SAFETY: `rpp` is null or was made by `Place::finish` and not closed.
     unsafe { on_pool("rpmem_persist", rpp, persist) }
 }
@@ -267,13 +267,13 @@ pub unsafe extern "C" fn rpmem_persist(
 /// `rpp` is null or an open pool.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rpmem_flush(
-    rpp: *mut Pool,
+    rpp: *mut RpmemPool,
     offset: usize,
     length: usize,
     lane: c_uint,
     flags: c_uint,
 ) -> c_int {
-    let flush = |pool: &Pool| {
+    let flush = |pool: &RpmemPool| {
         pool.with_lane(lane, atomicity(flags)?, |lane| {
             lane.write_range(range(offset, length))?;
             Ok(pool.remote.check_replicas()?)
@@ -289,8 +289,8 @@ pub unsafe extern "C" fn rpmem_flush(
 ///
 /// `rpp` is null or an open pool.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpmem_drain(rpp: *mut Pool, lane: c_uint, flags: c_uint) -> c_int {
-    let drain = |pool: &Pool| {
+pub unsafe extern "C" fn rpmem_drain(rpp: *mut RpmemPool, lane: c_uint, flags: c_uint) -> c_int {
+    let drain = |pool: &RpmemPool| {
         if flags != 0 {
             return Err(Failure::invalid(format!("flags {flags:#x}: none is defined")));
         }
@@ -312,8 +312,8 @@ pub unsafe extern "C" fn rpmem_drain(rpp: *mut Pool, lane: c_uint, flags: c_uint
 ///
 /// `rpp` is null or an open pool.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn rpmem_deep_persist(rpp: *mut Pool, offset: usize, length: usize, lane: c_uint) -> c_int {
-    let persist = |pool: &Pool| pool.persist(lane, range(offset, length), Atomicity::Words);
+pub unsafe extern "C" fn rpmem_deep_persist(rpp: *mut RpmemPool, offset: usize, length: usize, lane: c_uint) -> c_int {
+    let persist = |pool: &RpmemPool| pool.persist(lane, range(offset, length), Atomicity::Words);
     // SAFETY: `rpp` is null or was made by `Place::finish` and not closed.
     unsafe { on_pool("rpmem_deep_persist", rpp, persist) }
 }
@@ -325,13 +325,13 @@ pub unsafe extern "C" fn rpmem_deep_persist(rpp: *mut Pool, offset: usize, lengt
 /// `rpp` is null or an open pool; `buff` is null or has room for `length` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rpmem_read(
-    rpp: *mut Pool,
+    rpp: *mut RpmemPool,
     buff: *mut c_void,
     offset: usize,
     length: usize,
     lane: c_uint,
 ) -> c_int {
-    let read = |pool: &Pool| {
+    let read = |pool: &RpmemPool| {
         if length == 0 {
             return pool.with_lane(lane, Atomicity::default(), |lane| Ok(lane.read(offset as u64, &mut [])?));
         }
@@ -390,7 +390,11 @@ fn atomicity(flags: c_uint) -> Result<Atomicity, Failure> {
 /// # Safety
 ///
 /// `rpp` is null or an open pool.
-unsafe fn on_pool(function: &'static str, rpp: *mut Pool, body: impl FnOnce(&Pool) -> Result<(), Failure>) -> c_int {
+unsafe fn on_pool(
+    function: &'static str,
+    rpp: *mut RpmemPool,
+    body: impl FnOnce(&RpmemPool) -> Result<(), Failure>,
+) -> c_int {
     let done = call(function, || {
         // SAFETY: null, or made by `Place::finish` and not closed: shared by all threads until then.
         let Some(pool) = (unsafe { rpp.as_ref() }) else { return Err(Failure::invalid("rpp is NULL")) };

@@ -43,7 +43,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let place = std::env::args().nth(1).map(PathBuf::from);
     let memory: Arc<dyn Medium> = Arc::new(open(place.as_ref())?);
     let target = Peer::open(Transport::Shm)?;
-    let serving = target.completion_queue(QueueOptions { progress: Progress::Thread, ..QueueOptions::default() })?;
+    let serving = target.completion_queue(QueueOptions::default().progress(Progress::Thread))?;
     let region = target.register(Arc::clone(&memory), 0, LEN_BYTES, Access::all())?;
     let socket = std::env::temp_dir().join(format!("pmof-shm-floor-{}", std::process::id()));
     let listener = target.listen(Path::new(&socket), ListenOptions::default())?;
@@ -51,8 +51,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let queue = peer.completion_queue(QueueOptions::default())?;
     let pending = peer.start_connect(socket.as_path(), &queue, &ConnectOptions::default())?;
     let request = listener.next_request(LONG)?.ok_or("no request")?;
-    let _served = request
-        .accept(&serving, &AcceptOptions { private_data: region.descriptor().to_vec(), ..Default::default() })?;
+    let _served = request.accept(&serving, &AcceptOptions::default().private_data(region.descriptor().to_vec()))?;
     let connection = pending.finish()?;
     let remote = connection.remote_region(connection.private_data())?;
     if !connection.prepare(&remote, LONG) {

@@ -4,20 +4,21 @@ use std::{net::IpAddr, time::Duration};
 
 use pmof_proto::{Settings, limits};
 
-use crate::{CompletionQueue, Method, RemoteRegion, SharedReceives};
+use crate::{CompletionQueue, Method, RemoteRegion, SharedReceives, setters::setters};
 
 /// Default time without an answer that is due, after which a connection counts as lost: longer than a slow disk's flush.
 pub const DEFAULT_LOSS_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Default time for a connection to stand.
+/// Default connect timeout.
 pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What goes with a connection request.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ConnectOptions {
     /// For the other side's application, at most [`limits::CONNECT_PRIVATE_MAX_BYTES`].
     pub private_data: Vec<u8>,
-    /// Time for the connection to stand.
+    /// Connect timeout.
     pub timeout: Duration,
     /// Time without an answer that is due, after which the connection counts as lost.
     pub loss_timeout: Duration,
@@ -56,3 +57,16 @@ impl Default for ConnectOptions {
         }
     }
 }
+
+setters!(ConnectOptions {
+    private_data: Vec<u8>,
+    timeout: Duration,
+    loss_timeout: Duration,
+    settings: Settings,
+    method: impl Into<Option<Method>>,
+    source: impl Into<Option<IpAddr>>,
+    append_to: impl Into<Option<RemoteRegion>>,
+    receive_queue: impl Into<Option<CompletionQueue>>,
+    shared_receives: impl Into<Option<SharedReceives>>,
+    receive_limit: usize,
+});

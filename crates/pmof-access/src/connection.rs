@@ -92,7 +92,7 @@ pub struct Connection {
     peer_address: Option<SocketAddr>,
     /// Where this side asked for it.
     requested: Option<Location>,
-    /// Known once an event has told that it stands.
+    /// Known once an event has told that the connection is established.
     private_data: OnceLock<Vec<u8>>,
     events_signal: OnceLock<Arc<ReadySignal>>,
 }
@@ -147,7 +147,7 @@ impl Connection {
     }
 
     /// What the other side's application sent along when connecting or accepting; empty until it is told that the connection
-    /// stands.
+    /// is established.
     pub fn private_data(&self) -> &[u8] {
         self.private_data.get().map_or(&[], Vec::as_slice)
     }
@@ -231,7 +231,7 @@ impl Connection {
     /// [`Method::LocalWriteBack`] is not to be had. Nothing needs this but a caller who wants to be one-sided from the first
     /// operation on, or who forces that method. Other transports know at once.
     pub fn prepare(&self, region: &RemoteRegion, timeout: Duration) -> bool {
-        self.queue.wait_until(timeout, || self.link.lock().is_settled(region).then_some(())).is_some()
+        self.queue.wait_until(timeout, || self.link.lock().is_reach_known(region).then_some(())).is_some()
     }
 
     /// Drives the queue until an operation can be posted again, at most `timeout`. False when the time is up; true also
@@ -354,8 +354,8 @@ impl Connection {
         self.link.lock().wire_error.as_ref().map(io::Error::kind)
     }
 
-    /// Why a connection that this side asked for never stood, after an event has told that it was lost. `None` for one that
-    /// stood, or may still.
+    /// Why a connection that this side asked for was never established, after an event has told that it was lost. `None` for one that
+    /// was established, or still may be.
     pub fn connect_error(&self) -> Option<ConnectError> {
         let never_stood = self.requested.is_some() && self.private_data.get().is_none();
         let why = self.link.lock().endpoint.ended().cloned();

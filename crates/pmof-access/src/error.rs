@@ -1,4 +1,4 @@
-//! What can go wrong before a connection stands.
+//! What can go wrong before a connection is established.
 
 use std::{io, net::SocketAddr};
 

@@ -45,7 +45,7 @@
 //!
 //! let peer = Peer::open(Transport::Tcp)?;
 //! // The target's side, here in the same process: a thread of its queue serves remote operations.
-//! let serving = peer.completion_queue(QueueOptions { progress: Progress::Thread, ..Default::default() })?;
+//! let serving = peer.completion_queue(QueueOptions::default().progress(Progress::Thread))?;
 //! let memory = peer.allocate(4096, Access::WRITE | Access::READ | Access::FLUSH_VISIBLE)?;
 //! let address: std::net::SocketAddr = "127.0.0.1:0".parse()?;
 //! let listener = peer.listen(address, Default::default())?;
@@ -54,7 +54,7 @@
 //! let queue = peer.completion_queue(Default::default())?;
 //! let pending = peer.start_connect(listener.local_address(), &queue, &Default::default())?;
 //! let request = listener.next_request(Duration::from_secs(1))?.expect("a request");
-//! let accepted = pmof_access::AcceptOptions { private_data: memory.descriptor().to_vec(), ..Default::default() };
+//! let accepted = pmof_access::AcceptOptions::default().private_data(memory.descriptor().to_vec());
 //! let _served = request.accept(&serving, &accepted)?;
 //! let connection = pending.finish()?;
 //!
@@ -90,6 +90,7 @@ mod queue;
 mod region;
 mod request;
 mod ring;
+mod setters;
 mod shared;
 mod shm;
 mod short;

@@ -421,9 +421,9 @@ impl LinkCore {
     }
 
     /// Whether it is known how the region is reached; asking has it found out.
-    pub(crate) fn is_settled(&self, region: &RemoteRegion) -> bool {
+    pub(crate) fn is_reach_known(&self, region: &RemoteRegion) -> bool {
         let is_over = self.endpoint.ended().is_some();
-        is_over || self.wire.as_ref().is_none_or(|wire| wire.is_settled(region))
+        is_over || self.wire.as_ref().is_none_or(|wire| wire.is_reach_known(region))
     }
 
     /// Operations posted whose outcome is not known.
@@ -442,7 +442,7 @@ impl LinkCore {
         self.endpoint.ended().is_some() || (self.endpoint.has_room() && has_place())
     }
 
-    /// The method of a flush of `region` to `level`, and the promise that stands behind it.
+    /// The method of a flush of `region` to `level`, and the promise behind it.
     pub(crate) fn flush_method(
         &self,
         region: &RemoteRegion,

@@ -14,6 +14,7 @@ use crate::{
     driver::{DrivenAppender, Driver, Waits, next_link_id},
     link::Link,
     peer::PeerShared,
+    setters::setters,
     transport::{Incoming, Listening},
 };
 
@@ -31,6 +32,7 @@ pub const DEFAULT_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Settings of a listener.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct ListenOptions {
     /// What this side takes.
     pub settings: Settings,
@@ -47,8 +49,11 @@ impl Default for ListenOptions {
     }
 }
 
+setters!(ListenOptions { settings: Settings, handshake_timeout: Duration, trust_network: bool });
+
 /// What goes with an acceptance.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct AcceptOptions {
     /// For the other side's application, at most [`limits::ACCEPT_PRIVATE_MAX_BYTES`].
     pub private_data: Vec<u8>,
@@ -75,6 +80,14 @@ impl Default for AcceptOptions {
         }
     }
 }
+
+setters!(AcceptOptions {
+    private_data: Vec<u8>,
+    loss_timeout: Duration,
+    receive_queue: impl Into<Option<CompletionQueue>>,
+    shared_receives: impl Into<Option<SharedReceives>>,
+    receive_limit: usize,
+});
 
 /// Takes connection requests on one address. Handshakes under way are moved on by [`next_request`](Self::next_request).
 #[derive(Debug)]

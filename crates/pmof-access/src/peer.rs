@@ -216,7 +216,7 @@ impl Peer {
         Listener::over(Arc::clone(&self.shared), self.opening().listen(&address)?, options)
     }
 
-    /// Connects to a target and waits until the connection stands, at most the options' timeout for all addresses of
+    /// Connects to a target and waits until the connection is established, at most the options' timeout for all addresses of
     /// the host together.
     pub fn connect(
         &self,
@@ -307,7 +307,7 @@ impl PendingConnection {
         }
     }
 
-    /// The connection as it is: its first [event](Connection::next_event) tells that it stands, or that it was lost. Over TCP the
+    /// The connection as it is: its first [event](Connection::next_event) tells that it is established, or that it was lost. Over TCP the
     /// timeout given when connecting bounds how long the other host may be silent; for the rest the loss timeout holds.
     pub fn without_waiting(self) -> Connection {
         self.connection

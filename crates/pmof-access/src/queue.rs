@@ -19,6 +19,7 @@ use crate::{
         Assistance, Assistants, Assisted, Background, Backoff, Callers, DEFAULT_SPIN, Flusher, Progress,
         ProgressThread, ReadyFlag, Waiting, Wakers,
     },
+    setters::setters,
 };
 
 /// Waits of at least this time begin without looking at the clock, which makes them up to a tick of 20 ms longer.
@@ -29,6 +30,7 @@ const WATCHED_TURNS_MAX: u32 = 64;
 
 /// Settings of a completion queue.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct QueueOptions {
     /// How to wait.
     pub waiting: Waiting,
@@ -41,6 +43,8 @@ impl Default for QueueOptions {
         Self { waiting: Waiting::Adaptive { spin: DEFAULT_SPIN }, progress: Progress::Caller }
     }
 }
+
+setters!(QueueOptions { waiting: Waiting, progress: Progress });
 
 /// Carries out flushes that wait for a device on [`Background`] threads. Clones are the same one.
 #[derive(Clone, Debug)]
@@ -112,7 +116,7 @@ impl CompletionQueue {
         Ok(Self { shared: Arc::new(QueueShared { driver, waiting, thread }) })
     }
 
-    /// Tells a connection where its outcomes go and where its messages find their receives. Before it stands, and before
+    /// Tells a connection where its outcomes go and where its messages find their receives. Before it is established, and before
     /// [`take_over`](Self::take_over).
     pub(crate) fn attach(
         &self,

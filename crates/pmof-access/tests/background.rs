@@ -54,7 +54,7 @@ impl Fixture {
     /// The thread that serves carries out the flushes of a single connection inline, where `inline_max` is more than 0.
     fn with_inline_flushes(inline_max: usize) -> Self {
         let peer = Peer::open(Transport::Tcp).unwrap();
-        let threaded = QueueOptions { progress: Progress::Thread, ..Default::default() };
+        let threaded = QueueOptions::default().progress(Progress::Thread);
         let serving = peer.completion_queue(threaded).unwrap();
         serving.flush_in_background(&BackgroundFlushes::new(&Background::start().unwrap(), inline_max));
         let queue = peer.completion_queue(QueueOptions::default()).unwrap();
@@ -67,7 +67,7 @@ impl Fixture {
         let pending =
             self.peer.start_connect(self.listener.local_address(), &self.queue, &ConnectOptions::default()).unwrap();
         let request = self.listener.next_request(LIMIT).unwrap().unwrap();
-        let options = AcceptOptions { private_data: region.descriptor().to_vec(), ..Default::default() };
+        let options = AcceptOptions::default().private_data(region.descriptor().to_vec());
         let served = request.accept(&self.serving, &options).unwrap();
         let connection = pending.finish().unwrap();
         let remote = connection.remote_region(connection.private_data()).unwrap();

@@ -226,20 +226,17 @@ fn connect(
     region: &Region,
     settings: Settings,
 ) -> Option<(Connection, Connection)> {
-    let listen = ListenOptions { settings, handshake_timeout: LIMIT, ..ListenOptions::default() };
+    let listen = ListenOptions::default().settings(settings).handshake_timeout(LIMIT);
     let listener = peers[1].listen(std::net::SocketAddr::from(([127, 0, 0, 1], 0)), listen).expect("a port");
-    let options = ConnectOptions {
-        private_data: b"scenario".to_vec(),
-        timeout: 3 * LIMIT,
-        loss_timeout: LIMIT,
-        settings,
-        ..ConnectOptions::default()
-    };
+    let options = ConnectOptions::default()
+        .private_data(b"scenario".to_vec())
+        .timeout(3 * LIMIT)
+        .loss_timeout(LIMIT)
+        .settings(settings);
     let pending = peers[0].start_connect(listener.local_address(), &queues[0], &options).ok()?;
     let request = listener.next_request(2 * LIMIT).expect("it works")?;
     assert_eq!(request.private_data(), b"scenario");
-    let options =
-        AcceptOptions { private_data: region.descriptor().to_vec(), loss_timeout: LIMIT, ..AcceptOptions::default() };
+    let options = AcceptOptions::default().private_data(region.descriptor().to_vec()).loss_timeout(LIMIT);
     let there = request.accept(&queues[1], &options).ok()?;
     Some((pending.finish().ok()?, there))
 }

@@ -14,14 +14,15 @@ const IN_TIME: Duration = Duration::from_millis(500);
 fn the_thread_of_a_queue_sends_what_was_held() {
     let peer = Peer::open(Transport::Tcp).unwrap();
     // The thread is asleep whenever something is posted.
-    let options = QueueOptions { progress: Progress::Thread, waiting: Waiting::Adaptive { spin: Duration::ZERO } };
+    let options =
+        QueueOptions::default().progress(Progress::Thread).waiting(Waiting::Adaptive { spin: Duration::ZERO });
     let serving = peer.completion_queue(options).unwrap();
     let queue = peer.completion_queue(options).unwrap();
     let memory = peer.allocate(4096, Access::all()).unwrap();
     let listener = peer.listen(SocketAddr::from(([127, 0, 0, 1], 0)), ListenOptions::default()).unwrap();
     let pending = peer.start_connect(listener.local_address(), &queue, &ConnectOptions::default()).unwrap();
     let request = listener.next_request(Duration::from_secs(5)).unwrap().unwrap();
-    let accepted = AcceptOptions { private_data: memory.descriptor().to_vec(), ..Default::default() };
+    let accepted = AcceptOptions::default().private_data(memory.descriptor().to_vec());
     let _served = request.accept(&serving, &accepted).unwrap();
     let connection = pending.finish().unwrap();
     let remote = connection.remote_region(connection.private_data()).unwrap();
@@ -38,7 +39,7 @@ fn the_thread_of_a_queue_sends_what_was_held() {
 #[test]
 fn polling_a_queue_of_many_connections_sends_what_was_held() {
     let peer = Peer::open(Transport::Tcp).unwrap();
-    let threaded = QueueOptions { progress: Progress::Thread, ..Default::default() };
+    let threaded = QueueOptions::default().progress(Progress::Thread);
     let serving = peer.completion_queue(threaded).unwrap();
     let queue = peer.completion_queue(QueueOptions::default()).unwrap();
     let memory = peer.allocate(4096, Access::all()).unwrap();
@@ -48,7 +49,7 @@ fn polling_a_queue_of_many_connections_sends_what_was_held() {
     for _ in 0..8 {
         let pending = peer.start_connect(listener.local_address(), &queue, &ConnectOptions::default()).unwrap();
         let request = listener.next_request(Duration::from_secs(5)).unwrap().unwrap();
-        let accepted = AcceptOptions { private_data: memory.descriptor().to_vec(), ..Default::default() };
+        let accepted = AcceptOptions::default().private_data(memory.descriptor().to_vec());
         served.push(request.accept(&serving, &accepted).unwrap());
         connections.push(pending.finish().unwrap());
     }

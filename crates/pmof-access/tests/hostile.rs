@@ -45,15 +45,15 @@ struct Server {
 impl Server {
     fn start(handshake_timeout: Duration) -> Self {
         let peer = Peer::open(Transport::Tcp).unwrap();
-        let options = QueueOptions { progress: Progress::Thread, ..QueueOptions::default() };
+        let options = QueueOptions::default().progress(Progress::Thread);
         let queue = peer.completion_queue(options).expect("a queue");
         let region = peer.allocate(REGION_BYTES, Access::all()).expect("memory");
-        let options = ListenOptions { handshake_timeout, ..ListenOptions::default() };
+        let options = ListenOptions::default().handshake_timeout(handshake_timeout);
         let listener = Arc::new(peer.listen(SocketAddr::from(([127, 0, 0, 1], 0)), options).expect("a port"));
         let (accepting, stop) = (Arc::clone(&listener), Arc::new(AtomicBool::new(false)));
         let (stopping, answer) = (Arc::clone(&stop), region.descriptor().to_vec());
         let thread = std::thread::spawn(move || {
-            let options = AcceptOptions { private_data: answer, ..AcceptOptions::default() };
+            let options = AcceptOptions::default().private_data(answer);
             let mut connections = Vec::new();
             while !stopping.load(Ordering::SeqCst) {
                 if let Some(request) = accepting.next_request(LONG).expect("there are descriptors left") {
@@ -99,7 +99,7 @@ impl Server {
         stream
     }
 
-    /// A connection that stands, made by hand, and the region's descriptor.
+    /// An established connection, made by hand, and the region's descriptor.
     fn established(&self) -> (TcpStream, Descriptor) {
         let mut stream = self.raw();
         stream.write_all(&hello().encode()).expect("sent");
@@ -204,7 +204,11 @@ fn what_is_no_request_is_dropped() {
         let mut stream = server.raw();
         stream.write_all(&bytes).expect("sent");
         let answer = until_closed(&mut stream);
-        assert!(answer.is_empty(), "{name}: nothing is said to strangers, but there came {} bytes", answer.len());
+        assert!(
+            answer.is_empty(),
+            "{name}: nothing is sent before authentication, but there came {} bytes",
+            answer.len()
+        );
         server.serves();
     }
 }
@@ -276,7 +280,7 @@ const STAGES: [(&str, Reach); 6] = [
         stream.write_all(&hello().encode()).expect("sent");
         stream
     }),
-    ("when it stands", |server| server.established().0),
+    ("when it is established", |server| server.established().0),
     ("within a header", |server| {
         let (mut stream, region) = server.established();
         let frame = Frame { key: region.key.0, length: 8, ..Frame::new(Opcode::Read, 1) };
@@ -350,7 +354,7 @@ fn a_thousand_idle_connections_cost_little() {
     let before = resident_bytes();
     let idle: Vec<_> = (0..CONNECTIONS).map(|_| server.established().0).collect();
     let each = resident_bytes().saturating_sub(before) / CONNECTIONS;
-    eprintln!("{CONNECTIONS} idle connections: {} KiB of memory each (other tests running aside)", each >> 10);
+    eprintln!("{CONNECTIONS} idle connections: {} KiB of memory each (other tests run at the same time)", each >> 10);
     assert!(each < 256 << 10, "{each} bytes per idle connection");
     for _ in 0..20 {
         server.serves();
@@ -360,7 +364,7 @@ fn a_thousand_idle_connections_cost_little() {
 }
 
 #[test]
-fn many_that_say_nothing_shut_nobody_out() {
+fn silent_clients_shut_nobody_out() {
     /// As many handshakes as a listener keeps under way, and some.
     const CONNECTIONS: usize = 1024 + 50;
     if !many_files() {

@@ -75,7 +75,7 @@ fn a_failing_medium_is_named_at_the_target() {
     collect();
     let peer = Peer::open(Transport::Tcp).unwrap();
     let queue = peer.completion_queue(QueueOptions::default()).unwrap();
-    let threaded = QueueOptions { progress: Progress::Thread, ..QueueOptions::default() };
+    let threaded = QueueOptions::default().progress(Progress::Thread);
     let serving = peer.completion_queue(threaded).unwrap();
     let listener = peer.listen(SocketAddr::from(([127, 0, 0, 1], 0)), ListenOptions::default()).unwrap();
     let pending = peer.start_connect(listener.local_address(), &queue, &ConnectOptions::default()).unwrap();

@@ -29,11 +29,11 @@ fn check_many(transport: Transport, address: impl Into<Location>, queues: Queues
     let memory = std::sync::Arc::new(Memory::anonymous(4096).unwrap());
     let region = peer.register(memory, 0, 4096, Access::all()).unwrap();
     let listener = peer.listen(address, ListenOptions::default()).unwrap();
-    let accept = AcceptOptions { private_data: region.descriptor().to_vec(), ..AcceptOptions::default() };
+    let accept = AcceptOptions::default().private_data(region.descriptor().to_vec());
     let mut ends: Vec<(Connection, Connection)> = Vec::new();
     for _ in 0..CONNECTIONS {
         let (queue, serving) = queues(&peer);
-        let connect = ConnectOptions { timeout: LONG, ..ConnectOptions::default() };
+        let connect = ConnectOptions::default().timeout(LONG);
         let pending = peer.start_connect(listener.local_address(), &queue, &connect).unwrap();
         let request = listener.next_request(LONG).unwrap().expect("a request");
         let served = request.accept(&serving, &accept).unwrap();
@@ -66,7 +66,7 @@ fn connections_have_their_sockets_and_no_thread_each() {
     }
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("socket");
-    let assisted = QueueOptions { progress: Progress::Assisted, ..QueueOptions::default() };
+    let assisted = QueueOptions::default().progress(Progress::Assisted);
     let own = |peer: &Peer| {
         let queue = || peer.completion_queue(assisted).unwrap();
         (queue(), queue())
@@ -77,7 +77,7 @@ fn connections_have_their_sockets_and_no_thread_each() {
     check_many(Transport::Shm, Path::new(&path), &own, 2);
     let shared = std::cell::OnceCell::new();
     let of_all = |peer: &Peer| {
-        let threaded = QueueOptions { progress: Progress::Thread, ..QueueOptions::default() };
+        let threaded = QueueOptions::default().progress(Progress::Thread);
         let make =
             || (peer.completion_queue(QueueOptions::default()).unwrap(), peer.completion_queue(threaded).unwrap());
         shared.get_or_init(make).clone()

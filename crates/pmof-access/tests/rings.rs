@@ -20,7 +20,7 @@ fn without_a_device_there_are_no_rings() {
     let listener = peer.listen(std::net::SocketAddr::from(([127, 0, 0, 1], 0)), ListenOptions::default()).unwrap();
     let region = peer.allocate(4096, Access::READ).unwrap();
     let append_to = Some(RemoteRegion::from_descriptor(&region.descriptor()).unwrap());
-    let options = ConnectOptions { append_to, ..ConnectOptions::default() };
+    let options = ConnectOptions::default().append_to(append_to);
     let error = peer.start_connect(listener.local_address().clone(), &queue, &options).unwrap_err();
     assert!(matches!(error, ConnectError::NoRings), "{error}");
     let pending = peer.start_connect(listener.local_address().clone(), &queue, &ConnectOptions::default()).unwrap();

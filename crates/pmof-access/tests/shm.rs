@@ -48,7 +48,7 @@ const SERVE_FILE: &str = "PMOF_TEST_SERVE_FILE";
 const CONNECT_SOCKET: &str = "PMOF_TEST_CONNECT_SOCKET";
 
 fn threaded() -> QueueOptions {
-    QueueOptions { progress: Progress::Thread, ..QueueOptions::default() }
+    QueueOptions::default().progress(Progress::Thread)
 }
 
 fn open() -> Peer {
@@ -114,7 +114,7 @@ fn serve_as_a_child() {
     let listener = peer.listen(Path::new(&socket), ListenOptions::default()).unwrap();
     println!("\nready");
     let mut served = Vec::new();
-    let accept = AcceptOptions { private_data: region.descriptor().to_vec(), ..AcceptOptions::default() };
+    let accept = AcceptOptions::default().private_data(region.descriptor().to_vec());
     loop {
         let request = listener.next_request(LONG).unwrap().expect("somebody comes, or kills this process");
         served.push(request.accept(&serving, &accept).unwrap());
@@ -189,7 +189,7 @@ fn a_killed_process_is_noticed_and_replaced() {
 
 #[test]
 fn nobody_serves_what_is_mapped() {
-    let joined = Joined::with(&ConnectOptions { method: Some(Method::LocalWriteBack), ..ConnectOptions::default() });
+    let joined = Joined::with(&ConnectOptions::default().method(Some(Method::LocalWriteBack)));
     let region = joined.target.allocate(LEN_BYTES, Access::all()).unwrap();
     let early =
         joined.here.flush(&RemoteRegion::from_descriptor(&region.descriptor()).unwrap(), .., Durability::Visible);
@@ -319,7 +319,7 @@ fn every_change_is_flushed_by_the_initiator_whoever_carried_it_out() {
 }
 
 #[test]
-fn what_either_side_was_declared_is_reported_as_declared() {
+fn a_declaration_of_either_side_is_reported_as_declared() {
     let power = Durability::PowerFailure;
     let flushed = |memory: Memory, claimed: Evidence| {
         let joined = Joined::new();
@@ -362,7 +362,7 @@ fn a_failed_fdatasync_of_either_side_fails_the_flush() {
         let path = directory.join("m");
         let judge = |call: &Call| if call.is_sync_of(&path) { Verdict::Fail(5) } else { Verdict::Pass };
         let act = || {
-            let joined = Joined::with(&ConnectOptions { method: Some(method), ..ConnectOptions::default() });
+            let joined = Joined::with(&ConnectOptions::default().method(Some(method)));
             let region = joined.target.register(Arc::new(memory), 0, LEN_BYTES, Access::all()).unwrap();
             let remote = joined.mapped(&region);
             joined.here.write(&remote, 0, b"lost").unwrap();
@@ -635,7 +635,7 @@ fn another_user_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("s");
     let listener = open().listen(path.as_path(), ListenOptions::default()).unwrap();
-    // The operator opens all doors that a mode can open; the credentials still count.
+    // The operator allows everything that a mode can allow; the credentials still count.
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
     let script = "use Socket; socket(my $s, PF_UNIX, SOCK_STREAM, 0); connect($s, pack_sockaddr_un($ARGV[0])) or die; \

@@ -46,7 +46,7 @@ const AWAY: Duration = Duration::from_millis(100);
 const PAUSED_BEYOND: Duration = Duration::from_millis(20);
 
 /// The pool is left alone for up to this time once all members are in sync.
-const QUIET: Duration = Duration::from_millis(40);
+const BETWEEN_FAULTS: Duration = Duration::from_millis(40);
 
 /// A member that was given back is in sync within this time, or something is wrong.
 const RETURN_LIMIT: Duration = Duration::from_secs(60);
@@ -118,7 +118,7 @@ pub fn run(args: &ChaosArgs) -> Result<()> {
     );
     ensure!(
         is_tcp || args.cuts.is_none_or(|cuts| cuts == 0),
-        "--cuts is for --transport tcp: no relay can stand between the ends of the others"
+        "--cuts is for --transport tcp: no relay can be put between the ends of the others"
     );
     let left = Counts { kills: args.kills, pauses: args.pauses, cuts: args.cuts.unwrap_or(if is_tcp { 5 } else { 0 }) };
     ensure!(left.all() > 0, "there is nothing to do: --kills, --pauses or --cuts must be more than 0");
@@ -190,7 +190,7 @@ impl<'a> Chaos<'a> {
             random: Random::new(seed),
             left,
             fault: 0,
-            next_fault: now + QUIET,
+            next_fault: now + BETWEEN_FAULTS,
             ends: args.seconds.map(|seconds| now + Duration::from_secs(seconds)),
             report: Report::new(args.transport.name(), args.durability.durability().to_string(), seed),
             began: now,
@@ -288,7 +288,7 @@ impl<'a> Chaos<'a> {
                     Back::Returned(after) => self.report.returned(after),
                     Back::Unnoticed => self.report.pauses_unnoticed += 1,
                 }
-                self.next_fault = now + QUIET.mul_f64(chance(&mut self.random));
+                self.next_fault = now + BETWEEN_FAULTS.mul_f64(chance(&mut self.random));
             } else if now - since > RETURN_LIMIT {
                 let (limit, state, last) = (RETURN_LIMIT.as_secs(), status.state, &self.last_events);
                 bail!(
@@ -298,7 +298,7 @@ impl<'a> Chaos<'a> {
             }
         }
         if self.members.iter().all(Member::is_in_sync) {
-            self.stalls.enter(Phase::Quiet(self.fault));
+            self.stalls.enter(Phase::Faultless(self.fault));
         }
         Ok(())
     }

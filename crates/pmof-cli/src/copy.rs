@@ -4,7 +4,7 @@ use std::{fmt, path::PathBuf, str::FromStr, time::Instant};
 
 use anyhow::Context;
 use clap::error::ErrorKind;
-use pmof::{Durability, Pool, PoolOptions, PoolUrl, PoolUrlError, Receipt, Waiting, causes};
+use pmof::{Durability, Pool, PoolOptions, PoolUrl, Receipt, Waiting, causes, replica::PoolUrlError};
 use pmof_console::{
     output::{self, ReceiptReport, with_mend},
     reach::ConnectArgs,

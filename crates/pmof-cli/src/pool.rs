@@ -4,7 +4,7 @@ use std::{fmt::Write, net::IpAddr};
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
-use pmof::{Durability, PoolInfo, PoolOptions, PoolUrl, TargetUrl};
+use pmof::{Durability, PoolInfo, PoolOptions, PoolUrl, replica::TargetUrl};
 use pmof_console::{
     output::{self, LevelReport, with_mend},
     reach::ConnectArgs,

@@ -4,9 +4,10 @@ use std::{ffi::OsString, io::IsTerminal as _, net::IpAddr, path::PathBuf};
 
 use clap::{CommandFactory as _, FromArgMatches as _};
 use pmof::{
-    ServiceOptions, SetName, Waiting,
+    ServiceOptions, Waiting,
     access::VerbsOptions,
     bootstrap::StartFailure,
+    control::SetName,
     target::{DataPorts, SetStoreError, StdioOptions, refuse_stdio},
 };
 use pmof_console::words::parsed;
@@ -137,13 +138,13 @@ struct Prepared {
 impl Prepared {
     fn serve(self) -> anyhow::Result<()> {
         let Self { settings, root } = self;
-        let verbs = VerbsOptions { inbound_declared: settings.persist_apm == Some(true), ..Default::default() };
+        let verbs = VerbsOptions::default().inbound_declared(settings.persist_apm == Some(true));
         let mut service = ServiceOptions::default().workers(settings.nthreads).verbs(verbs);
         if settings.busy_poll {
             service = service.waiting(Waiting::BusyPoll);
         }
         let (data_address, data_ports) = (settings.data_address, settings.data_ports);
-        run_stdio(&root, StdioOptions { service, data_address, data_ports })
+        run_stdio(&root, StdioOptions::default().service(service).data_address(data_address).data_ports(data_ports))
     }
 }
 

@@ -9,10 +9,10 @@ use std::{
 
 use anyhow::Context;
 use pmof::{
-    Declaration, PoolName, Service, ServiceOptions, StoreOptions, Waiting,
+    Declaration, Service, ServiceOptions, StoreOptions, Waiting,
     access::{Address, VerbsOptions},
     causes,
-    control::DomainName,
+    control::{DomainName, PoolName},
     target::{DataPorts, StdioOptions, serve_stdio},
 };
 use pmof_console::{
@@ -184,7 +184,10 @@ impl ServeArgs {
         if self.stdio {
             let root = self.root.clone().map_or_else(home, Ok)?;
             let (data_address, data_ports) = (self.data_address, self.data_ports.clone());
-            return run_stdio(&root, StdioOptions { service: self.options(), data_address, data_ports });
+            return run_stdio(
+                &root,
+                StdioOptions::default().service(self.options()).data_address(data_address).data_ports(data_ports),
+            );
         }
         let root =
             self.root.as_deref().context("no directory for the pools: give --root, or root in the configuration")?;
@@ -217,13 +220,11 @@ impl ServeArgs {
         let kept = self.declare_memory_kept.then_some(Declaration::MemoryKept);
         let declaration = self.declare_battery_backed.then_some(Declaration::BatteryBacked).or(kept);
         let devices = self.device.iter().map(|DevicePool(name, path)| (name.clone(), path.clone())).collect();
-        let verbs = VerbsOptions {
-            native_flush: !self.no_native_flush,
-            atomic_write: !self.no_atomic_write,
-            inbound_declared: self.declare_inbound_persistent,
-            shared_receives: self.shared_receives,
-            ..Default::default()
-        };
+        let verbs = VerbsOptions::default()
+            .native_flush(!self.no_native_flush)
+            .atomic_write(!self.no_atomic_write)
+            .inbound_declared(self.declare_inbound_persistent)
+            .shared_receives(self.shared_receives);
         let store =
             StoreOptions::default().declaration(declaration).devices(devices).max_pool_bytes(self.max_pool_bytes);
         let options = ServiceOptions::default()

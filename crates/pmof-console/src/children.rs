@@ -49,7 +49,7 @@ impl Target {
         let mut line = String::new();
         BufReader::new(output).read_line(&mut line).context("cannot read from the target")?;
         let address = line.trim_end().strip_prefix("ready ");
-        target.address += address.context("the target did not start; its error stands above")?;
+        target.address += address.context("the target did not start; its error is printed above")?;
         Ok(target)
     }
 

@@ -1,7 +1,7 @@
 //! What an initiator and a target have in common: the messages by which pools are asked for, what a pool's file begins with,
 //! which names pools may have, and what a refusal means.
 //!
-//! Nothing here does input or output: both sides stand on it, and neither knows the other.
+//! Nothing here does input or output: both sides depend on it, and neither on the other.
 #![forbid(unsafe_code)]
 
 mod change_set;

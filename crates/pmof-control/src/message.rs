@@ -72,7 +72,7 @@
 //! | 0xff | `Refused` | code `u16`, text |
 //!
 //! A *promise* is two bytes, [`Mechanism`](pmof_mem::Mechanism)'s and [`Evidence`](pmof_mem::Evidence)'s numbers, both 0 where the medium cannot give the level;
-//! they stand in the order of [`Durability::ALL`](pmof_mem::Durability::ALL). A *set* is a text that keeps the rules of [`SetName`](crate::SetName); *attributes* are those of
+//! they are in the order of [`Durability::ALL`](pmof_mem::Durability::ALL). A *set* is a text that keeps the rules of [`SetName`](crate::SetName); *attributes* are those of
 //! librpmem's `rpmem_pool_attr`, zero where there is no header. The *holder* is one byte (0 or 1) and, after a 1, a text. An *epoch* is its name `[16]` and its
 //! members `u64`; *ancestors* are one byte, their number, and that many epochs; a *state* is an opening `u64`, a byte of flags (bit 0 open,
 //! bit 1 confirmed, bit 2 behind), a mark `u64`, an epoch and ancestors. *Words* of the [map of write intent](crate::IntentLayout) are the index of the first `u16`, their

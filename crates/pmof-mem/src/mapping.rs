@@ -47,7 +47,7 @@ pub(crate) struct Mapping {
 
 // SAFETY: the mapping belongs to no thread, and every access is atomic or made by the kernel.
 unsafe impl Send for Mapping {}
-// SAFETY: as for Send; shared access races only as relaxed atomics do.
+// SAFETY: every access is atomic or made by the kernel, so threads that share the mapping race only as relaxed atomics do.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {

@@ -21,11 +21,28 @@ pub enum FeatureChange {
 
 /// How to reach the replicas of a pool whose features are changed.
 #[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
 pub struct FeatureOptions {
     /// What the operator vouches for of the local ones.
     pub declaration: Option<Declaration>,
     /// A dry run: reports what would be changed.
     pub dry_run: bool,
+}
+
+impl FeatureOptions {
+    /// Sets [`declaration`](Self#structfield.declaration).
+    #[must_use]
+    pub fn declaration(mut self, declaration: impl Into<Option<Declaration>>) -> Self {
+        self.declaration = declaration.into();
+        self
+    }
+
+    /// Sets [`dry_run`](Self#structfield.dry_run).
+    #[must_use]
+    pub fn dry_run(mut self, dry_run: bool) -> Self {
+        self.dry_run = dry_run;
+        self
+    }
 }
 
 /// Why the features of a pool could not be read, or not changed in all replicas.

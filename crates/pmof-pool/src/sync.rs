@@ -23,6 +23,7 @@ mod kept;
 mod links;
 mod misplaced;
 mod newer;
+mod options;
 mod sample;
 #[cfg(test)]
 mod tests;
@@ -34,6 +35,7 @@ pub(crate) use links::check_links;
 pub(crate) use misplaced::check_order;
 pub(crate) use newer::check_newer;
 pub use newer::opening_count;
+pub use options::SyncOptions;
 use sample::Sample;
 
 /// Progress of an operation on all replicas.
@@ -81,18 +83,6 @@ impl SyncReport {
             |replica: &SyncedReplica| replica.damage.is_none() && replica.copied.blocks == 0 && !replica.was_unlinked;
         !self.source_was_unlinked && self.replicas.iter().all(is_done)
     }
-}
-
-/// Options of a synchronization.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SyncOptions {
-    /// What the operator vouches for of the local ones.
-    pub declaration: Option<Declaration>,
-    /// A dry run: reports what would be changed.
-    pub dry_run: bool,
-    /// The replica to copy from, by its place in the set, from 0, whatever the others say. `None`: the lowest-numbered sound one, unless
-    /// most of the others agree against it.
-    pub from: Option<usize>,
 }
 
 /// The state in which a replica was found.

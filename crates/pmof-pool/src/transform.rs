@@ -17,6 +17,7 @@ use crate::{
 
 /// Options of a transform.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct TransformOptions {
     /// What the operator vouches for of the local ones.
     pub declaration: Option<Declaration>,
@@ -25,6 +26,29 @@ pub struct TransformOptions {
     /// Hosts that are gone, as the old set names them, with or without the user: their replicas, which the new set must not
     /// have, are neither checked nor removed.
     pub lost: Vec<String>,
+}
+
+impl TransformOptions {
+    /// Sets [`declaration`](Self#structfield.declaration).
+    #[must_use]
+    pub fn declaration(mut self, declaration: impl Into<Option<Declaration>>) -> Self {
+        self.declaration = declaration.into();
+        self
+    }
+
+    /// Sets [`dry_run`](Self#structfield.dry_run).
+    #[must_use]
+    pub fn dry_run(mut self, dry_run: bool) -> Self {
+        self.dry_run = dry_run;
+        self
+    }
+
+    /// Sets [`lost`](Self#structfield.lost).
+    #[must_use]
+    pub fn lost(mut self, lost: Vec<String>) -> Self {
+        self.lost = lost;
+        self
+    }
 }
 
 /// What was done to a set, or would be done in a dry run.

@@ -692,11 +692,11 @@ impl Open {
             self.flush_everything(is_flushed);
         }
         // Whether those that are closed in order are known, by enough of them, to be all that has everything.
-        let is_settled = match &self.epochs {
+        let is_loss_known = match &self.epochs {
             Some(epochs) => epochs.end(self.facts.access),
             None => false,
         };
-        if is_settled {
+        if is_loss_known {
             self.end_intent();
         }
         let mut done = Ok(());
@@ -713,7 +713,7 @@ impl Open {
             // gets no name.
             let standing = member.standing();
             let is_lost = standing.failure().is_some();
-            let is_known = is_lost && (standing.is_told() || is_settled) && !self.is_unpublished;
+            let is_known = is_lost && (standing.is_told() || is_loss_known) && !self.is_unpublished;
             if standing.is_behind() {
                 continue;
             }

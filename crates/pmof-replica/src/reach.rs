@@ -48,7 +48,7 @@ impl Default for Reach {
 impl Reach {
     /// Through which connections to one pool's targets go.
     pub(crate) fn peers(&self) -> Peers {
-        Peers::new(QueueOptions { waiting: self.waiting, ..Default::default() })
+        Peers::new(QueueOptions::default().waiting(self.waiting))
     }
 
     /// Where a pool is asked for.
@@ -114,14 +114,12 @@ impl Reach {
         let (peer, queue) = peers.towards(address, source)?;
         let mut settings = Settings { send_queue: limits::SEND_QUEUE_LIMIT, ..Default::default() };
         settings.capabilities.set(Capabilities::PAYLOAD_CRC, self.payload_checksums);
-        let options = ConnectOptions {
-            timeout: self.connect_timeout,
-            loss_timeout: self.loss_timeout,
-            settings,
-            method: self.method,
-            source,
-            ..Default::default()
-        };
+        let options = ConnectOptions::default()
+            .timeout(self.connect_timeout)
+            .loss_timeout(self.loss_timeout)
+            .settings(settings)
+            .method(self.method)
+            .source(source);
         // Twice the time after which the connection itself ends, so that its reason is the one reported.
         TargetConnection::open(&peer, &queue, address, &options, self.loss_timeout.saturating_mul(2))
     }

@@ -21,7 +21,7 @@ mod truth;
 mod world;
 
 /// Steps within which a pool without faults is whole again.
-const CALM_STEPS: u64 = 20_000;
+const FAULTLESS_STEPS: u64 = 20_000;
 
 /// How a run ended.
 struct Outcome {
@@ -147,7 +147,7 @@ fn come_to_rest(world: &Shared, tasks: &Rc<Tasks>, writer_count: usize) {
             session.close().await;
         }
     });
-    let last = world.borrow().step + CALM_STEPS;
+    let last = world.borrow().step + FAULTLESS_STEPS;
     while !tasks.is_idle(writer_count) && world.borrow().step < last && world.borrow().truth.violation.is_none() {
         step(world, tasks);
     }

@@ -69,7 +69,7 @@ impl TargetConnection {
         if self.session.is_some() {
             return None;
         }
-        let options = ConnectOptions { timeout: HOLDER_WAIT, loss_timeout: HOLDER_WAIT, ..self.options.clone() };
+        let options = self.options.clone().timeout(HOLDER_WAIT).loss_timeout(HOLDER_WAIT);
         let asking = Self::open(&self.peer, self.connection.queue(), &self.address, &options, HOLDER_WAIT).ok()?;
         match asking.ask(&Request::Info { name: name.clone() }) {
             Ok(Reply::Info(info)) => info.open_by,

@@ -36,7 +36,7 @@ impl TargetOptions {
         self
     }
 
-    /// Time for each data connection to stand.
+    /// The connect timeout of each data connection.
     #[must_use]
     pub fn connect_timeout(mut self, connect_timeout: Duration) -> Self {
         self.reach.connect_timeout = connect_timeout;

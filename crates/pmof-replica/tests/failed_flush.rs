@@ -77,7 +77,7 @@ impl Broken {
     }
 
     fn sync(&self, dry_run: bool) -> u64 {
-        let options = SyncOptions { dry_run, ..SyncOptions::default() };
+        let options = SyncOptions::default().dry_run(dry_run);
         let report = sync(&self.set, &options, &mut NoRemotes, &mut |_| {}).unwrap();
         report.replicas.iter().map(|replica| replica.copied.bytes).sum()
     }

@@ -312,7 +312,7 @@ impl Service {
         let acceptors = open_acceptors(listen, &options)?;
         let addresses =
             listen.iter().zip(&acceptors).map(|(address, acceptor)| acceptor.address(address.transport)).collect();
-        let queue_options = QueueOptions { waiting: options.waiting, ..Default::default() };
+        let queue_options = QueueOptions::default().waiting(options.waiting);
         let background = Background::start()?;
         let worker_count = worker_count(&options);
         // Where there are several workers one always has time for whoever connects next.
@@ -482,7 +482,7 @@ impl Shared {
         let has_time = |worker: &Worker| worker.queue.is_flushing_for().is_none_or(|time| time < STUCK_AFTER);
         let least = counts.iter().zip(&self.workers).min_by_key(|(count, worker)| (!has_time(worker), **count));
         let Some((_, worker)) = least else { return Ok(()) };
-        let options = AcceptOptions { loss_timeout: self.options.loss_timeout, ..Default::default() };
+        let options = AcceptOptions::default().loss_timeout(self.options.loss_timeout);
         let mut sessions = worker.sessions();
         let connection = request.accept(&worker.queue, &options)?;
         let id = connection.id();
@@ -589,9 +589,7 @@ fn open_acceptors(listen: &[Address], options: &ServiceOptions) -> Result<Vec<Ar
         let peer = match (known, &device) {
             (Some((.., peer)), _) => peer.clone(),
             (None, None) => Peer::open(transport)?,
-            (None, Some(device)) => {
-                Peer::open_verbs(&VerbsOptions { device: device.clone(), ..options.verbs.clone() })?
-            }
+            (None, Some(device)) => Peer::open_verbs(&options.verbs.clone().device(device.clone()))?,
         };
         peers.push((transport, device, peer.clone()));
         let listener = peer.listen(location, listen_options(options))?;
@@ -616,7 +614,7 @@ fn listen_options(options: &ServiceOptions) -> ListenOptions {
         capabilities: pmof_access::Capabilities::all(),
         ..Settings::default()
     };
-    ListenOptions { settings, trust_network: options.trust_network, ..Default::default() }
+    ListenOptions::default().settings(settings).trust_network(options.trust_network)
 }
 
 fn worker_count(options: &ServiceOptions) -> usize {

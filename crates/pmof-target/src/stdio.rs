@@ -70,6 +70,7 @@ impl fmt::Display for DataPorts {
 
 /// How a target that was started through ssh behaves.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct StdioOptions {
     /// The service. Its admission and the rule about addresses that other machines reach are the session's own.
     pub service: ServiceOptions,
@@ -78,6 +79,29 @@ pub struct StdioOptions {
     pub data_address: Option<IpAddr>,
     /// Ports for it, for firewalls; any unless told otherwise. Each transport of a session takes one.
     pub data_ports: DataPorts,
+}
+
+impl StdioOptions {
+    /// Sets [`service`](Self#structfield.service).
+    #[must_use]
+    pub fn service(mut self, service: ServiceOptions) -> Self {
+        self.service = service;
+        self
+    }
+
+    /// Sets [`data_address`](Self#structfield.data_address).
+    #[must_use]
+    pub fn data_address(mut self, data_address: impl Into<Option<IpAddr>>) -> Self {
+        self.data_address = data_address.into();
+        self
+    }
+
+    /// Sets [`data_ports`](Self#structfield.data_ports).
+    #[must_use]
+    pub fn data_ports(mut self, data_ports: DataPorts) -> Self {
+        self.data_ports = data_ports;
+        self
+    }
 }
 
 /// Why a session failed.
@@ -259,7 +283,7 @@ fn address_of_session() -> Result<IpAddr, StdioError> {
 /// Whether an RDMA device has the address.
 fn serves_verbs(host: IpAddr, options: &VerbsOptions) -> bool {
     let device = pmof_access::DeviceChoice::Local(host);
-    listens(Peer::open_verbs(&VerbsOptions { device, ..options.clone() }), host)
+    listens(Peer::open_verbs(&options.clone().device(device)), host)
 }
 
 /// Whether a transport without options of its own works at the address.
@@ -269,6 +293,6 @@ fn serves(transport: Transport, host: IpAddr) -> bool {
 
 fn listens(peer: Result<Peer, SetupError>, host: IpAddr) -> bool {
     let location = Location::from(SocketAddr::from((host, 0)));
-    let options = pmof_access::ListenOptions { trust_network: true, ..Default::default() };
+    let options = pmof_access::ListenOptions::default().trust_network(true);
     peer.and_then(|peer| peer.listen(location, options)).is_ok()
 }

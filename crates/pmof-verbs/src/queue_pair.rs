@@ -48,7 +48,7 @@ pub struct QueuePairOptions {
     pub classic: bool,
 }
 
-/// Where a queue pair stands.
+/// The state of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum QueuePairState {
@@ -421,7 +421,7 @@ impl QueuePair {
         &self.options
     }
 
-    /// Where it stands; asks the kernel.
+    /// Its state; asks the kernel.
     pub fn state(&self) -> Result<QueuePairState, VerbsError> {
         // SAFETY: all zeroes are valid attributes.
         let (mut attributes, mut init) = unsafe { mem::zeroed::<(sys::ibv_qp_attr, sys::ibv_qp_init_attr)>() };

@@ -16,7 +16,7 @@ use std::{process::ExitCode, sync::Arc};
 use pmof::access::{AcceptOptions, Access, QueueOptions, Region, Signal};
 use shared::{Arguments, DATA_OFFSET, Failure, PATIENCE};
 
-/// The tail stands first: how many bytes of entries there are.
+/// The tail comes first: how many bytes of entries there are.
 const TAIL_BYTES: u64 = 8;
 /// The entries, a line each, in a cache line of their own.
 const ENTRIES_OFFSET: u64 = 64;
@@ -35,7 +35,7 @@ fn serve(arguments: &Arguments) -> Result<(), Failure> {
     let region = peer.register(Arc::clone(&memory), DATA_OFFSET, ENTRIES_OFFSET + ENTRIES_BYTES, access)?;
     println!("{} entries were there", entries(&region)?.lines().count());
 
-    let options = AcceptOptions { private_data: region.descriptor().to_vec(), ..AcceptOptions::default() };
+    let options = AcceptOptions::default().private_data(region.descriptor().to_vec());
     let connection = shared::next_request(&listener)?.accept(&queue, &options)?;
     shared::serve_until_closed(&connection)?;
     print!("{}", entries(&region)?);

@@ -32,7 +32,7 @@ fn serve(arguments: &Arguments) -> Result<(), Failure> {
     };
     let name = String::from_utf8_lossy(request.private_data()).into_owned();
     let greeting = format!("Good day, {name}!").into_bytes();
-    let connection = request.accept(&queue, &AcceptOptions { private_data: greeting, ..AcceptOptions::default() })?;
+    let connection = request.accept(&queue, &AcceptOptions::default().private_data(greeting))?;
 
     // Waiting for events drives the connection: without a thread of its own nothing else does.
     while let Some(event) = connection.next_event(PATIENCE) {
@@ -62,7 +62,9 @@ fn connect(arguments: &Arguments) -> Result<(), Failure> {
     };
     println!("{}", String::from_utf8_lossy(connection.private_data()));
     match connection.next_event(PATIENCE) {
-        Some(ConnectionEvent::Established) => println!("the connection stands: {}", connection.is_established()),
+        Some(ConnectionEvent::Established) => {
+            println!("the connection is established: {}", connection.is_established());
+        }
         other => return Err(format!("unexpected: {other:?}").into()),
     }
     // Dropping it would do. Waiting makes sure that the other side hears of an end, and not of a loss.

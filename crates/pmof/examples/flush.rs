@@ -35,7 +35,7 @@ fn serve(arguments: &Arguments) -> Result<(), Failure> {
     if let Some(why) = region.why_not_direct() {
         println!("devices cannot reach this memory, so that this CPU serves it: {why}");
     }
-    let options = AcceptOptions { private_data: region.descriptor().to_vec(), ..AcceptOptions::default() };
+    let options = AcceptOptions::default().private_data(region.descriptor().to_vec());
     let connection = shared::next_request(&listener)?.accept(&queue, &options)?;
     shared::serve_until_closed(&connection)
 }

@@ -37,7 +37,7 @@ fn serve(arguments: &Arguments) -> Result<(), Failure> {
     // No right to flush: whoever wants that asks.
     let region = peer.register(Arc::clone(&memory), DATA_OFFSET, LEN_BYTES, Access::WRITE)?;
     let inbox = peer.allocate(REQUEST_BYTES, Access::empty())?;
-    let options = AcceptOptions { private_data: region.descriptor().to_vec(), ..AcceptOptions::default() };
+    let options = AcceptOptions::default().private_data(region.descriptor().to_vec());
     let connection = shared::next_request(&listener)?.accept(&queue, &options)?;
     connection.receive(inbox.slice(..)?, 0)?;
     loop {

@@ -55,7 +55,7 @@ fn serve(arguments: &Arguments) -> Result<(), Failure> {
     let (peer, listener) = arguments.listen()?;
     let queue = peer.completion_queue(QueueOptions::default())?;
     let memory = peer.allocate(64, Access::WRITE | Access::FLUSH_VISIBLE)?;
-    let options = AcceptOptions { private_data: memory.descriptor().to_vec(), ..AcceptOptions::default() };
+    let options = AcceptOptions::default().private_data(memory.descriptor().to_vec());
 
     shared::next_request(&listener)?.reject(Refusal::Rejected, &[])?;
     let connection = shared::next_request(&listener)?.accept(&queue, &options)?;

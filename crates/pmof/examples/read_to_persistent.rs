@@ -30,7 +30,7 @@ fn serve(arguments: &Arguments) -> Result<(), Failure> {
     let queue = peer.completion_queue(QueueOptions::default())?;
     let memory = peer.allocate(TEXT.len() as u64, Access::READ)?;
     memory.store(0, TEXT)?;
-    let options = AcceptOptions { private_data: memory.descriptor().to_vec(), ..AcceptOptions::default() };
+    let options = AcceptOptions::default().private_data(memory.descriptor().to_vec());
     let connection = shared::next_request(&listener)?.accept(&queue, &options)?;
     shared::serve_until_closed(&connection)
 }

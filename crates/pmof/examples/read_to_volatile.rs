@@ -28,7 +28,7 @@ fn serve(arguments: &Arguments) -> Result<(), Failure> {
     memory.store(0, TEXT)?;
 
     // Whoever has the descriptor may use the region, so it goes along with the acceptance and nowhere else.
-    let options = AcceptOptions { private_data: memory.descriptor().to_vec(), ..AcceptOptions::default() };
+    let options = AcceptOptions::default().private_data(memory.descriptor().to_vec());
     let connection = shared::next_request(&listener)?.accept(&queue, &options)?;
     shared::serve_until_closed(&connection)
 }

@@ -13,8 +13,7 @@ mod shared;
 use std::{process::ExitCode, thread};
 
 use pmof::access::{
-    AcceptOptions, Access, CompletionQueue, ConnectOptions, Connection, OperationKind, Outcome, QueueOptions, Region,
-    Signal,
+    AcceptOptions, Access, CompletionQueue, Connection, OperationKind, Outcome, QueueOptions, Region, Signal,
 };
 use shared::{Arguments, Failure, PATIENCE};
 
@@ -44,7 +43,7 @@ fn talk(arguments: &Arguments) -> Result<(), Failure> {
     let peer = arguments.peer()?;
     let queue = peer.completion_queue(QueueOptions::default())?;
     let receives = peer.completion_queue(QueueOptions::default())?;
-    let options = ConnectOptions { receive_queue: Some(receives.clone()), ..arguments.options([]) };
+    let options = arguments.options([]).receive_queue(Some(receives.clone()));
     let connection = peer.connect(&arguments.address, &queue, &options)?;
     let inbox = peer.allocate(MESSAGES * MESSAGE_BYTES, Access::empty())?;
     for message in 0..MESSAGES {

@@ -39,7 +39,7 @@ fn serve(arguments: &Arguments) -> Result<(), Failure> {
         receives.post(buffer(number)?, number)?;
     }
 
-    let options = AcceptOptions { shared_receives: Some(receives.clone()), ..AcceptOptions::default() };
+    let options = AcceptOptions::default().shared_receives(Some(receives.clone()));
     let mut connections = HashMap::new();
     let mut served = 0;
     while served < count {

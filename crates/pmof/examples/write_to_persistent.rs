@@ -32,7 +32,7 @@ fn serve(arguments: &Arguments) -> Result<(), Failure> {
     let queue = peer.completion_queue(QueueOptions::default())?;
     let access = Access::READ | Access::WRITE | Access::FLUSH_PERSISTENT;
     let region = peer.register(Arc::clone(&memory), DATA_OFFSET, LEN_BYTES, access)?;
-    let options = AcceptOptions { private_data: region.descriptor().to_vec(), ..AcceptOptions::default() };
+    let options = AcceptOptions::default().private_data(region.descriptor().to_vec());
     let connection = shared::next_request(&listener)?.accept(&queue, &options)?;
     shared::serve_until_closed(&connection)?;
 

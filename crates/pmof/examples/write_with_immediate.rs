@@ -27,7 +27,7 @@ fn serve(arguments: &Arguments) -> Result<(), Failure> {
     let queue = peer.completion_queue(QueueOptions::default())?;
     let slots = peer.allocate(u64::from(SLOTS) * SLOT_BYTES, Access::WRITE)?;
     let nothing = peer.allocate(1, Access::empty())?;
-    let options = AcceptOptions { private_data: slots.descriptor().to_vec(), ..AcceptOptions::default() };
+    let options = AcceptOptions::default().private_data(slots.descriptor().to_vec());
     let connection = shared::next_request(&listener)?.accept(&queue, &options)?;
     for _ in 0..SLOTS {
         connection.receive(nothing.slice(..0)?, 0)?;

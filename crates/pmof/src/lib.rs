@@ -60,24 +60,23 @@ pub use pmof_replica as replica;
 pub use pmof_target as target;
 
 #[doc(inline)]
-pub use pmof_mem::{Causes, Declaration, Durability, Evidence, Mechanism, MediumKind, Promise, causes};
+pub use pmof_mem::{Causes, Declaration, Durability, Evidence, Mechanism, Promise, causes};
 
 #[doc(inline)]
 pub use pmof_access::{Flushed, Method, Waiting};
 
 #[doc(inline)]
-pub use pmof_control::{DomainName, OpenFor, PoolInfo, PoolName, PoolRefusal, REPLICAS_MAX, SetName, USER_FLAGS_BYTES};
+pub use pmof_control::{PoolInfo, PoolRefusal};
 
 #[doc(inline)]
 pub use pmof_replica::{
     Acknowledge, Atomicity, Differing, Event, Events, Lane, MemberState, MemberStatus, Pending, PersistFailure, Pool,
-    PoolError, PoolMembers, PoolOptions, PoolStatus, PoolUrl, PoolUrlError, Receipt, RemoteSetOptions, Repaired,
-    ReplicaDomain, ReplicaError, ReplicaPlace, ReplicaReceipt, ReplicaState, ReplicaStatus, ScrubReport, SetOptions,
-    Survival, TargetOptions, TargetUrl, list_pools,
+    PoolError, PoolMembers, PoolOptions, PoolStatus, PoolUrl, Receipt, ReplicaDomain, ReplicaError, ReplicaPlace,
+    ReplicaReceipt, ReplicaState, ReplicaStatus, ScrubReport, SetOptions, Survival, TargetOptions, list_pools,
 };
 
 #[doc(inline)]
 pub use pmof_bootstrap::SshOptions;
 
 #[doc(inline)]
-pub use pmof_target::{Admission, Identity, Service, ServiceError, ServiceOptions, StoreOptions};
+pub use pmof_target::{Service, ServiceError, ServiceOptions, StoreOptions};

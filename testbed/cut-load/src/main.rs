@@ -12,8 +12,10 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use clap::{Parser, ValueEnum};
 use pmof::{
-    Durability, Method, Pool, PoolOptions, SetName, TargetOptions, TargetUrl,
+    Durability, Method, Pool, PoolOptions, TargetOptions,
+    control::SetName,
     mem::{Medium as _, Memory},
+    replica::TargetUrl,
 };
 
 use ledger::{Ledger, LedgerArgs};

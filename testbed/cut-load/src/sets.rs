@@ -4,8 +4,10 @@ use std::{sync::Arc, thread, time::Instant};
 
 use anyhow::{Context as _, Result, anyhow};
 use pmof::{
-    Atomicity, Differing, Lane, OpenFor, Pool, RemoteSetOptions,
+    Atomicity, Differing, Lane, Pool,
+    control::OpenFor,
     pool_set::{Attributes, NewPool, NewSet, PoolSet},
+    replica::RemoteSetOptions,
 };
 
 use crate::{

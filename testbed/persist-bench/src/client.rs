@@ -68,14 +68,14 @@ pub(crate) fn run(source: IpAddr, target: SocketAddr, plan: &Plan) -> Result<Exi
 
 impl<'p> Client<'p> {
     fn connect(source: IpAddr, target: SocketAddr, plan: &'p Plan) -> Result<Self> {
-        let options = VerbsOptions { device: DeviceChoice::Local(source), ..VerbsOptions::default() };
+        let options = VerbsOptions::default().device(DeviceChoice::Local(source));
         let peer = Peer::open_verbs(&options)?;
         let waiting = match plan.mode {
             Mode::Event => Waiting::Adaptive { spin: Duration::ZERO },
             Mode::Poll => Waiting::BusyPoll,
         };
-        let queue = peer.completion_queue(QueueOptions { waiting, ..QueueOptions::default() })?;
-        let mut options = ConnectOptions { source: Some(source), ..ConnectOptions::default() };
+        let queue = peer.completion_queue(QueueOptions::default().waiting(waiting))?;
+        let mut options = ConnectOptions::default().source(Some(source));
         options.settings.send_queue = options.settings.send_queue.max(plan.batch + 1);
         let connection = peer.start_connect(target, &queue, &options)?.finish()?;
         let remote = connection.remote_region(connection.private_data())?;

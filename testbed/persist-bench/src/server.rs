@@ -18,24 +18,23 @@ use pmof_access::{
 const LONG: Duration = Duration::from_secs(3600);
 
 pub(crate) fn serve(address: IpAddr, port: u16, medium: &Path, len_bytes: u64) -> Result<()> {
-    let options = VerbsOptions { device: DeviceChoice::Local(address), ..VerbsOptions::default() };
+    let options = VerbsOptions::default().device(DeviceChoice::Local(address));
     let peer = Peer::open_verbs(&options)?;
     // The device does the work; nothing is to be looked for meanwhile.
     let waiting = Waiting::Adaptive { spin: Duration::ZERO };
-    let queue = peer.completion_queue(QueueOptions { waiting, progress: Progress::Thread })?;
+    let queue = peer.completion_queue(QueueOptions::default().waiting(waiting).progress(Progress::Thread))?;
     let memory: Arc<dyn Medium> = match medium {
         dram if dram == Path::new("dram") => Arc::new(Memory::anonymous(len_bytes)?),
         path => Arc::new(Memory::open(path, None)?),
     };
     let region = peer.register(memory, 0, len_bytes, Access::all())?;
-    let listener =
-        peer.listen(SocketAddr::new(address, port), ListenOptions { trust_network: true, ..Default::default() })?;
+    let listener = peer.listen(SocketAddr::new(address, port), ListenOptions::default().trust_network(true))?;
     if let Location::Ip(at) = listener.local_address() {
         println!("listening {}", at.port());
         std::io::stdout().flush()?;
     }
     let request = listener.next_request(LONG)?.context("no client came")?;
-    let accepted = AcceptOptions { private_data: region.descriptor().to_vec(), ..AcceptOptions::default() };
+    let accepted = AcceptOptions::default().private_data(region.descriptor().to_vec());
     let connection = request.accept(&queue, &accepted)?;
     while matches!(connection.next_event(LONG).context("the client stays")?, ConnectionEvent::Established) {}
     Ok(())

@@ -28,7 +28,7 @@ flush!(clflush, "clflush [{at}]");
 
 /// `clwb` with base, index, scale and displacement.
 pub(crate) fn clwb_indexed(at: *mut u8) {
-    // SAFETY: as for `clwb`: the operand is `at`.
+    // SAFETY: base + 4 * 0x40 + 0x1000 is `at`; a write-back changes no byte, and the caller maps the line.
     unsafe {
         asm!("clwb [{base} + r12 * 4 + 0x1000]", base = in(reg) at.wrapping_sub(0x1000 + 4 * 0x40), in("r12") 0x40_u64,
              options(nostack, preserves_flags));
@@ -37,7 +37,7 @@ pub(crate) fn clwb_indexed(at: *mut u8) {
 
 /// `clwb` in the segment `fs`, at whose base the C library keeps that base.
 pub(crate) fn clwb_segment(at: *mut u8) {
-    // SAFETY: as for `clwb`: base of the segment plus offset is `at`.
+    // SAFETY: base of the segment plus offset is `at`; a write-back changes no byte, and the caller maps the line.
     unsafe {
         asm!("mov {base}, fs:[0]", "sub {at}, {base}", "clwb fs:[{at}]", base = out(reg) _, at = inout(reg) at => _,
              options(nostack));
@@ -46,13 +46,13 @@ pub(crate) fn clwb_segment(at: *mut u8) {
 
 /// `clwb` with 32-bit addressing; the pointer must be below 4 GiB.
 pub(crate) fn clwb_short(at: *mut u8) {
-    // SAFETY: as for `clwb`.
+    // SAFETY: a write-back changes no byte, and the caller maps the line, below 4 GiB.
     unsafe { asm!("clwb [{at:e}]", at = in(reg) at, options(nostack, preserves_flags)) };
 }
 
 /// `clwb` of a line of this program, by an address relative to the instruction.
 pub(crate) fn clwb_relative() {
-    // SAFETY: as for `clwb`; the operand is this code.
+    // SAFETY: a write-back changes no byte, and the line is this code's own.
     unsafe { asm!("clwb [rip]", options(nostack, preserves_flags)) };
 }
 
@@ -89,7 +89,7 @@ pub(crate) fn movntdq(to: *mut u8, value: &[u8; 64]) {
 pub(crate) fn vmovntdq(to: *mut u8, value: &[u8; 64]) {
     assert!(is_x86_feature_detected!("avx"), "the guest's processor has no AVX: start it with -cpu max");
     for index in (0..64).step_by(32) {
-        // SAFETY: as for `movntdq`; the processor has AVX.
+        // SAFETY: the caller maps the line at `to`, which is aligned to 64; the value is 64 bytes long; the processor has AVX.
         unsafe {
             asm!("vmovdqu ymm0, [{from}]", "vmovntdq [{to}], ymm0", to = in(reg) to.add(index),
                  from = in(reg) value.as_ptr().add(index), out("ymm0") _, options(nostack, preserves_flags));

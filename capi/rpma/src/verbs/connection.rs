@@ -239,7 +239,7 @@ impl Conn {
         len_bytes: usize,
         is_persistent: bool,
     ) -> Result<(), Failure> {
-        check_gate(at.usage(), self.claims_direct_write.load(Ordering::Relaxed), is_persistent)?;
+        check_flush(at.usage(), self.claims_direct_write.load(Ordering::Relaxed), is_persistent)?;
         let range = at.place(offset, len_bytes)?;
         if self.has_native_flush {
             return self.post(posting, false, native_flush(range, len_bytes, is_persistent));
@@ -280,7 +280,7 @@ impl Conn {
 
 /// Whether the flush is allowed.
 #[inline]
-fn check_gate(usage: Usage, claims_direct_write: bool, is_persistent: bool) -> Result<(), Failure> {
+fn check_flush(usage: Usage, claims_direct_write: bool, is_persistent: bool) -> Result<(), Failure> {
     let (bit, kind) =
         if is_persistent { (Usage::FLUSH_PERSISTENT, "persistent") } else { (Usage::FLUSH_VISIBILITY, "visibility") };
     if !usage.contains(bit) {
@@ -374,7 +374,7 @@ mod tests {
             (persistent, true, false, false),
             (visible | persistent, true, true, true),
         ] {
-            let refused = check_gate(usage, claims, is_persistent).map_err(|failure| failure.code());
+            let refused = check_flush(usage, claims, is_persistent).map_err(|failure| failure.code());
             let expected = if is_allowed { Ok(()) } else { Err(Code::NotSupported) };
             assert_eq!(refused, expected, "{usage:?}, claim {claims}, persistent {is_persistent}");
         }

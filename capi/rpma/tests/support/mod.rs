@@ -28,7 +28,7 @@ pub(crate) const NOT_SUPPORTED: c_int = -100_001;
 pub(crate) const INVALID: c_int = -100_004;
 pub(crate) const NO_COMPLETION: c_int = -100_005;
 
-/// How much is done: little in every run, `PMOF_SOAK=1` for all that the library is to stand.
+/// How much is done: little in every run, `PMOF_SOAK=1` for the full load.
 pub(crate) fn scale(little: usize, all: usize) -> usize {
     if env::var_os("PMOF_SOAK").is_some() { all } else { little }
 }
@@ -53,7 +53,7 @@ pub(crate) struct Node {
 
 // SAFETY: handles may be used from any thread.
 unsafe impl Send for Node {}
-// SAFETY: as for Send.
+// SAFETY: the library locks whatever a handle names, so threads may use it at once.
 unsafe impl Sync for Node {}
 
 pub(crate) const MEMORY_BYTES: usize = 1 << 16;
@@ -107,7 +107,7 @@ impl Node {
             ok(rpma_conn_req_connect(&raw mut incoming, ptr::null(), &raw mut accepted));
         }
         let (asked, accepted) = (End(asked), End(accepted));
-        assert_eq!((asked.event(), accepted.event()), (0, 0), "both stand");
+        assert_eq!((asked.event(), accepted.event()), (0, 0), "both are established");
         (asked, accepted)
     }
 
@@ -133,7 +133,7 @@ pub(crate) struct End(pub(crate) *mut Handle<Conn>);
 
 // SAFETY: handles may be used from any thread.
 unsafe impl Send for End {}
-// SAFETY: as for Send.
+// SAFETY: the library locks whatever a handle names, so threads may use it at once.
 unsafe impl Sync for End {}
 
 impl End {

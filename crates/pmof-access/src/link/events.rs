@@ -10,7 +10,7 @@ use crate::progress::ReadyFlag;
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     untold: VecDeque<Event>,
-    /// One of them is more than that the connection stands.
+    /// One of them says more than that the connection is established.
     has_news: bool,
     /// Set while there are any, where someone waits for its descriptor.
     signal: Option<Arc<dyn ReadyFlag>>,
@@ -40,7 +40,7 @@ impl Events {
         self.untold.front_mut()
     }
 
-    /// True where something waits, but for that the connection stands: that stays until the application asks.
+    /// True where an event waits, other than that the connection is established: that one stays until the application asks.
     #[inline]
     pub(super) fn has_news(&self) -> bool {
         self.has_news

@@ -9,7 +9,7 @@ use crate::{
     wire::{DirectWay, Wire},
 };
 
-/// What was found out of the flushes of a connection: the methods of those used last, which do not change as long as it stands.
+/// What was found out of the flushes of a connection: the methods of those used last, which do not change while it is established.
 #[derive(Debug, Default)]
 pub(super) struct FlushMethods {
     /// The only method that the application wants, if it wants one.

@@ -98,7 +98,7 @@ impl LinkCore {
         }
     }
 
-    /// Whether writes may join a run from here on: the connection stands, nothing that was posted before waits, and the device has places,
+    /// Whether writes may join a run from here on: the connection is established, nothing that was posted before waits, and the device has places,
     /// before it is to tell of a write.
     #[inline(never)]
     fn begin_run(&mut self, context: u64, submission: Submission) -> bool {

@@ -53,9 +53,9 @@ impl ShmIncoming {
         make_room(path)?;
         bind(&socket, &address)?;
         let identity = identity(path)?;
-        let door = Self { socket, path: path.to_owned(), identity, shares };
-        listen(&door.socket, backlog)?;
-        Ok(door)
+        let listening = Self { socket, path: path.to_owned(), identity, shares };
+        listen(&listening.socket, backlog)?;
+        Ok(listening)
     }
 
     pub(super) fn socket(&self) -> BorrowedFd<'_> {

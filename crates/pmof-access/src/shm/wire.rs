@@ -276,7 +276,7 @@ impl Wire for ShmWire {
         self.promise_of(method, region, level)
     }
 
-    fn is_settled(&self, region: &RemoteRegion) -> bool {
+    fn is_reach_known(&self, region: &RemoteRegion) -> bool {
         self.knows(region)
     }
 }

@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use crate::setters::setters;
+
 /// Which RDMA device a peer uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceChoice {
@@ -22,6 +24,7 @@ pub enum DeviceChoice {
 
 /// How a peer opens verbs.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct VerbsOptions {
     /// The device.
     pub device: DeviceChoice,
@@ -48,3 +51,11 @@ impl Default for VerbsOptions {
         }
     }
 }
+
+setters!(VerbsOptions {
+    device: DeviceChoice,
+    native_flush: bool,
+    atomic_write: bool,
+    inbound_declared: bool,
+    shared_receives: impl Into<Option<u32>>,
+});

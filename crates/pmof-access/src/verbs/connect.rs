@@ -1,4 +1,4 @@
-//! How a queue pair comes to stand, and what the connection manager tells of it later.
+//! How a queue pair is connected, and what the connection manager tells of it later.
 
 use std::{
     io,

@@ -62,7 +62,7 @@ pub(super) struct Queues {
 #[derive(Clone, Copy, Debug)]
 struct RemoteRing {
     key: [u8; 16],
-    /// Its identity and the number of the next record, from when the connection stands.
+    /// Its identity and the number of the next record, once the connection is established.
     next: Option<([u8; 16], u64)>,
 }
 

@@ -273,13 +273,13 @@ pub(crate) trait Wire: Send + fmt::Debug {
         true
     }
 
-    /// The promise that stands behind a flush to `level` by this method, or why there is none.
+    /// The promise behind a flush to `level` by this method, or why there is none.
     fn offers(&self, _method: Method, _region: &RemoteRegion, _level: Durability) -> Result<Promise, &'static str> {
         Err("the transport of this connection reaches no memory by itself")
     }
 
     /// False while it is not known yet whether and how the region is reached; asking has it found out.
-    fn is_settled(&self, _region: &RemoteRegion) -> bool {
+    fn is_reach_known(&self, _region: &RemoteRegion) -> bool {
         true
     }
 

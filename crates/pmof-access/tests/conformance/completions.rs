@@ -7,8 +7,8 @@ use std::{
 };
 
 use pmof_access::{
-    Access, Completion, ConnectOptions, Durability, ListenOptions, OperationError, OperationKind, Outcome, PostError,
-    Progress, QueueOptions, Refusal, RemoteRegion, Settings, Signal, Ticket, Waiting,
+    Access, Completion, ConnectOptions, Durability, OperationError, OperationKind, Outcome, PostError, Progress,
+    QueueOptions, Refusal, RemoteRegion, Settings, Signal, Ticket, Waiting,
 };
 use pmof_proto::Descriptor;
 
@@ -21,8 +21,8 @@ use crate::{
 
 fn small_queue(send_queue: u32) -> Setup {
     let settings = Settings { send_queue, ..Settings::default() };
-    let connect = ConnectOptions { settings, ..ConnectOptions::default() };
-    Setup { connect, listen: ListenOptions { settings, ..listen_options() }, ..Setup::default() }
+    let connect = ConnectOptions::default().settings(settings);
+    Setup { connect, listen: listen_options().settings(settings), ..Setup::default() }
 }
 
 pub(crate) fn they_come_in_order_with_their_context<F: Fabric>() {
@@ -53,7 +53,7 @@ pub(crate) fn they_come_in_order_with_their_context<F: Fabric>() {
     assert_eq!((pair.initiator.queue.poll(), pair.initiator.connection.outstanding()), (None, 0));
 }
 
-pub(crate) fn silent_operations_complete_only_in_failure<F: Fabric>() {
+pub(crate) fn unsignalled_operations_complete_only_in_failure<F: Fabric>() {
     let fabric = F::new();
     let pair = fabric.pair_with(&small_queue(16));
     let (memory, remote) = region(&pair.target.peer, 64, Access::all());
@@ -112,7 +112,7 @@ pub(crate) fn many_are_polled_at_once<F: Fabric>() {
 pub(crate) fn waiting_ends_in_time<F: Fabric>() {
     const LIMIT: Duration = Duration::from_millis(37);
     for waiting in [Waiting::Adaptive { spin: Duration::ZERO }, QueueOptions::default().waiting, Waiting::BusyPoll] {
-        for options in [QueueOptions { waiting, ..QueueOptions::default() }, QueueOptions { waiting, ..threaded() }] {
+        for options in [QueueOptions::default().waiting(waiting), threaded().waiting(waiting)] {
             let fabric = F::new();
             let pair = fabric.pair_with(&Setup { initiator_queue: options, ..Setup::default() });
             let queue = &pair.initiator.queue;
@@ -134,8 +134,7 @@ pub(crate) fn waiting_no_time_makes_progress_too<F: Fabric>() {
         return;
     }
     let fabric = F::new();
-    let initiator_queue =
-        QueueOptions { waiting: Waiting::Adaptive { spin: Duration::ZERO }, ..QueueOptions::default() };
+    let initiator_queue = QueueOptions::default().waiting(Waiting::Adaptive { spin: Duration::ZERO });
     let pair = fabric.pair_with(&Setup { initiator_queue, ..Setup::default() });
     let (_memory, remote) = region(&pair.target.peer, 64, Access::all());
     let ticket = pair.initiator.connection.write(&remote, 0, b"x").unwrap();
@@ -350,12 +349,12 @@ pub(crate) fn much_posted_at_once_is_bounded<F: Fabric>() {
     assert!(content(&memory, 0, 8 << 20) == bytes);
 }
 
-pub(crate) fn a_queue_is_assisted_where_its_caller_rests<F: Fabric>() {
+pub(crate) fn a_queue_is_assisted_while_its_caller_sleeps<F: Fabric>() {
     if F::IS_VIRTUAL {
         return;
     }
     let fabric = F::new();
-    let assisted = QueueOptions { progress: Progress::Assisted, ..QueueOptions::default() };
+    let assisted = QueueOptions::default().progress(Progress::Assisted);
     let pair = fabric.pair_with(&Setup { initiator_queue: assisted, target_queue: assisted, ..Setup::default() });
     let (memory, remote) = region(&pair.target.peer, 64, Access::all());
     let (connection, queue) = (&pair.initiator.connection, &pair.initiator.queue);

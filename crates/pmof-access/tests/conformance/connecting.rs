@@ -8,8 +8,8 @@ use std::{
 
 use pmof_access::{
     AcceptOptions, Access, Capabilities, ConnectError, ConnectOptions, Connection, ConnectionEvent, Durability,
-    ListenOptions, Location, OperationError, OperationKind, Outcome, Peer, PendingConnection, PostError, QueueOptions,
-    Refusal, Settings, SetupError, limits,
+    Location, OperationError, OperationKind, Outcome, Peer, PendingConnection, PostError, QueueOptions, Refusal,
+    Settings, SetupError, limits,
 };
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -31,8 +31,8 @@ pub(crate) fn private_data_goes_both_ways<F: Fabric>() {
         let fabric = F::new();
         let (question, answer) = (pattern(asked, 1), pattern(answered, 2));
         let setup = Setup {
-            connect: ConnectOptions { private_data: question.clone(), ..ConnectOptions::default() },
-            accept: AcceptOptions { private_data: answer.clone(), ..AcceptOptions::default() },
+            connect: ConnectOptions::default().private_data(question.clone()),
+            accept: AcceptOptions::default().private_data(answer.clone()),
             ..Setup::default()
         };
         let pair = fabric.pair_with(&setup);
@@ -55,7 +55,7 @@ pub(crate) fn private_data_is_bounded<F: Fabric>() {
     };
 
     let limit = limits::CONNECT_PRIVATE_MAX_BYTES;
-    let options = ConnectOptions { private_data: too_long(limit), ..ConnectOptions::default() };
+    let options = ConnectOptions::default().private_data(too_long(limit));
     let error = peer.start_connect(listener.local_address(), &queue, &options).unwrap_err();
     assert!(is_bounded(&error, limit), "{error}");
 
@@ -63,7 +63,7 @@ pub(crate) fn private_data_is_bounded<F: Fabric>() {
     let limit = limits::ACCEPT_PRIVATE_MAX_BYTES;
     let pending = peer.start_connect(listener.local_address(), &queue, &ConnectOptions::default()).unwrap();
     let request = next_request(&queue, &listener);
-    let options = AcceptOptions { private_data: too_long(limit), ..AcceptOptions::default() };
+    let options = AcceptOptions::default().private_data(too_long(limit));
     assert!(is_bounded(&request.accept(&queue, &options).unwrap_err(), limit));
     assert!(matches!(pending.finish().unwrap_err(), ConnectError::Refused { refusal: Refusal::Rejected, .. }));
 
@@ -85,7 +85,7 @@ pub(crate) fn a_rejection_says_why<F: Fabric>() {
         (Refusal::Rejected, limits::REJECT_PRIVATE_MAX_BYTES),
     ] {
         let reason = pattern(len_bytes, 3);
-        let options = ConnectOptions { private_data: b"please".to_vec(), ..ConnectOptions::default() };
+        let options = ConnectOptions::default().private_data(b"please".to_vec());
         let pending = peer.start_connect(listener.local_address(), &queue, &options).unwrap();
         let request = next_request(&queue, &listener);
         assert_eq!(request.private_data(), b"please");
@@ -128,7 +128,7 @@ pub(crate) fn early_receives_come_back_when_there_is_no_connection<F: Fabric>() 
         let receives = if has_receive_queue { &receives } else { &queue };
         let address = address_without_listener(&fabric, &target);
         let memory = peer.allocate(4096, Access::empty()).unwrap();
-        let options = ConnectOptions { receive_queue: Some(receives.clone()), ..ConnectOptions::default() };
+        let options = ConnectOptions::default().receive_queue(Some(receives.clone()));
         let connection = peer.start_connect(&address, &queue, &options).unwrap().without_waiting();
         for context in 1..4 {
             connection.early_receive(memory.slice(..64).unwrap(), context).unwrap();
@@ -152,7 +152,7 @@ pub(crate) fn shared_receives_stay_when_there_is_no_connection<F: Fabric>() {
     let memory = peer.allocate(4096, Access::empty()).unwrap();
     let shared = peer.shared_receive_queue(4);
     shared.post(memory.slice(..64).unwrap(), 1).unwrap();
-    let options = ConnectOptions { shared_receives: Some(shared.clone()), ..ConnectOptions::default() };
+    let options = ConnectOptions::default().shared_receives(Some(shared.clone()));
     let connection = peer.start_connect(&address, &queue, &options).unwrap().without_waiting();
     assert!(matches!(connection.next_event(LONG), Some(ConnectionEvent::Lost(_))));
     assert_eq!((shared.waiting(), queue.poll()), (1, None));
@@ -164,20 +164,20 @@ pub(crate) fn a_request_that_nobody_takes_times_out<F: Fabric>() {
     let (peer, target) = (fabric.peer(), fabric.target());
     let queue = peer.completion_queue(QueueOptions::default()).unwrap();
     let listener = target.listen(fabric.listen_address(), listen_options()).unwrap();
-    let options = ConnectOptions { timeout: LIMIT, ..ConnectOptions::default() };
+    let options = ConnectOptions::default().timeout(LIMIT);
     let pending = peer.start_connect(listener.local_address(), &queue, &options).unwrap();
     let error = fabric.takes(LIMIT, || pending.finish()).unwrap_err();
     assert!(matches!(error, ConnectError::TimedOut { timeout_ms: 60, .. }), "{error}");
 
     // Whoever loses patience first says how long it lasted.
-    let options = ConnectOptions { loss_timeout: LIMIT, ..ConnectOptions::default() };
+    let options = ConnectOptions::default().loss_timeout(LIMIT);
     let pending = peer.start_connect(listener.local_address(), &queue, &options).unwrap();
     let error = fabric.takes(LIMIT, || pending.finish()).unwrap_err();
     assert!(matches!(error, ConnectError::TimedOut { timeout_ms: 60, .. }), "{error}");
 
     // The listener is none the worse for it: it comes across those that gave up, and serves the next.
     let serving = target.completion_queue(QueueOptions::default()).unwrap();
-    let options = ConnectOptions { private_data: b"patient".to_vec(), ..ConnectOptions::default() };
+    let options = ConnectOptions::default().private_data(b"patient".to_vec());
     let pending = peer.start_connect(listener.local_address(), &queue, &options).unwrap();
     let request = loop {
         let request = next_request(&queue, &listener);
@@ -213,7 +213,7 @@ pub(crate) fn a_port_is_taken_once<F: Fabric>() {
 pub(crate) fn settings_are_agreed_on<F: Fabric>() {
     let fabric = F::new();
     let small = Settings { message_max_bytes: 100, send_queue: 8, payload_max_bytes: 1000, ..Settings::default() };
-    let setup = Setup { listen: ListenOptions { settings: small, ..listen_options() }, ..Setup::default() };
+    let setup = Setup { listen: listen_options().settings(small), ..Setup::default() };
     let pair = fabric.pair_with(&setup);
     let (_memory, remote) = region(&pair.target.peer, 4096, Access::all());
     let connection = &pair.initiator.connection;
@@ -239,8 +239,8 @@ pub(crate) fn checksums_change_nothing_visible<F: Fabric>() {
     for (here, there) in [(with, with), (with, Settings::default()), (Settings::default(), with)] {
         let fabric = F::new();
         let setup = Setup {
-            connect: ConnectOptions { settings: here, ..ConnectOptions::default() },
-            listen: ListenOptions { settings: there, ..listen_options() },
+            connect: ConnectOptions::default().settings(here),
+            listen: listen_options().settings(there),
             ..Setup::default()
         };
         let pair = fabric.pair_with(&setup);
@@ -310,7 +310,7 @@ pub(crate) fn connecting_need_not_be_waited_for<F: Fabric>() {
         poll(&mut [PollFd::new(&events, PollFlags::IN)], Some(&Timespec::default())).unwrap() > 0
     };
     assert!(!is_readable(&connection));
-    let accepted = AcceptOptions { private_data: b"hello".to_vec(), ..AcceptOptions::default() };
+    let accepted = AcceptOptions::default().private_data(b"hello".to_vec());
     let there = next_request(&queue, &listener).accept(&serving, &accepted).unwrap();
     let start = Instant::now();
     let told = iter::repeat_with(|| {
@@ -334,12 +334,12 @@ pub(crate) fn connecting_need_not_be_waited_for<F: Fabric>() {
         std::thread::sleep(Duration::from_micros(100));
     }
     assert_eq!(connection.next_event(LONG), Some(ConnectionEvent::Closed));
-    assert!(connection.connect_error().is_none(), "it stood");
+    assert!(connection.connect_error().is_none(), "it was established");
 
     drop(listener);
     let connection = peer.start_connect(&address, &queue, &ConnectOptions::default()).unwrap().without_waiting();
     assert!(matches!(connection.next_event(LONG), Some(ConnectionEvent::Lost(_))));
-    let refused = connection.connect_error().expect("it never stood");
+    let refused = connection.connect_error().expect("it was never established");
     let ConnectError::Unreachable { kind, .. } = refused else { panic!("{refused}") };
     assert!(matches!(kind, ErrorKind::ConnectionRefused | ErrorKind::NotFound), "{kind:?}");
 }
@@ -376,7 +376,7 @@ pub(crate) fn requests_that_come_together_show_until_the_last_is_taken<F: Fabric
     let (peer, target) = (fabric.peer(), fabric.target());
     let queues = [&peer, &target].map(|peer| peer.completion_queue(threaded()).unwrap());
     let listener = target.listen(fabric.listen_address(), listen_options()).unwrap();
-    let options = ConnectOptions { timeout: LONG, ..ConnectOptions::default() };
+    let options = ConnectOptions::default().timeout(LONG);
     let start = || peer.start_connect(listener.local_address(), &queues[0], &options).unwrap();
     let pending: Vec<_> = (0..CLIENTS).map(|_| start()).collect();
     let mut there = Vec::new();

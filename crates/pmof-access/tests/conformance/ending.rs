@@ -4,8 +4,7 @@ use std::{any::Any, time::Duration};
 
 use pmof_access::{
     AcceptOptions, Access, ConnectOptions, Connection, ConnectionError, ConnectionEvent, DEFAULT_LOSS_TIMEOUT,
-    Durability, ListenOptions, OperationError, OperationKind, Outcome, PostError, QueueOptions, Region, RemoteRegion,
-    Settings,
+    Durability, OperationError, OperationKind, Outcome, PostError, QueueOptions, Region, RemoteRegion, Settings,
 };
 
 use crate::{
@@ -122,7 +121,7 @@ fn post_much<F: Fabric>(side: &Side, remote: &RemoteRegion) -> (Region, usize) {
     (own, 2 * pairs)
 }
 
-pub(crate) fn an_end_is_told_when_all_that_was_posted_has_its_outcome<F: Fabric>() {
+pub(crate) fn an_end_is_reported_when_all_that_was_posted_has_its_outcome<F: Fabric>() {
     let fabric = F::new();
     let pair = fabric.pair();
     let (_memory, remote) = region(&pair.target.peer, 1 << 20, Access::all());
@@ -294,7 +293,7 @@ fn fragile<F: Fabric>(fabric: &F, check: impl FnOnce(&Side, Connection, Box<dyn 
     let queue = peer.completion_queue(setup.initiator_queue).unwrap();
     let serving = target.completion_queue(setup.target_queue).unwrap();
     let settings = Settings { inbox_messages: 1, ..Settings::default() };
-    let listen = ListenOptions { settings, ..listen_options() };
+    let listen = listen_options().settings(settings);
     let listener = target.listen(fabric.listen_address(), listen).unwrap();
     let (address, cut) = fabric.breakable(listener.local_address());
     let pending = peer.start_connect(address, &queue, &setup.connect).unwrap();
@@ -370,8 +369,8 @@ pub(crate) fn an_idle_connection_stays<F: Fabric>() {
     let idle = if F::IS_VIRTUAL { Duration::from_secs(3600) } else { Duration::from_millis(1500) };
     let fabric = F::new();
     let limit = Duration::from_secs(1);
-    let connect = ConnectOptions { loss_timeout: limit, ..ConnectOptions::default() };
-    let accept = AcceptOptions { loss_timeout: limit, ..AcceptOptions::default() };
+    let connect = ConnectOptions::default().loss_timeout(limit);
+    let accept = AcceptOptions::default().loss_timeout(limit);
     let pair = fabric.pair_with(&Setup { connect, accept, ..Setup::default() });
     let (_memory, remote) = region(&pair.target.peer, 64, Access::all());
     assert_eq!(fabric.takes(idle, || pair.initiator.queue.wait(idle)), None);

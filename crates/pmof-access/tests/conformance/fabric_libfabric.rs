@@ -178,13 +178,13 @@ fn strange_greetings_harm_nobody() {
     assert!(listener.next_request(Duration::from_millis(20)).unwrap().is_none(), "nobody has greeted");
     own.read_exact(&mut greeting).unwrap();
     for at in [0, 13, 48] {
-        let mut stranger = TcpStream::connect(address).unwrap();
+        let mut client = TcpStream::connect(address).unwrap();
         assert!(listener.next_request(Duration::from_millis(20)).unwrap().is_none(), "nobody has greeted");
         let mut wrong = greeting;
         wrong[at] ^= 0x7F;
-        stranger.write_all(&wrong).unwrap();
+        client.write_all(&wrong).unwrap();
         let start = Instant::now();
-        while !matches!(stranger.read(&mut [0; 512]), Ok(0) | Err(_)) {
+        while !matches!(client.read(&mut [0; 512]), Ok(0) | Err(_)) {
             assert!(listener.next_request(Duration::from_millis(1)).unwrap().is_none(), "byte {at}");
             assert!(start.elapsed() < LONG, "byte {at}");
         }

@@ -23,7 +23,7 @@ fn end(name: &str) -> IpAddr {
 
 /// A peer at one end of the wire.
 pub(crate) fn peer_at(name: &str, options: &VerbsOptions) -> Peer {
-    let options = VerbsOptions { device: DeviceChoice::Local(end(name)), ..options.clone() };
+    let options = options.clone().device(DeviceChoice::Local(end(name)));
     Peer::open_verbs(&options).expect("a device at this end of the wire")
 }
 

@@ -134,7 +134,7 @@ pub(crate) fn the_right_to_flush_has_two_strengths<F: Fabric>() {
 pub(crate) fn the_target_believes_no_forged_promise<F: Fabric>() {
     let fabric = F::new();
     // Whoever forges a descriptor for itself may fool itself, but not the target's CPU.
-    let connect = ConnectOptions { method: Some(Method::SendAfterWrite), ..ConnectOptions::default() };
+    let connect = ConnectOptions::default().method(Some(Method::SendAfterWrite));
     let pair = fabric.pair_with(&Setup { connect, ..Setup::default() });
     let memory = pair.target.peer.allocate(LEN_BYTES, Access::all()).unwrap();
     let mut forged = Descriptor::decode(&memory.descriptor()).unwrap();

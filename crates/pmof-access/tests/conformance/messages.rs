@@ -7,8 +7,8 @@ use std::{
 
 use pmof_access::{
     AcceptOptions, Access, Completion, CompletionQueue, ConnectOptions, Connection, ConnectionError, ConnectionEvent,
-    Durability, ListenOptions, OperationError, OperationKind, Outcome, Peer, PostError, Progress, QueueOptions,
-    Refusal, Region, Settings, SharedReceives, Ticket,
+    Durability, OperationError, OperationKind, Outcome, Peer, PostError, Progress, QueueOptions, Refusal, Region,
+    Settings, SharedReceives, Ticket,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -181,7 +181,7 @@ pub(crate) fn a_slow_receiver_is_not_overrun<F: Fabric>() {
     for inbox_messages in [1, 3, 64] {
         let fabric = F::new();
         let settings = Settings { inbox_messages, ..Settings::default() };
-        let listen = ListenOptions { settings, ..listen_options() };
+        let listen = listen_options().settings(settings);
         let pair = fabric.pair_with(&Setup { listen, ..Setup::default() });
         let (inbox, _) = region(&pair.target.peer, 64, Access::empty());
         for index in 0..MESSAGES {
@@ -206,7 +206,7 @@ pub(crate) fn a_slow_receiver_is_not_overrun<F: Fabric>() {
 pub(crate) fn what_waits_for_room_keeps_its_place<F: Fabric>() {
     let fabric = F::new();
     let settings = Settings { inbox_messages: 1, ..Settings::default() };
-    let listen = ListenOptions { settings, ..listen_options() };
+    let listen = listen_options().settings(settings);
     let pair = fabric.pair_with(&Setup { listen, ..Setup::default() });
     let (memory, remote) = region(&pair.target.peer, 64 << 10, Access::all());
     let (inbox, _) = region(&pair.target.peer, 64, Access::empty());
@@ -274,8 +274,8 @@ fn apart<F: Fabric>(fabric: &F, options: [QueueOptions; 4]) -> Apart {
     let here = initiator.completion_queue(options[1]).unwrap();
     let there = target.completion_queue(options[3]).unwrap();
     let setup = Setup {
-        connect: ConnectOptions { receive_queue: Some(here.clone()), timeout: LONG, ..ConnectOptions::default() },
-        accept: AcceptOptions { receive_queue: Some(there.clone()), ..AcceptOptions::default() },
+        connect: ConnectOptions::default().receive_queue(Some(here.clone())).timeout(LONG),
+        accept: AcceptOptions::default().receive_queue(Some(there.clone())),
         initiator_queue: options[0],
         target_queue: options[2],
         ..Setup::default()
@@ -375,7 +375,7 @@ pub(crate) fn threads_wait_on_both_queues<F: Fabric>() {
     }
     let fabric = F::new();
     let spin = pmof_access::Waiting::Adaptive { spin: Duration::ZERO };
-    let sleepy = QueueOptions { waiting: spin, ..QueueOptions::default() };
+    let sleepy = QueueOptions::default().waiting(spin);
     let Apart { pair, here, .. } = apart(&fabric, [sleepy, sleepy, threaded(), threaded()]);
     let (initiator, target) = (&pair.initiator, &pair.target);
     let (_memory, remote) = region(&target.peer, 64, Access::all());
@@ -406,7 +406,7 @@ pub(crate) fn a_receive_queue_is_waited_for_by_its_descriptor<F: Fabric>() {
         return;
     }
     let caller = QueueOptions::default();
-    let of_operations = QueueOptions { progress: Progress::OfOperations, ..caller };
+    let of_operations = caller.progress(Progress::OfOperations);
     for receives in [caller, threaded(), of_operations] {
         let shows_receives_alone = receives.progress == Progress::OfOperations;
         let fabric = F::new();
@@ -457,8 +457,8 @@ fn sharing<F: Fabric>(fabric: &F, target_queue: QueueOptions, inbox_messages: u3
     let shared = target.shared_receive_queue(limit);
     let settings = Settings { inbox_messages, ..Settings::default() };
     let setup = Setup {
-        accept: AcceptOptions { shared_receives: Some(shared.clone()), ..AcceptOptions::default() },
-        listen: ListenOptions { settings, ..listen_options() },
+        accept: AcceptOptions::default().shared_receives(Some(shared.clone())),
+        listen: listen_options().settings(settings),
         target_queue,
         ..Setup::default()
     };

@@ -51,7 +51,7 @@ pub(crate) struct Setup {
 impl Default for Setup {
     fn default() -> Self {
         Self {
-            connect: ConnectOptions { timeout: LONG, ..ConnectOptions::default() },
+            connect: ConnectOptions::default().timeout(LONG),
             listen: listen_options(),
             accept: AcceptOptions::default(),
             initiator_queue: QueueOptions::default(),
@@ -62,7 +62,7 @@ impl Default for Setup {
 
 /// Those of every listener: the transports that are reached from other machines are under test here alone.
 pub(crate) fn listen_options() -> ListenOptions {
-    ListenOptions { trust_network: true, ..ListenOptions::default() }
+    ListenOptions::default().trust_network(true)
 }
 
 /// Any port of the loopback interface.
@@ -72,7 +72,7 @@ pub(crate) fn loopback() -> Location {
 
 /// A queue that makes progress by itself.
 pub(crate) fn threaded() -> QueueOptions {
-    QueueOptions { progress: Progress::Thread, ..QueueOptions::default() }
+    QueueOptions::default().progress(Progress::Thread)
 }
 
 /// Two sides joined by a connection.

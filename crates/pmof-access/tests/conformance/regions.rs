@@ -172,7 +172,7 @@ pub(crate) fn the_target_checks_bounds_itself<F: Fabric>() {
     }
 }
 
-pub(crate) fn nothing_is_a_length_too<F: Fabric>() {
+pub(crate) fn zero_is_a_length_too<F: Fabric>() {
     let fabric = F::new();
     let pair = fabric.pair();
     let (memory, remote) = region(&pair.target.peer, LEN_BYTES, Access::all());

@@ -70,7 +70,7 @@ fn named(ring: &AppendRing) -> RemoteRegion {
 }
 
 fn appending_to(ring: RemoteRegion, target_queue: QueueOptions) -> Setup {
-    let connect = ConnectOptions { append_to: Some(ring), timeout: LONG, ..ConnectOptions::default() };
+    let connect = ConnectOptions::default().append_to(Some(ring)).timeout(LONG);
     Setup { connect, target_queue, ..Setup::default() }
 }
 
@@ -355,7 +355,7 @@ fn what_cannot_be_appended_or_be_a_ring_is_refused() {
     assert_eq!(plain.append(b"nowhere"), Err(PostError::NoRing));
     // A ring is no region to write to, and of another connection's appends it knows nothing.
     assert!(matches!(connection.write(&remote, 0, b"x"), Err(PostError::NoRight { .. })));
-    let forced = ConnectOptions { method: Some(Method::ReadAfterSend), timeout: LONG, ..ConnectOptions::default() };
+    let forced = ConnectOptions::default().method(Some(Method::ReadAfterSend)).timeout(LONG);
     let setup = Setup { connect: forced, ..Setup::default() };
     let plain = join(&pair.initiator.peer, &pair.initiator.queue, &pair.listener, &pair.target.queue, &setup).0;
     let error = plain.flush(&remote, .., Durability::PowerFailure).unwrap_err();

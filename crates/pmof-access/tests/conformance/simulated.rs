@@ -19,8 +19,8 @@ fn silent_after(bytes: u64) -> Faults {
 }
 
 fn joined(network: &Arc<SimNetwork>) -> Pair {
-    let connect = ConnectOptions { loss_timeout: LIMIT, ..ConnectOptions::default() };
-    let accept = AcceptOptions { loss_timeout: LIMIT, ..AcceptOptions::default() };
+    let connect = ConnectOptions::default().loss_timeout(LIMIT);
+    let accept = AcceptOptions::default().loss_timeout(LIMIT);
     pair(
         (Peer::simulated(network), Peer::simulated(network)),
         loopback(),
@@ -59,7 +59,7 @@ fn a_target_that_falls_silent_is_lost_after_the_limit() {
 }
 
 #[test]
-fn an_answer_starts_the_time_anew() {
+fn an_answer_restarts_the_timeout() {
     const DELAY: Duration = Duration::from_millis(200);
     let network = SimNetwork::new();
     network.set_faults(NONE, Faults { delay: DELAY, silent_after_bytes: Some(128), ..NONE });
@@ -98,9 +98,9 @@ fn a_silent_handshake_ends_on_both_sides() {
         let (peer, target) = (Peer::simulated(&network), Peer::simulated(&network));
         let queue = peer.completion_queue(QueueOptions::default()).unwrap();
         let serving = target.completion_queue(QueueOptions::default()).unwrap();
-        let options = ListenOptions { handshake_timeout: LIMIT, ..ListenOptions::default() };
+        let options = ListenOptions::default().handshake_timeout(LIMIT);
         let listener = target.listen(loopback(), options).unwrap();
-        let options = ConnectOptions { timeout: 3 * LIMIT, ..ConnectOptions::default() };
+        let options = ConnectOptions::default().timeout(3 * LIMIT);
         let pending = peer.start_connect(listener.local_address(), &queue, &options).unwrap();
         let request = listener.next_request(2 * LIMIT).unwrap();
         assert_eq!(request.is_some(), to_target == u64::MAX);
@@ -119,8 +119,8 @@ fn a_silent_handshake_ends_on_both_sides() {
 fn messages_that_wait_for_room_wait_for_ever() {
     let network = SimNetwork::new();
     let settings = Settings { inbox_messages: 1, ..Settings::default() };
-    let connect = ConnectOptions { loss_timeout: LIMIT, ..ConnectOptions::default() };
-    let listen = ListenOptions { settings, ..ListenOptions::default() };
+    let connect = ConnectOptions::default().loss_timeout(LIMIT);
+    let listen = ListenOptions::default().settings(settings);
     let pair = pair(
         (Peer::simulated(&network), Peer::simulated(&network)),
         loopback(),

@@ -114,7 +114,7 @@ fn a_queue_can_be_waited_for_with_poll() {
 fn threads_may_share_a_queue() {
     const THREADS: u64 = 4;
     const ROUNDS: u64 = 300;
-    let spinning = QueueOptions { waiting: Waiting::Adaptive { spin: Duration::ZERO }, ..QueueOptions::default() };
+    let spinning = QueueOptions::default().waiting(Waiting::Adaptive { spin: Duration::ZERO });
     for initiator_queue in [QueueOptions::default(), spinning, threaded()] {
         for connections in [1, 4, 8] {
             let setup = Setup { initiator_queue, ..Setup::default() };
@@ -241,7 +241,7 @@ fn a_target_that_accepts_and_says_nothing_times_out() {
     let peer = Peer::open(Transport::Tcp).unwrap();
     for options in [QueueOptions::default(), threaded()] {
         let queue = peer.completion_queue(options).unwrap();
-        let connect = ConnectOptions { timeout: LIMIT, ..ConnectOptions::default() };
+        let connect = ConnectOptions::default().timeout(LIMIT);
         let start = Instant::now();
         let pending = peer.start_connect(silent.local_addr().unwrap(), &queue, &connect).unwrap();
         let _accepted = silent.accept().unwrap();
@@ -260,7 +260,7 @@ fn a_target_that_stalls_after_the_handshake_is_lost() {
         let stalling = TcpListener::bind("127.0.0.1:0").unwrap();
         let peer = Peer::open(Transport::Tcp).unwrap();
         let queue = peer.completion_queue(options).unwrap();
-        let connect = ConnectOptions { loss_timeout: LIMIT, ..ConnectOptions::default() };
+        let connect = ConnectOptions::default().loss_timeout(LIMIT);
         let pending = peer.start_connect(stalling.local_addr().unwrap(), &queue, &connect).unwrap();
         let (mut stream, _) = stalling.accept().unwrap();
         stream.read_exact(&mut [0; 64]).unwrap();
@@ -286,7 +286,7 @@ fn whoever_only_polls_learns_of_a_loss_too() {
     let stalling = TcpListener::bind("127.0.0.1:0").unwrap();
     let peer = Peer::open(Transport::Tcp).unwrap();
     let queue = peer.completion_queue(QueueOptions::default()).unwrap();
-    let connect = ConnectOptions { loss_timeout: LIMIT, ..ConnectOptions::default() };
+    let connect = ConnectOptions::default().loss_timeout(LIMIT);
     let pending = peer.start_connect(stalling.local_addr().unwrap(), &queue, &connect).unwrap();
     let (mut stream, _) = stalling.accept().unwrap();
     stream.write_all(&welcome()).unwrap();
@@ -305,7 +305,7 @@ fn whoever_only_polls_learns_of_a_loss_too() {
 }
 
 #[test]
-fn a_stream_that_ends_early_is_told_from_a_refusal() {
+fn a_stream_that_ends_early_is_no_refusal() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let peer = Peer::open(Transport::Tcp).unwrap();
     let queue = peer.completion_queue(QueueOptions::default()).unwrap();
@@ -328,8 +328,8 @@ fn time_limits_may_be_long_or_short() {
     for loss_timeout in
         [Duration::from_millis(1), Duration::from_secs(60), Duration::from_secs(3_600_000), Duration::MAX]
     {
-        let connect = ConnectOptions { loss_timeout, timeout: Duration::MAX, ..ConnectOptions::default() };
-        let accept = AcceptOptions { loss_timeout, ..AcceptOptions::default() };
+        let connect = ConnectOptions::default().loss_timeout(loss_timeout).timeout(Duration::MAX);
+        let accept = AcceptOptions::default().loss_timeout(loss_timeout);
         let pair = tcp(&Setup { connect, accept, ..Setup::default() });
         let memory = pair.target.peer.allocate(64, Access::all()).unwrap();
         let remote = RemoteRegion::from_descriptor(&memory.descriptor()).unwrap();
@@ -344,7 +344,7 @@ fn time_limits_may_be_long_or_short() {
 
 /// Whoever saw that a request waits, and asks for it without a limit of time, would otherwise wait for the next client.
 #[test]
-fn a_request_is_told_although_its_client_has_gone() {
+fn a_request_is_reported_although_its_client_has_gone() {
     let open = || Peer::open(Transport::Tcp).unwrap();
     let (peer, target) = (open(), open());
     let listener = target.listen(loopback(), ListenOptions::default()).unwrap();

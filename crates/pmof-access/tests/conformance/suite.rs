@@ -39,7 +39,7 @@ macro_rules! suite {
                 the_target_checks_rights_itself
                 bounds_are_checked_when_posting
                 the_target_checks_bounds_itself
-                nothing_is_a_length_too
+                zero_is_a_length_too
                 nothing_needs_no_region
                 a_short_descriptor_leads_to_its_region
                 a_damaged_descriptor_is_noticed
@@ -93,12 +93,12 @@ macro_rules! suite {
             }
             completions {
                 they_come_in_order_with_their_context
-                silent_operations_complete_only_in_failure
+                unsignalled_operations_complete_only_in_failure
                 many_are_polled_at_once
                 waiting_ends_in_time
                 waiting_no_time_makes_progress_too
                 a_queue_is_waited_for_by_its_descriptor
-                a_queue_is_assisted_where_its_caller_rests
+                a_queue_is_assisted_while_its_caller_sleeps
                 waiting_for_one_leaves_the_others
                 what_is_discarded_does_not_come
                 many_connections_share_a_queue_that_its_caller_drives
@@ -112,7 +112,7 @@ macro_rules! suite {
                 what_was_posted_before_closing_is_delivered
                 what_was_deferred_before_closing_is_delivered
                 closing_does_not_wait_for_receives
-                an_end_is_told_when_all_that_was_posted_has_its_outcome
+                an_end_is_reported_when_all_that_was_posted_has_its_outcome
                 both_sides_may_close_at_once
                 closing_waits_for_the_other_side
                 handles_may_be_dropped_in_any_order

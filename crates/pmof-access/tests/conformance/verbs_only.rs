@@ -65,7 +65,7 @@ fn persists(pair: &Pair, remote: &RemoteRegion, memory: &Arc<dyn Medium>, expect
 #[test]
 fn devdax_is_flushed_natively_where_both_ends_have_it() {
     let with = VerbsOptions::default();
-    let without = VerbsOptions { native_flush: false, atomic_write: false, ..VerbsOptions::default() };
+    let without = VerbsOptions::default().native_flush(false).atomic_write(false);
     let has = capabilities().native_flush_persistent;
     let best = if has { Method::NativeFlush } else { Method::SendAfterWrite };
     for (initiator, target, expected) in [
@@ -85,7 +85,7 @@ fn devdax_is_flushed_natively_where_both_ends_have_it() {
 
 /// Posts a batch in which the device gets writes as they are posted, mixed with what ends such a run, and checks every byte and outcome.
 #[test]
-fn a_batch_of_writes_that_nobody_waits_for_keeps_its_order_whatever_comes_between() {
+fn a_batch_of_unsignalled_writes_keeps_its_order_whatever_comes_between() {
     let pair = opened(&VerbsOptions::default(), &VerbsOptions::default(), ConnectOptions::default());
     let memory: Arc<dyn Medium> = Arc::new(Memory::anonymous(LEN_BYTES).unwrap());
     let (_owned, remote) = register(&pair.target.peer, &memory);
@@ -185,7 +185,7 @@ fn registered_memory_in_a_row_is_kept_until_the_device_has_let_go_of_it() {
 
 #[test]
 fn a_read_after_write_that_makes_nothing_durable_is_refused() {
-    let connect = ConnectOptions { method: Some(Method::ReadAfterWrite), ..ConnectOptions::default() };
+    let connect = ConnectOptions::default().method(Some(Method::ReadAfterWrite));
     let pair = opened(&VerbsOptions::default(), &VerbsOptions::default(), connect);
     let (_owned, remote) = register(&pair.target.peer, &devdax());
     let error = pair.initiator.connection.flush(&remote, .., Durability::PowerFailure).unwrap_err();
@@ -195,11 +195,9 @@ fn a_read_after_write_that_makes_nothing_durable_is_refused() {
     let flush = pair.initiator.connection.flush(&remote, .., Durability::Visible).unwrap();
     assert!(matches!(pair.initiator.done(flush), Outcome::Flushed(_)));
     // Nor does an operator's word help, where the device itself proves it wrong.
-    let declared = VerbsOptions {
-        device: DeviceChoice::Named(pair.target.peer.device_name().unwrap().to_owned()),
-        inbound_declared: true,
-        ..VerbsOptions::default()
-    };
+    let declared = VerbsOptions::default()
+        .device(DeviceChoice::Named(pair.target.peer.device_name().unwrap().to_owned()))
+        .inbound_declared(true);
     assert!(matches!(Peer::open_verbs(&declared).unwrap_err(), SetupError::InboundContradicted { .. }));
 }
 
@@ -231,7 +229,7 @@ fn what_is_not_durable_stays_refused() {
 
 #[test]
 fn many_connections_share_receives() {
-    let options = VerbsOptions { shared_receives: Some(64), ..VerbsOptions::default() };
+    let options = VerbsOptions::default().shared_receives(Some(64));
     let pair = opened(&VerbsOptions::default(), &options, ConnectOptions::default());
     let (memory, remote) = region(&pair.target.peer, 64 << 10, Access::all());
     let (inbox, _) = region(&pair.target.peer, 4096, Access::empty());
@@ -272,7 +270,7 @@ fn ipv6_leads_there_too() {
     let address: IpAddr = env::var("PMOF_IPV6").expect("the test bed names an address").parse().unwrap();
     let open = || {
         let device = DeviceChoice::Local(address);
-        Peer::open_verbs(&VerbsOptions { device, ..VerbsOptions::default() }).expect("a device")
+        Peer::open_verbs(&VerbsOptions::default().device(device)).expect("a device")
     };
     let listen = std::net::SocketAddr::new(address, 0).into();
     let pair = pair((open(), open()), listen, &Setup::default());
@@ -287,8 +285,8 @@ fn ipv6_leads_there_too() {
 fn a_cut_cable_is_noticed_even_where_nobody_does_anything() {
     let limit = Duration::from_secs(3);
     let fabric = Verbs::new();
-    let connect = ConnectOptions { loss_timeout: limit, ..ConnectOptions::default() };
-    let accept = AcceptOptions { loss_timeout: limit, ..AcceptOptions::default() };
+    let connect = ConnectOptions::default().loss_timeout(limit);
+    let accept = AcceptOptions::default().loss_timeout(limit);
     let pair = fabric.pair_with(&Setup { connect, accept, ..Setup::default() });
     assert_eq!(pair.initiator.event(), ConnectionEvent::Established);
     wire_loses("100%");
@@ -299,7 +297,7 @@ fn a_cut_cable_is_noticed_even_where_nobody_does_anything() {
 fn who_did_nothing_for_long_is_not_taken_for_stuck() {
     let loss_timeout = Duration::from_secs(1);
     let fabric = Verbs::new();
-    let connect = ConnectOptions { loss_timeout, ..ConnectOptions::default() };
+    let connect = ConnectOptions::default().loss_timeout(loss_timeout);
     let pair = fabric.pair_with(&Setup { connect, ..Setup::default() });
     let (_memory, remote) = region(&pair.target.peer, LEN_BYTES, Access::all());
     for _ in 0..3 {
@@ -317,7 +315,7 @@ fn a_wait_in_which_nothing_comes_ends_in_time() {
     for waiting in
         [Waiting::Adaptive { spin: Duration::ZERO }, Waiting::Adaptive { spin: DEFAULT_SPIN }, Waiting::BusyPoll]
     {
-        let initiator_queue = QueueOptions { waiting, ..QueueOptions::default() };
+        let initiator_queue = QueueOptions::default().waiting(waiting);
         let pair = fabric.pair_with(&Setup { initiator_queue, ..Setup::default() });
         let (_memory, remote) = region(&pair.target.peer, LEN_BYTES, Access::all());
         let (connection, queue) = (&pair.initiator.connection, &pair.initiator.queue);
@@ -354,14 +352,14 @@ fn a_wait_in_which_nothing_comes_ends_in_time() {
 
 /// A queue of one device connection has a short way to wait: threads on it lose no outcome to each other, nor a wake-up.
 #[test]
-fn threads_may_share_the_queue_of_a_lone_device() {
+fn threads_may_share_the_queue_of_a_single_device() {
     const THREADS: u64 = 4;
     const ROUNDS: u64 = 500;
     // A round that waited until the connections are told the time would take 20 ms.
     const PROMPT: Duration = Duration::from_secs(20);
     let fabric = Verbs::new();
     for spin in [Duration::ZERO, DEFAULT_SPIN] {
-        let initiator_queue = QueueOptions { waiting: Waiting::Adaptive { spin }, ..QueueOptions::default() };
+        let initiator_queue = QueueOptions::default().waiting(Waiting::Adaptive { spin });
         let pair = fabric.pair_with(&Setup { initiator_queue, ..Setup::default() });
         let (memory, remote) = region(&pair.target.peer, LEN_BYTES, Access::all());
         let (connection, queue, start) = (&pair.initiator.connection, &pair.initiator.queue, Instant::now());
@@ -433,7 +431,7 @@ fn over_iwarp_there_are_no_rings() {
 
 #[test]
 fn what_cannot_be_opened_says_why() {
-    let open = |device| Peer::open_verbs(&VerbsOptions { device, ..VerbsOptions::default() }).unwrap_err().to_string();
+    let open = |device| Peer::open_verbs(&VerbsOptions::default().device(device)).unwrap_err().to_string();
     let missing = open(DeviceChoice::Named("mlx5_99".into()));
     assert!(missing.contains("mlx5_99") && missing.contains("rxe0"), "{missing}");
     let several = open(DeviceChoice::Only);
@@ -445,7 +443,7 @@ fn what_cannot_be_opened_says_why() {
 #[test]
 fn other_machines_reach_only_those_who_trust_the_network() {
     let fabric = Verbs::new();
-    let careful = pmof_access::ListenOptions { trust_network: false, ..listen_options() };
+    let careful = listen_options().trust_network(false);
     let refused = fabric.target().listen(fabric.listen_address(), careful).unwrap_err();
     assert!(matches!(refused, SetupError::NotLoopback { .. }), "{refused}");
 }
@@ -481,7 +479,7 @@ fn write_silently(pair: &Pair, remote: &RemoteRegion, pages: usize) -> Vec<u8> {
 }
 
 #[test]
-fn writes_that_nobody_hears_of_are_asked_after() {
+fn unsignalled_writes_are_asked_after() {
     let pair = opened(&VerbsOptions::default(), &VerbsOptions::default(), ConnectOptions::default());
     let (memory, remote) = region(&pair.target.peer, LEN_BYTES, Access::all());
     let bytes = write_silently(&pair, &remote, 3);
@@ -494,9 +492,9 @@ fn writes_that_nobody_hears_of_are_asked_after() {
 }
 
 #[test]
-fn silent_writes_never_fill_the_queue() {
+fn unsignalled_writes_never_fill_the_queue() {
     let settings = Settings { send_queue: 8, ..Settings::default() };
-    let connect = ConnectOptions { settings, ..ConnectOptions::default() };
+    let connect = ConnectOptions::default().settings(settings);
     let pair = opened(&VerbsOptions::default(), &VerbsOptions::default(), connect);
     let (_memory, remote) = region(&pair.target.peer, LEN_BYTES, Access::all());
     let (source, _) = region(&pair.initiator.peer, 4096, Access::empty());
@@ -517,7 +515,7 @@ fn silent_writes_never_fill_the_queue() {
 }
 
 #[test]
-fn silent_writes_before_the_other_side_closes_are_no_failures() {
+fn unsignalled_writes_before_the_other_side_closes_are_no_failures() {
     let pair = opened(&VerbsOptions::default(), &VerbsOptions::default(), ConnectOptions::default());
     let (memory, remote) = region(&pair.target.peer, LEN_BYTES, Access::all());
     let bytes = write_silently(&pair, &remote, 3);
@@ -543,9 +541,9 @@ fn silent_writes_before_the_other_side_closes_are_no_failures() {
 fn the_queue_of_receives_takes_no_other_outcomes() {
     let verbs = VerbsOptions::default();
     let (here, there) = (peer_at("PMOF_WIRE_A", &verbs), peer_at("PMOF_WIRE_B", &verbs));
-    let assisted = QueueOptions { progress: Progress::Assisted, ..QueueOptions::default() };
+    let assisted = QueueOptions::default().progress(Progress::Assisted);
     let receives = here.completion_queue(assisted).unwrap();
-    let connect = ConnectOptions { receive_queue: Some(receives.clone()), timeout: LONG, ..ConnectOptions::default() };
+    let connect = ConnectOptions::default().receive_queue(Some(receives.clone())).timeout(LONG);
     let setup = Setup { connect, initiator_queue: assisted, ..Setup::default() };
     let pair = pair((here, there), Verbs::new().listen_address(), &setup);
     let (_memory, remote) = region(&pair.target.peer, LEN_BYTES, Access::all());

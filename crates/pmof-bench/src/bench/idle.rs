@@ -72,7 +72,7 @@ fn connect_all(address: &str, args: &IdleArgs) -> Result<Vec<Connection>> {
     let (to, source, count) = (address.parse::<Address>()?, args.stage.reach.source, args.connections);
     let peer = Peer::towards(&to, source)?;
     let queue = peer.completion_queue(QueueOptions::default())?;
-    let options = ConnectOptions { source, ..Default::default() };
+    let options = ConnectOptions::default().source(source);
     (1..=count)
         .map(|index| peer.connect(&to, &queue, &options).with_context(|| format!("connection {index} of {count}")))
         .collect()

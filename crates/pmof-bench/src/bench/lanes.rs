@@ -8,8 +8,10 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use pmof::{
-    Atomicity, Lane, Pending, Pool, RemoteSetOptions, SetName, TargetOptions, TargetUrl, Waiting,
+    Atomicity, Lane, Pending, Pool, TargetOptions, Waiting,
     access::{Address, Medium as _, Memory},
+    control::SetName,
+    replica::{RemoteSetOptions, TargetUrl},
 };
 use pmof_console::{output::say, words::TransportName};
 

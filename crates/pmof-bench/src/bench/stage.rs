@@ -1,4 +1,4 @@
-//! What a measurement stands on: CPUs, a directory on the right medium, and the other processes.
+//! What a measurement needs: CPUs, a directory on the right medium, and the other processes.
 
 use std::{
     io::{BufRead, BufReader},
@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, ValueEnum};
-use pmof::{Declaration, Durability, MediumKind, Pool, PoolOptions, Waiting};
+use pmof::{Declaration, Durability, Pool, PoolOptions, Waiting, mem::MediumKind};
 use pmof_console::limits;
 use pmof_console::{
     children::Target,

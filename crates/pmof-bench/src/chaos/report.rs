@@ -82,7 +82,7 @@ pub(super) struct StallReport {
     /// From when a member was given back until it was in sync.
     returning: Times,
     /// Between faults, while all members are in sync.
-    quiet: Times,
+    faultless: Times,
 }
 
 /// What a run did and found.
@@ -180,7 +180,7 @@ impl Report {
             pause: of_kind(Kind::Pause),
             cut: of_kind(Kind::Cut),
             returning: longest(Phase::Return),
-            quiet: longest(Phase::Quiet),
+            faultless: longest(Phase::Faultless),
         });
         self.in_sync_after = Some(Times::of(self.returned.iter().copied()));
     }
@@ -207,7 +207,7 @@ impl Report {
             stall.pause.print("longest persist of a pause");
             stall.cut.print("longest persist of a cut");
             stall.returning.print("longest persist while one returns");
-            stall.quiet.print("longest persist between faults");
+            stall.faultless.print("longest persist between faults");
         }
         if let Some(in_sync_after) = &self.in_sync_after {
             in_sync_after.print("in sync again after");

@@ -31,7 +31,7 @@ const KEPT_ERRORS: usize = 5;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// All members are in sync, before the fault of this number.
-    Quiet(u64),
+    Faultless(u64),
     /// From just before the fault until what it took away is given back.
     Fault(u64),
     /// From there until all members are in sync.
@@ -41,7 +41,7 @@ pub(super) enum Phase {
 impl Phase {
     fn index(self) -> u64 {
         match self {
-            Self::Quiet(fault) => fault * 3,
+            Self::Faultless(fault) => fault * 3,
             Self::Fault(fault) => fault * 3 + 1,
             Self::Return(fault) => fault * 3 + 2,
         }
@@ -58,7 +58,7 @@ pub(super) struct Stalls {
 impl Stalls {
     pub(super) fn new() -> Self {
         let longest_ns = (0..(FAULT_LIMIT + 1) * 3).map(|_| AtomicU64::new(0)).collect();
-        Self { phase: AtomicU64::new(Phase::Quiet(0).index()), longest_ns }
+        Self { phase: AtomicU64::new(Phase::Faultless(0).index()), longest_ns }
     }
 
     pub(super) fn enter(&self, phase: Phase) {
@@ -71,8 +71,8 @@ impl Stalls {
 
     /// Counts a persist where it belongs: to the phase that it began in, but one that a fault meets is the fault's.
     fn count(&self, began_in: u64, latency: Duration) {
-        let is_quiet = began_in % 3 == 0;
-        let phase = if is_quiet { self.phase.load(Ordering::SeqCst) } else { began_in };
+        let is_faultless = began_in % 3 == 0;
+        let phase = if is_faultless { self.phase.load(Ordering::SeqCst) } else { began_in };
         self.longest_ns[phase as usize].fetch_max(latency.as_nanos() as u64, Ordering::Relaxed);
     }
 }
@@ -180,14 +180,14 @@ mod tests {
     fn a_persist_that_a_fault_meets_is_counted_there() {
         let stalls = Stalls::new();
         let ms = Duration::from_millis;
-        stalls.count(Phase::Quiet(0).index(), ms(1));
+        stalls.count(Phase::Faultless(0).index(), ms(1));
         stalls.enter(Phase::Fault(0));
-        stalls.count(Phase::Quiet(0).index(), ms(7));
+        stalls.count(Phase::Faultless(0).index(), ms(7));
         stalls.count(Phase::Fault(0).index(), ms(3));
         stalls.enter(Phase::Return(0));
         stalls.count(Phase::Fault(0).index(), ms(9));
         stalls.count(Phase::Return(0).index(), ms(2));
-        let longest = [Phase::Quiet(0), Phase::Fault(0), Phase::Return(0), Phase::Quiet(1)];
+        let longest = [Phase::Faultless(0), Phase::Fault(0), Phase::Return(0), Phase::Faultless(1)];
         assert_eq!(longest.map(|phase| stalls.longest(phase)), [1, 9, 2, 0].map(ms));
     }
 }

@@ -151,7 +151,7 @@ struct FeatureReport {
 
 pub(crate) fn feature(args: &FeatureArgs, connect: ConnectArgs) -> anyhow::Result<()> {
     let pool = connect.set(set_at(&args.path)?);
-    let options = FeatureOptions { declaration: None, dry_run: args.dry_run };
+    let options = FeatureOptions::default().dry_run(args.dry_run);
     let features = match (args.enable, args.disable) {
         (Some(feature), _) => pool.change_feature(FeatureChange::Enable(feature), &options)?,
         (_, Some(feature)) => pool.change_feature(FeatureChange::Disable(feature), &options)?,

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, str::FromStr};
 
-use pmof::{PoolUrl, PoolUrlError};
+use pmof::{PoolUrl, replica::PoolUrlError};
 
 /// A native pool, or one of PMDK in local files.
 #[derive(Clone, Debug)]

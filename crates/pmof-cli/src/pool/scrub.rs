@@ -92,7 +92,7 @@ pub(super) fn run(args: &ScrubArgs, connect: ConnectArgs) -> anyhow::Result<()> 
 impl Report {
     fn new(report: &ScrubReport, pool_bytes: u64, replicas_made: usize) -> Self {
         let repaired = report.repaired.iter();
-        let page = |repaired: &pmof::Repaired| RepairedPage {
+        let page = |repaired: &pmof::replica::Repaired| RepairedPage {
             replica: repaired.replica.to_string(),
             page: Page::of(&repaired.range),
         };

@@ -171,7 +171,7 @@ struct SyncedJson {
 pub(crate) fn run_sync(args: &SyncArgs, connect: ConnectArgs) -> anyhow::Result<()> {
     let set = PoolSet::read(&args.set)?;
     let mut bar = Bar::new("synchronizing", !args.how.json);
-    let options = SyncOptions { declaration: None, dry_run: args.how.dry_run, from: args.from };
+    let options = SyncOptions::default().dry_run(args.how.dry_run).from(args.from);
     let report = connect.set(set).sync(&options, &mut |step| bar.step(step));
     drop(bar);
     let report = report.with_context(|| format!("cannot synchronize {}", args.set.display()))?;
@@ -249,7 +249,7 @@ struct TransformJson {
 pub(crate) fn run_transform(args: &TransformArgs, connect: ConnectArgs) -> anyhow::Result<()> {
     let (from, to) = (PoolSet::read(&args.from)?, PoolSet::read(&args.to)?);
     let mut bar = Bar::new("copying", !args.how.json);
-    let options = TransformOptions { declaration: None, dry_run: args.how.dry_run, lost: args.lost.clone() };
+    let options = TransformOptions::default().dry_run(args.how.dry_run).lost(args.lost.clone());
     let done = connect.set(from.clone()).transform(&to, &options, &mut |step| bar.step(step));
     drop(bar);
     let TransformReport { added, removed, left } =

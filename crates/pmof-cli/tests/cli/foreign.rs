@@ -131,29 +131,29 @@ fn rm_takes_no_file_of_somebody_else_from_a_directory() {
     let set = file_with(&place, "set", lines("db").as_bytes());
     let to = file_with(&place, "to", lines("dc").as_bytes());
     pmof(["pool", "create", text(&set)]).done();
-    let stranger = place.path().join("db/000001.pmem");
-    fs::write(&stranger, vec![7; 1 << 20]).unwrap();
-    let told = [text(&stranger), "is not removed: ", "the pool has 16777216 bytes", "move it away"];
+    let foreign = place.path().join("db/000001.pmem");
+    fs::write(&foreign, vec![7; 1 << 20]).unwrap();
+    let told = [text(&foreign), "is not removed: ", "the pool has 16777216 bytes", "move it away"];
     pmof(["pool", "rm", text(&set)]).failed(&[&told[..], &["nothing was removed; `--force`"]].concat());
     pmof(["pool", "transform", text(&set), text(&to)]).failed(&told);
     pmof(["pool", "transform", text(&set), text(&to), "--dry-run"]).failed(&told);
     assert_eq!(files(&place.path().join("dc")), [""; 0]);
     // One that is too short to be mapped is named.
-    fs::write(&stranger, "four").unwrap();
+    fs::write(&foreign, "four").unwrap();
     for command in ["check", "sync"] {
         let said = pmof(["pool", command, text(&set)]);
         let all = said.output.clone() + &said.errors;
-        assert!(said.code == Some(1) && all.contains(text(&stranger)), "{said:?}");
+        assert!(said.code == Some(1) && all.contains(text(&foreign)), "{said:?}");
         assert!(all.contains("is shorter than any part of a pool; move it away"), "{said:?}");
     }
     // What failed left nothing open.
     let said = pmof(["pool", "info", text(&set)]).done();
     assert!(!said.contains("not closed"), "{said}");
-    fs::write(&stranger, vec![7; 1 << 20]).unwrap();
+    fs::write(&foreign, vec![7; 1 << 20]).unwrap();
     let said = pmof(["pool", "rm", text(&set), "--force"]);
     assert!(said.code == Some(1) && said.errors.contains("is not a part of a pool and is left in place: "), "{said:?}");
     assert_eq!(files(&place.path().join("db")), ["000001.pmem"]);
-    assert_eq!(fs::read(&stranger).unwrap(), vec![7; 1 << 20]);
+    assert_eq!(fs::read(&foreign).unwrap(), vec![7; 1 << 20]);
 }
 
 /// Its length is right, and the first part vouches for it: the other replica tells that it is not the pool's.
@@ -166,11 +166,10 @@ fn rm_takes_no_file_of_somebody_else_for_a_part_without_header() {
     let lines = format!("PMEMPOOLSET\nOPTION SINGLEHDR\n{}REPLICA\n{}", replica("a"), replica("b"));
     let set = file_with(&place, "set", lines.as_bytes());
     pmof(["pool", "create", text(&set)]).done();
-    let stranger = place.path().join("b1");
+    let foreign = place.path().join("b1");
     let bytes = b"dear all,\n".repeat((9 << 20) / 10 + 1);
-    fs::write(&stranger, &bytes[..9 << 20]).unwrap();
-    let told =
-        [text(&stranger), "is not removed: a part of its number has no header", "nothing was removed; `--force`"];
+    fs::write(&foreign, &bytes[..9 << 20]).unwrap();
+    let told = [text(&foreign), "is not removed: a part of its number has no header", "nothing was removed; `--force`"];
     for dry_run in [&["--dry-run"][..], &[]] {
         pmof([&["pool", "rm", text(&set)][..], dry_run].concat()).failed(&told);
     }
@@ -178,7 +177,7 @@ fn rm_takes_no_file_of_somebody_else_for_a_part_without_header() {
     let said = pmof(["pool", "rm", text(&set), "--force"]);
     assert!(said.code == Some(1) && said.errors.contains("is not a part of a pool and is left in place: "), "{said:?}");
     assert_eq!(files(place.path()), ["b1", "set"]);
-    assert!(fs::read(&stranger).unwrap() == bytes[..9 << 20]);
+    assert!(fs::read(&foreign).unwrap() == bytes[..9 << 20]);
 }
 
 #[test]

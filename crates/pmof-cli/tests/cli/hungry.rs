@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use pmof::{Durability, Pool, PoolName};
+use pmof::{Durability, Pool, control::PoolName};
 use pmof_control::{OpenFor, Reply, Request};
 use pmof_proto::{
     Descriptor, RegionKey,

@@ -145,7 +145,7 @@ fn greet(hello: &[u8]) -> (Vec<u8>, bool) {
 }
 
 #[test]
-fn a_target_ends_with_its_input_and_answers_strangers_nothing() {
+fn a_target_ends_with_its_input_and_answers_nobody_unauthenticated() {
     let (answer, succeeded) = greet(b"GET / HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n\r\n");
     assert!(answer.is_empty() && !succeeded);
     assert_eq!(greet(b""), (Vec::new(), false));

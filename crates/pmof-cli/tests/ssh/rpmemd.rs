@@ -6,8 +6,10 @@ use std::{
 };
 
 use pmof::{
-    OpenFor, Pool, PoolError, RemoteSetOptions, ReplicaError, SetName, SshOptions, TargetOptions,
+    Pool, PoolError, ReplicaError, SshOptions, TargetOptions,
     bootstrap::{SshError, StartFailure},
+    control::{OpenFor, SetName},
+    replica::RemoteSetOptions,
 };
 
 use crate::support::Stage;

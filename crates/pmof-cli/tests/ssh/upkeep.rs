@@ -75,7 +75,7 @@ fn sets_are_checked_restored_changed_and_removed_by_calls() {
     let asked = fixture.pool(&set).sync(&SyncOptions::default(), &mut |_| {}).unwrap_err();
     assert!(matches!(asked, SyncError::KeptElsewhere { index: 2, source_index: 0, .. }), "{asked}");
     let sync = |dry_run| {
-        let how = SyncOptions { dry_run, from: Some(0), ..SyncOptions::default() };
+        let how = SyncOptions::default().dry_run(dry_run).from(Some(0));
         fixture.pool(&set).sync(&how, &mut |_| {}).unwrap()
     };
     assert!(sync(true).replicas[1].damage.is_some());
@@ -90,7 +90,7 @@ fn sets_are_checked_restored_changed_and_removed_by_calls() {
     let fewer = fixture.set("REPLICA 127.0.0.1 a.set\n");
     let transform = |lost: &[&str]| {
         let lost = lost.iter().map(|host| (*host).to_owned()).collect();
-        let how = TransformOptions { lost, ..TransformOptions::default() };
+        let how = TransformOptions::default().lost(lost);
         fixture.pool(&away).transform(&fewer, &how, &mut |_| {})
     };
     assert!(matches!(transform(&[]), Err(SyncError::HostAway { index: 2, .. })));

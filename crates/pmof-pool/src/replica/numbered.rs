@@ -60,7 +60,7 @@ impl<'s> Numbered<'s> {
     /// decides more precisely.
     ///
     /// A file of zeros is accepted: it may belong to a pool that was being extended.
-    pub(super) fn stranger(&self, part: &Part) -> Result<Option<String>, PoolSetError> {
+    pub(super) fn why_foreign(&self, part: &Part) -> Result<Option<String>, PoolSetError> {
         let number = number_of(&part.path).unwrap_or(usize::MAX);
         if !has_own_name(&part.path) {
             return Ok(Some(format!("a part of its number is called {}", file_name(number))));

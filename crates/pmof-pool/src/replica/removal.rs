@@ -147,9 +147,9 @@ impl Removal {
         for part in std::mem::take(&mut self.parts) {
             let (index, size) = place_of(specs, &part.path);
             let named = Named { size, has_header: index < with_header, is_vouched, start: None };
-            let is_stranger = whose::check_number(&part, numbered.as_ref()).is_err();
+            let is_foreign = whose::check_number(&part, numbered.as_ref()).is_err();
             let owner = owner(&part, &named, member.as_ref(), &mut no_source)?;
-            if !is_stranger && matches!(owner, Owner::Nobody | Owner::Own) {
+            if !is_foreign && matches!(owner, Owner::Nobody | Owner::Own) {
                 self.parts.push(part);
             } else {
                 self.left.push(part.path);

@@ -13,9 +13,9 @@ use crate::{
     PoolSetError, SetOptions, ShutdownState, new_uuid, part::page_bytes,
 };
 
+mod foreign_files;
 mod given;
 mod removed;
-mod strangers;
 
 const DISK: &str = env!("CARGO_MANIFEST_DIR");
 const MIB: u64 = 1 << 20;

@@ -97,7 +97,7 @@ pub(super) fn vouches(first: &Part, member: &[u8; 16]) -> Result<bool, PoolSetEr
 
 /// Fails for a file in a directory of the pool that does not belong to it. `numbered`: `None` if there are no directories.
 pub(super) fn check_number(part: &Part, numbered: Option<&Numbered<'_>>) -> Result<(), PoolSetError> {
-    match numbered.map(|numbered| numbered.stranger(part)).transpose()?.flatten() {
+    match numbered.map(|numbered| numbered.why_foreign(part)).transpose()?.flatten() {
         Some(found) => Err(not_ours(part, format!("it is in a directory of the pool and none of its parts: {found}"))),
         None => Ok(()),
     }

@@ -26,7 +26,7 @@ pub struct DeferredFlush {
     pub device: u64,
 }
 
-/// Where the flush under way stands.
+/// The stage of the flush in flight.
 #[derive(Debug, Default)]
 pub(super) struct Deferred {
     /// Whether flushes are handed out.

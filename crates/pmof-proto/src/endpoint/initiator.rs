@@ -34,7 +34,7 @@ impl<D> Endpoint<D> {
             && self.messages.may_send(&self.agreed)
     }
 
-    /// True while the send queue has a free place; on a connection that does not stand, posting says why.
+    /// True while the send queue has a free place; on a connection that is not established, posting says why.
     #[inline]
     pub fn has_room(&self) -> bool {
         self.ended().is_some() || self.has_send_room()

@@ -136,7 +136,7 @@ impl<D> Endpoint<D> {
     }
 
     /// Gives this end the number by which regions are [bound](crate::Scope::Connection) to it; 0 unless set. To be called before
-    /// the connection stands.
+    /// the connection is established.
     pub fn set_number(&mut self, number: u64) {
         self.number = number;
     }
@@ -205,7 +205,7 @@ impl<D> Endpoint<D> {
         self.process();
     }
 
-    /// Refuses the request with a reason. Without effect once the connection stands or has ended.
+    /// Refuses the request with a reason. Without effect once the connection is established or has ended.
     ///
     /// # Panics
     ///

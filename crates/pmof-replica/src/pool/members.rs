@@ -113,7 +113,7 @@ pub(super) fn survey(reach: &Reach, named: &[Arc<PoolUrl>]) -> Result<PoolMember
 /// The roster that counts, of those that the members of the first pool keep.
 fn roster(answers: &[Answer]) -> Option<&Roster> {
     let first = first(answers)?;
-    let members = answers.iter().filter(|answer| answer.stranger(first).is_none());
+    let members = answers.iter().filter(|answer| answer.why_foreign(first).is_none());
     newest(members.filter_map(|answer| answer.roster.as_ref()))
 }
 
@@ -159,7 +159,7 @@ impl Answer {
     }
 
     /// Why what answered is no member of the pool that `first` is of.
-    fn stranger(&self, first: &PoolInfo) -> Option<ReplicaError> {
+    fn why_foreign(&self, first: &PoolInfo) -> Option<ReplicaError> {
         let (header, first) = (&self.info.as_ref().ok()?.header, &first.header);
         if header.pool_uuid != first.pool_uuid {
             return Some(ReplicaError::Mismatch {
@@ -182,8 +182,8 @@ fn judge(answers: Vec<Answer>) -> Result<PoolMembers, PoolError> {
         let lost = |answer: Answer| answer.info.as_ref().err().map(|why| (answer.place(), Arc::clone(why)));
         return Err(PoolError::NoneOpened { replicas: answers.into_iter().filter_map(lost).collect() });
     };
-    let strangers: Vec<_> = answers.iter().map(|answer| answer.stranger(&first).map(Arc::new)).collect();
-    let belongs = |position: &usize| strangers[*position].is_none() && answers[*position].info.is_ok();
+    let foreign: Vec<_> = answers.iter().map(|answer| answer.why_foreign(&first).map(Arc::new)).collect();
+    let belongs = |position: &usize| foreign[*position].is_none() && answers[*position].info.is_ok();
     let positions: Vec<_> = (0..answers.len()).filter(belongs).collect();
     let infos: Vec<_> = positions.iter().filter_map(|at| answers[*at].info.as_ref().ok()).collect();
     let urls = positions.iter().map(|at| &answers[*at].url);
@@ -203,7 +203,7 @@ fn judge(answers: Vec<Answer>) -> Result<PoolMembers, PoolError> {
         if let Err(why) = &answers[at].info {
             return MemberState::Lost(Arc::clone(why));
         }
-        if let Some(why) = &strangers[at] {
+        if let Some(why) = &foreign[at] {
             return MemberState::Foreign(Arc::clone(why));
         }
         let of = positions.iter().position(|position| *position == at);

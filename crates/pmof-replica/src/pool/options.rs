@@ -124,7 +124,7 @@ impl PoolOptions {
         self
     }
 
-    /// Time for each connection to stand; 5 seconds unless told otherwise.
+    /// The connect timeout of each connection; 5 seconds unless set.
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.reach.connect_timeout = timeout;

@@ -123,7 +123,7 @@ impl SetOptions {
     /// # Errors
     /// [`SyncError`].
     pub fn sync(&self, how: &SyncOptions, progress: &mut dyn FnMut(Step)) -> Result<SyncReport, SyncError> {
-        let how = SyncOptions { declaration: how.declaration.or(self.declaration), ..*how };
+        let how = (*how).declaration(how.declaration.or(self.declaration));
         sync(&self.set, &how, &mut SshReplicas::new(&self.target), progress)
     }
 
@@ -137,7 +137,7 @@ impl SetOptions {
         how: &TransformOptions,
         progress: &mut dyn FnMut(Step),
     ) -> Result<TransformReport, SyncError> {
-        let how = TransformOptions { declaration: how.declaration.or(self.declaration), ..how.clone() };
+        let how = how.clone().declaration(how.declaration.or(self.declaration));
         transform(&self.set, to, &how, &mut SshReplicas::new(&self.target), progress)
     }
 
@@ -160,7 +160,7 @@ impl SetOptions {
     /// # Errors
     /// [`FeatureError`].
     pub fn change_feature(&self, change: FeatureChange, how: &FeatureOptions) -> Result<Features, FeatureError> {
-        let how = FeatureOptions { declaration: how.declaration.or(self.declaration), ..*how };
+        let how = (*how).declaration(how.declaration.or(self.declaration));
         change_feature(&self.set, change, &how, &mut SshReplicas::new(&self.target))
     }
 

@@ -10,7 +10,7 @@ use super::{
 };
 
 /// Steps behind the last fault that a report shows.
-const CALM_TOLD: u64 = 300;
+const FAULTLESS_SHOWN: u64 = 300;
 
 /// The shortest time for which things must go wrong so that the seed still fails, and what happened in it.
 fn shrink(seed: u64, control: Option<Control>, chaos_steps: u64) -> Outcome {
@@ -23,7 +23,7 @@ fn report(seed: u64, chaos_steps: u64) -> String {
     let Outcome { violation, chaos_steps, trace, .. } = shrink(seed, None, chaos_steps);
     let violation = violation.unwrap_or_default();
     let is_of_faults = |line: &String| {
-        line.split_whitespace().next().and_then(|step| step.parse().ok()) <= Some(chaos_steps + CALM_TOLD)
+        line.split_whitespace().next().and_then(|step| step.parse().ok()) <= Some(chaos_steps + FAULTLESS_SHOWN)
     };
     let trace: Vec<_> = trace.into_iter().take_while(is_of_faults).collect();
     format!("seed {seed}: {violation}\nfaults for {chaos_steps} steps are enough:\n{}", trace.join("\n"))

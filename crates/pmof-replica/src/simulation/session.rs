@@ -327,7 +327,7 @@ impl Session {
     async fn answer_in_time(&self, member: &Member, question: Option<u64>, has_view: bool) -> Option<Answer> {
         let mut patience = {
             let mut world = self.world.borrow_mut();
-            let is_impatient = !world.is_calm && world.random.once_in(4);
+            let is_impatient = !world.is_faultless && world.random.once_in(4);
             is_impatient.then(|| world.random.below(40))
         };
         let mut waiting = std::pin::pin!(answer(&self.world, member, question));
@@ -563,7 +563,7 @@ impl Session {
         }
         {
             let mut world = self.world.borrow_mut();
-            if member.is_failed() || world.is_calm || !world.random.once_in(20) {
+            if member.is_failed() || world.is_faultless || !world.random.once_in(20) {
                 return true;
             }
             world.count(Fault::NoRoom);

@@ -138,7 +138,7 @@ pub(super) struct World {
     pub(super) faults: BTreeMap<Fault, u64>,
     pub(super) control: Option<Control>,
     /// Nothing goes wrong any more.
-    pub(super) is_calm: bool,
+    pub(super) is_faultless: bool,
     /// What happened, where it is asked for.
     pub(super) trace: Option<Vec<String>>,
 }
@@ -181,7 +181,7 @@ impl World {
             truth: Truth::new(),
             faults: BTreeMap::new(),
             control,
-            is_calm: false,
+            is_faultless: false,
             trace: None,
         }
     }
@@ -456,7 +456,7 @@ impl World {
 
     /// All that was broken works again.
     pub(super) fn heal(&mut self) {
-        self.is_calm = true;
+        self.is_faultless = true;
         for target in &mut self.targets {
             (target.is_up, target.fails_flush, target.fails_state) = (true, false, false);
         }

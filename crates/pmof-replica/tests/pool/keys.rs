@@ -14,15 +14,15 @@ use crate::support::{LONG, RawInitiator};
 fn is_bound(owner: &RawInitiator, address: &Address, descriptor: &[u8]) {
     let remote = RemoteRegion::from_descriptor(descriptor).unwrap();
     for operation in 0..3 {
-        let stranger = RawInitiator::connect(address);
-        assert!(stranger.connection.prepare(&remote, LONG));
-        let local = stranger.peer.allocate(8, Access::empty()).unwrap();
+        let other = RawInitiator::connect(address);
+        assert!(other.connection.prepare(&remote, LONG));
+        let local = other.peer.allocate(8, Access::empty()).unwrap();
         let ticket = match operation {
-            0 => stranger.connection.read(&remote, 0, local.slice(..).unwrap()),
-            1 if remote.access().contains(Access::WRITE) => stranger.connection.write(&remote, 0, b"stolen"),
-            _ => stranger.connection.batch().by_message(true).read(&remote, 0, local.slice(..).unwrap()),
+            0 => other.connection.read(&remote, 0, local.slice(..).unwrap()),
+            1 if remote.access().contains(Access::WRITE) => other.connection.write(&remote, 0, b"stolen"),
+            _ => other.connection.batch().by_message(true).read(&remote, 0, local.slice(..).unwrap()),
         };
-        let done = stranger.queue.wait_for(stranger.connection.id(), ticket.unwrap(), LONG).expect("in time");
+        let done = other.queue.wait_for(other.connection.id(), ticket.unwrap(), LONG).expect("in time");
         let unknown = |error| matches!(error, OperationError::Refused { refusal: Refusal::UnknownRegion, .. });
         assert!(done.outcome.clone().is_err_and(unknown), "{address}, operation {operation}: {:?}", done.outcome);
     }

@@ -139,7 +139,7 @@ fn a_stream_that_is_wrong_changes_nothing() {
 }
 
 #[test]
-fn a_staging_area_that_is_damaged_is_told() {
+fn a_damaged_staging_area_is_reported() {
     let area = staging(256);
     for (staged, applied) in [(1_u64, 0_u64), (3, 1), (0, 1)] {
         let medium = Memory::anonymous(area.end).unwrap();

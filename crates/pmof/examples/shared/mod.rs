@@ -109,11 +109,11 @@ impl Arguments {
         let peer = match location.socket_address() {
             Some(address) if self.address.transport == Transport::Verbs => {
                 let device = DeviceChoice::Local(address.ip());
-                Peer::open_verbs(&VerbsOptions { device, ..VerbsOptions::default() })?
+                Peer::open_verbs(&VerbsOptions::default().device(device))?
             }
             _ => Peer::open(self.address.transport)?,
         };
-        let options = ListenOptions { trust_network: self.trust_network, ..ListenOptions::default() };
+        let options = ListenOptions::default().trust_network(self.trust_network);
         let listener = peer.listen(location, options)?;
         println!("ready {}://{}", self.address.transport, listener.local_address());
         Ok((peer, listener))
@@ -126,7 +126,7 @@ impl Arguments {
 
     /// How to connect to it: private data for the target, and where to come from.
     pub(crate) fn options(&self, private_data: impl Into<Vec<u8>>) -> ConnectOptions {
-        ConnectOptions { private_data: private_data.into(), source: self.source, ..ConnectOptions::default() }
+        ConnectOptions::default().private_data(private_data.into()).source(self.source)
     }
 
     /// The memory of the file or device that the command line names, made where there is none; without a name, memory that

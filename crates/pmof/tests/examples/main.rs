@@ -17,7 +17,7 @@ fn connection() {
         let target = way.serve("connection", &[]);
         target.run(&[]).failed(1, &["refused: say who you are"]);
         let said = target.run(&["Ada"]).done();
-        assert_eq!(said, "Good day, Ada!\nthe connection stands: true\n");
+        assert_eq!(said, "Good day, Ada!\nthe connection is established: true\n");
         assert_eq!(target.done(), "refused a request without a name\nAda is here\nAda has gone\n");
     }
 }
@@ -83,7 +83,7 @@ fn many_connections() {
         let source = env::var("PMOF_WIRE_A").ok().and_then(|address| address.parse().ok());
         let peer = Peer::towards(&address, source).unwrap();
         let queue = peer.completion_queue(QueueOptions::default()).unwrap();
-        let options = ConnectOptions { source, ..ConnectOptions::default() };
+        let options = ConnectOptions::default().source(source);
         let stay = [(); 2].map(|()| peer.connect(&address, &queue, &options).unwrap());
         target.run(&["late"]).failed(1, &["as many connections as it may have"]);
         let [first, second] = stay;

@@ -98,7 +98,7 @@ fn input_ends_a_sleep_while_the_last_words_wait() {
 }
 
 #[test]
-fn an_end_that_waits_for_a_device_is_told_with_the_outcomes_in_time() {
+fn an_end_that_waits_for_a_device_is_reported_with_the_outcomes_in_time() {
     let memory = pmof_mem::Memory::anonymous(64).unwrap();
     let direct = DirectAccess::Rdma { address: 4096, remote_key: 7, features: RdmaFeatures::empty() };
     let region = RegisteredRegion::new(RegionKey([3; 16]), Arc::new(memory), 0, 64, Access::all());

@@ -272,7 +272,7 @@ fn all_ends() -> impl Iterator<Item = Ends> {
 }
 
 #[test]
-fn every_range_that_was_written_is_flushed_and_not_the_last_one_alone() {
+fn every_range_that_was_written_is_flushed_and_not_only_the_last() {
     for mut ends in all_ends() {
         for count in [1, 2, 3, 9, 40] {
             let offset = |index: u64| index * 1000 + 8;
@@ -554,7 +554,7 @@ fn became(steps: &[Step], window: u32, send_queue: u32) -> Became {
 
 proptest! {
     #[test]
-    fn writes_that_join_a_run_are_what_they_are_when_each_is_posted_alone(
+    fn writes_that_join_a_run_are_what_they_are_when_each_is_posted_by_itself(
         steps in prop::collection::vec((0..12_u8, 0..60_u64, prop_oneof![4 => Just(64_u64), 1 => 1..100_u64], 0..2_u64), 1..60),
         window in 1..20_u32,
     ) {
@@ -605,7 +605,7 @@ fn a_run_ends_where_the_device_is_to_tell_of_a_write() {
 }
 
 #[test]
-fn of_writes_that_nobody_is_to_hear_of_the_device_tells_one_in_a_quarter_of_the_send_queue() {
+fn one_unsignalled_write_in_a_quarter_of_the_send_queue_is_signalled() {
     let told = |send_queue| {
         let mut told: Vec<u64> = Vec::new();
         for ticket in 1..=12 {

@@ -84,8 +84,8 @@ impl VerbsWire {
 
     /// Whether one more record leaves the message stream its receives.
     pub(in crate::verbs) fn has_free_slot(&self) -> bool {
-        let stands = self.remote_ring.is_some_and(|ring| ring.next.is_some());
-        stands && self.credit() > u32::from(RECEIVES)
+        let is_established = self.remote_ring.is_some_and(|ring| ring.next.is_some());
+        is_established && self.credit() > u32::from(RECEIVES)
     }
 
     /// Queues a record for the other side's ring, whose bytes `fill` copies.

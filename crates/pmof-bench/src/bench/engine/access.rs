@@ -4,11 +4,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use pmof::{
-    Durability, Flushed, Method, PoolName, Waiting,
+    Durability, Flushed, Method, Waiting,
     access::{
         Access, Address, Completion, CompletionQueue, ConnectOptions, Connection, Outcome, Peer, QueueOptions, Region,
         RemoteRegion, Signal,
     },
+    control::PoolName,
 };
 use pmof_control::{MAX_MESSAGE_BYTES, OpenFor, Reply, Request};
 
@@ -84,8 +85,8 @@ impl AccessEngine {
     ) -> Result<Self> {
         let peer = Peer::towards(&reach.to, reach.source)?;
         let waiting = reach.waiting.unwrap_or(QueueOptions::default().waiting);
-        let queue = peer.completion_queue(QueueOptions { waiting, ..Default::default() })?;
-        let mut options = ConnectOptions { source: reach.source, method: reach.method, ..Default::default() };
+        let queue = peer.completion_queue(QueueOptions::default().waiting(waiting))?;
+        let mut options = ConnectOptions::default().source(reach.source).method(reach.method);
         let posted = depth as u64 * (u64::from(shape.batch) + 1);
         options.settings.send_queue = u32::try_from(posted)?.max(options.settings.send_queue);
         let connect = |index| -> Result<Line> {

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 /// Includes within includes: a file that includes itself ends here.
 const INCLUDES_MAX: u32 = 16;
 
-/// Where an option stands.
+/// The place of an option.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) file: PathBuf,

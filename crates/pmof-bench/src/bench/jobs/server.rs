@@ -30,7 +30,7 @@ pub(super) fn run(
     let place = address.resolve().context("finding serverip")?.into_iter().next().context("serverip has no address")?;
     let peer = peer(job, transport, &place)?;
     let region = memory(job, &peer, index)?;
-    let listener = peer.listen(place, ListenOptions { trust_network, ..Default::default() })?;
+    let listener = peer.listen(place, ListenOptions::default().trust_network(trust_network))?;
     let request = loop {
         if let Some(request) = listener.next_request(LOOK)? {
             break request;
@@ -38,8 +38,8 @@ pub(super) fn run(
     };
     drop(listener);
     let waiting = if job.polling { Waiting::BusyPoll } else { QueueOptions::default().waiting };
-    let queue = peer.completion_queue(QueueOptions { waiting, ..Default::default() })?;
-    let options = AcceptOptions { private_data: region.descriptor().to_vec(), ..Default::default() };
+    let queue = peer.completion_queue(QueueOptions::default().waiting(waiting))?;
+    let options = AcceptOptions::default().private_data(region.descriptor().to_vec());
     let connection: Connection = request.accept(&queue, &options)?;
     while connection.ended().is_none() {
         queue.wait_unless(LOOK, || connection.is_drained());
@@ -52,7 +52,7 @@ fn peer(job: &Job, transport: TransportName, place: &Location) -> Result<Peer> {
     match place.socket_address() {
         Some(local) if transport == TransportName::Verbs => {
             let device = DeviceChoice::Local(local.ip());
-            let options = VerbsOptions { device, inbound_declared: job.direct_write, ..Default::default() };
+            let options = VerbsOptions::default().device(device).inbound_declared(job.direct_write);
             Ok(Peer::open_verbs(&options)?)
         }
         _ => Ok(Peer::open(transport.transport())?),

@@ -41,7 +41,7 @@ impl<D> Endpoint<D> {
         Ok(ticket)
     }
 
-    /// As [`post_receive`](Self::post_receive), while nobody knows yet whether the connection will stand: if it has ended, the
+    /// As [`post_receive`](Self::post_receive), while nobody knows yet whether the connection will be established: if it has ended, the
     /// receive completes with that end.
     pub fn post_early_receive(&mut self, into: LocalSlice, context: u64) -> Result<Ticket, PostError> {
         let Some(why) = self.ended().cloned() else { return self.post_receive(into, context) };
@@ -57,7 +57,7 @@ impl<D> Endpoint<D> {
         PostedReceive { ticket: Ticket(RECEIVE_TICKET | self.messages.posted), context, into }
     }
 
-    /// Has messages take their receives from `queue`; to be called before the connection stands.
+    /// Has messages take their receives from `queue`; to be called before the connection is established.
     ///
     /// `waker` is woken when a receive is there for a message of this endpoint that waited; then
     /// [`match_shared`](Self::match_shared) is due. It is called with this or another endpoint of the queue locked, so it

@@ -213,7 +213,7 @@ pub(super) fn settings(has_crc: bool) -> Settings {
 }
 
 impl Pair {
-    /// A connection that stands, to a target with one region of anonymous memory under [`KEY`].
+    /// An established connection to a target with one region of anonymous memory under [`KEY`].
     pub(super) fn new(settings: Settings) -> Self {
         Self::with_medium(settings, Plain::new(MEDIUM_BYTES, MediumKind::Anonymous))
     }

@@ -122,7 +122,7 @@ fn what_is_less_durable_than_the_medium_can_make_it_keeps_its_bits() {
 }
 
 #[test]
-fn what_is_settled_cuts_no_folio() {
+fn settling_a_range_cuts_no_folio() {
     let settled = |ranges: &[std::ops::Range<u64>]| intent::settled_ranges(ranges, DATA_OFFSET, 81 * MIB);
     assert_eq!(settled(&[]), []);
     assert_eq!(settled(&[3 * MIB..4 * MIB, 9 * MIB..10 * MIB]), [2 * MIB..6 * MIB, 8 * MIB..12 * MIB]);

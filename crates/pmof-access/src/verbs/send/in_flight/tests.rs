@@ -72,7 +72,7 @@ fn of_a_row_and_its_flush_the_one_that_failed_has_its_own_range() {
 
 proptest! {
     #[test]
-    fn they_retire_as_if_each_had_an_entry_of_its_own(
+    fn runs_retire_as_if_each_write_had_an_entry_of_its_own(
         counted in prop::collection::vec(any_counted(), 1..40),
         steps in prop::collection::vec((1..6_u64, any::<bool>()), 1..40),
     ) {

@@ -29,8 +29,8 @@ fn prepare(set: &PoolSet, index: usize, force: bool) -> Result<Removal, PoolSetE
     Removal::prepare(set.replicas[index].local().unwrap(), SINGLE, force, None)
 }
 
-/// Where a stranger lies, how long it is, and whether it begins with zeros.
-const STRANGERS: [(&str, u64, bool); 9] = [
+/// Where a foreign file lies, how long it is, and whether it begins with zeros.
+const FOREIGN: [(&str, u64, bool); 9] = [
     ("b0/000001.pmem", MIB, false),
     ("b0/000001.pmem", 9 * MIB, false),
     ("b0/000001.pmem", 4 * MIB, false),
@@ -44,7 +44,7 @@ const STRANGERS: [(&str, u64, bool); 9] = [
 
 #[test]
 fn what_lies_behind_the_pool_is_not_removed() {
-    for (name, len_bytes, is_blank) in STRANGERS {
+    for (name, len_bytes, is_blank) in FOREIGN {
         let directory = tempdir_in(DISK).unwrap();
         let two = set(directory.path(), &["a", "b"], &[9 * MIB]);
         made(&two);
