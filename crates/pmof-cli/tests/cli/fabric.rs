@@ -128,6 +128,23 @@ fn what_libfabric_cannot_do_is_said() {
     }
 }
 
+/// Where the library cannot be loaded, what asks for it says how to get it, and all else works.
+#[test]
+fn a_library_that_cannot_be_loaded_harms_nothing_else() {
+    let (root, library) = (directory(), directory());
+    fs::write(library.path().join("libfabric.so.1"), "no library").unwrap();
+    let pmof = |arguments: &[&str]| {
+        let start = Instant::now();
+        Said::new(start, command(arguments).env("LD_LIBRARY_PATH", library.path()).output().unwrap())
+    };
+    let words = ["cannot load libfabric.so.1", "apt install libfabric1"];
+    pmof(&["serve", "--root", text(root.path()), "--listen", "fabric+tcp://127.0.0.1:0"]).failed(&words);
+    pmof(&["pool", "info", "fabric+tcp://127.0.0.1:1/x"]).failed(&words);
+    assert!(pmof(&["doctor"]).done().contains("\nlibfabric\n  cannot be used: cannot load libfabric.so.1"));
+    let (source, url) = (file_with(&root, "source", b"kept"), format!("file://{}/pool", root.path().display()));
+    pmof(&["cp", text(&source), &url]).done();
+}
+
 #[test]
 fn the_demo_and_chaos_run_over_libfabric() {
     let place = directory();
