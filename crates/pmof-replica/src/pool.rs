@@ -128,7 +128,7 @@ struct Open {
     /// Is told of each loss.
     losses: Arc<Signal>,
     /// Of a pool whose flushes take long: has persists of several threads share them.
-    group: Option<Arc<Group<Persisted>>>,
+    group: Option<Arc<Group<Flushings, Persisted>>>,
     /// The memory that ranges are persisted from.
     mirror: Option<Arc<dyn Medium>>,
     /// The replicas on this machine, which are closed together.

@@ -1,73 +1,69 @@
 //! Group commit: persists of several threads that meet share a flush.
 //!
 //! One flush is in flight at a time. Whoever comes meanwhile has posted its writes and joins the batch that gathers. When the flush is
-//! done, its threads return, and then one of the batch posts the next flush for all who have joined by then: behind the writes of everyone,
-//! since each joined after posting. First it yields the CPU as long as that lets others join, so threads that persist
-//! again at once share the next flush instead of the one after it. A single thread finds no flush in flight and posts its own
-//! at once. `tests/shuttle` explores the interleavings.
+//! done, the batch is closed, and the next flush is posted for all of it: behind the writes of everyone in it, since each
+//! joined after posting. A single thread finds no flush in flight and posts its own at once. `tests/shuttle` explores the interleavings.
 
 use std::sync::Arc;
 
 use crate::{
     member::Flush,
-    sync::{Condvar, Mutex, yield_now},
+    sync::{Condvar, Mutex},
 };
 
-/// Shares flushes. `R` is the outcome of one.
+/// Shares flushes. `F` is a flush in flight, `R` its outcome.
 #[derive(Debug)]
-pub(super) struct Group<R>(Mutex<State<R>>);
+pub(super) struct Group<F, R>(Mutex<State<F, R>>);
 
 #[derive(Debug)]
-struct State<R> {
-    /// Or about to be posted by one of those who gather.
+struct State<F, R> {
     is_in_flight: bool,
     /// Those who have come since the flush in flight was posted, and what theirs is to cover.
-    gathering: Option<(Arc<Batch<R>>, Flush)>,
+    gathering: Option<(Arc<Batch<F, R>>, Flush)>,
 }
 
 /// Those who share one flush.
 #[derive(Debug)]
-struct Batch<R> {
-    step: Mutex<Step<R>>,
+struct Batch<F, R> {
+    step: Mutex<Step<F, R>>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
-enum Step<R> {
+enum Step<F, R> {
     Gathering,
-    /// For the first of the batch that finds it: that one posts the flush, and waits for the targets.
-    Due,
+    /// For the first of the batch that finds it: that one waits for the targets.
+    Posted(F),
     InFlight,
     /// `None`: the thread that waited for the targets panicked.
     Done(Option<R>),
 }
 
 /// What a member of a batch is to do.
-enum Turn<R> {
-    Lead,
+enum Turn<F, R> {
+    Finish(F),
     Done(Option<R>),
 }
 
-impl<R> Default for Group<R> {
+impl<F, R> Default for Group<F, R> {
     fn default() -> Self {
         Self(Mutex::new(State { is_in_flight: false, gathering: None }))
     }
 }
 
-impl<R: Clone> Group<R> {
+impl<F, R: Clone> Group<F, R> {
     /// Makes durable what the caller has posted: by a flush of its own, or by one with others.
     ///
-    /// `post` posts a flush, and `finish` waits for it.
-    pub(super) fn persist<F>(&self, flush: Flush, post: impl Fn(Flush) -> F, finish: impl Fn(F) -> R) -> R {
+    /// `post` posts a flush, and may be called for a batch that the caller does not belong to; `finish` waits for one.
+    pub(super) fn persist(&self, flush: Flush, post: impl Fn(Flush) -> F, finish: impl Fn(F) -> R) -> R {
         let Some(batch) = self.join(flush) else {
-            let lead = Lead { group: self, batch: None, outcome: None };
-            return lead.persist(flush, post, finish);
+            let mut lead = Lead { group: self, batch: None, post: &post, outcome: None };
+            return lead.finish(post(flush), finish);
         };
         match batch.wait() {
-            Turn::Lead => {
-                gather(&batch);
-                let lead = Lead { group: self, batch: Some(batch), outcome: None };
-                lead.persist(self.close(flush), post, finish)
+            Turn::Finish(posted) => {
+                let mut lead = Lead { group: self, batch: Some(batch), post: &post, outcome: None };
+                lead.finish(posted, finish)
             }
             Turn::Done(Some(outcome)) => outcome,
             Turn::Done(None) => finish(post(flush)),
@@ -82,7 +78,7 @@ impl<R: Clone> Group<R> {
     }
 
     /// Joins the batch that gathers. `None` where no flush is in flight: the caller's is from now on.
-    fn join(&self, flush: Flush) -> Option<Arc<Batch<R>>> {
+    fn join(&self, flush: Flush) -> Option<Arc<Batch<F, R>>> {
         let mut state = self.0.lock();
         if !state.is_in_flight {
             state.is_in_flight = true;
@@ -93,66 +89,48 @@ impl<R: Clone> Group<R> {
         Some(Arc::clone(batch))
     }
 
-    /// Of the one that leads the batch that gathers: nobody joins it any more. What its flush covers, with the leader's own.
-    fn close(&self, own: Flush) -> Flush {
-        self.0.lock().gathering.take().map_or(own, |(_, all)| all.with(own))
-    }
-
-    /// The batch that has gathered, whose flush is due. `None`: nobody came, and no flush is in flight any more.
-    fn next(&self) -> Option<Arc<Batch<R>>> {
+    /// The batch that has gathered, and what its flush covers. `None`: nobody came, and no flush is in flight any more.
+    fn close(&self) -> Option<(Arc<Batch<F, R>>, Flush)> {
         let mut state = self.0.lock();
         state.is_in_flight = state.gathering.is_some();
-        state.gathering.as_ref().map(|(batch, _)| Arc::clone(batch))
+        state.gathering.take()
     }
 
-    /// After a panic: has those who have gathered flush for themselves, so that no flush is due.
-    fn abandon(&self) -> Option<Arc<Batch<R>>> {
+    /// Has those who have gathered flush for themselves.
+    fn abandon(&self) {
         let mut state = self.0.lock();
         state.is_in_flight = false;
         if let Some((batch, _)) = state.gathering.take() {
             batch.tell(None);
         }
-        None
     }
 }
 
-/// Lets those join who are about to: as long as others run instead of this thread, and do.
-fn gather<R>(batch: &Arc<Batch<R>>) {
-    let mut joined = Arc::strong_count(batch);
-    loop {
-        yield_now();
-        let joined_now = Arc::strong_count(batch);
-        if joined_now <= joined {
-            return;
-        }
-        joined = joined_now;
-    }
-}
-
-impl<R> Default for Batch<R> {
+impl<F, R> Default for Batch<F, R> {
     fn default() -> Self {
         Self { step: Mutex::new(Step::Gathering), changed: Condvar::new() }
     }
 }
 
-impl<R: Clone> Batch<R> {
-    fn wait(&self) -> Turn<R> {
+impl<F, R: Clone> Batch<F, R> {
+    fn wait(&self) -> Turn<F, R> {
         let mut step = self.step.lock();
         loop {
-            match &*step {
+            match &mut *step {
                 Step::Gathering | Step::InFlight => self.changed.wait(&mut step),
                 Step::Done(outcome) => return Turn::Done(outcome.clone()),
-                Step::Due => {
-                    *step = Step::InFlight;
-                    return Turn::Lead;
+                Step::Posted(_) => {
+                    if let Step::Posted(flushing) = std::mem::replace(&mut *step, Step::InFlight) {
+                        return Turn::Finish(flushing);
+                    }
                 }
             }
         }
     }
 
     /// One of those who wait takes over.
-    fn hand(&self) {
-        *self.step.lock() = Step::Due;
+    fn hand(&self, flushing: F) {
+        *self.step.lock() = Step::Posted(flushing);
         self.changed.notify_one();
     }
 
@@ -162,31 +140,33 @@ impl<R: Clone> Batch<R> {
     }
 }
 
-/// Whoever posts a flush and waits for it. Its end, a panic's too, tells the batch, and has the next flush posted.
-struct Lead<'g, R: Clone> {
-    group: &'g Group<R>,
+/// Whoever waits for the flush in flight. Its end, a panic's too, posts the next flush and tells the batch.
+struct Lead<'g, F, R: Clone, P: Fn(Flush) -> F> {
+    group: &'g Group<F, R>,
     /// Those who wait for this flush; `None` of one that has no others.
-    batch: Option<Arc<Batch<R>>>,
+    batch: Option<Arc<Batch<F, R>>>,
+    post: &'g P,
     outcome: Option<R>,
 }
 
-impl<R: Clone> Lead<'_, R> {
-    fn persist<F>(mut self, flush: Flush, post: impl Fn(Flush) -> F, finish: impl Fn(F) -> R) -> R {
-        let outcome = finish(post(flush));
+impl<F, R: Clone, P: Fn(Flush) -> F> Lead<'_, F, R, P> {
+    fn finish(&mut self, flushing: F, finish: impl Fn(F) -> R) -> R {
+        let outcome = finish(flushing);
         self.outcome = Some(outcome.clone());
         outcome
     }
 }
 
-impl<R: Clone> Drop for Lead<'_, R> {
+impl<F, R: Clone, P: Fn(Flush) -> F> Drop for Lead<'_, F, R, P> {
     fn drop(&mut self) {
-        let next = if self.outcome.is_some() { self.group.next() } else { self.group.abandon() };
-        if let Some(batch) = &self.batch {
-            batch.tell(self.outcome.clone());
+        if std::thread::panicking() {
+            self.group.abandon();
+        } else if let Some((next, flush)) = self.group.close() {
+            // First the next flush, which takes longest.
+            next.hand((self.post)(flush));
         }
-        // Behind them: who persists again at once joins it.
-        if let Some(next) = next {
-            next.hand();
+        if let Some(batch) = self.batch.take() {
+            batch.tell(self.outcome.take());
         }
     }
 }

@@ -24,7 +24,7 @@ const LINE_BYTES: u64 = 64;
 /// A device whose flushes are done when a test lets them: durable is what they name, and what was written before they were posted.
 struct Device {
     shadow: ShadowMedium,
-    group: Group<u64>,
+    group: Group<u64, u64>,
     flushes: Mutex<Flushes>,
     changed: Condvar,
 }

@@ -12,7 +12,7 @@ use member::Flush;
 use shuttle_locks::thread;
 
 mod sync {
-    pub(crate) use shuttle_locks::{Condvar, Mutex, thread::yield_now};
+    pub(crate) use shuttle_locks::{Condvar, Mutex};
 }
 
 /// What a flush names, as the library's own, of writers instead of ranges.
@@ -60,7 +60,7 @@ impl Target {
 }
 
 fn persists_of(writers: u32, rounds: u32) {
-    let (group, target) = (Arc::<Group<u64>>::default(), Arc::<Target>::default());
+    let (group, target) = (Arc::<Group<u64, u64>>::default(), Arc::<Target>::default());
     let writer = |number: u32| {
         let (group, target) = (Arc::clone(&group), Arc::clone(&target));
         thread::spawn(move || {
