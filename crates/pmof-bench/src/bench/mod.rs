@@ -9,6 +9,7 @@
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
+use pmof_console::children::exit_with_parent;
 
 mod batch;
 mod catch_up;
@@ -41,6 +42,9 @@ pub use processes::{
 /// Measures latency, bandwidth, batching, idling, many clients or how a member catches up, beside the floor of the same transport in the same run.
 #[derive(Debug, Args)]
 pub struct BenchArgs {
+    /// Process number of the parent, with which this process ends
+    #[arg(long, hide = true, value_name = "PID")]
+    exit_with_parent: Option<u32>,
     #[command(subcommand)]
     what: Measurement,
 }
@@ -68,6 +72,7 @@ enum Measurement {
 
 /// Runs `pmof bench`.
 pub fn run(args: &BenchArgs) -> Result<()> {
+    args.exit_with_parent.map_or(Ok(()), exit_with_parent)?;
     match &args.what {
         Measurement::Latency(args) => workload::run(args, Preset::Latency),
         Measurement::Bandwidth(args) => workload::run(args, Preset::Bandwidth),

@@ -37,6 +37,9 @@ pub struct FloorServerArgs {
     /// CPU to run on
     #[arg(long)]
     cpu: Option<usize>,
+    /// Process number of the parent, with which this process ends
+    #[arg(long)]
+    exit_with_parent: Option<u32>,
 }
 
 /// Measures one floor and prints one JSON object.
@@ -107,6 +110,9 @@ pub struct LoadArgs {
     /// How much of it to take
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=99))]
     percent: u8,
+    /// Process number of the parent, with which this process ends
+    #[arg(long)]
+    exit_with_parent: Option<u32>,
 }
 
 /// A load's busy and idle time together: short beside a round, long beside a wake-up.
@@ -114,6 +120,7 @@ const LOAD_PERIOD: Duration = Duration::from_millis(2);
 
 /// Runs `pmof bench-load`.
 pub fn run_load(args: &LoadArgs) -> Result<()> {
+    args.exit_with_parent.map_or(Ok(()), exit_with_parent)?;
     pin_to(args.cpu).context("pinning to the CPU given by --cpu")?;
     let busy = LOAD_PERIOD * u32::from(args.percent) / 100;
     loop {
@@ -127,6 +134,7 @@ pub fn run_load(args: &LoadArgs) -> Result<()> {
 
 /// Runs `pmof bench-floor`.
 pub fn run_floor_server(args: &FloorServerArgs) -> Result<()> {
+    args.exit_with_parent.map_or(Ok(()), exit_with_parent)?;
     pin_if_asked(args.cpu)?;
     let listener = listen_on_loopback(args.listen)?;
     if let Some(provider) = &args.fabric {
@@ -159,9 +167,7 @@ pub fn run_floor_client(args: &FloorClientArgs) -> Result<()> {
 
 /// Runs `pmof relay`.
 pub fn run_relay(args: &RelayArgs) -> Result<()> {
-    if let Some(parent) = args.exit_with_parent {
-        exit_with_parent(parent)?;
-    }
+    args.exit_with_parent.map_or(Ok(()), exit_with_parent)?;
     ensure!(args.listen.len() == args.to.len(), "each --listen needs one --to, in the same order");
     pin_if_asked(args.cpu)?;
     let listeners = args.listen.iter().map(|addr| listen_on_loopback(*addr)).collect::<Result<Vec<_>>>()?;

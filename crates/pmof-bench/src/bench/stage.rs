@@ -4,7 +4,7 @@ use std::{
     io::{BufRead, BufReader},
     net::SocketAddr,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -12,7 +12,7 @@ use clap::{Args, ValueEnum};
 use pmof::{Declaration, Durability, Pool, PoolOptions, Waiting, mem::MediumKind};
 use pmof_console::limits;
 use pmof_console::{
-    children::Target,
+    children::{Target, this_program},
     reach::{ReachArgs, device_option},
     words::TransportName,
 };
@@ -271,7 +271,8 @@ pub(super) fn warm(pool: &Pool) -> Result<()> {
     Ok(())
 }
 
-/// A child of this very binary that prints `ready tcp://ADDRESS` lines. Killed (SIGKILL) when dropped.
+/// A child of this very binary that prints `ready tcp://ADDRESS` lines. Killed (SIGKILL) when dropped, and by the kernel when the thread
+/// that started it ends in any other way.
 #[derive(Debug)]
 pub(crate) struct Helper {
     child: Child,
@@ -286,15 +287,15 @@ impl Helper {
 
     /// Starts it and waits for `count` addresses.
     pub(crate) fn start(options: &[&str], count: usize) -> Result<Self> {
-        let program = std::env::current_exe().context("cannot find this program's own file")?;
-        let child = Command::new(program).args(options).stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+        let (command, options) = options.split_first().context("a helper has no command")?;
+        let child = this_program(command)?.args(options).stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
         let mut helper = Self { child: child.context("cannot start a helper process")?, addresses: Vec::new() };
         let mut output = BufReader::new(helper.child.stdout.take().context("the helper has no output")?);
         for _ in 0..count {
             let mut line = String::new();
             output.read_line(&mut line).context("cannot read from the helper")?;
             let address = line.trim_end().strip_prefix("ready ");
-            let address = address.with_context(|| format!("pmof {} did not start; see above", options[0]))?;
+            let address = address.with_context(|| format!("pmof {command} did not start; see above"))?;
             helper.addresses.push(socket_address(address)?);
         }
         Ok(helper)

@@ -94,8 +94,7 @@ struct Relay {
 
 impl Relay {
     fn start(&mut self) -> Result<()> {
-        let parent = std::process::id().to_string();
-        let options = ["relay", "--exit-with-parent", &parent, "--delay-us", "0"];
+        let options = ["relay", "--delay-us", "0"];
         let helper = Helper::start(&[&options[..], &["--listen", &self.listen, "--to", &self.to]].concat(), 1)?;
         self.listen = helper.addresses()[0].to_string();
         self.helper = Some(helper);

@@ -10,7 +10,7 @@ use crate::bench::{
     engine::Reached,
     report::{Report, latency_head, latency_line, spread_text},
     runner::Pace,
-    statistics::{LatencyHistogram, Spread},
+    statistics::{LatencyHistogram, MedianInterval, Spread},
 };
 
 /// What all rounds gave.
@@ -179,6 +179,9 @@ fn put_series(report: &mut Report, prefix: &str, series: &Series) -> Result<()> 
     for (name, rates) in [("mib_per_s", &series.rates_mib_per_s), ("operations_per_s", &series.rates_per_s)] {
         if let Some(spread) = Spread::of(rates.iter().copied()) {
             report.put_spread(&format!("{prefix}{name}"), &spread)?;
+        }
+        if let Some(MedianInterval { low, high, .. }) = MedianInterval::of(rates.iter().copied()) {
+            report.put(&format!("{prefix}{name}_low"), low)?.put(&format!("{prefix}{name}_high"), high)?;
         }
     }
     let [own_us, server_us] = series.cpu_us();

@@ -1,0 +1,128 @@
+//! `pmof report`: the whole matrix of measurements, each beside its floor, as one page, one table and one JSON object; and two of
+//! them compared.
+//!
+//! A cell is one run of `pmof bench` in a process of its own, whose command stands beside its numbers. This crate knows nothing of how
+//! it measures: it reads the JSON that the command prints.
+#![forbid(unsafe_code)]
+// `println!` panics where nobody reads: see `pmof_console::say`.
+#![deny(clippy::print_stdout)]
+
+use std::{net::IpAddr, path::PathBuf};
+
+use anyhow::Result;
+use clap::{Args, Subcommand, ValueEnum};
+use pmof_console::words::TransportName;
+
+mod child;
+mod compare;
+mod document;
+mod journal;
+mod machine;
+mod matrix;
+mod page;
+mod progress;
+mod run;
+mod table;
+
+pub use document::{Document, FORMAT, Finished, Outcome, Place};
+pub use machine::{Lies, Machine};
+pub use matrix::Plan;
+pub use page::html;
+pub use table::csv;
+
+/// Measures everything that works on this machine, each beside its floor, and writes one page
+///
+/// Latency by block size; bandwidth by block size, threads and depth; both under load on the target's CPU; reads, writes and mixes; each
+/// mode and transport; one to three replicas. What cannot run here is shown as skipped, with its reason. Writes report.html, which needs no
+/// network, report.csv and report.json. Each finished cell is saved: a report that was stopped goes on with --resume.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct ReportArgs {
+    #[command(subcommand)]
+    what: Option<What>,
+    #[command(flatten)]
+    measure: MeasureArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    Compare(compare::CompareArgs),
+}
+
+#[derive(Debug, Args)]
+struct MeasureArgs {
+    /// Fewer points and shorter rounds: some minutes instead of hours
+    #[arg(long)]
+    quick: bool,
+    /// A directory for the report, which is made; or the name of its page, such as runs/monday.html
+    #[arg(long, value_name = "DIR|FILE", default_value = "pmof-report")]
+    output: PathBuf,
+    /// Go on with the report at --output that was stopped, as it was begun
+    #[arg(long, conflicts_with_all = ["quick", "transports", "address", "source", "only", "time", "rounds", "initiator_cpu", "target_cpu"])]
+    resume: bool,
+    /// What carries the bytes; several, with commas between them
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "TRANSPORT", default_values_t = TransportName::value_variants().to_vec())]
+    transports: Vec<TransportName>,
+    /// Address of this machine that the targets listen on; verbs needs one that belongs to an RDMA device [default: 127.0.0.1]
+    #[arg(long, value_name = "IP")]
+    address: Option<IpAddr>,
+    /// Local address to come from, where routing does not decide it; verbs only
+    #[arg(long, value_name = "IP")]
+    source: Option<IpAddr>,
+    /// Only cells whose name contains this, such as latency-write/tcp/ or /4096; may be repeated
+    #[arg(long, value_name = "TEXT")]
+    only: Vec<String>,
+    /// Measure each contender of a cell for so long in all [default: 3, quick 0.3]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    time: Option<f64>,
+    /// Rounds of a cell, in which its contenders take turns; six give 95 % confidence [default: 15, quick 9]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    rounds: Option<u64>,
+    /// CPU of the initiator [default: the first that this process may use]
+    #[arg(long, value_name = "CPU")]
+    initiator_cpu: Option<usize>,
+    /// CPU of targets, floors and relays [default: the second]
+    #[arg(long, value_name = "CPU")]
+    target_cpu: Option<usize>,
+    /// Print one JSON object about what was written
+    #[arg(long)]
+    json: bool,
+}
+
+impl MeasureArgs {
+    fn plan(&self) -> Plan {
+        let mut transports: Vec<String> = Vec::new();
+        for transport in self.transports.iter().map(|transport| transport.name().to_owned()) {
+            if !transports.contains(&transport) {
+                transports.push(transport);
+            }
+        }
+        Plan {
+            quick: self.quick,
+            transports,
+            address: self.address,
+            source: self.source,
+            only: self.only.clone(),
+            seconds: self.time.unwrap_or(if self.quick { 0.3 } else { 3.0 }),
+            rounds: self.rounds.unwrap_or(if self.quick { 9 } else { 15 }),
+            initiator_cpu: self.initiator_cpu,
+            target_cpu: self.target_cpu,
+        }
+    }
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    if (0.01..=600.0).contains(&seconds) { Ok(seconds) } else { Err("0.01 to 600 seconds are possible".to_owned()) }
+}
+
+/// Runs `pmof report`.
+///
+/// # Errors
+/// Nothing can be measured, read or written, or a signal stopped it.
+pub fn run(args: &ReportArgs) -> Result<()> {
+    match &args.what {
+        Some(What::Compare(args)) => compare::run(args),
+        None => run::run(&args.measure),
+    }
+}
