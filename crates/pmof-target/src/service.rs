@@ -58,7 +58,7 @@ const CONNECTION_RESERVE_BYTES: u64 = 48 << 10;
 /// The same over verbs, and over the net of libfabric: registered memory for staging (256 KiB) and for receives (128 KiB), and the device's queues besides.
 const VERBS_RESERVE_BYTES: u64 = 512 << 10;
 
-/// The same over libfabric, but for its net: what `tcp;ofi_rxm` of libfabric 1.17 takes for an endpoint (about 70 MiB, and more for its connection), beside
+/// The same over libfabric, but for its net: what `tcp;ofi_rxm` of libfabric 1.17 takes for a connection (about 85 MiB), beside
 /// 256 KiB of buffers of ours.
 const FABRIC_RESERVE_BYTES: u64 = 96 << 20;
 

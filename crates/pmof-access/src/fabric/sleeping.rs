@@ -10,7 +10,7 @@ use std::{
 };
 
 use rustix::{
-    event::{Timespec, epoll},
+    event::{PollFd, PollFlags, Timespec, epoll, poll},
     io::Errno,
     time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime},
 };
@@ -40,6 +40,18 @@ impl Sleeping {
         epoll::add(&self.epoll, queue, epoll::EventData::new_u64(1), epoll::EventFlags::IN)?;
         self.has_queue.store(true, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Whether whoever sleeps now is woken at once.
+    pub(super) fn is_ready(&self) -> bool {
+        poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&Timespec::default())).is_ok_and(|count| count > 0)
+    }
+
+    /// Leaves the descriptor of a completion queue out again.
+    pub(super) fn unwatch(&self, queue: BorrowedFd<'_>) {
+        // One that is closed is out of it already.
+        let _ = epoll::delete(&self.epoll, queue);
+        self.has_queue.store(false, Ordering::Relaxed);
     }
 
     /// Whether a provider wakes sleepers.

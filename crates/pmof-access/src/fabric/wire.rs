@@ -40,6 +40,9 @@ const KEEPALIVE_INTERVAL_MAX: Duration = Duration::from_secs(32_767);
 /// How many times the loss timeout a provider may work on what was posted without completing anything.
 const STUCK_LOSSES: u32 = 2;
 
+/// After so many false alarms in a row the provider's descriptor is not watched any more.
+const FALSE_ALARMS_MAX: u32 = 64;
+
 /// How often the provider is asked whether one may sleep, while it has something to be polled for each time.
 const SLEEP_TRIES: u32 = 4;
 
@@ -62,6 +65,8 @@ pub(super) struct FabricWire {
     looks_at_socket: bool,
     /// Sleeps since something happened.
     naps: u32,
+    /// Sleeps since then for which the descriptor was readable although there was nothing to poll for.
+    false_alarms: u32,
     loss_timeout: Duration,
     has_moved: bool,
     /// Since when something was seen to be under way without anything happening.
@@ -112,6 +117,7 @@ impl FabricWire {
             is_gone: false,
             looks_at_socket: true,
             naps: 0,
+            false_alarms: 0,
             loss_timeout,
             has_moved: false,
             awaited_since: None,
@@ -221,6 +227,7 @@ impl FabricWire {
         self.has_moved |= moved;
         if moved {
             self.naps = 0;
+            self.false_alarms = 0;
         }
         Ok(moved)
     }
@@ -246,6 +253,25 @@ impl FabricWire {
             lane.broken = Some(why.clone());
         }
         Err(io::Error::new(io::ErrorKind::TimedOut, why))
+    }
+
+    /// A provider may say that one may sleep while its descriptor stays readable (net of libfabric 1.17, once connected): sleepers would spin.
+    /// Such a descriptor is watched no more.
+    fn trusts_descriptor(&mut self) -> bool {
+        if !self.sleeping.is_ready() {
+            self.false_alarms = 0;
+            return true;
+        }
+        self.false_alarms += 1;
+        if self.false_alarms < FALSE_ALARMS_MAX {
+            return true;
+        }
+        if let Some(lane) = &self.lane {
+            if let Some(descriptor) = lane.endpoint().lock().descriptor() {
+                self.sleeping.unwatch(descriptor);
+            }
+        }
+        false
     }
 
     fn lane(&mut self) -> Option<&mut Lane> {
@@ -352,7 +378,11 @@ impl Wire for FabricWire {
             for _ in 0..SLEEP_TRIES {
                 let may_sleep = self.lane.as_ref().is_none_or(|lane| lane.endpoint().lock().may_sleep());
                 if may_sleep {
-                    return self.sleeping.wake_after(None);
+                    self.sleeping.wake_after(None);
+                    if self.trusts_descriptor() {
+                        return;
+                    }
+                    break;
                 }
                 // What fails here fails in the next progress too.
                 let _ = self.take_in();
