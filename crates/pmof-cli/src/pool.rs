@@ -13,6 +13,7 @@ use pmof_console::{
 use serde::Serialize;
 
 use crate::copy::mark;
+use change::{AddArgs, RemoveArgs as RemoveMemberArgs, ReplaceArgs};
 use check::CheckArgs;
 use contents::{DumpArgs, FeatureArgs};
 use describe::SetReport;
@@ -23,6 +24,7 @@ use scrub::ScrubArgs;
 use sets::{CreateArgs, SyncArgs, TransformArgs};
 use status::StatusArgs;
 
+mod change;
 mod check;
 mod contents;
 mod describe;
@@ -49,6 +51,9 @@ enum PoolCommand {
     /// Describe pools; for pool sets, ask the hosts of their replicas
     Info(InfoArgs),
     Status(StatusArgs),
+    Add(AddArgs),
+    Remove(RemoveMemberArgs),
+    Replace(ReplaceArgs),
     /// Remove pools with all their bytes
     Rm(RemoveArgs),
     /// List the pools of a target
@@ -93,6 +98,9 @@ pub(crate) fn run(args: &PoolArgs) -> anyhow::Result<()> {
     match &args.command {
         PoolCommand::Info(args) => info(args, connect),
         PoolCommand::Status(args) => status::run(args, connect),
+        PoolCommand::Add(args) => change::add(args, connect),
+        PoolCommand::Remove(args) => change::remove(args, connect),
+        PoolCommand::Replace(args) => change::replace(args, connect),
         PoolCommand::Rm(args) => remove::run(args, connect),
         PoolCommand::Ls(args) => list(args, connect),
         PoolCommand::Release(args) => release::run(args, connect),

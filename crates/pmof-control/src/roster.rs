@@ -79,7 +79,7 @@ pub struct RosterChange {
 /// | 0 | 8 | magic `PMOFROST` |
 /// | 8 | 8 | sequence number, from 1 |
 /// | 16 | 8 | version: one more with each change of the members |
-/// | 24 | 8 | notes: one more each time that something else is noted of the same members |
+/// | 24 | 8 | notes: one more each time that something else is noted of the same members; above the low 16 bits the opening at which the last change was settled |
 /// | 32 | 16 | epoch that makes the change under way, or zeros |
 /// | 48 | 2 | index of the member that comes or goes, or zero |
 /// | 50 | 1 | change under way: 0 none, 1 that member comes, 2 it goes |

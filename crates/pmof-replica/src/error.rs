@@ -114,7 +114,7 @@ pub enum ReplicaError {
     },
     /// The replica was left behind: others went on without it, so it may lack writes that were acknowledged.
     #[error(
-        "it was left behind at opening {opening}, the others are at {newest}, and it may lack writes that they acknowledged since; open the pool without it (min_replicas), or copy the pool to a new name on all targets"
+        "it was left behind at opening {opening}: the others went on without it, are at {newest}, and may have acknowledged writes since; bring back one that has everything, and it catches up"
     )]
     LeftBehind {
         /// Its last opening.
@@ -124,7 +124,7 @@ pub enum ReplicaError {
     },
     /// The replica's file was replaced by an older copy: it took part in openings that it knows nothing of.
     #[error(
-        "its file is an older copy: it took part in openings up to {newest} and holds the state of opening {opening}; put back the newest file, or open the pool without it (min_replicas), or copy the pool to a new name on all targets"
+        "its file is an older copy: it took part in openings up to {newest} and holds the state of opening {opening}; put back the newest file, or bring back one that has everything; or remove it there (pmof pool rm) and replace it (pmof pool replace)"
     )]
     RolledBack {
         /// The opening whose state it has.
@@ -134,7 +134,7 @@ pub enum ReplicaError {
     },
     /// The replica is at the same opening as the others, and lacks what was acknowledged in it.
     #[error(
-        "it is an older state of opening {opening} (at mark {mark}, the others are at {newest}): its file is a copy made while the pool was open, or its medium lost what it had called durable; put back the newest file, or open the pool without it (min_replicas), or copy the pool without it (pmof cp --min-replicas) to a new name on all targets"
+        "it is an older state of opening {opening} (at mark {mark}, the others are at {newest}): its file is a copy made while the pool was open, or its medium lost what it had called durable; put back the newest file, or bring back one that has everything, or replace it (pmof pool replace); or copy the pool without it (pmof cp --min-replicas) to a new name on all targets"
     )]
     Stale {
         /// The opening.
@@ -172,7 +172,7 @@ pub enum ReplicaError {
     /// The replica and the others were written separately, so that each lacks what the other acknowledged.
     #[error(
         "it and the others went on separately: each may lack what the other acknowledged (it is at opening {opening}, they are at {others}); {}",
-        if *majority { "the others are the majority: open the pool without it (min_replicas), and read from it alone what they lack" }
+        if *majority { "the others are the majority, and the pool opens without it: read from it alone what they lack (min_replicas), then replace it (pmof pool replace)" }
         else { "none is newer than the other: open each alone (min_replicas) for reading, decide which to keep, and copy it to a new pool under another name" }
     )]
     Diverged {
@@ -192,6 +192,14 @@ pub enum ReplicaError {
         index: u16,
         /// The one that is there.
         found: u16,
+    },
+    /// The replica was removed from the pool's members, or was to become one and never did.
+    #[error(
+        "it is no member of the pool: it was removed, or its addition did not come to an end; remove what is left there (pmof pool rm), and add it again if it is to be one"
+    )]
+    NotAMember {
+        /// Which of the pool's replicas it says that it is.
+        index: u16,
     },
     /// An operation could not be posted.
     #[error(transparent)]

@@ -5,6 +5,7 @@
 
 mod catch_up;
 mod domain;
+mod electorate;
 mod error;
 mod intent;
 mod lineage;
@@ -38,8 +39,8 @@ pub use list::{LIST_MAX_NAMES, list_pools};
 pub use member::Atomicity;
 pub use place::ReplicaPlace;
 pub use pool::{
-    Acknowledge, Differing, Event, Events, Lane, MemberState, MemberStatus, Pending, Pool, PoolMembers, PoolOptions,
-    PoolStatus, RemoteSetOptions, Repaired, ReplicaState, ReplicaStatus, ScrubReport, SetOptions,
+    Acknowledge, ChangeError, Differing, Event, Events, Lane, MemberState, MemberStatus, Pending, Pool, PoolMembers,
+    PoolOptions, PoolStatus, RemoteSetOptions, Repaired, ReplicaState, ReplicaStatus, ScrubReport, SetOptions,
 };
 pub use receipt::{PersistFailure, Receipt, ReplicaReceipt};
 pub use remote_removal::RemoteRemoval;

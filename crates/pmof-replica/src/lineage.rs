@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use pmof_control::{ANCESTORS_MAX, Epoch, PoolState};
+use pmof_control::{ANCESTORS_MAX, Epoch, PoolState, REPLICAS_MAX};
 use uuid::Uuid;
 
 #[cfg(test)]
@@ -69,19 +69,28 @@ impl Agreement {
         self.behind.extend(stale);
     }
 
-    /// Whether those in sync have all that was ever acknowledged, and nobody else can go on without them: so many vote that any two sets of
+    /// Whether those in sync have all that was ever acknowledged, and nobody else can go on without them: so many of `members` vote that any two sets of
     /// so many and of those that know of an epoch meet; or all members of the newest epoch are here, and of those that may be newer.
-    pub(crate) fn is_enough(&self, found: &[Found<'_>], made: u16) -> bool {
-        let votes = self.in_sync.len() + self.behind.iter().filter(|(_, apart)| apart.votes()).count();
+    /// `is_of_members`: the newest epoch found is one of these members, and not from before they were changed.
+    pub(crate) fn is_enough(&self, found: &[Found<'_>], members: u64, is_of_members: bool) -> bool {
+        let is_member = |position: &&usize| members & (1 << found[**position].index) != 0;
+        let behind = self.behind.iter().filter(|(_, apart)| apart.votes()).map(|(position, _)| position);
+        let votes = self.in_sync.iter().chain(behind).filter(is_member).count();
         let is_here = |index: u16| self.in_sync.iter().any(|position| found[*position].index == index);
         let of_epoch = self.base.ancestors.first();
-        let has_all = of_epoch.is_some_and(|epoch| (0..made).all(|index| !epoch.has(index) || is_here(index)));
+        let has_all = of_epoch.is_some_and(|epoch| all_of(epoch, &is_here));
         // One that was announced may have been confirmed at a member that is not here.
         let is_found = |index: u16| found.iter().any(|found| found.index == index);
         let mut announced = self.announced.iter();
-        let is_newest = announced.all(|epoch| (0..made).all(|index| !epoch.has(index) || is_found(index)));
-        !self.in_sync.is_empty() && (votes >= votes_needed(made.into()) || (has_all && is_newest))
+        let is_newest = announced.all(|epoch| all_of(epoch, &is_found));
+        !self.in_sync.is_empty()
+            && (votes >= votes_needed(members.count_ones() as usize) || (has_all && is_newest && is_of_members))
     }
+}
+
+/// Whether so it is of all members of an epoch.
+fn all_of(epoch: &Epoch, is: &dyn Fn(u16) -> bool) -> bool {
+    (0..REPLICAS_MAX).all(|index| !epoch.has(index) || is(index))
 }
 
 /// Replicas that vote which an opening needs.
@@ -160,7 +169,7 @@ impl Apart {
 }
 
 /// Which of the replicas found belong together, and which have to catch up. An error where nothing says which of them count: each that does
-/// not belong to the others, by its position, and why. `made`: replicas that the pool was made with.
+/// not belong to the others, by its position, and why. `made`: members that the pool has.
 pub(crate) fn agree(found: &[Found<'_>], made: u16) -> Result<Agreement, Vec<(usize, Apart)>> {
     let confirmed = confirmed(found);
     let lines: Vec<_> = found.iter().map(|found| Line::of(found, &confirmed)).collect();
@@ -179,7 +188,7 @@ pub(crate) fn agree(found: &[Found<'_>], made: u16) -> Result<Agreement, Vec<(us
 }
 
 /// Epochs that may have been written under.
-fn confirmed(found: &[Found<'_>]) -> HashSet<Uuid> {
+pub(crate) fn confirmed(found: &[Found<'_>]) -> HashSet<Uuid> {
     let (mut built_upon, mut abandoned) = (HashSet::new(), HashSet::new());
     let mut alone = Vec::new();
     for Found { state, .. } in found {
@@ -283,7 +292,7 @@ fn majority_knows_nothing_of(main: &Line<'_>, lines: &[Line<'_>], made: u16) -> 
     lines.iter().any(|line| is_left(line) && most_stand_at(line.epoch.id))
 }
 
-/// Whether most of the replicas that the pool was made with are here and at this epoch.
+/// Whether most of the pool's members are here and at this epoch.
 fn stand_at(lines: &[Line<'_>], epoch: Uuid, made: u16) -> bool {
     2 * lines.iter().filter(|line| line.epoch.id == epoch).count() > usize::from(made)
 }

@@ -246,6 +246,11 @@ impl Standing {
         self.failure.get().is_none() && !self.is_behind()
     }
 
+    /// Whether it is no member of the pool any more, or never was: nobody waits for it, and it does not come back.
+    pub(crate) fn is_removed(&self) -> bool {
+        self.failure().is_some_and(|why| matches!(**why, ReplicaError::NotAMember { .. }))
+    }
+
     /// Why it is out of use, if it is.
     pub(crate) fn failure(&self) -> Option<&Arc<ReplicaError>> {
         self.failure.get()

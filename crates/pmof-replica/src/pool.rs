@@ -33,6 +33,7 @@ use pending::Waiter;
 use returns::{Returns, Signal};
 
 mod acknowledge;
+mod changes;
 mod compare;
 mod domains;
 mod epochs;
@@ -61,6 +62,7 @@ mod slow;
 mod status;
 
 pub use acknowledge::Acknowledge;
+pub use changes::ChangeError;
 pub use events::{Event, Events};
 pub use lane::Lane;
 pub use members::{MemberState, MemberStatus, PoolMembers};
@@ -97,7 +99,7 @@ struct Facts {
     user_flags: [u8; USER_FLAGS_BYTES],
     /// What the headers said, of a format that has attributes.
     attributes: Option<Attributes>,
-    /// Replicas that it was made with.
+    /// Members that it had when it was opened.
     made_count: usize,
     /// Replicas that were named when it was opened, and those that were found by them.
     replica_count: usize,
@@ -286,9 +288,9 @@ impl Pool {
         self.0.facts.replica_count
     }
 
-    /// Replicas that it was made with.
+    /// Members that it has: the replicas that it was made with, unless they were [changed](Self::add).
     pub fn made_count(&self) -> usize {
-        self.0.facts.made_count
+        self.0.open().map_or(self.0.facts.made_count, |open| open.member_count())
     }
 
     /// Replicas that were named, or found by those named, and that the pool was opened without, and why. Of a pool that is open for writing they may have come back
@@ -300,7 +302,7 @@ impl Pool {
     /// The replicas in their order: where each lies, and why it is out of use, if it is. Empty of a closed pool.
     pub fn replicas(&self) -> Vec<(Arc<ReplicaPlace>, Option<Arc<ReplicaError>>)> {
         let Ok(open) = self.0.open() else { return Vec::new() };
-        let standings = open.members.iter().map(|member| member.standing());
+        let standings = open.places().map(|member| member.standing());
         let why = |standing: &Standing| match standing.tell_failure() {
             None if standing.is_behind() => Some(Arc::new(ReplicaError::Behind)),
             failure => failure.cloned(),
@@ -529,8 +531,18 @@ impl Open {
         self.members.iter().filter(|member| member.standing().is_in_use())
     }
 
+    /// Members that the pool has.
+    fn member_count(&self) -> usize {
+        self.epochs.as_ref().map_or(self.facts.made_count, |epochs| epochs.member_count())
+    }
+
+    /// All but those that are no members any more.
+    fn places(&self) -> impl Iterator<Item = &Arc<dyn Member>> {
+        self.members.iter().filter(|member| !member.standing().is_removed())
+    }
+
     fn check_none_lost(&self) -> Result<(), PoolError> {
-        for member in &self.members {
+        for member in self.places() {
             let standing = member.standing();
             if let Some(why) = standing.tell_failure() {
                 return Err(replica_error(&**member, Arc::clone(why)));
@@ -641,7 +653,7 @@ impl Open {
     /// `is_acknowledged`: it is known durably which replicas lack what was written.
     fn receipt(&self, mut replicas: Vec<crate::ReplicaReceipt>, is_acknowledged: bool) -> Persisted {
         let mut failed = Vec::new();
-        for member in &self.members {
+        for member in self.places() {
             let standing = member.standing();
             if standing.is_slow() && standing.note_failure() {
                 self.losses.raise();
@@ -654,14 +666,14 @@ impl Open {
                 }
             }
         }
-        let mut missing = Vec::new();
-        if replicas.len() < self.members.len() {
+        let (mut missing, replica_count) = (Vec::new(), self.places().count());
+        if replicas.len() < replica_count {
             let has_it =
                 |place: &&Arc<ReplicaPlace>| replicas.iter().any(|receipt| Arc::ptr_eq(&receipt.replica, place));
-            let places = self.members.iter().map(|member| &member.standing().place);
+            let places = self.places().map(|member| &member.standing().place);
             missing.extend(places.filter(|place| !has_it(place)).cloned());
         }
-        let (replica_count, made_count) = (self.members.len(), self.facts.made_count);
+        let made_count = self.member_count();
         let is_enough = self.terms.are_met(replicas.iter().map(|replica| replica.domain))
             && (missing.is_empty() || is_acknowledged);
         let receipt = Receipt { durability: self.facts.durability, replicas, missing, replica_count, made_count };
@@ -712,6 +724,9 @@ impl Open {
             // A loss that the program was told of is no news, nor one that others make up for; but a pool without one of its replicas
             // gets no name.
             let standing = member.standing();
+            if standing.is_removed() {
+                continue;
+            }
             let is_lost = standing.failure().is_some();
             let is_known = is_lost && (standing.is_told() || is_loss_known) && !self.is_unpublished;
             if standing.is_behind() {

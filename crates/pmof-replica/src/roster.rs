@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pmof_access::Transport;
-use pmof_control::{Role, Roster, RosterMember};
+use pmof_control::{Epoch, REPLICAS_MAX, Role, Roster, RosterMember};
 use uuid::Uuid;
 
 use crate::{PoolUrl, TargetUrl};
@@ -27,7 +27,8 @@ pub(crate) fn newest<'r>(rosters: impl IntoIterator<Item = &'r Roster>) -> Optio
 /// Members that were not found, and where they were found last: neither under an address that was named nor where this process would have to
 /// start a program or open a file, whatever a roster says.
 pub(crate) fn elsewhere(roster: &Roster, found: &[FoundMember], named: &[Arc<PoolUrl>]) -> Vec<FoundMember> {
-    let missing = roster.members.iter().filter(|member| found.iter().all(|found| found.index != member.index));
+    let is_found = |member: &&RosterMember| found.iter().any(|found| member.is(found.index, found.replica_uuid));
+    let missing = roster.members.iter().filter(|member| !is_found(member));
     let place = |member: &RosterMember| {
         let url: PoolUrl = member.url.parse().ok()?;
         let may_be_followed = matches!(url.target, TargetUrl::Address(_)) && named.iter().all(|named| **named != url);
@@ -79,4 +80,39 @@ pub(crate) fn made(members: &[FoundMember]) -> Roster {
     let mut members: Vec<_> = members.iter().map(of).collect();
     members.sort_unstable_by_key(|member| member.index);
     Roster { version: 0, notes: 1, members, change: None }
+}
+
+/// The roster behind a change that an epoch has made which is in force. `opening`: the number of that epoch, or of one behind it.
+pub(crate) fn settled(roster: &Roster, opening: u64) -> Roster {
+    let settled = roster.settled(|_| true);
+    Roster { notes: settled.notes.max(opening << NOTES_BITS), ..settled }
+}
+
+/// The number of an epoch that this roster is not older than; 0 of the members that the pool was made with.
+pub(crate) fn settled_at(roster: &Roster) -> u64 {
+    roster.notes >> NOTES_BITS
+}
+
+/// Bits of the notes that count them; those above are the number of the opening which the last change of the members was settled at.
+const NOTES_BITS: u32 = 16;
+
+/// The member that is meant by its address or its number.
+pub(crate) fn named<'r>(roster: &'r Roster, text: &str) -> Option<&'r RosterMember> {
+    let (url, index) = (text.parse::<PoolUrl>().ok(), text.parse::<u16>().ok());
+    let is_url = |member: &RosterMember| url.is_some() && member.url.parse::<PoolUrl>().ok() == url;
+    roster.members.iter().find(|member| is_url(member) || Some(member.index) == index)
+}
+
+/// An index for a new member: one that no member had that is remembered, if there is one. `None`: the pool has as many members as can be.
+pub(crate) fn free_index(roster: &Roster, line: &[Epoch]) -> Option<u16> {
+    let members = roster.indexes() | roster.next_indexes();
+    let known = line.iter().fold(members, |known, epoch| known | epoch.members);
+    let behind = (u64::BITS - known.leading_zeros()) as u16;
+    let is_free = |taken: u64| move |index: &u16| taken & (1 << index) == 0;
+    let all = 0..REPLICAS_MAX;
+    all.clone()
+        .filter(|index| *index >= behind)
+        .chain(all.clone().filter(is_free(known)))
+        .chain(all.filter(is_free(members)))
+        .next()
 }

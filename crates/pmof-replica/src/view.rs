@@ -3,7 +3,7 @@
 use pmof_control::{ANCESTORS_MAX, Epoch, PoolState, Reply, Request};
 use uuid::Uuid;
 
-use crate::lineage::Base;
+use crate::lineage::{Base, quorum};
 
 #[cfg(test)]
 mod tests;
@@ -11,11 +11,54 @@ mod tests;
 /// The members of a pool by their positions: bit *n* for the *n*-th.
 pub(crate) type Positions = u64;
 
+/// Which members must know of an epoch, and how many of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rule {
+    /// Where members lie, or may: more than there are, where it is not known who lies where.
+    members: Positions,
+    /// How many members there are.
+    count: usize,
+    /// So many of them must know.
+    quorum: usize,
+}
+
+impl Rule {
+    /// The rule of a pool of so many members.
+    pub(crate) fn of(count: usize) -> Self {
+        Self { members: Positions::MAX, count, quorum: quorum(count) }
+    }
+
+    /// The same where fewer are enough, as whoever opens it has decided.
+    pub(crate) fn at_most(self, quorum: usize) -> Self {
+        Self { quorum: self.quorum.min(quorum), ..self }
+    }
+
+    /// The same where the member at a position is none, or is one.
+    pub(crate) fn without(self, position: usize) -> Self {
+        Self { members: self.members & !(1 << position), ..self }
+    }
+
+    fn with(self, position: usize) -> Self {
+        Self { members: self.members | 1 << position, ..self }
+    }
+
+    pub(crate) fn is_met(&self, connected: Positions) -> bool {
+        (connected & self.members).count_ones() as usize >= self.quorum
+    }
+
+    /// Whether any two sets of so many meet.
+    fn is_majority(&self) -> bool {
+        2 * self.quorum > self.count
+    }
+}
+
 /// The epoch of an open pool and the mark in it, as its writer knows them.
 #[derive(Clone, Debug)]
 pub(crate) struct View {
     /// Members that must know of an epoch.
-    quorum: usize,
+    rule: Rule,
+    /// Those besides, while a change of the members is under way that an epoch may have made already: as many members as there are after it, or were before.
+    other: Option<Other>,
     /// Which replica of the pool each member is, where that is known.
     indexes: Vec<Option<u16>>,
     /// What the next epoch descends from: the one in force, and its ancestors.
@@ -39,6 +82,15 @@ pub(crate) struct View {
     overruled: Vec<(Epoch, Uuid)>,
 }
 
+/// The rule of a pool's members as they are not now.
+#[derive(Clone, Copy, Debug)]
+enum Other {
+    /// As they will be.
+    Next(Rule),
+    /// As they were.
+    Before(Rule),
+}
+
 /// Where a member was when it was left behind.
 #[derive(Clone, Copy, Debug)]
 struct Left {
@@ -53,6 +105,8 @@ struct Left {
 pub(crate) enum Change {
     #[default]
     Idle,
+    /// The epoch that is announced next has this name, and no other.
+    Named(Uuid),
     Announced(Announced),
     Confirmed(Announced),
 }
@@ -89,17 +143,73 @@ pub(crate) enum Introduction {
 
 impl View {
     /// `in_use`: members that are in sync.
-    pub(crate) fn new(quorum: usize, indexes: Vec<Option<u16>>, base: Base, mark: u64, in_use: Positions) -> Self {
+    pub(crate) fn new(rule: Rule, indexes: Vec<Option<u16>>, base: Base, mark: u64, in_use: Positions) -> Self {
         let (left_at, marked) = (vec![None; indexes.len()], vec![0; indexes.len()]);
-        let needed = if 2 * quorum > indexes.len() { 0 } else { in_use };
-        let (in_force, current, equal, overruled) = (in_use, in_use, 0, Vec::new());
-        Self { quorum, indexes, base, mark, in_force, current, equal, needed, left_at, marked, overruled }
+        let needed = if rule.is_majority() { 0 } else { in_use };
+        let (in_force, current, equal, overruled, other) = (in_use, in_use, 0, Vec::new(), None);
+        Self { rule, other, indexes, base, mark, in_force, current, equal, needed, left_at, marked, overruled }
+    }
+
+    /// One more place, of a member that may come.
+    pub(crate) fn add_place(&mut self, index: u16) {
+        self.rule = self.rule.without(self.indexes.len());
+        self.indexes.push(Some(index));
+        self.left_at.push(None);
+        self.marked.push(0);
+    }
+
+    /// Where the replica of this index lies, if that is known.
+    pub(crate) fn position(&self, index: u16) -> Option<usize> {
+        self.indexes.iter().position(|known| *known == Some(index))
+    }
+
+    /// A member is to come, to this position, or to go: from now on an epoch needs enough members both as they are and as they will be.
+    pub(crate) fn plan(&mut self, position: Option<usize>, is_added: bool) {
+        let count = if is_added { self.rule.count + 1 } else { self.rule.count.saturating_sub(1) };
+        let next = Rule { count, quorum: quorum(count), ..self.rule };
+        let next = position.map_or(next, |at| if is_added { next.with(at) } else { next.without(at) });
+        self.other = Some(Other::Next(next));
+    }
+
+    /// An epoch that was found made a change, of which enough others may not know: `rule` was in force before it.
+    pub(crate) fn found_changed(&mut self, rule: Rule) {
+        self.other = Some(Other::Before(rule));
+    }
+
+    /// The change of the members holds, as enough of those before and after it know: the members after it are the members.
+    pub(crate) fn adopt(&mut self) {
+        if let Some(Other::Next(next)) = self.other.take() {
+            self.rule = next;
+        }
+    }
+
+    /// Nobody is at this position any more.
+    pub(crate) fn remove_place(&mut self, position: usize) {
+        self.indexes[position] = None;
+        self.rule = self.rule.without(position);
+    }
+
+    /// The change will not be made: its epoch was confirmed by nobody.
+    pub(crate) fn give_up_plan(&mut self) {
+        self.other = None;
+    }
+
+    /// Members that there are, and how many must know of an epoch.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        (self.rule.count, self.rule.quorum)
+    }
+
+    /// Whether an epoch is among those that led to the one in force, or is it.
+    pub(crate) fn has_begun(&self, epoch: Uuid) -> bool {
+        self.base.ancestors.iter().any(|known| known.id == epoch && known.members != 0)
     }
 
     /// The next step of a change to an epoch of the members in sync. First all are told, then all are told that all were: until then nothing
     /// was written under the epoch, and a replica that was not reached lacks nothing. `connected`, `in_use`: as it is now.
     pub(crate) fn step(&mut self, change: &mut Change, connected: Positions, in_use: Positions) -> Step {
+        let mut named = None;
         match std::mem::take(change) {
+            Change::Named(id) => named = Some(id),
             Change::Announced(announced) if connected == announced.connected => {
                 *change = Change::Confirmed(announced);
                 let confirm = Request::Confirm { epoch: announced.epoch.id };
@@ -127,6 +237,7 @@ impl View {
         }
         let indexes = self.indexes.iter().enumerate().filter(|(position, _)| in_use & (1 << position) != 0);
         let epoch = Epoch::new(indexes.filter_map(|(_, index)| *index));
+        let epoch = Epoch { id: named.unwrap_or(epoch.id), ..epoch };
         let opening = self.base.opening.saturating_add(1);
         let ancestors = self.base.ancestors.clone();
         *change = Change::Announced(Announced { epoch, opening, connected, in_use });
@@ -135,7 +246,7 @@ impl View {
 
     /// Whether so many members can know of an epoch.
     pub(crate) fn is_quorum(&self, connected: Positions) -> bool {
-        connected.count_ones() as usize >= self.quorum
+        self.rules().all(|rule| rule.is_met(connected))
     }
 
     /// Whether an epoch of the members in sync may begin where those that are connected know of it.
@@ -147,7 +258,14 @@ impl View {
     /// Whether those who might open the pool without the members in sync hear of a new epoch. Where a quorum is no majority, all members of
     /// the epoch in force are enough for that, so that one of them has to be told.
     fn is_heard(&self, in_use: Positions) -> bool {
-        2 * self.quorum > self.indexes.len() || in_use & self.in_force != 0
+        self.rules().all(|rule| rule.is_majority()) || in_use & self.in_force != 0
+    }
+
+    fn rules(&self) -> impl Iterator<Item = Rule> {
+        let other = self.other.map(|other| match other {
+            Other::Next(rule) | Other::Before(rule) => rule,
+        });
+        std::iter::once(self.rule).chain(other)
     }
 
     /// Puts epochs of others that will never be in force among the ancestors, behind their parents. False: there are none.

@@ -70,9 +70,10 @@ pub use pmof_control::{PoolInfo, PoolRefusal};
 
 #[doc(inline)]
 pub use pmof_replica::{
-    Acknowledge, Atomicity, Differing, Event, Events, Lane, MemberState, MemberStatus, Pending, PersistFailure, Pool,
-    PoolError, PoolMembers, PoolOptions, PoolStatus, PoolUrl, Receipt, ReplicaDomain, ReplicaError, ReplicaPlace,
-    ReplicaReceipt, ReplicaState, ReplicaStatus, ScrubReport, SetOptions, Survival, TargetOptions, list_pools,
+    Acknowledge, Atomicity, ChangeError, Differing, Event, Events, Lane, MemberState, MemberStatus, Pending,
+    PersistFailure, Pool, PoolError, PoolMembers, PoolOptions, PoolStatus, PoolUrl, Receipt, ReplicaDomain,
+    ReplicaError, ReplicaPlace, ReplicaReceipt, ReplicaState, ReplicaStatus, ScrubReport, SetOptions, Survival,
+    TargetOptions, list_pools,
 };
 
 #[doc(inline)]

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use pmof::{PoolUrl, causes, replica::SetRemoval};
+use pmof::{PoolRefusal, PoolUrl, ReplicaError, causes, replica::SetRemoval};
 use pmof_console::{
     output::{self, with_mend},
     reach::ConnectArgs,
@@ -60,10 +60,11 @@ struct Gone {
     set_file_left: Option<String>,
 }
 
-/// Removes all pools that can be removed, each completely or not at all, and fails if one could not be.
+/// Removes nothing if a pool of a target is not there; else all pools that can be removed, each completely or not at all, and fails if one could not be.
 pub(crate) fn run(args: &RemoveArgs, connect: ConnectArgs) -> anyhow::Result<()> {
     check_named_once(&args.places)?;
     check_apart(&args.places)?;
+    check_there(&args.places, connect)?;
     let (mut removed, mut failed, mut errors) = (Vec::new(), Vec::new(), Vec::new());
     let (mut text, mut set_files_left) = (Vec::new(), Vec::new());
     let (mut absent, mut left) = (Vec::new(), Vec::new());
@@ -135,6 +136,24 @@ fn check_apart(places: &[PoolPlace]) -> anyhow::Result<()> {
         Some(all) if places.len() > 1 => all.check_files().context("nothing was removed"),
         _ => Ok(()),
     }
+}
+
+/// Refuses to remove some pools where another is not there, or its target is out of reach: a replica would be left of a pool of several.
+fn check_there(places: &[PoolPlace], connect: ConnectArgs) -> anyhow::Result<()> {
+    if places.len() < 2 {
+        return Ok(());
+    }
+    for place in places {
+        let PoolPlace::Url(url) = place else { continue };
+        let Err(error) = connect.pools().replica(url.to_string()).info() else { continue };
+        let is_absent =
+            |why: &ReplicaError| matches!(why, ReplicaError::Refused { refusal: PoolRefusal::NotFound, .. });
+        // What is damaged is for its target to judge.
+        if error.replica_error().is_some_and(|why| why.is_lost() || is_absent(why)) {
+            return Err(with_mend(error).context(format!("cannot remove {url}; nothing was removed")));
+        }
+    }
+    Ok(())
 }
 
 fn remove_url(args: &RemoveArgs, url: &PoolUrl, connect: ConnectArgs) -> anyhow::Result<Gone> {

@@ -140,6 +140,16 @@ impl StatusReport {
             let why = member.why.as_ref().map_or_else(String::new, |why| format!(": {why}"));
             line("member", &format!("{index} {:<8} {url}{domain}{why}", member.state));
         }
+        let is_gone = |member: &&MemberReport| member.index.is_some() && matches!(member.state, "lost" | "foreign");
+        if let (Some(gone), Some(_)) = (self.members.iter().find(is_gone), self.losses_survived) {
+            let index = gone.index.map_or_else(String::new, |index| index.to_string());
+            line(
+                "mend",
+                &format!(
+                    "if one does not come back: `pmof pool replace MEMBER {index} NEW` makes another in its place"
+                ),
+            );
+        }
         text
     }
 }

@@ -1,5 +1,6 @@
 //! The real `pmof` binary, end to end.
 
+mod changed;
 mod copies;
 mod fabric;
 mod foreign;

@@ -315,7 +315,7 @@ fn one_that_is_behind_tells_an_older_copy() {
         let found = [Found { index: 0, state: &behind }, Found { index: 1, state: &copy }];
         let mut agreement = agree(&found, 3).unwrap();
         agreement.put_stale_behind(&found);
-        (agreement.is_enough(&found, 3), agreement.in_sync, agreement.mark)
+        (agreement.is_enough(&found, 0b111, true), agreement.in_sync, agreement.mark)
     };
     assert_eq!(of(0), (true, vec![1], 0));
     // The writer died while it raised the mark.

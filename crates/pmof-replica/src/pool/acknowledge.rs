@@ -58,6 +58,17 @@ impl AckTerms {
         self.least
     }
 
+    /// Whether so many replicas in so many domains can be enough. Else: what there would be too few of, how many are wanted, and how many there are.
+    pub(super) fn check_can_be_met(&self, replicas: usize, domains: usize) -> Result<(), (&'static str, usize, usize)> {
+        if self.least > replicas {
+            return Err(("replicas", self.least, replicas));
+        }
+        if self.domains > 1 && self.domains > domains {
+            return Err(("failure domains", self.domains, domains));
+        }
+        Ok(())
+    }
+
     /// Failure domains that the bytes must be in.
     pub(super) fn domains(&self) -> usize {
         self.domains

@@ -3,26 +3,31 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use parking_lot::{Mutex, MutexGuard};
-use pmof_control::{OpenFor, PoolState, Reply, Request};
+use pmof_control::{OpenFor, PoolState, Reply, Request, Roster};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::{
     ReplicaError,
     lineage::Base,
     member::{Asking, Control, Member, Standing},
-    view::{Change, Introduction, Positions, Step, View},
+    view::{Change, Introduction, Positions, Rule, Step, View},
 };
 
 use super::{
     acknowledge::{AckTerms, Patience},
     halt::{Halt, ask_within},
 };
+
+mod change;
+
+use change::give_roster;
+pub(super) use change::{Changed, Planned};
 
 /// How long a mark stands while the pool is written: a copy of a replica's file that is older by more is told from the replica.
 const MARK_INTERVAL: Duration = Duration::from_secs(1);
@@ -36,6 +41,8 @@ pub(super) struct Epochs {
     marked_at: AtomicU64,
     /// The members of the epoch that is durable, as the view has them.
     current: AtomicU64,
+    /// Members that the pool has.
+    count: AtomicUsize,
     state: Mutex<State>,
 }
 
@@ -55,6 +62,12 @@ pub(super) struct State {
     /// All members of the pool as it is now, those that are out of use too.
     members: Vec<Arc<dyn Member>>,
     view: View,
+    /// The pool's members, and the change of them that may be under way, as those that are connected keep it. `None`: no target keeps one.
+    roster: Option<Roster>,
+    /// Members that keep that roster, or never will, by their positions.
+    kept: Positions,
+    /// Members that a change under way leaves out, while they have all that the others have.
+    leaving: Positions,
     /// Epochs that were announced, and members that were introduced: each undoes an announcement before it.
     changes: u64,
     terms: AckTerms,
@@ -70,13 +83,24 @@ impl Epochs {
         indexes: Vec<Option<u16>>,
         base: Base,
         mark: u64,
-        quorum: usize,
+        rule: Rule,
         terms: AckTerms,
     ) -> Self {
         let in_use = positions(&members, Standing::is_in_use);
-        let view = View::new(quorum, indexes, base, mark, in_use);
-        let state = State { members, view, changes: 0, terms, is_opened: false, has_ended: false };
-        Self { marked_at: AtomicU64::new(0), current: AtomicU64::new(in_use), state: Mutex::new(state) }
+        let view = View::new(rule, indexes, base, mark, in_use);
+        let state = State {
+            members,
+            view,
+            roster: None,
+            kept: 0,
+            leaving: 0,
+            changes: 0,
+            terms,
+            is_opened: false,
+            has_ended: false,
+        };
+        let count = AtomicUsize::new(state.view.counts().0);
+        Self { marked_at: AtomicU64::new(0), current: AtomicU64::new(in_use), count, state: Mutex::new(state) }
     }
 
     /// Has the members in use know what they must before a persist is acknowledged: that those which failed are left behind, and now and
@@ -111,12 +135,19 @@ impl Epochs {
     fn go_on(&self, state: &mut State, mut change: Change) -> bool {
         state.changes += 1;
         loop {
-            let (witnesses, in_use) = (state.witnesses(), state.in_use());
+            let witnesses = state.informed_witnesses();
+            let in_use = state.in_use();
             let step = state.view.step(&mut change, witnesses, in_use);
             self.current.store(state.view.current(), Ordering::Release);
             match step {
-                Step::TellAll(question) => state.tell(witnesses, &question.0, &question.1),
-                Step::Done(is_done) => return is_done,
+                Step::TellAll(question) => _ = state.tell(witnesses, &question.0, &question.1),
+                Step::Done(is_done) => {
+                    if is_done {
+                        state.settle_members();
+                        self.count.store(state.view.counts().0, Ordering::Release);
+                    }
+                    return is_done;
+                }
             }
         }
     }
@@ -138,12 +169,21 @@ impl Epochs {
         member: &Arc<dyn Member>,
     ) -> bool {
         let Some(control) = member.control() else { return false };
-        let mut told = None;
+        let (mut told, mut given) = (None, None);
         loop {
             let to_tell = {
                 let mut state = self.state.lock();
                 if state.has_ended {
                     return false;
+                }
+                if given != state.roster {
+                    given.clone_from(&state.roster);
+                    drop(state);
+                    // First: what it says of epochs counts for the members that it names.
+                    if !given.as_ref().is_none_or(|roster| give_roster(control, roster)) {
+                        return false;
+                    }
+                    continue;
                 }
                 let is_told = told.is_some() && told == state.view.epoch();
                 match state.view.introduction(index, found) {
@@ -154,6 +194,7 @@ impl Epochs {
                     }
                     introduction => {
                         state.members[position] = Arc::clone(member);
+                        state.kept |= 1 << position;
                         state.changes += 1;
                         state.view.identify(position, index);
                         return !matches!(introduction, Some(Introduction::ByChange)) || self.begin_in(&mut state);
@@ -168,7 +209,9 @@ impl Epochs {
 
     /// Puts another in the place of a member that has failed.
     pub(super) fn replace(&self, position: usize, member: &Arc<dyn Member>) {
-        self.state.lock().members[position] = Arc::clone(member);
+        let mut state = self.state.lock();
+        state.members[position] = Arc::clone(member);
+        state.kept &= !(1 << position);
     }
 
     /// Tells all of an epoch in which a member takes part that is about to join, and that member the mark. Until it has [joined](Self::join),
@@ -191,9 +234,10 @@ impl Epochs {
         state.view.note_marked(position, &mark);
         state.changes += 1;
         let (mut change, changes) = (Change::default(), state.changes);
-        let (witnesses, in_use) = (state.witnesses(), state.in_use() | 1 << position);
+        let witnesses = state.informed_witnesses();
+        let in_use = state.in_use() | 1 << position;
         match state.view.step(&mut change, witnesses, in_use) {
-            Step::TellAll(question) => state.tell(witnesses, &question.0, &question.1),
+            Step::TellAll(question) => _ = state.tell(witnesses, &question.0, &question.1),
             Step::Done(_) => return Err(Halt::Later),
         }
         Ok(Joining { change, changes, mark })
@@ -274,6 +318,11 @@ impl Epochs {
         !state.has_ended
     }
 
+    /// Members that the pool has.
+    pub(super) fn member_count(&self) -> usize {
+        self.count.load(Ordering::Acquire)
+    }
+
     /// Whether the members in use are those of an epoch that a quorum knows durably.
     pub(super) fn is_settled(&self, members: &[Arc<dyn Member>]) -> bool {
         positions(members, Standing::is_in_use) == self.current.load(Ordering::Acquire)
@@ -336,7 +385,7 @@ impl State {
     }
 
     fn in_use(&self) -> Positions {
-        positions(&self.members, Standing::is_in_use)
+        positions(&self.members, Standing::is_in_use) & !self.leaving
     }
 
     /// Whether the pool may go on without members that are too slow.
@@ -359,36 +408,38 @@ impl State {
         is_enough
     }
 
-    /// Asks the same of members in parallel. One that answers anything else is lost, one that takes too long is left behind.
-    fn tell<'s>(&'s self, asked: Positions, request: &Request, expected: &Reply) {
+    /// Asks the same of members in parallel. One that answers anything else is lost, one that takes too long is left behind. Returns those that
+    /// have answered.
+    fn tell<'s>(&'s self, asked: Positions, request: &Request, expected: &Reply) -> Positions {
         let asked = self.members.iter().enumerate().filter(|(position, _)| asked & (1 << position) != 0);
         let controls: Vec<_> = asked.filter_map(|(position, member)| Some((position, member.control()?))).collect();
-        let check = |control: &Control, reply: Option<Reply>| {
-            if reply.is_some_and(|reply| reply != *expected) {
-                control.fail(ReplicaError::Unexpected);
-            }
+        let mut answered = 0;
+        let mut check = |position: usize, control: &Control, reply: Option<Reply>| match reply {
+            Some(reply) if reply == *expected => answered |= 1 << position,
+            Some(_) => _ = control.fail(ReplicaError::Unexpected),
+            None => {}
         };
         // While the pool is opened all are waited for: one that is left behind then has to be compared as a whole.
         let Some(mut patience) = Patience::of_answers(&self.terms).filter(|_| self.is_opened) else {
             let asked: Vec<_> = controls.iter().map(|(_, control)| control.start_asking(request)).collect();
-            for ((_, control), asking) in controls.iter().zip(asked) {
-                check(control, control.finish_asking(asking));
+            for ((position, control), asking) in controls.iter().zip(asked) {
+                check(*position, control, control.finish_asking(asking));
             }
-            return;
+            return answered;
         };
         // What another thread asks it may take time.
         let at_once = |control: &'s Control| control.start_asking_within(request, Duration::ZERO);
         let mut asked: Vec<_> =
             controls.into_iter().map(|(position, control)| (position, control, at_once(control))).collect();
         while !asked.is_empty() {
-            asked.retain_mut(|(_, control, asking)| {
+            asked.retain_mut(|(position, control, asking)| {
                 if asking.is_none() {
                     *asking = control.start_asking_within(request, patience.slice());
                 }
                 let answer = asking.as_mut().and_then(|asking| control.answer_within(asking, patience.slice()));
                 let is_waited_for = answer.is_none();
                 if let Some(reply) = answer {
-                    check(control, reply.ok());
+                    check(*position, control, reply.ok());
                 }
                 is_waited_for
             });
@@ -397,6 +448,7 @@ impl State {
                 asked.drain(..).filter_map(|(.., asking)| asking).for_each(Asking::abandon);
             }
         }
+        answered
     }
 }
 

@@ -75,6 +75,18 @@ pub enum Event {
         /// Why.
         why: Arc<ReplicaError>,
     },
+    /// A replica became a member of the pool, and catches up.
+    Added {
+        /// The replica.
+        replica: Arc<ReplicaPlace>,
+    },
+    /// A replica is no member of the pool any more.
+    Removed {
+        /// The replica, if its address was known.
+        replica: Option<Arc<ReplicaPlace>>,
+        /// Which of the pool's it was.
+        index: u16,
+    },
     /// All replicas that were in sync are lost: nothing is acknowledged any more, also when they are back, and nothing happens to the pool here. It is
     /// to be [opened again](crate::PoolError::must_reopen).
     NoneLeft,
@@ -105,6 +117,9 @@ impl fmt::Display for Event {
                 write!(f, "{replica:#} caught up and differs at offset {}: all of it is compared", range.start)
             }
             Self::Rejected { replica, why } => write!(f, "{replica:#} cannot come back: {}", causes(why)),
+            Self::Added { replica } => write!(f, "{replica:#} is a member of the pool now, and catches up"),
+            Self::Removed { replica: Some(replica), .. } => write!(f, "{replica:#} is no member of the pool any more"),
+            Self::Removed { replica: None, index } => write!(f, "replica {index} is no member of the pool any more"),
             Self::NoneLeft => f.write_str("no replica is left that was in sync: open the pool again"),
             Self::Fenced { successor } => write!(f, "the pool was taken over by {successor}"),
         }
@@ -135,7 +150,11 @@ impl Log {
             | Event::Rejected { .. }
             | Event::NoneLeft
             | Event::Fenced { .. } => log::warn!("{event}"),
-            Event::CatchingUp { .. } | Event::InSync { .. } | Event::Verified { .. } => log::info!("{event}"),
+            Event::CatchingUp { .. }
+            | Event::InSync { .. }
+            | Event::Verified { .. }
+            | Event::Added { .. }
+            | Event::Removed { .. } => log::info!("{event}"),
         }
         let mut kept = self.kept.lock();
         if kept.events.len() == KEPT_EVENTS {

@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     PoolError, PoolUrl, ReplicaError, ReplicaPlace,
+    electorate::{Electorate, Word},
     lineage::{Agreement, Apart, Found, agree, quorum, votes_needed},
     peers::Peers,
     reach::Reach,
@@ -62,7 +63,7 @@ pub struct PoolMembers {
     pub pool_uuid: Uuid,
     /// Bytes of user data.
     pub size_bytes: u64,
-    /// Replicas that the pool was made with.
+    /// Members that the pool has: the replicas that it was made with, unless they were [changed](crate::Pool::add).
     pub made_count: usize,
     /// Members that must know of an epoch before anything depends on it.
     pub quorum: usize,
@@ -182,7 +183,15 @@ fn judge(answers: Vec<Answer>) -> Result<PoolMembers, PoolError> {
         let lost = |answer: Answer| answer.info.as_ref().err().map(|why| (answer.place(), Arc::clone(why)));
         return Err(PoolError::NoneOpened { replicas: answers.into_iter().filter_map(lost).collect() });
     };
-    let foreign: Vec<_> = answers.iter().map(|answer| answer.why_foreign(&first).map(Arc::new)).collect();
+    let mut foreign: Vec<_> = answers.iter().map(|answer| answer.why_foreign(&first).map(Arc::new)).collect();
+    let electorate = electorate(&answers, &foreign, first.header.replica_count);
+    for (answer, why) in answers.iter().zip(&mut foreign) {
+        let header = answer.info.as_ref().ok().map(|info| &info.header);
+        let removed = header.filter(|header| !electorate.has(header.replica_index, header.replica_uuid));
+        if let (Some(header), None) = (removed, &why) {
+            *why = Some(Arc::new(ReplicaError::NotAMember { index: header.replica_index }));
+        }
+    }
     let belongs = |position: &usize| foreign[*position].is_none() && answers[*position].info.is_ok();
     let positions: Vec<_> = (0..answers.len()).filter(belongs).collect();
     let infos: Vec<_> = positions.iter().filter_map(|at| answers[*at].info.as_ref().ok()).collect();
@@ -190,7 +199,7 @@ fn judge(answers: Vec<Answer>) -> Result<PoolMembers, PoolError> {
     check_distinct(urls.zip(infos.iter().map(|info| info.header.replica_index)))?;
     let found: Vec<_> =
         infos.iter().map(|info| Found { index: info.header.replica_index, state: &info.state }).collect();
-    let made = first.header.replica_count;
+    let made = electorate.count();
     let (agreement, apart) = match agree(&found, made) {
         Ok(mut agreement) => {
             agreement.put_stale_behind(&found);
@@ -213,7 +222,7 @@ fn judge(answers: Vec<Answer>) -> Result<PoolMembers, PoolError> {
         }
     };
     let states: Vec<_> = (0..answers.len()).map(state).collect();
-    let losses_survived = agreement.as_ref().and_then(|agreement| losses_survived(agreement, &found, made));
+    let losses_survived = agreement.as_ref().and_then(|agreement| losses_survived(agreement, &found, &electorate));
     let newest_state = found.iter().map(|found| found.state).max_by_key(|state| state.opening);
     let (opening, epoch, mark) = match (&agreement, newest_state) {
         (Some(Agreement { base, mark, .. }), _) => {
@@ -228,7 +237,7 @@ fn judge(answers: Vec<Answer>) -> Result<PoolMembers, PoolError> {
     );
     let (pool_uuid, size_bytes) = (first.header.pool_uuid, first.header.size_bytes);
     let (made_count, quorum) = (usize::from(made), quorum(made.into()));
-    let members = members(answers, states, made);
+    let members = members(answers, states, &electorate.roster);
     Ok(PoolMembers {
         pool_uuid,
         size_bytes,
@@ -244,9 +253,18 @@ fn judge(answers: Vec<Answer>) -> Result<PoolMembers, PoolError> {
     })
 }
 
+/// The members of the pool, as those say that are of it.
+fn electorate(answers: &[Answer], foreign: &[Option<Arc<ReplicaError>>], made: u16) -> Electorate {
+    let words = answers.iter().zip(foreign).filter_map(|(answer, why)| {
+        let info = answer.info.as_ref().ok().filter(|_| why.is_none())?;
+        let found = Found { index: info.header.replica_index, state: &info.state };
+        Some(Word { found, replica_uuid: info.header.replica_uuid, roster: answer.roster.as_ref() })
+    });
+    Electorate::of(&words.collect::<Vec<_>>(), made)
+}
+
 /// Those that were asked, and those that nobody could ask.
-fn members(answers: Vec<Answer>, states: Vec<MemberState>, made: u16) -> Vec<MemberStatus> {
-    let roster = roster(&answers).cloned().unwrap_or_else(|| Roster::made(made));
+fn members(answers: Vec<Answer>, states: Vec<MemberState>, roster: &Roster) -> Vec<MemberStatus> {
     let mut members: Vec<_> = answers
         .into_iter()
         .zip(states)
@@ -283,11 +301,14 @@ fn state_of(apart: Apart, info: &PoolInfo, made: u16) -> MemberState {
 }
 
 /// How many may be lost, whichever: one in sync is left then, and as many votes as an opening needs.
-fn losses_survived(agreement: &Agreement, found: &[Found<'_>], made: u16) -> Option<usize> {
-    if !agreement.is_enough(found, made) {
+fn losses_survived(agreement: &Agreement, found: &[Found<'_>], electorate: &Electorate) -> Option<usize> {
+    if !electorate.is_enough(agreement, found) {
         return None;
     }
-    let in_sync = agreement.in_sync.len();
-    let votes = in_sync + agreement.behind.iter().filter(|(_, apart)| apart.votes()).count();
-    Some(votes.saturating_sub(votes_needed(made.into())).min(in_sync - 1))
+    let is_member = |position: &&usize| !electorate.is_leaving(found[**position].index);
+    let in_sync = agreement.in_sync.iter().filter(is_member).count();
+    let behind = agreement.behind.iter().filter(|(_, apart)| apart.votes()).map(|(position, _)| position);
+    let votes = in_sync + behind.filter(is_member).count();
+    let needed = votes_needed(electorate.count().into());
+    Some(votes.saturating_sub(needed).min(in_sync.saturating_sub(1)))
 }

@@ -18,7 +18,7 @@ pub(super) struct Identity {
     pub(super) uuid: Uuid,
     pub(super) size_bytes: u64,
     pub(super) user_flags: [u8; USER_FLAGS_BYTES],
-    /// Replicas that it was made with.
+    /// Members that it has: those that it was made with, until it is known that they were changed.
     pub(super) replica_count: u16,
 }
 
@@ -62,7 +62,8 @@ pub(super) fn check_opened(
     let reached = reached(site, &descriptor)?;
     let found = Identity { uuid: pool_uuid, size_bytes, user_flags, replica_count };
     let first = *identity.get_or_insert(found);
-    if first != found {
+    // A member that came later was made with another number of replicas.
+    if first != (Identity { replica_count: first.replica_count, ..found }) {
         return Err(ReplicaError::Mismatch {
             uuid: first.uuid,
             found_uuid: found.uuid,

@@ -7,7 +7,7 @@ use std::{
 
 use pmof_access::{Durability, Medium, Memory};
 use pmof_control::{
-    FailureDomain, NewPool, OpenFor, PoolRefusal, PoolState, REPLICAS_MAX, Reply, Request, USER_FLAGS_BYTES,
+    FailureDomain, NewPool, OpenFor, PoolRefusal, PoolState, REPLICAS_MAX, Reply, Request, Roster, USER_FLAGS_BYTES,
 };
 use uuid::Uuid;
 
@@ -20,19 +20,21 @@ use super::{
     intents,
     opened::{Checked, Identity, Reached, check_distinct, check_opened, place},
     returns::Returns,
-    rosters::Rosters,
+    rosters::read_rosters,
 };
 use crate::{
     PoolError, PoolUrl, ReplicaError, ReplicaPlace,
     domain::{distinct, numbered},
+    electorate::{Electorate, Word},
     intent::Intent,
-    lineage::{Agreement, Apart, Base, Found, agree, quorum, votes_needed},
+    lineage::{Agreement, Apart, Base, Found, agree, votes_needed},
     member::{AbsentMember, Member, Standing},
     pages::PageMap,
     peers::Peers,
     reach::Reach,
-    roster::{FoundMember, elsewhere},
+    roster::{FoundMember, elsewhere, made, newest, noted},
     site::{Asked, Site},
+    view::{Positions, Rule},
 };
 
 /// What becomes of a pool that was made here.
@@ -80,6 +82,8 @@ struct Opened {
     index: u16,
     replica_uuid: Uuid,
     state: PoolState,
+    /// The pool's members as it keeps them, if it does.
+    roster: Option<Roster>,
     reached: Reached,
     /// It has to catch up.
     is_behind: bool,
@@ -136,17 +140,17 @@ impl Opening {
         Ok(NativeReplicas::new(self, opened, identity, (base, 0), Origin::Made(new)))
     }
 
-    /// What brings the pool's replicas back when they are lost; of one replica there is none to copy from.
-    fn returns(self, identity: Identity, pool: &mut Open) -> Option<Returns> {
-        if identity.replica_count < 2 {
-            return None;
-        }
+    /// What brings the pool's replicas back when they are lost; of one replica there is none to copy from, until there are more.
+    fn returns(self, identity: Identity, pool: &mut Open) -> Returns {
         if let Some(epochs) = &pool.epochs {
             epochs.note_equal();
         }
-        pool.written = Some(Arc::new(PageMap::new(identity.size_bytes)));
-        let Wanted { require, bytes_per_second, reach, .. } = self.wanted;
-        Some(Returns::new((reach, self.peers), self.urls, identity, (require, bytes_per_second), pool))
+        if identity.replica_count > 1 {
+            pool.written = Some(Arc::new(PageMap::new(identity.size_bytes)));
+        }
+        let Wanted { require, bytes_per_second, reach, min_replicas, .. } = self.wanted;
+        let is_forced = min_replicas.is_some();
+        Returns::new((reach, self.peers), self.urls, identity, (require, bytes_per_second, is_forced), pool)
     }
 
     /// Asks all targets at once, or the `first` before the others, which are asked only where it has opened.
@@ -180,12 +184,15 @@ impl Opening {
             let checked = reply.and_then(|reply| check_opened(reply, &site, self.wanted.require, access, identity));
             match checked {
                 Ok(Checked { index, replica_uuid, state, reached }) => {
-                    let (is_behind, domain) = (false, None);
-                    opened.push(Opened { position, site, index, replica_uuid, state, reached, is_behind, domain });
+                    let (is_behind, domain, roster) = (false, None, None);
+                    let new = Opened { position, site, index, replica_uuid, state, roster, reached, is_behind, domain };
+                    opened.push(new);
                 }
                 Err(error) => failed.push(Failed { position, site, is_open, error }),
             }
         }
+        let rosters = read_rosters(opened.iter().map(|opened: &Opened| &opened.site));
+        opened.iter_mut().zip(rosters).for_each(|(opened, roster)| opened.roster = roster);
         if access == OpenFor::Write {
             let asked: Vec<_> = opened.iter().map(|opened| opened.site.send(&Request::Domain)).collect();
             for (opened, asked) in opened.iter_mut().zip(asked) {
@@ -195,10 +202,10 @@ impl Opening {
         (opened, failed)
     }
 
-    /// Opens members that were not named, where others say that they lie. What is found there instead is left out.
+    /// Opens members that were not named, where others say that they lie, of so many that there are. What is found there instead is left out.
     fn open_others(
         &mut self,
-        others: &[FoundMember],
+        (others, count): (&[FoundMember], usize),
         access: OpenFor,
         identity: &mut Option<Identity>,
         question: impl Fn(&PoolUrl, u16) -> Request,
@@ -217,8 +224,7 @@ impl Opening {
         }
         let (opened, failed) = self.ask(access, None, identity, question);
         // They may come back, unless they are named under other addresses.
-        let made = identity.map_or(0, |identity| usize::from(identity.replica_count));
-        for (other, error) in unreached.into_iter().take(made.saturating_sub(self.urls.len())) {
+        for (other, error) in unreached.into_iter().take(count.saturating_sub(self.urls.len())) {
             self.left_out.push((self.urls.len(), Arc::new(error)));
             self.urls.push(Arc::clone(&other.url));
         }
@@ -239,6 +245,28 @@ impl Opening {
             self.left_out.push((position, Arc::new(error)));
         }
         (opened, busy)
+    }
+
+    /// Releases what is no member of the pool: one that was removed, or that was to come and never did. Where nothing else is there, whoever reads may
+    /// ask for it by number all the same.
+    fn leave_out_non_members(&mut self, opened: &mut Vec<Opened>, electorate: &Electorate, access: OpenFor) {
+        let is_member = |opened: &Opened| electorate.has(opened.index, opened.replica_uuid);
+        let is_forced = access == OpenFor::Read && self.wanted.min_replicas.is_some();
+        if is_forced && !opened.iter().any(is_member) {
+            return;
+        }
+        let (members, others): (Vec<_>, Vec<_>) = std::mem::take(opened).into_iter().partition(is_member);
+        for Opened { position, index, site, .. } in others {
+            release(&site);
+            self.left_out.push((position, Arc::new(ReplicaError::NotAMember { index })));
+        }
+        *opened = members;
+    }
+
+    /// Those that keep this roster, or never will, by their positions.
+    fn keepers(opened: &[Opened], roster: &Roster) -> Positions {
+        let keeps = |opened: &&Opened| opened.roster.as_ref().is_none_or(|kept| kept == roster);
+        opened.iter().filter(keeps).fold(0, |all, opened| all | 1 << opened.position)
     }
 
     /// Which replicas were found where.
@@ -281,6 +309,7 @@ impl Opening {
         opened: &mut Vec<Opened>,
         failed: Vec<Failed>,
         identity: Option<Identity>,
+        electorate: &Electorate,
         access: OpenFor,
     ) -> Result<(Identity, Agreement), PoolError> {
         for Failed { position, site, is_open, error } in failed {
@@ -303,7 +332,7 @@ impl Opening {
         if access == OpenFor::Write {
             agreement.put_stale_behind(&found);
         }
-        if let Err(error) = self.check_enough(&found, &agreement, made) {
+        if let Err(error) = self.check_enough(&found, &agreement, electorate) {
             let others = [&agreement.behind[..], &agreement.foreign, &agreement.stale].concat();
             return Err(if others.is_empty() { error } else { self.apart(opened, &others, made) });
         }
@@ -314,17 +343,25 @@ impl Opening {
     }
 
     /// Whether those in sync have all that was ever acknowledged, and nobody else can go on without them.
-    fn check_enough(&self, found: &[Found<'_>], agreement: &Agreement, made: u16) -> Result<(), PoolError> {
+    fn check_enough(
+        &self,
+        found: &[Found<'_>],
+        agreement: &Agreement,
+        electorate: &Electorate,
+    ) -> Result<(), PoolError> {
+        let made = electorate.count();
         let in_sync = agreement.in_sync.len();
         let (is_enough, needed) = match self.wanted.min_replicas {
             Some(least) => (in_sync >= least.max(1), least.max(1)),
-            None => (agreement.is_enough(found, made), votes_needed(made.into())),
+            None => (electorate.is_enough(agreement, found), votes_needed(made.into())),
         };
         let made = usize::from(made);
         if is_enough {
             return Ok(());
         }
-        if let (None, [(position, why), ..]) = (self.wanted.min_replicas, &self.left_out[..]) {
+        let is_lost = |(_, why): &&(usize, Arc<ReplicaError>)| !matches!(**why, ReplicaError::NotAMember { .. });
+        let lost = self.left_out.iter().find(is_lost).or(self.left_out.first());
+        if let (None, Some((position, why))) = (self.wanted.min_replicas, lost) {
             return Err(PoolError::Replica { replica: place(&self.urls[*position]), source: Arc::clone(why) });
         }
         Err(PoolError::Degraded { opened: in_sync, made, needed, left_out: self.told_left_out() })
@@ -406,7 +443,10 @@ impl Format for Opening {
         let open = failed.iter().filter(|failed| failed.is_open);
         // Without its memory: what is mapped cannot be removed.
         for (position, site) in opened.chain(open.map(|Failed { position, site, .. }| (*position, site.clone()))) {
-            undo_creation(&self.urls[position], &site, new.new);
+            // What has no name yet goes with its connection.
+            if new.new == New::Published {
+                undo_creation(&self.urls[position], &site);
+            }
         }
         match failed.into_iter().next() {
             Some(Failed { position, error, .. }) => Err(self::failed(&self.urls[position], error)),
@@ -424,16 +464,21 @@ impl Format for Opening {
         };
         let mut identity = None;
         let (mut opened, mut failed) = self.ask(access, None, &mut identity, question);
-        let mut rosters = Rosters::default();
-        rosters.read(opened.iter().map(|opened| (opened.index, &opened.site)));
-        if let (Some(roster), None) = (rosters.newest(), self.wanted.min_replicas) {
-            let found = elsewhere(roster, &self.found(&opened), &self.urls);
-            let (others, failed_others) = self.open_others(&found, access, &mut identity, question);
-            rosters.read(others.iter().map(|opened| (opened.index, &opened.site)));
+        let newest = newest(opened.iter().filter_map(|opened| opened.roster.as_ref())).cloned();
+        if let (Some(roster), None) = (newest, self.wanted.min_replicas) {
+            let here = self.found(&opened);
+            let is_member =
+                |found: &&FoundMember| roster.members.iter().any(|member| member.is(found.index, found.replica_uuid));
+            let count = roster.members.len() + here.iter().filter(|found| !is_member(found)).count();
+            let found = elsewhere(&roster, &here, &self.urls);
+            let (others, failed_others) = self.open_others((&found, count), access, &mut identity, question);
             opened.extend(others);
             failed.extend(failed_others);
         }
-        let judged = self.judge(&mut opened, failed, identity, access);
+        let electorate = Electorate::of(&words(&opened), identity.map_or(0, |identity| identity.replica_count));
+        let identity = identity.map(|identity| Identity { replica_count: electorate.count(), ..identity });
+        self.leave_out_non_members(&mut opened, &electorate, access);
+        let judged = self.judge(&mut opened, failed, identity, &electorate, access);
         let judged = match judged {
             Ok((identity, agreement)) if access == OpenFor::Write => self
                 .check_acknowledge(identity.replica_count.into())
@@ -452,7 +497,7 @@ impl Format for Opening {
         };
         let Agreement { base, is_clean, source, mark, .. } = agreement;
         let (source, in_sync) = (opened[source].position, found(&opened, is_clean));
-        let origin = Origin::Found { access, rosters, source, is_clean, in_sync };
+        let origin = Origin::Found { access, electorate, source, is_clean, in_sync };
         Ok(NativeReplicas::new(self, opened, identity, (base, mark), origin))
     }
 }
@@ -463,7 +508,7 @@ enum Origin {
     Made(New),
     Found {
         access: OpenFor,
-        rosters: Rosters,
+        electorate: Electorate,
         /// The place of one that has all that was acknowledged.
         source: usize,
         /// All were closed in order.
@@ -477,12 +522,13 @@ enum Origin {
 pub(super) struct NativeReplicas {
     opening: Opening,
     opened: Vec<Opened>,
-    found: Vec<FoundMember>,
     identity: Identity,
     /// Which replica lies in each place, where that is known.
     indexes: Vec<Option<u16>>,
     base: Base,
     mark: u64,
+    /// What the members are to keep of each other, where a target keeps anything, and the positions of those that need not be told.
+    roster: Option<(Roster, Positions)>,
     origin: Origin,
 }
 
@@ -499,7 +545,38 @@ impl NativeReplicas {
         for Opened { position, index, .. } in &opened {
             indexes[*position] = Some(*index);
         }
-        Self { opening, opened, found, identity, indexes, base, mark, origin }
+        let roster = match &origin {
+            Origin::Made(_) => Some(made(&found)),
+            Origin::Found { electorate, access: OpenFor::Write, .. } => {
+                electorate.kept().map(|kept| noted(kept, &found))
+            }
+            Origin::Found { .. } => None,
+        };
+        let keepers = |roster| (Opening::keepers(&opened, &roster), roster);
+        let roster = roster.map(keepers).map(|(keepers, roster)| (roster, keepers));
+        Self { opening, opened, identity, indexes, base, mark, roster, origin }
+    }
+
+    /// The rule by which the members have to know of an epoch; and the one before a change of the members that was found, where that counts, too.
+    fn rules(&self) -> (Rule, Option<Rule>) {
+        let made = usize::from(self.identity.replica_count);
+        // Whoever asks for fewer has decided that these are enough.
+        let rule = Rule::of(made).at_most(self.opening.wanted.min_replicas.map_or(made, |least| least.max(1)));
+        let Origin::Found { electorate, .. } = &self.origin else { return (rule, None) };
+        let known = || self.indexes.iter().enumerate().filter_map(|(position, index)| Some((position, (*index)?)));
+        let without = |rule: Rule, is_out: &dyn Fn(u16) -> bool| {
+            known().filter(|(_, index)| is_out(*index)).fold(rule, |rule, (position, _)| rule.without(position))
+        };
+        let before = electorate.before();
+        let before = before.map(|(count, has)| without(Rule::of(count), &|index| !has(index)));
+        (without(rule, &|index| electorate.is_leaving(index)), before)
+    }
+
+    /// Those that a change of the members has removed before the pool was opened, and that may not know.
+    fn leaving(&self) -> Vec<(usize, u16)> {
+        let Origin::Found { electorate, access: OpenFor::Write, .. } = &self.origin else { return Vec::new() };
+        let known = self.indexes.iter().enumerate().filter_map(|(position, index)| Some((position, (*index)?)));
+        known.filter(|(_, index)| electorate.is_leaving(*index)).collect()
     }
 
     fn is_written_again(&self) -> bool {
@@ -539,10 +616,13 @@ impl Replicas for NativeReplicas {
     }
 
     fn epochs(&self, members: &[Arc<dyn Member>], terms: AckTerms) -> Option<Epochs> {
-        let made = usize::from(self.identity.replica_count);
-        // Whoever asks for fewer has decided that these are enough.
-        let quorum = self.opening.wanted.min_replicas.map_or(made, |least| least.max(1)).min(quorum(made));
-        Some(Epochs::new(members.to_vec(), self.indexes.clone(), self.base.clone(), self.mark, quorum, terms))
+        let (rule, before) = self.rules();
+        let epochs = Epochs::new(members.to_vec(), self.indexes.clone(), self.base.clone(), self.mark, rule, terms);
+        if let Some((roster, kept)) = &self.roster {
+            epochs.keep_roster(roster.clone(), *kept);
+        }
+        before.inspect(|before| epochs.found_changed(*before));
+        Some(epochs)
     }
 
     /// A pool of one replica has no other to differ from. That of a new pool begins when it has its name.
@@ -561,7 +641,9 @@ impl Replicas for NativeReplicas {
     fn finish(self, open: &mut Open) -> Result<Option<Returns>, PoolError> {
         let is_kept = match &self.origin {
             Origin::Made(new) => {
-                open.note_made(&self.found);
+                if let Some(epochs) = &open.epochs {
+                    epochs.tell_roster();
+                }
                 open.is_unpublished = *new == New::Unpublished;
                 if let Some(epochs) = &open.epochs {
                     epochs.note_equal();
@@ -572,15 +654,15 @@ impl Replicas for NativeReplicas {
                 // What has no name yet is gone with its connection.
                 *new == New::Published
             }
-            Origin::Found { access, rosters, .. } => {
-                if *access == OpenFor::Write {
-                    open.note_found(rosters, &self.found);
+            Origin::Found { access, .. } => {
+                for (position, index) in self.leaving() {
+                    open.let_member_go(position, index);
                 }
                 open.fill_mirror()?;
                 *access == OpenFor::Write
             }
         };
-        Ok(if is_kept { self.opening.returns(self.identity, open) } else { None })
+        Ok(is_kept.then(|| self.opening.returns(self.identity, open)))
     }
 
     /// They are closed when their connections end, which nothing holds any more.
@@ -640,6 +722,16 @@ fn found(opened: &[Opened], is_clean: bool) -> intents::Found {
     }
 }
 
+/// What those that are open say of the pool's members.
+fn words(opened: &[Opened]) -> Vec<Word<'_>> {
+    let words = opened.iter().map(|opened| Word {
+        found: Found { index: opened.index, state: &opened.state },
+        replica_uuid: opened.replica_uuid,
+        roster: opened.roster.as_ref(),
+    });
+    words.collect()
+}
+
 /// Whether the replica is the one that was looked for.
 fn is_member(wanted: &FoundMember, opened: &Opened) -> bool {
     wanted.index == opened.index && (wanted.replica_uuid.is_nil() || wanted.replica_uuid == opened.replica_uuid)
@@ -665,11 +757,7 @@ fn release(site: &Site) {
 }
 
 /// Removes a replica that was made in vain.
-fn undo_creation(url: &PoolUrl, site: &Site, new: New) {
-    if new == New::Unpublished {
-        // It goes with the connection.
-        return;
-    }
+pub(super) fn undo_creation(url: &PoolUrl, site: &Site) {
     release(site);
     let _ = site.ask(&Request::Remove { name: url.name.clone() });
 }

@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::{Condvar, Mutex, RwLockWriteGuard};
+use parking_lot::{Condvar, Mutex, RwLock, RwLockWriteGuard};
 use pmof_access::Durability;
 use pmof_control::{OpenFor, Reply, Request};
 use uuid::Uuid;
@@ -38,6 +38,7 @@ use crate::{
 };
 
 mod copy;
+mod places;
 mod verify;
 
 /// How often it is looked for losses of which no persist told, and for writes that all replicas have.
@@ -107,7 +108,8 @@ impl Signal {
 pub(super) struct Returns {
     reach: Reach,
     peers: Mutex<Peers>,
-    urls: Vec<Arc<PoolUrl>>,
+    /// Of all members, in their order; more come with new members.
+    urls: RwLock<Vec<Arc<PoolUrl>>>,
     identity: Identity,
     require: Durability,
     bytes_per_second: Option<u64>,
@@ -118,6 +120,11 @@ pub(super) struct Returns {
     older: Mutex<Option<Arc<PageMap>>>,
     stopping: Mutex<bool>,
     stopped: Condvar,
+    is_started: AtomicBool,
+    /// The pool was opened with a number of replicas that was asked for.
+    pub(super) is_forced: bool,
+    /// Held by whoever changes the members.
+    pub(super) changing: Mutex<()>,
 }
 
 /// What is done for a replica that was lost.
@@ -156,7 +163,7 @@ impl Returns {
         (reach, peers): (Reach, Peers),
         urls: Vec<Arc<PoolUrl>>,
         identity: Identity,
-        (require, bytes_per_second): (Durability, Option<u64>),
+        (require, bytes_per_second, is_forced): (Durability, Option<u64>, bool),
         open: &Open,
     ) -> Self {
         Self {
@@ -167,7 +174,7 @@ impl Returns {
                 urls.len()
             ]),
             trust: Mutex::new(vec![Trust::default(); urls.len()]),
-            urls,
+            urls: RwLock::new(urls),
             identity,
             require,
             bytes_per_second,
@@ -175,12 +182,18 @@ impl Returns {
             older: Mutex::default(),
             stopping: Mutex::new(false),
             stopped: Condvar::new(),
+            is_started: AtomicBool::new(false),
+            is_forced,
+            changing: Mutex::default(),
         }
     }
 
-    /// Watches over a pool from now on.
+    /// Watches over a pool of several members from now on.
     pub(super) fn start(pool: &Arc<Shared>) {
         let Some(returns) = &pool.returns else { return };
+        if returns.urls.read().len() < 2 || returns.is_started.swap(true, Ordering::AcqRel) {
+            return;
+        }
         let (returns, pool) = (Arc::clone(returns), Arc::downgrade(pool));
         let started = spawn("pmof-pool-watch", move || returns.watch(&pool));
         if let Err(error) = started {
@@ -193,6 +206,10 @@ impl Returns {
         *self.stopping.lock() = true;
         self.stopped.notify_all();
         self.losses.raise();
+    }
+
+    fn url(&self, position: usize) -> Arc<PoolUrl> {
+        Arc::clone(&self.urls.read()[position])
     }
 
     fn is_stopping(&self) -> bool {
@@ -279,7 +296,7 @@ impl Returns {
     fn attend(self: &Arc<Self>, pool: &Weak<Shared>, events: &Arc<Log>, open: &Open) {
         for (position, member) in open.members.iter().enumerate() {
             let standing = member.standing();
-            if standing.is_in_use() {
+            if standing.is_in_use() || standing.is_removed() {
                 continue;
             }
             if let Some(ReplicaError::Fenced { successor }) = standing.failure().map(|why| &**why) {
@@ -317,7 +334,7 @@ impl Returns {
     /// Forgets pages that were written and that all replicas have.
     fn forget_written(&self, shared: &Shared, open: Arc<Open>) {
         let Some(written) = open.written.clone() else { return };
-        let are_all_in_use = open.in_use().count() == open.facts.made_count;
+        let are_all_in_use = open.in_use().count() == open.member_count();
         if !are_all_in_use || written.is_empty() {
             return;
         }
@@ -338,8 +355,9 @@ impl Returns {
             fresh
         };
         let everything = |member: &Arc<dyn Member>| member.start_flush(Flush::Everything, FlushLevel::OfPool);
-        let mut flushing: Flushings = open.members.iter().map(everything).collect();
-        let mut all = open.members.iter().zip(&mut flushing);
+        let members: Vec<_> = open.in_use().collect();
+        let mut flushing: Flushings = members.iter().copied().map(everything).collect();
+        let mut all = members.iter().zip(&mut flushing);
         if all.all(|(member, flushing)| member.finish_flush(flushing).is_some()) {
             *self.older.lock() = None;
         }
@@ -367,7 +385,7 @@ impl Returns {
                 }
                 Err(Halt::Rejected(why)) => {
                     if !std::mem::replace(&mut is_rejected, true) {
-                        let replica = Arc::new(ReplicaPlace::Pool(PoolUrl::clone(&self.urls[position])));
+                        let replica = Arc::new(ReplicaPlace::Pool(PoolUrl::clone(&self.url(position))));
                         events.add(Event::Rejected { replica, why: Arc::new(why) });
                     }
                     pause = REJECTED_PAUSE;
@@ -486,10 +504,13 @@ impl Returns {
             self.let_go(pool, position)?;
             return self.returning(pool, position, left);
         }
+        if member.standing().is_removed() {
+            return Err(Halt::Ended);
+        }
         let epochs = open.epochs.as_ref().ok_or(Halt::Ended)?;
-        let url = &self.urls[position];
+        let url = self.url(position);
         let mut peers = self.peers.lock().clone();
-        let site = self.reach.site(&mut peers, url).map_err(|_| Halt::Later)?;
+        let site = self.reach.site(&mut peers, &url).map_err(|_| Halt::Later)?;
         // The target may have yet to notice that the old connection is gone. Nobody else is taken the pool from.
         let epoch = epochs.lock().view().epoch_of(position);
         let (name, require) = (url.name.clone(), self.require);
@@ -497,7 +518,10 @@ impl Returns {
         let reply = site.ask_when_free(&request).map_err(|_| Halt::Later)?;
         let mut identity = Some(self.identity);
         let checked = check_opened(reply, &site, self.require, OpenFor::Write, &mut identity);
-        let Checked { index, state, reached, .. } = checked.map_err(rejected)?;
+        let Checked { index, replica_uuid, state, reached } = checked.map_err(rejected)?;
+        if !epochs.is_member(index, replica_uuid) {
+            return Err(Halt::Rejected(ReplicaError::NotAMember { index }));
+        }
         let domain = site.failure_domain(site.send(&Request::Domain));
         let standing = Standing::behind(Arc::clone(&member.standing().place)).with_failure_domain(domain);
         let member = reached.member(standing, site, self.identity.size_bytes, open.mirror.as_ref());
@@ -514,7 +538,7 @@ impl Returns {
         let apart = of_returning(&found, state_now.view().line(), state_now.view().opening());
         drop(state_now);
         if let Some(apart) = apart.filter(|apart| !apart.may_catch_up()) {
-            return Err(Halt::Rejected(ReplicaError::of(apart, self.identity.replica_count)));
+            return Err(Halt::Rejected(ReplicaError::of(apart, open.member_count() as u16)));
         }
         let is_own = apart.as_ref().is_none_or(Apart::votes);
         let (is_trusted, has_kept) = self.has_kept(position, &*member);
@@ -678,7 +702,7 @@ impl Returns {
     }
 
     /// Waits until nobody posts. Those who wait for a target that does not answer are waited for in between only.
-    fn hold_all<'s>(&self, shared: &'s Shared) -> Result<RwLockWriteGuard<'s, Option<Arc<Open>>>, Halt> {
+    pub(super) fn hold_all<'s>(&self, shared: &'s Shared) -> Result<RwLockWriteGuard<'s, Option<Arc<Open>>>, Halt> {
         let mut limit = HOLD;
         while !self.is_stopping() {
             if let Some(guard) = shared.open.try_write_for(limit).filter(|_| !self.is_stopping()) {

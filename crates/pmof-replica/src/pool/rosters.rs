@@ -1,44 +1,18 @@
-//! Rosters of the members of a pool: read when it is opened, to find those that were not named, and written where they say something else.
+//! Rosters of the members of a pool, as targets keep them: read when it is opened, to know the members and to find those that were not named.
 
-use std::sync::Arc;
+use pmof_control::{Reply, Request, Roster};
 
-use pmof_control::{Reply, Request, Roster, RosterPart};
-use pmof_mem::causes;
-
-use super::Open;
 use crate::{
     ReplicaError,
-    member::Control,
-    roster::{FoundMember, made, newest, noted},
     site::{Asked, Site},
 };
 
-/// What members that were found keep of the pool's members, by their indexes; `None` where a target keeps nothing.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Rosters(Vec<(u16, Option<Roster>)>);
-
-impl Rosters {
-    /// Adds what targets say, all of which are asked at once.
-    pub(super) fn read<'t>(&mut self, opened: impl Iterator<Item = (u16, &'t Site)>) {
-        let asked: Vec<_> =
-            opened.map(|(index, site)| (index, site, site.send(&Request::Roster { offset: 0 }))).collect();
-        for (index, site, asked) in asked {
-            // One that is lost meanwhile is noticed when it is used.
-            let roster = asked.and_then(|asked| read_roster(site, asked)).ok().flatten();
-            self.0.push((index, roster));
-        }
-    }
-
-    /// The roster that counts. `None`: nobody keeps one.
-    pub(super) fn newest(&self) -> Option<&Roster> {
-        newest(self.0.iter().filter_map(|(_, roster)| roster.as_ref()))
-    }
-
-    /// Whether a member keeps an older one.
-    fn is_older(&self, index: u16, than: &Roster) -> bool {
-        let kept = self.0.iter().find(|(of, _)| *of == index).and_then(|(_, roster)| roster.as_ref());
-        kept.is_some_and(|roster| roster.age() < than.age())
-    }
+/// What targets keep of the members of the pool that is open there, all of which are asked at once; `None` of one that keeps nothing.
+pub(super) fn read_rosters<'t>(sites: impl Iterator<Item = &'t Site>) -> Vec<Option<Roster>> {
+    let asked: Vec<_> = sites.map(|site| (site, site.send(&Request::Roster { offset: 0 }))).collect();
+    // One that is lost meanwhile is noticed when it is used.
+    let read = asked.into_iter().map(|(site, asked)| asked.and_then(|asked| read_roster(site, asked)).ok().flatten());
+    read.collect()
 }
 
 /// The roster that a target keeps of the pool that is open there. `None`: it is too old to keep one.
@@ -60,44 +34,4 @@ pub(super) fn read_roster(site: &Site, asked: Asked) -> Result<Option<Roster>, R
         }
         answer = site.ask(&Request::Roster { offset: bytes.len() as u16 });
     }
-}
-
-impl Open {
-    /// Has the members of a new pool keep where all of them lie.
-    pub(super) fn note_made(&self, found: &[FoundMember]) {
-        self.tell_roster(&made(found), |_| true);
-    }
-
-    /// Has the members keep where those that were found lie, if they do not know.
-    pub(super) fn note_found(&self, rosters: &Rosters, found: &[FoundMember]) {
-        let Some(newest) = rosters.newest() else { return };
-        let roster = noted(newest, found);
-        self.tell_roster(&roster, |index| rosters.is_older(index, &roster));
-    }
-
-    /// Tells those a roster that lack it. One that does not take it keeps the old one: the next opening tells it again.
-    fn tell_roster(&self, roster: &Roster, lacks: impl Fn(u16) -> bool) {
-        let encoded = match roster.encode() {
-            Ok(encoded) => encoded,
-            Err(error) => {
-                log::warn!("the pool's members will not know of each other: {}", causes(&error));
-                return;
-            }
-        };
-        let Some(epochs) = &self.epochs else { return };
-        let indexes: Vec<_> = {
-            let state = epochs.lock();
-            (0..self.members.len()).map(|position| state.view().index(position)).collect()
-        };
-        for (member, index) in self.members.iter().zip(indexes) {
-            let Some(control) = member.control().filter(|_| index.is_some_and(&lacks)) else { continue };
-            if let Err(error) = set_roster(control, &encoded) {
-                log::info!("{:#} does not keep the pool's members: {}", member.standing().place, causes(&*error));
-            }
-        }
-    }
-}
-
-fn set_roster(control: &Control, encoded: &[u8]) -> Result<(), Arc<ReplicaError>> {
-    RosterPart::requests(encoded).try_for_each(|request| control.ask_for(&request, &Reply::RosterSet))
 }

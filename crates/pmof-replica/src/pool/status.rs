@@ -39,9 +39,9 @@ pub struct ReplicaStatus {
 pub struct PoolStatus {
     /// Openings and changes of members that the pool has had; 0 where the format has none.
     pub epoch: u64,
-    /// The replicas that were named, in their order.
+    /// The replicas that were named, in their order, and those that were added since.
     pub replicas: Vec<ReplicaStatus>,
-    /// Replicas that the pool was made with.
+    /// Members that the pool has: the replicas that it was made with, unless they were [changed](Pool::add).
     pub made_count: usize,
     /// Replicas that must be connected for a persist to be acknowledged after a loss.
     pub quorum: usize,
@@ -66,7 +66,8 @@ impl Pool {
     /// [`PoolError::Closed`].
     pub fn status(&self) -> Result<PoolStatus, PoolError> {
         let open = self.0.hold()?;
-        let replicas = open.members.iter().enumerate().map(|(position, member)| {
+        let members = open.members.iter().enumerate().filter(|(_, member)| !member.standing().is_removed());
+        let replicas = members.map(|(position, member)| {
             let standing = member.standing();
             let state = match standing.failure() {
                 Some(why) => ReplicaState::Lost(Arc::clone(why)),
@@ -81,7 +82,7 @@ impl Pool {
             let name = standing.failure_domain().map(|domain| domain.name.to_string());
             ReplicaStatus { replica: Arc::clone(&standing.place), state, domain: standing.domain().zip(name) }
         });
-        let made_count = open.facts.made_count;
+        let made_count = open.member_count();
         let quorum = if open.epochs.is_some() { quorum(made_count) } else { made_count };
         let epoch = open.epochs.as_ref().map_or(0, |epochs| epochs.lock().view().opening());
         Ok(PoolStatus { epoch, replicas: replicas.collect(), made_count, quorum })

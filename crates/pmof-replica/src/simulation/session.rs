@@ -17,9 +17,9 @@ use super::{
 };
 use crate::{
     catch_up::CatchUp,
-    lineage::{Agreement, Found, agree, quorum},
+    lineage::{Agreement, Found, agree},
     pages::{PAGE_BYTES, PageMap},
-    view::{Change, Introduction, Positions, Step, View},
+    view::{Change, Introduction, Positions, Rule, Step, View},
 };
 
 /// A member as its writer sees it.
@@ -226,7 +226,7 @@ fn judge(world: &Shared, opened: &[Opened], made: u16) -> Option<Agreement> {
         agreement.in_sync.extend(agreement.behind.drain(..).map(|(position, _)| position));
         agreement.source = agreement.in_sync.last().copied()?;
     }
-    let is_enough = control == Some(Control::TooFewVotes) || agreement.is_enough(&found, made);
+    let is_enough = control == Some(Control::TooFewVotes) || agreement.is_enough(&found, (1 << made) - 1, true);
     is_enough.then_some(agreement)
 }
 
@@ -250,7 +250,7 @@ async fn open_those(world: &Shared, tasks: &Rc<Tasks>, writer: usize, opened: &[
     let source = opened[agreement.source].target;
     let is_clean = agreement.is_clean;
     let in_use = positions(&members, Member::is_in_use);
-    let view = View::new(quorum(made), indexes, agreement.base, agreement.mark, in_use);
+    let view = View::new(Rule::of(made), indexes, agreement.base, agreement.mark, in_use);
     let written = Rc::new(PageMap::new(PAGES as u64 * PAGE_BYTES));
     let open = Open { members: members.clone(), catching_up: Vec::new(), written };
     let mut session = Session {

@@ -551,7 +551,7 @@ impl World {
             let is_same = now.base.ancestors.first() == with_copy.base.ancestors.first();
             // A change under way may yet be confirmed: without the target's vote, or with it as a member.
             let is_settled = states.iter().all(|state| state.is_confirmed);
-            is_settled && has_others && is_same && with_copy.is_enough(&later, made)
+            is_settled && has_others && is_same && with_copy.is_enough(&later, (1 << made) - 1, true)
         })
     }
 

@@ -4,7 +4,7 @@ use super::*;
 fn view(made: u16) -> View {
     let base = Base { opening: 1, ancestors: vec![Epoch::new(0..made)] };
     let indexes = (0..made).map(Some).collect();
-    View::new(crate::lineage::quorum(made.into()), indexes, base, 0, (1 << made) - 1)
+    View::new(Rule::of(made.into()), indexes, base, 0, (1 << made) - 1)
 }
 
 fn begun(step: Step) -> (Epoch, Vec<Epoch>) {
@@ -168,4 +168,69 @@ fn an_epoch_of_another_writer_is_named_once_it_cannot_come_in_force() {
     confirmed(view.step(&mut change, 0b101, 0b001));
     assert!(matches!(view.step(&mut change, 0b101, 0b001), Step::Done(true)));
     assert!(matches!(view.introduction(2, Some(&state)), Some(Introduction::Tell(_))));
+}
+
+/// A change of the members by this epoch, in which nothing is lost.
+fn change(view: &mut View, connected: Positions, in_use: Positions) -> Epoch {
+    let id = Uuid::new_v4();
+    let mut change = Change::Named(id);
+    let (epoch, _) = begun(view.step(&mut change, connected, in_use));
+    assert_eq!((epoch.id, confirmed(view.step(&mut change, connected, in_use))), (id, id));
+    assert!(matches!(view.step(&mut change, connected, in_use), Step::Done(true)));
+    assert!(view.has_begun(id));
+    epoch
+}
+
+#[test]
+fn a_member_that_comes_needs_most_of_those_before_and_of_those_after_it() {
+    let mut view = view(3);
+    view.add_place(3);
+    // Before it is one it counts for nothing.
+    assert!(!view.is_quorum(0b1001) && view.is_quorum(0b0011));
+    view.plan(Some(3), true);
+    assert!(!view.is_quorum(0b0011), "two of four are no majority");
+    assert!(view.is_quorum(0b1011));
+    let epoch = change(&mut view, 0b1011, 0b0011);
+    assert_eq!(epoch.members, 0b0011);
+    view.adopt();
+    assert_eq!(view.counts(), (4, 3));
+    assert!(view.is_quorum(0b1101) && !view.is_quorum(0b0011));
+}
+
+#[test]
+fn a_member_that_goes_needs_most_of_those_before_it_and_of_those_after_it() {
+    let mut view = view(4);
+    view.plan(Some(3), false);
+    assert!(!view.is_quorum(0b0011), "two are a majority of three, and none of four");
+    assert!(!view.is_quorum(0b1001), "nor is the one that goes one of the three");
+    assert!(view.is_quorum(0b1011));
+    change(&mut view, 0b1011, 0b0011);
+    view.adopt();
+    view.remove_place(3);
+    assert_eq!(view.counts(), (3, 2));
+    assert!(view.is_quorum(0b0011) && !view.is_quorum(0b1001));
+}
+
+#[test]
+fn a_change_that_is_disturbed_before_it_is_confirmed_is_not_made() {
+    let mut view = view(3);
+    view.plan(Some(2), false);
+    let id = Uuid::new_v4();
+    let mut change = Change::Named(id);
+    begun(view.step(&mut change, 0b111, 0b011));
+    // One is lost: the epoch that follows is another one.
+    let (epoch, _) = begun(view.step(&mut change, 0b011, 0b011));
+    assert!(epoch.id != id && !view.has_begun(id));
+    view.give_up_plan();
+    assert_eq!(view.counts(), (3, 2));
+}
+
+#[test]
+fn a_change_that_was_found_needs_most_of_those_before_it_until_it_is_settled() {
+    let mut view = view(3);
+    view.add_place(3);
+    view.found_changed(Rule::of(4));
+    assert!(!view.is_quorum(0b0011) && view.is_quorum(0b1011));
+    view.adopt();
+    assert!(view.is_quorum(0b0011));
 }

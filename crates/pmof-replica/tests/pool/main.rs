@@ -2,12 +2,14 @@
 
 mod budget;
 mod busy;
+mod changes;
 mod domains;
 mod epochs;
 mod failures;
 mod handles;
 mod here;
 mod intent;
+mod interrupted;
 mod kept;
 mod keys;
 mod late;

@@ -18,7 +18,7 @@ fn survived(replicas: [(bool, bool); 3]) -> Option<usize> {
     let states = replicas.map(|(is_in_sync, _)| of(is_in_sync));
     let here = (0..3).filter(|index: &u16| replicas[usize::from(*index)].1);
     let found: Vec<_> = here.map(|index| Found { index, state: &states[usize::from(index)] }).collect();
-    losses_survived(&agree(&found, 3).ok()?, &found, 3)
+    losses_survived(&agree(&found, 3).ok()?, &found, &Electorate::of(&[], 3))
 }
 
 #[test]

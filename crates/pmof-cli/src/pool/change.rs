@@ -1,0 +1,181 @@
+//! `pmof pool add`, `remove` and `replace`.
+
+use std::{thread, time::Duration};
+
+use anyhow::{Context, anyhow, bail};
+use pmof::{ChangeError, Pool, PoolError, PoolUrl, ReplicaState, causes};
+use pmof_console::{
+    output::{self, say, with_mend},
+    reach::ConnectArgs,
+    words::{Level, parsed},
+};
+use serde::Serialize;
+
+use crate::copy::progress::Progress;
+
+/// How often it is looked how far a new member has come.
+const LOOK: Duration = Duration::from_millis(50);
+/// How often in a row it may be found lost.
+const LOST_LOOKS: usize = 200;
+
+/// Make another replica of a pool, on a target where it has none, and wait until it is in sync
+///
+/// The pool must be closed, and is open for writing meanwhile; a program that writes it adds members by itself. With one member more, more members are needed
+/// to open the pool: 2 of 3, 3 of 4, 3 of 5. If this is interrupted, the new member catches up when the pool is opened for writing next.
+#[derive(Debug, clap::Args)]
+pub(super) struct AddArgs {
+    #[command(flatten)]
+    pool: Of,
+    /// The new replica: `tcp://HOST:PORT/POOL` and the like; no pool of that name may exist there
+    #[arg(value_name = "NEW", value_parser = parsed::<PoolUrl>)]
+    new: PoolUrl,
+    #[command(flatten)]
+    how: How,
+}
+
+/// Make a replica of a pool no member any more, a lost one too
+///
+/// It counts for nothing from then on, also when it comes back. Its bytes stay there; `pmof pool rm` removes them. The pool must be closed; a program that
+/// writes it removes members by itself.
+#[derive(Debug, clap::Args)]
+pub(super) struct RemoveArgs {
+    #[command(flatten)]
+    pool: Of,
+    /// The member, by its URL, or by its number as `pmof pool status` tells it
+    #[arg(value_name = "OLD")]
+    old: String,
+    #[command(flatten)]
+    how: How,
+}
+
+/// Make another replica of a pool in the place of one that is lost or is to go
+///
+/// The new one is added; the old one is removed when that is in sync, or at once if it is lost. After an interruption the same command goes on. The pool must be
+/// closed; a program that writes it replaces members by itself.
+#[derive(Debug, clap::Args)]
+pub(super) struct ReplaceArgs {
+    #[command(flatten)]
+    pool: Of,
+    /// The member, by its URL, or by its number as `pmof pool status` tells it
+    #[arg(value_name = "OLD")]
+    old: String,
+    /// The new replica: `tcp://HOST:PORT/POOL` and the like; no pool of that name may exist there
+    #[arg(value_name = "NEW", value_parser = parsed::<PoolUrl>)]
+    new: PoolUrl,
+    #[command(flatten)]
+    how: How,
+}
+
+#[derive(Debug, clap::Args)]
+struct Of {
+    /// A member of the pool: `tcp://HOST:PORT/POOL` and the like; the others are found by it
+    #[arg(value_name = "MEMBER", value_parser = parsed::<PoolUrl>)]
+    member: PoolUrl,
+}
+
+#[derive(Debug, clap::Args)]
+struct How {
+    /// What the bytes of each member are to survive at least, the new one's too
+    #[arg(long, value_enum, value_name = "LEVEL", default_value = "process-crash")]
+    durability: Level,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    added: Option<String>,
+    removed: Option<String>,
+    /// Members that the pool has now.
+    members: usize,
+    in_sync: usize,
+}
+
+pub(super) fn add(args: &AddArgs, connect: ConnectArgs) -> anyhow::Result<()> {
+    let pool = open(&args.pool, &args.how, connect)?;
+    pool.add(&args.new.to_string()).map_err(told)?;
+    wait(&pool, &args.new, &args.how)?;
+    end(&pool, (Some(args.new.to_string()), None), &args.how)
+}
+
+pub(super) fn remove(args: &RemoveArgs, connect: ConnectArgs) -> anyhow::Result<()> {
+    let pool = open(&args.pool, &args.how, connect)?;
+    pool.remove(&args.old).map_err(told)?;
+    end(&pool, (None, Some(args.old.clone())), &args.how)
+}
+
+pub(super) fn replace(args: &ReplaceArgs, connect: ConnectArgs) -> anyhow::Result<()> {
+    let pool = open(&args.pool, &args.how, connect)?;
+    pool.replace(&args.old, &args.new.to_string()).map_err(told)?;
+    wait(&pool, &args.new, &args.how)?;
+    end(&pool, (Some(args.new.to_string()), Some(args.old.clone())), &args.how)
+}
+
+fn open(of: &Of, how: &How, connect: ConnectArgs) -> anyhow::Result<Pool> {
+    let options = connect.pools().replica(of.member.to_string()).require(how.durability.durability());
+    options.open().map_err(|error| {
+        let is_busy = error.is_busy();
+        let error = with_mend(error).context("cannot open the pool");
+        if is_busy {
+            return anyhow!(
+                "{error:#}; its writer changes the members itself (Pool::add, remove, replace), or close it first"
+            );
+        }
+        error
+    })
+}
+
+/// Waits until the new member is in sync.
+fn wait(pool: &Pool, new: &PoolUrl, how: &How) -> anyhow::Result<()> {
+    let size_bytes = pool.len_bytes();
+    let progress = Progress::new("copying", size_bytes, !how.json);
+    let mut lost_looks = 0;
+    loop {
+        let status = pool.status().map_err(with_mend)?;
+        let is_new = |replica: &&pmof::ReplicaStatus| replica.replica.to_string() == new.to_string();
+        match status.replicas.iter().find(is_new).map(|replica| &replica.state) {
+            None | Some(ReplicaState::InSync) => return Ok(()),
+            Some(ReplicaState::CatchingUp { missing_bytes }) => progress.set(size_bytes.saturating_sub(*missing_bytes)),
+            Some(ReplicaState::Lost(why)) if lost_looks >= LOST_LOOKS => {
+                bail!(
+                    "{new} is a member, and lost: {}; it catches up when it is back and the pool is open",
+                    causes(&**why)
+                );
+            }
+            Some(ReplicaState::Lost(_)) => lost_looks += 1,
+            Some(_) => lost_looks = 0,
+        }
+        pool.persist(0, &[])
+            .map_err(with_mend)
+            .context("the new member is not in sync yet, and catches up at the next opening")?;
+        thread::sleep(LOOK);
+    }
+}
+
+fn end(pool: &Pool, (added, removed): (Option<String>, Option<String>), how: &How) -> anyhow::Result<()> {
+    let status = pool.status().map_err(with_mend)?;
+    let (members, in_sync) = (status.made_count, status.in_sync_count());
+    pool.close().map_err(with_mend).context("cannot close the pool")?;
+    if how.json {
+        return output::print_json(&Report { added, removed, members, in_sync });
+    }
+    if let Some(added) = added {
+        say!("added {added}");
+    }
+    if let Some(removed) = removed {
+        say!("removed {removed}, whose bytes stay there");
+    }
+    say!("the pool has {members} members, {in_sync} of them in sync");
+    Ok(())
+}
+
+fn told(error: ChangeError) -> anyhow::Error {
+    match error {
+        ChangeError::Pool(error) => with_mend(error),
+        ChangeError::NotMade { replica, source } => {
+            with_mend(PoolError::Replica { replica, source }).context("no member was added")
+        }
+        error => error.into(),
+    }
+}

@@ -1,0 +1,91 @@
+//! `pmof pool add`, `remove` and `replace`.
+
+use pmof::{Durability, Pool, PoolOptions};
+
+use crate::support::{Target, pmof};
+
+fn options<'u>(urls: impl IntoIterator<Item = &'u String>) -> PoolOptions {
+    urls.into_iter().fold(Pool::options().require(Durability::ProcessCrash), PoolOptions::replica)
+}
+
+/// A pool on the first `count` of four targets that holds `here`.
+fn made(count: usize) -> ([Target; 4], Vec<String>) {
+    let four: [Target; 4] = std::array::from_fn(|_| Target::start());
+    let urls: Vec<_> = four.iter().map(|target| target.url("orders")).collect();
+    let pool = options(&urls[..count]).create(1 << 20).unwrap();
+    pool.persist(0, b"here").unwrap();
+    pool.close().unwrap();
+    (four, urls)
+}
+
+#[test]
+fn a_lost_replica_is_replaced_and_the_command_can_be_given_again() {
+    let (mut four, urls) = made(3);
+    four[1].kill();
+    let said = pmof(["pool", "status", &urls[0]]).done();
+    assert!(said.contains("`pmof pool replace MEMBER 1 NEW`"), "{said}");
+    let said = pmof(["pool", "replace", &urls[0], "1", &urls[3]]).done();
+    let expected = [
+        &*format!("added {}\n", urls[3]),
+        "removed 1, whose bytes stay there\n",
+        "the pool has 3 members, 3 of them in sync\n",
+    ];
+    assert_eq!(said, expected.concat());
+    let said = pmof(["pool", "status", &urls[3]]).done();
+    assert!(said.contains("in sync    3 of 3, quorum 2\n") && !said.contains(&urls[1]), "{said}");
+    let again = pmof(["pool", "replace", &urls[0], &urls[1], &urls[3], "--json"]).json();
+    assert_eq!((&again["members"], &again["in_sync"]), (&3.into(), &3.into()));
+
+    four[1].restart();
+    let report = pmof(["pool", "status", &urls[0], &four[1].url("orders"), "--json"]).json();
+    assert_eq!(report["members"][1]["state"], "foreign", "{report}");
+    pmof(["pool", "rm", &four[1].url("orders")]).done();
+    four[0].kill();
+    let pool = options([&urls[3]]).open().unwrap();
+    let mut bytes = [0; 4];
+    pool.read(0, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"here");
+}
+
+#[test]
+fn members_come_and_go() {
+    let (_four, urls) = made(1);
+    let report = pmof(["pool", "add", &urls[0], &urls[1], "--json"]).json();
+    assert_eq!((&report["added"], &report["members"]), (&urls[1].as_str().into(), &2.into()), "{report}");
+    let said = pmof(["pool", "add", &urls[1], &urls[2]]).done();
+    assert!(said.ends_with("the pool has 3 members, 3 of them in sync\n"), "{said}");
+    let said = pmof(["pool", "remove", &urls[1], &urls[0]]).done();
+    assert_eq!(
+        said,
+        format!("removed {}, whose bytes stay there\nthe pool has 2 members, 2 of them in sync\n", urls[0])
+    );
+    let report = pmof(["pool", "remove", &urls[1], "2", "--json"]).json();
+    assert_eq!((&report["removed"], &report["members"]), (&"2".into(), &1.into()), "{report}");
+    pmof(["pool", "remove", &urls[1], "1"]).failed(&["the only member that is in sync", "add another"]);
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let (four, urls) = made(2);
+    let nobody = four[2].url("nobody");
+    pmof(["pool", "add", &urls[0], &urls[1]]).failed(&["is a member of the pool already"]);
+    pmof(["pool", "remove", &urls[0], &urls[2]]).failed(&["has no member", &urls[1]]);
+    pmof(["pool", "remove", &urls[0], "9"]).failed(&["has no member 9"]);
+    pmof(["pool", "replace", &urls[0], "9", &urls[2]]).failed(&["has no member 9"]);
+    assert!(four[2].files().is_empty());
+    pmof(["pool", "add", &nobody, &urls[2]]).failed(&["cannot open the pool", "there is no pool nobody"]);
+    options([&nobody]).create(4096).unwrap().close().unwrap();
+    pmof(["pool", "add", &urls[0], &nobody]).failed(&["is of another pool", "choose another name"]);
+    pmof(["pool", "add", &urls[0], "tcp://127.0.0.1:1/orders"]).failed(&["no member was added", "127.0.0.1:1"]);
+    pmof(["pool", "add", &urls[0]]).wrong_use(&["NEW"]);
+    pmof(["pool", "add", &urls[0], "nonsense"]).wrong_use(&["nonsense"]);
+    pmof(["pool", "replace", &urls[0], "1"]).wrong_use(&["NEW"]);
+
+    let writer = options(&urls[..2]).open().unwrap();
+    pmof(["pool", "add", &urls[0], &urls[2]])
+        .failed(&["cannot open the pool", "its writer changes the members itself"]);
+    writer.close().unwrap();
+    pmof(["pool", "remove", &urls[0], "1"]).done();
+    // What is left there is not taken for room.
+    pmof(["pool", "add", &urls[0], &urls[1]]).failed(&["is a replica of this pool, and no member", "pmof pool rm"]);
+}

@@ -1,0 +1,105 @@
+//! Whose word counts when a pool is opened: the members that it has now, decided from what those that were found keep, without input or output.
+
+use pmof_control::Roster;
+use uuid::Uuid;
+
+use crate::{
+    lineage::{Agreement, Found, confirmed},
+    roster::settled_at,
+};
+
+#[cfg(test)]
+mod tests;
+
+/// What one replica says of the pool's members.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Word<'w> {
+    pub(crate) found: Found<'w>,
+    pub(crate) replica_uuid: Uuid,
+    /// `None`: its target keeps none.
+    pub(crate) roster: Option<&'w Roster>,
+}
+
+/// The members of a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Electorate {
+    /// The members now, without a change under way.
+    pub(crate) roster: Roster,
+    /// The same with the last change, while none of those found says that enough of the members before and after it know of it.
+    pending: Option<Roster>,
+    /// Somebody keeps a roster.
+    is_kept: bool,
+}
+
+impl Electorate {
+    /// The members as the words of those that were found have it. A change holds if its epoch was confirmed, as far as the members before and after it know: it was
+    /// announced to enough of the members before and after it, each of which had the roster first, so that whoever can open the pool has met one that knows.
+    /// `made`: replicas that the pool was made with.
+    pub(crate) fn of(words: &[Word<'_>], made: u16) -> Self {
+        let settled = words.iter().filter_map(|word| {
+            let roster = word.roster?;
+            // What others were told of is no change of these: one that was to come and never did may have met an epoch that was given up.
+            let is_of =
+                |word: &&Word<'_>| roster.members.iter().any(|member| member.is(word.found.index, word.replica_uuid));
+            let found: Vec<_> = words.iter().filter(is_of).map(|word| word.found).collect();
+            let confirmed = confirmed(&found);
+            Some((roster.settled(|epoch| confirmed.contains(&epoch)), roster))
+        });
+        let settled: Vec<_> = settled.collect();
+        let Some((newest, _)) = settled.iter().max_by_key(|(settled, _)| settled.age()) else {
+            return Self { roster: Roster::made(made), pending: None, is_kept: false };
+        };
+        let version = newest.version;
+        let mut same = settled.iter().filter(|(settled, _)| settled.version == version).map(|(_, kept)| *kept);
+        // One that keeps it without a change was told so when enough knew of the change.
+        let pending = same.clone().find(|kept| kept.version < version);
+        let is_settled = same.any(|kept| kept.version == version);
+        let pending = pending.filter(|_| !is_settled).cloned();
+        Self { roster: newest.clone(), pending, is_kept: true }
+    }
+
+    /// What the members are to keep when the pool is opened: a change that was found is settled by the epochs behind it only. `None`: no target
+    /// keeps a roster.
+    pub(crate) fn kept(&self) -> Option<&Roster> {
+        self.is_kept.then(|| self.pending.as_ref().unwrap_or(&self.roster))
+    }
+
+    /// Whether a replica is a member, now or before the last change.
+    pub(crate) fn has(&self, index: u16, replica_uuid: Uuid) -> bool {
+        let both = self.pending.as_ref().unwrap_or(&self.roster);
+        both.members.iter().any(|member| member.is(index, replica_uuid))
+    }
+
+    /// Whether the member of an index is one of those before the last change, and no more.
+    pub(crate) fn is_leaving(&self, index: u16) -> bool {
+        self.roster.member(index).is_none()
+    }
+
+    /// Members before the last change, and whether the one of an index is among them, where these count, too.
+    pub(crate) fn before(&self) -> Option<(usize, impl Fn(u16) -> bool + use<>)> {
+        let indexes = self.pending.as_ref()?.indexes();
+        Some((indexes.count_ones() as usize, move |index: u16| indexes & (1 << index) != 0))
+    }
+
+    /// Members that the pool has.
+    pub(crate) fn count(&self) -> u16 {
+        self.roster.members.len() as u16
+    }
+
+    /// Whether those in sync have all that was ever acknowledged, and nobody else can go on without them.
+    pub(crate) fn is_enough(&self, agreement: &Agreement, found: &[Found<'_>]) -> bool {
+        let before = self.pending.as_ref().map(Roster::indexes);
+        let is_of_members = self.is_of_members(agreement);
+        let is_enough = |members| agreement.is_enough(found, members, is_of_members);
+        std::iter::once(self.roster.indexes()).chain(before).all(is_enough)
+    }
+
+    /// Whether the newest epoch found is not from before the members were changed: a member that was away meanwhile may have been all of that one, and
+    /// another one of those who knew better may have gone since.
+    fn is_of_members(&self, agreement: &Agreement) -> bool {
+        match self.pending.as_ref().and_then(|roster| roster.change) {
+            Some(change) => agreement.base.ancestors.iter().any(|epoch| epoch.id == change.epoch && epoch.members != 0),
+            None => agreement.base.opening >= settled_at(&self.roster),
+        }
+    }
+}

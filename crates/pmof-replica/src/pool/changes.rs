@@ -1,0 +1,403 @@
+//! Changes of an open pool's members: one that comes is made empty, becomes a member, and catches up as any other; one that goes is told so.
+//!
+//! How a change is made durable is in `epochs/change.rs`, who may open the pool after it in `electorate.rs`.
+
+use std::{sync::Arc, time::Duration};
+
+use pmof_control::{NewPool, OpenFor, PoolRefusal, PoolState, Reply, Request, Role, Roster, RosterMember};
+use uuid::Uuid;
+
+use super::{
+    Open, Pool, Shared,
+    domains::number_domains,
+    epochs::{Changed, Epochs, Planned},
+    events::Event,
+    intents::Found,
+    opened::{Checked, check_opened, place},
+    opening::undo_creation,
+    returns::Returns,
+};
+use crate::{
+    PoolError, PoolUrl, ReplicaError, ReplicaPlace,
+    intent::Intent,
+    member::{AbsentMember, Member, Standing},
+    pages::PageMap,
+    roster::{free_index, named},
+    site::Site,
+};
+
+mod error;
+
+pub use error::ChangeError;
+
+/// How often it is looked whether a new member is in sync.
+const LOOK: Duration = Duration::from_millis(20);
+
+impl Pool {
+    /// Makes an empty replica of the pool at `url`, and makes it a member, durably. It catches up in the background while the pool is written, and then counts
+    /// as any other: [`status`](Self::status) and [`events`](Self::events) tell. The pool must not exist there.
+    ///
+    /// When this returns, whoever opens the pool counts it among its members: with three of them an opening and an acknowledgement after a loss need
+    /// two, with four three. Persists wait for it meanwhile no longer than for any loss of a replica.
+    ///
+    /// A crash in the middle leaves the pool with the members before or after, whichever is opened; and maybe a replica there that is no member, which the same call takes
+    /// away.
+    ///
+    /// # Errors
+    /// [`ChangeError`]. All but [`Undecided`](ChangeError::Undecided) leave the members as they were.
+    pub fn add(&self, url: &str) -> Result<(), ChangeError> {
+        self.changer()?.add(&Arc::new(url.parse()?))
+    }
+
+    /// Makes a member no member, durably: one that is lost, or one that is in sync, as long as another one is. `replica` is its URL, or its number as `pmof pool
+    /// status` tells it.
+    ///
+    /// From then on it counts for nothing, also when it comes back from the dead or is opened alone. Its bytes stay where they are: remove them there
+    /// ([`PoolOptions::remove`](crate::PoolOptions::remove)).
+    ///
+    /// # Errors
+    /// [`ChangeError`]. All but [`Undecided`](ChangeError::Undecided) leave the members as they were.
+    pub fn remove(&self, replica: &str) -> Result<(), ChangeError> {
+        self.changer()?.remove(replica)
+    }
+
+    /// Makes a new replica at `new` a member in the place of `old`: [adds](Self::add) it, waits until it is in sync where `old` has something to lose, and
+    /// [removes](Self::remove) `old`. One that is lost is removed at once.
+    ///
+    /// After an error or a crash the same call goes on where that ended: it does not add a member again that is one, nor remove one that is none.
+    ///
+    /// # Errors
+    /// [`ChangeError`]: after it the new one may be a member, and the old one still is, unless it is [`Undecided`](ChangeError::Undecided).
+    pub fn replace(&self, old: &str, new: &str) -> Result<(), ChangeError> {
+        let (new_url, changer): (Arc<PoolUrl>, _) = (Arc::new(new.parse()?), self.changer()?);
+        let roster = changer.roster()?;
+        let is_member = named(&roster, new).is_some();
+        if named(&roster, old).is_none() && is_member {
+            return Ok(());
+        }
+        meant(&roster, old)?;
+        if !is_member {
+            changer.add(&new_url)?;
+        }
+        loop {
+            let (roster, open) = (changer.roster()?, changer.shared.hold()?);
+            let is_in_use = |text: &str| {
+                let index = named(&roster, text).map(|member| member.index)?;
+                let position = changer.epochs.lock().view().position(index)?;
+                Some(open.members[position].standing().is_in_use())
+            };
+            if is_in_use(old) != Some(true) || is_in_use(new) == Some(true) {
+                return changer.remove(old);
+            }
+            drop(open);
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// The right to change the members, which one has at a time.
+    fn changer(&self) -> Result<Changer<'_>, ChangeError> {
+        let shared = &*self.0;
+        if shared.facts.access == OpenFor::Read {
+            return Err(PoolError::ReadOnly.into());
+        }
+        let open = shared.hold()?;
+        let epochs = open.epochs.clone().ok_or(ChangeError::PoolSet)?;
+        let returns = shared.returns.as_ref().ok_or(ChangeError::Unpublished)?;
+        if returns.is_forced {
+            return Err(ChangeError::Forced);
+        }
+        let guard = returns.changing.try_lock().ok_or(ChangeError::UnderWay)?;
+        Ok(Changer { pool: self, shared, epochs, returns, _guard: guard })
+    }
+}
+
+/// Whoever changes the members.
+struct Changer<'p> {
+    pool: &'p Pool,
+    shared: &'p Shared,
+    epochs: Arc<Epochs>,
+    returns: &'p Arc<Returns>,
+    _guard: parking_lot::MutexGuard<'p, ()>,
+}
+
+/// A replica that was made to become a member.
+struct Made {
+    url: Arc<PoolUrl>,
+    site: Site,
+    /// As it was made.
+    state: PoolState,
+    member: Arc<dyn Member>,
+    of_roster: RosterMember,
+}
+
+impl Changer<'_> {
+    /// The members, which all targets that are connected can keep.
+    fn roster(&self) -> Result<Roster, ChangeError> {
+        let open = self.shared.hold()?;
+        for member in open.places().filter(|member| member.standing().failure().is_none()) {
+            let asked = member.control().map(|control| control.ask(&Request::Roster { offset: 0 }));
+            if let Some(Err(why)) = asked {
+                if matches!(*why, ReplicaError::Refused { .. }) {
+                    return Err(ChangeError::TooOld { replica: Arc::clone(&member.standing().place) });
+                }
+            }
+        }
+        if !self.epochs.is_decided() {
+            return Err(ChangeError::Undecided);
+        }
+        self.epochs.roster().ok_or(ChangeError::TooFew)
+    }
+
+    fn add(&self, url: &Arc<PoolUrl>) -> Result<(), ChangeError> {
+        let roster = self.roster()?;
+        if named(&roster, &url.to_string()).is_some() {
+            return Err(ChangeError::AlreadyMember { replica: place(url) });
+        }
+        let made = self.make(&roster, url)?;
+        if let Err(error) = roster.adding(made.of_roster.clone(), Uuid::new_v4()).check() {
+            undo_creation(url, &made.site);
+            return Err(error.into());
+        }
+        let position = self.admit(&made).inspect_err(|_| undo_creation(url, &made.site))?;
+        let index = made.of_roster.index;
+        // It knows that it is behind before it is a member: what it was made with would pass for another line of the pool.
+        if !self.epochs.introduce(position, (index, Some(&made.state)), &made.member) {
+            let lost = made.member.standing().failure().map(Arc::clone);
+            let source = lost.unwrap_or_else(|| Arc::new(ReplicaError::Behind));
+            undo_creation(url, &made.site);
+            self.let_go(position, index);
+            return Err(ChangeError::NotMade { replica: place(url), source });
+        }
+        let changed = self.epochs.change(&Planned::Add(made.of_roster.clone()));
+        if matches!(changed, Changed::TooFew | Changed::Disturbed | Changed::Ended) {
+            undo_creation(url, &made.site);
+            self.let_go(position, index);
+        } else {
+            self.returns.bring_in(position);
+            self.shared.events.add(Event::Added { replica: place(url) });
+        }
+        outcome(changed)
+    }
+
+    /// The request for an empty replica, the `count`-th.
+    fn creation(&self, url: &PoolUrl, index: u16, count: u16) -> Request {
+        let facts = &self.shared.facts;
+        let new = NewPool {
+            pool_uuid: facts.uuid,
+            size_bytes: facts.size_bytes,
+            epoch: Uuid::new_v4(),
+            replica_index: index,
+            replica_count: count.max(index + 1),
+            require: facts.durability,
+            user_flags: facts.user_flags,
+        };
+        Request::Create { name: url.name.clone(), new, publish_on_close: false }
+    }
+
+    /// Makes an empty replica.
+    fn make(&self, roster: &Roster, url: &Arc<PoolUrl>) -> Result<Made, ChangeError> {
+        let not_made = |source: ReplicaError| ChangeError::NotMade { replica: place(url), source: Arc::new(source) };
+        let open = self.shared.hold()?;
+        let too_many = || ChangeError::TooMany { count: roster.members.len() };
+        let index = free_index(roster, self.epochs.lock().view().line()).ok_or_else(too_many)?;
+        if open.members.len() >= 64 {
+            return Err(too_many());
+        }
+        let facts = &self.shared.facts;
+        let create = self.creation(url, index, roster.members.len() as u16 + 1);
+        let site = self.returns.site(url).map_err(not_made)?;
+        let reply = match site.ask(&create) {
+            Err(ReplicaError::Refused { refusal: PoolRefusal::AlreadyExists, text }) => {
+                self.take_away(roster, url, &site, text)?;
+                site.ask(&create)
+            }
+            reply => reply,
+        };
+        let checked = check_opened(
+            reply.map_err(not_made)?,
+            &site,
+            facts.durability,
+            OpenFor::Write,
+            &mut Some(self.returns.identity()),
+        );
+        let made = checked.and_then(|Checked { replica_uuid, state, reached, .. }| {
+            let domain = site.failure_domain(site.send(&Request::Domain));
+            let name = domain.as_ref().map_or_else(String::new, |domain| domain.name.to_string());
+            let standing = Standing::behind(place(url)).with_failure_domain(domain);
+            let member = reached.member(standing, site.clone(), facts.size_bytes, open.mirror.as_ref())?;
+            let url_text = url.to_string();
+            let of_roster = RosterMember { index, role: Role::Data, replica_uuid, url: url_text, domain: name };
+            Ok((state, member, of_roster))
+        });
+        let keeps_members = site.ask(&Request::Roster { offset: 0 });
+        if matches!(keeps_members, Err(ReplicaError::Refused { .. })) {
+            undo_creation(url, &site);
+            return Err(ChangeError::TooOld { replica: place(url) });
+        }
+        match made {
+            Ok((state, member, of_roster)) => Ok(Made { url: Arc::clone(url), site, state, member, of_roster }),
+            Err(error) => {
+                undo_creation(url, &site);
+                Err(not_made(error))
+            }
+        }
+    }
+
+    /// Removes what an addition left there that was never in sync; anything else of that name stays.
+    fn take_away(&self, roster: &Roster, url: &Arc<PoolUrl>, site: &Site, text: String) -> Result<(), ChangeError> {
+        let refused = ReplicaError::Refused { refusal: PoolRefusal::AlreadyExists, text };
+        let not_made = |source: ReplicaError| ChangeError::NotMade { replica: place(url), source: Arc::new(source) };
+        let name = url.name.clone();
+        let Ok(Reply::Info(info)) = site.ask(&Request::Info { name: name.clone() }) else {
+            return Err(not_made(refused));
+        };
+        let (header, replica) = (&info.header, place(url));
+        if header.pool_uuid != self.shared.facts.uuid {
+            return Err(ChangeError::OtherPool { replica, found_uuid: header.pool_uuid });
+        }
+        if roster.members.iter().any(|member| member.is(header.replica_index, header.replica_uuid)) {
+            return Err(ChangeError::AlreadyMember { replica });
+        }
+        if info.open_by.is_some() || !was_never_in_sync(header.replica_index, &info.state) {
+            return Err(ChangeError::Leftover { replica });
+        }
+        site.ask(&Request::Remove { name }).map(drop).map_err(not_made)
+    }
+
+    /// Gives a new replica its place, in which it is no member yet. Nobody brings it in before it is one.
+    fn admit(&self, made: &Made) -> Result<usize, ChangeError> {
+        self.returns.add_place(&made.url);
+        let mut guard = self.returns.hold_all(self.shared).map_err(|_| PoolError::Closed)?;
+        let open = guard.as_ref().ok_or(PoolError::Closed)?;
+        let position = self.epochs.add_place(made.of_roster.index, &made.member);
+        let mut members = open.members.clone();
+        members.push(Arc::clone(&made.member));
+        number_domains(&members);
+        let mut fresh = open.with_members(members, open.catching_up.clone());
+        if fresh.written.is_none() {
+            // Of a pool of one nobody has kept what a second may lack.
+            fresh.written = Some(Arc::new(PageMap::new(fresh.facts.size_bytes)));
+            fresh.intent = Some(Arc::new(Intent::new(fresh.facts.size_bytes)));
+            fresh.keep_intent(Found::Unlike);
+        }
+        *guard = Some(Arc::new(fresh));
+        drop(guard);
+        Returns::start(&self.pool.0);
+        Ok(position)
+    }
+
+    fn remove(&self, wanted: &str) -> Result<(), ChangeError> {
+        let roster = self.roster()?;
+        let of_roster = meant(&roster, wanted)?;
+        let index = of_roster.index;
+        let position = self.position(of_roster)?;
+        self.check_may_go(&roster, index, position)?;
+        let changed = self.epochs.change(&Planned::Remove(index));
+        if matches!(changed, Changed::Done | Changed::Undecided) {
+            let url = roster.member(index).and_then(|member| member.url.parse().ok()).map(Arc::new);
+            if let Some(position) = position {
+                self.let_go(position, index);
+            }
+            let replica = url.map(|url| place(&url));
+            self.shared.events.add(Event::Removed { replica, index });
+        }
+        outcome(changed)
+    }
+
+    /// Where a member lies, or is looked for since the pool was opened without it. `None`: it is not looked for.
+    fn position(&self, of_roster: &RosterMember) -> Result<Option<usize>, ChangeError> {
+        let (open, url) = (self.shared.hold()?, of_roster.url.parse::<PoolUrl>().ok());
+        let state = self.epochs.lock();
+        let is_looked_for = |position: &usize| {
+            let place = &open.members[*position].standing().place;
+            state.view().index(*position).is_none() && url.is_some() && place.url() == url.as_ref()
+        };
+        Ok(state.view().position(of_roster.index).or_else(|| (0..open.members.len()).find(is_looked_for)))
+    }
+
+    /// Whether the pool is one without this member.
+    fn check_may_go(&self, roster: &Roster, index: u16, position: Option<usize>) -> Result<(), ChangeError> {
+        let open = self.shared.hold()?;
+        let goes = |at: usize| Some(at) == position;
+        let others =
+            || open.members.iter().enumerate().filter(|(at, _)| !goes(*at)).map(|(_, member)| member.standing());
+        if !others().any(Standing::is_in_use) {
+            let url = roster.member(index).and_then(|member| member.url.parse::<PoolUrl>().ok()).map(Arc::new);
+            let of_position = || position.map(|at| Arc::clone(&open.members[at].standing().place));
+            let replica = of_position().or_else(|| url.map(|url| place(&url)));
+            return Err(replica.map_or(ChangeError::TooFew, |replica| ChangeError::LastInSync { replica }));
+        }
+        let left = roster.members.len() - 1;
+        // One whose domain is not known now may be in one of its own.
+        let unknown = others().filter(|standing| !standing.is_removed() && standing.domain().is_none()).count();
+        let known = crate::domain::distinct(others().filter(|standing| !standing.is_removed()).map(Standing::domain));
+        open.terms.check_can_be_met(left, known + unknown).map_err(|(what, wanted, left)| ChangeError::PromiseBroken {
+            what,
+            wanted,
+            left,
+        })
+    }
+
+    /// Nothing is asked of this replica any more, and its target may open it for others.
+    fn let_go(&self, position: usize, index: u16) {
+        let Ok(mut guard) = self.returns.hold_all(self.shared) else { return };
+        let Some(open) = guard.as_ref() else { return };
+        let (members, catching_up) = open.without(position, index);
+        *guard = Some(Arc::new(open.with_members(members, catching_up)));
+    }
+}
+
+impl Open {
+    /// The members with nobody in one's place, and what the others still lack.
+    fn without(&self, position: usize, index: u16) -> (Vec<Arc<dyn Member>>, CatchingUp) {
+        let member = &self.members[position];
+        if let Some(control) = member.control() {
+            // What cannot be closed ends with the connection.
+            let _ = control.ask(&Request::Close { in_order: false });
+            control.fail(ReplicaError::NotAMember { index });
+        }
+        let place: Arc<ReplicaPlace> = Arc::clone(&member.standing().place);
+        let why = Arc::new(ReplicaError::NotAMember { index });
+        let absent: Arc<dyn Member> = Arc::new(AbsentMember::new(place, why));
+        if let Some(epochs) = &self.epochs {
+            epochs.remove_place(position, &absent);
+        }
+        let mut members = self.members.clone();
+        members[position] = absent;
+        number_domains(&members);
+        (members, self.catching_up.iter().filter(|(of, _)| *of != position).cloned().collect())
+    }
+
+    /// The same of one that was removed before the pool was opened, and may not know.
+    pub(super) fn let_member_go(&mut self, position: usize, index: u16) {
+        (self.members, self.catching_up) = self.without(position, index);
+    }
+}
+
+/// The member that is meant by an address or a number.
+fn meant<'r>(roster: &'r Roster, wanted: &str) -> Result<&'r RosterMember, ChangeError> {
+    let not_found = || {
+        let member = |member: &RosterMember| format!("{} ({})", member.index, member.url);
+        ChangeError::NotAMember { wanted: wanted.to_owned(), members: roster.members.iter().map(member).collect() }
+    };
+    named(roster, wanted).ok_or_else(not_found)
+}
+
+/// Whether a replica of the pool has never had anything that was acknowledged, as far as it remembers: it was made in vain.
+fn was_never_in_sync(index: u16, state: &PoolState) -> bool {
+    let is_blank = state.opening == 1 && state.mark == 0 && !state.is_behind;
+    let epochs = std::iter::once(&state.epoch).chain(&state.ancestors);
+    (is_blank && state.ancestors.is_empty()) || { epochs }.all(|epoch| !epoch.has(index))
+}
+
+type CatchingUp = Vec<(usize, Arc<crate::catch_up::CatchUp>)>;
+
+fn outcome(changed: Changed) -> Result<(), ChangeError> {
+    match changed {
+        Changed::Done => Ok(()),
+        Changed::TooFew => Err(ChangeError::TooFew),
+        Changed::Disturbed => Err(ChangeError::Disturbed),
+        Changed::Undecided => Err(ChangeError::Undecided),
+        Changed::Ended => Err(PoolError::Closed.into()),
+    }
+}

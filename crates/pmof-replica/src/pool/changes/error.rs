@@ -1,0 +1,127 @@
+//! What can go wrong with a change of a pool's members.
+
+use std::sync::Arc;
+
+use pmof_control::{REPLICAS_MAX, RosterError};
+use uuid::Uuid;
+
+use crate::{PoolError, PoolUrlError, ReplicaError, ReplicaPlace};
+
+/// Why the members of a pool were not changed, or may not be.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChangeError {
+    /// The pool itself: it is closed, or open for reading only.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// The member's URL was not understood.
+    #[error(transparent)]
+    Url(#[from] PoolUrlError),
+    /// The format has no members that could be changed.
+    #[error(
+        "the members of a pool set are those that its file names: change the file, and make the new replica by `pmof pool sync`"
+    )]
+    PoolSet,
+    /// The pool was opened with fewer replicas than are safe.
+    #[error(
+        "the pool is open with a number of replicas that was asked for (min_replicas), and its members are not changed so: open it without that"
+    )]
+    Forced,
+    /// The pool has no name yet.
+    #[error("the pool gets its name when it is closed: change its members after that")]
+    Unpublished,
+    /// Somebody else changes the members through this handle or another of it.
+    #[error("another change of the pool's members is under way: try again when it is done")]
+    UnderWay,
+    /// It is a member already.
+    #[error("{replica} is a member of the pool already")]
+    AlreadyMember {
+        /// The member.
+        replica: Arc<ReplicaPlace>,
+    },
+    /// No member has this address or number.
+    #[error("the pool has no member {wanted}; its members are {}", .members.join(", "))]
+    NotAMember {
+        /// What was asked for.
+        wanted: String,
+        /// The number and the address of each member.
+        members: Vec<String>,
+    },
+    /// A replica of this pool lies there that is no member.
+    #[error(
+        "{replica} is a replica of this pool, and no member: one that was removed, or whose addition did not come to an end; remove it first (pmof pool rm {replica})"
+    )]
+    Leftover {
+        /// The replica.
+        replica: Arc<ReplicaPlace>,
+    },
+    /// Another pool has that name there.
+    #[error("{replica} is of another pool, {found_uuid}: choose another name")]
+    OtherPool {
+        /// The replica.
+        replica: Arc<ReplicaPlace>,
+        /// The pool that it is of.
+        found_uuid: Uuid,
+    },
+    /// The pool has as many members as a pool can have, or this opening has seen so many.
+    #[error(
+        "the pool has {count} members: it can have {REPLICAS_MAX}, and an opening of it sees no more come and go; remove one, or open it again"
+    )]
+    TooMany {
+        /// Members that it has.
+        count: usize,
+    },
+    /// The target of a member is of a release that keeps no list of members.
+    #[error(
+        "the target of {replica} is too old to keep the pool's members: start a newer one there, or remove that member first"
+    )]
+    TooOld {
+        /// The member.
+        replica: Arc<ReplicaPlace>,
+    },
+    /// It is the only member that has everything.
+    #[error(
+        "{replica} is the only member that is in sync: it has what no other has; add another, and wait until that is in sync"
+    )]
+    LastInSync {
+        /// The member.
+        replica: Arc<ReplicaPlace>,
+    },
+    /// Persists could never be acknowledged again as the pool was opened.
+    #[error(
+        "without it no persist could be acknowledged again: a persist is to be in {wanted} {what}, and {left} would be left; add another first, or open the pool with less (acknowledge)"
+    )]
+    PromiseBroken {
+        /// Replicas, or failure domains.
+        what: &'static str,
+        /// As many as [`Acknowledge`](crate::Acknowledge) asks for.
+        wanted: usize,
+        /// As many as there would be.
+        left: usize,
+    },
+    /// The new replica was not made. Nothing was changed.
+    #[error("{replica:#} cannot be made a member")]
+    NotMade {
+        /// The replica.
+        replica: Arc<ReplicaPlace>,
+        /// Why.
+        source: Arc<ReplicaError>,
+    },
+    /// The members and their addresses take more room than there is. Nothing was changed.
+    #[error("the pool's members cannot be kept")]
+    Roster(#[from] RosterError),
+    /// Too few members are connected for the others to know of the change. Nothing was changed.
+    #[error(
+        "too few members are connected: a change needs most of the members as they are, and most as they will be, and one in sync that stays; nothing was changed"
+    )]
+    TooFew,
+    /// Members were lost or came back again and again. Nothing was changed.
+    #[error("members were lost or came back while the change was made, and nothing was changed: try again")]
+    Disturbed,
+    /// The change may hold or not: who knows was lost in the middle of it.
+    #[error(
+        "members were lost while the change was made, and it may hold or not: the next write that is acknowledged makes it hold, and so does the next opening if it finds one that knows; \
+         `pmof pool status` shows the members"
+    )]
+    Undecided,
+}

@@ -1,0 +1,216 @@
+//! Changes of a pool's members, one at a time: the roster with the change first, then the epoch that makes it, then the roster after it.
+
+use std::sync::Arc;
+
+use pmof_control::{Reply, Request, Roster, RosterMember, RosterPart};
+use uuid::Uuid;
+
+use super::{Epochs, State};
+use crate::{
+    ReplicaError,
+    member::{Control, Member},
+    roster::settled,
+    view::{Change, Positions, Rule},
+};
+
+/// A change of the members.
+#[derive(Clone, Debug)]
+pub(in crate::pool) enum Planned {
+    /// This one comes.
+    Add(RosterMember),
+    /// The one of this index goes.
+    Remove(u16),
+}
+
+/// What has come of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::pool) enum Changed {
+    /// It holds: enough of the members before and after it know.
+    Done,
+    /// Nothing was changed: too few are connected, so many of so many that are needed.
+    TooFew,
+    /// Members were lost or came back meanwhile, and nothing was changed.
+    Disturbed,
+    /// Some may have confirmed it, and not enough: it holds if the next opening finds one that has.
+    Undecided,
+    /// The pool is being closed.
+    Ended,
+}
+
+/// How often a change is tried that members disturb which are lost or come back.
+const ATTEMPTS: usize = 3;
+
+impl Epochs {
+    /// The pool's members, without a change under way. `None`: no target keeps them.
+    pub(in crate::pool) fn roster(&self) -> Option<Roster> {
+        let state = self.state.lock();
+        let roster = state.roster.as_ref()?;
+        Some(roster.settled(|epoch| state.view.has_begun(epoch)))
+    }
+
+    /// Whether a replica is a member, one that comes or goes too. Where no target keeps the members, all are.
+    pub(in crate::pool) fn is_member(&self, index: u16, replica_uuid: Uuid) -> bool {
+        let state = self.state.lock();
+        let is = |roster: &Roster| roster.members.iter().any(|member| member.is(index, replica_uuid));
+        state.roster.as_ref().is_none_or(is)
+    }
+
+    /// What the members are to keep, and do at these positions. Others are told before they are told of an epoch.
+    pub(in crate::pool) fn keep_roster(&self, roster: Roster, kept: Positions) {
+        let mut state = self.state.lock();
+        (state.roster, state.kept) = (Some(roster), kept);
+    }
+
+    /// Has all that are connected keep the roster.
+    pub(in crate::pool) fn tell_roster(&self) {
+        let _ = self.state.lock().informed_witnesses();
+    }
+
+    /// A place for a member that is to come, which is told of epochs from now on. Its position.
+    pub(in crate::pool) fn add_place(&self, index: u16, member: &Arc<dyn Member>) -> usize {
+        let mut state = self.state.lock();
+        state.members.push(Arc::clone(member));
+        // Those who are told of an epoch are others than before.
+        state.changes += 1;
+        state.view.add_place(index);
+        state.members.len() - 1
+    }
+
+    /// Whether no change is under way whose outcome is not known, after an epoch behind it that settles it where there was one.
+    pub(in crate::pool) fn is_decided(&self) -> bool {
+        self.settle_last(&mut self.state.lock())
+    }
+
+    fn settle_last(&self, state: &mut State) -> bool {
+        let is_pending = state.roster.as_ref().is_some_and(|roster| roster.change.is_some());
+        !is_pending || self.begin_in(state)
+    }
+
+    /// Changes the members durably, while nobody else changes an epoch. What is posted meanwhile is acknowledged behind it.
+    pub(in crate::pool) fn change(&self, planned: &Planned) -> Changed {
+        let mut state = self.state.lock();
+        if !self.settle_last(&mut state) {
+            return Changed::Undecided;
+        }
+        let mut changed = Changed::Disturbed;
+        for _ in 0..ATTEMPTS {
+            changed = self.try_to_change(&mut state, planned);
+            if changed != Changed::Disturbed {
+                break;
+            }
+        }
+        changed
+    }
+
+    fn try_to_change(&self, state: &mut State, planned: &Planned) -> Changed {
+        let Some(roster) = state.roster.clone().filter(|_| !state.has_ended) else { return Changed::Ended };
+        let epoch = Uuid::new_v4();
+        let (next, position, is_added) = match planned {
+            Planned::Add(member) => (roster.adding(member.clone(), epoch), state.view.position(member.index), true),
+            Planned::Remove(index) => (roster.removing(*index, epoch), state.view.position(*index), false),
+        };
+        state.view.plan(position, is_added);
+        // It is no member of the epoch. Until that is in force what is acknowledged is on it too, as on all that are in use.
+        state.leaving = position.filter(|_| !is_added).map_or(0, |position| 1 << position);
+        let changed = self.make(state, next, epoch);
+        if matches!(changed, Changed::TooFew | Changed::Disturbed) {
+            state.leaving = 0;
+            state.view.give_up_plan();
+            let _ = state.keep_everywhere(roster);
+        }
+        changed
+    }
+
+    /// Makes a change that is planned. `next`: the roster with it.
+    fn make(&self, state: &mut State, next: Roster, epoch: Uuid) -> Changed {
+        let may_go_on = |state: &State| state.view.may_go_on_with(state.witnesses(), state.in_use());
+        if !may_go_on(state) {
+            return Changed::TooFew;
+        }
+        // Whoever knows of the epoch knows which members it makes.
+        if !state.keep_everywhere(next) || !may_go_on(state) {
+            return Changed::TooFew;
+        }
+        let is_in_force = self.go_on(state, Change::Named(epoch));
+        match (state.view.has_begun(epoch), is_in_force) {
+            (true, true) => Changed::Done,
+            (true, false) => Changed::Undecided,
+            (false, _) => Changed::Disturbed,
+        }
+    }
+
+    /// A change was made before the pool was opened, and `rule` was in force before it.
+    pub(in crate::pool) fn found_changed(&self, rule: Rule) {
+        self.state.lock().view.found_changed(rule);
+    }
+
+    /// Puts the place of nobody where a member was that has gone, or never came.
+    pub(in crate::pool) fn remove_place(&self, position: usize, absent: &Arc<dyn Member>) {
+        let mut state = self.state.lock();
+        state.members[position] = Arc::clone(absent);
+        state.leaving &= !(1 << position);
+        state.changes += 1;
+        state.view.remove_place(position);
+    }
+}
+
+impl State {
+    /// Has all that are connected keep a roster, durably. One that does not is lost. False: it cannot be kept.
+    fn keep_everywhere(&mut self, roster: Roster) -> bool {
+        if roster.check().is_err() {
+            return false;
+        }
+        (self.roster, self.kept) = (Some(roster), 0);
+        let _ = self.informed_witnesses();
+        true
+    }
+
+    /// Those that are told of an epoch, each of which keeps the roster by now.
+    pub(super) fn informed_witnesses(&mut self) -> Positions {
+        let witnesses = self.witnesses();
+        let lacking = witnesses & !self.kept;
+        let encoded = self.roster.as_ref().filter(|_| lacking != 0).and_then(|roster| roster.encode().ok());
+        let Some(encoded) = encoded else { return witnesses };
+        let told = |told, request| self.tell(lacking & told, &request, &Reply::RosterSet);
+        self.kept |= RosterPart::requests(&encoded).fold(lacking, told);
+        self.witnesses() & self.kept
+    }
+
+    /// A change of the members whose epoch is in force holds, whoever opens the pool next: has them keep it as they keep what they were made with.
+    pub(super) fn settle_members(&mut self) {
+        let holds = |roster: &&Roster| roster.change.is_some_and(|change| self.view.has_begun(change.epoch));
+        let Some(settled) = self.roster.as_ref().filter(holds).map(|roster| settled(roster, self.view.opening()))
+        else {
+            return;
+        };
+        self.view.adopt();
+        let _ = self.keep_everywhere(settled);
+    }
+}
+
+/// Has a replica that comes back keep the roster; one that does already is not kept waiting for its disk. A target that is too old keeps none, and is not
+/// asked again. False: it is lost.
+pub(super) fn give_roster(control: &Control, roster: &Roster) -> bool {
+    let Ok(encoded) = roster.encode() else { return true };
+    let tell = || RosterPart::requests(&encoded).try_for_each(|request| control.ask_for(&request, &Reply::RosterSet));
+    let given = keeps(control, &encoded).and_then(|keeps| if keeps { Ok(()) } else { tell() });
+    given.map_or_else(|why| matches!(*why, ReplicaError::Refused { .. }), |()| true)
+}
+
+/// Whether a replica keeps this roster already.
+fn keeps(control: &Control, encoded: &[u8]) -> Result<bool, Arc<ReplicaError>> {
+    let mut offset = 0;
+    while offset < encoded.len() {
+        match control.ask(&Request::Roster { offset: offset as u16 })? {
+            Reply::Roster(part) if !part.bytes.is_empty() && encoded[offset..].starts_with(&part.bytes) => {
+                if usize::from(part.len_bytes) != encoded.len() {
+                    return Ok(false);
+                }
+                offset += part.bytes.len();
+            }
+            Reply::Roster(_) => return Ok(false),
+            _ => return Err(control.fail(ReplicaError::Unexpected)),
+        }
+    }
+    Ok(true)
+}
