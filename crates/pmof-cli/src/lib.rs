@@ -17,6 +17,7 @@ mod pool;
 mod rpmemd;
 mod serve;
 mod shell;
+mod status;
 
 /// Persistent memory over fabrics: memory on other machines, durable with one flush.
 #[derive(Debug, Parser)]
@@ -30,6 +31,7 @@ struct Cli {
 enum Command {
     Demo(demo::DemoArgs),
     Serve(serve::ServeArgs),
+    Status(status::StatusArgs),
     Cp(copy::CpArgs),
     Pool(pool::PoolArgs),
     Bench(bench::BenchArgs),
@@ -57,6 +59,7 @@ pub fn pmof() -> ExitCode {
     let done = match &Cli::parse().command {
         Command::Demo(args) => demo::run(args),
         Command::Serve(args) => serve::run(args),
+        Command::Status(args) => status::run(args),
         Command::Cp(args) => copy::run(args),
         Command::Pool(args) => pool::run(args),
         Command::Bench(args) => bench::run(args),

@@ -1,10 +1,10 @@
 //! `pmof pool`.
 
-use std::{fmt::Write, net::IpAddr};
+use std::fmt::Write;
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
-use pmof::{Durability, PoolInfo, PoolOptions, PoolUrl, replica::TargetUrl};
+use pmof::{Durability, PoolInfo, PoolUrl};
 use pmof_console::{
     output::{self, LevelReport, with_mend},
     reach::ConnectArgs,
@@ -17,6 +17,7 @@ use change::{AddArgs, RemoveArgs as RemoveMemberArgs, ReplaceArgs};
 use check::CheckArgs;
 use contents::{DumpArgs, FeatureArgs};
 use describe::SetReport;
+use list::ListArgs;
 use place::PoolPlace;
 use release::ReleaseArgs;
 use remove::RemoveArgs;
@@ -28,6 +29,7 @@ mod change;
 mod check;
 mod contents;
 mod describe;
+pub(crate) mod list;
 mod place;
 mod release;
 mod remove;
@@ -56,8 +58,7 @@ enum PoolCommand {
     Replace(ReplaceArgs),
     /// Remove pools with all their bytes
     Rm(RemoveArgs),
-    /// List the pools of a target
-    Ls(LsArgs),
+    Ls(ListArgs),
     Release(ReleaseArgs),
     Scrub(ScrubArgs),
     Create(CreateArgs),
@@ -79,20 +80,6 @@ struct InfoArgs {
     json: bool,
 }
 
-#[derive(Debug, clap::Args)]
-struct LsArgs {
-    /// Target: `tcp://HOST:PORT`, `verbs://HOST:PORT`, `shm:///PATH/OF/SOCKET` or `ssh://[USER@]HOST[:PORT]`; or a directory of this machine,
-    /// `file:///DIRECTORY`
-    #[arg(value_name = "ADDRESS", value_parser = parsed::<TargetUrl>)]
-    target: TargetUrl,
-    /// Local address to connect from, if routing does not decide it; verbs only
-    #[arg(long, value_name = "IP")]
-    source: Option<IpAddr>,
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
-}
-
 pub(crate) fn run(args: &PoolArgs) -> anyhow::Result<()> {
     let connect = args.connect;
     match &args.command {
@@ -102,7 +89,7 @@ pub(crate) fn run(args: &PoolArgs) -> anyhow::Result<()> {
         PoolCommand::Remove(args) => change::remove(args, connect),
         PoolCommand::Replace(args) => change::replace(args, connect),
         PoolCommand::Rm(args) => remove::run(args, connect),
-        PoolCommand::Ls(args) => list(args, connect),
+        PoolCommand::Ls(args) => list::run(args, connect),
         PoolCommand::Release(args) => release::run(args, connect),
         PoolCommand::Scrub(args) => scrub::run(args, connect),
         PoolCommand::Create(args) => sets::create(args, connect),
@@ -175,22 +162,6 @@ fn info(args: &InfoArgs, connect: ConnectArgs) -> anyhow::Result<()> {
         Some(problem) => bail!("{problem}"),
         None => Ok(()),
     }
-}
-
-#[derive(Debug, Serialize)]
-struct ListReport {
-    target: String,
-    pools: Vec<String>,
-}
-
-fn list(args: &LsArgs, connect: ConnectArgs) -> anyhow::Result<()> {
-    let options = args.source.into_iter().fold(connect.pools(), PoolOptions::source);
-    let names = pmof::list_pools(&args.target, &options).context("cannot list the pools")?;
-    let pools: Vec<_> = names.iter().map(ToString::to_string).collect();
-    if args.json {
-        return output::print_json(&ListReport { target: args.target.to_string(), pools });
-    }
-    Ok(output::print(&pools.iter().map(|name| [name, "\n"].concat()).collect::<String>())?)
 }
 
 impl PoolReport {

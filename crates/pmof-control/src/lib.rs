@@ -14,6 +14,7 @@ mod pool;
 mod refusal;
 mod roster;
 mod state;
+mod status;
 
 pub use change_set::{CHANGE_SET_HEADER_BYTES, Change, ChangeSet, ChangeSetError, ChangeSetHeader};
 pub use domain::{DomainName, DomainNameError, FailureDomain, MAX_DOMAIN_NAME_BYTES};
@@ -36,3 +37,4 @@ pub use roster::{
     RosterMember,
 };
 pub use state::{ANCESTORS_MAX, Epoch, PoolState, STATE_BYTES};
+pub use status::{MAX_ROOT_BYTES, MAX_VERSION_BYTES, TargetStatus};

@@ -46,6 +46,7 @@
 //! | 27 | `Roster` | offset `u16` |
 //! | 28 | `SetRoster` | offset `u16`, part |
 //! | 32 | `Domain` | - |
+//! | 33 | `Status` | - |
 //! | 0x81 | `Opened` | pool UUID `[16]`, replica UUID `[16]`, size `u64`, replica count `u16`, replica index `u16`, user flags `[16]`, state, `u16` length and descriptor |
 //! | 0x82 | `Closed` | - |
 //! | 0x83 | `Removed` | - |
@@ -69,6 +70,7 @@
 //! | 0x9b | `Roster` | part |
 //! | 0x9c | `RosterSet` | - |
 //! | 0xa0 | `Domain` | known `u8` (0 or 1), and after a 1: declared `u8` (0 or 1), kernel known `u8` (0 or 1), kernel `[16]` or zeros, a text: the failure domain's name |
+//! | 0xa1 | `Status` | protocol version `u16`, pool format `u16`, draining `u8` (0 or 1), uptime in milliseconds, connections, limit of connections, memory in use, memory budget, free bytes and bytes of the root's file system, each `u64`, version and root, each a text |
 //! | 0xff | `Refused` | code `u16`, text |
 //!
 //! A *promise* is two bytes, [`Mechanism`](pmof_mem::Mechanism)'s and [`Evidence`](pmof_mem::Evidence)'s numbers, both 0 where the medium cannot give the level;

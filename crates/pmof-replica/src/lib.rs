@@ -35,7 +35,7 @@ mod view;
 
 pub use domain::ReplicaDomain;
 pub use error::{PlaceError, PoolError, ReplicaError};
-pub use list::{LIST_MAX_NAMES, list_pools};
+pub use list::{LIST_MAX_NAMES, ListedPool, describe_pools, list_pools, target_status};
 pub use member::Atomicity;
 pub use place::ReplicaPlace;
 pub use pool::{

@@ -1,29 +1,67 @@
-//! Which pools a target has.
+//! Which pools a target has, and how it is.
 
 use std::sync::Arc;
 
-use pmof_control::{PoolName, Reply, Request};
+use pmof_control::{PoolInfo, PoolName, PoolRefusal, Reply, Request, TargetStatus};
 
-use crate::{PoolError, PoolOptions, ReplicaError, TargetUrl};
+use crate::{PoolError, PoolOptions, ReplicaError, TargetUrl, site::Site};
 
 /// Names taken from one target, at most: far more than a directory of pools holds, and little memory. A target that
 /// answers without an end meets it.
 pub const LIST_MAX_NAMES: usize = 1 << 20;
+
+/// A pool of a target, and what the target says of it or why it cannot be used.
+pub type ListedPool = (PoolName, Result<Box<PoolInfo>, ReplicaError>);
 
 /// The names of all pools of a target, or of a directory of this machine, in order. Of `options` only the times, the waiting and the source
 /// matter.
 ///
 /// Each page is a look of its own: a pool made or removed meanwhile may be in the list or not.
 pub fn list_pools(target: &TargetUrl, options: &PoolOptions) -> Result<Vec<PoolName>, PoolError> {
-    let failed = |error| PoolError::Target { target: Box::new(target.clone()), source: Arc::new(error) };
-    let site = options.reach.site_at(&mut options.reach.peers(), target, None, None).map_err(failed)?;
+    let site = options.reach.site_at(&mut options.reach.peers(), target, None, None);
+    site.and_then(|site| names(&site)).map_err(|error| failed(target, error))
+}
+
+/// The same with what the target says of each. A pool that is removed meanwhile is left out.
+pub fn describe_pools(target: &TargetUrl, options: &PoolOptions) -> Result<Vec<ListedPool>, PoolError> {
+    let describe = || {
+        let site = options.reach.site_at(&mut options.reach.peers(), target, None, None)?;
+        let mut pools = Vec::new();
+        for name in names(&site)? {
+            match site.ask(&Request::Info { name: name.clone() }) {
+                Ok(Reply::Info(info)) => pools.push((name, Ok(info))),
+                Ok(_) => return Err(ReplicaError::Unexpected),
+                Err(ReplicaError::Refused { refusal: PoolRefusal::NotFound, .. }) => {}
+                Err(error @ ReplicaError::Refused { .. }) => pools.push((name, Err(error))),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(pools)
+    };
+    describe().map_err(|error| failed(target, error))
+}
+
+/// How a target is. A directory of this machine has none, and refuses.
+pub fn target_status(target: &TargetUrl, options: &PoolOptions) -> Result<TargetStatus, PoolError> {
+    let ask = || match options.reach.site_at(&mut options.reach.peers(), target, None, None)?.ask(&Request::Status)? {
+        Reply::Status(status) => Ok(*status),
+        _ => Err(ReplicaError::Unexpected),
+    };
+    ask().map_err(|error| failed(target, error))
+}
+
+fn failed(target: &TargetUrl, error: ReplicaError) -> PoolError {
+    PoolError::Target { target: Box::new(target.clone()), source: Arc::new(error) }
+}
+
+fn names(site: &Site) -> Result<Vec<PoolName>, ReplicaError> {
     let mut names: Vec<PoolName> = Vec::new();
     loop {
-        let reply = site.ask(&Request::List { after: names.last().cloned() }).map_err(failed)?;
-        let Reply::List { names: page, more } = reply else { return Err(failed(ReplicaError::Unexpected)) };
+        let reply = site.ask(&Request::List { after: names.last().cloned() })?;
+        let Reply::List { names: page, more } = reply else { return Err(ReplicaError::Unexpected) };
         let goes_on = names.last().into_iter().chain(&page).is_sorted_by(|before, after| before < after);
         if !goes_on || (more && page.is_empty()) || names.len() + page.len() > LIST_MAX_NAMES {
-            return Err(failed(ReplicaError::Unexpected));
+            return Err(ReplicaError::Unexpected);
         }
         names.extend(page);
         if !more {

@@ -134,6 +134,7 @@ fn short(request: &Request) -> &'static str {
         Request::Roster { .. } => "roster",
         Request::SetRoster { .. } => "set_roster",
         Request::Domain => "domain",
+        Request::Status => "status",
         _ => "other",
     }
 }

@@ -20,11 +20,13 @@ use pmof_access::{
     DEFAULT_LOSS_TIMEOUT, DeviceChoice, FabricProvider, ListenOptions, Listener, Location, MemoryBudget, MemoryUse,
     Peer, Place, QueueOptions, Refusal, Settings, SetupError, Transport, VerbsOptions, Waiting,
 };
-use pmof_control::{DomainName, MAX_MESSAGE_BYTES};
+use pmof_control::{DomainName, MAX_MESSAGE_BYTES, PoolFormat, TargetStatus};
 use pmof_mem::causes;
 use uuid::Uuid;
 
-use crate::{PoolStore, StoreError, StoreOptions, domain::failure_domain, events, requests, sets::SetStore};
+use crate::{
+    PoolStore, StoreError, StoreOptions, domain::failure_domain, events, refused::Refused, requests, sets::SetStore,
+};
 use authentication::Authenticator;
 use leases::Leases;
 use mailbox::Mailbox;
@@ -278,6 +280,7 @@ struct Shared {
     /// No connection is accepted and nothing is opened any more.
     is_draining: AtomicBool,
     stop: AtomicBool,
+    started: Instant,
     /// A connection ended with a pool open.
     was_left_open: AtomicBool,
 }
@@ -334,6 +337,7 @@ impl Service {
             background,
             is_draining: AtomicBool::new(false),
             stop: AtomicBool::new(false),
+            started: Instant::now(),
             was_left_open: AtomicBool::new(false),
         });
         let mut service =
@@ -422,6 +426,27 @@ impl Shared {
 
     fn is_draining(&self) -> bool {
         self.is_draining.load(Ordering::Acquire)
+    }
+
+    /// How the target is.
+    fn status(&self) -> Result<TargetStatus, Refused> {
+        let memory = self.memory.in_use();
+        let pools = &self.stores.pools;
+        let (free_bytes, total_bytes) = pools.free_and_total_bytes()?;
+        Ok(TargetStatus {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            protocol_version: pmof_access::limits::VERSION_MAX,
+            pool_format: PoolFormat::Three.major(),
+            is_draining: self.is_draining(),
+            uptime_ms: self.started.elapsed().as_millis() as u64,
+            connections: self.workers.iter().map(|worker| worker.sessions().len() as u64).sum(),
+            max_connections: self.max_connections.load(Ordering::Relaxed) as u64,
+            memory_bytes: memory.reserved_bytes + memory.borrowed_bytes,
+            memory_budget_bytes: self.options.memory_budget_bytes,
+            free_bytes,
+            total_bytes,
+            root: pools.root().display().to_string(),
+        })
     }
 
     fn mailboxes(&self) -> Vec<Arc<Mailbox>> {

@@ -139,6 +139,12 @@ impl PoolStore {
         self.root.path()
     }
 
+    /// Bytes of the root's file system that are free for this process's user, and all of them.
+    pub(crate) fn free_and_total_bytes(&self) -> Result<(u64, u64), StoreError> {
+        let stat = rustix::fs::statvfs(self.root.path()).map_err(|errno| self.root.io("statvfs", "", errno))?;
+        Ok((stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize))
+    }
+
     /// Makes a pool of zeroes and opens it for writing. `holder` is named to whoever finds the pool busy.
     ///
     /// All space is allocated, and the pool is durable under its name, before this returns; on failure nothing is left.

@@ -1,5 +1,6 @@
 //! The real `pmof` binary, end to end.
 
+mod asked;
 mod changed;
 mod copies;
 mod fabric;

@@ -10,14 +10,33 @@ use super::{
     wire::{Body, Fault, Frame, Parsed},
 };
 use crate::{
-    ANCESTORS_MAX, Epoch, FailureDomain, Header, INTENT_WORDS_MAX, MAX_DOMAIN_NAME_BYTES, PoolFormat, PoolInfo,
-    PoolState,
+    ANCESTORS_MAX, Epoch, FailureDomain, Header, INTENT_WORDS_MAX, MAX_DOMAIN_NAME_BYTES, MAX_ROOT_BYTES,
+    MAX_VERSION_BYTES, PoolFormat, PoolInfo, PoolState, TargetStatus,
 };
 
 impl Frame {
     pub(super) fn epoch(&mut self, epoch: &Epoch) {
         self.bytes(epoch.id.as_bytes());
         self.number_u64(epoch.members);
+    }
+
+    pub(super) fn status(&mut self, status: &TargetStatus) {
+        self.number_u16(status.protocol_version);
+        self.number_u16(status.pool_format);
+        self.byte(u8::from(status.is_draining));
+        for number in [
+            status.uptime_ms,
+            status.connections,
+            status.max_connections,
+            status.memory_bytes,
+            status.memory_budget_bytes,
+            status.free_bytes,
+            status.total_bytes,
+        ] {
+            self.number_u64(number);
+        }
+        self.text(cut(&status.version, MAX_VERSION_BYTES));
+        self.text(cut(&status.root, MAX_ROOT_BYTES));
     }
 
     pub(super) fn domain(&mut self, domain: Option<&FailureDomain>) {
@@ -119,6 +138,23 @@ impl Body<'_> {
 
     pub(super) fn epoch(&mut self) -> Parsed<Epoch> {
         Ok(Epoch { id: self.uuid()?, members: self.number_u64()? })
+    }
+
+    pub(super) fn status(&mut self) -> Parsed<TargetStatus> {
+        Ok(TargetStatus {
+            protocol_version: self.number_u16()?,
+            pool_format: self.number_u16()?,
+            is_draining: self.flag()?,
+            uptime_ms: self.number_u64()?,
+            connections: self.number_u64()?,
+            max_connections: self.number_u64()?,
+            memory_bytes: self.number_u64()?,
+            memory_budget_bytes: self.number_u64()?,
+            free_bytes: self.number_u64()?,
+            total_bytes: self.number_u64()?,
+            version: self.text(MAX_VERSION_BYTES)?.to_owned(),
+            root: self.text(MAX_ROOT_BYTES)?.to_owned(),
+        })
     }
 
     pub(super) fn domain(&mut self) -> Parsed<Option<FailureDomain>> {

@@ -12,7 +12,7 @@ use super::{
     roster_part::RosterPart,
     wire::{self, Body, Fault, Frame, Parsed},
 };
-use crate::{FailureDomain, PoolInfo, PoolName, PoolState, USER_FLAGS_BYTES};
+use crate::{FailureDomain, PoolInfo, PoolName, PoolState, TargetStatus, USER_FLAGS_BYTES};
 
 /// What a target answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +41,8 @@ pub enum Reply {
     Closed,
     /// The pool is gone.
     Removed,
+    /// How the target is.
+    Status(Box<TargetStatus>),
     /// What there is to know of a pool.
     Info(Box<PoolInfo>),
     /// One page of names, in order.
@@ -211,6 +213,7 @@ impl Reply {
             }
             Self::Info(info) => frame.info(info),
             Self::Domain(domain) => frame.domain(domain.as_ref()),
+            Self::Status(status) => frame.status(status),
             Self::List { names, more } => {
                 frame.byte(u8::from(*more));
                 // A count that wraps belongs to a list far too long to be sealed.
@@ -257,6 +260,7 @@ impl Reply {
             Self::Roster(_) => 0x9b,
             Self::RosterSet => 0x9c,
             Self::Domain(_) => 0xa0,
+            Self::Status(_) => 0xa1,
             Self::Refused { .. } => 0xff,
         }
     }
@@ -325,6 +329,7 @@ impl Reply {
             0x9b => Self::Roster(body.roster_part()?),
             0x9c => Self::RosterSet,
             0xa0 => Self::Domain(body.domain()?),
+            0xa1 => Self::Status(Box::new(body.status()?)),
             0xff => Self::Refused { code: body.number_u16()?, text: body.text(MAX_REFUSAL_BYTES)?.to_owned() },
             _ => return Err(Fault::UnknownKind),
         })

@@ -198,6 +198,8 @@ pub enum Request {
     Boot,
     /// Say what fails together with the target.
     Domain,
+    /// Say how the target is.
+    Status,
     /// Tell the roster of the pool that is open.
     Roster {
         /// From this byte of it on.
@@ -241,7 +243,7 @@ impl Request {
                 frame.text(name.as_str());
             }
             Self::Close { in_order } => frame.byte(u8::from(*in_order)),
-            Self::KeepSet | Self::Boot | Self::Domain => {}
+            Self::KeepSet | Self::Boot | Self::Domain | Self::Status => {}
             Self::Remove { name } | Self::Info { name } => frame.text(name.as_str()),
             Self::Begin { opening, epoch, ancestors } => {
                 frame.number_u64(*opening);
@@ -339,6 +341,7 @@ impl Request {
             Self::Roster { .. } => 27,
             Self::SetRoster { .. } => 28,
             Self::Domain => 32,
+            Self::Status => 33,
         }
     }
 
@@ -417,6 +420,7 @@ impl Request {
             27 => Self::Roster { offset: body.number_u16()? },
             28 => Self::SetRoster { offset: body.number_u16()?, part: body.roster_part()? },
             32 => Self::Domain,
+            33 => Self::Status,
             _ => return Err(Fault::UnknownKind),
         })
     }

@@ -5,8 +5,8 @@ use uuid::Uuid;
 
 use super::{wire::Frame, *};
 use crate::{
-    ANCESTORS_MAX, Epoch, FailureDomain, Header, INTENT_WORDS_MAX, NameError, NewPool, OpenFor, PoolFormat, PoolInfo,
-    PoolName, PoolState, SetName, USER_FLAGS_BYTES,
+    ANCESTORS_MAX, Epoch, FailureDomain, Header, INTENT_WORDS_MAX, MAX_ROOT_BYTES, NameError, NewPool, OpenFor,
+    PoolFormat, PoolInfo, PoolName, PoolState, SetName, TargetStatus, USER_FLAGS_BYTES,
 };
 
 fn name(text: &str) -> PoolName {
@@ -122,11 +122,29 @@ fn requests() -> Vec<Request> {
         Request::Roster { offset: 6 },
         Request::SetRoster { offset: 7, part: RosterPart { len_bytes: 5000, bytes: vec![8; ROSTER_PART_BYTES] } },
         Request::Domain,
+        Request::Status,
     ]
 }
 
 fn sample_domain(kernel: Option<[u8; 16]>) -> FailureDomain {
     FailureDomain { name: "rack 7".parse().unwrap(), is_declared: kernel.is_some(), kernel }
+}
+
+fn sample_status() -> TargetStatus {
+    TargetStatus {
+        version: "1.2.3".to_owned(),
+        protocol_version: 1,
+        pool_format: 3,
+        is_draining: true,
+        uptime_ms: 2,
+        connections: 4,
+        max_connections: 5,
+        memory_bytes: 6,
+        memory_budget_bytes: 7,
+        free_bytes: 8,
+        total_bytes: 9,
+        root: "/srv/pools".to_owned(),
+    }
 }
 
 fn replies() -> Vec<Reply> {
@@ -172,6 +190,7 @@ fn replies() -> Vec<Reply> {
         Reply::Info(Box::new(PoolInfo { open_by: None, ..sample_info() })),
         Reply::List { names: vec![name("a"), name("b")], more: true },
         Reply::List { names: vec![], more: false },
+        Reply::Status(Box::new(sample_status())),
         Reply::Domain(None),
         Reply::Domain(Some(sample_domain(None))),
         Reply::Domain(Some(sample_domain(Some([6; 16])))),
@@ -201,6 +220,19 @@ fn every_message_comes_back() {
     for reply in replies() {
         assert_eq!(Reply::decode(&reply.encode(u32::MAX).expect("fits")), Ok((u32::MAX, reply)));
     }
+}
+
+#[test]
+fn the_golden_status_is_read_and_written() {
+    let golden = include_bytes!("../../tests/golden/target_status_v3.bin");
+    let reply = Reply::Status(Box::new(sample_status()));
+    assert_eq!(reply.encode(77).unwrap(), golden);
+    assert_eq!(Reply::decode(golden), Ok((77, reply)));
+    let longest = TargetStatus { root: "r".repeat(5000), version: "v".repeat(64), ..sample_status() };
+    let Ok((_, Reply::Status(cut))) = Reply::decode(&Reply::Status(Box::new(longest)).encode(1).unwrap()) else {
+        panic!()
+    };
+    assert_eq!((cut.root.len(), cut.version.len()), (MAX_ROOT_BYTES, 64));
 }
 
 #[test]

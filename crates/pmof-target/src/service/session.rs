@@ -212,14 +212,15 @@ impl Session {
         let act = Act::of(&request, self.open.as_ref().map(Open::name));
         let answered = match self.identity() {
             Some(_) if shared.is_draining() && opens(&request) => Err(stopping()),
-            Some(_) => self.carry_out(&shared.stores, request),
+            Some(_) => self.carry_out(shared, request),
             None => shared.authenticator.answer(&mut self.authentication, &request),
         };
         act.tell(&self.client(), answered.as_ref().map(drop));
         answered.unwrap_or_else(|refusal| Reply::Refused { code: refusal.code, text: refusal.text })
     }
 
-    fn carry_out(&mut self, stores: &Stores, request: Request) -> Result<Reply, Refused> {
+    fn carry_out(&mut self, shared: &Shared, request: Request) -> Result<Reply, Refused> {
+        let stores = &shared.stores;
         let Stores { pools, sets, .. } = stores;
         match request {
             Request::Create { name, new, publish_on_close } => {
@@ -247,6 +248,7 @@ impl Session {
             Request::Challenge { .. } | Request::Prove { .. } => {
                 Err(Refused::new(ServiceCode::BadMessage, "this target asks for no proof"))
             }
+            Request::Status => shared.status().map(|status| Reply::Status(Box::new(status))),
             Request::CreateSet { name, size_bytes, attributes, require } => {
                 let attributes = attributes.map(|bytes| Attributes::from_bytes(&bytes));
                 let replaced = self.removal.take_if(|removal| removal.is_replacement_of(&name));

@@ -1,0 +1,96 @@
+//! `pmof status`, and `pmof pool ls -l`.
+
+use std::{fs::File, os::unix::fs::FileExt as _};
+
+use pmof::{Durability, Pool};
+use serde_json::Value;
+
+use crate::support::{Target, pmof, text};
+
+/// One pool that is open, one that is closed, one that was left open, and one whose header is damaged.
+fn with_pools() -> (Target, Pool) {
+    let target = Target::start();
+    let create = |name: &str| {
+        Pool::options().replica(target.url(name)).require(Durability::ProcessCrash).create(1 << 20).unwrap()
+    };
+    create("closed").close().unwrap();
+    create("damaged").close().unwrap();
+    let file = File::options().write(true).open(target.file("damaged")).unwrap();
+    file.write_all_at(b"x", 20).unwrap();
+    drop(create("left"));
+    let open = create("open");
+    (target, open)
+}
+
+fn pool<'a>(report: &'a Value, name: &str) -> &'a Value {
+    report["pools"].as_array().unwrap().iter().find(|pool| pool["name"] == name).unwrap()
+}
+
+#[test]
+fn a_target_says_how_it_is() {
+    let (target, writer) = with_pools();
+    let report = pmof(["status", "--json", &target.address]).json();
+    assert_eq!(report["target"], target.address);
+    assert_eq!(report["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(report["root"], text(target.root.path()));
+    assert_eq!((&report["protocol_version"], &report["pool_format"]), (&1.into(), &3.into()));
+    assert_eq!(report["is_draining"], false);
+    // The writer, and whoever asks.
+    assert!(report["connections"].as_u64().unwrap() >= 2, "{report}");
+    assert_eq!(report["max_connections"], 10_000);
+    let stat = rustix::fs::statvfs(target.root.path()).unwrap();
+    assert_eq!(report["total_bytes"], stat.f_blocks * stat.f_frsize);
+    assert!(report["free_bytes"].as_u64().unwrap() <= stat.f_blocks * stat.f_frsize);
+    assert!(report["memory_bytes"].as_u64().unwrap() >= 2 * (48 << 10), "{report}");
+    assert_eq!(report["pools"].as_array().unwrap().len(), 4);
+
+    for (name, health) in [("open", "open"), ("closed", "closed"), ("left", "not closed"), ("damaged", "damaged")] {
+        assert_eq!(pool(&report, name)["health"], health, "{report}");
+    }
+    assert_eq!(pool(&report, "open")["len_bytes"], 1 << 20);
+    assert!(pool(&report, "open")["open_by"].as_str().unwrap().starts_with("the initiator at 127.0.0.1:"), "{report}");
+    assert!(pool(&report, "damaged")["why"].as_str().unwrap().contains("was not touched"), "{report}");
+    assert_eq!(pool(&report, "damaged")["len_bytes"], Value::Null);
+    writer.close().unwrap();
+    let report = pmof(["status", "--json", &target.address]).json();
+    assert_eq!(pool(&report, "open")["health"], "closed");
+
+    let said = pmof(["status", &target.address]).done();
+    for words in
+        ["version      0.1.0, protocol 1, pool format 3", "connections  1 of 10000", "pools        4", "\nNAME"]
+    {
+        assert!(said.contains(words), "{words:?}: {said}");
+    }
+}
+
+#[test]
+fn pools_are_listed_with_their_health() {
+    let (target, _writer) = with_pools();
+    let said = pmof(["pool", "ls", "-l", &target.address]).done();
+    let lines: Vec<_> = said.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    assert_eq!(lines[0], "NAME SIZE HEALTH EPOCH WRITER");
+    assert!(lines[1].starts_with("closed 1.0 MiB closed ") && lines[1].ends_with(" -"), "{said}");
+    assert!(lines[2].starts_with("damaged - damaged - damaged was not touched"), "{said}");
+    assert!(lines[3].starts_with("left 1.0 MiB not closed "), "{said}");
+    assert!(lines[4].contains(" open ") && lines[4].contains("the initiator at 127.0.0.1"), "{said}");
+    assert_eq!(lines.len(), 5);
+    let report = pmof(["pool", "ls", "-l", "--json", &target.address]).json();
+    assert_eq!(pool(&report, "left")["health"], "not closed");
+    // Names alone, as before.
+    let report = pmof(["pool", "ls", "--json", &target.address]).json();
+    assert_eq!(report["pools"], serde_json::json!(["closed", "damaged", "left", "open"]));
+    let here = pmof(["pool", "ls", "-l", &format!("file://{}", text(target.root.path()))]).done();
+    assert!(here.contains("closed") && here.contains("damaged"), "{here}");
+}
+
+#[test]
+fn what_is_no_target_has_no_status() {
+    let mut target = Target::start();
+    pmof(["status"]).wrong_use(&["ADDRESS"]);
+    pmof(["status", "nonsense"]).wrong_use(&["nonsense"]);
+    pmof(["status", "--watch", "0", &target.address]).wrong_use(&["--watch"]);
+    pmof(["status", &format!("file://{}", text(target.root.path()))]).failed(&["no target serves", "pmof pool ls -l"]);
+    target.kill();
+    pmof(["status", &target.address]).failed(&["cannot tell how the target is", &target.address, "Connection refused"]);
+    pmof(["status", "--json", &target.address]).failed(&["cannot tell how the target is"]);
+}
