@@ -11,10 +11,10 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use pmof::{Event, Pool, PoolOptions, ReplicaPlace, ReplicaState};
 use pmof_console::{
+    interrupt::TemporaryDirectory,
     output::{self, say, with_mend},
     words::{Level, TransportName},
 };
-use tempfile::TempDir;
 
 use self::{
     member::{Back, Kind, Member, State},
@@ -163,16 +163,16 @@ struct Chaos<'a> {
     last_events: VecDeque<String>,
     /// Before the directories, so that targets are killed before their pools are removed.
     members: Vec<Member>,
-    directory: TempDir,
-    _sockets: TempDir,
+    directory: TemporaryDirectory,
+    _sockets: TemporaryDirectory,
 }
 
 impl<'a> Chaos<'a> {
     fn start(args: &'a ChaosArgs, seed: u64, left: Counts) -> Result<Self> {
         let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
-        let directory = tempfile::Builder::new().prefix("pmof-chaos-").tempdir_in(&parent);
+        let directory = TemporaryDirectory::create("pmof-chaos-", &parent);
         let directory = directory.with_context(|| format!("cannot make a directory in {}", parent.display()))?;
-        let sockets = tempfile::Builder::new().prefix("pmof-").tempdir().context("cannot make a directory")?;
+        let sockets = TemporaryDirectory::create("pmof-", &std::env::temp_dir()).context("cannot make a directory")?;
         let start = |index| Member::start(directory.path(), sockets.path(), args.transport, index);
         let members = (0..MEMBERS).map(start).collect::<Result<Vec<_>>>()?;
         let pool = options(args, &members).create(POOL_BYTES).map_err(with_mend)?;

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use pmof_bench::{bench, chaos, soak};
+use pmof_console::interrupt::clean_up_on_signals;
 
 mod copy;
 mod demo;
@@ -53,10 +54,22 @@ enum Command {
     SoakWriter(soak::WriterArgs),
 }
 
+impl Command {
+    /// Whether it makes directories, files and targets for its own use.
+    fn makes_files(&self) -> bool {
+        matches!(self, Self::Demo(_) | Self::Cp(_) | Self::Bench(_) | Self::Soak(_) | Self::Chaos(_))
+    }
+}
+
 /// Runs `pmof` on the process's arguments.
 pub fn pmof() -> ExitCode {
     pmof::mem::survive_file_size_limit();
-    let done = match &Cli::parse().command {
+    let command = Cli::parse().command;
+    if command.makes_files() {
+        // Where that fails, signals end it as they always do.
+        let _ = clean_up_on_signals();
+    }
+    let done = match &command {
         Command::Demo(args) => demo::run(args),
         Command::Serve(args) => serve::run(args),
         Command::Status(args) => status::run(args),

@@ -7,12 +7,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use tempfile::NamedTempFile;
+use pmof_console::interrupt::TemporaryFile;
 
 /// A file that does not have its name yet, in the same directory; removed if dropped before.
 #[derive(Debug)]
 pub(crate) struct NewFile {
-    file: NamedTempFile,
+    file: TemporaryFile,
     path: PathBuf,
 }
 
@@ -22,7 +22,7 @@ impl NewFile {
         let mut builder = tempfile::Builder::new();
         // Narrowed by the umask, as for any new file.
         builder.prefix(prefix).suffix(".part").permissions(Permissions::from_mode(0o666));
-        Ok(Self { file: builder.tempfile_in(directory_of(path))?, path: path.into() })
+        Ok(Self { file: TemporaryFile::create(&builder, directory_of(path))?, path: path.into() })
     }
 
     pub(crate) fn file(&self) -> &File {
@@ -43,8 +43,7 @@ impl NewFile {
                 _ => self.file().set_permissions(Permissions::from_mode(old.mode() & 0o777))?,
             }
         }
-        let named = if replaces { self.file.persist(&self.path) } else { self.file.persist_noclobber(&self.path) };
-        named.map(drop).map_err(|error| error.error)
+        self.file.persist(&self.path, replaces)
     }
 }
 

@@ -8,16 +8,18 @@ use std::{
 
 use anyhow::{Context, ensure};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
-use tempfile::TempDir;
+
+use crate::interrupt::{KilledOnSignal, TemporaryDirectory};
 
 /// A `pmof serve` of this very binary. Killed (SIGKILL) when dropped, and by the kernel when the thread that started it
 /// ends in any other way, such as by a signal to this process.
 #[derive(Debug)]
 pub struct Target {
     child: Child,
+    on_signal: KilledOnSignal,
     address: String,
     /// Where its Unix socket lies, if it has one.
-    _socket: Option<TempDir>,
+    _socket: Option<TemporaryDirectory>,
 }
 
 impl Target {
@@ -29,12 +31,18 @@ impl Target {
 
     /// The same on a Unix socket in a directory of its own, because the path of a socket has at most 107 bytes.
     pub fn start_on_socket(root: &Path, more: &[&str]) -> anyhow::Result<Self> {
-        let directory = tempfile::Builder::new().prefix("pmof-").tempdir().context("cannot make a directory")?;
+        let directory =
+            TemporaryDirectory::create("pmof-", &std::env::temp_dir()).context("cannot make a directory")?;
         let listen = format!("shm://{}", directory.path().join("target.sock").display());
         Self::start_with(root, &listen, more, Some(directory))
     }
 
-    fn start_with(root: &Path, listen: &str, more: &[&str], socket: Option<TempDir>) -> anyhow::Result<Self> {
+    fn start_with(
+        root: &Path,
+        listen: &str,
+        more: &[&str],
+        socket: Option<TemporaryDirectory>,
+    ) -> anyhow::Result<Self> {
         let mut child = this_program("serve")?
             .arg("--root")
             .arg(root)
@@ -45,7 +53,8 @@ impl Target {
             .spawn()
             .context("cannot start a target")?;
         let output = child.stdout.take().context("the target has no output")?;
-        let mut target = Self { child, address: String::new(), _socket: socket };
+        let mut target =
+            Self { on_signal: KilledOnSignal::new(&child), child, address: String::new(), _socket: socket };
         let mut line = String::new();
         BufReader::new(output).read_line(&mut line).context("cannot read from the target")?;
         let address = line.trim_end().strip_prefix("ready ");
@@ -57,6 +66,7 @@ impl Target {
     pub fn restart(&mut self, root: &Path, more: &[&str]) -> anyhow::Result<()> {
         let mut again = Self::start_with(root, &self.address, more, None)?;
         std::mem::swap(&mut self.child, &mut again.child);
+        std::mem::swap(&mut self.on_signal, &mut again.on_signal);
         Ok(())
     }
 

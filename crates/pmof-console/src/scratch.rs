@@ -2,17 +2,17 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::interrupt::TemporaryDirectory;
 use anyhow::{Context, bail};
 use pmof::{
     Durability, causes,
     mem::{MediumProbe, probe},
 };
-use tempfile::TempDir;
 
 /// A new directory under one whose files survive loss of power.
 #[derive(Debug)]
 pub struct Scratch {
-    directory: TempDir,
+    directory: TemporaryDirectory,
     probe: MediumProbe,
 }
 
@@ -28,7 +28,7 @@ impl Scratch {
         for candidate in candidates {
             match probe(&candidate) {
                 Ok(probe) if probe.strongest >= Durability::PowerFailure => {
-                    let made = tempfile::Builder::new().prefix(prefix).tempdir_in(&candidate);
+                    let made = TemporaryDirectory::create(prefix, &candidate);
                     let directory =
                         made.with_context(|| format!("cannot make a directory in {}", candidate.display()))?;
                     return Ok(Self { directory, probe });

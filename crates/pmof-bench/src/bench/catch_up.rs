@@ -16,11 +16,11 @@ use clap::Args;
 use pmof::{Event, Pool, PoolOptions};
 use pmof_console::{
     children::Target,
+    interrupt::TemporaryDirectory,
     output::{print_json, say, with_mend},
     words::Level,
 };
 use serde::Serialize;
-use tempfile::TempDir;
 
 use self::counter::Counter;
 use crate::soak::Random;
@@ -156,13 +156,13 @@ struct Scene {
     counters: Vec<Counter>,
     /// Makes what is written another each time.
     round: u8,
-    directory: TempDir,
+    directory: TemporaryDirectory,
 }
 
 impl Scene {
     fn set(args: &CatchUpArgs, is_counted: bool) -> Result<Self> {
         let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
-        let directory = tempfile::Builder::new().prefix("pmof-bench-").tempdir_in(&parent);
+        let directory = TemporaryDirectory::create("pmof-bench-", &parent);
         let directory = directory.with_context(|| format!("cannot make a directory in {}", parent.display()))?;
         let mut options = Pool::options().require(args.durability.durability());
         let (mut targets, mut counters) = (Vec::new(), Vec::new());

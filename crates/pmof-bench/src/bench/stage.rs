@@ -13,11 +13,11 @@ use pmof::{Declaration, Durability, Pool, PoolOptions, Waiting, mem::MediumKind}
 use pmof_console::limits;
 use pmof_console::{
     children::{Target, this_program},
+    interrupt::{KilledOnSignal, TemporaryDirectory},
     reach::{ReachArgs, device_option},
     words::TransportName,
 };
 use rustix::process::{Pid, Signal, kill_process};
-use tempfile::TempDir;
 
 /// Size of the pools that are measured; also the size of the floor's file, so that both meet the same file system.
 pub(super) const POOL_BYTES: u64 = super::floor::FILE_BYTES;
@@ -111,7 +111,7 @@ impl Medium {
 /// CPUs and a directory. The directory goes when the stage does.
 #[derive(Debug)]
 pub(super) struct Stage {
-    directory: TempDir,
+    directory: TemporaryDirectory,
     initiator_cpu: usize,
     servers_cpu: usize,
     medium: Medium,
@@ -124,9 +124,7 @@ impl Stage {
     pub(super) fn set(args: &StageArgs, medium: Medium) -> Result<Self> {
         args.reach.check()?;
         let parent = args.dir.as_deref().unwrap_or(medium.directory());
-        let directory = tempfile::Builder::new()
-            .prefix("pmof-bench-")
-            .tempdir_in(parent)
+        let directory = TemporaryDirectory::create("pmof-bench-", parent)
             .with_context(|| format!("cannot make a directory in {}: name another one with --dir", parent.display()))?;
         let found = pmof::mem::probe(directory.path())?;
         ensure!(
@@ -276,6 +274,7 @@ pub(super) fn warm(pool: &Pool) -> Result<()> {
 #[derive(Debug)]
 pub(crate) struct Helper {
     child: Child,
+    _on_signal: KilledOnSignal,
     addresses: Vec<SocketAddr>,
 }
 
@@ -289,7 +288,8 @@ impl Helper {
     pub(crate) fn start(options: &[&str], count: usize) -> Result<Self> {
         let (command, options) = options.split_first().context("a helper has no command")?;
         let child = this_program(command)?.args(options).stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
-        let mut helper = Self { child: child.context("cannot start a helper process")?, addresses: Vec::new() };
+        let child = child.context("cannot start a helper process")?;
+        let mut helper = Self { _on_signal: KilledOnSignal::new(&child), child, addresses: Vec::new() };
         let mut output = BufReader::new(helper.child.stdout.take().context("the helper has no output")?);
         for _ in 0..count {
             let mut line = String::new();

@@ -14,6 +14,7 @@ use clap::ValueEnum;
 use pmof::{Durability, Pool};
 use pmof_console::{
     children::{exit_with_parent, this_program},
+    interrupt::KilledOnSignal,
     words::MethodName,
 };
 
@@ -140,6 +141,7 @@ fn tell(report: Report) -> anyhow::Result<()> {
 #[derive(Debug)]
 pub(super) struct Writer {
     child: Child,
+    _on_signal: KilledOnSignal,
     reports: Receiver<Report>,
 }
 
@@ -162,7 +164,7 @@ impl Writer {
             .name("pmof-reports".to_owned())
             .spawn(move || pass_on(output, &sender))
             .context("cannot start a thread")?;
-        let mut writer = Self { child, reports };
+        let mut writer = Self { _on_signal: KilledOnSignal::new(&child), child, reports };
         match writer.reports.recv_timeout(START_TIMEOUT) {
             Ok(Report::Opened) => Ok(writer),
             _ => bail!("the writer did not open the pool: {}", writer.last_words()),

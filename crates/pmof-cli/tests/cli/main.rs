@@ -6,6 +6,7 @@ mod copies;
 mod fabric;
 mod foreign;
 mod hungry;
+mod interrupted;
 mod killed;
 mod limits;
 mod logs;
