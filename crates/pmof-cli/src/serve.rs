@@ -120,7 +120,7 @@ pub(crate) struct ServeArgs {
     #[arg(long)]
     busy_poll: bool,
     /// Worker threads; 0 chooses the number.
-    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    #[arg(long, value_name = "COUNT", default_value_t = 0, value_parser = worker_count)]
     workers: usize,
     /// CPU to run on, for benchmarks.
     #[arg(long, hide = true)]
@@ -141,6 +141,17 @@ pub(crate) struct ServeArgs {
 fn at_least_one(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) => Err("no connection at all cannot be served: allow at least 1".to_owned()),
+        Ok(count) => Ok(count),
+        Err(error) => Err(causes(&error).to_string()),
+    }
+}
+
+/// More threads than any machine has CPUs are a slip of the finger.
+const WORKERS_LIMIT: usize = 4096;
+
+fn worker_count(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(count) if count > WORKERS_LIMIT => Err(format!("more than {WORKERS_LIMIT} threads serve nobody faster")),
         Ok(count) => Ok(count),
         Err(error) => Err(causes(&error).to_string()),
     }

@@ -88,7 +88,9 @@ fn in_the_way(replica: &PoolUrl) -> String {
     let found = Pool::options().replica(replica.to_string()).info();
     if let Err(PoolError::Replica { source, .. }) = &found {
         if let ReplicaError::Refused { refusal: PoolRefusal::NotAUsablePool, text } = &**source {
-            return format!("`pmof pool rm` removes sound pools only, and of this the target says: {text}");
+            return format!(
+                "`pmof pool rm` removes sound pools, and with `--force` damaged ones; of this the target says: {text}"
+            );
         }
     }
     format!("`pmof pool rm {replica}` removes it with its bytes")

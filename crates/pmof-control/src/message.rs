@@ -47,6 +47,7 @@
 //! | 28 | `SetRoster` | offset `u16`, part |
 //! | 32 | `Domain` | - |
 //! | 33 | `Status` | - |
+//! | 34 | `Discard` | name |
 //! | 0x81 | `Opened` | pool UUID `[16]`, replica UUID `[16]`, size `u64`, replica count `u16`, replica index `u16`, user flags `[16]`, state, `u16` length and descriptor |
 //! | 0x82 | `Closed` | - |
 //! | 0x83 | `Removed` | - |

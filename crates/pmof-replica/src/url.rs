@@ -180,6 +180,10 @@ impl FromStr for PoolUrl {
                 let wrong = || PoolUrlError::Parameter { text: text.to_owned(), parameter: parameter.to_owned(), form };
                 (name, Some(source.ok_or_else(wrong)?))
             }
+            Some((_, parameter)) if rest.contains(SOURCE_PARAMETER) => {
+                let (text, parameter) = (text.to_owned(), parameter.to_owned());
+                return Err(PoolUrlError::Parameter { text, parameter, form });
+            }
             _ => (rest, None),
         };
         if name.is_empty() {

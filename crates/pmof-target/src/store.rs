@@ -270,17 +270,27 @@ impl PoolStore {
     /// A file without the whole header of a pool is left alone. A pool of a newer version may be removed. Of a pool on a
     /// device the header is wiped; its bytes stay there until another pool is made.
     pub fn remove(&self, name: &PoolName) -> Result<(), StoreError> {
+        self.remove_if(name, |error| {
+            matches!(error, HeaderError::NewerVersion { .. } | HeaderError::UnknownFeature { .. })
+        })
+    }
+
+    /// The same also of a pool whose header is damaged, so that it cannot be known whose it is. What does not begin as a pool does is left
+    /// alone.
+    pub fn discard(&self, name: &PoolName) -> Result<(), StoreError> {
+        self.remove_if(name, |error| !matches!(error, HeaderError::NotAPool))
+    }
+
+    /// Deletes a pool whose header is whole, or has a fault that does not matter.
+    fn remove_if(&self, name: &PoolName, matters_not: fn(&HeaderError) -> bool) -> Result<(), StoreError> {
         if let Some(device) = self.device(name) {
-            return self.remove_on(device);
+            return self.remove_on(device, matters_not);
         }
         let writers = self.writers();
         let entry = self.root.entry(name)?;
         match self.header_of(name, &entry) {
-            Ok(_)
-            | Err(StoreError::Header {
-                source: HeaderError::NewerVersion { .. } | HeaderError::UnknownFeature { .. },
-                ..
-            }) => {}
+            Ok(_) => {}
+            Err(StoreError::Header { source, .. }) if matters_not(&source) => {}
             Err(error) => return Err(error),
         }
         if let Some(writer) = writers.get(name) {

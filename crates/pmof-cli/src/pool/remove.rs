@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use pmof::{PoolRefusal, PoolUrl, ReplicaError, causes, replica::SetRemoval};
+use pmof::{PoolError, PoolOptions, PoolRefusal, PoolUrl, ReplicaError, causes, replica::SetRemoval};
 use pmof_console::{
     output::{self, with_mend},
     reach::ConnectArgs,
@@ -24,7 +24,7 @@ pub(crate) struct RemoveArgs {
     /// be given several times
     #[arg(value_name = "URL|PATH", required = true, value_parser = parsed::<PoolPlace>)]
     places: Vec<PoolPlace>,
-    /// Remove what is left of pools whose parts are missing or damaged; for pool set files only. Files that never belonged to the pool stay, except with `NOHDRS`, where nothing says who owns a file; parts of two pools are refused
+    /// Remove pools whose headers are damaged, and what is left of pool sets whose parts are missing or damaged. Files that never belonged to the pool stay, except with `NOHDRS`, where nothing says who owns a file; parts of two pools are refused
     #[arg(long)]
     force: bool,
     /// Remove the pool set files of this machine too
@@ -159,11 +159,30 @@ fn check_there(places: &[PoolPlace], connect: ConnectArgs) -> anyhow::Result<()>
 fn remove_url(args: &RemoveArgs, url: &PoolUrl, connect: ConnectArgs) -> anyhow::Result<Gone> {
     let options = connect.pools().replica(url.to_string());
     if args.how.dry_run {
-        options.info().map_err(with_mend)?;
+        match options.info() {
+            Err(error) if args.force && is_unusable(&error) && is_listed(url, connect)? => {}
+            described => drop(described.map_err(with_mend)?),
+        }
     } else {
-        options.remove().map_err(with_mend)?;
+        match options.remove() {
+            // A whole pool is removed as ever; nothing else is known of a damaged one than its name.
+            Err(error) if args.force && is_unusable(&error) => options.discard().map_err(with_mend)?,
+            removed => removed.map_err(with_mend)?,
+        }
     }
     Ok(Gone { lines: vec![url.to_string()], ..Gone::default() })
+}
+
+/// Whether a target has a pool of this name and cannot use it.
+fn is_unusable(error: &PoolError) -> bool {
+    let PoolError::Replica { source, .. } = error else { return false };
+    matches!(**source, ReplicaError::Refused { refusal: PoolRefusal::NotAUsablePool, .. })
+}
+
+/// Whether it begins as a pool does: what does not is not listed.
+fn is_listed(url: &PoolUrl, connect: ConnectArgs) -> anyhow::Result<bool> {
+    let options = url.source.into_iter().fold(connect.pools(), PoolOptions::source);
+    Ok(pmof::list_pools(&url.target, &options)?.contains(&url.name))
 }
 
 /// Removes all of a pool or nothing: only after every part and every host has been checked.

@@ -94,3 +94,41 @@ fn what_is_no_target_has_no_status() {
     pmof(["status", &target.address]).failed(&["cannot tell how the target is", &target.address, "Connection refused"]);
     pmof(["status", "--json", &target.address]).failed(&["cannot tell how the target is"]);
 }
+
+#[test]
+fn a_damaged_pool_is_removed_by_force_and_what_is_no_pool_stays() {
+    let (target, _writer) = with_pools();
+    std::fs::write(target.file("letter"), [b'x'; 8192]).unwrap();
+    let (damaged, letter) = (target.url("damaged"), target.url("letter"));
+    pmof(["pool", "rm", &damaged]).failed(&["cannot remove", "header is damaged"]);
+    let said = pmof(["pool", "rm", "--force", "--dry-run", &damaged]).done();
+    assert_eq!(said, format!("would remove {damaged}\n"));
+    assert!(target.file("damaged").exists());
+    assert_eq!(pmof(["pool", "rm", "--force", &damaged]).done(), format!("removed {damaged}\n"));
+    assert!(!target.file("damaged").exists());
+
+    for options in [&["--force"][..], &["--force", "--dry-run"]] {
+        let said = pmof([&["pool", "rm", &letter], options].concat());
+        said.failed(&["cannot remove", "it is not a pool"]);
+    }
+    assert!(target.file("letter").exists());
+    pmof(["pool", "rm", "--force", &target.url("open")]).failed(&["is open for writing by"]);
+    assert!(target.file("open").exists());
+    assert_eq!(
+        pmof(["pool", "rm", "--force", &target.url("closed")]).done(),
+        format!("removed {}\n", target.url("closed"))
+    );
+    pmof(["pool", "rm", "--force", &target.url("missing")]).failed(&["there is no pool missing"]);
+}
+
+#[test]
+fn options_that_nothing_can_follow_are_refused() {
+    let target = Target::start();
+    let root = text(target.root.path());
+    let serve = |option, value| pmof(["serve", "--root", root, "--listen", "tcp://127.0.0.1:0", option, value]);
+    serve("--max-connections", "0").wrong_use(&["--max-connections", "at least 1"]);
+    serve("--workers", "99999").wrong_use(&["--workers", "4096"]);
+    serve("--drain-timeout", "soon").wrong_use(&["--drain-timeout", "such as 10s"]);
+    let url = format!("{}?source=127.0.0.1", target.url("orders"));
+    pmof(["pool", "info", &url]).wrong_use(&["source=127.0.0.1", "is not understood", "tcp://HOST:PORT/POOL"]);
+}

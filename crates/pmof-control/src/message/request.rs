@@ -200,6 +200,11 @@ pub enum Request {
     Domain,
     /// Say how the target is.
     Status,
+    /// Delete a pool and its bytes, whose header is damaged.
+    Discard {
+        /// The pool.
+        name: PoolName,
+    },
     /// Tell the roster of the pool that is open.
     Roster {
         /// From this byte of it on.
@@ -244,7 +249,7 @@ impl Request {
             }
             Self::Close { in_order } => frame.byte(u8::from(*in_order)),
             Self::KeepSet | Self::Boot | Self::Domain | Self::Status => {}
-            Self::Remove { name } | Self::Info { name } => frame.text(name.as_str()),
+            Self::Remove { name } | Self::Discard { name } | Self::Info { name } => frame.text(name.as_str()),
             Self::Begin { opening, epoch, ancestors } => {
                 frame.number_u64(*opening);
                 frame.epoch(epoch);
@@ -342,6 +347,7 @@ impl Request {
             Self::SetRoster { .. } => 28,
             Self::Domain => 32,
             Self::Status => 33,
+            Self::Discard { .. } => 34,
         }
     }
 
@@ -421,6 +427,7 @@ impl Request {
             28 => Self::SetRoster { offset: body.number_u16()?, part: body.roster_part()? },
             32 => Self::Domain,
             33 => Self::Status,
+            34 => Self::Discard { name: body.name()? },
             _ => return Err(Fault::UnknownKind),
         })
     }

@@ -123,6 +123,7 @@ fn requests() -> Vec<Request> {
         Request::SetRoster { offset: 7, part: RosterPart { len_bytes: 5000, bytes: vec![8; ROSTER_PART_BYTES] } },
         Request::Domain,
         Request::Status,
+        Request::Discard { name: name("broken") },
     ]
 }
 

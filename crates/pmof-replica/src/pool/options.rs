@@ -369,6 +369,16 @@ impl PoolOptions {
         Ok(())
     }
 
+    /// The same also of replicas whose headers are damaged, so that it is not known whether they are of one pool. Files that do not begin as a pool
+    /// does stay.
+    pub fn discard(&self) -> Result<(), PoolError> {
+        self.ask_each(
+            |url| Request::Discard { name: url.name.clone() },
+            |reply| matches!(reply, Reply::Removed).then_some(()),
+        )?;
+        Ok(())
+    }
+
     fn ask_each<T>(
         &self,
         question: impl Fn(&PoolUrl) -> Request,

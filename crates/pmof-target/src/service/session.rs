@@ -242,7 +242,7 @@ impl Session {
             | Request::Intent { .. }
             | Request::Roster { .. }
             | Request::SetRoster { .. } => self.on_pool(|pool| requests::about_state(pools, pool, request)),
-            Request::Remove { .. } | Request::Info { .. } | Request::List { .. } => {
+            Request::Remove { .. } | Request::Discard { .. } | Request::Info { .. } | Request::List { .. } => {
                 requests::about_store(pools, request)
             }
             Request::Challenge { .. } | Request::Prove { .. } => {

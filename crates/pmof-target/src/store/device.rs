@@ -236,7 +236,7 @@ impl PoolStore {
     }
 
     /// Wipes the header, durably. The device stays, and the user's data stays on it until the next pool is made there.
-    pub(super) fn remove_on(&self, device: &Device) -> Result<(), StoreError> {
+    pub(super) fn remove_on(&self, device: &Device, matters_not: fn(&HeaderError) -> bool) -> Result<(), StoreError> {
         let writers = self.writers();
         if let Some(writer) = writers.get(&device.name) {
             return Err(StoreError::Busy { name: device.name.clone(), holder: writer.holder.clone() });
@@ -244,8 +244,8 @@ impl PoolStore {
         let memory = device.map(OpenFor::Write)?;
         device.lock(&memory)?;
         match device.holds(&memory)? {
-            Holds::Pool(_) | Holds::Unusable(HeaderError::NewerVersion { .. } | HeaderError::UnknownFeature { .. }) => {
-            }
+            Holds::Pool(_) => {}
+            Holds::Unusable(error) if matters_not(&error) => {}
             Holds::Nothing => return Err(device.not_found()),
             Holds::Unusable(error) => return Err(device.unusable(error)),
         }
