@@ -9,6 +9,8 @@ use pmof_control::{ANCESTORS_MAX, Epoch, PoolState, REPLICAS_MAX};
 use uuid::Uuid;
 
 #[cfg(test)]
+mod model;
+#[cfg(test)]
 mod tests;
 
 /// Replicas that must have an epoch before anything depends on it: any two openings have met one of them.
@@ -70,7 +72,8 @@ impl Agreement {
     }
 
     /// Whether those in sync have all that was ever acknowledged, and nobody else can go on without them: so many of `members` vote that any two sets of
-    /// so many and of those that know of an epoch meet; or all members of the newest epoch are here, and of those that may be newer.
+    /// so many and of those that know of an epoch meet; or, where one is a quorum, all members of the newest epoch are here, and of those that may be newer.
+    /// Elsewhere a member does not know whether a quorum has confirmed its epoch: after its writer's death the others may go on from the one before.
     /// `is_of_members`: the newest epoch found is one of these members, and not from before they were changed.
     pub(crate) fn is_enough(&self, found: &[Found<'_>], members: u64, is_of_members: bool) -> bool {
         let is_member = |position: &&usize| members & (1 << found[**position].index) != 0;
@@ -83,8 +86,9 @@ impl Agreement {
         let is_found = |index: u16| found.iter().any(|found| found.index == index);
         let mut announced = self.announced.iter();
         let is_newest = announced.all(|epoch| all_of(epoch, &is_found));
-        !self.in_sync.is_empty()
-            && (votes >= votes_needed(members.count_ones() as usize) || (has_all && is_newest && is_of_members))
+        let count = members.count_ones() as usize;
+        let is_known = quorum(count) == 1 && has_all && is_newest && is_of_members;
+        !self.in_sync.is_empty() && (votes >= votes_needed(count) || is_known)
     }
 }
 

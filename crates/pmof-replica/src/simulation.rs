@@ -14,6 +14,7 @@ use world::{Fault, World};
 mod farm;
 mod plan;
 mod random;
+mod reading;
 mod returning;
 mod session;
 mod tasks;
@@ -30,6 +31,7 @@ struct Outcome {
     chaos_steps: u64,
     faults: BTreeMap<Fault, u64>,
     acknowledged: u64,
+    readers: u64,
     trace: Vec<String>,
 }
 
@@ -47,8 +49,12 @@ fn run(seed: u64, control: Option<Control>, limit: Option<u64>, is_traced: bool)
     for writer in 0..writer_count {
         tasks.start(writer, write_again_and_again(Rc::clone(&world), Rc::clone(&tasks), writer));
     }
+    let mut readers = random::Random::new(seed.rotate_left(32));
     while world.borrow().step < chaos_steps && world.borrow().truth.violation.is_none() {
         step(&world, &tasks);
+        if control.is_none() && readers.once_in(8) {
+            reading::read_somewhere(&mut world.borrow_mut(), &mut readers);
+        }
         if world.borrow_mut().random.once_in(fault_rate) {
             fail_something(&world, &tasks, writer_count);
         }
@@ -60,7 +66,7 @@ fn run(seed: u64, control: Option<Control>, limit: Option<u64>, is_traced: bool)
     let mut world = world.borrow_mut();
     let trace = world.trace.take().unwrap_or_default();
     let (violation, faults) = (world.truth.violation.take(), std::mem::take(&mut world.faults));
-    Outcome { violation, chaos_steps, faults, acknowledged: world.truth.acknowledged, trace }
+    Outcome { violation, chaos_steps, faults, acknowledged: world.truth.acknowledged, readers: world.readers, trace }
 }
 
 fn step(world: &Shared, tasks: &Tasks) {

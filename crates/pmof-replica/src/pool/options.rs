@@ -166,8 +166,8 @@ impl PoolOptions {
         self
     }
 
-    /// Replicas that an opening needs in sync, of those that are named. Without it, an opening needs a majority of those that the pool was made with, or all that
-    /// the last writer left in sync; where too few can be reached, it fails by the error of one that cannot ([`PoolError::Replica`]), or by
+    /// Replicas that an opening needs in sync, of those that are named. Without it, an opening needs a majority of those that the pool was made with, or, of
+    /// two, the one that the last writer left in sync; where too few can be reached, it fails by the error of one that cannot ([`PoolError::Replica`]), or by
     /// [`PoolError::Degraded`]. [`Pool::left_out`] says which of those named are missing.
     ///
     /// Asking for more is always safe. **Fewer than a majority are not**: the ones that are not there may be opened by somebody else, and

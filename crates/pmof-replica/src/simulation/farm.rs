@@ -31,10 +31,13 @@ fn report(seed: u64, chaos_steps: u64) -> String {
 
 #[test]
 fn nothing_is_lost() {
+    let mut readers = 0;
     for seed in 0..300 {
         let outcome = run(seed, None, None, false);
         assert!(outcome.violation.is_none(), "{}", report(seed, outcome.chaos_steps));
+        readers += outcome.readers;
     }
+    assert!(readers > 1000, "{readers}");
 }
 
 #[test]
@@ -63,10 +66,11 @@ fn farm() {
         |name: &str, otherwise: u64| env::var(name).map_or(otherwise, |text| text.parse().expect("a number of seeds"));
     let (first, count) = (number("PMOF_FIRST_SEED", 0), number("PMOF_SEEDS", 1000));
     let began = Instant::now();
-    let (mut faults, mut acknowledged, mut violations) = (BTreeMap::<Fault, u64>::new(), 0, Vec::new());
+    let (mut faults, mut acknowledged, mut readers, mut violations) = (BTreeMap::<Fault, u64>::new(), 0, 0, Vec::new());
     for seed in first..first + count {
         let outcome = run(seed, None, None, false);
         acknowledged += outcome.acknowledged;
+        readers += outcome.readers;
         outcome.faults.into_iter().for_each(|(fault, times)| *faults.entry(fault).or_default() += times);
         if let Some(violation) = outcome.violation {
             println!("seed {seed}: {violation}");
@@ -74,7 +78,9 @@ fn farm() {
         }
     }
     let rate = count as f64 / began.elapsed().as_secs_f64();
-    println!("{count} seeds from {first}: {rate:.0} a second, {acknowledged} persists acknowledged");
+    println!(
+        "{count} seeds from {first}: {rate:.0} a second, {acknowledged} persists acknowledged, {readers} replicas read"
+    );
     for (fault, times) in &faults {
         println!("  {fault:?} {times}");
     }

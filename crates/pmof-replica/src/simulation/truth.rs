@@ -17,6 +17,16 @@ struct Opening {
     committed: Pages,
 }
 
+impl Opening {
+    /// A page of which these values are not what was acknowledged, nor what was written since.
+    fn lost_in(&self, found: &Pages) -> Option<usize> {
+        (0..PAGES).find(|page| {
+            let (value, committed) = (found[*page], self.committed[*page]);
+            value != committed && !(value > committed && self.issued[*page].contains(&value))
+        })
+    }
+}
+
 /// The pool as its users know it.
 #[derive(Debug)]
 pub(super) struct Truth {
@@ -44,11 +54,7 @@ impl Truth {
             return None;
         }
         let before = self.openings.last().expect("there is always one");
-        let lost = (0..PAGES).find(|page| {
-            let (value, committed) = (found[*page], before.committed[*page]);
-            value != committed && !(value > committed && before.issued[*page].contains(&value))
-        });
-        if let Some(page) = lost {
+        if let Some(page) = before.lost_in(found) {
             let (committed, issued) = (before.committed[page], before.issued[page].clone());
             let value = found[page];
             self.violate(|| {
@@ -57,6 +63,17 @@ impl Truth {
         }
         self.openings.push(Opening { epoch, recovered: *found, issued: Default::default(), committed: *found });
         Some(self.openings.len() - 1)
+    }
+
+    /// A reader was shown these values.
+    pub(super) fn read(&mut self, found: &Pages) {
+        let newest = self.openings.last().expect("there is always one");
+        if let Some(page) = newest.lost_in(found) {
+            let (committed, issued, value) = (newest.committed[page], newest.issued[page].clone(), found[page]);
+            self.violate(|| {
+                format!("a reader reads {value} in page {page}; {committed} was acknowledged, of {issued:?}")
+            });
+        }
     }
 
     pub(super) fn issue(&mut self, opening: Option<usize>, page: usize) -> u64 {

@@ -137,6 +137,8 @@ pub(super) struct World {
     pub(super) truth: Truth,
     pub(super) faults: BTreeMap<Fault, u64>,
     pub(super) control: Option<Control>,
+    /// Replicas that readers have read.
+    pub(super) readers: u64,
     /// Nothing goes wrong any more.
     pub(super) is_faultless: bool,
     /// What happened, where it is asked for.
@@ -182,6 +184,7 @@ impl World {
             faults: BTreeMap::new(),
             control,
             is_faultless: false,
+            readers: 0,
             trace: None,
         }
     }

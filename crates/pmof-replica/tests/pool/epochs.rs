@@ -2,7 +2,8 @@
 
 use std::{fs, thread, time::Duration};
 
-use pmof_control::{DATA_OFFSET, PoolFormat, PoolRefusal};
+use pmof_access::Durability;
+use pmof_control::{DATA_OFFSET, Epoch, OpenFor, PoolFormat, PoolName, PoolRefusal, Reply, Request};
 use pmof_mem::causes;
 use pmof_replica::{Pool, PoolError, PoolOptions, ReplicaError};
 
@@ -494,4 +495,48 @@ fn a_replica_that_another_writes_is_not_done_without() {
     assert_eq!(replica.to_string(), two[0].url("orders"));
     assert!(matches!(**why, ReplicaError::Refused { refusal: PoolRefusal::NotFound, .. }), "{why}");
     pool.close().unwrap();
+}
+
+/// A writer of the epoch {0, 2} loses the first replica and announces the epoch {2} to the other two. The third confirms it, and the writer dies. The first two
+/// do not know of that, and go on: the third holds older bytes, and says of itself that it is the only member of the newest epoch.
+#[test]
+fn the_only_member_of_an_epoch_is_not_read_alone() {
+    let mut three: [Target; 3] = targets();
+    options(urls(&three)).create(4096).unwrap().close().unwrap();
+    let pool = options(urls(&three[..1]).into_iter().chain(urls(&three[2..]))).open().unwrap();
+    pool.persist(0, b"older").unwrap();
+    pool.close().unwrap();
+
+    // The writer's own state of the pool, without its library: the last two replicas, and an epoch of the last.
+    let state = options(urls(&three[2..])).min_replicas(1).info().unwrap()[0].state.clone();
+    let ancestors: Vec<_> = std::iter::once(state.epoch).chain(state.ancestors).collect();
+    let (epoch, opening) = (Epoch::new([2]), state.opening + 1);
+    let writers = [1, 2].map(|index: usize| RawInitiator::connect(&three[index].address()));
+    for writer in &writers {
+        let (name, require) = (PoolName::new("orders").unwrap(), Durability::ProcessCrash);
+        let opened = writer.ask(&Request::Open { name, access: OpenFor::Write, require });
+        assert!(matches!(opened, Reply::Opened { .. }), "{opened:?}");
+        let begin = Request::Begin { opening, epoch, ancestors: ancestors.clone() };
+        assert_eq!(writer.ask(&begin), Reply::Begun);
+    }
+    assert_eq!(writers[1].ask(&Request::Confirm { epoch: epoch.id }), Reply::Confirmed);
+    drop(writers);
+
+    three[2].stop();
+    let pool = options(urls(&three[..2])).open().unwrap();
+    pool.persist(0, b"newer").unwrap();
+    pool.close().unwrap();
+    three[0].stop();
+    three[1].stop();
+    three[2].restart();
+    let alone = options([three[2].url("orders")]);
+    assert!(alone.open_read_only().is_err() && alone.open().is_err());
+    // The control: whoever says that one is enough reads the older bytes.
+    let reader = alone.min_replicas(1).open_read_only().unwrap();
+    assert_eq!(read(&reader, 0, 5), b"older");
+    reader.close().unwrap();
+    // Two of three are enough to know that it is behind.
+    three[0].restart();
+    let reader = options([three[2].url("orders"), three[0].url("orders")]).open_read_only().unwrap();
+    assert_eq!((read(&reader, 0, 5), behind(&reader)[0]), (b"newer".to_vec(), 0));
 }
