@@ -56,6 +56,9 @@ impl<'ast> Visit<'ast> for Uses {
         }
     }
 
+    /// `pub(in crate::pool)` says who may use an item, and imports nothing.
+    fn visit_visibility(&mut self, _: &'ast syn::Visibility) {}
+
     fn visit_path(&mut self, path: &'ast syn::Path) {
         let segments: Vec<_> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
         if segments.len() > 1 && ["crate", "super"].contains(&segments[0].as_str()) {

@@ -30,7 +30,7 @@ use crate::{
 use authentication::Authenticator;
 use leases::Leases;
 use mailbox::Mailbox;
-use session::{Session, Stores, TakeError};
+use session::{Host, Session, Stores, TakeError};
 
 mod authentication;
 mod identity;
@@ -419,16 +419,19 @@ impl Drop for Service {
     }
 }
 
-impl Shared {
-    fn stopped(&self) -> bool {
-        self.stop.load(Ordering::Acquire)
+impl Host for Shared {
+    fn stores(&self) -> &Stores {
+        &self.stores
+    }
+
+    fn authenticator(&self) -> &Authenticator {
+        &self.authenticator
     }
 
     fn is_draining(&self) -> bool {
         self.is_draining.load(Ordering::Acquire)
     }
 
-    /// How the target is.
     fn status(&self) -> Result<TargetStatus, Refused> {
         let memory = self.memory.in_use();
         let pools = &self.stores.pools;
@@ -447,6 +450,12 @@ impl Shared {
             total_bytes,
             root: pools.root().display().to_string(),
         })
+    }
+}
+
+impl Shared {
+    fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
     }
 
     fn mailboxes(&self) -> Vec<Arc<Mailbox>> {

@@ -10,14 +10,15 @@ use pmof_access::{
     Access, Completion, ConnectError, Connection, OperationKind, Outcome, Peer, PeerProcess, PostError, Region,
     RegisterError, Ticket,
 };
-use pmof_control::{DATA_RANGES_MAX, FailureDomain, MAX_MESSAGE_BYTES, OpenFor, Reply, Request, ServiceCode};
+use pmof_control::{
+    DATA_RANGES_MAX, FailureDomain, MAX_MESSAGE_BYTES, OpenFor, Reply, Request, ServiceCode, TargetStatus,
+};
 use pmof_mem::causes;
 use pmof_pool::Attributes;
 use uuid::Uuid;
 
 use super::{
-    Shared,
-    authentication::Authentication,
+    authentication::{Authentication, Authenticator},
     identity::Identity,
     leases::{Held, Lease, Leases},
     takeover::{Terms, was_taken_over},
@@ -101,6 +102,18 @@ pub(super) struct Stores {
     pub(super) domain: Option<FailureDomain>,
 }
 
+/// The target that a session belongs to.
+pub(super) trait Host {
+    fn stores(&self) -> &Stores;
+
+    fn authenticator(&self) -> &Authenticator;
+
+    /// Nothing is opened any more.
+    fn is_draining(&self) -> bool;
+
+    fn status(&self) -> Result<TargetStatus, Refused>;
+}
+
 impl Session {
     /// Awaits the first request. Fails on a connection that ended already: nothing would ever be heard of it again.
     pub(super) fn start(
@@ -173,7 +186,7 @@ impl Session {
     }
 
     /// Takes an outcome of this connection in. `Break`: the connection is over.
-    pub(super) fn handle(&mut self, shared: &Shared, done: &Completion) -> ControlFlow<()> {
+    pub(super) fn handle(&mut self, host: &impl Host, done: &Completion) -> ControlFlow<()> {
         let Ok(outcome) = &done.outcome else { return ControlFlow::Break(()) };
         if self.answering.is_some_and(|ticket| ticket == done.ticket) {
             self.answering = None;
@@ -188,7 +201,7 @@ impl Session {
             return ControlFlow::Break(());
         }
         let (request_id, reply) = match Request::decode(&message) {
-            Ok((request_id, request)) => (request_id, self.answer(shared, request)),
+            Ok((request_id, request)) => (request_id, self.answer(host, request)),
             Err(error) => {
                 let code = ServiceCode::BadMessage as u16;
                 (error.request_id().unwrap_or(0), Reply::Refused { code, text: causes(&error).to_string() })
@@ -208,19 +221,19 @@ impl Session {
         self.connection.receive(self.request.slice(..)?, 0)
     }
 
-    fn answer(&mut self, shared: &Shared, request: Request) -> Reply {
+    fn answer(&mut self, host: &impl Host, request: Request) -> Reply {
         let act = Act::of(&request, self.open.as_ref().map(Open::name));
         let answered = match self.identity() {
-            Some(_) if shared.is_draining() && opens(&request) => Err(stopping()),
-            Some(_) => self.carry_out(shared, request),
-            None => shared.authenticator.answer(&mut self.authentication, &request),
+            Some(_) if host.is_draining() && opens(&request) => Err(stopping()),
+            Some(_) => self.carry_out(host, request),
+            None => host.authenticator().answer(&mut self.authentication, &request),
         };
         act.tell(&self.client(), answered.as_ref().map(drop));
         answered.unwrap_or_else(|refusal| Reply::Refused { code: refusal.code, text: refusal.text })
     }
 
-    fn carry_out(&mut self, shared: &Shared, request: Request) -> Result<Reply, Refused> {
-        let stores = &shared.stores;
+    fn carry_out(&mut self, host: &impl Host, request: Request) -> Result<Reply, Refused> {
+        let stores = host.stores();
         let Stores { pools, sets, .. } = stores;
         match request {
             Request::Create { name, new, publish_on_close } => {
@@ -248,7 +261,7 @@ impl Session {
             Request::Challenge { .. } | Request::Prove { .. } => {
                 Err(Refused::new(ServiceCode::BadMessage, "this target asks for no proof"))
             }
-            Request::Status => shared.status().map(|status| Reply::Status(Box::new(status))),
+            Request::Status => host.status().map(|status| Reply::Status(Box::new(status))),
             Request::CreateSet { name, size_bytes, attributes, require } => {
                 let attributes = attributes.map(|bytes| Attributes::from_bytes(&bytes));
                 let replaced = self.removal.take_if(|removal| removal.is_replacement_of(&name));
