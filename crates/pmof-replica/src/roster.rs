@@ -88,6 +88,11 @@ pub(crate) fn settled(roster: &Roster, opening: u64) -> Roster {
     Roster { notes: settled.notes.max(opening << NOTES_BITS), ..settled }
 }
 
+/// Whether a replica is a member behind the change under way, if there is one.
+pub(crate) fn has_after(roster: &Roster, index: u16, replica_uuid: Uuid) -> bool {
+    roster.settled(|_| true).members.iter().any(|member| member.is(index, replica_uuid))
+}
+
 /// The number of an epoch that this roster is not older than; 0 of the members that the pool was made with.
 pub(crate) fn settled_at(roster: &Roster) -> u64 {
     roster.notes >> NOTES_BITS

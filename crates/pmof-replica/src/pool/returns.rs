@@ -519,7 +519,7 @@ impl Returns {
         let mut identity = Some(self.identity);
         let checked = check_opened(reply, &site, self.require, OpenFor::Write, &mut identity);
         let Checked { index, replica_uuid, state, reached } = checked.map_err(rejected)?;
-        if !epochs.is_member(index, replica_uuid) {
+        if !epochs.may_return(index, replica_uuid) {
             return Err(Halt::Rejected(ReplicaError::NotAMember { index }));
         }
         let domain = site.failure_domain(site.send(&Request::Domain));

@@ -9,7 +9,7 @@ use super::{Epochs, State};
 use crate::{
     ReplicaError,
     member::{Control, Member},
-    roster::settled,
+    roster::{has_after, settled},
     view::{Change, Positions, Rule},
 };
 
@@ -48,10 +48,11 @@ impl Epochs {
         Some(roster.settled(|epoch| state.view.has_begun(epoch)))
     }
 
-    /// Whether a replica is a member, one that comes or goes too. Where no target keeps the members, all are.
-    pub(in crate::pool) fn is_member(&self, index: u16, replica_uuid: Uuid) -> bool {
+    /// Whether a replica may come back: a member, or one that is about to come. Not one that is about to go: whether it goes may be unknown, and epochs that count
+    /// it must not come behind that. Where no target keeps the members, all may.
+    pub(in crate::pool) fn may_return(&self, index: u16, replica_uuid: Uuid) -> bool {
         let state = self.state.lock();
-        let is = |roster: &Roster| roster.members.iter().any(|member| member.is(index, replica_uuid));
+        let is = |roster: &Roster| has_after(roster, index, replica_uuid);
         state.roster.as_ref().is_none_or(is)
     }
 
