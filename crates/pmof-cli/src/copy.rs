@@ -95,35 +95,38 @@ struct Report {
     /// The level that an upload reached; `None` for a download.
     durability: Option<String>,
     receipt: Option<ReceiptReport>,
-    /// Set if the pool was read from fewer replicas than it was created with.
+    /// Set if the pool was read from fewer replicas than it has.
     degraded: Option<Degraded>,
 }
 
-/// The pool was read from fewer replicas than it was created with.
+/// The pool was read from fewer replicas than it has.
 #[derive(Debug, Serialize)]
 struct Degraded {
     opened: usize,
     made: usize,
+    /// Fewer were allowed than are known to have everything.
+    #[serde(skip)]
+    is_forced: bool,
     /// Those that were named, and why they were left out.
     left_out: Vec<String>,
 }
 
 impl Degraded {
-    fn of(pool: &Pool) -> Option<Self> {
+    fn of(pool: &Pool, is_forced: bool) -> Option<Self> {
         let (opened, made) = (replicas_in_use(pool).len(), pool.made_count());
         let left_out = pool.left_out().iter().map(|(replica, why)| format!("{replica}: {}", causes(why))).collect();
-        (opened < made).then_some(Self { opened, made, left_out })
+        (opened < made).then_some(Self { opened, made, is_forced, left_out })
     }
 }
 
 impl fmt::Display for Degraded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { opened, made, left_out } = self;
-        write!(f, "read from {opened} of the {made} replicas that the pool was created with")?;
+        let Self { opened, made, is_forced, left_out } = self;
+        write!(f, "read from {opened} of the {made} replicas of the pool")?;
         if !left_out.is_empty() {
             write!(f, "; left out: {}", left_out.join("; "))?;
         }
-        if 2 * opened <= *made {
+        if *is_forced && 2 * opened <= *made {
             write!(f, "; these are not a majority: the others may have newer data")?;
         }
         Ok(())

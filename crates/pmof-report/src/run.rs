@@ -123,6 +123,9 @@ pub(crate) fn run(args: &MeasureArgs) -> Result<()> {
     files.write(&document)?;
     journal.remove()?;
     let (measured, skipped) = document.counts();
+    if measured == 0 {
+        bail!("nothing was measured: each of the {skipped} cells was skipped, and {} says why", files.html.display());
+    }
     if args.json {
         let [html, csv, json] = [&files.html, &files.csv, &files.json].map(|path| path.display().to_string());
         return print_json(

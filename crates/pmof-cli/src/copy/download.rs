@@ -28,7 +28,7 @@ const ZEROES: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
 pub(super) fn download(options: &PoolOptions, destination: &Path, args: &CpArgs) -> anyhow::Result<Copied> {
     check_destination(destination, args.force)?;
     let pool = options.open_read_only().map_err(with_mend)?;
-    let degraded = Degraded::of(&pool);
+    let degraded = Degraded::of(&pool, args.min_replicas.is_some());
     if let Some(degraded) = &degraded {
         eprintln!("pmof cp: {degraded}");
     }

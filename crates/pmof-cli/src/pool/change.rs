@@ -94,7 +94,11 @@ struct Report {
 
 pub(super) fn add(args: &AddArgs, connect: ConnectArgs) -> anyhow::Result<()> {
     let pool = open(&args.pool, &args.how, connect)?;
-    pool.add(&args.new.to_string()).map_err(told)?;
+    match pool.add(&args.new.to_string()) {
+        // What an interrupted addition has begun.
+        Err(ChangeError::AlreadyMember { .. }) if is_out_of_sync(&pool, &args.new)? => {}
+        added => added.map_err(told)?,
+    }
     wait(&pool, &args.new, &args.how)?;
     end(&pool, (Some(args.new.to_string()), None), &args.how)
 }
@@ -126,21 +130,31 @@ fn open(of: &Of, how: &How, connect: ConnectArgs) -> anyhow::Result<Pool> {
     })
 }
 
+fn state_of(pool: &Pool, member: &PoolUrl) -> anyhow::Result<Option<ReplicaState>> {
+    let replicas = pool.status().map_err(with_mend)?.replicas;
+    Ok(replicas
+        .into_iter()
+        .find(|replica| replica.replica.to_string() == member.to_string())
+        .map(|replica| replica.state))
+}
+
+fn is_out_of_sync(pool: &Pool, member: &PoolUrl) -> anyhow::Result<bool> {
+    Ok(state_of(pool, member)?.is_some_and(|state| !matches!(state, ReplicaState::InSync)))
+}
+
 /// Waits until the new member is in sync.
 fn wait(pool: &Pool, new: &PoolUrl, how: &How) -> anyhow::Result<()> {
     let size_bytes = pool.len_bytes();
     let progress = Progress::new("copying", size_bytes, !how.json);
     let mut lost_looks = 0;
     loop {
-        let status = pool.status().map_err(with_mend)?;
-        let is_new = |replica: &&pmof::ReplicaStatus| replica.replica.to_string() == new.to_string();
-        match status.replicas.iter().find(is_new).map(|replica| &replica.state) {
+        match state_of(pool, new)? {
             None | Some(ReplicaState::InSync) => return Ok(()),
-            Some(ReplicaState::CatchingUp { missing_bytes }) => progress.set(size_bytes.saturating_sub(*missing_bytes)),
+            Some(ReplicaState::CatchingUp { missing_bytes }) => progress.set(size_bytes.saturating_sub(missing_bytes)),
             Some(ReplicaState::Lost(why)) if lost_looks >= LOST_LOOKS => {
                 bail!(
                     "{new} is a member, and lost: {}; it catches up when it is back and the pool is open",
-                    causes(&**why)
+                    causes(&*why)
                 );
             }
             Some(ReplicaState::Lost(_)) => lost_looks += 1,

@@ -108,7 +108,7 @@ impl StatusReport {
     fn problem(&self) -> Option<String> {
         let Self { in_sync, made, .. } = self;
         self.losses_survived.is_none().then(|| {
-            format!("the pool cannot be opened now: {in_sync} of its {made} replicas are in sync, which is too few; bring back those that are lost")
+            format!("the pool cannot be opened for writing now: {in_sync} of its {made} replicas are in sync, which is too few; bring back those that are lost")
         })
     }
 
@@ -129,9 +129,10 @@ impl StatusReport {
         line("opening", &format!("{}, epoch {}, mark {}", self.opening, self.epoch, self.mark));
         line("in sync", &format!("{} of {}, quorum {}", self.in_sync, self.made, self.quorum));
         match self.losses_survived {
-            Some(1) => line("survives", &"the loss of any 1 member"),
+            Some(0) => line("survives", &"no further loss"),
+            Some(1) => line("survives", &"the loss of any one member"),
             Some(losses) => line("survives", &format!("the loss of any {losses} members")),
-            None => line("survives", &"nothing: too few members to open it"),
+            None => line("survives", &"nothing: too few members to open it for writing"),
         }
         for member in &self.members {
             let index = member.index.map_or_else(|| "?".to_owned(), |index| index.to_string());

@@ -115,7 +115,7 @@ fn a_majority_of_the_replicas_is_copied_and_compared() {
     drop(c);
     let back = place.path().join("back");
     let said = pmof(["cp", &first, text(&back), "--replica", &second, "--replica", &third]);
-    let words = "read from 2 of the 3 replicas that the pool was created with; left out: ";
+    let words = "read from 2 of the 3 replicas of the pool; left out: ";
     assert!(said.code == Some(0) && said.errors.contains(words) && said.errors.contains(&third), "{said:?}");
     assert!(fs::read(&back).unwrap() == bytes);
 }
@@ -138,7 +138,7 @@ fn replicas_are_all_written_verified_and_compared() {
         assert!(said.code == Some(0) && !said.errors.contains("left out"), "the other one is found by it: {said:?}");
         assert!(fs::read(&back).unwrap() == bytes);
         let said = pmof(["cp", url, text(&back), "--force", "--min-replicas", "1"]);
-        let words = "read from 1 of the 2 replicas that the pool was created with; these are not a majority";
+        let words = "read from 1 of the 2 replicas of the pool; these are not a majority";
         assert!(said.code == Some(0) && said.errors.contains(words), "{said:?}");
         assert!(fs::read(&back).unwrap() == bytes);
     }

@@ -33,6 +33,9 @@ pub use error::ChangeError;
 /// How often it is looked whether a new member is in sync.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// Looks in a row at which a new member is lost before nobody waits for it any more: 10 s, in which a target may be started again.
+const LOST_LOOKS: u32 = 500;
+
 impl Pool {
     /// Makes an empty replica of the pool at `url`, and makes it a member, durably. It catches up in the background while the pool is written, and then counts
     /// as any other: [`status`](Self::status) and [`events`](Self::events) tell. The pool must not exist there.
@@ -71,23 +74,35 @@ impl Pool {
     pub fn replace(&self, old: &str, new: &str) -> Result<(), ChangeError> {
         let (new_url, changer): (Arc<PoolUrl>, _) = (Arc::new(new.parse()?), self.changer()?);
         let roster = changer.roster()?;
-        let is_member = named(&roster, new).is_some();
-        if named(&roster, old).is_none() && is_member {
-            return Ok(());
+        // One that has gone already was named by an address or a number, too.
+        let is_name = old.parse::<PoolUrl>().is_ok() || old.parse::<u16>().is_ok();
+        match (named(&roster, old), named(&roster, new)) {
+            (None, Some(_)) if is_name => return Ok(()),
+            (Some(old), Some(new)) if old.index == new.index => {
+                return Err(ChangeError::AlreadyMember { replica: place(&new_url) });
+            }
+            (_, Some(_)) => drop(meant(&roster, old)?),
+            (_, None) => {
+                meant(&roster, old)?;
+                changer.add(&new_url)?;
+            }
         }
-        meant(&roster, old)?;
-        if !is_member {
-            changer.add(&new_url)?;
-        }
+        let mut lost_looks = 0;
         loop {
             let (roster, open) = (changer.roster()?, changer.shared.hold()?);
-            let is_in_use = |text: &str| {
+            let member = |text: &str| {
                 let index = named(&roster, text).map(|member| member.index)?;
                 let position = changer.epochs.lock().view().position(index)?;
-                Some(open.members[position].standing().is_in_use())
+                Some(&open.members[position])
             };
-            if is_in_use(old) != Some(true) || is_in_use(new) == Some(true) {
+            let is_in_use = |text: &str| member(text).is_some_and(|member| member.standing().is_in_use());
+            if !is_in_use(old) || is_in_use(new) {
                 return changer.remove(old);
+            }
+            let failure = member(new).and_then(|member| member.standing().failure().map(Arc::clone));
+            lost_looks = if failure.is_some() { lost_looks + 1 } else { 0 };
+            if let Some(source) = failure.filter(|_| lost_looks >= LOST_LOOKS) {
+                return Err(ChangeError::NewMemberLost { replica: place(&new_url), source });
             }
             drop(open);
             std::thread::sleep(LOOK);

@@ -77,7 +77,8 @@ pub struct PoolMembers {
     pub writer: Option<String>,
     /// Whether all members in sync were closed in order.
     pub is_closed: bool,
-    /// How many members, whichever, may be lost now so that the others still open with all that was acknowledged. `None`: too few are here to open it now.
+    /// How many members, whichever, may be lost now so that the pool still opens for writing with all that was acknowledged. `None`: too few are here for that now. To
+    /// read it fewer may be enough, where the number of members is even.
     pub losses_survived: Option<usize>,
     /// Those that were named, in their order, then those that were found by them.
     pub members: Vec<MemberStatus>,
@@ -300,7 +301,7 @@ fn state_of(apart: Apart, info: &PoolInfo, made: u16) -> MemberState {
     }
 }
 
-/// How many may be lost, whichever: one in sync is left then, and as many votes as an opening needs.
+/// How many may be lost, whichever: one in sync is left then, as many votes as an opening needs, and as many members as have to know of its epoch.
 fn losses_survived(agreement: &Agreement, found: &[Found<'_>], electorate: &Electorate) -> Option<usize> {
     if !electorate.is_enough(agreement, found) {
         return None;
@@ -309,6 +310,8 @@ fn losses_survived(agreement: &Agreement, found: &[Found<'_>], electorate: &Elec
     let in_sync = agreement.in_sync.iter().filter(is_member).count();
     let behind = agreement.behind.iter().filter(|(_, apart)| apart.votes()).map(|(position, _)| position);
     let votes = in_sync + behind.filter(is_member).count();
-    let needed = votes_needed(electorate.count().into());
-    Some(votes.saturating_sub(needed).min(in_sync.saturating_sub(1)))
+    let (count, connected) = (usize::from(electorate.count()), in_sync + agreement.behind.len());
+    let spare_votes = votes.saturating_sub(votes_needed(count));
+    let spare_members = connected.checked_sub(quorum(count))?;
+    Some(spare_votes.min(spare_members).min(in_sync.saturating_sub(1)))
 }

@@ -3,7 +3,7 @@
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use pmof_replica::{Acknowledge, ChangeError, Event, MemberState, Pool, PoolError, ReplicaError};
@@ -83,7 +83,7 @@ fn a_member_is_added_while_the_pool_is_written_and_counts_from_then_on() {
     wait_whole(&pool, 4);
     pool.close().unwrap();
     let members = options([four[3].url("orders")]).members().unwrap();
-    assert_eq!((members.made_count, members.quorum, members.losses_survived), (4, 3, Some(2)));
+    assert_eq!((members.made_count, members.quorum, members.losses_survived), (4, 3, Some(1)));
     four[0].stop();
     four[1].stop();
     options(urls(&four)).open().expect_err("two of four are no majority");
@@ -198,6 +198,28 @@ fn a_member_in_sync_is_replaced_when_the_new_one_has_everything() {
 }
 
 #[test]
+fn a_new_member_that_is_lost_before_it_has_everything_takes_nobodys_place() {
+    let mut three: [Target; 3] = fixed();
+    let limited = options(urls(&three[..2])).catch_up_limit(64 << 10);
+    let pool = limited.create(POOL_BYTES).unwrap();
+    pool.persist(0, &vec![7; POOL_BYTES as usize]).unwrap();
+    let new = three[2].url("orders");
+    thread::scope(|scope| {
+        let replaced = scope.spawn(|| pool.replace("0", &new));
+        while pool.made_count() < 3 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        three[2].stop();
+        let error = replaced.join().unwrap().unwrap_err();
+        assert!(matches!(error, ChangeError::NewMemberLost { .. }), "{error}");
+    });
+    assert_eq!(pool.made_count(), 3);
+    pool.remove(&new).unwrap();
+    wait_whole(&pool, 2);
+    pool.close().unwrap();
+}
+
+#[test]
 fn changes_that_cannot_be_are_refused_and_nothing_is_changed() {
     let mut four: [Target; 4] = fixed();
     let all = options(urls(&four[..2]));
@@ -208,6 +230,11 @@ fn changes_that_cannot_be_are_refused_and_nothing_is_changed() {
     assert!(matches!(pool.add(&url(1)), Err(ChangeError::AlreadyMember { .. })));
     assert!(matches!(pool.remove(&url(2)), Err(ChangeError::NotAMember { .. })));
     assert!(matches!(pool.remove("7"), Err(ChangeError::NotAMember { .. })));
+    assert!(
+        matches!(pool.replace("1", &url(1)), Err(ChangeError::AlreadyMember { .. })),
+        "the old and the new are one"
+    );
+    assert!(matches!(pool.replace("nonsense", &url(1)), Err(ChangeError::NotAMember { .. })));
     let error = pool.remove("1").unwrap_err();
     assert!(matches!(error, ChangeError::PromiseBroken { wanted: 2, left: 1, .. }), "{error}");
     whole();

@@ -107,6 +107,16 @@ pub enum ChangeError {
         /// Why.
         source: Arc<ReplicaError>,
     },
+    /// The new member was lost before it had everything, so that the old one was not removed. It is a member, and catches up when it comes back.
+    #[error(
+        "{replica:#} is a member now and was lost before it had everything, and nothing was removed: do the same again when it is back, or remove it"
+    )]
+    NewMemberLost {
+        /// The new member.
+        replica: Arc<ReplicaPlace>,
+        /// Why.
+        source: Arc<ReplicaError>,
+    },
     /// The members and their addresses take more room than there is. Nothing was changed.
     #[error("the pool's members cannot be kept")]
     Roster(#[from] RosterError),
