@@ -219,6 +219,9 @@ fn judge(answers: Vec<Answer>) -> Result<PoolMembers, PoolError> {
         let of = positions.iter().position(|position| *position == at);
         match apart.iter().find(|(position, _)| Some(*position) == of) {
             None => MemberState::InSync,
+            Some((position, Apart::CatchingUp { .. })) if agreement.is_some() && infos[*position].open_by.is_none() => {
+                MemberState::Behind(Arc::new(ReplicaError::Behind))
+            }
             Some((position, apart)) => state_of(*apart, infos[*position], made),
         }
     };
